@@ -151,7 +151,8 @@ func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
 func build(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err error) {
 	d := plan.Parameters
 	e := &Estimator{
-		cfg: cfg, params: p, plan: plan.clone(), factors: f, horizon: calibration.LastStep(cfg.LastStep(), d, f.first), dim: d,
+		cfg: cfg, params: p, plan: plan.clone(), factors: f,
+		horizon: calibration.LastStep(cfg.LastStep(), d, f.first), dim: d,
 		m: make([]float64, d), theta: make([]float64, d),
 		first: make([]int64, d), record: make([]int64, d), out: make([]float64, d),
 		block: uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K),
@@ -278,7 +279,8 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 		return nil, dp.ErrExhausted
 	}
 	if e.rows > e.cfg.Step {
-		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range", e.step+1, e.rows, e.cfg.Step)
+		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range",
+			e.step+1, e.rows, e.cfg.Step)
 	}
 	switch {
 	case e.exact():
@@ -296,7 +298,8 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	e.step++
 	u := e.update()
 	e.run(rows, &u)
-	r := &dp.Release{Step: e.step, Rows: e.rows, Values: []dp.Value{{Name: e.cfg.Release, Shape: []int{e.dim}, Data: e.out}}}
+	r := &dp.Release{Step: e.step, Rows: e.rows,
+		Values: []dp.Value{{Name: e.cfg.Release, Shape: []int{e.dim}, Data: e.out}}}
 	e.rows, e.inBlock = 0, 0
 	bad := u.deviation - u.deviation // NaN for what is not finite
 	for i := range e.shards {

@@ -12,7 +12,8 @@ import (
 
 // methods are all methods, with what they need besides.
 func methods(m uint64) []Config {
-	all := []Config{{Method: "pp"}, {Method: "pp_debiased"}, {Method: "jme_per_example"}, {Method: "jme_batch"}, {Method: "joint_clip", Tau: 0.7}, {Method: "momentum"}}
+	all := []Config{{Method: "pp"}, {Method: "pp_debiased"}, {Method: "jme_per_example"}, {Method: "jme_batch"},
+		{Method: "joint_clip", Tau: 0.7}, {Method: "momentum"}}
 	if m == 1 {
 		all = append(all, Config{Method: "jme"})
 	} else {
@@ -148,7 +149,8 @@ func TestTooManyRecords(t *testing.T) {
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	const m, d = 90, 2
-	e := mustNew(t, Config{Method: "jme_per_example", Clip: 1.1, Rate: 1, Dim: d, Step: m}, dp.Params{Mu: 40, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Method: "jme_per_example", Clip: 1.1, Rate: 1, Dim: d, Step: m},
+		dp.Params{Mu: 40, Adjacency: dp.Replace})
 	if e.block < 2 || e.block > 30 {
 		t.Fatalf("a block holds %d records", e.block)
 	}
@@ -188,7 +190,8 @@ func TestBlocks(t *testing.T) {
 // float64.
 func TestSquareSums(t *testing.T) {
 	t.Parallel()
-	e := mustNew(t, Config{Method: "jme_batch", Clip: 1, Rate: 1, Dim: 6, Step: 1 << 20}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Method: "jme_batch", Clip: 1, Rate: 1, Dim: 6, Step: 1 << 20},
+		dp.Params{Mu: 1, Adjacency: dp.Replace})
 	largest := int64(e.cfg.Step) * e.plan.Lattice.K
 	copy(e.first, []int64{0, 1, -1, largest, -largest, -(1 << 33)})
 	e.squareSums(0, 6)
@@ -205,7 +208,8 @@ func TestSquareSums(t *testing.T) {
 func TestClipSum(t *testing.T) {
 	t.Parallel()
 	const d, m = 3, 8
-	e := mustNew(t, Config{Method: "jme_batch", Clip: 1, MeanClip: 0.3, Rate: 1, Dim: d, Step: m}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Method: "jme_batch", Clip: 1, MeanClip: 0.3, Rate: 1, Dim: d, Step: m},
+		dp.Params{Mu: 1, Adjacency: dp.Replace})
 	most := m * 0.3 / e.plan.Lattice.Step()
 	source := rand.New(rand.NewPCG(5, 5))
 	norm := func(x []float64) (n float64) {
@@ -279,10 +283,12 @@ func TestJointClip(t *testing.T) {
 				}
 				x, q := means(c, [][]float64{g}, d)
 				for i := range g {
-					if off := math.Abs(math.Ldexp(float64(first[i]), e.plan.Lattice.Exp) - x[i]); off > 1.01*e.plan.Lattice.Step()+1e-7*math.Abs(x[i]) {
+					if off := math.Abs(math.Ldexp(float64(first[i]), e.plan.Lattice.Exp) - x[i]); off > 1.01*
+						e.plan.Lattice.Step()+1e-7*math.Abs(x[i]) {
 						t.Fatalf("tau %g: %g is off by %g", tau, x[i], off)
 					}
-					if off := math.Abs(math.Ldexp(float64(second[i]), e.plan.SecondExp) - q[i]); off > 1.01*math.Ldexp(1, e.plan.SecondExp)+1e-7*q[i] {
+					if off := math.Abs(math.Ldexp(float64(second[i]), e.plan.SecondExp) - q[i]); off > 1.01*
+						math.Ldexp(1, e.plan.SecondExp)+1e-7*q[i] {
 						t.Fatalf("tau %g: the square %g is off by %g", tau, q[i], off)
 					}
 				}
@@ -310,7 +316,8 @@ func TestJointClip(t *testing.T) {
 
 // FuzzJointClip gives arbitrary gradients to the joint quantiser.
 func FuzzJointClip(f *testing.F) {
-	e := mustNew(f, Config{Method: "joint_clip", Tau: 0.5, Clip: 1.3, Rate: 1, Dim: 3, Step: 1}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+	e := mustNew(f, Config{Method: "joint_clip", Tau: 0.5, Clip: 1.3, Rate: 1, Dim: 3, Step: 1},
+		dp.Params{Mu: 1, Adjacency: dp.Replace})
 	f.Add(0.1, -2.0, 1e300)
 	f.Add(5e-324, math.Inf(1), math.NaN())
 	f.Fuzz(func(t *testing.T, a, b, c float64) {

@@ -80,7 +80,8 @@ func audited(m uint64) (all []Config) {
 }
 
 func describe(c Config, adjacency dp.Adjacency) string {
-	return fmt.Sprintf("%s/%s/m=%d/d=%d/nu=%g/rho=%g/%s", c.Method, c.Factorization, c.Step, c.Dim, c.Nu, c.MeanClip, adjacency)
+	return fmt.Sprintf("%s/%s/m=%d/d=%d/nu=%g/rho=%g/%s", c.Method, c.Factorization, c.Step, c.Dim, c.Nu,
+		c.MeanClip, adjacency)
 }
 
 // tight reports whether the sensitivity of a configuration is attained: not where
@@ -170,7 +171,8 @@ func TestSensitivity(t *testing.T) {
 							}
 							coupled++
 							if math.Abs(other-distance) > 1e-6*s.Mu {
-								t.Errorf("%s: pair %d is %.9g of μ apart, coupled %.9g", what, i, distance/s.Mu, other/s.Mu)
+								t.Errorf("%s: pair %d is %.9g of μ apart, coupled %.9g", what, i,
+									distance/s.Mu, other/s.Mu)
 							}
 						}
 						if tight(c, adjacency) && worst < 0.999*s.Mu {

@@ -89,7 +89,8 @@ func caseLiteral(t *testing.T, c cases.Case) {
 	caseNear(t, c, "claimed_sens", claimed, want.Claimed)
 	caseNear(t, c, "true_sens_sum", actual, want.Sum)
 	caseNear(t, c, "effective_sigma_sum", in.Sigma*claimed/actual, want.Effective)
-	caseNear(t, c, "true_over_claimed_mean_reading", batchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, dp.Replace)/claimed, want.Mean)
+	caseNear(t, c, "true_over_claimed_mean_reading",
+		batchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, dp.Replace)/claimed, want.Mean)
 }
 
 // caseTrace replays gradients and draws through the production path: at 30
@@ -219,7 +220,8 @@ func caseVNoise(t *testing.T, c cases.Case) {
 
 func factorization(t testing.TB, kind string, decay float64, horizon uint64) matfact.Factorization {
 	t.Helper()
-	f, err := matfact.New(matfact.Config{Kind: kind, Horizon: horizon}, matfact.Workload{Kind: "exponential", Decay: decay})
+	f, err := matfact.New(matfact.Config{Kind: kind, Horizon: horizon},
+		matfact.Workload{Kind: "exponential", Decay: decay})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +250,8 @@ func caseFigure4(t *testing.T, c cases.Case) {
 	f := factorization(t, in.Factorization, in.Beta2, in.N)
 	// Ours bounds how much gradients raise the error of a square, where the cases
 	// maximise over them: the more of a difference, the fewer parameters.
-	noise := (&Config{Method: "pp", Clip: in.Zeta, Dim: in.D, Step: 1}).calibrated(1/in.Sigma, 0, f.ColNorm(), 1, dp.Replace).First
+	noise := (&Config{Method: "pp", Clip: in.Zeta, Dim: in.D, Step: 1}).calibrated(1/in.Sigma, 0, f.ColNorm(), 1,
+		dp.Replace).First
 	slack := 0.0
 	if in.Factorization != "identity" {
 		scale := 4 * noise * noise * in.Zeta * in.Zeta

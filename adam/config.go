@@ -188,7 +188,8 @@ func (c *Config) Validate() error {
 	for _, x := range []struct {
 		key   string
 		value float64
-	}{{"mean_clip", c.MeanClip}, {"nu", c.Nu}, {"v_floor", c.VFloor}, {"update_clip", c.UpdateClip}, {"weight_decay", c.WeightDecay}} {
+	}{{"mean_clip", c.MeanClip}, {"nu", c.Nu}, {"v_floor", c.VFloor}, {"update_clip", c.UpdateClip},
+		{"weight_decay", c.WeightDecay}} {
 		l.Check(x.value >= 0 && !math.IsInf(x.value, 0), x.key, "must be positive and finite, or 0", x.value)
 	}
 	l.Check(c.Beta1 > 0 && c.Beta1 < 1, "beta1", "must be in (0, 1)", c.Beta1)
@@ -205,7 +206,8 @@ func (c *Config) Validate() error {
 // validateMethod reports fields that the method does not use, and fields that it lacks.
 func (c *Config) validateMethod(l *fault.List) {
 	l.Check(c.MeanClip == 0 || c.Method == "jme_batch", "mean_clip", "belongs to method \"jme_batch\"", c.MeanClip)
-	l.Check(!(c.MeanClip >= c.Clip) || c.MeanClip == 0, "mean_clip", "must be less than clip: no mean is longer than that", c.MeanClip)
+	l.Check(!(c.MeanClip >= c.Clip) ||
+		c.MeanClip == 0, "mean_clip", "must be less than clip: no mean is longer than that", c.MeanClip)
 	if c.Method == "joint_clip" {
 		l.Check(vector.Positive(c.Tau), "tau", "must be positive and finite", c.Tau)
 	} else {
@@ -220,18 +222,25 @@ func (c *Config) validateMethod(l *fault.List) {
 		l.Check(c.VFloor == 0, "v_floor", "method \"momentum\" has no second moment", c.VFloor)
 		l.Check(c.Negative == "floor", "negative", "method \"momentum\" has no second moment", c.Negative)
 	}
-	l.Check(c.VFloor == 0 || c.Negative == "floor" || c.Method == "momentum", "v_floor", "belongs to negative = \"floor\"", c.VFloor)
-	l.Check(c.Negative != "zero" || c.UpdateClip > 0, "update_clip", "must be set for negative = \"zero\": a step that divides by eps has no bound", nil)
+	l.Check(c.VFloor == 0 || c.Negative == "floor" ||
+		c.Method == "momentum", "v_floor", "belongs to negative = \"floor\"", c.VFloor)
+	l.Check(c.Negative != "zero" ||
+		c.UpdateClip > 0, "update_clip",
+		"must be set for negative = \"zero\": a step that divides by eps has no bound", nil)
 	l.Check(c.Method != "jme" || c.Step <= 1, "method",
-		"\"jme\" squares a step's one gradient and needs step = 1; \"jme_per_example\" takes more, \"jme_batch\" squares their sum", c.Method)
+		"\"jme\" squares a step's one gradient and needs step = 1; \"jme_per_example\" takes more, \"jme_batch\" "+
+			"squares their sum", c.Method)
 }
 
 // validateHorizon reports what does not fit the stream's steps and their number.
 func (c *Config) validateHorizon(l *fault.List) {
 	l.Check(c.Schedule != "cosine" || c.Horizon > 0, "schedule", "\"cosine\" needs the stream's horizon", c.Schedule)
-	l.Check(c.Schedule != "cosine" || !c.Endless, "on_horizon", "must not be \"continue\": schedule \"cosine\" ends at the horizon", nil)
-	l.Check(c.Factorization != "sqrt" || c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", c.Factorization)
-	l.Check(c.Factorization != "sqrt" || !c.Endless, "on_horizon", "must not be \"continue\": factorization \"sqrt\" ends at the horizon", nil)
+	l.Check(c.Schedule != "cosine" ||
+		!c.Endless, "on_horizon", "must not be \"continue\": schedule \"cosine\" ends at the horizon", nil)
+	l.Check(c.Factorization != "sqrt" ||
+		c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", c.Factorization)
+	l.Check(c.Factorization != "sqrt" ||
+		!c.Endless, "on_horizon", "must not be \"continue\": factorization \"sqrt\" ends at the horizon", nil)
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
 	if d := c.Parameters(); c.Factorization == "sqrt" && d >= 1 {
 		arrays := 1.0
@@ -247,7 +256,8 @@ func (c *Config) validateHorizon(l *fault.List) {
 func (c *Config) validateMode(l *fault.List) {
 	switch c.Mode {
 	case "gradients":
-		l.Check(c.Dim >= 1 && c.Dim <= maxParameters, "dim", fmt.Sprintf("must be 1 to %g parameters", float64(maxParameters)), c.Dim)
+		l.Check(c.Dim >= 1 && c.Dim <= maxParameters, "dim",
+			fmt.Sprintf("must be 1 to %g parameters", float64(maxParameters)), c.Dim)
 		l.Check(c.Model == nil, "model", "belongs to mode \"model\"", nil)
 	case "model":
 		l.Check(c.Dim == 0, "dim", "belongs to mode \"gradients\"; a model has its own number of parameters", c.Dim)

@@ -49,7 +49,8 @@ func TestDataSet(t *testing.T) {
 			}
 
 			steps := uint64(len(rows) / m)
-			c := Config{Mode: "model", Model: model, Columns: exampleColumns(d, d-1), Clip: 1, Rate: set.rate, Schedule: "cosine", Step: m, Horizon: steps}
+			c := Config{Mode: "model", Model: model, Columns: exampleColumns(d, d-1), Clip: 1, Rate: set.rate,
+				Schedule: "cosine", Step: m, Horizon: steps}
 			e := mustNew(t, c, dp.Params{Epsilon: 4, Delta: 1e-6, Adjacency: dp.ZeroOut})
 			if p := e.Plan(); p.Method != "pp_debiased" {
 				t.Fatalf("the default is %s", p.Method)
@@ -66,9 +67,11 @@ func TestDataSet(t *testing.T) {
 			private, plain := accuracy(e.Parameters()), accuracy(withoutPrivacy(model, rows, set.rate, m))
 			constant := accuracy(make([]float64, d)) // always the class of p ≤ ½
 			constant = max(constant, 1-constant)
-			t.Logf("right for %.1f %% of %d, non-private %.1f %%, a constant %.1f %%", 100*private, len(held), 100*plain, 100*constant)
+			t.Logf("right for %.1f %% of %d, non-private %.1f %%, a constant %.1f %%", 100*private, len(held),
+				100*plain, 100*constant)
 			if private < plain-set.behind || private < constant+set.ahead {
-				t.Errorf("right for %.1f %%, non-private %.1f %%, a constant %.1f %%", 100*private, 100*plain, 100*constant)
+				t.Errorf("right for %.1f %%, non-private %.1f %%, a constant %.1f %%", 100*private, 100*plain,
+					100*constant)
 			}
 		})
 	}

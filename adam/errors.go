@@ -24,7 +24,8 @@ import (
 // docs/theory/adam.md, §5.
 //
 // Reproduction only: [Estimator.Expect] has the noise of an optimiser's steps.
-func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float64, adjacency dp.Adjacency, d int, steps uint64) (float64, error) {
+func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float64, adjacency dp.Adjacency, d int,
+	steps uint64) (float64, error) {
 	c := Config{Method: method, Clip: clip, Dim: d, Step: 1, Beta2: beta2, Mode: "gradients"}
 	n, alpha := float64(d), f.ColNorm()
 	if method == "jme" {

@@ -12,8 +12,9 @@ import (
 // its parameters.
 func ExampleNew() {
 	e, err := adam.New(adam.Config{
-		Mode: "model", Model: &adam.Model{Loss: "logistic", Target: "clicked"}, Columns: []string{"age", "price", "clicked"},
-		Clip: 1, Rate: 0.02, Step: 64, Horizon: 500, Schedule: "cosine",
+		Mode: "model", Model: &adam.Model{Loss: "logistic", Target: "clicked"},
+		Columns: []string{"age", "price", "clicked"},
+		Clip:    1, Rate: 0.02, Step: 64, Horizon: 500, Schedule: "cosine",
 	}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
 	if err != nil {
 		fmt.Println(err)

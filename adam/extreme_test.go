@@ -21,7 +21,8 @@ func TestExtremeGradients(t *testing.T) {
 		for i := range g {
 			switch source.IntN(12) {
 			case 0:
-				g[i] = []float64{0, math.Copysign(0, -1), 5e-324, math.MaxFloat64, math.Inf(1), math.NaN()}[source.IntN(6)]
+				g[i] = []float64{0, math.Copysign(0, -1), 5e-324, math.MaxFloat64, math.Inf(1),
+					math.NaN()}[source.IntN(6)]
 			case 1, 2, 3:
 				g[i] = math.Ldexp(2*source.Float64()-1, source.IntN(2098)-1074)
 			default:
@@ -33,7 +34,8 @@ func TestExtremeGradients(t *testing.T) {
 	for _, clip := range []float64{1e-50, 1e-3, 1, 1e50} {
 		for _, tau := range []float64{1e-6, 1, 1e6} {
 			tau /= clip * clip
-			e, err := New(Config{Method: "joint_clip", Tau: tau, Clip: clip, Rate: 1, Dim: 3, Step: 1}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+			e, err := New(Config{Method: "joint_clip", Tau: tau, Clip: clip, Rate: 1, Dim: 3, Step: 1},
+				dp.Params{Mu: 1, Adjacency: dp.Replace})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -48,19 +50,23 @@ func TestExtremeGradients(t *testing.T) {
 				e.joint.quantise(first, second, g)
 				sum := new(big.Float).SetPrec(300)
 				for i := range first {
-					k, q := new(big.Float).SetPrec(300).SetInt64(first[i]), new(big.Float).SetPrec(300).SetInt64(second[i])
+					k, q := new(big.Float).SetPrec(300).SetInt64(first[i]),
+						new(big.Float).SetPrec(300).SetInt64(second[i])
 					sum.Add(sum, k.Mul(k, k))
 					sum.Add(sum, q.Mul(q, q).Mul(q, weight))
 				}
 				if sum.Cmp(limit) > 0 {
-					t.Fatalf("clip %g, tau %g, gradient %g: %v and %v are outside of the ball", clip, tau, g, first, second)
+					t.Fatalf("clip %g, tau %g, gradient %g: %v and %v are outside of the ball", clip, tau, g,
+						first, second)
 				}
 			}
 		}
 	}
 	for _, m := range []Model{{Loss: "linear"}, {Loss: "logistic"}, {Loss: "softmax", Classes: 3}, {Loss: "mlp", Hidden: 4}, {Loss: "mlp", Hidden: 4, Classes: 3}} {
 		m.Target = "y"
-		e, err := New(Config{Mode: "model", Model: &m, Columns: exampleColumns(4, 1), Clip: 1, Rate: 0.1, Step: 1 << 16}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
+		e, err := New(
+			Config{Mode: "model", Model: &m, Columns: exampleColumns(4, 1), Clip: 1, Rate: 0.1, Step: 1 << 16},
+			dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,8 +36,10 @@ func TestGolden(t *testing.T) {
 	}
 	// BLTs near the optimal ones for 0.9 and 0.999.
 	kept := &Plan{
-		First:  buffers([]matfact.Fixed{7400000000000000000, 16000000000000000000}, []matfact.Fixed{5300000000000000000, 2900000000000000000}),
-		Second: buffers([]matfact.Fixed{9100000000000000000, 17300000000000000000, 18410000000000000000}, []matfact.Fixed{5200000000000000000, 2700000000000000000, 400000000000000000}),
+		First: buffers([]matfact.Fixed{7400000000000000000, 16000000000000000000},
+			[]matfact.Fixed{5300000000000000000, 2900000000000000000}),
+		Second: buffers([]matfact.Fixed{9100000000000000000, 17300000000000000000, 18410000000000000000},
+			[]matfact.Fixed{5200000000000000000, 2700000000000000000, 400000000000000000}),
 	}
 	var all []Config
 	for _, m := range []uint64{1, 4} {
@@ -52,7 +54,8 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	for i := range models {
-		all = append(all, Config{Mode: "model", Model: &models[i], Columns: exampleColumns(4, 3), Clip: 2, Rate: 0.25, Step: 4})
+		all = append(all,
+			Config{Mode: "model", Model: &models[i], Columns: exampleColumns(4, 3), Clip: 2, Rate: 0.25, Step: 4})
 	}
 	for i, c := range all {
 		p := dp.Params{Mu: 0.75, Adjacency: dp.Adjacency(1 + i%2)}

@@ -57,7 +57,9 @@ func (m *Model) validate(columns, target int) error {
 	case "softmax":
 		l.Check(m.Classes >= 2 && m.Classes <= maxModel, "model.classes", "must be at least 2", m.Classes)
 	case "mlp":
-		l.Check(m.Classes == 0 || m.Classes >= 2 && m.Classes <= maxModel, "model.classes", "must be at least 2, or 0 for a number", m.Classes)
+		l.Check(m.Classes == 0 ||
+			m.Classes >= 2 && m.Classes <= maxModel, "model.classes",
+			"must be at least 2, or 0 for a number", m.Classes)
 	default:
 		l.Check(m.Classes == 0, "model.classes", "belongs to \"softmax\" and \"mlp\"", m.Classes)
 	}

@@ -123,7 +123,8 @@ func TestExp(t *testing.T) {
 func TestNotAClass(t *testing.T) {
 	t.Parallel()
 	m := Model{Loss: "softmax", Target: "y", Classes: 3}
-	e := mustNew(t, Config{Mode: "model", Model: &m, Columns: exampleColumns(3, 2), Clip: 1, Rate: 0.1, Step: 8}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Mode: "model", Model: &m, Columns: exampleColumns(3, 2), Clip: 1, Rate: 0.1, Step: 8},
+		dp.Params{Mu: 1, Adjacency: dp.Replace})
 	for i, y := range []float64{-1, 3, 0.5, math.NaN(), math.Inf(1), 1e300} {
 		e.Add(uint64(i), []float64{1, 2, y})
 	}
@@ -173,7 +174,8 @@ func TestModelSensitivity(t *testing.T) {
 		for _, method := range methods(4) {
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 				c := method
-				c.Mode, c.Model, c.Columns, c.Rate, c.Factorization = "model", &model, exampleColumns(columns, 0), 0.3, "blt"
+				c.Mode, c.Model, c.Columns, c.Rate, c.Factorization = "model", &model,
+					exampleColumns(columns, 0), 0.3, "blt"
 				s := newSubject(t, mustNew(t, c, dp.Params{Mu: mu, Adjacency: adjacency}))
 				base := make(audit.Stream, steps)
 				for i := range base {
@@ -191,7 +193,9 @@ func TestModelSensitivity(t *testing.T) {
 						continue
 					}
 					at := source.IntN(steps)
-					distance, err := s.Coupling(base.Replace(at, 1, []float64{1, 7, -8, 9}), base.Replace(at, 1, other), auditKeys(5))
+					distance,
+						err := s.Coupling(base.Replace(at, 1, []float64{1, 7, -8, 9}), base.Replace(at, 1, other),
+						auditKeys(5))
 					if err != nil {
 						t.Errorf("%+v, %s: %v", model, describe(c, adjacency), err)
 					}
@@ -233,7 +237,9 @@ func TestModelLearns(t *testing.T) {
 		if model.Loss == "mlp" {
 			model.Hidden = 12
 		}
-		e := mustNew(t, Config{Mode: "model", Model: &model, Columns: exampleColumns(columns, 3), Clip: 5, Rate: 0.02, Step: m, Schedule: "cosine", Horizon: 1500}, dp.Params{Mu: 30, Adjacency: dp.ZeroOut})
+		e := mustNew(t,
+			Config{Mode: "model", Model: &model, Columns: exampleColumns(columns, 3), Clip: 5, Rate: 0.02, Step: m,
+				Schedule: "cosine", Horizon: 1500}, dp.Params{Mu: 30, Adjacency: dp.ZeroOut})
 		noise := dptest.Seeded(1)
 		for i := range uint64(1500) {
 			for k := range uint64(m) {
@@ -280,7 +286,9 @@ func TestModelLearns(t *testing.T) {
 // TestModelAllocations: a record allocates nothing.
 func TestModelAllocations(t *testing.T) {
 	for _, model := range models {
-		e := mustNew(t, Config{Mode: "model", Model: &model, Columns: exampleColumns(4, 3), Clip: 5, Rate: 0.1, Step: 1000}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
+		e := mustNew(t,
+			Config{Mode: "model", Model: &model, Columns: exampleColumns(4, 3), Clip: 5, Rate: 0.1, Step: 1000},
+			dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
 		row := []float64{1, 2, 3, 1}
 		if n := testing.AllocsPerRun(100, func() { e.Add(0, row) }); n > 0 {
 			t.Errorf("%+v: %g allocations", model, n)

@@ -79,8 +79,10 @@ func TestMutantCalibrations(t *testing.T) {
 		{"noise of a mean over m twice", muted(t, config("pp_debiased", 4, 0), replace, 4, 1), 4},
 		{"column norm forgotten", muted(t, factored(config("momentum", 4, 0)), replace, root, 1), root},
 		// ν = 1 with the noise of the first moment alone: r(1) = 4.5.
-		{"free beyond the free point", muted(t, config("jme_per_example", 4, 1), replace, math.Sqrt(4.5/4), math.Sqrt(4.5/4)), math.Sqrt(4.5 / 4)},
-		{"free under zero-out", muted(t, config("jme_per_example", 4, 0.5), zeroOut, math.Sqrt(1.5), math.Sqrt(1.5)), math.Sqrt(1.5)},
+		{"free beyond the free point",
+			muted(t, config("jme_per_example", 4, 1), replace, math.Sqrt(4.5/4), math.Sqrt(4.5/4)), math.Sqrt(4.5 / 4)},
+		{"free under zero-out", muted(t, config("jme_per_example", 4, 0.5), zeroOut, math.Sqrt(1.5), math.Sqrt(1.5)),
+			math.Sqrt(1.5)},
 		// λ = 1/2 for 1/(2ζ²): the relative weight is ζ²/2 = 2.
 		{"weight without the clip norm's square", muted(t, config("jme_per_example", 4, 0.5), replace, 1, 2), 1.25},
 		// b = m−1 for 2m−1: zeroed gradients move a square by more than half.
@@ -160,7 +162,8 @@ func TestMutantReleases(t *testing.T) {
 func TestMutantNoise(t *testing.T) {
 	t.Parallel()
 	const steps = 400
-	config := Config{Method: "jme_per_example", Clip: 1, Rate: 0.1, Dim: 3, Step: 4, Factorization: "blt", Horizon: steps}
+	config := Config{Method: "jme_per_example", Clip: 1, Rate: 0.1, Dim: 3, Step: 4, Factorization: "blt",
+		Horizon: steps}
 	p := dp.Params{Mu: 2, Adjacency: dp.Replace}
 	for _, m := range []struct {
 		name  string
@@ -169,7 +172,8 @@ func TestMutantNoise(t *testing.T) {
 		found bool
 	}{
 		{"none", func(*Estimator) {}, nil, false},
-		{"one row for both moments", func(*Estimator) {}, func(n dp.Noise) dp.Noise { return &sameRow{Noise: n} }, true},
+		{"one row for both moments", func(*Estimator) {},
+			func(n dp.Noise) dp.Noise { return &sameRow{Noise: n} }, true},
 		{"the second moment's matrix for the first", func(e *Estimator) {
 			e.shards[0].shapers[0] = e.factors.second.NewShaper(3)
 		}, nil, true},

@@ -26,7 +26,8 @@ func TestNarrow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if calibration.IsNarrow(wide.First) || calibration.IsNarrow(wide.Second) || !(e.plan.FirstNoise <= wide.FirstNoise*calibration.NarrowGrowth) {
+		if calibration.IsNarrow(wide.First) || calibration.IsNarrow(wide.Second) ||
+			!(e.plan.FirstNoise <= wide.FirstNoise*calibration.NarrowGrowth) {
 			t.Errorf("%s: noise %g, with wide states %g", c.Method, e.plan.FirstNoise, wide.FirstNoise)
 		}
 		old, err := Adopt(c, p, *wide)
@@ -42,7 +43,8 @@ func TestNarrow(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if e.UnmarshalBinary(estimatortest.State(t, old)) == nil || old.UnmarshalBinary(estimatortest.State(t, e)) == nil {
+		if e.UnmarshalBinary(estimatortest.State(t, old)) == nil ||
+			old.UnmarshalBinary(estimatortest.State(t, e)) == nil {
 			t.Errorf("%s: a state goes into the other kind of epoch", c.Method)
 		}
 	}

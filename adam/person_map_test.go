@@ -32,11 +32,14 @@ func TestPersonsThroughMap(t *testing.T) {
 	} {
 		for _, rule := range []persons.Rule{{Cap: 2, Separation: 3, PerStep: 2, Users: 100}, {Separation: 4, PerStep: 1, Users: 4 * slots}} {
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
-				a := estimatortest.Persons{Rule: rule, Slots: []int{slots, slots, slots, slots, slots, slots, slots, slots, slots}, Replace: adjacency == dp.Replace}
+				a := estimatortest.Persons{Rule: rule,
+					Slots:   []int{slots, slots, slots, slots, slots, slots, slots, slots, slots},
+					Replace: adjacency == dp.Replace}
 				c.Clip, c.Rate, c.Step, c.Horizon, c.Endless = clip, 0.1, slots, uint64(len(a.Slots)), true
 				c.Person = matfact.Participation{Count: rule.Cap, Separation: rule.Separation, PerStep: rule.PerStep}
 				if rule.Cap == 0 {
-					c.Person = matfact.Participation{Count: c.Horizon, Separation: rule.Separation, PerStep: rule.PerStep}.Within(c.Horizon)
+					c.Person = matfact.Participation{Count: c.Horizon, Separation: rule.Separation,
+						PerStep: rule.PerStep}.Within(c.Horizon)
 				}
 				s := newSubject(t, mustNew(t, c, dp.Params{Mu: 4, Adjacency: adjacency}))
 				measure := s.Sensitivity

@@ -47,10 +47,12 @@ func TestPersonSensitivity(t *testing.T) {
 						}
 						return s
 					}
-					pairs := [][2]audit.Stream{{put(x, 0, 4, 8), stream}, {put(y, 0, 4), stream}, {put(x, 3, 7), stream}}
+					pairs := [][2]audit.Stream{{put(x, 0, 4, 8), stream}, {put(y, 0, 4), stream},
+						{put(x, 3, 7), stream}}
 					if adjacency == dp.Replace {
 						pairs = append(pairs, [2]audit.Stream{put(x, 0, 4, 8), put(y, 0, 4, 8)},
-							[2]audit.Stream{put(x, 0, 4, 8), put(y, 1, 5)}, [2]audit.Stream{put(x, 0, 4, 8), put(x, 2, 6)},
+							[2]audit.Stream{put(x, 0, 4, 8), put(y, 1, 5)},
+							[2]audit.Stream{put(x, 0, 4, 8), put(x, 2, 6)},
 							[2]audit.Stream{put(x, 0, 4, 8), put([]float64{0, clip, 0}, 0, 4, 8)})
 					}
 					name, top := fmt.Sprintf("%s, %+v", describe(c, adjacency), c.Person), 0.0
@@ -75,7 +77,8 @@ func TestPersonSensitivity(t *testing.T) {
 
 // TestPersonPlan: what is stated, what an epoch may go on with, and what is refused.
 func TestPersonPlan(t *testing.T) {
-	c := Config{Method: "momentum", Clip: 1, Rate: 0.1, Dim: 4, Step: 8, Horizon: 100, Factorization: "blt", Person: matfact.Participation{Count: 10, Separation: 10, PerStep: 9}}
+	c := Config{Method: "momentum", Clip: 1, Rate: 0.1, Dim: 4, Step: 8, Horizon: 100, Factorization: "blt",
+		Person: matfact.Participation{Count: 10, Separation: 10, PerStep: 9}}
 	p := dp.Params{Mu: 1, Adjacency: dp.Replace}
 	plan := mustNew(t, c, p).Plan()
 	if plan.Person == nil || *plan.Person != (PersonPlan{Cap: 10, Separation: 10, PerStep: 8, Norm: plan.Person.Norm}) {

@@ -143,7 +143,10 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	lambda, s := cfg.sensitivity(plan.Nu, plan.Clip, alpha, beta, spare, p.Adjacency)
 	n := spread(lambda, s, mu)
 	if !(plan.Clip > 1e-60 && plan.Clip < 1e60 && n.First > 1e-60 && n.First < 1e60) {
-		return nil, fmt.Errorf("gradients of norm %g and noise of %g leave the range of float64: scale the loss so that they are about 1", plan.Clip, n.First)
+		return nil,
+			fmt.Errorf(
+				"gradients of norm %g and noise of %g leave the range of float64: scale the loss so that "+
+					"they are about 1", plan.Clip, n.First)
 	}
 
 	if f.second != nil {
@@ -167,7 +170,8 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	}
 	arrays := []calibration.Array{{Factor: f.first, Entries: d, Unit: firstUnit, Deviation: n.First, Weight: 1}}
 	if f.second != nil {
-		arrays = append(arrays, calibration.Array{Factor: f.second, Entries: d, Unit: secondUnit, Deviation: n.Second, Weight: root})
+		arrays = append(arrays,
+			calibration.Array{Factor: f.second, Entries: d, Unit: secondUnit, Deviation: n.Second, Weight: root})
 	}
 	if cfg.personal() {
 		for i := range arrays {
@@ -182,7 +186,8 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	if err := calibration.Grown(final.First, n.First); err != nil {
 		return nil, err
 	}
-	plan.Lambda, plan.Sensitivity, plan.FirstNoise, plan.SecondNoise = lambda, final.Sensitivity, final.First, final.Second
+	plan.Lambda, plan.Sensitivity, plan.FirstNoise, plan.SecondNoise = lambda, final.Sensitivity, final.First,
+		final.Second
 
 	if err := plan.fits(cfg, limits); err != nil {
 		return nil, err
@@ -202,10 +207,12 @@ func (p *Plan) clipSum(cfg *Config) (spare float64, err error) {
 	loss := math.Sqrt(d) + float64(most*0x1p-48)
 	p.SumClip = most - loss
 	if !(p.SumClip >= 1<<20) {
-		return 0, &fault.Fault{Key: "mean_clip", Rule: "must be larger: it is hardly more than the lattice step", Value: cfg.MeanClip}
+		return 0, &fault.Fault{Key: "mean_clip", Rule: "must be larger: it is hardly more than the lattice step",
+			Value: cfg.MeanClip}
 	}
 	if k := m * float64(p.Lattice.K); !(k*k*d < 0x1p126) {
-		return 0, &fault.Fault{Key: "step", Rule: "must be less, for the norm of the sum to fit 126 bits", Value: cfg.Step}
+		return 0, &fault.Fault{Key: "step", Rule: "must be less, for the norm of the sum to fit 126 bits",
+			Value: cfg.Step}
 	}
 	return loss * g / m, nil
 }
@@ -229,7 +236,9 @@ func (p *Plan) refineSquares(cfg *Config, lambda, noise float64, bits int) error
 	}
 	p.SecondExp = calibration.Exponent(min(largest, sd), bits)
 	if shift := p.SecondExp - 2*p.Lattice.Exp; shift < 0 || shift > 62 {
-		return fmt.Errorf("noise of the second moment, %g, does not go with squares of gradients on a lattice of step %g: change lattice_bits, nu or clip", noise, p.Lattice.Step())
+		return fmt.Errorf(
+			"noise of the second moment, %g, does not go with squares of gradients on a lattice of step %g: change "+
+				"lattice_bits, nu or clip", noise, p.Lattice.Step())
 	}
 	return nil
 }
@@ -238,7 +247,9 @@ func (p *Plan) refineSquares(cfg *Config, lambda, noise float64, bits int) error
 func (p *Plan) fits(cfg *Config, limits []matfact.Limits) error {
 	m, k := float64(cfg.Step), float64(p.Lattice.K)
 	if !calibration.Fits(m*k, limits[0]) {
-		return &fault.Fault{Key: "step", Rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", p.Lattice.K), Value: cfg.Step}
+		return &fault.Fault{Key: "step",
+			Rule:  fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", p.Lattice.K),
+			Value: cfg.Step}
 	}
 	squares := 0.0 // the largest entry of a step's squares
 	switch cfg.Method {
@@ -268,7 +279,8 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 	if err != nil {
 		return factors{}, err
 	}
-	if kept.First == nil || !calibration.SameKind(kept.First, fresh.First) || !calibration.SameKind(kept.Second, fresh.Second) {
+	if kept.First == nil || !calibration.SameKind(kept.First, fresh.First) ||
+		!calibration.SameKind(kept.Second, fresh.Second) {
 		return factors{}, calibration.ErrForeign
 	}
 	// ν may have been chosen by the factorizations' errors, which differ a little.
@@ -284,7 +296,8 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 		return factors{}, errors.Join(calibration.ErrForeign, err)
 	}
 	for _, x := range [...][2]float64{
-		{kept.Clip, own.Clip}, {kept.Nu, own.Nu}, {kept.Lambda, own.Lambda}, {kept.Sensitivity, own.Sensitivity}, {kept.Mu, own.Mu},
+		{kept.Clip, own.Clip}, {kept.Nu, own.Nu}, {kept.Lambda, own.Lambda}, {kept.Sensitivity, own.Sensitivity},
+		{kept.Mu, own.Mu},
 		{kept.FirstNoise, own.FirstNoise}, {kept.SecondNoise, own.SecondNoise},
 	} {
 		if !calibration.Near(x[0], x[1], calibration.LastBits) {
@@ -292,16 +305,19 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 		}
 	}
 	if kept.Method != own.Method || kept.Lattice != own.Lattice || kept.SecondExp != own.SecondExp ||
-		kept.SumClip != own.SumClip || !kept.Person.Agrees(own.Person) || kept.Parameters != own.Parameters || kept.Initial != own.Initial {
+		kept.SumClip != own.SumClip || !kept.Person.Agrees(own.Person) || kept.Parameters != own.Parameters ||
+		kept.Initial != own.Initial {
 		return factors{}, calibration.ErrForeign
 	}
-	first := calibration.Factor{Kept: kept.First, Fresh: fresh.First, Own: f.first, Best: best.first, Workload: exponential(cfg.Beta1), At: steady}
+	first := calibration.Factor{Kept: kept.First, Fresh: fresh.First, Own: f.first, Best: best.first,
+		Workload: exponential(cfg.Beta1), At: steady}
 	if cfg.personal() {
 		first.OwnNorm, first.BestNorm = own.Person.Norm, fresh.Person.Norm
 	}
 	for _, c := range []calibration.Factor{
 		first,
-		{Kept: kept.Second, Fresh: fresh.Second, Own: f.second, Best: best.second, Workload: exponential(cfg.Beta2), At: steady},
+		{Kept: kept.Second, Fresh: fresh.Second, Own: f.second, Best: best.second, Workload: exponential(cfg.Beta2),
+			At: steady},
 	} {
 		if !c.Same() {
 			return factors{}, calibration.ErrForeign

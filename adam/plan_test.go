@@ -37,15 +37,18 @@ func TestCharges(t *testing.T) {
 						most = 2e-4
 					}
 					if !(more > 0 && more < most) {
-						t.Errorf("%s, m=%d, %s, %s: arithmetic costs %.3g of the noise", c.Method, m, kind, adjacency, more)
+						t.Errorf("%s, m=%d, %s, %s: arithmetic costs %.3g of the noise", c.Method, m, kind,
+							adjacency, more)
 					}
 					if clip := e.plan.Clip / c.Clip; !(clip <= 1 && clip > 1-0x1p-22) {
 						t.Errorf("%s: the lattice has %g of the clip norm", c.Method, clip)
 					}
-					if e.plan.SecondNoise != 0 && math.Abs(e.plan.SecondNoise*math.Sqrt(e.plan.Lambda)/e.plan.FirstNoise-1) > 1e-14 {
+					if e.plan.SecondNoise != 0 &&
+						math.Abs(e.plan.SecondNoise*math.Sqrt(e.plan.Lambda)/e.plan.FirstNoise-1) > 1e-14 {
 						t.Errorf("%s: the two deviations have ratio %g", c.Method, e.plan.SecondNoise/e.plan.FirstNoise)
 					}
-					if got := e.plan.Sensitivity / e.plan.FirstNoise; !(got <= e.plan.Mu*(1+0x1p-45) && got > e.plan.Mu*(1-0x1p-45)) {
+					if got := e.plan.Sensitivity / e.plan.FirstNoise; !(got <= e.plan.Mu*(1+0x1p-45) &&
+						got > e.plan.Mu*(1-0x1p-45)) {
 						t.Errorf("%s: sensitivity over noise is %.17g, μ %.17g", c.Method, got, e.plan.Mu)
 					}
 				}
@@ -59,7 +62,8 @@ func TestCharges(t *testing.T) {
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut}
-	c := Config{Method: "jme_batch", Clip: 1.3, MeanClip: 0.9, Rate: 0.1, Dim: 3, Step: 8, Factorization: "blt", Initial: []float64{1, 2, 3}}
+	c := Config{Method: "jme_batch", Clip: 1.3, MeanClip: 0.9, Rate: 0.1, Dim: 3, Step: 8, Factorization: "blt",
+		Initial: []float64{1, 2, 3}}
 	e := mustNew(t, c, p)
 	for name, alter := range map[string]func(*Plan){
 		"method": func(p *Plan) { p.Method = "jme_per_example" },
@@ -153,7 +157,8 @@ func TestFaults(t *testing.T) {
 		{"dim", func(c *Config) { c.Dim = -1 }},
 		{"model dim", func(c *Config) { c.Mode = "model" }},
 		{"max_staleness step_header", func(c *Config) {
-			c.Mode, c.Dim, c.Model, c.Columns, c.MaxStaleness, c.StepHeader = "model", 0, &Model{Loss: "linear", Target: "y"}, exampleColumns(2, 0), 1, "x"
+			c.Mode, c.Dim, c.Model, c.Columns, c.MaxStaleness, c.StepHeader = "model", 0,
+				&Model{Loss: "linear", Target: "y"}, exampleColumns(2, 0), 1, "x"
 		}},
 		{"model", func(c *Config) { c.Model = &Model{} }},
 		{"initial_file", func(c *Config) { c.Initial = []float64{1, 2} }},
@@ -207,7 +212,8 @@ func TestLimits(t *testing.T) {
 		{false, Config{Method: "jme_batch", Step: 4, MeanClip: 1e-9}, dp.Params{Mu: 1}},
 		{false, Config{Method: "jme_batch", Step: 4, MeanClip: 1.4}, dp.Params{Mu: 1}},
 		{true, Config{Method: "jme_batch", Step: 4, MeanClip: 1.2}, dp.Params{Mu: 1}},
-		{false, Config{Method: "jme_batch", Step: 1 << 26, MeanClip: 1, Dim: 1 << 20}, dp.Params{Mu: 1, LatticeBits: 30}},
+		{false, Config{Method: "jme_batch", Step: 1 << 26, MeanClip: 1, Dim: 1 << 20},
+			dp.Params{Mu: 1, LatticeBits: 30}},
 	} {
 		f.params.Adjacency = dp.Replace
 		f.c.Rate = 0.1

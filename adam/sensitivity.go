@@ -93,7 +93,8 @@ type stepNoise struct {
 //	jme_batch                     fζα√(1 + price·ν)/m        (m = 1, replace: as jme)
 //	joint_clip                    fζ·max(α, β)/m             (λ = τ)
 //
-// For persons it is personSensitivity, with alpha = beta = P. spare is added to the distance of neighbouring means that are clipped once more.
+// For persons it is personSensitivity, with alpha = beta = P. spare is added to the distance of neighbouring means that
+// are clipped once more.
 func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.Adjacency) (lambda, s float64) {
 	if c.personal() {
 		return c.personSensitivity(nu, clip, alpha, spare, adjacency)

@@ -127,7 +127,8 @@ func TestBatchSensitivity(t *testing.T) {
 						best = max(best, top)
 					}
 					if got := math.Sqrt(best) / closed; !(got <= 1+1e-12 && got >= 1-1e-12) {
-						t.Errorf("%s, m=%d, d=%d, nu=%g: the worst pair is %.12g of the closed form apart", adjacency, m, d, nu, got)
+						t.Errorf("%s, m=%d, d=%d, nu=%g: the worst pair is %.12g of the closed form apart", adjacency,
+							m, d, nu, got)
 					}
 				}
 			}
@@ -187,7 +188,9 @@ func TestClippedMeanSensitivity(t *testing.T) {
 						best = max(best, top)
 					}
 					if got := math.Sqrt(best) / closed; !(got <= 1+1e-12 && got >= 0.999) {
-						t.Errorf("d=%d, bound %g, distance %g, lambda %g: the worst pair is %.9g of the closed form apart", d, bound, distance, lambda, got)
+						t.Errorf(
+							"d=%d, bound %g, distance %g, lambda %g: the worst pair is %.9g of the closed form apart",
+							d, bound, distance, lambda, got)
 					}
 				}
 			}
@@ -206,7 +209,8 @@ func TestClippedMeanBoundsBatches(t *testing.T) {
 				exact := batchSensitivity(m, lambda/(n*n), clip, 3, adjacency) / n
 				bound := clippedMeanSensitivity(clip, adjacency.Factor()*clip/n, lambda, 3)
 				if bound < exact*(1-1e-12) {
-					t.Errorf("%s, m=%d, lambda %g: %g for means in the whole ball, below %g", adjacency, m, lambda, bound, exact)
+					t.Errorf("%s, m=%d, lambda %g: %g for means in the whole ball, below %g", adjacency, m, lambda,
+						bound, exact)
 				}
 				if tight := clippedMeanSensitivity(clip/10, adjacency.Factor()*clip/n, lambda, 3); tight > bound {
 					t.Errorf("%s, m=%d, lambda %g: a smaller ball costs more", adjacency, m, lambda)
@@ -236,7 +240,8 @@ func TestCalibrate(t *testing.T) {
 			for method, want := range map[string][2]float64{
 				"pp": {single, 0}, "pp_debiased": {single, 0}, "momentum": {single, 0},
 				"jme": {vector, vector / math.Sqrt(ratio)}, "jme_per_example": {vector, vector / math.Sqrt(ratio)},
-				"jme_batch": {batch, batch / math.Sqrt(ratio)}, "joint_clip": {f * clip * beta / n / mu, f * clip * beta / n / mu / math.Sqrt(tau)},
+				"jme_batch":  {batch, batch / math.Sqrt(ratio)},
+				"joint_clip": {f * clip * beta / n / mu, f * clip * beta / n / mu / math.Sqrt(tau)},
 			} {
 				c := Config{Method: method, Clip: clip, Step: m, Dim: 3, Tau: tau, Mode: "gradients"}
 				got := c.calibrated(mu, nu, alpha, beta, adjacency)
@@ -269,7 +274,8 @@ func TestNu(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if method != "jme_batch" && adjacency == dp.Replace || method == "jme_batch" && m == 1 && adjacency == dp.Replace {
+				if method != "jme_batch" && adjacency == dp.Replace ||
+					method == "jme_batch" && m == 1 && adjacency == dp.Replace {
 					if nu := c.nu(f, adjacency); nu != 0.5 {
 						t.Errorf("%s: nu is %g, want the free one", what, nu)
 					}
@@ -277,7 +283,8 @@ func TestNu(t *testing.T) {
 				}
 				objective := func(nu float64) float64 {
 					n := c.calibrated(1, nu, f.first.ColNorm(), f.second.ColNorm(), adjacency)
-					a, b := n.First*linear(f.first, c.Beta1, steady)/c.Clip, n.Second*linear(f.second, c.Beta2, steady)/(c.Clip*c.Clip)
+					a, b := n.First*linear(f.first, c.Beta1, steady)/c.Clip,
+						n.Second*linear(f.second, c.Beta2, steady)/(c.Clip*c.Clip)
 					return a*a + b*b
 				}
 				chosen := objective(c.nu(f, adjacency))

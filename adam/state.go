@@ -60,10 +60,13 @@ type identity struct {
 // parameters are left out, because the plan has a hash of them.
 func (c *Config) identity() identity {
 	i := identity{
-		Mode: c.Mode, Method: c.Method, Clip: c.Clip, MeanClip: c.MeanClip, Nu: c.Nu, Tau: c.Tau, Beta1: c.Beta1, Beta2: c.Beta2,
-		Rate: c.Rate, Schedule: c.Schedule, Eps: c.Eps, VFloor: c.VFloor, Negative: c.Negative, UpdateClip: c.UpdateClip,
+		Mode: c.Mode, Method: c.Method, Clip: c.Clip, MeanClip: c.MeanClip, Nu: c.Nu, Tau: c.Tau, Beta1: c.Beta1,
+		Beta2: c.Beta2,
+		Rate:  c.Rate, Schedule: c.Schedule, Eps: c.Eps, VFloor: c.VFloor, Negative: c.Negative,
+		UpdateClip:  c.UpdateClip,
 		WeightDecay: c.WeightDecay, Factorization: c.Factorization, Dim: c.Dim, Release: c.Release, Model: c.Model,
-		MaxStaleness: c.MaxStaleness, StepHeader: c.StepHeader, Columns: len(c.Columns), Step: c.Step, Horizon: c.Horizon, Endless: c.Endless,
+		MaxStaleness: c.MaxStaleness, StepHeader: c.StepHeader, Columns: len(c.Columns), Step: c.Step,
+		Horizon: c.Horizon, Endless: c.Endless,
 	}
 	if c.Model != nil {
 		i.Target = c.target()

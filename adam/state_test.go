@@ -37,7 +37,8 @@ func gradientsOf(steps, d int, m uint64) [][][]float64 {
 func contractOf(t testing.TB, c Config, p dp.Params, steps [][][]float64) estimatortest.Contract[*Estimator] {
 	t.Helper()
 	return estimatortest.Contract[*Estimator]{
-		New:   estimatortest.Adopted(t, mustNew(t, c, p).Plan(), func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) }),
+		New: estimatortest.Adopted(t, mustNew(t, c, p).Plan(),
+			func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) }),
 		Steps: uint64(len(steps)),
 		Rows:  func(step, _, _ uint64) [][]float64 { return steps[step-1] },
 		Noise: func(t testing.TB) func(uint64) dp.Noise { return keyed(t, 5) },
@@ -71,7 +72,8 @@ func TestRestart(t *testing.T) {
 						t.Errorf("the state's parameters are %g (%v), want %g", theta, err, e.Parameters())
 					}
 				}
-				if e, states := contract.Restart(t); c.Factorization != "sqrt" && int64(len(states[steps-1])) < e.Sizes().State {
+				if e, states := contract.Restart(t); c.Factorization != "sqrt" &&
+					int64(len(states[steps-1])) < e.Sizes().State {
 					t.Errorf("a state of %d bytes, announced %d", len(states[steps-1]), e.Sizes().State)
 				}
 			})
@@ -103,7 +105,8 @@ func TestShards(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for _, c := range []Config{
 		{Method: "pp_debiased", UpdateClip: 3}, {Method: "jme_per_example", Factorization: "blt", Release: "update"},
-		{Method: "joint_clip", Tau: 2}, {Method: "jme_batch"}, {Method: "momentum", Factorization: "blt", WeightDecay: 0.1, UpdateClip: 0.01},
+		{Method: "joint_clip", Tau: 2}, {Method: "jme_batch"},
+		{Method: "momentum", Factorization: "blt", WeightDecay: 0.1, UpdateClip: 0.01},
 	} {
 		c.Dim, c.Clip, c.Rate, c.Step = d, 1, 0.1, 2
 		p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}
@@ -268,7 +271,9 @@ func FuzzState(f *testing.F) {
 
 // FuzzParametersOf gives arbitrary bytes to ParametersOf, which knows no configuration.
 func FuzzParametersOf(f *testing.F) {
-	f.Add(estimatortest.State(f, mustNew(f, Config{Clip: 1, Rate: 1, Dim: 2, Step: 4}, dp.Params{Mu: 1, Adjacency: dp.Replace})))
+	f.Add(
+		estimatortest.State(f,
+			mustNew(f, Config{Clip: 1, Rate: 1, Dim: 2, Step: 4}, dp.Params{Mu: 1, Adjacency: dp.Replace})))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if theta, err := ParametersOf(data); (theta == nil) == (err == nil) && len(theta) > 0 {
 			t.Fatalf("ParametersOf returns %g, %v", theta, err)
@@ -283,10 +288,13 @@ func TestIdentity(t *testing.T) {
 		c    Config
 		want string
 	}{
-		{Config{Mode: "model", Method: "pp", Clip: 1.5, MeanClip: 0.5, Nu: 0.25, Tau: 2, Beta1: 0.9, Beta2: 0.999, Rate: 0.1, Schedule: "cosine",
-			Eps: 1e-8, VFloor: 1, Negative: "abs", UpdateClip: 3, WeightDecay: 4, Factorization: "blt", Release: "update",
-			Model: &Model{Loss: "mlp", Target: "y", Classes: 3, Hidden: 4}, StepHeader: "model-step", Columns: []string{"u", "y", "v"},
-			Step: 7, Horizon: 9, Endless: true, Initial: []float64{1}, InitialFile: "f"},
+		{Config{Mode: "model", Method: "pp", Clip: 1.5, MeanClip: 0.5, Nu: 0.25, Tau: 2, Beta1: 0.9, Beta2: 0.999,
+			Rate: 0.1, Schedule: "cosine",
+			Eps: 1e-8, VFloor: 1, Negative: "abs", UpdateClip: 3, WeightDecay: 4, Factorization: "blt",
+			Release: "update",
+			Model:   &Model{Loss: "mlp", Target: "y", Classes: 3, Hidden: 4}, StepHeader: "model-step",
+			Columns: []string{"u", "y", "v"},
+			Step:    7, Horizon: 9, Endless: true, Initial: []float64{1}, InitialFile: "f"},
 			`{"Mode":"model","Method":"pp","Clip":1.5,"MeanClip":0.5,"Nu":0.25,"Tau":2,"Beta1":0.9,"Beta2":0.999,"Rate":0.1,"Schedule":"cosine",` +
 				`"Eps":1e-8,"VFloor":1,"Negative":"abs","UpdateClip":3,"WeightDecay":4,"Factorization":"blt","Dim":0,"Release":"update",` +
 				`"Model":{"loss":"mlp","target":"y","classes":3,"hidden":4},"MaxStaleness":0,"StepHeader":"model-step","InitialFile":"",` +
@@ -295,7 +303,8 @@ func TestIdentity(t *testing.T) {
 			`{"Mode":"gradients","Method":"","Clip":0,"MeanClip":0,"Nu":0,"Tau":0,"Beta1":0,"Beta2":0,"Rate":0,"Schedule":"","Eps":0,"VFloor":0,` +
 				`"Negative":"","UpdateClip":0,"WeightDecay":0,"Factorization":"","Dim":12,"Release":"","Model":null,"MaxStaleness":2,` +
 				`"StepHeader":"","InitialFile":"","Columns":0,"Target":0,"Step":0,"Horizon":0,"Endless":false,"Initial":null}`},
-		{Config{Mode: "gradients", Dim: 12, Step: 4, Person: matfact.Participation{Count: 5, Separation: 2, PerStep: 9}},
+		{Config{Mode: "gradients", Dim: 12, Step: 4,
+			Person: matfact.Participation{Count: 5, Separation: 2, PerStep: 9}},
 			`{"Mode":"gradients","Method":"","Clip":0,"MeanClip":0,"Nu":0,"Tau":0,"Beta1":0,"Beta2":0,"Rate":0,"Schedule":"","Eps":0,"VFloor":0,` +
 				`"Negative":"","UpdateClip":0,"WeightDecay":0,"Factorization":"","Dim":12,"Release":"","Model":null,"MaxStaleness":0,` +
 				`"StepHeader":"","InitialFile":"","Columns":0,"Target":0,"Step":4,"Horizon":0,"Endless":false,"Initial":null,` +

@@ -108,19 +108,22 @@ func TestStep(t *testing.T) {
 	for _, m := range []uint64{1, 4} {
 		for _, base := range methods(m) {
 			for _, option := range []Config{
-				{}, {Schedule: "inverse-sqrt", WeightDecay: 0.3, Eps: 1e-3}, {Schedule: "cosine", UpdateClip: 0.4, Beta1: 0.5, Beta2: 0.7},
+				{}, {Schedule: "inverse-sqrt", WeightDecay: 0.3, Eps: 1e-3},
+				{Schedule: "cosine", UpdateClip: 0.4, Beta1: 0.5, Beta2: 0.7},
 				{Negative: "zero", UpdateClip: 0.2, WeightDecay: 0.1}, {Negative: "abs"}, {VFloor: 0.03},
 				{Factorization: "blt"}, {Factorization: "sqrt", UpdateClip: 1, Initial: []float64{1, -2, 3, 0}},
 			} {
 				for _, release := range []string{"parameters", "update"} {
 					c := option
-					c.Method, c.Tau, c.MeanClip, c.Step, c.Clip, c.Rate = base.Method, base.Tau, base.MeanClip, base.Step, base.Clip, base.Rate
+					c.Method, c.Tau, c.MeanClip, c.Step, c.Clip, c.Rate = base.Method, base.Tau, base.MeanClip,
+						base.Step, base.Clip, base.Rate
 					c.Dim, c.Horizon, c.Release = d, steps, release
 					if c.Method == "momentum" {
 						c.VFloor, c.Negative = 0, ""
 					}
 					e := newTapped(mustNew(t, c, dp.Params{Mu: 2, Adjacency: dp.Replace}))
-					o := &oracle{c: e.cfg, plan: e.Plan(), m: make([]float64, d), v: make([]float64, d), theta: make([]float64, d)}
+					o := &oracle{c: e.cfg, plan: e.Plan(), m: make([]float64, d), v: make([]float64, d),
+						theta: make([]float64, d)}
 					copy(o.theta, c.Initial)
 					first, second := e.plan.units(m)
 					source, noise := rand.New(rand.NewPCG(1, m)), dptest.Seeded(m)
@@ -171,7 +174,8 @@ func TestStep(t *testing.T) {
 								t.Fatalf("%s: %s %d is %.12g, want %.12g", what, release, j, got, want[j])
 							}
 						}
-						if got := value("v_noise"); (got == nil) != (c.Method == "momentum") || got != nil && math.Abs(got[0]-deviation) > 1e-12*deviation {
+						if got := value("v_noise"); (got == nil) != (c.Method == "momentum") ||
+							got != nil && math.Abs(got[0]-deviation) > 1e-12*deviation {
 							t.Errorf("%s: v_noise is %g, want %g", what, got, deviation)
 						}
 						if got := value("model_step"); got[0] != float64(i+1) || r.Step != i+1 {
@@ -221,7 +225,8 @@ func TestSchedule(t *testing.T) {
 func TestDiverging(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"momentum", "pp_debiased"} {
-		e := mustNew(t, Config{Method: method, Clip: 1, Rate: 1e308, Dim: 2, Step: 1}, dp.Params{Mu: 0.01, Adjacency: dp.Replace})
+		e := mustNew(t, Config{Method: method, Clip: 1, Rate: 1e308, Dim: 2, Step: 1},
+			dp.Params{Mu: 0.01, Adjacency: dp.Replace})
 		var err error
 		noise := dptest.Seeded(3)
 		for range 20 {

@@ -30,7 +30,8 @@ func TestVNoise(t *testing.T) {
 					}
 				}
 				if math.Abs(s.mean-mean) > 1e-12*mean || math.Abs(s.pairs-pairs) > 1e-12*pairs {
-					t.Errorf("%s, %g, step %d: mean %.15g and pairs %.15g, want %.15g and %.15g", kind, betas, i, s.mean, s.pairs, mean, pairs)
+					t.Errorf("%s, %g, step %d: mean %.15g and pairs %.15g, want %.15g and %.15g", kind, betas, i,
+						s.mean, s.pairs, mean, pairs)
 				}
 			}
 		}
@@ -44,7 +45,8 @@ func TestUnbiased(t *testing.T) {
 	t.Parallel()
 	const d, steps, runs = 20, 6, 1000
 	for _, c := range []Config{
-		{Method: "pp_debiased"}, {Method: "pp_debiased", Factorization: "blt"}, {Method: "pp_debiased", Factorization: "sqrt"},
+		{Method: "pp_debiased"}, {Method: "pp_debiased", Factorization: "blt"},
+		{Method: "pp_debiased", Factorization: "sqrt"},
 		{Method: "jme_per_example", Factorization: "blt"}, {Method: "joint_clip", Tau: 1}, {Method: "pp"},
 	} {
 		c.Clip, c.Rate, c.Step, c.Dim, c.Horizon, c.Beta2 = 1.3, 1e-3, 4, d, steps, 0.8
@@ -85,7 +87,8 @@ func TestUnbiased(t *testing.T) {
 		}
 		// Weighted sums of squares of Gaussians have excess kurtosis up to 12.
 		if ratio, most := square/(u.deviation*u.deviation), 6.2*math.Sqrt(14/n); math.Abs(ratio-1) > most {
-			t.Errorf("%s, %s: variance is %.4g of the stated one, must be within %.3g", c.Method, c.Factorization, ratio, most)
+			t.Errorf("%s, %s: variance is %.4g of the stated one, must be within %.3g", c.Method, c.Factorization,
+				ratio, most)
 		}
 	}
 }
@@ -111,7 +114,8 @@ func TestExpectedError(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c := Config{Method: method, Clip: clip, Dim: d, Step: 1, Rate: 1e-3, Beta1: beta2, Beta2: beta2, Factorization: kind, Horizon: steps}
+				c := Config{Method: method, Clip: clip, Dim: d, Step: 1, Rate: 1e-3, Beta1: beta2, Beta2: beta2,
+					Factorization: kind, Horizon: steps}
 				if method == "jme" && adjacency == dp.ZeroOut {
 					c.Nu = 1
 				}

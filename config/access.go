@@ -52,7 +52,8 @@ func (s *SASL) AWS() bool { return s.Mechanism == "aws-msk-iam" }
 func mechanismKeys(mechanism string) []string {
 	switch mechanism {
 	case "oauthbearer":
-		return []string{"token_file", "token_url", "token_ca_file", "client_id", "client_secret_file", "scopes", "audience", "extensions"}
+		return []string{"token_file", "token_url", "token_ca_file", "client_id", "client_secret_file", "scopes",
+			"audience", "extensions"}
 	case "aws-msk-iam":
 		return []string{"region", "role_arn"}
 	}
@@ -96,22 +97,24 @@ func (d *document) checkSASL(c *Config) {
 }
 
 // tokenURL is a token endpoint. The client's secret is sent to it.
-var tokenURL = toml.MustBe(`a URL that begins with "https://" ("http://" on a loopback address), without a user`, func(v any) bool {
-	u, err := url.Parse(v.(string))
-	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
-		return false
-	}
-	port := u.Port()
-	if port == "" {
-		port = "80"
-	}
-	return u.Scheme == "https" || u.Scheme == "http" && Loopback(u.Hostname()+":"+port)
-})
+var tokenURL = toml.MustBe(`a URL that begins with "https://" ("http://" on a loopback address), without a user`,
+	func(v any) bool {
+		u, err := url.Parse(v.(string))
+		if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
+			return false
+		}
+		port := u.Port()
+		if port == "" {
+			port = "80"
+		}
+		return u.Scheme == "https" || u.Scheme == "http" && Loopback(u.Hostname()+":"+port)
+	})
 
 // scope is one of RFC 6749, section 3.3.
 var scope = toml.MustBe("a scope: printable, without spaces, quotes and backslashes", func(v any) bool {
 	s := v.(string)
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
+	return s != "" &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
 })
 
 var extensionPattern = regexp.MustCompile(`^[A-Za-z]+=[\x20-\x7e]+$`)
@@ -125,7 +128,8 @@ var extension = toml.MustBe(`NAME=VALUE, a name of letters that is not "auth"`, 
 
 var (
 	region = toml.MustBe(`a region of AWS, such as "eu-central-1"`, matches(`^[a-z]{2,}(-[a-z0-9]+)+$`))
-	role   = toml.MustBe(`the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME"`, matches(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]{1,512}$`))
+	role   = toml.MustBe(`the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME"`,
+		matches(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]{1,512}$`))
 )
 
 // matches is a rule by a regular expression.

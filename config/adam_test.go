@@ -59,16 +59,20 @@ func gradients() string {
 func TestAdam(t *testing.T) {
 	s := parse(t, gradients()).Streams[0]
 	want := &adam.Config{
-		Mode: "gradients", Method: "pp_debiased", Clip: 1.5, Rate: 1e-3, Dim: 1000, Beta1: 0.9, Beta2: 0.999, Schedule: "constant",
-		Eps: 1e-8, Negative: "floor", Factorization: "identity", Release: "parameters", StepHeader: "model-step", Step: 64,
+		Mode: "gradients", Method: "pp_debiased", Clip: 1.5, Rate: 1e-3, Dim: 1000, Beta1: 0.9, Beta2: 0.999,
+		Schedule: "constant",
+		Eps:      1e-8, Negative: "floor", Factorization: "identity", Release: "parameters",
+		StepHeader: "model-step", Step: 64,
 	}
-	if !reflect.DeepEqual(s.Adam, want) || s.Mechanism() != "adam" || !s.Gradients() || s.Input.Columns != nil || s.Centre != nil || s.LastStep() != 0 {
+	if !reflect.DeepEqual(s.Adam, want) || s.Mechanism() != "adam" || !s.Gradients() || s.Input.Columns != nil ||
+		s.Centre != nil || s.LastStep() != 0 {
 		t.Errorf("%+v, %+v", s, s.Adam)
 	}
 	s = parse(t, learning).Streams[0]
 	want = &adam.Config{
 		Mode: "model", Method: "pp_debiased", Clip: 1, Rate: 0.01, Beta1: 0.9, Beta2: 0.999, Schedule: "constant",
-		Eps: 1e-8, Negative: "floor", Factorization: "identity", Release: "parameters", StepHeader: "model-step", Step: 64,
+		Eps: 1e-8, Negative: "floor", Factorization: "identity", Release: "parameters",
+		StepHeader: "model-step", Step: 64,
 		Model: &adam.Model{Loss: "logistic", Target: "paid"}, Columns: []string{"age", "income", "paid"},
 	}
 	if !reflect.DeepEqual(s.Adam, want) || s.Gradients() || len(s.Centre) != 3 {
@@ -97,33 +101,48 @@ func TestAdamFaults(t *testing.T) {
 	f(g, "", "")
 	f(g, `codec = "float32"`, `codec = "json-array"`)
 	f(g, `, codec = "float32"`, ``, `updates.input.codec: required for gradients: "float32", "float64" or "json-array"`)
-	f(g, `"float32"`, `"csv"`, `updates.input.codec: must be "float32", "float64" or "json-array" for gradients ("csv")`)
-	f(g, `"float32"`, `"float64", columns = ["a"]`, `updates.input.columns: belongs to rows; a gradient has adam.dim numbers, and mode "model" takes rows`)
-	f(g, "step   = 64", "step = 64\ncentre = 1\nscale = 2", "updates.centre: belongs to rows; a gradient is taken as it is", "updates.scale: belongs to rows; a gradient is taken as it is")
+	f(g, `"float32"`, `"csv"`,
+		`updates.input.codec: must be "float32", "float64" or "json-array" for gradients ("csv")`)
+	f(g, `"float32"`, `"float64", columns = ["a"]`,
+		`updates.input.columns: belongs to rows; a gradient has adam.dim numbers, and mode "model" takes rows`)
+	f(g, "step   = 64", "step = 64\ncentre = 1\nscale = 2",
+		"updates.centre: belongs to rows; a gradient is taken as it is",
+		"updates.scale: belongs to rows; a gradient is taken as it is")
 	f(g, "step   = 64", "", "updates.step: required")
 	f(g, "dim  = 1000", "", `updates.adam.dim: required for mode "gradients"`)
 	f(g, "dim  = 1000", "dim = 0", `updates.adam.dim: must be 1 to 1e+10 parameters (0)`)
 	f(g, "dim  = 1000", "dim = 9\nmethod = \"joint_clip\"", `updates.adam.tau: required for method "joint_clip"`)
-	f(g, "dim  = 1000", "dim = 9\nmethod = \"jme\"", `updates.adam.method: "jme" squares a step's one gradient and needs step = 1; "jme_per_example" takes more, "jme_batch" squares their sum ("jme")`)
-	f(g, "dim  = 1000", "dim = 9\nschedule = \"cosine\"", `updates.adam.schedule: "cosine" needs the stream's horizon ("cosine")`)
-	f(g, "dim  = 1000", "dim = 9\nmodel = { loss = \"linear\", target = \"x\" }", `updates.adam.model: belongs to mode "model"`)
+	f(g, "dim  = 1000", "dim = 9\nmethod = \"jme\"",
+		`updates.adam.method: "jme" squares a step's one gradient and needs step = 1; "jme_per_example" takes more, "jme_batch" squares their sum ("jme")`)
+	f(g, "dim  = 1000", "dim = 9\nschedule = \"cosine\"",
+		`updates.adam.schedule: "cosine" needs the stream's horizon ("cosine")`)
+	f(g, "dim  = 1000", "dim = 9\nmodel = { loss = \"linear\", target = \"x\" }",
+		`updates.adam.model: belongs to mode "model"`)
 	f(g, "clip = 1.5", "clip = 0", `updates.adam.clip: must be positive and finite (0)`)
 	f(g, "clip = 1.5", "clip = 1\nmean_clip = 2", `updates.adam.mean_clip: belongs to method "jme_batch" (2)`)
 	f(g, "rate = 1e-3", "", "updates.adam.rate: required")
-	f(g, `encoding = "base64"`, `values = ["parameters", "update"]`, `updates.output.values: must be a value that this stream publishes: "parameters", "v_noise" or "model_step" ("update")`)
-	f(g, `encoding = "base64"`, `privacy_every = 10`, `updates.output.privacy_every: must be 1 for adam: not every step of it has a release in one message (10)`)
-	f(g, "clip = 1.5", "clip = 1\ndecay = 1", `updates.adam.decay: unknown key (it belongs in [stream.updates.moments])`)
+	f(g, `encoding = "base64"`, `values = ["parameters", "update"]`,
+		`updates.output.values: must be a value that this stream publishes: "parameters", "v_noise" or "model_step" ("update")`)
+	f(g, `encoding = "base64"`, `privacy_every = 10`,
+		`updates.output.privacy_every: must be 1 for adam: not every step of it has a release in one message (10)`)
+	f(g, "clip = 1.5", "clip = 1\ndecay = 1",
+		`updates.adam.decay: unknown key (it belongs in [stream.updates.moments])`)
 
 	f(learning, "", "")
 	f(learning, `, columns = ["age", "income", "paid"]`, ``, "fit.input.columns: required")
 	f(learning, `"paid" }`, `"payed" }`, `fit.adam.model.target: must be one of the columns ("payed")`)
 	f(learning, `"logistic"`, `"softmax"`, `fit.adam.model.classes: required for loss "softmax"`)
 	f(learning, `"logistic"`, `"mlp"`, `fit.adam.model.hidden: required for loss "mlp"`)
-	f(learning, `"logistic"`, `"mlp", hidden = 4, classes = 1`, `fit.adam.model.classes: must be at least 2, or 0 for a number (1)`)
+	f(learning, `"logistic"`, `"mlp", hidden = 4, classes = 1`,
+		`fit.adam.model.classes: must be at least 2, or 0 for a number (1)`)
 	f(learning, `"logistic"`, `"log"`, `fit.adam.model.loss: must be "linear", "logistic", "softmax" or "mlp" ("log")`)
-	f(learning, "model = {", "dim = 3\nmax_staleness = 2\nmodel = {", `fit.adam.dim: belongs to mode "gradients"; a model has its own number of parameters (3)`, `fit.adam.max_staleness: belongs to mode "gradients" (2)`)
-	f(learning, `mode  = "model"`, ``, `fit.adam.dim: required for mode "gradients"`, `fit.adam.model: belongs to mode "model"`,
-		`fit.centre: belongs to rows; a gradient is taken as it is`, `fit.scale: belongs to rows; a gradient is taken as it is`,
+	f(learning, "model = {", "dim = 3\nmax_staleness = 2\nmodel = {",
+		`fit.adam.dim: belongs to mode "gradients"; a model has its own number of parameters (3)`,
+		`fit.adam.max_staleness: belongs to mode "gradients" (2)`)
+	f(learning, `mode  = "model"`, ``, `fit.adam.dim: required for mode "gradients"`,
+		`fit.adam.model: belongs to mode "model"`,
+		`fit.centre: belongs to rows; a gradient is taken as it is`,
+		`fit.scale: belongs to rows; a gradient is taken as it is`,
 		`fit.input.codec: required for gradients: "float32", "float64" or "json-array"`,
 		`fit.input.columns: belongs to rows; a gradient has adam.dim numbers, and mode "model" takes rows`)
 }
@@ -167,10 +186,12 @@ func TestSchemaAgreesWithAdam(t *testing.T) {
 func TestAdamDigest(t *testing.T) {
 	canonical := func(src string) string { return string(parse(t, src).Streams[0].Canonical(0)) }
 	base := canonical(gradients())
-	if !strings.Contains(base, `"adam":{"clip":1.5,"dim":1000,"rate":0.001}`) || !strings.Contains(base, `"columns":[]`) {
+	if !strings.Contains(base, `"adam":{"clip":1.5,"dim":1000,"rate":0.001}`) ||
+		!strings.Contains(base, `"columns":[]`) {
 		t.Errorf("canonical form %s", base)
 	}
-	if got := canonical(strings.Replace(gradients(), "dim  = 1000", "dim = 1000\ninitial_file = \"x\"", 1)); got != base {
+	if got := canonical(
+		strings.Replace(gradients(), "dim  = 1000", "dim = 1000\ninitial_file = \"x\"", 1)); got != base {
 		t.Errorf("canonical form %s", got)
 	}
 	if got := canonical(strings.Replace(gradients(), "dim  = 1000", "dim = 1000\nnegative = \"abs\"", 1)); got == base {

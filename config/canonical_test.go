@@ -25,14 +25,16 @@ func TestCanonical(t *testing.T) {
 	}
 	versions := map[string]string{"noise": "1", "mechanism": "moments/1"}
 	got := s.Digest(0, versions)
-	whole := sha256.Sum256([]byte(`{"stream":` + canonicalOrders + `,"versions":{"mechanism":"moments/1","noise":"1"}}`))
+	whole := sha256.Sum256(
+		[]byte(`{"stream":` + canonicalOrders + `,"versions":{"mechanism":"moments/1","noise":"1"}}`))
 	if got != whole || got != DigestOf(s.Canonical(0), versions) {
 		t.Error("the digest is not that of the text")
 	}
 	if hex.EncodeToString(got[:]) != "94d194e74b2a6f7558fb913334a902b7cb5b3d3296afe5ec4b03191b63053267" {
 		t.Errorf("digest %x", got)
 	}
-	if got == s.Digest(1, versions) || got == s.Digest(0, map[string]string{"noise": "2", "mechanism": "moments/1"}) || got == s.Digest(0, nil) {
+	if got == s.Digest(1, versions) || got == s.Digest(0, map[string]string{"noise": "2", "mechanism": "moments/1"}) ||
+		got == s.Digest(0, nil) {
 		t.Error("partition or versions are not in the digest")
 	}
 	if s.Digest(0, nil) != s.Digest(0, map[string]string{}) {
@@ -73,19 +75,26 @@ func TestDigestCovers(t *testing.T) {
 	f(`topic = "orders"`, `topic = "orders2"`, `input.topic: "orders" → "orders2"`)
 	f(`"earliest"`, `100`, `input.start: "earliest" → "100"`)
 	f(`"items"`, `"pieces"`, `input.columns: ["amount","items","weight"] → ["amount","pieces","weight"]`)
-	f(`codec = "json"`, `codec = "float64", allow_compacted = true`, `input.allow_compacted: false → true`, `input.codec: "json" → "float64"`)
+	f(`codec = "json"`, `codec = "float64", allow_compacted = true`, `input.allow_compacted: false → true`,
+		`input.codec: "json" → "float64"`)
 	f(`codec = "json"`, `codec = "json", max_record_bytes = 5000`, `input.max_record_bytes: absent → 5000`)
 	f("[40.0, 3.0, 1.2]", "0.5", "centre: [40,3,1.2] → [0.5,0.5,0.5]")
 	f("scale  = [80.0, 5.0, 2.0]", "", "scale: [80,5,2] → [1,1,1]")
-	f("step   = 100", "step = 101\nhorizon = 7\nlattice_bits = 25", "horizon: 0 → 7", "lattice_bits: 24 → 25", "step: 100 → 101")
+	f("step   = 100", "step = 101\nhorizon = 7\nlattice_bits = 25", "horizon: 0 → 7", "lattice_bits: 24 → 25",
+		"step: 100 → 101")
 	f("step   = 100", "step = 100\nhorizon = 7\non_horizon = \"rollover\"", "horizon: 0 → 7")
-	f("step   = 100", "step = 100\nhorizon = 7\non_horizon = \"continue\"", "horizon: 0 → 7", `on_horizon: "end" → "continue"`)
+	f("step   = 100", "step = 100\nhorizon = 7\non_horizon = \"continue\"", "horizon: 0 → 7",
+		`on_horizon: "end" → "continue"`)
 	f("epsilon = 1.0\ndelta = 1e-8\nadjacency = \"zero-out\"", "epsilon = 1.5\ndelta = 2e-8\nadjacency = \"replace\"",
 		`privacy.adjacency: "zero-out" → "replace"`, "privacy.delta: 1e-8 → 2e-8", "privacy.epsilon: 1 → 1.5")
-	f(end, "method = \"jme\"\nworkload = \"exponential\"\ndecay = 0.9\nfactorization = \"blt\"\nbuffers = 3\ntune = 50\nweights = [1, 0.5]\ncovariance = false\n",
-		"moments.buffers: 0 → 3", "moments.covariance: true → false", "moments.decay: 0 → 0.9", `moments.factorization: "auto" → "blt"`, `moments.method: "auto" → "jme"`,
+	f(end,
+		"method = \"jme\"\nworkload = \"exponential\"\ndecay = 0.9\nfactorization = \"blt\"\nbuffers = 3\ntune = 50\n"+
+			"weights = [1, 0.5]\ncovariance = false\n",
+		"moments.buffers: 0 → 3", "moments.covariance: true → false", "moments.decay: 0 → 0.9",
+		`moments.factorization: "auto" → "blt"`, `moments.method: "auto" → "jme"`,
 		"moments.tune: 0 → 50", "moments.weights: [] → [1,0.5]", `moments.workload: "mean" → "exponential"`)
-	f(end, "workload = \"window\"\nwindow = 9\nnu = 0.25\n", "moments.nu: 0 → 0.25", "moments.window: 0 → 9", `moments.workload: "mean" → "window"`)
+	f(end, "workload = \"window\"\nwindow = 9\nnu = 0.25\n", "moments.nu: 0 → 0.25", "moments.window: 0 → 9",
+		`moments.workload: "mean" → "window"`)
 	f(end, end+"inflation = 1.5\n", "moments.inflation: 0 → 1.5")
 	f("clip = 1.0", "clip = 1.0000000000000002", "moments.clip: 1 → 1.0000000000000002")
 	f("[40.0, 3.0, 1.2]", "[40.0, -0.0, 1.2]", "centre: [40,3,1.2] → [40,0,1.2]")
@@ -99,7 +108,8 @@ func TestDiff(t *testing.T) {
 	}
 	f(`{}`, `{}`)
 	f(`{"a":1}`, `{"a":1}`)
-	f(`{"a":1,"b":{"c":[1,2],"d":"x"}}`, `{"b":{"c":[1,3],"d":"x"},"e":true}`, "a: 1 → absent", "b.c: [1,2] → [1,3]", "e: absent → true")
+	f(`{"a":1,"b":{"c":[1,2],"d":"x"}}`, `{"b":{"c":[1,3],"d":"x"},"e":true}`, "a: 1 → absent", "b.c: [1,2] → [1,3]",
+		"e: absent → true")
 	f(`{"a":9007199254740993}`, `{"a":9007199254740992}`, "a: 9007199254740993 → 9007199254740992")
 	f(`{"a":{"b":1}}`, `{"a":2}`, "a: absent → 2", "a.b: 1 → absent")
 	f(`{"a":"<&>"}`, `{"a":"é"}`, `a: "<&>" → "é"`)

@@ -9,7 +9,8 @@ import (
 // TestClock: a step is a number of offsets or a period of the clock, and mechanisms that can't
 // have the latter say so.
 func TestClock(t *testing.T) {
-	text := strings.NewReplacer(`brokers = ["localhost:9092"]`, "brokers = [\"localhost:9092\"]\nboundary_topic = \"b\"",
+	text := strings.NewReplacer(`brokers = ["localhost:9092"]`,
+		"brokers = [\"localhost:9092\"]\nboundary_topic = \"b\"",
 		"step   = 100", "step = \"90s\"\nstep_max = 5000").Replace(orders)
 	s := parse(t, text).Streams[0]
 	if s.Step.Clock() != 90*time.Second || s.Slots() != 5000 || s.Moments.Step != 5000 {
@@ -36,13 +37,17 @@ func TestClock(t *testing.T) {
 		}
 	}
 	f("[40.0, 3.0, 1.2]", `"auto"`, "stream.orders.step: needs centre, scale and clip that are given")
-	f("clip = 1.0", "clip = 1.0\nmethod = \"pp\"", "stream.orders.moments.method: must not be \"pp\" for steps of several slots")
+	f("clip = 1.0", "clip = 1.0\nmethod = \"pp\"",
+		"stream.orders.moments.method: must not be \"pp\" for steps of several slots")
 	f("step_max = 5000", "step_max = 0", "stream.orders.step_max: must be 1 to 1099511627776 (0)")
-	f("step_max = 5000", "dead_letter = { mode = \"reference\", topic = \"dead\" }", "stream.orders.dead_letter.mode: must be \"off\" with steps by the clock")
+	f("step_max = 5000", "dead_letter = { mode = \"reference\", topic = \"dead\" }",
+		"stream.orders.dead_letter.mode: must be \"off\" with steps by the clock")
 	f("\"b\"", "\"orders\"", "kafka.boundary_topic: must not be a topic that is read")
 	f("\"b\"", "\"orders.dp\"", "kafka.boundary_topic: must be a topic of its own")
 	_, err = Parse("f", []byte(strings.Replace(gradients(), "step   = 64", "step = \"1m\"", 1)))
-	if err == nil || !strings.Contains(err.Error(), "updates.step: must be a number of offsets for adam: its steps have sizes that are known") {
+	if err == nil ||
+		!strings.Contains(err.Error(),
+			"updates.step: must be a number of offsets for adam: its steps have sizes that are known") {
 		t.Errorf("adam: %v", err)
 	}
 }
@@ -50,7 +55,8 @@ func TestClock(t *testing.T) {
 // TestClockRefit: a window of a refit has so many offsets, or it is a step by the clock of so
 // many at most.
 func TestClockRefit(t *testing.T) {
-	hourly := strings.NewReplacer("[state]", "boundary_topic = \"b\"\n[state]", "[stream.weekly.privacy]", "step = \"1h\"\nstep_max = 9000\n[stream.weekly.privacy]",
+	hourly := strings.NewReplacer("[state]", "boundary_topic = \"b\"\n[state]", "[stream.weekly.privacy]",
+		"step = \"1h\"\nstep_max = 9000\n[stream.weekly.privacy]",
 		"window = 5000\n", "").Replace(weekly)
 	s := parse(t, hourly).Streams[0]
 	if s.Refit.Most != 9000 || s.Refit.Window != 0 || s.Refit.Slots() != 9000 || s.Slots() != 9000 {
@@ -68,7 +74,9 @@ func TestClockRefit(t *testing.T) {
 			t.Errorf("%s: %+v, %v", most, again, err)
 		}
 	}
-	merged := parse(t, strings.NewReplacer("columns = [\"price", "partition = \"all\", columns = [\"price", "step_max", "merge = true\nstep_max").Replace(hourly)).Streams[0]
+	merged := parse(t,
+		strings.NewReplacer("columns = [\"price", "partition = \"all\", columns = [\"price", "step_max",
+			"merge = true\nstep_max").Replace(hourly)).Streams[0]
 	if over := merged.Over([]int{0, 1, 2}); over.Refit.Partitions != 3 || over.Refit.Slots() != 9000 {
 		t.Errorf("over three partitions windows of %+v", over.Refit)
 	}
@@ -85,25 +93,34 @@ func TestClockRefit(t *testing.T) {
 			}
 		}
 	}
-	f("step_max = 9000\n", "", "step_max: required with a step by the clock: a window and its memory have room for so many records")
+	f("step_max = 9000\n", "",
+		"step_max: required with a step by the clock: a window and its memory have room for so many records")
 	f("step_max = 9000", "step_max = 0", "step_max: must be 1 to 1099511627776 (0)")
 	f("\"1h\"", "\"often\"", "step: must be")
 	f("step_max = 9000", "step_max = 2147483649", "step_max: must be at most 2147483648 for windows (2147483649)")
 	f("target =", "window = 100\ntarget =", "refit.window: must not be there: windows are steps by the clock (100)")
 	f("target =", "stride = 200\ntarget =", "refit.stride: must not be there: windows are steps by the clock (200)")
 	f("step = \"1h\"\nstep_max = 9000\n", "", "refit.window: required, or a step by the clock, such as step = \"1h\"")
-	f("step = \"1h\"\nstep_max = 9000\n", "step = 100\n", "step: must not be there: steps of refit are its windows: give their number of offsets as window, or a period of the clock (100)")
-	f("clip_x = 4.0", "clip_x = \"auto\"", "step: needs centre, scale and clip that are given: a warm-up has a number of offsets")
+	f("step = \"1h\"\nstep_max = 9000\n", "step = 100\n",
+		"step: must not be there: steps of refit are its windows: give their number of offsets as window, or a "+
+			"period of the clock (100)")
+	f("clip_x = 4.0", "clip_x = \"auto\"",
+		"step: needs centre, scale and clip that are given: a warm-up has a number of offsets")
 	parse(t, strings.Replace(hourly, "target =", "solver = \"ihm\"\ntarget =", 1))
 	hourly = strings.Replace(hourly, "step_max", "merge = true\nstep_max", 1)
-	f("target =", "solver = \"ihm\"\ntarget =", "refit.solver: must be \"newton\", \"adassp\" or \"dp-gd-residual\" with merge = true")
+	f("target =", "solver = \"ihm\"\ntarget =",
+		"refit.solver: must be \"newton\", \"adassp\" or \"dp-gd-residual\" with merge = true")
 }
 
 // TestClockFaultOnce: a mechanism that can't have steps by the clock says so once, in the words
 // of the file.
 func TestClockFaultOnce(t *testing.T) {
-	_, err := Parse("f", []byte(strings.Replace(demand, "[stream.demand.privacy]", "step = \"1m\"\n[stream.demand.privacy]", 1)))
-	if err == nil || !strings.HasSuffix(err.Error(), `stream.demand.step: must not be there: sgd has steps of its own length ("1m")`) || strings.Contains(err.Error(), "\n") {
+	_, err := Parse("f",
+		[]byte(strings.Replace(demand, "[stream.demand.privacy]", "step = \"1m\"\n[stream.demand.privacy]", 1)))
+	if err == nil ||
+		!strings.HasSuffix(err.Error(),
+			`stream.demand.step: must not be there: sgd has steps of its own length ("1m")`) ||
+		strings.Contains(err.Error(), "\n") {
 		t.Error(err)
 	}
 }

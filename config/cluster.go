@@ -92,17 +92,23 @@ func (d *document) checkCluster(c *Config) {
 // checkShared finds keys of the process that instances cannot have.
 func (d *document) checkShared(c *Config) {
 	if key := (toml.Key{"kafka", "control_topic"}); d.Sound(key) && c.Kafka.ControlTopic != "" {
-		d.Add(key, -1, "must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself", c.Kafka.ControlTopic)
+		d.Add(key, -1, "must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself",
+			c.Kafka.ControlTopic)
 	}
 	if key := (toml.Key{"state", "encrypt"}); d.Sound(key) && c.State.Encrypt {
-		d.Add(key, -1, "must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it", c.State.Encrypt)
+		d.Add(key, -1,
+			"must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing "+
+				"in state.dir that needs it", c.State.Encrypt)
 	}
 	if key := (toml.Key{"state", "archive"}); d.Sound(key) && c.State.Archive {
-		d.Add(key, -1, "must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can keep releases", c.State.Archive)
+		d.Add(key, -1,
+			"must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can "+
+				"keep releases", c.State.Archive)
 	}
 	group := toml.Key{"cluster", "group"}
 	if key := (toml.Key{"kafka", "group"}); d.Sound(key) && d.Sound(group) && c.Kafka.Group == c.Cluster.Group {
-		d.Add(key, -1, "must not be cluster.group: that group has members, and takes no offsets from elsewhere", c.Kafka.Group)
+		d.Add(key, -1, "must not be cluster.group: that group has members, and takes no offsets from elsewhere",
+			c.Kafka.Group)
 	}
 }
 
@@ -117,12 +123,17 @@ func (d *document) checkGroupTopic(c *Config, key toml.Key, topic string) {
 func (d *document) checkSharedStream(c *Config, s *Stream, key toml.Key) {
 	assign := toml.Key{"cluster", "assign"}
 	if merge := under(key, "merge"); s.Merge && d.Sound(merge) && d.Sound(assign) && c.Cluster.Assign != AssignTopic {
-		d.Add(merge, -1, "needs cluster.assign = \"topic\": then one ledger has the budgets of all partitions that are merged", nil)
+		d.Add(merge, -1,
+			"needs cluster.assign = \"topic\": then one ledger has the budgets of all partitions that are merged", nil)
 	}
 	if topics := under(key, "input", "topics"); s.Dynamic() && d.Sound(topics) {
-		d.Add(topics, -1, "must not be there with [cluster]: how many topics are taken is known to all instances together only", s.Input.Topics)
+		d.Add(topics, -1,
+			"must not be there with [cluster]: how many topics are taken is known to all instances together only",
+			s.Input.Topics)
 	}
 	if s.User != nil {
-		d.Note(under(key, "user"), -1, "must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own", nil)
+		d.Note(under(key, "user"), -1,
+			"must not be there with [cluster]: the persons of a population share one budget, and each shard has a "+
+				"ledger of its own", nil)
 	}
 }

@@ -18,11 +18,15 @@ func TestClusterTable(t *testing.T) {
 	if want := (Cluster{Group: "orders", Shards: 64, Assign: "partition", SessionTimeout: 6 * time.Second}); *c.Cluster != want {
 		t.Errorf("%+v", *c.Cluster)
 	}
-	c = parse(t, shared("group = \"g\"\nshards = 4096\nassign = \"topic\"\nsession_timeout = \"1s\"\ninstance = \"a\"\nadvertise = \"a:1\"\nallow_unreplicated = true"))
+	c = parse(t,
+		shared(
+			"group = \"g\"\nshards = 4096\nassign = \"topic\"\nsession_timeout = \"1s\"\ninstance = \"a\"\n"+
+				"advertise = \"a:1\"\nallow_unreplicated = true"))
 	if want := (Cluster{"g", 4096, "topic", time.Second, "a", "a:1", true}); *c.Cluster != want {
 		t.Errorf("%+v", *c.Cluster)
 	}
-	if topics := []string{c.Cluster.StateTopic(), c.Cluster.LedgerTopic(), c.Cluster.ControlTopic(), c.Cluster.PartialsTopic()}; !slices.Equal(topics, []string{"g.state", "g.ledger", "g.control", "g.partials"}) {
+	if topics := []string{c.Cluster.StateTopic(), c.Cluster.LedgerTopic(), c.Cluster.ControlTopic(),
+		c.Cluster.PartialsTopic()}; !slices.Equal(topics, []string{"g.state", "g.ledger", "g.control", "g.partials"}) {
 		t.Error(topics)
 	}
 	alone := parse(t, orders)
@@ -43,7 +47,8 @@ func TestShard(t *testing.T) {
 		partition, shards         int
 		ofPartition, ofTopicAlone int
 	}{
-		{"orders", 0, 64, 29, 33}, {"orders", 1, 64, 23, 33}, {"orders", 7, 4096, 178, 993}, {"é", 0, 64, 49, 18}, {"é", 0, 1, 0, 0},
+		{"orders", 0, 64, 29, 33}, {"orders", 1, 64, 23, 33}, {"orders", 7, 4096, 178, 993}, {"é", 0, 64, 49, 18},
+		{"é", 0, 1, 0, 0},
 	} {
 		c := Cluster{Shards: want.shards, Assign: "partition"}
 		if got := c.Shard(want.topic, want.partition); got != want.ofPartition {
@@ -67,7 +72,9 @@ func TestClusterFaults(t *testing.T) {
 	f(shared(""), `6: cluster.group: required`)
 	f(shared(`group = ""`), `7: cluster.group: must not be empty`)
 	f(shared(`group = "a b"`), `7: cluster.group: must be 1 to 200 of letters, digits, ".", "_" and "-" ("a b")`)
-	f(shared(group+"\nshards = 0\nassign = \"hash\"\nsession_timeout = \"999ms\"\ninstance = \"\"\nadvertise = \"a\"\nallow_unreplicated = 1"),
+	f(shared(group+
+		"\nshards = 0\nassign = \"hash\"\nsession_timeout = \"999ms\"\ninstance = \"\"\nadvertise = \"a\"\n"+
+		"allow_unreplicated = 1"),
 		`8: cluster.shards: must be 1 to 4096 (0)`,
 		`9: cluster.assign: must be "partition" or "topic" ("hash")`,
 		`10: cluster.session_timeout: must be "1s" to "5m" ("999ms")`,
@@ -77,20 +84,24 @@ func TestClusterFaults(t *testing.T) {
 	f(shared(group+"\nshards = 4097\nsession_timeout = \"301s\""),
 		`8: cluster.shards: must be 1 to 4096 (4097)`, `9: cluster.session_timeout: must be "1s" to "5m" ("301s")`)
 
-	f(strings.Replace(shared(group), "[state]", "group = \"g\"\n[state]", 1), `3: kafka.group: must not be cluster.group: that group has members, and takes no offsets from elsewhere ("g")`)
+	f(strings.Replace(shared(group), "[state]", "group = \"g\"\n[state]", 1),
+		`3: kafka.group: must not be cluster.group: that group has members, and takes no offsets from elsewhere ("g")`)
 	if c := parse(t, strings.Replace(shared(group), "[state]", "group = \"lag\"\n[state]", 1)); c.Kafka.Group != "lag" {
 		t.Errorf("%+v", c.Kafka)
 	}
 
 	// What shards can't share.
-	f(strings.Replace(shared(group), "[state]", "control_topic = \"claims\"\n[state]\nencrypt = true\narchive = true", 1),
+	f(strings.Replace(shared(group), "[state]",
+		"control_topic = \"claims\"\n[state]\nencrypt = true\narchive = true", 1),
 		`3: kafka.control_topic: must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself ("claims")`,
 		`5: state.encrypt: must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it (true)`,
 		`6: state.archive: must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can keep releases (true)`)
 	merged := strings.Replace(shared(group), "step   = 100", "merge = true\nstep = 100", 1)
-	f(merged, `16: stream.orders.merge: needs cluster.assign = "topic": then one ledger has the budgets of all partitions that are merged`)
+	f(merged,
+		`16: stream.orders.merge: needs cluster.assign = "topic": then one ledger has the budgets of all partitions that are merged`)
 	f(strings.Replace(merged, group, group+"\nassign = \"topic\"", 1))
-	f(strings.Replace(shared(group), "step   = 100", "user = { key = \"record-key\", cap = 2, max_users = 100000 }\nstep = 100", 1),
+	f(strings.Replace(shared(group), "step   = 100",
+		"user = { key = \"record-key\", cap = 2, max_users = 100000 }\nstep = 100", 1),
 		`16: stream.orders.user: must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own`)
 	f(strings.Replace(shared(`group = "orders"`), `topic = "orders.dp"`, `topic = "orders.ledger"`, 1),
 		`13: stream.orders.output.topic: must not be a topic of the group of [cluster] ("orders.ledger")`)

@@ -48,8 +48,10 @@ func (in *Input) Specs() []column.Spec {
 	for i, name := range in.Columns {
 		if c := in.Column[name]; c != nil {
 			specs[i] = column.Spec{
-				Name: name, Path: c.Path, Type: c.Type, Default: c.Default, Categories: c.Categories, Other: c.Other, Baseline: c.Baseline,
-				Take: c.Take, Unit: c.Unit, UTCOffset: c.UTCOffset, Transform: c.Transform, Exponent: c.Exponent, Offset: c.Offset,
+				Name: name, Path: c.Path, Type: c.Type, Default: c.Default, Categories: c.Categories, Other: c.Other,
+				Baseline: c.Baseline,
+				Take:     c.Take, Unit: c.Unit, UTCOffset: c.UTCOffset, Transform: c.Transform, Exponent: c.Exponent,
+				Offset: c.Offset,
 			}
 		}
 	}

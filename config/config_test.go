@@ -95,7 +95,8 @@ func TestOrders(t *testing.T) {
 	yes := true
 	s := &Stream{
 		Name: "orders",
-		Input: Input{Topic: "orders", MaxTopics: 100, Partitions: []int{0}, Start: Earliest, Codec: "json", Framing: "confluent", Subjects: []string{},
+		Input: Input{Topic: "orders", MaxTopics: 100, Partitions: []int{0}, Start: Earliest, Codec: "json",
+			Framing: "confluent", Subjects: []string{},
 			Columns: []string{"amount", "items", "weight"}},
 		Output: Output{Topic: "orders.dp", Create: true, Values: []string{}, Encoding: "json", PrivacyEvery: 1},
 		Centre: []float64{40, 3, 1.2},
@@ -108,7 +109,8 @@ func TestOrders(t *testing.T) {
 		LatticeBits: 24,
 		Privacy:     Privacy{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut, LimitEpsilon: 3, LimitDelta: 1e-8},
 	}
-	s.Moments = &moments.Config{Method: "auto", Clip: 1, Workload: "mean", Factorization: "auto", Bands: 16, Split: 0.5, Metric: "last", Covariance: &yes,
+	s.Moments = &moments.Config{Method: "auto", Clip: 1, Workload: "mean", Factorization: "auto", Bands: 16, Split: 0.5,
+		Metric: "last", Covariance: &yes,
 		Columns: s.Input.Columns, Step: 100, Centre: s.Centre, Scale: s.Scale, WarmupMode: "buffer"}
 	want.Streams = []*Stream{s}
 
@@ -171,20 +173,27 @@ adjacency = "zero-out"
 `
 	s := parse(t, least).Streams[0]
 	nan := func(x []float64) bool { return len(x) == 2 && math.IsNaN(x[0]) && math.IsNaN(x[1]) }
-	if !nan(s.Centre) || !nan(s.Scale) || !nan(s.Moments.Centre) || !nan(s.Moments.Scale) || !math.IsNaN(s.Moments.Clip) ||
-		s.Step != 100 || s.Moments.Step != 100 || s.Output.Topic != "orders.dp" || !s.Output.Create || s.Privacy.LimitEpsilon != 1 || s.Privacy.LimitDelta != 1e-8 {
+	if !nan(s.Centre) || !nan(s.Scale) || !nan(s.Moments.Centre) || !nan(s.Moments.Scale) ||
+		!math.IsNaN(s.Moments.Clip) ||
+		s.Step != 100 || s.Moments.Step != 100 || s.Output.Topic != "orders.dp" || !s.Output.Create ||
+		s.Privacy.LimitEpsilon != 1 || s.Privacy.LimitDelta != 1e-8 {
 		t.Errorf("%+v, moments %+v", s, s.Moments)
 	}
-	full := strings.NewReplacer("[stream.orders.privacy]", "output.topic = \"orders.dp\"\ncentre = \"auto\"\nscale = \"auto\"\nstep = 100\n[stream.orders.privacy]\nlimit_epsilon = 1.0",
+	full := strings.NewReplacer("[stream.orders.privacy]",
+		"output.topic = \"orders.dp\"\ncentre = \"auto\"\nscale = \"auto\"\nstep = 100\n[stream.orders.privacy]\n"+
+			"limit_epsilon = 1.0",
 		"[stream.orders.moments]\n", "[stream.orders.moments]\nclip = \"auto\"\n").Replace(least)
 	if a, b := s.Canonical(0), parse(t, full).Streams[0].Canonical(0); string(a) != string(b) {
 		t.Errorf("%s and, written out, %s", a, b)
 	}
 	given := parse(t, least+"clip = 1.5\n").Streams[0]
-	if !reflect.DeepEqual(given.Centre, []float64{0, 0}) || !reflect.DeepEqual(given.Scale, []float64{1, 1}) || given.Moments.Automatic() {
+	if !reflect.DeepEqual(given.Centre, []float64{0, 0}) || !reflect.DeepEqual(given.Scale, []float64{1, 1}) ||
+		given.Moments.Automatic() {
 		t.Errorf("with a clip norm: centre %v, scale %v", given.Centre, given.Scale)
 	}
-	part := parse(t, strings.Replace(least, "[stream.orders.privacy]", "scale = [2, \"auto\"]\n[stream.orders.privacy]", 1)).Streams[0]
+	part := parse(t,
+		strings.Replace(least, "[stream.orders.privacy]", "scale = [2, \"auto\"]\n[stream.orders.privacy]",
+			1)).Streams[0]
 	if !nan(part.Centre) || part.Scale[0] != 2 || !math.IsNaN(part.Scale[1]) {
 		t.Errorf("with one scale: centre %v, scale %v", part.Centre, part.Scale)
 	}
@@ -197,14 +206,23 @@ adjacency = "zero-out"
 			t.Errorf("%s\n got %q\nwant %q", new, got, want)
 		}
 	}
-	f("[stream.orders.moments]", "[stream.orders.adam]\nmodel = { loss = \"linear\", target = \"items\" }\nmode = \"model\"\nclip = 1.0\nrate = 0.1", "6: stream.orders.step: required")
-	f("[stream.orders]", "[stream.more]\ninput = { topic = \"orders.dp\", columns = [\"a\"] }\nprivacy = { epsilon = 1, delta = 1e-8, adjacency = \"replace\" }\nmoments = {}\n[stream.orders]",
+	f("[stream.orders.moments]",
+		"[stream.orders.adam]\nmodel = { loss = \"linear\", target = \"items\" }\nmode = \"model\"\nclip = 1.0\n"+
+			"rate = 0.1", "6: stream.orders.step: required")
+	f("[stream.orders]",
+		"[stream.more]\ninput = { topic = \"orders.dp\", columns = [\"a\"] }\n"+
+			"privacy = { epsilon = 1, delta = 1e-8, adjacency = \"replace\" }\nmoments = {}\n[stream.orders]",
 		`10: stream.orders.output.topic: must not be a topic that is read, as stream.more.input.topic is ("orders.dp")`)
-	f("[stream.orders]", "[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\nprivacy = { epsilon = 1, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
+	f("[stream.orders]",
+		"[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\n"+
+			"privacy = { epsilon = 1, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
 		`10: stream.orders.output.topic: required, because streams more and orders read the same topic and would both publish to its default ("orders.dp")`)
-	f("[stream.orders]", "[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\noutput.topic = \"more\"\nprivacy = { epsilon = 2, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
+	f("[stream.orders]",
+		"[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\noutput.topic = \"more\"\n"+
+			"privacy = { epsilon = 2, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
 		"13: stream.orders.privacy.limit_epsilon: must be that of [stream.more], which reads the same topic: 2 (1)")
-	f(`topic = "orders"`, `topic = "`+strings.Repeat("x", 247)+`"`, `6: stream.orders.output.topic: required, for the input's topic with ".dp" is too long a name`)
+	f(`topic = "orders"`, `topic = "`+strings.Repeat("x", 247)+`"`,
+		`6: stream.orders.output.topic: required, for the input's topic with ".dp" is too long a name`)
 }
 
 func TestLoadUnreadable(t *testing.T) {
@@ -259,27 +277,40 @@ func TestValues(t *testing.T) {
 	f("zero-out", "replace", first(func(s *Stream) any { return s.Privacy.Adjacency }), dp.Replace)
 	horizon := first(func(s *Stream) any { return [2]any{s.Moments.Horizon, s.OnHorizon} })
 	f("step   = 100", "step = 100\nhorizon = 1000", horizon, [2]any{uint64(1000), "halt"})
-	f("step   = 100", "step = 100\nhorizon = 1000\non_horizon = \"continue\"", horizon, [2]any{uint64(1000), "continue"})
+	f("step   = 100", "step = 100\nhorizon = 1000\non_horizon = \"continue\"", horizon,
+		[2]any{uint64(1000), "continue"})
 	covariance := first(func(s *Stream) any { return *s.Moments.Covariance })
 	f(`"mean"`, `"mean"`+"\ncovariance = false", covariance, false)
 	f(`"mean"`, `"sum"`, covariance, false)
 	f(`"mean"`, `"exponential"`+"\ndecay = 0.5", first(func(s *Stream) any { return s.Moments.Decay }), 0.5)
 	f(`"mean"`, `"mean"`+"\nweights = [1, 2]", first(func(s *Stream) any { return s.Moments.Weights }), []float64{1, 2})
 	values := first(func(s *Stream) any { return s.Output.Values })
-	f(`"orders.dp"`, `"orders.dp", values = ["covariance_original", "mean"]`, values, []string{"covariance_original", "mean"})
+	f(`"orders.dp"`, `"orders.dp", values = ["covariance_original", "mean"]`, values,
+		[]string{"covariance_original", "mean"})
 	f("[state]", "tls = {}\n[state]", func(c *Config) any { return *c.Kafka.TLS }, TLS{})
-	f("[state]", "tls = { ca_file = \"/ca\", cert_file = \"/c\", key_file = \"/k\" }\n[state]", func(c *Config) any { return *c.Kafka.TLS }, TLS{"/ca", "/c", "/k"})
-	f("[state]", "sasl = { mechanism = \"plain\", username = \"u\", password_file = \"/p\" }\n[state]", func(c *Config) any { return *c.Kafka.SASL }, SASL{Mechanism: "plain", Username: "u", PasswordFile: "/p"})
-	listener := func(c *Config) any { return [4]any{c.HTTP.Listen, c.HTTP.TLS, c.HTTP.BasicAuth, c.HTTP.InsecureListen} }
-	f(`"127.0.0.1:9464"`, `":1"`+"\ninsecure_listen = true", listener, [4]any{":1", (*ServerTLS)(nil), (*BasicAuth)(nil), true})
-	f(`"127.0.0.1:9464"`, `":1"`+"\ntls = { cert_file = \"/c\", key_file = \"/k\" }", func(c *Config) any { return *c.HTTP.TLS }, ServerTLS{"/c", "/k"})
-	f(`"127.0.0.1:9464"`, `":1"`+"\nbasic_auth = { username = \"u\", password_file = \"/p\" }", func(c *Config) any { return *c.HTTP.BasicAuth }, BasicAuth{"u", "/p"})
-	f(`"127.0.0.1:9464"`, `":1"`+"\ninsecure_listen = true\nhosts = [\"a\", \"b.c\"]", func(c *Config) any { return c.HTTP.Hosts }, []string{"a", "b.c"})
+	f("[state]", "tls = { ca_file = \"/ca\", cert_file = \"/c\", key_file = \"/k\" }\n[state]",
+		func(c *Config) any { return *c.Kafka.TLS }, TLS{"/ca", "/c", "/k"})
+	f("[state]", "sasl = { mechanism = \"plain\", username = \"u\", password_file = \"/p\" }\n[state]",
+		func(c *Config) any { return *c.Kafka.SASL }, SASL{Mechanism: "plain", Username: "u", PasswordFile: "/p"})
+	listener := func(c *Config) any {
+		return [4]any{c.HTTP.Listen, c.HTTP.TLS, c.HTTP.BasicAuth, c.HTTP.InsecureListen}
+	}
+	f(`"127.0.0.1:9464"`, `":1"`+"\ninsecure_listen = true", listener,
+		[4]any{":1", (*ServerTLS)(nil), (*BasicAuth)(nil), true})
+	f(`"127.0.0.1:9464"`, `":1"`+"\ntls = { cert_file = \"/c\", key_file = \"/k\" }",
+		func(c *Config) any { return *c.HTTP.TLS }, ServerTLS{"/c", "/k"})
+	f(`"127.0.0.1:9464"`, `":1"`+"\nbasic_auth = { username = \"u\", password_file = \"/p\" }",
+		func(c *Config) any { return *c.HTTP.BasicAuth }, BasicAuth{"u", "/p"})
+	f(`"127.0.0.1:9464"`, `":1"`+"\ninsecure_listen = true\nhosts = [\"a\", \"b.c\"]",
+		func(c *Config) any { return c.HTTP.Hosts }, []string{"a", "b.c"})
 	commits := func(c *Config) any { return c.State.CommitInterval }
-	f(`[http]`, `epoch_secret_retention = "720h"`+"\n[http]", func(c *Config) any { return c.State.EpochSecretRetention }, 720*time.Hour)
+	f(`[http]`, `epoch_secret_retention = "720h"`+"\n[http]",
+		func(c *Config) any { return c.State.EpochSecretRetention }, 720*time.Hour)
 	f(`[http]`, `commit_interval = "1m30s"`+"\n[http]", commits, 90*time.Second)
 	f(`[http]`, `commit_interval = "0s"`+"\n[http]", commits, time.Duration(0))
-	f("[\"localhost:9092\"]\n[state]", "[\"LocalHost:1\", \"127.0.0.9:9092\", \"[::1]:9093\"]\n[state]\ncommit_interval = \"0s\"", commits, time.Duration(0))
+	f("[\"localhost:9092\"]\n[state]",
+		"[\"LocalHost:1\", \"127.0.0.9:9092\", \"[::1]:9093\"]\n[state]\ncommit_interval = \"0s\"", commits,
+		time.Duration(0))
 }
 
 func TestStart(t *testing.T) {
@@ -307,9 +338,12 @@ func TestAuto(t *testing.T) {
 		}
 		return text
 	}
-	s := parse(t, edit("clip = 1.0", `clip = "auto"`, "[40.0, 3.0, 1.2]", `["auto", 3, "auto"]`, "[80.0, 5.0, 2.0]", `"auto"`, "step   = 100", "step = 100\nwarmup = 20000\nwarmup_mode = \"split\"")).Streams[0]
+	s := parse(t,
+		edit("clip = 1.0", `clip = "auto"`, "[40.0, 3.0, 1.2]", `["auto", 3, "auto"]`, "[80.0, 5.0, 2.0]", `"auto"`,
+			"step   = 100", "step = 100\nwarmup = 20000\nwarmup_mode = \"split\"")).Streams[0]
 	m := s.Moments
-	if !math.IsNaN(m.Clip) || !math.IsNaN(m.Centre[0]) || m.Centre[1] != 3 || len(m.Scale) != 3 || !math.IsNaN(m.Scale[2]) || m.Warmup != 20000 || m.WarmupMode != "split" {
+	if !math.IsNaN(m.Clip) || !math.IsNaN(m.Centre[0]) || m.Centre[1] != 3 || len(m.Scale) != 3 ||
+		!math.IsNaN(m.Scale[2]) || m.Warmup != 20000 || m.WarmupMode != "split" {
 		t.Errorf("%+v", m)
 	}
 	c := string(s.Canonical(0))

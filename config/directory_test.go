@@ -26,7 +26,8 @@ func directory(t *testing.T, files ...string) string {
 func TestDirectory(t *testing.T) {
 	process, stream, _ := strings.Cut(orders, "[stream.orders]\n")
 	stream = "[stream.orders]\n" + stream
-	dir := directory(t, "10-process.toml", process, "20-orders.toml", stream, ".#20-orders.toml", "no TOML", "readme.txt", "no TOML")
+	dir := directory(t, "10-process.toml", process, "20-orders.toml", stream, ".#20-orders.toml", "no TOML",
+		"readme.txt", "no TOML")
 	if err := os.Mkdir(filepath.Join(dir, "old.toml"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,8 @@ func TestDirectory(t *testing.T) {
 		"b.toml:6: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.5)",
 		"b.toml:13: stream.orders.moments.clib: unknown key (did you mean clip?)",
 		"c.toml:4: stream.other.horizo: unknown key (did you mean horizon?)",
-	}, "a.toml", strings.Replace(process, `"127.0.0.1:9464"`, "1", 1), "b.toml", strings.Replace(broken, "clip =", "clib =", 1),
+	}, "a.toml", strings.Replace(process, `"127.0.0.1:9464"`, "1", 1), "b.toml",
+		strings.Replace(broken, "clip =", "clib =", 1),
 		"c.toml", strings.Replace(other, "step =", "horizo = 1\nstep =", 1))
 	// A key that is in two files, and a table that is a value elsewhere.
 	f([]string{
@@ -69,7 +71,8 @@ func TestDirectory(t *testing.T) {
 		"c.toml:1: http.listen: stands in a.toml:7 too",
 		"c.toml:2: state: stands in a.toml:3 too",
 		"d.toml:1: stream.orders.moments.clip: stands in a.toml:21 too",
-	}, "a.toml", orders, "b.toml", "[kafka]\nbrokers = [\"other:9092\"]\n", "c.toml", "http.listen = \"a:1\"\nstate = 1\n", "d.toml", "stream.orders.moments.clip = 2\n")
+	}, "a.toml", orders, "b.toml", "[kafka]\nbrokers = [\"other:9092\"]\n", "c.toml",
+		"http.listen = \"a:1\"\nstate = 1\n", "d.toml", "stream.orders.moments.clip = 2\n")
 	// Texts that are no TOML hide the faults of all files but their own.
 	f([]string{
 		"b.toml:1: not TOML: expected '.' or '=', but got '\\n' instead",
@@ -126,7 +129,8 @@ kafka.tls.key_file: changed`, "")
 	f("limit_epsilon = 3.0", "limit_epsilon = 4", "", "privacy.limit_epsilon: 3 → 4")
 	f("step   = 100", "step   = 100\nhorizon = 9\non_horizon = \"rollover\"", "", `horizon: 0 → 9
 on_horizon: "halt" → "rollover"`)
-	f("step   = 100", "step   = 100\ninput.column.items.transform = \"log1p\"", "", `input.column.items.transform: absent → "log1p"`)
+	f("step   = 100", "step   = 100\ninput.column.items.transform = \"log1p\"", "",
+		`input.column.items.transform: absent → "log1p"`)
 	f("step   = 100", "step   = 100\non_gap = \"null\"", "", `on_gap: "halt" → "null"`)
 }
 
@@ -135,10 +139,12 @@ on_horizon: "halt" → "rollover"`)
 func TestDifferencesHidden(t *testing.T) {
 	for name, edit := range map[string]func(string) string{
 		"a column": func(s string) string {
-			return strings.NewReplacer(`"amount"`, `"a.b"`, "step   = 100", "step = 100\ninput.column.\"a.b\".path = \"${STREAMDP_TEST_PATH}\"").Replace(s)
+			return strings.NewReplacer(`"amount"`, `"a.b"`, "step   = 100",
+				"step = 100\ninput.column.\"a.b\".path = \"${STREAMDP_TEST_PATH}\"").Replace(s)
 		},
 		"a pattern": func(s string) string {
-			return strings.NewReplacer(`topic = "orders",`, `topics = "${STREAMDP_TEST_PATH}",`, `"orders.dp"`, `"*.dp"`).Replace(s)
+			return strings.NewReplacer(`topic = "orders",`, `topics = "${STREAMDP_TEST_PATH}",`, `"orders.dp"`,
+				`"*.dp"`).Replace(s)
 		},
 	} {
 		t.Setenv("STREAMDP_TEST_PATH", "hush1")
@@ -150,7 +156,8 @@ func TestDifferencesHidden(t *testing.T) {
 		if len(list) != 1 || !strings.HasSuffix(list[0].String(), ": changed") {
 			t.Errorf("%s: %v", name, list)
 		}
-		if text := fmt.Sprint(of(a).Changes(of(b).Canonical(0), 0)); strings.Contains(text, "hush") || name == "a column" && !strings.Contains(text, "input.column.a.b.path: changed") {
+		if text := fmt.Sprint(of(a).Changes(of(b).Canonical(0), 0)); strings.Contains(text, "hush") ||
+			name == "a column" && !strings.Contains(text, "input.column.a.b.path: changed") {
 			t.Errorf("%s: %s", name, text)
 		}
 	}

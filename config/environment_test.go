@@ -33,22 +33,30 @@ func TestEnvironment(t *testing.T) {
 		`"${a-b}"`:   "4: state.dir: ${ begins the name",
 		`"${1}"`:     "4: state.dir: ${ begins the name",
 	} {
-		if got := faults(t, strings.Replace(orders, `"/var/lib/streamdp"`, value, 1)); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		if got := faults(t, strings.Replace(orders, `"/var/lib/streamdp"`, value, 1)); len(got) != 1 ||
+			!strings.HasPrefix(got[0], want) {
 			t.Errorf("%s: %v", value, got)
 		}
 	}
 	// Keys are not expanded.
-	if got := faults(t, orders+"\"${A_1}\" = 1\n"); len(got) != 1 || !strings.Contains(got[0], `"${A_1}": unknown key`) {
+	if got := faults(t, orders+"\"${A_1}\" = 1\n"); len(got) != 1 ||
+		!strings.Contains(got[0], `"${A_1}": unknown key`) {
 		t.Error(got)
 	}
 	t.Setenv("BAD", "\xff")
-	if got := faults(t, strings.Replace(orders, `"/var/lib/streamdp"`, `"${BAD}"`, 1)); len(got) != 1 || !strings.HasSuffix(got[0], "must be UTF-8") {
+	if got := faults(t, strings.Replace(orders, `"/var/lib/streamdp"`, `"${BAD}"`, 1)); len(got) != 1 ||
+		!strings.HasSuffix(got[0], "must be UTF-8") {
 		t.Error(got)
 	}
 	// What the environment says is not told, wherever the rule is checked.
 	t.Setenv("SECRET", "hunter2")
-	got := strings.Join(faults(t, strings.NewReplacer(`"orders.dp"`, `"x", values = ["${SECRET}"]`, `"localhost:9092"`, `"${SECRET}"`, `"amount", "items"`, `"${SECRET}", "${SECRET}"`,
-		`"earliest"`, `"${SECRET}"`, `"127.0.0.1:9464"`, `"${SECRET}"`, `"mean"`, `"${SECRET}"`, "[http]", "commit_interval = \"${SECRET}\"\nkey_group_readable = \"${SECRET}\"\n[http]", "step   = 100", "step = \"${SECRET}\"").Replace(orders)), "\n")
+	got := strings.Join(
+		faults(t,
+			strings.NewReplacer(`"orders.dp"`, `"x", values = ["${SECRET}"]`, `"localhost:9092"`, `"${SECRET}"`,
+				`"amount", "items"`, `"${SECRET}", "${SECRET}"`,
+				`"earliest"`, `"${SECRET}"`, `"127.0.0.1:9464"`, `"${SECRET}"`, `"mean"`, `"${SECRET}"`, "[http]",
+				"commit_interval = \"${SECRET}\"\nkey_group_readable = \"${SECRET}\"\n[http]", "step   = 100",
+				"step = \"${SECRET}\"").Replace(orders)), "\n")
 	if strings.Contains(got, "hunter") || strings.Count(got, "${SECRET}") != 8 {
 		t.Error(got)
 	}

@@ -43,7 +43,8 @@ func TestDefects(t *testing.T) {
 	f("[stream.orders]", "verbose = true\n[stream.orders]", "9: http.verbose: unknown key")
 	f(end, end+"step = 100\n", "23: stream.orders.moments.step: unknown key (it belongs in [stream.orders])")
 	f("step ", "clip = 1\nstep ", "14: stream.orders.clip: unknown key (it belongs in [stream.orders.moments])")
-	f("[stream.orders.moments]", "[stream.orders.moment]", "20: stream.orders.moment: unknown key (did you mean moments?)")
+	f("[stream.orders.moments]", "[stream.orders.moment]",
+		"20: stream.orders.moment: unknown key (did you mean moments?)")
 	f("[stream.orders.moments]", "[stream.order.moments]",
 		"9: stream.orders: a mechanism is required, such as [stream.orders.moments]",
 		"20: stream.order.input: required table, with topic, columns",
@@ -60,30 +61,52 @@ func TestDefects(t *testing.T) {
 		"9: stream.Other.input: required table, with topic, columns",
 		"9: stream.Other.privacy: required table, with epsilon, delta, adjacency",
 		"9: stream.Other: a mechanism is required, such as [stream.Other.moments]")
-	f("[http]", "[stream]\n\"a b\" = 1\n[http]", `7: stream."a b": the name of a stream must be 1 to 63 of a-z, 0-9, _ and -`, `7: stream."a b": must be a table (1)`)
+	f("[http]", "[stream]\n\"a b\" = 1\n[http]",
+		`7: stream."a b": the name of a stream must be 1 to 63 of a-z, 0-9, _ and -`,
+		`7: stream."a b": must be a table (1)`)
 
 	// Types.
-	f("step   = 100", "step = 100.0", "14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.0)")
-	f("step   = 100", "step = 1e2", "14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.0)")
-	f("step   = 100", `step = "100"`, `14: stream.orders.step: must be a number of offsets, or a duration such as "1m" ("100")`)
-	f("step   = 100", "step = 2026-01-01", "14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (a date)")
+	f("step   = 100", "step = 100.0",
+		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.0)")
+	f("step   = 100", "step = 1e2",
+		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.0)")
+	f("step   = 100", `step = "100"`,
+		`14: stream.orders.step: must be a number of offsets, or a duration such as "1m" ("100")`)
+	f("step   = 100", "step = 2026-01-01",
+		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (a date)")
 	f("clip = 1.0", `clip = "1.0"`, `21: stream.orders.moments.clip: must be a number, or "auto" ("1.0")`)
 	f("clip = 1.0", `clip = [1.0]`, `21: stream.orders.moments.clip: must be a number, or "auto"`)
 	f(`topic = "orders"`, `topic = 3`, `10: stream.orders.input.topic: must be a string (3)`)
-	f(`["amount", "items", "weight"]`, `"amount"`, `10: stream.orders.input.columns: must be a list of strings ("amount")`)
-	f(`["amount", "items", "weight"]`, "[\n\"amount\",\n7,\n8]", `12: stream.orders.input.columns: must be a list of strings (7)`, `13: stream.orders.input.columns: must be a list of strings (8)`)
-	f("partition = 0", `partition = "0"`, `10: stream.orders.input.partition: must be an integer or a list of integers, or "all" ("0")`)
-	f("step   = 100", "step = 100\nmerge = true\nmerge_ahead = 0", "16: stream.orders.merge_ahead: must be 1 to 1000 (0)")
-	f("step   = 100", "step = 100\nmerge = true\ndead_letter = { mode = \"reference\", topic = \"dead\" }", "16: stream.orders.dead_letter.mode: must be \"off\" with merge = true: dead letters follow one partition (\"reference\")")
-	f(`start = "earliest", codec = "json", columns = ["amount", "items", "weight"] }`, "start = 7, codec = \"json\", columns = [\"amount\", \"items\", \"weight\"] }\nmerge = true", "10: stream.orders.input.start: must be \"earliest\" or \"latest\" with merge = true: partitions have offsets of their own")
-	f("centre = [40.0, 3.0, 1.2]", "merge = true\ncentre = \"auto\"", "12: stream.orders.merge: needs centre, scale and clip norms that are given: a warm-up reads one partition")
-	f("partition = 0", `partition = ["all"]`, `10: stream.orders.input.partition: must be an integer or a list of integers ("all")`)
-	f("partition = 0", `partition = [0, 1.0]`, `10: stream.orders.input.partition: must be an integer or a list of integers (1.0)`)
+	f(`["amount", "items", "weight"]`, `"amount"`,
+		`10: stream.orders.input.columns: must be a list of strings ("amount")`)
+	f(`["amount", "items", "weight"]`, "[\n\"amount\",\n7,\n8]",
+		`12: stream.orders.input.columns: must be a list of strings (7)`,
+		`13: stream.orders.input.columns: must be a list of strings (8)`)
+	f("partition = 0", `partition = "0"`,
+		`10: stream.orders.input.partition: must be an integer or a list of integers, or "all" ("0")`)
+	f("step   = 100", "step = 100\nmerge = true\nmerge_ahead = 0",
+		"16: stream.orders.merge_ahead: must be 1 to 1000 (0)")
+	f("step   = 100", "step = 100\nmerge = true\ndead_letter = { mode = \"reference\", topic = \"dead\" }",
+		"16: stream.orders.dead_letter.mode: must be \"off\" with merge = true: dead letters follow one partition "+
+			"(\"reference\")")
+	f(`start = "earliest", codec = "json", columns = ["amount", "items", "weight"] }`,
+		"start = 7, codec = \"json\", columns = [\"amount\", \"items\", \"weight\"] }\nmerge = true",
+		"10: stream.orders.input.start: must be \"earliest\" or \"latest\" with merge = true: partitions have "+
+			"offsets of their own")
+	f("centre = [40.0, 3.0, 1.2]", "merge = true\ncentre = \"auto\"",
+		"12: stream.orders.merge: needs centre, scale and clip norms that are given: a warm-up reads one partition")
+	f("partition = 0", `partition = ["all"]`,
+		`10: stream.orders.input.partition: must be an integer or a list of integers ("all")`)
+	f("partition = 0", `partition = [0, 1.0]`,
+		`10: stream.orders.input.partition: must be an integer or a list of integers (1.0)`)
 	f("[40.0, 3.0, 1.2]", `"40"`, `12: stream.orders.centre: must be a number or a list of numbers, or "auto" ("40")`)
-	f("step   = 100", "step = 100\nwarmup = 5000", "15: stream.orders.warmup: belongs to a centre, scale or clip that is \"auto\" (5000)")
-	f("step   = 100", "step = 100\nwarmup_mode = \"split\"", "15: stream.orders.warmup_mode: belongs to a centre, scale or clip that is \"auto\" (\"split\")")
+	f("step   = 100", "step = 100\nwarmup = 5000",
+		"15: stream.orders.warmup: belongs to a centre, scale or clip that is \"auto\" (5000)")
+	f("step   = 100", "step = 100\nwarmup_mode = \"split\"",
+		"15: stream.orders.warmup_mode: belongs to a centre, scale or clip that is \"auto\" (\"split\")")
 	f("clip = 1.0", "clip = \"auto\"\n[stream.orders.moments.none]", "22: stream.orders.moments.none: unknown key")
-	f(`output = { topic = "orders.dp" }`, `output = "orders.dp"`, `11: stream.orders.output: must be a table ("orders.dp")`)
+	f(`output = { topic = "orders.dp" }`, `output = "orders.dp"`,
+		`11: stream.orders.output: must be a table ("orders.dp")`)
 	f(`"orders.dp"`, `"orders.dp", create = "yes"`, `11: stream.orders.output.create: must be true or false ("yes")`)
 	f(`[http]`, "[[http]]", `6: http: must be a table`)
 	f("[stream.orders.moments]", "[[stream.orders.moments]]", "20: stream.orders.moments: must be a table")
@@ -94,63 +117,91 @@ func TestDefects(t *testing.T) {
 	f("epsilon = 1.0", "epsilon = -inf", "16: stream.orders.privacy.epsilon: must be finite (-Inf)")
 	f("clip = 1.0", "clip = inf", "21: stream.orders.moments.clip: must be finite (+Inf)")
 	f("[40.0, 3.0, 1.2]", "[40.0,\n3.0, nan]", "13: stream.orders.centre: must be finite (NaN)")
-	f("epsilon = 1.0", "epsilon = 1e9", "16: stream.orders.privacy.epsilon: must be less: noise so small is cut off where every delta below 1 would look (1e+09)")
+	f("epsilon = 1.0", "epsilon = 1e9",
+		"16: stream.orders.privacy.epsilon: must be less: noise so small is cut off where every delta below 1 would "+
+			"look (1e+09)")
 	f("epsilon = 1.0", "epsilon = 0", "16: stream.orders.privacy.epsilon: must be positive (0)")
 	f("epsilon = 1.0", "epsilon = -1.5", "16: stream.orders.privacy.epsilon: must be positive (-1.5)")
 	f("delta = 1e-8", "delta = 0.0", "17: stream.orders.privacy.delta: must be in (0, 1) (0.0)")
 	f("delta = 1e-8", "delta = 1", "17: stream.orders.privacy.delta: must be in (0, 1) (1)")
 	for _, delta := range []string{"1e-19", "1e-31", "1e-300"} {
-		f("delta = 1e-8", "delta = "+delta, "17: stream.orders.privacy.delta: must be at least 2.2e-19, for noise is cut off where a smaller delta would look ("+delta+")")
+		f("delta = 1e-8", "delta = "+delta,
+			"17: stream.orders.privacy.delta: must be at least 2.2e-19, for noise is cut off where a smaller delta "+
+				"would look ("+delta+")")
 	}
-	f("limit_epsilon = 3.0", "limit_epsilon = 0.9", "19: stream.orders.privacy.limit_epsilon: must be at least epsilon, 1 (0.9)")
-	f("limit_epsilon = 3.0", "limit_epsilon = 3\nlimit_delta = 1e-9", "20: stream.orders.privacy.limit_delta: must be at least delta, 1e-08 (1e-09)")
-	f("limit_epsilon = 3.0", "limit_epsilon = 3\nlimit_delta = 1", "20: stream.orders.privacy.limit_delta: must be in (0, 1) (1)")
+	f("limit_epsilon = 3.0", "limit_epsilon = 0.9",
+		"19: stream.orders.privacy.limit_epsilon: must be at least epsilon, 1 (0.9)")
+	f("limit_epsilon = 3.0", "limit_epsilon = 3\nlimit_delta = 1e-9",
+		"20: stream.orders.privacy.limit_delta: must be at least delta, 1e-08 (1e-09)")
+	f("limit_epsilon = 3.0", "limit_epsilon = 3\nlimit_delta = 1",
+		"20: stream.orders.privacy.limit_delta: must be in (0, 1) (1)")
 	f("step   = 100", "step = 0", "14: stream.orders.step: must be at least 1 (0)")
 	f("step   = 100", "step = -60000000000", "14: stream.orders.step: must be at least 1 (-60000000000)")
 	f("step   = 100", `step = "99ms"`, `14: stream.orders.step: must be at least "100ms" ("99ms")`)
 	f("step   = 100", `step = "-1m"`, `14: stream.orders.step: must be at least "100ms" ("-1m")`)
-	f("step   = 100", "step = 100\nstep_max = 5", "15: stream.orders.step_max: belongs to steps by the clock, such as step = \"1m\" (5)")
-	f("step   = 100", "step = \"1m\"", "1: kafka.boundary_topic: required, because steps of [stream.orders] are by the clock")
+	f("step   = 100", "step = 100\nstep_max = 5",
+		"15: stream.orders.step_max: belongs to steps by the clock, such as step = \"1m\" (5)")
+	f("step   = 100", "step = \"1m\"",
+		"1: kafka.boundary_topic: required, because steps of [stream.orders] are by the clock")
 	f("step   = 100", "step = 100\nhorizon = -1", "15: stream.orders.horizon: must be at least 0 (-1)")
-	f("step   = 100", "step = 4096\nhorizon = 4503599627370496", "15: stream.orders.horizon: must be less: its steps have more offsets than a log (4503599627370496)")
+	f("step   = 100", "step = 4096\nhorizon = 4503599627370496",
+		"15: stream.orders.horizon: must be less: its steps have more offsets than a log (4503599627370496)")
 	f("step   = 100", "step = 100\nlattice_bits = 31", "15: stream.orders.lattice_bits: must be 24 to 30 (31)")
 	f("partition = 0", "partition = -1", "10: stream.orders.input.partition: must be 0 to 2147483647 (-1)")
-	f("partition = 0", "partition = 0, max_record_bytes = -1", "10: stream.orders.input.max_record_bytes: must be in [0, 1073741824] (-1)")
-	f("partition = 0", "partition = 0, max_record_bytes = 1073741825", "10: stream.orders.input.max_record_bytes: must be in [0, 1073741824] (1073741825)")
-	f("partition = 0", "partition = [0, 4294967296]", "10: stream.orders.input.partition: must be 0 to 2147483647 (4294967296)")
+	f("partition = 0", "partition = 0, max_record_bytes = -1",
+		"10: stream.orders.input.max_record_bytes: must be in [0, 1073741824] (-1)")
+	f("partition = 0", "partition = 0, max_record_bytes = 1073741825",
+		"10: stream.orders.input.max_record_bytes: must be in [0, 1073741824] (1073741825)")
+	f("partition = 0", "partition = [0, 4294967296]",
+		"10: stream.orders.input.partition: must be 0 to 2147483647 (4294967296)")
 	f("partition = 0", "partition = []", "10: stream.orders.input.partition: must name at least one partition")
 	f("partition = 0", "partition = [1, 0, 1]", "10: stream.orders.input.partition: must not be there twice (1)")
-	f(`"orders.dp"`, `"orders.dp", partition = 2147483648`, "11: stream.orders.output.partition: must be 0 to 2147483647 (2147483648)")
+	f(`"orders.dp"`, `"orders.dp", partition = 2147483648`,
+		"11: stream.orders.output.partition: must be 0 to 2147483647 (2147483648)")
 	f("[80.0, 5.0, 2.0]", "[80.0, 5.0, 0.0]", "13: stream.orders.scale: must be positive, with a finite inverse (0.0)")
-	f("[80.0, 5.0, 2.0]", "[0.0, 5.0, 0.0]", "13: stream.orders.scale: must be positive, with a finite inverse (0.0)") // once
+	// once
+	f("[80.0, 5.0, 2.0]", "[0.0, 5.0, 0.0]", "13: stream.orders.scale: must be positive, with a finite inverse (0.0)")
 	f("[80.0, 5.0, 2.0]", "-1", "13: stream.orders.scale: must be positive, with a finite inverse (-1)")
 	f("[80.0, 5.0, 2.0]", "1e-310", "13: stream.orders.scale: must be positive, with a finite inverse (1e-310)")
-	f("[80.0, 5.0, 2.0]", "[80.0, 5.0]", "13: stream.orders.scale: must be one number, or one for each of the 3 columns")
+	f("[80.0, 5.0, 2.0]", "[80.0, 5.0]",
+		"13: stream.orders.scale: must be one number, or one for each of the 3 columns")
 	f("[40.0, 3.0, 1.2]", "[]", "12: stream.orders.centre: must be one number, or one for each of the 3 columns")
 	f("[40.0, 3.0, 1.2]", "[1]", "12: stream.orders.centre: must be one number, or one for each of the 3 columns")
 
 	// Durations.
-	f("[http]", "commit_interval = 200\n[http]", `6: state.commit_interval: must be a duration such as "200ms", in quotes and with its unit (200)`)
-	f("[http]", "commit_interval = \"200\"\n[http]", `6: state.commit_interval: must be a duration such as "200ms", in quotes and with its unit ("200")`)
-	f("[http]", "commit_interval = \"0\"\n[http]", `6: state.commit_interval: must be a duration such as "200ms", in quotes and with its unit ("0")`)
-	f("[http]", "commit_interval = \"\"\n[http]", `6: state.commit_interval: must be a duration such as "200ms", in quotes and with its unit ("")`)
-	f("[http]", "commit_interval = \"-1s\"\n[http]", `6: state.commit_interval: must be at least "10ms", or "0s" ("-1s")`)
-	f("[http]", "commit_interval = \"1ns\"\n[http]", `6: state.commit_interval: must be at least "10ms", or "0s" ("1ns")`)
-	f("[\"localhost:9092\"]\n[state]", "[\"localhost:9092\", \"kafka.example:9092\"]\n[state]\ncommit_interval = \"0s\"",
+	f("[http]", "commit_interval = 200\n[http]",
+		`6: state.commit_interval: must be a duration such as "200ms", in quotes and with its unit (200)`)
+	f("[http]", "commit_interval = \"200\"\n[http]",
+		`6: state.commit_interval: must be a duration such as "200ms", in quotes and with its unit ("200")`)
+	f("[http]", "commit_interval = \"0\"\n[http]",
+		`6: state.commit_interval: must be a duration such as "200ms", in quotes and with its unit ("0")`)
+	f("[http]", "commit_interval = \"\"\n[http]",
+		`6: state.commit_interval: must be a duration such as "200ms", in quotes and with its unit ("")`)
+	f("[http]", "commit_interval = \"-1s\"\n[http]",
+		`6: state.commit_interval: must be at least "10ms", or "0s" ("-1s")`)
+	f("[http]", "commit_interval = \"1ns\"\n[http]",
+		`6: state.commit_interval: must be at least "10ms", or "0s" ("1ns")`)
+	f("[\"localhost:9092\"]\n[state]",
+		"[\"localhost:9092\", \"kafka.example:9092\"]\n[state]\ncommit_interval = \"0s\"",
 		`4: state.commit_interval: commits at every step are for tests: all brokers must be loopback addresses ("0s")`)
 
 	// Words.
 	f(`"zero-out"`, `"zeroout"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("zeroout")`)
 	f(`"zero-out"`, `"Replace"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("Replace")`)
 	f(`"mean"`, `"avg"`, `22: stream.orders.moments.workload: must be "mean", "sum", "exponential" or "window" ("avg")`)
-	f(`"mean"`, `"exponentail"`+"\ndecay = 0.5", `22: stream.orders.moments.workload: must be "mean", "sum", "exponential" or "window" ("exponentail")`)
-	f(`"json"`, `"xml"`, `10: stream.orders.input.codec: must be "json", "json-array", "csv", "float64", "float32", "avro", "protobuf" or "json-schema" ("xml")`)
+	f(`"mean"`, `"exponentail"`+"\ndecay = 0.5",
+		`22: stream.orders.moments.workload: must be "mean", "sum", "exponential" or "window" ("exponentail")`)
+	f(`"json"`, `"xml"`,
+		`10: stream.orders.input.codec: must be "json", "json-array", "csv", "float64", "float32", "avro", "protobuf" or "json-schema" ("xml")`)
 	f(`"operator"`, `"everyone"`, `8: http.exposure: must be "operator" or "public" ("everyone")`)
-	f(`[http]`, "[log]\nlevel = \"trace\"\nformat = \"xml\"\n[http]", `7: log.level: must be "debug", "info", "warn" or "error" ("trace")`, `8: log.format: must be "json" or "text" ("xml")`)
+	f(`[http]`, "[log]\nlevel = \"trace\"\nformat = \"xml\"\n[http]",
+		`7: log.level: must be "debug", "info", "warn" or "error" ("trace")`,
+		`8: log.format: must be "json" or "text" ("xml")`)
 	f(`"earliest"`, `"begin"`, `10: stream.orders.input.start: must be "earliest", "latest" or an offset ("begin")`)
 	f(`"earliest"`, `-1`, `10: stream.orders.input.start: must be "earliest", "latest" or an offset (-1)`)
 	f(`"earliest"`, `"-1"`, `10: stream.orders.input.start: must be "earliest", "latest" or an offset ("-1")`)
-	f(`"earliest"`, `"9223372036854775808"`, `10: stream.orders.input.start: must be "earliest", "latest" or an offset ("9223372036854775808")`)
+	f(`"earliest"`, `"9223372036854775808"`,
+		`10: stream.orders.input.start: must be "earliest", "latest" or an offset ("9223372036854775808")`)
 	f(`"earliest"`, `1.0`, `10: stream.orders.input.start: must be "earliest", "latest" or an offset (1.0)`)
 
 	// Required.
@@ -163,55 +214,84 @@ func TestDefects(t *testing.T) {
 	f(orders[strings.Index(orders, "[stream.orders]"):], "", "1: stream: at least one [stream.NAME] is required")
 
 	// Mechanisms.
-	f("[stream.orders.moments]\nclip = 1.0 ", "#", "9: stream.orders: a mechanism is required, such as [stream.orders.moments]",
+	f("[stream.orders.moments]\nclip = 1.0 ", "#",
+		"9: stream.orders: a mechanism is required, such as [stream.orders.moments]",
 		"21: stream.orders.privacy.workload: unknown key (it belongs in [stream.orders.moments])")
-	f(end, end+"[stream.orders.adam]\nclip = 1.0\nrate = 0.1\n", "23: stream.orders.adam: a stream has exactly one mechanism, and this one has [stream.orders.moments]")
+	f(end, end+"[stream.orders.adam]\nclip = 1.0\nrate = 0.1\n",
+		"23: stream.orders.adam: a stream has exactly one mechanism, and this one has [stream.orders.moments]")
 
 	// Credentials.
 	f("[state]", "tls.cert_file = \"c.pem\"\n[state]", `3: kafka.tls.cert_file: needs key_file too`)
 	f("[state]", "tls.key_file = \"k.pem\"\n[state]", `3: kafka.tls.key_file: needs cert_file too`)
-	f("[state]", "sasl = { mechanism = \"gssapi\", username = \"u\", password_file = \"p\" }\n[state]", `3: kafka.sasl.mechanism: must be "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam" ("gssapi")`)
-	f("[state]", "sasl.username = \"u\"\n[state]", `3: kafka.sasl.mechanism: required, "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam"`)
+	f("[state]", "sasl = { mechanism = \"gssapi\", username = \"u\", password_file = \"p\" }\n[state]",
+		`3: kafka.sasl.mechanism: must be "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam" ("gssapi")`)
+	f("[state]", "sasl.username = \"u\"\n[state]",
+		`3: kafka.sasl.mechanism: required, "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam"`)
 
 	sasl := func(text string, want ...string) { t.Helper(); f("[state]", "sasl = { "+text+" }\n[state]", want...) }
 	sasl(`mechanism = "plain"`, `3: kafka.sasl.username: required`, `3: kafka.sasl.password_file: required`)
-	sasl(`mechanism = "scram-sha-512", username = "u", password_file = "p", token_file = "t"`, `3: kafka.sasl.token_file: must not be there with mechanism = "scram-sha-512"`)
+	sasl(`mechanism = "scram-sha-512", username = "u", password_file = "p", token_file = "t"`,
+		`3: kafka.sasl.token_file: must not be there with mechanism = "scram-sha-512"`)
 	sasl(`mechanism = "oauthbearer"`, `3: kafka.sasl.token_url: required, or token_file`)
-	sasl(`mechanism = "oauthbearer", token_file = "t", username = "u"`, `3: kafka.sasl.username: must not be there with mechanism = "oauthbearer"`)
-	sasl(`mechanism = "oauthbearer", token_file = "t", token_url = "https://o", scopes = ["s"]`, `3: kafka.sasl.token_url: must not be there with token_file: that token is asked for by another program`,
+	sasl(`mechanism = "oauthbearer", token_file = "t", username = "u"`,
+		`3: kafka.sasl.username: must not be there with mechanism = "oauthbearer"`)
+	sasl(`mechanism = "oauthbearer", token_file = "t", token_url = "https://o", scopes = ["s"]`,
+		`3: kafka.sasl.token_url: must not be there with token_file: that token is asked for by another program`,
 		`3: kafka.sasl.scopes: must not be there with token_file: that token is asked for by another program`)
-	sasl(`mechanism = "oauthbearer", token_url = "https://o"`, `3: kafka.sasl.client_id: required`, `3: kafka.sasl.client_secret_file: required`)
-	sasl(`mechanism = "aws-msk-iam", username = "u"`, `3: kafka.sasl.username: must not be there with mechanism = "aws-msk-iam"`, `3: kafka.sasl.region: required`)
-	sasl(`mechanism = "aws-msk-iam", region = "Frankfurt", role_arn = "admin"`, `3: kafka.sasl.region: must be a region of AWS, such as "eu-central-1" ("Frankfurt")`,
+	sasl(`mechanism = "oauthbearer", token_url = "https://o"`, `3: kafka.sasl.client_id: required`,
+		`3: kafka.sasl.client_secret_file: required`)
+	sasl(`mechanism = "aws-msk-iam", username = "u"`,
+		`3: kafka.sasl.username: must not be there with mechanism = "aws-msk-iam"`, `3: kafka.sasl.region: required`)
+	sasl(`mechanism = "aws-msk-iam", region = "Frankfurt", role_arn = "admin"`,
+		`3: kafka.sasl.region: must be a region of AWS, such as "eu-central-1" ("Frankfurt")`,
 		`3: kafka.sasl.role_arn: must be the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME" ("admin")`)
 	for _, bad := range []string{"http://o.example/token", "https://u:p@o.example/token", "https://", "o.example", "https://o/#f"} {
 		const rule = `must be a URL that begins with "https://" ("http://" on a loopback address), without a user`
-		sasl(fmt.Sprintf(`mechanism = "oauthbearer", token_url = %q, client_id = "c", client_secret_file = "p"`, bad), fmt.Sprintf(`3: kafka.sasl.token_url: %s (%q)`, rule, bad))
+		sasl(fmt.Sprintf(`mechanism = "oauthbearer", token_url = %q, client_id = "c", client_secret_file = "p"`, bad),
+			fmt.Sprintf(`3: kafka.sasl.token_url: %s (%q)`, rule, bad))
 	}
-	sasl(`mechanism = "oauthbearer", token_file = "t", extensions = ["auth=x", "a1=x", "a=b"]`, `3: kafka.sasl.extensions: must be NAME=VALUE, a name of letters that is not "auth" ("auth=x")`,
+	sasl(`mechanism = "oauthbearer", token_file = "t", extensions = ["auth=x", "a1=x", "a=b"]`,
+		`3: kafka.sasl.extensions: must be NAME=VALUE, a name of letters that is not "auth" ("auth=x")`,
 		`3: kafka.sasl.extensions: must be NAME=VALUE, a name of letters that is not "auth" ("a1=x")`)
-	sasl(`mechanism = "oauthbearer", token_url = "http://127.0.0.1/t", client_id = "c", client_secret_file = "p", scopes = ["a b"]`, `3: kafka.sasl.scopes: must be a scope: printable, without spaces, quotes and backslashes ("a b")`)
+	sasl(
+		`mechanism = "oauthbearer", token_url = "http://127.0.0.1/t", client_id = "c", client_secret_file = "p", scopes = ["a b"]`, `3: kafka.sasl.scopes: must be a scope: printable, without spaces, quotes and backslashes ("a b")`)
 
 	// What no version has had, and what earlier ones took with its default alone.
 	const former = `unknown key (leave it out: this version has nothing that it would turn on)`
-	f("[state]", "group = \"a b\"\n[state]", `3: kafka.group: must be 1 to 200 of letters, digits, ".", "_" and "-" ("a b")`)
-	f("[state]", "control_topic = \"a b\"\n[state]", `3: kafka.control_topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
-	f("[state]", "control_topic = \"orders\"\n[state]", `3: kafka.control_topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
-	f("[state]", "control_topic = \"orders.dp\"\n[state]", `3: kafka.control_topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
-	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: `+former, `8: http.tls.cert_file: required`, `8: http.tls.key_file: required`, `9: http.basic_auth.username: required`, `9: http.basic_auth.password_file: required`)
-	f("step ", "user.cap = 1\nstep ", `14: stream.orders.user.key: required`, `14: stream.orders.user.max_users: required`)
-	f("step ", "dead_letter = { mode = \"reference\" }\nstep ", `14: stream.orders.dead_letter.topic: required, because mode is not "off"`)
-	f("step ", "dead_letter = { mode = \"some\", topic = \"d\" }\nstep ", `14: stream.orders.dead_letter.mode: must be "off", "reference" or "full" ("some")`)
-	f("step ", "dead_letter = { mode = \"full\", topic = \"orders\" }\nstep ", `14: stream.orders.dead_letter.topic: must be a topic of its own, not that of stream.orders.input.topic ("orders")`)
-	f("step ", "dead_letter = { mode = \"full\", topic = \"orders.dp\" }\nstep ", `14: stream.orders.dead_letter.topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
+	f("[state]", "group = \"a b\"\n[state]",
+		`3: kafka.group: must be 1 to 200 of letters, digits, ".", "_" and "-" ("a b")`)
+	f("[state]", "control_topic = \"a b\"\n[state]",
+		`3: kafka.control_topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
+	f("[state]", "control_topic = \"orders\"\n[state]",
+		`3: kafka.control_topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
+	f("[state]", "control_topic = \"orders.dp\"\n[state]",
+		`3: kafka.control_topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
+	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: `+former,
+		`8: http.tls.cert_file: required`, `8: http.tls.key_file: required`, `9: http.basic_auth.username: required`,
+		`9: http.basic_auth.password_file: required`)
+	f("step ", "user.cap = 1\nstep ", `14: stream.orders.user.key: required`,
+		`14: stream.orders.user.max_users: required`)
+	f("step ", "dead_letter = { mode = \"reference\" }\nstep ",
+		`14: stream.orders.dead_letter.topic: required, because mode is not "off"`)
+	f("step ", "dead_letter = { mode = \"some\", topic = \"d\" }\nstep ",
+		`14: stream.orders.dead_letter.mode: must be "off", "reference" or "full" ("some")`)
+	f("step ", "dead_letter = { mode = \"full\", topic = \"orders\" }\nstep ",
+		`14: stream.orders.dead_letter.topic: must be a topic of its own, not that of stream.orders.input.topic ("orders")`)
+	f("step ", "dead_letter = { mode = \"full\", topic = \"orders.dp\" }\nstep ",
+		`14: stream.orders.dead_letter.topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
 
-	f("[http]", "epoch_secret_retention = \"-1h\"\n[http]", `6: state.epoch_secret_retention: must be at least "0s" ("-1h")`)
+	f("[http]", "epoch_secret_retention = \"-1h\"\n[http]",
+		`6: state.epoch_secret_retention: must be at least "0s" ("-1h")`)
 	f(end, end+"factorization = \"bsr\"\nbands = 400\n", `24: stream.orders.moments.bands: must be 1 to 256 (400)`)
-	f(end, end+"factorization = \"banded\"\nbands = 65\n", `20: stream.orders.moments.tune: factorization "banded" of a sum or mean needs it, or the stream's horizon`,
+	f(end, end+"factorization = \"banded\"\nbands = 65\n",
+		`20: stream.orders.moments.tune: factorization "banded" of a sum or mean needs it, or the stream's horizon`,
 		`24: stream.orders.moments.bands: must be at most 64 for factorization "banded" (65)`)
-	f(end, end+"factorization = \"dense\"\n", `23: stream.orders.moments.factorization: "dense" needs the stream's horizon`)
-	f(end, end+"normalise = true\n", `23: stream.orders.moments.normalise: belongs to factorizations "sqrt", "bsr", "bisr", "banded" and "blt" (true)`)
-	f(end, end+"normalise = true\nfactorization = \"bsr\"\n", `23: stream.orders.moments.normalise: needs a horizon of at most 65536 steps (true)`)
+	f(end, end+"factorization = \"dense\"\n",
+		`23: stream.orders.moments.factorization: "dense" needs the stream's horizon`)
+	f(end, end+"normalise = true\n",
+		`23: stream.orders.moments.normalise: belongs to factorizations "sqrt", "bsr", "bisr", "banded" and "blt" (true)`)
+	f(end, end+"normalise = true\nfactorization = \"bsr\"\n",
+		`23: stream.orders.moments.normalise: needs a horizon of at most 65536 steps (true)`)
 
 	// What the mechanism's package says, at its place.
 	f("clip = 1.0", "clip = -1.0", "21: stream.orders.moments.clip: must be positive and finite (-1)")
@@ -219,15 +299,23 @@ func TestDefects(t *testing.T) {
 	f(`"mean"`, `"exponential"`, `20: stream.orders.moments.decay: required for workload "exponential"`)
 	f(`"mean"`, `"window"`, `20: stream.orders.moments.window: required for workload "window"`)
 	f(`"mean"`, `"sum"`+"\ncovariance = true", `23: stream.orders.moments.covariance: a sum has no covariance (true)`)
-	f(`"mean"`, `"mean"`+"\nfactorization = \"sqrt\"", `23: stream.orders.moments.factorization: "sqrt" needs the stream's horizon`)
-	f(`"mean"`, `"mean"`+"\nnu = 1\ninflation = 2", `23: stream.orders.moments.nu: give at most one of nu, weights and inflation`)
-	f(`"mean"`, `"mean"`+"\nmethod = \"ime\"\nnu = 1", `24: stream.orders.moments.nu: belongs to the methods "auto", "jme" and "combined"`)
-	f(`"mean"`, `"mean"`+"\nmethod = \"pp\"", `23: stream.orders.moments.method: must not be "pp" for steps of several slots: it squares rows one by one, and would square their sum`)
-	f(`"mean"`, `"mean"`+"\nmethod = \"cs\"", `20: stream.orders.moments.tau: must be positive and finite for method "cs" (0)`)
-	f(`"mean"`, `"mean"`+"\ntau = 1\nsplit = 0.4\nmetric = \"sum\"\nmethod = \"jme\"", `23: stream.orders.moments.tau: belongs to method "cs" (1)`,
-		`24: stream.orders.moments.split: belongs to method "ime" (0.4)`, `25: stream.orders.moments.metric: belongs to method "auto" ("sum")`)
+	f(`"mean"`, `"mean"`+"\nfactorization = \"sqrt\"",
+		`23: stream.orders.moments.factorization: "sqrt" needs the stream's horizon`)
+	f(`"mean"`, `"mean"`+"\nnu = 1\ninflation = 2",
+		`23: stream.orders.moments.nu: give at most one of nu, weights and inflation`)
+	f(`"mean"`, `"mean"`+"\nmethod = \"ime\"\nnu = 1",
+		`24: stream.orders.moments.nu: belongs to the methods "auto", "jme" and "combined"`)
+	f(`"mean"`, `"mean"`+"\nmethod = \"pp\"",
+		`23: stream.orders.moments.method: must not be "pp" for steps of several slots: it squares rows one by one, and would square their sum`)
+	f(`"mean"`, `"mean"`+"\nmethod = \"cs\"",
+		`20: stream.orders.moments.tau: must be positive and finite for method "cs" (0)`)
+	f(`"mean"`, `"mean"`+"\ntau = 1\nsplit = 0.4\nmetric = \"sum\"\nmethod = \"jme\"",
+		`23: stream.orders.moments.tau: belongs to method "cs" (1)`,
+		`24: stream.orders.moments.split: belongs to method "ime" (0.4)`,
+		`25: stream.orders.moments.metric: belongs to method "auto" ("sum")`)
 	f(`"mean"`, `"mean"`+"\npsd_floor = -1", `23: stream.orders.moments.psd_floor: must be at least 0 (-1)`)
-	f(`"mean"`, `"mean"`+"\npsd_floor = 0\ncovariance = false", `23: stream.orders.moments.psd_floor: needs the covariance`)
+	f(`"mean"`, `"mean"`+"\npsd_floor = 0\ncovariance = false",
+		`23: stream.orders.moments.psd_floor: needs the covariance`)
 	f(`"orders.dp"`, `"orders.dp", values = ["mean", "covariance_psd"]`,
 		`11: stream.orders.output.values: must be a value that this stream publishes: "mean", "second_moment", "covariance", "mean_original", "covariance_original" or "full_share" ("covariance_psd")`)
 	f(`"mean"`, `"mean"`+"\nweights = [1]", `23: stream.orders.moments.weights: must be two positive numbers ([1])`)
@@ -235,14 +323,16 @@ func TestDefects(t *testing.T) {
 
 	// Horizons.
 	f("step ", "on_horizon = \"halt\"\nstep ", `14: stream.orders.on_horizon: needs a horizon ("halt")`)
-	f("step ", "horizon = 10\non_horizon = \"stop\"\nstep ", `15: stream.orders.on_horizon: must be "halt", "rollover" or "continue" ("stop")`)
+	f("step ", "horizon = 10\non_horizon = \"stop\"\nstep ",
+		`15: stream.orders.on_horizon: must be "halt", "rollover" or "continue" ("stop")`)
 	for extra, why := range map[string]string{
 		"factorization = \"sqrt\"\n":                   `factorization "sqrt" ends at the horizon`,
 		"factorization = \"dense\"\n":                  `factorization "dense" ends at the horizon`,
 		"factorization = \"bisr\"\nnormalise = true\n": `normalised noise ends at the horizon`,
 	} {
 		src := strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 10\non_horizon = \"continue\"", 1) + extra
-		if got := faults(t, src); !slices.Equal(got, []string{`16: stream.orders.on_horizon: must not be "continue": ` + why}) {
+		if got := faults(t, src); !slices.Equal(got,
+			[]string{`16: stream.orders.on_horizon: must not be "continue": ` + why}) {
 			t.Error(got)
 		}
 	}
@@ -250,43 +340,59 @@ func TestDefects(t *testing.T) {
 	// Addresses, topics, files.
 	f(`["localhost:9092"]`, `[]`, "2: kafka.brokers: must name at least one broker")
 	f(`["localhost:9092"]`, `["localhost"]`, `2: kafka.brokers: must be host:port ("localhost")`)
-	f(`["localhost:9092"]`, "[\"a:1\",\n\":9092\",\n\"h:0\", \"h:65536\", \"h:kafka\", \"kafka://h:9\"]", `3: kafka.brokers: must be host:port (":9092")`, `4: kafka.brokers: must be host:port ("h:0")`,
-		`4: kafka.brokers: must be host:port ("h:65536")`, `4: kafka.brokers: must be host:port ("h:kafka")`, `4: kafka.brokers: must be host:port ("kafka://h:9")`)
+	f(`["localhost:9092"]`, "[\"a:1\",\n\":9092\",\n\"h:0\", \"h:65536\", \"h:kafka\", \"kafka://h:9\"]",
+		`3: kafka.brokers: must be host:port (":9092")`, `4: kafka.brokers: must be host:port ("h:0")`,
+		`4: kafka.brokers: must be host:port ("h:65536")`, `4: kafka.brokers: must be host:port ("h:kafka")`,
+		`4: kafka.brokers: must be host:port ("kafka://h:9")`)
 	f(`["localhost:9092"]`, `["a:1", "b:1", "a:1"]`, `2: kafka.brokers: must not be there twice ("a:1")`)
 	const beyond = `must be a loopback address: beyond this machine it needs [http.tls] or [http.basic_auth], or http.insecure_listen = true`
 	for _, address := range []string{":9464", "0.0.0.0:9464", "[::]:9464", "192.0.2.1:9464", "metrics.example.org:9464"} {
 		f(`"127.0.0.1:9464"`, fmt.Sprintf("%q", address), fmt.Sprintf(`7: http.listen: %s (%q)`, beyond, address))
-		f(`"127.0.0.1:9464"`, fmt.Sprintf("%q\ninsecure_listen = false", address), fmt.Sprintf(`7: http.listen: %s (%q)`, beyond, address))
+		f(`"127.0.0.1:9464"`, fmt.Sprintf("%q\ninsecure_listen = false", address),
+			fmt.Sprintf(`7: http.listen: %s (%q)`, beyond, address))
 	}
 	f(`[http]`, "[http]\nhosts = [\"a:1\"]\nbasic_auth = { username = \"a:b\", password_file = \"p\" }",
-		`7: http.hosts: must be a host's name, without a port ("a:1")`, `8: http.basic_auth.username: must be a name without a colon ("a:b")`)
+		`7: http.hosts: must be a host's name, without a port ("a:1")`,
+		`8: http.basic_auth.username: must be a name without a colon ("a:b")`)
 	f(`"127.0.0.1:9464"`, `"9464"`, `7: http.listen: must be an address such as "127.0.0.1:9464" ("9464")`)
-	f(`topic = "orders"`, `topic = "or ders"`, `10: stream.orders.input.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("or ders")`)
-	f(`topic = "orders"`, `topic = ".."`, `10: stream.orders.input.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("..")`)
+	f(`topic = "orders"`, `topic = "or ders"`,
+		`10: stream.orders.input.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("or ders")`)
+	f(`topic = "orders"`, `topic = ".."`,
+		`10: stream.orders.input.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("..")`)
 	f(`topic = "orders"`, `topic = ""`, `10: stream.orders.input.topic: must not be empty`)
 	f(`"/var/lib/streamdp"`, `""`, `4: state.dir: must not be empty`)
 	f(`"/var/lib/streamdp"`, `"/var\n"`, `4: state.dir: must not hold control characters`)
-	f(`topic = "orders.dp"`, `topic = "orders"`, `11: stream.orders.output.topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
+	f(`topic = "orders.dp"`, `topic = "orders"`,
+		`11: stream.orders.output.topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
 
 	// Columns.
 	f(`["amount", "items", "weight"]`, `[]`, "10: stream.orders.input.columns: must name at least one column")
-	f(`"items", "weight"]`, "\"items\",\n \"amount\"]", `11: stream.orders.input.columns: must not be there twice ("amount")`)
+	f(`"items", "weight"]`, "\"items\",\n \"amount\"]",
+		`11: stream.orders.input.columns: must not be there twice ("amount")`)
 	f(`"items"`, `""`, `10: stream.orders.input.columns: must not be empty`)
-	f(`"items"`, `"a..b"`, `10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("a..b")`)
+	f(`"items"`, `"a..b"`,
+		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("a..b")`)
 	f(`"items"`, `"amount.net"`, `10: stream.orders.input.columns: must not lie inside another column ("amount.net")`)
 	f(`codec = "json", columns = ["amount", "items", "weight"]`, `codec = "csv", columns = ["1", "0", "x"]`,
-		`10: stream.orders.input.columns: must be a position from "1" to "1000000" ("0")`, `10: stream.orders.input.columns: must be a position from "1" to "1000000" ("x")`)
+		`10: stream.orders.input.columns: must be a position from "1" to "1000000" ("0")`,
+		`10: stream.orders.input.columns: must be a position from "1" to "1000000" ("x")`)
 
 	// Values.
-	f(`"orders.dp"`, `"orders.dp", values = ["mean", "sum"]`, `11: stream.orders.output.values: must be a value that this stream publishes: "mean", "second_moment", "covariance", "mean_original", "covariance_original" or "full_share" ("sum")`)
-	f(`"orders.dp"`, `"orders.dp", values = ["mean", "mean"]`, `11: stream.orders.output.values: must not be there twice ("mean")`)
+	f(`"orders.dp"`, `"orders.dp", values = ["mean", "sum"]`,
+		`11: stream.orders.output.values: must be a value that this stream publishes: "mean", "second_moment", "covariance", "mean_original", "covariance_original" or "full_share" ("sum")`)
+	f(`"orders.dp"`, `"orders.dp", values = ["mean", "mean"]`,
+		`11: stream.orders.output.values: must not be there twice ("mean")`)
 
 	// Environment.
-	f(`"/var/lib/streamdp"`, `"${STREAMDP_NOT_SET}/x"`, `4: state.dir: environment variable STREAMDP_NOT_SET is not set`)
-	f(`"/var/lib/streamdp"`, `"${}"`, `4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
-	f(`"/var/lib/streamdp"`, `"${HOME"`, `4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
+	f(`"/var/lib/streamdp"`, `"${STREAMDP_NOT_SET}/x"`,
+		`4: state.dir: environment variable STREAMDP_NOT_SET is not set`)
+	f(`"/var/lib/streamdp"`, `"${}"`,
+		`4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
+	f(`"/var/lib/streamdp"`, `"${HOME"`,
+		`4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
 	f(`"zero-out"`, `"${SECRET}"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("${SECRET}")`)
-	f(`"items"`, `"${SECRET}.", "x"`, `10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("${SECRET}.")`)
+	f(`"items"`, `"${SECRET}.", "x"`,
+		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("${SECRET}.")`)
 }
 
 // TestStreams: what two streams must not do to each other.
@@ -304,14 +410,17 @@ func TestStreams(t *testing.T) {
 	f(strings.NewReplacer("epsilon = 2", "epsilon = 3", "limit_epsilon = 3 ", "limit_epsilon = 3.5 "),
 		"27: stream.other.privacy.limit_epsilon: must be that of [stream.orders], which reads the same topic: 3 (3.5)")
 	f(strings.NewReplacer("limit_epsilon = 3 ", "limit_epsilon = 3, limit_delta = 1e-6 "),
-		"27: stream.other.privacy.limit_delta: must be that of [stream.orders], which reads the same topic: 1e-08 (1e-06)")
+		"27: stream.other.privacy.limit_delta: must be that of [stream.orders], which reads the same topic: "+
+			"1e-08 (1e-06)")
 	f(strings.NewReplacer("delta = 1e-8, adj", "delta = 1e-9, adj"),
-		"27: stream.other.privacy.limit_delta: must be that of [stream.orders], which reads the same topic: 1e-08 (1e-09)")
+		"27: stream.other.privacy.limit_delta: must be that of [stream.orders], which reads the same topic: "+
+			"1e-08 (1e-09)")
 	f(strings.NewReplacer("delta = 1e-8, adj", "delta = 1, adj"),
 		"27: stream.other.privacy.delta: must be in (0, 1) (1)")
 	f(strings.NewReplacer(`"zero-out", limit`, `"replace", limit`),
 		`27: stream.other.privacy.adjacency: must be that of [stream.orders], which reads the same topic: "zero-out" ("replace")`)
-	f(strings.NewReplacer(`topic = "orders", columns`, `topic = "elsewhere", columns`, `"zero-out", limit`, `"replace", limit`))
+	f(strings.NewReplacer(`topic = "orders", columns`, `topic = "elsewhere", columns`, `"zero-out", limit`,
+		`"replace", limit`))
 	f(strings.NewReplacer(`"other.dp"`, `"orders.dp"`),
 		`25: stream.other.output.topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
 	f(strings.NewReplacer(`"other.dp"`, `"orders"`),
@@ -354,19 +463,26 @@ func TestTraps(t *testing.T) {
 	// An unknown key has no line there.
 	f(orders+"\n\nfoo = 1\n", "25: stream.orders.moments.foo: unknown key")
 	// A wrong type has a line in the error's text only, and stops the decoder.
-	f(strings.NewReplacer("clip = 1.0", "clip = true", "step   = 100", "step = true").Replace(orders), "14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (true)\n21: stream.orders.moments.clip: must be a number, or \"auto\" (true)")
+	f(strings.NewReplacer("clip = 1.0", "clip = true", "step   = 100", "step = true").Replace(orders),
+		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (true)\n"+
+			"21: stream.orders.moments.clip: must be a number, or \"auto\" (true)")
 	// A bare integer is nanoseconds.
-	f(strings.Replace(orders, "[http]", "commit_interval = 5\n[http]", 1), "6: state.commit_interval: must be a duration")
+	f(strings.Replace(orders, "[http]", "commit_interval = 5\n[http]", 1),
+		"6: state.commit_interval: must be a duration")
 	// nan and inf are numbers.
-	f(strings.Replace(orders, "delta = 1e-8", "delta = nan", 1), "17: stream.orders.privacy.delta: must be finite (NaN)")
+	f(strings.Replace(orders, "delta = 1e-8", "delta = nan", 1),
+		"17: stream.orders.privacy.delta: must be finite (NaN)")
 	// Keys match in any case, and the last one wins.
-	f(strings.Replace(orders, "delta = 1e-8", "delta = 1e-8\nDelta = 0.5", 1), "18: stream.orders.privacy.Delta: keys are lower case")
+	f(strings.Replace(orders, "delta = 1e-8", "delta = 1e-8\nDelta = 0.5", 1),
+		"18: stream.orders.privacy.Delta: keys are lower case")
 	f(strings.Replace(orders, "[http]", "[Http]", 1), "6: Http: keys are lower case")
 	// A number put where a table is expected is no error in some places.
-	f(strings.Replace(orders, "[http]\nlisten = \"127.0.0.1:9464\"\nexposure = \"operator\"", "", 1)+"[log.level]\n", "21: log.level: must be a string")
+	f(strings.Replace(orders, "[http]\nlisten = \"127.0.0.1:9464\"\nexposure = \"operator\"", "", 1)+"[log.level]\n",
+		"21: log.level: must be a string")
 	f("http = 1\n"+strings.Replace(orders, "[http]", "[log]", 1), "1: http: must be a table (1)")
 	// An integer takes a float's place, but a float never an integer's.
-	f(strings.Replace(orders, "step   = 100", "step = 100.5", 1), "14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.5)")
+	f(strings.Replace(orders, "step   = 100", "step = 100.5", 1),
+		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.5)")
 	// The parser panics on what it takes for bugs of its own.
 	for _, src := range []string{"a = 0b", "a = 0x", "a = 0o", "x = \"\"\"\\\r\"\"\"", "\xff\xfea", "\x00", "a = \"\x00\""} {
 		f(src, "1: not TOML")

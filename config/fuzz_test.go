@@ -109,7 +109,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(strings.Replace(orders, `"amount"`, `"$${x}$", "${HOME}", "\u00e9\U0001F600"`, 1))
 	f.Add(strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 10\non_horizon = \"rollover\"", 1))
 	f.Add(strings.Replace(orders, "partition = 0", `partition = "all"`, 1) + "[x]")
-	f.Add(strings.Replace(strings.Replace(orders, "partition = 0", `partition = "all"`, 1), "step   = 100", "step = 100\nmerge = true\nmerge_ahead = 9", 1))
+	f.Add(
+		strings.Replace(strings.Replace(orders, "partition = 0", `partition = "all"`, 1), "step   = 100",
+			"step = 100\nmerge = true\nmerge_ahead = 9", 1))
 	f.Add(withTables(columnTables))
 	f.Fuzz(func(t *testing.T, src string) {
 		lines := 1 + strings.Count(src, "\n")

@@ -66,7 +66,8 @@ var mechanisms = []*mechanism{
 		of:   func(s *Stream) estimator { return s.Moments },
 		bind: func(s *Stream, endless bool) {
 			m := s.Moments
-			m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Row(), s.Slots(), s.Horizon, s.Centre, s.Scale, endless
+			m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Row(), s.Slots(), s.Horizon, s.Centre,
+				s.Scale, endless
 			m.Warmup, m.WarmupMode = s.Warmup, s.WarmupMode
 			m.Person = s.Participation()
 		},
@@ -108,7 +109,8 @@ var mechanisms = []*mechanism{
 			}
 			if own.Defaults(); own.Method == "newton" { // without the defaults of amb, which may still be there
 				own = sgd.Config{
-					Target: own.Target, ClipX: own.ClipX, ClipY: own.ClipY, Intercept: own.Intercept, Method: own.Method,
+					Target: own.Target, ClipX: own.ClipX, ClipY: own.ClipY, Intercept: own.Intercept,
+					Method: own.Method,
 					Radius: own.Radius, Intervals: own.Intervals, Level: own.Level,
 				}
 			}
@@ -147,7 +149,8 @@ var mechanisms = []*mechanism{
 		of:   func(s *Stream) estimator { return s.Refit },
 		bind: func(s *Stream, endless bool) {
 			m := s.Refit
-			m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Row(), s.Horizon, s.Centre, s.Scale, endless, s.found
+			m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Row(), s.Horizon, s.Centre, s.Scale,
+				endless, s.found
 			if s.Step.Clock() > 0 {
 				m.Most = s.StepMax
 			}
@@ -160,8 +163,10 @@ var mechanisms = []*mechanism{
 			s.Refit = &c
 		},
 		warmup: &warmup{
-			bounds: func(s *Stream) (string, *float64, *float64) { return s.Refit.Target, &s.Refit.ClipX, &s.Refit.ClipY },
-			own:    func(s *Stream) { c := *s.Refit; s.Refit = &c },
+			bounds: func(s *Stream) (string, *float64, *float64) {
+				return s.Refit.Target, &s.Refit.ClipX, &s.Refit.ClipY
+			},
+			own: func(s *Stream) { c := *s.Refit; s.Refit = &c },
 			needs: func(s *Stream) map[string]bool {
 				return map[string]bool{"residual_clip": s.Refit.ResidualClip > 0 && math.IsNaN(s.Refit.ClipY)}
 			},
@@ -191,7 +196,8 @@ var mechanisms = []*mechanism{
 			},
 			own: func(s *Stream) { c := *s.Adam; s.Adam = &c },
 			needs: func(s *Stream) map[string]bool {
-				return map[string]bool{"initial_file": s.Adam.InitialFile != "", "model.target": s.Adam.Model.Classifies() && s.finds(s.Adam.Model.Target)}
+				return map[string]bool{"initial_file": s.Adam.InitialFile != "",
+					"model.target": s.Adam.Model.Classifies() && s.finds(s.Adam.Model.Target)}
 			},
 		},
 		gradients: func(s *Stream) bool { return s.Adam.Mode == "gradients" },
@@ -201,7 +207,8 @@ var mechanisms = []*mechanism{
 
 func bindSGD(s *Stream, endless bool) {
 	m := s.SGD
-	m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Row(), s.Horizon, s.Centre, s.Scale, endless, s.found
+	m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Row(), s.Horizon, s.Centre, s.Scale,
+		endless, s.found
 	m.Person = s.Participation()
 }
 

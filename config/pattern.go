@@ -242,7 +242,8 @@ func (e *expansion) matches(p *Stream, topic string) bool {
 		return false
 	}
 	e.asked[key] = true
-	if !p.matches.MatchString(topic) || !isTopic(topic) || strings.HasPrefix(topic, systems) || strings.HasSuffix(topic, released) || e.written[topic] != "" {
+	if !p.matches.MatchString(topic) || !isTopic(topic) || strings.HasPrefix(topic, systems) ||
+		strings.HasSuffix(topic, released) || e.written[topic] != "" {
 		return false
 	}
 	for _, s := range e.readers[topic] {
@@ -261,7 +262,8 @@ func (e *expansion) matches(p *Stream, topic string) bool {
 // instance reports whether a topic could be what a pattern writes to for some input.
 func instance(template, topic string) bool {
 	before, after, ok := strings.Cut(template, anyTopic)
-	return ok && len(topic) > len(before)+len(after) && strings.HasPrefix(topic, before) && strings.HasSuffix(topic, after)
+	return ok && len(topic) > len(before)+len(after) && strings.HasPrefix(topic, before) &&
+		strings.HasSuffix(topic, after)
 }
 
 // take makes a stream, or says why not.
@@ -275,7 +277,9 @@ func (e *expansion) take(p *Stream, topic string) {
 		return
 	}
 	if e.taken[p.Name] >= p.Input.MaxTopics {
-		e.refused = append(e.refused, Refusal{p.Name, topic, fmt.Sprintf("the stream has %d topics already, input.max_topics", p.Input.MaxTopics), true})
+		e.refused = append(e.refused,
+			Refusal{p.Name, topic,
+				fmt.Sprintf("the stream has %d topics already, input.max_topics", p.Input.MaxTopics), true})
 		return
 	}
 	e.taken[p.Name]++
@@ -287,7 +291,9 @@ func (e *expansion) take(p *Stream, topic string) {
 func (e *expansion) refuses(p, s *Stream) string {
 	for _, other := range e.readers[s.Input.Topic] {
 		if other.of.Input.Topics != p.Input.Topics {
-			return fmt.Sprintf("it matches [stream.%s] too, which has it; its records would pay for both: make the patterns the same text if that is meant", other.of.Name)
+			return fmt.Sprintf(
+				"it matches [stream.%s] too, which has it; its records would pay for both: make the patterns the "+
+					"same text if that is meant", other.of.Name)
 		}
 	}
 	if e.names[s.Name] {
@@ -352,7 +358,9 @@ func (d *document) checkPattern(s *Stream, key toml.Key) {
 	default:
 		var err error
 		if s.matches, err = compilePattern(s.Input.Topics); err != nil {
-			d.Add(topics, -1, "must be a regular expression (RE2): "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), s.Input.Topics)
+			d.Add(topics, -1,
+				"must be a regular expression (RE2): "+strings.TrimPrefix(err.Error(), "error parsing regexp: "),
+				s.Input.Topics)
 		}
 	}
 	if !s.Dynamic() {
@@ -380,7 +388,9 @@ func (d *document) readTemplate(template *string, key toml.Key, own bool) {
 	}
 	switch stars := strings.Count(*template, anyTopic); {
 	case own && stars == 0:
-		d.Add(key, -1, "must have \"*\" in it, which stands for the input's topic, with input.topics: each has an output of its own", *template)
+		d.Add(key, -1,
+			"must have \"*\" in it, which stands for the input's topic, with input.topics: each has an "+
+				"output of its own", *template)
 	case *template == anyTopic:
 		d.Add(key, -1, "must be more than \"*\", the input's topic", *template)
 	}

@@ -12,7 +12,8 @@ import (
 
 // patterned returns the configuration orders with its topic and its output replaced.
 func patterned(input string, more ...string) string {
-	text := strings.NewReplacer(`topic = "orders", partition`, input+", partition", "output = { topic = \"orders.dp\" }\n", "").Replace(orders)
+	text := strings.NewReplacer(`topic = "orders", partition`, input+", partition",
+		"output = { topic = \"orders.dp\" }\n", "").Replace(orders)
 	if text == orders {
 		panic("nothing was replaced")
 	}
@@ -21,7 +22,9 @@ func patterned(input string, more ...string) string {
 
 // second is another pattern.
 func second(topics, output string) string {
-	return strings.NewReplacer(`topic = "orders", partition`, fmt.Sprintf("topics = %q, partition", topics), `"orders.dp"`, fmt.Sprintf("%q", output), "stream.orders", "stream.second").Replace(orders[strings.Index(orders, "[stream.orders]"):])
+	return strings.NewReplacer(`topic = "orders", partition`, fmt.Sprintf("topics = %q, partition", topics),
+		`"orders.dp"`, fmt.Sprintf("%q", output), "stream.orders",
+		"stream.second").Replace(orders[strings.Index(orders, "[stream.orders]"):])
 }
 
 // shown lists streams as name:topic:output.
@@ -39,14 +42,20 @@ func TestPatternStream(t *testing.T) {
 	if len(c.Streams) != 0 || len(c.Patterns) != 1 || !c.Patterns[0].Dynamic() {
 		t.Fatalf("%d streams and %d patterns", len(c.Streams), len(c.Patterns))
 	}
-	x, refused := c.Expand(Topics{Found: []string{"sales.de", "sales.de.x", "asales.de", "sales.at", "sales.", "sales.DE"}})
-	if want := []string{"orders.sales.at:sales.at:sales.at.dp", "orders.sales.de:sales.de:sales.de.dp"}; !slices.Equal(shown(x), want) || len(refused) > 0 {
+	x, refused := c.Expand(
+		Topics{Found: []string{"sales.de", "sales.de.x", "asales.de", "sales.at", "sales.", "sales.DE"}})
+	if want := []string{"orders.sales.at:sales.at:sales.at.dp",
+		"orders.sales.de:sales.de:sales.de.dp"}; !slices.Equal(shown(x), want) || len(refused) > 0 {
 		t.Fatalf("%q, want %q; %+v", shown(x), want, refused)
 	}
-	if y, _ := parse(t, patterned(`topics = "a|b"`)).Expand(Topics{Found: []string{"a", "b", "ax", "xb", "ab"}}); len(y.Streams) != 2 {
+	if y,
+		_ := parse(t,
+		patterned(`topics = "a|b"`)).Expand(Topics{Found: []string{"a", "b", "ax", "xb", "ab"}}); len(y.Streams) != 2 {
 		t.Errorf("alternatives match %q", shown(y))
 	}
-	written := parse(t, strings.NewReplacer(`topic = "orders", partition`, `topic = "sales.de", partition`, "output = { topic = \"orders.dp\" }\n", "").Replace(orders)).Streams[0]
+	written := parse(t,
+		strings.NewReplacer(`topic = "orders", partition`, `topic = "sales.de", partition`,
+			"output = { topic = \"orders.dp\" }\n", "").Replace(orders)).Streams[0]
 	s := *x.Stream("orders.sales.de")
 	if s.Pattern() != "orders" || written.Pattern() != "" {
 		t.Error("the stream does not know its pattern")
@@ -73,19 +82,23 @@ privacy = { epsilon = 1.0, delta = 1e-8, adjacency = "zero-out" }
 moments = { clip = 1.0 }
 `)
 	text = strings.Replace(text, "[kafka]\n", "[kafka]\ncontrol_topic = \"con\"\nboundary_topic = \"bou\"\n", 1)
-	text = strings.Replace(text, "[stream.orders]\n", "[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dead\" }\n", 1)
+	text = strings.Replace(text, "[stream.orders]\n",
+		"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dead\" }\n", 1)
 	c := parse(t, text)
 	x, refused := c.Expand(Topics{
-		Found: []string{"a", "plain", "plain.dp", "a.dp", "a.dp.dp", "never.dp", "third-out", "third-dead", "con", "bou", "x.any.sums", "x..sums",
+		Found: []string{"a", "plain", "plain.dp", "a.dp", "a.dp.dp", "never.dp", "third-out", "third-dead", "con",
+			"bou", "x.any.sums", "x..sums",
 			"a.dead", "other.dead", "__consumer_offsets", "_schemas", "old-out", ".dp", "ok"},
 		Written: []string{"old-out"},
 	})
-	want := []string{"orders.a:a:a.dp", "orders.ok:ok:ok.dp", "orders.x..sums:x..sums:x..sums.dp", "third:plain:third-out"}
+	want := []string{"orders.a:a:a.dp", "orders.ok:ok:ok.dp", "orders.x..sums:x..sums:x..sums.dp",
+		"third:plain:third-out"}
 	if !slices.Equal(shown(x), want) || len(refused) > 0 {
 		t.Errorf("%q, want %q; %+v", shown(x), want, refused)
 	}
 	// Dead letters of a pattern that has no topic yet.
-	letters := strings.Replace(patterned(`topics = "a.*"`), "[stream.orders]\n", "[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"a-dead\" }\n", 1)
+	letters := strings.Replace(patterned(`topics = "a.*"`), "[stream.orders]\n",
+		"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"a-dead\" }\n", 1)
 	if y, _ := parse(t, letters).Expand(Topics{Found: []string{"a-dead"}}); len(y.Streams) > 0 {
 		t.Errorf("dead letters are read: %q", shown(y))
 	}
@@ -110,7 +123,8 @@ moments = { clip = 1.0 }
 			now, _ = now.Expand(Topics{Kept: kept, Found: topics[:k+1]})
 			reads, writes, names := map[string]int{}, map[string]bool{"con": true, "bou": true}, map[string]bool{}
 			for _, s := range now.Streams {
-				if reads[s.Input.Topic]++; reads[s.Input.Topic] > 1 || names[strings.ToLower(s.Name)] || writes[s.Output.Topic] {
+				if reads[s.Input.Topic]++; reads[s.Input.Topic] > 1 || names[strings.ToLower(s.Name)] ||
+					writes[s.Output.Topic] {
 					t.Fatalf("%q: %q", topics[:k+1], shown(now))
 				}
 				names[strings.ToLower(s.Name)], writes[s.Output.Topic], writes[s.DeadLetter.Topic] = true, true, true
@@ -132,22 +146,28 @@ func TestPatternsTwice(t *testing.T) {
 	if want := []string{"orders.ab:ab:ab.dp", "second.b:b:b.second"}; !slices.Equal(shown(x), want) {
 		t.Errorf("%q", shown(x))
 	}
-	if len(refused) != 1 || refused[0].Pattern != "second" || refused[0].Topic != "ab" || !strings.Contains(refused[0].Reason, "[stream.orders]") || refused[0].Beyond {
+	if len(refused) != 1 || refused[0].Pattern != "second" || refused[0].Topic != "ab" ||
+		!strings.Contains(refused[0].Reason, "[stream.orders]") || refused[0].Beyond {
 		t.Errorf("%+v", refused)
 	}
 	x, refused = c.Expand(Topics{Kept: []Taken{{"second.ab", "ab"}}, Found: []string{"ab"}})
-	if want := []string{"second.ab:ab:ab.second"}; !slices.Equal(shown(x), want) || len(refused) != 1 || refused[0].Pattern != "orders" {
+	if want := []string{"second.ab:ab:ab.second"}; !slices.Equal(shown(x), want) || len(refused) != 1 ||
+		refused[0].Pattern != "orders" {
 		t.Errorf("%q %+v", shown(x), refused)
 	}
 	c = parse(t, patterned(`topics = "a.*"`, second("a.*", "*.second")))
 	x, refused = c.Expand(Topics{Found: []string{"ab"}})
-	if want := []string{"orders.ab:ab:ab.dp", "second.ab:ab:ab.second"}; !slices.Equal(shown(x), want) || len(refused) > 0 {
+	if want := []string{"orders.ab:ab:ab.dp", "second.ab:ab:ab.second"}; !slices.Equal(shown(x), want) ||
+		len(refused) > 0 {
 		t.Errorf("%q %+v", shown(x), refused)
 	}
 	// They pay from one budget, so both say the same of it.
 	both := patterned(`topics = "a.*"`, second("a.*", "*.second"))
 	i := strings.LastIndex(both, "limit_epsilon = 3.0")
-	if _, err := Parse("f", []byte(both[:i]+strings.Replace(both[i:], "limit_epsilon = 3.0", "limit_epsilon = 4.0", 1))); err == nil || !strings.Contains(err.Error(), "must be that of [stream.orders], which reads the same topic") {
+	if _,
+		err := Parse("f",
+		[]byte(both[:i]+strings.Replace(both[i:], "limit_epsilon = 3.0", "limit_epsilon = 4.0", 1))); err == nil ||
+		!strings.Contains(err.Error(), "must be that of [stream.orders], which reads the same topic") {
 		t.Error(err)
 	}
 }
@@ -162,7 +182,8 @@ func TestPatternBound(t *testing.T) {
 	if len(refused) != 1 || refused[0].Topic != "t3" || !refused[0].Beyond {
 		t.Errorf("%+v", refused)
 	}
-	kept := []Taken{{"orders.t9", "t9"}, {"orders.u1", "u1"}, {"orders.t2", "t1"}, {"orders.t3", "t3"}, {"orders.t4", "t4"}}
+	kept := []Taken{{"orders.t9", "t9"}, {"orders.u1", "u1"}, {"orders.t2", "t1"}, {"orders.t3", "t3"},
+		{"orders.t4", "t4"}}
 	y, refused := x.Expand(Topics{Kept: kept, Found: []string{"t1", "t3"}})
 	if want := []string{"orders.t3:t3:t3.dp", "orders.t9:t9:t9.dp"}; !slices.Equal(shown(y), want) {
 		t.Errorf("%q", shown(y))
@@ -194,7 +215,8 @@ moments = { clip = 1.0 }
 	for _, r := range refused {
 		why = append(why, r.Reason)
 	}
-	if want := []string{"its output one.dp is read by stream third", "its output two.dp is written by stream third", "its output would have too long a name"}; !slices.Equal(why, want) {
+	if want := []string{"its output one.dp is read by stream third", "its output two.dp is written by stream third",
+		"its output would have too long a name"}; !slices.Equal(why, want) {
 		t.Errorf("%q", why)
 	}
 }
@@ -207,7 +229,8 @@ func TestPatternPersons(t *testing.T) {
 	if len(x.Streams) != 2 || x.Streams[0].User.Population != "t1" || x.Streams[1].User.Population != "t2" {
 		t.Errorf("%+v", shown(x))
 	}
-	x, _ = parse(t, replace(patterned(`topics = "t."`, user+"population = \"all\"\n"))).Expand(Topics{Found: []string{"t1", "t2"}})
+	x, _ = parse(t,
+		replace(patterned(`topics = "t."`, user+"population = \"all\"\n"))).Expand(Topics{Found: []string{"t1", "t2"}})
 	if len(x.Streams) != 2 || x.Streams[0].User.Population != "all" || x.Streams[1].User.Population != "all" {
 		t.Errorf("%+v", shown(x))
 	}
@@ -220,7 +243,8 @@ user = { key = "record-key", population = "t1", cap = 2, max_users = 1000 }
 moments = { clip = 1.0 }
 `
 	x, refused := parse(t, replace(patterned(`topics = "t."`, user, third))).Expand(Topics{Found: []string{"t1", "t2"}})
-	if len(x.Streams) != 2 || x.Stream("orders.t1") != nil || len(refused) != 1 || !strings.Contains(refused[0].Reason, "its persons are those of stream third") {
+	if len(x.Streams) != 2 || x.Stream("orders.t1") != nil || len(refused) != 1 ||
+		!strings.Contains(refused[0].Reason, "its persons are those of stream third") {
 		t.Errorf("%q %+v", shown(x), refused)
 	}
 }
@@ -229,7 +253,8 @@ moments = { clip = 1.0 }
 // they are short enough for a directory, and hold nothing that a file system reads otherwise.
 func TestStreamNames(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	topics := []string{"a", "A", "a.b", "a-0", "a-merged", "b", "a~", strings.Repeat("a", 249), strings.Repeat("a", 248) + "b", strings.Repeat("A", 249), strings.Repeat("a", 249-1) + "B"}
+	topics := []string{"a", "A", "a.b", "a-0", "a-merged", "b", "a~", strings.Repeat("a", 249),
+		strings.Repeat("a", 248) + "b", strings.Repeat("A", 249), strings.Repeat("a", 249-1) + "B"}
 	for n := range 250 {
 		topics = append(topics, strings.Repeat("z", n))
 	}
@@ -255,10 +280,13 @@ func TestStreamNames(t *testing.T) {
 				t.Fatalf("%q and %q are both %q", other, pattern+" "+topic, name)
 			}
 			seen[name] = pattern + " " + topic
-			if len(name) > maxStreamName || strings.ToLower(name) != name || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789._-~") != "" || !strings.HasPrefix(name, pattern+".") {
+			if len(name) > maxStreamName || strings.ToLower(name) != name ||
+				strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789._-~") != "" ||
+				!strings.HasPrefix(name, pattern+".") {
 				t.Fatalf("%q of %q", name, topic)
 			}
-			if strings.ToLower(topic) == topic && len(pattern)+1+len(topic) <= maxStreamName && name != pattern+"."+topic {
+			if strings.ToLower(topic) == topic && len(pattern)+1+len(topic) <= maxStreamName &&
+				name != pattern+"."+topic {
 				t.Fatalf("%q of %q, which needs no hash", name, topic)
 			}
 		}
@@ -292,18 +320,31 @@ func TestPatternFaults(t *testing.T) {
 		{patterned(`topic = "a", topics = "b"`), `input.topics: must not be there with input.topic ("b")`},
 		{patterned(`topic = "a", max_topics = 5`), `input.max_topics: belongs to input.topics (5)`},
 		{patterned(`topics = "b", max_topics = 0`), `input.max_topics: must be 1 to 10000 (0)`},
-		{patterned(`topics = "a)|(b"`), `input.topics: must be a regular expression (RE2): unexpected ): ` + "`a)|(b`" + ` ("a)|(b")`},
-		{patterned(`topics = "("`), `input.topics: must be a regular expression (RE2): missing closing ): ` + "`(`" + ` ("(")`},
+		{patterned(`topics = "a)|(b"`),
+			`input.topics: must be a regular expression (RE2): unexpected ): ` + "`a)|(b`" + ` ("a)|(b")`},
+		{patterned(`topics = "("`),
+			`input.topics: must be a regular expression (RE2): missing closing ): ` + "`(`" + ` ("(")`},
 		{patterned(`topics = ""`), `input.topic: required`},
-		{strings.Replace(patterned(`topics = "a"`), `"earliest"`, "7", 1), `input.start: must be "earliest" or "latest" with input.topics: topics have offsets of their own`},
-		{strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1), `output.topic: must have "*" in it, which stands for the input's topic, with input.topics: each has an output of its own ("orders.dp")`},
-		{strings.Replace(strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1), `"orders.dp"`, `"*"`, 1), `output.topic: must be more than "*", the input's topic ("*")`},
-		{strings.Replace(orders, `"orders.dp"`, `"*.dp"`, 1), `output.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.dp")`},
-		{strings.Replace(orders, `"orders.dp"`, `"*.*"`, 1), `output.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.*")`},
-		{strings.Replace(orders, "[stream.orders]\n", "[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.d\" }\n", 1), `dead_letter.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.d")`},
-		{strings.Replace(patterned(`topics = "a"`), "[stream.orders]\n", "[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dp\" }\n", 1), `dead_letter.topic: must not be output.topic ("*.dp")`},
-		{patterned(`topics = "a"`, second("a", "*.dp")), `stream.second.output.topic: must be topics of its own, not those of stream.orders.output.topic ("*.dp")`},
-		{patterned(`topics = "a"`, "[cluster]\ngroup = \"g\"\n"), `input.topics: must not be there with [cluster]: how many topics are taken is known to all instances together only ("a")`},
+		{strings.Replace(patterned(`topics = "a"`), `"earliest"`, "7", 1),
+			`input.start: must be "earliest" or "latest" with input.topics: topics have offsets of their own`},
+		{strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
+			`output.topic: must have "*" in it, which stands for the input's topic, with input.topics: each has an output of its own ("orders.dp")`},
+		{strings.Replace(strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
+			`"orders.dp"`, `"*"`, 1), `output.topic: must be more than "*", the input's topic ("*")`},
+		{strings.Replace(orders, `"orders.dp"`, `"*.dp"`, 1),
+			`output.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.dp")`},
+		{strings.Replace(orders, `"orders.dp"`, `"*.*"`, 1),
+			`output.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.*")`},
+		{strings.Replace(orders, "[stream.orders]\n",
+			"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.d\" }\n", 1),
+			`dead_letter.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.d")`},
+		{strings.Replace(patterned(`topics = "a"`), "[stream.orders]\n",
+			"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dp\" }\n", 1),
+			`dead_letter.topic: must not be output.topic ("*.dp")`},
+		{patterned(`topics = "a"`, second("a", "*.dp")),
+			`stream.second.output.topic: must be topics of its own, not those of stream.orders.output.topic ("*.dp")`},
+		{patterned(`topics = "a"`, "[cluster]\ngroup = \"g\"\n"),
+			`input.topics: must not be there with [cluster]: how many topics are taken is known to all instances together only ("a")`},
 	} {
 		if _, err := Parse("f", []byte(x.text)); err == nil || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%v\nwant %s", err, x.want)

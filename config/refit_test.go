@@ -40,7 +40,8 @@ func TestRefit(t *testing.T) {
 	s := parse(t, weekly).Stream("weekly")
 	yes := true
 	want := refit.Config{
-		Target: "sold", ClipX: 4, ClipY: 3, Intercept: &yes, Window: 5000, Solver: "newton", Share: 0.2, Transforms: 1, Ratio: 4,
+		Target: "sold", ClipX: 4, ClipY: 3, Intercept: &yes, Window: 5000, Solver: "newton", Share: 0.2,
+		Transforms: 1, Ratio: 4,
 		Columns: []string{"price", "weekday", "sold"}, Centre: []float64{10, 3, 50}, Scale: []float64{4, 2, 20},
 	}
 	if !reflect.DeepEqual(*s.Refit, want) {
@@ -53,11 +54,14 @@ func TestRefit(t *testing.T) {
 	if got := string(s.Canonical(0)); !strings.Contains(got, canonical) {
 		t.Errorf("%s has no %s", got, canonical)
 	}
-	s = parse(t, strings.Replace(weekly, "scale ", "horizon = 7\nscale ", 1)+"stride = 6000\nsolver = \"fast-ihm\"\ntransforms = 5\niterations = 5\n").Stream("weekly")
+	s = parse(t,
+		strings.Replace(weekly, "scale ", "horizon = 7\nscale ", 1)+
+			"stride = 6000\nsolver = \"fast-ihm\"\ntransforms = 5\niterations = 5\n").Stream("weekly")
 	if s.LastStep() != 7 || s.Refit.Stride != 6000 {
 		t.Errorf("got %+v", s.Refit)
 	}
-	if got := string(s.Canonical(0)); !strings.Contains(got, `"iterations":5,"solver":"fast-ihm","stride":6000,"target":"sold","transforms":5`) {
+	if got := string(s.Canonical(0)); !strings.Contains(got,
+		`"iterations":5,"solver":"fast-ihm","stride":6000,"target":"sold","transforms":5`) {
 		t.Errorf("%s lacks what is no default", got)
 	}
 }
@@ -78,20 +82,31 @@ func TestRefitDefects(t *testing.T) {
 	f(`target = "sold"`, "", `16: stream.weekly.refit.target: required`)
 	f(`"sold"`+"\n", `"returned"`+"\n", `17: stream.weekly.refit.target: must be one of the columns ("returned")`)
 	f("clip_x = 4.0", "clip_x = 0", `18: stream.weekly.refit.clip_x: must be positive and finite (0)`)
-	f("clip_y = 3.0", "residual_clip = 1.0", `19: stream.weekly.refit.residual_clip: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
+	f("clip_y = 3.0", "residual_clip = 1.0",
+		`19: stream.weekly.refit.residual_clip: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
 	f(end, "window = 0", `20: stream.weekly.refit.window: must be 1 to 2147483648 slots (0)`)
 	f(end, "", `16: stream.weekly.refit.window: required, or a step by the clock, such as step = "1h"`)
-	f(end, end+"\nstride = 4000", `21: stream.weekly.refit.stride: must be at least the window: a record of two windows would pay twice (4000)`)
-	f(end, end+"\nsolver = \"ols\"", `21: stream.weekly.refit.solver: must be "newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd" or "dp-gd-residual" ("ols")`)
-	f(end, end+"\nsolver = \"dp-gd-paper\"", `21: stream.weekly.refit.solver: must be "newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd" or "dp-gd-residual" ("dp-gd-paper")`)
-	f(end, end+"\naccounting = \"rdp\"", `21: stream.weekly.refit.accounting: must be "exact" for solver "newton" ("rdp")`)
-	f(end, end+"\nsolver = \"fast-ihm\"\naccounting = \"exact\"", `22: stream.weekly.refit.accounting: must be "rdp" or "paper" for solver "fast-ihm" ("exact")`)
-	f(end, end+"\nrows = 99\neigen_test = true\nradius = 1", `21: stream.weekly.refit.rows: belongs to solvers "ihm", "linmix" and "fast-ihm" (99)`,
-		`22: stream.weekly.refit.eigen_test: belongs to solvers "ihm" and "adassp" (true)`, `23: stream.weekly.refit.radius: belongs to solvers "ihm" and "dp-gd" (1)`)
-	f(end, end+"\nsolver = \"ihm\"\nrows = 3\nshare = 1", `22: stream.weekly.refit.rows: must be 0 (chosen) or 5 to 2^20, for a sketch that can be inverted (3)`,
+	f(end, end+"\nstride = 4000",
+		`21: stream.weekly.refit.stride: must be at least the window: a record of two windows would pay twice (4000)`)
+	f(end, end+"\nsolver = \"ols\"",
+		`21: stream.weekly.refit.solver: must be "newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd" or "dp-gd-residual" ("ols")`)
+	f(end, end+"\nsolver = \"dp-gd-paper\"",
+		`21: stream.weekly.refit.solver: must be "newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd" or "dp-gd-residual" ("dp-gd-paper")`)
+	f(end, end+"\naccounting = \"rdp\"",
+		`21: stream.weekly.refit.accounting: must be "exact" for solver "newton" ("rdp")`)
+	f(end, end+"\nsolver = \"fast-ihm\"\naccounting = \"exact\"",
+		`22: stream.weekly.refit.accounting: must be "rdp" or "paper" for solver "fast-ihm" ("exact")`)
+	f(end, end+"\nrows = 99\neigen_test = true\nradius = 1",
+		`21: stream.weekly.refit.rows: belongs to solvers "ihm", "linmix" and "fast-ihm" (99)`,
+		`22: stream.weekly.refit.eigen_test: belongs to solvers "ihm" and "adassp" (true)`,
+		`23: stream.weekly.refit.radius: belongs to solvers "ihm" and "dp-gd" (1)`)
+	f(end, end+"\nsolver = \"ihm\"\nrows = 3\nshare = 1",
+		`22: stream.weekly.refit.rows: must be 0 (chosen) or 5 to 2^20, for a sketch that can be inverted (3)`,
 		`23: stream.weekly.refit.share: must be in (0, 1) (1)`)
-	f(end, end+"\nsolver = \"fast-ihm\"\ntransforms = 2", `22: stream.weekly.refit.transforms: must be 1 or the number of iterations (2)`)
-	f("scale ", "step = 100\nscale ", `10: stream.weekly.step: must not be there: steps of refit are its windows: give their number of offsets as window, or a period of the clock (100)`)
+	f(end, end+"\nsolver = \"fast-ihm\"\ntransforms = 2",
+		`22: stream.weekly.refit.transforms: must be 1 or the number of iterations (2)`)
+	f("scale ", "step = 100\nscale ",
+		`10: stream.weekly.step: must not be there: steps of refit are its windows: give their number of offsets as window, or a period of the clock (100)`)
 	f(`"weekly.dp"`, `"weekly.dp", values = ["theta", "eta"]`,
 		`8: stream.weekly.output.values: must be a value that this stream publishes: "theta", "intercept", "theta_original" or "intercept_original" ("eta")`)
 }

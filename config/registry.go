@@ -71,12 +71,14 @@ const (
 
 var registryURL = toml.MustBe("http or https, a host, and at most a path: `https://registry:8081`", func(v any) bool {
 	u, err := url.Parse(v.(string))
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.RawQuery == "" && !u.ForceQuery && u.Fragment == "" && u.Opaque == ""
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.RawQuery == "" &&
+		!u.ForceQuery && u.Fragment == "" && u.Opaque == ""
 })
 
 var subject = toml.MustBe("1 to 512 characters, none of them a control character", func(v any) bool {
 	s := v.(string)
-	return s != "" && len(s) <= 512 && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+	return s != "" && len(s) <= 512 && utf8.ValidString(s) &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 })
 
 var protobufName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
@@ -120,7 +122,8 @@ func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 		return
 	}
 	fault := func(name, rule string) {
-		there := map[string]bool{"framing": in.Framing != framed, "subjects": len(in.Subjects) > 0, "schema_file": in.SchemaFile != "", "message": in.Message != ""}
+		there := map[string]bool{"framing": in.Framing != framed, "subjects": len(in.Subjects) > 0,
+			"schema_file": in.SchemaFile != "", "message": in.Message != ""}
 		if there[name] && d.Sound(at(name)) {
 			d.Add(at(name), -1, rule, nil)
 		}

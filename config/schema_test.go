@@ -28,7 +28,8 @@ func TestSchema(t *testing.T) {
 		if k.Doc == "" || !strings.HasSuffix(k.Doc, ".") {
 			t.Errorf("%s: %q is no sentence", k.Path, k.Doc)
 		}
-		if k.Path != strings.NewReplacer("stream.name", "stream.NAME", "column.column", "column.COLUMN").Replace(strings.ToLower(k.Path)) {
+		if k.Path != strings.NewReplacer("stream.name", "stream.NAME", "column.column",
+			"column.COLUMN").Replace(strings.ToLower(k.Path)) {
 			t.Errorf("%s is not lower case", k.Path)
 		}
 		if k.Kind != toml.Table && (k.Kind.Wants == "" || k.Kind.Name == "") {
@@ -80,7 +81,8 @@ func TestSchema(t *testing.T) {
 			return // fields of the table around
 		}
 		for i := range typ.NumField() {
-			if name := typ.Field(i).Tag.Get("toml"); name != "-" && n.Child(name) == nil && !slices.ContainsFunc(n.Children, inside(name)) {
+			if name := typ.Field(i).Tag.Get("toml"); name != "-" && n.Child(name) == nil &&
+				!slices.ContainsFunc(n.Children, inside(name)) {
 				t.Errorf("%s.%s (%q) is not in the schema", typ, typ.Field(i).Name, name)
 			}
 		}
@@ -94,7 +96,8 @@ func TestSchema(t *testing.T) {
 	}
 	stream := root().At("stream", "NAME")
 	for _, c := range stream.Children {
-		isMechanism := c.Kind == toml.Table && !slices.Contains([]string{"input", "output", "privacy", "dead_letter", "user"}, c.Name)
+		isMechanism := c.Kind == toml.Table &&
+			!slices.Contains([]string{"input", "output", "privacy", "dead_letter", "user"}, c.Name)
 		if isMechanism != slices.ContainsFunc(mechanisms, func(m *mechanism) bool { return m.name == c.Name }) {
 			t.Errorf("%s: mechanism %t", c.Path, isMechanism)
 		}

@@ -47,9 +47,12 @@ func TestSGD(t *testing.T) {
 	s := parse(t, demand).Stream("demand")
 	yes := true
 	want := sgd.Config{
-		Target: "sold", ClipX: 4, Intercept: &yes, Method: "amb", Clip: "track", Value: "gradnorm", Quantile: 0.6, Kappa: 1, Fraction: 0.05,
-		Rungs: 32, Top: 65536, Bands: 16, Eta0: 0.3, Curvature: 1.5, Growth: "none", Average: "tail", Tail: 0.25, Restart: &yes, Radius: 20,
-		Intervals: &yes, Level: 0.95, Columns: []string{"price", "weekday", "sold"}, Centre: []float64{10, 3, 50}, Scale: []float64{4, 2, 20},
+		Target: "sold", ClipX: 4, Intercept: &yes, Method: "amb", Clip: "track", Value: "gradnorm", Quantile: 0.6,
+		Kappa: 1, Fraction: 0.05,
+		Rungs: 32, Top: 65536, Bands: 16, Eta0: 0.3, Curvature: 1.5, Growth: "none", Average: "tail", Tail: 0.25,
+		Restart: &yes, Radius: 20,
+		Intervals: &yes, Level: 0.95, Columns: []string{"price", "weekday", "sold"}, Centre: []float64{10, 3, 50},
+		Scale: []float64{4, 2, 20},
 	}
 	if !reflect.DeepEqual(*s.SGD, want) {
 		t.Errorf("got %+v, want %+v", *s.SGD, want)
@@ -61,15 +64,19 @@ func TestSGD(t *testing.T) {
 	if got := string(s.Canonical(0)); !strings.Contains(got, canonical) {
 		t.Errorf("%s has no %s", got, canonical)
 	}
-	s = parse(t, strings.Replace(demand, "scale ", "horizon = 7\non_horizon = \"continue\"\nscale ", 1)).Stream("demand")
+	s = parse(t,
+		strings.Replace(demand, "scale ", "horizon = 7\non_horizon = \"continue\"\nscale ", 1)).Stream("demand")
 	if s.LastStep() != 0 || s.SGD.Horizon != 7 || !s.SGD.Endless {
 		t.Errorf("a horizon that goes on: %+v", s.SGD)
 	}
-	s = parse(t, strings.Replace(demand, "radius", "intervals = false\nintercept = false\nradius", 1)+"restart = false\nbands = 1\naverage = \"smooth\"\n").Stream("demand")
+	s = parse(t,
+		strings.Replace(demand, "radius", "intervals = false\nintercept = false\nradius", 1)+
+			"restart = false\nbands = 1\naverage = \"smooth\"\n").Stream("demand")
 	if *s.SGD.Restart || *s.SGD.Intervals || *s.SGD.Intercept {
 		t.Errorf("what is off is on: %+v", s.SGD)
 	}
-	if got := string(s.Canonical(0)); !strings.Contains(got, `"average":"smooth","bands":1,"clip_x":4,"curvature":1.5,"intercept":false,"intervals":false,"method":"amb","radius":20,"restart":false`) {
+	if got := string(s.Canonical(0)); !strings.Contains(got,
+		`"average":"smooth","bands":1,"clip_x":4,"curvature":1.5,"intercept":false,"intervals":false,"method":"amb","radius":20,"restart":false`) {
 		t.Errorf("%s lacks what is no default", got)
 	}
 }
@@ -92,32 +99,48 @@ func TestSGDDefects(t *testing.T) {
 	f(`"amb"`, `"sgd"`, `17: stream.demand.sgd.method: must be "newton" or "amb" ("sgd")`)
 	f(`target = "sold"`, ``, `16: stream.demand.sgd.target: required`)
 	f(`"sold"`+"\n", `"returned"`+"\n", `18: stream.demand.sgd.target: must be one of the columns ("returned")`)
-	f("clip_x = 4.0", "", `22: stream.demand.sgd.amb.curvature: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
-	f("clip_x = 4.0", "clip_x = 0", `19: stream.demand.sgd.clip_x: must be positive and in the range 1e-60 to 1e60: scale the columns to about 1 (0)`)
+	f("clip_x = 4.0", "",
+		`22: stream.demand.sgd.amb.curvature: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
+	f("clip_x = 4.0", "clip_x = 0",
+		`19: stream.demand.sgd.clip_x: must be positive and in the range 1e-60 to 1e60: scale the columns to about 1 (0)`)
 	f("radius = 20.0", "", `16: stream.demand.sgd.radius: required for method "amb"`)
-	f("radius = 20.0", "clip_y = -2\nradius = 20.0\nlevel = 0", `20: stream.demand.sgd.clip_y: must be positive (-2)`, `22: stream.demand.sgd.level: must be in (0, 1) (0)`)
-	f("curvature = 1.5", "curvature = 17", `22: stream.demand.sgd.amb.curvature: must be positive and at most clip_x squared, or 0 (that) (17)`)
+	f("radius = 20.0", "clip_y = -2\nradius = 20.0\nlevel = 0", `20: stream.demand.sgd.clip_y: must be positive (-2)`,
+		`22: stream.demand.sgd.level: must be in (0, 1) (0)`)
+	f("curvature = 1.5", "curvature = 17",
+		`22: stream.demand.sgd.amb.curvature: must be positive and at most clip_x squared, or 0 (that) (17)`)
 	f(end, "clip = \"fixed\"", `21: stream.demand.sgd.amb.zeta: required for clip "fixed"`)
 	f(end, "zeta = 2", `22: stream.demand.sgd.amb.zeta: belongs to clip "fixed" (2)`)
 	f(end, "clip = \"bisect\"\nbootstrap = 200", `23: stream.demand.sgd.amb.bootstrap: belongs to clip "track" (200)`)
 	f(end, "stat = 200", `22: stream.demand.sgd.amb.stat: belongs to clip "bisect" and "scan" (200)`)
-	f(end, "clip = \"quantile\"\nstat = 3", `22: stream.demand.sgd.amb.clip: must be "track", "bisect", "scan" or "fixed" ("quantile")`)
+	f(end, "clip = \"quantile\"\nstat = 3",
+		`22: stream.demand.sgd.amb.clip: must be "track", "bisect", "scan" or "fixed" ("quantile")`)
 	f(end, "bands = 0\nrungs = 0\nkappa = 0\neta0 = 0\nfraction = 0\ntop = 0\ntail = 1\nthreshold_quantile = 1",
-		`22: stream.demand.sgd.amb.bands: must be 1 to 256 (0)`, `23: stream.demand.sgd.amb.rungs: must be 1 to 10000 (0)`,
-		`24: stream.demand.sgd.amb.kappa: must be positive and at most 100 (0)`, `25: stream.demand.sgd.amb.eta0: must be positive and at most 1 (0)`,
-		`26: stream.demand.sgd.amb.fraction: must be in (0, 1) (0)`, `27: stream.demand.sgd.amb.top: must be positive (0)`,
-		`28: stream.demand.sgd.amb.tail: must be in (0, 1) (1)`, `29: stream.demand.sgd.amb.threshold_quantile: must be in (0, 1) (1)`)
+		`22: stream.demand.sgd.amb.bands: must be 1 to 256 (0)`,
+		`23: stream.demand.sgd.amb.rungs: must be 1 to 10000 (0)`,
+		`24: stream.demand.sgd.amb.kappa: must be positive and at most 100 (0)`,
+		`25: stream.demand.sgd.amb.eta0: must be positive and at most 1 (0)`,
+		`26: stream.demand.sgd.amb.fraction: must be in (0, 1) (0)`,
+		`27: stream.demand.sgd.amb.top: must be positive (0)`,
+		`28: stream.demand.sgd.amb.tail: must be in (0, 1) (1)`,
+		`29: stream.demand.sgd.amb.threshold_quantile: must be in (0, 1) (1)`)
 	f(end, "batch = -1\nbands = 300\naverage = \"mean\"", `22: stream.demand.sgd.amb.batch: must be at least 0 (-1)`,
-		`23: stream.demand.sgd.amb.bands: must be 1 to 256 (300)`, `24: stream.demand.sgd.amb.average: must be "tail" or "smooth" ("mean")`)
+		`23: stream.demand.sgd.amb.bands: must be 1 to 256 (300)`,
+		`24: stream.demand.sgd.amb.average: must be "tail" or "smooth" ("mean")`)
 	// A key of the table around, and mistyped ones.
 	f(end, "level = 0.9", `22: stream.demand.sgd.amb.level: unknown key (it belongs in [stream.demand.sgd])`)
-	f(end, "clip_x = 4.0\nCurvature = 1\ncurvatur = 1", `22: stream.demand.sgd.amb.clip_x: unknown key (it belongs in [stream.demand.sgd])`,
-		`23: stream.demand.sgd.amb.Curvature: keys are lower case (did you mean curvature?)`, `24: stream.demand.sgd.amb.curvatur: unknown key (did you mean curvature?)`)
-	f("scale ", "curvature = 3\nscale ", `10: stream.demand.curvature: unknown key (it belongs in [stream.demand.sgd.amb])`)
+	f(end, "clip_x = 4.0\nCurvature = 1\ncurvatur = 1",
+		`22: stream.demand.sgd.amb.clip_x: unknown key (it belongs in [stream.demand.sgd])`,
+		`23: stream.demand.sgd.amb.Curvature: keys are lower case (did you mean curvature?)`,
+		`24: stream.demand.sgd.amb.curvatur: unknown key (did you mean curvature?)`)
+	f("scale ", "curvature = 3\nscale ",
+		`10: stream.demand.curvature: unknown key (it belongs in [stream.demand.sgd.amb])`)
 	f("[stream.demand.sgd.amb]\n"+end, "amb = 3", `21: stream.demand.sgd.amb: must be a table (3)`)
-	f("[stream.demand.sgd.amb]\n"+end, "[stream.demand.sgd.newton]\ncurvature = 1", `21: stream.demand.sgd.newton: unknown key`)
-	f("scale ", "step = 100\nscale ", `10: stream.demand.step: must not be there: sgd has steps of its own length (100)`)
-	f(`columns = ["price", "weekday", "sold"]`, `columns = ["sold"]`, `9: stream.demand.centre: must be one number, or one for each of the 1 columns`,
+	f("[stream.demand.sgd.amb]\n"+end, "[stream.demand.sgd.newton]\ncurvature = 1",
+		`21: stream.demand.sgd.newton: unknown key`)
+	f("scale ", "step = 100\nscale ",
+		`10: stream.demand.step: must not be there: sgd has steps of its own length (100)`)
+	f(`columns = ["price", "weekday", "sold"]`, `columns = ["sold"]`,
+		`9: stream.demand.centre: must be one number, or one for each of the 1 columns`,
 		`10: stream.demand.scale: must be one number, or one for each of the 1 columns`)
 	f(`"demand.dp"`, `"demand.dp", values = ["theta", "mean"]`,
 		`8: stream.demand.output.values: must be a value that this stream publishes: "theta", "theta_average", "interval_low", "interval_high", "zeta", "average_start", "iteration", "slots" or "theta_average_original" ("mean")`)
@@ -150,8 +173,10 @@ restart = false
 func TestAMBMoved(t *testing.T) {
 	f := func(keys, digest string, more ...string) {
 		t.Helper()
-		around := strings.NewReplacer(append(more, "[stream.demand.sgd.amb]\n", "", "curvature = 1.5 ", "# ")...).Replace(demand)
-		got := parse(t, around+"[stream.demand.sgd.amb]\n"+keys).Streams[0].Digest(0, map[string]string{"noise": "1", "mechanism": "sgd/1"})
+		around := strings.NewReplacer(
+			append(more, "[stream.demand.sgd.amb]\n", "", "curvature = 1.5 ", "# ")...).Replace(demand)
+		got := parse(t, around+"[stream.demand.sgd.amb]\n"+keys).Streams[0].Digest(0,
+			map[string]string{"noise": "1", "mechanism": "sgd/1"})
 		if hex.EncodeToString(got[:]) != digest {
 			t.Errorf("%s: digest %x, was %s", keys, got, digest)
 		}
@@ -159,11 +184,14 @@ func TestAMBMoved(t *testing.T) {
 		for i, line := range strings.Split(strings.TrimSuffix(keys, "\n"), "\n") {
 			name, _, ok := strings.Cut(line, " =")
 			if ok {
-				want = append(want, fmt.Sprintf("%d: stream.demand.sgd.%s: unknown key (moved to [stream.demand.sgd.amb])", strings.Count(around, "\n")+1+i, name))
+				want = append(want,
+					fmt.Sprintf("%d: stream.demand.sgd.%s: unknown key (moved to [stream.demand.sgd.amb])",
+						strings.Count(around, "\n")+1+i, name))
 			}
 		}
 		if got := faults(t, around+keys); !slices.Equal(got, want) {
-			t.Errorf("%s at the old place\n got %s\nwant %s", keys, strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+			t.Errorf("%s at the old place\n got %s\nwant %s", keys, strings.Join(got, "\n     "),
+				strings.Join(want, "\n     "))
 		}
 	}
 	f("curvature = 1.5\n", "5809a89e383e09140a0598754d6b81e3fcd484db0904ef80fffa975e9504d802")
@@ -171,15 +199,18 @@ func TestAMBMoved(t *testing.T) {
 		"radius = ", "intervals = false\nlevel = 0.9\nclip_y = 3\nradius = ")
 	f("clip = \"bisect\"\nstat = 300\n", "607e606fc67d8970e6b9b92965fe18d5185bb5a5c99b8a111472e9715747cb4b")
 	f("bootstrap = 300\n", "8105cba4a73a8619427369a6bc92de63d38987a7b0f51101d23d820de3dd2976")
-	f("", "56d00ba5ed991fea7ce505e420f90174d46be46010b712f3644570b6a11ddcd7", "method = \"amb\"\n", "", "radius = 20.0 ", "radius = 7 # ")
+	f("", "56d00ba5ed991fea7ce505e420f90174d46be46010b712f3644570b6a11ddcd7", "method = \"amb\"\n", "",
+		"radius = 20.0 ", "radius = 7 # ")
 	// What follows from a key at its old place is no fault of its own.
 	halfway := strings.Replace(demand, "radius = ", "clip = \"bisect\"\nzeta = 1\nradius = ", 1) + "stat = 300\n"
-	want := []string{`20: stream.demand.sgd.clip: unknown key (moved to [stream.demand.sgd.amb])`, `21: stream.demand.sgd.zeta: unknown key (moved to [stream.demand.sgd.amb])`}
+	want := []string{`20: stream.demand.sgd.clip: unknown key (moved to [stream.demand.sgd.amb])`,
+		`21: stream.demand.sgd.zeta: unknown key (moved to [stream.demand.sgd.amb])`}
 	if got := faults(t, halfway); !slices.Equal(got, want) {
 		t.Errorf("got %s", strings.Join(got, "\n    "))
 	}
 	halfway = strings.Replace(demand, "radius = ", "zeta = 1\nradius = ", 1) + "clip = \"fixed\"\n"
-	if got := faults(t, halfway); !slices.Equal(got, []string{`20: stream.demand.sgd.zeta: unknown key (moved to [stream.demand.sgd.amb])`}) {
+	if got := faults(t, halfway); !slices.Equal(got,
+		[]string{`20: stream.demand.sgd.zeta: unknown key (moved to [stream.demand.sgd.amb])`}) {
 		t.Errorf("got %s", strings.Join(got, "\n    "))
 	}
 }
@@ -213,7 +244,8 @@ func TestExampleDigests(t *testing.T) {
 
 // TestNewton reads a regression that has hardly more than bounds.
 func TestNewton(t *testing.T) {
-	bare := strings.NewReplacer("method = \"amb\"\n", "", "[stream.demand.sgd.amb]\n", "", "curvature = 1.5 ", "# ", "radius = 20.0 ", "# ").Replace(demand)
+	bare := strings.NewReplacer("method = \"amb\"\n", "", "[stream.demand.sgd.amb]\n", "", "curvature = 1.5 ", "# ",
+		"radius = 20.0 ", "# ").Replace(demand)
 	yes := true
 	for _, src := range []string{bare, bare + "method = \"newton\"\n"} {
 		s := parse(t, src).Stream("demand")

@@ -62,7 +62,8 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 	if d.checkEstimator(s, key); len(d.Faults) > 0 {
 		return nil, fmt.Errorf("the epoch's configuration: %w", d.Faults)
 	}
-	if len(s.Input.Partitions) != 1 && !s.Merge || s.Input.All() || !bytes.Equal(s.Canonical(s.Input.Partitions[0]), text) {
+	if len(s.Input.Partitions) != 1 && !s.Merge || s.Input.All() ||
+		!bytes.Equal(s.Canonical(s.Input.Partitions[0]), text) {
 		return nil, fmt.Errorf("the epoch's configuration is not one of this version")
 	}
 	return s, nil

@@ -13,7 +13,8 @@ func TestStreamOf(t *testing.T) {
 	if err != nil || len(files) < 5 {
 		t.Fatal(files, err)
 	}
-	texts := []string{orders, strings.Replace(orders, `"amount"`, `"$${x}$"`, 1), strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 7\non_horizon = \"continue\"", 1)}
+	texts := []string{orders, strings.Replace(orders, `"amount"`, `"$${x}$"`, 1),
+		strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 7\non_horizon = \"continue\"", 1)}
 	for _, f := range files {
 		data, err := os.ReadFile(f)
 		if err != nil {
@@ -38,7 +39,8 @@ func TestStreamOf(t *testing.T) {
 				t.Errorf("%s: %v\n%s", s.Name, err, canonical)
 				continue
 			}
-			if string(got.Canonical(3)) != string(canonical) || (got.Centre == nil) != (s.Centre == nil) || got.LastStep() != s.LastStep() || got.Params() != s.Params() {
+			if string(got.Canonical(3)) != string(canonical) || (got.Centre == nil) != (s.Centre == nil) ||
+				got.LastStep() != s.LastStep() || got.Params() != s.Params() {
 				t.Errorf("%s: another stream", s.Name)
 			}
 			seen[s.Mechanism()] = true

@@ -47,7 +47,9 @@ func (d *document) checkTrace(c *Config) {
 		return
 	}
 	if d.Sound(toml.Key{"http", "exposure"}) && c.HTTP.Exposure == "public" {
-		d.Note(table, -1, "must not be there with http.exposure = \"public\": times of traces depend on records, as metrics of class P do", nil)
+		d.Note(table, -1,
+			"must not be there with http.exposure = \"public\": times of traces depend on records, as metrics "+
+				"of class P do", nil)
 	}
 	if key := under(table, "endpoint"); t.TLS != nil && d.Sound(key) && !strings.HasPrefix(t.Endpoint, "https:") {
 		d.Add(key, -1, "must begin with https: with [trace.tls]", t.Endpoint)

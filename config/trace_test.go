@@ -54,11 +54,13 @@ func TestTraceFaults(t *testing.T) {
 	}
 	const plain = "endpoint = \"http://c\"\n"
 	for _, sample := range []string{"0", "-0.5", "1.01"} {
-		if got := faults(t, traced(plain+"sample = "+sample)); len(got) != 1 || !strings.HasPrefix(got[0], "8: trace.sample: must be in (0, 1]") {
+		if got := faults(t, traced(plain+"sample = "+sample)); len(got) != 1 ||
+			!strings.HasPrefix(got[0], "8: trace.sample: must be in (0, 1]") {
 			t.Errorf("%s: %v", sample, got)
 		}
 	}
-	f(traced(plain+"service = \"\"\nheaders_file = \"\""), `8: trace.service: must not be empty`, `9: trace.headers_file: must not be empty`)
+	f(traced(plain+"service = \"\"\nheaders_file = \"\""), `8: trace.service: must not be empty`,
+		`9: trace.headers_file: must not be empty`)
 	f(traced(plain+"tls.ca_file = \"c\""), `7: trace.endpoint: must begin with https: with [trace.tls] ("http://c")`)
 	f(traced("endpoint = \"https://c\"\ntls.cert_file = \"c\""), `8: trace.tls.cert_file: needs key_file too`)
 	// Who may not see what depends on records may not see traces.

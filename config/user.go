@@ -193,25 +193,32 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	if u.Population == "" {
 		u.Population = s.Input.Topic
 	} else if sound("population") && !populationName.MatchString(u.Population) {
-		d.Add(under(here, "population"), -1, "must be 1 to 249 of letters, digits, \".\", \"_\" and \"-\"", u.Population)
+		d.Add(under(here, "population"), -1, "must be 1 to 249 of letters, digits, \".\", \"_\" and \"-\"",
+			u.Population)
 	}
 	if sound("key", "partitioner") && u.Partitioner == "murmur2" && u.Key != UserRecordKey {
 		d.Add(under(here, "partitioner"), -1, "must be \"none\" unless key is \"record-key\"", u.Partitioner)
 	}
 	if s.Automatic() {
-		d.Note(here, -1, "must not be there with a centre, scale or clip norm that is \"auto\": the warm-up that finds it protects single records", nil)
+		d.Note(here, -1,
+			"must not be there with a centre, scale or clip norm that is \"auto\": the warm-up that finds it "+
+				"protects single records", nil)
 	}
 	if s.Merge && sound("partitioner") && u.Partitioner != "murmur2" {
-		d.Add(under(key, "merge"), -1, "must be false where persons are protected, unless user.partitioner is \"murmur2\": "+
-			"records of partitions have no common order, so which of a person's count would depend on how partitions are read; with \"murmur2\" all that count are in one", nil)
+		d.Add(under(key, "merge"), -1,
+			"must be false where persons are protected, unless user.partitioner is \"murmur2\": "+
+				"records of partitions have no common order, so which of a person's count would depend on how "+
+				"partitions are read; with \"murmur2\" all that count are in one", nil)
 	}
 	if c.State.Encrypt {
-		d.Add(toml.Key{"state", "encrypt"}, -1, "must be false where persons are protected: what is kept of them is not encrypted", true)
+		d.Add(toml.Key{"state", "encrypt"}, -1,
+			"must be false where persons are protected: what is kept of them is not encrypted", true)
 	}
 	d.checkUserKey(s, key)
 
 	horizon := under(key, "horizon")
-	if !d.Sound(horizon) || !d.Sound(under(key, "on_horizon")) || !d.Sound(under(key, "step")) || !d.Sound(under(key, "step_max")) {
+	if !d.Sound(horizon) || !d.Sound(under(key, "on_horizon")) || !d.Sound(under(key, "step")) ||
+		!d.Sound(under(key, "step_max")) {
 		return
 	}
 	n := s.last()
@@ -223,7 +230,8 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 		return
 	}
 	if n > 0 && u.Period >= n {
-		d.Add(under(here, "period"), -1, fmt.Sprintf("must be less than the horizon (%d), or not be there", n), u.Period)
+		d.Add(under(here, "period"), -1,
+			fmt.Sprintf("must be less than the horizon (%d), or not be there", n), u.Period)
 		return
 	}
 	n = s.span()
@@ -232,17 +240,25 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	needed, known := s.room(min(u.Separation, n))
 	switch {
 	case n > 0 && !known && s.last() == 0 && (s.separated() || s.Privacy.Adjacency == dp.ZeroOut):
-		d.Add(under(here, "period"), -1, "needs a horizon for "+s.Mechanism()+": how many records so many steps have is not known without one", u.Period)
+		d.Add(under(here, "period"), -1,
+			"needs a horizon for "+s.Mechanism()+": how many records so many steps have is not known without one",
+			u.Period)
 	case n > 0 && !known:
 		return // for a fault that is noted elsewhere
 	case n == 0 && u.Cap == 0:
 		d.Add(under(here, "cap"), -1, "required without a horizon or a period, or where epochs continue after it", nil)
 	case s.separated() && u.MaxUsers < needed:
-		d.Add(users, -1, fmt.Sprintf("must be at least %d (separation × %s): whoever is refused there would change who counts later", needed, slots), u.MaxUsers)
-	case s.SGD != nil && !s.separated() && d.Sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
-		rule := "must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in"
+		d.Add(users, -1,
+			fmt.Sprintf("must be at least %d (separation × %s): whoever is refused there would change who counts later",
+				needed, slots), u.MaxUsers)
+	case s.SGD != nil && !s.separated() && d.Sound(under(key, "privacy", "adjacency")) &&
+		s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
+		rule := "must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person " +
+			"out lets another one in"
 		if n > 0 {
-			rule = fmt.Sprintf("must be at least %d (%s × %s) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in", all, s.spanOf(), slots)
+			rule = fmt.Sprintf(
+				"must be at least %d (%s × %s) with adjacency \"zero-out\": when so many are remembered, to leave "+
+					"one person out lets another one in", all, s.spanOf(), slots)
 		}
 		d.Add(users, -1, rule, u.MaxUsers)
 	case s.Merge && d.Sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.Replace && s.Refuses():
@@ -250,7 +266,10 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 		if n > 0 {
 			rule = fmt.Sprintf("must be at least %d (%s × %s)", all, s.spanOf(), slots)
 		}
-		d.Add(users, -1, rule+" with adjacency \"replace\" and merge = true: of two full partitions, who goes lets somebody into one, and who comes puts somebody out of the other", u.MaxUsers)
+		d.Add(users, -1,
+			rule+
+				" with adjacency \"replace\" and merge = true: of two full partitions, who goes lets somebody into "+
+				"one, and who comes puts somebody out of the other", u.MaxUsers)
 	}
 }
 
@@ -273,12 +292,14 @@ func (d *document) checkUserKey(s *Stream, key toml.Key) {
 	case "json":
 		names, ok := column.Parse(path)
 		if !ok || column.Indexed(names) {
-			d.Add(at, -1, `must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name`, s.User.Key)
+			d.Add(at, -1,
+				`must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name`, s.User.Key)
 			return
 		}
 		for _, c := range s.Input.Fields() {
 			other, _ := column.Parse(c)
-			if k := min(len(names), len(other)); slices.Equal(names[:k], other[:k]) || len(other) > 0 && other[0].Index >= 0 {
+			if k := min(len(names), len(other)); slices.Equal(names[:k], other[:k]) ||
+				len(other) > 0 && other[0].Index >= 0 {
 				d.Add(at, -1, "must not be a column, nor inside or around one", s.User.Key)
 			}
 		}
@@ -306,9 +327,11 @@ func (d *document) checkPopulations(c *Config) {
 		case other == nil:
 			topics[s.reads()] = s
 		case (s.User == nil) != (other.User == nil):
-			d.Note(key, -1, "must have [user] if and only if stream."+other.Name+" has, which reads the same topic", nil)
+			d.Note(key, -1,
+				"must have [user] if and only if stream."+other.Name+" has, which reads the same topic", nil)
 		case s.User != nil && (s.User.Key != other.User.Key || s.User.Population != other.User.Population):
-			d.Note(under(key, "user"), -1, "must have the key and the population of stream."+other.Name+", which reads the same topic", nil)
+			d.Note(under(key, "user"), -1,
+				"must have the key and the population of stream."+other.Name+", which reads the same topic", nil)
 		}
 		if s.User == nil {
 			continue
@@ -320,10 +343,13 @@ func (d *document) checkPopulations(c *Config) {
 			continue
 		}
 		if s.User.Period != first.User.Period {
-			d.Note(under(key, "user"), -1, "must have the period of stream."+first.Name+", whose persons are the same population", nil)
+			d.Note(under(key, "user"), -1,
+				"must have the period of stream."+first.Name+", whose persons are the same population", nil)
 		}
 		if first.reads() != s.reads() && !s.Privacy.agrees(first.Privacy) {
-			d.Note(under(key, "privacy"), -1, "must have the limit and the adjacency of stream."+first.Name+", whose persons are the same population", nil)
+			d.Note(under(key, "privacy"), -1,
+				"must have the limit and the adjacency of stream."+first.Name+", whose persons are the same population",
+				nil)
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 // TestUserIsAccepted: a file that protects persons as moments can is one without faults; its keys
 // are in the digest, with the topic as the population.
 func TestUserIsAccepted(t *testing.T) {
-	text := strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 50\nuser = { key = \"record-key\", max_users = 5000 }", 1)
+	text := strings.Replace(orders, "step   = 100",
+		"step = 100\nhorizon = 50\nuser = { key = \"record-key\", max_users = 5000 }", 1)
 	if got := faults(t, text); len(got) > 0 {
 		t.Fatalf("%q", got)
 	}
@@ -22,7 +23,8 @@ func TestUserIsAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := c.Streams[0]
-	if got, want := string(s.Canonical(0)), `"user":{"cap":0,"key":"record-key","max_users":5000,"partitioner":"none","per_step":1,"population":"orders","separation":1}`; !strings.Contains(got, want) {
+	if got, want := string(s.Canonical(0)),
+		`"user":{"cap":0,"key":"record-key","max_users":5000,"partitioner":"none","per_step":1,"population":"orders","separation":1}`; !strings.Contains(got, want) {
 		t.Errorf("the digest is of %s, want in it %s", got, want)
 	}
 }
@@ -39,7 +41,8 @@ func TestUserFaults(t *testing.T) {
 			}
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%s, %s:\n got %s\nwant %s", stream, user, strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+			t.Errorf("%s, %s:\n got %s\nwant %s", stream, user, strings.Join(got, "\n     "),
+				strings.Join(want, "\n     "))
 		}
 	}
 	const finite, good = "step = 100\nhorizon = 50", `key = "record-key", max_users = 5000`
@@ -52,76 +55,106 @@ func TestUserFaults(t *testing.T) {
 	f(finite, "max_users = 5000", "user.key: required")
 	f(finite, `key = "record-key"`, "user.max_users: required")
 	f(finite, `key = "key", max_users = 5000`, `user.key: must be "record-key", "field:PATH" or "header:NAME" ("key")`)
-	f(finite, `key = "field:", max_users = 5000`, `user.key: must be "record-key", "field:PATH" or "header:NAME" ("field:")`)
-	f(finite, `key = "field:amount", max_users = 5000`, `user.key: must not be a column, nor inside or around one ("field:amount")`)
-	f(finite, `key = "field:a..b", max_users = 5000`, `user.key: must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name ("field:a..b")`)
+	f(finite, `key = "field:", max_users = 5000`,
+		`user.key: must be "record-key", "field:PATH" or "header:NAME" ("field:")`)
+	f(finite, `key = "field:amount", max_users = 5000`,
+		`user.key: must not be a column, nor inside or around one ("field:amount")`)
+	f(finite, `key = "field:a..b", max_users = 5000`,
+		`user.key: must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name ("field:a..b")`)
 	f(finite, good+", cap = 16777216", "user.cap: must be 1 to 16777215 (16777216)")
 	f(finite, good+", separation = 0", "user.separation: must be 1 to 4294967294 (0)")
 	f(finite, good+", per_step = 256", "user.per_step: must be 1 to 255 (256)")
 	f(finite, good+", partitioner = \"other\"", `user.partitioner: must be "none" or "murmur2" ("other")`)
-	f(finite, `key = "header:u", max_users = 5000, partitioner = "murmur2"`, `user.partitioner: must be "none" unless key is "record-key" ("murmur2")`)
-	f(finite, good+`, population = "a b"`, `user.population: must be 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
+	f(finite, `key = "header:u", max_users = 5000, partitioner = "murmur2"`,
+		`user.partitioner: must be "none" unless key is "record-key" ("murmur2")`)
+	f(finite, good+`, population = "a b"`,
+		`user.population: must be 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
 
 	// Room for everybody.
-	f(finite, `key = "record-key", max_users = 999, separation = 10`, "user.max_users: must be at least 1000 (separation × step): whoever is refused there would change who counts later (999)")
+	f(finite, `key = "record-key", max_users = 999, separation = 10`,
+		"user.max_users: must be at least 1000 (separation × step): whoever is refused there would change who "+
+			"counts later (999)")
 	f(finite, `key = "record-key", max_users = 1000, separation = 10`)
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 5`)
 	// Fewer steps than the separation would allow: everybody is remembered.
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 4`)
 	f("step = 100", good, "user.cap: required without a horizon or a period, or where epochs continue after it")
 	f("step = 100", good+", cap = 3")
-	f("step = 100\nhorizon = 5000000000", good+", cap = 3", "horizon: must be at most 4294967294 where persons are protected (5000000000)")
+	f("step = 100\nhorizon = 5000000000", good+", cap = 3",
+		"horizon: must be at most 4294967294 where persons are protected (5000000000)")
 	// In a period a person has that many steps, whatever the horizon.
 	f("step = 100", `key = "record-key", max_users = 500, separation = 5, period = 20`)
-	f("step = 100", `key = "record-key", max_users = 499, separation = 5, period = 20`, "user.max_users: must be at least 500 (separation × step): whoever is refused there would change who counts later (499)")
+	f("step = 100", `key = "record-key", max_users = 499, separation = 5, period = 20`,
+		"user.max_users: must be at least 500 (separation × step): whoever is refused there would change who "+
+			"counts later (499)")
 	f("step = 100", `key = "record-key", max_users = 2000, separation = 50, period = 20`)
 	f(finite, good+", period = 50", "user.period: must be less than the horizon (50), or not be there (50)")
 	// By the clock a step has step_max records at most.
 	const clock = "step = \"1m\"\nhorizon = 50\nstep_max = 60"
 	f(clock, `key = "record-key", max_users = 600, separation = 10`)
-	f(clock, `key = "record-key", max_users = 599, separation = 10`, "user.max_users: must be at least 600 (separation × step_max): whoever is refused there would change who counts later (599)")
+	f(clock, `key = "record-key", max_users = 599, separation = 10`,
+		"user.max_users: must be at least 600 (separation × step_max): whoever is refused there would change who "+
+			"counts later (599)")
 	f(clock, `key = "record-key", max_users = 2999, cap = 2`)
 	// Merged, each user key counts in one partition, or the order of partitions would decide; and tables
 	// have room where two of them would change.
 	const merged = finite + "\nmerge = true"
-	f(merged, good, `merge: must be false where persons are protected, unless user.partitioner is "murmur2": records of partitions have no common order, so which of a person's count would depend on how partitions are read; with "murmur2" all that count are in one`)
-	f(merged, `key = "header:u", max_users = 5000, partitioner = "murmur2"`, `user.partitioner: must be "none" unless key is "record-key" ("murmur2")`)
+	f(merged, good,
+		`merge: must be false where persons are protected, unless user.partitioner is "murmur2": records of partitions have no common order, so which of a person's count would depend on how partitions are read; with "murmur2" all that count are in one`)
+	f(merged, `key = "header:u", max_users = 5000, partitioner = "murmur2"`,
+		`user.partitioner: must be "none" unless key is "record-key" ("murmur2")`)
 	const home = `key = "record-key", partitioner = "murmur2", `
 	f(merged, home+"max_users = 100")
-	f(merged, home+"max_users = 99", "user.max_users: must be at least 100 (separation × step): whoever is refused there would change who counts later (99)")
+	f(merged, home+"max_users = 99",
+		"user.max_users: must be at least 100 (separation × step): whoever is refused there would change who "+
+			"counts later (99)")
 	f(merged, home+"max_users = 5, cap = 2") // zero-out: one table changes, and the noise covers it
-	const two = " with adjacency \"replace\" and merge = true: of two full partitions, who goes lets somebody into one, and who comes puts somebody out of the other"
+	const two = " with adjacency \"replace\" and merge = true: of two full partitions, who goes lets somebody into " +
+		"one, and who comes puts somebody out of the other"
 	orders = strings.Replace(orders, `"zero-out"`, `"replace"`, 1)
 	f(finite, home+"max_users = 5, cap = 2")
 	f(merged, home+"max_users = 5000, cap = 2")
 	f(merged, home+"max_users = 4999, cap = 2", "user.max_users: must be at least 5000 (horizon × step)"+two+" (4999)")
 	f(merged, home+"max_users = 100")
-	f(merged, home+"max_users = 299, cap = 2, period = 3", "user.max_users: must be at least 300 (period × step)"+two+" (299)")
+	f(merged, home+"max_users = 299, cap = 2, period = 3",
+		"user.max_users: must be at least 300 (period × step)"+two+" (299)")
 	f(merged, home+"max_users = 300, cap = 2, period = 3")
 	f("step = 100\nmerge = true", home+"max_users = 5000, cap = 2", "user.max_users: must not be reached"+two+" (5000)")
-	f(clock+"\nmerge = true", home+"max_users = 2999, cap = 2", "user.max_users: must be at least 3000 (horizon × step_max)"+two+" (2999)")
+	f(clock+"\nmerge = true", home+"max_users = 2999, cap = 2",
+		"user.max_users: must be at least 3000 (horizon × step_max)"+two+" (2999)")
 }
 
 // TestUserOfRegressions: what protects no persons says why, and room is asked for by what steps
 // hold.
 func TestUserOfRegressions(t *testing.T) {
-	amb := "[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"amount\"\nclip_x = 1\nradius = 1\namb = { curvature = 0.5, batch = 40000, bootstrap = 3000 }\n"
+	amb := "[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"amount\"\nclip_x = 1\nradius = 1\n" +
+		"amb = { curvature = 0.5, batch = 40000, bootstrap = 3000 }\n"
 	for _, c := range []struct{ user, table, want string }{
 		// A step of newton may have 16 times the slots of a search.
 		{"cap = 2, max_users = 9999999", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n", ""},
-		{"max_users = 9, cap = 2, separation = 40", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n", "(separation × records a step)"},
+		{"max_users = 9, cap = 2, separation = 40", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n",
+			"(separation × records a step)"},
 		// The first of fifty steps is the search.
 		{"max_users = 80000", amb, ""},
 		{"max_users = 1963000, cap = 3", amb, ""},
-		{"max_users = 999, separation = 10", "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nstride = 250\n", "user.max_users: must be at least 1000 (separation × window)"},
-		{"max_users = 1000, separation = 10", "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nstride = 250\n", ""},
-		{"per_step = 1", "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nsolver = \"linmix\"\n", "refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" where persons are protected: a sketch"},
-		{"max_users = 199999, separation = 4", amb, "user.max_users: must be at least 200000 (separation × records a step)"},
-		{"max_users = 1962999, cap = 3", amb, "user.max_users: must be at least 1963000 (horizon × records a step) with adjacency \"zero-out\""},
+		{"max_users = 999, separation = 10",
+			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nstride = 250\n",
+			"user.max_users: must be at least 1000 (separation × window)"},
+		{"max_users = 1000, separation = 10",
+			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nstride = 250\n", ""},
+		{"per_step = 1",
+			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nsolver = \"linmix\"\n",
+			"refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" where persons are " +
+				"protected: a sketch"},
+		{"max_users = 199999, separation = 4", amb,
+			"user.max_users: must be at least 200000 (separation × records a step)"},
+		{"max_users = 1962999, cap = 3", amb,
+			"user.max_users: must be at least 1963000 (horizon × records a step) with adjacency \"zero-out\""},
 		{"max_users = 99, cap = 3, period = 9", amb, "(period × records a step) with adjacency \"zero-out\""},
 		{"max_users = 1, cap = 3", strings.Replace(amb, "radius = 1", "radius = 0", 1), "sgd.radius"},
 		// Without a horizon nobody knows how many records a period of a regression has.
-		{"max_users = 99, cap = 3, period = 9", strings.Replace(amb, "clip_x", "# no horizon\nclip_x", 1), "user.period: needs a horizon for sgd"},
+		{"max_users = 99, cap = 3, period = 9", strings.Replace(amb, "clip_x", "# no horizon\nclip_x", 1),
+			"user.period: needs a horizon for sgd"},
 	} {
 		user := "horizon = 50\nuser = { key = \"record-key\", " + c.user + " }"
 		if strings.Contains(c.table, "# no horizon") {
@@ -144,11 +177,13 @@ func TestUserOfAdam(t *testing.T) {
 	user := "step   = 64\nhorizon = 50\nuser = { key = \"header:u\", max_users = 640, separation = 10 }"
 	for _, c := range []struct{ text, old, new, want string }{
 		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"momentum\"", ""},
-		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"jme_per_example\"", "adam.factorization: must be \"identity\" where persons are protected and both moments have noise"},
+		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"jme_per_example\"",
+			"adam.factorization: must be \"identity\" where persons are protected and both moments have noise"},
 		{gradients(), "header:u", "field:u", "user.key: must not be a field: a record of codec float32 has none"},
 		{gradients(), "max_users = 640", "max_users = 639", "user.max_users: must be at least 640 (separation × step)"},
 		{learning, "", "", ""},
-		{learning, "[40, 3e4, 0.5]", "[\"auto\", 3e4, 0.5]", "user: must not be there with a centre, scale or clip norm that is \"auto\""},
+		{learning, "[40, 3e4, 0.5]", "[\"auto\", 3e4, 0.5]",
+			"user: must not be there with a centre, scale or clip norm that is \"auto\""},
 	} {
 		text := strings.Replace(strings.Replace(c.text, "step   = 64", user, 1), c.old, c.new, 1)
 		got := faults(t, text)
@@ -176,10 +211,14 @@ func TestPopulations(t *testing.T) {
 		{a, a, "clicks", "", ""},
 		{a, "", "orders", "", "must have [user] if and only if stream.orders has, which reads the same topic"},
 		{a, "", "clicks", "", ""},
-		{a, `user = { key = "header:u", max_users = 5000 }`, "orders", "", "must have the key and the population of stream.orders, which reads the same topic"},
-		{a, `user = { key = "record-key", max_users = 5000, population = "p" }`, "orders", "", "must have the key and the population of stream.orders, which reads the same topic"},
-		{a, `user = { key = "record-key", max_users = 5000, period = 9, population = "orders" }`, "clicks", "", "must have the period of stream.orders, whose persons are the same population"},
-		{a, `user = { key = "record-key", max_users = 5000, population = "orders" }`, "clicks", "9.0", "must have the limit and the adjacency of stream.orders, whose persons are the same population"},
+		{a, `user = { key = "header:u", max_users = 5000 }`, "orders", "",
+			"must have the key and the population of stream.orders, which reads the same topic"},
+		{a, `user = { key = "record-key", max_users = 5000, population = "p" }`, "orders", "",
+			"must have the key and the population of stream.orders, which reads the same topic"},
+		{a, `user = { key = "record-key", max_users = 5000, period = 9, population = "orders" }`, "clicks", "",
+			"must have the period of stream.orders, whose persons are the same population"},
+		{a, `user = { key = "record-key", max_users = 5000, population = "orders" }`, "clicks", "9.0",
+			"must have the limit and the adjacency of stream.orders, whose persons are the same population"},
 	} {
 		s := second(user(c.second), c.topic)
 		if c.limit != "" {
@@ -214,7 +253,8 @@ func ordersWith(t *testing.T, horizon, onHorizon, user string) *Stream {
 func TestUserCountsValid(t *testing.T) {
 	f := func(of string, valid *bool, count bool, digest string) {
 		t.Helper()
-		s := ordersWith(t, "horizon = 50", "end", `{"cap":0,"key":"record-key","max_users":5000,"partitioner":"none","per_step":1,"population":"orders","separation":1}`)
+		s := ordersWith(t, "horizon = 50", "end",
+			`{"cap":0,"key":"record-key","max_users":5000,"partitioner":"none","per_step":1,"population":"orders","separation":1}`)
 		if of == "records" {
 			s.User, s.Moments.Person = nil, matfact.Participation{}
 		}
@@ -226,10 +266,12 @@ func TestUserCountsValid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.Contains(s.Moments.Values(), "valid_count") != count || slices.Contains(again.Moments.Values(), "valid_count") != count {
+		if slices.Contains(s.Moments.Values(), "valid_count") != count ||
+			slices.Contains(again.Moments.Values(), "valid_count") != count {
 			t.Errorf("%s, %s: %q, and %q read again", of, text, s.Moments.Values(), again.Moments.Values())
 		}
-		if strings.Contains(string(plain), "valid_count") || strings.Contains(string(text), "valid_count") != (digest != "") || !strings.Contains(string(text), digest) {
+		if strings.Contains(string(plain), "valid_count") ||
+			strings.Contains(string(text), "valid_count") != (digest != "") || !strings.Contains(string(text), digest) {
 			t.Errorf("%s: the digest has %s, by default %s", of, text, plain)
 		}
 	}
@@ -278,14 +320,18 @@ func TestUserStream(t *testing.T) {
 		count, wantCap, wantUser uint64
 		crowds                   bool
 	}{
-		{"end", 0, 0, 5000, 5, 0, 1000, false}, {"end", 4, 0, 5000, 4, 4, 5000, false}, {"end", 4, 0, 4999, 4, 4, 4999, true},
+		{"end", 0, 0, 5000, 5, 0, 1000, false}, {"end", 4, 0, 5000, 4, 4, 5000, false},
+		{"end", 4, 0, 4999, 4, 4, 4999, true},
 		{"continue", 5, 0, 5000, 5, 5, 5000, true},
-		{"end", 0, 25, 5000, 3, 0, 1000, false}, {"continue", 0, 25, 5000, 3, 0, 1000, false}, {"continue", 9, 5, 5000, 1, 0, 500, false},
-		{"continue", 2, 25, 5000, 2, 2, 2500, false}, {"continue", 2, 25, 2499, 2, 2, 2499, true}, {"end", 2, 25, 2499, 2, 2, 2499, true},
+		{"end", 0, 25, 5000, 3, 0, 1000, false}, {"continue", 0, 25, 5000, 3, 0, 1000, false},
+		{"continue", 9, 5, 5000, 1, 0, 500, false},
+		{"continue", 2, 25, 5000, 2, 2, 2500, false}, {"continue", 2, 25, 2499, 2, 2, 2499, true},
+		{"end", 2, 25, 2499, 2, 2, 2499, true},
 	} {
 		s.OnHorizon, s.User.Cap, s.User.Period, s.User.MaxUsers = c.on, c.cap, c.period, c.max
 		want := persons.Rule{Cap: c.wantCap, Separation: 10, PerStep: 2, Period: c.period, Users: c.wantUser}
-		if got := s.PersonRule(); got != want || s.Participation().Count != c.count || s.Crowds() != c.crowds || (s.Params().Adjacency == dp.Replace) != c.crowds {
+		if got := s.PersonRule(); got != want || s.Participation().Count != c.count || s.Crowds() != c.crowds ||
+			(s.Params().Adjacency == dp.Replace) != c.crowds {
 			t.Errorf("%+v: %+v and %+v, crowds %v", c, got, s.Participation(), s.Crowds())
 		}
 		if s.Privacy.Adjacency = dp.Replace; s.Crowds() {
@@ -309,7 +355,8 @@ func TestUserCrowds(t *testing.T) {
 		"cap = 2, max_users = 10000, period = 10": false,
 	} {
 		text := strings.Replace(orders, "step   = 100", "horizon = 50\nuser = { key = \"record-key\", "+user+" }", 1)
-		text = text[:strings.Index(text, "[stream.orders.moments]")] + "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 1000\n"
+		text = text[:strings.Index(text, "[stream.orders.moments]")] +
+			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 1000\n"
 		c, err := Parse("t", []byte(text))
 		if err != nil {
 			t.Fatalf("%s: %v", user, err)
@@ -330,7 +377,8 @@ func TestUserRefuses(t *testing.T) {
 		"cap = 2, max_users = 5000":                  false,
 		"cap = 2, max_users = 4999":                  true,
 	} {
-		text := strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 50\nuser = { key = \"record-key\", "+user+" }", 1)
+		text := strings.Replace(orders, "step   = 100",
+			"step = 100\nhorizon = 50\nuser = { key = \"record-key\", "+user+" }", 1)
 		text = strings.Replace(text, `adjacency = "zero-out"`, `adjacency = "replace"`, 1)
 		c, err := Parse("t", []byte(text))
 		if err != nil {
@@ -353,8 +401,10 @@ func TestUserCrowdsWindows(t *testing.T) {
 		{"50000", "stride = 1500", false}, {"49999", "stride = 1500", true}, // records between windows take no place
 	} {
 		users, want := c.users, c.want
-		text := orders[:strings.Index(orders, "[stream.orders.moments]")] + "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 1000\n" + c.stride + "\n"
-		text = strings.Replace(text, "step   = 100", "horizon = 50\nuser = { key = \"record-key\", cap = 2, max_users = "+users+" }", 1)
+		text := orders[:strings.Index(orders, "[stream.orders.moments]")] +
+			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 1000\n" + c.stride + "\n"
+		text = strings.Replace(text, "step   = 100",
+			"horizon = 50\nuser = { key = \"record-key\", cap = 2, max_users = "+users+" }", 1)
 		c, err := Parse("t", []byte(text))
 		if err != nil {
 			t.Fatal(err)
@@ -364,7 +414,8 @@ func TestUserCrowdsWindows(t *testing.T) {
 			t.Errorf("%s persons, 50 windows of 1000 records: crowds %v, noise of %s", users, got, s.Params().Adjacency)
 		}
 		// A window and what follows it are a step: with another stride, as many steps are another time.
-		if got, want := s.StepLength(), map[bool]string{true: "1000 offsets", false: "1500 offsets"}[c.Streams[0].Refit.Stride == 0]; got != want {
+		if got, want := s.StepLength(),
+			map[bool]string{true: "1000 offsets", false: "1500 offsets"}[c.Streams[0].Refit.Stride == 0]; got != want {
 			t.Errorf("steps of %s, want %s", got, want)
 		}
 	}

@@ -86,10 +86,13 @@ func (d *document) checkPair(t *TLS, key toml.Key) {
 // checkListener finds a listener that everybody could read.
 func (d *document) checkListener(c *Config) {
 	h, key := &c.HTTP, toml.Key{"http", "listen"}
-	if !d.Sound(key) || Loopback(h.Listen) || h.TLS != nil || h.BasicAuth != nil || h.InsecureListen || !d.Sound(toml.Key{"http", "insecure_listen"}) {
+	if !d.Sound(key) || Loopback(h.Listen) || h.TLS != nil || h.BasicAuth != nil || h.InsecureListen ||
+		!d.Sound(toml.Key{"http", "insecure_listen"}) {
 		return
 	}
-	d.Add(key, -1, "must be a loopback address: beyond this machine it needs [http.tls] or [http.basic_auth], or http.insecure_listen = true", h.Listen)
+	d.Add(key, -1,
+		"must be a loopback address: beyond this machine it needs [http.tls] or [http.basic_auth], or "+
+			"http.insecure_listen = true", h.Listen)
 }
 
 // Loopback reports whether only this machine can reach host:port.
@@ -202,7 +205,8 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 		if _, isList := d.Written(here).([]any); !isList {
 			*list = slices.Repeat(*list, columns)
 		} else if len(*list) != columns {
-			d.Add(here, -1, fmt.Sprintf("must be one number, or one for each of the %d %s", columns, s.Input.what()), nil)
+			d.Add(here, -1,
+				fmt.Sprintf("must be one number, or one for each of the %d %s", columns, s.Input.what()), nil)
 		}
 	}
 	each(under(key, "centre"), &s.Centre)
@@ -218,23 +222,28 @@ func (d *document) checkMerge(s *Stream, key toml.Key) {
 	}
 	m, _ := s.mechanism()
 	if m != nil && m.merge == nil {
-		d.Add(merge, -1, "must be false for "+m.name+": only moments and refits compute sums that can be added before the noise is drawn", nil)
+		d.Add(merge, -1,
+			"must be false for "+m.name+
+				": only moments and refits compute sums that can be added before the noise is drawn", nil)
 		return
 	}
 	if s.automatic() {
 		d.Add(merge, -1, "needs centre, scale and clip norms that are given: a warm-up reads one partition", nil)
 	}
 	if s.DeadLetter.Mode != "off" {
-		d.Add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with merge = true: dead letters follow one partition", s.DeadLetter.Mode)
+		d.Add(under(key, "dead_letter", "mode"), -1,
+			"must be \"off\" with merge = true: dead letters follow one partition", s.DeadLetter.Mode)
 	}
 	if s.Input.Start >= 0 {
-		d.Add(under(key, "input", "start"), -1, "must be \"earliest\" or \"latest\" with merge = true: partitions have offsets of their own", nil)
+		d.Add(under(key, "input", "start"), -1,
+			"must be \"earliest\" or \"latest\" with merge = true: partitions have offsets of their own", nil)
 	}
 }
 
 // automatic reports whether anything is found by a warm-up, of whatever mechanism.
 func (s *Stream) automatic() bool {
-	return s.Automatic() || s.Moments != nil && math.IsNaN(s.Moments.Clip) || slices.ContainsFunc(slices.Concat(s.Centre, s.Scale), math.IsNaN)
+	return s.Automatic() || s.Moments != nil && math.IsNaN(s.Moments.Clip) ||
+		slices.ContainsFunc(slices.Concat(s.Centre, s.Scale), math.IsNaN)
 }
 
 // checkClock finds what a stream with steps by the clock can't do.
@@ -250,13 +259,15 @@ func (d *document) checkClock(c *Config, s *Stream, key toml.Key) {
 		}
 		return
 	case m != nil && (m.clock != "" || m.merge == nil):
-		d.Add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it has no sums of a step"), toml.Scalar(d.Written(step)))
+		d.Add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it has no sums of a step"),
+			toml.Scalar(d.Written(step)))
 		return
 	case m != nil && m.bounded != "" && d.Written(most) == nil:
 		d.Add(most, -1, "required with a step by the clock: "+m.bounded, nil)
 	}
 	if s.automatic() {
-		d.Add(step, -1, "needs centre, scale and clip that are given: a warm-up has a number of offsets", toml.Scalar(d.Written(step)))
+		d.Add(step, -1, "needs centre, scale and clip that are given: a warm-up has a number of offsets",
+			toml.Scalar(d.Written(step)))
 	}
 	if s.DeadLetter.Mode != "off" {
 		d.Add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with steps by the clock", s.DeadLetter.Mode)
@@ -299,13 +310,17 @@ func (d *document) checkPrivacy(s *Stream, key toml.Key) {
 		switch mu, err := dp.Mu(p.Epsilon, p.Delta); {
 		case err != nil || dp.CheckDelta(mu, p.Delta) == nil:
 		case dp.LeastDelta(mu) < 1:
-			d.Add(delta, -1, fmt.Sprintf("must be at least %.2g, for noise is cut off where a smaller delta would look", dp.LeastDelta(mu)), p.Delta)
+			d.Add(delta, -1,
+				fmt.Sprintf("must be at least %.2g, for noise is cut off where a smaller delta would look",
+					dp.LeastDelta(mu)), p.Delta)
 		default:
-			d.Add(epsilon, -1, "must be less: noise so small is cut off where every delta below 1 would look", p.Epsilon)
+			d.Add(epsilon, -1,
+				"must be less: noise so small is cut off where every delta below 1 would look", p.Epsilon)
 		}
 	}
 	if d.Sound(epsilon) && d.Sound(limitEpsilon) && p.LimitEpsilon < p.Epsilon {
-		d.Add(limitEpsilon, -1, "must be at least epsilon, "+strconv.FormatFloat(p.Epsilon, 'g', -1, 64), p.LimitEpsilon)
+		d.Add(limitEpsilon, -1, "must be at least epsilon, "+strconv.FormatFloat(p.Epsilon, 'g', -1, 64),
+			p.LimitEpsilon)
 	}
 }
 
@@ -502,7 +517,8 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 func (d *document) checkEvery(s *Stream, key toml.Key) {
 	every := under(key, "output", "privacy_every")
 	if name := s.Mechanism(); d.Sound(every) && s.Output.PrivacyEvery > 1 && (name == "sgd" || name == "adam") {
-		d.Add(every, -1, "must be 1 for "+name+": not every step of it has a release in one message", s.Output.PrivacyEvery)
+		d.Add(every, -1, "must be 1 for "+name+": not every step of it has a release in one message",
+			s.Output.PrivacyEvery)
 	}
 }
 
@@ -574,7 +590,10 @@ func (d *document) checkTopics(c *Config) {
 				continue
 			}
 			if !out.given && !other.given {
-				d.Note(out.key, -1, fmt.Sprintf("required, because streams %s and %s read the same topic and would both publish to its default", other.key[1], out.key[1]), out.topic)
+				d.Note(out.key, -1,
+					fmt.Sprintf(
+						"required, because streams %s and %s read the same topic and would both publish to its default",
+						other.key[1], out.key[1]), out.topic)
 			} else {
 				d.Note(out.key, -1, "must be a topic of its own, not that of "+other.key.String(), out.topic)
 			}
@@ -606,7 +625,8 @@ func (d *document) checkLimits(c *Config) {
 			}
 			if mine != theirs {
 				d.Note(toml.Key{"stream", s.Name, "privacy", name}, -1,
-					fmt.Sprintf("must be that of [stream.%s], which reads the same topic: %#v", other.Name, theirs), mine)
+					fmt.Sprintf("must be that of [stream.%s], which reads the same topic: %#v", other.Name, theirs),
+					mine)
 			}
 		}
 		mine, theirs := s.Privacy, other.Privacy

@@ -31,7 +31,8 @@ func (s *Stream) Automatic() bool {
 		return false
 	}
 	_, x, y := m.warmup.bounds(s)
-	return math.IsNaN(*x) || math.IsNaN(*y) || slices.ContainsFunc(s.Centre, math.IsNaN) || slices.ContainsFunc(s.Scale, math.IsNaN)
+	return math.IsNaN(*x) || math.IsNaN(*y) || slices.ContainsFunc(s.Centre, math.IsNaN) ||
+		slices.ContainsFunc(s.Scale, math.IsNaN)
 }
 
 // Bounds returns what the warm-up of an automatic stream must find.
@@ -40,8 +41,9 @@ func (s *Stream) Bounds() bounds.Config {
 	target, x, y := m.warmup.bounds(s)
 	return bounds.Config{
 		Columns: len(s.Input.Row()), Centre: s.Centre, Scale: s.Scale,
-		Regression: &bounds.Regression{Target: slices.Index(s.Input.Row(), target), X: math.IsNaN(*x), Y: math.IsNaN(*y)},
-		Records:    s.Warmup, Split: s.WarmupMode == "split",
+		Regression: &bounds.Regression{Target: slices.Index(s.Input.Row(), target), X: math.IsNaN(*x),
+			Y: math.IsNaN(*y)},
+		Records: s.Warmup, Split: s.WarmupMode == "split",
 	}
 }
 
@@ -157,7 +159,8 @@ func (d *document) checkWarmup(s *Stream, key toml.Key) {
 	}
 	for name, found := range m.warmup.needs(s) {
 		if here, _ := locate(key, m.name, name); found && d.Sound(here) {
-			d.Add(here, -1, "does not go with \"auto\": its unit is that of a centre, scale or bound which is to be found", nil)
+			d.Add(here, -1,
+				"does not go with \"auto\": its unit is that of a centre, scale or bound which is to be found", nil)
 		}
 	}
 }

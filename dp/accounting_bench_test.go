@@ -10,7 +10,8 @@ func BenchmarkConversion(b *testing.B) {
 		Terms: []Term{{Kind: KindFastMixRow, Count: 100, Gamma: 400}, {Kind: KindLaplace, Count: 6, Scale: 30}}}.Curve()
 	charges := make([]Charge, 100)
 	for i := range charges {
-		charges[i] = Charge{First: int64(i) * 10, End: int64(i)*10 + 15, Cost: Cost{Adjacency: ZeroOut, Mu: mu, Rows: rows * (i % 2), Gamma: gamma * float64(i%2)}}
+		charges[i] = Charge{First: int64(i) * 10, End: int64(i)*10 + 15,
+			Cost: Cost{Adjacency: ZeroOut, Mu: mu, Rows: rows * (i % 2), Gamma: gamma * float64(i%2)}}
 	}
 	for _, c := range []struct {
 		name string

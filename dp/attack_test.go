@@ -87,7 +87,8 @@ func TestAttackFloat(t *testing.T) {
 				right++
 			}
 		}
-		t.Logf("σ = %.6g: %.2f %% right, the other candidate accepted in %.3f %%", sigma, 100*float64(right)/trials, 100*float64(false1)/trials)
+		t.Logf("σ = %.6g: %.2f %% right, the other candidate accepted in %.3f %%", sigma, 100*float64(right)/trials,
+			100*float64(false1)/trials)
 		if right <= trials*99/100 {
 			t.Errorf("σ = %g: the attack names x in %d of %d trials", sigma, right, trials)
 		}

@@ -42,7 +42,8 @@ func joint(t *testing.T, m audit.Mechanism, c moments.Config, p moments.Plan) *a
 		t.Fatal(err)
 	}
 	d := audit.Moments{
-		Mechanism: m, Mu: p.Mu, Method: "jme", Workload: w, C: matrix, Clip: p.Clip, First: p.First, Diagonal: p.Diagonal, OffDiagonal: p.OffDiagonal,
+		Mechanism: m, Mu: p.Mu, Method: "jme", Workload: w, C: matrix, Clip: p.Clip, First: p.First,
+		Diagonal: p.Diagonal, OffDiagonal: p.OffDiagonal,
 		Exp: p.Lattice.Exp, SecondExp: p.SecondExp,
 	}
 	if _, original := m.(*moments.Estimator); original { // mutants count no rows
@@ -59,7 +60,8 @@ func TestAuditOriginal(t *testing.T) {
 		for k, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 			t.Run(fmt.Sprintf("%s/%s", kind, adjacency), func(t *testing.T) {
 				begun := time.Now()
-				c := moments.Config{Clip: 1.7, Columns: dptest.Columns(3), Step: 5, Factorization: kind, Horizon: 64, Nu: 0.8,
+				c := moments.Config{Clip: 1.7, Columns: dptest.Columns(3), Step: 5, Factorization: kind,
+					Horizon: 64, Nu: 0.8,
 					Workload: []string{"mean", "exponential", "window", "sum"}[(i+k)%4]}
 				switch c.Workload {
 				case "exponential":
@@ -74,8 +76,10 @@ func TestAuditOriginal(t *testing.T) {
 					worst.Y = nil
 				}
 				found, err := (&audit.Suite{
-					Configured: joint(t, e, c, plan), Loud: joint(t, loud, c, loudPlan), Clip: plan.Clip, Adjacency: adjacency,
-					Worst: []audit.Pair{worst}, Others: audit.NullPairs(plan.Clip, 3, adjacency), Horizon: 64, Keys: auditKeys(byte(2*i + k)), Quick: true,
+					Configured: joint(t, e, c, plan), Loud: joint(t, loud, c, loudPlan), Clip: plan.Clip,
+					Adjacency: adjacency,
+					Worst:     []audit.Pair{worst}, Others: audit.NullPairs(plan.Clip, 3, adjacency), Horizon: 64,
+					Keys: auditKeys(byte(2*i + k)), Quick: true,
 				}).Run()
 				if err != nil {
 					t.Fatal(err)
@@ -274,7 +278,8 @@ func (a audited) found() string {
 	for _, f := range []struct {
 		name string
 		err  error
-	}{{"A0 coupling", a.coupled}, {"A1 identity", a.noise}, {"A1 law", a.law}, {"A1 words", a.repeated}, {"A2 shift", a.shift}} {
+	}{{"A0 coupling", a.coupled}, {"A1 identity", a.noise}, {"A1 law", a.law}, {"A1 words", a.repeated},
+		{"A2 shift", a.shift}} {
 		if f.err != nil {
 			all = append(all, f.name)
 		}
@@ -294,7 +299,8 @@ func (a audited) found() string {
 func TestAuditMutants(t *testing.T) {
 	t.Parallel()
 	const steps, columns, clip, mu, runs = 16, 3, 2, 4, 700
-	c := moments.Config{Clip: clip, Columns: dptest.Columns(columns), Step: 1, Workload: "sum", Factorization: "sqrt", Horizon: steps}
+	c := moments.Config{Clip: clip, Columns: dptest.Columns(columns), Step: 1, Workload: "sum", Factorization: "sqrt",
+		Horizon: steps}
 	e, plan := estimator(t, c, dp.Params{Mu: mu, Adjacency: dp.Replace})
 	root, err := audit.KernelRoot(matfact.Workload{Kind: "sum"}, steps)
 	if err != nil {
@@ -349,7 +355,8 @@ func TestAuditMutants(t *testing.T) {
 			m.reuse = func(_ int, t uint64) (int, uint64) { return 0, t }
 		}, 1, "coupling law identity"},
 		{"C and C⁻¹ swapped", nil, func(m *mutable) { shapers(m, inverse, false) }, 1, "coupling law identity A2"},
-		{"independent noise for a correlated budget", nil, func(m *mutable) { shapers(m, make([]float64, steps), false) }, 1, "coupling law identity"},
+		{"independent noise for a correlated budget", nil,
+			func(m *mutable) { shapers(m, make([]float64, steps), false) }, 1, "coupling law identity"},
 		{"unrounded feedback", nil, func(m *mutable) { shapers(m, root, true) }, 1, "identity"},
 		// Finer than any statistic: only equality finds it.
 		{"a deviation smaller by 10⁻⁶", nil, func(m *mutable) { m.sd[0][0] *= 1 - 1e-6 }, 1, "coupling identity"},
@@ -382,7 +389,8 @@ func TestAuditMutants(t *testing.T) {
 			if m.by == "" && a.finds > 1.25 {
 				t.Errorf("A2 finds %.4g times μ only", a.finds)
 			}
-			t.Logf("%s: found by %s; %d draws, A0 %v, A1 and A2 %v", m.name, a.found(), a.draws, a.sensitivity.Round(time.Millisecond), a.spectrum.Round(time.Millisecond))
+			t.Logf("%s: found by %s; %d draws, A0 %v, A1 and A2 %v", m.name, a.found(), a.draws,
+				a.sensitivity.Round(time.Millisecond), a.spectrum.Round(time.Millisecond))
 		})
 	}
 	// What is mutated is the estimator.
@@ -396,7 +404,8 @@ func auditAll(t *testing.T, s *audit.Subject, clip float64, steps, runs int, see
 	t.Helper()
 	keys := auditKeys(seed)
 	base := auditRecords(steps)
-	pairs := []audit.Pair{audit.JointWorst(0.5, clip, 3, dp.Replace), audit.JointWorst(1, clip, 3, dp.Replace), audit.JointWorst(2, clip, 3, dp.Replace)}
+	pairs := []audit.Pair{audit.JointWorst(0.5, clip, 3, dp.Replace), audit.JointWorst(1, clip, 3, dp.Replace),
+		audit.JointWorst(2, clip, 3, dp.Replace)}
 	begun := time.Now()
 	var worst audit.Pair
 	width := 9
@@ -499,7 +508,8 @@ func TestAuditSampler(t *testing.T) {
 	var columns [][]float64
 	words := map[uint64]bool{}
 	for k := range 8 { // stream, epoch, array
-		e, err := dp.NewEpoch(&[32]byte{5}, &[32]byte{6}, fmt.Sprint("stream-", k&1), uint64(1+k>>1&1), [16]byte{}, [32]byte{})
+		e, err := dp.NewEpoch(&[32]byte{5}, &[32]byte{6}, fmt.Sprint("stream-", k&1), uint64(1+k>>1&1),
+			[16]byte{}, [32]byte{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -87,7 +87,8 @@ func caseZCDP(t *testing.T, c cases.Case) {
 		what string
 		f    func(float64) (float64, error)
 		want float64
-	}{{"simple", ZCDP(in.Rho).Simple, want.Simple}, {"tight", ZCDP(in.Rho).Tight, want.Tight}, {"exact", ZCDP(in.Rho).Exact, want.Exact}} {
+	}{{"simple", ZCDP(in.Rho).Simple, want.Simple}, {"tight", ZCDP(in.Rho).Tight, want.Tight},
+		{"exact", ZCDP(in.Rho).Exact, want.Exact}} {
 		got, err := v.f(in.Delta)
 		if err != nil {
 			t.Fatal(err)
@@ -247,7 +248,8 @@ func isOptimum(t *testing.T, c Curve, order, delta, eps float64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if at := max(0, r+math.Log1p(-1/order)-(math.Log(delta)+math.Log(order))/(order-1)); at < eps*(1-1e-9) || at > eps*(1+1e-5) {
+	if at := max(0, r+math.Log1p(-1/order)-(math.Log(delta)+math.Log(order))/(order-1)); at < eps*(1-1e-9) ||
+		at > eps*(1+1e-5) {
 		t.Errorf("epsilon %g at order %g, %g at the best", at, order, eps)
 	}
 }

@@ -96,7 +96,8 @@ func (c Cost) Equal(o Cost) bool {
 // and δ are: every field of o is at most that of c, or at least for Gamma. It is a partial
 // order on valid costs of one adjacency whose terms Compose has merged.
 func (c Cost) Covers(o Cost) bool {
-	if c.Adjacency != o.Adjacency || !(c.Mu >= o.Mu) || c.Rows < o.Rows || o.Rows > 0 && c.Gamma > o.Gamma || c.BadDelta < o.BadDelta {
+	if c.Adjacency != o.Adjacency || !(c.Mu >= o.Mu) || c.Rows < o.Rows || o.Rows > 0 && c.Gamma > o.Gamma ||
+		c.BadDelta < o.BadDelta {
 		return false
 	}
 	for _, t := range o.Terms {
@@ -251,7 +252,8 @@ func maximal(costs []Cost) []Cost {
 
 // compare is a total order.
 func compare(a, b Cost) int {
-	return cmp.Or(cmp.Compare(a.Mu, b.Mu), cmp.Compare(a.Rows, b.Rows), cmp.Compare(b.Gamma, a.Gamma), cmp.Compare(a.BadDelta, b.BadDelta),
+	return cmp.Or(cmp.Compare(a.Mu, b.Mu), cmp.Compare(a.Rows, b.Rows), cmp.Compare(b.Gamma, a.Gamma),
+		cmp.Compare(a.BadDelta, b.BadDelta),
 		slices.CompareFunc(a.Terms, b.Terms, func(t, u Term) int {
 			return cmp.Or(cmp.Compare(t.Kind, u.Kind), cmp.Compare(t.Epsilon, u.Epsilon), cmp.Compare(t.Scale, u.Scale),
 				cmp.Compare(t.Gamma, u.Gamma), cmp.Compare(t.C2, u.C2), cmp.Compare(t.Count, u.Count))

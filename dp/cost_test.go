@@ -15,10 +15,12 @@ func TestCompose(t *testing.T) {
 	if c.Mu < 5 || c.Mu > 5*(1+2e-15) || c.Adjacency != ZeroOut {
 		t.Errorf("3 and 4 compose to %+v", c)
 	}
-	if one := (Cost{Adjacency: Replace, Mu: 0.3}); !Compose(one).Equal(one) || !Compose(one, Cost{Adjacency: Replace}).Equal(one) {
+	if one := (Cost{Adjacency: Replace, Mu: 0.3}); !Compose(one).Equal(one) ||
+		!Compose(one, Cost{Adjacency: Replace}).Equal(one) {
 		t.Error("one cost composes to another")
 	}
-	if c := Compose(Cost{Adjacency: ZeroOut, Mu: 1e-200}, Cost{Adjacency: ZeroOut, Mu: 1e-200}); !(c.Mu >= math.Sqrt2*1e-200) {
+	if c := Compose(Cost{Adjacency: ZeroOut, Mu: 1e-200},
+		Cost{Adjacency: ZeroOut, Mu: 1e-200}); !(c.Mu >= math.Sqrt2*1e-200) {
 		t.Errorf("squares underflow: %g", c.Mu)
 	}
 	laplace, pure := Term{Kind: KindLaplace, Count: 2, Scale: 10}, Term{Kind: KindPure, Count: 1, Epsilon: 0.1}
@@ -27,7 +29,8 @@ func TestCompose(t *testing.T) {
 	b := Cost{Adjacency: ZeroOut, Mu: 0.2, Rows: 8, Gamma: 200, Terms: []Term{pure, laplace}, BadDelta: 2e-9}
 	got := Compose(a, b)
 	laplace.Count = 4
-	want := Cost{Adjacency: ZeroOut, Mu: got.Mu, Rows: 80, Gamma: 200, Terms: []Term{fast, laplace, pure}, BadDelta: got.BadDelta}
+	want := Cost{Adjacency: ZeroOut, Mu: got.Mu, Rows: 80, Gamma: 200, Terms: []Term{fast, laplace, pure},
+		BadDelta: got.BadDelta}
 	if !got.Equal(want) || !(got.BadDelta >= 3e-9 && got.BadDelta < 3.0000001e-9) {
 		t.Errorf("composed to %+v", got)
 	}
@@ -104,7 +107,8 @@ func randomCost(source *rand.Rand, a Adjacency) Cost {
 		c.Rows, c.Gamma = 8+source.IntN(100), 2+math.Round(source.Float64()*100)
 	}
 	if source.IntN(4) == 0 {
-		c.Terms = append(c.Terms, Term{Kind: KindLaplace, Count: 1 + source.IntN(3), Scale: 5 + float64(source.IntN(3))})
+		c.Terms = append(c.Terms,
+			Term{Kind: KindLaplace, Count: 1 + source.IntN(3), Scale: 5 + float64(source.IntN(3))})
 	}
 	if source.IntN(4) == 0 {
 		c.BadDelta = 1e-9 * float64(source.IntN(4))
@@ -139,7 +143,9 @@ func TestCostEpsilon(t *testing.T) {
 	want, err = jointEpsilon(math.Nextafter(delta-4e-7, 0), 0.3, 60, 20, Replace)
 	is(c, delta, want, err)
 	c.Terms = []Term{{Kind: KindPure, Count: 3, Epsilon: 0.1}}
-	want, err = Curve{{Kind: KindGaussian, Count: 1, Mu: 0.3}, {Kind: KindSketchRowReplace, Count: 60, Gamma: 20}, c.Terms[0]}.Epsilon(math.Nextafter(delta-4e-7, 0))
+	want,
+		err = Curve{{Kind: KindGaussian, Count: 1, Mu: 0.3}, {Kind: KindSketchRowReplace, Count: 60, Gamma: 20},
+		c.Terms[0]}.Epsilon(math.Nextafter(delta-4e-7, 0))
 	is(c, delta, want, err)
 	for _, delta := range []float64{4e-7, 1e-7, 0, 1, math.NaN()} {
 		if e, err := c.Epsilon(delta); err == nil {
@@ -238,16 +244,20 @@ func TestIn(t *testing.T) {
 
 func TestGroup(t *testing.T) {
 	for _, a := range []Adjacency{ZeroOut, Replace} {
-		c := Cost{Adjacency: a, Mu: 0.1, Terms: []Term{{Kind: KindPure, Count: 1, Epsilon: 0.2}, {Kind: KindLaplace, Count: 1, Scale: 9}}}
+		c := Cost{Adjacency: a, Mu: 0.1,
+			Terms: []Term{{Kind: KindPure, Count: 1, Epsilon: 0.2}, {Kind: KindLaplace, Count: 1, Scale: 9}}}
 		g, err := c.Group(3)
-		if err != nil || !(g.Mu >= 0.3 && g.Mu < 0.3000001) || !(g.Terms[0].Epsilon >= 0.6) || !(g.Terms[1].Scale <= 3) || g.Adjacency != a {
+		if err != nil || !(g.Mu >= 0.3 && g.Mu < 0.3000001) || !(g.Terms[0].Epsilon >= 0.6) ||
+			!(g.Terms[1].Scale <= 3) || g.Adjacency != a {
 			t.Errorf("group of 3: %+v, %v", g, err)
 		}
 	}
 	const delta = 1e-6
 	for _, c := range []Cost{
-		{Adjacency: ZeroOut, Rows: 60, Gamma: 20}, {Adjacency: ZeroOut, Mu: 0.1, Rows: 216, Gamma: 327.2}, {Adjacency: ZeroOut, Mu: 0.1, BadDelta: 1e-9},
-		{Adjacency: ZeroOut, Terms: []Term{{Kind: KindFastMixRow, Count: 100, Gamma: 50}}}, {Adjacency: Replace, Rows: 60, Gamma: 20, BadDelta: 1e-12},
+		{Adjacency: ZeroOut, Rows: 60, Gamma: 20}, {Adjacency: ZeroOut, Mu: 0.1, Rows: 216, Gamma: 327.2},
+		{Adjacency: ZeroOut, Mu: 0.1, BadDelta: 1e-9},
+		{Adjacency: ZeroOut, Terms: []Term{{Kind: KindFastMixRow, Count: 100, Gamma: 50}}},
+		{Adjacency: Replace, Rows: 60, Gamma: 20, BadDelta: 1e-12},
 	} {
 		if g, err := c.Group(2); err == nil {
 			t.Errorf("%+v: a group costs %+v", c, g)
@@ -276,8 +286,10 @@ func TestGroup(t *testing.T) {
 		k     int
 		delta float64
 	}{
-		{Cost{Adjacency: ZeroOut, Rows: 60, Gamma: 3}, 4, delta}, {Cost{Adjacency: ZeroOut, Mu: 1}, 0, delta}, {Cost{Adjacency: ZeroOut, Rows: 1, Gamma: 2}, -1, delta},
-		{Cost{Adjacency: ZeroOut, Rows: 60, Gamma: 20}, 2, 0}, {Cost{Adjacency: ZeroOut, Rows: 60, Gamma: 20, BadDelta: 1e-6}, 2, delta},
+		{Cost{Adjacency: ZeroOut, Rows: 60, Gamma: 3}, 4, delta}, {Cost{Adjacency: ZeroOut, Mu: 1}, 0, delta},
+		{Cost{Adjacency: ZeroOut, Rows: 1, Gamma: 2}, -1, delta},
+		{Cost{Adjacency: ZeroOut, Rows: 60, Gamma: 20}, 2, 0},
+		{Cost{Adjacency: ZeroOut, Rows: 60, Gamma: 20, BadDelta: 1e-6}, 2, delta},
 	} {
 		if eps, err := c.cost.GroupEpsilon(c.k, c.delta); err == nil {
 			t.Errorf("%+v: %d records at %g: %g", c.cost, c.k, c.delta, eps)
@@ -318,8 +330,10 @@ func TestCostJSON(t *testing.T) {
 		`{"adjacency":"zero-out","mu":0.25}`:                      {Adjacency: ZeroOut, Mu: 0.25},
 		`{"adjacency":"replace","mu":0,"rows":216,"gamma":327.2}`: {Adjacency: Replace, Rows: 216, Gamma: 327.2},
 		`{"adjacency":"zero-out","mu":0.1,"terms":[{"kind":"fastmix-row","count":100,"gamma":20,"c2":2},{"kind":"laplace","count":2,"scale":10},` +
-			`{"kind":"pure","count":1,"epsilon":0.1}],"bad_delta":1e-9}`: {Adjacency: ZeroOut, Mu: 0.1, BadDelta: 1e-9, Terms: []Term{
-			{Kind: KindFastMixRow, Count: 100, Gamma: 20, C2: 2}, {Kind: KindLaplace, Count: 2, Scale: 10}, {Kind: KindPure, Count: 1, Epsilon: 0.1}}},
+			`{"kind":"pure","count":1,"epsilon":0.1}],"bad_delta":1e-9}`: {Adjacency: ZeroOut, Mu: 0.1, BadDelta: 1e-9,
+			Terms: []Term{
+				{Kind: KindFastMixRow, Count: 100, Gamma: 20, C2: 2}, {Kind: KindLaplace, Count: 2, Scale: 10},
+				{Kind: KindPure, Count: 1, Epsilon: 0.1}}},
 	} {
 		var got Cost
 		if err := json.Unmarshal([]byte(line), &got); err != nil || !got.Equal(want) {
@@ -330,11 +344,16 @@ func TestCostJSON(t *testing.T) {
 		}
 	}
 	for _, line := range []string{
-		`{}`, `null`, `[]`, `{"mu":1}`, `{"adjacency":"add-remove","mu":1}`, `{"adjacency":"zero-out","mu":-1}`, `{"adjacency":"zero-out","mu":1e7}`,
-		`{"adjacency":"zero-out","mu":1,"extra":1}`, `{"adjacency":"zero-out","mu":1,"rows":3}`, `{"adjacency":"zero-out","mu":1,"rows":-3,"gamma":5}`,
-		`{"adjacency":"zero-out","mu":1,"rows":3,"gamma":1}`, `{"adjacency":"zero-out","mu":1,"gamma":5}`, `{"adjacency":"zero-out","mu":1,"bad_delta":1}`,
-		`{"adjacency":"zero-out","mu":1,"bad_delta":-1e-9}`, `{"adjacency":"zero-out","mu":1,"terms":[{"kind":"gaussian","count":1,"mu":1}]}`,
-		`{"adjacency":"zero-out","mu":1,"terms":[{"kind":"laplace","count":1}]}`, `{"adjacency":"zero-out","mu":1,"terms":[{"kind":"laplace","count":0,"scale":3}]}`,
+		`{}`, `null`, `[]`, `{"mu":1}`, `{"adjacency":"add-remove","mu":1}`, `{"adjacency":"zero-out","mu":-1}`,
+		`{"adjacency":"zero-out","mu":1e7}`,
+		`{"adjacency":"zero-out","mu":1,"extra":1}`, `{"adjacency":"zero-out","mu":1,"rows":3}`,
+		`{"adjacency":"zero-out","mu":1,"rows":-3,"gamma":5}`,
+		`{"adjacency":"zero-out","mu":1,"rows":3,"gamma":1}`, `{"adjacency":"zero-out","mu":1,"gamma":5}`,
+		`{"adjacency":"zero-out","mu":1,"bad_delta":1}`,
+		`{"adjacency":"zero-out","mu":1,"bad_delta":-1e-9}`,
+		`{"adjacency":"zero-out","mu":1,"terms":[{"kind":"gaussian","count":1,"mu":1}]}`,
+		`{"adjacency":"zero-out","mu":1,"terms":[{"kind":"laplace","count":1}]}`,
+		`{"adjacency":"zero-out","mu":1,"terms":[{"kind":"laplace","count":0,"scale":3}]}`,
 		`{"adjacency":"zero-out","mu":1,"terms":[{"kind":"sketch-row","count":1,"gamma":3}]}`,
 		`{"adjacency":"replace","mu":1,"terms":[{"kind":"fastmix-row","count":1,"gamma":30}]}`,
 		`{"adjacency":"zero-out","mu":1,"terms":[{"kind":"pure","count":1,"epsilon":3,"scale":3}]}`,
@@ -354,7 +373,9 @@ func TestCostJSON(t *testing.T) {
 func FuzzCost(f *testing.F) {
 	f.Add([]byte(`{"adjacency":"zero-out","mu":0.25}`))
 	f.Add([]byte(`{"adjacency":"replace","mu":0.1,"rows":216,"gamma":327.2,"bad_delta":1e-8}`))
-	f.Add([]byte(`{"adjacency":"zero-out","mu":0.1,"terms":[{"kind":"fastmix-row","count":100,"gamma":20,"c2":2},{"kind":"laplace","count":2,"scale":10}]}`))
+	f.Add(
+		[]byte(
+			`{"adjacency":"zero-out","mu":0.1,"terms":[{"kind":"fastmix-row","count":100,"gamma":20,"c2":2},{"kind":"laplace","count":2,"scale":10}]}`))
 	f.Add([]byte(`{"adjacency":"zero-out","mu":1e-300,"rows":3,"gamma":1.0000000001}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		var c Cost
@@ -387,7 +408,8 @@ func FuzzCost(f *testing.F) {
 			if err == nil && !(eps >= 0 && !math.IsInf(eps, 0)) {
 				t.Fatalf("%s in %v: ε = %g", out, a, eps)
 			}
-			if err != nil && in.BadDelta < 1e-6 && in.Mu <= maxMu && slices.IndexFunc(in.Terms, func(t Term) bool { return t.Validate() != nil }) < 0 {
+			if err != nil && in.BadDelta < 1e-6 && in.Mu <= maxMu &&
+				slices.IndexFunc(in.Terms, func(t Term) bool { return t.Validate() != nil }) < 0 {
 				t.Fatalf("%s in %v: %v", out, a, err)
 			}
 			if d, err := in.Delta(1); err == nil && !(d >= 0 && d <= 1) {

@@ -30,11 +30,14 @@ func TestPrivacyTable(t *testing.T) {
 		}
 	}
 	// Sketch rows and Gaussians at γ and σ: the factor scales both.
-	joint := func(rows int, calibrate func(eps float64) (gamma float64), mu func(eps, gamma, factor float64) float64, bad float64) func(float64) (float64, float64) {
+	joint := func(rows int, calibrate func(eps float64) (gamma float64), mu func(eps, gamma, factor float64) float64,
+		bad float64) func(float64) (float64, float64) {
 		return func(eps float64) (float64, float64) {
 			gamma := calibrate(eps)
 			at := func(f float64) float64 {
-				return must(dp.Cost{Adjacency: dp.ZeroOut, Mu: mu(eps, gamma, f), Rows: rows, Gamma: f * gamma}.Epsilon(delta * (1 - bad)))
+				return must(
+					dp.Cost{Adjacency: dp.ZeroOut, Mu: mu(eps, gamma, f), Rows: rows,
+						Gamma: f * gamma}.Epsilon(delta * (1 - bad)))
 			}
 			lo, hi := 1.01/gamma, 1.0
 			for hi-lo > 1e-9 {
@@ -96,13 +99,15 @@ func TestPrivacyTable(t *testing.T) {
 				return math.Sqrt(2 * must(float64(rho), err))
 			})},
 		{"linear mixing, k = 100", "√(2 log(3.75/δ))·√k/γ for the eigenvalue, Rényi at δ/3 for the sketch, added",
-			joint(mixRows, mixGamma, func(_, gamma, f float64) float64 { return math.Sqrt(mixRows) / (f * gamma) }, tail(3/delta)/delta)},
+			joint(mixRows, mixGamma, func(_, gamma, f float64) float64 { return math.Sqrt(mixRows) / (f * gamma) },
+				tail(3/delta)/delta)},
 		{"IHM, T = 3, k = 72", "Theorem 1: three ε added, δ in four",
 			joint(rows*steps, ihmGamma, func(eps, gamma, f float64) float64 {
 				return math.Hypot(math.Sqrt(steps)/(f*ihmSigma(eps)), math.Sqrt(rows)/(f*gamma))
 			}, tail(4/delta)/delta)},
 		{"IHM without the eigenvalue test", "the same",
-			joint(rows*steps, ihmGamma, func(eps, _, f float64) float64 { return math.Sqrt(steps) / (f * ihmSigma(eps)) }, 0)},
+			joint(rows*steps, ihmGamma,
+				func(eps, _, f float64) float64 { return math.Sqrt(steps) / (f * ihmSigma(eps)) }, 0)},
 	} {
 		line := "| " + r.mechanism + " | " + r.bound + " |"
 		for _, eps := range targets {

@@ -77,7 +77,8 @@ func FuzzTranscript(f *testing.F) {
 		h1, w1, n1 := replay(t, a)
 		h2, w2, n2 := replay(t, b)
 		if same := n1 == n2; (h1 == h2) != same || w1 == w2 && !same {
-			t.Fatalf("histories %x and %x: equal %v, transcripts equal %v, noise equal %v", a, b, same, h1 == h2, w1 == w2)
+			t.Fatalf("histories %x and %x: equal %v, transcripts equal %v, noise equal %v", a, b, same,
+				h1 == h2, w1 == w2)
 		}
 	})
 }

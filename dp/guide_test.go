@@ -27,7 +27,8 @@ func TestGuide(t *testing.T) {
 	want := block.ReplaceAllStringFunc(string(text), func(found string) string {
 		count++
 		name := block.FindStringSubmatch(found)
-		return "<!-- " + name[1] + "." + name[2] + " -->\n\n```go\n" + exampleBody(t, root, name[1], name[2]) + "\n```\n"
+		return "<!-- " + name[1] + "." + name[2] + " -->\n\n```go\n" +
+			exampleBody(t, root, name[1], name[2]) + "\n```\n"
 	})
 	if count < 10 {
 		t.Errorf("%d examples", count)

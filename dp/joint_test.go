@@ -277,7 +277,8 @@ func TestJointMonotone(t *testing.T) {
 			"replace": delta(eps, mu, rows, gamma, Replace),
 		} {
 			if !(more >= base-tol) {
-				t.Errorf("epsilon %g, mu %g, %d rows, gamma %g, %v: %g, with %s %g", eps, mu, rows, gamma, a, base, what, more)
+				t.Errorf("epsilon %g, mu %g, %d rows, gamma %g, %v: %g, with %s %g", eps, mu, rows, gamma, a,
+					base, what, more)
 			}
 		}
 	}
@@ -288,7 +289,8 @@ func TestJointMonotone(t *testing.T) {
 func TestJointInverse(t *testing.T) {
 	for _, a := range []Adjacency{ZeroOut, Replace} {
 		for _, c := range []Cost{
-			{Rows: 216, Gamma: 327.2}, {Mu: 0.2, Rows: 216, Gamma: 327.2}, {Mu: 1, Rows: 264, Gamma: 120}, {Mu: 0.01, Rows: 20, Gamma: 3},
+			{Rows: 216, Gamma: 327.2}, {Mu: 0.2, Rows: 216, Gamma: 327.2}, {Mu: 1, Rows: 264, Gamma: 120},
+			{Mu: 0.01, Rows: 20, Gamma: 3},
 			{Mu: 3, Rows: 12, Gamma: 1.5}, {Mu: 0.3}, {Rows: 20000, Gamma: 2200},
 		} {
 			c.Adjacency = a
@@ -327,7 +329,8 @@ func TestReplaceTwoSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := float64(c.rows)
-		two := math.Exp(pair{c.mu, k, 0, c.gamma}.logDelta(c.eps)) + math.Exp(c.eps+pair{c.mu, 0, k, c.gamma}.logDelta(c.eps))
+		two := math.Exp(pair{c.mu, k, 0, c.gamma}.logDelta(c.eps)) +
+			math.Exp(c.eps+pair{c.mu, 0, k, c.gamma}.logDelta(c.eps))
 		if !(one <= two) {
 			t.Errorf("%+v: %g in one step, %g in two", c, one, two)
 		}
@@ -342,8 +345,10 @@ func TestJointRefuses(t *testing.T) {
 		gamma   float64
 		a       Adjacency
 	}{
-		{-1, 1, 1, 2, ZeroOut}, {nan, 1, 1, 2, ZeroOut}, {inf, 1, 1, 2, ZeroOut}, {1, -1, 1, 2, ZeroOut}, {1, nan, 1, 2, ZeroOut}, {1, inf, 1, 2, ZeroOut},
-		{1, 2e6, 1, 2, ZeroOut}, {1, 1, -1, 2, ZeroOut}, {1, 1, 1, 1, ZeroOut}, {1, 1, 1, 0, ZeroOut}, {1, 1, 1, -3, ZeroOut}, {1, 1, 1, nan, ZeroOut},
+		{-1, 1, 1, 2, ZeroOut}, {nan, 1, 1, 2, ZeroOut}, {inf, 1, 1, 2, ZeroOut}, {1, -1, 1, 2, ZeroOut},
+		{1, nan, 1, 2, ZeroOut}, {1, inf, 1, 2, ZeroOut},
+		{1, 2e6, 1, 2, ZeroOut}, {1, 1, -1, 2, ZeroOut}, {1, 1, 1, 1, ZeroOut}, {1, 1, 1, 0, ZeroOut},
+		{1, 1, 1, -3, ZeroOut}, {1, 1, 1, nan, ZeroOut},
 		{1, 1, 1, inf, ZeroOut}, {1, 1, 1, 2, 0}, {1, 1, 1, 2, 3},
 	} {
 		if d, err := jointDelta(c.eps, c.mu, c.rows, c.gamma, c.a); err == nil {
@@ -374,7 +379,8 @@ func TestJointFinite(t *testing.T) {
 							continue
 						}
 						if d, err := jointDelta(eps, mu, rows, gamma, a); err != nil || !(d >= 0 && d <= 1) {
-							t.Errorf("epsilon %g, mu %g, %d rows, gamma %g, %v: %g, %v", eps, mu, rows, gamma, a, d, err)
+							t.Errorf("epsilon %g, mu %g, %d rows, gamma %g, %v: %g, %v", eps, mu, rows,
+								gamma, a, d, err)
 						}
 					}
 				}

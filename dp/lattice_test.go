@@ -180,7 +180,8 @@ func TestNewLatticeTrades(t *testing.T) {
 		bound, sd float64
 		bits, exp int
 	}{
-		{1, 1, 24, -24}, {1, 1, 30, -30}, {1.5, 2, 30, -29}, {1.5, 2, 24, -24}, {1, 0.4, 30, -30}, {1, 1.0 / 64, 30, -30}, {4, 0.3, 28, -28},
+		{1, 1, 24, -24}, {1, 1, 30, -30}, {1.5, 2, 30, -29}, {1.5, 2, 24, -24}, {1, 0.4, 30, -30},
+		{1, 1.0 / 64, 30, -30}, {4, 0.3, 28, -28},
 	} {
 		l, err := NewLattice(c.bound, c.sd, c.bits)
 		if err != nil || l.Exp != c.exp || l.K != int64(math.Ldexp(c.bound, -c.exp)) {
@@ -232,7 +233,8 @@ func TestWide(t *testing.T) {
 		w    Wide
 		want float64
 	}{
-		{Wide{0, 1 << 63}, 1 << 63}, {Wide{-1, 0}, -(1 << 64)}, {Wide{0, 1<<64 - 1}, 1 << 64}, {Wide{-1, 1 << 63}, -(1 << 63)},
+		{Wide{0, 1 << 63}, 1 << 63}, {Wide{-1, 0}, -(1 << 64)}, {Wide{0, 1<<64 - 1}, 1 << 64},
+		{Wide{-1, 1 << 63}, -(1 << 63)},
 		{Wide{math.MinInt64, 0}, -math.Ldexp(1, 127)}, {Wide{1 << 53, 1}, math.Ldexp(1, 117)}, {Wide{}, 0},
 	} {
 		if got := c.w.Float(0); got != c.want {

@@ -92,7 +92,8 @@ func TestChargedProperties(t *testing.T) {
 			if source.IntN(4) == 0 {
 				end = -1
 			}
-			charges = append(charges, Charge{uint64(source.IntN(2)), first, end, randomCost(source, Adjacency(1+source.IntN(2)))})
+			charges = append(charges,
+				Charge{uint64(source.IntN(2)), first, end, randomCost(source, Adjacency(1+source.IntN(2)))})
 		}
 		total, err := Charged(charges, Replace, delta)
 		if err != nil {

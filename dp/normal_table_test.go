@@ -173,7 +173,8 @@ func tableRows() []tableRow {
 	for i := range mainRows {
 		zeros := i / 32
 		w := exp2(-(zeros + 7))
-		a := newFloat(tablePrec).Add(exp2(-(zeros + 2)), newFloat(tablePrec).Mul(w, newFloat(tablePrec).SetInt64(int64(i%32))))
+		a := newFloat(tablePrec).Add(exp2(-(zeros + 2)),
+			newFloat(tablePrec).Mul(w, newFloat(tablePrec).SetInt64(int64(i%32))))
 		rows = append(rows, tableRow{a, w, mainDegree, mainTable[mainIndex(uint64(i/32), uint64(i%32))][:mainDegree+1]})
 	}
 	for i := range tailRows {
@@ -230,10 +231,12 @@ func TestNormalTable(t *testing.T) {
 		return hex.EncodeToString(h.Sum(nil))
 	}
 	rows := tableRows()
-	if got, want := sum(rows[:mainRows]), "cd8804d2e2d8a06e60337b354430c0d1d23ad29fd0ab7ecc1fc574435c19c154"; got != want {
+	if got, want := sum(rows[:mainRows]),
+		"cd8804d2e2d8a06e60337b354430c0d1d23ad29fd0ab7ecc1fc574435c19c154"; got != want {
 		t.Errorf("main table: SHA-256 %s, want %s", got, want)
 	}
-	if got, want := sum(rows[mainRows:]), "a2c04ab78bf187b2581cd73c037ca6af4e735667a0c9e4856e851bdd45720775"; got != want {
+	if got, want := sum(rows[mainRows:]),
+		"a2c04ab78bf187b2581cd73c037ca6af4e735667a0c9e4856e851bdd45720775"; got != want {
 		t.Errorf("tail table: SHA-256 %s, want %s", got, want)
 	}
 }

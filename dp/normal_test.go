@@ -13,10 +13,14 @@ import (
 // (mpmath, erfc).
 func TestUpperTail(t *testing.T) {
 	for _, c := range []struct{ b, want string }{
-		{"0.5", "0.308537538725986896362295389391662260116397824445422063179223857320844204593720455974758939953755080095035136021959477023"},
-		{"1", "0.158655253931457051414767454367962077522087033273395609012605549757008558012795170499115081594360672471727312413383078495"},
-		{"4.25", "0.0000106885257749344204692005578127212290098801756299483412660191364116743516575854916756537015221509742559398750457732127808"},
-		{"13.25", "2.256016339685789079520385333926214545812827340572275141891255441462103708171687120638676855124523040888290949708455286e-40"},
+		{"0.5",
+			"0.308537538725986896362295389391662260116397824445422063179223857320844204593720455974758939953755080095035136021959477023"},
+		{"1",
+			"0.158655253931457051414767454367962077522087033273395609012605549757008558012795170499115081594360672471727312413383078495"},
+		{"4.25",
+			"0.0000106885257749344204692005578127212290098801756299483412660191364116743516575854916756537015221509742559398750457732127808"},
+		{"13.25",
+			"2.256016339685789079520385333926214545812827340572275141891255441462103708171687120638676855124523040888290949708455286e-40"},
 	} {
 		b, _ := new(big.Rat).SetString(c.b)
 		want, _, err := big.ParseFloat(c.want, 10, 600, big.ToNearestEven)
@@ -26,7 +30,8 @@ func TestUpperTail(t *testing.T) {
 		for _, prec := range []uint{192, 320} {
 			diff := newFloat(600).Sub(upperTail(b, prec), want)
 			if diff.Sign() != 0 && diff.MantExp(nil) > -int(prec) {
-				t.Errorf("Q(%s) at %d bits: off by 2^%d: %s", c.b, prec, diff.MantExp(nil), upperTail(b, prec).Text(103, 60))
+				t.Errorf("Q(%s) at %d bits: off by 2^%d: %s", c.b, prec, diff.MantExp(nil),
+					upperTail(b, prec).Text(103, 60))
 			}
 		}
 	}
@@ -99,7 +104,8 @@ func TestNormalError(t *testing.T) {
 		fillNear(near[:], binary.LittleEndian.AppendUint64(nil, w.u))
 		worstNear = max(worstNear, lawError(near[0], p))
 	}
-	t.Logf("largest error: main 2^%.2f, near 2^%.2f, tail 2^%.2f", math.Log2(worstMain), math.Log2(worstNear), math.Log2(worstTail))
+	t.Logf("largest error: main 2^%.2f, near 2^%.2f, tail 2^%.2f", math.Log2(worstMain), math.Log2(worstNear),
+		math.Log2(worstTail))
 	if worstMain > 0x1p-49 || worstNear > 0x1p-48 || worstTail > 0x1p-48 {
 		t.Error("above the proven bound")
 	}

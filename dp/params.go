@@ -87,7 +87,9 @@ func LeastDelta(mu float64) float64 {
 // CheckDelta refuses a δ below LeastDelta.
 func CheckDelta(mu, delta float64) error {
 	if least := LeastDelta(mu); delta < least {
-		return fmt.Errorf("delta is %g, must be at least %.2g: noise is cut off %g standard deviations out, which a smaller delta would not cover", delta, least, maxZ)
+		return fmt.Errorf(
+			"delta is %g, must be at least %.2g: noise is cut off %g standard deviations out, which a smaller delta "+
+				"would not cover", delta, least, maxZ)
 	}
 	return nil
 }

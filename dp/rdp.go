@@ -85,7 +85,8 @@ func (t Term) Validate() error {
 		if t.C2 != 0 && !(t.C2 >= 1) || math.IsInf(t.C2, 0) {
 			errs = append(errs, fmt.Errorf("c2 is %g, must be at least 1, or 0 where it is unknown", t.C2))
 		} else if !(t.limit() > 1) || math.IsInf(t.Gamma, 0) {
-			errs = append(errs, fmt.Errorf("gamma is %g, must be finite and above %g", t.Gamma, (1+math.Sqrt(1+4*t.kappa()))/2))
+			errs = append(errs,
+				fmt.Errorf("gamma is %g, must be finite and above %g", t.Gamma, (1+math.Sqrt(1+4*t.kappa()))/2))
 		}
 		rest.Gamma, rest.C2 = 0, 0
 	default:

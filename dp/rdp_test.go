@@ -83,12 +83,18 @@ func TestCurveRange(t *testing.T) {
 		}
 	}
 	for _, term := range []Term{
-		{}, {Kind: "gauss", Count: 1, Mu: 1}, {Kind: KindGaussian, Mu: 1}, {Kind: KindGaussian, Count: -1, Mu: 1}, {Kind: KindGaussian, Count: 1},
-		{Kind: KindGaussian, Count: 1, Mu: nan}, {Kind: KindGaussian, Count: 1, Mu: inf}, {Kind: KindGaussian, Count: 1, Mu: 1, Gamma: 3},
-		{Kind: KindGaussian, Count: 1, Mu: 1, Scale: nan}, {Kind: KindPure, Count: 1, Epsilon: -1}, {Kind: KindPure, Count: 1, Epsilon: nan},
-		{Kind: KindLaplace, Count: 1}, {Kind: KindLaplace, Count: 1, Scale: inf}, {Kind: KindSketchRow, Count: 1, Gamma: 1},
-		{Kind: KindSketchRow, Count: 1, Gamma: nan}, {Kind: KindSketchRow, Count: 1, Gamma: inf}, {Kind: KindFastMixRow, Count: 1, Gamma: 1.2},
-		{Kind: KindFastMixRow, Count: 1, Gamma: 20, C2: 0.5}, {Kind: KindFastMixRow, Count: 1, Gamma: 20, C2: nan}, {Kind: KindFastMixRow, Count: 1, Gamma: nan},
+		{}, {Kind: "gauss", Count: 1, Mu: 1}, {Kind: KindGaussian, Mu: 1}, {Kind: KindGaussian, Count: -1, Mu: 1},
+		{Kind: KindGaussian, Count: 1},
+		{Kind: KindGaussian, Count: 1, Mu: nan}, {Kind: KindGaussian, Count: 1, Mu: inf},
+		{Kind: KindGaussian, Count: 1, Mu: 1, Gamma: 3},
+		{Kind: KindGaussian, Count: 1, Mu: 1, Scale: nan}, {Kind: KindPure, Count: 1, Epsilon: -1},
+		{Kind: KindPure, Count: 1, Epsilon: nan},
+		{Kind: KindLaplace, Count: 1}, {Kind: KindLaplace, Count: 1, Scale: inf},
+		{Kind: KindSketchRow, Count: 1, Gamma: 1},
+		{Kind: KindSketchRow, Count: 1, Gamma: nan}, {Kind: KindSketchRow, Count: 1, Gamma: inf},
+		{Kind: KindFastMixRow, Count: 1, Gamma: 1.2},
+		{Kind: KindFastMixRow, Count: 1, Gamma: 20, C2: 0.5}, {Kind: KindFastMixRow, Count: 1, Gamma: 20, C2: nan},
+		{Kind: KindFastMixRow, Count: 1, Gamma: nan},
 		{Kind: KindFastMixRow, Count: 1, Gamma: inf, C2: 2},
 	} {
 		curve := Curve{{Kind: KindGaussian, Count: 1, Mu: 1}, term}
@@ -130,7 +136,9 @@ func TestCurveInverse(t *testing.T) {
 			case 3:
 				c = c.Add(Term{Kind: KindSketchRowReplace, Count: n, Gamma: 1.01 + source.ExpFloat64()*100})
 			case 4:
-				c = c.Add(Term{Kind: KindFastMixRow, Count: n, Gamma: 1.3 + source.ExpFloat64()*100, C2: float64(source.IntN(2)) * (1 + source.ExpFloat64())})
+				c = c.Add(
+					Term{Kind: KindFastMixRow, Count: n, Gamma: 1.3 + source.ExpFloat64()*100,
+						C2: float64(source.IntN(2)) * (1 + source.ExpFloat64())})
 			}
 		}
 		delta := math.Exp(-1 - 30*source.Float64())
@@ -152,7 +160,8 @@ func TestCurveInverse(t *testing.T) {
 	}
 	// Add does not write into the curve that it extends.
 	base := append(make(Curve, 0, 8), Term{Kind: KindGaussian, Count: 1, Mu: 1})
-	one, two := base.Add(Term{Kind: KindPure, Count: 1, Epsilon: 1}), base.Add(Term{Kind: KindPure, Count: 1, Epsilon: 2})
+	one, two := base.Add(Term{Kind: KindPure, Count: 1, Epsilon: 1}),
+		base.Add(Term{Kind: KindPure, Count: 1, Epsilon: 2})
 	if one[1].Epsilon != 1 || two[1].Epsilon != 2 {
 		t.Error("curves share their terms")
 	}
@@ -182,7 +191,8 @@ func TestZCDP(t *testing.T) {
 			tight, e2 := ZCDP(rho).Tight(delta)
 			exact, e3 := ZCDP(rho).Exact(delta)
 			if e1 != nil || e2 != nil || e3 != nil || !(exact <= tight && tight <= simple) {
-				t.Errorf("rho %g, delta %g: exact %g, tight %g, simple %g, %v, %v, %v", rho, delta, exact, tight, simple, e1, e2, e3)
+				t.Errorf("rho %g, delta %g: exact %g, tight %g, simple %g, %v, %v, %v", rho, delta, exact, tight,
+					simple, e1, e2, e3)
 			}
 			back, err := RhoSimple(simple, delta)
 			if err != nil || !(math.Abs(float64(back)-rho) <= 1e-13*rho) {

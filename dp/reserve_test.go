@@ -11,8 +11,10 @@ func TestReserve(t *testing.T) {
 	const eps, delta = 3, 1e-7
 	rows := Cost{Adjacency: Replace, Mu: 0.1, Rows: 216, Gamma: 300, BadDelta: 1e-10}
 	for name, c := range map[string]Cost{
-		"rows":  rows,
-		"terms": {Adjacency: ZeroOut, Mu: 0.1, Terms: []Term{{Kind: KindFastMixRow, Count: 200, Gamma: 500}, {Kind: KindLaplace, Count: 2, Scale: 30}}, BadDelta: 1e-9},
+		"rows": rows,
+		"terms": {Adjacency: ZeroOut, Mu: 0.1,
+			Terms:    []Term{{Kind: KindFastMixRow, Count: 200, Gamma: 500}, {Kind: KindLaplace, Count: 2, Scale: 30}},
+			BadDelta: 1e-9},
 	} {
 		r, err := Reserve(c, eps, delta)
 		if err != nil {
@@ -31,7 +33,8 @@ func TestReserve(t *testing.T) {
 		m := len(all)
 		want := Compose(all...)
 		want.Mu = 0
-		if !r.Covers(want) || r.BadDelta > want.BadDelta*(1+0x1p-39) || r.Rows != want.Rows || !slices.Equal(r.Terms, want.Terms) {
+		if !r.Covers(want) || r.BadDelta > want.BadDelta*(1+0x1p-39) || r.Rows != want.Rows ||
+			!slices.Equal(r.Terms, want.Terms) {
 			t.Errorf("%s: %+v is set aside, want %d times %+v", name, r, m, c)
 		}
 		if m < 3 {
@@ -54,7 +57,8 @@ func TestReserve(t *testing.T) {
 			t.Errorf("%s: a limit below the cost", name)
 		}
 	}
-	if r, err := Reserve(Cost{Adjacency: ZeroOut, Mu: 100}, eps, delta); err != nil || !r.Empty() || r.Adjacency != ZeroOut {
+	if r, err := Reserve(Cost{Adjacency: ZeroOut, Mu: 100}, eps, delta); err != nil || !r.Empty() ||
+		r.Adjacency != ZeroOut {
 		t.Errorf("a Gaussian has %+v set aside, %v", r, err)
 	}
 	if _, err := Reserve(rows, -1, delta); err == nil {
@@ -99,7 +103,8 @@ func TestWithinReserve(t *testing.T) {
 		{"fewer rows, less gamma", with(func(x *Cost) { x.Mu = 0; x.Rows /= 10; x.Gamma *= 0.999 }), false},
 		{"more gamma", with(func(x *Cost) { x.Gamma *= 2 }), true},
 		{"more bad events", with(func(x *Cost) { x.Mu = 0; x.BadDelta *= 1.01 }), false},
-		{"a term", with(func(x *Cost) { x.Mu = 0; x.Terms = []Term{{Kind: KindPure, Count: 1, Epsilon: 1e-6}} }), false},
+		{"a term",
+			with(func(x *Cost) { x.Mu = 0; x.Terms = []Term{{Kind: KindPure, Count: 1, Epsilon: 1e-6}} }), false},
 	} {
 		got, err := step.cost.WithinReserve(reserved, eps, delta)
 		if err != nil || got != step.want {

@@ -174,7 +174,8 @@ func TestFirstLook(t *testing.T) {
 						continue
 					}
 					if want := roundOne(row.At(j), row, j, sd, at(predictions, j), r); w[j] != want {
-						t.Fatalf("sd %g, r %g, predictions %v: coordinate %d is %d, must be %d", sd, r, predictions != nil, j, w[j], want)
+						t.Fatalf("sd %g, r %g, predictions %v: coordinate %d is %d, must be %d", sd, r,
+							predictions != nil, j, w[j], want)
 					}
 				}
 				if tails == 0 {
@@ -200,7 +201,8 @@ func TestFirstLook(t *testing.T) {
 					few, _, ok = row.shaped(w[:block], predictions[block:2*block], &look)
 				}
 				if few > 4 || !ok {
-					t.Errorf("sd %g, r %g, predictions %v: the first look leaves %d of %d, %v", sd, r, predictions != nil, few, block, ok)
+					t.Errorf("sd %g, r %g, predictions %v: the first look leaves %d of %d, %v", sd, r,
+						predictions != nil, few, block, ok)
 				}
 			}
 		}

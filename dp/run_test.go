@@ -189,7 +189,8 @@ func TestRunState(t *testing.T) {
 	if _, err := dp.ResumeRun(state, &blob{err: failure}); !errors.Is(err, failure) {
 		t.Errorf("%v", err)
 	}
-	if b, err := r.AppendState([]byte("before"), blob{bytes: []byte("x"), err: failure}); !errors.Is(err, failure) || string(b) != "before" {
+	if b, err := r.AppendState([]byte("before"), blob{bytes: []byte("x"), err: failure}); !errors.Is(err, failure) ||
+		string(b) != "before" {
 		t.Errorf("%q, %v", b, err)
 	}
 }

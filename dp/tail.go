@@ -24,7 +24,8 @@ func upperTail(b *big.Rat, prec uint) *big.Float {
 		term.Quo(term.Mul(term, x2), odd.SetInt64(2*k+1))
 		sum.Add(sum, term)
 		// The ratio of the next terms is below ½: the rest is less than term.
-		if term.Sign() == 0 || term.MantExp(nil) < sum.MantExp(nil)-int(p) && x2.Cmp(odd.SetFloat64(float64(k)+0.5)) < 0 {
+		if term.Sign() == 0 ||
+			term.MantExp(nil) < sum.MantExp(nil)-int(p) && x2.Cmp(odd.SetFloat64(float64(k)+0.5)) < 0 {
 			break
 		}
 	}

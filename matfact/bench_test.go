@@ -55,7 +55,8 @@ func BenchmarkNoise(b *testing.B) {
 // BenchmarkCores measures a step of a long row, draws included, by two goroutines
 // that have half of the coordinates each, against the same by one.
 func BenchmarkCores(b *testing.B) {
-	c := benchedFactor{"blt4", Narrow(mustNew(b, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, Workload{Kind: "sum"}), benchNoise), 0}
+	c := benchedFactor{"blt4",
+		Narrow(mustNew(b, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, Workload{Kind: "sum"}), benchNoise), 0}
 	for _, dim := range []int{100000, 1 << 20} {
 		halves := func() [2]func() {
 			return [2]func(){noiseStep(b, c, dim/2, "first half"), noiseStep(b, c, dim/2, "second half")}
@@ -197,8 +198,10 @@ func BenchmarkOptimise(b *testing.B) {
 		{"exponential/d=3", Config{Kind: "blt"}, Workload{Kind: "exponential", Decay: 0.999}},
 		{"window/d=3", Config{Kind: "blt"}, Workload{Kind: "window", Window: 1000}},
 		{"phased", Config{Kind: "phased"}, Workload{Kind: "sum"}},
-		{"persons/N=1e6/k=1000", AutoPersons(Workload{Kind: "sum"}, 1e6, Participation{Count: 1000, Separation: 100}), Workload{Kind: "sum"}},
-		{"persons/N=1e9/k=1e6/d=8", AutoPersons(Workload{Kind: "sum"}, 1e9, Participation{Count: 1e6, Separation: 10}), Workload{Kind: "sum"}},
+		{"persons/N=1e6/k=1000", AutoPersons(Workload{Kind: "sum"}, 1e6, Participation{Count: 1000, Separation: 100}),
+			Workload{Kind: "sum"}},
+		{"persons/N=1e9/k=1e6/d=8", AutoPersons(Workload{Kind: "sum"}, 1e9, Participation{Count: 1e6, Separation: 10}),
+			Workload{Kind: "sum"}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()

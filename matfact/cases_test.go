@@ -23,8 +23,9 @@ func TestCases(t *testing.T) {
 	for kind, f := range map[string]func(*testing.T, testCase){
 		"sqrt_coefs": caseSqrtCoefs, "prefix_errors": casePrefixErrors,
 		"exp_optimum_inf": caseExpOptimum, "exp_blt_inf": caseExpBLT, "exp_and_adam": caseExpAdam,
-		"blt_opt": caseBLTOpt, "blt_opt_horizon_free": caseBLTOpt, "blt_given": caseBLTGiven, "blt_inverse": caseBLTInverse,
-		"window": caseWindow, "window_given": caseWindowGiven,
+		"blt_opt": caseBLTOpt, "blt_opt_horizon_free": caseBLTOpt, "blt_given": caseBLTGiven,
+		"blt_inverse": caseBLTInverse,
+		"window":      caseWindow, "window_given": caseWindowGiven,
 		"banded_prefix": caseBandedPrefix, "banded_opt_max": caseBandedOptMax,
 		"dense_prefix": caseDensePrefix, "dense_exp": caseDenseExp,
 		"minsep_sens2": caseMinSep, "minsep_sens2_inf": caseMinSep,
@@ -65,7 +66,8 @@ func nearAll(t *testing.T, name string, got, want []float64, tol float64) {
 func atMost(t *testing.T, name string, got, want, tol float64) {
 	t.Helper()
 	if !(got <= want*(1+tol)) {
-		t.Errorf("%s = %.17g, want at most %.17g (relative excess %.2g, tolerance %g)", name, got, want, got/want-1, tol)
+		t.Errorf("%s = %.17g, want at most %.17g (relative excess %.2g, tolerance %g)", name, got, want,
+			got/want-1, tol)
 	}
 }
 
@@ -181,7 +183,8 @@ func caseDenseExp(t *testing.T, c testCase) {
 	}
 	c.Read(t, &in, &want)
 	w := kernelOf(in.Beta)
-	near(t, "rmse", RMSE(mustNew(t, Config{Kind: "dense", Horizon: uint64(in.N)}, w), w, uint64(in.N)), want.RMSE, c.Tol)
+	near(t, "rmse", RMSE(mustNew(t, Config{Kind: "dense", Horizon: uint64(in.N)}, w), w, uint64(in.N)),
+		want.RMSE, c.Tol)
 	a := workloadRows(w, in.N)
 	a.Apply(func(i, _ int, v float64) float64 {
 		return v * (1 - in.Beta) / -math.Expm1(float64(i+1)*math.Log(in.Beta))
@@ -225,7 +228,9 @@ func caseMinSepGeneral(t *testing.T, c testCase) {
 	}
 	c.Read(t, &in, &want)
 	var row, column, diagonal float64
-	if _, err := fmt.Sscanf(in.FormulaC, "C_ij=cos(%g i+%g j)+%g*[i==j], 0-based, i>=j", &row, &column, &diagonal); err != nil {
+	if _,
+		err := fmt.Sscanf(in.FormulaC, "C_ij=cos(%g i+%g j)+%g*[i==j], 0-based, i>=j", &row, &column,
+		&diagonal); err != nil {
 		t.Fatalf("unknown matrix: %s", in.FormulaC)
 	}
 	m := newMatrix(in.N)
@@ -288,7 +293,8 @@ func caseExpBLT(t *testing.T, c testCase) {
 	w := kernelOf(in.Beta)
 	for i, d := range in.Buffers {
 		f := mustNew(t, Config{Kind: "blt", Buffers: d}, w)
-		atMost(t, fmt.Sprintf("value with %d buffers", d), f.ColNorm()*math.Sqrt(f.RowVar(w, 1<<50)), want.Value[i], c.Tol)
+		atMost(t, fmt.Sprintf("value with %d buffers", d), f.ColNorm()*math.Sqrt(f.RowVar(w, 1<<50)),
+			want.Value[i], c.Tol)
 	}
 }
 
@@ -371,7 +377,8 @@ func caseBLTGiven(t *testing.T, c testCase) {
 	c.Read(t, &in, &want)
 	var phase, frequency float64
 	var steps int
-	if _, err := fmt.Sscanf(in.Z, "z_t=sin(%g+%g(t-1)), t=1..%d", &phase, &frequency, &steps); err != nil || len(want.Noise) != steps {
+	if _, err := fmt.Sscanf(in.Z, "z_t=sin(%g+%g(t-1)), t=1..%d", &phase, &frequency, &steps); err != nil ||
+		len(want.Noise) != steps {
 		t.Fatalf("unknown z: %s", in.Z)
 	}
 	p := append([]float64{0}, in.Ahat...)
@@ -485,7 +492,8 @@ func caseWindow(t *testing.T, c testCase) {
 	near(t, "lower_bound_inf", WindowOptimum(in.W), want.Bound, c.Tol)
 	near(t, "identity", endless(Config{Kind: "identity"}), want.Identity, c.Tol)
 	atMost(t, "blt2", endless(Config{Kind: "blt", Buffers: 2}), want.BLT2, c.Tol)
-	near(t, "sqrt_max_n4W", MaxError(mustNew(t, Config{Kind: "sqrt", Horizon: 4 * in.W}, w), w, 4*in.W), want.Sqrt, c.Tol)
+	near(t, "sqrt_max_n4W", MaxError(mustNew(t, Config{Kind: "sqrt", Horizon: 4 * in.W}, w), w, 4*in.W),
+		want.Sqrt, c.Tol)
 }
 
 func caseWindowGiven(t *testing.T, c testCase) {

@@ -115,7 +115,9 @@ func (s *Stored) validateDense(horizon uint64) error {
 		errs = append(errs, errors.New("stored factorization: dense has neither decays nor phases nor bands"))
 	}
 	if n := len(s.Scales); uint64(n) != horizon || len(s.Entries) != n*(n-1)/2 {
-		errs = append(errs, fmt.Errorf("stored factorization: has %d scales and %d entries, must have %d and %d", n, len(s.Entries), horizon, horizon*(horizon-1)/2))
+		errs = append(errs,
+			fmt.Errorf("stored factorization: has %d scales and %d entries, must have %d and %d", n, len(s.Entries),
+				horizon, horizon*(horizon-1)/2))
 	}
 	for _, r := range s.Scales {
 		if !(r >= 1) || r > 1e6 {

@@ -159,7 +159,8 @@ func factorizations(t testing.TB, horizon uint64) []named {
 		{"blt mean", mustNew(t, Config{Kind: "blt", Horizon: 50}, mean)},
 		{"blt exponential", mustNew(t, Config{Kind: "blt"}, exp(0.999))},
 		{"blt window", mustNew(t, Config{Kind: "blt"}, window(10))},
-		{"blt persons", mustNew(t, Config{Kind: "blt", Horizon: 50, Participation: Participation{Count: 5, Separation: 3}}, sum)},
+		{"blt persons",
+			mustNew(t, Config{Kind: "blt", Horizon: 50, Participation: Participation{Count: 5, Separation: 3}}, sum)},
 		{"normalised sqrt", mustNew(t, Config{Kind: "sqrt", Horizon: min(horizon, 300), Normalise: true}, sum)},
 		{"normalised window", mustNew(t, Config{Kind: "sqrt", Horizon: min(horizon, 300), Normalise: true}, window(4))},
 		{"normalised bsr", mustNew(t, Config{Kind: "bsr", Horizon: min(horizon, 300), Normalise: true}, exp(0.9))},
@@ -263,7 +264,8 @@ func TestVariance(t *testing.T) {
 				if step > 100 && step%5 > 1 && step < n {
 					continue
 				}
-				check(fmt.Sprintf("CinvVar(%d)", step), f.CinvVar(step), dot(inverse[step-1], inverse[step-1]), f.CinvVar(step))
+				check(fmt.Sprintf("CinvVar(%d)", step), f.CinvVar(step), dot(inverse[step-1], inverse[step-1]),
+					f.CinvVar(step))
 				for i, w := range list {
 					row, s := rows[i][step-1], w.scale(step)
 					v := f.RowVar(w, step)

@@ -36,7 +36,8 @@ func (b *buffered) fineLimits(sd, unit float64) (Limits, error) {
 	}
 	l, err := limits(sd, noise, state/unit, floor*unit)
 	if err == nil && b.stored.Fraction != 0 && b.room(sd) < b.stored.Fraction {
-		err = fmt.Errorf("noise of %g lattice units can leave a state of 64 bits, %d of them behind the point", sd, b.stored.Fraction)
+		err = fmt.Errorf("noise of %g lattice units can leave a state of 64 bits, %d of them behind the point", sd,
+			b.stored.Fraction)
 	}
 	if len(b.stored.Decay) == 0 {
 		l.Rounding = 0 // s_t = 0
@@ -64,11 +65,17 @@ func limits(sd, noise, state, floor float64) (Limits, error) {
 	l.Rounding = (floor + float64(0x1p-53*(reach+1))) * margin
 	switch {
 	case reach >= maxNoise:
-		return Limits{}, fmt.Errorf("noise of %g lattice units can reach %g, must stay below 2^51: take a coarser lattice", sd, reach)
+		return Limits{},
+			fmt.Errorf("noise of %g lattice units can reach %g, must stay below 2^51: take a coarser lattice", sd,
+				reach)
 	case q*state >= maxState/2:
-		return Limits{}, fmt.Errorf("noise of %g lattice units can leave the range of the state, by a factor of %g: take a coarser lattice", sd, q*state/(maxState/2))
+		return Limits{},
+			fmt.Errorf(
+				"noise of %g lattice units can leave the range of the state, by a factor of %g: take a coarser lattice",
+				sd, q*state/(maxState/2))
 	case l.Rounding > 1:
-		return Limits{}, fmt.Errorf("rounding of the noise filter can reach %g lattice units, must stay below 1", l.Rounding)
+		return Limits{},
+			fmt.Errorf("rounding of the noise filter can reach %g lattice units, must stay below 1", l.Rounding)
 	}
 	return l, nil
 }

@@ -82,7 +82,8 @@ func TestLongRun(t *testing.T) {
 				worstShaper = max(worstShaper, math.Abs(float64(byShaper)/sd-byFilter)/bound)
 			}
 		}
-		t.Logf("%+v: realisations differ by %.1e after %d steps, the Shaper by %.2f of its bound", c, worst, steps, worstShaper)
+		t.Logf("%+v: realisations differ by %.1e after %d steps, the Shaper by %.2f of its bound", c, worst, steps,
+			worstShaper)
 		if worst > 1e-9 || worstShaper > 1 {
 			t.Errorf("%+v: realisations differ by %g, the Shaper by %g of its bound", c, worst, worstShaper)
 		}
@@ -174,7 +175,8 @@ func TestPhasedMonteCarlo(t *testing.T) {
 				square += total[i] * total[i]
 			}
 			if step == next || step == steps {
-				near(t, fmt.Sprintf("%s table: variance at step %d", w.Kind, step), square/dim, f.RowVar(sum, step), 0.03)
+				near(t, fmt.Sprintf("%s table: variance at step %d", w.Kind, step), square/dim,
+					f.RowVar(sum, step), 0.03)
 				next += 1 + next/3
 			}
 		}

@@ -42,8 +42,8 @@
 //	          the stream doubles in length: 17–27 % above the best Toeplitz
 //	          error of every length from 10 to 10¹¹ at once, O(D log t) a step.
 //
-// [Auto] chooses one of them, [AutoPersons] if one person may have many rows. Identity and sqrt are the usual baselines. The errors of the
-// tree mechanism and lower bounds on the error are there for comparison: [TreeError],
+// [Auto] chooses one of them, [AutoPersons] if one person may have many rows. Identity and sqrt are the usual
+// baselines. The errors of the tree mechanism and lower bounds on the error are there for comparison: [TreeError],
 // [SumBound], [ExpOptimum], [WindowOptimum].
 //
 // A Factorization computes C⁻¹Z in two ways. A Shaper computes in integers, with the same bits
@@ -192,7 +192,10 @@ func New(c Config, w Workload) (Factorization, error) {
 	case "auto":
 		errs = append(errs, errors.New("factorization is \"auto\", must be resolved by Auto first"))
 	default:
-		errs = append(errs, fmt.Errorf("factorization is %q, must be \"identity\", \"sqrt\", \"bsr\", \"bisr\", \"banded\", \"dense\", \"blt\" or \"phased\"", c.Kind))
+		errs = append(errs,
+			fmt.Errorf(
+				"factorization is %q, must be \"identity\", \"sqrt\", \"bsr\", \"bisr\", \"banded\", \"dense\", "+
+					"\"blt\" or \"phased\"", c.Kind))
 	}
 	if c.Kind == "blt" {
 		if c.Buffers < 0 || c.Buffers > maxBuffers {
@@ -201,8 +204,10 @@ func New(c Config, w Workload) (Factorization, error) {
 	} else if c.Buffers != 0 {
 		errs = append(errs, fmt.Errorf("buffers is %d, belongs to factorization \"blt\"", c.Buffers))
 	}
-	if (c.Kind == "blt" || c.Kind == "banded") && w.Kernel().Kind == "sum" && c.Horizon == 0 && c.Tune == 0 && c.Stored == nil {
-		errs = append(errs, fmt.Errorf("tune is 0, must be at least 1 step for %s of a sum or mean without a horizon", c.Kind))
+	if (c.Kind == "blt" || c.Kind == "banded") && w.Kernel().Kind == "sum" && c.Horizon == 0 && c.Tune == 0 &&
+		c.Stored == nil {
+		errs = append(errs,
+			fmt.Errorf("tune is 0, must be at least 1 step for %s of a sum or mean without a horizon", c.Kind))
 	}
 	if c.banded() {
 		most := maxBands
@@ -210,34 +215,43 @@ func New(c Config, w Workload) (Factorization, error) {
 			most = maxBestBands
 		}
 		if c.Bands < 0 || c.Bands > most {
-			errs = append(errs, fmt.Errorf("bands is %d, must be 0 (16) to %d for factorization %q", c.Bands, most, c.Kind))
+			errs = append(errs,
+				fmt.Errorf("bands is %d, must be 0 (16) to %d for factorization %q", c.Bands, most, c.Kind))
 		}
 	} else if c.Bands != 0 {
-		errs = append(errs, fmt.Errorf("bands is %d, belongs to factorizations \"bsr\", \"bisr\" and \"banded\"", c.Bands))
+		errs = append(errs,
+			fmt.Errorf("bands is %d, belongs to factorizations \"bsr\", \"bisr\" and \"banded\"", c.Bands))
 	}
 	if c.Participation != (Participation{}) {
 		if err := c.Participation.validate(); err != nil {
 			errs = append(errs, err)
 		}
 		if c.Normalise && c.Participation.Count > 1 {
-			errs = append(errs, errors.New("normalise does not go with participation: it gives every single column the norm 1, and a person's rows have another norm together"))
+			errs = append(errs,
+				errors.New(
+					"normalise does not go with participation: it gives every single column the norm 1, and a "+
+						"person's rows have another norm together"))
 		}
 	}
 	if c.Kind == "sqrt" && (c.Horizon == 0 || c.Horizon > maxSqrtHorizon) {
-		errs = append(errs, fmt.Errorf("horizon is %d, must be 1–%d for factorization \"sqrt\"", c.Horizon, maxSqrtHorizon))
+		errs = append(errs,
+			fmt.Errorf("horizon is %d, must be 1–%d for factorization \"sqrt\"", c.Horizon, maxSqrtHorizon))
 	}
 	if c.Kind == "dense" && (c.Horizon == 0 || c.Horizon > maxDenseHorizon) {
-		errs = append(errs, fmt.Errorf("horizon is %d, must be 1–%d for factorization \"dense\"", c.Horizon, maxDenseHorizon))
+		errs = append(errs,
+			fmt.Errorf("horizon is %d, must be 1–%d for factorization \"dense\"", c.Horizon, maxDenseHorizon))
 	}
 	if c.Normalise {
 		if c.Kind == "identity" || c.Kind == "phased" || c.Kind == "dense" {
 			errs = append(errs, fmt.Errorf("normalise does not go with factorization %q", c.Kind))
 		}
 		if c.Horizon == 0 || c.Horizon > maxNormalised {
-			errs = append(errs, fmt.Errorf("horizon is %d, must be 1–%d where columns are normalised", c.Horizon, maxNormalised))
+			errs = append(errs,
+				fmt.Errorf("horizon is %d, must be 1–%d where columns are normalised", c.Horizon, maxNormalised))
 		}
 	}
-	if c.Stored != nil && c.Normalise != (c.Stored.Height > 0) || c.Normalise && c.Stored != nil && c.Stored.Height != c.Horizon {
+	if c.Stored != nil && c.Normalise != (c.Stored.Height > 0) ||
+		c.Normalise && c.Stored != nil && c.Stored.Height != c.Horizon {
 		errs = append(errs, fmt.Errorf("stored factorization: normalised to %d rows", c.Stored.Height))
 	}
 	if c.Stored != nil && c.Stored.Kind != c.Kind {
@@ -245,7 +259,8 @@ func New(c Config, w Workload) (Factorization, error) {
 	}
 	if c.Stored != nil && c.Stored.Fraction != 0 {
 		if c.Kind != "blt" || c.Normalise {
-			errs = append(errs, errors.New("stored factorization: fraction belongs to \"blt\" without normalised columns"))
+			errs = append(errs,
+				errors.New("stored factorization: fraction belongs to \"blt\" without normalised columns"))
 		}
 		if c.Participation != (Participation{}) {
 			errs = append(errs, errors.New("stored factorization: fraction does not go with participation"))
@@ -259,7 +274,8 @@ func New(c Config, w Workload) (Factorization, error) {
 		return f, err
 	}
 	if ph := f.Stored().Phases; len(ph) > 0 && ph[0].Scale != 1 {
-		return nil, fmt.Errorf("stored factorization: has scale %g, must be 1 where columns are normalised", ph[0].Scale)
+		return nil, fmt.Errorf("stored factorization: has scale %g, must be 1 where columns are normalised",
+			ph[0].Scale)
 	}
 	return newNormalised(f.(toeplitz), f.Stored(), int(c.Horizon)), nil
 }

@@ -41,8 +41,9 @@ func TestNewErrors(t *testing.T) {
 		"has scale 0.5":              {Kind: "dense", Scales: []float64{1, 1, 0.5}, Entries: Packed{1, 2, 3}},
 		"has scale NaN":              {Kind: "dense", Scales: []float64{1, 1, math.NaN()}, Entries: Packed{1, 2, 3}},
 		"outside":                    {Kind: "dense", Scales: []float64{1, 1, 1}, Entries: Packed{1, 2, math.MinInt64}},
-		"neither decays":             {Kind: "dense", Scales: []float64{1, 1, 1}, Entries: Packed{1, 2, 3}, Bands: []Fixed{1}},
-		"by a factor":                {Kind: "dense", Scales: []float64{1e6, 1e6, 1e6}, Entries: Packed{1 << 61, 1 << 61, 1 << 61}},
+		"neither decays": {Kind: "dense", Scales: []float64{1, 1, 1}, Entries: Packed{1, 2, 3},
+			Bands: []Fixed{1}},
+		"by a factor": {Kind: "dense", Scales: []float64{1e6, 1e6, 1e6}, Entries: Packed{1 << 61, 1 << 61, 1 << 61}},
 	} {
 		check(Config{Kind: "dense", Horizon: 3, Stored: s}, sum, want)
 	}
@@ -62,8 +63,12 @@ func TestNewErrors(t *testing.T) {
 	check(Config{Kind: "blt", Horizon: 1 << 17, Normalise: true}, sum, "horizon is 131072")
 	check(Config{Kind: "bsr", Horizon: 5, Stored: &Stored{Kind: "bsr", Height: 5}}, sum, "normalised to 5 rows")
 	check(Config{Kind: "bsr", Horizon: 5, Normalise: true, Stored: &Stored{Kind: "bsr"}}, sum, "normalised to 0 rows")
-	check(Config{Kind: "bsr", Horizon: 6, Normalise: true, Stored: &Stored{Kind: "bsr", Height: 5}}, sum, "normalised to 5 rows")
-	check(Config{Kind: "blt", Horizon: 6, Normalise: true, Stored: &Stored{Kind: "blt", Height: 6, Decay: []Fixed{1 << 63}, Phases: []Phase{{Start: 1, Scale: 2, Weight: []Fixed{1 << 60}}}}}, sum, "scale 2")
+	check(Config{Kind: "bsr", Horizon: 6, Normalise: true, Stored: &Stored{Kind: "bsr", Height: 5}}, sum,
+		"normalised to 5 rows")
+	check(
+		Config{Kind: "blt", Horizon: 6, Normalise: true,
+			Stored: &Stored{Kind: "blt", Height: 6, Decay: []Fixed{1 << 63},
+				Phases: []Phase{{Start: 1, Scale: 2, Weight: []Fixed{1 << 60}}}}}, sum, "scale 2")
 	check(Config{Kind: "sqrt"}, sum, "horizon is 0")
 	check(Config{Kind: "sqrt", Horizon: 1 << 30}, sum, "horizon is")
 	check(Config{Kind: "identity"}, Workload{}, "workload is \"\"")
@@ -87,8 +92,13 @@ func TestNewErrors(t *testing.T) {
 	}
 	check(Config{Kind: "blt", Tune: 10, Stored: phase(good)}, sum, "stored factorization is \"phased\"")
 	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Decay: []Fixed{1}}}, sum, "neither")
-	check(Config{Kind: "identity", Stored: &Stored{Kind: "identity", Decay: good.Weight[:1], Phases: []Phase{{Start: 1, Scale: 1, Weight: good.Weight[:1]}}}}, sum, "identity has buffers")
-	check(Config{Kind: "blt", Stored: &Stored{Kind: "blt", Phases: []Phase{{Start: 1, Scale: 1}, {Start: 2, Scale: 1}}}}, sum, "2 phases")
+	check(
+		Config{Kind: "identity",
+			Stored: &Stored{Kind: "identity", Decay: good.Weight[:1],
+				Phases: []Phase{{Start: 1, Scale: 1, Weight: good.Weight[:1]}}}}, sum, "identity has buffers")
+	check(
+		Config{Kind: "blt", Stored: &Stored{Kind: "blt", Phases: []Phase{{Start: 1, Scale: 1}, {Start: 2, Scale: 1}}}},
+		sum, "2 phases")
 	bands := func(kind string, m []Fixed, want ...string) {
 		t.Helper()
 		check(Config{Kind: kind, Stored: &Stored{Kind: kind, Bands: m}}, sum, want...)
@@ -96,7 +106,8 @@ func TestNewErrors(t *testing.T) {
 	bands("bsr", []Fixed{1 << 63, 1 << 63}, "band 2 must be positive")
 	bands("bsr", []Fixed{1 << 63, 0}, "band 2 must be positive")
 	bands("bsr", []Fixed{1<<64 - 1, 1<<64 - 2, 1<<64 - 3}, "does not decay")
-	bands("bsr", make([]Fixed, 300), append([]string{"has 301 bands"}, slices.Repeat([]string{"must be positive"}, 300)...)...)
+	bands("bsr", make([]Fixed, 300),
+		append([]string{"has 301 bands"}, slices.Repeat([]string{"must be positive"}, 300)...)...)
 	bands("bisr", []Fixed{1 << 63, 1 << 63}, "add up to 1")
 	bands("bisr", []Fixed{1 << 63, 1<<63 - 1}, "add up to 1")
 	bands("bisr", []Fixed{1 << 63, 0}, "band 2 must be positive")
@@ -258,7 +269,8 @@ func TestErrors(t *testing.T) {
 			}
 			top, sum = max(top, v), sum+v
 			norm := math.Sqrt(1 + math.Ceil(math.Log2(float64(n))))
-			near(t, fmt.Sprintf("TreeErrorAt(%d, %d, %t)", n, n, honaker), TreeErrorAt(n, n, honaker), norm*math.Sqrt(v), 1e-12)
+			near(t, fmt.Sprintf("TreeErrorAt(%d, %d, %t)", n, n, honaker), TreeErrorAt(n, n, honaker),
+				norm*math.Sqrt(v), 1e-12)
 			worst, rmse := TreeError(n, honaker)
 			near(t, fmt.Sprintf("TreeError(%d, %t): max", n, honaker), worst, norm*math.Sqrt(top), 1e-12)
 			near(t, fmt.Sprintf("TreeError(%d, %t): rmse", n, honaker), rmse, norm*math.Sqrt(sum/float64(n)), 1e-12)

@@ -272,7 +272,8 @@ func (s *narrowShaper) UnmarshalBinary(data []byte) error {
 		want = len(s.buffers)
 	}
 	if rows != uint64(want) || len(data) != 8*want*dim {
-		return fmt.Errorf("shaper state has %d buffers in %d bytes, must have %d in %d after %d steps", rows, len(data), want, 8*want*dim, step)
+		return fmt.Errorf("shaper state has %d buffers in %d bytes, must have %d in %d after %d steps", rows, len(data),
+			want, 8*want*dim, step)
 	}
 	fresh := newNarrowShaper(s.stored, dim, s.fingerprint)
 	fresh.step = step

@@ -20,7 +20,9 @@ func narrowed(t *testing.T, sd float64) []named {
 		{"window", mustNew(t, Config{Kind: "blt"}, Workload{Kind: "window", Window: 100})},
 	}
 	for _, buffers := range []int{1, 2, 4, 5, 8} {
-		list = append(list, named{fmt.Sprintf("%d buffers", buffers), mustNew(t, Config{Kind: "blt", Tune: 1e5, Buffers: buffers}, sum)})
+		list = append(list,
+			named{fmt.Sprintf("%d buffers", buffers),
+				mustNew(t, Config{Kind: "blt", Tune: 1e5, Buffers: buffers}, sum)})
 	}
 	for i, f := range list {
 		if list[i].Factorization = Narrow(f.Factorization, sd); list[i].Factorization == nil {
@@ -50,7 +52,8 @@ func TestNarrowExact(t *testing.T) {
 				for step := range steps {
 					shaper.Predict(row)
 					if d := math.Abs(o.difference(row[0])); d > limits.Rounding {
-						t.Fatalf("sd %g, %s, %s: s is off by %g, Limits.Rounding is %g", sd, f.name, driver, d, limits.Rounding)
+						t.Fatalf("sd %g, %s, %s: s is off by %g, Limits.Rounding is %g", sd, f.name, driver, d,
+							limits.Rounding)
 					}
 					z := source.NormFloat64()
 					switch driver {
@@ -86,7 +89,8 @@ func TestNarrowExact(t *testing.T) {
 					gap := s.Decay[i].gap()
 					bound := math.Ldexp(gapPower(gap, steps)/gap, -s.Fraction)
 					if math.Abs(lost) >= bound {
-						t.Errorf("sd %g, %s, %s: buffer %d of gap %g is off by %g, bound %g", sd, f.name, driver, i, gap, lost, bound)
+						t.Errorf("sd %g, %s, %s: buffer %d of gap %g is off by %g, bound %g", sd, f.name, driver, i,
+							gap, lost, bound)
 					}
 					nearest = max(nearest, math.Abs(lost)/bound)
 				}
@@ -196,7 +200,8 @@ func TestNarrowMatrix(t *testing.T) {
 		if narrow.ColNorm() > wide.ColNorm() {
 			t.Errorf("sd %g: column norm %.17g, wide %.17g", sd, narrow.ColNorm(), wide.ColNorm())
 		}
-		near(t, "error", narrow.ColNorm()*math.Sqrt(narrow.RowVar(w, 1e5)), wide.ColNorm()*math.Sqrt(wide.RowVar(w, 1e5)), 1e-8)
+		near(t, "error", narrow.ColNorm()*math.Sqrt(narrow.RowVar(w, 1e5)),
+			wide.ColNorm()*math.Sqrt(wide.RowVar(w, 1e5)), 1e-8)
 		exact := new(big.Int)
 		for _, x := range narrow.Stored().Phases[0].Weight {
 			exact.Or(exact, new(big.Int).SetUint64(uint64(x)))

@@ -68,7 +68,8 @@ func (f *normalised) Limits(sd float64) (Limits, error) {
 	inner, err := f.inner.fineLimits(sd, fineUnit)
 	inner.Noise *= f.scale[0] * margin
 	if err == nil && inner.Noise >= maxNoise {
-		err = fmt.Errorf("noise of %g lattice units can reach %g, must stay below 2^51: take a coarser lattice", sd, inner.Noise)
+		err = fmt.Errorf("noise of %g lattice units can reach %g, must stay below 2^51: take a coarser lattice", sd,
+			inner.Noise)
 	}
 	return inner, err
 }

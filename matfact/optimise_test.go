@@ -170,7 +170,8 @@ func TestAuto(t *testing.T) {
 	sum := Workload{Kind: "sum"}
 	for _, n := range []uint64{1e2, 1e4, 1e5, 1e7, 1e8, 1e9} {
 		d := Auto(sum, n).Buffers
-		t.Logf("N = %.0e: %d buffers, %.2f %% above the square root; %d: %.2f %%", float64(n), d, 100*excess(d, float64(n)), d-1, 100*excess(d-1, float64(n)))
+		t.Logf("N = %.0e: %d buffers, %.2f %% above the square root; %d: %.2f %%", float64(n), d,
+			100*excess(d, float64(n)), d-1, 100*excess(d-1, float64(n)))
 		if e := excess(d, float64(n)); e > 0.015 {
 			t.Errorf("horizon %d: %d buffers are %g above the square root", n, d, e)
 		}
@@ -332,7 +333,8 @@ func TestDenseOptimum(t *testing.T) {
 				most = mustDense(t, a, true)
 				optima = append(optima, most)
 			}
-			if best.Bound > best.Value*(1+1e-12) || most.Bound > most.Value*(1+1e-12) || best.Value > most.Value*(1+1e-9) {
+			if best.Bound > best.Value*(1+1e-12) || most.Bound > most.Value*(1+1e-12) ||
+				best.Value > most.Value*(1+1e-9) {
 				t.Errorf("%s: rmse %+v, max %+v", name, best, most)
 			}
 			for i, d := range optima {

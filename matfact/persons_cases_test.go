@@ -142,7 +142,8 @@ func casePersonsMatrix(t *testing.T, c cases.Case) {
 	}
 	bound := per * math.Sqrt(patternBound(absGram(in.Matrix), p))
 	if bound < exact*(1-1e-12) || exact < want.Sensitivity*(1-1e-9) || bound > 1.5*exact {
-		t.Errorf("the bound for any matrix is %g, the largest over all patterns %g, the sensitivity %g", bound, exact, want.Sensitivity)
+		t.Errorf("the bound for any matrix is %g, the largest over all patterns %g, the sensitivity %g", bound, exact,
+			want.Sensitivity)
 	}
 }
 
@@ -245,7 +246,9 @@ func casePersonsOptimum(t *testing.T, c cases.Case) {
 	c.Read(t, &in, &want)
 	tol, _ := c.Tolerance(t)
 	p := Participation{Count: in.Cap, Separation: in.Separation}
-	atMost(t, "error", personError(t, Config{Kind: "blt", Horizon: in.N, Buffers: in.Buffers, Participation: p}, Workload{Kind: "sum"}, p, in.N), want.Error, tol)
+	atMost(t, "error",
+		personError(t, Config{Kind: "blt", Horizon: in.N, Buffers: in.Buffers, Participation: p}, Workload{Kind: "sum"},
+			p, in.N), want.Error, tol)
 
 	p2, _, _ := personSensitivity(want.A, want.Ahat, float64(in.Cap), float64(in.Separation), false)
 	e, _, _ := squaredError(want.A, want.Ahat, 0, float64(in.N), 0, false)

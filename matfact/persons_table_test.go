@@ -34,14 +34,17 @@ func TestPersonsTable(t *testing.T) {
 		return norm * math.Sqrt(f.RowVar(w, n))
 	}
 	var b strings.Builder
-	b.WriteString("| a person counts | cap, separation | times the noise of records | without the separation | as a group of records | over the least that is possible |\n| --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString(
+		"| a person counts | cap, separation | times the noise of records | without the separation | as a group of " +
+			"records | over the least that is possible |\n| --- | --- | --- | --- | --- | --- |\n")
 	one := noise(Participation{Count: 1, Separation: 1})
 	for _, x := range []struct {
 		name  string
 		k, sp uint64
 	}{{"once", 1, 1}, {"monthly", 12, 720}, {"weekly", 52, 168}, {"daily", 365, 24}, {"every hour", 8760, 1}} {
 		v, loose := noise(Participation{Count: x.k, Separation: x.sp}), noise(Participation{Count: x.k, Separation: 1})
-		fmt.Fprintf(&b, "| %s | %d, %d | %s | %s | %d | %s |\n", x.name, x.k, x.sp, threeDigits(v/one), threeDigits(loose/one), x.k, threeDigits(v/float64(x.k)))
+		fmt.Fprintf(&b, "| %s | %d, %d | %s | %s | %d | %s |\n", x.name, x.k, x.sp, threeDigits(v/one),
+			threeDigits(loose/one), x.k, threeDigits(v/float64(x.k)))
 	}
 	doc, err := os.ReadFile(path)
 	if err != nil {
@@ -53,7 +56,9 @@ func TestPersonsTable(t *testing.T) {
 		t.Fatal("the marks of the table are not there")
 	}
 	if *update {
-		if err := os.WriteFile(path, bytes.Join([][]byte{head, []byte(begins), []byte(b.String()), []byte(ends), tail}, nil), 0o644); err != nil {
+		if err := os.WriteFile(path,
+			bytes.Join([][]byte{head, []byte(begins), []byte(b.String()), []byte(ends), tail}, nil),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	} else if string(old) != b.String() {

@@ -87,7 +87,8 @@ func TestPersonTable(t *testing.T) {
 		want    float64
 	}{
 		{1e4, 1, 10, 33.1}, {1e4, 10, 10, 28.3}, {1e4, 100, 100, 116}, {1e4, 10, 1000, 1027}, {1e4, 1000, 10, 17.3},
-		{1e6, 10, 1000, 2602}, {1e6, 100, 1000, 1886}, {1e6, 1000, 10, 32.9}, {1e6, 1000, 100, 207}, {1e6, 1000, 1000, 1073},
+		{1e6, 10, 1000, 2602}, {1e6, 100, 1000, 1886}, {1e6, 1000, 10, 32.9}, {1e6, 1000, 100, 207},
+		{1e6, 1000, 1000, 1073},
 		// Hourly steps over a year.
 		{8760, 8760, 1, 3.98}, {8760, 720, 12, 19.7}, {8760, 1, 12, 38.5}, {8760, 168, 52, 64.7}, {8760, 1, 52, 143},
 		{8760, 24, 365, 387}, {8760, 1, 365, 774}, {8760, 1, 8760, 8760},
@@ -112,7 +113,8 @@ func TestPersonTable(t *testing.T) {
 	} {
 		w := Workload{Kind: "exponential", Decay: 0.999}
 		if got := personError(t, c, w, p, 1<<40); math.Abs(got/want-1) > 0.005 {
-			t.Errorf("exponential weights, %s for %d rows: error %.4g, want %g", c.Kind, c.Participation.Count, got, want)
+			t.Errorf("exponential weights, %s for %d rows: error %.4g, want %g", c.Kind,
+				c.Participation.Count, got, want)
 		}
 	}
 }
@@ -122,7 +124,8 @@ func TestPersonTable(t *testing.T) {
 func TestPersonBuffers(t *testing.T) {
 	for _, n := range []uint64{100, 1e4, 1e6} {
 		for _, p := range []Participation{{Count: 2, Separation: 10}, {Count: 10, Separation: 1}, {Count: 6, Separation: n / 10}, {Count: n / 20, Separation: 20}} {
-			o := bltObjective{sens: math.Inf(1), length: float64(n), count: float64(p.Count), separation: float64(p.Separation)}
+			o := bltObjective{sens: math.Inf(1), length: float64(n), count: float64(p.Count),
+				separation: float64(p.Separation)}
 			few, many := AutoPersons(Workload{Kind: "sum"}, n, p).Buffers, 8
 			_, _, got, err := optimiseBLT(few, o)
 			if err != nil {
@@ -152,13 +155,17 @@ func TestAutoPersons(t *testing.T) {
 	}{
 		{sum, 0, Participation{Count: 1, Separation: 1}, Config{Kind: "phased"}},
 		{sum, 8, Participation{Count: 10, Separation: 9}, Config{Kind: "blt", Horizon: 8, Buffers: 2}},
-		{Workload{Kind: "mean"}, 100, Participation{Count: 1 << 40, Separation: 1}, Config{Kind: "identity", Horizon: 100}},
-		{sum, 100, Participation{Count: 99, Separation: 1}, Config{Kind: "blt", Horizon: 100, Buffers: 2, Participation: Participation{Count: 99, Separation: 1}}},
+		{Workload{Kind: "mean"}, 100, Participation{Count: 1 << 40, Separation: 1},
+			Config{Kind: "identity", Horizon: 100}},
+		{sum, 100, Participation{Count: 99, Separation: 1},
+			Config{Kind: "blt", Horizon: 100, Buffers: 2, Participation: Participation{Count: 99, Separation: 1}}},
 		{sum, 0, ten, Config{Kind: "blt", Tune: 1e4, Buffers: 3, Participation: ten}},
 		{sum, 1e6, ten, Config{Kind: "blt", Horizon: 1e6, Buffers: 5, Participation: ten}},
-		{sum, 21, ten, Config{Kind: "blt", Horizon: 21, Buffers: 2, Participation: Participation{Count: 5, Separation: 5}}},
+		{sum, 21, ten,
+			Config{Kind: "blt", Horizon: 21, Buffers: 2, Participation: Participation{Count: 5, Separation: 5}}},
 		{exp, 0, ten, Config{Kind: "blt", Buffers: 3, Participation: ten}},
-		{Workload{Kind: "window", Window: 9}, 50, ten, Config{Kind: "blt", Horizon: 50, Buffers: 3, Participation: ten}},
+		{Workload{Kind: "window", Window: 9}, 50, ten,
+			Config{Kind: "blt", Horizon: 50, Buffers: 3, Participation: ten}},
 	} {
 		got := AutoPersons(c.w, c.horizon, c.p)
 		if got != c.want {
@@ -261,13 +268,15 @@ func TestPersonSensitivityExact(t *testing.T) {
 // TestPersonSensitivityEnds compares Sensitivity of streams that end with sums of columns.
 func TestPersonSensitivityEnds(t *testing.T) {
 	const n = 3000
-	f := mustNew(t, Config{Kind: "blt", Horizon: n, Participation: Participation{Count: 30, Separation: 100}}, Workload{Kind: "sum"})
+	f := mustNew(t, Config{Kind: "blt", Horizon: n, Participation: Participation{Count: 30, Separation: 100}},
+		Workload{Kind: "sum"})
 	column := make([]float64, n)
 	for j, c := range f.(toeplitz).column(n) {
 		column[j] = float64(c) * columnUnit
 	}
 	for _, p := range []Participation{
-		{Count: 1, Separation: 1}, {Count: 2, Separation: 2999}, {Count: 7, Separation: 3}, {Count: 999, Separation: 1}, {Count: 1000, Separation: 3}, {Count: 30, Separation: 100, PerStep: 9},
+		{Count: 1, Separation: 1}, {Count: 2, Separation: 2999}, {Count: 7, Separation: 3}, {Count: 999, Separation: 1},
+		{Count: 1000, Separation: 3}, {Count: 30, Separation: 100, PerStep: 9},
 	} {
 		got, err := Sensitivity(f, p, n)
 		if err != nil {
@@ -358,7 +367,10 @@ func TestNonNegativeGram(t *testing.T) {
 
 // TestPersonGolden pins the bits of Sensitivity, on which noise depends.
 func TestPersonGolden(t *testing.T) {
-	blt, err := newBuffered(storeBLT([]float64{7.779122572953612e-05, 0.0005073772989440104, 0.11600722906326266}, []float64{7.8e-05, 0.020295813647932967, 0.5087160651309685}))
+	blt,
+		err := newBuffered(
+		storeBLT([]float64{7.779122572953612e-05, 0.0005073772989440104, 0.11600722906326266},
+			[]float64{7.8e-05, 0.020295813647932967, 0.5087160651309685}))
 	if err != nil {
 		t.Fatal(err)
 	}

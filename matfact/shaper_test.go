@@ -106,7 +106,8 @@ func TestShaperExact(t *testing.T) {
 				}
 				shaper.Push(w)
 			}
-			t.Logf("s: error %.2g, Limits.Rounding %.2g; state: error %.2g, bound %.2g; |w| up to %.3g, Limits.Noise %.3g",
+			t.Logf(
+				"s: error %.2g, Limits.Rounding %.2g; state: error %.2g, bound %.2g; |w| up to %.3g, Limits.Noise %.3g",
 				worst, limits.Rounding, worstState, floor, largest, limits.Noise)
 			if worst > limits.Rounding || worstState > floor || largest > limits.Noise {
 				t.Error("a limit does not hold")
@@ -220,7 +221,8 @@ func TestBandedShaperExact(t *testing.T) {
 				past = append(past, kept)
 				shaper.Push(noise)
 			}
-			t.Logf("%s %d: s: error %.2g, Limits.Rounding %.2g; |w| up to %.3g, Limits.Noise %.3g", c.kind, c.bands, worst, limits.Rounding, largest, limits.Noise)
+			t.Logf("%s %d: s: error %.2g, Limits.Rounding %.2g; |w| up to %.3g, Limits.Noise %.3g", c.kind, c.bands,
+				worst, limits.Rounding, largest, limits.Noise)
 			if worst > limits.Rounding || largest > limits.Noise {
 				t.Errorf("%s with %d bands: a limit does not hold", c.kind, c.bands)
 			}
@@ -293,7 +295,8 @@ func TestShaperFilter(t *testing.T) {
 			filter.Next(y, z)
 			for i := range y {
 				if d := math.Abs(float64(w[i])/sd - y[i]); d > 1e-9 {
-					t.Fatalf("%s: step %d: the Shaper has %.12g, the Filter %.12g", f.name, step+1, float64(w[i])/sd, y[i])
+					t.Fatalf("%s: step %d: the Shaper has %.12g, the Filter %.12g", f.name, step+1,
+						float64(w[i])/sd, y[i])
 				}
 			}
 		}
@@ -357,7 +360,8 @@ func TestShaperAllocs(t *testing.T) {
 // Predict, the state, ColNorm, Limits and variances. Another value on another
 // architecture means that a product was fused with a sum.
 func TestGolden(t *testing.T) {
-	blt := storeBLT([]float64{9.836865043880268e-07, 1.88849494123769e-05, 0.25}, []float64{5.146947372507541e-06, 0.01, 0.75})
+	blt := storeBLT([]float64{9.836865043880268e-07, 1.88849494123769e-05, 0.25},
+		[]float64{5.146947372507541e-06, 0.01, 0.75})
 	fixed, err := newBuffered(blt)
 	if err != nil {
 		t.Fatal(err)
@@ -371,15 +375,21 @@ func TestGolden(t *testing.T) {
 		{"phased mean", mustNew(t, Config{Kind: "phased"}, Workload{Kind: "mean"}), "f22cf6e8448ad58b8b974b10ea96d95c"},
 		{"blt", fixed, "0053b00ac56fa92b6afce4b3defc0b96"},
 		{"narrow blt", Narrow(fixed, 1<<25), "8ab94426b5c757a6e964a6dfe6b105eb"},
-		{"sqrt", mustNew(t, Config{Kind: "sqrt", Horizon: 600}, Workload{Kind: "window", Window: 9}), "41e3d91bbc729e5b59cfd22b8605d8ab"},
+		{"sqrt", mustNew(t, Config{Kind: "sqrt", Horizon: 600}, Workload{Kind: "window", Window: 9}),
+			"41e3d91bbc729e5b59cfd22b8605d8ab"},
 		{"bsr", mustNew(t, Config{Kind: "bsr", Bands: 8}, Workload{Kind: "sum"}), "66f2c897f453a8df7e1b452338a3b802"},
-		{"bsr exponential", mustNew(t, Config{Kind: "bsr", Bands: 256}, Workload{Kind: "exponential", Decay: 0.99}), "df2bc20dc60ab4b72ee8c322d6d09bad"},
+		{"bsr exponential", mustNew(t, Config{Kind: "bsr", Bands: 256}, Workload{Kind: "exponential", Decay: 0.99}),
+			"df2bc20dc60ab4b72ee8c322d6d09bad"},
 		{"bisr", mustNew(t, Config{Kind: "bisr"}, Workload{Kind: "sum"}), "f9996372a2408ec85045f3505ba2c27c"},
 		{"dense", denseFor(t, 300), "6e13e8fd5595affa7032a2314a15c9ac"},
 		{"normalised blt", normalisedBLT(t, blt), "4d009631b502a8be52064dcdd9fa8ae0"},
-		{"normalised bisr", mustNew(t, Config{Kind: "bisr", Horizon: 400, Normalise: true}, Workload{Kind: "sum"}), "d70e82463bf291fac1f2564cbe3c1f6b"},
-		{"normalised sqrt", mustNew(t, Config{Kind: "sqrt", Horizon: 300, Normalise: true}, Workload{Kind: "window", Window: 9}), "7279cd64a073e8afe9ff762df596d0cc"},
-		{"bisr window", mustNew(t, Config{Kind: "bisr", Bands: 32}, Workload{Kind: "window", Window: 20}), "274e68bc2b70782683a4257d5a43e00c"},
+		{"normalised bisr", mustNew(t, Config{Kind: "bisr", Horizon: 400, Normalise: true}, Workload{Kind: "sum"}),
+			"d70e82463bf291fac1f2564cbe3c1f6b"},
+		{"normalised sqrt",
+			mustNew(t, Config{Kind: "sqrt", Horizon: 300, Normalise: true}, Workload{Kind: "window", Window: 9}),
+			"7279cd64a073e8afe9ff762df596d0cc"},
+		{"bisr window", mustNew(t, Config{Kind: "bisr", Bands: 32}, Workload{Kind: "window", Window: 20}),
+			"274e68bc2b70782683a4257d5a43e00c"},
 	} {
 		h := sha256.New()
 		put := func(x ...float64) {
@@ -411,7 +421,8 @@ func TestGolden(t *testing.T) {
 		}
 		if c.f.Horizon() == 0 {
 			for _, step := range []uint64{1e6 + 1, 1<<40 - 1, 1 << 50} {
-				put(c.f.RowVar(Workload{Kind: "sum"}, step), c.f.RowVar(Workload{Kind: "exponential", Decay: 0.9997}, step))
+				put(c.f.RowVar(Workload{Kind: "sum"}, step),
+					c.f.RowVar(Workload{Kind: "exponential", Decay: 0.9997}, step))
 			}
 		}
 		state, err := shaper.AppendBinary(nil)

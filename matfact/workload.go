@@ -33,7 +33,8 @@ func (w Workload) Validate() error {
 	switch w.Kind {
 	case "sum", "mean", "exponential", "window":
 	default:
-		errs = append(errs, fmt.Errorf("workload is %q, must be \"sum\", \"mean\", \"exponential\" or \"window\"", w.Kind))
+		errs = append(errs,
+			fmt.Errorf("workload is %q, must be \"sum\", \"mean\", \"exponential\" or \"window\"", w.Kind))
 	}
 	switch {
 	case w.Kind == "exponential" && !(w.Decay > 0 && w.Decay < 1):

@@ -17,10 +17,13 @@ func TestAddTakesNothingElse(t *testing.T) {
 	good := []float64{0.25, -0.5, 0.125}
 	for name, bad := range map[string][]float64{
 		"nil": nil, "empty": {}, "short": {0.5}, "two": {0.5, 0.5}, "long": {0.5, 0.5, 0.5, 0.5},
-		"NaN": {0.5, math.NaN(), 0.5}, "Inf": {math.Inf(-1), 0.5, 0.5}, "zero": {0, 0, 0}, "denormal": {5e-324, -5e-324, 0},
+		"NaN": {0.5, math.NaN(), 0.5}, "Inf": {math.Inf(-1), 0.5, 0.5}, "zero": {0, 0, 0},
+		"denormal": {5e-324, -5e-324, 0},
 	} {
-		e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(3), Step: 4, Factorization: "identity"}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
-		only := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(3), Step: 4, Factorization: "identity"}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
+		e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(3), Step: 4, Factorization: "identity"},
+			dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
+		only := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(3), Step: 4, Factorization: "identity"},
+			dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
 		e.Add(0, good)
 		e.Add(1, bad)
 		only.Add(0, good)
@@ -45,7 +48,8 @@ func TestAddTakesNothingElse(t *testing.T) {
 
 func TestAddAllocatesNothing(t *testing.T) {
 	for _, mu := range []float64{0.5, 50} { // float64 kernel and integer form
-		e := mustNew(t, Config{Clip: 1.1, Columns: dptest.Columns(16), Step: 1 << 20}, dp.Params{Mu: mu, Adjacency: dp.Replace})
+		e := mustNew(t, Config{Clip: 1.1, Columns: dptest.Columns(16), Step: 1 << 20},
+			dp.Params{Mu: mu, Adjacency: dp.Replace})
 		row := make([]float64, 16)
 		for i := range row {
 			row[i] = float64(i)

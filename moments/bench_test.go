@@ -53,7 +53,9 @@ func BenchmarkStep(b *testing.B) {
 	for _, d := range []int{10, 100, 1000} {
 		for _, step := range []int{1, 100} {
 			b.Run(fmt.Sprintf("d=%d/step=%d", d, step), func(b *testing.B) {
-				e, err := New(Config{Method: "jme", Clip: 1.3, Columns: dptest.Columns(d), Step: uint64(step), Factorization: "identity"},
+				e, err := New(
+					Config{Method: "jme", Clip: 1.3, Columns: dptest.Columns(d), Step: uint64(step),
+						Factorization: "identity"},
 					dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 				if err != nil {
 					b.Fatal(err)
@@ -104,7 +106,9 @@ func BenchmarkMethods(b *testing.B) {
 				row := make([]float64, d)
 				row[0] = 0.5
 				steps := func(method string) func() {
-					e, err := New(Config{Method: method, Clip: 1.3, Columns: dptest.Columns(d), Step: 1, Factorization: "identity"},
+					e, err := New(
+						Config{Method: method, Clip: 1.3, Columns: dptest.Columns(d), Step: 1,
+							Factorization: "identity"},
 						dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 					if err != nil {
 						b.Fatal(err)

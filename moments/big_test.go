@@ -25,7 +25,8 @@ func TestThousandColumns(t *testing.T) {
 		return int64(m.HeapAlloc)
 	}
 	before := heap()
-	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(d), Step: 10, Factorization: "phased"}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(d), Step: 10, Factorization: "phased"},
+		dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 	row := make([]float64, d)
 	for i := range row {
 		row[i] = float64(i%7) - 3

@@ -27,10 +27,11 @@ type noisy struct {
 // noisyRows returns the array of the rows' sums.
 func noisyRows(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noise) *noisy {
 	return &noisy{
-		Array: calibration.Array{Factor: factor, Entries: len(cfg.Columns), Unit: l.Step(), Deviation: n.First, Weight: 1},
-		exp:   l.Exp,
-		most:  float64(cfg.Step) * float64(l.K),
-		rule:  fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", l.K),
+		Array: calibration.Array{Factor: factor, Entries: len(cfg.Columns), Unit: l.Step(),
+			Deviation: n.First, Weight: 1},
+		exp:  l.Exp,
+		most: float64(cfg.Step) * float64(l.K),
+		rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", l.K),
 	}
 }
 
@@ -41,12 +42,16 @@ func noisySquares(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noi
 	clip, d := l.Bound(), len(cfg.Columns)
 	exp := calibration.Exponent(min(clip*clip, n.OffDiagonal*calibration.NoiseRoom), bits)
 	if exp < 2*l.Exp {
-		return nil, fmt.Errorf("noise of the second moment, %g, is too small for squares of rows on a lattice of step %g: lower lattice_bits or nu", n.OffDiagonal, l.Step())
+		return nil,
+			fmt.Errorf(
+				"noise of the second moment, %g, is too small for squares of rows on a lattice of step %g: lower "+
+					"lattice_bits or nu", n.OffDiagonal, l.Step())
 	}
 	step, k := float64(cfg.Step), float64(l.K)
 	return &noisy{
 		Array: calibration.Array{
-			Factor: factor, Entries: d * (d + 1) / 2, Unit: math.Ldexp(1, exp), Deviation: n.Diagonal, Weight: math.Sqrt(n.Lambda), Symmetric: true,
+			Factor: factor, Entries: d * (d + 1) / 2, Unit: math.Ldexp(1, exp), Deviation: n.Diagonal,
+			Weight: math.Sqrt(n.Lambda), Symmetric: true,
 		},
 		exp:  exp,
 		most: step*k*k*math.Ldexp(1, 2*l.Exp-exp) + step,
@@ -98,11 +103,14 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	n := share.Noise(mu, clip, alpha, beta)
 	// Computing standard errors of covariances takes fourth powers.
 	if !(clip > 1e-60 && clip < 1e60 && n.First < 1e60) {
-		return nil, fmt.Errorf("rows of norm %g and noise of %g leave the range of float64: scale the columns to about 1", clip, n.First)
+		return nil,
+			fmt.Errorf("rows of norm %g and noise of %g leave the range of float64: scale the columns to about 1",
+				clip, n.First)
 	}
 	joint := method != "pp" && method != "pp_debiased"
 	if joint && !(vector.Positive(n.Lambda) && vector.Positive(n.Diagonal)) {
-		return nil, fmt.Errorf("nu is %g, must be nearer to 1: the second moment's noise would be %g", share.Nu, n.Diagonal)
+		return nil, fmt.Errorf("nu is %g, must be nearer to 1: the second moment's noise would be %g",
+			share.Nu, n.Diagonal)
 	}
 
 	rows := noisyRows(cfg, factor, lattice, n)
@@ -171,7 +179,8 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 		plan.Person = calibration.NewPerson(cfg.participation(), alpha)
 	}
 	if joint {
-		plan.Lambda, plan.Diagonal, plan.OffDiagonal, plan.SecondExp = n.Lambda, total.Diagonal, total.OffDiagonal, squares.exp
+		plan.Lambda, plan.Diagonal, plan.OffDiagonal, plan.SecondExp = n.Lambda, total.Diagonal,
+			total.OffDiagonal, squares.exp
 	}
 	if cfg.Second != nil {
 		plan.SecondFactorization = over.second.factor.Stored()
@@ -180,7 +189,10 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 		plan.Count, plan.CountExp = total.First/valid.scale, valid.exp
 	}
 	if reach := float64(lattice.K) + rows.limits.Noise; plan.squares() && !fit(reach, squaredSteps(cfg, d)) {
-		return nil, fmt.Errorf("squares of noisy rows, of up to %.1g lattice steps, would not fit 127 bits when they are summed: lower lattice_bits", reach)
+		return nil,
+			fmt.Errorf(
+				"squares of noisy rows, of up to %.1g lattice steps, would not fit 127 bits when they are summed: "+
+					"lower lattice_bits", reach)
 	}
 	return plan, nil
 }

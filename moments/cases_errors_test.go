@@ -237,7 +237,8 @@ func caseErrors(t *testing.T, c cases.Case) {
 // releases, for joint estimation with d² and d(d+1)/2 draws, and a bracket of
 // post-processing's: the lower end takes alternating rows, whose means vanish at
 // even steps.
-func covarianceSums(t *testing.T, w literal, kind string, n uint64, d int, sigma, clip float64) (jmeFull, jme, lower, upper float64) {
+func covarianceSums(t *testing.T, w literal, kind string, n uint64, d int, sigma, clip float64) (jmeFull, jme, lower,
+	upper float64) {
 	t.Helper()
 	s := w.setting(t, kind, n)
 	v := noiseOf(Joint(dp.FreeSquares(d), d, dp.Replace), sigma, clip, s)
@@ -374,7 +375,8 @@ func caseAuto(t *testing.T, c cases.Case) {
 		g = s.sum(in.N)
 	}
 	x := circumstances{
-		Mu: 1 / in.Sigma, Clip: in.Zeta, Dim: in.D, Adjacency: in.Adjacency, Joint: in.D, Alpha: s.factor.ColNorm(), Beta: s.factor.ColNorm(), Gains: g,
+		Mu: 1 / in.Sigma, Clip: in.Zeta, Dim: in.D, Adjacency: in.Adjacency, Joint: in.D, Alpha: s.factor.ColNorm(),
+		Beta: s.factor.ColNorm(), Gains: g,
 		Squares: in.Block == 1, Combine: in.Combined && in.Factorization == "identity",
 		Nu: dp.FreeSquares(in.D), Weights: [2]float64{1 / (in.Zeta * in.Zeta), math.Pow(in.Zeta, -4)},
 	}
@@ -569,7 +571,8 @@ func casePostProcessing(t *testing.T, c cases.Case) {
 		return second
 	}
 	rel, _ := c.Tolerance(t)
-	if low, high := at("pp_debiased", lower), at("pp_debiased", upper); !(low >= want.Lower*(1-rel) && low <= high && high <= want.Upper*(1+rel)) {
+	if low, high := at("pp_debiased", lower),
+		at("pp_debiased", upper); !(low >= want.Lower*(1-rel) && low <= high && high <= want.Upper*(1+rel)) {
 		t.Errorf("the supremum is in [%g, %g], the case has [%g, %g]", low, high, want.Lower, want.Upper)
 	}
 	if biased := at("pp", lower); !(biased >= want.Biased*(1-rel)) {

@@ -65,7 +65,8 @@ func caseJointSensitivity(t *testing.T, c cases.Case) {
 		}
 		return []float64{m}
 	}
-	c.Near(t, "safe_upper", JointSensitivity(largest(first), largest(second), in.Lam, in.Zeta, in.D, in.Adjacency), want.Upper)
+	c.Near(t, "safe_upper",
+		JointSensitivity(largest(first), largest(second), in.Lam, in.Zeta, in.D, in.Adjacency), want.Upper)
 }
 
 func columnNorms(c [][]float64) []float64 {
@@ -159,7 +160,9 @@ func caseLambda(t *testing.T, c cases.Case) {
 	c.Near(t, "nu", nu, want.Nu)
 	if want.Factor != nil && in.Adjacency == dp.Replace {
 		at := dp.FreeSquares(in.D)
-		c.Near(t, "second moment's factor", dp.SquaresSensitivity(nu, in.D, in.Adjacency)/nu/(dp.SquaresSensitivity(at, in.D, in.Adjacency)/at), *want.Factor)
+		c.Near(t, "second moment's factor",
+			dp.SquaresSensitivity(nu, in.D, in.Adjacency)/nu/(dp.SquaresSensitivity(at, in.D, in.Adjacency)/at),
+			*want.Factor)
 	}
 }
 

@@ -90,7 +90,8 @@ func (c *circumstances) try(method string, nu float64) (Alternative, float64) {
 		t, nu = Single(c.Adjacency), 0
 	}
 	first, second := ExpectedError(method, t.Noise(c.Mu, c.Clip, c.Alpha, c.Beta), c.Clip, c.Dim, c.Gains)
-	return Alternative{method, nu, math.Sqrt(first), math.Sqrt(second)}, float64(c.Weights[0]*first) + float64(c.Weights[1]*second)
+	return Alternative{method, nu, math.Sqrt(first), math.Sqrt(second)}, float64(c.Weights[0]*first) +
+		float64(c.Weights[1]*second)
 }
 
 // Choice records how a method was chosen: by the errors of the release of Step, or by those

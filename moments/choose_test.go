@@ -26,27 +26,43 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"squares of block sums", func(c *Config) { c.Method, c.Step = "pp", 2 }, "square their sum"},
 		{"a combination over blocks", func(c *Config) { c.Method, c.Step = "combined", 100 }, "square their sum"},
-		{"squares over phased noise", func(c *Config) { c.Method, c.Factorization = "pp_debiased", "phased" }, "can't tell its error"},
-		{"squares over correlated noise without end", func(c *Config) { c.Method, c.Factorization, c.Tune = "pp", "blt", 100 }, "needs a last step"},
-		{"squares over correlated noise for too long", func(c *Config) { c.Method, c.Factorization, c.Horizon = "pp", "sqrt", longestSquares+1 }, "at most 16384"},
-		{"squares over correlated noise that goes on", func(c *Config) { c.Method, c.Factorization, c.Horizon, c.Endless = "pp", "blt", 10, true }, "needs a last step"},
-		{"two matrices for concatenation", func(c *Config) { c.Method, c.Tau, c.Second = "cs", 1, &Second{} }, "one matrix C"},
-		{"two matrices for squares", func(c *Config) { c.Method, c.Second = "pp", &Second{} }, "no factorization for the second moment"},
+		{"squares over phased noise", func(c *Config) { c.Method, c.Factorization = "pp_debiased", "phased" },
+			"can't tell its error"},
+		{"squares over correlated noise without end",
+			func(c *Config) { c.Method, c.Factorization, c.Tune = "pp", "blt", 100 }, "needs a last step"},
+		{"squares over correlated noise for too long",
+			func(c *Config) { c.Method, c.Factorization, c.Horizon = "pp", "sqrt", longestSquares+1 }, "at most 16384"},
+		{"squares over correlated noise that goes on",
+			func(c *Config) { c.Method, c.Factorization, c.Horizon, c.Endless = "pp", "blt", 10, true },
+			"needs a last step"},
+		{"two matrices for concatenation", func(c *Config) { c.Method, c.Tau, c.Second = "cs", 1, &Second{} },
+			"one matrix C"},
+		{"two matrices for squares", func(c *Config) { c.Method, c.Second = "pp", &Second{} },
+			"no factorization for the second moment"},
 		{"concatenation without a weight", func(c *Config) { c.Method = "cs" }, "tau: must be positive"},
 		{"a weight of nothing", func(c *Config) { c.Tau = 1 }, "tau: belongs to method \"cs\""},
 		{"a share of nothing", func(c *Config) { c.Split = 0.2 }, "split: belongs to method \"ime\""},
 		{"a share of all", func(c *Config) { c.Method, c.Split = "ime", 1 }, "split: must be in (0, 1)"},
-		{"a weight for independent moments", func(c *Config) { c.Method, c.Nu = "ime", 1 }, "nu: belongs to the methods"},
-		{"weights for squares", func(c *Config) { c.Method, c.Weights = "pp", []float64{1, 1} }, "weights: belongs to the methods"},
-		{"an inflation for concatenation", func(c *Config) { c.Method, c.Tau, c.Inflation = "cs", 1, 2 }, "inflation: belongs to the methods"},
+		{"a weight for independent moments", func(c *Config) { c.Method, c.Nu = "ime", 1 },
+			"nu: belongs to the methods"},
+		{"weights for squares", func(c *Config) { c.Method, c.Weights = "pp", []float64{1, 1} },
+			"weights: belongs to the methods"},
+		{"an inflation for concatenation", func(c *Config) { c.Method, c.Tau, c.Inflation = "cs", 1, 2 },
+			"inflation: belongs to the methods"},
 		{"a weight below the free one", func(c *Config) { c.Nu = 0.4 }, "up to there the second moment is free"},
 		{"another metric", func(c *Config) { c.Metric = "mean" }, "metric: must be \"last\" or \"sum\""},
-		{"a metric where nothing is chosen", func(c *Config) { c.Method, c.Metric = "jme", "sum" }, "metric: belongs to method \"auto\""},
-		{"a metric over too many steps", func(c *Config) { c.Metric, c.Horizon = "sum", longestSum+1 }, "at most 1048576"},
+		{"a metric where nothing is chosen", func(c *Config) { c.Method, c.Metric = "jme", "sum" },
+			"metric: belongs to method \"auto\""},
+		{"a metric over too many steps", func(c *Config) { c.Metric, c.Horizon = "sum", longestSum+1 },
+			"at most 1048576"},
 		{"a floor below zero", func(c *Config) { c.PSDFloor = &negative }, "psd_floor: must be at least 0"},
-		{"a floor of no covariance", func(c *Config) { c.PSDFloor, c.Covariance = &floor, &no }, "psd_floor: needs the covariance"},
-		{"a covariance of two workloads", func(c *Config) { c.Second, c.Covariance = &Second{Workload: "window", Window: 2}, &yes }, "covariance: needs one workload"},
-		{"a second moment that can't be", func(c *Config) { c.Second = &Second{Workload: "window"} }, "second moment: window: must be at least 1"},
+		{"a floor of no covariance", func(c *Config) { c.PSDFloor, c.Covariance = &floor, &no },
+			"psd_floor: needs the covariance"},
+		{"a covariance of two workloads",
+			func(c *Config) { c.Second, c.Covariance = &Second{Workload: "window", Window: 2}, &yes },
+			"covariance: needs one workload"},
+		{"a second moment that can't be", func(c *Config) { c.Second = &Second{Workload: "window"} },
+			"second moment: window: must be at least 1"},
 		{"a window larger than memory", func(c *Config) { c.Workload, c.Window = "window", 1<<40 }, "more than 16 GiB"},
 		{"an unknown method", func(c *Config) { c.Method = "sum" }, "\"pp_debiased\" or \"combined\""},
 	} {
@@ -118,8 +134,10 @@ func TestChoice(t *testing.T) {
 							second += x.RMSESecondMoment * x.RMSESecondMoment
 						}
 						// Expect knows what arithmetic adds to the noise.
-						if !(math.Abs(math.Sqrt(first)/a.First-1) < 1e-4) || !(math.Abs(math.Sqrt(second)/a.Second-1) < 1e-4) {
-							t.Errorf("%s: %s states errors of %g and %g, its own plan %g and %g", name, a.Method, a.First, a.Second, math.Sqrt(first), math.Sqrt(second))
+						if !(math.Abs(math.Sqrt(first)/a.First-1) < 1e-4) ||
+							!(math.Abs(math.Sqrt(second)/a.Second-1) < 1e-4) {
+							t.Errorf("%s: %s states errors of %g and %g, its own plan %g and %g", name, a.Method,
+								a.First, a.Second, math.Sqrt(first), math.Sqrt(second))
 						}
 					}
 					if taken != least {
@@ -142,12 +160,14 @@ func TestChoice(t *testing.T) {
 		"phased noise":  {Step: 1},
 	} {
 		c.Clip, c.Columns = 1, dptest.Columns(2)
-		if plan := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace}).Plan(); plan.Choice != nil || plan.Method != "jme" {
+		if plan := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace}).Plan(); plan.Choice != nil ||
+			plan.Method != "jme" {
 			t.Errorf("%s: %s, %+v", name, plan.Method, plan.Choice)
 		}
 	}
 	c := Config{Clip: 1, Columns: dptest.Columns(2), Step: 1, Factorization: "identity"}
-	if plan := mustNew(t, c, dp.Params{Mu: 1e-5, Adjacency: dp.Replace}).Plan(); plan.Choice != nil || plan.Method != "jme" {
+	if plan := mustNew(t, c, dp.Params{Mu: 1e-5, Adjacency: dp.Replace}).Plan(); plan.Choice != nil ||
+		plan.Method != "jme" {
 		t.Errorf("squares that do not fit: %s, %+v", plan.Method, plan.Choice)
 	}
 }
@@ -160,8 +180,10 @@ func TestCombinationGrid(t *testing.T) {
 	for range 300 {
 		u := math.Exp(3 * source.NormFloat64())
 		x := circumstances{
-			Mu: math.Exp(source.NormFloat64()), Clip: math.Exp(source.NormFloat64()), Dim: 1 + source.IntN(50), Adjacency: dp.ZeroOut,
-			Alpha: 1, Beta: 1, Gains: Gains{First: u, Second: u, Fourth: u, Cross: u, Bias: u}, Squares: true, Combine: true, Search: true,
+			Mu: math.Exp(source.NormFloat64()), Clip: math.Exp(source.NormFloat64()), Dim: 1 + source.IntN(50),
+			Adjacency: dp.ZeroOut,
+			Alpha:     1, Beta: 1, Gains: Gains{First: u, Second: u, Fourth: u, Cross: u, Bias: u}, Squares: true,
+			Combine: true, Search: true,
 		}
 		x.Joint = x.Dim
 		x.Nu = chooseNu(1, float64(x.Dim+1)/2, x.Dim, x.Adjacency)

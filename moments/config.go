@@ -237,7 +237,8 @@ func (c *Config) Validate() error {
 	}
 	oneOf("method", c.Method, "auto", "jme", "ime", "cs", "pp", "pp_debiased", "combined")
 	oneOf("workload", c.Workload, "mean", "sum", "exponential", "window")
-	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt", "phased")
+	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "bsr", "bisr", "banded", "dense",
+		"blt", "phased")
 	l.Check(vector.Positive(c.Clip) || c.autoClip(), "clip", "must be positive and finite", c.Clip)
 	if c.Workload == "exponential" {
 		l.Check(c.Decay > 0 && c.Decay < 1, "decay", "must be in (0, 1)", c.Decay)
@@ -247,7 +248,8 @@ func (c *Config) Validate() error {
 	if c.Workload == "window" {
 		l.Check(c.Window >= 1, "window", "must be at least 1 step", c.Window)
 		row := float64(len(c.Columns)) * float64(len(c.Columns)+3) / 2
-		l.Check(float64(c.Window)*row*8 <= maxRing, "window", "must be less: the noisy rows of the window would take more than 16 GiB", c.Window)
+		l.Check(float64(c.Window)*row*8 <= maxRing, "window",
+			"must be less: the noisy rows of the window would take more than 16 GiB", c.Window)
 	} else {
 		l.Check(c.Window == 0, "window", "belongs to workload \"window\"", c.Window)
 	}
@@ -256,16 +258,21 @@ func (c *Config) Validate() error {
 	l.Check(c.Buffers == 0 || kind == "blt", "buffers", "belongs to factorization \"blt\"", c.Buffers)
 	l.Check(c.Bands >= 1 && c.Bands <= 256, "bands", "must be 1 to 256", c.Bands)
 	l.Check(c.Bands <= 64 || kind != "banded", "bands", "must be at most 64 for factorization \"banded\"", c.Bands)
-	l.Check(c.Bands == defaultBands || banded(kind), "bands", "belongs to factorizations \"bsr\", \"bisr\" and \"banded\"", c.Bands)
+	l.Check(c.Bands == defaultBands ||
+		banded(kind), "bands", "belongs to factorizations \"bsr\", \"bisr\" and \"banded\"", c.Bands)
 	if c.Normalise {
-		l.Check(banded(kind) || kind == "sqrt" || kind == "blt", "normalise", "belongs to factorizations \"sqrt\", \"bsr\", \"bisr\", \"banded\" and \"blt\"", true)
+		l.Check(banded(kind) || kind == "sqrt" ||
+			kind == "blt", "normalise",
+			"belongs to factorizations \"sqrt\", \"bsr\", \"bisr\", \"banded\" and \"blt\"", true)
 		l.Check(c.Horizon >= 1 && c.Horizon <= 1<<16, "normalise", "needs a horizon of at most 65536 steps", true)
 		l.Check(!c.Endless, "on_horizon", "must not be \"continue\": normalised noise ends at the horizon", nil)
 	}
 	l.Check(c.Nu >= 0 && !math.IsInf(c.Nu, 0), "nu", "must be positive and finite, or 0 (chosen)", c.Nu)
-	l.Check(len(c.Weights) == 0 || len(c.Weights) == 2 && vector.Positive(c.Weights[0]) && vector.Positive(c.Weights[1]),
+	l.Check(len(c.Weights) == 0 ||
+		len(c.Weights) == 2 && vector.Positive(c.Weights[0]) && vector.Positive(c.Weights[1]),
 		"weights", "must be two positive numbers", c.Weights)
-	l.Check(c.Inflation == 0 || c.Inflation >= 1 && !math.IsInf(c.Inflation, 0), "inflation", "must be at least 1", c.Inflation)
+	l.Check(c.Inflation == 0 ||
+		c.Inflation >= 1 && !math.IsInf(c.Inflation, 0), "inflation", "must be at least 1", c.Inflation)
 	given := 0
 	for _, g := range []bool{c.Nu != 0, len(c.Weights) > 0, c.Inflation != 0} {
 		if g {
@@ -281,10 +288,14 @@ func (c *Config) Validate() error {
 	c.validateWarmup(&l)
 	if kind == "sqrt" || kind == "dense" {
 		l.Check(c.Horizon > 0, "factorization", fmt.Sprintf("%q needs the stream's horizon", kind), nil)
-		l.Check(!c.Endless, "on_horizon", fmt.Sprintf("must not be \"continue\": factorization %q ends at the horizon", kind), nil)
+		l.Check(!c.Endless, "on_horizon",
+			fmt.Sprintf("must not be \"continue\": factorization %q ends at the horizon", kind), nil)
 	}
-	l.Check(kind != "dense" || c.Horizon <= 300, "horizon", "must be at most 300 steps for factorization \"dense\"", c.Horizon)
-	l.Check(kind != "banded" || c.tune() > 0 || c.workload().Kernel().Kind != "sum", "tune", "factorization \"banded\" of a sum or mean needs it, or the stream's horizon", nil)
+	l.Check(kind != "dense" ||
+		c.Horizon <= 300, "horizon", "must be at most 300 steps for factorization \"dense\"", c.Horizon)
+	l.Check(kind != "banded" || c.tune() > 0 ||
+		c.workload().Kernel().Kind != "sum", "tune",
+		"factorization \"banded\" of a sum or mean needs it, or the stream's horizon", nil)
 	l.Check(len(c.Columns) >= 1, "columns", "must name at least one column", len(c.Columns))
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
 	// The charge of an epoch ends with its last slot.
@@ -292,7 +303,8 @@ func (c *Config) Validate() error {
 	if c.Automatic() {
 		slots /= 2 // the rest is for the warm-up
 	}
-	l.Check(c.Step == 0 || c.last() <= slots/c.Step, "horizon", "must be less: its steps have more offsets than a log", c.Horizon)
+	l.Check(c.Step == 0 ||
+		c.last() <= slots/c.Step, "horizon", "must be less: its steps have more offsets than a log", c.Horizon)
 	return l.Err()
 }
 
@@ -317,14 +329,18 @@ func (c *Config) factorization(method string) string {
 // factorization in use.
 func (c *Config) validateMethod(l *fault.List, kind string) {
 	if squaring(c.Method) {
-		l.Check(c.Step <= 1, "method", fmt.Sprintf("must not be %q for steps of several slots: it squares rows one by one, and would square their sum", c.Method), nil)
+		l.Check(c.Step <= 1, "method",
+			fmt.Sprintf(
+				"must not be %q for steps of several slots: it squares rows one by one, and would square their sum",
+				c.Method), nil)
 		if reason := checkSquares(kind, c.Normalise, c.last()); reason != "" {
 			l.Add("factorization", "must not be with method \""+c.Method+"\": "+reason, c.Factorization)
 		}
 	}
 	if c.Method == "cs" {
 		l.Check(vector.Positive(c.Tau), "tau", "must be positive and finite for method \"cs\"", c.Tau)
-		l.Check(c.Second == nil, "method", "\"cs\" needs one matrix C for both moments: it shapes them as one vector", nil)
+		l.Check(c.Second == nil, "method",
+			"\"cs\" needs one matrix C for both moments: it shapes them as one vector", nil)
 	} else {
 		l.Check(c.Tau == 0, "tau", "belongs to method \"cs\"", c.Tau)
 	}
@@ -344,16 +360,20 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 	l.Check(c.Metric == "last" || c.Metric == "sum", "metric", "must be \"last\" or \"sum\"", c.Metric)
 	if c.Metric == "sum" {
 		l.Check(c.Method == "auto", "metric", "belongs to method \"auto\"", c.Metric)
-		l.Check(c.reference() <= longestSum, "metric", fmt.Sprintf("\"sum\" needs a horizon or tune of at most %d steps, for it adds them up", longestSum), c.Metric)
+		l.Check(c.reference() <= longestSum, "metric",
+			fmt.Sprintf("\"sum\" needs a horizon or tune of at most %d steps, for it adds them up", longestSum),
+			c.Metric)
 	}
 	if c.PSDFloor != nil {
-		l.Check(*c.PSDFloor >= 0 && !math.IsInf(*c.PSDFloor, 0), "psd_floor", "must be at least 0 and finite", *c.PSDFloor)
+		l.Check(*c.PSDFloor >= 0 && !math.IsInf(*c.PSDFloor, 0), "psd_floor", "must be at least 0 and finite",
+			*c.PSDFloor)
 		l.Check(*c.Covariance, "psd_floor", "needs the covariance", nil)
 	}
 	if c.Second != nil {
 		l.Check(c.Method == "auto" || c.Method == "jme" || c.Method == "ime" || c.Method == "cs", "method",
 			"squares noisy rows, which have no factorization for the second moment", c.Method)
-		l.Check(!*c.Covariance || c.second().workload() == c.workload(), "covariance", "needs one workload for both moments", true)
+		l.Check(!*c.Covariance ||
+			c.second().workload() == c.workload(), "covariance", "needs one workload for both moments", true)
 		for _, err := range fault.All(c.second().Validate()) {
 			var f *fault.Fault
 			if errors.As(err, &f) && !slices.ContainsFunc(*l, func(e error) bool { return e.Error() == f.Error() }) {
@@ -382,7 +402,9 @@ func (c *Config) reference() uint64 {
 func (c *Config) ValidateFor(adjacency dp.Adjacency) error {
 	if adjacency == dp.Replace && len(c.Columns) > 0 && c.Nu > 0 && c.Nu < dp.FreeSquares(c.dimension()) {
 		return &fault.Fault{Key: "nu", Value: c.Nu,
-			Rule: fmt.Sprintf("must be at least %.6g under \"replace\": up to there the second moment is free, and less of it gains the mean nothing", dp.FreeSquares(c.dimension()))}
+			Rule: fmt.Sprintf(
+				"must be at least %.6g under \"replace\": up to there the second moment is free, and less of it "+
+					"gains the mean nothing", dp.FreeSquares(c.dimension()))}
 	}
 	return nil
 }
@@ -404,7 +426,8 @@ func (c *Config) validateScaling() error {
 		}
 	}
 	each("centre", c.Centre, func(x float64) bool { return !math.IsInf(x, 0) }, "must be finite")
-	each("scale", c.Scale, func(x float64) bool { return math.IsNaN(x) || vector.Positive(x) }, "must be positive and finite")
+	each("scale", c.Scale, func(x float64) bool { return math.IsNaN(x) || vector.Positive(x) },
+		"must be positive and finite")
 	return l.Err()
 }
 

@@ -27,7 +27,8 @@ const leastCounted = 8
 // Privacy: a function of released numbers and the public number of records.
 func (e *Estimator) counted(count, sigma float64, mean []float64, se, divisor float64) []dp.Value {
 	records, d := max(1, e.weight.total()), len(mean)
-	values := []dp.Value{{Name: "counted_share", Shape: []int{1}, Data: []float64{count / records}, SE: []float64{sigma / records}}}
+	values := []dp.Value{
+		{Name: "counted_share", Shape: []int{1}, Data: []float64{count / records}, SE: []float64{sigma / records}}}
 	if !(count >= leastCounted*sigma) {
 		return values
 	}

@@ -68,7 +68,8 @@ func TestCountedMean(t *testing.T) {
 				n, all = n+weight*counted[j], all+weight*records[j]
 				sum[0], sum[1] = sum[0]+weight*sums[j][0], sum[1]+weight*sums[j][1]
 			}
-			share, mean, original := released(r, "counted_share"), released(r, "mean_counted"), released(r, "mean_counted_original")
+			share, mean, original := released(r, "counted_share"), released(r, "mean_counted"),
+				released(r, "mean_counted_original")
 			if share == nil || mean == nil || original == nil {
 				t.Fatalf("%s, step %d: a value is not there", w.Workload, step+1)
 			}
@@ -77,8 +78,10 @@ func TestCountedMean(t *testing.T) {
 			}
 			for i := range 2 {
 				want := sum[i] / n
-				if !(math.Abs(mean.Data[i]-want) < 1e-5) || !(math.Abs(original.Data[i]-(centre[i]+scale[i]*want)) < 1e-5) {
-					t.Errorf("%s, step %d: means %g and %g, want %g", w.Workload, step+1, mean.Data[i], original.Data[i], want)
+				if !(math.Abs(mean.Data[i]-want) < 1e-5) ||
+					!(math.Abs(original.Data[i]-(centre[i]+scale[i]*want)) < 1e-5) {
+					t.Errorf("%s, step %d: means %g and %g, want %g", w.Workload, step+1, mean.Data[i],
+						original.Data[i], want)
 				}
 				if original.SE[i] != scale[i]*mean.SE[i] {
 					t.Errorf("%s, step %d: the error of the original mean is %g", w.Workload, step+1, original.SE[i])
@@ -103,7 +106,8 @@ func names(r *dp.Release) (all []string) {
 func TestCountedError(t *testing.T) {
 	t.Parallel()
 	const rounds, slots, valid = 2000, 100, 60
-	c := Config{Workload: "window", Window: 1, Factorization: "identity", Clip: 1, Columns: dptest.Columns(2), Step: slots, Endless: true,
+	c := Config{Workload: "window", Window: 1, Factorization: "identity", Clip: 1, Columns: dptest.Columns(2),
+		Step: slots, Endless: true,
 		Person: matfact.Participation{Count: 1, Separation: 1}}
 	e := mustNew(t, c, dp.Params{Mu: 3, Adjacency: dp.ZeroOut})
 	noise, z, shares := dptest.Seeded(20), make([][]float64, 2), []float64(nil)
@@ -139,7 +143,8 @@ func TestCountedError(t *testing.T) {
 // have none of these values, and persons none without the number.
 func TestCountedTooFew(t *testing.T) {
 	t.Parallel()
-	c := Config{Workload: "mean", Factorization: "identity", Clip: 1, Columns: dptest.Columns(1), Step: 1000, Horizon: 1, Person: matfact.Participation{Count: 1, Separation: 1}}
+	c := Config{Workload: "mean", Factorization: "identity", Clip: 1, Columns: dptest.Columns(1), Step: 1000,
+		Horizon: 1, Person: matfact.Participation{Count: 1, Separation: 1}}
 	close := func(c Config, valid int) (*Estimator, *dp.Release) {
 		e := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
 		for i := range 1000 {
@@ -171,7 +176,8 @@ func TestCountedTooFew(t *testing.T) {
 		c := c
 		other(&c)
 		e, r := close(c, 1000)
-		if released(r, "counted_share") != nil || released(r, "mean_counted") != nil || !slices.Equal(names(r), e.cfg.Values()) {
+		if released(r, "counted_share") != nil || released(r, "mean_counted") != nil ||
+			!slices.Equal(names(r), e.cfg.Values()) {
 			t.Errorf("a release has %q", names(r))
 		}
 	}
@@ -188,7 +194,8 @@ func TestRecordCost(t *testing.T) {
 			cost := a.e.RecordCost()
 			plain := a.plan.Mu * a.e.shapes.first.factor.ColNorm() / a.plan.Person.Norm
 			if cost.Adjacency != adjacency || cost.Mu < plain || cost.Mu > plain*1.001 {
-				t.Errorf("%d, %s: a record costs %g, a person %g, want about %g", i, adjacency, cost.Mu, a.plan.Mu, plain)
+				t.Errorf("%d, %s: a record costs %g, a person %g, want about %g", i, adjacency, cost.Mu,
+					a.plan.Mu, plain)
 			}
 			// The other records of the person stay where they are.
 			base := person(others(2), same([]float64{personClip, 0}, a.plan.Person.PerStep, 0, 4, 8))

@@ -69,7 +69,9 @@ func near(t *testing.T, what string, got, want, relative float64) {
 // Equation (4) has 2ζ where the error is 2ζ²: λ contains 1/ζ².
 func erratumPrefactor(t *testing.T) {
 	const n, d, zeta, runs = 6, 3, 1.7, 3000
-	e := mustNew(t, Config{Method: "jme", Workload: "sum", Factorization: "sqrt", Horizon: n, Step: 1, Clip: zeta, Columns: dptest.Columns(d)}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+	e := mustNew(t,
+		Config{Method: "jme", Workload: "sum", Factorization: "sqrt", Horizon: n, Step: 1, Clip: zeta,
+			Columns: dptest.Columns(d)}, dp.Params{Mu: 1, Adjacency: dp.Replace})
 	zero, start, noise := make([]float64, d*(d+1)/2), estimatortest.State(t, e), dptest.Seeded(1)
 	var mean, square float64
 	for range runs {
@@ -89,7 +91,8 @@ func erratumPrefactor(t *testing.T) {
 	}
 	s := literal{Kind: "prefix"}.setting(t, "sqrt", n)
 	// RMSE = 2ζ²√(c_d d²)·σ‖C₂‖‖A₂C₂⁻¹‖ with d(d+1)/2 draws in place of d².
-	right := 4 * math.Pow(zeta, 4) / dp.FreeSquares(d) * float64(d*(d+1)/2) * math.Pow(s.factor.ColNorm(), 2) * s.sum(n).Second
+	right := 4 * math.Pow(zeta, 4) / dp.FreeSquares(d) * float64(d*(d+1)/2) * math.Pow(s.factor.ColNorm(),
+		2) * s.sum(n).Second
 	printed := right / (zeta * zeta)
 	tolerance := stattest.Normal(stattest.Alpha) * math.Sqrt((square-mean*mean)/runs)
 	if math.Abs(mean-right) > tolerance || math.Abs(mean-printed) < 10*tolerance {
@@ -143,7 +146,8 @@ func erratumColumnNorms(t *testing.T) {
 	distance := apart(p.X, p.Y, alpha, beta, lambda)
 	r := dp.SquaresSensitivity(lambda*zeta*zeta*beta*beta/(alpha*alpha), d, dp.Replace)
 	near(t, "ζ²α²r", zeta*zeta*alpha*alpha*r, distance, 1e-12)
-	near(t, "the sensitivity", math.Sqrt(distance), JointSensitivity([]float64{alpha}, []float64{beta}, lambda, zeta, d, dp.Replace), 1e-12)
+	near(t, "the sensitivity", math.Sqrt(distance),
+		JointSensitivity([]float64{alpha}, []float64{beta}, lambda, zeta, d, dp.Replace), 1e-12)
 	for _, printed := range []float64{zeta * zeta / (alpha * alpha) * r, math.Pow(zeta*zeta*alpha*dp.SquaresSensitivity(lambda*zeta*zeta*beta/alpha, d, dp.Replace), 2)} {
 		if math.Abs(printed/distance-1) < 0.5 {
 			t.Errorf("what is printed gives %g, the distance is %g", printed, distance)
@@ -346,7 +350,8 @@ func erratumConcatenation(t *testing.T) {
 // "Privacy for free" and the dominance of Theorems 3.6 and 3.7 are of replacement.
 func erratumFree(t *testing.T) {
 	for _, nu := range []float64{0.01, 0.3, 0.5} {
-		near(t, "r under replacement", dp.SquaresSensitivity(nu, 3, dp.Replace), dp.SquaresSensitivity(0, 3, dp.Replace), 1e-12)
+		near(t, "r under replacement", dp.SquaresSensitivity(nu, 3, dp.Replace),
+			dp.SquaresSensitivity(0, 3, dp.Replace), 1e-12)
 		near(t, "r under zero-out", dp.SquaresSensitivity(nu, 3, dp.ZeroOut), 1+nu, 1e-12)
 		joint, split, cs := Joint(nu, 3, dp.ZeroOut), Split(1/(1+nu), 3, dp.ZeroOut), CS(nu, dp.ZeroOut)
 		for _, other := range []Tradeoff{split, cs} {

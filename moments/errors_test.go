@@ -79,7 +79,8 @@ func exactly(s audit.Stream, c Config, clip float64) truth {
 				n++
 			}
 		}
-		x.mean, x.second, x.covariance = append(x.mean, mean), append(x.second, second), append(x.covariance, covariance)
+		x.mean, x.second, x.covariance = append(x.mean, mean), append(x.second, second),
+			append(x.covariance, covariance)
 	}
 	return x
 }
@@ -105,7 +106,8 @@ func TestStandardErrors(t *testing.T) {
 		runs = 60000
 	}
 	n := float64(runs)
-	c := Config{Clip: clip, Columns: dptest.Columns(d), Step: 3, Workload: "mean", Factorization: "sqrt", Horizon: steps}
+	c := Config{Clip: clip, Columns: dptest.Columns(d), Step: 3, Workload: "mean", Factorization: "sqrt",
+		Horizon: steps}
 	a := mustSubject(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
 	s := audit.Stream{
 		{{0.5, -0.3, 1.2}, {0.9, 0.1, 0.2}, {-0.4, 1.5, 0}}, {{3, 2, -4}, nil, {0.1, 0.1, 0.1}}, {}, {{1, 1, 1}},
@@ -180,14 +182,18 @@ func TestStandardErrors(t *testing.T) {
 			}
 			expected := stated[step][i]/n - slack
 			// The variance's own error and that of the mean of SE².
-			most := z * (math.Sqrt((kurtosis-variance*variance)/n) + 4*v[step]*clip*math.Sqrt(v[step]/n) + 4*v[step]*v[step]/math.Sqrt(n))
+			most := z * (math.Sqrt((kurtosis-variance*variance)/n) + 4*v[step]*clip*math.Sqrt(v[step]/n) +
+				4*v[step]*v[step]/math.Sqrt(n))
 			if !(math.Abs(variance-expected) <= most) {
-				t.Errorf("step %d, covariance %d: variance %.6g, must be %.6g ± %.2g", step+1, i, variance, expected, most)
+				t.Errorf("step %d, covariance %d: variance %.6g, must be %.6g ± %.2g", step+1, i, variance,
+					expected, most)
 			}
 			worst[2] = max(worst[2], math.Abs(variance/expected-1))
 		}
 	}
-	t.Logf("%d runs: observed over stated variance is off by at most %.2g (mean), %.2g (second moment), %.2g (covariance)", runs, worst[0], worst[1], worst[2])
+	t.Logf(
+		"%d runs: observed over stated variance is off by at most %.2g (mean), %.2g (second moment), %.2g (covariance)",
+		runs, worst[0], worst[1], worst[2])
 }
 
 // TestGoldenErrors: standard errors of covariances are rounded after every
@@ -200,7 +206,8 @@ func TestGoldenErrors(t *testing.T) {
 	times := func(x, y float64) float64 { return round((*big.Float).Mul, x, y) }
 	plus := func(x, y float64) float64 { return round((*big.Float).Add, x, y) }
 	source := rand.New(rand.NewPCG(1, 2))
-	e, err := New(Config{Clip: 1, Columns: dptest.Columns(2), Step: 10, Workload: "sum", Factorization: "identity"}, dp.Params{Mu: 0.3, Adjacency: dp.ZeroOut})
+	e, err := New(Config{Clip: 1, Columns: dptest.Columns(2), Step: 10, Workload: "sum", Factorization: "identity"},
+		dp.Params{Mu: 0.3, Adjacency: dp.ZeroOut})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +306,8 @@ func TestWorkloads(t *testing.T) {
 				// A record moves by at most g, its square by 2ζg, and a step's
 				// squares are rounded to g₂. Old records weigh less.
 				g, g2 := e.plan.Lattice.Step(), e.plan.SecondStep()
-				divisor := e.plan.First * math.Sqrt(e.shapes.first.factor.RowVar(e.shapes.first.kernel, uint64(step)+1)) / r.Values[0].SE[0]
+				divisor := e.plan.First *
+					math.Sqrt(e.shapes.first.factor.RowVar(e.shapes.first.kernel, uint64(step)+1)) / r.Values[0].SE[0]
 				tolerance := (added + 1) * (g + 2*e.plan.Clip*g + g2) / divisor
 				near := func(what string, got, want []float64) {
 					for i := range want {
@@ -316,7 +324,8 @@ func TestWorkloads(t *testing.T) {
 				// The debiasing term is that of the stated error.
 				v := r.Values[0].SE[0] * r.Values[0].SE[0]
 				if v < variance*(1-1e-12) {
-					t.Errorf("%s, step %d: fewer records have a smaller variance, %g of %g", describe(c), step+1, v, variance)
+					t.Errorf("%s, step %d: fewer records have a smaller variance, %g of %g", describe(c), step+1,
+						v, variance)
 				}
 				covariance := slices.Clone(want.covariance[step])
 				for n, i := 0, d; i > 0; i-- {
@@ -366,7 +375,8 @@ func TestOriginalUnits(t *testing.T) {
 		}
 	}
 	c.Centre, c.Scale = []float64{0, 0}, []float64{1, 1}
-	if names := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace}).cfg.Values(); slices.Contains(names, "mean_original") {
+	if names := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace}).cfg.Values(); slices.Contains(names,
+		"mean_original") {
 		t.Errorf("rows that are not scaled have values %v", names)
 	}
 }
@@ -379,7 +389,8 @@ func TestValues(t *testing.T) {
 	for _, c := range everything(4) {
 		for _, covariance := range []*bool{nil, &yes, &no} {
 			for _, scale := range [][]float64{nil, {1, 1}, {2, 3}} {
-				if c.Covariance = covariance; covariance == &yes && (c.Workload == "sum" || c.Second != nil) || covariance == &no && c.PSDFloor != nil {
+				if c.Covariance = covariance; covariance == &yes && (c.Workload == "sum" || c.Second != nil) ||
+					covariance == &no && c.PSDFloor != nil {
 					continue
 				}
 				c.Clip, c.Columns, c.Step, c.Scale = 1, dptest.Columns(2), 1, scale
@@ -399,8 +410,10 @@ func TestValues(t *testing.T) {
 						size = v.Shape[0] * (v.Shape[0] + 1) / 2
 					}
 					projected := v.Name == "covariance_psd" || v.Name == "second_moment_projected"
-					if len(v.Data) != size || projected && v.SE != nil || !projected && len(v.SE) != 1 && len(v.SE) != size {
-						t.Errorf("%s: %s has %d numbers and %d errors, shape %v", describe(c), v.Name, len(v.Data), len(v.SE), v.Shape)
+					if len(v.Data) != size || projected && v.SE != nil ||
+						!projected && len(v.SE) != 1 && len(v.SE) != size {
+						t.Errorf("%s: %s has %d numbers and %d errors, shape %v", describe(c), v.Name, len(v.Data),
+							len(v.SE), v.Shape)
 					}
 					bytes += 8 * int64(len(v.Data)+len(v.SE))
 				}
@@ -467,7 +480,8 @@ func endlessSteps(d uint64) uint64 { return 1 << 56 / (d * (d + 1) / 2) }
 // which its sums were not sized.
 func TestSlots(t *testing.T) {
 	t.Parallel()
-	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 3, Factorization: "identity"}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 3, Factorization: "identity"},
+		dp.Params{Mu: 1, Adjacency: dp.Replace})
 	for step := range uint64(3) {
 		if first, end := e.Range(step + 1); first != 3*step || end != 3*step+3 {
 			t.Errorf("step %d has slots %d to %d", step+1, first, end)

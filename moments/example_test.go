@@ -29,7 +29,8 @@ func ExampleNew() {
 	fmt.Printf("every record pays μ = %.4f, once, whatever the number of releases\n", e.Cost().Mu)
 	for _, t := range []uint64{1, 100, 10000} {
 		x := e.Expect(t)
-		fmt.Printf("step %d: se of a mean %.2g, of a second moment %.2g and %.2g\n", t, x.Mean, x.Diagonal, x.OffDiagonal)
+		fmt.Printf("step %d: se of a mean %.2g, of a second moment %.2g and %.2g\n", t, x.Mean, x.Diagonal,
+			x.OffDiagonal)
 	}
 	// Output:
 	// phased, weight of the second moment 0.5
@@ -198,7 +199,8 @@ func ExampleNewDensity() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("density at the mean %.3f, divergence %.4f nats\n", math.Exp(private.Log([]float64{0.21, -0.08})), private.Divergence(truth))
+	fmt.Printf("density at the mean %.3f, divergence %.4f nats\n", math.Exp(private.Log([]float64{0.21, -0.08})),
+		private.Divergence(truth))
 	// Output:
 	// density at the mean 0.755, divergence 0.0104 nats
 }

@@ -37,7 +37,8 @@ func (e *Estimator) Expect(t uint64) Errors {
 		g = newOverlap(e.shapes.first.factor, e.shapes.first.kernel)
 	}
 	v := e.variances(g, t, first, second, float64(slots)*weights(e.shapes.first.kernel, t))
-	x := Errors{Mean: math.Sqrt(v.mean), Diagonal: math.Sqrt(v.diagonal), OffDiagonal: math.Sqrt(v.off), ValidCount: v.count}
+	x := Errors{Mean: math.Sqrt(v.mean), Diagonal: math.Sqrt(v.diagonal), OffDiagonal: math.Sqrt(v.off),
+		ValidCount: v.count}
 	x.FullShare = v.full / max(1, float64(slots)*weights(e.shapes.first.kernel, t))
 	gains, _ := e.shapes.gains(g, t, first, second)
 	n := Noise{First: e.plan.First, Diagonal: e.plan.Diagonal}

@@ -76,7 +76,8 @@ func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last 
 // Errors: as ReleaseGains, for methods that square rows.
 // Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and 4.2, corrected; ours for
 // the combination. docs/theory/moments.md.
-func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, clip float64, d int, t uint64) (float64, error) {
+func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, clip float64, d int,
+	t uint64) (float64, error) {
 	mean := matfact.Workload{Kind: "mean"}
 	g, err := ReleaseGains(mean, c, c, t, t)
 	s := shapes{shape{c, mean.Kernel(), true}, shape{c, mean.Kernel(), true}}
@@ -188,5 +189,6 @@ func (s *scatter) weight(n Noise, clip float64, d int) float64 {
 func covarianceError(w float64, n Noise, clip float64, d int, s *scatter) float64 {
 	dim, square := float64(d), n.First*n.First
 	linear, quartic := s.spread(1 - w)
-	return w*w*dim*(dim+1)/2*n.Diagonal*n.Diagonal*s.gains.Second + 2*(dim+1)*square*clip*clip*linear + dim*(dim+1)*square*square*quartic
+	return w*w*dim*(dim+1)/2*n.Diagonal*n.Diagonal*s.gains.Second + 2*(dim+1)*square*clip*clip*linear +
+		dim*(dim+1)*square*square*quartic
 }

@@ -58,7 +58,8 @@ func TestFullCountIsFree(t *testing.T) {
 				try := func(x, y []float64) {
 					m := withCountOf(&f, nu, x, y)
 					if m > limit*(1+1e-12) {
-						t.Fatalf("%s, d %d, nu %g: %.12g for %v and %v, the limit is %.12g", adjacency, d, nu, m, x, y, limit)
+						t.Fatalf("%s, d %d, nu %g: %.12g for %v and %v, the limit is %.12g", adjacency, d, nu, m,
+							x, y, limit)
 					}
 					top = max(top, m)
 				}
@@ -110,7 +111,8 @@ func TestFullCountFalls(t *testing.T) {
 		lo, hi    float64
 	}{{dp.ZeroOut, 0.956, 0.974}, {dp.Replace, 0.888, 0.944}} {
 		for _, nu := range []float64{0.25, 0.5, 1, 3, 10.5} {
-			e, err := newEstimator(Config{Method: "jme", Nu: nu, Columns: dptest.Columns(3), Clip: 1, Step: 1}, dp.Params{Mu: 1, Adjacency: x.adjacency})
+			e, err := newEstimator(Config{Method: "jme", Nu: nu, Columns: dptest.Columns(3), Clip: 1, Step: 1},
+				dp.Params{Mu: 1, Adjacency: x.adjacency})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +136,8 @@ func TestFullCountFalls(t *testing.T) {
 				t.Errorf("%s, nu %g: a row of the clip norm counts", x.adjacency, nu)
 			}
 			if full < x.lo || full > x.hi {
-				t.Errorf("%s, nu %g: rows up to %.4f of the clip norm count in full, want %g to %g", x.adjacency, nu, full, x.lo, x.hi)
+				t.Errorf("%s, nu %g: rows up to %.4f of the clip norm count in full, want %g to %g", x.adjacency, nu,
+					full, x.lo, x.hi)
 			}
 		}
 	}
@@ -148,7 +151,8 @@ func TestFullCountWhole(t *testing.T) {
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		for _, d := range []int{1, 3} {
 			for _, nu := range []float64{0.25, 0.5, 1, 10.5} {
-				e, err := newEstimator(Config{Method: "jme", Nu: nu, Columns: dptest.Columns(d), Clip: 1, Step: 1}, dp.Params{Mu: 1, Adjacency: adjacency})
+				e, err := newEstimator(Config{Method: "jme", Nu: nu, Columns: dptest.Columns(d), Clip: 1, Step: 1},
+					dp.Params{Mu: 1, Adjacency: adjacency})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -169,7 +173,8 @@ func TestFullCountWhole(t *testing.T) {
 					}
 				}
 				if next := whole + f.top>>19; whole > 0 && (long.of(next) == int64(f.one) || whole < f.top/2) {
-					t.Errorf("%s, nu %g: rows of %d of %d are not taken for short, and h is %d of %g", adjacency, nu, next, f.top, long.of(next), f.one)
+					t.Errorf("%s, nu %g: rows of %d of %d are not taken for short, and h is %d of %g", adjacency, nu,
+						next, f.top, long.of(next), f.one)
 				}
 			}
 		}
@@ -184,7 +189,8 @@ func TestFullShare(t *testing.T) {
 	for _, workload := range []string{"mean", "sum", "window", "exponential"} {
 		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 			for _, method := range []string{"jme", "ime", "pp", "combined", "cs"} {
-				c := Config{Method: method, Workload: workload, Columns: dptest.Columns(2), Clip: 2, Step: 1, Factorization: "identity"}
+				c := Config{Method: method, Workload: workload, Columns: dptest.Columns(2), Clip: 2, Step: 1,
+					Factorization: "identity"}
 				step := 1
 				switch workload {
 				case "window":
@@ -229,7 +235,8 @@ func TestFullShare(t *testing.T) {
 					}
 					v := r.Values[len(r.Values)-1]
 					if v.Name != "full_share" || math.Abs(v.Data[0]-full/all) > 1e-6 {
-						t.Fatalf("%s, %s, step %d: %s is %g, want %g", method, workload, k+1, v.Name, v.Data[0], full/all)
+						t.Fatalf("%s, %s, step %d: %s is %g, want %g", method, workload, k+1, v.Name,
+							v.Data[0], full/all)
 					}
 					u := e.shapes.first.variance(uint64(k + 1))
 					factor := math.Sqrt(10)
@@ -277,7 +284,8 @@ func TestMutantFullCount(t *testing.T) {
 		want      float64 // μ that is reached
 	}{
 		// An indicator in place of h: rows just inside count 1 beside r(ν).
-		{"indicator", dp.ZeroOut, 3, func(e *Estimator) { e.unshortened.plain = true }, []float64{clip * (1 - 1e-5), 0, 0}, nil, math.Sqrt(1.1)},
+		{"indicator", dp.ZeroOut, 3, func(e *Estimator) { e.unshortened.plain = true },
+			[]float64{clip * (1 - 1e-5), 0, 0}, nil, math.Sqrt(1.1)},
 		{"indicator under replace", dp.Replace, 3, func(e *Estimator) { e.unshortened.plain = true },
 			[]float64{clip * (1 - 1e-5), 0, 0}, []float64{-2 * clip, 0, 0}, math.Sqrt(1.1)},
 		{"weight that is not charged", dp.Replace, 1, func(e *Estimator) {
@@ -289,7 +297,8 @@ func TestMutantFullCount(t *testing.T) {
 		}, []float64{clip * (1 - 1e-5)}, []float64{-2 * clip}, math.Sqrt(1 + plainWeight)},
 	} {
 		t.Run(m.name, func(t *testing.T) {
-			c := Config{Clip: clip, Columns: dptest.Columns(m.d), Step: 1, Workload: "mean", Factorization: "identity", Nu: 0.5}
+			c := Config{Clip: clip, Columns: dptest.Columns(m.d), Step: 1, Workload: "mean",
+				Factorization: "identity", Nu: 0.5}
 			e, err := newEstimator(c, dp.Params{Mu: 2, Adjacency: m.adjacency})
 			if err != nil {
 				t.Fatal(err)

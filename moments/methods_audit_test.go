@@ -51,10 +51,12 @@ func TestMethodsSensitivity(t *testing.T) {
 							x, y := n.Replace(at, 0, p.X), n.Replace(at, 0, p.Y)
 							distance, err := a.Coupling(x, y, fixed)
 							if err != nil {
-								t.Fatalf("%s, %s: %g and %g in step %d: %v", describe(c), adjacency, p.X, p.Y, at+1, err)
+								t.Fatalf("%s, %s: %g and %g in step %d: %v", describe(c), adjacency, p.X,
+									p.Y, at+1, err)
 							}
 							if !(distance <= a.plan.Mu*(1+1e-9)) {
-								t.Errorf("%s, %s: %g and %g in step %d are %.9g of μ apart", describe(c), adjacency, p.X, p.Y, at+1, distance/a.plan.Mu)
+								t.Errorf("%s, %s: %g and %g in step %d are %.9g of μ apart", describe(c), adjacency,
+									p.X, p.Y, at+1, distance/a.plan.Mu)
 							}
 							top = max(top, distance)
 							if a.Recover == nil {
@@ -62,13 +64,15 @@ func TestMethodsSensitivity(t *testing.T) {
 							}
 							released, err := a.Sensitivity(x, y, fixed)
 							if err != nil || math.Abs(released-distance) > 1e-9*a.plan.Mu {
-								t.Errorf("%s, %s: %g and %g are %.9g of μ apart, by their releases %.9g: %v", describe(c), adjacency, p.X, p.Y, distance/a.plan.Mu, released/a.plan.Mu, err)
+								t.Errorf("%s, %s: %g and %g are %.9g of μ apart, by their releases %.9g: %v",
+									describe(c), adjacency, p.X, p.Y, distance/a.plan.Mu, released/a.plan.Mu, err)
 							}
 						}
 					}
 					// Two matrices attain their norms in different columns.
 					if attained := a.e.Attained(); c.Second == nil && math.Abs(top/a.plan.Mu-attained) > 1e-3*attained {
-						t.Errorf("%s, %s: the worst pair is %.6g of μ apart, must be %.6g", describe(c), adjacency, top/a.plan.Mu, attained)
+						t.Errorf("%s, %s: the worst pair is %.6g of μ apart, must be %.6g", describe(c), adjacency,
+							top/a.plan.Mu, attained)
 					}
 				}
 			}
@@ -85,8 +89,10 @@ func TestMethods(t *testing.T) {
 	for i, c := range []Config{
 		{Method: "jme", Workload: "mean", Factorization: "phased", Step: 3},
 		{Method: "jme", Workload: "sum", Factorization: "sqrt", Step: 3, Horizon: 600, ValidCount: new(true)},
-		{Method: "jme", Workload: "exponential", Decay: 0.9, Factorization: "blt", Step: 3, Second: &Second{Workload: "window", Window: 4, Factorization: "identity"}},
-		{Method: "ime", Workload: "window", Window: 5, Factorization: "blt", Step: 2, Split: 0.4, ValidCount: new(true)},
+		{Method: "jme", Workload: "exponential", Decay: 0.9, Factorization: "blt", Step: 3,
+			Second: &Second{Workload: "window", Window: 4, Factorization: "identity"}},
+		{Method: "ime", Workload: "window", Window: 5, Factorization: "blt", Step: 2, Split: 0.4,
+			ValidCount: new(true)},
 		{Method: "cs", Workload: "mean", Factorization: "phased", Step: 3, Tau: 0.2},
 		{Method: "pp", Workload: "mean", Factorization: "identity", Step: 1, ValidCount: new(true)},
 		{Method: "pp_debiased", Workload: "sum", Factorization: "sqrt", Step: 1, Horizon: 600},
@@ -106,9 +112,12 @@ func TestMethods(t *testing.T) {
 					configured := mustSubject(t, c, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: adjacency})
 					loud := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
 					s := audit.Suite{
-						Configured: configured.Subject, Loud: loud.Subject, Clip: configured.plan.Clip, Adjacency: adjacency,
-						Worst: methodPairs(configured, adjacency)[:1], Others: audit.NullPairs(configured.plan.Clip, d, adjacency), Attained: configured.e.Attained(),
-						Horizon: c.Horizon, Keys: keys(byte(16*i + d)), Quick: !slow,
+						Configured: configured.Subject, Loud: loud.Subject, Clip: configured.plan.Clip,
+						Adjacency: adjacency,
+						Worst:     methodPairs(configured, adjacency)[:1],
+						Others:    audit.NullPairs(configured.plan.Clip, d, adjacency),
+						Attained:  configured.e.Attained(),
+						Horizon:   c.Horizon, Keys: keys(byte(16*i + d)), Quick: !slow,
 					}
 					found, err := s.Run()
 					if err != nil {
@@ -117,7 +126,8 @@ func TestMethods(t *testing.T) {
 					kinds := map[string]bool{}
 					for _, f := range found {
 						// Two matrices attain their norms in different columns.
-						if kinds[f.Audit] = true; !f.Passed && !(c.Second != nil && f.Low > 0.9 && f.Statistic < f.Low) {
+						if kinds[f.Audit] = true; !f.Passed &&
+							!(c.Second != nil && f.Low > 0.9 && f.Statistic < f.Low) {
 							t.Errorf("%s, %s: %s: %s: %s", describe(c), adjacency, f.Audit, f.What, f.Fault)
 						}
 						if f.Level > 2*stattest.Alpha {
@@ -148,34 +158,38 @@ func TestMutantMethods(t *testing.T) {
 		distance float64
 	}{
 		{"none", Config{Method: "pp_debiased"}, dp.Params{Mu: 4, Adjacency: dp.Replace}, func(*Estimator) {}, 1},
-		{"first moment's noise for zeroed records under replacement", Config{Method: "pp"}, dp.Params{Mu: 4, Adjacency: dp.Replace},
+		{"first moment's noise for zeroed records under replacement", Config{Method: "pp"},
+			dp.Params{Mu: 4, Adjacency: dp.Replace},
 			func(e *Estimator) { e.first.sd[0] /= 2 }, 2},
 		{"squares of exact rows", Config{Method: "pp"}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut},
 			func(e *Estimator) { e.first.shaper = exactSquares{e.first.shaper, e} }, 0},
 		// μ² spent by each of two mechanisms: √2.
-		{"all of the budget for each moment", Config{Method: "ime", Split: 0.5}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
-			for _, s := range []*series{e.first, e.second} {
-				for i := range s.sd {
-					s.sd[i] /= math.Sqrt2
+		{"all of the budget for each moment", Config{Method: "ime", Split: 0.5},
+			dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
+				for _, s := range []*series{e.first, e.second} {
+					for i := range s.sd {
+						s.sd[i] /= math.Sqrt2
+					}
 				}
-			}
-		}, math.Sqrt2},
+			}, math.Sqrt2},
 		// Charged 1 + ν, moved by 1 + ν + κ.
-		{"a free number of valid records under zero-out", Config{Method: "jme", Nu: 1, ValidCount: new(true)}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
-			factor := math.Sqrt((2 + countWeight) / 2)
-			for _, s := range e.arrays {
-				for i := range s.sd {
-					s.sd[i] /= factor
+		{"a free number of valid records under zero-out", Config{Method: "jme", Nu: 1, ValidCount: new(true)},
+			dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
+				factor := math.Sqrt((2 + countWeight) / 2)
+				for _, s := range e.arrays {
+					for i := range s.sd {
+						s.sd[i] /= factor
+					}
 				}
-			}
-		}, math.Sqrt((2 + countWeight) / 2)},
-		{"joint estimation's deviation of a single moment in a combination", Config{Method: "combined", Nu: 1}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
-			for _, s := range e.arrays {
-				for i := range s.sd {
-					s.sd[i] /= math.Sqrt2
+			}, math.Sqrt((2 + countWeight) / 2)},
+		{"joint estimation's deviation of a single moment in a combination", Config{Method: "combined", Nu: 1},
+			dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
+				for _, s := range e.arrays {
+					for i := range s.sd {
+						s.sd[i] /= math.Sqrt2
+					}
 				}
-			}
-		}, math.Sqrt2},
+			}, math.Sqrt2},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			c := m.c
@@ -202,7 +216,8 @@ func TestMutantMethods(t *testing.T) {
 			base[0] = [][]float64{nil}
 			distance, err := a.Coupling(base.Replace(0, 0, p.X), base.Replace(0, 0, p.Y), keys(3))
 			if (err == nil) != (m.distance > 0) || err == nil && math.Abs(distance/a.plan.Mu-m.distance) > 1e-3 {
-				t.Errorf("the audit measures %.6g of μ, %v; the fault is worth %.6g", distance/a.plan.Mu, err, m.distance)
+				t.Errorf("the audit measures %.6g of μ, %v; the fault is worth %.6g", distance/a.plan.Mu,
+					err, m.distance)
 			}
 		})
 	}

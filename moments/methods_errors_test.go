@@ -37,7 +37,8 @@ func TestExpectedErrors(t *testing.T) {
 	for _, method := range []string{"jme", "ime", "cs", "pp", "pp_debiased", "combined"} {
 		for _, workload := range []string{"mean", "sum"} {
 			for _, kind := range []string{"sqrt", "identity"} {
-				c := Config{Method: method, Workload: workload, Factorization: kind, Horizon: steps, Step: 1, Clip: clip, Columns: dptest.Columns(d)}
+				c := Config{Method: method, Workload: workload, Factorization: kind, Horizon: steps, Step: 1,
+					Clip: clip, Columns: dptest.Columns(d)}
 				if method == "cs" {
 					c.Tau = 0.4
 				}
@@ -88,10 +89,12 @@ func TestExpectedErrors(t *testing.T) {
 			}
 			most := stattest.Normal(alpha) * math.Sqrt(square/float64(runs))
 			if !(math.Abs(mean-expected[k]) <= most) {
-				t.Errorf("%s, %s: squared error of the %s is %.5g, expected %.5g ± %.2g", c.Method, describe(c), name, mean, expected[k], most)
+				t.Errorf("%s, %s: squared error of the %s is %.5g, expected %.5g ± %.2g", c.Method, describe(c), name,
+					mean, expected[k], most)
 			}
 			if !(expected[k] <= upper[k]*(1+1e-9)) {
-				t.Errorf("%s, %s: the %s is expected to be off by %.5g, stated at most %.5g", c.Method, describe(c), name, expected[k], upper[k])
+				t.Errorf("%s, %s: the %s is expected to be off by %.5g, stated at most %.5g", c.Method, describe(c),
+					name, expected[k], upper[k])
 			}
 			off := math.Abs(mean/expected[k] - 1)
 			if worst = max(worst, off); slow && off > 0.01 {
@@ -169,7 +172,8 @@ func expectedErrors(e *Estimator, s audit.Stream, c Config) (exact, stated [3]fl
 		}
 		linear, quartic := x.cross(1-v.mixed, false)
 		dim, square := float64(d), n.First*n.First
-		exact[2] += v.mixed*v.mixed*dim*(dim+1)/2*n.Diagonal*n.Diagonal*g.Second + 2*(dim+1)*square*linear + dim*(dim+1)*square*square*quartic
+		exact[2] += v.mixed*v.mixed*dim*(dim+1)/2*n.Diagonal*n.Diagonal*g.Second + 2*(dim+1)*square*linear +
+			dim*(dim+1)*square*square*quartic
 		x2 := e.Expect(t)
 		for k, r := range []float64{x2.RMSEMean, x2.RMSESecondMoment, x2.RMSECovariance} {
 			stated[k] += r * r
@@ -229,12 +233,15 @@ func TestStatedErrors(t *testing.T) {
 			for k, name := range []string{"mean", "second_moment", "covariance"} {
 				for j, m := range all[step][k] {
 					variance := m.m2 - m.m1*m.m1
-					if z := stattest.Normal(alpha); !(math.Abs(m.m1) <= z*math.Sqrt(variance/runs)) && !(c.Method == "pp" && k == 1 && j != 1) {
-						t.Errorf("%s, %s, step %d: %s %d has a bias of %.3g", c.Method, describe(c), step+1, name, j, m.m1)
+					if z := stattest.Normal(alpha); !(math.Abs(m.m1) <= z*math.Sqrt(variance/runs)) &&
+						!(c.Method == "pp" && k == 1 && j != 1) {
+						t.Errorf("%s, %s, step %d: %s %d has a bias of %.3g", c.Method, describe(c), step+1,
+							name, j, m.m1)
 					}
 					// Squares of Gaussians have a kurtosis of at most 15.
 					if most := m.se * m.se * (1 + stattest.Normal(alpha)*math.Sqrt(14/runs)); !(variance <= most) {
-						t.Errorf("%s, %s, step %d: %s %d has variance %.4g, stated %.4g", c.Method, describe(c), step+1, name, j, variance, m.se*m.se)
+						t.Errorf("%s, %s, step %d: %s %d has variance %.4g, stated %.4g", c.Method, describe(c), step+1,
+							name, j, variance, m.se*m.se)
 					}
 				}
 			}
@@ -308,7 +315,8 @@ func TestAcross(t *testing.T) {
 			}
 		}
 		own, err := e.Across(5, 5)
-		if x := e.Expect(5); err != nil || math.Abs(math.Sqrt(own.Mean)-x.Mean) > 1e-12*x.Mean || math.Abs(math.Sqrt(own.Diagonal)-x.Diagonal) > 1e-12*x.Diagonal {
+		if x := e.Expect(5); err != nil || math.Abs(math.Sqrt(own.Mean)-x.Mean) > 1e-12*x.Mean ||
+			math.Abs(math.Sqrt(own.Diagonal)-x.Diagonal) > 1e-12*x.Diagonal {
 			t.Errorf("%s, %s: variances %v, standard errors %v (%v)", c.Method, describe(c), own, x, err)
 		}
 		if _, err := e.Across(1, n+1); err == nil && e.cfg.LastStep() > 0 {

@@ -48,7 +48,8 @@ func variants(n uint64) []Config {
 		c := w
 		c.Method, c.Factorization, c.Horizon, c.Step, c.ValidCount = "jme", "sqrt", n, 4, new(true)
 		all = append(all, c)
-		c.ValidCount, c.Second = nil, &Second{Workload: w.Workload, Decay: w.Decay, Window: w.Window, Factorization: "identity"}
+		c.ValidCount, c.Second = nil,
+			&Second{Workload: w.Workload, Decay: w.Decay, Window: w.Window, Factorization: "identity"}
 		all = append(all, c)
 		c.Method, c.Second = "ime", &Second{Workload: "exponential", Decay: 0.7, Factorization: "blt"}
 		all = append(all, c)
@@ -80,7 +81,8 @@ func TestGram(t *testing.T) {
 	t.Parallel()
 	const n = 40
 	for _, w := range []matfact.Workload{
-		{Kind: "sum"}, {Kind: "exponential", Decay: 0.9}, {Kind: "exponential", Decay: 0.3}, {Kind: "window", Window: 1}, {Kind: "window", Window: 7}, {Kind: "window", Window: 100},
+		{Kind: "sum"}, {Kind: "exponential", Decay: 0.9}, {Kind: "exponential", Decay: 0.3},
+		{Kind: "window", Window: 1}, {Kind: "window", Window: 7}, {Kind: "window", Window: 100},
 	} {
 		for _, kind := range []string{"identity", "sqrt", "blt"} {
 			f, err := matfact.New(matfact.Config{Kind: kind, Horizon: n}, w)
@@ -138,7 +140,8 @@ func TestGram(t *testing.T) {
 		}
 	}
 	for steps := uint64(1); steps < 70; steps++ {
-		if got, want := geometric(0.97, steps), -math.Expm1(float64(steps)*math.Log(0.97))/0.03; math.Abs(got-want) > 1e-13*want {
+		if got, want := geometric(0.97, steps),
+			-math.Expm1(float64(steps)*math.Log(0.97))/0.03; math.Abs(got-want) > 1e-13*want {
 			t.Errorf("%d weights sum to %g, want %g", steps, got, want)
 		}
 	}
@@ -249,7 +252,8 @@ func TestScatter(t *testing.T) {
 					linear, quartic := x.spread(c)
 					wantLinear, wantQuartic := d.cross(c, false)
 					if !(wantLinear <= linear*(1+1e-12)+1e-15) || !(wantQuartic <= quartic*(1+1e-12)+1e-15) {
-						t.Fatalf("%v, %s, step %d, c %g, %g records: errors %g and %g exceed %g and %g", w, kind, step, c, records, wantLinear, wantQuartic, linear, quartic)
+						t.Fatalf("%v, %s, step %d, c %g, %g records: errors %g and %g exceed %g and %g", w, kind, step,
+							c, records, wantLinear, wantQuartic, linear, quartic)
 					}
 					if kind == "identity" && w.Kind != "exponential" {
 						if math.Abs(quartic-wantQuartic) > 1e-12*quartic+1e-16 {
@@ -269,7 +273,8 @@ func TestScatter(t *testing.T) {
 					}
 					plain, fourth := d.cross(0, true)
 					if !(plain <= gains.Cross*(1+1e-12)) || math.Abs(fourth-gains.Fourth) > 1e-12*fourth {
-						t.Fatalf("%v, %s, step %d: error of squares %g and %g, stated %g and %g", w, kind, step, plain, fourth, gains.Cross, gains.Fourth)
+						t.Fatalf("%v, %s, step %d: error of squares %g and %g, stated %g and %g", w, kind, step, plain,
+							fourth, gains.Cross, gains.Fourth)
 					}
 				}
 				if kind == "identity" && w.Kind != "exponential" && step > 1 && step%2 == 0 && top < 0.9 {
@@ -297,7 +302,8 @@ func TestScatterWeight(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 8))
 	for range 500 {
-		w := []matfact.Workload{{Kind: "sum"}, {Kind: "exponential", Decay: source.Float64()}, {Kind: "window", Window: 1 + source.Uint64N(9)}}[source.IntN(3)]
+		w := []matfact.Workload{{Kind: "sum"}, {Kind: "exponential", Decay: source.Float64()},
+			{Kind: "window", Window: 1 + source.Uint64N(9)}}[source.IntN(3)]
 		f, err := matfact.New(matfact.Config{Kind: []string{"identity", "sqrt"}[source.IntN(2)], Horizon: 30}, w)
 		if err != nil {
 			t.Fatal(err)
@@ -312,11 +318,13 @@ func TestScatterWeight(t *testing.T) {
 		gains, _ := s.gains(newOverlap(f, w), step, divisor, divisor)
 		x := s.scatter(gains, step, records, divisor)
 		d, clip := 1+source.IntN(20), math.Exp(source.NormFloat64())
-		n := Joint(dp.FreeSquares(d), d, dp.Replace).Noise(math.Exp(source.NormFloat64()), clip, f.ColNorm(), f.ColNorm())
+		n := Joint(dp.FreeSquares(d), d, dp.Replace).Noise(math.Exp(source.NormFloat64()), clip, f.ColNorm(),
+			f.ColNorm())
 		best := covarianceError(x.weight(n, clip, d), n, clip, d, x)
 		for k := range 1001 {
 			if other := covarianceError(float64(k)/1000, n, clip, d, x); other < best*(1-1e-12) {
-				t.Fatalf("%v, %s, step %d, %g records, d=%d: weight %g gives %g, %g gives %g", w, f.Kind(), step, records, d, x.weight(n, clip, d), best, float64(k)/1000, other)
+				t.Fatalf("%v, %s, step %d, %g records, d=%d: weight %g gives %g, %g gives %g", w, f.Kind(), step,
+					records, d, x.weight(n, clip, d), best, float64(k)/1000, other)
 			}
 		}
 	}

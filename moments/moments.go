@@ -200,13 +200,17 @@ func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estima
 		e.overlap = newOverlap(s.first.factor, s.first.kernel)
 	}
 	if plan.Count > 0 {
-		if e.count, err = newSeries("jme/count", 1, &s.first, plan.CountExp, []float64{math.Ldexp(plan.Count, -plan.CountExp)}); err != nil {
+		if e.count,
+			err = newSeries("jme/count", 1, &s.first, plan.CountExp,
+			[]float64{math.Ldexp(plan.Count, -plan.CountExp)}); err != nil {
 			return nil, err
 		}
 	}
 	e.unshortened = cfg.fullCount(plan.Method, plan.Nu, p.Adjacency)
 	e.unshortened.on(plan.Lattice, d, plan.FullExp)
-	if e.full, err = newSeries("jme/full", 1, &s.first, plan.FullExp, []float64{math.Ldexp(plan.Full, -plan.FullExp)}); err != nil {
+	if e.full,
+		err = newSeries("jme/full", 1, &s.first, plan.FullExp,
+		[]float64{math.Ldexp(plan.Full, -plan.FullExp)}); err != nil {
 		return nil, err
 	}
 	for _, s := range []*series{e.first, e.second, e.count, e.full} {
@@ -352,7 +356,8 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 		return e.closeWarmup(n)
 	}
 	if e.rows > e.cfg.Step {
-		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range", e.step+1, e.rows, e.cfg.Step)
+		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range",
+			e.step+1, e.rows, e.cfg.Step)
 	}
 	e.endBlock()
 	e.roundWide()

@@ -75,7 +75,8 @@ func TestMutantCalibrations(t *testing.T) {
 		{"off-diagonal variance halved twice", replace, less(1, 1, math.Sqrt2), math.Sqrt(4.5 / 4)},
 	} {
 		t.Run(m.name, func(t *testing.T) {
-			c := Config{Clip: clip, Columns: dptest.Columns(3), Step: 1, Workload: "mean", Factorization: "sqrt", Horizon: steps, Nu: nu}
+			c := Config{Clip: clip, Columns: dptest.Columns(3), Step: 1, Workload: "mean", Factorization: "sqrt",
+				Horizon: steps, Nu: nu}
 			a := recalibrate(t, c, m.params, m.alter)
 			all := pairs(nu, a.plan.Clip, 3, m.params.Adjacency)
 			if m.params.Adjacency == dp.Replace { // weights for which the faults show most
@@ -97,7 +98,8 @@ func TestMutantCalibrations(t *testing.T) {
 				// The coupling finds the same distance, without the releases.
 				coupled, err := a.Coupling(x, y, fixed)
 				if err != nil || math.Abs(coupled-distance) > 1e-9*a.plan.Mu {
-					t.Errorf("the coupling measures %.9g of μ, the releases %.9g: %v", coupled/a.plan.Mu, distance/a.plan.Mu, err)
+					t.Errorf("the coupling measures %.9g of μ, the releases %.9g: %v", coupled/a.plan.Mu,
+						distance/a.plan.Mu, err)
 				}
 			}
 			if (top <= 1+1e-9) != (m.factor == 1) {
@@ -174,7 +176,9 @@ func TestMutantNoise(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			a := mustSubject(t, Config{Clip: 2, Columns: dptest.Columns(2), Step: 4, Workload: "mean", Factorization: "sqrt", Horizon: steps},
+			a := mustSubject(t,
+				Config{Clip: 2, Columns: dptest.Columns(2), Step: 4, Workload: "mean", Factorization: "sqrt",
+					Horizon: steps},
 				dp.Params{Mu: 2, Adjacency: dp.Replace})
 			noise := m.plant(a, keyed(t, 77))
 			n, err := a.Noise(auditStream(steps, 2), noise)
@@ -210,7 +214,8 @@ func TestMutantBands(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			a := mustSubject(t, Config{Clip: 2, Columns: dptest.Columns(2), Step: 4, Workload: "mean", Factorization: "bisr", Bands: 6},
+			a := mustSubject(t,
+				Config{Clip: 2, Columns: dptest.Columns(2), Step: 4, Workload: "mean", Factorization: "bisr", Bands: 6},
 				dp.Params{Mu: 2, Adjacency: dp.Replace})
 			coef := inverse(a.root(t, 6))
 			for j := range coef {

@@ -24,15 +24,18 @@ func TestNarrow(t *testing.T) {
 		c    Config
 		want [2]bool
 	}{
-		"one matrix":       {Config{Horizon: 1000}, [2]bool{true, true}},
-		"two matrices":     {Config{Horizon: 1000, Second: &Second{Workload: "exponential", Decay: 0.99, Factorization: "blt"}}, [2]bool{true, true}},
-		"one of two":       {Config{Horizon: 1000, Second: &Second{Factorization: "sqrt"}}, [2]bool{true, false}},
-		"for ever":         {Config{Workload: "exponential", Decay: 0.999, Endless: true}, [2]bool{true, true}},
-		"too long":         {Config{Tune: 1e9, Endless: true}, [2]bool{}},
-		"normalised":       {Config{Horizon: 100, Normalise: true}, [2]bool{}},
-		"phased":           {Config{Factorization: "phased", Endless: true}, [2]bool{}},
-		"persons":          {Config{Horizon: 1000, Person: persons}, [2]bool{}},
-		"persons once":     {Config{Horizon: 1000, Person: matfact.Participation{Count: 1, Separation: 1, PerStep: 2}}, [2]bool{}},
+		"one matrix": {Config{Horizon: 1000}, [2]bool{true, true}},
+		"two matrices": {
+			Config{Horizon: 1000, Second: &Second{Workload: "exponential", Decay: 0.99, Factorization: "blt"}},
+			[2]bool{true, true}},
+		"one of two": {Config{Horizon: 1000, Second: &Second{Factorization: "sqrt"}}, [2]bool{true, false}},
+		"for ever":   {Config{Workload: "exponential", Decay: 0.999, Endless: true}, [2]bool{true, true}},
+		"too long":   {Config{Tune: 1e9, Endless: true}, [2]bool{}},
+		"normalised": {Config{Horizon: 100, Normalise: true}, [2]bool{}},
+		"phased":     {Config{Factorization: "phased", Endless: true}, [2]bool{}},
+		"persons":    {Config{Horizon: 1000, Person: persons}, [2]bool{}},
+		"persons once": {Config{Horizon: 1000, Person: matfact.Participation{Count: 1, Separation: 1, PerStep: 2}},
+			[2]bool{}},
 		"persons for ever": {Config{Workload: "exponential", Decay: 0.999, Endless: true, Person: persons}, [2]bool{}},
 	} {
 		c, p := x.c, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
@@ -44,7 +47,8 @@ func TestNarrow(t *testing.T) {
 			c.Workload = "sum"
 		}
 		plan := mustNew(t, c, p).Plan()
-		if got := [2]bool{calibration.IsNarrow(plan.Factorization), calibration.IsNarrow(plan.second())}; got != x.want {
+		if got := [2]bool{calibration.IsNarrow(plan.Factorization),
+			calibration.IsNarrow(plan.second())}; got != x.want {
 			t.Errorf("%s: narrow states %v, want %v", name, got, x.want)
 		}
 		c.Defaults()
@@ -64,7 +68,8 @@ func TestNarrowPersons(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
 	for _, person := range []matfact.Participation{{Count: 3, Separation: 4}, {Count: 1, Separation: 1, PerStep: 2}} {
-		c := Config{Workload: "sum", Factorization: "blt", Horizon: 1000, Clip: 1.4, Columns: dptest.Columns(3), Step: 4, Person: person}
+		c := Config{Workload: "sum", Factorization: "blt", Horizon: 1000, Clip: 1.4, Columns: dptest.Columns(3),
+			Step: 4, Person: person}
 		plan := mustNew(t, c, p).Plan()
 		f, err := matfact.New(matfact.Config{Kind: "blt", Stored: plan.Factorization}, matfact.Workload{Kind: "sum"})
 		if err != nil {
@@ -85,7 +90,8 @@ func TestNarrowPersons(t *testing.T) {
 // they were; neither kind of epoch takes the other's states.
 func TestNarrowEpochs(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
+	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4},
+		dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
 	c.Defaults()
 	old, _, err := resolve(&c, p, nil, 0)
 	if err != nil {
@@ -118,7 +124,8 @@ func TestNarrowEpochs(t *testing.T) {
 			t.Fatalf("step %d: the state of a wide epoch changed", step+1)
 		}
 		e = again
-		if adopt().UnmarshalBinary(estimatortest.State(t, fresh)) == nil || mustNew(t, c, p).UnmarshalBinary(state) == nil {
+		if adopt().UnmarshalBinary(estimatortest.State(t, fresh)) == nil ||
+			mustNew(t, c, p).UnmarshalBinary(state) == nil {
 			t.Fatalf("step %d: a state goes into the other kind of epoch", step+1)
 		}
 	}
@@ -140,7 +147,8 @@ func TestNarrowEpochs(t *testing.T) {
 // processor's optimiser leads to.
 func TestNarrowOtherProcessor(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
+	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4},
+		dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
 	c.Defaults()
 	fresh := mustNew(t, c, p).Plan()
 	kept := fresh.Factorization.Clone()
@@ -162,11 +170,14 @@ func TestNarrowOtherProcessor(t *testing.T) {
 // elsewhere.
 func TestNarrowGolden(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.25, Columns: dptest.Columns(3), Step: 4, ValidCount: new(true)}, dp.Params{Mu: 0.75, Adjacency: dp.ZeroOut}
+	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.25, Columns: dptest.Columns(3), Step: 4,
+		ValidCount: new(true)}, dp.Params{Mu: 0.75, Adjacency: dp.ZeroOut}
 	c.Defaults()
 	given := &matfact.Stored{
-		Kind: "blt", Fraction: 29, Decay: []matfact.Fixed{9100000000000000000, 17300000000000000000, 18410000000000000000},
-		Phases: []matfact.Phase{{Start: 1, Scale: 1, Weight: []matfact.Fixed{150000000 << 35, 78000000 << 35, 12000001 << 35}}},
+		Kind: "blt", Fraction: 29,
+		Decay: []matfact.Fixed{9100000000000000000, 17300000000000000000, 18410000000000000000},
+		Phases: []matfact.Phase{
+			{Start: 1, Scale: 1, Weight: []matfact.Fixed{150000000 << 35, 78000000 << 35, 12000001 << 35}}},
 	}
 	plan, s, err := resolve(&c, p, &Plan{Factorization: given}, 0)
 	if err != nil {

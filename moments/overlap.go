@@ -83,7 +83,9 @@ func checkSquares(kind string, normalised bool, horizon uint64) string {
 	case kind != "sqrt" && kind != "blt":
 		return fmt.Sprintf("post-processing can't tell its error over noise that %q shapes", kind)
 	case horizon == 0 || horizon > longestSquares:
-		return fmt.Sprintf("post-processing over correlated noise needs a last step, at most %d, and gains nothing from the correlation: use \"identity\"", longestSquares)
+		return fmt.Sprintf(
+			"post-processing over correlated noise needs a last step, at most %d, and gains nothing from the "+
+				"correlation: use \"identity\"", longestSquares)
 	}
 	return ""
 }

@@ -94,7 +94,8 @@ func TestPartMoved(t *testing.T) {
 					t.Fatalf("step %d: other releases\n%s\n%s", step, releases[0], releases[2])
 				}
 			}
-			if a, b := all[0], all[2]; a.Clipped() != b.Clipped() || a.Refused() != b.Refused() || cfg.Step > 1 && (a.Clipped() == 0 || a.Refused() == 0) {
+			if a, b := all[0], all[2]; a.Clipped() != b.Clipped() || a.Refused() != b.Refused() ||
+				cfg.Step > 1 && (a.Clipped() == 0 || a.Refused() == 0) {
 				t.Errorf("%d, %d clipped; %d, %d refused", a.Clipped(), b.Clipped(), a.Refused(), b.Refused())
 			}
 		})

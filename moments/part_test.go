@@ -22,7 +22,8 @@ func TestParts(t *testing.T) {
 		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 			for _, parts := range []int{1, 3, 64} {
 				t.Run(fmt.Sprint(method, adjacency, parts), func(t *testing.T) {
-					cfg := Config{Method: method, Clip: 1, Columns: []string{"a", "b", "c"}, Step: 640, ValidCount: new(true)}
+					cfg := Config{Method: method, Clip: 1, Columns: []string{"a", "b", "c"}, Step: 640,
+						ValidCount: new(true)}
 					if method == "cs" {
 						cfg.Tau = 1
 					}
@@ -165,7 +166,8 @@ func TestPartMemory(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	const d = 64
-	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(d), Step: 10, Factorization: "identity"}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(d), Step: 10, Factorization: "identity"},
+		dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 	if _, err := e.NewPart(); err != nil { // the first one makes what all of them share
 		t.Fatal(err)
 	}

@@ -139,18 +139,30 @@ func (c *Config) validatePerson(l *fault.List, kind string) {
 	p := c.Person
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
-	l.Check(!p.Fixed, "separation", "must be the least distance of two steps: records are not admitted by an exact one", nil)
-	l.Check(!c.Normalise, "normalise", "must be false where persons are protected: it gives every single column the norm 1, and a person has several", true)
-	l.Check(kind != "dense", "factorization", "must not be \"dense\" where persons are protected: the rows of one person may cancel in it, and the joint sensitivity of both moments is proven where they do not", nil)
-	l.Check(kind != "sqrt" || c.Workload != "window", "factorization", "must not be \"sqrt\" of a window where persons are protected: its coefficients change sign, and the joint sensitivity of both moments is proven for others", nil)
-	l.Check(c.Second == nil, "method", "must have one matrix C for both moments where persons are protected: joint sensitivity is convex, so two sensitivities of a person do not combine as two column norms do", nil)
-	l.Check(!c.Automatic(), "clip", "must be given, with centre and scale, where persons are protected: a warm-up protects single records", nil)
+	l.Check(!p.Fixed, "separation",
+		"must be the least distance of two steps: records are not admitted by an exact one", nil)
+	l.Check(!c.Normalise, "normalise",
+		"must be false where persons are protected: it gives every single column the norm 1, and a person has several",
+		true)
+	l.Check(kind != "dense", "factorization",
+		"must not be \"dense\" where persons are protected: the rows of one person may cancel in it, and the joint "+
+			"sensitivity of both moments is proven where they do not", nil)
+	l.Check(kind != "sqrt" ||
+		c.Workload != "window", "factorization",
+		"must not be \"sqrt\" of a window where persons are protected: its coefficients change sign, and the joint "+
+			"sensitivity of both moments is proven for others", nil)
+	l.Check(c.Second == nil, "method",
+		"must have one matrix C for both moments where persons are protected: joint sensitivity is convex, so two "+
+			"sensitivities of a person do not combine as two column norms do", nil)
+	l.Check(!c.Automatic(), "clip",
+		"must be given, with centre and scale, where persons are protected: a warm-up protects single records", nil)
 }
 
 // checkNonNegative refuses a factorization for which PersonJoint is not proven.
 func (c *Config) checkNonNegative(f matfact.Factorization) error {
 	if c.personal() && !matfact.NonNegativeGram(f) {
-		return fmt.Errorf("factorization %q may have negative inner products of columns, and protects no persons", f.Kind())
+		return fmt.Errorf("factorization %q may have negative inner products of columns, and protects no persons",
+			f.Kind())
 	}
 	return nil
 }

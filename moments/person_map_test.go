@@ -63,9 +63,11 @@ func TestPersonsThroughMap(t *testing.T) {
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 				p := matfact.Participation{Count: rule.Cap, Separation: rule.Separation, PerStep: rule.PerStep}
 				if p.Count == 0 {
-					p = matfact.Participation{Count: personSteps, Separation: p.Separation, PerStep: p.PerStep}.Within(personSteps)
+					p = matfact.Participation{Count: personSteps, Separation: p.Separation,
+						PerStep: p.PerStep}.Within(personSteps)
 				}
-				c := Config{Workload: "sum", Method: "jme", Nu: 0.5, ValidCount: new(true), Clip: personClip, Columns: dptest.Columns(2), Step: personSlots,
+				c := Config{Workload: "sum", Method: "jme", Nu: 0.5, ValidCount: new(true), Clip: personClip,
+					Columns: dptest.Columns(2), Step: personSlots,
 					Factorization: factorization, Tune: 12, Endless: true, Person: p}
 				a := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
 				apart := func(r persons.Rule, x, y []slotOf, restart int) float64 {
@@ -113,12 +115,15 @@ func TestPersonsThroughMap(t *testing.T) {
 					t.Errorf("%s: somebody who is everywhere is worth %.6g of μ", name, d)
 				}
 				generous := map[string]persons.Rule{
-					"records of a step": {Cap: rule.Cap, Separation: rule.Separation, PerStep: rule.PerStep + 1, Users: rule.Users},
+					"records of a step": {Cap: rule.Cap, Separation: rule.Separation, PerStep: rule.PerStep + 1,
+						Users: rule.Users},
 				}
 				if rule.Cap == 0 {
-					generous["separation"] = persons.Rule{Separation: rule.Separation - 2, PerStep: 1, Users: rule.Users}
+					generous["separation"] = persons.Rule{Separation: rule.Separation - 2, PerStep: 1,
+						Users: rule.Users}
 				} else if rule.Cap < 3 {
-					generous["cap"] = persons.Rule{Cap: rule.Cap + 1, Separation: rule.Separation, PerStep: rule.PerStep, Users: rule.Users}
+					generous["cap"] = persons.Rule{Cap: rule.Cap + 1, Separation: rule.Separation,
+						PerStep: rule.PerStep, Users: rule.Users}
 				}
 				for what, r := range generous {
 					if d := apart(r, everywhere, nobody, -1); d < 1.005 {
@@ -143,8 +148,10 @@ func TestPersonPeriodsThroughMap(t *testing.T) {
 	const period = 4
 	rule := persons.Rule{Cap: 2, Separation: 2, PerStep: 1, Period: period, Users: 100}
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
-		c := Config{Workload: "sum", Method: "jme", Nu: 0.5, ValidCount: new(true), Clip: personClip, Columns: dptest.Columns(2), Step: personSlots,
-			Factorization: "auto", Tune: 12, Endless: true, Person: matfact.Participation{Count: 2, Separation: 2, PerStep: 1}.Within(period)}
+		c := Config{Workload: "sum", Method: "jme", Nu: 0.5, ValidCount: new(true), Clip: personClip,
+			Columns: dptest.Columns(2), Step: personSlots,
+			Factorization: "auto", Tune: 12, Endless: true,
+			Person: matfact.Participation{Count: 2, Separation: 2, PerStep: 1}.Within(period)}
 		a := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
 		apart := func(r persons.Rule, x, y []slotOf) float64 {
 			distance, err := a.Sensitivity(counted(t, r, x, -1), counted(t, r, y, -1), keys(13))

@@ -77,7 +77,8 @@ func casePersonsMoments(t *testing.T, c cases.Case) {
 	c.Near(t, "zero_out", zero, want.ZeroOut)
 	c.Near(t, "replace", replace, want.Replace)
 	if want.FoundZeroOut > zero*(1+1e-9) || max(want.FoundReplace, want.FoundSame) > replace*(1+1e-9) {
-		t.Errorf("the bounds are %g and %g, a search found %g and %g", zero, replace, want.FoundZeroOut, max(want.FoundReplace, want.FoundSame))
+		t.Errorf("the bounds are %g and %g, a search found %g and %g", zero, replace, want.FoundZeroOut,
+			max(want.FoundReplace, want.FoundSame))
 	}
 }
 
@@ -220,8 +221,10 @@ func TestPersonSensitivity(t *testing.T) {
 								t.Errorf("%s: %v and %v are %.9g of μ apart", name, p[0], p[1], distance/a.plan.Mu)
 							}
 						}
-						exact := adjacency == dp.ZeroOut || method == "jme" && (d > 1 && a.plan.Nu <= 2.5 || a.plan.Nu <= 0.5)
-						if a.plan.Factorization.Kind == "phased" || method == "cs" && adjacency == dp.Replace || method == "ime" {
+						exact := adjacency == dp.ZeroOut ||
+							method == "jme" && (d > 1 && a.plan.Nu <= 2.5 || a.plan.Nu <= 0.5)
+						if a.plan.Factorization.Kind == "phased" || method == "cs" && adjacency == dp.Replace ||
+							method == "ime" {
 							exact = false // an upper bound
 						}
 						if exact && top < 0.999 {
@@ -242,8 +245,10 @@ func TestMutantPersons(t *testing.T) {
 	t.Parallel()
 	x := []float64{personClip}
 	c := Config{
-		Workload: "sum", Method: "jme", Nu: 2.5, ValidCount: new(true), Clip: personClip, Columns: dptest.Columns(1), Step: personSlots,
-		Factorization: "blt", Buffers: 2, Tune: personSteps, Endless: true, Person: matfact.Participation{Count: 2, Separation: 4},
+		Workload: "sum", Method: "jme", Nu: 2.5, ValidCount: new(true), Clip: personClip, Columns: dptest.Columns(1),
+		Step:          personSlots,
+		Factorization: "blt", Buffers: 2, Tune: personSteps, Endless: true,
+		Person: matfact.Participation{Count: 2, Separation: 4},
 	}
 	at := func(c Config, adjacency dp.Adjacency, p, q map[int][][]float64) float64 {
 		a := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
@@ -285,11 +290,13 @@ func TestMutantPersons(t *testing.T) {
 // TestPersonFactorization: auto is tuned for persons; the identity where all steps may hold
 // their rows. What is stated follows from P.
 func TestPersonFactorization(t *testing.T) {
-	c := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 10, Horizon: 1000, Person: matfact.Participation{Count: 100, Separation: 10, PerStep: 20}}
+	c := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 10, Horizon: 1000,
+		Person: matfact.Participation{Count: 100, Separation: 10, PerStep: 20}}
 	p := dp.Params{Mu: 1, Adjacency: dp.Replace}
 	e := mustNew(t, c, p)
 	plan := e.Plan()
-	if plan.Factorization.Kind != "blt" || plan.Person == nil || *plan.Person != (PersonPlan{Cap: 100, Separation: 10, PerStep: 10, Norm: plan.Person.Norm}) {
+	if plan.Factorization.Kind != "blt" || plan.Person == nil ||
+		*plan.Person != (PersonPlan{Cap: 100, Separation: 10, PerStep: 10, Norm: plan.Person.Norm}) {
 		t.Fatalf("%s, %+v", plan.Factorization.Kind, plan.Person)
 	}
 	if s := plan.Clip * plan.Person.Norm * 2; plan.Sensitivity < s || plan.Sensitivity > s*(1+1e-3) {
@@ -299,7 +306,9 @@ func TestPersonFactorization(t *testing.T) {
 	single.Factorization, single.Buffers = "blt", 3
 	single.Person.Count = 1
 	one := mustNew(t, single, p).Plan()
-	own, err := matfact.New(matfact.Config{Kind: "blt", Horizon: 1000, Stored: one.Factorization}, matfact.Workload{Kind: "sum"})
+	own,
+		err := matfact.New(matfact.Config{Kind: "blt", Horizon: 1000, Stored: one.Factorization},
+		matfact.Workload{Kind: "sum"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +318,8 @@ func TestPersonFactorization(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tuned, other := e.Expect(1000).Mean, norm*2*math.Sqrt(own.RowVar(matfact.Workload{Kind: "sum"}, 1000)); !(tuned < 0.9*other) {
+	if tuned, other := e.Expect(1000).Mean,
+		norm*2*math.Sqrt(own.RowVar(matfact.Workload{Kind: "sum"}, 1000)); !(tuned < 0.9*other) {
 		t.Errorf("error %g tuned for persons, %g tuned for records", tuned, other)
 	}
 	c.Person = matfact.Participation{Count: 1000, Separation: 1}
@@ -325,7 +335,8 @@ func TestPersonFactorization(t *testing.T) {
 // TestPersonAdopt: an epoch goes on with its plan, and only where the same records of a person
 // are protected.
 func TestPersonAdopt(t *testing.T) {
-	c := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 4, Horizon: 500, Person: matfact.Participation{Count: 20, Separation: 5, PerStep: 2}}
+	c := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 4, Horizon: 500,
+		Person: matfact.Participation{Count: 20, Separation: 5, PerStep: 2}}
 	p := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
 	plan := mustNew(t, c, p).Plan()
 	if _, err := Adopt(c, p, plan); err != nil {
@@ -350,20 +361,24 @@ func TestPersonAdopt(t *testing.T) {
 
 // TestPersonRefused: what cannot protect persons is refused, by a fault that says why.
 func TestPersonRefused(t *testing.T) {
-	good := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 1, Horizon: 50, Person: matfact.Participation{Count: 5, Separation: 2}}
+	good := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 1, Horizon: 50,
+		Person: matfact.Participation{Count: 5, Separation: 2}}
 	for want, change := range map[string]func(*Config){
 		"cap: must be at least 1 step":        func(c *Config) { c.Person.Count = 0 },
 		"separation: must be at least 1 step": func(c *Config) { c.Person.Separation = 0 },
 		"separation: must be the least":       func(c *Config) { c.Person.Fixed = true },
 		"normalise: must be false":            func(c *Config) { c.Factorization, c.Normalise = "blt", true },
 		"must not be \"dense\"":               func(c *Config) { c.Factorization = "dense" },
-		"must not be \"sqrt\" of a window":    func(c *Config) { c.Factorization, c.Workload, c.Window = "sqrt", "window", 5 },
-		"one matrix C for both moments":       func(c *Config) { c.Second = &Second{Workload: "sum"} },
-		"a warm-up protects single records":   func(c *Config) { c.Clip = math.NaN() },
+		"must not be \"sqrt\" of a window": func(c *Config) {
+			c.Factorization, c.Workload, c.Window = "sqrt", "window", 5
+		},
+		"one matrix C for both moments":     func(c *Config) { c.Second = &Second{Workload: "sum"} },
+		"a warm-up protects single records": func(c *Config) { c.Clip = math.NaN() },
 	} {
 		c := good
 		change(&c)
-		if _, err := New(c, dp.Params{Mu: 1, Adjacency: dp.Replace}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New(c, dp.Params{Mu: 1, Adjacency: dp.Replace}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -390,8 +405,10 @@ func TestPersonCharges(t *testing.T) {
 			if cs := PersonCS(nu, kappa, adjacency).Square; cs < with {
 				t.Errorf("ν = %g, %s: cs charges %g, jme %g", nu, adjacency, cs, with)
 			}
-			if split := PersonSplit(0.5, kappa, adjacency); split.Square < PersonJoint(split.Nu, kappa, adjacency).Square*(1-1e-12) {
-				t.Errorf("%s: ime charges %g, both together cost %g", adjacency, split.Square, PersonJoint(split.Nu, kappa, adjacency).Square)
+			if split := PersonSplit(0.5, kappa, adjacency); split.Square < PersonJoint(split.Nu, kappa,
+				adjacency).Square*(1-1e-12) {
+				t.Errorf("%s: ime charges %g, both together cost %g", adjacency, split.Square,
+					PersonJoint(split.Nu, kappa, adjacency).Square)
 			}
 		}
 	}
@@ -408,7 +425,8 @@ func TestPersonsApart(t *testing.T) {
 		Method: "jme", Nu: 2.5, ValidCount: new(true), Workload: "sum", Factorization: "blt", Tune: 100, Endless: true,
 		Clip: 1, Columns: dptest.Columns(2), Step: 10, Person: matfact.Participation{Count: 3, Separation: 4},
 	}
-	if one, two := PersonJoint(2.5, countWeight, dp.ZeroOut).Square, PersonJoint(2.5, countWeight, dp.Replace).Square; math.Abs(2*one-two) > 1e-12 {
+	if one, two := PersonJoint(2.5, countWeight, dp.ZeroOut).Square,
+		PersonJoint(2.5, countWeight, dp.Replace).Square; math.Abs(2*one-two) > 1e-12 {
 		t.Fatalf("twice %g is not %g", one, two)
 	}
 	// The same deviations, and so the same roundings.

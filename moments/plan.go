@@ -144,7 +144,8 @@ func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan, growth floa
 // narrow returns the shapes with narrow states for the noise of a plan, and whether any can
 // have one.
 func (s *shapes) narrow(cfg *Config, plan *Plan) (shapes, bool) {
-	first := max(plan.First/plan.Lattice.Step(), math.Ldexp(plan.Count, -plan.CountExp), math.Ldexp(plan.Full, -plan.FullExp))
+	first := max(plan.First/plan.Lattice.Step(), math.Ldexp(plan.Count, -plan.CountExp),
+		math.Ldexp(plan.Full, -plan.FullExp))
 	second := plan.Diagonal / plan.SecondStep() // of the largest entries; 0: there are none
 	if cfg.Second == nil {
 		all, some := calibration.Narrow([]matfact.Factorization{s.first.factor}, []float64{max(first, second)})
@@ -178,7 +179,8 @@ func (c *Config) tradeoff(method string, nu float64, adjacency dp.Adjacency) Tra
 }
 
 // choose determines the method and the weight ν, and returns what it chose from.
-func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha, beta float64) (method string, nu float64, choice *Choice, err error) {
+func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha, beta float64) (method string,
+	nu float64, choice *Choice, err error) {
 	d, reference := len(c.Columns), c.reference()
 	var own Gains
 	if c.Second != nil {
@@ -189,7 +191,8 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha,
 	}
 	method = c.Method
 	white := over.first.factor.Kind() == "identity"
-	compare := method == "auto" && c.Step == 1 && c.Second == nil && checkSquares(over.first.factor.Kind(), c.Normalise, c.last()) == ""
+	compare := method == "auto" && c.Step == 1 && c.Second == nil &&
+		checkSquares(over.first.factor.Kind(), c.Normalise, c.last()) == ""
 	if method == "auto" {
 		method = "jme"
 	}
@@ -247,14 +250,17 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) error {
 		return errors.Join(calibration.ErrForeign, err)
 	}
 	for _, x := range [...][2]float64{
-		{kept.Clip, own.Clip}, {kept.Nu, own.Nu}, {kept.Lambda, own.Lambda}, {kept.Sensitivity, own.Sensitivity}, {kept.Mu, own.Mu},
-		{kept.First, own.First}, {kept.Diagonal, own.Diagonal}, {kept.OffDiagonal, own.OffDiagonal}, {kept.Count, own.Count}, {kept.Full, own.Full},
+		{kept.Clip, own.Clip}, {kept.Nu, own.Nu}, {kept.Lambda, own.Lambda}, {kept.Sensitivity, own.Sensitivity},
+		{kept.Mu, own.Mu},
+		{kept.First, own.First}, {kept.Diagonal, own.Diagonal}, {kept.OffDiagonal, own.OffDiagonal},
+		{kept.Count, own.Count}, {kept.Full, own.Full},
 	} {
 		if !calibration.Near(x[0], x[1], calibration.LastBits) {
 			return calibration.ErrForeign
 		}
 	}
-	if kept.Method != own.Method || kept.Lattice != own.Lattice || kept.SecondExp != own.SecondExp || kept.CountExp != own.CountExp || kept.FullExp != own.FullExp ||
+	if kept.Method != own.Method || kept.Lattice != own.Lattice || kept.SecondExp != own.SecondExp ||
+		kept.CountExp != own.CountExp || kept.FullExp != own.FullExp ||
 		!kept.Choice.agrees(own.Choice, calibration.Optimum) || !kept.Person.Agrees(own.Person) {
 		return calibration.ErrForeign
 	}
@@ -276,7 +282,8 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) error {
 		if h := x.best.factor.Horizon(); h > 0 {
 			at = min(at, h)
 		}
-		f := calibration.Factor{Kept: x.kept, Fresh: x.fresh, Own: x.over.factor, Best: x.best.factor, Workload: x.cfg.workload(), At: at}
+		f := calibration.Factor{Kept: x.kept, Fresh: x.fresh, Own: x.over.factor, Best: x.best.factor,
+			Workload: x.cfg.workload(), At: at}
 		if cfg.personal() {
 			f.OwnNorm, f.BestNorm = own.Person.Norm, fresh.Person.Norm
 		}
@@ -297,7 +304,8 @@ func (c *Config) tune() uint64 {
 
 // factorize builds the configured factorization.
 func factorize(cfg *Config, stored *matfact.Stored) (matfact.Factorization, error) {
-	c := matfact.Config{Kind: cfg.Factorization, Horizon: cfg.Horizon, Buffers: cfg.Buffers, Tune: cfg.Tune, Normalise: cfg.Normalise}
+	c := matfact.Config{Kind: cfg.Factorization, Horizon: cfg.Horizon, Buffers: cfg.Buffers, Tune: cfg.Tune,
+		Normalise: cfg.Normalise}
 	if cfg.personal() {
 		c.Participation = cfg.participation()
 	}

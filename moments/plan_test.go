@@ -60,9 +60,11 @@ func TestAdopt(t *testing.T) {
 		}
 		numbers := map[string]func(*Plan) *float64{
 			"clip": func(k *Plan) *float64 { return &k.Clip }, "nu": func(k *Plan) *float64 { return &k.Nu },
-			"lambda": func(k *Plan) *float64 { return &k.Lambda }, "sensitivity": func(k *Plan) *float64 { return &k.Sensitivity },
-			"mu": func(k *Plan) *float64 { return &k.Mu }, "first": func(k *Plan) *float64 { return &k.First },
-			"diagonal": func(k *Plan) *float64 { return &k.Diagonal }, "off_diagonal": func(k *Plan) *float64 { return &k.OffDiagonal },
+			"lambda":      func(k *Plan) *float64 { return &k.Lambda },
+			"sensitivity": func(k *Plan) *float64 { return &k.Sensitivity },
+			"mu":          func(k *Plan) *float64 { return &k.Mu }, "first": func(k *Plan) *float64 { return &k.First },
+			"diagonal":     func(k *Plan) *float64 { return &k.Diagonal },
+			"off_diagonal": func(k *Plan) *float64 { return &k.OffDiagonal },
 		}
 		for name, field := range numbers {
 			k := kept()
@@ -135,15 +137,17 @@ func TestForeignPlans(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.ZeroOut}
 	for name, c := range map[string]Config{
-		"two factorizations": {Step: 4, ValidCount: new(true), Horizon: 50, Factorization: "blt", Second: &Second{Factorization: "sqrt"}},
-		"a choice":           {Step: 1, Horizon: 50, Factorization: "blt"},
-		"phases":             {Step: 4, Factorization: "phased"},
-		"dense":              {Step: 4, Horizon: 10, Factorization: "dense"},
+		"two factorizations": {Step: 4, ValidCount: new(true), Horizon: 50, Factorization: "blt",
+			Second: &Second{Factorization: "sqrt"}},
+		"a choice": {Step: 1, Horizon: 50, Factorization: "blt"},
+		"phases":   {Step: 4, Factorization: "phased"},
+		"dense":    {Step: 4, Horizon: 10, Factorization: "dense"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.Clip, c.Columns = 1.4, dptest.Columns(3)
-			estimatortest.Plans(t, mustNew(t, c, p).Plan(), 1e-3, func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) })
+			estimatortest.Plans(t, mustNew(t, c, p).Plan(), 1e-3,
+				func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) })
 		})
 	}
 }
@@ -153,7 +157,8 @@ func TestForeignPlans(t *testing.T) {
 // noise of ours.
 func TestAdoptAnotherOptimum(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Clip: 1.4, Columns: dptest.Columns(3), Step: 4, Factorization: "blt", Horizon: 1000}, dp.Params{Mu: 1, Adjacency: dp.Replace}
+	c, p := Config{Clip: 1.4, Columns: dptest.Columns(3), Step: 4, Factorization: "blt", Horizon: 1000},
+		dp.Params{Mu: 1, Adjacency: dp.Replace}
 	c.Defaults()
 	own := mustNew(t, c, p).Plan()
 	moved := own.clone()
@@ -196,7 +201,8 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 // TestPlanIsACopy changes what Plan returned and what Adopt was given.
 func TestPlanIsACopy(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Clip: 1, Columns: dptest.Columns(2), Step: 1, Factorization: "blt", Horizon: 10}, dp.Params{Mu: 1, Adjacency: dp.Replace}
+	c, p := Config{Clip: 1, Columns: dptest.Columns(2), Step: 1, Factorization: "blt", Horizon: 10},
+		dp.Params{Mu: 1, Adjacency: dp.Replace}
 	given := mustNew(t, c, p).Plan()
 	e, err := Adopt(c, p, given)
 	if err != nil {
@@ -256,8 +262,10 @@ func TestLimits(t *testing.T) {
 		{"too small a weight", with(func(c *Config) { c.Nu = 1e-30 }), zeroOut, "2^51"},
 		{"tiny weight", with(func(c *Config) { c.Nu = 5e-324 }), zeroOut, "must"},
 		{"less than the free weight", with(func(c *Config) { c.Nu = 0.499 }), replace, "at least 0.5"},
-		{"weights that overflow", with(func(c *Config) { c.Clip, c.Weights = 1e50, []float64{1e-200, 1e200} }), replace, "+Inf"},
-		{"weights that vanish", with(func(c *Config) { c.Clip, c.Weights = 1e-50, []float64{1e250, 1e-250} }), zeroOut, "must"},
+		{"weights that overflow", with(func(c *Config) { c.Clip, c.Weights = 1e50, []float64{1e-200, 1e200} }),
+			replace, "+Inf"},
+		{"weights that vanish", with(func(c *Config) { c.Clip, c.Weights = 1e-50, []float64{1e250, 1e-250} }),
+			zeroOut, "must"},
 		{"large clip", with(func(c *Config) { c.Clip = 1e59 }), replace, ""},
 		{"small clip", with(func(c *Config) { c.Clip = 1e-59 }), replace, ""},
 		{"clip beyond fourth powers", with(func(c *Config) { c.Clip = 1e61 }), replace, "about 1"},
@@ -274,36 +282,52 @@ func TestLimits(t *testing.T) {
 		{"centre that is none", with(func(c *Config) { c.Centre = []float64{1, math.Inf(-1)} }), replace, "centre"},
 		{"scale of another length", with(func(c *Config) { c.Scale = []float64{1, 2, 3} }), replace, "scale"},
 		{"scale of zero", with(func(c *Config) { c.Scale = []float64{1, 0} }), replace, "scale"},
-		{"a square root without end", with(func(c *Config) { c.Factorization, c.Horizon, c.Endless = "sqrt", 9, true }), replace, "on_horizon"},
+		{"a square root without end", with(func(c *Config) { c.Factorization, c.Horizon, c.Endless = "sqrt", 9, true }),
+			replace, "on_horizon"},
 		{"a square root without horizon", with(func(c *Config) { c.Factorization = "sqrt" }), replace, "horizon"},
 		{"a horizon beyond all offsets", with(func(c *Config) { c.Step, c.Horizon = 4096, 1<<52 }), replace, "horizon"},
-		{"the largest horizon", with(func(c *Config) { c.Factorization, c.Step, c.Horizon = "identity", 4096, 1<<50 }), replace, ""},
-		{"a horizon to tune for", with(func(c *Config) { c.Factorization, c.Step, c.Horizon, c.Endless = "identity", 4096, 1<<52, true }), replace, ""},
+		{"the largest horizon", with(func(c *Config) { c.Factorization, c.Step, c.Horizon = "identity", 4096, 1<<50 }),
+			replace, ""},
+		{"a horizon to tune for",
+			with(func(c *Config) { c.Factorization, c.Step, c.Horizon, c.Endless = "identity", 4096, 1<<52, true }),
+			replace, ""},
 		{"buffers of no BLT", with(func(c *Config) { c.Buffers = 2 }), replace, "buffers"},
-		{"buffers where auto takes no BLT", with(func(c *Config) { c.Factorization, c.Buffers = "auto", 2 }), replace, "buffers"},
-		{"buffers where auto takes a BLT", with(func(c *Config) { c.Factorization, c.Buffers, c.Horizon = "auto", 2, 50 }), replace, ""},
+		{"buffers where auto takes no BLT", with(func(c *Config) { c.Factorization, c.Buffers = "auto", 2 }),
+			replace, "buffers"},
+		{"buffers where auto takes a BLT",
+			with(func(c *Config) { c.Factorization, c.Buffers, c.Horizon = "auto", 2, 50 }), replace, ""},
 		{"bands", with(func(c *Config) { c.Factorization, c.Bands = "bisr", 2 }), replace, ""},
-		{"bands of no banded factorization", with(func(c *Config) { c.Factorization, c.Bands = "blt", 2 }), replace, "bands"},
+		{"bands of no banded factorization", with(func(c *Config) { c.Factorization, c.Bands = "blt", 2 }),
+			replace, "bands"},
 		{"too many bands", with(func(c *Config) { c.Factorization, c.Bands = "bsr", 257 }), replace, "1 to 256"},
 		{"fewer bands than one", with(func(c *Config) { c.Factorization, c.Bands = "bsr", -1 }), replace, "1 to 256"},
-		{"too many bands to optimise", with(func(c *Config) { c.Factorization, c.Bands, c.Horizon = "banded", 65, 100 }), replace, "at most 64"},
+		{"too many bands to optimise",
+			with(func(c *Config) { c.Factorization, c.Bands, c.Horizon = "banded", 65, 100 }), replace, "at most 64"},
 		{"bands to optimise for no length", with(func(c *Config) { c.Factorization = "banded" }), replace, "tune"},
 		{"optimised bands", with(func(c *Config) { c.Factorization, c.Bands, c.Tune = "banded", 3, 100 }), replace, ""},
 		{"dense without horizon", with(func(c *Config) { c.Factorization = "dense" }), replace, "horizon"},
-		{"dense with a long horizon", with(func(c *Config) { c.Factorization, c.Horizon = "dense", 301 }), replace, "300"},
+		{"dense with a long horizon", with(func(c *Config) { c.Factorization, c.Horizon = "dense", 301 }),
+			replace, "300"},
 		{"dense", with(func(c *Config) { c.Factorization, c.Horizon = "dense", 8 }), replace, ""},
-		{"normalised without horizon", with(func(c *Config) { c.Factorization, c.Normalise = "bisr", true }), replace, "normalise"},
-		{"normalised without end", with(func(c *Config) { c.Factorization, c.Normalise, c.Horizon, c.Endless = "bisr", true, 9, true }), replace, "on_horizon"},
-		{"normalised phases", with(func(c *Config) { c.Factorization, c.Normalise, c.Horizon = "phased", true, 9 }), replace, "normalise"},
-		{"normalised", with(func(c *Config) { c.Factorization, c.Normalise, c.Horizon = "blt", true, 30 }), replace, ""},
+		{"normalised without horizon", with(func(c *Config) { c.Factorization, c.Normalise = "bisr", true }), replace,
+			"normalise"},
+		{"normalised without end",
+			with(func(c *Config) { c.Factorization, c.Normalise, c.Horizon, c.Endless = "bisr", true, 9, true }),
+			replace, "on_horizon"},
+		{"normalised phases", with(func(c *Config) { c.Factorization, c.Normalise, c.Horizon = "phased", true, 9 }),
+			replace, "normalise"},
+		{"normalised", with(func(c *Config) { c.Factorization, c.Normalise, c.Horizon = "blt", true, 30 }),
+			replace, ""},
 		{"a window too wide", with(func(c *Config) { c.Workload, c.Window = "window", 1<<33 }), replace, "window"},
 		{"two choices of nu", with(func(c *Config) { c.Nu, c.Inflation = 1, 2 }), replace, "at most one"},
 		{"inflation of one, zero-out", with(func(c *Config) { c.Inflation = 1 }), zeroOut, "inflation"},
-		{"a covariance of sums", with(func(c *Config) { yes := true; c.Workload, c.Covariance = "sum", &yes }), replace, "covariance"},
+		{"a covariance of sums", with(func(c *Config) { yes := true; c.Workload, c.Covariance = "sum", &yes }), replace,
+			"covariance"},
 		{"inflation", with(func(c *Config) { c.Inflation = 1.5 }), replace, ""},
 		{"weights", with(func(c *Config) { c.Weights = []float64{1, 5} }), replace, ""},
 		{"default weights", base, zeroOut, ""},
-		{"unknown workload", with(func(c *Config) { c.Workload = "median" }), replace, "\"mean\", \"sum\", \"exponential\" or \"window\""},
+		{"unknown workload", with(func(c *Config) { c.Workload = "median" }), replace,
+			"\"mean\", \"sum\", \"exponential\" or \"window\""},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
@@ -427,7 +451,8 @@ func TestWeights(t *testing.T) {
 			best := objective(nu)
 			for _, factor := range []float64{0.5, 0.9, 0.99, 1.01, 1.1, 2} {
 				if other := objective(nu * factor); other < best*(1-1e-9) {
-					t.Errorf("%s, weights %v: nu %g is better than %g by %g", adjacency, weights, nu*factor, nu, 1-other/best)
+					t.Errorf("%s, weights %v: nu %g is better than %g by %g", adjacency, weights, nu*factor, nu,
+						1-other/best)
 				}
 			}
 		}
@@ -451,8 +476,9 @@ func TestCharges(t *testing.T) {
 				p, norm := e.plan, e.shapes.first.factor.ColNorm()
 				tau := p.Sensitivity / 0.5
 				for what, ratio := range map[string]float64{
-					"first": p.First / tau, "diagonal": p.Diagonal / tau * math.Sqrt(p.Lambda), "off-diagonal": p.OffDiagonal / tau * math.Sqrt(2*p.Lambda),
-					"lambda": p.Lambda / (0.8 / (p.Clip * p.Clip)),
+					"first": p.First / tau, "diagonal": p.Diagonal / tau * math.Sqrt(p.Lambda),
+					"off-diagonal": p.OffDiagonal / tau * math.Sqrt(2*p.Lambda),
+					"lambda":       p.Lambda / (0.8 / (p.Clip * p.Clip)),
 				} {
 					if math.Abs(ratio-1) > 1e-13 {
 						t.Errorf("%s: %s is off by %g", describe(c), what, ratio-1)
@@ -480,8 +506,10 @@ func TestCharges(t *testing.T) {
 					t.Errorf("%s: predictions cost %g", describe(c), predictions)
 				}
 				// The rounding is charged for slightly more noise than there is.
-				if least := (exact + squares + predictions) * (1 + 0x1p-40); !(p.Sensitivity >= least && p.Sensitivity <= least+predictions*0.01+exact*0x1p-38) {
-					t.Errorf("%s, %s: sensitivity %.17g, must be at least %.17g", describe(c), adjacency, p.Sensitivity, least)
+				if least := (exact + squares + predictions) * (1 + 0x1p-40); !(p.Sensitivity >= least &&
+					p.Sensitivity <= least+predictions*0.01+exact*0x1p-38) {
+					t.Errorf("%s, %s: sensitivity %.17g, must be at least %.17g", describe(c), adjacency,
+						p.Sensitivity, least)
 				}
 			}
 		}

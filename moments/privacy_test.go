@@ -20,7 +20,8 @@ func audited(n uint64) []Config {
 	var all []Config
 	for _, kind := range []string{"identity", "sqrt", "bsr", "bisr", "blt", "phased"} {
 		for _, w := range []Config{
-			{Workload: "mean"}, {Workload: "sum"}, {Workload: "exponential", Decay: 0.9}, {Workload: "window", Window: 3},
+			{Workload: "mean"}, {Workload: "sum"}, {Workload: "exponential", Decay: 0.9},
+			{Workload: "window", Window: 3},
 		} {
 			w.Factorization, w.Horizon = kind, n
 			if banded(kind) {
@@ -103,7 +104,8 @@ func TestSensitivity(t *testing.T) {
 						runs += n
 						lowest = min(lowest, top/a.plan.Mu)
 						if top < 0.999*a.plan.Mu {
-							t.Errorf("%s, %s: the worst pair is only %.6g of μ apart", describe(c), adjacency, top/a.plan.Mu)
+							t.Errorf("%s, %s: the worst pair is only %.6g of μ apart", describe(c), adjacency,
+								top/a.plan.Mu)
 						}
 					}
 				}
@@ -138,17 +140,21 @@ func auditPairs(t *testing.T, a *subject, adjacency dp.Adjacency, steps, slots i
 	for k, p := range pairs(a.plan.Nu, a.plan.Clip, d, adjacency) {
 		at := [][2]int{{0, 0}}
 		if k < 2 {
-			at = append(at, [2]int{0, slots - 1}, [2]int{1, 0}, [2]int{2, 0}, [2]int{steps / 2, slots / 2}, [2]int{steps - 1, slots - 1})
+			at = append(at, [2]int{0, slots - 1}, [2]int{1, 0}, [2]int{2, 0}, [2]int{steps / 2, slots / 2},
+				[2]int{steps - 1, slots - 1})
 		}
 		for _, where := range at {
-			distance, err := a.Sensitivity(base.Replace(where[0], where[1], p.X), base.Replace(where[0], where[1], p.Y), fixed)
+			distance,
+				err := a.Sensitivity(base.Replace(where[0], where[1], p.X),
+				base.Replace(where[0], where[1], p.Y), fixed)
 			if err != nil {
 				t.Fatal(err)
 			}
 			n++
 			top = max(top, distance)
 			if !(distance <= a.plan.Mu*(1+1e-9)) {
-				t.Errorf("%s, %s: %g and %g at %v are %.9g of μ apart", describe(a.cfg), adjacency, p.X, p.Y, where, distance/a.plan.Mu)
+				t.Errorf("%s, %s: %g and %g at %v are %.9g of μ apart", describe(a.cfg), adjacency, p.X, p.Y, where,
+					distance/a.plan.Mu)
 			}
 		}
 	}
@@ -197,7 +203,8 @@ func TestSensitivityAtBlocks(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		const slots = 30
-		a := mustSubject(t, Config{Clip: 1.1, Columns: dptest.Columns(3), Step: slots, Factorization: "phased"}, dp.Params{Mu: 40, Adjacency: adjacency})
+		a := mustSubject(t, Config{Clip: 1.1, Columns: dptest.Columns(3), Step: slots, Factorization: "phased"},
+			dp.Params{Mu: 40, Adjacency: adjacency})
 		if a.e.block != 13 {
 			t.Fatalf("a block holds %d records", a.e.block)
 		}
@@ -315,7 +322,8 @@ func TestSensitivityLate(t *testing.T) {
 					t.Fatal(err)
 				}
 				// The columns of a square root end with the horizon.
-				if !(distance <= a.plan.Mu*(1+1e-9)) || (c.Factorization != "sqrt" || c.Normalise) && !(distance >= 0.999*a.plan.Mu) {
+				if !(distance <= a.plan.Mu*(1+1e-9)) ||
+					(c.Factorization != "sqrt" || c.Normalise) && !(distance >= 0.999*a.plan.Mu) {
 					t.Errorf("%s, %s, step %d: %.9g of μ apart", describe(c), adjacency, at, distance/a.plan.Mu)
 				}
 			}
@@ -330,7 +338,8 @@ func TestOtherAdjacency(t *testing.T) {
 	t.Parallel()
 	for _, nu := range []float64{0.2, 0.5, 1, 5} {
 		for own, other := range map[dp.Adjacency]dp.Adjacency{dp.ZeroOut: dp.Replace, dp.Replace: dp.ZeroOut} {
-			a := mustSubject(t, Config{Clip: 3, Columns: dptest.Columns(2), Step: 1, Factorization: "phased", Nu: nu}, dp.Params{Mu: 1, Adjacency: own})
+			a := mustSubject(t, Config{Clip: 3, Columns: dptest.Columns(2), Step: 1, Factorization: "phased", Nu: nu},
+				dp.Params{Mu: 1, Adjacency: own})
 			stated, err := a.e.Cost().In(other)
 			if err != nil {
 				t.Fatal(err)

@@ -84,7 +84,8 @@ func TestSquaresNeedNoData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.UnmarshalBinary(estimatortest.State(t, mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace}))); err != nil {
+	if err := e.UnmarshalBinary(
+		estimatortest.State(t, mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace}))); err != nil {
 		t.Fatal(err)
 	}
 	e.Add(0, []float64{-0.5})

@@ -72,7 +72,8 @@ func TestProjections(t *testing.T) {
 				values := e.Values(nil)
 				trace := sum(values)
 				if values[0] < p.least-1e-12*float64(d) || trace > p.trace*(1+1e-12) {
-					t.Errorf("d = %d: eigenvalues from %g, must be at least %g; trace %g, must be at most %g", d, values[0], p.least, trace, p.trace)
+					t.Errorf("d = %d: eigenvalues from %g, must be at least %g; trace %g, must be at most %g", d,
+						values[0], p.least, trace, p.trace)
 				}
 				// A random member of the set.
 				v := make([]float64, d)
@@ -161,7 +162,8 @@ func TestDensity(t *testing.T) {
 		t.Errorf("divergence %g, by simulation %g ± %g", got, m1, most)
 	}
 	// The floor makes a density of what has none.
-	if g, err := NewDensity([]float64{0, 0}, []float64{1, 2, 1}, 0.01); err != nil || math.Abs(g.logDet()-math.Log(3*0.01)) > 1e-12 {
+	if g, err := NewDensity([]float64{0, 0}, []float64{1, 2, 1}, 0.01); err != nil ||
+		math.Abs(g.logDet()-math.Log(3*0.01)) > 1e-12 {
 		t.Errorf("eigenvalues 3 and −1 at a floor of 0.01: %v", err)
 	}
 	for _, floor := range []float64{0, -1, math.NaN()} {

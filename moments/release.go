@@ -104,7 +104,8 @@ func (e *Estimator) release() (*dp.Release, error) {
 		}
 	}
 	share := max(1, e.weight.total())
-	values = append(values, dp.Value{Name: "full_share", Shape: []int{1}, Data: e.full.value(share), SE: []float64{v.full / share}})
+	values = append(values,
+		dp.Value{Name: "full_share", Shape: []int{1}, Data: e.full.value(share), SE: []float64{v.full / share}})
 	for _, v := range values {
 		if !vector.Finite(v.Data) || !vector.Finite(v.SE) {
 			return nil, errors.New("a released value left the range of float64: scale the columns to about 1")

@@ -53,7 +53,8 @@ func support(a, b float64, d int, adjacency dp.Adjacency) float64 {
 // bound. With one step it is the exact sensitivity to a single record.
 //
 // Source: docs/theory/moments.md.
-func ParticipationSensitivity(first, second [][]float64, steps []int, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
+func ParticipationSensitivity(first, second [][]float64, steps []int, lambda, clip float64, d int,
+	adjacency dp.Adjacency) float64 {
 	overlap := func(c [][]float64, i int) (sum float64) {
 		for _, j := range steps {
 			var g float64

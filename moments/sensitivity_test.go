@@ -38,7 +38,8 @@ func TestJointSensitivity(t *testing.T) {
 				closed := JointSensitivity([]float64{alpha}, []float64{beta}, lambda, clip, d, adjacency)
 				n := Joint(nu, d, adjacency).Noise(2, clip, alpha, beta)
 				for what, got := range map[string]float64{"lambda": n.Lambda / lambda, "sensitivity": n.Sensitivity / closed, "first": n.First * 2 / closed,
-					"diagonal": n.Diagonal / n.First * math.Sqrt(lambda), "off": n.OffDiagonal / n.Diagonal * math.Sqrt2} {
+					"diagonal": n.Diagonal / n.First * math.Sqrt(lambda),
+					"off":      n.OffDiagonal / n.Diagonal * math.Sqrt2} {
 					if math.Abs(got-1) > 1e-14 {
 						t.Errorf("Noise at %g: %s is off by %g", nu, what, got-1)
 					}
@@ -160,7 +161,8 @@ func TestRoundedSquares(t *testing.T) {
 				top := 0.0
 				u, v := make([]int64, d), make([]int64, d)
 				for range 20000 {
-					if !l.Quantise(u, inBall(source, d, k)) || adjacency == dp.Replace && !l.Quantise(v, inBall(source, d, k)) {
+					if !l.Quantise(u, inBall(source, d, k)) ||
+						adjacency == dp.Replace && !l.Quantise(v, inBall(source, d, k)) {
 						t.Fatal("a row was refused")
 					}
 					var first, second float64
@@ -168,7 +170,9 @@ func TestRoundedSquares(t *testing.T) {
 						first += float64(u[i]-v[i]) * float64(u[i]-v[i])
 						for j := i; j < d; j++ {
 							rest := source.Int64N(1<<20) - 1<<19
-							round := func(x []int64) float64 { return float64((rest + x[i]*x[j] + 1<<(shift-1)) >> shift) }
+							round := func(x []int64) float64 {
+								return float64((rest + x[i]*x[j] + 1<<(shift-1)) >> shift)
+							}
 							e := math.Ldexp(round(u)-round(v), int(shift))
 							if second += e * e; i != j {
 								second += e * e
@@ -178,10 +182,12 @@ func TestRoundedSquares(t *testing.T) {
 					top = max(top, math.Sqrt(first+n.Lambda*second))
 				}
 				if top > charged {
-					t.Errorf("%s, d=%d, shift %d: neighbours are %g apart, charged %g", adjacency, d, shift, top, charged)
+					t.Errorf("%s, d=%d, shift %d: neighbours are %g apart, charged %g", adjacency, d, shift,
+						top, charged)
 				}
 				if shift == 8 && d > 1 && top < exact {
-					t.Errorf("%s, d=%d, shift %d: rounding adds nothing (%g of %g), so this shows nothing", adjacency, d, shift, top, exact)
+					t.Errorf("%s, d=%d, shift %d: rounding adds nothing (%g of %g), so this shows nothing", adjacency,
+						d, shift, top, exact)
 				}
 			}
 		}
@@ -196,7 +202,9 @@ func TestChooseNu(t *testing.T) {
 		for _, d := range []int{1, 2, 10} {
 			at := func(nu float64) string { return fmt.Sprintf("%s, d=%d, nu=%g", adjacency, d, nu) }
 			for ratio := 1e-6; ratio < 1e7; ratio *= 3.1 {
-				objective := func(nu float64) float64 { return (1 + ratio/nu) * dp.SquaresSensitivity(nu, d, adjacency) }
+				objective := func(nu float64) float64 {
+					return (1 + ratio/nu) * dp.SquaresSensitivity(nu, d, adjacency)
+				}
 				nu := chooseNu(1, ratio, d, adjacency)
 				best, where := math.Inf(1), 0.0
 				for x := 1e-5; x < 1e5; x *= 1.001 {
@@ -224,7 +232,8 @@ func TestChooseNu(t *testing.T) {
 					alone = 4
 				}
 				if err != nil || math.Abs(dp.SquaresSensitivity(nu, d, adjacency)/alone-phi) > 1e-12*phi {
-					t.Errorf("%s for inflation %g gives %g (%v)", at(nu), phi, dp.SquaresSensitivity(nu, d, adjacency)/alone, err)
+					t.Errorf("%s for inflation %g gives %g (%v)", at(nu), phi,
+						dp.SquaresSensitivity(nu, d, adjacency)/alone, err)
 				}
 				if nu < dp.FreeSquares(d) && adjacency == dp.Replace {
 					t.Errorf("%s for inflation %g is below the free weight", at(nu), phi)
@@ -280,9 +289,11 @@ func TestTradeoffs(t *testing.T) {
 					}
 					switch ratio := top / c.t.Square; {
 					case ratio > 1+1e-12:
-						t.Errorf("%s, %s, d=%d, κ %g: neighbours are %g apart, charged %g", c.name, adjacency, d, kappa, top, c.t.Square)
+						t.Errorf("%s, %s, d=%d, κ %g: neighbours are %g apart, charged %g", c.name, adjacency, d, kappa,
+							top, c.t.Square)
 					case c.tight && ratio < 1-1e-12:
-						t.Errorf("%s, %s, d=%d, κ %g: charged %g, neighbours are at most %g apart", c.name, adjacency, d, kappa, c.t.Square, top)
+						t.Errorf("%s, %s, d=%d, κ %g: charged %g, neighbours are at most %g apart", c.name, adjacency,
+							d, kappa, c.t.Square, top)
 					}
 				}
 			}
@@ -293,8 +304,10 @@ func TestTradeoffs(t *testing.T) {
 				joint := Joint(split.Nu, d, adjacency)
 				switch better := joint.First() < split.First()*(1-1e-9) && joint.Second() < split.Second()*(1-1e-9); {
 				case adjacency == dp.Replace && !better:
-					t.Errorf("d=%d, share %g: joint estimation has variances %g and %g, independent %g and %g", d, share, joint.First(), joint.Second(), split.First(), split.Second())
-				case adjacency == dp.ZeroOut && math.Abs(joint.First()/split.First()-1)+math.Abs(joint.Second()/split.Second()-1) > 1e-14:
+					t.Errorf("d=%d, share %g: joint estimation has variances %g and %g, independent %g and %g", d,
+						share, joint.First(), joint.Second(), split.First(), split.Second())
+				case adjacency == dp.ZeroOut &&
+					math.Abs(joint.First()/split.First()-1)+math.Abs(joint.Second()/split.Second()-1) > 1e-14:
 					t.Errorf("d=%d, share %g: the frontiers differ", d, share)
 				}
 			}
@@ -329,7 +342,8 @@ func TestParticipationSensitivity(t *testing.T) {
 			for _, lambda := range []float64{0.5 / (clip * clip), 2} {
 				bound := ParticipationSensitivity(c, c, steps, lambda, clip, 2, adjacency)
 				if len(steps) == 1 {
-					if want := JointSensitivity([]float64{column}, []float64{column}, lambda, clip, 2, adjacency); math.Abs(bound-want) > 1e-12 {
+					if want := JointSensitivity([]float64{column}, []float64{column}, lambda, clip, 2,
+						adjacency); math.Abs(bound-want) > 1e-12 {
 						t.Errorf("%s, one record: %g, want %g", adjacency, bound, want)
 					}
 				}
@@ -362,7 +376,8 @@ func TestParticipationSensitivity(t *testing.T) {
 							second[1] += w * math.Sqrt2 * (x[j][0]*x[j][1] - y[j][0]*y[j][1])
 							second[2] += w * (x[j][1]*x[j][1] - y[j][1]*y[j][1])
 						}
-						square += first[0]*first[0] + first[1]*first[1] + lambda*(second[0]*second[0]+second[1]*second[1]+second[2]*second[2])
+						square += first[0]*first[0] + first[1]*first[1] +
+							lambda*(second[0]*second[0]+second[1]*second[1]+second[2]*second[2])
 					}
 					top = max(top, math.Sqrt(square))
 				}
@@ -370,7 +385,8 @@ func TestParticipationSensitivity(t *testing.T) {
 					t.Errorf("%s, steps %v: streams are %g apart, the bound is %g", adjacency, steps, top, bound)
 				}
 				if adjacency == dp.Replace && lambda*clip*clip <= 0.5 && top < bound*(1-1e-12) {
-					t.Errorf("%s, steps %v: streams are at most %g apart, the bound is %g", adjacency, steps, top, bound)
+					t.Errorf("%s, steps %v: streams are at most %g apart, the bound is %g", adjacency,
+						steps, top, bound)
 				}
 			}
 		}

@@ -65,7 +65,8 @@ func (s *shapes) total(g *overlap, t, slots uint64, all bool) (sum Gains) {
 // number.
 func (s *shapes) scatter(g Gains, t uint64, records, divisor float64) *scatter {
 	all := weights(s.first.kernel, t)
-	c := &scatter{gains: g, total: all / divisor, white: s.first.factor.Kind() == "identity", divisor: divisor, peak: 1 / divisor}
+	c := &scatter{gains: g, total: all / divisor, white: s.first.factor.Kind() == "identity", divisor: divisor,
+		peak: 1 / divisor}
 	if s.first.kernel.Kind != "exponential" {
 		c.slots, c.records = all, math.Round(records)
 	}

@@ -16,7 +16,8 @@ import (
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	for _, mu := range []float64{0.5, 50} { // K = 1.1·2²⁴ and 1.1·2²⁹: kernel and integer form
-		e := mustNew(t, Config{Clip: 1.1, Columns: dptest.Columns(3), Step: 1 << 20, Factorization: "identity"}, dp.Params{Mu: mu, Adjacency: dp.Replace})
+		e := mustNew(t, Config{Clip: 1.1, Columns: dptest.Columns(3), Step: 1 << 20, Factorization: "identity"},
+			dp.Params{Mu: mu, Adjacency: dp.Replace})
 		k := e.plan.Lattice.K
 		shift, block := uint(e.plan.SecondExp-2*e.plan.Lattice.Exp), (1<<62)/(k*k)
 		source := rand.New(rand.NewPCG(3, 4))

@@ -29,7 +29,8 @@ const stateVersion = 1
 func (e *Estimator) identify() (uint64, error) {
 	h := fnv.New64a()
 	all := []any{
-		Version, e.plan, e.shapes.first.kernel, len(e.cfg.Columns), e.cfg.Step, e.horizon, numbers(e.cfg.Centre), numbers(e.cfg.Scale), e.params.Adjacency,
+		Version, e.plan, e.shapes.first.kernel, len(e.cfg.Columns), e.cfg.Step, e.horizon, numbers(e.cfg.Centre),
+		numbers(e.cfg.Scale), e.params.Adjacency,
 	}
 	if e.secondWeight != nil {
 		all = append(all, e.shapes.second.kernel)

@@ -18,7 +18,8 @@ import (
 func contractOf(t testing.TB, c Config, p dp.Params, s audit.Stream) estimatortest.Contract[*Estimator] {
 	t.Helper()
 	return estimatortest.Contract[*Estimator]{
-		New:   estimatortest.Adopted(t, mustNew(t, c, p).Plan(), func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) }),
+		New: estimatortest.Adopted(t, mustNew(t, c, p).Plan(),
+			func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) }),
 		Steps: uint64(len(s)),
 		Rows:  func(step, _, _ uint64) [][]float64 { return s[step-1] },
 		Noise: func(t testing.TB) func(uint64) dp.Noise { return keyed(t, 5) },
@@ -37,9 +38,11 @@ func TestRestart(t *testing.T) {
 		t.Run(c.Method+"/"+c.Factorization+"/"+c.Workload, func(t *testing.T) {
 			t.Parallel()
 			c.Clip, c.Columns = 1.4, dptest.Columns(3)
-			contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, within(auditStream(int(steps), 3), c.Step))
+			contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace},
+				within(auditStream(int(steps), 3), c.Step))
 			e, states := contract.Restart(t)
-			if e.plan.Factorization.Kind != "phased" && e.plan.second().Kind != "phased" && int64(len(states[steps-1])) < e.Sizes().State {
+			if e.plan.Factorization.Kind != "phased" && e.plan.second().Kind != "phased" &&
+				int64(len(states[steps-1])) < e.Sizes().State {
 				t.Errorf("a state of %d bytes, announced %d", len(states[steps-1]), e.Sizes().State)
 			}
 		})
@@ -56,7 +59,8 @@ func TestRestartInABlock(t *testing.T) {
 			s[i%3] = s[i%3][:30]
 		}
 	}
-	c := contractOf(t, Config{Clip: 1.1, Columns: dptest.Columns(8), Step: 30, Factorization: "phased"}, dp.Params{Mu: 40, Adjacency: dp.Replace}, s)
+	c := contractOf(t, Config{Clip: 1.1, Columns: dptest.Columns(8), Step: 30, Factorization: "phased"},
+		dp.Params{Mu: 40, Adjacency: dp.Replace}, s)
 	if e, _ := c.Restart(t); e.block != 13 {
 		t.Fatalf("a block holds %d records", e.block)
 	}
@@ -74,7 +78,8 @@ func TestDamaged(t *testing.T) {
 		t.Run(c.Method+"/"+c.Factorization+"/"+c.Workload, func(t *testing.T) {
 			t.Parallel()
 			c.Clip, c.Columns = 1.4, dptest.Columns(2)
-			contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, within(auditStream(steps, 2), c.Step))
+			contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace},
+				within(auditStream(steps, 2), c.Step))
 			states, _ := contract.Run(t, nil)
 			contract.Damaged(t, states[steps-1])
 		})
@@ -86,7 +91,8 @@ func TestDamaged(t *testing.T) {
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}
-	own := Config{Clip: 1.4, Columns: dptest.Columns(3), Step: 4, Workload: "window", Window: 3, Factorization: "blt", Horizon: 30}
+	own := Config{Clip: 1.4, Columns: dptest.Columns(3), Step: 4, Workload: "window", Window: 3, Factorization: "blt",
+		Horizon: 30}
 	contract := contractOf(t, own, p, auditStream(5, 3))
 	states, _ := contract.Run(t, nil)
 	state := states[4]
@@ -150,7 +156,8 @@ func TestStateRefused(t *testing.T) {
 	b[weight] = 1
 	refuse("records of a step that was not", b)
 
-	exponential := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 4, Workload: "exponential", Decay: 0.5}, p)
+	exponential := mustNew(t,
+		Config{Clip: 1, Columns: dptest.Columns(1), Step: 4, Workload: "exponential", Decay: 0.5}, p)
 	start := estimatortest.State(t, exponential)
 	for _, sum := range []float64{-1, 8.1, math.NaN(), math.Inf(1)} {
 		binary.LittleEndian.PutUint64(start[weight:], math.Float64bits(sum))
@@ -204,7 +211,8 @@ func FuzzState(f *testing.F) {
 	var all []estimatortest.Contract[*Estimator] // below 256
 	for _, c := range everything(steps) {
 		c.Clip, c.Columns = 1.4, dptest.Columns(2)
-		all = append(all, contractOf(f, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, within(auditStream(3, 2), c.Step)))
+		all = append(all,
+			contractOf(f, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, within(auditStream(3, 2), c.Step)))
 	}
 	estimatortest.Fuzz(f, all, func(c *estimatortest.Contract[*Estimator]) [][]byte {
 		states, _ := c.Run(f, nil)

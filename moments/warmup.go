@@ -66,14 +66,17 @@ func (c *Config) WarmupSteps() uint64 {
 // validateWarmup checks what belongs to bounds that are found.
 func (c *Config) validateWarmup(l *fault.List) {
 	auto := c.Automatic()
-	l.Check(c.WarmupMode == "buffer" || c.WarmupMode == "split", "warmup_mode", "must be \"buffer\" or \"split\"", c.WarmupMode)
-	l.Check(auto || c.WarmupMode != "split", "warmup_mode", "belongs to a centre, scale or clip that is \"auto\"", c.WarmupMode)
+	l.Check(c.WarmupMode == "buffer" ||
+		c.WarmupMode == "split", "warmup_mode", "must be \"buffer\" or \"split\"", c.WarmupMode)
+	l.Check(auto ||
+		c.WarmupMode != "split", "warmup_mode", "belongs to a centre, scale or clip that is \"auto\"", c.WarmupMode)
 	l.Check(auto || c.Warmup == 0, "warmup", "belongs to a centre, scale or clip that is \"auto\"", c.Warmup)
 	l.Check(c.Step == 0 || c.Warmup%c.Step == 0, "warmup", "must be a multiple of step", c.Warmup)
 	l.Check(c.Warmup <= maxSlots/4, "warmup", "must be fewer offsets than a log has", c.Warmup)
 	if c.autoClip() {
 		l.Check(c.Tau == 0, "tau", "needs a clip that is given: its unit is that of the rows", c.Tau)
-		l.Check(len(c.Weights) == 0, "weights", "needs a clip that is given: their units are those of the rows", c.Weights)
+		l.Check(len(c.Weights) == 0, "weights",
+			"needs a clip that is given: their units are those of the rows", c.Weights)
 	}
 	l.Check(!auto || c.Second == nil, "warmup", "does not go with a second factorization", nil)
 }
@@ -103,7 +106,8 @@ func (e *Estimator) planWarmup(mu float64) *WarmupPlan {
 func (p *WarmupPlan) agrees(own *WarmupPlan) bool {
 	near := func(a, b float64) bool { return calibration.Near(a, b, calibration.Optimum) }
 	return p.Records == own.Records && p.Parts == own.Parts && near(float64(p.Needed), float64(own.Needed)) &&
-		near(p.Gains.Mean, own.Gains.Mean) && near(p.Gains.Second, own.Gains.Second) && near(p.Gains.Reference, own.Gains.Reference)
+		near(p.Gains.Mean, own.Gains.Mean) && near(p.Gains.Second, own.Gains.Second) &&
+		near(p.Gains.Reference, own.Gains.Reference)
 }
 
 // warmUp makes the warm-up of a plan. fresh says that the plan is a new one.
@@ -185,7 +189,8 @@ func (e *Estimator) closeWarmup(n dp.Noise) (*dp.Release, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &dp.Release{Step: e.warmup.Part(), Rows: e.rows, Notes: []dp.Note{{Name: "warmup", Value: stages}}, Verdict: stages[len(stages)-1].Verdict}
+	r := &dp.Release{Step: e.warmup.Part(), Rows: e.rows, Notes: []dp.Note{{Name: "warmup", Value: stages}},
+		Verdict: stages[len(stages)-1].Verdict}
 	if e.warmup.Failed() && e.cfg.WarmupMode == "split" {
 		r.Step++ // the part that failed is not among those that are over
 	} else if e.warmup.Failed() {
@@ -342,12 +347,15 @@ func (e *Estimator) Sample() *dp.Release {
 		}
 		return r
 	}
-	number, clipping := longest, bounds.Clipping{Clipped: longest, ClippedSE: longest, BiasMean: longest, BiasSecond: longest}
-	b := &Bounds{Verdict: "partial", Centre: fill(d), Scale: fill(d), Frozen: e.cfg.Columns, Clip: longest, Clipping: &clipping,
+	number, clipping := longest,
+		bounds.Clipping{Clipped: longest, ClippedSE: longest, BiasMean: longest, BiasSecond: longest}
+	b := &Bounds{Verdict: "partial", Centre: fill(d), Scale: fill(d), Frozen: e.cfg.Columns, Clip: longest,
+		Clipping:        &clipping,
 		FullShareWarmup: &number, FullShareWarmupSE: &number}
 	var stages []bounds.Stage
 	for range 5 {
-		s := bounds.Stage{Stage: "A1", Verdict: "fail", Reason: "not enough records", Records: longest, Needed: longest, Sigma: longest,
+		s := bounds.Stage{Stage: "A1", Verdict: "fail", Reason: "not enough records", Records: longest, Needed: longest,
+			Sigma:  longest,
 			Centre: fill(d), Dead: fill(d), Scale: fill(d), Unseen: longest, Clip: longest, Clipping: &clipping}
 		for j := range d {
 			s.Ranges, s.Circles = append(s.Ranges, [2]float64{longest, longest}), append(s.Circles, 6)

@@ -197,7 +197,8 @@ func TestWarmupStates(t *testing.T) {
 			for step := uint64(1); step <= e.plan.Warmup.Parts+2; step++ {
 				first, end := e.Range(step)
 				if first != covered || end <= first || (step <= e.plan.Warmup.Parts) != (end <= e.plan.Warmup.Records) {
-					t.Errorf("step %d has slots %d to %d, after %d, with a warm-up of %d", step, first, end, covered, e.plan.Warmup.Records)
+					t.Errorf("step %d has slots %d to %d, after %d, with a warm-up of %d", step, first, end, covered,
+						e.plan.Warmup.Records)
 				}
 				covered = end
 			}
@@ -333,7 +334,8 @@ func TestWarmupVerdicts(t *testing.T) {
 			e := mustNew(t, c, p)
 			r := runStep(t, e, 1, dptest.Seeded(1), func() []float64 { return nil })
 			stages := r.Notes[0].Value.([]bounds.Stage)
-			if s := stages[len(stages)-1]; len(r.Values) != 0 || s.Verdict != "fail" || s.Reason != "not enough records" || s.Stage != "A1" {
+			if s := stages[len(stages)-1]; len(r.Values) != 0 || s.Verdict != "fail" ||
+				s.Reason != "not enough records" || s.Stage != "A1" {
 				t.Errorf("%s: %+v", mode, s)
 			}
 			if why, ended := e.Ended(); !ended || why != "warmup" {
@@ -376,7 +378,8 @@ func TestWarmupVerdicts(t *testing.T) {
 				if name == "covariance_psd" && n == 3 {
 					want = floor
 				}
-				if frozen && v.Data[n] != want || v.SE != nil && math.IsNaN(v.SE[n]) != frozen || v.SE != nil && !frozen && !(v.SEWithClipping[n] >= v.SE[n]) {
+				if frozen && v.Data[n] != want || v.SE != nil && math.IsNaN(v.SE[n]) != frozen ||
+					v.SE != nil && !frozen && !(v.SEWithClipping[n] >= v.SE[n]) {
 					t.Errorf("%s, entry %v: %g, %v, %v", name, entry, v.Data[n], v.SE, v.SEWithClipping)
 				}
 			}
@@ -403,7 +406,8 @@ func TestWarmupVerdicts(t *testing.T) {
 	t.Run("biased", func(t *testing.T) {
 		e := mustNew(t, automatic(2), p)
 		heavy := func() []float64 {
-			return []float64{source.NormFloat64() / math.Sqrt(source.Float64()), source.NormFloat64() / math.Sqrt(source.Float64())}
+			return []float64{source.NormFloat64() / math.Sqrt(source.Float64()),
+				source.NormFloat64() / math.Sqrt(source.Float64())}
 		}
 		runStep(t, e, 1, dptest.Seeded(11), heavy)
 		r := runStep(t, e, 2, dptest.Seeded(12), heavy)
@@ -456,12 +460,14 @@ func TestWarmupUnits(t *testing.T) {
 					}
 					for n := range v.Data {
 						if math.Abs(v.Data[n]-w.Data[n]) > 1e-5*size+1e-12 {
-							t.Fatalf("%s, %s, step %d: %s is %v, with given bounds %v", method, adjacency, step, v.Name, v.Data, w.Data)
+							t.Fatalf("%s, %s, step %d: %s is %v, with given bounds %v", method, adjacency, step, v.Name,
+								v.Data, w.Data)
 						}
 					}
 					for n := range v.SE {
 						if math.Abs(v.SE[n]-w.SE[n]) > 1e-5*w.SE[n] {
-							t.Fatalf("%s, %s, step %d: error of %s is %v, with given bounds %v", method, adjacency, step, v.Name, v.SE, w.SE)
+							t.Fatalf("%s, %s, step %d: error of %s is %v, with given bounds %v", method, adjacency,
+								step, v.Name, v.SE, w.SE)
 						}
 					}
 				}
@@ -486,8 +492,10 @@ func TestWarmupConfiguration(t *testing.T) {
 		{"tau", func(c *Config) { c.Method, c.Tau = "cs", 1 }, "tau: needs a clip"},
 		{"weights", func(c *Config) { c.Weights = []float64{1, 2} }, "weights: needs a clip"},
 		{"second", func(c *Config) { c.Second = &Second{Workload: "mean"} }, "warmup: does not go with"},
-		{"nothing to find", func(c *Config) { c.Clip, c.Centre, c.Scale, c.Warmup = 1, nil, nil, 5000 }, "warmup: belongs to"},
-		{"no mode without", func(c *Config) { c.Clip, c.Centre, c.Scale, c.WarmupMode = 1, nil, nil, "split" }, "warmup_mode: belongs to"},
+		{"nothing to find", func(c *Config) { c.Clip, c.Centre, c.Scale, c.Warmup = 1, nil, nil, 5000 },
+			"warmup: belongs to"},
+		{"no mode without", func(c *Config) { c.Clip, c.Centre, c.Scale, c.WarmupMode = 1, nil, nil, "split" },
+			"warmup_mode: belongs to"},
 	} {
 		c := automatic(2)
 		x.edit(&c)

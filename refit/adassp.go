@@ -68,7 +68,8 @@ func calibrateAdaSSP(acc Accounting, p dp.Params, test bool) (*adasspSolver, err
 		}
 		solver.s = math.Sqrt(2*math.Log(6/p.Delta)) / (p.Epsilon / 3)
 		if ok, err := solver.cost().Within(p.Epsilon, p.Delta); err != nil || !ok {
-			return nil, errors.Join(err, fmt.Errorf("the paper's calibration does not give (%g, %g)", p.Epsilon, p.Delta))
+			return nil, errors.Join(err,
+				fmt.Errorf("the paper's calibration does not give (%g, %g)", p.Epsilon, p.Delta))
 		}
 		return solver, nil
 	}
@@ -112,7 +113,8 @@ func (s *adasspSolver) prepare(w *Data) (solution, error) {
 	return func(noise dp.Noise) (theta []float64, eta float64, err error) {
 		var lambda float64
 		if s.test {
-			if lambda, err = lower(noise, "adassp/lambda", least, eigenError(n, d, 1), 1, s.s, s.shift, bits); err != nil {
+			if lambda,
+				err = lower(noise, "adassp/lambda", least, eigenError(n, d, 1), 1, s.s, s.shift, bits); err != nil {
 				return nil, 0, err
 			}
 		}

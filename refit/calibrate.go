@@ -171,7 +171,8 @@ func dynamicRows(acc Accounting, p dp.Params, n sketchNoise, k int, lambda float
 	}
 	spent := classical(p.Delta/3, float64(k), n.Gamma)
 	if exact, err := dp.Epsilon(p.Delta/3, 1/n.Test); err != nil || !(exact <= spent) {
-		return 0, errors.Join(err, fmt.Errorf("the paper's calibration does not give the test of λ_min its epsilon, %g", spent))
+		return 0, errors.Join(err,
+			fmt.Errorf("the paper's calibration does not give the test of λ_min its epsilon, %g", spent))
 	}
 	allowed := func(rows int) (bool, error) { return sketchWithin(p, rows, lambda, p.Epsilon-spent, p.Delta/3) }
 	lo, hi := k, 2*k
@@ -213,7 +214,8 @@ func (n sketchNoise) paper(p dp.Params, test bool, tau float64) (sketchNoise, er
 		n.Cost.BadDelta = upperTail(tau)
 	}
 	if ok, err := n.Cost.Within(p.Epsilon, p.Delta); err != nil || !ok {
-		return sketchNoise{}, errors.Join(err, fmt.Errorf("the paper's calibration does not give (%g, %g)", p.Epsilon, p.Delta))
+		return sketchNoise{}, errors.Join(err,
+			fmt.Errorf("the paper's calibration does not give (%g, %g)", p.Epsilon, p.Delta))
 	}
 	return n, nil
 }

@@ -71,7 +71,8 @@ func TestCalibrations(t *testing.T) {
 				}
 				// Twice too much of everything: the paper's γ and σ scaled by the same
 				// factor to the border of what is private.
-				ok, err := dp.Cost{Adjacency: p.Adjacency, Mu: n.Cost.Mu * 1.5, Rows: n.Cost.Rows, Gamma: n.Cost.Gamma / 1.5, BadDelta: n.Cost.BadDelta}.Within(p.Epsilon, p.Delta)
+				ok, err := dp.Cost{Adjacency: p.Adjacency, Mu: n.Cost.Mu * 1.5, Rows: n.Cost.Rows,
+					Gamma: n.Cost.Gamma / 1.5, BadDelta: n.Cost.BadDelta}.Within(p.Epsilon, p.Delta)
 				if err != nil || !ok && p.Epsilon <= 1 {
 					t.Errorf("%+v: the paper's noise has less than a half to spare: %v", p, err)
 				}
@@ -173,7 +174,8 @@ func TestOverspent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := dp.Cost{Adjacency: dp.ZeroOut, Mu: 1 / n.Test, Rows: honest, Gamma: 1.3 * n.Gamma, BadDelta: n.Cost.BadDelta}
+		c := dp.Cost{Adjacency: dp.ZeroOut, Mu: 1 / n.Test, Rows: honest, Gamma: 1.3 * n.Gamma,
+			BadDelta: n.Cost.BadDelta}
 		if ok, err := c.Within(eps, p.Delta); err != nil || !ok || honest <= 102 {
 			t.Errorf("at ε = %g %d rows without noise: %v", eps, honest, err)
 		}
@@ -223,7 +225,8 @@ func TestDynamicRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rows, err := dynamicRows(acc, p, n, 100, 2*n.Gamma); (err == nil) != (acc == Paper) || err == nil && rows <= 100 {
+		if rows, err := dynamicRows(acc, p, n, 100, 2*n.Gamma); (err == nil) != (acc == Paper) ||
+			err == nil && rows <= 100 {
 			t.Errorf("%s: %d rows, %v", acc, rows, err)
 		}
 	}

@@ -165,8 +165,9 @@ func caseIHM(t *testing.T, c cases.Case) {
 		}
 
 		solver := ihmSolver{
-			noise: sketchNoise{Gamma: in.Eta2, Sigma: in.Sigma / in.C}, params: dp.Params{Adjacency: dp.ZeroOut, LatticeBits: 30},
-			rows: in.K, iterations: in.T, clip: in.C, ridge: ridge, dense: true,
+			noise:  sketchNoise{Gamma: in.Eta2, Sigma: in.Sigma / in.C},
+			params: dp.Params{Adjacency: dp.ZeroOut, LatticeBits: 30},
+			rows:   in.K, iterations: in.T, clip: in.C, ridge: ridge, dense: true,
 		}
 		rows := map[string][][]float64{}
 		for step := range in.T {
@@ -244,7 +245,8 @@ func caseAdaSSP(t *testing.T, c cases.Case) {
 		near("theta", v*in.CY/in.CX, want.Theta[j])
 	}
 
-	solver := adasspSolver{params: dp.Params{Delta: 10 * in.Varrho, Adjacency: dp.ZeroOut, LatticeBits: 30}, s: in.S, shift: in.Shift, test: true}
+	solver := adasspSolver{params: dp.Params{Delta: 10 * in.Varrho, Adjacency: dp.ZeroOut, LatticeBits: 30}, s: in.S,
+		shift: in.Shift, test: true}
 	theta, _, err := solver.solve(windowOf(in.X, in.Y), dptest.Arrays(map[string][][]float64{
 		"adassp/lambda": {{in.Z}}, "adassp/gram": {noise}, "adassp/xty": {in.Zeta},
 	}))
@@ -283,7 +285,8 @@ func caseDescent(t *testing.T, c cases.Case) {
 		cases.Near(t, "theta", v, want.Theta[j], tol, tol)
 	}
 	solver := descentSolver{
-		params: dp.Params{Adjacency: dp.ZeroOut, LatticeBits: 30}, iterations: in.T, clip: in.C, rate: in.Rate, sigma: in.Sigma * n / in.C,
+		params: dp.Params{Adjacency: dp.ZeroOut, LatticeBits: 30}, iterations: in.T, clip: in.C, rate: in.Rate,
+		sigma: in.Sigma * n / in.C,
 	}
 	rows := map[string][][]float64{}
 	for i, z := range in.Noise {
@@ -300,7 +303,8 @@ func caseDescent(t *testing.T, c cases.Case) {
 
 // caseGradientClip is caseDescent where each record's gradient is shortened, which is
 // package sgd's descent.
-func caseGradientClip(t *testing.T, x [][]float64, y []float64, rate, sigma, clip float64, noise [][]float64, want []float64) {
+func caseGradientClip(t *testing.T, x [][]float64, y []float64, rate, sigma, clip float64, noise [][]float64,
+	want []float64) {
 	n := float64(len(x))
 	unit := sigma * n / clip // the deviation of noise in units of the clip norm, 2√T/μ
 	var z []float64
@@ -309,8 +313,11 @@ func caseGradientClip(t *testing.T, x [][]float64, y []float64, rate, sigma, cli
 			z = append(z, -v) // it is added to the step, sgd's to the gradient
 		}
 	}
-	path, err := sgd.GradientDescent(&sgd.Sample{D: len(x[0]), X: flat(x), Y: y}, sgd.Descent{Steps: len(noise), Rate: rate, Clip: clip},
-		dp.Params{Mu: 2 * math.Sqrt(float64(len(noise))) / unit, Adjacency: dp.Replace, LatticeBits: 30}, dptest.Queue(z...))
+	path,
+		err := sgd.GradientDescent(&sgd.Sample{D: len(x[0]), X: flat(x), Y: y},
+		sgd.Descent{Steps: len(noise), Rate: rate, Clip: clip},
+		dp.Params{Mu: 2 * math.Sqrt(float64(len(noise))) / unit, Adjacency: dp.Replace, LatticeBits: 30},
+		dptest.Queue(z...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,9 +351,10 @@ func caseFastMix(t *testing.T, c cases.Case) {
 	z, m := s.apply(flat(in.X), d)
 	n := fastNoise{Gamma: in.Gamma, Omega: in.Omega, Tau: in.Tau}
 	draws := map[string]float64{"mhat": in.Z1, "lambda": in.Z2}
-	l, err := n.levels(m, s.coherence(), leastEigenvalue(gramOf(z, d), d), func(array string, x, scale float64) (float64, error) {
-		return x - scale*draws[array], nil
-	})
+	l, err := n.levels(m, s.coherence(), leastEigenvalue(gramOf(z, d), d),
+		func(array string, x, scale float64) (float64, error) {
+			return x - scale*draws[array], nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -525,7 +533,8 @@ func caseCentred(t *testing.T, c cases.Case) {
 		r.Add(uint64(i), row)
 	}
 	rows := map[string][][]float64{
-		"newton/hist0": {in.Hist0}, "newton/mean": {in.Mean}, "newton/meany": {in.MeanY}, "newton/hist": {in.Hist}, "newton/gram": {in.Gram},
+		"newton/hist0": {in.Hist0}, "newton/mean": {in.Mean}, "newton/meany": {in.MeanY}, "newton/hist": {in.Hist},
+		"newton/gram": {in.Gram},
 	}
 	for i := range in.Grad {
 		rows[numbered("newton/grad", i)] = [][]float64{in.Grad[i]}

@@ -81,7 +81,8 @@ type centres struct {
 // feature is the constant, and is not changed.
 func (c *centring) centre(w *Data, null []bool, noise dp.Noise) centres {
 	d := w.dim - 1
-	norms := countNorms(w, d, null).Release(noise, "newton/hist0", newton.HistogramSD(c.mu*math.Sqrt(coarseShare), c.adjacency), c.bits)
+	norms := countNorms(w, d, null).Release(noise, "newton/hist0",
+		newton.HistogramSD(c.mu*math.Sqrt(coarseShare), c.adjacency), c.bits)
 	out := centres{mean: make([]float64, d)}
 	out.valid = norms.Valid(float64(w.Len()))
 	out.squared = norms.Common(out.valid)

@@ -199,8 +199,9 @@ func TestCentredMutants(t *testing.T) {
 		r := auditRefit(t, "newton", 2, 200, true, dp.Params{Mu: 4, Adjacency: dp.ZeroOut})
 		f.Refit = r
 		w := audit.Windows{
-			Mechanism: &f, Mu: r.Cost().Mu, Adjacency: dp.ZeroOut, Bits: r.params.Bits(), Features: r.plan.Features, Centred: true,
-			Solver: "newton", Budget: r.plan.Mu, Course: r.Course,
+			Mechanism: &f, Mu: r.Cost().Mu, Adjacency: dp.ZeroOut, Bits: r.params.Bits(), Features: r.plan.Features,
+			Centred: true,
+			Solver:  "newton", Budget: r.plan.Mu, Course: r.Course,
 		}
 		subject, err := w.Subject()
 		if err != nil {
@@ -236,7 +237,8 @@ func TestCentre(t *testing.T) {
 				w.AddNull()
 				continue
 			}
-			x := []float64{0.3 + 0.01*source.NormFloat64(), -0.2 + 0.01*source.NormFloat64(), 0.01 * source.NormFloat64(), 1}
+			x := []float64{0.3 + 0.01*source.NormFloat64(), -0.2 + 0.01*source.NormFloat64(),
+				0.01 * source.NormFloat64(), 1}
 			w.x, w.y = append(w.x, x...), append(w.y, 0.7+0.05*source.NormFloat64())
 		}
 		return w, null
@@ -259,7 +261,8 @@ func TestCentre(t *testing.T) {
 		}
 		for i := range n {
 			for j, v := range before.row(i) {
-				if want := v - append(out.mean[:d:d], 0)[j]; null[i] && w.row(i)[j] != 0 || !null[i] && w.row(i)[j] != want {
+				if want := v - append(out.mean[:d:d], 0)[j]; null[i] && w.row(i)[j] != 0 ||
+					!null[i] && w.row(i)[j] != want {
 					t.Fatalf("%s: row %d becomes %v", a, i, w.row(i))
 				}
 			}

@@ -253,7 +253,8 @@ func (c *Config) Validate() error {
 	var l fault.List
 	bounded := func(key string, x float64, or string) {
 		l.Check(vector.Positive(x), key, "must be positive and finite"+or, x)
-		l.Check(!vector.Positive(x) || x >= 1e-60 && x <= 1e60, key, "must be in the range 1e-60 to 1e60: scale the columns to about 1", x)
+		l.Check(!vector.Positive(x) ||
+			x >= 1e-60 && x <= 1e60, key, "must be in the range 1e-60 to 1e60: scale the columns to about 1", x)
 	}
 	bounded("clip_x", c.ClipX, "")
 	bounded("clip_y", c.ClipY, "")
@@ -264,23 +265,33 @@ func (c *Config) Validate() error {
 	if c.Most > 0 {
 		l.Check(c.Window == 0, "window", "must not be there: windows are steps by the clock", c.Window)
 		l.Check(c.Stride == 0, "stride", "must not be there: windows are steps by the clock", c.Stride)
-		l.Check(c.Most <= maxWindow, "step_max", fmt.Sprintf("must be at most %d for windows", uint64(maxWindow)), c.Most)
+		l.Check(c.Most <= maxWindow, "step_max",
+			fmt.Sprintf("must be at most %d for windows", uint64(maxWindow)), c.Most)
 	} else {
-		l.Check(c.Window >= 1 && c.Window <= maxWindow, "window", fmt.Sprintf("must be 1 to %d slots", uint64(maxWindow)), c.Window)
-		l.Check(c.Stride == 0 || c.Stride >= c.Window, "stride", "must be at least the window: a record of two windows would pay twice", c.Stride)
+		l.Check(c.Window >= 1 && c.Window <= maxWindow, "window",
+			fmt.Sprintf("must be 1 to %d slots", uint64(maxWindow)), c.Window)
+		l.Check(c.Stride == 0 ||
+			c.Stride >= c.Window, "stride",
+			"must be at least the window: a record of two windows would pay twice", c.Stride)
 	}
 	if !slices.Contains(Solvers, c.Solver) {
 		l.Add("solver", "must be "+fault.Quoted(Solvers, "or"), c.Solver)
 		return l.Err()
 	}
 	if c.Partitions > 0 {
-		l.Check(c.Window <= maxWindow/c.Partitions, "window", fmt.Sprintf("must be at most %d slots, of %d partitions together", uint64(maxWindow), c.Partitions), c.Window)
+		l.Check(c.Window <= maxWindow/c.Partitions, "window",
+			fmt.Sprintf("must be at most %d slots, of %d partitions together", uint64(maxWindow), c.Partitions),
+			c.Window)
 		l.Check(c.Stride <= math.MaxInt64/c.Partitions, "stride", "is too large for so many partitions", c.Stride)
-		l.Check(slices.Contains(merging, c.Solver), "solver", fmt.Sprintf("must be %s with merge = true: others are no functions of sums that are exact in any order", fault.Quoted(merging, "or")), c.Solver)
-		l.Check(!c.EigenTest, "eigen_test", "must be false with merge = true: an eigenvalue is no sum that is exact in any order", nil)
+		l.Check(slices.Contains(merging, c.Solver), "solver",
+			fmt.Sprintf("must be %s with merge = true: others are no functions of sums that are exact in any order",
+				fault.Quoted(merging, "or")), c.Solver)
+		l.Check(!c.EigenTest, "eigen_test",
+			"must be false with merge = true: an eigenvalue is no sum that is exact in any order", nil)
 	}
 	l.Check(c.Accounting == "" || slices.Contains(accountings[c.Solver], c.Accounting), "accounting",
-		fmt.Sprintf("must be %s for solver %q", fault.Quoted(accountings[c.Solver], "or"), c.Solver), string(c.Accounting))
+		fmt.Sprintf("must be %s for solver %q", fault.Quoted(accountings[c.Solver], "or"), c.Solver),
+		string(c.Accounting))
 	var defaults Config
 	defaults.Defaults()
 	foreign := func(key string, isDefault bool, value any) {
@@ -301,15 +312,19 @@ func (c *Config) Validate() error {
 	foreign("dense", !c.Dense, c.Dense)
 	l.Check(c.Share > 0 && c.Share < 1, "share", "must be in (0, 1)", c.Share)
 	least := c.features() + 2
-	l.Check(c.Rows == 0 || c.Rows >= least && c.Rows <= 1<<20, "rows", fmt.Sprintf("must be 0 (chosen) or %d to 2^20, for a sketch that can be inverted", least), c.Rows)
+	l.Check(c.Rows == 0 ||
+		c.Rows >= least && c.Rows <= 1<<20, "rows",
+		fmt.Sprintf("must be 0 (chosen) or %d to 2^20, for a sketch that can be inverted", least), c.Rows)
 	l.Check(c.Iterations >= 0 && c.Iterations <= 1000, "iterations", "must be 0 (chosen) to 1000", c.Iterations)
 	if c.ResidualClip != 0 {
 		bounded("residual_clip", c.ResidualClip, ", or 0 (clip_y)")
 	}
-	l.Check(c.Transforms == 1 || c.Transforms == c.iterations(), "transforms", "must be 1 or the number of iterations", c.Transforms)
+	l.Check(c.Transforms == 1 ||
+		c.Transforms == c.iterations(), "transforms", "must be 1 or the number of iterations", c.Transforms)
 	l.Check(vector.Positive(c.Ratio) && c.Ratio <= 1e6, "ratio", "must be positive and at most a million", c.Ratio)
 	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
-	l.Check(c.Radius == 0 || c.Solver != "ihm" || c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
+	l.Check(c.Radius == 0 || c.Solver != "ihm" ||
+		c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
 	l.Check(c.Radius == 0 || !c.Dense, "dense", "keeps rows, and a radius does not: leave one out", nil)
 	c.validatePerson(&l)
 	return l.Err()

@@ -59,7 +59,8 @@ func TestFaults(t *testing.T) {
 	check(func(c *Config) { c.Accounting = RDP }, "accounting")
 	check(func(c *Config) { c.Solver, c.Accounting = "fast-ihm", Exact }, "accounting")
 	check(func(c *Config) {
-		c.Share, c.Rows, c.Iterations, c.EigenTest, c.Debias, c.Pool, c.ResidualClip, c.Ratio, c.Radius = 0.3, 50, 2, true, true, true, 1, 5, 1
+		c.Share, c.Rows, c.Iterations, c.EigenTest, c.Debias, c.Pool, c.ResidualClip, c.Ratio, c.Radius = 0.3, 50, 2,
+			true, true, true, 1, 5, 1
 	}, "share", "rows", "iterations", "eigen_test", "debias", "pool", "residual_clip", "ratio", "radius")
 	check(func(c *Config) { c.Solver, c.Transforms, c.Ratio = "fast-ihm", 3, -1 }, "transforms", "ratio")
 	check(func(c *Config) { c.Solver, c.Ratio = "fast-ihm", 1e30 }, "ratio")
@@ -70,7 +71,8 @@ func TestFaults(t *testing.T) {
 	check(func(c *Config) { c.Dense = true }, "dense")
 
 	for what, p := range map[string]dp.Params{
-		"adjacency": {Epsilon: 1, Delta: 1e-6}, "delta": {Epsilon: 1, Adjacency: dp.ZeroOut}, "mu": {Mu: 1e-7, Adjacency: dp.ZeroOut},
+		"adjacency": {Epsilon: 1, Delta: 1e-6}, "delta": {Epsilon: 1, Adjacency: dp.ZeroOut},
+		"mu":      {Mu: 1e-7, Adjacency: dp.ZeroOut},
 		"lattice": {Mu: 1e12, Adjacency: dp.ZeroOut},
 	} {
 		if _, err := New(configs()["newton"], p); err == nil {

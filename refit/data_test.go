@@ -122,7 +122,8 @@ type testSolver interface {
 
 // trials returns what f makes of the solutions of independent runs, and half the width
 // of a 95 % interval of its mean.
-func trials(t *testing.T, w *Data, s testSolver, n int, seed uint64, f func(theta []float64) float64) (mean, half float64) {
+func trials(t *testing.T, w *Data, s testSolver, n int, seed uint64, f func(theta []float64) float64) (mean,
+	half float64) {
 	t.Helper()
 	var sum, square float64
 	source := newQuick(seed)
@@ -248,8 +249,10 @@ func caseTrainMSE(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	solvers := map[string]testSolver{
-		"adassp": adassp(Analytic, true), "adassp_code": published, "adassp_joint": adassp(Exact, true), "adassp_joint_notest": adassp(Exact, false),
-		"linmix": mixing(), "ihm": ihm(Paper, true), "ihm_joint": ihm(RDP, true), "ihm_joint_notest": ihm(RDP, false), "dpgd": descent,
+		"adassp": adassp(Analytic, true), "adassp_code": published, "adassp_joint": adassp(Exact, true),
+		"adassp_joint_notest": adassp(Exact, false),
+		"linmix":              mixing(), "ihm": ihm(Paper, true), "ihm_joint": ihm(RDP, true),
+		"ihm_joint_notest": ihm(RDP, false), "dpgd": descent,
 	}
 	mse := errorOf(w)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -258,9 +261,11 @@ func caseTrainMSE(t *testing.T, c cases.Case) {
 			t.Fatalf("no solver %s", name)
 		}
 		mean, half := trials(t, w, s, runs(w), seedOf(in.Dataset, name), mse)
-		most := 3*math.Hypot(statistic.CI95, half)/1.96 + math.Pow(10, math.Floor(math.Log10(statistic.Mean))-5)/2 // the reference has six digits
+		// the reference has six digits
+		most := 3*math.Hypot(statistic.CI95, half)/1.96 + math.Pow(10, math.Floor(math.Log10(statistic.Mean))-5)/2
 		if !(math.Abs(mean-statistic.Mean) <= most) {
-			t.Errorf("%s: mean square error %.9g ± %.2g, want %.9g ± %.2g", name, mean, half, statistic.Mean, statistic.CI95)
+			t.Errorf("%s: mean square error %.9g ± %.2g, want %.9g ± %.2g", name, mean, half, statistic.Mean,
+				statistic.CI95)
 		}
 	}
 }
@@ -291,7 +296,9 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	mse := errorOf(w)
-	mean, half := trials(t, w, s, runs(w), seedOf(in.Dataset), func(theta []float64) float64 { return math.Log(mse(theta)) })
+	mean,
+		half := trials(t, w, s, runs(w), seedOf(in.Dataset),
+		func(theta []float64) float64 { return math.Log(mse(theta)) })
 	if most := 3*math.Hypot(want.CI95, half)/1.96 + 0.01; !(math.Abs(mean-want.Mean) <= most) {
 		t.Errorf("mean log error %.6g ± %.2g, want %.6g ± %.2g", mean, half, want.Mean, want.CI95)
 	}
@@ -372,7 +379,8 @@ func TestNorm(t *testing.T) {
 		return math.Ldexp(math.Sqrt(sum)*(1+0x1p-48), e), true
 	}
 	rng := rand.New(rand.NewPCG(31, 32))
-	special := []float64{0, math.Copysign(0, -1), math.NaN(), -math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, -math.MaxFloat64, 0x1p-1074, -0x1p-1022, 0x1p-1000, 0x1p999, 0x1p1000, 1}
+	special := []float64{0, math.Copysign(0, -1), math.NaN(), -math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64,
+		-math.MaxFloat64, 0x1p-1074, -0x1p-1022, 0x1p-1000, 0x1p999, 0x1p1000, 1}
 	for i := range 200_000 {
 		x := make([]float64, 1+rng.IntN(5))
 		middle := rng.IntN(2100) - 1075

@@ -56,7 +56,8 @@ func calibrateDescent(acc Accounting, p dp.Params, iterations int, clip, rate fl
 }
 
 func (s *descentSolver) cost() dp.Cost {
-	return dp.Cost{Adjacency: s.params.Adjacency, Mu: s.params.Adjacency.Factor() * math.Sqrt(float64(s.iterations)) / s.sigma * (1 + 0x1p-50)}
+	return dp.Cost{Adjacency: s.params.Adjacency,
+		Mu: s.params.Adjacency.Factor() * math.Sqrt(float64(s.iterations)) / s.sigma * (1 + 0x1p-50)}
 }
 
 func (s *descentSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float64, err error) {

@@ -35,7 +35,8 @@ func ExampleNew() {
 			continue
 		}
 		theta, intercept := release.Values[0], release.Values[1]
-		fmt.Printf("window %d: %s %.1f, %s %.1f\n", release.Step, theta.Name, theta.Data, intercept.Name, intercept.Data)
+		fmt.Printf("window %d: %s %.1f, %s %.1f\n", release.Step, theta.Name, theta.Data, intercept.Name,
+			intercept.Data)
 	}
 	// Output:
 	// window 1: theta [-0.7], intercept [0.5]
@@ -50,7 +51,9 @@ func ExampleSolve() {
 		w.Add([]float64{a, b}, a-b/2)
 	}
 	noise := dp.NewRun().Step(50_000)
-	theta, cost, err := refit.Solve(refit.Config{Solver: "ihm"}, dp.Params{Epsilon: 2, Delta: 1e-9, Adjacency: dp.Replace}, w, noise)
+	theta, cost,
+		err := refit.Solve(refit.Config{Solver: "ihm"},
+		dp.Params{Epsilon: 2, Delta: 1e-9, Adjacency: dp.Replace}, w, noise)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -127,7 +127,8 @@ type fastLevels struct {
 //
 // m̂ moves by Δ̂, and λ̂ by 1 + 2m̂ of either neighbour, when a row of norm 1 becomes null.
 // minus releases x − scale·z for the array's z.
-func (n *fastNoise) levels(m, coherence, lambda float64, minus func(array string, x, scale float64) (float64, error)) (l fastLevels, err error) {
+func (n *fastNoise) levels(m, coherence, lambda float64,
+	minus func(array string, x, scale float64) (float64, error)) (l fastLevels, err error) {
 	scale := n.Omega * coherence
 	noisy, err := minus("mhat", m, scale)
 	if err != nil {
@@ -213,10 +214,14 @@ func (s *fastSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float6
 		sum.Add(z)
 		upper := sum.Upper()
 		// A row of Z may be much longer than 1, but Σ‖z‖² ≤ ‖S‖²·n, and ‖S‖² ≤ N/k₂.
-		errs := map[string]float64{"mhat": eigenError(k2+w.Len(), d, 1), "lambda": eigenError((transform.padded/k2+1)*w.Len(), d, 1)}
-		found, failed := s.fast.levels(m, transform.coherence(), leastEigenvalue(upper, d), func(array string, x, scale float64) (float64, error) {
-			return releaseLaplace(noise, numbered("fast-ihm/"+array, t), x, errs[array], scale, s.fast.Omega, s.fast.Tau, bits)
-		})
+		errs := map[string]float64{"mhat": eigenError(k2+w.Len(), d, 1),
+			"lambda": eigenError((transform.padded/k2+1)*w.Len(), d, 1)}
+		found,
+			failed := s.fast.levels(m, transform.coherence(), leastEigenvalue(upper, d),
+			func(array string, x, scale float64) (float64, error) {
+				return releaseLaplace(noise, numbered("fast-ihm/"+array, t), x, errs[array], scale, s.fast.Omega,
+					s.fast.Tau, bits)
+			})
 		if failed != nil {
 			return nil, 0, failed
 		}

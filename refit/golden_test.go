@@ -16,8 +16,8 @@ import (
 
 // TestGoldenReleases pins every bit of the releases of all solvers, on every
 // architecture and for good: an epoch that one version began another one must go on
-// with, as long as the solver's version is the same. Plans are rounded, for calibrations end in other last bits elsewhere. The noise
-// is keyed.
+// with, as long as the solver's version is the same. Plans are rounded, for calibrations end in other last bits
+// elsewhere. The noise is keyed.
 func TestGoldenReleases(t *testing.T) {
 	source := rand.New(rand.NewPCG(14, 15))
 	rows := make([][]float64, 300)
@@ -26,7 +26,8 @@ func TestGoldenReleases(t *testing.T) {
 			continue
 		}
 		// NormFloat64 has other bits elsewhere; multiples of 2⁻¹⁰ have not.
-		a, b, e := float64(source.IntN(4096)-2048)/1024, float64(source.IntN(4096)-2048)/1024, float64(source.IntN(256)-128)/1024
+		a, b, e := float64(source.IntN(4096)-2048)/1024, float64(source.IntN(4096)-2048)/1024,
+			float64(source.IntN(256)-128)/1024
 		rows[i] = []float64{a, a/2 - b/4 + 0.25 + e, b}
 	}
 	all := configs()
@@ -75,7 +76,8 @@ func TestGoldenReleases(t *testing.T) {
 		if got := hex.EncodeToString(h.Sum(nil)[:8]); got != golden[name] {
 			t.Errorf("%q: %q,", name, got)
 		}
-		if got := hex.EncodeToString(errors.Sum(nil)[:8]); got != cmp.Or(goldenErrors[name], "e3b0c44298fc1c14") { // of nothing
+		// of nothing
+		if got := hex.EncodeToString(errors.Sum(nil)[:8]); got != cmp.Or(goldenErrors[name], "e3b0c44298fc1c14") {
 			t.Errorf("errors of %q: %q,", name, got)
 		}
 	}

@@ -77,7 +77,9 @@ func (s *ihmSolver) prepared(w *rowSums, dense *Data, gradient gradientOf) solut
 	return func(noise dp.Noise) (theta []float64, eta float64, err error) {
 		square := s.noise.Gamma
 		if s.noise.Test > 0 {
-			level, err := lower(noise, "ihm/lambda", lambda, eigenError(w.Len(), d, 1), 1, s.noise.Test, s.noise.Tau, s.params.Bits())
+			level,
+				err := lower(noise, "ihm/lambda", lambda, eigenError(w.Len(), d, 1), 1, s.noise.Test, s.noise.Tau,
+				s.params.Bits())
 			if err != nil {
 				return nil, 0, err
 			}
@@ -176,7 +178,8 @@ func (i *iteration) factor(t, d int) float64 {
 
 // wishartSketches draws each iteration's Hessian. covariance gives the Cholesky factor
 // of the iteration's rows' covariance, and the bits that it came from.
-func (s *ihmSolver) wishartSketches(name string, d int, noise dp.Noise, covariance func(t int) (l []float64, hidden []int64)) func(t int) (hessian, error) {
+func (s *ihmSolver) wishartSketches(name string, d int, noise dp.Noise,
+	covariance func(t int) (l []float64, hidden []int64)) func(t int) (hessian, error) {
 	pooled := make([]float64, d*d)
 	return func(t int) (hessian, error) {
 		l, hidden := covariance(t)
@@ -221,6 +224,7 @@ func (s *ihmSolver) bySums(w *rowSums) gradientOf {
 		for i := range d {
 			vector.Axpy(g, -theta[i], symmetric[i*d:][:d])
 		}
-		return releaseVector(noise, numbered("ihm/grad", t), g, adjacency.Factor()*bound, eigenError(n, d, 2*bound), bound*s.noise.Sigma, s.params.Bits())
+		return releaseVector(noise, numbered("ihm/grad", t), g, adjacency.Factor()*bound, eigenError(n, d, 2*bound),
+			bound*s.noise.Sigma, s.params.Bits())
 	}
 }

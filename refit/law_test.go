@@ -209,7 +209,8 @@ func TestFarOut(t *testing.T) {
 		if v[1] != 3 || v[0] != math.Copysign(0x1p37, x) && v[0] != x {
 			t.Errorf("%g and 3 are released as %g", x, v)
 		}
-		if v, err := releaseLaplace(newQuick(1), "m", x, 0, 3, 6, 1, 24); err != nil || math.Signbit(v) != math.Signbit(x) {
+		if v, err := releaseLaplace(newQuick(1), "m", x, 0, 3, 6, 1, 24); err != nil ||
+			math.Signbit(v) != math.Signbit(x) {
 			t.Errorf("%g is released as %g: %v", x, v, err)
 		}
 	}
@@ -220,7 +221,8 @@ func TestFarOut(t *testing.T) {
 func TestRadius(t *testing.T) {
 	t.Parallel()
 	w := window(500, 4, 5)
-	s := &ihmSolver{noise: sketchNoise{Gamma: 2, Sigma: 1e-3}, params: dp.Params{Adjacency: dp.Replace}, rows: 40, iterations: 4, clip: 3, radius: 2}
+	s := &ihmSolver{noise: sketchNoise{Gamma: 2, Sigma: 1e-3}, params: dp.Params{Adjacency: dp.Replace}, rows: 40,
+		iterations: 4, clip: 3, radius: 2}
 	bySums := s.bySums(sumsOf(w))
 	byRows, err := s.byRows(w.clone(), "ihm/grad")
 	if err != nil {
@@ -380,7 +382,9 @@ func TestPrepareMeanwhile(t *testing.T) {
 		}
 		_, after := release(w.clone(), func(*Data, *gradients) *rowSums { return want })
 		for range 3 {
-			joint, meanwhile := release(w.clone(), func(w *Data, g *gradients) *rowSums { return sumsAnd(w, g.rows.Prepare) })
+			joint,
+				meanwhile := release(w.clone(),
+				func(w *Data, g *gradients) *rowSums { return sumsAnd(w, g.rows.Prepare) })
 			if !slices.Equal(joint, want.joint()) || !slices.Equal(meanwhile, after) {
 				t.Errorf("%d rows: sums %v and gradients %v, want %v and %v", n, joint, meanwhile, want.joint(), after)
 			}

@@ -45,7 +45,8 @@ func TestEndedWindows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.Stride, c.Horizon = 0, 0
-			one, by, two := mustRefit(t, ended(c, 0, 240), generous), mustRefit(t, ended(c, 0, 240), generous), ended(c, 0, 240)
+			one, by, two := mustRefit(t, ended(c, 0, 240), generous), mustRefit(t, ended(c, 0, 240), generous),
+				ended(c, 0, 240)
 			c.Window = 240
 			want := mustRefit(t, c, generous)
 			part, err := by.NewPart()
@@ -70,7 +71,8 @@ func TestEndedWindows(t *testing.T) {
 					t.Errorf("a window of %d rows: %v\n%+v, want\n%+v", n, err, got, release)
 				}
 				noise = &seen{Noise: dptest.Seeded(seed)}
-				if got := closeParts(t, by, []dp.Part{part}, slot, rows, noise); !reflect.DeepEqual(got, release) || !slices.Equal(noise.hidden, reference.hidden) {
+				if got := closeParts(t, by, []dp.Part{part}, slot, rows, noise); !reflect.DeepEqual(got, release) ||
+					!slices.Equal(noise.hidden, reference.hidden) {
 					t.Errorf("a part of %d rows: %+v, want\n%+v", n, got, release)
 				}
 				// A run that ended goes on here.
@@ -157,7 +159,8 @@ func TestEndedParts(t *testing.T) {
 			}
 		}
 		a, err := quiet.Close(dptest.Seeded(2))
-		if b := closeWindow(t, mustRefit(t, merged(c, 1, 300), p), rows, dptest.Seeded(2)); err != nil || !reflect.DeepEqual(a, b) {
+		if b := closeWindow(t, mustRefit(t, merged(c, 1, 300), p), rows, dptest.Seeded(2)); err != nil ||
+			!reflect.DeepEqual(a, b) {
 			t.Errorf("%s: with quiet partitions %v\n%+v, want\n%+v", solver, err, a, b)
 		}
 	}
@@ -174,11 +177,16 @@ func TestEndedFaults(t *testing.T) {
 	for _, err := range fault.All(c.Validate()) {
 		rules = append(rules, err.Error())
 	}
-	if got := strings.Join(rules, "; "); got != "window: must not be there: windows are steps by the clock (5); stride: must not be there: windows are steps by the clock (5); step_max: must be at most 2147483648 for windows (2147483649)" {
+	if got := strings.Join(rules,
+		"; "); got != "window: must not be there: windows are steps by the clock (5); stride: must not be there: "+
+		"windows are steps by the clock (5); step_max: must be at most 2147483648 for windows (2147483649)" {
 		t.Error(got)
 	}
 	r := mustRefit(t, ended(configs()["newton"], 0, 100), generous)
-	if w := strings.Join(mustRefit(t, ended(configs()["newton"], 0, 2), dp.Params{Epsilon: 0.1, Delta: 1e-8, Adjacency: dp.ZeroOut}).Warnings(), ""); !strings.Contains(w, "windows of at most 2 records hold at most") {
+	if w := strings.Join(
+		mustRefit(t, ended(configs()["newton"], 0, 2),
+			dp.Params{Epsilon: 0.1, Delta: 1e-8, Adjacency: dp.ZeroOut}).Warnings(), ""); !strings.Contains(w,
+		"windows of at most 2 records hold at most") {
 		t.Errorf("warns %q", w)
 	}
 	one, err := r.NewPart()

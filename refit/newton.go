@@ -146,7 +146,8 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 	}
 
 	// Histogram of norms, and how far to clip for the Gram matrix.
-	norms := countNorms(w, d, null).Release(noise, "newton/hist", newton.HistogramSD(s.part(s.shares.hist), s.adjacency), s.bits)
+	norms := countNorms(w, d, null).Release(noise, "newton/hist",
+		newton.HistogramSD(s.part(s.shares.hist), s.adjacency), s.bits)
 	t.valid = norms.Valid(n)
 	unit := math.Sqrt(s.adjacency.Factor()) / s.part(s.shares.gram) // s_G at R = 1
 	squared, missed := norms.Radius(t.valid, 1.35*math.Sqrt(float64(d))*unit, 0.25)
@@ -208,7 +209,8 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 		sd := clipgrad.Sensitivity(s.adjacency, dim, out) / m
 		count[0] = rows.Sum(sum, u, zeta, t.counted, out) << (s.bits - 4)
 		dp.RoundRow(rounded, noise.Row(numbered("newton/grad", step), sum), []float64{math.Ldexp(sd, out)}, nil, 1)
-		dp.RoundRow(countNoise, noise.Row(numbered("newton/count", step), count), []float64{math.Ldexp(sd/weight, s.bits-4)}, nil, 1)
+		dp.RoundRow(countNoise, noise.Row(numbered("newton/count", step), count),
+			[]float64{math.Ldexp(sd/weight, s.bits-4)}, nil, 1)
 		if step >= t.start {
 			weights[step] = 1
 			if s.centring != nil { // late, small clip norms are worth more
@@ -263,7 +265,8 @@ func (s *newtonSolver) schedule(dim float64) (zeta, limit float64) {
 
 // solution returns θ for the mean ū of the iterates. The noise of the steps leaves a variance in
 // each coordinate of ū.
-func (s *newtonSolver) solution(white *newton.Whitening, mean, sds, weights []float64, constant float64) (theta []float64, err error) {
+func (s *newtonSolver) solution(white *newton.Whitening, mean, sds, weights []float64,
+	constant float64) (theta []float64, err error) {
 	t := &s.trace
 	d := len(white.Share)
 	along := make([]float64, d)

@@ -69,7 +69,8 @@ func (s *scatter) rows(valid, counted, pull float64) float64 {
 
 // errors returns the errors of the solution with coefficients κWū, nil where none can be stated:
 // with too few records for the noise, or where nothing was learnt. scale is w_c.
-func (s *newtonSolver) errors(white *newton.Whitening, mean, sds, weights []float64, steps *scatter, scale float64) *solutionErrors {
+func (s *newtonSolver) errors(white *newton.Whitening, mean, sds, weights []float64, steps *scatter,
+	scale float64) *solutionErrors {
 	t := &s.trace
 	d := len(white.Share)
 	if nu := t.valid * s.mu / (float64(len(mean)) * s.adjacency.Factor()); nu < leastForErrors || t.shrink == 0 {
@@ -117,7 +118,8 @@ func (s *newtonSolver) errors(white *newton.Whitening, mean, sds, weights []floa
 	if s.centring != nil {
 		copy(e.centre, t.mean)
 		b := (1 - t.constant) * mean[d]
-		v := float64(b*b) + weightedVariance(constantSignal, sds, weights) + steps.rows(t.valid, t.counted, 1)/float64(t.signal*constantSignal)
+		v := float64(b*b) + weightedVariance(constantSignal, sds, weights) +
+			steps.rows(t.valid, t.counted, 1)/float64(t.signal*constantSignal)
 		e.constant = float64(v * float64(scale*scale))
 	}
 	if !vector.Finite(e.square) || !vector.Finite([]float64{e.constant}) {

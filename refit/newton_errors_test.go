@@ -69,16 +69,19 @@ func TestErrors(t *testing.T) {
 			rows uint64
 			mu   float64
 		}{{1500, 0.3}, {600, 5}} {
-			c := Config{Target: "y", Columns: []string{"a", "b", "c", "y"}, ClipX: 6, ClipY: 4, Window: at.rows, Intercept: intercept}
+			c := Config{Target: "y", Columns: []string{"a", "b", "c", "y"}, ClipX: 6, ClipY: 4, Window: at.rows,
+				Intercept: intercept}
 			covered, size, stated := errorsOver(t, c, dp.Params{Mu: at.mu, Adjacency: dp.ZeroOut}, 40)
 			// Errors of coefficients that are right on the average have a size of 1, and cover
 			// 0.95. 40 windows of at least 3 coefficients: if each were covered with
 			// probability 0.95 and those of a window together or not at all, less than 0.8 had
 			// probability 7·10⁻⁴. Model biases are counted in, so that sizes are below 1.
 			if stated != 40 || covered < 0.8 || size < 0.4 || size > 1.15 {
-				t.Errorf("%d rows, μ = %g, intercept %t: %.3f are covered, size %.2f, in %d windows", at.rows, at.mu, *intercept, covered, size, stated)
+				t.Errorf("%d rows, μ = %g, intercept %t: %.3f are covered, size %.2f, in %d windows", at.rows, at.mu,
+					*intercept, covered, size, stated)
 			}
-			t.Logf("%d rows, μ = %g, intercept %t: %.3f are covered, size %.2f", at.rows, at.mu, *intercept, covered, size)
+			t.Logf("%d rows, μ = %g, intercept %t: %.3f are covered, size %.2f", at.rows, at.mu, *intercept,
+				covered, size)
 		}
 	}
 	base := Config{Target: "y", Columns: []string{"a", "b", "c", "y"}, ClipX: 6, ClipY: 4, Window: 300}
@@ -96,7 +99,8 @@ func TestErrors(t *testing.T) {
 	for w := range uint64(20) {
 		var rows [][]float64
 		for range base.Window {
-			rows = append(rows, []float64{source.NormFloat64(), source.NormFloat64(), source.NormFloat64(), source.NormFloat64()})
+			rows = append(rows,
+				[]float64{source.NormFloat64(), source.NormFloat64(), source.NormFloat64(), source.NormFloat64()})
 		}
 		release := closeWindow(t, r, rows, dptest.Seeded(w))
 		if shrink := r.solver.(*newtonSolver).trace.shrink; (shrink == 0) != (release.Values[0].SE == nil) {
@@ -137,10 +141,11 @@ func TestErrorsInUnits(t *testing.T) {
 	cov[2][2] += e.constant
 	sy, cx, cy := c.Scale[1], c.ClipX, c.ClipY
 	for name, rows := range map[string][][]float64{
-		"theta":              {{cy / cx, 0, 0}, {0, cy / cx, 0}},
-		"intercept":          {{0, 0, cy}},
-		"theta_original":     {{sy * cy / cx / c.Scale[0], 0, 0}, {0, sy * cy / cx / c.Scale[2], 0}},
-		"intercept_original": {{-sy * cy / cx * c.Centre[0] / c.Scale[0], -sy * cy / cx * c.Centre[2] / c.Scale[2], sy * cy}},
+		"theta":          {{cy / cx, 0, 0}, {0, cy / cx, 0}},
+		"intercept":      {{0, 0, cy}},
+		"theta_original": {{sy * cy / cx / c.Scale[0], 0, 0}, {0, sy * cy / cx / c.Scale[2], 0}},
+		"intercept_original": {
+			{-sy * cy / cx * c.Centre[0] / c.Scale[0], -sy * cy / cx * c.Centre[2] / c.Scale[2], sy * cy}},
 	} {
 		found := false
 		for _, v := range release.Values {

@@ -58,7 +58,8 @@ func TestParts(t *testing.T) {
 			var want []*dp.Release
 			var hidden [2][]string
 			for _, partitions := range []int{1, 3, 64} {
-				r := mustRefit(t, merged(c, partitions, window), dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.Replace})
+				r := mustRefit(t, merged(c, partitions, window),
+					dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.Replace})
 				parts := make([]dp.Part, partitions)
 				for i := range parts {
 					part, err := r.NewPart()
@@ -206,7 +207,9 @@ func TestPartsRefused(t *testing.T) {
 		if sums != (err == nil) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if !sums && !slices.ContainsFunc(fault.All(err), func(err error) bool { return strings.Contains(err.Error(), "merge = true") }) {
+		if !sums &&
+			!slices.ContainsFunc(fault.All(err),
+				func(err error) bool { return strings.Contains(err.Error(), "merge = true") }) {
 			t.Errorf("%s is refused with %v", name, err)
 		}
 	}

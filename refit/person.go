@@ -28,10 +28,17 @@ func (c *Config) validatePerson(l *fault.List) {
 	p := c.Person
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
-	l.Check(!p.Fixed, "separation", "must be the least distance of two steps: records are not admitted by an exact one", nil)
-	l.Check(!c.Sketches(), "solver", fmt.Sprintf("must be %s where persons are protected: a sketch of the rows hides one record, and many records of a person may be a direction that it shows",
-		fault.Quoted(gaussian, "or")), c.Solver)
-	l.Check(c.Sketches() || c.accounting() == Exact, "accounting", `must be "exact" where persons are protected: their charge is a multiple of a single record's μ`, string(c.Accounting))
+	l.Check(!p.Fixed, "separation",
+		"must be the least distance of two steps: records are not admitted by an exact one", nil)
+	l.Check(!c.Sketches(), "solver",
+		fmt.Sprintf(
+			"must be %s where persons are protected: a sketch of the rows hides one record, and many records of a "+
+				"person may be a direction that it shows",
+			fault.Quoted(gaussian, "or")), c.Solver)
+	l.Check(c.Sketches() ||
+		c.accounting() == Exact, "accounting",
+		`must be "exact" where persons are protected: their charge is a multiple of a single record's μ`,
+		string(c.Accounting))
 }
 
 // gaussian are the solvers whose guarantee is a μ.
@@ -82,10 +89,14 @@ func (r *Refit) RecordCost() dp.Cost {
 // Source: Dong, Roth, Su, "Gaussian Differential Privacy", on groups and composition.
 func PersonRatio(solver string, windows, perWindow uint64, adjacency dp.Adjacency) (float64, error) {
 	if !slices.Contains(gaussian, solver) {
-		return 0, fmt.Errorf("solver %q does not protect persons: it releases a sketch of the rows, whose guarantee for a single record is not one for many", solver)
+		return 0,
+			fmt.Errorf(
+				"solver %q does not protect persons: it releases a sketch of the rows, whose guarantee for a single "+
+					"record is not one for many", solver)
 	}
 	if windows == 0 || perWindow == 0 {
-		return 0, fmt.Errorf("a person has %d records in each of %d windows, must be at least 1 each", perWindow, windows)
+		return 0, fmt.Errorf("a person has %d records in each of %d windows, must be at least 1 each",
+			perWindow, windows)
 	}
 	return adjacency.Factor() * float64(perWindow) * math.Sqrt(float64(windows)) * dp.RoundUp, nil
 }

@@ -24,8 +24,9 @@ func TestPersonsThroughMap(t *testing.T) {
 	for i, solver := range gaussian {
 		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 			no := false
-			c := Config{Solver: solver, Target: "y", ClipX: 1, ClipY: 1, Window: slots, Intercept: &no, Columns: []string{"x0", "x1", "y"},
-				Person: matfact.Participation{Count: rule.Cap, Separation: rule.Separation, PerStep: rule.PerStep}}
+			c := Config{Solver: solver, Target: "y", ClipX: 1, ClipY: 1, Window: slots, Intercept: &no,
+				Columns: []string{"x0", "x1", "y"},
+				Person:  matfact.Participation{Count: rule.Cap, Separation: rule.Separation, PerStep: rule.PerStep}}
 			measured := func(c Config) func(x, y [][][]float64) (float64, error) {
 				r := mustRefit(t, c, dp.Params{Mu: mu, Adjacency: adjacency})
 				s := describe(t, r)
@@ -71,14 +72,16 @@ func TestPersonsThroughMap(t *testing.T) {
 
 // TestPersonPlan: what is stated, what an epoch may go on with, and what is refused.
 func TestPersonPlan(t *testing.T) {
-	c := Config{Target: "y", ClipX: 1, ClipY: 1, Window: 400, Columns: []string{"x", "y"}, Person: matfact.Participation{Count: 9, Separation: 3, PerStep: 2}}
+	c := Config{Target: "y", ClipX: 1, ClipY: 1, Window: 400, Columns: []string{"x", "y"},
+		Person: matfact.Participation{Count: 9, Separation: 3, PerStep: 2}}
 	for _, solver := range gaussian {
 		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 			c.Solver = solver
 			p := dp.Params{Epsilon: 4, Delta: 1e-6, Adjacency: adjacency}
 			r := mustRefit(t, c, p)
 			plan := r.Plan()
-			if plan.Person == nil || plan.Person.Cap != 9 || plan.Person.PerStep != 2 || math.Abs(plan.Person.Norm/6-1) > 1e-9 {
+			if plan.Person == nil || plan.Person.Cap != 9 || plan.Person.PerStep != 2 ||
+				math.Abs(plan.Person.Norm/6-1) > 1e-9 {
 				t.Fatalf("%s: %+v", solver, plan.Person)
 			}
 			mu, err := p.Budget()
@@ -88,13 +91,15 @@ func TestPersonPlan(t *testing.T) {
 			// The noise is that of a single record under zero-out, with a sixth or a twelfth of μ.
 			single := c
 			single.Person = matfact.Participation{}
-			alone := mustRefit(t, single, dp.Params{Mu: mu / 6 / adjacency.Factor(), Delta: 1e-6, Adjacency: dp.ZeroOut}).Plan()
+			alone := mustRefit(t, single,
+				dp.Params{Mu: mu / 6 / adjacency.Factor(), Delta: 1e-6, Adjacency: dp.ZeroOut}).Plan()
 			for i, x := range plan.numbers()[:10] {
 				if want := *alone.numbers()[i]; math.Abs(*x-want) > 1e-9*math.Abs(want) {
 					t.Errorf("%s, %s: number %d of the plan is %g, want %g", solver, adjacency, i, *x, want)
 				}
 			}
-			if cost := r.Cost(); cost.Adjacency != adjacency || math.Abs(cost.Mu/mu-1) > 1e-9 || cost.Mu > mu*(1+1e-12) {
+			if cost := r.Cost(); cost.Adjacency != adjacency || math.Abs(cost.Mu/mu-1) > 1e-9 ||
+				cost.Mu > mu*(1+1e-12) {
 				t.Errorf("%s: a person pays %+v, of %g", solver, cost, mu)
 			}
 			if one := r.RecordCost(); math.Abs(one.Mu*6/mu-1) > 1e-9 {
@@ -104,7 +109,8 @@ func TestPersonPlan(t *testing.T) {
 				t.Error(solver, err)
 			}
 			for _, change := range []func(*Config){
-				func(c *Config) { c.Person.Count++ }, func(c *Config) { c.Person.Separation++ }, func(c *Config) { c.Person = matfact.Participation{} },
+				func(c *Config) { c.Person.Count++ }, func(c *Config) { c.Person.Separation++ },
+				func(c *Config) { c.Person = matfact.Participation{} },
 			} {
 				other := c
 				change(&other)
@@ -117,13 +123,17 @@ func TestPersonPlan(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"cap: must be at least 1 step":        func(c *Config) { c.Person.Count = 0 },
 		"separation: must be at least 1 step": func(c *Config) { c.Person.Separation = 0 },
-		`solver: must be "newton", "adassp", "dp-gd" or "dp-gd-residual" where persons are protected: a sketch`: func(c *Config) { c.Solver = "ihm" },
+		`solver: must be "newton", "adassp", "dp-gd" or "dp-gd-residual" where persons are protected: a sketch`: func(
+			c *Config) {
+			c.Solver = "ihm"
+		},
 		`accounting: must be "exact"`: func(c *Config) { c.Solver, c.Accounting = "adassp", Paper },
 	} {
 		c := c
 		c.Solver = "newton"
 		change(&c)
-		if _, err := New(c, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New(c, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

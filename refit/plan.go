@@ -72,7 +72,8 @@ func (p *Plan) FinitePrecision() bool {
 
 // numbers returns the plan's real numbers, to compare two plans.
 func (p *Plan) numbers() []*float64 {
-	return []*float64{&p.NormBound, &p.Mu, &p.Gamma, &p.Sigma, &p.Test, &p.Tau, &p.Omega, &p.Multiplier, &p.ResidualClip, &p.Radius,
+	return []*float64{&p.NormBound, &p.Mu, &p.Gamma, &p.Sigma, &p.Test, &p.Tau, &p.Omega, &p.Multiplier,
+		&p.ResidualClip, &p.Radius,
 		&p.Cost.Mu, &p.Cost.Gamma, &p.Cost.BadDelta}
 }
 
@@ -126,7 +127,8 @@ func resolve(c *Config, p dp.Params) (*Plan, error) {
 		}
 		plan.Gamma, plan.Test, plan.Tau, plan.Cost = n.Gamma, n.Test, n.Tau, n.Cost
 	case "fast-ihm":
-		plan.Rows, plan.Iterations, plan.Transforms = chosen(sketchRows(d, c.iterations(), p.Delta)), c.iterations(), c.Transforms
+		plan.Rows, plan.Iterations, plan.Transforms = chosen(sketchRows(d, c.iterations(), p.Delta)), c.iterations(),
+			c.Transforms
 		plan.Sampled = max(1, int(c.Ratio*max(float64(d), math.Log(4*float64(plan.Iterations)/utility(p)))))
 		n, err := calibrateFast(plan.Accounting, p, plan.Rows, plan.Iterations, plan.Transforms, c.Share)
 		if err != nil {
@@ -183,14 +185,17 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 	case "ihm":
 		return &ihmSolver{
 			noise: sketchNoise{Gamma: p.Gamma, Sigma: p.Sigma, Test: p.Test, Tau: p.Tau}, params: params,
-			rows: p.Rows, iterations: p.Iterations, clip: p.ResidualClip, debias: c.Debias, pool: c.Pool, radius: p.Radius, dense: c.Dense,
+			rows: p.Rows, iterations: p.Iterations, clip: p.ResidualClip, debias: c.Debias, pool: c.Pool,
+			radius: p.Radius, dense: c.Dense,
 		}, step(p.Sigma)
 	case "linmix":
-		return &mixingSolver{noise: sketchNoise{Gamma: p.Gamma, Test: p.Test, Tau: p.Tau}, params: params, rows: p.Rows}, nil
+		return &mixingSolver{noise: sketchNoise{Gamma: p.Gamma, Test: p.Test, Tau: p.Tau}, params: params,
+			rows: p.Rows}, nil
 	case "fast-ihm":
 		return &fastSolver{
 			ihmSolver: ihmSolver{
-				noise: sketchNoise{Gamma: p.Gamma, Sigma: p.Sigma}, params: params, rows: p.Rows, iterations: p.Iterations, clip: p.ResidualClip,
+				noise: sketchNoise{Gamma: p.Gamma, Sigma: p.Sigma}, params: params, rows: p.Rows,
+				iterations: p.Iterations, clip: p.ResidualClip,
 			},
 			fast:       fastNoise{Gamma: p.Gamma, Sigma: p.Sigma, Omega: p.Omega, Tau: p.Tau},
 			transforms: p.Transforms, sampled: p.Sampled,
@@ -208,7 +213,8 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 		}
 		return s, sgd.RefitFits(p.Features, s.intercept, rows, s.params)
 	case "dp-gd-residual":
-		return &descentSolver{params: params, iterations: p.Iterations, clip: p.ResidualClip, rate: rate, sigma: p.Sigma}, step(p.Sigma)
+		return &descentSolver{params: params, iterations: p.Iterations, clip: p.ResidualClip, rate: rate,
+			sigma: p.Sigma}, step(p.Sigma)
 	}
 	return nil, errors.New("the plan is of an unknown solver")
 }
@@ -242,7 +248,8 @@ func adopt(kept *Plan, c *Config, p dp.Params) error {
 	terms := append([]dp.Term(nil), same.Cost.Terms...)
 	for i := range terms {
 		t, want := &terms[i], own.Cost.Terms[i]
-		if !(math.Abs(t.Gamma-want.Gamma) <= elsewhere*want.Gamma && math.Abs(t.Scale-want.Scale) <= elsewhere*want.Scale) {
+		if !(math.Abs(t.Gamma-want.Gamma) <= elsewhere*want.Gamma &&
+			math.Abs(t.Scale-want.Scale) <= elsewhere*want.Scale) {
 			return calibration.ErrForeign
 		}
 		t.Gamma, t.Scale = want.Gamma, want.Scale

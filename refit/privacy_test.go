@@ -37,8 +37,10 @@ func describedWindows(r *Refit) audit.Windows {
 		noise = r.plan.Sigma
 	}
 	return audit.Windows{
-		Mechanism: r, Mu: r.Cost().Mu, Adjacency: r.params.Adjacency, Bits: r.params.Bits(), Features: r.plan.Features, Centred: *r.cfg.Intercept,
-		Solver: r.plan.Solver, Budget: r.plan.Mu, Noise: noise, Test: r.plan.Test, Rows: r.plan.Rows, Gamma: r.plan.Gamma, Radius: r.plan.Radius, Course: r.Course,
+		Mechanism: r, Mu: r.Cost().Mu, Adjacency: r.params.Adjacency, Bits: r.params.Bits(), Features: r.plan.Features,
+		Centred: *r.cfg.Intercept,
+		Solver:  r.plan.Solver, Budget: r.plan.Mu, Noise: noise, Test: r.plan.Test, Rows: r.plan.Rows,
+		Gamma: r.plan.Gamma, Radius: r.plan.Radius, Course: r.Course,
 	}
 }
 
@@ -150,7 +152,8 @@ func TestCoupling(t *testing.T) {
 						least = 0.92
 					}
 					if a == dp.Replace {
-						least = map[string]float64{"newton": 0.93, "adassp": 0.87, "dp-gd-residual": 0.99, "dp-gd": 0.92}[solver]
+						least = map[string]float64{"newton": 0.93, "adassp": 0.87, "dp-gd-residual": 0.99,
+							"dp-gd": 0.92}[solver]
 					}
 					if a == dp.Replace && n == 800 {
 						least = 0.95
@@ -291,7 +294,9 @@ func TestShift(t *testing.T) {
 		for side := range windows {
 			var releases, totals []float64
 			for run := range runs {
-				epoch, err := dp.NewEpoch(&[32]byte{7}, &[32]byte{byte(side + 1), byte(a - dp.ZeroOut)}, "audit", uint64(run+1), [16]byte{}, [32]byte{})
+				epoch,
+					err := dp.NewEpoch(&[32]byte{7}, &[32]byte{byte(side + 1), byte(a - dp.ZeroOut)}, "audit",
+					uint64(run+1), [16]byte{}, [32]byte{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -306,7 +311,8 @@ func TestShift(t *testing.T) {
 				if d := math.Sqrt(second.square) / mu; d > 1+1e-9 || a == dp.ZeroOut && d < 0.98 {
 					t.Fatalf("%s, run %d: the windows are %.6f of μ apart", a, run, d)
 				}
-				releases, totals = append(releases, second.z...), append(totals, second.product/math.Sqrt(second.square))
+				releases, totals = append(releases, second.z...),
+					append(totals, second.product/math.Sqrt(second.square))
 			}
 			if a == dp.Replace {
 				totals = nil // of distances that differ
@@ -315,7 +321,8 @@ func TestShift(t *testing.T) {
 				if z == nil {
 					continue
 				}
-				if err := errors.Join(stattest.Variance(z, stattest.Alpha/2), stattest.Mean(z, 0, 1, stattest.Alpha/2)); err != nil {
+				if err := errors.Join(stattest.Variance(z, stattest.Alpha/2),
+					stattest.Mean(z, 0, 1, stattest.Alpha/2)); err != nil {
 					t.Errorf("%s, side %d: log likelihood ratio of %s: %v", a, side, what, err)
 				}
 			}
@@ -535,7 +542,8 @@ func distorted(t *testing.T) (w *Data, transform *srht, levels fastLevels) {
 		z, _ = s.apply(neighbour.x, 1)
 		if ratio := (gramOf(z, 1)[0] + max(0, auditGamma-square)) / max(auditGamma, square); ratio < least {
 			n := fastNoise{Gamma: auditGamma}
-			l, err := n.levels(m, s.coherence(), square, func(_ string, x, _ float64) (float64, error) { return x, nil })
+			l, err := n.levels(m, s.coherence(), square,
+				func(_ string, x, _ float64) (float64, error) { return x, nil })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -560,14 +568,16 @@ func TestSketchMutants(t *testing.T) {
 	// that they are.
 	half := auditGamma/2. - lambda
 	for name, r := range map[string]*audit.SketchReport{
-		"γ below what is required":         auditSketches(t, w, auditGamma, eta2-auditGamma/2., dense(eta2-auditGamma/2., true)),
+		"γ below what is required": auditSketches(t, w, auditGamma, eta2-auditGamma/2.,
+			dense(eta2-auditGamma/2., true)),
 		"dynamic k without the norm bound": auditSketches(t, w, auditGamma, half, dense(half, true)),
 		// For a bound of ½ on rows: η̃·½, where η̃ has the bound already.
 		"η² scaled twice":    auditSketches(t, w, auditGamma, eta2/4, dense(eta2/4, false)),
 		"coherence left out": auditSketches(t, x, fastBound(auditGamma), without, fast(transform, without)),
 	} {
 		if r.Ratio <= r.High {
-			t.Errorf("%s: ratio %.4f, must be above %.4f to be found; the rows' claim is %.4f", name, r.Ratio, r.High, 1/r.Claimed)
+			t.Errorf("%s: ratio %.4f, must be above %.4f to be found; the rows' claim is %.4f", name, r.Ratio, r.High,
+				1/r.Claimed)
 		}
 		t.Logf("%s: ratio %.4f of at most %.4f", name, r.Ratio, r.High)
 	}
@@ -606,20 +616,30 @@ func TestSketchCouplingMutants(t *testing.T) {
 		{name: "a row more", mutate: ihm(func(s *ihmSolver) { s.rows++ })},
 		{name: "an iteration more", mutate: ihm(func(s *ihmSolver) { s.iterations++ })},
 		{name: "less noise of gradients", mutate: ihm(func(s *ihmSolver) { s.noise.Sigma *= 0.99 })},
-		{name: "no margin of the test", config: Config{EigenTest: true}, mutate: ihm(func(s *ihmSolver) { s.noise.Tau = -20 })},
+		{name: "no margin of the test", config: Config{EigenTest: true},
+			mutate: ihm(func(s *ihmSolver) { s.noise.Tau = -20 })},
 
 		{name: "none, ihm", mutate: understated(func(*audit.Windows) {}), sound: true},
 		{name: "noise of ihm", mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
 		{name: "more noise of ihm than is charged", mutate: understated(func(w *audit.Windows) { w.Noise *= 1.1 })},
-		{name: "none, ihm with a radius", config: Config{Radius: 2}, mutate: understated(func(*audit.Windows) {}), sound: true},
-		{name: "noise of ihm with a radius", config: Config{Radius: 2}, mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
-		{name: "none, ihm with a test", config: Config{EigenTest: true}, mutate: understated(func(*audit.Windows) {}), sound: true},
-		{name: "noise of ihm with a test", config: Config{EigenTest: true}, mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
-		{name: "none, linmix", config: Config{Solver: "linmix"}, mutate: understated(func(*audit.Windows) {}), sound: true},
-		{name: "test of linmix", config: Config{Solver: "linmix"}, mutate: understated(func(w *audit.Windows) { w.Test /= 1.1 })},
-		{name: "γ of linmix", config: Config{Solver: "linmix"}, mutate: func(r *Refit, _ *audit.Windows) { r.solver.(*mixingSolver).noise.Gamma /= 1.1 }},
-		{name: "none, gradients", config: Config{Solver: "dp-gd-residual"}, mutate: understated(func(*audit.Windows) {}), sound: true},
-		{name: "noise of gradients", config: Config{Solver: "dp-gd-residual"}, mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
+		{name: "none, ihm with a radius", config: Config{Radius: 2}, mutate: understated(func(*audit.Windows) {}),
+			sound: true},
+		{name: "noise of ihm with a radius", config: Config{Radius: 2},
+			mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
+		{name: "none, ihm with a test", config: Config{EigenTest: true}, mutate: understated(func(*audit.Windows) {}),
+			sound: true},
+		{name: "noise of ihm with a test", config: Config{EigenTest: true},
+			mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
+		{name: "none, linmix", config: Config{Solver: "linmix"}, mutate: understated(func(*audit.Windows) {}),
+			sound: true},
+		{name: "test of linmix", config: Config{Solver: "linmix"},
+			mutate: understated(func(w *audit.Windows) { w.Test /= 1.1 })},
+		{name: "γ of linmix", config: Config{Solver: "linmix"},
+			mutate: func(r *Refit, _ *audit.Windows) { r.solver.(*mixingSolver).noise.Gamma /= 1.1 }},
+		{name: "none, gradients", config: Config{Solver: "dp-gd-residual"},
+			mutate: understated(func(*audit.Windows) {}), sound: true},
+		{name: "noise of gradients", config: Config{Solver: "dp-gd-residual"},
+			mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
 	} {
 		for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 			for _, intercept := range []bool{false, true} {
@@ -627,7 +647,8 @@ func TestSketchCouplingMutants(t *testing.T) {
 				if c.Solver == "" {
 					c.Solver = "ihm"
 				}
-				c.Target, c.ClipX, c.ClipY, c.Window, c.Columns, c.Intercept = "y", 1, 1, 60, []string{"x0", "x1", "y"}, &intercept
+				c.Target, c.ClipX, c.ClipY, c.Window, c.Columns, c.Intercept = "y", 1, 1, 60,
+					[]string{"x0", "x1", "y"}, &intercept
 				r := mustRefit(t, c, dp.Params{Epsilon: 6, Delta: 1e-6, Adjacency: a})
 				w := describedWindows(r)
 				m.mutate(r, &w)
@@ -636,7 +657,8 @@ func TestSketchCouplingMutants(t *testing.T) {
 					t.Fatal(err)
 				}
 				suite := audit.Suite{
-					Configured: subject, Clip: 1, Adjacency: a, Keys: auditKeys(3), SketchRows: r.Cost().Rows, Quick: true,
+					Configured: subject, Clip: 1, Adjacency: a, Keys: auditKeys(3), SketchRows: r.Cost().Rows,
+					Quick:  true,
 					Others: pairsFor(2, a)[:3], Extremes: extremesOf(r, w),
 				}
 				found, err := suite.Run()

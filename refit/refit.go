@@ -109,7 +109,8 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	}
 	h := fnv.New64a()
 	identity := []any{
-		cfg.Version(), plan, cfg.Slots(), cfg.stride(), cfg.LastStep(), cfg.Target, cfg.Columns, cfg.ClipX, cfg.ClipY, cfg.Debias, cfg.Pool, cfg.EigenTest, cfg.Dense,
+		cfg.Version(), plan, cfg.Slots(), cfg.stride(), cfg.LastStep(), cfg.Target, cfg.Columns, cfg.ClipX, cfg.ClipY,
+		cfg.Debias, cfg.Pool, cfg.EigenTest, cfg.Dense,
 		cfg.Centre, cfg.Scale, p.Adjacency, p.Bits(),
 	}
 	if cfg.Partitions > 0 {
@@ -382,9 +383,12 @@ func (r *Refit) Warnings() []string {
 	if r.cfg.Most > 0 {
 		most = "at most "
 	}
-	if nu := float64(r.cfg.Slots()) * r.plan.Mu / (float64(r.plan.Features) * r.params.Adjacency.Factor()); nu < fewRecords {
-		return []string{fmt.Sprintf("windows of %s%d records hold %s%.2g for each standard deviation of noise in a coefficient, "+
-			"fewer than %d: the result may be worse than no coefficients at all", most, r.cfg.Slots(), most, nu, fewRecords)}
+	if nu := float64(r.cfg.Slots()) * r.plan.Mu /
+		(float64(r.plan.Features) * r.params.Adjacency.Factor()); nu < fewRecords {
+		return []string{
+			fmt.Sprintf("windows of %s%d records hold %s%.2g for each standard deviation of noise in a coefficient, "+
+				"fewer than %d: the result may be worse than no coefficients at all", most, r.cfg.Slots(), most, nu,
+				fewRecords)}
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ func configs() map[string]Config {
 	}
 	no := false
 	with("newton without a constant", "newton", func(c *Config) { c.Intercept = &no })
-	with("newton in original units", "newton", func(c *Config) { c.Centre, c.Scale = []float64{1, 10, -2}, []float64{2, 5, 0.5} })
+	with("newton in original units", "newton",
+		func(c *Config) { c.Centre, c.Scale = []float64{1, 10, -2}, []float64{2, 5, 0.5} })
 	with("ihm by sums", "ihm", func(c *Config) { c.Radius = 2 })
 	with("ihm with everything", "ihm", func(c *Config) {
 		c.EigenTest, c.Debias, c.Pool, c.ResidualClip, c.Accounting = true, true, true, 2, RDP
@@ -191,7 +192,8 @@ func TestSolve(t *testing.T) {
 	t.Parallel()
 	no := false
 	for _, solver := range Solvers {
-		c := Config{Solver: solver, Target: "y", Columns: []string{"a", "b", "y"}, ClipX: 1, ClipY: 1, Window: 200, Intercept: &no}
+		c := Config{Solver: solver, Target: "y", Columns: []string{"a", "b", "y"}, ClipX: 1, ClipY: 1, Window: 200,
+			Intercept: &no}
 		r := mustRefit(t, c, generous)
 		w := NewData(2, 200)
 		source := rand.New(rand.NewPCG(7, 7))
@@ -303,7 +305,8 @@ func TestStride(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := closeWindow(t, plain, rows[500*step:500*step+120], dptest.Seeded(step)); !reflect.DeepEqual(release, want) {
+		if want := closeWindow(t, plain, rows[500*step:500*step+120],
+			dptest.Seeded(step)); !reflect.DeepEqual(release, want) {
 			t.Errorf("window %d is %v, want %v", step+1, release, want)
 		}
 	}
@@ -323,15 +326,18 @@ func TestSample(t *testing.T) {
 		r := mustRefit(t, c, generous)
 		sample, release := r.Sample(), closeWindow(t, r, records(120, 1), dptest.Seeded(1))
 		for i, v := range sample.Values {
-			if got := release.Values[i]; got.Name != v.Name || !slices.Equal(got.Shape, v.Shape) || len(got.Data) != len(v.Data) || len(got.SE) != len(v.SE) {
+			if got := release.Values[i]; got.Name != v.Name || !slices.Equal(got.Shape, v.Shape) ||
+				len(got.Data) != len(v.Data) || len(got.SE) != len(v.SE) {
 				t.Errorf("%s: value %v, announced %v", name, got, v)
 			}
 		}
 		if len(sample.Values) != len(release.Values) || len(r.Warnings()) > 0 {
-			t.Errorf("%s: %d values, announced %d; warnings %q", name, len(release.Values), len(sample.Values), r.Warnings())
+			t.Errorf("%s: %d values, announced %d; warnings %q", name, len(release.Values), len(sample.Values),
+				r.Warnings())
 		}
 	}
-	if r := mustRefit(t, configs()["newton"], dp.Params{Epsilon: 0.1, Delta: 1e-6, Adjacency: dp.Replace}); len(r.Warnings()) != 1 {
+	if r := mustRefit(t, configs()["newton"],
+		dp.Params{Epsilon: 0.1, Delta: 1e-6, Adjacency: dp.Replace}); len(r.Warnings()) != 1 {
 		t.Errorf("few records: %q", r.Warnings())
 	}
 }
@@ -366,7 +372,8 @@ func TestRowsInTheBall(t *testing.T) {
 	}
 	for _, clip := range []float64{1e-60, 1e-15, 1e-3, 0.7, 1, 3, 1e60} {
 		for _, intercept := range []bool{false, true} {
-			c := Config{Solver: "linmix", Target: "y", Columns: []string{"a", "y", "b", "c"}, ClipX: clip, ClipY: 1 / clip, Window: 10, Intercept: &intercept}
+			c := Config{Solver: "linmix", Target: "y", Columns: []string{"a", "y", "b", "c"}, ClipX: clip,
+				ClipY: 1 / clip, Window: 10, Intercept: &intercept}
 			r := mustRefit(t, c, generous)
 			for range 1000 {
 				row := make([]float64, 4)
@@ -387,7 +394,8 @@ func TestRowsInTheBall(t *testing.T) {
 				check(fmt.Sprintf("row %g", row), d.row(0), y)
 			}
 			for _, row := range [][]float64{
-				{math.MaxFloat64, math.MaxFloat64, -math.MaxFloat64, math.MaxFloat64}, {5e-324, -5e-324, 0, 5e-324}, {clip, 0, math.Copysign(0, -1), 0},
+				{math.MaxFloat64, math.MaxFloat64, -math.MaxFloat64, math.MaxFloat64}, {5e-324, -5e-324, 0, 5e-324},
+				{clip, 0, math.Copysign(0, -1), 0},
 			} {
 				y, ok := r.features(row)
 				if !ok {

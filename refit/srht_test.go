@@ -39,7 +39,8 @@ func TestSRHT(t *testing.T) {
 			k2 = padded(n)
 		}
 		s := drawSRHT(n, k2, newQuick(uint64(trial)))
-		if used := slices.Compact(slices.Sorted(slices.Values(s.rows))); len(used) != k2 || used[0] < 0 || used[k2-1] >= s.padded {
+		if used := slices.Compact(slices.Sorted(slices.Values(s.rows))); len(used) != k2 || used[0] < 0 ||
+			used[k2-1] >= s.padded {
 			t.Fatalf("rows %v", s.rows)
 		}
 		x := make([]float64, n*d)

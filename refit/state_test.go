@@ -38,7 +38,8 @@ func TestMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&after)
-		if took, stated := held+after.TotalAlloc-before.TotalAlloc, uint64(r.Sizes().Peak); took > stated+stated/4+256<<10 {
+		if took, stated := held+after.TotalAlloc-before.TotalAlloc,
+			uint64(r.Sizes().Peak); took > stated+stated/4+256<<10 {
 			t.Errorf("%s: a window takes %d bytes, said %d", name, took, stated)
 		}
 	}
@@ -112,7 +113,8 @@ func TestStates(t *testing.T) {
 		t.Helper()
 		c, p := c, generous
 		f(&c, &p)
-		if err := mustRefit(t, c, p).UnmarshalBinary(state); err == nil || !strings.Contains(err.Error(), "another configuration") {
+		if err := mustRefit(t, c, p).UnmarshalBinary(state); err == nil ||
+			!strings.Contains(err.Error(), "another configuration") {
 			t.Errorf("the state of another configuration: %v", err)
 		}
 	}

@@ -33,7 +33,8 @@ d = 10⁶, n = 1000 steps of one gradient, ζ = 1, β₂ = 0.999, replacement; s
 	var rows [][]string
 	grid := logspace(0.05, 10, 50)
 	for _, kind := range []string{"identity", "sqrt"} {
-		f, err := matfact.New(matfact.Config{Kind: kind, Horizon: n}, matfact.Workload{Kind: "exponential", Decay: beta2})
+		f, err := matfact.New(matfact.Config{Kind: kind, Horizon: n},
+			matfact.Workload{Kind: "exponential", Decay: beta2})
 		if err != nil {
 			return err
 		}
@@ -57,7 +58,8 @@ d = 10⁶, n = 1000 steps of one gradient, ζ = 1, β₂ = 0.999, replacement; s
 		}
 		matrix := map[string]string{"identity": "C = I", "sqrt": "C = A^½"}[kind]
 		if err := p.draw(figure{
-			name: "adam-fig4-" + kind, title: fmt.Sprintf("Second moment of Adam, d = 10⁶, n = %d, %s", n, matrix), x: "σ", y: "squared error", logX: true, logY: true,
+			name: "adam-fig4-" + kind, title: fmt.Sprintf("Second moment of Adam, d = 10⁶, n = %d, %s", n, matrix),
+			x: "σ", y: "squared error", logX: true, logY: true,
 			lines: lines, caption: fmt.Sprintf("Squared error of Adam's second moment against σ, %s.", matrix),
 		}); err != nil {
 			return err
@@ -71,7 +73,8 @@ d = 10⁶, n = 1000 steps of one gradient, ζ = 1, β₂ = 0.999, replacement; s
 		}
 	}
 	p.table([]string{"C", "σ", "the paper's σ", "JME", "PP", "PP debiased"}, rows)
-	p.text(`The figure's statement holds: with C = I joint estimation is ahead of debiased post-processing from σ = ½ on, 1 on the paper's axis. With the square root it always is: squaring destroys the cancellation between steps, and post-processing gets 16 times worse where joint estimation gets 37 times better.
+	p.text(
+		`The figure's statement holds: with C = I joint estimation is ahead of debiased post-processing from σ = ½ on, 1 on the paper's axis. With the square root it always is: squaring destroys the cancellation between steps, and post-processing gets 16 times worse where joint estimation gets 37 times better.
 All this is about one gradient a step. A mean of m divides the noise by m before it is squared, and what joint estimation pays for the squares does not fall alike: below, with m = 64, it is not ahead.
 `)
 	return nil

@@ -14,7 +14,8 @@ import (
 // Data via Adaptive Clipping", which has no experiments: its algorithm as printed,
 // and what this library makes of it.
 func adaptiveClipping(p *page) error {
-	p.text(`## Varshney, Thakurta, Jain: (Nearly) Optimal Private Linear Regression for Sub-Gaussian Data via Adaptive Clipping
+	p.text(
+		`## Varshney, Thakurta, Jain: (Nearly) Optimal Private Linear Regression for Sub-Gaussian Data via Adaptive Clipping
 
 The paper has theorems and no experiments. Here is its online algorithm, DP-AMBSSGD, simulated: mean excess risk ½‖w̄ − w*‖², x ~ N(0, I), σ = ‖w*‖ = 1, ε = 1, δ = 10⁻⁶, replacement. ± is the standard error over the trials: 20 for N ≤ 30 000, then 8, 4 and 2.
 
@@ -33,7 +34,8 @@ The paper has theorems and no experiments. Here is its online algorithm, DP-AMBS
 			return err
 		}
 	}
-	p.text(`As printed, the algorithm does not learn below some 10⁵ records: its search stops on an empty rung, and ½ is the risk of w = 0 (test ` + "`TestLearns`" + `). With more it learns in some runs, and in others the search overshoots by powers of 2 and the noise with it. [errata.md](../docs/errata.md) and [theory/sgd.md](../docs/theory/sgd.md) say why.
+	p.text(
+		`As printed, the algorithm does not learn below some 10⁵ records: its search stops on an empty rung, and ½ is the risk of w = 0 (test ` + "`TestLearns`" + `). With more it learns in some runs, and in others the search overshoots by powers of 2 and the noise with it. [errata.md](../docs/errata.md) and [theory/sgd.md](../docs/theory/sgd.md) say why.
 With exact accounting and a search that finds the clip norm, the rate is as the theorem has it: while privacy dominates, the risk of a fixed number of steps falls faster than 1/N (its square, for the batch is in proportion to N), then as 1/N at two to three times that of least squares, the price of averaging half of the iterates and of clipping; the stream, which averages three quarters, at 1.3 to 1.5 times for d = 10. The paper's bound 8σ²d/N is 16 times that of least squares: pessimistic.
 On the same records a batch method is better still; a stream has a release every few hundred records and O(d) memory for it.
 `)
@@ -54,7 +56,8 @@ type riskMethod struct {
 // riskMethods are those that excessRisk compares in d dimensions.
 func riskMethods(d int) []riskMethod {
 	no := false
-	base := sgd.Config{ClipX: math.Sqrt(float64(d)) + 5, Intercept: &no, Intervals: &no, Restart: &no, Radius: 10, Curvature: 1}
+	base := sgd.Config{ClipX: math.Sqrt(float64(d)) + 5, Intercept: &no, Intervals: &no, Restart: &no, Radius: 10,
+		Curvature: 1}
 	return []riskMethod{
 		{"as printed", func(n int) (sgd.Config, dp.Params, int) {
 			const steps = 12
@@ -181,7 +184,8 @@ func excessRisk(p *page, d int, sizes []int) error {
 	}
 	title := fmt.Sprintf("d = %d, ε = 1", d)
 	if err := p.draw(figure{
-		name: fmt.Sprintf("amb-d%d", d), title: title, x: "records", y: "excess risk", logX: true, logY: true, top: 100, lines: lines,
+		name: fmt.Sprintf("amb-d%d", d), title: title, x: "records", y: "excess risk", logX: true, logY: true, top: 100,
+		lines:   lines,
 		caption: fmt.Sprintf("Excess risk against the number of records, d = %d.", d),
 	}); err != nil {
 		return err

@@ -48,7 +48,8 @@ type boundsErrors struct {
 
 // boundsMethods are the ways to bounds, in the order of the page.
 var boundsMethods = []struct{ key, title string }{
-	{"auto", "automatic"}, {"wide 5", "5 times too wide"}, {"wide 100", "100 times too wide"}, {"approx", "ApproxBounds-like"}, {"coinpress", "CoinPress"},
+	{"auto", "automatic"}, {"wide 5", "5 times too wide"}, {"wide 100", "100 times too wide"},
+	{"approx", "ApproxBounds-like"}, {"coinpress", "CoinPress"},
 }
 
 const (
@@ -237,7 +238,8 @@ func boundsOfSet(name, order string) (*boundsErrors, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compareBounds(name, order, boundsTrials(len(all[0])), func(trial uint64) [][]float64 { return ordered(all, order, trial) })
+	return compareBounds(name, order, boundsTrials(len(all[0])),
+		func(trial uint64) [][]float64 { return ordered(all, order, trial) })
 }
 
 // compareBounds runs all methods on the rows of so many trials, with keys of the trial.
@@ -246,7 +248,8 @@ func compareBounds(name, order string, trials int, draw func(trial uint64) [][]f
 	if err != nil {
 		return nil, err
 	}
-	e := &boundsErrors{Set: name, Order: order, Trials: trials, Mean: map[string]float64{}, Covariance: map[string]float64{}, Verdicts: map[string]int{}}
+	e := &boundsErrors{Set: name, Order: order, Trials: trials, Mean: map[string]float64{},
+		Covariance: map[string]float64{}, Verdicts: map[string]int{}}
 	var entries, covered, wide [3]float64
 	means, covariances := map[string][]float64{}, map[string][]float64{}
 	for trial := uint64(1); trial <= uint64(trials); trial++ {
@@ -520,7 +523,8 @@ func boundsStream(d int, steps int, c *constants) (*config.Stream, error) {
 	}
 	clip, scaling := "", ""
 	if c != nil {
-		clip, scaling = fmt.Sprintf("clip = %g\n", c.clip), fmt.Sprintf("centre = %s\nscale = %s\n", list(c.centre), list(c.scale))
+		clip, scaling = fmt.Sprintf("clip = %g\n", c.clip),
+			fmt.Sprintf("centre = %s\nscale = %s\n", list(c.centre), list(c.scale))
 	}
 	columns := strings.ReplaceAll(fmt.Sprintf("%q", features(d)), `" "`, `", "`)
 	cfg, err := config.Parse("reproduction", fmt.Appendf(nil, `[kafka]

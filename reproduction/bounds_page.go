@@ -39,7 +39,8 @@ Families have %d rows, drawn anew in each of %d trials (more for few columns, %d
 	sums := map[string][3]float64{} // logarithms, and a count
 	for i := range all {
 		e := &all[i]
-		row := []string{e.Set, e.Order, fmt.Sprint(e.Dim), fmt.Sprint(e.Rows), num(e.Mean["oracle"]), num(e.Covariance["oracle"])}
+		row := []string{e.Set, e.Order, fmt.Sprint(e.Dim), fmt.Sprint(e.Rows), num(e.Mean["oracle"]),
+			num(e.Covariance["oracle"])}
 		for _, m := range boundsMethods {
 			if e.Mean[m.key] == 0 {
 				row = append(row, "fails", "–")
@@ -47,7 +48,8 @@ Families have %d rows, drawn anew in each of %d trials (more for few columns, %d
 			}
 			a, b := ratio(e, m.key)
 			if row = append(row, brief(a)+" / "+brief(b)); m.key == "auto" {
-				row = append(row, brief(e.WorstMean/e.Mean["oracle"])+" / "+brief(e.WorstCovariance/e.Covariance["oracle"]))
+				row = append(row,
+					brief(e.WorstMean/e.Mean["oracle"])+" / "+brief(e.WorstCovariance/e.Covariance["oracle"]))
 			}
 			s := sums[m.key]
 			sums[m.key] = [3]float64{s[0] + math.Log(a), s[1] + math.Log(b), s[2] + 1}
@@ -70,7 +72,8 @@ Families have %d rows, drawn anew in each of %d trials (more for few columns, %d
 
 Of the automatic releases: in how many of the entries with an error bar the moments of the rows as they are, unclipped, lie within 1.96 of `+"`se`"+`, the noise alone, and of `+"`se_with_clipping`"+`, which adds an estimate of what clipping takes. 95 %% is what noise alone would have. Verdicts are those of the last releases.
 `, summaryOfBounds(all))
-	head = []string{"rows", "order", "means: se", "with clipping", "covariances: se", "with clipping", "variances: se", "with clipping", "frozen of d", "verdicts"}
+	head = []string{"rows", "order", "means: se", "with clipping", "covariances: se", "with clipping", "variances: se",
+		"with clipping", "frozen of d", "verdicts"}
 	cells = nil
 	for _, e := range all {
 		row := []string{e.Set, e.Order}
@@ -128,8 +131,9 @@ func summaryOfBounds(all []boundsErrors) string {
 			far = append(far, name+" ("+verdictOf(e)+")")
 		}
 	}
-	return fmt.Sprintf(`Automatic bounds are within 1.3 of the oracle in both errors in %d of %d rows of the table; over all the median is %.2f for means and %.2f for covariances. They cost more than a factor of 2, or fail, in %d, with the verdict that most trials have in brackets: %s. `+
-		`In %d of %d warm-ups noise passed for a spread, and a column got a scale that is too large by many powers of ten: a chance of 1 in 1000 that each look is allowed. Its standard error shows it.`,
+	return fmt.Sprintf(
+		`Automatic bounds are within 1.3 of the oracle in both errors in %d of %d rows of the table; over all the median is %.2f for means and %.2f for covariances. They cost more than a factor of 2, or fail, in %d, with the verdict that most trials have in brackets: %s. `+
+			`In %d of %d warm-ups noise passed for a spread, and a column got a scale that is too large by many powers of ten: a chance of 1 in 1000 that each look is allowed. Its standard error shows it.`,
 		near, len(all), median(means), median(covariances), len(far), strings.Join(far, "; "), wild, trials)
 }
 

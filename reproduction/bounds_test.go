@@ -21,7 +21,8 @@ func TestRivals(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	rows := make([][]float64, 4000)
 	for i := range rows {
-		rows[i] = []float64{9 + 5*source.Float64(), -3e-5 * (1 + source.Float64()), 0, 100*source.Float64() - 30, 2000 + 3*source.NormFloat64()}
+		rows[i] = []float64{9 + 5*source.Float64(), -3e-5 * (1 + source.Float64()), 0, 100*source.Float64() - 30,
+			2000 + 3*source.NormFloat64()}
 	}
 	near := func(what string, got, want, within float64) {
 		t.Helper()
@@ -74,7 +75,8 @@ func TestCompareBounds(t *testing.T) {
 			t.Errorf("%s: %g times the oracle's error", key, r)
 		}
 	}
-	if e.Warmup != 5000 || e.Rows != 20_000 || e.Dim != 4 || !(e.Noise[1] >= 0.7) || e.Verdicts["fail"] > 0 || !(e.Clip > 2 && e.Clip < 8) {
+	if e.Warmup != 5000 || e.Rows != 20_000 || e.Dim != 4 || !(e.Noise[1] >= 0.7) || e.Verdicts["fail"] > 0 ||
+		!(e.Clip > 2 && e.Clip < 8) {
 		t.Errorf("%+v", e)
 	}
 }
@@ -88,7 +90,9 @@ func TestKeptBounds(t *testing.T) {
 		t.Fatalf("%d rows are kept: %v", len(all), err)
 	}
 	if os.Getenv("STREAMDP_SLOW") == "" || dataset.Folder() == "" {
-		t.Skip("takes long and needs data sets: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets, and STREAMDP_DATA")
+		t.Skip(
+			"takes long and needs data sets: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets, and " +
+				"STREAMDP_DATA")
 	}
 	for _, was := range all {
 		var e *boundsErrors

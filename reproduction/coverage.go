@@ -104,7 +104,8 @@ func (set *refitSet) coverages() (*coverages, error) {
 		var cells []coverage
 		for _, epsilon := range coverageBudgets {
 			p := dp.Params{Epsilon: epsilon, Delta: 1 / float64(n) / float64(n), Adjacency: at.adjacency}
-			f, err := newFitterWith(refit.Config{}, p, n, c.Dim, fmt.Sprint("coverage", set.name, at, epsilon), at.intercept)
+			f, err := newFitterWith(refit.Config{}, p, n, c.Dim, fmt.Sprint("coverage", set.name, at, epsilon),
+				at.intercept)
 			if err != nil {
 				return nil, err
 			}

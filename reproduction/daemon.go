@@ -145,7 +145,9 @@ func (g *passage) consume(broker, dir string, n int64) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	for _, s := range daemon.Status() { // one by one: a manifest has what others were charged before
-		if err := daemon.Do(ctx, streamtask.NewRequest(streamtask.RequestOpen, core.Task{Stream: s.Stream, Partition: s.Partition})); err != nil {
+		if err := daemon.Do(ctx,
+			streamtask.NewRequest(streamtask.RequestOpen,
+				core.Task{Stream: s.Stream, Partition: s.Partition})); err != nil {
 			return err
 		}
 	}

@@ -92,7 +92,8 @@ func (s *regressionSet) scaled(row []float64) []float64 {
 // mechanism whose table is given from its name on: the set adds target, bounds and
 // radius.
 func (s *regressionSet) passage(seed uint64, epsilon float64, mechanism string) *passage {
-	return &passage{columns: s.columns, centre: s.centre, scale: s.scale, seed: seed, tables: fmt.Sprintf(`[stream.data.privacy]
+	return &passage{columns: s.columns, centre: s.centre, scale: s.scale, seed: seed,
+		tables: fmt.Sprintf(`[stream.data.privacy]
 epsilon = %g
 delta = 1e-6
 adjacency = "zero-out"

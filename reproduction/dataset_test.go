@@ -22,7 +22,8 @@ func TestDataSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(s.train) + len(s.test); n != len(again.train)+len(again.test) || len(s.test) < n/20 || len(s.test) > n/5 {
+	if n := len(s.train) + len(s.test); n != len(again.train)+len(again.test) || len(s.test) < n/20 ||
+		len(s.test) > n/5 {
 		t.Errorf("splits have %d + %d and %d + %d rows", len(s.train), len(s.test), len(again.train), len(again.test))
 	}
 	theta, err := s.ols()

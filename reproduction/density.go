@@ -15,8 +15,10 @@ import (
 func figure5(p *page) error {
 	const d, n, runs = 5, 100, 400
 	curves := []*divergence{
-		newDivergence("JME", n), newDivergence("JME debiased", n), newDivergence("PP", n), newDivergence("PP debiased", n),
-		newDivergence("private, JME", n), newDivergence("private, PP debiased", n), newDivergence("private, combined", n),
+		newDivergence("JME", n), newDivergence("JME debiased", n), newDivergence("PP", n),
+		newDivergence("PP debiased", n),
+		newDivergence("private, JME", n), newDivergence("private, PP debiased", n),
+		newDivergence("private, combined", n),
 	}
 	var norms []float64
 	for run := range runs {
@@ -53,7 +55,8 @@ The private curves are the estimators of package moments as they are: rows clipp
 		lines = append(lines, l)
 	}
 	if err := p.draw(figure{
-		name: "moments-fig5", title: "Gaussian density estimation, d = 5", x: "rows", y: "KL divergence", logY: true, top: 1e4, lines: lines,
+		name: "moments-fig5", title: "Gaussian density estimation, d = 5", x: "rows", y: "KL divergence", logY: true,
+		top: 1e4, lines: lines,
 		caption: "Divergence of the estimated density against the number of rows.",
 	}); err != nil {
 		return err
@@ -72,7 +75,10 @@ The private curves are the estimators of package moments as they are: rows clipp
 		cells = append(cells, row)
 	}
 	p.table(head, cells)
-	p.text("What the paper's figure shows, joint estimation ahead of post-processing from about ten rows on, holds in its setting. In the private one a hundred rows are not enough for either: at this noise the densities are mostly floor.\n")
+	p.text(
+		"What the paper's figure shows, joint estimation ahead of post-processing from about ten rows on, holds in " +
+			"its setting. In the private one a hundred rows are not enough for either: at this noise the densities " +
+			"are mostly floor.\n")
 	return nil
 }
 
@@ -187,7 +193,8 @@ func unclipped(source *rand.Rand, rows [][]float64, truth *moments.Density, curv
 // private estimates the density from what an estimator releases.
 func private(method string, run uint64, rows [][]float64, truth *moments.Density, c *divergence) error {
 	e, err := moments.New(moments.Config{
-		Method: method, Clip: 8, Columns: features(len(rows[0])), Step: 1, Horizon: uint64(len(rows)), Factorization: "identity",
+		Method: method, Clip: 8, Columns: features(len(rows[0])), Step: 1, Horizon: uint64(len(rows)),
+		Factorization: "identity",
 	}, dp.Params{Mu: 2, Adjacency: dp.Replace})
 	if err != nil {
 		return err

@@ -112,7 +112,9 @@ func adassp(s *sgd.Sample, rho float64, run uint64) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	theta, _, err := refit.Solve(refit.Config{Solver: "adassp", EigenTest: true}, dp.Params{Epsilon: epsilon, Delta: delta, Adjacency: dp.ZeroOut}, w, noise)
+	theta, _,
+		err := refit.Solve(refit.Config{Solver: "adassp", EigenTest: true},
+		dp.Params{Epsilon: epsilon, Delta: delta, Adjacency: dp.ZeroOut}, w, noise)
 	for j := range theta {
 		theta[j] *= boundY / boundX
 	}
@@ -176,12 +178,17 @@ Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20
 			lines[i].name, lines[i].dashed = name, i == 3
 		}
 		title := "Figure " + f.number + ": n = 100p, ρ = 0.05"
-		if err := p.draw(figure{name: "descent-fig" + f.number, title: title, x: "p", y: "distance to θ*", lines: lines, top: 1, caption: title + ", distance to θ* against p."}); err != nil {
+		if err := p.draw(
+			figure{name: "descent-fig" + f.number, title: title, x: "p", y: "distance to θ*", lines: lines, top: 1,
+				caption: title + ", distance to θ* against p."}); err != nil {
 			return err
 		}
-		p.table([]string{"p", "trials", "DP-GD", "least squares", "AdaSSP", "ours: tracked, averaged", "DP-GD to θ̂, rms", "law"}, cells)
+		p.table(
+			[]string{"p", "trials", "DP-GD", "least squares", "AdaSSP", "ours: tracked, averaged", "DP-GD to θ̂, rms",
+				"law"}, cells)
 	}
-	p.text(`As in the paper DP-GD and least squares stay level and AdaSSP grows. Its growth is not the claimed √p: it is near the error of θ = 0, which is 1. The paper's text has distances to least squares, and the figure a curve of least squares: it must show distances to θ*.
+	p.text(
+		`As in the paper DP-GD and least squares stay level and AdaSSP grows. Its growth is not the claimed √p: it is near the error of θ = 0, which is 1. The paper's text has distances to least squares, and the figure a curve of least squares: it must show distances to θ*.
 `)
 	return nil
 }
@@ -237,14 +244,16 @@ p = 10, 100 trials up to n = 10 000 and 30 above. ρ = 0.015 is Figure 8a; for F
 			lines[i].name, lines[i].dashed = name, i == 1
 		}
 		if err := p.draw(figure{
-			name: "descent-fig" + f.number, title: fmt.Sprintf("Figure %s: p = 10, ρ = %g", f.number, f.rho), x: "n", y: "distance", logX: true, logY: true, lines: lines,
+			name: "descent-fig" + f.number, title: fmt.Sprintf("Figure %s: p = 10, ρ = %g", f.number, f.rho), x: "n",
+			y: "distance", logX: true, logY: true, lines: lines,
 			caption: fmt.Sprintf("Figure %s, distances against n at ρ = %g.", f.number, f.rho),
 		}); err != nil {
 			return err
 		}
 		p.table([]string{"n", "DP-GD to θ̂", "law, rms", "ours to θ̂", "θ̂ to θ*"}, cells)
 	}
-	p.text(`As in the paper, the private part falls as 1/n and sampling as 1/√n, up to n ≈ 5000. Then T = 10 and η = ¼ leave (1 − ησ)¹⁰ ≈ 0.056 of the way to θ̂, at any n, which is larger than the sampling error from n ≈ 5000 on: that the cost of privacy vanishes beside it needs the T = c·log(nρ/p) of the theorem. The tracked descent has no such floor.
+	p.text(
+		`As in the paper, the private part falls as 1/n and sampling as 1/√n, up to n ≈ 5000. Then T = 10 and η = ¼ leave (1 − ησ)¹⁰ ≈ 0.056 of the way to θ̂, at any n, which is larger than the sampling error from n ≈ 5000 on: that the cost of privacy vanishes beside it needs the T = c·log(nρ/p) of the theorem. The tracked descent has no such floor.
 `)
 	return nil
 }
@@ -365,7 +374,8 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n
 					row = append(row, "–", "–")
 					continue
 				}
-				row = append(row, fmt.Sprintf("%.3f ± %.3f", covered[i].mean(), covered[i].error()), num(width[i].mean()))
+				row = append(row, fmt.Sprintf("%.3f ± %.3f", covered[i].mean(), covered[i].error()),
+					num(width[i].mean()))
 				covers[i].x, covers[i].y = append(covers[i].x, float64(total)), append(covers[i].y, covered[i].mean())
 				widths[i].x, widths[i].y = append(widths[i].x, float64(total)), append(widths[i].y, width[i].mean())
 			}
@@ -377,18 +387,25 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n
 		}
 		if f.n == 5000 || f.aniso {
 			tag := map[bool]string{false: "5", true: "10"}[f.aniso]
-			if err := p.draw(figure{name: "descent-fig" + tag, title: what, x: "iterations in all", y: "coverage", lines: covers, caption: what + ": coverage against the number of iterations."}); err != nil {
+			if err := p.draw(
+				figure{name: "descent-fig" + tag, title: what, x: "iterations in all", y: "coverage", lines: covers,
+					caption: what + ": coverage against the number of iterations."}); err != nil {
 				return err
 			}
 			tag = map[bool]string{false: "6", true: "11"}[f.aniso]
-			if err := p.draw(figure{name: "descent-fig" + tag, title: what, x: "iterations in all", y: "width", logY: true, lines: widths, caption: what + ": widths against the number of iterations."}); err != nil {
+			if err := p.draw(
+				figure{name: "descent-fig" + tag, title: what, x: "iterations in all", y: "width", logY: true,
+					lines: widths, caption: what + ": widths against the number of iterations."}); err != nil {
 				return err
 			}
 		}
 		p.text("%s:\n", what)
-		p.table([]string{"G", "runs: coverage", "width", "checkpoints: coverage", "width", "batched means: coverage", "width", "least squares' width for θ*"}, cells)
+		p.table(
+			[]string{"G", "runs: coverage", "width", "checkpoints: coverage", "width", "batched means: coverage",
+				"width", "least squares' width for θ*"}, cells)
 	}
-	p.text(`Batched means of 8 iterates (G = 100) are too short for the coefficient 1 − ησ = ¾ between them, and cover less than their level: by the exact law 0.885. The others are valid, as the paper shows; with G, checkpoints' widths grow as √G.
+	p.text(
+		`Batched means of 8 iterates (G = 100) are too short for the coefficient 1 − ησ = ¾ between them, and cover less than their level: by the exact law 0.885. The others are valid, as the paper shows; with G, checkpoints' widths grow as √G.
 "Roughly comparable" with least squares' widths holds from far larger samples on: at n = 5000 batched means are three times as wide. At n = 1000 the noise of many iterations is so large that gradients are clipped again, and all widths grow.
 `)
 	return nil

@@ -45,18 +45,22 @@ func fastSolvers() []fastSolver {
 		{"paper ihm", "IHM, paper, its law drawn", paper, 5, nil},
 	}
 	for _, r := range fastRatios {
-		all = append(all, fastSolver{fmt.Sprint("paper fast-ihm ", r), fmt.Sprintf("Fast IHM, paper, r = %g", r), refit.Config{
-			Solver: "fast-ihm", Accounting: refit.Paper, Iterations: fastIterations, Transforms: fastIterations, Ratio: r,
-		}, 2, nil})
+		all = append(all,
+			fastSolver{fmt.Sprint("paper fast-ihm ", r), fmt.Sprintf("Fast IHM, paper, r = %g", r), refit.Config{
+				Solver: "fast-ihm", Accounting: refit.Paper, Iterations: fastIterations,
+				Transforms: fastIterations, Ratio: r,
+			}, 2, nil})
 	}
 	for _, r := range fastRatios {
-		all = append(all, fastSolver{fmt.Sprint("fast-ihm ", r), fmt.Sprintf("fast-ihm, one transform, r = %g", r), refit.Config{
-			Solver: "fast-ihm", Iterations: fastIterations, Ratio: r,
-		}, 3, nil})
+		all = append(all,
+			fastSolver{fmt.Sprint("fast-ihm ", r), fmt.Sprintf("fast-ihm, one transform, r = %g", r), refit.Config{
+				Solver: "fast-ihm", Iterations: fastIterations, Ratio: r,
+			}, 3, nil})
 	}
 	return append(all,
 		fastSolver{"ihm", "ihm", refit.Config{Solver: "ihm", Iterations: fastIterations}, 5, nil},
-		fastSolver{"ihm, pooled", "ihm, debiased and pooled", refit.Config{Solver: "ihm", Iterations: fastIterations, Debias: true, Pool: true}, 5, nil},
+		fastSolver{"ihm, pooled", "ihm, debiased and pooled",
+			refit.Config{Solver: "ihm", Iterations: fastIterations, Debias: true, Pool: true}, 5, nil},
 		fastSolver{"newton", "newton", refit.Config{Solver: "newton"}, 2, nil},
 	)
 }
@@ -104,7 +108,8 @@ func (w *window) compareFast(name string, budgets []float64, keys ...string) (*f
 	if err != nil {
 		return nil, err
 	}
-	f := &fastFamily{Name: name, Rows: n, Dim: d, OLS: digits(w.error(best)), Zero: digits(w.error(make([]float64, d))), Cells: map[string]fastCell{}}
+	f := &fastFamily{Name: name, Rows: n, Dim: d, OLS: digits(w.error(best)), Zero: digits(w.error(make([]float64, d))),
+		Cells: map[string]fastCell{}}
 	excess := func(theta []float64) float64 {
 		gap := make([]float64, d)
 		for j := range gap {
@@ -210,7 +215,9 @@ Its synthetic families, n = 2^19, d = 32, T = %d, zero-out, δ = 1/n², scaled b
 The paper's real sets (Beijing, YearMSD, Black Friday, Rossman, airline) are in no copy here.
 `, fastIterations)
 	for _, f := range all {
-		p.text("### %s: OLS %s, zero %s\n", map[string]string{"sphere": "Rows on the sphere", "correlated": "Correlated columns"}[f.Name], num(f.OLS), num(f.Zero))
+		p.text("### %s: OLS %s, zero %s\n",
+			map[string]string{"sphere": "Rows on the sphere", "correlated": "Correlated columns"}[f.Name], num(f.OLS),
+			num(f.Zero))
 		head := []string{"method"}
 		for _, epsilon := range fastBudgets {
 			head = append(head, fmt.Sprintf("risk, ε = %g", epsilon))
@@ -229,7 +236,8 @@ The paper's real sets (Beijing, YearMSD, Black Friday, Rossman, airline) are in 
 				least = min(least, cell.Seconds)
 				row = append(row, cell.Risk.plusMinus())
 			}
-			rows = append(rows, append(row, fmt.Sprint(s.trials), fmt.Sprintf("%.2g", least), fmt.Sprintf("1/%.3g", dense/least)))
+			rows = append(rows,
+				append(row, fmt.Sprint(s.trials), fmt.Sprintf("%.2g", least), fmt.Sprintf("1/%.3g", dense/least)))
 		}
 		p.table(head, rows)
 		if f.Name != "correlated" {
@@ -248,13 +256,15 @@ The paper's real sets (Beijing, YearMSD, Black Friday, Rossman, airline) are in 
 			}
 		}
 		if err := p.draw(figure{
-			name: "fastmix-" + f.Name, title: fmt.Sprintf("%s, n = 2^19, d = %d", f.Name, f.Dim), x: "ε", y: "excess risk", logX: true, logY: true, lines: lines,
+			name: "fastmix-" + f.Name, title: fmt.Sprintf("%s, n = 2^19, d = %d", f.Name, f.Dim), x: "ε",
+			y: "excess risk", logX: true, logY: true, lines: lines,
 			caption: "Excess risk against ε, correlated columns.",
 		}); err != nil {
 			return err
 		}
 	}
-	p.text(`The dense form was run once a family: its law is that of the form in the next line, which draws the square of the sketch.
+	p.text(
+		`The dense form was run once a family: its law is that of the form in the next line, which draws the square of the sketch.
 Difference: the paper has Fast IHM 1.9 to 2.4 times as fast as IHM, whose sketches it forms. That holds beside formed sketches, and more so here; a Gaussian sketch need not be formed, and then IHM is several times faster than Fast IHM. IHM's risk hardly falls beyond ε = 1, for the inverse of a sketch is biased: which is what the paper's Fast IHM is ahead of at large ε. Debiased and pooled sketches have less of it, newton has none.
 `)
 	return nil

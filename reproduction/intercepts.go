@@ -85,7 +85,8 @@ func simulateIntercept(set refitSet) (*interceptLosses, error) {
 				if err != nil {
 					return nil, err
 				}
-				s, err := f.trials(rows, l.Trials, func(theta []float64) float64 { return (rows.error(theta) - least) / (zero - least) })
+				s, err := f.trials(rows, l.Trials,
+					func(theta []float64) float64 { return (rows.error(theta) - least) / (zero - least) })
 				if err != nil {
 					return nil, err
 				}
@@ -193,7 +194,8 @@ The tables above have none: the target's mean is part of what they explain. Here
 		}
 	}
 	p.table(head, rows)
-	p.text(`newton's loss is %.2f times that of the better one of ihm and dp-gd in the geometric mean, at most 1.1 times in %d of %d settings of data, bounds and ε, and %.2f times in the worst (%s).
+	p.text(
+		`newton's loss is %.2f times that of the better one of ihm and dp-gd in the geometric mean, at most 1.1 times in %d of %d settings of data, bounds and ε, and %.2f times in the worst (%s).
 `, math.Exp(ratio/float64(cells)), ahead, cells, worst, where)
 	// The first two settings are those of the tables without an intercept.
 	for i, title := range []string{"tight bounds", "bounds 5 times too loose"} {

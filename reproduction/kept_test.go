@@ -78,7 +78,8 @@ func TestKeptIntercepts(t *testing.T) {
 		for _, solver := range interceptSolvers {
 			for i, at := range interceptSettings {
 				for k, epsilon := range refitBudgets {
-					near(t, fmt.Sprintf("%s, %s at %g, %+v", kept.Set, solver, epsilon, at), again.Losses[solver][i][k].Mean, kept.Losses[solver][i][k].Mean)
+					near(t, fmt.Sprintf("%s, %s at %g, %+v", kept.Set, solver, epsilon, at),
+						again.Losses[solver][i][k].Mean, kept.Losses[solver][i][k].Mean)
 				}
 			}
 		}
@@ -106,7 +107,8 @@ func TestRefitRun(t *testing.T) {
 				t.Errorf("%s: R² of window %d is %g", solver, k, r2)
 			}
 		}
-		if by := r.both.By; !(r.both.Epsilon < by[0].Epsilon+by[1].Epsilon) || by[0].Epsilon != 1 || by[1].Epsilon != 1 {
+		if by := r.both.By; !(r.both.Epsilon < by[0].Epsilon+by[1].Epsilon) || by[0].Epsilon != 1 ||
+			by[1].Epsilon != 1 {
 			t.Errorf("%s: together %g, by themselves %+v", solver, r.both.Epsilon, by)
 		}
 		if (r.reserved != nil) != (solver == "ihm") {

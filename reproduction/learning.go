@@ -63,7 +63,8 @@ func tasks() []*task {
 	return []*task{
 		{name: "elevators", thresholds: []float64{0}}, {name: "pol", thresholds: []float64{0}},
 		{name: "bike", thresholds: []float64{0}}, {name: "skillcraft", thresholds: []float64{0}},
-		{name: "bike", thresholds: []float64{-0.7, 0.8}}, {name: "pol", thresholds: []float64{-20, 20}}, {name: "sml", thresholds: []float64{-2.5, 2.5}},
+		{name: "bike", thresholds: []float64{-0.7, 0.8}}, {name: "pol", thresholds: []float64{-20, 20}},
+		{name: "sml", thresholds: []float64{-2.5, 2.5}},
 	}
 }
 
@@ -86,12 +87,14 @@ Accuracy on the test rows in %%, mean of %d runs, at the best of %d learning rat
 		if err := t.read(); err != nil {
 			return err
 		}
-		accuracy, _, err := best(func(rate float64, seed uint64) (float64, error) { return t.plain(rate, seed, learningBatch) })
+		accuracy, _,
+			err := best(func(rate float64, seed uint64) (float64, error) { return t.plain(rate, seed, learningBatch) })
 		if err != nil {
 			return err
 		}
 		plain[i] = accuracy
-		begin[i] = []string{t.name, fmt.Sprint(len(t.thresholds) + 1), fmt.Sprint(len(t.train)), percent(t.majority()), percent(accuracy)}
+		begin[i] = []string{t.name, fmt.Sprint(len(t.thresholds) + 1), fmt.Sprint(len(t.train)), percent(t.majority()),
+			percent(accuracy)}
 	}
 	head := []string{"data", "classes", "rows", "largest class", "non-private"}
 	for _, c := range trainers {
@@ -150,7 +153,8 @@ Accuracy on the test rows in %%, mean of %d runs, at the best of %d learning rat
 		ranges = append(ranges, fmt.Sprintf("%s %.3g to %.3g", c.name, slices.Min(used[k]), slices.Max(used[k])))
 	}
 	p.text("The best rates were: %s.\n", strings.Join(ranges, "; "))
-	p.text(`The second moment is worth nothing here that could be told from chance: of all %d differences to momentum the largest, in its standard errors, is %s. Joint clipping loses in every table. That is what docs/theory/adam.md, §6 leads one to expect: noise and floor are most of every denominator, and with scaled features no coordinate needs a rate of its own.
+	p.text(
+		`The second moment is worth nothing here that could be told from chance: of all %d differences to momentum the largest, in its standard errors, is %s. Joint clipping loses in every table. That is what docs/theory/adam.md, §6 leads one to expect: noise and floor are most of every denominator, and with scaled features no coordinate needs a rate of its own.
 The default, pp_debiased, is behind non-private Adam by %s points in the mean. Steps of one record, the only ones for which the paper's algorithm is private, lose many times what a second moment could give. Hence no gain by the second moment is promised anywhere: who has no reason to want one takes method = "momentum".
 `, compared, of, strings.Join(behind, ", "))
 	return nil
@@ -253,7 +257,8 @@ func (t *task) order(seed uint64) []int {
 }
 
 // private trains by package adam.
-func (t *task) private(by trainer, epsilon float64, adjacency dp.Adjacency, rate float64, seed uint64) (float64, error) {
+func (t *task) private(by trainer, epsilon float64, adjacency dp.Adjacency, rate float64,
+	seed uint64) (float64, error) {
 	d := len(t.train[0])
 	c := adam.Config{
 		Mode: "model", Method: by.method, Model: &t.model, Columns: append(features(d-1), "y"),

@@ -22,12 +22,14 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation, momentStreams, boundsFound, privateAdam, adaptiveClipping, gradientDescent, onlineRegression, hessianMixing, fastMixing, windowRefits}
+var sections = []func(*page) error{momentEstimation, momentStreams, boundsFound, privateAdam, adaptiveClipping,
+	gradientDescent, onlineRegression, hessianMixing, fastMixing, windowRefits}
 
 func main() {
 	log.SetFlags(0)
 	out := flag.String("out", ".", "directory of RESULTS.md and of the folder figures")
-	simulated := flag.String("simulate", "", "run this simulation and keep what it gives, instead of writing the page: "+simulationNames())
+	simulated := flag.String("simulate", "",
+		"run this simulation and keep what it gives, instead of writing the page: "+simulationNames())
 	folder := flag.String("kept", "kept", "directory of what simulations gave")
 	flag.Parse()
 	run := func() error { return write(*out, *out) }
@@ -76,7 +78,8 @@ type page struct {
 func (p *page) keep(heading string) error {
 	_, part, found := strings.Cut(p.kept+"## ", "\n"+heading+"\n") // the end is a heading too
 	if !found {
-		return fmt.Errorf("%q is not on the page yet, and STREAMDP_DATA names no folder of data sets to compute it from", heading)
+		return fmt.Errorf(
+			"%q is not on the page yet, and STREAMDP_DATA names no folder of data sets to compute it from", heading)
 	}
 	for _, next := range []string{"\n## ", "\n### "} {
 		part, _, _ = strings.Cut(part, next)

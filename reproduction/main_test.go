@@ -33,7 +33,8 @@ func TestCurrent(t *testing.T) {
 		got, err1 := os.ReadFile(path)
 		want, err2 := os.ReadFile(filepath.Join(root, name))
 		if err1 != nil || err2 != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is not current: make reproduction (%v, %v)%s", name, err1, err2, difference(string(got), string(want)))
+			t.Errorf("%s is not current: make reproduction (%v, %v)%s", name, err1, err2,
+				difference(string(got), string(want)))
 		}
 		return nil
 	})
@@ -62,11 +63,13 @@ func TestFigure(t *testing.T) {
 	if err := figure1(p); err != nil {
 		t.Fatal(err)
 	}
-	if text := p.b.String(); !strings.Contains(text, "| JME, λ = ½: the second moment is free | 449.4 | 2010 | 1491 |") {
+	if text := p.b.String(); !strings.Contains(text,
+		"| JME, λ = ½: the second moment is free | 449.4 | 2010 | 1491 |") {
 		t.Errorf("the page is\n%s", text)
 	}
 	svg, err := os.ReadFile(filepath.Join(p.figures, "moments-fig1.svg"))
-	if err != nil || !bytes.Contains(svg, []byte("</svg>")) || !bytes.Contains(svg, []byte("RMSE of the first moment")) {
+	if err != nil || !bytes.Contains(svg, []byte("</svg>")) ||
+		!bytes.Contains(svg, []byte("RMSE of the first moment")) {
 		t.Errorf("the figure is %d bytes, %v", len(svg), err)
 	}
 	for x, want := range map[float64]string{0: "0", 0.5: "0.5", 1234.5: "1234", 99999.4: "99999", 1e5: "1.000·10^5", 2.5e-7: "2.500·10^-7", 0.01234: "0.01234"} {

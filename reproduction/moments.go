@@ -76,7 +76,8 @@ func figure1(p *page) error {
 d = 10, n = 100, prefix sums, C = I, σ = 1; root of the summed squared errors. Exact.
 `)
 	if err := p.draw(figure{
-		name: "moments-fig1", title: "Prefix sums, d = 10, n = 100", x: "RMSE of the first moment", y: "RMSE of the second moment",
+		name: "moments-fig1", title: "Prefix sums, d = 10, n = 100", x: "RMSE of the first moment",
+		y:       "RMSE of the second moment",
 		caption: "Joint estimation is below and to the left of the other methods.",
 		lines: []line{
 			curve("λ-JME, paper", true, false, logspace(0.5, 16, 60), joint),
@@ -107,7 +108,11 @@ d = 10, n = 100, prefix sums, C = I, σ = 1; root of the summed squared errors. 
 	if err != nil {
 		return err
 	}
-	p.text("Difference: IME is shown with the budget divided as μ². The paper's Algorithm 4 divides (ε, δ): at (1, 10⁻⁶) and α = ½ it needs multipliers of %.2f and %.2f where μ²/2 each needs %.2f, and its curve lies %.0f %% higher. The order of the methods is the paper's. Under zero-out adjacency the three curves are one.\n",
+	p.text(
+		"Difference: IME is shown with the budget divided as μ². The paper's Algorithm 4 divides (ε, δ): at (1, "+
+			"10⁻⁶) and α = ½ it needs multipliers of %.2f and %.2f where μ²/2 each needs %.2f, and its curve lies "+
+			"%.0f %% higher. The order of the methods is the paper's. Under zero-out adjacency the three "+
+			"curves are one.\n",
 		s1, s2, sigma*math.Sqrt2, 100*(s1/(sigma*math.Sqrt2)-1))
 	return nil
 }
@@ -186,7 +191,8 @@ func (s *setting) errors(d int, sigma float64) squaredErrors {
 		_, second := moments.ExpectedError(method, n, 1, d, g)
 		return second * scale
 	}
-	e := squaredErrors{ours: at("jme", 0), lower: at("pp_debiased", s.lower), upper: at("pp_debiased", s.upper), biased: at("pp", s.lower)}
+	e := squaredErrors{ours: at("jme", 0), lower: at("pp_debiased", s.lower), upper: at("pp_debiased", s.upper),
+		biased: at("pp", s.lower)}
 	if s.kind == "identity" {
 		e.combined = at("combined", s.upper)
 	}
@@ -215,11 +221,14 @@ func panels(p *page, file string, s setting, d int, sigmas []float64) (rows [][]
 			{name: "PP debiased", x: grid, y: value(func(e squaredErrors) float64 { return e.upper })},
 		}
 		if kind == "identity" {
-			lines = append(lines, line{name: "combined", x: grid, y: value(func(e squaredErrors) float64 { return e.combined })})
+			lines = append(lines,
+				line{name: "combined", x: grid, y: value(func(e squaredErrors) float64 { return e.combined })})
 		}
 		if err := p.draw(figure{
-			name: file + "-" + kind, title: fmt.Sprintf("%s, d = %d, n = %d, %s", x.name(), d, x.n, matrix), x: "σ", y: "squared error", logX: true, logY: true,
-			caption: fmt.Sprintf("Squared error of the second moment against σ, %s, d = %d, %s.", x.name(), d, matrix), lines: lines,
+			name: file + "-" + kind, title: fmt.Sprintf("%s, d = %d, n = %d, %s", x.name(), d, x.n, matrix), x: "σ",
+			y: "squared error", logX: true, logY: true,
+			caption: fmt.Sprintf("Squared error of the second moment against σ, %s, d = %d, %s.", x.name(), d, matrix),
+			lines:   lines,
 		}); err != nil {
 			return nil, err
 		}
@@ -233,7 +242,9 @@ func panels(p *page, file string, s setting, d int, sigmas []float64) (rows [][]
 			if kind == "identity" {
 				combined = num(e.combined)
 			}
-			rows = append(rows, []string{x.name(), fmt.Sprint(d), matrix, num(sigma), num(2 * sigma), num(e.paper), num(e.ours), bracket, num(e.biased), combined})
+			rows = append(rows,
+				[]string{x.name(), fmt.Sprint(d), matrix, num(sigma), num(2 * sigma), num(e.paper), num(e.ours),
+					bracket, num(e.biased), combined})
 		}
 	}
 	return rows, nil
@@ -249,7 +260,8 @@ func (s *setting) name() string {
 	return "prefix sums"
 }
 
-var panelHead = []string{"workload", "d", "C", "σ", "the paper's σ", "JME, paper", "JME", "PP debiased, supremum", "PP, at least", "combined"}
+var panelHead = []string{"workload", "d", "C", "σ", "the paper's σ", "JME, paper", "JME", "PP debiased, supremum",
+	"PP, at least", "combined"}
 
 func figure2(p *page) error {
 	p.text(`### Figure 2: second moment, joint estimation against post-processing
@@ -258,14 +270,16 @@ Prefix sums, n = 1000. Post-processing's error depends on the rows; the supremum
 `)
 	var rows [][]string
 	for _, d := range []int{1, 1000} {
-		r, err := panels(p, fmt.Sprintf("moments-fig2-d%d", d), setting{w: matfact.Workload{Kind: "sum"}, n: 1000, scale: 1}, d, []float64{0.25, 0.5, 1})
+		r, err := panels(p, fmt.Sprintf("moments-fig2-d%d", d),
+			setting{w: matfact.Workload{Kind: "sum"}, n: 1000, scale: 1}, d, []float64{0.25, 0.5, 1})
 		if err != nil {
 			return err
 		}
 		rows = append(rows, r...)
 	}
 	p.table(panelHead, rows)
-	p.text(`Differences. The σ of the paper's formulas for post-processing is the deviation of the first moment's noise, twice the multiplier; read as a multiplier they are too small by 4 and 16, and the curves of its figure cannot be compared with each other. The caption says that the square root improves both methods: it improves joint estimation 52 times and makes post-processing 21 times worse (d = 1000, σ = 1), because squaring destroys the cancellation between steps.
+	p.text(
+		`Differences. The σ of the paper's formulas for post-processing is the deviation of the first moment's noise, twice the multiplier; read as a multiplier they are too small by 4 and 16, and the curves of its figure cannot be compared with each other. The caption says that the square root improves both methods: it improves joint estimation 52 times and makes post-processing 21 times worse (d = 1000, σ = 1), because squaring destroys the cancellation between steps.
 The combination of both, which costs no budget, is below either.
 `)
 	return nil
@@ -321,7 +335,8 @@ C = I, n = 1000, debiased, summed over all releases. Exact for joint estimation;
 			}
 		}
 		if err := p.draw(figure{
-			name: fmt.Sprintf("moments-fig3-d%d", d), title: fmt.Sprintf("Covariance, d = %d, n = %d, C = I", d, n), x: "σ", y: "squared error", logX: true, logY: true, lines: lines,
+			name: fmt.Sprintf("moments-fig3-d%d", d), title: fmt.Sprintf("Covariance, d = %d, n = %d, C = I", d, n),
+			x: "σ", y: "squared error", logX: true, logY: true, lines: lines,
 			caption: fmt.Sprintf("Squared error of the covariance against σ, d = %d.", d),
 		}); err != nil {
 			return err
@@ -331,11 +346,15 @@ C = I, n = 1000, debiased, summed over all releases. Exact for joint estimation;
 			if err != nil {
 				return err
 			}
-			rows = append(rows, []string{fmt.Sprint(d), num(sigma), num(2 * sigma), num(x.paper), num(x.ours), num(x.lower) + " to " + num(x.upper), num(x.combined)})
+			rows = append(rows,
+				[]string{fmt.Sprint(d), num(sigma), num(2 * sigma), num(x.paper), num(x.ours),
+					num(x.lower) + " to " + num(x.upper), num(x.combined)})
 		}
 	}
 	p.table([]string{"d", "σ", "the paper's σ", "JME, paper", "JME", "PP debiased", "combined"}, rows)
-	p.text("Difference: for d = 1 the paper has joint estimation consistently better. At σ = ¼, ½ on the paper's axis, post-processing is.\n")
+	p.text(
+		"Difference: for d = 1 the paper has joint estimation consistently better. At σ = ¼, ½ on the paper's axis, " +
+			"post-processing is.\n")
 	return nil
 }
 
@@ -344,16 +363,22 @@ func figure7(p *page) error {
 
 d = 100, n = 1000; as Figure 2. Windows are divided by their length.
 `)
-	rows, err := panels(p, "moments-fig7-decay", setting{w: matfact.Workload{Kind: "exponential", Decay: 0.9}, n: 1000, scale: 1}, 100, []float64{0.25, 1})
+	rows,
+		err := panels(p, "moments-fig7-decay",
+		setting{w: matfact.Workload{Kind: "exponential", Decay: 0.9}, n: 1000, scale: 1}, 100, []float64{0.25, 1})
 	if err != nil {
 		return err
 	}
-	window, err := panels(p, "moments-fig7-window", setting{w: matfact.Workload{Kind: "window", Window: 10}, n: 1000, scale: 0.1}, 100, []float64{0.25, 1})
+	window,
+		err := panels(p, "moments-fig7-window",
+		setting{w: matfact.Workload{Kind: "window", Window: 10}, n: 1000, scale: 0.1}, 100, []float64{0.25, 1})
 	if err != nil {
 		return err
 	}
 	rows = append(rows, window...)
 	p.table(panelHead, rows)
-	p.text("Difference: as Figure 2. For short memory and little noise (σ = ¼, decay 0.9) post-processing with C = I is the better of the two; with the square root it never is.\n")
+	p.text(
+		"Difference: as Figure 2. For short memory and little noise (σ = ¼, decay 0.9) post-processing with C = I is " +
+			"the better of the two; with the square root it never is.\n")
 	return nil
 }

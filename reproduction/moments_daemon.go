@@ -16,9 +16,11 @@ var elevators = []struct {
 	name  string
 	scale float64
 }{
-	{"climbRate", 1000}, {"Sgz", 100}, {"p", 1}, {"q", 0.5}, {"curRoll", 3}, {"absRoll", 15}, {"diffClb", 40}, {"diffRollRate", 0.05}, {"diffDiffClb", 4},
+	{"climbRate", 1000}, {"Sgz", 100}, {"p", 1}, {"q", 0.5}, {"curRoll", 3}, {"absRoll", 15}, {"diffClb", 40},
+	{"diffRollRate", 0.05}, {"diffDiffClb", 4},
 	{"SaTime1", 0.0015}, {"SaTime2", 0.0015}, {"SaTime3", 0.0015}, {"SaTime4", 0.0015},
-	{"diffSaTime1", 0.0003}, {"diffSaTime2", 0.000006}, {"diffSaTime3", 0.0002}, {"diffSaTime4", 0.000008}, {"Sa", 0.0015}, {"Goal", 1},
+	{"diffSaTime1", 0.0003}, {"diffSaTime2", 0.000006}, {"diffSaTime3", 0.0002}, {"diffSaTime4", 0.000008},
+	{"Sa", 0.0015}, {"Goal", 1},
 }
 
 const elevatorsClip = 1.5
@@ -59,14 +61,17 @@ Public constants: the published file is centred, centre is 0; clip %g; scale, fo
 		{"Goal 0.1", "replace", 1, 0.1}, {"Goal 0.1", "replace", 4, 0.1}, {"Goal 0.1", "zero-out", 1, 0.1},
 	} {
 		columns.scale[d-1] = g.goal
-		plain, shortened := covariance(covered, columns.scale, math.Inf(1)), covariance(covered, columns.scale, elevatorsClip)
+		plain, shortened := covariance(covered, columns.scale, math.Inf(1)),
+			covariance(covered, columns.scale, elevatorsClip)
 		clipped := 100 * float64(beyond(covered, columns.scale, elevatorsClip)) / float64(len(covered))
 		var total comparison
 		without := map[string]int{}
 		for key := range keys {
 			run := columns
 			run.seed = uint64(key + 1)
-			run.tables = fmt.Sprintf("step = %d\n[stream.data.privacy]\nepsilon = %g\ndelta = 1e-6\nadjacency = %q\nlimit_epsilon = %g\n[stream.data.moments]\nclip = %g\nmethod = \"auto\"\n",
+			run.tables = fmt.Sprintf(
+				"step = %d\n[stream.data.privacy]\nepsilon = %g\ndelta = 1e-6\nadjacency = %q\nlimit_epsilon = %g\n"+
+					"[stream.data.moments]\nclip = %g\nmethod = \"auto\"\n",
 				step, g.epsilon, g.adjacency, g.epsilon, elevatorsClip)
 			last, err := run.run(rows, nil)
 			if err != nil {
@@ -91,10 +96,15 @@ Public constants: the published file is centred, centre is 0; clip %g; scale, fo
 			names = []string{"none"}
 		}
 		n := float64(keys)
-		cells = append(cells, []string{g.constants, fmt.Sprintf("%.1f %%", clipped), g.adjacency, num(g.epsilon), num(total.plain.rms / n), num(total.plain.most / n), num(total.shortened.rms / n), num(total.shortened.most / n),
-			fmt.Sprintf("%.1f %%", 100*total.covered/n), strings.Join(names, ", ")})
+		cells = append(cells,
+			[]string{g.constants, fmt.Sprintf("%.1f %%", clipped), g.adjacency, num(g.epsilon),
+				num(total.plain.rms / n), num(total.plain.most / n), num(total.shortened.rms / n),
+				num(total.shortened.most / n),
+				fmt.Sprintf("%.1f %%", 100*total.covered/n), strings.Join(names, ", ")})
 	}
-	p.table([]string{"constants", "clipped rows", "adjacency", "ε", "error, rms", "largest", "without clipping's, rms", "largest", "covered", "columns without"}, cells)
+	p.table(
+		[]string{"constants", "clipped rows", "adjacency", "ε", "error, rms", "largest", "without clipping's, rms",
+			"largest", "covered", "columns without"}, cells)
 	p.text("Method \"auto\" is joint estimation, as for every step of many records.\n")
 	return nil
 }
@@ -129,9 +139,12 @@ func compare(released, se, plain, shortened []float64, d int) (c comparison) {
 				c.covered += 1 / float64(len(released))
 			}
 			if i < j && !slices.Contains(c.without, i) && !slices.Contains(c.without, j) {
-				correlation := func(x []float64) float64 { return x[n] / math.Sqrt(variance(x, d, i)*variance(x, d, j)) }
+				correlation := func(x []float64) float64 {
+					return x[n] / math.Sqrt(variance(x, d, i)*variance(x, d, j))
+				}
 				pairs++
-				e, f := math.Abs(correlation(released)-correlation(plain)), math.Abs(correlation(released)-correlation(shortened))
+				e, f := math.Abs(correlation(released)-correlation(plain)),
+					math.Abs(correlation(released)-correlation(shortened))
 				c.plain.rms, c.plain.most = c.plain.rms+e*e, max(c.plain.most, e)
 				c.shortened.rms, c.shortened.most = c.shortened.rms+f*f, max(c.shortened.most, f)
 			}

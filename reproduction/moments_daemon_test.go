@@ -24,7 +24,8 @@ func TestCompare(t *testing.T) {
 	released := []float64{4.1, 1.1, 0.5, 1, 0.05, 0.3}
 	c := compare(released, se, plain, plain, 3)
 	want := 1.1/math.Sqrt(4.1) - 0.5
-	if math.Abs(c.plain.rms-want) > 1e-15 || math.Abs(c.plain.most-want) > 1e-15 || c.shortened != c.plain || !reflect.DeepEqual(c.without, []int{2}) || math.Abs(c.covered-4./6) > 1e-15 {
+	if math.Abs(c.plain.rms-want) > 1e-15 || math.Abs(c.plain.most-want) > 1e-15 || c.shortened != c.plain ||
+		!reflect.DeepEqual(c.without, []int{2}) || math.Abs(c.covered-4./6) > 1e-15 {
 		t.Errorf("%+v, want errors of %g of the only pair", c, want)
 	}
 	rows := [][]float64{{0, 0}, {4, 0}, {0, 3}, {0, 0}} // scaled: 2 and 1, of which the first is shortened to 1

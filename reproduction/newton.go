@@ -34,7 +34,8 @@ All fit an intercept. newton is told the bound of the features' norm, and nothin
 		head = append(head, c.name)
 	}
 	p.table(head, append(cells, ends...))
-	p.text(`newton does not mind bounds that are too large, nor where the target lies: it finds the norm to which its matrix shortens rows, the clip norm, the median of the target and the centre of the features by itself. Of pol's targets 62 %% are one number, which it finds as their median: it notices that most residuals are then nearly 0, and looks for the clip norm among the others. Left alone amb learns little or nothing. All records at once are best on most sets.
+	p.text(
+		`newton does not mind bounds that are too large, nor where the target lies: it finds the norm to which its matrix shortens rows, the clip norm, the median of the target and the centre of the features by itself. Of pol's targets 62 %% are one number, which it finds as their median: it notices that most residuals are then nearly 0, and looks for the clip norm among the others. Left alone amb learns little or nothing. All records at once are best on most sets.
 `)
 	return newtonCourse(p)
 }
@@ -58,7 +59,9 @@ func newtonCells(splits int, shift float64) (cells [][]string, end []string, err
 				if loose > 1 {
 					bounds = fmt.Sprintf("%g×", loose)
 				}
-				row := []string{fmt.Sprintf("%s, %d rows, %d features", name, len(sets[0].train), len(sets[0].columns)-1), num(shift), num(epsilon), bounds}
+				row := []string{
+					fmt.Sprintf("%s, %d rows, %d features", name, len(sets[0].train), len(sets[0].columns)-1),
+					num(shift), num(epsilon), bounds}
 				for i, c := range contenders {
 					var losses []float64
 					for split, s := range sets {
@@ -117,8 +120,10 @@ func newtonCourse(p *page) error {
 		lines = append(lines, l)
 	}
 	return p.draw(figure{
-		name: "newton-elevators", title: "elevators, ε = 1, tight bounds", x: "records", y: "loss of learnable signal", logX: true, logY: true, lines: lines,
-		caption: "Loss of learnable signal against the number of records on elevators, for newton, amb given and left alone, and a refit of all records.",
+		name: "newton-elevators", title: "elevators, ε = 1, tight bounds", x: "records", y: "loss of learnable signal",
+		logX: true, logY: true, lines: lines,
+		caption: "Loss of learnable signal against the number of records on elevators, for newton, amb given and " +
+			"left alone, and a refit of all records.",
 	})
 }
 
@@ -131,7 +136,8 @@ type contender struct {
 var contenders = []contender{
 	{"newton", func(_ *regressionSet, x, _ float64) string { return fmt.Sprintf("sgd]\nclip_x = %g", x) }},
 	{"amb, given", func(s *regressionSet, x, y float64) string {
-		return fmt.Sprintf("sgd]\nmethod = \"amb\"\nclip_x = %g\nclip_y = %g\nradius = 5.0\namb.curvature = %g", x, y, s.curvature)
+		return fmt.Sprintf("sgd]\nmethod = \"amb\"\nclip_x = %g\nclip_y = %g\nradius = 5.0\namb.curvature = %g", x, y,
+			s.curvature)
 	}},
 	{"amb, left alone", func(_ *regressionSet, x, y float64) string {
 		return fmt.Sprintf("sgd]\nmethod = \"amb\"\nclip_x = %g\nclip_y = %g\nradius = 5.0", x, y)
@@ -153,7 +159,9 @@ func (s *regressionSet) contend(c contender, seed uint64, epsilon, loose, shift 
 
 // regressionTables are those of a regression of y under zero-out and δ = 10⁻⁶.
 func regressionTables(epsilon float64, mechanism string) string {
-	return fmt.Sprintf("[stream.data.privacy]\nepsilon = %g\ndelta = 1e-6\nadjacency = \"zero-out\"\nlimit_epsilon = %g\n[stream.data.%s\ntarget = \"y\"\n",
+	return fmt.Sprintf(
+		"[stream.data.privacy]\nepsilon = %g\ndelta = 1e-6\nadjacency = \"zero-out\"\nlimit_epsilon = %g\n"+
+			"[stream.data.%s\ntarget = \"y\"\n",
 		epsilon, epsilon, mechanism)
 }
 
@@ -228,25 +236,27 @@ func newtonDrift(p *page) error {
 			{"amb", "sgd]\nmethod = \"amb\"\nclip_x = 20.0\nradius = 10.0\namb.curvature = 1.0\nintercept = false"},
 		} {
 			l := line{name: m.name}
-			if _, err := (&passage{columns: columns, seed: 5, tables: regressionTables(1, m.table)}).run(rows, func(r *release) error {
-				slots := r.value("slots")[0]
-				sign, size := 1.0, 1.0
-				if slots > n/2 {
-					sign, size = change.flip, change.grow
-				}
-				var sum float64
-				for j, v := range r.value("theta_average") {
-					e := v - sign*w[j]
-					if j == 3 {
-						e *= size
+			if _,
+				err := (&passage{columns: columns, seed: 5, tables: regressionTables(1, m.table)}).run(rows,
+				func(r *release) error {
+					slots := r.value("slots")[0]
+					sign, size := 1.0, 1.0
+					if slots > n/2 {
+						sign, size = change.flip, change.grow
 					}
-					sum += e * e / 2
-				}
-				if slots > 2000 {
-					l.x, l.y = append(l.x, slots), append(l.y, sum)
-				}
-				return nil
-			}); err != nil {
+					var sum float64
+					for j, v := range r.value("theta_average") {
+						e := v - sign*w[j]
+						if j == 3 {
+							e *= size
+						}
+						sum += e * e / 2
+					}
+					if slots > 2000 {
+						l.x, l.y = append(l.x, slots), append(l.y, sum)
+					}
+					return nil
+				}); err != nil {
 				return err
 			}
 			lines = append(lines, l)
@@ -258,14 +268,16 @@ func newtonDrift(p *page) error {
 			cells = append(cells, row)
 		}
 		if err := p.draw(figure{
-			name: "newton-" + change.name, title: change.about + " at 50 000", x: "records", y: "excess risk", logY: true, lines: lines,
+			name: "newton-" + change.name, title: change.about + " at 50 000", x: "records", y: "excess risk",
+			logY: true, lines: lines,
 			caption: "Excess risk against the number of records where " + change.about + ".",
 		}); err != nil {
 			return err
 		}
 	}
 	p.table([]string{"change after 50 000 records", "", "50 000", "55 000", "60 000", "75 000", "100 000"}, cells)
-	p.text(`A feature that grows makes amb's steps a hundred times too long in its direction: it diverges until its radius holds it. newton sees the clip norm jump, forgets its matrix and searches again.
+	p.text(
+		`A feature that grows makes amb's steps a hundred times too long in its direction: it diverges until its radius holds it. newton sees the clip norm jump, forgets its matrix and searches again.
 `)
 	return nil
 }

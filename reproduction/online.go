@@ -64,14 +64,17 @@ Public constants are tight here, for they were computed from the training rows, 
 				},
 				func(s *regressionSet) string { return "sgd]\nmethod = \"amb\"" },
 				func(s *regressionSet) string {
-					return fmt.Sprintf("sgd]\nmethod = \"amb\"\namb.threshold_quantile = 0.9\namb.curvature = %g", s.curvature)
+					return fmt.Sprintf("sgd]\nmethod = \"amb\"\namb.threshold_quantile = 0.9\namb.curvature = %g",
+						s.curvature)
 				},
 				func(s *regressionSet) string { return "sgd]\nmethod = \"amb\"\namb.threshold_quantile = 0.9" },
 			} {
 				var got scores
 				for split, s := range sets {
 					n := 0
-					last, err := s.passage(uint64(split), epsilon, mechanism(s)).run(s.train, func(*release) error { n++; return nil })
+					last,
+						err := s.passage(uint64(split), epsilon, mechanism(s)).run(s.train,
+						func(*release) error { n++; return nil })
 					if err != nil {
 						return err
 					}
@@ -83,8 +86,11 @@ Public constants are tight here, for they were computed from the training rows, 
 			cells = append(cells, append(row, fmt.Sprint(releases)))
 		}
 	}
-	p.table([]string{"data", "ε", "least squares", "one DP-GD refit", "stream, given", "stream, left alone", "given, quantile 0.9", "left alone, quantile 0.9", "releases, default quantile"}, cells)
-	p.text("%s", `* *Curvature decides.* Left alone, steps are too short 27 times on elevators and 115 times on pol, which is the bound of the norm, squared, over the largest eigenvalue, and the stream learns little. On pol it is worse than a constant: the constant feature, whose value is then clip_x, is all that moves, and clipping at the default quantile takes it towards the targets' median, 0.7 deviations below their mean. `+"`streamdp plan`"+` warns of a curvature left alone.
+	p.table(
+		[]string{"data", "ε", "least squares", "one DP-GD refit", "stream, given", "stream, left alone",
+			"given, quantile 0.9", "left alone, quantile 0.9", "releases, default quantile"}, cells)
+	p.text("%s",
+		`* *Curvature decides.* Left alone, steps are too short 27 times on elevators and 115 times on pol, which is the bound of the norm, squared, over the largest eigenvalue, and the stream learns little. On pol it is worse than a constant: the constant feature, whose value is then clip_x, is all that moves, and clipping at the default quantile takes it towards the targets' median, 0.7 deviations below their mean. `+"`streamdp plan`"+` warns of a curvature left alone.
 * *Given the curvature*, pol is within 0.015 of least squares. elevators is not: its eigenvalues go from 6.1 to 0.0025, two more are below 10⁻⁵, and 65 or 228 steps do not go far in the lower directions. More budget helps only by more steps.
 * *The refit* loses 0.10 on elevators and 0.05 on pol, all of it bias: at ε = 50 it has 0.678 and 0.412 on the first split. Its 200 steps are too few for elevators, and on pol it sits at the minimum of the clipped losses, which the stream is on its way to: 0.459 at ε = 1, 0.449 after three times as many steps.
 * *The quantile 0.9* takes that bias away, for batches twice as long: better where steps are many.
@@ -113,7 +119,9 @@ func changeRisks(curves int) (risks [][][]float64, restarts []float64, early int
 	}
 	for run := range changeRuns {
 		for i, restart := range []bool{true, false} {
-			o, err := newOnline(sgd.Config{ClipX: 8, Intercept: new(bool), Radius: 10, Curvature: 1, Batch: changeBatch, Restart: &restart}, changeDim,
+			o, err := newOnline(
+				sgd.Config{ClipX: 8, Intercept: new(bool), Radius: 10, Curvature: 1, Batch: changeBatch,
+					Restart: &restart}, changeDim,
 				dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}, uint64(run))
 			if err != nil {
 				return nil, nil, 0, err
@@ -174,8 +182,10 @@ w* turns into −w* after %d of %d steps. d = %d, H = I, σ = ‖w*‖ = 1, ε =
 		lines = append(lines, l)
 	}
 	if err := p.draw(figure{
-		name: "sgd-recovery", title: "w* → −w* after step 200", x: "steps", y: "excess risk", logY: true, top: 30, lines: lines,
-		caption: "Excess risk against the number of steps: the average that begins anew falls like the last iterate and further, the other one stays up.",
+		name: "sgd-recovery", title: "w* → −w* after step 200", x: "steps", y: "excess risk", logY: true, top: 30,
+		lines: lines,
+		caption: "Excess risk against the number of steps: the average that begins anew falls like the last iterate " +
+			"and further, the other one stays up.",
 	}); err != nil {
 		return err
 	}
@@ -193,8 +203,11 @@ w* turns into −w* after %d of %d steps. d = %d, H = I, σ = ‖w*‖ = 1, ε =
 		cells = append(cells, row)
 	}
 	p.table(head, cells)
-	p.text("The average began anew %.0f to %.0f steps after the change, and %s before it. It costs no budget: the rule reads released numbers.\n",
-		slices.Min(restarts), slices.Max(restarts), map[bool]string{true: "never", false: fmt.Sprintf("%d times", early)}[early == 0])
+	p.text(
+		"The average began anew %.0f to %.0f steps after the change, and %s before it. It costs no budget: the rule "+
+			"reads released numbers.\n",
+		slices.Min(restarts), slices.Max(restarts),
+		map[bool]string{true: "never", false: fmt.Sprintf("%d times", early)}[early == 0])
 	return nil
 }
 
@@ -216,7 +229,8 @@ Approximate intervals of level 95 %% for w* from batched means of the iterates, 
 		name  string
 		bands int
 		eta0  float64
-	}{{"16 bands, η₀ = 0.3 (default)", 16, 0.3}, {"16 bands, η₀ = 0.1", 16, 0.1}, {"independent noise, η₀ = 0.3, batches of 400", 1, 0.3}} {
+	}{{"16 bands, η₀ = 0.3 (default)", 16, 0.3}, {"16 bands, η₀ = 0.1", 16, 0.1},
+		{"independent noise, η₀ = 0.3, batches of 400", 1, 0.3}} {
 		covered := make([]sample, len(at))
 		var width sample
 		for run := range runs {
@@ -268,7 +282,8 @@ Approximate intervals of level 95 %% for w* from batched means of the iterates, 
 		cells = append(cells, append(row, widths))
 	}
 	p.table(append(head, "width at 400"), cells)
-	p.text(`Intervals begin with the fifth batch of the last three quarters: batches have 9/η₀ iterates at least. They know sampling error and privacy noise, not the bias of clipping, and end where the average begins anew: %d intervals of all these were void so.
+	p.text(
+		`Intervals begin with the fifth batch of the last three quarters: batches have 9/η₀ iterates at least. They know sampling error and privacy noise, not the bias of clipping, and end where the average begins anew: %d intervals of all these were void so.
 At the defaults they are a little too wide: 1500 more runs of 400 steps cover 0.965 ± 0.002. Shorter streams, smaller steps and other data may have less: nothing proves a level, so they are called approximate wherever they are shown.
 `, void)
 	return nil

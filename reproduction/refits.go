@@ -67,7 +67,8 @@ var refitSolvers = []refitSolver{
 	{"fast-ihm", "fast-ihm", refit.Config{Solver: "fast-ihm", Iterations: 3}, ""},
 	{"dp-gd", "dp-gd", refit.Config{Solver: "dp-gd"}, ""},
 	{"newton", "newton", refit.Config{Solver: "newton"}, ""},
-	{"paper ihm 2", "IHM, paper, T = 2", refit.Config{Solver: "ihm", Accounting: refit.Paper, EigenTest: true, Iterations: 2}, weakSet},
+	{"paper ihm 2", "IHM, paper, T = 2",
+		refit.Config{Solver: "ihm", Accounting: refit.Paper, EigenTest: true, Iterations: 2}, weakSet},
 	{"ihm 2", "ihm, T = 2", refit.Config{Solver: "ihm", Iterations: 2}, weakSet},
 }
 
@@ -129,7 +130,8 @@ func (set *refitSet) simulate(budgets []float64) (*refitErrors, error) {
 		return nil, err
 	}
 	n, d := len(w.y), len(w.x[0])
-	e := &refitErrors{Set: set.name, Rows: n, Dim: d, Trials: 40, Tight: map[string][]statistic{}, Loose: map[string][]statistic{}}
+	e := &refitErrors{Set: set.name, Rows: n, Dim: d, Trials: 40, Tight: map[string][]statistic{},
+		Loose: map[string][]statistic{}}
 	if n > 2000 {
 		e.Trials = 10
 	}
@@ -158,7 +160,8 @@ func (set *refitSet) simulate(budgets []float64) (*refitErrors, error) {
 		}
 		e.Tight[s.key], e.Loose[s.key] = make([]statistic, len(budgets)), make([]statistic, len(budgets))
 		for i := range budgets {
-			jobs = append(jobs, job{w, s, i, 1, e.Tight[s.key]}, job{far, s, i, refitLoose * refitLoose, e.Loose[s.key]})
+			jobs = append(jobs, job{w, s, i, 1, e.Tight[s.key]},
+				job{far, s, i, refitLoose * refitLoose, e.Loose[s.key]})
 		}
 	}
 	faults := make([]error, len(jobs))
@@ -196,7 +199,8 @@ func hessianMixing(p *page) error {
 	if err != nil {
 		return err
 	}
-	p.text(`## Lev, Shenfeld, Srinivasan, Ligett, Wilson: Near-Optimal Private Linear Regression via Iterative Hessian Mixing
+	p.text(
+		`## Lev, Shenfeld, Srinivasan, Ligett, Wilson: Near-Optimal Private Linear Regression via Iterative Hessian Mixing
 
 Solvers of one window, on the %d of the paper's 33 sets that there is a copy of. Zero-out, δ = 1/n², mean squared error over the rows that were fitted, in units of the target's largest square, means over trials under fresh keys.
 "Paper" is a method with the paper's settings and its accounting, recomputed: IHM with T = 3, C = C_Y, k = 6·max(d, log(4T/ϱ)), ε and δ divided as its Appendix C does; linear mixing with k = 2.5·max(d, log(2/ϱ)); AdaSSP with exact Gaussian noise at (ε, δ)/3; DP-GD with T = 3 and rate ¼. The others are the solvers of package refit with their defaults, which charge all releases jointly; fast-ihm with T = 3. newton is in no paper.
@@ -207,14 +211,16 @@ The sets need STREAMDP_DATA, and the fits some minutes: the numbers are kept in 
 Rows are the training part of the copy's first split (90 %%), columns are standardised, then all is divided by the largest norm and the largest target, as the paper's experiments do: *not private*, all solvers alike.
 `, len(all))
 	raw := tableOfSets(p, all)
-	p.text(`OLS is (1/n)L(θ*), zero (1/n)‖Y‖². Differences: %s are raw in the paper and have standardised columns in the copy, so that their errors are in other units; the copy's energy keeps the second target as a feature. The other sets agree to the difference of the splits. The paper's Appendix H has splits of 80 %%; its code takes 90 %% of the sets that come with a mask.
+	p.text(
+		`OLS is (1/n)L(θ*), zero (1/n)‖Y‖². Differences: %s are raw in the paper and have standardised columns in the copy, so that their errors are in other units; the copy's energy keeps the second target as a feature. The other sets agree to the difference of the splits. The paper's Appendix H has splits of 80 %%; its code takes 90 %% of the sets that come with a mask.
 
 ### Figure 1, Appendices I and J: mean squared error against ε
 `, strings.Join(raw, ", "))
 	if err := errorsAgainstBudget(p, all); err != nil {
 		return err
 	}
-	p.text(`In one number: the loss is (error − OLS)/(zero − OLS), 0 for least squares and 1 for nothing learned; here as the geometric mean over the sets of its ratio to that of the paper's IHM. "Loose" has bounds %d times as large as they need be.
+	p.text(
+		`In one number: the loss is (error − OLS)/(zero − OLS), 0 for least squares and 1 for nothing learned; here as the geometric mean over the sets of its ratio to that of the paper's IHM. "Loose" has bounds %d times as large as they need be.
 `, refitLoose)
 	tableOfLosses(p, all)
 	p.text("%s\n", newtonAgainst(all))
@@ -234,7 +240,9 @@ func tableOfSets(p *page, all []refitErrors) (raw []string) {
 		if set.raw {
 			raw = append(raw, set.name)
 		}
-		rows = append(rows, []string{e.Set, fmt.Sprint(e.Rows), fmt.Sprint(set.rows), fmt.Sprint(e.Dim), num(e.OLS), num(set.loss), num(e.Zero), num(set.zero), fmt.Sprint(e.Trials)})
+		rows = append(rows,
+			[]string{e.Set, fmt.Sprint(e.Rows), fmt.Sprint(set.rows), fmt.Sprint(e.Dim), num(e.OLS), num(set.loss),
+				num(e.Zero), num(set.zero), fmt.Sprint(e.Trials)})
 	}
 	p.table([]string{"set", "n", "n, paper", "d", "OLS", "OLS, paper", "zero", "zero, paper", "trials"}, rows)
 	return raw
@@ -247,7 +255,8 @@ func errorsAgainstBudget(p *page, all []refitErrors) error {
 		e := all[i]
 		var lines []line
 		for _, s := range refitSolvers {
-			if !slices.Contains([]string{"paper linmix", "paper adassp", "paper ihm", "adassp", "ihm", "dp-gd", "newton"}, s.key) {
+			if !slices.Contains(
+				[]string{"paper linmix", "paper adassp", "paper ihm", "adassp", "ihm", "dp-gd", "newton"}, s.key) {
 				continue
 			}
 			l := line{name: s.title, x: refitBudgets, dashed: strings.HasPrefix(s.key, "paper")}
@@ -257,7 +266,8 @@ func errorsAgainstBudget(p *page, all []refitErrors) error {
 			lines = append(lines, l)
 		}
 		if err := p.draw(figure{
-			name: "refits-" + set, title: fmt.Sprintf("%s, n = %d, d = %d; OLS %s", set, e.Rows, e.Dim, num(e.OLS)), x: "ε", y: "mean squared error", logX: true, logY: true, lines: lines,
+			name: "refits-" + set, title: fmt.Sprintf("%s, n = %d, d = %d; OLS %s", set, e.Rows, e.Dim, num(e.OLS)),
+			x: "ε", y: "mean squared error", logX: true, logY: true, lines: lines,
 			caption: fmt.Sprintf("Mean squared error of solvers against ε on %s.", set),
 		}); err != nil {
 			return err
@@ -397,8 +407,12 @@ func newtonAgainst(all []refitErrors) string {
 				}
 			}
 		}
-		text += fmt.Sprintf("With %s bounds newton has the least error of all in %d of %d settings; its loss is %.2f times that of the better one of ihm and dp-gd in the geometric mean, %.2f times in the worst setting (%s). ",
+		text += fmt.Sprintf(
+			"With %s bounds newton has the least error of all in %d of %d settings; its loss is %.2f times that of "+
+				"the better one of ihm and dp-gd in the geometric mean, %.2f times in the worst setting (%s). ",
 			part.title, least, cells, math.Exp(sum/float64(cells)), worst, at)
 	}
-	return text + "It loses where there are few rows for their number of columns. The paper's order holds on tight bounds, in the geometric mean: IHM before AdaSSP before linear mixing. With loose bounds they hardly differ."
+	return text +
+		"It loses where there are few rows for their number of columns. The paper's order holds on tight bounds, in " +
+		"the geometric mean: IHM before AdaSSP before linear mixing. With loose bounds they hardly differ."
 }

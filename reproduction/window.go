@@ -116,7 +116,8 @@ func newFitterWith(c refit.Config, p dp.Params, n, d int, name string, intercept
 	h.Write([]byte(name))
 	binary.BigEndian.PutUint64(master[:], h.Sum64())
 	keys, err := dp.NewEpoch(&master, &[32]byte{1}, "offline/reproduction", 1, [16]byte{}, [32]byte{})
-	return &fitter{refit: r, keys: keys, hash: dp.NewTranscript([32]byte{}), row: make([]float64, d+1), rows: uint64(n)}, err
+	return &fitter{refit: r, keys: keys, hash: dp.NewTranscript([32]byte{}), row: make([]float64, d+1),
+		rows: uint64(n)}, err
 }
 
 // add sends a window to the solver.

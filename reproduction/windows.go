@@ -31,7 +31,9 @@ limit_epsilon = 3.0
 `
 	out := &refitRun{}
 	g := passage{columns: s.columns, centre: s.centre, scale: s.scale, seed: seed}
-	g.tables = fmt.Sprintf(privacy+"[stream.data.refit]\ntarget = \"y\"\nsolver = %q\nclip_x = %g\nclip_y = %g\nwindow = %d\n", "data", solver, s.clipX, s.clipY, refitWindow)
+	g.tables = fmt.Sprintf(privacy+
+		"[stream.data.refit]\ntarget = \"y\"\nsolver = %q\nclip_x = %g\nclip_y = %g\nwindow = %d\n", "data", solver,
+		s.clipX, s.clipY, refitWindow)
 	g.beside = fmt.Sprintf("step = 500\n"+privacy+"[stream.beside.moments]\nclip = %g\n", "beside", s.clipX)
 	g.inspect = func(dir string) error {
 		books, err := ledger.ReadBooks(dir)
@@ -99,7 +101,9 @@ elevators and pol of the UCI repository, the training rows of the first split, o
 			if e := r.both.Persons[0].Epsilon; e != nil {
 				ten = num(*e)
 			}
-			ledger = append(ledger, []string{name, solver, num(r.both.By[0].Epsilon), num(r.both.By[1].Epsilon), num(r.both.Epsilon), ten, aside})
+			ledger = append(ledger,
+				[]string{name, solver, num(r.both.By[0].Epsilon), num(r.both.By[1].Epsilon), num(r.both.Epsilon),
+					ten, aside})
 		}
 		for k := range len(set.train) / refitWindow {
 			part := *set
@@ -107,15 +111,21 @@ elevators and pol of the UCI repository, the training rows of the first split, o
 			if theta, err = part.ols(); err != nil {
 				return err
 			}
-			row := []string{name, fmt.Sprintf("[%d, %d)", k*refitWindow, (k+1)*refitWindow), fmt.Sprintf("%.3f", all), fmt.Sprintf("%.3f", set.score(theta))}
+			row := []string{name, fmt.Sprintf("[%d, %d)", k*refitWindow, (k+1)*refitWindow), fmt.Sprintf("%.3f", all),
+				fmt.Sprintf("%.3f", set.score(theta))}
 			for _, r := range runs {
 				row = append(row, fmt.Sprintf("%.3f", r.r2[k]))
 			}
 			quality = append(quality, row)
 		}
 	}
-	p.table(slices.Concat([]string{"data", "offsets", "least squares, all rows", "least squares, window"}, solvers), quality)
-	p.text("What the ledger says that a record pays, at δ = 10⁻⁸. Windows are disjoint, so however many there are it is one refit and the moments. What is set aside for sketches is not for moments:\n")
-	p.table([]string{"data", "solver", "refit, ε", "moments, ε", "both, ε", "both, ten records", "set aside for sketches"}, ledger)
+	p.table(slices.Concat([]string{"data", "offsets", "least squares, all rows", "least squares, window"}, solvers),
+		quality)
+	p.text(
+		"What the ledger says that a record pays, at δ = 10⁻⁸. Windows are disjoint, so however many there are it is " +
+			"one refit and the moments. What is set aside for sketches is not for moments:\n")
+	p.table(
+		[]string{"data", "solver", "refit, ε", "moments, ε", "both, ε", "both, ten records", "set aside for sketches"},
+		ledger)
 	return nil
 }

@@ -31,8 +31,9 @@ func auditSubject(t testing.TB, e *AMB, mutant ...audit.Mechanism) *audit.Subjec
 		m = mutant[0]
 	}
 	s := audit.Descent{
-		Mechanism: m, Closed: e.step, Mu: p.Mu, C: c, Search: p.SearchNoise, Count: p.CountNoise, Gradient: p.GradientNoise,
-		Scan: e.cfg.Clip == "scan", Rungs: e.cfg.Rungs, Threshold: p.Threshold, Unit: p.Unit, Null: p.Null,
+		Mechanism: m, Closed: e.step, Mu: p.Mu, C: c, Search: p.SearchNoise, Count: p.CountNoise,
+		Gradient: p.GradientNoise,
+		Scan:     e.cfg.Clip == "scan", Rungs: e.cfg.Rungs, Threshold: p.Threshold, Unit: p.Unit, Null: p.Null,
 		Released: e.AppendReleased,
 	}.Subject()
 	first, start, zeta := e.iteration, e.coefficients(e.w), e.zeta
@@ -45,7 +46,8 @@ func auditSubject(t testing.TB, e *AMB, mutant ...audit.Mechanism) *audit.Subjec
 // recoverRows returns the noisy sums and counts that gradient steps were made
 // from, by iterates and clip norms alone. first is the number of gradient steps
 // before the first release, theta and zeta what they left behind.
-func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta float64, releases []*dp.Release) (map[string][][]float64, error) {
+func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta float64,
+	releases []*dp.Release) (map[string][][]float64, error) {
 	all := map[string][][]float64{}
 	for i, r := range releases {
 		if r == nil {
@@ -153,7 +155,8 @@ func TestCoupling(t *testing.T) {
 				// A binary search may end one question earlier than it is charged for.
 				least := map[bool]float64{true: 1, false: 1}
 				if c.Clip == "bisect" || c.Clip == "track" {
-					least[true] = math.Sqrt(math.Floor(math.Log2(float64(e.cfg.Rungs+1))) / float64(e.ladder.Searches()))
+					least[true] = math.Sqrt(
+						math.Floor(math.Log2(float64(e.cfg.Rungs+1))) / float64(e.ladder.Searches()))
 					if adjacency == dp.ZeroOut {
 						least[true] *= max(e.cfg.Quantile, 1-e.cfg.Quantile)
 					}
@@ -167,7 +170,8 @@ func TestCoupling(t *testing.T) {
 						least[false] = math.Sqrt(1 - e.cfg.Fraction + e.cfg.Fraction*e.cfg.Quantile*e.cfg.Quantile)
 					}
 				}
-				t.Logf("%s: %d pairs; worst %.6f of μ in a search, %.6f in a gradient step", adjacency, pairs, worst[true], worst[false])
+				t.Logf("%s: %d pairs; worst %.6f of μ in a search, %.6f in a gradient step", adjacency, pairs,
+					worst[true], worst[false])
 				for search, w := range worst {
 					if w > 1+1e-9 || w < least[search]*0.999 {
 						t.Errorf("%s: the worst pair is %.9f of μ apart, want %.6f to 1", adjacency, w, least[search])
@@ -214,9 +218,11 @@ func TestCouplingBounds(t *testing.T) {
 				if adjacency == dp.ZeroOut {
 					least = math.Sqrt(1 - e.cfg.Fraction + e.cfg.Fraction*e.cfg.Quantile*e.cfg.Quantile)
 				}
-				t.Logf("%d bands, kappa %g, %s: %.6f of μ; the clip norm falls by %.3g", bands, kappa, adjacency, distance/s.Mu, fall)
+				t.Logf("%d bands, kappa %g, %s: %.6f of μ; the clip norm falls by %.3g", bands, kappa, adjacency,
+					distance/s.Mu, fall)
 				if distance > s.Mu*(1+1e-9) || distance < s.Mu*least*0.999 {
-					t.Errorf("%d bands, %s: the pair is %.9f of μ apart, want %.6f", bands, adjacency, distance/s.Mu, least)
+					t.Errorf("%d bands, %s: the pair is %.9f of μ apart, want %.6f", bands, adjacency,
+						distance/s.Mu, least)
 				}
 				if kappa == 20 && fall < 100 {
 					t.Errorf("the clip norm falls by %g only", fall)
@@ -287,7 +293,8 @@ func TestShift(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%s: %.4g standard errors apart, allowed %.4g to %.4g; finds %.3g times μ", adjacency, r.T, r.Low, r.High, r.Finds)
+		t.Logf("%s: %.4g standard errors apart, allowed %.4g to %.4g; finds %.3g times μ", adjacency, r.T, r.Low,
+			r.High, r.Finds)
 		if err := r.Err(); err != nil {
 			t.Errorf("%s: %v", adjacency, err)
 		}
@@ -313,7 +320,8 @@ func TestSearchLaw(t *testing.T) {
 			}
 			law := func(v float64) []float64 {
 				unit := float64(e.plan.Unit)
-				l, err := statLaw(clip, append(values[:len(values):len(values)], v), 7, 8, e.plan.Threshold, float64(e.plan.Null)/unit, e.plan.SearchNoise/unit)
+				l, err := statLaw(clip, append(values[:len(values):len(values)], v), 7, 8, e.plan.Threshold,
+					float64(e.plan.Null)/unit, e.plan.SearchNoise/unit)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -374,7 +382,8 @@ func TestSearchLaw(t *testing.T) {
 				}
 			}
 			if _, most := stattest.ChiSquared(freedom, stattest.Alpha); chi > most {
-				t.Errorf("%s: the searches are %g from their law, must be within %g: %v, law %v", clip, chi, most, counts, high)
+				t.Errorf("%s: the searches are %g from their law, must be within %g: %v, law %v", clip, chi, most,
+					counts, high)
 			}
 		}
 	}

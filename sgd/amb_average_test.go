@@ -35,7 +35,8 @@ func TestAverages(t *testing.T) {
 			}
 		}
 		b.add(w)
-		if b.total() != uint64(n) || b.length < 3 || n >= 3*batchesMost && (len(b.sums) < batchesMost/2 || len(b.sums) >= batchesMost) {
+		if b.total() != uint64(n) || b.length < 3 ||
+			n >= 3*batchesMost && (len(b.sums) < batchesMost/2 || len(b.sums) >= batchesMost) {
 			t.Fatalf("%d vectors: %d batches of %d, %d open", n, len(b.sums), b.length, b.count)
 		}
 		used := b.error(se)

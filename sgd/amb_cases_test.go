@@ -296,7 +296,8 @@ func caseStreamReplay(t *testing.T, c cases.Case) {
 			t.Fatalf("no value %s", name)
 			return nil
 		}
-		if got := uint64(value("iteration")[0]); got != step.T || end-1 != step.After || uint64(value("slots")[0]) != end {
+		if got := uint64(value("iteration")[0]); got != step.T || end-1 != step.After ||
+			uint64(value("slots")[0]) != end {
 			t.Errorf("iteration %d ends with record %d, want %d, %d", got, end-1, step.T, step.After)
 		}
 		near(t, "zeta", value("zeta")[0], step.Zeta, tol)

@@ -140,17 +140,24 @@ func (e *AMB) Warnings() []string {
 	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	c, alpha := &e.cfg, 1/e.plan.single()
 	if c.Curvature == 0 {
-		warn("curvature is not given, so the square of the largest norm, %.3g, stands for it. That is usually 10 to 3000 times too large, "+
-			"and the coefficients will hardly move: give the largest eigenvalue of the features' second moment", e.plan.Curvature)
+		warn(
+			"curvature is not given, so the square of the largest norm, %.3g, stands for it. That is usually 10 to "+
+				"3000 times too large, "+
+				"and the coefficients will hardly move: give the largest eigenvalue of the features' second moment",
+			e.plan.Curvature)
 	}
 	if c.Clip == "scan" {
-		warn("clip \"scan\" is the published search, which overshoots and finds nothing at all in small batches: use \"track\" or \"bisect\"")
+		warn(
+			"clip \"scan\" is the published search, which overshoots and finds nothing at all in small batches: use " +
+				"\"track\" or \"bisect\"")
 	}
 	if c.Clip != "fixed" && c.Clip != "scan" && c.Quantile > 0.95 {
 		warn("threshold_quantile %g leaves a count nothing to react to: the clip norm can only grow", c.Quantile)
 	}
 	if least := 12 * c.Kappa * alpha / math.Sqrt(c.Fraction); c.Clip == "track" && float64(e.plan.Batch) < least*0.99 {
-		warn("with batches of %d slots the noise of the count moves the clip norm by more than a tenth a step; %.0f would be enough", e.plan.Batch, math.Ceil(least))
+		warn(
+			"with batches of %d slots the noise of the count moves the clip norm by more than a tenth a step; %.0f "+
+				"would be enough", e.plan.Batch, math.Ceil(least))
 	}
 	if c.Growth == "double" && *c.Restart {
 		warn("growing batches are for data that do not change, and restarts for data that do")

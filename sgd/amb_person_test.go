@@ -17,8 +17,10 @@ import (
 func personConfigs() (all []Config) {
 	for _, clip := range []string{"track", "bisect", "scan", "fixed"} {
 		for _, bands := range []int{1, 6} {
-			c := Config{Target: "y", Columns: []string{"u", "y"}, ClipX: 3, Radius: 10, Clip: clip, Bands: bands, Intercept: new(bool), Rungs: 12,
-				Batch: 60, Horizon: 11, Endless: true, Person: matfact.Participation{Count: 2, Separation: 4, PerStep: 2}}
+			c := Config{Target: "y", Columns: []string{"u", "y"}, ClipX: 3, Radius: 10, Clip: clip, Bands: bands,
+				Intercept: new(bool), Rungs: 12,
+				Batch: 60, Horizon: 11, Endless: true,
+				Person: matfact.Participation{Count: 2, Separation: 4, PerStep: 2}}
 			switch clip {
 			case "track":
 				c.Bootstrap, c.Quantile, c.Fraction = 20, 0.9, 0.2
@@ -48,7 +50,9 @@ func TestPersonsThroughMap(t *testing.T) {
 			a := estimatortest.Persons{
 				Rule: persons.Rule{Cap: 2, Separation: 4, PerStep: 2, Users: 1000}, Replace: adjacency == dp.Replace,
 				Worst: [][]float64{{3, 1e9}, {3, 1e-9}, nil}, Other: [][]float64{{3, -1e9}, {-3, 1e-9}, {1e-9, 1}},
-				Random: func(source *rand.Rand) []float64 { return []float64{4 * source.Float64(), 8*source.Float64() - 4} },
+				Random: func(source *rand.Rand) []float64 {
+					return []float64{4 * source.Float64(), 8*source.Float64() - 4}
+				},
 			}
 			if c.Clip != "fixed" {
 				a.Quiet = 1 // a search
@@ -93,18 +97,21 @@ func TestPersonPlan(t *testing.T) {
 		p := dp.Params{Mu: 6, Adjacency: dp.Replace}
 		e := mustNew(t, c, p)
 		plan := e.Plan()
-		if plan.Person == nil || plan.Person.Cap != 2 || plan.Person.Separation != 4 || plan.Person.PerStep != 2 || plan.Person.Norm < 2*math.Sqrt2 {
+		if plan.Person == nil || plan.Person.Cap != 2 || plan.Person.Separation != 4 || plan.Person.PerStep != 2 ||
+			plan.Person.Norm < 2*math.Sqrt2 {
 			t.Fatalf("%+v", plan.Person)
 		}
 		// Two records each in two steps, of which one is a record's: at least a root of eight.
-		if one, all := e.RecordCost(), e.Cost(); one.Mu > all.Mu/math.Sqrt(8) || one.Mu < all.Mu/9 || one.Mu < plan.RecordMu*(1-1e-9) || all.Mu < 6*(1-1e-9) {
+		if one, all := e.RecordCost(), e.Cost(); one.Mu > all.Mu/math.Sqrt(8) || one.Mu < all.Mu/9 ||
+			one.Mu < plan.RecordMu*(1-1e-9) || all.Mu < 6*(1-1e-9) {
 			t.Errorf("%s: a record costs %+v, a person %+v", c.Clip, one, all)
 		}
 		if _, err := AdoptAMB(c, p, plan); err != nil {
 			t.Error(err)
 		}
 		for _, change := range []func(*Config){
-			func(c *Config) { c.Person.Count++ }, func(c *Config) { c.Person.PerStep-- }, func(c *Config) { c.Person = matfact.Participation{} },
+			func(c *Config) { c.Person.Count++ }, func(c *Config) { c.Person.PerStep-- },
+			func(c *Config) { c.Person = matfact.Participation{} },
 		} {
 			other := c
 			if change(&other); func() bool { _, err := AdoptAMB(other, p, plan); return err == nil }() {

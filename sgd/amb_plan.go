@@ -169,7 +169,8 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 		return nil, nil, err
 	}
 	if !(float64(plan.Batch)*float64(plan.Lattice.K) < room) {
-		return nil, nil, &fault.Fault{Key: "batch", Rule: "must be less, for sums of gradients to fit 52 bits", Value: plan.Batch}
+		return nil, nil, &fault.Fault{Key: "batch", Rule: "must be less, for sums of gradients to fit 52 bits",
+			Value: plan.Batch}
 	}
 	plan.rules(cfg, one)
 	return plan, factor, nil
@@ -180,7 +181,8 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 // of all steps, correlated by C; and the standard deviation of a step's independent draws that
 // makes all steps together μ-Gaussian-private. The last two are in lattice steps. norm is the
 // largest one under C that gradients in which neighbours differ have together, if each has norm 1.
-func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, norm, mu float64) (l dp.Lattice, one, sensitivity, noise float64, err error) {
+func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, norm, mu float64) (l dp.Lattice, one,
+	sensitivity, noise float64, err error) {
 	d, adjacency := cfg.features(), p.Adjacency.Factor()
 	// The noise depends on the lattice's K, and the lattice roughly on the noise.
 	if l, err = dp.NewLattice(1, adjacency*norm/mu, p.Bits()); err != nil {
@@ -271,7 +273,9 @@ func (p *AMBPlan) batches(cfg *Config, mu, adjacency, norm float64) error {
 		p.Batch = uint64(math.Ceil(want))
 	}
 	if float64(p.Batch) < least {
-		return &fault.Fault{Key: "batch", Rule: fmt.Sprintf("must be at least %.0f slots: with less the noise outweighs every step", math.Ceil(least)), Value: p.Batch}
+		return &fault.Fault{Key: "batch",
+			Rule: fmt.Sprintf("must be at least %.0f slots: with less the noise outweighs every step",
+				math.Ceil(least)), Value: p.Batch}
 	}
 	if cfg.Growth == "double" {
 		for math.Ldexp(float64(p.Batch), p.Growth+1)*float64(p.Lattice.K) < room {

@@ -24,7 +24,9 @@ func TestBatch(t *testing.T) {
 		{10, 1, dp.Replace, 1012}, {10, 16, dp.Replace, 227}, {50, 1, dp.Replace, 5057}, {50, 16, dp.Replace, 980},
 		{10, 1, dp.ZeroOut, 253}, {10, 16, dp.ZeroOut, 227}, {50, 1, dp.ZeroOut, 1265}, {50, 16, dp.ZeroOut, 490},
 	} {
-		e := mustNew(t, Config{Method: "amb", Columns: append(names(x.d), "y"), Target: "y", ClipX: 10, Radius: 10, Intercept: new(bool), Bands: x.bands},
+		e := mustNew(t,
+			Config{Method: "amb", Columns: append(names(x.d), "y"), Target: "y", ClipX: 10, Radius: 10,
+				Intercept: new(bool), Bands: x.bands},
 			dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: x.adjacency})
 		if got := e.plan.Batch; got != x.want {
 			t.Errorf("d = %d, %d bands, %s: batch %d, want %d", x.d, x.bands, x.adjacency, got, x.want)
@@ -52,7 +54,8 @@ func TestPlan(t *testing.T) {
 			}
 			least := adjacency.Factor() * float64(p.Lattice.K) * e.factor.ColNorm() / (4 * math.Sqrt(share))
 			if p.GradientNoise < least || p.GradientNoise > least*(1+1e-3) {
-				t.Errorf("%s, %s: noise of %g lattice steps, must be a little more than %g", name, adjacency, p.GradientNoise, least)
+				t.Errorf("%s, %s: noise of %g lattice steps, must be a little more than %g", name, adjacency,
+					p.GradientNoise, least)
 			}
 			if c.Clip != "fixed" {
 				questions := float64(e.ladder.Searches())
@@ -97,7 +100,8 @@ func TestAdopt(t *testing.T) {
 		if !reflect.DeepEqual(f.Plan(), e.Plan()) || !reflect.DeepEqual(f.w, e.w) {
 			t.Errorf("%s: the plan changes on its way", name)
 		}
-		estimatortest.Plans(t, kept, 1e-9, func(kept AMBPlan) (*AMB, error) { return AdoptAMB(c, params(dp.Replace), kept) }, ".start")
+		estimatortest.Plans(t, kept, 1e-9,
+			func(kept AMBPlan) (*AMB, error) { return AdoptAMB(c, params(dp.Replace), kept) }, ".start")
 	}
 }
 
@@ -147,11 +151,13 @@ func TestFaults(t *testing.T) {
 	}
 	c := variants()["track"]
 	c.Batch = 3
-	if _, err := NewAMB(c, dp.Params{Mu: 0.2, Adjacency: dp.Replace}); err == nil || !strings.Contains(err.Error(), "noise outweighs") {
+	if _, err := NewAMB(c, dp.Params{Mu: 0.2, Adjacency: dp.Replace}); err == nil ||
+		!strings.Contains(err.Error(), "noise outweighs") {
 		t.Errorf("a batch that is too short: %v", err)
 	}
 	c.Batch = 1 << 30
-	if _, err := NewAMB(c, dp.Params{Mu: 0.2, Adjacency: dp.Replace}); err == nil || !strings.Contains(err.Error(), "52 bits") {
+	if _, err := NewAMB(c, dp.Params{Mu: 0.2, Adjacency: dp.Replace}); err == nil ||
+		!strings.Contains(err.Error(), "52 bits") {
 		t.Errorf("a batch that is too long: %v", err)
 	}
 }
@@ -190,7 +196,8 @@ func TestExpect(t *testing.T) {
 		var want Outlook
 		for trial := range uint64(trials) {
 			sim := simulate(t, d, Config{ClipX: 1e3, Intercept: new(bool), Radius: 10, Bands: bands, Batch: 300},
-				dp.Params{Mu: 0.6, Adjacency: dp.Replace}, trial, func(p *AMBPlan) { p.Bound, p.Curvature = math.Sqrt(d), 1 })
+				dp.Params{Mu: 0.6, Adjacency: dp.Replace}, trial,
+				func(p *AMBPlan) { p.Bound, p.Curvature = math.Sqrt(d), 1 })
 			l := newLinear(trial, d, 1)
 			for range steps - 1 {
 				sim.next(t, l.draw)
@@ -217,13 +224,16 @@ func TestExpect(t *testing.T) {
 func TestPace(t *testing.T) {
 	t.Parallel()
 	const condition = 9
-	sim := simulate(t, 2, Config{ClipX: 5, Intercept: new(bool), Radius: 10, Curvature: 1, Intervals: new(bool), Restart: new(bool)},
+	sim := simulate(t, 2,
+		Config{ClipX: 5, Intercept: new(bool), Radius: 10, Curvature: 1, Intervals: new(bool), Restart: new(bool)},
 		dp.Params{Epsilon: 30, Delta: 1e-6, Adjacency: dp.ZeroOut}, 5, func(p *AMBPlan) { p.Batch = 400 })
 	one, pace := sim.e.Pace(1), sim.e.Pace(condition)
-	if e := mustNew(t, sim.e.cfg, sim.e.params); e.plan.Batch != one.Advised || pace.Search != e.plan.Search || pace.Batch != 400 {
+	if e := mustNew(t, sim.e.cfg, sim.e.params); e.plan.Batch != one.Advised || pace.Search != e.plan.Search ||
+		pace.Batch != 400 {
 		t.Errorf("%+v, chosen are %d and %d", pace, e.plan.Batch, e.plan.Search)
 	}
-	wide := mustNew(t, Config{Method: "amb", Columns: append(names(200), "y"), Target: "y", ClipX: 30, Radius: 10}, params(dp.Replace))
+	wide := mustNew(t, Config{Method: "amb", Columns: append(names(200), "y"), Target: "y", ClipX: 30, Radius: 10},
+		params(dp.Replace))
 	if a, b := wide.Pace(1).Least, wide.Pace(4).Least; b < 2*a-1 || b > 2*a || a < 10 {
 		t.Errorf("the least batch goes from %d to %d", a, b)
 	}

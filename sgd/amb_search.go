@@ -37,7 +37,8 @@ func (e *AMB) search(n dp.Noise) {
 	if e.cfg.Clip == "scan" {
 		find = e.ladder.Scan
 	}
-	rung := find(e.histogram, ladder.Counting{Unit: e.plan.Unit, Null: e.plan.Null, SD: e.plan.SearchNoise}, e.plan.Threshold, row)
+	rung := find(e.histogram, ladder.Counting{Unit: e.plan.Unit, Null: e.plan.Null, SD: e.plan.SearchNoise},
+		e.plan.Threshold, row)
 	e.setZeta(float64(e.plan.Multiplier*e.ladder.Rung(rung)), rung == e.ladder.Rungs)
 }
 

@@ -17,7 +17,8 @@ func TestQuietSource(t *testing.T) {
 	t.Parallel()
 	l := newLinear(4, 3, 0)
 	l.w = make([]float64, 3)
-	sim := simulate(t, 3, Config{ClipX: 10, Intercept: new(bool), Radius: 10, Batch: 300, Curvature: 1}, params(dp.Replace), 4, nil)
+	sim := simulate(t, 3, Config{ClipX: 10, Intercept: new(bool), Radius: 10, Batch: 300, Curvature: 1},
+		params(dp.Replace), 4, nil)
 	zeta := 0.0
 	step := func() { zeta = value(sim.next(t, l.draw), "zeta")[0] }
 	for range 1000 {
@@ -64,7 +65,8 @@ func TestUnitChange(t *testing.T) {
 	iterate := l.excess(value(r, "theta"))
 	r = run(200, 1)
 	average := l.excess(value(r, "theta_average"))
-	t.Logf("largest error %.3g; excess risk of the iterate 50 steps later %.3g, of the average 250 steps later %.3g", largest, iterate, average)
+	t.Logf("largest error %.3g; excess risk of the iterate 50 steps later %.3g, of the average 250 steps later %.3g",
+		largest, iterate, average)
 	if largest > 11.1 || iterate > 0.01 || average > 0.01 {
 		t.Errorf("largest error %g, excess risk afterwards %g and %g", largest, iterate, average)
 	}

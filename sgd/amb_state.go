@@ -28,7 +28,8 @@ const ambStateVersion = 1
 func (e *AMB) identify() (uint64, error) {
 	cfg := e.cfg // batch sizes and horizons are in the plan, or no part of a state
 	h := fnv.New64a()
-	err := json.NewEncoder(h).Encode([]any{AMBVersion, e.plan, cfg, cfg.Columns, cfg.Centre, cfg.Scale, e.horizon, e.params.Adjacency})
+	err := json.NewEncoder(h).Encode(
+		[]any{AMBVersion, e.plan, cfg, cfg.Columns, cfg.Centre, cfg.Scale, e.horizon, e.params.Adjacency})
 	return h.Sum64(), err
 }
 
@@ -128,7 +129,8 @@ func (e *AMB) consistent() bool {
 	case e.step == 0:
 		norm = func(zeta float64) bool { return zeta == 0 }
 	}
-	if !norm(e.zeta) || e.iteration > 0 != (e.used != 0) || e.used != 0 && !norm(e.used) || e.ceiling > e.step || e.began > e.iteration {
+	if !norm(e.zeta) || e.iteration > 0 != (e.used != 0) || e.used != 0 && !norm(e.used) || e.ceiling > e.step ||
+		e.began > e.iteration {
 		return false
 	}
 	var square float64

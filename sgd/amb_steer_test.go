@@ -87,7 +87,8 @@ func eventfulAMB(t *testing.T, adjacency dp.Adjacency) *AMB {
 	t.Helper()
 	c := variants()["track"]
 	c.Radius = 30
-	return recalibrated(t, c, dp.Params{Mu: 0.25, Adjacency: adjacency}, func(p *AMBPlan) { p.DriftBlock, p.BatchMeans = 20, 10 })
+	return recalibrated(t, c, dp.Params{Mu: 0.25, Adjacency: adjacency},
+		func(p *AMBPlan) { p.DriftBlock, p.BatchMeans = 20, 10 })
 }
 
 // eventfulStream is a stream for an AMB whose targets become 40 times as large, that has
@@ -208,7 +209,9 @@ func TestSteeringMutants(t *testing.T) {
 		s := auditSubject(t, e, m)
 		x := eventfulStream(e)
 		unlike := s.Unlike(x, nothing(x))
-		distance, alike := s.Coupling(x.Replace(30, 5, []float64{3, 1, 0}), x.Replace(30, 5, nil), audit.NewKeys([32]byte{13}))
+		distance,
+			alike := s.Coupling(x.Replace(30, 5, []float64{3, 1, 0}), x.Replace(30, 5, nil),
+			audit.NewKeys([32]byte{13}))
 		t.Logf("%s: no records: %v; neighbours, %.4f of μ: %v", fault.name, unlike, distance/s.Mu, alike)
 		if (unlike != nil) != (fault.plant != nil) || (alike != nil) != fault.neighbours {
 			t.Errorf("%s: no records: %v; neighbours: %v", fault.name, unlike, alike)

@@ -237,7 +237,8 @@ func TestManyNulls(t *testing.T) {
 	t.Parallel()
 	zeta := func(nulls int, clip string) float64 {
 		l := newLinear(1, 4, 1)
-		sim := simulate(t, 4, Config{ClipX: 1e3, Intercept: new(bool), Clip: clip, Radius: 10, Batch: 800}, params(dp.ZeroOut), 1,
+		sim := simulate(t, 4, Config{ClipX: 1e3, Intercept: new(bool), Clip: clip, Radius: 10, Batch: 800},
+			params(dp.ZeroOut), 1,
 			func(p *AMBPlan) { p.Bound, p.Curvature = 2, 1 })
 		source := rand.New(rand.NewPCG(3, 3))
 		var all []float64

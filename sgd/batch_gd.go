@@ -152,7 +152,8 @@ const bitsOfOne = 0x3ff << 52
 // counted.
 //
 // Errors: a budget, or a number of records, for which the integers leave their range.
-func (d *Descent) rounding(features, n int, mu float64, p dp.Params) (l dp.Lattice, one float64, sd []float64, c ladder.Counting, err error) {
+func (d *Descent) rounding(features, n int, mu float64, p dp.Params) (l dp.Lattice, one float64, sd []float64,
+	c ladder.Counting, err error) {
 	gradient, count := mu/math.Sqrt(float64(d.Steps)), 0.0
 	if d.Clip == 0 {
 		count = gradient * math.Sqrt(d.Fraction)
@@ -200,7 +201,8 @@ func (d *Descent) validate(features int) error {
 	check(vector.Positive(d.Rate), "rate is %g, must be positive and finite", d.Rate)
 	const low, high = 0x1p-400, 0x1p400
 	scale := func(name string, x float64) {
-		check(x >= low && x <= high, "%s is %g, must be positive, and no farther from 1 than a factor of 2^400", name, x)
+		check(x >= low && x <= high,
+			"%s is %g, must be positive, and no farther from 1 than a factor of 2^400", name, x)
 	}
 	if d.Clip != 0 {
 		scale("clip", d.Clip)
@@ -234,7 +236,8 @@ func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []floa
 		return nil, nil, err
 	}
 	if !vector.Positive(s.Bound.X) || !vector.Positive(s.Bound.Y) || !(radius >= 0) || math.IsInf(radius, 0) {
-		return nil, nil, fmt.Errorf("bounds %g and %g must be positive and finite, radius %g at least 0", s.Bound.X, s.Bound.Y, radius)
+		return nil, nil, fmt.Errorf("bounds %g and %g must be positive and finite, radius %g at least 0", s.Bound.X,
+			s.Bound.Y, radius)
 	}
 	bound, h := s.Bound.X, 0.0
 	if s.Constant == 0 || s.D > 1 {

@@ -44,7 +44,8 @@ func NewGDProcess(s *Sample, rate, lambda float64, start []float64) (*GDProcess,
 	if !eigen.Factorize(sigma, true) {
 		return nil, errors.New("the eigenvalues did not converge")
 	}
-	p := &GDProcess{scale: rate * lambda, basis: &mat.Dense{}, ols: mat.NewVecDense(d, nil), start: mat.NewVecDense(d, nil)}
+	p := &GDProcess{scale: rate * lambda, basis: &mat.Dense{}, ols: mat.NewVecDense(d, nil),
+		start: mat.NewVecDense(d, nil)}
 	eigen.VectorsTo(p.basis)
 	values := eigen.Values(nil)
 	if !(values[0] > 0) {

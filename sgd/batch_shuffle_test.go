@@ -17,7 +17,8 @@ func TestShuffleTable(t *testing.T) {
 		n           int
 		alpha, want float64
 		relative    float64
-	}{{1e4, 1, 4.89, 2e-3}, {1e4, 1.5, 0.809, 2e-3}, {1e4, 3, 0.176, 5e-3}, {1e5, 1, 1.15, 2e-3}, {1e5, 2, 0.124, 6e-3}, {1e6, 3, 0.0177, 6e-3}} {
+	}{{1e4, 1, 4.89, 2e-3}, {1e4, 1.5, 0.809, 2e-3}, {1e4, 3, 0.176, 5e-3}, {1e5, 1, 1.15, 2e-3}, {1e5, 2, 0.124, 6e-3},
+		{1e6, 3, 0.0177, 6e-3}} {
 		got, err := SSGDEpsilon(x.n, 2*x.alpha, 1e-6, dp.Replace)
 		if err != nil {
 			t.Fatal(err)

@@ -41,7 +41,8 @@ func ShuffledSGD(s *Sample, d ShuffledDescent, adjacency dp.Adjacency, noise dp.
 		value float64
 	}{{"clip", d.Clip}, {"rate", d.Rate}, {"noise", d.Noise}} {
 		if !(x.value >= 0x1p-100 && x.value <= 0x1p100) {
-			errs = append(errs, fmt.Errorf("%s is %g, must be positive, and no farther from 1 than a factor of 2^100", x.name, x.value))
+			errs = append(errs,
+				fmt.Errorf("%s is %g, must be positive, and no farther from 1 than a factor of 2^100", x.name, x.value))
 		}
 	}
 	if !adjacency.Valid() {

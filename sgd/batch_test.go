@@ -29,7 +29,9 @@ func TestProcess(t *testing.T) {
 	var early, late [][]float64
 	noise := dptest.Seeded(5)
 	for range runs {
-		path, err := GradientDescent(s, Descent{Steps: tau, Rate: rate, Clip: gamma}, dp.Params{Mu: mu, Adjacency: dp.Replace}, noise)
+		path,
+			err := GradientDescent(s, Descent{Steps: tau, Rate: rate, Clip: gamma},
+			dp.Params{Mu: mu, Adjacency: dp.Replace}, noise)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +100,9 @@ func TestNullRows(t *testing.T) {
 		}
 	}
 	zeta := func(s *Sample) float64 {
-		path, err := GradientDescent(s, Descent{Steps: 40, Rate: 0.5, Zeta: 1}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut}, dptest.Seeded(1))
+		path,
+			err := GradientDescent(s, Descent{Steps: 40, Rate: 0.5, Zeta: 1}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut},
+			dptest.Seeded(1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +184,8 @@ func TestCurvature(t *testing.T) {
 // TestSample: shortening, cutting, null rows.
 func TestSample(t *testing.T) {
 	t.Parallel()
-	rows := [][]float64{{3, 7, 4}, {0.3, -9, 0.4}, {1, 2}, {1, math.NaN(), 1}, {math.Inf(1), 0, 0}, {1e308, 1, -1e308}, nil, {0, 1, 0}}
+	rows := [][]float64{{3, 7, 4}, {0.3, -9, 0.4}, {1, 2}, {1, math.NaN(), 1}, {math.Inf(1), 0, 0}, {1e308, 1, -1e308},
+		nil, {0, 1, 0}}
 	s, err := NewSample(rows, 3, 1, Bounds{1, 5}, 0.5)
 	if err != nil {
 		t.Fatal(err)
@@ -201,7 +206,8 @@ func TestSample(t *testing.T) {
 	if s.Bound != (Bounds{1, 5}) || s.Constant != 0.5 {
 		t.Errorf("bounds are %+v, the constant %g", s.Bound, s.Constant)
 	}
-	if c := s.withConstant(2); c.row(0)[2] != 2 || c.row(2)[2] != 0 || s.row(0)[2] != 0.5 || c.Coefficients([]float64{1, 1, 3})[2] != 6 {
+	if c := s.withConstant(2); c.row(0)[2] != 2 || c.row(2)[2] != 0 || s.row(0)[2] != 0.5 ||
+		c.Coefficients([]float64{1, 1, 3})[2] != 6 {
 		t.Errorf("with another constant: %+v", c)
 	}
 	squares := s.squares()
@@ -328,12 +334,14 @@ func TestRefitFits(t *testing.T) {
 					p := dp.Params{Mu: math.Ldexp(1, e), Adjacency: dp.Replace, LatticeBits: bits}
 					var want error
 					for n := 1; n <= most; n++ {
-						s := &Sample{D: d, X: make([]float64, n*d), Y: make([]float64, n), Constant: constant, Bound: Bounds{1, 1}}
+						s := &Sample{D: d, X: make([]float64, n*d), Y: make([]float64, n), Constant: constant,
+							Bound: Bounds{1, 1}}
 						_, _, err := Refit(s, 0, p, dptest.Seeded(1))
 						want = errors.Join(want, err)
 					}
 					if got := RefitFits(d, constant != 0, most, p); (got == nil) != (want == nil) {
-						t.Errorf("%d bits, constant %g, %d features, mu 2^%d: %v, and Refit says %v", bits, constant, d, e, got, want)
+						t.Errorf("%d bits, constant %g, %d features, mu 2^%d: %v, and Refit says %v", bits, constant, d,
+							e, got, want)
 					}
 				}
 			}

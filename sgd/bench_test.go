@@ -99,7 +99,8 @@ func BenchmarkNewtonAdd(b *testing.B) {
 // benchNewton returns an estimator behind its searches.
 func benchNewton(b *testing.B, d int) *Newton {
 	b.Helper()
-	e := mustNewton(b, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 100, Intercept: new(bool)}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
+	e := mustNewton(b, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 100, Intercept: new(bool)},
+		dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 	source := rand.New(rand.NewPCG(3, 4))
 	row := make([]float64, d+1)
 	for e.phase != descent {

@@ -260,7 +260,8 @@ func (c *Config) Validate() error {
 	var l fault.List
 	l.Check(slices.Contains(c.Columns, c.Target), "target", "must be one of the columns", c.Target)
 	l.Check(len(c.Columns) >= 2 || *c.Intercept, "columns", "must name a feature beside the target", len(c.Columns))
-	l.Check(c.ClipX >= 1e-60 && c.ClipX <= 1e60, "clip_x", "must be positive and in the range 1e-60 to 1e60: scale the columns to about 1", c.ClipX)
+	l.Check(c.ClipX >= 1e-60 && c.ClipX <= 1e60, "clip_x",
+		"must be positive and in the range 1e-60 to 1e60: scale the columns to about 1", c.ClipX)
 	l.Check(c.ClipY == 0 || vector.Positive(c.ClipY), "clip_y", "must be positive and finite", c.ClipY)
 	switch c.Method {
 	case "amb":
@@ -293,7 +294,8 @@ func (c *Config) validateNewton(l *fault.List) {
 		key   string
 		value float64
 	}{
-		{"threshold_quantile", c.Quantile}, {"kappa", c.Kappa}, {"fraction", c.Fraction}, {"top", c.Top}, {"zeta", c.Zeta},
+		{"threshold_quantile", c.Quantile}, {"kappa", c.Kappa}, {"fraction", c.Fraction}, {"top", c.Top},
+		{"zeta", c.Zeta},
 		{"eta0", c.Eta0}, {"curvature", c.Curvature}, {"tail", c.Tail},
 	} {
 		unused(x.key, x.value == 0, x.value)
@@ -301,7 +303,8 @@ func (c *Config) validateNewton(l *fault.List) {
 	for _, n := range []struct {
 		key   string
 		value uint64
-	}{{"batch", c.Batch}, {"stat", c.Stat}, {"bootstrap", c.Bootstrap}, {"rungs", uint64(c.Rungs)}, {"bands", uint64(c.Bands)}} {
+	}{{"batch", c.Batch}, {"stat", c.Stat}, {"bootstrap", c.Bootstrap}, {"rungs", uint64(c.Rungs)},
+		{"bands", uint64(c.Bands)}} {
 		unused(n.key, n.value == 0, n.value)
 	}
 	if c.Restart != nil {
@@ -323,8 +326,10 @@ func (c *Config) validateAMB(l *fault.List) {
 	fraction("fraction", c.Fraction)
 	fraction("tail", c.Tail)
 	l.Check(vector.Positive(c.Kappa) && c.Kappa <= 100, "kappa", "must be positive and at most 100", c.Kappa)
-	l.Check(c.Rungs >= 1 && c.Rungs <= ladder.MaxRungs, "rungs", fmt.Sprintf("must be 1 to %d", ladder.MaxRungs), c.Rungs)
-	l.Check(c.Top >= 0x1p-400 && c.Top <= 0x1p400, "top", "must be positive, and no farther from 1 than a factor of 2^400", c.Top)
+	l.Check(c.Rungs >= 1 && c.Rungs <= ladder.MaxRungs, "rungs",
+		fmt.Sprintf("must be 1 to %d", ladder.MaxRungs), c.Rungs)
+	l.Check(c.Top >= 0x1p-400 && c.Top <= 0x1p400, "top",
+		"must be positive, and no farther from 1 than a factor of 2^400", c.Top)
 	if c.Clip == "fixed" {
 		l.Check(c.Zeta >= 0x1p-400 && c.Zeta <= 0x1p400, "zeta", `is required for clip "fixed", positive`, c.Zeta)
 	} else {
@@ -341,7 +346,8 @@ func (c *Config) validateAMB(l *fault.List) {
 	l.Check(c.Eta0 > 0 && c.Eta0 <= 1, "eta0", "must be positive and at most 1", c.Eta0)
 	l.Check(c.Curvature == 0 || vector.Positive(c.Curvature) && c.Curvature <= c.ClipX*c.ClipX,
 		"curvature", "must be positive and at most clip_x squared, or 0 (that)", c.Curvature)
-	l.Check(vector.Positive(c.Radius), "radius", "is required, positive and finite: the largest norm that coefficients can have", c.Radius)
+	l.Check(vector.Positive(c.Radius), "radius",
+		"is required, positive and finite: the largest norm that coefficients can have", c.Radius)
 }
 
 // validateScaling reports faults of Centre, Scale and Start. They are not part of Validate,

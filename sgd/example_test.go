@@ -61,7 +61,8 @@ func ExampleNewNewton() {
 	fmt.Printf("every record pays μ = %.4f, once, whatever the number of releases\n", e.Cost().Mu)
 	for _, slots := range []uint64{10_000, 100_000, 1_000_000} {
 		o := e.Expect(slots)
-		fmt.Printf("after %d records: %d steps, excess risk %.0e by sampling, %.0e by privacy\n", slots, o.Iteration, o.Sampling, o.Privacy)
+		fmt.Printf("after %d records: %d steps, excess risk %.0e by sampling, %.0e by privacy\n", slots, o.Iteration,
+			o.Sampling, o.Privacy)
 	}
 	// Output:
 	// three searches of 156 slots; from slot 3018 on the estimate is useful

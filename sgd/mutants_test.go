@@ -48,11 +48,16 @@ func TestMutantCalibrations(t *testing.T) {
 	}{
 		{"none", false, dp.Replace, func(*AMBPlan) {}, 1},
 		{"none, search", true, dp.Replace, func(*AMBPlan) {}, 1},
-		{"sensitivity without its factor 2", false, dp.Replace, func(p *AMBPlan) { p.GradientNoise /= 2 }, math.Sqrt(4*0.95 + 0.05)},
-		{"column norm left out", false, dp.Replace, func(p *AMBPlan) { p.GradientNoise /= norm }, math.Sqrt(norm*norm*0.95 + 0.05)},
-		{"count not paid for", false, dp.Replace, func(p *AMBPlan) { p.GradientNoise *= math.Sqrt(0.95) }, math.Sqrt(1.05)},
-		{"count as if it were the whole budget", false, dp.Replace, func(p *AMBPlan) { p.CountNoise *= math.Sqrt(0.05) }, math.Sqrt(0.95 + 1)},
-		{"questions of a search not added up", true, dp.Replace, func(p *AMBPlan) { p.SearchNoise /= math.Sqrt(6) }, math.Sqrt(6)},
+		{"sensitivity without its factor 2", false, dp.Replace, func(p *AMBPlan) { p.GradientNoise /= 2 },
+			math.Sqrt(4*0.95 + 0.05)},
+		{"column norm left out", false, dp.Replace, func(p *AMBPlan) { p.GradientNoise /= norm },
+			math.Sqrt(norm*norm*0.95 + 0.05)},
+		{"count not paid for", false, dp.Replace, func(p *AMBPlan) { p.GradientNoise *= math.Sqrt(0.95) },
+			math.Sqrt(1.05)},
+		{"count as if it were the whole budget", false, dp.Replace,
+			func(p *AMBPlan) { p.CountNoise *= math.Sqrt(0.05) }, math.Sqrt(0.95 + 1)},
+		{"questions of a search not added up", true, dp.Replace, func(p *AMBPlan) { p.SearchNoise /= math.Sqrt(6) },
+			math.Sqrt(6)},
 	} {
 		e := recalibrated(t, c, params(m.adjacency), m.alter)
 		x := audit.Stream{{{3, 1e-9, 0}}}

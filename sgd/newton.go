@@ -347,7 +347,8 @@ func (e *Newton) Close(n dp.Noise) (*dp.Release, error) {
 	}
 	size := e.size()
 	if size < e.added {
-		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range", e.step+1, e.added, size)
+		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range",
+			e.step+1, e.added, size)
 	}
 	e.nulls += int64(size - e.added) // slots without a record
 	searching := e.phase != descent

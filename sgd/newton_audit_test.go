@@ -55,8 +55,9 @@ func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 		t.Fatal(err)
 	}
 	return audit.Online{
-		Mechanism: m, Closed: e.step, Mu: e.plan.Mu, Adjacency: e.params.Adjacency, Bits: e.params.Bits(), Features: len(e.w),
-		C: c, Gradient: e.plan.GradientNoise, Count: e.plan.CountNoise, Locate: e.plan.LocateNoise,
+		Mechanism: m, Closed: e.step, Mu: e.plan.Mu, Adjacency: e.params.Adjacency, Bits: e.params.Bits(),
+		Features: len(e.w),
+		C:        c, Gradient: e.plan.GradientNoise, Count: e.plan.CountNoise, Locate: e.plan.LocateNoise,
 		Course: func() (float64, uint64, float64) {
 			quantile, slots, squared := e.Opened()
 			if m, ok := m.(*mutant); ok && m.old > 0 {
@@ -100,7 +101,8 @@ func eventful(intercept bool) [][]float64 {
 
 func eventfulNewton(t testing.TB, adjacency dp.Adjacency, intercept bool) *Newton {
 	t.Helper()
-	return mustNewton(t, Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept}, dp.Params{Mu: newtonMu, Adjacency: adjacency})
+	return mustNewton(t, Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept},
+		dp.Params{Mu: newtonMu, Adjacency: adjacency})
 }
 
 // place is where a record of the eventful log stands, by the course of a run.
@@ -171,8 +173,8 @@ func places(t testing.TB, s *audit.Subject, m *logged) (all []place) {
 }
 
 // records returns what neighbours hold at a place: features at the bound, far below it
-// and between, with an intercept features of zeros too; gradients of both signs that count just so, that just do not, that are
-// just not clipped, and, the last two of each, such that are; and first what is no record.
+// and between, with an intercept features of zeros too; gradients of both signs that count just so, that just do not,
+// that are just not clipped, and, the last two of each, such that are; and first what is no record.
 func (p *place) records(clip float64) [][]float64 {
 	all, features := [][]float64{nil}, [][]float64{{clip, 0}, {-clip * 1e-3, 0}, {-clip * 0.7, clip * 0.7}}
 	if len(p.w) > 2 {
@@ -254,7 +256,8 @@ func TestNewtonCoupling(t *testing.T) {
 				}
 				t.Logf("intercept %t, %s, %s: %.6f of μ", intercept, adjacency, p.name, w)
 				if least := leastAt(adjacency, intercept, p.name); w > 1+1e-9 || w < least {
-					t.Errorf("intercept %t, %s, %s: the worst pair is %.9f of μ apart, want %.4f to 1", intercept, adjacency, p.name, w, least)
+					t.Errorf("intercept %t, %s, %s: the worst pair is %.9f of μ apart, want %.4f to 1", intercept,
+						adjacency, p.name, w, least)
 				}
 			}
 		}
@@ -276,7 +279,8 @@ func TestNewtonCouplingNulls(t *testing.T) {
 			}
 			for _, name := range names {
 				e := eventfulNewton(t, adjacency, intercept)
-				m := &logged{Newton: e, log: append(logs[name], make([][]float64, 90_000)...)} // repeated searches are long
+				// repeated searches are long
+				m := &logged{Newton: e, log: append(logs[name], make([][]float64, 90_000)...)}
 				s := newtonSubject(t, e, m)
 				worst := 0.0
 				slots := []uint64{7, 230, 5100}
@@ -292,7 +296,8 @@ func TestNewtonCouplingNulls(t *testing.T) {
 				}
 				t.Logf("intercept %t, %s, %s: %.6f of μ", intercept, adjacency, name, worst)
 				if worst > 1+1e-9 || worst < 0.9 {
-					t.Errorf("intercept %t, %s, %s: the worst pair is %.9f of μ apart", intercept, adjacency, name, worst)
+					t.Errorf("intercept %t, %s, %s: the worst pair is %.9f of μ apart", intercept, adjacency,
+						name, worst)
 				}
 			}
 		}
@@ -374,66 +379,74 @@ func TestNewtonMutants(t *testing.T) {
 	}{
 		{name: "none", at: "first step"},
 		{name: "none", at: "last slot of the third epoch", intercept: true},
-		{name: "counts of the median uncharged beyond those of another search", at: "search for the median", intercept: true, replace: true, alter: func(m *mutant) {
-			m.plan.LocateNoise *= math.Sqrt(6. / 10)
-		}},
-		{name: "a mode by the exact count of records", at: "search for the median", intercept: true, close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
-			phase := m.phase
-			m.fill()
-			nulls := m.nulls
-			r, err := m.Newton.Close(n)
-			if m.mode = phase == searchMedian && nulls <= 7; m.mode != (phase == searchMedian && nulls == 7) {
-				return nil, errors.New("the log has other null records")
-			}
-			return r, err
-		}},
-		{name: "mean read exactly", at: "last slot of the third epoch", intercept: true, close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
-			epoch, constant := m.epoch, m.constant
-			var sums []int64
-			r, err := m.logged.Close(noiseFunc(func(array string, h []int64) dp.Row {
-				if array == "newton/gram" {
-					sums = slices.Clone(h)
+		{name: "counts of the median uncharged beyond those of another search", at: "search for the median",
+			intercept: true, replace: true, alter: func(m *mutant) {
+				m.plan.LocateNoise *= math.Sqrt(6. / 10)
+			}},
+		{name: "a mode by the exact count of records", at: "search for the median", intercept: true,
+			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+				phase := m.phase
+				m.fill()
+				nulls := m.nulls
+				r, err := m.Newton.Close(n)
+				if m.mode = phase == searchMedian && nulls <= 7; m.mode != (phase == searchMedian && nulls == 7) {
+					return nil, errors.New("the log has other null records")
 				}
-				return n.Row(array, h)
-			}))
-			if m.epoch > epoch { // the last column is ΣC(x − m, C)
-				for j, k := range []int{2, 4} {
-					m.centre[j] = constant * float64(sums[k]) / float64(sums[5])
+				return r, err
+			}},
+		{name: "mean read exactly", at: "last slot of the third epoch", intercept: true,
+			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+				epoch, constant := m.epoch, m.constant
+				var sums []int64
+				r, err := m.logged.Close(noiseFunc(func(array string, h []int64) dp.Row {
+					if array == "newton/gram" {
+						sums = slices.Clone(h)
+					}
+					return n.Row(array, h)
+				}))
+				if m.epoch > epoch { // the last column is ΣC(x − m, C)
+					for j, k := range []int{2, 4} {
+						m.centre[j] = constant * float64(sums[k]) / float64(sums[5])
+					}
 				}
-			}
-			return r, err
-		}},
-		{name: "records counted exactly at an epoch's end", at: "last slot of the third epoch", close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
-			return m.logged.Close(noiseFunc(func(array string, h []int64) dp.Row {
-				row := n.Row(array, h)
-				if array != "newton/hist" {
-					return row
+				return r, err
+			}},
+		{name: "records counted exactly at an epoch's end", at: "last slot of the third epoch",
+			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+				return m.logged.Close(noiseFunc(func(array string, h []int64) dp.Row {
+					row := n.Row(array, h)
+					if array != "newton/hist" {
+						return row
+					}
+					z, last := make(givenRow, len(h)), len(h)-1
+					for j := range last {
+						z[j] = row.At(j)
+						z[last] -= z[j]
+					}
+					return z
+				}))
+			}},
+		{name: "null records centred", at: "last slot of the third epoch", intercept: true,
+			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+				m.fill()
+				if m.phase == descent {
+					m.flush()
+					for range m.nulls {
+						m.gram.Add([]float64{-m.centre[0], -m.centre[1], m.constant})
+					}
 				}
-				z, last := make(givenRow, len(h)), len(h)-1
-				for j := range last {
-					z[j] = row.At(j)
-					z[last] -= z[j]
+				return m.Newton.Close(n)
+			}},
+		{name: "constant inside of the bound", at: "last slot of the third epoch", intercept: true,
+			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+				if m.phase == descent && m.done == 0 {
+					// The rows of the matrix have a constant, and its noise is that of features.
+					m.gram,
+						_ = newton.NewGram(len(m.w), m.plan.norms()*m.squared, m.plan.norms()*m.plan.GramMu,
+						m.params.Adjacency, m.params.Bits())
 				}
-				return z
-			}))
-		}},
-		{name: "null records centred", at: "last slot of the third epoch", intercept: true, close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
-			m.fill()
-			if m.phase == descent {
-				m.flush()
-				for range m.nulls {
-					m.gram.Add([]float64{-m.centre[0], -m.centre[1], m.constant})
-				}
-			}
-			return m.Newton.Close(n)
-		}},
-		{name: "constant inside of the bound", at: "last slot of the third epoch", intercept: true, close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
-			if m.phase == descent && m.done == 0 {
-				// The rows of the matrix have a constant, and its noise is that of features.
-				m.gram, _ = newton.NewGram(len(m.w), m.plan.norms()*m.squared, m.plan.norms()*m.plan.GramMu, m.params.Adjacency, m.params.Bits())
-			}
-			return m.logged.Close(n)
-		}},
+				return m.logged.Close(n)
+			}},
 		{name: "noise of past steps scaled by the clip norm", at: "first step", alter: func(m *mutant) {
 			m.shaper = &scaledRing{bands: m.plan.Factorization.Bands, used: &m.used}
 		}},
@@ -460,15 +473,17 @@ func TestNewtonMutants(t *testing.T) {
 			}
 			return m.Newton.Close(n)
 		}},
-		{name: "rows not shortened in the matrix", at: "last slot of the third epoch", close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
-			if m.phase == descent && m.done == 0 && m.squared < 1 {
-				// A sum for rows of norm 1 with the noise of shorter ones.
-				sd := m.gram.SD
-				m.gram, _ = newton.NewGram(len(m.w), 1, m.plan.GramMu/m.squared, m.params.Adjacency, m.params.Bits())
-				m.gram.SD = sd
-			}
-			return m.logged.Close(n)
-		}},
+		{name: "rows not shortened in the matrix", at: "last slot of the third epoch",
+			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+				if m.phase == descent && m.done == 0 && m.squared < 1 {
+					// A sum for rows of norm 1 with the noise of shorter ones.
+					sd := m.gram.SD
+					m.gram,
+						_ = newton.NewGram(len(m.w), 1, m.plan.GramMu/m.squared, m.params.Adjacency, m.params.Bits())
+					m.gram.SD = sd
+				}
+				return m.logged.Close(n)
+			}},
 		{
 			name: "open matrix released at a restart, its records used again", at: "open matrix that a restart drops",
 			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
@@ -589,7 +604,8 @@ func TestNewtonShift(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%s: %.4g standard errors apart, allowed %.4g to %.4g; finds %.3g times μ", adjacency, r.T, r.Low, r.High, r.Finds)
+		t.Logf("%s: %.4g standard errors apart, allowed %.4g to %.4g; finds %.3g times μ", adjacency, r.T, r.Low,
+			r.High, r.Finds)
 		if err := r.Err(); err != nil {
 			t.Errorf("%s: %v", adjacency, err)
 		}
@@ -606,7 +622,8 @@ func TestNewtonJoint(t *testing.T) {
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		for _, bits := range []int{24, 30} {
 			for _, d := range []int{1, 2, 7} {
-				e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 1, Intercept: new(bool)}, dp.Params{Mu: 1, Adjacency: adjacency, LatticeBits: bits})
+				e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 1, Intercept: new(bool)},
+					dp.Params{Mu: 1, Adjacency: adjacency, LatticeBits: bits})
 				e.phase, e.squared = descent, 1
 				hidden := func(row []float64) (g []float64, count float64) {
 					e.open()
@@ -649,8 +666,10 @@ func TestNewtonJoint(t *testing.T) {
 							x[j] /= norm * (1 + 1e-12)
 						}
 						e.white.Apply(z, x[:d])
-						part := []float64{countedPart, countedPart * (1 + 1e-5*source.NormFloat64()), 1, 3, source.Float64()}[source.IntN(5)]
-						x[d] = vector.Dot4(e.w, x[:d]) + math.Copysign(part*e.zeta/math.Sqrt(vector.Dot4(z, z)), source.NormFloat64())
+						part := []float64{countedPart, countedPart * (1 + 1e-5*source.NormFloat64()), 1, 3,
+							source.Float64()}[source.IntN(5)]
+						x[d] = vector.Dot4(e.w, x[:d]) +
+							math.Copysign(part*e.zeta/math.Sqrt(vector.Dot4(z, z)), source.NormFloat64())
 						return x
 					}
 					x := record()
@@ -668,7 +687,8 @@ func TestNewtonJoint(t *testing.T) {
 				}
 				t.Logf("%s, %d bits, d = %d: %.6f", adjacency, bits, d, worst)
 				if worst > 1 || worst < 0.99 {
-					t.Errorf("%s, %d bits, d = %d: the worst pair moves gradient and count by %.9f of what is paid for", adjacency, bits, d, worst)
+					t.Errorf("%s, %d bits, d = %d: the worst pair moves gradient and count by %.9f of what is paid for",
+						adjacency, bits, d, worst)
 				}
 			}
 		}

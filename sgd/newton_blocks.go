@@ -134,7 +134,8 @@ const (
 // and returns P. s is cut into at most eight parts of n_p slots, as equal as its stretches allow.
 // e_p is the estimate from part p with the gains of θ̂, converted by meaning as θ̂ was. With fewer
 // than 4 parts there are no errors.
-func (s stretches) errors(se, estimate []float64, white *newton.Whitening, gains []float64, meaning func([]float64)) (parts int) {
+func (s stretches) errors(se, estimate []float64, white *newton.Whitening, gains []float64,
+	meaning func([]float64)) (parts int) {
 	total := s.slots()
 	clear(se)
 	part := make([]float64, len(se))

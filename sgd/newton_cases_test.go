@@ -81,7 +81,8 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 		t.Fatal(err)
 	}
 	noise := dptest.Arrays(map[string][][]float64{
-		"newton/boot": in.Boot, "newton/locate": in.Locate, "newton/count": in.Count, "newton/grad": in.Grad, "newton/hist": in.Hist, "newton/gram": in.Gram,
+		"newton/boot": in.Boot, "newton/locate": in.Locate, "newton/count": in.Count, "newton/grad": in.Grad,
+		"newton/hist": in.Hist, "newton/gram": in.Gram,
 	})
 	slot, at := uint64(0), want.At
 	var restarts []int
@@ -218,7 +219,8 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 	} else {
 		x, y = cases.Published(t, in.Dataset, in.Split, in.Loose)
 	}
-	cfg := Config{Target: "y", ClipX: in.ClipX, Intercept: &intercept, Intervals: &no, Columns: append(names(len(x[0])), "y")}
+	cfg := Config{Target: "y", ClipX: in.ClipX, Intercept: &intercept, Intervals: &no,
+		Columns: append(names(len(x[0])), "y")}
 	params := dp.Params{Epsilon: in.Epsilon, Delta: in.Delta, Adjacency: in.Adjacency}
 	h := fnv.New64a()
 	h.Write([]byte(c.Name))
@@ -280,7 +282,8 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 	if most := 3*math.Hypot(want.CI95, half)/1.96 + 0.01; !(math.Abs(mean-want.Mean) <= most) {
 		t.Errorf("mean log error %.6g ± %.2g, want %.6g ± %.2g", mean, half, want.Mean, want.CI95)
 	} else {
-		t.Logf("mean log error %.6g ± %.2g, want %.6g ± %.2g; with modes and gains less by %.2g ± %.2g", mean, half, want.Mean, want.CI95, gain, 1.96*spread)
+		t.Logf("mean log error %.6g ± %.2g, want %.6g ± %.2g; with modes and gains less by %.2g ± %.2g", mean, half,
+			want.Mean, want.CI95, gain, 1.96*spread)
 	}
 	if !(gain > -3*spread-0.01) {
 		t.Errorf("with modes and gains the mean log error is larger by %.3g", -gain)

@@ -58,7 +58,8 @@ func TestMedianBin(t *testing.T) {
 func TestFindMedian(t *testing.T) {
 	t.Parallel()
 	yes := true
-	e := mustNewton(t, Config{Columns: []string{"u", "y"}, Target: "y", ClipX: 1, Intercept: &yes}, dp.Params{Mu: 20, Adjacency: dp.ZeroOut})
+	e := mustNewton(t, Config{Columns: []string{"u", "y"}, Target: "y", ClipX: 1, Intercept: &yes},
+		dp.Params{Mu: 20, Adjacency: dp.ZeroOut})
 	source := rand.New(rand.NewPCG(2, 9))
 	for _, median := range []float64{-1000, -3, -0.02, 0.3, 17, 2000} {
 		e.open()
@@ -93,7 +94,8 @@ func TestRecentre(t *testing.T) {
 	const d, n = 3, 400
 	yes := true
 	build := func() *Newton {
-		e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 1, Intercept: &yes}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut})
+		e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 1, Intercept: &yes},
+			dp.Params{Mu: 2, Adjacency: dp.ZeroOut})
 		e.squared, e.phase = 0.25, descent
 		e.constant = constantFor(e.squared)
 		e.begin()
@@ -205,7 +207,8 @@ func TestFindMode(t *testing.T) {
 	t.Parallel()
 	yes := true
 	for _, mu := range []float64{0.25, 20} {
-		e := mustNewton(t, Config{Columns: []string{"u", "y"}, Target: "y", ClipX: 1, Intercept: &yes}, dp.Params{Mu: mu, Adjacency: dp.ZeroOut})
+		e := mustNewton(t, Config{Columns: []string{"u", "y"}, Target: "y", ClipX: 1, Intercept: &yes},
+			dp.Params{Mu: mu, Adjacency: dp.ZeroOut})
 		source := rand.New(rand.NewPCG(8, 1))
 		for _, at := range []float64{-700, -0.3, 0, 0.013, 5} {
 			for _, mode := range []bool{true, false} {

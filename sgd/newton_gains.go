@@ -34,7 +34,8 @@ func (e *Newton) gains(s stretches) []float64 {
 	steps := max(1, int(slots/float64(p.batch(e.epoch))))
 	noise := p.GradientNoise / p.One * e.zeta / slots
 	scatter := countedPart * e.zeta
-	variance := float64(noise*noise*windowNoise(p.Factorization.Bands, steps)) + float64(scatter*scatter)/(float64(d)*slots)
+	variance := float64(noise*noise*windowNoise(p.Factorization.Bands, steps)) +
+		float64(scatter*scatter)/(float64(d)*slots)
 
 	var missed, signal float64
 	for i, h := range e.white.Share {

@@ -65,7 +65,8 @@ func TestGains(t *testing.T) {
 		for i, h := range e.white.Share {
 			r := 0.3 * math.Sqrt(3/e.weight) / (e.white.Scale[i] * e.white.Scale[i])
 			risk := func(f float64) float64 { return (1-f*h)*(1-f*h)*missed + f*f*(r*r*missed+noise) }
-			if f := gains[i]; f < 0.5 || f > 0.5 && (risk(f) > risk(f*1.001) || risk(f) > risk(f*0.999)) || f == 0.5 && risk(f) > risk(0.501) {
+			if f := gains[i]; f < 0.5 || f > 0.5 && (risk(f) > risk(f*1.001) || risk(f) > risk(f*0.999)) ||
+				f == 0.5 && risk(f) > risk(0.501) {
 				t.Errorf("a step of %g deviations, h = %g: the gain is %g", size, h, f)
 			}
 		}

@@ -74,8 +74,10 @@ func (e *Newton) findMedian(n dp.Noise) (median float64, mode bool) {
 	row := n.Row("newton/locate", h)
 	slots := float64(e.size())
 	c := ladder.Counting{Unit: p.Unit, Null: p.NullLocate, SD: p.LocateNoise}
-	rung := h.Search(medianRungs, func(rung int) int64 { return h.UpTo(rung*medianParts + medianParts - 1) }, c, 0.5*slots, row, 0)
-	part := h.Search(medianParts, func(part int) int64 { return h.UpTo(rung.Place*medianParts + part) }, c, 0.5*slots, row, 6)
+	rung := h.Search(medianRungs, func(rung int) int64 { return h.UpTo(rung*medianParts + medianParts - 1) }, c,
+		0.5*slots, row, 0)
+	part := h.Search(medianParts, func(part int) int64 { return h.UpTo(rung.Place*medianParts + part) }, c,
+		0.5*slots, row, 6)
 	if rung.Far < farEnough && e.tries < triesMost {
 		return 0, false
 	}

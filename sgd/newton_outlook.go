@@ -118,8 +118,10 @@ func (e *Newton) Warnings() []string {
 		warn("the horizon of %d steps ends before the estimate is useful, after %d gradient steps", h, UsefulSteps)
 	}
 	if need := d * factor / e.plan.Mu; need > 50 {
-		warn("%d features at this budget take steps of up to %d slots: with features that are nearly uncorrelated and of like size, "+
-			"and their curvature known, method \"amb\" learns sooner", len(e.w), e.plan.batch(len(e.plan.Batch)))
+		warn(
+			"%d features at this budget take steps of up to %d slots: with features that are nearly uncorrelated and "+
+				"of like size, "+
+				"and their curvature known, method \"amb\" learns sooner", len(e.w), e.plan.batch(len(e.plan.Batch)))
 	}
 	return all
 }

@@ -52,7 +52,8 @@ func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 		// Zero-out: a record that counts has a gradient of c at most. For two persons in other
 		// steps the same is twice as much, and records that count as far apart as others.
 		weight: clipgrad.CountWeight(dp.ZeroOut, countedPart),
-		search: m * math.Sqrt(k) * dp.RoundUp, locate: m * math.Sqrt(k) * dp.RoundUp, nulls: m * math.Sqrt(k) * dp.RoundUp,
+		search: m * math.Sqrt(k) * dp.RoundUp, locate: m * math.Sqrt(k) * dp.RoundUp,
+		nulls: m * math.Sqrt(k) * dp.RoundUp,
 		epoch: m * k, matrix: m * k,
 	}
 	if p.Adjacency == dp.Replace {

@@ -44,7 +44,9 @@ func (v *visited) UnmarshalBinary(b []byte) error {
 // personNewton is eventfulNewton for persons.
 func personNewton(t testing.TB, p matfact.Participation, adjacency dp.Adjacency, intercept bool) *Newton {
 	t.Helper()
-	return mustNewton(t, Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept, Person: p}, dp.Params{Mu: newtonMu, Adjacency: adjacency})
+	return mustNewton(t,
+		Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept, Person: p},
+		dp.Params{Mu: newtonMu, Adjacency: adjacency})
 }
 
 // personSubject describes a Newton for persons to the audits. Its deviations follow from the rule
@@ -57,8 +59,9 @@ func personSubject(t testing.TB, v *visited, p matfact.Participation) *audit.Sub
 		t.Fatal(err)
 	}
 	return audit.Online{
-		Mechanism: v, Mu: newtonMu * dp.LedgerRoom, Adjacency: e.params.Adjacency, Bits: e.params.Bits(), Features: len(e.w),
-		C: c, Gradient: e.plan.GradientNoise, Count: e.plan.CountNoise, Locate: e.plan.LocateNoise,
+		Mechanism: v, Mu: newtonMu * dp.LedgerRoom, Adjacency: e.params.Adjacency, Bits: e.params.Bits(),
+		Features: len(e.w),
+		C:        c, Gradient: e.plan.GradientNoise, Count: e.plan.CountNoise, Locate: e.plan.LocateNoise,
 		Person: p, Epoch: e.EpochSteps, Course: e.Opened, Released: e.AppendReleased,
 	}.Subject()
 }
@@ -77,7 +80,8 @@ const personSteps = 60
 // worstPerson looks for two neighbouring streams that are far apart, and returns their distance
 // over μ: all records of a person against none or, under replace, those of another person, at the
 // same or other steps. It tries the records of rows at patterns from all starts, and random ones.
-func worstPerson(s *audit.Subject, p matfact.Participation, adjacency dp.Adjacency, starts []int, random int) (worst float64, err error) {
+func worstPerson(s *audit.Subject, p matfact.Participation, adjacency dp.Adjacency, starts []int,
+	random int) (worst float64, err error) {
 	source, keys := rand.New(rand.NewPCG(61, p.Count)), audit.NewKeys([32]byte{8})
 	per := int(p.PerStep)
 	one := func(row func() []float64, from, apart int) map[int][][]float64 {
@@ -129,7 +133,8 @@ func worstPerson(s *audit.Subject, p matfact.Participation, adjacency dp.Adjacen
 			if source.IntN(9) == 0 {
 				return nil
 			}
-			return []float64{40*source.Float64() - 20, 40*source.Float64() - 20, math.Ldexp(2*source.Float64()-1, source.IntN(30))}
+			return []float64{40*source.Float64() - 20, 40*source.Float64() - 20,
+				math.Ldexp(2*source.Float64()-1, source.IntN(30))}
 		}
 		a, b := one(draw, source.IntN(30), apart), map[int][][]float64(nil)
 		if adjacency == dp.Replace {
@@ -163,9 +168,11 @@ func TestNewtonPersons(t *testing.T) {
 					t.Fatalf("%s, %+v: %v", adjacency, p, err)
 				}
 				t.Logf("intercept %t, %s, %+v: %.6f of μ, %d restarts", intercept, adjacency, p, worst, v.restarts)
-				least := map[dp.Adjacency][]float64{dp.ZeroOut: {0.99, 0.99, 0.9}, dp.Replace: {0.88, 0.88, 0.88}}[adjacency][i]
+				least := map[dp.Adjacency][]float64{dp.ZeroOut: {0.99, 0.99, 0.9},
+					dp.Replace: {0.88, 0.88, 0.88}}[adjacency][i]
 				if worst > 1+1e-9 || worst < least {
-					t.Errorf("intercept %t, %s, %+v: the worst person is %.9f of μ, want %g to 1", intercept, adjacency, p, worst, least)
+					t.Errorf("intercept %t, %s, %+v: the worst person is %.9f of μ, want %g to 1", intercept, adjacency,
+						p, worst, least)
 				}
 				if v.restarts == 0 {
 					t.Error("no restart is inside")
@@ -185,7 +192,8 @@ func TestNewtonRecordCost(t *testing.T) {
 				v := &visited{Newton: personNewton(t, p, adjacency, intercept), log: eventful(intercept)}
 				s, keys := personSubject(t, v, p), audit.NewKeys([32]byte{9})
 				searched, stepped, cost := v.searchedRecord(), v.steppedRecord(), v.RecordCost()
-				if cost.Adjacency != adjacency || cost.Mu < max(searched, stepped) || cost.Mu > max(searched, stepped)*(1+1e-9) || cost.Mu > 0.75*s.Mu {
+				if cost.Adjacency != adjacency || cost.Mu < max(searched, stepped) ||
+					cost.Mu > max(searched, stepped)*(1+1e-9) || cost.Mu > 0.75*s.Mu {
 					t.Errorf("a record costs %+v, of %g in a search and %g in a step", cost, searched, stepped)
 				}
 				pairs := [][2][]float64{{{20, 0, 1e7}, nil}, {{0, 0, 6}, nil}}
@@ -213,13 +221,16 @@ func TestNewtonRecordCost(t *testing.T) {
 						worst[in] = max(worst[in], d)
 					}
 				}
-				t.Logf("intercept %t, %s, %+v: a record costs %.4f of μ, the worst one found %.6f of it in a search, %.6f in a step", intercept, adjacency, p, cost.Mu/s.Mu, worst[0]/searched, worst[1]/stepped)
+				t.Logf(
+					"intercept %t, %s, %+v: a record costs %.4f of μ, the worst one found %.6f of it in a search, "+
+						"%.6f in a step", intercept, adjacency, p, cost.Mu/s.Mu, worst[0]/searched, worst[1]/stepped)
 				// A search asks five or six times, under zero-out for .75 here and not for .8. Under
 				// replace a record that takes the place of a null one has no gradient of two.
 				least := map[dp.Adjacency][]float64{dp.ZeroOut: {0.85, 0.99}, dp.Replace: {0.9, 0.8}}[adjacency]
 				for in, most := range []float64{searched, stepped} {
 					if worst[in] > most*(1+1e-9) || worst[in] < least[in]*most {
-						t.Errorf("intercept %t, %s, %+v: a record is worth %g, want nearly %g", intercept, adjacency, p, worst[in], most)
+						t.Errorf("intercept %t, %s, %+v: a record is worth %g, want nearly %g", intercept, adjacency, p,
+							worst[in], most)
 					}
 				}
 			}
@@ -274,8 +285,9 @@ func TestNewtonPersonsPlan(t *testing.T) {
 	one := personNewton(t, matfact.Participation{Count: 1, Separation: 1, PerStep: 1}, dp.ZeroOut, true)
 	for what, x := range map[string][2]float64{
 		"nulls": {one.plan.NullNoise, alone.plan.NullNoise}, "search": {one.plan.SearchNoise, alone.plan.SearchNoise},
-		"histogram": {one.plan.HistogramNoise, alone.plan.HistogramNoise}, "matrix": {alone.plan.GramMu, one.plan.GramMu},
-		"median": {one.plan.LocateNoise, alone.plan.LocateNoise},
+		"histogram": {one.plan.HistogramNoise, alone.plan.HistogramNoise},
+		"matrix":    {alone.plan.GramMu, one.plan.GramMu},
+		"median":    {one.plan.LocateNoise, alone.plan.LocateNoise},
 	} {
 		if !(x[0] >= x[1] && x[0] < x[1]*(1+1e-6)) {
 			t.Errorf("%s: %g for persons of one record, %g for records", what, x[0], x[1])
@@ -292,7 +304,8 @@ func TestNewtonPersonsPlan(t *testing.T) {
 			t.Errorf("%+v: searches for a median have %g times the noise, want %g", p, got, more)
 		}
 		if i == 2 {
-			estimatortest.Plans(t, e.Plan(), 1e-9, func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(e.cfg, e.params, kept) })
+			estimatortest.Plans(t, e.Plan(), 1e-9,
+				func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(e.cfg, e.params, kept) })
 		}
 		v := &visited{Newton: e, log: eventful(true)}
 		other := &visited{Newton: personNewton(t, p, dp.Replace, true), log: v.log}

@@ -66,7 +66,8 @@ func (e *Newton) release(rows uint64) *dp.Release {
 		name  string
 		value float64
 	}{
-		{"zeta", e.used}, {"whitening", float64(e.epoch)}, {"restarts", float64(e.restarts)}, {"drift_restarts", float64(e.drifts)},
+		{"zeta", e.used}, {"whitening", float64(e.epoch)}, {"restarts", float64(e.restarts)},
+		{"drift_restarts", float64(e.drifts)},
 		{"iteration", float64(e.iteration)}, {"slots", float64(e.slots)},
 	} {
 		values = append(values, dp.Value{Name: v.name, Shape: []int{1}, Data: []float64{v.value}})

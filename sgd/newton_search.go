@@ -80,7 +80,8 @@ func (e *Newton) find(n dp.Noise) {
 	*e.search.Nulls() = e.nulls
 	row := n.Row("newton/boot", e.search)
 	ask := func(l ladder.Ladder, null int64, quantile float64) (found float64, believed bool) {
-		f := l.Locate(e.search, ladder.Counting{Unit: p.Unit, Null: null, SD: p.SearchNoise}, quantile*float64(e.size()), row)
+		f := l.Locate(e.search, ladder.Counting{Unit: p.Unit, Null: null, SD: p.SearchNoise},
+			quantile*float64(e.size()), row)
 		if believed = f.Far >= farEnough || e.mode; !believed && e.tries < triesMost {
 			return 1, false
 		}

@@ -29,7 +29,9 @@ const newtonStateVersion = 3
 func (e *Newton) identify() (uint64, error) {
 	cfg := e.cfg
 	h := fnv.New64a()
-	err := json.NewEncoder(h).Encode([]any{NewtonVersion, e.plan, cfg, cfg.Columns, cfg.Centre, cfg.Scale, e.horizon, e.params.Adjacency, e.params.Bits()})
+	err := json.NewEncoder(h).Encode(
+		[]any{NewtonVersion, e.plan, cfg, cfg.Columns, cfg.Centre, cfg.Scale, e.horizon, e.params.Adjacency,
+			e.params.Bits()})
 	return h.Sum64(), err
 }
 
@@ -162,7 +164,9 @@ func (e *Newton) consistent() bool {
 		e.repeats > e.iteration || e.tries > e.repeats || e.tries > 0 && e.believed && e.phase == descent,
 		e.step != e.iteration+p.Searches()*(e.restarts+e.repeats)+e.searched(),
 		e.step == 0 && (e.first != 0 || e.slots != 0),
-		e.step > 0 && (e.first > e.Longest(e.step-1) || (last%p.Search != 0 || last > searchMost*p.Search) && !slices.Contains(p.Batch, last)),
+		e.step > 0 &&
+			(e.first > e.Longest(e.step-1) ||
+				(last%p.Search != 0 || last > searchMost*p.Search) && !slices.Contains(p.Batch, last)),
 		e.unsettled && e.restarts == 0,
 		e.tries > 0 && e.phase != descent && e.seen.long.slots == 0, // a search repeated for records that nobody saw
 		e.iteration > 0 != (e.used != 0), e.used != 0 && !inRange(e.used),

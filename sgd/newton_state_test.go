@@ -41,7 +41,8 @@ func newtonLogs(intercept bool) map[string][][]float64 {
 		}
 	}
 	return map[string][][]float64{
-		"hard restart": eventful(intercept), "drift": drifting, "records later": late, "few records": few, "none": make([][]float64, 12000),
+		"hard restart": eventful(intercept), "drift": drifting, "records later": late, "few records": few,
+		"none":                make([][]float64, 12000),
 		"one target for most": mode,
 	}
 }
@@ -65,7 +66,8 @@ func (e *Newton) feed(t testing.TB, log [][]float64, n dp.Noise) *dp.Release {
 func newtonContract(t testing.TB, c Config, p dp.Params, log [][]float64, last uint64) estimatortest.Contract[*Newton] {
 	t.Helper()
 	contract := estimatortest.Contract[*Newton]{
-		New:   estimatortest.Adopted(t, mustNewton(t, c, p).Plan(), func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(c, p, kept) }),
+		New: estimatortest.Adopted(t, mustNewton(t, c, p).Plan(),
+			func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(c, p, kept) }),
 		Rows:  func(_, first, end uint64) [][]float64 { return log[first:end] },
 		Noise: func(t testing.TB) func(uint64) dp.Noise { return keyed(t, 5) },
 		Size:  func(e *Newton) int64 { return e.Sizes().State },
@@ -84,7 +86,8 @@ func TestNewtonRestart(t *testing.T) {
 	moments := map[string]int{}
 	for _, intercept := range []bool{false, true} {
 		for name, log := range newtonLogs(intercept) {
-			c := Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept, Centre: []float64{0, 0.5, 1}, Scale: []float64{1, 2, 3}}
+			c := Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept,
+				Centre: []float64{0, 0.5, 1}, Scale: []float64{1, 2, 3}}
 			contract := newtonContract(t, c, dp.Params{Mu: newtonMu, Adjacency: dp.Replace}, log, 11000)
 			var hard, drifts, repeats uint64
 			epoch := 0
@@ -93,9 +96,11 @@ func TestNewtonRestart(t *testing.T) {
 					t.Fatalf("a release of %d values, announced %d", len(r.Values), len(e.Sample().Values))
 				}
 				for what, happened := range map[string]bool{
-					"in a bootstrap": e.phase == searchScale, "before a median": e.phase == searchMedian, "about a centre": e.phase == descent && !zeros(e.centre),
-					"hard restart": e.restarts > hard, "drift restart": e.drifts > drifts,
-					"search repeated": e.repeats > repeats, "behind a mode": e.mode, "end of an epoch": e.epoch > epoch, "held": e.phase == descent && !e.believed,
+					"in a bootstrap": e.phase == searchScale, "before a median": e.phase == searchMedian,
+					"about a centre": e.phase == descent && !zeros(e.centre),
+					"hard restart":   e.restarts > hard, "drift restart": e.drifts > drifts,
+					"search repeated": e.repeats > repeats, "behind a mode": e.mode, "end of an epoch": e.epoch > epoch,
+					"held": e.phase == descent && !e.believed,
 				} {
 					if happened {
 						moments[what]++
@@ -127,7 +132,8 @@ func TestNewtonDamaged(t *testing.T) {
 			if err := e.UnmarshalBinary(state); err != nil {
 				t.Fatal(err)
 			}
-			what := fmt.Sprintf("phase %d, epoch %d, its last step %v, tries %v", e.phase, min(e.epoch, 2), e.phase == descent && e.done+1 == e.plan.steps(e.epoch), e.tries > 0)
+			what := fmt.Sprintf("phase %d, epoch %d, its last step %v, tries %v", e.phase, min(e.epoch, 2),
+				e.phase == descent && e.done+1 == e.plan.steps(e.epoch), e.tries > 0)
 			if taken[what] {
 				continue
 			}

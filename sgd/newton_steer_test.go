@@ -38,8 +38,9 @@ func loudNewton(t *testing.T, adjacency dp.Adjacency, intercept bool) *Newton {
 		t.Fatal(err)
 	}
 	for array, noise := range map[string][]*float64{
-		"newton/boot": {&plan.SearchNoise}, "newton/locate": {&plan.LocateNoise}, "newton/count": {&plan.CountNoise, &plan.NullNoise},
-		"newton/grad": {&plan.GradientNoise}, "newton/hist": {&plan.HistogramNoise},
+		"newton/boot": {&plan.SearchNoise}, "newton/locate": {&plan.LocateNoise},
+		"newton/count": {&plan.CountNoise, &plan.NullNoise},
+		"newton/grad":  {&plan.GradientNoise}, "newton/hist": {&plan.HistogramNoise},
 	} {
 		for i, sd := range noise {
 			*sd *= loud(adjacency)[array][i]
@@ -68,7 +69,8 @@ func loudSubject(t *testing.T, m *steeredNewton) *audit.Subject {
 		case "newton/gram": // on a lattice of its own
 			squared, d := m.plan.norms()*m.squared, len(m.w)
 			lattice := math.Exp2(math.Floor(math.Log2(squared)) - float64(m.params.Bits()))
-			sd := math.Sqrt(m.params.Adjacency.Factor()/gramShare) / newtonMu * factors[name][0] * (squared + float64(d)*lattice) / lattice
+			sd := math.Sqrt(m.params.Adjacency.Factor()/gramShare) / newtonMu * factors[name][0] * (squared +
+				float64(d)*lattice) / lattice
 			a.Deviations = nil
 			for i := range d {
 				a.Deviations = append(a.Deviations, sd)
@@ -228,14 +230,18 @@ func TestNewtonSteering(t *testing.T) {
 				if err := m.unlike(t); err != nil {
 					t.Errorf("%s, intercept %t, %s: %v", adjacency, intercept, name, err)
 				}
-				t.Logf("%s, intercept %t, %s: %d epochs, %d held, %d slow, %d repeats, %d restarts, %d abandoned, %d drifts, %d modes", adjacency, intercept, name,
+				t.Logf(
+					"%s, intercept %t, %s: %d epochs, %d held, %d slow, %d repeats, %d restarts, %d abandoned, %d "+
+						"drifts, %d modes", adjacency, intercept, name,
 					m.epochs, m.held, m.slow, m.repeats, m.restarts, m.abandoned, m.drifts, m.modes)
 				if intercept {
 					all["a mode"] += m.modes
 				}
 				for rule, n := range map[string]int{
-					"a whitening": m.epochs, "a step without records": m.held, "a slow step": m.slow, "a repeated search": m.repeats,
-					"a jump": m.restarts - m.abandoned, "a jump after a jump": m.abandoned, "a drift": m.drifts,
+					"a whitening": m.epochs, "a step without records": m.held, "a slow step": m.slow,
+					"a repeated search": m.repeats,
+					"a jump":            m.restarts - m.abandoned, "a jump after a jump": m.abandoned,
+					"a drift": m.drifts,
 				} {
 					all[rule] += n
 				}
@@ -260,34 +266,38 @@ func TestNewtonSteeringMutants(t *testing.T) {
 		plant     func(m *steeredNewton, before *Newton, x *exactNewton)
 	}{
 		{"none", "hard restart", false, nil},
-		{"records are followed by the exact count", "records later", true, func(m *steeredNewton, before *Newton, x *exactNewton) {
-			b := float64(before.size())
-			m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit))
-			m.seen = m.ownPresence
-		}},
-		{"a step holds where the exact count shows no records", "records later", false, func(m *steeredNewton, before *Newton, x *exactNewton) {
-			b := float64(before.size())
-			if !m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit)) {
-				copy(m.w, before.w)
-				m.zeta = before.zeta
-			}
-		}},
+		{"records are followed by the exact count", "records later", true,
+			func(m *steeredNewton, before *Newton, x *exactNewton) {
+				b := float64(before.size())
+				m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit))
+				m.seen = m.ownPresence
+			}},
+		{"a step holds where the exact count shows no records", "records later", false,
+			func(m *steeredNewton, before *Newton, x *exactNewton) {
+				b := float64(before.size())
+				if !m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit)) {
+					copy(m.w, before.w)
+					m.zeta = before.zeta
+				}
+			}},
 		{"clip norm follows the exact count", "drift", true, func(m *steeredNewton, before *Newton, x *exactNewton) {
 			if m.epoch == before.epoch && m.done > before.done {
 				m.zeta = x.zeta
 			}
 		}},
-		{"jump compares with clip norms of exact counts", "hard restart", true, func(m *steeredNewton, _ *Newton, x *exactNewton) {
-			if n := len(m.Newton.jump.recent); n > 0 {
-				m.Newton.jump.recent[n-1] = x.zeta
-			}
-		}},
-		{"jump of the clip norm of exact counts", "hard restart", false, func(m *steeredNewton, _ *Newton, x *exactNewton) {
-			m.ownJump.factor = m.jumps[min(m.epoch, len(m.jumps)-1)]
-			if m.ownJump.sees(x.zeta) {
-				m.restart()
-			}
-		}},
+		{"jump compares with clip norms of exact counts", "hard restart", true,
+			func(m *steeredNewton, _ *Newton, x *exactNewton) {
+				if n := len(m.Newton.jump.recent); n > 0 {
+					m.Newton.jump.recent[n-1] = x.zeta
+				}
+			}},
+		{"jump of the clip norm of exact counts", "hard restart", false,
+			func(m *steeredNewton, _ *Newton, x *exactNewton) {
+				m.ownJump.factor = m.jumps[min(m.epoch, len(m.jumps)-1)]
+				if m.ownJump.sees(x.zeta) {
+					m.restart()
+				}
+			}},
 		{"means that wander are of exact sums", "drift", true, func(m *steeredNewton, _ *Newton, x *exactNewton) {
 			copy(m.Newton.wander.last, x.y)
 		}},
@@ -337,7 +347,8 @@ func TestGramBlocks(t *testing.T) {
 	for _, intercept := range []bool{false, true} {
 		for _, fault := range []bool{false, true} {
 			products := func(tiny []float64) []byte {
-				e := mustNewton(t, Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept},
+				e := mustNewton(t,
+					Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept},
 					dp.Params{Mu: newtonMu, Adjacency: dp.ZeroOut, LatticeBits: 30})
 				for log := eventful(intercept); e.phase != descent; {
 					e.feed(t, log, dptest.Zero())

@@ -87,7 +87,8 @@ func TestNewtonPlan(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		for _, d := range []int{1, 10, 100} {
-			e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 3, Intercept: new(bool)}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: adjacency})
+			e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 3, Intercept: new(bool)},
+				dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: adjacency})
 			p, s := e.Plan(), adjacency.Factor()
 			near := func(what string, got, want float64) { // lattices may cost something
 				t.Helper()
@@ -113,7 +114,8 @@ func TestNewtonPlan(t *testing.T) {
 				gradient := (moved*exact + p.Sensitivity - s*exact) / p.GradientNoise
 				counts := float64(count) * unit / p.CountNoise
 				if got := math.Hypot(gradient, counts) / (0.9 * p.Mu); !(got <= 1) {
-					t.Errorf("%s, d = %d: a record moves gradient and count by %.9f of what is charged", adjacency, d, got)
+					t.Errorf("%s, d = %d: a record moves gradient and count by %.9f of what is charged",
+						adjacency, d, got)
 				}
 			}
 			near("noise of the count of null records", p.NullNoise/unit, 1/(0.2*p.Mu))
@@ -131,18 +133,22 @@ func TestNewtonPlan(t *testing.T) {
 			for k, growth := range []float64{1, math.Sqrt2, 2, 2 * math.Sqrt2, 4, 4, 4} {
 				b := uint64(math.Ceil(max(50, 20/p.Mu, 1.25*s*float64(d)/p.Mu*growth)))
 				if got := p.batch(k); got != b || p.steps(k) != 4<<k {
-					t.Errorf("%s, d = %d: epoch %d has %d steps of %d slots, want %d of %d", adjacency, d, k, p.steps(k), got, 4<<k, b)
+					t.Errorf("%s, d = %d: epoch %d has %d steps of %d slots, want %d of %d", adjacency, d, k,
+						p.steps(k), got, 4<<k, b)
 				}
 				if got, want := p.rate(k), max(0.3, 0.7*math.Pow(0.85, float64(k))); math.Abs(got-want) > 1e-15 {
 					t.Errorf("the step size of epoch %d is %g, want %g", k, got, want)
 				}
 				at += b * p.steps(k)
 				steps := uint64(4<<(k+1) - 4)
-				if c := p.Course(steps); c.Slots != at || c.Epoch != k || c.Batch != b || p.within(at) != steps || p.within(at-1) != steps-1 {
-					t.Errorf("after epoch %d the course is %+v, and %d slots are enough for %d steps", k, c, at, p.within(at))
+				if c := p.Course(steps); c.Slots != at || c.Epoch != k || c.Batch != b || p.within(at) != steps ||
+					p.within(at-1) != steps-1 {
+					t.Errorf("after epoch %d the course is %+v, and %d slots are enough for %d steps", k, c, at,
+						p.within(at))
 				}
 			}
-			if n := e.Longest(3); n < p.Course(1).Slots || e.Longest(1000) < p.Course(998).Slots || e.Longest(1<<62) != math.MaxUint64 {
+			if n := e.Longest(3); n < p.Course(1).Slots || e.Longest(1000) < p.Course(998).Slots ||
+				e.Longest(1<<62) != math.MaxUint64 {
 				t.Errorf("three steps have at most %d slots", n)
 			}
 		}
@@ -187,7 +193,8 @@ func TestNewtonLongest(t *testing.T) {
 func TestNewtonAdopt(t *testing.T) {
 	t.Parallel()
 	e := eventfulNewton(t, dp.ZeroOut, true)
-	estimatortest.Plans(t, e.Plan(), 1e-9, func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(e.cfg, e.params, kept) })
+	estimatortest.Plans(t, e.Plan(), 1e-9,
+		func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(e.cfg, e.params, kept) })
 }
 
 // TestNewtonNulls: streams of null records alone never move the coefficients; such that
@@ -211,7 +218,8 @@ func TestNewtonNulls(t *testing.T) {
 		{"none, two features", func(n uint64, _ *rand.Rand) bool { return true }, 0, 1, 150000, 2},
 		{"none at first", func(n uint64, _ *rand.Rand) bool { return n < 20000 }, 2, 1e-3, records, 10},
 		{"none in the first search", func(n uint64, _ *rand.Rand) bool { return n < 150 }, 2, 1e-3, records, 10},
-		{"none in the second search", func(n uint64, _ *rand.Rand) bool { return n >= 156 && n < 312 }, 2, 1e-3, records, 10},
+		{"none in the second search", func(n uint64, _ *rand.Rand) bool { return n >= 156 && n < 312 }, 2, 1e-3,
+			records, 10},
 		{"none for a while", func(n uint64, _ *rand.Rand) bool { return n > 30000 && n < 50000 }, 2, 1e-2, records, 10},
 		{"none since", func(n uint64, _ *rand.Rand) bool { return n > 30000 }, 2, 1e-2, 150000, 10},
 		{"now and then", func(n uint64, _ *rand.Rand) bool { return n/2000%2 == 0 }, 5, 1e-2, records, 10},
@@ -223,7 +231,8 @@ func TestNewtonNulls(t *testing.T) {
 			var all []float64
 			top := 0.0
 			for run := range runs {
-				s := newOnline(t, x.features, 5*math.Sqrt(float64(x.features)/10), dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: adjacency}, run)
+				s := newOnline(t, x.features, 5*math.Sqrt(float64(x.features)/10),
+					dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: adjacency}, run)
 				l := conditioned(run, x.features, 16)
 				source := rand.New(rand.NewPCG(run, 77))
 				n := uint64(0)
@@ -248,9 +257,11 @@ func TestNewtonNulls(t *testing.T) {
 			}
 			slices.Sort(all)
 			most := all[max(0, (len(all)*9-1)/10-1)]
-			t.Logf("%s, %s: coefficients up to %.3g; excess %.2g, in nine of ten runs up to %.2g", x.name, adjacency, top, all[len(all)/2], most)
+			t.Logf("%s, %s: coefficients up to %.3g; excess %.2g, in nine of ten runs up to %.2g", x.name, adjacency,
+				top, all[len(all)/2], most)
 			if top > x.reach || most > x.excess {
-				t.Errorf("%s, %s: coefficients up to %.3g, want at most %g; excess %.2g, want at most %g", x.name, adjacency, top, x.reach, most, x.excess)
+				t.Errorf("%s, %s: coefficients up to %.3g, want at most %g; excess %.2g, want at most %g", x.name,
+					adjacency, top, x.reach, most, x.excess)
 			}
 		}
 	}
@@ -278,7 +289,8 @@ func TestNewtonLearns(t *testing.T) {
 			want := outlook.Sampling + outlook.Privacy
 			t.Logf("bounds %g times too large, condition %g: excess %.3g, outlook %.3g", loose, condition, sum, want)
 			if !(sum > want/3 && sum < 3*want) {
-				t.Errorf("bounds %g times too large, condition %g: excess %.3g, outlook %.3g", loose, condition, sum, want)
+				t.Errorf("bounds %g times too large, condition %g: excess %.3g, outlook %.3g", loose,
+					condition, sum, want)
 			}
 		}
 	}
@@ -315,7 +327,8 @@ func TestNewtonDrift(t *testing.T) {
 // coefficients are published beside.
 func TestNewtonUnits(t *testing.T) {
 	t.Parallel()
-	c := Config{Columns: []string{"u", "y", "v"}, Target: "y", ClipX: 5, Centre: []float64{2, 10, 0}, Scale: []float64{3, 5, 0.5}, Start: []float64{0.3, 0, 0}}
+	c := Config{Columns: []string{"u", "y", "v"}, Target: "y", ClipX: 5, Centre: []float64{2, 10, 0},
+		Scale: []float64{3, 5, 0.5}, Start: []float64{0.3, 0, 0}}
 	e := mustNewton(t, c, dp.Params{Mu: 2, Adjacency: dp.ZeroOut})
 	source, noise := rand.New(rand.NewPCG(1, 2)), dptest.Seeded(3)
 	var r *dp.Release
@@ -347,7 +360,8 @@ func TestNewtonUnits(t *testing.T) {
 // step takes no more records than slots.
 func TestNewtonHorizon(t *testing.T) {
 	t.Parallel()
-	e := mustNewton(t, Config{Columns: []string{"u", "y"}, Target: "y", ClipX: 5, Horizon: 5}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut})
+	e := mustNewton(t, Config{Columns: []string{"u", "y"}, Target: "y", ClipX: 5, Horizon: 5},
+		dp.Params{Mu: 2, Adjacency: dp.ZeroOut})
 	for range 5 {
 		if _, err := e.Close(dptest.Zero()); err != nil {
 			t.Fatal(err)
@@ -399,7 +413,8 @@ func TestNewtonEarlyIntervals(t *testing.T) {
 			since, restarts = 0, now
 		}
 		if got, want := value(r, "interval_low") != nil, since >= UsefulSteps; got != want {
-			t.Fatalf("step %v, %d steps since a restart: intervals %v, want %v", value(r, "iteration"), since, got, want)
+			t.Fatalf("step %v, %d steps since a restart: intervals %v, want %v", value(r, "iteration"),
+				since, got, want)
 		}
 		if value(r, "iteration")[0] == 130 {
 			scale = 1000
@@ -430,7 +445,8 @@ func TestNewtonCoverage(t *testing.T) {
 			s := newOnline(t, d, 8, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut}, run)
 			draw, want, deviations := l.draw, slices.Clone(l.w), slices.Clone(l.deviation)
 			if c.intercept {
-				s.e = mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 12}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
+				s.e = mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 12},
+					dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
 				constant := 5.0
 				for j := range d {
 					constant -= l.w[j] * 1.5
@@ -460,7 +476,8 @@ func TestNewtonCoverage(t *testing.T) {
 			squares += here * here / float64(runs)
 		}
 		deviation := math.Sqrt(max(squares-covered*covered, 0) / float64(runs))
-		t.Logf("%+v, %d runs: intervals of level 0.95 cover %.3f ± %.3f, width %.4f", c, runs, covered, deviation, width)
+		t.Logf("%+v, %d runs: intervals of level 0.95 cover %.3f ± %.3f, width %.4f", c, runs, covered,
+			deviation, width)
 		if covered < 0.95-4.5*deviation {
 			t.Errorf("%+v: intervals of level 0.95 cover %.3f", c, covered)
 		}

@@ -22,7 +22,8 @@ func (c *Config) validatePerson(l *fault.List) {
 	p := c.Person
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
-	l.Check(!p.Fixed, "separation", "must be the least distance of two steps: records are not admitted by an exact one", nil)
+	l.Check(!p.Fixed, "separation",
+		"must be the least distance of two steps: records are not admitted by an exact one", nil)
 }
 
 // gradientSteps returns in which gradient steps a person can have records. A search between any
@@ -38,7 +39,8 @@ func (c *Config) gradientSteps() matfact.Participation {
 // chargePerson sets what a plan says of persons, and returns what is charged for one, in units of
 // what a single record pays; norm is that of their gradients under C. Without persons it is that
 // of a single record.
-func (p *AMBPlan) chargePerson(cfg *Config, f matfact.Factorization, adjacency dp.Adjacency) (charge PersonCharge, norm float64, err error) {
+func (p *AMBPlan) chargePerson(cfg *Config, f matfact.Factorization, adjacency dp.Adjacency) (charge PersonCharge,
+	norm float64, err error) {
 	if !cfg.personal() {
 		return PersonCharge{1, 1}, f.ColNorm(), nil
 	}
@@ -65,7 +67,8 @@ func (e *AMB) RecordCost() dp.Cost {
 	if p.Person == nil {
 		return c
 	}
-	step := (p.Sensitivity - e.params.Adjacency.Factor()*float64(p.Lattice.K)*(p.Person.Norm-e.factor.ColNorm())) / p.GradientNoise
+	step := (p.Sensitivity - e.params.Adjacency.Factor()*float64(p.Lattice.K)*(p.Person.Norm-e.factor.ColNorm())) /
+		p.GradientNoise
 	if p.CountNoise > 0 {
 		step = math.Hypot(step, float64(p.Unit)/p.CountNoise)
 	}
@@ -104,7 +107,8 @@ type PersonCharge struct {
 // Errors: a share or quantile outside of its range; a participation that matfact.Sensitivity
 // refuses; inner products of columns that may be negative, with which a step of a search
 // may cost more than one of a gradient; a factorization that ends.
-func ChargePerson(share, q float64, f matfact.Factorization, p matfact.Participation, adjacency dp.Adjacency) (PersonCharge, error) {
+func ChargePerson(share, q float64, f matfact.Factorization, p matfact.Participation,
+	adjacency dp.Adjacency) (PersonCharge, error) {
 	var errs []error
 	if !(share >= 0 && share < 1) {
 		errs = append(errs, fmt.Errorf("share is %g, must be in [0, 1)", share))
@@ -113,7 +117,9 @@ func ChargePerson(share, q float64, f matfact.Factorization, p matfact.Participa
 		errs = append(errs, fmt.Errorf("quantile is %g, must be in (0, 1)", q))
 	}
 	if !matfact.NonNegativeGram(f) || f.Horizon() > 0 {
-		errs = append(errs, fmt.Errorf("factorization %q ends, or may have negative inner products of columns: it protects no persons", f.Kind()))
+		errs = append(errs,
+			fmt.Errorf("factorization %q ends, or may have negative inner products of columns: it protects no persons",
+				f.Kind()))
 	}
 	norm, err := matfact.Sensitivity(f, p, 0)
 	if err = errors.Join(append(errs, err)...); err != nil {

@@ -134,7 +134,8 @@ func TestChargePersonForms(t *testing.T) {
 		{of(0.1, 0.9, 9, 2, dp.Replace), PersonCharge{6 * math.Sqrt(0.9+0.1*1.62), math.Sqrt2}},
 		{of(0.1, 0.1, 9, 2, dp.Replace), PersonCharge{6 * math.Sqrt(0.9+0.1*1.62), math.Sqrt2}},
 	} {
-		if c.got.Ratio < c.want.Ratio*(1-1e-14) || c.got.Ratio > c.want.Ratio*(1+1e-9) || c.got.Search != c.want.Search {
+		if c.got.Ratio < c.want.Ratio*(1-1e-14) || c.got.Ratio > c.want.Ratio*(1+1e-9) ||
+			c.got.Search != c.want.Search {
 			t.Errorf("%+v, want %+v", c.got, c.want)
 		}
 	}

@@ -16,7 +16,8 @@ type rows struct {
 }
 
 func newRows(c *Config) rows {
-	return rows{columns: len(c.Columns), target: slices.Index(c.Columns, c.Target), inverse: 1 / c.ClipX, clipY: c.ClipY, intercept: *c.Intercept}
+	return rows{columns: len(c.Columns), target: slices.Index(c.Columns, c.Target), inverse: 1 / c.ClipX,
+		clipY: c.ClipY, intercept: *c.Intercept}
 }
 
 // read writes the features into x, which may be longer, and returns the target and ‖x‖² ≤ 1. It

@@ -30,7 +30,8 @@ type linear struct {
 }
 
 func newLinear(seed uint64, d int, sigma float64) *linear {
-	l := &linear{source: rand.New(rand.NewPCG(seed, 1)), w: make([]float64, d), deviation: slices.Repeat([]float64{1}, d), sigma: sigma}
+	l := &linear{source: rand.New(rand.NewPCG(seed, 1)), w: make([]float64, d),
+		deviation: slices.Repeat([]float64{1}, d), sigma: sigma}
 	var square float64
 	for j := range l.w {
 		l.w[j] = l.source.NormFloat64()
@@ -200,14 +201,17 @@ func caseTrackedError(t *testing.T, c cases.Case) {
 	var want map[string]*float64
 	c.Read(t, &in, &want)
 	var first, last int
-	if _, err := fmt.Sscanf(in.Average, "iterates %d..%d", &first, &last); err != nil || first != in.T/2+1 || last != in.T {
+	if _, err := fmt.Sscanf(in.Average, "iterates %d..%d", &first, &last); err != nil || first != in.T/2+1 ||
+		last != in.T {
 		t.Fatalf("averages %q, not the last half", in.Average)
 	}
 	s := statistics{}
 	for trial := range in.Trials {
 		l := newLinear(uint64(1000*in.P+trial), in.P, in.Sigma)
 		sample := l.sample(in.N)
-		path, err := GradientDescent(sample, Descent{Steps: in.T, Rate: in.Eta, Zeta: in.Zeta0, Quantile: in.Q, Fraction: in.Frac, Kappa: in.Kappa},
+		path,
+			err := GradientDescent(sample,
+			Descent{Steps: in.T, Rate: in.Eta, Zeta: in.Zeta0, Quantile: in.Q, Fraction: in.Frac, Kappa: in.Kappa},
 			dp.Params{Mu: math.Sqrt(2 * in.Rho), Adjacency: adjacencyOf(t, in.Adjacency)}, dptest.Seeded(uint64(trial)))
 		if err != nil {
 			t.Fatal(err)
@@ -242,7 +246,8 @@ func caseCoverage(t *testing.T, c cases.Case) {
 		descend := func(steps int) [][]float64 {
 			// All runs share the budget: the noise of Total steps.
 			path, err := GradientDescent(sample, Descent{Steps: steps, Rate: in.Eta, Clip: multiple(t, in.Gamma, in.P)},
-				dp.Params{Mu: math.Sqrt(2 * in.Rho * float64(steps) / float64(in.Total)), Adjacency: adjacencyOf(t, in.Adjacency)}, noise)
+				dp.Params{Mu: math.Sqrt(2 * in.Rho * float64(steps) / float64(in.Total)),
+					Adjacency: adjacencyOf(t, in.Adjacency)}, noise)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -423,12 +428,14 @@ func caseStreamTrack(t *testing.T, c cases.Case) {
 	var zetas []float64
 	for trial := range in.Trials {
 		sim := simulate(t, in.D, Config{
-			ClipX: 1e6, Intercept: &no, Radius: 1, Clip: "track", Batch: in.Batch, Bootstrap: in.S0, Bands: in.Band, Quantile: in.Q,
-			Kappa: in.Kappa, Fraction: in.Frac, Rungs: in.L, Top: in.Top, Eta0: 1, Restart: &no, Intervals: &no,
-		}, dp.Params{Epsilon: in.Eps, Delta: in.Delta, Adjacency: adjacencyOf(t, in.Adjacency)}, uint64(trial), func(p *AMBPlan) {
-			p.Radius = 0
-			p.Bound, p.Curvature = 1, 1
-		})
+			ClipX: 1e6, Intercept: &no, Radius: 1, Clip: "track", Batch: in.Batch, Bootstrap: in.S0, Bands: in.Band,
+			Quantile: in.Q,
+			Kappa:    in.Kappa, Fraction: in.Frac, Rungs: in.L, Top: in.Top, Eta0: 1, Restart: &no, Intervals: &no,
+		}, dp.Params{Epsilon: in.Eps, Delta: in.Delta, Adjacency: adjacencyOf(t, in.Adjacency)}, uint64(trial),
+			func(p *AMBPlan) {
+				p.Radius = 0
+				p.Bound, p.Curvature = 1, 1
+			})
 		sim.e.cfg.Eta0 = in.Eta // a step size of eta
 		sim.e.average = newTail(0.5, 0, in.D)
 		l := newLinear(uint64(trial), in.D, in.Sigma)
@@ -472,7 +479,8 @@ func casePaperVerbatim(t *testing.T, c cases.Case) {
 		t.Fatalf("threshold %s, L %s, alpha %s", in.Threshold, in.L, in.Alpha)
 	}
 	for trial := range in.Trials {
-		_, excess := paperVerbatim(t, in.N, in.D, in.T, in.Batch, in.Stat, math.Sqrt(8*math.Log(1/in.Delta))/in.Eps, uint64(trial))
+		_, excess := paperVerbatim(t, in.N, in.D, in.T, in.Batch, in.Stat, math.Sqrt(8*math.Log(1/in.Delta))/in.Eps,
+			uint64(trial))
 		near(t, "least excess risk", excess, want.Min, 1e-3)
 		near(t, "largest excess risk", excess, want.Max, 1e-3)
 	}

@@ -23,20 +23,23 @@ import (
 // further than it came.
 func TestRemovedStream(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
+		"stream.second")
 	for _, by := range []string{"daemon", "command", "without its checkpoint"} {
 		r := streamtest.NewRig(t, fixtures.OrdersStream+second)
 		r.Produce(0, 350)
 		x := r.Start()
 		x.Published(3)
-		x.Until("the second too", func(monitor.TaskStatus) bool { s := x.D.Status()[1]; return s.Step == 3 && s.Outbox == 0 })
+		x.Until("the second too",
+			func(monitor.TaskStatus) bool { s := x.D.Status()[1]; return s.Step == 3 && s.Outbox == 0 })
 		x.End()
 		r.Toml = fixtures.OrdersStream
 		r.Produce(350, 200)
 		st := filepath.Join(r.Dir, "state")
 		epochs, err := streamtest.ReadEpochs(st)
 		fixtures.Must(t, err)
-		if len(epochs) != 2 || epochs[1].Stream != "second" && epochs[0].Stream != "second" || epochs[1].State != "open" {
+		if len(epochs) != 2 || epochs[1].Stream != "second" && epochs[0].Stream != "second" ||
+			epochs[1].State != "open" {
 			t.Fatalf("%s: epochs %+v", by, epochs)
 		}
 		id := core.Task{Stream: "second", Partition: 0}
@@ -50,7 +53,8 @@ func TestRemovedStream(t *testing.T) {
 				t.Error("an epoch of a stream that is not configured was opened")
 			}
 			fixtures.Must(t, x.ControlOf("second", task.RequestClose, epoch.OpenRequest{}))
-			if err := x.ControlOf("second", task.RequestClose, epoch.OpenRequest{}); err == nil || !strings.Contains(err.Error(), "no open epoch") {
+			if err := x.ControlOf("second", task.RequestClose, epoch.OpenRequest{}); err == nil ||
+				!strings.Contains(err.Error(), "no open epoch") {
 				t.Errorf("closed again: %v", err)
 			}
 			x.End()
@@ -85,7 +89,8 @@ func TestRemovedStream(t *testing.T) {
 // any task, not of the one alone that opens an epoch.
 func TestOpeningLooksEverywhere(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
+		"stream.second")
 	for name, ahead := range map[string]func(r *streamtest.Rig){
 		// The second stream opens an epoch that the copy does not know.
 		"an epoch": func(r *streamtest.Rig) {
@@ -98,7 +103,8 @@ func TestOpeningLooksEverywhere(t *testing.T) {
 			r.Toml = strings.ReplaceAll(r.Toml, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
 			r.Produce(350, 200)
 			x := r.Start()
-			x.Until("the second is on", func(monitor.TaskStatus) bool { s := x.D.Status()[1]; return s.Step == 5 && s.Outbox == 0 })
+			x.Until("the second is on",
+				func(monitor.TaskStatus) bool { s := x.D.Status()[1]; return s.Step == 5 && s.Outbox == 0 })
 			x.End()
 		},
 	} {
@@ -106,7 +112,8 @@ func TestOpeningLooksEverywhere(t *testing.T) {
 		r.Produce(0, 350)
 		x := r.Start()
 		x.Published(3)
-		x.Until("the second too", func(monitor.TaskStatus) bool { s := x.D.Status()[1]; return s.Step == 3 && s.Outbox == 0 })
+		x.Until("the second too",
+			func(monitor.TaskStatus) bool { s := x.D.Status()[1]; return s.Step == 3 && s.Outbox == 0 })
 		x.End()
 		old, err := os.ReadFile(r.LedgerFile())
 		fixtures.Must(t, err)

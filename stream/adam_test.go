@@ -119,13 +119,18 @@ func TestGradients(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.GradientStream)
 	bad := []kafka.Message{
-		gradient(0, 1, 2), gradient(0, 1, 2, 3, 4), gradient(0, 1, math.NaN(), 0), gradient(0, math.Inf(1), 0, 0), {Headers: stepHeader(0), Time: time.UnixMilli(1)},
+		gradient(0, 1, 2), gradient(0, 1, 2, 3, 4), gradient(0, 1, math.NaN(), 0), gradient(0, math.Inf(1), 0, 0),
+		{Headers: stepHeader(0), Time: time.UnixMilli(1)},
 		{Value: core.PackParameters([]float64{1, 1, 1}), Time: time.UnixMilli(1)},
 		gradient(7, 1, 1, 1), gradient(3, 1, 1, 1), // future and stale, in steps 7 and 8
-		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: append(stepHeader(0), stepHeader(0)...), Time: time.UnixMilli(1)},
-		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "model-step", Value: []byte("-1")}}, Time: time.UnixMilli(1)},
-		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "model-step", Value: nil}}, Time: time.UnixMilli(1)},
-		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "Model-Step", Value: []byte("0")}}, Time: time.UnixMilli(1)},
+		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: append(stepHeader(0), stepHeader(0)...),
+			Time: time.UnixMilli(1)},
+		{Value: core.PackParameters([]float64{1, 1, 1}),
+			Headers: []kafka.Header{{Key: "model-step", Value: []byte("-1")}}, Time: time.UnixMilli(1)},
+		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "model-step", Value: nil}},
+			Time: time.UnixMilli(1)},
+		{Value: core.PackParameters([]float64{1, 1, 1}),
+			Headers: []kafka.Header{{Key: "Model-Step", Value: []byte("0")}}, Time: time.UnixMilli(1)},
 	}
 	x := r.Start()
 	const steps = 12
@@ -135,7 +140,8 @@ func TestGradients(t *testing.T) {
 	}
 	_, body := x.Get("/metrics")
 	for _, want := range []string{
-		`{partition="0",reason="arity",stream="orders"} 2`, `{partition="0",reason="not-finite",stream="orders"} 2`, `{partition="0",reason="null",stream="orders"} 1`,
+		`{partition="0",reason="arity",stream="orders"} 2`, `{partition="0",reason="not-finite",stream="orders"} 2`,
+		`{partition="0",reason="null",stream="orders"} 1`,
 		`{partition="0",reason="no-step",stream="orders"} 5`, `{partition="0",reason="stale",stream="orders"} 2`,
 	} {
 		if !strings.Contains(body, "streamdp_diagnostic_records_rejected_total"+want) {
@@ -149,7 +155,8 @@ func TestGradients(t *testing.T) {
 	for i, p := range list {
 		fixtures.Conforms(t, p.Value)
 		theta := data(t, p.Value, "parameters")
-		if rel := p.Parse(t); rel.Rows != 4 || len(theta) != 3 || slices.Equal(theta, last) || data(t, p.Value, "model_step")[0] != float64(i+1) {
+		if rel := p.Parse(t); rel.Rows != 4 || len(theta) != 3 || slices.Equal(theta, last) ||
+			data(t, p.Value, "model_step")[0] != float64(i+1) {
 			t.Errorf("step %d: %s", i+1, p.Value)
 		}
 		last = theta
@@ -163,7 +170,8 @@ func TestGradients(t *testing.T) {
 	nulls.Seed = r.Seed
 	y := nulls.Start()
 	for i := range uint64(steps) {
-		postOn(nulls, gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9), kafka.Message{Time: time.UnixMilli(1)})
+		postOn(nulls, gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9),
+			kafka.Message{Time: time.UnixMilli(1)})
 		y.Published(i + 1)
 	}
 	y.End()
@@ -179,7 +187,8 @@ func TestGradients(t *testing.T) {
 // interruption.
 func TestPieces(t *testing.T) {
 	t.Parallel()
-	toml := fixtures.With(fixtures.GradientStream, "dim  = 3", "dim = 150\nfactorization = \"blt\"\nmethod = \"jme_per_example\"")
+	toml := fixtures.With(fixtures.GradientStream, "dim  = 3",
+		"dim = 150\nfactorization = \"blt\"\nmethod = \"jme_per_example\"")
 	message := func(i uint64) kafka.Message {
 		x := make([]float64, 150)
 		for j := range x {
@@ -234,7 +243,8 @@ func TestPieces(t *testing.T) {
 	z := copied.Start()
 	z.Published(steps)
 	z.End()
-	if log := copied.Log.String(); !strings.Contains(log, "repeating releases to compare them") || strings.Count(log, "the output holds the same releases") != 1 {
+	if log := copied.Log.String(); !strings.Contains(log, "repeating releases to compare them") ||
+		strings.Count(log, "the output holds the same releases") != 1 {
 		t.Error("the copy did not notice that the output is ahead")
 	}
 	if n := len(r.Output("orders.dp")); n != len(list) {
@@ -271,8 +281,10 @@ func TestTenMillion(t *testing.T) {
 // large publishes two steps of dim parameters, in so many messages each, by two
 // daemons one after the other.
 func large(t *testing.T, dim, messages int) {
-	r := streamtest.NewRig(t, fixtures.With(fixtures.GradientStream, "dim  = 3", fmt.Sprintf("dim = %d", dim), `codec = "float64"`, `codec = "float32"`,
-		`topic = "orders.dp" }`, `topic = "orders.dp", encoding = "base64" }`, "step   = 4", "step = 1"))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.GradientStream, "dim  = 3", fmt.Sprintf("dim = %d", dim), `codec = "float64"`,
+			`codec = "float32"`,
+			`topic = "orders.dp" }`, `topic = "orders.dp", encoding = "base64" }`, "step   = 4", "step = 1"))
 	streamtest.SetTopicConfig(t, r, "orders", "max.message.bytes", fmt.Sprint(4*dim+1000))
 	value := make([]byte, 4*dim)
 	for i := range dim {
@@ -324,7 +336,9 @@ func large(t *testing.T, dim, messages int) {
 // manifest says so. The first begins with initial_file.
 func TestLearnt(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.GradientStream, "step   = 4", "step = 4\nhorizon = 2\non_horizon = \"rollover\"", "rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.GradientStream, "step   = 4", "step = 4\nhorizon = 2\non_horizon = \"rollover\"",
+			"rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
 	file := filepath.Join(r.Dir, "theta")
 	fixtures.Must(t, os.WriteFile(file, core.PackParameters([]float64{5, -6, 7}), 0o600))
 	r.Toml = fixtures.With(r.Toml, "INITIAL", file)
@@ -375,7 +389,8 @@ func TestLearnt(t *testing.T) {
 		t.Errorf("epoch 5 begins with %s", got)
 	}
 	// Another number of parameters: nothing to begin with fits.
-	r.Toml = strings.Replace(fixtures.With(r.Toml, "dim  = 3", "dim = 4"), fmt.Sprintf("\ninitial_file = %q", file), "", 1)
+	r.Toml = strings.Replace(fixtures.With(r.Toml, "dim  = 3", "dim = 4"),
+		fmt.Sprintf("\ninitial_file = %q", file), "", 1)
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}))
@@ -394,13 +409,15 @@ func TestLearnt(t *testing.T) {
 // TestInitialFile refuses a file that holds no parameters of this model.
 func TestInitialFile(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.GradientStream, "rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.GradientStream, "rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
 	file := filepath.Join(r.Dir, "theta")
 	r.Toml = fixtures.With(r.Toml, "INITIAL", file)
 	s, err := config.Parse("c.toml", r.Text())
 	fixtures.Must(t, err)
 	for name, content := range map[string][]byte{
-		"missing": nil, "empty": {}, "cut": make([]byte, 23), "of two": make([]byte, 16), "no number": core.PackParameters([]float64{1, math.NaN(), 2}),
+		"missing": nil, "empty": {}, "cut": make([]byte, 23), "of two": make([]byte, 16),
+		"no number": core.PackParameters([]float64{1, math.NaN(), 2}),
 	} {
 		if content != nil {
 			fixtures.Must(t, os.WriteFile(file, content, 0o600))
@@ -451,11 +468,16 @@ func TestModel(t *testing.T) {
 // TestRefusedClasses counts examples whose target is no class.
 func TestRefusedClasses(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.ModelStream, `"logistic"`, `"softmax", classes = 2`, "step   = 50", "step = 2", "centre = [0, 0, 0.5]", ""))
-	r.Send([]byte(`{"a":1,"b":1,"paid":1}`), []byte(`{"a":1,"b":1,"paid":2}`), []byte(`{"a":1,"b":1,"paid":0.5}`), []byte(`{"a":1,"b":1,"paid":0}`))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.ModelStream, `"logistic"`, `"softmax", classes = 2`, "step   = 50", "step = 2",
+			"centre = [0, 0, 0.5]", ""))
+	r.Send([]byte(`{"a":1,"b":1,"paid":1}`), []byte(`{"a":1,"b":1,"paid":2}`), []byte(`{"a":1,"b":1,"paid":0.5}`),
+		[]byte(`{"a":1,"b":1,"paid":0}`))
 	x := r.Start()
 	x.Published(2)
-	if _, body := x.Get("/metrics"); !strings.Contains(body, `rejected_total{partition="0",reason="no-class",stream="orders"} 2`) {
+	if _,
+		body := x.Get("/metrics"); !strings.Contains(body,
+		`rejected_total{partition="0",reason="no-class",stream="orders"} 2`) {
 		t.Error("metrics lack the refused examples")
 	}
 	x.End()

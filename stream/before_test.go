@@ -123,11 +123,13 @@ func TestStatesOfTheBuildBefore(t *testing.T) {
 			runsTo := func(r *streamtest.Rig) {
 				t.Helper()
 				x := r.Start()
-				x.Until("epoch 3, step 1", func(s monitor.TaskStatus) bool { return s.Epoch == 3 && s.Step == 1 && s.Outbox == 0 })
+				x.Until("epoch 3, step 1",
+					func(s monitor.TaskStatus) bool { return s.Epoch == 3 && s.Step == 1 && s.Outbox == 0 })
 				x.End()
 			}
 			x := r.Start()
-			x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && !s.Comparing })
+			x.Until("running",
+				func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && !s.Comparing })
 			if s := x.D.Status()[0]; s.Epoch != 2 || s.Step != 2 {
 				t.Errorf("goes on at epoch %d, step %d", s.Epoch, s.Step)
 			}
@@ -142,7 +144,8 @@ func TestStatesOfTheBuildBefore(t *testing.T) {
 			if len(old) != 5 || len(want.Bytes) != 7 || got.Duplicates > 0 {
 				t.Errorf("%d, then %d releases, %d of them twice", len(old), len(want.Bytes), got.Duplicates)
 			}
-			if now, err := os.ReadFile(r.LedgerFile()); err != nil || !bytes.HasPrefix(now, files["state/ledger.jsonl"]) {
+			if now, err := os.ReadFile(r.LedgerFile()); err != nil ||
+				!bytes.HasPrefix(now, files["state/ledger.jsonl"]) {
 				t.Errorf("the ledger does not begin with what it had: %v\n%s", err, now)
 			}
 			if got, want := r.Kinds(), reference.Kinds(); got != want {
@@ -201,12 +204,14 @@ func TestGroupOfTheBuildBefore(t *testing.T) {
 	at := func(x *streamtest.Running, stream string, epoch, step uint64) {
 		t.Helper()
 		x.Of(stream, fmt.Sprintf("at epoch %d, step %d", epoch, step), func(s monitor.TaskStatus) bool {
-			return s.State == monitor.StateRunning && s.Epoch == epoch && s.Step == step && s.Outbox == 0 && !s.Comparing
+			return s.State == monitor.StateRunning && s.Epoch == epoch && s.Step == step && s.Outbox == 0 &&
+				!s.Comparing
 		})
 	}
 	closed := func(x *streamtest.Running) {
 		t.Helper()
-		x.Of("visits", "closed", func(s monitor.TaskStatus) bool { return s.State == monitor.StateClosed && s.Outbox == 0 })
+		x.Of("visits", "closed",
+			func(s monitor.TaskStatus) bool { return s.State == monitor.StateClosed && s.Outbox == 0 })
 	}
 	// lines are those of a shard's ledger, without the genesis.
 	lines := func(shard int) []byte {

@@ -32,7 +32,8 @@ func TestCertificatesReplaced(t *testing.T) {
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}, Extra: []kfake.Opt{
 		kfake.TLS(&tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			c := broker.Load()
-			return &tls.Config{Certificates: []tls.Certificate{c.TLS}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: c.Pool}, nil
+			return &tls.Config{Certificates: []tls.Certificate{c.TLS}, ClientAuth: tls.RequireAndVerifyClientCert,
+				ClientCAs: c.Pool}, nil
 		}}),
 	}})
 	fixtures.Must(t, err)
@@ -51,8 +52,10 @@ func TestCertificatesReplaced(t *testing.T) {
 		replace(key, c.Key)
 	}
 	write(old)
-	r := streamtest.NewRigAt(t, b, b.Addr(), fmt.Sprintf("[kafka.tls]\nca_file = %[1]q\ncert_file = %[1]q\nkey_file = %[2]q\n"+
-		"[registry]\nurls = [\"https://localhost:1\"]\n[registry.tls]\ncert_file = %[1]q\nkey_file = %[2]q\n", cert, key)+fixtures.OrdersStream)
+	r := streamtest.NewRigAt(t, b, b.Addr(),
+		fmt.Sprintf("[kafka.tls]\nca_file = %[1]q\ncert_file = %[1]q\nkey_file = %[2]q\n"+
+			"[registry]\nurls = [\"https://localhost:1\"]\n[registry.tls]\ncert_file = %[1]q\nkey_file = %[2]q\n", cert,
+			key)+fixtures.OrdersStream)
 	r.Http = fmt.Sprintf("[http.tls]\ncert_file = %q\nkey_file = %q", cert, key)
 	o, err := connect.Cluster(r.Options().Config)
 	fixtures.Must(t, err)
@@ -65,7 +68,8 @@ func TestCertificatesReplaced(t *testing.T) {
 	x.Published(1)
 	page := ""
 	ask := func(c *kafkatest.Certificate) error {
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.Pool}, DisableKeepAlives: true}}
+		client := &http.Client{
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.Pool}, DisableKeepAlives: true}}
 		res, err := client.Get("https://" + x.D.Addr() + "/metrics")
 		if err == nil {
 			page = fixtures.ReadAll(t, res)
@@ -115,9 +119,12 @@ func TestCertificatesReplaced(t *testing.T) {
 		leaf, err := x509.ParseCertificate(renewed.TLS.Certificate[0])
 		fixtures.Must(t, err)
 		end := float64(leaf.NotAfter.Unix())
-		return strings.Contains(page, fmt.Sprintf("streamdp_certificate_expiry_timestamp_seconds{table=\"http.tls\"} %v\n", end)) &&
-			strings.Contains(page, fmt.Sprintf("streamdp_certificate_expiry_timestamp_seconds{table=\"kafka.tls\"} %v\n", end)) &&
-			strings.Contains(page, fmt.Sprintf("streamdp_certificate_expiry_timestamp_seconds{table=\"registry.tls\"} %v\n", end))
+		return strings.Contains(page,
+			fmt.Sprintf("streamdp_certificate_expiry_timestamp_seconds{table=\"http.tls\"} %v\n", end)) &&
+			strings.Contains(page,
+				fmt.Sprintf("streamdp_certificate_expiry_timestamp_seconds{table=\"kafka.tls\"} %v\n", end)) &&
+			strings.Contains(page,
+				fmt.Sprintf("streamdp_certificate_expiry_timestamp_seconds{table=\"registry.tls\"} %v\n", end))
 	})
 	x.End()
 	if log := r.Log.String(); strings.Contains(log, "hunter") || strings.Count(log, refused) != 3 {

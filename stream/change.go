@@ -38,8 +38,8 @@ const closingTime = time.Second
 // Tasks that begin may open an epoch for which nobody has asked only where next says so, by open, or where
 // a task of the same name might have; see [task.Runner.Hold].
 //
-// There is one change at a time, the first one when the tasks have begun. It takes as long as the last commits and what is published after
-// them, at most somewhat longer than ShutdownTime where brokers do not answer.
+// There is one change at a time, the first one when the tasks have begun. It takes as long as the last commits and what
+// is published after them, at most somewhat longer than ShutdownTime where brokers do not answer.
 func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open bool, err error)) error {
 	<-d.begun
 	d.changing.Lock()
@@ -158,7 +158,8 @@ func (c *shardTasks) adopt(open bool) (err error) {
 // epoch that the old table's tasks were about to open one that somebody wanted.
 func sameOpening(old, s *config.Stream) bool {
 	return !slices.ContainsFunc(old.Differences(s), func(x config.Difference) bool {
-		return !strings.HasPrefix(x.Key, "dead_letter.") && x.Key != "merge_ahead" && !slices.Contains(formKeys, x.Key) &&
+		return !strings.HasPrefix(x.Key, "dead_letter.") && x.Key != "merge_ahead" &&
+			!slices.Contains(formKeys, x.Key) &&
 			(x.Key != "input.partition" || old.Merge || s.Merge) // what partitions are added is held
 	})
 }

@@ -121,7 +121,8 @@ func TestChange(t *testing.T) {
 	if n := x.In.Process.Tails.Len(); n != 1 || x.In.Process.TaskCount.Load() != 1 || (*x.D.Own()).Running.Load() != 1 {
 		t.Errorf("%d outputs are served, %d tasks have a share", n, x.In.Process.TaskCount.Load())
 	}
-	if err := x.D.CloseAbandoned(t.Context(), task.Request{Kind: task.RequestOpen, Stream: "sales"}); err == nil || (*x.D.Own()).Other(core.Task{Stream: "sales"}) == nil {
+	if err := x.D.CloseAbandoned(t.Context(), task.Request{Kind: task.RequestOpen, Stream: "sales"}); err == nil ||
+		(*x.D.Own()).Other(core.Task{Stream: "sales"}) == nil {
 		t.Error("the epoch of the stream that is gone is not known as open:", err)
 	}
 	gone := own()
@@ -182,7 +183,9 @@ func TestChange(t *testing.T) {
 	fixtures.Must(t, streamsNow(x, true, three, four))
 	x.Reaches("returns", 1)
 
-	if err := x.D.Change(func(*config.Config) (*config.Config, bool, error) { return nil, false, errors.New("no") }); err == nil || err.Error() != "no" {
+	if err := x.D.Change(func(*config.Config) (*config.Config, bool, error) {
+		return nil, false, errors.New("no")
+	}); err == nil || err.Error() != "no" {
 		t.Error(err)
 	}
 	fixtures.Must(t, (*x.D.Own()).Alone(t.Context()))

@@ -14,16 +14,20 @@ func TestChargedOffsets(t *testing.T) {
 	t.Parallel()
 	const all = -1
 	regress := func(horizon string) string {
-		return fixtures.With(fixtures.Regression("amb.clip = \"bisect\"\namb.batch = 22\namb.stat = 1024\namb.bands = 3"), "[stream.m.privacy]", "horizon = "+horizon+"\n[stream.m.privacy]")
+		return fixtures.With(
+			fixtures.Regression("amb.clip = \"bisect\"\namb.batch = 22\namb.stat = 1024\namb.bands = 3"),
+			"[stream.m.privacy]", "horizon = "+horizon+"\n[stream.m.privacy]")
 	}
 	window := func(horizon, keys string) string {
 		return fixtures.With(fixtures.RefitOf(keys), "[stream.m.privacy]", "horizon = "+horizon+"\n[stream.m.privacy]")
 	}
 	adapt := func(horizon string) string {
-		return fixtures.With(fixtures.OnlineNewton(""), "[stream.m.privacy]", "horizon = "+horizon+"\n[stream.m.privacy]")
+		return fixtures.With(fixtures.OnlineNewton(""), "[stream.m.privacy]",
+			"horizon = "+horizon+"\n[stream.m.privacy]")
 	}
 	step := func(horizon string) string {
-		return fixtures.With(fixtures.MachineStream, "step   = 7", "step = 100\nhorizon = "+horizon) + "workload = \"sum\"\nfactorization = \"identity\"\n"
+		return fixtures.With(fixtures.MachineStream, "step   = 7", "step = 100\nhorizon = "+horizon) +
+			"workload = \"sum\"\nfactorization = \"identity\"\n"
 	}
 	for _, c := range []struct {
 		toml string
@@ -44,7 +48,9 @@ func TestChargedOffsets(t *testing.T) {
 		{adapt("9007199254740992"), 0, all},
 		{adapt("18014398509481984"), 0, all}, // 2⁶⁴
 	} {
-		cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+c.toml))
+		cfg,
+			err := config.Parse("m.toml",
+			[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+c.toml))
 		fixtures.Must(t, err)
 		s := cfg.Streams[0]
 		mech, err := core.NewMechanism(s, nil, nil)

@@ -82,7 +82,8 @@ func TestClockRefit(t *testing.T) {
 				fixtures.Conforms(t, value)
 				p := fixtures.Published{Key: "k", Value: value}
 				rel := p.Parse(t)
-				if rel.Rows != uint64(n) || rel.Offsets != [2]int64{at, at + int64(n)} || !strings.Contains(value, `"window":300,"clock":"1m0s"`) {
+				if rel.Rows != uint64(n) || rel.Offsets != [2]int64{at, at + int64(n)} ||
+					!strings.Contains(value, `"window":300,"clock":"1m0s"`) {
 					t.Errorf("step %d has %d rows of %v, want %d from %d on", i+1, rel.Rows, rel.Offsets, n, at)
 				}
 				at += int64(n)
@@ -95,7 +96,8 @@ func TestClockRefit(t *testing.T) {
 			}
 			o := r.Options()
 			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, c.task)
-			if err != nil || len(all) != 1 || all[0].Releases != len(want) || all[0].Difference+all[0].Unverifiable != "" {
+			if err != nil || len(all) != 1 || all[0].Releases != len(want) ||
+				all[0].Difference+all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)
 			}
 		})

@@ -85,11 +85,13 @@ func TestClockJumps(t *testing.T) {
 		list, err := state.ParseArchive(data)
 		fixtures.Must(t, err)
 		for _, p := range list {
-			if n++; p.Time.Before(begun.Truncate(time.Millisecond)) || p.Time.After(begun.Add(took+time.Minute)) || p.Time.Before(last) {
+			if n++; p.Time.Before(begun.Truncate(time.Millisecond)) || p.Time.After(begun.Add(took+time.Minute)) ||
+				p.Time.Before(last) {
 				t.Errorf("step %d has the time %v, after one of %v; the run began at %v", p.Step, p.Time, last, begun)
 			}
 			if !last.IsZero() && p.Time.Sub(last)%(10*time.Millisecond) != 0 {
-				t.Errorf("step %d has a time %v after the one before, which is no multiple of the commit interval", p.Step, p.Time.Sub(last))
+				t.Errorf("step %d has a time %v after the one before, which is no multiple of the commit interval",
+					p.Step, p.Time.Sub(last))
 			}
 			last = p.Time
 		}

@@ -120,7 +120,8 @@ func TestCloseWhileComparing(t *testing.T) {
 				}
 				answer := q.ResponseKind().(*kmsg.FetchResponse)
 				answer.Topics = []kmsg.FetchResponseTopic{{Topic: topic.Topic, TopicID: topic.TopicID,
-					Partitions: []kmsg.FetchResponseTopicPartition{{Partition: p.Partition, ErrorCode: kerr.NotLeaderForPartition.Code}}}}
+					Partitions: []kmsg.FetchResponseTopicPartition{
+						{Partition: p.Partition, ErrorCode: kerr.NotLeaderForPartition.Code}}}}
 				return answer, nil, true
 			}
 		}

@@ -191,7 +191,8 @@ func TestCopyCutOff(t *testing.T) {
 	r.Produce(250, 250)
 	x = r.Start()
 	x.Until("three steps", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step == 3 && s.Outbox == 0 })
-	if err := s.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), fixtures.MayHaveRun) {
+	if err := s.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
+		!strings.Contains(err.Error(), fixtures.MayHaveRun) {
 		t.Errorf("ended with %v", err)
 	}
 	if got := s.Kinds(); got != "open close key-destroyed open" {

@@ -90,10 +90,11 @@ type Hooks struct {
 	// LookEvery, LagEvery and Rotation replace how often a task looks for added partitions, the lag is
 	// reported, and files of certificates are read again; 0: the usual times.
 	LookEvery, LagEvery, Rotation time.Duration
-	Clock                         func() time.Time            // nil: the machine's
-	Beat                          func(context.Context) error // waits for the next boundary by the clock; nil: until the clock is there
-	Observe                       func()                      // is called after each change of a task's status; may be nil
-	Opened                        func(*Inside)               // is called at the end of New; may be nil
+	Clock                         func() time.Time // nil: the machine's
+	// waits for the next boundary by the clock; nil: until the clock is there
+	Beat    func(context.Context) error
+	Observe func()        // is called after each change of a task's status; may be nil
+	Opened  func(*Inside) // is called at the end of New; may be nil
 }
 
 // Inside are parts of a daemon that tests look into.
@@ -158,19 +159,26 @@ func prepare(o Options) (*Daemon, error) {
 	h := &o.Hooks
 	d := &Daemon{process: epoch.Process{
 		Cfg: o.Config, Key: o.Key, Insecure: o.InsecureSeed, Version: o.Version, Log: o.Log,
-		Started: time.Now(), FetchBytes: cmp.Or(h.FetchBytes, 4<<20), Changed: make(chan struct{}, 1), Observe: h.Observe, Chunk: h.Chunk,
-		LookEvery: cmp.Or(h.LookEvery, lookEvery), LagEvery: cmp.Or(h.LagEvery, monitor.LagEvery), Clock: h.Clock, Beat: h.Beat, Truth: o.Truth,
+		Started: time.Now(), FetchBytes: cmp.Or(h.FetchBytes, 4<<20), Changed: make(chan struct{}, 1),
+		Observe: h.Observe, Chunk: h.Chunk,
+		LookEvery: cmp.Or(h.LookEvery, lookEvery), LagEvery: cmp.Or(h.LagEvery, monitor.LagEvery), Clock: h.Clock,
+		Beat: h.Beat, Truth: o.Truth,
 	}}
 	d.load, d.setLevel = o.Load, o.SetLevel
 	d.begun = make(chan struct{})
 	d.begin = sync.OnceFunc(func() { close(d.begun) })
 	d.process.Current.Store(o.Config)
 	d.patterns.changed = make(chan struct{}, 1)
-	if d.process.Insecure != nil && slices.ContainsFunc(d.process.Cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {
-		return nil, errors.New("an insecure seed is for brokers on loopback addresses only: nothing is protected with it")
+	if d.process.Insecure != nil &&
+		slices.ContainsFunc(d.process.Cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {
+		return nil,
+			errors.New("an insecure seed is for brokers on loopback addresses only: nothing is protected with it")
 	}
-	if d.process.Truth != nil && (d.process.Cfg.HTTP.Exposure == "public" || slices.ContainsFunc(d.process.Cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) })) {
-		return nil, errors.New("the truth is for demonstrations only: with brokers on loopback addresses, for operators")
+	if d.process.Truth != nil &&
+		(d.process.Cfg.HTTP.Exposure == "public" ||
+			slices.ContainsFunc(d.process.Cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) })) {
+		return nil,
+			errors.New("the truth is for demonstrations only: with brokers on loopback addresses, for operators")
 	}
 	d.certs.Every = cmp.Or(h.Rotation, connect.RotationEvery)
 	switch {
@@ -182,7 +190,8 @@ func prepare(o Options) (*Daemon, error) {
 	default:
 		d.own = newShardTasks(&d.process, state.FileShard{Disk: state.OS{}}, d.process.Cfg.State.Dir)
 	}
-	d.process.Metrics = monitor.NewMetrics(d.process.Cfg.HTTP.Exposure == "public", d.process.Cfg.HTTP.Metrics == "aggregate", d.process.Version, d.process.Insecure != nil)
+	d.process.Metrics = monitor.NewMetrics(d.process.Cfg.HTTP.Exposure == "public",
+		d.process.Cfg.HTTP.Metrics == "aggregate", d.process.Version, d.process.Insecure != nil)
 	return d, nil
 }
 
@@ -220,7 +229,8 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 		return err
 	}
 	d.expandKnown(tasks)
-	d.own.Mirror = ledger.NewControlTopic(d.own.Ledger, d.process.Key, d.process.Client, d.process.Cfg.Kafka.ControlTopic, failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, func() {}))
+	d.own.Mirror = ledger.NewControlTopic(d.own.Ledger, d.process.Key, d.process.Client,
+		d.process.Cfg.Kafka.ControlTopic, failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, func() {}))
 	if err := d.own.Prepare(tasks); err != nil {
 		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
@@ -238,7 +248,8 @@ func (d *Daemon) connect() error {
 	if err != nil {
 		return err
 	}
-	d.server = &httpapi.Server{Daemon: served{d}, Access: access, HTTP: d.process.Cfg.HTTP, Dir: d.process.Cfg.State.Dir, Private: "tasks", Registry: d.process.Metrics.Registry, Log: d.process.Log,
+	d.server = &httpapi.Server{Daemon: served{d}, Access: access, HTTP: d.process.Cfg.HTTP,
+		Dir: d.process.Cfg.State.Dir, Private: "tasks", Registry: d.process.Metrics.Registry, Log: d.process.Log,
 		Version: d.process.Version, Started: d.process.Started, Insecure: d.process.Insecure != nil}
 	if d.process.Cfg.Cluster != nil {
 		d.server.Private = cluster.WitnessDir
@@ -264,7 +275,9 @@ func (d *Daemon) connect() error {
 	d.certs.Show(d.process.Metrics.Certificate)
 	d.process.Tails.Client = d.process.Client
 	if d.process.Cfg.Kafka.Group != "" {
-		d.process.Lag = monitor.NewLagReport(d.process.Client, d.process.Cfg.Kafka.Group, d.process.LagEvery, failure.NewRetrier(d.process.Log.With("group", d.process.Cfg.Kafka.Group), d.process.Metrics.KafkaError, func() {}))
+		d.process.Lag = monitor.NewLagReport(d.process.Client, d.process.Cfg.Kafka.Group, d.process.LagEvery,
+			failure.NewRetrier(d.process.Log.With("group", d.process.Cfg.Kafka.Group),
+				d.process.Metrics.KafkaError, func() {}))
 	}
 	d.process.Memory = kafka.NewMemory(d.process.Cfg.Kafka.FetchMemory)
 	d.process.Metrics.Watch(d.Status)
@@ -273,7 +286,8 @@ func (d *Daemon) connect() error {
 
 // traced counts what became of spans, and warns once while they are lost.
 func (d *Daemon) traced() func(sent, dropped int, err error) {
-	r := failure.NewRetrier(d.process.Log.With("endpoint", d.process.Cfg.Trace.URL()), d.process.Metrics.KafkaError, func() {})
+	r := failure.NewRetrier(d.process.Log.With("endpoint", d.process.Cfg.Trace.URL()),
+		d.process.Metrics.KafkaError, func() {})
 	return func(sent, dropped int, err error) {
 		d.process.Metrics.Traced(sent, dropped)
 		if err != nil {

@@ -20,7 +20,8 @@ import (
 // commit to that of the last step, in turn with a reader that does nothing with them. The
 // broker is another process.
 func BenchmarkDaemon(b *testing.B) {
-	benchDaemon(b, []string{streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up().Addr}, "in")
+	benchDaemon(b,
+		[]string{streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up().Addr}, "in")
 }
 
 func benchDaemon(b *testing.B, addrs []string, topic string) {
@@ -36,7 +37,8 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 	var whole, bare, wholeCPU, bareCPU time.Duration
 	applied := 0
 	for i := 0; b.Loop(); i++ {
-		toml := fixtures.With(fixtures.WideStream(columns, step), `"in"`, fmt.Sprintf("%q", topic), `"out"`, fmt.Sprintf("%q", fmt.Sprint(topic, ".dp-", i)))
+		toml := fixtures.With(fixtures.WideStream(columns, step), `"in"`, fmt.Sprintf("%q", topic), `"out"`,
+			fmt.Sprintf("%q", fmt.Sprint(topic, ".dp-", i)))
 		r := streamtest.NewRigAt(b, nil, addrs[0], toml)
 		r.Commit = "50ms"
 		x := r.Start()
@@ -50,7 +52,9 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 		x.End()
 
 		begun, busy = time.Now(), fixtures.ProcessorTime(b)
-		reader, err := r.Client.NewReader(kafka.ReaderOptions{Topic: topic, PartitionMaxBytes: 1 << 20}, kafka.Position{LeaderEpoch: -1})
+		reader,
+			err := r.Client.NewReader(kafka.ReaderOptions{Topic: topic, PartitionMaxBytes: 1 << 20},
+			kafka.Position{LeaderEpoch: -1})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -67,7 +71,8 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 	b.ReportMetric(own/1e6, "Mrecords/s")
 	b.ReportMetric(read/1e6, "Mrecords/s-read")
 	b.ReportMetric(own/read, "ratio")
-	ownCPU, readCPU := float64(wholeCPU.Nanoseconds())/float64(applied), float64(bareCPU.Nanoseconds())/(float64(b.N)*records)
+	ownCPU, readCPU := float64(wholeCPU.Nanoseconds())/float64(applied),
+		float64(bareCPU.Nanoseconds())/(float64(b.N)*records)
 	b.ReportMetric(ownCPU, "cpu-ns/record")
 	b.ReportMetric(readCPU, "cpu-ns/record-read")
 	b.ReportMetric(ownCPU/readCPU, "cpu-ratio")
@@ -80,7 +85,9 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 // another process.
 func BenchmarkDaemonUsers(b *testing.B) {
 	const columns, step, records = 16, 1000, 1_200_000
-	defer func(least, most uint64) { persons.SnapshotLeast, state.PersonsBytes = least, most }(persons.SnapshotLeast, state.PersonsBytes)
+	defer func(least, most uint64) {
+		persons.SnapshotLeast, state.PersonsBytes = least, most
+	}(persons.SnapshotLeast, state.PersonsBytes)
 	persons.SnapshotLeast, state.PersonsBytes = 64<<20, epoch.MaxPendingBytes // what tests lower
 	addr := streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up().Addr
 	p := kafkatest.NewProducer(b, []string{addr}, "in", 0, "")
@@ -96,7 +103,8 @@ func BenchmarkDaemonUsers(b *testing.B) {
 	costs := map[string][]float64{}
 	for i := 0; b.Loop(); i++ {
 		for name, user := range map[string]string{"with": "user = { key = \"record-key\", cap = 1200, per_step = 255, max_users = 1000000 }\n", "without": ""} {
-			toml := fixtures.With(fixtures.WideStream(columns, step), `"out"`, fmt.Sprintf("%q", fmt.Sprint(name, ".dp-", i)), "step = 1000\n", "step = 1000\n"+user)
+			toml := fixtures.With(fixtures.WideStream(columns, step), `"out"`,
+				fmt.Sprintf("%q", fmt.Sprint(name, ".dp-", i)), "step = 1000\n", "step = 1000\n"+user)
 			r := streamtest.NewRigAt(b, nil, addr, toml)
 			r.Commit = "200ms"
 			x := r.Start()
@@ -104,7 +112,8 @@ func BenchmarkDaemonUsers(b *testing.B) {
 			x.Until("a commit", func(s monitor.TaskStatus) bool { first = s.Step; return s.Step > 0 })
 			busy := fixtures.ProcessorTime(b)
 			x.Until("the last commit", func(s monitor.TaskStatus) bool { return s.Step == records/step })
-			costs[name] = append(costs[name], float64((fixtures.ProcessorTime(b)-busy).Nanoseconds())/float64(records-int(first)*step))
+			costs[name] = append(costs[name],
+				float64((fixtures.ProcessorTime(b)-busy).Nanoseconds())/float64(records-int(first)*step))
 			x.End()
 		}
 	}

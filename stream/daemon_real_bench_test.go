@@ -36,8 +36,17 @@ func BenchmarkRealDaemon(b *testing.B) {
 	for _, bench := range []struct{ name, codec, toml string }{
 		{"packed", "packed", wide},
 		{"json", "json", fixtures.With(wide, `codec = "float64"`, `codec = "json"`)},
-		{"newton", "packed", fixtures.With(wide, append([]string{"step = 1000\n", "", moments, "[stream.m.sgd]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\n"}, loose...)...)},
-		{"refit", "packed", fixtures.With(wide, append([]string{"step = 1000\n", "", moments, "[stream.m.refit]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\nwindow = 100000\n"}, loose...)...)},
+		{"newton", "packed",
+			fixtures.With(wide,
+				append(
+					[]string{"step = 1000\n", "", moments,
+						"[stream.m.sgd]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\n"}, loose...)...)},
+		{"refit", "packed",
+			fixtures.With(wide,
+				append(
+					[]string{"step = 1000\n", "", moments,
+						"[stream.m.refit]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\nwindow = 100000\n"},
+					loose...)...)},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			topic := topics[bench.codec]
@@ -60,7 +69,8 @@ func BenchmarkRealDaemon(b *testing.B) {
 			rates, costs := map[string][]float64{}, map[string][]float64{}
 			var busy []float64 // processors of daemon and broker together
 			for i := 0; b.Loop(); i++ {
-				toml := fixtures.With(bench.toml, `"in"`, fmt.Sprintf("%q", topic), `"out"`, fmt.Sprintf("%q", fmt.Sprint(topic, ".", bench.name, "-", i)))
+				toml := fixtures.With(bench.toml, `"in"`, fmt.Sprintf("%q", topic), `"out"`,
+					fmt.Sprintf("%q", fmt.Sprint(topic, ".", bench.name, "-", i)))
 				r := streamtest.NewRigAt(b, nil, addrs[0], toml)
 				r.Commit = "200ms"
 				x := r.Start()
@@ -73,7 +83,8 @@ func BenchmarkRealDaemon(b *testing.B) {
 				var commits []sight
 				saw := func(s monitor.TaskStatus) int64 {
 					if n := len(commits); s.NextOffset > 0 && (n == 0 || s.NextOffset > commits[n-1].offset) {
-						commits = append(commits, sight{s.NextOffset, time.Now(), fixtures.ProcessorTime(b), brokerTime(b)})
+						commits = append(commits,
+							sight{s.NextOffset, time.Now(), fixtures.ProcessorTime(b), brokerTime(b)})
 					}
 					return s.NextOffset
 				}
@@ -86,12 +97,16 @@ func BenchmarkRealDaemon(b *testing.B) {
 				}
 				from, to := commits[0], commits[len(commits)-2]
 				rates["daemon"] = append(rates["daemon"], float64(to.offset-from.offset)/to.at.Sub(from.at).Seconds())
-				costs["daemon"] = append(costs["daemon"], float64((to.busy-from.busy).Nanoseconds())/float64(to.offset-from.offset))
-				costs["broker"] = append(costs["broker"], float64((to.broker-from.broker).Nanoseconds())/float64(to.offset-from.offset))
+				costs["daemon"] = append(costs["daemon"],
+					float64((to.busy-from.busy).Nanoseconds())/float64(to.offset-from.offset))
+				costs["broker"] = append(costs["broker"],
+					float64((to.broker-from.broker).Nanoseconds())/float64(to.offset-from.offset))
 				busy = append(busy, float64(to.busy-from.busy+to.broker-from.broker)/float64(to.at.Sub(from.at)))
 				x.End()
 				for name := range kafkatest.Rivals {
-					p := streamtest.Spawn(b, streamtest.ChildSpec{Role: "rival", Rival: name, Addrs: addrs, Topics: []string{topic}, Records: records}).Up()
+					p := streamtest.Spawn(b,
+						streamtest.ChildSpec{Role: "rival", Rival: name, Addrs: addrs, Topics: []string{topic},
+							Records: records}).Up()
 					rate, err := strconv.ParseFloat(p.Addr, 64)
 					if err != nil {
 						b.Fatal(err, p.Stderr)
@@ -113,7 +128,8 @@ func BenchmarkRealDaemon(b *testing.B) {
 				which := map[string]string{"kafka-go": "ratio", "franz-go": "ratio-franz"}[name]
 				b.ReportMetric(own/fixtures.Median(rates[name]), which)
 				// If all processors were busy with daemon and broker, and with nothing else.
-				most := float64(runtime.NumCPU()) * 1e9 / (fixtures.Median(costs["daemon"]) + fixtures.Median(costs["broker"]))
+				most := float64(runtime.NumCPU()) * 1e9 / (fixtures.Median(costs["daemon"]) +
+					fixtures.Median(costs["broker"]))
 				b.ReportMetric(most/fixtures.Median(rates[name]), "most-"+which)
 				b.ReportMetric(fixtures.Median(costs["daemon"])/fixtures.Median(costs[name]), "cpu-"+which)
 			}
@@ -172,7 +188,8 @@ func profile(b *testing.B, round int) func() {
 func jsonRow(columns, i int) []byte {
 	var b strings.Builder
 	for c := range columns {
-		fmt.Fprintf(&b, `%s"c%d":%.6f`, map[bool]string{true: "{", false: ","}[c == 0], c, float64((i*31+c*17)%1000)/1000-0.5)
+		fmt.Fprintf(&b, `%s"c%d":%.6f`, map[bool]string{true: "{", false: ","}[c == 0], c,
+			float64((i*31+c*17)%1000)/1000-0.5)
 	}
 	return []byte(b.String() + "}")
 }

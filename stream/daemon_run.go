@@ -76,7 +76,8 @@ func (d *Daemon) watch(ctx context.Context) error {
 			switch s := r.Shown(); {
 			case s.State == monitor.StateExhausted || s.State == monitor.StateClosed:
 				done++
-			case s.State == monitor.StateHalted && s.Reason != failure.Unopened: // which waits for an operator: the next start would open it
+			case s.State == monitor.StateHalted && s.Reason != failure.Unopened:
+				// which waits for an operator: the next start would open it
 				stopped++
 			}
 			ran = ran || r.Ran()
@@ -87,7 +88,8 @@ func (d *Daemon) watch(ctx context.Context) error {
 		case done == n && ran:
 			return d.failedWarmup()
 		case done == n:
-			return fmt.Errorf("%w: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another", failure.ErrNothing)
+			return fmt.Errorf("%w: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another",
+				failure.ErrNothing)
 		case done+stopped == n && !ran && stopped > 0:
 			return d.haltedAtStart()
 		}
@@ -104,7 +106,9 @@ func (d *Daemon) watch(ctx context.Context) error {
 func (d *Daemon) failedWarmup() error {
 	for _, r := range d.tasks() {
 		if s := r.Shown(); s.State == monitor.StateClosed && s.Verdict == "fail" {
-			return fmt.Errorf("%w: the warm-up of epoch %d of %s found no bounds: too few valid records, or no column varies; correct the stream, then: streamdp epoch open %s",
+			return fmt.Errorf(
+				"%w: the warm-up of epoch %d of %s found no bounds: too few valid records, or no column varies; "+
+					"correct the stream, then: streamdp epoch open %s",
 				failure.ErrNothing, s.Epoch, r.Task, failure.EpochArgs(r.Task))
 		}
 	}

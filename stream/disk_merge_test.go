@@ -24,7 +24,9 @@ import (
 // of three steps, and two steps of the next.
 func newMergedScenario(t testing.TB) *streamtest.Scenario {
 	t.Helper()
-	r := streamtest.NewRigOn(t, fixtures.With(fixtures.MergedStream, "step = 100", "step = 5\nhorizon = 3\non_horizon = \"rollover\""), embedded.Options{})
+	r := streamtest.NewRigOn(t,
+		fixtures.With(fixtures.MergedStream, "step = 100", "step = 5\nhorizon = 3\non_horizon = \"rollover\""),
+		embedded.Options{})
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "orders", 3, nil))
 	r.Commit = "0s"
 	r.Disk = simdisk.NewSimDisk(r.Dir)
@@ -147,7 +149,8 @@ func verifyMerged(s *streamtest.Scenario, t testing.TB) {
 			t.Errorf("steps of partition %d begin at %v", p, next[p])
 		}
 		src := core.Source{Cluster: l.Entries[0].Cluster, Topic: "orders", Partition: p}
-		if paid, err := l.Epsilon(streamtest.OfRecords(src), dp.ZeroOut, 1e-8, nil); err != nil || paid < 0.999 || paid > 1.001 {
+		if paid, err := l.Epsilon(streamtest.OfRecords(src), dp.ZeroOut, 1e-8, nil); err != nil || paid < 0.999 ||
+			paid > 1.001 {
 			t.Errorf("records of partition %d have paid epsilon %g, want that of one epoch; %v", p, paid, err)
 		}
 	}

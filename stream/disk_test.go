@@ -38,7 +38,8 @@ func TestDiskCrashes(t *testing.T) {
 				defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
 				state.SlotBytes = 1
 			}
-			refs := []fixtures.EpochReference{streamtest.Reference(t, 0), streamtest.Reference(t, 1), streamtest.Reference(t, 2)}
+			refs := []fixtures.EpochReference{streamtest.Reference(t, 0), streamtest.Reference(t, 1),
+				streamtest.Reference(t, 2)}
 			operations := 0
 			{
 				s := streamtest.NewScenario(t)
@@ -188,7 +189,8 @@ func TestDiskFull(t *testing.T) {
 		}
 		room.Store(true)
 		x.Until("published", func(st monitor.TaskStatus) bool {
-			return st.State == monitor.StateRunning && st.Epoch == 3 && st.NextOffset == fixtures.ScenarioRecords && st.Outbox == 0
+			return st.State == monitor.StateRunning && st.Epoch == 3 && st.NextOffset == fixtures.ScenarioRecords &&
+				st.Outbox == 0
 		})
 		x.End()
 		s.Verify(t, refs)
@@ -227,7 +229,8 @@ func TestDescriptorsOut(t *testing.T) {
 		}
 		x := s.R.Start()
 		end := func(st monitor.TaskStatus) bool {
-			return st.State == monitor.StateRunning && st.Epoch == 3 && st.NextOffset == fixtures.ScenarioRecords && st.Outbox == 0
+			return st.State == monitor.StateRunning && st.Epoch == 3 && st.NextOffset == fixtures.ScenarioRecords &&
+				st.Outbox == 0
 		}
 		x.Until("out of descriptors", func(st monitor.TaskStatus) bool {
 			met = st.State == monitor.StateRetrying && strings.Contains(st.Message, "too many open files")

@@ -39,7 +39,8 @@ func TestConfigurationEdited(t *testing.T) {
 	x.Published(11)
 	x.End()
 	// What is not in the digest ends no epoch.
-	r.Toml = fixtures.With(was, "limit_epsilon = 3.0", "limit_epsilon = 4.0", `topic = "orders.dp"`, `topic = "orders.dp", values = ["mean"]`)
+	r.Toml = fixtures.With(was, "limit_epsilon = 3.0", "limit_epsilon = 4.0", `topic = "orders.dp"`,
+		`topic = "orders.dp", values = ["mean"]`)
 	r.Produce(1150, 100)
 	x = r.Start()
 	x.Published(12)
@@ -71,7 +72,8 @@ func TestHorizon(t *testing.T) {
 		if err := x.Ends(); !errors.Is(err, failure.ErrNothing) {
 			t.Errorf("a second run ended with %v", err)
 		}
-		if s := x.D.Status()[0]; s.State != monitor.StateExhausted || s.Epoch != 1 || s.NextOffset != 400 || s.Lag != 0 {
+		if s := x.D.Status()[0]; s.State != monitor.StateExhausted || s.Epoch != 1 || s.NextOffset != 400 ||
+			s.Lag != 0 {
 			t.Errorf("state %s, epoch %d up to %d, lag %d", s.State, s.Epoch, s.NextOffset, s.Lag)
 		}
 		// A log that is lost afterwards is none of its business.
@@ -83,7 +85,8 @@ func TestHorizon(t *testing.T) {
 	t.Run("the broker is gone at the end", func(t *testing.T) {
 		t.Parallel()
 		r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4"))
-		fault := r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.NotLeaderForPartition, Count: -1})
+		fault := r.Broker.Cluster().Fault(
+			kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.NotLeaderForPartition, Count: -1})
 		r.Produce(0, 1050)
 		x := r.Start()
 		x.Until("the horizon", func(s monitor.TaskStatus) bool { return s.Step == 4 && s.Outbox == 4 })
@@ -103,7 +106,9 @@ func TestHorizon(t *testing.T) {
 	})
 	t.Run("rollover", func(t *testing.T) {
 		t.Parallel()
-		r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\"", "limit_epsilon = 3.0", "limit_epsilon = 1.0"))
+		r := streamtest.NewRig(t,
+			fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\"",
+				"limit_epsilon = 3.0", "limit_epsilon = 1.0"))
 		r.Produce(0, 1050)
 		x := r.Start()
 		x.Until("epoch 3", func(s monitor.TaskStatus) bool { return s.Epoch == 3 && s.Step == 2 && s.Outbox == 0 })
@@ -114,13 +119,16 @@ func TestHorizon(t *testing.T) {
 				t.Errorf("release %s: %.200s", key, p.Value)
 			}
 		}
-		if got, err := streamtest.ReadEpochs(r.Dir + "/state"); err != nil || len(got) != 3 || got[1].State != "closed" || got[2].State != "open" || got[1].Reason != ledger.ReasonHorizon {
+		if got, err := streamtest.ReadEpochs(r.Dir + "/state"); err != nil || len(got) != 3 ||
+			got[1].State != "closed" || got[2].State != "open" || got[1].Reason != ledger.ReasonHorizon {
 			t.Errorf("epochs %+v %v", got, err)
 		}
 	})
 	t.Run("rollover on another log", func(t *testing.T) {
 		t.Parallel()
-		r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\"", "limit_epsilon = 3.0", "limit_epsilon = 1.2"))
+		r := streamtest.NewRig(t,
+			fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\"",
+				"limit_epsilon = 3.0", "limit_epsilon = 1.2"))
 		r.Produce(0, 400)
 		x := r.Start()
 		x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 })
@@ -139,7 +147,9 @@ func TestHorizon(t *testing.T) {
 	})
 	t.Run("rollover without budget", func(t *testing.T) {
 		t.Parallel()
-		r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4", "limit_epsilon = 3.0", "limit_epsilon = 1.2"))
+		r := streamtest.NewRig(t,
+			fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4", "limit_epsilon = 3.0",
+				"limit_epsilon = 1.2"))
 		r.Produce(0, 400)
 		if err := r.Start().Ends(); err != nil {
 			t.Fatal(err)
@@ -153,7 +163,8 @@ func TestHorizon(t *testing.T) {
 	})
 	t.Run("continue", func(t *testing.T) {
 		t.Parallel()
-		r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"continue\""))
+		r := streamtest.NewRig(t,
+			fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"continue\""))
 		r.Produce(0, 1050)
 		x := r.Start()
 		x.Published(10)

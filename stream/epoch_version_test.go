@@ -33,7 +33,8 @@ func TestEpochOfAnotherVersion(t *testing.T) {
 	}{
 		"newton": {killNewton, "newton/v2", "newton/v3", 1050},
 		"refit": {fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
-			"[stream.orders.refit]\ntarget = \"weight\"\nclip_x = 2.0\nclip_y = 2.0\nwindow = 100\n"), "refit/v2", "refit/v3", 1050},
+			"[stream.orders.refit]\ntarget = \"weight\"\nclip_x = 2.0\nclip_y = 2.0\nwindow = 100\n"), "refit/v2",
+			"refit/v3", 1050},
 		"moments": {autoStream("buffer"), "jme/v2", "jme/v2 clip/v2", 2250},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +65,9 @@ func TestEpochOfAnotherVersion(t *testing.T) {
 			if bytes.Count(le, []byte("\n")) != 1 || !bytes.Contains(le, []byte(was)) {
 				t.Fatal("the ledger has more than the epoch's first line")
 			}
-			fixtures.Must(t, os.WriteFile(r.LedgerFile(), r.SealedAnew(bytes.ReplaceAll(le, []byte(was), []byte(hex.EncodeToString(digest[:])))), 0o600))
+			fixtures.Must(t,
+				os.WriteFile(r.LedgerFile(),
+					r.SealedAnew(bytes.ReplaceAll(le, []byte(was), []byte(hex.EncodeToString(digest[:])))), 0o600))
 			l, err := ledger.Open(state.OS{}, filepath.Dir(r.LedgerFile()), nil)
 			fixtures.Must(t, err)
 			data, err := os.ReadFile(r.File(state.CheckpointName))
@@ -76,7 +79,9 @@ func TestEpochOfAnotherVersion(t *testing.T) {
 
 			before := len(r.Output("orders.dp"))
 			err = r.Start().Ends()
-			if !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "version of mechanism: "+c.was+" → "+c.now) || !strings.Contains(err.Error(), "epoch open orders") {
+			if !errors.Is(err, failure.ErrHalted) ||
+				!strings.Contains(err.Error(), "version of mechanism: "+c.was+" → "+c.now) ||
+				!strings.Contains(err.Error(), "epoch open orders") {
 				t.Fatalf("ended with %v", err)
 			}
 			if after := len(r.Output("orders.dp")); after != before {
@@ -87,7 +92,8 @@ func TestEpochOfAnotherVersion(t *testing.T) {
 			}))
 			r.Produce(c.records, c.records)
 			x = r.Start()
-			x.Until("a release of the new epoch", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 7 && s.Outbox == 0 })
+			x.Until("a release of the new epoch",
+				func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 7 && s.Outbox == 0 })
 			x.End()
 			if got := r.Kinds(); !strings.HasPrefix(got, "open close") {
 				t.Errorf("ledger: %s", got)

@@ -54,7 +54,8 @@ func TestRetentionLive(t *testing.T) {
 	x := r.Start()
 	x.Published(2)
 	// The daemon waits at 250. The answer to its fetch must be late.
-	held := r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "orders", Err: kerr.NotLeaderForPartition, Count: -1})
+	held := r.Broker.Cluster().Fault(
+		kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "orders", Err: kerr.NotLeaderForPartition, Count: -1})
 	ctx, cancel := context.WithTimeout(t.Context(), fixtures.Patience)
 	defer cancel()
 	if err := held.Wait(ctx, 1); err != nil {
@@ -101,7 +102,8 @@ func TestLogReplaced(t *testing.T) {
 			before := len(r.Output("orders.dp"))
 			x := r.Start()
 			x.Halts(reason, "epoch open")
-			if code, body := x.Get("/-/ready"); code != 503 || !strings.Contains(body, "task orders-0 is halted ("+reason+")") {
+			if code, body := x.Get("/-/ready"); code != 503 ||
+				!strings.Contains(body, "task orders-0 is halted ("+reason+")") {
 				t.Errorf("ready is %d %s", code, body)
 			}
 			x.End()
@@ -152,7 +154,8 @@ func TestLogReplaced(t *testing.T) {
 // the record that the one before ended with.
 func TestLogReplacedBeforeFirst(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewOldRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\""))
+	r := streamtest.NewOldRig(t,
+		fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\""))
 	r.Produce(0, 400)
 	x := r.Start()
 	x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 })
@@ -197,7 +200,8 @@ func TestCompacted(t *testing.T) {
 	x = r.Start()
 	x.Published(2)
 	x.End()
-	if last := r.History("orders.dp").ByKey["orders/0/1/2"]; !strings.Contains(last.Value, "The input topic is compacted") {
+	if last := r.History("orders.dp").ByKey["orders/0/1/2"]; !strings.Contains(last.Value,
+		"The input topic is compacted") {
 		t.Errorf("release: %s", last.Value)
 	}
 }

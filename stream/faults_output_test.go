@@ -40,7 +40,8 @@ func TestOutputDeleted(t *testing.T) {
 		t.Errorf("releases %+v", list)
 	}
 	c := fixtures.Dial(t, r.Addr)
-	if cfg, err := c.TopicConfig(t.Context(), "orders.dp", "cleanup.policy"); err != nil || cfg["cleanup.policy"] != "compact" {
+	if cfg, err := c.TopicConfig(t.Context(), "orders.dp", "cleanup.policy"); err != nil ||
+		cfg["cleanup.policy"] != "compact" {
 		t.Errorf("the new topic's policy is %v %v", cfg, err)
 	}
 	kafkatest.DeleteTopic(t, r.Broker.Addrs(), "orders.dp")
@@ -143,7 +144,8 @@ func TestRestoredCopyForks(t *testing.T) {
 			if err := x.Control(task.RequestOpen, epoch.OpenRequest{From: "latest"}); err != nil {
 				t.Fatal(err)
 			}
-			x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.State == monitor.StateRunning })
+			x.Until("epoch 2",
+				func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.State == monitor.StateRunning })
 		}
 		x.End()
 		if offline {
@@ -177,7 +179,9 @@ func TestForkInOutbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cp.Outbox = append(cp.Outbox, state.Message{Message: core.Message{Step: 10, Key: []byte("orders/0/1/10"), Value: []byte(`{"other":1}`)}, Time: time.UnixMilli(1)})
+	cp.Outbox = append(cp.Outbox,
+		state.Message{Message: core.Message{Step: 10, Key: []byte("orders/0/1/10"), Value: []byte(`{"other":1}`)},
+			Time: time.UnixMilli(1)})
 	cp.Output = 0
 	if err := os.WriteFile(r.File(state.CheckpointName), cp.Encode(nil), 0o600); err != nil {
 		t.Fatal(err)
@@ -214,7 +218,8 @@ func TestOutputTruncated(t *testing.T) {
 	}
 	kafkatest.DeleteRecords(t, r.Broker.Addrs(), "orders.dp", 0, end)
 	x := r.Start()
-	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "whether this state is the newest") {
+	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
+		!strings.Contains(err.Error(), "whether this state is the newest") {
 		t.Errorf("ended with %v", err)
 	}
 	if s := x.D.Status()[0]; s.Reason != failure.OutputTruncated {
@@ -238,7 +243,8 @@ func TestUnknownEpoch(t *testing.T) {
 	t.Parallel()
 	foreign := func(r *streamtest.Rig, key string) {
 		t.Helper()
-		_, err := fixtures.Dial(t, r.Addr).Produce(t.Context(), "orders.dp", 0, []kafka.Message{{Key: []byte(key), Value: []byte("{}"), Time: time.UnixMilli(1)}})
+		_, err := fixtures.Dial(t, r.Addr).Produce(t.Context(), "orders.dp", 0,
+			[]kafka.Message{{Key: []byte(key), Value: []byte("{}"), Time: time.UnixMilli(1)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,14 +258,16 @@ func TestUnknownEpoch(t *testing.T) {
 	x.End()
 	foreign(r, "orders/0/2/1")
 	x = r.Start()
-	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "epoch 2, which this ledger does not know") {
+	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
+		!strings.Contains(err.Error(), "epoch 2, which this ledger does not know") {
 		t.Errorf("ended with %v", err)
 	}
 
 	// A fresh directory finds the releases of the lost one.
 	r = r.Sibling(fixtures.OrdersStream)
 	x = r.Start()
-	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "releases of this stream that the ledger knows no epoch of") {
+	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
+		!strings.Contains(err.Error(), "releases of this stream that the ledger knows no epoch of") {
 		t.Errorf("ended with %v", err)
 	}
 	if len(r.Entries()) > 0 {
@@ -293,7 +301,8 @@ func TestRestoredClosed(t *testing.T) {
 	x.End()
 
 	x = s.Start()
-	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "epoch 3, which this ledger does not know") {
+	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
+		!strings.Contains(err.Error(), "epoch 3, which this ledger does not know") {
 		t.Errorf("the copy ended with %v", err)
 	}
 	if got := s.Kinds(); got != "open close key-destroyed" {

@@ -90,7 +90,8 @@ func TestTopicsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	r := streamtest.NewRigAt(t, b, b.Addr(), fixtures.With(fixtures.OrdersStream, `topic = "orders.dp"`, `topic = "orders.dp", create = false`))
+	r := streamtest.NewRigAt(t, b, b.Addr(),
+		fixtures.With(fixtures.OrdersStream, `topic = "orders.dp"`, `topic = "orders.dp", create = false`))
 	x := r.Start()
 	missing := func(topic string) func(monitor.TaskStatus) bool {
 		return func(s monitor.TaskStatus) bool {
@@ -190,12 +191,14 @@ func TestLeaderMoves(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
-	kafkatest.CreateTopic(t, r.Broker.Addrs(), "orders.dp", map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
+	kafkatest.CreateTopic(t, r.Broker.Addrs(), "orders.dp",
+		map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
 	r.Produce(0, 350)
 	x := r.Start()
 	x.Halts(failure.ReleaseTooLarge, "max.message.bytes", "orders/0/1/1")
 	// What was asked for meanwhile is answered.
-	if err := x.Control(task.RequestClose, epoch.OpenRequest{}); err == nil || !strings.Contains(err.Error(), "--drop-outbox") {
+	if err := x.Control(task.RequestClose, epoch.OpenRequest{}); err == nil ||
+		!strings.Contains(err.Error(), "--drop-outbox") {
 		t.Errorf("close: %v", err)
 	}
 	x.End()
@@ -214,7 +217,8 @@ func TestPublishRefused(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
 	r.Produce(0, 350)
-	fault := r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.InvalidRecord, Count: -1})
+	fault := r.Broker.Cluster().Fault(
+		kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.InvalidRecord, Count: -1})
 	x := r.Start()
 	x.Halts(failure.Publish)
 	x.End()
@@ -230,7 +234,8 @@ func TestStateLocked(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
 	x := r.Start()
-	if _, err := stream.New(r.Options()); !errors.Is(err, failure.ErrState) || !strings.Contains(err.Error(), "in use") {
+	if _, err := stream.New(r.Options()); !errors.Is(err, failure.ErrState) ||
+		!strings.Contains(err.Error(), "in use") {
 		t.Errorf("second daemon: %v", err)
 	}
 	x.End()

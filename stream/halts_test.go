@@ -38,10 +38,14 @@ var haltedStates = []haltedState{
 		r.Toml = fixtures.With(r.Toml, "clip = 1.0", "clip = 1.5")
 	}},
 	{name: "another key", reason: failure.Key, prepare: func(t *testing.T, r *streamtest.Rig) { r.Seed++ }},
-	{name: "secret missing", reason: failure.Key, prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.Must(t, os.Remove(r.File("secret-1"))) }},
-	{name: "secret short", reason: failure.Key, prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.Must(t, os.Truncate(r.File("secret-1"), 31)) }},
-	{name: "another secret", reason: failure.Key, prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.FlipByte(t, r.File("secret-1"), 5) }},
-	{name: "checkpoint damaged", reason: failure.State, prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.FlipByte(t, r.File(state.CheckpointName), 300) }},
+	{name: "secret missing", reason: failure.Key,
+		prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.Must(t, os.Remove(r.File("secret-1"))) }},
+	{name: "secret short", reason: failure.Key,
+		prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.Must(t, os.Truncate(r.File("secret-1"), 31)) }},
+	{name: "another secret", reason: failure.Key,
+		prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.FlipByte(t, r.File("secret-1"), 5) }},
+	{name: "checkpoint damaged", reason: failure.State,
+		prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.FlipByte(t, r.File(state.CheckpointName), 300) }},
 	{name: "checkpoint torn", reason: failure.State, prepare: func(t *testing.T, r *streamtest.Rig) {
 		fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 512))
 	}},
@@ -55,9 +59,10 @@ var haltedStates = []haltedState{
 	{name: "manifest damaged", reason: failure.State, prepare: func(t *testing.T, r *streamtest.Rig) {
 		edit(t, r.File("manifest-1"), `"base": 0,`, `"base": 5,`)
 	}},
-	{name: "manifest damaged where nothing looks", reason: failure.State, prepare: func(t *testing.T, r *streamtest.Rig) {
-		edit(t, r.File("manifest-1"), `"partitions": 1,`, `"partitions": 2,`)
-	}},
+	{name: "manifest damaged where nothing looks", reason: failure.State,
+		prepare: func(t *testing.T, r *streamtest.Rig) {
+			edit(t, r.File("manifest-1"), `"partitions": 1,`, `"partitions": 2,`)
+		}},
 	{name: "plan damaged in its last digits", reason: failure.State, prepare: func(t *testing.T, r *streamtest.Rig) {
 		data, err := os.ReadFile(r.File("manifest-1"))
 		fixtures.Must(t, err)
@@ -65,30 +70,37 @@ var haltedStates = []haltedState{
 		data[i] = '0' + (data[i]-'0'+1)%10
 		fixtures.Must(t, os.WriteFile(r.File("manifest-1"), data, 0o600))
 	}},
-	{name: "manifest missing", reason: failure.State, prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.Must(t, os.Remove(r.File("manifest-1"))) }},
+	{name: "manifest missing", reason: failure.State,
+		prepare: func(t *testing.T, r *streamtest.Rig) { fixtures.Must(t, os.Remove(r.File("manifest-1"))) }},
 	{name: "gap", reason: failure.Gap, prepare: func(t *testing.T, r *streamtest.Rig) {
 		r.Produce(1050, 100)
 		kafkatest.DeleteRecords(t, r.Broker.Addrs(), "orders", 0, 1100)
 	}},
-	{name: "truncated", reason: failure.Truncated, prepare: func(t *testing.T, r *streamtest.Rig) { r.Recreate(0, 300) }},
-	{name: "replaced", reason: failure.Replaced, prepare: func(t *testing.T, r *streamtest.Rig) { r.Recreate(7, 2000) }},
+	{name: "truncated", reason: failure.Truncated,
+		prepare: func(t *testing.T, r *streamtest.Rig) { r.Recreate(0, 300) }},
+	{name: "replaced", reason: failure.Replaced,
+		prepare: func(t *testing.T, r *streamtest.Rig) { r.Recreate(7, 2000) }},
 	{name: "output ahead", reason: failure.OutputAhead, prepare: func(t *testing.T, r *streamtest.Rig) {
-		_, err := fixtures.Dial(t, r.Addr).Produce(t.Context(), "orders.dp", 0, []kafka.Message{{Key: []byte("orders/0/1/11"), Value: []byte("{}"), Time: time.UnixMilli(1)}})
+		_, err := fixtures.Dial(t, r.Addr).Produce(t.Context(), "orders.dp", 0,
+			[]kafka.Message{{Key: []byte("orders/0/1/11"), Value: []byte("{}"), Time: time.UnixMilli(1)}})
 		fixtures.Must(t, err)
 		r.Produce(1050, 100)
 	}},
 	{name: "output truncated", reason: failure.OutputTruncated, prepare: func(t *testing.T, r *streamtest.Rig) {
 		kafkatest.DeleteTopic(t, r.Broker.Addrs(), "orders.dp")
 	}},
-	{name: "release too large", reason: failure.ReleaseTooLarge, stays: true, prepare: func(t *testing.T, r *streamtest.Rig) {
-		streamtest.SetTopicConfig(t, r, "orders.dp", "max.message.bytes", "1000")
-		r.Produce(1050, 100)
-	}},
+	{name: "release too large", reason: failure.ReleaseTooLarge, stays: true,
+		prepare: func(t *testing.T, r *streamtest.Rig) {
+			streamtest.SetTopicConfig(t, r, "orders.dp", "max.message.bytes", "1000")
+			r.Produce(1050, 100)
+		}},
 	{name: "compacted", reason: failure.Compacted, stays: true, prepare: func(t *testing.T, r *streamtest.Rig) {
 		streamtest.SetTopicConfig(t, r, "orders", "cleanup.policy", "compact")
 	}},
 	{name: "cluster refuses", reason: failure.Kafka, stays: true, prepare: func(t *testing.T, r *streamtest.Rig) {
-		r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeConfigs}, Resource: "orders", Err: kerr.PolicyViolation, Count: -1})
+		r.Broker.Cluster().Fault(
+			kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeConfigs}, Resource: "orders",
+				Err: kerr.PolicyViolation, Count: -1})
 	}},
 }
 
@@ -122,7 +134,9 @@ func TestHaltedStates(t *testing.T) {
 				h.prepare(t, r)
 				// A second task keeps the daemon alive where the first halts at
 				// the start: then the process would end.
-				r.Toml += strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
+				r.Toml += strings.ReplaceAll(
+					fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`,
+						`topic = "idle"`), "stream.orders", "stream.other")
 				kafkatest.CreateTopic(t, r.Broker.Addrs(), "idle", nil)
 				open := epoch.OpenRequest{Reason: "test", DropOutbox: true}
 				kind := how[strings.IndexByte(how, ' ')+1:]
@@ -159,7 +173,8 @@ func TestHaltedStates(t *testing.T) {
 					if h.reason == failure.ReleaseTooLarge {
 						x.Halts(h.reason)
 					} else {
-						x.Until("epoch 2 releases", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 2 && s.Outbox == 0 })
+						x.Until("epoch 2 releases",
+							func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 2 && s.Outbox == 0 })
 					}
 				}
 				stop()

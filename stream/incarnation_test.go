@@ -52,14 +52,17 @@ func TestIncarnation(t *testing.T) {
 	check("same log, from its end", 1, 1050, epoch.OpenRequest{From: "latest"}, nothing)
 	check("replaced", 2, 0, epoch.OpenRequest{}, func(r *streamtest.Rig) { r.Recreate(7, 2000) })
 	check("replaced by a shorter one", 2, 0, epoch.OpenRequest{}, func(r *streamtest.Rig) { r.Recreate(0, 500) })
-	check("replaced, and the operator says it was not", 2, 0, epoch.OpenRequest{SameLog: true}, func(r *streamtest.Rig) { r.Recreate(7, 2000) })
+	check("replaced, and the operator says it was not", 2, 0, epoch.OpenRequest{SameLog: true},
+		func(r *streamtest.Rig) { r.Recreate(7, 2000) })
 	check("retention", 2, 1200, epoch.OpenRequest{}, deleted)
 	check("retention, and the operator's word", 1, 1200, epoch.OpenRequest{SameLog: true}, deleted)
-	check("cut behind the last record read", 1, 1000, epoch.OpenRequest{}, func(r *streamtest.Rig) { r.Recreate(0, 1000) })
+	check("cut behind the last record read", 1, 1000, epoch.OpenRequest{},
+		func(r *streamtest.Rig) { r.Recreate(0, 1000) })
 
 	// What another stream has read of it proves it too: one that the command
 	// does not run, one that is no longer configured, one without its checkpoint.
-	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
+		"stream.second")
 	for _, by := range []string{"command", "removed", "damaged", "same log"} {
 		r := streamtest.Ran(t, fixtures.OrdersStream)
 		switch by {
@@ -144,7 +147,8 @@ func TestTopicMadeAgain(t *testing.T) {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{SameLog: true})
 	}))
 	all := r.Entries()
-	if e := all[len(all)-1]; e.Kind != ledger.KindOpen || e.Incarnation != 2 || e.First != 0 || e.TopicID == all[0].TopicID || e.TopicID == "" {
+	if e := all[len(all)-1]; e.Kind != ledger.KindOpen || e.Incarnation != 2 || e.First != 0 ||
+		e.TopicID == all[0].TopicID || e.TopicID == "" {
 		t.Errorf("opened anew: %+v", e)
 	}
 	x = r.Start()
@@ -156,7 +160,8 @@ func TestTopicMadeAgain(t *testing.T) {
 // knew the log, nothing tells that it is the same, so it counts as another one.
 func TestAnchorOfAnotherGone(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
+		"stream.second")
 	for same, want := range map[bool]uint64{false: 2, true: 1} {
 		r := streamtest.NewOldRig(t, second)
 		r.Produce(0, 550)

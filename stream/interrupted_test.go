@@ -81,7 +81,8 @@ func TestLostFiles(t *testing.T) {
 		r := streamtest.Ran(t, fixtures.OrdersStream)
 		fixtures.Must(t, os.RemoveAll(r.File("")))
 		lose(r)
-		if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "epoch open orders") {
+		if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
+			!strings.Contains(err.Error(), "epoch open orders") {
 			t.Errorf("%s: ended with %v", how, err)
 		}
 		if got := r.Kinds(); got != "open" {
@@ -128,7 +129,10 @@ func TestInterruptedClosing(t *testing.T) {
 		l, err := ledger.Open(state.OS{}, r.Dir+"/state", ledger.NewKey(connect.InsecureKey(r.Seed)))
 		fixtures.Must(t, err)
 		opened := l.Opening(fixtures.OrdersTask, 1)
-		fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindClose, Stream: "orders", Source: opened.Source, Epoch: 1, Reason: ledger.ReasonRequest, End: 1000}))
+		fixtures.Must(t,
+			l.Append(
+				ledger.Entry{Kind: ledger.KindClose, Stream: "orders", Source: opened.Source, Epoch: 1,
+					Reason: ledger.ReasonRequest, End: 1000}))
 		if by == "start" {
 			if err := r.Start().Ends(); !errors.Is(err, failure.ErrNothing) {
 				t.Errorf("ended with %v", err)
@@ -147,7 +151,9 @@ func TestInterruptedClosing(t *testing.T) {
 func TestLedgerOfTheState(t *testing.T) {
 	t.Parallel()
 	damage := map[string]func(t *testing.T, r *streamtest.Rig){
-		"a digit":            func(t *testing.T, r *streamtest.Rig) { edit(t, r.LedgerFile(), `"epsilon":1,`, `"epsilon":2,`) },
+		"a digit": func(t *testing.T, r *streamtest.Rig) {
+			edit(t, r.LedgerFile(), `"epsilon":1,`, `"epsilon":2,`)
+		},
 		"a line is missing":  func(t *testing.T, r *streamtest.Rig) { dropLine(t, r.LedgerFile(), 0) },
 		"a line is repeated": func(t *testing.T, r *streamtest.Rig) { repeatLine(t, r.LedgerFile()) },
 		"no JSON": func(t *testing.T, r *streamtest.Rig) {
@@ -184,7 +190,8 @@ func TestLedgerOfTheState(t *testing.T) {
 			return bytes.Count(data, []byte("\n"))
 		}
 		before := lines()
-		if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "restore the newest one") {
+		if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
+			!strings.Contains(err.Error(), "restore the newest one") {
 			t.Errorf("%s: ended with %v", name, err)
 		}
 		if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {

@@ -34,7 +34,8 @@ func leaks(t *testing.T, what, text string) {
 // nothing of a value is in a log, an error, a metric, or the status.
 func TestNullInvariance(t *testing.T) {
 	t.Parallel()
-	stream := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 10", "scale  = [80.0, 5.0, 2.0]", "scale  = [80.0, 5.0, 0.1]")
+	stream := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 10", "scale  = [80.0, 5.0, 2.0]",
+		"scale  = [80.0, 5.0, 0.1]")
 	const n = 300
 	odd := [][]byte{
 		nil,
@@ -76,7 +77,8 @@ func TestNullInvariance(t *testing.T) {
 			p.Send(list...)
 			// A transaction that is aborted, one that counts, and their markers.
 			txn.Begin()
-			txn.Send(kafkatest.Record{Value: []byte(`{"amount": 8723415, "items": 1, "weight": 1}`)}, kafkatest.Record{Value: []byte("canary")})
+			txn.Send(kafkatest.Record{Value: []byte(`{"amount": 8723415, "items": 1, "weight": 1}`)},
+				kafkatest.Record{Value: []byte("canary")})
 			txn.End(i%100 == 0)
 		}
 		x := r.Start()
@@ -92,7 +94,9 @@ func TestNullInvariance(t *testing.T) {
 		}
 		if hostile {
 			for _, reason := range []codec.Reason{codec.Null, codec.Malformed, codec.TooDeep, codec.Missing, codec.Duplicate, codec.NotNumber, codec.NotFinite} {
-				if !strings.Contains(metrics, fmt.Sprintf(`streamdp_diagnostic_records_rejected_total{partition="0",reason=%q,stream="orders"}`, reason.String())) {
+				if !strings.Contains(metrics,
+					fmt.Sprintf(`streamdp_diagnostic_records_rejected_total{partition="0",reason=%q,stream="orders"}`,
+						reason.String())) {
 					t.Errorf("no record was rejected for %v", reason)
 				}
 			}
@@ -188,7 +192,9 @@ func TestProducersDecideRetention(t *testing.T) {
 		}
 	}
 	for policy, want := range map[string]bool{"delete": true, "compact,delete": true, "compact": false} {
-		if got := input.ProducersDecideRetention(map[string]string{"cleanup.policy": policy, "message.timestamp.type": "CreateTime", "retention.ms": "604800000"}); got != want {
+		if got := input.ProducersDecideRetention(
+			map[string]string{"cleanup.policy": policy, "message.timestamp.type": "CreateTime",
+				"retention.ms": "604800000"}); got != want {
 			t.Errorf("%s: %t", policy, got)
 		}
 	}

@@ -137,7 +137,8 @@ func (i *interruptions) note(t testing.TB, r *streamtest.Rig) {
 // killLoop starts and kills daemons until the number is reached. The moment of a kill is
 // drawn from a window after the start. With hit, the window grows while the daemon is
 // killed before it has published anything, as on a busy machine, and shrinks again.
-func killLoop(t testing.TB, r *streamtest.Rig, spec streamtest.ChildSpec, rng *rand.Rand, kills int, hit *interruptions) {
+func killLoop(t testing.TB, r *streamtest.Rig, spec streamtest.ChildSpec, rng *rand.Rand, kills int,
+	hit *interruptions) {
 	t.Helper()
 	const shortest, longest = 37 * time.Millisecond, 500 * time.Millisecond
 	window := shortest
@@ -146,7 +147,8 @@ func killLoop(t testing.TB, r *streamtest.Rig, spec streamtest.ChildSpec, rng *r
 	}
 	for range kills {
 		p := streamtest.Spawn(t, spec).Up()
-		time.Sleep(3*time.Millisecond + time.Duration(rng.Int64N(int64(window)))) // the moment of the kill, nothing waits for it
+		// the moment of the kill, nothing waits for it
+		time.Sleep(3*time.Millisecond + time.Duration(rng.Int64N(int64(window))))
 		p.Kill()
 		if hit == nil {
 			continue
@@ -202,7 +204,9 @@ func TestKill(t *testing.T) {
 	v := r.History("orders.dp")
 	want := r.Uninterrupted(steps)
 	v.Equals(t, want)
-	t.Logf("%d kills, %d steps: %d in the middle of writing a commit, %d between a commit and its publication, %d between that and the next commit; %d releases published again",
+	t.Logf(
+		"%d kills, %d steps: %d in the middle of writing a commit, %d between a commit and its publication, %d "+
+			"between that and the next commit; %d releases published again",
 		hit.kills, v.Steps, hit.inCommit, hit.unsent, hit.unacked, v.Duplicates)
 	if v.Steps != steps || steps < 250 {
 		t.Errorf("%d steps, the input has %d", v.Steps, steps)
@@ -230,7 +234,8 @@ func TestKillNaive(t *testing.T) {
 	// On a machine with more to do no attempt comes as far as a release before it is killed. So each is given longer
 	// until some have.
 	var v streamtest.Verdict
-	for window := 40 * time.Millisecond; len(v.Forks) == 0 && window < fixtures.Patience/time.Duration(kills); window *= 4 {
+	for window := 40 * time.Millisecond; len(v.Forks) == 0 &&
+		window < fixtures.Patience/time.Duration(kills); window *= 4 {
 		for range kills {
 			p := streamtest.Spawn(t, specOf(r, "naive", 16<<10)).Up()
 			time.Sleep(time.Duration(rng.Int64N(int64(window))))
@@ -239,7 +244,8 @@ func TestKillNaive(t *testing.T) {
 		v = streamtest.Judge(t, r.Output("orders.dp"))
 	}
 	f.end()
-	t.Logf("%d kills at a time, %d steps: %d of them with two different releases, %d published again", kills, v.Steps, len(v.Forks), v.Duplicates)
+	t.Logf("%d kills at a time, %d steps: %d of them with two different releases, %d published again", kills, v.Steps,
+		len(v.Forks), v.Duplicates)
 	if len(v.Forks) == 0 {
 		t.Error("the checker finds nothing wrong with fresh noise in every attempt")
 	}
@@ -264,7 +270,8 @@ func killTwo(t *testing.T, r *streamtest.Rig, seed uint64, kills int) (steps uin
 	var wg sync.WaitGroup
 	for i, x := range []*streamtest.Rig{r, s} {
 		wg.Go(func() {
-			killLoop(t, x, specOf(x, "daemon", []int{16 << 10, 5 << 10}[i]), rand.New(rand.NewPCG(seed, uint64(i))), kills, nil)
+			killLoop(t, x, specOf(x, "daemon", []int{16 << 10, 5 << 10}[i]),
+				rand.New(rand.NewPCG(seed, uint64(i))), kills, nil)
 		})
 	}
 	wg.Wait()
@@ -313,7 +320,8 @@ func TestKillCopiesRolling(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
 			for range kills {
 				p := streamtest.Spawn(t, specOf(x, "daemon", 16<<10))
-				time.Sleep(time.Duration(50+rng.IntN(150)) * time.Millisecond) // the moment of the kill, nothing waits for it
+				// the moment of the kill, nothing waits for it
+				time.Sleep(time.Duration(50+rng.IntN(150)) * time.Millisecond)
 				p.Cmd.Process.Kill()
 				<-p.Done
 				if stopped(p) {
@@ -323,7 +331,8 @@ func TestKillCopiesRolling(t *testing.T) {
 			// On a busy machine a copy is killed before it has come so far. So both work on
 			// until one of them has halted.
 			p := streamtest.Spawn(t, specOf(x, "daemon", 16<<10))
-			for late := time.Now().Add(fixtures.Patience); halted.Load() == 0 && time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
+			for late := time.Now().Add(fixtures.Patience); halted.Load() == 0 &&
+				time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
 				if stopped(p) {
 					halted.Add(1)
 				}
@@ -347,7 +356,8 @@ func TestKillCopiesRolling(t *testing.T) {
 		}
 		t.Error("no copy halted: they never were at work in different epochs")
 	}
-	t.Logf("%d kills of two copies, %d halts, %d releases, of which %d have two values", 2*kills, halted.Load(), len(v.Bytes), len(v.Forks))
+	t.Logf("%d kills of two copies, %d halts, %d releases, of which %d have two values", 2*kills, halted.Load(),
+		len(v.Bytes), len(v.Forks))
 }
 
 // TestKillBroker kills the broker too. What it had acknowledged is there when it
@@ -378,7 +388,8 @@ func TestKillBroker(t *testing.T) {
 	finish(r, steps)
 	v := r.History("orders.dp")
 	v.Equals(t, r.Uninterrupted(steps))
-	t.Logf("%d kills of the broker, %d of the daemon, %d steps, %d releases published again", rounds, 5*rounds, v.Steps, v.Duplicates)
+	t.Logf("%d kills of the broker, %d of the daemon, %d steps, %d releases published again", rounds, 5*rounds, v.Steps,
+		v.Duplicates)
 	if steps < 50 {
 		t.Errorf("only %d steps", steps)
 	}

@@ -39,8 +39,10 @@ func TestKillsOfClock(t *testing.T) {
 }
 
 func killClock(t *testing.T, round uint64, n int) {
-	one := fixtures.With(strings.ReplaceAll(fixtures.ClockStream, "stream.orders", "stream.one"), `topic = "orders.dp"`, `topic = "one.dp"`, `step = "1m"`, `step = "100ms"`, "limit_epsilon = 3.0", "limit_epsilon = 20.0")
-	merged := fixtures.With(fixtures.MergedClockStream, `step = "1m"`, "step = \"100ms\"\nhorizon = 40\non_horizon = \"rollover\"", "limit_epsilon = 3.0", "limit_epsilon = 20.0")
+	one := fixtures.With(strings.ReplaceAll(fixtures.ClockStream, "stream.orders", "stream.one"), `topic = "orders.dp"`,
+		`topic = "one.dp"`, `step = "1m"`, `step = "100ms"`, "limit_epsilon = 3.0", "limit_epsilon = 20.0")
+	merged := fixtures.With(fixtures.MergedClockStream, `step = "1m"`,
+		"step = \"100ms\"\nhorizon = 40\non_horizon = \"rollover\"", "limit_epsilon = 3.0", "limit_epsilon = 20.0")
 	fit := strings.ReplaceAll(fixtures.ClockRefit(one, ""), "stream.one", "stream.fit")
 	r := streamtest.ClockRig(t, merged+one+fixtures.With(fit, `topic = "one.dp"`, `topic = "fit.dp"`), 3)
 	r.Commit, r.Real = "10ms", true
@@ -60,7 +62,10 @@ func killClock(t *testing.T, round uint64, n int) {
 	r.SendTo(2, 2000, 3)
 	fed[2] = 3
 	h := streamtest.NewHand()
-	x := r.Start(func(o *stream.Options) { o.InsecureSeed = nil; o.Config.State.EpochSecretRetention = 100 * time.Hour }, h.On)
+	x := r.Start(func(o *stream.Options) {
+		o.InsecureSeed = nil
+		o.Config.State.EpochSecretRetention = 100 * time.Hour
+	}, h.On)
 	want := map[string]int64{"orders": int64(fed[0] + fed[1] + fed[2]), "one": int64(fed[0]), "fit": int64(fed[0])}
 	x.Until("all run", func(monitor.TaskStatus) bool {
 		for _, s := range x.D.Status() {
@@ -76,7 +81,8 @@ func killClock(t *testing.T, round uint64, n int) {
 	for name := range want {
 		x.Until(name+" has published all", func(monitor.TaskStatus) bool {
 			for _, s := range x.D.Status() {
-				if s.Stream == name && s.State == monitor.StateRunning && s.Outbox == 0 && !s.Comparing && s.NextOffset >= want[name] {
+				if s.Stream == name && s.State == monitor.StateRunning && s.Outbox == 0 && !s.Comparing &&
+					s.NextOffset >= want[name] {
 					return true
 				}
 			}
@@ -93,7 +99,10 @@ func killClock(t *testing.T, round uint64, n int) {
 	for task, topic := range map[core.Task]string{fixtures.MergedTask: "orders.dp", {Stream: "one"}: "one.dp", {Stream: "fit"}: "fit.dp"} {
 		out := r.OutputOf(topic)
 		total += len(out)
-		all, err := recovery.Verify(ctx, recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed), Log: slog.New(slog.NewTextHandler(r.Log, nil))}, task)
+		all,
+			err := recovery.Verify(ctx,
+			recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed),
+				Log: slog.New(slog.NewTextHandler(r.Log, nil))}, task)
 		fixtures.Must(t, err)
 		verified := 0
 		next := map[int]int64{}
@@ -109,7 +118,8 @@ func killClock(t *testing.T, round uint64, n int) {
 				}
 				for p, part := range rel.Parts {
 					if part.Offsets[0] != next[p] {
-						t.Errorf("%s: step %d of epoch %d begins at %d in partition %d, not at %d", task, step, e.Epoch, part.Offsets[0], p, next[p])
+						t.Errorf("%s: step %d of epoch %d begins at %d in partition %d, not at %d", task, step, e.Epoch,
+							part.Offsets[0], p, next[p])
 					}
 					next[p] = part.Offsets[1]
 				}
@@ -119,7 +129,8 @@ func killClock(t *testing.T, round uint64, n int) {
 			t.Errorf("%s: %d of %d releases were worked out again", task, verified, len(out))
 		}
 	}
-	t.Logf("%d kills in %v: %d releases, of %v records in three partitions", n, took.Round(time.Second), total, fmt.Sprint(fed))
+	t.Logf("%d kills in %v: %d releases, of %v records in three partitions", n, took.Round(time.Second), total,
+		fmt.Sprint(fed))
 }
 
 // TestClockMutant: a copy that decides boundaries anew, because it has none of those that

@@ -29,10 +29,13 @@ func TestKillsOfMerged(t *testing.T) {
 	n := kills(t)
 	rolls := []string{"limit_epsilon = 3.0", "limit_epsilon = 20.0"}
 	for name, toml := range map[string]string{
-		"moments": fixtures.With(fixtures.MergedStream, append(rolls, "step = 100", "step = 20\nhorizon = 3\non_horizon = \"rollover\"")...),
+		"moments": fixtures.With(fixtures.MergedStream,
+			append(rolls, "step = 100", "step = 20\nhorizon = 3\non_horizon = \"rollover\"")...),
 		// a table that is full in some periods; files change after each step, with snapshots
-		"persons": homed(fixtures.With(fixtures.MergedStream, append(rolls, "step = 100", "step = 20")...), "step = 20", "cap = 2, max_users = 2, period = 5"),
-		"refits":  fixtures.With(fixtures.MergedRefit("window = 20\nstride = 30"), append(rolls, "merge = true", "merge = true\nhorizon = 3\non_horizon = \"rollover\"")...),
+		"persons": homed(fixtures.With(fixtures.MergedStream, append(rolls, "step = 100", "step = 20")...), "step = 20",
+			"cap = 2, max_users = 2, period = 5"),
+		"refits": fixtures.With(fixtures.MergedRefit("window = 20\nstride = 30"),
+			append(rolls, "merge = true", "merge = true\nhorizon = 3\non_horizon = \"rollover\"")...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,7 +66,8 @@ func killMerged(t *testing.T, toml string, round uint64, n int) {
 	begun := time.Now()
 	killSome(t, spec, rng, n, false, feed)
 	took := time.Since(begun)
-	steps, most := int64(0), int64(min(fed[0], fed[1], fed[2])) // by the ends of windows with a stride in epochs of three
+	// by the ends of windows with a stride in epochs of three
+	steps, most := int64(0), int64(min(fed[0], fed[1], fed[2]))
 	end := func(step int64) int64 { return 20 * step }
 	if strings.Contains(toml, "stride") {
 		end = func(step int64) int64 { return step/3*80 + []int64{0, 20, 50}[step%3] }
@@ -71,7 +75,10 @@ func killMerged(t *testing.T, toml string, round uint64, n int) {
 	for end(steps+1) <= most {
 		steps++
 	}
-	x := r.Start(func(o *stream.Options) { o.InsecureSeed = nil; o.Config.State.EpochSecretRetention = 100 * time.Hour })
+	x := r.Start(func(o *stream.Options) {
+		o.InsecureSeed = nil
+		o.Config.State.EpochSecretRetention = 100 * time.Hour
+	})
 	x.Until("all is published", func(s monitor.TaskStatus) bool {
 		return s.State == monitor.StateRunning && s.Outbox == 0 && !s.Comparing && s.NextOffset >= 3*end(steps)
 	})
@@ -91,7 +98,8 @@ func killMerged(t *testing.T, toml string, round uint64, n int) {
 		}
 		for _, p := range e.Parts {
 			if e.Kind == ledger.KindOpen && p.First != ends[p.Partition] {
-				t.Errorf("epoch %d begins at offset %d of partition %d, the one before ended at %d", e.Epoch, p.First, p.Partition, ends[p.Partition])
+				t.Errorf("epoch %d begins at offset %d of partition %d, the one before ended at %d", e.Epoch, p.First,
+					p.Partition, ends[p.Partition])
 			}
 			if e.Kind == ledger.KindClose {
 				ends[p.Partition] = p.End
@@ -105,7 +113,10 @@ func killMerged(t *testing.T, toml string, round uint64, n int) {
 	fixtures.Must(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience+time.Duration(n)*time.Second)
 	defer cancel()
-	all, err := recovery.Verify(ctx, recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed), Log: slog.New(slog.NewTextHandler(r.Log, nil))}, fixtures.MergedTask)
+	all,
+		err := recovery.Verify(ctx,
+		recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed), Log: slog.New(slog.NewTextHandler(r.Log, nil))},
+		fixtures.MergedTask)
 	fixtures.Must(t, err)
 	verified := 0
 	for _, e := range all {
@@ -122,5 +133,6 @@ func killMerged(t *testing.T, toml string, round uint64, n int) {
 			t.Errorf("release %s", key)
 		}
 	}
-	t.Logf("%d kills in %v: %d releases in %d epochs, offsets %v of three partitions", n, took.Round(time.Second), len(out), epochs, fmt.Sprint(ends))
+	t.Logf("%d kills in %v: %d releases in %d epochs, offsets %v of three partitions", n, took.Round(time.Second),
+		len(out), epochs, fmt.Sprint(ends))
 }

@@ -35,14 +35,20 @@ import (
 // and are followed by others.
 var fourStreams = func() string {
 	stream := func(name, more, table string) string {
-		s := fixtures.With(fixtures.OrdersStream, "step   = 100\n", more+"on_horizon = \"rollover\"\n", "[stream.orders.moments]\nclip = 1.0\n", table,
+		s := fixtures.With(fixtures.OrdersStream, "step   = 100\n", more+"on_horizon = \"rollover\"\n",
+			"[stream.orders.moments]\nclip = 1.0\n", table,
 			`"orders.dp"`, `"`+name+`.dp"`, "limit_epsilon = 3.0", "limit_epsilon = 20.0")
 		return strings.ReplaceAll(s, "stream.orders", "stream."+name)
 	}
 	return stream("orders", "step = 20\nhorizon = 3\n", "[stream.orders.moments]\nclip = 1.0\n") +
-		stream("slopes", "horizon = 4\n", "[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"weight\"\nclip_x = 2.0\nradius = 5.0\namb = { curvature = 1.0, batch = 20, bootstrap = 20 }\n") +
-		stream("windows", "horizon = 2\n", "[stream.orders.refit]\ntarget = \"weight\"\nclip_x = 2.0\nclip_y = 1.0\nwindow = 40\n") +
-		stream("model", "step = 20\nhorizon = 3\n", "[stream.orders.adam]\nmode = \"model\"\nclip = 1.0\nrate = 0.05\nmodel = { loss = \"linear\", target = \"weight\" }\n")
+		stream("slopes", "horizon = 4\n",
+			"[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"weight\"\nclip_x = 2.0\nradius = 5.0\n"+
+				"amb = { curvature = 1.0, batch = 20, bootstrap = 20 }\n") +
+		stream("windows", "horizon = 2\n",
+			"[stream.orders.refit]\ntarget = \"weight\"\nclip_x = 2.0\nclip_y = 1.0\nwindow = 40\n") +
+		stream("model", "step = 20\nhorizon = 3\n",
+			"[stream.orders.adam]\nmode = \"model\"\nclip = 1.0\nrate = 0.05\n"+
+				"model = { loss = \"linear\", target = \"weight\" }\n")
 }()
 
 var fourTasks = []string{"orders", "slopes", "windows", "model"}
@@ -67,7 +73,8 @@ func kept(r *streamtest.Rig) string {
 
 // killSome starts and kills daemons, and returns how many it killed. It ends early where a
 // daemon has ended by itself because every task of it halted, if that may be.
-func killSome(t testing.TB, spec streamtest.ChildSpec, rng *rand.Rand, kills int, mayHalt bool, feed func()) (killed int) {
+func killSome(t testing.TB, spec streamtest.ChildSpec, rng *rand.Rand, kills int, mayHalt bool,
+	feed func()) (killed int) {
 	t.Helper()
 	for i := range kills {
 		feed()
@@ -83,7 +90,8 @@ func killSome(t testing.TB, spec streamtest.ChildSpec, rng *rand.Rand, kills int
 		case <-time.After(time.Second): // its first task has halted, others run
 		}
 		if err == nil {
-			time.Sleep(3*time.Millisecond + time.Duration(rng.IntN(120_000))*time.Microsecond) // the moment of the kill, nothing waits for it
+			// the moment of the kill, nothing waits for it
+			time.Sleep(3*time.Millisecond + time.Duration(rng.IntN(120_000))*time.Microsecond)
 		}
 		p.Cmd.Process.Kill()
 		<-p.Done
@@ -189,7 +197,8 @@ func killAll(t *testing.T, round uint64, n int) {
 		if end-last >= 40 {
 			t.Errorf("%s: releases cover the log up to %d, which ends at %d", name, last, end)
 		}
-		a := recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed), Log: slog.New(slog.NewTextHandler(r.Log, nil))}
+		a := recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed),
+			Log: slog.New(slog.NewTextHandler(r.Log, nil))}
 		ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience+time.Duration(n)*time.Second)
 		all, err := recovery.Verify(ctx, a, core.Task{Stream: name})
 		cancel()
@@ -204,10 +213,12 @@ func killAll(t *testing.T, round uint64, n int) {
 		if verified != len(v.Bytes) || verified == 0 {
 			t.Errorf("%s: %d of %d releases were worked out again", name, verified, len(v.Bytes))
 		}
-		said = append(said, fmt.Sprintf("%s: %d releases in %d epochs, %d sent again", name, len(v.Bytes), epochs, v.Duplicates))
+		said = append(said,
+			fmt.Sprintf("%s: %d releases in %d epochs, %d sent again", name, len(v.Bytes), epochs, v.Duplicates))
 	}
 	voids := chargedOnce(r, t)
-	t.Logf("%d kills in %v, %d offsets, %d openings that were void; %s", n, took.Round(time.Second), end, voids, strings.Join(said, "; "))
+	t.Logf("%d kills in %v, %d offsets, %d openings that were void; %s", n, took.Round(time.Second), end, voids,
+		strings.Join(said, "; "))
 }
 
 // slowest returns the least offset that a task has committed, 0 where one has no checkpoint.
@@ -288,7 +299,8 @@ func conflicts(t testing.TB, list []fixtures.Published) (forks []string) {
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	at := func(epoch, step uint64, value byte) fixtures.Published {
-		return fixtures.Published{Key: fmt.Sprint("orders/0/", epoch, "/", step), Hash: [32]byte{value}, Epoch: epoch, Step: step}
+		return fixtures.Published{Key: fmt.Sprint("orders/0/", epoch, "/", step), Hash: [32]byte{value},
+			Epoch: epoch, Step: step}
 	}
 	same := []fixtures.Published{at(1, 1, 1), at(1, 1, 1), at(1, 2, 2), at(2, 2, 3), at(1, 2, 2)}
 	if forks := conflicts(t, same); len(forks) > 0 {
@@ -325,7 +337,9 @@ func TestKillsOfCopies(t *testing.T) {
 		k, h, l, forks := killCopies(t, uint64(rounds))
 		done, halts, releases, all = done+k, halts+h, releases+l, append(all, forks...)
 	}
-	t.Logf("%d kills in %d rounds: %d releases, %d tasks of a copy halted, %d keys with two releases, each the first of its epoch", done, rounds, releases, halts, len(all))
+	t.Logf(
+		"%d kills in %d rounds: %d releases, %d tasks of a copy halted, %d keys with two releases, each the first "+
+			"of its epoch", done, rounds, releases, halts, len(all))
 	if halts == 0 {
 		t.Error("no copy halted: they were not at work at the same time")
 	}
@@ -362,7 +376,8 @@ func killCopies(t *testing.T, round uint64) (kills, halts, releases int, forks [
 		x := c.Start(func(o *stream.Options) { o.InsecureSeed = nil })
 		settled := func() bool {
 			for _, s := range x.D.Status() {
-				if s.State != monitor.StateHalted && (s.State != monitor.StateRunning || s.NextOffset < end || s.Outbox > 0 || s.Comparing) {
+				if s.State != monitor.StateHalted &&
+					(s.State != monitor.StateRunning || s.NextOffset < end || s.Outbox > 0 || s.Comparing) {
 					return false
 				}
 			}
@@ -375,7 +390,8 @@ func killCopies(t *testing.T, round uint64) (kills, halts, releases int, forks [
 				halted[s.Stream] = true
 				// A crash inside an opening is not voided where the output holds releases of
 				// that epoch, the other copy's.
-				if s.Reason != failure.OutputAhead && !(s.Reason == failure.State && strings.Contains(s.Message, "the epoch may have run")) {
+				if s.Reason != failure.OutputAhead &&
+					!(s.Reason == failure.State && strings.Contains(s.Message, "the epoch may have run")) {
 					t.Errorf("%s halted with %s: %s", s.Stream, s.Reason, s.Message)
 				}
 			}

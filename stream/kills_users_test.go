@@ -52,7 +52,8 @@ func killUsers(t *testing.T, mode int, round uint64, kills int) {
 		t.Error("files of persons hold more than the last commit, though nobody was killed")
 	}
 	r.History("orders.dp").Equals(t, r.Uninterrupted(steps))
-	t.Logf("%d kills, %d steps; after %d kills the files of persons held more than the last commit", kills, steps, behind)
+	t.Logf("%d kills, %d steps; after %d kills the files of persons held more than the last commit", kills,
+		steps, behind)
 	if kills >= 100 && behind == 0 {
 		t.Error("no kill hit a commit between its two writes")
 	}
@@ -91,7 +92,9 @@ func TestUsersKillCopies(t *testing.T) {
 	for mode, m := range fixtures.PersonModes {
 		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
-			if _, duplicates := killTwo(t, streamtest.PersonRig(t, mode, 20), 42+uint64(mode), killsOf(8, 15)); duplicates == 0 {
+			if _,
+				duplicates := killTwo(t, streamtest.PersonRig(t, mode, 20), 42+uint64(mode),
+				killsOf(8, 15)); duplicates == 0 {
 				t.Error("the copies were not at work at the same time")
 			}
 		})

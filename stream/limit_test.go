@@ -29,7 +29,8 @@ func TestLimit(t *testing.T) {
 	x.Published(10)
 	// The same records again: refused, and the epoch goes on.
 	for _, from := range []string{"0", "500", "900"} {
-		if err := x.Control(task.RequestOpen, epoch.OpenRequest{From: from}); err == nil || !strings.Contains(err.Error(), "above limit_epsilon 1.2") {
+		if err := x.Control(task.RequestOpen, epoch.OpenRequest{From: from}); err == nil ||
+			!strings.Contains(err.Error(), "above limit_epsilon 1.2") {
 			t.Errorf("open from %s: %v", from, err)
 		}
 	}
@@ -55,7 +56,8 @@ func TestLimit(t *testing.T) {
 	err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{From: "0"})
 	})
-	if err == nil || !strings.Contains(err.Error(), "above limit_epsilon") || r.Kinds() != "open close key-destroyed open" {
+	if err == nil || !strings.Contains(err.Error(), "above limit_epsilon") ||
+		r.Kinds() != "open close key-destroyed open" {
 		t.Errorf("open from 0: %v, ledger %s", err, r.Kinds())
 	}
 
@@ -75,7 +77,8 @@ func TestLimit(t *testing.T) {
 	if got := r.Kinds(); got != "open close key-destroyed open limit" {
 		t.Errorf("ledger: %s", got)
 	}
-	if last := r.History("orders.dp").ByKey["orders/0/2/1"]; !strings.Contains(last.Value, `"limit_epsilon":1.2`) || !strings.Contains(last.Value, "when this epoch opened was (1.2,") {
+	if last := r.History("orders.dp").ByKey["orders/0/2/1"]; !strings.Contains(last.Value, `"limit_epsilon":1.2`) ||
+		!strings.Contains(last.Value, "when this epoch opened was (1.2,") {
 		t.Errorf("release %s", last.Value)
 	}
 	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
@@ -86,7 +89,8 @@ func TestLimit(t *testing.T) {
 	r.Toml = fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0")
 	lines := len(r.Entries())
 	err = r.Start().Ends()
-	if !errors.Is(err, failure.ErrNothing) || !strings.Contains(err.Error(), "is below what records of orders/0 have paid") {
+	if !errors.Is(err, failure.ErrNothing) ||
+		!strings.Contains(err.Error(), "is below what records of orders/0 have paid") {
 		t.Errorf("a limit below what is charged: %v", err)
 	}
 	if len(r.Entries()) != lines {
@@ -97,7 +101,8 @@ func TestLimit(t *testing.T) {
 // TestLimitShared: two streams that read the same records pay together.
 func TestLimitShared(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
+		"stream.second")
 	both := strings.ReplaceAll(fixtures.OrdersStream+second, "limit_epsilon = 3.0", "limit_epsilon = 1.1")
 	r := streamtest.NewRig(t, both)
 	r.Produce(0, 250)
@@ -105,7 +110,8 @@ func TestLimitShared(t *testing.T) {
 	x.Until("one of them halts", func(monitor.TaskStatus) bool {
 		states := map[string]int{}
 		for _, s := range x.D.Status() {
-			if s.State == monitor.StateRunning && s.Step == 2 && s.Outbox == 0 || s.State == monitor.StateHalted && s.Reason == failure.Budget {
+			if s.State == monitor.StateRunning && s.Step == 2 && s.Outbox == 0 ||
+				s.State == monitor.StateHalted && s.Reason == failure.Budget {
 				states[s.State]++
 			}
 		}
@@ -161,7 +167,9 @@ func TestCharged(t *testing.T) {
 // again has.
 func TestMemoryGivenBack(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1]`, "step   = 100", "step = 100\nhorizon = 1"))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1]`, "step   = 100",
+			"step = 100\nhorizon = 1"))
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "wide", 2, nil))
 	var list []kafka.Message
 	for i := range 100 {

@@ -41,7 +41,8 @@ func TestIdleTaskSleeps(t *testing.T) {
 		r.Produce(round*100, 100)
 		step := uint64(round + 1)
 		x.Published(step)
-		x.Until("everything of the step is shown", func(s monitor.TaskStatus) bool { return s.NextOffset == int64(round+1)*100 && s.Outbox == 0 })
+		x.Until("everything of the step is shown",
+			func(s monitor.TaskStatus) bool { return s.NextOffset == int64(round+1)*100 && s.Outbox == 0 })
 		changes := 0
 		for idle := time.After(500 * time.Millisecond); ; {
 			select {
@@ -61,7 +62,8 @@ func TestIdleTaskSleeps(t *testing.T) {
 		if err := x.Control("open", epoch.OpenRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		x.Until("another epoch runs", func(s monitor.TaskStatus) bool { return s.Epoch == n+2 && s.State == monitor.StateRunning })
+		x.Until("another epoch runs",
+			func(s monitor.TaskStatus) bool { return s.Epoch == n+2 && s.State == monitor.StateRunning })
 	}
 	x.End()
 }
@@ -78,7 +80,9 @@ func TestThousandTasks(t *testing.T) {
 	}
 	f := manyTasks(t, tasks, 20)
 	if restart := max(f.restart, f.again); f.memory > 1000 || restart > 5*time.Second || f.idle > 0.02 {
-		t.Errorf("%.0f MB of resident memory, first fetch after %v, %.3f of a core while idle: must be at most 1000, 5 s, 0.02", f.memory, restart, f.idle)
+		t.Errorf(
+			"%.0f MB of resident memory, first fetch after %v, %.3f of a core while idle: must be at most "+
+				"1000, 5 s, 0.02", f.memory, restart, f.idle)
 	}
 }
 
@@ -101,7 +105,9 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	for i := range list {
 		list[i] = strconv.Itoa(i)
 	}
-	r := streamtest.NewRigAt(t, nil, b.Addr, fixtures.With(fixtures.WideStream(columns, step), `topic = "in"`, `topic = "in", partition = [`+strings.Join(list, ", ")+`]`))
+	r := streamtest.NewRigAt(t, nil, b.Addr,
+		fixtures.With(fixtures.WideStream(columns, step), `topic = "in"`,
+			`topic = "in", partition = [`+strings.Join(list, ", ")+`]`))
 	if err := r.Client.CreateTopic(t.Context(), "in", n, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +130,9 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	time.Sleep(3 * time.Second)
 	f.idle = float64(cpuTime(t, x.p.Cmd.Process.Pid)-before) / float64(time.Since(begun))
 
-	producer, err := kgo.NewClient(kgo.SeedBrokers(b.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(5*time.Millisecond))
+	producer,
+		err := kgo.NewClient(kgo.SeedBrokers(b.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(5*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +144,8 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	for range seconds {
 		for p := range n {
 			for _, v := range values {
-				producer.Produce(context.Background(), &kgo.Record{Topic: "in", Partition: int32(p), Value: v.Value}, nil)
+				producer.Produce(context.Background(),
+					&kgo.Record{Topic: "in", Partition: int32(p), Value: v.Value}, nil)
 			}
 		}
 		if err := producer.Flush(t.Context()); err != nil {
@@ -157,8 +166,12 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	stopped := time.Since(begun)
 	x, f.again = launch()
 	f.used = cpuTime(t, x.p.Cmd.Process.Pid)
-	t.Logf("%d tasks: running after %.1f s, of which each opened an epoch, %.1f s again, and %.1f s after releases, with %.1f s of a core; %.1f MB of resident memory at most; %.4f of a core while idle, %.2f at a release a second; the last release %.1f s after the last second; stopped in %.1f s",
-		n, f.start.Seconds(), f.restart.Seconds(), f.again.Seconds(), f.used.Seconds(), f.memory, f.idle, f.busy, f.late.Seconds(), stopped.Seconds())
+	t.Logf(
+		"%d tasks: running after %.1f s, of which each opened an epoch, %.1f s again, and %.1f s after releases, "+
+			"with %.1f s of a core; %.1f MB of resident memory at most; %.4f of a core while idle, %.2f at a release "+
+			"a second; the last release %.1f s after the last second; stopped in %.1f s",
+		n, f.start.Seconds(), f.restart.Seconds(), f.again.Seconds(), f.used.Seconds(), f.memory, f.idle, f.busy,
+		f.late.Seconds(), stopped.Seconds())
 	return f
 }
 

@@ -18,8 +18,9 @@ import (
 // TestMemory: the daemon's resident memory with 100 packed columns and broker in
 // another process. The collector is asked to keep to 64 MiB and to begin early: else the peak is
 // decided by when it gets the processor. On a busy machine it may get it late, so twice as much is
-// allowed, without the program's own pages. Holding the log once, as records and as rows, takes more. Three answers of 4 MiB are held at a time, four chunks
-// of a MiB with their rows, and at 200 kB a release 4 MiB of these for each of two commits.
+// allowed, without the program's own pages. Holding the log once, as records and as rows, takes more. Three answers of
+// 4 MiB are held at a time, four chunks of a MiB with their rows, and at 200 kB a release 4 MiB of these for each of
+// two commits.
 func TestMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector takes several times the memory")
@@ -39,7 +40,8 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	r.Commit = "200ms"
-	p := streamtest.Spawn(t, streamtest.ChildSpec{Role: "daemon", Config: string(r.Text()), Seed: r.Seed, Memory: 64 << 20}).Up()
+	p := streamtest.Spawn(t,
+		streamtest.ChildSpec{Role: "daemon", Config: string(r.Text()), Seed: r.Seed, Memory: 64 << 20}).Up()
 	x := &remote{t, p}
 	x.until(`streamdp_step{partition="0",stream="m"} 60`)
 	x.until(`streamdp_outbox_releases{partition="0",stream="m"} 0`)
@@ -47,7 +49,9 @@ func TestMemory(t *testing.T) {
 	if code := p.Terminate(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, p.Stderr)
 	}
-	t.Logf("%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB beside the program's pages", records, columns, records*columns*8>>20, peak)
+	t.Logf(
+		"%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB beside the program's pages",
+		records, columns, records*columns*8>>20, peak)
 	if peak > 2*64 {
 		t.Errorf("%.1f MB of resident memory", peak)
 	}

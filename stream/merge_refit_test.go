@@ -56,7 +56,8 @@ func TestMergeRefit(t *testing.T) {
 			rel := third.Parse(t)
 			end := first + rows/3
 			for p := range 3 {
-				if want := fmt.Sprintf(`{"partition":%d,"offsets":[%d,%d],"covers":[0,%d]}`, p, first, end, end); !strings.Contains(third.Value, want) {
+				if want := fmt.Sprintf(`{"partition":%d,"offsets":[%d,%d],"covers":[0,%d]}`, p, first, end,
+					end); !strings.Contains(third.Value, want) {
 					t.Errorf("step 3 lacks %s: %s", want, third.Value)
 				}
 			}
@@ -70,11 +71,15 @@ func TestMergeRefit(t *testing.T) {
 			}
 			fixtures.Conforms(t, third.Value)
 			o := r.Options()
-			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.MergedTask)
+			all,
+				err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+				fixtures.MergedTask)
 			if err != nil || len(all) != 1 || all[0].Releases != 3 || all[0].Difference+all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)
 			}
-			s := r.Sibling(fixtures.With(fixtures.MergedRefit(keys), `"orders.dp"`, `"second.dp"`, "merge = true", "merge = true\nmerge_ahead = 1"))
+			s := r.Sibling(
+				fixtures.With(fixtures.MergedRefit(keys), `"orders.dp"`, `"second.dp"`, "merge = true",
+					"merge = true\nmerge_ahead = 1"))
 			y := s.Start()
 			y.Published(3)
 			y.End()
@@ -103,7 +108,8 @@ func TestMergeEqual(t *testing.T) {
 	type value struct{ Data, SE []float64 }
 	var want map[string]value
 	for _, partitions := range []int{1, 3, 64} {
-		text := fixtures.With(fixtures.MergedStream, "step = 100", fmt.Sprint("step = ", rows/partitions), "epsilon = 1.0", "epsilon = 30", "limit_epsilon = 3.0", "limit_epsilon = 30",
+		text := fixtures.With(fixtures.MergedStream, "step = 100", fmt.Sprint("step = ", rows/partitions),
+			"epsilon = 1.0", "epsilon = 30", "limit_epsilon = 3.0", "limit_epsilon = 30",
 			`"orders.dp" }`, `"orders.dp", values = ["mean", "second_moment"] }`)
 		r := streamtest.NewMergedRig(t, text, partitions)
 		for p := range partitions {

@@ -45,7 +45,8 @@ func TestMergedSets(t *testing.T) {
 	r.SendTo(1, 1000, 250)
 	run := func(epoch, step uint64) {
 		x := r.Start()
-		x.Until("the step", func(s monitor.TaskStatus) bool { return s.Epoch == epoch && s.Step == step && s.Outbox == 0 })
+		x.Until("the step",
+			func(s monitor.TaskStatus) bool { return s.Epoch == epoch && s.Step == step && s.Outbox == 0 })
 		x.End()
 	}
 	reopen := func(toml string) {
@@ -94,7 +95,9 @@ func TestMergedLag(t *testing.T) {
 func TestMergedAddedBudget(t *testing.T) {
 	t.Parallel()
 	small := func(s string) string { return fixtures.With(s, "limit_epsilon = 3.0", "limit_epsilon = 1.1") }
-	one := small(fixtures.With(strings.ReplaceAll(fixtures.OrdersStream, "stream.orders", "stream.one"), `topic = "orders"`, `topic = "orders", partition = 2`, "orders.dp", "one.dp"))
+	one := small(
+		fixtures.With(strings.ReplaceAll(fixtures.OrdersStream, "stream.orders", "stream.one"), `topic = "orders"`,
+			`topic = "orders", partition = 2`, "orders.dp", "one.dp"))
 	merged := small(fixtures.MergedStream)
 	r := streamtest.NewMergedRig(t, merged, 2)
 	x := r.Start()
@@ -109,7 +112,8 @@ func TestMergedAddedBudget(t *testing.T) {
 	r.Toml = merged
 	x = r.Start()
 	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
-	if err := x.Ask(task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: core.Merged}); err == nil || !strings.Contains(err.Error(), "budget of orders/2 spent") {
+	if err := x.Ask(task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: core.Merged}); err == nil ||
+		!strings.Contains(err.Error(), "budget of orders/2 spent") {
 		t.Errorf("a running task: %v", err)
 	}
 	if s := x.D.Status()[0]; s.Epoch != 1 || s.State != monitor.StateRunning {
@@ -146,7 +150,9 @@ func TestMergedImplausible(t *testing.T) {
 // charged no less than its releases cover, where its log lost its end.
 func TestAbandonedTruncated(t *testing.T) {
 	t.Parallel()
-	other := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "other"`), "stream.orders", "stream.other")
+	other := strings.ReplaceAll(
+		fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "other"`),
+		"stream.orders", "stream.other")
 	for name, c := range map[string]struct {
 		forget bool // what the ledger says of the output
 		covers string
@@ -164,7 +170,8 @@ func TestAbandonedTruncated(t *testing.T) {
 			x.Published(2)
 			x.End()
 			r.Client = fixtures.Dial(t, r.Addr)
-			_, err := r.Client.Produce(t.Context(), "orders.dp", 0, []kafka.Message{{Key: []byte("orders/0/1/3"), Value: []byte(c.covers), Time: time.UnixMilli(1)}})
+			_, err := r.Client.Produce(t.Context(), "orders.dp", 0,
+				[]kafka.Message{{Key: []byte("orders/0/1/3"), Value: []byte(c.covers), Time: time.UnixMilli(1)}})
 			fixtures.Must(t, err)
 			fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
 			r.Toml = other

@@ -33,7 +33,8 @@ func TestMerge(t *testing.T) {
 	r.SendTo(0, 0, 450)
 	r.SendTo(1, 1000, 120)
 	x := r.Start()
-	x.Until("the merged task runs", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && s.Partition == core.Merged })
+	x.Until("the merged task runs",
+		func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && s.Partition == core.Merged })
 	if n := x.In.Tasks()[0].Expected; n != 3 {
 		t.Errorf("the task has shares of the memory for %d partitions", n)
 	}
@@ -66,7 +67,8 @@ func TestMerge(t *testing.T) {
 		`[{"partition":0,"offsets":[300,400],"covers":[0,400]},{"partition":1,"offsets":[300,400],"covers":[0,400]},{"partition":2,"offsets":[300,400],"covers":[0,400]}]` {
 		t.Errorf("step 4 is %+v %s %s", last, last.Offsets, last.Parts)
 	}
-	if s := last.Privacy.Statements[0]; !strings.Contains(s, "partition 0 from offset 0 on, 1 from offset 0 on, 2 from offset 0 on") {
+	if s := last.Privacy.Statements[0]; !strings.Contains(s,
+		"partition 0 from offset 0 on, 1 from offset 0 on, 2 from offset 0 on") {
 		t.Errorf("the release says: %s", s)
 	}
 	for _, e := range r.Entries() {
@@ -75,12 +77,16 @@ func TestMerge(t *testing.T) {
 		}
 	}
 	o := r.Options()
-	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.MergedTask)
+	all,
+		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+		fixtures.MergedTask)
 	if err != nil || len(all) != 1 || all[0].Releases != 4 || all[0].Difference != "" || all[0].Unverifiable != "" {
 		t.Errorf("verify: %+v, %v", all, err)
 	}
 	// Another state directory with the same secrets, another pace: the same bytes.
-	s := r.Sibling(fixtures.With(fixtures.MergedStream, `"orders.dp"`, `"second.dp"`, "merge = true", "merge = true\nmerge_ahead = 1"))
+	s := r.Sibling(
+		fixtures.With(fixtures.MergedStream, `"orders.dp"`, `"second.dp"`, "merge = true",
+			"merge = true\nmerge_ahead = 1"))
 	y := s.Start()
 	y.Published(4)
 	y.End()
@@ -121,7 +127,8 @@ func TestMerge(t *testing.T) {
 // exceeds leaves the others as they were.
 func TestMergeBudget(t *testing.T) {
 	t.Parallel()
-	one := fixtures.With(strings.ReplaceAll(fixtures.OrdersStream, "stream.orders", "stream.one"), `topic = "orders"`, `topic = "orders", partition = 1`, "orders.dp", "one.dp", "limit_epsilon = 3.0", "limit_epsilon = 1.1")
+	one := fixtures.With(strings.ReplaceAll(fixtures.OrdersStream, "stream.orders", "stream.one"), `topic = "orders"`,
+		`topic = "orders", partition = 1`, "orders.dp", "one.dp", "limit_epsilon = 3.0", "limit_epsilon = 1.1")
 	r := streamtest.NewMergedRig(t, one, 3)
 	x := r.Start()
 	x.Until("runs", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
@@ -129,12 +136,14 @@ func TestMergeBudget(t *testing.T) {
 	lines := len(r.Entries())
 	r.Toml = fixtures.With(fixtures.MergedStream, "limit_epsilon = 3.0", "limit_epsilon = 1.1") + one
 	x = r.Start()
-	x.Until("halt", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning || s.Reason == failure.Budget })
+	x.Until("halt",
+		func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning || s.Reason == failure.Budget })
 	for _, s := range x.D.Status() {
 		if s.Stream == "orders" && s.Reason != failure.Budget {
 			x.Until("the merged one halts", func(monitor.TaskStatus) bool {
 				all := x.D.Status()
-				return slices.ContainsFunc(all, func(s monitor.TaskStatus) bool { return s.Stream == "orders" && s.Reason == failure.Budget })
+				return slices.ContainsFunc(all,
+					func(s monitor.TaskStatus) bool { return s.Stream == "orders" && s.Reason == failure.Budget })
 			})
 		}
 	}
@@ -160,7 +169,8 @@ func TestMergeBecomes(t *testing.T) {
 	x.End()
 	r.Toml = fixtures.With(fixtures.MergedStream, `"all"`, "[0, 1]")
 	x = r.Start()
-	x.Halts(failure.Configuration, "orders/0 is read by epoch 1 of task orders-0", "streamdp epoch close orders --partition 0")
+	x.Halts(failure.Configuration, "orders/0 is read by epoch 1 of task orders-0",
+		"streamdp epoch close orders --partition 0")
 	x.EndHalted()
 	for p := range 2 {
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
@@ -172,7 +182,8 @@ func TestMergeBecomes(t *testing.T) {
 	r.SendTo(1, 230, 100)
 	x.Published(1)
 	x.End()
-	if v := r.OutputOf("orders.dp")["orders/merged/1/1"]; !strings.Contains(v, `{"partition":0,"offsets":[300,400],"covers":[300,400]},{"partition":1,"offsets":[200,300],"covers":[200,300]}`) {
+	if v := r.OutputOf("orders.dp")["orders/merged/1/1"]; !strings.Contains(v,
+		`{"partition":0,"offsets":[300,400],"covers":[300,400]},{"partition":1,"offsets":[200,300],"covers":[200,300]}`) {
 		t.Errorf("the merged epoch begins elsewhere: %s", v)
 	}
 	r.Toml = apart
@@ -210,7 +221,8 @@ func TestMergeForgotten(t *testing.T) {
 			x.Published(1)
 			x.End()
 			x = r.Sibling(c[1]).Start()
-			x.Halts(failure.OutputAhead, "releases of this stream that the ledger knows no epoch of", "streamdp epoch open orders")
+			x.Halts(failure.OutputAhead, "releases of this stream that the ledger knows no epoch of",
+				"streamdp epoch open orders")
 			x.EndHalted()
 		})
 	}
@@ -239,7 +251,8 @@ func TestMergePartitionAdded(t *testing.T) {
 	if !strings.Contains(r.Log.String(), "the next epoch reads them") {
 		t.Error("the log does not say when")
 	}
-	if v := r.OutputOf("orders.dp")["orders/merged/2/1"]; !strings.Contains(v, `{"partition":2,"offsets":[0,100],"covers":[0,100]}`) {
+	if v := r.OutputOf("orders.dp")["orders/merged/2/1"]; !strings.Contains(v,
+		`{"partition":2,"offsets":[0,100],"covers":[0,100]}`) {
 		t.Errorf("the next epoch does not read it: %s", v)
 	}
 }
@@ -287,7 +300,9 @@ func TestMergeRecovery(t *testing.T) {
 	x.Published(7)
 	x.End()
 	o := old.Options()
-	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.MergedTask)
+	all,
+		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+		fixtures.MergedTask)
 	if err != nil || all[0].Releases != 7 || all[0].Difference != "" {
 		t.Errorf("verify: %+v, %v", all, err)
 	}
@@ -314,9 +329,13 @@ func TestMergeShortened(t *testing.T) {
 		covers string // step 3, which the records that are left do not have
 		ends   [2]int64
 	}{
-		"by offsets": {false, `{"offsets":[400,600],"parts":[{"partition":0,"offsets":[200,300]},{"partition":1,"offsets":[200,300]}]}`, [2]int64{-1, 900}},
+		"by offsets": {false,
+			`{"offsets":[400,600],"parts":[{"partition":0,"offsets":[200,300]},{"partition":1,"offsets":[200,300]}]}`,
+			[2]int64{-1, 900}},
 		// The first partition has all of the step; an even share of it would be in both logs.
-		"by the clock":   {true, `{"offsets":[600,800],"parts":[{"partition":0,"offsets":[0,0]},{"partition":1,"offsets":[600,800]}]}`, [2]int64{400, -1}},
+		"by the clock": {true,
+			`{"offsets":[600,800],"parts":[{"partition":0,"offsets":[0,0]},{"partition":1,"offsets":[600,800]}]}`,
+			[2]int64{400, -1}},
 		"nobody's share": {false, `{"offsets":[400,600]}`, [2]int64{-1, -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -335,7 +354,8 @@ func TestMergeShortened(t *testing.T) {
 			x.Published(1)
 			x.End()
 			r.Client = fixtures.Dial(t, r.Addr) // which knows the output
-			_, err := r.Client.Produce(t.Context(), "orders.dp", 0, []kafka.Message{{Key: []byte("orders/merged/1/3"), Value: []byte(c.covers), Time: time.UnixMilli(1)}})
+			_, err := r.Client.Produce(t.Context(), "orders.dp", 0,
+				[]kafka.Message{{Key: []byte("orders/merged/1/3"), Value: []byte(c.covers), Time: time.UnixMilli(1)}})
 			fixtures.Must(t, err)
 			fixtures.Must(t, os.Truncate(r.Dir+"/state/tasks/orders-merged/checkpoint", 100))
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
@@ -391,15 +411,18 @@ func TestMergedCheckpoint(t *testing.T) {
 		c.Older = nil
 		c.Position = kafka.Position{Next: 300, LeaderEpoch: -1}
 		c.Parts = []state.Place{
-			{Partition: 0, Position: kafka.Position{Next: 100, LeaderEpoch: 2, Anchor: &kafka.Anchor{Offset: 99, LeaderEpoch: 2}},
-				Older: []kafka.Anchor{{Offset: 3, LeaderEpoch: -1}, {Offset: 60, LeaderEpoch: -1}}},
+			{Partition: 0,
+				Position: kafka.Position{Next: 100, LeaderEpoch: 2, Anchor: &kafka.Anchor{Offset: 99, LeaderEpoch: 2}},
+				Older:    []kafka.Anchor{{Offset: 3, LeaderEpoch: -1}, {Offset: 60, LeaderEpoch: -1}}},
 			{Partition: 5, Position: kafka.Position{Next: 200, LeaderEpoch: -1}},
 		}
 		return c
 	}
 	c := sound()
-	if again, err := state.ParseCheckpoint(c.Encode(nil)); err != nil || fmt.Sprintf("%+v", again.Parts[1]) != fmt.Sprintf("%+v", c.Parts[1]) ||
-		*again.Parts[0].Position.Anchor != *c.Parts[0].Position.Anchor || !slices.Equal(again.Parts[0].Older, c.Parts[0].Older) || again.Position.Next != 300 {
+	if again, err := state.ParseCheckpoint(c.Encode(nil)); err != nil ||
+		fmt.Sprintf("%+v", again.Parts[1]) != fmt.Sprintf("%+v", c.Parts[1]) ||
+		*again.Parts[0].Position.Anchor != *c.Parts[0].Position.Anchor ||
+		!slices.Equal(again.Parts[0].Older, c.Parts[0].Older) || again.Position.Next != 300 {
 		t.Errorf("%v: %+v", err, again)
 	}
 	for name, change := range map[string]func(*state.Checkpoint){
@@ -409,7 +432,9 @@ func TestMergedCheckpoint(t *testing.T) {
 		"anchor behind":       func(c *state.Checkpoint) { c.Parts[0].Position.Anchor.Offset = 100 },
 		"older behind anchor": func(c *state.Checkpoint) { c.Parts[0].Older[1].Offset = 99 },
 		"older without one":   func(c *state.Checkpoint) { c.Parts[1].Older = c.Parts[0].Older },
-		"negative":            func(c *state.Checkpoint) { c.Parts[0].Position.Next, c.Parts[1].Position.Next = -1, 301 },
+		"negative": func(c *state.Checkpoint) {
+			c.Parts[0].Position.Next, c.Parts[1].Position.Next = -1, 301
+		},
 	} {
 		c := sound()
 		change(c)

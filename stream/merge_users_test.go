@@ -27,7 +27,9 @@ func homed(toml, step, user string) string {
 // usersOfMerged returns the names of the files of persons of a merged task's epoch, for a partition.
 func usersOfMerged(r *streamtest.Rig, epoch uint64, partition int) []string {
 	r.T.Helper()
-	names, err := filepath.Glob(filepath.Join(r.Dir, "state", "tasks", "orders-merged", fmt.Sprintf("users-%d.p%d.*", epoch, partition)))
+	names,
+		err := filepath.Glob(
+		filepath.Join(r.Dir, "state", "tasks", "orders-merged", fmt.Sprintf("users-%d.p%d.*", epoch, partition)))
 	fixtures.Must(r.T, err)
 	return names
 }
@@ -41,10 +43,17 @@ func TestMergedUsers(t *testing.T) {
 		toml  string
 		clock bool
 	}{
-		"full tables": {toml: homed(fixtures.With(fixtures.MergedStream, "step = 100", "step = 10\nhorizon = 20"), "horizon = 20", "cap = 3, max_users = 2, per_step = 2, separation = 2")},
-		"separation":  {toml: homed(fixtures.With(fixtures.MergedStream, "step = 100", "step = 10", `"zero-out"`, `"replace"`), "step = 10", "max_users = 30, separation = 3, period = 5")},
-		"by the clock": {clock: true, toml: homed(fixtures.With(fixtures.MergedClockStream, `step = "1m"`, "step = \"1m\"\nstep_max = 30\nhorizon = 20", `"zero-out"`, `"replace"`), "horizon = 20",
-			"cap = 3, max_users = 600, separation = 2")},
+		"full tables": {
+			toml: homed(fixtures.With(fixtures.MergedStream, "step = 100", "step = 10\nhorizon = 20"), "horizon = 20",
+				"cap = 3, max_users = 2, per_step = 2, separation = 2")},
+		"separation": {
+			toml: homed(fixtures.With(fixtures.MergedStream, "step = 100", "step = 10", `"zero-out"`, `"replace"`),
+				"step = 10", "max_users = 30, separation = 3, period = 5")},
+		"by the clock": {clock: true,
+			toml: homed(
+				fixtures.With(fixtures.MergedClockStream, `step = "1m"`, "step = \"1m\"\nstep_max = 30\nhorizon = 20",
+					`"zero-out"`, `"replace"`), "horizon = 20",
+				"cap = 3, max_users = 600, separation = 2")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,8 +93,11 @@ func TestMergedUsers(t *testing.T) {
 			verify := func(releases int) {
 				t.Helper()
 				o := r.Options()
-				all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.MergedTask)
-				if err != nil || len(all) != 1 || all[0].Releases != releases || all[0].Difference+all[0].Unverifiable != "" {
+				all,
+					err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+					fixtures.MergedTask)
+				if err != nil || len(all) != 1 || all[0].Releases != releases ||
+					all[0].Difference+all[0].Unverifiable != "" {
 					t.Errorf("verify: %+v, %v", all, err)
 				}
 			}
@@ -122,7 +134,8 @@ func TestMergedUsers(t *testing.T) {
 			verify(len(r.OutputOf("orders.dp")))
 			// The persons of all partitions are one account, which pays the epoch once.
 			spent, err := readPopulations(filepath.Join(r.Dir, "state"), "orders", nil)
-			if err != nil || len(spent) != 1 || len(spent[0].Epochs) != 1 || !spent[0].OnePartition || spent[0].ChargedEpsilon < 0.999 || spent[0].ChargedEpsilon > 1.001 {
+			if err != nil || len(spent) != 1 || len(spent[0].Epochs) != 1 || !spent[0].OnePartition ||
+				spent[0].ChargedEpsilon < 0.999 || spent[0].ChargedEpsilon > 1.001 {
 				t.Errorf("spent %+v, %v", spent, err)
 			}
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
@@ -161,7 +174,8 @@ func TestMergedUsersDiskCrashes(t *testing.T) {
 		}
 		files := s.R.Disk.(*simdisk.SimDisk).Holds(state.PersonsPrefix)
 		for p := range 3 {
-			if !slices.ContainsFunc(files, func(name string) bool { return strings.HasPrefix(name, fmt.Sprintf("users-2.p%d.", p)) }) {
+			if !slices.ContainsFunc(files,
+				func(name string) bool { return strings.HasPrefix(name, fmt.Sprintf("users-2.p%d.", p)) }) {
 				t.Errorf("partition %d has no file of persons among %v", p, files)
 			}
 		}

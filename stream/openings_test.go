@@ -61,7 +61,8 @@ func TestReloadWaitsForOpening(t *testing.T) {
 	before := x.In.Process.Config()
 	fixtures.Must(t, x.In.Process.Openings.Begin(t.Context()))
 	r.Write(fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\non_gap = \"null\""))
-	if _, err := x.D.Reload(httpapi.ReloadRequest{}); !errors.Is(err, stream.ErrOpening) || x.In.Process.Config() != before {
+	if _, err := x.D.Reload(httpapi.ReloadRequest{}); !errors.Is(err, stream.ErrOpening) ||
+		x.In.Process.Config() != before {
 		t.Errorf("while an epoch is opened: %v", err)
 	}
 	x.In.Process.Openings.End()
@@ -71,7 +72,8 @@ func TestReloadWaitsForOpening(t *testing.T) {
 	fixtures.Must(t, x.In.Process.Openings.Shut(t.Context()))
 	opened := make(chan error)
 	go func() { opened <- x.Control(task.RequestOpen, epoch.OpenRequest{}) }()
-	for late := time.Now().Add(fixtures.Patience); !strings.HasSuffix(r.Kinds(), "destroyed") && time.Now().Before(late); {
+	for late := time.Now().Add(fixtures.Patience); !strings.HasSuffix(r.Kinds(), "destroyed") &&
+		time.Now().Before(late); {
 		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(20 * time.Millisecond) // it must not be charged, however long it waits

@@ -68,7 +68,9 @@ func TestWaysOut(t *testing.T) {
 			c.cause(t, r)
 			kafkatest.CreateTopic(t, []string{r.Addr}, "idle", nil)
 			plain := r.Toml
-			r.Toml += strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
+			r.Toml += strings.ReplaceAll(
+				fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`),
+				"stream.orders", "stream.other")
 			x := r.Start()
 			s := x.Halts(c.reason, c.words, "streamdp epoch open orders")
 			if s.Epoch != 1 || s.Step != 10 || s.NextOffset != 1000 || s.Base != 0 {
@@ -92,13 +94,16 @@ func TestWaysOut(t *testing.T) {
 		r := streamtest.Ran(t, fixtures.OrdersStream)
 		streamtest.SetTopicConfig(t, r, "orders", "cleanup.policy", "compact")
 		r.Toml = fixtures.With(r.Toml, `codec = "json",`, `codec = "json", allow_compacted = true,`)
-		r.Toml += strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
+		r.Toml += strings.ReplaceAll(
+			fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`),
+			"stream.orders", "stream.other")
 		kafkatest.CreateTopic(t, r.Broker.Addrs(), "idle", nil)
 		x := r.Start()
 		x.Halts(failure.Configuration, "input.allow_compacted: false → true")
 		fixtures.Must(t, x.Control(task.RequestOpen, epoch.OpenRequest{Reason: "test"}))
 		r.Produce(1050, 250)
-		x.Until("epoch 2 releases", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 2 && s.Outbox == 0 })
+		x.Until("epoch 2 releases",
+			func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 2 && s.Outbox == 0 })
 		x.End()
 	})
 }
@@ -109,15 +114,20 @@ func TestHaltedLag(t *testing.T) {
 	r := streamtest.Ran(t, fixtures.OrdersStream)
 	fixtures.FlipByte(t, r.File(state.CheckpointName), 300)
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "idle", 1, nil))
-	r.Toml += strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
+	r.Toml += strings.ReplaceAll(
+		fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`),
+		"stream.orders", "stream.other")
 	x := r.Start(func(o *stream.Options) { o.Hooks.LookEvery = 20 * time.Millisecond })
 	s := x.Halts(failure.State)
 	if s.Epoch != 1 || s.LogEnd != 1050 || s.Lag != 1050-s.NextOffset {
 		t.Errorf("the halted task is shown at %+v", s)
 	}
 	r.Produce(1050, 100)
-	x.Until("the lag has grown", func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted && s.LogEnd == 1150 })
-	if _, body := x.Get("/-/ready"); !strings.Contains(body, "task orders-0 is halted (state): checkpoint damaged: streamdp recover") {
+	x.Until("the lag has grown",
+		func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted && s.LogEnd == 1150 })
+	if _,
+		body := x.Get("/-/ready"); !strings.Contains(body,
+		"task orders-0 is halted (state): checkpoint damaged: streamdp recover") {
 		t.Errorf("ready says %q", body)
 	}
 	x.End()
@@ -137,7 +147,9 @@ func TestAddedPartitions(t *testing.T) {
 	x.Until("warned", func(monitor.TaskStatus) bool {
 		return strings.Contains(r.Log.String(), "more partitions than when the epoch began")
 	})
-	if _, body := x.Get("/metrics"); !strings.Contains(body, `streamdp_unread_partitions{partition="0",stream="orders"} 2`) {
+	if _,
+		body := x.Get("/metrics"); !strings.Contains(body,
+		`streamdp_unread_partitions{partition="0",stream="orders"} 2`) {
 		t.Error("no metric")
 	}
 	x.End()
@@ -150,13 +162,16 @@ func TestAddedPartitions(t *testing.T) {
 // is added while it runs, and for one that is added while no daemon does.
 func TestAllPartitions(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "orders", partition = "all"`))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "orders", partition = "all"`))
 	add := func(count int32) { t.Helper(); streamtest.AddPartitions(t, r, "orders", count) }
 	running := func(x *streamtest.Running, n int) {
 		t.Helper()
 		for late := time.After(fixtures.Patience); ; {
 			all := x.D.Status()
-			if len(all) == n && !slices.ContainsFunc(all, func(s monitor.TaskStatus) bool { return s.State != monitor.StateRunning || s.Unread != 0 }) {
+			if len(all) == n &&
+				!slices.ContainsFunc(all,
+					func(s monitor.TaskStatus) bool { return s.State != monitor.StateRunning || s.Unread != 0 }) {
 				return
 			}
 			select {
@@ -206,7 +221,8 @@ func TestAllPartitions(t *testing.T) {
 // when it is.
 func TestAllWaits(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "later", partition = "all"`))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "later", partition = "all"`))
 	x := r.Start()
 	for late := time.After(fixtures.Patience); x.D.Addr() == ""; {
 		select {
@@ -215,7 +231,8 @@ func TestAllWaits(t *testing.T) {
 			t.Fatal("nothing is served")
 		}
 	}
-	if code, body := x.Get("/-/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, "partitions of an input topic are not known") {
+	if code, body := x.Get("/-/ready"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "partitions of an input topic are not known") {
 		t.Errorf("ready says %d: %s", code, body)
 	}
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "later", 2, nil))
@@ -239,10 +256,18 @@ func TestMistypedColumn(t *testing.T) {
 		toml string
 		few  bool
 	}{
-		{"mistyped, counted", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true"), true},
-		{"mistyped, counted in base64", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true", `topic = "orders.dp"`, `topic = "orders.dp", encoding = "base64"`), true},
-		{"mistyped, counted in a window", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true\nworkload = \"window\"\nwindow = 20"), true},
-		{"mistyped, count not published", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true", `topic = "orders.dp"`, `topic = "orders.dp", values = ["mean"]`), false},
+		{"mistyped, counted",
+			fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true"),
+			true},
+		{"mistyped, counted in base64",
+			fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true",
+				`topic = "orders.dp"`, `topic = "orders.dp", encoding = "base64"`), true},
+		{"mistyped, counted in a window",
+			fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0",
+				"clip = 1.0\nvalid_count = true\nworkload = \"window\"\nwindow = 20"), true},
+		{"mistyped, count not published",
+			fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true",
+				`topic = "orders.dp"`, `topic = "orders.dp", values = ["mean"]`), false},
 		{"mistyped, by the share of full rows", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped), true},
 		{"right", fixtures.With(fixtures.OrdersStream, "clip = 1.0", "clip = 1.0\nvalid_count = true"), false},
 	} {
@@ -260,7 +285,9 @@ func TestMistypedColumn(t *testing.T) {
 			if c.few != (code == 503) || c.few != strings.Contains(body, "at most a tenth of its records count") {
 				t.Errorf("ready is %d %s", code, body)
 			}
-			if _, body := x.Get("/metrics"); c.few != strings.Contains(body, `streamdp_few_valid{partition="0",stream="orders"} 1`) {
+			if _,
+				body := x.Get("/metrics"); c.few != strings.Contains(body,
+				`streamdp_few_valid{partition="0",stream="orders"} 1`) {
 				t.Error("the metric says otherwise")
 			}
 			if c.few != strings.Contains(r.Log.String(), "hardly a record counts") {

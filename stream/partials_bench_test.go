@@ -38,8 +38,10 @@ func BenchmarkPartials(b *testing.B) {
 			producer.Send(batch...)
 		}
 	}
-	toml := fixtures.With(fixtures.MachineStream, `topic = "in", codec = "json", columns = ["a", "b", "c"]`, fmt.Sprintf(`topic = "in", partition = "all", codec = "json", columns = [%s]`, names),
-		"centre = [1.0, 0.0, -2.0]\nscale  = [0.5, 4.0, 1.5]\n", "", "step   = 7", fmt.Sprintf("step = %d\nmerge = true", step), `"out"`, `"OUTPUT"`)
+	toml := fixtures.With(fixtures.MachineStream, `topic = "in", codec = "json", columns = ["a", "b", "c"]`,
+		fmt.Sprintf(`topic = "in", partition = "all", codec = "json", columns = [%s]`, names),
+		"centre = [1.0, 0.0, -2.0]\nscale  = [0.5, 4.0, 1.5]\n", "", "step   = 7",
+		fmt.Sprintf("step = %d\nmerge = true", step), `"out"`, `"OUTPUT"`)
 	rates := map[int][]float64{}
 	bytes := 0.0
 	for i := 0; b.Loop(); i++ {
@@ -51,10 +53,15 @@ func BenchmarkPartials(b *testing.B) {
 			}
 			var others []*streamtest.Process
 			if members == 2 {
-				others = append(others, streamtest.Spawn(b, streamtest.ChildSpec{Role: "reader", Config: string(x.Text()), Seed: x.Seed, Members: 2, Self: 1, Procs: 1}).Up())
+				others = append(others,
+					streamtest.Spawn(b,
+						streamtest.ChildSpec{Role: "reader", Config: string(x.Text()), Seed: x.Seed, Members: 2,
+							Self: 1, Procs: 1}).Up())
 			}
 			before := topicBytes(b, r.Client)
-			d := streamtest.Spawn(b, streamtest.ChildSpec{Role: "daemon", Config: string(x.Text()), Seed: x.Seed, Members: members, Procs: 1}).Up()
+			d := streamtest.Spawn(b,
+				streamtest.ChildSpec{Role: "daemon", Config: string(x.Text()), Seed: x.Seed, Members: members,
+					Procs: 1}).Up()
 			var begun time.Time
 			var first int64
 			for late := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -67,7 +74,8 @@ func BenchmarkPartials(b *testing.B) {
 					begun, first = time.Now(), end
 				}
 				if end >= each/step {
-					rates[members] = append(rates[members], float64((end-first)*step*partitions)/time.Since(begun).Seconds())
+					rates[members] = append(rates[members],
+						float64((end-first)*step*partitions)/time.Since(begun).Seconds())
 					break
 				}
 				if time.Now().After(late) {

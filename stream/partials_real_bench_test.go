@@ -65,11 +65,13 @@ func BenchmarkPartialsReal(b *testing.B) {
 			if c.codec == "json" {
 				toml = fixtures.With(toml, `codec = "float64"`, `codec = "json"`)
 			}
-			toml = fixtures.With(toml, `"in"`, fmt.Sprintf(`%q, partition = "all"`, in), fmt.Sprintf("step = %d", step), fmt.Sprintf("step = %d\nmerge = true", step))
+			toml = fixtures.With(toml, `"in"`, fmt.Sprintf(`%q, partition = "all"`, in), fmt.Sprintf("step = %d", step),
+				fmt.Sprintf("step = %d\nmerge = true", step))
 			all := map[int][]partialsRun{}
 			run := func(n int) partialsRun {
 				runs++
-				return runPartials(b, real, toml, fmt.Sprintf("%s.%d", in, runs), n, c.half, c.partitions*step, c.each/step)
+				return runPartials(b, real, toml, fmt.Sprintf("%s.%d", in, runs), n, c.half, c.partitions*step,
+					c.each/step)
 			}
 			run(2) // the first time the broker compiles what it does
 			for b.Loop() {
@@ -84,23 +86,29 @@ func BenchmarkPartialsReal(b *testing.B) {
 				}
 				return fixtures.Median(list)
 			}
-			cost := func(x partialsRun) float64 { return max(x.root, x.worker).Seconds() * 1e9 / x.records } // of the one with more to do
+			// of the one with more to do
+			cost := func(x partialsRun) float64 { return max(x.root, x.worker).Seconds() * 1e9 / x.records }
 			rate := func(x partialsRun) float64 { return x.records / x.took.Seconds() / 1e6 }
 			for n, name := range map[int]string{1: "one", 2: "two"} {
 				b.ReportMetric(of(n, rate), "Mrecords/s-"+name)
-				b.ReportMetric(of(n, func(x partialsRun) float64 { return x.broker.Seconds() * 1e9 / x.records }), "cpu-ns/record-broker-"+name)
-				b.ReportMetric(of(n, func(x partialsRun) float64 { return x.root.Seconds() * 1e9 / x.records }), "cpu-ns/record-root-"+name)
+				b.ReportMetric(of(n, func(x partialsRun) float64 { return x.broker.Seconds() * 1e9 / x.records }),
+					"cpu-ns/record-broker-"+name)
+				b.ReportMetric(of(n, func(x partialsRun) float64 { return x.root.Seconds() * 1e9 / x.records }),
+					"cpu-ns/record-root-"+name)
 				b.ReportMetric(of(n, func(x partialsRun) float64 {
 					return (x.root + x.worker + x.beside + x.broker).Seconds() / x.took.Seconds()
 				}), "processors-"+name)
 			}
-			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.worker.Seconds() * 1e9 / x.records }), "cpu-ns/record-worker-two")
+			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.worker.Seconds() * 1e9 / x.records }),
+				"cpu-ns/record-worker-two")
 			b.ReportMetric(of(2, rate)/of(1, rate), "ratio")
 			// What two have at most, where each has so much of a processor as one had, and nothing else waits.
 			b.ReportMetric(of(1, cost)/of(2, cost), "ratio-by-processor-time")
-			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.partials / x.records }), "bytes/record-partials")
+			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.partials / x.records }),
+				"bytes/record-partials")
 			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.partials / x.steps }), "bytes/step-partials")
-			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.kept / x.records }), "bytes/record-state-ledger-control")
+			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.kept / x.records }),
+				"bytes/record-state-ledger-control")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
@@ -110,7 +118,8 @@ func BenchmarkPartialsReal(b *testing.B) {
 func fillPartials(b *testing.B, addrs []string, codec string, columns, partitions, each int) string {
 	b.Helper()
 	in := fmt.Sprintf("in-%s-%d-%d", codec, partitions, time.Now().UnixNano())
-	fixtures.Must(b, fixtures.Dial(b, addrs[0]).CreateTopic(b.Context(), in, partitions, map[string]string{"retention.ms": "-1"}))
+	fixtures.Must(b,
+		fixtures.Dial(b, addrs[0]).CreateTopic(b.Context(), in, partitions, map[string]string{"retention.ms": "-1"}))
 	var batch []kafkatest.Record
 	for i, rec := range fixtures.PackedRecords(columns, 1000) {
 		if batch = append(batch, kafkatest.Record{Value: rec.Value}); codec == "json" {
@@ -143,7 +152,8 @@ type partialsRun struct {
 
 // runPartials merges a topic's partitions with so many instances of a group. Beside one instance another
 // group has one.
-func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances int, half bool, perStep, steps int) (x partialsRun) {
+func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances int, half bool, perStep,
+	steps int) (x partialsRun) {
 	b.Helper()
 	var all, beside []*streamtest.Process
 	defer func() {
@@ -154,7 +164,8 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 	group := func(name string) *streamtest.Rig {
 		r := streamtest.NewRigAt(b, nil, real.Addrs[0], fixtures.With(toml, `"out"`, fmt.Sprintf("%q", name)))
 		r.Commit = "200ms"
-		r.Group = fmt.Sprintf("[cluster]\ngroup = %q\nshards = 1\nassign = \"topic\"\nallow_unreplicated = true\n", name)
+		r.Group = fmt.Sprintf("[cluster]\ngroup = %q\nshards = 1\nassign = \"topic\"\nallow_unreplicated = true\n",
+			name)
 		r.Begin()
 		return r
 	}
@@ -241,7 +252,8 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 		}
 		s.broker = brokerTime(b)
 		s.partials = topicDisk(b, real.Data, out+".partials")
-		s.kept = topicDisk(b, real.Data, out+".state") + topicDisk(b, real.Data, out+".ledger") + topicDisk(b, real.Data, out+".control")
+		s.kept = topicDisk(b, real.Data, out+".state") + topicDisk(b, real.Data, out+".ledger") +
+			topicDisk(b, real.Data, out+".control")
 		return at, s
 	}
 	begun, before := sample()
@@ -250,14 +262,16 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 	ended, after := sample()
 	x.steps = float64(steps - first)
 	x.records, x.took = x.steps*float64(perStep), ended.Sub(begun)
-	x.root, x.worker, x.beside, x.broker = after.root-before.root, after.worker-before.worker, after.beside-before.beside, after.broker-before.broker
+	x.root, x.worker, x.beside, x.broker = after.root-before.root, after.worker-before.worker,
+		after.beside-before.beside, after.broker-before.broker
 	x.partials, x.kept = after.partials-before.partials, after.kept-before.kept
 	for _, p := range all {
 		if text := p.Stderr.String(); strings.Contains(text, "read here") {
 			b.Errorf("a root has read what another instance reads\n%s", text)
 		}
 	}
-	b.Logf("%d instances, process %d the root: %v for %d steps, root %v, worker %v, beside %v, broker %v", instances, root.Cmd.Process.Pid, x.took.Round(time.Millisecond),
+	b.Logf("%d instances, process %d the root: %v for %d steps, root %v, worker %v, beside %v, broker %v", instances,
+		root.Cmd.Process.Pid, x.took.Round(time.Millisecond),
 		int(x.steps), x.root, x.worker, x.beside, x.broker)
 	return x
 }
@@ -266,7 +280,8 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 func halfProcessor(b *testing.B) func(pid int) {
 	b.Helper()
 	write := func(dir, file, text string) error {
-		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0) // the kernel has made it, or it is no control group
+		// the kernel has made it, or it is no control group
+		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
 		if err != nil {
 			return err
 		}
@@ -279,7 +294,8 @@ func halfProcessor(b *testing.B) func(pid int) {
 			return errors.Join(write(dir, "cpu.max", "5000 10000"), write(dir, "cpu.weight", "10000"))
 		},
 		"/sys/fs/cgroup/cpu": func(dir string) error { // the older control groups
-			return errors.Join(write(dir, "cpu.cfs_period_us", "10000"), write(dir, "cpu.cfs_quota_us", "5000"), write(dir, "cpu.shares", "100000"))
+			return errors.Join(write(dir, "cpu.cfs_period_us", "10000"), write(dir, "cpu.cfs_quota_us", "5000"),
+				write(dir, "cpu.shares", "100000"))
 		},
 	} {
 		dir := filepath.Join(root, name)

@@ -75,7 +75,8 @@ func (q *streamTasks) takeUp(partition int, added bool) error {
 		return err
 	}
 	if added {
-		q.c.Log.Info("a partition was added to the input topic, and becomes a task", "task", t.String(), "topic", q.s.Input.Topic)
+		q.c.Log.Info("a partition was added to the input topic, and becomes a task", "task", t.String(), "topic",
+			q.s.Input.Topic)
 	}
 	tasks := q.tasks()
 	q.run(tasks[len(tasks)-1].Run)

@@ -53,7 +53,8 @@ func (d *Daemon) expandKnown(only []core.Task) {
 // seek makes streams of the topics that match patterns, until the context ends. A topic that is gone
 // keeps its stream, which waits for it, until the process ends and, if it has an open epoch, longer.
 func (d *Daemon) seek(ctx context.Context) error {
-	look, wait := failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, d.process.StateChanged), kafka.Backoff{Max: d.process.LookEvery}
+	look, wait := failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, d.process.StateChanged),
+		kafka.Backoff{Max: d.process.LookEvery}
 	for {
 		pause := make(<-chan time.Time) // without patterns nothing is to be done until there are
 		if len(d.process.Config().Patterns) > 0 {
@@ -156,7 +157,8 @@ func (d *Daemon) match(names []string, read int) error {
 	d.patterns.looked = max(d.patterns.looked, read)
 	d.patterns.mu.Unlock()
 	for _, s := range added {
-		d.process.Log.Info("a topic matches a pattern, and becomes a stream", "pattern", s.Pattern(), "topic", s.Input.Topic, "stream", s.Name)
+		d.process.Log.Info("a topic matches a pattern, and becomes a stream", "pattern", s.Pattern(), "topic",
+			s.Input.Topic, "stream", s.Name)
 	}
 	d.refusals(refused)
 	return nil
@@ -200,12 +202,14 @@ func (d *Daemon) refusals(refused []config.Refusal) {
 			if warned[r] = true; p.warned[r] {
 				continue
 			}
-			d.process.Log.Warn("a topic matches a pattern and is not taken", "pattern", r.Pattern, "topic", r.Topic, "reason", r.Reason)
+			d.process.Log.Warn("a topic matches a pattern and is not taken", "pattern", r.Pattern, "topic", r.Topic,
+				"reason", r.Reason)
 		}
 	}
 	for name, n := range beyond {
 		if n > p.beyond[name] {
-			d.process.Log.Warn("more topics match a pattern than it takes", "pattern", name, "not_taken", n, "first", first[name], "remedy", "input.max_topics")
+			d.process.Log.Warn("more topics match a pattern than it takes", "pattern", name, "not_taken", n, "first",
+				first[name], "remedy", "input.max_topics")
 		}
 	}
 	p.warned, p.beyond = warned, beyond

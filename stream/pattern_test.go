@@ -27,7 +27,8 @@ import (
 )
 
 // salesStream is a pattern.
-var salesStream = fixtures.With(fixtures.OrdersStream, `topic = "orders",`, `topics = "sales-.*",`, "output = { topic = \"orders.dp\" }\n", "")
+var salesStream = fixtures.With(fixtures.OrdersStream, `topic = "orders",`, `topics = "sales-.*",`,
+	"output = { topic = \"orders.dp\" }\n", "")
 
 // newPatternRig is a rig with these topics.
 func newPatternRig(t *testing.T, toml string, topics ...string) *streamtest.Rig {
@@ -135,7 +136,8 @@ func TestPattern(t *testing.T) {
 	eventually(x, "two streams run", func(all []monitor.TaskStatus) bool {
 		return len(all) == 2 && all[0].Step == 2 && all[0].Outbox == 0 && all[1].Step == 1 && all[1].Outbox == 0
 	})
-	if s := x.D.Status(); s[0].Stream != "orders.sales-a" || s[0].Topic != "sales-a" || s[0].Output != "sales-a.dp" || !strings.HasPrefix(s[1].Stream, capital) || s[1].Topic != "sales-Q" {
+	if s := x.D.Status(); s[0].Stream != "orders.sales-a" || s[0].Topic != "sales-a" || s[0].Output != "sales-a.dp" ||
+		!strings.HasPrefix(s[1].Stream, capital) || s[1].Topic != "sales-Q" {
 		t.Fatalf("%+v", s)
 	}
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-c", 1, nil))
@@ -155,16 +157,21 @@ func TestPattern(t *testing.T) {
 		_, body := x.Get("/metrics")
 		return strings.Contains(body, `streamdp_pattern_topics{pattern="orders",state="taken"} 3`)
 	})
-	if _, body := x.Get("/metrics"); !strings.Contains(body, `streamdp_steps_total{partition="0",stream="orders.sales-c"} 1`) {
+	if _,
+		body := x.Get("/metrics"); !strings.Contains(body,
+		`streamdp_steps_total{partition="0",stream="orders.sales-c"} 1`) {
 		t.Errorf("metrics: %s", body)
 	}
-	if code, body := x.Get("/api/v1/streams/orders.sales-c/releases"); code != http.StatusOK || !strings.Contains(body, "orders.sales-c") {
+	if code, body := x.Get("/api/v1/streams/orders.sales-c/releases"); code != http.StatusOK ||
+		!strings.Contains(body, "orders.sales-c") {
 		t.Errorf("%d %s", code, body)
 	}
 	if _, body := x.Get("/api/v1/streams"); !strings.Contains(body, `"orders.sales-a","orders.sales-c","`+capital) {
 		t.Errorf("streams: %s", body)
 	}
-	if _, body := x.Get("/api/v1/status"); !strings.Contains(body, `"patterns":[{"pattern":"orders","topics":"sales-.*","max_topics":100,"taken":3,"beyond":0,"refused":0}]`) {
+	if _,
+		body := x.Get("/api/v1/status"); !strings.Contains(body,
+		`"patterns":[{"pattern":"orders","topics":"sales-.*","max_topics":100,"taken":3,"beyond":0,"refused":0}]`) {
 		t.Errorf("status: %s", body)
 	}
 	x.End()
@@ -185,7 +192,8 @@ func TestPattern(t *testing.T) {
 	})
 	// A command opens an epoch of one of them.
 	fixtures.Must(t, x.ControlOf("orders.sales-a", "open", epoch.OpenRequest{From: "continue", Reason: "requested"}))
-	eventually(x, "the second epoch", func(all []monitor.TaskStatus) bool { return all[0].Epoch == 2 && all[0].State == monitor.StateRunning })
+	eventually(x, "the second epoch",
+		func(all []monitor.TaskStatus) bool { return all[0].Epoch == 2 && all[0].State == monitor.StateRunning })
 	x.End()
 	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 4 {
 		t.Errorf("%d epochs", n)
@@ -201,12 +209,14 @@ func TestPatternAsWritten(t *testing.T) {
 	x := r.Start(soon)
 	runs(x, 1, "orders.sales-a")
 	x.End()
-	s := r.Sibling(fixtures.With(fixtures.OrdersStream, `topic = "orders",`, `topic = "sales-a",`, `"orders.dp"`, `"b"`))
+	s := r.Sibling(
+		fixtures.With(fixtures.OrdersStream, `topic = "orders",`, `topic = "sales-a",`, `"orders.dp"`, `"b"`))
 	y := s.Start()
 	runs(y, 1, "orders")
 	y.End()
 	one, two := r.Entries()[0], s.Entries()[0]
-	if one.Digest != two.Digest || one.Topic != "sales-a" || one.Source != two.Source || one.Output.Topic != "sales-a.dp" {
+	if one.Digest != two.Digest || one.Topic != "sales-a" || one.Source != two.Source ||
+		one.Output.Topic != "sales-a.dp" {
 		t.Errorf("%+v\n%+v", one, two)
 	}
 	a, b := releasesOf(r, "sales-a.dp"), releasesOf(r, "b")
@@ -219,7 +229,8 @@ func TestPatternAsWritten(t *testing.T) {
 // another one.
 func TestPatternBudgets(t *testing.T) {
 	t.Parallel()
-	r := newPatternRig(t, fixtures.With(salesStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0"), "sales-a", "sales-b")
+	r := newPatternRig(t, fixtures.With(salesStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0"),
+		"sales-a", "sales-b")
 	fill(r, "sales-a", 100)
 	fill(r, "sales-b", 100)
 	x := r.Start(soon)
@@ -253,7 +264,8 @@ func TestPatternBudgets(t *testing.T) {
 // its name, and what is not is said once.
 func TestPatternBound(t *testing.T) {
 	t.Parallel()
-	r := newPatternRig(t, fixtures.With(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`), "sales-m", "sales-n")
+	r := newPatternRig(t, fixtures.With(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`),
+		"sales-m", "sales-n")
 	x := r.Start(soon)
 	runs(x, 0, "orders.sales-m", "orders.sales-n")
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-a", 1, nil))
@@ -272,7 +284,9 @@ func TestPatternBound(t *testing.T) {
 	if p := missing(); p.Taken != 2 || p.Beyond != 1 || len(p.Missing) != 1 || p.Missing[0].Topic != "sales-a" {
 		t.Errorf("%+v", p)
 	}
-	if _, body := x.Get("/metrics"); !strings.Contains(body, `streamdp_pattern_topics{pattern="orders",state="beyond"} 1`) {
+	if _,
+		body := x.Get("/metrics"); !strings.Contains(body,
+		`streamdp_pattern_topics{pattern="orders",state="beyond"} 1`) {
 		t.Error("no metric")
 	}
 	time.Sleep(60 * time.Millisecond) // it looks again, twice
@@ -317,7 +331,8 @@ func TestPatternMadeAnew(t *testing.T) {
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-a", 1, nil))
 	fill(r, "sales-a", 50)
 	x = r.Start(soon)
-	eventually(x, "it halts", func(all []monitor.TaskStatus) bool { return len(all) == 1 && all[0].State == monitor.StateHalted })
+	eventually(x, "it halts",
+		func(all []monitor.TaskStatus) bool { return len(all) == 1 && all[0].State == monitor.StateHalted })
 	fixtures.Must(t, x.ControlOf("orders.sales-a", "open", epoch.OpenRequest{From: "earliest", Reason: "requested"}))
 	runs(x, 0, "orders.sales-a")
 	x.End()
@@ -389,9 +404,14 @@ func TestPatternCommand(t *testing.T) {
 // dead letters, the mirror of its ledger; nor what begins as systems' topics do.
 func TestPatternReadsNoOutput(t *testing.T) {
 	t.Parallel()
-	r := newPatternRig(t, fixtures.With(salesStream, "sales-.*", ".*", "[stream.orders]\n", "[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dead\" }\n"), "a", "a.dead", "_x", "__y")
+	r := newPatternRig(t,
+		fixtures.With(salesStream, "sales-.*", ".*", "[stream.orders]\n",
+			"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dead\" }\n"), "a", "a.dead",
+		"_x", "__y")
 	r.Topic = "control"
-	if _, err := r.Client.Produce(t.Context(), "a", 0, []kafka.Message{{Value: []byte("no JSON"), Time: time.UnixMilli(1)}}); err != nil {
+	if _,
+		err := r.Client.Produce(t.Context(), "a", 0,
+		[]kafka.Message{{Value: []byte("no JSON"), Time: time.UnixMilli(1)}}); err != nil {
 		t.Fatal(err)
 	}
 	fill(r, "a", 200)
@@ -402,7 +422,8 @@ func TestPatternReadsNoOutput(t *testing.T) {
 		fixtures.Must(t, err)
 		return all
 	}
-	for late := time.After(fixtures.Patience); !slices.Contains(names(), "a.dp") || !slices.Contains(names(), "control") || len(releasesOf(r, "a.dead")) == 0; {
+	for late := time.After(fixtures.Patience); !slices.Contains(names(), "a.dp") ||
+		!slices.Contains(names(), "control") || len(releasesOf(r, "a.dead")) == 0; {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-late:
@@ -416,7 +437,8 @@ func TestPatternReadsNoOutput(t *testing.T) {
 		t.Errorf("%d epochs", n)
 	}
 	// An output of before is none to read, whatever the configuration says now.
-	r.Toml = fixtures.With(salesStream, "sales-.*", ".*", "[stream.orders]\n", "[stream.orders]\noutput = { topic = \"*.out\" }\n")
+	r.Toml = fixtures.With(salesStream, "sales-.*", ".*", "[stream.orders]\n",
+		"[stream.orders]\noutput = { topic = \"*.out\" }\n")
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "y", 1, nil))
 	x = r.Start(soon)
 	runs(x, 0, "orders.a", "orders.a.dead", "orders.y", "orders.z") // dead letters are no longer this process's
@@ -427,7 +449,8 @@ func TestPatternReadsNoOutput(t *testing.T) {
 // text; then its records pay for both from one budget.
 func TestPatternsOfOneTopic(t *testing.T) {
 	t.Parallel()
-	second := strings.NewReplacer("stream.orders", "stream.second", `codec = "json"`, `codec = "json", max_topics = 7`).Replace(salesStream)
+	second := strings.NewReplacer("stream.orders", "stream.second", `codec = "json"`,
+		`codec = "json", max_topics = 7`).Replace(salesStream)
 	second = fixtures.With(second, "[stream.second]\n", "[stream.second]\noutput = { topic = \"*.second\" }\n")
 	r := newPatternRig(t, salesStream+second, "sales-a")
 	fill(r, "sales-a", 100)
@@ -442,7 +465,8 @@ func TestPatternsOfOneTopic(t *testing.T) {
 	s := newPatternRig(t, salesStream+strings.Replace(second, "sales-.*", "sales-..*|b", 1), "sales-a", "sales-aa", "b")
 	x = s.Start(soon)
 	runs(x, 0, "orders.sales-a", "orders.sales-aa", "second.b")
-	if p := x.D.Patterns()[1]; p.Refused != 2 || !strings.Contains(p.Missing[0].Reason, "it matches [stream.orders] too, which has it") {
+	if p := x.D.Patterns()[1]; p.Refused != 2 ||
+		!strings.Contains(p.Missing[0].Reason, "it matches [stream.orders] too, which has it") {
 		t.Errorf("%+v", p)
 	}
 	if n := strings.Count(s.Log.String(), "a topic matches a pattern and is not taken"); n != 2 {
@@ -480,13 +504,15 @@ func TestPatternPage(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience)
 	defer cancel()
-	r := newPatternRig(t, fixtures.With(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`), "sales-a")
+	r := newPatternRig(t,
+		fixtures.With(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`), "sales-a")
 	fill(r, "sales-a", 100)
 	x := r.Start(soon)
 	runs(x, 1, "orders.sales-a")
 	p := browser.Open(t, path)
 	p.Go("http://" + x.D.Addr() + "/")
-	p.Until(ctx, "the release", `document.getElementById("s-orders.sales-a-0")?.querySelector(".chart .value")?.dataset.release === "orders.sales-a/0/1/1"`)
+	p.Until(ctx, "the release",
+		`document.getElementById("s-orders.sales-a-0")?.querySelector(".chart .value")?.dataset.release === "orders.sales-a/0/1/1"`)
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-B", 1, nil))
 	eventually(x, "the second stream", func(all []monitor.TaskStatus) bool { return len(all) == 2 })
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-c", 1, nil))
@@ -502,8 +528,8 @@ func TestPatternPage(t *testing.T) {
 	x.End()
 }
 
-// TestTopicMadeAnewWhileRunning: the same records under the same name are another log, also for a task that met no start between,
-// and whose last record is there.
+// TestTopicMadeAnewWhileRunning: the same records under the same name are another log, also for a task that met no
+// start between, and whose last record is there.
 func TestTopicMadeAnewWhileRunning(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
@@ -511,11 +537,13 @@ func TestTopicMadeAnewWhileRunning(t *testing.T) {
 	x := r.Start(soon)
 	runs(x, 1, "orders.sales-a")
 	drop(r, "sales-a")
-	eventually(x, "it misses the topic", func([]monitor.TaskStatus) bool { return strings.Contains(r.Log.String(), "what=fetch") })
+	eventually(x, "it misses the topic",
+		func([]monitor.TaskStatus) bool { return strings.Contains(r.Log.String(), "what=fetch") })
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-a", 1, nil))
 	fill(r, "sales-a", 250)
 	eventually(x, "it halts", func(all []monitor.TaskStatus) bool {
-		return len(all) == 1 && all[0].State == monitor.StateHalted && all[0].Reason == failure.Replaced && all[0].Step == 1
+		return len(all) == 1 && all[0].State == monitor.StateHalted && all[0].Reason == failure.Replaced &&
+			all[0].Step == 1
 	})
 	x.End()
 }

@@ -43,7 +43,8 @@ func sendOf(r *streamtest.Rig, topic string, partition int32, first, n int) {
 	r.T.Helper()
 	list := make([]kafka.Message, n)
 	for i := range list {
-		list[i] = kafka.Message{Key: fmt.Appendf(nil, "u%d", (first+i)%7), Value: fixtures.OrderRecord(first + i), Time: time.UnixMilli(1)}
+		list[i] = kafka.Message{Key: fmt.Appendf(nil, "u%d", (first+i)%7), Value: fixtures.OrderRecord(first + i),
+			Time: time.UnixMilli(1)}
 	}
 	_, err := r.Client.Produce(r.T.Context(), topic, partition, list)
 	fixtures.Must(r.T, err)
@@ -57,18 +58,21 @@ func TestPersonsDaemon(t *testing.T) {
 	sendOf(r, "orders", 0, 0, 50)
 	x := r.Start()
 	x.Published(2)
-	if s := x.D.Status()[0]; s.Unit != "person" || s.Person == nil || s.Person.Population != "orders" || s.ChargedEpsilon != 1 || !strings.Contains(s.Guarantee[0], "one given person") {
+	if s := x.D.Status()[0]; s.Unit != "person" || s.Person == nil || s.Person.Population != "orders" ||
+		s.ChargedEpsilon != 1 || !strings.Contains(s.Guarantee[0], "one given person") {
 		t.Errorf("status: unit %q, %+v, charged %g, %q", s.Unit, s.Person, s.ChargedEpsilon, s.Guarantee[0])
 	}
 	x.End()
 	x = r.Start()
 	sendOf(r, "orders", 0, 50, 30)
-	x.Until("the second epoch has a release", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 && s.Outbox == 0 })
+	x.Until("the second epoch has a release",
+		func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 && s.Outbox == 0 })
 	if s := x.D.Status()[0]; !(s.ChargedEpsilon > 1.42 && s.ChargedEpsilon < 1.46) || len(s.Budget) != 3 {
 		t.Errorf("in the second epoch %g is charged, by %+v", s.ChargedEpsilon, s.Budget)
 	}
 	// Closing and opening by hand would pay a third time.
-	if err := x.Control("open", epoch.OpenRequest{From: "latest"}); err == nil || !strings.Contains(err.Error(), "budget of population orders spent") {
+	if err := x.Control("open", epoch.OpenRequest{From: "latest"}); err == nil ||
+		!strings.Contains(err.Error(), "budget of population orders spent") {
 		t.Errorf("a third epoch by hand: %v", err)
 	}
 	sendOf(r, "orders", 0, 80, 40)
@@ -82,7 +86,8 @@ func TestPersonsDaemon(t *testing.T) {
 	fixtures.Must(t, err)
 	all, err := readPopulations(r.Dir+"/state", "", []int{2})
 	fixtures.Must(t, err)
-	if len(all) != 1 || all[0].Population != "orders" || len(all[0].Epochs) != 2 || math.Abs(all[0].Mu/(mu*math.Sqrt2)-1) > 1e-6 || !(*all[0].Persons[0].Epsilon > 2.8) {
+	if len(all) != 1 || all[0].Population != "orders" || len(all[0].Epochs) != 2 ||
+		math.Abs(all[0].Mu/(mu*math.Sqrt2)-1) > 1e-6 || !(*all[0].Persons[0].Epsilon > 2.8) {
 		t.Errorf("populations: %+v", all)
 	}
 	if spent, err := streamtest.ReadSpent(r.Dir+"/state", "", nil); err != nil || len(spent) != 0 {
@@ -112,7 +117,8 @@ func TestPersonsDaemon(t *testing.T) {
 func TestPersonsPartitions(t *testing.T) {
 	t.Parallel()
 	run := func(toml string) *streamtest.Rig {
-		r := streamtest.NewRig(t, fixtures.With(toml, `topic = "orders", codec`, `topic = "two", partition = [0, 1], codec`))
+		r := streamtest.NewRig(t,
+			fixtures.With(toml, `topic = "orders", codec`, `topic = "two", partition = [0, 1], codec`))
 		fixtures.Must(t, r.Client.CreateTopic(t.Context(), "two", 2, nil))
 		fixtures.Must(t, r.Client.CreateTopic(t.Context(), "orders.dp", 2, nil))
 		for p := range int32(2) {
@@ -125,16 +131,20 @@ func TestPersonsPartitions(t *testing.T) {
 	x := r.Start()
 	x.Until("one of two runs", func(monitor.TaskStatus) bool {
 		all := x.D.Status()
-		return all[0].State == monitor.StateHalted && all[1].State == monitor.StateRunning || all[1].State == monitor.StateHalted && all[0].State == monitor.StateRunning
+		return all[0].State == monitor.StateHalted && all[1].State == monitor.StateRunning ||
+			all[1].State == monitor.StateHalted && all[0].State == monitor.StateRunning
 	})
 	for _, s := range x.D.Status() {
-		if s.State == monitor.StateHalted && (s.Reason != failure.Budget || !strings.Contains(s.Message, "bring a person to epsilon 1.4")) {
+		if s.State == monitor.StateHalted &&
+			(s.Reason != failure.Budget || !strings.Contains(s.Message, "bring a person to epsilon 1.4")) {
 			t.Errorf("halted with %s: %s", s.Reason, s.Message)
 		}
 	}
 	x.End()
 
-	r = run(fixtures.With(personStream, limit, "limit_epsilon = 1.4", "max_users = 60", `max_users = 60, partitioner = "murmur2"`))
+	r = run(
+		fixtures.With(personStream, limit, "limit_epsilon = 1.4", "max_users = 60",
+			`max_users = 60, partitioner = "murmur2"`))
 	x = r.Start()
 	x.Until("both run", func(monitor.TaskStatus) bool {
 		all := x.D.Status()
@@ -146,11 +156,13 @@ func TestPersonsPartitions(t *testing.T) {
 		}
 	}
 	x.End()
-	if all, err := readPopulations(r.Dir+"/state", "orders", nil); err != nil || len(all) != 1 || !all[0].OnePartition || all[0].ChargedEpsilon != 1 {
+	if all, err := readPopulations(r.Dir+"/state", "orders", nil); err != nil || len(all) != 1 ||
+		!all[0].OnePartition || all[0].ChargedEpsilon != 1 {
 		t.Errorf("populations: %+v, %v", all, err)
 	}
 
-	second := fixtures.With(strings.ReplaceAll(personStream, "stream.orders", "stream.second"), "orders.dp", "second.dp")
+	second := fixtures.With(strings.ReplaceAll(personStream, "stream.orders", "stream.second"), "orders.dp",
+		"second.dp")
 	r = streamtest.NewRig(t, personStream+second)
 	sendOf(r, "orders", 0, 0, 30)
 	x = r.Start()
@@ -166,7 +178,8 @@ func TestPersonsPartitions(t *testing.T) {
 	x.End()
 
 	// The topic's records can't be protected instead.
-	r.Toml = fixtures.With(personStream, "user = { key = \"record-key\", max_users = 60 }\n", "", "[stream.orders]", "[stream.records]", "[stream.orders.privacy]", "[stream.records.privacy]",
+	r.Toml = fixtures.With(personStream, "user = { key = \"record-key\", max_users = 60 }\n", "", "[stream.orders]",
+		"[stream.records]", "[stream.orders.privacy]", "[stream.records.privacy]",
 		"[stream.orders.moments]", "[stream.records.moments]", "orders.dp", "records.dp")
 	x = r.Start()
 	x.Halts(failure.Configuration, "topic orders has epochs that protect persons")
@@ -177,10 +190,13 @@ func TestPersonsPartitions(t *testing.T) {
 // did, and says the same of its persons; nobody else may be charged instead.
 func TestPersonsRepair(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(personStream, "max_users = 60", `max_users = 60, cap = 2, separation = 2, partitioner = "murmur2"`))
+	r := streamtest.NewRig(t,
+		fixtures.With(personStream, "max_users = 60",
+			`max_users = 60, cap = 2, separation = 2, partitioner = "murmur2"`))
 	sendOf(r, "orders", 0, 0, 80)
 	x := r.Start()
-	x.Until("the second epoch has a release", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 && s.Outbox == 0 })
+	x.Until("the second epoch has a release",
+		func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 && s.Outbox == 0 })
 	x.End()
 	was := r.Entries()
 	before, err := readPopulations(r.Dir+"/state", "", nil)
@@ -190,10 +206,12 @@ func TestPersonsRepair(t *testing.T) {
 	fixtures.Must(t, err)
 	after, err := readPopulations(r.Dir+"/state", "", nil)
 	fixtures.Must(t, err)
-	if len(after) != 1 || after[0].Mu != before[0].Mu || after[0].ChargedEpsilon != before[0].ChargedEpsilon || !after[0].OnePartition || len(after[0].Epochs) != 2 {
+	if len(after) != 1 || after[0].Mu != before[0].Mu || after[0].ChargedEpsilon != before[0].ChargedEpsilon ||
+		!after[0].OnePartition || len(after[0].Epochs) != 2 {
 		t.Errorf("charged %+v, was %+v", after, before)
 	}
-	if now := r.Entries(); *now[0].Person != *was[0].Person || now[0].Unit != "person" || now[0].Cost.Mu != was[0].Cost.Mu {
+	if now := r.Entries(); *now[0].Person != *was[0].Person || now[0].Unit != "person" ||
+		now[0].Cost.Mu != was[0].Cost.Mu {
 		t.Errorf("the first line is %+v, was %+v", now[0], was[0])
 	}
 	if spent, err := streamtest.ReadSpent(r.Dir+"/state", "", nil); err != nil || len(spent) > 0 {
@@ -209,7 +227,8 @@ func TestPersonsRepair(t *testing.T) {
 	x = r.Start()
 	x.Halts(failure.Budget, "budget of population orders spent")
 	x.EndHalted()
-	if charged, err := readCharged(r.Dir+"/state", x.In.Process.Cfg.Streams[0], 0); err != nil || !(charged > 1.42 && charged < 1.46) {
+	if charged, err := readCharged(r.Dir+"/state", x.In.Process.Cfg.Streams[0], 0); err != nil ||
+		!(charged > 1.42 && charged < 1.46) {
 		t.Errorf("charged %g, %v", charged, err)
 	}
 }

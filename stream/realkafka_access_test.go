@@ -40,7 +40,8 @@ func newIssuer(t *testing.T, dir string, life time.Duration) *issuer {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"access_token": %q, "token_type": "bearer", "expires_in": %d}`, unsigned("streamdp", life), int(life.Seconds()))
+		fmt.Fprintf(w, `{"access_token": %q, "token_type": "bearer", "expires_in": %d}`, unsigned("streamdp", life),
+			int(life.Seconds()))
 	}))
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{c.TLS}}
 	s.StartTLS()
@@ -54,7 +55,9 @@ func unsigned(user string, life time.Duration) string {
 	part := base64.RawURLEncoding.EncodeToString
 	now := time.Now()
 	return part([]byte(`{"alg":"none"}`)) + "." +
-		part(fmt.Appendf(nil, `{"sub":%q,"iat":%.3f,"exp":%.3f}`, user, float64(now.UnixMilli())/1e3, float64(now.Add(life).UnixMilli())/1e3)) + "."
+		part(
+			fmt.Appendf(nil, `{"sub":%q,"iat":%.3f,"exp":%.3f}`, user, float64(now.UnixMilli())/1e3,
+				float64(now.Add(life).UnixMilli())/1e3)) + "."
 }
 
 // grantSite allows user streamdp what docs/howto/access.md says that a daemon needs, and waits until the broker
@@ -63,7 +66,8 @@ func grantSite(b *kafkatest.Real, s *streamtest.Site) {
 	s.T.Helper()
 	b.Grant(kmsg.ACLResourceTypeTopic, s.In, kmsg.ACLOperationRead, kmsg.ACLOperationDescribeConfigs)
 	b.Grant(kmsg.ACLResourceTypeTopic, s.Out, kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationCreate)
-	o := kafka.Options{Brokers: []string{b.SASL}, SASL: kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}}
+	o := kafka.Options{Brokers: []string{b.SASL},
+		SASL: kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}}
 	needs := []connect.Right{
 		{Kind: "topic", Name: s.In, Operations: []string{"Read", "DescribeConfigs"}},
 		{Kind: "topic", Name: s.Out, Operations: []string{"Read", "Write", "Create"}},
@@ -136,7 +140,8 @@ client_secret_file = %q
 func TestRealKafkaCertificates(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	if b.Mutual == "" {
-		t.Skip("this broker has no listener with mutual TLS: make test-kafka starts one that has, where there is openssl")
+		t.Skip(
+			"this broker has no listener with mutual TLS: make test-kafka starts one that has, where there is openssl")
 	}
 	s := streamtest.NewSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
 	cert, key := filepath.Join(s.Dir, "cert.pem"), filepath.Join(s.Dir, "key.pem")
@@ -161,7 +166,8 @@ key_file  = %q
 	d := s.Run()
 	d.Published(3)
 	write(b.Certificate(time.Hour))
-	d.Wait("the new certificate", func(monitor.TaskStatus) bool { return strings.Contains(s.Log.String(), "certificates replaced") })
+	d.Wait("the new certificate",
+		func(monitor.TaskStatus) bool { return strings.Contains(s.Log.String(), "certificates replaced") })
 	time.Sleep(time.Until(begun.Add(life + time.Second)))
 	b.Kill()
 	b.Start()

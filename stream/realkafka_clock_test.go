@@ -30,7 +30,8 @@ func TestRealKafkaClock(t *testing.T) {
 	s.In = strings.Replace(s.Out, "dp", "clock", 1)
 	fixtures.Must(t, s.Client.CreateTopic(t.Context(), s.In, 3, map[string]string{"retention.ms": "-1"}))
 	s.From, s.Table = `, partition = "all"`, "merge = true"
-	s.Edit = strings.NewReplacer("step   = 100", "step = \"100ms\"", "[state]", "boundary_topic = \""+s.In+".bounds\"\n[state]",
+	s.Edit = strings.NewReplacer("step   = 100", "step = \"100ms\"", "[state]",
+		"boundary_topic = \""+s.In+".bounds\"\n[state]",
 		"[stream.orders.moments]", fmt.Sprintf(`[stream.regression]
 input = { topic = %q, columns = ["amount", "items", "weight"], partition = "all" }
 output = { topic = %q }
@@ -103,13 +104,18 @@ refit = { target = "weight", clip_x = 1.5, clip_y = 2.0 }
 	d.End()
 	cfg, err := config.Parse("test.toml", []byte(s.File()))
 	fixtures.Must(t, err)
-	outputs := map[core.Task]string{fixtures.MergedTask: s.Out, {Stream: "regression", Partition: core.Merged}: s.Out + ".fit"}
+	outputs := map[core.Task]string{fixtures.MergedTask: s.Out,
+		{Stream: "regression", Partition: core.Merged}: s.Out + ".fit"}
 	for task, topic := range outputs {
 		s.Out = topic
 		out := s.Output()
-		all, err := recovery.Verify(t.Context(), recovery.Audit{Config: cfg, Key: connect.InsecureKey(7), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, task)
+		all,
+			err := recovery.Verify(t.Context(),
+			recovery.Audit{Config: cfg, Key: connect.InsecureKey(7),
+				Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, task)
 		fixtures.Must(t, err)
-		if len(all) != 1 || all[0].Difference+all[0].Unverifiable != "" || all[0].Missing != 0 || all[0].Releases != len(out) {
+		if len(all) != 1 || all[0].Difference+all[0].Unverifiable != "" || all[0].Missing != 0 ||
+			all[0].Releases != len(out) {
 			t.Errorf("%s, of %d releases: %+v", task, len(out), all)
 		}
 		var at [3]int64
@@ -118,7 +124,8 @@ refit = { target = "weight", clip_x = 1.5, clip_y = 2.0 }
 			rel := fixtures.ParseClock(t, out[core.Identity(task, 1, step+1)].Value)
 			for p, part := range rel.Parts {
 				if part.Offsets[0] != at[p] {
-					t.Errorf("%s: step %d begins at %d in partition %d, not at %d", task, step+1, part.Offsets[0], p, at[p])
+					t.Errorf("%s: step %d begins at %d in partition %d, not at %d", task, step+1,
+						part.Offsets[0], p, at[p])
 				}
 				at[p] = part.Offsets[1]
 			}

@@ -42,14 +42,17 @@ func TestRealKafkaLag(t *testing.T) {
 		var out []byte
 		for late := time.Now().Add(time.Minute); time.Now().Before(late); {
 			var err error
-			out, err = exec.Command("java", "-cp", filepath.Join(jars, "*"), "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+			out,
+				err = exec.Command("java", "-cp", filepath.Join(jars, "*"),
+				"org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
 				"--bootstrap-server", b.Addrs[0], "--describe", "--group", group).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			for line := range strings.Lines(string(out)) {
 				// GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG …
-				if f := strings.Fields(line); len(f) > 5 && f[0] == group && f[1] == s.In && strings.Join(f[2:6], " ") == strings.Join(want, " ") {
+				if f := strings.Fields(line); len(f) > 5 && f[0] == group && f[1] == s.In &&
+					strings.Join(f[2:6], " ") == strings.Join(want, " ") {
 					return
 				}
 			}

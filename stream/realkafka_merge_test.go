@@ -33,7 +33,8 @@ func newSpreadLoad(t *testing.T, c *kafka.Client, topic string) *spreadLoad {
 			for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 				list := make([]kafka.Message, 20*(3-p)) // at different paces
 				for i := range list {
-					list[i] = kafka.Message{Value: fixtures.OrderRecord(int(l.sent[p].Load()) + i), Time: time.UnixMilli(1)}
+					list[i] = kafka.Message{Value: fixtures.OrderRecord(int(l.sent[p].Load()) + i),
+						Time: time.UnixMilli(1)}
 				}
 				// What is not acknowledged may be in the log, and is appended again: both
 				// daemons read the same.
@@ -62,10 +63,9 @@ func (l *spreadLoad) more(t *testing.T, p int, n int64) {
 }
 
 // TestRealKafkaMerged merges three partitions, of which one lies on a second broker. That
-// broker is away for a while, and with it the partition's leader, also while the daemon starts; a partition is quiet for
-// a while; the first broker is killed under load, twice or STREAMDP_BROKER_KILLS times; and
-// the daemon starts anew in every other of these. What comes out is what a daemon
-// publishes that reads the same logs in one go.
+// broker is away for a while, and with it the partition's leader, also while the daemon starts; a partition is quiet
+// for a while; the first broker is killed under load, twice or STREAMDP_BROKER_KILLS times; and the daemon starts anew
+// in every other of these. What comes out is what a daemon publishes that reads the same logs in one go.
 func TestRealKafkaMerged(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	second := b.Second()
@@ -85,7 +85,8 @@ func TestRealKafkaMerged(t *testing.T) {
 	another := func() {
 		t.Helper()
 		step := d.D.Status()[0].Step
-		d.Wait("another step", func(s monitor.TaskStatus) bool { return s.Step > step && s.State == monitor.StateRunning })
+		d.Wait("another step",
+			func(s monitor.TaskStatus) bool { return s.Step > step && s.State == monitor.StateRunning })
 	}
 	d.Published(1)
 
@@ -170,5 +171,6 @@ func TestRealKafkaMerged(t *testing.T) {
 	if len(got) != len(want) || uint64(len(got)) != steps {
 		t.Errorf("%d releases, %d in one go, of %d steps", len(got), len(want), steps)
 	}
-	t.Logf("the leader of a partition gone, a partition quiet, %d kills of the other broker: %d releases", kills, len(got))
+	t.Logf("the leader of a partition gone, a partition quiet, %d kills of the other broker: %d releases",
+		kills, len(got))
 }

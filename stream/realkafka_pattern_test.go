@@ -21,14 +21,16 @@ func TestRealKafkaPattern(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	s := streamtest.NewSite(t, b.Addrs, fmt.Sprint("sales-", time.Now().UnixNano(), "-"))
 	s.Look = 200 * time.Millisecond
-	s.Edit = strings.NewReplacer(fmt.Sprintf("topic = %q, codec", s.In), fmt.Sprintf("topics = %q, codec", s.In+"[a-z]+"), fmt.Sprintf("output = { topic = %q }\n", s.Out), "")
+	s.Edit = strings.NewReplacer(fmt.Sprintf("topic = %q, codec", s.In),
+		fmt.Sprintf("topics = %q, codec", s.In+"[a-z]+"), fmt.Sprintf("output = { topic = %q }\n", s.Out), "")
 	fill := func(topic string, n int) {
 		t.Helper()
 		fillTopic(t, s.Client, topic, n)
 	}
 	create := func(topic string, n int) {
 		t.Helper()
-		kafkatest.CreateTopic(t, b.Addrs, topic, map[string]string{"message.timestamp.type": "LogAppendTime"}) // the records are of 1970
+		// the records are of 1970
+		kafkatest.CreateTopic(t, b.Addrs, topic, map[string]string{"message.timestamp.type": "LogAppendTime"})
 		fill(topic, n)
 	}
 	var d *streamtest.SiteRun
@@ -61,7 +63,9 @@ func TestRealKafkaPattern(t *testing.T) {
 	kafkatest.DeleteTopic(t, b.Addrs, s.In+"b")
 	are("a 3", "c 1")
 	kafkatest.CreateTopic(t, b.Addrs, s.In+"b", nil)
-	kafkatest.NewProducer(t, b.Addrs, s.In+"b", 0, "").Send(slices.Repeat([]kafkatest.Record{{Value: fixtures.OrderRecord(1)}}, 300)...) // Other records
+	// Other records
+	kafkatest.NewProducer(t, b.Addrs, s.In+"b", 0,
+		"").Send(slices.Repeat([]kafkatest.Record{{Value: fixtures.OrderRecord(1)}}, 300)...)
 	fill(s.In+"c", 100)
 	are("a 3", "c 2")
 	halted := func() bool {

@@ -194,7 +194,8 @@ func logHalts(t *testing.T, addrs []string) {
 	})
 	t.Run("too large", func(t *testing.T) {
 		s := streamtest.NewSite(t, addrs, kafkatest.Topic(t, addrs, nil))
-		kafkatest.CreateTopic(t, addrs, s.Out, map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
+		kafkatest.CreateTopic(t, addrs, s.Out,
+			map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
 		kafkatest.NewProducer(t, addrs, s.In, 0, "").Send(orders(0, 550)...)
 		d := s.Run()
 		d.Halts(failure.ReleaseTooLarge)
@@ -235,7 +236,9 @@ func TestRealKafkaLogHalts(t *testing.T) { logHalts(t, kafkatest.NewReal(t).Addr
 func TestRealKafkaCommand(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	bin := filepath.Join(t.TempDir(), "streamdp")
-	if out, err := exec.Command("go", "build", "-o", bin, "github.com/streamdp/streamdp/cmd/streamdp").CombinedOutput(); err != nil {
+	if out,
+		err := exec.Command("go", "build", "-o", bin,
+		"github.com/streamdp/streamdp/cmd/streamdp").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	// command returns one that reads the site's configuration.
@@ -420,5 +423,6 @@ func TestRealKafkaKills(t *testing.T) {
 	if len(got) != len(want) || len(got) != int(end/100) {
 		t.Errorf("%d releases, %d in one go, of %d steps", len(got), len(want), end/100)
 	}
-	t.Logf("%d kills of the broker, %d of the daemon's runs ended without it; %d offsets, %d releases", kills, kills/2, end, len(got))
+	t.Logf("%d kills of the broker, %d of the daemon's runs ended without it; %d offsets, %d releases", kills, kills/2,
+		end, len(got))
 }

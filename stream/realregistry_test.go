@@ -36,7 +36,9 @@ func schemaHowTo(t *testing.T, replace ...string) *config.Config {
 	_, rest, _ := strings.Cut(string(text), "```toml\n")
 	block, _, _ := strings.Cut(rest, "```")
 	dir := fixtures.ShortDir(t)
-	block += fmt.Sprintf("[state]\ndir = %q\nkey_file = %q\ncommit_interval = \"10ms\"\n[http]\nlisten = \"127.0.0.1:0\"\n", filepath.Join(dir, "state"), filepath.Join(dir, "key"))
+	block += fmt.Sprintf(
+		"[state]\ndir = %q\nkey_file = %q\ncommit_interval = \"10ms\"\n[http]\nlisten = \"127.0.0.1:0\"\n",
+		filepath.Join(dir, "state"), filepath.Join(dir, "key"))
 	for i := 0; i < len(replace); i += 2 {
 		if !strings.Contains(block, replace[i]) {
 			t.Fatalf("nothing to replace: %s", replace[i])
@@ -62,13 +64,17 @@ func TestRealRegistry(t *testing.T) {
 	const n = 200
 	produce := func(t *testing.T, language, format, topic string) {
 		t.Helper()
-		schema := filepath.Join(ci, map[string]string{"avro": "order.avsc", "plain": "order.avsc", "protobuf": "order.proto", "json": "order.json"}[format])
+		schema := filepath.Join(ci,
+			map[string]string{"avro": "order.avsc", "plain": "order.avsc", "protobuf": "order.proto",
+				"json": "order.json"}[format])
 		var cmd *exec.Cmd
 		if language == "java" {
-			cmd = exec.Command("java", "-Xmx256m", "-cp", os.Getenv("PRODUCER_JARS")+"/*", filepath.Join(ci, "Producer.java"),
+			cmd = exec.Command("java", "-Xmx256m", "-cp", os.Getenv("PRODUCER_JARS")+"/*",
+				filepath.Join(ci, "Producer.java"),
 				format, addrs[0], url, os.Getenv("STREAMDP_REGISTRY_OWN"), topic, strconv.Itoa(n), schema)
 		} else {
-			cmd = exec.Command(os.Getenv("PRODUCER_PYTHON"), filepath.Join(ci, "producer.py"), format, addrs[0], url, topic, strconv.Itoa(n), schema)
+			cmd = exec.Command(os.Getenv("PRODUCER_PYTHON"), filepath.Join(ci, "producer.py"), format, addrs[0], url,
+				topic, strconv.Itoa(n), schema)
 		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", cmd, err, out)
@@ -116,7 +122,8 @@ func TestRealRegistry(t *testing.T) {
 			t.Run(language+"/"+format, func(t *testing.T) {
 				topic := kafkatest.Topic(t, addrs, nil)
 				produce(t, language, format, topic)
-				c := schemaHowTo(t, "localhost:9092", addrs[0], "http://localhost:8081", url, `topic = "orders"`, fmt.Sprintf("topic = %q", topic),
+				c := schemaHowTo(t, "localhost:9092", addrs[0], "http://localhost:8081", url, `topic = "orders"`,
+					fmt.Sprintf("topic = %q", topic),
 					`codec = "avro"`, fmt.Sprintf("codec = %q", name), `"orders.dp"`, strconv.Quote(topic+".dp"))
 				if warnings, err := connect.CheckSchemas(t.Context(), c, true); err != nil || len(warnings) != 0 {
 					t.Fatalf("check: %q, %v", warnings, err)
@@ -124,7 +131,10 @@ func TestRealRegistry(t *testing.T) {
 				rows(t, c, topic)
 
 				log, seed := &fixtures.Journal{}, uint64(1)
-				d, err := stream.New(stream.Options{Config: c, Key: connect.InsecureKey(seed), InsecureSeed: &seed, Version: "test", Hooks: stream.Hooks{LookEvery: 100 * time.Millisecond}, Log: slog.New(slog.NewTextHandler(log, nil))})
+				d, err := stream.New(
+					stream.Options{Config: c, Key: connect.InsecureKey(seed), InsecureSeed: &seed, Version: "test",
+						Hooks: stream.Hooks{LookEvery: 100 * time.Millisecond},
+						Log:   slog.New(slog.NewTextHandler(log, nil))})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -138,7 +148,8 @@ func TestRealRegistry(t *testing.T) {
 				if len(s.Schemas) != 1 || s.Schemas[0].Subject != topic+"-value" || len(s.Schemas[0].Faults) != 0 {
 					t.Fatalf("schemas in the status: %+v", s.Schemas)
 				}
-				count := fmt.Sprintf("streamdp_diagnostic_schema_records_total{partition=\"0\",reason=\"decoded\",schema=\"%d\",stream=\"orders\"} %d", s.Schemas[0].ID, n)
+				count := fmt.Sprintf(
+					"streamdp_diagnostic_schema_records_total{partition=\"0\",reason=\"decoded\",schema=\"%d\",stream=\"orders\"} %d", s.Schemas[0].ID, n)
 				if !strings.Contains(metricsOf(d), count) {
 					t.Errorf("metrics lack %s", count)
 				}
@@ -147,7 +158,9 @@ func TestRealRegistry(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, err := client.RegisterSchema(t.Context(), topic+"-value", fixtures.AvroOrder("amount double", "items string"), -1, -1); err != nil {
+					if _,
+						err := client.RegisterSchema(t.Context(), topic+"-value",
+						fixtures.AvroOrder("amount double", "items string"), -1, -1); err != nil {
 						t.Fatal(err)
 					}
 					r.Wait("a new version that does not fit", func(s monitor.TaskStatus) bool {
@@ -164,7 +177,9 @@ func TestRealRegistry(t *testing.T) {
 	t.Run("plain", func(t *testing.T) {
 		topic := kafkatest.Topic(t, addrs, nil)
 		produce(t, "python", "plain", topic)
-		c := schemaHowTo(t, "localhost:9092", addrs[0], `topic = "orders", codec = "avro"`, fmt.Sprintf("topic = %q, codec = \"avro\", framing = \"plain\", schema_file = %q", topic, filepath.Join(ci, "order.avsc")))
+		c := schemaHowTo(t, "localhost:9092", addrs[0], `topic = "orders", codec = "avro"`,
+			fmt.Sprintf("topic = %q, codec = \"avro\", framing = \"plain\", schema_file = %q", topic,
+				filepath.Join(ci, "order.avsc")))
 		if warnings, err := connect.CheckSchemas(t.Context(), c, false); err != nil || len(warnings) != 0 {
 			t.Fatalf("check: %q, %v", warnings, err)
 		}

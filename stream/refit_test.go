@@ -67,7 +67,8 @@ func TestRefitShowsProgress(t *testing.T) {
 			x.Until("the rest is read", func(s monitor.TaskStatus) bool { return s.NextOffset == 1050 })
 			x.End()
 			x = r.Start() // from the last window's end on
-			x.Until("the open window is read again", func(s monitor.TaskStatus) bool { return s.NextOffset == 1050 && s.Step == 1 })
+			x.Until("the open window is read again",
+				func(s monitor.TaskStatus) bool { return s.NextOffset == 1050 && s.Step == 1 })
 			x.End()
 		})
 	}
@@ -93,14 +94,17 @@ limit_delta = 1e-7
 %s`, name, list, name, map[bool]string{true: "step = 500\n"}[name == "orders"], name, table)
 	}
 	refit := func(name, solver string) string {
-		return stream(name, fmt.Sprintf("[stream.%s.refit]\ntarget = %q\nclip_x = 1.0\nclip_y = 1.0\nwindow = %d\nsolver = %q\n", name, target, window, solver))
+		return stream(name,
+			fmt.Sprintf("[stream.%s.refit]\ntarget = %q\nclip_x = 1.0\nclip_y = 1.0\nwindow = %d\nsolver = %q\n", name,
+				target, window, solver))
 	}
 	return stream("orders", "[stream.orders.moments]\nclip = 1.5\n") + refit("first", "newton") + refit("second", "ihm")
 }
 
 // runBeside feeds rows to the three streams, and returns each refit's releases. The
 // ledger adds the three charges.
-func runBeside(t *testing.T, columns []string, target string, rows [][]float64, window int) map[string][]fixtures.Release {
+func runBeside(t *testing.T, columns []string, target string, rows [][]float64,
+	window int) map[string][]fixtures.Release {
 	t.Helper()
 	r := streamtest.NewRig(t, beside(columns, target, window))
 	var values [][]byte
@@ -181,7 +185,8 @@ func TestRefitsBeside(t *testing.T) {
 // takes long is at work.
 func TestRefitStallsNone(t *testing.T) {
 	t.Parallel()
-	toml := fixtures.With(beside([]string{"a", "b"}, "b", 500), `solver = "ihm"`, "solver = \"ihm\"\nrows = 65536\niterations = 100")
+	toml := fixtures.With(beside([]string{"a", "b"}, "b", 500), `solver = "ihm"`,
+		"solver = \"ihm\"\nrows = 65536\niterations = 100")
 	rng := rand.New(rand.NewPCG(9, 10))
 	var values [][]byte
 	for range 5000 {
@@ -262,7 +267,8 @@ func TestRefitData(t *testing.T) {
 						errors += r * r / 5000
 						null += (row[d] - mean) * (row[d] - mean) / 5000
 					}
-					t.Logf("%s, stream %s, window %d: mean square error %.4g, variance %.4g", name, solver, i+1, errors, null)
+					t.Logf("%s, stream %s, window %d: mean square error %.4g, variance %.4g", name, solver, i+1,
+						errors, null)
 					if solver == "first" && !(errors < 0.95*null) {
 						t.Errorf("newton learned nothing of window %d", i+1)
 					}
@@ -281,7 +287,8 @@ func TestFewRecordsWarn(t *testing.T) {
 		r.Produce(0, 250)
 		x := r.Start()
 		x.Published(2)
-		if got := x.D.Status()[0].Warnings; (len(got) == 1 && strings.Contains(got[0], "windows of 10 records")) != warned || len(got) > 1 {
+		if got := x.D.Status()[0].Warnings; (len(got) == 1 &&
+			strings.Contains(got[0], "windows of 10 records")) != warned || len(got) > 1 {
 			t.Errorf("%s: warnings %q", window, got)
 		}
 		x.End()

@@ -15,7 +15,8 @@ import (
 // killRegression is killStream with a regression, whose steps have the same
 // offsets; the first one is a search.
 var killRegression = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
-	"[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"weight\"\nclip_x = 2.0\nradius = 5.0\namb = { curvature = 1.0, batch = 20, bootstrap = 20 }\n")
+	"[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"weight\"\nclip_x = 2.0\nradius = 5.0\n"+
+		"amb = { curvature = 1.0, batch = 20, bootstrap = 20 }\n")
 
 // TestKillRegression kills a daemon whose mechanism adapts to what it released:
 // a step repeated with other noise would change all later ones.
@@ -39,7 +40,8 @@ func TestKillRegression(t *testing.T) {
 
 // killNewton is killRegression with the default method, and a budget that leaves its
 // stepsOf short.
-var killNewton = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n", "[stream.orders.sgd]\ntarget = \"weight\"\nclip_x = 2.0\n",
+var killNewton = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
+	"[stream.orders.sgd]\ntarget = \"weight\"\nclip_x = 2.0\n",
 	"epsilon = 1.0", "epsilon = 40.0", "limit_epsilon = 3.0", "limit_epsilon = 50.0")
 
 // TestKillNewton is TestKillRegression with steps that differ in length, searches
@@ -66,7 +68,8 @@ func TestKillNewton(t *testing.T) {
 	finish(r, steps)
 	v := r.History("orders.dp")
 	v.Equals(t, r.Uninterrupted(steps))
-	t.Logf("%d kills, %d releases, to epoch %d; %d releases published again", kills, len(v.Bytes), p.Course(iterations).Epoch, v.Duplicates)
+	t.Logf("%d kills, %d releases, to epoch %d; %d releases published again", kills, len(v.Bytes),
+		p.Course(iterations).Epoch, v.Duplicates)
 	if v.Steps != steps || len(v.Bytes) != int(iterations) || p.Course(iterations).Epoch < 2 {
 		t.Errorf("%d releases of %d steps, want %d", len(v.Bytes), v.Steps, iterations)
 	}

@@ -47,7 +47,8 @@ func (d *Daemon) Reload(q httpapi.ReloadRequest) (*httpapi.Reload, error) {
 	for _, s := range found.Changed {
 		changed = append(changed, s.Stream)
 	}
-	d.process.Log.Info("the configuration was read again", "added", found.Added, "removed", found.Removed, "changed", changed, "opened", found.Opened, "unopened", found.Unopened)
+	d.process.Log.Info("the configuration was read again", "added", found.Added, "removed", found.Removed, "changed",
+		changed, "opened", found.Opened, "unopened", found.Unopened)
 	return found, nil
 }
 
@@ -121,7 +122,8 @@ func (d *Daemon) unopened() []string {
 	}
 	now := d.process.Config()
 	for _, p := range now.Patterns {
-		if d.patterns.holds() && !slices.ContainsFunc(now.Streams, func(s *config.Stream) bool { return s.Pattern() == p.Name }) {
+		if d.patterns.holds() &&
+			!slices.ContainsFunc(now.Streams, func(s *config.Stream) bool { return s.Pattern() == p.Name }) {
 			all = append(all, p.Name)
 		}
 	}
@@ -143,7 +145,8 @@ func (c *shardTasks) release() {
 // compare returns the configuration that a daemon runs after a file was read again, and how it differs from
 // that of now, or why that is refused. Streams that are the same keep their pointers.
 func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *httpapi.Reload) {
-	found = &httpapi.Reload{Added: []string{}, Removed: []string{}, Changed: []httpapi.StreamChange{}, Opened: []string{}, Unopened: []string{}, Refused: []string{}}
+	found = &httpapi.Reload{Added: []string{}, Removed: []string{}, Changed: []httpapi.StreamChange{},
+		Opened: []string{}, Unopened: []string{}, Refused: []string{}}
 	refuse := func(format string, args ...any) {
 		found.Refused = append(found.Refused, fmt.Sprintf(format, args...))
 	}
@@ -228,12 +231,15 @@ func (d *Daemon) unfit(old, s *config.Stream) (why []string) {
 	for _, c := range d.shardsNow() {
 		for _, t := range c.Ledger.Tasks() {
 			opened := c.Ledger.Newest(t)
-			if t.Stream != s.Name || opened == nil || opened.Kind != ledger.KindOpen { // nil: its only opening was voided
+			// nil: its only opening was voided
+			if t.Stream != s.Name || opened == nil || opened.Kind != ledger.KindOpen {
 				continue
 			}
 			if !reading(s, t) {
 				if old != nil && reading(old, t) && old.Merge != s.Merge {
-					why = append(why, fmt.Sprintf("merge: epoch %d of task %s is open: close it first, with: streamdp epoch close %s", opened.Epoch, t, failure.EpochArgs(t)))
+					why = append(why,
+						fmt.Sprintf("merge: epoch %d of task %s is open: close it first, with: streamdp epoch close %s",
+							opened.Epoch, t, failure.EpochArgs(t)))
 				}
 				continue
 			}
@@ -267,21 +273,28 @@ func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why 
 	if old != nil {
 		for _, x := range old.Differences(s) {
 			if slices.Contains(formKeys, x.Key) {
-				why = append(why, fmt.Sprintf("%s: the bytes of epoch %d of task %s depend on it, which is open: stop and start the process, or close the epoch first, with: streamdp epoch close %s",
-					x, opened.Epoch, opened.Task(), failure.EpochArgs(opened.Task())))
+				why = append(why,
+					fmt.Sprintf(
+						"%s: the bytes of epoch %d of task %s depend on it, which is open: stop and start the "+
+							"process, or close the epoch first, with: streamdp epoch close %s",
+						x, opened.Epoch, opened.Task(), failure.EpochArgs(opened.Task())))
 			}
 		}
 	}
 	t := opened.Task()
 	// A task that runs may be writing its files: Open would take away what is half written.
-	r := &epoch.Keeper{Feed: &input.Feed{Task: t}, D: &c.Shard, Store: state.OpenReader(c.Disk, c.TaskDir(t), c.Sealer(t))}
+	r := &epoch.Keeper{Feed: &input.Feed{Task: t}, D: &c.Shard,
+		Store: state.OpenReader(c.Disk, c.TaskDir(t), c.Sealer(t))}
 	m, _, err := r.Manifest(opened)
 	if err != nil {
 		return nil // the task halts, now as before
 	}
 	for _, key := range core.Changes(s, m) {
-		why = append(why, fmt.Sprintf("%s: the guarantee of epoch %d of task %s depends on it, which is open: close it first, with: streamdp epoch close %s",
-			key, m.Epoch, r.Task, failure.EpochArgs(r.Task)))
+		why = append(why,
+			fmt.Sprintf(
+				"%s: the guarantee of epoch %d of task %s depends on it, which is open: close it first, with: "+
+					"streamdp epoch close %s",
+				key, m.Epoch, r.Task, failure.EpochArgs(r.Task)))
 	}
 	if err := c.Ledger.TakesLimit(s, m); err != nil {
 		why = append(why, err.Error())

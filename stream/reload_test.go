@@ -69,7 +69,9 @@ func TestReload(t *testing.T) {
 	sendTopic(r, "sales", 0, 250)
 	letters := "[stream.sales.dead_letter]\nmode = \"reference\"\ntopic = \"rejected\"\n"
 	got := reloads(x, httpapi.ReloadRequest{}, fixtures.OrdersStream, sales+letters)
-	if len(got.Changed) != 1 || got.Changed[0].Stream != "sales" || fmt.Sprint(got.Changed[0].Keys) != `[dead_letter.mode: "off" → "reference" dead_letter.topic: "" → "rejected"]` {
+	if len(got.Changed) != 1 || got.Changed[0].Stream != "sales" ||
+		fmt.Sprint(
+			got.Changed[0].Keys) != `[dead_letter.mode: "off" → "reference" dead_letter.topic: "" → "rejected"]` {
 		t.Errorf("changed: %+v", got.Changed)
 	}
 	sendTopic(r, "sales", 250, 250)
@@ -77,7 +79,8 @@ func TestReload(t *testing.T) {
 		t.Error("another stream's tasks were started again")
 	}
 	got = reloads(x, httpapi.ReloadRequest{Open: true}, fixtures.OrdersStream, visits)
-	if !slices.Equal(got.Added, []string{"visits"}) || !slices.Equal(got.Removed, []string{"sales"}) || len(got.Changed)+len(got.Unopened) > 0 {
+	if !slices.Equal(got.Added, []string{"visits"}) || !slices.Equal(got.Removed, []string{"sales"}) ||
+		len(got.Changed)+len(got.Unopened) > 0 {
 		t.Errorf("one added, one removed: %+v", got)
 	}
 	sendTopic(r, "visits", 0, 300)
@@ -87,8 +90,10 @@ func TestReload(t *testing.T) {
 	raised := fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
 	for range 4 {
 		reloads(x, httpapi.ReloadRequest{}, raised, visits, sales)
-		reloads(x, httpapi.ReloadRequest{}, raised+"\n", fixtures.With(visits, `"visits.dp"`, `"visits.dp", create = false`))
-		reloads(x, httpapi.ReloadRequest{}, fixtures.With(raised, "step   = 100", "step = 100\non_gap = \"null\""), visits, sales)
+		reloads(x, httpapi.ReloadRequest{}, raised+"\n",
+			fixtures.With(visits, `"visits.dp"`, `"visits.dp", create = false`))
+		reloads(x, httpapi.ReloadRequest{}, fixtures.With(raised, "step   = 100", "step = 100\non_gap = \"null\""),
+			visits, sales)
 	}
 	feed.end()
 	sendTopic(r, "sales", 750, 250)
@@ -185,7 +190,8 @@ func TestReloadBeforeRun(t *testing.T) {
 		}
 	}
 	x := r.Start(r.Reloadable)
-	if got := <-found; got == nil || !slices.Equal(got.Added, []string{"sales"}) || !slices.Equal(got.Unopened, []string{"sales-0"}) {
+	if got := <-found; got == nil || !slices.Equal(got.Added, []string{"sales"}) ||
+		!slices.Equal(got.Unopened, []string{"sales-0"}) {
 		t.Errorf("%+v", got)
 	}
 	x.Published(1)
@@ -205,13 +211,15 @@ func TestReloadRefused(t *testing.T) {
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "sales", 1, nil))
 	r.Produce(0, 200)
 	levels := []string{}
-	x := r.Start(r.Reloadable, func(o *stream.Options) { o.SetLevel = func(level string) { levels = append(levels, level) } })
+	x := r.Start(r.Reloadable,
+		func(o *stream.Options) { o.SetLevel = func(level string) { levels = append(levels, level) } })
 	x.Published(2)
 	x.Of("sales", "running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 	tasks, before, ledger := x.In.Tasks(), x.In.Process.Config(), r.Kinds()
 	unchanged := func(why string) {
 		t.Helper()
-		if !slices.Equal(x.In.Tasks(), tasks) || x.In.Process.Config() != before || r.Kinds() != ledger || len(levels) > 0 {
+		if !slices.Equal(x.In.Tasks(), tasks) || x.In.Process.Config() != before || r.Kinds() != ledger ||
+			len(levels) > 0 {
 			t.Errorf("%s: something changed", why)
 		}
 		if _, body := x.Get("/metrics"); !strings.Contains(body, "streamdp_config_last_load_successful 0\n") {
@@ -224,17 +232,37 @@ func TestReloadRefused(t *testing.T) {
 		tables []string
 		want   []string
 	}{
-		{nil, []string{fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 50"), visits}, []string{"stream orders: step: 100 → 50: the guarantee of epoch 1 of task orders-0 depends on it"}},
-		{nil, []string{fixtures.With(fixtures.OrdersStream, "epsilon = 1.0", "epsilon = 0.5"), fixtures.With(sales, "clip = 1.0", "clip = 2.0")}, []string{"stream orders: privacy.epsilon: 1 → 0.5", "stream sales: moments.clip: 1 → 2"}},
-		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", encoding = "base64"`)}, []string{`output.encoding: "json" → "base64": the bytes of epoch 1 of task orders-0 depend on it`}},
-		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", values = ["mean"]`)}, []string{"output.values"}},
-		{nil, []string{fixtures.With(fixtures.OrdersStream, `topic = "orders", `, `topic = "orders", partition = [0, 1], `) + "merge = true\n"}, nil},
-		{nil, []string{fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nmerge = true", `topic = "orders", `, `topic = "orders", partition = [0, 1], `)}, []string{"stream orders: merge: epoch 1 of task orders-0 is open"}},
-		{nil, []string{fixtures.With(fixtures.OrdersStream, `limit_epsilon = 3.0`, "limit_epsilon = 1.0", "epsilon = 1.0\n", "epsilon = 1.0\nlimit_delta = 1e-7\n")}, nil},
-		{func(r *streamtest.Rig) { r.Commit, r.Archive = "20ms", true }, []string{fixtures.OrdersStream}, []string{"state.archive: false → true", `state.commit_interval: "10ms" → "20ms"`}},
-		{func(r *streamtest.Rig) { r.Http = "exposure = \"public\"\n[log]\nlevel = \"debug\"\n" }, []string{fixtures.OrdersStream}, []string{"http.exposure"}},
-		{func(r *streamtest.Rig) { r.Topic = "control" }, []string{fixtures.OrdersStream}, []string{`kafka.control_topic: "" → "control"`}},
-		{func(r *streamtest.Rig) { r.Group = "[cluster]\ngroup = \"g\"\n" }, []string{fixtures.OrdersStream}, []string{"cluster: absent → present"}},
+		{nil, []string{fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 50"), visits},
+			[]string{"stream orders: step: 100 → 50: the guarantee of epoch 1 of task orders-0 depends on it"}},
+		{nil,
+			[]string{fixtures.With(fixtures.OrdersStream, "epsilon = 1.0", "epsilon = 0.5"),
+				fixtures.With(sales, "clip = 1.0", "clip = 2.0")},
+			[]string{"stream orders: privacy.epsilon: 1 → 0.5", "stream sales: moments.clip: 1 → 2"}},
+		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", encoding = "base64"`)},
+			[]string{`output.encoding: "json" → "base64": the bytes of epoch 1 of task orders-0 depend on it`}},
+		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", values = ["mean"]`)},
+			[]string{"output.values"}},
+		{nil,
+			[]string{
+				fixtures.With(fixtures.OrdersStream, `topic = "orders", `, `topic = "orders", partition = [0, 1], `) +
+					"merge = true\n"}, nil},
+		{nil,
+			[]string{
+				fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nmerge = true", `topic = "orders", `,
+					`topic = "orders", partition = [0, 1], `)},
+			[]string{"stream orders: merge: epoch 1 of task orders-0 is open"}},
+		{nil,
+			[]string{
+				fixtures.With(fixtures.OrdersStream, `limit_epsilon = 3.0`, "limit_epsilon = 1.0", "epsilon = 1.0\n",
+					"epsilon = 1.0\nlimit_delta = 1e-7\n")}, nil},
+		{func(r *streamtest.Rig) { r.Commit, r.Archive = "20ms", true }, []string{fixtures.OrdersStream},
+			[]string{"state.archive: false → true", `state.commit_interval: "10ms" → "20ms"`}},
+		{func(r *streamtest.Rig) { r.Http = "exposure = \"public\"\n[log]\nlevel = \"debug\"\n" },
+			[]string{fixtures.OrdersStream}, []string{"http.exposure"}},
+		{func(r *streamtest.Rig) { r.Topic = "control" }, []string{fixtures.OrdersStream},
+			[]string{`kafka.control_topic: "" → "control"`}},
+		{func(r *streamtest.Rig) { r.Group = "[cluster]\ngroup = \"g\"\n" }, []string{fixtures.OrdersStream},
+			[]string{"cluster: absent → present"}},
 	} {
 		if c.want == nil {
 			continue
@@ -258,17 +286,20 @@ func TestReloadRefused(t *testing.T) {
 	}
 
 	// A limit below what is paid.
-	low := fixtures.With(fixtures.OrdersStream, "epsilon = 1.0", "epsilon = 1.0", "limit_epsilon = 3.0", "limit_epsilon = 1.0\nlimit_delta = 2e-8")
+	low := fixtures.With(fixtures.OrdersStream, "epsilon = 1.0", "epsilon = 1.0", "limit_epsilon = 3.0",
+		"limit_epsilon = 1.0\nlimit_delta = 2e-8")
 	r.Write(low, sales)
 	if found, err := x.D.Reload(httpapi.ReloadRequest{DryRun: true}); err != nil || len(found.Changed) != 1 {
 		t.Errorf("a limit that is enough: %+v, %v", found, err)
 	}
 
 	// A file with faults: all of them, with their lines.
-	r.Write(fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 0"), fixtures.With(sales, "clip = 1.0", "clib = 1.0"))
+	r.Write(fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 0"),
+		fixtures.With(sales, "clip = 1.0", "clib = 1.0"))
 	_, err := x.D.Reload(httpapi.ReloadRequest{})
 	var faults config.Faults
-	if !errors.As(err, &faults) || len(faults) != 2 || faults[0].Line == 0 || faults[0].Line == faults[1].Line || !strings.HasPrefix(faults[0].File, r.Dir) {
+	if !errors.As(err, &faults) || len(faults) != 2 || faults[0].Line == 0 || faults[0].Line == faults[1].Line ||
+		!strings.HasPrefix(faults[0].File, r.Dir) {
 		t.Errorf("a file with two faults: %v", err)
 	}
 	unchanged("faults")
@@ -324,7 +355,8 @@ func TestReloadClosed(t *testing.T) {
 	before := r.Kinds()
 	shorter := fixtures.With(sales, "step   = 100", "step = 50")
 	for _, open := range []bool{false, true} {
-		if got := reloads(x, httpapi.ReloadRequest{Open: open}, fixtures.OrdersStream, shorter); len(got.Opened)+len(got.Unopened) > 0 {
+		if got := reloads(x, httpapi.ReloadRequest{Open: open}, fixtures.OrdersStream, shorter); len(got.Opened)+
+			len(got.Unopened) > 0 {
 			t.Errorf("open %t: %v opened, %v wait", open, got.Opened, got.Unopened)
 		}
 	}
@@ -349,7 +381,8 @@ func TestReloadLimit(t *testing.T) {
 	x.Of("orders", "in epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 })
 	before := r.Kinds()
 	r.Write(fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.2"))
-	if _, err := x.D.Reload(httpapi.ReloadRequest{}); err == nil || !strings.Contains(err.Error(), "stream orders: limit_epsilon 1.2 at delta 1e-08 is below what") {
+	if _, err := x.D.Reload(httpapi.ReloadRequest{}); err == nil ||
+		!strings.Contains(err.Error(), "stream orders: limit_epsilon 1.2 at delta 1e-08 is below what") {
 		t.Errorf("%v", err)
 	}
 	if r.Kinds() != before {
@@ -373,7 +406,9 @@ func TestReloadHorizon(t *testing.T) {
 	before := r.Kinds()
 	rolls := fixtures.With(short, "horizon = 2", "horizon = 2\non_horizon = \"rollover\"")
 	reloads(x, httpapi.ReloadRequest{}, rolls, sales)
-	if s := x.Of("orders", "halted", func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }); s.Reason != failure.Unopened || r.Kinds() != before {
+	if s := x.Of("orders", "halted",
+		func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }); s.Reason != failure.Unopened ||
+		r.Kinds() != before {
 		t.Errorf("%s: %s; the ledger has %s", s.Reason, s.Message, r.Kinds())
 	}
 	if got := reloads(x, httpapi.ReloadRequest{}, rolls, sales); !slices.Equal(got.Unopened, []string{"orders-0"}) {
@@ -382,7 +417,8 @@ func TestReloadHorizon(t *testing.T) {
 	if got := reloads(x, httpapi.ReloadRequest{Open: true}, rolls, sales); len(got.Unopened) > 0 {
 		t.Errorf("unopened: %v", got.Unopened)
 	}
-	x.Of("orders", "in the next epoch", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && s.Epoch == 2 && s.Step == 1 })
+	x.Of("orders", "in the next epoch",
+		func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && s.Epoch == 2 && s.Step == 1 })
 	x.End()
 }
 
@@ -418,13 +454,17 @@ func TestReloadOpensNothing(t *testing.T) {
 			opened := strings.Count(r.Kinds(), "open")
 			// What has nothing to do with an opening leaves the task as it is.
 			letters := fmt.Sprintf("[stream.%s.dead_letter]\nmode = \"reference\"\ntopic = \"rejected\"\n", stream)
-			if got := reloads(x, httpapi.ReloadRequest{}, c.before+letters); len(got.Unopened) > 0 || len(got.Changed) != 1 {
+			if got := reloads(x, httpapi.ReloadRequest{}, c.before+letters); len(got.Unopened) > 0 ||
+				len(got.Changed) != 1 {
 				t.Errorf("with dead letters: %+v", got)
 			}
 			if got := reloads(x, httpapi.ReloadRequest{}, c.after); !slices.Equal(got.Unopened, []string{task}) {
 				t.Errorf("unopened: %v", got.Unopened)
 			}
-			x.Of(stream, "held", func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted && s.Reason == failure.Unopened })
+			x.Of(stream, "held",
+				func(s monitor.TaskStatus) bool {
+					return s.State == monitor.StateHalted && s.Reason == failure.Unopened
+				})
 			if n := strings.Count(r.Kinds(), "open"); n != opened {
 				t.Errorf("the ledger has %s", r.Kinds())
 			}
@@ -476,18 +516,22 @@ func TestReloadAccess(t *testing.T) {
 		t.Fatal("somebody had the configuration read")
 	}
 	// Nobody opens an epoch over HTTP.
-	if code, a := ask(x, func(q *http.Request) { q.URL.RawQuery = "open=true" }); code != http.StatusOK || a.Status != "success" || !slices.Equal(a.Data.Added, []string{"sales"}) {
+	if code, a := ask(x, func(q *http.Request) { q.URL.RawQuery = "open=true" }); code != http.StatusOK ||
+		a.Status != "success" || !slices.Equal(a.Data.Added, []string{"sales"}) {
 		t.Errorf("%d: %+v", code, a)
 	}
-	if s := x.Of("sales", "halted", func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }); s.Reason != failure.Unopened {
+	if s := x.Of("sales", "halted",
+		func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }); s.Reason != failure.Unopened {
 		t.Errorf("%+v", s)
 	}
 	r.Write(fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 50"))
-	if code, a := ask(x, nil); code != http.StatusConflict || !a.Configuration || len(a.Data.Refused) != 1 || !strings.Contains(a.Error, "step: 100 → 50") {
+	if code, a := ask(x, nil); code != http.StatusConflict || !a.Configuration || len(a.Data.Refused) != 1 ||
+		!strings.Contains(a.Error, "step: 100 → 50") {
 		t.Errorf("%d: %+v", code, a)
 	}
 	r.Write(fixtures.With(fixtures.OrdersStream, "step   = 100", "stop = 50"))
-	if code, a := ask(x, nil); code != http.StatusConflict || !a.Configuration || a.Data != nil || !strings.Contains(a.Error, "streamdp.toml:") {
+	if code, a := ask(x, nil); code != http.StatusConflict || !a.Configuration || a.Data != nil ||
+		!strings.Contains(a.Error, "streamdp.toml:") {
 		t.Errorf("%d: %+v", code, a)
 	}
 	// On the control socket an epoch may be opened.
@@ -541,7 +585,8 @@ func TestReloadKilled(t *testing.T) {
 		return string(now.Text())
 	}
 	again := fixtures.With(killStream, "step = 20", "step = 20\non_gap = \"null\"")
-	spec.Reloads = []string{text(killStream), text(again, ofTopic("sales")), text(killStream, ofTopic("sales")), text(again)}
+	spec.Reloads = []string{text(killStream), text(again, ofTopic("sales")), text(killStream, ofTopic("sales")),
+		text(again)}
 	feed := feedOn(r)
 	var hit interruptions
 	killLoop(t, r, spec, rand.New(rand.NewPCG(seed, 0)), killsOf(8, 100), &hit)
@@ -574,17 +619,21 @@ func TestReloadPatterns(t *testing.T) {
 	fill(r, "sales-a", 100)
 	x := r.Start(soon, r.Reloadable)
 	x.Published(1)
-	if got := reloads(x, httpapi.ReloadRequest{}, pattern, fixtures.OrdersStream); !slices.Equal(got.Added, []string{"all"}) {
+	if got := reloads(x, httpapi.ReloadRequest{}, pattern, fixtures.OrdersStream); !slices.Equal(got.Added,
+		[]string{"all"}) {
 		t.Errorf("added: %v", got.Added)
 	}
-	if s := x.Of("all.sales-a", "halted", func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }); s.Reason != failure.Unopened || r.Kinds() != "open" {
+	if s := x.Of("all.sales-a", "halted",
+		func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }); s.Reason != failure.Unopened ||
+		r.Kinds() != "open" {
 		t.Errorf("a topic that was there: %s: %s; the ledger has %s", s.Reason, s.Message, r.Kinds())
 	}
 	// A topic that comes later is what the pattern is for.
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-b", 1, nil))
 	fill(r, "sales-b", 100)
 	x.Reaches("all.sales-b", 1)
-	if got := reloads(x, httpapi.ReloadRequest{}, pattern, fixtures.OrdersStream); !slices.Equal(got.Unopened, []string{"all.sales-a-0"}) || !stream.Unchanged(got) {
+	if got := reloads(x, httpapi.ReloadRequest{}, pattern, fixtures.OrdersStream); !slices.Equal(got.Unopened,
+		[]string{"all.sales-a-0"}) || !stream.Unchanged(got) {
 		t.Errorf("the same file: %+v", got)
 	}
 	// Where whoever reads the file knows of topics, from the ledger, that is no difference either.
@@ -605,16 +654,20 @@ func TestReloadPatterns(t *testing.T) {
 
 	// Its streams begin again where the pattern changes, and go on with their epochs.
 	more := fixtures.With(pattern, `topics = "sales-.*",`, `topics = "sales-[ab]", max_topics = 2,`)
-	if got := reloads(x, httpapi.ReloadRequest{}, more, fixtures.OrdersStream); len(got.Changed) != 1 || len(got.Added)+len(got.Removed)+len(got.Unopened) > 0 {
+	if got := reloads(x, httpapi.ReloadRequest{}, more, fixtures.OrdersStream); len(got.Changed) != 1 ||
+		len(got.Added)+len(got.Removed)+len(got.Unopened) > 0 {
 		t.Errorf("changed: %+v", got)
 	}
 	fill(r, "sales-a", 100)
 	x.Reaches("all.sales-a", 2)
 	r.Write(fixtures.With(more, "step   = 100", "step = 50"), fixtures.OrdersStream)
-	if _, err := x.D.Reload(httpapi.ReloadRequest{}); err == nil || !strings.Contains(err.Error(), "stream all.sales-a: step: 100 → 50") || !strings.Contains(err.Error(), "stream all.sales-b: step") {
+	if _, err := x.D.Reload(httpapi.ReloadRequest{}); err == nil ||
+		!strings.Contains(err.Error(), "stream all.sales-a: step: 100 → 50") ||
+		!strings.Contains(err.Error(), "stream all.sales-b: step") {
 		t.Errorf("%v", err)
 	}
-	if got := reloads(x, httpapi.ReloadRequest{}, fixtures.OrdersStream); !slices.Equal(got.Removed, []string{"all", "all.sales-a", "all.sales-b"}) {
+	if got := reloads(x, httpapi.ReloadRequest{}, fixtures.OrdersStream); !slices.Equal(got.Removed,
+		[]string{"all", "all.sales-a", "all.sales-b"}) {
 		t.Errorf("removed: %v", got.Removed)
 	}
 	if _, body := x.Get("/metrics"); strings.Contains(body, "sales-a") || strings.Contains(body, `pattern="all"`) {

@@ -53,7 +53,8 @@ func RepairLedger(ctx context.Context, o Options, write bool) (*recovery.LedgerR
 	if m := d.own.Ledger.Moved(); m != nil {
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, m.Refusal())
 	}
-	if err := ledger.NewControlTopic(d.own.Ledger, d.process.Key, d.process.Client, d.process.Cfg.Kafka.ControlTopic, failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, func() {})).Salvage(ctx); err != nil {
+	if err := ledger.NewControlTopic(d.own.Ledger, d.process.Key, d.process.Client, d.process.Cfg.Kafka.ControlTopic,
+		failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, func() {})).Salvage(ctx); err != nil {
 		return nil, err
 	}
 	if err := r.Tasks(); err != nil {

@@ -36,8 +36,11 @@ func TestLedgerReserve(t *testing.T) {
 		epoch := uint64(0)
 		return l, func(cost, reserved dp.Cost) error {
 			epoch++
-			_, err := l.Open(ledger.Entry{Kind: ledger.KindOpen, Stream: "a", Source: src, Epoch: epoch, Incarnation: 1, First: 0, End: -1,
-				Mechanism: "m", Cost: cost, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 2, LimitDelta: 1e-8, Reserved: reserved})
+			_, err := l.Open(
+				ledger.Entry{Kind: ledger.KindOpen, Stream: "a", Source: src, Epoch: epoch, Incarnation: 1,
+					First: 0, End: -1,
+					Mechanism: "m", Cost: cost, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 2, LimitDelta: 1e-8,
+					Reserved: reserved})
 			return err
 		}
 	}
@@ -143,7 +146,10 @@ func TestReserve(t *testing.T) {
 	t.Parallel()
 	parse := func(toml string) *config.Config {
 		t.Helper()
-		c, err := config.Parse("test.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:9092\"]\n[state]\ndir = \"/tmp/x\"\nkey_file = \"/tmp/k\"\n[http]\nlisten = \"127.0.0.1:0\"\n"+toml))
+		c, err := config.Parse("test.toml",
+			[]byte(
+				"[kafka]\nbrokers = [\"127.0.0.1:9092\"]\n[state]\ndir = \"/tmp/x\"\nkey_file = \"/tmp/k\"\n[http]\n"+
+					"listen = \"127.0.0.1:0\"\n"+toml))
 		fixtures.Must(t, err)
 		return c
 	}
@@ -172,7 +178,8 @@ func TestReserve(t *testing.T) {
 		t.Errorf("without sketches %+v is set aside", r)
 	}
 	tight := parse(strings.ReplaceAll(reserveStreams, "limit_epsilon = 3.0", "limit_epsilon = 1.2"))
-	if _, err := core.Reserve(tight, tight.Stream("a")); err == nil || !strings.Contains(err.Error(), "does not cover all streams of topic orders together (a, b)") {
+	if _, err := core.Reserve(tight, tight.Stream("a")); err == nil ||
+		!strings.Contains(err.Error(), "does not cover all streams of topic orders together (a, b)") {
 		t.Errorf("a limit that does not cover both: %v", err)
 	}
 }
@@ -193,7 +200,8 @@ func TestReserveRun(t *testing.T) {
 		all := x.D.Status()
 		return len(all) == 2 && all[1].State == monitor.StateHalted && all[0].State == monitor.StateRunning
 	})
-	if s := x.D.Status()[1]; s.Reason != failure.Budget || !strings.Contains(s.Message, "nothing set aside for sketches") {
+	if s := x.D.Status()[1]; s.Reason != failure.Budget ||
+		!strings.Contains(s.Message, "nothing set aside for sketches") {
 		t.Errorf("the refit halted with %s: %s", s.Reason, s.Message)
 	}
 	x.End()

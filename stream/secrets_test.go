@@ -72,7 +72,8 @@ func TestSecretRetention(t *testing.T) {
 		return err == nil
 	}
 	destroyed := func(epoch uint64) bool {
-		return slices.ContainsFunc(r.Entries(), func(e ledger.Entry) bool { return e.Kind == ledger.KindDestroyed && e.Epoch == epoch })
+		return slices.ContainsFunc(r.Entries(),
+			func(e ledger.Entry) bool { return e.Kind == ledger.KindDestroyed && e.Epoch == epoch })
 	}
 	up := func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning }
 	x := r.Start(retain(time.Hour))
@@ -96,7 +97,8 @@ func TestSecretRetention(t *testing.T) {
 	x.End()
 	x = r.Start(retain(2 * time.Second))
 	x.Until("up", up)
-	for deadline := time.Now().Add(fixtures.Patience); exists(1) || exists(2) || !destroyed(1) || !destroyed(2); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(fixtures.Patience); exists(1) || exists(2) || !destroyed(1) ||
+		!destroyed(2); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the secrets are still there: %s", r.Kinds())
 		}
@@ -117,7 +119,8 @@ func TestSecretRetention(t *testing.T) {
 // that runs, keeps its secrets no longer than others.
 func TestAbandonedSecret(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
+		"stream.second")
 	for _, by := range []string{"daemon", "command"} {
 		r := streamtest.Ran(t, fixtures.OrdersStream)
 		retain := func(o *stream.Options) { o.Config.State.EpochSecretRetention = time.Hour }
@@ -135,8 +138,10 @@ func TestAbandonedSecret(t *testing.T) {
 		r.Toml = second
 		if by == "daemon" {
 			x = r.Start()
-			x.Until("the other stream", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && s.Step == 10 })
-			for deadline := time.Now().Add(fixtures.Patience); !strings.Contains(r.Kinds(), ledger.KindDestroyed); time.Sleep(20 * time.Millisecond) {
+			x.Until("the other stream",
+				func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && s.Step == 10 })
+			for deadline := time.Now().Add(fixtures.Patience); !strings.Contains(r.Kinds(),
+				ledger.KindDestroyed); time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatalf("the secret is still there: %s", r.Kinds())
 				}

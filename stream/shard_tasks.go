@@ -80,7 +80,8 @@ func (c *shardTasks) findOthers() error {
 		if slices.ContainsFunc(running, func(r *task.Runner) bool { return r.Task == t }) {
 			continue
 		}
-		if last := c.Ledger.Newest(t); len(c.Ledger.Undestroyed(t)) == 0 && (last == nil || last.Kind != ledger.KindOpen) {
+		if last := c.Ledger.Newest(t); len(c.Ledger.Undestroyed(t)) == 0 &&
+			(last == nil || last.Kind != ledger.KindOpen) {
 			continue
 		}
 		r, err := epoch.NewKeeper(&c.Shard, t, func() {})
@@ -224,7 +225,9 @@ func (c *shardTasks) closeAbandoned(ctx context.Context, q task.Request) error {
 		r.Release(config.Output{Topic: to.Topic, Partition: to.Partition})
 		return r.CloseStopped(ctx, opened, q.Open.DropOutbox)
 	}
-	r.Log.Warn("epoch closed without its checkpoint, and the ledger does not say where its releases went: its charge has the end that it was opened with, which is none without a horizon")
+	r.Log.Warn(
+		"epoch closed without its checkpoint, and the ledger does not say where its releases went: its charge has " +
+			"the end that it was opened with, which is none without a horizon")
 	var ends []ledger.EntryPart
 	for _, v := range opened.Views() {
 		ends = append(ends, ledger.EntryPart{Partition: v.Partition, End: v.End})

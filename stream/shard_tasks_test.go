@@ -36,7 +36,9 @@ func (w *waitedFor) Done() <-chan struct{} {
 func TestPart(t *testing.T) {
 	t.Parallel()
 	for _, metrics := range []string{"task", "aggregate"} {
-		r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "in", partition = [0, 1]`, `topic = "orders.dp"`, `topic = "orders.dp", partition = 0`))
+		r := streamtest.NewRig(t,
+			fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "in", partition = [0, 1]`,
+				`topic = "orders.dp"`, `topic = "orders.dp", partition = 0`))
 		r.Http = "metrics = \"" + metrics + "\"\n"
 		fixtures.Must(t, r.Client.CreateTopic(t.Context(), "in", 2, nil))
 		d, err := stream.New(r.Options())
@@ -62,7 +64,8 @@ func TestPart(t *testing.T) {
 				go func() { done <- run.Run(ctx) }()
 			}
 			for late := time.Now().Add(fixtures.Patience); ; time.Sleep(time.Millisecond) {
-				if s := d.Status(); len(s) == 2 && s[0].State == monitor.StateRunning && s[1].State == monitor.StateRunning && s[0].Step > 0 && s[0].Outbox == 0 {
+				if s := d.Status(); len(s) == 2 && s[0].State == monitor.StateRunning &&
+					s[1].State == monitor.StateRunning && s[0].Step > 0 && s[0].Outbox == 0 {
 					break
 				}
 				if time.Now().After(late) {
@@ -80,7 +83,8 @@ func TestPart(t *testing.T) {
 		}
 		runs()()
 		first := (*d.Own()).Tasks()[0]
-		if text := get("/metrics"); metrics == "task" && !strings.Contains(text, `stream="orders"`) || !strings.Contains(get("/api/v1/streams/orders"), "orders") {
+		if text := get("/metrics"); metrics == "task" && !strings.Contains(text, `stream="orders"`) ||
+			!strings.Contains(get("/api/v1/streams/orders"), "orders") {
 			t.Fatalf("nothing is shown: %s", text)
 		}
 		asked := make(chan error)
@@ -98,7 +102,8 @@ func TestPart(t *testing.T) {
 		if s := d.Status(); len(s) != 0 {
 			t.Errorf("status %+v", s)
 		}
-		if text := get("/metrics"); strings.Contains(text, `stream="orders"`) || strings.Contains(text, "streamdp_lag_records") {
+		if text := get("/metrics"); strings.Contains(text, `stream="orders"`) ||
+			strings.Contains(text, "streamdp_lag_records") {
 			t.Errorf("%s: series are left: %s", metrics, text)
 		}
 		if strings.Contains(get("/api/v1/streams/orders"), "success") {

@@ -24,7 +24,9 @@ func (d *Daemon) openShared() (err error) {
 		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, ledger.FileName)); err == nil {
-		return fmt.Errorf("%w: %s has the ledger of a daemon without [cluster]: give each instance a directory of its own", failure.ErrState, dir)
+		return fmt.Errorf(
+			"%w: %s has the ledger of a daemon without [cluster]: give each instance a directory of its own",
+			failure.ErrState, dir)
 	}
 	if d.lock, err = state.Lock(dir); err != nil {
 		return fmt.Errorf("%w: %w", failure.ErrState, err)
@@ -33,11 +35,15 @@ func (d *Daemon) openShared() (err error) {
 		return err
 	}
 	if slices.ContainsFunc(d.process.Cfg.Streams, input.Shareable) {
-		d.process.Partials = input.NewSharedSummation(d.process.PartialsOf(d.process.Cfg.Cluster.Group, &input.KafkaSums{Client: d.process.Client, Topic: d.process.Cfg.Cluster.PartialsTopic(), Now: d.process.Now}, func(s *config.Stream) int {
-			return d.process.Cfg.Cluster.Shard(s.Input.Topic, core.Merged)
-		}))
+		d.process.Partials = input.NewSharedSummation(
+			d.process.PartialsOf(d.process.Cfg.Cluster.Group,
+				&input.KafkaSums{Client: d.process.Client, Topic: d.process.Cfg.Cluster.PartialsTopic(),
+					Now: d.process.Now}, func(s *config.Stream) int {
+					return d.process.Cfg.Cluster.Shard(s.Input.Topic, core.Merged)
+				}))
 	}
-	d.sharing = cluster.NewMember(cluster.Options{Process: &d.process, Runs: served{d}, Reach: d.reach, Advertise: d.Addr})
+	d.sharing = cluster.NewMember(
+		cluster.Options{Process: &d.process, Runs: served{d}, Reach: d.reach, Advertise: d.Addr})
 	return nil
 }
 

@@ -31,7 +31,9 @@ func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(text)
 	fixtures.Must(t, err)
 	b := streamtest.Spawn(t, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up()
-	r := streamtest.NewRigAt(t, nil, b.Addr, fixtures.With(fixtures.WideStream(16, 1000), "step = 1000", "step = 1000\nhorizon = 50\non_horizon = \"rollover\""))
+	r := streamtest.NewRigAt(t, nil, b.Addr,
+		fixtures.With(fixtures.WideStream(16, 1000), "step = 1000",
+			"step = 1000\nhorizon = 50\non_horizon = \"rollover\""))
 	r.Commit = "50ms"
 	addrs := []string{b.Addr}
 	var list []kafka.Message
@@ -114,7 +116,8 @@ func TestSoak(t *testing.T) {
 			t.Errorf("%g %s in the second third, %g in the last", was, c.what, is)
 		}
 	}
-	t.Logf("%v, %d records, %.0f a second, %d epochs; in the second third and the last: %s", length, s.NextOffset, float64(s.NextOffset)/length.Seconds(), s.Epoch, strings.Join(said, ", "))
+	t.Logf("%v, %d records, %.0f a second, %d epochs; in the second third and the last: %s", length, s.NextOffset,
+		float64(s.NextOffset)/length.Seconds(), s.Epoch, strings.Join(said, ", "))
 }
 
 func format(v float64) string {

@@ -28,9 +28,13 @@ func TestSpent(t *testing.T) {
 	l.Now = func() time.Time { return time.Unix(0, 0) }
 	src := core.Source{Cluster: "c", Topic: "in", Partition: 0}
 	add := func(e ledger.Entry) { fixtures.Must(t, l.Append(e)) }
-	open := func(stream string, epoch, incarnation uint64, s core.Source, first, end int64, a dp.Adjacency, mu float64) {
-		add(ledger.Entry{Kind: ledger.KindOpen, Stream: stream, Source: s, Epoch: epoch, Incarnation: incarnation, First: first, End: end,
-			Mechanism: "moments", Cost: dp.Cost{Adjacency: a, Mu: mu}, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 3, LimitDelta: 1e-8})
+	open := func(stream string, epoch, incarnation uint64, s core.Source, first, end int64, a dp.Adjacency,
+		mu float64) {
+		add(
+			ledger.Entry{Kind: ledger.KindOpen, Stream: stream, Source: s, Epoch: epoch, Incarnation: incarnation,
+				First: first, End: end,
+				Mechanism: "moments", Cost: dp.Cost{Adjacency: a, Mu: mu}, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 3,
+				LimitDelta: 1e-8})
 	}
 	open("a", 1, 1, src, 0, -1, dp.ZeroOut, 0.1)
 	open("b", 1, 1, src, 50, 200, dp.ZeroOut, 0.2)
@@ -56,15 +60,18 @@ func TestSpent(t *testing.T) {
 		for _, b := range r.By {
 			by = append(by, fmt.Sprintf("%s%d", b.Stream, b.Epoch))
 		}
-		lines = append(lines, fmt.Sprintf("%d [%d,%d) %.6f %s", r.Incarnation, r.First, r.End, r.Cost.Mu, strings.Join(by, "+")))
+		lines = append(lines,
+			fmt.Sprintf("%d [%d,%d) %.6f %s", r.Incarnation, r.First, r.End, r.Cost.Mu, strings.Join(by, "+")))
 		eps, err := dp.Epsilon(1e-7, r.Cost.Mu)
 		fixtures.Must(t, err)
-		if r.Epsilon != eps || len(r.Persons) != 2 || *r.Persons[0].Epsilon < eps || *r.Persons[0].Epsilon > eps*1.001 || *r.Persons[1].Epsilon < 3*eps {
+		if r.Epsilon != eps || len(r.Persons) != 2 || *r.Persons[0].Epsilon < eps ||
+			*r.Persons[0].Epsilon > eps*1.001 || *r.Persons[1].Epsilon < 3*eps {
 			t.Errorf("epsilon %g, want %g; persons %+v", r.Epsilon, eps, r.Persons)
 		}
 	}
 	// Zero-out charges count twice under replace.
-	if want := "1 [0,50) 0.200000 a1; 1 [50,100) 0.447214 a1+b1; 1 [100,200) 0.400000 b1; 2 [100,-1) 0.300000 a3"; strings.Join(lines, "; ") != want {
+	if want := "1 [0,50) 0.200000 a1; 1 [50,100) 0.447214 a1+b1; 1 [100,200) 0.400000 b1; 2 " +
+		"[100,-1) 0.300000 a3"; strings.Join(lines, "; ") != want {
 		t.Errorf("ranges %s\nwant %s", strings.Join(lines, "; "), want)
 	}
 	// The worst record of one log, and the one of the other, may be the same person's.

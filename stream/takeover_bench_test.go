@@ -75,23 +75,29 @@ func (c *slowConn) send() {
 	}
 }
 
-// BenchmarkTakeover kills the instance that has a group's only shard, with a task that reads one partition, and reports how many
-// answers of brokers come one after the other before the other instance publishes for the task, at first what was committed
-// last: the time from the end of the session until the broker has it, in units of the delay of every answer. That is 40 ms,
-// beside which the machine's other work counts little. Epochs do not end meanwhile.
+// BenchmarkTakeover kills the instance that has a group's only shard, with a task that reads one partition, and reports
+// how many answers of brokers come one after the other before the other instance publishes for the task, at first what
+// was committed last: the time from the end of the session until the broker has it, in units of the delay of every
+// answer. That is 40 ms, beside which the machine's other work counts little. Epochs do not end meanwhile.
 func BenchmarkTakeover(b *testing.B) {
 	const session, delay = 1500 * time.Millisecond, 40 * time.Millisecond
 	var late atomic.Int64
-	broker, err := embedded.Start(embedded.Options{Extra: []kfake.Opt{kfake.GroupMinSessionTimeout(100 * time.Millisecond), kfake.ListenFn(func(network, address string) (net.Listener, error) {
-		l, err := net.Listen(network, address)
-		return slowListener{l, &late}, err
-	})}})
+	broker,
+		err := embedded.Start(
+		embedded.Options{
+			Extra: []kfake.Opt{kfake.GroupMinSessionTimeout(100 * time.Millisecond),
+				kfake.ListenFn(func(network, address string) (net.Listener, error) {
+					l, err := net.Listen(network, address)
+					return slowListener{l, &late}, err
+				})}})
 	fixtures.Must(b, err)
 	b.Cleanup(broker.Close)
 	fixtures.Must(b, broker.CreateTopic(b.Context(), "orders", 1, nil))
-	r := streamtest.NewRigAt(b, broker, broker.Addr(), fixtures.With(fixtures.OrdersStream, "step   = 100", "step   = 10"))
+	r := streamtest.NewRigAt(b, broker, broker.Addr(),
+		fixtures.With(fixtures.OrdersStream, "step   = 100", "step   = 10"))
 	r.Commit = "200ms"
-	r.Group = "[cluster]\ngroup = \"g\"\nshards = 1\nsession_timeout = \"" + session.String() + "\"\nallow_unreplicated = true\n"
+	r.Group = "[cluster]\ngroup = \"g\"\nshards = 1\nsession_timeout = \"" + session.String() +
+		"\"\nallow_unreplicated = true\n"
 	r.Begin()
 	released := make(chan time.Time, 1)
 	broker.Cluster().ControlKey(int16(kmsg.Produce), func(q kmsg.Request) (kmsg.Response, error, bool) {
@@ -121,7 +127,8 @@ func BenchmarkTakeover(b *testing.B) {
 	})
 	var all [2]*streamtest.Process
 	start := func(i int) {
-		all[i] = streamtest.Spawn(b, streamtest.ChildSpec{Role: "daemon", Config: string(r.Instance(strconv.Itoa(i)).Text()), Seed: r.Seed})
+		all[i] = streamtest.Spawn(b,
+			streamtest.ChildSpec{Role: "daemon", Config: string(r.Instance(strconv.Itoa(i)).Text()), Seed: r.Seed})
 	}
 	next := func() time.Time {
 		select {

@@ -114,12 +114,14 @@ func TestTraces(t *testing.T) {
 				t.Errorf("%s has attribute %s", s.Name, key)
 			}
 		}
-		if s.Attributes["streamdp.stream"] != "orders" || s.Attributes["streamdp.partition"] != "0" || s.Attributes["streamdp.epoch"] != int64(1) {
+		if s.Attributes["streamdp.stream"] != "orders" || s.Attributes["streamdp.partition"] != "0" ||
+			s.Attributes["streamdp.epoch"] != int64(1) {
 			t.Errorf("%s", saying(s))
 		}
 	}
 	// Five commits: of each step, and of what was acknowledged at the end.
-	if kinds["steps"] != 4 || kinds["close"] != 4 || kinds["commit"] != 5 || kinds["publish"] == 0 || kinds["fetch"] == 0 || len(kinds) != 5 {
+	if kinds["steps"] != 4 || kinds["close"] != 4 || kinds["commit"] != 5 || kinds["publish"] == 0 ||
+		kinds["fetch"] == 0 || len(kinds) != 5 {
 		t.Errorf("%v", kinds)
 	}
 }
@@ -182,11 +184,13 @@ func TestTracesLost(t *testing.T) {
 			if took := time.Since(began); took > 2*time.Second+fixtures.Patience/6 {
 				t.Errorf("the end took %v", took)
 			}
-			if n := strings.Count(r.Log.String(), "level=WARN msg=retrying"); n != 1 || !strings.Contains(r.Log.String(), "send traces") {
+			if n := strings.Count(r.Log.String(), "level=WARN msg=retrying"); n != 1 ||
+				!strings.Contains(r.Log.String(), "send traces") {
 				t.Errorf("%d warnings:\n%s", n, r.Log)
 			}
 			for outcome, some := range map[string]bool{"sent": false, "dropped": true} {
-				if n := fixtures.Counter(t, x.In.Process.Metrics.Registry, "trace_spans_total", outcome); n > 0 != some {
+				if n := fixtures.Counter(t, x.In.Process.Metrics.Registry, "trace_spans_total",
+					outcome); n > 0 != some {
 					t.Errorf("%d spans %s", n, outcome)
 				}
 			}

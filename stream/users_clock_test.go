@@ -26,7 +26,9 @@ func TestClockUsers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			toml := fixtures.With(fixtures.ClockStream, `step = "1m"`, "step = \"1m\"\nstep_max = 30\nhorizon = 20\nuser = { key = \"record-key\", "+user+" }", `"zero-out"`, `"replace"`)
+			toml := fixtures.With(fixtures.ClockStream, `step = "1m"`,
+				"step = \"1m\"\nstep_max = 30\nhorizon = 20\nuser = { key = \"record-key\", "+user+" }", `"zero-out"`,
+				`"replace"`)
 			r, h := streamtest.ClockRig(t, toml, 1), streamtest.NewHand()
 			on := []func(*stream.Options){h.On}
 			x := r.Start(on...)
@@ -53,8 +55,11 @@ func TestClockUsers(t *testing.T) {
 			x.End()
 			r.OutputOf("orders.dp") // each release once
 			o := r.Options()
-			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.OrdersTask)
-			if err != nil || len(all) != 1 || all[0].Releases != len(steps) || all[0].Difference != "" || all[0].Unverifiable != "" {
+			all,
+				err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+				fixtures.OrdersTask)
+			if err != nil || len(all) != 1 || all[0].Releases != len(steps) || all[0].Difference != "" ||
+				all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)
 			}
 			for _, r := range []*streamtest.Rig{r, copied} {
@@ -90,7 +95,9 @@ func TestClockUsers(t *testing.T) {
 				x.End()
 			}
 			r.OutputOf("orders.dp") // each release once
-			all, err = recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.OrdersTask)
+			all,
+				err = recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+				fixtures.OrdersTask)
 			if err != nil || all[0].Releases != len(steps)+1 || all[0].Difference+all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)
 			}

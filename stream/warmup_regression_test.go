@@ -16,15 +16,20 @@ import (
 
 // autoRegression finds the bounds of a regression of amount from 1500 offsets.
 func autoRegression(table string, replace ...string) string {
-	return fixtures.With(fixtures.With(autoStream("buffer"), "step = 100\n", "", "epsilon = 8.0", "epsilon = 40.0", "limit_epsilon = 30.0", "limit_epsilon = 90.0",
-		"[stream.orders.moments]\nclip = \"auto\"\n", "[stream.orders."+table+"\ntarget = \"amount\"\nclip_x = \"auto\"\n"), replace...)
+	return fixtures.With(
+		fixtures.With(autoStream("buffer"), "step = 100\n", "", "epsilon = 8.0", "epsilon = 40.0",
+			"limit_epsilon = 30.0", "limit_epsilon = 90.0",
+			"[stream.orders.moments]\nclip = \"auto\"\n",
+			"[stream.orders."+table+"\ntarget = \"amount\"\nclip_x = \"auto\"\n"), replace...)
 }
 
 var autoRegressions = map[string]string{
 	"sgd":   autoRegression("sgd]"),
 	"refit": autoRegression("refit]\nwindow = 250\nclip_y = \"auto\""),
 	"adam": fixtures.With(autoStream("buffer"), "step = 100\n", "step = 250\n",
-		"[stream.orders.moments]\nclip = \"auto\"\n", "[stream.orders.adam]\nmode = \"model\"\nclip = 1.0\nrate = 0.01\nmodel = { loss = \"linear\", target = \"amount\" }\n"),
+		"[stream.orders.moments]\nclip = \"auto\"\n",
+		"[stream.orders.adam]\nmode = \"model\"\nclip = 1.0\nrate = 0.01\n"+
+			"model = { loss = \"linear\", target = \"amount\" }\n"),
 }
 
 // warmRegression is what tests read of a release of a regression whose bounds are found.
@@ -64,7 +69,8 @@ func TestWarmupRegression(t *testing.T) {
 			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
 				p := streamtest.Spawn(t, spec).Up()
-				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond) // the moment of the kill, nothing waits for it
+				// the moment of the kill, nothing waits for it
+				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond)
 				p.Kill()
 			}
 			finish(r, steps)
@@ -84,14 +90,16 @@ func TestWarmupRegression(t *testing.T) {
 				if name == "adam" {
 					stages = 4 // there are no bounds of rows
 				}
-				if (step == 1) != (len(x.Warmup) == stages) || (step == 1) != (x.Bounds == nil) || (step == 1) != (len(x.Values) == 0) {
+				if (step == 1) != (len(x.Warmup) == stages) || (step == 1) != (x.Bounds == nil) ||
+					(step == 1) != (len(x.Values) == 0) {
 					t.Fatalf("step %d: %s", step, p.Value)
 				}
 				if step == 1 {
 					continue
 				}
 				// amounts are 20.25 … 79.25, items 1 … 7, weights about as far from 0 as from 1.
-				if b := x.Bounds; !(b.Centre[0] > 35 && b.Centre[0] < 65 && b.Scale[0] > 10 && b.Scale[0] < 30 && (b.ClipX > 1 && b.ClipX < 20 || name == "adam" && b.ClipX == 0) && b.Verdict == "ok") {
+				if b := x.Bounds; !(b.Centre[0] > 35 && b.Centre[0] < 65 && b.Scale[0] > 10 && b.Scale[0] < 30 &&
+					(b.ClipX > 1 && b.ClipX < 20 || name == "adam" && b.ClipX == 0) && b.Verdict == "ok") {
 					t.Errorf("bounds %+v", b)
 				}
 			}

@@ -18,9 +18,12 @@ import (
 
 // autoStream finds everything from 1500 offsets: with ε = 8 half of them are enough.
 func autoStream(mode string) string {
-	return fixtures.With(fixtures.OrdersStream, "centre = [40.0, 3.0, 1.2]", `centre = "auto"`, "scale  = [80.0, 5.0, 2.0]", `scale = "auto"`,
+	return fixtures.With(fixtures.OrdersStream, "centre = [40.0, 3.0, 1.2]", `centre = "auto"`,
+		"scale  = [80.0, 5.0, 2.0]", `scale = "auto"`,
 		"clip = 1.0", `clip = "auto"`, "epsilon = 1.0", "epsilon = 8.0", "limit_epsilon = 3.0", "limit_epsilon = 30.0",
-		"step   = 100", fmt.Sprintf("step = 100\nwarmup = %d\nwarmup_mode = %q", map[string]int{"buffer": 1500, "split": 3000}[mode], mode))
+		"step   = 100",
+		fmt.Sprintf("step = 100\nwarmup = %d\nwarmup_mode = %q",
+			map[string]int{"buffer": 1500, "split": 3000}[mode], mode))
 }
 
 // warm is what tests read of a release of a stream whose bounds are found.
@@ -60,7 +63,8 @@ func TestWarmup(t *testing.T) {
 			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
 				p := streamtest.Spawn(t, spec).Up()
-				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond) // the moment of the kill, nothing waits for it
+				// the moment of the kill, nothing waits for it
+				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond)
 				p.Kill()
 			}
 			finish(r, steps)
@@ -83,7 +87,8 @@ func TestWarmup(t *testing.T) {
 						t.Fatalf("stage %+v", s)
 					}
 				}
-				if (step <= parts) != (len(x.Warmup) > 0) || (step <= parts) != (len(x.Values) == 0) || (step <= parts) != (x.Bounds == nil) {
+				if (step <= parts) != (len(x.Warmup) > 0) || (step <= parts) != (len(x.Values) == 0) ||
+					(step <= parts) != (x.Bounds == nil) {
 					t.Fatalf("step %d: %s", step, p.Value)
 				}
 				if x.Centre[0] != "auto" {
@@ -116,14 +121,16 @@ func TestWarmupFails(t *testing.T) {
 	for mode, text := range map[string]string{"buffer": autoStream("buffer"), "split": autoStream("split"), "refit": autoRegressions["refit"], "adam": autoRegressions["adam"]} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			r := streamtest.NewRig(t, fixtures.With(text, "warmup = ", "horizon = 1000\non_horizon = \"rollover\"\nwarmup = "))
+			r := streamtest.NewRig(t,
+				fixtures.With(text, "warmup = ", "horizon = 1000\non_horizon = \"rollover\"\nwarmup = "))
 			values := make([][]byte, 5000)
 			for i := range values {
 				values[i] = []byte(`{"amount": 1}`)
 			}
 			r.Send(values...)
 			x0 := r.Start()
-			if err := x0.Ends(); !errors.Is(err, failure.ErrNothing) || !strings.Contains(err.Error(), "the warm-up of epoch 1 of orders-0 found no bounds") {
+			if err := x0.Ends(); !errors.Is(err, failure.ErrNothing) ||
+				!strings.Contains(err.Error(), "the warm-up of epoch 1 of orders-0 found no bounds") {
 				t.Errorf("the daemon ended with %v", err)
 			}
 			if s := x0.D.Status()[0]; s.Verdict != "fail" || s.State != monitor.StateClosed {
@@ -134,7 +141,8 @@ func TestWarmupFails(t *testing.T) {
 				end = 360 // of A1
 			}
 			entries := r.Entries()
-			if got := r.Kinds(); got != "open close key-destroyed" || entries[1].Reason != "warmup" || entries[1].End != end {
+			if got := r.Kinds(); got != "open close key-destroyed" || entries[1].Reason != "warmup" ||
+				entries[1].End != end {
 				t.Errorf("ledger: %s, %+v", got, entries[1])
 			}
 			v := r.History("orders.dp")
@@ -144,7 +152,8 @@ func TestWarmupFails(t *testing.T) {
 			if err := json.Unmarshal([]byte(p.Value), &x); err != nil {
 				t.Fatal(err)
 			}
-			if v.Steps != 1 || len(x.Warmup) != 1 || x.Warmup[0].Verdict != "fail" || x.Warmup[0].Stage != "A1" || !(x.Warmup[0].Records < x.Warmup[0].Needed) || x.Offsets != [2]int64{0, end} {
+			if v.Steps != 1 || len(x.Warmup) != 1 || x.Warmup[0].Verdict != "fail" || x.Warmup[0].Stage != "A1" ||
+				!(x.Warmup[0].Records < x.Warmup[0].Needed) || x.Offsets != [2]int64{0, end} {
 				t.Errorf("%d releases, %s", v.Steps, p.Value)
 			}
 			if err := r.Start().Ends(); !errors.Is(err, failure.ErrNothing) {
@@ -161,7 +170,8 @@ func TestWarmupStatus(t *testing.T) {
 	r.Produce(0, 1100)
 	x := r.Start()
 	x.Until("the warm-up waits", func(s monitor.TaskStatus) bool {
-		return strings.HasPrefix(s.Message, "the warm-up takes the first 1500 records of the epoch, of which 400 are still to come")
+		return strings.HasPrefix(s.Message,
+			"the warm-up takes the first 1500 records of the epoch, of which 400 are still to come")
 	})
 	r.Produce(1100, 500)
 	x.Until("its end", func(s monitor.TaskStatus) bool { return s.NextOffset == 1600 && s.Message == "" })

@@ -63,28 +63,33 @@ func TestAdamCommands(t *testing.T) {
 		}
 	}
 	contains(want(t, exitDone, "", "plan", "-c", file),
-		"stream updates", "method pp_debiased", "identity*", "release          at most 2135.3 kB, in messages of 900.0 kB", "noise of a coordinate of the second moment",
+		"stream updates", "method pp_debiased", "identity*",
+		"release          at most 2135.3 kB, in messages of 900.0 kB", "noise of a coordinate of the second moment",
 		"stream fit", "model (loss mlp, target y, hidden 5)", "blt*", "learning rate", "500")
 	var plans []struct {
 		Factorizations []struct {
 			Errors []map[string]float64 `json:"standard_errors"`
 		}
 	}
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file, "--steps", "1,100")), &plans); err != nil {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file, "--steps", "1,100")),
+		&plans); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range plans {
 		for _, f := range p.Factorizations {
-			if len(f.Errors) == 2 && !(f.Errors[0]["first_moment"] > f.Errors[1]["first_moment"] && f.Errors[1]["second_moment"] > 0) {
+			if len(f.Errors) == 2 &&
+				!(f.Errors[0]["first_moment"] > f.Errors[1]["first_moment"] && f.Errors[1]["second_moment"] > 0) {
 				t.Errorf("noise %v", f.Errors)
 			}
 		}
 	}
 
 	want(t, exitDone, "", "keygen", filepath.Join(dir, "key"))
-	contains(want(t, exitDone, "", "check", "-c", file), "stream updates", "checkpoint       4800.0 kB", "noise of a step  first ", ", second ")
+	contains(want(t, exitDone, "", "check", "-c", file), "stream updates", "checkpoint       4800.0 kB",
+		"noise of a step  first ", ", second ")
 
-	contains(want(t, exitDone, "", "check", "-c", file), "replace: one record is replaced by any other", "zero-out: one record is replaced by a null record, which takes its place")
+	contains(want(t, exitDone, "", "check", "-c", file), "replace: one record is replaced by any other",
+		"zero-out: one record is replaced by a null record, which takes its place")
 
 	var a auditAnswer
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "audit", "-c", file, "--quick", "--json")), &a); err != nil {
@@ -117,7 +122,9 @@ func TestAdamReplay(t *testing.T) {
 	if err := os.WriteFile(rows, []byte("a,b,y\n"+strings.Repeat("0.5,-0.25,1\n", 70)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	releases := strings.Split(strings.TrimSpace(want(t, exitDone, "", "replay", "-c", file, "--stream", "fit", "--insecure-seed", "1", rows)), "\n")
+	releases := strings.Split(
+		strings.TrimSpace(want(t, exitDone, "", "replay", "-c", file, "--stream", "fit", "--insecure-seed", "1", rows)),
+		"\n")
 	if len(releases) != 2 {
 		t.Fatalf("%d releases of 70 records, want 2", len(releases))
 	}
@@ -130,7 +137,8 @@ func TestAdamReplay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(r.Values["parameters"].Data); r.Step != uint64(i+1) || n != 80001 || len(line) < 1_000_000 {
-			t.Errorf("line %d: step %d, %d parameters in %d bytes, want step %d and 80001 parameters", i+1, r.Step, n, len(line), i+1)
+			t.Errorf("line %d: step %d, %d parameters in %d bytes, want step %d and 80001 parameters", i+1, r.Step, n,
+				len(line), i+1)
 		}
 	}
 }

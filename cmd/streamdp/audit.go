@@ -106,7 +106,8 @@ func printAudits(g *globals, all []*audit.Report) error {
 			if !f.Passed {
 				verdict = "FAIL"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%.6g\t%s\t%.1g\t%g: %s\t%s\n", f.Audit, f.What, f.Draws, f.Statistic, bound, f.Level, f.Power, f.Finds, verdict)
+			fmt.Fprintf(w, "%s\t%s\t%d\t%.6g\t%s\t%.1g\t%g: %s\t%s\n", f.Audit, f.What, f.Draws, f.Statistic, bound,
+				f.Level, f.Power, f.Finds, verdict)
 		}
 		if err := w.Flush(); err != nil {
 			return err

@@ -83,7 +83,8 @@ func TestAudit(t *testing.T) {
 		}
 		for i, f := range a.Findings {
 			q := quick.Streams[k].Findings[i]
-			if !f.Passed || !q.Passed || f.Fault != "" || f.Draws < q.Draws || f.Power < 0.999 || f.Level < 0 || f.Level > 1e-9 || f.Finds == "" {
+			if !f.Passed || !q.Passed || f.Fault != "" || f.Draws < q.Draws || f.Power < 0.999 || f.Level < 0 ||
+				f.Level > 1e-9 || f.Finds == "" {
 				t.Errorf("stream %s: %+v, quickly %+v", a.Stream, f, q)
 			}
 		}
@@ -130,13 +131,15 @@ func TestAuditFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out, errs bytes.Buffer
-			code := exitCode(new(cobra.Command), reportAudits(&globals{stdout: &out, stderr: &errs, json: asJSON}, []*audit.Report{a}), &errs)
+			code := exitCode(new(cobra.Command),
+				reportAudits(&globals{stdout: &out, stderr: &errs, json: asJSON}, []*audit.Report{a}), &errs)
 			if code != exitFailure || !strings.Contains(errs.String(), "3 of 8 audits failed") {
 				t.Errorf("stream %s: exit code %d, %q", s.Name, code, errs.String())
 			}
 			if asJSON {
 				var got auditAnswer
-				if err := json.Unmarshal(out.Bytes(), &got); err != nil || got.Passed || got.Streams[0].Passed || got.Streams[0].Findings[0].Fault == "" {
+				if err := json.Unmarshal(out.Bytes(), &got); err != nil || got.Passed || got.Streams[0].Passed ||
+					got.Streams[0].Findings[0].Fault == "" {
 					t.Errorf("stream %s: %v\n%s", s.Name, err, out.String())
 				}
 			} else if !strings.Contains(out.String(), "FAIL") || !strings.Contains(out.String(), "A2 failed: ") {
@@ -170,17 +173,21 @@ func TestRefitCommands(t *testing.T) {
 	}
 	for _, c := range []struct{ solver, accounting string }{{"adassp", "exact Gaussian"}, {"dp-gd", "exact Gaussian"}, {"dp-gd-residual", "exact Gaussian"}, {"ihm", "exact"}, {"linmix", "exact"}, {"fast-ihm", "rdp"}} {
 		other := filepath.Join(t.TempDir(), "refit.toml")
-		if err := os.WriteFile(other, []byte(strings.Replace(string(text), "window = 20000", "window = 20000\nsolver = \""+c.solver+"\"", 1)), 0o600); err != nil {
+		if err := os.WriteFile(other,
+			[]byte(strings.Replace(string(text), "window = 20000", "window = 20000\nsolver = \""+c.solver+"\"", 1)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out := want(t, exitDone, "", "plan", "-c", other); !strings.Contains(out, "together, "+c.accounting+" accounting") {
+		if out := want(t, exitDone, "", "plan", "-c", other); !strings.Contains(out,
+			"together, "+c.accounting+" accounting") {
 			t.Errorf("plan prints\n%s", out)
 		}
 		code, none := exitDone, ""
 		if c.solver == "fast-ihm" {
 			code, none = exitFailure, "stream prices: there is no audit of solver "+c.solver
 		}
-		if out := want(t, code, none, "audit", "--quick", "-c", other); !strings.Contains(out, "stream sales: ") || strings.Contains(out, "FAIL") {
+		if out := want(t, code, none, "audit", "--quick", "-c", other); !strings.Contains(out, "stream sales: ") ||
+			strings.Contains(out, "FAIL") {
 			t.Errorf("audit prints\n%s", out)
 		}
 	}

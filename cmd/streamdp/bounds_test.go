@@ -87,7 +87,9 @@ clip = "auto"
 				}
 				file.Write(append(line, '\n'))
 			}
-			out := strings.TrimSpace(want(t, exitDone, "", "replay", "-c", config, "--insecure-seed", fmt.Sprint(seed), write(t, "rows.ndjson", file.String())))
+			out := strings.TrimSpace(
+				want(t, exitDone, "", "replay", "-c", config, "--insecure-seed", fmt.Sprint(seed),
+					write(t, "rows.ndjson", file.String())))
 			var last struct {
 				truth.Release
 				Bounds struct {
@@ -107,7 +109,8 @@ clip = "auto"
 				}
 			}
 			rms := math.Sqrt(sum / columns)
-			t.Logf("%s, order %d: error %.4f over %g of %d columns, verdict %s, frozen %v", set, seed, rms, columns, d, last.Bounds.Verdict, last.Bounds.Frozen)
+			t.Logf("%s, order %d: error %.4f over %g of %d columns, verdict %s, frozen %v", set, seed, rms, columns, d,
+				last.Bounds.Verdict, last.Bounds.Frozen)
 			if !(rms <= 0.03) || columns < float64(d)*2/3 {
 				t.Errorf("%s, order %d: error %.4f over %g of %d columns", set, seed, rms, columns, d)
 			}

@@ -39,10 +39,13 @@ func checkCommand(g *globals) *cobra.Command {
 			return g.check(c.Context(), connect)
 		},
 	}
-	c.Flags().StringVar(&sample, "sample", "", "decode the records of this file, as replay reads them, and check nothing else: not private")
+	c.Flags().StringVar(&sample, "sample", "",
+		"decode the records of this file, as replay reads them, and check nothing else: not private")
 	c.Flags().StringVar(&name, "stream", "", "stream whose records --sample has (default: the only one)")
 	c.Flags().StringVar(&header, "header", "auto", "whether a CSV file of --sample has a header: "+table.HeaderUsage)
-	c.Flags().BoolVar(&connect, "connect", false, "also ask the brokers and the schema registry: reachable, each permission there, topics and schemas there and fit")
+	c.Flags().BoolVar(&connect, "connect", false,
+		"also ask the brokers and the schema registry: reachable, each permission there, topics and schemas "+
+			"there and fit")
 	return c
 }
 
@@ -84,7 +87,9 @@ func (g *globals) sample(ctx context.Context, file, name, header string) error {
 		x.Add(value)
 	}
 	if d, err := dryrun.Describe(s); err == nil && x.Records < d.WarmupOffsets { // the number of records is public
-		fmt.Fprintf(g.stderr, "streamdp: warning: the warm-up takes the first %d records, and with these alone nothing else is released (%s)\n", d.WarmupOffsets, fewerForWarmup)
+		fmt.Fprintf(g.stderr,
+			"streamdp: warning: the warm-up takes the first %d records, and with these alone nothing else is "+
+				"released (%s)\n", d.WarmupOffsets, fewerForWarmup)
 	}
 	fmt.Fprintln(g.stderr, "not private: every number here is an exact function of the records")
 	if g.json {

@@ -20,8 +20,10 @@ import (
 
 func TestFaultsOfAConfiguration(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bad.toml")
-	text := "[kafka]\nbrokers = []\n[stream.x]\ninput = { topic = \"a\", columns = [\"c\"] }\noutput = { topic = \"a\" }\n" +
-		"step = 0\n[stream.x.privacy]\nepsilon = nan\ndelta = 2.0\nadjacency = \"add-remove\"\n[stream.x.moments]\nclib = 1.0\nfactorization = \"dense\"\n[http]\npprof = true\n"
+	text := "[kafka]\nbrokers = []\n[stream.x]\ninput = { topic = \"a\", columns = [\"c\"] }\n" +
+		"output = { topic = \"a\" }\n" +
+		"step = 0\n[stream.x.privacy]\nepsilon = nan\ndelta = 2.0\nadjacency = \"add-remove\"\n[stream.x.moments]\n" +
+		"clib = 1.0\nfactorization = \"dense\"\n[http]\npprof = true\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +54,8 @@ func TestCheckReportsAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(s.config, []byte(strings.Replace(string(text), "clip = 1.0", "clip = 1e300", 1)), 0o600); err != nil {
+	if err := os.WriteFile(s.config, []byte(strings.Replace(string(text), "clip = 1.0", "clip = 1e300", 1)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, _, errs := call(t, "check", "-c", s.config)
@@ -67,17 +70,20 @@ func TestCheckReportsAll(t *testing.T) {
 func TestCheckConnect(t *testing.T) {
 	s := newSite(t)
 	_, out, errs := call(t, "check", "--connect", "-c", s.config)
-	if !strings.Contains(out, "zero-out") || strings.Count(errs, "warning") != 2 || !strings.Contains(errs, "producers' timestamps decide when records of orders are deleted") {
+	if !strings.Contains(out, "zero-out") || strings.Count(errs, "warning") != 2 ||
+		!strings.Contains(errs, "producers' timestamps decide when records of orders are deleted") {
 		t.Errorf("check --connect: %s%s", out, errs)
 	}
 	s.broker.Close()
-	want(t, exitFailure, "streamdp: broker "+s.broker.Addr()+": kafka connect: dial tcp "+s.broker.Addr()+": ", "check", "--connect", "-c", s.config)
+	want(t, exitFailure, "streamdp: broker "+s.broker.Addr()+": kafka connect: dial tcp "+s.broker.Addr()+": ", "check",
+		"--connect", "-c", s.config)
 }
 
 // TestCheckConnectPassword: a wrong password is called that, with the table where it is configured.
 func TestCheckConnectPassword(t *testing.T) {
 	s := newSite(t)
-	b, err := embedded.Start(embedded.Options{Extra: []kfake.Opt{kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "secret")}})
+	b, err := embedded.Start(
+		embedded.Options{Extra: []kfake.Opt{kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "secret")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +95,8 @@ func TestCheckConnectPassword(t *testing.T) {
 	}
 	s.write(fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n", password), "3")
 	code, _, errs := call(t, "check", "--connect", "-c", s.config)
-	if code != exitFailure || !strings.Contains(errs, "the brokers refuse what [kafka.sasl] says: broker "+b.Addr()+": ") ||
+	if code != exitFailure ||
+		!strings.Contains(errs, "the brokers refuse what [kafka.sasl] says: broker "+b.Addr()+": ") ||
 		!strings.Contains(errs, "(error 58)") || strings.Contains(errs, "wrong") {
 		t.Errorf("code %d: %s", code, errs)
 	}
@@ -168,7 +175,9 @@ func TestCheckTraces(t *testing.T) {
 		t.Errorf("the collector was asked at %q with %v", path, header)
 	}
 	c.Status.Store(401)
-	want(t, exitDone, "trace.endpoint: the collector answers 401 Unauthorized; run drops traces until the collector takes them", "check", "--connect", "-c", s.config)
+	want(t, exitDone,
+		"trace.endpoint: the collector answers 401 Unauthorized; run drops traces until the collector takes them",
+		"check", "--connect", "-c", s.config)
 	requests := c.Requests.Load()
 	want(t, exitDone, "", "check", "-c", s.config)
 	if c.Requests.Load() != requests {

@@ -25,7 +25,8 @@ func clusterCommand(g *globals) *cobra.Command {
 		Long: "Several instances with one configuration and one key share the tasks where the\n" +
 			"configuration has [cluster]. What must survive is in Kafka then.",
 	}
-	c.AddCommand(clusterInitCommand(g), clusterStatusCommand(g), clusterCheckCommand(g), clusterImportCommand(g), clusterExportCommand(g))
+	c.AddCommand(clusterInitCommand(g), clusterStatusCommand(g), clusterCheckCommand(g), clusterImportCommand(g),
+		clusterExportCommand(g))
 	return c
 }
 
@@ -65,13 +66,17 @@ func clusterInitCommand(g *globals) *cobra.Command {
 				return err
 			}
 			if g.json {
-				return json.NewEncoder(g.stdout).Encode(map[string]any{"group": cfg.Cluster.Group, "shards": cfg.Cluster.Shards, "begun": begun})
+				return json.NewEncoder(g.stdout).Encode(
+					map[string]any{"group": cfg.Cluster.Group, "shards": cfg.Cluster.Shards, "begun": begun})
 			}
 			if begun == 0 {
-				fmt.Fprintf(g.stdout, "group %s has its topics and %d ledgers already\n", cfg.Cluster.Group, cfg.Cluster.Shards)
+				fmt.Fprintf(g.stdout, "group %s has its topics and %d ledgers already\n", cfg.Cluster.Group,
+					cfg.Cluster.Shards)
 				return nil
 			}
-			fmt.Fprintf(g.stdout, "group %s has its topics; %d of %d ledgers were begun\nnext, on each machine: streamdp run -c %s\n", cfg.Cluster.Group, begun, cfg.Cluster.Shards, g.config)
+			fmt.Fprintf(g.stdout,
+				"group %s has its topics; %d of %d ledgers were begun\nnext, on each machine: streamdp run -c %s\n",
+				cfg.Cluster.Group, begun, cfg.Cluster.Shards, g.config)
 			return nil
 		},
 	}
@@ -142,7 +147,8 @@ func clusterCheckCommand(g *globals) *cobra.Command {
 					return err
 				}
 			} else if len(faults) == 0 {
-				fmt.Fprintf(g.stdout, "group %s: %d shards are whole, with %d ledger lines and %s of state\n", cfg.Cluster.Group, len(found.Shards), lines, words.Size(bytes))
+				fmt.Fprintf(g.stdout, "group %s: %d shards are whole, with %d ledger lines and %s of state\n",
+					cfg.Cluster.Group, len(found.Shards), lines, words.Size(bytes))
 			}
 			if len(faults) > 0 {
 				return fmt.Errorf("%w: %s", failure.ErrState, strings.Join(faults, "; "))
@@ -169,8 +175,10 @@ func clusterImportCommand(g *globals) *cobra.Command {
 				return err
 			}
 			if !yes {
-				fmt.Fprintf(g.stderr, "The tasks of %s become those of group %s. Afterwards the directory is for reading only,\n"+
-					"and its secrets and checkpoints are removed. There is no way back.\n", args[0], cfg.Cluster.Group)
+				fmt.Fprintf(g.stderr,
+					"The tasks of %s become those of group %s. Afterwards the directory is for reading only,\n"+
+						"and its secrets and checkpoints are removed. There is no way back.\n", args[0],
+					cfg.Cluster.Group)
 				if err := g.ask(); err != nil {
 					return err
 				}
@@ -186,7 +194,9 @@ func clusterImportCommand(g *globals) *cobra.Command {
 			for _, s := range got.Shards {
 				lines += s.Lines
 			}
-			fmt.Fprintf(g.stdout, "group %s has %d tasks of %s, with %d ledger lines in %d shards; %d epochs are open and go on\nnext, on each machine: streamdp run -c %s\n",
+			fmt.Fprintf(g.stdout,
+				"group %s has %d tasks of %s, with %d ledger lines in %d shards; %d epochs are open and go on\n"+
+					"next, on each machine: streamdp run -c %s\n",
 				got.Group, got.Tasks, args[0], lines, len(got.Shards), got.Open, g.config)
 			return nil
 		},
@@ -218,11 +228,13 @@ func clusterExportCommand(g *globals) *cobra.Command {
 			if g.json {
 				return json.NewEncoder(g.stdout).Encode(got)
 			}
-			fmt.Fprintf(g.stdout, "%s has a copy of %d ledger lines about %d epochs, and %d files, for reading\n", got.Dir, got.Lines, got.Epochs, got.Files)
+			fmt.Fprintf(g.stdout, "%s has a copy of %d ledger lines about %d epochs, and %d files, for reading\n",
+				got.Dir, got.Lines, got.Epochs, got.Files)
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&secrets, "with-secrets", false, "copy the secrets of epochs, too: with them and the master key noise can be subtracted")
+	c.Flags().BoolVar(&secrets, "with-secrets", false,
+		"copy the secrets of epochs, too: with them and the master key noise can be subtracted")
 	return c
 }
 

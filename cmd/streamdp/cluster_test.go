@@ -75,8 +75,10 @@ func (s *clusterSite) file(instance string, replace ...string) string {
 	s.t.Helper()
 	text := clusterConfig(s.t)
 	replace = append([]string{
-		"localhost:9092", strings.Join(s.addrs, `", "`), "${HOME}/streamdp", s.dir, "${HOME}/streamdp", s.dir, "${INSTANCE}", instance, "${INSTANCE}", instance, "${PORT}", "0",
-		`"orders-dp"`, strconv.Quote(s.group), "shards   = 16", "shards = 4\nsession_timeout = \"6s\"", `"orders"`, strconv.Quote(s.group + "-in"), `"orders.dp"`, strconv.Quote(s.group + "-out"),
+		"localhost:9092", strings.Join(s.addrs, `", "`), "${HOME}/streamdp", s.dir, "${HOME}/streamdp", s.dir,
+		"${INSTANCE}", instance, "${INSTANCE}", instance, "${PORT}", "0",
+		`"orders-dp"`, strconv.Quote(s.group), "shards   = 16", "shards = 4\nsession_timeout = \"6s\"", `"orders"`,
+		strconv.Quote(s.group + "-in"), `"orders.dp"`, strconv.Quote(s.group + "-out"),
 	}, replace...)
 	for i := 0; i < len(replace); i += 2 {
 		if !strings.Contains(text, replace[i]) {
@@ -98,7 +100,9 @@ func (s *clusterSite) feed(from, n int) {
 	for p := range int32(clusterPartitions) {
 		var list []kafka.Message
 		for i := from; i < from+n; i++ {
-			list = append(list, kafka.Message{Value: fmt.Appendf(nil, `{"amount":%d,"items":%d,"weight":1}`, i*37%97, i%7), Time: time.Now().Truncate(time.Millisecond)})
+			list = append(list,
+				kafka.Message{Value: fmt.Appendf(nil, `{"amount":%d,"items":%d,"weight":1}`, i*37%97, i%7),
+					Time: time.Now().Truncate(time.Millisecond)})
 		}
 		if _, err := c.Produce(s.t.Context(), s.group+"-in", p, list); err != nil {
 			s.t.Fatal(err)
@@ -178,10 +182,12 @@ func TestClusterCommands(t *testing.T) {
 	other := s.file("a", `"6s"`, `"1s"`, strconv.Quote(s.group), strconv.Quote(s.group+"-2"))
 	want(t, exitDone, "", "cluster", "init", "-c", other)
 	s.instance(other)
-	const halted = "instance a: shards 0-3: witness: what the state directory knows of the ledger, below witness, is of another ledger: of another group"
+	const halted = "instance a: shards 0-3: witness: what the state directory knows of the ledger, below witness, is " +
+		"of another ledger: of another group"
 	for late := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		code, out, errs := call(t, "status", "-c", other)
-		if code == exitFailure && strings.Contains(errs, halted) && strings.Contains(errs, "shards are halted (4): their tasks do not run") {
+		if code == exitFailure && strings.Contains(errs, halted) &&
+			strings.Contains(errs, "shards are halted (4): their tasks do not run") {
 			break
 		}
 		if time.Now().After(late) {
@@ -213,7 +219,8 @@ func (s *clusterSite) begins(a string) {
 	shards := s.file("shards", "shards = 4", "shards = 8")
 	key := s.file("key", `/key"`, `/other"`)
 	for _, c := range []struct{ file, init, run, list string }{
-		{shards, "has 4 partitions, the configuration 8 shards", "has 4 partitions, the configuration 8 shards", "has 4 partitions, the configuration 8 shards"},
+		{shards, "has 4 partitions, the configuration 8 shards", "has 4 partitions, the configuration 8 shards",
+			"has 4 partitions, the configuration 8 shards"},
 		{key, "the shard was made with key", "", "the shard was made with key"},
 	} {
 		for _, args := range [][]string{{c.init, "cluster", "init"}, {c.init, "cluster", "check"}, {c.list, "epoch", "list"}, {c.run, "run"}} {
@@ -232,20 +239,24 @@ func (s *clusterSite) begins(a string) {
 func (s *clusterSite) every(a, b string) {
 	s.t.Helper()
 	t := s.t
-	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out, "4 shards are whole, with 4 ledger lines") {
+	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out,
+		"4 shards are whole, with 4 ledger lines") {
 		t.Error(out)
 	}
-	if out := want(t, exitDone, "", "status", "-c", a); !strings.Contains(out, "INSTANCE\n") || strings.Count(out, "\norders-") != clusterPartitions {
+	if out := want(t, exitDone, "", "status", "-c", a); !strings.Contains(out, "INSTANCE\n") ||
+		strings.Count(out, "\norders-") != clusterPartitions {
 		t.Error(out)
 	}
 	if out := want(t, exitDone, "", "ledger", "-c", b); !strings.Contains(out, s.group+"-in/3") {
 		t.Error(out)
 	}
-	if out := want(t, exitDone, "", "epoch", "close", "orders", "--partition", "2", "--yes", "-c", a); !strings.Contains(out, "epoch 1 of orders-2 is closed") {
+	if out := want(t, exitDone, "", "epoch", "close", "orders", "--partition", "2", "--yes", "-c",
+		a); !strings.Contains(out, "epoch 1 of orders-2 is closed") {
 		t.Error(out)
 	}
 	want(t, exitFailure, "the task has no open epoch", "epoch", "close", "orders", "--partition", "2", "--yes", "-c", b)
-	if out := want(t, exitDone, "", "epoch", "open", "orders", "--partition", "2", "--yes", "-c", b); !strings.Contains(out, "epoch 2 of orders-2 is open from offset 200") {
+	if out := want(t, exitDone, "", "epoch", "open", "orders", "--partition", "2", "--yes", "-c",
+		b); !strings.Contains(out, "epoch 2 of orders-2 is open from offset 200") {
 		t.Error(out)
 	}
 	want(t, exitFailure, "has no task orders-9", "epoch", "close", "orders", "--partition", "9", "--yes", "-c", a)
@@ -255,7 +266,8 @@ func (s *clusterSite) every(a, b string) {
 	want(t, exitConfig, "not possible with [cluster]", "verify", "-c", a)
 	// A copy, for what reads files.
 	copied := filepath.Join(s.dir, "copy")
-	if out := want(t, exitDone, "", "cluster", "export", copied, "--with-secrets", "-c", a); !strings.Contains(out, "7 ledger lines about 5 epochs") && !strings.Contains(out, "8 ledger lines about 5 epochs") {
+	if out := want(t, exitDone, "", "cluster", "export", copied, "--with-secrets", "-c", a); !strings.Contains(out,
+		"7 ledger lines about 5 epochs") && !strings.Contains(out, "8 ledger lines about 5 epochs") {
 		t.Error(out)
 	}
 	text, err := os.ReadFile(a)
@@ -265,10 +277,13 @@ func (s *clusterSite) every(a, b string) {
 	head, rest, _ := strings.Cut(string(text), "[cluster]")
 	_, rest, _ = strings.Cut(rest, "[stream.orders]")
 	alone := filepath.Join(s.dir, "alone.toml")
-	if err := os.WriteFile(alone, []byte(strings.Replace(head, filepath.Join(s.dir, "state-a"), copied, 1)+"[stream.orders]"+rest), 0o600); err != nil {
+	if err := os.WriteFile(alone,
+		[]byte(strings.Replace(head, filepath.Join(s.dir, "state-a"), copied, 1)+"[stream.orders]"+rest),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := want(t, exitDone, "note: this directory is a copy of the ledgers of group", "epoch", "list", "-c", alone); strings.Count(out, "\norders ") != clusterPartitions+1 {
+	if out := want(t, exitDone, "note: this directory is a copy of the ledgers of group", "epoch", "list", "-c",
+		alone); strings.Count(out, "\norders ") != clusterPartitions+1 {
 		t.Error(out)
 	}
 	want(t, exitDone, "", "verify", "--partition", "1", "-c", alone)
@@ -359,7 +374,8 @@ func (s *clusterSite) runBy(file string, instances ...string) time.Duration {
 			}
 		}
 		var code int
-		if code, out, _ = call(s.t, "status", "--json", "-c", file); code != exitDone || json.Unmarshal([]byte(out), &answer) != nil || len(answer.Instances) != len(instances) {
+		if code, out, _ = call(s.t, "status", "--json", "-c", file); code != exitDone ||
+			json.Unmarshal([]byte(out), &answer) != nil || len(answer.Instances) != len(instances) {
 			continue
 		}
 		tasks := 0

@@ -63,7 +63,8 @@ func TestColumnsPage(t *testing.T) {
 	}
 
 	// The row of each record, by hand: means over so many that the noise is small.
-	section := example[strings.Index(example, "[stream.totals.input]"):strings.Index(example, "[stream.totals.privacy]")]
+	section := example[strings.Index(example, "[stream.totals.input]"):strings.Index(example,
+		"[stream.totals.privacy]")]
 	write("moments.toml", `kafka.brokers = ["localhost:9092"]
 state = { dir = "`+filepath.ToSlash(dir)+`", key_file = "key" }
 [stream.totals]
@@ -81,7 +82,8 @@ moments = { clip = 6, covariance = false }
 	if err := json.Unmarshal([]byte(strings.SplitN(out, "\n", 2)[0]), &r); err != nil {
 		t.Fatal(err)
 	}
-	if names := []string{"total", "hour-sin", "hour-cos", "weekend=6", "weekend=7", "country=FR", "country=IT", "country=other", "express", "items"}; !slices.Equal(r.Columns, names) {
+	if names := []string{"total", "hour-sin", "hour-cos", "weekend=6", "weekend=7", "country=FR", "country=IT",
+		"country=other", "express", "items"}; !slices.Equal(r.Columns, names) {
 		t.Errorf("columns %q, want %q", r.Columns, names)
 	}
 	turn := func(h, m, s float64) (float64, float64) { return math.Sincos(2 * math.Pi * (h + m/60 + s/3600) / 24) }
@@ -90,7 +92,8 @@ moments = { clip = 6, covariance = false }
 		total, h, m, s, items float64
 		flags                 [6]float64
 	}{
-		{129.90, 20, 4, 5, 2, [6]float64{5: 1}}, {18, 23, 30, 0, 1, [6]float64{1: 1, 2: 1}}, {0, 9, 15, 0, 3, [6]float64{0: 1, 4: 1}},
+		{129.90, 20, 4, 5, 2, [6]float64{5: 1}}, {18, 23, 30, 0, 1, [6]float64{1: 1, 2: 1}},
+		{0, 9, 15, 0, 3, [6]float64{0: 1, 4: 1}},
 	} {
 		sin, cos := turn(x.h, x.m, x.s)
 		for j, v := range append(append([]float64{math.Log(x.total + 1), sin, cos}, x.flags[:]...), math.Log1p(x.items)) {

@@ -35,9 +35,11 @@ var flagFiles = map[string][]string{
 // children: of --stream and --partition what the configuration of -c has.
 func (g *globals) complete(c *cobra.Command) {
 	offer := func(flag string, values func(args []string) []string) {
-		must(c.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-			return startingWith(values(args), begun), cobra.ShellCompDirectiveNoFileComp
-		}))
+		must(
+			c.RegisterFlagCompletionFunc(flag,
+				func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+					return startingWith(values(args), begun), cobra.ShellCompDirectiveNoFileComp
+				}))
 	}
 	for name, values := range flagValues {
 		if c.Flags().Lookup(name) != nil || c.PersistentFlags().Lookup(name) != nil {

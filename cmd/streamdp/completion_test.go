@@ -27,8 +27,11 @@ func TestCompletions(t *testing.T) {
 	two := filepath.Join(dir, "two.toml")
 	text := "[kafka]\nbrokers = [\"localhost:9092\"]\n[state]\ndir = \"" + dir + "\"\nkey_file = \"" + dir + "/key\"\n"
 	for _, name := range []string{"orders", "returns"} {
-		text += "[stream." + name + "]\ninput = { topic = \"" + name + "\", columns = [\"x\"], partition = [0, 3] }\noutput = { topic = \"" + name + ".dp\" }\ncentre = [0.0]\nscale = [1.0]\nstep = 100\n" +
-			"[stream." + name + ".privacy]\nepsilon = 1\ndelta = 1e-8\nadjacency = \"zero-out\"\n[stream." + name + ".moments]\nclip = 1.0\n"
+		text += "[stream." + name + "]\ninput = { topic = \"" + name +
+			"\", columns = [\"x\"], partition = [0, 3] }\noutput = { topic = \"" + name +
+			".dp\" }\ncentre = [0.0]\nscale = [1.0]\nstep = 100\n" +
+			"[stream." + name + ".privacy]\nepsilon = 1\ndelta = 1e-8\nadjacency = \"zero-out\"\n[stream." + name +
+			".moments]\nclip = 1.0\n"
 	}
 	faulty := filepath.Join(dir, "faulty.toml")
 	for file, text := range map[string]string{two: text, faulty: "[stream.orders"} {

@@ -56,8 +56,10 @@ func demoCommand(g *globals) *cobra.Command {
 	}
 	fl := c.Flags()
 	fl.BoolVar(&o.Once, "once", false, "end when the stream is consumed; without it, run until interrupted")
-	fl.BoolVar(&o.Persons, "persons", false, "one made-up log three times: protected by record, by person, and by so many records as a person has")
-	fl.IntVar(&o.Instances, "instances", 0, fmt.Sprintf("processes that share the work, 2 to %d; one of them is killed", demo.MaxInstances))
+	fl.BoolVar(&o.Persons, "persons", false,
+		"one made-up log three times: protected by record, by person, and by so many records as a person has")
+	fl.IntVar(&o.Instances, "instances", 0,
+		fmt.Sprintf("processes that share the work, 2 to %d; one of them is killed", demo.MaxInstances))
 	fl.StringVar(&instance, "instance", "", "be an instance with this configuration")
 	fl.MarkHidden("instance")
 	fl.BoolVar(&o.Open, "open", false, "open the page in a browser")
@@ -67,13 +69,18 @@ func demoCommand(g *globals) *cobra.Command {
 	fl.StringVar(&rows.centre, "centre", "0", "constant to subtract, one number or one a column")
 	fl.StringVar(&rows.scale, "scale", "1", "constant to divide by, one number or one a column")
 	fl.Float64Var(&o.Clip, "clip", 0, "bound on a row's norm after scaling (required with --csv)")
-	fl.StringVar(&o.Step, "step", "100", "offsets per release; without --once and --csv of each of three partitions, which are merged, or a period of the clock, by default 1s")
-	fl.StringVar(&o.Workload, "workload", "mean", "what a release sums up: mean, sum, exponential (decay 0.99, by the clock 0.9; the default without --once) or window (20 steps)")
+	fl.StringVar(&o.Step, "step", "100",
+		"offsets per release; without --once and --csv of each of three partitions, which are merged, or a period of "+
+			"the clock, by default 1s")
+	fl.StringVar(&o.Workload, "workload", "mean",
+		"what a release sums up: mean, sum, exponential (decay 0.99, by the clock 0.9; the default without --once) "+
+			"or window (20 steps)")
 	fl.Float64Var(&o.Epsilon, "epsilon", 1, "epsilon of the guarantee")
 	fl.Float64Var(&o.Delta, "delta", 1e-8, "delta of the guarantee")
 	fl.StringVar(&o.Adjacency, "adjacency", "zero-out", "what neighbouring streams differ in: zero-out or replace")
 	fl.StringVar(&o.Listen, "listen", "127.0.0.1:0", "address of metrics and status")
-	fl.BoolVar(&o.Diagnostics, "insecure-diagnostics", false, "compare the releases of --csv with the truth, which is an exact function of the file")
+	fl.BoolVar(&o.Diagnostics, "insecure-diagnostics", false,
+		"compare the releases of --csv with the truth, which is an exact function of the file")
 	fl.Uint64Var(&seed, "insecure-seed", 0, "derive keys and data from a number: reproducible, and protecting nothing")
 	return c
 }

@@ -53,8 +53,10 @@ func TestDemoPage(t *testing.T) {
 	p := browser.Open(t, path)
 	p.Size(1280, 900)
 	p.Go(url)
-	p.Until(ctx, "moments and regression with the truth", `document.querySelectorAll("#s-demo-merged .chart .truth").length === 9 && document.querySelectorAll("#s-regression-0 .coef td").length >= 12 && document.querySelectorAll("article").length === 3`)
-	p.Until(ctx, "that it is live", `document.title === "streamdp: 3 running" && document.getElementById("live").innerText === "live"`)
+	p.Until(ctx, "moments and regression with the truth",
+		`document.querySelectorAll("#s-demo-merged .chart .truth").length === 9 && document.querySelectorAll("#s-regression-0 .coef td").length >= 12 && document.querySelectorAll("article").length === 3`)
+	p.Until(ctx, "that it is live",
+		`document.title === "streamdp: 3 running" && document.getElementById("live").innerText === "live"`)
 	if folder != "" {
 		p.Until(ctx, "seven refits", `document.querySelector("#s-refit-0 dl").innerText.includes("step\n7")`)
 		for _, scheme := range []string{"light", "dark"} {
@@ -112,8 +114,12 @@ func TestDemoPagePersons(t *testing.T) {
 	says := func(id, text string) string {
 		return fmt.Sprintf(`document.querySelector("#s-%s-0").innerText.includes(%q)`, id, text)
 	}
-	p.Until(ctx, "who is a person", says("persons", "for a person with all records")+" && "+says("persons", "11 steps")+" && "+says("persons", "person of the population persons"))
-	p.Until(ctx, "the mean of what counts", `document.querySelector("#s-persons-0 select").value === "mean_counted_original" && `+says("persons", "count for their person")+" && "+says("persons", "not counted: over-cap"))
+	p.Until(ctx, "who is a person",
+		says("persons", "for a person with all records")+" && "+says("persons", "11 steps")+" && "+
+			says("persons", "person of the population persons"))
+	p.Until(ctx, "the mean of what counts",
+		`document.querySelector("#s-persons-0 select").value === "mean_counted_original" && `+
+			says("persons", "count for their person")+" && "+says("persons", "not counted: over-cap"))
 	p.Until(ctx, "records beside", says("records", "for one record")+` && !`+says("records", "person"))
 	var wide int
 	if p.Eval("document.documentElement.scrollWidth", &wide); wide > 360 {

@@ -133,7 +133,8 @@ func TestDemoOfAFile(t *testing.T) {
 
 	out := want(t, exitDone, "", args...)
 	table, _, _ := strings.Cut(out, "\nthe truth of a file is not shown")
-	if !strings.HasPrefix(out, "1000 records in 10 steps of 100, 10 releases, (1, 1e-08)-private, zero-out, in ") || len(table) == len(out) || !strings.Contains(table, "mean c2") {
+	if !strings.HasPrefix(out, "1000 records in 10 steps of 100, 10 releases, (1, 1e-08)-private, zero-out, in ") ||
+		len(table) == len(out) || !strings.Contains(table, "mean c2") {
 		t.Errorf("demo prints\n%s", out)
 	}
 	for _, word := range exact {
@@ -158,10 +159,12 @@ func TestDemoOfAFile(t *testing.T) {
 	}
 
 	out = want(t, exitDone, "", with("--insecure-diagnostics")...)
-	if !strings.Contains(out, "\nnot private: truth, z, ") || !strings.Contains(out, "largest |z|") || !regexp.MustCompile(`truth +of clipped rows +release`).MatchString(out) {
+	if !strings.Contains(out, "\nnot private: truth, z, ") || !strings.Contains(out, "largest |z|") ||
+		!regexp.MustCompile(`truth +of clipped rows +release`).MatchString(out) {
 		t.Errorf("demo with diagnostics prints\n%s", out)
 	}
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--insecure-diagnostics", "--json")...)), &r); err != nil {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--insecure-diagnostics", "--json")...)),
+		&r); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range keys {
@@ -195,7 +198,9 @@ func TestDemoOnRealData(t *testing.T) {
 				runs = 2 // the seeds are fixed: what passes, passes always
 			}
 			for seed := 1; seed <= runs; seed++ {
-				r := demoRun(t, append(args, "--insecure-diagnostics", "--csv", filepath.Join(dir, name, "data.csv.gz"), "--insecure-seed", fmt.Sprint(seed))...)
+				r := demoRun(t,
+					append(args, "--insecure-diagnostics", "--csv", filepath.Join(dir, name, "data.csv.gz"),
+						"--insecure-seed", fmt.Sprint(seed))...)
 				sum += r.Coverage
 			}
 			if mean := sum / float64(runs); mean < 0.93 || mean > 0.97 {

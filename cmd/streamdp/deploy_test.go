@@ -47,7 +47,8 @@ func dashboardQueries(t *testing.T) (queries []string) {
 	}
 	for _, p := range d.Panels {
 		for _, q := range p.Targets {
-			queries = append(queries, strings.NewReplacer("$stream", ".*", "$job", ".*", "$__rate_interval", "1m").Replace(q.Expr))
+			queries = append(queries,
+				strings.NewReplacer("$stream", ".*", "$job", ".*", "$__rate_interval", "1m").Replace(q.Expr))
 		}
 	}
 	if len(queries) < 20 {
@@ -63,7 +64,8 @@ func TestDeployedMetrics(t *testing.T) {
 	names := regexp.MustCompile(`\bstreamdp_[a-z_]+`).FindAllString(text, -1)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if !strings.Contains(reference, "| `"+strings.TrimSuffix(strings.TrimPrefix(name, "streamdp_"), "_bucket")+"` |") &&
+		if !strings.Contains(reference,
+			"| `"+strings.TrimSuffix(strings.TrimPrefix(name, "streamdp_"), "_bucket")+"` |") &&
 			!strings.Contains(reference, "| `"+strings.TrimSuffix(name, "_bucket")+"` |") {
 			t.Errorf("there is no metric %s", name)
 		}
@@ -110,7 +112,9 @@ func TestPrometheus(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"rules.yml": rules,
-		"prometheus.yml": fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rules.yml]\nscrape_configs:\n- job_name: streamdp\n  static_configs: [{targets: [%q]}]\n",
+		"prometheus.yml": fmt.Sprintf(
+			"global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rules.yml]\nscrape_configs:\n"+
+				"- job_name: streamdp\n  static_configs: [{targets: [%q]}]\n",
 			target.Host),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -126,7 +130,8 @@ func TestPrometheus(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	var log bytes.Buffer
-	c := exec.CommandContext(ctx, path, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	c := exec.CommandContext(ctx, path, "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	c.Stdout, c.Stderr = &log, &log
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -195,7 +200,9 @@ func TestPrometheus(t *testing.T) {
 	}
 
 	// Somebody else's record among the releases halts the task.
-	if _, err := client.Produce(ctx, "orders.dp", 0, []kafka.Message{{Key: []byte("orders/0/1/99"), Value: []byte("{}"), Time: time.UnixMilli(1)}}); err != nil {
+	if _,
+		err := client.Produce(ctx, "orders.dp", 0,
+		[]kafka.Message{{Key: []byte("orders/0/1/99"), Value: []byte("{}"), Time: time.UnixMilli(1)}}); err != nil {
 		t.Fatal(err)
 	}
 	s.feed(10) // for a release to publish

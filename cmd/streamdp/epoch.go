@@ -56,14 +56,17 @@ func epochListCommand(g *globals) *cobra.Command {
 				return nil
 			}
 			w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "STREAM\tPARTITION\tEPOCH\tSTATE\tTOPIC\tLOG\tOFFSETS\tUNIT\tEPSILON\tDELTA\tADJACENCY\tOPENED\tREASON")
+			fmt.Fprintln(w,
+				"STREAM\tPARTITION\tEPOCH\tSTATE\tTOPIC\tLOG\tOFFSETS\tUNIT\tEPSILON\tDELTA\tADJACENCY\tOPENED\tREASON")
 			for _, e := range epochs {
 				unit := "record"
 				if e.Unit != "" {
 					unit = e.Unit
 				}
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s/%s\t%d\t[%d, %s)\t%s\t%g\t%g\t%s\t%s\t%s\n", e.Stream, core.PartitionName(e.Partition), e.Epoch, e.State,
-					e.Topic, core.PartitionName(e.Partition), e.Incarnation, e.First, words.Offset(e.End), unit, e.Epsilon, e.Delta, e.Adjacency, e.Opened.UTC().Format("2006-01-02 15:04Z"), e.Reason)
+				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s/%s\t%d\t[%d, %s)\t%s\t%g\t%g\t%s\t%s\t%s\n", e.Stream,
+					core.PartitionName(e.Partition), e.Epoch, e.State,
+					e.Topic, core.PartitionName(e.Partition), e.Incarnation, e.First, words.Offset(e.End), unit,
+					e.Epsilon, e.Delta, e.Adjacency, e.Opened.UTC().Format("2006-01-02 15:04Z"), e.Reason)
 			}
 			return w.Flush()
 		},
@@ -91,7 +94,8 @@ func epochOpenCommand(g *globals) *cobra.Command {
 	}
 	f.register(c)
 	c.Flags().StringVar(&f.open.From, "from", "continue", "where it begins: continue, earliest, latest or an offset")
-	c.Flags().BoolVar(&f.open.SameLog, "same-log", false, "assert that the log is the one of the old epoch, where retention has deleted the record that would prove it")
+	c.Flags().BoolVar(&f.open.SameLog, "same-log", false,
+		"assert that the log is the one of the old epoch, where retention has deleted the record that would prove it")
 	return c
 }
 
@@ -129,7 +133,8 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 	if kind == "close" && (s == nil || f.partition >= 0 && !s.Input.Reads(f.partition) || f.partition < 0 && !s.Merge) {
 		left := abandoned(books, s, name)
 		if len(left) > 0 && (s == nil || f.partition >= 0 || slices.Contains(left, core.Merged)) {
-			s = &config.Stream{Name: name, Merge: slices.Contains(left, core.Merged), Input: config.Input{Partitions: left}}
+			s = &config.Stream{Name: name, Merge: slices.Contains(left, core.Merged),
+				Input: config.Input{Partitions: left}}
 		}
 	}
 	if s == nil {
@@ -159,7 +164,8 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 
 // change has the instance change the epoch that runs the task, or the daemon that runs on the state
 // directory. If no daemon runs there, it does so itself.
-func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t core.Task, open epoch.OpenRequest) error {
+func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t core.Task,
+	open epoch.OpenRequest) error {
 	q := task.NewRequest(kind, t)
 	q.Open = open
 	if cfg.Cluster != nil {
@@ -176,7 +182,8 @@ func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t
 // the configuration any more, where it is s; nil: the stream is not.
 func abandoned(books *ledger.Books, s *config.Stream, name string) (partitions []int) {
 	for _, e := range books.Epochs() {
-		if e.Stream == name && e.State == "open" && (s == nil || !s.Input.Reads(e.Partition) && !(s.Merge && e.Partition == core.Merged)) {
+		if e.Stream == name && e.State == "open" &&
+			(s == nil || !s.Input.Reads(e.Partition) && !(s.Merge && e.Partition == core.Merged)) {
 			partitions = append(partitions, e.Partition)
 		}
 	}
@@ -195,7 +202,8 @@ func (g *globals) changed(books *ledger.Books, s *config.Stream, t core.Task) er
 		if e.State == "open" {
 			fmt.Fprintf(g.stdout, "epoch %d of %s is open from offset %s of %s\n", e.Epoch, t, firsts(e), inputOf(e))
 		} else {
-			fmt.Fprintf(g.stdout, "epoch %d of %s is closed; it is charged for offsets %s of %s\n", e.Epoch, t, ranges(e), inputOf(e))
+			fmt.Fprintf(g.stdout, "epoch %d of %s is closed; it is charged for offsets %s of %s\n", e.Epoch, t,
+				ranges(e), inputOf(e))
 		}
 		if s.Input.Topic == "" { // of a stream that the configuration has no longer
 			break
@@ -208,7 +216,8 @@ func (g *globals) changed(books *ledger.Books, s *config.Stream, t core.Task) er
 		if s.User != nil {
 			payers = "persons of population " + s.User.Population
 		}
-		fmt.Fprintf(g.stdout, "%s have paid at most %s so far; the limit is %g\n", payers, core.AtMost(charged), s.Privacy.LimitEpsilon)
+		fmt.Fprintf(g.stdout, "%s have paid at most %s so far; the limit is %g\n", payers, core.AtMost(charged),
+			s.Privacy.LimitEpsilon)
 		break
 	}
 	return nil
@@ -245,11 +254,13 @@ func beginning(books *ledger.Books, s *config.Stream, t core.Task, from string) 
 		switch {
 		case from != "continue" || e.Stream != t.Stream || e.Partition != t.Partition:
 		case e.State == "open":
-			return fmt.Sprintf("where epoch %d, which began at offset %s, ends now: behind its last committed step", e.Epoch, firsts(e)), nil
+			return fmt.Sprintf("where epoch %d, which began at offset %s, ends now: behind its last committed step",
+				e.Epoch, firsts(e)), nil
 		case len(e.Parts) > 0:
 			return fmt.Sprintf("where epoch %d ended, which had the offsets %s", e.Epoch, ranges(e)), nil
 		case e.End >= 0:
-			return fmt.Sprintf("at offset %d, where epoch %d ended, or at the first one that the log still has", e.End, e.Epoch), nil
+			return fmt.Sprintf("at offset %d, where epoch %d ended, or at the first one that the log still has", e.End,
+				e.Epoch), nil
 		}
 	}
 	if from == "continue" { // the first epoch: input.start says

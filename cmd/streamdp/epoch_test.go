@@ -18,7 +18,8 @@ func TestEpochs(t *testing.T) {
 	want(t, exitDone, "state has no epochs", "epoch", "list", "-c", s.config)
 	want(t, exitDone, "state charges nothing\n", "ledger", "-c", s.config)
 	want(t, exitDone, "charges nothing for stream orders", "ledger", "-c", s.config, "--stream", "orders")
-	want(t, exitUsage, "neither the configuration nor the ledger has a stream nope", "ledger", "-c", s.config, "--stream", "nope")
+	want(t, exitUsage, "neither the configuration nor the ledger has a stream nope", "ledger", "-c", s.config,
+		"--stream", "nope")
 
 	s.feed(25)
 	d := s.start()
@@ -35,12 +36,14 @@ func TestEpochs(t *testing.T) {
 	impossible := func() {
 		t.Helper()
 		refused(0, exitNothing, "budget of orders/0 spent", "--from", "earliest")
-		refused(0, exitFailure, "start offset 9999 is not in the log of orders/0, which holds 0 to 25", "--from", "9999")
+		refused(0, exitFailure, "start offset 9999 is not in the log of orders/0, which holds 0 to 25",
+			"--from", "9999")
 	}
 	impossible()
 	d.stop(syscall.SIGTERM)
 	impossible()
-	refused(0, exitUsage, "--from is \"sometime\", must be continue, earliest, latest or an offset", "--from", "sometime")
+	refused(0, exitUsage, "--from is \"sometime\", must be continue, earliest, latest or an offset",
+		"--from", "sometime")
 	refused(0, exitUsage, "stream orders does not read partition 3", "--partition", "3")
 
 	d = s.start()
@@ -48,22 +51,29 @@ func TestEpochs(t *testing.T) {
 	// While the daemon runs, commands go through its socket.
 	said := func(text string, args ...string) {
 		t.Helper()
-		if out := want(t, exitDone, "", append([]string{"epoch"}, append(args, "orders", "-c", s.config, "--yes")...)...); !strings.Contains(out, text) {
+		if out := want(t, exitDone, "",
+			append([]string{"epoch"}, append(args, "orders", "-c", s.config, "--yes")...)...); !strings.Contains(out,
+			text) {
 			t.Errorf("epoch %v says %q, not %q", args, out, text)
 		}
 	}
-	said("epoch 1 of orders-0 is closed; it is charged for offsets [0, 20) of orders/0\nrecords have paid at most 1 so far; the limit is 1\n", "close")
+	said(
+		"epoch 1 of orders-0 is closed; it is charged for offsets [0, 20) of orders/0\n"+
+			"records have paid at most 1 so far; the limit is 1\n", "close")
 	<-d.read // nothing is left to run, and the daemon ends
 	d.cmd.Wait()
 	if code := d.cmd.ProcessState.ExitCode(); code != exitDone {
 		t.Errorf("after closing: exit code %d\n%s", code, d.log)
 	}
-	want(t, exitNothing, "nothing to run: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another\n", "run", "-c", s.config)
+	want(t, exitNothing,
+		"nothing to run: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another\n", "run",
+		"-c", s.config)
 
 	// A new epoch where the old one ended: no record pays twice.
 	said("epoch 2 of orders-0 is open from offset 20 of orders/0\n", "open")
 	d = s.start()
-	if st := d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" }); st.Epoch != 2 || st.Base != 20 || st.ChargedEpsilon > 1.0000001 {
+	if st := d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" }); st.Epoch != 2 ||
+		st.Base != 20 || st.ChargedEpsilon > 1.0000001 {
 		t.Errorf("second epoch: %+v", st)
 	}
 	// From the beginning: over the limit.
@@ -82,7 +92,8 @@ func TestEpochs(t *testing.T) {
 		t.Errorf("epochs:\n%s", out)
 	}
 	var epochs []ledger.EpochInfo
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "epoch", "list", "--json", "-c", s.config)), &epochs); err != nil || len(epochs) < 4 {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "epoch", "list", "--json", "-c", s.config)),
+		&epochs); err != nil || len(epochs) < 4 {
 		t.Errorf("epoch list --json: %+v, %v", epochs, err)
 	}
 	text := want(t, exitDone, "", "ledger", "-c", s.config, "--records", "3")
@@ -92,7 +103,8 @@ func TestEpochs(t *testing.T) {
 		}
 	}
 	var spent []ledger.Spent
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "ledger", "--json", "-c", s.config, "--stream", "orders")), &spent); err != nil || len(spent) != 1 || len(spent[0].Ranges) < 2 {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "ledger", "--json", "-c", s.config, "--stream", "orders")),
+		&spent); err != nil || len(spent) != 1 || len(spent[0].Ranges) < 2 {
 		t.Errorf("ledger --json: %+v, %v", spent, err)
 	}
 	want(t, exitUsage, "must be at least 1", "ledger", "-c", s.config, "--records", "0")
@@ -103,5 +115,6 @@ func TestEpochs(t *testing.T) {
 	want(t, exitFailure, "not done", "epoch", "open", "orders", "-c", s.config)
 	want(t, exitFailure, "It begins at offset 0, where epoch 4 ended, or", "epoch", "open", "orders", "-c", s.config)
 	want(t, exitFailure, "It begins at offset 7.\n", "epoch", "open", "orders", "-c", s.config, "--from", "7")
-	want(t, exitFailure, "It begins at the first offset", "epoch", "open", "orders", "-c", s.config, "--from", "earliest")
+	want(t, exitFailure, "It begins at the first offset", "epoch", "open", "orders", "-c", s.config,
+		"--from", "earliest")
 }

@@ -26,27 +26,31 @@ func TestExamples(t *testing.T) {
 	key := filepath.Join(dir, "key")
 	want(t, exitDone, "", "keygen", key)
 	n := 0
-	err := filepath.WalkDir(filepath.Join(cases.Root(t), "examples"), func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || filepath.Ext(path) != ".toml" {
-			return err
-		}
-		n++
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		file := filepath.Join(dir, fmt.Sprint(n, ".toml"))
-		own := strings.NewReplacer("/etc/streamdp/key", key, "${HOME}/streamdp/key", key, "/var/lib/streamdp", filepath.Join(dir, "state"), "${HOME}/streamdp/state", filepath.Join(dir, "state")).Replace(string(text))
-		if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
-			return err
-		}
-		for _, command := range []string{"check", "plan"} {
-			if out := want(t, exitDone, "", command, "-c", file); !strings.Contains(out, "differential privacy for all releases") {
-				t.Errorf("%s %s prints\n%s", command, path, out)
+	err := filepath.WalkDir(filepath.Join(cases.Root(t), "examples"),
+		func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".toml" {
+				return err
 			}
-		}
-		return nil
-	})
+			n++
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			file := filepath.Join(dir, fmt.Sprint(n, ".toml"))
+			own := strings.NewReplacer("/etc/streamdp/key", key, "${HOME}/streamdp/key", key, "/var/lib/streamdp",
+				filepath.Join(dir, "state"), "${HOME}/streamdp/state",
+				filepath.Join(dir, "state")).Replace(string(text))
+			if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
+				return err
+			}
+			for _, command := range []string{"check", "plan"} {
+				if out := want(t, exitDone, "", command, "-c", file); !strings.Contains(out,
+					"differential privacy for all releases") {
+					t.Errorf("%s %s prints\n%s", command, path, out)
+				}
+			}
+			return nil
+		})
 	if err != nil || n < 5 {
 		t.Errorf("%d examples: %v", n, err)
 	}
@@ -70,12 +74,16 @@ func TestHowTos(t *testing.T) {
 			block, _, _ = strings.Cut(block, "```")
 			n++
 			if !strings.Contains(block, "[stream.") {
-				block += "[stream.orders]\ninput = { topic = \"orders\", columns = [\"amount\"] }\noutput = { topic = \"orders.dp\" }\nstep = 10\n" +
-					"[stream.orders.privacy]\nepsilon = 1.0\ndelta = 1e-8\nadjacency = \"zero-out\"\n[stream.orders.moments]\nclip = 1.0\n"
+				block += "[stream.orders]\ninput = { topic = \"orders\", columns = [\"amount\"] }\n" +
+					"output = { topic = \"orders.dp\" }\nstep = 10\n" +
+					"[stream.orders.privacy]\nepsilon = 1.0\ndelta = 1e-8\nadjacency = \"zero-out\"\n" +
+					"[stream.orders.moments]\nclip = 1.0\n"
 			}
 			if _, rest, about := strings.Cut(block, "[stream."); about && !strings.Contains(block, "privacy") {
 				name, _, _ := strings.Cut(rest, ".")
-				block += "[stream." + name + ".privacy]\nepsilon = 1.0\ndelta = 1e-8\nadjacency = \"zero-out\"\n[stream." + name + ".moments]\nclip = 1.0\n"
+				block += "[stream." + name +
+					".privacy]\nepsilon = 1.0\ndelta = 1e-8\nadjacency = \"zero-out\"\n[stream." + name +
+					".moments]\nclip = 1.0\n"
 			}
 			if !strings.Contains(block, "[kafka]") {
 				block += "[kafka]\nbrokers = [\"localhost:9092\"]\nboundary_topic = \"bounds\"\n"
@@ -98,13 +106,17 @@ func TestHowTos(t *testing.T) {
 // a release for every hundred orders. Neither needs a key.
 func TestReadmeFiles(t *testing.T) {
 	t.Chdir(cases.Root(t))
-	if out := want(t, exitDone, "", "replay", "-c", "examples/orders.toml", "examples/orders.csv"); strings.Count(out, "\n") != 20 {
+	if out := want(t, exitDone, "", "replay", "-c", "examples/orders.toml", "examples/orders.csv"); strings.Count(out,
+		"\n") != 20 {
 		t.Errorf("the replay has %d releases, want 20", strings.Count(out, "\n"))
 	}
 	// Of a file that is shorter than the warm-up both say so.
-	want(t, exitDone, "the warm-up takes the first 5000 records", "check", "-c", "examples/auto.toml", "--sample", "examples/orders.csv")
-	want(t, exitDone, "all are in the warm-up, which takes 5000", "replay", "-c", "examples/auto.toml", "examples/orders.csv")
-	want(t, exitDone, "", "fit", "--csv", "examples/orders.csv", "--target", "amount", "--epsilon", "1", "--delta", "1e-8", "--adjacency", "zero-out")
+	want(t, exitDone, "the warm-up takes the first 5000 records", "check", "-c", "examples/auto.toml", "--sample",
+		"examples/orders.csv")
+	want(t, exitDone, "all are in the warm-up, which takes 5000", "replay", "-c", "examples/auto.toml",
+		"examples/orders.csv")
+	want(t, exitDone, "", "fit", "--csv", "examples/orders.csv", "--target", "amount", "--epsilon", "1", "--delta",
+		"1e-8", "--adjacency", "zero-out")
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +154,8 @@ func TestReadmeConfiguration(t *testing.T) {
 	}
 
 	s := newSite(t)
-	own := strings.NewReplacer("localhost:9092", s.broker.Addr(), "${HOME}/streamdp/key", filepath.Join(s.dir, "key"), "${HOME}/streamdp/state", filepath.Join(s.dir, "state")).Replace(first)
+	own := strings.NewReplacer("localhost:9092", s.broker.Addr(), "${HOME}/streamdp/key", filepath.Join(s.dir, "key"),
+		"${HOME}/streamdp/state", filepath.Join(s.dir, "state")).Replace(first)
 	if err := os.WriteFile(s.config, []byte(own+"[http]\nlisten = \"127.0.0.1:0\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +164,8 @@ func TestReadmeConfiguration(t *testing.T) {
 	for i := range 5300 {
 		fmt.Fprintf(&rows, "%d.%02d,%d,%g\n", 20+i*37%60, i%100, 1+i*11%9, 0.0002*float64(1+i*7%40))
 	}
-	want(t, exitDone, "5300 records sent", "feed", "-c", s.config, "--stream", "orders", "--csv", write(t, "orders.csv", rows.String()))
+	want(t, exitDone, "5300 records sent", "feed", "-c", s.config, "--stream", "orders", "--csv",
+		write(t, "orders.csv", rows.String()))
 	d := s.start()
 	d.until("a warm-up and three releases", func(x monitor.TaskStatus) bool { return x.Step == 4 && x.Outbox == 0 })
 	client, err := kafka.NewClient(kafka.Options{Brokers: []string{s.broker.Addr()}})
@@ -176,7 +190,8 @@ func TestReadmeConfiguration(t *testing.T) {
 			t.Errorf("mean %d is %g ± %g, the truth %g", j, mean.Data.At(j), mean.SE.At(j), exact)
 		}
 	}
-	if scale := last.Bounds.Scale; !(scale[0] > 5 && scale[0] < 60 && scale[1] > 0.8 && scale[1] < 10 && scale[2] > 0.0007 && scale[2] < 0.009) {
+	if scale := last.Bounds.Scale; !(scale[0] > 5 && scale[0] < 60 && scale[1] > 0.8 && scale[1] < 10 &&
+		scale[2] > 0.0007 && scale[2] < 0.009) {
 		t.Errorf("scales %g", scale)
 	}
 	if code := d.stop(os.Interrupt); code != exitDone {

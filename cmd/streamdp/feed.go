@@ -58,7 +58,9 @@ func feedCommand(g *globals) *cobra.Command {
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.stream, "stream", "", "take brokers, topic, codec and, unless they are given, partition and columns from this stream of the configuration")
+	fl.StringVar(&f.stream, "stream", "",
+		"take brokers, topic, codec and, unless they are given, partition and columns from this stream of the "+
+			"configuration")
 	fl.StringSliceVar(&f.brokers, "brokers", nil, "brokers, host:port")
 	fl.StringVar(&f.topic, "topic", "", "topic")
 	fl.IntVar(&f.partition, "partition", 0, "partition (default: the stream's first, else 0)")
@@ -66,10 +68,12 @@ func feedCommand(g *globals) *cobra.Command {
 	fl.StringVar(&f.csv, "csv", "", "CSV file")
 	fl.StringVar(&f.ndjson, "ndjson", "", "file of one JSON document a line, sent as they are")
 	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+table.HeaderUsage)
-	fl.StringSliceVar(&f.columns, "columns", nil, "columns of the CSV file, names or 1-based numbers (default: the stream's, else all)")
+	fl.StringSliceVar(&f.columns, "columns", nil,
+		"columns of the CSV file, names or 1-based numbers (default: the stream's, else all)")
 	fl.IntVar(&f.rate, "rate", 0, "records a second (default: as fast as possible)")
 	fl.BoolVar(&f.create, "create", false, "create the topic where it is missing, with the cluster's defaults")
-	fl.IntVar(&f.partitions, "partitions", 0, "with --create: how many partitions the new topic has (default: as many as it takes to have --partition)")
+	fl.IntVar(&f.partitions, "partitions", 0,
+		"with --create: how many partitions the new topic has (default: as many as it takes to have --partition)")
 	return c
 }
 
@@ -121,7 +125,8 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 		return err
 	}
 	bar.Finish()
-	fmt.Fprintf(g.stderr, "%s sent to %s/%d in %g s\n", words.Plural(s.Count(), "record"), f.topic, f.partition, wholeSeconds(begun))
+	fmt.Fprintf(g.stderr, "%s sent to %s/%d in %g s\n", words.Plural(s.Count(), "record"), f.topic, f.partition,
+		wholeSeconds(begun))
 	return nil
 }
 

@@ -51,19 +51,30 @@ func fitCommand(g *globals) *cobra.Command {
 	fl.StringVar(&r.CSV, "csv", "", "CSV file")
 	fl.StringVar(&r.Header, "header", "auto", "whether the file has a header: "+table.HeaderUsage)
 	fl.StringVar(&r.Target, "target", "", "column to predict: a name, a 1-based number, or last")
-	fl.StringSliceVar(&r.Columns, "columns", nil, "columns to use, the target among them, names or 1-based numbers (default: all)")
-	fl.StringVar(&r.Centre, "centre", "", "constant to subtract, one number or one a column, or auto (default: 0, auto where clip-x is)")
-	fl.StringVar(&r.Scale, "scale", "", "constant to divide by, one number or one a column, or auto (default: 1, auto where clip-x is)")
+	fl.StringSliceVar(&r.Columns, "columns", nil,
+		"columns to use, the target among them, names or 1-based numbers (default: all)")
+	fl.StringVar(&r.Centre, "centre", "",
+		"constant to subtract, one number or one a column, or auto (default: 0, auto where clip-x is)")
+	fl.StringVar(&r.Scale, "scale", "",
+		"constant to divide by, one number or one a column, or auto (default: 1, auto where clip-x is)")
 	fl.Float64Var(&r.Epsilon, "epsilon", 0, "epsilon of the guarantee")
 	fl.Float64Var(&r.Delta, "delta", 0, "delta of the guarantee")
-	fl.StringVar(&r.Adjacency, "adjacency", "", "what neighbouring files differ in: one row nulled (zero-out) or replaced (replace)")
-	fl.StringVar(&r.ClipX, "clip-x", "auto", "bound on the features' Euclidean norm, after scaling, or auto; longer rows are shortened")
+	fl.StringVar(&r.Adjacency, "adjacency", "",
+		"what neighbouring files differ in: one row nulled (zero-out) or replaced (replace)")
+	fl.StringVar(&r.ClipX, "clip-x", "auto",
+		"bound on the features' Euclidean norm, after scaling, or auto; longer rows are shortened")
 	fl.StringVar(&r.ClipY, "clip-y", "auto", "bound on the target's absolute value, after scaling, or auto")
 	fl.BoolVar(&r.Intercept, "intercept", true, "fit a constant")
-	fl.Float64Var(&r.Radius, "radius", 0, "bound on the coefficients' norm, for dp-gd, ambssgd (default: 100 clip-y/clip-x)")
-	fl.Float64Var(&r.Curvature, "curvature", 0, "bound on the largest eigenvalue of the features' second moment, for ambssgd, dp-ssgd, dp-gd (default: for the first two clip-x squared, usually far too large)")
-	fl.BoolVar(&r.Compare, "compare", false, "run all solvers, each at the full cost, and show their errors; needs --insecure-diagnostics")
-	fl.BoolVar(&r.Diagnostics, "insecure-diagnostics", false, "print the error on the file, which is an exact function of it, and allow the solver ols, which protects nothing")
+	fl.Float64Var(&r.Radius, "radius", 0,
+		"bound on the coefficients' norm, for dp-gd, ambssgd (default: 100 clip-y/clip-x)")
+	fl.Float64Var(&r.Curvature, "curvature", 0,
+		"bound on the largest eigenvalue of the features' second moment, for ambssgd, dp-ssgd, dp-gd (default: for "+
+			"the first two clip-x squared, usually far too large)")
+	fl.BoolVar(&r.Compare, "compare", false,
+		"run all solvers, each at the full cost, and show their errors; needs --insecure-diagnostics")
+	fl.BoolVar(&r.Diagnostics, "insecure-diagnostics", false,
+		"print the error on the file, which is an exact function of it, and allow the solver ols, which "+
+			"protects nothing")
 	fl.Uint64Var(&seed, "insecure-seed", 0, "derive keys from a number: reproducible, and protecting nothing")
 	return c
 }

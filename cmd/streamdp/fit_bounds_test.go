@@ -36,7 +36,8 @@ func TestFitBounds(t *testing.T) {
 		if err := json.Unmarshal([]byte(want(t, exitDone, "INSECURE", args...)), &r); err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Original) != 3 || r.Bounds == nil || r.Bounds.Share != 0.1 || len(r.Bounds.Frozen) != 0 || r.Account != "exact" {
+		if len(r.Original) != 3 || r.Bounds == nil || r.Bounds.Share != 0.1 || len(r.Bounds.Frozen) != 0 ||
+			r.Account != "exact" {
 			t.Fatalf("%s %v: %+v", c.name, c.more, r)
 		}
 		for i, x := range relation {
@@ -46,14 +47,16 @@ func TestFitBounds(t *testing.T) {
 				t.Errorf("%s %v: coefficient %d is %g, want %g", c.name, c.more, i, r.Original[i], x)
 			}
 		}
-		if b := r.Bounds; b.Centre[0] < 9 || b.Centre[0] > 11 || b.Scale[2] < 4 || b.Scale[2] > 6 || !(b.ClipX > 1 && b.ClipX < 20) {
+		if b := r.Bounds; b.Centre[0] < 9 || b.Centre[0] > 11 || b.Scale[2] < 4 || b.Scale[2] > 6 ||
+			!(b.ClipX > 1 && b.ClipX < 20) {
 			t.Errorf("%s %v: bounds %+v", c.name, c.more, b)
 		}
 	}
 	if out := want(t, exitDone, "", flags...); !strings.Contains(out, "bounds found with 10 % of the budget: clip-x ") {
 		t.Errorf("fit prints\n%s", out)
 	}
-	if out := want(t, exitDone, "", append(slices.Clone(flags), "--adjacency", "replace")...); !strings.Contains(out, "replace") {
+	if out := want(t, exitDone, "", append(slices.Clone(flags), "--adjacency", "replace")...); !strings.Contains(out,
+		"replace") {
 		t.Errorf("fit prints\n%s", out)
 	}
 	for want2, more := range map[string][]string{

@@ -36,7 +36,8 @@ func fitFile(t *testing.T, n int) []string {
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return []string{"fit", "--csv", file, "--target", "sold", "--epsilon", "2", "--delta", "1e-6", "--adjacency", "zero-out",
+	return []string{"fit", "--csv", file, "--target", "sold", "--epsilon", "2", "--delta", "1e-6",
+		"--adjacency", "zero-out",
 		"--clip-x", "5", "--clip-y", "8", "--centre", "10,100,0", "--scale", "2,20,5"}
 }
 
@@ -50,8 +51,10 @@ func TestFit(t *testing.T) {
 		most       float64
 		accounting string
 	}{
-		"newton": {0.05, "exact"}, "ihm": {0.2, "exact"}, "fast-ihm": {2, "rdp"}, "linmix": {0.5, "exact"}, "adassp": {0.2, "exact"},
-		"dp-gd": {0.05, "exact"}, "dp-gd-paper": {0.4, "exact"}, "dp-gd-residual": {2.1, "exact"}, "dp-ssgd": {1.5, "shuffle"}, "ambssgd": {0.1, "exact"},
+		"newton": {0.05, "exact"}, "ihm": {0.2, "exact"}, "fast-ihm": {2, "rdp"}, "linmix": {0.5, "exact"},
+		"adassp": {0.2, "exact"},
+		"dp-gd":  {0.05, "exact"}, "dp-gd-paper": {0.4, "exact"}, "dp-gd-residual": {2.1, "exact"},
+		"dp-ssgd": {1.5, "shuffle"}, "ambssgd": {0.1, "exact"},
 		"newton-online": {0.1, "exact"},
 	} {
 		args := append(slices.Clone(flags), "--solver", name, "--json")
@@ -69,7 +72,8 @@ func TestFit(t *testing.T) {
 			far = max(far, math.Abs(append(slices.Clone(r.Theta), r.Intercept)[j]-w))
 		}
 		t.Logf("%s: %.3f, %.3f", name, r.Theta, r.Intercept)
-		if far > c.most || r.N != n || r.D != 2 || r.Solver != name || r.Epsilon != 2 || r.Delta != 1e-6 || r.Adjacency.String() != "zero-out" || !r.Insecure || r.TrainMSE != nil {
+		if far > c.most || r.N != n || r.D != 2 || r.Solver != name || r.Epsilon != 2 || r.Delta != 1e-6 ||
+			r.Adjacency.String() != "zero-out" || !r.Insecure || r.TrainMSE != nil {
 			t.Errorf("%s: %s", name, out)
 		}
 		with := map[string]bool{"newton": true, "newton-online": true, "ambssgd": r.SE != nil}[name]
@@ -87,7 +91,8 @@ func TestFit(t *testing.T) {
 				break
 			}
 		}
-		if proven := !strings.Contains(r.Note, "finite precision: not proven"); proven != !slices.Contains([]string{"ihm", "fast-ihm", "linmix"}, name) {
+		if proven := !strings.Contains(r.Note,
+			"finite precision: not proven"); proven != !slices.Contains([]string{"ihm", "fast-ihm", "linmix"}, name) {
 			t.Errorf("%s notes %q", name, r.Note)
 		}
 		var again, other fit.Result
@@ -118,7 +123,8 @@ func TestFitOutput(t *testing.T) {
 	}
 	// How long it took is a function of the file, and so are a first line's cells.
 	var r fit.Result
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--json")...)), &r); err != nil || r.Seconds != math.Floor(r.Seconds) || r.Seconds == 0 {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--json")...)), &r); err != nil ||
+		r.Seconds != math.Floor(r.Seconds) || r.Seconds == 0 {
 		t.Errorf("a fit took %g seconds, %v", r.Seconds, err)
 	}
 	file := filepath.Join(t.TempDir(), "x.csv")
@@ -129,7 +135,9 @@ func TestFitOutput(t *testing.T) {
 		for _, n := range []string{"auto", "no"} {
 			args := with("--csv", file, "--target", "last", "--header", n)
 			if fault && n == "auto" {
-				want(t, exitUsage, "x.csv: the first line has numbers and cells that are none: say --header yes or --header no\n", args...)
+				want(t, exitUsage,
+					"x.csv: the first line has numbers and cells that are none: say --header yes or --header no\n",
+					args...)
 				continue
 			}
 			rows := 101
@@ -142,22 +150,27 @@ func TestFitOutput(t *testing.T) {
 		}
 	}
 	out = want(t, exitDone, "not private", with("--solver", "ols", "--insecure-diagnostics")...)
-	if !strings.Contains(out, "accounting none") || !strings.Contains(out, "squared error on the file, not private: 0.2") {
+	if !strings.Contains(out, "accounting none") ||
+		!strings.Contains(out, "squared error on the file, not private: 0.2") {
 		t.Errorf("ols prints\n%s", out)
 	}
-	out = want(t, exitDone, "not private", with("--compare", "--insecure-diagnostics", "--intercept=false", "--columns", "u,sold", "--centre", "0", "--scale", "10")...)
+	out = want(t, exitDone, "not private",
+		with("--compare", "--insecure-diagnostics", "--intercept=false", "--columns", "u,sold", "--centre", "0",
+			"--scale", "10")...)
 	for _, name := range fit.Solvers() {
 		if !strings.Contains(out, name+" ") {
 			t.Errorf("%s is not compared:\n%s", name, out)
 		}
 	}
 	var all []fit.Result
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--compare", "--insecure-diagnostics", "--json")...)), &all); err != nil || len(all) != len(fit.Solvers()) || all[0].TrainMSE == nil {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--compare", "--insecure-diagnostics", "--json")...)),
+		&all); err != nil || len(all) != len(fit.Solvers()) || all[0].TrainMSE == nil {
 		t.Errorf("the comparison as JSON: %+v, %v", all, err)
 	}
 	short := fitFile(t, 100)
 	out = want(t, exitDone, "", append(short, "--epsilon", "0.1")...)
-	if !strings.Contains(out, "newton of sold on 100 rows") || !strings.Contains(out, "may be worse than no coefficients") || !strings.Contains(out, "no standard errors") {
+	if !strings.Contains(out, "newton of sold on 100 rows") ||
+		!strings.Contains(out, "may be worse than no coefficients") || !strings.Contains(out, "no standard errors") {
 		t.Errorf("a fit on few rows prints\n%s", out)
 	}
 	want(t, exitFailure, "fast-ihm: ", append(short, "--solver", "fast-ihm", "--adjacency", "replace")...)
@@ -196,7 +209,8 @@ func TestFitUsage(t *testing.T) {
 	f("--scale must be positive", "--solver", "dp-gd", "--scale", "0")
 	f("--centre has 2 numbers", "--solver", "dp-gd", "--centre", "1,2")
 	f("--header is \"maybe\"", "--solver", "dp-gd", "--header", "maybe")
-	f("no column beside the target", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1", "--intercept=false")
+	f("no column beside the target", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1",
+		"--intercept=false")
 }
 
 // TestPlanNewton prints the plan of the example, and audits it.
@@ -211,8 +225,10 @@ func TestPlanNewton(t *testing.T) {
 		}
 	}
 	var plans []plan.Plan
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "5,50,500", "-c", file)), &plans); err != nil ||
-		len(plans) != 1 || len(plans[0].Outlook) != 2 || plans[0].Outlook[1].Slots != 3*188+500*103 || len(plans[0].Descent) != 2 || plans[0].Schedule.Useful != 3654 {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "5,50,500", "-c", file)),
+		&plans); err != nil ||
+		len(plans) != 1 || len(plans[0].Outlook) != 2 || plans[0].Outlook[1].Slots != 3*188+500*103 ||
+		len(plans[0].Descent) != 2 || plans[0].Schedule.Useful != 3654 {
 		t.Errorf("plan --json: %+v, %v", plans, err)
 	}
 	text, err := os.ReadFile(file)
@@ -221,7 +237,8 @@ func TestPlanNewton(t *testing.T) {
 	}
 	for _, x := range []struct{ old, new, warning string }{
 		{"epsilon = 1.0 ", "epsilon = 0.02 ", "stream demand: 4 features at this budget take steps of up to"},
-		{"[stream.demand.privacy]", "horizon = 20\n[stream.demand.privacy]", "stream demand: the horizon of 20 steps ends before the estimate is useful"},
+		{"[stream.demand.privacy]", "horizon = 20\n[stream.demand.privacy]",
+			"stream demand: the horizon of 20 steps ends before the estimate is useful"},
 	} {
 		other := filepath.Join(t.TempDir(), "other.toml")
 		if err := os.WriteFile(other, []byte(strings.Replace(string(text), x.old, x.new, 1)), 0o600); err != nil {
@@ -229,7 +246,8 @@ func TestPlanNewton(t *testing.T) {
 		}
 		want(t, exitDone, x.warning, "plan", "-c", other)
 	}
-	if out := want(t, exitDone, "", "audit", "--quick", "-c", file); !strings.Contains(out, "sensitivity/mu, largest of") || strings.Contains(out, "FAIL") {
+	if out := want(t, exitDone, "", "audit", "--quick", "-c", file); !strings.Contains(out,
+		"sensitivity/mu, largest of") || strings.Contains(out, "FAIL") {
 		t.Errorf("audit prints\n%s", out)
 	}
 }
@@ -246,8 +264,10 @@ func TestPlanRegression(t *testing.T) {
 		}
 	}
 	var plans []plan.Plan
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "5,50", "-c", file)), &plans); err != nil ||
-		len(plans) != 1 || len(plans[0].Outlook) != 2 || plans[0].Outlook[1].Slots != 188+50*274 || len(plans[0].Independent) != 2 {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "5,50", "-c", file)),
+		&plans); err != nil ||
+		len(plans) != 1 || len(plans[0].Outlook) != 2 || plans[0].Outlook[1].Slots != 188+50*274 ||
+		len(plans[0].Independent) != 2 {
 		t.Errorf("plan --json: %+v, %v", plans, err)
 	}
 	text, err := os.ReadFile(file)
@@ -255,11 +275,13 @@ func TestPlanRegression(t *testing.T) {
 		t.Fatal(err)
 	}
 	loose := filepath.Join(t.TempDir(), "loose.toml")
-	if err := os.WriteFile(loose, []byte(strings.Replace(string(text), "curvature = 1.6", "# curvature", 1)), 0o600); err != nil {
+	if err := os.WriteFile(loose, []byte(strings.Replace(string(text), "curvature = 1.6", "# curvature", 1)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	want(t, exitDone, "stream demand: curvature is not given", "plan", "-c", loose)
-	if out := want(t, exitDone, "", "audit", "--quick", "-c", file); !strings.Contains(out, "sensitivity/mu, largest of") || strings.Contains(out, "FAIL") {
+	if out := want(t, exitDone, "", "audit", "--quick", "-c", file); !strings.Contains(out,
+		"sensitivity/mu, largest of") || strings.Contains(out, "FAIL") {
 		t.Errorf("audit prints\n%s", out)
 	}
 }

@@ -88,8 +88,10 @@ func ledgerCommand(g *globals) *cobra.Command {
 	}
 	c.AddCommand(ledgerRepairCommand(g))
 	c.Flags().StringVar(&name, "stream", "", "only partitions that this stream has read")
-	c.Flags().IntSliceVar(&records, "records", []int{2, 10}, "numbers of records of a person, where epochs protect records")
-	c.Flags().IntSliceVar(&persons, "persons", []int{2, 10}, "numbers of persons together, where epochs protect persons")
+	c.Flags().IntSliceVar(&records, "records", []int{2, 10},
+		"numbers of records of a person, where epochs protect records")
+	c.Flags().IntSliceVar(&persons, "persons", []int{2, 10},
+		"numbers of persons together, where epochs protect persons")
 	return c
 }
 
@@ -158,7 +160,8 @@ func printRepair(out io.Writer, r *recovery.LedgerRepair) {
 		fmt.Fprintf(out, "+ %s %s epoch %d", e.Kind, e.Task(), e.Epoch)
 		switch e.Kind {
 		case "open":
-			fmt.Fprintf(out, ": epsilon %g at delta %g (%s) from offset %d of %s/%s", e.Epsilon, e.Delta, e.Cost.Adjacency, e.First, e.Topic, core.PartitionName(e.Source.Partition))
+			fmt.Fprintf(out, ": epsilon %g at delta %g (%s) from offset %d of %s/%s", e.Epsilon, e.Delta,
+				e.Cost.Adjacency, e.First, e.Topic, core.PartitionName(e.Source.Partition))
 		case "close":
 			fmt.Fprintf(out, ": charged up to offset %s", words.Offset(e.End))
 		}
@@ -186,13 +189,18 @@ func printPopulations(out io.Writer, all []ledger.PopulationSpent) error {
 			}
 		}
 		if p.OnePartition {
-			fmt.Fprintln(out, "  every user key counts in one partition: mu is the largest root of the sum of a partition's squares")
+			fmt.Fprintln(out,
+				"  every user key counts in one partition: mu is the largest root of the sum of a partition's squares")
 		} else {
 			fmt.Fprintln(out, "  a person may have records anywhere: mu is the root of the sum of all epochs' squares")
 		}
 		if n := len(p.Epochs); n > 0 && p.Epochs[n-1].Period > 0 {
-			fmt.Fprintf(out, "  a person is what one user key has in a period of %d steps; in q periods of an epoch it is q times as much\n", p.Epochs[n-1].Period)
-			fmt.Fprintf(out, "  and in one stretch of each task: its epochs in a row, until they have %d steps, and then anew; mu has the dearest one\n", p.Epochs[n-1].Period)
+			fmt.Fprintf(out,
+				"  a person is what one user key has in a period of %d steps; in q periods of an epoch it is q "+
+					"times as much\n", p.Epochs[n-1].Period)
+			fmt.Fprintf(out,
+				"  and in one stretch of each task: its epochs in a row, until they have %d steps, and then anew; mu "+
+					"has the dearest one\n", p.Epochs[n-1].Period)
 		}
 		w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "TASK\tEPOCH\tTOPIC\tUSER KEY\tSTEPS\tAPART\tA STEP\tPARTITIONER\tMU\tEPSILON\tSTATE")
@@ -204,7 +212,8 @@ func printPopulations(out io.Writer, all []ledger.PopulationSpent) error {
 			case !e.Charged:
 				state = "closed without a step: charges nothing"
 			}
-			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%.6g\t%g\t%s\n", core.Task{Stream: e.Stream, Partition: e.Partition}, e.Epoch, e.Topic,
+			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%.6g\t%g\t%s\n",
+				core.Task{Stream: e.Stream, Partition: e.Partition}, e.Epoch, e.Topic,
 				e.Key, e.Cap, e.Separation, e.PerStep, e.Partitioner, e.Mu, e.Epsilon, state)
 		}
 		if err := w.Flush(); err != nil {
@@ -251,7 +260,9 @@ func printSpent(out io.Writer, spent []ledger.Spent) error {
 				if b.Open {
 					open = ", open"
 				}
-				by = append(by, fmt.Sprintf("%s epoch %d (%g%s)", core.Task{Stream: b.Stream, Partition: b.Partition}, b.Epoch, b.Epsilon, open))
+				by = append(by,
+					fmt.Sprintf("%s epoch %d (%g%s)", core.Task{Stream: b.Stream, Partition: b.Partition}, b.Epoch,
+						b.Epsilon, open))
 			}
 			fmt.Fprintf(w, "\t%s\n", strings.Join(by, ", "))
 		}

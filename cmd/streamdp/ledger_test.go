@@ -15,12 +15,17 @@ func TestPrintPopulations(t *testing.T) {
 	t.Parallel()
 	two := 3.0284
 	p := ledger.PopulationSpent{
-		Unit: "person", Population: "members", LimitEpsilon: 3, LimitDelta: 1e-8, Adjacency: dp.ZeroOut, Mu: 0.27728, ChargedEpsilon: 1.4426,
-		Persons: []ledger.GroupSpent{{Count: 2, Epsilon: &two}, {Count: 1000}},
+		Unit: "person", Population: "members", LimitEpsilon: 3, LimitDelta: 1e-8, Adjacency: dp.ZeroOut, Mu: 0.27728,
+		ChargedEpsilon: 1.4426,
+		Persons:        []ledger.GroupSpent{{Count: 2, Epsilon: &two}, {Count: 1000}},
 		Epochs: []ledger.PopulationEpoch{
-			{SpentBy: ledger.SpentBy{Stream: "orders", Epoch: 1, Epsilon: 1}, Topic: "in", Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067, Charged: true},
-			{SpentBy: ledger.SpentBy{Stream: "orders", Epoch: 2, Epsilon: 1}, Topic: "in", Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067},
-			{SpentBy: ledger.SpentBy{Stream: "orders", Partition: 1, Epoch: 1, Epsilon: 1, Open: true}, Topic: "in", Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067, Charged: true},
+			{SpentBy: ledger.SpentBy{Stream: "orders", Epoch: 1, Epsilon: 1}, Topic: "in", Key: "record-key", Cap: 52,
+				Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067, Charged: true},
+			{SpentBy: ledger.SpentBy{Stream: "orders", Epoch: 2, Epsilon: 1}, Topic: "in", Key: "record-key", Cap: 52,
+				Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067},
+			{SpentBy: ledger.SpentBy{Stream: "orders", Partition: 1, Epoch: 1, Epsilon: 1, Open: true}, Topic: "in",
+				Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067,
+				Charged: true},
 		},
 	}
 	show := func() string {
@@ -32,8 +37,10 @@ func TestPrintPopulations(t *testing.T) {
 	}
 	got := show()
 	for _, words := range []string{
-		"population members: a person pays at most epsilon 1.4426 at delta 1e-08 (zero-out), mu 0.27728; the limit is 3\n",
-		"2 persons together pay at most epsilon 3.0284\n", "1000 persons together have no guarantee\n", "the root of the sum of all epochs' squares",
+		"population members: a person pays at most epsilon 1.4426 at delta 1e-08 (zero-out), mu 0.27728; the " +
+			"limit is 3\n",
+		"2 persons together pay at most epsilon 3.0284\n", "1000 persons together have no guarantee\n",
+		"the root of the sum of all epochs' squares",
 		"orders-0  1 ", "closed\n", "closed without a step: charges nothing\n", "orders-1  1 ", "open\n",
 	} {
 		if !strings.Contains(got, words) {
@@ -41,7 +48,8 @@ func TestPrintPopulations(t *testing.T) {
 		}
 	}
 	p.OnePartition, p.Epochs[2].Period = true, 30
-	if got := show(); !strings.Contains(got, "in a period of 30 steps") || !strings.Contains(got, "every user key counts in one partition") || strings.Contains(got, "all epochs'") {
+	if got := show(); !strings.Contains(got, "in a period of 30 steps") ||
+		!strings.Contains(got, "every user key counts in one partition") || strings.Contains(got, "all epochs'") {
 		t.Error(got)
 	}
 }

@@ -40,8 +40,8 @@ func write(t *testing.T, name, text string) (path string) {
 }
 
 // damages returns lines that hold no row, and that a reader of whole files takes for something else than
-// one line: for none, for two, or for the begin of what follows. It is a function because one is long, and the tests run
-// this binary as a program hundreds of times.
+// one line: for none, for two, or for the begin of what follows. It is a function because one is long, and the tests
+// run this binary as a program hundreds of times.
 func damages() map[string]string {
 	return map[string]string{
 		"empty":          ``,
@@ -85,8 +85,11 @@ func inside(t *testing.T, text string, args ...string) string {
 // fitted runs fit under keys that are always the same.
 func fitted(t *testing.T, file string, more ...string) fit.Result {
 	t.Helper()
-	out := inside(t, "", append([]string{"fit", "--csv", file, "--target", "2", "--epsilon", "2", "--delta", "1e-6", "--adjacency", "zero-out",
-		"--clip-x", "1", "--clip-y", "1", "--insecure-seed", "1", "--json"}, more...)...)
+	out := inside(t, "",
+		append(
+			[]string{"fit", "--csv", file, "--target", "2", "--epsilon", "2", "--delta", "1e-6",
+				"--adjacency", "zero-out",
+				"--clip-x", "1", "--clip-y", "1", "--insecure-seed", "1", "--json"}, more...)...)
 	var r fit.Result
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
@@ -105,7 +108,8 @@ func TestRecordsStayApart(t *testing.T) {
 	replayed := func(stream, name, text string, more ...string) string {
 		t.Helper()
 		return inside(t, fmt.Sprintf("%d records, %d releases\n", n, n/10),
-			append([]string{"replay", "-c", config, "--stream", stream, "--insecure-seed", "1", write(t, name, text)}, more...)...)
+			append([]string{"replay", "-c", config, "--stream", stream, "--insecure-seed", "1", write(t, name, text)},
+				more...)...)
 	}
 	documents := func(k int, line string) string {
 		lines := slices.Repeat([]string{`{"amount":0.5,"items":0.25}`}, n)
@@ -125,9 +129,11 @@ func TestRecordsStayApart(t *testing.T) {
 				return fitted(t, write(t, "a.csv", rows), append(bare, "--columns", "1,2")...)
 			}},
 			{what: "replay", run: func(_, rows string) any { return replayed("orders", "a.csv", head+rows) }},
-			{what: "replay with codec csv", run: func(_, rows string) any { return replayed("lines", "a.csv", rows, bare...) }},
+			{what: "replay with codec csv",
+				run: func(_, rows string) any { return replayed("lines", "a.csv", rows, bare...) }},
 			{what: "replay of values", run: func(_, rows string) any { return replayed("lines", "a.txt", rows) }},
-			{what: "replay of JSON", run: func(line, _ string) any { return replayed("orders", "a.ndjson", documents(k, line)) }},
+			{what: "replay of JSON",
+				run: func(line, _ string) any { return replayed("orders", "a.ndjson", documents(k, line)) }},
 		}
 		for i := range forms {
 			forms[i].want = forms[i].run("{}", null)
@@ -183,11 +189,13 @@ func TestFilesInEveryForm(t *testing.T) {
 	}
 	replay := func(file string) string {
 		t.Helper()
-		return inside(t, "200 records, 20 releases\n", "replay", "-c", s.config, "--stream", "orders", "--insecure-seed", "1", file)
+		return inside(t, "200 records, 20 releases\n", "replay", "-c", s.config, "--stream", "orders",
+			"--insecure-seed", "1", file)
 	}
 	releases := replay(write(t, "a.csv", file))
 	for name, text := range map[string]string{
-		"crlf.csv": crlf, "mark.csv": "\xef\xbb\xbf" + file, "end.csv": strings.TrimSuffix(file, "\n"), "all.csv": "\xef\xbb\xbf" + strings.TrimSuffix(crlf, "\r\n"),
+		"crlf.csv": crlf, "mark.csv": "\xef\xbb\xbf" + file, "end.csv": strings.TrimSuffix(file, "\n"),
+		"all.csv":  "\xef\xbb\xbf" + strings.TrimSuffix(crlf, "\r\n"),
 		"a.csv.gz": file, "crlf.csv.gz": crlf,
 	} {
 		path := write(t, name, text)
@@ -210,7 +218,9 @@ func TestFilesInEveryForm(t *testing.T) {
 		}
 		return out.String(), errs.String()
 	}
-	out, _ := piped(crlf, "fit", "--csv", "-", "--target", "2", "--epsilon", "2", "--delta", "1e-6", "--adjacency", "zero-out",
+	out,
+		_ := piped(crlf, "fit", "--csv", "-", "--target", "2", "--epsilon", "2", "--delta", "1e-6",
+		"--adjacency", "zero-out",
 		"--clip-x", "1", "--clip-y", "1", "--insecure-seed", "1", "--json")
 	var got fit.Result
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
@@ -219,14 +229,17 @@ func TestFilesInEveryForm(t *testing.T) {
 	if got.Seconds = 0; !reflect.DeepEqual(got, want) {
 		t.Errorf("fit of standard input gives %+v, want %+v", got, want)
 	}
-	if _, errs := piped("1,2\n\n\"\n3,4", "replay", "-c", s.config, "--stream", "lines"); !strings.HasPrefix(errs, "4 records, 0 releases") {
+	if _,
+		errs := piped("1,2\n\n\"\n3,4", "replay", "-c", s.config, "--stream", "lines"); !strings.HasPrefix(errs,
+		"4 records, 0 releases") {
 		t.Errorf("replay of standard input says %q", errs)
 	}
 }
 
 // TestFirstLine: what the first line decides, and what it can't.
 func TestFirstLine(t *testing.T) {
-	fit := []string{"fit", "--target", "last", "--epsilon", "2", "--delta", "1e-6", "--adjacency", "zero-out", "--clip-x", "1", "--clip-y", "1"}
+	fit := []string{"fit", "--target", "last", "--epsilon", "2", "--delta", "1e-6", "--adjacency", "zero-out",
+		"--clip-x", "1", "--clip-y", "1"}
 	with := func(text string, more ...string) []string {
 		return append(append(slices.Clone(fit), "--csv", write(t, "a.csv", text)), more...)
 	}
@@ -235,17 +248,21 @@ func TestFirstLine(t *testing.T) {
 		for _, more := range [][]string{nil, {"--header", "yes"}, {"--header", "no"}, {"--columns", "1,2"}} {
 			want(t, exitUsage, "the first line is empty, too long or no CSV: ", with(first+"\n"+rows, more...)...)
 		}
-		if out := want(t, exitDone, "", with(first+"\n"+rows, "--header", "no", "--columns", "1,2")...); !strings.Contains(out, " on 101 rows") {
+		if out := want(t, exitDone, "",
+			with(first+"\n"+rows, "--header", "no", "--columns", "1,2")...); !strings.Contains(out, " on 101 rows") {
 			t.Errorf("%q:\n%s", first, out)
 		}
 	}
 	// A cell too many is none of the first record's alone.
 	for _, columns := range []string{"1,2", "c1,c2"} {
-		if out := want(t, exitDone, "", with("1,2,3\n"+rows, "--header", "no", "--columns", columns)...); !strings.Contains(out, "last of") && !strings.Contains(out, "newton of c2 on 101 rows") {
+		if out := want(t, exitDone, "",
+			with("1,2,3\n"+rows, "--header", "no", "--columns", columns)...); !strings.Contains(out, "last of") &&
+			!strings.Contains(out, "newton of c2 on 101 rows") {
 			t.Errorf("columns %s:\n%s", columns, out)
 		}
 	}
-	want(t, exitUsage, `no column "amount" in a file without a header, whose columns are 1, 2 and so on`, with("1.5,2\n"+rows, "--header", "no", "--columns", "amount")...)
+	want(t, exitUsage, `no column "amount" in a file without a header, whose columns are 1, 2 and so on`,
+		with("1.5,2\n"+rows, "--header", "no", "--columns", "amount")...)
 	want(t, exitFailure, "is empty", with("")...)
 	want(t, exitFailure, "has no rows", with("amount,items\n")...)
 }

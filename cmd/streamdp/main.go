@@ -146,14 +146,16 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		return exit.Usage{Err: err}
 	})
 	f := root.PersistentFlags()
-	f.StringVarP(&g.config, "config", "c", "", "configuration: a file, or a directory of which all *.toml are read as one")
+	f.StringVarP(&g.config, "config", "c", "",
+		"configuration: a file, or a directory of which all *.toml are read as one")
 	f.BoolVar(&g.json, "json", false, "print JSON where a program may read")
 	f.StringVar(&g.logLevel, "log-level", "", "debug, info, warn or error (default: log.level of the configuration)")
 	f.StringVar(&g.logFormat, "log-format", "", "json or text (default: log.format of the configuration)")
 	for _, c := range []*cobra.Command{
 		runCommand(g), checkCommand(g), planCommand(g), demoCommand(g), feedCommand(g), fitCommand(g), replayCommand(g),
 		reloadCommand(g), statusCommand(g), epochCommand(g), ledgerCommand(g), reportCommand(g),
-		republishCommand(g), recoverCommand(g), verifyCommand(g), inspectCommand(g), auditCommand(g), clusterCommand(g), keygenCommand(g), manCommand(), versionCommand(g),
+		republishCommand(g), recoverCommand(g), verifyCommand(g), inspectCommand(g), auditCommand(g), clusterCommand(g),
+		keygenCommand(g), manCommand(), versionCommand(g),
 	} {
 		root.AddCommand(c)
 	}

@@ -70,7 +70,8 @@ func want(t *testing.T, code int, text string, args ...string) (stdout string) {
 	t.Helper()
 	got, out, errs := call(t, args...)
 	if got != code || !strings.Contains(errs, text) {
-		t.Errorf("streamdp %s: exit code %d, want %d\nstandard error %q\nmust hold %q", strings.Join(args, " "), got, code, errs, text)
+		t.Errorf("streamdp %s: exit code %d, want %d\nstandard error %q\nmust hold %q", strings.Join(args, " "), got,
+			code, errs, text)
 	}
 	return out
 }

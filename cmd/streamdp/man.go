@@ -20,7 +20,8 @@ func manCommand() *cobra.Command {
 			}
 			root := c.Root()
 			root.DisableAutoGenTag = true
-			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "streamdp " + version(), Manual: "streamdp"}, args[0])
+			return doc.GenManTree(root,
+				&doc.GenManHeader{Section: "1", Source: "streamdp " + version(), Manual: "streamdp"}, args[0])
 		},
 	}
 }

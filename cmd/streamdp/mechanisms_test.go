@@ -33,7 +33,8 @@ var (
 			bind: func(s *Stream, _ bool) { s.Tally.Columns, s.Tally.Step, s.Tally.Horizon = len(s.Input.Columns), s.Slots(), s.Horizon },
 		},` + "\n"},
 		{"stream/core/mechanisms.go", "var mechanisms = []*descriptor{\n", "tallyMechanism,\n"},
-		{"internal/plan/mechanisms.go", "var mechanisms = map[string]mechanism{\n", `"tally": {plan: (*Plan).ofTally, audits: suites.Tally},` + "\n"},
+		{"internal/plan/mechanisms.go", "var mechanisms = map[string]mechanism{\n",
+			`"tally": {plan: (*Plan).ofTally, audits: suites.Tally},` + "\n"},
 	}
 )
 
@@ -115,7 +116,8 @@ func TestAnotherMechanism(t *testing.T) {
 		t.Fatal(err)
 	}
 	write := func(clip string) {
-		text := strings.Replace(string(data), "[stream.orders.moments]\nclip = 1.0", "[stream.orders.tally]\nclip = "+clip, 1)
+		text := strings.Replace(string(data), "[stream.orders.moments]\nclip = 1.0",
+			"[stream.orders.tally]\nclip = "+clip, 1)
 		if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +191,8 @@ func TestAnotherMechanism(t *testing.T) {
 	write("3.0")
 	d = s.start()
 	<-d.read
-	if d.cmd.Wait(); d.cmd.ProcessState.ExitCode() == exitDone || !strings.Contains(d.log.String(), "tally.clip: 2 → 3") {
+	if d.cmd.Wait(); d.cmd.ProcessState.ExitCode() == exitDone ||
+		!strings.Contains(d.log.String(), "tally.clip: 2 → 3") {
 		t.Errorf("exit code %d\n%s", d.cmd.ProcessState.ExitCode(), d.log)
 	}
 	ask(exitDone, "", "epoch", "list")

@@ -37,11 +37,14 @@ func TestMergedCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range [][2]string{
-		{"[0, 1]", "2 partitions are one sequence of releases; 2 with noise of their own, averaged, would have 1.41 times the noise"},
+		{"[0, 1]",
+			"2 partitions are one sequence of releases; 2 with noise of their own, averaged, would have 1.41 " +
+				"times the noise"},
 		{`"all"`, "what follows is for 2 partitions: for more, name them in input.partition"},
 	} {
 		planned := filepath.Join(s.dir, "planned.toml")
-		if err := os.WriteFile(planned, []byte(strings.Replace(string(text), "partition = [0, 1]", "partition = "+c[0], 1)), 0o600); err != nil {
+		if err := os.WriteFile(planned,
+			[]byte(strings.Replace(string(text), "partition = [0, 1]", "partition = "+c[0], 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if out := want(t, exitDone, "", "plan", "-c", planned); !strings.Contains(out, c[1]) {
@@ -49,7 +52,8 @@ func TestMergedCommands(t *testing.T) {
 		}
 	}
 	s.feed(25)
-	want(t, exitDone, "25 records sent", "feed", "-c", s.config, "--stream", "orders", "--partition", "1", "--csv", filepath.Join(s.dir, "rows.csv"))
+	want(t, exitDone, "25 records sent", "feed", "-c", s.config, "--stream", "orders", "--partition", "1", "--csv",
+		filepath.Join(s.dir, "rows.csv"))
 	d := s.start()
 	d.until("two steps", released(2))
 	d.stop(syscall.SIGTERM)
@@ -65,23 +69,29 @@ func TestMergedCommands(t *testing.T) {
 	said("orders-merged epoch 1", "ledger")
 	said("orders-merged epoch 1: ", "verify", "--stream", "orders")
 	var spent []ledger.Spent
-	if err := json.Unmarshal([]byte(said("", "ledger", "--json")), &spent); err != nil || len(spent) != 2 || spent[1].Partition != 1 || spent[1].ChargedEpsilon < 0.99 {
+	if err := json.Unmarshal([]byte(said("", "ledger", "--json")), &spent); err != nil || len(spent) != 2 ||
+		spent[1].Partition != 1 || spent[1].ChargedEpsilon < 0.99 {
 		t.Errorf("ledger --json: %+v, %v", spent, err)
 	}
 	said("orders/merged/1", "report", "--quick")
 	for _, partitions := range []string{"[0, 1]", `"all"`} {
-		if err := os.WriteFile(s.config, []byte(strings.Replace(string(text), "partition = [0, 1]", "partition = "+partitions, 1)), 0o600); err != nil {
+		if err := os.WriteFile(s.config,
+			[]byte(strings.Replace(string(text), "partition = [0, 1]", "partition = "+partitions, 1)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		var r statement.Statement
-		if err := json.Unmarshal([]byte(said("", "report", "--quick", "--json")), &r); err != nil || len(r.Streams[0].Digests) != 1 || r.Streams[0].Digests["merged"] != r.Epochs[0].Digest {
+		if err := json.Unmarshal([]byte(said("", "report", "--quick", "--json")), &r); err != nil ||
+			len(r.Streams[0].Digests) != 1 || r.Streams[0].Digests["merged"] != r.Epochs[0].Digest {
 			t.Errorf("report: digests %v, the epoch has %s, %v", r.Streams[0].Digests, r.Epochs[0].Digest, err)
 		}
 	}
 	if err := os.WriteFile(s.config, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitState, "partitions have offsets of their own", "epoch", "open", "orders", "-c", s.config, "--yes", "--from", "5")
-	said("epoch 1 of orders-merged is closed; it is charged for offsets [0, 20), [0, 20) of orders/0,1", "epoch", "close", "orders", "--yes")
+	want(t, exitState, "partitions have offsets of their own", "epoch", "open", "orders", "-c", s.config, "--yes",
+		"--from", "5")
+	said("epoch 1 of orders-merged is closed; it is charged for offsets [0, 20), [0, 20) of orders/0,1", "epoch",
+		"close", "orders", "--yes")
 	said("epoch 2 of orders-merged is open from offset 20,20 of orders/0,1", "epoch", "open", "orders", "--yes")
 }

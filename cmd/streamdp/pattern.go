@@ -48,7 +48,8 @@ func decodedAs(cfg *config.Config, name string) *config.Stream {
 		return s
 	}
 	for _, s := range of.Streams {
-		if p := s.Pattern(); p != "" && (name == p || name == preflight.Title(s)) && (!s.Input.Looked() || len(s.Input.Subjects) > 0) {
+		if p := s.Pattern(); p != "" && (name == p || name == preflight.Title(s)) &&
+			(!s.Input.Looked() || len(s.Input.Subjects) > 0) {
 			s.Name = preflight.Title(s)
 			return s
 		}
@@ -77,7 +78,9 @@ func (g *globals) printTaken(cfg *config.Config) {
 			}
 		}
 		if len(topics) > 0 {
-			fmt.Fprintf(g.stdout, "\nstream %s takes %d of at most %d topics: %s\n", preflight.Title(cfg.Stream(p.StreamName(topics[0]))), len(topics), p.Input.MaxTopics, strings.Join(topics, ", "))
+			fmt.Fprintf(g.stdout, "\nstream %s takes %d of at most %d topics: %s\n",
+				preflight.Title(cfg.Stream(p.StreamName(topics[0]))), len(topics), p.Input.MaxTopics,
+				strings.Join(topics, ", "))
 		}
 	}
 }
@@ -85,7 +88,8 @@ func (g *globals) printTaken(cfg *config.Config) {
 // printPatterns prints which topics a daemon's patterns match and do not take.
 func printPatterns(g *globals, all []httpapi.PatternStatus) {
 	for _, p := range all {
-		fmt.Fprintf(g.stdout, "\n%s.*: %d of at most %d topics that match %s are taken\n", p.Pattern, p.Taken, p.Most, p.Topics)
+		fmt.Fprintf(g.stdout, "\n%s.*: %d of at most %d topics that match %s are taken\n", p.Pattern, p.Taken,
+			p.Most, p.Topics)
 		for _, r := range p.Missing {
 			fmt.Fprintf(g.stdout, "%s.*: topic %s is not taken: %s\n", p.Pattern, r.Topic, r.Reason)
 		}

@@ -19,7 +19,8 @@ func TestPatternCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed := strings.NewReplacer(`topic = "orders",`, `topics = "orders.*", max_topics = 1,`, "output = { topic = \"orders.dp\" }\n", "").Replace(string(text))
+	changed := strings.NewReplacer(`topic = "orders",`, `topics = "orders.*", max_topics = 1,`,
+		"output = { topic = \"orders.dp\" }\n", "").Replace(string(text))
 	if err := os.WriteFile(s.config, []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -31,18 +32,21 @@ func TestPatternCommands(t *testing.T) {
 		}
 		return out
 	}
-	if out := said("stream orders.*\n", "check"); !strings.Contains(out, `"topic":"*"`) || strings.Contains(out, "orders.orders") {
+	if out := said("stream orders.*\n", "check"); !strings.Contains(out, `"topic":"*"`) ||
+		strings.Contains(out, "orders.orders") {
 		t.Errorf("check: %s", out)
 	}
 	said("stream orders.* takes 1 of at most 1 topics: orders\n", "check", "--connect")
 	if err := s.broker.CreateTopic(t.Context(), "orders-b", 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitDone, "stream orders: not taken of the topics that match: 1, because input.max_topics is 1", "check", "--connect", "-c", s.config)
+	want(t, exitDone, "stream orders: not taken of the topics that match: 1, because input.max_topics is 1", "check",
+		"--connect", "-c", s.config)
 	said("stream orders.*\n", "plan")
 	said("stream orders.*\n", "plan", "--stream", "orders")
 	said("stream orders.*\n", "plan", "--stream", "orders.orders-x")
-	want(t, exitUsage, "the configuration has no stream other, only orders.TOPIC for topics that match orders.*", "plan", "--stream", "other", "-c", s.config)
+	want(t, exitUsage, "the configuration has no stream other, only orders.TOPIC for topics that match orders.*",
+		"plan", "--stream", "other", "-c", s.config)
 	want(t, exitUsage, "the configuration has no stream orders.x", "plan", "--stream", "orders.x", "-c", s.config)
 
 	rows := filepath.Join(s.dir, "rows.csv")
@@ -58,7 +62,8 @@ func TestPatternCommands(t *testing.T) {
 	d := s.start()
 	d.until("two steps", released(2))
 	out := want(t, exitDone, "", "status", "--url", d.url)
-	if !strings.Contains(out, "orders.orders-0  running") || !strings.Contains(out, "orders.*: 1 of at most 1 topics that match orders.* are taken\n") {
+	if !strings.Contains(out, "orders.orders-0  running") ||
+		!strings.Contains(out, "orders.*: 1 of at most 1 topics that match orders.* are taken\n") {
 		t.Errorf("status: %s", out)
 	}
 	said("orders.orders", "epoch", "list")
@@ -72,16 +77,20 @@ func TestPatternCommands(t *testing.T) {
 	}
 	said("epoch 2 of orders.orders-0 is open from offset 20 of orders/0", "epoch", "open", "orders.orders", "--yes")
 	said("orders.orders", "ledger", "--stream", "orders.orders")
-	want(t, exitDone, "charges nothing for stream orders.orders-b", "ledger", "--stream", "orders.orders-b", "-c", s.config)
+	want(t, exitDone, "charges nothing for stream orders.orders-b", "ledger", "--stream", "orders.orders-b",
+		"-c", s.config)
 	said("", "verify", "--stream", "orders.orders", "--epoch", "2")
-	if out := said("", "report", "--json", "--quick"); !strings.Contains(out, `"stream": "orders.orders"`) || !strings.Contains(out, `"topic": "orders"`) {
+	if out := said("", "report", "--json", "--quick"); !strings.Contains(out, `"stream": "orders.orders"`) ||
+		!strings.Contains(out, `"topic": "orders"`) {
 		t.Errorf("report: %.300s", out)
 	}
-	if out := want(t, exitDone, "", "__complete", "-c", s.config, "epoch", "open", ""); !strings.Contains(out, "orders.orders\n") {
+	if out := want(t, exitDone, "", "__complete", "-c", s.config, "epoch", "open", ""); !strings.Contains(out,
+		"orders.orders\n") {
 		t.Errorf("completion offers %s", out)
 	}
 	// A stream whose topic no longer matches: its epoch can be closed.
-	if err := os.WriteFile(s.config, []byte(strings.Replace(changed, `"orders.*"`, `"orders-.*"`, 1)), 0o600); err != nil {
+	if err := os.WriteFile(s.config, []byte(strings.Replace(changed, `"orders.*"`, `"orders-.*"`, 1)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	said("epoch 2 of orders.orders-0 is closed", "epoch", "close", "orders.orders", "--partition", "0", "--yes")

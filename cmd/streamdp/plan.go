@@ -58,10 +58,12 @@ func planCommand(g *globals) *cobra.Command {
 				guessed = guessed || plan.Conditioned(s)
 				within := plan.Steps(s, at, chosen)
 				if len(within) == 0 {
-					return exit.Usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
+					return exit.Usagef("--steps has no step of stream %s, which ends with step %d", s.Name,
+						s.LastStep())
 				}
 				p, err := plan.Of(of, s, plan.Options{
-					Steps: within, Factorizations: all, Figure: plotFile != "", Condition: condition, StepRecords: records,
+					Steps: within, Factorizations: all, Figure: plotFile != "", Condition: condition,
+					StepRecords: records,
 				})
 				if err != nil {
 					return exit.Config{Err: fmt.Errorf("stream %s: %w", s.Name, err)}
@@ -78,7 +80,9 @@ func planCommand(g *globals) *cobra.Command {
 			for _, p := range plans {
 				warn(g, p.Description)
 				if large := preflight.Oversize(p.Description); large != "" {
-					fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: %s, or raise the output topic's max.message.bytes\n", p.Stream, large)
+					fmt.Fprintf(g.stderr,
+						"streamdp: warning: stream %s: %s, or raise the output topic's max.message.bytes\n",
+						p.Stream, large)
 				}
 			}
 			if plotFile != "" {
@@ -109,11 +113,15 @@ func planCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&name, "stream", "", "only this stream")
-	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000", "steps at which to show the noise; unless given, the horizon too")
-	c.Flags().Float64Var(&condition, "condition", 1, "for a regression by amb: a guess of the condition number of the features' second moment")
-	c.Flags().Uint64Var(&records, "step-records", 1000, "records that a step by the clock is taken to hold, for its errors")
+	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000",
+		"steps at which to show the noise; unless given, the horizon too")
+	c.Flags().Float64Var(&condition, "condition", 1,
+		"for a regression by amb: a guess of the condition number of the features' second moment")
+	c.Flags().Uint64Var(&records, "step-records", 1000,
+		"records that a step by the clock is taken to hold, for its errors")
 	c.Flags().BoolVar(&all, "factorizations", true, "show the other factorizations beside the configured one")
-	c.Flags().StringVar(&plotFile, "plot", "", "draw the error of every factorization against time into this .svg or .png file")
+	c.Flags().StringVar(&plotFile, "plot", "",
+		"draw the error of every factorization against time into this .svg or .png file")
 	return c
 }
 

@@ -33,23 +33,31 @@ func TestPlanPace(t *testing.T) {
 	}
 	write("radius = 10.0", "radius = 20.0")
 	holds(t, want(t, exitDone, "", "plan", "-c", file),
-		"expected excess risk of theta_average", "batches of 274 slots, searches of 188, step size 0.18", "condition number of 1\n", "12 are the least and 274 advised")
-	holds(t, want(t, exitDone, "fewer than the 374 below which coefficients diverge, if the features' condition number is 1000; 1496", "plan", "-c", file, "--condition", "1000"),
+		"expected excess risk of theta_average", "batches of 274 slots, searches of 188, step size 0.18",
+		"condition number of 1\n", "12 are the least and 274 advised")
+	holds(t,
+		want(t, exitDone,
+			"fewer than the 374 below which coefficients diverge, if the features' condition number is 1000; 1496",
+			"plan", "-c", file, "--condition", "1000"),
 		"374 are the least and 1496 advised, and coefficients settle in 20")
 	var plans []struct{ Pace sgd.Pace }
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file)), &plans); err != nil || len(plans) != 1 {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file)), &plans); err != nil ||
+		len(plans) != 1 {
 		t.Fatalf("%d plans, %v", len(plans), err)
 	}
-	if p := plans[0].Pace; p.Batch != 274 || p.Search != 188 || p.Least != 12 || p.Advised != 274 || !(p.StepSize > 0.18 && p.StepSize < 0.19) || p.Condition != 1 || p.Settling != 21 {
+	if p := plans[0].Pace; p.Batch != 274 || p.Search != 188 || p.Least != 12 || p.Advised != 274 ||
+		!(p.StepSize > 0.18 && p.StepSize < 0.19) || p.Condition != 1 || p.Settling != 21 {
 		t.Errorf("pace is %+v", p)
 	}
 	for _, bad := range []string{"0.5", "0", "-1", "NaN", "1e13"} {
 		want(t, exitUsage, "must be 1 to 1e12", "plan", "-c", file, "--condition="+bad)
 	}
-	want(t, exitUsage, `by method "amb", and there is none`, "plan", "-c", filepath.Join(cases.Root(t), "examples", "demand.toml"), "--condition", "5")
+	want(t, exitUsage, `by method "amb", and there is none`, "plan", "-c",
+		filepath.Join(cases.Root(t), "examples", "demand.toml"), "--condition", "5")
 
 	write("curvature = 1.6 ", "#")
-	want(t, exitDone, "curvature is not given, so the square of the largest norm, 32, stands for it", "plan", "-c", file)
+	want(t, exitDone, "curvature is not given, so the square of the largest norm, 32, stands for it",
+		"plan", "-c", file)
 	write("curvature = 1.6 ", "batch = 11\ncurvature = 1.6 ")
 	want(t, exitConfig, "must be at least 12 slots: with less the noise outweighs every step", "plan", "-c", file)
 	want(t, exitConfig, "must be at least 12 slots: with less the noise outweighs every step", "audit", "-c", file)

@@ -58,7 +58,8 @@ func TestPlanWithHorizon(t *testing.T) {
 	if len(plans) != 1 || !slices.Equal(plans[0].Steps, []uint64{1, 10, 50}) {
 		t.Errorf("plan shows %+v", plans)
 	}
-	want(t, exitUsage, "--steps has no step of stream orders, which ends with step 50", "plan", "-c", s.config, "--steps", "100")
+	want(t, exitUsage, "--steps has no step of stream orders, which ends with step 50", "plan", "-c", s.config,
+		"--steps", "100")
 }
 
 // TestPlanWarmup: where a regression's bounds are found, plan says from how many offsets,
@@ -72,7 +73,8 @@ func TestPlanWarmup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := strings.NewReplacer("/etc/streamdp/key", key, "/var/lib/streamdp", filepath.Join(dir, "state")).Replace(string(text))
+	own := strings.NewReplacer("/etc/streamdp/key", key, "/var/lib/streamdp",
+		filepath.Join(dir, "state")).Replace(string(text))
 	if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +128,8 @@ func TestPlanSaysWhy(t *testing.T) {
 			t.Fatalf("no %q in the example", old)
 		}
 		var plans []shown
-		if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", write(t, "plan.toml", text))), &plans); err != nil {
+		if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", write(t, "plan.toml", text))),
+			&plans); err != nil {
 			t.Fatal(err)
 		}
 		return plans[0]
@@ -151,20 +154,25 @@ func TestPlanSaysWhy(t *testing.T) {
 	mean := `workload = "mean"`
 	own, tuned := planned(mean, mean), planned(mean, mean+"\ntune = 10000")
 	gain, loss := 1-noise(tuned, 4)/noise(own, 4), noise(tuned, 0)/noise(own, 0)-1
-	says(own, "auto took jme, because pp_debiased and combined, its other choices, square rows one by one", "auto took phased, because neither horizon nor tune is named",
-		fmt.Sprintf("with tune = 10000 noise would be %.0f %% less at step 10000, and %.0f %% more at step 1", 100*gain, 100*loss))
+	says(own, "auto took jme, because pp_debiased and combined, its other choices, square rows one by one",
+		"auto took phased, because neither horizon nor tune is named",
+		fmt.Sprintf("with tune = 10000 noise would be %.0f %% less at step 10000, and %.0f %% more at step 1",
+			100*gain, 100*loss))
 	if !(gain > 0.2 && loss > 0.5) {
 		t.Errorf("tune gains %g and costs %g", gain, loss)
 	}
 	says(tuned, "auto took blt, because horizon or tune names 10000 steps")
 	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto took blt, because for workload \"window\"")
 	one := planned("step   = 100 ", "step = 1 ")
-	says(one, "auto took jme, because pp_debiased and combined, its other choices, square noisy rows, which goes with other factorizations only")
+	says(one,
+		"auto took jme, because pp_debiased and combined, its other choices, square noisy rows, which goes with "+
+			"other factorizations only")
 	says(planned(mean, mean+"\nfactorization = \"identity\""), "auto took jme")
 	if named := planned(mean, mean+"\nmethod = \"jme\"\nfactorization = \"phased\""); len(named.Why) > 0 {
 		t.Errorf("nothing is auto, and the plan says %q", named.Why)
 	}
-	says(planned("step   = 100 ", "horizon = 50\nstep = 1 "), "least weighted sum of the squared errors of mean and second moment (jme ", "pp_debiased ", "step 50",
+	says(planned("step   = 100 ", "horizon = 50\nstep = 1 "),
+		"least weighted sum of the squared errors of mean and second moment (jme ", "pp_debiased ", "step 50",
 		"auto took blt, because horizon or tune names 50 steps")
 }
 
@@ -198,11 +206,14 @@ func TestPlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	two := filepath.Join(dir, "two.toml")
-	second := strings.ReplaceAll(string(source[bytes.Index(source, []byte("[stream.orders")):]), "stream.orders", "stream.again")
-	if err := os.WriteFile(two, []byte(string(source)+strings.ReplaceAll(second, "orders.dp", "again.dp")), 0o600); err != nil {
+	second := strings.ReplaceAll(string(source[bytes.Index(source, []byte("[stream.orders")):]), "stream.orders",
+		"stream.again")
+	if err := os.WriteFile(two, []byte(string(source)+strings.ReplaceAll(second, "orders.dp", "again.dp")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	want(t, exitUsage, "--stream", "plan", "-c", two, "--plot", svg)
-	want(t, exitUsage, "noise of moments", "plan", "-c", filepath.Join(cases.Root(t), "examples", "demand.toml"), "--plot", svg)
+	want(t, exitUsage, "noise of moments", "plan", "-c", filepath.Join(cases.Root(t), "examples", "demand.toml"),
+		"--plot", svg)
 	want(t, exitDone, "", "plan", "-c", two, "--stream", "again", "--steps", "10", "--plot", svg)
 }

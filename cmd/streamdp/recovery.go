@@ -136,7 +136,8 @@ func republishCommand(g *globals) *cobra.Command {
 	}
 	f.register(c, "only this epoch")
 	c.Flags().BoolVar(&q.FromLog, "from-log", false, "work the open epoch's releases out of its log again")
-	c.Flags().BoolVar(&q.OnlyCopy, "only-copy", false, "assert that no other copy of the state directory has run, where the output lost what would tell")
+	c.Flags().BoolVar(&q.OnlyCopy, "only-copy", false,
+		"assert that no other copy of the state directory has run, where the output lost what would tell")
 	return c
 }
 
@@ -240,7 +241,8 @@ func printVerification(out io.Writer, v recovery.Verification) {
 	if v.Releases == 1 {
 		be = "is"
 	}
-	fmt.Fprintf(out, "%s up to step %d, of offsets [%d, %d), %s the bytes that log, key and manifest give", words.Plural(v.Releases, "release"), v.Step, v.First, v.End, be)
+	fmt.Fprintf(out, "%s up to step %d, of offsets [%d, %d), %s the bytes that log, key and manifest give",
+		words.Plural(v.Releases, "release"), v.Step, v.First, v.End, be)
 	if v.Missing > 0 {
 		fmt.Fprintf(out, "; %d more are not in the output", v.Missing)
 	}

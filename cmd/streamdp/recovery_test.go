@@ -31,7 +31,8 @@ func TestRecoveryCommands(t *testing.T) {
 	s.feed(45)
 	d := s.start()
 	d.until("four steps", released(4))
-	said(t, exitDone, "orders-0 epoch 1: 4 releases up to step 4, of offsets [0, 40), are the bytes", "verify", "-c", s.config)
+	said(t, exitDone, "orders-0 epoch 1: 4 releases up to step 4, of offsets [0, 40), are the bytes", "verify",
+		"-c", s.config)
 	whole := filepath.Join(s.dir, "epoch.json")
 	want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
 	if info, err := os.Stat(whole); err != nil || info.Mode().Perm() != 0o600 {
@@ -40,7 +41,9 @@ func TestRecoveryCommands(t *testing.T) {
 	want(t, exitFailure, "file exists", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
 	want(t, exitUsage, "--with-secret needs --to", "epoch", "export", "orders", "-c", s.config, "--with-secret")
 	want(t, exitFailure, "knows no such epoch", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
-	if x, err := recovery.ParseExport([]byte(want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config))); err != nil || x.Secret != nil {
+	if x,
+		err := recovery.ParseExport(
+		[]byte(want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config))); err != nil || x.Secret != nil {
 		t.Errorf("printed export: %v, secret %v", err, x)
 	}
 	want(t, exitFailure, "the task is running: there is nothing to recover", "recover", "-c", s.config)
@@ -50,13 +53,15 @@ func TestRecoveryCommands(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 
 	var found []recovery.Verification
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "verify", "-c", s.config, "--from", whole, "--json")), &found); err != nil || found[0].Releases != 4 {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "verify", "-c", s.config, "--from", whole, "--json")),
+		&found); err != nil || found[0].Releases != 4 {
 		t.Errorf("verify --json: %+v %v", found, err)
 	}
 	tasks := filepath.Join(s.dir, "state", "tasks", "orders-0")
 	said(t, exitDone, "next offset                   40", "inspect", filepath.Join(tasks, "checkpoint"))
 	manifest := want(t, exitDone, "", "inspect", filepath.Join(tasks, "manifest-1"))
-	if !strings.Contains(manifest, "versions                      mechanism jme/v2, noise row/v1") || strings.ContainsAny(manifest, `{"`) || strings.Contains(manifest, "map[") {
+	if !strings.Contains(manifest, "versions                      mechanism jme/v2, noise row/v1") ||
+		strings.ContainsAny(manifest, `{"`) || strings.Contains(manifest, "map[") {
 		t.Errorf("inspect shows\n%s", manifest)
 	}
 	said(t, exitDone, `"base_offset":0`, "inspect", filepath.Join(tasks, "manifest-1"), "--json")
@@ -82,7 +87,9 @@ func TestRecoveryCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Produce(t.Context(), "orders.dp", 0, []kafka.Message{{Key: []byte("orders/0/1/5"), Value: []byte("{}"), Time: time.UnixMilli(1)}}); err != nil {
+	if _,
+		err := c.Produce(t.Context(), "orders.dp", 0,
+		[]kafka.Message{{Key: []byte("orders/0/1/5"), Value: []byte("{}"), Time: time.UnixMilli(1)}}); err != nil {
 		t.Fatal(err)
 	}
 	said(t, exitFailure, "DIFFERS at step 5", "verify", "-c", s.config)
@@ -106,7 +113,8 @@ func TestCheckConnectWarns(t *testing.T) {
 	s := newSite(t)
 	s.write("dead_letter = { mode = \"reference\", topic = \"dead\" }", "1.0")
 	kafkatest.CreateTopic(t, []string{s.broker.Addr()}, "dead", nil)
-	if code, _, errs := call(t, "check", "-c", s.config, "--connect"); code != exitDone || strings.Contains(errs, "dead_letter.topic") {
+	if code, _, errs := call(t, "check", "-c", s.config, "--connect"); code != exitDone ||
+		strings.Contains(errs, "dead_letter.topic") {
 		t.Errorf("code %d, warns of a topic that exists: %s", code, errs)
 	}
 	kafkatest.DeleteTopic(t, []string{s.broker.Addr()}, "dead")
@@ -116,7 +124,8 @@ func TestCheckConnectWarns(t *testing.T) {
 	topic.Topic, topic.Count = "orders", 3
 	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 5000
 	kafkatest.Ask(t, []string{s.broker.Addr()}, req)
-	want(t, exitDone, "partitions [1 2] of input topic orders are read by no stream", "check", "-c", s.config, "--connect")
+	want(t, exitDone, "partitions [1 2] of input topic orders are read by no stream", "check", "-c", s.config,
+		"--connect")
 	text, err := os.ReadFile(s.config)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +135,8 @@ func TestCheckConnectWarns(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, _, errs := call(t, "check", "-c", s.config, "--connect")
-	if code != exitDone || !strings.Contains(errs, "partitions [0 1 2] of input topic orders have no epoch yet") || strings.Contains(errs, "read by no stream") {
+	if code != exitDone || !strings.Contains(errs, "partitions [0 1 2] of input topic orders have no epoch yet") ||
+		strings.Contains(errs, "read by no stream") {
 		t.Errorf("code %d, a stream of all partitions leaves some out: %s", code, errs)
 	}
 }

@@ -54,7 +54,8 @@ func reloadCommand(g *globals) *cobra.Command {
 			return errors.New(a.Error)
 		},
 	}
-	c.Flags().BoolVar(&q.Open, "open", false, "open the first epoch of each stream that is added, and of those that wait for it: it is charged")
+	c.Flags().BoolVar(&q.Open, "open", false,
+		"open the first epoch of each stream that is added, and of those that wait for it: it is charged")
 	c.Flags().BoolVar(&q.DryRun, "dry-run", false, "print the difference and change nothing")
 	return c
 }
@@ -90,7 +91,9 @@ func (g *globals) printReload(r *httpapi.Reload, dry bool) error {
 		fmt.Fprintf(g.stdout, "their next epochs open, and are charged: %s\n", strings.Join(r.Opened, ", "))
 	}
 	if len(r.Unopened) > 0 {
-		fmt.Fprintf(g.stdout, "without an open epoch: %s; streamdp epoch open STREAM opens one, streamdp reload --open all of them\n", strings.Join(r.Unopened, ", "))
+		fmt.Fprintf(g.stdout,
+			"without an open epoch: %s; streamdp epoch open STREAM opens one, streamdp reload --open all of them\n",
+			strings.Join(r.Unopened, ", "))
 	}
 	return nil
 }

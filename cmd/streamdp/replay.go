@@ -67,9 +67,15 @@ func replayCommand(g *globals) *cobra.Command {
 	}
 	c.Flags().StringVar(&f.stream, "stream", "", "stream of the configuration (default: the only one)")
 	c.Flags().StringVar(&f.header, "header", "auto", "whether a CSV file has a header: "+table.HeaderUsage)
-	c.Flags().StringVar(&f.boundaries, "boundaries", "", "of steps by the clock: file of the epoch's published releases, one JSON object a line, from step 1 on; each step takes as many records as there")
-	c.Flags().StringVar(&f.time, "time", "", "of steps by the clock: name in JSON records, or in the header of a CSV file, of a record's time: RFC 3339 or seconds since 1970")
-	c.Flags().BoolVar(&f.diagnostics, "insecure-diagnostics", false, "say how many records gave no row, and why; of moments also how many rows were shortened, and the truth beside the last release: exact functions of the records")
+	c.Flags().StringVar(&f.boundaries, "boundaries", "",
+		"of steps by the clock: file of the epoch's published releases, one JSON object a line, from step 1 on; each "+
+			"step takes as many records as there")
+	c.Flags().StringVar(&f.time, "time", "",
+		"of steps by the clock: name in JSON records, or in the header of a CSV file, of a record's time: RFC 3339 "+
+			"or seconds since 1970")
+	c.Flags().BoolVar(&f.diagnostics, "insecure-diagnostics", false,
+		"say how many records gave no row, and why; of moments also how many rows were shortened, and the truth "+
+			"beside the last release: exact functions of the records")
 	c.Flags().Uint64Var(&f.seed, "insecure-seed", 0, "derive keys from a number: reproducible, and protecting nothing")
 	return c
 }
@@ -201,7 +207,9 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 			fmt.Fprintf(g.stderr, "\nnot private: rows shortened to the clip norm: %d", clipped)
 		}
 		if last != nil {
-			fmt.Fprintf(g.stderr, "\nnot private: the last release, step %d, beside the rows as they are and as they were clipped\n", last.Step)
+			fmt.Fprintf(g.stderr,
+				"\nnot private: the last release, step %d, beside the rows as they are and as they were clipped\n",
+				last.Step)
 			if err := t.Print(g.stderr, last); err != nil {
 				return err
 			}
@@ -222,13 +230,20 @@ func (f *replayFlags) steps(s *config.Stream, file string) (*replay.Steps, []str
 	period := s.Step.Clock()
 	switch {
 	case period == 0 && f.boundaries+f.time != "":
-		return nil, nil, exit.Usagef("--boundaries and --time are for steps by the clock, and those of stream %s are so many offsets", s.Name)
+		return nil, nil,
+			exit.Usagef(
+				"--boundaries and --time are for steps by the clock, and those of stream %s are so many offsets",
+				s.Name)
 	case period == 0:
 		return nil, columns, nil
 	case (f.boundaries == "") == (f.time == ""):
-		return nil, nil, exit.Usagef("steps of stream %s are by the clock: give either --boundaries or --time, to say where they end in the file", s.Name)
+		return nil, nil,
+			exit.Usagef(
+				"steps of stream %s are by the clock: give either --boundaries or --time, to say where they "+
+					"end in the file", s.Name)
 	case f.time != "" && s.Input.Codec != "json":
-		return nil, nil, exit.Usagef("--time is a name in records, which codec %q has not: give --boundaries", s.Input.Codec)
+		return nil, nil, exit.Usagef("--time is a name in records, which codec %q has not: give --boundaries",
+			s.Input.Codec)
 	case f.time != "":
 		if strings.HasSuffix(strings.TrimSuffix(file, ".gz"), ".csv") {
 			columns = append(columns[:len(columns):len(columns)], f.time)
@@ -253,7 +268,8 @@ func rejections(found map[string]int64) string {
 
 // values returns the values of a file's records. columns are the paths of the values in one, and texts
 // those of them that stay text.
-func values(file, header string, in *config.Input, columns []string, texts map[string]bool) (next func() ([]byte, error), read *table.File, size int64, done func() error, err error) {
+func values(file, header string, in *config.Input, columns []string,
+	texts map[string]bool) (next func() ([]byte, error), read *table.File, size int64, done func() error, err error) {
 	if name := strings.TrimSuffix(file, ".gz"); strings.HasSuffix(name, ".csv") && !in.Binary() {
 		f := feedFlags{csv: file, header: header, codec: in.Codec, texts: texts}
 		f.name(columns)
@@ -297,7 +313,9 @@ func texts(s *config.Stream) map[string]bool {
 func sized(r io.Reader, file string) func() ([]byte, error) {
 	in, value := bufio.NewReaderSize(r, 1<<16), []byte(nil)
 	no := func(what string) error {
-		return fmt.Errorf("%s %s: each record of this codec stands behind its length in four bytes, as kcat -f '%%R%%s' writes it", file, what)
+		return fmt.Errorf(
+			"%s %s: each record of this codec stands behind its length in four bytes, as kcat -f '%%R%%s' writes it",
+			file, what)
 	}
 	return func() ([]byte, error) {
 		var head [4]byte

@@ -43,16 +43,22 @@ func TestReplayClock(t *testing.T) {
 		}
 		return all
 	}
-	note := "6 records, 3 releases; the last 1 records are in a step that has not ended\nsteps end where the records' times say\n"
-	byTime := want(t, exitDone, note, "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts", write(t, "a.ndjson", documents))
+	note := "6 records, 3 releases; the last 1 records are in a step that has not ended\n" +
+		"steps end where the records' times say\n"
+	byTime := want(t, exitDone, note, "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts",
+		write(t, "a.ndjson", documents))
 	if got := fmt.Sprint(rows(byTime)); got != "[3 0 2]" {
 		t.Errorf("steps of %s records", got)
 	}
-	if got := want(t, exitDone, note, "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts", write(t, "a.csv", table)); got != byTime {
+	if got := want(t, exitDone, note, "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts",
+		write(t, "a.csv", table)); got != byTime {
 		t.Error("a.csv gives other releases than a.ndjson")
 	}
-	if got := want(t, exitDone, "6 records, 3 releases; the last 1 records are in a step that has not ended\nsteps end where the published releases say\n",
-		"replay", "-c", cfg, "--insecure-seed", "7", "--boundaries", write(t, "out", byTime), write(t, "a.ndjson", documents)); got != byTime {
+	if got := want(t, exitDone,
+		"6 records, 3 releases; the last 1 records are in a step that has not ended\n"+
+			"steps end where the published releases say\n",
+		"replay", "-c", cfg, "--insecure-seed", "7", "--boundaries", write(t, "out", byTime),
+		write(t, "a.ndjson", documents)); got != byTime {
 		t.Error("by published releases others than by times")
 	}
 	// One time far ahead would put all later records into its step, for good.
@@ -61,18 +67,23 @@ func TestReplayClock(t *testing.T) {
 		for _, at := range strings.Split("10,"+far, ",") {
 			table += "0.5," + at + ",0.25\n"
 		}
-		want(t, exitFailure, "a record's time is ", "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts", write(t, "far.csv", table))
+		want(t, exitFailure, "a record's time is ", "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts",
+			write(t, "far.csv", table))
 	}
 	lines := strings.SplitAfter(byTime, "\n")
 	want(t, exitUsage, "give either --boundaries or --time", "replay", "-c", cfg, write(t, "a.ndjson", documents))
-	want(t, exitUsage, "are for steps by the clock", "replay", "-c", s.config, "--stream", "orders", "--time", "ts", write(t, "a.ndjson", documents))
-	want(t, exitFailure, "step 3, and step 2 is missing", "replay", "-c", cfg, "--boundaries", write(t, "gap", lines[0]+lines[2]), write(t, "a.ndjson", documents))
+	want(t, exitUsage, "are for steps by the clock", "replay", "-c", s.config, "--stream", "orders", "--time", "ts",
+		write(t, "a.ndjson", documents))
+	want(t, exitFailure, "step 3, and step 2 is missing", "replay", "-c", cfg, "--boundaries",
+		write(t, "gap", lines[0]+lines[2]), write(t, "a.ndjson", documents))
 	// A step's offsets may hold no record, such as a transaction's end: then the file has fewer.
-	wide := strings.NewReplacer(`"offsets":[0,3]`, `"offsets":[0,5]`, `"offsets":[3,3]`, `"offsets":[5,6]`, `"offsets":[3,5]`, `"offsets":[6,9]`).Replace(byTime)
+	wide := strings.NewReplacer(`"offsets":[0,3]`, `"offsets":[0,5]`, `"offsets":[3,3]`, `"offsets":[5,6]`,
+		`"offsets":[3,5]`, `"offsets":[6,9]`).Replace(byTime)
 	if wide == byTime {
 		t.Fatalf("no offsets in %s", byTime)
 	}
-	if got := want(t, exitDone, "", "replay", "-c", cfg, "--insecure-seed", "7", "--boundaries", write(t, "wide", wide), write(t, "a.ndjson", documents)); got != byTime {
+	if got := want(t, exitDone, "", "replay", "-c", cfg, "--insecure-seed", "7", "--boundaries", write(t, "wide", wide),
+		write(t, "a.ndjson", documents)); got != byTime {
 		t.Error("offsets without records move records to other steps")
 	}
 }
@@ -102,7 +113,8 @@ refit = { target = "sold", clip_x = 1.0, clip_y = 1.0 }
 	args := []string{"replay", "-c", cfg, "--insecure-seed", "7"}
 	records := write(t, "a.csv", table)
 	out := want(t, exitDone, "101 records, 3 releases; the last 1 records", append(args, "--time", "ts", records)...)
-	if got := want(t, exitDone, "steps end where the published releases say", append(args, "--boundaries", write(t, "out", out), records)...); got != out {
+	if got := want(t, exitDone, "steps end where the published releases say",
+		append(args, "--boundaries", write(t, "out", out), records)...); got != out {
 		t.Error("by published releases others than by times")
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -119,8 +131,10 @@ refit = { target = "sold", clip_x = 1.0, clip_y = 1.0 }
 			t.Errorf("window %d: %s", i+1, lines[i])
 		}
 	}
-	want(t, exitFailure, "has more than step_max = 60 records", append(args, "--time", "ts", write(t, "b.csv", strings.Replace(table, "0.5,10900", "0.5,10790", 1)))...)
-	if out := want(t, exitDone, "", "plan", "-c", cfg); !strings.Contains(out, "by the clock, every 1h, each of at most 60 offsets") || !strings.Contains(out, ", window 1h by the clock\n") {
+	want(t, exitFailure, "has more than step_max = 60 records",
+		append(args, "--time", "ts", write(t, "b.csv", strings.Replace(table, "0.5,10900", "0.5,10790", 1)))...)
+	if out := want(t, exitDone, "", "plan", "-c", cfg); !strings.Contains(out,
+		"by the clock, every 1h, each of at most 60 offsets") || !strings.Contains(out, ", window 1h by the clock\n") {
 		t.Errorf("plan prints\n%s", out)
 	}
 }
@@ -149,7 +163,8 @@ func TestPlanClock(t *testing.T) {
 				Errors     []struct{ Mean float64 } `json:"standard_errors"`
 			}
 		}
-		out := want(t, exitDone, "", append([]string{"plan", "-c", config, "--json", "--stream", "orders", "--steps", "10"}, args...)...)
+		out := want(t, exitDone, "",
+			append([]string{"plan", "-c", config, "--json", "--stream", "orders", "--steps", "10"}, args...)...)
 		if err := json.Unmarshal([]byte(out), &all); err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +186,9 @@ func TestPlanClock(t *testing.T) {
 	if by := mean(s.config); by != ten {
 		t.Errorf("steps of 10 offsets have error %g, steps by the clock of 10 records %g", by, ten)
 	}
-	if out := want(t, exitDone, "", "plan", "-c", path, "--stream", "orders"); !strings.Contains(out, "by the clock, every 1m, each of at most 10000000 offsets") || !strings.Contains(out, "for 1000 records a step") ||
+	if out := want(t, exitDone, "", "plan", "-c", path, "--stream", "orders"); !strings.Contains(out,
+		"by the clock, every 1m, each of at most 10000000 offsets") ||
+		!strings.Contains(out, "for 1000 records a step") ||
 		!strings.Contains(out, ", step 1m by the clock, ") {
 		t.Errorf("plan prints\n%s", out)
 	}

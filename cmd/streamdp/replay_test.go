@@ -48,8 +48,10 @@ func TestReplay(t *testing.T) {
 		table += fmt.Sprintf("0.%d,9,0.%d\n", i%10, i%7)
 		documents += fmt.Sprintf("{\"amount\":0.%d,\"items\":0.%d}\n", i%10, i%7)
 	}
-	note := "34 records, 3 releases; the last 4 records do not fill a step\nwhoever publishes these releases has spent (1, 1e-08), zero-out, on each record once more\nINSECURE"
-	first := want(t, exitDone, note, "replay", "-c", s.config, "--stream", "orders", "--insecure-seed", "7", write("a.csv", table))
+	note := "34 records, 3 releases; the last 4 records do not fill a step\n" +
+		"whoever publishes these releases has spent (1, 1e-08), zero-out, on each record once more\nINSECURE"
+	first := want(t, exitDone, note, "replay", "-c", s.config, "--stream", "orders", "--insecure-seed", "7",
+		write("a.csv", table))
 	for _, file := range []string{write("a.csv.gz", table), write("a.ndjson", documents), write("a.txt.gz", documents)} {
 		if got := want(t, exitDone, note, "replay", "-c", s.config, "--insecure-seed", "7", file); got != first {
 			t.Errorf("%s gives other releases than a.csv", filepath.Base(file))
@@ -60,16 +62,25 @@ func TestReplay(t *testing.T) {
 		Step   uint64
 		Values map[string]any
 	}
-	if err := json.Unmarshal([]byte(lines[2]), &r); err != nil || len(lines) != 3 || r.Step != 3 || r.Values["covariance"] == nil {
+	if err := json.Unmarshal([]byte(lines[2]), &r); err != nil || len(lines) != 3 || r.Step != 3 ||
+		r.Values["covariance"] == nil {
 		t.Errorf("%d lines, the last is %v (%v)", len(lines), r, err)
 	}
-	if got := want(t, exitDone, "34 records", "replay", "-c", s.config, write("b.ndjson", documents)); got == first || strings.Contains(got, "INSECURE") {
+	if got := want(t, exitDone, "34 records", "replay", "-c", s.config, write("b.ndjson", documents)); got == first ||
+		strings.Contains(got, "INSECURE") {
 		t.Error("a run without a seed has its keys")
 	}
 
-	bad := write("bad.ndjson", "{\"amount\":0.1,\"items\":1}\n{\"amount\":1}\n{\"amount\":\"x\",\"items\":1}\n[1]\n{\"items\":2}\n")
-	want(t, exitDone, "not private: 4 records gave no row (malformed 1, missing 2, not-number 1)\nnot private: rows shortened to the clip norm: 1\nwhoever", "replay", "-c", s.config, "--insecure-diagnostics", bad)
-	want(t, exitDone, "not private: every record gave a row\nnot private: rows shortened to the clip norm: 1\nnot private: the last release, step 3, ", "replay", "-c", s.config, "--insecure-diagnostics", write("b.ndjson", documents))
+	bad := write("bad.ndjson",
+		"{\"amount\":0.1,\"items\":1}\n{\"amount\":1}\n{\"amount\":\"x\",\"items\":1}\n[1]\n{\"items\":2}\n")
+	want(t, exitDone,
+		"not private: 4 records gave no row (malformed 1, missing 2, not-number 1)\n"+
+			"not private: rows shortened to the clip norm: 1\nwhoever", "replay", "-c", s.config,
+		"--insecure-diagnostics", bad)
+	want(t, exitDone,
+		"not private: every record gave a row\nnot private: rows shortened to the clip norm: 1\n"+
+			"not private: the last release, step 3, ", "replay", "-c", s.config, "--insecure-diagnostics",
+		write("b.ndjson", documents))
 	want(t, exitDone, "do not fill a step\nwhoever", "replay", "-c", s.config, bad)
 	example, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "churn.toml"))
 	if err != nil {
@@ -77,7 +88,8 @@ func TestReplay(t *testing.T) {
 	}
 	classes := write("classes.toml", strings.Replace(string(example), `"logistic"`, `"softmax", classes = 2`, 1))
 	customers := write("customers.csv", "months,calls,bill,left\n"+strings.Repeat("20,1,50,1\n20,1,50,0.5\n", 200))
-	want(t, exitDone, "not private: 200 records gave no row (no-class 200)\n", "replay", "-c", classes, "--insecure-diagnostics", customers)
+	want(t, exitDone, "not private: 200 records gave no row (no-class 200)\n", "replay", "-c", classes,
+		"--insecure-diagnostics", customers)
 
 	want(t, exitUsage, "no stream nope, only orders", "replay", "-c", s.config, "--stream", "nope", "x")
 	want(t, exitUsage, "--header is \"maybe\"", "replay", "-c", s.config, "--header", "maybe", "x")
@@ -90,11 +102,15 @@ func TestReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	packed := filepath.Join(dir, "packed.toml")
-	if err := os.WriteFile(packed, []byte(strings.Replace(string(text), `topic = "orders", `, `topic = "orders", codec = "float32", `, 1)), 0o600); err != nil {
+	if err := os.WriteFile(packed,
+		[]byte(strings.Replace(string(text), `topic = "orders", `, `topic = "orders", codec = "float32", `, 1)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitDone, "20 records, 2 releases\n", "replay", "-c", packed, write("p.bin", strings.Repeat("\x00\x00\x00\x3f", 40)))
-	want(t, exitFailure, "ends in the middle of a record of 8 bytes", "replay", "-c", packed, write("q.bin", strings.Repeat("\x00\x00\x00\x3f", 41)))
+	want(t, exitDone, "20 records, 2 releases\n", "replay", "-c", packed,
+		write("p.bin", strings.Repeat("\x00\x00\x00\x3f", 40)))
+	want(t, exitFailure, "ends in the middle of a record of 8 bytes", "replay", "-c", packed,
+		write("q.bin", strings.Repeat("\x00\x00\x00\x3f", 41)))
 }
 
 // TestReplayTruth: of moments the diagnostics show the last release beside the rows as they
@@ -102,8 +118,12 @@ func TestReplay(t *testing.T) {
 func TestReplayTruth(t *testing.T) {
 	t.Parallel()
 	replay := func(tables, rows string, more ...string) string {
-		config := write(t, "c.toml", "[kafka]\nbrokers = [\"a:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n[stream.x]\ninput = { topic = \"a\", columns = [\"u\", \"v\"] }\n"+tables)
-		code, _, errs := call(t, append([]string{"replay", "-c", config, write(t, "rows.ndjson", rows), "--insecure-seed", "1"}, more...)...)
+		config := write(t, "c.toml",
+			"[kafka]\nbrokers = [\"a:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n[stream.x]\n"+
+				"input = { topic = \"a\", columns = [\"u\", \"v\"] }\n"+tables)
+		code, _,
+			errs := call(t,
+			append([]string{"replay", "-c", config, write(t, "rows.ndjson", rows), "--insecure-seed", "1"}, more...)...)
 		if code != exitDone {
 			t.Fatalf("exit code %d: %s", code, errs)
 		}
@@ -143,7 +163,8 @@ func TestReplayTruth(t *testing.T) {
 	for i := range 130 {
 		fmt.Fprintln(&fixed, []string{`{"u":13,"v":8}`, `{"u":"x","v":8}`, `{"u":11,"v":1}`, `{"u":9,"v":0}`}[i%4])
 	}
-	tables := "output = { topic = \"b\", encoding = %q }\ncentre = [10, 0]\nscale = [1, 2]\nstep = 4\n" + privacy + "[stream.x.moments]\nclip = 2.5\n%s"
+	tables := "output = { topic = \"b\", encoding = %q }\ncentre = [10, 0]\nscale = [1, 2]\nstep = 4\n" + privacy +
+		"[stream.x.moments]\nclip = 2.5\n%s"
 	for _, encoding := range []string{"json", "base64"} {
 		for _, workload := range []string{"", "workload = \"window\"\nwindow = 3\n", "workload = \"exponential\"\ndecay = 0.9\n"} {
 			errs := replay(fmt.Sprintf(tables, encoding, workload), fixed.String(), "--insecure-diagnostics")
@@ -168,7 +189,8 @@ func TestReplayTruth(t *testing.T) {
 			}
 		}
 	}
-	if errs := replay(fmt.Sprintf(tables, "json", ""), fixed.String()); strings.Contains(errs, "not private") || strings.Contains(errs, "clipped") {
+	if errs := replay(fmt.Sprintf(tables, "json", ""), fixed.String()); strings.Contains(errs, "not private") ||
+		strings.Contains(errs, "clipped") {
 		t.Errorf("without diagnostics:\n%s", errs)
 	}
 
@@ -185,7 +207,8 @@ func TestReplayTruth(t *testing.T) {
 			square += v * v / 2000
 		}
 	}
-	errs := replay("output = { topic = \"b\" }\nstep = 100\ncentre = \"auto\"\nscale = \"auto\"\nwarmup = 1500\n"+privacy+"[stream.x.moments]\nclip = \"auto\"\n", found.String(), "--insecure-diagnostics")
+	errs := replay("output = { topic = \"b\" }\nstep = 100\ncentre = \"auto\"\nscale = \"auto\"\nwarmup = 1500\n"+
+		privacy+"[stream.x.moments]\nclip = \"auto\"\n", found.String(), "--insecure-diagnostics")
 	x := table(errs)
 	near("mean", x["mean v"][0], mean)
 	near("variance", x["variance v"][0], square-mean*mean)
@@ -195,7 +218,8 @@ func TestReplayTruth(t *testing.T) {
 	if v := x["variance v"]; !(v[1] < v[0]) || !(math.Abs(v[2]-v[1]) < 5*v[3]) {
 		t.Errorf("variance v: %v", v)
 	}
-	if m := regexp.MustCompile(`not private: rows shortened to the clip norm: (\d+)`).FindStringSubmatch(errs); m == nil || m[1] == "0" {
+	if m := regexp.MustCompile(`not private: rows shortened to the clip norm: (\d+)`).FindStringSubmatch(
+		errs); m == nil || m[1] == "0" {
 		t.Errorf("no row was shortened:\n%s", errs)
 	}
 }
@@ -210,9 +234,12 @@ func TestPlanMethods(t *testing.T) {
 		columns[i] = fmt.Sprintf("%q", fmt.Sprint("c", i))
 	}
 	write := func(columns []string, moments string) {
-		text := fmt.Sprintf("[kafka]\nbrokers = [\"a:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n[stream.x]\ninput = { topic = \"a\", columns = [%s] }\n"+
-			"output = { topic = \"b\" }\nstep = 1\n[stream.x.privacy]\nepsilon = 20.0\ndelta = 1e-8\nadjacency = \"replace\"\nlimit_epsilon = 20.0\n"+
-			"[stream.x.moments]\nclip = 1\n%s\n", strings.Join(columns, ", "), moments)
+		text := fmt.Sprintf(
+			"[kafka]\nbrokers = [\"a:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n[stream.x]\n"+
+				"input = { topic = \"a\", columns = [%s] }\n"+
+				"output = { topic = \"b\" }\nstep = 1\n[stream.x.privacy]\nepsilon = 20.0\ndelta = 1e-8\n"+
+				"adjacency = \"replace\"\nlimit_epsilon = 20.0\n"+
+				"[stream.x.moments]\nclip = 1\n%s\n", strings.Join(columns, ", "), moments)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -255,7 +282,8 @@ func TestPlanMethods(t *testing.T) {
 	write(columns, "")
 	want(t, exitDone, "warning: stream x: a release takes up to", "plan", "--steps", "1", "-c", file)
 	write(columns[:2], "window = 3\nworkload = \"window\"")
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "1,2,9", "-c", file)), &plans); err != nil {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "1,2,9", "-c", file)),
+		&plans); err != nil {
 		t.Fatal(err)
 	}
 	if c := plans[0].Correlation; len(c) != 3 || len(c[2]) != 3 || math.Abs(c[2][2]-1) > 1e-12 || !(c[1][0] > 0.1) {
@@ -296,7 +324,8 @@ func TestSample(t *testing.T) {
 			Numbers int64
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &x); err != nil || x.Records != 10 || x.Rows != 7 || len(x.Columns) != 2 || x.Columns[1].Numbers != 9 {
+	if err := json.Unmarshal([]byte(out), &x); err != nil || x.Records != 10 || x.Rows != 7 || len(x.Columns) != 2 ||
+		x.Columns[1].Numbers != 9 {
 		t.Errorf("%v: %s", err, out)
 	}
 	want(t, exitUsage, "no stream nope, only orders", "check", "-c", s.config, "--sample", path, "--stream", "nope")
@@ -305,7 +334,8 @@ func TestSample(t *testing.T) {
 	if err := os.WriteFile(rows, []byte("{\"amount\":1}\n{\"amount\":2}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := want(t, exitDone, "not private: ", "check", "-c", s.config, "--sample", rows); !strings.Contains(out, "  column items is a number in no record (missing 2)\n") {
+	if out := want(t, exitDone, "not private: ", "check", "-c", s.config, "--sample", rows); !strings.Contains(out,
+		"  column items is a number in no record (missing 2)\n") {
 		t.Errorf("%s", out)
 	}
 }

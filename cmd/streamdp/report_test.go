@@ -45,8 +45,10 @@ func TestReport(t *testing.T) {
 
 	page := read()
 	for _, text := range []string{
-		"orders epoch 1 was opened, at ε = 1", "the limit was changed", "orders epoch 1 was closed", "orders epoch 2 was opened", "at most 13.6% of cases",
-		"<h3>orders: passed</h3>", "What is not promised", "for the rounded numbers that a computer works with", "the operator is trusted", "signature", "Topic orders, partition 0",
+		"orders epoch 1 was opened, at ε = 1", "the limit was changed", "orders epoch 1 was closed",
+		"orders epoch 2 was opened", "at most 13.6% of cases",
+		"<h3>orders: passed</h3>", "What is not promised", "for the rounded numbers that a computer works with",
+		"the operator is trusted", "signature", "Topic orders, partition 0",
 	} {
 		if !strings.Contains(page, text) {
 			t.Errorf("the report lacks %q", text)
@@ -67,10 +69,12 @@ func TestReport(t *testing.T) {
 	}
 
 	var r statement.Statement
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "report", "-c", s.config, "--json", "--quick")), &r); err != nil {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "report", "-c", s.config, "--json", "--quick")),
+		&r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Epochs) != 2 || r.Epochs[0].Closed == nil || r.Epochs[1].Closed != nil || r.Epochs[1].Digest != r.Streams[0].Digests["0"] || len(r.Epochs[1].Digest) != 64 {
+	if len(r.Epochs) != 2 || r.Epochs[0].Closed == nil || r.Epochs[1].Closed != nil ||
+		r.Epochs[1].Digest != r.Streams[0].Digests["0"] || len(r.Epochs[1].Digest) != 64 {
 		t.Errorf("epochs %+v, digests %v", r.Epochs, r.Streams[0].Digests)
 	}
 	var kinds []string
@@ -82,7 +86,8 @@ func TestReport(t *testing.T) {
 			t.Errorf("more is charged than the limit: %+v", e)
 		}
 	}
-	if strings.Join(kinds, " ") != "open limit close open" || r.Budgets[0].Events[0].LimitEpsilon != 1 || r.Budgets[0].Events[1].LimitEpsilon != 2 || !(last > 0.99) {
+	if strings.Join(kinds, " ") != "open limit close open" || r.Budgets[0].Events[0].LimitEpsilon != 1 ||
+		r.Budgets[0].Events[1].LimitEpsilon != 2 || !(last > 0.99) {
 		t.Errorf("budget %+v", r.Budgets)
 	}
 	if a := r.Streams[0].Audit; !r.Passed || a == nil || len(a.Findings) < 3 {
@@ -108,8 +113,10 @@ func TestReportOfExamples(t *testing.T) {
 				t.Fatal(err)
 			}
 			state := t.TempDir()
-			config := write(t, name, strings.NewReplacer("/var/lib/streamdp", state, "${HOME}/streamdp/state", state).Replace(string(text)))
-			if out := want(t, exitDone, "", "report", "-c", config, "--quick"); !strings.Contains(out, ": passed</h3>") {
+			config := write(t, name,
+				strings.NewReplacer("/var/lib/streamdp", state, "${HOME}/streamdp/state", state).Replace(string(text)))
+			if out := want(t, exitDone, "", "report", "-c", config, "--quick"); !strings.Contains(out,
+				": passed</h3>") {
 				t.Error(out)
 			}
 		})

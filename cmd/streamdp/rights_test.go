@@ -31,8 +31,12 @@ func TestRealKafkaCheckRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := fmt.Sprintf(siteConfig, b.SASL, filepath.Join(dir, "state"), filepath.Join(dir, "key"), "", "1.0")
-	text = strings.NewReplacer(`topic = "orders"`, fmt.Sprintf("topic = %q", in), `topic = "orders.dp"`, fmt.Sprintf("topic = %q", in+".dp"),
-		"[state]", fmt.Sprintf("group = %q\nsasl = { mechanism = \"plain\", username = \"streamdp\", password_file = %q }\n[state]", group, password)).Replace(text)
+	text = strings.NewReplacer(`topic = "orders"`, fmt.Sprintf("topic = %q", in), `topic = "orders.dp"`,
+		fmt.Sprintf("topic = %q", in+".dp"),
+		"[state]",
+		fmt.Sprintf(
+			"group = %q\nsasl = { mechanism = \"plain\", username = \"streamdp\", password_file = %q }\n[state]", group,
+			password)).Replace(text)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +78,8 @@ func TestRealKafkaCheckRights(t *testing.T) {
 		if words[len(words)-2] == "--group" {
 			typ = kmsg.ACLResourceTypeGroup
 		}
-		ops := map[string]kmsg.ACLOperation{"Read": kmsg.ACLOperationRead, "Write": kmsg.ACLOperationWrite, "Create": kmsg.ACLOperationCreate, "DescribeConfigs": kmsg.ACLOperationDescribeConfigs}
+		ops := map[string]kmsg.ACLOperation{"Read": kmsg.ACLOperationRead, "Write": kmsg.ACLOperationWrite,
+			"Create": kmsg.ACLOperationCreate, "DescribeConfigs": kmsg.ACLOperationDescribeConfigs}
 		for j, w := range words {
 			if w == "--operation" {
 				b.Grant(typ, name, ops[words[j+1]])

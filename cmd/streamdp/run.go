@@ -87,7 +87,8 @@ func versionCommand(g *globals) *cobra.Command {
 					"version": version(), "go": runtime.Version(), "arch": runtime.GOARCH,
 				})
 			}
-			fmt.Fprintf(g.stdout, "streamdp %s (%s %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintf(g.stdout, "streamdp %s (%s %s/%s)\n", version(), runtime.Version(), runtime.GOOS,
+				runtime.GOARCH)
 			return nil
 		},
 	}

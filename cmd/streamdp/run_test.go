@@ -49,7 +49,9 @@ func TestKeyFiles(t *testing.T) {
 	os.Remove(key)
 	want(t, exitConfig, "no such file or directory: streamdp keygen writes one", "run", "-c", s.config)
 	want(t, exitDone, "", "keygen", key)
-	s.write(fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n", filepath.Join(s.dir, "password")), "3")
+	s.write(
+		fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n",
+			filepath.Join(s.dir, "password")), "3")
 	for _, args := range []string{"run", "check", "feed --stream orders --csv /dev/null"} {
 		want(t, exitConfig, "password file: open", append(strings.Fields(args), "-c", s.config)...)
 	}
@@ -67,14 +69,17 @@ func TestGuardedStatus(t *testing.T) {
 		}
 		return path
 	}
-	cert, key, password, wrong := file("cert.pem", pair.Cert), file("key.pem", pair.Key), file("password", []byte("secret\n")), file("wrong", []byte("other\n"))
+	cert, key, password, wrong := file("cert.pem", pair.Cert), file("key.pem", pair.Key),
+		file("password", []byte("secret\n")), file("wrong", []byte("other\n"))
 	other := file("other.pem", kafkatest.NewCertificate(t).Cert)
 	s.write("", "1.0")
 	text, err := os.ReadFile(s.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables := fmt.Sprintf("[http.tls]\ncert_file = %q\nkey_file = %q\n[http.basic_auth]\nusername = \"reader\"\npassword_file = %q\n", cert, key, password)
+	tables := fmt.Sprintf(
+		"[http.tls]\ncert_file = %q\nkey_file = %q\n[http.basic_auth]\nusername = \"reader\"\npassword_file = %q\n",
+		cert, key, password)
 	guarded := strings.Replace(string(text), "[log]\n", tables+"[log]\n", 1)
 	file("streamdp.toml", []byte(guarded))
 	d := s.start()
@@ -91,7 +96,8 @@ func TestGuardedStatus(t *testing.T) {
 	want(t, exitFailure, "401 Unauthorized", flags[:5]...)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address, "--ca-file", other)
-	want(t, exitUsage, "--user and --password-file need each other", "status", "--url", "https://"+address, "--user", "reader")
+	want(t, exitUsage, "--user and --password-file need each other", "status", "--url", "https://"+address,
+		"--user", "reader")
 	want(t, exitConfig, "no such file", "status", "--url", "https://"+address, "--ca-file", cert+"x")
 	file("cert.pem", kafkatest.NewCertificate(t).Cert)
 	want(t, exitFailure, "the listener's certificate is not that of", "status", "-c", s.config)
@@ -119,7 +125,8 @@ func TestRun(t *testing.T) {
 		t.Errorf("status prints %q", out)
 	}
 	var tasks struct{ Tasks []monitor.TaskStatus }
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", "status", "--json", "--url", d.url)), &tasks); err != nil || len(tasks.Tasks) != 1 {
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "status", "--json", "--url", d.url)), &tasks); err != nil ||
+		len(tasks.Tasks) != 1 {
 		t.Errorf("status --json: %+v, %v", tasks, err)
 	}
 	if code := d.stop(syscall.SIGTERM); code != exitDone {
@@ -155,7 +162,8 @@ func TestHangup(t *testing.T) {
 	}
 	for _, c := range []struct{ file, metric string }{
 		{strings.Replace(string(text), "[log]", "[lag]", 1), "streamdp_config_last_load_successful 0\n"},
-		{string(text) + "[stream.orders.dead_letter]\nmode = \"reference\"\ntopic = \"rejected\"\n", "streamdp_config_last_load_successful 1\n"},
+		{string(text) + "[stream.orders.dead_letter]\nmode = \"reference\"\ntopic = \"rejected\"\n",
+			"streamdp_config_last_load_successful 1\n"},
 	} {
 		if err := os.WriteFile(s.config, []byte(c.file), 0o600); err != nil {
 			t.Fatal(err)
@@ -165,7 +173,9 @@ func TestHangup(t *testing.T) {
 	}
 	s.feed(20)
 	d.until("four steps", released(4))
-	if code := d.stop(syscall.SIGTERM); code != exitDone || !strings.Contains(d.log.String(), "lag: unknown key (did you mean log?)") || !strings.Contains(d.log.String(), `"changed":["orders"]`) {
+	if code := d.stop(syscall.SIGTERM); code != exitDone ||
+		!strings.Contains(d.log.String(), "lag: unknown key (did you mean log?)") ||
+		!strings.Contains(d.log.String(), `"changed":["orders"]`) {
 		t.Errorf("exit code %d\n%s", code, d.log)
 	}
 }
@@ -201,14 +211,22 @@ func TestReloadCommand(t *testing.T) {
 	write(moved + sales)
 	difference := "added sales\nchanged orders\n  output.create: true → false\n"
 	prints(exitDone, difference+"nothing was changed\n", "", "--dry-run")
-	prints(exitDone, difference+"without an open epoch: sales-0; streamdp epoch open STREAM opens one, streamdp reload --open all of them\n", "")
+	prints(exitDone,
+		difference+
+			"without an open epoch: sales-0; streamdp epoch open STREAM opens one, streamdp reload --open "+
+			"all of them\n", "")
 	prints(exitDone, "nothing differs\ntheir next epochs open, and are charged: sales-0\n", "", "--open")
 	prints(exitDone, "nothing differs\n", "", "--open")
 	write(strings.Replace(string(text), "step   = 10", "step = 20", 1))
-	want(t, exitConfig, "stream orders: step: 10 → 20: the guarantee of epoch 1 of task orders-0 depends on it, which is open: close it first, with: streamdp epoch close orders", "reload", "-c", s.config)
+	want(t, exitConfig,
+		"stream orders: step: 10 → 20: the guarantee of epoch 1 of task orders-0 depends on it, which is open: close "+
+			"it first, with: streamdp epoch close orders", "reload", "-c", s.config)
 	write(strings.Replace(string(text), "[http]", "[kafka.tls]\n[http]", 1))
-	prints(exitConfig, "removed sales\nchanged orders\n  output.create: false → true\nchanged outside of streams\n  kafka.tls: absent → present\n"+
-		"  kafka.tls.ca_file: changed\n  kafka.tls.cert_file: changed\n  kafka.tls.key_file: changed\n", "nothing was changed: kafka.tls: absent → present: it takes effect at a start of the process only")
+	prints(exitConfig,
+		"removed sales\nchanged orders\n  output.create: false → true\nchanged outside of streams\n"+
+			"  kafka.tls: absent → present\n"+
+			"  kafka.tls.ca_file: changed\n  kafka.tls.cert_file: changed\n  kafka.tls.key_file: changed\n",
+		"nothing was changed: kafka.tls: absent → present: it takes effect at a start of the process only")
 	write(strings.Replace(string(text), "[log]", "[lag]", 1))
 	want(t, exitConfig, "lag: unknown key", "reload", "-c", s.config)
 	write(string(text))
@@ -228,10 +246,12 @@ func TestStatusVerdicts(t *testing.T) {
 	t.Parallel()
 	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "no longer fit", "biased": "se_with_clipping", "fail": "needs"} {
 		var out bytes.Buffer
-		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Verdict: verdict}}, nil); err != nil {
+		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Verdict: verdict}},
+			nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(out.String(), "\norders-0: bounds "+verdict+": "); got != (words != "") || !strings.Contains(out.String(), words) {
+		if got := strings.Contains(out.String(), "\norders-0: bounds "+verdict+": "); got != (words != "") ||
+			!strings.Contains(out.String(), words) {
 			t.Errorf("verdict %q: %s", verdict, out.String())
 		}
 	}
@@ -241,9 +261,14 @@ func TestStatusVerdicts(t *testing.T) {
 		want string
 	}{
 		{monitor.TaskStatus{Stream: "orders", Unit: "record"}, ""},
-		{monitor.TaskStatus{Stream: "orders", Unit: "person"}, "\norders-0: epsilon and limit are those of a person, with all records\n"},
-		{monitor.TaskStatus{Stream: "orders", Unit: "person", Person: &core.Protected{Key: "record-key", Cap: 12, Separation: 720, PerStep: 1, Population: "shop", EpsilonRecord: &epsilon}},
-			"\norders-0: epsilon, charged and limit are those of a person (record-key, population shop), who counts in at most 12 steps, at least 720 apart, with at most 1 records in each; one record pays at most epsilon 0.1234\n"},
+		{monitor.TaskStatus{Stream: "orders", Unit: "person"},
+			"\norders-0: epsilon and limit are those of a person, with all records\n"},
+		{monitor.TaskStatus{Stream: "orders", Unit: "person",
+			Person: &core.Protected{Key: "record-key", Cap: 12, Separation: 720, PerStep: 1, Population: "shop",
+				EpsilonRecord: &epsilon}},
+			"\norders-0: epsilon, charged and limit are those of a person (record-key, population shop), who counts " +
+				"in at most 12 steps, at least 720 apart, with at most 1 records in each; one record pays at most " +
+				"epsilon 0.1234\n"},
 	} {
 		var out bytes.Buffer
 		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{c.s}, nil); err != nil {
@@ -254,7 +279,8 @@ func TestStatusVerdicts(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Warnings: []string{"few records"}}}, nil); err != nil {
+	if err := printStatus(&globals{stdout: &out},
+		[]monitor.TaskStatus{{Stream: "orders", Warnings: []string{"few records"}}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "\norders-0: warning: few records\n") {

@@ -55,7 +55,9 @@ func TestSized(t *testing.T) {
 	if _, err := sized(strings.NewReader("\x80\x00\x00\x00"), "f")(); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("a length that is none: %v", err)
 	}
-	long := sized(io.MultiReader(strings.NewReader("\x01\x00\x00\x01"), io.LimitReader(zeros{}, table.MaxLine+1), strings.NewReader("\x00\x00\x00\x01x")), "f")
+	long := sized(
+		io.MultiReader(strings.NewReader("\x01\x00\x00\x01"), io.LimitReader(zeros{}, table.MaxLine+1),
+			strings.NewReader("\x00\x00\x00\x01x")), "f")
 	if got, err := long(); err != nil || got == nil || len(got) != 0 {
 		t.Errorf("a value that is too long is %d bytes, %v", len(got), err)
 	}
@@ -86,13 +88,20 @@ func TestSchemaCommands(t *testing.T) {
 	}
 	want(t, exitDone, "", "keygen", filepath.Join(dir, "key"))
 	config := func(name, input string) string {
-		return write(name, fmt.Sprintf("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = %q\nkey_file = %q\n[registry]\nurls = [%q]\n"+
-			"[stream.orders]\ninput = { topic = \"orders\", %s }\nstep = 10\n[stream.orders.privacy]\nepsilon = 1.0\ndelta = 1e-8\nadjacency = \"zero-out\"\n[stream.orders.moments]\nclip = 1.0\n",
-			filepath.Join(dir, "state"), filepath.Join(dir, "key"), reg.URL(), input))
+		return write(name,
+			fmt.Sprintf(
+				"[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = %q\nkey_file = %q\n[registry]\nurls = [%q]\n"+
+					"[stream.orders]\ninput = { topic = \"orders\", %s }\nstep = 10\n[stream.orders.privacy]\n"+
+					"epsilon = 1.0\ndelta = 1e-8\nadjacency = \"zero-out\"\n[stream.orders.moments]\nclip = 1.0\n",
+				filepath.Join(dir, "state"), filepath.Join(dir, "key"), reg.URL(), input))
 	}
 	framed := config("framed.toml", `codec = "avro", columns = ["amount", "items"]`)
-	plain := config("plain.toml", fmt.Sprintf(`codec = "avro", framing = "plain", schema_file = %q, columns = ["amount", "items"]`, write("order.avsc", avsc)))
-	wrong := config("wrong.toml", fmt.Sprintf(`codec = "avro", framing = "plain", schema_file = %q, columns = ["amount", "weight"]`, filepath.Join(dir, "order.avsc")))
+	plain := config("plain.toml",
+		fmt.Sprintf(`codec = "avro", framing = "plain", schema_file = %q, columns = ["amount", "items"]`,
+			write("order.avsc", avsc)))
+	wrong := config("wrong.toml",
+		fmt.Sprintf(`codec = "avro", framing = "plain", schema_file = %q, columns = ["amount", "weight"]`,
+			filepath.Join(dir, "order.avsc")))
 
 	record := func(amount, items float64) []byte {
 		b := binary.LittleEndian.AppendUint64(nil, math.Float64bits(amount))
@@ -108,7 +117,8 @@ func TestSchemaCommands(t *testing.T) {
 		withFrame = behindLength(withFrame, append([]byte{0, 0, 0, 0, 7}, r...))
 	}
 	withFrame = behindLength(behindLength(withFrame, nil), []byte{0, 0, 0, 0, 9, 1})
-	sample := want(t, exitDone, "not private", "check", "-c", framed, "--sample", write("framed.bin", string(withFrame)))
+	sample := want(t, exitDone, "not private", "check", "-c", framed, "--sample",
+		write("framed.bin", string(withFrame)))
 	for _, text := range []string{"22 records, 13 rows, 9 null (missing 7, no-schema 1, null 1)", "column items is a number in 13 records", "column amount is a number in 20 records"} {
 		if !strings.Contains(sample, text) {
 			t.Errorf("sample does not say %q:\n%s", text, sample)
@@ -116,11 +126,13 @@ func TestSchemaCommands(t *testing.T) {
 	}
 	want(t, exitDone, "", "check", "-c", plain)
 	want(t, exitConfig, "order.avsc: weight: the schema has no such path", "check", "-c", wrong)
-	one := want(t, exitDone, "INSECURE", "replay", "-c", plain, "--insecure-seed", "1", "--insecure-diagnostics", write("plain.bin", string(without)))
+	one := want(t, exitDone, "INSECURE", "replay", "-c", plain, "--insecure-seed", "1", "--insecure-diagnostics",
+		write("plain.bin", string(without)))
 	if strings.Count(one, "\n") != 2 {
 		t.Errorf("the replay has %d releases", strings.Count(one, "\n"))
 	}
-	want(t, exitDone, "9 records gave no row (missing 7, no-schema 1, null 1)", "replay", "-c", framed, "--insecure-seed", "1", "--insecure-diagnostics", filepath.Join(dir, "framed.bin"))
+	want(t, exitDone, "9 records gave no row (missing 7, no-schema 1, null 1)", "replay", "-c", framed,
+		"--insecure-seed", "1", "--insecure-diagnostics", filepath.Join(dir, "framed.bin"))
 	reg.Close()
 	want(t, exitFailure, "registry "+reg.URL(), "check", "-c", framed, "--sample", filepath.Join(dir, "framed.bin"))
 }

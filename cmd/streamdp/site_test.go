@@ -70,7 +70,8 @@ func newSite(t *testing.T) *site {
 // write writes the configuration with further keys of the stream and a limit.
 func (s *site) write(extra, limit string) {
 	s.t.Helper()
-	text := fmt.Sprintf(siteConfig, s.broker.Addr(), filepath.Join(s.dir, "state"), filepath.Join(s.dir, "key"), extra, limit)
+	text := fmt.Sprintf(siteConfig, s.broker.Addr(), filepath.Join(s.dir, "state"), filepath.Join(s.dir, "key"),
+		extra, limit)
 	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
@@ -87,7 +88,8 @@ func (s *site) feed(rows int) {
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	want(s.t, exitDone, fmt.Sprintf("%d records sent", rows), "feed", "-c", s.config, "--stream", "orders", "--csv", file)
+	want(s.t, exitDone, fmt.Sprintf("%d records sent", rows), "feed", "-c", s.config, "--stream", "orders",
+		"--csv", file)
 }
 
 // start starts the daemon and waits until it serves; stop ends it by a signal.

@@ -54,8 +54,10 @@ func statusCommand(g *globals) *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&e.URL, "url", "", "the daemon's HTTP address (default: http.listen of the configuration, else http://127.0.0.1:9464)")
-	c.Flags().StringVar(&e.CAFile, "ca-file", "", "certificates (PEM) to trust instead of the system's (default with -c: http.tls.cert_file)")
+	c.Flags().StringVar(&e.URL, "url", "",
+		"the daemon's HTTP address (default: http.listen of the configuration, else http://127.0.0.1:9464)")
+	c.Flags().StringVar(&e.CAFile, "ca-file", "",
+		"certificates (PEM) to trust instead of the system's (default with -c: http.tls.cert_file)")
 	c.Flags().StringVar(&e.User, "user", "", "user of http.basic_auth; needs --password-file")
 	c.Flags().StringVar(&e.PasswordFile, "password-file", "", "file that holds the password")
 	return c
@@ -123,7 +125,8 @@ func printHalted(g *globals, x client.Instance) (n int, err error) {
 		}
 	}
 	for _, why := range reasons {
-		fmt.Fprintf(g.stderr, "instance %s: shards %s: %s\n", x.Instance, words.Ranges(shards[why]), strings.Join(strings.Fields(why), " "))
+		fmt.Fprintf(g.stderr, "instance %s: shards %s: %s\n", x.Instance, words.Ranges(shards[why]),
+			strings.Join(strings.Fields(why), " "))
 	}
 	return n, nil
 }
@@ -175,7 +178,8 @@ func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) err
 		if t.Horizon > 0 {
 			step += fmt.Sprintf("/%d", t.Horizon)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%d\t%d\t%g\t%s\t%g", core.Task{Stream: t.Stream, Partition: t.Partition}, t.State, t.Epoch, step, t.NextOffset, t.Lag, t.Outbox,
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%d\t%d\t%g\t%s\t%g", core.Task{Stream: t.Stream, Partition: t.Partition},
+			t.State, t.Epoch, step, t.NextOffset, t.Lag, t.Outbox,
 			t.Epsilon, core.AtMost(t.ChargedEpsilon), t.LimitEpsilon)
 		if instances != nil {
 			fmt.Fprintf(w, "\t%s", instances[i])
@@ -193,7 +197,9 @@ func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) err
 			fmt.Fprintf(g.stdout, "\n%s: %s\n", core.Task{Stream: t.Stream, Partition: t.Partition}, t.Message)
 		}
 		if t.FewValid {
-			fmt.Fprintf(g.stdout, "\n%s: warning: by the published numbers hardly a record counts: are columns, codec, centre, scale and clip those of the topic?\n",
+			fmt.Fprintf(g.stdout,
+				"\n%s: warning: by the published numbers hardly a record counts: are columns, codec, centre, scale "+
+					"and clip those of the topic?\n",
 				core.Task{Stream: t.Stream, Partition: t.Partition})
 		}
 		for _, warning := range t.Warnings {
@@ -201,12 +207,15 @@ func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) err
 		}
 		for _, x := range t.Schemas {
 			if len(x.Faults) > 0 {
-				fmt.Fprintf(g.stdout, "\n%s: warning: records of the newest schema of %s, version %d (id %d), give no rows: %s\n",
-					core.Task{Stream: t.Stream, Partition: t.Partition}, x.Subject, x.Version, x.ID, strings.Join(x.Faults, "; "))
+				fmt.Fprintf(g.stdout,
+					"\n%s: warning: records of the newest schema of %s, version %d (id %d), give no rows: %s\n",
+					core.Task{Stream: t.Stream, Partition: t.Partition}, x.Subject, x.Version, x.ID,
+					strings.Join(x.Faults, "; "))
 			}
 		}
 		if words := verdicts[t.Verdict]; words != "" {
-			fmt.Fprintf(g.stdout, "\n%s: bounds %s: %s\n", core.Task{Stream: t.Stream, Partition: t.Partition}, t.Verdict, words)
+			fmt.Fprintf(g.stdout, "\n%s: bounds %s: %s\n", core.Task{Stream: t.Stream, Partition: t.Partition},
+				t.Verdict, words)
 		}
 	}
 	return nil
@@ -221,10 +230,13 @@ func personsOf(t *monitor.TaskStatus) string {
 	if p == nil {
 		return "epsilon and limit are those of a person, with all records"
 	}
-	text := fmt.Sprintf("epsilon, charged and limit are those of a person (%s, population %s), who counts in at most %d steps, at least %d apart, with at most %d records in each",
+	text := fmt.Sprintf(
+		"epsilon, charged and limit are those of a person (%s, population %s), who counts in at most %d steps, at "+
+			"least %d apart, with at most %d records in each",
 		p.Key, p.Population, p.Cap, p.Separation, p.PerStep)
 	if p.Period > 0 {
-		text += fmt.Sprintf(", of each period of %d steps; somebody with records in several periods pays for each", p.Period)
+		text += fmt.Sprintf(", of each period of %d steps; somebody with records in several periods pays for each",
+			p.Period)
 	}
 	if p.EpsilonRecord != nil {
 		text += fmt.Sprintf("; one record pays at most epsilon %g", *p.EpsilonRecord)
@@ -235,7 +247,10 @@ func personsOf(t *monitor.TaskStatus) string {
 // verdicts say in words what a release says of bounds that a warm-up found.
 var verdicts = map[string]string{
 	"partial": "a column is frozen, for too few rows differ there; its mean is its centre and its moments are 0",
-	"stale":   "fewer rows count in full than in the warm-up, so the constants no longer fit; another epoch finds new ones",
-	"biased":  "clipping takes more than twice what the noise is at the horizon, or at step 10 000 (tune says another): se_with_clipping estimates that",
-	"fail":    "the warm-up found none: too few valid records (is a column mistyped?), or no column varies; its release says how many it needs",
+	"stale": "fewer rows count in full than in the warm-up, so the constants no longer fit; another epoch " +
+		"finds new ones",
+	"biased": "clipping takes more than twice what the noise is at the horizon, or at step 10 000 (tune says " +
+		"another): se_with_clipping estimates that",
+	"fail": "the warm-up found none: too few valid records (is a column mistyped?), or no column varies; its release " +
+		"says how many it needs",
 }

@@ -48,12 +48,15 @@ type property struct {
 
 // write writes the bill of materials of a program of that version.
 func write(w io.Writer, info *debug.BuildInfo, version string) error {
-	parts := []component{{Type: "library", Name: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go"), PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}}
+	parts := []component{
+		{Type: "library", Name: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go"),
+			PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}}
 	for _, m := range info.Deps {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		c := component{Type: "library", Name: m.Path, Version: m.Version, PURL: "pkg:golang/" + m.Path + "@" + m.Version}
+		c := component{Type: "library", Name: m.Path, Version: m.Version,
+			PURL: "pkg:golang/" + m.Path + "@" + m.Version}
 		// A module's checksum is of the list of its files, not of an archive.
 		if sum, ok := strings.CutPrefix(m.Sum, "h1:"); ok {
 			raw, err := base64.StdEncoding.DecodeString(sum)
@@ -66,7 +69,8 @@ func write(w io.Writer, info *debug.BuildInfo, version string) error {
 	}
 	main := component{Type: "application", Name: info.Path, Version: version}
 	for _, s := range info.Settings {
-		if s.Key == "GOOS" || s.Key == "GOARCH" || s.Key == "GOAMD64" || s.Key == "CGO_ENABLED" || s.Key == "vcs.revision" {
+		if s.Key == "GOOS" || s.Key == "GOARCH" || s.Key == "GOAMD64" || s.Key == "CGO_ENABLED" ||
+			s.Key == "vcs.revision" {
 			main.Properties = append(main.Properties, property{"go:build:" + s.Key, s.Value})
 		}
 	}

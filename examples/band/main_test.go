@@ -26,7 +26,8 @@ func TestBand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Y != "mean of b" || c.Lines[0].X[1] != 300 || c.Lines[0].Y[1] != 2 || c.Lines[1].Y[1] != 2+0.98 || c.Lines[2].Y[0] != 4-1.96 {
+		if c.Y != "mean of b" || c.Lines[0].X[1] != 300 || c.Lines[0].Y[1] != 2 || c.Lines[1].Y[1] != 2+0.98 ||
+			c.Lines[2].Y[0] != 4-1.96 {
 			t.Errorf("%+v", c)
 		}
 		if c, err = band(all, "covariance", 2, 0); err != nil || math.Abs(c.Lines[1].Y[0]-6-1.96*3) > 1e-12 {
@@ -43,7 +44,8 @@ func TestBand(t *testing.T) {
 	for _, c := range []struct {
 		in, value string
 		entry     int
-	}{{"", "mean", 0}, {"{", "mean", 0}, {lines, "sum", 0}, {lines, "mean", 2}, {lines, "mean", -1}, {`{"epoch":1,"step":9,"covers":[0,9],"values":{"v":{"data":[7],"se":null}}}`, "v", 0}} {
+	}{{"", "mean", 0}, {"{", "mean", 0}, {lines, "sum", 0}, {lines, "mean", 2}, {lines, "mean", -1},
+		{`{"epoch":1,"step":9,"covers":[0,9],"values":{"v":{"data":[7],"se":null}}}`, "v", 0}} {
 		if err := run(strings.NewReader(c.in), c.value, c.entry, 0, file); err == nil {
 			t.Errorf("%+v is drawn", c)
 		}

@@ -85,7 +85,8 @@ func (a *assembler) add(m kafka.Message) (*release, error) {
 	}
 	if identity != a.identity {
 		if a.identity != "" {
-			return nil, fmt.Errorf("release %s: pieces %d to %d of %d are missing", a.identity, len(a.pieces)+1, a.of, a.of)
+			return nil, fmt.Errorf("release %s: pieces %d to %d of %d are missing", a.identity,
+				len(a.pieces)+1, a.of, a.of)
 		}
 		if chunk == "" {
 			return a.whole(identity, epoch, step, m.Value)
@@ -120,7 +121,8 @@ func (a *assembler) add(m kafka.Message) (*release, error) {
 // whole takes a release that is not there yet.
 func (a *assembler) whole(identity string, epoch, step uint64, value []byte) (*release, error) {
 	if epoch > a.epoch && step != 1 || epoch == a.epoch && step != a.step+1 {
-		return nil, fmt.Errorf("release %s comes after step %d of epoch %d: releases are missing", identity, a.step, a.epoch)
+		return nil, fmt.Errorf("release %s comes after step %d of epoch %d: releases are missing", identity,
+			a.step, a.epoch)
 	}
 	var r release
 	if err := json.Unmarshal(value, &r); err != nil {

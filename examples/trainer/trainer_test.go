@@ -39,15 +39,18 @@ func TestTraining(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	toml := strings.NewReplacer("localhost:9092", b.Addr(), "/var/lib/streamdp", filepath.Join(dir, "state"), `"/etc/streamdp/key"`,
-		fmt.Sprintf("%q\ncommit_interval = \"10ms\"\n[http]\nlisten = \"127.0.0.1:0\"", filepath.Join(dir, "key"))).Replace(string(text))
+	toml := strings.NewReplacer("localhost:9092", b.Addr(), "/var/lib/streamdp", filepath.Join(dir, "state"),
+		`"/etc/streamdp/key"`,
+		fmt.Sprintf("%q\ncommit_interval = \"10ms\"\n[http]\nlisten = \"127.0.0.1:0\"",
+			filepath.Join(dir, "key"))).Replace(string(text))
 	cfg, err := config.Parse("trainer.toml", []byte(toml))
 	if err != nil {
 		t.Fatal(err)
 	}
 	seed := uint64(5)
 	d, err := stream.New(stream.Options{
-		Config: cfg, Key: connect.InsecureKey(seed), InsecureSeed: &seed, Version: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Config: cfg, Key: connect.InsecureKey(seed), InsecureSeed: &seed, Version: "test",
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +64,8 @@ func TestTraining(t *testing.T) {
 	}()
 	var lines []string
 	accuracy, err := train(ctx, options{
-		brokers: []string{b.Addr()}, gradients: "gradients", parameters: "parameters", features: 10, batch: 64, steps: 300, seed: 1,
+		brokers: []string{b.Addr()}, gradients: "gradients", parameters: "parameters", features: 10, batch: 64,
+		steps: 300, seed: 1,
 		report: func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) },
 	})
 	if err != nil {
@@ -90,9 +94,11 @@ func pieces(step, n int) []kafka.Message {
 	var all []kafka.Message
 	for part := range slices.Chunk([]byte(value), (len(value)+n-1)/n) {
 		i := len(all) + 1
-		all = append(all, kafka.Message{Key: fmt.Appendf(nil, "%s/%d", identity, i), Value: part, Headers: []kafka.Header{
-			{Key: "streamdp_chunk", Value: fmt.Appendf(nil, "%d/%d", i, n)}, {Key: "streamdp_sha256", Value: []byte(hex.EncodeToString(sum[:]))},
-		}})
+		all = append(all,
+			kafka.Message{Key: fmt.Appendf(nil, "%s/%d", identity, i), Value: part, Headers: []kafka.Header{
+				{Key: "streamdp_chunk", Value: fmt.Appendf(nil, "%d/%d", i, n)},
+				{Key: "streamdp_sha256", Value: []byte(hex.EncodeToString(sum[:]))},
+			}})
 	}
 	return all
 }
@@ -129,7 +135,8 @@ func TestAssembler(t *testing.T) {
 	}
 	for i := range stream {
 		// Again at once, and everything again from there on.
-		if steps, err := read(slices.Insert(slices.Clone(stream), i, stream[i])); err != nil || !slices.Equal(steps, all) {
+		if steps, err := read(slices.Insert(slices.Clone(stream), i, stream[i])); err != nil ||
+			!slices.Equal(steps, all) {
 			t.Errorf("message %d twice: steps %d, %v", i, steps, err)
 		}
 		lost := slices.Delete(slices.Clone(stream), i, i+1)
@@ -159,7 +166,8 @@ func TestAssembler(t *testing.T) {
 		}
 	}
 	for _, bad := range []kafka.Message{
-		{Key: []byte("s/0/1"), Value: []byte("{}")}, {Key: []byte("s/0/0/1"), Value: []byte("{}")}, {Key: []byte("s/0/1/1"), Value: []byte("{")}, {Key: []byte("s/0/1/1"), Value: []byte("{}")},
+		{Key: []byte("s/0/1"), Value: []byte("{}")}, {Key: []byte("s/0/0/1"), Value: []byte("{}")},
+		{Key: []byte("s/0/1/1"), Value: []byte("{")}, {Key: []byte("s/0/1/1"), Value: []byte("{}")},
 		{Key: []byte("s/0/1/1/1"), Headers: []kafka.Header{{Key: "streamdp_chunk", Value: []byte("2/1")}}},
 		{Key: []byte("s/0/1/1/1"), Headers: []kafka.Header{{Key: "streamdp_chunk", Value: []byte("1")}}},
 		{Key: []byte("s/0/1/1/2"), Headers: []kafka.Header{{Key: "streamdp_chunk", Value: []byte("1/2")}}},

@@ -47,13 +47,14 @@ func newDescent(fault string) *audit.Subject {
 				return audit.Array{Deviations: []float64{descentK / gradient}}, true
 			case "descent/count":
 				// Three questions, each about the bins up to the asked one.
-				return audit.Array{Deviations: []float64{countUnit * math.Sqrt(3) / count}, Signal: func(_ int, hidden []int64) int64 {
-					var n int64
-					for _, b := range hidden[:m.asked] {
-						n += b
-					}
-					return n * countUnit
-				}}, true
+				return audit.Array{Deviations: []float64{countUnit * math.Sqrt(3) / count},
+					Signal: func(_ int, hidden []int64) int64 {
+						var n int64
+						for _, b := range hidden[:m.asked] {
+							n += b
+						}
+						return n * countUnit
+					}}, true
 			}
 			return audit.Array{}, false
 		},
@@ -116,7 +117,8 @@ func (m *descent) Close(n dp.Noise) (*dp.Release, error) {
 	}
 	m.state.Clip = math.Exp2(float64(lo) - 4)
 	m.sum, m.bins = make([]int64, 2), make([]int64, rungs)
-	return &dp.Release{Step: m.state.Step, Values: []dp.Value{{Name: "theta", Data: m.state.Theta[:]}, {Name: "clip", Data: []float64{m.state.Clip}}}}, nil
+	return &dp.Release{Step: m.state.Step,
+		Values: []dp.Value{{Name: "theta", Data: m.state.Theta[:]}, {Name: "clip", Data: []float64{m.state.Clip}}}}, nil
 }
 
 func (m *descent) AppendBinary(b []byte) ([]byte, error) {
@@ -153,7 +155,9 @@ func TestCouplingAdaptive(t *testing.T) {
 			var errs error
 			for at := range base {
 				for _, x := range [][]float64{{1e3, 0}, {3, 0}, {3.01, -0.3}, {-5, 7}} {
-					distance, err := s.Coupling(base.Replace(at, 1, x), base.Replace(at, 1, nil), audit.NewKeys([32]byte{byte(at)}))
+					distance,
+						err := s.Coupling(base.Replace(at, 1, x), base.Replace(at, 1, nil),
+						audit.NewKeys([32]byte{byte(at)}))
 					errs = errors.Join(errs, err)
 					top = max(top, distance/s.Mu)
 				}

@@ -165,7 +165,8 @@ func clone(r *dp.Release) *dp.Release {
 	c := *r
 	c.Values = slices.Clone(r.Values)
 	for i, v := range c.Values {
-		c.Values[i].Shape, c.Values[i].Data, c.Values[i].SE = slices.Clone(v.Shape), slices.Clone(v.Data), slices.Clone(v.SE)
+		c.Values[i].Shape, c.Values[i].Data, c.Values[i].SE = slices.Clone(v.Shape), slices.Clone(v.Data),
+			slices.Clone(v.SE)
 	}
 	return &c
 }
@@ -196,7 +197,8 @@ func difference(x, y []outcome) error {
 		case !reflect.DeepEqual(a.release, b.release):
 			return fmt.Errorf("step %d: %w", t+1, differing(a.release, b.release))
 		case a.released != b.released:
-			return fmt.Errorf("step %d: the releases are the same and what is to follow from them in the state is not", t+1)
+			return fmt.Errorf("step %d: the releases are the same and what is to follow from them in the state is not",
+				t+1)
 		}
 	}
 	return nil

@@ -40,7 +40,8 @@ func TestTables(t *testing.T) {
 		for _, factor := range []float64{1.1, 1.4, 2} {
 			runs = append(runs, least(func(m int) bool {
 				root := mu * math.Sqrt(float64(m)/2)
-				return stattest.NoncentralTail(2*m-2, factor*root, stattest.NoncentralT(2*m-2, root, stattest.Alpha)) >= audit.Power
+				return stattest.NoncentralTail(2*m-2, factor*root,
+					stattest.NoncentralT(2*m-2, root, stattest.Alpha)) >= audit.Power
 			}))
 		}
 		table = append(table, line(fmt.Sprint(mu), runs))
@@ -52,7 +53,8 @@ func TestTables(t *testing.T) {
 		var rows []int
 		for _, factor := range []float64{1.1, 1.4, 2} {
 			rows = append(rows, least(func(n int) bool {
-				return (1-1/gamma)/(1-factor/gamma) >= stattest.Ratio(n, stattest.Alpha)*stattest.Ratio(n, 1-audit.Power)
+				return (1-1/gamma)/(1-factor/gamma) >= stattest.Ratio(n, stattest.Alpha)*stattest.Ratio(n,
+					1-audit.Power)
 			}))
 		}
 		table = append(table, line(fmt.Sprint(gamma), rows))

@@ -195,9 +195,12 @@ func (s *Suite) extremes() (all []Finding, err error) {
 	for _, e := range s.Extremes {
 		c.sketches = spectrum{}
 		distance, err := c.couple(e.X, e.Y, &coupling{still: true, lean: e.Lean})
-		all = append(all, known("A0", fmt.Sprintf("sensitivity/mu of a pair known for %.4g", e.Part), distance/c.Mu, e.Part, err))
+		all = append(all,
+			known("A0", fmt.Sprintf("sensitivity/mu of a pair known for %.4g", e.Part), distance/c.Mu, e.Part, err))
 		if e.Sketch > 0 {
-			all = append(all, known("A3", fmt.Sprintf("what sketches show of a record known for %.4g/gamma", e.Sketch), c.sketches.far, e.Sketch, nil))
+			all = append(all,
+				known("A3", fmt.Sprintf("what sketches show of a record known for %.4g/gamma", e.Sketch),
+					c.sketches.far, e.Sketch, nil))
 		}
 	}
 	c.sketches = before

@@ -22,7 +22,9 @@ func TestWhiteners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blt, err := matfact.New(matfact.Config{Kind: "blt", Horizon: 300}, matfact.Workload{Kind: "exponential", Decay: 0.99})
+	blt,
+		err := matfact.New(matfact.Config{Kind: "blt", Horizon: 300},
+		matfact.Workload{Kind: "exponential", Decay: 0.99})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +157,8 @@ func TestWhiteners(t *testing.T) {
 			t.Errorf("D·C is %g at %d", got, i)
 		}
 	}
-	if _, err := Stored(&matfact.Stored{Kind: "unheard-of"}, matfact.Workload{}, 0); err == nil || !strings.Contains(err.Error(), "know no") {
+	if _, err := Stored(&matfact.Stored{Kind: "unheard-of"}, matfact.Workload{}, 0); err == nil ||
+		!strings.Contains(err.Error(), "know no") {
 		t.Errorf("an unknown factorization: %v", err)
 	}
 }
@@ -164,7 +167,8 @@ func TestKernelRoot(t *testing.T) {
 	t.Parallel()
 	for _, w := range []matfact.Workload{
 		{Kind: "sum"}, {Kind: "mean"}, {Kind: "exponential", Decay: 0.9}, {Kind: "exponential", Decay: 0.99999},
-		{Kind: "window", Window: 1}, {Kind: "window", Window: 2}, {Kind: "window", Window: 7}, {Kind: "window", Window: 5000},
+		{Kind: "window", Window: 1}, {Kind: "window", Window: 2}, {Kind: "window", Window: 7},
+		{Kind: "window", Window: 5000},
 	} {
 		for _, n := range []int{1, 2, 3000} {
 			c, err := KernelRoot(w, n)

@@ -93,16 +93,20 @@ func (m Moments) Subject() *Subject {
 		if m.SecondC != nil {
 			c = m.SecondC
 		}
-		all.Series = append(all.Series, Series{Array: "jme/second", Value: "second_moment", Exp: m.SecondExp, Deviations: sd, C: c, Workload: m.Second})
+		all.Series = append(all.Series,
+			Series{Array: "jme/second", Value: "second_moment", Exp: m.SecondExp, Deviations: sd, C: c,
+				Workload: m.Second})
 	}
 	if m.Count > 0 {
 		all.Series = append(all.Series, Series{
-			Array: "jme/count", Value: "valid_count", Exp: m.CountExp, Deviations: []float64{math.Ldexp(m.Count, -m.CountExp)}, C: m.C, Undivided: true,
+			Array: "jme/count", Value: "valid_count", Exp: m.CountExp,
+			Deviations: []float64{math.Ldexp(m.Count, -m.CountExp)}, C: m.C, Undivided: true,
 		})
 	}
 	if m.Full > 0 {
 		all.Series = append(all.Series, Series{
-			Array: "jme/full", Value: "full_share", Exp: m.FullExp, Deviations: []float64{math.Ldexp(m.Full, -m.FullExp)}, C: m.C, Divided: true,
+			Array: "jme/full", Value: "full_share", Exp: m.FullExp,
+			Deviations: []float64{math.Ldexp(m.Full, -m.FullExp)}, C: m.C, Divided: true,
 		})
 	}
 	s := all.Subject()

@@ -86,7 +86,9 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 				units := math.Abs(white[i] - q.sd[i]*recorders[t].rows[name].z[j])
 				off := units / (diagonal[i]/2 + slack)
 				if n.Off = max(n.Off, off); !(off <= 1) {
-					errs = append(errs, fmt.Errorf("step %d, coordinate %d of %s: the noise is %g lattice units from the one drawn", t+1, j, name, units))
+					errs = append(errs,
+						fmt.Errorf("step %d, coordinate %d of %s: the noise is %g lattice units from the one drawn",
+							t+1, j, name, units))
 				}
 			}
 		}

@@ -55,7 +55,9 @@ func (o Online) Subject() *Subject {
 	if o.Locate > 0 { // a constant of half the features' norm
 		matrix = 1.25
 	}
-	l := &listener{Descent: Descent{Mechanism: o.Mechanism, Closed: o.Closed, Search: search, Rungs: rungs, Unit: int64(unit), arrays: []string{"newton/boot", "newton/locate"}}}
+	l := &listener{
+		Descent: Descent{Mechanism: o.Mechanism, Closed: o.Closed, Search: search, Rungs: rungs, Unit: int64(unit),
+			arrays: []string{"newton/boot", "newton/locate"}}}
 	return &Subject{
 		Mechanism: l, Mu: o.Mu, Released: o.Released,
 		Array: func(name string, _ uint64) (Array, bool) {
@@ -64,9 +66,11 @@ func (o Online) Subject() *Subject {
 			case "newton/locate":
 				l.Threshold, l.Null = quantile*float64(slots), int64(unit)/2
 				return Array{Deviations: []float64{o.Locate}, Signal: func(j int, bins []int64) int64 {
-					c, found := l.bisect(bins, intervals-1, 0, j, o.Locate, func(i int) int { return i*parts + parts - 1 })
+					c, found := l.bisect(bins, intervals-1, 0, j, o.Locate,
+						func(i int) int { return i*parts + parts - 1 })
 					if j >= questions {
-						c, _ = l.bisect(bins, parts-1, questions, j, o.Locate, func(i int) int { return found*parts + i })
+						c, _ = l.bisect(bins, parts-1, questions, j, o.Locate,
+							func(i int) int { return found*parts + i })
 					}
 					return c
 				}}, o.Locate > 0

@@ -95,7 +95,8 @@ func (r Running) recover(releases []*dp.Release) (map[string][][]float64, error)
 				}
 				row[j] = math.Round(now)
 				if !(math.Abs(now-row[j]) <= 1./16) {
-					return nil, fmt.Errorf("step %d: coordinate %d of %s is not on its lattice, by %g", t+1, j, s.Value, now-row[j])
+					return nil, fmt.Errorf("step %d: coordinate %d of %s is not on its lattice, by %g", t+1, j,
+						s.Value, now-row[j])
 				}
 			}
 			rows[t] = row

@@ -246,7 +246,8 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 		} else {
 			first := before.at(j)
 			if !first.made {
-				fail(c.err, fmt.Errorf("step %d: the neighbour draws coordinate %d of %s, the stream does not", t, j, name))
+				fail(c.err,
+					fmt.Errorf("step %d: the neighbour draws coordinate %d of %s, the stream does not", t, j, name))
 			}
 			w = first.noise + first.signal - signal
 			moved := float64(first.signal-signal) / sd
@@ -259,7 +260,10 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 		// The exact middle of what rounds to w.
 		z := (diagonal*float64(w) + ahead) / sd
 		if math.Abs(z) > maxDraw {
-			fail(c.err, fmt.Errorf("step %d: coordinate %d of %s would have to be drawn as %.3g, further out than a draw can be", t, j, name, z))
+			fail(c.err,
+				fmt.Errorf(
+					"step %d: coordinate %d of %s would have to be drawn as %.3g, further out than a draw can be", t,
+					j, name, z))
 		}
 		return z
 	})

@@ -43,7 +43,8 @@ type SketchReport struct {
 func (r *SketchReport) Err() error {
 	var far error
 	if !(r.Ratio <= r.High) {
-		far = fmt.Errorf("the neighbours' rows differ by a factor %.6g in variance, must be at most %.6g", r.Ratio, r.High)
+		far = fmt.Errorf("the neighbours' rows differ by a factor %.6g in variance, must be at most %.6g",
+			r.Ratio, r.High)
 	}
 	return errors.Join(far, r.X.Err(), r.Y.Err(), r.Repeated)
 }

@@ -102,7 +102,8 @@ func TestAuditSketch(t *testing.T) {
 	}{
 		{"none", false, false, func(*gaussian) {}},
 		{"none, as Gram matrices", false, false, func(g *gaussian) { g.gram = true }},
-		{"noise calibrated to half of γ", true, false, func(g *gaussian) { g.claimed -= gamma / 2.; g.drawn = g.claimed }},
+		{"noise calibrated to half of γ", true, false,
+			func(g *gaussian) { g.claimed -= gamma / 2.; g.drawn = g.claimed }},
 		{"no noise", true, true, func(g *gaussian) { g.drawn = 0 }},
 		{"a third of the noise's variance", false, true, func(g *gaussian) { g.drawn /= 3 }},
 		{"η² for η", false, true, func(g *gaussian) { g.drawn *= g.drawn }},
@@ -118,7 +119,8 @@ func TestAuditSketch(t *testing.T) {
 			if m.far && !far || m.law && !law || !m.far && !m.law && r.Err() != nil {
 				t.Errorf("the audit found: %v", r.Err())
 			}
-			t.Logf("%d rows a side, ratio %.4f of at most %.4f, claimed %.4f, finds %.2f/γ: %v", r.Rows, r.Ratio, r.High, 1/r.Claimed, r.Finds, r.Err())
+			t.Logf("%d rows a side, ratio %.4f of at most %.4f, claimed %.4f, finds %.2f/γ: %v", r.Rows, r.Ratio,
+				r.High, 1/r.Claimed, r.Finds, r.Err())
 		})
 	}
 	// An added record: the reverse direction, towards a larger variance.

@@ -144,7 +144,8 @@ type recorded struct {
 
 func (r *recorder) Row(array string, hidden []int64) dp.Row {
 	row := r.Noise.Row(array, hidden)
-	k := &recorded{hidden: append([]int64(nil), hidden...), z: make([]float64, len(hidden)), words: make([]uint64, len(hidden))}
+	k := &recorded{hidden: append([]int64(nil), hidden...), z: make([]float64, len(hidden)),
+		words: make([]uint64, len(hidden))}
 	for j := range k.words {
 		k.words[j] = row.Word(j)
 	}

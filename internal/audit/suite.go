@@ -312,7 +312,8 @@ func (s *Suite) judge(o observed, steps, pairs, draws int) []Finding {
 			}.verdict(nil),
 			Finding{
 				Audit: "A3", What: "rows of sketches, over those charged", Draws: draws,
-				Statistic: float64(seen.rows) / float64(s.SketchRows), Low: 1, High: 1, Finds: "a row that is not charged", Power: 1,
+				Statistic: float64(seen.rows) / float64(s.SketchRows), Low: 1, High: 1,
+				Finds: "a row that is not charged", Power: 1,
 			}.verdict(nil))
 	}
 	if len(s.Worst) > 0 {
@@ -391,7 +392,8 @@ func (s *Suite) noise() ([]Finding, error) {
 		}.verdict(Failed(others)),
 		Finding{
 			Audit: "A1", What: fmt.Sprintf("words given twice, of %d", n.Words), Draws: n.Draws,
-			Statistic: boolean(n.Repeated != nil), Low: 0, High: 0, Level: float64(n.Words) * float64(n.Words) * 0x1p-65,
+			Statistic: boolean(n.Repeated != nil), Low: 0, High: 0,
+			Level: float64(n.Words) * float64(n.Words) * 0x1p-65,
 			Finds: "a row used twice", Power: 1,
 		}.verdict(n.Repeated),
 	}, nil

@@ -132,7 +132,8 @@ func (w Windows) Subject() (*Subject, error) {
 				return Array{Deviations: []float64{(1<<20 + 1) / (w.Budget * math.Sqrt(0.1))}}, true
 			case "grad":
 				sd := factor / (step * math.Sqrt(0.9))
-				return Array{Deviations: []float64{sd * math.Exp2(float64(w.Bits)-math.Floor(math.Log2(min(1, sd))))}}, true
+				return Array{
+					Deviations: []float64{sd * math.Exp2(float64(w.Bits)-math.Floor(math.Log2(min(1, sd))))}}, true
 			case "clip":
 				return Array{Deviations: []float64{unit / 16 / (step * math.Sqrt(0.1))}}, true
 			}

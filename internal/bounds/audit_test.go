@@ -18,7 +18,8 @@ import (
 //
 // the distance by which the noise of one must move for the same releases. alter is told
 // of each stage's histograms before they are used and may plant a fault.
-func audited(t testing.TB, cfg Config, mu float64, adjacency dp.Adjacency, base [][]float64, at int, x, y []float64, seed uint64, alter func(w *Warmup, s int, h *histograms)) (float64, *Warmup) {
+func audited(t testing.TB, cfg Config, mu float64, adjacency dp.Adjacency, base [][]float64, at int, x, y []float64,
+	seed uint64, alter func(w *Warmup, s int, h *histograms)) (float64, *Warmup) {
 	t.Helper()
 	cfg.Records = uint64(len(base))
 	w := newWarmup(cfg, mu, adjacency, 24)
@@ -156,7 +157,9 @@ func TestWarmupSensitivity(t *testing.T) {
 						if mode {
 							at = source.IntN(len(base))
 						}
-						got, w := audited(t, Config{Columns: d, Clip: true, Split: mode, Gains: Gains{0.01, 0.01, 1e4}}, mu, adjacency, base, at, x, y, k, nil)
+						got,
+							w := audited(t, Config{Columns: d, Clip: true, Split: mode, Gains: Gains{0.01, 0.01, 1e4}},
+							mu, adjacency, base, at, x, y, k, nil)
 						if w.Failed() {
 							t.Fatal("the warm-up failed")
 						}
@@ -196,7 +199,9 @@ func worstOfOne(t testing.TB, adjacency dp.Adjacency, alter func(w *Warmup, s in
 				y = []float64{0x1p104}
 			}
 		}
-		got, w := audited(t, Config{Columns: 1, Clip: true, Gains: Gains{0.01, 0.01, 1e4}}, 3, adjacency, base, 0, x, y, 5, alter)
+		got,
+			w := audited(t, Config{Columns: 1, Clip: true, Gains: Gains{0.01, 0.01, 1e4}}, 3, adjacency, base, 0, x,
+			y, 5, alter)
 		if w.Failed() {
 			t.Fatal("the warm-up failed")
 		}
@@ -218,7 +223,8 @@ func TestMutantWarmups(t *testing.T) {
 		d         int
 		alter     func(w *Warmup, s int, h *histograms)
 	}{
-		{"zero-out's ρ under replace", dp.Replace, 1, one(func(_ *Warmup, _ int, h *histograms) float64 { return 1 / math.Sqrt(h.shape.square) })},
+		{"zero-out's ρ under replace", dp.Replace, 1,
+			one(func(_ *Warmup, _ int, h *histograms) float64 { return 1 / math.Sqrt(h.shape.square) })},
 		{"σ without α", dp.ZeroOut, 1, one(func(_ *Warmup, _ int, h *histograms) float64 { return 1 / h.shape.alpha })},
 		// Six circles of a column, noise of one.
 		{"W = d in A2", dp.ZeroOut, 4, one(func(_ *Warmup, s int, h *histograms) float64 {
@@ -234,7 +240,8 @@ func TestMutantWarmups(t *testing.T) {
 			}
 			return 1
 		})},
-		{"all of the budget for each stage", dp.ZeroOut, 1, one(func(_ *Warmup, s int, h *histograms) float64 { return math.Sqrt(float64(percent[s]) / 100) })},
+		{"all of the budget for each stage", dp.ZeroOut, 1,
+			one(func(_ *Warmup, s int, h *histograms) float64 { return math.Sqrt(float64(percent[s]) / 100) })},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			var worst float64
@@ -254,7 +261,9 @@ func TestMutantWarmups(t *testing.T) {
 					for j := range x {
 						x[j] = -0x1p104 + float64(k)
 					}
-					got, w := audited(t, Config{Columns: m.d, Clip: true, Gains: Gains{0.01, 0.01, 1e4}}, 6, m.adjacency, base, 0, x, nil, 5, m.alter)
+					got,
+						w := audited(t, Config{Columns: m.d, Clip: true, Gains: Gains{0.01, 0.01, 1e4}}, 6, m.adjacency,
+						base, 0, x, nil, 5, m.alter)
 					if w.Failed() {
 						t.Fatal("the warm-up failed")
 					}
@@ -279,10 +288,12 @@ func TestShapes(t *testing.T) {
 		square, rise float64
 	}{
 		{normShape(), 128, 2.6101038647750, 1.5700608173412}, {octaveShape(), 417, 2.9864760563146, 1.6242396888728},
-		{circleShape(), 512, 3.0518408615105, 1.6322880052857}, {deviationShape(), 833, 3.2068250272100, 1.6500590738130},
+		{circleShape(), 512, 3.0518408615105, 1.6322880052857},
+		{deviationShape(), 833, 3.2068250272100, 1.6500590738130},
 	} {
 		if x.s.bins != x.bins || math.Abs(x.s.alpha*x.s.alpha-x.square) > 1e-11 || math.Abs(x.s.square-x.rise) > 1e-12 {
-			t.Errorf("%d bins: α² = %.13f, ρ = %.13f, want %.13f and %.13f", x.s.bins, x.s.alpha*x.s.alpha, x.s.square, x.square, x.rise)
+			t.Errorf("%d bins: α² = %.13f, ρ = %.13f, want %.13f and %.13f", x.s.bins, x.s.alpha*x.s.alpha, x.s.square,
+				x.square, x.rise)
 		}
 	}
 	// Differences of released prefix sums without data: their mean square over 4000
@@ -319,7 +330,8 @@ func TestNeeded(t *testing.T) {
 		want := 0.0
 		for _, x := range []struct{ need, square, rise, width, share float64 }{
 			{14, 2.9864760563146, 1.6242396888728, 4, 0.12}, {10, 3.0518408615105, 1.6322880052857, 4, 0.18},
-			{14, 3.2068250272100, 1.6500590738130, 4, 0.32}, {14, 3.2068250272100, 1.6500590738130, 4, 0.23}, {14, 2.6101038647750, 1.5700608173412, 1, 0.15},
+			{14, 3.2068250272100, 1.6500590738130, 4, 0.32}, {14, 3.2068250272100, 1.6500590738130, 4, 0.23},
+			{14, 2.6101038647750, 1.5700608173412, 1, 0.15},
 		} {
 			want = max(want, x.need*x.square*math.Sqrt(x.width*x.rise)/(0.7*math.Pow(x.share, power)))
 		}

@@ -279,7 +279,8 @@ func New(cfg Config, mu float64, adjacency dp.Adjacency, bits int) (*Warmup, err
 	}
 	if least := w.Needed(); cfg.Records < least {
 		return nil, &fault.Fault{Key: "warmup", Value: cfg.Records,
-			Rule: fmt.Sprintf("must be at least %d offsets, or there are too few records to find bounds beside the noise", least)}
+			Rule: fmt.Sprintf(
+				"must be at least %d offsets, or there are too few records to find bounds beside the noise", least)}
 	}
 	for _, s := range w.taken {
 		// The least and the most that there can be: circles and frozen columns come later.
@@ -314,7 +315,8 @@ func newWarmup(cfg Config, mu float64, adjacency dp.Adjacency, bits int) *Warmup
 
 // begin sets what is known before the first record.
 func (w *Warmup) begin() {
-	f := Found{Centre: slices.Clone(w.cfg.Centre), Scale: slices.Clone(w.cfg.Scale), Cap: make([]float64, w.cfg.Columns)}
+	f := Found{Centre: slices.Clone(w.cfg.Centre), Scale: slices.Clone(w.cfg.Scale),
+		Cap: make([]float64, w.cfg.Columns)}
 	for j := range f.Cap {
 		if math.IsNaN(f.Centre[j]) {
 			f.Centre[j] = 0
@@ -507,7 +509,8 @@ func (w *Warmup) Found() *Found { return &w.found }
 // Sizes returns what the warm-up takes: what is left of it when it is done is small.
 func (w *Warmup) Sizes() dp.Sizes {
 	d := int64(w.cfg.Columns)
-	counts := 8 * max(circleBins*mostCircles*int64(len(unknown(w.cfg.Centre))), deviationBins*int64(len(unknown(w.cfg.Scale))), normBins)
+	counts := 8 * max(circleBins*mostCircles*int64(len(unknown(w.cfg.Centre))),
+		deviationBins*int64(len(unknown(w.cfg.Scale))), normBins)
 	pool := 8 * deviationBins * int64(len(unknown(w.cfg.Scale)))
 	s := dp.Sizes{State: 64*d + 128 + pool, Release: 8 * (14*d + 64)}
 	s.Peak = s.State + s.Release + 3*counts + pool

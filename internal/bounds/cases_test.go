@@ -45,7 +45,8 @@ func (name replayed) Row(array string, hidden []int64) dp.Row {
 }
 
 func binsOf(stage string) int {
-	return map[string]int{"A1": octaveBins, "A2": circleBins, "A3": deviationBins, "A4": deviationBins, "B": normBins}[stage]
+	return map[string]int{"A1": octaveBins, "A2": circleBins, "A3": deviationBins, "A4": deviationBins,
+		"B": normBins}[stage]
 }
 
 type caseStage struct {

@@ -116,7 +116,8 @@ func chooseClip(prefix []float64, sigma, records float64, active int, gains Gain
 // the highest level that is certain to be reached, and by a power law beyond, until less
 // than one of reference rows is left. beyond is the share of that level, 1/reference at
 // least.
-func measured(prefix []float64, sigma, records float64, active int, reference float64) (c *choice, share []float64, beyond float64) {
+func measured(prefix []float64, sigma, records float64, active int, reference float64) (c *choice, share []float64,
+	beyond float64) {
 	s := normShape()
 	sd := make([]float64, normBins)
 	var sum float64

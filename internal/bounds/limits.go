@@ -80,7 +80,8 @@ func limit(p *sums, n, active int) Limit {
 	for i+1 < normBins && share[i+1] <= limitShare {
 		i++
 	}
-	return Limit{Clip: rounded(edges[i], 2), Clipped: share[i], ClippedSE: p.sigma * normShape().deviation(term{i, 1}) / p.records}
+	return Limit{Clip: rounded(edges[i], 2), Clipped: share[i],
+		ClippedSE: p.sigma * normShape().deviation(term{i, 1}) / p.records}
 }
 
 // limits returns the numbers of a regression's bounds for the state; none where no
@@ -98,7 +99,8 @@ func (w *Warmup) limits() []*float64 {
 //
 // Errors: too few rows for the noise, before anything is released. A stage that failed is
 // none: the last of the stages says so, and found is nil.
-func Find(cfg Config, rows [][]float64, mu float64, adjacency dp.Adjacency, bits int, n dp.Noise) (found *Found, stages []Stage, err error) {
+func Find(cfg Config, rows [][]float64, mu float64, adjacency dp.Adjacency, bits int, n dp.Noise) (found *Found,
+	stages []Stage, err error) {
 	cfg.Records, cfg.Split = uint64(len(rows)), false
 	w, err := New(cfg, mu, adjacency, bits)
 	if err != nil {

@@ -136,7 +136,8 @@ func newHistograms(s *shape, width int, mu float64, a dp.Adjacency, bits int, re
 }
 
 // calibrate returns σ and the exponent of the lattice.
-func calibrate(s *shape, width int, mu float64, a dp.Adjacency, bits int, records uint64) (sigma float64, exp int, err error) {
+func calibrate(s *shape, width int, mu float64, a dp.Adjacency, bits int, records uint64) (sigma float64, exp int,
+	err error) {
 	exact := s.alpha * math.Sqrt(float64(width)*s.moves(a))
 	before := exact / mu
 	exp = calibration.Exponent(min(1, before*calibration.NoiseRoom), bits)

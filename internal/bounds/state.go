@@ -123,8 +123,10 @@ func (w *Warmup) Restore(r *bin.Reader) error {
 	}
 	// What octaves find is kept; the pool of deviations lives until they are taken again.
 	closed := w.taken[:w.next]
-	hasRanges, hasPool := slices.Contains(closed, octaves), slices.Contains(closed, deviations) && !slices.Contains(closed, again)
-	r.Bad = r.Bad || (w.ranges != nil) != hasRanges || w.pool != nil && !hasPool || w.pool == nil && hasPool && !w.failed
+	hasRanges, hasPool := slices.Contains(closed, octaves), slices.Contains(closed, deviations) &&
+		!slices.Contains(closed, again)
+	r.Bad = r.Bad || (w.ranges != nil) != hasRanges || w.pool != nil && !hasPool ||
+		w.pool == nil && hasPool && !w.failed
 	if r.Bad {
 		return errors.New("state of the warm-up: damaged")
 	}

@@ -120,7 +120,9 @@ func Charge(s, squares float64, last uint64, arrays ...Array) (float64, []matfac
 // deviation that Charge was given, after the one calibrated to Charge's sensitivity.
 func Grown(after, before float64) error {
 	if !(after <= Growth*before) {
-		return fmt.Errorf("rounding of correlated noise would cost %.1g of the noise: use another factorization or more lattice_bits", after/before-1)
+		return fmt.Errorf(
+			"rounding of correlated noise would cost %.1g of the noise: use another factorization or more lattice_bits",
+			after/before-1)
 	}
 	return nil
 }

@@ -20,7 +20,8 @@ func factor(t *testing.T, c matfact.Config) matfact.Factorization {
 // of each array's noise.
 func TestCharge(t *testing.T) {
 	t.Parallel()
-	shaped, ends := factor(t, matfact.Config{Kind: "bisr", Bands: 5}), factor(t, matfact.Config{Kind: "sqrt", Horizon: 50})
+	shaped, ends := factor(t, matfact.Config{Kind: "bisr", Bands: 5}),
+		factor(t, matfact.Config{Kind: "sqrt", Horizon: 50})
 	arrays := []Array{
 		{Factor: shaped, Entries: 3, Unit: 0x1p-20, Deviation: 40, Weight: 1},
 		{Factor: ends, Entries: 6, Unit: 0x1p-18, Deviation: 900, Weight: 50, Symmetric: true},
@@ -51,7 +52,8 @@ func TestCharge(t *testing.T) {
 		if !(s > want && s < want*(1+0x1p-38)) {
 			t.Errorf("%.17g is charged, want a little more than %.17g", s, want)
 		}
-		if all, _, err := Charge(7, 0.25, last, arrays...); err != nil || !(all > s+7.25 && all < (s+7.25)*(1+0x1p-38)) {
+		if all, _, err := Charge(7, 0.25, last, arrays...); err != nil ||
+			!(all > s+7.25 && all < (s+7.25)*(1+0x1p-38)) {
 			t.Errorf("%.17g is charged with 7.25, %.17g without: %v", all, s, err)
 		}
 	}

@@ -110,7 +110,8 @@ func (b *bitmap) fill(shapes [][]point, c color.RGBA) {
 	if low.x > high.x {
 		return
 	}
-	area := image.Rect(int(math.Floor(low.x)), int(math.Floor(low.y)), int(math.Ceil(high.x))+1, int(math.Ceil(high.y))+1)
+	area := image.Rect(int(math.Floor(low.x)), int(math.Floor(low.y)), int(math.Ceil(high.x))+1,
+		int(math.Ceil(high.y))+1)
 	r := vector.NewRasterizer(area.Dx(), area.Dy())
 	for _, shape := range shapes {
 		for i, p := range shape {

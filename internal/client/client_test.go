@@ -94,7 +94,8 @@ func TestGroup(t *testing.T) {
 		t.Fatalf("the answers are %+v", all)
 	}
 	of, err := Decode(all[0].Status)
-	if err != nil || len(of.Tasks) != 1 || of.Tasks[0].Stream != "orders" || of.Tasks[0].Partition != 3 || of.Group != nil {
+	if err != nil || len(of.Tasks) != 1 || of.Tasks[0].Stream != "orders" || of.Tasks[0].Partition != 3 ||
+		of.Group != nil {
 		t.Errorf("the status is %+v, %v", of, err)
 	}
 	if password != "" {

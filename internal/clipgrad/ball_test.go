@@ -25,7 +25,8 @@ func TestBall(t *testing.T) {
 					square += int64(k) * int64(k)
 				}
 				if least := math.Ldexp(1-0x1p-22, 2*bits); square > 1<<(2*bits) || float64(square) < least {
-					t.Errorf("%d bits, row %d, columns %d and %d of %d: a square of %d", bits, i, long, short, d, square)
+					t.Errorf("%d bits, row %d, columns %d and %d of %d: a square of %d", bits, i, long,
+						short, d, square)
 				}
 			}
 		}
@@ -50,8 +51,10 @@ func TestFull(t *testing.T) {
 						r.RoundOnce()
 					}
 					counted := r.Sum(dst, make([]float64, d), 1, 1, bits+3)
-					if want := []int64{0, int64(sign) * int64(n) << (bits + 3)}; !slices.Equal(dst, want) || counted != int64(n) {
-						t.Errorf("%d bits, %d rows, once %t: %v, %d counted, want %v", bits, n, once, dst, counted, want)
+					if want := []int64{0, int64(sign) * int64(n) << (bits + 3)}; !slices.Equal(dst, want) ||
+						counted != int64(n) {
+						t.Errorf("%d bits, %d rows, once %t: %v, %d counted, want %v", bits, n, once, dst,
+							counted, want)
 					}
 				}
 			}
@@ -79,9 +82,11 @@ func TestLimit(t *testing.T) {
 						if weight <= c {
 							want = int64(n)
 						}
-						counted := ByResidual(x, y, nil, 1, bits).Sum(dst, []float64{0}, 1, math.Ldexp(c, -bits), 2*bits-5)
+						counted := ByResidual(x, y, nil, 1, bits).Sum(dst, []float64{0}, 1,
+							math.Ldexp(c, -bits), 2*bits-5)
 						if counted != want || dst[0] != int64(math.Ldexp(sign*weight*float64(n), bits-5)) {
-							t.Errorf("%d bits, %d rows of weight %g: %d counted up to %g, want %d; sum %d", bits, n, sign*weight, counted, c, want, dst[0])
+							t.Errorf("%d bits, %d rows of weight %g: %d counted up to %g, want %d; sum %d", bits, n,
+								sign*weight, counted, c, want, dst[0])
 						}
 					}
 				}

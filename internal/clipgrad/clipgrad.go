@@ -258,7 +258,8 @@ type scratch struct {
 }
 
 func newScratch(dim int) *scratch {
-	return &scratch{packed: make([]float64, words*dim), row: make([]float64, dim), short: make([]float64, dim), integer: make([]int64, dim)}
+	return &scratch{packed: make([]float64, words*dim), row: make([]float64, dim), short: make([]float64, dim),
+		integer: make([]int64, dim)}
 }
 
 // shorten multiplies the integers k by scale ≤ 1 and rounds them: to nearest and, if the
@@ -328,7 +329,8 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) int64 {
 		}
 		r.iterate[j] = math.Ldexp(v, -r.bits)
 	}
-	if !(zeta > 1e-150 && zeta < 1e150) || out < r.bits || out > 2*r.bits || math.Ldexp(float64(len(r.y)), out) > 1<<62 {
+	if !(zeta > 1e-150 && zeta < 1e150) || out < r.bits || out > 2*r.bits ||
+		math.Ldexp(float64(len(r.y)), out) > 1<<62 {
 		panic(fmt.Sprintf("clipgrad: clip norm %g, %d bits of %d, %d rows", zeta, out, 2*r.bits, len(r.y)))
 	}
 	// Blocks of so many rows that their sum fits 62 bits.

@@ -136,8 +136,10 @@ func TestSum(t *testing.T) {
 						if diff := math.Ldexp(float64(got[j]-want[j]), -out); math.Abs(diff) > float64(n)*0x1p-48 {
 							t.Fatalf("%d bits, %d×%d: coordinate %d is %d, want %d", bits, n, d, j, got[j], want[j])
 						}
-						if diff := math.Ldexp(float64(got[j]), -out) - plain[j]; math.Abs(diff) > 1e-12+float64(n)*math.Ldexp(1, 1-bits) {
-							t.Fatalf("%d bits, %d×%d: coordinate %d is %g in float64, off by %g", bits, n, d, j, plain[j], diff)
+						if diff := math.Ldexp(float64(got[j]), -out) - plain[j]; math.Abs(diff) > 1e-12+
+							float64(n)*math.Ldexp(1, 1-bits) {
+							t.Fatalf("%d bits, %d×%d: coordinate %d is %g in float64, off by %g", bits, n, d, j,
+								plain[j], diff)
 						}
 					}
 					if counted != wantCounted {
@@ -166,7 +168,8 @@ func TestWorkers(t *testing.T) {
 					if workers == 1 {
 						want = append(want, got)
 					} else if !slices.Equal(got, want[pass]) {
-						t.Fatalf("%d bits, %d rows, %d workers, pass %d: %v, want %v", bits, n, workers, pass, got, want[pass])
+						t.Fatalf("%d bits, %d rows, %d workers, pass %d: %v, want %v", bits, n, workers, pass,
+							got, want[pass])
 					}
 				}
 			}
@@ -272,7 +275,9 @@ func TestMutants(t *testing.T) {
 		return m
 	}
 	for name, m := range map[string]method{
-		"the weight left out":        mutant(func(m *method) { m.weight = func(dp.Adjacency, float64) float64 { return 1 } }),
+		"the weight left out": mutant(func(m *method) {
+			m.weight = func(dp.Adjacency, float64) float64 { return 1 }
+		}),
 		"null rows counted":          mutant(func(m *method) { m.null = false }),
 		"counted up to ζ and not cζ": mutant(func(m *method) { m.limit = func(float64) float64 { return 1 } }),
 		"the weight of zeroed rows": mutant(func(m *method) {
@@ -445,8 +450,11 @@ func TestNoNumbers(t *testing.T) {
 				}
 				without, counted := sum(0, 0, true)
 				check := func(feature, target float64) {
-					if total, count := sum(feature, target, false); math.Abs(float64(total-without)) > math.Ldexp(1, bits) || count-counted < 0 || count-counted > 1 {
-						t.Errorf("%s, %d bits, row %d is %g with target %g: sum %d and count %d, without it %d and %d", name, bits, place, feature, target, total, count, without, counted)
+					if total,
+						count := sum(feature, target, false); math.Abs(float64(total-without)) > math.Ldexp(1, bits) ||
+						count-counted < 0 || count-counted > 1 {
+						t.Errorf("%s, %d bits, row %d is %g with target %g: sum %d and count %d, without it %d and %d",
+							name, bits, place, feature, target, total, count, without, counted)
 					}
 				}
 				for _, v := range bad {

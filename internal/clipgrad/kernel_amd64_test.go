@@ -35,7 +35,8 @@ func TestKernel(t *testing.T) {
 						counted := r.Sum(want, u, zeta, 0.4, bits)
 						vector = true
 						if again := r.Sum(got, u, zeta, 0.4, bits); again != counted || !slices.Equal(got, want) {
-							t.Fatalf("%d bits, %d×%d at %g, clipped to %g: %v, %d counted; in Go %v, %d", bits, n, d, far, zeta, got, again, want, counted)
+							t.Fatalf("%d bits, %d×%d at %g, clipped to %g: %v, %d counted; in Go %v, %d", bits, n, d,
+								far, zeta, got, again, want, counted)
 						}
 					}
 				}
@@ -89,11 +90,13 @@ func TestRoundColumns(t *testing.T) {
 				}
 			}
 			if !slices.Equal(dst[0], dst[1]) || squares[0] != squares[1] {
-				t.Fatalf("%v and %v times %g: %#x, squares %v; in Go %#x, %v", x0, x1, unit, dst[1], squares[1], dst[0], squares[0])
+				t.Fatalf("%v and %v times %g: %#x, squares %v; in Go %#x, %v", x0, x1, unit, dst[1], squares[1],
+					dst[0], squares[0])
 			}
 			for j := range n {
 				word := dst[1][words*j]
-				if k0, k1 := math.RoundToEven(x0[j]*unit), math.RoundToEven(x1[j]*(3*unit)); float64(int32(word)) != k0 || float64(int32(word>>32)) != k1 {
+				if k0, k1 := math.RoundToEven(x0[j]*unit),
+					math.RoundToEven(x1[j]*(3*unit)); float64(int32(word)) != k0 || float64(int32(word>>32)) != k1 {
 					t.Fatalf("%g and %g times %g: %#x", x0[j], x1[j], unit, word)
 				}
 			}

@@ -74,7 +74,8 @@ type worker struct {
 const apart = 256
 
 func newWorker(dim int) *worker {
-	return &worker{lanes: make([]int64, 4*dim+2*apart)[apart:][:4*dim], block: make([]int64, dim), sum: make([]int64, dim)}
+	return &worker{lanes: make([]int64, 4*dim+2*apart)[apart:][:4*dim], block: make([]int64, dim),
+		sum: make([]int64, dim)}
 }
 
 // UnitRows is how many rows are prepared together, and how many a worker takes at a time: no
@@ -140,7 +141,8 @@ func move(dst, src []int64) {
 func (w *worker) rows(p *pass, lo, hi int) {
 	r, whole := p.rows, min(hi, p.rows.whole())
 	if pairs := (whole - lo) / (2 * group); vector && pairs > 0 {
-		w.count += addPairs(&w.lanes[0], &r.packed(lo)[0], &r.y[lo], &r.norm[lo], &p.u[0], r.dim, pairs, p.quotient, p.top, float64(p.limit+1)+magic)
+		w.count += addPairs(&w.lanes[0], &r.packed(lo)[0], &r.y[lo], &r.norm[lo], &p.u[0], r.dim, pairs, p.quotient,
+			p.top, float64(p.limit+1)+magic)
 		w.flush()
 		lo += pairs * 2 * group
 	}

@@ -57,7 +57,8 @@ func TestPut(t *testing.T) {
 		{"decimal, NaN", Spec{Type: "decimal"}, text("NaN"), nil, NotNumber},
 		{"decimal, huge", Spec{Type: "decimal"}, text("1e999"), nil, NotFinite},
 		{"decimal, long", Spec{Type: "decimal"}, text(strings.Repeat("1", maxDecimal+1)), nil, NotNumber},
-		{"decimal, almost too long", Spec{Type: "decimal"}, text("0." + strings.Repeat("0", maxDecimal-3) + "1"), []float64{0}, OK},
+		{"decimal, almost too long", Spec{Type: "decimal"}, text("0." + strings.Repeat("0", maxDecimal-3) + "1"),
+			[]float64{0}, OK},
 
 		{"bool", Spec{Type: "bool"}, truth(true), []float64{1}, OK},
 		{"bool, false", Spec{Type: "bool"}, truth(false), []float64{0}, OK},
@@ -80,12 +81,17 @@ func TestPut(t *testing.T) {
 		{"category, object with other", open, Value{Kind: Other}, nil, NotCategory},
 		{"category, time with other", open, Value{Kind: Instant}, nil, NotCategory},
 		{"category, default", with(countries, func(s *Spec) { s.Default = "FR" }), Value{}, []float64{0, 1, 0}, OK},
-		{"category, default of other", with(open, func(s *Spec) { s.Default = "other" }), Value{}, []float64{0, 0, 0, 1}, OK},
+		{"category, default of other", with(open, func(s *Spec) { s.Default = "other" }), Value{},
+			[]float64{0, 0, 0, 1}, OK},
 		{"category, baseline", with(open, func(s *Spec) { s.Baseline = "DE" }), text("DE"), []float64{0, 0, 0}, OK},
-		{"category, beside a baseline", with(open, func(s *Spec) { s.Baseline = "DE" }), text("FR"), []float64{1, 0, 0}, OK},
-		{"category, no category for a baseline", with(open, func(s *Spec) { s.Baseline = "DE" }), text("GR"), []float64{0, 0, 1}, OK},
-		{"category, other is the baseline", with(open, func(s *Spec) { s.Baseline = "other" }), text("GR"), []float64{0, 0, 0}, OK},
-		{"category, the empty one is no baseline", with(countries, func(s *Spec) { s.Baseline = "" }), text(""), []float64{0, 0, 1}, OK},
+		{"category, beside a baseline", with(open, func(s *Spec) { s.Baseline = "DE" }), text("FR"),
+			[]float64{1, 0, 0}, OK},
+		{"category, no category for a baseline", with(open, func(s *Spec) { s.Baseline = "DE" }), text("GR"),
+			[]float64{0, 0, 1}, OK},
+		{"category, other is the baseline", with(open, func(s *Spec) { s.Baseline = "other" }), text("GR"),
+			[]float64{0, 0, 0}, OK},
+		{"category, the empty one is no baseline", with(countries, func(s *Spec) { s.Baseline = "" }), text(""),
+			[]float64{0, 0, 1}, OK},
 		{"category, number", numbers, num(404), []float64{0, 1, 0, 0, 0, 0, 0}, OK},
 		{"category, negative", numbers, num(-1), []float64{0, 0, 1, 0, 0, 0, 0}, OK},
 		{"category, −0", numbers, num(math.Copysign(0, -1)), []float64{0, 0, 0, 1, 0, 0, 0}, OK},
@@ -109,7 +115,8 @@ func TestPut(t *testing.T) {
 		{"power that is too large", Spec{Transform: "power", Exponent: 2}, num(1e200), nil, NotFinite},
 		{"power of 0", Spec{Transform: "power", Exponent: -1}, num(0), nil, NotFinite},
 		{"transform of a bool", Spec{Type: "bool", Transform: "log1p"}, truth(false), []float64{0}, OK},
-		{"transform of a time", Spec{Type: "timestamp", Take: "hour", Transform: "sqrt"}, text("2026-11-23T16:59"), []float64{4}, OK},
+		{"transform of a time", Spec{Type: "timestamp", Take: "hour", Transform: "sqrt"}, text("2026-11-23T16:59"),
+			[]float64{4}, OK},
 		{"infinite before a transform", Spec{Transform: "power", Exponent: -1}, num(inf), nil, NotFinite},
 		{"sum that overflows", Spec{Transform: "sqrt", Offset: math.MaxFloat64}, num(math.MaxFloat64), nil, NotFinite},
 		{"default of a time", Spec{Type: "timestamp", Take: "hour", Default: 12.0}, Value{}, []float64{12}, OK},
@@ -147,14 +154,20 @@ func TestPutCell(t *testing.T) {
 		want []float64 // nil: fault
 		f    Fault
 	}{
-		{Spec{}, " +1.5\t", []float64{1.5}, OK}, {Spec{}, "", nil, Missing}, {Spec{}, "  ", nil, Missing}, {Spec{}, "1,5", nil, NotNumber}, {Spec{}, "1e999", nil, NotFinite}, {Spec{}, "x", nil, NotNumber},
-		{Spec{Default: 4.0}, " ", []float64{4}, OK}, {Spec{Type: "decimal"}, "2", []float64{2}, OK}, {Spec{Type: "decimal"}, "two", nil, NotNumber},
-		{Spec{Type: "bool"}, "TRUE", []float64{1}, OK}, {Spec{Type: "bool"}, " false", []float64{0}, OK}, {Spec{Type: "bool"}, "1", []float64{1}, OK}, {Spec{Type: "bool"}, "0", []float64{0}, OK},
-		{Spec{Type: "bool"}, "2", nil, NotBoolean}, {Spec{Type: "bool"}, "yes", nil, NotBoolean}, {Spec{Type: "bool"}, "\x14rue", nil, NotBoolean}, {Spec{Type: "bool"}, "tru", nil, NotBoolean},
+		{Spec{}, " +1.5\t", []float64{1.5}, OK}, {Spec{}, "", nil, Missing}, {Spec{}, "  ", nil, Missing},
+		{Spec{}, "1,5", nil, NotNumber}, {Spec{}, "1e999", nil, NotFinite}, {Spec{}, "x", nil, NotNumber},
+		{Spec{Default: 4.0}, " ", []float64{4}, OK}, {Spec{Type: "decimal"}, "2", []float64{2}, OK},
+		{Spec{Type: "decimal"}, "two", nil, NotNumber},
+		{Spec{Type: "bool"}, "TRUE", []float64{1}, OK}, {Spec{Type: "bool"}, " false", []float64{0}, OK},
+		{Spec{Type: "bool"}, "1", []float64{1}, OK}, {Spec{Type: "bool"}, "0", []float64{0}, OK},
+		{Spec{Type: "bool"}, "2", nil, NotBoolean}, {Spec{Type: "bool"}, "yes", nil, NotBoolean},
+		{Spec{Type: "bool"}, "\x14rue", nil, NotBoolean}, {Spec{Type: "bool"}, "tru", nil, NotBoolean},
 		{open, "DE", []float64{1, 0, 0}, OK}, {open, " DE", []float64{0, 0, 1}, OK}, {open, "", nil, Missing},
 		{Spec{Type: "category", Categories: []string{"1"}}, "1.0", nil, NotCategory},
-		{Spec{Type: "timestamp", Take: "hour"}, " 2026-11-23 20:04 ", []float64{20}, OK}, {Spec{Type: "timestamp", Take: "hour"}, "3600", nil, NotTime},
-		{Spec{Type: "timestamp", Take: "hour", Unit: "s"}, "3600", []float64{1}, OK}, {Spec{Type: "timestamp", Take: "hour", Unit: "s"}, "2026-11-23 20:04", []float64{20}, OK},
+		{Spec{Type: "timestamp", Take: "hour"}, " 2026-11-23 20:04 ", []float64{20}, OK},
+		{Spec{Type: "timestamp", Take: "hour"}, "3600", nil, NotTime},
+		{Spec{Type: "timestamp", Take: "hour", Unit: "s"}, "3600", []float64{1}, OK},
+		{Spec{Type: "timestamp", Take: "hour", Unit: "s"}, "2026-11-23 20:04", []float64{20}, OK},
 	} {
 		c := column(t, x.spec)
 		dst := slices.Repeat([]float64{7}, c.Width())
@@ -166,11 +179,14 @@ func TestPutCell(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	s := with(countries, func(s *Spec) { s.Other, s.Baseline = true, "FR" })
-	if got, want := column(t, s).Names(), []string{"country=DE", "country=", "country=other"}; !slices.Equal(got, want) {
+	if got, want := column(t, s).Names(),
+		[]string{"country=DE", "country=", "country=other"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	c := column(t, Spec{Name: `a\.b[2]`})
-	if got, want := c.Names(), []string{`a\.b[2]`}; !slices.Equal(got, want) || !slices.Equal(c.Path(), []Element{name("a.b"), index(2)}) || !c.Plain() || c.Type() != "number" || c.Name() != want[0] {
+	if got, want := c.Names(), []string{`a\.b[2]`}; !slices.Equal(got, want) ||
+		!slices.Equal(c.Path(), []Element{name("a.b"), index(2)}) || !c.Plain() || c.Type() != "number" ||
+		c.Name() != want[0] {
 		t.Errorf("%q, %v", got, c.Path())
 	}
 	for _, s := range []Spec{{Default: 0.0}, {Transform: "log"}, {Type: "bool"}, countries} {
@@ -187,20 +203,35 @@ func TestFaults(t *testing.T) {
 		spec Spec
 	}{
 		{"type", Spec{Type: "text"}}, {"path", Spec{Path: "a..b"}},
-		{"take", Spec{Take: "hour"}}, {"unit", Spec{Unit: "s"}}, {"utc_offset", Spec{Type: "category", Categories: []string{"a"}, UTCOffset: "+01:00"}},
-		{"take", with(stamp, func(s *Spec) { s.Take = "second" })}, {"unit", with(stamp, func(s *Spec) { s.Unit = "m" })},
-		{"utc_offset", with(stamp, func(s *Spec) { s.UTCOffset = "1" })}, {"utc_offset", with(stamp, func(s *Spec) { s.UTCOffset = "+18:01" })},
-		{"transform", Spec{Transform: "exp"}}, {"exponent", Spec{Transform: "power"}}, {"exponent", Spec{Transform: "power", Exponent: 17}}, {"exponent", Spec{Transform: "power", Exponent: math.NaN()}},
-		{"exponent", Spec{Transform: "log", Exponent: 2}}, {"offset", Spec{Offset: 1}}, {"offset", Spec{Transform: "log", Offset: math.Inf(1)}},
+		{"take", Spec{Take: "hour"}}, {"unit", Spec{Unit: "s"}},
+		{"utc_offset", Spec{Type: "category", Categories: []string{"a"}, UTCOffset: "+01:00"}},
+		{"take", with(stamp, func(s *Spec) { s.Take = "second" })},
+		{"unit", with(stamp, func(s *Spec) { s.Unit = "m" })},
+		{"utc_offset", with(stamp, func(s *Spec) { s.UTCOffset = "1" })},
+		{"utc_offset", with(stamp, func(s *Spec) { s.UTCOffset = "+18:01" })},
+		{"transform", Spec{Transform: "exp"}}, {"exponent", Spec{Transform: "power"}},
+		{"exponent", Spec{Transform: "power", Exponent: 17}},
+		{"exponent", Spec{Transform: "power", Exponent: math.NaN()}},
+		{"exponent", Spec{Transform: "log", Exponent: 2}}, {"offset", Spec{Offset: 1}},
+		{"offset", Spec{Transform: "log", Offset: math.Inf(1)}},
 		{"transform", with(countries, func(s *Spec) { s.Transform = "log" })},
-		{"categories", Spec{Type: "category"}}, {"categories", Spec{Categories: []string{"a"}}}, {"other", Spec{Other: true}}, {"baseline", Spec{Baseline: "a"}},
-		{"categories", with(stamp, func(s *Spec) { s.Categories = []string{"1"} })}, {"categories", with(stamp, func(s *Spec) { s.Take, s.Categories = "hour-sin", []string{"1"} })},
-		{"categories", Spec{Type: "category", Categories: []string{"a", "a"}}}, {"categories", Spec{Type: "category", Categories: []string{"\xff"}}},
-		{"categories", Spec{Type: "category", Categories: []string{"a", "other"}, Other: true}}, {"categories", Spec{Type: "category", Categories: []string{"a"}, Baseline: "a"}},
+		{"categories", Spec{Type: "category"}}, {"categories", Spec{Categories: []string{"a"}}},
+		{"other", Spec{Other: true}}, {"baseline", Spec{Baseline: "a"}},
+		{"categories", with(stamp, func(s *Spec) { s.Categories = []string{"1"} })},
+		{"categories", with(stamp, func(s *Spec) { s.Take, s.Categories = "hour-sin", []string{"1"} })},
+		{"categories", Spec{Type: "category", Categories: []string{"a", "a"}}},
+		{"categories", Spec{Type: "category", Categories: []string{"\xff"}}},
+		{"categories", Spec{Type: "category", Categories: []string{"a", "other"}, Other: true}},
+		{"categories", Spec{Type: "category", Categories: []string{"a"}, Baseline: "a"}},
 		{"baseline", Spec{Type: "category", Categories: []string{"a", "b"}, Baseline: "other"}},
-		{"default", Spec{Default: "a"}}, {"default", Spec{Default: true}}, {"default", Spec{Default: int64(1)}}, {"default", Spec{Default: math.Inf(1)}}, {"default", Spec{Default: 0.0, Transform: "log"}},
-		{"default", Spec{Type: "bool", Default: "true"}}, {"default", Spec{Type: "bool", Default: false, Transform: "log"}}, {"default", with(countries, func(s *Spec) { s.Default = "GR" })}, {"default", with(countries, func(s *Spec) { s.Default = "other" })},
-		{"default", with(countries, func(s *Spec) { s.Default = 1.0 })}, {"default", with(countries, func(s *Spec) { s.Default, s.Other = "GR", true })},
+		{"default", Spec{Default: "a"}}, {"default", Spec{Default: true}}, {"default", Spec{Default: int64(1)}},
+		{"default", Spec{Default: math.Inf(1)}}, {"default", Spec{Default: 0.0, Transform: "log"}},
+		{"default", Spec{Type: "bool", Default: "true"}},
+		{"default", Spec{Type: "bool", Default: false, Transform: "log"}},
+		{"default", with(countries, func(s *Spec) { s.Default = "GR" })},
+		{"default", with(countries, func(s *Spec) { s.Default = "other" })},
+		{"default", with(countries, func(s *Spec) { s.Default = 1.0 })},
+		{"default", with(countries, func(s *Spec) { s.Default, s.Other = "GR", true })},
 	} {
 		x.spec.Name = "c"
 		c, err := New(x.spec, Paths)
@@ -219,8 +250,11 @@ func TestFaults(t *testing.T) {
 
 func FuzzPut(f *testing.F) {
 	specs := []Spec{
-		{}, {Default: 1.0}, {Type: "decimal", Transform: "log1p", Offset: 3}, {Type: "bool"}, {Type: "enum"}, with(countries, func(s *Spec) { s.Other = true }), countries,
-		{Type: "timestamp", Take: "hour-sin", Unit: "ms"}, {Type: "timestamp", Take: "weekday", Categories: []string{"1"}}, {Transform: "power", Exponent: -1.7}, {Transform: "log"},
+		{}, {Default: 1.0}, {Type: "decimal", Transform: "log1p", Offset: 3}, {Type: "bool"}, {Type: "enum"},
+		with(countries, func(s *Spec) { s.Other = true }), countries,
+		{Type: "timestamp", Take: "hour-sin", Unit: "ms"},
+		{Type: "timestamp", Take: "weekday", Categories: []string{"1"}}, {Transform: "power", Exponent: -1.7},
+		{Transform: "log"},
 	}
 	columns := make([]*Column, len(specs))
 	for i, s := range specs {
@@ -254,8 +288,10 @@ func BenchmarkPut(b *testing.B) {
 		spec Spec
 		in   Value
 	}{
-		{"number", Spec{}, num(1.5)}, {"log1p", Spec{Transform: "log1p"}, num(12.5)}, {"power", Spec{Transform: "power", Exponent: 0.3}, num(12.5)}, {"category", countries, text("FR")},
-		{"hour", Spec{Type: "timestamp", Take: "hour"}, text("2026-11-23T20:04:05.123Z")}, {"hour-sin", Spec{Type: "timestamp", Take: "hour-sin"}, Value{Kind: Instant, Sec: 1795463631}},
+		{"number", Spec{}, num(1.5)}, {"log1p", Spec{Transform: "log1p"}, num(12.5)},
+		{"power", Spec{Transform: "power", Exponent: 0.3}, num(12.5)}, {"category", countries, text("FR")},
+		{"hour", Spec{Type: "timestamp", Take: "hour"}, text("2026-11-23T20:04:05.123Z")},
+		{"hour-sin", Spec{Type: "timestamp", Take: "hour-sin"}, Value{Kind: Instant, Sec: 1795463631}},
 	} {
 		b.Run(x.name, func(b *testing.B) {
 			c := column(b, x.spec)

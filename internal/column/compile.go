@@ -93,9 +93,12 @@ func Compile(codec string, specs []Spec) (columns []*Column, errs []error) {
 		}
 		switch list := &lists[i]; c.Type() {
 		case "number":
-			list.Check(codec != "float64" && codec != "float32" || s.Default == nil, "default", "must not be set for packed numbers: none can be missing", s.Default)
+			list.Check(codec != "float64" && codec != "float32" ||
+				s.Default == nil, "default", "must not be set for packed numbers: none can be missing", s.Default)
 		case "enum":
-			list.Check(codec == "avro" || codec == "protobuf", "type", `must not be "enum" for this codec, whose values have no enumerations`, s.Type)
+			list.Check(codec == "avro" ||
+				codec == "protobuf", "type",
+				`must not be "enum" for this codec, whose values have no enumerations`, s.Type)
 		default:
 			list.Check(codec != "float64" && codec != "float32", "type", `must be "number" for packed numbers`, s.Type)
 		}

@@ -25,16 +25,20 @@ func TestCompile(t *testing.T) {
 		{"a name that looks like an index", "json", Plain([]string{`a\[0\]`, "a"}), nil},
 		{"no path", "json", Plain([]string{"a", "b..c"}), []string{"1 path"}},
 		{"positions", "csv", []Spec{{Name: "1"}, at("hour", "12"), {Name: "999999"}}, nil},
-		{"no positions", "csv", []Spec{{Name: "0"}, at("x", "01"), {Name: "x"}, {Name: "+1"}, {Name: "1000001"}, {Name: "1[0]"}}, []string{"0 path", "1 path", "2 path", "3 path", "4 path", "5 path"}},
+		{"no positions", "csv",
+			[]Spec{{Name: "0"}, at("x", "01"), {Name: "x"}, {Name: "+1"}, {Name: "1000001"}, {Name: "1[0]"}},
+			[]string{"0 path", "1 path", "2 path", "3 path", "4 path", "5 path"}},
 		{"labels", "json-array", Plain([]string{"a[0]", "a", "a.."}), nil},
 		{"a path among labels", "json-array", []Spec{at("a", "b")}, []string{"0 path"}},
-		{"types among labels", "json-array", []Spec{logged, log, {Name: "c", Type: "category", Categories: []string{"x"}}}, nil},
+		{"types among labels", "json-array",
+			[]Spec{logged, log, {Name: "c", Type: "category", Categories: []string{"x"}}}, nil},
 		{"packed", "float64", []Spec{log, {Name: "a"}}, nil},
 		{"packed, of a type", "float32", []Spec{logged}, []string{"0 type"}},
 		{"packed, with a default", "float64", []Spec{{Name: "a", Default: 1.0}}, []string{"0 default"}},
 		{"enumerations", "protobuf", []Spec{{Name: "a", Type: "enum"}}, nil},
 		{"no enumerations", "json-schema", []Spec{{Name: "a", Type: "enum"}}, []string{"0 type"}},
-		{"several faults", "json", []Spec{{Name: "a", Type: "x", Offset: 1}, {Name: "b"}, {Name: "c."}}, []string{"0 type", "0 offset", "2 path"}},
+		{"several faults", "json", []Spec{{Name: "a", Type: "x", Offset: 1}, {Name: "b"}, {Name: "c."}},
+			[]string{"0 type", "0 offset", "2 path"}},
 	} {
 		columns, errs := Compile(x.codec, x.specs)
 		var got []string
@@ -42,7 +46,9 @@ func TestCompile(t *testing.T) {
 			for _, f := range fault.All(err) {
 				got = append(got, string(rune('0'+i))+" "+f.(*fault.Fault).Key)
 			}
-			if err == nil && (columns[i] == nil || columns[i].Name() != x.specs[i].Name || columns[i].Width() != x.specs[i].Width()) {
+			if err == nil &&
+				(columns[i] == nil || columns[i].Name() != x.specs[i].Name ||
+					columns[i].Width() != x.specs[i].Width()) {
 				t.Errorf("%s: column %d is %v", x.name, i, columns[i])
 			}
 		}

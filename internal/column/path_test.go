@@ -19,9 +19,12 @@ func TestParse(t *testing.T) {
 		{`a\\.b`, []Element{name(`a\`), name("b")}}, {"ü.x y", []Element{name("ü"), name("x y")}},
 		{"a[0]", []Element{name("a"), index(0)}}, {"a[10][2].b", []Element{name("a"), index(10), index(2), name("b")}},
 		{"[3].x", []Element{index(3), name("x")}}, {"[999999]", []Element{index(999999)}},
-		{`a\[0\]`, []Element{name("a[0]")}}, {`a\[0]`, []Element{name("a[0]")}}, {"a]b", []Element{name("a]b")}}, {"]", []Element{name("]")}},
-		{"", nil}, {".a", nil}, {"a.", nil}, {"a..b", nil}, {`a\`, nil}, {`a\b`, nil}, {"a.[0]", nil}, {"[0]a", nil}, {"[0].", nil},
-		{"a[", nil}, {"a[]", nil}, {"a[-1]", nil}, {"a[+1]", nil}, {"a[01]", nil}, {"a[1000000]", nil}, {"a[x]", nil}, {"a[0]]", nil},
+		{`a\[0\]`, []Element{name("a[0]")}}, {`a\[0]`, []Element{name("a[0]")}}, {"a]b", []Element{name("a]b")}},
+		{"]", []Element{name("]")}},
+		{"", nil}, {".a", nil}, {"a.", nil}, {"a..b", nil}, {`a\`, nil}, {`a\b`, nil}, {"a.[0]", nil}, {"[0]a", nil},
+		{"[0].", nil},
+		{"a[", nil}, {"a[]", nil}, {"a[-1]", nil}, {"a[+1]", nil}, {"a[01]", nil}, {"a[1000000]", nil}, {"a[x]", nil},
+		{"a[0]]", nil},
 		{"a[99999999999999999999]", nil}, {"a[0]\\", nil},
 	} {
 		got, ok := Parse(c.in)

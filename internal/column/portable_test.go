@@ -23,8 +23,10 @@ func ulps(got, want float64) float64 {
 
 // edges are numbers where functions go wrong.
 var edges = []float64{
-	0, math.Copysign(0, -1), 1, -1, 2, 0.5, math.SmallestNonzeroFloat64, -math.SmallestNonzeroFloat64, 0x1p-1022, 0x1.fffffffffffffp-1023,
-	math.MaxFloat64, -math.MaxFloat64, 1 + 0x1p-52, 1 - 0x1p-53, math.Sqrt2, math.Sqrt2 / 2, 1e-17, -1e-17, 1e-9, 1e300, 1e-300, 0x1p53, 0x1p54, -0.5, -0.9999999999999999,
+	0, math.Copysign(0, -1), 1, -1, 2, 0.5, math.SmallestNonzeroFloat64, -math.SmallestNonzeroFloat64, 0x1p-1022,
+	0x1.fffffffffffffp-1023,
+	math.MaxFloat64, -math.MaxFloat64, 1 + 0x1p-52, 1 - 0x1p-53, math.Sqrt2, math.Sqrt2 / 2, 1e-17, -1e-17, 1e-9, 1e300,
+	1e-300, 0x1p53, 0x1p54, -0.5, -0.9999999999999999,
 	math.E, 10, 100, 1e15, 123456.789,
 }
 
@@ -32,7 +34,8 @@ func numbers(n int) []float64 {
 	r := rand.New(rand.NewPCG(1, 2))
 	xs := append([]float64{}, edges...)
 	for range n {
-		xs = append(xs, math.Float64frombits(r.Uint64()), r.Float64(), 1+r.NormFloat64()*1e-3, math.Exp(30*r.NormFloat64()))
+		xs = append(xs, math.Float64frombits(r.Uint64()), r.Float64(), 1+r.NormFloat64()*1e-3,
+			math.Exp(30*r.NormFloat64()))
 	}
 	return xs
 }
@@ -98,17 +101,20 @@ func TestLogarithm(t *testing.T) {
 	}
 	for _, x := range numbers(3000) { // many more, against another implementation that is right for normal numbers
 		if math.Abs(x) > 1e-300 && ulps(logarithm(x), math.Log(x)) > 3 || ulps(logarithm1p(x), math.Log1p(x)) > 5 {
-			t.Errorf("logarithms of %v and 1 + it: %v and %v, want %v and %v", x, logarithm(x), logarithm1p(x), math.Log(x), math.Log1p(x))
+			t.Errorf("logarithms of %v and 1 + it: %v and %v, want %v and %v", x, logarithm(x), logarithm1p(x),
+				math.Log(x), math.Log1p(x))
 		}
 	}
 	inf := math.Inf(1)
-	if logarithm(1) != 0 || logarithm(0) != -inf || logarithm(inf) != inf || logarithm(-1) == logarithm(-1) || logarithm1p(-1) != -inf || logarithm1p(-2) == logarithm1p(-2) || logarithm1p(5e-324) != 5e-324 {
+	if logarithm(1) != 0 || logarithm(0) != -inf || logarithm(inf) != inf || logarithm(-1) == logarithm(-1) ||
+		logarithm1p(-1) != -inf || logarithm1p(-2) == logarithm1p(-2) || logarithm1p(5e-324) != 5e-324 {
 		t.Error("an edge is wrong")
 	}
 }
 
 func TestPower(t *testing.T) {
-	exponents := []float64{1, 2, 3, -1, -2, 0.5, -0.5, 1.5, 2.5, 1. / 3, -1. / 3, 0.25, 0.75, 0.1, 16, -16, 15.7, -15.99, 1e-9, 0.499999, 0.50001}
+	exponents := []float64{1, 2, 3, -1, -2, 0.5, -0.5, 1.5, 2.5, 1. / 3, -1. / 3, 0.25, 0.75, 0.1, 16, -16, 15.7,
+		-15.99, 1e-9, 0.499999, 0.50001}
 	for i, x := range numbers(100) {
 		if !(x-x == 0) || x == 0 {
 			continue
@@ -137,7 +143,8 @@ func TestPower(t *testing.T) {
 	inf := math.Inf(1)
 	for _, c := range []struct{ x, y, want float64 }{
 		{3, 2, 9}, {-2, 3, -8}, {-2, 2, 4}, {9, 0.5, 3}, {2, -2, 0.25}, {4, -0.5, 0.5}, {-3, 1, -3},
-		{0, 2, 0}, {0, 0.3, 0}, {0, -1, inf}, {-1, 0.5, math.NaN()}, {-8, 1. / 3, math.NaN()}, {1e200, 2, inf}, {1e-200, -2, inf}, {1e-200, 2, 0}, {-1e200, 3, -inf},
+		{0, 2, 0}, {0, 0.3, 0}, {0, -1, inf}, {-1, 0.5, math.NaN()}, {-8, 1. / 3, math.NaN()}, {1e200, 2, inf},
+		{1e-200, -2, inf}, {1e-200, 2, 0}, {-1e200, 3, -inf},
 	} {
 		if got := power(c.x, c.y); got != c.want && (got == got || c.want == c.want) {
 			t.Errorf("%v^%v = %v, want %v", c.x, c.y, got, c.want)

@@ -97,7 +97,8 @@ func New(s Spec, path *Syntax) (*Column, error) {
 		var ok bool
 		c.path, ok = path.read(text)
 		faults.Check(ok, "path", path.rule, text)
-		faults.Check(len(c.path) <= maxPath, "path", fmt.Sprintf("must have at most %d names and indexes", maxPath), nil)
+		faults.Check(len(c.path) <= maxPath, "path",
+			fmt.Sprintf("must have at most %d names and indexes", maxPath), nil)
 	} else {
 		faults.Check(s.Path == "", "path", "must not be set for this codec: its columns follow one another", s.Path)
 	}
@@ -141,7 +142,9 @@ func (c *Column) setTime(s *Spec, faults *fault.List) {
 		}
 	}
 	faults.Check(c.take != nil, "take", "must be "+fault.Quoted(Taking(), "or"), s.Take)
-	faults.Check(c.take == nil || whole || len(s.Categories) == 0, "categories", "must not be set for what is taken of the time: it is no whole number", take)
+	faults.Check(c.take == nil || whole ||
+		len(s.Categories) == 0, "categories",
+		"must not be set for what is taken of the time: it is no whole number", take)
 	if s.Unit != "" {
 		i := slices.Index(Units, s.Unit)
 		faults.Check(i >= 0, "unit", "must be "+fault.Quoted(Units, "or"), s.Unit)
@@ -159,7 +162,8 @@ func (c *Column) setTime(s *Spec, faults *fault.List) {
 
 func (c *Column) setTransform(s *Spec, faults *fault.List) {
 	faults.Check(s.Offset-s.Offset == 0, "offset", "must be finite", s.Offset)
-	faults.Check(s.Transform == "power" || s.Exponent == 0, "exponent", `must not be set unless transform = "power"`, s.Exponent)
+	faults.Check(s.Transform == "power" ||
+		s.Exponent == 0, "exponent", `must not be set unless transform = "power"`, s.Exponent)
 	if s.Transform == "" {
 		faults.Check(s.Offset == 0, "offset", "must not be set without a transform", s.Offset)
 		return
@@ -193,7 +197,8 @@ func (c *Column) setCategories(s *Spec, faults *fault.List) {
 		faults.Add("categories", `must not be set unless type is "category" or "timestamp"`, nil)
 		return
 	}
-	faults.Check(len(s.Categories) <= maxCategories, "categories", fmt.Sprintf("must be at most %d", maxCategories), len(s.Categories))
+	faults.Check(len(s.Categories) <= maxCategories, "categories", fmt.Sprintf("must be at most %d", maxCategories),
+		len(s.Categories))
 	faults.Check(s.Baseline == "" || slices.Contains(s.Categories, s.Baseline) || s.Other && s.Baseline == otherName,
 		"baseline", "must be one of the categories", s.Baseline)
 	c.names, c.categories = s.Names(), make(map[string]int, len(s.Categories))

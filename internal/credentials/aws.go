@@ -54,7 +54,8 @@ func NewAWS(ctx context.Context, region, role, agent string) (*AWS, error) {
 	keys := c.Credentials
 	if role != "" {
 		keys = aws.NewCredentialsCache(
-			stscreds.NewAssumeRoleProvider(sts.NewFromConfig(c), role, func(o *stscreds.AssumeRoleOptions) { o.RoleSessionName = agent }),
+			stscreds.NewAssumeRoleProvider(sts.NewFromConfig(c), role,
+				func(o *stscreds.AssumeRoleOptions) { o.RoleSessionName = agent }),
 			func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = keysEarly })
 	}
 	return &AWS{region, agent, keys, v4.NewSigner(), time.Now}, nil
@@ -81,7 +82,8 @@ func (a *AWS) Sign(ctx context.Context, address string) ([]byte, error) {
 		return nil, errors.New("AWS: the broker's name is no host")
 	}
 	nothing := sha256.Sum256(nil)
-	signed, _, err := a.signer.PresignHTTP(ctx, keys, req, hex.EncodeToString(nothing[:]), "kafka-cluster", a.region, a.now())
+	signed, _,
+		err := a.signer.PresignHTTP(ctx, keys, req, hex.EncodeToString(nothing[:]), "kafka-cluster", a.region, a.now())
 	if err != nil {
 		return nil, errors.New("AWS: the request cannot be signed")
 	}

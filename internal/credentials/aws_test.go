@@ -26,7 +26,8 @@ func signature(secret, host, path string, query url.Values, payload string) stri
 		return h.Sum(nil)
 	}
 	canonical := strings.Join([]string{
-		"GET", path, strings.ReplaceAll(query.Encode(), "+", "%20"), "host:" + host, "", query.Get("X-Amz-SignedHeaders"), payload,
+		"GET", path, strings.ReplaceAll(query.Encode(), "+", "%20"), "host:" + host, "",
+		query.Get("X-Amz-SignedHeaders"), payload,
 	}, "\n")
 	sum := sha256.Sum256([]byte(canonical))
 	_, scope, _ := strings.Cut(query.Get("X-Amz-Credential"), "/")
@@ -34,15 +35,20 @@ func signature(secret, host, path string, query url.Values, payload string) stri
 	for _, part := range strings.Split(scope, "/") {
 		key = mac(key, part)
 	}
-	return hex.EncodeToString(mac(key, strings.Join([]string{"AWS4-HMAC-SHA256", query.Get("X-Amz-Date"), scope, hex.EncodeToString(sum[:])}, "\n")))
+	return hex.EncodeToString(
+		mac(key,
+			strings.Join([]string{"AWS4-HMAC-SHA256", query.Get("X-Amz-Date"), scope, hex.EncodeToString(sum[:])},
+				"\n")))
 }
 
 // TestSignature: the test's own algorithm gives the signature of AWS's documented example.
 func TestSignature(t *testing.T) {
-	got := signature("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "examplebucket.s3.amazonaws.com", "/test.txt", url.Values{
-		"X-Amz-Algorithm": {"AWS4-HMAC-SHA256"}, "X-Amz-Credential": {"AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request"},
-		"X-Amz-Date": {"20130524T000000Z"}, "X-Amz-Expires": {"86400"}, "X-Amz-SignedHeaders": {"host"},
-	}, "UNSIGNED-PAYLOAD")
+	got := signature("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "examplebucket.s3.amazonaws.com",
+		"/test.txt", url.Values{
+			"X-Amz-Algorithm":  {"AWS4-HMAC-SHA256"},
+			"X-Amz-Credential": {"AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request"},
+			"X-Amz-Date":       {"20130524T000000Z"}, "X-Amz-Expires": {"86400"}, "X-Amz-SignedHeaders": {"host"},
+		}, "UNSIGNED-PAYLOAD")
 	if got != "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404" {
 		t.Error(got)
 	}
@@ -52,7 +58,8 @@ func TestSignature(t *testing.T) {
 func alone(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE",
-		"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_STS", "AWS_CA_BUNDLE"} {
+		"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL",
+		"AWS_ENDPOINT_URL_STS", "AWS_CA_BUNDLE"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
@@ -61,7 +68,8 @@ func alone(t *testing.T) {
 }
 
 // checkLogin checks a message to a broker, and returns the key that signed it.
-func checkLogin(t *testing.T, msg []byte, host, region, token string, secrets map[string]string, now time.Time) (key string) {
+func checkLogin(t *testing.T, msg []byte, host, region, token string, secrets map[string]string,
+	now time.Time) (key string) {
 	t.Helper()
 	var m map[string]string
 	if err := json.Unmarshal(msg, &m); err != nil {
@@ -69,8 +77,10 @@ func checkLogin(t *testing.T, msg []byte, host, region, token string, secrets ma
 	}
 	key, scope, _ := strings.Cut(m["x-amz-credential"], "/")
 	query := url.Values{
-		"Action": {"kafka-cluster:Connect"}, "X-Amz-Algorithm": {"AWS4-HMAC-SHA256"}, "X-Amz-Credential": {m["x-amz-credential"]},
-		"X-Amz-Date": {now.UTC().Format("20060102T150405Z")}, "X-Amz-Expires": {"900"}, "X-Amz-SignedHeaders": {"host"},
+		"Action": {"kafka-cluster:Connect"}, "X-Amz-Algorithm": {"AWS4-HMAC-SHA256"},
+		"X-Amz-Credential": {m["x-amz-credential"]},
+		"X-Amz-Date":       {now.UTC().Format("20060102T150405Z")}, "X-Amz-Expires": {"900"},
+		"X-Amz-SignedHeaders": {"host"},
 	}
 	n := 10
 	if token != "" {
@@ -112,7 +122,8 @@ func TestAWSEnvironment(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := checkLogin(t, msg, host, region, token, map[string]string{key: secret}, now); got != key || strings.Contains(string(msg), secret) {
+			if got := checkLogin(t, msg, host, region, token, map[string]string{key: secret}, now); got != key ||
+				strings.Contains(string(msg), secret) {
 				t.Errorf("signed by %s: %s", got, msg)
 			}
 		}
@@ -157,7 +168,8 @@ func TestAWSSecrets(t *testing.T) {
 		alone(t)
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusForbidden)
-			fmt.Fprintf(w, `<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>x-amz-security-token:%s</Message></Error></ErrorResponse>`, code, r.Header.Get("X-Amz-Security-Token"))
+			fmt.Fprintf(w,
+				`<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>x-amz-security-token:%s</Message></Error></ErrorResponse>`, code, r.Header.Get("X-Amz-Security-Token"))
 		}))
 		defer s.Close()
 		t.Setenv("AWS_ACCESS_KEY_ID", "A")
@@ -182,23 +194,29 @@ func (m *machine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == "PUT" && r.URL.Path == "/latest/api/token":
 		w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "21600")
 		fmt.Fprint(w, "imds-token")
-	case strings.HasPrefix(r.URL.Path, "/latest/meta-data/iam/") && r.Header.Get("X-Aws-Ec2-Metadata-Token") != "imds-token":
+	case strings.HasPrefix(r.URL.Path, "/latest/meta-data/iam/") &&
+		r.Header.Get("X-Aws-Ec2-Metadata-Token") != "imds-token":
 		w.WriteHeader(http.StatusUnauthorized)
 	case r.URL.Path == "/latest/meta-data/iam/security-credentials/":
 		fmt.Fprint(w, "machine-role")
 	case r.URL.Path == "/latest/meta-data/iam/security-credentials/machine-role":
-		fmt.Fprintf(w, `{"Code": "Success", "AccessKeyId": "IMDS%d", "SecretAccessKey": "imds-secret", "Token": "imds-session", "Expiration": %q}`, m.given.Add(1), end)
+		fmt.Fprintf(w,
+			`{"Code": "Success", "AccessKeyId": "IMDS%d", "SecretAccessKey": "imds-secret", "Token": "imds-session", "Expiration": %q}`, m.given.Add(1), end)
 	case r.Method == "POST" && r.URL.Path == "/":
 		r.ParseForm()
 		f := r.PostForm
-		if m.refuse.Load() || f.Get("Action") != "AssumeRole" || f.Get("RoleArn") != "arn:aws:iam::123456789012:role/kafka" || f.Get("RoleSessionName") != "streamdp" ||
-			!strings.Contains(r.Header.Get("Authorization"), "Credential=IMDS1/") || r.Header.Get("X-Amz-Security-Token") != "imds-session" {
+		if m.refuse.Load() || f.Get("Action") != "AssumeRole" ||
+			f.Get("RoleArn") != "arn:aws:iam::123456789012:role/kafka" || f.Get("RoleSessionName") != "streamdp" ||
+			!strings.Contains(r.Header.Get("Authorization"), "Credential=IMDS1/") ||
+			r.Header.Get("X-Amz-Security-Token") != "imds-session" {
 			w.WriteHeader(http.StatusForbidden)
-			fmt.Fprint(w, `<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>not authorized to perform sts:AssumeRole</Message></Error></ErrorResponse>`)
+			fmt.Fprint(w,
+				`<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>not authorized to perform sts:AssumeRole</Message></Error></ErrorResponse>`)
 			return
 		}
-		fmt.Fprintf(w, `<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ROLE%d</AccessKeyId><SecretAccessKey>role-secret</SecretAccessKey>`+
-			`<SessionToken>role-session</SessionToken><Expiration>%s</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>`,
+		fmt.Fprintf(w,
+			`<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ROLE%d</AccessKeyId><SecretAccessKey>role-secret</SecretAccessKey>`+
+				`<SessionToken>role-session</SessionToken><Expiration>%s</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>`,
 			m.assumed.Add(1), time.Now().Add(time.Duration(m.life.Load())).UTC().Format(time.RFC3339))
 	default:
 		w.WriteHeader(http.StatusNotFound)
@@ -223,7 +241,8 @@ func TestAWSRole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return checkLogin(t, msg, "b.example", "eu-central-1", token, map[string]string{"IMDS1": "imds-secret", "ROLE1": "role-secret", "ROLE2": "role-secret"}, now)
+		return checkLogin(t, msg, "b.example", "eu-central-1", token,
+			map[string]string{"IMDS1": "imds-secret", "ROLE1": "role-secret", "ROLE2": "role-secret"}, now)
 	}
 	plain, err := NewAWS(t.Context(), "eu-central-1", "", "streamdp")
 	if err != nil {
@@ -254,7 +273,8 @@ func TestAWSRole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := refused.Sign(t.Context(), "b.example:9098"); err == nil || err.Error() != `AWS: "AccessDenied": "not authorized to perform sts:AssumeRole"` {
+	if _, err := refused.Sign(t.Context(), "b.example:9098"); err == nil ||
+		err.Error() != `AWS: "AccessDenied": "not authorized to perform sts:AssumeRole"` {
 		t.Errorf("refused: %v", err)
 	}
 }

@@ -37,7 +37,8 @@ func LoadHeaders(path string, groupReadable bool) (http.Header, error) {
 // isToken reports whether a header may have the name.
 func isToken(name []byte) bool {
 	return len(name) > 0 && !bytes.ContainsFunc(name, func(r rune) bool {
-		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' ||
+			strings.ContainsRune("!#$%&'*+-.^_`|~", r))
 	})
 }
 

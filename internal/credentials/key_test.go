@@ -47,7 +47,8 @@ func TestLoadKey(t *testing.T) {
 	f(strings.ToUpper(keyHex), 0o400, false, "")
 	f(keyHex, 0o440, true, "")
 	f(keyHex, 0o640, true, "")
-	f(keyHex, 0o440, false, "must not be readable for its group (mode 0440, chmod 0600) unless state.key_group_readable = true")
+	f(keyHex, 0o440, false,
+		"must not be readable for its group (mode 0440, chmod 0600) unless state.key_group_readable = true")
 	f(keyHex, 0o644, true, "must not be open to others (mode 0644, chmod 0600)")
 	f(keyHex, 0o601, true, "must not be open to others (mode 0601, chmod 0600)")
 	f(keyHex, 0o602, false, "must not be open to others (mode 0602, chmod 0600)")

@@ -34,7 +34,8 @@ func TestRotation(t *testing.T) {
 	look := func(what string, changed bool, fault string, want *kafkatest.Certificate) {
 		t.Helper()
 		got, err := r.Look()
-		if got != changed || (err == nil) != (fault == "") || err != nil && (!strings.Contains(err.Error(), fault) || strings.Contains(err.Error(), "hunter")) {
+		if got != changed || (err == nil) != (fault == "") ||
+			err != nil && (!strings.Contains(err.Error(), fault) || strings.Contains(err.Error(), "hunter")) {
 			t.Errorf("%s: changed %v, %v", what, got, err)
 		}
 		c := r.Config()

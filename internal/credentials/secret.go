@@ -125,7 +125,8 @@ func checkMode(mode os.FileMode, groupReadable bool) error {
 	case perm&0o020 != 0:
 		return fmt.Errorf("must not be writable for its group (mode %04o, chmod 0600)", perm)
 	case perm&0o040 != 0 && !groupReadable:
-		return fmt.Errorf("must not be readable for its group (mode %04o, chmod 0600) unless state.key_group_readable = true", perm)
+		return fmt.Errorf(
+			"must not be readable for its group (mode %04o, chmod 0600) unless state.key_group_readable = true", perm)
 	}
 	return nil
 }

@@ -162,7 +162,8 @@ func (t *Tokens) fault(err error) error {
 func checkToken(text string) error {
 	body := strings.TrimRight(text, "=")
 	other := func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-._~+/", r))
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("-._~+/", r))
 	}
 	if body == "" || len(text) > maxToken || strings.ContainsFunc(body, other) {
 		return errors.New("the text is no bearer token")

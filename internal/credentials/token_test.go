@@ -79,7 +79,8 @@ func TestTokens(t *testing.T) {
 		}
 	}
 	ask("token-1", 1)
-	if f := *e.form.Load(); f.Get("grant_type") != "client_credentials" || f.Get("scope") != "kafka read" || f.Get("audience") != "https://kafka.example" || f.Has("client_secret") {
+	if f := *e.form.Load(); f.Get("grant_type") != "client_credentials" || f.Get("scope") != "kafka read" ||
+		f.Get("audience") != "https://kafka.example" || f.Has("client_secret") {
 		t.Errorf("asked with %v", f)
 	}
 	begun := now
@@ -101,7 +102,8 @@ func TestTokens(t *testing.T) {
 	ask("token-2", asked) // not again within a second
 	now = begun.Add(101 * time.Second)
 	_, err := x.Token(t.Context())
-	if err == nil || !strings.HasSuffix(err.Error(), `: 401 Unauthorized ("invalid_client")`) || !strings.HasPrefix(err.Error(), "token endpoint https://127.0.0.1:") || strings.Contains(err.Error(), "wrong") {
+	if err == nil || !strings.HasSuffix(err.Error(), `: 401 Unauthorized ("invalid_client")`) ||
+		!strings.HasPrefix(err.Error(), "token endpoint https://127.0.0.1:") || strings.Contains(err.Error(), "wrong") {
 		t.Fatalf("a refusal: %v", err)
 	}
 	right := "hunter2"
@@ -160,10 +162,11 @@ func TestNoToken(t *testing.T) {
 		answer func(http.ResponseWriter, int64)
 		want   string
 	}{
-		"no JSON":        {says(200, "s3cret"), "the answer is no token"},
-		"empty":          {says(200, `{}`), "the answer is no token"},
-		"other type":     {says(200, `{"access_token": "s3cret", "token_type": "mac"}`), "not a bearer token"},
-		"control":        {says(200, `{"access_token": "s3cret\u0001auth=x", "token_type": "bearer"}`), "no bearer token"},
+		"no JSON":    {says(200, "s3cret"), "the answer is no token"},
+		"empty":      {says(200, `{}`), "the answer is no token"},
+		"other type": {says(200, `{"access_token": "s3cret", "token_type": "mac"}`), "not a bearer token"},
+		"control": {says(200, `{"access_token": "s3cret\u0001auth=x", "token_type": "bearer"}`),
+			"no bearer token"},
 		"server trouble": {says(503, "s3cret"), "503 Service Unavailable"},
 		"elsewhere": {func(w http.ResponseWriter, _ int64) {
 			w.Header().Set("Location", "http://192.0.2.1/s3cret")
@@ -172,7 +175,8 @@ func TestNoToken(t *testing.T) {
 	} {
 		e.answer = test.answer
 		got, err := NewTokens(o).Token(t.Context())
-		if err == nil || got != "" || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "s3cret") {
+		if err == nil || got != "" || !strings.Contains(err.Error(), test.want) ||
+			strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
@@ -191,7 +195,8 @@ func TestNoToken(t *testing.T) {
 	other := o
 	other.Roots = x509.NewCertPool()
 	var unknown x509.UnknownAuthorityError
-	if _, err := NewTokens(other).Token(t.Context()); !errors.As(err, &unknown) || strings.Contains(err.Error(), "hunter2") {
+	if _, err := NewTokens(other).Token(t.Context()); !errors.As(err, &unknown) ||
+		strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("another authority: %v", err)
 	}
 	other = o
@@ -205,7 +210,8 @@ func TestNoToken(t *testing.T) {
 func TestCheckToken(t *testing.T) {
 	for text, good := range map[string]bool{
 		"a": true, "eyJhbGciOiJub25lIn0.e30.": true, "AZaz09-._~+/==": true,
-		"": false, "=": false, "a b": false, "a=b": false, "a\x01": false, "ä": false, strings.Repeat("a", maxToken+1): false,
+		"": false, "=": false, "a b": false, "a=b": false, "a\x01": false, "ä": false,
+		strings.Repeat("a", maxToken+1): false,
 	} {
 		if err := checkToken(text); (err == nil) != good {
 			t.Errorf("%.20q: %v", text, err)

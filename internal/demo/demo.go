@@ -164,7 +164,10 @@ func runStream(ctx context.Context, o *Options) error {
 			return err
 		}
 		page := "http://" + daemon.Addr() + "/"
-		fmt.Fprintf(o.Stderr, "the page is at %s\nbroker at %s, topics demo and demo.dp; status at %sapi/v1/status, metrics at %[1]smetrics; interrupt to end\n", page, broker.Addr(), page)
+		fmt.Fprintf(o.Stderr,
+			"the page is at %s\n"+
+				"broker at %s, topics demo and demo.dp; status at %sapi/v1/status, metrics at %[1]smetrics; "+
+				"interrupt to end\n", page, broker.Addr(), page)
 		if o.Open {
 			if err := openPage(page); err != nil {
 				fmt.Fprintf(o.Stderr, "streamdp: warning: %s\n", err)

@@ -126,7 +126,8 @@ func runInstances(ctx context.Context, o *Options) (err error) {
 	}
 	defer broker.Close()
 	d.broker = broker.Addr()
-	if err := broker.CreateTopic(ctx, "demo", instancesPartitions, map[string]string{"retention.ms": "-1"}); err != nil {
+	if err := broker.CreateTopic(ctx, "demo", instancesPartitions,
+		map[string]string{"retention.ms": "-1"}); err != nil {
 		return err
 	}
 	if d.client, err = kafka.NewClient(kafka.Options{Brokers: []string{d.broker}}); err != nil {
@@ -233,7 +234,8 @@ func (d *instancesDemo) shared(ctx context.Context) error {
 func (d *instancesDemo) say(s *cluster.Status) {
 	slices.SortFunc(s.Members, func(a, b cluster.MemberStatus) int { return strings.Compare(a.Instance, b.Instance) })
 	for i, m := range s.Members {
-		fmt.Fprintf(d.o.Stderr, "%s has the partitions %s; its page is at %s\n", m.Instance, words.Ranges(d.partitionsOf(m)), m.URL)
+		fmt.Fprintf(d.o.Stderr, "%s has the partitions %s; its page is at %s\n", m.Instance,
+			words.Ranges(d.partitionsOf(m)), m.URL)
 		if d.o.Open && i == 0 {
 			if err := openPage(m.URL); err != nil {
 				fmt.Fprintf(d.o.Stderr, "streamdp: warning: %s\n", err)
@@ -561,10 +563,12 @@ func (d *instancesDemo) compareAlone(ctx context.Context) error {
 }
 
 func (r *instancesResult) print(w io.Writer) error {
-	fmt.Fprintf(w, "%d records in %d partitions, %d releases by %d instances, in %g s\n", r.Records, r.Partitions, r.Releases, r.Instances, math.Round(10*r.Seconds)/10)
+	fmt.Fprintf(w, "%d records in %d partitions, %d releases by %d instances, in %g s\n", r.Records, r.Partitions,
+		r.Releases, r.Instances, math.Round(10*r.Seconds)/10)
 	switch {
 	case r.Takeover > 0:
-		fmt.Fprintf(w, "%s was killed; others published its partitions %.1f s later, with a session of %v\n", r.Killed, r.Takeover, instancesSession)
+		fmt.Fprintf(w, "%s was killed; others published its partitions %.1f s later, with a session of %v\n", r.Killed,
+			r.Takeover, instancesSession)
 	case r.Killed != "":
 		fmt.Fprintf(w, "%s was killed; the interrupt came before others published its partitions\n", r.Killed)
 	}
@@ -576,7 +580,9 @@ func (r *instancesResult) print(w io.Writer) error {
 	if r.Different+r.Missing == 0 {
 		fmt.Fprintln(w, "one process that reads the same log publishes the same releases, byte for byte")
 	} else {
-		fmt.Fprintf(w, "one process that reads the same log publishes %d of them with other bytes, and %d that are missing here\n", r.Different, r.Missing)
+		fmt.Fprintf(w,
+			"one process that reads the same log publishes %d of them with other bytes, and %d that are missing here\n",
+			r.Different, r.Missing)
 	}
 	_, err := fmt.Fprintln(w, "INSECURE: keys follow from a number; nothing was protected")
 	return err
@@ -587,7 +593,9 @@ func (d *instancesDemo) instanceText(n int, output string) []byte {
 	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
 	cluster := ""
 	if n > 0 {
-		cluster = fmt.Sprintf("[cluster]\ngroup = \"demo-instances\"\nshards = %d\nsession_timeout = %q\ninstance = \"instance %d\"\nallow_unreplicated = true\n", instancesShards, instancesSession, n)
+		cluster = fmt.Sprintf(
+			"[cluster]\ngroup = \"demo-instances\"\nshards = %d\nsession_timeout = %q\ninstance = \"instance %d\"\n"+
+				"allow_unreplicated = true\n", instancesShards, instancesSession, n)
 	}
 	var columns []string
 	for _, name := range d.names {

@@ -16,7 +16,8 @@ func TestDemoInstances(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Releases != instancesRecords/100 || r.Records != instancesRecords || r.Conflicts+r.Different+r.Missing != 0 || !r.Insecure || r.Killed == "" || len(r.Partial) == 0 {
+	if r.Releases != instancesRecords/100 || r.Records != instancesRecords || r.Conflicts+r.Different+r.Missing != 0 ||
+		!r.Insecure || r.Killed == "" || len(r.Partial) == 0 {
 		t.Errorf("%+v", r)
 	}
 	if !(r.Takeover >= instancesSession.Seconds()/2) {

@@ -54,7 +54,8 @@ func (d *demonstration) judge(client *kafka.Client) (*result, *truth.Release, er
 	if err := adjacency.UnmarshalText([]byte(d.o.Adjacency)); err != nil {
 		return nil, nil, err
 	}
-	r := &result{Records: d.records, Epsilon: d.o.Epsilon, Delta: d.o.Delta, Adjacency: adjacency, Insecure: d.o.Seed != nil}
+	r := &result{Records: d.records, Epsilon: d.o.Epsilon, Delta: d.o.Delta, Adjacency: adjacency,
+		Insecure: d.o.Seed != nil}
 	if d.truth != nil {
 		r.Comparison = new(Comparison)
 		if d.o.File != nil {
@@ -140,7 +141,8 @@ func (d *demonstration) print(w io.Writer, r *result, last *truth.Release) error
 			fmt.Fprintf(t, "  %s\t%.6f\t%.6f\t\n", label, v.Data[i], v.SE.At(i))
 			return
 		}
-		fmt.Fprintf(t, "  %s\t%.6f\t%.6f\t%.6f\t%.6f\t%+.2f\t\n", label, plain[i], exact[i], v.Data[i], v.SE.At(i), (v.Data[i]-exact[i])/v.SE.At(i))
+		fmt.Fprintf(t, "  %s\t%.6f\t%.6f\t%.6f\t%.6f\t%+.2f\t\n", label, plain[i], exact[i], v.Data[i], v.SE.At(i),
+			(v.Data[i]-exact[i])/v.SE.At(i))
 	}
 	for i := range d.names {
 		row(d.first()+" "+d.names[i], want.PlainMean, want.Mean, last.Values[d.first()], i)
@@ -149,7 +151,8 @@ func (d *demonstration) print(w io.Writer, r *result, last *truth.Release) error
 	for i := range d.names {
 		for j := i; j < len(d.names); j++ {
 			if j == i || j == i+1 && i < 3 {
-				row(fmt.Sprintf("second moment %s·%s", d.names[i], d.names[j]), want.PlainSecond, want.Second, last.Values["second_moment"], n)
+				row(fmt.Sprintf("second moment %s·%s", d.names[i], d.names[j]), want.PlainSecond, want.Second,
+					last.Values["second_moment"], n)
 			}
 			n++
 		}
@@ -158,7 +161,9 @@ func (d *demonstration) print(w io.Writer, r *result, last *truth.Release) error
 		return err
 	}
 	if c := r.Comparison; c != nil {
-		fmt.Fprintf(w, "\nover all %d values of all steps: largest |z| %.2f (above %.2f once in a million runs), %.1f %% below 1.96 (expected 95 %%)\n",
+		fmt.Fprintf(w,
+			"\nover all %d values of all steps: largest |z| %.2f (above %.2f once in a million runs), %.1f %% below "+
+				"1.96 (expected 95 %%)\n",
 			r.Values, c.MaxAbsZ, c.Bound, 100*c.Coverage)
 	} else {
 		fmt.Fprintln(w, "\nthe truth of a file is not shown: --insecure-diagnostics compares with it")

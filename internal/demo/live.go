@@ -84,8 +84,11 @@ adjacency = %[8]s
 limit_epsilon = %[9]g
 `, name, quote(liveTarget), quote(name+".dp"), liveCentre, liveScale, d.o.Epsilon, d.o.Delta, quote(d.o.Adjacency), liveLimit*d.o.Epsilon)
 	}
-	return common(liveOnline) + fmt.Sprintf("[stream.%s.sgd]\ntarget = %s\nclip_x = %g\n", liveOnline, quote(liveTarget), liveClip) +
-		common(liveRefit) + fmt.Sprintf("[stream.%s.refit]\ntarget = %s\nclip_x = %g\nclip_y = %g\nwindow = %d\n", liveRefit, quote(liveTarget), liveClip, liveClip, liveWindow)
+	return common(liveOnline) +
+		fmt.Sprintf("[stream.%s.sgd]\ntarget = %s\nclip_x = %g\n", liveOnline, quote(liveTarget), liveClip) +
+		common(liveRefit) +
+		fmt.Sprintf("[stream.%s.refit]\ntarget = %s\nclip_x = %g\nclip_y = %g\nwindow = %d\n", liveRefit,
+			quote(liveTarget), liveClip, liveClip, liveWindow)
 }
 
 // truthOf is what a value of a release would be without noise: of moments, of the rows
@@ -139,7 +142,8 @@ func (d *demonstration) truthOf(r *core.Released, value string) []float64 {
 
 // openPage shows an address in the user's browser.
 func openPage(url string) error {
-	command := map[string][]string{"darwin": {"open"}, "windows": {"rundll32", "url.dll,FileProtocolHandler"}}[runtime.GOOS]
+	command := map[string][]string{"darwin": {"open"},
+		"windows": {"rundll32", "url.dll,FileProtocolHandler"}}[runtime.GOOS]
 	if command == nil {
 		command = []string{"xdg-open"}
 	}

@@ -163,7 +163,9 @@ func (l *personLog) configuration(o *Options, broker, dir string) ([]byte, error
 		return nil, err
 	}
 	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
-	text := fmt.Appendf(nil, "[kafka]\nbrokers = [%s]\n[state]\ndir = %s\nkey_file = \"unused\"\ncommit_interval = \"50ms\"\n[http]\nlisten = %s\n",
+	text := fmt.Appendf(nil,
+		"[kafka]\nbrokers = [%s]\n[state]\ndir = %s\nkey_file = \"unused\"\ncommit_interval = \"50ms\"\n[http]\n"+
+			"listen = %s\n",
 		quote(broker), quote(filepath.Join(dir, "state")), quote(o.Listen))
 	for _, name := range personStreams {
 		epsilon, user := o.Epsilon, ""
@@ -171,7 +173,8 @@ func (l *personLog) configuration(o *Options, broker, dir string) ([]byte, error
 		case "group":
 			epsilon = group
 		case "persons":
-			user = fmt.Sprintf("[stream.persons.user]\nkey = \"record-key\"\nseparation = %d\nmax_users = %d\n", personsSeparation, personsSeparation*personsStep)
+			user = fmt.Sprintf("[stream.persons.user]\nkey = \"record-key\"\nseparation = %d\nmax_users = %d\n",
+				personsSeparation, personsSeparation*personsStep)
 		}
 		text = fmt.Appendf(text, `[stream.%[1]s]
 input = { topic = %[2]q, codec = "json", columns = ["amount"] }

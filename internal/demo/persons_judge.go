@@ -51,8 +51,10 @@ type personsRelease struct {
 // judge reads the last release of each stream.
 func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options) (*personsResult, error) {
 	r := &personsResult{
-		Records: len(l.records), Steps: personsSteps, Persons: l.persons, Top: l.top, Busiest: l.busiest, Median: l.median, Counted: l.counted,
-		Delta: o.Delta, OverRecords: l.overRecords, OverPersons: l.overPersons, OverCounted: l.overCounted, Insecure: o.Seed != nil,
+		Records: len(l.records), Steps: personsSteps, Persons: l.persons, Top: l.top, Busiest: l.busiest,
+		Median: l.median, Counted: l.counted,
+		Delta: o.Delta, OverRecords: l.overRecords, OverPersons: l.overPersons, OverCounted: l.overCounted,
+		Insecure: o.Seed != nil,
 	}
 	if err := r.Adjacency.UnmarshalText([]byte(o.Adjacency)); err != nil {
 		return nil, err
@@ -76,16 +78,21 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options)
 		if err != nil {
 			return nil, err
 		}
-		one := personsRelease{Stream: name, Unit: last.Privacy.Unit, EpsilonRecord: last.Privacy.Epsilon, Value: "mean_original"}
+		one := personsRelease{Stream: name, Unit: last.Privacy.Unit, EpsilonRecord: last.Privacy.Epsilon,
+			Value: "mean_original"}
 		if p := last.Privacy.Person; p != nil {
-			one.EpsilonPerson, one.EpsilonRecord, one.Value = last.Privacy.Epsilon, p.EpsilonRecord, "mean_counted_original"
+			one.EpsilonPerson, one.EpsilonRecord, one.Value = last.Privacy.Epsilon, p.EpsilonRecord,
+				"mean_counted_original"
 			one.Share, one.ShareSE = last.Values["counted_share"].Data.At(0), last.Values["counted_share"].SE.At(0)
-		} else if eps, err := (dp.Cost{Adjacency: r.Adjacency, Mu: last.Privacy.Mu}).GroupEpsilon(l.busiest, o.Delta); err == nil {
+		} else if eps,
+			err := (dp.Cost{Adjacency: r.Adjacency, Mu: last.Privacy.Mu}).GroupEpsilon(l.busiest, o.Delta); err == nil {
 			one.EpsilonPerson = eps
 		}
 		v := last.Values[one.Value]
 		if one.Mean, one.SE = v.Data.At(0), v.SE.At(0); math.IsNaN(one.Mean) || last.Step != personsSteps {
-			return nil, fmt.Errorf("stream %s: release %d has no %s: the noise is too large for so few records (--epsilon)", name, last.Step, one.Value)
+			return nil,
+				fmt.Errorf("stream %s: release %d has no %s: the noise is too large for so few records (--epsilon)",
+					name, last.Step, one.Value)
 		}
 		r.Streams = append(r.Streams, one)
 	}
@@ -99,7 +106,8 @@ func (r *personsResult) print(w io.Writer) error {
 		"What one person writes is alike, and busy persons write larger amounts.\n"+
 		"Protected as persons they count in at most %d steps, at least %d apart, once in\n"+
 		"each: %.0f %% of the records.\n\n",
-		r.Records, r.Persons, r.Steps, personsStep, r.Seconds, 100*r.Top, r.Busiest, r.Median, personsCap, personsSeparation, 100*r.Counted)
+		r.Records, r.Persons, r.Steps, personsStep, r.Seconds, 100*r.Top, r.Busiest, r.Median, personsCap,
+		personsSeparation, 100*r.Counted)
 	var table strings.Builder
 	t := tabwriter.NewWriter(&table, 2, 0, 3, ' ', tabwriter.AlignRight)
 	row := func(label string, cell func(s *personsRelease) string) {

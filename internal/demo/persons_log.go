@@ -94,7 +94,8 @@ func (l *personLog) describe() {
 func (l *personLog) send(ctx context.Context, client *kafka.Client, topic string, tell func(n int)) error {
 	s := feed.NewSender(client, topic, 0, 0)
 	for i, r := range l.records {
-		if err := s.Send(ctx, fmt.Appendf(nil, "person-%d", r.person), fmt.Appendf(nil, `{"amount":%g}`, r.amount)); err != nil {
+		if err := s.Send(ctx, fmt.Appendf(nil, "person-%d", r.person),
+			fmt.Appendf(nil, `{"amount":%g}`, r.amount)); err != nil {
 			return err
 		}
 		if i%1000 == 999 {

@@ -22,7 +22,8 @@ func TestDemoPersons(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &r); err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Streams) != 3 || r.Records != personsStep*personsSteps || !(r.Counted > 0.1 && r.Counted < 0.5) || r.OverRecords < r.OverPersons+5 {
+		if len(r.Streams) != 3 || r.Records != personsStep*personsSteps || !(r.Counted > 0.1 && r.Counted < 0.5) ||
+			r.OverRecords < r.OverPersons+5 {
 			t.Fatalf("%s: %+v", args, r)
 		}
 		records, persons, group := r.Streams[0], r.Streams[1], r.Streams[2]
@@ -43,7 +44,8 @@ func TestDemoPersons(t *testing.T) {
 			t.Errorf("%s: units of %+v", args, r.Streams)
 		}
 		epsilon := records.EpsilonRecord
-		if persons.EpsilonPerson != epsilon || !(persons.EpsilonRecord < epsilon/2) || !(group.EpsilonPerson <= epsilon && group.EpsilonPerson > 0.99*epsilon) || !(records.EpsilonPerson > 1000) {
+		if persons.EpsilonPerson != epsilon || !(persons.EpsilonRecord < epsilon/2) ||
+			!(group.EpsilonPerson <= epsilon && group.EpsilonPerson > 0.99*epsilon) || !(records.EpsilonPerson > 1000) {
 			t.Errorf("%s: epsilons of %+v", args, r.Streams)
 		}
 		// More than one record, less than the busiest person's one by one.

@@ -58,7 +58,8 @@ func (d *demonstration) synthetic() {
 			cells[j] = strconv.FormatFloat(row[j], 'f', 6, 64)
 		}
 		if d.live() {
-			cells = append(cells, strconv.FormatFloat(liveExpectation(n-1, row)+liveNoise*source.NormFloat64(), 'f', 6, 64))
+			cells = append(cells,
+				strconv.FormatFloat(liveExpectation(n-1, row)+liveNoise*source.NormFloat64(), 'f', 6, 64))
 		}
 		return cells, nil
 	}

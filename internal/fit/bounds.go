@@ -65,7 +65,9 @@ func shareOf(c bounds.Config, rows int, mu float64, a dp.Adjacency) (float64, er
 	share := boundsRoom * least / float64(rows)
 	share = min(max(leastShare, share*share), mostShare)
 	if needed := uint64(math.Ceil(least / math.Sqrt(share))); needed > uint64(rows) {
-		return 0, fmt.Errorf("%w: bounds need at least %d, beside the fit: give --centre, --scale, --clip-x and --clip-y", errTooFew, needed)
+		return 0,
+			fmt.Errorf("%w: bounds need at least %d, beside the fit: give --centre, --scale, --clip-x and --clip-y",
+				errTooFew, needed)
 	}
 	return share, nil
 }
@@ -93,11 +95,15 @@ func (d *data) bounded() (*data, *Bounds, error) {
 	}
 	if f == nil {
 		last := stages[len(stages)-1]
-		return nil, nil, fmt.Errorf("no bounds are found (stage %s: %s, %.0f of %.0f needed), and their share of the budget is spent: give --centre, --scale, --clip-x and --clip-y",
-			last.Stage, last.Reason, last.Records, last.Needed)
+		return nil, nil,
+			fmt.Errorf(
+				"no bounds are found (stage %s: %s, %.0f of %.0f needed), and their share of the budget is spent: "+
+					"give --centre, --scale, --clip-x and --clip-y",
+				last.Stage, last.Reason, last.Records, last.Needed)
 	}
 	own := *d
-	own.find, own.params = nil, dp.Params{Mu: mu * math.Sqrt(1-share), Adjacency: d.params.Adjacency, LatticeBits: d.params.LatticeBits}
+	own.find, own.params = nil,
+		dp.Params{Mu: mu * math.Sqrt(1-share), Adjacency: d.params.Adjacency, LatticeBits: d.params.LatticeBits}
 	if d.find.Regression.X {
 		own.clipX = f.X.Clip
 	}
@@ -107,7 +113,8 @@ func (d *data) bounded() (*data, *Bounds, error) {
 	if own.radius == 0 {
 		own.radius = 100 * own.clipY / own.clipX
 	}
-	out := &Bounds{Share: share, Centre: f.Centre, Scale: f.Scale, Frozen: []string{}, ClipX: own.clipX, ClipY: own.clipY}
+	out := &Bounds{Share: share, Centre: f.Centre, Scale: f.Scale, Frozen: []string{}, ClipX: own.clipX,
+		ClipY: own.clipY}
 	for j, c := range f.Cap {
 		if limit := 16 * c / f.Scale[j]; math.IsInf(limit, 1) {
 			out.Limit = append(out.Limit, nil)
@@ -168,7 +175,8 @@ func (d *data) freeze(r *Result) {
 
 // String says in words what was found.
 func (b *Bounds) String() string {
-	text := fmt.Sprintf("bounds found with %.0f %% of the budget: clip-x %.3g, clip-y %.3g", 100*b.Share, b.ClipX, b.ClipY)
+	text := fmt.Sprintf("bounds found with %.0f %% of the budget: clip-x %.3g, clip-y %.3g", 100*b.Share,
+		b.ClipX, b.ClipY)
 	if len(b.Frozen) > 0 {
 		text += "; these columns hardly vary, and have the coefficient 0: " + strings.Join(b.Frozen, ", ")
 	}

@@ -31,11 +31,13 @@ func TestFitBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if spent := (own.params.Mu*own.params.Mu + found.Share*mu*mu) / (mu * mu); math.Abs(spent-1) > 1e-15 || own.params.Adjacency != dp.Replace {
+		if spent := (own.params.Mu*own.params.Mu + found.Share*mu*mu) / (mu * mu); math.Abs(spent-1) > 1e-15 ||
+			own.params.Adjacency != dp.Replace {
 			t.Errorf("%d rows: %.17g of the budget", n, spent)
 		}
 		least := float64(d.find.Needed(mu*math.Sqrt(found.Share), dp.Replace))
-		if !(found.Share >= leastShare && found.Share <= mostShare && least <= float64(n)) || found.Share < mostShare && found.Share > leastShare && math.Abs(boundsRoom*least/float64(n)-1) > 0.01 {
+		if !(found.Share >= leastShare && found.Share <= mostShare && least <= float64(n)) ||
+			found.Share < mostShare && found.Share > leastShare && math.Abs(boundsRoom*least/float64(n)-1) > 0.01 {
 			t.Errorf("%d rows: share %g, %g are needed", n, found.Share, least)
 		}
 		if !slices.Equal(found.Frozen, []string{"c"}) || own.rows[5][1] != 0 {

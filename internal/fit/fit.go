@@ -94,7 +94,8 @@ func (f *Request) chosen() (chosen []solver, err error) {
 	case len(chosen) == 0:
 		return nil, exit.Usagef("--solver is %q, must be %s", f.Solver, strings.Join(Solvers(), ", "))
 	case f.Compare && !f.Diagnostics:
-		return nil, exit.Usagef("--compare shows errors on the file, which are not private: it needs --insecure-diagnostics")
+		return nil,
+			exit.Usagef("--compare shows errors on the file, which are not private: it needs --insecure-diagnostics")
 	case !chosen[0].private && !f.Diagnostics:
 		return nil, exit.Usagef("solver %s protects nothing: it needs --insecure-diagnostics", chosen[0].name)
 	}
@@ -153,7 +154,10 @@ func (f *Request) fit(d *data, s solver) (*Result, error) {
 	fitted, found := &own, (*Bounds)(nil)
 	if d.automatic() && s.private {
 		if !s.gaussian {
-			return nil, exit.Usagef("solver %s takes its budget whole, and bounds need a part: give --centre, --scale, --clip-x and --clip-y", s.name)
+			return nil,
+				exit.Usagef(
+					"solver %s takes its budget whole, and bounds need a part: give --centre, --scale, --clip-x "+
+						"and --clip-y", s.name)
 		}
 		if fitted, found, err = own.bounded(); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
@@ -220,7 +224,8 @@ func (f *Request) read() (d *data, centre, scale []float64, err error) {
 	case findX && f.Curvature != 0:
 		return nil, nil, nil, exit.Usagef("--curvature needs a --clip-x that is given: its unit is that of the bound")
 	case !(f.Radius >= 0) || math.IsInf(f.Radius, 0) || !(f.Curvature >= 0 && !(f.Curvature > d.clipX*d.clipX)):
-		return nil, nil, nil, exit.Usagef("--radius must be at least 0, --curvature at least 0 and at most clip-x squared")
+		return nil, nil, nil,
+			exit.Usagef("--radius must be at least 0, --curvature at least 0 and at most clip-x squared")
 	case d.radius == 0 && !findX && !math.IsNaN(d.clipY):
 		d.radius = 100 * d.clipY / d.clipX
 	}

@@ -57,7 +57,8 @@ func original(r *Result, d *data, centre, scale []float64) []float64 {
 
 // Print writes the result for people.
 func (r *Result) Print(w io.Writer) error {
-	guarantee := fmt.Sprintf("(%g, %g)-differentially private, %s, accounting %s", r.Epsilon, r.Delta, r.Adjacency, r.Account)
+	guarantee := fmt.Sprintf("(%g, %g)-differentially private, %s, accounting %s", r.Epsilon, r.Delta,
+		r.Adjacency, r.Account)
 	switch {
 	case slices.Contains(r.NotPrivate, "theta"):
 		guarantee = "not private, an exact function of the file, accounting " + r.Account

@@ -21,9 +21,11 @@ type solver struct {
 
 // solvers are listed in the order in which they are compared.
 var solvers = []solver{
-	{"newton", "noisy gradient steps where one noisy Gram matrix has whitened: the most exact, nearly always", true, true, byRefit("newton")},
+	{"newton", "noisy gradient steps where one noisy Gram matrix has whitened: the most exact, nearly always", true,
+		true, byRefit("newton")},
 	{"dp-gd", "gradient descent with tracked clipping, averaged: knows the bounds alone", true, true, byDescent},
-	{"dp-gd-paper", "gradient descent as published: 10 steps of 1/4, clip norm 5√d, for unit variances", true, false, asPublished},
+	{"dp-gd-paper", "gradient descent as published: 10 steps of 1/4, clip norm 5√d, for unit variances", true, false,
+		asPublished},
 	{"dp-ssgd", "one pass in secret order, with amplification by shuffling", true, false, shuffled},
 	{"ihm", "Gaussian sketches that iterate", true, false, byRefit("ihm")},
 	{"fast-ihm", "the same from one fast transform, as published; zero-out only", true, false, byRefit("fast-ihm")},
@@ -100,7 +102,9 @@ func asPublished(d *data) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	path, err := sgd.GradientDescent(s, sgd.Descent{Steps: 10, Rate: 0.25, Clip: 5 * math.Sqrt(float64(s.D))}, d.params, d.noise(1))
+	path,
+		err := sgd.GradientDescent(s, sgd.Descent{Steps: 10, Rate: 0.25, Clip: 5 * math.Sqrt(float64(s.D))},
+		d.params, d.noise(1))
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +126,10 @@ func shuffled(d *data) (*Result, error) {
 	if d.curvature > 0 {
 		square = d.curvature * float64(s.D)
 	}
-	path, err := sgd.ShuffledSGD(s, sgd.ShuffledDescent{Clip: 0.1 * math.Sqrt(square) * d.clipY, Rate: 1 / (4 * square), Noise: sigma}, d.params.Adjacency, d.noise(1), nil)
+	path,
+		err := sgd.ShuffledSGD(s,
+		sgd.ShuffledDescent{Clip: 0.1 * math.Sqrt(square) * d.clipY, Rate: 1 / (4 * square), Noise: sigma},
+		d.params.Adjacency, d.noise(1), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +138,8 @@ func shuffled(d *data) (*Result, error) {
 
 func byAMB(d *data) (*Result, error) {
 	e, err := sgd.NewAMB(sgd.Config{
-		Method: "amb", Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
+		Method: "amb", Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY,
+		Intercept: &d.intercept,
 		Curvature: d.curvature, Radius: d.radius,
 	}, d.params)
 	if err != nil {
@@ -149,7 +157,8 @@ func byNewton(d *data) (*Result, error) {
 	}
 	r, err := d.stream(e)
 	if err == nil && r.steps < sgd.UsefulSteps {
-		r.Note = fmt.Sprintf("%d gradient steps, fewer than %d: the coefficients are little more than noise", r.steps, sgd.UsefulSteps)
+		r.Note = fmt.Sprintf("%d gradient steps, fewer than %d: the coefficients are little more than noise", r.steps,
+			sgd.UsefulSteps)
 	}
 	return r, err
 }

@@ -27,7 +27,8 @@ func addGroup(upper, x []float64, d int, kernels bool) {
 		y0, y1, y2, y3 := r0, r1, r2, r3
 		if kernels && n >= group {
 			from := n &^ (group - 1)
-			addPairs(&first[0], &second[0], &r0[0], &r1[0], &r2[0], &r3[0], from, &[2 * group]float64{a0, a1, a2, a3, b0, b1, b2, b3})
+			addPairs(&first[0], &second[0], &r0[0], &r1[0], &r2[0], &r3[0], from,
+				&[2 * group]float64{a0, a1, a2, a3, b0, b1, b2, b3})
 			first, second = first[from:], second[from:]
 			y0, y1, y2, y3 = r0[from:], r1[from:], r2[from:], r3[from:]
 		}
@@ -65,14 +66,16 @@ type Sum struct {
 // NewSum returns an empty sum for rows of length dim.
 func NewSum(dim int) *Sum {
 	size := dim * (dim + 1) / 2
-	return &Sum{dim: dim, total: make([]float64, size), block: make([]float64, size), rows: make([]float64, 0, group*dim)}
+	return &Sum{dim: dim, total: make([]float64, size), block: make([]float64, size),
+		rows: make([]float64, 0, group*dim)}
 }
 
 // Error returns an upper bound on the error of a sum, in the Frobenius norm. The sum is
 // of n rows of norm at most 1, and of up to parts merged sums. A term is rounded at most
 // 3 times, and then once in each addition of its block, of the blocks, and of the parts.
 func Error(n, parts int) float64 {
-	return float64(float64(n) * (3 + blockRows/group + float64(n)/blockRows + float64(parts) + 2) * 0x1p-53 * (1 + 0x1p-20))
+	return float64(
+		float64(n) * (3 + blockRows/group + float64(n)/blockRows + float64(parts) + 2) * 0x1p-53 * (1 + 0x1p-20))
 }
 
 // Add adds xxᵀ of the row x, or of several rows that lie one after the other.

@@ -21,7 +21,8 @@ func TestExact(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
 	for _, k := range []int64{
-		1 << 24, 1<<24 + 1, 3 << 23, 1<<25 - 1, 1 << 25, 33554433, 47453132, // ⌊√(2⁵³/4)⌋, the last that takes the kernel
+		// ⌊√(2⁵³/4)⌋, the last that takes the kernel
+		1 << 24, 1<<24 + 1, 3 << 23, 1<<25 - 1, 1 << 25, 33554433, 47453132,
 		47453133, 1 << 26, 1<<30 - 1, 1 << 30,
 	} {
 		for _, d := range []int{1, 2, 3, 4, 5, 8, 17} {
@@ -83,7 +84,8 @@ func TestRoundInto(t *testing.T) {
 							}
 						}
 						if s.RoundInto(got, shift); !slices.Equal(got, want) {
-							t.Fatalf("K=%d, %s, %d vectors of %d, shift %d: %v, want %v", k, name, n, d, shift, got, want)
+							t.Fatalf("K=%d, %s, %d vectors of %d, shift %d: %v, want %v", k, name, n, d,
+								shift, got, want)
 						}
 					}
 				}

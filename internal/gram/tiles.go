@@ -39,7 +39,8 @@ func (t tiles) add(rows []float64, dim int, kernel bool) {
 		for j := i &^ (group - 1); j < width; j += group {
 			to := (*[tile]float64)(t)
 			t = t[tile:]
-			x0, x1, x2, x3 := (*[group]float64)(r0[j:]), (*[group]float64)(r1[j:]), (*[group]float64)(r2[j:]), (*[group]float64)(r3[j:])
+			x0, x1, x2, x3 := (*[group]float64)(r0[j:]), (*[group]float64)(r1[j:]), (*[group]float64)(r2[j:]),
+				(*[group]float64)(r3[j:])
 			for k := range group {
 				to[k] += (a0*x0[k] + a1*x1[k]) + (a2*x2[k] + a3*x3[k])
 				to[k+group] += (b0*x0[k] + b1*x1[k]) + (b2*x2[k] + b3*x3[k])

@@ -164,7 +164,8 @@ func (c *Client) LastStable(ctx context.Context, topic string, partition int32) 
 }
 
 // listOffset asks the leader for the offset at FirstOffset or LastOffset.
-func (c *Client) listOffset(ctx context.Context, topic string, partition int32, at int64, committed bool) (int64, error) {
+func (c *Client) listOffset(ctx context.Context, topic string, partition int32, at int64,
+	committed bool) (int64, error) {
 	const api = "list_offsets"
 	isolation := int8(0)
 	if committed {
@@ -274,7 +275,8 @@ func (c *Client) CreateTopic(ctx context.Context, name string, partitions int, c
 	}
 }
 
-func (c *Client) createTopic(ctx context.Context, name string, partitions, replicas int, config map[string]string) error {
+func (c *Client) createTopic(ctx context.Context, name string, partitions, replicas int,
+	config map[string]string) error {
 	const api = "create_topics"
 	if c.isClosed() {
 		return callError(ctx, api, name, -1, errClosed)
@@ -324,7 +326,9 @@ func (c *Client) CommitOffsets(ctx context.Context, group string, list []GroupOf
 			req.Topics = append(req.Topics, offsetcommit.RequestTopic{Name: o.Topic})
 		}
 		t := &req.Topics[len(req.Topics)-1]
-		t.Partitions = append(t.Partitions, offsetcommit.RequestPartition{PartitionIndex: o.Partition, CommittedOffset: o.Next, CommittedLeaderEpoch: -1})
+		t.Partitions = append(t.Partitions,
+			offsetcommit.RequestPartition{PartitionIndex: o.Partition, CommittedOffset: o.Next,
+				CommittedLeaderEpoch: -1})
 	}
 	m, err := c.roundTrip(ctx, requestTimeout, req)
 	if err != nil {

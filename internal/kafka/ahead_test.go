@@ -195,7 +195,8 @@ func TestAheadFailures(t *testing.T) {
 	if err := r.Fetch(t.Context(), &chunk); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Fetch(t.Context(), &chunk); !errors.As(err, &e) || e.Label() != kindProtocol || len(chunk.Records) != 0 {
+	if err := r.Fetch(t.Context(), &chunk); !errors.As(err, &e) || e.Label() != kindProtocol ||
+		len(chunk.Records) != 0 {
 		t.Errorf("damaged: %v", err)
 	}
 	if got := drain(t, r, 180, nil); got[0].Offset != chunk.First {
@@ -281,7 +282,8 @@ func TestTooLargeAnchor(t *testing.T) {
 				}
 				s.change(func() { log[0].Records[2].Value[4999] = 'x' })
 				var replaced *ReplacedError
-				if err := newReader(t, c, o, r.Position()).Fetch(t.Context(), new(Chunk)); !errors.As(err, &replaced) || replaced.Evidence != AnchorDiffers {
+				if err := newReader(t, c, o, r.Position()).Fetch(t.Context(), new(Chunk)); !errors.As(err, &replaced) ||
+					replaced.Evidence != AnchorDiffers {
 					t.Errorf("%s, limit %d, then %d: a byte has changed: %v", name, limit, later, err)
 				}
 				s.change(func() { log[0].Records[2].Value[4999] = 'v' })

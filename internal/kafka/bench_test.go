@@ -131,8 +131,12 @@ func benchReader(b *testing.B, c *Client, topic string, from int64) {
 		next := from
 		for next < from+benchRecords {
 			m, err := c.transport.RoundTrip(ctx, c.addr, &fetch.Request{
-				ReplicaID: -1, MaxWaitTime: 500, MinBytes: 1, MaxBytes: DefaultMaxBytes, IsolationLevel: int8(kafkago.ReadCommitted), SessionID: -1, SessionEpoch: -1,
-				Topics: []fetch.RequestTopic{{Topic: topic, Partitions: []fetch.RequestPartition{{CurrentLeaderEpoch: -1, FetchOffset: next, PartitionMaxBytes: DefaultPartitionMaxBytes}}}},
+				ReplicaID: -1, MaxWaitTime: 500, MinBytes: 1, MaxBytes: DefaultMaxBytes,
+				IsolationLevel: int8(kafkago.ReadCommitted), SessionID: -1, SessionEpoch: -1,
+				Topics: []fetch.RequestTopic{
+					{Topic: topic,
+						Partitions: []fetch.RequestPartition{
+							{CurrentLeaderEpoch: -1, FetchOffset: next, PartitionMaxBytes: DefaultPartitionMaxBytes}}}},
 			})
 			if err != nil {
 				b.Fatal(err)

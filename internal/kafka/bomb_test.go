@@ -42,9 +42,11 @@ func bomb(tb testing.TB, codec int16, n int64) kafkatest.Batch {
 	var body bytes.Buffer
 	w := compress.Compression(codec).Codec().NewWriter(&body)
 	small := func(delta int64) io.Reader {
-		return io.MultiReader(bytes.NewReader(frame(delta, 2)), bytes.NewReader([]byte{byte('a' + delta), byte('a' + delta), 0}))
+		return io.MultiReader(bytes.NewReader(frame(delta, 2)),
+			bytes.NewReader([]byte{byte('a' + delta), byte('a' + delta), 0}))
 	}
-	all := io.MultiReader(small(0), bytes.NewReader(frame(1, n)), io.LimitReader(zeros{}, n), bytes.NewReader([]byte{0}), small(2))
+	all := io.MultiReader(small(0), bytes.NewReader(frame(1, n)), io.LimitReader(zeros{}, n),
+		bytes.NewReader([]byte{0}), small(2))
 	if _, err := io.CopyBuffer(struct{ io.Writer }{w}, all, make([]byte, 256<<10)); err != nil {
 		tb.Fatal(err)
 	}
@@ -74,7 +76,8 @@ func crowd(tb testing.TB, codec int16, n int) kafkatest.Batch {
 	if err := w.Close(); err != nil {
 		tb.Fatal(err)
 	}
-	return kafkatest.Batch{LastDelta: int32(n - 1), Producer: -1, Body: body.Bytes(), Count: int32(n), Attributes: codec}
+	return kafkatest.Batch{LastDelta: int32(n - 1), Producer: -1, Body: body.Bytes(), Count: int32(n),
+		Attributes: codec}
 }
 
 var codecNumbers = map[string]int16{"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -123,7 +126,8 @@ func TestBombs(t *testing.T) {
 				middle = c.Records[1]
 			}
 		})
-		if v := values(got); v != "0=aa 1= 2=cc 3=v3 4=v4 " || !middle.TooLarge || middle.Value != nil || middle.Offset != 1 {
+		if v := values(got); v != "0=aa 1= 2=cc 3=v3 4=v4 " || !middle.TooLarge || middle.Value != nil ||
+			middle.Offset != 1 {
 			t.Errorf("%s: %s, %+v", name, v, middle)
 		}
 		began := time.Now()
@@ -135,7 +139,8 @@ func TestBombs(t *testing.T) {
 		})
 		// The answer itself, which is read twice, and what the codec needs.
 		bound := 4*len(b.Body) + working()
-		t.Logf("%s: %d bytes make %d; %d allocated, at most %d; %v", name, len(b.Body), n, bytes, bound, time.Since(began))
+		t.Logf("%s: %d bytes make %d; %d allocated, at most %d; %v", name, len(b.Body), n, bytes, bound,
+			time.Since(began))
 		if bytes > uint64(bound) {
 			t.Errorf("%s: %d bytes make %d; %d allocated, at most %d", name, len(b.Body), n, bytes, bound)
 		}
@@ -185,14 +190,17 @@ func TestCrowds(t *testing.T) {
 		})
 		bound := 4*len(b.Body) + working()
 		if count != n || chunks < n/chunkRecords || bytes > uint64(bound) {
-			t.Errorf("%s: %d records of %d in %d chunks; %d bytes allocated, at most %d", name, count, n, chunks, bytes, bound)
+			t.Errorf("%s: %d records of %d in %d chunks; %d bytes allocated, at most %d", name, count, n, chunks,
+				bytes, bound)
 		}
 		// A position inside the batch is one to begin at.
 		if n > 100_000 {
 			half := int64(n / 2)
-			rest := newReader(t, c, ReaderOptions{Topic: "sim"}, Position{Next: half, LeaderEpoch: -1, Anchor: AnchorOf(&Record{Offset: half - 1})})
+			rest := newReader(t, c, ReaderOptions{Topic: "sim"},
+				Position{Next: half, LeaderEpoch: -1, Anchor: AnchorOf(&Record{Offset: half - 1})})
 			var chunk Chunk
-			if err := rest.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) == 0 || chunk.Records[0].Offset != half {
+			if err := rest.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) == 0 ||
+				chunk.Records[0].Offset != half {
 				t.Errorf("%s, from the middle: %v", name, err)
 			}
 		}
@@ -235,7 +243,8 @@ func TestDamagedBombs(t *testing.T) {
 					var chunk Chunk
 					if err := r.Fetch(t.Context(), &chunk); err == nil {
 						got += values(copied(&chunk))
-					} else if !errors.As(err, &e) || e.Label() != kindProtocol || !e.Retriable() || chunk.Next != r.Position().Next {
+					} else if !errors.As(err, &e) || e.Label() != kindProtocol || !e.Retriable() ||
+						chunk.Next != r.Position().Next {
 						t.Errorf("%s, %s: %v", name, what, err)
 					} else {
 						failures++
@@ -254,7 +263,8 @@ func TestZstdLevels(t *testing.T) {
 	rng := bytes.Repeat([]byte("a value that repeats, "), 100_000)
 	for _, level := range []int{1, 3, 9, 19, 22} {
 		rec := kafkatest.Record{Value: rng[:200_000+level]}
-		b := kafkatest.Batch{Producer: -1, Codec: kgo.ZstdCompression().WithLevel(level), Records: []kafkatest.Record{rec}}
+		b := kafkatest.Batch{Producer: -1, Codec: kgo.ZstdCompression().WithLevel(level),
+			Records: []kafkatest.Record{rec}}
 		if got, err := ours(t, b.Append(nil), 1<<20); err != nil || len(got) != 1 || !equal(got[0].Record, rec) {
 			t.Errorf("level %d: %d records, %v", level, len(got), err)
 		}
@@ -310,11 +320,15 @@ func TestOldFormatCompressed(t *testing.T) {
 		s.change(func() { s.tweak = func(p *kmsg.FetchResponseTopicPartition) { p.RecordBatches = huge } })
 		r = newReader(t, c, ReaderOptions{Topic: "sim"}, Position{Next: 10, LeaderEpoch: -1})
 		var e *Error
-		if err := r.Fetch(t.Context(), new(Chunk)); !errors.As(err, &e) || e.Label() != kindProtocol || !errors.Is(e, e.err) || e.err.Error() != errOld.Error() {
+		if err := r.Fetch(t.Context(), new(Chunk)); !errors.As(err, &e) || e.Label() != kindProtocol ||
+			!errors.Is(e, e.err) || e.err.Error() != errOld.Error() {
 			t.Errorf("%s, a bomb: %v", name, err)
 		}
 		// Lengths inside that make no sense.
-		bad := message(12, int8(codec), pack(codec, bytes.NewReader([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14})))
+		bad := message(12, int8(codec),
+			pack(codec,
+				bytes.NewReader(
+					[]byte{0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14})))
 		s.change(func() { s.tweak = func(p *kmsg.FetchResponseTopicPartition) { p.RecordBatches = bad } })
 		r = newReader(t, c, ReaderOptions{Topic: "sim"}, Position{Next: 10, LeaderEpoch: -1})
 		if err := r.Fetch(t.Context(), new(Chunk)); !errors.As(err, &e) || e.Label() != kindProtocol {

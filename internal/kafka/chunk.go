@@ -122,7 +122,8 @@ func (c *Chunk) reset(r *Reader) {
 // batch can need: a compressed batch of a megabyte can hold gigabytes of records, or a
 // hundred million of them.
 func (c *Chunk) full() bool {
-	return len(c.Records) >= chunkRecords || c.size >= chunkBytes || c.Bytes >= chunkBytes || c.room > 0 && c.cost >= c.room
+	return len(c.Records) >= chunkRecords || c.size >= chunkBytes || c.Bytes >= chunkBytes ||
+		c.room > 0 && c.cost >= c.room
 }
 
 // add delivers a record, which lies in memory of the chunk or in the buffer.

@@ -57,7 +57,8 @@ func TestProbe(t *testing.T) {
 	plain := startBroker(t, embedded.Options{Topics: []string{"in"}})
 	secure := startBroker(t, embedded.Options{Topics: []string{"in"}, Extra: []kfake.Opt{
 		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{cert.TLS}}), kfake.EnableSASL(),
-		kfake.Superuser("PLAIN", "u", "secret"), kfake.Superuser("SCRAM-SHA-256", "u", "secret"), kfake.Superuser("SCRAM-SHA-512", "u", "secret"),
+		kfake.Superuser("PLAIN", "u", "secret"), kfake.Superuser("SCRAM-SHA-256", "u", "secret"),
+		kfake.Superuser("SCRAM-SHA-512", "u", "secret"),
 	}})
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -73,16 +74,29 @@ func TestProbe(t *testing.T) {
 		label string // "": works
 		text  string
 	}{
-		"plain":             {Options{Brokers: plain.Addrs()}, "", ""},
-		"one of two works":  {Options{Brokers: []string{closed, plain.Addr()}}, "", ""},
-		"refused":           {Options{Brokers: []string{closed}}, "network", "connection refused"},
-		"PLAIN":             {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "plain", Username: "u", Password: "secret"}}, "", ""},
-		"SCRAM-SHA-256":     {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "scram-sha-256", Username: "u", Password: "secret"}}, "", ""},
-		"SCRAM-SHA-512":     {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "scram-sha-512", Username: "u", Password: "secret"}}, "", ""},
-		"wrong password":    {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "plain", Username: "u", Password: "wrong"}}, "58", "sasl authentication failed"},
-		"wrong proof":       {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "scram-sha-512", Username: "u", Password: "wrong"}}, "58", "sasl authentication failed"},
-		"unknown authority": {Options{Brokers: secure.Addrs(), TLS: untrusting, SASL: SASL{Mechanism: "plain", Username: "u", Password: "secret"}}, "tls", "certificate"},
-		"TLS missing":       {Options{Brokers: secure.Addrs()}, "network", "TLS"},
+		"plain":            {Options{Brokers: plain.Addrs()}, "", ""},
+		"one of two works": {Options{Brokers: []string{closed, plain.Addr()}}, "", ""},
+		"refused":          {Options{Brokers: []string{closed}}, "network", "connection refused"},
+		"PLAIN": {
+			Options{Brokers: secure.Addrs(), TLS: trust,
+				SASL: SASL{Mechanism: "plain", Username: "u", Password: "secret"}}, "", ""},
+		"SCRAM-SHA-256": {
+			Options{Brokers: secure.Addrs(), TLS: trust,
+				SASL: SASL{Mechanism: "scram-sha-256", Username: "u", Password: "secret"}}, "", ""},
+		"SCRAM-SHA-512": {
+			Options{Brokers: secure.Addrs(), TLS: trust,
+				SASL: SASL{Mechanism: "scram-sha-512", Username: "u", Password: "secret"}}, "", ""},
+		"wrong password": {
+			Options{Brokers: secure.Addrs(), TLS: trust,
+				SASL: SASL{Mechanism: "plain", Username: "u", Password: "wrong"}}, "58", "sasl authentication failed"},
+		"wrong proof": {
+			Options{Brokers: secure.Addrs(), TLS: trust,
+				SASL: SASL{Mechanism: "scram-sha-512", Username: "u", Password: "wrong"}}, "58",
+			"sasl authentication failed"},
+		"unknown authority": {
+			Options{Brokers: secure.Addrs(), TLS: untrusting,
+				SASL: SASL{Mechanism: "plain", Username: "u", Password: "secret"}}, "tls", "certificate"},
+		"TLS missing": {Options{Brokers: secure.Addrs()}, "network", "TLS"},
 	} {
 		test.o.metadataTTL = 100 * time.Millisecond
 		c, err := NewClient(test.o)
@@ -163,11 +177,13 @@ func TestAdmin(t *testing.T) {
 		}
 	}
 	topic, err := c.Topic(ctx, "out")
-	if err != nil || !topic.Exists || len(topic.Partitions) != 3 || topic.Partitions[2].ID != 2 || topic.Partitions[0].LeaderEpoch != 0 {
+	if err != nil || !topic.Exists || len(topic.Partitions) != 3 || topic.Partitions[2].ID != 2 ||
+		topic.Partitions[0].LeaderEpoch != 0 {
 		t.Errorf("%+v, %v", topic, err)
 	}
 	got, err := c.TopicConfig(ctx, "out", "cleanup.policy", "max.message.bytes", "retention.ms", "no.such.key")
-	if err != nil || got["cleanup.policy"] != "compact" || got["max.message.bytes"] != "2000000" || got["retention.ms"] != "604800000" || len(got) != 3 {
+	if err != nil || got["cleanup.policy"] != "compact" || got["max.message.bytes"] != "2000000" ||
+		got["retention.ms"] != "604800000" || len(got) != 3 {
 		t.Errorf("%v, %v", got, err)
 	}
 	var e *Error
@@ -212,7 +228,9 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("a group that is not allowed: %v", err)
 	}
 
-	few, err := NewClient(Options{Brokers: b.Addrs(), Topics: []string{"out", "later"}, metadataTTL: 100 * time.Millisecond})
+	few,
+		err := NewClient(
+		Options{Brokers: b.Addrs(), Topics: []string{"out", "later"}, metadataTTL: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +272,8 @@ func TestBackoff(t *testing.T) {
 
 func TestRetriableCodes(t *testing.T) {
 	for code, want := range map[int16]bool{
-		-1: true, 1: true, 3: true, 5: true, 6: true, 7: true, 19: true, 20: true, 29: true, 56: true, 58: true, 74: true, 75: true, 78: true, 89: true, 999: true,
+		-1: true, 1: true, 3: true, 5: true, 6: true, 7: true, 19: true, 20: true, 29: true, 56: true, 58: true,
+		74: true, 75: true, 78: true, 89: true, 999: true,
 		10: false, 17: false, 18: false, 32: false, 35: false, 38: false, 44: false, 87: false,
 	} {
 		e := brokerError("fetch", "in", 0, code)

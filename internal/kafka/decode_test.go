@@ -114,7 +114,9 @@ func theirs(set []byte) (all []decoded, err error, comparable bool) {
 	}()
 	size := binary.BigEndian.AppendUint32(nil, uint32(len(set)))
 	var rs protocol.RecordSet
-	if _, err := rs.ReadFrom(bufio.NewReader(io.MultiReader(bytes.NewReader(size), bytes.NewReader(set)))); err != nil || rs.Records == nil {
+	if _,
+		err := rs.ReadFrom(bufio.NewReader(io.MultiReader(bytes.NewReader(size), bytes.NewReader(set)))); err != nil ||
+		rs.Records == nil {
 		return nil, err, true
 	}
 	for _, records := range rs.Records.(*protocol.RecordStream).Records {
@@ -161,7 +163,8 @@ func mend(set []byte) []byte {
 			return set
 		}
 		if !batch.Old(raw) {
-			binary.BigEndian.PutUint32(raw[atChecksum:], crc32.Checksum(raw[atAttributes:], crc32.MakeTable(crc32.Castagnoli)))
+			binary.BigEndian.PutUint32(raw[atChecksum:],
+				crc32.Checksum(raw[atAttributes:], crc32.MakeTable(crc32.Castagnoli)))
 		}
 		rest = next
 	}
@@ -247,7 +250,8 @@ func randomSet(rng *rand.Rand, codec kgo.CompressionCodec) []byte {
 	var set []byte
 	next := rng.Int64N(1000)
 	for range 1 + rng.IntN(4) {
-		b := kafkatest.Batch{Base: next, LastDelta: int32(rng.IntN(40)), Epoch: rng.Int32N(5), Producer: -1, Codec: codec}
+		b := kafkatest.Batch{Base: next, LastDelta: int32(rng.IntN(40)), Epoch: rng.Int32N(5), Producer: -1,
+			Codec: codec}
 		if rng.IntN(5) == 0 {
 			b = kafkatest.Marker(next, 7, rng.IntN(2) == 0)
 		} else {
@@ -370,7 +374,8 @@ func TestDamagedBatches(t *testing.T) {
 		"endless timestamp":       {body: body(append([]byte{0}, long...)), count: 1},
 	} {
 		for _, codec := range []int16{0, 2} {
-			b := kafkatest.Batch{Base: 10, LastDelta: 4, Producer: -1, Body: test.body, Count: test.count, Attributes: codec}
+			b := kafkatest.Batch{Base: 10, LastDelta: 4, Producer: -1, Body: test.body, Count: test.count,
+				Attributes: codec}
 			if codec != 0 {
 				b.Body = snappyBlock(test.body)
 			}
@@ -418,7 +423,8 @@ func snappyBlock(b []byte) []byte {
 
 // A record's size is what the documentation says: independent of its place.
 func TestRecordSize(t *testing.T) {
-	r := kafkatest.Record{Key: []byte("abc"), Value: make([]byte, 50), Headers: []kgo.RecordHeader{header("x", nil), header("", []byte("yz"))}}
+	r := kafkatest.Record{Key: []byte("abc"), Value: make([]byte, 50),
+		Headers: []kgo.RecordHeader{header("x", nil), header("", []byte("yz"))}}
 	const size = 3 + 50 + 1 + 2 + 2*batch.HeaderBytes
 	for name, codec := range codecs {
 		for _, before := range []int64{0, 200, 1 << 20} { // more bytes for the offset
@@ -426,7 +432,8 @@ func TestRecordSize(t *testing.T) {
 			b := kafkatest.Batch{LastDelta: int32(before), Producer: -1, Codec: codec, Records: []kafkatest.Record{r}}
 			for limit, large := range map[int]bool{size - 1: true, size: false} {
 				got, err := ours(t, b.Append(nil), limit)
-				if err != nil || len(got) != 1 || got[0].large != large || got[0].sum != batch.HashRecord(before, r.Key, r.Value) {
+				if err != nil || len(got) != 1 || got[0].large != large ||
+					got[0].sum != batch.HashRecord(before, r.Key, r.Value) {
 					t.Errorf("%s, at %d, limit %d: %v, %v", name, before, limit, fmt.Sprint(got), err)
 				}
 			}

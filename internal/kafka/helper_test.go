@@ -222,7 +222,8 @@ func expectQuiet(tb testing.TB) {
 		var left []string
 		for i, g := range strings.Split(string(buf), "\n\n") {
 			if i > 0 && !strings.Contains(g, "testing.(*T).Run") && !strings.Contains(g, "tRunner") &&
-				(strings.Contains(g, "segmentio/kafka-go") || strings.Contains(g, "github.com/streamdp/streamdp/internal/kafka.")) {
+				(strings.Contains(g, "segmentio/kafka-go") ||
+					strings.Contains(g, "github.com/streamdp/streamdp/internal/kafka.")) {
 				left = append(left, g)
 			}
 		}

@@ -58,7 +58,8 @@ type Appended struct {
 // acknowledged. Some, all or none of the others may have been appended. Where
 // the error is Retriable the caller sends them again, the same bytes, until it
 // succeeds; readers remove duplicates by key. *TooLargeError is final.
-func (c *Client) Produce(ctx context.Context, topic string, partition int32, msgs []Message) (at []Appended, err error) {
+func (c *Client) Produce(ctx context.Context, topic string, partition int32, msgs []Message) (at []Appended,
+	err error) {
 	if len(msgs) == 0 {
 		return nil, localError("produce", topic, partition, kindUsage, "no messages")
 	}
@@ -87,7 +88,8 @@ func (c *Client) Produce(ctx context.Context, topic string, partition int32, msg
 // produce sends one batch, in halves where the topic takes only smaller ones, and
 // adds to at where it went, as far as it did. index is the first message's place
 // in the caller's slice.
-func (c *Client) produce(ctx context.Context, topic string, partition int32, msgs []Message, index int, at []Appended) ([]Appended, error) {
+func (c *Client) produce(ctx context.Context, topic string, partition int32, msgs []Message, index int,
+	at []Appended) ([]Appended, error) {
 	base, err := c.produceBatch(ctx, topic, partition, msgs)
 	if err == nil {
 		return append(at, Appended{base, len(msgs)}), nil

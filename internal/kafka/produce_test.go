@@ -19,7 +19,8 @@ import (
 func messages(tag string, n int) []Message {
 	ms := make([]Message, n)
 	for i := range ms {
-		ms[i] = Message{Key: fmt.Append(nil, "k", i), Value: fmt.Append(nil, tag, i), Time: time.UnixMilli(1700000000000 + int64(i))}
+		ms[i] = Message{Key: fmt.Append(nil, "k", i), Value: fmt.Append(nil, tag, i),
+			Time: time.UnixMilli(1700000000000 + int64(i))}
 	}
 	return ms
 }
@@ -51,19 +52,22 @@ func produceAndRead(t *testing.T, addrs []string) {
 	topic := kafkatest.Topic(t, addrs, nil)
 	at := time.UnixMilli(1700000000123)
 	ms := []Message{
-		{Key: []byte("k"), Value: []byte("v"), Time: at, Headers: []Header{{"a", []byte("1")}, {"a", nil}, {"b", []byte{}}}},
+		{Key: []byte("k"), Value: []byte("v"), Time: at,
+			Headers: []Header{{"a", []byte("1")}, {"a", nil}, {"b", []byte{}}}},
 		{Key: nil, Value: []byte{}, Time: at},
 		{Key: []byte{}, Value: nil, Time: at},
 	}
 	for _, want := range []int64{0, 3} {
-		if at, err := c.Produce(t.Context(), topic, 0, ms); err != nil || len(at) != 1 || at[0].Base != want || at[0].Count != len(ms) {
+		if at, err := c.Produce(t.Context(), topic, 0, ms); err != nil || len(at) != 1 || at[0].Base != want ||
+			at[0].Count != len(ms) {
 			t.Fatalf("appended at %v, %v; want %d", at, err, want)
 		}
 	}
 	want := kafkatest.ReadCommitted(t, addrs, topic, 0, 0, 5)
 	for i, r := range want {
 		m := ms[i%3]
-		same := bytes.Equal(r.Key, m.Key) && bytes.Equal(r.Value, m.Value) && (r.Key == nil) == (m.Key == nil) && (r.Value == nil) == (m.Value == nil)
+		same := bytes.Equal(r.Key, m.Key) && bytes.Equal(r.Value, m.Value) && (r.Key == nil) == (m.Key == nil) &&
+			(r.Value == nil) == (m.Value == nil)
 		if !same || len(r.Headers) != len(m.Headers) {
 			t.Fatalf("record %d is %v, sent %v", i, r, m)
 		}
@@ -201,7 +205,8 @@ func TestProduceAgain(t *testing.T) {
 	for _, fault := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NotLeaderForPartition, kerr.NotEnoughReplicas} {
 		b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: fault})
 		var e *Error
-		if _, err := c.Produce(t.Context(), "out", 0, ms); !errors.As(err, &e) || e.Code != fault.Code || !e.Retriable() {
+		if _, err := c.Produce(t.Context(), "out", 0, ms); !errors.As(err, &e) || e.Code != fault.Code ||
+			!e.Retriable() {
 			t.Fatalf("%v gives %v", fault, err)
 		}
 	}
@@ -223,7 +228,8 @@ func TestProduceAgain(t *testing.T) {
 func TestReadBack(t *testing.T) {
 	b := startBroker(t, embedded.Options{})
 	readBack(t, b.Addrs(), func() {
-		b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch, kmsg.ListOffsets}, Err: kerr.NotLeaderForPartition, Count: 2})
+		b.Cluster().Fault(
+			kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch, kmsg.ListOffsets}, Err: kerr.NotLeaderForPartition, Count: 2})
 	})
 }
 
@@ -257,7 +263,8 @@ func readBack(t *testing.T, addrs []string, trouble func()) {
 	}
 	stop := errors.New("enough")
 	n := 0
-	if err := c.ReadBack(t.Context(), topic, 0, 0, func(*Record) error { n++; return stop }); !errors.Is(err, stop) || n != 1 {
+	if err := c.ReadBack(t.Context(), topic, 0, 0, func(*Record) error { n++; return stop }); !errors.Is(err, stop) ||
+		n != 1 {
 		t.Errorf("%v after %d records", err, n)
 	}
 	var truncated *TruncatedError

@@ -17,13 +17,15 @@ const maxReadBack = 64 << 20
 // It reads what a consumer without regard for transactions may have seen,
 // aborted records too: a foreign transaction left open in the topic must not
 // hide what was published after it.
-func (c *Client) ReadBack(ctx context.Context, topic string, partition int32, from int64, fn func(*Record) error) error {
+func (c *Client) ReadBack(ctx context.Context, topic string, partition int32, from int64,
+	fn func(*Record) error) error {
 	return c.ReadBackOr(ctx, topic, partition, from, fn, func(error) error { return nil })
 }
 
 // ReadBackOr is ReadBack that tells failed why it is about to repeat a call. If that returns an
 // error, ReadBackOr ends with it.
-func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, from int64, fn func(*Record) error, failed func(error) error) error {
+func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, from int64, fn func(*Record) error,
+	failed func(error) error) error {
 	var pause Backoff
 	var end int64
 	err := repeated(ctx, &pause, failed, func() error {
@@ -47,11 +49,13 @@ func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, 
 
 // ReadBackTo is ReadBack to an end that the log had a moment ago, behind from, so that it need not ask for it. From a
 // log that has lost its end since then it may wait for further records.
-func (c *Client) ReadBackTo(ctx context.Context, topic string, partition int32, from, end int64, fn func(*Record) error) error {
+func (c *Client) ReadBackTo(ctx context.Context, topic string, partition int32, from, end int64,
+	fn func(*Record) error) error {
 	return c.readBackTo(ctx, topic, partition, from, end, fn, func(error) error { return nil })
 }
 
-func (c *Client) readBackTo(ctx context.Context, topic string, partition int32, from, end int64, fn func(*Record) error, failed func(error) error) error {
+func (c *Client) readBackTo(ctx context.Context, topic string, partition int32, from, end int64, fn func(*Record) error,
+	failed func(error) error) error {
 	r, err := c.NewReader(ReaderOptions{
 		Topic: topic, Partition: partition,
 		Uncommitted:    true,

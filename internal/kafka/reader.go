@@ -139,7 +139,9 @@ func (c *Client) NewReader(o ReaderOptions, p Position) (*Reader, error) {
 	case o.MaxWait < time.Millisecond || o.MaxWait > time.Minute:
 		return nil, fmt.Errorf("kafka reader: max wait is %v, must be in [1ms, 1m]", o.MaxWait)
 	case o.PartitionMaxBytes < 1 || o.MaxBytes <= o.PartitionMaxBytes || o.MaxBytes > 1<<30:
-		return nil, fmt.Errorf("kafka reader: partition max bytes is %d and max bytes %d, must be positive and in this order", o.PartitionMaxBytes, o.MaxBytes)
+		return nil,
+			fmt.Errorf("kafka reader: partition max bytes is %d and max bytes %d, must be positive and in this order",
+				o.PartitionMaxBytes, o.MaxBytes)
 	case o.MaxRecordBytes < 1 || o.MaxRecordBytes > 1<<30:
 		return nil, fmt.Errorf("kafka reader: max record bytes is %d, must be in [1, 1073741824]", o.MaxRecordBytes)
 	case p.Next < 0:
@@ -265,7 +267,8 @@ func (r *Reader) readable() int64 {
 
 // fetch is the client's, for which so many bytes were taken of the reader's share. It
 // settles what the answer took in fact.
-func (r *Reader) fetch(ctx context.Context, from int64, limit, taken int, epoch int32, timeout time.Duration, a *answer) error {
+func (r *Reader) fetch(ctx context.Context, from int64, limit, taken int, epoch int32, timeout time.Duration,
+	a *answer) error {
 	err := r.c.fetch(ctx, &r.o, from, limit, epoch, timeout, a)
 	if r.answers == nil {
 		return err

@@ -46,7 +46,8 @@ func TestLeaderMoves(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := b.Cluster().MoveTopicPartition("in", 0, int32((int(b.Cluster().LeaderFor("in", 0))+1)%3)); err != nil {
+		if err := b.Cluster().MoveTopicPartition("in", 0,
+			int32((int(b.Cluster().LeaderFor("in", 0))+1)%3)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,7 +68,8 @@ func TestRetriableFaults(t *testing.T) {
 	kafkatest.NewProducer(t, b.Addrs(), "in", 0, "").Send(numbered("a", 10)...)
 	for _, fault := range []*kerr.Error{
 		kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.LeaderNotAvailable, kerr.FencedLeaderEpoch,
-		kerr.UnknownServerError, kerr.KafkaStorageError, kerr.TopicAuthorizationFailed, kerr.UnknownLeaderEpoch, kerr.OffsetOutOfRange,
+		kerr.UnknownServerError, kerr.KafkaStorageError, kerr.TopicAuthorizationFailed, kerr.UnknownLeaderEpoch,
+		kerr.OffsetOutOfRange,
 	} {
 		b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "in", Err: fault})
 		r := newReader(t, c, ReaderOptions{Topic: "in"}, start)

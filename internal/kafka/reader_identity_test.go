@@ -63,7 +63,8 @@ func replacedLog(t *testing.T, addrs []string) {
 	}
 	r, o := readHundred(t, c, addrs, ReaderOptions{})
 	o.ClusterID = "another"
-	if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), &chunk); !errors.As(err, &replaced) || replaced.Evidence != ClusterChanged {
+	if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), &chunk); !errors.As(err, &replaced) ||
+		replaced.Evidence != ClusterChanged {
 		t.Errorf("other cluster: %v", err)
 	}
 }
@@ -87,7 +88,8 @@ func TestOlderEpoch(t *testing.T) {
 	again(t, b.Addrs(), o.Topic, "old", 300)
 	var replaced *ReplacedError
 	var chunk Chunk
-	if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), &chunk); !errors.As(err, &replaced) || replaced.Evidence != EpochWentBack {
+	if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), &chunk); !errors.As(err, &replaced) ||
+		replaced.Evidence != EpochWentBack {
 		t.Errorf("older epoch: %v", err)
 	}
 }
@@ -114,7 +116,8 @@ func retention(t *testing.T, addrs []string) {
 	if chunk.Position(40).Anchor != nil {
 		t.Error("a position with an anchor that is gone")
 	}
-	if err := fetchOnce(t.Context(), r, &chunk); err != nil || chunk.AnchorDropped || chunk.Next != 50 || chunk.LogStart != 40 {
+	if err := fetchOnce(t.Context(), r, &chunk); err != nil || chunk.AnchorDropped || chunk.Next != 50 ||
+		chunk.LogStart != 40 {
 		t.Fatalf("%v, %+v", err, chunk)
 	}
 
@@ -127,7 +130,8 @@ func retention(t *testing.T, addrs []string) {
 	}
 	o.SkipGaps = true
 	r = newReader(t, c, o, r.Position())
-	if err := fetchOnce(t.Context(), r, &chunk); err != nil || chunk.Lost != 7 || chunk.First != 50 || chunk.Next != 57 || len(chunk.Records) != 0 {
+	if err := fetchOnce(t.Context(), r, &chunk); err != nil || chunk.Lost != 7 || chunk.First != 50 ||
+		chunk.Next != 57 || len(chunk.Records) != 0 {
 		t.Fatalf("%v, %+v", err, chunk)
 	}
 	if r.Position().Anchor != nil {

@@ -18,7 +18,8 @@ func header(k string, v []byte) kgo.RecordHeader { return kgo.RecordHeader{Key: 
 // writeTransactions appends a random interleaving of transactions and plain
 // batches, and returns what a reader of committed records must see, and where
 // the log ends.
-func writeTransactions(tb testing.TB, addrs []string, topic string, seed uint64, batches int) (want []kafkatest.Record, end int64) {
+func writeTransactions(tb testing.TB, addrs []string, topic string, seed uint64, batches int) (want []kafkatest.Record,
+	end int64) {
 	tb.Helper()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	type writer struct {
@@ -28,7 +29,8 @@ func writeTransactions(tb testing.TB, addrs []string, topic string, seed uint64,
 	}
 	var writers []*writer
 	for i := range 3 {
-		writers = append(writers, &writer{Producer: kafkatest.NewProducer(tb, addrs, topic, 0, fmt.Sprint(topic, "-tx-", i))})
+		writers = append(writers,
+			&writer{Producer: kafkatest.NewProducer(tb, addrs, topic, 0, fmt.Sprint(topic, "-tx-", i))})
 	}
 	plain := kafkatest.NewProducer(tb, addrs, topic, 0, "")
 	batch := func() []kafkatest.Record {
@@ -105,7 +107,8 @@ func readCommitted(t *testing.T, addrs []string) {
 				if rng.IntN(1+int(end)/10) < int(c.Next-c.First) {
 					stops = append(stops, c.Position(c.First+rng.Int64N(c.Next-c.First+1)))
 				}
-				if p, q := c.Position(c.Next), r.Position(); p.Next != q.Next || p.Anchor != q.Anchor || p.LeaderEpoch != q.LeaderEpoch {
+				if p, q := c.Position(c.Next), r.Position(); p.Next != q.Next || p.Anchor != q.Anchor ||
+					p.LeaderEpoch != q.LeaderEpoch {
 					t.Fatalf("chunk's position %+v, reader's %+v", p, q)
 				}
 			})
@@ -131,7 +134,8 @@ func waitStable(t *testing.T, c *Client, topic string, end int64) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		at, err := c.Offsets(t.Context(), topic, 0)
-		if known, e := c.Topic(t.Context(), topic); err == nil && at.Stable == end && at.End == end && e == nil && known.Exists {
+		if known, e := c.Topic(t.Context(), topic); err == nil && at.Stable == end && at.End == end && e == nil &&
+			known.Exists {
 			return
 		}
 		if err != nil && !Retriable(err) || time.Now().After(deadline) {
@@ -265,6 +269,8 @@ func compression(t *testing.T, addrs []string) {
 			}
 			want = append(want, rs...)
 		}
-		compare(t, name, drain(t, newReader(t, c, ReaderOptions{Topic: topic, PartitionMaxBytes: 200 << 10}, start), 1000, nil), want)
+		compare(t, name,
+			drain(t, newReader(t, c, ReaderOptions{Topic: topic, PartitionMaxBytes: 200 << 10}, start), 1000, nil),
+			want)
 	}
 }

@@ -66,7 +66,8 @@ func TestRealKafkaFetch(t *testing.T) {
 	for _, atLeast := range []time.Duration{0, wait - 50*time.Millisecond} {
 		begin := time.Now()
 		err := r.Fetch(t.Context(), &chunk)
-		if took := time.Since(begin); err != nil || len(chunk.Records) != 0 || took < atLeast || atLeast == 0 && took > wait*3/4 {
+		if took := time.Since(begin); err != nil || len(chunk.Records) != 0 || took < atLeast ||
+			atLeast == 0 && took > wait*3/4 {
 			t.Errorf("at the end: %v, %d records after %v", err, len(chunk.Records), took)
 		}
 	}
@@ -109,7 +110,9 @@ func TestRealKafkaAccess(t *testing.T) {
 	ctx := t.Context()
 	for _, mechanism := range []string{"plain", "scram-sha-256", "scram-sha-512"} {
 		for password, fine := range map[string]bool{"secret": true, "wrong": false} {
-			c, err := NewClient(Options{Brokers: []string{b.SASL}, SASL: SASL{Mechanism: mechanism, Username: "streamdp", Password: password}})
+			c, err := NewClient(
+				Options{Brokers: []string{b.SASL},
+					SASL: SASL{Mechanism: mechanism, Username: "streamdp", Password: password}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +133,9 @@ func TestRealKafkaAccess(t *testing.T) {
 	in := kafkatest.Topic(t, b.Addrs, nil)
 	kafkatest.NewProducer(t, b.Addrs, in, 0, "").Send(numbered("a", 10)...)
 	out := in + "-out"
-	c, err := NewClient(Options{Brokers: []string{b.SASL}, SASL: SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}, metadataTTL: 100 * time.Millisecond})
+	c, err := NewClient(
+		Options{Brokers: []string{b.SASL}, SASL: SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"},
+			metadataTTL: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,15 +146,22 @@ func TestRealKafkaAccess(t *testing.T) {
 		call  func() error
 		grant func()
 	}{
-		{"see the input", func() error { _, err := c.Topic(ctx, in); return err }, func() { b.Grant(topic, in, kmsg.ACLOperationRead) }},
-		{"its settings", func() error { _, err := c.TopicConfig(ctx, in, "cleanup.policy"); return err }, func() { b.Grant(topic, in, kmsg.ACLOperationDescribeConfigs) }},
+		{"see the input", func() error { _, err := c.Topic(ctx, in); return err },
+			func() { b.Grant(topic, in, kmsg.ACLOperationRead) }},
+		{"its settings", func() error { _, err := c.TopicConfig(ctx, in, "cleanup.policy"); return err },
+			func() { b.Grant(topic, in, kmsg.ACLOperationDescribeConfigs) }},
 		{"its offsets", func() error { _, err := c.Offsets(ctx, in, 0); return err }, nil},
-		{"its records", func() error { return newReader(t, c, ReaderOptions{Topic: in}, start).Fetch(ctx, new(Chunk)) }, nil},
-		{"see the output", func() error { _, err := c.Topic(ctx, out); return err }, func() { b.Grant(topic, out, kmsg.ACLOperationWrite) }},
-		{"create it", func() error { return c.CreateTopic(ctx, out, 1, map[string]string{"retention.ms": "-1"}) }, func() { b.Grant(topic, out, kmsg.ACLOperationCreate) }},
+		{"its records",
+			func() error { return newReader(t, c, ReaderOptions{Topic: in}, start).Fetch(ctx, new(Chunk)) }, nil},
+		{"see the output", func() error { _, err := c.Topic(ctx, out); return err },
+			func() { b.Grant(topic, out, kmsg.ACLOperationWrite) }},
+		{"create it", func() error { return c.CreateTopic(ctx, out, 1, map[string]string{"retention.ms": "-1"}) },
+			func() { b.Grant(topic, out, kmsg.ACLOperationCreate) }},
 		{"write it", func() error { _, err := c.Produce(ctx, out, 0, messages("a", 1)); return err }, nil},
-		{"read it", func() error { return newReader(t, c, ReaderOptions{Topic: out}, start).Fetch(ctx, new(Chunk)) }, func() { b.Grant(topic, out, kmsg.ACLOperationRead) }},
-		{"commit", func() error { return c.CommitOffsets(ctx, out, []GroupOffset{{in, 0, 1}}) }, func() { b.Grant(group, out, kmsg.ACLOperationRead) }},
+		{"read it", func() error { return newReader(t, c, ReaderOptions{Topic: out}, start).Fetch(ctx, new(Chunk)) },
+			func() { b.Grant(topic, out, kmsg.ACLOperationRead) }},
+		{"commit", func() error { return c.CommitOffsets(ctx, out, []GroupOffset{{in, 0, 1}}) },
+			func() { b.Grant(group, out, kmsg.ACLOperationRead) }},
 	} {
 		// Broker and client both take a moment to know what has changed.
 		until := func(done func(error) bool) error {
@@ -224,7 +236,8 @@ func TestRealKafkaDeadProducer(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	c := dialBroker(t, addrs...)
 	topic := kafkatest.Topic(t, addrs, nil)
-	dead := kafkatest.NewProducer(t, addrs, topic, 0, topic, kgo.TransactionTimeout(4*time.Second)) // the other one writes within it
+	// the other one writes within it
+	dead := kafkatest.NewProducer(t, addrs, topic, 0, topic, kgo.TransactionTimeout(4*time.Second))
 	dead.Begin()
 	dead.Send(numbered("dead", 3)...)
 	kafkatest.NewProducer(t, addrs, topic, 0, "").Send(numbered("a", 2)...)
@@ -308,7 +321,8 @@ func TestRealKafkaCrash(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("errors while away %v, afterwards %v; up again after %v, read again %v later", labels, codes, started.Sub(begin).Round(time.Millisecond), time.Since(started).Round(time.Millisecond))
+	t.Logf("errors while away %v, afterwards %v; up again after %v, read again %v later", labels, codes,
+		started.Sub(begin).Round(time.Millisecond), time.Since(started).Round(time.Millisecond))
 	if got, err := c.Offsets(t.Context(), topic, 0); err != nil || got.Stable != 50 || got.End != 103 {
 		t.Fatalf("stable %d, end %d, %v", got.Stable, got.End, err)
 	}
@@ -331,7 +345,8 @@ func TestRealKafkaCrash(t *testing.T) {
 	if epoch <= before.LeaderEpoch {
 		t.Fatalf("leader epoch %d after %d", epoch, before.LeaderEpoch)
 	}
-	if err := c.fetch(t.Context(), &r.o, 0, 1, before.LeaderEpoch, 5*time.Second, &r.ans); err != nil || r.ans.code != 74 {
+	if err := c.fetch(t.Context(), &r.o, 0, 1, before.LeaderEpoch, 5*time.Second, &r.ans); err != nil ||
+		r.ans.code != 74 {
 		t.Errorf("an older epoch: code %d, %v", r.ans.code, err)
 	}
 	if got := drain(t, newReader(t, c, ReaderOptions{Topic: topic}, before), 109, nil); len(got) != 55 {
@@ -340,7 +355,8 @@ func TestRealKafkaCrash(t *testing.T) {
 
 	// A log that lost its tail gives the offsets to other records.
 	var truncated *TruncatedError
-	if err := fetchOnce(t.Context(), shorter, &chunk); !errors.As(err, &truncated) || truncated.LogEnd != 50 || truncated.Next != 100 {
+	if err := fetchOnce(t.Context(), shorter, &chunk); !errors.As(err, &truncated) || truncated.LogEnd != 50 ||
+		truncated.Next != 100 {
 		t.Errorf("the tail is gone: %v", err)
 	}
 	kafkatest.NewProducer(t, b.Addrs, cut, 0, "").Send(numbered("new", 80)...)
@@ -356,7 +372,8 @@ func TestRealKafkaCrash(t *testing.T) {
 	kafkatest.NewProducer(t, b.Addrs, o.Topic, 0, "").Send(numbered("old", 1)...)
 	drain(t, remade, 101, nil)
 	again(t, b.Addrs, o.Topic, "old", 300)
-	if err := fetchOnce(t.Context(), newReader(t, c, o, remade.Position()), &chunk); !errors.As(err, &replaced) || replaced.Evidence != EpochWentBack {
+	if err := fetchOnce(t.Context(), newReader(t, c, o, remade.Position()), &chunk); !errors.As(err, &replaced) ||
+		replaced.Evidence != EpochWentBack {
 		t.Errorf("older epoch: %v", err)
 	}
 }
@@ -403,7 +420,8 @@ func TestRealKafkaCompacted(t *testing.T) {
 
 	// Two more records, after which the segments before them are closed.
 	time.Sleep(600 * time.Millisecond)
-	end = plain.Send(kafkatest.Record{Key: []byte("30"), Value: []byte("x")}, kafkatest.Record{Key: []byte("31"), Value: []byte("x")}) + 2
+	end = plain.Send(kafkatest.Record{Key: []byte("30"), Value: []byte("x")},
+		kafkatest.Record{Key: []byte("31"), Value: []byte("x")}) + 2
 	var want []kafkatest.Record
 	for deadline := time.Now().Add(30 * time.Second); len(want) != 32; time.Sleep(200 * time.Millisecond) {
 		want = kafkatest.ReadCommitted(t, addrs, topic, 0, 0, end-1)
@@ -453,16 +471,19 @@ func TestRealKafkaAdmin(t *testing.T) {
 		t.Errorf("a topic that is not there: %+v, %v", topic, err)
 	}
 	for range 2 { // the second time it exists
-		if err := c.CreateTopic(ctx, name, 3, map[string]string{"cleanup.policy": "compact", "max.message.bytes": "2000000"}); err != nil {
+		if err := c.CreateTopic(ctx, name, 3,
+			map[string]string{"cleanup.policy": "compact", "max.message.bytes": "2000000"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	topic, err := c.Topic(ctx, name)
-	if err != nil || !topic.Exists || len(topic.Partitions) != 3 || topic.Partitions[2].ID != 2 || topic.Partitions[0].LeaderEpoch < 0 {
+	if err != nil || !topic.Exists || len(topic.Partitions) != 3 || topic.Partitions[2].ID != 2 ||
+		topic.Partitions[0].LeaderEpoch < 0 {
 		t.Errorf("%+v, %v", topic, err)
 	}
 	got, err := c.TopicConfig(ctx, name, "cleanup.policy", "max.message.bytes", "retention.ms", "no.such.key")
-	if err != nil || got["cleanup.policy"] != "compact" || got["max.message.bytes"] != "2000000" || got["retention.ms"] != "604800000" || len(got) != 3 {
+	if err != nil || got["cleanup.policy"] != "compact" || got["max.message.bytes"] != "2000000" ||
+		got["retention.ms"] != "604800000" || len(got) != 3 {
 		t.Errorf("%v, %v", got, err)
 	}
 	var e *Error
@@ -485,7 +506,8 @@ func TestRealKafkaAdmin(t *testing.T) {
 		"name":            {"no/topic", 1, nil, 17, ""},
 		"partitions":      {"bad", 0, nil, 37, ""},
 	} {
-		if err := c.CreateTopic(ctx, bad.name, bad.n, bad.config); !errors.As(err, &e) || e.Code != bad.code || Retriable(err) || !strings.Contains(err.Error(), bad.text) {
+		if err := c.CreateTopic(ctx, bad.name, bad.n, bad.config); !errors.As(err, &e) || e.Code != bad.code ||
+			Retriable(err) || !strings.Contains(err.Error(), bad.text) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -56,7 +56,10 @@ func (s SASL) Client() (sasl.Mechanism, error) {
 			return signer{s.Sign}, nil
 		}
 	}
-	return nil, fmt.Errorf("sasl mechanism %q is none of plain, scram-sha-256, scram-sha-512, oauthbearer, aws-msk-iam, or has no credentials", s.Mechanism)
+	return nil,
+		fmt.Errorf(
+			"sasl mechanism %q is none of plain, scram-sha-256, scram-sha-512, oauthbearer, aws-msk-iam, or has "+
+				"no credentials", s.Mechanism)
 }
 
 // credentialsError says that there is nothing to show to the broker: the token endpoint does

@@ -46,7 +46,8 @@ const (
 )
 
 // newSession shows the credentials to the broker at address. It does not close conn.
-func newSession(ctx context.Context, conn net.Conn, mechanism sasl.Mechanism, address, clientID string) (*session, error) {
+func newSession(ctx context.Context, conn net.Conn, mechanism sasl.Mechanism, address,
+	clientID string) (*session, error) {
 	s := &session{Conn: conn, mechanism: mechanism, address: address, clientID: clientID}
 	versions := kmsg.NewPtrApiVersionsRequest()
 	offered := kmsg.NewPtrApiVersionsResponse()

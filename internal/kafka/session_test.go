@@ -44,7 +44,8 @@ func TestSessionRenews(t *testing.T) {
 		handshakes.Add(1)
 		return nil, nil, false
 	})
-	c, err := NewClient(Options{Brokers: b.Addrs(), SASL: SASL{Mechanism: "scram-sha-512", Username: "u", Password: "secret"}})
+	c, err := NewClient(
+		Options{Brokers: b.Addrs(), SASL: SASL{Mechanism: "scram-sha-512", Username: "u", Password: "secret"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,8 @@ func TestSessionRenews(t *testing.T) {
 	step := func(what string, handshake, shows int64) {
 		t.Helper()
 		if err := ask(); err != nil || handshakes.Load() != handshake || m.n.Load() != shows {
-			t.Fatalf("%s: %v, %d handshakes, shown %d times, want %d and %d", what, err, handshakes.Load(), m.n.Load(), handshake, shows)
+			t.Fatalf("%s: %v, %d handshakes, shown %d times, want %d and %d", what, err, handshakes.Load(), m.n.Load(),
+				handshake, shows)
 		}
 	}
 	step("at once", 1, 1)
@@ -105,7 +107,8 @@ func TestSessionRenews(t *testing.T) {
 	step("without credentials, while the session lasts", 3, 4)
 	s.renew, s.ends = time.Now().Add(-2*time.Second), time.Now().Add(-time.Second)
 	err = ask()
-	if e, ok := callError(t.Context(), "fetch", "in", 0, err).(*Error); !ok || e.Label() != "token" || !e.Retriable() || Unauthorized(e) || handshakes.Load() != 3 {
+	if e, ok := callError(t.Context(), "fetch", "in", 0, err).(*Error); !ok || e.Label() != "token" || !e.Retriable() ||
+		Unauthorized(e) || handshakes.Load() != 3 {
 		t.Fatalf("without credentials, after the session: %v", err)
 	}
 }
@@ -129,7 +132,8 @@ func TestBearer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, msg, err := m.Authenticate(t.Context(), "b:9092")
-	if err != nil || m.Name() != "OAUTHBEARER" || string(msg) != "n,,\x01auth=Bearer vF9dft4qmT\x01logicalCluster=lkc-1\x01identityPoolId=p\x01\x01" {
+	if err != nil || m.Name() != "OAUTHBEARER" ||
+		string(msg) != "n,,\x01auth=Bearer vF9dft4qmT\x01logicalCluster=lkc-1\x01identityPoolId=p\x01\x01" {
 		t.Fatalf("%s %q, %v", m.Name(), msg, err)
 	}
 	if done, more, err := s.Challenge(nil); !done || more != nil || err != nil {

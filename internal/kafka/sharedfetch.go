@@ -106,12 +106,14 @@ type request struct {
 
 // fetch asks for records from an offset on and fills a, whose records must have been
 // released. The timeout is that of a request.
-func (c *Client) fetch(ctx context.Context, o *ReaderOptions, from int64, limit int, epoch int32, timeout time.Duration, a *answer) error {
+func (c *Client) fetch(ctx context.Context, o *ReaderOptions, from int64, limit int, epoch int32, timeout time.Duration,
+	a *answer) error {
 	m, err := c.metadata(ctx, o.Topic)
 	if err != nil {
 		return err
 	}
-	q := &ask{o: o, leader: leaderIn(m, o.Topic, o.Partition), from: from, limit: limit, epoch: epoch, timeout: timeout, begun: time.Now(), done: make(chan struct{})}
+	q := &ask{o: o, leader: leaderIn(m, o.Topic, o.Partition), from: from, limit: limit, epoch: epoch, timeout: timeout,
+		begun: time.Now(), done: make(chan struct{})}
 	s := &c.fetches
 	s.add(q)
 	select {
@@ -142,7 +144,8 @@ func leaderIn(m *metadata.Response, topic string, partition int32) int32 {
 // partitionIn returns a partition of a topic, whose partitions the transport has sorted. nil:
 // there is none.
 func partitionIn(t *metadata.ResponseTopic, partition int32) *metadata.ResponsePartition {
-	i, ok := slices.BinarySearchFunc(t.Partitions, partition, func(p metadata.ResponsePartition, id int32) int { return int(p.PartitionIndex) - int(id) })
+	i, ok := slices.BinarySearchFunc(t.Partitions, partition,
+		func(p metadata.ResponsePartition, id int32) int { return int(p.PartitionIndex) - int(id) })
 	if !ok {
 		return nil
 	}
@@ -363,7 +366,8 @@ func (r *request) message(idle bool) *fetch.Request {
 			limit = max(min(limit, (first.MaxBytes-1)/len(asks)), 1)
 		}
 		q.Topics[i].Partitions = append(q.Topics[i].Partitions, fetch.RequestPartition{
-			Partition: a.o.Partition, CurrentLeaderEpoch: a.epoch, FetchOffset: a.from, LogStartOffset: -1, PartitionMaxBytes: int32(limit),
+			Partition: a.o.Partition, CurrentLeaderEpoch: a.epoch, FetchOffset: a.from, LogStartOffset: -1,
+			PartitionMaxBytes: int32(limit),
 		})
 	}
 	q.MaxWaitTime = int32(wait / time.Millisecond)
@@ -448,7 +452,8 @@ func (s *sharedFetches) deal(l *line, asks []*ask, res *fetchResponse) {
 		}
 		waited := now.Sub(a.begun) >= a.o.MaxWait-min(a.o.MaxWait, longPoll)/4
 		switch {
-		case only && a.o.MaxWait <= longPoll, a.err != nil, throttle > 0, !x.present, x.code != 0, x.records != nil, x.end < a.from, x.logStart > a.from:
+		case only && a.o.MaxWait <= longPoll, a.err != nil, throttle > 0, !x.present, x.code != 0, x.records != nil,
+			x.end < a.from, x.logStart > a.from:
 			close(a.done)
 		case end > a.from && (i > 0 || a.empty < 2):
 			// There is something, but the others filled the answer. The first

@@ -97,7 +97,8 @@ func TestSharedFetches(t *testing.T) {
 		for i := range 2 * len(want) {
 			readers.Go(func() {
 				p := i % len(want)
-				o := ReaderOptions{Topic: "many", Partition: int32(p), MaxBytes: 3 * max(limit, 2), PartitionMaxBytes: limit}
+				o := ReaderOptions{Topic: "many", Partition: int32(p), MaxBytes: 3 * max(limit, 2),
+					PartitionMaxBytes: limit}
 				r := newReader(t, c, o, start)
 				end := int64(0)
 				if n := len(want[p]); n > 0 {
@@ -269,7 +270,8 @@ func TestSharedTroubles(t *testing.T) {
 				for n := range 40 {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n%7)*time.Millisecond/2)
 					var chunk Chunk
-					if err := r.Fetch(ctx, &chunk); err != nil && !errors.Is(err, context.DeadlineExceeded) && !Retriable(err) {
+					if err := r.Fetch(ctx, &chunk); err != nil && !errors.Is(err, context.DeadlineExceeded) &&
+						!Retriable(err) {
 						t.Error(err)
 					}
 					cancel()
@@ -306,7 +308,8 @@ func TestSharedLarge(t *testing.T) {
 	var readers sync.WaitGroup
 	for i := range 6 {
 		readers.Go(func() {
-			r := newReader(t, c, ReaderOptions{Topic: "many", Partition: int32(i), PartitionMaxBytes: 5000, MaxBytes: 21_000}, start)
+			r := newReader(t, c,
+				ReaderOptions{Topic: "many", Partition: int32(i), PartitionMaxBytes: 5000, MaxBytes: 21_000}, start)
 			if got := drain(t, r, 5, nil); len(got) != 5 {
 				t.Errorf("partition %d: %d records", i, len(got))
 			}

@@ -43,16 +43,19 @@ func TestAnchor(t *testing.T) {
 		dropped  bool
 		o        ReaderOptions
 	}{
-		"unchanged":      {last: nil},
-		"other value":    {last: []kafkatest.Batch{other}, evidence: AnchorDiffers},
-		"null":           {last: []kafkatest.Batch{null}, evidence: AnchorDiffers},
-		"removed":        {last: []kafkatest.Batch{cleaned(data(7, 8), 8)}, evidence: AnchorVanished},
-		"batch removed":  {last: []kafkatest.Batch{}, evidence: AnchorVanished},
-		"older epoch":    {last: []kafkatest.Batch{stale}, evidence: EpochWentBack},
-		"newer epoch":    {last: []kafkatest.Batch{newer}},
-		"aborted":        {last: []kafkatest.Batch{inTxn(9, other)}, aborted: []abort{{9, 7, 30}}, evidence: AnchorDiffers},
-		"same, aborted":  {last: []kafkatest.Batch{inTxn(9, newer)}, aborted: []abort{{9, 7, 30}}, evidence: AnchorDiffers},
-		"removed, known": {last: []kafkatest.Batch{cleaned(data(7, 8), 8)}, dropped: true, o: ReaderOptions{Compacted: true}},
+		"unchanged":     {last: nil},
+		"other value":   {last: []kafkatest.Batch{other}, evidence: AnchorDiffers},
+		"null":          {last: []kafkatest.Batch{null}, evidence: AnchorDiffers},
+		"removed":       {last: []kafkatest.Batch{cleaned(data(7, 8), 8)}, evidence: AnchorVanished},
+		"batch removed": {last: []kafkatest.Batch{}, evidence: AnchorVanished},
+		"older epoch":   {last: []kafkatest.Batch{stale}, evidence: EpochWentBack},
+		"newer epoch":   {last: []kafkatest.Batch{newer}},
+		"aborted": {last: []kafkatest.Batch{inTxn(9, other)}, aborted: []abort{{9, 7, 30}},
+			evidence: AnchorDiffers},
+		"same, aborted": {last: []kafkatest.Batch{inTxn(9, newer)}, aborted: []abort{{9, 7, 30}},
+			evidence: AnchorDiffers},
+		"removed, known": {last: []kafkatest.Batch{cleaned(data(7, 8), 8)}, dropped: true,
+			o: ReaderOptions{Compacted: true}},
 	} {
 		for _, restart := range []bool{false, true} {
 			r := read(test.o)
@@ -74,9 +77,11 @@ func TestAnchor(t *testing.T) {
 			var replaced *ReplacedError
 			err := fetchOnce(t.Context(), r, &chunk)
 			switch {
-			case test.evidence == "" && (err != nil || chunk.Next != 22 || len(chunk.Records) != 2 || chunk.AnchorDropped != test.dropped):
+			case test.evidence == "" &&
+				(err != nil || chunk.Next != 22 || len(chunk.Records) != 2 || chunk.AnchorDropped != test.dropped):
 				t.Errorf("%s: %v, %+v", name, err, chunk)
-			case test.evidence != "" && (!errors.As(err, &replaced) || replaced.Evidence != test.evidence || replaced.Next != 9):
+			case test.evidence != "" &&
+				(!errors.As(err, &replaced) || replaced.Evidence != test.evidence || replaced.Next != 9):
 				t.Errorf("%s: %v", name, err)
 			case test.evidence != "" && (len(chunk.Records) != 0 || chunk.Next != 9 || r.Position().Next != 9):
 				t.Errorf("%s: %d records are delivered after %v", name, len(chunk.Records), err)
@@ -94,7 +99,8 @@ func TestBadAnswers(t *testing.T) {
 	}
 	anchor := func() Position {
 		r := kafkatest.Record{Offset: 2, Value: []byte("v2")}
-		return Position{Next: 3, LeaderEpoch: -1, Anchor: &Anchor{Offset: 2, Hash: batch.HashRecord(r.Offset, r.Key, r.Value), LeaderEpoch: 0}}
+		return Position{Next: 3, LeaderEpoch: -1,
+			Anchor: &Anchor{Offset: 2, Hash: batch.HashRecord(r.Offset, r.Key, r.Value), LeaderEpoch: 0}}
 	}
 	var chunk Chunk
 	var e *Error
@@ -116,7 +122,8 @@ func TestBadAnswers(t *testing.T) {
 				t.Errorf("%s, %s: %v, %+v", what, name, err, chunk)
 			}
 			for range 3 {
-				if err := r.Fetch(t.Context(), &chunk); !errors.As(err, &e) || e.Label() != "empty" || !e.Retriable() || r.Position().Next != at.Next {
+				if err := r.Fetch(t.Context(), &chunk); !errors.As(err, &e) || e.Label() != "empty" || !e.Retriable() ||
+					r.Position().Next != at.Next {
 					t.Errorf("%s again, %s: %v", what, name, err)
 				}
 			}
@@ -131,7 +138,8 @@ func TestBadAnswers(t *testing.T) {
 		s.change(func() {
 			s.tweak = func(p *kmsg.FetchResponseTopicPartition) { p.RecordBatches[70] ^= 1 }
 		})
-		if err := r.Fetch(t.Context(), &chunk); !errors.As(err, &e) || e.Label() != "protocol" || !e.Retriable() || !strings.HasSuffix(err.Error(), "does not match its checksum") {
+		if err := r.Fetch(t.Context(), &chunk); !errors.As(err, &e) || e.Label() != "protocol" || !e.Retriable() ||
+			!strings.HasSuffix(err.Error(), "does not match its checksum") {
 			t.Errorf("damaged, %s: %v", name, err)
 		}
 		r = begin(at)

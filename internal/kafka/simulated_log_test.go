@@ -32,7 +32,8 @@ func TestSimulatedLogs(t *testing.T) {
 				for i < len(want) && want[i].Offset < p.Next {
 					i++
 				}
-				compare(t, fmt.Sprintf("seed %d, %d bytes, from %d", seed, size, p.Next), drain(t, newReader(t, c, o, p), s.end, nil), want[i:])
+				compare(t, fmt.Sprintf("seed %d, %d bytes, from %d", seed, size, p.Next),
+					drain(t, newReader(t, c, o, p), s.end, nil), want[i:])
 			}
 		}
 	}
@@ -63,15 +64,19 @@ func TestEmptyBatches(t *testing.T) {
 		want     string
 		requests int
 	}{
-		"in the middle":      {log: []kafkatest.Batch{data(0, 1), none(2, 5), data(7)}, want: "0=v0 1=v1 7=v7 ", requests: 1},
-		"at the start":       {log: []kafkatest.Batch{none(0, 5), data(5)}, want: "5=v5 ", requests: 1},
-		"at the end":         {log: []kafkatest.Batch{data(0, 1), none(2, 5)}, want: "0=v0 1=v1 ", requests: 11},
-		"tail of a batch":    {log: []kafkatest.Batch{cleaned(data(0, 1, 2, 3, 4, 5), 3, 4, 5)}, want: "0=v0 1=v1 2=v2 ", requests: 7},
+		"in the middle": {log: []kafkatest.Batch{data(0, 1), none(2, 5), data(7)}, want: "0=v0 1=v1 7=v7 ",
+			requests: 1},
+		"at the start": {log: []kafkatest.Batch{none(0, 5), data(5)}, want: "5=v5 ", requests: 1},
+		"at the end":   {log: []kafkatest.Batch{data(0, 1), none(2, 5)}, want: "0=v0 1=v1 ", requests: 11},
+		"tail of a batch": {log: []kafkatest.Batch{cleaned(data(0, 1, 2, 3, 4, 5), 3, 4, 5)},
+			want: "0=v0 1=v1 2=v2 ", requests: 7},
 		"nothing but them":   {log: []kafkatest.Batch{none(0, 3), none(3, 1)}, want: "", requests: 2},
 		"a gap":              {log: []kafkatest.Batch{data(0), data(9)}, want: "0=v0 9=v9 ", requests: 1},
 		"a gap and a hollow": {log: []kafkatest.Batch{data(0), none(100, 1)}, want: "0=v0 ", requests: 3},
-		"a marker":           {log: []kafkatest.Batch{data(0), kafkatest.Marker(1, 5, true)}, want: "0=v0 ", requests: 1},
-		"aborted": {log: []kafkatest.Batch{inTxn(5, data(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)), kafkatest.Marker(10, 5, false)},
+		"a marker": {log: []kafkatest.Batch{data(0), kafkatest.Marker(1, 5, true)}, want: "0=v0 ",
+			requests: 1},
+		"aborted": {
+			log:     []kafkatest.Batch{inTxn(5, data(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)), kafkatest.Marker(10, 5, false)},
 			aborted: []abort{{5, 0, 10}}, size: 1, want: "", requests: 2},
 	} {
 		s.set(test.log, test.aborted...)
@@ -93,7 +98,9 @@ func TestAbortedThenCommitted(t *testing.T) {
 		"with records": inTxn(5, data(0, 1)),
 		"emptied":      inTxn(5, cleaned(data(0, 1), 0, 1)),
 	} {
-		s.set([]kafkatest.Batch{first, kafkatest.Marker(2, 5, false), inTxn(5, data(3)), data(4), kafkatest.Marker(5, 5, true), inTxn(5, data(6)), kafkatest.Marker(7, 5, false)},
+		s.set(
+			[]kafkatest.Batch{first, kafkatest.Marker(2, 5, false), inTxn(5, data(3)), data(4),
+				kafkatest.Marker(5, 5, true), inTxn(5, data(6)), kafkatest.Marker(7, 5, false)},
 			abort{5, 0, 2}, abort{5, 6, 7})
 		for _, size := range []int{1, 1 << 20} {
 			r := newReader(t, c, ReaderOptions{Topic: "sim", PartitionMaxBytes: size}, start)
@@ -107,7 +114,8 @@ func TestAbortedThenCommitted(t *testing.T) {
 		}
 	}
 	// The data batch removed altogether, the marker kept.
-	s.set([]kafkatest.Batch{data(0), kafkatest.Marker(2, 5, false), inTxn(5, data(3)), kafkatest.Marker(4, 5, true)}, abort{5, 1, 2})
+	s.set([]kafkatest.Batch{data(0), kafkatest.Marker(2, 5, false), inTxn(5, data(3)), kafkatest.Marker(4, 5, true)},
+		abort{5, 1, 2})
 	if got := values(drain(t, newReader(t, c, ReaderOptions{Topic: "sim"}, start), 5, nil)); got != "0=v0 3=v3 " {
 		t.Error(got)
 	}

@@ -63,7 +63,8 @@ func TestTopicIDOlderBrokers(t *testing.T) {
 		c := dialBroker(t, b.Addr())
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		id, err := c.TopicID(ctx, "in")
-		if newest, ok := v.versions.LookupMaxKeyVersion(int16(kmsg.Metadata)); err != nil || !ok || id.IsZero() != (newest < idVersion) {
+		if newest, ok := v.versions.LookupMaxKeyVersion(int16(kmsg.Metadata)); err != nil || !ok ||
+			id.IsZero() != (newest < idVersion) {
 			t.Errorf("%s, with metadata up to version %d: %v, %v", v.name, newest, id, err)
 		}
 		cancel()

@@ -227,7 +227,8 @@ func (r *Reader) record(c *Chunk) (bool, error) {
 		// Type 0 aborts, 1 commits. A marker ends its producer's transaction
 		// either way; only the former ends an aborted one.
 		if len(w.r.Key) != 4 {
-			return false, localError("fetch", r.o.Topic, r.o.Partition, kindProtocol, "transaction marker could not be decoded")
+			return false, localError("fetch", r.o.Topic, r.o.Partition, kindProtocol,
+				"transaction marker could not be decoded")
 		}
 		if w.r.Key[2] == 0 && w.r.Key[3] == 0 {
 			delete(w.active, w.b.Producer)

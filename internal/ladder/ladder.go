@@ -108,7 +108,8 @@ type Answer struct {
 
 // Search bisects among so many places for the first one with at least threshold records up to
 // it. It uses the draws of row from the one after asked on.
-func (h Histogram) Search(places int, records func(place int) int64, c Counting, threshold float64, row dp.Row, asked int) Found {
+func (h Histogram) Search(places int, records func(place int) int64, c Counting, threshold float64, row dp.Row,
+	asked int) Found {
 	low, high := 0, places-1
 	var f Found
 	for i := asked; low < high; i++ {

@@ -13,7 +13,8 @@ func TestIndex(t *testing.T) {
 	for i := range l.Rungs + 1 {
 		at := l.Rung(i)
 		if l.Index(at) != i || l.Index(math.Nextafter(at, 0)) != i || l.Index(math.Nextafter(at, 9)) != i+1 {
-			t.Errorf("rung %d, %g: %d, %d just below, %d just above", i, at, l.Index(at), l.Index(math.Nextafter(at, 0)), l.Index(math.Nextafter(at, 9)))
+			t.Errorf("rung %d, %g: %d, %d just below, %d just above", i, at, l.Index(at),
+				l.Index(math.Nextafter(at, 0)), l.Index(math.Nextafter(at, 9)))
 		}
 	}
 	if l.Index(0) != 0 || l.Index(-1) != 0 || l.Index(math.Inf(1)) != l.Rungs+1 {
@@ -40,8 +41,10 @@ func TestSearch(t *testing.T) {
 			}
 			row := dptest.Zero().Row("search", h)
 			found := l.Locate(h, c, threshold, row)
-			if got := l.Scan(h, c, threshold, row); got != want || found.Place != want || l.Bisect(h, c, threshold, row) != want {
-				t.Errorf("%d rungs, threshold %g: scan %d, bisect %d, want %d", rungs, threshold, got, found.Place, want)
+			if got := l.Scan(h, c, threshold, row); got != want || found.Place != want ||
+				l.Bisect(h, c, threshold, row) != want {
+				t.Errorf("%d rungs, threshold %g: scan %d, bisect %d, want %d", rungs, threshold, got,
+					found.Place, want)
 			}
 			if n := len(found.Answers); n > l.Searches() {
 				t.Errorf("%d rungs: %d questions, want at most %d", rungs, n, l.Searches())

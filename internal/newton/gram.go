@@ -81,7 +81,9 @@ func NewGram(dim int, squared, mu float64, a dp.Adjacency, bits int) (*Gram, err
 	k := float64(rows.K)
 	g.limit = math.Ldexp(1, 62) / (math.Ldexp(k*k, 2*rows.Exp-g.exp) + 1)
 	if g.exp < 2*rows.Exp || !(dp.MaxDraw*g.SD/step < 1<<51) {
-		return nil, fmt.Errorf("noise of standard deviation %g for a Gram matrix of rows of squared norm %g has no lattice", sd, squared)
+		return nil,
+			fmt.Errorf("noise of standard deviation %g for a Gram matrix of rows of squared norm %g has no lattice",
+				sd, squared)
 	}
 	g.sum = g.newPartial()
 	g.sealed = make([]int64, len(g.sum.total))

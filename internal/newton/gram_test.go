@@ -142,7 +142,8 @@ func TestGramSensitivity(t *testing.T) {
 				for _, squared := range []float64{1, 0.5, 0x1p-9} {
 					top := searchGram(t, d, squared, a, flat, func(*Gram) {})
 					if top > 1 || top < 0.99 && !flat && (d > 1 || a == dp.ZeroOut) {
-						t.Errorf("%s, flat %t, d = %d, R² = %g: the worst pair is %.6f of μ apart", a, flat, d, squared, top)
+						t.Errorf("%s, flat %t, d = %d, R² = %g: the worst pair is %.6f of μ apart", a, flat, d,
+							squared, top)
 					}
 				}
 			}

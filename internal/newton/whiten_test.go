@@ -56,7 +56,8 @@ func TestEigen(t *testing.T) {
 						unit--
 					}
 					if math.Abs(sum-a.At(i, j)) > tol || math.Abs(unit) > 1e-13 {
-						t.Fatalf("%s, d = %d: entry (%d, %d) is off by %g, of VVᵀ by %g", name, d, i, j, sum-a.At(i, j), unit)
+						t.Fatalf("%s, d = %d: entry (%d, %d) is off by %g, of VVᵀ by %g", name, d, i, j,
+							sum-a.At(i, j), unit)
 					}
 				}
 			}

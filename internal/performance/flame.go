@@ -112,7 +112,8 @@ func draw(title string, root *frame) []byte {
 		}
 		deepest = max(deepest, depth)
 		fmt.Fprintf(&boxes, `<g><title>%s: %.1f %%</title><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"/>`,
-			html.EscapeString(f.name), 100*float64(f.spent)/float64(root.spent), x, -depth*flameHeight, width-0.3, flameHeight-1, colour(f.name))
+			html.EscapeString(f.name), 100*float64(f.spent)/float64(root.spent), x, -depth*flameHeight, width-0.3,
+			flameHeight-1, colour(f.name))
 		if name, room := short(f.name), int(width/6.6); room >= 4 {
 			if len(name) > room {
 				name = name[:room-1] + "…"
@@ -124,7 +125,8 @@ func draw(title string, root *frame) []byte {
 		for _, c := range f.calls {
 			calls = append(calls, c)
 		}
-		slices.SortFunc(calls, func(a, b *frame) int { return cmp.Or(cmp.Compare(b.spent, a.spent), cmp.Compare(a.name, b.name)) })
+		slices.SortFunc(calls,
+			func(a, b *frame) int { return cmp.Or(cmp.Compare(b.spent, a.spent), cmp.Compare(a.name, b.name)) })
 		for _, c := range calls {
 			place(c, x, depth+1)
 			x += float64(c.spent) * scale
@@ -160,9 +162,12 @@ const module = "github.com/streamdp/streamdp/"
 func colour(name string) string {
 	own, ours := strings.CutPrefix(name, module)
 	switch {
-	case strings.HasPrefix(name, "github.com/segmentio/kafka-go"), ours && begins(own, "internal/kafka", "stream/input"):
+	case strings.HasPrefix(name, "github.com/segmentio/kafka-go"), ours &&
+		begins(own, "internal/kafka", "stream/input"):
 		return "#e4776b"
-	case ours && begins(own, "dp", "moments", "matfact", "sgd", "refit", "adam", "internal/gram", "internal/newton", "stream/core"):
+	case ours &&
+		begins(own, "dp", "moments", "matfact", "sgd", "refit", "adam", "internal/gram", "internal/newton",
+			"stream/core"):
 		return "#f2cf5b"
 	case ours && begins(own, "stream"):
 		return "#f0a35e"

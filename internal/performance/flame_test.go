@@ -28,7 +28,9 @@ Duration: 1s, Total samples = 60ms (6%)
 		t.Fatal(err)
 	}
 	caller := root.calls["main.main"].calls["a/b.caller"]
-	if root.spent != 60*time.Millisecond || caller.spent != 40*time.Millisecond || caller.calls["a/b.(*T[go.shape.int]).leaf"].spent != 10*time.Millisecond || root.calls["runtime.<root>"].spent != 20*time.Millisecond {
+	if root.spent != 60*time.Millisecond || caller.spent != 40*time.Millisecond ||
+		caller.calls["a/b.(*T[go.shape.int]).leaf"].spent != 10*time.Millisecond ||
+		root.calls["runtime.<root>"].spent != 20*time.Millisecond {
 		t.Fatalf("%+v", root)
 	}
 	svg := string(draw("a & b", root))

@@ -98,7 +98,8 @@ func guard(keep bool) error {
 		return writeJSON(guardFile, is)
 	}
 	if worse != nil {
-		return fmt.Errorf("slower by more than 30 %%: %s; if that must be, go run ./internal/performance -guard -keep", strings.Join(worse, ", "))
+		return fmt.Errorf("slower by more than 30 %%: %s; if that must be, go run ./internal/performance -guard -keep",
+			strings.Join(worse, ", "))
 	}
 	return nil
 }
@@ -116,7 +117,8 @@ func instructions(dir string, k kernel) (float64, error) {
 		cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", test,
 			"-test.run=^$", "-test.bench="+k.bench, "-test.benchtime="+strconv.Itoa(runs)+"x")
 		cmd.Dir = k.pkg
-		cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1", "STREAMDP_SUBJECT_ONLY=1")
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1",
+			"STREAMDP_SUBJECT_ONLY=1")
 		output, err := cmd.CombinedOutput()
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w\n%s", k.name, err, output)

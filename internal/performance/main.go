@@ -132,7 +132,8 @@ func measure(kept *results, only string) error {
 
 // benchmark runs one, as released binaries are built.
 func benchmark(r bench) ([]byte, error) {
-	args := []string{"test", "-run=^$", "-bench=" + r.bench, "-benchtime=" + r.time, "-count=" + strconv.Itoa(r.count), "-timeout=10m", "./" + r.pkg}
+	args := []string{"test", "-run=^$", "-bench=" + r.bench, "-benchtime=" + r.time, "-count=" + strconv.Itoa(r.count),
+		"-timeout=10m", "./" + r.pkg}
 	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "GOAMD64=v1")
 	output, err := cmd.CombinedOutput()
@@ -145,7 +146,8 @@ func benchmark(r bench) ([]byte, error) {
 // figures are the metrics of a benchmark by their units: of each the median of several runs.
 type figures map[string]float64
 
-var line = regexp.MustCompile(`(?m)^(?:pkg: ` + regexp.QuoteMeta(module) + `(\S+)|(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*))$`)
+var line = regexp.MustCompile(`(?m)^(?:pkg: ` + regexp.QuoteMeta(module) +
+	`(\S+)|(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*))$`)
 
 // parse reads what go test -bench prints. A name is the package's, a point, and the benchmark's.
 func parse(output []byte) map[string]figures {
@@ -200,7 +202,8 @@ func (m machine) String() string {
 }
 
 func thisMachine() machine {
-	m := machine{Day: time.Now().UTC().Format(time.DateOnly), Processor: runtime.GOARCH, Go: runtime.Version(), GOAMD64: "v1", Cores: runtime.NumCPU(), Load: "unknown"}
+	m := machine{Day: time.Now().UTC().Format(time.DateOnly), Processor: runtime.GOARCH, Go: runtime.Version(),
+		GOAMD64: "v1", Cores: runtime.NumCPU(), Load: "unknown"}
 	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		if name := regexp.MustCompile(`(?m)^model name\s*:\s*(.*)$`).FindSubmatch(data); name != nil {
 			m.Processor = string(name[1])

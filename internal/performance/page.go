@@ -33,7 +33,9 @@ func page(kept *results) ([]byte, error) {
 			}
 			var all []string
 			for _, name := range slices.Sorted(maps.Keys(loads)) {
-				all = append(all, fmt.Sprintf("* %s, %g to %g processes ready beside it", name, slices.Min(loads[name]), slices.Max(loads[name])))
+				all = append(all,
+					fmt.Sprintf("* %s, %g to %g processes ready beside it", name, slices.Min(loads[name]),
+						slices.Max(loads[name])))
 			}
 			return strings.Join(all, "\n")
 		},
@@ -55,7 +57,9 @@ func page(kept *results) ([]byte, error) {
 		"capacity":  func() string { return capacity(kept) },
 		"footprint": func() string { return footprint(kept) },
 	})
-	if _, err := t.Parse(strings.Replace(pageText, "{{unmet}}", unmet(slices.Concat(endToEnd, people, kernels), kept), 1)); err != nil {
+	if _,
+		err := t.Parse(
+		strings.Replace(pageText, "{{unmet}}", unmet(slices.Concat(endToEnd, people, kernels), kept), 1)); err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
@@ -99,7 +103,8 @@ func capacity(kept *results) string {
 			var cells []string
 			known := false
 			for _, d := range []int{10, 100, 1000} {
-				x, ok := kept.Benchmarks[fmt.Sprintf("stream.BenchmarkCapacity/%s/%s/d=%d", mechanism, codec, d)].Figures["cpu-ns/record"]
+				x, ok := kept.Benchmarks[fmt.Sprintf("stream.BenchmarkCapacity/%s/%s/d=%d", mechanism, codec,
+					d)].Figures["cpu-ns/record"]
 				if !ok {
 					cells = append(cells, "–")
 					continue
@@ -121,7 +126,8 @@ func footprint(kept *results) string {
 	b.WriteString("| mechanism | d | memory | checkpoint |\n| --- | --- | --- | --- |\n")
 	for _, r := range []struct {
 		name, d string
-	}{{"moments", "10"}, {"moments", "100"}, {"moments", "1000"}, {"newton", "10"}, {"newton", "100"}, {"adam", "1000000"}, {"adam", "10000000"}} {
+	}{{"moments", "10"}, {"moments", "100"}, {"moments", "1000"}, {"newton", "10"}, {"newton", "100"},
+		{"adam", "1000000"}, {"adam", "10000000"}} {
 		f := kept.Benchmarks[fmt.Sprintf("stream.BenchmarkFootprint/%s/d=%s", r.name, r.d)].Figures
 		heap, ok := f["heap-bytes"]
 		if !ok {

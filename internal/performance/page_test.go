@@ -31,8 +31,12 @@ func TestPage(t *testing.T) {
 
 // TestParse reads output of several packages and runs, with lines that are no figures.
 func TestParse(t *testing.T) {
-	got := parse([]byte("goos: linux\npkg: github.com/streamdp/streamdp/dp\nBenchmarkRow/D=10-2   \t 5\t 7 ns/op\t 0.5 ratio\nBenchmarkRow/D=10-2 5 9 ns/op 0.9 ratio\n" +
-		"BenchmarkRow/D=10-2 5 8 ns/op 0.6 ratio\nPASS\nok \tgithub.com/streamdp/streamdp/dp\t1s\npkg: github.com/streamdp/streamdp/internal/gram\nBenchmarkRow/D=10 \t 5\t 70 ns/op\n"))
+	got := parse(
+		[]byte(
+			"goos: linux\npkg: github.com/streamdp/streamdp/dp\nBenchmarkRow/D=10-2   \t 5\t 7 ns/op\t 0.5 ratio\n" +
+				"BenchmarkRow/D=10-2 5 9 ns/op 0.9 ratio\n" +
+				"BenchmarkRow/D=10-2 5 8 ns/op 0.6 ratio\nPASS\nok \tgithub.com/streamdp/streamdp/dp\t1s\n" +
+				"pkg: github.com/streamdp/streamdp/internal/gram\nBenchmarkRow/D=10 \t 5\t 70 ns/op\n"))
 	if x := got["dp.BenchmarkRow/D=10"]; len(got) != 2 || x["ratio"] != 0.6 || x["ns/op"] != 8 {
 		t.Errorf("%v", got)
 	}

@@ -163,7 +163,8 @@ func (j *Journal) numbers() (all []uint64, err error) {
 	names, err := j.disk.ReadDir(j.dir)
 	for _, name := range names {
 		rest, ours := strings.CutPrefix(name, j.prefix)
-		if n, err := strconv.ParseUint(rest, 10, 64); ours && err == nil && 0 < n && n < 1<<63 && strconv.FormatUint(n, 10) == rest {
+		if n, err := strconv.ParseUint(rest, 10, 64); ours && err == nil && 0 < n && n < 1<<63 &&
+			strconv.FormatUint(n, 10) == rest {
 			all = append(all, n)
 		}
 	}

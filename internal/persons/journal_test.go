@@ -178,7 +178,8 @@ func TestJournalCrashes(t *testing.T) {
 						_, err = new(run).from(after.reboot(crashLost, rng), r, log, next.checkpoints[1])
 					}
 					if err != nil || !slices.Equal(got, want) {
-						t.Fatalf("%+v, operation %d, mode %d, from step %d: %v; the answers are others", r, op, mode, c.step, err)
+						t.Fatalf("%+v, operation %d, mode %d, from step %d: %v; the answers are others", r, op, mode,
+							c.step, err)
 					}
 				}
 				// A second crash, while the first one is mended.
@@ -218,7 +219,8 @@ func TestJournalFullDisk(t *testing.T) {
 			if err != nil || !slices.Equal(got, want) {
 				t.Fatalf("%+v, operation %d fails: %v", r, op, err)
 			}
-			if got, err := new(run).from(d.reboot(crashLost, nil), r, log, p.checkpoints[1]); err != nil || !slices.Equal(got, want) {
+			if got, err := new(run).from(d.reboot(crashLost, nil), r, log, p.checkpoints[1]); err != nil ||
+				!slices.Equal(got, want) {
 				t.Fatalf("%+v, operation %d fails, then a restart: %v", r, op, err)
 			}
 		}
@@ -309,7 +311,8 @@ func TestSpill(t *testing.T) {
 			t.Errorf("%+v: %d files", r, most)
 		}
 		for _, c := range p.checkpoints {
-			if got, err := new(run).from(d.reboot(crashArrived, nil), r, log, c); err != nil || len(got) != len(log)*simRows {
+			if got, err := new(run).from(d.reboot(crashArrived, nil), r, log, c); err != nil ||
+				len(got) != len(log)*simRows {
 				t.Errorf("%+v: from step %d: %v", r, c.step, err)
 			}
 		}
@@ -351,7 +354,8 @@ func TestJournalDamage(t *testing.T) {
 }
 
 func FuzzPosition(f *testing.F) {
-	p := Position{Step: 9, Seen: 3, Segments: []Segment{{Number: 4, Snapshot: true, First: 5, Length: 100}, {Number: 5, First: 6, Length: 39}}}
+	p := Position{Step: 9, Seen: 3,
+		Segments: []Segment{{Number: 4, Snapshot: true, First: 5, Length: 100}, {Number: 5, First: 6, Length: 39}}}
 	f.Add(mustBinary(&p))
 	f.Add(mustBinary(&Position{}))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -393,7 +397,8 @@ func FuzzSegment(f *testing.F) {
 			t.Fatal(err)
 		}
 		for _, x := range m.slots {
-			if x.last > 100 || x.last != 0 && r.Cap > 0 && (x.steps&stepsMask == 0 || uint64(x.steps&stepsMask) > r.Cap) {
+			if x.last > 100 ||
+				x.last != 0 && r.Cap > 0 && (x.steps&stepsMask == 0 || uint64(x.steps&stepsMask) > r.Cap) {
 				t.Fatalf("a slot of step %d and %d steps", x.last, x.steps&stepsMask)
 			}
 		}

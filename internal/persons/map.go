@@ -162,8 +162,8 @@ func (m *Map) Take(tag Tag) Answer {
 	return Counts
 }
 
-// Warm reads the places of tags that will be taken soon, and the ones behind them, all at once. It changes no answer: a large
-// table is in memory, and what a processor waits for one place it can wait for ten at a time.
+// Warm reads the places of tags that will be taken soon, and the ones behind them, all at once. It changes no answer: a
+// large table is in memory, and what a processor waits for one place it can wait for ten at a time.
 func (m *Map) Warm(tags []Tag) {
 	sum, mask := uint32(0), uint64(len(m.slots)-1)
 	for i := range tags {

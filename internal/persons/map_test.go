@@ -200,7 +200,8 @@ func TestStability(t *testing.T) {
 			}
 		}
 		if worst > r.others {
-			t.Errorf("%+v: one person changes which records of %d others count, must be %d at most", r.Rule, worst, r.others)
+			t.Errorf("%+v: one person changes which records of %d others count, must be %d at most", r.Rule,
+				worst, r.others)
 		}
 		if r.others > 0 && worst == 0 {
 			t.Errorf("%+v: the full table was not reached", r.Rule)
@@ -280,7 +281,8 @@ func TestStabilityOfPeriods(t *testing.T) {
 				}
 				for u := 1; u <= users; u++ {
 					if !admissible(c.Rule, l[first:end], all[n][first:end], u) {
-						t.Fatalf("%+v: person %d of %v counts beyond the rule in period %d: %v", c.Rule, u, l, p, all[n])
+						t.Fatalf("%+v: person %d of %v counts beyond the rule in period %d: %v", c.Rule, u,
+							l, p, all[n])
 					}
 				}
 			}
@@ -318,7 +320,8 @@ func TestStabilityOfPeriods(t *testing.T) {
 			}
 		}
 		if worst > c.others {
-			t.Errorf("%+v: one unit changes which records of %d others count, must be %d at most", c.Rule, worst, c.others)
+			t.Errorf("%+v: one unit changes which records of %d others count, must be %d at most", c.Rule,
+				worst, c.others)
 		}
 		if c.others > 0 && worst == 0 {
 			t.Errorf("%+v: the full table was not reached", c.Rule)
@@ -456,7 +459,8 @@ func TestMapAway(t *testing.T) {
 	for _, x := range []struct {
 		tag  Tag
 		want Answer
-	}{{Away(), Foreign}, {Away(), Foreign}, {Tag{}, NoUser}, {Tag{1}, Counts}, {Tag{2}, Full}, {Tag{1}, OverCap}, {Away(), Foreign}} {
+	}{{Away(), Foreign}, {Away(), Foreign}, {Tag{}, NoUser}, {Tag{1}, Counts}, {Tag{2}, Full}, {Tag{1}, OverCap},
+		{Away(), Foreign}} {
 		if got := m.Take(x.tag); got != x.want {
 			t.Errorf("%x: %s, want %s", x.tag, got, x.want)
 		}

@@ -154,7 +154,8 @@ func (m *Map) restore(entry []byte, s *Segment, until uint64) error {
 	}
 	if s.Snapshot {
 		steps := binary.LittleEndian.Uint32(entry[20:])
-		if step == 0 || uint64(step) > s.First || m.rule.period(step) != m.rule.period(uint32(s.First)) || uint64(steps) > m.rule.Cap || (steps == 0) != (m.rule.Cap == 0) {
+		if step == 0 || uint64(step) > s.First || m.rule.period(step) != m.rule.period(uint32(s.First)) ||
+			uint64(steps) > m.rule.Cap || (steps == 0) != (m.rule.Cap == 0) {
 			return ErrDamaged
 		}
 		known, free := m.find(&tag)

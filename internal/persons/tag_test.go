@@ -19,7 +19,8 @@ func TestTagIsCMAC(t *testing.T) {
 		return b
 	}
 	key := [KeyBytes]byte(bytesOf("2b7e151628aed2a6abf7158809cf4f3c"))
-	message := bytesOf("6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e5130c81c46a35ce411e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c3710")
+	message := bytesOf(
+		"6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e5130c81c46a35ce411e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c3710")
 	tagger := NewTagger(&key)
 	for length, want := range map[int]string{
 		16: "070a16b46b4d4144f79bdd9dd04a287c",
@@ -31,7 +32,8 @@ func TestTagIsCMAC(t *testing.T) {
 		}
 	}
 	// The empty message, of which a user key makes no tag.
-	if hex.EncodeToString(tagger.whole[:]) != "fbeed618357133667c85e08f7236a8de" || hex.EncodeToString(tagger.short[:]) != "f7ddac306ae266ccf90bc11ee46d513b" {
+	if hex.EncodeToString(tagger.whole[:]) != "fbeed618357133667c85e08f7236a8de" ||
+		hex.EncodeToString(tagger.short[:]) != "f7ddac306ae266ccf90bc11ee46d513b" {
 		t.Errorf("subkeys %x and %x", tagger.whole, tagger.short)
 	}
 	if tagger.Tag(nil) != (Tag{}) || tagger.Tag([]byte{}) != (Tag{}) {

@@ -19,12 +19,13 @@ func (p *Plan) ofAdam(s *config.Stream, ask Options) error {
 	if err != nil {
 		return err
 	}
-	p.compare([]string{"identity", "sqrt", "blt"}, ask.Factorizations, adamPlan{configured}, func(kind string) (planned, error) {
-		c := *s.Adam
-		c.Factorization = kind
-		e, err := adam.New(c, s.Params())
-		return adamPlan{e}, err
-	})
+	p.compare([]string{"identity", "sqrt", "blt"}, ask.Factorizations, adamPlan{configured},
+		func(kind string) (planned, error) {
+			c := *s.Adam
+			c.Factorization = kind
+			e, err := adam.New(c, s.Params())
+			return adamPlan{e}, err
+		})
 	return nil
 }
 

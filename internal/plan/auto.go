@@ -33,7 +33,8 @@ func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 	reason := fmt.Sprintf("horizon or tune names %d steps, for which its error is the least", named)
 	switch sums := m.Workload == "sum" || m.Workload == "mean"; {
 	case !sums && uses.Factorization.Kind == "blt":
-		reason = fmt.Sprintf("for workload %q so few buffers come close to the best there is, at every step", m.Workload)
+		reason = fmt.Sprintf("for workload %q so few buffers come close to the best there is, at every step",
+			m.Workload)
 	case uses.Factorization.Kind == "identity":
 		reason = "squares of noisy rows need noise that is independent from row to row"
 	case named == 0:
@@ -52,10 +53,12 @@ func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 func whyMethod(m *moments.Config, uses moments.Plan) string {
 	c := uses.Choice
 	if c == nil {
-		reason := "pp_debiased and combined, its other choices, square noisy rows, which goes with other factorizations only"
+		reason := "pp_debiased and combined, its other choices, square noisy rows, which goes with other " +
+			"factorizations only"
 		switch {
 		case m.Step > 1:
-			reason = "pp_debiased and combined, its other choices, square rows one by one, and a step of several offsets has their sum"
+			reason = "pp_debiased and combined, its other choices, square rows one by one, and a step of several " +
+				"offsets has their sum"
 		case m.Second != nil:
 			reason = "the second moment has a workload or factorization of its own"
 		}
@@ -69,7 +72,8 @@ func whyMethod(m *moments.Config, uses moments.Plan) string {
 	for _, a := range c.Alternatives {
 		compared = append(compared, fmt.Sprintf("%s %.3g and %.3g", a.Method, a.First, a.Second))
 	}
-	return fmt.Sprintf("auto took %s, because it has the least weighted sum of the squared errors of mean and second moment (%s), %s",
+	return fmt.Sprintf(
+		"auto took %s, because it has the least weighted sum of the squared errors of mean and second moment (%s), %s",
 		uses.Method, strings.Join(compared, ", "), which)
 }
 
@@ -94,7 +98,9 @@ func (p *Plan) gainOfTune(s *config.Stream) string {
 		}
 		return fmt.Sprintf("%.0f %% more", 100*(ratio-1))
 	}
-	return fmt.Sprintf("with tune = %d noise would be %s at step %d, and %s at step %d: name it if about so many steps are what counts (it is no end: more may follow)",
+	return fmt.Sprintf(
+		"with tune = %d noise would be %s at step %d, and %s at step %d: name it if about so many steps are what "+
+			"counts (it is no end: more may follow)",
 		last, change(last), last, change(first), first)
 }
 

@@ -49,7 +49,9 @@ type candidate struct {
 func comparisonOf(m *moments.Config, stored *matfact.Stored, steps []uint64) (*comparison, error) {
 	w := matfact.Workload{Kind: m.Workload, Decay: m.Decay, Window: m.Window}
 	n := cmp.Or(m.Horizon, m.Tune, slices.Max(append(steps, 1)))
-	used, err := matfact.New(matfact.Config{Kind: stored.Kind, Horizon: m.Horizon, Normalise: stored.Height > 0, Stored: stored}, w)
+	used,
+		err := matfact.New(
+		matfact.Config{Kind: stored.Kind, Horizon: m.Horizon, Normalise: stored.Height > 0, Stored: stored}, w)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +79,8 @@ func compare(w matfact.Workload, n uint64, bands int, used matfact.Factorization
 		config.Horizon = n
 		f, err := matfact.New(config, w)
 		if err != nil {
-			c.Candidates = append(c.Candidates, candidate{Name: name, Unavailable: strings.ReplaceAll(err.Error(), "\n", "; ")})
+			c.Candidates = append(c.Candidates,
+				candidate{Name: name, Unavailable: strings.ReplaceAll(err.Error(), "\n", "; ")})
 			return
 		}
 		c.Candidates = append(c.Candidates, measure(name, f, w, n))
@@ -98,7 +101,8 @@ func compare(w matfact.Workload, n uint64, bands int, used matfact.Factorization
 		add("blt, "+words.Plural(d, "buffer"), matfact.Config{Kind: "blt", Buffers: d})
 	}
 	if n <= longestNormalised {
-		add("blt, "+words.Plural(auto, "buffer")+", normalised", matfact.Config{Kind: "blt", Buffers: auto, Normalise: true})
+		add("blt, "+words.Plural(auto, "buffer")+", normalised",
+			matfact.Config{Kind: "blt", Buffers: auto, Normalise: true})
 	}
 	add("phased", matfact.Config{Kind: "phased"})
 	for _, kind := range []string{"bisr", "banded", "bsr"} {
@@ -134,7 +138,8 @@ func (c *comparison) mark(used matfact.Factorization, w matfact.Workload, n uint
 	own := measure(describeFactor(used.Stored()), used, w, n)
 	own.Configured = true
 	for i, x := range c.Candidates {
-		if x.factor != nil && x.factor.Kind() == used.Kind() && alike(x.factor.ColNorm(), used.ColNorm()) && alike(x.Max, own.Max) && alike(x.RMSE, own.RMSE) {
+		if x.factor != nil && x.factor.Kind() == used.Kind() && alike(x.factor.ColNorm(), used.ColNorm()) &&
+			alike(x.Max, own.Max) && alike(x.RMSE, own.RMSE) {
 			own.Name = x.Name
 			c.Candidates[i] = own
 			return
@@ -165,7 +170,9 @@ func describeFactor(s *matfact.Stored) string {
 
 // print writes the table.
 func (c *comparison) print(w io.Writer) error {
-	fmt.Fprintf(w, "\n  factorizations for %d steps of workload %s: error of one coordinate at sensitivity 1 and noise multiplier 1\n", c.Steps, c.Workload)
+	fmt.Fprintf(w,
+		"\n  factorizations for %d steps of workload %s: error of one coordinate at sensitivity 1 and noise "+
+			"multiplier 1\n", c.Steps, c.Workload)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "  \tlargest\troot mean square\tstate\tvalid for\t\n")
 	if c.Bound > 0 {
@@ -184,7 +191,8 @@ func (c *comparison) print(w io.Writer) error {
 		if x.ValidSteps > 0 {
 			valid = fmt.Sprintf("%d steps", x.ValidSteps)
 		}
-		fmt.Fprintf(t, "  %s%s\t%s\t%s\t%d B\t%s\t\n", x.Name, mark, significant(x.Max), significant(x.RMSE), x.StateBytes, valid)
+		fmt.Fprintf(t, "  %s%s\t%s\t%s\t%d B\t%s\t\n", x.Name, mark, significant(x.Max), significant(x.RMSE),
+			x.StateBytes, valid)
 	}
 	return t.Flush()
 }

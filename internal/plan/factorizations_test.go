@@ -37,14 +37,16 @@ func TestFactorizationsPage(t *testing.T) {
 		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := compare(matfact.Workload{Kind: "sum"}, 1e5, 16, nil).draw(filepath.Join(dir, "factorizations.svg")); err != nil {
+		if err := compare(matfact.Workload{Kind: "sum"}, 1e5, 16,
+			nil).draw(filepath.Join(dir, "factorizations.svg")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if want != string(text) && !*update {
 		t.Error("docs/factorizations.md is not current: go generate ./internal/plan")
 	}
-	if svg, err := os.ReadFile(filepath.Join(dir, "factorizations.svg")); err != nil || !bytes.Contains(svg, []byte("phased")) {
+	if svg, err := os.ReadFile(filepath.Join(dir, "factorizations.svg")); err != nil ||
+		!bytes.Contains(svg, []byte("phased")) {
 		t.Errorf("docs/factorizations.svg: %v", err)
 	}
 }
@@ -55,7 +57,8 @@ func TestFactorizationsPage(t *testing.T) {
 func pageTables() string {
 	var b strings.Builder
 	table := func(title string, columns []string, made []*comparison, cell func(*comparison, candidate) string) {
-		fmt.Fprintf(&b, "\n%s\n\n| factorization | %s |\n|%s\n", title, strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)+1))
+		fmt.Fprintf(&b, "\n%s\n\n| factorization | %s |\n|%s\n", title, strings.Join(columns, " | "),
+			strings.Repeat(" --- |", len(columns)+1))
 		if made[0].Bound > 0 && made[0].Workload == "sum" {
 			b.WriteString("| lower bound, any matrix |")
 			for _, c := range made {
@@ -98,7 +101,8 @@ func pageTables() string {
 	}
 	table("Sums, by number of steps: largest error / root mean square.", columns, sums,
 		func(_ *comparison, x candidate) string { return fmt.Sprintf("%.4g / %.4g", x.Max, x.RMSE) })
-	table("Running averages, by number of steps: root mean square. The largest error is that of the first steps.", columns, means,
+	table("Running averages, by number of steps: root mean square. The largest error is that of the first steps.",
+		columns, means,
 		func(_ *comparison, x candidate) string { return fmt.Sprintf("%.3g", x.RMSE) })
 
 	var limits []*comparison
@@ -113,7 +117,9 @@ func pageTables() string {
 		columns = append(columns, fmt.Sprintf("window %d (%.4g)", width, matfact.WindowOptimum(width)))
 		limits = append(limits, compare(w, 20000, 8, nil))
 	}
-	table("Exponential weights and windows, 20000 steps: largest error. In brackets the least that any matrix can have on an endless stream.", columns, limits,
+	table(
+		"Exponential weights and windows, 20000 steps: largest error. In brackets the least that any matrix can have "+
+			"on an endless stream.", columns, limits,
 		func(_ *comparison, x candidate) string { return fmt.Sprintf("%.4g", x.Max) })
 	b.WriteString("\n")
 	return b.String()
@@ -124,9 +130,12 @@ func pageTables() string {
 func TestComparison(t *testing.T) {
 	sum := matfact.Workload{Kind: "sum"}
 	for _, c := range []matfact.Config{
-		{Kind: "phased"}, {Kind: "identity"}, {Kind: "sqrt", Horizon: 50}, {Kind: "sqrt", Horizon: 70}, {Kind: "dense", Horizon: 50},
-		{Kind: "blt", Tune: 50, Buffers: 2}, {Kind: "blt", Tune: 50, Buffers: 5}, {Kind: "bisr", Bands: 4}, {Kind: "bsr", Bands: 9},
-		{Kind: "banded", Bands: 4, Tune: 50}, {Kind: "blt", Horizon: 50, Normalise: true}, {Kind: "bisr", Horizon: 50, Normalise: true},
+		{Kind: "phased"}, {Kind: "identity"}, {Kind: "sqrt", Horizon: 50}, {Kind: "sqrt", Horizon: 70},
+		{Kind: "dense", Horizon: 50},
+		{Kind: "blt", Tune: 50, Buffers: 2}, {Kind: "blt", Tune: 50, Buffers: 5}, {Kind: "bisr", Bands: 4},
+		{Kind: "bsr", Bands: 9},
+		{Kind: "banded", Bands: 4, Tune: 50}, {Kind: "blt", Horizon: 50, Normalise: true},
+		{Kind: "bisr", Horizon: 50, Normalise: true},
 	} {
 		used, err := matfact.New(c, sum)
 		if err != nil {
@@ -142,7 +151,8 @@ func TestComparison(t *testing.T) {
 					t.Errorf("%+v is marked as %+v", c, x)
 				}
 			}
-			if x.Unavailable != "" || !(x.Max >= table.Bound*(1-1e-9)) || !(x.RMSE <= x.Max*(1+1e-12)) || math.IsInf(x.Max, 0) {
+			if x.Unavailable != "" || !(x.Max >= table.Bound*(1-1e-9)) || !(x.RMSE <= x.Max*(1+1e-12)) ||
+				math.IsInf(x.Max, 0) {
 				t.Errorf("%+v", x)
 			}
 		}

@@ -23,7 +23,8 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(t, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
-	row("guarantee", "(%g, %g)-differential privacy for all releases of an epoch together, %s accounting", d.Epsilon, d.Delta, d.Accounting)
+	row("guarantee", "(%g, %g)-differential privacy for all releases of an epoch together, %s accounting", d.Epsilon,
+		d.Delta, d.Accounting)
 	row("adjacency", "%s: %s", d.Adjacency, d.Neighbours)
 	if d.Person == nil {
 		row("limit", "(%g, %g) over all epochs and streams of the input partition", d.LimitEpsilon, d.LimitDelta)
@@ -40,10 +41,14 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	}
 	switch {
 	case d.Merged && d.Partitions == 0:
-		row("merged", "all partitions are one sequence of releases; as many sequences with noise of their own, averaged, would have the root of their number times the noise")
+		row("merged",
+			"all partitions are one sequence of releases; as many sequences with noise of their own, averaged, would "+
+				"have the root of their number times the noise")
 		row("", "what follows is for %d partitions: for more, name them in input.partition", config.FewestMerged)
 	case d.Merged:
-		row("merged", "%d partitions are one sequence of releases; %d with noise of their own, averaged, would have %.2f times the noise", d.Partitions, d.Partitions, math.Sqrt(float64(d.Partitions)))
+		row("merged",
+			"%d partitions are one sequence of releases; %d with noise of their own, averaged, would have %.2f "+
+				"times the noise", d.Partitions, d.Partitions, math.Sqrt(float64(d.Partitions)))
 	}
 	if d.Clock != "" {
 		row("steps", "by the clock, every %s, each of at most %d offsets", core.Brief(d.Clock), d.StepMax)
@@ -76,7 +81,8 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 
 // noiseNames returns the names of a mechanism's noise arrays, the most interesting first.
 func noiseNames(noise map[string]float64) []string {
-	first := []string{"first", "second", "second_diagonal", "second_off_diagonal", "valid_count", "full", "gradient", "count", "nulls", "search", "histogram"}
+	first := []string{"first", "second", "second_diagonal", "second_off_diagonal", "valid_count", "full", "gradient",
+		"count", "nulls", "search", "histogram"}
 	return slices.SortedFunc(maps.Keys(noise), func(a, b string) int {
 		place := func(name string) int {
 			if i := slices.Index(first, name); i >= 0 {
@@ -100,16 +106,24 @@ func joinFloats(x []float64) string {
 func personRows(d *core.Description, row func(name, format string, args ...any)) {
 	p := d.Person
 	if p.Period > 0 {
-		row("person", "all records of one period of %d steps with one user key (%s), of population %s; somebody with records in g periods is g persons", p.Period, p.Key, p.Population)
+		row("person",
+			"all records of one period of %d steps with one user key (%s), of population %s; somebody with records "+
+				"in g periods is g persons", p.Period, p.Key, p.Population)
 	} else {
 		row("person", "all records of an epoch with one user key (%s), of population %s", p.Key, p.Population)
 	}
-	row("counts", "a person's first records, in at most %d steps, at least %d apart, at most %d in each; all others, and those without a user key, are null records", p.Cap, p.Separation, p.PerStep)
+	row("counts",
+		"a person's first records, in at most %d steps, at least %d apart, at most %d in each; all others, and those "+
+			"without a user key, are null records", p.Cap, p.Separation, p.PerStep)
 	if p.Period > 0 {
-		row("period", "%d steps, after which every person begins anew; what somebody has in several periods adds up: q of them cost q times mu at most", p.Period)
+		row("period",
+			"%d steps, after which every person begins anew; what somebody has in several periods adds up: q of them "+
+				"cost q times mu at most", p.Period)
 	}
 	if p.Crowds {
-		row("full map", "when records of %d persons count, those of others do not, so to leave one person out may let another one in: the noise is that of adjacency replace", p.MaxUsers)
+		row("full map",
+			"when records of %d persons count, those of others do not, so to leave one person out may let another "+
+				"one in: the noise is that of adjacency replace", p.MaxUsers)
 	}
 	together := ""
 	for _, g := range d.Persons {
@@ -117,18 +131,27 @@ func personRows(d *core.Description, row func(name, format string, args ...any))
 			together += fmt.Sprintf(", epsilon %.4g for %d", *g.Epsilon, g.Records)
 		}
 	}
-	row("not covered", "a human with several user keys; whoever can write under another's key changes two persons; g persons together pay g times mu%s", together)
+	row("not covered",
+		"a human with several user keys; whoever can write under another's key changes two persons; g persons "+
+			"together pay g times mu%s", together)
 	switch {
 	case p.Partitions == 0 && p.OnePartition:
-		row("an opening", "is an epoch for each partition that the topic has, of which a person pays one: mu %.6g, epsilon %g", p.OpeningMu, p.OpeningEpsilon)
+		row("an opening",
+			"is an epoch for each partition that the topic has, of which a person pays one: mu %.6g, epsilon %g",
+			p.OpeningMu, p.OpeningEpsilon)
 	case p.Partitions == 0:
-		row("an opening", "is an epoch for each partition that the topic has, all of which a person pays: the root of their number times mu")
+		row("an opening",
+			"is an epoch for each partition that the topic has, all of which a person pays: the root of their "+
+				"number times mu")
 	case p.Partitions > 1 && p.OnePartition:
-		row("an opening", "is %d epochs, of which a person pays one, for a user key counts in one partition only: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
+		row("an opening",
+			"is %d epochs, of which a person pays one, for a user key counts in one partition only: mu "+
+				"%.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
 	case p.Partitions == 1:
 		row("an opening", "is one epoch: mu %.6g, epsilon %g", p.OpeningMu, p.OpeningEpsilon)
 	default:
-		row("an opening", "is %d epochs, which a person pays all: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
+		row("an opening", "is %d epochs, which a person pays all: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu,
+			p.OpeningEpsilon)
 	}
 	if p.Partitions > 0 {
 		until := ""
@@ -137,7 +160,8 @@ func personRows(d *core.Description, row func(name, format string, args ...any))
 		}
 		row("", "openings that the limit allows%s, if nobody else charges the population: %d", until, p.Openings)
 	}
-	row("map", "%s of memory and at most %s on disk for each partition", words.Size(int64(p.MapBytes)), words.Size(int64(p.DiskBytes)))
+	row("map", "%s of memory and at most %s on disk for each partition", words.Size(int64(p.MapBytes)),
+		words.Size(int64(p.DiskBytes)))
 	if p.Norm > 0 {
 		row("norm", "%.6g for a person's records together", p.Norm)
 	}

@@ -33,18 +33,19 @@ func (p *Plan) ofMoments(s *config.Stream, ask Options) error {
 	if uses.Warmup != nil {
 		p.Warmup, p.found = uses.Warmup, math.IsNaN(s.Moments.Clip)
 	}
-	p.compare([]string{"identity", "sqrt", "blt", "phased"}, ask.Factorizations, momentsPlan{configured}, func(kind string) (planned, error) {
-		c := *s.Moments
-		c.Factorization, c.Buffers, c.Bands, c.Normalise = kind, 0, 0, false
-		if c.Method == "auto" {
-			c.Method, c.Metric = uses.Method, "last"
-		}
-		if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
-			c.Tune = slices.Max(p.Steps)
-		}
-		e, err := moments.New(c, s.Params())
-		return momentsPlan{e}, err
-	})
+	p.compare([]string{"identity", "sqrt", "blt", "phased"}, ask.Factorizations, momentsPlan{configured},
+		func(kind string) (planned, error) {
+			c := *s.Moments
+			c.Factorization, c.Buffers, c.Bands, c.Normalise = kind, 0, 0, false
+			if c.Method == "auto" {
+				c.Method, c.Metric = uses.Method, "last"
+			}
+			if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
+				c.Tune = slices.Max(p.Steps)
+			}
+			e, err := moments.New(c, s.Params())
+			return momentsPlan{e}, err
+		})
 	for _, method := range []string{"jme", "ime", "cs", "pp_debiased", "pp", "combined"} {
 		f, c := form{}, variant(*s.Moments, method, uses)
 		if method == uses.Method {

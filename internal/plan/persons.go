@@ -69,7 +69,9 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 		return ruleNoise{Cap: rule.Count, Separation: rule.Separation, Norm: norm, Noise: noise,
 			OverRecords: noise / record, OverFloor: noise / float64(rule.Count*rule.PerStep)}, nil
 	}
-	used, err := matfact.New(matfact.Config{Kind: stored.Kind, Horizon: m.Horizon, Normalise: stored.Height > 0, Stored: stored}, w)
+	used,
+		err := matfact.New(
+		matfact.Config{Kind: stored.Kind, Horizon: m.Horizon, Normalise: stored.Height > 0, Stored: stored}, w)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +108,9 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 
 // print writes the table.
 func (p *rulesNoise) print(w io.Writer) error {
-	fmt.Fprintf(w, "\n  what a person's cap costs: noise of a sum at step %d, at noise multiplier 1 and clip 1; the largest column norm of the stream's matrix is %.6g\n", p.Steps, p.Alpha)
+	fmt.Fprintf(w,
+		"\n  what a person's cap costs: noise of a sum at step %d, at noise multiplier 1 and clip 1; the largest "+
+			"column norm of the stream's matrix is %.6g\n", p.Steps, p.Alpha)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "  steps of a person\tapart\tnorm\tnoise\ttimes that of records\ttimes the least possible\t\n")
 	for _, c := range p.Caps {
@@ -114,11 +118,14 @@ func (p *rulesNoise) print(w io.Writer) error {
 		if c.Configured {
 			mark = "*"
 		}
-		fmt.Fprintf(t, "  %d%s\t%d\t%.4g\t%.4g\t%.4g\t%.4g\t\n", c.Cap, mark, c.Separation, c.Norm, c.Noise, c.OverRecords, c.OverFloor)
+		fmt.Fprintf(t, "  %d%s\t%d\t%.4g\t%.4g\t%.4g\t%.4g\t\n", c.Cap, mark, c.Separation, c.Norm, c.Noise,
+			c.OverRecords, c.OverFloor)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w, "  A larger cap pays off where many have so many records: one person can move a sum by cap × per_step, and no noise is less. With a small one the mean is that over persons, more than that over records.")
+	_, err := fmt.Fprintln(w,
+		"  A larger cap pays off where many have so many records: one person can move a sum by cap × per_step, and "+
+			"no noise is less. With a small one the mean is that over persons, more than that over records.")
 	return err
 }

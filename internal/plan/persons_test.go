@@ -34,7 +34,8 @@ clip = 1.0
 
 func personsConfig(t *testing.T, partitions, user string) *config.Config {
 	t.Helper()
-	c, err := config.Parse("p.toml", []byte(strings.NewReplacer("PARTITIONS", partitions, "USER", user).Replace(personsToml)))
+	c, err := config.Parse("p.toml",
+		[]byte(strings.NewReplacer("PARTITIONS", partitions, "USER", user).Replace(personsToml)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +64,10 @@ func TestPlanPersons(t *testing.T) {
 		for _, x := range p.OfPersons.Caps {
 			if x.Configured {
 				own++
-				if math.Abs(x.Noise/c.noise-1) > 0.006 || math.Abs(x.OverFloor/c.floor-1) > 0.01 || math.Abs(x.OverRecords/(c.noise/3.98)-1) > 0.01 {
-					t.Errorf("%s: noise %.4g, %.4g times that of records, %.4g times the floor; want %g and %g", c.user, x.Noise, x.OverRecords, x.OverFloor, c.noise, c.floor)
+				if math.Abs(x.Noise/c.noise-1) > 0.006 || math.Abs(x.OverFloor/c.floor-1) > 0.01 ||
+					math.Abs(x.OverRecords/(c.noise/3.98)-1) > 0.01 {
+					t.Errorf("%s: noise %.4g, %.4g times that of records, %.4g times the floor; want %g and %g", c.user,
+						x.Noise, x.OverRecords, x.OverFloor, c.noise, c.floor)
 				}
 				if d := p.Description; math.Abs(x.Norm/d.Person.Norm-1) > 1e-6 {
 					t.Errorf("%s: norm %g, the mechanism has %g", c.user, x.Norm, d.Person.Norm)
@@ -92,7 +95,9 @@ func TestPlanPersons(t *testing.T) {
 	if err == nil {
 		err = p.Print(&out)
 	}
-	if err != nil || !strings.Contains(out.String(), "12*") || !strings.Contains(out.String(), "times the least possible") || strings.Contains(out.String(), "of the input partition") {
+	if err != nil || !strings.Contains(out.String(), "12*") ||
+		!strings.Contains(out.String(), "times the least possible") ||
+		strings.Contains(out.String(), "of the input partition") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 }
@@ -122,7 +127,8 @@ func TestCheckPersons(t *testing.T) {
 		{`"all"`, "cap = 5", 1, "the root of their number times mu"},
 		{`"all"`, `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
 		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which every person begins anew"},
-		{"[0]", "cap = 5, period = 100", 1, "the limit allows before it begins anew, if nobody else charges the population: 18"},
+		{"[0]", "cap = 5, period = 100", 1,
+			"the limit allows before it begins anew, if nobody else charges the population: 18"},
 	} {
 		user, replace := strings.CutSuffix(c.user, ", replace")
 		user, full := strings.CutSuffix(user, ", full")
@@ -150,8 +156,10 @@ func TestCheckPersons(t *testing.T) {
 			t.Errorf("%s: %d openings fit, want %d", c.partitions, p.Openings, n)
 		}
 		var out bytes.Buffer
-		if err := PrintGuarantee(&out, d, "configuration", ""); err != nil || !strings.Contains(out.String(), c.words) || !strings.Contains(out.String(), "of population in") ||
-			!strings.Contains(out.String(), " of memory and at most") || strings.Contains(out.String(), "input partition") {
+		if err := PrintGuarantee(&out, d, "configuration", ""); err != nil ||
+			!strings.Contains(out.String(), c.words) || !strings.Contains(out.String(), "of population in") ||
+			!strings.Contains(out.String(), " of memory and at most") ||
+			strings.Contains(out.String(), "input partition") {
 			t.Errorf("%v\n%s", err, &out)
 		}
 	}

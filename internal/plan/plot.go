@@ -17,8 +17,9 @@ func (p *Plan) Draw(path string) error { return p.Comparison.draw(path) }
 // into a file. The end of the file's name chooses the form.
 func (c *comparison) draw(path string) error {
 	drawn := chart.Chart{
-		Title: fmt.Sprintf("Noise of workload %q under factorizations for %d steps (sensitivity 1, noise multiplier 1)", c.Workload, c.Steps),
-		X:     "step", Y: "standard deviation", LogX: true, LogY: true,
+		Title: fmt.Sprintf("Noise of workload %q under factorizations for %d steps (sensitivity 1, noise multiplier 1)",
+			c.Workload, c.Steps),
+		X: "step", Y: "standard deviation", LogX: true, LogY: true,
 	}
 	for _, x := range c.Candidates {
 		if x.Unavailable != "" {

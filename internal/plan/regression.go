@@ -75,7 +75,8 @@ func (p *Plan) ofNewton(s *config.Stream, _ Options) error {
 
 // printNewton writes the tables of ofNewton.
 func (p *Plan) printNewton(w io.Writer) error {
-	fmt.Fprintf(w, "\n  %d searches of %d slots each come first, without a release, and again where the data jump\n", p.Schedule.Searches, p.Schedule.Search)
+	fmt.Fprintf(w, "\n  %d searches of %d slots each come first, without a release, and again where the data jump\n",
+		p.Schedule.Searches, p.Schedule.Search)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "  epoch\tsteps\tslots a step\t")
 	last := len(p.Schedule.Epochs) - 1
@@ -89,10 +90,13 @@ func (p *Plan) printNewton(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\n  the estimate is useful after %d gradient steps, from slot %d on: until then releases hold little more than noise\n", sgd.UsefulSteps, p.Schedule.Useful)
+	fmt.Fprintf(w,
+		"\n  the estimate is useful after %d gradient steps, from slot %d on: until then releases hold little more "+
+			"than noise\n", sgd.UsefulSteps, p.Schedule.Useful)
 	if len(p.Outlook) > 0 {
 		fmt.Fprint(w, "\n  expected excess risk of theta_average, over the residuals' variance, for features of any\n"+
-			"  second moment that does not change; and of method amb, for uncorrelated features of unit\n  variance, told so\n")
+			"  second moment that does not change; and of method amb, for uncorrelated features of unit\n"+
+			"  variance, told so\n")
 		fmt.Fprint(t, "  iteration\tslots\tby sampling\tby privacy\t")
 		if p.Descent != nil {
 			fmt.Fprint(t, "all of amb's\t")
@@ -124,8 +128,11 @@ func (p *Plan) ofDescent(s *config.Stream, ask Options) error {
 	pace := e.Pace(ask.Condition)
 	p.Pace = &pace
 	if pace.Batch < pace.Least {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("batches of %d slots are fewer than the %d below which coefficients diverge, if the features' condition number is %g; %d would be chosen for it",
-			pace.Batch, pace.Least, ask.Condition, pace.Advised))
+		p.Warnings = append(p.Warnings,
+			fmt.Sprintf(
+				"batches of %d slots are fewer than the %d below which coefficients diverge, if the features' "+
+					"condition number is %g; %d would be chosen for it",
+				pace.Batch, pace.Least, ask.Condition, pace.Advised))
 	}
 	outlook := func(c sgd.Config) ([]sgd.Outlook, error) {
 		e, err := sgd.NewAMB(c, s.Params())

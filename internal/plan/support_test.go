@@ -53,15 +53,20 @@ const (
 
 var supportedMechanisms = []supported{
 	{"moments", inputRows, each(`moments = { clip = 1.0, method = "WORD" }`, "auto", "jme", "ime"), "", clipFound},
-	{"moments, methods `pp`, `pp_debiased`, `combined`", inputRows, each(`moments = { clip = 1.0, method = "WORD" }`, "pp", "pp_debiased", "combined"), "1", clipFound},
+	{"moments, methods `pp`, `pp_debiased`, `combined`", inputRows,
+		each(`moments = { clip = 1.0, method = "WORD" }`, "pp", "pp_debiased", "combined"), "1", clipFound},
 	{"sgd, method `newton`", inputRows, []string{supportedSGD}, "", clipXFound},
-	{"sgd, method `amb`", inputRows, []string{supportedAMB}, "", []string{"centre = 0.0\n → ", clipXFound[0], "amb = { curvature = 0.5 } → "}},
-	{"refit, solvers `newton`, `adassp`, `dp-gd-residual`", inputRows, each(supportedRefit, "newton", "adassp", "dp-gd-residual"), "", clipXFound},
+	{"sgd, method `amb`", inputRows, []string{supportedAMB}, "",
+		[]string{"centre = 0.0\n → ", clipXFound[0], "amb = { curvature = 0.5 } → "}},
+	{"refit, solvers `newton`, `adassp`, `dp-gd-residual`", inputRows,
+		each(supportedRefit, "newton", "adassp", "dp-gd-residual"), "", clipXFound},
 	{"refit, solver `dp-gd`", inputRows, each(supportedRefit, "dp-gd"), "", clipXFound},
 	{"refit, solvers `ihm`, `linmix`", inputRows, each(supportedRefit, "ihm", "linmix"), "", clipXFound},
 	{"refit, solver `fast-ihm`", inputRows, each(supportedRefit, "fast-ihm"), "", clipXFound},
-	{"adam, examples of a model", inputRows, []string{supportedModel}, "64", []string{`centre = 0.0 → centre = ["auto", 0.0]`}},
-	{"adam, gradients", `codec = "float32"`, []string{`adam = { clip = 1.0, rate = 0.1, dim = 5 }`}, "64", []string{`# centre = 0.0 → centre = "auto"`}},
+	{"adam, examples of a model", inputRows, []string{supportedModel}, "64",
+		[]string{`centre = 0.0 → centre = ["auto", 0.0]`}},
+	{"adam, gradients", `codec = "float32"`, []string{`adam = { clip = 1.0, rate = 0.1, dim = 5 }`}, "64",
+		[]string{`# centre = 0.0 → centre = "auto"`}},
 }
 
 // features are the columns of the table: what is replaced in the configuration.
@@ -77,9 +82,12 @@ var features = []struct {
 		return []string{"# step = → step =", "step = → step = \"1m\"\nstep_max = 1000 #", ", window = 1000 → "}
 	}},
 	{"persons protected", func(supported) []string {
-		return []string{"privacy = { → user = { key = \"record-key\", partitioner = \"murmur2\", cap = 2, period = 3, max_users = 100000 }\nprivacy = {", "adjacency = \"zero-out\" → adjacency = \"replace\""}
+		return []string{
+			"privacy = { → user = { key = \"record-key\", partitioner = \"murmur2\", cap = 2, period = 3, max_users " +
+				"= 100000 }\nprivacy = {", "adjacency = \"zero-out\" → adjacency = \"replace\""}
 	}},
-	{"dead letters", func(supported) []string { return []string{"mode = \"off\" → mode = \"reference\", topic = \"dead\""} }},
+	{"dead letters",
+		func(supported) []string { return []string{"mode = \"off\" → mode = \"reference\", topic = \"dead\""} }},
 }
 
 // configured returns the configuration of one of the row's mechanisms with features.
@@ -163,7 +171,10 @@ func TestSupportPage(t *testing.T) {
 		}
 		fmt.Fprintf(&page, " %s |", word)
 	}
-	page.WriteString("# Mechanisms, and what goes with them\n\nGenerated from internal/plan/support_test.go, which tries each of them: `go generate ./internal/plan`.\n\n")
+	page.WriteString(
+		"# Mechanisms, and what goes with them\n\n" +
+			"Generated from internal/plan/support_test.go, which tries each of them: `go generate " +
+			"./internal/plan`.\n\n")
 	header("mechanism", "`streamdp audit`")
 	for _, s := range supportedMechanisms {
 		fmt.Fprintf(&page, "| %s |", s.name)

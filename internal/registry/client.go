@@ -210,10 +210,12 @@ func (c *Client) ask(call func(*sr.Client) error) error {
 			return nil
 		case errors.Is(err, errTooLarge):
 			return errTooLarge
-		case errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound && refused.ErrorCode/100 == http.StatusNotFound:
+		case errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound &&
+			refused.ErrorCode/100 == http.StatusNotFound:
 			return ErrNotThere
 		case errors.As(err, &refused):
-			err = fmt.Errorf("registry %s answers %d %s: %s", c.options.URLs[n], refused.StatusCode, http.StatusText(refused.StatusCode), brief(refused.Error()))
+			err = fmt.Errorf("registry %s answers %d %s: %s", c.options.URLs[n], refused.StatusCode,
+				http.StatusText(refused.StatusCode), brief(refused.Error()))
 		default:
 			err = fmt.Errorf("registry %s: %s", c.options.URLs[n], brief(plainly(err)))
 		}

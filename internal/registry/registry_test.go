@@ -357,7 +357,8 @@ func TestLook(t *testing.T) {
 	r := serve(t)
 	c := client(t, Options{}, r.URL())
 	s := c.Subjects([]string{"t-value"})
-	if err := s.Look(t.Context(), 0); !errors.Is(err, ErrNotThere) || !strings.Contains(err.Error(), "subject t-value: is not in the registry") {
+	if err := s.Look(t.Context(), 0); !errors.Is(err, ErrNotThere) ||
+		!strings.Contains(err.Error(), "subject t-value: is not in the registry") {
 		t.Errorf("a missing subject: %v", err)
 	}
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -434,11 +435,14 @@ func TestUnusable(t *testing.T) {
 	r.SeedSchema("t-value", 3, 3, sr.Schema{Schema: `"int"` + strings.Repeat(" ", MaxAnswer)})
 	r.SeedSchema("t-value", 4, 4, avro(2))
 	r.SeedSchema("t-value", 5, 1<<31, avro(3))
-	r.SeedSchema("t-value", 6, 6, sr.Schema{Type: sr.TypeProtobuf, Schema: "EgFwIhcKAUESEgoBYRgBIAEoCzIELnAuQToBeGIGcHJvdG8y"})
-	r.SeedSchema("t-value", 7, 7, sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "` + strings.Repeat("x", 5000) + `"; message M {}`})
+	r.SeedSchema("t-value", 6, 6,
+		sr.Schema{Type: sr.TypeProtobuf, Schema: "EgFwIhcKAUESEgoBYRgBIAEoCzIELnAuQToBeGIGcHJvdG8y"})
+	r.SeedSchema("t-value", 7, 7,
+		sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "` + strings.Repeat("x", 5000) + `"; message M {}`})
 	r.SeedSchema("t-value", 8, 8, sr.Schema{Schema: `"int"` + strings.Repeat(" ", schema.MaxText)})
 	r.SeedSchema("large", 1, 9, sr.Schema{Schema: `"int"` + strings.Repeat(" ", schema.MaxText)})
-	r.SeedSchema("t-value", 9, 10, sr.Schema{Schema: `"int"`, References: []sr.SchemaReference{{Name: "large", Subject: "large", Version: 1}}})
+	r.SeedSchema("t-value", 9, 10,
+		sr.Schema{Schema: `"int"`, References: []sr.SchemaReference{{Name: "large", Subject: "large", Version: 1}}})
 	s := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
 	look(t, s)
 	if got := ids(s); !slices.Equal(got, []int32{1, 4}) {
@@ -473,7 +477,8 @@ func TestTexts(t *testing.T) {
 	r.SeedSchema("u-value", 1, 1000, avro(1))
 	look(t, s)
 	for _, v := range s.Versions() {
-		if known := v.Number > n-maxTexts/each && v.Subject == "t-value"; known != (v.Schema != nil) || known != (v.Err == nil) {
+		if known := v.Number > n-maxTexts/each && v.Subject == "t-value"; known != (v.Schema != nil) ||
+			known != (v.Err == nil) {
 			t.Errorf("%s, version %d: %v", v.Subject, v.Number, v.Err)
 		}
 	}
@@ -486,11 +491,16 @@ func TestTexts(t *testing.T) {
 // itself; one that leads back to itself is refused.
 func TestReferences(t *testing.T) {
 	r := serve(t)
-	r.SeedSchema("inner", 1, 1, sr.Schema{Schema: `{"type":"record","name":"inner","fields":[{"name":"x","type":"double"}]}`})
-	r.SeedSchema("middle", 1, 2, sr.Schema{Schema: `{"type":"record","name":"middle","fields":[{"name":"i","type":"inner"}]}`,
-		References: []sr.SchemaReference{{Name: "inner", Subject: "inner", Version: 1}}})
-	r.SeedSchema("t-value", 1, 3, sr.Schema{Schema: `{"type":"record","name":"outer","fields":[{"name":"m","type":"middle"},{"name":"i","type":"inner"}]}`,
-		References: []sr.SchemaReference{{Name: "middle", Subject: "middle", Version: 1}, {Name: "inner", Subject: "inner", Version: 1}}})
+	r.SeedSchema("inner", 1, 1,
+		sr.Schema{Schema: `{"type":"record","name":"inner","fields":[{"name":"x","type":"double"}]}`})
+	r.SeedSchema("middle", 1, 2,
+		sr.Schema{Schema: `{"type":"record","name":"middle","fields":[{"name":"i","type":"inner"}]}`,
+			References: []sr.SchemaReference{{Name: "inner", Subject: "inner", Version: 1}}})
+	r.SeedSchema("t-value", 1, 3,
+		sr.Schema{
+			Schema: `{"type":"record","name":"outer","fields":[{"name":"m","type":"middle"},{"name":"i","type":"inner"}]}`,
+			References: []sr.SchemaReference{{Name: "middle", Subject: "middle", Version: 1},
+				{Name: "inner", Subject: "inner", Version: 1}}})
 	c := client(t, Options{}, r.URL())
 	s := c.Subjects([]string{"t-value"})
 	look(t, s)
@@ -499,7 +509,8 @@ func TestReferences(t *testing.T) {
 	}
 	r.failing(func(w http.ResponseWriter, r *http.Request) bool {
 		if strings.HasPrefix(r.URL.Path, "/subjects/inner/") {
-			fmt.Fprint(w, `{"subject":"inner","version":1,"id":1,"schema":"{}","references":[{"name":"inner","subject":"inner","version":1}]}`)
+			fmt.Fprint(w,
+				`{"subject":"inner","version":1,"id":1,"schema":"{}","references":[{"name":"inner","subject":"inner","version":1}]}`)
 			return true
 		}
 		return false
@@ -538,19 +549,23 @@ func TestCredentials(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(secure.Certificate())
 	token, trusting := "first", &tls.Config{RootCAs: roots}
-	o := Options{TLS: func() *tls.Config { return trusting }, Authorization: func() (string, error) { return "Bearer " + token, nil }}
+	o := Options{TLS: func() *tls.Config { return trusting },
+		Authorization: func() (string, error) { return "Bearer " + token, nil }}
 	s := client(t, o, secure.URL).Subjects([]string{"t-value"})
-	if err := s.Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "403") || strings.Contains(err.Error(), "first") {
+	if err := s.Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "403") ||
+		strings.Contains(err.Error(), "first") {
 		t.Errorf("with a wrong token: %v", err)
 	}
 	token = "second"
 	look(t, s)
 	o.TLS = nil
-	if err := client(t, o, secure.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if err := client(t, o, secure.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil ||
+		!strings.Contains(err.Error(), "certificate") {
 		t.Errorf("a server that nobody knows: %v", err)
 	}
 	o.Authorization = func() (string, error) { return "", errors.New("token file /t: is gone") }
-	if err := client(t, o, r.URL()).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "token file /t: is gone") {
+	if err := client(t, o, r.URL()).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil ||
+		!strings.Contains(err.Error(), "token file /t: is gone") {
 		t.Errorf("without a token: %v", err)
 	}
 	var reached atomic.Bool
@@ -558,7 +573,8 @@ func TestCredentials(t *testing.T) {
 	defer elsewhere.Close()
 	redirect := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
 	defer redirect.Close()
-	if err := client(t, Options{}, redirect.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil || reached.Load() {
+	if err := client(t, Options{}, redirect.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil ||
+		reached.Load() {
 		t.Errorf("a redirection was followed: %v", err)
 	}
 }
@@ -587,12 +603,15 @@ func TestRotation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		of := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour)}
+		of := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+			NotAfter: time.Now().Add(time.Hour)}
 		cert, err := x509.CreateCertificate(rand.Reader, of, of, &key.PublicKey, key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		now.Store(&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}})
+		now.Store(
+			&tls.Config{RootCAs: roots,
+				Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}})
 		for range 2 {
 			look(t, s)
 			if got := shown.Load(); got != name {
@@ -613,7 +632,8 @@ func TestBounds(t *testing.T) {
 		}
 	}))
 	defer endless.Close()
-	if err := client(t, Options{}, endless.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); !errors.Is(err, errTooLarge) {
+	if err := client(t, Options{}, endless.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); !errors.Is(err,
+		errTooLarge) {
 		t.Errorf("an endless answer: %v", err)
 	}
 	many := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -624,7 +644,8 @@ func TestBounds(t *testing.T) {
 		fmt.Fprint(w, `{"version":1,"id":1,"schema":"\"int\""}`)
 	}))
 	defer many.Close()
-	if err := client(t, Options{}, many.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "more than 10000 versions") {
+	if err := client(t, Options{}, many.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil ||
+		!strings.Contains(err.Error(), "more than 10000 versions") {
 		t.Errorf("too many versions: %v", err)
 	}
 }

@@ -336,7 +336,8 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 func (v *Version) within(texts int) int {
 	if texts+v.bytes > maxTexts {
 		v.Schema, v.bytes = nil, 0
-		v.Err = fmt.Errorf("the schemas of all versions have more than %d MiB, with what they refer to: delete old ones", maxTexts>>20)
+		v.Err = fmt.Errorf(
+			"the schemas of all versions have more than %d MiB, with what they refer to: delete old ones", maxTexts>>20)
 	}
 	return texts + v.bytes
 }
@@ -379,7 +380,8 @@ func (c *Client) version(ctx context.Context, subject string, number int) (*Vers
 	case err != nil:
 		return nil, err
 	}
-	format := map[sr.SchemaType]string{sr.TypeAvro: schema.Avro, sr.TypeProtobuf: schema.Protobuf, sr.TypeJSON: schema.JSON}[found.Type]
+	format := map[sr.SchemaType]string{sr.TypeAvro: schema.Avro, sr.TypeProtobuf: schema.Protobuf,
+		sr.TypeJSON: schema.JSON}[found.Type]
 	if format == "" {
 		v.Err = fmt.Errorf("its type is %q, which is none of AVRO, PROTOBUF and JSON", brief(found.Type.String()))
 		return v, nil

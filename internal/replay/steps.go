@@ -77,7 +77,8 @@ func releasedSizes(file string) (sizes []uint64, err error) {
 		}
 		switch next := uint64(len(sizes)) + 1; {
 		case r.Epoch != epoch:
-			return nil, fmt.Errorf("%s:%d: a release of epoch %d among those of epoch %d: give those of one", file, n, r.Epoch, epoch)
+			return nil, fmt.Errorf("%s:%d: a release of epoch %d among those of epoch %d: give those of one", file, n,
+				r.Epoch, epoch)
 		case r.Step < next: // published again
 			continue
 		case r.Step > next:
@@ -112,10 +113,13 @@ func (c *Steps) Before(value []byte, end func() error) error {
 	}
 	if !at.IsZero() {
 		if at.Sub(c.tick)/c.period > maxSilence {
-			return fmt.Errorf("a record's time is %s, more than %d steps after the one before", at.Format(time.RFC3339), maxSilence)
+			return fmt.Errorf("a record's time is %s, more than %d steps after the one before",
+				at.Format(time.RFC3339), maxSilence)
 		}
 		if late := c.tick.Sub(at) - c.period; late > max(c.period, minLate) {
-			return fmt.Errorf("a record's time is %s, and the step that ends at %s is open: sort the file by time, or mend a time before it that is too far ahead",
+			return fmt.Errorf(
+				"a record's time is %s, and the step that ends at %s is open: sort the file by time, or mend a time "+
+					"before it that is too far ahead",
 				at.Format(time.RFC3339), c.tick.Format(time.RFC3339))
 		}
 	}

@@ -337,7 +337,8 @@ func (b *avroBody) add(n avroNode) {
 		if n.op == avroFixed && n.size == 0 {
 			return
 		}
-		if last := len(b.nodes) - 1; last >= 0 && n.op <= avroLongs && b.nodes[last].op == n.op && b.nodes[last].slot < 0 {
+		if last := len(b.nodes) - 1; last >= 0 && n.op <= avroLongs && b.nodes[last].op == n.op &&
+			b.nodes[last].slot < 0 {
 			b.nodes[last].size = min(b.nodes[last].size+n.size, math.MaxInt/2)
 			return
 		}

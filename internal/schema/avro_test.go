@@ -92,7 +92,9 @@ func (r *avroSource) schema(depth int) any {
 	case 3:
 		return map[string]any{"type": "int", "logicalType": r.pick("date", "time-millis")}
 	case 4:
-		return map[string]any{"type": "long", "logicalType": r.pick("timestamp-millis", "timestamp-micros", "timestamp-nanos", "local-timestamp-millis", "local-timestamp-micros", "local-timestamp-nanos", "time-micros", "unknown")}
+		return map[string]any{"type": "long",
+			"logicalType": r.pick("timestamp-millis", "timestamp-micros", "timestamp-nanos", "local-timestamp-millis",
+				"local-timestamp-micros", "local-timestamp-nanos", "time-micros", "unknown")}
 	case 5:
 		if r.IntN(2) == 0 {
 			return map[string]any{"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": r.IntN(40)}
@@ -522,28 +524,57 @@ func TestAvroNames(t *testing.T) {
 		references []Reference
 		path, want string // of the record of zeros
 	}{
-		{record(`"name": "R", "namespace": "a"`, `{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}, {"name": "v", "type": "Status"}`), nil, "v", "OPEN"},
-		{record(`"name": "R"`, `{"name": "old", "type": `+paid+`}, {"name": "r", "type": `+record(`"name": "a.S"`, `{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}, {"name": "v", "type": "Status"}`)+`}`), nil, "r.v", "OPEN"},
+		{record(`"name": "R", "namespace": "a"`,
+			`{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+status("", `"OPEN", "PAID"`)+
+				`}, {"name": "v", "type": "Status"}`), nil, "v", "OPEN"},
+		{record(`"name": "R"`,
+			`{"name": "old", "type": `+paid+`}, {"name": "r", "type": `+
+				record(`"name": "a.S"`,
+					`{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}, {"name": "v", "type": "Status"}`)+`}`),
+			nil, "r.v", "OPEN"},
 		// Behind the inner record the outer namespace holds again.
-		{record(`"name": "R"`, `{"name": "r", "type": `+record(`"name": "a.S"`, `{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}`)+`}, {"name": "old", "type": `+paid+`}, {"name": "v", "type": "Status"}`), nil, "v", "PAID"},
-		{record(`"name": "a.R"`, `{"name": "old", "type": `+paid+`}, {"name": "v", "type": "Status"}`), nil, "v", "PAID"},
-		{record(`"name": "a.R"`, `{"name": "old", "type": `+paid+`}, {"name": "v", "type": "Status"}, {"name": "new", "type": `+open+`}`), nil, "v", "PAID"},
-		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}, {"name": "old", "type": `+paid+`}, {"name": "new", "type": `+open+`}`), nil, "v", "OPEN"},
-		{record(`"name": "a.R"`, `{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+open+`}, {"name": "v", "type": ".Status"}`), nil, "v", "PAID"},
-		{record(`"name": "a.R"`, `{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+open+`}, {"name": "v", "type": {"type": "Status"}}`), nil, "v", "OPEN"},
-		{record(`"name": "R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"a.Status", open}}, "v", "PAID"},
-		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"a.Status", open}}, "v", "OPEN"},
-		{record(`"name": "b.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"a.Status", open}, {"Status", paid}}, "v", "PAID"},
-		{record(`"name": "b.R"`, `{"name": "v", "type": "a.Status"}`), []Reference{{"a.Status", open}, {"Status", paid}}, "v", "OPEN"},
-		{record(`"name": "a.R"`, `{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}, {"name": "v", "type": "Status"}`), []Reference{{"Status", paid}}, "v", "OPEN"},
-		{record(`"name": "a.b.R"`, `{"name": "l", "type": {"type": "array", "items": `+status("", `"OPEN", "PAID"`)+`}}, {"name": "v", "type": "a.b.Status"}`), []Reference{{"Status", paid}}, "v", "OPEN"},
+		{record(`"name": "R"`,
+			`{"name": "r", "type": `+
+				record(`"name": "a.S"`, `{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}`)+
+				`}, {"name": "old", "type": `+paid+`}, {"name": "v", "type": "Status"}`), nil, "v", "PAID"},
+		{record(`"name": "a.R"`, `{"name": "old", "type": `+paid+`}, {"name": "v", "type": "Status"}`), nil,
+			"v", "PAID"},
+		{record(`"name": "a.R"`,
+			`{"name": "old", "type": `+paid+`}, {"name": "v", "type": "Status"}, {"name": "new", "type": `+open+`}`),
+			nil, "v", "PAID"},
+		{record(`"name": "a.R"`,
+			`{"name": "v", "type": "Status"}, {"name": "old", "type": `+paid+`}, {"name": "new", "type": `+open+`}`),
+			nil, "v", "OPEN"},
+		{record(`"name": "a.R"`,
+			`{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+open+`}, {"name": "v", "type": ".Status"}`),
+			nil, "v", "PAID"},
+		{record(`"name": "a.R"`,
+			`{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+open+
+				`}, {"name": "v", "type": {"type": "Status"}}`), nil, "v", "OPEN"},
+		{record(`"name": "R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"a.Status", open}},
+			"v", "PAID"},
+		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"a.Status", open}},
+			"v", "OPEN"},
+		{record(`"name": "b.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"a.Status", open}, {"Status", paid}},
+			"v", "PAID"},
+		{record(`"name": "b.R"`, `{"name": "v", "type": "a.Status"}`),
+			[]Reference{{"a.Status", open}, {"Status", paid}}, "v", "OPEN"},
+		{record(`"name": "a.R"`,
+			`{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}, {"name": "v", "type": "Status"}`),
+			[]Reference{{"Status", paid}}, "v", "OPEN"},
+		{record(`"name": "a.b.R"`,
+			`{"name": "l", "type": {"type": "array", "items": `+status("", `"OPEN", "PAID"`)+
+				`}}, {"name": "v", "type": "a.b.Status"}`), []Reference{{"Status", paid}}, "v", "OPEN"},
 		// One schema under two names, and one that only names a type.
-		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"again", paid}}, "v", "PAID"},
+		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"again", paid}},
+			"v", "PAID"},
 		{`"a.R"`, []Reference{{"a.R", record(`"name": "a.R"`, `{"name": "v", "type": `+open+`}`)}}, "v", "OPEN"},
 		// A primitive's name is no other type's where no dot stands.
-		{record(`"name": "a.R"`, `{"name": "i", "type": {"type": "enum", "name": "string", "symbols": ["OPEN"]}}, {"name": "s", "type": "string"}, {"name": "v", "type": "a.string"}`), nil, "v", "OPEN"},
+		{record(`"name": "a.R"`,
+			`{"name": "i", "type": {"type": "enum", "name": "string", "symbols": ["OPEN"]}}, {"name": "s", "type": "string"}, {"name": "v", "type": "a.string"}`), nil, "v", "OPEN"},
 		// Members of the type among the field's.
-		{record(`"name": "a.R"`, `{"name": "e", "type": "enum", "symbols": ["OPEN"]}, {"name": "v", "type": "a.e"}`), nil, "v", "OPEN"},
+		{record(`"name": "a.R"`, `{"name": "e", "type": "enum", "symbols": ["OPEN"]}, {"name": "v", "type": "a.e"}`),
+			nil, "v", "OPEN"},
 	} {
 		s, err := ParseAvro(c.text, c.references)
 		if err != nil {
@@ -560,13 +591,18 @@ func TestAvroNames(t *testing.T) {
 			t.Errorf("%s: read %t, %+v, want %s", c.text, ok, *v, c.want)
 		}
 	}
-	node := mustAvro(t, record(`"name": "Node", "namespace": "com.shop"`, `{"name": "v", "type": "double"}, {"name": "next", "type": ["null", "Node"]}`))
+	node := mustAvro(t,
+		record(`"name": "Node", "namespace": "com.shop"`,
+			`{"name": "v", "type": "double"}, {"name": "next", "type": ["null", "Node"]}`))
 	plan, _ := node.Plan(paths("next.v"))
-	if r := NewReader(plan); !r.Read(append(append(make([]byte, 8), 2), make([]byte, 9)...)) || r.Value(0).Kind != column.Number {
+	if r := NewReader(plan); !r.Read(append(append(make([]byte, 8), 2), make([]byte, 9)...)) ||
+		r.Value(0).Kind != column.Number {
 		t.Error("a record in a namespace does not contain itself")
 	}
 	// The second type is 8 bytes long, the first 7.
-	sized := mustAvro(t, record(`"name": "a.R"`, `{"name": "x", "type": {"type": "fixed", "name": "F", "namespace": "", "size": 7}}, {"name": "y", "type": {"type": "fixed", "name": "F", "size": 8}}, {"name": "z", "type": "F"}`))
+	sized := mustAvro(t,
+		record(`"name": "a.R"`,
+			`{"name": "x", "type": {"type": "fixed", "name": "F", "namespace": "", "size": 7}}, {"name": "y", "type": {"type": "fixed", "name": "F", "size": 8}}, {"name": "z", "type": "F"}`))
 	plan, _ = sized.Plan(paths("z"))
 	if r := NewReader(plan); r.Read(make([]byte, 22)) || !r.Read(make([]byte, 23)) {
 		t.Error("a fixed has another one's size")
@@ -600,18 +636,26 @@ func TestAvroRefused(t *testing.T) {
 	for _, bad := range []string{
 		"", "[", `"int" "int"`, "7", "null", "{}", `{"type": 7}`, `{"type": ["int"]}`, `"R"`, `["null", "R"]`,
 		`{"type": "array"}`, `{"type": "map", "items": "int"}`, `[["int"]]`, `["int", {"type": "int"}]`,
-		`[{"type": "fixed", "name": "a.F", "size": 1}, "a.F"]`, `{"type": "record", "name": "a.R", "fields": [{"name": "x", "type": ["R", "a.R"]}]}`,
-		`{"type": "record", "name": "R"}`, `{"type": "record", "fields": []}`, `{"type": "record", "name": "", "fields": []}`,
+		`[{"type": "fixed", "name": "a.F", "size": 1}, "a.F"]`,
+		`{"type": "record", "name": "a.R", "fields": [{"name": "x", "type": ["R", "a.R"]}]}`,
+		`{"type": "record", "name": "R"}`, `{"type": "record", "fields": []}`,
+		`{"type": "record", "name": "", "fields": []}`,
 		`{"type": "record", "name": "1", "fields": []}`, `{"type": "record", "name": "int", "fields": []}`,
 		`{"type": "record", "name": "R", "namespace": 7, "fields": []}`,
 		`{"type": "record", "name": "R", "fields": [7]}`, `{"type": "record", "name": "R", "fields": [{"name": "x"}]}`,
-		`{"type": "record", "name": "R", "fields": [{"name": "x", "type": "R.x"}]}`, `{"type": "record", "name": "R", "fields": [{"name": "x", "type": "enum"}]}`,
+		`{"type": "record", "name": "R", "fields": [{"name": "x", "type": "R.x"}]}`,
+		`{"type": "record", "name": "R", "fields": [{"name": "x", "type": "enum"}]}`,
 		`{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}, {"name": "x", "type": "int"}]}`,
 		`[{"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "namespace": "", "size": 1}]`,
-		`{"type": "enum", "name": "E"}`, `{"type": "enum", "name": "E", "symbols": ["A", "A"]}`, `{"type": "enum", "name": "E", "symbols": [7]}`,
-		`{"type": "fixed", "name": "F"}`, `{"type": "fixed", "name": "F", "size": -1}`, `{"type": "fixed", "name": "F", "size": 1.5}`, `{"type": "fixed", "name": "F", "size": 1e999}`,
-		`"` + long + `"`, `{"type": "fixed", "name": "` + long + `", "size": 1}`, `{"type": "fixed", "name": "F", "namespace": "` + long + `", "size": 1}`, `{"type": "fixed", "name": "` + long + `.F", "size": 1}`,
-		strings.Repeat(`{"type": "array", "items": `, maxSchemaDepth+1) + `"int"` + strings.Repeat("}", maxSchemaDepth+1),
+		`{"type": "enum", "name": "E"}`, `{"type": "enum", "name": "E", "symbols": ["A", "A"]}`,
+		`{"type": "enum", "name": "E", "symbols": [7]}`,
+		`{"type": "fixed", "name": "F"}`, `{"type": "fixed", "name": "F", "size": -1}`,
+		`{"type": "fixed", "name": "F", "size": 1.5}`, `{"type": "fixed", "name": "F", "size": 1e999}`,
+		`"` + long + `"`, `{"type": "fixed", "name": "` + long + `", "size": 1}`,
+		`{"type": "fixed", "name": "F", "namespace": "` + long + `", "size": 1}`,
+		`{"type": "fixed", "name": "` + long + `.F", "size": 1}`,
+		strings.Repeat(`{"type": "array", "items": `, maxSchemaDepth+1) + `"int"` +
+			strings.Repeat("}", maxSchemaDepth+1),
 		strings.Repeat("[", 1<<20), strings.Repeat(`{"a":`, 1<<18),
 	} {
 		if _, err := ParseAvro(bad, nil); err == nil {
@@ -626,7 +670,8 @@ func TestAvroRefused(t *testing.T) {
 	}
 	var many []Reference
 	for i := range maxTypes / 1000 {
-		many = append(many, Reference{"r", fmt.Sprintf(`{"type": "record", "name": "R%d", "fields": [%s]}`, i, fields.String()[1:])})
+		many = append(many,
+			Reference{"r", fmt.Sprintf(`{"type": "record", "name": "R%d", "fields": [%s]}`, i, fields.String()[1:])})
 	}
 	if _, err := ParseAvro(`"int"`, many); err == nil {
 		t.Error("any number of types is taken")
@@ -634,7 +679,8 @@ func TestAvroRefused(t *testing.T) {
 	if _, err := ParseAvro(`"int"`, many[1:]); err != nil {
 		t.Error(err)
 	}
-	if _, err := ParseAvro(`"int"`, []Reference{{"a.R", `{"type": "R"}`}}); err == nil || !strings.HasPrefix(err.Error(), "reference a.R: ") {
+	if _, err := ParseAvro(`"int"`, []Reference{{"a.R", `{"type": "R"}`}}); err == nil ||
+		!strings.HasPrefix(err.Error(), "reference a.R: ") {
 		t.Error(err)
 	}
 }
@@ -642,7 +688,8 @@ func TestAvroRefused(t *testing.T) {
 // What does not say how records are laid out is not read, whatever stands there.
 func TestAvroIgnored(t *testing.T) {
 	t.Parallel()
-	s := mustAvro(t, `{"type": "record", "name": "default", "aliases": 7, "doc": {}, "order": [], "size": 1e999, "items": "R", "fields": [
+	s := mustAvro(t,
+		`{"type": "record", "name": "default", "aliases": 7, "doc": {}, "order": [], "size": 1e999, "items": "R", "fields": [
 		{"name": "default", "type": "int", "default": {"x": [1e999]}, "default": "no int", "aliases": ["default"], "order": "up"},
 		{"name": "x", "type": ["null", {"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}], "default": {"name": "x"}}]}`)
 	plan, _ := s.Plan(paths("default", "x"))
@@ -680,12 +727,14 @@ func TestAvroMemory(t *testing.T) {
 		for k := range 8 {
 			fmt.Fprintf(&b, `{"name":"g%d","type":"R%d","default":{}},`, k, i-1)
 		}
-		defaults = fmt.Sprintf(`{"type":"record","name":"R%d","fields":[{"name":"f","type":%s,"default":{}},%s]}`, i, defaults, strings.TrimSuffix(b.String(), ","))
+		defaults = fmt.Sprintf(`{"type":"record","name":"R%d","fields":[{"name":"f","type":%s,"default":{}},%s]}`, i,
+			defaults, strings.TrimSuffix(b.String(), ","))
 	}
 	last := 0
 	behind := strings.TrimSuffix(fields(func(i int) string {
 		last = i + 1
-		return fmt.Sprintf(`{"name":"f%x","type":{"type":"record","name":"S%x","fields":[{"name":"x","type":"S%x"}]}}`, i, i, last)
+		return fmt.Sprintf(`{"name":"f%x","type":{"type":"record","name":"S%x","fields":[{"name":"x","type":"S%x"}]}}`,
+			i, i, last)
 	}), "]}") + fmt.Sprintf(`,{"name":"g","type":{"type":"fixed","name":"S%x","size":1}}]}`, last)
 	var chain []Reference
 	for i := range 1000 {
@@ -693,7 +742,10 @@ func TestAvroMemory(t *testing.T) {
 		if i > 0 {
 			of = fmt.Sprintf(`"R%d"`, i-1)
 		}
-		chain = append(chain, Reference{fmt.Sprintf("R%d", i), fmt.Sprintf(`{"type":"record","name":"R%d","doc":"%01000d","fields":[{"name":"x","type":%s}]}`, i, 0, of)})
+		chain = append(chain,
+			Reference{fmt.Sprintf("R%d", i),
+				fmt.Sprintf(`{"type":"record","name":"R%d","doc":"%01000d","fields":[{"name":"x","type":%s}]}`, i, 0,
+					of)})
 	}
 	for _, c := range []struct {
 		name, text string
@@ -701,18 +753,27 @@ func TestAvroMemory(t *testing.T) {
 	}{
 		{"fields", fields(func(i int) string { return fmt.Sprintf(`{"name":"f%x","type":"int"}`, i) }), nil},
 		{"types", fields(func(i int) string { return fmt.Sprintf(`{"name":"f%x","type":{"type":"int"}}`, i) }), nil},
-		{"a long namespace", fill(`{"type":"record","name":"R","namespace":"`+space+`","fields":[`, "]}", func(i int) string {
-			return fmt.Sprintf(`{"name":"f%x","type":{"type":"fixed","name":"F%x","size":1}}`, i, i)
-		}), nil},
-		{"aliases", fill(`{"type":"record","name":"R","namespace":"`+space+`","fields":[],"aliases":[`, "]}", func(i int) string { return `"a"` }), nil},
+		{"a long namespace",
+			fill(`{"type":"record","name":"R","namespace":"`+space+`","fields":[`, "]}", func(i int) string {
+				return fmt.Sprintf(`{"name":"f%x","type":{"type":"fixed","name":"F%x","size":1}}`, i, i)
+			}), nil},
+		{"aliases",
+			fill(`{"type":"record","name":"R","namespace":"`+space+`","fields":[],"aliases":[`, "]}",
+				func(i int) string { return `"a"` }), nil},
 		{"unions", fields(func(i int) string { return fmt.Sprintf(`{"name":"f%x","type":["null"]}`, i) }), nil},
-		{"symbols", fill(`{"type":"enum","name":"E","symbols":[`, "]}", func(i int) string { return fmt.Sprintf(`"s%x"`, i) }), nil},
+		{"symbols",
+			fill(`{"type":"enum","name":"E","symbols":[`, "]}", func(i int) string { return fmt.Sprintf(`"s%x"`, i) }),
+			nil},
 		{"objects", fill(`{"type":"int","x":[`, "]}", func(i int) string { return `{"":0}` }), nil},
-		{"objects in objects", fill(`{"type":"int","x":[`, "]}", func(i int) string { return strings.Repeat(`{"":`, 9000) + "0" + strings.Repeat("}", 9000) }), nil},
+		{"objects in objects",
+			fill(`{"type":"int","x":[`, "]}",
+				func(i int) string { return strings.Repeat(`{"":`, 9000) + "0" + strings.Repeat("}", 9000) }), nil},
 		{"arrays", fill(`{"type":"int","x":[`, "]}", func(i int) string { return `[0]` }), nil},
 		{"records one in the other", nested, nil},
 		{"records each before the next", fields(func(i int) string {
-			return fmt.Sprintf(`{"name":"f%x","type":{"type":"record","name":"S%x","fields":[{"name":"x","type":["null","S%x"]}]}}`, i, i, max(i-1, 0))
+			return fmt.Sprintf(
+				`{"name":"f%x","type":{"type":"record","name":"S%x","fields":[{"name":"x","type":["null","S%x"]}]}}`, i,
+				i, max(i-1, 0))
 		}), nil},
 		{"records each behind the next", behind, nil},
 		{"defaults", defaults, nil},

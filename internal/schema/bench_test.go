@@ -20,7 +20,8 @@ import (
 // Sixteen columns among 22 fields: an identifier, a time, a status, a note, and an optional field.
 var benchAvroSchema, benchProtoSchema = func() (string, string) {
 	var a, p strings.Builder
-	a.WriteString(`{"type": "record", "name": "R", "fields": [{"name": "id", "type": "string"}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}, {"name": "status", "type": {"type": "enum", "name": "S", "symbols": ["UP", "DOWN"]}}, {"name": "place", "type": {"type": "record", "name": "P", "fields": [{"name": "zone", "type": "string"}, {"name": "rack", "type": "int"}]}}`)
+	a.WriteString(
+		`{"type": "record", "name": "R", "fields": [{"name": "id", "type": "string"}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}, {"name": "status", "type": {"type": "enum", "name": "S", "symbols": ["UP", "DOWN"]}}, {"name": "place", "type": {"type": "record", "name": "P", "fields": [{"name": "zone", "type": "string"}, {"name": "rack", "type": "int"}]}}`)
 	p.WriteString(`syntax = "proto3"; message R { string id = 1; int64 at = 2; S status = 3; P place = 4; `)
 	for i := range 16 {
 		avroType, protoType := `"double"`, "double"
@@ -34,7 +35,8 @@ var benchAvroSchema, benchProtoSchema = func() (string, string) {
 		fmt.Fprintf(&p, "%s f%d = %d; ", protoType, i, i+5)
 	}
 	a.WriteString(`, {"name": "ok", "type": "boolean"}, {"name": "note", "type": ["null", "string"]}]}`)
-	p.WriteString(`bool ok = 21; string note = 22; } enum S { UP = 0; DOWN = 1; } message P { string zone = 1; int32 rack = 2; }`)
+	p.WriteString(
+		`bool ok = 21; string note = 22; } enum S { UP = 0; DOWN = 1; } message P { string zone = 1; int32 rack = 2; }`)
 	return a.String(), p.String()
 }()
 
@@ -100,17 +102,20 @@ func benchProto(t testing.TB, s *Schema, n int) [][]byte {
 	records := make([][]byte, n)
 	for k := range records {
 		b := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), fmt.Sprintf("%016x", r.Uint64()))
-		b = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), uint64(1700000000000+r.Int64N(1e11)))
+		b = protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType),
+			uint64(1700000000000+r.Int64N(1e11)))
 		b = protowire.AppendVarint(protowire.AppendTag(b, 3, protowire.VarintType), uint64(r.IntN(2)))
 		place := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), benchZone)
 		place = protowire.AppendVarint(protowire.AppendTag(place, 2, protowire.VarintType), r.Uint64N(100))
 		b = protowire.AppendBytes(protowire.AppendTag(b, 4, protowire.BytesType), place)
 		for i := range 16 {
 			if i%4 == 3 {
-				b = protowire.AppendVarint(protowire.AppendTag(b, protowire.Number(i+5), protowire.VarintType), r.Uint64N(2000))
+				b = protowire.AppendVarint(protowire.AppendTag(b, protowire.Number(i+5), protowire.VarintType),
+					r.Uint64N(2000))
 				continue
 			}
-			b = protowire.AppendFixed64(protowire.AppendTag(b, protowire.Number(i+5), protowire.Fixed64Type), math.Float64bits(r.NormFloat64()))
+			b = protowire.AppendFixed64(protowire.AppendTag(b, protowire.Number(i+5), protowire.Fixed64Type),
+				math.Float64bits(r.NormFloat64()))
 		}
 		b = protowire.AppendVarint(protowire.AppendTag(b, 21, protowire.VarintType), 1)
 		records[k] = protowire.AppendString(protowire.AppendTag(b, 22, protowire.BytesType), benchNote)

@@ -28,7 +28,8 @@ func TestPanic(t *testing.T) {
 		t.Errorf("%v, %v", plan, err)
 	}
 	// A message with a default value, which the library can't print.
-	if _, err := Parse(Protobuf, "EgFwIhcKAUESEgoBYRgBIAEoCzIELnAuQToBeGIGcHJvdG8y", nil); err == nil || !strings.Contains(err.Error(), "default value") {
+	if _, err := Parse(Protobuf, "EgFwIhcKAUESEgoBYRgBIAEoCzIELnAuQToBeGIGcHJvdG8y", nil); err == nil ||
+		!strings.Contains(err.Error(), "default value") {
 		t.Error(err)
 	}
 	if _, err := Parse(Protobuf, "\"\\\xf0", nil); err == nil { // an index beyond the file, in the parser
@@ -52,17 +53,21 @@ func TestKnownMessages(t *testing.T) {
 		{head + `DoubleValue a = 1; } message DoubleValue { }`, "null or other"},
 		{head + `DoubleValue a = 1; } message DoubleValue { M value = 1; } message M { }`, "null or other"},
 		{head + `DoubleValue a = 1; } message DoubleValue { map<string, int32> value = 1; }`, "null or other"},
-		{head + `DoubleValue a = 1; } message DoubleValue { repeated E value = 1; } enum E { Z = 0; }`, "null or other"},
+		{head + `DoubleValue a = 1; } message DoubleValue { repeated E value = 1; } enum E { Z = 0; }`,
+			"null or other"},
 		{head + `DoubleValue a = 1; } message DoubleValue { string value = 1; }`, "null or other"},
-		{head + `DoubleValue a = 1; } message DoubleValue { oneof o { double value = 1; M m = 2; } } message M { }`, "null or other"},
+		{head + `DoubleValue a = 1; } message DoubleValue { oneof o { double value = 1; M m = 2; } } message M { }`,
+			"null or other"},
 		{head + `DoubleValue a = 1; } message DoubleValue { double value = 1; }`, "null or number"},
 		{head + `Timestamp a = 1; } message Timestamp { int64 seconds = 1; }`, "null or other"},
-		{head + `Timestamp a = 1; } message Timestamp { int64 seconds = 1; repeated int32 nanos = 2; }`, "null or other"},
+		{head + `Timestamp a = 1; } message Timestamp { int64 seconds = 1; repeated int32 nanos = 2; }`,
+			"null or other"},
 		{head + `Duration a = 1; } message Duration { int64 seconds = 1; Duration nanos = 2; }`, "null or other"},
 		{`syntax = "proto3"; package confluent.type; message Order { Decimal a = 1; } message Decimal { bytes value = 1; Decimal scale = 3; }`, "null or other"},
 		{`syntax = "proto3"; import "google/protobuf/wrappers.proto"; message Order { google.protobuf.DoubleValue a = 1; }`, "null or number"},
 	} {
-		s, err := Parse(Protobuf, c.text, []Reference{{"google/protobuf/wrappers.proto", head + `int32 x = 1; } message DoubleValue { }`}})
+		s, err := Parse(Protobuf, c.text,
+			[]Reference{{"google/protobuf/wrappers.proto", head + `int32 x = 1; } message DoubleValue { }`}})
 		if err != nil {
 			t.Errorf("%s: %v", c.text, err)
 			continue
@@ -147,10 +152,14 @@ func TestBoundedProtobuf(t *testing.T) {
 	fields := func(name string, n int) *descriptorpb.FileDescriptorProto {
 		m := &descriptorpb.DescriptorProto{Name: &name}
 		for i := range n {
-			m.Field = append(m.Field, &descriptorpb.FieldDescriptorProto{Name: proto.String(fmt.Sprint("a", i)), Number: proto.Int32(int32(i + 1)),
-				Type: descriptorpb.FieldDescriptorProto_TYPE_INT32.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()})
+			m.Field = append(m.Field,
+				&descriptorpb.FieldDescriptorProto{Name: proto.String(fmt.Sprint("a", i)),
+					Number: proto.Int32(int32(i + 1)),
+					Type:   descriptorpb.FieldDescriptorProto_TYPE_INT32.Enum(),
+					Label:  descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()})
 		}
-		return &descriptorpb.FileDescriptorProto{Syntax: proto.String("proto3"), MessageType: []*descriptorpb.DescriptorProto{m}}
+		return &descriptorpb.FileDescriptorProto{Syntax: proto.String("proto3"),
+			MessageType: []*descriptorpb.DescriptorProto{m}}
 	}
 	longPackage := fields("M", 2000)
 	longPackage.Package = proto.String(strings.Repeat("x", 100_000))
@@ -191,27 +200,39 @@ func TestBoundedProtobuf(t *testing.T) {
 		megabytes  uint64
 	}{
 		{"too long", head + strings.Repeat("\n", MaxText) + "message M {}", nil, "more than 1024 KiB", 1},
-		{"references too long", head + "message M {}", []Reference{{"a", strings.Repeat("\n", MaxText)}}, "more than 1024 KiB", 1},
+		{"references too long", head + "message M {}", []Reference{{"a", strings.Repeat("\n", MaxText)}},
+			"more than 1024 KiB", 1},
 		{"a reference's name", head + "message M {}", []Reference{{long, ""}}, "a name has", 1},
 		{"a message's name", head + "message " + long + "{" + many(2000, field("int32")) + "}", nil, "a name has", 5},
 		{"a message's name, serialized", serialized(t, fields(long, 2000)), nil, "a name has", 10},
 		{"a package", serialized(t, longPackage), nil, "a name has", 10},
-		{"full names", head + many(30, func(i int) string { return fmt.Sprintf("message M%d%s{", i, long[:400]) }) + many(500, field("int32")) + strings.Repeat("}", 30), nil, "full names", 20},
+		{"full names",
+			head + many(30, func(i int) string { return fmt.Sprintf("message M%d%s{", i, long[:400]) }) +
+				many(500, field("int32")) + strings.Repeat("}", 30), nil, "full names", 20},
 		{"nesting", head + strings.Repeat("message M{", 50_000) + strings.Repeat("}", 50_000), nil, "brackets", 5},
 		{"nesting, less", head + strings.Repeat("message M{", 50) + strings.Repeat("}", 50), nil, "nesting depth", 5},
 		{"nesting, serialized", serialized(t, deep), nil, "messages are inside", 20},
 		{"an option's nesting", head + "message M {} option x = {" + strings.Repeat("m{", 300_000), nil, "brackets", 5},
-		{"an option", head + "message M {} option x = {" + strings.Repeat("m{}", 300_000) + "};", nil, "words and marks", 5},
+		{"an option", head + "message M {} option x = {" + strings.Repeat("m{}", 300_000) + "};", nil,
+			"words and marks", 5},
 		{"fields", head + "message M {" + repeated(full, field("int32")) + "}", nil, "words and marks", 5},
-		{"many symbols", head + "message M {} enum E {" + many(21_000, func(i int) string { return fmt.Sprintf("A%d=%d;", i, i) }) + "}", nil, "fields and symbols", 60},
-		{"many ranges", head + "message M { reserved 1" + many(30_000, func(i int) string { return fmt.Sprint(",", 2*i+3) }) + "; }", nil, "fields and symbols", 60},
+		{"many symbols",
+			head + "message M {} enum E {" + many(21_000, func(i int) string { return fmt.Sprintf("A%d=%d;", i, i) }) +
+				"}", nil, "fields and symbols", 60},
+		{"many ranges",
+			head + "message M { reserved 1" + many(30_000, func(i int) string { return fmt.Sprint(",", 2*i+3) }) +
+				"; }", nil, "fields and symbols", 60},
 		{"comments", head + "message M {}" + strings.Repeat("/**/", full/4), nil, "words and marks", 5},
 		{"optional fields", head + "message M {" + many(9900, field("optional int32")) + "}", nil, "", 100},
 		{"public imports", public("a0", "b0") + "message M { int32 a = 1; }", diamond, "too many imports", 20},
 		{"a row of imports", public("c0") + "message M { int32 a = 1; }", row, "import one another", 20},
 		{"names in imports", imports + "message M {" + many(3000, field("T")) + "}", wide, "too many imports", 60},
-		{"itself", `syntax = "proto3"; import "a"; message M {}`, []Reference{{"a", `syntax = "proto3"; import "the schema";`}}, "imports itself", 5},
-		{"strings and comments", head + `/* "{ */ // '` + "\n" + `import "google/protobuf/any.proto"; message M { string a = 1 [json_name = "\"{[("]; } /* ` + strings.Repeat("{", 1000) + "*/", nil, "", 10},
+		{"itself", `syntax = "proto3"; import "a"; message M {}`,
+			[]Reference{{"a", `syntax = "proto3"; import "the schema";`}}, "imports itself", 5},
+		{"strings and comments",
+			head + `/* "{ */ // '` + "\n" +
+				`import "google/protobuf/any.proto"; message M { string a = 1 [json_name = "\"{[("]; } /* ` +
+				strings.Repeat("{", 1000) + "*/", nil, "", 10},
 	} {
 		bounded(t, c.name, c.megabytes, func() {
 			_, err := Parse(Protobuf, c.text, c.references)
@@ -226,7 +247,9 @@ func TestBoundedProtobuf(t *testing.T) {
 // many columns are of one enum.
 func TestBoundedPlan(t *testing.T) {
 	one := mustProto(t, `syntax = "proto3"; message M { oneof o {`+many(15_000, field("int32"))+"} }")
-	symbols := mustProto(t, `syntax = "proto3"; message M {`+many(1000, field("E"))+"} enum E {"+many(10_000, func(i int) string { return fmt.Sprintf("A%d=%d;", i, i) })+"}")
+	symbols := mustProto(t,
+		`syntax = "proto3"; message M {`+many(1000, field("E"))+"} enum E {"+
+			many(10_000, func(i int) string { return fmt.Sprintf("A%d=%d;", i, i) })+"}")
 	var columns []string
 	for i := range 1000 {
 		columns = append(columns, fmt.Sprint("a", i))
@@ -240,7 +263,8 @@ func TestBoundedPlan(t *testing.T) {
 func TestBoundedJSON(t *testing.T) {
 	const full = MaxText - 2000
 	patterns := func(n int, pattern func(i int) string) string {
-		return `"patternProperties":{` + many(n, func(i int) string { return fmt.Sprintf(`"%s":{"type":"number"},`, pattern(i)) }) + `"\u0000":true}`
+		return `"patternProperties":{` +
+			many(n, func(i int) string { return fmt.Sprintf(`"%s":{"type":"number"},`, pattern(i)) }) + `"\u0000":true}`
 	}
 	itself := func(of string) string {
 		return `{"$defs":{"a":{` + of + `,"allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}]}},"$ref":"#/$defs/a"}`
@@ -253,22 +277,40 @@ func TestBoundedJSON(t *testing.T) {
 		kinds      Kinds
 	}{
 		{"a pattern that is known", `{` + patterns(1, func(int) string { return "^[a-z]{1,64}$" }) + `}`, "", gone},
-		{"a long pattern", `{` + patterns(1, func(int) string { return "a|" + strings.Repeat("a", maxPattern) }) + `}`, "", 0},
+		{"a long pattern",
+			`{` + patterns(1, func(int) string { return "a|" + strings.Repeat("a", maxPattern) }) + `}`, "", 0},
 		{"a large pattern", `{` + patterns(1, func(int) string { return "a|(aaaaaaaaaa){1000}" }) + `}`, "", 0},
-		{"long patterns", `{` + patterns(100, func(i int) string { return fmt.Sprintf("(%d%s){1000}", i, strings.Repeat("a", 3000)) }) + `}`, "", 0},
-		{"large patterns", `{` + patterns(3000, func(i int) string { return fmt.Sprintf("(%dx){900}", i) }) + `}`, "", 0},
-		{"classes", `{` + patterns(3000, func(i int) string { return fmt.Sprint(i, "(?i)", strings.Repeat(`\\pL`, 60)) }) + `}`, "", 0},
+		{"long patterns",
+			`{` +
+				patterns(100, func(i int) string { return fmt.Sprintf("(%d%s){1000}", i, strings.Repeat("a", 3000)) }) +
+				`}`, "", 0},
+		{"large patterns",
+			`{` + patterns(3000, func(i int) string { return fmt.Sprintf("(%dx){900}", i) }) + `}`, "", 0},
+		{"classes",
+			`{` + patterns(3000, func(i int) string { return fmt.Sprint(i, "(?i)", strings.Repeat(`\\pL`, 60)) }) + `}`,
+			"", 0},
 		{"patterns again and again", itself(patterns(4000, func(i int) string { return fmt.Sprint("p", i) })), "", 0},
 		{"required again and again", itself(`"properties":{"a":true},"required":` + list(`"b"`)), "", 0},
 		{"an enum again and again", `{"properties":{"a":` + itself(`"enum":`+list("1")) + `}}`, "", 0},
-		{"many that lead back", `{"$defs":{"a":{"allOf":` + list(`{"$ref":"#/$defs/a"}`) + `}},"$ref":"#/$defs/a"}`, "", 0},
-		{"long references", `{"$defs":{"a":{"allOf":` + list(`{"$ref":"#`+strings.Repeat("/a", 500)+`"}`) + `}},"$ref":"#/$defs/a"}`, "", 0},
-		{"long ids", `{"$defs":{"a":{"allOf":` + list(`{"$id":"`+strings.Repeat("/a", 100)+`","$ref":"/#/$defs/a"}`) + `}},"$id":"/","$ref":"/#/$defs/a"}`, "", 0},
+		{"many that lead back",
+			`{"$defs":{"a":{"allOf":` + list(`{"$ref":"#/$defs/a"}`) + `}},"$ref":"#/$defs/a"}`, "", 0},
+		{"long references",
+			`{"$defs":{"a":{"allOf":` + list(`{"$ref":"#`+strings.Repeat("/a", 500)+`"}`) + `}},"$ref":"#/$defs/a"}`,
+			"", 0},
+		{"long ids",
+			`{"$defs":{"a":{"allOf":` + list(`{"$id":"`+strings.Repeat("/a", 100)+`","$ref":"/#/$defs/a"}`) +
+				`}},"$id":"/","$ref":"/#/$defs/a"}`, "", 0},
 		{"a long id", `{"$id":"http://h/` + strings.Repeat("x", maxName) + `"}`, "a name has", 0},
 		{"a long anchor", `{"a":{"$anchor":"` + strings.Repeat("x", maxName+1) + `"}}`, "a name has", 0},
-		{"ids in a row", many(900, func(int) string { return `{"$id":"` + strings.Repeat("x", 200) + `/","a":` }) + "1" + strings.Repeat("}", 900), "", 0},
-		{"an example's id", `{"properties":{"a":{"type":"number","examples":[{"id":"` + strings.Repeat("x", 1000) + `"}]}}}`, "", gone},
-		{"anchors", `{"$id":"http://h/` + strings.Repeat("x", 480) + `","a":[` + repeated(full, func(i int) string { return fmt.Sprintf(`{"$anchor":"a%d"},`, i) }) + `1]}`, "have a name", 0},
+		{"ids in a row",
+			many(900, func(int) string { return `{"$id":"` + strings.Repeat("x", 200) + `/","a":` }) + "1" +
+				strings.Repeat("}", 900), "", 0},
+		{"an example's id",
+			`{"properties":{"a":{"type":"number","examples":[{"id":"` + strings.Repeat("x", 1000) + `"}]}}}`, "", gone},
+		{"anchors",
+			`{"$id":"http://h/` + strings.Repeat("x", 480) + `","a":[` +
+				repeated(full, func(i int) string { return fmt.Sprintf(`{"$anchor":"a%d"},`, i) }) + `1]}`,
+			"have a name", 0},
 		{"too long", `{"a":"` + strings.Repeat("x", MaxText) + `"}`, "more than 1024 KiB", 0},
 	} {
 		var s *Schema
@@ -313,7 +355,9 @@ func TestJSONCost(t *testing.T) {
 		if name == "a repetition" {
 			search.left = 20*len("a{1000}|a") + 100
 		}
-		if _, ok := search.below(jsonNode{}, map[string]any{"patternProperties": of}, column.Element{Name: "a", Index: -1}); ok || search.left >= 0 {
+		if _,
+			ok := search.below(jsonNode{}, map[string]any{"patternProperties": of},
+			column.Element{Name: "a", Index: -1}); ok || search.left >= 0 {
 			t.Errorf("%s: %v, with %d left", name, ok, search.left)
 		}
 	}

@@ -15,7 +15,8 @@ func TestJSONSchema(t *testing.T) {
 		truth  = 1 << column.Truth
 		other  = 1 << column.Other
 	)
-	reference := Reference{"https://x.test/place.json", `{"type": "object", "required": ["lat"], "properties": {"lat": {"type": "number"}, "up": {"$ref": "#/$defs/up"}}, "$defs": {"up": {"type": "integer"}}}`}
+	reference := Reference{"https://x.test/place.json",
+		`{"type": "object", "required": ["lat"], "properties": {"lat": {"type": "number"}, "up": {"$ref": "#/$defs/up"}}, "$defs": {"up": {"type": "integer"}}}`}
 	for _, c := range []struct {
 		schema, path string
 		want         Kinds
@@ -28,19 +29,22 @@ func TestJSONSchema(t *testing.T) {
 		{`{"patternProperties": {"^x_": {"type": "boolean"}}}`, "x_1", truth | gone},
 		{`{"patternProperties": {"^x_": {"type": "boolean"}}}`, "y_1", 0},
 		{`{"properties": {"a": {"type": ["null", "integer"]}}, "required": ["a"]}`, "a", number | gone},
-		{`{"properties": {"a": {"oneOf": [{"type": "null"}, {"type": "string"}]}}, "required": ["a"]}`, "a", text | gone},
+		{`{"properties": {"a": {"oneOf": [{"type": "null"}, {"type": "string"}]}}, "required": ["a"]}`, "a",
+			text | gone},
 		{`{"properties": {"a": {}}, "required": ["a"]}`, "a", gone | number | text | truth | other},
 		{`{"properties": {"a": true}, "required": ["a"]}`, "a", gone | number | text | truth | other},
 		{`{"properties": {"a": false}, "required": ["a"]}`, "a", 0},
 		{`{"properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}`, "a", text},
 		{`{"properties": {"a": {"const": 3}}, "required": ["a"]}`, "a", number},
 		{`{"properties": {"a": {"type": "object"}}, "required": ["a"]}`, "a", other},
-		{`{"properties": {"a": {"properties": {"b": {"type": "number"}}, "required": ["b"]}}, "required": ["a"]}`, "a.b", number},
+		{`{"properties": {"a": {"properties": {"b": {"type": "number"}}, "required": ["b"]}}, "required": ["a"]}`,
+			"a.b", number},
 		{`{"properties": {"a": {"properties": {"b": {"type": "number"}}, "required": ["b"]}}}`, "a.b", number | gone},
 		{`{"properties": {"a": {"items": {"type": "number"}}}, "required": ["a"]}`, "a[3]", number | gone},
 		{`{"properties": {"a": {"items": [{"type": "number"}], "additionalItems": {"type": "string"}}}, "required": ["a"]}`, "a[0]", number | gone},
 		{`{"properties": {"a": {"items": [{"type": "number"}], "additionalItems": {"type": "string"}}}, "required": ["a"]}`, "a[1]", text | gone},
-		{`{"properties": {"a": {"prefixItems": [{"type": "number"}], "items": {"type": "string"}}}}`, "a[1]", text | gone},
+		{`{"properties": {"a": {"prefixItems": [{"type": "number"}], "items": {"type": "string"}}}}`, "a[1]",
+			text | gone},
 		{`{"properties": {"a": {"prefixItems": [{"type": "number"}]}}}`, "a[1]", 0},
 		{`{"properties": {"a": {"$ref": "#/definitions/x"}}, "required": ["a"], "definitions": {"x": {"type": "string"}}}`, "a", text},
 		{`{"properties": {"a": {"$ref": "#x"}}, "required": ["a"], "definitions": {"y": {"$anchor": "x", "type": "string"}}}`, "a", text},
@@ -49,12 +53,14 @@ func TestJSONSchema(t *testing.T) {
 		{`{"$id": "https://x.test/all.json", "properties": {"a": {"$ref": "place.json"}}}`, "a.lat", number | gone},
 		{`{"$id": "https://y.test/all.json", "properties": {"a": {"$ref": "https://x.test/place.json"}}, "required": ["a"]}`, "a.lat", number},
 		{`{"properties": {"a": {"$ref": "https://x.test/place.json"}}, "required": ["a"]}`, "a.up", number | gone},
-		{`{"properties": {"a": {"$ref": "https://x.test/place.json#/properties/lat"}}, "required": ["a"]}`, "a", number},
+		{`{"properties": {"a": {"$ref": "https://x.test/place.json#/properties/lat"}}, "required": ["a"]}`,
+			"a", number},
 		{`{"allOf": [{"properties": {"a": {"type": "number"}}}, {"required": ["a"]}]}`, "a", number | gone},
 		{`{"allOf": [{"properties": {"a": {"type": ["number", "string"]}}}, {"properties": {"a": {"type": ["number", "boolean"]}}}]}`, "a", number | gone},
 		{`{"oneOf": [{"properties": {"a": {"type": "number"}}, "required": ["a"]}, {"properties": {"b": {"type": "number"}}}]}`, "a", number | gone},
 		{`{"oneOf": [{"properties": {"a": {"type": "number"}}, "required": ["a"]}, {"properties": {"a": {"type": "string"}}, "required": ["a"]}]}`, "a", number | text},
-		{`{"properties": {"next": {"$ref": "#"}, "a": {"type": "number"}}, "required": ["next", "a"]}`, "next.next.a", number},
+		{`{"properties": {"next": {"$ref": "#"}, "a": {"type": "number"}}, "required": ["next", "a"]}`,
+			"next.next.a", number},
 		{`{"$ref": "#"}`, "a", 0},
 		{`{"allOf": [{"$ref": "#"}, {"$ref": "#"}, {"$ref": "#"}]}`, "a", 0},
 		{`true`, "a", 0},

@@ -15,7 +15,8 @@ const maxDecimal = 64
 // digitsBuffer has room for the digits of such a number, a sign, and an exponent.
 const digitsBuffer = 192
 
-var powersOfTen = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
+var powersOfTen = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+	1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
 
 // setDecimal sets the float64 nearest to unscaled·10^-scale, where unscaled is a number in two's
 // complement, its highest byte first. A number without bytes, or with too many, is Other.

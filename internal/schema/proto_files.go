@@ -48,9 +48,10 @@ type reach struct {
 
 // standardProtos has the files that the compiler brings along. No reference takes their place, for
 // what their messages are read as is known by their names.
-var standardProtos = protocompile.WithStandardImports(protocompile.ResolverFunc(func(path string) (found protocompile.SearchResult, err error) {
-	return found, fmt.Errorf("%s is not among the references", path)
-}))
+var standardProtos = protocompile.WithStandardImports(
+	protocompile.ResolverFunc(func(path string) (found protocompile.SearchResult, err error) {
+		return found, fmt.Errorf("%s is not among the references", path)
+	}))
 
 // FindFileByPath gives the compiler a file that was read.
 func (p *protoFiles) FindFileByPath(path string) (protocompile.SearchResult, error) {
@@ -257,7 +258,9 @@ func (c *protoCount) fields(all []*descriptorpb.FieldDescriptorProto, at int) {
 		c.name(f.GetName(), at)
 		c.word(f.GetTypeName())
 		c.word(f.GetExtendee())
-		if f.DefaultValue != nil && (f.Type == nil || f.GetType() == descriptorpb.FieldDescriptorProto_TYPE_MESSAGE || f.GetType() == descriptorpb.FieldDescriptorProto_TYPE_GROUP) {
+		if f.DefaultValue != nil &&
+			(f.Type == nil || f.GetType() == descriptorpb.FieldDescriptorProto_TYPE_MESSAGE ||
+				f.GetType() == descriptorpb.FieldDescriptorProto_TYPE_GROUP) {
 			c.defaults = true
 		}
 	}

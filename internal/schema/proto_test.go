@@ -31,7 +31,8 @@ type protoSource struct {
 
 func (r *protoSource) pick(of ...string) string { return of[r.IntN(len(of))] }
 
-var protoScalars = []string{"double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"}
+var protoScalars = []string{"double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
+	"fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"}
 
 func (r *protoSource) file() string {
 	var b strings.Builder
@@ -40,7 +41,10 @@ func (r *protoSource) file() string {
 	} else {
 		fmt.Fprintf(&b, "syntax = %q;\n", r.syntax)
 	}
-	b.WriteString("package p;\nimport \"google/protobuf/timestamp.proto\";\nimport \"google/protobuf/duration.proto\";\nimport \"google/protobuf/wrappers.proto\";\nenum E { E_ZERO = 0; E_ONE = 1; E_FAR = 1000; E_BELOW = -5; }\n")
+	b.WriteString(
+		"package p;\nimport \"google/protobuf/timestamp.proto\";\nimport \"google/protobuf/duration.proto\";\n" +
+			"import \"google/protobuf/wrappers.proto\";\n" +
+			"enum E { E_ZERO = 0; E_ONE = 1; E_FAR = 1000; E_BELOW = -5; }\n")
 	for range 3 {
 		r.message(&b, 2)
 	}
@@ -64,7 +68,8 @@ func (r *protoSource) message(b *strings.Builder, depth int) {
 		field := string(rune('a' + i))
 		switch kind := r.IntN(10); {
 		case kind == 0:
-			fmt.Fprintf(b, "map<%s, %s> %s = %d;\n", r.pick("string", "int32", "sint64", "uint32", "bool", "fixed64"), r.kind(), field, next())
+			fmt.Fprintf(b, "map<%s, %s> %s = %d;\n", r.pick("string", "int32", "sint64", "uint32", "bool", "fixed64"),
+				r.kind(), field, next())
 		case kind == 1:
 			fmt.Fprintf(b, "oneof of_%s {\n", field)
 			for range 2 + r.IntN(2) {
@@ -80,7 +85,9 @@ func (r *protoSource) message(b *strings.Builder, depth int) {
 			}
 			fmt.Fprintf(b, "repeated %s %s = %d%s;\n", of, field, next(), packed)
 		case kind == 4 && r.syntax == "proto2":
-			fmt.Fprintf(b, "%s group G%s%d = %d { optional int32 a = 1; optional string b = 2; repeated sint32 c = 3; }\n", r.pick("optional", "repeated"), strings.ToUpper(field), r.count, next())
+			fmt.Fprintf(b,
+				"%s group G%s%d = %d { optional int32 a = 1; optional string b = 2; repeated sint32 c = 3; }\n",
+				r.pick("optional", "repeated"), strings.ToUpper(field), r.count, next())
 		case kind == 4 && r.syntax == "2023":
 			fmt.Fprintf(b, "%s %s = %d [features.message_encoding = DELIMITED];\n", name, field, next())
 		case r.syntax == "proto3":
@@ -106,7 +113,9 @@ func (r *protoSource) kind() string {
 	case 1:
 		return "E"
 	case 2:
-		return "google.protobuf." + r.pick("Timestamp", "Duration", "DoubleValue", "FloatValue", "Int64Value", "UInt64Value", "Int32Value", "UInt32Value", "BoolValue", "StringValue", "BytesValue")
+		return "google.protobuf." +
+			r.pick("Timestamp", "Duration", "DoubleValue", "FloatValue", "Int64Value", "UInt64Value", "Int32Value",
+				"UInt32Value", "BoolValue", "StringValue", "BytesValue")
 	}
 	return protoScalars[r.IntN(len(protoScalars))]
 }
@@ -448,10 +457,14 @@ func TestJSONNames(t *testing.T) {
 		}
 	}
 	field := func(name string, number int32) *descriptorpb.FieldDescriptorProto {
-		return &descriptorpb.FieldDescriptorProto{Name: &name, Number: &number, Type: descriptorpb.FieldDescriptorProto_TYPE_INT32.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
+		return &descriptorpb.FieldDescriptorProto{Name: &name, Number: &number,
+			Type:  descriptorpb.FieldDescriptorProto_TYPE_INT32.Enum(),
+			Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
 	}
-	data, err := proto.Marshal(&descriptorpb.FileDescriptorProto{Name: proto.String("f"), Syntax: proto.String("proto3"),
-		MessageType: []*descriptorpb.DescriptorProto{{Name: proto.String("M"), Field: []*descriptorpb.FieldDescriptorProto{field("a", 1), field("b", 2)}}}})
+	data,
+		err := proto.Marshal(&descriptorpb.FileDescriptorProto{Name: proto.String("f"), Syntax: proto.String("proto3"),
+		MessageType: []*descriptorpb.DescriptorProto{
+			{Name: proto.String("M"), Field: []*descriptorpb.FieldDescriptorProto{field("a", 1), field("b", 2)}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -161,7 +161,8 @@ type Plan struct {
 // The plan is nil for JSON Schema, whose records the JSON codec reads.
 //
 // Errors: that the schema can't be used, for making a plan of it fails.
-func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (plan *Plan, kinds []Kinds, key Kinds, err error) {
+func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (plan *Plan, kinds []Kinds, key Kinds,
+	err error) {
 	defer func() {
 		if err != nil {
 			plan, kinds, key = nil, nil, 0
@@ -244,7 +245,8 @@ func newWants(paths [][]column.Element) (root *want, slots []int, many int) {
 func (w *want) child(e column.Element) *want {
 	next := &want{slot: -1}
 	if e.Index >= 0 {
-		i, found := slices.BinarySearchFunc(w.items, e.Index, func(x *wantItem, index int) int { return x.index - index })
+		i, found := slices.BinarySearchFunc(w.items, e.Index,
+			func(x *wantItem, index int) int { return x.index - index })
 		if found {
 			return w.items[i].want
 		}

@@ -102,22 +102,29 @@ func TestKey(t *testing.T) {
 		{record(`["null", "string"]`), []byte("\x02\x06abc"), "abc"},
 		{record(`{"type": "enum", "name": "E", "symbols": ["X", "Y"]}`), []byte{2}, "Y"},
 		{record(`{"type": "string", "logicalType": "uuid"}`), []byte("\x06abc"), "abc"},
-		{record(`{"type": "fixed", "size": 16, "name": "U", "logicalType": "uuid"}`), []byte("\x01\x23\x45\x67\x89\xab\xcd\xef\xfe\xdc\xba\x98\x76\x54\x32\x10"), "01234567-89ab-cdef-fedc-ba9876543210"},
+		{record(`{"type": "fixed", "size": 16, "name": "U", "logicalType": "uuid"}`),
+			[]byte("\x01\x23\x45\x67\x89\xab\xcd\xef\xfe\xdc\xba\x98\x76\x54\x32\x10"),
+			"01234567-89ab-cdef-fedc-ba9876543210"},
 		{record(`{"type": "fixed", "size": 16, "name": "U"}`), make([]byte, 16), ""},
 		{record(`"double"`), make([]byte, 8), ""},
 		{record(`"boolean"`), []byte{1}, ""},
 		{record(`{"type": "long", "logicalType": "timestamp-millis"}`), []byte{2}, ""},
 		{record(`"string"`), []byte("\x04\xff\xff"), ""},
-		{mustProto(t, `syntax = "proto3"; message M { uint64 u = 1; }`), []byte("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "18446744073709551615"},
+		{mustProto(t, `syntax = "proto3"; message M { uint64 u = 1; }`),
+			[]byte("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "18446744073709551615"},
 		{mustProto(t, `syntax = "proto3"; message M { sint64 u = 1; }`), []byte("\x08\x01"), "-1"},
 		{mustProto(t, `syntax = "proto3"; message M { string u = 1; }`), nil, ""},
 		{mustProto(t, `syntax = "proto3"; message M { int32 u = 1; }`), nil, "0"},
 		{mustProto(t, `syntax = "proto3"; message M { optional int32 u = 1; }`), nil, ""},
 		{mustProto(t, `syntax = "proto3"; enum E { A = 0; B = 1; } message M { E u = 1; }`), []byte("\x08\x01"), "B"},
 		{mustProto(t, `syntax = "proto3"; enum E { A = 0; B = 1; } message M { E u = 1; }`), []byte("\x08\x05"), ""},
-		{mustProto(t, `syntax = "proto3"; import "google/protobuf/wrappers.proto"; message M { google.protobuf.Int64Value u = 1; }`), []byte("\x0a\x02\x08\x05"), "5"},
+		{mustProto(t,
+			`syntax = "proto3"; import "google/protobuf/wrappers.proto"; message M { google.protobuf.Int64Value u = 1; }`), []byte("\x0a\x02\x08\x05"), "5"},
 	} {
-		if _, _, kinds, _ := c.s.PlanWithKey(nil, path("u")); kinds.Key() != (c.want != "" || strings.Contains(kinds.String(), "string") || strings.Contains(kinds.String(), "enum") || kinds.Has(column.Absent)) {
+		if _, _, kinds,
+			_ := c.s.PlanWithKey(nil, path("u")); kinds.Key() != (c.want != "" ||
+			strings.Contains(kinds.String(), "string") || strings.Contains(kinds.String(), "enum") ||
+			kinds.Has(column.Absent)) {
 			t.Errorf("%x: of kind %v", c.value, kinds)
 		}
 		if got := read(c.s, c.value); got != c.want {
@@ -131,7 +138,8 @@ func TestKey(t *testing.T) {
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	long := func(x int64) string { return string(binary.AppendVarint(nil, x)) }
-	list := `{"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}, {"name": "x", "type": "int"}]}`
+	list :=
+		`{"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}, {"name": "x", "type": "int"}]}`
 	for _, c := range []struct{ schema, path, value string }{
 		{`{"type": "array", "items": "double"}`, "", long(1 << 62)},
 		{`{"type": "array", "items": "double"}`, "", long(math.MinInt64) + long(8) + "12345678"},
@@ -154,7 +162,8 @@ func TestHostile(t *testing.T) {
 		{`{"type": "enum", "name": "E", "symbols": ["A"]}`, "", "\x01"},
 		{list, "x", strings.Repeat("\x02", 100000)},
 		{list, "next.next.x", strings.Repeat("\x02", 100000)},
-		{`{"type": "record", "name": "T", "fields": [{"name": "of", "type": {"type": "array", "items": "T"}}]}`, "", strings.Repeat("\x02", 100000)},
+		{`{"type": "record", "name": "T", "fields": [{"name": "of", "type": {"type": "array", "items": "T"}}]}`, "",
+			strings.Repeat("\x02", 100000)},
 		{`"int"`, "", "\x02\x02"},
 	} {
 		p := []column.Element{}
@@ -182,9 +191,13 @@ func TestHostile(t *testing.T) {
 	}
 
 	// As many elements of no bytes as a count can say are a step each block.
-	plan, _ := mustAvro(t, `{"type": "array", "items": {"type": "record", "name": "R", "fields": [{"name": "n", "type": "null"}]}}`).Plan([][]column.Element{{at(5)}, {at(5), name("n")}})
+	plan,
+		_ := mustAvro(t,
+		`{"type": "array", "items": {"type": "record", "name": "R", "fields": [{"name": "n", "type": "null"}]}}`).Plan(
+		[][]column.Element{{at(5)}, {at(5), name("n")}})
 	r := NewReader(plan)
-	if !r.Read([]byte(strings.Repeat(long(1<<62), 9)+long(math.MinInt64)+long(0)+"\x00")) || r.Value(0).Kind != column.Other || r.Value(1).Kind != column.Absent {
+	if !r.Read([]byte(strings.Repeat(long(1<<62), 9)+long(math.MinInt64)+long(0)+"\x00")) ||
+		r.Value(0).Kind != column.Other || r.Value(1).Kind != column.Absent {
 		t.Errorf("elements of no bytes: %+v, %+v", r.Value(0), r.Value(1))
 	}
 
@@ -198,7 +211,8 @@ func TestHostile(t *testing.T) {
 		}
 		return b
 	}
-	s := mustProto(t, `syntax = "proto3"; message M { double a = 1; M b = 2; repeated double c = 3; map<string, M> d = 4; string e = 5; }`)
+	s := mustProto(t,
+		`syntax = "proto3"; message M { double a = 1; M b = 2; repeated double c = 3; map<string, M> d = 4; string e = 5; }`)
 	plan, _ = s.Plan(paths("a", "b.a", "c[1]", "d.k.a", "e"))
 	r = NewReader(plan)
 	for _, c := range []struct {
@@ -219,16 +233,18 @@ func TestHostile(t *testing.T) {
 		{"\x09\x00\x00", false},
 		{"\x22\x03\x0a\x01", false},
 		{"\x22\x03\x0a\x01k", true},
-		{"\xf8\xff\xff\xff\x0f\x00", true},                           // the largest number
-		{"\x80\x80\x80\x80\x10\x00", false},                          // one more
-		{"\x88\x80\x80\x80\x80\x80\x80\x80\x80\x00" + "abcd", false}, // a varint of ten bytes, and then a tag of another
+		{"\xf8\xff\xff\xff\x0f\x00", true},  // the largest number
+		{"\x80\x80\x80\x80\x10\x00", false}, // one more
+		// a varint of ten bytes, and then a tag of another
+		{"\x88\x80\x80\x80\x80\x80\x80\x80\x80\x00" + "abcd", false},
 	} {
 		if ok := r.Read([]byte(c.value)); ok != c.ok {
 			t.Errorf("%.40q: %t", c.value, ok)
 		}
 	}
 	plan, _ = s.Plan(paths("c"))
-	if list := NewReader(plan); !list.Read([]byte("\x1a\x00")) || list.Value(0).Kind != column.Absent || !list.Read([]byte("\x1a\x08"+strings.Repeat("x", 8))) || list.Value(0).Kind != column.Other {
+	if list := NewReader(plan); !list.Read([]byte("\x1a\x00")) || list.Value(0).Kind != column.Absent ||
+		!list.Read([]byte("\x1a\x08"+strings.Repeat("x", 8))) || list.Value(0).Kind != column.Other {
 		t.Error("a list of nothing is something")
 	}
 	if !r.Read([]byte("\x2a\x02\xff\xff")) || r.Value(4).Kind != column.Other {
@@ -240,10 +256,12 @@ func TestHostile(t *testing.T) {
 // entry with a key twice the last counts.
 func TestProtoMerge(t *testing.T) {
 	t.Parallel()
-	s := mustProto(t, `syntax = "proto3"; message M { P p = 1; repeated int32 l = 2; map<int32, P> m = 3; oneof o { P q = 4; int32 i = 5; } message P { int32 a = 1; int32 b = 2; } }`)
+	s := mustProto(t,
+		`syntax = "proto3"; message M { P p = 1; repeated int32 l = 2; map<int32, P> m = 3; oneof o { P q = 4; int32 i = 5; } message P { int32 a = 1; int32 b = 2; } }`)
 	plan, _ := s.Plan(paths("p.a", "p.b", "l[0]", "l[2]", "l[3]", "m.7.a", "m.7.b", "q.a", "q.b", "i"))
 	r := NewReader(plan)
-	value := "\x0a\x02\x08\x05" + "\x12\x02\x01\x02" + "\x0a\x02\x10\x06" + "\x10\x03" + // p.a = 5, l = 1, 2, p.b = 6, l = 3
+	// p.a = 5, l = 1, 2, p.b = 6, l = 3
+	value := "\x0a\x02\x08\x05" + "\x12\x02\x01\x02" + "\x0a\x02\x10\x06" + "\x10\x03" +
 		"\x1a\x06\x08\x07\x12\x02\x08\x01" + "\x1a\x06\x08\x07\x12\x02\x10\x02" + // m[7] = {a: 1}, then {b: 2}
 		"\x22\x02\x08\x01" + "\x28\x09" + "\x22\x02\x10\x02" // q.a = 1, i = 9, q.b = 2
 	want := []float64{5, 6, 1, 3, -1, 0, 2, 0, 2, -1}
@@ -263,14 +281,17 @@ func TestProtoMerge(t *testing.T) {
 // of it.
 func TestProtoOdd(t *testing.T) {
 	t.Parallel()
-	s := mustProto(t, `syntax = "proto3"; import "google/protobuf/wrappers.proto"; message M { map<int32, int32> m = 1; google.protobuf.DoubleValue w = 2; }`)
+	s := mustProto(t,
+		`syntax = "proto3"; import "google/protobuf/wrappers.proto"; message M { map<int32, int32> m = 1; google.protobuf.DoubleValue w = 2; }`)
 	plan, kinds := s.Plan(paths("m.7", "w", "w.value.x", "m.07", "w.value"))
 	r := NewReader(plan)
-	if !r.Read([]byte("\x0a\x08\x08\x87\x80\x80\x80\x10\x10\x05" + "\x12\x09\x09" + "\x00\x00\x00\x00\x00\x00\xf0\x3f")) {
+	if !r.Read(
+		[]byte("\x0a\x08\x08\x87\x80\x80\x80\x10\x10\x05" + "\x12\x09\x09" + "\x00\x00\x00\x00\x00\x00\xf0\x3f")) {
 		t.Fatal("refused")
 	}
 	for i, want := range []float64{5, 1, -1, -1, 1} {
-		if v := r.Value(i); want < 0 && (v.Kind != column.Absent || kinds[i] != 0) || want > 0 && (v.Kind != column.Number || v.Num != want) {
+		if v := r.Value(i); want < 0 && (v.Kind != column.Absent || kinds[i] != 0) ||
+			want > 0 && (v.Kind != column.Number || v.Num != want) {
 			t.Errorf("value %d: %+v, want %g", i, *v, want)
 		}
 	}
@@ -283,7 +304,8 @@ func TestProtoOdd(t *testing.T) {
 // A decimal of Confluent's is the number that its bytes and its scale are.
 func TestProtoDecimal(t *testing.T) {
 	t.Parallel()
-	s := mustProto(t, `syntax = "proto3"; import "confluent/type/decimal.proto"; message M { confluent.type.Decimal d = 1; }`)
+	s := mustProto(t,
+		`syntax = "proto3"; import "confluent/type/decimal.proto"; message M { confluent.type.Decimal d = 1; }`)
 	plan, kinds := s.Plan(paths("d", "d.scale"))
 	r := NewReader(plan)
 	if kinds[0] != absent|kindsOf(column.Other, column.Number) {
@@ -295,7 +317,8 @@ func TestProtoDecimal(t *testing.T) {
 	}{
 		{"", column.Value{}},
 		{"\x0a\x06\x0a\x02\x30\x39\x18\x02", column.Value{Kind: column.Number, Num: 123.45}},
-		{"\x0a\x04\x18\x02\x10\x05\x0a\x04\x0a\x02\xcf\xc7", column.Value{Kind: column.Number, Num: -123.45}}, // in two parts
+		// in two parts
+		{"\x0a\x04\x18\x02\x10\x05\x0a\x04\x0a\x02\xcf\xc7", column.Value{Kind: column.Number, Num: -123.45}},
 		{"\x0a\x04\x0a\x02\x30\x39", column.Value{Kind: column.Number, Num: 12345}},
 		{"\x0a\x02\x18\x02", column.Value{Kind: column.Other}},
 		{"\x0a\x00", column.Value{Kind: column.Other}},
@@ -333,19 +356,24 @@ func TestNoAllocation(t *testing.T) {
 // A schema finds what it refers to in its references, and says what it does not find.
 func TestReferences(t *testing.T) {
 	t.Parallel()
-	s := mustAvro(t, `{"type": "record", "name": "R", "namespace": "a", "fields": [{"name": "x", "type": "b.P"}, {"name": "y", "type": ["null", "b.E"]}]}`,
+	s := mustAvro(t,
+		`{"type": "record", "name": "R", "namespace": "a", "fields": [{"name": "x", "type": "b.P"}, {"name": "y", "type": ["null", "b.E"]}]}`,
 		Reference{"b.E", `{"type": "enum", "name": "E", "namespace": "b", "symbols": ["A", "B"]}`},
-		Reference{"b.P", `{"type": "record", "name": "b.P", "fields": [{"name": "e", "type": "E"}, {"name": "d", "type": "double"}]}`})
+		Reference{"b.P",
+			`{"type": "record", "name": "b.P", "fields": [{"name": "e", "type": "E"}, {"name": "d", "type": "double"}]}`})
 	plan, kinds := s.Plan(paths("x.d", "y", "x.e"))
 	r := NewReader(plan)
-	if !r.Read([]byte("\x02\x00\x00\x00\x00\x00\x00\xf0\x3f\x02\x00")) || r.Value(0).Num != 1 || string(r.Value(1).Text) != "A" || r.Value(2).Num != 1 || kinds[1] != absent|kindsOf(column.Enum) {
+	if !r.Read([]byte("\x02\x00\x00\x00\x00\x00\x00\xf0\x3f\x02\x00")) || r.Value(0).Num != 1 ||
+		string(r.Value(1).Text) != "A" || r.Value(2).Num != 1 || kinds[1] != absent|kindsOf(column.Enum) {
 		t.Errorf("%+v, %+v, %+v", r.Value(0), r.Value(1), r.Value(2))
 	}
-	p := mustProto(t, `syntax = "proto3"; import "b/p.proto"; import "confluent/meta.proto"; import "google/protobuf/timestamp.proto";
+	p := mustProto(t,
+		`syntax = "proto3"; import "b/p.proto"; import "confluent/meta.proto"; import "google/protobuf/timestamp.proto";
 		message M { b.P x = 1 [(confluent.field_meta).doc = "of b"]; google.protobuf.Timestamp t = 2; message N { int32 n = 1; message O { int32 o = 1; } } } message Q { int32 q = 1; }`,
 		Reference{"b/e.proto", `syntax = "proto2"; package b; enum E { Z = 3; }`},
 		Reference{"b/p.proto", `syntax = "proto3"; package b; import "b/e.proto"; message P { double d = 1; }`})
-	if _, kinds := p.Plan(paths("x.d", "t", "t.seconds", "n")); kinds[0] != absent|kindsOf(column.Number) || kinds[1] != absent|kindsOf(column.Other, column.Instant) || kinds[2] != kinds[0] || kinds[3] != 0 {
+	if _, kinds := p.Plan(paths("x.d", "t", "t.seconds", "n")); kinds[0] != absent|kindsOf(column.Number) ||
+		kinds[1] != absent|kindsOf(column.Other, column.Instant) || kinds[2] != kinds[0] || kinds[3] != 0 {
 		t.Errorf("%b", kinds)
 	}
 	for name, indexes := range map[string][]int{"M": {0}, "M.N": {0, 0}, "M.N.O": {0, 0, 0}, "Q": {1}} {
@@ -382,7 +410,8 @@ func TestReferences(t *testing.T) {
 	if _, kinds := q.Plan(paths("d")); q.MessageName() != "b.P" || kinds[0] != kindsOf(column.Number) {
 		t.Errorf("%s, %v", q.MessageName(), kinds)
 	}
-	q = mustProto(t, `syntax = "proto3"; import "b/p.proto"; message M { b.P x = 1; }`, Reference{"b/e.proto", serialized("b/e.proto")}, Reference{"b/p.proto", serialized("b/p.proto")})
+	q = mustProto(t, `syntax = "proto3"; import "b/p.proto"; message M { b.P x = 1; }`,
+		Reference{"b/e.proto", serialized("b/e.proto")}, Reference{"b/p.proto", serialized("b/p.proto")})
 	if _, kinds := q.Plan(paths("x.d")); kinds[0] != absent|kindsOf(column.Number) {
 		t.Error(kinds)
 	}
@@ -403,8 +432,10 @@ func TestReferences(t *testing.T) {
 
 // Any bytes are read or refused.
 func FuzzBytes(f *testing.F) {
-	a := mustAvro(f, `{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": ["null", "R", "double"]}}, {"name": "m", "type": {"type": "map", "values": "R"}}, {"name": "s", "type": ["string", {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 9}]}]}`)
-	p := mustProto(f, `syntax = "proto2"; message M { optional M a = 1; map<int32, M> m = 2; repeated sint32 l = 3; oneof o { string s = 4; group G = 5 { optional M n = 1; } } }`)
+	a := mustAvro(f,
+		`{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": ["null", "R", "double"]}}, {"name": "m", "type": {"type": "map", "values": "R"}}, {"name": "s", "type": ["string", {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 9}]}]}`)
+	p := mustProto(f,
+		`syntax = "proto2"; message M { optional M a = 1; map<int32, M> m = 2; repeated sint32 l = 3; oneof o { string s = 4; group G = 5 { optional M n = 1; } } }`)
 	all := paths("a[0]", "a[1].s", "m.a.m.a.s", "s", "a.l[2]", "m.7.g.n.s", "l[1]", "g.n.g.n.s")
 	planA, _ := a.Plan(all)
 	planP, _ := p.Plan(all)

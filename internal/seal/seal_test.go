@@ -22,7 +22,8 @@ func TestNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := other.Open(nil, NoNonce, sealed, []byte("with")); err != nil || !bytes.Equal(got, []byte("content")) {
+	if got, err := other.Open(nil, NoNonce, sealed, []byte("with")); err != nil ||
+		!bytes.Equal(got, []byte("content")) {
 		t.Fatalf("opened %q: %v", got, err)
 	}
 	if _, err := other.Open(nil, NoNonce, sealed, []byte("without")); err == nil {

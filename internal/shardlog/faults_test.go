@@ -75,7 +75,8 @@ func (r *run) next() []int {
 var testMaster = [32]byte{1, 2, 3}
 
 func testOptions() Options {
-	return Options{Genesis: Genesis{Group: "g", Shards: 4, Shard: 3, Assign: "partition", Cluster: "c", Key: "k"}, Master: &testMaster, Instance: "i"}
+	return Options{Genesis: Genesis{Group: "g", Shards: 4, Shard: 3, Assign: "partition", Cluster: "c", Key: "k"},
+		Master: &testMaster, Instance: "i"}
 }
 
 // line is a test's ledger line: its place, the hash of the one before, a token.
@@ -154,12 +155,14 @@ func (r *run) instance(who int) {
 				lines = append(lines, more...)
 			}
 			v := Value{Data: []byte(is)}
-			if err := h.Update(context.Background(), map[string]Value{"task/a": v, "task/b": v}, nil, more); err != nil {
+			if err := h.Update(context.Background(), map[string]Value{"task/a": v, "task/b": v}, nil,
+				more); err != nil {
 				if !errors.Is(err, ErrLost) {
 					r.fail("%v", err)
 				}
 				// For ever, and nothing is sent any more.
-				if again := h.Update(context.Background(), map[string]Value{"task/a": v}, nil, nil); !errors.Is(again, ErrLost) {
+				if again := h.Update(context.Background(), map[string]Value{"task/a": v}, nil,
+					nil); !errors.Is(again, ErrLost) {
 					r.fail("after an error Update returned %v", again)
 				}
 				select {
@@ -226,7 +229,8 @@ func (r *run) play(begun [2][]Record) {
 			}
 			nothing := reply{err: errNothing}
 			if a.kind == "read" {
-				fault([]string{"an old state", "an old ledger"}[a.log], func() { give(i, reply{records: r.past[a.log]}) })
+				fault([]string{"an old state", "an old ledger"}[a.log],
+					func() { give(i, reply{records: r.past[a.log]}) })
 			} else {
 				fault("lost", func() { give(i, nothing) })
 				fault("not answered", func() { r.b.do(a); give(i, nothing) })
@@ -298,12 +302,16 @@ func (r *run) play(begun [2][]Record) {
 // half, the ledger is one chain, and an owner that was replaced is never told that an update of
 // its is committed which the next owner has not read.
 func TestFaults(t *testing.T) {
-	all := []reach{{faults: 1, updates: 2, tries: 2}, {faults: 1, switches: 1, moves: 1, updates: 1, tries: 1, only: "end"}, {faults: 1, moves: 1, updates: 1, tries: 2}, {switches: 2, moves: 1, updates: 2, tries: 2}}
+	all := []reach{{faults: 1, updates: 2, tries: 2},
+		{faults: 1, switches: 1, moves: 1, updates: 1, tries: 1, only: "end"},
+		{faults: 1, moves: 1, updates: 1, tries: 2}, {switches: 2, moves: 1, updates: 2, tries: 2}}
 	if os.Getenv("STREAMDP_SLOW") != "" {
-		all = []reach{{faults: 1, switches: 1, moves: 1, updates: 1, tries: 2}, {faults: 2, updates: 2, tries: 2}, {switches: 3, moves: 2, updates: 2, tries: 2}}
+		all = []reach{{faults: 1, switches: 1, moves: 1, updates: 1, tries: 2}, {faults: 2, updates: 2, tries: 2},
+			{switches: 3, moves: 2, updates: 2, tries: 2}}
 	}
 	if os.Getenv("STREAMDP_NIGHT") != "" { // millions of runs
-		all = []reach{{faults: 2, switches: 1, moves: 1, updates: 1, tries: 2}, {faults: 1, switches: 2, moves: 2, updates: 1, tries: 2}}
+		all = []reach{{faults: 2, switches: 1, moves: 1, updates: 1, tries: 2},
+			{faults: 1, switches: 2, moves: 2, updates: 1, tries: 2}}
 	}
 	met := map[string]bool{}
 	for _, most := range all {

@@ -12,7 +12,8 @@ import (
 func FuzzRecords(f *testing.F) {
 	b := begun(f)
 	h := mustAcquire(f, b)
-	mustUpdate(f, h, map[string]Value{"s": {Data: []byte("secret")}, "a": {Data: []byte("value"), Under: "s"}, "b": {}}, nil, "first")
+	mustUpdate(f, h, map[string]Value{"s": {Data: []byte("secret")}, "a": {Data: []byte("value"), Under: "s"}, "b": {}},
+		nil, "first")
 	pack := func(logs [2][]Record) (out []byte) {
 		for i, log := range logs {
 			for _, r := range log {

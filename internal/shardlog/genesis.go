@@ -50,7 +50,8 @@ func ParseGenesis(line []byte) (Genesis, error) {
 		return Genesis{}, &HaltError{HaltGenesis, errors.New("the ledger does not begin with a genesis line")}
 	}
 	if g.Format > Format {
-		return Genesis{}, &HaltError{HaltFormat, fmt.Errorf("the ledger has format %d, this version reads %d", g.Format, Format)}
+		return Genesis{}, &HaltError{HaltFormat,
+			fmt.Errorf("the ledger has format %d, this version reads %d", g.Format, Format)}
 	}
 	nonce, err := hex.DecodeString(g.Nonce)
 	if g.Format < 1 || err != nil || len(nonce) != 16 || !bytes.Equal(g.line(), line) {
@@ -63,7 +64,8 @@ func ParseGenesis(line []byte) (Genesis, error) {
 // may be anything.
 func (g Genesis) expect(want Genesis) error {
 	if want.Key != "" && g.Key != want.Key {
-		return &HaltError{HaltKey, fmt.Errorf("the shard was made with key %q, the key file has key %q", g.Key, want.Key)}
+		return &HaltError{HaltKey,
+			fmt.Errorf("the shard was made with key %q, the key file has key %q", g.Key, want.Key)}
 	}
 	for _, f := range []struct {
 		name      string
@@ -77,7 +79,8 @@ func (g Genesis) expect(want Genesis) error {
 		{"cluster", g.Cluster, want.Cluster, want.Cluster == ""},
 	} {
 		if !f.any && f.is != f.wants {
-			return &HaltError{HaltGenesis, fmt.Errorf("the ledger was made for %s %v, not for %v", f.name, f.is, f.wants)}
+			return &HaltError{HaltGenesis,
+				fmt.Errorf("the ledger was made for %s %v, not for %v", f.name, f.is, f.wants)}
 		}
 	}
 	return nil

@@ -100,7 +100,9 @@ func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
 	h := newHolding(log, o)
 	t, err := h.take(ctx, func(t *logs) error {
 		if t.genesis == nil {
-			return errAgain{&HaltError{HaltGenesis, errors.New("the ledger does not begin with a genesis line: streamdp cluster init makes it")}}
+			return errAgain{
+				&HaltError{HaltGenesis,
+					errors.New("the ledger does not begin with a genesis line: streamdp cluster init makes it")}}
 		}
 		return nil
 	})
@@ -317,7 +319,8 @@ type plan struct {
 
 // plan works out what an update writes.
 func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*plan, error) {
-	p := &plan{known: map[string]held{}, wraps: map[string]*wrap{}, bytes: h.bytes, seq: h.seq + 1, head: h.head.after(lines)}
+	p := &plan{known: map[string]held{}, wraps: map[string]*wrap{}, bytes: h.bytes, seq: h.seq + 1,
+		head: h.head.after(lines)}
 	sent := 0
 	for _, line := range lines {
 		if sent += len(line); len(line) > MaxLine {

@@ -94,7 +94,8 @@ func TestValues(t *testing.T) {
 		}
 		h = mustAcquire(t, b)
 		got := h.Values()
-		if !maps.EqualFunc(got, want, func(a, b Value) bool { return bytes.Equal(a.Data, b.Data) && a.Under == b.Under }) {
+		if !maps.EqualFunc(got, want,
+			func(a, b Value) bool { return bytes.Equal(a.Data, b.Data) && a.Under == b.Under }) {
 			t.Fatalf("round %d: %v", round, keys(got))
 		}
 		if h.Values() != nil {
@@ -130,7 +131,8 @@ func TestCompaction(t *testing.T) {
 	b := begun(t)
 	h := mustAcquire(t, b)
 	mustUpdate(t, h, map[string]Value{"a": {Data: bytesOf(2*chunkBytes + 1)}, "b": {Data: []byte("1")}}, nil, "first")
-	mustUpdate(t, h, map[string]Value{"a": {Data: []byte("short")}, "c": {Data: []byte("2")}}, []string{"b"}, "second", "third")
+	mustUpdate(t, h, map[string]Value{"a": {Data: []byte("short")}, "c": {Data: []byte("2")}}, []string{"b"},
+		"second", "third")
 	b.logs[stateLog] = compacted(b.logs[stateLog])
 	if got := len(b.logs[stateLog]); got != 4 { // owner, head, a, c
 		t.Errorf("%d records are left", got)
@@ -150,7 +152,8 @@ func TestUnder(t *testing.T) {
 	b := begun(t)
 	h := mustAcquire(t, b)
 	secret := Value{Data: []byte("a secret of an epoch")}
-	mustUpdate(t, h, map[string]Value{"secret-1": secret, "checkpoint": {Data: bytesOf(chunkBytes + 5), Under: "secret-1"}}, nil)
+	mustUpdate(t, h,
+		map[string]Value{"secret-1": secret, "checkpoint": {Data: bytesOf(chunkBytes + 5), Under: "secret-1"}}, nil)
 	h = mustAcquire(t, b)
 	if v := h.Values()["checkpoint"]; v.Under != "secret-1" || !bytes.Equal(v.Data, bytesOf(chunkBytes+5)) {
 		t.Fatalf("read back %d bytes under %q", len(v.Data), v.Under)
@@ -162,7 +165,8 @@ func TestUnder(t *testing.T) {
 	}{
 		{"a value under nothing", map[string]Value{"x": {Under: "none"}}, nil},
 		{"a value under itself", map[string]Value{"x": {Data: []byte("x"), Under: "x"}}, nil},
-		{"a value under one that has a secret itself", map[string]Value{"x": {Data: []byte("x"), Under: "checkpoint"}}, nil},
+		{"a value under one that has a secret itself",
+			map[string]Value{"x": {Data: []byte("x"), Under: "checkpoint"}}, nil},
 		{"a value under an empty one", map[string]Value{"empty": {}, "x": {Under: "empty"}}, nil},
 		{"a value whose secret is removed with it", map[string]Value{"x": {Under: "secret-1"}}, []string{"secret-1"}},
 		{"another secret, with a value under it", map[string]Value{"secret-1": {Data: []byte("another")}}, nil},
@@ -175,12 +179,15 @@ func TestUnder(t *testing.T) {
 		{"put and removed", map[string]Value{"x": {}}, []string{"x"}},
 	} {
 		before := b.transactions
-		if err := h.Update(t.Context(), test.put, test.remove, nil); err == nil || errors.Is(err, ErrLost) || b.transactions != before {
+		if err := h.Update(t.Context(), test.put, test.remove, nil); err == nil || errors.Is(err, ErrLost) ||
+			b.transactions != before {
 			t.Errorf("%s: %v, %d transactions", test.what, err, b.transactions-before)
 		}
 	}
 	mustUpdate(t, h, map[string]Value{"secret-1": secret}, nil) // the same one
-	mustUpdate(t, h, map[string]Value{"checkpoint": {Data: []byte("new"), Under: "secret-1"}, "secret-1": {Data: []byte("another")}}, nil)
+	mustUpdate(t, h,
+		map[string]Value{"checkpoint": {Data: []byte("new"), Under: "secret-1"}, "secret-1": {Data: []byte("another")}},
+		nil)
 	h = mustAcquire(t, b)
 	if v := h.Values()["checkpoint"]; string(v.Data) != "new" {
 		t.Errorf("under another secret: %q", v.Data)
@@ -222,8 +229,10 @@ func TestDamage(t *testing.T) {
 		{"a short value", func(s, _ *[]Record) { r := value(*s, "a:0"); r.Value = r.Value[:20] }, HaltState},
 		{"an empty value", func(s, _ *[]Record) { r := value(*s, "a:0"); r.Value = []byte{} }, HaltState},
 		{"a value of another key", func(s, _ *[]Record) { value(*s, "a:0").Value = value(*s, "b:0").Value }, HaltState},
-		{"a value of another shard", func(s, _ *[]Record) { value(*s, "a:0").Value = value(other.logs[stateLog], "a:0").Value }, HaltState},
-		{"an older value", func(s, _ *[]Record) { *s = append(*s, Record{[]byte("a:0"), value((*s)[:4], "a:0").Value}) }, HaltState},
+		{"a value of another shard",
+			func(s, _ *[]Record) { value(*s, "a:0").Value = value(other.logs[stateLog], "a:0").Value }, HaltState},
+		{"an older value",
+			func(s, _ *[]Record) { *s = append(*s, Record{[]byte("a:0"), value((*s)[:4], "a:0").Value}) }, HaltState},
 		{"a chunk is missing", func(s, _ *[]Record) { *s = append(*s, Record{Key: []byte("b:1")}) }, HaltState},
 		{"the first chunk is missing", func(s, _ *[]Record) { *s = append(*s, Record{Key: []byte("b:0")}) }, HaltState},
 		{"a chunk of another update", func(s, _ *[]Record) {
@@ -233,7 +242,8 @@ func TestDamage(t *testing.T) {
 			x, y := value(*s, "b:0"), value(*s, "b:1")
 			x.Value, y.Value = y.Value, x.Value
 		}, HaltState},
-		{"a chunk too many", func(s, _ *[]Record) { *s = append(*s, Record{[]byte("a:1"), value(*s, "a:0").Value}) }, HaltState},
+		{"a chunk too many",
+			func(s, _ *[]Record) { *s = append(*s, Record{[]byte("a:1"), value(*s, "a:0").Value}) }, HaltState},
 		{"a foreign key", func(s, _ *[]Record) { *s = append(*s, Record{[]byte("x"), []byte("y")}) }, HaltState},
 		{"a removed owner", func(s, _ *[]Record) { *s = append(*s, Record{Key: []byte("owner")}) }, HaltState},
 		{"a foreign owner", func(s, _ *[]Record) { *s = append(*s, Record{[]byte("owner"), []byte("{}")}) }, HaltState},
@@ -249,7 +259,8 @@ func TestDamage(t *testing.T) {
 			b := begun(t)
 			h := mustAcquire(t, b)
 			mustUpdate(t, h, map[string]Value{"a": {Data: []byte("old")}, "b": {Data: bytesOf(chunkBytes + 2)}}, nil)
-			mustUpdate(t, h, map[string]Value{"a": {Data: []byte("new")}, "b": {Data: bytesOf(chunkBytes + 1)}}, nil, "first", "second")
+			mustUpdate(t, h, map[string]Value{"a": {Data: []byte("new")}, "b": {Data: bytesOf(chunkBytes + 1)}}, nil,
+				"first", "second")
 			for i := range b.logs { // of its own
 				for j, r := range b.logs[i] {
 					b.logs[i][j].Value = bytes.Clone(r.Value)
@@ -319,7 +330,8 @@ func TestOvertaken(t *testing.T) {
 			return b.do(a)
 		}
 		began := time.Now()
-		if _, err := Acquire(t.Context(), log, testOptions()); !errors.Is(err, ErrLost) || time.Since(began) > time.Second {
+		if _, err := Acquire(t.Context(), log, testOptions()); !errors.Is(err, ErrLost) ||
+			time.Since(began) > time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
@@ -453,8 +465,9 @@ func TestLimits(t *testing.T) {
 	mustUpdate(t, h, map[string]Value{"a": {Data: large}}, nil)
 	before := b.transactions
 	for what, err := range map[string]error{
-		"the shard": h.Update(t.Context(), map[string]Value{"b": {Data: large[:maxState/4]}, "c": {Data: large[:maxState/4]}}, nil, nil),
-		"a line":    h.Update(t.Context(), nil, nil, [][]byte{large[:MaxLine+1]}),
+		"the shard": h.Update(t.Context(),
+			map[string]Value{"b": {Data: large[:maxState/4]}, "c": {Data: large[:maxState/4]}}, nil, nil),
+		"a line": h.Update(t.Context(), nil, nil, [][]byte{large[:MaxLine+1]}),
 	} {
 		if !errors.Is(err, ErrTooLarge) || errors.Is(err, ErrLost) || b.transactions != before {
 			t.Errorf("%s: %v", what, err)
@@ -571,7 +584,8 @@ func TestAffirm(t *testing.T) {
 	before := b.transactions
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := h.Affirm(canceled); !errors.Is(err, context.Canceled) || errors.Is(err, ErrLost) || b.transactions != before {
+	if err := h.Affirm(canceled); !errors.Is(err, context.Canceled) || errors.Is(err, ErrLost) ||
+		b.transactions != before {
 		t.Errorf("canceled: %v, %d transactions", err, b.transactions-before)
 	}
 	if err := h.Affirm(t.Context()); err != nil || b.transactions != before+1 {
@@ -607,7 +621,8 @@ func TestCanceled(t *testing.T) {
 	h := mustAcquire(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := h.Update(ctx, map[string]Value{"a": {}}, nil, nil); !errors.Is(err, context.Canceled) || errors.Is(err, ErrLost) {
+	if err := h.Update(ctx, map[string]Value{"a": {}}, nil, nil); !errors.Is(err, context.Canceled) ||
+		errors.Is(err, ErrLost) {
 		t.Error(err)
 	}
 	mustUpdate(t, h, map[string]Value{"a": {}}, nil)
@@ -629,7 +644,8 @@ func TestKeyless(t *testing.T) {
 	o := testOptions()
 	o.Master = nil
 	v, err := Read(t.Context(), b.direct(nil), o)
-	if err != nil || v.Values != nil || len(v.Lines) != 1 || v.Owner.Instance != "i" || v.Genesis.Group != "g" || v.Witness != h.Witness() {
+	if err != nil || v.Values != nil || len(v.Lines) != 1 || v.Owner.Instance != "i" || v.Genesis.Group != "g" ||
+		v.Witness != h.Witness() {
 		t.Errorf("%+v, %v", v, err)
 	}
 	for _, r := range b.logs[stateLog] {

@@ -78,7 +78,11 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 	}
 	if w := o.Witness; w != nil {
 		if w.Genesis != t.hash {
-			return nil, &HaltError{HaltWitness, errors.New("what the state directory knows of the ledger, below witness, is of another ledger: of another group, or of topics that were made anew since; if that was on purpose, remove that directory; if not, the ledger was replaced")}
+			return nil, &HaltError{HaltWitness,
+				errors.New(
+					"what the state directory knows of the ledger, below witness, is of another ledger: of another " +
+						"group, or of topics that were made anew since; if that was on purpose, remove that " +
+						"directory; if not, the ledger was replaced")}
 		}
 		if err := t.has(head{w.Lines, w.Hash}, HaltWitness, "the witness in the state directory"); err != nil {
 			return nil, err

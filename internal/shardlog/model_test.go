@@ -634,7 +634,9 @@ func (x *explorer) answer(s *state, i int, ok bool, value uint8) {
 		if x.left.waiting {
 			x.draw(s, in.knows.epoch+1, in.secret)
 		}
-		s.ask(i, sealing, request{verb: x.writes(), number: in.producer, place: 2, rec: record{epoch: in.knows.epoch + 1, secret: in.secret}})
+		s.ask(i, sealing,
+			request{verb: x.writes(), number: in.producer, place: 2,
+				rec: record{epoch: in.knows.epoch + 1, secret: in.secret}})
 	case sealing:
 		if x.left.transaction {
 			in.at = opening
@@ -644,7 +646,8 @@ func (x *explorer) answer(s *state, i int, ok bool, value uint8) {
 		s.ask(i, opening, request{verb: end, number: in.producer})
 	case opening:
 		in.producer = value
-		in.knows = topics{epoch: in.knows.epoch + 1, secret: in.secret, head: in.knows.lines + 1, lines: in.knows.lines + 1}
+		in.knows = topics{epoch: in.knows.epoch + 1, secret: in.secret, head: in.knows.lines + 1,
+			lines: in.knows.lines + 1}
 		in.secret, in.at = 0, ready
 	case saving:
 		s.ask(i, closing, request{verb: end, number: in.producer})

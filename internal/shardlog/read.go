@@ -29,7 +29,8 @@ func Read(ctx context.Context, r Reader, o Options) (*View, error) {
 	t, err := settle(ctx, o.patience, func() (*logs, error) {
 		t, err := load(ctx, r, o, seals, "")
 		if err == nil && t.genesis == nil {
-			err = &HaltError{HaltGenesis, errors.New("the ledger does not begin with a genesis line: streamdp cluster init makes it")}
+			err = &HaltError{HaltGenesis,
+				errors.New("the ledger does not begin with a genesis line: streamdp cluster init makes it")}
 		}
 		return t, err
 	})

@@ -69,14 +69,16 @@ var errSealed = errors.New("is damaged, or sealed with another key or for anothe
 func parseSealed(data []byte) (s sealedHead, with int, err error) {
 	const fixed = 1 + 8 + 4 + 2
 	if len(data) > 0 && data[0] > formatByte {
-		return s, 0, &HaltError{HaltFormat, fmt.Errorf("a value has format %d, this version reads %d", data[0], formatByte)}
+		return s, 0, &HaltError{HaltFormat,
+			fmt.Errorf("a value has format %d, this version reads %d", data[0], formatByte)}
 	}
 	if len(data) < fixed || data[0] != formatByte {
 		return s, 0, errSealed
 	}
 	chunks, under := binary.BigEndian.Uint32(data[9:]), int(binary.BigEndian.Uint16(data[13:]))
 	with = fixed + under + saltBytes
-	if len(data) < with+tagBytes || len(data) > with+chunkBytes+tagBytes || chunks < 1 || chunks > maxState/chunkBytes+1 || under > maxKey {
+	if len(data) < with+tagBytes || len(data) > with+chunkBytes+tagBytes || chunks < 1 ||
+		chunks > maxState/chunkBytes+1 || under > maxKey {
 		return s, 0, errSealed
 	}
 	return sealedHead{binary.BigEndian.Uint64(data[1:]), int(chunks), string(data[fixed:][:under])}, with, nil
@@ -95,7 +97,8 @@ func parseKey(record []byte) (key string, chunk int, ok bool) {
 	}
 	chunk, err := strconv.Atoi(string(record[i+1:]))
 	key = string(record[:i])
-	return key, chunk, err == nil && chunk >= 0 && chunk <= maxState/chunkBytes && bytes.Equal(recordKey(key, chunk), record)
+	return key, chunk, err == nil && chunk >= 0 && chunk <= maxState/chunkBytes &&
+		bytes.Equal(recordKey(key, chunk), record)
 }
 
 // wrap is a key from which the keys of records follow.

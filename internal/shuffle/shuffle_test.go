@@ -25,7 +25,8 @@ func TestCloneDelta(t *testing.T) {
 			}
 			for c := 0; c < n; c++ {
 				for a := 0; a <= c; a++ {
-					w := choose(n-1, c) * math.Pow(p, float64(c)) * math.Pow(1-p, float64(n-1-c)) * choose(c, a) / math.Pow(2, float64(c))
+					w := choose(n-1, c) * math.Pow(p, float64(c)) * math.Pow(1-p, float64(n-1-c)) * choose(c,
+						a) / math.Pow(2, float64(c))
 					first[[2]int{a + 1, c - a}] += w * d
 					first[[2]int{a, c - a + 1}] += w * (1 - d)
 					second[[2]int{a, c - a + 1}] += w * d
@@ -63,7 +64,8 @@ func TestCloneDeltaExact(t *testing.T) {
 		{2000, 0.5, 0.09, 1.681790124839921e-13}, {8000, 1.5, 0.2, 8.2398826105638872e-14},
 	} {
 		got, err := Delta(x.n, x.epsilon0, x.epsilon)
-		if dropped := newClones(x.n, x.epsilon0).dropped; err != nil || got < x.delta || got > x.delta*(1+1e-6)+dropped {
+		if dropped := newClones(x.n, x.epsilon0).dropped; err != nil || got < x.delta ||
+			got > x.delta*(1+1e-6)+dropped {
 			t.Errorf("%+v: δ = %.17g, %v, with %g dropped", x, got, err, dropped)
 		}
 	}

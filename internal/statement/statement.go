@@ -97,7 +97,8 @@ func New(cfg *config.Config, o Options) (*Statement, error) {
 		one := Stream{
 			Description: all[i], Topic: s.Input.Topic, Output: s.Output.Topic, Columns: s.Input.Row(),
 			Computes: core.Computes(s),
-			Unit:     core.Unit(s), User: s.User, Promise: core.Promise(core.Unit(s), s.Privacy.Epsilon, s.Privacy.Delta),
+			Unit:     core.Unit(s), User: s.User,
+			Promise: core.Promise(core.Unit(s), s.Privacy.Epsilon, s.Privacy.Delta),
 			Digests: map[string]string{}, Versions: core.Versions(s),
 		}
 		for _, t := range r.tasks(s) {

@@ -13,7 +13,8 @@ import (
 func TestReportOfPersons(t *testing.T) {
 	t.Parallel()
 	two := 2.708
-	about := &core.Description{Stream: "orders", Epsilon: 1, Delta: 1e-8, LimitEpsilon: 3, LimitDelta: 1e-8, Persons: []core.Person{{Records: 2, Epsilon: &two}}}
+	about := &core.Description{Stream: "orders", Epsilon: 1, Delta: 1e-8, LimitEpsilon: 3, LimitDelta: 1e-8,
+		Persons: []core.Person{{Records: 2, Epsilon: &two}}}
 	for _, user := range []*config.User{nil, {Key: "header:customer", Population: "shop"}} {
 		var page strings.Builder
 		r := Statement{Streams: []Stream{{Description: about, User: user, Unit: core.Unit(&config.Stream{User: user})}}}

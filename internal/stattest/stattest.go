@@ -67,7 +67,8 @@ func (c Check) Err() error {
 	if c.Value >= c.Low && c.Value <= c.High {
 		return nil
 	}
-	return fmt.Errorf("%s is %.6g, must be in [%.6g, %.6g] (%d samples, alpha %g)", c.What, c.Value, c.Low, c.High, c.Samples, c.Alpha)
+	return fmt.Errorf("%s is %.6g, must be in [%.6g, %.6g] (%d samples, alpha %g)", c.What, c.Value, c.Low, c.High,
+		c.Samples, c.Alpha)
 }
 
 // Used returns how far the value is on its way from the middle of its interval to
@@ -189,7 +190,8 @@ func Whiteness(rows [][]float64, lags int, alpha float64) []Check {
 			m += z / float64(n)
 		}
 		most := Normal(share) / math.Sqrt(float64(n))
-		checks = append(checks, v.at("coordinate %d", i), Check{"mean", m, -most, most, n, share}.at("coordinate %d", i))
+		checks = append(checks, v.at("coordinate %d", i),
+			Check{"mean", m, -most, most, n, share}.at("coordinate %d", i))
 	}
 	for a := range k {
 		i := a * d / k
@@ -216,7 +218,8 @@ func KolmogorovSmirnov(samples []float64, cdf func(float64) float64, alpha float
 		distance = max(distance, p-float64(i)/n, float64(i+1)/n-p)
 	}
 	if most := math.Sqrt(math.Log(2/alpha) / (2 * n)); !(distance <= most) {
-		return fmt.Errorf("the Kolmogorov distance is %.6g, must be at most %.3g (%g samples, alpha %g)", distance, most, n, alpha)
+		return fmt.Errorf("the Kolmogorov distance is %.6g, must be at most %.3g (%g samples, alpha %g)", distance,
+			most, n, alpha)
 	}
 	return nil
 }

@@ -90,7 +90,9 @@ func (t *Table) readHead(header string, columns []string) (err error) {
 		return err
 	}
 	if len(first) == 0 {
-		return exit.Usagef("the first line is empty, too long or no CSV: if it is a record, say --header no and choose the columns by their numbers")
+		return exit.Usagef(
+			"the first line is empty, too long or no CSV: if it is a record, say --header no and choose the columns " +
+				"by their numbers")
 	}
 	isHeader := header == "yes"
 	if header == "auto" {
@@ -118,7 +120,8 @@ func CheckHeader(header string) error {
 	names := headerNames(header)
 	for i, name := range names {
 		if name == "" || slices.Contains(names[:i], name) || !strings.Contains(header, ",") {
-			return exit.Usagef("--header is %q, must be auto, yes, no, or names that differ, with commas: a,b or a,", header)
+			return exit.Usagef("--header is %q, must be auto, yes, no, or names that differ, with commas: a,b or a,",
+				header)
 		}
 	}
 	return nil
@@ -171,7 +174,8 @@ func (t *Table) Label(path string, labels []string) error {
 	}
 	if len(pick) != len(labels) {
 		t.Close()
-		return exit.Usagef("%s: has %d columns, the stream has %d (%s): choose them with --columns", path, len(pick), len(labels), strings.Join(labels, ", "))
+		return exit.Usagef("%s: has %d columns, the stream has %d (%s): choose them with --columns", path, len(pick),
+			len(labels), strings.Join(labels, ", "))
 	}
 	t.pick, t.Names = pick, labels
 	return nil
@@ -281,7 +285,8 @@ func (t *Table) Picked(line []string) []string {
 func Numbers(flag, list string, columns int) ([]float64, error) {
 	words := strings.Split(list, ",")
 	if len(words) != 1 && len(words) != columns {
-		return nil, exit.Usagef("%s has %d numbers, must have 1 or one for each of the %d columns", flag, len(words), columns)
+		return nil, exit.Usagef("%s has %d numbers, must have 1 or one for each of the %d columns", flag,
+			len(words), columns)
 	}
 	x := make([]float64, columns)
 	for i := range x {

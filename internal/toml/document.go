@@ -36,7 +36,8 @@ func Parse(files []Source) *Document {
 // Of returns a document that says what tree does, without lines. Its faults name the file name.
 func Of(name string, tree map[string]any) *Document {
 	return &Document{
-		positions: scan(""), files: []Source{{Name: name}}, Tree: tree, masked: map[string]string{}, bad: map[string]bool{},
+		positions: scan(""), files: []Source{{Name: name}}, Tree: tree, masked: map[string]string{},
+		bad: map[string]bool{},
 	}
 }
 

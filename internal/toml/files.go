@@ -79,7 +79,9 @@ func (d *Document) merge(above Key, into, tree map[string]any, here *positions, 
 			d.merge(key, a, b, here, f)
 		default:
 			file, line := d.place(d.Line(key, -1))
-			d.Faults = append(d.Faults, &Fault{File: f.Name, Line: here.line(key, -1), Key: key.String(), Rule: fmt.Sprintf("stands in %s:%d too", file, line)})
+			d.Faults = append(d.Faults,
+				&Fault{File: f.Name, Line: here.line(key, -1), Key: key.String(),
+					Rule: fmt.Sprintf("stands in %s:%d too", file, line)})
 		}
 	}
 	return into

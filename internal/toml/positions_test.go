@@ -90,7 +90,8 @@ func TestLines(t *testing.T) {
 // TestScanEnds: whatever it is given, the scanner comes to an end.
 func TestScanEnds(t *testing.T) {
 	for _, src := range []string{"", "x", "x=", "=", "]", "[", "[[", "[a", "x = [", "x = {", "x = \"", "x = \"\"\"", "x = \"\\", "x = '''",
-		"x = [1 2", "x = {a 1", ".", "a.", "a..b", "\x00", "x = }", "x = [}", "x = {]", "a = [,]", "#", "\"", "é = 1", "\"\\", "a = \"\\", "x = ["} {
+		"x = [1 2", "x = {a 1", ".", "a.", "a..b", "\x00", "x = }", "x = [}", "x = {]", "a = [,]", "#", "\"", "é = 1",
+		"\"\\", "a = \"\\", "x = ["} {
 		scan(src)
 	}
 }
@@ -143,7 +144,8 @@ type refused struct{}
 
 func (refused) UnmarshalText([]byte) error { return errors.New("refused") }
 
-func compareLines(t *testing.T, path, src string, p *positions, md *burnt.MetaData, prefix Key, tree map[string]burnt.Primitive) (compared int) {
+func compareLines(t *testing.T, path, src string, p *positions, md *burnt.MetaData, prefix Key,
+	tree map[string]burnt.Primitive) (compared int) {
 	for name, value := range tree {
 		key := append(prefix[:len(prefix):len(prefix)], name)
 		var table map[string]burnt.Primitive
@@ -157,7 +159,8 @@ func compareLines(t *testing.T, path, src string, p *positions, md *burnt.MetaDa
 		}
 		got := p.line(key, -1)
 		// The parser's line is where a value ends, and a value's text may be long.
-		if lines := strings.Split(src, "\n"); strings.Contains(lines[min(got, len(lines))-1], `"""`) || strings.Contains(lines[min(got, len(lines))-1], "'''") {
+		if lines := strings.Split(src, "\n"); strings.Contains(lines[min(got, len(lines))-1], `"""`) ||
+			strings.Contains(lines[min(got, len(lines))-1], "'''") {
 			continue
 		}
 		if compared++; got != e.Position.Line {
@@ -170,10 +173,13 @@ func compareLines(t *testing.T, path, src string, p *positions, md *burnt.MetaDa
 // TestHarmless: no message of the parser shows what may be a secret.
 func TestHarmless(t *testing.T) {
 	for _, src := range []string{
-		"password = hunter2", "password = \"hunter2\nx", "password = \"hunter2 \\u12\"", "password = \"hunter2 \\q\"", "password = 0xhunter2",
+		"password = hunter2", "password = \"hunter2\nx", "password = \"hunter2 \\u12\"", "password = \"hunter2 \\q\"",
+		"password = 0xhunter2",
 		"password = 112358132134558914423337761098715972584418167651094617711286574636875025121393",
-		"password = 1e112358", "password = 1_123581321_", "password = 01123581321", "password = 1123-58-13", "password = +hunter2",
-		"password = `hunter2`", "password = 'hunter2", "password = \"\"\"hunter2", "password = hunter2\"", "password = 0o11235813",
+		"password = 1e112358", "password = 1_123581321_", "password = 01123581321", "password = 1123-58-13",
+		"password = +hunter2",
+		"password = `hunter2`", "password = 'hunter2", "password = \"\"\"hunter2", "password = hunter2\"",
+		"password = 0o11235813",
 	} {
 		err := Parse([]Source{{Name: "c.toml", Text: src}}).Err()
 		if err == nil {
@@ -185,7 +191,8 @@ func TestHarmless(t *testing.T) {
 				t.Errorf("%q: %v", src, err)
 			}
 		}
-		if !slices.Contains([]string{"c.toml:1: not TOML: ", "c.toml:2: not TOML: "}, err.Error()[:min(len(err.Error()), 20)]) {
+		if !slices.Contains([]string{"c.toml:1: not TOML: ", "c.toml:2: not TOML: "},
+			err.Error()[:min(len(err.Error()), 20)]) {
 			t.Errorf("%q: %v", src, err)
 		}
 	}

@@ -32,7 +32,8 @@ func (t *Tracer) request(batch []ended) *collector.ExportTraceServiceRequest {
 	if len(batch) == 0 {
 		return &collector.ExportTraceServiceRequest{}
 	}
-	by := &resource.Resource{Attributes: []*common.KeyValue{word("service.name", t.o.Service), word("service.version", t.o.Version)}}
+	by := &resource.Resource{
+		Attributes: []*common.KeyValue{word("service.name", t.o.Service), word("service.version", t.o.Version)}}
 	if t.o.Instance != "" {
 		by.Attributes = append(by.Attributes, word("service.instance.id", t.o.Instance))
 	}
@@ -41,8 +42,9 @@ func (t *Tracer) request(batch []ended) *collector.ExportTraceServiceRequest {
 		spans[i] = batch[i].encode()
 	}
 	return &collector.ExportTraceServiceRequest{ResourceSpans: []*otlp.ResourceSpans{{
-		Resource:   by,
-		ScopeSpans: []*otlp.ScopeSpans{{Scope: &common.InstrumentationScope{Name: "streamdp", Version: t.o.Version}, Spans: spans}},
+		Resource: by,
+		ScopeSpans: []*otlp.ScopeSpans{
+			{Scope: &common.InstrumentationScope{Name: "streamdp", Version: t.o.Version}, Spans: spans}},
 	}}}
 }
 
@@ -57,7 +59,8 @@ func (e *ended) encode() *otlp.Span {
 	if e.parent != [8]byte{} {
 		s.ParentSpanId = e.parent[:]
 	}
-	s.Attributes = append(s.Attributes, word(keyStream, e.Stream), word(keyPartition, e.Partition), whole(keyEpoch, e.Epoch))
+	s.Attributes = append(s.Attributes, word(keyStream, e.Stream), word(keyPartition, e.Partition),
+		whole(keyEpoch, e.Epoch))
 	if e.kind == Fetch {
 		s.Attributes = append(s.Attributes, whole(keyInput, uint64(e.Input)))
 	}

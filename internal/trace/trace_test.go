@@ -95,12 +95,18 @@ func TestSpans(t *testing.T) {
 	root := spans[2]
 	one := int64(7)
 	want := []tracetest.Span{
-		{Name: "close", Kind: "SPAN_KIND_INTERNAL", Start: began.Add(1), End: began.Add(2), Attributes: a("streamdp.step", one), Trace: root.Trace, Parent: root.ID},
-		{Name: "commit", Kind: "SPAN_KIND_INTERNAL", Failed: true, Start: began.Add(3), End: began.Add(4), Attributes: a("streamdp.step", one, "streamdp.last_step", int64(8), "error.type", "disk"), Trace: root.Trace, Parent: root.ID},
-		{Name: "steps", Kind: "SPAN_KIND_INTERNAL", Start: began, End: began.Add(5), Attributes: a("streamdp.step", one, "streamdp.last_step", int64(8)), Trace: root.Trace},
-		{Name: "publish", Kind: "SPAN_KIND_PRODUCER", Start: began.Add(6), End: began.Add(7), Attributes: a(), Trace: root.Trace, Parent: root.ID},
+		{Name: "close", Kind: "SPAN_KIND_INTERNAL", Start: began.Add(1), End: began.Add(2),
+			Attributes: a("streamdp.step", one), Trace: root.Trace, Parent: root.ID},
+		{Name: "commit", Kind: "SPAN_KIND_INTERNAL", Failed: true, Start: began.Add(3), End: began.Add(4),
+			Attributes: a("streamdp.step", one, "streamdp.last_step", int64(8), "error.type", "disk"),
+			Trace:      root.Trace, Parent: root.ID},
+		{Name: "steps", Kind: "SPAN_KIND_INTERNAL", Start: began, End: began.Add(5),
+			Attributes: a("streamdp.step", one, "streamdp.last_step", int64(8)), Trace: root.Trace},
+		{Name: "publish", Kind: "SPAN_KIND_PRODUCER", Start: began.Add(6), End: began.Add(7), Attributes: a(),
+			Trace: root.Trace, Parent: root.ID},
 		{Name: "publish", Kind: "SPAN_KIND_PRODUCER", Start: began, End: began, Attributes: a(), Trace: spans[4].Trace},
-		{Name: "fetch", Kind: "SPAN_KIND_CLIENT", Start: began, End: began.Add(8), Attributes: a("streamdp.input_partition", int64(5)), Trace: spans[5].Trace},
+		{Name: "fetch", Kind: "SPAN_KIND_CLIENT", Start: began, End: began.Add(8),
+			Attributes: a("streamdp.input_partition", int64(5)), Trace: spans[5].Trace},
 	}
 	ids, traces := map[string]bool{}, map[string]bool{}
 	for i, s := range spans {
@@ -114,7 +120,8 @@ func TestSpans(t *testing.T) {
 		t.Errorf("%d ids, %d traces", len(ids), len(traces))
 	}
 	path, header, by := r.Last()
-	if path != "/v1/traces" || !reflect.DeepEqual(header["X-Key"], []string{"k1", "k2"}) || header.Get("User-Agent") != "streamdp/1.2" {
+	if path != "/v1/traces" || !reflect.DeepEqual(header["X-Key"], []string{"k1", "k2"}) ||
+		header.Get("User-Agent") != "streamdp/1.2" {
 		t.Errorf("%s, %v", path, header)
 	}
 	if want := (map[string]any{"service.name": "dp", "service.version": "1.2", "service.instance.id": "a"}); !reflect.DeepEqual(by, want) {
@@ -225,7 +232,8 @@ func TestVanished(t *testing.T) {
 	wait("it is back", func(sent, dropped, failed int) bool { return sent == 1024 && dropped == 512 && failed == 1 })
 	r.Rejects.Store(500)
 	many()
-	wait("it takes a part", func(sent, dropped, failed int) bool { return sent == 1036 && dropped == 1012 && failed == 2 })
+	wait("it takes a part",
+		func(sent, dropped, failed int) bool { return sent == 1036 && dropped == 1012 && failed == 2 })
 	r.Rejects.Store(0)
 	r.Status.Store(http.StatusTemporaryRedirect) // with a header that may hold a secret: not followed
 	many()
@@ -235,7 +243,8 @@ func TestVanished(t *testing.T) {
 	many()
 	end()
 	_, dropped, failed, text := said.now()
-	if dropped != 2036 || failed != 4 || r.Requests.Load() != requests+1 || !strings.Contains(text, "307 Temporary Redirect") || !strings.Contains(text, "401 Unauthorized") {
+	if dropped != 2036 || failed != 4 || r.Requests.Load() != requests+1 ||
+		!strings.Contains(text, "307 Temporary Redirect") || !strings.Contains(text, "401 Unauthorized") {
 		t.Errorf("%d dropped, %d failures, %s", dropped, failed, text)
 	}
 }

@@ -72,7 +72,8 @@ func New(s *config.Stream) *Truth {
 func (t *Truth) zero() Moments {
 	d := len(t.row)
 	pairs := d * (d + 1) / 2
-	return Moments{make([]float64, d), make([]float64, pairs), make([]float64, d), make([]float64, pairs), make([]float64, 1)}
+	return Moments{make([]float64, d), make([]float64, pairs), make([]float64, d), make([]float64, pairs),
+		make([]float64, 1)}
 }
 
 // Forget makes t keep only the steps that the newest one's value needs. Call it before any row is added.
@@ -322,7 +323,8 @@ func (t *Truth) compared(r *Release) (lines []versus) {
 	}{
 		{"mean", [3]string{"mean_original", "mean", "sum"}, "mean_original", 1, func(j int) int { return j },
 			func(mean, _ []float64, j int) float64 { return mean[j] }},
-		{"variance", [3]string{"covariance_original", "covariance"}, "covariance_original", 2, func(j int) int { return diagonal(j, d) },
+		{"variance", [3]string{"covariance_original", "covariance"}, "covariance_original", 2,
+			func(j int) int { return diagonal(j, d) },
 			func(mean, second []float64, j int) float64 { return second[diagonal(j, d)] - mean[j]*mean[j] }},
 	} {
 		for _, name := range x.names {
@@ -345,7 +347,8 @@ func (t *Truth) compared(r *Release) (lines []versus) {
 				n := x.entry(j)
 				lines = append(lines, versus{
 					name: label + " " + column, truth: shift + factor*x.of(m.PlainMean, m.PlainSecond, j),
-					clipped: shift + factor*x.of(m.Mean, m.Second, j), value: v.Data.At(n), se: v.SE.At(n), wide: v.Wide.At(n),
+					clipped: shift + factor*x.of(m.Mean, m.Second, j), value: v.Data.At(n), se: v.SE.At(n),
+					wide: v.Wide.At(n),
 				})
 			}
 			break
@@ -374,7 +377,8 @@ func (t *Truth) Print(w io.Writer, r *Release) error {
 		return fmt.Sprintf("%.6g", x)
 	}
 	for _, x := range lines {
-		fmt.Fprintf(out, "  %s\t%s\t%s\t%s\t%s\t", x.name, digits(x.truth), digits(x.clipped), digits(x.value), digits(x.se))
+		fmt.Fprintf(out, "  %s\t%s\t%s\t%s\t%s\t", x.name, digits(x.truth), digits(x.clipped), digits(x.value),
+			digits(x.se))
 		if wide {
 			fmt.Fprintf(out, "%s\t", digits(x.wide))
 		}

@@ -134,7 +134,9 @@ func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) 
 
 // lost is the halt of a topic that lacks boundaries.
 func (b *Boundaries) lost(format string, args ...any) error {
-	return failure.Haltf(failure.BoundaryTopic, "boundary topic %s %s: it was made anew, or lost records, and nobody may decide them again; start anew with: streamdp epoch open %s",
+	return failure.Haltf(failure.BoundaryTopic,
+		"boundary topic %s %s: it was made anew, or lost records, and nobody may decide them again; start anew with: "+
+			"streamdp epoch open %s",
 		b.log.Topic, fmt.Sprintf(format, args...), strings.Split(string(b.name), "/")[0])
 }
 
@@ -341,7 +343,8 @@ func (b *Boundaries) decide(ctx context.Context, step uint64, x endOffsets) erro
 		if err != nil {
 			return err
 		}
-		signed := kafka.Message{Key: b.name, Value: value, Headers: b.log.Headers(b.log.Sign(nil, value)), Time: b.Stamp()}
+		signed := kafka.Message{Key: b.name, Value: value, Headers: b.log.Headers(b.log.Sign(nil, value)),
+			Time: b.Stamp()}
 		if err := b.log.Append(ctx, []kafka.Message{signed}); err != nil {
 			return err
 		}

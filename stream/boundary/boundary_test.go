@@ -59,10 +59,12 @@ func TestClockSteps(t *testing.T) {
 	at := int64(0)
 	for i, n := range append(want, 30) {
 		rel := fixtures.ParseClock(t, out[fmt.Sprintf("orders/0/1/%d", i+1)])
-		if rel.Rows != n || rel.Offsets != [2]int64{at, at + int64(n)} || rel.Covers != [2]int64{0, at + int64(n)} || rel.Mechanism.Clock != "1m0s" {
+		if rel.Rows != n || rel.Offsets != [2]int64{at, at + int64(n)} || rel.Covers != [2]int64{0, at + int64(n)} ||
+			rel.Mechanism.Clock != "1m0s" {
 			t.Errorf("step %d is %+v, want %d rows from %d on", i+1, rel, n, at)
 		}
-		if !slices.ContainsFunc(rel.Privacy.Statements, func(s string) bool { return strings.Contains(s, "Steps end by a clock") }) {
+		if !slices.ContainsFunc(rel.Privacy.Statements,
+			func(s string) bool { return strings.Contains(s, "Steps end by a clock") }) {
 			t.Error("the release does not say what a clock tells")
 		}
 		at += int64(n)
@@ -73,7 +75,9 @@ func TestClockSteps(t *testing.T) {
 		}
 	}
 	o := r.Options()
-	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.OrdersTask)
+	all,
+		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+		fixtures.OrdersTask)
 	if err != nil || len(all) != 1 || all[0].Releases != 5 || all[0].Difference != "" || all[0].Unverifiable != "" {
 		t.Errorf("verify: %+v, %v", all, err)
 	}
@@ -81,14 +85,15 @@ func TestClockSteps(t *testing.T) {
 		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	entries := r.Entries()
-	if e := entries[slices.IndexFunc(entries, func(e ledger.Entry) bool { return e.Kind == ledger.KindClose })]; e.End != at {
+	if e := entries[slices.IndexFunc(entries,
+		func(e ledger.Entry) bool { return e.Kind == ledger.KindClose })]; e.End != at {
 		t.Errorf("closed at %d, want %d", e.End, at)
 	}
 }
 
 // TestClockIgnoresTimes: the times that records bear, decades ahead, before 1970 or out of order, move no
-// boundary and no record, so that neighbouring streams have the same steps. Its records make the same releases as others
-// with the same values at the same offsets.
+// boundary and no record, so that neighbouring streams have the same steps. Its records make the same releases as
+// others with the same values at the same offsets.
 func TestClockIgnoresTimes(t *testing.T) {
 	t.Parallel()
 	far, early := time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC), time.UnixMilli(1)
@@ -151,12 +156,15 @@ func TestClockTransactions(t *testing.T) {
 	x.End()
 	out := r.OutputOf("orders.dp")
 	for i, want := range []string{"5 [0 5]", "10 [5 16]", "0 [16 20]", "0 [20 20]"} {
-		if rel := fixtures.ParseClock(t, out[fmt.Sprintf("orders/0/1/%d", i+1)]); fmt.Sprint(rel.Rows, " ", rel.Offsets) != want {
+		if rel := fixtures.ParseClock(t, out[fmt.Sprintf("orders/0/1/%d", i+1)]); fmt.Sprint(rel.Rows, " ",
+			rel.Offsets) != want {
 			t.Errorf("step %d has %d rows of %v, want %s", i+1, rel.Rows, rel.Offsets, want)
 		}
 	}
 	o := r.Options()
-	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.OrdersTask)
+	all,
+		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+		fixtures.OrdersTask)
 	if err != nil || all[0].Releases != 4 || all[0].Difference != "" {
 		t.Errorf("verify: %+v, %v", all, err)
 	}
@@ -173,7 +181,9 @@ func TestClockLeaderGone(t *testing.T) {
 	r.SendTo(1, 1000, 10)
 	h.Tick()
 	x.Published(1)
-	gone := r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "orders", Partitions: []int32{1}, Err: kerr.LeaderNotAvailable, Count: -1})
+	gone := r.Broker.Cluster().Fault(
+		kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "orders", Partitions: []int32{1},
+			Err: kerr.LeaderNotAvailable, Count: -1})
 	for step := range 2 {
 		r.SendTo(0, 10*step, 10)
 		r.SendTo(1, 1010+10*step, 10)
@@ -198,14 +208,16 @@ func TestClockLeaderGone(t *testing.T) {
 // holds nobody up; step_max bounds what a step takes, and the rest comes later.
 func TestClockMerged(t *testing.T) {
 	t.Parallel()
-	r := streamtest.ClockRig(t, fixtures.With(fixtures.MergedClockStream, "merge = true", "merge = true\nstep_max = 2"), 3)
+	r := streamtest.ClockRig(t,
+		fixtures.With(fixtures.MergedClockStream, "merge = true", "merge = true\nstep_max = 2"), 3)
 	refused := r.Start()
 	refused.Halts(failure.Configuration, "step_max = 2 is less than the 3 partitions")
 	refused.EndHalted()
 	r.Toml = fixtures.With(fixtures.MergedClockStream, "merge = true", "merge = true\nstep_max = 300")
 	h := streamtest.NewHand()
 	x := r.Start(h.On)
-	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && s.Partition == core.Merged })
+	x.Until("running",
+		func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && s.Partition == core.Merged })
 	r.SendTo(0, 0, 250)
 	r.SendTo(1, 1000, 30)
 	for step := range 3 {
@@ -228,7 +240,9 @@ func TestClockMerged(t *testing.T) {
 		}
 	}
 	o := r.Options()
-	all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.MergedTask)
+	all,
+		err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log},
+		fixtures.MergedTask)
 	if err != nil || all[0].Releases != 4 || all[0].Difference != "" {
 		t.Errorf("verify: %+v, %v", all, err)
 	}
@@ -243,7 +257,8 @@ func TestClockRecovery(t *testing.T) {
 		task core.Task
 	}{
 		"one": {fixtures.ClockStream, fixtures.OrdersTask}, "merged": {fixtures.MergedClockStream, fixtures.MergedTask},
-		"refit": {fixtures.ClockRefit(fixtures.ClockStream, `solver = "linmix"`), fixtures.OrdersTask}, "merged refit": {fixtures.ClockRefit(fixtures.MergedClockStream, ""), fixtures.MergedTask},
+		"refit":        {fixtures.ClockRefit(fixtures.ClockStream, `solver = "linmix"`), fixtures.OrdersTask},
+		"merged refit": {fixtures.ClockRefit(fixtures.MergedClockStream, ""), fixtures.MergedTask},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -279,7 +294,10 @@ func TestClockRecovery(t *testing.T) {
 			x = old.Start(h.On)
 			x.Halts(failure.State, "streamdp recover")
 			x.EndHalted()
-			fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error { return streamtest.Recover(ctx, d, c.task, nil) }))
+			fixtures.Must(t,
+				old.Offline(func(ctx context.Context, d *stream.Daemon) error {
+					return streamtest.Recover(ctx, d, c.task, nil)
+				}))
 			x = old.Start(h.On)
 			more(x, 1)
 			x.End()
@@ -340,7 +358,8 @@ func TestClockCopies(t *testing.T) {
 		t.Errorf("%d releases, want %d, or some more", len(out), steps+1)
 	}
 	records := 0
-	fixtures.Must(t, r.Client.ReadBack(t.Context(), "bounds", 0, 0, func(*kafka.Record) error { records++; return nil }))
+	fixtures.Must(t,
+		r.Client.ReadBack(t.Context(), "bounds", 0, 0, func(*kafka.Record) error { records++; return nil }))
 	if records < steps+1 || records > 2*steps+1 {
 		t.Errorf("%d records in the boundary topic", records)
 	}
@@ -362,8 +381,9 @@ func TestClockFirstCounts(t *testing.T) {
 		if mac == nil {
 			mac = b.Mac(value)
 		}
-		_, err := r.Client.Produce(t.Context(), "bounds", 0, []kafka.Message{{Key: (*b.Name()), Value: value, Time: time.UnixMilli(1),
-			Headers: []kafka.Header{{Key: boundary.BoundaryHeader, Value: mac}}}})
+		_, err := r.Client.Produce(t.Context(), "bounds", 0,
+			[]kafka.Message{{Key: (*b.Name()), Value: value, Time: time.UnixMilli(1),
+				Headers: []kafka.Header{{Key: boundary.BoundaryHeader, Value: mac}}}})
 		fixtures.Must(t, err)
 	}
 	put(1, 99, make([]byte, 32))
@@ -375,7 +395,8 @@ func TestClockFirstCounts(t *testing.T) {
 	x.Published(2)
 	x.End()
 	out := r.OutputOf("orders.dp")
-	if one, two := fixtures.ParseClock(t, out["orders/0/1/1"]), fixtures.ParseClock(t, out["orders/0/1/2"]); one.Rows != 60 || two.Rows != 40 {
+	if one, two := fixtures.ParseClock(t, out["orders/0/1/1"]),
+		fixtures.ParseClock(t, out["orders/0/1/2"]); one.Rows != 60 || two.Rows != 40 {
 		t.Errorf("steps of %d and %d rows, want 60 and 40", one.Rows, two.Rows)
 	}
 	// What can't follow is a halt, and so is a topic that lost what was read.
@@ -430,7 +451,8 @@ func TestClockTopic(t *testing.T) {
 	x.Halts(failure.BoundaryTopic, "boundary topic bounds does not")
 	x.EndHalted()
 	// So is one that others have filled since.
-	foreign := []kafka.Message{{Key: records[0].Key, Value: records[0].Value, Time: records[0].Time}, records[0], records[1]}
+	foreign := []kafka.Message{{Key: records[0].Key, Value: records[0].Value, Time: records[0].Time},
+		records[0], records[1]}
 	_, err := fixtures.Dial(t, r.Addr).Produce(t.Context(), "bounds", 0, foreign)
 	fixtures.Must(t, err)
 	x = r.Start(h.On)

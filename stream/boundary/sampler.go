@@ -52,7 +52,8 @@ const (
 
 // StartSampler starts a sampler for steps of a period, which runs until the context ends or Stop is called. wait
 // waits for the next multiple of the period.
-func StartSampler(ctx context.Context, r *failure.Retrier, client *kafka.Client, wait func(context.Context) error, period time.Duration) *Sampler {
+func StartSampler(ctx context.Context, r *failure.Retrier, client *kafka.Client, wait func(context.Context) error,
+	period time.Duration) *Sampler {
 	ctx, stop := context.WithCancel(ctx)
 	w := &Sampler{
 		Retrier: r, client: client, wait: wait, patience: min(max(period/2, minPatience), maxPatience),

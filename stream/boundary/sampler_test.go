@@ -47,12 +47,14 @@ func rowsOf(r *streamtest.Rig, keys ...string) (rows []int) {
 // step had ended.
 func TestClockRollsOver(t *testing.T) {
 	t.Parallel()
-	r := streamtest.ClockRig(t, fixtures.With(fixtures.ClockStream, `step = "1m"`, "step = \"1m\"\nhorizon = 1\non_horizon = \"rollover\""), 1)
+	r := streamtest.ClockRig(t,
+		fixtures.With(fixtures.ClockStream, `step = "1m"`, "step = \"1m\"\nhorizon = 1\non_horizon = \"rollover\""), 1)
 	h := streamtest.NewHand()
 	x := r.Start(h.On)
 	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 	w := x.In.Tasks()[0]
-	stuck := r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.NotLeaderForPartition, Count: -1})
+	stuck := r.Broker.Cluster().Fault(
+		kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.NotLeaderForPartition, Count: -1})
 	r.SendTo(0, 0, 5)
 	h.Tick()
 	x.Until("step 1 is closed", func(s monitor.TaskStatus) bool { return s.Step == 1 })
@@ -65,7 +67,8 @@ func TestClockRollsOver(t *testing.T) {
 	}
 	r.SendTo(0, 300, 40)
 	stuck.Remove()
-	x.Until("epoch 3 has a step", func(s monitor.TaskStatus) bool { return s.Epoch >= 3 && s.Step == 1 && s.Outbox == 0 || s.Epoch > 3 })
+	x.Until("epoch 3 has a step",
+		func(s monitor.TaskStatus) bool { return s.Epoch >= 3 && s.Step == 1 && s.Outbox == 0 || s.Epoch > 3 })
 	x.End()
 	if rows := rowsOf(r, "orders/0/1/1", "orders/0/2/1", "orders/0/3/1"); fmt.Sprint(rows) != "[5 10 20]" {
 		t.Errorf("steps of %v records, want 5, 10 and 20", rows)
@@ -77,7 +80,8 @@ func TestClockRollsOver(t *testing.T) {
 func TestClockOpensAgain(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
-	stuck := r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "orders", Err: kerr.NotLeaderForPartition, Count: -1})
+	stuck := r.Broker.Cluster().Fault(
+		kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "orders", Err: kerr.NotLeaderForPartition, Count: -1})
 	h := streamtest.NewHand()
 	x := r.Start(h.On)
 	x.Until("reads", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRetrying })
@@ -119,7 +123,9 @@ func TestClockStamps(t *testing.T) {
 	if !boundary.BrokersStamp(map[string]string{"message.timestamp.type": "LogAppendTime"}) {
 		t.Error("a broker's stamps go unnoticed")
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(r.Addr), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"bounds": {0: kgo.NewOffset().At(0)}}))
+	client,
+		err := kgo.NewClient(kgo.SeedBrokers(r.Addr),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"bounds": {0: kgo.NewOffset().At(0)}}))
 	fixtures.Must(t, err)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), fixtures.Patience)
@@ -142,14 +148,16 @@ func TestClockRefill(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "bounds", 1, boundary.TopicSpec.Settings))
-	b := boundary.New(nil, r.Client, new([32]byte), "bounds", &core.Manifest{Stream: "s", Epoch: 1, Nonce: make([]byte, 16)})
+	b := boundary.New(nil, r.Client, new([32]byte), "bounds",
+		&core.Manifest{Stream: "s", Epoch: 1, Nonce: make([]byte, 16)})
 	b.Most = 10
 	var all []boundary.Boundary
 	for i := range int64(4) {
 		value, err := json.Marshal(boundary.BoundaryValue{Step: uint64(i + 1), Ends: []int64{i}})
 		fixtures.Must(t, err)
-		_, err = r.Client.Produce(t.Context(), "bounds", 0, []kafka.Message{{Key: (*b.Name()), Value: value, Time: time.UnixMilli(1),
-			Headers: []kafka.Header{{Key: boundary.BoundaryHeader, Value: b.Mac(value)}}}})
+		_, err = r.Client.Produce(t.Context(), "bounds", 0,
+			[]kafka.Message{{Key: (*b.Name()), Value: value, Time: time.UnixMilli(1),
+				Headers: []kafka.Header{{Key: boundary.BoundaryHeader, Value: b.Mac(value)}}}})
 		fixtures.Must(t, err)
 		all = append(all, boundary.Boundary{Step: uint64(i + 1), Ends: []int64{i}, At: i})
 	}

@@ -40,7 +40,9 @@ func (r *Topic) Same(ctx context.Context, opened *ledger.Entry) error {
 	if err != nil || was == nil || was.TopicID == "" || was.TopicID == id {
 		return err
 	}
-	return failure.Haltf(failure.BoundaryTopic, "boundary topic %s was deleted and made again since epoch %d was opened: its id is %q, not %q, and nobody may decide again what stood in the other; start anew with: streamdp epoch open %s",
+	return failure.Haltf(failure.BoundaryTopic,
+		"boundary topic %s was deleted and made again since epoch %d was opened: its id is %q, not %q, and nobody "+
+			"may decide again what stood in the other; start anew with: streamdp epoch open %s",
 		was.Topic, opened.Epoch, id, was.TopicID, failure.EpochArgs(opened.Task()))
 }
 
@@ -67,8 +69,11 @@ func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 			return failure.Haltf(failure.BoundaryTopic, "boundary topic %s %s", topic, found.Unfit)
 		}
 		if BrokersStamp(found.Settings) {
-			r.Log.Warn("the boundary topic's records bear the time at which brokers appended them, which tells when the partitions answered",
-				"topic", topic, "message.timestamp.type", "LogAppendTime", "remedy", "message.timestamp.type = CreateTime")
+			r.Log.Warn(
+				"the boundary topic's records bear the time at which brokers appended them, which tells when the "+
+					"partitions answered",
+				"topic", topic, "message.timestamp.type", "LogAppendTime", "remedy",
+				"message.timestamp.type = CreateTime")
 		}
 		of, err := r.Client.TopicID(ctx, topic)
 		id = of.String()
@@ -80,7 +85,8 @@ func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 // TopicSpec says how the boundary topic is made and what it must be like.
 var TopicSpec = kafka.TopicSpec{Partitions: 1, Settings: topicSettings, Looked: SettingNames, Unfit: Unfit}
 
-var topicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "CreateTime"}
+var topicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
+	"message.timestamp.type": "CreateTime"}
 
 // SettingNames are the settings of a boundary topic that Unfit and BrokersStamp look at.
 var SettingNames = []string{"cleanup.policy", "message.timestamp.type"}
@@ -98,7 +104,9 @@ func Unfit(partitions int, settings map[string]string) string {
 		return fmt.Sprintf("has %d partitions, and must have one: boundaries in several have no order", partitions)
 	}
 	if is := settings["cleanup.policy"]; strings.Contains(is, "compact") {
-		return fmt.Sprintf("has cleanup.policy = %s, and must have delete: of several boundaries of one step the first counts, which compaction removes", is)
+		return fmt.Sprintf(
+			"has cleanup.policy = %s, and must have delete: of several boundaries of one step the first counts, "+
+				"which compaction removes", is)
 	}
 	return ""
 }

@@ -62,8 +62,10 @@ func TestClockRolledBack(t *testing.T) {
 		back func(r *streamtest.Rig)
 		says string
 	}{
-		"made anew":       {func(r *streamtest.Rig) { anew(r, "bounds") }, "boundary topic bounds was deleted and made again since epoch 1 was opened"},
-		"records deleted": {func(r *streamtest.Rig) { kafkatest.DeleteRecords(t, r.Broker.Addrs(), "bounds", 0, 1) }, "boundary topic bounds does not reach to offset 0"},
+		"made anew": {func(r *streamtest.Rig) { anew(r, "bounds") },
+			"boundary topic bounds was deleted and made again since epoch 1 was opened"},
+		"records deleted": {func(r *streamtest.Rig) { kafkatest.DeleteRecords(t, r.Broker.Addrs(), "bounds", 0, 1) },
+			"boundary topic bounds does not reach to offset 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,7 +95,8 @@ func TestClockRolledBack(t *testing.T) {
 			}))
 			x = old.Start(h.On)
 			h.Tick()
-			x.Until("epoch 2 has a step", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 1 && s.Outbox == 0 })
+			x.Until("epoch 2 has a step",
+				func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 1 && s.Outbox == 0 })
 			x.End()
 		})
 	}
@@ -107,7 +110,8 @@ func TestClockTopicMadeAgain(t *testing.T) {
 	h := streamtest.NewHand()
 	x := r.Start(h.On)
 	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
-	if e := r.Entries()[0]; e.Boundaries == nil || e.Boundaries.Topic != "bounds" || len(e.Boundaries.TopicID) != 32 || e.Boundaries.First != 0 {
+	if e := r.Entries()[0]; e.Boundaries == nil || e.Boundaries.Topic != "bounds" || len(e.Boundaries.TopicID) != 32 ||
+		e.Boundaries.First != 0 {
 		t.Fatalf("the ledger has %+v", e.Boundaries)
 	}
 	anew(r, "bounds")

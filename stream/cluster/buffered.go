@@ -34,7 +34,8 @@ func (g *bufferedHolding) Lost() <-chan struct{} { return nil }
 func (g *bufferedHolding) Affirm(context.Context) error { return nil }
 
 // Update implements holding.
-func (g *bufferedHolding) Update(_ context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error {
+func (g *bufferedHolding) Update(_ context.Context, put map[string]shardlog.Value, remove []string,
+	lines [][]byte) error {
 	for _, key := range remove {
 		if _, there := g.put[key]; !there {
 			return fmt.Errorf("internal: %s would be removed", key)

@@ -69,7 +69,9 @@ func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string,
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
 	id := dp.NewNonce()
-	text, l, err := oneLedger(ledgers, master, ledger.EntryMove{ID: hex.EncodeToString(id[:]), Group: c.Cluster.Group, Cluster: g.Genesis.Cluster, Copy: true})
+	text, l,
+		err := oneLedger(ledgers, master,
+		ledger.EntryMove{ID: hex.EncodeToString(id[:]), Group: c.Cluster.Group, Cluster: g.Genesis.Cluster, Copy: true})
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +109,8 @@ func readable(key string, secrets bool) bool {
 
 // oneLedger chains the lines of several ledgers, each in its order and all by their times, with a
 // last line.
-func oneLedger(ledgers []*ledger.Ledger, master *[32]byte, last ledger.EntryMove) (text []byte, l *ledger.Ledger, err error) {
+func oneLedger(ledgers []*ledger.Ledger, master *[32]byte, last ledger.EntryMove) (text []byte, l *ledger.Ledger,
+	err error) {
 	type line struct {
 		ledger.Entry
 		at time.Time // no earlier than that of the line before in its ledger

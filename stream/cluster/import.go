@@ -76,7 +76,8 @@ type importing struct {
 }
 
 func newImporting(g *groupTools, dir string) *importing {
-	return &importing{G: g, dir: filepath.Clean(dir), Shards: map[int]*importedShard{}, Room: epoch.ShardStates, out: &Imported{Group: g.C.Cluster.Group, Shards: []ShardImport{}}}
+	return &importing{G: g, dir: filepath.Clean(dir), Shards: map[int]*importedShard{}, Room: epoch.ShardStates,
+		out: &Imported{Group: g.C.Cluster.Group, Shards: []ShardImport{}}}
 }
 
 // importedShard is a shard that something comes into.
@@ -140,13 +141,16 @@ func (i *importing) all(ctx context.Context) error {
 				}
 			}
 			if err := s.holding.Update(ctx, s.All.put, nil, s.All.added); err != nil {
-				return fmt.Errorf("shard %d: %w: the import is not complete: stop all instances of the group, and repeat it", shard, err)
+				return fmt.Errorf(
+					"shard %d: %w: the import is not complete: stop all instances of the group, and repeat it", shard,
+					err)
 			}
 		}
 		i.out.Shards = append(i.out.Shards, ShardImport{shard, len(s.Lines), s.All.Bytes()})
 	}
 	if err := i.clear(); err != nil {
-		return fmt.Errorf("%w: everything is in the group; the secrets in %s are to be removed: %w", failure.ErrState, i.dir, err)
+		return fmt.Errorf("%w: everything is in the group; the secrets in %s are to be removed: %w",
+			failure.ErrState, i.dir, err)
 	}
 	return nil
 }
@@ -162,7 +166,9 @@ func (g *groupTools) idle(ctx context.Context) error {
 		for _, m := range now.Members {
 			names = append(names, m.Instance)
 		}
-		return fmt.Errorf("instances of group %s are running (%s): stop them first; one that was killed counts until cluster.session_timeout has passed", g.C.Cluster.Group, strings.Join(names, ", "))
+		return fmt.Errorf(
+			"instances of group %s are running (%s): stop them first; one that was killed counts until "+
+				"cluster.session_timeout has passed", g.C.Cluster.Group, strings.Join(names, ", "))
 	}
 	return nil
 }
@@ -187,7 +193,8 @@ func (i *importing) Read() (err error) {
 	case len(i.Ledger.Entries) == 0:
 		return fmt.Errorf("the ledger of %s is empty: there is nothing to import", i.dir)
 	case i.Ledger.Foreign():
-		return fmt.Errorf("the ledger of %s is under key %s, the key file holds key %s", i.dir, i.Ledger.KeyID, i.Ledger.Key.ID)
+		return fmt.Errorf("the ledger of %s is under key %s, the key file holds key %s", i.dir, i.Ledger.KeyID,
+			i.Ledger.Key.ID)
 	}
 	i.move = ledger.EntryMove{Group: i.G.C.Cluster.Group, Cluster: i.G.Genesis.Cluster}
 	if m := i.Ledger.Moved(); m != nil {
@@ -214,11 +221,15 @@ func (i *importing) Divide() error {
 		case e.Kind == ledger.KindMoved:
 			continue
 		case e.Unit != "" || e.Person != nil:
-			return fmt.Errorf("the ledger has epochs that protect persons (stream %s): with [cluster] a population has no ledger of its own, so nothing of this directory can be imported", e.Stream)
+			return fmt.Errorf(
+				"the ledger has epochs that protect persons (stream %s): with [cluster] a population has no ledger "+
+					"of its own, so nothing of this directory can be imported", e.Stream)
 		case e.Kind == ledger.KindImported:
 			return fmt.Errorf("%w: the ledger of a directory has lines of an import", failure.ErrState)
 		case e.Partition == core.Merged && c.Assign != config.AssignTopic:
-			return fmt.Errorf("the ledger has merged epochs (stream %s): they need cluster.assign = %q, so that all partitions of a topic have one ledger", e.Stream, config.AssignTopic)
+			return fmt.Errorf(
+				"the ledger has merged epochs (stream %s): they need cluster.assign = %q, so that all partitions of "+
+					"a topic have one ledger", e.Stream, config.AssignTopic)
 		}
 		if key != "" && key != i.Ledger.Key.ID {
 			e = withoutAnchors(e) // its anchors are under a former key, with which alone they prove something
@@ -280,11 +291,14 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	}
 	for _, e := range s.Lines {
 		if into.HasTask(e.Task()) {
-			return fmt.Errorf("the group has epochs of task %s already: a task has one ledger; a stream of the same name can't come from two directories", e.Task())
+			return fmt.Errorf(
+				"the group has epochs of task %s already: a task has one ledger; a stream of the same name can't "+
+					"come from two directories", e.Task())
 		}
 		for _, src := range e.Sources() {
 			if into.HasSource(src) {
-				return fmt.Errorf("the group has charged %s/%d already: its limit can't be continued from two ledgers", src.Topic, src.Partition)
+				return fmt.Errorf("the group has charged %s/%d already: its limit can't be continued from two ledgers",
+					src.Topic, src.Partition)
 			}
 		}
 	}
@@ -310,7 +324,9 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 		}
 	}
 	if n := s.All.Bytes() + s.All.lineBytes(); n > i.Room {
-		return fmt.Errorf("the tasks of the shard and their lines of the ledger need %d MiB, and a shard has room for %d: more shards", n>>20, i.Room>>20)
+		return fmt.Errorf(
+			"the tasks of the shard and their lines of the ledger need %d MiB, and a shard has room for "+
+				"%d: more shards", n>>20, i.Room>>20)
 	}
 	// What a shard gets must be what it can be acquired with.
 	again := s.All.all()
@@ -394,7 +410,8 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 		return fmt.Errorf("epoch %d is open: %w: %s", last.Epoch, err, settle)
 	}
 	if !i.Ledger.Knows(cp.Ledger) {
-		return errors.New("the checkpoint was written with a newer ledger: the directory is an old copy; import the newest one")
+		return errors.New(
+			"the checkpoint was written with a newer ledger: the directory is an old copy; import the newest one")
 	}
 	defer clear(cp.State)
 	cp.Ledger = l.HeadHash()

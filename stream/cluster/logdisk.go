@@ -101,7 +101,8 @@ const logTasks = "/tasks"
 func NewShard(h Holding) (*Shard, error) {
 	s := &Shard{
 		log: h, dirs: map[string]map[string]*logFile{logTasks: {}, "/": {}}, dirty: map[string]map[string]struct{}{},
-		parts: map[string][]int{}, ledger: h.Lines(), waiting: map[string]*logUpdate{}, room: epoch.ShardStates, line: shardlog.MaxLine,
+		parts: map[string][]int{}, ledger: h.Lines(), waiting: map[string]*logUpdate{}, room: epoch.ShardStates,
+		line: shardlog.MaxLine,
 	}
 	s.lines = len(s.ledger)
 	values := h.Values()
@@ -115,7 +116,8 @@ func NewShard(h Holding) (*Shard, error) {
 		task, file, ok := strings.Cut(name, "/")
 		p := path.Join(logTasks, name)
 		if !ok || task == "" || file == "" || strings.Contains(file, "/") || isPart != grows(file) {
-			return nil, fmt.Errorf("%w: the shard has a value %q, which this version does not know", failure.ErrState, key)
+			return nil, fmt.Errorf("%w: the shard has a value %q, which this version does not know",
+				failure.ErrState, key)
 		}
 		if !isPart {
 			s.put(&logFile{path: p, data: v.Data, kept: len(v.Data)})
@@ -124,7 +126,8 @@ func NewShard(h Holding) (*Shard, error) {
 		}
 		n, err := strconv.Atoi(number)
 		if err != nil {
-			return nil, fmt.Errorf("%w: the shard has a value %q, which this version does not know", failure.ErrState, key)
+			return nil, fmt.Errorf("%w: the shard has a value %q, which this version does not know",
+				failure.ErrState, key)
 		}
 		grown[p] = append(grown[p], part{n, v.Data})
 	}
@@ -740,11 +743,16 @@ func (s *Shard) Unpublished(most, tasks int) int { return min(most, epoch.ShardO
 // Fits implements shard: later its commits would be refused, and with them those of all tasks of the shard.
 func (s *Shard) Fits(partitions, state int) error {
 	if n := ledger.ClosingBytes(partitions); n > s.line {
-		return failure.Haltf(failure.Configuration, "the ledger's line of a merged epoch over %d partitions has up to %d bytes, and one in a shard at most %d: merge fewer partitions, or run this stream without [cluster]", partitions, n, s.line)
+		return failure.Haltf(failure.Configuration,
+			"the ledger's line of a merged epoch over %d partitions has up to %d bytes, and one in a shard at most "+
+				"%d: merge fewer partitions, or run this stream without [cluster]", partitions, n, s.line)
 	}
 	if left := s.left(); state > left {
-		return failure.Haltf(failure.Configuration, "the epoch's state has %d bytes, and its shard has room for %d: the streams of this topic are too large for one shard; "+
-			"fewer columns make a state smaller, and more shards, in a new group, have more room", state, max(left, 0))
+		return failure.Haltf(failure.Configuration,
+			"the epoch's state has %d bytes, and its shard has room for %d: the streams of this topic are too large "+
+				"for one shard; "+
+				"fewer columns make a state smaller, and more shards, in a new group, have more room", state,
+			max(left, 0))
 	}
 	return nil
 }

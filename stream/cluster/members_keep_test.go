@@ -43,7 +43,8 @@ type heldLog struct {
 }
 
 func newHeldLogs() *heldLogs {
-	return &heldLogs{generations: make(chan kgroup.Generation, 1), closed: make(chan struct{}), shards: map[int]*heldLog{}}
+	return &heldLogs{generations: make(chan kgroup.Generation, 1), closed: make(chan struct{}),
+		shards: map[int]*heldLog{}}
 }
 
 func (g *heldLogs) Generations() <-chan kgroup.Generation { return g.generations }
@@ -151,7 +152,8 @@ func (a *heldAccess) Commit(ctx context.Context, state, ledger []shardlog.Record
 	})
 }
 
-func (a *heldAccess) read(ctx context.Context, name string, records func(*heldLog) []shardlog.Record, each func(shardlog.Record) error) error {
+func (a *heldAccess) read(ctx context.Context, name string, records func(*heldLog) []shardlog.Record,
+	each func(shardlog.Record) error) error {
 	return a.call(ctx, name, func(l *heldLog) error {
 		for _, r := range records(l) {
 			if err := each(r); err != nil {
@@ -181,9 +183,11 @@ func (a *heldAccess) Close() {
 
 // lonely runs f in a bubble of time with an instance of a group of some shards. It has no brokers,
 // and shards 0 to 2 have no tasks. said is its log; end ends it, and returns how long that took.
-func lonely(t *testing.T, f func(t *testing.T, d *cluster.Member, g *heldLogs, said func() string, end func() time.Duration)) {
+func lonely(t *testing.T,
+	f func(t *testing.T, d *cluster.Member, g *heldLogs, said func() string, end func() time.Duration)) {
 	t.Helper()
-	r := &streamtest.Rig{T: t, Addr: "127.0.0.1:1", Dir: t.TempDir(), Commit: "1s", Toml: fixtures.OrdersStream, Log: &fixtures.Journal{}, Seed: 1}
+	r := &streamtest.Rig{T: t, Addr: "127.0.0.1:1", Dir: t.TempDir(), Commit: "1s", Toml: fixtures.OrdersStream,
+		Log: &fixtures.Journal{}, Seed: 1}
 	r.Group = "[cluster]\ngroup = \"g\"\nshards = 16\nallow_unreplicated = true\n"
 	o := r.Options()
 	if of := o.Config.Cluster.Shard("orders", 0); of < 3 {
@@ -203,7 +207,9 @@ func lonely(t *testing.T, f func(t *testing.T, d *cluster.Member, g *heldLogs, s
 		for shard := range 3 {
 			genesis := (*s.Genesis())
 			genesis.Shard = shard
-			if _, err := shardlog.Create(t.Context(), g.Log(shard), shardlog.Options{Genesis: genesis, Master: s.Process().Key, Instance: "init"}); err != nil {
+			if _,
+				err := shardlog.Create(t.Context(), g.Log(shard),
+				shardlog.Options{Genesis: genesis, Master: s.Process().Key, Instance: "init"}); err != nil {
 				t.Fatal(err)
 			}
 			g.change(shard, func(l *heldLog) { l.asked = 0 })
@@ -237,7 +243,8 @@ func lonely(t *testing.T, f func(t *testing.T, d *cluster.Member, g *heldLogs, s
 
 // given is a generation that gives shards to this instance, the only one.
 func given(number int32, shards ...int) kgroup.Generation {
-	return kgroup.Generation{Number: number, Shards: shards, Members: []kgroup.MemberInfo{{Instance: "self", Shards: shards}}}
+	return kgroup.Generation{Number: number, Shards: shards,
+		Members: []kgroup.MemberInfo{{Instance: "self", Shards: shards}}}
 }
 
 // postsOf is what an instance says of its shards, in order.
@@ -270,18 +277,21 @@ func TestKeepRefused(t *testing.T) {
 		why      string
 		attempts [2]int
 	}{
-		"moved":          {fails("confirm", kgroup.ErrMoved), monitor.OutcomeMoved, "given the shard to another", soon},
-		"no coordinator": {fails("confirm", errors.New("no answer")), monitor.OutcomeFailed, "asking the group: no answer", soon},
+		"moved": {fails("confirm", kgroup.ErrMoved), monitor.OutcomeMoved, "given the shard to another", soon},
+		"no coordinator": {fails("confirm", errors.New("no answer")), monitor.OutcomeFailed,
+			"asking the group: no answer", soon},
 		"fence":          {fails("fence", errors.New("does not end")), monitor.OutcomeFailed, "does not end", soon},
 		"owner's record": {fails("commit", errors.New("no answer")), monitor.OutcomeFailed, "no answer", soon},
 		"reading":        {fails("ledger", errors.New("no leader")), monitor.OutcomeFailed, "no leader", soon},
-		"record refused": {fails("commit", &shardlog.RefusedError{Key: "owner", Err: errors.New("too large")}), monitor.OutcomeHalted, "owner was refused: too large", looks},
+		"record refused": {fails("commit", &shardlog.RefusedError{Key: "owner", Err: errors.New("too large")}),
+			monitor.OutcomeHalted, "owner was refused: too large", looks},
 		"other genesis": {func(_ *testing.T, _ *cluster.Member, g *heldLogs) {
 			g.change(1, func(l *heldLog) { l.ledger = g.shards[2].ledger })
 		}, monitor.OutcomeHalted, "genesis: the ledger was made for shard 2, not for 1", looks},
 		"forged value": {func(_ *testing.T, _ *cluster.Member, g *heldLogs) {
 			g.change(1, func(l *heldLog) {
-				l.state = append(l.state, shardlog.Record{Key: []byte("orders-0/checkpoint:0"), Value: make([]byte, 200)})
+				l.state = append(l.state,
+					shardlog.Record{Key: []byte("orders-0/checkpoint:0"), Value: make([]byte, 200)})
 			})
 		}, monitor.OutcomeHalted, "orders-0/checkpoint", looks},
 		"lost ledger": {func(t *testing.T, d *cluster.Member, g *heldLogs) {
@@ -308,14 +318,16 @@ func TestKeepRefused(t *testing.T) {
 					t.Errorf("shards are %s", got)
 				}
 				missing := strings.Join(d.Status().Missing(), "\n")
-				if !strings.Contains(missing, "shard 1 is "+state+": ") || !strings.Contains(missing, c.why) || strings.Contains(missing, "shard 0") {
+				if !strings.Contains(missing, "shard 1 is "+state+": ") || !strings.Contains(missing, c.why) ||
+					strings.Contains(missing, "shard 0") {
 					t.Errorf("missing: %s", missing)
 				}
 				attempts := g.attempts(1)
 				if attempts < c.attempts[0] || attempts > c.attempts[1] {
 					t.Errorf("%d attempts, want %v", attempts, c.attempts)
 				}
-				if n := countOf(t, d, "shard_acquisitions_total", c.outcome); attempts > 0 && (n < attempts-1 || n > attempts) || n == 0 {
+				if n := countOf(t, d, "shard_acquisitions_total", c.outcome); attempts > 0 &&
+					(n < attempts-1 || n > attempts) || n == 0 {
 					t.Errorf("%d attempts are counted as %s of %d", n, c.outcome, attempts)
 				}
 				if n := strings.Count(said(), "shard=1"); n != 1 {
@@ -324,7 +336,8 @@ func TestKeepRefused(t *testing.T) {
 				g.change(1, func(l *heldLog) {
 					clear(l.fails)
 					l.ledger = was.ledger
-					l.state = slices.DeleteFunc(l.state, func(r shardlog.Record) bool { return strings.HasPrefix(string(r.Key), "orders") })
+					l.state = slices.DeleteFunc(l.state,
+						func(r shardlog.Record) bool { return strings.HasPrefix(string(r.Key), "orders") })
 				})
 				os.Remove(filepath.Join(d.Witnesses(), "1"))
 				time.Sleep(4 * time.Minute)
@@ -372,7 +385,8 @@ func TestKeepLost(t *testing.T) {
 		g.fail(1, "commit", errors.New("no answer")) // the hourly record of the owner
 		time.Sleep(11 * time.Minute)
 		synctest.Wait()
-		if got := postsOf(d); got != "running acquiring" || countOf(t, d, "shards_lost_total", monitor.ReasonUnknown) != 1 {
+		if got := postsOf(d); got != "running acquiring" ||
+			countOf(t, d, "shards_lost_total", monitor.ReasonUnknown) != 1 {
 			t.Errorf("shards are %s", got)
 		}
 		g.change(1, func(l *heldLog) { clear(l.fails) })
@@ -392,7 +406,8 @@ func TestKeepLost(t *testing.T) {
 			<-begun
 			cancel()
 		}()
-		err = cluster.Within{Holding: held, Ctx: ctx}.Update(context.Background(), map[string]shardlog.Value{"a": {Data: []byte("1")}}, nil, nil)
+		err = cluster.Within{Holding: held, Ctx: ctx}.Update(context.Background(),
+			map[string]shardlog.Value{"a": {Data: []byte("1")}}, nil, nil)
 		if !errors.Is(err, cluster.ErrLost) || held.Err() == nil {
 			t.Errorf("%v", err)
 		}
@@ -463,7 +478,8 @@ func TestKeepStorm(t *testing.T) {
 		g.generations <- given(2000, 0, 1)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := postsOf(d); got != "running running" || countOf(t, d, "shards_lost_total", monitor.ReasonUnknown) != 0 {
+		if got := postsOf(d); got != "running running" ||
+			countOf(t, d, "shards_lost_total", monitor.ReasonUnknown) != 0 {
 			t.Errorf("shards are %s", got)
 		}
 		if n := g.open(); n != 2 {

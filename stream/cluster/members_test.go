@@ -51,7 +51,8 @@ func TestInstances(t *testing.T) {
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		i := r.Instance(name)
-		all = append(all, streamtest.Spawn(t, streamtest.ChildSpec{Role: "daemon", Config: string(i.Text()), Seed: r.Seed}))
+		all = append(all,
+			streamtest.Spawn(t, streamtest.ChildSpec{Role: "daemon", Config: string(i.Text()), Seed: r.Seed}))
 	}
 	r.Awaits("orders.dp", 5*partitions, logs)
 	all[0].Kill()
@@ -160,7 +161,8 @@ func TestInstanceStatus(t *testing.T) {
 		t.Fatal(body)
 	}
 	g := status.Data.Group
-	if g.Group != "g" || g.Instance != "b" || len(g.Shards) != 4 || len(g.Members) != 1 || !g.Members[0].Self || g.Members[0].URL != "http://"+x.D.Addr()+"/" {
+	if g.Group != "g" || g.Instance != "b" || len(g.Shards) != 4 || len(g.Members) != 1 || !g.Members[0].Self ||
+		g.Members[0].URL != "http://"+x.D.Addr()+"/" {
 		t.Errorf("%+v", g)
 	}
 	for _, s := range g.Shards {
@@ -168,7 +170,8 @@ func TestInstanceStatus(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	if _, body := x.Get("/metrics"); !strings.Contains(body, "\nstreamdp_shards_owned 4\n") || !strings.Contains(body, `streamdp_shard_acquisitions_total{outcome="acquired"} 4`) {
+	if _, body := x.Get("/metrics"); !strings.Contains(body, "\nstreamdp_shards_owned 4\n") ||
+		!strings.Contains(body, `streamdp_shard_acquisitions_total{outcome="acquired"} 4`) {
 		t.Error("metrics")
 	}
 
@@ -181,10 +184,13 @@ func TestInstanceStatus(t *testing.T) {
 	if err := ask(task.Request{Kind: task.RequestClose, Stream: "orders", Partition: 1}); err != nil {
 		t.Error(err)
 	}
-	if err := ask(task.Request{Kind: task.RequestClose, Stream: "orders", Partition: 1}); err == nil || !strings.Contains(err.Error(), "no open epoch") {
+	if err := ask(task.Request{Kind: task.RequestClose, Stream: "orders", Partition: 1}); err == nil ||
+		!strings.Contains(err.Error(), "no open epoch") {
 		t.Error(err)
 	}
-	if err := ask(task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1, Open: epoch.OpenRequest{Reason: "requested"}}); err != nil {
+	if err := ask(
+		task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1,
+			Open: epoch.OpenRequest{Reason: "requested"}}); err != nil {
 		t.Error(err)
 	}
 	books, err := cluster.ReadBooks(t.Context(), o.Config, o.Key)

@@ -105,7 +105,8 @@ func NewMember(o Options) *Member {
 	c := o.Process.Cfg
 	return &Member{
 		process: o.Process, runs: o.Runs, reach: o.Reach, advertise: o.Advertise, instance: connect.InstanceName(c),
-		witnesses: filepath.Join(c.State.Dir, WitnessDir), posts: map[int]*assignment{}, turns: make(chan struct{}, acquiring),
+		witnesses: filepath.Join(c.State.Dir, WitnessDir), posts: map[int]*assignment{},
+		turns: make(chan struct{}, acquiring),
 	}
 }
 
@@ -179,7 +180,8 @@ func (s *Member) follow(ctx context.Context, g kgroup.Generation) {
 	s.generation, s.trouble = &g, ""
 	s.process.Metrics.Generation(g.Number, g.Standby)
 	if before == nil || !slices.Equal(before.Shards, g.Shards) || before.Standby != g.Standby {
-		s.process.Log.Info("the group divided the shards", "generation", g.Number, "shards", g.Shards, "instances", len(g.Members), "standby", g.Standby)
+		s.process.Log.Info("the group divided the shards", "generation", g.Number, "shards", g.Shards, "instances",
+			len(g.Members), "standby", g.Standby)
 	}
 	if twice := sameName(g.Members); twice != "" && (before == nil || sameName(before.Members) != twice) {
 		s.process.Log.Warn("two instances of the group have one name: set cluster.instance", "instance", twice)
@@ -203,7 +205,8 @@ func (s *Member) follow(ctx context.Context, g kgroup.Generation) {
 			continue
 		}
 		mine, stop := context.WithCancel(ctx)
-		p := &assignment{shard: shard, ctx: mine, stop: stop, word: make(chan struct{}, 1), ended: make(chan struct{}), given: time.Now(), state: postAcquiring}
+		p := &assignment{shard: shard, ctx: mine, stop: stop, word: make(chan struct{}, 1), ended: make(chan struct{}),
+			given: time.Now(), state: postAcquiring}
 		s.posts[shard] = p
 		go func() {
 			defer stop()
@@ -257,7 +260,8 @@ func (s *Member) forget(p *assignment) {
 // keeps the shard from running says how long it rests; see refused.
 func (s *Member) keep(p *assignment) {
 	ctx, log := p.ctx, s.process.Log.With("shard", p.shard)
-	soon, looks := kafka.Backoff{Max: 5 * time.Second}, kafka.Backoff{Min: s.process.LookEvery, Max: s.process.LookEvery}
+	soon, looks := kafka.Backoff{Max: 5 * time.Second},
+		kafka.Backoff{Min: s.process.LookEvery, Max: s.process.LookEvery}
 	timeout := leastTransaction
 	for ctx.Err() == nil {
 		held, err := s.acquire(ctx, p.shard, timeout)
@@ -358,7 +362,9 @@ func (s *Member) acquire(ctx context.Context, shard int, timeout time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	return shardlog.Acquire(ctx, s.group.Log(shard), shardlog.Options{Genesis: genesis, Master: s.process.Key, Instance: s.instance, Witness: witness, Timeout: timeout})
+	return shardlog.Acquire(ctx, s.group.Log(shard),
+		shardlog.Options{Genesis: genesis, Master: s.process.Key, Instance: s.instance, Witness: witness,
+			Timeout: timeout})
 }
 
 // work runs the tasks of a shard that this instance holds, until the context ends, the shard is
@@ -470,9 +476,10 @@ func (s *Member) serve(ctx context.Context, shard int, log *slog.Logger) error {
 	pause := kafka.Backoff{Max: time.Minute}
 	for ctx.Err() == nil {
 		began := time.Now()
-		d := newRequestServer(newRequestTopic(s.process.Client, s.process.Cfg.Cluster, s.process.Key, shard), log, s.instance, s.process.Now, func(met context.Context, q task.Request) error {
-			return s.runs.Ask(met, met, q)
-		})
+		d := newRequestServer(newRequestTopic(s.process.Client, s.process.Cfg.Cluster, s.process.Key, shard), log,
+			s.instance, s.process.Now, func(met context.Context, q task.Request) error {
+				return s.runs.Ask(met, met, q)
+			})
 		if err := d.Run(ctx); err != nil {
 			log.Warn("no requests are taken: the control topic cannot be read", "error", err.Error())
 		}
@@ -496,7 +503,8 @@ func (s *Member) witness(shard int) (*shardlog.Witness, error) {
 	}
 	w, err := shardlog.ParseWitness(text)
 	if err != nil {
-		return nil, &shardlog.HaltError{Halt: shardlog.HaltWitness, Err: fmt.Errorf("%s: %w; without the file the ledger is believed", path, err)}
+		return nil, &shardlog.HaltError{Halt: shardlog.HaltWitness,
+			Err: fmt.Errorf("%s: %w; without the file the ledger is believed", path, err)}
 	}
 	return &w, nil
 }
@@ -527,7 +535,8 @@ func (s *Member) testify(ctx context.Context, shard int, held *shardlog.Holding)
 	for {
 		err := write()
 		if err != nil && !failing {
-			s.process.Log.Warn("what is known of the ledger can't be written down", "shard", shard, "error", err.Error())
+			s.process.Log.Warn("what is known of the ledger can't be written down", "shard", shard, "error",
+				err.Error())
 		}
 		failing = err != nil
 		select {

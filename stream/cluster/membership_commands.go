@@ -81,7 +81,8 @@ func newGroupTools(ctx context.Context, c *config.Config, master *[32]byte) (*gr
 		case !t.Exists:
 			g.unfit = fmt.Errorf("topic %s does not exist: streamdp cluster init makes it", name)
 		case len(t.Partitions) != c.Cluster.Shards:
-			g.unfit = fmt.Errorf("topic %s has %d partitions, the configuration %d shards", name, len(t.Partitions), c.Cluster.Shards)
+			g.unfit = fmt.Errorf("topic %s has %d partitions, the configuration %d shards", name, len(t.Partitions),
+				c.Cluster.Shards)
 		}
 	}
 	return g, nil
@@ -237,7 +238,8 @@ func Look(ctx context.Context, c *config.Config) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Status{Group: c.Cluster.Group, Instance: connect.InstanceName(c), Shards: []ShardStatus{}, Members: []MemberStatus{}}
+	out := &Status{Group: c.Cluster.Group, Instance: connect.InstanceName(c), Shards: []ShardStatus{},
+		Members: []MemberStatus{}}
 	out.Generation, out.Unowned = g.Number, g.Unowned
 	scheme := "http"
 	if c.HTTP.TLS != nil {

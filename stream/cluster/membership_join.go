@@ -101,7 +101,8 @@ func groupDigest(c *config.Config) string {
 	var all []stream
 	for _, s := range c.Streams {
 		all = append(all, stream{s.Name, s.Canonical(s.Input.First()), s.Input.Partitions, core.Versions(s),
-			[2]float64{s.Privacy.LimitEpsilon, s.Privacy.LimitDelta}, output{s.Output.Topic, s.Output.Partition}, s.OnHorizon, s.OnGap})
+			[2]float64{s.Privacy.LimitEpsilon, s.Privacy.LimitDelta}, output{s.Output.Topic, s.Output.Partition},
+			s.OnHorizon, s.OnGap})
 	}
 	text, err := json.Marshal(all)
 	if err != nil {
@@ -120,9 +121,10 @@ type realGroup struct {
 
 // Log implements group.
 func (g *realGroup) Log(shard int) shardlog.Log {
-	return kgroup.NewLog(kgroup.LogOptions{Kafka: g.kafka, Group: g.name, Shard: shard, Confirm: func(ctx context.Context) error {
-		return g.Confirm(ctx, shard)
-	}})
+	return kgroup.NewLog(
+		kgroup.LogOptions{Kafka: g.kafka, Group: g.name, Shard: shard, Confirm: func(ctx context.Context) error {
+			return g.Confirm(ctx, shard)
+		}})
 }
 
 // Close implements group.

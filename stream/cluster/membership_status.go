@@ -50,7 +50,8 @@ func (s *Member) Status() *Status {
 	if s == nil {
 		return nil
 	}
-	out := &Status{Group: s.process.Cfg.Cluster.Group, Instance: s.instance, Shards: []ShardStatus{}, Members: []MemberStatus{}}
+	out := &Status{Group: s.process.Cfg.Cluster.Group, Instance: s.instance, Shards: []ShardStatus{},
+		Members: []MemberStatus{}}
 	for _, p := range s.all() {
 		state, why := p.now()
 		out.Shards = append(out.Shards, ShardStatus{p.shard, state, why})

@@ -56,7 +56,8 @@ func groupBooks(r *streamtest.Rig) *ledger.Books {
 // epochsByTask lists epochs in an order that does not depend on shards.
 func epochsByTask(b *ledger.Books) []ledger.EpochInfo {
 	return slices.SortedFunc(slices.Values(b.Epochs()), func(x, y ledger.EpochInfo) int {
-		return 2*strings.Compare(core.Task{Stream: x.Stream, Partition: x.Partition}.String(), core.Task{Stream: y.Stream, Partition: y.Partition}.String()) + int(x.Epoch) - int(y.Epoch)
+		return 2*strings.Compare(core.Task{Stream: x.Stream, Partition: x.Partition}.String(),
+			core.Task{Stream: y.Stream, Partition: y.Partition}.String()) + int(x.Epoch) - int(y.Epoch)
 	})
 }
 
@@ -83,7 +84,8 @@ func TestImport(t *testing.T) {
 	f := filesOn(r)
 	x := f.Start()
 	f.Awaits("orders.dp", 5*partitions, f.Log.String)
-	one := task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1, Open: epoch.OpenRequest{Reason: "requested"}}
+	one := task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1,
+		Open: epoch.OpenRequest{Reason: "requested"}}
 	fixtures.Must(t, x.Ask(one)) // it has two epochs then
 	two := task.Request{Kind: task.RequestClose, Stream: "orders", Partition: 2}
 	fixtures.Must(t, x.Ask(two)) // none that is open
@@ -119,7 +121,8 @@ func TestImport(t *testing.T) {
 	for _, room := range []int{1, values + 100} {
 		full = begin()
 		full.Room = room
-		if _, err = full.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "more shards") || full.Ledger.Moved() != nil {
+		if _, err = full.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "more shards") ||
+			full.Ledger.Moved() != nil {
 			t.Errorf("room for %d bytes: %v", room, err)
 		}
 	}
@@ -150,7 +153,8 @@ func TestImport(t *testing.T) {
 	if len(shards) < 2 {
 		t.Fatalf("shards %v: cut nowhere", shards)
 	}
-	if got, err := imports(r, stateDir(f)); err != nil || got.Tasks != partitions || got.Open != 3 || len(got.Shards) != len(shards) {
+	if got, err := imports(r, stateDir(f)); err != nil || got.Tasks != partitions || got.Open != 3 ||
+		len(got.Shards) != len(shards) {
 		t.Errorf("again: %+v, %v", got, err)
 	}
 	if got, want := epochsByTask(groupBooks(r)), epochsByTask(before); !sameEpochs(got, want) {
@@ -164,7 +168,8 @@ func TestImport(t *testing.T) {
 		}
 	}
 	// What is left is for reading.
-	if after, err := ledger.ReadBooks(stateDir(f)); err != nil || !sameEpochs(epochsByTask(after), epochsByTask(before)) {
+	if after, err := ledger.ReadBooks(stateDir(f)); err != nil ||
+		!sameEpochs(epochsByTask(after), epochsByTask(before)) {
 		t.Errorf("the ledger that was moved: %v", err)
 	}
 	for p := range partitions {
@@ -195,10 +200,14 @@ func TestImport(t *testing.T) {
 	// It goes on.
 	y := r.Instance("a").Start()
 	ready(y, false, "task orders-2 is closed")
-	if _, err := imports(r, stateDir(f)); err == nil || !strings.Contains(err.Error(), "instances of group g are running (a)") {
+	if _, err := imports(r, stateDir(f)); err == nil ||
+		!strings.Contains(err.Error(), "instances of group g are running (a)") {
 		t.Errorf("into a group that runs: %v", err)
 	}
-	fixtures.Must(t, cluster.Ask(t.Context(), o.Config, o.Key, task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 2, Open: epoch.OpenRequest{Reason: "requested"}}))
+	fixtures.Must(t,
+		cluster.Ask(t.Context(), o.Config, o.Key,
+			task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 2,
+				Open: epoch.OpenRequest{Reason: "requested"}}))
 	feed(750, 250)
 	r.Awaits("orders.dp", 10*partitions, y.R.Log.String)
 	y.End()
@@ -214,11 +223,13 @@ func TestImport(t *testing.T) {
 
 	// A second directory has charged the same partitions.
 	s := filesOn(r)
-	s.Toml = fixtures.With(s.Toml, "stream.orders]", "stream.others]", "stream.orders.", "stream.others.", "stream.orders.", "stream.others.", `"orders.dp"`, `"others.dp"`)
+	s.Toml = fixtures.With(s.Toml, "stream.orders]", "stream.others]", "stream.orders.", "stream.others.",
+		"stream.orders.", "stream.others.", `"orders.dp"`, `"others.dp"`)
 	z := s.Start()
 	s.Awaits("others.dp", 10*partitions, s.Log.String)
 	z.End()
-	if _, err := imports(r, stateDir(s)); err == nil || !strings.Contains(err.Error(), "the group has charged orders/") {
+	if _, err := imports(r, stateDir(s)); err == nil ||
+		!strings.Contains(err.Error(), "the group has charged orders/") {
 		t.Errorf("the same partitions again: %v", err)
 	}
 	if _, err := s.Try(); err != nil {
@@ -230,9 +241,11 @@ func TestImport(t *testing.T) {
 func TestImportRefused(t *testing.T) {
 	t.Parallel()
 	key := connect.InsecureKey(1)
-	open := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: core.Source{Cluster: "c", Topic: "orders"}, Epoch: 1, End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
+	open := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: core.Source{Cluster: "c", Topic: "orders"},
+		Epoch: 1, End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
 	person, merged := open, open
-	person.Unit, person.Person = "person", &ledger.EntryPerson{Population: "p", Key: "id", Partitioner: "none", Partitions: 1}
+	person.Unit, person.Person = "person",
+		&ledger.EntryPerson{Population: "p", Key: "id", Partitioner: "none", Partitions: 1}
 	merged.Partition, merged.Parts = core.Merged, []ledger.EntryPart{{Partition: 0, End: -1}}
 	moved := ledger.EntryMove{ID: strings.Repeat("0", 32), Group: "other", Cluster: "c"}
 	aCopy := moved
@@ -256,7 +269,9 @@ func TestImportRefused(t *testing.T) {
 		for _, e := range c.lines {
 			fixtures.Must(t, l.Append(e))
 		}
-		i := cluster.NewImporting(&cluster.GroupTools{C: &config.Config{Cluster: &config.Cluster{Group: "g", Shards: 4, Assign: "partition"}}, Master: key}, dir)
+		i := cluster.NewImporting(
+			&cluster.GroupTools{C: &config.Config{Cluster: &config.Cluster{Group: "g", Shards: 4, Assign: "partition"}},
+				Master: key}, dir)
 		i.G.Genesis.Cluster = "c"
 		if err = i.Read(); err == nil {
 			err = i.Divide()
@@ -277,16 +292,20 @@ func TestImportFormerKey(t *testing.T) {
 		l, err := ledger.Open(state.OS{}, dir, ledger.NewKey(connect.InsecureKey(n)))
 		fixtures.Must(t, err)
 		l.AcceptKey()
-		open := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: core.Source{Topic: "orders"}, Epoch: n, End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
+		open := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: core.Source{Topic: "orders"}, Epoch: n,
+			End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
 		fixtures.Must(t, l.Append(open))
 		_, err = l.Close(&open, []ledger.EntryPart{{End: 9, AnchorOffset: 8, Anchor: "ab"}}, 0, "")
 		fixtures.Must(t, err)
 	}
-	i := cluster.NewImporting(&cluster.GroupTools{C: &config.Config{Cluster: &config.Cluster{Group: "g", Shards: 1}}, Master: connect.InsecureKey(2)}, dir)
+	i := cluster.NewImporting(
+		&cluster.GroupTools{C: &config.Config{Cluster: &config.Cluster{Group: "g", Shards: 1}},
+			Master: connect.InsecureKey(2)}, dir)
 	defer i.Close()
 	fixtures.Must(t, i.Read())
 	fixtures.Must(t, i.Divide())
-	if lines := i.Shards[0].Lines; len(lines) != 4 || lines[1].Anchor != "" || lines[1].AnchorOffset != 0 || lines[3].Anchor != "ab" {
+	if lines := i.Shards[0].Lines; len(lines) != 4 || lines[1].Anchor != "" || lines[1].AnchorOffset != 0 ||
+		lines[3].Anchor != "ab" {
 		t.Errorf("%+v", lines)
 	}
 }
@@ -295,7 +314,8 @@ func TestImportFormerKey(t *testing.T) {
 func TestMovedLine(t *testing.T) {
 	t.Parallel()
 	move := &ledger.EntryMove{ID: strings.Repeat("0", 32), Group: "g", Cluster: "c"}
-	open := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: core.Source{Cluster: "c", Topic: "orders"}, Epoch: 1, End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
+	open := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: core.Source{Cluster: "c", Topic: "orders"},
+		Epoch: 1, End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
 	bad := open
 	bad.Move = move
 	for _, lines := range [][]ledger.Entry{
@@ -315,7 +335,9 @@ func TestMovedLine(t *testing.T) {
 		}
 		data, err := l.Disk.ReadFile(l.Path)
 		fixtures.Must(t, err)
-		if _, err := ledger.Parse(append(text, data...), ledger.NewKey(connect.InsecureKey(1))); !errors.Is(err, ledger.ErrLedger) {
+		if _,
+			err := ledger.Parse(append(text, data...), ledger.NewKey(connect.InsecureKey(1))); !errors.Is(err,
+			ledger.ErrLedger) {
 			t.Errorf("%v: %v", lines, err)
 		}
 	}
@@ -348,21 +370,27 @@ func TestExport(t *testing.T) {
 			t.Errorf("%+v", books.Epochs())
 		}
 		for p := range partitions {
-			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: f.Options().Config, Key: o.Key, Log: o.Log}, core.Task{Stream: "orders", Partition: p})
+			all,
+				err := recovery.Verify(t.Context(), recovery.Audit{Config: f.Options().Config, Key: o.Key, Log: o.Log},
+				core.Task{Stream: "orders", Partition: p})
 			fixtures.Must(t, err)
-			if len(all) != 1 || secrets && (all[0].Releases != 3 || all[0].Difference != "" || all[0].Unverifiable != "") || !secrets && all[0].Unverifiable == "" {
+			if len(all) != 1 ||
+				secrets && (all[0].Releases != 3 || all[0].Difference != "" || all[0].Unverifiable != "") ||
+				!secrets && all[0].Unverifiable == "" {
 				t.Errorf("%+v", all)
 			}
 		}
 	}
-	if _, err := cluster.Export(t.Context(), o.Config, o.Key, stateDir(f), true); err == nil || !strings.Contains(err.Error(), "must be a new directory") {
+	if _, err := cluster.Export(t.Context(), o.Config, o.Key, stateDir(f), true); err == nil ||
+		!strings.Contains(err.Error(), "must be a new directory") {
 		t.Errorf("over something: %v", err)
 	}
 	y.End()
 	if _, err := f.Try(); err == nil || !strings.Contains(err.Error(), "a copy of the ledgers of group g") {
 		t.Errorf("a copy starts: %v", err)
 	}
-	if _, err := imports(r, stateDir(f)); err == nil || !strings.Contains(err.Error(), "a copy of the ledgers of group g") {
+	if _, err := imports(r, stateDir(f)); err == nil ||
+		!strings.Contains(err.Error(), "a copy of the ledgers of group g") {
 		t.Errorf("a copy is imported: %v", err)
 	}
 	data, err := os.ReadFile(f.LedgerFile())
@@ -382,7 +410,9 @@ func TestOneLedger(t *testing.T) {
 		l, err := ledger.Open(simdisk.NewSimDisk("/s"), "/s", ledger.NewKey(key))
 		fixtures.Must(t, err)
 		for i, s := range seconds {
-			e := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: core.Source{Cluster: "c", Topic: "orders", Partition: partition}, Epoch: uint64(i/2 + 1), End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
+			e := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders",
+				Source: core.Source{Cluster: "c", Topic: "orders", Partition: partition}, Epoch: uint64(i/2 + 1),
+				End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
 			if i%2 == 1 {
 				e.Kind, e.End, e.Cost = ledger.KindClose, 5, dp.Cost{}
 			}
@@ -391,13 +421,16 @@ func TestOneLedger(t *testing.T) {
 		}
 		return l
 	}
-	_, l, err := cluster.OneLedger([]*ledger.Ledger{of(0, 5, 6, 2, 9), of(1, 1, 6, 7)}, key, ledger.EntryMove{ID: strings.Repeat("0", 32), Group: "g", Cluster: "c", Copy: true})
+	_, l,
+		err := cluster.OneLedger([]*ledger.Ledger{of(0, 5, 6, 2, 9), of(1, 1, 6, 7)}, key,
+		ledger.EntryMove{ID: strings.Repeat("0", 32), Group: "g", Cluster: "c", Copy: true})
 	fixtures.Must(t, err)
 	var got []string
 	for _, e := range l.Entries {
 		got = append(got, fmt.Sprintf("%d %s %d %d", e.Partition, e.Kind, e.Epoch, e.Time.Second()))
 	}
-	want := []string{"1 open 1 1", "0 open 1 5", "0 close 1 6", "0 open 2 2", "1 close 1 6", "1 open 2 7", "0 close 2 9"}
+	want := []string{"1 open 1 1", "0 open 1 5", "0 close 1 6", "0 open 2 2", "1 close 1 6", "1 open 2 7",
+		"0 close 2 9"}
 	if !slices.Equal(got[:len(got)-1], want) || l.Moved() == nil {
 		t.Errorf("%q", got)
 	}

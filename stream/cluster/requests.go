@@ -72,7 +72,8 @@ type requestTopic struct {
 
 func newRequestTopic(client *kafka.Client, c *config.Cluster, master *[32]byte, shard int) *requestTopic {
 	key := dp.Derive(master, dp.ForRequests, nil)
-	log := signedlog.Log{Client: client, Topic: c.ControlTopic(), Partition: int32(shard), Header: requestHeader, Key: key}
+	log := signedlog.Log{Client: client, Topic: c.ControlTopic(), Partition: int32(shard),
+		Header: requestHeader, Key: key}
 	return &requestTopic{log: log, group: c.Group, shard: shard}
 }
 
@@ -164,7 +165,9 @@ func (t *requestTopic) await(ctx context.Context, id string, from int64, life, p
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := time.AfterFunc(life, func() {
-		cancel(fmt.Errorf("no instance took the request within %v: does one own shard %d? streamdp cluster status says so", life, t.shard))
+		cancel(
+			fmt.Errorf("no instance took the request within %v: does one own shard %d? streamdp cluster status says so",
+				life, t.shard))
 	})
 	defer late.Stop()
 	var answer *task.Answer
@@ -174,7 +177,10 @@ func (t *requestTopic) await(ctx context.Context, id string, from int64, life, p
 		case !ok || of != id:
 		case part == partTaken && late.Stop():
 			late = time.AfterFunc(patience, func() {
-				cancel(fmt.Errorf("an instance took the request and has not answered within %v: streamdp epoch list shows whether it was met", patience))
+				cancel(
+					fmt.Errorf(
+						"an instance took the request and has not answered within %v: streamdp epoch list shows "+
+							"whether it was met", patience))
 			})
 		case part == partAnswered:
 			if json.Unmarshal(rec.Value, &answer) != nil {
@@ -209,9 +215,11 @@ type requestServer struct {
 	live  bool                    // what was there at the beginning has been read
 }
 
-func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time, meet func(context.Context, task.Request) error) *requestServer {
+func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time,
+	meet func(context.Context, task.Request) error) *requestServer {
 	random := dp.NewNonce()
-	return &requestServer{requestTopic: a, log: log, instance: instance, name: hex.EncodeToString(random[:]), now: now, meet: meet,
+	return &requestServer{requestTopic: a, log: log, instance: instance, name: hex.EncodeToString(random[:]),
+		now: now, meet: meet,
 		open: map[string]*askedRecord{}, taken: map[string]string{}, done: map[string]bool{}}
 }
 
@@ -268,7 +276,10 @@ func (s *requestServer) read(ctx context.Context, met *sync.WaitGroup, id, part 
 func (s *requestServer) caughtUp(ctx context.Context) error {
 	s.live = true
 	for id := range s.taken {
-		s.answer(ctx, id, errors.New("the instance that took the request has ended, or lost the shard: streamdp epoch list shows whether it was met"))
+		s.answer(ctx, id,
+			errors.New(
+				"the instance that took the request has ended, or lost the shard: streamdp epoch list shows "+
+					"whether it was met"))
 	}
 	for id := range s.open {
 		if err := s.take(ctx, id); err != nil {

@@ -43,7 +43,8 @@ func (r *deskRig) answers() *cluster.RequestTopic {
 func (r *deskRig) desk(name string, meet func(ctx context.Context, q task.Request) error) {
 	r.T.Helper()
 	// It answers this once it has read that.
-	if err := r.answers().Write(r.T.Context(), "before "+name, cluster.PartTaken, cluster.TakenRecord{By: "gone", Instance: "gone"}); err != nil {
+	if err := r.answers().Write(r.T.Context(), "before "+name, cluster.PartTaken,
+		cluster.TakenRecord{By: "gone", Instance: "gone"}); err != nil {
 		r.T.Fatal(err)
 	}
 	d := cluster.NewRequestServer(r.answers(), slog.New(slog.NewTextHandler(io.Discard, nil)), name, time.Now, meet)
@@ -56,7 +57,8 @@ func (r *deskRig) desk(name string, meet func(ctx context.Context, q task.Reques
 			r.T.Error(err)
 		}
 	})
-	if err := r.await("before "+name, fixtures.Patience); err == nil || !strings.Contains(err.Error(), "has ended, or lost the shard") {
+	if err := r.await("before "+name, fixtures.Patience); err == nil ||
+		!strings.Contains(err.Error(), "has ended, or lost the shard") {
 		r.T.Error(err)
 	}
 }
@@ -64,7 +66,8 @@ func (r *deskRig) desk(name string, meet func(ctx context.Context, q task.Reques
 // ask writes a request to close the epoch of stream id.
 func (r *deskRig) ask(id string, expires time.Time) {
 	r.T.Helper()
-	if err := r.answers().Write(r.T.Context(), id, cluster.PartAsked, cluster.AskedRecord{Kind: task.RequestClose, Request: task.Request{Stream: id}, Expires: expires}); err != nil {
+	if err := r.answers().Write(r.T.Context(), id, cluster.PartAsked,
+		cluster.AskedRecord{Kind: task.RequestClose, Request: task.Request{Stream: id}, Expires: expires}); err != nil {
 		r.T.Fatal(err)
 	}
 }
@@ -117,13 +120,18 @@ func TestRequests(t *testing.T) {
 		cluster.NewRequestTopic(r.Client, r.cfg, connect.InsecureKey(r.Seed+1), 0),
 	} {
 		other.SetTopic("g.control")
-		if err := other.Write(t.Context(), "forged", cluster.PartAsked, cluster.AskedRecord{Kind: task.RequestClose, Request: task.Request{}, Expires: soon}); err != nil {
+		if err := other.Write(t.Context(), "forged", cluster.PartAsked,
+			cluster.AskedRecord{Kind: task.RequestClose, Request: task.Request{}, Expires: soon}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	moved := cluster.NewRequestTopic(r.Client, r.cfg, connect.InsecureKey(r.Seed), 1)
-	key, value := []byte(cluster.RequestPrefix+"moved/"+cluster.PartAsked), fmt.Appendf(nil, `{"kind":"close","expires":%q}`, soon.Format(time.RFC3339))
-	if _, err := r.Client.Produce(t.Context(), "g.control", 0, []kafka.Message{{Key: key, Value: value, Time: time.UnixMilli(1), Headers: moved.Headers(key, value)}}); err != nil {
+	key, value := []byte(cluster.RequestPrefix+"moved/"+cluster.PartAsked),
+		fmt.Appendf(nil, `{"kind":"close","expires":%q}`, soon.Format(time.RFC3339))
+	if _,
+		err := r.Client.Produce(t.Context(), "g.control", 0,
+		[]kafka.Message{{Key: key, Value: value, Time: time.UnixMilli(1), Headers: moved.Headers(key, value)}}); err !=
+		nil {
 		t.Fatal(err)
 	}
 	r.ask("last", soon)
@@ -134,7 +142,8 @@ func TestRequests(t *testing.T) {
 		t.Errorf("met %d times", n)
 	}
 	for _, id := range []string{"late", "forged", "moved"} {
-		if err := r.await(id, 50*time.Millisecond); err == nil || !strings.Contains(err.Error(), "no instance took the request") {
+		if err := r.await(id, 50*time.Millisecond); err == nil ||
+			!strings.Contains(err.Error(), "no instance took the request") {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
@@ -150,11 +159,13 @@ func TestRequestTaken(t *testing.T) {
 		r.ask(id, soon)
 	}
 	for _, id := range []string{"taken", "answered"} {
-		if err := r.answers().Write(t.Context(), id, cluster.PartTaken, cluster.TakenRecord{By: "gone", Instance: "a"}); err != nil {
+		if err := r.answers().Write(t.Context(), id, cluster.PartTaken,
+			cluster.TakenRecord{By: "gone", Instance: "a"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.answers().Write(t.Context(), "answered", cluster.PartAnswered, task.Answer{Status: "success"}); err != nil {
+	if err := r.answers().Write(t.Context(), "answered", cluster.PartAnswered,
+		task.Answer{Status: "success"}); err != nil {
 		t.Fatal(err)
 	}
 	met := make(chan string, 10)
@@ -168,7 +179,8 @@ func TestRequestTaken(t *testing.T) {
 	if err := r.await("answered", fixtures.Patience); err != nil {
 		t.Error(err)
 	}
-	if err := r.await("taken", fixtures.Patience); err == nil || !strings.Contains(err.Error(), "has ended, or lost the shard") {
+	if err := r.await("taken", fixtures.Patience); err == nil ||
+		!strings.Contains(err.Error(), "has ended, or lost the shard") {
 		t.Error(err)
 	}
 	if len(met) != 1 || <-met != "open" {

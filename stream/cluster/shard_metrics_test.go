@@ -70,7 +70,8 @@ func TestShardMetrics(t *testing.T) {
 					case "restored_bytes_total", "state_bytes_total":
 						got = append(got, fmt.Sprint(name, " ", x.GetCounter().GetValue()))
 					case "state_transactions_total":
-						got = append(got, fmt.Sprint(name, " ", x.GetLabel()[0].GetValue(), " ", x.GetCounter().GetValue()))
+						got = append(got,
+							fmt.Sprint(name, " ", x.GetLabel()[0].GetValue(), " ", x.GetCounter().GetValue()))
 					case "state_commit_seconds":
 						got = append(got, fmt.Sprint(name, " ", x.GetHistogram().GetSampleCount()))
 					}
@@ -92,10 +93,13 @@ func TestShardMetrics(t *testing.T) {
 			}
 		}
 		if public {
-			expect("after two updates", "ledger_lines 3, state_transactions_total committed 1, state_transactions_total lost 1, state_transactions_total refused 1")
+			expect("after two updates",
+				"ledger_lines 3, state_transactions_total committed 1, state_transactions_total lost 1, "+
+					"state_transactions_total refused 1")
 			continue
 		}
-		const total = "restored_bytes_total 11, state_bytes_total 7, state_commit_seconds 1, state_transactions_total committed 1, state_transactions_total lost 1, state_transactions_total refused 1"
+		const total = "restored_bytes_total 11, state_bytes_total 7, state_commit_seconds 1, " +
+			"state_transactions_total committed 1, state_transactions_total lost 1, state_transactions_total refused 1"
 		expect("after two updates", "ledger_lines 3, "+total)
 		h.end()
 		h.end()

@@ -91,7 +91,9 @@ func TestOwners(t *testing.T) {
 	r.Commit, r.Real = "0s", true
 	logs := &fencedLogs{}
 	key := connect.InsecureKey(r.Seed)
-	options := shardlog.Options{Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: credentials.KeyID(key)}, Master: key, Instance: "one"}
+	options := shardlog.Options{
+		Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c",
+			Key: credentials.KeyID(key)}, Master: key, Instance: "one"}
 	_, err = shardlog.Create(t.Context(), &fencedLog{fencedLogs: logs}, options)
 	fixtures.Must(t, err)
 	var before []*streamtest.Running
@@ -161,11 +163,14 @@ func TestOwnersNoFence(t *testing.T) {
 	r := streamtest.NewRig(t, fixtures.RolloverStream)
 	r.Commit, r.Real = "0s", true
 	logs, key := &fencedLogs{loose: true}, connect.InsecureKey(r.Seed)
-	options := shardlog.Options{Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: credentials.KeyID(key)}, Master: key, Instance: "one"}
+	options := shardlog.Options{
+		Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c",
+			Key: credentials.KeyID(key)}, Master: key, Instance: "one"}
 	_, err := shardlog.Create(t.Context(), &fencedLog{fencedLogs: logs}, options)
 	fixtures.Must(t, err)
 	var owners []*streamtest.Rig
-	for _, out := range []string{"orders.dp", "other.dp"} { // neither has opened anything when the other acquires the shard
+	// neither has opened anything when the other acquires the shard
+	for _, out := range []string{"orders.dp", "other.dp"} {
 		held, err := shardlog.Acquire(t.Context(), &fencedLog{fencedLogs: logs}, options)
 		fixtures.Must(t, err)
 		t.Cleanup(held.Close)

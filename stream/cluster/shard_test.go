@@ -61,7 +61,8 @@ func (s *sharedRun) run(t testing.TB, releases int) error {
 				for _, st := range x.Status() {
 					h.Mu.Lock()
 					if st.Step > 0 && !h.Charged("orders-0", st.Epoch) {
-						h.Wrong = append(h.Wrong, fmt.Sprintf("step %d of epoch %d has its noise before its charge", st.Step, st.Epoch))
+						h.Wrong = append(h.Wrong,
+							fmt.Sprintf("step %d of epoch %d has its noise before its charge", st.Step, st.Epoch))
 					}
 					h.Mu.Unlock()
 				}
@@ -82,7 +83,8 @@ func (s *sharedRun) run(t testing.TB, releases int) error {
 			t.Fatalf("not done: %+v\n%s", x.D.Status()[0], s.r.Log)
 		}
 		st := x.D.Status()[0]
-		done := st.Epoch > 0 && st.State == monitor.StateRunning && st.NextOffset == fixtures.ScenarioRecords && st.Outbox == 0
+		done := st.Epoch > 0 && st.State == monitor.StateRunning && st.NextOffset == fixtures.ScenarioRecords &&
+			st.Outbox == 0
 		if done || releases > 0 && int(st.Epoch-1)*3+int(st.Step) >= releases {
 			x.Stop()
 			return x.Ends()
@@ -145,7 +147,8 @@ func TestLogShardFaults(t *testing.T) {
 	fixtures.Must(t, first.run(t, 0))
 	for k := range first.h.Calls {
 		for _, late := range []bool{false, true} {
-			if drawn := rand.New(rand.NewPCG(uint64(k), 5)).IntN(2) == 1; os.Getenv("STREAMDP_SLOW") == "" && late != drawn {
+			if drawn := rand.New(rand.NewPCG(uint64(k), 5)).IntN(2) == 1; os.Getenv("STREAMDP_SLOW") == "" &&
+				late != drawn {
 				continue
 			}
 			s := newSharedRun(t)
@@ -243,7 +246,8 @@ func TestLogShardTogether(t *testing.T) {
 		dir := fmt.Sprintf("%s/orders-%d", cluster.LogTasks, i)
 		fixtures.Must(t, s.MkdirAll(dir))
 		wg.Go(func() {
-			if err := s.Atomically(dir, func() error { return state.WriteNew(s, dir+"/manifest-1", []byte{byte(i)}) }); err != nil {
+			if err := s.Atomically(dir,
+				func() error { return state.WriteNew(s, dir+"/manifest-1", []byte{byte(i)}) }); err != nil {
 				t.Error(err)
 			}
 		})
@@ -346,7 +350,8 @@ func TestLogShardFiles(t *testing.T) {
 	fixtures.Must(t, state.WriteNew(s, dir+"/initial-1", []byte("one")))
 	fixtures.Must(t, state.WriteNew(s, dir+"/final-1", []byte("end")))
 	again()
-	if names, err := s.ReadDir(dir); err != nil || strings.Join(names, " ") != "archive-1.1 checkpoint final-1 initial-1 secret-1 secret-2" {
+	if names, err := s.ReadDir(dir); err != nil ||
+		strings.Join(names, " ") != "archive-1.1 checkpoint final-1 initial-1 secret-1 secret-2" {
 		t.Errorf("files %v %v", names, err)
 	}
 	fixtures.Must(t, state.RemoveAll(s, dir, state.SecretName(1), state.InitialName(1)))
@@ -403,7 +408,8 @@ func TestLogShardSections(t *testing.T) {
 	if !errors.Is(err, cluster.ErrLost) || h.Calls != 0 || !s.Lost() {
 		t.Errorf("half of a change: %v, %d updates", err, h.Calls)
 	}
-	if err := s.Atomically(dir, func() error { t.Error("a section of a lost shard"); return nil }); !errors.Is(err, cluster.ErrLost) {
+	if err := s.Atomically(dir, func() error { t.Error("a section of a lost shard"); return nil }); !errors.Is(err,
+		cluster.ErrLost) {
 		t.Errorf("after it was lost: %v", err)
 	}
 	for _, err := range []error{mark(s), s.Remove(dir + "/opening-1"), s.SyncDir(dir), state.WriteNew(s, dir+"/manifest-1", nil), s.Rename(dir+"/opening-1", dir+"/x")} {

@@ -139,9 +139,9 @@ func (d *Decoder) TagUsers(key *[persons.KeyBytes]byte) error {
 	return nil
 }
 
-// OnlyAtHome makes a record of nobody, with the tag persons.Away, of one whose key does not belong to the partition that is
-// read, of so many, by the default of Kafka's Java producer. It follows TagUsers, with user keys
-// that are record keys. So nobody is a person in two partitions.
+// OnlyAtHome makes a record of nobody, with the tag persons.Away, of one whose key does not belong to the partition
+// that is read, of so many, by the default of Kafka's Java producer. It follows TagUsers, with user keys that are
+// record keys. So nobody is a person in two partitions.
 func (d *Decoder) OnlyAtHome(partition, partitions int) {
 	for _, u := range d.users {
 		u.partition, u.partitions = partition, max(1, partitions)

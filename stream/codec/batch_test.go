@@ -58,7 +58,8 @@ func TestDecodeParallel(t *testing.T) {
 				}
 				for j := range 3 {
 					if math.Float64bits(b.rows[3*i+j]) != math.Float64bits(want.rows[3*i+j]) {
-						t.Fatalf("%s, %d workers: record %d column %d: %g, want %g", name, workers, i, j, b.rows[3*i+j], want.rows[3*i+j])
+						t.Fatalf("%s, %d workers: record %d column %d: %g, want %g", name, workers, i, j, b.rows[3*i+j],
+							want.rows[3*i+j])
 					}
 				}
 			}

@@ -43,7 +43,9 @@ func benchJSON(decimals int) [][]byte {
 		f := func() string { return strconv.FormatFloat(r.NormFloat64(), 'f', decimals, 64) }
 		records[i] = fmt.Appendf(nil,
 			`{"id":"%016x-%08x","ts":%d,"f0":%s,"f1":%s,"f2":%s,"f3":%s,"region":"%s","f4":%s,"f5":%s,"ok":%t,"f6":%s,"f7":%s,"n":%d,"f8":%s,"f9":%s,"note":"sensor 17 replaced in May; its drift corrected now"}`,
-			r.Uint64(), r.Uint32(), 1700000000000+r.Int64N(1e11), f(), f(), f(), f(), []string{"eu-west-1", "us-east-2", "ap-south-1"}[r.IntN(3)], f(), f(), r.IntN(2) == 0, f(), f(), r.IntN(100), f(), f())
+			r.Uint64(), r.Uint32(), 1700000000000+r.Int64N(1e11), f(), f(), f(), f(),
+			[]string{"eu-west-1", "us-east-2", "ap-south-1"}[r.IntN(3)], f(), f(), r.IntN(2) == 0, f(), f(),
+			r.IntN(100), f(), f())
 	}
 	return records
 }
@@ -89,7 +91,8 @@ func BenchmarkCodec(b *testing.B) {
 		}
 		records := benchJSON(-1)
 		for i, rec := range records {
-			records[i] = fmt.Appendf(nil, `{"op":"c","payload":{"source":{"db":"x","table":"y","lsn":[1,2]},"after":%s}}`, rec)
+			records[i] = fmt.Appendf(nil,
+				`{"op":"c","payload":{"source":{"db":"x","table":"y","lsn":[1,2]},"after":%s}}`, rec)
 		}
 		benchmarkCodec(b, "json", columns, records)
 	})
@@ -121,7 +124,8 @@ func BenchmarkCodec(b *testing.B) {
 	b.Run("csv", func(b *testing.B) {
 		// 16 cells, ten of them columns, as in the JSON records.
 		benchmarkCodec(b, "csv", strings.Fields("3 4 5 6 8 9 11 12 14 15"), of(func(row []float64) string {
-			return fmt.Sprintf("%016x,%d,%s,\"eu-west-1, zone a\",%s,true,%s,17,%s,", r.Uint64(), r.Uint32(), join(row[:4]), join(row[4:6]), join(row[6:8]), join(row[8:]))
+			return fmt.Sprintf("%016x,%d,%s,\"eu-west-1, zone a\",%s,true,%s,17,%s,", r.Uint64(), r.Uint32(),
+				join(row[:4]), join(row[4:6]), join(row[6:8]), join(row[8:]))
 		}))
 	})
 	b.Run("float64", func(b *testing.B) {
@@ -151,7 +155,8 @@ func BenchmarkSchema(b *testing.B) {
 		members = append(members, fmt.Sprintf(`"f%d": {"type": "number"}`, i))
 	}
 	for name, text := range map[string]string{
-		"avro":        `{"type": "record", "name": "R", "fields": [` + strings.Join(fields, ",") + `, {"name": "note", "type": "string"}]}`,
+		"avro": `{"type": "record", "name": "R", "fields": [` + strings.Join(fields, ",") +
+			`, {"name": "note", "type": "string"}]}`,
 		"protobuf":    `syntax = "proto3"; message R { ` + strings.Join(numbers, " ") + ` string note = 17; }`,
 		"json-schema": `{"properties": {` + strings.Join(members, ",") + `}}`,
 	} {
@@ -180,7 +185,8 @@ func BenchmarkSchema(b *testing.B) {
 			records[k] = record
 		}
 		b.Run(name, func(b *testing.B) {
-			f := Format{Name: name, Columns: columns, Schemas: &registry{have: map[int32]*schema.Schema{7: mustSchema(b, name, text)}}}
+			f := Format{Name: name, Columns: columns,
+				Schemas: &registry{have: map[int32]*schema.Schema{7: mustSchema(b, name, text)}}}
 			codec, err := f.Codec()
 			if err != nil {
 				b.Fatal(err)

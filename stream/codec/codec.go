@@ -115,7 +115,8 @@ func newCodec(f Format, user string) (Codec, error) {
 	var faults fault.List
 	name := f.Name
 	faults.Check(len(f.Columns) > 0, "columns", "must name at least one column", nil)
-	faults.Check(user == "" || !column.Pathless(name), "key", "must not be a field for codecs whose columns have no paths", nil)
+	faults.Check(user == "" ||
+		!column.Pathless(name), "key", "must not be a field for codecs whose columns have no paths", nil)
 	seen := make(map[string]bool, len(f.Columns))
 	for _, c := range f.Columns {
 		faults.Check(c != "", "columns", "must not hold an empty name", nil)
@@ -141,7 +142,8 @@ func newCodec(f Format, user string) (Codec, error) {
 	case schema.Avro, schema.Protobuf, schema.JSON:
 		codec = newSchemaCodec(f, columns, user, &faults)
 	default:
-		faults.Add("codec", `must be "json", "json-array", "csv", "float64", "float32", "avro", "protobuf" or "json-schema"`, name)
+		faults.Add("codec",
+			`must be "json", "json-array", "csv", "float64", "float32", "avro", "protobuf" or "json-schema"`, name)
 	}
 	if len(faults) > 0 {
 		return nil, faults.Err()

@@ -42,7 +42,8 @@ var codecCases = []struct {
 	{"json", ab, `{"a":1,"b":2}`, row(1, 2), 0, "nothing works"},
 	{"json", ab, `{"b":2,"a":1}`, row(1, 2), 0, "order of the document, not of the columns"},
 	{"json", ab, " \t\r\n{ \"a\" : 1 ,\n\t\"b\"\r: 2 } \n", row(1, 2), 0, "white space"},
-	{"json", ab, `{"x":{"a":9,"y":[1,{"b":3},"}",null]},"a":-1.5e3,"z":"\"a\":7","b":2E-1,"t":true,"f":false,"n":null}`, row(-1500, 0.2), 0, "names inside skipped values"},
+	{"json", ab, `{"x":{"a":9,"y":[1,{"b":3},"}",null]},"a":-1.5e3,"z":"\"a\":7","b":2E-1,"t":true,"f":false,"n":null}`,
+		row(-1500, 0.2), 0, "names inside skipped values"},
 	{"json", "a", `{"a":-0}`, row(negativeZero), 0, "the sign of zero"},
 	{"json", "a", `{"a":1e-400}`, row(0), 0, "underflow is no fault"},
 	{"json", "a", `{"a":0.1000000000000000055511151231257827021181583404541015625}`, row(0.1), 0, "long numbers"},
@@ -59,13 +60,16 @@ var codecCases = []struct {
 	{"json", `a\\b`, `{"a\\b":1}`, row(1), 0, "a backslash in a name"},
 	{"json", "\ufffd", "{\"\ufffd\":1}", row(1), 0, "U+FFFD taken for a fault"},
 	{"json", "\ufffd", `{"\ufffd":1}`, row(1), 0, "the same in an escape"},
-	{"json", "a", `{"\u0061aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n":9,"a":1}`, row(1), 0, "long names with escapes"},
+	{"json", "a", `{"\u0061aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n":9,"a":1}`, row(1), 0,
+		"long names with escapes"},
 	{"json", "a", `{"A":9,"a ":9," a":9,"aa":9,"":9,"a":1}`, row(1), 0, "nearly the same names"},
-	{"json", "a", `{"s":"12345678\\","t":"1234567\"","u":"é12345é78","v":"","a":1}`, row(1), 0, "strings read eight bytes at a time"},
+	{"json", "a", `{"s":"12345678\\","t":"1234567\"","u":"é12345é78","v":"","a":1}`, row(1), 0,
+		"strings read eight bytes at a time"},
 	{"json", "a", "{\"s\":\"\x7f\u2028\",\"a\":1}", row(1), 0, "odd characters that are allowed"},
 	{"json", "a", `{"x":` + nested("[", "]", 127) + `,"a":1}`, row(1), 0, "the deepest document"},
 
-	{"json", "a.b", `{"a":{"x":` + nested("[", "]", 126) + `,"b":1}}`, row(1), 0, "the same inside an object that is read"},
+	{"json", "a.b", `{"a":{"x":` + nested("[", "]", 126) + `,"b":1}}`, row(1), 0,
+		"the same inside an object that is read"},
 
 	// JSON objects: members.
 	{"json", ab, `{"a":1}`, nil, Missing, "an absent column is zero, or the last record's"},
@@ -173,8 +177,10 @@ var codecCases = []struct {
 	{"json", "a", "{\"a\":1\u00a0}", nil, Malformed, "white space that JSON does not have"},
 	{"json", "a", "{\"a\":1\v}", nil, Malformed, "the same"},
 	{"json", "a", `{"x":` + nested("[", "]", 128) + `,"a":1}`, nil, TooDeep, "no limit of depth"},
-	{"json", "a.b", `{"a":{"x":` + nested("[", "]", 127) + `,"b":1}}`, nil, TooDeep, "depth counted from where columns are"},
-	{"json", "a", `{"x":` + strings.Repeat(`{"x":[`, 5000) + `,"a":1}`, nil, TooDeep, "a stack that grows with the input"},
+	{"json", "a.b", `{"a":{"x":` + nested("[", "]", 127) + `,"b":1}}`, nil, TooDeep,
+		"depth counted from where columns are"},
+	{"json", "a", `{"x":` + strings.Repeat(`{"x":[`, 5000) + `,"a":1}`, nil, TooDeep,
+		"a stack that grows with the input"},
 
 	// JSON arrays.
 	{"json-array", ab, `[1,2]`, row(1, 2), 0, "nothing works"},
@@ -259,7 +265,8 @@ var codecCases = []struct {
 
 	// Packed numbers.
 	{"float64", ab, packed([]float64{1.5, -2}), row(1.5, -2), 0, "nothing works"},
-	{"float64", ab, packed([]float64{negativeZero, math.SmallestNonzeroFloat64}), row(negativeZero, math.SmallestNonzeroFloat64), 0, "zeros and subnormals"},
+	{"float64", ab, packed([]float64{negativeZero, math.SmallestNonzeroFloat64}),
+		row(negativeZero, math.SmallestNonzeroFloat64), 0, "zeros and subnormals"},
 	{"float64", "a", packed([]float64{-math.MaxFloat64}), row(-math.MaxFloat64), 0, "the largest number"},
 	{"float64", ab, packed([]float64{1, math.NaN()}), nil, NotFinite, "NaN"},
 	{"float64", "a", packed([]uint64{0xFFF0000000000001}), nil, NotFinite, "a signalling NaN"},
@@ -273,7 +280,8 @@ var codecCases = []struct {
 	{"float64", ab, packed([]float32{1, 2}), nil, Arity, "the other size"},
 	{"float32", ab, packed([]float32{1.5, -2}), row(1.5, -2), 0, "nothing works"},
 	{"float32", "a", packed([]float32{0.1}), row(float64(float32(0.1))), 0, "decimal digits invented"},
-	{"float32", ab, packed([]float32{math.SmallestNonzeroFloat32, -math.MaxFloat32}), row(math.SmallestNonzeroFloat32, -math.MaxFloat32), 0, "the ends of the range"},
+	{"float32", ab, packed([]float32{math.SmallestNonzeroFloat32, -math.MaxFloat32}),
+		row(math.SmallestNonzeroFloat32, -math.MaxFloat32), 0, "the ends of the range"},
 	{"float32", ab, packed([]float32{1, float32(math.NaN())}), nil, NotFinite, "NaN"},
 	{"float32", "a", packed([]uint32{0x7F800001}), nil, NotFinite, "a signalling NaN"},
 	{"float32", ab, packed([]float32{float32(math.Inf(-1)), 1}), nil, NotFinite, "infinity"},
@@ -326,7 +334,8 @@ func TestCodecs(t *testing.T) {
 			dst := dirty(len(columns))
 			r := codec.Decode(&Record{Value: value}, dst)
 			if r != c.reason || !sameRow(dst, want) {
-				t.Errorf("%s %q of %.60q, pass %d: %v %v, want %v %v (%s)", c.codec, c.columns, c.value, pass, r, dst, c.reason, want, c.defect)
+				t.Errorf("%s %q of %.60q, pass %d: %v %v, want %v %v (%s)", c.codec, c.columns, c.value, pass, r, dst,
+					c.reason, want, c.defect)
 			}
 			if string(value) != c.value {
 				t.Errorf("%s of %.60q changed its input", c.codec, c.value)
@@ -340,7 +349,8 @@ func TestTombstone(t *testing.T) {
 	for _, name := range []string{"json", "json-array", "csv", "float64", "float32"} {
 		codec := mustCodec(t, name, []string{"1", "2"})
 		dst := dirty(2)
-		if r := codec.Decode(&Record{Key: []byte("1,2"), Headers: []kafka.Header{{Key: "1", Value: []byte("2")}}}, dst); r != Null || !sameRow(dst, row(0, 0)) {
+		if r := codec.Decode(&Record{Key: []byte("1,2"), Headers: []kafka.Header{{Key: "1", Value: []byte("2")}}},
+			dst); r != Null || !sameRow(dst, row(0, 0)) {
 			t.Errorf("%s: %v %v", name, r, dst)
 		}
 		dst = dirty(2)

@@ -13,12 +13,16 @@ func TestEncoder(t *testing.T) {
 		cells []string
 		want  string
 	}{
-		{"json", []string{"a", "b.c", "x", "b.d"}, nil, []string{"1", "", "red", "+.5"}, `{"a":1,"b":{"c":null,"d":0.5},"x":"red"}`},
-		{"json", []string{"a[2].x", "a[0]", `a\[0\]`}, nil, []string{"1", "true", "2"}, `{"a":[true,null,{"x":1}],"a[0]":2}`},
+		{"json", []string{"a", "b.c", "x", "b.d"}, nil, []string{"1", "", "red", "+.5"},
+			`{"a":1,"b":{"c":null,"d":0.5},"x":"red"}`},
+		{"json", []string{"a[2].x", "a[0]", `a\[0\]`}, nil, []string{"1", "true", "2"},
+			`{"a":[true,null,{"x":1}],"a[0]":2}`},
 		{"json", []string{"[1]", "[0].y"}, nil, []string{"1", "2"}, `[{"y":2},1]`},
 		{"json", []string{"zip", "n"}, []string{"zip"}, []string{"01067", "007"}, `{"zip":"01067","n":7}`},
 		{"json", []string{"zip"}, []string{"zip"}, []string{""}, `{"zip":null}`},
-		{"json", []string{"a", "a.b", "a[0]", "a..b"}, nil, []string{"1", "2", "3", "4"}, `{"a":1,"a.b":2,"a[0]":3,"a..b":4}`}, // no paths of one record
+		// no paths of one record
+		{"json", []string{"a", "a.b", "a[0]", "a..b"}, nil, []string{"1", "2", "3", "4"},
+			`{"a":1,"a.b":2,"a[0]":3,"a..b":4}`},
 		{"json-array", []string{"a[0]", "zip"}, []string{"zip"}, []string{"1", "2"}, `[1,"2"]`},
 		{"csv", []string{"a", "b"}, []string{"b"}, []string{"1,5", "2"}, `"1,5",2`},
 	} {
@@ -38,7 +42,8 @@ func TestEncoder(t *testing.T) {
 // TestEncoderInverse: a codec reads the numbers that the encoder wrote for it.
 func TestEncoderInverse(t *testing.T) {
 	for name, columns := range map[string][]string{
-		"json": {"a", "b.c", "x[1]"}, "json-array": {"a", "b", "c"}, "csv": {"1", "2", "3"}, "float64": {"a", "b", "c"}, "float32": {"a", "b", "c"},
+		"json": {"a", "b.c", "x[1]"}, "json-array": {"a", "b", "c"}, "csv": {"1", "2", "3"}, "float64": {"a", "b", "c"},
+		"float32": {"a", "b", "c"},
 	} {
 		c, err := New(name, columns)
 		if err != nil {

@@ -104,7 +104,8 @@ func (o *jsonObject) member(e column.Element, bits *int) *jsonMember {
 			return m
 		}
 	}
-	at, there := slices.BinarySearchFunc(o.elements, e.Index, func(e jsonElement, index int) int { return e.index - index })
+	at, there := slices.BinarySearchFunc(o.elements, e.Index,
+		func(e jsonElement, index int) int { return e.index - index })
 	if there {
 		return o.elements[at].member
 	}
@@ -285,7 +286,8 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 			continue
 		}
 		var r Reason
-		if o := member.object; o != nil && o.elements == nil && i < len(b) && b[i] == '{' { // as member, without the call
+		// as member, without the call
+		if o := member.object; o != nil && o.elements == nil && i < len(b) && b[i] == '{' {
 			i, r = c.object(o, b, i+1, depth+1, dst)
 		} else {
 			i, r = c.member(member, b, i, depth, dst)

@@ -13,7 +13,9 @@ func TestJSONManyMembers(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	var columns []string
 	for i := range 300 {
-		columns = append(columns, []string{fmt.Sprintf("c%d", i), fmt.Sprintf("o%d.c%d", i%7, i), strings.Repeat("long", 40) + fmt.Sprint(i)}[i%3])
+		columns = append(columns,
+			[]string{fmt.Sprintf("c%d", i), fmt.Sprintf("o%d.c%d", i%7, i),
+				strings.Repeat("long", 40) + fmt.Sprint(i)}[i%3])
 	}
 	codec := mustCodec(t, "json", columns)
 	document := func() (string, []string) {
@@ -62,7 +64,8 @@ func TestJSONMemory(t *testing.T) {
 		{`{"a": 1,"b":2}`, `{"a":1,"b":2}`, `{"a":` + "\v" + `1,"b":2}`},
 		{`{"x":{"a":1},"a":2,"b":3}`, `{"x":{"a":1,"b":2},"a":2,"b":3}`, `{"x":[{"a":1}],"a":2,"b":3}`},
 		{`{"a":1,"b":2}`, `{"\u0061":1,"b":2}`, `{"\u0061":3,"b":2}`, `{"\u0062":3,"b":2}`, `{"a":3,"b":2}`},
-		{`{"a":1,"` + strings.Repeat("x", 60) + `":0,"b":2}`, `{"a":1,"` + strings.Repeat("x", 60) + `":0,"b":2}`, `{"a":1,"b":2}`},
+		{`{"a":1,"` + strings.Repeat("x", 60) + `":0,"b":2}`, `{"a":1,"` + strings.Repeat("x", 60) + `":0,"b":2}`,
+			`{"a":1,"b":2}`},
 	} {
 		codec := mustCodec(t, "json", columns)
 		for range 2 {

@@ -161,7 +161,9 @@ var madeFormats = func() (all []Format) {
 	open := color
 	open.Other, open.Default, open.Baseline = true, "red", "grün"
 	log := column.Spec{Transform: "log1p", Default: 0.5}
-	hour, day := column.Spec{Type: "timestamp", Take: "hour", Unit: "ms"}, column.Spec{Type: "timestamp", Take: "weekday", Unit: "ms", UTCOffset: "+02:00", Categories: []string{"6", "7"}, Other: true}
+	hour, day := column.Spec{Type: "timestamp", Take: "hour", Unit: "ms"},
+		column.Spec{Type: "timestamp", Take: "weekday", Unit: "ms", UTCOffset: "+02:00", Categories: []string{"6", "7"},
+			Other: true}
 	add("json", at(number, "a", ""), at(color, "b", ""))
 	add("json", at(hour, "h", "a"), at(day, "d", "a"), at(open, "b", ""))
 	add("json", at(number, "a[1]", ""), at(open, "x", "a[2].b"), at(log, "c", ""))
@@ -196,9 +198,11 @@ func (s source) scalar() string {
 	case 2:
 		return s.pick("true", "false", `"true"`, "12", `"12"`, "12.0", "1e999")
 	case 3, 4, 5:
-		return s.pick(`"red"`, `"gr\u00fcn"`, `"grün"`, `"a\"b"`, `"r\u0065d"`, `"blue"`, `""`, `"redx"`, `"1.5"`, `"\u0031.5"`, `"`+strings.Repeat(`\u0072`, 300)+`"`)
+		return s.pick(`"red"`, `"gr\u00fcn"`, `"grün"`, `"a\"b"`, `"r\u0065d"`, `"blue"`, `""`, `"redx"`, `"1.5"`,
+			`"\u0031.5"`, `"`+strings.Repeat(`\u0072`, 300)+`"`)
 	case 6, 7:
-		return s.pick(`"2026-11-23T20:04:05Z"`, `"2026-11-21"`, `"2026-11-23 23:30\u003A00"`, "1795463631000", "-1.5", `"1795463631000"`, "1e30")
+		return s.pick(`"2026-11-23T20:04:05Z"`, `"2026-11-21"`, `"2026-11-23 23:30\u003A00"`, "1795463631000", "-1.5",
+			`"1795463631000"`, "1e30")
 	}
 	return s.number()
 }
@@ -206,26 +210,40 @@ func (s source) scalar() string {
 func (s source) madeJSON(f Format) string {
 	switch f.Columns[0] {
 	case "t": // elements of an array
-		return fmt.Sprintf("[%s,%s{%s%q:%s}%s,[1,%s%s]%s]", s.pick("true", "false", s.scalar()), s.space(), s.pick("", `"x":[],`), s.pick("a", "a", "b"), s.scalar(), s.space(), s.pick(s.scalar(), s.number(), `"3.25"`), s.pick("", ",7"), s.pick("", ",{}"))
+		return fmt.Sprintf("[%s,%s{%s%q:%s}%s,[1,%s%s]%s]", s.pick("true", "false", s.scalar()), s.space(),
+			s.pick("", `"x":[],`), s.pick("a", "a", "b"), s.scalar(), s.space(),
+			s.pick(s.scalar(), s.number(), `"3.25"`), s.pick("", ",7"), s.pick("", ",{}"))
 	case "a[1]":
-		return fmt.Sprintf(`{"a":%s,"c":%s%s}`, s.pick("null", "[]", "[1]", "[1,"+s.number()+"]", "[0 , "+s.number()+`,{"b":`+s.scalar()+"}"+s.pick("", ",5", ",[")+"]", s.scalar()), s.number(), s.pick("", `,"a":1`, `,"d":2`))
+		return fmt.Sprintf(`{"a":%s,"c":%s%s}`,
+			s.pick("null", "[]", "[1]", "[1,"+s.number()+"]",
+				"[0 , "+s.number()+`,{"b":`+s.scalar()+"}"+s.pick("", ",5", ",[")+"]", s.scalar()), s.number(),
+			s.pick("", `,"a":1`, `,"d":2`))
 	}
 	if f.Name == "json-array" {
-		return fmt.Sprintf("[%s,%s%s,%s%s]", s.number(), s.space(), s.pick(`"red"`, "12", s.scalar()), s.pick("1795463631000", s.scalar()), s.pick("", "", "", ",1"))
+		return fmt.Sprintf("[%s,%s%s,%s%s]", s.number(), s.space(), s.pick(`"red"`, "12", s.scalar()),
+			s.pick("1795463631000", s.scalar()), s.pick("", "", "", ",1"))
 	}
 	if f.Columns[0] == "a" && f.Specs[0].Path == "a.b" {
-		return fmt.Sprintf(`{%s"a":%s}`, s.pick("", `"c":1,`, `"a":null,`), s.pick("null", "5", fmt.Sprintf(`{"b":%s,"c":%s}`, s.number(), s.pick("true", "false", s.scalar())), `{"c":true}`))
+		return fmt.Sprintf(`{%s"a":%s}`, s.pick("", `"c":1,`, `"a":null,`),
+			s.pick("null", "5", fmt.Sprintf(`{"b":%s,"c":%s}`, s.number(), s.pick("true", "false", s.scalar())),
+				`{"c":true}`))
 	}
-	return fmt.Sprintf(`{"a":%s%s,"b":%s}`, s.pick("1795463631000", s.scalar(), s.number(), s.scalar()), s.space(), s.pick(`"red"`, `"a\"b"`, s.scalar()))
+	return fmt.Sprintf(`{"a":%s%s,"b":%s}`, s.pick("1795463631000", s.scalar(), s.number(), s.scalar()), s.space(),
+		s.pick(`"red"`, `"a\"b"`, s.scalar()))
 }
 
 func (s source) madeCSV() string {
 	if s.IntN(4) == 0 {
-		return s.pick("1", "true", "2.5", `"FALSE"`) + s.pick(",2026-11-22T00:30Z,", ",1795463631000,", `,"2026-11-21",`, ",") + s.pick("12", "x") + "," + s.pick("red", "green", "")
+		return s.pick("1", "true", "2.5", `"FALSE"`) +
+			s.pick(",2026-11-22T00:30Z,", ",1795463631000,", `,"2026-11-21",`, ",") + s.pick("12", "x") + "," +
+			s.pick("red", "green", "")
 	}
 	var cells []string
 	for range 1 + s.IntN(5) {
-		cells = append(cells, s.pick("red", "12", "true", "0", " 1.5 ", "", "", `"red"`, `"a""b"`, `"gr""ün"`, "grün", `""`, "2026-11-22T00:30Z", "1795463631000", `"`+strings.Repeat(`""`, 200)+`"`, `"12""`, s.number(), `"`+strings.Repeat("1", 90)+`""2"`))
+		cells = append(cells,
+			s.pick("red", "12", "true", "0", " 1.5 ", "", "", `"red"`, `"a""b"`, `"gr""ün"`, "grün", `""`,
+				"2026-11-22T00:30Z", "1795463631000", `"`+strings.Repeat(`""`, 200)+`"`, `"12""`, s.number(),
+				`"`+strings.Repeat("1", 90)+`""2"`))
 	}
 	return strings.Join(cells, ",") + s.pick("", "\n", "\r\n")
 }
@@ -287,7 +305,8 @@ func TestMade(t *testing.T) {
 		reason Reason
 		defect string
 	}{
-		{0, `{"a":1,"b":"gr\u00fcn"}`, []float64{1, 0, 1, 0, 0, 0}, Decoded, "a category compared before its escapes are resolved"},
+		{0, `{"a":1,"b":"gr\u00fcn"}`, []float64{1, 0, 1, 0, 0, 0}, Decoded,
+			"a category compared before its escapes are resolved"},
 		{0, `{"a":"1","b":"red"}`, nil, NotNumber, "a string as a number"},
 		{0, `{"a":1,"b":"Red"}`, nil, NotCategory, "another case"},
 		{0, `{"a":1,"b":{"x":1}}`, nil, NotCategory, "an object"},
@@ -298,7 +317,8 @@ func TestMade(t *testing.T) {
 		{1, `{"a":1795463631000}`, []float64{19, 0, 0, 1, 1, 0, 0, 0, 0}, Decoded, "a default of a category"},
 		{1, `{"b":"red"}`, nil, Missing, "times without a default"},
 		{1, `{"a":true,"b":"red"}`, nil, NotTime, "a boolean as a time"},
-		{2, `{"a":[9,5,{"b":"grün"}]}`, []float64{5, 0, 0, 0, 0, 0, log1p(0.5)}, Decoded, "elements, and a default with its transform"},
+		{2, `{"a":[9,5,{"b":"grün"}]}`, []float64{5, 0, 0, 0, 0, 0, log1p(0.5)}, Decoded,
+			"elements, and a default with its transform"},
 		{2, `{"a":[9,5],"c":0}`, []float64{5, 1, 0, 0, 0, 0, 0}, Decoded, "a short array"},
 		{2, `{"a":[9],"c":0}`, nil, Missing, "too short an array"},
 		{2, `{"a":{"1":5},"c":0}`, nil, Missing, "an object for an array"},
@@ -321,7 +341,8 @@ func TestMade(t *testing.T) {
 		{6, "1,x,12\r\n", []float64{1, 0, 0, 0, 1, 0, log1p(12)}, Decoded, "a cell that is both"},
 		{6, `1,x`, nil, Missing, "a line that is too short"},
 		{9, `"12345678901234567890""2"`, nil, NotNumber, "digits in front of a quote, where a category is cut"},
-		{7, `TRUE,2026-11-22T22:30Z`, []float64{22, 0, 0, 1, 1, 1, 0, 0, 0, 0}, Decoded, "a Monday by the clock of one column alone"},
+		{7, `TRUE,2026-11-22T22:30Z`, []float64{22, 0, 0, 1, 1, 1, 0, 0, 0, 0}, Decoded,
+			"a Monday by the clock of one column alone"},
 	} {
 		f := madeFormats[x.f]
 		codec, err := f.Codec()
@@ -339,21 +360,25 @@ func TestMade(t *testing.T) {
 				t.Errorf("%s: %v allocations", x.defect, n)
 			}
 			if r != x.reason || !sameRow(dst, want) {
-				t.Errorf("%s %q of %s, pass %d: %v %v, want %v %v (%s)", f.Name, f.Columns, x.value, pass, r, dst, x.reason, want, x.defect)
+				t.Errorf("%s %q of %s, pass %d: %v %v, want %v %v (%s)", f.Name, f.Columns, x.value, pass, r, dst,
+					x.reason, want, x.defect)
 			}
 		}
 	}
 	// Packed numbers have transforms.
-	f := Format{Name: "float32", Columns: []string{"a", "b"}, Specs: []column.Spec{{Name: "a"}, {Name: "b", Transform: "sqrt"}}}
+	f := Format{Name: "float32", Columns: []string{"a", "b"},
+		Specs: []column.Spec{{Name: "a"}, {Name: "b", Transform: "sqrt"}}}
 	codec, err := f.Codec()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dst := dirty(2)
-	if r := codec.Decode(&Record{Value: []byte(packed([]float32{-3, 16}))}, dst); r != Decoded || !sameRow(dst, []float64{-3, 4}) {
+	if r := codec.Decode(&Record{Value: []byte(packed([]float32{-3, 16}))}, dst); r != Decoded ||
+		!sameRow(dst, []float64{-3, 4}) {
 		t.Errorf("%v, %v", r, dst)
 	}
-	if r := codec.Decode(&Record{Value: []byte(packed([]float32{3, -16}))}, dst); r != NotFinite || !sameRow(dst, []float64{0, 0}) {
+	if r := codec.Decode(&Record{Value: []byte(packed([]float32{3, -16}))}, dst); r != NotFinite ||
+		!sameRow(dst, []float64{0, 0}) {
 		t.Errorf("%v, %v", r, dst)
 	}
 }
@@ -371,7 +396,9 @@ func TestMadeFaults(t *testing.T) {
 		user string
 		keys []string
 	}{
-		{Format{Name: "json", Columns: []string{"a.b", "c"}, Specs: []column.Spec{{Name: "a.b", Type: "x"}, {Name: "c", Path: "..", Transform: "y"}}}, "", []string{"column.a.b.type", "column.c.path", "column.c.transform"}},
+		{Format{Name: "json", Columns: []string{"a.b", "c"},
+			Specs: []column.Spec{{Name: "a.b", Type: "x"}, {Name: "c", Path: "..", Transform: "y"}}}, "",
+			[]string{"column.a.b.type", "column.c.path", "column.c.transform"}},
 		{Format{Name: "json", Columns: []string{"a[0]", "a.b"}}, "", []string{"columns", "columns"}},
 		{Format{Name: "csv", Columns: []string{"x"}, Specs: []column.Spec{{Name: "x"}}}, "", []string{"columns"}},
 		{Format{Name: "json", Columns: []string{"[0]"}}, "field:u", []string{"key"}},

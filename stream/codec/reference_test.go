@@ -236,7 +236,10 @@ func (s source) space() string {
 
 func (s source) string() string {
 	if s.IntN(20) == 0 {
-		return `"` + s.pick(`\"`, `\\`, `\/\b\f\n\r\t`, `\u00e9`, `\ud83d\ude00`, `\ud83d`, `\ude00\ud83d`, `\uD800x`, `\x`, `\u12`, "\n", "é", "😀", "\xff", "\xed\xa0\x80", "12345678", "1234567\\\"8") + s.pick("", "x", "abcdefgh") + `"`
+		return `"` +
+			s.pick(`\"`, `\\`, `\/\b\f\n\r\t`, `\u00e9`, `\ud83d\ude00`, `\ud83d`, `\ude00\ud83d`, `\uD800x`, `\x`,
+				`\u12`, "\n", "é", "😀", "\xff", "\xed\xa0\x80", "12345678", "1234567\\\"8") +
+			s.pick("", "x", "abcdefgh") + `"`
 	}
 	return `"` + strings.Repeat(s.pick("x", "é", "long "), s.IntN(12)) + `"`
 }
@@ -349,20 +352,24 @@ func TestCodecsAgainstReference(t *testing.T) {
 		{"json", []string{"c.d.g", "f", "e.b"}, s.record},
 		{"json", []string{"a.b", "a.c"}, func([]string) string {
 			inner := `"b":` + s.number() + s.pick(`,"c":`, `,"c":`, `,"c" : `, `,"C":`) + s.number()
-			return `{"x":` + s.value(2) + `,"a":{` + inner + s.pick("", `,"d":"}"`, `},"a":{`) + `}` + s.pick("", `,"b":7`) + `}`
+			return `{"x":` + s.value(2) + `,"a":{` + inner + s.pick("", `,"d":"}"`, `},"a":{`) + `}` +
+				s.pick("", `,"b":7`) + `}`
 		}},
 		{"json", []string{"a"}, func([]string) string { return s.space() + s.object(0) + s.space() }},
 		{"json", []string{`a\.b`, `\\`}, func([]string) string {
 			return `{` + s.pick(`"a.b"`, `"a\u002Eb"`, `"a":{"b"`) + `:1,"\\":` + s.number() + `}` + s.pick("", "", "}")
 		}},
 		{"json-array", []string{"a", "b"}, func([]string) string {
-			return s.pick("", " ") + "[" + s.space() + s.number() + s.space() + "," + s.space() + s.value(3) + s.space() + s.pick("", "", "", ",1") + "]"
+			return s.pick("", " ") + "[" + s.space() + s.number() + s.space() + "," + s.space() + s.value(3) +
+				s.space() + s.pick("", "", "", ",1") + "]"
 		}},
 		{"csv", []string{"1", "3"}, func([]string) string {
 			var cells []string
 			for range 2 + s.IntN(4) {
 				cell := s.pick("", "", " ", "\t") + s.number() + s.pick("", "", " ")
-				cells = append(cells, s.pick(cell, cell, cell, cell, cell, cell, cell, `"`+cell+`"`, "", "x", `"a,b"`, `"a""`, "\"\r\n\"", `""""`))
+				cells = append(cells,
+					s.pick(cell, cell, cell, cell, cell, cell, cell, `"`+cell+`"`, "", "x", `"a,b"`, `"a""`,
+						"\"\r\n\"", `""""`))
 			}
 			return strings.Join(cells, ",") + s.pick("", "\n", "\r\n", "\r", "\n\n")
 		}},
@@ -408,7 +415,8 @@ func fuzz(f *testing.F, names string, sets ...[]string) {
 }
 
 func FuzzJSON(f *testing.F) {
-	fuzz(f, "json", []string{"a"}, []string{"a", "b"}, []string{"a.b"}, []string{"a.b", "a.c", "d"}, []string{"a.b.c"}, []string{`a\.b`, "a.b"}, []string{`a\\b`}, []string{"grün"}, []string{"😀"}, []string{"\ufffd"})
+	fuzz(f, "json", []string{"a"}, []string{"a", "b"}, []string{"a.b"}, []string{"a.b", "a.c", "d"}, []string{"a.b.c"},
+		[]string{`a\.b`, "a.b"}, []string{`a\\b`}, []string{"grün"}, []string{"😀"}, []string{"\ufffd"})
 }
 
 func FuzzJSONArray(f *testing.F) {
@@ -416,7 +424,8 @@ func FuzzJSONArray(f *testing.F) {
 }
 
 func FuzzCSV(f *testing.F) {
-	fuzz(f, "csv", []string{"1"}, []string{"2"}, []string{"1", "2"}, []string{"3", "1"}, []string{"1", "2", "3", "4", "5"})
+	fuzz(f, "csv", []string{"1"}, []string{"2"}, []string{"1", "2"}, []string{"3", "1"},
+		[]string{"1", "2", "3", "4", "5"})
 }
 
 func FuzzPacked(f *testing.F) {

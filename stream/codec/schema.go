@@ -165,7 +165,8 @@ func newSchemaCodec(f Format, columns []*column.Column, user string, faults *fau
 	}
 	if user != "" {
 		path, ok := column.Parse(user)
-		faults.Check(ok, "key", `must be "field:" and a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name`, user)
+		faults.Check(ok, "key",
+			`must be "field:" and a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name`, user)
 		c.path = path
 	}
 	if f.Name == schema.JSON {

@@ -46,7 +46,8 @@ func (r *registry) Resolve(ids []int32) map[int32]*schema.Schema {
 
 func mustSchema(t testing.TB, format, text string) *schema.Schema {
 	t.Helper()
-	parse := map[string]func(string, []schema.Reference) (*schema.Schema, error){schema.Avro: schema.ParseAvro, schema.Protobuf: schema.ParseProtobuf, schema.JSON: schema.ParseJSON}[format]
+	parse := map[string]func(string, []schema.Reference) (*schema.Schema, error){schema.Avro: schema.ParseAvro,
+		schema.Protobuf: schema.ParseProtobuf, schema.JSON: schema.ParseJSON}[format]
 	s, err := parse(text, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -70,13 +71,14 @@ func theRegistry(t testing.TB) *registry {
 	}
 	a, b := `{"name": "a", "type": "double"}`, `{"name": "b", "type": ["null", "double"]}`
 	return &registry{have: map[int32]*schema.Schema{
-		1:  avro(a + "," + b),
-		2:  avro(b + `, {"name": "x", "type": "string"}, ` + a),
-		3:  avro(a),
-		4:  avro(a + `, {"name": "b", "type": "string"}`),
-		5:  avro(a + `, {"name": "b", "type": "null"}`),
-		6:  avro(a + `, {"name": "b", "type": ["string", "double"]}`),
-		10: mustSchema(t, schema.Protobuf, `syntax = "proto3"; message M { double a = 1; optional double b = 2; message N { double b = 1; double a = 2; } } message O { double a = 1; } message P { double a = 1; string b = 2; }`),
+		1: avro(a + "," + b),
+		2: avro(b + `, {"name": "x", "type": "string"}, ` + a),
+		3: avro(a),
+		4: avro(a + `, {"name": "b", "type": "string"}`),
+		5: avro(a + `, {"name": "b", "type": "null"}`),
+		6: avro(a + `, {"name": "b", "type": ["string", "double"]}`),
+		10: mustSchema(t, schema.Protobuf,
+			`syntax = "proto3"; message M { double a = 1; optional double b = 2; message N { double b = 1; double a = 2; } } message O { double a = 1; } message P { double a = 1; string b = 2; }`),
 		20: mustSchema(t, schema.JSON, `{"properties": {"a": {"type": "number"}, "b": {"type": ["number", "null"]}}}`),
 		21: mustSchema(t, schema.JSON, `{"properties": {"a": {"type": "number"}}}`),
 		22: mustSchema(t, schema.JSON, `{"properties": {"a": {"type": "number"}, "b": {"type": "string"}}}`),
@@ -120,7 +122,8 @@ func TestSchemaCodec(t *testing.T) {
 		{"protobuf", framed(10, "\x02\x02", "\x09", one), NoColumn, [2]float64{}},
 		{"protobuf", framed(10, "\x02\x04", "\x09", one), WrongType, [2]float64{}},
 		{"protobuf", framed(10, "\x00", "\x09"), Malformed, [2]float64{}},
-		{"protobuf", framed(10, "\x02\x06", "\x09", one), NoSchema, [2]float64{}},                    // no fourth message
+		// no fourth message
+		{"protobuf", framed(10, "\x02\x06", "\x09", one), NoSchema, [2]float64{}},
 		{"protobuf", framed(10, "\x01"), NoSchema, [2]float64{}},                                     // -1 indexes
 		{"protobuf", framed(10, "\x02\x01"), NoSchema, [2]float64{}},                                 // message -1
 		{"protobuf", framed(10, "\x80\x00", "\x09", one, "\x11", two), NoSchema, [2]float64{}},       // 0 in two bytes
@@ -138,7 +141,8 @@ func TestSchemaCodec(t *testing.T) {
 	} {
 		f := Format{Name: c.codec, Columns: []string{"a", "b"}, Schemas: theRegistry(t)}
 		// The record alone; behind one that is whole; and behind itself.
-		whole := map[string][]byte{"avro": framed(1, one, "\x02", two), "protobuf": framed(10, "\x00", "\x11", two), "json-schema": framed(20, `{"a": 1, "b": 2}`)}[c.codec]
+		whole := map[string][]byte{"avro": framed(1, one, "\x02", two), "protobuf": framed(10, "\x00", "\x11", two),
+			"json-schema": framed(20, `{"a": 1, "b": 2}`)}[c.codec]
 		d, err := NewDecoder(f, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -199,8 +203,10 @@ func TestSchemaPlain(t *testing.T) {
 		{Format{Name: "avro", Schema: have[1]}, "", Malformed},
 		{Format{Name: "protobuf", Schema: nested}, "\x09" + two + "\x11" + one, Decoded},
 		{Format{Name: "json-schema", Schema: have[20]}, `{"a": 1, "b": 2}`, Decoded},
-		{Format{Name: "protobuf", Schemas: theRegistry(t), Message: "M.N"}, string(framed(10, "\x04\x00\x00\x09", two, "\x11", one)), Decoded},
-		{Format{Name: "protobuf", Schemas: theRegistry(t), Message: "M.N"}, string(framed(10, "\x00\x09", one, "\x11", two)), NoSchema},
+		{Format{Name: "protobuf", Schemas: theRegistry(t), Message: "M.N"},
+			string(framed(10, "\x04\x00\x00\x09", two, "\x11", one)), Decoded},
+		{Format{Name: "protobuf", Schemas: theRegistry(t), Message: "M.N"},
+			string(framed(10, "\x00\x09", one, "\x11", two)), NoSchema},
 	} {
 		if r, row := decode(c.f, c.value); r != c.want || r == Decoded && (row[0] != 1 || row[1] != 2) {
 			t.Errorf("%s %q: %v %v, want %v", c.f.Name, c.value, r, row, c.want)
@@ -230,9 +236,11 @@ func TestSchemaResolve(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &Batch{}
-	b.Records = []Record{{Value: framed(99)}, {Value: framed(1, one, "\x02", two)}, {Value: framed(3, one)}, {Value: framed(99)}, {Value: framed(98)}, {}, {Value: framed(1, one, "\x02", two)}}
+	b.Records = []Record{{Value: framed(99)}, {Value: framed(1, one, "\x02", two)}, {Value: framed(3, one)},
+		{Value: framed(99)}, {Value: framed(98)}, {}, {Value: framed(1, one, "\x02", two)}}
 	d.Decode(b)
-	if want := []Reason{NoSchema, NoSchema, NoColumn, NoSchema, NoSchema, Null, NoSchema}; !slices.Equal(b.Reasons, want) {
+	if want := []Reason{NoSchema, NoSchema, NoColumn, NoSchema, NoSchema, Null,
+		NoSchema}; !slices.Equal(b.Reasons, want) {
 		t.Errorf("%v, want %v", b.Reasons, want)
 	}
 	r.wait = map[int32]*schema.Schema{1: late}
@@ -316,7 +324,8 @@ func (r *lateRegistry) Known(id int32) (*schema.Schema, bool) {
 
 func TestSchemaSnapshot(t *testing.T) {
 	t.Parallel()
-	d, err := NewDecoder(Format{Name: "avro", Columns: []string{"a", "b"}, Schemas: &lateRegistry{registry: theRegistry(t)}}, 1)
+	d, err := NewDecoder(
+		Format{Name: "avro", Columns: []string{"a", "b"}, Schemas: &lateRegistry{registry: theRegistry(t)}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,9 +344,12 @@ func TestSchemaColumns(t *testing.T) {
 	s := mustSchema(t, schema.Avro, `{"type": "record", "name": "R", "fields": [
 		{"name": "n", "type": ["null", "int"]}, {"name": "ok", "type": "boolean"}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
 		{"name": "unit", "type": {"type": "enum", "name": "E", "symbols": ["C", "F"]}}, {"name": "of", "type": {"type": "array", "items": {"type": "map", "values": "double"}}}, {"name": "u", "type": "string"}]}`)
-	f := Format{Name: "avro", Schema: s, Columns: []string{"n", "ok", "hour", "unit", "code", "x", "none"}, User: "field:u", Specs: []column.Spec{
-		{Name: "n", Default: 7.0}, {Name: "ok", Type: "bool"}, {Name: "hour", Path: "at", Type: "timestamp", Take: "hour"},
-		{Name: "unit", Type: "category", Categories: []string{"C", "F"}}, {Name: "code", Path: "unit", Type: "enum"}, {Name: "x", Path: "of[1].k"}, {Name: "none", Default: 3.0}}}
+	f := Format{Name: "avro", Schema: s, Columns: []string{"n", "ok", "hour", "unit", "code", "x", "none"},
+		User: "field:u", Specs: []column.Spec{
+			{Name: "n", Default: 7.0}, {Name: "ok", Type: "bool"},
+			{Name: "hour", Path: "at", Type: "timestamp", Take: "hour"},
+			{Name: "unit", Type: "category", Categories: []string{"C", "F"}},
+			{Name: "code", Path: "unit", Type: "enum"}, {Name: "x", Path: "of[1].k"}, {Name: "none", Default: 3.0}}}
 	all, err := f.Compare(s)
 	if err != nil || all != nil {
 		t.Fatalf("%v, %v", all, err)
@@ -390,10 +402,13 @@ func TestCompare(t *testing.T) {
 		got := fmt.Sprint(all)
 		want := map[int32]string{
 			1: "[key: the schema has null or number there]", 2: "[key: the schema has null or number there]",
-			3: "[b: the schema has no such path key: the schema has no such path]", 4: "[b: the schema has string there, for columns of type \"category\", \"decimal\" or \"timestamp\"]",
+			3: "[b: the schema has no such path key: the schema has no such path]",
+			4: "[b: the schema has string there, for columns of type \"category\", \"decimal\" or \"timestamp\"]",
 			5: "[b: the schema has null there key: the schema has null there]", 6: "[]",
 			10: "[key: the schema has null or number there]",
-			20: "[]", 21: "[b: the schema has no such path key: the schema has no such path]", 22: "[b: the schema has null or string there, for columns of type \"category\", \"decimal\" or \"timestamp\"]",
+			20: "[]", 21: "[b: the schema has no such path key: the schema has no such path]",
+			22: "[b: the schema has null or string there, for columns of type \"category\", \"decimal\" or " +
+				"\"timestamp\"]",
 		}[id]
 		if got != want {
 			t.Errorf("schema %d: %s, want %s", id, got, want)
@@ -447,8 +462,10 @@ func TestSchemaParallel(t *testing.T) {
 		}
 		d.Decode(b)
 		for i := range b.Records {
-			if r := alone.Decode(&b.Records[i], row); r != b.Reasons[i] || r == Decoded && !slices.Equal(row, b.Row(i)) {
-				t.Fatalf("%d workers: record %x: %v %v, alone %v %v", workers, b.Records[i].Value, b.Reasons[i], b.Row(i), r, row)
+			if r := alone.Decode(&b.Records[i], row); r != b.Reasons[i] ||
+				r == Decoded && !slices.Equal(row, b.Row(i)) {
+				t.Fatalf("%d workers: record %x: %v %v, alone %v %v", workers, b.Records[i].Value, b.Reasons[i],
+					b.Row(i), r, row)
 			}
 		}
 	}
@@ -459,8 +476,9 @@ func TestSchemaNoAllocation(t *testing.T) {
 	f := Format{Columns: []string{"a", "b"}, Schemas: theRegistry(t), User: "field:b"}
 	row := make([]float64, 2)
 	for name, values := range map[string][][]byte{
-		"avro":        {framed(1, one, "\x02", two), framed(6, one, "\x00\x06abc"), framed(3, one), framed(1)},
-		"protobuf":    {framed(10, "\x00\x09", one, "\x11", two), framed(10, "\x02\x02"), framed(10, "\x00\x09"), framed(10, "\x01")},
+		"avro": {framed(1, one, "\x02", two), framed(6, one, "\x00\x06abc"), framed(3, one), framed(1)},
+		"protobuf": {framed(10, "\x00\x09", one, "\x11", two), framed(10, "\x02\x02"), framed(10, "\x00\x09"),
+			framed(10, "\x01")},
 		"json-schema": {framed(20, `{"a": 1, "b": null}`), framed(21, `{"a": 1}`)},
 	} {
 		if f.Name = name; name == "json-schema" {

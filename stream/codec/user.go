@@ -142,7 +142,8 @@ func (u *userText) setCell(cell []byte) {
 func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest int) {
 	names, ok := column.Parse(path)
 	if !ok || len(names) > maxDepth || column.Indexed(names) {
-		faults.Add("key", `must be "field:" and a name or a path "a.b" of at most 128 names, where a backslash makes . \ [ or ] part of a name`, path)
+		faults.Add("key",
+			`must be "field:" and a name or a path "a.b" of at most 128 names, where a backslash makes . \ [ or ] part of a name`, path)
 		return 0
 	}
 	if c.root.elements != nil {

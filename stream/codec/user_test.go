@@ -53,7 +53,8 @@ func TestUserKeys(t *testing.T) {
 		{jsonOf("field:u"), `{"u":17,"x":1,"o":{"y":2}}`, "17", true},
 		{jsonOf("field:u"), `{"u":"17","x":1,"o":{"y":2}}`, "17", true},
 		{jsonOf("field:u"), `{"u":-17,"x":1,"o":{"y":2}}`, "-17", true},
-		{jsonOf("field:u"), `{"u":123456789012345678901234567890,"x":1,"o":{"y":2}}`, "123456789012345678901234567890", true},
+		{jsonOf("field:u"), `{"u":123456789012345678901234567890,"x":1,"o":{"y":2}}`,
+			"123456789012345678901234567890", true},
 		{jsonOf("field:u"), `{"u":0,"x":1,"o":{"y":2}}`, "0", true},
 		{jsonOf("field:u"), `{"u": " Ann ","x":1,"o":{"y":2}}`, " Ann ", true},
 		// No user.
@@ -142,9 +143,13 @@ func TestUserKeysElsewhere(t *testing.T) {
 		{"record-key", Record{Key: []byte("ann")}, "ann"},
 		{"record-key", Record{Key: []byte{}, Value: value}, ""},
 		{"record-key", Record{Value: value}, ""},
-		{"header:u", Record{Value: value, Headers: []Header{{Key: "v", Value: []byte("bob")}, {Key: "u", Value: []byte("ann")}}}, "ann"},
+		{"header:u",
+			Record{Value: value, Headers: []Header{{Key: "v", Value: []byte("bob")}, {Key: "u", Value: []byte("ann")}}},
+			"ann"},
 		{"header:u", Record{Headers: []Header{{Key: "u", Value: []byte("ann")}}}, "ann"},
-		{"header:u", Record{Value: value, Headers: []Header{{Key: "u", Value: []byte("ann")}, {Key: "u", Value: []byte("ann")}}}, ""},
+		{"header:u",
+			Record{Value: value, Headers: []Header{{Key: "u", Value: []byte("ann")}, {Key: "u", Value: []byte("ann")}}},
+			""},
 		{"header:u", Record{Value: value, Headers: []Header{{Key: "u"}, {Key: "u", Value: []byte("ann")}}}, ""},
 		{"header:u", Record{Value: value, Headers: []Header{{Key: "U", Value: []byte("ann")}}}, ""},
 		{"header:u", Record{Value: value, Headers: []Header{{Key: "u"}}}, ""},
@@ -163,7 +168,8 @@ func TestUserKeysElsewhere(t *testing.T) {
 func TestHome(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]int32{
-		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536, "a-little-bit-longer-string": -1486304829,
+		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536,
+		"a-little-bit-longer-string":                       -1486304829,
 		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971, "abc": 479470107,
 	} {
 		if got := int32(murmur2([]byte(key))); got != want {
@@ -332,10 +338,12 @@ func TestUserAllocations(t *testing.T) {
 		f   Format
 		rec Record
 	}{
-		{Format{Name: "json", Columns: []string{"x"}, User: "field:u"}, Record{Value: []byte(`{"x":1,"u":"\u0061nn"}`)}},
+		{Format{Name: "json", Columns: []string{"x"}, User: "field:u"},
+			Record{Value: []byte(`{"x":1,"u":"\u0061nn"}`)}},
 		{Format{Name: "json", Columns: []string{"x"}, User: "field:u"}, Record{Value: []byte(`{"u":"\u0061nn"}`)}},
 		{Format{Name: "csv", Columns: []string{"1"}, User: "field:2"}, Record{Value: []byte(`1,"a""n"`)}},
-		{Format{Name: "float64", Columns: []string{"x"}, User: "record-key"}, Record{Value: []byte("12345678"), Key: []byte("ann")}},
+		{Format{Name: "float64", Columns: []string{"x"}, User: "record-key"},
+			Record{Value: []byte("12345678"), Key: []byte("ann")}},
 	} {
 		codec, err := c.f.Codec()
 		if err != nil {

@@ -27,7 +27,9 @@ func TestCredentials(t *testing.T) {
 	t.Parallel()
 	cert := kafkatest.NewCertificate(t)
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}, Extra: []kfake.Opt{
-		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{cert.TLS}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: cert.Pool}),
+		kfake.TLS(
+			&tls.Config{Certificates: []tls.Certificate{cert.TLS}, ClientAuth: tls.RequireAndVerifyClientCert,
+				ClientCAs: cert.Pool}),
 		kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "streamdp", "secret"),
 	}})
 	fixtures.Must(t, err)
@@ -70,7 +72,8 @@ password_file = %q
 			fixtures.Must(t, os.Chmod(path, 0o600))
 			fixtures.Must(t, os.WriteFile(path, was, 0o600))
 		}()
-		if _, err := stream.New(r.Options()); !errors.Is(err, connect.ErrCredentials) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
+		if _, err := stream.New(r.Options()); !errors.Is(err, connect.ErrCredentials) ||
+			!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%s: %v, want %s", file, err, want)
 		}
 	}
@@ -96,7 +99,9 @@ func TestWrongPassword(t *testing.T) {
 	t.Cleanup(b.Close)
 	password := filepath.Join(t.TempDir(), "password")
 	fixtures.Must(t, os.WriteFile(password, []byte("hunter2"), 0o600))
-	r := streamtest.NewRigAt(t, b, b.Addr(), fmt.Sprintf("[kafka.sasl]\nmechanism = \"plain\"\nusername = \"streamdp\"\npassword_file = %q\n", password)+fixtures.OrdersStream)
+	r := streamtest.NewRigAt(t, b, b.Addr(),
+		fmt.Sprintf("[kafka.sasl]\nmechanism = \"plain\"\nusername = \"streamdp\"\npassword_file = %q\n", password)+
+			fixtures.OrdersStream)
 	x := r.Start()
 	x.Until("it waits", func(s monitor.TaskStatus) bool {
 		return s.State == monitor.StateRetrying && strings.Contains(s.Message, "authentication")
@@ -107,7 +112,9 @@ func TestWrongPassword(t *testing.T) {
 	x.End()
 
 	fixtures.Must(t, os.WriteFile(password, []byte("secret"), 0o600))
-	c, err := kafka.NewClient(kafka.Options{Brokers: b.Addrs(), SASL: kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}})
+	c, err := kafka.NewClient(
+		kafka.Options{Brokers: b.Addrs(),
+			SASL: kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}})
 	fixtures.Must(t, err)
 	defer c.Close()
 	r.Client = c
@@ -130,7 +137,10 @@ func TestTokenFiles(t *testing.T) {
 	}
 	parse := func(table string) *config.Config {
 		t.Helper()
-		c, err := config.Parse("test.toml", fmt.Appendf(nil, "[kafka]\nbrokers = [\"localhost:9092\"]\n[kafka.sasl]\nmechanism = \"oauthbearer\"\n%s\n[state]\ndir = \"s\"\nkey_file = \"k\"\n%s", table, fixtures.OrdersStream))
+		c, err := config.Parse("test.toml",
+			fmt.Appendf(nil,
+				"[kafka]\nbrokers = [\"localhost:9092\"]\n[kafka.sasl]\nmechanism = \"oauthbearer\"\n%s\n[state]\n"+
+					"dir = \"s\"\nkey_file = \"k\"\n%s", table, fixtures.OrdersStream))
 		fixtures.Must(t, err)
 		return c
 	}
@@ -141,7 +151,8 @@ func TestTokenFiles(t *testing.T) {
 	fixtures.Must(t, err)
 	for _, want := range []string{"hunter2.a-b", "hunter3"} {
 		write(want+"\n", 0o600)
-		if x, err := o.SASL.Token(t.Context()); err != nil || x.Text != want || fmt.Sprint(x.Extensions) != "[[a b=c]]" {
+		if x, err := o.SASL.Token(t.Context()); err != nil || x.Text != want ||
+			fmt.Sprint(x.Extensions) != "[[a b=c]]" {
 			t.Errorf("%+v, %v", x, err)
 		}
 	}
@@ -161,7 +172,8 @@ func TestTokenFiles(t *testing.T) {
 		{secret, "hunter2\nhunter3", 0o600, "must hold one line"},
 	} {
 		write(test.text, test.mode)
-		if _, err := connect.Cluster(test.c); !errors.Is(err, connect.ErrCredentials) || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hunter") {
+		if _, err := connect.Cluster(test.c); !errors.Is(err, connect.ErrCredentials) ||
+			!strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%q, %o: %v, want %s", test.text, test.mode, err, test.want)
 		}
 	}

@@ -80,7 +80,8 @@ func Unread(c *config.Config, t kafka.Topic) (unread []int) {
 // spans.
 //
 // Errors: ErrCredentials.
-func NewTracer(c *config.Config, version string, sent func(sent, dropped int, err error)) (*trace.Tracer, *credentials.Rotation, error) {
+func NewTracer(c *config.Config, version string, sent func(sent, dropped int, err error)) (*trace.Tracer,
+	*credentials.Rotation, error) {
 	t := c.Trace
 	if t == nil {
 		return nil, nil, nil
@@ -162,7 +163,8 @@ func (c *Certificates) Watch(ctx context.Context, log *slog.Logger, expiry func(
 			changed, err := files.Look()
 			switch {
 			case err != nil:
-				log.Warn("new certificate files cannot be used; the former ones stay in force", "table", table, "error", err.Error())
+				log.Warn("new certificate files cannot be used; the former ones stay in force", "table", table, "error",
+					err.Error())
 			case changed:
 				log.Info("certificates replaced", "table", table)
 			}

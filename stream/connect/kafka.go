@@ -19,7 +19,9 @@ var ErrCredentials = errors.New("credentials")
 
 // ErrCluster says that something needs the files of a state directory, and the configuration has a
 // table [cluster].
-var ErrCluster = errors.New("not possible with [cluster] in this version: it needs the files of a state directory (streamdp cluster export writes a copy of them, for reading)")
+var ErrCluster = errors.New(
+	"not possible with [cluster] in this version: it needs the files of a state directory (streamdp cluster export " +
+		"writes a copy of them, for reading)")
 
 // Cluster returns how to reach the cluster of a configuration. It reads the certificates
 // and the password.
@@ -101,7 +103,8 @@ func tokens(s *config.SASL, groupReadable bool) (func(context.Context) (string, 
 		return nil, fmt.Errorf("kafka.sasl.token_ca_file: %w", err)
 	}
 	return credentials.NewTokens(credentials.TokenOptions{
-		URL: s.TokenURL, ClientID: s.ClientID, Secret: secret, Scopes: s.Scopes, Audience: s.Audience, Roots: trust.Config().RootCAs,
+		URL: s.TokenURL, ClientID: s.ClientID, Secret: secret, Scopes: s.Scopes, Audience: s.Audience,
+		Roots: trust.Config().RootCAs,
 	}).Token, nil
 }
 

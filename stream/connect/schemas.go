@@ -153,7 +153,9 @@ func (x *Schemas) Compare(s *config.Stream) (all []SchemaStatus, err error) {
 		return nil, err
 	}
 	for _, v := range looked.Versions() {
-		all = append(all, SchemaStatus{Subject: v.Subject, Version: v.Number, ID: v.ID, Faults: schemaFaults(f, &v), Latest: v.Latest})
+		all = append(all,
+			SchemaStatus{Subject: v.Subject, Version: v.Number, ID: v.ID, Faults: schemaFaults(f, &v),
+				Latest: v.Latest})
 	}
 	return all, nil
 }
@@ -202,7 +204,9 @@ func (x *Schemas) Reached(log *slog.Logger, show func(on float64), err error) {
 	show(on)
 	switch {
 	case changed && failed:
-		log.Warn("the schema registry does not answer: records whose schemas are known go on, others wait some seconds and give no rows then", "error", err.Error())
+		log.Warn(
+			"the schema registry does not answer: records whose schemas are known go on, others wait some seconds "+
+				"and give no rows then", "error", err.Error())
 	case changed:
 		log.Info("the schema registry answers again")
 	}
@@ -267,7 +271,9 @@ func inSchema(which string, lacks []string) error {
 func (x *Schemas) checkLooked(ctx context.Context, s *config.Stream) (warnings []string, _ error) {
 	switch err := x.Look(ctx, s, 0); {
 	case errors.Is(err, registry.ErrNotThere):
-		warnings = append(warnings, fmt.Sprintf("stream %s: %s yet; run waits until a producer registers it, or input.subjects names another", s.Name, err))
+		warnings = append(warnings,
+			fmt.Sprintf("stream %s: %s yet; run waits until a producer registers it, or input.subjects names another",
+				s.Name, err))
 	case err != nil:
 		return nil, err
 	}

@@ -75,8 +75,10 @@ func Describe(s *config.Stream, initial []float64) (*Description, error) {
 	cost, sizes := m.Cost(), m.Sizes()
 	d := &Description{
 		Stream: s.Name, Mechanism: m.description, Factorization: m.Factorization,
-		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: cost.Adjacency, Neighbours: neighbours(s), Mu: cost.Mu, NoiseMultiplier: 1 / cost.Mu,
-		Clip: m.clip, Found: m.found, WarmupOffsets: m.Warmup, Warmup: m.warmup, Sensitivity: m.sensitivity, LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
+		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: cost.Adjacency, Neighbours: neighbours(s),
+		Mu: cost.Mu, NoiseMultiplier: 1 / cost.Mu,
+		Clip: m.clip, Found: m.found, WarmupOffsets: m.Warmup, Warmup: m.warmup, Sensitivity: m.sensitivity,
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
 		Lattice: m.Lattice, Noise: m.Noise, StateBytes: sizes.State, PeakBytes: sizes.Peak,
 		Persons: Persons(cost, s.Privacy.Delta, 1, 2, 5, 10), Caveats: caveats(s, m.sketched),
 		Warnings: m.warnings, Accounting: "exact Gaussian",
@@ -155,9 +157,12 @@ func releaseSize(s *config.Stream, m *Mechanism) (total, largest int64, err erro
 	}
 	const large = 1 << 62
 	r.Step, r.Rows = large, large
-	about := &Manifest{Stream: s.Name, Epoch: large, Source: Source{Topic: s.Input.Topic, Partition: large}, Base: large,
-		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: 1.0000000000000002,
-		Persons: Persons(m.Cost(), s.Privacy.Delta, 2, 10), Version: "v00.00.00-00000000000000-000000000000"}
+	about := &Manifest{Stream: s.Name, Epoch: large, Source: Source{Topic: s.Input.Topic, Partition: large},
+		Base:         large,
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
+		ChargedEpsilonAtOpen: 1.0000000000000002,
+		Persons:              Persons(m.Cost(), s.Privacy.Delta, 2, 10),
+		Version:              "v00.00.00-00000000000000-000000000000"}
 	var parts []span
 	if s.Merge {
 		about.Partition = Merged

@@ -37,7 +37,8 @@ func golden(t testing.TB, name string, got []byte) {
 // parsed returns the stream that a table of a configuration describes.
 func parsed(t testing.TB, table string) *config.Stream {
 	t.Helper()
-	c, err := config.Parse("t.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+table))
+	c, err := config.Parse("t.toml",
+		[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+table))
 	must(t, err)
 	return c.Streams[0]
 }

@@ -17,7 +17,8 @@ import (
 func ParseIdentity(key []byte) (t Task, epoch, step uint64, ok bool) {
 	parts := strings.Split(string(key), "/")
 	if len(parts) == 5 {
-		if n, err := strconv.ParseUint(parts[4], 10, 31); err != nil || n == 0 || parts[4] != strconv.FormatUint(n, 10) {
+		if n, err := strconv.ParseUint(parts[4], 10, 31); err != nil || n == 0 ||
+			parts[4] != strconv.FormatUint(n, 10) {
 			return t, 0, 0, false
 		}
 		key = key[:len(key)-len(parts[4])-1]

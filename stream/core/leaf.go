@@ -65,7 +65,8 @@ func (c *Core) leaves(step uint64, next []int64) []*Leaf {
 	parts := uint64(len(bases))
 	all := make([]*Leaf, parts)
 	for i, base := range bases {
-		l := &Leaf{index: i, base: base, step: step + 1, scaling: c.scaling.clone(), window: c.mech.window / int64(parts)}
+		l := &Leaf{index: i, base: base, step: step + 1, scaling: c.scaling.clone(),
+			window: c.mech.window / int64(parts)}
 		if c.persons != nil {
 			l.persons = c.persons[i]
 		}
@@ -173,12 +174,11 @@ func (l *Leaf) Close() *Sum {
 	return s
 }
 
-// Merge closes the open step of a merged epoch, or of one with steps by the clock: it adds the sums of all partitions, in the
-// order of the manifest, and draws the step's noise. It returns the messages of the
-// release, and empties the sums. Sums of integers are exact, so the release does not
-// depend on when a partition was read, nor by whom. It calls emptied, if that is not nil,
-// when leaves may use the sums again: before it ends the step, unless persons are protected,
-// whose entries the step's end needs.
+// Merge closes the open step of a merged epoch, or of one with steps by the clock: it adds the sums of all partitions,
+// in the order of the manifest, and draws the step's noise. It returns the messages of the release, and empties the
+// sums. Sums of integers are exact, so the release does not depend on when a partition was read, nor by whom. It calls
+// emptied, if that is not nil, when leaves may use the sums again: before it ends the step, unless persons are
+// protected, whose entries the step's end needs.
 //
 // Privacy: as [Core.Close]. A record is in one sum.
 // Errors: sums of other steps, or of other partitions; nothing is drawn then.
@@ -187,7 +187,8 @@ func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 		return nil, errors.New("internal: not one sum of each partition")
 	}
 	for i, s := range sums {
-		if s.index != i || s.step != c.step+1 || c.at != nil && (s.offsets.first != c.at[i] || s.offsets.end < c.at[i]) {
+		if s.index != i || s.step != c.step+1 ||
+			c.at != nil && (s.offsets.first != c.at[i] || s.offsets.end < c.at[i]) {
 			return nil, errors.New("internal: a sum of another step or partition")
 		}
 	}

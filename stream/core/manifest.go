@@ -93,7 +93,8 @@ func ParseManifest(data []byte) (*Manifest, error) {
 	}
 	m.Config = compact.Bytes()
 	digest := config.DigestOf(m.Config, m.Versions)
-	if len(m.Nonce) != 16 || len(m.EpochID) != 8 || !bytes.Equal(m.Digest, digest[:]) || m.Epoch == 0 || m.Base < 0 || m.Cost.Validate() != nil {
+	if len(m.Nonce) != 16 || len(m.EpochID) != 8 || !bytes.Equal(m.Digest, digest[:]) || m.Epoch == 0 || m.Base < 0 ||
+		m.Cost.Validate() != nil {
 		return nil, errors.New("manifest: damaged")
 	}
 	if !m.soundParts() {

@@ -22,7 +22,8 @@ func goldenManifest(t testing.TB) *Manifest {
 		Format: ManifestFormat, Stream: "orders", Epoch: 3, Source: Source{"cluster", "orders", 0},
 		Nonce: []byte("0123456789abcdef"), KeyID: "0011223344556677", EpochID: []byte("abcdefgh"),
 		Config: canonical, Versions: versions, Digest: digest[:],
-		Incarnation: 2, Base: 1000, Partitions: 4, Mechanism: "moments", Plan: json.RawMessage("{\n    \"clip\": 1\n  }"),
+		Incarnation: 2, Base: 1000, Partitions: 4, Mechanism: "moments",
+		Plan: json.RawMessage("{\n    \"clip\": 1\n  }"),
 		Cost: dp.Cost{Adjacency: dp.Replace, Mu: 0.25}, LimitEpsilon: 3, LimitDelta: 1e-8, ChargedEpsilonAtOpen: 1.25,
 		Persons: []Person{{2, new(2.708)}, {10, nil}}, Version: "v1.2.3",
 	}

@@ -106,7 +106,8 @@ func (m *Mechanism) Warnings() []string { return m.warnings }
 
 // planned builds a mechanism from its configuration or, if plan is not nil, from the plan
 // that a begun epoch recorded.
-func planned[C, P, E any](c C, params dp.Params, plan json.RawMessage, build func(C, dp.Params) (E, error), adopt func(C, dp.Params, P) (E, error)) (E, error) {
+func planned[C, P, E any](c C, params dp.Params, plan json.RawMessage, build func(C, dp.Params) (E, error),
+	adopt func(C, dp.Params, P) (E, error)) (E, error) {
 	if plan == nil {
 		return build(c, params)
 	}

@@ -20,10 +20,13 @@ var adamMechanism = &descriptor{
 	computes: func(s *config.Stream) string {
 		a := s.Adam
 		if a.Mode == "gradients" {
-			return fmt.Sprintf("%d parameters of a model, trained by private Adam on gradients that records hold.", a.Parameters())
+			return fmt.Sprintf("%d parameters of a model, trained by private Adam on gradients that records hold.",
+				a.Parameters())
 		}
-		model := map[string]string{"linear": "linear regression", "logistic": "logistic regression", "softmax": "softmax regression", "mlp": "small neural network"}[a.Model.Loss]
-		return fmt.Sprintf("A %s of %s on %s, trained by private Adam while records come in.", model, a.Model.Target, features(s, a.Model.Target))
+		model := map[string]string{"linear": "linear regression", "logistic": "logistic regression",
+			"softmax": "softmax regression", "mlp": "small neural network"}[a.Model.Loss]
+		return fmt.Sprintf("A %s of %s on %s, trained by private Adam while records come in.", model, a.Model.Target,
+			features(s, a.Model.Target))
 	},
 	format: adamFormat,
 	learns: &learning{
@@ -100,8 +103,10 @@ func newAdam(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechan
 		WeightDecay   float64     `json:"weight_decay,omitempty"`
 		MaxStaleness  uint64      `json:"max_staleness,omitempty"`
 	}{
-		"adam", p.Method, c.Mode, c.Model, p.Parameters, p.Initial, p.First.Kind, buffers, s.Slots(), c.LastStep(), p.Nu, p.Lambda,
-		c.MeanClip, c.Beta1, unless(p.Method == "momentum", c.Beta2), c.Rate, c.Schedule, unless(p.Method == "momentum", c.Eps), c.VFloor,
+		"adam", p.Method, c.Mode, c.Model, p.Parameters, p.Initial, p.First.Kind, buffers, s.Slots(), c.LastStep(),
+		p.Nu, p.Lambda,
+		c.MeanClip, c.Beta1, unless(p.Method == "momentum", c.Beta2), c.Rate, c.Schedule,
+		unless(p.Method == "momentum", c.Eps), c.VFloor,
 		unless(p.Method == "momentum", c.Negative), c.UpdateClip, c.WeightDecay, c.MaxStaleness,
 	})
 	return m, err

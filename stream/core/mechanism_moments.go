@@ -49,7 +49,8 @@ func momentsOf(s *config.Stream, e *moments.Estimator) (*Mechanism, error) {
 	p := e.Plan()
 	m := &Mechanism{
 		Estimator: e, Method: p.Method, Factorization: p.Factorization.Kind,
-		clip: p.Clip, sensitivity: p.Sensitivity, Lattice: []float64{p.Lattice.Step()}, Noise: map[string]float64{"first": p.First},
+		clip: p.Clip, sensitivity: p.Sensitivity, Lattice: []float64{p.Lattice.Step()},
+		Noise:   map[string]float64{"first": p.First},
 		Refused: func() (codec.Reason, uint64) { return codec.NotFinite, e.Refused() }, Clipped: e.Clipped,
 	}
 	if p.Diagonal > 0 {
@@ -103,7 +104,8 @@ func momentsOf(s *config.Stream, e *moments.Estimator) (*Mechanism, error) {
 		Warmup        *moments.WarmupPlan `json:"warmup,omitempty"`
 	}{
 		"moments", p.Method, s.Moments.Workload, s.Moments.Decay, s.Moments.Window,
-		p.Factorization.Kind, len(p.Factorization.Decay), bandsOf(p.Factorization), s.Moments.Normalise, s.Slots(), clockOf(s), last, p.Nu, p.Lambda,
+		p.Factorization.Kind, len(p.Factorization.Decay), bandsOf(p.Factorization), s.Moments.Normalise, s.Slots(),
+		clockOf(s), last, p.Nu, p.Lambda,
 		split, s.Moments.PSDFloor, p.Choice, mode, p.Warmup,
 	})
 	return m, err

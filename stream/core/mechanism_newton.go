@@ -37,7 +37,8 @@ func newNewton(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism,
 	unit := float64(p.Unit)
 	m.Lattice = []float64{1 / p.One, 1 / unit}
 	m.Noise = map[string]float64{
-		"gradient": p.GradientNoise / p.One, "count": p.CountNoise / unit, "nulls": p.NullNoise / unit, "search": p.SearchNoise / unit,
+		"gradient": p.GradientNoise / p.One, "count": p.CountNoise / unit, "nulls": p.NullNoise / unit,
+		"search":    p.SearchNoise / unit,
 		"histogram": p.HistogramNoise,
 	}
 	if p.Person != nil {

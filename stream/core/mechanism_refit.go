@@ -23,14 +23,17 @@ var refitMechanism = &descriptor{
 		} else if s.Merge {
 			window += " of each partition"
 		}
-		return fmt.Sprintf("Linear regression of %s on %s, solved anew for each window of %s.", s.Refit.Target, features(s, s.Refit.Target), window)
+		return fmt.Sprintf("Linear regression of %s on %s, solved anew for each window of %s.", s.Refit.Target,
+			features(s, s.Refit.Target), window)
 	},
 	sketches: func(s *config.Stream) bool { return s.Refit.Sketches() },
 	statements: func(s *config.Stream) []string {
 		if s.Refit.Solver != "newton" {
 			return nil
 		}
-		return []string{"Standard errors are approximate: of noise, of sampling and of what clipping takes by estimate. They do not hold for columns that nearly depend on each other."}
+		return []string{
+			"Standard errors are approximate: of noise, of sampling and of what clipping takes by estimate. They do " +
+				"not hold for columns that nearly depend on each other."}
 	},
 	versionOf: func(s *config.Stream) string { return s.Refit.Version() },
 }
@@ -45,8 +48,9 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 	m := &Mechanism{
 		Estimator: e, Method: p.Solver, clip: p.NormBound, sensitivity: s.Params().Adjacency.Factor(),
 		Lattice: []float64{math.Ldexp(1, -s.Params().Bits())}, Noise: map[string]float64{},
-		sample: e.Sample(), warnings: e.Warnings(), accounting: string(p.Accounting), sketched: !p.FinitePrecision(), window: int64(c.Slots()),
-		ahead: true,
+		sample: e.Sample(), warnings: e.Warnings(), accounting: string(p.Accounting), sketched: !p.FinitePrecision(),
+		window: int64(c.Slots()),
+		ahead:  true,
 	}
 	if p.Person != nil {
 		m.norm, m.record = p.Person.Norm, new(e.RecordCost())
@@ -82,7 +86,8 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 		EigenTest    bool    `json:"eigen_test,omitempty"`
 		Horizon      uint64  `json:"horizon,omitempty"`
 	}{
-		"refit", p.Solver, c.Target, *c.Intercept, c.ClipY, c.Slots(), clockOf(s), p.Rows, p.Gamma, p.Iterations, p.Sampled, p.Transforms,
+		"refit", p.Solver, c.Target, *c.Intercept, c.ClipY, c.Slots(), clockOf(s), p.Rows, p.Gamma, p.Iterations,
+		p.Sampled, p.Transforms,
 		p.ResidualClip * c.ClipY, p.Radius, c.EigenTest, c.LastStep(),
 	})
 	return m, err

@@ -38,7 +38,9 @@ refit = { solver = "adassp", target = "b", clip_x = 1.0, clip_y = 1.0, window = 
 // protected returns a stream of the table, with the user of a manifest; "" for none.
 func protected(t testing.TB, table, adjacency, user string) *config.Stream {
 	t.Helper()
-	s := parsed(t, "[stream.orders]\nhorizon = 9\nprivacy = { epsilon = 1.0, delta = 1e-8, adjacency = \""+adjacency+"\" }\n"+table+"\n")
+	s := parsed(t,
+		"[stream.orders]\nhorizon = 9\nprivacy = { epsilon = 1.0, delta = 1e-8, adjacency = \""+adjacency+
+			"\" }\n"+table+"\n")
 	if user == "" {
 		return s
 	}
@@ -96,7 +98,8 @@ func TestPersonsOfMechanisms(t *testing.T) {
 			}
 			// The same ε, so noise and sensitivity grow alike: three steps with two records each.
 			if math.Abs(c.mech.Cost().Mu/single.Cost().Mu-1) > 1e-12 || c.mech.norm < 2*math.Sqrt(3) {
-				t.Errorf("%s: cost %+v, a single record's %+v; norm %g", name, c.mech.Cost(), single.Cost(), c.mech.norm)
+				t.Errorf("%s: cost %+v, a single record's %+v; norm %g", name, c.mech.Cost(), single.Cost(),
+					c.mech.norm)
 			}
 			for array, sd := range single.Noise {
 				if c.mech.Method == "newton" && array != "gradient" {
@@ -107,7 +110,8 @@ func TestPersonsOfMechanisms(t *testing.T) {
 				}
 				noise, sensitivity := c.mech.Noise[array]/sd, c.mech.sensitivity/single.sensitivity
 				if math.Abs(noise/sensitivity-1) > 1e-3 || noise < 2*math.Sqrt(3) {
-					t.Errorf("%s, %s: %s has %g times the noise of single records, and %g times their sensitivity", name, adjacency, array, noise, sensitivity)
+					t.Errorf("%s, %s: %s has %g times the noise of single records, and %g times their sensitivity",
+						name, adjacency, array, noise, sensitivity)
 				}
 			}
 		}
@@ -148,7 +152,8 @@ refit = { target = "b", clip_x = 1.0, clip_y = 1.0, window = 2, stride = 4 }`, "
 func TestPersonsOneNumber(t *testing.T) {
 	t.Parallel()
 	tables := maps.Clone(protecting)
-	tables["moments"] = "input = { topic = \"orders\", codec = \"float64\", columns = [\"a\", \"b\"] }\nstep = 4\nmoments = { clip = 1.0 }"
+	tables["moments"] = "input = { topic = \"orders\", codec = \"float64\", columns = [\"a\", \"b\"] }\nstep = 4\n" +
+		"moments = { clip = 1.0 }"
 	for name, table := range tables {
 		if strings.HasPrefix(name, "sgd") {
 			continue // refuses a table that may be full, under zero-out
@@ -158,18 +163,21 @@ func TestPersonsOneNumber(t *testing.T) {
 			full := strings.Replace(user, `"max_users":36`, `"max_users":5`, 1)
 			made := map[string]*Mechanism{}
 			for what, s := range map[string]*config.Stream{
-				"room": protected(t, table, "zero-out", user), "full": protected(t, table, "zero-out", full), "replace": protected(t, table, "replace", full),
+				"room": protected(t, table, "zero-out", user), "full": protected(t, table, "zero-out", full),
+				"replace": protected(t, table, "replace", full),
 			} {
 				m, err := NewMechanism(s, nil, nil)
 				must(t, err)
 				made[what] = m
 				cost := m.Cost()
-				if eps, err := cost.Epsilon(1e-8); err != nil || !(eps <= 1 && eps > 0.999) || cost.Adjacency != s.Privacy.Adjacency {
+				if eps, err := cost.Epsilon(1e-8); err != nil || !(eps <= 1 && eps > 0.999) ||
+					cost.Adjacency != s.Privacy.Adjacency {
 					t.Errorf("%s, %s: charged %+v, epsilon %g", name, what, cost, eps)
 				}
 				again, err := config.StreamOf("orders", s.Canonical(0))
 				must(t, err)
-				if again.PersonRule() != s.PersonRule() || again.Refuses() != s.Refuses() || again.Crowds() != s.Crowds() {
+				if again.PersonRule() != s.PersonRule() || again.Refuses() != s.Refuses() ||
+					again.Crowds() != s.Crowds() {
 					t.Errorf("%s, %s: a manifest has another rule", name, what)
 				}
 				kept, err := CostOf(again, m.Plan)
@@ -181,7 +189,8 @@ func TestPersonsOneNumber(t *testing.T) {
 				must(t, err)
 				var head struct{ Privacy releasePrivacy }
 				must(t, json.Unmarshal(append(append([]byte("{"), e.head...), '}'), &head))
-				if p := head.Privacy; p.Mu != cost.Mu || p.Adjacency != cost.Adjacency || p.Sensitivity != m.sensitivity || p.Person.Norm != m.norm {
+				if p := head.Privacy; p.Mu != cost.Mu || p.Adjacency != cost.Adjacency ||
+					p.Sensitivity != m.sensitivity || p.Person.Norm != m.norm {
 					t.Errorf("%s, %s: a release says %+v", name, what, p)
 				}
 				// Rows, gradients and statistics: the charge is the sensitivity over the noise.
@@ -190,15 +199,20 @@ func TestPersonsOneNumber(t *testing.T) {
 				}
 			}
 			room, crowd, replace := made["room"], made["full"], made["replace"]
-			if crowd.sensitivity != replace.sensitivity || !maps.Equal(crowd.Noise, replace.Noise) || crowd.Cost().Mu != replace.Cost().Mu || crowd.norm != replace.norm {
-				t.Errorf("%s: a full table has sensitivity %g and noise %v, replace has %g and %v", name, crowd.sensitivity, crowd.Noise, replace.sensitivity, replace.Noise)
+			if crowd.sensitivity != replace.sensitivity || !maps.Equal(crowd.Noise, replace.Noise) ||
+				crowd.Cost().Mu != replace.Cost().Mu || crowd.norm != replace.norm {
+				t.Errorf("%s: a full table has sensitivity %g and noise %v, replace has %g and %v", name,
+					crowd.sensitivity, crowd.Noise, replace.sensitivity, replace.Noise)
 			}
 			if !(crowd.sensitivity > 1.2*room.sensitivity) {
-				t.Errorf("%s: a full table has sensitivity %g, one with room for all %g", name, crowd.sensitivity, room.sensitivity)
+				t.Errorf("%s: a full table has sensitivity %g, one with room for all %g", name, crowd.sensitivity,
+					room.sensitivity)
 			}
 			for array, sd := range room.Noise {
-				if !(crowd.Noise[array] > sd) && array != "full" && array != "valid_count" { // which have another share then
-					t.Errorf("%s: a full table has noise %g of %s, one with room for all %g", name, crowd.Noise[array], array, sd)
+				// which have another share then
+				if !(crowd.Noise[array] > sd) && array != "full" && array != "valid_count" {
+					t.Errorf("%s: a full table has noise %g of %s, one with room for all %g", name,
+						crowd.Noise[array], array, sd)
 				}
 			}
 		}

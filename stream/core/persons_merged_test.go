@@ -23,7 +23,8 @@ func mergedPersonCore(t testing.TB, s *config.Stream) *Core {
 	must(t, err)
 	keys, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "orders", 1, [16]byte{3}, [32]byte{4})
 	must(t, err)
-	m := &Manifest{Format: ManifestFormat, Stream: "orders", Epoch: 1, Source: Source{"cluster", "orders", Merged}, Cost: mech.Cost(), Base: 300, Partitions: 6, Mechanism: mech.Name,
+	m := &Manifest{Format: ManifestFormat, Stream: "orders", Epoch: 1, Source: Source{"cluster", "orders", Merged},
+		Cost: mech.Cost(), Base: 300, Partitions: 6, Mechanism: mech.Name,
 		Parts: []Part{{Partition: 0, Base: 100}, {Partition: 1, Base: 100}, {Partition: 5, Base: 100}}}
 	c, err := New(s, m, []byte("manifest"), mech, keys)
 	must(t, err)
@@ -39,7 +40,10 @@ func TestPersonsMerged(t *testing.T) {
 	for name, s := range map[string]*config.Stream{
 		"moments":     roomy,
 		"full tables": personStream(t, strings.Replace(threeSteps, `"max_users":36`, `"max_users":2`, 1)),
-		"windows":     protected(t, "input = { topic = \"orders\", codec = \"float64\", columns = [\"a\", \"b\"] }\nrefit = { target = \"b\", clip_x = 1.0, clip_y = 1.0, window = 2, stride = 4 }", "replace", threeSteps),
+		"windows": protected(t,
+			"input = { topic = \"orders\", codec = \"float64\", columns = [\"a\", \"b\"] }\n"+
+				"refit = { target = \"b\", clip_x = 1.0, clip_y = 1.0, window = 2, stride = 4 }", "replace",
+			threeSteps),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +88,8 @@ func TestPersonsMerged(t *testing.T) {
 							i := int(at - 100)
 							leaf.AddOf(at, rowOf(logs[p][i], i), tagOf(tagger, logs[p][i].user))
 							if !slices.Equal(rec.row, want[p][i]) || (rec.row == nil) != (want[p][i] == nil) {
-								t.Fatalf("record %d of partition %d has the row %v, of the partition alone %v", i, p, rec.row, want[p][i])
+								t.Fatalf("record %d of partition %d has the row %v, of the partition alone %v", i, p,
+									rec.row, want[p][i])
 							}
 							if rec.row != nil {
 								counted++
@@ -106,7 +111,8 @@ func TestPersonsMerged(t *testing.T) {
 					out = append(out, got...)
 					for p, m := range c.Persons() {
 						if m.Closed() != c.Step() {
-							t.Fatalf("the journal of partition %d may have step %d after step %d", p, m.Closed(), c.Step())
+							t.Fatalf("the journal of partition %d may have step %d after step %d", p,
+								m.Closed(), c.Step())
 						}
 					}
 				}
@@ -116,7 +122,8 @@ func TestPersonsMerged(t *testing.T) {
 				if first == nil {
 					first = out
 				}
-				if len(out) != 8 || !slices.EqualFunc(out, first, func(a, b Message) bool { return bytes.Equal(a.Value, b.Value) }) {
+				if len(out) != 8 ||
+					!slices.EqualFunc(out, first, func(a, b Message) bool { return bytes.Equal(a.Value, b.Value) }) {
 					t.Error("read in another order, other bytes")
 				}
 			}
@@ -124,7 +131,8 @@ func TestPersonsMerged(t *testing.T) {
 	}
 	crowded := personStream(t, strings.Replace(threeSteps, `"max_users":36`, `"max_users":2`, 1))
 	crowded.Merge = true
-	if text := personsInWords(crowded, nil); !strings.Contains(text, "When the records of 2 persons of one partition count") {
+	if text := personsInWords(crowded, nil); !strings.Contains(text,
+		"When the records of 2 persons of one partition count") {
 		t.Errorf("a release says %s", text)
 	}
 }

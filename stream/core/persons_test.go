@@ -62,7 +62,8 @@ func personCore(t testing.TB, s *config.Stream) (*Core, *recorder) {
 	mech.Estimator = rec
 	keys, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "orders", 1, [16]byte{3}, [32]byte{4})
 	must(t, err)
-	m := &Manifest{Format: ManifestFormat, Stream: "orders", Epoch: 1, Source: Source{"cluster", "orders", 0}, Cost: mech.Cost(), Base: 100, Partitions: 1, Mechanism: "moments"}
+	m := &Manifest{Format: ManifestFormat, Stream: "orders", Epoch: 1, Source: Source{"cluster", "orders", 0},
+		Cost: mech.Cost(), Base: 100, Partitions: 1, Mechanism: "moments"}
 	c, err := New(s, m, []byte("manifest"), mech, keys)
 	must(t, err)
 	return c, rec
@@ -251,8 +252,10 @@ func TestPersonRelease(t *testing.T) {
 		t.Errorf("norm %g, must be at least %g, and sensitivity %g", mech.norm, least, mech.sensitivity)
 	}
 	for _, part := range []string{
-		"differentially private with respect to replacing all records of one person by null records, which take their places and add nothing, or the reverse (unit: person)",
-		"A person is all records of the epoch with one user key (the record's key).", "in at most 3 steps, at least 2 apart, at most 2 in each",
+		"differentially private with respect to replacing all records of one person by null records, which take " +
+			"their places and add nothing, or the reverse (unit: person)",
+		"A person is all records of the epoch with one user key (the record's key).",
+		"in at most 3 steps, at least 2 apart, at most 2 in each",
 		"k persons together are protected less: (2.708, 1e-08) for k = 2.", "over the population orders the limit",
 	} {
 		if !strings.Contains(strings.Join(p.Statements, " "), part) {
@@ -264,7 +267,8 @@ func TestPersonRelease(t *testing.T) {
 	}
 	e, err = newEncoder(goldenStream(t), m, goldenMechanism())
 	must(t, err)
-	if strings.Contains(string(e.head), `"person"`) || strings.Contains(string(e.head), `"persons"`) || !strings.Contains(string(e.head), `"unit":"record"`) {
+	if strings.Contains(string(e.head), `"person"`) || strings.Contains(string(e.head), `"persons"`) ||
+		!strings.Contains(string(e.head), `"unit":"record"`) {
 		t.Errorf("without persons a release has %s", e.head)
 	}
 }
@@ -292,7 +296,10 @@ func TestPersonsNeedTags(t *testing.T) {
 	if f := FormatOf(s); f.User != "record-key" {
 		t.Errorf("records have their user key in %q", f.User)
 	}
-	other := parsed(t, "[stream.x]\ninput = { topic = \"t\", columns = [\"a\", \"y\"] }\n[stream.x.privacy]\nepsilon = 1\ndelta = 1e-8\nadjacency = \"replace\"\n[stream.x.refit]\nsolver = \"ihm\"\nwindow = 100\ntarget = \"y\"\nclip_x = 1\nclip_y = 1\n")
+	other := parsed(t,
+		"[stream.x]\ninput = { topic = \"t\", columns = [\"a\", \"y\"] }\n[stream.x.privacy]\nepsilon = 1\n"+
+			"delta = 1e-8\nadjacency = \"replace\"\n[stream.x.refit]\nsolver = \"ihm\"\nwindow = 100\n"+
+			"target = \"y\"\nclip_x = 1\nclip_y = 1\n")
 	other.User = s.User
 	if _, err := NewMechanism(other, nil, nil); err == nil {
 		t.Error("a sketch protects persons")
@@ -401,9 +408,11 @@ func TestPersonsCrowd(t *testing.T) {
 	roomy, err := NewMechanism(personStream(t, threeSteps), nil, nil)
 	must(t, err)
 	if crowded.sensitivity != want.sensitivity || crowded.sensitivity < 1.2*roomy.sensitivity {
-		t.Errorf("sensitivity %g, of replace %g, with room for all %g", crowded.sensitivity, want.sensitivity, roomy.sensitivity)
+		t.Errorf("sensitivity %g, of replace %g, with room for all %g", crowded.sensitivity, want.sensitivity,
+			roomy.sensitivity)
 	}
-	if c := crowded.Cost(); c.Adjacency != dp.ZeroOut || c.Mu != roomy.Cost().Mu || want.Cost().Adjacency != dp.Replace {
+	if c := crowded.Cost(); c.Adjacency != dp.ZeroOut || c.Mu != roomy.Cost().Mu ||
+		want.Cost().Adjacency != dp.Replace {
 		t.Errorf("it costs %+v", c)
 	}
 	rng, most := rand.New(rand.NewPCG(20, 7)), 0
@@ -434,7 +443,8 @@ func TestPersonsCrowd(t *testing.T) {
 	if most != 1 {
 		t.Errorf("to void a person changes %d others", most)
 	}
-	if text := personsInWords(s, nil); !strings.Contains(text, "When the records of 2 persons count, those of others do not") {
+	if text := personsInWords(s, nil); !strings.Contains(text,
+		"When the records of 2 persons count, those of others do not") {
 		t.Errorf("a release says %s", text)
 	}
 }
@@ -443,7 +453,8 @@ func TestPersonsCrowd(t *testing.T) {
 // many steps.
 func TestPersonPeriod(t *testing.T) {
 	t.Parallel()
-	s := personStream(t, strings.NewReplacer(`"cap":3`, `"cap":0`, `"per_step":2`, `"per_step":2,"period":4`).Replace(threeSteps))
+	s := personStream(t,
+		strings.NewReplacer(`"cap":3`, `"cap":0`, `"per_step":2`, `"per_step":2,"period":4`).Replace(threeSteps))
 	mech, err := NewMechanism(s, nil, nil)
 	must(t, err)
 	whole, err := NewMechanism(personStream(t, threeSteps), nil, nil)
@@ -460,9 +471,11 @@ func TestPersonPeriod(t *testing.T) {
 		t.Errorf("a release says %s, %+v", p.Unit, p.Person)
 	}
 	for _, part := range []string{
-		"all records that one person has in one period", "(unit: person-period)", "Periods of 4 steps follow one another from step 1 on",
+		"all records that one person has in one period", "(unit: person-period)",
+		"Periods of 4 steps follow one another from step 1 on",
 		"Somebody with records in k periods is k persons here",
-		"for what a person has in one period of each epoch of a stretch, which is epochs of a stream and partition in a row with 4 steps or more, the limit enforced",
+		"for what a person has in one period of each epoch of a stretch, which is epochs of a stream and partition " +
+			"in a row with 4 steps or more, the limit enforced",
 	} {
 		if !strings.Contains(strings.Join(p.Statements, " "), part) {
 			t.Errorf("%q is not in %q", part, p.Statements)

@@ -76,8 +76,9 @@ func newEncoder(s *config.Stream, m *Manifest, mech *Mechanism) (*encoder, error
 	cost := mech.Cost()
 	e := &encoder{
 		m: m, values: s.Output.Values, base64: s.Output.Encoding == "base64", chunk: mech.Chunk,
-		every:    max(1, s.Output.PrivacyEvery),
-		identity: fmt.Sprintf("%s/%s/%d/", m.Stream, PartitionName(m.Partition), m.Epoch), statements: statements(s, m, mech.sketched),
+		every:      max(1, s.Output.PrivacyEvery),
+		identity:   fmt.Sprintf("%s/%s/%d/", m.Stream, PartitionName(m.Partition), m.Epoch),
+		statements: statements(s, m, mech.sketched),
 	}
 	accounting, precision := "exact", "exact"
 	if mech.accounting != "" {
@@ -87,13 +88,15 @@ func newEncoder(s *config.Stream, m *Manifest, mech *Mechanism) (*encoder, error
 		precision = "not proven"
 	}
 	about := releaseHead{
-		Columns: listed(s.Input.Row()), Centre: constants(s.Centre), Scale: constants(s.Scale), Mechanism: mech.description,
+		Columns: listed(s.Input.Row()), Centre: constants(s.Centre), Scale: constants(s.Scale),
+		Mechanism: mech.description,
 		Privacy: releasePrivacy{
 			Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Mu: cost.Mu, Adjacency: cost.Adjacency,
 			Unit: Unit(s), Accounting: accounting, Clip: mech.clip, Sensitivity: mech.sensitivity,
 			NoiseMultiplier: 1 / cost.Mu, Lattice: mech.Lattice,
 			LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, ChargedEpsilonAtOpen: m.ChargedEpsilonAtOpen,
-			FinitePrecision: precision, Insecure: m.Insecure, Person: ProtectedOf(s, mech), Persons: groupsOf(s, m), Statements: e.statements,
+			FinitePrecision: precision, Insecure: m.Insecure, Person: ProtectedOf(s, mech), Persons: groupsOf(s, m),
+			Statements: e.statements,
 		},
 	}
 	head, err := json.Marshal(about)
@@ -110,7 +113,8 @@ func newEncoder(s *config.Stream, m *Manifest, mech *Mechanism) (*encoder, error
 	}
 	e.head = head[1 : len(head)-1]
 	// The privacy block is the last of these fields.
-	e.brief = fmt.Appendf(bytes.Clone(bytes.TrimSuffix(e.head, append([]byte(`"privacy":`), privacy...))), `"privacy_sha256":"%x"`, sha256.Sum256(privacy))
+	e.brief = fmt.Appendf(bytes.Clone(bytes.TrimSuffix(e.head, append([]byte(`"privacy":`), privacy...))),
+		`"privacy_sha256":"%x"`, sha256.Sum256(privacy))
 	e.tail = append([]byte(`,"version":`), append(version, '}')...)
 	return e, nil
 }
@@ -148,11 +152,14 @@ func statements(s *config.Stream, m *Manifest, sketched bool) []string {
 		return offlineStatements(s, m, what, group, sketched)
 	}
 	all := []string{
-		fmt.Sprintf("This release and all other releases of epoch %d together are (%g, %g)-differentially private with respect to %s "+
-			"(unit: %s), for the records of %s.",
+		fmt.Sprintf(
+			"This release and all other releases of epoch %d together are (%g, %g)-differentially private with "+
+				"respect to %s "+
+				"(unit: %s), for the records of %s.",
 			m.Epoch, s.Privacy.Epsilon, s.Privacy.Delta, what, Unit(s), records(m)),
 		group,
-		fmt.Sprintf("Over all epochs and streams of this ledger "+whose(s)+" the limit enforced when this epoch opened was (%g, %g), with %s charged. "+
+		fmt.Sprintf("Over all epochs and streams of this ledger "+whose(s)+
+			" the limit enforced when this epoch opened was (%g, %g), with %s charged. "+
 			"Only the ledger tells whether it was raised since.",
 			m.LimitEpsilon, m.LimitDelta, AtMost(m.ChargedEpsilonAtOpen)),
 	}
@@ -166,8 +173,10 @@ func statements(s *config.Stream, m *Manifest, sketched bool) []string {
 // caveats says what is not promised, whatever an epoch charges.
 func caveats(s *config.Stream, sketched bool) []string {
 	all := []string{
-		"The number, position, arrival time and transaction status of records, and the configuration, are not protected.",
-		"The guarantee is computational (AES-256, HKDF-SHA256) and holds against anyone without the noise key; the operator is trusted.",
+		"The number, position, arrival time and transaction status of records, and the configuration, are " +
+			"not protected.",
+		"The guarantee is computational (AES-256, HKDF-SHA256) and holds against anyone without the noise key; the " +
+			"operator is trusted.",
 		finitePrecision(sketched),
 	}
 	all = append(all, ownStatements(s)...)
@@ -175,7 +184,9 @@ func caveats(s *config.Stream, sketched bool) []string {
 		all = append(all, "Steps end by a clock, so offsets also tell how many records came when.")
 	}
 	if s.Input.AllowCompacted {
-		all = append(all, "The input topic is compacted: that a record's key made the cleaner remove another record is not protected.")
+		all = append(all,
+			"The input topic is compacted: that a record's key made the cleaner remove another record is "+
+				"not protected.")
 	}
 	return all
 }
@@ -195,10 +206,13 @@ func records(m *Manifest) string {
 // offlineStatements says the same of the releases of a replay.
 func offlineStatements(s *config.Stream, m *Manifest, what, group string, sketched bool) []string {
 	all := []string{
-		fmt.Sprintf("This release and all other releases of this run together are (%g, %g)-differentially private with respect to %s (unit: %s).",
+		fmt.Sprintf(
+			"This release and all other releases of this run together are (%g, %g)-differentially private with "+
+				"respect to %s (unit: %s).",
 			s.Privacy.Epsilon, s.Privacy.Delta, what, Unit(s)),
 		group,
-		"The run is a mechanism of its own, beside every other run and every stream over these records: it costs its (epsilon, delta) again, and no ledger has counted it.",
+		"The run is a mechanism of its own, beside every other run and every stream over these records: it costs its " +
+			"(epsilon, delta) again, and no ledger has counted it.",
 		"The number and position of records, and the configuration, are not protected.",
 		"The guarantee is computational (AES-256, HKDF-SHA256); the noise key was drawn for this run and is forgotten.",
 		finitePrecision(sketched),
@@ -221,7 +235,8 @@ func ownStatements(s *config.Stream) []string {
 // finitePrecision says whether the guarantee holds for the numbers that are computed.
 func finitePrecision(sketched bool) string {
 	if sketched {
-		return "Finite precision: not proven (sketch). The noise of sketches multiplies records in floating point, for which there is no proof; other noise is exact (lattice)."
+		return "Finite precision: not proven (sketch). The noise of sketches multiplies records in floating point, " +
+			"for which there is no proof; other noise is exact (lattice)."
 	}
 	return "Finite precision: exact (lattice)."
 }
@@ -258,14 +273,16 @@ func (e *encoder) encode(r *dp.Release, first, end int64, parts []span) ([]Messa
 	if err != nil {
 		return nil, err
 	}
-	b := fmt.Appendf(make([]byte, 0, e.room(r)), `{"schema":%q,"stream":%s,"partition":%d,"epoch":%d,"step":%d,"rows":%d,"offsets":[%d,%d],"covers":[%d,%d],`,
+	b := fmt.Appendf(make([]byte, 0, e.room(r)),
+		`{"schema":%q,"stream":%s,"partition":%d,"epoch":%d,"step":%d,"rows":%d,"offsets":[%d,%d],"covers":[%d,%d],`,
 		releaseSchema, name, e.m.Partition, e.m.Epoch, r.Step, r.Rows, first, end, e.m.Base, end)
 	for i, p := range parts {
 		separator := `,`
 		if i == 0 {
 			separator = `"parts":[`
 		}
-		b = fmt.Appendf(b, `%s{"partition":%d,"offsets":[%d,%d],"covers":[%d,%d]}`, separator, e.m.Parts[i].Partition, p.first, p.end, e.m.Parts[i].Base, p.end)
+		b = fmt.Appendf(b, `%s{"partition":%d,"offsets":[%d,%d],"covers":[%d,%d]}`, separator, e.m.Parts[i].Partition,
+			p.first, p.end, e.m.Parts[i].Base, p.end)
 	}
 	if len(parts) > 0 {
 		b = append(b, `],`...)
@@ -305,7 +322,10 @@ func (e *encoder) encode(r *dp.Release, first, end int64, parts []span) ([]Messa
 	b = append(b, e.tail...)
 	id := fmt.Sprintf("%s%d", e.identity, r.Step)
 	if e.chunk == 0 || len(b) <= e.chunk {
-		return []Message{{Step: r.Step, Key: []byte(id), Value: b, Headers: e.headers(id, "application/json"), Shares: e.shares(r)}}, nil
+		return []Message{
+				{Step: r.Step, Key: []byte(id), Value: b, Headers: e.headers(id, "application/json"),
+					Shares: e.shares(r)}},
+			nil
 	}
 	return e.pieces(r.Step, id, b), nil
 }
@@ -356,10 +376,12 @@ func (e *encoder) pieces(step uint64, id string, value []byte) []Message {
 	for piece := range slices.Chunk(value, e.chunk) {
 		i := len(all) + 1
 		own := fmt.Sprintf("%s/%d", id, i)
-		all = append(all, Message{Step: step, Key: []byte(own), Value: piece, Headers: append(e.headers(own, "application/octet-stream"),
-			codec.Header{Key: "streamdp_chunk", Value: fmt.Appendf(nil, "%d/%d", i, n)},
-			codec.Header{Key: "streamdp_sha256", Value: whole},
-		)})
+		all = append(all,
+			Message{Step: step, Key: []byte(own), Value: piece,
+				Headers: append(e.headers(own, "application/octet-stream"),
+					codec.Header{Key: "streamdp_chunk", Value: fmt.Appendf(nil, "%d/%d", i, n)},
+					codec.Header{Key: "streamdp_sha256", Value: whole},
+				)})
 	}
 	return all
 }

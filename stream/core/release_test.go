@@ -25,8 +25,9 @@ func (plainEstimator) Cost() dp.Cost { return dp.Cost{Adjacency: dp.Replace, Mu:
 func goldenMechanism() *Mechanism {
 	return &Mechanism{
 		Estimator: plainEstimator{}, Name: "moments", clip: 1, sensitivity: 1.5, Lattice: []float64{0x1p-24, 0x1p-30},
-		description: json.RawMessage(`{"name":"moments","method":"jme","workload":"mean","factorization":"phased","step":100,"nu":0.5,"lambda":2}`),
-		Plan:        json.RawMessage(`{"clip":1}`),
+		description: json.RawMessage(
+			`{"name":"moments","method":"jme","workload":"mean","factorization":"phased","step":100,"nu":0.5,"lambda":2}`),
+		Plan: json.RawMessage(`{"clip":1}`),
 	}
 }
 
@@ -53,14 +54,18 @@ func TestGoldenRelease(t *testing.T) {
 	t.Parallel()
 	rel := &dp.Release{Step: 7, Rows: 93, Values: []dp.Value{
 		{Name: "mean", Shape: []int{3}, Data: []float64{0.1, -1e-9, 1e21}, SE: []float64{0.25}},
-		{Name: "second_moment", Shape: []int{3, 3}, Layout: "upper", Data: []float64{1, 0, math.Copysign(0, -1), 1. / 3, 5e-324, 1.7976931348623157e308}, SE: []float64{1, 2, 3, 4, 5, 6}},
+		{Name: "second_moment", Shape: []int{3, 3}, Layout: "upper",
+			Data: []float64{1, 0, math.Copysign(0, -1), 1. / 3, 5e-324, 1.7976931348623157e308},
+			SE:   []float64{1, 2, 3, 4, 5, 6}},
 		{Name: "unknown_error", Shape: []int{1}, Data: []float64{2}},
 	}}
 	for file, change := range map[string]func(*config.Stream, *Manifest){
-		"release.json":          func(*config.Stream, *Manifest) {},
-		"release.base64.json":   func(s *config.Stream, _ *Manifest) { s.Output.Encoding = "base64" },
-		"release.values.json":   func(s *config.Stream, _ *Manifest) { s.Output.Values = []string{"mean"} },
-		"release.insecure.json": func(s *config.Stream, m *Manifest) { m.Insecure, s.Input.AllowCompacted = true, true },
+		"release.json":        func(*config.Stream, *Manifest) {},
+		"release.base64.json": func(s *config.Stream, _ *Manifest) { s.Output.Encoding = "base64" },
+		"release.values.json": func(s *config.Stream, _ *Manifest) { s.Output.Values = []string{"mean"} },
+		"release.insecure.json": func(s *config.Stream, m *Manifest) {
+			m.Insecure, s.Input.AllowCompacted = true, true
+		},
 	} {
 		s, m := goldenStream(t), goldenManifest(t)
 		change(s, m)
@@ -78,7 +83,8 @@ func TestGoldenRelease(t *testing.T) {
 			b.WriteString(h.Key + ": " + string(h.Value) + "\n")
 		}
 		golden(t, file, append([]byte(b.String()), append(p.Value, '\n')...))
-		if task, epoch, step, ok := ParseIdentity(p.Key); !ok || task != (Task{"orders", 0}) || epoch != 3 || step != 7 {
+		if task, epoch, step, ok := ParseIdentity(p.Key); !ok || task != (Task{"orders", 0}) ||
+			epoch != 3 || step != 7 {
 			t.Errorf("key %s", p.Key)
 		}
 	}
@@ -86,7 +92,10 @@ func TestGoldenRelease(t *testing.T) {
 	e, err := newEncoder(goldenStream(t), goldenManifest(t), goldenMechanism())
 	must(t, err)
 	for _, x := range []float64{math.NaN(), math.Inf(1)} {
-		if _, err := e.encode(&dp.Release{Step: 1, Values: []dp.Value{{Name: "mean", Shape: []int{1}, Data: []float64{x}}}}, 0, 1, nil); err == nil {
+		if _,
+			err := e.encode(
+			&dp.Release{Step: 1, Values: []dp.Value{{Name: "mean", Shape: []int{1}, Data: []float64{x}}}}, 0, 1,
+			nil); err == nil {
 			t.Errorf("%g is encoded", x)
 		}
 	}
@@ -121,7 +130,8 @@ func TestPrivacyEvery(t *testing.T) {
 			want := string(full)
 			if step%3 != 1 {
 				hash := sha256.Sum256(parts.Privacy)
-				want = strings.Replace(want, `"privacy":`+string(parts.Privacy), `"privacy_sha256":"`+hex.EncodeToString(hash[:])+`"`, 1)
+				want = strings.Replace(want, `"privacy":`+string(parts.Privacy),
+					`"privacy_sha256":"`+hex.EncodeToString(hash[:])+`"`, 1)
 			}
 			if string(got) != want {
 				t.Errorf("step %d: %s, want %s", step, got, want)
@@ -144,7 +154,8 @@ func TestPrivacyEvery(t *testing.T) {
 func TestNumbers(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
-	x := []float64{0, math.Copysign(0, -1), 1e-6, 0x1.0c6f7a0b5ed8dp-20, -9.99999e-7, 1e-7, 1e-10, 1.5e-100, 1e21, 999999999999999900000, -1e21, 1e22, 1e300, 5e-324, math.MaxFloat64, 123456789}
+	x := []float64{0, math.Copysign(0, -1), 1e-6, 0x1.0c6f7a0b5ed8dp-20, -9.99999e-7, 1e-7, 1e-10, 1.5e-100, 1e21,
+		999999999999999900000, -1e21, 1e22, 1e300, 5e-324, math.MaxFloat64, 123456789}
 	for len(x) < 100_000 {
 		v := math.Float64frombits(source.Uint64())
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -185,8 +196,10 @@ func TestSharesAndReleased(t *testing.T) {
 		{Name: "full_share", Shape: []int{1}, Data: []float64{0.5}, SE: []float64{0.25}},
 	}}
 	for _, e := range []*encoder{
-		{m: &Manifest{Stream: `a "b"`}, head: []byte(`"columns":["x\\\"]"],"mechanism":{"name":"moments"}`), brief: []byte(`"columns":[],"mechanism":{"name":"moments"}`), every: 1, tail: []byte(`}`)},
-		{m: &Manifest{Stream: "a"}, values: []string{"mean", "full_share"}, base64: true, head: []byte(`"columns":[],"mechanism":{"name":"moments"}`), every: 1, tail: []byte(`}`)},
+		{m: &Manifest{Stream: `a "b"`}, head: []byte(`"columns":["x\\\"]"],"mechanism":{"name":"moments"}`),
+			brief: []byte(`"columns":[],"mechanism":{"name":"moments"}`), every: 1, tail: []byte(`}`)},
+		{m: &Manifest{Stream: "a"}, values: []string{"mean", "full_share"}, base64: true,
+			head: []byte(`"columns":[],"mechanism":{"name":"moments"}`), every: 1, tail: []byte(`}`)},
 	} {
 		messages, err := e.encode(r, 0, 100, nil)
 		if err != nil || len(messages) != 1 {
@@ -194,7 +207,8 @@ func TestSharesAndReleased(t *testing.T) {
 		}
 		m := messages[0]
 		read, ok := SharesOf(m.Value)
-		if !ok || !reflect.DeepEqual(*m.Shares, read) || read.Full == nil || (read.Valid == nil) != (len(e.values) > 0) {
+		if !ok || !reflect.DeepEqual(*m.Shares, read) || read.Full == nil ||
+			(read.Valid == nil) != (len(e.values) > 0) {
 			t.Errorf("%+v, read %+v %v", m.Shares, read, ok)
 		}
 		// With room between everything it says the same.
@@ -208,7 +222,8 @@ func TestSharesAndReleased(t *testing.T) {
 				t.Fatal(err)
 			}
 			i := len(x.Values) - 2
-			if v := x.Values[i]; v.Name != "mean" || !slices.Equal(v.Data, r.Values[1].Data) || v.SE[0] != 1 || !math.IsNaN(v.SE[1]) || v.SE[2] != 2 || !slices.Equal(v.Shape, []int{3}) {
+			if v := x.Values[i]; v.Name != "mean" || !slices.Equal(v.Data, r.Values[1].Data) || v.SE[0] != 1 ||
+				!math.IsNaN(v.SE[1]) || v.SE[2] != 2 || !slices.Equal(v.Shape, []int{3}) {
 				t.Errorf("%+v", x)
 			}
 		}

@@ -54,8 +54,11 @@ func Reserve(c *config.Config, s *config.Stream) (*Reserved, error) {
 		}
 		var err error
 		if r.Sketches, err = dp.Reserve(dp.Compose(costs...), p.LimitEpsilon, p.LimitDelta); err != nil {
-			return nil, fmt.Errorf("limit_epsilon %g at delta %g does not cover all streams of topic %s together (%s), as it must with a solver that has sketches: %w",
-				p.LimitEpsilon, p.LimitDelta, s.Input.Topic, strings.Join(names, ", "), err)
+			return nil,
+				fmt.Errorf(
+					"limit_epsilon %g at delta %g does not cover all streams of topic %s together (%s), as it must "+
+						"with a solver that has sketches: %w",
+					p.LimitEpsilon, p.LimitDelta, s.Input.Topic, strings.Join(names, ", "), err)
 		}
 	}
 	var err error

@@ -44,7 +44,8 @@ func SharesOf(value []byte) (s Shares, ok bool) {
 		}
 		return &Count{x[0], *n.SE}
 	}
-	return Shares{Rows: r.Rows, Valid: count(r.Values.Valid), Full: count(r.Values.Full), Counted: count(r.Values.Counted)}, true
+	return Shares{Rows: r.Rows, Valid: count(r.Values.Valid), Full: count(r.Values.Full),
+		Counted: count(r.Values.Counted)}, true
 }
 
 // shares returns what a reader of the release finds.

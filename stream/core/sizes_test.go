@@ -37,7 +37,8 @@ func TestStateSizes(t *testing.T) {
 			must(t, err)
 			keys, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "orders", 1, [16]byte{3}, [32]byte{4})
 			must(t, err)
-			m := &Manifest{Format: ManifestFormat, Stream: "orders", Epoch: 1, Source: Source{"cluster", "orders", 0}, Cost: mech.Cost(), Mechanism: mech.Name}
+			m := &Manifest{Format: ManifestFormat, Stream: "orders", Epoch: 1, Source: Source{"cluster", "orders", 0},
+				Cost: mech.Cost(), Mechanism: mech.Name}
 			c, err := New(s, m, []byte("manifest"), mech, keys)
 			must(t, err)
 			for i := int64(0); i < 24; i++ {

@@ -10,7 +10,8 @@ import (
 
 // movedManifest is one over three partitions, whose records begin at 100, 200 and 300.
 func movedManifest(s *config.Stream, mech *Mechanism) *Manifest {
-	return &Manifest{Format: ManifestFormat, Stream: s.Name, Epoch: 1, Source: Source{"cluster", "orders", Merged}, Cost: mech.Cost(), Base: 600, Partitions: 3, Mechanism: mech.Name,
+	return &Manifest{Format: ManifestFormat, Stream: s.Name, Epoch: 1, Source: Source{"cluster", "orders", Merged},
+		Cost: mech.Cost(), Base: 600, Partitions: 3, Mechanism: mech.Name,
 		Parts: []Part{{Partition: 0, Base: 100}, {Partition: 1, Base: 200}, {Partition: 2, Base: 300}}}
 }
 
@@ -49,14 +50,19 @@ func TestSumMoved(t *testing.T) {
 	}{
 		"moments":              {fmt.Sprintf(movedTables, "step = 10", moments), false},
 		"moments by the clock": {fmt.Sprintf(movedTables, "step = \"1m\"\nstep_max = 100", moments), true},
-		"refit":                {fmt.Sprintf(movedTables, "", "[stream.orders.refit]\ntarget = \"b\"\nclip_x = 1.0\nclip_y = 1.0\nwindow = 40\nstride = 50"), false},
-		"refit by the clock":   {fmt.Sprintf(movedTables, "step = \"1m\"\nstep_max = 300", "[stream.orders.refit]\ntarget = \"b\"\nclip_x = 1.0\nclip_y = 1.0"), true},
+		"refit": {
+			fmt.Sprintf(movedTables, "",
+				"[stream.orders.refit]\ntarget = \"b\"\nclip_x = 1.0\nclip_y = 1.0\nwindow = 40\nstride = 50"), false},
+		"refit by the clock": {
+			fmt.Sprintf(movedTables, "step = \"1m\"\nstep_max = 300",
+				"[stream.orders.refit]\ntarget = \"b\"\nclip_x = 1.0\nclip_y = 1.0"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			text := c.text
 			if c.clock {
-				text = "[kafka]\nbrokers = [\"127.0.0.1:1\"]\nboundary_topic = \"b\"\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n" + text
+				text = "[kafka]\nbrokers = [\"127.0.0.1:1\"]\nboundary_topic = \"b\"\n[state]\ndir = \"/s\"\n" +
+					"key_file = \"/k\"\n" + text
 			} else {
 				text = "[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n" + text
 			}
@@ -133,7 +139,8 @@ func TestSumMoved(t *testing.T) {
 					moved = append(moved, here)
 					must(t, made.Reset())
 					empty, _ := made.AppendBinary(nil)
-					if len(empty) > len(data) || len(empty) == len(data) && string(empty) == string(data) && step > 0 && p > 0 {
+					if len(empty) > len(data) ||
+						len(empty) == len(data) && string(empty) == string(data) && step > 0 && p > 0 {
 						t.Error("reset keeps the sum")
 					}
 				}

@@ -51,7 +51,8 @@ func ProtectedOf(s *config.Stream, m *Mechanism) *Protected {
 		return nil
 	}
 	p := s.Participation()
-	return &Protected{u.Key, p.Count, p.Separation, p.PerStep, u.Period, u.MaxUsers, m.norm, epsilonRecord(s, m), u.Population, u.Partitioner}
+	return &Protected{u.Key, p.Count, p.Separation, p.PerStep, u.Period, u.MaxUsers, m.norm, epsilonRecord(s, m),
+		u.Population, u.Partitioner}
 }
 
 // epsilonRecord returns the ε, at the stream's δ, of one record of a person who keeps the user
@@ -112,28 +113,37 @@ func personsInWords(s *config.Stream, persons []Person) string {
 			more = append(more, fmt.Sprintf("(%g, %g) for k = %d", *p.Epsilon, s.Privacy.Delta, p.Records))
 		}
 	}
-	who := "A person is all records of the epoch with one user key (%s). A person's records count in at most %d steps, at least %d apart, at most %d in each, the first that come; "
+	who := "A person is all records of the epoch with one user key (%s). A person's records count in at most %d " +
+		"steps, at least %d apart, at most %d in each, the first that come; "
 	if u.Period > 0 {
-		who = fmt.Sprintf("Periods of %d steps follow one another from step 1 on, and a person here is all records of one period with one user key", u.Period) +
+		who = fmt.Sprintf(
+			"Periods of %d steps follow one another from step 1 on, and a person here is all records of one period "+
+				"with one user key", u.Period) +
 			" (%s). These count in at most %d steps, at least %d apart, at most %d in each, the first that come; "
 	}
-	text := fmt.Sprintf(who+"all others, and those without a user key, are null records. ", where, p.Count, p.Separation, p.PerStep)
+	text := fmt.Sprintf(who+"all others, and those without a user key, are null records. ", where, p.Count,
+		p.Separation, p.PerStep)
 	if more == nil {
 		text += "Several persons together have no guarantee"
 	} else {
 		text += "k persons together are protected less: " + strings.Join(more, ", ")
 	}
 	if u.Period > 0 {
-		text += ". Somebody with records in k periods is k persons here: what was done over all of them is protected that much less"
+		text += ". Somebody with records in k periods is k persons here: what was done over all of them is protected " +
+			"that much less"
 	}
 	if s.Crowds() {
 		of := ""
 		if s.Merge {
 			of = " of one partition"
 		}
-		text += fmt.Sprintf(". When the records of %d persons%s count, those of others do not, so one person less may let another one in; the noise covers both", u.MaxUsers, of)
+		text += fmt.Sprintf(
+			". When the records of %d persons%s count, those of others do not, so one person less may let another "+
+				"one in; the noise covers both", u.MaxUsers, of)
 	}
-	return text + ". So is a human who has several user keys; and a record that somebody writes under another's key is of two persons."
+	return text +
+		". So is a human who has several user keys; and a record that somebody writes under another's key is of " +
+		"two persons."
 }
 
 // whose says which releases of a ledger the limit is about.

@@ -65,7 +65,8 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 	}
 	cost, b := m.Cost(), s.Bounds()
 	if !(cost.Mu > 0) {
-		return nil, errors.New("a warm-up needs noise that is added, and this mechanism has none: give centre, scale and clip")
+		return nil,
+			errors.New("a warm-up needs noise that is added, and this mechanism has none: give centre, scale and clip")
 	}
 	own := WarmupPlan{Records: b.Records, Needed: b.Needed(cost.Mu, cost.Adjacency), Parts: b.Parts()}
 	if own.Records == 0 {
@@ -79,7 +80,8 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 		own = *kept.Warmup
 	}
 	b.Records = own.Records
-	e := &warmed{Estimator: m.Estimator, after: &Mechanism{Refused: m.Refused}, stream: s, plan: own, row: make([]float64, len(s.Input.Row()))}
+	e := &warmed{Estimator: m.Estimator, after: &Mechanism{Refused: m.Refused}, stream: s, plan: own,
+		row: make([]float64, len(s.Input.Row()))}
 	if e.warm, err = bounds.New(b, cost.Mu, cost.Adjacency, s.Params().Bits()); err != nil {
 		return nil, err
 	}
@@ -139,7 +141,8 @@ func joined(object json.RawMessage, name string, value any) (json.RawMessage, er
 // follow builds the estimator that follows a warm-up. It has the plan that the epoch
 // recorded, but for the numbers that are in the unit of a bound: these are computed anew, by
 // arithmetic that is the same everywhere.
-func (d *descriptor) follow(s *config.Stream, recorded json.RawMessage, initial []float64, f *bounds.Found) (*Mechanism, error) {
+func (d *descriptor) follow(s *config.Stream, recorded json.RawMessage, initial []float64,
+	f *bounds.Found) (*Mechanism, error) {
 	centre, scale := slices.Clone(f.Centre), slices.Clone(f.Scale)
 	for _, j := range f.FrozenColumns() {
 		centre[j], scale[j] = 0, 1 // whose scaled value is 0; see withFrozen
@@ -236,7 +239,8 @@ func (e *warmed) closeWarmup(n dp.Noise) (*dp.Release, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &dp.Release{Step: step, Rows: e.records, Notes: []dp.Note{{Name: "warmup", Value: stages}}, Verdict: stages[len(stages)-1].Verdict}
+	r := &dp.Release{Step: step, Rows: e.records, Notes: []dp.Note{{Name: "warmup", Value: stages}},
+		Verdict: stages[len(stages)-1].Verdict}
 	e.records = 0
 	return r, e.begin()
 }
@@ -314,7 +318,8 @@ func (e *warmed) sample(values *dp.Release) *dp.Release {
 	r := &dp.Release{Values: values.Values}
 	var stages []bounds.Stage
 	for range 5 {
-		s := bounds.Stage{Stage: "A1", Verdict: "fail", Reason: "not enough records", Records: longest, Needed: longest, Sigma: longest,
+		s := bounds.Stage{Stage: "A1", Verdict: "fail", Reason: "not enough records", Records: longest, Needed: longest,
+			Sigma:  longest,
 			Centre: fill, Dead: fill, Scale: fill, Unseen: longest, Features: limit, Target: limit}
 		for j := range columns {
 			s.Ranges, s.Circles = append(s.Ranges, [2]float64{longest, longest}), append(s.Circles, 6)
@@ -323,7 +328,8 @@ func (e *warmed) sample(values *dp.Release) *dp.Release {
 		stages = append(stages, s)
 	}
 	r.Notes = []dp.Note{{Name: "warmup", Value: stages}, {Name: "bounds", Value: &Bounds{
-		Verdict: "partial", Centre: fill, Scale: fill, Frozen: columns, ClipX: longest, ClippedX: &number, ClipY: longest, ClippedY: &number,
+		Verdict: "partial", Centre: fill, Scale: fill, Frozen: columns, ClipX: longest, ClippedX: &number,
+		ClipY: longest, ClippedY: &number,
 	}}}
 	return r
 }

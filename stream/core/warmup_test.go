@@ -18,19 +18,27 @@ import (
 
 // automatic is a stream that finds all bounds of a regression of y, with this table.
 func automatic(table string, lines ...string) string {
-	return "[stream.s]\ninput = { topic = \"t\", columns = [\"a\", \"y\", \"b\"] }\noutput.topic = \"o\"\ncentre = \"auto\"\nscale = \"auto\"\nwarmup = 1200\n" +
-		strings.Join(lines, "\n") + "\n[stream.s.privacy]\nepsilon = 12\ndelta = 1e-6\nadjacency = \"replace\"\nlimit_epsilon = 40\n[stream.s." + table + "\ntarget = \"y\"\n"
+	return "[stream.s]\ninput = { topic = \"t\", columns = [\"a\", \"y\", \"b\"] }\noutput.topic = \"o\"\n" +
+		"centre = \"auto\"\nscale = \"auto\"\nwarmup = 1200\n" +
+		strings.Join(lines, "\n") +
+		"\n[stream.s.privacy]\nepsilon = 12\ndelta = 1e-6\nadjacency = \"replace\"\nlimit_epsilon = 40\n[stream.s." +
+		table + "\ntarget = \"y\"\n"
 }
 
 // automatics are streams with a warm-up, by name.
 var automatics = map[string]string{
-	"newton":        automatic("sgd]\nclip_x = \"auto\""),
-	"newton, split": strings.Replace(automatic("sgd]\nclip_x = \"auto\"\nclip_y = \"auto\"", `warmup_mode = "split"`), "warmup = 1200", "warmup = 4000", 1),
-	"newton, given": strings.Replace(automatic("sgd]\nclip_x = 5.0"), `scale = "auto"`, `scale = [300, "auto", 0.01]`, 1),
-	"amb":           automatic("sgd]\nmethod = \"amb\"\nclip_x = \"auto\"\nradius = 5.0\namb.batch = 40\namb.bootstrap = 60"),
-	"refit":         automatic("refit]\nclip_x = \"auto\"\nclip_y = \"auto\"\nwindow = 300"),
-	"adam":          strings.Replace(automatic("adam]\nclip = 1.0\nrate = 0.01\nmode = \"model\"\nmodel = { loss = \"linear\", target = \"y\" }\n", "step = 50"), "\ntarget = \"y\"\n", "\n", 1),
-	"adassp":        automatic("refit]\nclip_x = \"auto\"\nclip_y = \"auto\"\nwindow = 300\nstride = 400\nsolver = \"adassp\""),
+	"newton": automatic("sgd]\nclip_x = \"auto\""),
+	"newton, split": strings.Replace(automatic("sgd]\nclip_x = \"auto\"\nclip_y = \"auto\"", `warmup_mode = "split"`),
+		"warmup = 1200", "warmup = 4000", 1),
+	"newton, given": strings.Replace(automatic("sgd]\nclip_x = 5.0"), `scale = "auto"`,
+		`scale = [300, "auto", 0.01]`, 1),
+	"amb":   automatic("sgd]\nmethod = \"amb\"\nclip_x = \"auto\"\nradius = 5.0\namb.batch = 40\namb.bootstrap = 60"),
+	"refit": automatic("refit]\nclip_x = \"auto\"\nclip_y = \"auto\"\nwindow = 300"),
+	"adam": strings.Replace(
+		automatic("adam]\nclip = 1.0\nrate = 0.01\nmode = \"model\"\nmodel = { loss = \"linear\", target = \"y\" }\n",
+			"step = 50"), "\ntarget = \"y\"\n", "\n", 1),
+	"adassp": automatic(
+		"refit]\nclip_x = \"auto\"\nclip_y = \"auto\"\nwindow = 300\nstride = 400\nsolver = \"adassp\""),
 }
 
 // examples returns the rows of slots first … end−1: y = 2·10⁵ + 10a − 10⁵b and noise, of
@@ -65,7 +73,8 @@ func TestWarmed(t *testing.T) {
 			for step := uint64(1); step <= parts+1; step++ {
 				first, end := m.Range(step)
 				if first != covered || end <= first || (step <= parts) != (end <= m.warmup.Records) {
-					t.Errorf("step %d has slots %d to %d, after %d, with a warm-up of %d", step, first, end, covered, m.warmup.Records)
+					t.Errorf("step %d has slots %d to %d, after %d, with a warm-up of %d", step, first, end, covered,
+						m.warmup.Records)
 				}
 				covered = end
 			}
@@ -97,21 +106,24 @@ func TestWarmed(t *testing.T) {
 			var b *Bounds
 			for _, r := range releases {
 				warm := len(r.Values) == 0 && r.Failed == ""
-				if warm != (r.Step <= parts) || warm != (noteOf[[]bounds.Stage](r, "warmup") != nil) || r.Verdict != "ok" {
+				if warm != (r.Step <= parts) || warm != (noteOf[[]bounds.Stage](r, "warmup") != nil) ||
+					r.Verdict != "ok" {
 					t.Fatalf("step %d: verdict %q, %+v", r.Step, r.Verdict, r)
 				}
 				if b = noteOf[*Bounds](r, "bounds"); warm != (b == nil) {
 					t.Fatalf("step %d: bounds %+v", r.Step, b)
 				}
 			}
-			if b == nil || math.Abs(b.Centre[0]-1e6) > 300 || !(b.Scale[1] > 1000 && b.Scale[1] < 20000) || (name == "adam") != (b.ClipX == 0) || name != "adam" && !(b.ClipX > 1 && b.ClipX < 100) {
+			if b == nil || math.Abs(b.Centre[0]-1e6) > 300 || !(b.Scale[1] > 1000 && b.Scale[1] < 20000) ||
+				(name == "adam") != (b.ClipX == 0) || name != "adam" && !(b.ClipX > 1 && b.ClipX < 100) {
 				t.Fatalf("found %+v", b)
 			}
 
 			if s.Adam != nil { // units of its own: nothing is passed on to another epoch
 				state, err := m.AppendBinary(nil)
 				must(t, err)
-				if x, err := LearntBy("adam", state); x != nil || err != nil || LearningOf(s) != nil || LearningOf(s.Standing()) == nil {
+				if x, err := LearntBy("adam", state); x != nil || err != nil || LearningOf(s) != nil ||
+					LearningOf(s.Standing()) == nil {
 					t.Errorf("learnt %v, %v", x, err)
 				}
 			}
@@ -140,7 +152,8 @@ func TestWarmed(t *testing.T) {
 			}
 			got := releases[len(releases)-len(want):]
 			for i := range want {
-				if !reflect.DeepEqual(got[i].Values, want[i].Values) || got[i].Step != want[i].Step+parts || got[i].Rows != want[i].Rows {
+				if !reflect.DeepEqual(got[i].Values, want[i].Values) || got[i].Step != want[i].Step+parts ||
+					got[i].Rows != want[i].Rows {
 					t.Fatalf("release %d: %+v, want %+v", i, got[i], want[i])
 				}
 			}
@@ -276,13 +289,15 @@ func TestWarmedVerdicts(t *testing.T) {
 //	√Σ ‖C(h − h′)/σ‖² / μ,
 //
 // and whether a row that a later step hides differs.
-func coupled(t *testing.T, build func() Estimator, mu float64, slot uint64, x, y []float64) (moved float64, later bool) {
+func coupled(t *testing.T, build func() Estimator, mu float64, slot uint64, x, y []float64) (moved float64,
+	later bool) {
 	t.Helper()
 	type hidden struct {
 		array string
 		row   []int64
 	}
-	run := func(x []float64, shift func(array string, row []int64) []float64) (all []hidden, found string, sigma map[string]float64) {
+	run := func(x []float64, shift func(array string, row []int64) []float64) (all []hidden, found string,
+		sigma map[string]float64) {
 		e := build()
 		sigma = map[string]float64{}
 		for step := uint64(1); step <= 8; step++ {
@@ -433,7 +448,8 @@ func TestWarmedSensitivity(t *testing.T) {
 			for _, pair := range [][2][]float64{{far, nil}, {{1e6 - 800, 2.1e5, 0.03}, {-1e6, 1e9, math.Inf(1)}}, {far, {0x1p104, 0x1p104, 0x1p104}}} {
 				moved, later := coupled(t, build, mu, 40, pair[0], pair[1])
 				if !(moved > 0.3 && moved <= 1) || later {
-					t.Errorf("%v and %v in the warm-up are %.6g of μ apart; more is hidden behind it: %v", pair[0], pair[1], moved, later)
+					t.Errorf("%v and %v in the warm-up are %.6g of μ apart; more is hidden behind it: %v", pair[0],
+						pair[1], moved, later)
 				}
 				moved, later = coupled(t, build, mu, 1203, pair[0], pair[1])
 				if behind = behind || later; moved != 0 {

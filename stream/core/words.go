@@ -62,7 +62,8 @@ func features(s *config.Stream, target string) string {
 
 // onlineComputed says what an online regression publishes.
 func onlineComputed(s *config.Stream) string {
-	return fmt.Sprintf("Linear regression of %s on %s, improved while records come in.", s.SGD.Target, features(s, s.SGD.Target))
+	return fmt.Sprintf("Linear regression of %s on %s, improved while records come in.", s.SGD.Target,
+		features(s, s.SGD.Target))
 }
 
 // momentsComputed says what a stream of moments publishes.
@@ -79,7 +80,8 @@ func momentsComputed(s *config.Stream) string {
 	}
 	var what []string
 	publishes := func(words string, names ...string) {
-		if len(s.Output.Values) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(s.Output.Values, n) }) {
+		if len(s.Output.Values) == 0 ||
+			slices.ContainsFunc(names, func(n string) bool { return slices.Contains(s.Output.Values, n) }) {
 			what = append(what, words)
 		}
 	}
@@ -95,7 +97,8 @@ func momentsComputed(s *config.Stream) string {
 	if clock := clockOf(s); clock != "" {
 		every = Brief(clock) + " by the clock"
 	}
-	sentence := fmt.Sprintf("%s of %s %s: a release every %s.", enumerated(what), enumerated(s.Input.Row()), over, every)
+	sentence := fmt.Sprintf("%s of %s %s: a release every %s.", enumerated(what), enumerated(s.Input.Row()),
+		over, every)
 	return strings.ToUpper(sentence[:1]) + sentence[1:]
 }
 
@@ -121,11 +124,17 @@ func Promise(unit string, epsilon, delta float64) string {
 		if unit == "person-period" {
 			when = " in one given period"
 		}
-		return fmt.Sprintf("Suppose somebody tests, by all releases of an epoch together, whether records of one given person were counted%s, and says yes wrongly in 5%% of cases. "+
-			"If they were counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", when, PercentFound(epsilon, delta))
+		return fmt.Sprintf(
+			"Suppose somebody tests, by all releases of an epoch together, whether records of one given person were "+
+				"counted%s, and says yes wrongly in 5%% of cases. "+
+				"If they were counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", when,
+			PercentFound(epsilon, delta))
 	}
-	return fmt.Sprintf("Suppose somebody tests, by all releases of an epoch together, whether one given record was counted, and says yes wrongly in 5%% of cases. "+
-		"If it was counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", PercentFound(epsilon, delta))
+	return fmt.Sprintf(
+		"Suppose somebody tests, by all releases of an epoch together, whether one given record was counted, and "+
+			"says yes wrongly in 5%% of cases. "+
+			"If it was counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.",
+		PercentFound(epsilon, delta))
 }
 
 // PercentFound is [Power] at a twentieth, in percent, rounded up to three digits.

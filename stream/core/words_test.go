@@ -13,11 +13,13 @@ import (
 // TestComputes: every example says in a sentence what it computes.
 func TestComputes(t *testing.T) {
 	want := map[string]string{
-		"orders.toml":     "Means, second moments and covariances of amount, items and weight over all records of the epoch so far: a release every 100 offsets.",
+		"orders.toml": "Means, second moments and covariances of amount, items and weight over all records of " +
+			"the epoch so far: a release every 100 offsets.",
 		"demand.toml":     "Linear regression of sold on price, weekday and stock, improved while records come in.",
 		"demand-amb.toml": "Linear regression of sold on price, weekday and stock, improved while records come in.",
-		"refit.toml":      "Linear regression of sold on price, weekday and stock, solved anew for each window of 20000 offsets.",
-		"churn.toml":      "logistic regression of ",
+		"refit.toml": "Linear regression of sold on price, weekday and stock, solved anew for each window of " +
+			"20000 offsets.",
+		"churn.toml": "logistic regression of ",
 	}
 	for name, sentence := range want {
 		path := filepath.Join("..", "..", "examples", name)
@@ -38,15 +40,25 @@ func TestComputes(t *testing.T) {
 // TestComputesMoments: the sentence follows the workload and what is published.
 func TestComputesMoments(t *testing.T) {
 	for keys, want := range map[string]string{
-		`workload = "sum"`:                           "Sums and second moments of a and b over all records of the epoch so far: a release every 10 offsets.",
-		"workload = \"window\"\nwindow = 5":          "Means, second moments and covariances of a and b over the last 5 steps: a release every 10 offsets.",
-		"workload = \"exponential\"\ndecay = 0.5":    "Means, second moments and covariances of a and b over the records of the epoch, each step counting 0.5 times the next one: a release every 10 offsets.",
-		"covariance = false\n#":                      "Means and second moments of a and b over all records of the epoch so far: a release every 10 offsets.",
-		"step 1h":                                    "Means, second moments and covariances of a and b over all records of the epoch so far: a release every 1h by the clock.",
-		"step 90s":                                   "Means, second moments and covariances of a and b over all records of the epoch so far: a release every 1m30s by the clock.",
-		"step 10m":                                   "Means, second moments and covariances of a and b over all records of the epoch so far: a release every 10m by the clock.",
-		"#values = [\"mean\"]":                       "Means of a and b over all records of the epoch so far: a release every 10 offsets.",
-		"#values = [\"covariance\", \"full_share\"]": "Covariances of a and b over all records of the epoch so far: a release every 10 offsets.",
+		`workload = "sum"`: "Sums and second moments of a and b over all records of the " +
+			"epoch so far: a release every 10 offsets.",
+		"workload = \"window\"\nwindow = 5": "Means, second moments and covariances of a and b over the " +
+			"last 5 steps: a release every 10 offsets.",
+		"workload = \"exponential\"\n" +
+			"decay = 0.5": "Means, second moments and covariances of a and b over the records of the epoch, each " +
+			"step counting 0.5 times the next one: a release every 10 offsets.",
+		"covariance = false\n#": "Means and second moments of a and b over all records of the epoch so far: a " +
+			"release every 10 offsets.",
+		"step 1h": "Means, second moments and covariances of a and b over all records of the epoch so " +
+			"far: a release every 1h by the clock.",
+		"step 90s": "Means, second moments and covariances of a and b over all records of the epoch so " +
+			"far: a release every 1m30s by the clock.",
+		"step 10m": "Means, second moments and covariances of a and b over all records of the epoch so " +
+			"far: a release every 10m by the clock.",
+		"#values = [\"mean\"]": "Means of a and b over all records of the epoch so far: a " +
+			"release every 10 offsets.",
+		"#values = [\"covariance\", \"full_share\"]": "Covariances of a and b over all records of the epoch so far: " +
+			"a release every 10 offsets.",
 	} {
 		output := `topic = "o"`
 		if values, ok := strings.CutPrefix(keys, "#"); ok {
@@ -58,9 +70,13 @@ func TestComputesMoments(t *testing.T) {
 		} else {
 			step = "10"
 		}
-		c, err := config.Parse("t.toml", []byte("[kafka]\nboundary_topic = \"b\"\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n[stream.s]\nstep = "+step+"\n"+
-			"input = { topic = \"i\", codec = \"json\", columns = [\"a\", \"b\"] }\noutput = { "+output+" }\n"+
-			"[stream.s.privacy]\nepsilon = 1.0\ndelta = 1e-8\nadjacency = \"replace\"\nlimit_epsilon = 1.0\n[stream.s.moments]\nclip = 1.0\n"+keys+"\n"))
+		c, err := config.Parse("t.toml",
+			[]byte(
+				"[kafka]\nboundary_topic = \"b\"\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\n"+
+					"key_file = \"/k\"\n[stream.s]\nstep = "+step+"\n"+
+					"input = { topic = \"i\", codec = \"json\", columns = [\"a\", \"b\"] }\noutput = { "+output+" }\n"+
+					"[stream.s.privacy]\nepsilon = 1.0\ndelta = 1e-8\nadjacency = \"replace\"\nlimit_epsilon = 1.0\n"+
+					"[stream.s.moments]\nclip = 1.0\n"+keys+"\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,27 +109,36 @@ func TestPower(t *testing.T) {
 		}
 	}
 	s := personStream(t, threeSteps)
-	if text := Computes(s); !strings.HasSuffix(text, "a release every 4 offsets. A person counts in at most 3 steps, at least 2 apart, with at most 2 records in each.") {
+	if text := Computes(s); !strings.HasSuffix(text,
+		"a release every 4 offsets. A person counts in at most 3 steps, at least 2 apart, with at most 2 "+
+			"records in each.") {
 		t.Error(text)
 	}
 	s.User.Cap, s.User.PerStep = 1, 1
-	if text := Computes(s); !strings.HasSuffix(text, " A person counts in at most 1 step, with at most 1 record in each.") {
+	if text := Computes(s); !strings.HasSuffix(text,
+		" A person counts in at most 1 step, with at most 1 record in each.") {
 		t.Error(text)
 	}
 	s.User.Cap, s.User.Period = 2, 7
-	if text := Computes(s); !strings.HasSuffix(text, " A person counts in at most 2 steps, at least 2 apart, with at most 1 record in each; everybody begins anew every 7 steps.") {
+	if text := Computes(s); !strings.HasSuffix(text,
+		" A person counts in at most 2 steps, at least 2 apart, with at most 1 record in each; everybody begins anew "+
+			"every 7 steps.") {
 		t.Error(text)
 	}
-	if text := Promise("person-period", 1, 1e-8); !strings.Contains(text, "of one given person were counted in one given period") || !strings.Contains(text, "at most 13.6%") {
+	if text := Promise("person-period", 1, 1e-8); !strings.Contains(text,
+		"of one given person were counted in one given period") || !strings.Contains(text, "at most 13.6%") {
 		t.Error(text)
 	}
-	if text := Promise("record", 1, 1e-8); !strings.Contains(text, "one given record") || !strings.Contains(text, "at most 13.6%") {
+	if text := Promise("record", 1, 1e-8); !strings.Contains(text, "one given record") ||
+		!strings.Contains(text, "at most 13.6%") {
 		t.Error(text)
 	}
-	if text := Promise("person-period", 1, 1e-8); !strings.Contains(text, "one given person were counted in one given period, and") {
+	if text := Promise("person-period", 1, 1e-8); !strings.Contains(text,
+		"one given person were counted in one given period, and") {
 		t.Error(text)
 	}
-	if text := Promise("person", 1e6, 0.5); !strings.Contains(text, "one given person") || !strings.Contains(text, "at most 100%") {
+	if text := Promise("person", 1e6, 0.5); !strings.Contains(text, "one given person") ||
+		!strings.Contains(text, "at most 100%") {
 		t.Error(text)
 	}
 }

@@ -132,7 +132,8 @@ func manifest(s *config.Stream, mech *core.Mechanism, keys *dp.Epoch, nonce [16]
 	return &core.Manifest{
 		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1,
 		Source: core.Source{Topic: s.Input.Topic, Partition: partition},
-		Nonce:  nonce[:], EpochID: check[:], Config: s.Canonical(partition), Versions: core.Versions(s), Digest: digest[:],
+		Nonce:  nonce[:], EpochID: check[:], Config: s.Canonical(partition), Versions: core.Versions(s),
+		Digest:    digest[:],
 		Mechanism: mech.Name, Plan: mech.Plan, Cost: mech.Cost(),
 		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: s.Privacy.Epsilon,
 		Persons: core.Persons(mech.Cost(), s.Privacy.Delta, 2, 10),

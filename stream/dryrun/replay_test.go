@@ -18,7 +18,8 @@ import (
 
 func replayed(t *testing.T, s *config.Stream, seed *uint64, values []string) (releases []string, r *dryrun.Replay) {
 	t.Helper()
-	r, err := dryrun.NewReplay(nil, s, "v1", seed, func(b []byte) error { releases = append(releases, string(b)); return nil })
+	r, err := dryrun.NewReplay(nil, s, "v1", seed,
+		func(b []byte) error { releases = append(releases, string(b)); return nil })
 	fixtures.Must(t, err)
 	defer r.Close()
 	for _, v := range values {
@@ -37,7 +38,8 @@ func replayStream(t *testing.T, change string) *config.Stream {
 	if text == fixtures.OrdersStream {
 		t.Fatal("the stream has no step")
 	}
-	c, err := config.Parse("t.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+text))
+	c, err := config.Parse("t.toml",
+		[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+text))
 	fixtures.Must(t, err)
 	return c.Streams[0]
 }
@@ -72,7 +74,8 @@ func TestRecordTooLarge(t *testing.T) {
 	if len(null) != 3 || !slices.Equal(null, large) {
 		t.Errorf("releases\n%s\nwith records that are too large, want\n%s", large, null)
 	}
-	if want := `streamdp_diagnostic_records_rejected_total{partition="0",reason="too-large",stream="orders"} 4`; !strings.Contains(metrics, want) {
+	if want :=
+		`streamdp_diagnostic_records_rejected_total{partition="0",reason="too-large",stream="orders"} 4`; !strings.Contains(metrics, want) {
 		t.Errorf("metrics lack %s", want)
 	}
 	if fits, _ := run(func(b []byte) []byte { return long(b)[:100] }); slices.Equal(fits, null) {
@@ -179,7 +182,8 @@ func TestReplayMethods(t *testing.T) {
 	} {
 		text := strings.Replace(fixtures.OrdersStream, "step   = 100", "step = 1", 1) +
 			fmt.Sprintf("method = %q\npsd_floor = 0.01\nproject = true\nvalid_count = true\n%s", method, extra)
-		c, err := config.Parse("t.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+text))
+		c, err := config.Parse("t.toml",
+			[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+text))
 		fixtures.Must(t, err)
 		got, _ := replayed(t, c.Streams[0], nil, records)
 		if len(got) != 3 {
@@ -206,7 +210,8 @@ func TestReplayMethods(t *testing.T) {
 		if method == "auto" {
 			want = "combined"
 			c := r.Mechanism.Choice
-			if c == nil || c.Metric != "sum" || c.Step != 10000 || len(c.Alternatives) != 3 || c.Alternatives[1].Method != "pp_debiased" {
+			if c == nil || c.Metric != "sum" || c.Step != 10000 || len(c.Alternatives) != 3 ||
+				c.Alternatives[1].Method != "pp_debiased" {
 				t.Fatalf("the choice is %+v", c)
 			}
 			for _, a := range c.Alternatives {
@@ -234,11 +239,13 @@ func TestReplayStatements(t *testing.T) {
 	t.Parallel()
 	records := slices.Repeat([]string{`{"a":1,"b":2,"c":3}`}, 40)
 	for solver, want := range map[string]string{"newton": "exact (lattice)", "ihm": "not proven (sketch)", "linmix": "not proven (sketch)"} {
-		c, err := config.Parse("t.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+
-			fixtures.RefitOf("window = 40\nsolver = \""+solver+"\"")))
+		c, err := config.Parse("t.toml",
+			[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+
+				fixtures.RefitOf("window = 40\nsolver = \""+solver+"\"")))
 		fixtures.Must(t, err)
 		got, _ := replayed(t, c.Streams[0], nil, records)
-		if len(got) != 1 || strings.Count(got[0], "Finite precision: ") != 1 || !strings.Contains(got[0], "Finite precision: "+want) {
+		if len(got) != 1 || strings.Count(got[0], "Finite precision: ") != 1 ||
+			!strings.Contains(got[0], "Finite precision: "+want) {
 			t.Errorf("%s: %q", solver, got)
 		}
 	}

@@ -49,7 +49,8 @@ func NewSample(x *connect.Schemas, s *config.Stream) (*Sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	of := &Sample{Stream: s.Name, Null: map[string]int64{}, whole: whole, row: make([]float64, f.Width()), limit: core.MaxRecordBytes(s)}
+	of := &Sample{Stream: s.Name, Null: map[string]int64{}, whole: whole, row: make([]float64, f.Width()),
+		limit: core.MaxRecordBytes(s)}
 	if f.Name != "json" && f.Name != "csv" && !s.Input.Schemas() {
 		return of, nil
 	}

@@ -49,7 +49,8 @@ func TestClaimsAcross(t *testing.T) {
 			two, o2 := paid(r.Sibling(c[1]))
 			lost := *two.D.Ledger.Newest(two.Task)
 			fixtures.Must(t, one.Claim(t.Context(), o1))
-			if err := two.Claim(t.Context(), o2); err == nil || !strings.Contains(err.Error(), "another state directory opened epoch 1") {
+			if err := two.Claim(t.Context(), o2); err == nil ||
+				!strings.Contains(err.Error(), "another state directory opened epoch 1") {
 				t.Errorf("the second opened it too: %v", err)
 			}
 			if last := two.D.Ledger.Newest(two.Task); last != nil {

@@ -31,9 +31,10 @@ func (k *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
 }
 
 // CloseEpoch closes the open epoch in the ledger. From then on its charge covers the
-// offsets below the end of each of its partitions, −1 for all. It had so many steps, or more. Then it destroys what must
-// not outlive the epoch. The epoch's releases must have been acknowledged, or given up.
-func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, reason string) error {
+// offsets below the end of each of its partitions, −1 for all. It had so many steps, or more. Then it destroys what
+// must not outlive the epoch. The epoch's releases must have been acknowledged, or given up.
+func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64,
+	reason string) error {
 	var end int64
 	if err := k.Atomically(func() error {
 		if err := k.keepFinal(ctx, opened); err != nil {
@@ -48,7 +49,8 @@ func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []le
 	}
 	k.D.Lag.Left(k.Task)
 	if reason == "warmup" {
-		k.Log.Warn("the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies", "epoch", opened.Epoch,
+		k.Log.Warn("the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies",
+			"epoch", opened.Epoch,
 			"another", "streamdp epoch open "+failure.EpochArgs(k.Task))
 	}
 	k.Log.Info("epoch closed", "epoch", opened.Epoch, "end", end, "reason", reason)
@@ -74,13 +76,18 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 		return err
 	}
 	if id := credentials.KeyID(k.D.Key); err != nil && unusable == nil && m.KeyID != id && k.Store.Encrypted() {
-		return failure.Haltf(failure.Key, "the checkpoint of epoch %d is encrypted with key %s, and the key file holds key %s: without it nobody knows how far the epoch read; "+
-			"name the former key, close the epoch with: streamdp epoch close %s, then name the new key; "+
-			"where the former key is lost, remove the files checkpoint* of the task, and the charge covers everything up to the log's end",
+		return failure.Haltf(failure.Key,
+			"the checkpoint of epoch %d is encrypted with key %s, and the key file holds key %s: without it nobody "+
+				"knows how far the epoch read; "+
+				"name the former key, close the epoch with: streamdp epoch close %s, then name the new key; "+
+				"where the former key is lost, remove the files checkpoint* of the task, and the charge covers "+
+				"everything up to the log's end",
 			m.Epoch, m.KeyID, id, failure.EpochArgs(k.Task))
 	}
 	if unusable != nil || err != nil || cp == nil || cp.Epoch != opened.Epoch {
-		k.Log.Warn("epoch closed without its checkpoint: its charge covers everything up to the log's end, and has no end where the log can't be shown to be the epoch's")
+		k.Log.Warn(
+			"epoch closed without its checkpoint: its charge covers everything up to the log's end, and has no end " +
+				"where the log can't be shown to be the epoch's")
 		released, err := k.Out.ReleasedEnds(ctx, opened)
 		if err != nil {
 			return err
@@ -107,7 +114,9 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 			if lost == nil {
 				err = output.ErrBehind
 			}
-			return fmt.Errorf("%d releases of the epoch are committed and may not be published: %w (--drop-outbox gives them up)", len(left), err)
+			return fmt.Errorf(
+				"%d releases of the epoch are committed and may not be published: %w (--drop-outbox gives them up)",
+				len(left), err)
 		}
 		if len(left) > 0 {
 			k.Log.Warn("releases are given up", "releases", len(left))
@@ -123,7 +132,8 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 		k.Log.Warn("releases are given up", "releases", len(left))
 	case len(left) > 0:
 		if err := k.publishLeft(ctx, left); err != nil {
-			return fmt.Errorf("%d releases of the epoch are not published: %w (--drop-outbox gives them up)", len(left), err)
+			return fmt.Errorf("%d releases of the epoch are not published: %w (--drop-outbox gives them up)",
+				len(left), err)
 		}
 		if k.D.Cfg.State.Archive {
 			if err := k.DoDisk(ctx, func() error { return k.Archive.Append(opened.Epoch, cp.Outbox) }); err != nil {
@@ -156,7 +166,8 @@ func (k *Keeper) Reached(opened *ledger.Entry) (ends []ledger.EntryPart, steps u
 // partitions was read at least as far as its checkpoint says or, where there is none, as its
 // releases cover: released. One whose log lost its end is no bound, however long the others
 // are.
-func (k *Keeper) reach(ctx context.Context, opened *ledger.Entry, released []int64, cp *state.Checkpoint) (ends []ledger.EntryPart, err error) {
+func (k *Keeper) reach(ctx context.Context, opened *ledger.Entry, released []int64,
+	cp *state.Checkpoint) (ends []ledger.EntryPart, err error) {
 	for i, v := range opened.Views() {
 		var at kafka.Position
 		if cp != nil {
@@ -181,7 +192,8 @@ func (k *Keeper) reach(ctx context.Context, opened *ledger.Entry, released []int
 //
 // For example, an epoch has read 1000 records, and its topic is then deleted and made
 // again with 10. The new log's end, 10, is no bound.
-func (k *Keeper) reachOf(ctx context.Context, opened *ledger.Entry, atLeast int64, anchor *kafka.Anchor) (end int64, err error) {
+func (k *Keeper) reachOf(ctx context.Context, opened *ledger.Entry, atLeast int64, anchor *kafka.Anchor) (end int64,
+	err error) {
 	var log kafka.Offsets
 	same := false
 	err = k.Do(ctx, "input", func() error {

@@ -32,8 +32,10 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 				return nil, err
 			}
 			if !unused {
-				return nil, failure.Haltf(failure.OutputAhead, "%s/%d holds releases of this stream that the ledger knows no epoch of: "+
-					"restore the state directory, or accept a new budget with: streamdp epoch open %s", k.S.Output.Topic, k.S.Output.Partition, failure.EpochArgs(k.Task))
+				return nil, failure.Haltf(failure.OutputAhead,
+					"%s/%d holds releases of this stream that the ledger knows no epoch of: "+
+						"restore the state directory, or accept a new budget with: streamdp epoch open %s",
+					k.S.Output.Topic, k.S.Output.Partition, failure.EpochArgs(k.Task))
 			}
 			if err := k.ReadSchemas(ctx, true); err != nil {
 				return nil, err
@@ -70,7 +72,8 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 				return nil, err
 			}
 			if began {
-				return nil, failure.Haltf(failure.State, "the manifest of epoch %d is missing, and the epoch may have run: %s",
+				return nil, failure.Haltf(failure.State,
+					"the manifest of epoch %d is missing, and the epoch may have run: %s",
 					last.Epoch, failure.Restore(k.Task))
 			}
 			// A crash inside an opening: no row of noise was ever drawn.
@@ -81,15 +84,18 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 	}
 }
 
-// OpensByItself reports whether the task's next epoch is one that a start opens: the first, or after a horizon where the
-// stream rolls over. last is the task's newest line in the ledger.
+// OpensByItself reports whether the task's next epoch is one that a start opens: the first, or after a horizon where
+// the stream rolls over. last is the task's newest line in the ledger.
 func (k *Keeper) OpensByItself(last *ledger.Entry) bool {
-	return last == nil || last.Kind == ledger.KindClose && last.Reason == ledger.ReasonHorizon && k.S.OnHorizon == "rollover"
+	return last == nil ||
+		last.Kind == ledger.KindClose && last.Reason == ledger.ReasonHorizon && k.S.OnHorizon == "rollover"
 }
 
 // unasked is the halt of a task that would open an epoch only because the configuration was read
 // again. Reading it charges nobody.
 func (k *Keeper) unasked() error {
-	return failure.Haltf(failure.Unopened, "the task has no open epoch, and reading the configuration again opens none: it is opened, and charged, by streamdp epoch open %s, "+
-		"or for all tasks that wait for it by streamdp reload --open", failure.EpochArgs(k.Task))
+	return failure.Haltf(failure.Unopened,
+		"the task has no open epoch, and reading the configuration again opens none: it is opened, and charged, by "+
+			"streamdp epoch open %s, "+
+			"or for all tasks that wait for it by streamdp reload --open", failure.EpochArgs(k.Task))
 }

@@ -18,7 +18,9 @@ func (k *Keeper) ledgerIsNewest() error {
 		return err
 	}
 	if known := k.D.Ledger.NextEpoch(k.Task) - 1; n > known {
-		return failure.Haltf(failure.State, "there are files of epoch %d, and the ledger knows epochs up to %d: it is missing or an old copy; restore the newest one, or where there is none: streamdp ledger repair", n, known)
+		return failure.Haltf(failure.State,
+			"there are files of epoch %d, and the ledger knows epochs up to %d: it is missing or an old copy; "+
+				"restore the newest one, or where there is none: streamdp ledger repair", n, known)
 	}
 	return nil
 }
@@ -44,14 +46,18 @@ func (s *Shard) ledgerHasAll() error {
 			return err
 		}
 		if known := s.Ledger.NextEpoch(t) - 1; n > known {
-			return failure.Haltf(failure.State, "there are files of epoch %d of task %s, and the ledger knows its epochs up to %d: it is missing or an old copy; restore the newest one, or where there is none: streamdp ledger repair", n, t, known)
+			return failure.Haltf(failure.State,
+				"there are files of epoch %d of task %s, and the ledger knows its epochs up to %d: it is missing or "+
+					"an old copy; restore the newest one, or where there is none: streamdp ledger repair", n, t, known)
 		}
 		cp, err := s.CheckpointOf(t)
 		if err != nil && !errors.Is(err, state.ErrCheckpoint) {
 			return err
 		}
 		if err == nil && cp != nil && !s.Ledger.Knows(cp.Ledger) {
-			return failure.Haltf(failure.State, "the checkpoint of task %s was written with a newer ledger: the ledger is an old copy; restore the newest one, or where there is none: streamdp ledger repair", t)
+			return failure.Haltf(failure.State,
+				"the checkpoint of task %s was written with a newer ledger: the ledger is an old copy; restore the "+
+					"newest one, or where there is none: streamdp ledger repair", t)
 		}
 	}
 	return nil
@@ -90,6 +96,8 @@ func (k *Keeper) Recoverable(ctx context.Context, opened *ledger.Entry) error {
 	if err != nil || end >= 0 {
 		return err
 	}
-	return failure.Haltf(failure.State, "the checkpoint of epoch %d is missing, and %s/%d holds no release of it: restore it from a backup, or start anew with: streamdp epoch open %s",
+	return failure.Haltf(failure.State,
+		"the checkpoint of epoch %d is missing, and %s/%d holds no release of it: restore it from a backup, or start "+
+			"anew with: streamdp epoch open %s",
 		opened.Epoch, k.S.Output.Topic, k.S.Output.Partition, failure.EpochArgs(k.Task))
 }

@@ -17,7 +17,8 @@ func (k *Keeper) Claim(a0 context.Context, a1 *opening) error { return k.claim(a
 
 func (k *Keeper) Pay(a0 context.Context, a1 *opening) error { return k.pay(a0, a1) }
 
-func (k *Keeper) Reach(a0 context.Context, a1 *ledger.Entry, a2 []int64, a3 *state.Checkpoint) ([]ledger.EntryPart, error) {
+func (k *Keeper) Reach(a0 context.Context, a1 *ledger.Entry, a2 []int64,
+	a3 *state.Checkpoint) ([]ledger.EntryPart, error) {
 	return k.reach(a0, a1, a2, a3)
 }
 

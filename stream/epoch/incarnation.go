@@ -25,7 +25,8 @@ import (
 // the next one where it is not, or nothing proves it. SameLog is the operator's
 // word for what retention, a lost checkpoint or a new master key took the proof of.
 // With the number comes that record, where it is there.
-func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID string, sameLog bool) (number uint64, anchor *kafka.Anchor, err error) {
+func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID string, sameLog bool) (number uint64,
+	anchor *kafka.Anchor, err error) {
 	log, err := k.offsets(ctx, src)
 	if err != nil {
 		return 0, nil, err
@@ -48,7 +49,9 @@ func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	case lastKey != "" && lastKey != credentials.KeyID(k.D.Key) && last.AnchorOffset < log.End:
 		// Its anchor is under a former key, with which alone it could be recognised.
 	default:
-		if found, err = w.look(ctx, last.AnchorOffset, func(h [32]byte) bool { return k.AnchorMAC(h) == last.Anchor }); err != nil {
+		if found,
+			err = w.look(ctx, last.AnchorOffset,
+			func(h [32]byte) bool { return k.AnchorMAC(h) == last.Anchor }); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -87,12 +90,13 @@ func (w *witness) look(ctx context.Context, offset int64, is func(hash [32]byte)
 		return recordOther, nil
 	}
 	found := recordOther
-	err := w.r.D.Client.ReadBackTo(ctx, w.src.Topic, int32(w.src.Partition), offset, w.log.End, func(rec *kafka.Record) error {
-		if rec.Offset == offset && is(rec.Hash()) {
-			found, w.anchor = recordThere, kafka.AnchorOf(rec)
-		}
-		return failure.ErrStop
-	})
+	err := w.r.D.Client.ReadBackTo(ctx, w.src.Topic, int32(w.src.Partition), offset, w.log.End,
+		func(rec *kafka.Record) error {
+			if rec.Offset == offset && is(rec.Hash()) {
+				found, w.anchor = recordThere, kafka.AnchorOf(rec)
+			}
+			return failure.ErrStop
+		})
 	var gap *kafka.GapError
 	switch {
 	case errors.As(err, &gap):
@@ -227,7 +231,9 @@ func (k *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anch
 			return err
 		}
 		if found == recordOther {
-			return failure.Haltf(failure.Replaced, "%s/%d has another record at offset %d than the one that was read: it is another log; a new epoch is needed: streamdp epoch open %s",
+			return failure.Haltf(failure.Replaced,
+				"%s/%d has another record at offset %d than the one that was read: it is another log; a new epoch is "+
+					"needed: streamdp epoch open %s",
 				src.Topic, src.Partition, a.Offset, failure.EpochArgs(k.Task))
 		}
 		return nil

@@ -1,5 +1,5 @@
-// Package epoch opens, resumes and closes the epochs of a task. Opening an epoch charges the budget, durably, before the
-// epoch's first noise. The package applies no record.
+// Package epoch opens, resumes and closes the epochs of a task. Opening an epoch charges the budget, durably, before
+// the epoch's first noise. The package applies no record.
 //
 // A [Process] holds what all tasks of a process share, a [Shard] what the tasks of a shard share, and a [Keeper] the
 // files, the output and the input of one task.
@@ -53,7 +53,8 @@ func NewKeeper(d *Shard, t core.Task, changed func()) (*Keeper, error) {
 		return nil, err
 	}
 	mutex, _ := d.destroying.LoadOrStore(t, new(sync.Mutex))
-	k := &Keeper{Feed: NewFeed(d.Process, t, nil, changed), D: d, Store: st, destroying: mutex.(*sync.Mutex), Archive: &state.Archive{Disk: d.Disk, Dir: st.Dir}}
+	k := &Keeper{Feed: NewFeed(d.Process, t, nil, changed), D: d, Store: st, destroying: mutex.(*sync.Mutex),
+		Archive: &state.Archive{Disk: d.Disk, Dir: st.Dir}}
 	k.SameLog = k.stillSameTopic
 	return k, nil
 }
@@ -79,13 +80,16 @@ func (k *Keeper) boundaryTopic() *boundary.Topic {
 
 // NewBoundaries returns the boundaries of an epoch after a checkpoint, nil where its steps are not by the
 // clock. It halts where the topic is not the one that the ledger and the checkpoint know.
-func (k *Keeper) NewBoundaries(ctx context.Context, opened *ledger.Entry, m *core.Manifest, cp *state.Checkpoint) (*boundary.Boundaries, error) {
+func (k *Keeper) NewBoundaries(ctx context.Context, opened *ledger.Entry, m *core.Manifest,
+	cp *state.Checkpoint) (*boundary.Boundaries, error) {
 	period := k.S.Step.Clock()
 	if period == 0 {
 		return nil, nil
 	}
 	if topic := k.D.Cfg.Kafka.BoundaryTopic; cp.BoundaryTopic != topic {
-		return nil, failure.Haltf(failure.Configuration, "the boundaries of epoch %d are in topic %s, not in %s: configure kafka.boundary_topic = %q, or start anew with: streamdp epoch open %s",
+		return nil, failure.Haltf(failure.Configuration,
+			"the boundaries of epoch %d are in topic %s, not in %s: configure kafka.boundary_topic = %q, or start "+
+				"anew with: streamdp epoch open %s",
 			m.Epoch, cp.BoundaryTopic, topic, cp.BoundaryTopic, failure.EpochArgs(k.Task))
 	}
 	if err := k.boundaryTopic().Same(ctx, opened); err != nil {
@@ -130,7 +134,9 @@ func (k *Keeper) source(ctx context.Context, numbers []int) (src core.Source, pa
 		case !t.Exists:
 			return &failure.Later{Err: fmt.Errorf("input topic %s does not exist", in.Topic)}
 		case len(numbers) > 0 && slices.Max(numbers) >= len(t.Partitions):
-			return &failure.Later{Err: fmt.Errorf("input topic %s has %d partitions, partition %d is configured", in.Topic, len(t.Partitions), slices.Max(numbers))}
+			return &failure.Later{
+				Err: fmt.Errorf("input topic %s has %d partitions, partition %d is configured", in.Topic,
+					len(t.Partitions), slices.Max(numbers))}
 		}
 		partitions = len(t.Partitions)
 		cluster, err := k.D.Client.ClusterID(ctx)
@@ -143,12 +149,19 @@ func (k *Keeper) source(ctx context.Context, numbers []int) (src core.Source, pa
 			return err
 		}
 		if strings.Contains(settings["cleanup.policy"], "compact") && !in.AllowCompacted {
-			return failure.Haltf(failure.Compacted, "input topic %s is compacted: the cleaner removes records that were counted, and their keys decide which; "+
-				"set the topic's cleanup.policy to delete; or accept it with input.allow_compacted = true, which is another guarantee, and open an epoch for that: streamdp epoch open %s", in.Topic, failure.EpochArgs(k.Task))
+			return failure.Haltf(failure.Compacted,
+				"input topic %s is compacted: the cleaner removes records that were counted, and their keys "+
+					"decide which; "+
+					"set the topic's cleanup.policy to delete; or accept it with input.allow_compacted = true, which "+
+					"is another guarantee, and open an epoch for that: streamdp epoch open %s", in.Topic,
+				failure.EpochArgs(k.Task))
 		}
 		if input.ProducersDecideRetention(settings) && !k.warned.Swap(true) {
-			k.Log.Warn("producers' timestamps decide when records of the input are deleted, which the guarantee does not cover",
-				"topic", in.Topic, "message.timestamp.type", "CreateTime", "remedy", "message.timestamp.type = LogAppendTime, or retention.ms = -1")
+			k.Log.Warn(
+				"producers' timestamps decide when records of the input are deleted, which the guarantee "+
+					"does not cover",
+				"topic", in.Topic, "message.timestamp.type", "CreateTime", "remedy",
+				"message.timestamp.type = LogAppendTime, or retention.ms = -1")
 		}
 		return nil
 	})
@@ -156,7 +169,8 @@ func (k *Keeper) source(ctx context.Context, numbers []int) (src core.Source, pa
 }
 
 // input is source, and returns the offsets of the partitions, too.
-func (k *Keeper) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog, err error) {
+func (k *Keeper) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog,
+	err error) {
 	if src, partitions, err = k.source(ctx, numbers); err != nil {
 		return src, partitions, nil, err
 	}
@@ -204,7 +218,9 @@ func (k *Keeper) sameTopic(opened *ledger.Entry, id string) error {
 	if id == "" || opened.TopicID == "" || id == opened.TopicID {
 		return nil
 	}
-	return failure.Haltf(failure.Replaced, "topic %s was deleted and made again since epoch %d was opened: its id is %s, not %s; a new epoch is needed: streamdp epoch open %s",
+	return failure.Haltf(failure.Replaced,
+		"topic %s was deleted and made again since epoch %d was opened: its id is %s, not %s; a new epoch is needed: "+
+			"streamdp epoch open %s",
 		opened.Topic, opened.Epoch, id, opened.TopicID, failure.EpochArgs(k.Task))
 }
 

@@ -31,7 +31,8 @@ type keptPlan struct {
 }
 
 // newMechanism is [core.NewMechanism] for a recorded plan.
-func (p *MechanismCache) newMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*core.Mechanism, error) {
+func (p *MechanismCache) newMechanism(s *config.Stream, plan json.RawMessage,
+	initial []float64) (*core.Mechanism, error) {
 	if s.Merge { // one task, and another configuration for each set of partitions
 		return core.NewMechanism(s, plan, initial)
 	}

@@ -83,7 +83,8 @@ func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
 	p := k.S.Privacy
 	k.D.Metrics.Opened(k.Task)
 	k.Log.Info("epoch opened", "epoch", o.epoch, "base", m.Base, "incarnation", m.Incarnation, "reason", req.Reason,
-		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", o.charged, "limit_epsilon", p.LimitEpsilon)
+		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", o.charged,
+		"limit_epsilon", p.LimitEpsilon)
 	return nil
 }
 
@@ -158,7 +159,8 @@ func (k *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 	}
 	if k.S.Step.Clock() > 0 {
 		if n := len(logs); k.S.Slots() < uint64(n) {
-			return nil, failure.Haltf(failure.Configuration, "step_max = %d is less than the %d partitions, of which each needs a part", k.S.Slots(), n)
+			return nil, failure.Haltf(failure.Configuration,
+				"step_max = %d is less than the %d partitions, of which each needs a part", k.S.Slots(), n)
 		}
 		if o.boundaries, err = k.boundaryTopic().Opened(ctx); err != nil {
 			return nil, err
@@ -282,7 +284,8 @@ func (k *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 	case req.automatic:
 		return 0, k.Out.UnknownEpoch(newest)
 	}
-	k.Log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum", "epoch", newest)
+	k.Log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum",
+		"epoch", newest)
 	return newest + 1, nil
 }
 
@@ -313,7 +316,8 @@ func (k *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, p
 	}
 	var charged []ledger.EntryPart
 	for i, p := range parts {
-		charged = append(charged, ledger.EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
+		charged = append(charged,
+			ledger.EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
 	}
 	e.Charge(charged)
 	err := k.D.Ledger.Reserve(&e, k.D.Config(), k.S)
@@ -331,7 +335,8 @@ func (k *Keeper) unmark(ctx context.Context, epoch uint64) error {
 
 // Begin writes the first checkpoint of an epoch. parts have records by which the logs are
 // recognised; nil: none are known. One is used if it lies before the epoch.
-func (k *Keeper) Begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) error {
+func (k *Keeper) Begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64,
+	parts []begin) error {
 	first, err := k.First(m, file, mech, output, parts)
 	if err != nil {
 		return err
@@ -340,7 +345,8 @@ func (k *Keeper) Begin(ctx context.Context, m *core.Manifest, file []byte, mech 
 }
 
 // First returns the checkpoint that begin writes.
-func (k *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) (*state.Checkpoint, error) {
+func (k *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, output int64,
+	parts []begin) (*state.Checkpoint, error) {
 	position := kafka.Position{Next: m.Base, LeaderEpoch: -1}
 	var all []state.Place
 	for i, p := range m.Parts {
@@ -390,7 +396,8 @@ func (k *Keeper) predecessor(src core.Source) (last *ledger.Entry, incarnation u
 	last, incarnation, open := k.D.Ledger.LastReader(k.Task, src)
 	if open != nil {
 		t := open.Task()
-		return nil, 0, failure.Haltf(failure.Configuration, "%s/%d is read by epoch %d of task %s, which is open: close it first, with: streamdp epoch close %s",
+		return nil, 0, failure.Haltf(failure.Configuration,
+			"%s/%d is read by epoch %d of task %s, which is open: close it first, with: streamdp epoch close %s",
 			src.Topic, src.Partition, open.Epoch, t, failure.EpochArgs(t))
 	}
 	return last, incarnation, nil
@@ -398,7 +405,9 @@ func (k *Keeper) predecessor(src core.Source) (last *ledger.Entry, incarnation u
 
 // errMergedFrom is the halt of a merged stream that is to begin at an offset.
 func errMergedFrom() error {
-	return failure.Haltf(failure.Configuration, "an epoch of a merged stream begins at \"continue\", \"earliest\" or \"latest\": partitions have offsets of their own")
+	return failure.Haltf(failure.Configuration,
+		"an epoch of a merged stream begins at \"continue\", \"earliest\" or \"latest\": partitions have offsets "+
+			"of their own")
 }
 
 // baseOffset returns the offset at which a new epoch begins in a partition.
@@ -411,8 +420,10 @@ func (k *Keeper) baseOffset(from string, src core.Source, incarnation uint64, lo
 	if (from == "" || from == "continue") && last != nil {
 		if was == incarnation {
 			if last.End > log.End {
-				return 0, failure.Haltf(failure.Truncated, "%s/%d ends at %d, before offset %d where the last epoch ended: it was truncated; "+
-					"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.End, last.End, failure.EpochArgs(k.Task))
+				return 0, failure.Haltf(failure.Truncated,
+					"%s/%d ends at %d, before offset %d where the last epoch ended: it was truncated; "+
+						"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.End,
+					last.End, failure.EpochArgs(k.Task))
 			}
 			return max(last.End, log.Start), nil
 		}
@@ -438,5 +449,6 @@ func (k *Keeper) baseOffset(from string, src core.Source, incarnation uint64, lo
 }
 
 func notInLog(at int64, src core.Source, start, stable int64) error {
-	return fmt.Errorf("start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, start, stable)
+	return fmt.Errorf("start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition,
+		start, stable)
 }

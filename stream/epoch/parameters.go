@@ -37,7 +37,8 @@ func (k *Keeper) initial() ([]float64, error) {
 		return nil, failure.Haltf(failure.State, "parameters of epoch %d: %w", last, err)
 	}
 	if n := learning.Parameters; len(x) != n {
-		k.Log.Warn("the last epoch's parameters are another model's: the new epoch begins without them", "epoch", last, "parameters", len(x), "configured", n)
+		k.Log.Warn("the last epoch's parameters are another model's: the new epoch begins without them", "epoch", last,
+			"parameters", len(x), "configured", n)
 		return connect.InitialFile(k.S)
 	}
 	return x, nil
@@ -75,12 +76,14 @@ func (k *Keeper) keepFinal(ctx context.Context, opened *ledger.Entry) error {
 		return err
 	}
 	if err != nil || cp == nil || cp.Epoch != opened.Epoch {
-		k.Log.Warn("epoch closed without its checkpoint: what it has learnt is in its releases only", "epoch", opened.Epoch)
+		k.Log.Warn("epoch closed without its checkpoint: what it has learnt is in its releases only", "epoch",
+			opened.Epoch)
 		return nil
 	}
 	x, err := core.LearntBy(opened.Mechanism, cp.State)
 	if err != nil {
-		k.Log.Warn("epoch closed with a state of another version: what it has learnt is in its releases only", "epoch", opened.Epoch)
+		k.Log.Warn("epoch closed with a state of another version: what it has learnt is in its releases only", "epoch",
+			opened.Epoch)
 		return nil
 	}
 	if x == nil {

@@ -141,8 +141,10 @@ func (p *Process) Beats(period time.Duration) func(context.Context) error {
 // when a failing call of the cluster begins or ends to fail.
 func NewFeed(p *Process, t core.Task, s *config.Stream, changed func()) *input.Feed {
 	f := &input.Feed{
-		S: s, Task: t, Log: p.Log.With("task", t.String()), Client: p.Client, Memory: p.Memory, Schemas: p.Schemas, Metrics: p.Metrics, Trace: p.Trace,
-		Now: p.Now, FetchBytes: p.FetchBytes, LookEvery: p.LookEvery, LogStart: new(atomic.Int64), LogEnd: new(atomic.Int64),
+		S: s, Task: t, Log: p.Log.With("task", t.String()), Client: p.Client, Memory: p.Memory, Schemas: p.Schemas,
+		Metrics: p.Metrics, Trace: p.Trace,
+		Now: p.Now, FetchBytes: p.FetchBytes, LookEvery: p.LookEvery, LogStart: new(atomic.Int64),
+		LogEnd: new(atomic.Int64),
 	}
 	f.Retrier = failure.NewRetrier(f.Log, p.Metrics.KafkaError, changed)
 	return f
@@ -159,7 +161,8 @@ func PartialsKey(master *[32]byte) func(salt []byte) [32]byte {
 // PartialsOf returns what partials of a group need of the process.
 func (p *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SummationOptions {
 	return input.SummationOptions{
-		Group: group, Sums: log, Shard: shard, KeyID: credentials.KeyID(p.Key), Derive: PartialsKey(p.Key), Config: p.Config, Now: p.Now, Log: p.Log, Failed: p.Metrics.KafkaError,
+		Group: group, Sums: log, Shard: shard, KeyID: credentials.KeyID(p.Key), Derive: PartialsKey(p.Key),
+		Config: p.Config, Now: p.Now, Log: p.Log, Failed: p.Metrics.KafkaError,
 		Feed: func(s *config.Stream) *input.Feed {
 			return NewFeed(p, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
 		}}

@@ -38,7 +38,8 @@ const MeasureTime = 2 * time.Second
 // epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their
 // logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
 // the cluster, for at most MeasureTime.
-func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, logs []kafka.Offsets) error {
+func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart,
+	steps uint64, logs []kafka.Offsets) error {
 	if err := k.D.ledgerIsNewest(); err != nil {
 		return err
 	}
@@ -113,7 +114,9 @@ func (k *Keeper) partitionsNow(ctx context.Context) (int, error) {
 	if k.S.User == nil {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, MeasureTime, errors.New("the cluster does not answer, so nobody knows how many partitions the input has: ask again later"))
+	ctx,
+		cancel := context.WithTimeoutCause(ctx, MeasureTime,
+		errors.New("the cluster does not answer, so nobody knows how many partitions the input has: ask again later"))
 	defer cancel()
 	t, err := k.D.Client.Topic(ctx, k.S.Input.Topic)
 	switch {
@@ -135,11 +138,15 @@ func (k *Keeper) numbers(opened *ledger.Entry) (all []int) {
 
 // added returns the partitions that the task's next epoch would read, and where it would
 // begin in those of them that its open epoch does not read.
-func (k *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entry) (numbers []int, parts []begin, err error) {
+func (k *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entry) (numbers []int, parts []begin,
+	err error) {
 	if k.Task.Partition != core.Merged {
 		return []int{k.Task.Partition}, nil, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, MeasureTime, errors.New("the cluster does not answer, so nobody knows which partitions the next epoch would read: ask again later"))
+	ctx,
+		cancel := context.WithTimeoutCause(ctx, MeasureTime,
+		errors.New(
+			"the cluster does not answer, so nobody knows which partitions the next epoch would read: ask again later"))
 	defer cancel()
 	defer func() {
 		if err != nil && ctx.Err() != nil {

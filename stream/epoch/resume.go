@@ -48,11 +48,13 @@ func (k *Keeper) resume(ctx context.Context, opened *ledger.Entry) (*OpenEpoch, 
 }
 
 // starting returns the checkpoint from which an epoch continues.
-type starting func(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*state.Checkpoint, error)
+type starting func(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte,
+	mech *core.Mechanism) (*state.Checkpoint, error)
 
 // ResumeAt prepares the open epoch of a ledger entry. proven looks whether the input is the log that the checkpoint
 // is of, and the epoch must not run where it returns an error; nil: nothing looks.
-func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start starting, proven func(context.Context, *core.Manifest, *state.Checkpoint) error) (l *OpenEpoch, err error) {
+func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start starting,
+	proven func(context.Context, *core.Manifest, *state.Checkpoint) error) (l *OpenEpoch, err error) {
 	m, file, err := k.Manifest(opened)
 	if err != nil {
 		return nil, err
@@ -84,14 +86,18 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	}
 	users, err := state.OpenPersons(k.Store, c, cp)
 	if errors.Is(err, persons.ErrDamaged) {
-		return nil, failure.Haltf(failure.State, "epoch %d: %w: streamdp recover%s reads the log again from the commit before, or from the epoch's beginning; "+
-			"or start anew with: streamdp epoch open %s", m.Epoch, err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
+		return nil, failure.Haltf(failure.State,
+			"epoch %d: %w: streamdp recover%s reads the log again from the commit before, or from the "+
+				"epoch's beginning; "+
+				"or start anew with: streamdp epoch open %s", m.Epoch, err, failure.TaskFlags(k.Task),
+			failure.EpochArgs(k.Task))
 	}
 	if err != nil {
 		return nil, err
 	}
 	if err := c.Resume(cp.State, cp.Step, cp.Transcript, cp.Nexts()); err != nil {
-		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s", err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
+		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s",
+			err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
 	}
 	if err := k.unmark(ctx, m.Epoch); err != nil {
 		return nil, err
@@ -111,7 +117,9 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 		return nil, err
 	}
 	if src != m.Source {
-		return nil, failure.Haltf(failure.Replaced, "the cluster's id is %q, that of the epoch's log %q: configure the brokers of that cluster, or start anew with: streamdp epoch open %s",
+		return nil, failure.Haltf(failure.Replaced,
+			"the cluster's id is %q, that of the epoch's log %q: configure the brokers of that cluster, or start "+
+				"anew with: streamdp epoch open %s",
 			src.Cluster, m.Source.Cluster, failure.EpochArgs(k.Task))
 	}
 	if err := k.sameTopic(opened, id); err != nil {
@@ -147,8 +155,10 @@ func (k *Keeper) SameConfiguration(m *core.Manifest) error {
 	if changes == nil {
 		return nil
 	}
-	return failure.Haltf(failure.Configuration, "the configuration is not that of the open epoch %d, which its guarantee depends on:\n  %s\n"+
-		"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "), failure.EpochArgs(k.Task))
+	return failure.Haltf(failure.Configuration,
+		"the configuration is not that of the open epoch %d, which its guarantee depends on:\n  %s\n"+
+			"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "),
+		failure.EpochArgs(k.Task))
 }
 
 // Mechanism builds the mechanism of an epoch from its plan. It halts if the mechanism
@@ -166,26 +176,32 @@ func (k *Keeper) Mechanism(m *core.Manifest, opened *ledger.Entry) (*core.Mechan
 }
 
 // MechanismOf builds the mechanism of an epoch by its plan and what it began with.
-func MechanismOf(plans *MechanismCache, s *config.Stream, m *core.Manifest, opened *ledger.Entry, initial []float64) (*core.Mechanism, error) {
+func MechanismOf(plans *MechanismCache, s *config.Stream, m *core.Manifest, opened *ledger.Entry,
+	initial []float64) (*core.Mechanism, error) {
 	mech, err := plans.newMechanism(s, m.Plan, initial)
 	if err != nil {
-		return nil, failure.Haltf(failure.State, "manifest of epoch %d: %w: %s", m.Epoch, err, failure.Restore(m.Task()))
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: %w: %s", m.Epoch, err,
+			failure.Restore(m.Task()))
 	}
 	cost, charged := mech.Cost(), opened.Cost
 	if !charged.Covers(cost) || !m.Cost.Equal(charged) {
-		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it spends what the ledger did not charge: %s", m.Epoch, failure.Restore(m.Task()))
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it spends what the ledger did not charge: %s",
+			m.Epoch, failure.Restore(m.Task()))
 	}
 	return mech, nil
 }
 
 // lastCommit loads the checkpoint of an epoch; if the epoch has none yet, it writes the
 // first one. It halts if the checkpoint belongs to another epoch, manifest or ledger.
-func (k *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*state.Checkpoint, error) {
+func (k *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte,
+	mech *core.Mechanism) (*state.Checkpoint, error) {
 	cp, err := k.Store.Load()
 	switch {
 	case errors.Is(err, state.ErrCheckpoint):
-		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s goes back to the commit before it, or to the epoch's beginning, and compares with what is published; "+
-			"or start anew with: streamdp epoch open %s", err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
+		return nil, failure.Haltf(failure.State,
+			"%w: streamdp recover%s goes back to the commit before it, or to the epoch's beginning, and compares "+
+				"with what is published; "+
+				"or start anew with: streamdp epoch open %s", err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
 	case err != nil:
 		return nil, err
 	case cp == nil:
@@ -196,7 +212,9 @@ func (k *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.M
 		if err := k.Recoverable(ctx, opened); err != nil {
 			return nil, err
 		}
-		if err := k.Atomically(func() error { return k.Begin(ctx, m, file, mech, state.UnknownOutput, nil) }); err != nil {
+		if err := k.Atomically(func() error {
+			return k.Begin(ctx, m, file, mech, state.UnknownOutput, nil)
+		}); err != nil {
 			return nil, err
 		}
 		return k.Store.Load()
@@ -208,12 +226,17 @@ func (k *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.M
 func (k *Keeper) OfEpoch(cp *state.Checkpoint, m *core.Manifest, file []byte) error {
 	switch {
 	case cp.Epoch != m.Epoch:
-		return failure.Haltf(failure.State, "the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole, or start anew with: streamdp epoch open %s",
+		return failure.Haltf(failure.State,
+			"the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole, or start "+
+				"anew with: streamdp epoch open %s",
 			cp.Epoch, m.Epoch, failure.EpochArgs(k.Task))
 	case cp.Manifest != sha256.Sum256(file):
-		return failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the epoch began with: %s", m.Epoch, failure.Restore(k.Task))
+		return failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the epoch began with: %s",
+			m.Epoch, failure.Restore(k.Task))
 	case !k.D.Ledger.Knows(cp.Ledger):
-		return failure.Haltf(failure.State, "the checkpoint was written with a newer ledger: the ledger is an old copy; restore the newest one, or where there is none: streamdp ledger repair")
+		return failure.Haltf(failure.State,
+			"the checkpoint was written with a newer ledger: the ledger is an old copy; restore the newest one, or "+
+				"where there is none: streamdp ledger repair")
 	}
 	return nil
 }
@@ -238,10 +261,13 @@ func ManifestOf(t core.Task, opened *ledger.Entry, file []byte) (*core.Manifest,
 	if err != nil {
 		return nil, failure.Haltf(failure.State, "%w: %s", err, failure.Restore(t))
 	}
-	if m.Task() != t || m.Epoch != opened.Epoch || m.Source != opened.Source || hex.EncodeToString(m.Nonce) != opened.Nonce ||
-		hex.EncodeToString(m.Digest) != opened.Digest || m.Base != opened.First || m.Incarnation != opened.Incarnation || !sameParts(m, opened) ||
+	if m.Task() != t || m.Epoch != opened.Epoch || m.Source != opened.Source ||
+		hex.EncodeToString(m.Nonce) != opened.Nonce ||
+		hex.EncodeToString(m.Digest) != opened.Digest || m.Base != opened.First ||
+		m.Incarnation != opened.Incarnation || !sameParts(m, opened) ||
 		opened.Person != nil && opened.Person.Partitions != m.Partitions {
-		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the ledger charged: %s", opened.Epoch, failure.Restore(t))
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the ledger charged: %s",
+			opened.Epoch, failure.Restore(t))
 	}
 	return m, nil
 }
@@ -261,8 +287,9 @@ func (k *Keeper) Keys(m *core.Manifest) (*dp.Epoch, error) {
 	}
 	defer clear(file)
 	if m.KeyID == credentials.KeyID(k.D.Key) && k.D.Ledger.Foreign() {
-		return nil, failure.Haltf(failure.State, "epoch %d was opened with the present key, and no line of the ledger is under it: "+
-			"somebody has written the ledger anew; restore the newest one", m.Epoch)
+		return nil, failure.Haltf(failure.State,
+			"epoch %d was opened with the present key, and no line of the ledger is under it: "+
+				"somebody has written the ledger anew; restore the newest one", m.Epoch)
 	}
 	return KeysOf(k.D.Key, m, file)
 }
@@ -271,11 +298,15 @@ func (k *Keeper) Keys(m *core.Manifest) (*dp.Epoch, error) {
 // it is missing. It checks them, and halts if one is not the epoch's.
 func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 	if id := credentials.KeyID(key); id != m.KeyID {
-		return nil, failure.Haltf(failure.Key, "the key file holds key %s, epoch %d was opened with key %s: configure the file of that key, or start anew with: streamdp epoch open %s",
+		return nil, failure.Haltf(failure.Key,
+			"the key file holds key %s, epoch %d was opened with key %s: configure the file of that key, or start "+
+				"anew with: streamdp epoch open %s",
 			id, m.Epoch, m.KeyID, failure.EpochArgs(m.Task()))
 	}
 	if len(file) != 32 {
-		return nil, failure.Haltf(failure.Key, "the secret of epoch %d is missing or damaged: %s; without the secret the epoch is dead, and a new one pays again",
+		return nil, failure.Haltf(failure.Key,
+			"the secret of epoch %d is missing or damaged: %s; without the secret the epoch is dead, and a new "+
+				"one pays again",
 			m.Epoch, failure.Restore(m.Task()))
 	}
 	secret := [32]byte(file)
@@ -286,7 +317,8 @@ func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 	}
 	if check := keys.Check(); !bytes.Equal(check[:], m.EpochID) {
 		keys.Destroy()
-		return nil, failure.Haltf(failure.Key, "the secret of epoch %d is not the one it was opened with: %s", m.Epoch, failure.Restore(m.Task()))
+		return nil, failure.Haltf(failure.Key, "the secret of epoch %d is not the one it was opened with: %s", m.Epoch,
+			failure.Restore(m.Task()))
 	}
 	return keys, nil
 }

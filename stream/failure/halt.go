@@ -89,8 +89,10 @@ func EpochArgs(t core.Task) string {
 
 // Restore says how the operator can restore files of an epoch.
 func Restore(t core.Task) string {
-	return fmt.Sprintf("restore it from a backup of the state directory or with streamdp recover%s --from FILE, FILE being of streamdp epoch export; "+
-		"or start anew with: streamdp epoch open %s", TaskFlags(t), EpochArgs(t))
+	return fmt.Sprintf(
+		"restore it from a backup of the state directory or with streamdp recover%s --from FILE, FILE being of "+
+			"streamdp epoch export; "+
+			"or start anew with: streamdp epoch open %s", TaskFlags(t), EpochArgs(t))
 }
 
 // TaskFlags are the flags that name the task in a command.

@@ -130,13 +130,15 @@ func (a *Access) guard(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !a.named(req.Host) {
-			refuse(w, http.StatusForbidden, errors.New("the request's Host is no name of this listener; http.hosts adds one"))
+			refuse(w, http.StatusForbidden,
+				errors.New("the request's Host is no name of this listener; http.hosts adds one"))
 			return
 		}
 		if a.HTTP.BasicAuth != nil {
 			u, p, _ := req.BasicAuth()
 			gotUser, gotPassword := sha256.Sum256([]byte(u)), sha256.Sum256([]byte(p))
-			if subtle.ConstantTimeCompare(gotUser[:], user[:])&subtle.ConstantTimeCompare(gotPassword[:], password[:]) != 1 {
+			if subtle.ConstantTimeCompare(gotUser[:], user[:])&subtle.ConstantTimeCompare(gotPassword[:],
+				password[:]) != 1 {
 				w.Header().Set("WWW-Authenticate", `Basic realm="streamdp", charset="UTF-8"`)
 				refuse(w, http.StatusUnauthorized, errors.New("user and password are needed"))
 				return

@@ -31,9 +31,11 @@ func TestHost(t *testing.T) {
 	_, port, err := net.SplitHostPort(x.D.Addr())
 	fixtures.Must(t, err)
 	for host, want := range map[string]int{
-		"127.0.0.1": 200, "127.0.0.1:" + port: 200, "192.0.2.7:80": 200, "[::1]:" + port: 200, "[fe80::1%eth0]": 200, "localhost": 200, "LocalHost:" + port: 200,
+		"127.0.0.1": 200, "127.0.0.1:" + port: 200, "192.0.2.7:80": 200, "[::1]:" + port: 200, "[fe80::1%eth0]": 200,
+		"localhost": 200, "LocalHost:" + port: 200,
 		"metrics.example.org": 200, "Metrics.Example.org.:9": 200,
-		"evil.example": 403, "evil.example:" + port: 403, "127.0.0.1.evil.example": 403, "x.metrics.example.org": 403, "localhost.evil.example:" + port: 403, "0x7f000001": 403,
+		"evil.example": 403, "evil.example:" + port: 403, "127.0.0.1.evil.example": 403, "x.metrics.example.org": 403,
+		"localhost.evil.example:" + port: 403, "0x7f000001": 403,
 	} {
 		for _, path := range []string{"/", "/metrics", "/-/healthy", "/api/v1/status", "/nothing"} {
 			want := want
@@ -83,12 +85,16 @@ func TestBasicAuth(t *testing.T) {
 			"bearer":         func(req *http.Request) { req.Header.Set("Authorization", "Bearer secret") },
 		} {
 			res, body := ask(path, set)
-			if res.StatusCode != 401 || !strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Basic ") || strings.Contains(body, "orders") {
+			if res.StatusCode != 401 || !strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Basic ") ||
+				strings.Contains(body, "orders") {
 				t.Errorf("%s, %s: %s %s", who, path, res.Status, body)
 			}
 		}
 	}
-	if res, body := ask("/api/v1/status", func(req *http.Request) { req.SetBasicAuth("reader", "secret") }); res.StatusCode != 200 || !strings.Contains(body, "orders") {
+	if res,
+		body := ask("/api/v1/status",
+		func(req *http.Request) { req.SetBasicAuth("reader", "secret") }); res.StatusCode != 200 ||
+		!strings.Contains(body, "orders") {
 		t.Errorf("with the password: %s %s", res.Status, body)
 	}
 	x.End()
@@ -111,17 +117,20 @@ func TestServerTLS(t *testing.T) {
 	r.Http = fmt.Sprintf("[http.tls]\ncert_file = %q\nkey_file = %q", cert, key)
 	x := r.Start()
 	x.Until("served", func(monitor.TaskStatus) bool { return x.D.Addr() != "" })
-	if code, body := fixtures.Fetch(t, "http://"+x.D.Addr()+"/api/v1/status"); code != 400 || strings.Contains(body, "orders") {
+	if code, body := fixtures.Fetch(t, "http://"+x.D.Addr()+"/api/v1/status"); code != 400 ||
+		strings.Contains(body, "orders") {
 		t.Errorf("in the clear: %d %s", code, body)
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.Pool}, DisableKeepAlives: true}}
+	client := &http.Client{
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.Pool}, DisableKeepAlives: true}}
 	for host, want := range map[string]int{"": 200, "evil.example": 403, "metrics.example.org": 200} {
 		req, err := http.NewRequest("GET", "https://"+x.D.Addr()+"/api/v1/status", nil)
 		fixtures.Must(t, err)
 		req.Host = host
 		res, err := client.Do(req)
 		fixtures.Must(t, err)
-		if body := fixtures.ReadAll(t, res); res.StatusCode != want || strings.Contains(body, "orders") != (want == 200) {
+		if body := fixtures.ReadAll(t, res); res.StatusCode != want ||
+			strings.Contains(body, "orders") != (want == 200) {
 			t.Errorf("%q: %s %s", host, res.Status, body)
 		}
 		res.Body.Close()

@@ -1,5 +1,5 @@
-// Package httpapi is the HTTP server of a daemon, with its status page and metrics, and the control socket through which
-// commands reach the daemon.
+// Package httpapi is the HTTP server of a daemon, with its status page and metrics, and the control socket through
+// which commands reach the daemon.
 package httpapi
 
 import (
@@ -117,7 +117,8 @@ func (s *Server) Serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 		write time.Duration // a control request waits for its task, however long that takes
 	}{{listener, s.Guarded(), writeTimeout}, {control, s.controlHandler(ctx), 0}} {
 		server := &http.Server{
-			Handler: part.h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: part.write, IdleTimeout: idleTimeout,
+			Handler: part.h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: part.write,
+			IdleTimeout:    idleTimeout,
 			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		}
 		wg.Go(func() {
@@ -202,7 +203,8 @@ func (s *Server) Handler() http.Handler {
 			Group    *cluster.Status      `json:"group,omitempty"`
 			Patterns []PatternStatus      `json:"patterns,omitempty"`
 			Tasks    []monitor.TaskStatus `json:"tasks"`
-		}{s.Version, s.Started.UTC(), s.HTTP.Exposure, s.Insecure, s.Daemon.Group(), s.Daemon.Patterns(), s.Daemon.Status()})
+		}{s.Version, s.Started.UTC(), s.HTTP.Exposure, s.Insecure, s.Daemon.Group(), s.Daemon.Patterns(),
+			s.Daemon.Status()})
 	})
 	mux.HandleFunc("GET /api/v1/streams", func(w http.ResponseWriter, _ *http.Request) {
 		success(w, s.Daemon.Streams())
@@ -222,7 +224,10 @@ func (s *Server) Handler() http.Handler {
 // epoch. Where everybody may reach the listener, it is not for everybody, nor is what the file says.
 func (s *Server) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
 	if h := s.HTTP; h.Exposure == "public" || h.BasicAuth == nil && !config.Loopback(h.Listen) {
-		refuse(w, http.StatusForbidden, errors.New("a listener that is public, or that other machines reach without a password, takes no reload: use streamdp reload, or SIGHUP"))
+		refuse(w, http.StatusForbidden,
+			errors.New(
+				"a listener that is public, or that other machines reach without a password, takes no reload: use "+
+					"streamdp reload, or SIGHUP"))
 		return
 	}
 	// Tasks take their time to stop.
@@ -277,9 +282,14 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 			missing = append(missing, text)
 		}
 		if st.FewValid && st.Unit != "record" {
-			missing = append(missing, fmt.Sprintf("task %s publishes noise: perhaps none of its records counts, by its published numbers", core.Task{Stream: st.Stream, Partition: st.Partition}))
+			missing = append(missing,
+				fmt.Sprintf("task %s publishes noise: perhaps none of its records counts, by its published numbers",
+					core.Task{Stream: st.Stream, Partition: st.Partition}))
 		} else if st.FewValid {
-			missing = append(missing, fmt.Sprintf("task %s publishes noise: at most a tenth of its records count in full, by its published numbers", core.Task{Stream: st.Stream, Partition: st.Partition}))
+			missing = append(missing,
+				fmt.Sprintf(
+					"task %s publishes noise: at most a tenth of its records count in full, by its published numbers",
+					core.Task{Stream: st.Stream, Partition: st.Partition}))
 		}
 	}
 	if len(missing) == 0 {
@@ -296,7 +306,8 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) streamRunners(req *http.Request) (found []ShownTask, err error) {
 	partition := req.URL.Query().Get("partition")
 	for _, r := range s.Daemon.Shown() {
-		if t := r.Named(); t.Stream == req.PathValue("name") && (partition == "" || partition == core.PartitionName(t.Partition)) {
+		if t := r.Named(); t.Stream == req.PathValue("name") &&
+			(partition == "" || partition == core.PartitionName(t.Partition)) {
 			found = append(found, r)
 		}
 	}
@@ -329,7 +340,9 @@ func (s *Server) streamReleases(w http.ResponseWriter, req *http.Request) {
 	limit := task.RecentReleases
 	if text := req.URL.Query().Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > task.RecentReleases {
-			refuse(w, http.StatusBadRequest, fmt.Errorf("limit must be a number from 1 to %d: so many releases are kept, the output topic has all", task.RecentReleases))
+			refuse(w, http.StatusBadRequest,
+				fmt.Errorf("limit must be a number from 1 to %d: so many releases are kept, the output topic has all",
+					task.RecentReleases))
 			return
 		}
 	}

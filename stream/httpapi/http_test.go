@@ -47,15 +47,18 @@ func TestHTTP(t *testing.T) {
 	check("GET", "/", 200, "text/plain", "/metrics", "/-/ready", "/api/v1/status", "/api/v1/schema/release.json")
 	check("GET", "/-/healthy", 200, "text/plain", "healthy")
 	check("GET", "/-/ready", 200, "text/plain", "ready")
-	check("GET", "/metrics", 200, "text/plain", `streamdp_step{partition="0",stream="orders"} 10`, "go_goroutines", "process_resident_memory_bytes")
-	check("GET", "/api/v1/status", 200, "application/json", `"status":"success"`, `"state":"running"`, `"step":10`, `"next_offset":1050`, `"version":"test"`, `"last_commit"`, `"last_release"`)
+	check("GET", "/metrics", 200, "text/plain", `streamdp_step{partition="0",stream="orders"} 10`, "go_goroutines",
+		"process_resident_memory_bytes")
+	check("GET", "/api/v1/status", 200, "application/json", `"status":"success"`, `"state":"running"`, `"step":10`,
+		`"next_offset":1050`, `"version":"test"`, `"last_commit"`, `"last_release"`)
 	check("GET", "/api/v1/streams", 200, "application/json", `"data":["orders"]`)
 	check("GET", "/api/v1/streams/orders", 200, "application/json", `"epoch":1`)
 	check("GET", "/api/v1/streams/orders?partition=0", 200, "application/json", `"epoch":1`)
 	check("GET", "/api/v1/streams/orders?partition=1", 404, "application/json", `"status":"error"`)
 	check("GET", "/api/v1/streams/nobody", 404, "application/json", `"status":"error"`)
 	check("GET", "/api/v1/streams/nobody/releases", 404, "application/json", `"status":"error"`)
-	if got := check("GET", "/api/v1/schema/release.json", 200, "application/schema+json"); got != string(fixtures.ReleaseSchema(t)) {
+	if got := check("GET", "/api/v1/schema/release.json", 200,
+		"application/schema+json"); got != string(fixtures.ReleaseSchema(t)) {
 		t.Error("the schema served is not the file")
 	}
 	check("GET", "/nothing", 404, "text/plain")
@@ -72,7 +75,9 @@ func TestHTTP(t *testing.T) {
 	out := r.History("orders.dp")
 	for limit, want := range map[string]int{"": 10, "?limit=3": 3, "?limit=100": 10, "?partition=0&limit=1": 1} {
 		var answer struct{ Data []json.RawMessage }
-		fixtures.Must(t, json.Unmarshal([]byte(check("GET", "/api/v1/streams/orders/releases"+limit, 200, "application/json")), &answer))
+		fixtures.Must(t,
+			json.Unmarshal([]byte(check("GET", "/api/v1/streams/orders/releases"+limit, 200, "application/json")),
+				&answer))
 		if len(answer.Data) != want {
 			t.Errorf("%s: %d releases, want %d", limit, len(answer.Data), want)
 		}
@@ -111,7 +116,8 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("control request %.10q: %s", body, res.Status)
 		}
 	}
-	if err := x.ControlOf("nobody", task.RequestClose, epoch.OpenRequest{}); err == nil || !strings.Contains(err.Error(), "no task nobody-0") {
+	if err := x.ControlOf("nobody", task.RequestClose, epoch.OpenRequest{}); err == nil ||
+		!strings.Contains(err.Error(), "no task nobody-0") {
 		t.Errorf("close of a task that does not exist: %v", err)
 	}
 	x.End()
@@ -142,7 +148,11 @@ func TestRestoredModes(t *testing.T) {
 // TestHTTPReasons: readiness names every task that is not running.
 func TestHTTPReasons(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.OrdersStream+strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`, `topic = "orders"`, `topic = "missing"`), "stream.orders", "stream.second"))
+	r := streamtest.NewRig(t,
+		fixtures.OrdersStream+
+			strings.ReplaceAll(
+				fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`, `topic = "orders"`,
+					`topic = "missing"`), "stream.orders", "stream.second"))
 	r.Produce(0, 150)
 	x := r.Start()
 	x.Published(1)

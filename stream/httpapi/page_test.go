@@ -65,12 +65,14 @@ func TestPage(t *testing.T) {
 	p.Size(1280, 900)
 	p.Go("http://" + address + "/")
 	shows := func(step int) string {
-		return fmt.Sprintf(`document.querySelector("#s-orders-0 .chart .value")?.dataset.release === "orders/0/1/%d" && document.querySelector("#s-weights-0 .coef td[data-value]")`, step)
+		return fmt.Sprintf(
+			`document.querySelector("#s-orders-0 .chart .value")?.dataset.release === "orders/0/1/%d" && document.querySelector("#s-weights-0 .coef td[data-value]")`, step)
 	}
 	p.Until(ctx, "release 12", shows(12))
 
 	pageAgrees(t, p, x)
-	p.Until(ctx, "what was rejected", `document.querySelector("#s-orders-0 .notprivate").innerText.includes("1") && document.querySelector("#s-orders-0 .notprivate").innerText.includes("operator")`)
+	p.Until(ctx, "what was rejected",
+		`document.querySelector("#s-orders-0 .notprivate").innerText.includes("1") && document.querySelector("#s-orders-0 .notprivate").innerText.includes("operator")`)
 	var title string
 	p.Eval("document.title", &title)
 	if title != "streamdp: 2 running" {
@@ -80,8 +82,10 @@ func TestPage(t *testing.T) {
 	// By keyboard: one release back.
 	p.Eval(`document.querySelector("#s-orders-0 .chart svg").focus()`, nil)
 	p.Key("ArrowLeft")
-	p.Until(ctx, "the release before", `document.querySelector("#s-orders-0 .chart .value").dataset.release === "orders/0/1/11"`)
-	p.Until(ctx, "it in words", `document.querySelector("#s-orders-0 .chart svg").getAttribute("aria-valuetext").startsWith("epoch 1, step 11: ")`)
+	p.Until(ctx, "the release before",
+		`document.querySelector("#s-orders-0 .chart .value").dataset.release === "orders/0/1/11"`)
+	p.Until(ctx, "it in words",
+		`document.querySelector("#s-orders-0 .chart svg").getAttribute("aria-valuetext").startsWith("epoch 1, step 11: ")`)
 	p.Eval(`document.activeElement.blur()`, nil)
 
 	for _, scheme := range []string{"light", "dark"} {
@@ -98,7 +102,8 @@ func TestPage(t *testing.T) {
 				t.Errorf("%s, %d pixels: %s", scheme, width, fault)
 			}
 			var cut []string
-			if p.Eval(`[...document.querySelectorAll(".chart svg text")].filter((e) => e.getBBox().x < 0).map((e) => e.textContent)`, &cut); len(cut) > 0 {
+			if p.Eval(
+				`[...document.querySelectorAll(".chart svg text")].filter((e) => e.getBBox().x < 0).map((e) => e.textContent)`, &cut); len(cut) > 0 {
 				t.Errorf("%s, %d pixels: what axes say is cut off: %s", scheme, width, cut)
 			}
 		}
@@ -117,10 +122,12 @@ func TestPage(t *testing.T) {
 	p.Until(ctx, "that nobody answers", `document.getElementById("live").innerText.startsWith("no answer since")`)
 	r.Produce(1249, 101)
 	x = r.Start(func(o *stream.Options) { o.Config.HTTP.Listen, o.Config.HTTP.Exposure = address, "public" })
-	p.Until(ctx, "release 13", shows(13)+` && document.getElementById("live").innerText === "live" && !document.querySelector(".notprivate")`)
+	p.Until(ctx, "release 13",
+		shows(13)+` && document.getElementById("live").innerText === "live" && !document.querySelector(".notprivate")`)
 	p.Forget()
 	p.Go("http://" + address + "/")
-	p.Until(ctx, "what the earlier process published", shows(13)+` && document.querySelector("#s-orders-0 .chart svg").getAttribute("aria-valuemax") === "12"`)
+	p.Until(ctx, "what the earlier process published",
+		shows(13)+` && document.querySelector("#s-orders-0 .chart svg").getAttribute("aria-valuemax") === "12"`)
 	pageAgrees(t, p, x)
 	if c := p.Complaints(); len(c) > 0 {
 		t.Errorf("the page complains: %s", c)
@@ -173,7 +180,8 @@ func pageAgrees(t *testing.T, p *browser.Page, x *streamtest.Running) {
 			mantissa, exponent, _ := strings.Cut(text, "e")
 			_, decimals, _ := strings.Cut(mantissa, ".")
 			power, _ := strconv.Atoi(exponent)
-			if last := math.Pow10(power - len(decimals)); err != nil || g.Value != want[i] || math.Abs(read-want[i]) > 0.5001*last {
+			if last := math.Pow10(power - len(decimals)); err != nil || g.Value != want[i] ||
+				math.Abs(read-want[i]) > 0.5001*last {
 				t.Errorf("%s %d: the page shows %v, the API says %v", what, i, g, want[i])
 			}
 		}
@@ -181,7 +189,8 @@ func pageAgrees(t *testing.T, p *browser.Page, x *streamtest.Running) {
 	mean := value(newest["orders"], "mean_original")
 	p.Eval(fmt.Sprintf(list, "#s-orders-0 .chart .value"), &got)
 	same("mean", mean.Data)
-	theta := append(slices.Clone(value(newest["weights"], "theta_original").Data), value(newest["weights"], "intercept_original").Data...)
+	theta := append(slices.Clone(value(newest["weights"], "theta_original").Data),
+		value(newest["weights"], "intercept_original").Data...)
 	p.Eval(fmt.Sprintf(list, "#s-weights-0 .coef td[data-value]"), &got)
 	same("coefficient", theta)
 	cov := value(newest["orders"], "covariance_original").Data
@@ -230,13 +239,19 @@ func TestPageCharts(t *testing.T) {
 			for j, se := range average.SE {
 				low[j], high[j] = low[j]-3.05*se, high[j]+3.05*se
 			}
-			values = append(values, core.ReleasedValue{Name: "interval_low", Shape: []int{3}, Data: low}, core.ReleasedValue{Name: "interval_high", Shape: []int{3}, Data: high})
+			values = append(values, core.ReleasedValue{Name: "interval_low", Shape: []int{3}, Data: low},
+				core.ReleasedValue{Name: "interval_high", Shape: []int{3}, Data: high})
 		}
 		end := int64(100 * n)
-		releases = append(releases, monitor.Point{N: n, Released: &core.Released{Stream: "sales", Epoch: 1, Step: n, Rows: 100, Offsets: [2]int64{end - 100, end}, Covers: [2]int64{0, end},
-			Columns: []string{"a", "b", "c", "y"}, Mechanism: "sgd", Target: "y", Level: 0.9, Values: append(values, average)}})
+		releases = append(releases,
+			monitor.Point{N: n,
+				Released: &core.Released{Stream: "sales", Epoch: 1, Step: n, Rows: 100,
+					Offsets: [2]int64{end - 100, end}, Covers: [2]int64{0, end},
+					Columns: []string{"a", "b", "c", "y"}, Mechanism: "sgd", Target: "y", Level: 0.9,
+					Values: append(values, average)}})
 	}
-	group := cluster.Status{Group: "shops", Members: []cluster.MemberStatus{{Instance: "one", Self: true, Shards: []int{}}}}
+	group := cluster.Status{Group: "shops",
+		Members: []cluster.MemberStatus{{Instance: "one", Self: true, Shards: []int{}}}}
 	for i := range 17 {
 		s := cluster.ShardStatus{Shard: i, State: "halted", Why: "the key is another"}
 		if i == 15 {
@@ -248,7 +263,9 @@ func TestPageCharts(t *testing.T) {
 	mux.HandleFunc("GET /{$}", page.ServeHTTP)
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		httpapi.Success(w, map[string]any{"version": "1", "started": time.Now(), "group": group,
-			"tasks": []monitor.TaskStatus{{Stream: "sales", State: monitor.StateRunning, Mechanism: "sgd", Epoch: 1, Step: 40, Epsilon: 1, LimitEpsilon: 3}}})
+			"tasks": []monitor.TaskStatus{
+				{Stream: "sales", State: monitor.StateRunning, Mechanism: "sgd", Epoch: 1, Step: 40, Epsilon: 1,
+					LimitEpsilon: 3}}})
 	})
 	mux.HandleFunc("GET /api/v1/streams/sales/series", func(w http.ResponseWriter, _ *http.Request) {
 		httpapi.Success(w, map[string]any{"releases": releases})
@@ -258,7 +275,8 @@ func TestPageCharts(t *testing.T) {
 	p := browser.Open(t, path)
 	p.Size(1280, 900)
 	p.Go(server.URL)
-	p.Until(ctx, "the newest release", `document.querySelector("#s-sales-0 .chart .value")?.dataset.release === "sales/0/1/40"`)
+	p.Until(ctx, "the newest release",
+		`document.querySelector("#s-sales-0 .chart .value")?.dataset.release === "sales/0/1/40"`)
 
 	is := func(what, expression string, want ...string) {
 		t.Helper()
@@ -270,9 +288,11 @@ func TestPageCharts(t *testing.T) {
 	each := func(selector, of string) string {
 		return fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => String(%s))`, selector, of)
 	}
-	const first, second, third = "#s-sales-0 .chart:nth-child(1)", "#s-sales-0 .chart:nth-child(2)", "#s-sales-0 .chart:nth-child(3)"
+	const first, second, third = "#s-sales-0 .chart:nth-child(1)", "#s-sales-0 .chart:nth-child(2)",
+		"#s-sales-0 .chart:nth-child(3)"
 	legend := each("#s-sales-0 .key > span", "e.innerText")
-	is("releases in each band", each(first+" .band", `e.getAttribute("d").split("L").length / 2`), "15", "13", "2") // one alone has two edges
+	// one alone has two edges
+	is("releases in each band", each(first+" .band", `e.getAttribute("d").split("L").length / 2`), "15", "13", "2")
 	is("the error", each(first+" .err", "e.innerText.trim()"), "± 0.061")
 	is("the interval", each("#s-sales-0 .coef tbody tr:first-child td:nth-child(3)", "e.innerText"), "1.440 to 1.562")
 	is("the axis fits the intervals", each(first+" svg text", "e.textContent")+".slice(0, 2)", "1.56", "1.44")
@@ -280,9 +300,11 @@ func TestPageCharts(t *testing.T) {
 	is("what costs little is in the frame", each(third+" svg text", "e.textContent")+".slice(1, 2)", "−0.05")
 	const marks = `e.querySelector(".cut")?.getAttribute("d").split("M").length - 1`
 	is("marks", each("#s-sales-0 .chart", marks), "NaN", "1", "NaN")
-	is("what shards say", each("#group .alert", "e.innerText"), "Shards 0–14, 16 are halted: the key is another.", "Shard 15 is leaving.")
+	is("what shards say", each("#group .alert", "e.innerText"), "Shards 0–14, 16 are halted: the key is another.",
+		"Shard 15 is leaving.")
 
-	p.Eval(`{ const s = document.getElementById("s-sales-0-value"); s.value = "theta"; s.dispatchEvent(new Event("change")); }`, nil)
+	p.Eval(
+		`{ const s = document.getElementById("s-sales-0-value"); s.value = "theta"; s.dispatchEvent(new Event("change")); }`, nil)
 	is("the error without intervals", each(second+" .err", "e.innerText.trim()"), "± 0.039")
 	is("the legend without intervals", legend, "released", "±1.96 standard errors", "▲▼ beyond the frame")
 	is("bands without gaps", each(first+" .band", `e.getAttribute("d").split("L").length / 2`), "40")
@@ -315,14 +337,16 @@ func TestPageHeaders(t *testing.T) {
 	}
 	res := get("Accept", "text/html,application/xhtml+xml")
 	policy := res.Header.Get("Content-Security-Policy")
-	if res.StatusCode != 200 || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html") || !strings.HasPrefix(policy, "default-src 'none'; script-src 'sha256-") || strings.Contains(policy, "unsafe") {
+	if res.StatusCode != 200 || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html") ||
+		!strings.HasPrefix(policy, "default-src 'none'; script-src 'sha256-") || strings.Contains(policy, "unsafe") {
 		t.Errorf("%s %v", res.Status, res.Header)
 	}
 	body := fixtures.ReadAll(t, res)
 	if strings.Contains(body, "/*style*/") || strings.Contains(body, "/*script*/") || len(body) > 60_000 {
 		t.Errorf("the page is not put together, or large: %d bytes", len(body))
 	}
-	if again := get("Accept", "text/html", "If-None-Match", res.Header.Get("ETag")); again.StatusCode != http.StatusNotModified {
+	if again := get("Accept", "text/html", "If-None-Match",
+		res.Header.Get("ETag")); again.StatusCode != http.StatusNotModified {
 		t.Errorf("the same page again: %s", again.Status)
 	}
 	if plain := get("Accept", "*/*"); !strings.HasPrefix(plain.Header.Get("Content-Type"), "text/plain") {
@@ -342,18 +366,22 @@ func TestStatusInWords(t *testing.T) {
 		r.Send([]byte("no row"))
 		x := r.Start()
 		x.Published(5)
-		x.Until("all is counted", func(s monitor.TaskStatus) bool { return s.NextOffset == 501 && len(x.D.Status()[1].Budget) == 2 })
+		x.Until("all is counted",
+			func(s monitor.TaskStatus) bool { return s.NextOffset == 501 && len(x.D.Status()[1].Budget) == 2 })
 		s := x.D.Status()[0]
-		if s.Computes != "Means, second moments and covariances of amount, items and weight over all records of the epoch so far: a release every 100 offsets." {
+		if s.Computes != "Means, second moments and covariances of amount, items and weight over all records of the "+
+			"epoch so far: a release every 100 offsets." {
 			t.Errorf("it computes %q", s.Computes)
 		}
-		if len(s.Guarantee) < 5 || !strings.Contains(s.Guarantee[0], "at most 13.6% of cases") || !strings.Contains(s.Guarantee[1], "(1, 1e-08)-differentially private") {
+		if len(s.Guarantee) < 5 || !strings.Contains(s.Guarantee[0], "at most 13.6% of cases") ||
+			!strings.Contains(s.Guarantee[1], "(1, 1e-08)-differentially private") {
 			t.Errorf("it promises %q", s.Guarantee)
 		}
 		if s.Headroom == nil || *s.Headroom != 501 {
 			t.Errorf("headroom %v", s.Headroom)
 		}
-		if len(s.Budget) != 2 || s.Budget[0].Kind != "open" || s.Budget[0].ChargedEpsilon != 1 || s.Budget[1].ChargedEpsilon != s.ChargedEpsilon || s.Budget[1].LimitEpsilon != 3 {
+		if len(s.Budget) != 2 || s.Budget[0].Kind != "open" || s.Budget[0].ChargedEpsilon != 1 ||
+			s.Budget[1].ChargedEpsilon != s.ChargedEpsilon || s.Budget[1].LimitEpsilon != 3 {
 			t.Errorf("budget %+v, charged %g", s.Budget, s.ChargedEpsilon)
 		}
 		total := uint64(0)
@@ -366,7 +394,8 @@ func TestStatusInWords(t *testing.T) {
 			t.Errorf("%s: not private is %+v", exposure, s.NotPrivate)
 		}
 		_, body := x.Get("/api/v1/status")
-		if strings.Contains(body, "not_private") != (exposure == "operator") || !strings.Contains(body, `"exposure":"`+exposure+`"`) {
+		if strings.Contains(body, "not_private") != (exposure == "operator") ||
+			!strings.Contains(body, `"exposure":"`+exposure+`"`) {
 			t.Errorf("%s: the status is %s", exposure, body)
 		}
 		x.End()
@@ -404,7 +433,8 @@ func TestSeriesRequests(t *testing.T) {
 		}
 	}
 	for query, want := range map[string]int{"?after=x": 400, "?after=-1": 400, "?partition=1": 404} {
-		if code, body := x.Get("/api/v1/streams/orders/series" + query); code != want || !strings.Contains(body, `"status":"error"`) {
+		if code, body := x.Get("/api/v1/streams/orders/series" + query); code != want ||
+			!strings.Contains(body, `"status":"error"`) {
 			t.Errorf("%s: %d %s", query, code, body)
 		}
 	}

@@ -80,7 +80,8 @@ func TestControlBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"stream":"orders","partition":1,"open":{"from":"latest","same_log":true,"reason":"requested"},"republish":{}}`
+	want :=
+		`{"stream":"orders","partition":1,"open":{"from":"latest","same_log":true,"reason":"requested"},"republish":{}}`
 	if string(got) != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -63,7 +63,9 @@ func LeavesAt(c *core.Core, m *core.Manifest, cp *state.Checkpoint) ([]*core.Lea
 		same = same && (cp.Parts == nil || p.Partition == m.Parts[i].Partition) && p.Position.Next == leaves[i].First()
 	}
 	if !same {
-		return nil, failure.Haltf(failure.State, "checkpoint: positions and step disagree: streamdp recover%s, or start anew with: streamdp epoch open %s", failure.TaskFlags(m.Task()), failure.EpochArgs(m.Task()))
+		return nil, failure.Haltf(failure.State,
+			"checkpoint: positions and step disagree: streamdp recover%s, or start anew with: streamdp epoch open %s",
+			failure.TaskFlags(m.Task()), failure.EpochArgs(m.Task()))
 	}
 	return leaves, nil
 }
@@ -102,7 +104,10 @@ func (r *Feed) ReadSchemas(ctx context.Context, opening bool) error {
 		r.Schemas.Reached(r.Log, r.Metrics.RegistryReachable, nil)
 		r.publishSchemas()
 		if why := r.rowless(); opening && why != "" {
-			return &failure.Later{Err: errors.New("no epoch is opened, and nothing charged, before there is a schema whose records can give rows: " + why)}
+			return &failure.Later{
+				Err: errors.New(
+					"no epoch is opened, and nothing charged, before there is a schema whose records can give rows: " +
+						why)}
 		}
 		return nil
 	})
@@ -125,7 +130,8 @@ func (r *Feed) rowless() string {
 		return "the subjects have no version"
 	}
 	last := all[len(all)-1]
-	return fmt.Sprintf("subject %s, version %d (id %d): %s", last.Subject, last.Version, last.ID, strings.Join(last.Faults, "; "))
+	return fmt.Sprintf("subject %s, version %d (id %d): %s", last.Subject, last.Version, last.ID,
+		strings.Join(last.Faults, "; "))
 }
 
 // LookAtSchemas looks at the registry until the context ends, by the clock. A task that runs goes
@@ -165,8 +171,10 @@ func (r *Feed) publishSchemas() {
 		if v.Latest {
 			newest = append(newest, v)
 		}
-		if len(v.Faults) > 0 && r.Schemas.First(connect.SchemaAt{Stream: r.S.Name, Subject: v.Subject, Version: v.Version, ID: v.ID}) {
-			r.Log.Warn("records of a schema in the registry give no rows", "subject", v.Subject, "version", v.Version, "id", v.ID, "newest", v.Latest, "why", v.Faults)
+		if len(v.Faults) > 0 &&
+			r.Schemas.First(connect.SchemaAt{Stream: r.S.Name, Subject: v.Subject, Version: v.Version, ID: v.ID}) {
+			r.Log.Warn("records of a schema in the registry give no rows", "subject", v.Subject, "version", v.Version,
+				"id", v.ID, "newest", v.Latest, "why", v.Faults)
 		}
 	}
 	if r.ShowSchemas != nil {
@@ -180,7 +188,8 @@ const idleWait = 15 * time.Second // of a fetch of one among several idle tasks
 
 // NewDecoder returns a decoder of one partition's records. Where persons are protected, it sets the
 // tags of the epoch's.
-func NewDecoder(x *connect.Schemas, s *config.Stream, m *core.Manifest, partition int, c *core.Core) (*codec.Decoder, error) {
+func NewDecoder(x *connect.Schemas, s *config.Stream, m *core.Manifest, partition int,
+	c *core.Core) (*codec.Decoder, error) {
 	var d *codec.Decoder
 	f, err := x.Format(s)
 	if err == nil {

@@ -23,7 +23,8 @@ var RetentionSettings = []string{"cleanup.policy", "message.timestamp.type", "re
 // timestamp is old enough. So one record's timestamp decides which others are gone before
 // they are read.
 func ProducersDecideRetention(settings map[string]string) bool {
-	return settings["message.timestamp.type"] == "CreateTime" && strings.Contains(settings["cleanup.policy"], "delete") && settings["retention.ms"] != "-1"
+	return settings["message.timestamp.type"] == "CreateTime" &&
+		strings.Contains(settings["cleanup.policy"], "delete") && settings["retention.ms"] != "-1"
 }
 
 // Fetcher reads batches ahead of the owner. One goroutine fetches and one decodes, while
@@ -49,8 +50,10 @@ type Fetcher struct {
 // NewFetcher returns a fetcher of a partition that an epoch reads.
 func NewFetcher(r *Feed, epoch uint64, partition int, reader *kafka.Reader, d *codec.Decoder) *Fetcher {
 	f := &Fetcher{
-		from: r, reader: reader, decoder: d, span: monitor.SpanOf(r.Task, epoch), logStart: r.LogStart, logEnd: r.LogEnd,
-		Free: make(chan *codec.Batch, batches), fetched: make(chan *codec.Batch, batches), Full: make(chan *codec.Batch, batches),
+		from: r, reader: reader, decoder: d, span: monitor.SpanOf(r.Task, epoch), logStart: r.LogStart,
+		logEnd: r.LogEnd,
+		Free:   make(chan *codec.Batch, batches), fetched: make(chan *codec.Batch, batches),
+		Full:   make(chan *codec.Batch, batches),
 		Failed: make(chan error, 1), what: "fetch", epoch: epoch,
 	}
 	f.span.Input = partition
@@ -136,17 +139,19 @@ func (f *Fetcher) fetch(ctx context.Context, b *codec.Batch) error {
 		return err
 	}
 	if b.Lost > 0 {
-		f.from.Log.Warn("records were deleted before they were read: their offsets count as empty", "first", b.First, "offsets", b.Lost)
+		f.from.Log.Warn("records were deleted before they were read: their offsets count as empty", "first", b.First,
+			"offsets", b.Lost)
 	} else if b.AnchorDropped {
-		f.from.Log.Warn("the record that identified the log was deleted: the log is trusted this once", "next_offset", b.Next)
+		f.from.Log.Warn("the record that identified the log was deleted: the log is trusted this once",
+			"next_offset", b.Next)
 	}
 	f.logStart.Store(b.LogStart)
 	f.logEnd.Store(b.LastStable)
 	return nil
 }
 
-// found halts if a topic that was missing, or is shorter than it was, is not the epoch's. A reader looks for its last record,
-// and another topic may have an equal one. An instance that has no ledger leaves this to the one that has.
+// found halts if a topic that was missing, or is shorter than it was, is not the epoch's. A reader looks for its last
+// record, and another topic may have an equal one. An instance that has no ledger leaves this to the one that has.
 func (f *Fetcher) found(ctx context.Context) error {
 	if f.from.SameLog == nil {
 		return nil
@@ -162,11 +167,15 @@ func (r *Feed) LogError(err error) error {
 	var replaced *kafka.ReplacedError
 	switch {
 	case errors.As(err, &gap):
-		return failure.Haltf(failure.Gap, "%w; on_gap = \"null\" counts them as empty, and a new epoch leaves them out: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+		return failure.Haltf(failure.Gap,
+			"%w; on_gap = \"null\" counts them as empty, and a new epoch leaves them out: streamdp epoch open %s", err,
+			failure.EpochArgs(r.Task))
 	case errors.As(err, &truncated):
-		return failure.Haltf(failure.Truncated, "%w; a new epoch is needed: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+		return failure.Haltf(failure.Truncated, "%w; a new epoch is needed: streamdp epoch open %s", err,
+			failure.EpochArgs(r.Task))
 	case errors.As(err, &replaced):
-		return failure.Haltf(failure.Replaced, "%w; a new epoch is needed: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+		return failure.Haltf(failure.Replaced, "%w; a new epoch is needed: streamdp epoch open %s", err,
+			failure.EpochArgs(r.Task))
 	}
 	return err
 }

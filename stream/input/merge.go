@@ -79,9 +79,11 @@ func SumsOf(steps []StepSum) (all []*core.Sum) {
 const mergedFetchBytes = 16 << 20
 
 // NewMerger returns a merger that goes on at the checkpoint of an epoch.
-func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, bounds *boundary.Boundaries, open func(core.Source, int, kafka.Position) (*kafka.Reader, error), others *SharedSummation) (*Merger, error) {
+func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, bounds *boundary.Boundaries,
+	open func(core.Source, int, kafka.Position) (*kafka.Reader, error), others *SharedSummation) (*Merger, error) {
 	n := len(cp.All())
-	m := &Merger{At: cp.All(), Bound: cp.Boundary, Bounds: bounds, MergedSums: make(chan []StepSum), Failed: make(chan error, 2*n+1)}
+	m := &Merger{At: cp.All(), Bound: cp.Boundary, Bounds: bounds, MergedSums: make(chan []StepSum),
+		Failed: make(chan error, 2*n+1)}
 	ready := r.S.MergeAhead // sums that may wait
 	if c.Ahead() {
 		m.Ahead, m.Moved, ready = true, make(chan struct{}, 1), 0
@@ -120,8 +122,10 @@ func MergedBytes(most, n int) int { return min(most, max(64<<10, mergedFetchByte
 
 // NewPartitionSummer returns what sums a partition from a position on, of which so many steps may wait.
 // It has nothing to read yet.
-func NewPartitionSummer(c *core.Core, index int, leaf *core.Leaf, at kafka.Position, ready int) (*PartitionSummer, error) {
-	x := &PartitionSummer{index: index, position: at, Leaf: leaf, Written: make(chan struct{}, 1), Sums: make(chan StepSum, ready), Free: make(chan *core.Sum, ready+1)}
+func NewPartitionSummer(c *core.Core, index int, leaf *core.Leaf, at kafka.Position,
+	ready int) (*PartitionSummer, error) {
+	x := &PartitionSummer{index: index, position: at, Leaf: leaf, Written: make(chan struct{}, 1),
+		Sums: make(chan StepSum, ready), Free: make(chan *core.Sum, ready+1)}
 	x.LogStart.Store(-1)
 	x.LogEnd.Store(-1)
 	for range cap(x.Free) {
@@ -135,7 +139,8 @@ func NewPartitionSummer(c *core.Core, index int, leaf *core.Leaf, at kafka.Posit
 }
 
 // from makes the leaf read records of a partition.
-func (x *PartitionSummer) from(r *Feed, m *core.Manifest, c *core.Core, reader *kafka.Reader, partition int, failed chan error) error {
+func (x *PartitionSummer) from(r *Feed, m *core.Manifest, c *core.Core, reader *kafka.Reader, partition int,
+	failed chan error) error {
 	decoder, err := NewDecoder(r.Schemas, r.S, m, partition, c)
 	if err != nil {
 		return err

@@ -53,7 +53,9 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 	if partitions > 1 {
 		toml = fixtures.With(toml, "step = 1000", "step = 1000\nmerge = true")
 	}
-	cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
+	cfg,
+		err := config.Parse("m.toml",
+		[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
 	fixtures.Must(b, err)
 	m := &core.Manifest{Stream: "m", Epoch: 1, Source: core.Source{Partition: core.Merged}, Version: "test"}
 	var numbers []int
@@ -123,7 +125,8 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 	}
 	x := &input.Merger{At: make([]state.Place, partitions), MergedSums: make(chan []input.StepSum)}
 	for _, leaf := range c.Leaves() {
-		l := &input.PartitionSummer{Leaf: leaf, Sums: make(chan input.StepSum, 4), Free: make(chan *core.Sum, 5), Fetch: open()}
+		l := &input.PartitionSummer{Leaf: leaf, Sums: make(chan input.StepSum, 4), Free: make(chan *core.Sum, 5),
+			Fetch: open()}
 		for range cap(l.Free) {
 			sum, err := c.NewSum()
 			fixtures.Must(b, err)

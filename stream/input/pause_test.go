@@ -20,7 +20,8 @@ func TestMergedUsersPause(t *testing.T) {
 	for i := range 2 {
 		own, err := persons.NewMap(persons.Rule{Cap: 2, Separation: 1, PerStep: 1, Users: 9})
 		fixtures.Must(t, err)
-		j, err := persons.OpenJournal(state.UserFiles{Disk: simdisk.NewSimDisk("/s")}, "/s", fmt.Sprintf("users-1.p%d.", i), own, persons.Position{})
+		j, err := persons.OpenJournal(state.UserFiles{Disk: simdisk.NewSimDisk("/s")}, "/s",
+			fmt.Sprintf("users-1.p%d.", i), own, persons.Position{})
 		fixtures.Must(t, err)
 		fixtures.Must(t, own.Open(1))
 		for range 5 + 40*i { // a snapshot is due after 30 records

@@ -40,10 +40,14 @@ const team3Step, team3Parts = 100, 64
 func newTeam3(t *testing.T, addrs []string) *team3 {
 	t.Helper()
 	id := fmt.Sprint("partials-", time.Now().UnixNano())
-	x := &team3{names: []string{"a", "b", "c"}, running: map[string]*streamtest.Process{}, in: id + "-in", out: id + "-out", group: id}
-	x.Rig = streamtest.NewRigAt(t, nil, addrs[0], fixtures.With(fixtures.OrdersStream, `topic = "orders",`, fmt.Sprintf(`topic = %q, partition = "all",`, x.in),
-		"orders.dp", x.out, "step   = 100", fmt.Sprintf("step = %d\nmerge = true\nmerge_ahead = 4", team3Step)))
-	x.Rig.Group = fmt.Sprintf("[cluster]\ngroup = %q\nshards = 2\nassign = \"topic\"\nsession_timeout = \"2s\"\nallow_unreplicated = true\n", x.group)
+	x := &team3{names: []string{"a", "b", "c"}, running: map[string]*streamtest.Process{}, in: id + "-in",
+		out: id + "-out", group: id}
+	x.Rig = streamtest.NewRigAt(t, nil, addrs[0],
+		fixtures.With(fixtures.OrdersStream, `topic = "orders",`, fmt.Sprintf(`topic = %q, partition = "all",`, x.in),
+			"orders.dp", x.out, "step   = 100", fmt.Sprintf("step = %d\nmerge = true\nmerge_ahead = 4", team3Step)))
+	x.Rig.Group = fmt.Sprintf(
+		"[cluster]\ngroup = %q\nshards = 2\nassign = \"topic\"\nsession_timeout = \"2s\"\nallow_unreplicated = true\n",
+		x.group)
 	fixtures.Must(t, x.Client.CreateTopic(t.Context(), x.in, team3Parts, map[string]string{"retention.ms": "-1"}))
 	x.Begin()
 	x.shard = x.Options().Config.Cluster.Shard(x.in, core.Merged)
@@ -57,7 +61,8 @@ func newTeam3(t *testing.T, addrs []string) *team3 {
 func (x *team3) start(name string) {
 	x.T.Helper()
 	i := x.Instance(name)
-	x.running[name] = streamtest.Spawn(x.T, streamtest.ChildSpec{Role: "daemon", Config: string(i.Text()), Seed: x.Seed})
+	x.running[name] = streamtest.Spawn(x.T,
+		streamtest.ChildSpec{Role: "daemon", Config: string(i.Text()), Seed: x.Seed})
 }
 
 // members waits until the group has so many members that take part.
@@ -146,13 +151,14 @@ func (x *team3) released(what string) {
 // share the reading.
 func (x *team3) sums() (sums [][]byte, bytes int) {
 	x.T.Helper()
-	fixtures.Must(x.T, x.Client.ReadBack(x.T.Context(), x.group+".partials", int32(x.shard), 0, func(rec *kafka.Record) error {
-		if h, ok := input.ParsePartHeader(rec.Value); ok && h.Kind == input.PartSum {
-			sums = append(sums, slices.Clone(rec.Value))
-		}
-		bytes += len(rec.Value)
-		return nil
-	}))
+	fixtures.Must(x.T,
+		x.Client.ReadBack(x.T.Context(), x.group+".partials", int32(x.shard), 0, func(rec *kafka.Record) error {
+			if h, ok := input.ParsePartHeader(rec.Value); ok && h.Kind == input.PartSum {
+				sums = append(sums, slices.Clone(rec.Value))
+			}
+			bytes += len(rec.Value)
+			return nil
+		}))
 	return sums, bytes
 }
 
@@ -177,7 +183,8 @@ func TestRealKafkaPartials(t *testing.T) {
 	x.feed(10)
 	x.released("three instances")
 	sums, bytes := x.sums()
-	t.Logf("%d sums of other instances, %.0f bytes for each step, %.2f for each record", len(sums), float64(bytes)/float64(x.steps), float64(bytes)/float64(x.fed*team3Parts))
+	t.Logf("%d sums of other instances, %.0f bytes for each step, %.2f for each record", len(sums),
+		float64(bytes)/float64(x.steps), float64(bytes)/float64(x.fed*team3Parts))
 	own := 0
 	for p := range team3Parts {
 		own = max(own, (p+3)/3) // of the root, at most
@@ -263,7 +270,8 @@ func TestRealKafkaPartials(t *testing.T) {
 	last = sums[len(sums)-1]
 	x.inject(changedSum(t, input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(x.Seed)), x.group, x.shard), last))
 	root, _ = x.root()
-	for late := time.Now().Add(fixtures.Patience); !strings.Contains(x.running[root].Stderr.String(), "reason=mechanism"); time.Sleep(20 * time.Millisecond) {
+	for late := time.Now().Add(fixtures.Patience); !strings.Contains(x.running[root].Stderr.String(),
+		"reason=mechanism"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatalf("the task does not halt\n%s", x.running[root].Stderr)
 		}

@@ -74,7 +74,8 @@ type partTimes struct {
 	pace     time.Duration // between writes, during which they gather
 }
 
-var defaultPartTimes = partTimes{Announce: 2 * time.Second, Beat: time.Second, Silence: 5 * time.Second, Retry: time.Minute, Expire: 10 * time.Second, pace: partPace}
+var defaultPartTimes = partTimes{Announce: 2 * time.Second, Beat: time.Second, Silence: 5 * time.Second,
+	Retry: time.Minute, Expire: 10 * time.Second, pace: partPace}
 
 // maxPartRetry is the longest time for which a root reads a partition that another instance may.
 const maxPartRetry = time.Hour

@@ -77,13 +77,16 @@ func newCoordinator(r *Feed, of *core.Manifest, c *core.Core, m *Merger, others 
 	}
 	shard := others.Shard(r.S)
 	g := &coordinator{
-		p: others, R: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.Derive, others.Group, shard), nonce: dp.NewNonce(), file: file,
-		Ahead: partsAhead(r.S, c, len(m.At)), Step: c.Step(), at: make([]kafka.Position, len(m.At)), own: make([]bool, len(m.At)), Inbox: make([]partitionInbox, len(m.At)),
+		p: others, R: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.Derive, others.Group, shard),
+		nonce: dp.NewNonce(), file: file,
+		Ahead: partsAhead(r.S, c, len(m.At)), Step: c.Step(), at: make([]kafka.Position, len(m.At)),
+		own: make([]bool, len(m.At)), Inbox: make([]partitionInbox, len(m.At)),
 		report: make(chan struct{}, 1), tell: make(chan struct{}, 1),
 	}
 	for i := range g.Inbox {
 		g.at[i] = m.At[i].Position
-		g.Inbox[i] = partitionInbox{Next: g.Step + 1, Held: map[uint64]*mergeSum{}, Pieces: map[uint64]*pieces{}, Known: map[uint64][32]byte{}, Came: make(chan struct{}, 1)}
+		g.Inbox[i] = partitionInbox{Next: g.Step + 1, Held: map[uint64]*mergeSum{}, Pieces: map[uint64]*pieces{},
+			Known: map[uint64][32]byte{}, Came: make(chan struct{}, 1)}
 	}
 	return g
 }
@@ -178,7 +181,8 @@ func (g *coordinator) supply(ctx context.Context, x *PartitionSummer) error {
 
 // supplyOf is supply for as long as a team leaves the partition to the same member. Where that is
 // silent it reads the partition for a while.
-func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Team, changed <-chan struct{}, patience time.Duration) (silent bool, err error) {
+func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Team, changed <-chan struct{},
+	patience time.Duration) (silent bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	by := team.by(x.index)
@@ -201,7 +205,9 @@ func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Tea
 		if err := g.receive(ctx, x); err != nil || ctx.Err() != nil {
 			return false, err
 		}
-		g.R.Log.Warn("nothing came of a partition that another instance sums: it is read here for a while, or until the group's next generation",
+		g.R.Log.Warn(
+			"nothing came of a partition that another instance sums: it is read here for a while, or until the "+
+				"group's next generation",
 			"partition", g.partition(x.index), "step", x.Leaf.Step(), "for", patience)
 		g.reads(x.index, true)
 		defer time.AfterFunc(patience, stop).Stop()
@@ -316,7 +322,9 @@ func (g *coordinator) differs(index int, step uint64) error {
 	if g.R.S.OnGap == "null" || g.R.S.Input.Looked() {
 		return nil
 	}
-	return failure.Haltf(failure.Mechanism, "two instances have summed step %d of partition %d, and their sums are not the same: the log is the same for all, so one of them computes wrongly; compare their hardware and versions before anything is opened again",
+	return failure.Haltf(failure.Mechanism,
+		"two instances have summed step %d of partition %d, and their sums are not the same: the log is the same for "+
+			"all, so one of them computes wrongly; compare their hardware and versions before anything is opened again",
 		step, g.partition(index))
 }
 
@@ -378,7 +386,8 @@ func (g *coordinator) receive(ctx context.Context, x *PartitionSummer) error {
 		g.mu.Unlock()
 		if err != nil || s.position.Next != x.Leaf.First() {
 			// It was written under the group's key, so it is a fault, of memory or of a program.
-			return failure.Haltf(failure.Mechanism, "another instance has summed step %d of partition %d wrongly: %w", step, g.partition(x.index),
+			return failure.Haltf(failure.Mechanism, "another instance has summed step %d of partition %d wrongly: %w",
+				step, g.partition(x.index),
 				errors.Join(err, errors.New("its sum is not one of this step")))
 		}
 		x.position = s.position
@@ -550,7 +559,8 @@ func (g *coordinator) announce(ctx context.Context) {
 		team, changed := g.p.who()
 		if team.shares() {
 			written := make(chan struct{})
-			if records := g.records(team, whole); records != nil && g.p.write(ctx, g.shard, records, func() { close(written) }) {
+			if records := g.records(team, whole); records != nil &&
+				g.p.write(ctx, g.shard, records, func() { close(written) }) {
 				select {
 				case <-ctx.Done():
 					return
@@ -577,7 +587,8 @@ func (g *coordinator) announce(ctx context.Context) {
 func (g *coordinator) records(team Team, whole bool) (all [][]byte) {
 	g.mu.Lock()
 	h := partHeader{Job: g.nonce, Step: g.Step, Pieces: 1}
-	job := &mergeJob{Stream: g.R.S.Name, Manifest: g.file, Generation: team.Generation, Members: team.Members, Ahead: g.Ahead}
+	job := &mergeJob{Stream: g.R.S.Name, Manifest: g.file, Generation: team.Generation, Members: team.Members,
+		Ahead: g.Ahead}
 	for i, p := range g.at {
 		member := team.reads(i)
 		if member == team.Self || g.own[i] {

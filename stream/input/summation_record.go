@@ -65,7 +65,8 @@ func (h *partHeader) append(b []byte) []byte {
 
 // parsePartHeader reads the beginning of a record. The rest of it is salt and cipher text.
 func parsePartHeader(data []byte) (h partHeader, ok bool) {
-	if len(data) < partHead+seal.Salt+seal.Tag || len(data) > partHead+seal.Salt+seal.Tag+partPiece || data[0] != partFormat {
+	if len(data) < partHead+seal.Salt+seal.Tag || len(data) > partHead+seal.Salt+seal.Tag+partPiece ||
+		data[0] != partFormat {
 		return h, false
 	}
 	h.Kind = data[1]
@@ -74,7 +75,8 @@ func parsePartHeader(data []byte) (h partHeader, ok bool) {
 	h.Step = binary.LittleEndian.Uint64(data[22:])
 	h.Piece = binary.LittleEndian.Uint32(data[30:])
 	h.Pieces = binary.LittleEndian.Uint32(data[34:])
-	sound := h.Kind >= partJob && h.Kind <= partAlive && h.Pieces >= 1 && h.Pieces <= maxPartPieces && h.Piece < h.Pieces && h.Partition < maxMergeParts
+	sound := h.Kind >= partJob && h.Kind <= partAlive && h.Pieces >= 1 && h.Pieces <= maxPartPieces &&
+		h.Piece < h.Pieces && h.Partition < maxMergeParts
 	if h.Kind != partSum {
 		sound = sound && h.Pieces == 1 && h.Partition == 0
 	}
@@ -186,9 +188,11 @@ func (j *mergeJob) encode() []byte {
 
 func parseMergeJob(data []byte) (*mergeJob, error) {
 	r := &bin.Reader{B: data}
-	j := &mergeJob{Stream: r.String(), Manifest: r.Bytes(), Generation: r.Int(), Members: r.Index(math.MaxInt32), Ahead: r.Uint()}
+	j := &mergeJob{Stream: r.String(), Manifest: r.Bytes(), Generation: r.Int(), Members: r.Index(math.MaxInt32),
+		Ahead: r.Uint()}
 	n := r.Uint()
-	r.Bad = r.Bad || j.Manifest == nil || n == 0 || n > maxMergeParts || j.Members == 0 || j.Ahead == 0 || j.Ahead > math.MaxInt32
+	r.Bad = r.Bad || j.Manifest == nil || n == 0 || n > maxMergeParts || j.Members == 0 || j.Ahead == 0 ||
+		j.Ahead > math.MaxInt32
 	for i := uint64(0); i < n && !r.Bad; i++ {
 		p := mergePlace{Member: int(r.Int()), position: state.ReadPosition(r)}
 		r.Bad = r.Bad || p.Member < NoMember || p.Member >= j.Members
@@ -327,7 +331,9 @@ func (s *partSeal) pieces(h partHeader, b []byte) (all [][]byte, err error) {
 	content := b[partHead+seal.Salt:]
 	h.Pieces = uint32(max(1, (len(content)+partPiece-1)/partPiece))
 	if h.Pieces > maxPartPieces {
-		return nil, fmt.Errorf("the sum of a step has %d bytes, and instances exchange at most %d: make the window smaller", len(content), maxPartPieces*partPiece)
+		return nil,
+			fmt.Errorf("the sum of a step has %d bytes, and instances exchange at most %d: make the window smaller",
+				len(content), maxPartPieces*partPiece)
 	}
 	if h.Pieces == 1 {
 		record, err := s.sealIn(h, b)

@@ -104,7 +104,8 @@ func TestPartRecords(t *testing.T) {
 			}
 		}
 		for name, s := range map[string]*partSeal{
-			"key": newPartSeal(derived(2), "group", 3), "group": newPartSeal(derived(1), "grou", 3), "shard": newPartSeal(derived(1), "group", 4),
+			"key": newPartSeal(derived(2), "group", 3), "group": newPartSeal(derived(1), "grou", 3),
+			"shard": newPartSeal(derived(1), "group", 4),
 		} {
 			if _, err := s.Open(record); err == nil {
 				t.Errorf("kind %d: a record of another %s is believed", kind, name)
@@ -137,10 +138,14 @@ func TestPartPieces(t *testing.T) {
 	if !bytes.Equal(whole, content) {
 		t.Error("the pieces are another sum")
 	}
-	if one, err := sealer.pieces(partHeader{Kind: partSum, Step: 1}, append(partRoom(0), content[:partPiece]...)); err != nil || len(one) != 1 {
+	if one,
+		err := sealer.pieces(partHeader{Kind: partSum, Step: 1},
+		append(partRoom(0), content[:partPiece]...)); err != nil || len(one) != 1 {
 		t.Errorf("%d pieces, %v", len(one), err)
 	}
-	if _, err := sealer.pieces(partHeader{Kind: partSum, Step: 1}, append(partRoom(0), make([]byte, maxPartPieces*partPiece+1)...)); err == nil {
+	if _,
+		err := sealer.pieces(partHeader{Kind: partSum, Step: 1},
+		append(partRoom(0), make([]byte, maxPartPieces*partPiece+1)...)); err == nil {
 		t.Error("a sum of 460 MB is written")
 	}
 	for name, h := range map[string]partHeader{

@@ -104,7 +104,8 @@ func (s *side) Follow(ctx context.Context, shard int, ready func(), fn func([]by
 	}
 }
 
-var testTimes = input.PartTimes{Announce: 50 * time.Millisecond, Beat: 20 * time.Millisecond, Silence: time.Second, Retry: time.Minute, Expire: time.Second}
+var testTimes = input.PartTimes{Announce: 50 * time.Millisecond, Beat: 20 * time.Millisecond, Silence: time.Second,
+	Retry: time.Minute, Expire: time.Second}
 
 // hears makes a root wait for other instances as long as a test does, also on a machine with more to do.
 func hears(x *instance) { (*x.Times()).Silence = fixtures.Patience }
@@ -123,7 +124,8 @@ type instance struct {
 func help(r *streamtest.Rig, log *heap, at input.Team, edits ...func(*instance)) *instance {
 	r.T.Helper()
 	o := r.Options()
-	h := &epoch.Process{Cfg: o.Config, Key: o.Key, Log: o.Log, Client: fixtures.Dial(r.T, r.Addr), Memory: kafka.NewMemory(o.Config.Kafka.FetchMemory), FetchBytes: 1 << 20,
+	h := &epoch.Process{Cfg: o.Config, Key: o.Key, Log: o.Log, Client: fixtures.Dial(r.T, r.Addr),
+		Memory: kafka.NewMemory(o.Config.Kafka.FetchMemory), FetchBytes: 1 << 20,
 		Metrics: monitor.NewMetrics(false, false, "test", true)}
 	h.Current.Store(o.Config)
 	x := &instance{d: h, side: &side{heap: log}, said: r.Log, done: make(chan struct{})}
@@ -189,7 +191,8 @@ var partialStreams = map[string]string{
 	"moments":              fixtures.With(fixtures.MergedStream, "merge = true", "merge = true\nmerge_ahead = 2"),
 	"refit":                fixtures.MergedRefit("window = 80\nstride = 100"),
 	"moments by the clock": fixtures.MergedClockStream,
-	"refit by the clock":   fixtures.With(fixtures.MergedRefit(""), "merge = true", "merge = true\nstep = \"1m\"\nstep_max = 3000"),
+	"refit by the clock": fixtures.With(fixtures.MergedRefit(""), "merge = true",
+		"merge = true\nstep = \"1m\"\nstep_max = 3000"),
 }
 
 // partialsOf runs a stream of five partitions to its fourth step, by the clock to its second, and
@@ -387,7 +390,8 @@ func TestPartialsTrouble(t *testing.T) {
 			t.Parallel()
 			log := newHeap()
 			got, r := partialsOf(t, toml, func(r *streamtest.Rig) {
-				help(r, log, input.Team{Generation: 1, Members: 2, Self: 1}, func(x *instance) { x.side.edit = c.edit(x) })
+				help(r, log, input.Team{Generation: 1, Members: 2, Self: 1},
+					func(x *instance) { x.side.edit = c.edit(x) })
 				if c.alone {
 					coordinates(r, log, input.Team{Generation: 1, Members: 2, Self: 0})
 				} else {
@@ -463,7 +467,8 @@ func TestPartialsDiffer(t *testing.T) {
 
 // schematic returns a merged stream of Avro records whose schemas are in a registry at some address.
 func schematic(url string) string {
-	return fixtures.With("[registry]\nurls = [\"URL\"]\n"+partialStreams["moments"], "URL", url, `codec = "json"`, `codec = "avro"`)
+	return fixtures.With("[registry]\nurls = [\"URL\"]\n"+partialStreams["moments"], "URL", url, `codec = "json"`,
+		`codec = "avro"`)
 }
 
 // sendFramed sends n records of schema 11 to each of five partitions of "orders".
@@ -472,7 +477,8 @@ func sendFramed(r *streamtest.Rig, n int) {
 	for p := range 5 {
 		var list []kafka.Message
 		for i := range n {
-			list = append(list, kafka.Message{Value: fixtures.Framed(11, float64(i%7), float64(p), 1.5).Value, Time: time.UnixMilli(1)})
+			list = append(list,
+				kafka.Message{Value: fixtures.Framed(11, float64(i%7), float64(p), 1.5).Value, Time: time.UnixMilli(1)})
 		}
 		_, err := r.Client.Produce(r.T.Context(), "orders", int32(p), list)
 		fixtures.Must(r.T, err)
@@ -566,9 +572,11 @@ func TestPartialsRegroup(t *testing.T) {
 		x := r.Start()
 		one, two := help(r, log, input.Team{}), help(r, log, input.Team{})
 		teams := [][3]input.Team{
-			{{Generation: 2, Members: 3, Self: 0}, {Generation: 2, Members: 3, Self: 1}, {Generation: 2, Members: 3, Self: 2}},
+			{{Generation: 2, Members: 3, Self: 0}, {Generation: 2, Members: 3, Self: 1},
+				{Generation: 2, Members: 3, Self: 2}},
 			{{Generation: 3, Members: 2, Self: 1}, {Generation: 3, Members: 2, Self: 0}, {}},
-			{{Generation: 4, Members: 3, Self: 2}, {Generation: 4, Members: 3, Self: 0}, {Generation: 4, Members: 3, Self: 1}},
+			{{Generation: 4, Members: 3, Self: 2}, {Generation: 4, Members: 3, Self: 0},
+				{Generation: 4, Members: 3, Self: 1}},
 			{{Generation: 5, Members: 1, Self: 0}, {}, {}},
 		}
 		for step := range 4 {
@@ -628,7 +636,8 @@ func TestPartialsRegroup(t *testing.T) {
 		t.Parallel()
 		log := newHeap()
 		got, r := partialsOf(t, toml, func(r *streamtest.Rig) {
-			help(r.Sibling(strings.Replace(toml, "clip = 1.0", "clip = 2.0", 1)), log, input.Team{Generation: 1, Members: 2, Self: 1})
+			help(r.Sibling(strings.Replace(toml, "clip = 1.0", "clip = 2.0", 1)), log,
+				input.Team{Generation: 1, Members: 2, Self: 1})
 			coordinates(r, log, input.Team{Generation: 1, Members: 2, Self: 0})
 		})
 		if got != want || log.count() != 0 || !strings.Contains(r.Log.String(), "it is read here") {
@@ -643,7 +652,9 @@ func TestPartialsRegroup(t *testing.T) {
 func TestPartialsEpochs(t *testing.T) {
 	t.Parallel()
 	run := func(others bool) (releases string, counted []string, log *heap) {
-		r := streamtest.NewMergedRig(t, fixtures.With(partialStreams["moments"], "step = 100\n", "step = 100\nhorizon = 2\non_horizon = \"rollover\"\n"), 4)
+		r := streamtest.NewMergedRig(t,
+			fixtures.With(partialStreams["moments"], "step = 100\n",
+				"step = 100\nhorizon = 2\non_horizon = \"rollover\"\n"), 4)
 		log = newHeap()
 		if others {
 			help(r, log, input.Team{Generation: 1, Members: 2, Self: 1})
@@ -652,7 +663,8 @@ func TestPartialsEpochs(t *testing.T) {
 		feed := func(first, n int) {
 			for p := range 4 {
 				_, err := r.Client.Produce(t.Context(), "orders", int32(p), []kafka.Message{
-					{Value: []byte("no JSON"), Time: time.UnixMilli(1)}, {Value: []byte(`{"amount": 1}`), Time: time.UnixMilli(1)}})
+					{Value: []byte("no JSON"), Time: time.UnixMilli(1)},
+					{Value: []byte(`{"amount": 1}`), Time: time.UnixMilli(1)}})
 				fixtures.Must(t, err)
 				r.SendTo(p, 1000*p+first, n-2)
 			}
@@ -708,7 +720,8 @@ func TestPartialsTroubleEnds(t *testing.T) {
 				if topic.Topic == "orders" && p.Partition == 1 && !heals.Load() {
 					answer := q.ResponseKind().(*kmsg.FetchResponse)
 					answer.Topics = []kmsg.FetchResponseTopic{{Topic: topic.Topic, TopicID: topic.TopicID,
-						Partitions: []kmsg.FetchResponseTopicPartition{{Partition: p.Partition, ErrorCode: kerr.NotLeaderForPartition.Code}}}}
+						Partitions: []kmsg.FetchResponseTopicPartition{
+							{Partition: p.Partition, ErrorCode: kerr.NotLeaderForPartition.Code}}}}
 					return answer, nil, true
 				}
 			}
@@ -791,7 +804,8 @@ func TestPartialsOffered(t *testing.T) {
 	offer := func(nonce byte, job input.MergeJob) {
 		job.Stream, job.Ahead, job.Manifest = "orders", 1, []byte("none")
 		job.At = append(job.At, input.MergePlace{Member: 0}, input.MergePlace{Member: 1})
-		x.Offered(0, input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0), input.PartHeader{Job: [16]byte{nonce}}, &job, input.Team{Generation: 7, Members: 2, Self: 1})
+		x.Offered(0, input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0), input.PartHeader{Job: [16]byte{nonce}},
+			&job, input.Team{Generation: 7, Members: 2, Self: 1})
 	}
 	has := func(want ...byte) {
 		t.Helper()
@@ -899,9 +913,11 @@ func TestPartialsSize(t *testing.T) {
 // compares the last ones that it took with what comes again.
 func TestPartialsBound(t *testing.T) {
 	t.Parallel()
-	g := &input.Coordinator{R: &input.Feed{S: &config.Stream{}, Now: time.Now}, Step: 10, Ahead: 4, Inbox: []input.PartitionInbox{{
-		Next: 11, Held: map[uint64]*input.MergeSum{}, Pieces: map[uint64]*input.Pieces{}, Known: map[uint64][32]byte{}, Came: make(chan struct{}, 1),
-	}}}
+	g := &input.Coordinator{R: &input.Feed{S: &config.Stream{}, Now: time.Now}, Step: 10, Ahead: 4,
+		Inbox: []input.PartitionInbox{{
+			Next: 11, Held: map[uint64]*input.MergeSum{}, Pieces: map[uint64]*input.Pieces{},
+			Known: map[uint64][32]byte{}, Came: make(chan struct{}, 1),
+		}}}
 	b := &g.Inbox[0]
 	content := append((&input.MergeSum{}).Begin(nil), "sum"...)
 	for step := range uint64(100) {
@@ -945,7 +961,8 @@ func TestPartialsRetry(t *testing.T) {
 			return [][]byte{record}
 		}
 	})
-	coordinates(r, log, input.Team{Generation: 1, Members: 2, Self: 0}, func(x *instance) { (*x.Times()).Retry = 10 * time.Millisecond })
+	coordinates(r, log, input.Team{Generation: 1, Members: 2, Self: 0},
+		func(x *instance) { (*x.Times()).Retry = 10 * time.Millisecond })
 	x := r.Start()
 	step := 0
 	for late := time.Now().Add(fixtures.Patience); log.count() < 3; step++ {

@@ -53,7 +53,8 @@ func newMergeWorker(p *SharedSummation, shard int, seal *partSeal, nonce [16]byt
 	if !Shareable(s) || p.Shard(s) != shard {
 		return nil
 	}
-	w := &worker{p: p, shard: shard, seal: seal, nonce: nonce, job: job, self: self, last: p.Now(), step: job.step, ends: map[uint64][]int64{}}
+	w := &worker{p: p, shard: shard, seal: seal, nonce: nonce, job: job, self: self, last: p.Now(), step: job.step,
+		ends: map[uint64][]int64{}}
 	w.ctx, w.stop = context.WithCancel(p.ctx)
 	w.r = p.Feed(s)
 	return w
@@ -61,7 +62,8 @@ func newMergeWorker(p *SharedSummation, shard int, seal *partSeal, nonce [16]byt
 
 // same reports whether a job asks of this instance what the worker does.
 func (w *worker) same(job *mergeJob) bool {
-	return slices.EqualFunc(job.At, w.job.At, func(a, b mergePlace) bool { return (a.Member == w.self) == (b.Member == w.self) })
+	return slices.EqualFunc(job.At, w.job.At,
+		func(a, b mergePlace) bool { return (a.Member == w.self) == (b.Member == w.self) })
 }
 
 // heard takes note of the last step that the root has merged. partials.mu is held.
@@ -115,7 +117,8 @@ func (w *worker) until(ctx context.Context, step uint64) (x boundary.Boundary, e
 func (w *worker) run() {
 	defer w.stop()
 	if err := w.work(); err != nil && w.ctx.Err() == nil {
-		w.r.Log.Warn("this instance can't sum partitions of a merged stream for another one, which reads them itself", "error", err.Error())
+		w.r.Log.Warn("this instance can't sum partitions of a merged stream for another one, which reads them itself",
+			"error", err.Error())
 		<-w.ctx.Done() // the root announces it again, and nothing has changed
 	}
 }
@@ -151,7 +154,8 @@ func (w *worker) work() error {
 		if at.Member != w.self {
 			continue
 		}
-		x, err := NewPartitionSummer(c, i, leaves[i], at.position, w.r.S.MergeAhead) // so many more may wait to be written
+		// so many more may wait to be written
+		x, err := NewPartitionSummer(c, i, leaves[i], at.position, w.r.S.MergeAhead)
 		if err != nil {
 			return err
 		}
@@ -167,7 +171,8 @@ func (w *worker) work() error {
 	}
 	w.r.Expect(n)
 	defer w.r.Expect(0)
-	w.r.Log.Info("summing partitions of a merged stream for another instance", "epoch", m.Epoch, "partitions", n, "step", w.job.step)
+	w.r.Log.Info("summing partitions of a merged stream for another instance", "epoch", m.Epoch, "partitions", n,
+		"step", w.job.step)
 	for _, leaf := range w.leaves {
 		failed := make(chan error, 2)
 		src := m.Source
@@ -222,12 +227,14 @@ func (w *worker) sum(ctx context.Context, leaf *workerPartition, failed chan err
 			return
 		case err := <-failed:
 			leaf.ended.Store(true)
-			w.r.Log.Warn("a partition of a merged stream can't be read for another instance, which reads it itself", "partition", leaf.what, "error", err.Error())
+			w.r.Log.Warn("a partition of a merged stream can't be read for another instance, which reads it itself",
+				"partition", leaf.what, "error", err.Error())
 			return
 		case s := <-leaf.Sums:
 			if err := w.put(ctx, leaf, s); err != nil {
 				if leaf.ended.Store(true); ctx.Err() == nil {
-					w.r.Log.Warn("the sum of a partition can't be written for another instance, which reads it itself", "partition", leaf.what, "error", err.Error())
+					w.r.Log.Warn("the sum of a partition can't be written for another instance, which reads it itself",
+						"partition", leaf.what, "error", err.Error())
 				}
 				return
 			}
@@ -250,7 +257,9 @@ func (w *worker) put(ctx context.Context, leaf *workerPartition, s StepSum) erro
 		return err
 	}
 	leaf.Free <- s.sum // has room for all there are
-	records, err := w.seal.pieces(partHeader{Kind: partSum, Job: w.nonce, Partition: uint32(leaf.index), Step: s.Step}, content)
+	records,
+		err := w.seal.pieces(partHeader{Kind: partSum, Job: w.nonce, Partition: uint32(leaf.index), Step: s.Step},
+		content)
 	if err != nil {
 		return err
 	}
@@ -266,10 +275,12 @@ func (w *worker) beat(ctx context.Context) {
 		a := mergeAlive{generation: w.job.Generation, member: w.self}
 		for _, leaf := range w.leaves {
 			if !leaf.ended.Load() && !w.r.IsFailing(leaf.what) {
-				a.at = append(a.at, mergeReached{leaf.index, leaf.written.Load(), leaf.LogStart.Load(), leaf.LogEnd.Load()})
+				a.at = append(a.at,
+					mergeReached{leaf.index, leaf.written.Load(), leaf.LogStart.Load(), leaf.LogEnd.Load()})
 			}
 		}
-		if record, err := w.seal.Seal(partHeader{Kind: partAlive, Job: w.nonce, Pieces: 1}, a.Encode()); err == nil && len(a.at) > 0 {
+		if record, err := w.seal.Seal(partHeader{Kind: partAlive, Job: w.nonce, Pieces: 1}, a.Encode()); err == nil &&
+			len(a.at) > 0 {
 			w.p.write(ctx, w.shard, [][]byte{record}, func() {})
 		}
 		select {

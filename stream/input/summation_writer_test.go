@@ -31,7 +31,8 @@ func TestPartWriterGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clockLog{begun: time.Now()}
 		ctx, stop := context.WithCancel(t.Context())
-		w := &partWriter{log: log, pace: 20 * time.Millisecond, queue: make(chan partOut, 64), Retrier: failure.NewRetrier(slog.New(slog.DiscardHandler), nil, func() {})}
+		w := &partWriter{log: log, pace: 20 * time.Millisecond, queue: make(chan partOut, 64),
+			Retrier: failure.NewRetrier(slog.New(slog.DiscardHandler), nil, func() {})}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -40,7 +41,8 @@ func TestPartWriterGathers(t *testing.T) {
 		var done []byte
 		put := func(after time.Duration, number byte, size int) {
 			time.Sleep(after)
-			w.queue <- partOut{[][]byte{append([]byte{number}, make([]byte, size)...)}, func() { done = append(done, number) }}
+			w.queue <- partOut{[][]byte{append([]byte{number}, make([]byte, size)...)},
+				func() { done = append(done, number) }}
 			synctest.Wait()
 		}
 		put(0, 1, 0)
@@ -57,7 +59,8 @@ func TestPartWriterGathers(t *testing.T) {
 			t.Errorf("done: %d", done)
 		}
 		<-ended
-		if want := []string{"0s: 1 from 1", "20ms: 3 from 2", "34ms: 2 from 5", "134ms: 1 from 7", "154ms: 1 from 8"}; !slices.Equal(log.writes, want) {
+		if want := []string{"0s: 1 from 1", "20ms: 3 from 2", "34ms: 2 from 5", "134ms: 1 from 7",
+			"154ms: 1 from 8"}; !slices.Equal(log.writes, want) {
 			t.Errorf("%q, and should be %q", log.writes, want)
 		}
 	})

@@ -51,7 +51,8 @@ func PersonOf(s *config.Stream, partitions int) (unit string, p *EntryPerson) {
 		step = s.StepLength()
 	}
 	return unitPerson, &EntryPerson{
-		Population: u.Population, Key: u.Key, Cap: rule.Count, Separation: rule.Separation, PerStep: rule.PerStep, Period: u.Period, Step: step,
+		Population: u.Population, Key: u.Key, Cap: rule.Count, Separation: rule.Separation, PerStep: rule.PerStep,
+		Period: u.Period, Step: step,
 		Partitioner: u.Partitioner, Partitions: partitions, Refuses: s.Refuses(),
 	}
 }
@@ -68,7 +69,8 @@ func (e *Entry) soundUnit() bool {
 	if p.Step != "" && p.Period == 0 {
 		return false
 	}
-	return p.Population != "" && p.Key != "" && (p.Partitioner == "none" || p.Partitioner == "murmur2" && p.Key == config.UserRecordKey) && p.Partitions > 0
+	return p.Population != "" && p.Key != "" &&
+		(p.Partitioner == "none" || p.Partitioner == "murmur2" && p.Key == config.UserRecordKey) && p.Partitions > 0
 }
 
 // Account is what a limit is about, and what charges add up for: the records of a source,
@@ -177,7 +179,8 @@ type layout struct {
 }
 
 func (e *Entry) layout() layout {
-	return layout{e.Cluster, e.Topic, e.Person.Partitions, e.Person.Partitioner == "murmur2" && !(e.Person.Refuses && e.Cost.Adjacency == dp.Replace)}
+	return layout{e.Cluster, e.Topic, e.Person.Partitions, e.Person.Partitioner == "murmur2" &&
+		!(e.Person.Refuses && e.Cost.Adjacency == dp.Replace)}
 }
 
 // account returns the index of an account.
@@ -415,8 +418,11 @@ func (l *Ledger) agrees(e *Entry) error {
 		for at, t := range l.index.topics {
 			for was := range t.persons {
 				if was.population == e.Person.Population && was.period != e.Person.Period {
-					return failure.Haltf(failure.Configuration, "population %s has epochs, over topic %s, that protect what a person has in %s, this one would protect what one has in %s: "+
-						"nothing would bound what both cost a person; configure period as it was", was.population, at.name, unitOf(was.period), unitOf(e.Person.Period))
+					return failure.Haltf(failure.Configuration,
+						"population %s has epochs, over topic %s, that protect what a person has in %s, this one "+
+							"would protect what one has in %s: "+
+							"nothing would bound what both cost a person; configure period as it was", was.population,
+						at.name, unitOf(was.period), unitOf(e.Person.Period))
 				}
 			}
 		}
@@ -427,19 +433,26 @@ func (l *Ledger) agrees(e *Entry) error {
 	}
 	if e.Person == nil {
 		if len(t.persons) > 0 {
-			return failure.Haltf(failure.Configuration, "topic %s has epochs that protect persons, so no epoch may protect its records alone: "+
-				"nothing would bound what that costs a person; add [stream.%s.user] as the others have it", e.Topic, e.Stream)
+			return failure.Haltf(failure.Configuration,
+				"topic %s has epochs that protect persons, so no epoch may protect its records alone: "+
+					"nothing would bound what that costs a person; add [stream.%s.user] as the others have it",
+				e.Topic, e.Stream)
 		}
 		return nil
 	}
 	if t.records > 0 {
-		return failure.Haltf(failure.Configuration, "topic %s has epochs that protect single records, so no epoch may protect its persons: "+
-			"nothing bounds what they cost a person, so limit_epsilon would be no bound; leave [stream.%s.user] out, or copy what is to come to another topic", e.Topic, e.Stream)
+		return failure.Haltf(failure.Configuration,
+			"topic %s has epochs that protect single records, so no epoch may protect its persons: "+
+				"nothing bounds what they cost a person, so limit_epsilon would be no bound; leave [stream.%s.user] "+
+				"out, or copy what is to come to another topic", e.Topic, e.Stream)
 	}
 	for was := range t.persons {
 		if was != (protected{e.Person.Population, e.Person.Key, e.Person.Period}) {
-			return failure.Haltf(failure.Configuration, "topic %s has epochs that protect persons of population %s by key %q, this one would protect those of population %s by key %q: "+
-				"nothing would bound what both cost a person; configure population and key as they were", e.Topic, was.population, was.key, e.Person.Population, e.Person.Key)
+			return failure.Haltf(failure.Configuration,
+				"topic %s has epochs that protect persons of population %s by key %q, this one would protect those "+
+					"of population %s by key %q: "+
+					"nothing would bound what both cost a person; configure population and key as they were", e.Topic,
+				was.population, was.key, e.Person.Population, e.Person.Key)
 		}
 	}
 	return nil

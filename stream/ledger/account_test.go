@@ -37,9 +37,13 @@ type personEpoch struct {
 func (p personEpoch) entry(epoch uint64) ledger.Entry {
 	key := "record-key"
 	return ledger.Entry{
-		Kind: ledger.KindOpen, Stream: p.stream, Source: core.Source{Cluster: "c", Topic: p.topic, Partition: p.partition}, Epoch: epoch,
-		Incarnation: max(1, p.incarnation), First: p.first, End: p.end, Mechanism: "moments", Cost: dp.Cost{Adjacency: p.adjacency, Mu: p.mu},
-		Unit: ledger.UnitPerson, Person: &ledger.EntryPerson{Population: "members", Key: key, Cap: 5, Separation: 1, PerStep: 1, Partitioner: p.partitioner, Partitions: p.partitions, Refuses: p.refuses},
+		Kind: ledger.KindOpen, Stream: p.stream,
+		Source: core.Source{Cluster: "c", Topic: p.topic, Partition: p.partition}, Epoch: epoch,
+		Incarnation: max(1, p.incarnation), First: p.first, End: p.end, Mechanism: "moments",
+		Cost: dp.Cost{Adjacency: p.adjacency, Mu: p.mu},
+		Unit: ledger.UnitPerson,
+		Person: &ledger.EntryPerson{Population: "members", Key: key, Cap: 5, Separation: 1, PerStep: 1,
+			Partitioner: p.partitioner, Partitions: p.partitions, Refuses: p.refuses},
 		Epsilon: 1, Delta: 1e-8, LimitEpsilon: 1e6, LimitDelta: 1e-8,
 	}
 }
@@ -69,7 +73,8 @@ func atLeast(got, want float64) bool { return got >= want && got <= want*(1+1e-1
 // largest sum of one.
 func TestPopulationCharge(t *testing.T) {
 	t.Parallel()
-	base := personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 4, mu: 3, adjacency: dp.ZeroOut, first: 0, end: 100}
+	base := personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 4, mu: 3, adjacency: dp.ZeroOut,
+		first: 0, end: 100}
 	with := func(change func(*personEpoch)) personEpoch {
 		p := base
 		change(&p)
@@ -83,12 +88,21 @@ func TestPopulationCharge(t *testing.T) {
 	}{
 		{"one", []personEpoch{base}, 3},
 		{"two partitions", []personEpoch{base, with(func(p *personEpoch) { p.partition, p.mu = 1, 4 })}, 5},
-		{"disjoint offsets", []personEpoch{base, with(func(p *personEpoch) { p.stream, p.first, p.end, p.mu = "b", 500, 600, 4 })}, 5},
-		{"another topic", []personEpoch{base, with(func(p *personEpoch) { p.stream, p.topic, p.mu = "b", "other", 4 })}, 5},
-		{"another incarnation", []personEpoch{base, with(func(p *personEpoch) { p.stream, p.incarnation, p.mu = "b", 2, 4 })}, 5},
-		{"enforced, one partition", []personEpoch{enforced, with(func(p *personEpoch) { p.stream, p.partitioner, p.mu = "b", "murmur2", 4 })}, 5},
-		{"enforced, two partitions", []personEpoch{enforced, with(func(p *personEpoch) { p.partition, p.partitioner, p.mu = 1, "murmur2", 4 })}, 4},
-		{"enforced, the first is the worst", []personEpoch{with(func(p *personEpoch) { p.partitioner, p.mu = "murmur2", 4 }), with(func(p *personEpoch) { p.partition, p.partitioner = 1, "murmur2" })}, 4},
+		{"disjoint offsets",
+			[]personEpoch{base, with(func(p *personEpoch) { p.stream, p.first, p.end, p.mu = "b", 500, 600, 4 })}, 5},
+		{"another topic",
+			[]personEpoch{base, with(func(p *personEpoch) { p.stream, p.topic, p.mu = "b", "other", 4 })}, 5},
+		{"another incarnation",
+			[]personEpoch{base, with(func(p *personEpoch) { p.stream, p.incarnation, p.mu = "b", 2, 4 })}, 5},
+		{"enforced, one partition",
+			[]personEpoch{enforced, with(func(p *personEpoch) { p.stream, p.partitioner, p.mu = "b", "murmur2", 4 })},
+			5},
+		{"enforced, two partitions",
+			[]personEpoch{enforced, with(func(p *personEpoch) { p.partition, p.partitioner, p.mu = 1, "murmur2", 4 })},
+			4},
+		{"enforced, the first is the worst",
+			[]personEpoch{with(func(p *personEpoch) { p.partitioner, p.mu = "murmur2", 4 }),
+				with(func(p *personEpoch) { p.partition, p.partitioner = 1, "murmur2" })}, 4},
 		{"enforced, of tables that may be full", []personEpoch{
 			with(func(p *personEpoch) { p.partitioner, p.adjacency, p.refuses = "murmur2", dp.Replace, true }),
 			with(func(p *personEpoch) {
@@ -100,16 +114,22 @@ func TestPopulationCharge(t *testing.T) {
 			with(func(p *personEpoch) { p.partition, p.partitioner, p.mu, p.refuses = 1, "murmur2", 4, true }),
 		}, 4},
 		{"one is not enforced", []personEpoch{enforced, with(func(p *personEpoch) { p.partition, p.mu = 1, 4 })}, 5},
-		{"other numbers of partitions", []personEpoch{enforced, with(func(p *personEpoch) { p.partition, p.partitioner, p.partitions, p.mu = 1, "murmur2", 5, 4 })}, 5},
+		{"other numbers of partitions",
+			[]personEpoch{enforced,
+				with(func(p *personEpoch) { p.partition, p.partitioner, p.partitions, p.mu = 1, "murmur2", 5, 4 })}, 5},
 		{"enforced in two topics", []personEpoch{enforced, with(func(p *personEpoch) {
 			p.stream, p.topic, p.partition, p.partitioner, p.mu = "b", "other", 1, "murmur2", 4
 		})}, 5},
-		{"another adjacency", []personEpoch{with(func(p *personEpoch) { p.mu = 1.5 }), with(func(p *personEpoch) { p.partition, p.mu, p.adjacency = 1, 4, dp.Replace })}, 5}, // 2·1.5 under replace
-		{"enforced, another adjacency beside less", []personEpoch{with(func(p *personEpoch) { p.partitioner, p.mu = "murmur2", 1.6 }),
-			with(func(p *personEpoch) { p.partition, p.partitioner, p.mu = 1, "murmur2", 1.5 }),
-			with(func(p *personEpoch) {
-				p.stream, p.partition, p.partitioner, p.mu, p.adjacency = "b", 1, "murmur2", 4, dp.Replace
-			})}, 5},
+		// 2·1.5 under replace
+		{"another adjacency",
+			[]personEpoch{with(func(p *personEpoch) { p.mu = 1.5 }),
+				with(func(p *personEpoch) { p.partition, p.mu, p.adjacency = 1, 4, dp.Replace })}, 5},
+		{"enforced, another adjacency beside less",
+			[]personEpoch{with(func(p *personEpoch) { p.partitioner, p.mu = "murmur2", 1.6 }),
+				with(func(p *personEpoch) { p.partition, p.partitioner, p.mu = 1, "murmur2", 1.5 }),
+				with(func(p *personEpoch) {
+					p.stream, p.partition, p.partitioner, p.mu, p.adjacency = "b", 1, "murmur2", 4, dp.Replace
+				})}, 5},
 	} {
 		a := c.EpochList[len(c.EpochList)-1].adjacency
 		for _, closed := range []bool{false, true} {
@@ -121,7 +141,10 @@ func TestPopulationCharge(t *testing.T) {
 			for i, p := range c.EpochList {
 				e := p.entry(uint64(i) + 1)
 				if closed {
-					fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch, End: e.First + 1}))
+					fixtures.Must(t,
+						l.Append(
+							ledger.Entry{Kind: ledger.KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch,
+								End: e.First + 1}))
 				}
 			}
 			if got := chargedMu(t, l, a); !atLeast(got, c.want) {
@@ -153,7 +176,8 @@ func TestPopulationRandom(t *testing.T) {
 		}
 		var all []paid
 		for range 12 {
-			p := personEpoch{stream: []string{"a", "b"}[rng.IntN(2)], topic: "in", partition: rng.IntN(4), partitioner: "murmur2", partitions: 4,
+			p := personEpoch{stream: []string{"a", "b"}[rng.IntN(2)], topic: "in", partition: rng.IntN(4),
+				partitioner: "murmur2", partitions: 4,
 				mu: 0.1 + rng.Float64(), adjacency: dp.ZeroOut, first: int64(rng.IntN(50)), end: -1}
 			if mixed && rng.IntN(4) == 0 {
 				p.partitions = 8
@@ -166,11 +190,18 @@ func TestPopulationRandom(t *testing.T) {
 			state := []string{"open", "closed", "void", "empty"}[rng.IntN(4)]
 			switch state {
 			case "closed":
-				fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch, End: []int64{-1, p.first + 10}[rng.IntN(2)]}))
+				fixtures.Must(t,
+					l.Append(
+						ledger.Entry{Kind: ledger.KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch,
+							End: []int64{-1, p.first + 10}[rng.IntN(2)]}))
 			case "empty":
-				fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch, End: p.first}))
+				fixtures.Must(t,
+					l.Append(
+						ledger.Entry{Kind: ledger.KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch,
+							End: p.first}))
 			case "void":
-				fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindVoid, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch}))
+				fixtures.Must(t,
+					l.Append(ledger.Entry{Kind: ledger.KindVoid, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch}))
 			}
 			all = append(all, paid{p, state})
 
@@ -209,7 +240,8 @@ func TestPopulationLimit(t *testing.T) {
 		e.LimitEpsilon = limit
 		return e
 	}
-	base := personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 4, mu: mu, adjacency: dp.ZeroOut, end: 100}
+	base := personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 4, mu: mu,
+		adjacency: dp.ZeroOut, end: 100}
 	second, other := base, base
 	second.partition = 1
 	other.stream, other.topic = "b", "other"
@@ -221,7 +253,10 @@ func TestPopulationLimit(t *testing.T) {
 	}
 	var over *ledger.ErrBudget
 	for _, p := range []personEpoch{second, other} {
-		if _, err := l.Open(limited(p, 1, 1.4)); !errors.As(err, &over) || !((*over.Spent()) > 1.43 && (*over.Spent()) < 1.45) || !strings.Contains(err.Error(), "budget of population members spent") || !strings.Contains(err.Error(), "bring a person to epsilon 1.4") {
+		if _, err := l.Open(limited(p, 1, 1.4)); !errors.As(err, &over) ||
+			!((*over.Spent()) > 1.43 && (*over.Spent()) < 1.45) ||
+			!strings.Contains(err.Error(), "budget of population members spent") ||
+			!strings.Contains(err.Error(), "bring a person to epsilon 1.4") {
 			t.Errorf("an epoch of %s/%d: %v", p.topic, p.partition, err)
 		}
 	}
@@ -236,8 +271,10 @@ func TestPopulationLimit(t *testing.T) {
 		t.Errorf("%d lines", n)
 	}
 	// A limit, once for all tasks of the population, never below what is paid.
-	line := ledger.Entry{Kind: ledger.KindLimit, Stream: "a", Source: base.entry(1).Source, Epoch: 1, LimitEpsilon: 0.9, LimitDelta: 1e-8}
-	if err := l.SetLimitLine(line, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "below what persons of population members have paid: 1 (zero-out)") {
+	line := ledger.Entry{Kind: ledger.KindLimit, Stream: "a", Source: base.entry(1).Source, Epoch: 1, LimitEpsilon: 0.9,
+		LimitDelta: 1e-8}
+	if err := l.SetLimitLine(line, dp.ZeroOut); err == nil ||
+		!strings.Contains(err.Error(), "below what persons of population members have paid: 1 (zero-out)") {
 		t.Errorf("a limit of 0.9: %v", err)
 	}
 	_, err = l.Open(limited(second, 1, 1.5))
@@ -270,10 +307,15 @@ func TestPopulationLimit(t *testing.T) {
 // TestUnitsDoNotMix: a topic's epochs protect its records or the persons of one population by one key.
 func TestUnitsDoNotMix(t *testing.T) {
 	t.Parallel()
-	person := personEpoch{stream: "p", topic: "orders", partition: 1, partitioner: "none", partitions: 4, mu: 0.1, adjacency: dp.ZeroOut, end: 100}.entry(1)
+	person := personEpoch{stream: "p", topic: "orders", partition: 1, partitioner: "none", partitions: 4, mu: 0.1,
+		adjacency: dp.ZeroOut, end: 100}.entry(1)
 	otherKey, otherPopulation, otherTopic := person, person, person
-	otherKey.Stream, otherKey.Person = "q", &ledger.EntryPerson{Population: "members", Key: "field:id", Cap: 5, Separation: 1, PerStep: 1, Period: 0, Step: "", Partitioner: "none", Partitions: 4, Refuses: false}
-	otherPopulation.Stream, otherPopulation.Person = "q", &ledger.EntryPerson{Population: "guests", Key: "record-key", Cap: 5, Separation: 1, PerStep: 1, Period: 0, Step: "", Partitioner: "none", Partitions: 4, Refuses: false}
+	otherKey.Stream, otherKey.Person = "q",
+		&ledger.EntryPerson{Population: "members", Key: "field:id", Cap: 5, Separation: 1, PerStep: 1, Period: 0,
+			Step: "", Partitioner: "none", Partitions: 4, Refuses: false}
+	otherPopulation.Stream, otherPopulation.Person = "q",
+		&ledger.EntryPerson{Population: "guests", Key: "record-key", Cap: 5, Separation: 1, PerStep: 1, Period: 0,
+			Step: "", Partitioner: "none", Partitions: 4, Refuses: false}
 	otherTopic.Stream, otherTopic.Topic, otherTopic.Person = "q", "elsewhere", otherKey.Person
 	record := streamtest.Charging(1, 0, 10, dp.ZeroOut, 0.1)
 	void := func(e ledger.Entry) ledger.Entry {
@@ -298,7 +340,8 @@ func TestUnitsDoNotMix(t *testing.T) {
 		{"after records that never were", []ledger.Entry{record, void(record)}, person, ""},
 		{"after persons that never were", []ledger.Entry{person, void(person)}, record, ""},
 		{"another key after one that never was", []ledger.Entry{person, void(person)}, otherKey, ""},
-		{"still that of one that was", []ledger.Entry{person, closed(person), next(person), void(next(person))}, otherKey, `by key "record-key"`},
+		{"still that of one that was", []ledger.Entry{person, closed(person), next(person), void(next(person))},
+			otherKey, `by key "record-key"`},
 	} {
 		l := emptyLedger(t)
 		for _, e := range c.before {
@@ -310,7 +353,9 @@ func TestUnitsDoNotMix(t *testing.T) {
 		switch {
 		case c.words == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)
-		case c.words != "" && (!errors.As(err, &h) || h.Reason != failure.Configuration || !strings.Contains(err.Error(), c.words) || len(l.Entries) != len(c.before)):
+		case c.words != "" &&
+			(!errors.As(err, &h) || h.Reason != failure.Configuration || !strings.Contains(err.Error(), c.words) ||
+				len(l.Entries) != len(c.before)):
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -329,14 +374,16 @@ user = { key = "record-key", cap = 3, max_users = %d, partitioner = %q }`, adjac
 				fixtures.Must(t, err)
 				l := emptyLedger(t)
 				for i := range s.Input.Partitions {
-					e := personEpoch{stream: "orders", topic: "orders", partition: i, mu: d.Mu, adjacency: d.Adjacency, end: -1}.entry(1)
+					e := personEpoch{stream: "orders", topic: "orders", partition: i, mu: d.Mu, adjacency: d.Adjacency,
+						end: -1}.entry(1)
 					e.Unit, e.Person = ledger.PersonOf(s, len(s.Input.Partitions))
 					e.Person.Population = "members"
 					_, err := l.Open(e)
 					fixtures.Must(t, err)
 				}
 				if got := chargedMu(t, l, d.Adjacency); math.Abs(got/d.Person.OpeningMu-1) > 1e-9 {
-					t.Errorf("%s, %s, %d persons: check says mu %g for an opening, the ledger charges %g", adjacency, partitioner, room, d.Person.OpeningMu, got)
+					t.Errorf("%s, %s, %d persons: check says mu %g for an opening, the ledger charges %g", adjacency,
+						partitioner, room, d.Person.OpeningMu, got)
 				}
 			}
 		}
@@ -364,7 +411,8 @@ moments = { clip = 1.0, factorization = "identity" }
 // lines are as they were.
 func TestPersonLines(t *testing.T) {
 	t.Parallel()
-	good := personEpoch{stream: "p", topic: "orders", partitioner: "murmur2", partitions: 4, mu: 0.1, adjacency: dp.ZeroOut, end: 100}.entry(1)
+	good := personEpoch{stream: "p", topic: "orders", partitioner: "murmur2", partitions: 4, mu: 0.1,
+		adjacency: dp.ZeroOut, end: 100}.entry(1)
 	for name, change := range map[string]func(e *ledger.Entry){
 		"":                 func(*ledger.Entry) {},
 		"another unit":     func(e *ledger.Entry) { e.Unit = "household" },
@@ -380,7 +428,8 @@ func TestPersonLines(t *testing.T) {
 		p := *good.Person
 		e.Person = &p
 		change(&e)
-		if _, err := ledger.Parse(rechain(t, []ledger.Entry{e}), nil); (err == nil) != (name == "") || err != nil && !errors.Is(err, ledger.ErrLedger) {
+		if _, err := ledger.Parse(rechain(t, []ledger.Entry{e}), nil); (err == nil) != (name == "") ||
+			err != nil && !errors.Is(err, ledger.ErrLedger) {
 			t.Errorf("%q: %v", name, err)
 		}
 		if err := emptyLedger(t).Append(e); (err == nil) != (name == "") {
@@ -388,7 +437,8 @@ func TestPersonLines(t *testing.T) {
 		}
 	}
 	line := string(rechain(t, []ledger.Entry{good}))
-	if want := `"unit":"person","person":{"population":"members","key":"record-key","cap":5,"separation":1,"per_step":1,"partitioner":"murmur2","partitions":4}`; !strings.Contains(line, want) {
+	if want :=
+		`"unit":"person","person":{"population":"members","key":"record-key","cap":5,"separation":1,"per_step":1,"partitioner":"murmur2","partitions":4}`; !strings.Contains(line, want) {
 		t.Errorf("the line is %s, want in it %s", line, want)
 	}
 	end := closingOf(good)
@@ -416,7 +466,8 @@ func TestPopulationHistory(t *testing.T) {
 	}
 	for epoch := range uint64(4) {
 		for partition := range 2 {
-			p := personEpoch{stream: "a", topic: "in", partition: partition, partitioner: "none", partitions: 2, mu: 0.3, adjacency: dp.ZeroOut, first: 100 * int64(epoch), end: -1}
+			p := personEpoch{stream: "a", topic: "in", partition: partition, partitioner: "none", partitions: 2,
+				mu: 0.3, adjacency: dp.ZeroOut, first: 100 * int64(epoch), end: -1}
 			e := p.entry(epoch + 1)
 			_, err := l.Open(e)
 			fixtures.Must(t, err)

@@ -24,13 +24,20 @@ func (e *ErrBudget) Error() string {
 	switch r := e.reserved; {
 	case r == nil:
 	case r.Empty():
-		return fmt.Sprintf("%s has nothing set aside for sketches, which its first epoch would have had to, before the first release: only solvers without them can read it", e.account)
+		return fmt.Sprintf(
+			"%s has nothing set aside for sketches, which its first epoch would have had to, before the first "+
+				"release: only solvers without them can read it", e.account)
 	default:
-		return fmt.Sprintf("what %s has set aside for sketches is spent: with this epoch more would be charged than %s; a solver without them may fit still",
+		return fmt.Sprintf(
+			"what %s has set aside for sketches is spent: with this epoch more would be charged than %s; a solver "+
+				"without them may fit still",
 			e.account, core.SketchesInWords(*r))
 	}
-	return fmt.Sprintf("budget of %s spent: with %s charged to date, this epoch would bring %s to epsilon %s at delta %g (%s), above limit_epsilon %g",
-		e.account, core.AtMost(e.alreadyCharged), e.account.payer(), core.AtMost(e.spent), e.delta, e.adjacency, e.limit)
+	return fmt.Sprintf(
+		"budget of %s spent: with %s charged to date, this epoch would bring %s to epsilon %s at delta %g (%s), "+
+			"above limit_epsilon %g",
+		e.account, core.AtMost(e.alreadyCharged), e.account.payer(), core.AtMost(e.spent), e.delta,
+		e.adjacency, e.limit)
 }
 
 // fitsAll is fits for every account that e charges. It returns the largest ε.
@@ -103,7 +110,8 @@ func (l *Ledger) adjacencies(a Account, also dp.Adjacency) (all []dp.Adjacency) 
 // within compares what is paid from an account with the limit (ε, δ) and the part set
 // aside. The sum includes extra, and takes the epoch of closing as ended there. It
 // returns the largest cost, and over if the limit is exceeded.
-func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, extra, closing *Entry, epsilon, delta float64) (worst dp.Cost, over *ErrBudget, err error) {
+func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, extra, closing *Entry, epsilon,
+	delta float64) (worst dp.Cost, over *ErrBudget, err error) {
 	costs, err := dp.MostCharged(l.charges(a, extra, closing), adjacency)
 	if err != nil {
 		return worst, nil, err

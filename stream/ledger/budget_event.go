@@ -96,7 +96,8 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 		if skip--; skip >= 0 || h.delta == 0 {
 			continue
 		}
-		x := BudgetEvent{Time: e.Time.UTC(), Kind: e.Kind, Stream: e.Stream, Epoch: e.Epoch, LimitEpsilon: h.epsilon, LimitDelta: h.delta}
+		x := BudgetEvent{Time: e.Time.UTC(), Kind: e.Kind, Stream: e.Stream, Epoch: e.Epoch, LimitEpsilon: h.epsilon,
+			LimitDelta: h.delta}
 		if e.Kind == KindOpen {
 			x.Epsilon = e.Epsilon
 		}

@@ -36,10 +36,12 @@ func TestBudgetOwnLines(t *testing.T) {
 			fixtures.Must(t, err)
 			want = append(want, core.ToShow(spent))
 		}
-		_, err := both.BudgetOf(streamtest.OfRecords(fixtures.TestSource), 3) // reads on line by line, where alone reads once
+		// reads on line by line, where alone reads once
+		_, err := both.BudgetOf(streamtest.OfRecords(fixtures.TestSource), 3)
 		fixtures.Must(t, err)
 	}
-	limit := ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 1, LimitEpsilon: 2, LimitDelta: 1e-8}
+	limit := ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 1,
+		LimitEpsilon: 2, LimitDelta: 1e-8}
 	add(streamtest.Charging(1, 0, -1, dp.ZeroOut, 0.1), true)
 	add(limit, true)
 	add(ending(ledger.KindClose, 1, 100), true)

@@ -68,7 +68,8 @@ const mirrorHeader = "streamdp.ledger"
 
 // NewControlTopic returns nil where no control topic is configured, and a nil mirror does
 // nothing.
-func NewControlTopic(l *Ledger, master *[32]byte, client *kafka.Client, topic string, r *failure.Retrier) *ControlTopic {
+func NewControlTopic(l *Ledger, master *[32]byte, client *kafka.Client, topic string,
+	r *failure.Retrier) *ControlTopic {
 	if topic == "" {
 		return nil
 	}
@@ -125,7 +126,9 @@ func (m *ControlTopic) Sync(ctx context.Context) error {
 		return err
 	}
 	if m.sent < sent && m.forked == 0 {
-		return failure.Haltf(failure.ControlTopic, "control topic %s does not hold what was written to it: look at its settings, then start again", m.log.Topic)
+		return failure.Haltf(failure.ControlTopic,
+			"control topic %s does not hold what was written to it: look at its settings, then start again",
+			m.log.Topic)
 	}
 	return m.newer()
 }
@@ -135,10 +138,14 @@ func (m *ControlTopic) newer() error {
 	const way = "run the newest copy of the state directory, and remove the others"
 	switch {
 	case m.forked > 0:
-		return failure.Haltf(failure.ControlTopic, "control topic %s holds another line %d of this ledger: a copy of this state directory went on, or runs; %s", m.log.Topic, m.forked, way)
+		return failure.Haltf(failure.ControlTopic,
+			"control topic %s holds another line %d of this ledger: a copy of this state directory went "+
+				"on, or runs; %s", m.log.Topic, m.forked, way)
 	case len(m.lacks) > 0:
-		return failure.Haltf(failure.ControlTopic, "control topic %s holds %d lines that this ledger lacks: this state directory is an old copy; %s; "+
-			"where it is lost, streamdp epoch open takes the lines over and opens another epoch", m.log.Topic, len(m.lacks), way)
+		return failure.Haltf(failure.ControlTopic,
+			"control topic %s holds %d lines that this ledger lacks: this state directory is an old copy; %s; "+
+				"where it is lost, streamdp epoch open takes the lines over and opens another epoch", m.log.Topic,
+			len(m.lacks), way)
 	}
 	return nil
 }
@@ -243,10 +250,13 @@ func (m *ControlTopic) read(ctx context.Context) error {
 		return err
 	}
 	if start > 0 {
-		return failure.Haltf(failure.ControlTopic, "control topic %s lost its first %d records: delete it, and let all daemons write their lines to it again", m.log.Topic, start)
+		return failure.Haltf(failure.ControlTopic,
+			"control topic %s lost its first %d records: delete it, and let all daemons write their lines to it again",
+			m.log.Topic, start)
 	}
 	if end < m.next {
-		m.Log.Warn("the control topic was made anew: all lines of the ledger are written to it again", "topic", m.log.Topic)
+		m.Log.Warn("the control topic was made anew: all lines of the ledger are written to it again", "topic",
+			m.log.Topic)
 		m.next, m.sent, m.lacks, m.again, m.forked, m.late = 0, 0, nil, false, 0, nil
 		m.claims, m.first, m.newest = map[claimed]claim{}, nil, map[string][]newestOf{}
 	}
@@ -409,6 +419,9 @@ func (m *ControlTopic) Ours(opened *Entry) error {
 
 // Taken is the halt of a state directory whose task another one runs.
 func (m *ControlTopic) Taken(t core.Task, epoch uint64) error {
-	return failure.Haltf(failure.ControlTopic, "control topic %s says that another state directory opened epoch %d of this task: run one of them, the newest, and remove the others; "+
-		"where the other one is lost, accept a new budget with: streamdp epoch open %s", m.log.Topic, epoch, failure.EpochArgs(t))
+	return failure.Haltf(failure.ControlTopic,
+		"control topic %s says that another state directory opened epoch %d of this task: run one of them, the "+
+			"newest, and remove the others; "+
+			"where the other one is lost, accept a new budget with: streamdp epoch open %s", m.log.Topic, epoch,
+		failure.EpochArgs(t))
 }

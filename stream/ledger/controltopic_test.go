@@ -81,14 +81,16 @@ func TestUnfitControl(t *testing.T) {
 			return r.Client.CreateTopic(t.Context(), "control", 2, ledger.TopicSpec.Settings)
 		},
 		"cleanup.policy = compact": func(r *streamtest.Rig) error {
-			return r.Client.CreateTopic(t.Context(), "control", 1, map[string]string{"cleanup.policy": "compact", "retention.ms": "-1"})
+			return r.Client.CreateTopic(t.Context(), "control", 1,
+				map[string]string{"cleanup.policy": "compact", "retention.ms": "-1"})
 		},
 		"retention.ms = 1000": func(r *streamtest.Rig) error {
 			return r.Client.CreateTopic(t.Context(), "control", 1, map[string]string{"retention.ms": "1000"})
 		},
 		"lost its first 1 records": func(r *streamtest.Rig) error {
 			x := r.Start()
-			x.Until("epoch 1", func(s monitor.TaskStatus) bool { return s.Epoch == 1 && s.State == monitor.StateRunning })
+			x.Until("epoch 1",
+				func(s monitor.TaskStatus) bool { return s.Epoch == 1 && s.State == monitor.StateRunning })
 			x.End()
 			kafkatest.DeleteRecords(r.T, r.Broker.Addrs(), "control", 0, 1)
 			return nil
@@ -143,7 +145,8 @@ func TestClaims(t *testing.T) {
 			<-c.Done
 		}
 		loser := map[bool]*streamtest.Rig{true: r, false: s}[halted(x.D.Status()[0])]
-		if err := loser.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "newest copy") {
+		if err := loser.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
+			!strings.Contains(err.Error(), "newest copy") {
 			t.Errorf("the copy that lost ended with %v", err)
 		}
 	})
@@ -167,13 +170,15 @@ func TestClaims(t *testing.T) {
 				t.Errorf("the ledger of the directory that lost: %s", got)
 			}
 		}
-		if s := lost.D.Status()[0]; s.Reason != failure.ControlTopic || s.ChargedEpsilon != 0 || !strings.Contains(s.Message, "epoch open orders") {
+		if s := lost.D.Status()[0]; s.Reason != failure.ControlTopic || s.ChargedEpsilon != 0 ||
+			!strings.Contains(s.Message, "epoch open orders") {
 			t.Errorf("the directory that lost: %+v", s)
 		}
 		lost.Stop()
 		<-lost.Done
 		// It does not open another epoch by itself.
-		if err := loser.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "another state directory opened epoch 1") {
+		if err := loser.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
+			!strings.Contains(err.Error(), "another state directory opened epoch 1") {
 			t.Errorf("the directory that lost ended with %v", err)
 		}
 		r.Produce(0, 1000)
@@ -219,14 +224,17 @@ func TestForkedLines(t *testing.T) {
 		topic  [][]byte
 		forked uint64
 	}{
-		"ours first":        {append(slices.Clone(own), other[shared:]...), 0},
-		"theirs first":      {append(slices.Clone(other), own[shared]), uint64(shared) + 1},
-		"theirs in between": {append(append(slices.Clone(own[:shared]), other[shared]), own[shared], other[shared+1]), uint64(shared) + 1},
+		"ours first":   {append(slices.Clone(own), other[shared:]...), 0},
+		"theirs first": {append(slices.Clone(other), own[shared]), uint64(shared) + 1},
+		"theirs in between": {append(append(slices.Clone(own[:shared]), other[shared]), own[shared], other[shared+1]),
+			uint64(shared) + 1},
 	} {
 		m := ledger.ControlTopicOf(l)
 		id, _ := l.Identity()
 		for _, line := range c.topic {
-			m.Line(&kafka.Record{Value: line, Headers: []kafka.Header{{Key: ledger.MirrorHeader, Value: m.Header(id, line)}}})
+			m.Line(
+				&kafka.Record{Value: line,
+					Headers: []kafka.Header{{Key: ledger.MirrorHeader, Value: m.Header(id, line)}}})
 		}
 		if (*m.Forked()) != c.forked || len((*m.Lacks())) > 0 {
 			t.Errorf("%s: forked at line %d, lacks %d", name, (*m.Forked()), len((*m.Lacks())))
@@ -248,7 +256,10 @@ func TestOldCopyOfForked(t *testing.T) {
 		l, err := ledger.Open(d, "/s", key)
 		fixtures.Must(t, err)
 		for i, end := range ends {
-			fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: core.Source{Topic: "orders"}, LimitEpsilon: float64(end), LimitDelta: 1e-6, Reason: fmt.Sprint(i)}))
+			fixtures.Must(t,
+				l.Append(
+					ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: core.Source{Topic: "orders"},
+						LimitEpsilon: float64(end), LimitDelta: 1e-6, Reason: fmt.Sprint(i)}))
 		}
 		lines, err := l.Raw(0)
 		fixtures.Must(t, err)
@@ -276,7 +287,9 @@ func TestOldCopyOfForked(t *testing.T) {
 		m := ledger.ControlTopicOf(l)
 		id, _ := l.Identity()
 		for _, line := range c.topic {
-			m.Line(&kafka.Record{Value: line, Headers: []kafka.Header{{Key: ledger.MirrorHeader, Value: m.Header(id, line)}}})
+			m.Line(
+				&kafka.Record{Value: line,
+					Headers: []kafka.Header{{Key: ledger.MirrorHeader, Value: m.Header(id, line)}}})
 		}
 		if (*m.Forked()) != c.forked || !slices.EqualFunc((*m.Lacks()), c.lacks, bytes.Equal) {
 			t.Errorf("%s: forked at line %d of %d, lacks %d", name, (*m.Forked()), n, len((*m.Lacks())))
@@ -305,7 +318,8 @@ func TestClaimsMerged(t *testing.T) {
 			x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 			x.End()
 			s := r.Sibling(c[1])
-			if err := s.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "another state directory opened epoch 1") {
+			if err := s.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
+				!strings.Contains(err.Error(), "another state directory opened epoch 1") {
 				t.Errorf("the fresh directory ended with %v", err)
 			}
 			task := core.Task{Stream: "orders", Partition: core.Merged}
@@ -342,7 +356,9 @@ func TestOldCopy(t *testing.T) {
 	x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step == 3 && s.Outbox == 0 })
 	x.End()
 	newest := r.Kinds()
-	if err := s.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "3 lines that this ledger lacks") || !strings.Contains(err.Error(), "epoch open") {
+	if err := s.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
+		!strings.Contains(err.Error(), "3 lines that this ledger lacks") ||
+		!strings.Contains(err.Error(), "epoch open") {
 		t.Errorf("the old copy ended with %v", err)
 	}
 	fixtures.Must(t, s.Offline(func(ctx context.Context, d *stream.Daemon) error {
@@ -356,7 +372,8 @@ func TestOldCopy(t *testing.T) {
 		t.Errorf("epoch %d is open", last.Epoch)
 	}
 	// Now the original is the old copy.
-	if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "lines that this ledger lacks") {
+	if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
+		!strings.Contains(err.Error(), "lines that this ledger lacks") {
 		t.Errorf("the original ended with %v", err)
 	}
 }
@@ -386,7 +403,8 @@ func TestForeignControl(t *testing.T) {
 	}
 	put(kafka.Message{}, kafka.Message{Key: []byte("x"), Value: []byte("{}")}, kafka.Message{Value: lines[0].Value},
 		kafka.Message{Value: lines[0].Value, Headers: []kafka.Header{{Key: ledger.MirrorHeader}}},
-		kafka.Message{Value: lines[0].Value, Headers: []kafka.Header{{Key: ledger.MirrorHeader, Value: make([]byte, 64)}}},
+		kafka.Message{Value: lines[0].Value,
+			Headers: []kafka.Header{{Key: ledger.MirrorHeader, Value: make([]byte, 64)}}},
 		kafka.Message{Value: lines[0].Value, Headers: []kafka.Header{lines[0].Headers[0], lines[0].Headers[0]}})
 	x := r.Start()
 	x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.State == monitor.StateRunning })
@@ -420,7 +438,9 @@ func TestForeignControl(t *testing.T) {
 func TestSharedControl(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Mirrored(t, fixtures.RollsStream)
-	s := r.Sibling(fixtures.With(fixtures.RollsStream, "stream.orders", "stream.others", "stream.orders", "stream.others", "stream.orders", "stream.others", `"orders.dp"`, `"others.dp"`))
+	s := r.Sibling(
+		fixtures.With(fixtures.RollsStream, "stream.orders", "stream.others", "stream.orders", "stream.others",
+			"stream.orders", "stream.others", `"orders.dp"`, `"others.dp"`))
 	r.Produce(0, 950)
 	x, y := r.Start(), s.Start()
 	third := func(s monitor.TaskStatus) bool { return s.Epoch == 3 && s.Step == 1 && s.Outbox == 0 }

@@ -187,7 +187,8 @@ func Parse(data []byte, key *Key) (*Ledger, error) {
 		if l.KeyID != "" || e.Key != "" || e.MAC != "" || e.Sum != "" {
 			if e.Key != "" {
 				if key != nil && l.KeyID == key.ID && e.Key != key.ID {
-					return nil, fmt.Errorf("%w: line %d is under key %q, behind lines under the present key", ErrLedger, n, e.Key)
+					return nil, fmt.Errorf("%w: line %d is under key %q, behind lines under the present key",
+						ErrLedger, n, e.Key)
 				}
 				l.KeyID = e.Key
 			}
@@ -219,7 +220,8 @@ func Parse(data []byte, key *Key) (*Ledger, error) {
 			possible = e.Epoch > newest[id.task] && e.chargesOffsets() && e.sound(nil) && e.Reserved.Mu == 0
 			openings[id], newest[id.task] = &e, e.Epoch
 		case KindClose:
-			possible = opened != nil && opened.Source == e.Source && (e.End == -1 || e.End >= opened.First) && e.sound(opened) && (e.Steps == 0 || opened.stretches())
+			possible = opened != nil && opened.Source == e.Source && (e.End == -1 || e.End >= opened.First) &&
+				e.sound(opened) && (e.Steps == 0 || opened.stretches())
 			openings[id] = nil
 		case KindVoid:
 			possible = opened != nil && opened.Source == e.Source
@@ -296,8 +298,9 @@ func (l *Ledger) Append(e Entry) error {
 
 func (l *Ledger) appendLocked(e Entry) error {
 	if l.foreignLocked() && !l.rekeyed {
-		return failure.Haltf(failure.Key, "the ledger's lines are under key %s, the key file holds key %s: configure the file of that key; "+
-			"if you changed the key, streamdp epoch open STREAM goes on under the new one", l.KeyID, l.Key.ID)
+		return failure.Haltf(failure.Key,
+			"the ledger's lines are under key %s, the key file holds key %s: configure the file of that key; "+
+				"if you changed the key, streamdp epoch open STREAM goes on under the new one", l.KeyID, l.Key.ID)
 	}
 	if m := l.Moved(); m != nil {
 		return m.Refusal()

@@ -22,9 +22,13 @@ func FuzzLedger(f *testing.F) {
 	if file, err := os.ReadFile("testdata/ledger.jsonl"); err == nil {
 		f.Add(file)
 	}
-	f.Add([]byte("{\"kind\":\"open\",\"cost\":{\"adjacency\":\"replace\",\"mu\":1},\"epoch\":1}\n{\"kind\":\"void\",\"epoch\":1}\n"))
+	f.Add(
+		[]byte(
+			"{\"kind\":\"open\",\"cost\":{\"adjacency\":\"replace\",\"mu\":1},\"epoch\":1}\n" +
+				"{\"kind\":\"void\",\"epoch\":1}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if n := ledger.CompleteLines(data); n > len(data) || n > 0 && data[n-1] != '\n' || n > 0 && ledger.CompleteLines(data[:n]) != n && bytes.IndexByte(data, 0) < 0 {
+		if n := ledger.CompleteLines(data); n > len(data) || n > 0 && data[n-1] != '\n' ||
+			n > 0 && ledger.CompleteLines(data[:n]) != n && bytes.IndexByte(data, 0) < 0 {
 			t.Fatalf("%d of %d bytes are whole", n, len(data))
 		}
 		try := func(data []byte) {

@@ -26,22 +26,32 @@ func TestGoldenLedger(t *testing.T) {
 	open := func(epoch uint64, first, end int64) {
 		t.Helper()
 		_, err := l.Open(ledger.Entry{
-			Kind: ledger.KindOpen, Stream: "orders", Source: src, Epoch: epoch, Nonce: "00ff", Digest: "ff00", Incarnation: 1,
-			First: first, End: end, Mechanism: "moments", Cost: cost, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 3, LimitDelta: 1e-8, Reason: "first",
+			Kind: ledger.KindOpen, Stream: "orders", Source: src, Epoch: epoch, Nonce: "00ff", Digest: "ff00",
+			Incarnation: 1,
+			First:       first, End: end, Mechanism: "moments", Cost: cost, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 3,
+			LimitDelta: 1e-8, Reason: "first",
 		})
 		fixtures.Must(t, err)
 	}
 	open(1, 0, -1)
-	fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: src, Epoch: 1, LimitEpsilon: 4, LimitDelta: 1e-7}))
-	fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindClose, Stream: "orders", Source: src, Epoch: 1, End: 1000, AnchorOffset: 998, Anchor: "abcd", Reason: ledger.ReasonRequest}))
+	fixtures.Must(t,
+		l.Append(
+			ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: src, Epoch: 1, LimitEpsilon: 4,
+				LimitDelta: 1e-7}))
+	fixtures.Must(t,
+		l.Append(
+			ledger.Entry{Kind: ledger.KindClose, Stream: "orders", Source: src, Epoch: 1, End: 1000, AnchorOffset: 998,
+				Anchor: "abcd", Reason: ledger.ReasonRequest}))
 	fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindDestroyed, Stream: "orders", Source: src, Epoch: 1}))
 	open(2, 1000, 5000)
-	fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindVoid, Stream: "orders", Source: src, Epoch: 2, Reason: "interrupted"}))
+	fixtures.Must(t,
+		l.Append(ledger.Entry{Kind: ledger.KindVoid, Stream: "orders", Source: src, Epoch: 2, Reason: "interrupted"}))
 	file, err := d.ReadFile("/s/ledger.jsonl")
 	fixtures.Must(t, err)
 	fixtures.Golden(t, "testdata/ledger.jsonl", file)
 	read, err := ledger.Parse(file, nil)
-	if err != nil || !reflect.DeepEqual(read.Entries, l.Entries) || !reflect.DeepEqual((*read.Heads()), (*l.Heads())) || !reflect.DeepEqual(read.Index(), l.Index()) {
+	if err != nil || !reflect.DeepEqual(read.Entries, l.Entries) || !reflect.DeepEqual((*read.Heads()), (*l.Heads())) ||
+		!reflect.DeepEqual(read.Index(), l.Index()) {
 		t.Errorf("read back: %v\n%+v\n%+v", err, read.Entries, l.Entries)
 	}
 	entries := read.Entries
@@ -79,7 +89,8 @@ func TestLedgerStories(t *testing.T) {
 	t.Parallel()
 	src := core.Source{Cluster: "c", Topic: "orders", Partition: 0}
 	open := func(epoch uint64, change ...func(*ledger.Entry)) ledger.Entry {
-		e := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: src, Epoch: epoch, Incarnation: 1, End: -1, Cost: dp.Cost{Adjacency: dp.ZeroOut, Mu: 0.1}}
+		e := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: src, Epoch: epoch, Incarnation: 1, End: -1,
+			Cost: dp.Cost{Adjacency: dp.ZeroOut, Mu: 0.1}}
 		for _, f := range change {
 			f(&e)
 		}
@@ -110,8 +121,9 @@ func TestLedgerStories(t *testing.T) {
 		"horizon before its base": {open(1, func(e *ledger.Entry) { e.First, e.End = 5, 4 })},
 		"charges no offset":       {open(1, func(e *ledger.Entry) { e.First, e.End = 5, 5 })},
 		"a negative end":          {open(1, func(e *ledger.Entry) { e.First, e.End = 5, -2 })},
-		"closed on another log":   {open(1), func() ledger.Entry { e := end(ledger.KindClose, 1, 10); e.Topic = "x"; return e }()},
-		"another kind":            {{Kind: "refund", Stream: "orders", Source: src, Epoch: 1}},
+		"closed on another log": {open(1),
+			func() ledger.Entry { e := end(ledger.KindClose, 1, 10); e.Topic = "x"; return e }()},
+		"another kind": {{Kind: "refund", Stream: "orders", Source: src, Epoch: 1}},
 	} {
 		if name == "no adjacency" {
 			continue // it can't even be written
@@ -122,11 +134,19 @@ func TestLedgerStories(t *testing.T) {
 	}
 	l := ledger.Unsealed(simdisk.NewSimDisk("/s"), time.Now)
 	for _, at := range []int64{-2, 0, 5} {
-		if _, err := l.Open(open(1, func(e *ledger.Entry) { e.First, e.End, e.LimitEpsilon, e.LimitDelta = 5, at, 1, 1e-8 })); err == nil || len(l.Entries) > 0 {
+		if _,
+			err := l.Open(
+			open(1,
+				func(e *ledger.Entry) { e.First, e.End, e.LimitEpsilon, e.LimitDelta = 5, at, 1, 1e-8 })); err == nil ||
+			len(l.Entries) > 0 {
 			t.Errorf("an epoch from offset 5 to %d is opened", at)
 		}
 	}
-	if _, err := ledger.Parse(chain([]ledger.Entry{open(1), end(ledger.KindClose, 1, 10), end(ledger.KindDestroyed, 1, 0), open(3), end(ledger.KindVoid, 3, 0), open(4)}), nil); err != nil {
+	if _,
+		err := ledger.Parse(
+		chain(
+			[]ledger.Entry{open(1), end(ledger.KindClose, 1, 10), end(ledger.KindDestroyed, 1, 0), open(3),
+				end(ledger.KindVoid, 3, 0), open(4)}), nil); err != nil {
 		t.Error(err)
 	}
 }

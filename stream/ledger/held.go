@@ -60,7 +60,9 @@ func (h *Held) same() error {
 		return err
 	}
 	if named, err := os.Stat(h.path); err != nil || !os.SameFile(held, named) {
-		return failure.Haltf(failure.State, "another file than the one that this process reads is the ledger %s now: stop, and restore the newest one", h.path)
+		return failure.Haltf(failure.State,
+			"another file than the one that this process reads is the ledger %s now: stop, and restore the newest one",
+			h.path)
 	}
 	return nil
 }
@@ -76,7 +78,9 @@ func (h *Held) check(size int64) error {
 	}
 	info, err := h.file.Stat()
 	if err == nil && info.Size() != size {
-		err = failure.Haltf(failure.State, "the ledger %s has %d bytes, this process left %d: another one wrote to it; stop both, and restore the newest ledger", h.path, info.Size(), size)
+		err = failure.Haltf(failure.State,
+			"the ledger %s has %d bytes, this process left %d: another one wrote to it; stop both, and restore the "+
+				"newest ledger", h.path, info.Size(), size)
 	}
 	return err
 }

@@ -301,7 +301,8 @@ func (l *Ledger) hashOf(seq uint64) (hash [32]byte, ok bool) {
 // the id of its topic, "" where none was recorded, and the newest close of it with an
 // anchor, nil where there is none, with the id of the master key that the anchor is
 // under. unproven says that a later close covers records and has no anchor.
-func (l *Ledger) LastIncarnation(src core.Source) (n uint64, topicID string, last *Entry, lastKey string, unproven bool) {
+func (l *Ledger) LastIncarnation(src core.Source) (n uint64, topicID string, last *Entry, lastKey string,
+	unproven bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := l.index.Sources[src]
@@ -318,5 +319,6 @@ func (l *Ledger) LastIncarnation(src core.Source) (n uint64, topicID string, las
 // accepted returns the hash that a repair accepts for a line of the ledger.
 func (e *Entry) accepted() (head [32]byte, ok bool) {
 	b, err := hex.DecodeString(e.Accepts)
-	return [32]byte(append(b, make([]byte, 32)...)[:32]), err == nil && len(b) == 32 && !bytes.Equal(b, make([]byte, 32))
+	return [32]byte(append(b, make([]byte, 32)...)[:32]), err == nil && len(b) == 32 &&
+		!bytes.Equal(b, make([]byte, 32))
 }

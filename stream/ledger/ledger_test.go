@@ -26,7 +26,8 @@ import (
 
 // ending is an entry that ends one.
 func ending(kind string, epoch uint64, end int64) ledger.Entry {
-	return ledger.Entry{Kind: kind, Stream: "orders", Source: fixtures.TestSource, Epoch: epoch, End: end, Reason: ledger.ReasonRequest}
+	return ledger.Entry{Kind: kind, Stream: "orders", Source: fixtures.TestSource, Epoch: epoch, End: end,
+		Reason: ledger.ReasonRequest}
 }
 
 // sealedLedger is the file of a ledger with all kinds of lines.
@@ -37,7 +38,10 @@ func sealedLedger(t testing.TB, d state.Disk, key *ledger.Key) []byte {
 	l.Now = func() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) }
 	_, err = l.Open(streamtest.Charging(1, 0, -1, dp.ZeroOut, 0.125))
 	fixtures.Must(t, err)
-	fixtures.Must(t, l.SetLimitLine(ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 1, LimitEpsilon: 2, LimitDelta: 1e-8}, dp.ZeroOut))
+	fixtures.Must(t,
+		l.SetLimitLine(
+			ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 1,
+				LimitEpsilon: 2, LimitDelta: 1e-8}, dp.ZeroOut))
 	fixtures.Must(t, l.Append(ending(ledger.KindClose, 1, 1000)))
 	fixtures.Must(t, l.Append(ending(ledger.KindDestroyed, 1, 0)))
 	_, err = l.Open(streamtest.Charging(2, 1000, 5000, dp.ZeroOut, 0.125))
@@ -72,7 +76,8 @@ func TestLedgerBits(t *testing.T) {
 			file[bit/8] ^= 1 << (bit % 8)
 			if _, err := at(file, k); err == nil {
 				if accepted++; accepted < 5 {
-					t.Errorf("bit %d of byte %d may flip: %q", bit%8, bit/8, file[max(0, bit/8-20):min(len(file), bit/8+20)])
+					t.Errorf("bit %d of byte %d may flip: %q", bit%8, bit/8,
+						file[max(0, bit/8-20):min(len(file), bit/8+20)])
 				}
 			} else if !errors.Is(err, ledger.ErrLedger) {
 				t.Fatal(err)
@@ -88,7 +93,8 @@ func TestLedgerBits(t *testing.T) {
 	l, err := at(file, ledger.NewKey(connect.InsecureKey(2)))
 	fixtures.Must(t, err)
 	var h *failure.Halt
-	if err := l.Append(ending(ledger.KindClose, 2, 1000)); !errors.As(err, &h) || h.Reason != failure.Key || !l.Waits() {
+	if err := l.Append(ending(ledger.KindClose, 2, 1000)); !errors.As(err, &h) || h.Reason != failure.Key ||
+		!l.Waits() {
 		t.Errorf("a line under a new key without the operator's word: %v", err)
 	}
 	l.AcceptKey()
@@ -166,7 +172,8 @@ func TestLedgerBefore(t *testing.T) {
 	fixtures.Must(t, err)
 	file, err := d.ReadFile("/s/" + ledger.FileName)
 	fixtures.Must(t, err)
-	if l, err = ledger.Parse(file, key); err != nil || len(l.Entries) != 7 || l.Entries[6].Key != key.ID || l.Entries[6].MAC == "" || l.Entries[5].MAC != "" {
+	if l, err = ledger.Parse(file, key); err != nil || len(l.Entries) != 7 || l.Entries[6].Key != key.ID ||
+		l.Entries[6].MAC == "" || l.Entries[5].MAC != "" {
 		t.Fatalf("%v\n%s", err, file)
 	}
 	for bit := range 8 * len(file) {
@@ -189,7 +196,8 @@ func TestLedgerLock(t *testing.T) {
 	x.Until("up", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 	lock := filepath.Join(r.Dir, "state", "lock")
 	fixtures.Must(t, os.Remove(lock))
-	if _, err := stream.New(r.Options()); !errors.Is(err, failure.ErrState) || !strings.Contains(err.Error(), "ledger.jsonl is in use by another process") {
+	if _, err := stream.New(r.Options()); !errors.Is(err, failure.ErrState) ||
+		!strings.Contains(err.Error(), "ledger.jsonl is in use by another process") {
 		t.Errorf("a second process: %v", err)
 	}
 	was, err := os.ReadFile(r.LedgerFile())
@@ -241,10 +249,12 @@ func TestAdjacencies(t *testing.T) {
 	l := ledgerOf(streamtest.Charging(1, 0, -1, dp.Replace, mu), ending(ledger.KindClose, 1, 1000))
 	_, err = l.Open(streamtest.Charging(2, 0, -1, dp.ZeroOut, mu))
 	var over *ledger.ErrBudget
-	if !errors.As(err, &over) || (*over.Adjacency()) != dp.Replace || !((*over.Spent()) > 2.3 && (*over.Spent()) < 2.4) || (*over.AlreadyCharged()) > 1 {
+	if !errors.As(err, &over) || (*over.Adjacency()) != dp.Replace ||
+		!((*over.Spent()) > 2.3 && (*over.Spent()) < 2.4) || (*over.AlreadyCharged()) > 1 {
 		t.Errorf("zero-out over the same records: %v", err)
 	}
-	if err := l.Affords(streamtest.Charging(2, 0, -1, dp.ZeroOut, mu), &l.Entries[0], []ledger.EntryPart{{End: 1000}}, 0); err == nil {
+	if err := l.Affords(streamtest.Charging(2, 0, -1, dp.ZeroOut, mu), &l.Entries[0], []ledger.EntryPart{{End: 1000}},
+		0); err == nil {
 		t.Error("and it is said to be affordable")
 	}
 	// Elsewhere it fits, in both: of 1.5 there 0.7 is for the rest.
@@ -253,21 +263,25 @@ func TestAdjacencies(t *testing.T) {
 	if _, err := l.Open(streamtest.Charging(2, 1000, -1, dp.ZeroOut, small)); err != nil {
 		t.Error(err)
 	}
-	if eps, err := l.ChargedEpsilon(streamtest.OfRecords(fixtures.TestSource), dp.ZeroOut, 1e-8); err != nil || !(eps > 1.4 && eps < 1.5) {
+	if eps, err := l.ChargedEpsilon(streamtest.OfRecords(fixtures.TestSource), dp.ZeroOut, 1e-8); err != nil ||
+		!(eps > 1.4 && eps < 1.5) {
 		t.Errorf("charged %g, %v", eps, err)
 	}
-	if s, err := l.Spent(fixtures.TestSource, nil); err != nil || s.Adjacency != dp.Replace || !(s.ChargedEpsilon > 1.4 && s.ChargedEpsilon < 1.5) {
+	if s, err := l.Spent(fixtures.TestSource, nil); err != nil || s.Adjacency != dp.Replace ||
+		!(s.ChargedEpsilon > 1.4 && s.ChargedEpsilon < 1.5) {
 		t.Errorf("spent %+v, %v", s, err)
 	}
 	// The limit can't go below what is spent in the other one.
-	limit := ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2, LimitEpsilon: 1.2, LimitDelta: 1e-8}
+	limit := ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2,
+		LimitEpsilon: 1.2, LimitDelta: 1e-8}
 	if err := l.SetLimitLine(limit, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "(replace)") {
 		t.Errorf("a limit of 1.2: %v", err)
 	}
 	limit.LimitEpsilon = 1.6
 	fixtures.Must(t, l.SetLimitLine(limit, dp.ZeroOut))
 	s, err := l.Spent(fixtures.TestSource, nil)
-	if err != nil || len(s.Limits) != 1 || s.Limits[0].OldLimitEpsilon != 1.5 || s.Limits[0].LimitEpsilon != 1.6 || s.Limits[0].Time.IsZero() {
+	if err != nil || len(s.Limits) != 1 || s.Limits[0].OldLimitEpsilon != 1.5 || s.Limits[0].LimitEpsilon != 1.6 ||
+		s.Limits[0].Time.IsZero() {
 		t.Errorf("changes of the limit: %+v, %v", s.Limits, err)
 	}
 }
@@ -276,7 +290,8 @@ func TestAdjacencies(t *testing.T) {
 // then another under zero-out over the same records.
 func TestAdjacencyChange(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "zero-out", "replace", "limit_epsilon = 3.0", "limit_epsilon = 1.5"))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.OrdersStream, "zero-out", "replace", "limit_epsilon = 3.0", "limit_epsilon = 1.5"))
 	r.Produce(0, 300)
 	x := r.Start()
 	x.Published(3)
@@ -307,11 +322,13 @@ func TestLedgerIndex(t *testing.T) {
 			o := &l.Entries[i]
 			var end *ledger.Entry
 			for j := i + 1; j < len(l.Entries); j++ {
-				if c := &l.Entries[j]; (c.Kind == ledger.KindClose || c.Kind == ledger.KindVoid) && c.Epoch == o.Epoch && c.Stream == o.Stream && o.Kind == ledger.KindOpen {
+				if c := &l.Entries[j]; (c.Kind == ledger.KindClose || c.Kind == ledger.KindVoid) &&
+					c.Epoch == o.Epoch && c.Stream == o.Stream && o.Kind == ledger.KindOpen {
 					end = c
 				}
 			}
-			if o.Kind == ledger.KindClose && o.Stream == "orders" || o.Kind == ledger.KindOpen && o.Stream == "orders" && (end == nil || end.Kind == ledger.KindClose) {
+			if o.Kind == ledger.KindClose && o.Stream == "orders" ||
+				o.Kind == ledger.KindOpen && o.Stream == "orders" && (end == nil || end.Kind == ledger.KindClose) {
 				newest = o
 			}
 			if o.Kind == ledger.KindOpen && (end == nil || end.Kind == ledger.KindClose) {
@@ -326,7 +343,8 @@ func TestLedgerIndex(t *testing.T) {
 		}
 		want, err := dp.Charged(all, dp.ZeroOut, 1e-8)
 		fixtures.Must(t, err)
-		if got, err := l.Charged(streamtest.OfRecords(fixtures.TestSource), dp.ZeroOut, 1e-8, nil); err != nil || got.Mu != want.Mu {
+		if got, err := l.Charged(streamtest.OfRecords(fixtures.TestSource), dp.ZeroOut, 1e-8, nil); err != nil ||
+			got.Mu != want.Mu {
 			t.Errorf("after %d lines: charged mu %g, want %g, %v", len(l.Entries), got.Mu, want.Mu, err)
 		}
 		got := l.Newest(fixtures.OrdersTask)
@@ -428,7 +446,8 @@ func BenchmarkLedger(b *testing.B) {
 		for epoch := range epochs {
 			rollover(b, l, epoch+1)
 		}
-		_, err = l.BudgetOf(streamtest.OfRecords(fixtures.TestSource), ledger.NewBudgetEvents) // what a status has read before
+		// what a status has read before
+		_, err = l.BudgetOf(streamtest.OfRecords(fixtures.TestSource), ledger.NewBudgetEvents)
 		fixtures.Must(b, err)
 		return l
 	}

@@ -19,7 +19,8 @@ import (
 // this epoch, at the limit's δ.
 func (l *Ledger) Open(e Entry) (charged float64, err error) {
 	if !e.chargesOffsets() {
-		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, which are none", e.Epoch, e.First, e.End)
+		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, which are none", e.Epoch,
+			e.First, e.End)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -36,9 +36,13 @@ func (l *Ledger) Moved() *Entry {
 func (e *Entry) Refusal() error {
 	on := e.Time.UTC().Format("2006-01-02 15:04Z")
 	if e.Move.Copy {
-		return fmt.Errorf("this directory is a copy of the ledgers of group %s, made %s, for reading only: its tasks run there", e.Move.Group, on)
+		return fmt.Errorf(
+			"this directory is a copy of the ledgers of group %s, made %s, for reading only: its tasks run there",
+			e.Move.Group, on)
 	}
-	return fmt.Errorf("the tasks of this directory were moved to group %s on %s, and run there: it is for reading only; no copy of it from before may run either", e.Move.Group, on)
+	return fmt.Errorf(
+		"the tasks of this directory were moved to group %s on %s, and run there: it is for reading only; no copy of "+
+			"it from before may run either", e.Move.Group, on)
 }
 
 // Imported reports whether the ledger has the lines of an import.

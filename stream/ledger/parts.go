@@ -33,7 +33,8 @@ func (e *Entry) Views() []Entry {
 	all := make([]Entry, len(e.Parts))
 	for i, p := range e.Parts {
 		v := *e
-		v.Partition, v.Incarnation, v.First, v.End, v.AnchorOffset, v.Anchor, v.Parts = p.Partition, p.Incarnation, p.First, p.End, p.AnchorOffset, p.Anchor, nil
+		v.Partition, v.Incarnation, v.First, v.End, v.AnchorOffset, v.Anchor, v.Parts = p.Partition, p.Incarnation,
+			p.First, p.End, p.AnchorOffset, p.Anchor, nil
 		all[i] = v
 	}
 	return all
@@ -113,7 +114,8 @@ func (e *Entry) sound(opened *Entry) bool {
 			}
 			continue
 		}
-		if len(opened.Parts) != len(e.Parts) || opened.Parts[i].Partition != p.Partition || p.End != -1 && p.End < opened.Parts[i].First {
+		if len(opened.Parts) != len(e.Parts) || opened.Parts[i].Partition != p.Partition ||
+			p.End != -1 && p.End < opened.Parts[i].First {
 			return false
 		}
 	}
@@ -163,7 +165,9 @@ func EndsAt(c *state.Checkpoint, mac func([32]byte) string) (all []EntryPart) {
 // the longest of the epoch's lines.
 func ClosingBytes(partitions int) int {
 	const most = 1 << 40
-	part, err := json.Marshal(EntryPart{Partition: partitions, End: most, AnchorOffset: most, Anchor: strings.Repeat("0", 2*sha256.Size)})
+	part,
+		err := json.Marshal(
+		EntryPart{Partition: partitions, End: most, AnchorOffset: most, Anchor: strings.Repeat("0", 2*sha256.Size)})
 	if err != nil {
 		panic("stream: " + err.Error()) // unreachable: numbers and a text
 	}

@@ -85,12 +85,14 @@ func (b *Books) Populations(stream string, groups []int) ([]PopulationSpent, err
 // population returns the report on one.
 func (l *Ledger) population(a Account, groups []int) (*PopulationSpent, error) {
 	of := l.index.Accounts[a]
-	out := &PopulationSpent{Unit: unitPerson, Population: a.Population, OnePartition: of.enforced(nil), Persons: []GroupSpent{}, Epochs: []PopulationEpoch{}}
+	out := &PopulationSpent{Unit: unitPerson, Population: a.Population, OnePartition: of.enforced(nil),
+		Persons: []GroupSpent{}, Epochs: []PopulationEpoch{}}
 	for _, i := range of.lines {
 		e := &l.Entries[i]
 		if e.Kind == KindOpen || e.Kind == KindLimit {
 			if out.LimitEpsilon > 0 && (e.LimitEpsilon != out.LimitEpsilon || e.LimitDelta != out.LimitDelta) {
-				out.Limits = append(out.Limits, LimitChange{e.Time, out.LimitEpsilon, out.LimitDelta, e.LimitEpsilon, e.LimitDelta})
+				out.Limits = append(out.Limits,
+					LimitChange{e.Time, out.LimitEpsilon, out.LimitDelta, e.LimitEpsilon, e.LimitDelta})
 			}
 			out.LimitEpsilon, out.LimitDelta = e.LimitEpsilon, e.LimitDelta
 		}
@@ -100,8 +102,10 @@ func (l *Ledger) population(a Account, groups []int) (*PopulationSpent, error) {
 		}
 		out.Adjacency = e.Cost.Adjacency
 		out.Epochs = append(out.Epochs, PopulationEpoch{
-			SpentBy: SpentBy{e.Stream, e.Partition, e.Epoch, end == nil, e.Mechanism, e.Epsilon, e.Delta}, Cluster: e.Cluster, Topic: e.Topic,
-			Key: e.Person.Key, Cap: e.Person.Cap, Separation: e.Person.Separation, PerStep: e.Person.PerStep, Period: e.Person.Period, Partitioner: e.Person.Partitioner,
+			SpentBy: SpentBy{e.Stream, e.Partition, e.Epoch, end == nil, e.Mechanism, e.Epsilon, e.Delta},
+			Cluster: e.Cluster, Topic: e.Topic,
+			Key: e.Person.Key, Cap: e.Person.Cap, Separation: e.Person.Separation, PerStep: e.Person.PerStep,
+			Period: e.Person.Period, Partitioner: e.Person.Partitioner,
 			Adjacency: e.Cost.Adjacency, Mu: e.Cost.Mu, Charged: end == nil || end.End != e.First,
 		})
 	}

@@ -55,8 +55,12 @@ var globbed = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`)
 func Read(dir string) (*Ledger, error) {
 	data, err := state.OS{}.ReadFile(dir + "/" + FileName)
 	if errors.Is(err, fs.ErrNotExist) {
-		if found, err := filepath.Glob(filepath.Join(globbed.Replace(dir), "tasks", "*", "manifest-*")); err != nil || len(found) > 0 {
-			return nil, fmt.Errorf("%w: %s/%s is missing, and tasks has epochs: restore it, or where there is no copy: streamdp ledger repair", failure.ErrState, dir, FileName)
+		if found, err := filepath.Glob(filepath.Join(globbed.Replace(dir), "tasks", "*", "manifest-*")); err != nil ||
+			len(found) > 0 {
+			return nil,
+				fmt.Errorf(
+					"%w: %s/%s is missing, and tasks has epochs: restore it, or where there is no copy: streamdp "+
+						"ledger repair", failure.ErrState, dir, FileName)
 		}
 		return &Ledger{}, nil
 	}
@@ -114,8 +118,9 @@ func (l *Ledger) EpochList() (out []EpochInfo) {
 		info := EpochInfo{
 			Stream: e.Stream, Partition: e.Partition, Epoch: e.Epoch, State: "open",
 			Cluster: e.Cluster, Topic: e.Topic, Incarnation: e.Incarnation, First: e.First, End: e.End,
-			Mechanism: e.Mechanism, Epsilon: e.Epsilon, Delta: e.Delta, Mu: e.Cost.Mu, Adjacency: e.Cost.Adjacency.String(),
-			Opened: e.Time, Reason: e.Reason, Digest: e.Digest, Unit: e.Unit, Parts: slices.Clone(e.Parts),
+			Mechanism: e.Mechanism, Epsilon: e.Epsilon, Delta: e.Delta, Mu: e.Cost.Mu,
+			Adjacency: e.Cost.Adjacency.String(),
+			Opened:    e.Time, Reason: e.Reason, Digest: e.Digest, Unit: e.Unit, Parts: slices.Clone(e.Parts),
 		}
 		if e.Person != nil {
 			info.Population = e.Person.Population
@@ -157,7 +162,8 @@ func (b *Books) Budget() ([]SourceBudget, error) {
 				continue
 			}
 			for _, a := range l.Entries[i].accounts() {
-				if slices.ContainsFunc(all, func(b SourceBudget) bool { return b.Source == a.Source && b.Population == a.Population }) {
+				if slices.ContainsFunc(all,
+					func(b SourceBudget) bool { return b.Source == a.Source && b.Population == a.Population }) {
 					continue
 				}
 				l.mu.Lock()

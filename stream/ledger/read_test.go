@@ -27,7 +27,8 @@ func TestLedgerMissing(t *testing.T) {
 	fixtures.Must(t, os.Remove(r.LedgerFile()))
 	odd := filepath.Join(t.TempDir(), "a[b]*")
 	fixtures.Must(t, os.Rename(filepath.Join(r.Dir, "state"), odd))
-	if _, err := streamtest.ReadEpochs(odd); !errors.Is(err, failure.ErrState) || !strings.Contains(err.Error(), "streamdp ledger repair") {
+	if _, err := streamtest.ReadEpochs(odd); !errors.Is(err, failure.ErrState) ||
+		!strings.Contains(err.Error(), "streamdp ledger repair") {
 		t.Errorf("without its ledger: %v", err)
 	}
 }

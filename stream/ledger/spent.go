@@ -78,7 +78,8 @@ func (b *Books) Spent(stream string, records []int) ([]Spent, error) {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Spent) int {
-		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Cluster, b.Cluster))
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition),
+			cmp.Compare(a.Cluster, b.Cluster))
 	})
 	return out, nil
 }
@@ -142,13 +143,15 @@ func (l *Ledger) spendings(s core.Source, out *Spent) (all []spending) {
 		}
 		if e.Kind == KindOpen || e.Kind == KindLimit {
 			if out.LimitEpsilon > 0 && (e.LimitEpsilon != out.LimitEpsilon || e.LimitDelta != out.LimitDelta) {
-				out.Limits = append(out.Limits, LimitChange{e.Time, out.LimitEpsilon, out.LimitDelta, e.LimitEpsilon, e.LimitDelta})
+				out.Limits = append(out.Limits,
+					LimitChange{e.Time, out.LimitEpsilon, out.LimitDelta, e.LimitEpsilon, e.LimitDelta})
 			}
 			out.LimitEpsilon, out.LimitDelta = e.LimitEpsilon, e.LimitDelta
 		}
 		if e.Kind == KindOpen {
 			out.Adjacency = e.Cost.Adjacency
-			c := spending{e.Incarnation, e.First, e.End, e.Cost, SpentBy{e.Stream, l.Entries[i].Partition, e.Epoch, true, e.Mechanism, e.Epsilon, e.Delta}}
+			c := spending{e.Incarnation, e.First, e.End, e.Cost,
+				SpentBy{e.Stream, l.Entries[i].Partition, e.Epoch, true, e.Mechanism, e.Epsilon, e.Delta}}
 			if end := l.End(i); end != nil {
 				if end.Kind == KindVoid {
 					continue

@@ -103,7 +103,8 @@ func (s *stretches) costs() (all []dp.Cost) {
 	if !s.mixed {
 		return []dp.Cost{dearest(s.ended, s.present)}
 	}
-	return slices.SortedFunc(maps.Values(s.all), func(a, b dp.Cost) int { return cmp.Compare(a.Adjacency, b.Adjacency) })
+	return slices.SortedFunc(maps.Values(s.all),
+		func(a, b dp.Cost) int { return cmp.Compare(a.Adjacency, b.Adjacency) })
 }
 
 // dearest returns a cost that covers both, one of them where it can. One may be the zero value.

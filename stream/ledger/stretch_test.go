@@ -49,7 +49,9 @@ func (p periodEpoch) opened(t testing.TB, l *ledger.Ledger, epoch uint64) {
 // records, or are not alike; several tasks always do.
 func TestStretchCharge(t *testing.T) {
 	t.Parallel()
-	base := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 4, mu: 3, adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s", to: 100, steps: 10}
+	base := periodEpoch{
+		personEpoch: personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 4, mu: 3,
+			adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s", to: 100, steps: 10}
 	with := func(change func(*periodEpoch)) periodEpoch {
 		p := base
 		change(&p)
@@ -74,30 +76,50 @@ func TestStretchCharge(t *testing.T) {
 		{"the second stretch is dearer", []periodEpoch{base, next()}, 4},
 		{"the first one is", []periodEpoch{with(func(p *periodEpoch) { p.mu = 5 }), next()}, 5},
 		{"both closed", []periodEpoch{base, next(func(p *periodEpoch) { p.to = 200 })}, 4},
-		{"many", []periodEpoch{base, next(func(p *periodEpoch) { p.to = 200 }), next(func(p *periodEpoch) { p.first, p.to = 200, 300 }), next(func(p *periodEpoch) { p.first = 300 })}, 4},
+		{"many",
+			[]periodEpoch{base, next(func(p *periodEpoch) { p.to = 200 }),
+				next(func(p *periodEpoch) { p.first, p.to = 200, 300 }), next(func(p *periodEpoch) { p.first = 300 })},
+			4},
 		{"a step too few", []periodEpoch{with(short), next()}, 5},
-		{"several short ones are a stretch", []periodEpoch{with(func(p *periodEpoch) { p.mu, p.steps = 1, 4 }), next(func(p *periodEpoch) { p.mu, p.to, p.steps = 2, 200, 6 }),
-			next(func(p *periodEpoch) { p.first, p.mu = 200, 2 })}, math.Sqrt(5)},
-		{"and add up", []periodEpoch{with(func(p *periodEpoch) { p.mu, p.steps = 2, 4 }), next(func(p *periodEpoch) { p.mu, p.to, p.steps = 2, 200, 5 }),
-			next(func(p *periodEpoch) { p.first, p.mu = 200, 1 })}, 3},
+		{"several short ones are a stretch",
+			[]periodEpoch{with(func(p *periodEpoch) { p.mu, p.steps = 1, 4 }),
+				next(func(p *periodEpoch) { p.mu, p.to, p.steps = 2, 200, 6 }),
+				next(func(p *periodEpoch) { p.first, p.mu = 200, 2 })}, math.Sqrt(5)},
+		{"and add up",
+			[]periodEpoch{with(func(p *periodEpoch) { p.mu, p.steps = 2, 4 }),
+				next(func(p *periodEpoch) { p.mu, p.to, p.steps = 2, 200, 5 }),
+				next(func(p *periodEpoch) { p.first, p.mu = 200, 1 })}, 3},
 		{"steps that nobody knows", []periodEpoch{with(func(p *periodEpoch) { p.steps = 0 }), next()}, 5},
 		{"an end that nobody knows", []periodEpoch{with(func(p *periodEpoch) { p.to = -1 }), next()}, 5},
 		{"an offset again", []periodEpoch{base, next(func(p *periodEpoch) { p.first = 99 })}, 5},
-		{"the first stretch again, much later", []periodEpoch{with(func(p *periodEpoch) { p.mu = 1 }), next(func(p *periodEpoch) { p.mu, p.to = 2, 200 }),
-			next(func(p *periodEpoch) { p.mu, p.first = 2, 0 })}, 3},
-		{"for ever", []periodEpoch{with(func(p *periodEpoch) { p.mu = 1 }), next(func(p *periodEpoch) { p.mu, p.first, p.to = 2, 0, 200 }),
-			next(func(p *periodEpoch) { p.mu, p.first = 2, 200 })}, 3},
+		{"the first stretch again, much later",
+			[]periodEpoch{with(func(p *periodEpoch) { p.mu = 1 }), next(func(p *periodEpoch) { p.mu, p.to = 2, 200 }),
+				next(func(p *periodEpoch) { p.mu, p.first = 2, 0 })}, 3},
+		{"for ever",
+			[]periodEpoch{with(func(p *periodEpoch) { p.mu = 1 }),
+				next(func(p *periodEpoch) { p.mu, p.first, p.to = 2, 0, 200 }),
+				next(func(p *periodEpoch) { p.mu, p.first = 2, 200 })}, 3},
 		{"another incarnation", []periodEpoch{base, next(func(p *periodEpoch) { p.incarnation = 2 })}, 5},
 		{"another topic", []periodEpoch{base, next(func(p *periodEpoch) { p.topic = "other" })}, 5},
 		{"shorter steps", []periodEpoch{base, next(func(p *periodEpoch) { p.step = "1m0s" })}, 5},
 		{"steps of an old line", []periodEpoch{with(func(p *periodEpoch) { p.step, p.steps = "", 0 }), next()}, 5},
-		{"another adjacency", []periodEpoch{with(func(p *periodEpoch) { p.mu = 1.5 }), next(func(p *periodEpoch) { p.adjacency = dp.Replace })}, 5}, // 2·1.5 under replace
+		// 2·1.5 under replace
+		{"another adjacency",
+			[]periodEpoch{with(func(p *periodEpoch) { p.mu = 1.5 }),
+				next(func(p *periodEpoch) { p.adjacency = dp.Replace })}, 5},
 		{"another partition", []periodEpoch{base, next(func(p *periodEpoch) { p.partition = 1 })}, 5},
 		{"another stream", []periodEpoch{base, next(func(p *periodEpoch) { p.stream = "b" })}, 5},
-		{"two stretches of each of two partitions", []periodEpoch{base, next(func(p *periodEpoch) { p.mu = 1 }), with(func(p *periodEpoch) { p.partition, p.mu = 1, 1 }), next(func(p *periodEpoch) { p.partition = 1 })}, 5},
-		{"enforced, two partitions", []periodEpoch{with(murmur), next(murmur), with(func(p *periodEpoch) { p.partition = 1; murmur(p) })}, 4},
-		{"enforced, two streams", []periodEpoch{with(murmur), next(murmur, func(p *periodEpoch) { p.mu = 1 }), with(func(p *periodEpoch) { p.stream, p.mu = "b", 4; murmur(p) })}, 5},
-		{"one that had no step is none", []periodEpoch{with(short), next(func(p *periodEpoch) { p.to, p.steps = 100, 0 })}, 3},
+		{"two stretches of each of two partitions",
+			[]periodEpoch{base, next(func(p *periodEpoch) { p.mu = 1 }),
+				with(func(p *periodEpoch) { p.partition, p.mu = 1, 1 }),
+				next(func(p *periodEpoch) { p.partition = 1 })}, 5},
+		{"enforced, two partitions",
+			[]periodEpoch{with(murmur), next(murmur), with(func(p *periodEpoch) { p.partition = 1; murmur(p) })}, 4},
+		{"enforced, two streams",
+			[]periodEpoch{with(murmur), next(murmur, func(p *periodEpoch) { p.mu = 1 }),
+				with(func(p *periodEpoch) { p.stream, p.mu = "b", 4; murmur(p) })}, 5},
+		{"one that had no step is none",
+			[]periodEpoch{with(short), next(func(p *periodEpoch) { p.to, p.steps = 100, 0 })}, 3},
 	} {
 		l, numbers := emptyLedger(t), map[core.Task]uint64{}
 		a := c.EpochList[len(c.EpochList)-1].adjacency
@@ -134,7 +156,9 @@ func TestStretchCharge(t *testing.T) {
 func TestStretchMerged(t *testing.T) {
 	t.Parallel()
 	merged := func(epoch uint64, parts ...ledger.EntryPart) ledger.Entry {
-		e := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partition: core.Merged, partitioner: "none", partitions: 3, mu: 3, adjacency: dp.ZeroOut}, step: "1h0m0s"}.entry(epoch)
+		e := periodEpoch{
+			personEpoch: personEpoch{stream: "a", topic: "in", partition: core.Merged, partitioner: "none",
+				partitions: 3, mu: 3, adjacency: dp.ZeroOut}, step: "1h0m0s"}.entry(epoch)
 		e.Incarnation, e.Parts = 0, parts
 		e.AddUp()
 		return e
@@ -157,7 +181,8 @@ func TestStretchMerged(t *testing.T) {
 		first := merged(1, part(0, 10, -1), part(1, 20, -1))
 		_, err := l.Open(first)
 		fixtures.Must(t, err)
-		fixtures.Must(t, l.Append(*first.Closing([]ledger.EntryPart{{Partition: 0, End: 100}, {Partition: 1, End: 50}}, 25)))
+		fixtures.Must(t,
+			l.Append(*first.Closing([]ledger.EntryPart{{Partition: 0, End: 100}, {Partition: 1, End: 50}}, 25)))
 		_, err = l.Open(merged(2, c.second...))
 		fixtures.Must(t, err)
 		if got := chargedMu(t, l, dp.ZeroOut); !atLeast(got, c.want) {
@@ -177,7 +202,9 @@ func TestStretchRandom(t *testing.T) {
 		of := map[int][]periodEpoch{}
 		at := map[int]int64{}
 		for range 10 {
-			p := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partition: rng.IntN(2), partitioner: "none", partitions: 2, mu: 0.1 + rng.Float64(), adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s"}
+			p := periodEpoch{
+				personEpoch: personEpoch{stream: "a", topic: "in", partition: rng.IntN(2), partitioner: "none",
+					partitions: 2, mu: 0.1 + rng.Float64(), adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s"}
 			p.first = at[p.partition]
 			if rng.IntN(25) == 0 {
 				p.first = max(0, p.first-1)
@@ -190,7 +217,8 @@ func TestStretchRandom(t *testing.T) {
 			want := 0.0
 			for _, epochs := range of {
 				again := slices.ContainsFunc(epochs, func(p periodEpoch) bool {
-					return slices.ContainsFunc(epochs, func(q periodEpoch) bool { return p != q && p.first < q.to && q.first < p.to })
+					return slices.ContainsFunc(epochs,
+						func(q periodEpoch) bool { return p != q && p.first < q.to && q.first < p.to })
 				})
 				worst, sum, steps := 0.0, 0.0, uint64(0)
 				for _, p := range epochs {
@@ -219,7 +247,9 @@ func TestStretchLimit(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-8)
 	fixtures.Must(t, err)
-	p := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 1, mu: mu, adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s"}
+	p := periodEpoch{
+		personEpoch: personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 1, mu: mu,
+			adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s"}
 	limited := func(epoch uint64, first int64) ledger.Entry {
 		e := p.entry(epoch)
 		e.First, e.LimitEpsilon = first, 1.01
@@ -262,11 +292,14 @@ func TestStretchLimit(t *testing.T) {
 // length of a step.
 func TestStretchLines(t *testing.T) {
 	t.Parallel()
-	p := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 1, mu: 1, adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s"}
+	p := periodEpoch{
+		personEpoch: personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 1, mu: 1,
+			adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s"}
 	e := p.entry(1)
 	end := *e.Closing([]ledger.EntryPart{{End: 5}}, 10)
 	text := string(rechain(t, []ledger.Entry{e, end}))
-	if _, err := ledger.Parse([]byte(text), nil); err != nil || !strings.Contains(text, `"period":10,"step":"1h0m0s"`) || !strings.Contains(text, `"steps":10`) {
+	if _, err := ledger.Parse([]byte(text), nil); err != nil ||
+		!strings.Contains(text, `"period":10,"step":"1h0m0s"`) || !strings.Contains(text, `"steps":10`) {
 		t.Errorf("%s: %v", text, err)
 	}
 	whole := p.personEpoch.entry(1)
@@ -289,7 +322,11 @@ func TestStretchLines(t *testing.T) {
 // of a period together.
 func TestStretchRollover(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 5\nhorizon = 4\non_horizon = \"rollover\"\nuser = { key = \"record-key\", max_users = 15, separation = 3, period = 3 }", "limit_epsilon = 3.0", "limit_epsilon = 1.3"))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.OrdersStream, "step   = 100",
+			"step = 5\nhorizon = 4\non_horizon = \"rollover\"\n"+
+				"user = { key = \"record-key\", max_users = 15, separation = 3, period = 3 }", "limit_epsilon = 3.0",
+			"limit_epsilon = 1.3"))
 	closings := func() (steps []uint64) {
 		for _, e := range r.Entries() {
 			switch {

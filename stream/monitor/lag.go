@@ -51,7 +51,8 @@ type lagKey struct {
 func NewLagReport(client *kafka.Client, group string, every time.Duration, r *failure.Retrier) *LagReport {
 	return &LagReport{
 		Retrier: r, client: client, group: group, every: every, again: lagAgain,
-		Soon: make(chan struct{}, 1), At: map[lagKey]map[core.Task]int64{}, Last: map[lagKey]int64{}, Sent: map[lagKey]int64{},
+		Soon: make(chan struct{}, 1), At: map[lagKey]map[core.Task]int64{}, Last: map[lagKey]int64{},
+		Sent: map[lagKey]int64{},
 	}
 }
 

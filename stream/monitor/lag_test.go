@@ -22,7 +22,8 @@ import (
 )
 
 // slowerStream reads what OrdersStream reads, in longer steps.
-var slowerStream = strings.NewReplacer("stream.orders", "stream.slower", "orders.dp", "slower.dp", "= 100", "= 300").Replace(fixtures.OrdersStream)
+var slowerStream = strings.NewReplacer("stream.orders", "stream.slower", "orders.dp", "slower.dp", "= 100",
+	"= 300").Replace(fixtures.OrdersStream)
 
 func committed(r *streamtest.Rig, partition int32) int64 {
 	r.T.Helper()
@@ -121,7 +122,8 @@ func TestLagRefused(t *testing.T) {
 	}
 	h.Remove()
 	lagsAt(r, 0, 200)
-	if n := strings.Count(r.Log.String(), "level=WARN msg=retrying"); n != 1 || !strings.Contains(r.Log.String(), "group authorization failed") {
+	if n := strings.Count(r.Log.String(), "level=WARN msg=retrying"); n != 1 ||
+		!strings.Contains(r.Log.String(), "group authorization failed") {
 		t.Errorf("%d warnings\n%s", n, r.Log)
 	}
 	silent := make(chan struct{})
@@ -146,7 +148,8 @@ func TestLagRefused(t *testing.T) {
 // TestLagTake: the least of several tasks, what changed or all, and once the last word of tasks
 // that have gone.
 func TestLagTake(t *testing.T) {
-	g := &monitor.LagReport{Soon: make(chan struct{}, 1), At: map[monitor.LagKey]map[core.Task]int64{}, Last: map[monitor.LagKey]int64{}, Sent: map[monitor.LagKey]int64{}}
+	g := &monitor.LagReport{Soon: make(chan struct{}, 1), At: map[monitor.LagKey]map[core.Task]int64{},
+		Last: map[monitor.LagKey]int64{}, Sent: map[monitor.LagKey]int64{}}
 	reached := func(stream string, offsets ...int64) {
 		cp, m := &state.Checkpoint{}, &core.Manifest{Source: core.Source{Topic: "t", Partition: 7}}
 		if len(offsets) == 1 {

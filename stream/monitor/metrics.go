@@ -1,5 +1,5 @@
-// Package monitor has what outsiders see of tasks: metrics, the status, the published values over time, the offsets that
-// are committed to a consumer group, and the words of traces.
+// Package monitor has what outsiders see of tasks: metrics, the status, the published values over time, the offsets
+// that are committed to a consumer group, and the words of traces.
 package monitor
 
 //go:generate go test -run ^TestMetricsReference$ -update
@@ -31,7 +31,8 @@ type metricDef struct {
 	Class  string // "–": safe to show anybody; "P": an exact function of records, absent when http.exposure is "public"
 	labels []string
 	Help   string
-	Over   string // of a task's gauge, what http.metrics = "aggregate" shows: "sum", "largest" or "least" over all tasks; "": nothing
+	// of a task's gauge, what http.metrics = "aggregate" shows: "sum", "largest" or "least" over all tasks; "": nothing
+	Over string
 }
 
 // OfTask reports whether there is a series for each task.
@@ -41,64 +42,119 @@ var task = []string{"stream", "partition"}
 
 var metricTable = []metricDef{
 	{"build_info", "gauge", "–", []string{"version", "goversion", "goarch"}, "1, with what was built.", ""},
-	{"config_last_load_successful", "gauge", "–", nil, "1 if the configuration was taken when it was read last, at start or by a reload; 0 if it was refused, and the one before runs on.", ""},
+	{"config_last_load_successful", "gauge", "–", nil,
+		"1 if the configuration was taken when it was read last, at start or by a reload; 0 if it was refused, and " +
+			"the one before runs on.", ""},
 	{"config_last_load_timestamp_seconds", "gauge", "–", nil, "Time at which it was taken last, since 1970.", ""},
-	{"certificate_expiry_timestamp_seconds", "gauge", "–", []string{"table"}, "When the certificate in force ends, in seconds since 1970: of `[kafka.tls]`, `[http.tls]`, `[registry.tls]` or `[trace.tls]`. Absent where there is none.", ""},
+	{"certificate_expiry_timestamp_seconds", "gauge", "–", []string{"table"},
+		"When the certificate in force ends, in seconds since 1970: of `[kafka.tls]`, `[http.tls]`, `[registry.tls]` " +
+			"or `[trace.tls]`. Absent where there is none.", ""},
 	{"insecure_noise", "gauge", "–", nil, "1 if the noise follows from a published number and protects nothing.", ""},
-	{"task_state", "gauge", "–", []string{"stream", "partition", "state"}, "1 for the state that the task is in.", "sum"},
-	{"task_info", "gauge", "–", []string{"stream", "partition", "mechanism", "method", "factorization", "adjacency", "epoch"}, "1, with what the task runs.", ""},
-	{"bounds_verdict", "gauge", "–", []string{"stream", "partition", "verdict"}, "1 for what the last release of this process says of bounds that a warm-up found: ok, partial, stale, biased or fail; all 0 where there is none. As public as the release.", "sum"},
+	{"task_state", "gauge", "–", []string{"stream", "partition", "state"},
+		"1 for the state that the task is in.", "sum"},
+	{"task_info", "gauge", "–",
+		[]string{"stream", "partition", "mechanism", "method", "factorization", "adjacency", "epoch"},
+		"1, with what the task runs.", ""},
+	{"bounds_verdict", "gauge", "–", []string{"stream", "partition", "verdict"},
+		"1 for what the last release of this process says of bounds that a warm-up found: ok, partial, stale, biased " +
+			"or fail; all 0 where there is none. As public as the release.", "sum"},
 	{"records_read_total", "counter", "–", task, "Committed records read, valid or not.", ""},
 	{"steps_total", "counter", "–", task, "Steps closed.", ""},
 	{"releases_total", "counter", "–", task, "Releases built.", ""},
-	{"releases_republished_total", "counter", "–", task, "Releases published again after a restart, the same bytes.", ""},
+	{"releases_republished_total", "counter", "–", task,
+		"Releases published again after a restart, the same bytes.", ""},
 	{"epochs_total", "counter", "–", task, "Epochs opened by this process.", ""},
-	{"halts_total", "counter", "–", []string{"stream", "partition", "reason"}, "Times that the task stopped and needs an operator.", ""},
-	{"kafka_errors_total", "counter", "–", []string{"api", "code"}, "Failed calls of the cluster that are repeated, by call and broker's error code.", ""},
-	{"commit_errors_total", "counter", "–", task, "Commits that failed and are repeated, for want of room on the disk.", ""},
-	{"takeover_seconds", "histogram", "–", nil, "Time from the word that the group gives this instance a shard until its tasks run.", ""},
-	{"state_transactions_total", "counter", "–", []string{"outcome"}, "Transactions of shards: committed, refused (nothing of it was sent, for example because it is too large), lost (the end is not known, or another instance owns the shard).", ""},
+	{"halts_total", "counter", "–", []string{"stream", "partition", "reason"},
+		"Times that the task stopped and needs an operator.", ""},
+	{"kafka_errors_total", "counter", "–", []string{"api", "code"},
+		"Failed calls of the cluster that are repeated, by call and broker's error code.", ""},
+	{"commit_errors_total", "counter", "–", task,
+		"Commits that failed and are repeated, for want of room on the disk.", ""},
+	{"takeover_seconds", "histogram", "–", nil,
+		"Time from the word that the group gives this instance a shard until its tasks run.", ""},
+	{"state_transactions_total", "counter", "–", []string{"outcome"},
+		"Transactions of shards: committed, refused (nothing of it was sent, for example because it is too large), " +
+			"lost (the end is not known, or another instance owns the shard).", ""},
 	{"ledger_lines", "gauge", "–", nil, "Lines of the ledgers of the shards that this instance runs.", ""},
 	{"group_shards", "gauge", "–", nil, "Shards of the group, as configured.", ""},
-	{"pattern_topics", "gauge", "–", []string{"pattern", "state"}, "Topics that match `input.topics` of a pattern, by what became of them: taken, beyond (`input.max_topics` are taken), refused (for example because another pattern has it). Alert on beyond and refused.", ""},
+	{"pattern_topics", "gauge", "–", []string{"pattern", "state"},
+		"Topics that match `input.topics` of a pattern, by what became of them: taken, beyond (`input.max_topics` " +
+			"are taken), refused (for example because another pattern has it). Alert on beyond and refused.", ""},
 	{"next_offset", "gauge", "–", task, "Next input offset to apply.", "sum"},
 	{"log_end_offset", "gauge", "–", task, "Last stable offset of the input partition.", "sum"},
-	{"lag_records", "gauge", "–", task, "Offsets between the two. Of a merged stream those of the partition that is furthest behind.", "largest"},
-	{"retention_headroom_records", "gauge", "–", task, "Offsets between the start of the input log and the next offset: how much retention may delete before records are lost. Of a merged stream that of the partition with the least.", "least"},
+	{"lag_records", "gauge", "–", task,
+		"Offsets between the two. Of a merged stream those of the partition that is furthest behind.", "largest"},
+	{"retention_headroom_records", "gauge", "–", task,
+		"Offsets between the start of the input log and the next offset: how much retention may delete before " +
+			"records are lost. Of a merged stream that of the partition with the least.", "least"},
 	{"step", "gauge", "–", task, "Last closed step of the epoch.", "sum"},
 	{"horizon_steps", "gauge", "–", task, "Steps after which the epoch ends; 0: never.", ""},
-	{"few_valid", "gauge", "–", task, "1 if the published valid_count or full_share says that at most a tenth of recent records count or, where persons are protected, counted_share that perhaps none does; always 0 where a stream publishes none of these.", "sum"},
-	{"unread_partitions", "gauge", "–", task, "Partitions of the input topic that no stream of this configuration reads.", "largest"},
-	{"registry_reachable", "gauge", "–", nil, "1 if the last look at the schema registry succeeded; absent without one.", ""},
-	{"schema_faults", "gauge", "–", task, "Columns that records of the newest schema in the registry do not give, of all subjects of the stream; 1 for a schema that can't be used. As public as the registry.", "largest"},
+	{"few_valid", "gauge", "–", task,
+		"1 if the published valid_count or full_share says that at most a tenth of recent records count or, where " +
+			"persons are protected, counted_share that perhaps none does; always 0 where a stream publishes " +
+			"none of these.", "sum"},
+	{"unread_partitions", "gauge", "–", task,
+		"Partitions of the input topic that no stream of this configuration reads.", "largest"},
+	{"registry_reachable", "gauge", "–", nil,
+		"1 if the last look at the schema registry succeeded; absent without one.", ""},
+	{"schema_faults", "gauge", "–", task,
+		"Columns that records of the newest schema in the registry do not give, of all subjects of the stream; 1 for " +
+			"a schema that can't be used. As public as the registry.", "largest"},
 	{"outbox_releases", "gauge", "–", task, "Releases that are not acknowledged yet.", "sum"},
-	{"last_commit_timestamp_seconds", "gauge", "–", task, "Time of the last commit of this process, since 1970.", "least"},
-	{"last_release_timestamp_seconds", "gauge", "–", task, "Time of the last acknowledged release of this process, since 1970.", "least"},
-	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"}, "Standard deviation of one step's independent noise, in scaled units; for regressions in clip norms (gradient) and records (all others).", "largest"},
+	{"last_commit_timestamp_seconds", "gauge", "–", task,
+		"Time of the last commit of this process, since 1970.", "least"},
+	{"last_release_timestamp_seconds", "gauge", "–", task,
+		"Time of the last acknowledged release of this process, since 1970.", "least"},
+	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"},
+		"Standard deviation of one step's independent noise, in scaled units; for regressions in clip norms " +
+			"(gradient) and records (all others).", "largest"},
 	{"privacy_mu", "gauge", "–", task, "Gaussian privacy parameter of the epoch.", "largest"},
 	{"privacy_epsilon", "gauge", "–", task, "Epsilon of the epoch at privacy_delta.", "largest"},
 	{"privacy_delta", "gauge", "–", task, "Delta of the epoch.", "largest"},
-	{"privacy_charged_epsilon", "gauge", "–", task, "What the worst-off record of the input partition, or the worst-off person of the population, is charged over all epochs and streams, at the limit's delta.", "largest"},
+	{"privacy_charged_epsilon", "gauge", "–", task,
+		"What the worst-off record of the input partition, or the worst-off person of the population, is charged " +
+			"over all epochs and streams, at the limit's delta.", "largest"},
 	{"privacy_limit_epsilon", "gauge", "–", task, "What it may be charged at most.", "least"},
-	{"shards_owned", "gauge", "–", nil, "Shards whose tasks this instance runs, of a group of instances. Alert where the sum over all instances is not the number of shards for a minute.", ""},
-	{"shard_acquisitions_total", "counter", "–", []string{"outcome"}, "Attempts to acquire a shard: acquired, moved (the group gave it to another instance meanwhile), failed (repeated), halted (an operator must see to it).", ""},
-	{"shards_lost_total", "counter", "–", []string{"reason"}, "Shards that this instance ran and no longer does: given (the group gave it to another one, or this one stops), unknown (a transaction's end is not known, or another instance has acquired it), failed (a failure of the whole shard).", ""},
-	{"group_generation", "gauge", "–", nil, "How often the group has divided the shards, as far as this instance knows.", ""},
-	{"group_standby", "gauge", "–", []string{"reason"}, "1 where the group gives this instance no shards: key, configuration, format, unreadable.", ""},
+	{"shards_owned", "gauge", "–", nil,
+		"Shards whose tasks this instance runs, of a group of instances. Alert where the sum over all instances is " +
+			"not the number of shards for a minute.", ""},
+	{"shard_acquisitions_total", "counter", "–", []string{"outcome"},
+		"Attempts to acquire a shard: acquired, moved (the group gave it to another instance meanwhile), failed " +
+			"(repeated), halted (an operator must see to it).", ""},
+	{"shards_lost_total", "counter", "–", []string{"reason"},
+		"Shards that this instance ran and no longer does: given (the group gave it to another one, or this one " +
+			"stops), unknown (a transaction's end is not known, or another instance has acquired it), failed (a " +
+			"failure of the whole shard).", ""},
+	{"group_generation", "gauge", "–", nil,
+		"How often the group has divided the shards, as far as this instance knows.", ""},
+	{"group_standby", "gauge", "–", []string{"reason"},
+		"1 where the group gives this instance no shards: key, configuration, format, unreadable.", ""},
 	{"publish_duration_seconds", "histogram", "–", task, "Time until a request of releases was acknowledged.", ""},
 	{"read_bytes_total", "counter", "P", task, "Not private. Bytes of keys and values read.", ""},
 	{"checkpoint_bytes", "gauge", "P", task, "Not private. Size of the estimator's state in the last commit.", "sum"},
-	{"fetch_duration_seconds", "histogram", "P", task, "Not private. Time of a fetch, waiting for records included.", ""},
+	{"fetch_duration_seconds", "histogram", "P", task,
+		"Not private. Time of a fetch, waiting for records included.", ""},
 	{"commit_duration_seconds", "histogram", "P", task, "Not private. Time of a durable commit.", ""},
-	{"restored_bytes_total", "counter", "P", nil, "Not private. Bytes of states and ledgers read when shards were acquired.", ""},
+	{"restored_bytes_total", "counter", "P", nil,
+		"Not private. Bytes of states and ledgers read when shards were acquired.", ""},
 	{"state_commit_seconds", "histogram", "P", nil, "Not private. Time of a transaction of a shard.", ""},
-	{"state_bytes_total", "counter", "P", nil, "Not private. Bytes of values and ledger lines committed in transactions of shards.", ""},
-	{"trace_spans_total", "counter", "P", []string{"outcome"}, "Not private. Spans of traces: sent, dropped (the collector did not take them in time). How many there are depends on the sizes of records.", ""},
+	{"state_bytes_total", "counter", "P", nil,
+		"Not private. Bytes of values and ledger lines committed in transactions of shards.", ""},
+	{"trace_spans_total", "counter", "P", []string{"outcome"},
+		"Not private. Spans of traces: sent, dropped (the collector did not take them in time). How many there are " +
+			"depends on the sizes of records.", ""},
 	{"dead_letters_total", "counter", "P", task, "Not private. Dead letters written.", ""},
-	{"dead_letter_errors_total", "counter", "P", task, "Not private. Attempts to write dead letters that failed and are repeated.", ""},
-	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"}, "Not private. Records that gave no row and count as the zero row; where persons are protected also those that do not count for their person (no-user, over-cap, foreign, full).", ""},
-	{"diagnostic_schema_records_total", "counter", "P", []string{"stream", "partition", "schema", "reason"}, "Not private. Records decoded, by the id of their schema in the registry and the reason why they gave no row, or decoded. Schema unknown: no subject of the stream has the id; other: beyond the first 100 ids.", ""},
-	{"diagnostic_records_clipped_total", "counter", "P", task, "Not private. Rows that were shortened to the clip norm, of moments.", ""},
+	{"dead_letter_errors_total", "counter", "P", task,
+		"Not private. Attempts to write dead letters that failed and are repeated.", ""},
+	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"},
+		"Not private. Records that gave no row and count as the zero row; where persons are protected also those " +
+			"that do not count for their person (no-user, over-cap, foreign, full).", ""},
+	{"diagnostic_schema_records_total", "counter", "P", []string{"stream", "partition", "schema", "reason"},
+		"Not private. Records decoded, by the id of their schema in the registry and the reason why they gave no " +
+			"row, or decoded. Schema unknown: no subject of the stream has the id; other: beyond the first 100 ids.",
+		""},
+	{"diagnostic_records_clipped_total", "counter", "P", task,
+		"Not private. Rows that were shortened to the clip norm, of moments.", ""},
 }
 
 const prefix = "streamdp_"
@@ -157,22 +213,26 @@ func NewMetrics(public, aggregate bool, version string, insecure bool) *Metrics 
 		Registry: prometheus.NewRegistry(),
 		counters: map[string]*prometheus.CounterVec{}, gauges: map[string]*prometheus.GaugeVec{},
 		times: map[string]*prometheus.HistogramVec{}, descs: map[string]*prometheus.Desc{}, Public: public,
-		aggregate: aggregate, over: map[string]string{}, last: map[string]map[core.Task]float64{}, exact: map[core.Task]*NotPrivate{}, schemaIDs: map[int32]bool{}, begun: map[core.Task]bool{},
+		aggregate: aggregate, over: map[string]string{}, last: map[string]map[core.Task]float64{},
+		exact: map[core.Task]*NotPrivate{}, schemaIDs: map[int32]bool{}, begun: map[core.Task]bool{},
 	}
 	for _, d := range metricTable {
 		name := prefix + d.Name
 		if aggregate && d.OfTask() {
-			d.labels = slices.DeleteFunc(slices.Clone(d.labels), func(l string) bool { return l == "stream" || l == "partition" })
+			d.labels = slices.DeleteFunc(slices.Clone(d.labels),
+				func(l string) bool { return l == "stream" || l == "partition" })
 			if d.Kind == "gauge" {
 				// Computed at each scrape, those too that are set.
 				if m.over[d.Name] = d.Over; d.Over != "" && !(public && d.Class == "P") {
-					m.descs[d.Name] = prometheus.NewDesc(name, fmt.Sprintf("The %s over all tasks: %s", d.Over, d.Help), d.labels, nil)
+					m.descs[d.Name] = prometheus.NewDesc(name, fmt.Sprintf("The %s over all tasks: %s", d.Over, d.Help),
+						d.labels, nil)
 				}
 				continue
 			}
 		}
 		switch {
-		case scraped[d.Name] != nil || d.Name == "task_state" || d.Name == "task_info" || d.Name == "bounds_verdict" || d.Name == "noise_stddev" || d.Name == "retention_headroom_records":
+		case scraped[d.Name] != nil || d.Name == "task_state" || d.Name == "task_info" || d.Name == "bounds_verdict" ||
+			d.Name == "noise_stddev" || d.Name == "retention_headroom_records":
 			m.descs[d.Name] = prometheus.NewDesc(name, d.Help, d.labels, nil)
 			continue
 		case d.Kind == "counter":
@@ -201,7 +261,8 @@ func NewMetrics(public, aggregate bool, version string, insecure bool) *Metrics 
 		m.Registry.MustRegister(c)
 	}
 	if !public {
-		m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.Registry.MustRegister(collectors.NewGoCollector(),
+			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	}
 	m.gauges["build_info"].WithLabelValues(version, runtime.Version(), runtime.GOARCH).Set(1)
 	m.Reloaded(true, time.Now())
@@ -253,7 +314,8 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 				all.add(name, v, more...)
 				return
 			}
-			out <- prometheus.MustNewConstMetric(c.m.descs[name], prometheus.GaugeValue, v, append(labels(t), more...)...)
+			out <- prometheus.MustNewConstMetric(c.m.descs[name], prometheus.GaugeValue, v,
+				append(labels(t), more...)...)
 		}
 		for name, f := range scraped {
 			gauge(name, f(s))
@@ -601,12 +663,17 @@ func MetricsReference() []byte {
 	var b strings.Builder
 	b.WriteString("# Metrics\n\n<!-- Made from stream/monitor/metrics.go by `go generate ./stream/monitor`. -->\n\n" +
 		"`GET /metrics` in Prometheus' text format. All names begin with `" + prefix + "`.\n\n" +
-		"Class P is whatever is an exact function of record values or of their lengths, so that one record changes it. " +
+		"Class P is whatever is an exact function of record values or of their lengths, so that one record " +
+		"changes it. " +
 		"It is for the operator, who may see the records anyway, and absent where `http.exposure = \"public\"`; " +
 		"so are then the metrics of the Go runtime and the process, because memory and CPU follow record sizes. " +
 		"The number of records, offsets and commits is public under both adjacency relations. " +
-		"How long work took is not, so progress is shown at multiples of `state.commit_interval`.\n\nA task's counters are there from its start, at 0; `halts_total` and `kafka_errors_total` from their first count on.\n\n" +
-		"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. Counters and histograms are then those of all tasks together. Column \"all\" says what a gauge shows then: the sum over all tasks, the largest or the least; one without a word is absent.\n\n" +
+		"How long work took is not, so progress is shown at multiples of `state.commit_interval`.\n\n" +
+		"A task's counters are there from its start, at 0; `halts_total` and `kafka_errors_total` from their first " +
+		"count on.\n\n" +
+		"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. Counters and " +
+		"histograms are then those of all tasks together. Column \"all\" says what a gauge shows then: the sum over " +
+		"all tasks, the largest or the least; one without a word is absent.\n\n" +
 		"| metric | type | labels | class | all | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, d := range metricTable {
 		all := ""
@@ -615,7 +682,8 @@ func MetricsReference() []byte {
 				all = "sum"
 			}
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", d.Name, d.Kind, strings.Join(d.labels, ", "), d.Class, all, d.Help)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", d.Name, d.Kind, strings.Join(d.labels, ", "), d.Class,
+			all, d.Help)
 	}
 	return []byte(b.String())
 }
@@ -637,7 +705,8 @@ func (w *Counts) Read(b *codec.Batch) {
 
 // notCounted has the reasons for records that gave a row and do not count for their person.
 var notCounted = [persons.Answers]codec.Reason{
-	persons.NoUser: codec.NoUser, persons.OverCap: codec.OverCap, persons.Foreign: codec.Foreign, persons.Full: codec.Full,
+	persons.NoUser: codec.NoUser, persons.OverCap: codec.OverCap, persons.Foreign: codec.Foreign,
+	persons.Full: codec.Full,
 }
 
 // Uncounted counts a record that does not count for its person, unless it was counted as one

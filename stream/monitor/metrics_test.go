@@ -35,7 +35,8 @@ func TestMetrics(t *testing.T) {
 		fixtures.Must(t, err)
 		begun := 0
 		for _, f := range families {
-			if slices.Contains([]string{"commit_errors_total", "releases_republished_total"}, strings.TrimPrefix(f.GetName(), monitor.Prefix)) {
+			if slices.Contains([]string{"commit_errors_total", "releases_republished_total"},
+				strings.TrimPrefix(f.GetName(), monitor.Prefix)) {
 				begun++
 			}
 		}
@@ -50,7 +51,8 @@ func TestMetrics(t *testing.T) {
 		x.In.Process.Metrics.PatternTopics("orders", "taken", 1)
 		x.In.Process.Metrics.Certificate("kafka.tls", time.Unix(1, 0))
 		x.In.Process.Schemas.Reached(x.In.Process.Log, x.In.Process.Metrics.RegistryReachable, nil)
-		x.In.Process.Metrics.BySchema(core.Task{Stream: "orders"}, &codec.Batch{Schemas: []int32{1}, Reasons: make([]codec.Reason, 1)}, func(int32) bool { return true })
+		x.In.Process.Metrics.BySchema(core.Task{Stream: "orders"},
+			&codec.Batch{Schemas: []int32{1}, Reasons: make([]codec.Reason, 1)}, func(int32) bool { return true })
 		x.In.Process.Metrics.TookOver(time.Second)
 		x.In.Process.Metrics.Traced(1, 0)
 		x.In.Process.Metrics.Restored(6)
@@ -75,7 +77,8 @@ func TestMetrics(t *testing.T) {
 			if strings.HasPrefix(name, "promhttp_") {
 				continue // of the answers to scrapes
 			}
-			if i < 0 || monitor.MetricTable[i].Class == "P" || strings.HasPrefix(monitor.MetricTable[i].Help, "Not private") {
+			if i < 0 || monitor.MetricTable[i].Class == "P" ||
+				strings.HasPrefix(monitor.MetricTable[i].Help, "Not private") {
 				t.Errorf("a public daemon shows %s", f.GetName())
 			}
 		}
@@ -100,7 +103,8 @@ func TestMetrics(t *testing.T) {
 // TestMetricValues: what the gauges say is what happened.
 func TestMetricValues(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 7\non_horizon = \"rollover\""))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 7\non_horizon = \"rollover\""))
 	r.Produce(0, 1050)
 	x := r.Start()
 	x.Until("epoch 2", func(s monitor.TaskStatus) bool {
@@ -137,11 +141,14 @@ func TestMetricValues(t *testing.T) {
 func TestClippedRows(t *testing.T) {
 	t.Parallel()
 	for _, exposure := range []string{"operator", "public"} {
-		r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "scale  = [80.0, 5.0, 2.0]", "scale = [80.0, 5.0, 1e-3]"))
+		r := streamtest.NewRig(t,
+			fixtures.With(fixtures.OrdersStream, "scale  = [80.0, 5.0, 2.0]", "scale = [80.0, 5.0, 1e-3]"))
 		r.Http = fmt.Sprintf("exposure = %q", exposure)
 		for range 10 {
-			r.Send([]byte(`{"amount": 40, "items": 3, "weight": 1.2}`), []byte(`{"amount": 140, "items": 3, "weight": 1.2}`),
-				[]byte(`{"amount": 40, "items": 8, "weight": 1.2}`), []byte(`{"amount": 40, "items": 3, "weight": 1e306}`),
+			r.Send([]byte(`{"amount": 40, "items": 3, "weight": 1.2}`),
+				[]byte(`{"amount": 140, "items": 3, "weight": 1.2}`),
+				[]byte(`{"amount": 40, "items": 8, "weight": 1.2}`),
+				[]byte(`{"amount": 40, "items": 3, "weight": 1e306}`),
 				[]byte(`{"amount": 40, "items": 8.01, "weight": 1.2}`))
 		}
 		x := r.Start()
@@ -170,7 +177,8 @@ func TestTicks(t *testing.T) {
 	r.Http = `exposure = "public"`
 	x := r.Start()
 	x.Until("up", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
-	counters := regexp.MustCompile(`(?m)^streamdp_(?:records_read_total|steps_total|releases_total|step|next_offset|log_end_offset|lag_records|outbox_releases|retention_headroom_records){.*`)
+	counters := regexp.MustCompile(
+		`(?m)^streamdp_(?:records_read_total|steps_total|releases_total|step|next_offset|log_end_offset|lag_records|outbox_releases|retention_headroom_records){.*`)
 	look := func() string {
 		_, body := x.Get("/metrics")
 		s := x.D.Status()[0]
@@ -192,7 +200,8 @@ func TestTicks(t *testing.T) {
 		if at := time.Since(x.In.Process.Started); at < tick {
 			t.Errorf("round %d: changed %v before the tick: %s\n%s", round, tick-at, was, look())
 		}
-		x.Until("published", func(s monitor.TaskStatus) bool { return s.NextOffset == int64(250*(round+1)) && s.Outbox == 0 })
+		x.Until("published",
+			func(s monitor.TaskStatus) bool { return s.NextOffset == int64(250*(round+1)) && s.Outbox == 0 })
 	}
 	x.End()
 }
@@ -206,7 +215,8 @@ func TestMetricsAggregate(t *testing.T) {
 	t.Parallel()
 	const n = 3
 	for _, exposure := range []string{"operator", "public"} {
-		r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1, 2]`))
+		r := streamtest.NewRig(t,
+			fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1, 2]`))
 		r.Http = fmt.Sprintf("metrics = \"aggregate\"\nexposure = %q\n", exposure)
 		fixtures.Must(t, r.Client.CreateTopic(t.Context(), "wide", n, nil))
 		for p := range n {
@@ -229,8 +239,10 @@ func TestMetricsAggregate(t *testing.T) {
 		_, page := x.Get("/metrics")
 		for _, line := range []string{
 			`streamdp_task_state{state="running"} 3`, `streamdp_task_state{state="halted"} 0`,
-			`streamdp_step 6`, `streamdp_steps_total 6`, `streamdp_records_read_total 600`, `streamdp_next_offset 600`, `streamdp_lag_records 0`,
-			`streamdp_retention_headroom_records 100`, `streamdp_privacy_epsilon 1`, `streamdp_privacy_limit_epsilon 3`, `streamdp_epochs_total 3`,
+			`streamdp_step 6`, `streamdp_steps_total 6`, `streamdp_records_read_total 600`, `streamdp_next_offset 600`,
+			`streamdp_lag_records 0`,
+			`streamdp_retention_headroom_records 100`, `streamdp_privacy_epsilon 1`, `streamdp_privacy_limit_epsilon 3`,
+			`streamdp_epochs_total 3`,
 		} {
 			if !strings.Contains(page, "\n"+line+"\n") {
 				t.Errorf("%s: no line %q", exposure, line)
@@ -243,8 +255,11 @@ func TestMetricsAggregate(t *testing.T) {
 		}
 		// Of each metric that is shown, and in the table.
 		for _, d := range monitor.MetricTable {
-			if d.Kind == "gauge" && d.OfTask() && strings.Contains(page, "\n"+monitor.Prefix+d.Name+" ") != (d.Over != "" && (exposure == "operator" || d.Class != "P")) {
-				if d.Name != "task_state" && d.Name != "bounds_verdict" && d.Name != "noise_stddev" { // these have a label
+			if d.Kind == "gauge" && d.OfTask() &&
+				strings.Contains(page, "\n"+monitor.Prefix+d.Name+" ") != (d.Over != "" &&
+					(exposure == "operator" || d.Class != "P")) {
+				// these have a label
+				if d.Name != "task_state" && d.Name != "bounds_verdict" && d.Name != "noise_stddev" {
 					t.Errorf("%s: %s", exposure, d.Name)
 				}
 			}

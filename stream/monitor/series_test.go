@@ -42,7 +42,8 @@ func TestSeriesSpansEverything(t *testing.T) {
 			add(1, n) // Published again
 		}
 		got := pointSteps(s.After(0))
-		if len(got) > monitor.SeriesReleases+1 || got[len(got)-1] != n || n <= monitor.SeriesReleases && uint64(len(got)) != n {
+		if len(got) > monitor.SeriesReleases+1 || got[len(got)-1] != n ||
+			n <= monitor.SeriesReleases && uint64(len(got)) != n {
 			t.Fatalf("after %d: %d releases, the last is %d", n, len(got), got[len(got)-1])
 		}
 		if n > monitor.SeriesReleases && len(got) < monitor.SeriesReleases/2 {
@@ -104,7 +105,8 @@ func TestSeriesRecall(t *testing.T) {
 	empty, add := seriesOf(1)
 	empty.Recall(earlier)
 	add(2, 1)
-	if got := pointSteps(empty.After(0)); len(got) > monitor.SeriesReleases+1 || len(got) < monitor.SeriesReleases/2 || got[len(got)-1] != 1 {
+	if got := pointSteps(empty.After(0)); len(got) > monitor.SeriesReleases+1 || len(got) < monitor.SeriesReleases/2 ||
+		got[len(got)-1] != 1 {
 		t.Errorf("%d releases, the last is step %d", len(got), got[len(got)-1])
 	}
 }

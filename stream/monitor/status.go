@@ -21,7 +21,8 @@ const (
 	StateClosed    = "closed"
 )
 
-var states = []string{StateStarting, StateRunning, StateComparing, StateRetrying, StateHalted, StateExhausted, StateClosed}
+var states = []string{StateStarting, StateRunning, StateComparing, StateRetrying, StateHalted, StateExhausted,
+	StateClosed}
 
 // TaskStatus is a task's state as status and metrics show it. Nothing in it but NotPrivate is
 // a function of a record's content.
@@ -97,8 +98,9 @@ type TaskStatus struct {
 
 // NotPrivate counts what the process did since it began. It is an exact function of records.
 type NotPrivate struct {
-	Rejected map[string]uint64 `json:"rejected_records"` // that gave no row, or do not count for their person, by reason
-	Clipped  uint64            `json:"clipped_records"`  // of moments: rows that were shortened
+	// that gave no row, or do not count for their person, by reason
+	Rejected map[string]uint64 `json:"rejected_records"`
+	Clipped  uint64            `json:"clipped_records"` // of moments: rows that were shortened
 }
 
 // Progress is an owner's progress as status and metrics show it.

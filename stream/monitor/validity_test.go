@@ -33,7 +33,8 @@ func TestCensus(t *testing.T) {
 		take := func(n int, s float64) (few bool) {
 			for range n {
 				share = append(share, s)
-				few = c.Take(uint64(len(share)), core.Shares{Rows: 100, Valid: &core.Count{Value: counted(len(share)), SE: 5}})
+				few = c.Take(uint64(len(share)),
+					core.Shares{Rows: 100, Valid: &core.Count{Value: counted(len(share)), SE: 5}})
 			}
 			return few
 		}
@@ -43,7 +44,8 @@ func TestCensus(t *testing.T) {
 			few   bool
 		}{{1, 0, false}, {60, 0, true}, {60, 1, false}, {80, 0.05, true}, {80, 0.3, false}, {80, 0, true}} {
 			if got := take(phase.steps, phase.share); got != phase.few {
-				t.Errorf("%s: after %d steps in which a share of %g counts: %v", workload, phase.steps, phase.share, got)
+				t.Errorf("%s: after %d steps in which a share of %g counts: %v", workload, phase.steps,
+					phase.share, got)
 			}
 		}
 	}
@@ -70,13 +72,18 @@ func TestCensus(t *testing.T) {
 	for _, f := range []struct {
 		v, se float64
 		few   bool
-	}{{0, 0.01, false}, {0.001, 0.001, true}, {0.003, 0.0011, true}, {0.0041, 0.001, false}, {-0.001, 0.0005, true}, {0.002, 0.0004, false}} {
-		s := core.Shares{Rows: 100, Valid: &core.Count{}, Full: &core.Count{}, Counted: &core.Count{Value: f.v, SE: f.se}}
+	}{{0, 0.01, false}, {0.001, 0.001, true}, {0.003, 0.0011, true}, {0.0041, 0.001, false}, {-0.001, 0.0005, true},
+		{0.002, 0.0004, false}} {
+		s := core.Shares{Rows: 100, Valid: &core.Count{}, Full: &core.Count{},
+			Counted: &core.Count{Value: f.v, SE: f.se}}
 		if persons.Take(1, s) != f.few {
 			t.Errorf("counted_share %g ± %g", f.v, f.se)
 		}
 	}
-	if s, _ := core.SharesOf([]byte(`{"schema":"streamdp.release.v1","values":{"counted_share":{"shape":[1],"data":[0.5],"se":0.25}}}`)); s.Counted == nil || *s.Counted != (core.Count{Value: 0.5, SE: 0.25}) {
+	if s,
+		_ := core.SharesOf(
+		[]byte(
+			`{"schema":"streamdp.release.v1","values":{"counted_share":{"shape":[1],"data":[0.5],"se":0.25}}}`)); s.Counted == nil || *s.Counted != (core.Count{Value: 0.5, SE: 0.25}) {
 		t.Errorf("parsed %+v", s)
 	}
 	for _, value := range []string{`{}`, `null`, `{"schema":"streamdp.release.v1","rows":3,"values":{"valid_count":{"data":[1,2],"se":1}}}`, `{"schema":"streamdp.release.v1","values":{"valid_count":{"data":"AA","se":1}}}`} {
@@ -84,7 +91,10 @@ func TestCensus(t *testing.T) {
 			t.Errorf("%s has a valid_count", value)
 		}
 	}
-	if s, ok := core.SharesOf(fmt.Append(nil, `{"schema":"streamdp.release.v1","rows":3,"values":{"full_share":{"shape":[1],"data":[0.5],"se":0.25}}}`)); !ok || s.Rows != 3 || *s.Full != (core.Count{Value: 0.5, SE: 0.25}) {
+	if s,
+		ok := core.SharesOf(
+		fmt.Append(nil,
+			`{"schema":"streamdp.release.v1","rows":3,"values":{"full_share":{"shape":[1],"data":[0.5],"se":0.25}}}`)); !ok || s.Rows != 3 || *s.Full != (core.Count{Value: 0.5, SE: 0.25}) {
 		t.Errorf("parsed %+v", s)
 	}
 }

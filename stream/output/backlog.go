@@ -48,7 +48,8 @@ type backlogReader struct {
 // troubled why a failed call to the broker is repeated. next is the offset up to which add was
 // given everything. whole is false if the task must read on for itself from there: it is alone
 // in the partition, or the reading failed.
-func (t *Partition) readBacklog(ctx context.Context, task core.Task, from int64, add func(released) error, troubled func(error)) (next int64, whole bool, err error) {
+func (t *Partition) readBacklog(ctx context.Context, task core.Task, from int64, add func(released) error,
+	troubled func(error)) (next int64, whole bool, err error) {
 	t.mu.Lock()
 	if len(t.tasks) < 2 || from == state.UnknownOutput {
 		t.mu.Unlock()
@@ -134,7 +135,9 @@ func (t *Partition) read(h *backlog) error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.end = rec.Offset + 1
-		task, r, ok := releasedIn(rec, func(task core.Task) bool { return h.of[task] != nil && h.of[task].from <= rec.Offset })
+		task, r,
+			ok := releasedIn(rec,
+			func(task core.Task) bool { return h.of[task] != nil && h.of[task].from <= rec.Offset })
 		if !ok {
 			return nil
 		}

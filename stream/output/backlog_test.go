@@ -48,7 +48,9 @@ func TestHistory(t *testing.T) {
 	var messages []kafka.Message
 	for step := range uint64(each) {
 		for i := range n {
-			messages = append(messages, kafka.Message{Key: []byte(core.Identity(task(i), 1, step+1)), Value: []byte{byte(i)}, Time: time.UnixMilli(1)})
+			messages = append(messages,
+				kafka.Message{Key: []byte(core.Identity(task(i), 1, step+1)), Value: []byte{byte(i)},
+					Time: time.UnixMilli(1)})
 		}
 	}
 	_, err := r.Client.Produce(t.Context(), "out", 0, messages)
@@ -118,18 +120,23 @@ func TestHistoryTroubled(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "out", 1, nil))
-	h := &epoch.Process{Client: r.Client, Metrics: monitor.NewMetrics(false, false, "test", false), Log: slog.New(slog.NewTextHandler(r.Log, nil))}
+	h := &epoch.Process{Client: r.Client, Metrics: monitor.NewMetrics(false, false, "test", false),
+		Log: slog.New(slog.NewTextHandler(r.Log, nil))}
 	h.Tails.Client = r.Client
 	var guards [2]*output.ForkGuard
 	for i := range guards {
 		task := core.Task{Stream: "orders", Partition: i}
-		guards[i] = output.NewForkGuard(output.New(failure.NewRetrier(h.Log.With("task", task.String()), h.Metrics.KafkaError, func() {}), h.Client, nil, &h.Tails, task, config.Output{Topic: "out"}), nil)
+		guards[i] = output.NewForkGuard(
+			output.New(failure.NewRetrier(h.Log.With("task", task.String()), h.Metrics.KafkaError, func() {}), h.Client,
+				nil, &h.Tails, task, config.Output{Topic: "out"}), nil)
 		guards[i].Reset(0)
 		guards[i].Epoch = 1
 	}
-	_, err := r.Client.Produce(t.Context(), "out", 0, []kafka.Message{{Key: []byte("orders/1/1/1"), Time: time.UnixMilli(1)}})
+	_, err := r.Client.Produce(t.Context(), "out", 0,
+		[]kafka.Message{{Key: []byte("orders/1/1/1"), Time: time.UnixMilli(1)}})
 	fixtures.Must(t, err)
-	r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "out", Err: kerr.LeaderNotAvailable, Count: 2})
+	r.Broker.Cluster().Fault(
+		kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "out", Err: kerr.LeaderNotAvailable, Count: 2})
 	both := func() (errs [2]error) {
 		tail := guards[0].Partition
 		(*tail.Mu()).Lock()
@@ -151,7 +158,8 @@ func TestHistoryTroubled(t *testing.T) {
 			t.Errorf("task %d compared up to %d, behind %d: %v", i, (*guards[i].Next()), ahead, err)
 		}
 		for _, word := range []string{"retrying", "works again"} {
-			if !regexp.MustCompile(fmt.Sprintf(`msg="?%s"? task=orders-%d what=output`, word, i)).MatchString(r.Log.String()) {
+			if !regexp.MustCompile(fmt.Sprintf(`msg="?%s"? task=orders-%d what=output`, word, i)).MatchString(
+				r.Log.String()) {
 				t.Errorf("the log has no %q of task %d:\n%s", word, i, r.Log)
 			}
 		}

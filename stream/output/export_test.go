@@ -48,7 +48,8 @@ func (x *Partition) Asking() int { return x.asking() }
 
 func (x *Partition) Busy() *bool { return &x.busy }
 
-func (x *Partition) History(a0 context.Context, a1 core.Task, a2 int64, a3 func(released) error, a4 func(error)) (int64, bool, error) {
+func (x *Partition) History(a0 context.Context, a1 core.Task, a2 int64, a3 func(released) error, a4 func(error)) (int64,
+	bool, error) {
 	return x.readBacklog(a0, a1, a2, a3, a4)
 }
 

@@ -122,7 +122,8 @@ type Where struct {
 // before, as far as the checkpoint knows, is taken from the output where this process did
 // not make it. mech is nil where the steps can't be known. It returns where the next checkpoint of the
 // epoch begins to look, after an error too.
-func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uint64, mech *core.Mechanism, cp *state.Checkpoint) (Where, error) {
+func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uint64, mech *core.Mechanism,
+	cp *state.Checkpoint) (Where, error) {
 	at := Where{cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged}
 	g.Mu.Lock()
 	successor := g.Epoch > 0 && g.Epoch < opened.Epoch && cp.Step == 0 && g.next != state.UnknownOutput
@@ -253,7 +254,8 @@ func (g *ForkGuard) compare(ctx context.Context, topic string, partition int, fr
 	c.from = from
 	next, whole, err := from, false, error(nil)
 	if topic == g.At.Topic && partition == g.At.Partition {
-		next, whole, err = g.Partition.readBacklog(ctx, g.Task, from, c.add, func(err error) { g.Failing("output", err) })
+		next, whole,
+			err = g.Partition.readBacklog(ctx, g.Task, from, c.add, func(err error) { g.Failing("output", err) })
 	}
 	if whole || err != nil {
 		g.Recovered("output")
@@ -339,7 +341,8 @@ func (c *comparison) add(r released) error {
 	switch {
 	case epoch == g.Epoch && step > g.step:
 		if g.horizon > 0 && step > g.horizon {
-			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, which ends with step %d: another writer made it; %s",
+			return failure.Haltf(failure.OutputAhead,
+				"%s/%d holds step %d of epoch %d, which ends with step %d: another writer made it; %s",
 				c.topic, c.partition, step, epoch, g.horizon, g.wayOut())
 		}
 		g.Found[key] = Found{hash, step}
@@ -428,7 +431,9 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 			return err
 		}
 		if newest < ahead {
-			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, and boundary topic %s holds boundaries up to step %d: another writer made that release, or the topic lost records; %s",
+			return failure.Haltf(failure.OutputAhead,
+				"%s/%d holds step %d of epoch %d, and boundary topic %s holds boundaries up to step %d: another "+
+					"writer made that release, or the topic lost records; %s",
 				g.At.Topic, g.At.Partition, ahead, g.Epoch, g.Bounds.Topic(), newest, g.wayOut())
 		}
 	}
@@ -438,7 +443,9 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 	}
 	for i, v := range g.opened.Views() {
 		if at := core.EndsAtLeast(g.mech, ahead, len(ends), v.First); at < 0 || at > ends[i] {
-			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, whose records the input does not have: %s/%d ends at offset %d; another writer made that release, or the input was replaced; %s",
+			return failure.Haltf(failure.OutputAhead,
+				"%s/%d holds step %d of epoch %d, whose records the input does not have: %s/%d ends at offset %d; "+
+					"another writer made that release, or the input was replaced; %s",
 				g.At.Topic, g.At.Partition, ahead, g.Epoch, v.Topic, v.Partition, ends[i], g.wayOut())
 		}
 	}
@@ -514,7 +521,9 @@ func (g *ForkGuard) Closed(step uint64, messages []core.Message) (missing []core
 
 // unknown is the halt of a release that this state did not make.
 func (g *ForkGuard) unknown(key string) error {
-	return failure.Haltf(failure.OutputAhead, "%s/%d holds release %s, which this state did not make: another copy of it goes on, or another writer made it; %s",
+	return failure.Haltf(failure.OutputAhead,
+		"%s/%d holds release %s, which this state did not make: another copy of it goes on, or another "+
+			"writer made it; %s",
 		g.At.Topic, g.At.Partition, key, g.wayOut())
 }
 
@@ -522,13 +531,16 @@ func (g *ForkGuard) unknown(key string) error {
 // before it.
 func (g *ForkGuard) Incomplete() error {
 	ahead, _ := g.Behind()
-	return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, and lacks many releases before it: another writer made that one, or the output lost them; %s",
+	return failure.Haltf(failure.OutputAhead,
+		"%s/%d holds step %d of epoch %d, and lacks many releases before it: another writer made that one, or the "+
+			"output lost them; %s",
 		g.At.Topic, g.At.Partition, ahead, g.Epoch, g.wayOut())
 }
 
 // goesOn is the halt of a state whose epoch has ended, and continues elsewhere.
 func (g *ForkGuard) goesOn(epoch, step uint64) error {
-	return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, which ended before: another copy of this state goes on with it; %s",
+	return failure.Haltf(failure.OutputAhead,
+		"%s/%d holds step %d of epoch %d, which ended before: another copy of this state goes on with it; %s",
 		g.At.Topic, g.At.Partition, step, epoch, g.wayOut())
 }
 

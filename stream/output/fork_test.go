@@ -56,9 +56,11 @@ func TestStrayReleases(t *testing.T) {
 			}
 			x.Stop()
 			<-x.Done
-			if key != "orders/0/1/10/1" { // a piece of what was published: nothing tells a new process that it is not its own
+			// a piece of what was published: nothing tells a new process that it is not its own
+			if key != "orders/0/1/10/1" {
 				// A new process meets it again.
-				if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "epoch open orders") {
+				if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
+					!strings.Contains(err.Error(), "epoch open orders") {
 					t.Fatalf("a new process ended with %v", err)
 				}
 			}
@@ -67,7 +69,8 @@ func TestStrayReleases(t *testing.T) {
 				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{DropOutbox: true})
 			}))
 			x = r.Start()
-			x.Until("the next epoch", func(s monitor.TaskStatus) bool { return s.Epoch > 1 && s.State == monitor.StateRunning })
+			x.Until("the next epoch",
+				func(s monitor.TaskStatus) bool { return s.Epoch > 1 && s.State == monitor.StateRunning })
 			r.Produce(1250, 200)
 			x.Until("a release", func(s monitor.TaskStatus) bool { return s.Step >= 2 && s.Outbox == 0 })
 		})
@@ -137,7 +140,8 @@ func repeat(r *streamtest.Rig, key string) {
 	var m kafka.Message
 	err := fixtures.Dial(r.T, r.Addr).ReadBack(r.T.Context(), "orders.dp", 0, 0, func(rec *kafka.Record) error {
 		if string(rec.Key) == key {
-			m = kafka.Message{Key: []byte(key), Value: []byte(string(rec.Value)), Headers: rec.Headers, Time: time.UnixMilli(1)}
+			m = kafka.Message{Key: []byte(key), Value: []byte(string(rec.Value)), Headers: rec.Headers,
+				Time: time.UnixMilli(1)}
 			return failure.ErrStop
 		}
 		return nil
@@ -178,7 +182,10 @@ func TestComparing(t *testing.T) {
 	fixtures.Must(t, err)
 	// Two messages of step 10 are committed and not published.
 	for i := range 2 {
-		cp.Outbox = append(cp.Outbox, state.Message{Message: core.Message{Step: 10, Key: fmt.Appendf(nil, "orders/0/1/10/%d", i+1), Value: []byte("{}")}, Time: time.UnixMilli(1)})
+		cp.Outbox = append(cp.Outbox,
+			state.Message{
+				Message: core.Message{Step: 10, Key: fmt.Appendf(nil, "orders/0/1/10/%d", i+1), Value: []byte("{}")},
+				Time:    time.UnixMilli(1)})
 	}
 	cp.Output, cp.Acknowledged = 10, false
 	fixtures.Must(t, os.WriteFile(r.File(state.CheckpointName), cp.Encode(nil), 0o600))
@@ -195,20 +202,25 @@ func TestComparing(t *testing.T) {
 	before := len(r.Output("orders.dp"))
 	x := r.Start()
 	x.Until("comparing", func(s monitor.TaskStatus) bool { return s.State == monitor.StateComparing })
-	if code, body := x.Get("/-/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, "task orders-0 is comparing") {
+	if code, body := x.Get("/-/ready"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "task orders-0 is comparing") {
 		t.Errorf("ready: %d %s", code, body)
 	}
-	if _, body := x.Get("/metrics"); !strings.Contains(body, `streamdp_task_state{partition="0",state="comparing",stream="orders"} 1`) {
+	if _,
+		body := x.Get("/metrics"); !strings.Contains(body,
+		`streamdp_task_state{partition="0",state="comparing",stream="orders"} 1`) {
 		t.Error("no metric says that it is comparing")
 	}
 	// The line follows the state.
-	for late := time.Now().Add(fixtures.Patience); !strings.Contains(r.Log.String(), "publishing none meanwhile"); time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(fixtures.Patience); !strings.Contains(r.Log.String(),
+		"publishing none meanwhile"); time.Sleep(time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatal("the log does not say that it is comparing")
 		}
 	}
 	for _, kind := range []string{task.RequestClose, task.RequestOpen} {
-		if err := x.Control(kind, epoch.OpenRequest{}); err == nil || !strings.Contains(err.Error(), "--drop-outbox") || !strings.Contains(err.Error(), "2 releases") {
+		if err := x.Control(kind, epoch.OpenRequest{}); err == nil || !strings.Contains(err.Error(), "--drop-outbox") ||
+			!strings.Contains(err.Error(), "2 releases") {
 			t.Errorf("%s while comparing: %v", kind, err)
 		}
 	}

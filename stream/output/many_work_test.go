@@ -48,12 +48,15 @@ func TestWorkOfManyTasks(t *testing.T) {
 	for i := range list {
 		list[i] = strconv.Itoa(i)
 	}
-	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "in", partition = [`+strings.Join(list, ", ")+`]`, "step   = 100", "step = 1"))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.OrdersStream, `topic = "orders"`,
+			`topic = "in", partition = [`+strings.Join(list, ", ")+`]`, "step   = 100", "step = 1"))
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "in", n, nil))
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "orders.dp", 1, nil))
 	r.Commit = "20ms"
 	count := func(key kmsg.Key) *kfake.FaultHandle {
-		return r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{key}, Topic: "orders.dp", Count: -1, Observe: true})
+		return r.Broker.Cluster().Fault(
+			kfake.Fault{Keys: []kmsg.Key{key}, Topic: "orders.dp", Count: -1, Observe: true})
 	}
 	reads, looks, sends := count(kmsg.Fetch), count(kmsg.ListOffsets), count(kmsg.Produce)
 	disk := &readCounter{Disk: state.OS{}}
@@ -113,13 +116,16 @@ func TestWorkOfManyTasks(t *testing.T) {
 	before, beforeLooks := reads.Hits(), looks.Hits()
 	for round := range uint64(rounds) {
 		for p := range int32(n) {
-			producer.Produce(context.Background(), &kgo.Record{Topic: "in", Partition: p, Value: fixtures.OrderRecord(int(p))}, nil)
+			producer.Produce(context.Background(),
+				&kgo.Record{Topic: "in", Partition: p, Value: fixtures.OrderRecord(int(p))}, nil)
 		}
 		fixtures.Must(t, producer.Flush(t.Context()))
 		all(x, "published", func(s monitor.TaskStatus) bool { return s.Step == round+1 && s.Outbox == 0 })
 	}
 	if reads.Hits() != before || sends.Hits() > n*rounds || looks.Hits()-beforeLooks > n*rounds {
-		t.Errorf("%d releases: %d requests, before which the output's end was asked for %d times, and %d readings of what this process itself had published",
+		t.Errorf(
+			"%d releases: %d requests, before which the output's end was asked for %d times, and %d readings of what "+
+				"this process itself had published",
 			n*rounds, sends.Hits(), looks.Hits()-beforeLooks, reads.Hits()-before)
 	}
 
@@ -145,7 +151,8 @@ func TestWorkOfManyTasks(t *testing.T) {
 	x = r.Start(clock)
 	all(x, "running again", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 	if files, again := disk.reads.Load(), reads.Hits()-before; files > 20*n || again < 1 || again > 4 {
-		t.Errorf("%d tasks that start again read %d files and directories, and the output with %d requests", n, files, again)
+		t.Errorf("%d tasks that start again read %d files and directories, and the output with %d requests", n,
+			files, again)
 	}
 	if checked := x.In.Process.Plans.Checked(); checked != 1 {
 		t.Errorf("%d tasks checked the plan that they have in common %d times", n, checked)

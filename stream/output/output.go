@@ -31,7 +31,8 @@ type Output struct {
 
 // New returns the output of a task at a place. The task joins the partition there among those of its process, until
 // Leave.
-func New(r *failure.Retrier, client *kafka.Client, l *ledger.Ledger, among *Partitions, t core.Task, at config.Output) *Output {
+func New(r *failure.Retrier, client *kafka.Client, l *ledger.Ledger, among *Partitions, t core.Task,
+	at config.Output) *Output {
 	return &Output{Retrier: r, Client: client, Ledger: l, Task: t, At: at, Partition: among.join(at, t)}
 }
 
@@ -100,7 +101,9 @@ func (o *Output) Make(ctx context.Context) error {
 	case !found.Exists:
 		return &failure.Later{Err: fmt.Errorf("output topic %s does not exist, and output.create is false", o.At.Topic)}
 	case o.At.Partition >= found.Partitions:
-		return &failure.Later{Err: fmt.Errorf("output topic %s has %d partitions, partition %d is configured", o.At.Topic, found.Partitions, o.At.Partition)}
+		return &failure.Later{
+			Err: fmt.Errorf("output topic %s has %d partitions, partition %d is configured", o.At.Topic,
+				found.Partitions, o.At.Partition)}
 	}
 	return nil
 }
@@ -117,7 +120,8 @@ func (o *Output) send(ctx context.Context, compared int64, messages []kafka.Mess
 // Read reads a partition of releases to its end, and from its start if from is unknown.
 // If fn returns ErrStop, it ends without an error. It first waits for what this process is
 // sending for the task: else it may miss that, and take it for another writer's later.
-func (o *Output) Read(ctx context.Context, topic string, partition int, from int64, fn func(*kafka.Record) error) error {
+func (o *Output) Read(ctx context.Context, topic string, partition int, from int64,
+	fn func(*kafka.Record) error) error {
 	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
 		return err
 	}
@@ -149,14 +153,16 @@ func (o *Output) Read(ctx context.Context, topic string, partition int, from int
 		})
 	})
 	if err == nil && !exists {
-		return failure.Haltf(failure.OutputTruncated, "%s/%d does not exist any more: it can't be told whether this state is the newest; %s",
+		return failure.Haltf(failure.OutputTruncated,
+			"%s/%d does not exist any more: it can't be told whether this state is the newest; %s",
 			topic, partition, o.onlyCopy())
 	}
 	switch {
 	case errors.Is(err, failure.ErrStop):
 		return nil
 	case kafka.Lost(err):
-		return failure.Haltf(failure.OutputTruncated, "%w: it can't be told any more whether this state is the newest; %s", err, o.onlyCopy())
+		return failure.Haltf(failure.OutputTruncated,
+			"%w: it can't be told any more whether this state is the newest; %s", err, o.onlyCopy())
 	}
 	return err
 }
@@ -206,10 +212,13 @@ func (o *Output) CheckEvidence(ctx context.Context, cp *state.Checkpoint) error 
 	case err != nil:
 		return err
 	case cp.Output == state.UnknownOutput && start > 0:
-		return failure.Haltf(failure.OutputTruncated, "%s/%d starts at offset %d, and without a checkpoint it can't be told what was before: restore the checkpoint, or start anew with: streamdp epoch open %s",
+		return failure.Haltf(failure.OutputTruncated,
+			"%s/%d starts at offset %d, and without a checkpoint it can't be told what was before: restore the "+
+				"checkpoint, or start anew with: streamdp epoch open %s",
 			cp.OutputTopic, cp.OutputPartition, start, failure.EpochArgs(o.Task))
 	case gone || cp.Acknowledged && (cp.Output < start || cp.Output >= end):
-		return failure.Haltf(failure.OutputTruncated, "%s/%d lost the release at offset %d: it can't be told any more whether this state is the newest; %s",
+		return failure.Haltf(failure.OutputTruncated,
+			"%s/%d lost the release at offset %d: it can't be told any more whether this state is the newest; %s",
 			cp.OutputTopic, cp.OutputPartition, cp.Output, o.onlyCopy())
 	}
 	return nil
@@ -217,19 +226,24 @@ func (o *Output) CheckEvidence(ctx context.Context, cp *state.Checkpoint) error 
 
 // onlyCopy says what the operator can do if the output has lost that evidence.
 func (o *Output) onlyCopy() string {
-	return fmt.Sprintf("if no other copy of it has run, publish what was lost with: streamdp republish%s --only-copy (and --from-log where state.archive was off); "+
-		"else start anew with: streamdp epoch open %s", failure.TaskFlags(o.Task), failure.EpochArgs(o.Task))
+	return fmt.Sprintf(
+		"if no other copy of it has run, publish what was lost with: streamdp republish%s --only-copy (and "+
+			"--from-log where state.archive was off); "+
+			"else start anew with: streamdp epoch open %s", failure.TaskFlags(o.Task), failure.EpochArgs(o.Task))
 }
 
 // Differs is the halt for two different releases of one step.
 func (o *Output) Differs(key string) error {
-	return failure.Haltf(failure.OutputAhead, "release %s differs from the one that was published: the state is a copy, and the log, the build or the other copy gave other integers; %s",
+	return failure.Haltf(failure.OutputAhead,
+		"release %s differs from the one that was published: the state is a copy, and the log, the build or the "+
+			"other copy gave other integers; %s",
 		key, o.wayOut())
 }
 
 // wayOut says how to go on where others write what this state should.
 func (o *Output) wayOut() string {
-	return "run one copy, the newest, and remove the others; if this is the only one, start anew with: streamdp epoch open " + failure.EpochArgs(o.Task)
+	return "run one copy, the newest, and remove the others; if this is the only one, start anew with: " +
+		"streamdp epoch open " + failure.EpochArgs(o.Task)
 }
 
 // ReleasedTo returns the end of the offsets that published releases of an epoch cover, −1

@@ -41,7 +41,8 @@ func (t *Partitions) join(at config.Output, task core.Task) *Partition {
 	defer t.mu.Unlock()
 	x := t.of[key]
 	if x == nil {
-		x = &Partition{among: t, client: t.Client, topic: at.Topic, partition: int32(at.Partition), tasks: map[core.Task]*newReleases{}, sent: map[core.Task][]*sending{}, next: state.UnknownOutput}
+		x = &Partition{among: t, client: t.Client, topic: at.Topic, partition: int32(at.Partition),
+			tasks: map[core.Task]*newReleases{}, sent: map[core.Task][]*sending{}, next: state.UnknownOutput}
 		if t.of == nil {
 			t.of = map[partitionKey]*Partition{}
 		}
@@ -139,7 +140,8 @@ func releasedIn(rec *kafka.Record, wanted func(core.Task) bool) (t core.Task, r 
 	if !ok || !wanted(t) {
 		return t, r, false
 	}
-	return t, released{rec.Offset, string(rec.Key), epoch, step, core.ReleaseHash(rec.Key, rec.Value, rec.Headers)}, true
+	return t, released{rec.Offset, string(rec.Key), epoch, step,
+		core.ReleaseHash(rec.Key, rec.Value, rec.Headers)}, true
 }
 
 // endLook is one look at the end of the partition, for all who asked before it began.
@@ -208,7 +210,8 @@ func (t *Partition) known(task core.Task, from, to int64) (list []released, end 
 // of all tasks that wait at a time go in common requests. The error is errOvertaken if the
 // partition has releases of the task from the offset from on that the task has not compared:
 // then nothing was sent. When the context ends, send returns. What is under way goes on.
-func (t *Partition) send(ctx context.Context, task core.Task, from int64, messages []kafka.Message) ([]kafka.Appended, error) {
+func (t *Partition) send(ctx context.Context, task core.Task, from int64,
+	messages []kafka.Message) ([]kafka.Appended, error) {
 	s := &sending{task: task, from: from, messages: messages, done: make(chan struct{})}
 	for i := range messages {
 		m := &messages[i]
@@ -403,7 +406,9 @@ func divide(at []kafka.Appended, n int) (first, rest []kafka.Appended) {
 	for n > 0 {
 		p := at[0]
 		if p.Count > n {
-			return append(first, kafka.Appended{Base: p.Base, Count: n}), append([]kafka.Appended{{Base: p.Base + int64(n), Count: p.Count - n}}, at[1:]...)
+			return append(first,
+					kafka.Appended{Base: p.Base, Count: n}),
+				append([]kafka.Appended{{Base: p.Base + int64(n), Count: p.Count - n}}, at[1:]...)
 		}
 		first, at, n = append(first, p), at[1:], n-p.Count
 	}
@@ -440,7 +445,9 @@ func (t *Partition) look() error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.next = rec.Offset + 1
-		task, r, ok := releasedIn(rec, func(task core.Task) bool { return t.tasks[task] != nil && t.tasks[task].From != state.UnknownOutput })
+		task, r,
+			ok := releasedIn(rec,
+			func(task core.Task) bool { return t.tasks[task] != nil && t.tasks[task].From != state.UnknownOutput })
 		if ok {
 			t.tasks[task].list = append(t.tasks[task].list, r)
 			if t.kept++; t.kept > maxFound {

@@ -43,13 +43,15 @@ func TestSharedOutput(t *testing.T) {
 	} {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
-			r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1]`))
+			r := streamtest.NewRig(t,
+				fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1]`))
 			fixtures.Must(t, r.Client.CreateTopic(t.Context(), "wide", 2, nil))
 			produce := func(first, n int) {
 				for p := range 2 {
 					var list []kafka.Message
 					for i := range n {
-						list = append(list, kafka.Message{Value: fixtures.OrderRecord(first + i), Time: time.UnixMilli(1)})
+						list = append(list,
+							kafka.Message{Value: fixtures.OrderRecord(first + i), Time: time.UnixMilli(1)})
 					}
 					_, err := r.Client.Produce(t.Context(), "wide", int32(p), list)
 					fixtures.Must(t, err)
@@ -58,7 +60,8 @@ func TestSharedOutput(t *testing.T) {
 			var x *streamtest.Running
 			both := func(step uint64) func(monitor.TaskStatus) bool {
 				return func(monitor.TaskStatus) bool {
-					return !slices.ContainsFunc(x.D.Status(), func(s monitor.TaskStatus) bool { return s.Step < step || s.Outbox > 0 })
+					return !slices.ContainsFunc(x.D.Status(),
+						func(s monitor.TaskStatus) bool { return s.Step < step || s.Outbox > 0 })
 				}
 			}
 			produce(0, 250)
@@ -100,7 +103,8 @@ func TestTail(t *testing.T) {
 		task := core.Task{Stream: "s", Partition: i}
 		readers = append(readers, &reader{task: task, tail: tails.Join(config.Output{Topic: "out"}, task)})
 	}
-	if _, _, ok := tails.Join(config.Output{Topic: "other"}, readers[0].task).Since(t.Context(), readers[0].task, 0); ok {
+	if _, _,
+		ok := tails.Join(config.Output{Topic: "other"}, readers[0].task).Since(t.Context(), readers[0].task, 0); ok {
 		t.Error("a task alone is served")
 	}
 	own := func(from int64, task core.Task) (list []output.Released, end int64) {
@@ -178,7 +182,8 @@ func TestTailSends(t *testing.T) {
 	var all []*output.Partition
 	task := func(i int) core.Task { return core.Task{Stream: "s", Partition: i} }
 	message := func(i, step, size int) kafka.Message {
-		return kafka.Message{Key: []byte(core.Identity(task(i), 1, uint64(step))), Value: make([]byte, size), Time: time.UnixMilli(1)}
+		return kafka.Message{Key: []byte(core.Identity(task(i), 1, uint64(step))), Value: make([]byte, size),
+			Time: time.UnixMilli(1)}
 	}
 	for i := range n {
 		all = append(all, tails.Join(config.Output{Topic: "out"}, task(i)))
@@ -291,14 +296,17 @@ func TestTailSends(t *testing.T) {
 	// A broker that fails in the middle: who has no acknowledgement has an error, and sends again.
 	(*x.Most()) = 0
 	var small []kmsg.Request // those that the topic takes, as one may be shown twice
-	r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: kerr.NotEnoughReplicas, When: func(q kmsg.Request) bool {
-		if len(q.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records) < 20000 && !slices.Contains(small, q) {
-			small = append(small, q)
-		}
-		return len(small) > 1 && q == small[1]
-	}})
+	r.Broker.Cluster().Fault(
+		kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: kerr.NotEnoughReplicas,
+			When: func(q kmsg.Request) bool {
+				if len(q.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records) < 20000 && !slices.Contains(small, q) {
+					small = append(small, q)
+				}
+				return len(small) > 1 && q == small[1]
+			}})
 	at, errs = together(4, func(i int) int { return 1500 })
-	if failed := holds(4, at, errs, func(i int, err error) bool { return kafka.Retriable(err) && at[i] == nil }); failed == 0 || failed == n {
+	if failed := holds(4, at, errs,
+		func(i int, err error) bool { return kafka.Retriable(err) && at[i] == nil }); failed == 0 || failed == n {
 		t.Errorf("%d of %d tasks failed, with a request that failed in the middle", failed, n)
 	}
 	at, errs = together(5, func(i int) int { return 1500 })
@@ -310,7 +318,9 @@ func TestTailSends(t *testing.T) {
 	(*x.Mu()).Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := x.Send(ctx, task(1), math.MaxInt64, []kafka.Message{message(1, 9, 1)}); !errors.Is(err, context.Canceled) {
+	if _,
+		err := x.Send(ctx, task(1), math.MaxInt64, []kafka.Message{message(1, 9, 1)}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("given up: %v", err)
 	}
 	x.Work()
@@ -372,7 +382,8 @@ func TestTailGivenUp(t *testing.T) {
 			of = t.Context()
 		}
 		wg.Go(func() {
-			_, errs[i] = x.Send(of, task(i), 0, []kafka.Message{{Key: []byte(core.Identity(task(i), 1, 1)), Time: time.UnixMilli(1)}})
+			_, errs[i] = x.Send(of, task(i), 0,
+				[]kafka.Message{{Key: []byte(core.Identity(task(i), 1, 1)), Time: time.UnixMilli(1)}})
 		})
 		for queued := 0; queued <= i; runtime.Gosched() {
 			(*x.Mu()).Lock()
@@ -419,19 +430,23 @@ func TestTailOvertaken(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "orders.dp", 1, nil))
-	h := &epoch.Process{Client: r.Client, Metrics: monitor.NewMetrics(false, false, "test", false), Log: slog.New(slog.DiscardHandler)}
+	h := &epoch.Process{Client: r.Client, Metrics: monitor.NewMetrics(false, false, "test", false),
+		Log: slog.New(slog.DiscardHandler)}
 	h.Tails.Client = r.Client
 	var pubs [2]*output.Publisher
 	var batches [2][]state.Message
 	for i := range pubs {
 		task := core.Task{Stream: "orders", Partition: i}
 		h.Metrics.Begin(task)
-		g := output.NewForkGuard(output.New(failure.NewRetrier(h.Log, h.Metrics.KafkaError, func() {}), h.Client, nil, &h.Tails, task, config.Output{Topic: "orders.dp"}), nil)
+		g := output.NewForkGuard(
+			output.New(failure.NewRetrier(h.Log, h.Metrics.KafkaError, func() {}), h.Client, nil, &h.Tails, task,
+				config.Output{Topic: "orders.dp"}), nil)
 		g.Reset(0)
 		g.Epoch, (*g.Next()) = 1, 0
 		m := core.Message{Step: 1, Key: []byte(core.Identity(task, 1, 1)), Value: []byte("mine")}
 		(*g.Made()).Put(string(m.Key), core.ReleaseHash(m.Key, m.Value, m.Headers))
-		pubs[i], batches[i] = output.NewPublisher(g, epoch.NewFeed(h, task, nil, func() {}), &state.Checkpoint{}), []state.Message{{Message: m, Time: time.UnixMilli(1)}}
+		pubs[i], batches[i] = output.NewPublisher(g, epoch.NewFeed(h, task, nil, func() {}), &state.Checkpoint{}),
+			[]state.Message{{Message: m, Time: time.UnixMilli(1)}}
 	}
 	looked := 0
 	h.Clock = func() time.Time { // called between the first task's look and its request
@@ -444,7 +459,8 @@ func TestTailOvertaken(t *testing.T) {
 		return time.UnixMilli(1)
 	}
 	var stop *failure.Halt
-	if err := pubs[0].Send(t.Context(), batches[0]); !errors.As(err, &stop) || stop.Reason != failure.OutputAhead || !strings.Contains(err.Error(), "orders/0/1/1 differs") {
+	if err := pubs[0].Send(t.Context(), batches[0]); !errors.As(err, &stop) || stop.Reason != failure.OutputAhead ||
+		!strings.Contains(err.Error(), "orders/0/1/1 differs") {
 		t.Errorf("sent: %v", err)
 	}
 	fixtures.Must(t, pubs[1].Send(t.Context(), batches[1]))

@@ -166,7 +166,8 @@ type sender struct {
 
 // newSender returns a sender whose spans name an epoch, or none where it is 0.
 func newSender(out *ForkGuard, f *input.Feed, epoch uint64) sender {
-	return sender{out: out, now: f.Now, trace: f.Trace, told: f.Metrics.Published, span: monitor.SpanOf(out.Task, epoch)}
+	return sender{out: out, now: f.Now, trace: f.Trace, told: f.Metrics.Published,
+		span: monitor.SpanOf(out.Task, epoch)}
 }
 
 // traced begins the span of a request.
@@ -228,7 +229,9 @@ func (s *sender) send(ctx context.Context, batch []state.Message, within func() 
 	case err == nil || ctx.Err() != nil || errors.Is(err, ErrBehind) || errors.As(err, &h):
 		return base, err
 	case errors.As(err, &large):
-		return 0, failure.Haltf(failure.ReleaseTooLarge, "release %s: %w: raise max.message.bytes of %s; or publish fewer output.values in a new epoch: streamdp epoch open %s --drop-outbox",
+		return 0, failure.Haltf(failure.ReleaseTooLarge,
+			"release %s: %w: raise max.message.bytes of %s; or publish fewer output.values in a new epoch: streamdp "+
+				"epoch open %s --drop-outbox",
 			batch[large.Index].Key, err, o.At.Topic, failure.EpochArgs(o.Task))
 	}
 	return 0, failure.Haltf(failure.Publish, "%w", err)

@@ -31,7 +31,9 @@ func assemble() (page []byte, policy, tag string) {
 		sum := sha256.Sum256(text)
 		return base64.StdEncoding.EncodeToString(sum[:])
 	}
-	policy = fmt.Sprintf("default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+	policy = fmt.Sprintf(
+		"default-src 'none'; script-src 'sha256-%s'; style-src 'sha256-%s'; connect-src 'self'; img-src data:; "+
+			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		hash(script), hash(style))
 	return page, policy, `"` + hash(page) + `"`
 }

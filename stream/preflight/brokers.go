@@ -221,8 +221,9 @@ func (q *inquiry) input(ctx context.Context, s *config.Stream) error {
 				"input.allow_compacted = true", s.Name, s.Input.Topic)
 		}
 		if input.ProducersDecideRetention(settings) {
-			q.warn("stream %s: producers' timestamps decide when records of %s are deleted, which the guarantee does not "+
-				"cover: set message.timestamp.type = LogAppendTime", s.Name, s.Input.Topic)
+			q.warn(
+				"stream %s: producers' timestamps decide when records of %s are deleted, which the guarantee does not "+
+					"cover: set message.timestamp.type = LogAppendTime", s.Name, s.Input.Topic)
 		}
 	}
 	if unread := connect.Unread(q.cfg, in); len(unread) > 0 {
@@ -238,8 +239,10 @@ func (q *inquiry) input(ctx context.Context, s *config.Stream) error {
 	}
 	if s.Merge {
 		if waiting := notMerged(books, s, len(in.Partitions)); len(waiting) > 0 {
-			q.warn("stream %s: partitions %v of input topic %s were added since the open epoch began; the next epoch reads "+
-				"them: streamdp epoch open %s", s.Name, waiting, s.Input.Topic, s.Name)
+			q.warn(
+				"stream %s: partitions %v of input topic %s were added since the open epoch began; the next "+
+					"epoch reads "+
+					"them: streamdp epoch open %s", s.Name, waiting, s.Input.Topic, s.Name)
 		}
 	} else if fresh := withoutEpoch(books, s, len(in.Partitions)); len(fresh) > 0 {
 		q.warn("stream %s: partitions %v of input topic %s have no epoch yet; run opens one for each", s.Name, fresh,
@@ -259,7 +262,8 @@ func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) erro
 		if dead, err := q.client.Topic(ctx, s.DeadLetter.Topic); err != nil {
 			return err
 		} else if !dead.Exists {
-			q.warn("stream %s: dead_letter.topic %s does not exist; dead letters wait for it", s.Name, s.DeadLetter.Topic)
+			q.warn("stream %s: dead_letter.topic %s does not exist; dead letters wait for it", s.Name,
+				s.DeadLetter.Topic)
 		}
 	}
 	limit := int64(defaultMessageBytes)
@@ -270,14 +274,18 @@ func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) erro
 	case out.Exists:
 		settings, err := q.client.TopicConfig(ctx, s.Output.Topic, "cleanup.policy", "max.message.bytes")
 		if kafka.Unauthorized(err) {
-			q.warn("stream %s: this user may not see the settings of output topic %s: whether it keeps releases, and takes "+
-				"large ones, is not known", s.Name, s.Output.Topic)
+			q.warn(
+				"stream %s: this user may not see the settings of output topic %s: whether it keeps "+
+					"releases, and takes "+
+					"large ones, is not known", s.Name, s.Output.Topic)
 		} else if err != nil {
 			return err
 		}
 		if strings.Contains(settings["cleanup.policy"], "delete") {
-			q.warn("stream %s: output topic %s deletes old releases: a restart after that halts, because a restored state "+
-				"can't be told any more", s.Name, s.Output.Topic)
+			q.warn(
+				"stream %s: output topic %s deletes old releases: a restart after that halts, because a "+
+					"restored state "+
+					"can't be told any more", s.Name, s.Output.Topic)
 		}
 		if n, err := strconv.ParseInt(settings["max.message.bytes"], 10, 64); err == nil {
 			limit = n
@@ -296,7 +304,8 @@ func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) erro
 func withoutEpoch(books *ledger.Books, s *config.Stream, n int) (fresh []int) {
 	epochs := books.Epochs()
 	for p := range n {
-		if !slices.ContainsFunc(epochs, func(e ledger.EpochInfo) bool { return e.Stream == s.Name && e.Partition == p }) {
+		if !slices.ContainsFunc(epochs,
+			func(e ledger.EpochInfo) bool { return e.Stream == s.Name && e.Partition == p }) {
 			fresh = append(fresh, p)
 		}
 	}

@@ -128,7 +128,8 @@ func Oversize(d *core.Description) string {
 	if d.MessageBytes <= defaultMessageBytes {
 		return ""
 	}
-	return fmt.Sprintf("a release takes up to %s, more than a topic accepts by default (%s): choose fewer output.values",
+	return fmt.Sprintf(
+		"a release takes up to %s, more than a topic accepts by default (%s): choose fewer output.values",
 		words.Size(d.MessageBytes), words.Size(defaultMessageBytes))
 }
 
@@ -145,7 +146,8 @@ func dangers(cfg *config.Config) []string {
 	var warnings []string
 	if cfg.Kafka.ControlTopic == "" && cfg.Cluster == nil {
 		warnings = append(warnings, "no control topic (kafka.control_topic): a state directory restored without its "+
-			"newest ledger lines can overspend by the epochs they charged, and copies that run at once are noticed only "+
+			"newest ledger lines can overspend by the epochs they charged, and copies that run at once are "+
+			"noticed only "+
 			"after one release")
 	}
 	if s := cfg.Kafka.SASL; s != nil && s.Mechanism == "plain" && cfg.Kafka.TLS == nil {

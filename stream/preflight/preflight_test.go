@@ -62,7 +62,8 @@ func TestCheck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Streams) != 1 || r.Streams[0].Stream != "orders" || len(r.Key) == 0 || r.Config.Stream("orders") == nil ||
+		if len(r.Streams) != 1 || r.Streams[0].Stream != "orders" || len(r.Key) == 0 ||
+			r.Config.Stream("orders") == nil ||
 			len(r.Rights) > 0 != connect {
 			t.Errorf("the report is %+v", r)
 		}

@@ -21,14 +21,17 @@ import (
 // manifest's hash; a checkpoint of another manifest speaks against it in any case.
 func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []int64, err error) {
 	refuse := func(why string) error {
-		return failure.Haltf(failure.State, "manifest of epoch %d: %s: it was changed or damaged; restore it, or the ledger, from a backup", m.Epoch, why)
+		return failure.Haltf(failure.State,
+			"manifest of epoch %d: %s: it was changed or damaged; restore it, or the ledger, from a backup",
+			m.Epoch, why)
 	}
 	named := cp != nil && cp.Epoch == m.Epoch
 	if named && cp.Manifest != sha256.Sum256(file) {
 		return nil, refuse("it is not the one that the epoch's checkpoint names")
 	}
 	s, err := config.StreamOf(m.Stream, m.Config)
-	if err == nil && (s.Merge != (m.Partition == core.Merged) || !slices.Equal(s.Input.Partitions, core.Partitions(m))) {
+	if err == nil &&
+		(s.Merge != (m.Partition == core.Merged) || !slices.Equal(s.Input.Partitions, core.Partitions(m))) {
 		return nil, refuse("it is of another partition than its configuration")
 	}
 	var mech *core.Mechanism
@@ -50,5 +53,7 @@ func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []i
 	case named:
 		return slices.Repeat([]int64{-1}, max(1, len(m.Parts))), nil
 	}
-	return nil, failure.Haltf(failure.State, "manifest of epoch %d: nothing vouches for the cost that it states, because its mechanism can't be built again (%w); restore the ledger from a backup", m.Epoch, err)
+	return nil, failure.Haltf(failure.State,
+		"manifest of epoch %d: nothing vouches for the cost that it states, because its mechanism can't be built "+
+			"again (%w); restore the ledger from a backup", m.Epoch, err)
 }

@@ -125,7 +125,8 @@ func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withS
 	}
 	if withSecret {
 		if x.Secret, err = s.Secret(n); err == nil && len(x.Secret) != 32 {
-			return nil, fmt.Errorf("%w: the secret of epoch %d of %s is damaged, or encrypted with another key", failure.ErrState, n, t)
+			return nil, fmt.Errorf("%w: the secret of epoch %d of %s is damaged, or encrypted with another key",
+				failure.ErrState, n, t)
 		} else if errors.Is(err, fs.ErrNotExist) {
 			return nil, noSecret(t, n)
 		} else if err != nil {
@@ -138,6 +139,8 @@ func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withS
 // noSecret returns the error of an epoch whose releases cannot be computed again, because its
 // secret is gone.
 func noSecret(t core.Task, epoch uint64) error {
-	return fmt.Errorf("%w: the secret of epoch %d of %s does not exist any more: it is destroyed when the epoch is closed, after state.epoch_secret_retention, "+
-		"and with it whatever could work out the epoch's noise again", failure.ErrState, epoch, t)
+	return fmt.Errorf(
+		"%w: the secret of epoch %d of %s does not exist any more: it is destroyed when the epoch is closed, after "+
+			"state.epoch_secret_retention, "+
+			"and with it whatever could work out the epoch's noise again", failure.ErrState, epoch, t)
 }

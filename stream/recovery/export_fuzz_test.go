@@ -26,7 +26,8 @@ func FuzzExport(f *testing.F) {
 		f.Fatal(err)
 	}
 	x := recovery.Export{
-		Format: recovery.ExportFormat, Manifest: string(manifest), Ledger: strings.Split(strings.TrimSpace(string(lines)), "\n"),
+		Format: recovery.ExportFormat, Manifest: string(manifest),
+		Ledger: strings.Split(strings.TrimSpace(string(lines)), "\n"),
 		Secret: make([]byte, 32), Initial: []byte{1},
 	}
 	file, err := x.Encode()

@@ -41,7 +41,9 @@ func Inspect(data []byte) ([]Field, error) {
 		if err != nil {
 			return nil, err
 		}
-		fields = append([]Field{{"file", "exported epoch"}, {"secret", len(x.Secret) > 0}, {"ledger lines", len(x.Ledger)}}, fields[1:]...)
+		fields = append(
+			[]Field{{"file", "exported epoch"}, {"secret", len(x.Secret) > 0}, {"ledger lines", len(x.Ledger)}},
+			fields[1:]...)
 		return fields, nil
 	}
 	if fields, err := inspectManifest(data); err == nil {
@@ -96,10 +98,13 @@ func inspectManifest(data []byte) ([]Field, error) {
 	}
 	return []Field{
 		{"file", "manifest"}, {"stream", m.Stream}, {"partition", m.Partition}, {"epoch", m.Epoch},
-		{"cluster", m.Cluster}, {"topic", m.Topic}, {"log", m.Incarnation}, {"base offset", m.Base}, {"partitions", m.Partitions},
+		{"cluster", m.Cluster}, {"topic", m.Topic}, {"log", m.Incarnation}, {"base offset", m.Base},
+		{"partitions", m.Partitions},
 		{"mechanism", m.Mechanism}, {"mu", m.Cost.Mu}, {"adjacency", m.Cost.Adjacency.String()},
-		{"limit epsilon", m.LimitEpsilon}, {"limit delta", m.LimitDelta}, {"charged epsilon at open", m.ChargedEpsilonAtOpen},
-		{"key", m.KeyID}, {"epoch id", hex.EncodeToString(m.EpochID)}, {"nonce", hex.EncodeToString(m.Nonce)}, {"digest", hex.EncodeToString(m.Digest)},
+		{"limit epsilon", m.LimitEpsilon}, {"limit delta", m.LimitDelta},
+		{"charged epsilon at open", m.ChargedEpsilonAtOpen},
+		{"key", m.KeyID}, {"epoch id", hex.EncodeToString(m.EpochID)}, {"nonce", hex.EncodeToString(m.Nonce)},
+		{"digest", hex.EncodeToString(m.Digest)},
 		{"versions", m.Versions}, {"configuration", m.Config}, {"insecure", m.Insecure}, {"version", m.Version},
 	}, nil
 }

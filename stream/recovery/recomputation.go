@@ -43,7 +43,8 @@ type rereading struct {
 // newRecomputation returns one that continues at a checkpoint's position, with a core
 // in the state of that position. bounds says where steps by the clock end. fetchBytes is the
 // largest response of the broker, less where there are many partitions.
-func newRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schemas, s *config.Stream, m *core.Manifest, c *core.Core, cp *state.Checkpoint,
+func newRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schemas, s *config.Stream, m *core.Manifest,
+	c *core.Core, cp *state.Checkpoint,
 	bounds func(context.Context, uint64) (boundary.Boundary, error), fetchBytes int) (*recomputation, error) {
 	open := func(src core.Source, into input.Adder, at kafka.Position) (*rereading, error) {
 		reader, err := client.NewReader(input.ReaderOptions(s, src, input.MergedBytes(fetchBytes, len(cp.All()))), at)
@@ -54,7 +55,8 @@ func newRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schem
 		if err != nil {
 			return nil, err
 		}
-		return &rereading{Retrier: r, partition: src.Partition, into: into, reader: reader, decoder: decoder, position: at}, nil
+		return &rereading{Retrier: r, partition: src.Partition, into: into, reader: reader, decoder: decoder,
+			position: at}, nil
 	}
 	p := &recomputation{core: c, bounds: bounds, last: boundary.Boundary{At: cp.Boundary}}
 	var err error
@@ -113,7 +115,8 @@ func (p *recomputation) close(ctx context.Context) ([]core.Message, error) {
 			return nil, err
 		}
 		if len(at.Ends) != len(p.leaves) {
-			return nil, failure.Haltf(failure.OutputAhead, "step %d ends in %d partitions, and the epoch reads %d", step, len(at.Ends), len(p.leaves))
+			return nil, failure.Haltf(failure.OutputAhead, "step %d ends in %d partitions, and the epoch reads %d",
+				step, len(at.Ends), len(p.leaves))
 		}
 		for i, leaf := range p.leaves {
 			if err := leaf.Until(at.Ends[i]); err != nil {

@@ -37,10 +37,13 @@ func (r Restorer) Recover(ctx context.Context, from *Export) error {
 	}
 	opened := r.D.Ledger.Newest(r.Task)
 	if opened == nil || opened.Kind != ledger.KindOpen {
-		return failure.Haltf(failure.State, "the ledger knows no open epoch of %s: where it is lost too, bring it back first, with: streamdp ledger repair", r.Task)
+		return failure.Haltf(failure.State,
+			"the ledger knows no open epoch of %s: where it is lost too, bring it back first, with: streamdp "+
+				"ledger repair", r.Task)
 	}
 	if _, _, err := r.Manifest(opened); errors.Is(err, epoch.ErrNoManifest) {
-		return failure.Haltf(failure.State, "the manifest of epoch %d is missing: %s", opened.Epoch, failure.Restore(r.Task))
+		return failure.Haltf(failure.State, "the manifest of epoch %d is missing: %s", opened.Epoch,
+			failure.Restore(r.Task))
 	}
 	back := &rewind{r: r.Keeper}
 	l, err := r.ResumeAt(ctx, opened, back.start, nil)
@@ -49,7 +52,8 @@ func (r Restorer) Recover(ctx context.Context, from *Export) error {
 	}
 	defer l.Core.Destroy()
 	ahead, _ := r.Guard.Behind()
-	r.Log.Info("recovering", "epoch", l.M.Epoch, "from_step", l.Core.Step(), "next_offset", l.Cp.Position.Next, "published", ahead)
+	r.Log.Info("recovering", "epoch", l.M.Epoch, "from_step", l.Core.Step(), "next_offset", l.Cp.Position.Next,
+		"published", ahead)
 	cp := l.Cp
 	missing, err := r.repeat(ctx, l, cp, back.last)
 	if err != nil {
@@ -124,7 +128,8 @@ func (r Restorer) bringBack(ctx context.Context, from *Export) error {
 		keys.Destroy()
 	}
 	return r.DoDisk(ctx, func() error {
-		return r.Store.Restore(m.Epoch, state.EpochFiles{Manifest: []byte(from.Manifest), Secret: from.Secret, Initial: from.Initial})
+		return r.Store.Restore(m.Epoch,
+			state.EpochFiles{Manifest: []byte(from.Manifest), Secret: from.Secret, Initial: from.Initial})
 	})
 }
 
@@ -136,7 +141,8 @@ type rewind struct {
 }
 
 // start returns the last commit that is whole, of the last two, or the epoch's first checkpoint.
-func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*state.Checkpoint, error) {
+func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte,
+	mech *core.Mechanism) (*state.Checkpoint, error) {
 	r := w.r
 	cp, err := r.Store.Load()
 	if err != nil && !errors.Is(err, state.ErrCheckpoint) {
@@ -171,8 +177,11 @@ func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manife
 // to a later commit, if there is one, which they must lead to.
 // It returns the messages of these steps that are not published, and sets the checkpoint's
 // positions to those after the last step.
-func (r Restorer) repeat(ctx context.Context, l *epoch.OpenEpoch, cp, last *state.Checkpoint) (missing []state.Message, err error) {
-	again, err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, l.M, l.Core, l.Cp, l.Bounds.Written(), r.D.FetchBytes)
+func (r Restorer) repeat(ctx context.Context, l *epoch.OpenEpoch, cp, last *state.Checkpoint) (missing []state.Message,
+	err error) {
+	again,
+		err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, l.M, l.Core, l.Cp, l.Bounds.Written(),
+		r.D.FetchBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +200,9 @@ func (r Restorer) repeat(ctx context.Context, l *epoch.OpenEpoch, cp, last *stat
 		}
 		messages, err := again.close(ctx)
 		if ended := (*logEnded)(nil); errors.As(err, &ended) {
-			return nil, failure.Haltf(failure.Truncated, "%w, which was committed or is published: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+			return nil, failure.Haltf(failure.Truncated,
+				"%w, which was committed or is published: the log is another one, or was truncated; start anew with: "+
+					"streamdp epoch open %s", err, failure.EpochArgs(r.Task))
 		}
 		if err != nil {
 			return nil, r.LogError(err)

@@ -28,7 +28,8 @@ import (
 // publish appends a message to the output.
 func publish(r *streamtest.Rig, key, value string) {
 	r.T.Helper()
-	_, err := fixtures.Dial(r.T, r.Addr).Produce(r.T.Context(), "orders.dp", 0, []kafka.Message{{Key: []byte(key), Value: []byte(value), Time: time.UnixMilli(1)}})
+	_, err := fixtures.Dial(r.T, r.Addr).Produce(r.T.Context(), "orders.dp", 0,
+		[]kafka.Message{{Key: []byte(key), Value: []byte(value), Time: time.UnixMilli(1)}})
 	fixtures.Must(r.T, err)
 }
 
@@ -43,7 +44,8 @@ func TestVerify(t *testing.T) {
 	r.Verified(5)
 	x.End()
 	// The form of releases may change while an epoch is open.
-	r.Toml = fixtures.With(r.Toml, `topic = "orders.dp"`, `topic = "orders.dp", values = ["mean"], encoding = "base64", privacy_every = 4`)
+	r.Toml = fixtures.With(r.Toml, `topic = "orders.dp"`,
+		`topic = "orders.dp", values = ["mean"], encoding = "base64", privacy_every = 4`)
 	r.Produce(550, 500)
 	x = r.Start()
 	x.Published(10)
@@ -73,9 +75,12 @@ func TestVerify(t *testing.T) {
 		want    string
 	}{
 		{"a release of a later step", func(r *streamtest.Rig) { publish(r, "orders/0/1/11", "{}") }, "up to step 11"},
-		{"a release that there is none of", func(r *streamtest.Rig) { publish(r, "orders/0/1/0", "{}") }, "orders/0/1/0, and the epoch has no such release"},
-		{"a release of another epoch", func(r *streamtest.Rig) { publish(r, "orders/0/2/1", "{}") }, "epoch 2, which the ledger does not know"},
-		{"two releases of a step", func(r *streamtest.Rig) { publish(r, "orders/0/1/4", "{}") }, "step 4: the output holds two different releases"},
+		{"a release that there is none of", func(r *streamtest.Rig) { publish(r, "orders/0/1/0", "{}") },
+			"orders/0/1/0, and the epoch has no such release"},
+		{"a release of another epoch", func(r *streamtest.Rig) { publish(r, "orders/0/2/1", "{}") },
+			"epoch 2, which the ledger does not know"},
+		{"two releases of a step", func(r *streamtest.Rig) { publish(r, "orders/0/1/4", "{}") },
+			"step 4: the output holds two different releases"},
 		{"another log", func(r *streamtest.Rig) { r.Recreate(7, 1050) }, "step 1: release orders/0/1/1 is not"},
 		{"a shorter log", func(r *streamtest.Rig) { r.Recreate(0, 450) }, "the log ends at offset 450, before step 5"},
 	} {
@@ -119,17 +124,20 @@ func TestVerifyExported(t *testing.T) {
 	other := r.Sibling(r.Toml)
 	other.Verified(10, func(a *recovery.Audit) { a.From = whole })
 	r.Verified(10, func(a *recovery.Audit) { a.From = bare }) // with the directory's secret
-	if all, err := other.Verify(func(a *recovery.Audit) { a.From = bare }); err != nil || !strings.Contains(all[0].Unverifiable, "secret") {
+	if all, err := other.Verify(func(a *recovery.Audit) { a.From = bare }); err != nil ||
+		!strings.Contains(all[0].Unverifiable, "secret") {
 		t.Errorf("without the secret: %+v %v", all, err)
 	}
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
-	if all, err := r.Verify(); err != nil || !strings.Contains(all[0].Unverifiable, "destroyed when the epoch is closed") {
+	if all, err := r.Verify(); err != nil ||
+		!strings.Contains(all[0].Unverifiable, "destroyed when the epoch is closed") {
 		t.Errorf("closed: %+v %v", all, err)
 	}
 	r.Verified(10, func(a *recovery.Audit) { a.From = whole })
-	if _, err := recovery.ExportEpoch(cfg, connect.InsecureKey(r.Seed), fixtures.OrdersTask, 1, true); err == nil || !strings.Contains(err.Error(), "destroyed") {
+	if _, err := recovery.ExportEpoch(cfg, connect.InsecureKey(r.Seed), fixtures.OrdersTask, 1, true); err == nil ||
+		!strings.Contains(err.Error(), "destroyed") {
 		t.Errorf("export of a destroyed secret: %v", err)
 	}
 	whole.Ledger[0] = strings.Replace(whole.Ledger[0], `"epoch":1`, `"epoch":2`, 1)
@@ -161,19 +169,22 @@ func TestRecover(t *testing.T) {
 			return nil
 		}},
 		{"secret lost", failure.Key, func(t *testing.T, r *streamtest.Rig) *recovery.Export {
-			x, err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed), fixtures.OrdersTask, 1, true)
+			x, err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed),
+				fixtures.OrdersTask, 1, true)
 			fixtures.Must(t, err)
 			fixtures.Must(t, os.Remove(r.File("secret-1")))
 			return x
 		}},
 		{"manifest damaged", failure.State, func(t *testing.T, r *streamtest.Rig) *recovery.Export {
-			x, err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed), fixtures.OrdersTask, 0, false)
+			x, err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed),
+				fixtures.OrdersTask, 0, false)
 			fixtures.Must(t, err)
 			fixtures.FlipByte(t, r.File("manifest-1"), 40)
 			return x
 		}},
 		{"all files of the task lost", failure.State, func(t *testing.T, r *streamtest.Rig) *recovery.Export {
-			x, err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed), fixtures.OrdersTask, 0, true)
+			x, err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed),
+				fixtures.OrdersTask, 0, true)
 			fixtures.Must(t, err)
 			fixtures.Must(t, os.RemoveAll(r.File("")))
 			return x
@@ -184,7 +195,9 @@ func TestRecover(t *testing.T) {
 				t.Parallel()
 				r := streamtest.Ran(t, fixtures.OrdersStream)
 				x := c.lose(t, r)
-				r.Toml += strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
+				r.Toml += strings.ReplaceAll(
+					fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`,
+						`topic = "idle"`), "stream.orders", "stream.other")
 				kafkatest.CreateTopic(t, r.Broker.Addrs(), "idle", nil)
 				run := r.Start()
 				s := run.Halts(c.reason)
@@ -221,7 +234,8 @@ func TestRecoverRefuses(t *testing.T) {
 	}{
 		{"another log", failure.OutputAhead, func(r *streamtest.Rig) { r.Recreate(7, 1050) }},
 		{"a shorter log", failure.Truncated, func(r *streamtest.Rig) { r.Recreate(0, 450) }},
-		{"a log without its first records", failure.Gap, func(r *streamtest.Rig) { kafkatest.DeleteRecords(r.T, r.Broker.Addrs(), "orders", 0, 100) }},
+		{"a log without its first records", failure.Gap,
+			func(r *streamtest.Rig) { kafkatest.DeleteRecords(r.T, r.Broker.Addrs(), "orders", 0, 100) }},
 		{"another release", failure.OutputAhead, func(r *streamtest.Rig) { publish(r, "orders/0/1/4", "{}") }},
 		{"nothing published", failure.State, func(r *streamtest.Rig) {
 			kafkatest.DeleteTopic(r.T, r.Broker.Addrs(), "orders.dp")
@@ -238,7 +252,8 @@ func TestRecoverRefuses(t *testing.T) {
 			err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 				return streamtest.Recover(ctx, d, fixtures.OrdersTask, nil)
 			})
-			if h := (*failure.Halt)(nil); !errors.As(err, &h) || h.Reason != c.reason || !strings.Contains(err.Error(), "streamdp") {
+			if h := (*failure.Halt)(nil); !errors.As(err, &h) || h.Reason != c.reason ||
+				!strings.Contains(err.Error(), "streamdp") {
 				t.Errorf("recover: %v, want a halt %s", err, c.reason)
 			}
 			fixtures.SameFiles(t, before, fixtures.Files(t, filepath.Join(r.Dir, "state")))
@@ -256,7 +271,8 @@ func TestRecoverWhole(t *testing.T) {
 	}))
 	x := r.Start()
 	x.Published(10)
-	if err := x.Ask(task.Request{Kind: task.RequestRecover, Stream: "orders"}); err == nil || !strings.Contains(err.Error(), "nothing to recover") {
+	if err := x.Ask(task.Request{Kind: task.RequestRecover, Stream: "orders"}); err == nil ||
+		!strings.Contains(err.Error(), "nothing to recover") {
 		t.Errorf("recover of a running task: %v", err)
 	}
 	x.End()
@@ -304,7 +320,9 @@ func TestRepublish(t *testing.T) {
 				r.Produce(1050, 100)
 				x.Published(11)
 			} else {
-				r.Toml += strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
+				r.Toml += strings.ReplaceAll(
+					fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`,
+						`topic = "idle"`), "stream.orders", "stream.other")
 				kafkatest.CreateTopic(t, r.Broker.Addrs(), "idle", nil)
 				x = r.Start()
 				s := x.Halts(failure.OutputTruncated)
@@ -313,7 +331,8 @@ func TestRepublish(t *testing.T) {
 				}
 				without := c.q
 				without.OnlyCopy = false
-				if err := x.Ask(task.Request{Kind: task.RequestRepublish, Stream: "orders", Republish: without}); err == nil {
+				if err := x.Ask(
+					task.Request{Kind: task.RequestRepublish, Stream: "orders", Republish: without}); err == nil {
 					t.Error("republished without the operator's word")
 				}
 			}

@@ -172,14 +172,18 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 		return nil, failure.Haltf(failure.State, "manifest of epoch %d: %w", n, err)
 	}
 	e := &ledger.Entry{
-		Kind: ledger.KindOpen, Stream: m.Stream, Source: m.Source, Epoch: n, Nonce: hex.EncodeToString(m.Nonce), Digest: hex.EncodeToString(m.Digest),
+		Kind: ledger.KindOpen, Stream: m.Stream, Source: m.Source, Epoch: n, Nonce: hex.EncodeToString(m.Nonce),
+		Digest:    hex.EncodeToString(m.Digest),
 		Mechanism: m.Mechanism, Cost: m.Cost,
-		Epsilon: c.Privacy.Epsilon, Delta: c.Privacy.Delta, LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, Reason: "repaired",
+		Epsilon: c.Privacy.Epsilon, Delta: c.Privacy.Delta, LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta,
+		Reason: "repaired",
 	}
 	if c.User != nil {
 		s, err := config.StreamOf(m.Stream, m.Config)
 		if err != nil {
-			return nil, failure.Haltf(failure.State, "manifest of epoch %d: it protects persons, and who they are can't be read (%w); restore the ledger from a backup", n, err)
+			return nil, failure.Haltf(failure.State,
+				"manifest of epoch %d: it protects persons, and who they are can't be read (%w); restore the ledger "+
+					"from a backup", n, err)
 		}
 		e.Unit, e.Person = ledger.PersonOf(s, m.Partitions)
 	}
@@ -193,7 +197,8 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 	if m.Partition == core.Merged {
 		charged = nil
 		for i, p := range m.Parts {
-			charged = append(charged, ledger.EntryPart{Partition: p.Partition, Incarnation: p.Incarnation, First: p.Base, End: ends[i]})
+			charged = append(charged,
+				ledger.EntryPart{Partition: p.Partition, Incarnation: p.Incarnation, First: p.Base, End: ends[i]})
 		}
 	}
 	e.Charge(charged)

@@ -67,9 +67,11 @@ func TestLedgerRepair(t *testing.T) {
 				t.Errorf("charged %+v, was %+v", after, before)
 			}
 			if after[0].ChargedEpsilon > before[0].ChargedEpsilon+1e-9 {
-				t.Errorf("closed epochs of which every release is published are charged %g, were %g", after[0].ChargedEpsilon, before[0].ChargedEpsilon)
+				t.Errorf("closed epochs of which every release is published are charged %g, were %g",
+					after[0].ChargedEpsilon, before[0].ChargedEpsilon)
 			}
-			if again, err := stream.RepairLedger(t.Context(), r.Options(), true); err != nil || len(again.Added) > 0 || again.Dropped > 0 {
+			if again, err := stream.RepairLedger(t.Context(), r.Options(), true); err != nil || len(again.Added) > 0 ||
+				again.Dropped > 0 {
 				t.Errorf("repaired again: %+v, %v\n%s", again, err, was)
 			}
 			// The open epoch goes on, and the next one is opened.
@@ -84,13 +86,15 @@ func TestLedgerRepair(t *testing.T) {
 	r := streamtest.Ran(t, fixtures.OrdersStream)
 	x := r.Start()
 	x.Until("up", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
-	if _, err := stream.RepairLedger(t.Context(), r.Options(), true); !errors.Is(err, failure.ErrState) || !strings.Contains(err.Error(), "in use") {
+	if _, err := stream.RepairLedger(t.Context(), r.Options(), true); !errors.Is(err, failure.ErrState) ||
+		!strings.Contains(err.Error(), "in use") {
 		t.Errorf("beside a daemon: %v", err)
 	}
 	x.End()
 	was, err := os.ReadFile(r.LedgerFile())
 	fixtures.Must(t, err)
-	if diff, err := stream.RepairLedger(context.Background(), r.Options(), true); err != nil || len(diff.Added) > 0 || diff.Dropped > 0 || diff.Old != "" {
+	if diff, err := stream.RepairLedger(context.Background(), r.Options(), true); err != nil || len(diff.Added) > 0 ||
+		diff.Dropped > 0 || diff.Old != "" {
 		t.Errorf("of a whole ledger: %+v, %v", diff, err)
 	}
 	if now, _ := os.ReadFile(r.LedgerFile()); string(now) != string(was) {
@@ -122,7 +126,8 @@ func TestForgedLedger(t *testing.T) {
 			x := r.Start()
 			x.Halts(failure.State, "present key")
 			x.EndHalted()
-		} else if err := r.Offline(func(context.Context, *stream.Daemon) error { return nil }); !errors.Is(err, failure.ErrState) || !strings.Contains(err.Error(), "present key") {
+		} else if err := r.Offline(func(context.Context, *stream.Daemon) error { return nil }); !errors.Is(err,
+			failure.ErrState) || !strings.Contains(err.Error(), "present key") {
 			t.Errorf("a forged line is accepted: %v", err)
 		}
 		_, err = stream.RepairLedger(t.Context(), r.Options(), true)

@@ -43,19 +43,24 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	if opened != nil && opened.Kind == ledger.KindOpen {
 		var err error
 		if cp, err = r.Store.Load(); errors.Is(err, state.ErrCheckpoint) || err == nil && cp == nil {
-			return failure.Haltf(failure.State, "the checkpoint of epoch %d is damaged or missing: first streamdp recover%s", opened.Epoch, failure.TaskFlags(r.Task))
+			return failure.Haltf(failure.State,
+				"the checkpoint of epoch %d is damaged or missing: first streamdp recover%s", opened.Epoch,
+				failure.TaskFlags(r.Task))
 		} else if err != nil {
 			return err
 		}
 		if cp.Epoch != opened.Epoch {
-			return failure.Haltf(failure.State, "the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole", cp.Epoch, opened.Epoch)
+			return failure.Haltf(failure.State,
+				"the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole", cp.Epoch,
+				opened.Epoch)
 		}
 		if err := r.onlyCopy(ctx, cp, q.OnlyCopy); err != nil {
 			return err
 		}
 	}
 	if q.FromLog && (cp == nil || q.Epoch != 0 && q.Epoch != cp.Epoch) {
-		return errors.New("only releases of the open epoch can be worked out again: the secrets of others are destroyed")
+		return errors.New(
+			"only releases of the open epoch can be worked out again: the secrets of others are destroyed")
 	}
 	end, err := r.Out.End(ctx)
 	if err != nil {
@@ -81,7 +86,9 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 		return err
 	}
 	if found == 0 {
-		return fmt.Errorf("there is no committed release of %s to publish: state.archive was off, and the broker has acknowledged all; --from-log works those of the open epoch out again", r.Task)
+		return fmt.Errorf(
+			"there is no committed release of %s to publish: state.archive was off, and the broker has acknowledged "+
+				"all; --from-log works those of the open epoch out again", r.Task)
 	}
 	guard := output.AcceptAll(r.Out, end)
 	at, acknowledged := end, false
@@ -123,7 +130,8 @@ func (r Restorer) onlyCopy(ctx context.Context, cp *state.Checkpoint, asserted b
 
 // committedReleases calls send with the committed releases that can be found, in parts,
 // in the order of their steps. A release may come twice.
-func (r Restorer) committedReleases(ctx context.Context, q RepublishRequest, opened *ledger.Entry, cp *state.Checkpoint, send func([]state.Message) error) error {
+func (r Restorer) committedReleases(ctx context.Context, q RepublishRequest, opened *ledger.Entry, cp *state.Checkpoint,
+	send func([]state.Message) error) error {
 	if q.FromLog {
 		if err := r.fromLog(ctx, opened, cp, send); err != nil {
 			return err
@@ -144,9 +152,12 @@ func (r Restorer) committedReleases(ctx context.Context, q RepublishRequest, ope
 }
 
 // fromLog computes the steps of the open epoch from the log again, up to its last commit.
-func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.Checkpoint, send func([]state.Message) error) error {
+func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.Checkpoint,
+	send func([]state.Message) error) error {
 	if cp.Build != epoch.Build() {
-		return fmt.Errorf("the last commit was written by %s, and this is %s, which may write other last digits of the same releases", cp.Build, epoch.Build())
+		return fmt.Errorf(
+			"the last commit was written by %s, and this is %s, which may write other last digits of the same releases",
+			cp.Build, epoch.Build())
 	}
 	m, file, err := r.Manifest(opened)
 	if err != nil {
@@ -177,7 +188,8 @@ func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.C
 	if err := r.ReadSchemas(ctx, false); err != nil {
 		return err
 	}
-	again, err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, m, c, begun, bounds.Written(), r.D.FetchBytes)
+	again,
+		err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, m, c, begun, bounds.Written(), r.D.FetchBytes)
 	if err != nil {
 		return err
 	}
@@ -185,7 +197,9 @@ func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.C
 	for c.Step() < cp.Step {
 		messages, err := again.close(ctx)
 		if ended := (*logEnded)(nil); errors.As(err, &ended) {
-			return failure.Haltf(failure.Truncated, "%w: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+			return failure.Haltf(failure.Truncated,
+				"%w: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err,
+				failure.EpochArgs(r.Task))
 		}
 		if err != nil {
 			return r.LogError(err)
@@ -208,7 +222,9 @@ func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.C
 
 // elsewhere is the halt of a log that leads to another transcript than a commit's.
 func (r Restorer) elsewhere() error {
-	return failure.Haltf(failure.Replaced, "the log does not lead to the last commit: it is another one; start anew with: streamdp epoch open %s", failure.EpochArgs(r.Task))
+	return failure.Haltf(failure.Replaced,
+		"the log does not lead to the last commit: it is another one; start anew with: streamdp epoch open %s",
+		failure.EpochArgs(r.Task))
 }
 
 // held returns the hashes of the task's messages in the output, by key. It halts if one
@@ -224,7 +240,9 @@ func held(ctx context.Context, o *output.Output, cp *state.Checkpoint) (map[stri
 		case o.Ledger.Opening(o.Task, epoch) == nil:
 			return o.UnknownEpoch(epoch)
 		case cp != nil && epoch == cp.Epoch && step > cp.Step:
-			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, and this state has released up to step %d: it is an old copy, which streamdp run compares first",
+			return failure.Haltf(failure.OutputAhead,
+				"%s/%d holds step %d of epoch %d, and this state has released up to step %d: it is an old copy, "+
+					"which streamdp run compares first",
 				o.At.Topic, o.At.Partition, step, epoch, cp.Step)
 		}
 		there[string(rec.Key)] = core.ReleaseHash(rec.Key, rec.Value, rec.Headers)

@@ -40,7 +40,8 @@ func chargedFor(r *streamtest.Rig) float64 {
 // new log's end is no bound on what the epoch has read.
 func TestCloseOnAnotherLog(t *testing.T) {
 	t.Parallel()
-	other := fixtures.With(fixtures.OrdersStream, "[stream.orders]", "[stream.other]", "[stream.orders.", "[stream.other.", "[stream.orders.", "[stream.other.", `"orders.dp"`, `"other.dp"`)
+	other := fixtures.With(fixtures.OrdersStream, "[stream.orders]", "[stream.other]", "[stream.orders.",
+		"[stream.other.", "[stream.orders.", "[stream.other.", `"orders.dp"`, `"other.dp"`)
 	for _, how := range []string{"output there", "output gone", "stream removed"} {
 		for _, n := range []int{0, 10, 2000} {
 			for _, old := range []bool{false, true} {
@@ -178,7 +179,8 @@ func TestLedgerRepairCheaperManifest(t *testing.T) {
 		fixtures.Must(t, err)
 		fixtures.Must(t, os.WriteFile(r.File(c.name), cheaper(t, data), 0o600))
 		_, err = stream.RepairLedger(t.Context(), r.Options(), true)
-		if name := strings.Replace(c.name, "manifest-", "manifest of epoch ", 1); err == nil || !strings.Contains(err.Error(), name) {
+		if name := strings.Replace(c.name, "manifest-", "manifest of epoch ", 1); err == nil ||
+			!strings.Contains(err.Error(), name) {
 			t.Errorf("%+v: %v", c, err)
 		}
 		if data, err := os.ReadFile(r.LedgerFile()); err == nil && len(data) > 0 {
@@ -195,7 +197,8 @@ func TestLedgerRepairCheaperManifest(t *testing.T) {
 // it is closed, and its cost can still be worked out.
 func TestLedgerRepairLearner(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, fixtures.With(fixtures.ModelStream, "step   = 50", "step = 50\nhorizon = 2\non_horizon = \"rollover\""))
+	r := streamtest.NewRig(t,
+		fixtures.With(fixtures.ModelStream, "step   = 50", "step = 50\nhorizon = 2\non_horizon = \"rollover\""))
 	for i := range 350 {
 		r.Send(fmt.Appendf(nil, `{"a":%g,"b":0.3,"paid":%d}`, float64(i%7)/7, i%2))
 	}
@@ -325,7 +328,8 @@ func TestVouchedByCheckpoint(t *testing.T) {
 	}
 	cp.Epoch = 2
 	for _, cp := range []*state.Checkpoint{nil, cp} {
-		if _, err = recovery.ProvenCharge(m, file, cp); err == nil || !strings.Contains(err.Error(), "nothing vouches") {
+		if _, err = recovery.ProvenCharge(m, file, cp); err == nil ||
+			!strings.Contains(err.Error(), "nothing vouches") {
 			t.Errorf("not named: %v", err)
 		}
 	}

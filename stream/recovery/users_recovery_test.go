@@ -32,7 +32,8 @@ func TestUsersRecover(t *testing.T) {
 			name string
 			lose func(t *testing.T, r *streamtest.Rig)
 		}{
-			{"checkpoint damaged", func(t *testing.T, r *streamtest.Rig) { damage(t, r, r.File(state.CheckpointName), 300) }},
+			{"checkpoint damaged",
+				func(t *testing.T, r *streamtest.Rig) { damage(t, r, r.File(state.CheckpointName), 300) }},
 			{"checkpoints damaged", func(t *testing.T, r *streamtest.Rig) {
 				damage(t, r, r.File(state.CheckpointName), 300)
 				fixtures.Must(t, os.Truncate(r.File(state.PreviousName), 100))
@@ -42,7 +43,8 @@ func TestUsersRecover(t *testing.T) {
 				fixtures.Must(t, os.Remove(r.File(state.PreviousName)))
 			}},
 			{"file of persons damaged", func(t *testing.T, r *streamtest.Rig) { damage(t, r, lastUsers(r), 25) }},
-			{"file of persons cut", func(t *testing.T, r *streamtest.Rig) { fixtures.Must(t, os.Truncate(lastUsers(r), 30)) }},
+			{"file of persons cut",
+				func(t *testing.T, r *streamtest.Rig) { fixtures.Must(t, os.Truncate(lastUsers(r), 30)) }},
 			{"files of persons lost", func(t *testing.T, r *streamtest.Rig) {
 				for _, name := range r.HasUsers() {
 					fixtures.Must(t, os.Remove(name))
@@ -65,7 +67,8 @@ func TestUsersRecover(t *testing.T) {
 				if c.name != "checkpoints lost" { // without one, a start begins anew by itself
 					x = r.Start()
 					s := x.Halts(failure.State)
-					if !strings.Contains(s.Message, "streamdp recover --stream orders --partition 0") || strings.Contains(c.name, "persons") != strings.Contains(s.Message, "files of persons") {
+					if !strings.Contains(s.Message, "streamdp recover --stream orders --partition 0") ||
+						strings.Contains(c.name, "persons") != strings.Contains(s.Message, "files of persons") {
 						t.Errorf("the halt says: %s", s.Message)
 					}
 					x.EndHalted()
@@ -150,7 +153,10 @@ func TestUsersRepublish(t *testing.T) {
 			kafkatest.DeleteTopic(t, r.Broker.Addrs(), "orders.dp")
 			r.Produce(210, 20)
 			x.Published(11)
-			fixtures.Must(t, x.Ask(task.Request{Kind: task.RequestRepublish, Stream: "orders", Republish: recovery.RepublishRequest{FromLog: true}}))
+			fixtures.Must(t,
+				x.Ask(
+					task.Request{Kind: task.RequestRepublish, Stream: "orders",
+						Republish: recovery.RepublishRequest{FromLog: true}}))
 			r.Client = fixtures.Dial(t, r.Addr)
 			r.Produce(230, 20)
 			x.Published(12)
@@ -179,7 +185,9 @@ func TestUsersRepetitionForgets(t *testing.T) {
 	c, err := a.CoreOf(o.Config.Streams[0], m, all[0], keys)
 	fixtures.Must(t, err)
 	defer c.Destroy()
-	again, err := recovery.NewRecomputation(failure.NewRetrier(o.Log, nil, func() {}), r.Client, new(connect.Schemas), o.Config.Streams[0], m, c, state.Beginning(m), nil, 1<<20)
+	again,
+		err := recovery.NewRecomputation(failure.NewRetrier(o.Log, nil, func() {}), r.Client, new(connect.Schemas),
+		o.Config.Streams[0], m, c, state.Beginning(m), nil, 1<<20)
 	fixtures.Must(t, err)
 	for range 5 {
 		_, err := again.Close(t.Context())

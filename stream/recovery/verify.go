@@ -100,7 +100,8 @@ func Verify(ctx context.Context, a Audit, t core.Task) ([]Verification, error) {
 	}
 	var all []Verification
 	for _, e := range epochs {
-		v := Verification{Stream: t.Stream, Partition: t.Partition, Epoch: e.Opened.Epoch, First: e.Opened.First, End: e.Opened.First}
+		v := Verification{Stream: t.Stream, Partition: t.Partition, Epoch: e.Opened.Epoch, First: e.Opened.First,
+			End: e.Opened.First}
 		err := a.verify(ctx, &v, s, e, client, r, published[e.Opened.Epoch])
 		var h *failure.Halt
 		switch {
@@ -115,7 +116,8 @@ func Verify(ctx context.Context, a Audit, t core.Task) ([]Verification, error) {
 	if a.Epoch == 0 && a.From == nil {
 		for epoch := range published {
 			all = append(all, Verification{Stream: t.Stream, Partition: t.Partition, Epoch: epoch,
-				Difference: fmt.Sprintf("the output holds releases of epoch %d, which the ledger does not know", epoch)})
+				Difference: fmt.Sprintf("the output holds releases of epoch %d, which the ledger does not know",
+					epoch)})
 		}
 	}
 	slices.SortFunc(all, func(x, y Verification) int { return cmp.Compare(x.Epoch, y.Epoch) })
@@ -202,7 +204,8 @@ type releases struct {
 }
 
 // collect reads the releases of a task, by epoch. clock says that its steps are by the clock.
-func collect(ctx context.Context, r *failure.Retrier, client *kafka.Client, at config.Output, t core.Task, clock bool) (map[uint64]*releases, error) {
+func collect(ctx context.Context, r *failure.Retrier, client *kafka.Client, at config.Output, t core.Task,
+	clock bool) (map[uint64]*releases, error) {
 	all := map[uint64]*releases{}
 	o := &output.Output{Retrier: r, Client: client, Task: t, At: at}
 	err := o.Read(ctx, at.Topic, at.Partition, state.UnknownOutput, func(rec *kafka.Record) error {
@@ -238,7 +241,8 @@ func collect(ctx context.Context, r *failure.Retrier, client *kafka.Client, at c
 }
 
 // verify verifies one epoch. If that is not possible, it returns a halt that says why.
-func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e *epochOnFile, client *kafka.Client, r *failure.Retrier, published *releases) error {
+func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e *epochOnFile, client *kafka.Client,
+	r *failure.Retrier, published *releases) error {
 	t := e.Opened.Task()
 	if e.Manifest == nil {
 		return failure.Haltf(failure.State, "the manifest of epoch %d is missing", e.Opened.Epoch)
@@ -248,7 +252,8 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 		return err
 	}
 	if changes := core.Changes(s, m); changes != nil {
-		return failure.Haltf(failure.Configuration, "the configuration is not that of epoch %d; give the one of then: %q", m.Epoch, changes)
+		return failure.Haltf(failure.Configuration,
+			"the configuration is not that of epoch %d; give the one of then: %q", m.Epoch, changes)
 	}
 	if e.Secret == nil && credentials.KeyID(a.Key) == m.KeyID {
 		return &failure.Halt{Reason: failure.Key, Err: noSecret(t, m.Epoch)}
@@ -283,7 +288,8 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 		}
 		messages, err := again.close(ctx)
 		if ended := (*logEnded)(nil); errors.As(err, &ended) || errors.Is(err, dp.ErrExhausted) {
-			v.Difference = fmt.Sprintf("the output holds releases up to step %d, which this log does not lead to: %s", published.last, err)
+			v.Difference = fmt.Sprintf("the output holds releases up to step %d, which this log does not lead to: %s",
+				published.last, err)
 			break
 		}
 		if err != nil {
@@ -357,7 +363,8 @@ func (a *Audit) coreOf(s *config.Stream, m *core.Manifest, e *epochOnFile, keys 
 func (p *releases) boundary(_ context.Context, step uint64) (boundary.Boundary, error) {
 	ends, ok := p.ends[step]
 	if !ok {
-		return boundary.Boundary{}, failure.Haltf(failure.OutputTruncated, "the output lacks the release of step %d, which says where the step ended", step)
+		return boundary.Boundary{}, failure.Haltf(failure.OutputTruncated,
+			"the output lacks the release of step %d, which says where the step ended", step)
 	}
 	return boundary.Boundary{Step: step, Ends: ends}, nil
 }

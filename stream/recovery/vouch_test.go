@@ -34,7 +34,8 @@ func TestCostOf(t *testing.T) {
 				t.Errorf("%s: %s: %v", f, s.Name, err)
 				continue
 			}
-			if !got.Cost().Equal(mech.Cost()) || core.ChargedTo(got, again.LastStep(), 7) != core.ChargedTo(mech, s.LastStep(), 7) {
+			if !got.Cost().Equal(mech.Cost()) ||
+				core.ChargedTo(got, again.LastStep(), 7) != core.ChargedTo(mech, s.LastStep(), 7) {
 				t.Errorf("%s: %s: %v, was %v", f, s.Name, got.Cost(), mech.Cost())
 			}
 			seen[core.MechanismName(s)] = true

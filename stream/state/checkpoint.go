@@ -316,9 +316,11 @@ var ErrCheckpoint = errors.New("checkpoint damaged")
 func ParseCheckpoint(data []byte) (*Checkpoint, error) {
 	const hash = sha256.Size
 	isMerged, isUsersClock := bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, personsClockMagic)
-	isClock, isUsers := isUsersClock || bytes.HasPrefix(data, clockMagic), isUsersClock || bytes.HasPrefix(data, personsMagic)
+	isClock, isUsers := isUsersClock || bytes.HasPrefix(data, clockMagic), isUsersClock ||
+		bytes.HasPrefix(data, personsMagic)
 	isUsersMerged := bytes.HasPrefix(data, personsMergedMagic)
-	if !isMerged && !isClock && !isUsers && !isUsersMerged && !bytes.HasPrefix(data, checkpointMagic) || len(data) < len(checkpointMagic)+8+hash {
+	if !isMerged && !isClock && !isUsers && !isUsersMerged && !bytes.HasPrefix(data, checkpointMagic) ||
+		len(data) < len(checkpointMagic)+8+hash {
 		return nil, ErrCheckpoint
 	}
 	body, sum := data[:len(data)-hash], data[len(data)-hash:]
@@ -362,7 +364,8 @@ func ParseCheckpoint(data []byte) (*Checkpoint, error) {
 		c.Older = readOlder(r, c.Position.Anchor)
 		c.Parts = readParts(r, c.Position.Next)
 		c.BoundaryTopic, c.Boundary = r.String(), r.Int()
-		r.Bad = r.Bad || c.Parts != nil && c.Position.Anchor != nil || c.BoundaryTopic == "" || c.Boundary < -1 || c.Boundary < 0 && c.Step > 0
+		r.Bad = r.Bad || c.Parts != nil && c.Position.Anchor != nil || c.BoundaryTopic == "" || c.Boundary < -1 ||
+			c.Boundary < 0 && c.Step > 0
 	case isUsers:
 		c.Older = readOlder(r, c.Position.Anchor)
 	case len(r.B) > 0:

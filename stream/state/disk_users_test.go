@@ -22,7 +22,8 @@ func newUsersScenario(cap int) func(testing.TB) *streamtest.Scenario {
 	}
 	return func(t testing.TB) *streamtest.Scenario {
 		return streamtest.NewScenarioOf(t, func(r *streamtest.Rig) {
-			r.Toml = fixtures.With(r.Toml, `"zero-out"`, `"replace"`, "step = 10\n", "step = 10\nuser = { key = \"field:user\", separation = 2, "+user+" }\n")
+			r.Toml = fixtures.With(r.Toml, `"zero-out"`, `"replace"`, "step = 10\n",
+				"step = 10\nuser = { key = \"field:user\", separation = 2, "+user+" }\n")
 			r.Record = fixtures.PersonRecord
 		})
 	}
@@ -42,7 +43,8 @@ func verifyUsers(s *streamtest.Scenario, t testing.TB, refs []fixtures.EpochRefe
 		open = newest.Epoch
 	}
 	files := s.R.Disk.(*simdisk.SimDisk).Holds(state.PersonsPrefix)
-	if len(files) == 0 || slices.ContainsFunc(files, func(name string) bool { return !strings.HasPrefix(name, state.UsersOf(open)) }) {
+	if len(files) == 0 ||
+		slices.ContainsFunc(files, func(name string) bool { return !strings.HasPrefix(name, state.UsersOf(open)) }) {
 		t.Errorf("epoch %d is open, and there are %v", open, files)
 	}
 }

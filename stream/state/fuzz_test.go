@@ -37,7 +37,8 @@ func FuzzCheckpoint(f *testing.F) {
 		if err != nil || !reflect.DeepEqual(again, c) {
 			t.Fatalf("%v\n%+v\n%+v", err, again, c)
 		}
-		if again, err = state.ParseCheckpoint(state.SlotContent(append(c.Encode(nil), data...))); err != nil || !reflect.DeepEqual(again, c) {
+		if again, err = state.ParseCheckpoint(state.SlotContent(append(c.Encode(nil), data...))); err != nil ||
+			!reflect.DeepEqual(again, c) {
 			t.Fatalf("in a slot: %v", err)
 		}
 	})
@@ -111,7 +112,8 @@ func FuzzSealed(f *testing.F) {
 		}
 		sealed, err := s.Seal(nil, state.KindCheckpoint, 3, data)
 		fixtures.Must(t, err)
-		if content, n, err := s.Open(state.KindCheckpoint, sealed); err != nil || n != 3 || !bytes.Equal(content, data) {
+		if content, n, err := s.Open(state.KindCheckpoint, sealed); err != nil || n != 3 ||
+			!bytes.Equal(content, data) {
 			t.Fatalf("%x is read back as %x, %d, %v", data, content, n, err)
 		}
 		if !bytes.Equal(state.SealedContent(append(bytes.Clone(sealed), data...)), sealed) {

@@ -16,7 +16,8 @@ func TestGoldenCheckpoint(t *testing.T) {
 	file := want.Encode(nil)
 	fixtures.Golden(t, "testdata/checkpoint.hex", fixtures.Dump(file)) // as before there were older anchors
 	want.Position.Anchor = &kafka.Anchor{Offset: want.Position.Next - 1, LeaderEpoch: 3}
-	want.Older = []kafka.Anchor{{Offset: 2, Hash: [32]byte{1}, LeaderEpoch: -1}, {Offset: 5, Hash: [32]byte{2}, LeaderEpoch: -1}}
+	want.Older = []kafka.Anchor{{Offset: 2, Hash: [32]byte{1}, LeaderEpoch: -1},
+		{Offset: 5, Hash: [32]byte{2}, LeaderEpoch: -1}}
 	for _, bad := range [][]kafka.Anchor{{{Offset: 5}, {Offset: 5}}, {{Offset: want.Position.Anchor.Offset}}, {{Offset: -1}}, make([]kafka.Anchor, state.MaxOlder+1)} {
 		c := *want
 		c.Older = bad

@@ -17,7 +17,8 @@ func inParts(c *state.Checkpoint) {
 	c.Older = nil
 	c.Position = kafka.Position{Next: 300, LeaderEpoch: -1}
 	c.Parts = []state.Place{
-		{Partition: 0, Position: kafka.Position{Next: 100, LeaderEpoch: 2, Anchor: &kafka.Anchor{Offset: 99, LeaderEpoch: 2}}},
+		{Partition: 0,
+			Position: kafka.Position{Next: 100, LeaderEpoch: 2, Anchor: &kafka.Anchor{Offset: 99, LeaderEpoch: 2}}},
 		{Partition: 5, Position: kafka.Position{Next: 200, LeaderEpoch: -1}},
 	}
 }
@@ -37,7 +38,8 @@ func TestMergedUsersCheckpoint(t *testing.T) {
 	if err != nil || len(got.Users) != 2 || len(got.Parts) != 2 || got.BoundaryTopic != "" {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if a, b := got.UsersOfPart(0), got.UsersOfPart(1); a != fmt.Sprintf("users-%d.p0.", got.Epoch) || b != fmt.Sprintf("users-%d.p5.", got.Epoch) {
+	if a, b := got.UsersOfPart(0), got.UsersOfPart(1); a != fmt.Sprintf("users-%d.p0.", got.Epoch) ||
+		b != fmt.Sprintf("users-%d.p5.", got.Epoch) {
 		t.Errorf("files %s and %s", a, b)
 	}
 	for name, change := range map[string]func(*state.Checkpoint){
@@ -81,7 +83,8 @@ func TestUsersCheckpoint(t *testing.T) {
 		change(want)
 		file := want.Encode(nil)
 		got, err := state.ParseCheckpoint(file)
-		if err != nil || !bytes.Equal(got.Encode(nil), file) || !slices.EqualFunc(got.Users, want.Users, bytes.Equal) || got.BoundaryTopic != want.BoundaryTopic {
+		if err != nil || !bytes.Equal(got.Encode(nil), file) || !slices.EqualFunc(got.Users, want.Users, bytes.Equal) ||
+			got.BoundaryTopic != want.BoundaryTopic {
 			t.Errorf("read back: %v\n%+v\n%+v", err, got, want)
 		}
 		if _, err := recovery.Inspect(file); err != nil {

@@ -28,7 +28,8 @@ func TestSealed(t *testing.T) {
 	again, err := s.Seal(nil, state.KindSecret, 7, content)
 	fixtures.Must(t, err)
 	body := len(state.SealMagic) + 8
-	if bytes.Equal(file[body:body+seal.Salt], again[body:body+seal.Salt]) || bytes.Equal(file[body+seal.Salt+8:], again[body+seal.Salt+8:]) || bytes.Contains(file, content[:8]) {
+	if bytes.Equal(file[body:body+seal.Salt], again[body:body+seal.Salt]) ||
+		bytes.Equal(file[body+seal.Salt+8:], again[body+seal.Salt+8:]) || bytes.Contains(file, content[:8]) {
 		t.Error("two files share a salt or a text, or show the content")
 	}
 	if got, n, err := s.Open(state.KindSecret, file); err != nil || n != 7 || !bytes.Equal(got, content) {
@@ -100,7 +101,8 @@ func TestEncryption(t *testing.T) {
 			r.Encrypt = !on
 			fixtures.Must(t, r.Offline(func(context.Context, *stream.Daemon) error { return nil }))
 			if all, none, n := private(r); n < 2 || on && !none || !on && !all {
-				t.Errorf("large %t, encrypt %t: of %d files all are encrypted %t, none is %t after a migration", large, !on, n, all, none)
+				t.Errorf("large %t, encrypt %t: of %d files all are encrypted %t, none is %t after a migration", large,
+					!on, n, all, none)
 			}
 		}
 		r.History("orders.dp").Equals(t, r.Uninterrupted(15))
@@ -124,12 +126,15 @@ func TestEncryptedRecovery(t *testing.T) {
 	if all, err := r.Verify(); err != nil || !strings.Contains(all[0].Unverifiable, "key") {
 		t.Errorf("another key: %+v %v", all, err)
 	}
-	if _, err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed), fixtures.OrdersTask, 0, true); err == nil || !strings.Contains(err.Error(), "another key") {
+	if _,
+		err := recovery.ExportEpoch(r.Options().Config, connect.InsecureKey(r.Seed), fixtures.OrdersTask, 0,
+		true); err == nil || !strings.Contains(err.Error(), "another key") {
 		t.Errorf("export with another key: %v", err)
 	}
 	fixtures.SameFiles(t, before, fixtures.Files(t, filepath.Join(r.Dir, "state")))
 	r.Seed--
-	if fields, err := recovery.Inspect([]byte(before[r.File(state.CheckpointName)])); err != nil || fields[0].Value != "encrypted" {
+	if fields, err := recovery.Inspect([]byte(before[r.File(state.CheckpointName)])); err != nil ||
+		fields[0].Value != "encrypted" {
 		t.Errorf("inspect: %v %v", fields, err)
 	}
 	for _, lose := range []func(){

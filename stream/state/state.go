@@ -101,7 +101,8 @@ var committing = make(chan struct{}, 64)
 func Beginning(m *core.Manifest) *Checkpoint {
 	cp := &Checkpoint{Position: kafka.Position{Next: m.Base, LeaderEpoch: -1}}
 	for _, p := range m.Parts {
-		cp.Parts = append(cp.Parts, Place{Partition: p.Partition, Position: kafka.Position{Next: p.Base, LeaderEpoch: -1}})
+		cp.Parts = append(cp.Parts,
+			Place{Partition: p.Partition, Position: kafka.Position{Next: p.Base, LeaderEpoch: -1}})
 	}
 	return cp
 }

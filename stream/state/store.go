@@ -323,7 +323,8 @@ func (s *Store) EraseCheckpoints() error { return s.eraseCheckpoints() }
 // eraseCheckpoints removes the checkpoints, and other files.
 func (s *Store) eraseCheckpoints(others ...string) error {
 	s.slot = noSlot
-	return RemoveAll(s.Disk, s.Dir, append(others, CheckpointName, PreviousName, TemporaryName, slotNames[0], slotNames[1])...)
+	return RemoveAll(s.Disk, s.Dir,
+		append(others, CheckpointName, PreviousName, TemporaryName, slotNames[0], slotNames[1])...)
 }
 
 // Encrypted reports whether a checkpoint of the task is encrypted, with whatever key.

@@ -28,7 +28,8 @@ func capacityStream(mechanism, codec string, d int) string {
 		"moments": "clip = 1.0\n",
 		"sgd":     fmt.Sprintf("target = %q\nclip_x = 3.0\n", target),
 		"refit":   fmt.Sprintf("target = %q\nclip_x = 3.0\nclip_y = 4.0\nwindow = 10_000\n", target),
-		"adam":    fmt.Sprintf("mode = \"model\"\nclip = 1.0\nrate = 0.05\nmodel = { loss = \"linear\", target = %q }\n", target),
+		"adam": fmt.Sprintf(
+			"mode = \"model\"\nclip = 1.0\nrate = 0.05\nmodel = { loss = \"linear\", target = %q }\n", target),
 	}
 	step := "step   = 1000\n"
 	if mechanism == "sgd" || mechanism == "refit" {
@@ -38,7 +39,9 @@ func capacityStream(mechanism, codec string, d int) string {
 	if mechanism == "moments" && d == 1000 { // a release of all values is larger than a message may be
 		output = `output = { topic = "out", values = ["mean"] }`
 	}
-	return fixtures.With(fixtures.MachineStream, `output = { topic = "out" }`, output, `codec = "json", columns = ["a", "b", "c"]`, fmt.Sprintf(`codec = %q, columns = [%s]`, codec, strings.Join(columns, ", ")),
+	return fixtures.With(fixtures.MachineStream, `output = { topic = "out" }`, output,
+		`codec = "json", columns = ["a", "b", "c"]`,
+		fmt.Sprintf(`codec = %q, columns = [%s]`, codec, strings.Join(columns, ", ")),
 		"centre = [1.0, 0.0, -2.0]\nscale  = [0.5, 4.0, 1.5]\n", "", "step   = 7\n", step,
 		"[stream.m.moments]\nclip = 1.0\n", "[stream.m."+mechanism+"]\n"+table[mechanism])
 }
@@ -106,7 +109,8 @@ func BenchmarkCapacity(b *testing.B) {
 						m.respond(r, &next)
 						rounds++
 					}
-					b.ReportMetric(float64((fixtures.ProcessorTime(b)-busy).Nanoseconds())/float64(rounds*n), "cpu-ns/record")
+					b.ReportMetric(float64((fixtures.ProcessorTime(b)-busy).Nanoseconds())/float64(rounds*n),
+						"cpu-ns/record")
 				})
 			}
 		}
@@ -155,6 +159,9 @@ func BenchmarkFootprint(b *testing.B) {
 		measure("newton", capacityStream("sgd", "float64", d), d)
 	}
 	for _, d := range []int{1_000_000, 10_000_000} {
-		measure("adam", strings.ReplaceAll(fixtures.With(fixtures.GradientStream, "dim  = 3", fmt.Sprint("dim = ", d), "step   = 4", "step = 1"), "stream.orders", "stream.m"), d)
+		measure("adam",
+			strings.ReplaceAll(
+				fixtures.With(fixtures.GradientStream, "dim  = 3", fmt.Sprint("dim = ", d), "step   = 4", "step = 1"),
+				"stream.orders", "stream.m"), d)
 	}
 }

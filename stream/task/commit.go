@@ -85,7 +85,8 @@ func (w *committer) prepare(tick time.Time) (*commit, error) {
 	}
 	c.bytes = len(at.state)
 	c.cp = &state.Checkpoint{
-		Epoch: w.epoch.M.Epoch, Manifest: w.epoch.Cp.Manifest, Step: at.step, Position: position, Transcript: at.transcript,
+		Epoch: w.epoch.M.Epoch, Manifest: w.epoch.Cp.Manifest, Step: at.step, Position: position,
+		Transcript:  at.transcript,
 		OutputTopic: w.epoch.Cp.OutputTopic, OutputPartition: w.epoch.Cp.OutputPartition,
 		Build: epoch.Build(),
 		State: at.state, Outbox: slices.Concat(w.outbox, w.pending), Parts: slices.Clone(parts),

@@ -49,7 +49,9 @@ type machine struct {
 
 func newMachine(t testing.TB, toml string, key byte) *machine {
 	t.Helper()
-	cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
+	cfg,
+		err := config.Parse("m.toml",
+		[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,9 +77,12 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 	}
 	check := m.keys().Check()
 	m.m = &core.Manifest{
-		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1, Source: core.Source{Cluster: "c", Topic: "in", Partition: 0}, Nonce: make([]byte, 16), KeyID: "00", EpochID: check[:],
-		Config: s.Canonical(0), Versions: core.Versions(s), Digest: digest[:], Incarnation: 1, Partitions: 1,
-		Mechanism: mech.Name, Plan: mech.Plan, Cost: mech.Cost(), LimitEpsilon: 3, LimitDelta: 1e-8, ChargedEpsilonAtOpen: 1, Version: "test",
+		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1,
+		Source: core.Source{Cluster: "c", Topic: "in", Partition: 0}, Nonce: make([]byte, 16), KeyID: "00",
+		EpochID: check[:],
+		Config:  s.Canonical(0), Versions: core.Versions(s), Digest: digest[:], Incarnation: 1, Partitions: 1,
+		Mechanism: mech.Name, Plan: mech.Plan, Cost: mech.Cost(), LimitEpsilon: 3, LimitDelta: 1e-8,
+		ChargedEpsilonAtOpen: 1, Version: "test",
 	}
 	if m.file, err = m.m.Encode(); err != nil {
 		t.Fatal(err)
@@ -85,7 +90,9 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 	if m.decoder, err = codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0)); err != nil {
 		t.Fatal(err)
 	}
-	d := &epoch.Shard{Ledger: &ledger.Ledger{}, Process: &epoch.Process{Cfg: cfg, Metrics: monitor.NewMetrics(false, false, "test", true), Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Started: time.Now()}}
+	d := &epoch.Shard{Ledger: &ledger.Ledger{},
+		Process: &epoch.Process{Cfg: cfg, Metrics: monitor.NewMetrics(false, false, "test", true),
+			Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Started: time.Now()}}
 	d.Current.Store(cfg)
 	disk := simdisk.NewSimDisk("/s/tasks/m-0")
 	d.Disk = state.FileShard{Disk: disk}
@@ -93,7 +100,9 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.r = &Runner{Keeper: &epoch.Keeper{Feed: epoch.NewFeed(d.Process, core.Task{Stream: s.Name, Partition: 0}, s, func() {}), D: d, Store: st}}
+	m.r = &Runner{
+		Keeper: &epoch.Keeper{Feed: epoch.NewFeed(d.Process, core.Task{Stream: s.Name, Partition: 0}, s, func() {}),
+			D: d, Store: st}}
 	m.r.Retrier = failure.NewRetrier(d.Log, d.Metrics.KafkaError, func() {})
 	m.r.Out = output.New(m.r.Retrier, d.Client, d.Ledger, &d.Tails, m.r.Task, s.Output)
 	m.r.Guard = output.NewForkGuard(m.r.Out, nil)
@@ -180,7 +189,8 @@ func (m *machine) begin() {
 func (m *machine) acknowledged() {
 	m.t.Helper()
 	for _, rel := range m.p.committer.outbox {
-		if was, ok := m.releases[rel.Step]; ok && (!bytes.Equal(was.Value, rel.Value) || !bytes.Equal(was.Key, rel.Key)) {
+		if was, ok := m.releases[rel.Step]; ok &&
+			(!bytes.Equal(was.Value, rel.Value) || !bytes.Equal(was.Key, rel.Key)) {
 			m.t.Fatalf("step %d came out twice with different bytes", rel.Step)
 		}
 		m.releases[rel.Step] = rel
@@ -279,7 +289,8 @@ func TestCoreSplits(t *testing.T) {
 					in++
 				}
 			}
-			if !bytes.Contains(last.Value, fmt.Appendf(nil, `"rows":%d,"offsets":[%d,%d],`, in, n/7*7-7, n/7*7)) || records == n {
+			if !bytes.Contains(last.Value, fmt.Appendf(nil, `"rows":%d,"offsets":[%d,%d],`, in, n/7*7-7, n/7*7)) ||
+				records == n {
 				t.Errorf("last release: %s", last.Value)
 			}
 		}
@@ -302,7 +313,8 @@ func TestCoreSplits(t *testing.T) {
 			got := newMachine(t, toml, 1)
 			largest := max(least, []int{1, 3, 20, 150, 900}[rng.IntN(5)])
 			var err error
-			if got.decoder, err = codec.NewDecoder(core.FormatOf(got.r.S), 1+rng.IntN(runtime.GOMAXPROCS(0))); err != nil {
+			if got.decoder,
+				err = codec.NewDecoder(core.FormatOf(got.r.S), 1+rng.IntN(runtime.GOMAXPROCS(0))); err != nil {
 				t.Fatal(err)
 			}
 			for got.next() < n && !got.p.exhausted {
@@ -328,7 +340,9 @@ func TestCoreSplits(t *testing.T) {
 				}
 			}
 			got.commit()
-			got.equals(fmt.Sprintf("variant %d, round %d, responses up to %d, %d restarts", v, round, largest, got.restarts), want)
+			got.equals(
+				fmt.Sprintf("variant %d, round %d, responses up to %d, %d restarts", v, round, largest, got.restarts),
+				want)
 			restarts += got.restarts
 		}
 	}
@@ -344,7 +358,8 @@ func TestCoreTruth(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 6))
 	log, _ := fixtures.RandomLog(rng, 10_500)
-	toml := fixtures.With(fixtures.MachineStream, "epsilon = 1.0", "epsilon = 45.0", "limit_epsilon = 3.0", "limit_epsilon = 1e6", "clip = 1.0", "clip = 20.0")
+	toml := fixtures.With(fixtures.MachineStream, "epsilon = 1.0", "epsilon = 45.0", "limit_epsilon = 3.0",
+		"limit_epsilon = 1e6", "clip = 1.0", "clip = 20.0")
 	m := newMachine(t, toml, 1).all(log, 10_500)
 	decode, err := codec.New("json", []string{"a", "b", "c"})
 	if err != nil {

@@ -76,7 +76,8 @@ func newDeadLetters(r *Runner, l *epoch.OpenEpoch) *deadLetters {
 	if r.S.DeadLetter.Mode == "off" {
 		return nil
 	}
-	d := &deadLetters{r: r, m: l.M, topic: r.S.DeadLetter.Topic, full: r.S.DeadLetter.Mode == "full", wake: make(chan struct{}, 1), done: make(chan struct{})}
+	d := &deadLetters{r: r, m: l.M, topic: r.S.DeadLetter.Topic, full: r.S.DeadLetter.Mode == "full",
+		wake: make(chan struct{}, 1), done: make(chan struct{})}
 	d.committed.Store(l.Cp.Position.Next)
 	return d
 }
@@ -225,7 +226,8 @@ func (d *deadLetters) follow(ctx context.Context, from, skipFrom, skipTo int64) 
 		}
 		pause.Reset()
 		if b.Lost > 0 {
-			r.Log.Warn("records were deleted before dead letters were looked for among them", "first", b.First, "offsets", b.Lost)
+			r.Log.Warn("records were deleted before dead letters were looked for among them", "first", b.First,
+				"offsets", b.Lost)
 		}
 		decoder.Decode(&b)
 		for i := range b.Records {
@@ -310,8 +312,10 @@ func (d *deadLetters) add(rec *kafka.Record, why codec.Reason) {
 // refer makes a dead letter a reference.
 func (d *deadLetters) refer(msg *kafka.Message, offset int64, why string) {
 	m := d.m
-	msg.Value, _ = json.Marshal(letterReference{deadLetterSchema, m.Stream, m.Topic, m.Partition, offset, why}) // strings and integers
-	msg.Headers = []kafka.Header{{Key: "content-type", Value: []byte("application/json")}, {Key: "streamdp_mode", Value: []byte("reference")}}
+	// strings and integers
+	msg.Value, _ = json.Marshal(letterReference{deadLetterSchema, m.Stream, m.Topic, m.Partition, offset, why})
+	msg.Headers = []kafka.Header{{Key: "content-type", Value: []byte("application/json")},
+		{Key: "streamdp_mode", Value: []byte("reference")}}
 }
 
 // flush writes what was added, for as long as that takes; false: the context has ended.

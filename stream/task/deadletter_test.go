@@ -65,7 +65,8 @@ func awaitLetters(x *streamtest.Running, topic string, n int) []letter {
 }
 
 func withDeadLetters(toml, mode string) string {
-	return fixtures.With(toml, "step   = 100", fmt.Sprintf("step   = 100\ndead_letter = { mode = %q, topic = \"dead\" }", mode))
+	return fixtures.With(toml, "step   = 100",
+		fmt.Sprintf("step   = 100\ndead_letter = { mode = %q, topic = \"dead\" }", mode))
 }
 
 // TestDeadLetters: of every codec, the records that gave no row are named with their
@@ -117,11 +118,13 @@ func TestDeadLetters(t *testing.T) {
 				x.End()
 				for i, offset := range []int64{7, 150, 299} {
 					l := all[i]
-					if l.key != fmt.Sprintf("orders/0/%d", offset) || !strings.Contains(l.headers, "streamdp_mode="+mode+";") {
+					if l.key != fmt.Sprintf("orders/0/%d", offset) ||
+						!strings.Contains(l.headers, "streamdp_mode="+mode+";") {
 						t.Errorf("letter %d: %+v", i, l)
 					}
 					if mode == "full" {
-						if l.value != string(values[offset]) || (values[offset] == nil) != strings.Contains(l.headers, "streamdp_null=value") ||
+						if l.value != string(values[offset]) ||
+							(values[offset] == nil) != strings.Contains(l.headers, "streamdp_null=value") ||
 							!strings.Contains(l.headers, fmt.Sprintf("streamdp_offset=%d;streamdp_reason=", offset)) {
 							t.Errorf("letter %d: %+v", i, l)
 						}
@@ -129,7 +132,8 @@ func TestDeadLetters(t *testing.T) {
 					}
 					var ref task.LetterReference
 					fixtures.Must(t, json.Unmarshal([]byte(l.value), &ref))
-					if ref.Offset != offset || ref.Stream != "orders" || ref.Topic != "orders" || ref.Reason == "" || ref.Schema != task.DeadLetterSchema {
+					if ref.Offset != offset || ref.Stream != "orders" || ref.Topic != "orders" || ref.Reason == "" ||
+						ref.Schema != task.DeadLetterSchema {
 						t.Errorf("letter %d: %+v", i, ref)
 					}
 					if offset != 150 && strings.Contains(l.value+l.headers, string(c.bad)) {
@@ -148,7 +152,10 @@ func TestDeadLetters(t *testing.T) {
 // what is too large is written as a reference.
 func TestDeadLettersWait(t *testing.T) {
 	t.Parallel()
-	r := streamtest.NewRig(t, withDeadLetters(fixtures.With(fixtures.OrdersStream, `codec = "json",`, `codec = "json", max_record_bytes = 60000,`), "full"))
+	r := streamtest.NewRig(t,
+		withDeadLetters(
+			fixtures.With(fixtures.OrdersStream, `codec = "json",`, `codec = "json", max_record_bytes = 60000,`),
+			"full"))
 	record := func(i int) []byte {
 		switch {
 		case i == 20:
@@ -208,7 +215,8 @@ func TestDeadLettersWait(t *testing.T) {
 	x.Until("epoch 2 releases", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 3 && s.Outbox == 0 })
 	awaitLetters(x, "dead", 15)
 	fixtures.Must(t, x.Control(task.RequestOpen, epoch.OpenRequest{Reason: "test", From: "earliest"}))
-	x.Until("epoch 3 releases", func(s monitor.TaskStatus) bool { return s.Epoch == 3 && s.Step >= 13 && s.Outbox == 0 })
+	x.Until("epoch 3 releases",
+		func(s monitor.TaskStatus) bool { return s.Epoch == 3 && s.Step >= 13 && s.Outbox == 0 })
 	x.End()
 	if n := len(letters(r, "dead")); n != 15 {
 		t.Errorf("%d dead letters", n)
@@ -223,7 +231,9 @@ func TestDeadLettersHoldNothing(t *testing.T) {
 	for _, end := range []string{"rollover", "halt"} {
 		t.Run(end, func(t *testing.T) {
 			t.Parallel()
-			r := streamtest.NewRig(t, fixtures.With(withDeadLetters(fixtures.OrdersStream, "reference"), "step   = 100", fmt.Sprintf("step = 100\nhorizon = 4\non_horizon = %q", end)))
+			r := streamtest.NewRig(t,
+				fixtures.With(withDeadLetters(fixtures.OrdersStream, "reference"), "step   = 100",
+					fmt.Sprintf("step = 100\nhorizon = 4\non_horizon = %q", end)))
 			kafkatest.CreateTopic(t, r.Broker.Addrs(), "dead", nil)
 			written := make(chan struct{})
 			release := sync.OnceFunc(func() { close(written) })

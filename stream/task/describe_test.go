@@ -12,7 +12,9 @@ import (
 // does.
 func TestDescribe(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse("t.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+fixtures.MachineStream))
+	c, err := config.Parse("t.toml",
+		[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+
+			fixtures.MachineStream))
 	fixtures.Must(t, err)
 	d, err := dryrun.Describe(c.Streams[0])
 	fixtures.Must(t, err)

@@ -78,7 +78,9 @@ func (r *Runner) lookForPartitions(ctx context.Context, m *core.Manifest) {
 			r.change(func(s *monitor.TaskStatus) { s.Unread = len(unread) })
 			if added := slices.DeleteFunc(slices.Clone(unread), func(p int) bool { return p < known }); len(added) > 0 {
 				known = n
-				r.Log.Warn("the input topic has more partitions than when the epoch began, and no stream of this configuration reads them",
+				r.Log.Warn(
+					"the input topic has more partitions than when the epoch began, and no stream of this "+
+						"configuration reads them",
 					"topic", t.Name, "partitions", added, "remedy", remedy)
 			}
 		}

@@ -51,8 +51,9 @@ type processor struct {
 func newProcessor(r *Runner, l *epoch.OpenEpoch, period time.Duration) *processor {
 	a := &applier{r: r, epoch: l, core: l.Core, position: l.Cp.Position, seen: l.Cp.Position.Next}
 	w := &committer{
-		r: r, epoch: l, applier: a, pub: output.NewPublisher(r.Guard, r.Feed, l.Cp), period: period, outbox: l.Cp.Outbox,
-		trace: commitTrace{work: monitor.SpanOf(r.Task, l.M.Epoch)},
+		r: r, epoch: l, applier: a, pub: output.NewPublisher(r.Guard, r.Feed, l.Cp), period: period,
+		outbox: l.Cp.Outbox,
+		trace:  commitTrace{work: monitor.SpanOf(r.Task, l.M.Epoch)},
 	}
 	return &processor{r: r, epoch: l, applier: a, committer: w}
 }
@@ -195,7 +196,8 @@ func (p *processor) compare() {
 	}
 	if behind {
 		w.missing = 0
-		p.r.Log.Warn("the output is ahead of this state: repeating releases to compare them, and publishing none meanwhile",
+		p.r.Log.Warn(
+			"the output is ahead of this state: repeating releases to compare them, and publishing none meanwhile",
 			"step", a.boundary().step, "published", ahead)
 		return
 	}
@@ -257,7 +259,9 @@ func (p *processor) request(ctx context.Context, q Request) {
 		err = errors.New("the task is running: there is nothing to recover")
 	case p.ending != nil:
 	case q.Kind == RequestRepublish && p.committer.comparing:
-		err = errors.New("the task compares what was published before this state was restored: nothing is published until that has ended")
+		err = errors.New(
+			"the task compares what was published before this state was restored: nothing is published until " +
+				"that has ended")
 	case q.Kind == RequestRepublish:
 		p.interrupted, err = &q, nil
 		return
@@ -280,8 +284,11 @@ func (p *processor) opened() *ledger.Entry { return p.r.D.Ledger.Opening(p.r.Tas
 // refuse returns why a request can't be met: while releases are compared, nothing is
 // published that it could wait for.
 func (p *processor) refuse() error {
-	if left := p.committer.unpublished(); p.ending != nil && p.committer.comparing && left > 0 && !p.ending.Open.DropOutbox {
-		return fmt.Errorf("%d releases of the epoch are not published, and are not while others are compared: ask again later (--drop-outbox gives them up)", left)
+	if left := p.committer.unpublished(); p.ending != nil && p.committer.comparing && left > 0 &&
+		!p.ending.Open.DropOutbox {
+		return fmt.Errorf(
+			"%d releases of the epoch are not published, and are not while others are compared: ask again later "+
+				"(--drop-outbox gives them up)", left)
 	}
 	return nil
 }

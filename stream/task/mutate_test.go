@@ -18,7 +18,8 @@ import (
 
 // additive is a stream whose noise can be read off: sums, one record a step,
 // independent noise.
-var additive = fixtures.With(fixtures.MachineStream, "step   = 7", "step = 1") + "workload = \"sum\"\nfactorization = \"identity\"\n"
+var additive = fixtures.With(fixtures.MachineStream, "step   = 7", "step = 1") +
+	"workload = \"sum\"\nfactorization = \"identity\"\n"
 
 const mutateSteps = 3000
 
@@ -138,7 +139,9 @@ func TestMutatedLog(t *testing.T) {
 		bound := 5 / math.Sqrt(float64(n))
 		t.Logf("%s: r = %+.4f over %d values, bound %.4f", name, r, n, bound)
 		if !(math.Abs(r) < bound) || n < 5000 {
-			t.Errorf("%s: noise of steps from %d on has correlation %.4f with that on other data (%d values, bound %.4f)", name, from+1, r, n, bound)
+			t.Errorf(
+				"%s: noise of steps from %d on has correlation %.4f with that on other data (%d values, bound %.4f)",
+				name, from+1, r, n, bound)
 		}
 	}
 	changed := func(at int, f func([]byte) []byte) []kafka.Record {
@@ -175,7 +178,8 @@ func TestMutatedLog(t *testing.T) {
 		return bytes.Replace(v, []byte(`"n"}`), []byte(`"m"}`), 1)
 	}), nil, mutateSteps)
 	check("another log", additive, 1, mutateLog(2), nil, 0)
-	check("truncated and refilled", additive, 1, append(append([]kafka.Record(nil), log[:at]...), mutateLog(2)[at:]...), nil, at)
+	check("truncated and refilled", additive, 1,
+		append(append([]kafka.Record(nil), log[:at]...), mutateLog(2)[at:]...), nil, at)
 	check("another key", additive, 2, log, nil, 0)
 	check("clip", fixtures.With(additive, "clip = 1.0", "clip = 1.000001"), 1, log, nil, 0)
 	check("a decoder one lattice step off", additive, 1, log, func(offset int64, row []float64) {
@@ -190,7 +194,8 @@ func TestMutatedLog(t *testing.T) {
 func TestMutatedCount(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.MachineStream, "step   = 7", "step = 5")
-	log := []kafka.Record{{Offset: 0, Value: []byte(`{"a":1,"b":0,"c":-2}`)}, {Offset: 1, Value: []byte(`{"a":1.1,"b":0,"c":-2}`)}}
+	log := []kafka.Record{{Offset: 0, Value: []byte(`{"a":1,"b":0,"c":-2}`)},
+		{Offset: 1, Value: []byte(`{"a":1.1,"b":0,"c":-2}`)}}
 	a := newMachine(t, toml, 1).all(log, 5)
 	b := newMachine(t, toml, 1).all(log[1:], 5) // the record at 0 is the zero row
 	mean := func(m *machine) float64 {

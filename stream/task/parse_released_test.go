@@ -21,13 +21,18 @@ func TestParseReleased(t *testing.T) {
 		return r
 	}
 	a := read(fixtures.MachineStream)
-	b := read(fixtures.With(fixtures.MachineStream, `output = { topic = "out"`, `output = { topic = "out", encoding = "base64"`))
+	b := read(
+		fixtures.With(fixtures.MachineStream, `output = { topic = "out"`,
+			`output = { topic = "out", encoding = "base64"`))
 	if len(a.Values) == 0 || fmt.Sprintf("%+v", *a) != fmt.Sprintf("%+v", *b) {
 		t.Errorf("%+v\n%+v", *a, *b)
 	}
-	r, err := core.ParseReleased([]byte(`{"schema":"streamdp.release.v1","mechanism":{"name":"sgd","target":"y","level":0.9},"values":{"b":{"shape":[2],"data":[1,2],"se":[0.5,null]},"a":{"shape":[1],"data":[3],"se":0.25}}}`))
+	r, err := core.ParseReleased(
+		[]byte(
+			`{"schema":"streamdp.release.v1","mechanism":{"name":"sgd","target":"y","level":0.9},"values":{"b":{"shape":[2],"data":[1,2],"se":[0.5,null]},"a":{"shape":[1],"data":[3],"se":0.25}}}`))
 	fixtures.Must(t, err)
-	if r.Target != "y" || r.Level != 0.9 || r.Mechanism != "sgd" || r.Values[0].Name != "b" || !math.IsNaN(r.Values[0].SE[1]) || r.Values[1].SE[0] != 0.25 {
+	if r.Target != "y" || r.Level != 0.9 || r.Mechanism != "sgd" || r.Values[0].Name != "b" ||
+		!math.IsNaN(r.Values[0].SE[1]) || r.Values[1].SE[0] != 0.25 {
 		t.Errorf("%+v", r)
 	}
 	if text, err := json.Marshal(r.Values[0].SE); err != nil || string(text) != "[0.5,null]" {

@@ -31,7 +31,8 @@ func TestRefitReleases(t *testing.T) {
 		if rel.Offsets != [2]int64{first, first + 30} || rel.Rows != in {
 			t.Errorf("step %d: %d rows of %v, want %d of [%d, %d)", step, rel.Rows, rel.Offsets, in, first, first+30)
 		}
-		if theta := rel.Values["theta"]; len(theta.Data) != 2 || len(rel.Values) != 2 || len(rel.Values["theta_original"].Data) != 2 {
+		if theta := rel.Values["theta"]; len(theta.Data) != 2 || len(rel.Values) != 2 ||
+			len(rel.Values["theta_original"].Data) != 2 {
 			t.Errorf("step %d: values %v", step, rel.Values)
 		}
 	}
@@ -44,10 +45,15 @@ func TestRefitReleases(t *testing.T) {
 			}
 		}
 	}
-	said(fixtures.MachineRefits[0], `"mechanism":{"name":"refit","method":"newton","target":"b","intercept":true,"clip_y":4,"window":20}`, `"accounting":"exact"`,
-		`"finite_precision":"exact"`, `Finite precision: exact (lattice).`, `"intercept":{"shape":[1]`, "Standard errors are approximate")
-	said(fixtures.MachineRefits[2], `"method":"ihm"`, `"iterations":3`, `"gamma":`, `"finite_precision":"not proven"`, `not proven (sketch)`, `"eta":`)
-	said(fixtures.MachineRefits[4], `"accounting":"rdp"`, `"transforms":1`, `with respect to replacing one record by a null record`)
+	said(fixtures.MachineRefits[0],
+		`"mechanism":{"name":"refit","method":"newton","target":"b","intercept":true,"clip_y":4,"window":20}`,
+		`"accounting":"exact"`,
+		`"finite_precision":"exact"`, `Finite precision: exact (lattice).`, `"intercept":{"shape":[1]`,
+		"Standard errors are approximate")
+	said(fixtures.MachineRefits[2], `"method":"ihm"`, `"iterations":3`, `"gamma":`, `"finite_precision":"not proven"`,
+		`not proven (sketch)`, `"eta":`)
+	said(fixtures.MachineRefits[4], `"accounting":"rdp"`, `"transforms":1`,
+		`with respect to replacing one record by a null record`)
 
 	// A window without a record: a release that says so, and the next one.
 	var late []kafka.Record
@@ -58,7 +64,8 @@ func TestRefitReleases(t *testing.T) {
 	}
 	m = newMachine(t, fixtures.MachineRefits[0], 1).all(late, 200)
 	first, second := string(m.releases[1].Value), string(m.releases[2].Value)
-	if !strings.Contains(first, `"rows":0,"offsets":[0,20]`) || !strings.Contains(first, `"failed":"no solution was found","values":{}`) {
+	if !strings.Contains(first, `"rows":0,"offsets":[0,20]`) ||
+		!strings.Contains(first, `"failed":"no solution was found","values":{}`) {
 		t.Errorf("a window without a record: %s", first)
 	}
 	if strings.Contains(second, "failed") || !strings.Contains(second, `"theta":`) {
@@ -71,7 +78,8 @@ func TestRefitReleases(t *testing.T) {
 // coefficients in original units come out of every window.
 func TestRefitTruth(t *testing.T) {
 	t.Parallel()
-	toml := fixtures.With(fixtures.RefitOf("window = 3000"), "epsilon = 1.0", "epsilon = 20", "limit_epsilon = 3.0", "limit_epsilon = 50")
+	toml := fixtures.With(fixtures.RefitOf("window = 3000"), "epsilon = 1.0", "epsilon = 20", "limit_epsilon = 3.0",
+		"limit_epsilon = 50")
 	rng := rand.New(rand.NewPCG(5, 6))
 	const n = 9000
 	var log []kafka.Record

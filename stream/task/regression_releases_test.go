@@ -15,7 +15,8 @@ import (
 // machine: coefficients in original units come out.
 func TestRegressionTruth(t *testing.T) {
 	t.Parallel()
-	toml := fixtures.With(fixtures.Regression("amb.batch = 60\namb.bootstrap = 60"), "epsilon = 1.0", "epsilon = 40", "limit_epsilon = 3.0", "limit_epsilon = 50")
+	toml := fixtures.With(fixtures.Regression("amb.batch = 60\namb.bootstrap = 60"), "epsilon = 1.0", "epsilon = 40",
+		"limit_epsilon = 3.0", "limit_epsilon = 50")
 	rng := rand.New(rand.NewPCG(5, 6))
 	const n = 30060
 	var log []kafka.Record
@@ -86,7 +87,8 @@ func TestNewtonTruth(t *testing.T) {
 			t.Errorf("coefficient %d: %g is not inside %g to %g", j, v, low[j], high[j])
 		}
 	}
-	if slots := rel.Values["slots"].Data[0]; slots != float64(rel.Offsets[1]) || slots < n-1000 || rel.Values["restarts"].Data[0] != 0 || rel.Values["whitening"].Data[0] < 5 {
+	if slots := rel.Values["slots"].Data[0]; slots != float64(rel.Offsets[1]) || slots < n-1000 ||
+		rel.Values["restarts"].Data[0] != 0 || rel.Values["whitening"].Data[0] < 5 {
 		t.Errorf("%g slots, offsets %d, epoch %g", slots, rel.Offsets, rel.Values["whitening"].Data)
 	}
 	if !strings.Contains(p.Value, "estimates from parts of the stream") {

@@ -26,7 +26,8 @@ func TestReleaseSchema(t *testing.T) {
 		fixtures.MachineStream + "workload = \"window\"\nwindow = 5\n",
 		fixtures.MachineStream + "workload = \"sum\"\nfactorization = \"identity\"\n",
 		fixtures.MachineStream + "workload = \"sum\"\nfactorization = \"bisr\"\nbands = 4\n",
-		fixtures.With(fixtures.MachineStream, "step   = 7", "step = 7\nhorizon = 5", `adjacency = "replace"`, `adjacency = "zero-out"`),
+		fixtures.With(fixtures.MachineStream, "step   = 7", "step = 7\nhorizon = 5", `adjacency = "replace"`,
+			`adjacency = "zero-out"`),
 	}, slices.Concat(fixtures.MachineRefits, fixtures.MachineRegressions, fixtures.MachineCombined)...) {
 		m := newMachine(t, toml, 1)
 		m.m.Insecure = strings.Contains(toml, "window")

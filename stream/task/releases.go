@@ -31,7 +31,8 @@ func (r *Runner) remember(sent []state.Message) {
 	r.change(func(s *monitor.TaskStatus) { s.LastRelease = &now })
 	r.count(sent)
 	for i := range sent {
-		if _, epoch, step, ok := core.ParseIdentity(sent[i].Key); ok && bytes.Count(sent[i].Key, []byte("/")) == 3 { // else a piece of one
+		// else a piece of one
+		if _, epoch, step, ok := core.ParseIdentity(sent[i].Key); ok && bytes.Count(sent[i].Key, []byte("/")) == 3 {
 			r.series.Add(epoch, step, sent[i].Value)
 		}
 	}
@@ -76,9 +77,13 @@ func (r *Runner) count(sent []state.Message) {
 	r.change(func(s *monitor.TaskStatus) { s.FewValid = few })
 	switch {
 	case few && r.S.User != nil:
-		r.Log.Warn("perhaps no record counts, by the published numbers; are columns, codec, and the key of [user] those of the topic?")
+		r.Log.Warn(
+			"perhaps no record counts, by the published numbers; are columns, codec, and the key of [user] those " +
+				"of the topic?")
 	case few:
-		r.Log.Warn("hardly a record counts in full, by the published numbers: at most a tenth of the last ones; are columns, codec, centre, scale and clip those of the topic?")
+		r.Log.Warn(
+			"hardly a record counts in full, by the published numbers: at most a tenth of the last ones; are " +
+				"columns, codec, centre, scale and clip those of the topic?")
 	case r.S.User != nil:
 		r.Log.Info("records count again, by the published numbers")
 	default:
@@ -122,20 +127,21 @@ func (r *Runner) recall(ctx context.Context) {
 	seen := map[string]bool{}
 	var earlier []*core.Released
 	size := 0
-	err = r.D.Client.ReadBack(ctx, topic, partition, max(start, end-monitor.RecallRecords), func(rec *kafka.Record) error {
-		t, epoch, _, ok := core.ParseIdentity(rec.Key)
-		if !ok || t != r.Task || seen[string(rec.Key)] || r.D.Ledger.Opening(t, epoch) == nil {
+	err = r.D.Client.ReadBack(ctx, topic, partition, max(start, end-monitor.RecallRecords),
+		func(rec *kafka.Record) error {
+			t, epoch, _, ok := core.ParseIdentity(rec.Key)
+			if !ok || t != r.Task || seen[string(rec.Key)] || r.D.Ledger.Opening(t, epoch) == nil {
+				return nil
+			}
+			if size += len(rec.Value); size > monitor.RecallBytes {
+				return failure.ErrStop
+			}
+			seen[string(rec.Key)] = true
+			if x := r.released(rec.Value); x != nil {
+				earlier = append(earlier, x)
+			}
 			return nil
-		}
-		if size += len(rec.Value); size > monitor.RecallBytes {
-			return failure.ErrStop
-		}
-		seen[string(rec.Key)] = true
-		if x := r.released(rec.Value); x != nil {
-			earlier = append(earlier, x)
-		}
-		return nil
-	})
+		})
 	if err != nil && !errors.Is(err, failure.ErrStop) {
 		return
 	}

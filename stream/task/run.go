@@ -228,7 +228,8 @@ func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
 	if l.Unproven != nil {
 		return l.Unproven
 	}
-	r.Log.Info("task running", "epoch", l.M.Epoch, "step", l.Core.Step(), "next_offset", l.Cp.Position.Next, "outbox_releases", len(l.Cp.Outbox))
+	r.Log.Info("task running", "epoch", l.M.Epoch, "step", l.Core.Step(), "next_offset", l.Cp.Position.Next,
+		"outbox_releases", len(l.Cp.Outbox))
 	p.begin()
 	err := p.loop(ctx)
 	r.waiting = p.interrupted

@@ -66,7 +66,8 @@ func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error)
 	r.LogStart.Store(-1)
 	r.LogEnd.Store(-1)
 	r.shown.Store(&monitor.TaskStatus{
-		Stream: t.Stream, Partition: t.Partition, State: monitor.StateStarting, Mechanism: s.Mechanism(), Computes: core.Computes(s),
+		Stream: t.Stream, Partition: t.Partition, State: monitor.StateStarting, Mechanism: s.Mechanism(),
+		Computes:  core.Computes(s),
 		Guarantee: []string{core.Promise(core.Unit(s), s.Privacy.Epsilon, s.Privacy.Delta)},
 		Topic:     s.Input.Topic, Output: s.Output.Topic,
 		Unit: core.Unit(s), Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: s.Privacy.Adjacency.String(),

@@ -104,11 +104,14 @@ func (r *Runner) Status() monitor.TaskStatus {
 	if s.Comparing && s.State == monitor.StateRunning {
 		s.State = monitor.StateComparing
 	}
-	if why := r.Waiting(); why != "" && (s.State == monitor.StateRunning || s.State == monitor.StateComparing || s.State == monitor.StateStarting) {
+	if why := r.Waiting(); why != "" &&
+		(s.State == monitor.StateRunning || s.State == monitor.StateComparing || s.State == monitor.StateStarting) {
 		s.State, s.Message = monitor.StateRetrying, why
 	}
 	if read := s.NextOffset - s.Base; s.State == monitor.StateRunning && read < s.Warmup {
-		s.Message = fmt.Sprintf("the warm-up takes the first %d records of the epoch, of which %d are still to come; numbers are released from then on (the key warmup says how many it takes, plan how many it needs)",
+		s.Message = fmt.Sprintf(
+			"the warm-up takes the first %d records of the epoch, of which %d are still to come; numbers are "+
+				"released from then on (the key warmup says how many it takes, plan how many it needs)",
 			s.Warmup, s.Warmup-read)
 	}
 	return s

@@ -51,7 +51,8 @@ type busyRun struct {
 
 // runBusy applies batches until all of their steps are committed. If answer is not 0, a broker
 // acknowledges releases so long after they leave.
-func runBusy(t *testing.T, step int64, period time.Duration, took func(step int) time.Duration, batches int64, answer time.Duration) *busyRun {
+func runBusy(t *testing.T, step int64, period time.Duration, took func(step int) time.Duration, batches int64,
+	answer time.Duration) *busyRun {
 	m := newMachine(t, fixtures.With(fixtures.MachineStream, "step   = 7", fmt.Sprint("step = ", step)), 1)
 	r := &busyRun{m: m}
 	mech, err := core.NewMechanism(m.r.S, m.m.Plan, nil)
@@ -73,7 +74,8 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 		return nil
 	}
 	r.p = newProcessor(m.r, &epoch.OpenEpoch{M: m.m, Core: c, Cp: cp}, period)
-	r.p.applier.fetch = &input.Fetcher{Free: make(chan *codec.Batch, batches), Full: make(chan *codec.Batch, batches), Failed: make(chan error)}
+	r.p.applier.fetch = &input.Fetcher{Free: make(chan *codec.Batch, batches), Full: make(chan *codec.Batch, batches),
+		Failed: make(chan error)}
 	log := mutateLog(1)
 	for i := range batches {
 		b := &codec.Batch{}
@@ -151,7 +153,9 @@ func TestCommitsAtTicks(t *testing.T) {
 		"a few ms": func(step int) time.Duration {
 			return time.Duration(step%5)*1300*time.Microsecond + 700*time.Microsecond
 		},
-		"within a tick": func(step int) time.Duration { return 13*time.Millisecond + time.Duration(step)*100*time.Microsecond },
+		"within a tick": func(step int) time.Duration {
+			return 13*time.Millisecond + time.Duration(step)*100*time.Microsecond
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -182,7 +186,8 @@ func TestCommitsAtTicks(t *testing.T) {
 				if at := m.r.shown.Load().LastCommit; at == nil || !at.Equal(last) {
 					t.Errorf("the status says that the last commit was at %v, it was that of %v", at, last)
 				}
-				if got := gauge(t, m.r.D.Metrics, "last_commit_timestamp_seconds"); got != float64(last.UnixMilli())/1000 {
+				if got := gauge(t, m.r.D.Metrics,
+					"last_commit_timestamp_seconds"); got != float64(last.UnixMilli())/1000 {
 					t.Errorf("the metric says that the last commit was at %f, it was that of %v", got, last)
 				}
 			})
@@ -199,7 +204,8 @@ func TestUnpublishedAtTicks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				run := runBusy(t, 7, period, func(int) time.Duration { return took }, 30, 3300*time.Microsecond)
 				if len(run.shown) < 2 || len(run.p.committer.outbox) > 0 {
-					t.Errorf("the number changed %d times, %d releases are left", len(run.shown), len(run.p.committer.outbox))
+					t.Errorf("the number changed %d times, %d releases are left", len(run.shown),
+						len(run.p.committer.outbox))
 				}
 				for _, at := range run.shown {
 					if off := at.Add(-settleTime).Sub(run.m.r.D.Started) % period; off != 0 {
@@ -227,7 +233,8 @@ func TestMissedTicks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				run := runBusy(t, 7, period, func(int) time.Duration { return test.took }, batches, 0)
 				all := time.Duration(run.steps) * test.took
-				if took := run.commits[len(run.commits)-1].Sub(run.begun); float64(took) > test.most*float64(all+period) {
+				if took := run.commits[len(run.commits)-1].Sub(run.begun); float64(took) > test.most*
+					float64(all+period) {
 					t.Errorf("%d steps of %v were committed after %v", run.steps, test.took, took)
 				}
 				last := run.begun
@@ -300,7 +307,8 @@ func TestLeavesInOrder(t *testing.T) {
 func TestGraver(t *testing.T) {
 	disk, input, halts := errors.New("sync"), &kafka.Error{}, failure.Haltf(failure.OutputAhead, "differs")
 	for _, c := range []struct{ a, b, want error }{
-		{nil, nil, nil}, {halts, nil, halts}, {halts, disk, disk}, {input, disk, disk}, {nil, halts, halts}, {input, halts, input},
+		{nil, nil, nil}, {halts, nil, halts}, {halts, disk, disk}, {input, disk, disk}, {nil, halts, halts},
+		{input, halts, input},
 	} {
 		if got := graver(c.a, c.b); got != c.want {
 			t.Errorf("of %v and %v: %v", c.a, c.b, got)
@@ -331,9 +339,11 @@ func TestClosesBesideTicks(t *testing.T) {
 		p := newProcessor(m.r, &epoch.OpenEpoch{M: m.m, Core: c, Cp: cp}, period)
 		x, err := input.NewPartitionSummer(c, 0, c.Leaves()[0], cp.Position, 0)
 		fixtures.Must(t, err)
-		x.Fetch = &input.Fetcher{Free: make(chan *codec.Batch, 40), Full: make(chan *codec.Batch, 40), Failed: make(chan error)}
+		x.Fetch = &input.Fetcher{Free: make(chan *codec.Batch, 40), Full: make(chan *codec.Batch, 40),
+			Failed: make(chan error)}
 		x.Moved = make(chan struct{}, 1)
-		p.applier.merge = &input.Merger{Ahead: true, Leaves: []*input.PartitionSummer{x}, At: cp.All(), Moved: x.Moved, MergedSums: make(chan []input.StepSum), Failed: make(chan error, 1)}
+		p.applier.merge = &input.Merger{Ahead: true, Leaves: []*input.PartitionSummer{x}, At: cp.All(), Moved: x.Moved,
+			MergedSums: make(chan []input.StepSum), Failed: make(chan error, 1)}
 		for i := range int64(10) {
 			b := &codec.Batch{}
 			b.First, b.Next = 10*i, 10*i+10
@@ -366,7 +376,8 @@ func TestClosesBesideTicks(t *testing.T) {
 			}
 			// A process that begins at what is durable now makes the same releases.
 			again := newMachine(t, toml, 1)
-			again.r.Store, err = state.Open(m.r.Store.Disk.(*simdisk.SimDisk).Reboot(simdisk.CrashLost, nil), m.r.Store.Dir, nil)
+			again.r.Store,
+				err = state.Open(m.r.Store.Disk.(*simdisk.SimDisk).Reboot(simdisk.CrashLost, nil), m.r.Store.Dir, nil)
 			fixtures.Must(t, err)
 			again.restart()
 			durable := len(again.releases)

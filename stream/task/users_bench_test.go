@@ -34,7 +34,8 @@ func BenchmarkUsers(b *testing.B) {
 	lists := make([][]kafka.Record, batches)
 	for k := range lists {
 		for i, value := range values {
-			lists[k] = append(lists[k], kafka.Record{Offset: int64(i), Key: fmt.Appendf(nil, "%012x", rng.Uint64N(1e6)), Value: value})
+			lists[k] = append(lists[k],
+				kafka.Record{Offset: int64(i), Key: fmt.Appendf(nil, "%012x", rng.Uint64N(1e6)), Value: value})
 		}
 	}
 	columns := make([]string, d)
@@ -42,7 +43,8 @@ func BenchmarkUsers(b *testing.B) {
 		columns[i] = fmt.Sprint("c", i)
 	}
 	quoted, _ := json.Marshal(columns)
-	toml := fixtures.With(fixtures.MachineStream, `codec = "json", columns = ["a", "b", "c"]`, `codec = "float64", columns = `+string(quoted),
+	toml := fixtures.With(fixtures.MachineStream, `codec = "json", columns = ["a", "b", "c"]`,
+		`codec = "float64", columns = `+string(quoted),
 		"centre = [1.0, 0.0, -2.0]\nscale  = [0.5, 4.0, 1.5]\n", "", "step   = 7", "step = 1048576")
 	run := func(user string) func() {
 		m := newMachine(b, fixtures.With(toml, "step = 1048576\n", "step = 1048576\n"+user), 1)
@@ -54,7 +56,8 @@ func BenchmarkUsers(b *testing.B) {
 		if user != "" {
 			key := c.UserKey()
 			fixtures.Must(b, decoder.TagUsers(&key))
-			journal, err = persons.OpenJournal(state.UserFiles{Disk: noDisk{}}, "", "", c.Persons()[0], persons.Position{})
+			journal,
+				err = persons.OpenJournal(state.UserFiles{Disk: noDisk{}}, "", "", c.Persons()[0], persons.Position{})
 			fixtures.Must(b, err)
 		}
 		var batch codec.Batch

@@ -197,7 +197,8 @@ func TestUsersRejected(t *testing.T) {
 			}
 		}
 		got := m.p.applier.work.Rejected
-		if got != want || want[codec.NoUser] == 0 || want[codec.OverCap] == 0 || (want[codec.Full] == 0) != (rule.cap == 0) {
+		if got != want || want[codec.NoUser] == 0 || want[codec.OverCap] == 0 ||
+			(want[codec.Full] == 0) != (rule.cap == 0) {
 			t.Errorf("%+v: rejected %v, want %v", rule, got, want)
 		}
 	}
@@ -274,7 +275,9 @@ func TestUsersWhileOutputsAreCompared(t *testing.T) {
 			if err := m.moved(9); op < whole.Ops != errors.Is(err, simdisk.ErrCrashed) {
 				t.Fatalf("operation %d: %v", op, err)
 			}
-			m.r.Store, err = state.Open(d.Reboot(op%simdisk.CrashModes, rand.New(rand.NewPCG(uint64(op), 2))), m.r.Store.Dir, nil)
+			m.r.Store,
+				err = state.Open(d.Reboot(op%simdisk.CrashModes, rand.New(rand.NewPCG(uint64(op), 2))),
+				m.r.Store.Dir, nil)
 			fixtures.Must(t, err)
 			m.restart()
 			fixtures.Must(t, m.toEnd(userLog(end), end))
@@ -303,7 +306,8 @@ func TestUsersStateIsWhole(t *testing.T) {
 		s.Disk = d
 		change(d)
 		c := userMachine(t, userRules[0]).p.applier.core
-		if _, err := state.OpenPersons(&s, c, cp); (err == nil) != (what == "") || err != nil && !errors.Is(err, persons.ErrDamaged) {
+		if _, err := state.OpenPersons(&s, c, cp); (err == nil) != (what == "") ||
+			err != nil && !errors.Is(err, persons.ErrDamaged) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -355,16 +359,20 @@ func (noDisk) Close() error                      { return nil }
 // the manifest's number of partitions say, though the same key is in all of them.
 func TestMergedUsersHome(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, fixtures.With(fixtures.MachineStream, "step   = 7\n", "step = 7\nuser = { key = \"record-key\", partitioner = \"murmur2\", cap = 2, max_users = 20 }\n"), 1)
+	m := newMachine(t,
+		fixtures.With(fixtures.MachineStream, "step   = 7\n",
+			"step = 7\nuser = { key = \"record-key\", partitioner = \"murmur2\", cap = 2, max_users = 20 }\n"), 1)
 	const partitions, keys = 3, 30
 	var homes [keys]int
 	var first [partitions]int
 	for p := range partitions {
-		d, err := input.NewDecoder(new(connect.Schemas), m.r.S, &core.Manifest{Source: core.Source{Partition: core.Merged}, Partitions: partitions}, p, m.p.applier.core)
+		d, err := input.NewDecoder(new(connect.Schemas), m.r.S,
+			&core.Manifest{Source: core.Source{Partition: core.Merged}, Partitions: partitions}, p, m.p.applier.core)
 		fixtures.Must(t, err)
 		var b codec.Batch
 		for i := range keys {
-			b.Records = append(b.Records, kafka.Record{Offset: int64(i), Key: fmt.Append(nil, "u", i), Value: []byte(`{"a":1,"b":2,"c":3}`)})
+			b.Records = append(b.Records,
+				kafka.Record{Offset: int64(i), Key: fmt.Append(nil, "u", i), Value: []byte(`{"a":1,"b":2,"c":3}`)})
 		}
 		d.Decode(&b)
 		for i := range keys {

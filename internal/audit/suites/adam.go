@@ -39,7 +39,8 @@ func Adam(s *config.Stream) (*audit.Suite, error) {
 		}
 		arrays[name] = audit.Array{Deviations: []float64{a.sd}, C: m}
 	}
-	subject := &audit.Subject{Mechanism: e, Array: func(name string, _ uint64) (audit.Array, bool) { a, ok := arrays[name]; return a, ok }}
+	subject := &audit.Subject{Mechanism: e,
+		Array: func(name string, _ uint64) (audit.Array, bool) { a, ok := arrays[name]; return a, ok }}
 	// Test against the published guarantee, ε at δ, not against the plan's μ.
 	if subject.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
 		return nil, err

@@ -38,7 +38,8 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 		plan := e.Plan()
 		w := matfact.Workload{Kind: s.Moments.Workload, Decay: s.Moments.Decay, Window: s.Moments.Window}
 		if attained = e.Attained(); plan.Person != nil {
-			f, err := matfact.New(matfact.Config{Kind: plan.Factorization.Kind, Horizon: c.Horizon, Stored: plan.Factorization}, w)
+			f, err := matfact.New(
+				matfact.Config{Kind: plan.Factorization.Kind, Horizon: c.Horizon, Stored: plan.Factorization}, w)
 			if err != nil {
 				return nil, plan, err
 			}
@@ -65,8 +66,9 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 		}
 		m := audit.Moments{
 			Mechanism: e, Mu: plan.Mu, Method: plan.Method, Workload: w, C: matrix, Clip: plan.Clip,
-			First: plan.First, Diagonal: plan.Diagonal, OffDiagonal: plan.OffDiagonal, Count: plan.Count, Full: plan.Full,
-			Exp: plan.Lattice.Exp, SecondExp: plan.SecondExp, CountExp: plan.CountExp, FullExp: plan.FullExp,
+			First: plan.First, Diagonal: plan.Diagonal, OffDiagonal: plan.OffDiagonal, Count: plan.Count,
+			Full: plan.Full,
+			Exp:  plan.Lattice.Exp, SecondExp: plan.SecondExp, CountExp: plan.CountExp, FullExp: plan.FullExp,
 		}
 		worst = m.Worst(s.Params().Adjacency)
 		return m.Subject(), plan, nil
@@ -85,8 +87,9 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 	}
 	return &audit.Suite{
 		Configured: configured, Loud: loud, Clip: plan.Clip, Adjacency: s.Params().Adjacency,
-		Worst: []audit.Pair{worst}, Others: audit.NullPairs(plan.Clip, len(s.Input.Row()), s.Params().Adjacency), Attained: attained,
-		Person: s.Participation(), Norm: norm, Beyond: beyond,
+		Worst: []audit.Pair{worst}, Others: audit.NullPairs(plan.Clip, len(s.Input.Row()), s.Params().Adjacency),
+		Attained: attained,
+		Person:   s.Participation(), Norm: norm, Beyond: beyond,
 		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
 }

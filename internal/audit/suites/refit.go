@@ -24,8 +24,10 @@ func Refit(s *config.Stream) (*audit.Suite, error) {
 		adjacency = dp.ZeroOut
 	}
 	w := audit.Windows{
-		Mechanism: r, Adjacency: adjacency, Bits: s.LatticeBits, Features: p.Features, Centred: *s.Refit.Intercept, Solver: p.Solver,
-		Budget: p.Mu, Noise: max(p.Multiplier, p.Sigma), Test: p.Test, Rows: p.Rows, Gamma: p.Gamma, Radius: p.Radius, Course: r.Course,
+		Mechanism: r, Adjacency: adjacency, Bits: s.LatticeBits, Features: p.Features, Centred: *s.Refit.Intercept,
+		Solver: p.Solver,
+		Budget: p.Mu, Noise: max(p.Multiplier, p.Sigma), Test: p.Test, Rows: p.Rows, Gamma: p.Gamma, Radius: p.Radius,
+		Course: r.Course,
 	}
 	if s.Refit.Sketches() {
 		w.Mu = p.Cost.Mu // the rest of ε is that of the sketches
@@ -38,11 +40,14 @@ func Refit(s *config.Stream) (*audit.Suite, error) {
 	}
 	first, end := r.Range(1)
 	suite := &audit.Suite{
-		Configured: subject, Clip: s.Refit.ClipX, Person: s.Participation(), Adjacency: s.Params().Adjacency, Others: audit.NullPairs(s.Refit.ClipX, r.Columns(), s.Params().Adjacency), Steps: []int{1, 2},
+		Configured: subject, Clip: s.Refit.ClipX, Person: s.Participation(), Adjacency: s.Params().Adjacency,
+		Others: audit.NullPairs(s.Refit.ClipX, r.Columns(), s.Params().Adjacency), Steps: []int{1, 2},
 		SketchRows: p.Cost.Rows, Horizon: s.Refit.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 		Extremes: w.Extremes(audit.Target{
-			Columns: r.Columns(), Target: slices.Index(s.Refit.Columns, s.Refit.Target), ClipX: s.Refit.ClipX, ClipY: s.Refit.ClipY,
-			Residual: s.Refit.ResidualClip / s.Refit.ClipY, Iterations: p.Iterations, Tau: p.Tau, Debias: s.Refit.Debias, Pool: s.Refit.Pool, Slots: int(min(end-first, 1<<14)),
+			Columns: r.Columns(), Target: slices.Index(s.Refit.Columns, s.Refit.Target), ClipX: s.Refit.ClipX,
+			ClipY:    s.Refit.ClipY,
+			Residual: s.Refit.ResidualClip / s.Refit.ClipY, Iterations: p.Iterations, Tau: p.Tau,
+			Debias: s.Refit.Debias, Pool: s.Refit.Pool, Slots: int(min(end-first, 1<<14)),
 		}),
 	}
 	if s.User != nil {

@@ -59,10 +59,13 @@ refit = { solver = %q, target = "y", clip_x = 1.0, clip_y = 1.0, window = 1000 }
 		if err != nil || suite.Adjacency != dp.Replace {
 			t.Fatalf("%s: a map that may be full is audited as %v, %v", solver, suite, err)
 		}
-		fits, roomy, other := run(full, suite.Adjacency), run(stream(50000, "zero-out"), dp.Replace), run(stream(100, "replace"), dp.Replace)
+		fits, roomy, other := run(full, suite.Adjacency), run(stream(50000, "zero-out"), dp.Replace),
+			run(stream(100, "replace"), dp.Replace)
 		t.Logf("%s: full %.4f of μ, as replace %.4f; under noise of zero-out %.4f", solver, fits, other, roomy)
 		if fits > 1+1e-9 || fits < least || math.Abs(fits/other-1) > 1e-9 || roomy < 1.7*fits {
-			t.Errorf("%s: the worst pair is %.6f of μ where the map may be full, %.6f under replace, and %.6f under the noise of zero-out", solver, fits, other, roomy)
+			t.Errorf(
+				"%s: the worst pair is %.6f of μ where the map may be full, %.6f under replace, and %.6f under the "+
+					"noise of zero-out", solver, fits, other, roomy)
 		}
 	}
 }

@@ -56,8 +56,10 @@ func Newton(s *config.Stream) (*audit.Suite, error) {
 	}
 	keys := audit.NewKeys(dp.NewSecret())
 	o := audit.Online{
-		Mechanism: audit.Filled(e, keys, p.ClipX), Adjacency: s.Params().Adjacency, Bits: s.LatticeBits, Features: features,
-		C: c, Gradient: p.GradientNoise, Count: p.CountNoise, Locate: p.LocateNoise, Course: e.Opened, Budget: p.Mu,
+		Mechanism: audit.Filled(e, keys, p.ClipX), Adjacency: s.Params().Adjacency, Bits: s.LatticeBits,
+		Features: features,
+		C:        c, Gradient: p.GradientNoise, Count: p.CountNoise, Locate: p.LocateNoise, Course: e.Opened,
+		Budget:   p.Mu,
 		Released: e.AppendReleased, Person: s.Participation(), Epoch: e.EpochSteps,
 	}
 	// Test against the published guarantee, ε at δ, not against the plan's μ.

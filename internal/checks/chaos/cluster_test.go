@@ -76,7 +76,8 @@ func (s *site) campaign(rounds int) {
 	for _, fault := range v.faults {
 		t.Error(fault)
 	}
-	t.Logf("%d releases, %d of them again with the same bytes, in %d epochs; %d openings were void; %d conflicts", v.releases, v.duplicates, v.epochs, v.voids, v.conflicts)
+	t.Logf("%d releases, %d of them again with the same bytes, in %d epochs; %d openings were void; %d conflicts",
+		v.releases, v.duplicates, v.epochs, v.voids, v.conflicts)
 }
 
 // signal sends a signal to the process.
@@ -113,7 +114,8 @@ func (x *instance) end() {
 func (x *instance) errors() (list []string) {
 	data, _ := os.ReadFile(x.logFile())
 	for l := range strings.Lines(string(data)) {
-		if strings.Contains(l, `"level":"ERROR"`) || strings.HasPrefix(l, "panic:") || strings.Contains(l, "DATA RACE") {
+		if strings.Contains(l, `"level":"ERROR"`) || strings.HasPrefix(l, "panic:") ||
+			strings.Contains(l, "DATA RACE") {
 			list = append(list, l)
 		}
 	}

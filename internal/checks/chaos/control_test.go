@@ -68,6 +68,7 @@ func TestRealKafkaClusterControl(t *testing.T) {
 	v := e.judge()
 	t.Logf("%d releases, %d conflicts", v.releases, v.conflicts)
 	if v.conflicts == 0 {
-		t.Errorf("two owners without a fence published %d releases, and the judge found none with two values", v.releases)
+		t.Errorf("two owners without a fence published %d releases, and the judge found none with two values",
+			v.releases)
 	}
 }

@@ -21,7 +21,8 @@ func newFaults(s *site) *faults { return &faults{s: s, done: map[string]int{}} }
 // kinds are the faults. A short test injects the first four.
 var kinds = []string{
 	"instance killed", "instance stopped beyond its session", "instance ended", "broker killed",
-	"instance killed and back at once", "instance stopped for a moment", "all instances killed", "two instances stopped",
+	"instance killed and back at once", "instance stopped for a moment", "all instances killed",
+	"two instances stopped",
 	"broker stopped", "broker and instance killed", "two brokers killed",
 }
 
@@ -115,8 +116,11 @@ func (f *faults) report() {
 	f.s.t.Log(strings.Join(words, ", "))
 	for what, list := range map[string][]time.Duration{"an instance died": f.takeover, "an instance ended in order": f.handover} {
 		if len(list) > 0 {
-			f.s.t.Logf("until all tasks published again after %s, with a session of %v: median %v, 99 %% %v, longest %v, of %d",
-				what, session, quantile(list, 0.5).Round(time.Millisecond), quantile(list, 0.99).Round(time.Millisecond), slices.Max(list).Round(time.Millisecond), len(list))
+			f.s.t.Logf(
+				"until all tasks published again after %s, with a session of %v: median %v, 99 %% %v, "+
+					"longest %v, of %d",
+				what, session, quantile(list, 0.5).Round(time.Millisecond),
+				quantile(list, 0.99).Round(time.Millisecond), slices.Max(list).Round(time.Millisecond), len(list))
 		}
 	}
 }

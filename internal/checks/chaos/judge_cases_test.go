@@ -12,17 +12,20 @@ import (
 
 // record returns a record of an output topic as a daemon makes it, with some noise.
 func record(key string, first, end int64, noise int) (k, v []byte) {
-	return []byte(key), fmt.Appendf(nil, `{"schema":"streamdp.release.v1","offsets":[%d,%d],"values":{"mean":{"data":[%d]}}}`, first, end, noise)
+	return []byte(key), fmt.Appendf(nil,
+		`{"schema":"streamdp.release.v1","offsets":[%d,%d],"values":{"mean":{"data":[%d]}}}`, first, end, noise)
 }
 
 // made returns evidence without a fault: two tasks in two ledgers, epochs of three steps of ten
 // offsets, one of them void, the last ones open, some releases twice.
 func made(t *testing.T) *evidence {
 	t.Helper()
-	e := &evidence{ledgers: make([][]line, 2), ends: map[task]int64{{"orders", "0"}: 89, {"orders", "1"}: 45}, steps: 3, length: 10}
+	e := &evidence{ledgers: make([][]line, 2), ends: map[task]int64{{"orders", "0"}: 89, {"orders", "1"}: 45},
+		steps: 3, length: 10}
 	clock := time.Unix(1000, 0)
 	charge := func(shard int, kind string, epoch uint64, first, end int64) {
-		l := map[string]any{"seq": len(e.ledgers[shard]) + 1, "prev": "", "kind": kind, "stream": "orders", "partition": shard, "epoch": epoch, "first": first, "end": end}
+		l := map[string]any{"seq": len(e.ledgers[shard]) + 1, "prev": "", "kind": kind, "stream": "orders",
+			"partition": shard, "epoch": epoch, "first": first, "end": end}
 		if n := len(e.ledgers[shard]); n > 0 {
 			sum := e.ledgers[shard][n-1].sum
 			l["prev"] = hex.EncodeToString(sum[:])
@@ -74,7 +77,8 @@ func made(t *testing.T) *evidence {
 // TestJudge shows the judge what can go wrong, one thing at a time.
 func TestJudge(t *testing.T) {
 	fine := made(t).judge()
-	if len(fine.faults) > 0 || fine.releases != 12 || fine.duplicates != 2 || fine.epochs != 5 || fine.voids != 1 || fine.conflicts != 0 {
+	if len(fine.faults) > 0 || fine.releases != 12 || fine.duplicates != 2 || fine.epochs != 5 || fine.voids != 1 ||
+		fine.conflicts != 0 {
 		t.Fatalf("%+v", fine)
 	}
 	// again seals the lines of a ledger anew after a change.
@@ -104,7 +108,8 @@ func TestJudge(t *testing.T) {
 			r.at = e.releases[11].at
 			e.releases = append([]release{r}, e.releases...)
 		}, "orders/0/3/2 has two values"},
-		"a step is missing": {func(e *evidence) { e.releases = slices.DeleteFunc(e.releases, drop(1, 2)) }, "epoch 1 lacks step 2"},
+		"a step is missing": {func(e *evidence) { e.releases = slices.DeleteFunc(e.releases, drop(1, 2)) },
+			"epoch 1 lacks step 2"},
 		"the first step is missing": {func(e *evidence) { e.releases = slices.DeleteFunc(e.releases, drop(3, 1)) },
 			"epoch 3 lacks step 1"},
 		"the last step is missing": {func(e *evidence) { e.releases = slices.DeleteFunc(e.releases, drop(3, 3)) },
@@ -113,23 +118,29 @@ func TestJudge(t *testing.T) {
 			"epoch 3 has 0 steps of 3, and another one followed"},
 		"the end is missing": {func(e *evidence) { e.releases = slices.DeleteFunc(e.releases, drop(4, 2)) },
 			"orders/0: releases end at offset 70, the input at 89"},
-		"a task is missing": {func(e *evidence) { e.ends[task{"orders", "2"}] = 5 }, "orders/2 has neither releases nor charges"},
+		"a task is missing": {func(e *evidence) { e.ends[task{"orders", "2"}] = 5 },
+			"orders/2 has neither releases nor charges"},
 		"a release without a charge": {func(e *evidence) {
 			e.releases = append(e.releases, release{task: task{"orders", "0"}, epoch: 9, step: 1})
 		}, "orders/0: epoch 9 has releases and was never charged"},
 		"a release of a void epoch": {func(e *evidence) {
-			e.releases = append(e.releases, release{task: task{"orders", "0"}, epoch: 2, step: 1, at: e.releases[11].at})
+			e.releases = append(e.releases,
+				release{task: task{"orders", "0"}, epoch: 2, step: 1, at: e.releases[11].at})
 		}, "orders/0: epoch 2 has releases and is void"},
-		"a release before its charge": {func(e *evidence) { e.releases[3].at = e.ledgers[0][0].at }, "orders/0/3/1 was published before its epoch was charged"},
+		"a release before its charge": {func(e *evidence) { e.releases[3].at = e.ledgers[0][0].at },
+			"orders/0/3/1 was published before its epoch was charged"},
 		"opened twice": {func(e *evidence) {
 			l := e.ledgers[0][0]
 			e.ledgers[0] = again(append(e.ledgers[0], l))
 		}, "orders/0: epoch 1 was opened twice"},
-		"another line": {func(e *evidence) { e.ledgers[0][3].sum[5] ^= 1 }, "ledger 0: line 5 does not continue line 4"},
+		"another line": {func(e *evidence) { e.ledgers[0][3].sum[5] ^= 1 },
+			"ledger 0: line 5 does not continue line 4"},
 		"a line is missing": {func(e *evidence) { e.ledgers[0] = slices.Delete(e.ledgers[0], 2, 4) },
 			"ledger 0: line 5 does not continue line 2"},
-		"a record is charged twice": {func(e *evidence) { e.ledgers[1][2].First = 20 }, "orders/1: epoch 2 is charged from offset 20 on, the one before ended at 30"},
-		"a record is left out":      {func(e *evidence) { e.releases[4].offsets[0]++ }, "step 2 of epoch 3 begins at offset 41, what is before it ends at 40"},
+		"a record is charged twice": {func(e *evidence) { e.ledgers[1][2].First = 20 },
+			"orders/1: epoch 2 is charged from offset 20 on, the one before ended at 30"},
+		"a record is left out": {func(e *evidence) { e.releases[4].offsets[0]++ },
+			"step 2 of epoch 3 begins at offset 41, what is before it ends at 40"},
 		"not closed": {func(e *evidence) { e.ledgers[1] = again(slices.Delete(e.ledgers[1], 1, 2)) },
 			"orders/1: epoch 1 was never closed, and another one followed"},
 		"two ledgers": {func(e *evidence) {

@@ -227,7 +227,8 @@ func (e *evidence) follow(v *verdict, t task, epochs map[uint64]*epoch) {
 			}
 			r := x.steps[s]
 			if r.offsets[0] != end {
-				v.fault("%s: step %d of epoch %d begins at offset %d, what is before it ends at %d", t, s, n, r.offsets[0], end)
+				v.fault("%s: step %d of epoch %d begins at offset %d, what is before it ends at %d", t, s, n,
+					r.offsets[0], end)
 			}
 			end = r.offsets[1]
 		}

@@ -161,7 +161,8 @@ func newWatch(s *site) *watch {
 	for _, stream := range streams {
 		topics = append(topics, s.out(stream))
 	}
-	client := newClient(s.t, s.three.Addrs, kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
+	client := newClient(s.t, s.three.Addrs, kgo.ConsumeTopics(topics...),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
 	var reading sync.WaitGroup
 	ctx, stop := context.WithCancel(context.Background())
 	s.t.Cleanup(func() { stop(); reading.Wait() })

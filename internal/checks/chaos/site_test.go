@@ -60,7 +60,9 @@ var built = sync.OnceValues(func() (string, error) {
 	}
 	removeBuilt = func() { os.RemoveAll(dir) }
 	bin := filepath.Join(dir, "streamdp")
-	if out, err := exec.Command("go", "build", "-o", bin, "github.com/streamdp/streamdp/cmd/streamdp").CombinedOutput(); err != nil {
+	if out,
+		err := exec.Command("go", "build", "-o", bin,
+		"github.com/streamdp/streamdp/cmd/streamdp").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return bin, nil
@@ -79,7 +81,8 @@ func newSite(t *testing.T, name string, seed uint64, instances int, edit func(in
 	t.Helper()
 	three := kafkatest.NewThree(t)
 	name = fmt.Sprintf("%s-%d", name, time.Now().UnixNano())
-	s := &site{t: t, three: three, rng: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), group: name, in: name + "-in", edit: edit}
+	s := &site{t: t, three: three, rng: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), group: name,
+		in: name + "-in", edit: edit}
 	var err error
 	if s.bin, err = built(); err != nil {
 		t.Fatal(err)

@@ -41,13 +41,15 @@ func TestRealKafkaTakeover(t *testing.T) {
 				tasks = append(tasks, gap)
 			}
 		}
-		t.Logf("%s: instance %d: %d tasks stood still, the last one published after %v", now.UTC().Format("15:04:05.000"), x.number, len(tasks), longest.Round(time.Millisecond))
+		t.Logf("%s: instance %d: %d tasks stood still, the last one published after %v",
+			now.UTC().Format("15:04:05.000"), x.number, len(tasks), longest.Round(time.Millisecond))
 		moved, last = append(moved, tasks...), append(last, longest)
 		s.progress(time.Now())
 	}
 	for what, list := range map[string][]time.Duration{"each task": moved, "the last task of each kill": last} {
 		t.Logf("%s published again, with a session of %v: median %v, 99 %% %v, longest %v, of %d", what, session,
-			quantile(list, 0.5).Round(time.Millisecond), quantile(list, 0.99).Round(time.Millisecond), slices.Max(list).Round(time.Millisecond), len(list))
+			quantile(list, 0.5).Round(time.Millisecond), quantile(list, 0.99).Round(time.Millisecond),
+			slices.Max(list).Round(time.Millisecond), len(list))
 	}
 	for _, x := range s.instances {
 		x.end()

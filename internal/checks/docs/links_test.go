@@ -73,7 +73,8 @@ func anchors(t *testing.T, path string) []string {
 }
 
 // named finds the Go files of the module, and what lies below internal, that a document names.
-var named = regexp.MustCompile("(?:^|[\\s`(])((?:adam|cmd|config|dp|matfact|moments|refit|sgd|stream)/[a-z0-9_/]+\\.go|internal/[a-z0-9_/]+(?:\\.[a-z.]+)?)")
+var named = regexp.MustCompile(
+	"(?:^|[\\s`(])((?:adam|cmd|config|dp|matfact|moments|refit|sgd|stream)/[a-z0-9_/]+\\.go|internal/[a-z0-9_/]+(?:\\.[a-z.]+)?)")
 
 // TestPaths: the files and folders of the source that documents name are there.
 func TestPaths(t *testing.T) {

@@ -18,8 +18,9 @@ import (
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
-	"crypto/rand":                        "dp",
-	"math/rand":                          "examples/trainer internal/demo internal/trace", // made-up data, identifiers of spans
+	"crypto/rand": "dp",
+	// made-up data, identifiers of spans
+	"math/rand":                          "examples/trainer internal/demo internal/trace",
 	"github.com/BurntSushi/toml":         "internal/toml",
 	"github.com/prometheus/":             "stream stream/httpapi stream/monitor",
 	"github.com/segmentio/kafka-go":      "examples/trainer internal/kafka",
@@ -36,9 +37,10 @@ var outside = map[string]string{
 	"github.com/schollz/":                "cmd/streamdp",
 	"gonum.org/v1/gonum/stat/distuv":     "internal/stattest",
 	"gonum.org/v1/gonum/stat/distmv":     "",
-	"gonum.org/v1/gonum/":                "dp moments matfact sgd refit internal/audit internal/bounds internal/optimise internal/shuffle internal/stattest",
-	"golang.org/x/image":                 "internal/chart",
-	"unsafe":                             "internal/decimal internal/persons",
+	"gonum.org/v1/gonum/": "dp moments matfact sgd refit internal/audit internal/bounds " +
+		"internal/optimise internal/shuffle internal/stattest",
+	"golang.org/x/image": "internal/chart",
+	"unsafe":             "internal/decimal internal/persons",
 }
 
 // never names what a package must not import, a library with all below it. What
@@ -187,7 +189,8 @@ func TestSize(t *testing.T) {
 			lines += strings.Count(string(text), "\n")
 		}
 		if most := map[string]int{"cmd/streamdp": 5000}[name]; lines > max(most, mostLines) {
-			t.Errorf("package %s has %d lines outside its tests, and may have %d: divide it", name, lines, max(most, mostLines))
+			t.Errorf("package %s has %d lines outside its tests, and may have %d: divide it", name, lines,
+				max(most, mostLines))
 		}
 	}
 }

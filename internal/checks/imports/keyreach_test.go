@@ -129,7 +129,8 @@ func (w *keyWalk) visit(t types.Type, way string) {
 	switch t := t.(type) {
 	case *types.Named:
 		// Libraries know of no master key, nor does internal/kafka, where a record has a pointer to its hash.
-		if p := t.Obj().Pkg(); p != nil && (!strings.HasPrefix(p.Path(), module) || p.Path() == module+"internal/kafka") {
+		if p := t.Obj().Pkg(); p != nil &&
+			(!strings.HasPrefix(p.Path(), module) || p.Path() == module+"internal/kafka") {
 			return
 		}
 		w.visit(t.Underlying(), way)

@@ -41,7 +41,8 @@ func TestNoise(t *testing.T) {
 			return err
 		}
 		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv != nil && f.Name.Name == "Row" && signature(f.Type) == "string []int64" {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv != nil && f.Name.Name == "Row" &&
+				signature(f.Type) == "string []int64" {
 				found[filepath.ToSlash(folder)]++
 			}
 			if f := filepath.ToSlash(folder); f == "internal/audit" || f == "internal/audit/suites" {
@@ -83,7 +84,8 @@ func text(e ast.Expr) string { return types.ExprString(e) }
 func gives(decl ast.Decl) (names []string) {
 	noise := func(e ast.Expr) bool {
 		s := text(e)
-		return strings.Contains(s, "dp.Noise") || strings.Contains(s, "dp.Row") || strings.Contains(s, "Source") || strings.Contains(s, "Epoch")
+		return strings.Contains(s, "dp.Noise") || strings.Contains(s, "dp.Row") || strings.Contains(s, "Source") ||
+			strings.Contains(s, "Epoch")
 	}
 	switch d := decl.(type) {
 	case *ast.FuncDecl:

@@ -80,7 +80,8 @@ func read(t *testing.T, set []byte, limit int) (all []entry, err error) {
 func FuzzReader(f *testing.F) {
 	rng := rand.New(rand.NewPCG(3, 5))
 	codecs := []kgo.CompressionCodec{
-		kgo.NoCompression(), kgo.GzipCompression(), kgo.SnappyCompression(), kgo.Lz4Compression(), kgo.ZstdCompression(),
+		kgo.NoCompression(), kgo.GzipCompression(), kgo.SnappyCompression(), kgo.Lz4Compression(),
+		kgo.ZstdCompression(),
 	}
 	for _, c := range codecs {
 		for range 3 {

@@ -9,11 +9,13 @@ import (
 // No block of snappy may state a length that its bytes cannot give.
 func TestSnappyLengths(t *testing.T) {
 	for name, body := range map[string][]byte{
-		"a block of a gigabyte":   append(binary.AppendUvarint(nil, 1<<30), 0, 0, 0),
-		"no length":               {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
-		"a frame beyond the body": append(append(bytes.Clone(xerial), make([]byte, 8)...), 0xff, 0xff, 0xff, 0xff, 1, 1),
-		"half a frame's length":   append(append(bytes.Clone(xerial), make([]byte, 8)...), 0, 0),
-		"a frame of a gigabyte":   append(append(append(bytes.Clone(xerial), make([]byte, 8)...), 0, 0, 0, 8), append(binary.AppendUvarint(nil, 1<<30), 0, 0, 0)...),
+		"a block of a gigabyte": append(binary.AppendUvarint(nil, 1<<30), 0, 0, 0),
+		"no length":             {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		"a frame beyond the body": append(append(bytes.Clone(xerial), make([]byte, 8)...), 0xff, 0xff, 0xff,
+			0xff, 1, 1),
+		"half a frame's length": append(append(bytes.Clone(xerial), make([]byte, 8)...), 0, 0),
+		"a frame of a gigabyte": append(append(append(bytes.Clone(xerial), make([]byte, 8)...), 0, 0, 0, 8),
+			append(binary.AppendUvarint(nil, 1<<30), 0, 0, 0)...),
 	} {
 		if snappyFits(body) {
 			t.Errorf("snappy: %s fits", name)
@@ -43,13 +45,16 @@ func TestZstdWindows(t *testing.T) {
 		body   []byte
 		window int // the descriptor afterwards; −1: refused
 	}{
-		"one raw block":          {frame(0, []byte{level22}, block(1, 0, 2, 'a', 'b')), 0},
-		"one compressed block":   {frame(0, []byte{level22}, block(1, 2, 2, 'a', 'b')), (17 - 10) << 3},
-		"a window it fills":      {frame(0, []byte{level22}, many...), level22},
-		"a window it needs":      {frame(0, []byte{0}, block(1, 0, 2, 'a', 'b')), 0},
-		"a checksum":             {append(frame(4, []byte{level22}, block(1, 0, 2, 'a', 'b')), 1, 2, 3, 4), 0},
-		"two frames":             {append(frame(0, []byte{level22}, block(1, 0, 2, 'a', 'b')), frame(0, []byte{level22}, block(1, 2, 1, 'a'))...), 0},
-		"two, the second bad":    {append(frame(0, []byte{level22}, block(1, 0, 2, 'a', 'b')), frame(0, []byte{level22 + 8}, many...)...), -1},
+		"one raw block":        {frame(0, []byte{level22}, block(1, 0, 2, 'a', 'b')), 0},
+		"one compressed block": {frame(0, []byte{level22}, block(1, 2, 2, 'a', 'b')), (17 - 10) << 3},
+		"a window it fills":    {frame(0, []byte{level22}, many...), level22},
+		"a window it needs":    {frame(0, []byte{0}, block(1, 0, 2, 'a', 'b')), 0},
+		"a checksum":           {append(frame(4, []byte{level22}, block(1, 0, 2, 'a', 'b')), 1, 2, 3, 4), 0},
+		"two frames": {
+			append(frame(0, []byte{level22}, block(1, 0, 2, 'a', 'b')),
+				frame(0, []byte{level22}, block(1, 2, 1, 'a'))...), 0},
+		"two, the second bad": {
+			append(frame(0, []byte{level22}, block(1, 0, 2, 'a', 'b')), frame(0, []byte{level22 + 8}, many...)...), -1},
 		"more than 128 MB":       {frame(0, []byte{level22 + 1}, many...), -1},
 		"a checksum that is cut": {append(frame(4, []byte{level22}, block(1, 0, 2, 'a', 'b')), 1, 2, 3), -1},
 		"a block that is cut":    {frame(0, []byte{0}, block(1, 0, 3, 'a', 'b')), -1},

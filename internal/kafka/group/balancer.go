@@ -87,7 +87,8 @@ func told(b []byte) (Generation, error) {
 
 // MemberBalancer implements [kgo.GroupBalancer]. The number of shards is that of the topic's
 // partitions, which is the same for every leader.
-func (b *balancer) MemberBalancer(members []kmsg.JoinGroupResponseMember) (kgo.GroupMemberBalancer, map[string]struct{}, error) {
+func (b *balancer) MemberBalancer(members []kmsg.JoinGroupResponseMember) (kgo.GroupMemberBalancer,
+	map[string]struct{}, error) {
 	d := &division{topic: b.topic}
 	for _, m := range members {
 		p, err := hear(m.ProtocolMetadata)

@@ -89,7 +89,8 @@ func TestAlike(t *testing.T) {
 	}
 	none := errors.New("no file")
 	for client, login := range logins {
-		sasl := kafka.SASL{Mechanism: "oauthbearer", Token: func(context.Context) (kafka.Token, error) { return kafka.Token{}, none }}
+		sasl := kafka.SASL{Mechanism: "oauthbearer",
+			Token: func(context.Context) (kafka.Token, error) { return kafka.Token{}, none }}
 		if err := login(kafka.Options{Brokers: b.Addrs(), SASL: sasl}); !errors.Is(err, none) {
 			t.Errorf("%s, without a token: %v", client, err)
 		}

@@ -174,7 +174,8 @@ func timing(session time.Duration) []kgo.Opt {
 // says is what this member tells the leader.
 func (m *Member) says() profile {
 	p := profile{
-		generation: -1, key: m.o.Key, digest: m.o.Digest, instance: m.o.Instance, address: m.o.Address, build: m.o.Build,
+		generation: -1, key: m.o.Key, digest: m.o.Digest, instance: m.o.Instance, address: m.o.Address,
+		build: m.o.Build,
 		reads: m.o.Reads, writes: m.o.Writes,
 	}
 	if now, _ := m.current(); now != nil {
@@ -268,7 +269,8 @@ func (m *Member) Confirm(ctx context.Context, shard int) error {
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("confirm shard %d: %w", shard, ctx.Err())
-		case errors.Is(err, kerr.IllegalGeneration), errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.RebalanceInProgress):
+		case errors.Is(err, kerr.IllegalGeneration), errors.Is(err, kerr.UnknownMemberID),
+			errors.Is(err, kerr.RebalanceInProgress):
 			// The coordinator knows a later generation than this member.
 			select {
 			case <-now.over:
@@ -289,7 +291,8 @@ func (m *Member) commit(ctx context.Context, now *membership, shard int) error {
 
 // commitOffset commits an offset of a topic's partition as a group's member. The offset says
 // nothing: only whether the coordinator takes it does.
-func commitOffset(ctx context.Context, client *kgo.Client, group string, topic kmsg.MetadataResponseTopic, member string, generation int32, partition int) error {
+func commitOffset(ctx context.Context, client *kgo.Client, group string, topic kmsg.MetadataResponseTopic,
+	member string, generation int32, partition int) error {
 	p := kmsg.NewOffsetCommitRequestTopicPartition()
 	p.Partition = int32(partition)
 	t := kmsg.NewOffsetCommitRequestTopic()

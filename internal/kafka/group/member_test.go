@@ -225,7 +225,8 @@ func TestMembersOfTwoClasses(t *testing.T) {
 	a, b := join(t, options(addrs, 4, shortSession, "a")), join(t, options(addrs, 4, shortSession, "b"))
 	settled(t, 4, whatever, a, b)
 	c := changed("c")
-	settled(t, 4, func(g Generation) bool { return g.Active() == 2 && g.Members[2].Standby == StandbyConfiguration }, a, b, c)
+	settled(t, 4,
+		func(g Generation) bool { return g.Active() == 2 && g.Members[2].Standby == StandbyConfiguration }, a, b, c)
 	if c.last.Standby != StandbyConfiguration || len(c.last.Shards) != 0 || a.last.Standby != "" {
 		t.Errorf("%+v", c.last)
 	}
@@ -409,12 +410,24 @@ func TestJoinRefuses(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 3).Addrs()
 	for want, change := range map[string]func(*Options){
-		"topic h.state does not exist: streamdp cluster init makes it":                   func(o *Options) { o.Group = "h" },
-		"topic g.state has 3 partitions, the configuration 4 shards":                     func(o *Options) { o.Shards = 4 },
-		"a group needs a name and 1 to 4096 shards":                                      func(o *Options) { o.Shards = 4097 },
-		"no broker address is given":                                                     func(o *Options) { o.Kafka.Brokers = nil },
-		"the digest is longer than 255 bytes":                                            func(o *Options) { o.Digest = strings.Repeat("d", 256) },
-		`sasl mechanism "x" is none of plain, scram-sha-256, scram-sha-512, oauthbearer`: func(o *Options) { o.Kafka.SASL.Mechanism = "x" },
+		"topic h.state does not exist: streamdp cluster init makes it": func(o *Options) {
+			o.Group = "h"
+		},
+		"topic g.state has 3 partitions, the configuration 4 shards": func(o *Options) {
+			o.Shards = 4
+		},
+		"a group needs a name and 1 to 4096 shards": func(o *Options) {
+			o.Shards = 4097
+		},
+		"no broker address is given": func(o *Options) {
+			o.Kafka.Brokers = nil
+		},
+		"the digest is longer than 255 bytes": func(o *Options) {
+			o.Digest = strings.Repeat("d", 256)
+		},
+		`sasl mechanism "x" is none of plain, scram-sha-256, scram-sha-512, oauthbearer`: func(o *Options) {
+			o.Kafka.SASL.Mechanism = "x"
+		},
 	} {
 		o := options(addrs, 3, shortSession, "a")
 		change(&o)

@@ -55,7 +55,8 @@ func (g *group) rebalance(deaf ...string) (moved int) {
 		g.t.Fatalf("the plan depends on the order of members: %+v, %+v", p, again)
 	}
 	if len(p.owner) != g.shards || len(p.members) != len(g.members) {
-		g.t.Fatalf("%d shards and %d members in a plan of %d and %d", g.shards, len(g.members), len(p.owner), len(p.members))
+		g.t.Fatalf("%d shards and %d members in a plan of %d and %d", g.shards, len(g.members), len(p.owner),
+			len(p.members))
 	}
 	took := map[int]int{}
 	for s, i := range p.owner {
@@ -154,7 +155,8 @@ func TestBalanceMovesLeast(t *testing.T) {
 		members := make([]candidate, n)
 		at := make([]int, shards)
 		for i := range members {
-			members[i] = candidate{id: fmt.Sprint(i), says: profile{instance: fmt.Sprint(i), key: "k", reads: []int{1}, writes: []int{1}}}
+			members[i] = candidate{id: fmt.Sprint(i),
+				says: profile{instance: fmt.Sprint(i), key: "k", reads: []int{1}, writes: []int{1}}}
 		}
 		for s := range at {
 			if at[s] = r.IntN(n+1) - 1; at[s] >= 0 {
@@ -252,7 +254,8 @@ func TestBalanceRollout(t *testing.T) {
 				}
 				for j := range n {
 					if (g.standby(fmt.Sprint(j)) == "") != ((j <= i) == (g.standby(fmt.Sprint(i)) == "")) {
-						t.Errorf("%s: of %d, %d changed: instance %d: %q", c.reason, n, done, j, g.standby(fmt.Sprint(j)))
+						t.Errorf("%s: of %d, %d changed: instance %d: %q", c.reason, n, done, j,
+							g.standby(fmt.Sprint(j)))
 					}
 				}
 			}
@@ -347,21 +350,26 @@ func TestBalanceUnreadable(t *testing.T) {
 				t.Errorf("%s: %v for %v", a.MemberID, shown, g.Shards)
 			}
 		}
-		if want := map[string]int{"a": 5}[a.MemberID]; len(g.Shards) != want || (want == 0) != (g.Standby == StandbyUnreadable) {
+		if want := map[string]int{"a": 5}[a.MemberID]; len(g.Shards) != want ||
+			(want == 0) != (g.Standby == StandbyUnreadable) {
 			t.Errorf("%s has %v, %q", a.MemberID, g.Shards, g.Standby)
 		}
 	}
 	// With nobody to take them the shards wait.
 	p := balance([]candidate{{id: "b", bad: true}}, 2)
-	if g, err := parseAssignment(p.appendAssignment(nil, 1, 0)); err != nil || !slices.Equal(g.Unowned, []int{0, 1}) || g.Active() != 0 {
+	if g, err := parseAssignment(p.appendAssignment(nil, 1, 0)); err != nil || !slices.Equal(g.Unowned, []int{0, 1}) ||
+		g.Active() != 0 {
 		t.Errorf("%+v, %v", g, err)
 	}
 }
 
 // Of two that say they own a shard, the one that learned it later does: the other stood still.
 func TestBalanceBelievesTheNewer(t *testing.T) {
-	zombie := candidate{id: "a", says: profile{instance: "a", key: "k", generation: 4, owned: []int{0, 1, 2, 3}, reads: []int{1}, writes: []int{1}}}
-	b := candidate{id: "b", says: profile{instance: "b", key: "k", generation: 5, owned: []int{1, 3}, reads: []int{1}, writes: []int{1}}}
+	zombie := candidate{id: "a",
+		says: profile{instance: "a", key: "k", generation: 4, owned: []int{0, 1, 2, 3}, reads: []int{1},
+			writes: []int{1}}}
+	b := candidate{id: "b",
+		says: profile{instance: "b", key: "k", generation: 5, owned: []int{1, 3}, reads: []int{1}, writes: []int{1}}}
 	for _, members := range [][]candidate{{zombie, b}, {b, zombie}} {
 		if p := balance(members, 4); !slices.Equal(p.owner, []int{0, 1, 0, 1}) {
 			t.Errorf("%v", p.owner)

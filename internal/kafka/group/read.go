@@ -130,7 +130,8 @@ func (r *Reader) ReadLedger(ctx context.Context, each func(shardlog.Record) erro
 
 // read reads what is committed, at least past the offset wrote, and returns the end up to
 // which it has. whole: the log must begin at 0.
-func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool, each func(shardlog.Record) error) (end int64, err error) {
+func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool,
+	each func(shardlog.Record) error) (end int64, err error) {
 	x, err := r.reading(whole)
 	if err != nil {
 		return 0, err
@@ -181,7 +182,10 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 	soon := kafka.Backoff{Min: 5 * time.Millisecond} // markers are written a moment after the commit is acknowledged
 	for until := time.Now().Add(r.o.patience); end <= wrote; {
 		if time.Now().After(until) {
-			return 0, fmt.Errorf("%s/%d: committed records end at offset %d, before this instance's own at %d: a transaction of another id may be open, or its broker is no longer the leader", topic, partition, end, wrote)
+			return 0,
+				fmt.Errorf(
+					"%s/%d: committed records end at offset %d, before this instance's own at %d: a transaction of "+
+						"another id may be open, or its broker is no longer the leader", topic, partition, end, wrote)
 		}
 		if err := soon.Wait(ctx); err != nil {
 			return 0, err
@@ -191,9 +195,13 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 		}
 	}
 	if whole && start > 0 {
-		return 0, &shardlog.HaltError{Halt: shardlog.HaltLedger, Err: fmt.Errorf("%s/%d begins at offset %d: its first records were deleted", topic, partition, start)}
+		return 0, &shardlog.HaltError{Halt: shardlog.HaltLedger,
+			Err: fmt.Errorf("%s/%d begins at offset %d: its first records were deleted", topic, partition, start)}
 	}
-	reader, err := client.NewReader(kafka.ReaderOptions{Topic: topic, Partition: partition, Compacted: true, MaxRecordBytes: maxReadRecord}, kafka.Position{Next: start, LeaderEpoch: -1})
+	reader,
+		err := client.NewReader(
+		kafka.ReaderOptions{Topic: topic, Partition: partition, Compacted: true, MaxRecordBytes: maxReadRecord},
+		kafka.Position{Next: start, LeaderEpoch: -1})
 	if err != nil {
 		return 0, err
 	}
@@ -209,7 +217,8 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 		}
 		if reader.Position().Next == before {
 			if progress = was; time.Since(progress) > r.o.patience {
-				return 0, fmt.Errorf("%s/%d: nothing comes at offset %d, and there must be something up to %d", topic, partition, before, end)
+				return 0, fmt.Errorf("%s/%d: nothing comes at offset %d, and there must be something up to %d", topic,
+					partition, before, end)
 			}
 		}
 		for i := range chunk.Records {
@@ -218,7 +227,9 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 				return end, nil
 			}
 			if rec.TooLarge {
-				return 0, &shardlog.HaltError{Halt: shardlog.HaltState, Err: fmt.Errorf("%s/%d has a record above %d bytes, which nobody writes", topic, partition, maxReadRecord)}
+				return 0, &shardlog.HaltError{Halt: shardlog.HaltState,
+					Err: fmt.Errorf("%s/%d has a record above %d bytes, which nobody writes", topic, partition,
+						maxReadRecord)}
 			}
 			if err := each(shardlog.Record{Key: bytes.Clone(rec.Key), Value: bytes.Clone(rec.Value)}); err != nil {
 				return 0, err

@@ -35,10 +35,13 @@ func TestRealKafkaGroup(t *testing.T) {
 
 	// A user who may do nothing is told of each right, one after the other until none lacks.
 	o.AllowUnreplicated = true
-	o.Kafka.Brokers, o.Kafka.SASL = []string{real.SASL}, kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}
+	o.Kafka.Brokers, o.Kafka.SASL = []string{real.SASL},
+		kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}
 	got := refused(t, Check(within(t), o))
-	want := Findings{"this user may not Describe topic g.state", "this user may not Describe topic g.ledger", "this user may not Describe topic g.control",
-		"this user may not Describe topic g.partials", "this user may not Read group g", "this user may not Write transactional ids g-…"}
+	want := Findings{"this user may not Describe topic g.state", "this user may not Describe topic g.ledger",
+		"this user may not Describe topic g.control",
+		"this user may not Describe topic g.partials", "this user may not Read group g",
+		"this user may not Write transactional ids g-…"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
@@ -50,12 +53,14 @@ func TestRealKafkaGroup(t *testing.T) {
 	for _, topic := range o.topics() {
 		want = append(want, fmt.Sprintf("this user may not DescribeConfigs topic %s", topic.name))
 	}
-	if got = refused(t, Check(within(t), o)); !slices.Equal(got, append(want, "this user may not Write transactional ids g-…")) {
+	if got = refused(t, Check(within(t), o)); !slices.Equal(got,
+		append(want, "this user may not Write transactional ids g-…")) {
 		t.Errorf("%q", got)
 	}
 
 	a := members(t, real.Addrs, 6*time.Second)
-	if g, err := Look(within(t), kafka.Options{Brokers: real.Addrs}, "g"); err != nil || fmt.Sprint(g.Members) != fmt.Sprint(a.last.Members) {
+	if g, err := Look(within(t), kafka.Options{Brokers: real.Addrs}, "g"); err != nil ||
+		fmt.Sprint(g.Members) != fmt.Sprint(a.last.Members) {
 		t.Errorf("%+v, %v", g, err)
 	}
 }
@@ -68,11 +73,17 @@ func TestRealKafkaSessions(t *testing.T) {
 		t.Skip("this broker has no listener with SASL: make test-kafka starts one that has")
 	}
 	var shown atomic.Int64
-	opts, err := clientOptions(kafka.Options{Brokers: []string{real.SASL}, SASL: kafka.SASL{Mechanism: "oauthbearer", Token: func(context.Context) (kafka.Token, error) {
-		shown.Add(1)
-		part := base64.RawURLEncoding.EncodeToString
-		return kafka.Token{Text: part([]byte(`{"alg":"none"}`)) + "." + part(fmt.Appendf(nil, `{"sub":"streamdp","exp":%d}`, time.Now().Add(time.Minute).Unix())) + "."}, nil
-	}}})
+	opts,
+		err := clientOptions(
+		kafka.Options{Brokers: []string{real.SASL},
+			SASL: kafka.SASL{Mechanism: "oauthbearer", Token: func(context.Context) (kafka.Token, error) {
+				shown.Add(1)
+				part := base64.RawURLEncoding.EncodeToString
+				return kafka.Token{Text: part([]byte(`{"alg":"none"}`)) + "." +
+						part(fmt.Appendf(nil, `{"sub":"streamdp","exp":%d}`, time.Now().Add(time.Minute).Unix())) +
+						"."},
+					nil
+			}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +96,8 @@ func TestRealKafkaSessions(t *testing.T) {
 	defer client.Close()
 	for begun := time.Now(); time.Since(begun) < 6*time.Second; time.Sleep(50 * time.Millisecond) {
 		asked := time.Now()
-		if _, err := kmsg.NewPtrMetadataRequest().RequestWith(within(t), client); err != nil && time.Since(asked) < 900*time.Millisecond {
+		if _, err := kmsg.NewPtrMetadataRequest().RequestWith(within(t), client); err != nil &&
+			time.Since(asked) < 900*time.Millisecond {
 			t.Fatalf("after %v: %v", time.Since(begun), err)
 		}
 	}

@@ -192,7 +192,8 @@ func beginsGroups(res *kmsg.DescribeGroupsResponse, err error) bool {
 	if err == nil && len(res.Groups) == 1 {
 		err = kerr.ErrorForCode(res.Groups[0].ErrorCode)
 	}
-	return errors.Is(err, kerr.CoordinatorNotAvailable) || errors.Is(err, kerr.NotCoordinator) || errors.Is(err, kerr.CoordinatorLoadInProgress)
+	return errors.Is(err, kerr.CoordinatorNotAvailable) || errors.Is(err, kerr.NotCoordinator) ||
+		errors.Is(err, kerr.CoordinatorLoadInProgress)
 }
 
 // beginning is how long a cluster may take until it has a coordinator for its first group.

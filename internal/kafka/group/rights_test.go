@@ -28,14 +28,17 @@ func TestMissing(t *testing.T) {
 		return all
 	}
 	const topic, group, id = kmsg.ACLResourceTypeTopic, kmsg.ACLResourceTypeGroup, kmsg.ACLResourceTypeTransactionalId
-	const read, write, create, describe, configs = kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationCreate, kmsg.ACLOperationDescribe, kmsg.ACLOperationDescribeConfigs
+	const read, write, create, describe, configs = kmsg.ACLOperationRead, kmsg.ACLOperationWrite,
+		kmsg.ACLOperationCreate, kmsg.ACLOperationDescribe, kmsg.ACLOperationDescribeConfigs
 	user := func(name string, acls ...[]kfake.ACL) kfake.Opt {
 		return kfake.User("PLAIN", name, "secret", slices.Concat(acls...)...)
 	}
 	b := start(t, 1, kfake.EnableSASL(), kfake.EnableACLs(), kfake.SeedTopics(1, "in"),
-		user("all", grant(topic, "in", read, configs), grant(topic, "out", read, write, create), grant(group, "g", read), grant(id, "g-", write)),
+		user("all", grant(topic, "in", read, configs), grant(topic, "out", read, write, create),
+			grant(group, "g", read), grant(id, "g-", write)),
 		user("none"),
-		user("some", grant(topic, "in", describe), grant(topic, "out", write), grant(group, "g", describe), grant(id, "g-", describe)),
+		user("some", grant(topic, "in", describe), grant(topic, "out", write), grant(group, "g", describe),
+			grant(id, "g-", describe)),
 		user("odd", grant(topic, "in", configs), grant(kmsg.ACLResourceTypeCluster, "kafka-cluster", create)))
 	needs := []Resource{
 		{"topic", "in", []string{"Read", "DescribeConfigs"}},
@@ -44,13 +47,17 @@ func TestMissing(t *testing.T) {
 		{"transactional-id", "g-", []string{"Write", "Describe"}},
 	}
 	as := func(name string) kafka.Options {
-		return kafka.Options{Brokers: b.Addrs(), SASL: kafka.SASL{Mechanism: "plain", Username: name, Password: "secret"}}
+		return kafka.Options{Brokers: b.Addrs(),
+			SASL: kafka.SASL{Mechanism: "plain", Username: name, Password: "secret"}}
 	}
 	for name, want := range map[string][]string{
-		"all":  {},
-		"none": {"Read, DescribeConfigs topic in", "Read, Write, Create topic out", "Read, Describe group g", "Write, Describe transactional id g-…"},
-		"some": {"Read, DescribeConfigs topic in", "Read, Create topic out", "Read group g", "Write, Describe transactional id g-…"},
-		"odd":  {"Read topic in", "Read, Write topic out", "Read, Describe group g", "Write, Describe transactional id g-…"},
+		"all": {},
+		"none": {"Read, DescribeConfigs topic in", "Read, Write, Create topic out", "Read, Describe group g",
+			"Write, Describe transactional id g-…"},
+		"some": {"Read, DescribeConfigs topic in", "Read, Create topic out", "Read group g",
+			"Write, Describe transactional id g-…"},
+		"odd": {"Read topic in", "Read, Write topic out", "Read, Describe group g",
+			"Write, Describe transactional id g-…"},
 	} {
 		got, err := Missing(within(t), as(name), needs)
 		list := []string{}
@@ -66,7 +73,8 @@ func TestMissing(t *testing.T) {
 	}
 
 	// Create is needed where nobody has made the topic.
-	if got, err := Missing(within(t), as("some"), []Resource{{"topic", "in", []string{"Create"}}}); err != nil || len(got) != 0 {
+	if got, err := Missing(within(t), as("some"), []Resource{{"topic", "in", []string{"Create"}}}); err != nil ||
+		len(got) != 0 {
 		t.Errorf("%v, %v", got, err)
 	}
 	// Old brokers do not tell.
@@ -82,7 +90,8 @@ func TestMissing(t *testing.T) {
 		res.Topics = append(res.Topics, x)
 		return res, nil, true
 	})
-	if got, err := Missing(within(t), as("all"), needs[:1]); err == nil || fmt.Sprint(err) != "topic in: "+ErrSilent.Error() {
+	if got, err := Missing(within(t), as("all"), needs[:1]); err == nil ||
+		fmt.Sprint(err) != "topic in: "+ErrSilent.Error() {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -106,7 +115,9 @@ func TestMissingBegins(t *testing.T) {
 		}
 		return res, nil, true
 	})
-	if got, err := Missing(within(t), kafka.Options{Brokers: b.Addrs()}, []Resource{{"group", "g", []string{"Read"}}}); err != nil || len(got) != 0 || asked.Load() < 3 {
+	if got,
+		err := Missing(within(t), kafka.Options{Brokers: b.Addrs()},
+		[]Resource{{"group", "g", []string{"Read"}}}); err != nil || len(got) != 0 || asked.Load() < 3 {
 		t.Errorf("%v, %v after %d questions", got, err, asked.Load())
 	}
 }
@@ -114,9 +125,13 @@ func TestMissingBegins(t *testing.T) {
 // TestGrant: the command grants what is missing.
 func TestGrant(t *testing.T) {
 	for want, r := range map[string]Resource{
-		"kafka-acls.sh --bootstrap-server b:9092 --add --allow-principal User:u --operation Read --operation DescribeConfigs --topic in":                                       {"topic", "in", []string{"Read", "DescribeConfigs"}},
-		"kafka-acls.sh --bootstrap-server b:9092 --add --allow-principal User:u --operation Read --group g":                                                                    {"group", "g", []string{"Read"}},
-		"kafka-acls.sh --bootstrap-server b:9092 --add --allow-principal User:u --operation Write --operation Describe --transactional-id g- --resource-pattern-type prefixed": {"transactional-id", "g-", []string{"Write", "Describe"}},
+		"kafka-acls.sh --bootstrap-server b:9092 --add --allow-principal User:u --operation Read --operation " +
+			"DescribeConfigs --topic in": {"topic", "in", []string{"Read", "DescribeConfigs"}},
+		"kafka-acls.sh --bootstrap-server b:9092 --add --allow-principal User:u --operation " +
+			"Read --group g": {"group", "g", []string{"Read"}},
+		"kafka-acls.sh --bootstrap-server b:9092 --add --allow-principal User:u --operation Write --operation " +
+			"Describe --transactional-id g- --resource-pattern-type prefixed": {"transactional-id", "g-",
+			[]string{"Write", "Describe"}},
 	} {
 		if got := r.Grant("b:9092", "User:u"); got != want {
 			t.Errorf("%s", got)

@@ -133,12 +133,15 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 		var version int16
 		var unknown error
 		var asking sync.WaitGroup
-		asking.Go(func() { version, unknown = transactionVersion(ctx, l.client) }) // another broker than the coordinator, most likely
+		// another broker than the coordinator, most likely
+		asking.Go(func() { version, unknown = transactionVersion(ctx, l.client) })
 		// Without a call of ProducerID it would wait for the first record.
 		id, epoch, err := l.client.ProducerID(ctx)
 		asking.Wait()
 		if unknown == nil && version < 2 {
-			return fmt.Errorf("the cluster has transactions of version %d: raise its feature transaction.version to 2, which is there since Kafka 4.0", version)
+			return fmt.Errorf(
+				"the cluster has transactions of version %d: raise its feature transaction.version to 2, which is "+
+					"there since Kafka 4.0", version)
 		}
 		if err = cmp.Or(err, unknown); err == nil {
 			if id < 0 {
@@ -151,7 +154,9 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 			return fmt.Errorf("InitProducerID of %s: %w", TransactionalID(l.o.Group, l.o.Shard), err)
 		}
 		if pause.Wait(ctx) != nil {
-			return fmt.Errorf("InitProducerID of %s: the former owner's transaction does not end, or its coordinator does not answer: %w", TransactionalID(l.o.Group, l.o.Shard), err)
+			return fmt.Errorf(
+				"InitProducerID of %s: the former owner's transaction does not end, or its coordinator does "+
+					"not answer: %w", TransactionalID(l.o.Group, l.o.Shard), err)
 		}
 	}
 }
@@ -182,7 +187,8 @@ func (l *Log) Commit(ctx context.Context, state, ledger []shardlog.Record) error
 			topic = LedgerTopic(l.o.Group)
 		}
 		for _, r := range all {
-			records = append(records, &kgo.Record{Topic: topic, Partition: int32(l.o.Shard), Key: r.Key, Value: r.Value})
+			records = append(records,
+				&kgo.Record{Topic: topic, Partition: int32(l.o.Shard), Key: r.Key, Value: r.Value})
 		}
 	}
 	if len(records) == 0 {
@@ -259,7 +265,8 @@ func (l *Log) grown(records []*kgo.Record, state int) (last [2]int64, err error)
 			at = &last[1]
 		}
 		if r.Offset <= *at {
-			return last, fmt.Errorf("%s/%d took a record at offset %d, and had one at %d: it was cut, or made anew", r.Topic, r.Partition, r.Offset, *at)
+			return last, fmt.Errorf("%s/%d took a record at offset %d, and had one at %d: it was cut, or made anew",
+				r.Topic, r.Partition, r.Offset, *at)
 		}
 		*at = r.Offset
 	}
@@ -297,7 +304,8 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 			return fmt.Errorf("produce: %w", ctx.Err())
 		}
 		switch r := a.record; {
-		case errors.Is(a.err, kerr.MessageTooLarge), errors.Is(a.err, kerr.RecordListTooLarge), errors.Is(a.err, kerr.InvalidRecord):
+		case errors.Is(a.err, kerr.MessageTooLarge), errors.Is(a.err, kerr.RecordListTooLarge),
+			errors.Is(a.err, kerr.InvalidRecord):
 			// All records of a batch are refused for one of them, most likely the largest.
 			if refused.err == nil || len(r.Value) > len(refused.record.Value) {
 				refused = a
@@ -306,7 +314,8 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 		case a.err != nil:
 			return fmt.Errorf("produce: %w", a.err)
 		case r.Offset < 0 || r.ProducerID != l.id || r.ProducerEpoch != l.epoch:
-			return fmt.Errorf("a record was written at offset %d by producer %d, epoch %d in a transaction of %d, %d", r.Offset, r.ProducerID, r.ProducerEpoch, l.id, l.epoch)
+			return fmt.Errorf("a record was written at offset %d by producer %d, epoch %d in a transaction of %d, %d",
+				r.Offset, r.ProducerID, r.ProducerEpoch, l.id, l.epoch)
 		}
 	}
 	if refused.err != nil {

@@ -82,7 +82,9 @@ func (s *shard) logOptions() LogOptions {
 func (s *shard) log() *Log { return NewLog(s.logOptions()) }
 
 func (s *shard) options() shardlog.Options {
-	return shardlog.Options{Genesis: shardlog.Genesis{Group: s.group, Shards: 2, Shard: 1, Assign: "partition", Key: "k"}, Master: &master, Instance: "i", Timeout: s.timeout}
+	return shardlog.Options{
+		Genesis: shardlog.Genesis{Group: s.group, Shards: 2, Shard: 1, Assign: "partition", Key: "k"}, Master: &master,
+		Instance: "i", Timeout: s.timeout}
 }
 
 func (s *shard) acquire() *shardlog.Holding {
@@ -100,7 +102,8 @@ const padding = "                                                               
 
 // put updates a value and appends a line that both say text.
 func (s *shard) put(h *shardlog.Holding, text string) error {
-	return h.Update(s.t.Context(), map[string]shardlog.Value{"a": {Data: []byte(text + padding)}}, nil, [][]byte{[]byte(text)})
+	return h.Update(s.t.Context(), map[string]shardlog.Value{"a": {Data: []byte(text + padding)}}, nil,
+		[][]byte{[]byte(text)})
 }
 
 // want checks what a reader finds: the value, and as many lines with the last one the same.
@@ -154,11 +157,15 @@ func TestSession(t *testing.T) {
 func TestSessionAnswers(t *testing.T) {
 	t.Parallel()
 	b, s := logs(t)
-	again := []*kerr.Error{kerr.UnknownTopicOrPartition, kerr.LeaderNotAvailable, kerr.NotLeaderForPartition, kerr.RequestTimedOut, kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend, kerr.ConcurrentTransactions}
-	coordinator := []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.ConcurrentTransactions}
-	fenced := []*kerr.Error{kerr.InvalidProducerEpoch, kerr.InvalidTxnState, kerr.InvalidProducerIDMapping, kerr.ProducerFenced}
+	again := []*kerr.Error{kerr.UnknownTopicOrPartition, kerr.LeaderNotAvailable, kerr.NotLeaderForPartition,
+		kerr.RequestTimedOut, kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend, kerr.ConcurrentTransactions}
+	coordinator := []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator,
+		kerr.ConcurrentTransactions}
+	fenced := []*kerr.Error{kerr.InvalidProducerEpoch, kerr.InvalidTxnState, kerr.InvalidProducerIDMapping,
+		kerr.ProducerFenced}
 	refused := []*kerr.Error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord}
-	other := []*kerr.Error{kerr.UnknownServerError, kerr.TopicAuthorizationFailed, kerr.TransactionAbortable, kerr.OutOfOrderSequenceNumber, kerr.DuplicateSequenceNumber, kerr.PolicyViolation}
+	other := []*kerr.Error{kerr.UnknownServerError, kerr.TopicAuthorizationFailed, kerr.TransactionAbortable,
+		kerr.OutOfOrderSequenceNumber, kerr.DuplicateSequenceNumber, kerr.PolicyViolation}
 	committed, lines := "", 0
 	for _, test := range []struct {
 		request kmsg.Key
@@ -190,7 +197,8 @@ func TestSessionAnswers(t *testing.T) {
 			}
 			t.Cleanup(h.Close)
 			text := fmt.Sprintf("%s %s %d", test.request.Name(), test.topic, code.Code)
-			f := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{test.request}, Topic: test.topic, TopLevel: test.topic == "", Err: code})
+			f := b.Cluster().Fault(
+				kfake.Fault{Keys: []kmsg.Key{test.request}, Topic: test.topic, TopLevel: test.topic == "", Err: code})
 			err = s.put(h, text)
 			if f.Hits() != 1 {
 				t.Fatalf("%s: %d faults", text, f.Hits())
@@ -208,7 +216,8 @@ func TestSessionAnswers(t *testing.T) {
 				r := (*shardlog.RefusedError)(nil)
 				if errors.As(err, &r) != slices.Contains(test.codes, kerr.InvalidRecord) {
 					t.Errorf("%s: %v", text, err)
-				} else if r != nil && r.Key != map[string]string{StateTopic("g"): "a:0", LedgerTopic("g"): ""}[test.topic] {
+				} else if r != nil &&
+					r.Key != map[string]string{StateTopic("g"): "a:0", LedgerTopic("g"): ""}[test.topic] {
 					t.Errorf("%s: %q was refused", text, r.Key)
 				}
 			}
@@ -289,15 +298,20 @@ func TestSessionFence(t *testing.T) {
 	// Also for longer than the client repeats it.
 	impatient := s.logOptions()
 	impatient.extra = []kgo.Opt{kgo.RequestRetries(0)}
-	f := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.CoordinatorNotAvailable})
+	f := b.Cluster().Fault(
+		kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.CoordinatorNotAvailable})
 	if h, err := shardlog.Acquire(s.t.Context(), NewLog(impatient), s.options()); err != nil || f.Hits() != 1 {
 		t.Errorf("%v, %d faults", err, f.Hits())
 	} else {
 		h.Close()
 	}
 	s.want("first again", 2)
-	f = b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.TransactionalIDAuthorizationFailed})
-	if _, err := shardlog.Acquire(t.Context(), s.log(), s.options()); !errors.Is(err, kerr.TransactionalIDAuthorizationFailed) || f.Hits() != 1 {
+	f = b.Cluster().Fault(
+		kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true,
+			Err: kerr.TransactionalIDAuthorizationFailed})
+	if _,
+		err := shardlog.Acquire(t.Context(), s.log(), s.options()); !errors.Is(err,
+		kerr.TransactionalIDAuthorizationFailed) || f.Hits() != 1 {
 		t.Errorf("without the right to the id: %v", err)
 	}
 	moved := s.logOptions()
@@ -327,7 +341,8 @@ func (s *shard) hang() {
 		s.t.Fatal(err)
 	}
 	h := s.acquire()
-	if err := zombie.client.EndTransaction(s.t.Context(), kgo.TryCommit); !errors.Is(err, kerr.InvalidProducerEpoch) && !errors.Is(err, kerr.ProducerFenced) {
+	if err := zombie.client.EndTransaction(s.t.Context(), kgo.TryCommit); !errors.Is(err, kerr.InvalidProducerEpoch) &&
+		!errors.Is(err, kerr.ProducerFenced) {
 		s.t.Errorf("the end of a fenced owner's transaction: %v", err)
 	}
 	if err := zombie.Commit(s.t.Context(), []shardlog.Record{{Key: []byte("x:0")}}, nil); err == nil {
@@ -354,7 +369,8 @@ func TestSessionVersion(t *testing.T) {
 	}
 	t.Cleanup(b.Close)
 	s := &shard{t, b.Addrs(), "g", time.Second}
-	if _, err := shardlog.Acquire(t.Context(), s.log(), s.options()); err == nil || !strings.Contains(err.Error(), "transaction.version") {
+	if _, err := shardlog.Acquire(t.Context(), s.log(), s.options()); err == nil ||
+		!strings.Contains(err.Error(), "transaction.version") {
 		t.Errorf("old transactions: %v", err)
 	}
 }
@@ -462,7 +478,8 @@ func TestSessionReads(t *testing.T) {
 	foreign.Send(kafkatest.Record{Key: []byte("b:0"), Value: []byte("open")})
 	o := s.logOptions()
 	o.patience = 100 * time.Millisecond
-	if _, err := shardlog.Acquire(t.Context(), NewLog(o), s.options()); err == nil || !strings.Contains(err.Error(), "another id") {
+	if _, err := shardlog.Acquire(t.Context(), NewLog(o), s.options()); err == nil ||
+		!strings.Contains(err.Error(), "another id") {
 		t.Errorf("behind an open transaction: %v", err)
 	}
 	s.want("2", 3) // a reader that wrote nothing reads what is committed
@@ -493,7 +510,8 @@ func TestSessionAborted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if refused {
-			b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: StateTopic("g"), Err: kerr.MessageTooLarge})
+			b.Cluster().Fault(
+				kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: StateTopic("g"), Err: kerr.MessageTooLarge})
 		}
 		record := &kgo.Record{Topic: StateTopic("g"), Partition: 1, Key: []byte("x:0")}
 		if err := l.produce(t.Context(), []*kgo.Record{record}); (err != nil) != refused {
@@ -543,7 +561,8 @@ func TestSessionTopicMadeAnew(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := h.Update(ctx, map[string]shardlog.Value{"a": {}}, nil, [][]byte{[]byte("line")}); !errors.Is(err, shardlog.ErrLost) {
+		if err := h.Update(ctx, map[string]shardlog.Value{"a": {}}, nil, [][]byte{[]byte("line")}); !errors.Is(err,
+			shardlog.ErrLost) {
 			t.Errorf("made anew %v: %v", anew, err)
 		}
 		for _, topic := range []string{LedgerTopic("g"), StateTopic("g")} {
@@ -552,7 +571,8 @@ func TestSessionTopicMadeAnew(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer client.Close()
-			if found, err := client.Topic(t.Context(), topic); err != nil || found.Exists != (anew || topic == StateTopic("g")) {
+			if found, err := client.Topic(t.Context(), topic); err != nil ||
+				found.Exists != (anew || topic == StateTopic("g")) {
 				t.Errorf("made anew %v: %s is there: %v, %v", anew, topic, found.Exists, err)
 			}
 		}

@@ -36,7 +36,8 @@ func (e *topicError) Error() string { return e.text }
 
 // stateTopic returns what the cluster says of a group's topic of states, which must have a
 // partition for each shard.
-func stateTopic(ctx context.Context, client *kgo.Client, topic string, shards int) (t kmsg.MetadataResponseTopic, err error) {
+func stateTopic(ctx context.Context, client *kgo.Client, topic string, shards int) (t kmsg.MetadataResponseTopic,
+	err error) {
 	all, err := describe(ctx, client, topic)
 	if err != nil {
 		return t, err
@@ -48,7 +49,10 @@ func stateTopic(ctx context.Context, client *kgo.Client, topic string, shards in
 	case err != nil:
 		return t, fmt.Errorf("topic %s: %w", topic, err)
 	case len(t.Partitions) != shards:
-		return t, &topicError{fmt.Sprintf("topic %s has %d partitions, the configuration %d shards", topic, len(t.Partitions), shards)}
+		return t,
+			&topicError{
+				fmt.Sprintf("topic %s has %d partitions, the configuration %d shards", topic,
+					len(t.Partitions), shards)}
 	}
 	return t, nil
 }
@@ -171,8 +175,8 @@ var common = []setting{
 // replaced or removed, an epoch's secret for one, is gone from the log after the compaction
 // lag and the age of its segment; tombstones stay for long enough that no reader misses one.
 // Whoever takes a shard over reads all of its log that is not compacted yet, and only full
-// segments are compacted, so they are small. Ledgers are kept for good. Requests are kept for a week for people to look at; partial sums
-// matter for seconds.
+// segments are compacted, so they are small. Ledgers are kept for good. Requests are kept for a week for people to look
+// at; partial sums matter for seconds.
 func (o TopicOptions) topics() []topic {
 	const hour, day, week = "3600000", "86400000", "604800000"
 	return []topic{
@@ -327,8 +331,11 @@ func (a *admin) check(ctx context.Context) (found Findings, missing []topic, err
 		return nil, nil, err
 	}
 	if version < 2 {
-		found = append(found, fmt.Sprintf("the cluster's transactions are of version %d: a group needs version 2, which Apache Kafka has since 4.0 "+
-			"(after an upgrade: kafka-features.sh upgrade --feature transaction.version=2)", version))
+		found = append(found,
+			fmt.Sprintf(
+				"the cluster's transactions are of version %d: a group needs version 2, which Apache Kafka "+
+					"has since 4.0 "+
+					"(after an upgrade: kafka-features.sh upgrade --feature transaction.version=2)", version))
 	}
 	topics := a.topics()
 	names := make([]string, len(topics))
@@ -410,7 +417,9 @@ func replication(name string, m kmsg.MetadataResponseTopic) Findings {
 	if few == 0 {
 		return nil
 	}
-	return Findings{fmt.Sprintf("topic %s: %d partitions have fewer than %d replicas (cluster.allow_unreplicated accepts that)", name, few, replicas)}
+	return Findings{
+		fmt.Sprintf("topic %s: %d partitions have fewer than %d replicas (cluster.allow_unreplicated accepts that)",
+			name, few, replicas)}
 }
 
 // settings compares the settings in force with what they must be.
@@ -508,7 +517,10 @@ func (a *admin) create(ctx context.Context, topics []topic) error {
 		case err == nil, err == kerr.TopicAlreadyExists: // by somebody at the same time: checked below
 			continue
 		case err == kerr.InvalidReplicationFactor:
-			err = Findings{fmt.Sprintf("the cluster has not enough brokers for %d replicas of topic %s (cluster.allow_unreplicated accepts fewer)", n, t.Topic)}
+			err = Findings{
+				fmt.Sprintf(
+					"the cluster has not enough brokers for %d replicas of topic %s (cluster.allow_unreplicated "+
+						"accepts fewer)", n, t.Topic)}
 		case err == kerr.TopicAuthorizationFailed, err == kerr.ClusterAuthorizationFailed:
 			err = Findings{fmt.Sprintf("this user may not Create topic %s", t.Topic)}
 		case t.ErrorMessage != nil:
@@ -534,7 +546,10 @@ func (a *admin) foreign(ctx context.Context, missing []topic) (found Findings, e
 	}
 	state, ledger := StateTopic(a.Group), LedgerTopic(a.Group)
 	if ends[state] > 0 && slices.ContainsFunc(missing, is(ledger)) {
-		return Findings{fmt.Sprintf("topic %s holds records, and there is no topic %s: a ledger that was lost must not come back empty", state, ledger)}, nil
+		return Findings{
+			fmt.Sprintf(
+				"topic %s holds records, and there is no topic %s: a ledger that was lost must not come back empty",
+				state, ledger)}, nil
 	}
 	if ends[state] > 0 || ends[ledger] > 0 {
 		return nil, nil
@@ -659,7 +674,8 @@ func Look(ctx context.Context, o kafka.Options, group string) (Generation, error
 			g = res.Groups[0]
 			err = kerr.ErrorForCode(g.ErrorCode)
 		}
-		if errors.Is(err, kerr.CoordinatorNotAvailable) || errors.Is(err, kerr.CoordinatorLoadInProgress) || errors.Is(err, kerr.NotCoordinator) {
+		if errors.Is(err, kerr.CoordinatorNotAvailable) || errors.Is(err, kerr.CoordinatorLoadInProgress) ||
+			errors.Is(err, kerr.NotCoordinator) {
 			// The first group of a cluster waits until its topic of groups is made.
 			if time.Now().After(until) || pause.Wait(ctx) != nil {
 				return fail(err)
@@ -673,7 +689,8 @@ func Look(ctx context.Context, o kafka.Options, group string) (Generation, error
 		case len(g.Members) == 0:
 			return Generation{Self: -1}, nil
 		case g.Protocol != "" && g.Protocol != protocolName:
-			return fail(fmt.Errorf("its members divide by %s, not %s: it is not a group of streamdp", g.Protocol, protocolName))
+			return fail(
+				fmt.Errorf("its members divide by %s, not %s: it is not a group of streamdp", g.Protocol, protocolName))
 		case g.State == "Stable":
 			now, err := told(g.Members[0].MemberAssignment)
 			if err != nil {

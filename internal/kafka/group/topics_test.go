@@ -51,7 +51,8 @@ func TestInit(t *testing.T) {
 	b := start(t, 3)
 	o := TopicOptions{Kafka: kafka.Options{Brokers: b.Addrs()}, Group: "g", Shards: 5}
 	if got := refused(t, Check(within(t), o)); !slices.Equal(got, Findings{
-		"topic g.state " + notThere, "topic g.ledger " + notThere, "topic g.control " + notThere, "topic g.partials " + notThere,
+		"topic g.state " + notThere, "topic g.ledger " + notThere, "topic g.control " + notThere,
+		"topic g.partials " + notThere,
 	}) {
 		t.Errorf("%q", got)
 	}
@@ -76,10 +77,15 @@ func TestInit(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"g.state":    "cleanup.policy=compact delete.retention.ms=86400000 max.compaction.lag.ms=3600000 max.message.bytes=1048588 min.insync.replicas=2 segment.bytes=16777216 segment.ms=3600000 unclean.leader.election.enable=false",
-		"g.ledger":   "cleanup.policy=delete max.message.bytes=1048588 min.insync.replicas=2 retention.bytes=-1 retention.ms=-1 unclean.leader.election.enable=false",
-		"g.control":  "cleanup.policy=delete max.message.bytes=1048588 min.insync.replicas=2 retention.ms=604800000 unclean.leader.election.enable=false",
-		"g.partials": "cleanup.policy=delete max.message.bytes=1048588 min.insync.replicas=2 retention.ms=86400000 segment.ms=3600000 unclean.leader.election.enable=false",
+		"g.state": "cleanup.policy=compact delete.retention.ms=86400000 max.compaction.lag.ms=3600000 " +
+			"max.message.bytes=1048588 min.insync.replicas=2 segment.bytes=16777216 segment.ms=3600000 " +
+			"unclean.leader.election.enable=false",
+		"g.ledger": "cleanup.policy=delete max.message.bytes=1048588 min.insync.replicas=2 retention.bytes=-1 " +
+			"retention.ms=-1 unclean.leader.election.enable=false",
+		"g.control": "cleanup.policy=delete max.message.bytes=1048588 min.insync.replicas=2 retention.ms=604800000 " +
+			"unclean.leader.election.enable=false",
+		"g.partials": "cleanup.policy=delete max.message.bytes=1048588 min.insync.replicas=2 retention.ms=86400000 " +
+			"segment.ms=3600000 unclean.leader.election.enable=false",
 	}
 	for name, settings := range want {
 		info := b.Cluster().TopicInfo(name)
@@ -88,7 +94,8 @@ func TestInit(t *testing.T) {
 			all = append(all, k+"="+*v)
 		}
 		slices.Sort(all)
-		if got := strings.Join(all, " "); got != settings || info.NumReplicas != 3 || len(b.Cluster().PartitionInfos(name)) != 5 {
+		if got := strings.Join(all, " "); got != settings || info.NumReplicas != 3 ||
+			len(b.Cluster().PartitionInfos(name)) != 5 {
 			t.Errorf("%s: %d replicas, %s", name, info.NumReplicas, got)
 		}
 	}
@@ -96,7 +103,8 @@ func TestInit(t *testing.T) {
 	// Another number of shards is no group of these topics.
 	o.Shards = 6
 	for name, err := range map[string]error{"check": Check(within(t), o), "init": Init(within(t), o)} {
-		if got := refused(t, err); len(got) != 4 || got[0] != "topic g.state has 5 partitions, the configuration 6 shards" {
+		if got := refused(t, err); len(got) != 4 ||
+			got[0] != "topic g.state has 5 partitions, the configuration 6 shards" {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
@@ -176,7 +184,8 @@ func TestInitRefusesRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	kafkatest.NewProducer(t, b.Addrs(), "g.control", 1, "").Send(kafkatest.Record{Value: []byte("x")})
-	if got := refused(t, Init(within(t), o)); !slices.Equal(got, Findings{"topic g.control holds records, and no ledger of the group has begun"}) {
+	if got := refused(t, Init(within(t), o)); !slices.Equal(got,
+		Findings{"topic g.control holds records, and no ledger of the group has begun"}) {
 		t.Errorf("%q", got)
 	}
 	// Where the group has begun, they are requests.
@@ -187,7 +196,10 @@ func TestInitRefusesRecords(t *testing.T) {
 	if err := b.Cluster().DeleteTopic("g.ledger"); err != nil {
 		t.Fatal(err)
 	}
-	if got := refused(t, Init(within(t), o)); !slices.Equal(got, Findings{"topic g.state holds records, and there is no topic g.ledger: a ledger that was lost must not come back empty"}) {
+	if got := refused(t, Init(within(t), o)); !slices.Equal(got,
+		Findings{
+			"topic g.state holds records, and there is no topic g.ledger: a ledger that was lost must not " +
+				"come back empty"}) {
 		t.Errorf("%q", got)
 	}
 	if b.Cluster().TopicInfo("g.ledger") != nil {
@@ -200,7 +212,8 @@ func TestUnreplicated(t *testing.T) {
 	t.Parallel()
 	b := start(t, 1)
 	o := TopicOptions{Kafka: kafka.Options{Brokers: b.Addrs()}, Group: "g", Shards: 2}
-	if got := refused(t, Init(within(t), o)); len(got) != 1 || !strings.Contains(got[0], "not enough brokers for 3 replicas") {
+	if got := refused(t, Init(within(t), o)); len(got) != 1 ||
+		!strings.Contains(got[0], "not enough brokers for 3 replicas") {
 		t.Errorf("%q", got)
 	}
 	o.AllowUnreplicated = true
@@ -210,7 +223,8 @@ func TestUnreplicated(t *testing.T) {
 		}
 	}
 	o.AllowUnreplicated = false
-	if got := refused(t, Check(within(t), o)); len(got) != 8 || got[0] != "topic g.state: 2 partitions have fewer than 3 replicas (cluster.allow_unreplicated accepts that)" {
+	if got := refused(t, Check(within(t), o)); len(got) != 8 ||
+		got[0] != "topic g.state: 2 partitions have fewer than 3 replicas (cluster.allow_unreplicated accepts that)" {
 		t.Errorf("%q", got)
 	}
 }
@@ -221,7 +235,9 @@ func TestTransactionVersion(t *testing.T) {
 	b := start(t, 1, kfake.MaxVersions(kversion.V3_9_0()))
 	o := TopicOptions{Kafka: kafka.Options{Brokers: b.Addrs()}, Group: "g", Shards: 2, AllowUnreplicated: true}
 	for name, err := range map[string]error{"init": Init(within(t), o), "check": Check(within(t), o)} {
-		if got := refused(t, err); len(got) == 0 || !strings.Contains(got[0], "transactions are of version 0: a group needs version 2, which Apache Kafka has since 4.0") {
+		if got := refused(t, err); len(got) == 0 ||
+			!strings.Contains(got[0],
+				"transactions are of version 0: a group needs version 2, which Apache Kafka has since 4.0") {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
@@ -235,21 +251,28 @@ func TestRights(t *testing.T) {
 	t.Parallel()
 	grant := func(typ kmsg.ACLResourceType, name string, ops ...kmsg.ACLOperation) (all []kfake.ACL) {
 		for _, op := range ops {
-			all = append(all, kfake.ACL{Resource: typ, Name: name, Pattern: kmsg.ACLResourcePatternTypePrefixed, Operation: op, Allow: true})
+			all = append(all,
+				kfake.ACL{Resource: typ, Name: name, Pattern: kmsg.ACLResourcePatternTypePrefixed, Operation: op,
+					Allow: true})
 		}
 		return all
 	}
-	topics := grant(kmsg.ACLResourceTypeTopic, "g.", kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationDescribeConfigs)
-	rest := append(grant(kmsg.ACLResourceTypeGroup, "g", kmsg.ACLOperationRead), grant(kmsg.ACLResourceTypeTransactionalId, "g-", kmsg.ACLOperationWrite)...)
+	topics := grant(kmsg.ACLResourceTypeTopic, "g.", kmsg.ACLOperationRead, kmsg.ACLOperationWrite,
+		kmsg.ACLOperationDescribeConfigs)
+	rest := append(grant(kmsg.ACLResourceTypeGroup, "g", kmsg.ACLOperationRead),
+		grant(kmsg.ACLResourceTypeTransactionalId, "g-", kmsg.ACLOperationWrite)...)
 	user := func(name string, acls ...[]kfake.ACL) kfake.Opt {
 		return kfake.User("PLAIN", name, "secret", slices.Concat(acls...)...)
 	}
 	b := start(t, 3, kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser("PLAIN", "admin", "secret"),
 		user("all", topics, rest), user("none"), user("topics", topics), user("reads", topics[:1], rest))
 	as := func(name string) TopicOptions {
-		return TopicOptions{Group: "g", Shards: 2, Kafka: kafka.Options{Brokers: b.Addrs(), SASL: kafka.SASL{Mechanism: "plain", Username: name, Password: "secret"}}}
+		return TopicOptions{Group: "g", Shards: 2,
+			Kafka: kafka.Options{Brokers: b.Addrs(),
+				SASL: kafka.SASL{Mechanism: "plain", Username: name, Password: "secret"}}}
 	}
-	if got := refused(t, Init(within(t), as("all"))); len(got) != 1 || got[0] != "this user may not Create topic g.state" {
+	if got := refused(t, Init(within(t), as("all"))); len(got) != 1 ||
+		got[0] != "this user may not Create topic g.state" {
 		t.Errorf("%q", got)
 	}
 	if err := Init(within(t), as("admin")); err != nil {
@@ -264,9 +287,12 @@ func TestRights(t *testing.T) {
 	for name, want := range map[string]Findings{
 		"all":    nil,
 		"topics": may("Read group g", "Write transactional ids g-…"),
-		"reads": may("Write topic g.state", "DescribeConfigs topic g.state", "Write topic g.ledger", "DescribeConfigs topic g.ledger",
-			"Write topic g.control", "DescribeConfigs topic g.control", "Write topic g.partials", "DescribeConfigs topic g.partials"),
-		"none": may("Describe topic g.state", "Describe topic g.ledger", "Describe topic g.control", "Describe topic g.partials",
+		"reads": may("Write topic g.state", "DescribeConfigs topic g.state", "Write topic g.ledger",
+			"DescribeConfigs topic g.ledger",
+			"Write topic g.control", "DescribeConfigs topic g.control", "Write topic g.partials",
+			"DescribeConfigs topic g.partials"),
+		"none": may("Describe topic g.state", "Describe topic g.ledger", "Describe topic g.control",
+			"Describe topic g.partials",
 			"Read group g", "Write transactional ids g-…"),
 	} {
 		if got := refused(t, Check(within(t), as(name))); !slices.Equal(got, want) {
@@ -286,7 +312,8 @@ func TestLook(t *testing.T) {
 	a, c := join(t, options(b.Addrs(), 3, shortSession, "a")), join(t, options(b.Addrs(), 3, shortSession, "c"))
 	settled(t, 3, whatever, a, c)
 	g, err := Look(within(t), o, "g")
-	if err != nil || g.Number != a.last.Number || fmt.Sprint(g.Members) != fmt.Sprint(a.last.Members) || g.Self != -1 || g.Active() != 2 || g.Shards != nil {
+	if err != nil || g.Number != a.last.Number || fmt.Sprint(g.Members) != fmt.Sprint(a.last.Members) || g.Self != -1 ||
+		g.Active() != 2 || g.Shards != nil {
 		t.Errorf("%+v, %v", g, err)
 	}
 }

@@ -88,12 +88,14 @@ func TestAssignmentBytes(t *testing.T) {
 		{id: "y", says: profile{instance: "b"}},
 		{id: "z", says: profile{instance: "c"}, standby: StandbyKey},
 	}}
-	raw := "\x00\x00\x00\x09\x00\x02\x00\x01\x00\x03" + "\x01a\x03a:1\x02v1\x00" + "\x01b\x00\x00\x00" + "\x01c\x00\x00\x03key" +
+	raw := "\x00\x00\x00\x09\x00\x02\x00\x01\x00\x03" + "\x01a\x03a:1\x02v1\x00" + "\x01b\x00\x00\x00" +
+		"\x01c\x00\x00\x03key" +
 		"\x00\x04\x00\x01\x00\x00\x00\x01\xff\xff"
 	b := p.appendAssignment(nil, 9, 1)
 	want := Generation{
 		Number: 9, Shards: []int{0, 2}, Self: 1, Unowned: []int{3}, Format: 2, active: 2,
-		Members: []MemberInfo{{"a", "a:1", "v1", []int{1}, ""}, {"b", "", "", []int{0, 2}, ""}, {"c", "", "", nil, StandbyKey}},
+		Members: []MemberInfo{{"a", "a:1", "v1", []int{1}, ""}, {"b", "", "", []int{0, 2}, ""},
+			{"c", "", "", nil, StandbyKey}},
 	}
 	if g, err := parseAssignment(b); err != nil || !reflect.DeepEqual(g, want) {
 		t.Errorf("%+v, %v", g, err)
@@ -110,8 +112,9 @@ func TestAssignmentBytes(t *testing.T) {
 		}
 	}
 	for _, c := range [][2]string{
-		{"\x00\x01\x00\x03", "\x00\x03\x00\x03"},                                   // self is no member
-		{"\x01b\x00\x00\x00", "\x01b\x00\x00\x01x"},                                // one that takes part after one that does not: b, if c takes part
+		{"\x00\x01\x00\x03", "\x00\x03\x00\x03"}, // self is no member
+		// one that takes part after one that does not: b, if c takes part
+		{"\x01b\x00\x00\x00", "\x01b\x00\x00\x01x"},
 		{"\x00\x01\x00\x00\x00\x01\xff", "\x00\x01\x00\x02\x00\x01\xff"},           // a shard of one that stands by
 		{"\x00\x04\x00\x01", "\x10\x01" + strings.Repeat("\x00\x01", MaxShards-2)}, // too many shards
 	} {
@@ -186,7 +189,9 @@ func FuzzProfile(f *testing.F) {
 }
 
 func FuzzAssignment(f *testing.F) {
-	f.Add([]byte("\x00\x00\x00\x09\x00\x02\x00\x01\x00\x02\x01a\x03a:1\x02v1\x00\x01b\x00\x00\x03key\x00\x02\x00\x00\xff\xff"))
+	f.Add(
+		[]byte(
+			"\x00\x00\x00\x09\x00\x02\x00\x01\x00\x02\x01a\x03a:1\x02v1\x00\x01b\x00\x00\x03key\x00\x02\x00\x00\xff\xff"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		parseAssignment(append([]byte{version}, raw...))
 		told(raw)

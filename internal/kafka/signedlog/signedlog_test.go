@@ -16,7 +16,8 @@ func TestSignature(t *testing.T) {
 		want   string // by another implementation of HMAC-SHA256
 	}{
 		{"", [][]byte{[]byte("value")}, "bb08466ba672425f152f9a627316820d51deb58966d9af444e7d9c0f2701a228"},
-		{"id", [][]byte{Sized([]byte("a")), []byte("b")}, "696490c0167aae6f25ac41eb326f0984344cc66217e8e71c0a3ba4411e0cb684e15d"},
+		{"id", [][]byte{Sized([]byte("a")), []byte("b")},
+			"696490c0167aae6f25ac41eb326f0984344cc66217e8e71c0a3ba4411e0cb684e15d"},
 	} {
 		signature := l.Sign([]byte(c.prefix), c.parts...)
 		if got := hex.EncodeToString(signature); got != c.want {
@@ -27,7 +28,8 @@ func TestSignature(t *testing.T) {
 		}
 		good := l.Headers(signature)[0]
 		other := kafka.Header{Key: "other", Value: signature}
-		if !signed(good) || signed() || signed(other) || signed(good, other) || signed(kafka.Header{Key: "h", Value: signature[1:]}) {
+		if !signed(good) || signed() || signed(other) || signed(good, other) ||
+			signed(kafka.Header{Key: "h", Value: signature[1:]}) {
 			t.Errorf("%s: another header counts, or this one does not", c.want)
 		}
 		if l.Signed(&kafka.Record{Headers: []kafka.Header{good}}, []byte(c.prefix), append(c.parts, []byte{0})...) {

@@ -18,7 +18,8 @@ import (
 )
 
 // names are those of the program, as distributions call it.
-var names = []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"}
+var names = []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome",
+	"google-chrome-stable", "chrome"}
 
 // Find returns the browser: $STREAMDP_BROWSER, or one on the path; "" if there is none.
 func Find() string {
@@ -66,8 +67,10 @@ func Open(t testing.TB, path string) *Page {
 	profile, err := os.MkdirTemp("", "browser")
 	must(t, err)
 	p := &Page{t: t, in: in, waiting: map[int]chan reply{}, gone: make(chan struct{})}
-	p.cmd = exec.Command(path, "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-		"--hide-scrollbars", "--force-color-profile=srgb", "--disable-background-networking", "--disable-component-update", "--user-data-dir="+profile, "about:blank")
+	p.cmd = exec.Command(path, "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu",
+		"--disable-dev-shm-usage", "--no-first-run",
+		"--hide-scrollbars", "--force-color-profile=srgb", "--disable-background-networking",
+		"--disable-component-update", "--user-data-dir="+profile, "about:blank")
 	p.cmd.ExtraFiles = []*os.File{theirs, answers}
 	must(t, p.cmd.Start())
 	theirs.Close()
@@ -240,7 +243,8 @@ func (p *Page) eval(expression string, out any) error {
 			Exception struct{ Description string }
 		}
 	}
-	err := p.try("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &r)
+	err := p.try("Runtime.evaluate",
+		map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &r)
 	switch {
 	case err != nil:
 		return err
@@ -264,7 +268,8 @@ func (p *Page) Until(ctx context.Context, what, expression string) {
 		case <-ctx.Done():
 			var text string
 			p.eval("document.body.innerText", &text)
-			p.t.Fatalf("the page does not show in time: %s\n%.2000s\n%s", what, text, strings.Join(p.Complaints(), "\n"))
+			p.t.Fatalf("the page does not show in time: %s\n%.2000s\n%s", what, text,
+				strings.Join(p.Complaints(), "\n"))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -273,20 +278,25 @@ func (p *Page) Until(ctx context.Context, what, expression string) {
 // Size sets the width and height of the window in pixels.
 func (p *Page) Size(width, height int) {
 	p.t.Helper()
-	p.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
+	p.call("Emulation.setDeviceMetricsOverride",
+		map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
 }
 
 // Prefers sets a preference of the reader, as "prefers-color-scheme": "dark".
 func (p *Page) Prefers(name, value string) {
 	p.t.Helper()
-	p.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": name, "value": value}}}, nil)
+	p.call("Emulation.setEmulatedMedia",
+		map[string]any{"features": []map[string]string{{"name": name, "value": value}}}, nil)
 }
 
 // Key presses and releases a key, by its name.
 func (p *Page) Key(key string) {
 	p.t.Helper()
 	for _, kind := range []string{"rawKeyDown", "keyUp"} {
-		p.call("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": map[string]int{"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}[key]}, nil)
+		p.call("Input.dispatchKeyEvent",
+			map[string]any{"type": kind, "key": key, "code": key,
+				"windowsVirtualKeyCode": map[string]int{"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowRight": 39,
+					"Home": 36, "End": 35}[key]}, nil)
 	}
 }
 

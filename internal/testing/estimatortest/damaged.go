@@ -19,7 +19,8 @@ const header = 1 + 8
 // as number.
 var extremes = []uint64{
 	0, 1, 2, 1 << 31, 1 << 53, 1 << 56, 1 << 62, math.MaxInt64, 1 << 63, math.MaxUint64,
-	math.Float64bits(1), math.Float64bits(-1), math.Float64bits(0.05), math.Float64bits(1e-300), math.Float64bits(1e150), math.Float64bits(-1e150),
+	math.Float64bits(1), math.Float64bits(-1), math.Float64bits(0.05), math.Float64bits(1e-300),
+	math.Float64bits(1e150), math.Float64bits(-1e150),
 	math.Float64bits(math.MaxFloat64), math.Float64bits(math.Inf(1)), math.Float64bits(math.NaN()),
 }
 

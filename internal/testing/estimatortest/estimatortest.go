@@ -150,7 +150,8 @@ func (c *Contract[E]) Restart(t testing.TB) (straight E, states [][]byte) {
 	for step := uint64(1); step <= c.Steps; step++ {
 		first, end := straight.Range(step)
 		if f, l := again.Range(step); first != slots || end <= first || f != first || l != end {
-			t.Fatalf("step %d has slots %d to %d, and %d to %d after restarts; %d were closed", step, first, end, f, l, slots)
+			t.Fatalf("step %d has slots %d to %d, and %d to %d after restarts; %d were closed", step, first, end,
+				f, l, slots)
 		}
 		slots = end
 

@@ -36,7 +36,8 @@ type Producer struct {
 
 // NewProducer returns a producer; with a transactional id its records count
 // only after Commit. It is closed with the test.
-func NewProducer(tb testing.TB, addrs []string, topic string, partition int32, txnID string, opts ...kgo.Opt) *Producer {
+func NewProducer(tb testing.TB, addrs []string, topic string, partition int32, txnID string,
+	opts ...kgo.Opt) *Producer {
 	tb.Helper()
 	o := []kgo.Opt{
 		kgo.SeedBrokers(addrs...),
@@ -351,7 +352,8 @@ func (b Batch) encode() (records []byte, attributes int16) {
 // Ask sends any request, and fails where it is not answered.
 func Ask(tb testing.TB, addrs []string, req kmsg.Request) kmsg.Response {
 	tb.Helper()
-	return request(tb, addrs, func(ctx context.Context, c *kgo.Client) (kmsg.Response, error) { return c.Request(ctx, req) })
+	return request(tb, addrs,
+		func(ctx context.Context, c *kgo.Client) (kmsg.Response, error) { return c.Request(ctx, req) })
 }
 
 // Bomb is a batch of three records: first, n zeros that zstd stores in 4 bytes for each

@@ -45,7 +45,8 @@ func NewReal(tb testing.TB) *Real {
 	dir := os.Getenv("STREAMDP_KAFKA_DIR")
 	sasl, _ := os.ReadFile(filepath.Join(dir, "sasl"))
 	mutual, _ := os.ReadFile(filepath.Join(dir, "mutual"))
-	return &Real{tb: tb, Addrs: strings.Split(addrs, ","), SASL: strings.TrimSpace(string(sasl)), Mutual: strings.TrimSpace(string(mutual)), Data: filepath.Join(dir, "data"), dir: dir}
+	return &Real{tb: tb, Addrs: strings.Split(addrs, ","), SASL: strings.TrimSpace(string(sasl)),
+		Mutual: strings.TrimSpace(string(mutual)), Data: filepath.Join(dir, "data"), dir: dir}
 }
 
 // Authority is the file of the authority that the broker's certificate is under.
@@ -107,7 +108,9 @@ func (r *Real) Start() { r.tb.Helper(); r.control("start") }
 
 func (r *Real) control(what string, args ...string) {
 	r.tb.Helper()
-	if out, err := exec.Command(os.Getenv("STREAMDP_KAFKA_CONTROL"), append([]string{what, r.dir}, args...)...).CombinedOutput(); err != nil {
+	if out,
+		err := exec.Command(os.Getenv("STREAMDP_KAFKA_CONTROL"),
+		append([]string{what, r.dir}, args...)...).CombinedOutput(); err != nil {
 		r.tb.Fatalf("%s the broker: %v\n%s", what, err, out)
 	}
 }
@@ -142,9 +145,10 @@ func (r *Real) Enrol() {
 		}
 		req := kmsg.NewPtrAlterUserSCRAMCredentialsRequest()
 		req.Upsertions = append(req.Upsertions, u)
-		res := request(r.tb, r.Addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.AlterUserSCRAMCredentialsResponse, error) {
-			return req.RequestWith(ctx, c)
-		})
+		res := request(r.tb, r.Addrs,
+			func(ctx context.Context, c *kgo.Client) (*kmsg.AlterUserSCRAMCredentialsResponse, error) {
+				return req.RequestWith(ctx, c)
+			})
 		check(r.tb, res.Results[0].ErrorCode)
 	}
 }

@@ -31,8 +31,12 @@ func readKafkaGo(ctx context.Context, addrs []string, topic string, n int) (int,
 	count, next := 0, int64(0)
 	for next < int64(n) {
 		m, err := t.RoundTrip(ctx, kafkago.TCP(addrs...), &fetch.Request{
-			ReplicaID: -1, MaxWaitTime: 500, MinBytes: 1, MaxBytes: 8 << 20, IsolationLevel: 1, SessionID: -1, SessionEpoch: -1,
-			Topics: []fetch.RequestTopic{{Topic: topic, Partitions: []fetch.RequestPartition{{CurrentLeaderEpoch: -1, FetchOffset: next, PartitionMaxBytes: 4 << 20}}}},
+			ReplicaID: -1, MaxWaitTime: 500, MinBytes: 1, MaxBytes: 8 << 20, IsolationLevel: 1, SessionID: -1,
+			SessionEpoch: -1,
+			Topics: []fetch.RequestTopic{
+				{Topic: topic,
+					Partitions: []fetch.RequestPartition{
+						{CurrentLeaderEpoch: -1, FetchOffset: next, PartitionMaxBytes: 4 << 20}}}},
 		})
 		if err != nil {
 			return 0, 0, err

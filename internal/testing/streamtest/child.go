@@ -179,7 +179,9 @@ func read(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 		return err
 	}
 	defer client.Close()
-	h := &epoch.Process{Cfg: cfg, Key: connect.InsecureKey(spec.Seed), Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Client: client, Memory: kafka.NewMemory(cfg.Kafka.FetchMemory),
+	h := &epoch.Process{Cfg: cfg, Key: connect.InsecureKey(spec.Seed),
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Client: client,
+		Memory:     kafka.NewMemory(cfg.Kafka.FetchMemory),
 		FetchBytes: 1 << 20, Metrics: monitor.NewMetrics(false, false, "test", true)}
 	h.Current.Store(cfg)
 	p := input.NewSharedSummation(h.PartialsOf("group", OverKafka(client), fixtures.OneShard))
@@ -231,7 +233,9 @@ func naive(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 			return err
 		}
 	}
-	reader, err := client.NewReader(kafka.ReaderOptions{Topic: s.Input.Topic, PartitionMaxBytes: spec.Fetch}, kafka.Position{Next: saved.Next, LeaderEpoch: -1})
+	reader,
+		err := client.NewReader(kafka.ReaderOptions{Topic: s.Input.Topic, PartitionMaxBytes: spec.Fetch},
+		kafka.Position{Next: saved.Next, LeaderEpoch: -1})
 	if err != nil {
 		return err
 	}
@@ -258,7 +262,9 @@ func naive(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 			if err != nil {
 				return err
 			}
-			_, err = client.Produce(ctx, s.Output.Topic, 0, []kafka.Message{{Key: rel[0].Key, Value: rel[0].Value, Headers: rel[0].Headers, Time: time.UnixMilli(1)}})
+			_, err = client.Produce(ctx, s.Output.Topic, 0,
+				[]kafka.Message{
+					{Key: rel[0].Key, Value: rel[0].Value, Headers: rel[0].Headers, Time: time.UnixMilli(1)}})
 			if err != nil {
 				return err
 			}

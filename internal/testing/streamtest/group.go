@@ -22,7 +22,8 @@ func GroupRig(t *testing.T, partitions int, lines string) *Rig {
 	if err := b.CreateTopic(t.Context(), "orders", partitions, nil); err != nil {
 		t.Fatal(err)
 	}
-	r := NewRigAt(t, b, b.Addr(), fixtures.With(fixtures.OrdersStream, `topic = "orders",`, `topic = "orders", partition = "all",`))
+	r := NewRigAt(t, b, b.Addr(),
+		fixtures.With(fixtures.OrdersStream, `topic = "orders",`, `topic = "orders", partition = "all",`))
 	r.Group = "[cluster]\ngroup = \"g\"\nshards = 4\nsession_timeout = \"1s\"\nallow_unreplicated = true\n" + lines
 	return r
 }

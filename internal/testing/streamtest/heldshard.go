@@ -128,9 +128,11 @@ func (h *HeldShard) Update(_ context.Context, put map[string]shardlog.Value, rem
 	maps.Copy(h.Stored, put)
 	for key, v := range h.Stored {
 		_, file, _ := strings.Cut(key, "/")
-		ends := strings.HasPrefix(file, "checkpoint") || strings.HasPrefix(file, "initial-") || strings.HasPrefix(file, "users-")
+		ends := strings.HasPrefix(file, "checkpoint") || strings.HasPrefix(file, "initial-") ||
+			strings.HasPrefix(file, "users-")
 		under, there := h.Stored[v.Under]
-		if ends != (v.Under != "") || v.Under != "" && !there || under.Under != "" || strings.HasSuffix(key, state.TemporarySuffix) {
+		if ends != (v.Under != "") || v.Under != "" && !there || under.Under != "" ||
+			strings.HasSuffix(key, state.TemporarySuffix) {
 			h.Wrong = append(h.Wrong, fmt.Sprintf("%s is under %q", key, v.Under))
 		}
 	}
@@ -141,7 +143,8 @@ func (h *HeldShard) Update(_ context.Context, put map[string]shardlog.Value, rem
 		if k := len(h.Ledger); k > 0 {
 			head = sha256.Sum256(h.Ledger[k-1])
 		}
-		if json.Unmarshal(line, &e) != nil || e.Prev != hex.EncodeToString(head[:]) || e.Seq != uint64(len(h.Ledger)+1) {
+		if json.Unmarshal(line, &e) != nil || e.Prev != hex.EncodeToString(head[:]) ||
+			e.Seq != uint64(len(h.Ledger)+1) {
 			h.Wrong = append(h.Wrong, fmt.Sprintf("line %d continues another ledger: %s", len(h.Ledger)+1, line))
 		}
 		h.Ledger = append(h.Ledger, line)
@@ -151,7 +154,8 @@ func (h *HeldShard) Update(_ context.Context, put map[string]shardlog.Value, rem
 		case ledger.KindOpen:
 			cp, has := put[dir+state.CheckpointName]
 			epoch, _ := state.CheckpointEpoch(cp.Data)
-			if _, secret := put[dir+state.SecretName(e.Epoch)]; !has || epoch != e.Epoch || !secret || put[dir+state.ManifestName(e.Epoch)].Data == nil {
+			if _, secret := put[dir+state.SecretName(e.Epoch)]; !has || epoch != e.Epoch || !secret ||
+				put[dir+state.ManifestName(e.Epoch)].Data == nil {
 				h.Wrong = append(h.Wrong, fmt.Sprintf("epoch %d was charged and not made", e.Epoch))
 			}
 		case ledger.KindDestroyed:
@@ -167,7 +171,8 @@ func (h *HeldShard) Update(_ context.Context, put map[string]shardlog.Value, rem
 		}
 		if name == state.CheckpointName {
 			if cp, err := state.ParseCheckpoint(v.Data); err != nil || cp.Ledger != [32]byte{} && !h.knows(cp.Ledger) {
-				h.Wrong = append(h.Wrong, fmt.Sprintf("%s names a line that is not committed, or is damaged: %v", key, err))
+				h.Wrong = append(h.Wrong,
+					fmt.Sprintf("%s names a line that is not committed, or is damaged: %v", key, err))
 			}
 		}
 	}
@@ -192,7 +197,8 @@ func (h *HeldShard) knows(hash [32]byte) bool {
 func (h *HeldShard) Charged(task string, epoch uint64) bool {
 	for _, line := range h.Ledger {
 		var e ledger.Entry
-		if json.Unmarshal(line, &e) == nil && e.Kind == ledger.KindOpen && e.Task().String() == task && e.Epoch == epoch {
+		if json.Unmarshal(line, &e) == nil && e.Kind == ledger.KindOpen && e.Task().String() == task &&
+			e.Epoch == epoch {
 			return true
 		}
 	}
@@ -210,7 +216,8 @@ func (h *HeldShard) Committed(epoch uint64) uint64 {
 			return 1 << 62
 		}
 	}
-	if cp, err := state.ParseCheckpoint(h.Stored["orders-0/"+state.CheckpointName].Data); err == nil && cp.Epoch == epoch {
+	if cp, err := state.ParseCheckpoint(h.Stored["orders-0/"+state.CheckpointName].Data); err == nil &&
+		cp.Epoch == epoch {
 		return cp.Step
 	}
 	return 0

@@ -21,7 +21,8 @@ func OfRecords(s core.Source) ledger.Account { return ledger.Account{Source: s} 
 // Charging is an entry that opens an epoch of TestSource for the stream orders.
 func Charging(epoch uint64, first, end int64, a dp.Adjacency, mu float64) ledger.Entry {
 	return ledger.Entry{
-		Kind: ledger.KindOpen, Stream: "orders", Source: fixtures.TestSource, Epoch: epoch, Incarnation: 1, First: first, End: end, Mechanism: "moments",
+		Kind: ledger.KindOpen, Stream: "orders", Source: fixtures.TestSource, Epoch: epoch, Incarnation: 1,
+		First: first, End: end, Mechanism: "moments",
 		Cost: dp.Cost{Adjacency: a, Mu: mu}, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 1.5, LimitDelta: 1e-8,
 	}
 }

@@ -35,7 +35,9 @@ func (r *Rig) Output(topic string) (list []fixtures.Published) {
 		if !ok {
 			return fmt.Errorf("key %q", rec.Key)
 		}
-		list = append(list, fixtures.Published{Offset: rec.Offset, Key: string(rec.Key), Value: string(rec.Value), Hash: core.ReleaseHash(rec.Key, rec.Value, rec.Headers), Epoch: epoch, Step: step})
+		list = append(list,
+			fixtures.Published{Offset: rec.Offset, Key: string(rec.Key), Value: string(rec.Value),
+				Hash: core.ReleaseHash(rec.Key, rec.Value, rec.Headers), Epoch: epoch, Step: step})
 		return nil
 	})
 	if err != nil {
@@ -46,7 +48,8 @@ func (r *Rig) Output(topic string) (list []fixtures.Published) {
 
 // Hold makes the broker refuse or hold requests to publish into a topic, as decide says. held
 // is closed when it holds one, until release is called.
-func (r *Rig) Hold(topic string, decide func(*kmsg.ProduceRequest) (refused *kerr.Error, hold bool)) (held chan struct{}, release func()) {
+func (r *Rig) Hold(topic string,
+	decide func(*kmsg.ProduceRequest) (refused *kerr.Error, hold bool)) (held chan struct{}, release func()) {
 	held, free := make(chan struct{}), make(chan struct{})
 	release = sync.OnceFunc(func() { close(free) })
 	r.T.Cleanup(release)
@@ -62,7 +65,8 @@ func (r *Rig) Hold(topic string, decide func(*kmsg.ProduceRequest) (refused *ker
 		if refused != nil {
 			answer := q.ResponseKind().(*kmsg.ProduceResponse)
 			answer.Topics = []kmsg.ProduceResponseTopic{{Topic: to.Topic, TopicID: to.TopicID,
-				Partitions: []kmsg.ProduceResponseTopicPartition{{Partition: to.Partitions[0].Partition, ErrorCode: refused.Code}}}}
+				Partitions: []kmsg.ProduceResponseTopicPartition{
+					{Partition: to.Partitions[0].Partition, ErrorCode: refused.Code}}}}
 			return answer, nil, true
 		}
 		if hold {
@@ -143,7 +147,8 @@ func Judge(t testing.TB, list []fixtures.Published) Verdict {
 func (v *Verdict) Faultless(t testing.TB) {
 	t.Helper()
 	if len(v.Forks) > 0 || len(v.missing) > 0 || len(v.gaps) > 0 {
-		t.Errorf("%d steps with two different releases %v, missing %v, offsets that do not follow %v", len(v.Forks), v.Forks, v.missing, v.gaps)
+		t.Errorf("%d steps with two different releases %v, missing %v, offsets that do not follow %v", len(v.Forks),
+			v.Forks, v.missing, v.gaps)
 	}
 }
 
@@ -155,7 +160,8 @@ func (v *Verdict) Equals(t testing.TB, want *Verdict) {
 	}
 	for key, hash := range want.Bytes {
 		if got, ok := v.Bytes[key]; !ok || got != hash {
-			t.Errorf("release %s is not that of the uninterrupted run:\n%s\n%s", key, v.ByKey[key].Value, want.ByKey[key].Value)
+			t.Errorf("release %s is not that of the uninterrupted run:\n%s\n%s", key, v.ByKey[key].Value,
+				want.ByKey[key].Value)
 			return
 		}
 	}

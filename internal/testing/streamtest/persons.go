@@ -31,7 +31,9 @@ func (r *Rig) SendUsers(partition, first, n int) {
 // records.
 func PersonRig(t testing.TB, mode, step int) *Rig {
 	t.Helper()
-	r := NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100\n", fmt.Sprintf("step = %d\n%s", step, fixtures.PersonModes[mode].Table), `"zero-out"`, `"replace"`))
+	r := NewRig(t,
+		fixtures.With(fixtures.OrdersStream, "step   = 100\n",
+			fmt.Sprintf("step = %d\n%s", step, fixtures.PersonModes[mode].Table), `"zero-out"`, `"replace"`))
 	r.Record = fixtures.PersonRecord
 	return r
 }

@@ -297,7 +297,8 @@ type topicRecord struct {
 
 func (p topicRecord) Equal(q topicRecord) bool {
 	return p.key == q.key && p.Value == q.Value &&
-		slices.EqualFunc(p.headers, q.headers, func(a, b kafka.Header) bool { return a.Key == b.Key && string(a.Value) == string(b.Value) })
+		slices.EqualFunc(p.headers, q.headers,
+			func(a, b kafka.Header) bool { return a.Key == b.Key && string(a.Value) == string(b.Value) })
 }
 
 // Output reads the output topic. A release may be there twice, but not two.
@@ -376,8 +377,10 @@ func (w *traffic) Expect(got map[string]topicRecord) {
 		if err := json.Unmarshal([]byte(p.Value), &rel); err != nil {
 			w.t.Fatal(err)
 		}
-		if rel.Step != t+1 || rel.Rows != rows[t] || rel.Offsets != [2]int64{100 * t, 100*t + 100} || rel.Covers != [2]int64{0, 100*t + 100} {
-			w.t.Errorf("release %s: step %d, %d rows, offsets %v, covers %v; want %d rows", p.key, rel.Step, rel.Rows, rel.Offsets, rel.Covers, rows[t])
+		if rel.Step != t+1 || rel.Rows != rows[t] || rel.Offsets != [2]int64{100 * t, 100*t + 100} ||
+			rel.Covers != [2]int64{0, 100*t + 100} {
+			w.t.Errorf("release %s: step %d, %d rows, offsets %v, covers %v; want %d rows", p.key, rel.Step, rel.Rows,
+				rel.Offsets, rel.Covers, rows[t])
 		}
 		n += rows[t]
 		for j := range total {

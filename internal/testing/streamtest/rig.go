@@ -81,7 +81,8 @@ func NewRig(t testing.TB, toml string) *Rig {
 // anew is known by its records alone, like one whose records were lost.
 func NewOldRig(t testing.TB, toml string) *Rig {
 	t.Helper()
-	return NewRigOn(t, toml, embedded.Options{Topics: []string{"orders"}, Extra: []kfake.Opt{kfake.MaxVersions(kversion.V2_7_0())}})
+	return NewRigOn(t, toml,
+		embedded.Options{Topics: []string{"orders"}, Extra: []kfake.Opt{kfake.MaxVersions(kversion.V2_7_0())}})
 }
 
 func NewRigOn(t testing.TB, toml string, o embedded.Options) *Rig {
@@ -97,7 +98,8 @@ func NewRigOn(t testing.TB, toml string, o embedded.Options) *Rig {
 // NewRigAt makes a rig at a broker, which may be shared.
 func NewRigAt(t testing.TB, b *embedded.Broker, addr, toml string) *Rig {
 	t.Helper()
-	r := &Rig{T: t, Broker: b, Addr: addr, Dir: fixtures.ShortDir(t), Commit: "10ms", Toml: toml, Seed: 7, Log: &fixtures.Journal{}}
+	r := &Rig{T: t, Broker: b, Addr: addr, Dir: fixtures.ShortDir(t), Commit: "10ms", Toml: toml, Seed: 7,
+		Log: &fixtures.Journal{}}
 	r.Client = fixtures.Dial(t, addr)
 	return r
 }
@@ -139,8 +141,11 @@ func (r *Rig) Text() []byte {
 	if r.Traces != "" {
 		group = "[trace]\n" + r.Traces + "\n" + group
 	}
-	return fmt.Appendf(nil, "[kafka]\nbrokers = [%q]\n%s[state]\ndir = %q\nkey_file = %q\ncommit_interval = %q\narchive = %t\nencrypt = %t\n[http]\nlisten = \"127.0.0.1:0\"\n%s\n%s%s",
-		r.Addr, control, filepath.Join(r.Dir, "state"), filepath.Join(r.Dir, "key"), r.Commit, r.Archive, r.Encrypt, r.Http, group, r.Toml)
+	return fmt.Appendf(nil,
+		"[kafka]\nbrokers = [%q]\n%s[state]\ndir = %q\nkey_file = %q\ncommit_interval = %q\narchive = %t\n"+
+			"encrypt = %t\n[http]\nlisten = \"127.0.0.1:0\"\n%s\n%s%s",
+		r.Addr, control, filepath.Join(r.Dir, "state"), filepath.Join(r.Dir, "key"), r.Commit, r.Archive, r.Encrypt,
+		r.Http, group, r.Toml)
 }
 
 func (r *Rig) Options() stream.Options {
@@ -233,7 +238,8 @@ func (x *Running) within(what string, ok func(monitor.TaskStatus) bool) bool {
 	x.T.Helper()
 	late := time.NewTimer(fixtures.Patience)
 	defer late.Stop()
-	look := time.NewTicker(10 * time.Millisecond) // what is waited for may be of another daemon, which does not wake this one
+	// what is waited for may be of another daemon, which does not wake this one
+	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for !ok(x.D.Status()[0]) {
 		select {
@@ -254,7 +260,8 @@ func (x *Running) within(what string, ok func(monitor.TaskStatus) bool) bool {
 // steps: how many there are to do may depend on how long the test has taken.
 func (x *Running) Published(step uint64) {
 	x.T.Helper()
-	what, ok := fmt.Sprintf("step %d is published", step), func(s monitor.TaskStatus) bool { return s.Step >= step && s.Outbox == 0 && !s.Comparing }
+	what, ok := fmt.Sprintf("step %d is published", step),
+		func(s monitor.TaskStatus) bool { return s.Step >= step && s.Outbox == 0 && !s.Comparing }
 	for n := 1; ; n++ {
 		before := x.D.Status()[0].Step
 		if x.within(what, ok) {

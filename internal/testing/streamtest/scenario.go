@@ -129,7 +129,8 @@ func (s *Scenario) Run(t testing.TB) error {
 		case <-late.C:
 			t.Fatalf("not done: %+v\n%s\n%s", x.D.Status()[0], d, s.R.Log)
 		}
-		if st := x.D.Status()[0]; st.Epoch > 0 && st.State == monitor.StateRunning && st.NextOffset == fixtures.ScenarioRecords && st.Outbox == 0 && (s.Also == nil || s.Also()) {
+		if st := x.D.Status()[0]; st.Epoch > 0 && st.State == monitor.StateRunning &&
+			st.NextOffset == fixtures.ScenarioRecords && st.Outbox == 0 && (s.Also == nil || s.Also()) {
 			d.Mu.Lock()
 			s.Done = d.Ops
 			d.Mu.Unlock()
@@ -256,7 +257,8 @@ func (s *Scenario) Verify(t testing.TB, refs []fixtures.EpochReference) {
 		t.Errorf("%d epochs are charged, want 3: %s", charges, data)
 	}
 	first := entries[0]
-	if got, err := l.Charged(OfRecords(first.Source), first.Cost.Adjacency, first.LimitDelta, nil); err != nil || got.Mu != first.Cost.Mu {
+	if got, err := l.Charged(OfRecords(first.Source), first.Cost.Adjacency, first.LimitDelta, nil); err != nil ||
+		got.Mu != first.Cost.Mu {
 		t.Errorf("the worst-off record paid mu %g, an epoch costs %g", got.Mu, first.Cost.Mu)
 	}
 	// Nothing outlives its epoch.

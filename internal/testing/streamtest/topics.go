@@ -105,12 +105,16 @@ func GoldenCheckpoint() *state.Checkpoint {
 		OutputTopic: "orders.dp", OutputPartition: 1, Output: 12, Acknowledged: true,
 		Build: "go1.26.0 linux/amd64", State: []byte{1, 2, 3, 0, 255},
 		Outbox: []state.Message{
-			{Message: core.Message{Step: 6, Key: []byte("orders/0/3/6"), Value: []byte(`{"x":1}`), Headers: []kafka.Header{{Key: "a", Value: []byte("b")}, {Key: "n"}}}, Time: time.UnixMilli(1700000000123)},
-			{Message: core.Message{Step: 7, Key: []byte("orders/0/3/7"), Value: []byte{}}, Time: time.UnixMilli(1700000000124)},
+			{Message: core.Message{Step: 6, Key: []byte("orders/0/3/6"), Value: []byte(`{"x":1}`),
+				Headers: []kafka.Header{{Key: "a", Value: []byte("b")}, {Key: "n"}}},
+				Time: time.UnixMilli(1700000000123)},
+			{Message: core.Message{Step: 7, Key: []byte("orders/0/3/7"), Value: []byte{}},
+				Time: time.UnixMilli(1700000000124)},
 		},
 	}
 	for i := range 32 {
-		c.Manifest[i], c.Transcript[i], c.Ledger[i], c.Position.Anchor.Hash[i] = byte(i), byte(i+32), byte(i+64), byte(i+96)
+		c.Manifest[i], c.Transcript[i], c.Ledger[i], c.Position.Anchor.Hash[i] = byte(i), byte(i+32),
+			byte(i+64), byte(i+96)
 	}
 	return c
 }
@@ -144,7 +148,8 @@ func (r *Rig) Verified(releases int, edits ...func(*recovery.Audit)) {
 	r.T.Helper()
 	all, err := r.Verify(edits...)
 	fixtures.Must(r.T, err)
-	if len(all) != 1 || all[0].Releases != releases || all[0].Difference+all[0].Unverifiable != "" || all[0].Missing != 0 {
+	if len(all) != 1 || all[0].Releases != releases || all[0].Difference+all[0].Unverifiable != "" ||
+		all[0].Missing != 0 {
 		r.T.Errorf("found %+v, want %d releases that are the same", all, releases)
 	}
 }

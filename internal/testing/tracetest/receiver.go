@@ -96,7 +96,8 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	var said collector.ExportTraceServiceRequest
-	if err := proto.Unmarshal(body, &said); err != nil || req.Method != http.MethodPost || req.Header.Get("Content-Type") != "application/x-protobuf" {
+	if err := proto.Unmarshal(body, &said); err != nil || req.Method != http.MethodPost ||
+		req.Header.Get("Content-Type") != "application/x-protobuf" {
 		r.tb.Errorf("no OTLP request: %v, %s, %s", err, req.Method, req.Header.Get("Content-Type"))
 		w.WriteHeader(http.StatusBadRequest)
 		return
@@ -130,7 +131,8 @@ func (r *Receiver) keep(said *collector.ExportTraceServiceRequest, req *http.Req
 
 // span reads a span, and fails the test where it has anything that [Span] has no field for.
 func (r *Receiver) span(s *otlp.Span) Span {
-	if len(s.TraceId) != 16 || len(s.SpanId) != 8 || s.TraceState != "" || len(s.Events)+len(s.Links) > 0 || s.Status.GetMessage() != "" || s.StartTimeUnixNano > s.EndTimeUnixNano {
+	if len(s.TraceId) != 16 || len(s.SpanId) != 8 || s.TraceState != "" || len(s.Events)+len(s.Links) > 0 ||
+		s.Status.GetMessage() != "" || s.StartTimeUnixNano > s.EndTimeUnixNano {
 		r.tb.Errorf("a span that is none, or says more than it may: %v", s)
 	}
 	return Span{

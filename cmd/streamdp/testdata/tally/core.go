@@ -23,8 +23,9 @@ func newTally(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 	p := e.Plan()
 	g := p.Lattice.Step()
 	m := &Mechanism{
-		Estimator: e, Method: "sum", Factorization: "identity", clip: p.Lattice.Bound(), sensitivity: p.Lattice.Bound() * s.Privacy.Adjacency.Factor(),
-		Lattice: []float64{g}, Noise: map[string]float64{"tally": p.Noise * g},
+		Estimator: e, Method: "sum", Factorization: "identity", clip: p.Lattice.Bound(),
+		sensitivity: p.Lattice.Bound() * s.Privacy.Adjacency.Factor(),
+		Lattice:     []float64{g}, Noise: map[string]float64{"tally": p.Noise * g},
 	}
 	if m.Plan, err = json.Marshal(p); err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ func Tally(s *config.Stream) (*audit.Suite, error) {
 		return nil, err
 	}
 	return &audit.Suite{
-		Configured: subject, Clip: s.Tally.Clip, Adjacency: s.Privacy.Adjacency, Horizon: s.Tally.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
+		Configured: subject, Clip: s.Tally.Clip, Adjacency: s.Privacy.Adjacency, Horizon: s.Tally.LastStep(),
+		Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
 }

@@ -74,7 +74,8 @@ func New(c Config, p dp.Params) (*Estimator, error) {
 
 // Adopt goes on with an epoch's plan.
 func Adopt(c Config, p dp.Params, plan Plan) (*Estimator, error) {
-	return &Estimator{cfg: c, plan: plan, adjacency: p.Adjacency, sum: make([]int64, c.Columns), row: make([]int64, c.Columns)}, nil
+	return &Estimator{cfg: c, plan: plan, adjacency: p.Adjacency, sum: make([]int64, c.Columns),
+		row: make([]int64, c.Columns)}, nil
 }
 
 // Plan returns the plan.
