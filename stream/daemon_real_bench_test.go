@@ -20,7 +20,8 @@ import (
 
 // BenchmarkRealDaemon runs the daemon over records of 16 columns in Apache Kafka, from its first
 // commit to the last one before the log ends, in turn with programs that read the same log and
-// do nothing with it: bare fetches of kafka-go, and franz-go's PollFetches. It reports millions
+// do nothing with it: bare fetches of kafka-go, and franz-go's PollFetches. For moments a third rival is an ordinary
+// consumer without privacy: kafka-go's Reader, a decoder, and sums of products. It reports millions
 // of records a second of each and the daemon's divided by each; and the processor time of each,
 // which neighbours on the machine change less; and how many processors daemon and broker
 // together kept busy: where that is all of them, their times bound the rate. The rivals are
@@ -66,6 +67,10 @@ func BenchmarkRealDaemon(b *testing.B) {
 					p.Send(batch...)
 				}
 			}
+			rivals := []string{"kafka-go", "franz-go"}
+			if bench.name == bench.codec {
+				rivals = append(rivals, "consumer-"+bench.codec)
+			}
 			rates, costs := map[string][]float64{}, map[string][]float64{}
 			var busy []float64 // processors of daemon and broker together
 			for i := 0; b.Loop(); i++ {
@@ -103,7 +108,7 @@ func BenchmarkRealDaemon(b *testing.B) {
 					float64((to.broker-from.broker).Nanoseconds())/float64(to.offset-from.offset))
 				busy = append(busy, float64(to.busy-from.busy+to.broker-from.broker)/float64(to.at.Sub(from.at)))
 				x.End()
-				for name := range kafkatest.Rivals {
+				for _, name := range rivals {
 					p := streamtest.Spawn(b,
 						streamtest.ChildSpec{Role: "rival", Rival: name, Addrs: addrs, Topics: []string{topic},
 							Records: records}).Up()
@@ -122,10 +127,13 @@ func BenchmarkRealDaemon(b *testing.B) {
 			b.ReportMetric(fixtures.Median(costs["daemon"]), "cpu-ns/record")
 			b.ReportMetric(fixtures.Median(costs["broker"]), "cpu-ns/record-broker")
 			b.ReportMetric(fixtures.Median(busy), "processors")
-			for name := range kafkatest.Rivals {
+			for _, name := range rivals {
 				b.ReportMetric(fixtures.Median(rates[name])/1e6, "Mrecords/s-"+name)
 				b.ReportMetric(fixtures.Median(costs[name]), "cpu-ns/record-"+name)
-				which := map[string]string{"kafka-go": "ratio", "franz-go": "ratio-franz"}[name]
+				which, ok := map[string]string{"kafka-go": "ratio", "franz-go": "ratio-franz"}[name]
+				if !ok {
+					which = "ratio-consumer"
+				}
 				b.ReportMetric(own/fixtures.Median(rates[name]), which)
 				// If all processors were busy with daemon and broker, and with nothing else.
 				most := float64(runtime.NumCPU()) * 1e9 / (fixtures.Median(costs["daemon"]) +

@@ -13,12 +13,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Rivals read n records of partition 0 of a topic from its start and do nothing with them. They
-// return how many came after the first answer, and in what time.
-// Each is for a process of its own, which reads nothing else.
+// Rivals read n records of partition 0 of a topic from its start. They return how many records came after the first
+// answer, and in what time. "kafka-go" and "franz-go" do nothing with the records. "consumer-packed" and "consumer-json"
+// sum the columns and their products, without privacy. Each rival runs in a process of its own, which reads nothing else.
 var Rivals = map[string]func(ctx context.Context, addrs []string, topic string, n int) (int, time.Duration, error){
 	"kafka-go": readKafkaGo,
 	"franz-go": readFranzGo,
+
+	"consumer-packed": consumer(unpack),
+	"consumer-json":   consumer(fromJSON),
 }
 
 // readKafkaGo decodes the answers of single fetches of up to 4 MiB by kafka-go's own reader.
