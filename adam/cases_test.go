@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 	"github.com/streamdp/streamdp/matfact"
@@ -83,7 +84,7 @@ func caseLiteral(t *testing.T, c cases.Case) {
 		Mean      float64 `json:"true_over_claimed_mean_reading"`
 	}
 	c.Read(t, &in, &want)
-	claimed := in.Zeta * math.Sqrt(dp.SquaresSensitivity(in.Lam*in.Zeta*in.Zeta, in.D, dp.Replace))
+	claimed := in.Zeta * math.Sqrt(calibration.SquaresSensitivity(in.Lam*in.Zeta*in.Zeta, in.D, dp.Replace))
 	actual := batchSensitivity(in.M, in.Lam, in.Zeta, in.D, dp.Replace)
 	m := float64(in.M)
 	caseNear(t, c, "claimed_sens", claimed, want.Claimed)

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -31,7 +32,7 @@ func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float
 	if method == "jme" {
 		nu := 1.0
 		if adjacency == dp.Replace {
-			nu = dp.FreeSquares(d)
+			nu = calibration.FreeSquares(d)
 		}
 		sd := c.calibrated(mu, nu, alpha, alpha, adjacency).Second
 		var sum float64

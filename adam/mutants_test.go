@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
@@ -37,7 +38,7 @@ func printed(t *testing.T, m uint64, lambda, mu float64, mean bool) *Estimator {
 	t.Helper()
 	c := Config{Method: "jme_batch", Clip: 1, Rate: 0.1, Dim: 3, Step: m, Nu: lambda}
 	n := float64(m)
-	s := math.Sqrt(dp.SquaresSensitivity(lambda, 3, dp.Replace)) / mu
+	s := math.Sqrt(calibration.SquaresSensitivity(lambda, 3, dp.Replace)) / mu
 	first, second := s/n, s/math.Sqrt(lambda)/(n*n) // of the sum and its square, in means
 	if mean {
 		second = s / math.Sqrt(lambda) / n

@@ -56,7 +56,7 @@ func (c *Config) personSensitivity(nu, clip, norm, spare float64, adjacency dp.A
 	lambda = nu / (clip * clip)
 	switch c.Method {
 	case "jme", "jme_per_example":
-		return lambda, clip * norm * math.Sqrt(dp.SquaresSensitivity(nu, 2, adjacency)) / m
+		return lambda, clip * norm * math.Sqrt(calibration.SquaresSensitivity(nu, 2, adjacency)) / m
 	case "jme_batch":
 		one := batchSensitivity(c.Step, lambda/(m*m), clip, c.Parameters(), dp.ZeroOut) / m
 		if c.MeanClip > 0 {

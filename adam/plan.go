@@ -372,9 +372,9 @@ func (c *Config) nu(f factors, adjacency dp.Adjacency) float64 {
 	case c.personal() && c.Method == "jme_batch":
 		adjacency = dp.ZeroOut // of which persons pay a multiple
 	case c.personal() && adjacency == dp.Replace:
-		return dp.FreeSquares(2)
+		return calibration.FreeSquares(2)
 	case adjacency == dp.Replace && (c.Method != "jme_batch" || c.Step == 1):
-		return dp.FreeSquares(c.Parameters())
+		return calibration.FreeSquares(c.Parameters())
 	}
 	p := 1.0 // of a single vector, zeroed
 	if c.Method == "jme_batch" {

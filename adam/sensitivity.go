@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
 )
 
 // price returns how much the weight ν of the squares of a mean over m vectors costs: the
@@ -32,7 +33,7 @@ func price(m uint64, adjacency dp.Adjacency) float64 {
 func batchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
 	nu := lambda * clip * clip
 	if m == 1 {
-		return clip * math.Sqrt(dp.SquaresSensitivity(nu, d, adjacency))
+		return clip * math.Sqrt(calibration.SquaresSensitivity(nu, d, adjacency))
 	}
 	n := float64(m)
 	return adjacency.Factor() * clip * math.Sqrt(1+float64(nu*price(m, adjacency)*n*n))
@@ -103,7 +104,7 @@ func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.
 	lambda = nu * alpha * alpha / (clip * clip * beta * beta)
 	switch c.Method {
 	case "jme", "jme_per_example":
-		return lambda, clip * alpha * math.Sqrt(dp.SquaresSensitivity(nu, c.Parameters(), adjacency)) / m
+		return lambda, clip * alpha * math.Sqrt(calibration.SquaresSensitivity(nu, c.Parameters(), adjacency)) / m
 	case "jme_batch":
 		ratio := beta * beta / (alpha * alpha)
 		if c.MeanClip > 0 {

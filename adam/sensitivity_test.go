@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
 )
 
 // apart returns ‖x−y‖² + λ‖x∘x−y∘y‖².
@@ -230,7 +231,7 @@ func TestCalibrate(t *testing.T) {
 			n, f := float64(m), adjacency.Factor()
 			single := f * clip * alpha / n / mu
 			ratio := nu * alpha * alpha / (clip * clip * beta * beta)
-			vector := clip * alpha * math.Sqrt(dp.SquaresSensitivity(nu, 3, adjacency)) / n / mu
+			vector := clip * alpha * math.Sqrt(calibration.SquaresSensitivity(nu, 3, adjacency)) / n / mu
 			batch := single * math.Sqrt(1+4*nu*(n-1)*(n-1)/(n*n))
 			if adjacency == dp.ZeroOut {
 				batch = single * math.Sqrt(1+nu*(2*n-1)*(2*n-1)/(n*n))

@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"runtime"
 	"sync"
+
+	"github.com/streamdp/streamdp/internal/keys"
 )
 
 // NoiseFormat is the version of everything between a master key and a noise row: derivations,
@@ -20,12 +22,6 @@ const NoiseFormat = "row/v1"
 func NewSecret() (s [32]byte) {
 	rand.Read(s[:])
 	return s
-}
-
-// NewNonce returns 16 fresh bytes, the public name of an epoch.
-func NewNonce() (n [16]byte) {
-	rand.Read(n[:])
-	return n
 }
 
 // Epoch holds the keys of one epoch of one task and derives its noise:
@@ -65,7 +61,7 @@ func NewEpoch(master, secret *[32]byte, stream string, epoch uint64, nonce [16]b
 		salt = secret[:]
 	}
 	e := &Epoch{arrays: make(map[string]*array)}
-	derive(e.key[:], master, ForEpoch, salt, info)
+	e.key = keys.DeriveFor(master, keys.ForEpoch, salt, info)
 	return e, nil
 }
 
@@ -83,9 +79,9 @@ func (e *Epoch) Check() (id [8]byte) {
 //
 // It tells nothing of the noise.
 func (e *Epoch) UserKey(task string) (k [16]byte) {
-	key := e.derive(ForUsers, lengthPrefixed(task))
-	copy(k[:], key)
-	clear(key)
+	key := keys.DeriveFor(&e.key, keys.ForUsers, nil, lengthPrefixed(task))
+	copy(k[:], key[:])
+	clear(key[:])
 	return k
 }
 
@@ -149,9 +145,9 @@ func (e *Epoch) array(name string) *array {
 		panic("dp: noise asked of a destroyed epoch")
 	}
 	lp := lengthPrefixed(name)
-	taskKey := e.derive(ForNoise, lp)
-	absorbKey := e.derive(ForAbsorbing, lp)
-	block, err := aes.NewCipher(absorbKey)
+	taskKey := keys.DeriveFor(&e.key, keys.ForNoise, nil, lp)
+	absorbKey := keys.DeriveFor(&e.key, keys.ForAbsorbing, nil, lp)
+	block, err := aes.NewCipher(absorbKey[:])
 	if err != nil {
 		panic(err) // unreachable: 32 bytes
 	}
@@ -159,17 +155,11 @@ func (e *Epoch) array(name string) *array {
 	if err != nil {
 		panic(err) // unreachable: AES
 	}
-	a := &array{mac: newKeyedHash((*[32]byte)(taskKey)), absorber: aead}
-	clear(taskKey)
-	clear(absorbKey)
+	a := &array{mac: newKeyedHash(&taskKey), absorber: aead}
+	clear(taskKey[:])
+	clear(absorbKey[:])
 	e.arrays[name] = a
 	return a
-}
-
-func (e *Epoch) derive(purpose Purpose, lp []byte) []byte {
-	key := make([]byte, 32)
-	derive(key, &e.key, purpose, nil, lp)
-	return key
 }
 
 // absorbPiece is the number of integers that one tag covers; longer rows have

@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/streamdp/streamdp/internal/keys"
 )
 
 // Run is the noise of one run of an estimator, from its first step to its last:
@@ -42,7 +44,7 @@ type Run struct {
 // the states of the run, nowhere else. It never fails: without entropy the program ends.
 func NewRun() *Run {
 	master, secret := NewSecret(), NewSecret()
-	e, err := NewEpoch(&master, &secret, "library/fresh", 1, NewNonce(), [32]byte{})
+	e, err := NewEpoch(&master, &secret, "library/fresh", 1, keys.NewNonce(), [32]byte{})
 	clear(master[:])
 	clear(secret[:])
 	if err != nil {

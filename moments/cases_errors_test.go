@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/matfact"
 )
@@ -185,7 +186,7 @@ func caseErrors(t *testing.T, c cases.Case) {
 		Bias      float64 `json:"pp_bias_sq"`
 	}
 	c.Read(t, &in, &want)
-	nu := dp.FreeSquares(in.D)
+	nu := calibration.FreeSquares(in.D)
 	if v, ok := in.Nu.(float64); ok {
 		nu = v
 	}
@@ -241,7 +242,7 @@ func covarianceSums(t *testing.T, w literal, kind string, n uint64, d int, sigma
 	upper float64) {
 	t.Helper()
 	s := w.setting(t, kind, n)
-	v := noiseOf(Joint(dp.FreeSquares(d), d, dp.Replace), sigma, clip, s)
+	v := noiseOf(Joint(calibration.FreeSquares(d), d, dp.Replace), sigma, clip, s)
 	var odd float64
 	for step := uint64(1); step <= n; step++ {
 		one, err1 := ExpectedCovarianceError("jme", s.factor, v, clip, d, step)
@@ -324,7 +325,7 @@ func caseCombine(t *testing.T, c cases.Case) {
 		CovBest  *float64 `json:"cov_best"`
 	}
 	c.Read(t, &in, &want)
-	adjacency, nu := dp.Replace, dp.FreeSquares(in.D)
+	adjacency, nu := dp.Replace, calibration.FreeSquares(in.D)
 	if in.Adjacency != nil {
 		adjacency = *in.Adjacency
 	}
@@ -378,7 +379,7 @@ func caseAuto(t *testing.T, c cases.Case) {
 		Mu: 1 / in.Sigma, Clip: in.Zeta, Dim: in.D, Adjacency: in.Adjacency, Joint: in.D, Alpha: s.factor.ColNorm(),
 		Beta: s.factor.ColNorm(), Gains: g,
 		Squares: in.Block == 1, Combine: in.Combined && in.Factorization == "identity",
-		Nu: dp.FreeSquares(in.D), Weights: [2]float64{1 / (in.Zeta * in.Zeta), math.Pow(in.Zeta, -4)},
+		Nu: calibration.FreeSquares(in.D), Weights: [2]float64{1 / (in.Zeta * in.Zeta), math.Pow(in.Zeta, -4)},
 	}
 	if in.Adjacency == dp.ZeroOut {
 		x.Nu, x.Search = chooseNu(1, float64(in.D+1)/2, in.D, in.Adjacency), true
@@ -557,7 +558,7 @@ func casePostProcessing(t *testing.T, c cases.Case) {
 		}
 	}
 	s := w.setting(t, in.Factorization, in.N)
-	n, g := noiseOf(Joint(dp.FreeSquares(in.D), in.D, dp.Replace), in.Sigma, in.Zeta, s), s.sum(in.N)
+	n, g := noiseOf(Joint(calibration.FreeSquares(in.D), in.D, dp.Replace), in.Sigma, in.Zeta, s), s.sum(in.N)
 	_, joint := ExpectedError("jme", n, in.Zeta, in.D, g)
 	c.Near(t, "jme_sym", joint, want.JME)
 	c.Near(t, "jme_full", full(joint, in.D), want.Full)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
@@ -41,7 +42,7 @@ func caseRd(t *testing.T, c cases.Case) {
 	}
 	var want struct{ R float64 }
 	c.Read(t, &in, &want)
-	c.Near(t, "r", dp.SquaresSensitivity(in.Nu, in.D, in.Adjacency), want.R)
+	c.Near(t, "r", calibration.SquaresSensitivity(in.Nu, in.D, in.Adjacency), want.R)
 }
 
 func caseJointSensitivity(t *testing.T, c cases.Case) {
@@ -102,7 +103,7 @@ func caseCalibration(t *testing.T, c cases.Case) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nu := dp.FreeSquares(in.D)
+	nu := calibration.FreeSquares(in.D)
 	if in.Nu != nil {
 		nu = *in.Nu
 	}
@@ -149,7 +150,7 @@ func caseLambda(t *testing.T, c cases.Case) {
 		nu := chooseNu(in.K1, in.K2, in.D, in.Adjacency)
 		c.Near(t, "nu", nu, want.Nu)
 		if want.Objective != nil {
-			c.Near(t, "objective", (in.K1+in.K2/nu)*dp.SquaresSensitivity(nu, in.D, in.Adjacency), *want.Objective)
+			c.Near(t, "objective", (in.K1+in.K2/nu)*calibration.SquaresSensitivity(nu, in.D, in.Adjacency), *want.Objective)
 		}
 		return
 	}
@@ -159,9 +160,9 @@ func caseLambda(t *testing.T, c cases.Case) {
 	}
 	c.Near(t, "nu", nu, want.Nu)
 	if want.Factor != nil && in.Adjacency == dp.Replace {
-		at := dp.FreeSquares(in.D)
+		at := calibration.FreeSquares(in.D)
 		c.Near(t, "second moment's factor",
-			dp.SquaresSensitivity(nu, in.D, in.Adjacency)/nu/(dp.SquaresSensitivity(at, in.D, in.Adjacency)/at),
+			calibration.SquaresSensitivity(nu, in.D, in.Adjacency)/nu/(calibration.SquaresSensitivity(at, in.D, in.Adjacency)/at),
 			*want.Factor)
 	}
 }

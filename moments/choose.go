@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
 )
 
 // circumstances are the public numbers by which a method is chosen. None depends on data.
@@ -72,7 +73,7 @@ func (c *circumstances) best(method string) (Alternative, float64) {
 		// A grid of products of roots of 2, which every processor computes with the same bits.
 		root := math.Sqrt(math.Sqrt(math.Sqrt2))
 		for nu := 0x1p-10; nu < 0x1p10; nu *= root {
-			if c.Adjacency == dp.Replace && nu < dp.FreeSquares(c.Joint) {
+			if c.Adjacency == dp.Replace && nu < calibration.FreeSquares(c.Joint) {
 				continue
 			}
 			if b, lower := c.try(method, nu); lower < cost {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/fault"
 	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
@@ -400,11 +401,11 @@ func (c *Config) reference() uint64 {
 // ValidateFor returns what is wrong under the given adjacency only: a weight that costs the
 // second moment accuracy and gains the first one nothing. Call Defaults first.
 func (c *Config) ValidateFor(adjacency dp.Adjacency) error {
-	if adjacency == dp.Replace && len(c.Columns) > 0 && c.Nu > 0 && c.Nu < dp.FreeSquares(c.dimension()) {
+	if adjacency == dp.Replace && len(c.Columns) > 0 && c.Nu > 0 && c.Nu < calibration.FreeSquares(c.dimension()) {
 		return &fault.Fault{Key: "nu", Value: c.Nu,
 			Rule: fmt.Sprintf(
 				"must be at least %.6g under \"replace\": up to there the second moment is free, and less of it "+
-					"gains the mean nothing", dp.FreeSquares(c.dimension()))}
+					"gains the mean nothing", calibration.FreeSquares(c.dimension()))}
 	}
 	return nil
 }

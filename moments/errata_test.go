@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/stattest"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
@@ -91,7 +92,7 @@ func erratumPrefactor(t *testing.T) {
 	}
 	s := literal{Kind: "prefix"}.setting(t, "sqrt", n)
 	// RMSE = 2ζ²√(c_d d²)·σ‖C₂‖‖A₂C₂⁻¹‖ with d(d+1)/2 draws in place of d².
-	right := 4 * math.Pow(zeta, 4) / dp.FreeSquares(d) * float64(d*(d+1)/2) * math.Pow(s.factor.ColNorm(),
+	right := 4 * math.Pow(zeta, 4) / calibration.FreeSquares(d) * float64(d*(d+1)/2) * math.Pow(s.factor.ColNorm(),
 		2) * s.sum(n).Second
 	printed := right / (zeta * zeta)
 	tolerance := stattest.Normal(stattest.Alpha) * math.Sqrt((square-mean*mean)/runs)
@@ -119,19 +120,19 @@ func erratumDeviation(t *testing.T) {
 // The proof of Theorem 3.2 has r_d(c_d) = 4.
 func erratumInverse(t *testing.T) {
 	for _, d := range []int{1, 2, 7} {
-		c := 1 / dp.FreeSquares(d)
-		near(t, "r(1/c)", dp.SquaresSensitivity(1/c, d, dp.Replace), 4, 1e-12)
+		c := 1 / calibration.FreeSquares(d)
+		near(t, "r(1/c)", calibration.SquaresSensitivity(1/c, d, dp.Replace), 4, 1e-12)
 	}
-	near(t, "r₂(c₂)", dp.SquaresSensitivity(2, 2, dp.Replace), 6.25, 1e-12)
+	near(t, "r₂(c₂)", calibration.SquaresSensitivity(2, 2, dp.Replace), 6.25, 1e-12)
 }
 
 // λ* is called the smallest λ with r = 4; every smaller one has it too.
 func erratumLargest(t *testing.T) {
 	for _, d := range []int{1, 3} {
 		for _, x := range []float64{1e-6, 0.1, 0.9, 1} {
-			near(t, "r below ν*", dp.SquaresSensitivity(x*dp.FreeSquares(d), d, dp.Replace), 4, 1e-12)
+			near(t, "r below ν*", calibration.SquaresSensitivity(x*calibration.FreeSquares(d), d, dp.Replace), 4, 1e-12)
 		}
-		if r := dp.SquaresSensitivity(1.0001*dp.FreeSquares(d), d, dp.Replace); r <= 4 {
+		if r := calibration.SquaresSensitivity(1.0001*calibration.FreeSquares(d), d, dp.Replace); r <= 4 {
 			t.Errorf("r beyond ν* is %g", r)
 		}
 	}
@@ -144,11 +145,11 @@ func erratumColumnNorms(t *testing.T) {
 	lambda := 0.9
 	p := audit.JointWorst(lambda*zeta*zeta*beta*beta/(alpha*alpha), zeta, d, dp.Replace)
 	distance := apart(p.X, p.Y, alpha, beta, lambda)
-	r := dp.SquaresSensitivity(lambda*zeta*zeta*beta*beta/(alpha*alpha), d, dp.Replace)
+	r := calibration.SquaresSensitivity(lambda*zeta*zeta*beta*beta/(alpha*alpha), d, dp.Replace)
 	near(t, "ζ²α²r", zeta*zeta*alpha*alpha*r, distance, 1e-12)
 	near(t, "the sensitivity", math.Sqrt(distance),
 		JointSensitivity([]float64{alpha}, []float64{beta}, lambda, zeta, d, dp.Replace), 1e-12)
-	for _, printed := range []float64{zeta * zeta / (alpha * alpha) * r, math.Pow(zeta*zeta*alpha*dp.SquaresSensitivity(lambda*zeta*zeta*beta/alpha, d, dp.Replace), 2)} {
+	for _, printed := range []float64{zeta * zeta / (alpha * alpha) * r, math.Pow(zeta*zeta*alpha*calibration.SquaresSensitivity(lambda*zeta*zeta*beta/alpha, d, dp.Replace), 2)} {
 		if math.Abs(printed/distance-1) < 0.5 {
 			t.Errorf("what is printed gives %g, the distance is %g", printed, distance)
 		}
@@ -201,7 +202,7 @@ func erratumDimensions(t *testing.T) {
 	s := literal{Kind: "prefix"}.setting(t, "identity", 10)
 	const d, sigma = 1000, 0.8
 	g := s.sum(10)
-	_, ours := ExpectedError("jme", noiseOf(Joint(dp.FreeSquares(d), d, dp.Replace), sigma, 1, s), 1, d, g)
+	_, ours := ExpectedError("jme", noiseOf(Joint(calibration.FreeSquares(d), d, dp.Replace), sigma, 1, s), 1, d, g)
 	near(t, "d² draws", full(ours, d), 8*d*d*sigma*sigma*g.Second, 1e-9) // 2d²ω², ω = 2σ
 	// Where joint estimation begins to win: σ² = ½ with d² draws, ¼ with symmetric
 	// ones, up to terms of order 1/d.
@@ -217,7 +218,7 @@ func erratumDimensions(t *testing.T) {
 		return lo
 	}
 	both := func(sigma float64) (joint, processed float64) {
-		n := noiseOf(Joint(dp.FreeSquares(d), d, dp.Replace), sigma, 1, s)
+		n := noiseOf(Joint(calibration.FreeSquares(d), d, dp.Replace), sigma, 1, s)
 		_, joint = ExpectedError("jme", n, 1, d, g)
 		_, processed = ExpectedError("pp_debiased", n, 1, d, g)
 		return joint, processed
@@ -350,9 +351,9 @@ func erratumConcatenation(t *testing.T) {
 // "Privacy for free" and the dominance of Theorems 3.6 and 3.7 are of replacement.
 func erratumFree(t *testing.T) {
 	for _, nu := range []float64{0.01, 0.3, 0.5} {
-		near(t, "r under replacement", dp.SquaresSensitivity(nu, 3, dp.Replace),
-			dp.SquaresSensitivity(0, 3, dp.Replace), 1e-12)
-		near(t, "r under zero-out", dp.SquaresSensitivity(nu, 3, dp.ZeroOut), 1+nu, 1e-12)
+		near(t, "r under replacement", calibration.SquaresSensitivity(nu, 3, dp.Replace),
+			calibration.SquaresSensitivity(0, 3, dp.Replace), 1e-12)
+		near(t, "r under zero-out", calibration.SquaresSensitivity(nu, 3, dp.ZeroOut), 1+nu, 1e-12)
 		joint, split, cs := Joint(nu, 3, dp.ZeroOut), Split(1/(1+nu), 3, dp.ZeroOut), CS(nu, dp.ZeroOut)
 		for _, other := range []Tradeoff{split, cs} {
 			near(t, "the first moment's variance", other.First(), joint.First(), 1e-12)
@@ -368,7 +369,7 @@ func erratumSquareRoot(t *testing.T) {
 	var joint, processed [2]float64
 	for i, kind := range []string{"identity", "sqrt"} {
 		s := literal{Kind: "prefix"}.setting(t, kind, n)
-		g, v := s.sum(n), noiseOf(Joint(dp.FreeSquares(d), d, dp.Replace), 1, 1, s)
+		g, v := s.sum(n), noiseOf(Joint(calibration.FreeSquares(d), d, dp.Replace), 1, 1, s)
 		_, joint[i] = ExpectedError("jme", v, 1, d, g)
 		g.Cross = 0 // a lower bound, whatever the rows
 		if kind == "identity" {

@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
 )
 
 // fullCount is a coordinate of the mechanism. It counts the rows that are not shortened:
@@ -44,12 +45,12 @@ func (c *Config) fullCount(method string, nu float64, adjacency dp.Adjacency) fu
 	f := fullCount{nu: nu, weight: fullWeight}
 	if adjacency == dp.Replace && !c.personal() {
 		f.plain = len(c.Columns) == 1
-		f.near = nu <= dp.FreeSquares(len(c.Columns))
+		f.near = nu <= calibration.FreeSquares(len(c.Columns))
 	}
 	if f.plain {
 		f.weight = plainWeight
 	}
-	f.weight *= dp.SquaresSensitivity(nu, c.dimension(), adjacency)
+	f.weight *= calibration.SquaresSensitivity(nu, c.dimension(), adjacency)
 	return f
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
@@ -50,7 +51,7 @@ func TestFullCountIsFree(t *testing.T) {
 			for _, nu := range []float64{0.01, 0.25, 0.5, 0.500001, 0.7, 1, 2.5, 2.8, 10.5, 60} {
 				c := Config{Method: "jme", Columns: dptest.Columns(d), Clip: 1}
 				f := c.fullCount("jme", nu, adjacency)
-				limit := dp.SquaresSensitivity(nu, d, adjacency)
+				limit := calibration.SquaresSensitivity(nu, d, adjacency)
 				if f.plain {
 					limit += f.weight
 				}

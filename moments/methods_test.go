@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -318,7 +319,7 @@ func TestScatterWeight(t *testing.T) {
 		gains, _ := s.gains(newOverlap(f, w), step, divisor, divisor)
 		x := s.scatter(gains, step, records, divisor)
 		d, clip := 1+source.IntN(20), math.Exp(source.NormFloat64())
-		n := Joint(dp.FreeSquares(d), d, dp.Replace).Noise(math.Exp(source.NormFloat64()), clip, f.ColNorm(),
+		n := Joint(calibration.FreeSquares(d), d, dp.Replace).Noise(math.Exp(source.NormFloat64()), clip, f.ColNorm(),
 			f.ColNorm())
 		best := covarianceError(x.weight(n, clip, d), n, clip, d, x)
 		for k := range 1001 {

@@ -35,7 +35,7 @@ import (
 func PersonJoint(nu, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	square := 1 + nu + kappa
 	if adjacency == dp.Replace {
-		square = max(dp.SquaresSensitivity(nu, 2, adjacency), 2*square)
+		square = max(calibration.SquaresSensitivity(nu, 2, adjacency), 2*square)
 	}
 	return Tradeoff{nu, square}
 }
@@ -63,7 +63,7 @@ func PersonSplit(share, kappa float64, adjacency dp.Adjacency) Tradeoff {
 // largest that is free if that is more, (r(ν) − 2 − 2ν)/2.
 func PersonCountWeight(nu float64, adjacency dp.Adjacency) float64 {
 	if adjacency == dp.Replace {
-		return max(countWeight, (dp.SquaresSensitivity(nu, 2, adjacency)-2-2*nu)/2)
+		return max(countWeight, (calibration.SquaresSensitivity(nu, 2, adjacency)-2-2*nu)/2)
 	}
 	return countWeight
 }

@@ -363,7 +363,7 @@ func (c *Config) nu(adjacency dp.Adjacency, over *shapes, gains Gains) (float64,
 	case len(c.Weights) == 2:
 		return chooseNu(1, ratio*c.Weights[1]*c.Clip*c.Clip/c.Weights[0], d, adjacency), nil
 	case adjacency == dp.Replace:
-		return dp.FreeSquares(d), nil
+		return calibration.FreeSquares(d), nil
 	}
 	return chooseNu(1, ratio, d, adjacency), nil
 }

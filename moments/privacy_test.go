@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/stattest"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
@@ -346,7 +347,7 @@ func TestOtherAdjacency(t *testing.T) {
 			}
 			a.plan.Mu = stated.Mu
 			_, top := auditPairs(t, a, other, 4, 1)
-			want := math.Sqrt(dp.SquaresSensitivity(nu, 2, other) / dp.SquaresSensitivity(nu, 2, own))
+			want := math.Sqrt(calibration.SquaresSensitivity(nu, 2, other) / calibration.SquaresSensitivity(nu, 2, own))
 			if math.Abs(top-want) > 1e-4*want {
 				t.Errorf("nu %g: %s estimator, %s pairs: %.6g, want %.6g", nu, own, other, top, want)
 			}

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
 )
 
 // JointSensitivity returns the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to one
@@ -17,7 +18,7 @@ import (
 // outputs.
 //
 // Privacy: a record contributes to one column, so s is exact if that column attains the
-// maximum. Source: as dp.SquaresSensitivity. The paper asks for decreasing column norms; only
+// maximum. Source: as calibration.SquaresSensitivity. The paper asks for decreasing column norms; only
 // exactness needs them.
 //
 // An estimator calibrates by [Joint], which is the same for equal columns. This function
@@ -35,7 +36,7 @@ func JointSensitivity(first, second []float64, lambda, clip float64, d int, adja
 func support(a, b float64, d int, adjacency dp.Adjacency) float64 {
 	switch {
 	case a != 0:
-		return a * dp.SquaresSensitivity(b/a, d, adjacency)
+		return a * calibration.SquaresSensitivity(b/a, d, adjacency)
 	case d >= 2 && adjacency == dp.Replace:
 		return 2 * b
 	}
@@ -109,9 +110,9 @@ func chooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
 	}
 	kappa := math.Sqrt(k1 / k2)
 	if kappa >= 2*math.Sqrt(5)-4 {
-		return dp.FreeSquares(1)
+		return calibration.FreeSquares(1)
 	}
-	return max(dp.FreeSquares(1), 2/(kappa*(2-kappa)))
+	return max(calibration.FreeSquares(1), 2/(kappa*(2-kappa)))
 }
 
 // nuForInflation returns the largest ν at which the variance of the first moment is at most
@@ -133,9 +134,9 @@ func nuForInflation(inflation float64, d int, adjacency dp.Adjacency) (float64, 
 	case d >= 2:
 		return ((2*inflation - 1) + 2*math.Sqrt(inflation*(inflation-1))) / 2, nil
 	}
-	lo, hi := dp.FreeSquares(1), 8*inflation // r(ν) > ν for d = 1
+	lo, hi := calibration.FreeSquares(1), 8*inflation // r(ν) > ν for d = 1
 	for range 100 {
-		if mid := (lo + hi) / 2; dp.SquaresSensitivity(mid, 1, adjacency) <= 4*inflation {
+		if mid := (lo + hi) / 2; calibration.SquaresSensitivity(mid, 1, adjacency) <= 4*inflation {
 			lo = mid
 		} else {
 			hi = mid

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -203,7 +204,7 @@ func TestChooseNu(t *testing.T) {
 			at := func(nu float64) string { return fmt.Sprintf("%s, d=%d, nu=%g", adjacency, d, nu) }
 			for ratio := 1e-6; ratio < 1e7; ratio *= 3.1 {
 				objective := func(nu float64) float64 {
-					return (1 + ratio/nu) * dp.SquaresSensitivity(nu, d, adjacency)
+					return (1 + ratio/nu) * calibration.SquaresSensitivity(nu, d, adjacency)
 				}
 				nu := chooseNu(1, ratio, d, adjacency)
 				best, where := math.Inf(1), 0.0
@@ -215,7 +216,7 @@ func TestChooseNu(t *testing.T) {
 				if objective(nu) > best*(1+1e-9) {
 					t.Errorf("%s for ratio %g: %g is better by %g", at(nu), ratio, where, objective(nu)/best-1)
 				}
-				if adjacency == dp.Replace && nu < dp.FreeSquares(d) {
+				if adjacency == dp.Replace && nu < calibration.FreeSquares(d) {
 					t.Errorf("%s for ratio %g is below the free weight", at(nu), ratio)
 				}
 			}
@@ -231,11 +232,11 @@ func TestChooseNu(t *testing.T) {
 				if adjacency == dp.Replace {
 					alone = 4
 				}
-				if err != nil || math.Abs(dp.SquaresSensitivity(nu, d, adjacency)/alone-phi) > 1e-12*phi {
+				if err != nil || math.Abs(calibration.SquaresSensitivity(nu, d, adjacency)/alone-phi) > 1e-12*phi {
 					t.Errorf("%s for inflation %g gives %g (%v)", at(nu), phi,
-						dp.SquaresSensitivity(nu, d, adjacency)/alone, err)
+						calibration.SquaresSensitivity(nu, d, adjacency)/alone, err)
 				}
-				if nu < dp.FreeSquares(d) && adjacency == dp.Replace {
+				if nu < calibration.FreeSquares(d) && adjacency == dp.Replace {
 					t.Errorf("%s for inflation %g is below the free weight", at(nu), phi)
 				}
 			}
@@ -243,7 +244,7 @@ func TestChooseNu(t *testing.T) {
 	}
 	// d = 1 under replacement, where the closed form holds: searched for with 40
 	// digits, which finds half of them.
-	for ratio, want := range map[float64]float64{1000: 32.130809304009794, 30: 6.0274543613966332, 12: 4.0484442026938767, 1e5: 316.72855783823252, 4: dp.FreeSquares(1), 0.25: dp.FreeSquares(1)} {
+	for ratio, want := range map[float64]float64{1000: 32.130809304009794, 30: 6.0274543613966332, 12: 4.0484442026938767, 1e5: 316.72855783823252, 4: calibration.FreeSquares(1), 0.25: calibration.FreeSquares(1)} {
 		if nu := chooseNu(1, ratio, 1, dp.Replace); math.Abs(nu/want-1) > 1e-14 {
 			t.Errorf("d=1, ratio %g: nu is %.17g, want %.17g", ratio, nu, want)
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
 )
 
 // Tradeoff says how a method divides one budget between the two moments. Nu is the relative
@@ -26,13 +27,13 @@ func (t Tradeoff) Second() float64 { return t.Square / t.Nu }
 // Under replacement no other way to divide a budget between noise for the two moments
 // gives smaller errors in both.
 func Joint(nu float64, d int, adjacency dp.Adjacency) Tradeoff {
-	return Tradeoff{nu, dp.SquaresSensitivity(nu, d, adjacency)}
+	return Tradeoff{nu, calibration.SquaresSensitivity(nu, d, adjacency)}
 }
 
 // Single is noise for the first moment alone; post-processing computes both moments from it.
 // It charges 4 under replacement, 1 under zero-out.
 func Single(adjacency dp.Adjacency) Tradeoff {
-	return Tradeoff{0, dp.SquaresSensitivity(0, 2, adjacency)}
+	return Tradeoff{0, calibration.SquaresSensitivity(0, 2, adjacency)}
 }
 
 // Split is independent estimation: one Gaussian mechanism for each moment, the first with

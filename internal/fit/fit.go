@@ -15,6 +15,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/bounds"
 	"github.com/streamdp/streamdp/internal/exit"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/table"
 )
 
@@ -136,7 +137,7 @@ type data struct {
 // fit fits with one solver. It makes new keys and throws them away afterwards, so that no
 // other run shares its noise.
 func (f *Request) fit(d *data, s solver) (*Result, error) {
-	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), dp.NewNonce()
+	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), keys.NewNonce()
 	if f.Seed != nil {
 		master, secret, nonce = [32]byte{}, [32]byte{}, [16]byte{}
 		binary.BigEndian.PutUint64(master[:], *f.Seed)

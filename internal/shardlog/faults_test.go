@@ -335,7 +335,7 @@ func TestFaults(t *testing.T) {
 	const every = "confirm lost, confirm not answered, end late, end lost, end not answered, end twice, " +
 		"fence late, fence lost, fence not answered, fence twice, read an old ledger, read an old state, " +
 		"write late, write lost, write not answered, write refused, write twice"
-	if got := strings.Join(keys(met), ", "); got != every {
+	if got := strings.Join(sortedKeys(met), ", "); got != every {
 		t.Errorf("faults that were met: %s", got)
 	}
 }

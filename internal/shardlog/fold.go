@@ -142,7 +142,7 @@ type held struct {
 func (s *fold) open(seals *sealer) (values map[string]Value, known map[string]held, err error) {
 	values, known = map[string]Value{}, map[string]held{}
 	var later []string
-	for _, name := range keys(s.records) {
+	for _, name := range sortedKeys(s.records) {
 		key, chunk, _ := parseKey([]byte(name))
 		if k, ok := known[key]; ok {
 			// A chunk behind the last is of a longer value before.
@@ -216,5 +216,5 @@ func (s *fold) value(seals *sealer, key string, k held, w *wrap) (v Value, err e
 	return v, nil
 }
 
-// keys returns the keys of a map in order.
-func keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+// sortedKeys returns the keys of a map in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

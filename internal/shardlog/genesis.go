@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/keys"
 )
 
 // Format is the newest format of values and of genesis lines that this version reads and writes.
@@ -103,7 +103,7 @@ func Create(ctx context.Context, log Log, o Options) (Genesis, error) {
 	if t.genesis != nil {
 		return *t.genesis, nil
 	}
-	g, nonce := o.Genesis, dp.NewNonce()
+	g, nonce := o.Genesis, keys.NewNonce()
 	g.Format, g.Nonce = Format, hex.EncodeToString(nonce[:])
 	line := g.line()
 	h.seals.genesis, h.seq = sha256.Sum256(line), 1

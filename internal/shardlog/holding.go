@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/keys"
 )
 
 // Options say which shard is meant, and who asks.
@@ -126,7 +126,7 @@ func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
 // The former owner may have written some that were aborted, and are still in the log. None of these
 // has the number of one of this holding, so nobody can put chunks of both together to one value.
 func leap(seq uint64) uint64 {
-	nonce := dp.NewNonce()
+	nonce := keys.NewNonce()
 	return seq + uint64(binary.BigEndian.Uint32(nonce[:]))
 }
 
@@ -157,7 +157,7 @@ func (h *Holding) take(ctx context.Context, fit func(*logs) error) (*logs, error
 
 // own writes a record of this acquisition, and returns its token.
 func (h *Holding) own(ctx context.Context) (string, error) {
-	nonce := dp.NewNonce()
+	nonce := keys.NewNonce()
 	owner := Owner{hex.EncodeToString(nonce[:]), h.o.Instance}
 	if err := h.log.Commit(ctx, []Record{owner.record()}, nil); err != nil {
 		return "", lost(err)
@@ -342,7 +342,7 @@ func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*
 			p.state = append(p.state, Record{Key: recordKey(key, i)})
 		}
 	}
-	for _, key := range keys(put) {
+	for _, key := range sortedKeys(put) {
 		v := put[key]
 		if key == "" || len(key) > maxKey || key == headKey || key == ownerKey {
 			return nil, fmt.Errorf("internal: %q is no key for a value", key)
@@ -366,7 +366,7 @@ func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*
 		}
 		p.state = append(p.state, records...)
 	}
-	for _, key := range keys(put) {
+	for _, key := range sortedKeys(put) {
 		v := put[key]
 		w, changed := p.wraps[v.Under]
 		if !changed {

@@ -96,7 +96,7 @@ func TestValues(t *testing.T) {
 		got := h.Values()
 		if !maps.EqualFunc(got, want,
 			func(a, b Value) bool { return bytes.Equal(a.Data, b.Data) && a.Under == b.Under }) {
-			t.Fatalf("round %d: %v", round, keys(got))
+			t.Fatalf("round %d: %v", round, sortedKeys(got))
 		}
 		if h.Values() != nil {
 			t.Error("values were given away twice")
@@ -105,7 +105,7 @@ func TestValues(t *testing.T) {
 	mustUpdate(t, h, nil, []string{"task/0/x", "nothing", "y:0", "y:0"})
 	delete(want, "task/0/x")
 	delete(want, "y:0")
-	if got := keys(mustAcquire(t, b).Values()); !slices.Equal(got, keys(want)) {
+	if got := sortedKeys(mustAcquire(t, b).Values()); !slices.Equal(got, sortedKeys(want)) {
 		t.Errorf("after a removal: %v", got)
 	}
 }
@@ -139,7 +139,7 @@ func TestCompaction(t *testing.T) {
 	}
 	h = mustAcquire(t, b)
 	if v := h.Values(); len(v) != 2 || string(v["a"].Data) != "short" || string(v["c"].Data) != "2" {
-		t.Errorf("got %v", keys(v))
+		t.Errorf("got %v", sortedKeys(v))
 	}
 	if l := h.Lines(); len(l) != 3 || string(l[2]) != "third" {
 		t.Errorf("got lines %q", l)
@@ -195,7 +195,7 @@ func TestUnder(t *testing.T) {
 	mustUpdate(t, h, nil, []string{"secret-1"})
 	h = mustAcquire(t, b)
 	if v := h.Values(); len(v) > 0 {
-		t.Errorf("without its secret: %v", keys(v))
+		t.Errorf("without its secret: %v", sortedKeys(v))
 	}
 	mustUpdate(t, h, nil, []string{"checkpoint"})
 	if last := b.logs[stateLog][len(b.logs[stateLog])-1]; string(last.Key) != "checkpoint:0" || last.Value != nil {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/seal"
 )
 
@@ -115,7 +116,7 @@ type sealer struct {
 
 func newSealer(master *[32]byte) *sealer {
 	s := &sealer{master: master, under: map[string]*wrap{}}
-	s.own = dp.Derive(master, dp.ForWrap, nil)
+	s.own = keys.Derive(master, keys.ForWrap, nil)
 	return s
 }
 
@@ -124,7 +125,7 @@ func (s *sealer) wrapOf(v Value) *wrap {
 	if v.Under != "" || len(v.Data) == 0 || len(v.Data) > maxSecret {
 		return nil
 	}
-	w := wrap(dp.Derive(s.master, dp.ForStore, v.Data))
+	w := wrap(keys.Derive(s.master, keys.ForStore, v.Data))
 	return &w
 }
 
@@ -156,7 +157,7 @@ func (s *sealer) wipe() {
 // cipher returns the cipher of a record, and what is authenticated with its content. before ends
 // with the salt.
 func (s *sealer) cipher(w *wrap, record, before []byte) (cipher.AEAD, []byte, error) {
-	key := dp.Derive((*[32]byte)(w), dp.ForState, before[len(before)-saltBytes:])
+	key := keys.Derive((*[32]byte)(w), keys.ForState, before[len(before)-saltBytes:])
 	aead, err := seal.New(key[:])
 	with := binary.BigEndian.AppendUint32(bytes.Clone(s.genesis[:]), uint32(len(record)))
 	return aead, append(append(with, record...), before...), err

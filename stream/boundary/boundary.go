@@ -15,9 +15,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/signedlog"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -85,7 +85,7 @@ const maxQueued = 4096
 func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic string, m *core.Manifest) *Boundaries {
 	name := []byte(strings.TrimSuffix(core.Identity(m.Task(), m.Epoch, 0), "/0"))
 	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
-	key := dp.Derive(master, dp.ForBoundaries, slices.Concat(salt, name, m.Nonce))
+	key := keys.Derive(master, keys.ForBoundaries, slices.Concat(salt, name, m.Nonce))
 	log := signedlog.Log{Client: client, Topic: topic, Header: boundaryHeader, Key: key}
 	b := &Boundaries{Retrier: r, log: log, name: name}
 	for _, partition := range core.Partitions(m) {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/shardlog"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
@@ -68,7 +68,7 @@ func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string,
 	}); err != nil {
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
-	id := dp.NewNonce()
+	id := keys.NewNonce()
 	text, l,
 		err := oneLedger(ledgers, master,
 		ledger.EntryMove{ID: hex.EncodeToString(id[:]), Group: c.Cluster.Group, Cluster: g.Genesis.Cluster, Copy: true})

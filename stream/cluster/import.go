@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/dp"
 	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/osfile"
 	"github.com/streamdp/streamdp/internal/shardlog"
 	"github.com/streamdp/streamdp/stream/core"
@@ -204,7 +204,7 @@ func (i *importing) Read() (err error) {
 		i.move.ID = m.Move.ID
 		return nil
 	}
-	id := dp.NewNonce()
+	id := keys.NewNonce()
 	i.move.ID = hex.EncodeToString(id[:])
 	return nil
 }

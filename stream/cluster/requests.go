@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/signedlog"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/task"
@@ -71,7 +71,7 @@ type requestTopic struct {
 }
 
 func newRequestTopic(client *kafka.Client, c *config.Cluster, master *[32]byte, shard int) *requestTopic {
-	key := dp.Derive(master, dp.ForRequests, nil)
+	key := keys.Derive(master, keys.ForRequests, nil)
 	log := signedlog.Log{Client: client, Topic: c.ControlTopic(), Partition: int32(shard),
 		Header: requestHeader, Key: key}
 	return &requestTopic{log: log, group: c.Group, shard: shard}
@@ -147,7 +147,7 @@ func Ask(ctx context.Context, c *config.Config, master *[32]byte, q task.Request
 	if err != nil {
 		return fmt.Errorf("control topic %s: %w", a.log.Topic, err)
 	}
-	random := dp.NewNonce()
+	random := keys.NewNonce()
 	id := hex.EncodeToString(random[:])
 	expires := time.Now().Add(requestLife).UTC()
 	if err := a.write(ctx, id, partAsked, askedRecord{q.Kind, q, expires}); err != nil {
@@ -217,7 +217,7 @@ type requestServer struct {
 
 func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time,
 	meet func(context.Context, task.Request) error) *requestServer {
-	random := dp.NewNonce()
+	random := keys.NewNonce()
 	return &requestServer{requestTopic: a, log: log, instance: instance, name: hex.EncodeToString(random[:]),
 		now: now, meet: meet,
 		open: map[string]*askedRecord{}, taken: map[string]string{}, done: map[string]bool{}}

@@ -10,6 +10,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
@@ -108,7 +109,7 @@ func mechanism(s *config.Stream) (*core.Mechanism, error) {
 
 // drawKeys returns the keys of an epoch of this run alone, and their nonce. A seed fixes them.
 func drawKeys(s *config.Stream, seed *uint64) (*dp.Epoch, [16]byte, error) {
-	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), dp.NewNonce()
+	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), keys.NewNonce()
 	if seed != nil {
 		master = *connect.InsecureKey(*seed)
 		label := binary.BigEndian.AppendUint64([]byte("streamdp insecure replay "), *seed)

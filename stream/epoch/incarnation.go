@@ -10,10 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/streamdp/streamdp/dp"
-
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
@@ -243,7 +242,7 @@ func (k *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anch
 // AnchorMAC returns the HMAC of a record's hash under the master key. With the plain hash,
 // anybody who guesses the record could confirm the guess.
 func (k *Keeper) AnchorMAC(hash [32]byte) string {
-	key := dp.Derive(k.D.Key, dp.ForAnchors, nil)
+	key := keys.Derive(k.D.Key, keys.ForAnchors, nil)
 	mac := hmac.New(sha256.New, key[:])
 	mac.Write(hash[:])
 	return hex.EncodeToString(mac.Sum(nil))

@@ -13,6 +13,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/trace"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
@@ -103,7 +104,7 @@ func (p *Process) Now() time.Time {
 // entropy returns an epoch's secret and nonce.
 func (p *Process) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16]byte) {
 	if p.Insecure == nil {
-		return dp.NewSecret(), dp.NewNonce()
+		return dp.NewSecret(), keys.NewNonce()
 	}
 	label := binary.BigEndian.AppendUint64([]byte("streamdp insecure "), *p.Insecure)
 	label = binary.BigEndian.AppendUint64(append(label, t.String()...), epoch)
@@ -155,7 +156,7 @@ func Build() string { return runtime.Version() + " " + runtime.GOOS + "/" + runt
 
 // PartialsKey returns the function that derives the keys of records of sums from a master key.
 func PartialsKey(master *[32]byte) func(salt []byte) [32]byte {
-	return func(salt []byte) [32]byte { return dp.Derive(master, dp.ForPartials, salt) }
+	return func(salt []byte) [32]byte { return keys.Derive(master, keys.ForPartials, salt) }
 }
 
 // PartialsOf returns what partials of a group need of the process.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
@@ -78,7 +78,7 @@ func newCoordinator(r *Feed, of *core.Manifest, c *core.Core, m *Merger, others 
 	shard := others.Shard(r.S)
 	g := &coordinator{
 		p: others, R: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.Derive, others.Group, shard),
-		nonce: dp.NewNonce(), file: file,
+		nonce: keys.NewNonce(), file: file,
 		Ahead: partsAhead(r.S, c, len(m.At)), Step: c.Step(), at: make([]kafka.Position, len(m.At)),
 		own: make([]bool, len(m.At)), Inbox: make([]partitionInbox, len(m.At)),
 		report: make(chan struct{}, 1), tell: make(chan struct{}, 1),

@@ -11,6 +11,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/bin"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/seal"
 	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/monitor"
@@ -102,7 +103,7 @@ type partSeal struct {
 }
 
 func newPartSeal(derive func(salt []byte) [32]byte, group string, shard int) *partSeal {
-	with := append([]byte(dp.ForPartials), binary.LittleEndian.AppendUint64(nil, uint64(len(group)))...)
+	with := append([]byte(keys.ForPartials), binary.LittleEndian.AppendUint64(nil, uint64(len(group)))...)
 	with = append(with, group...)
 	return &partSeal{derive, binary.LittleEndian.AppendUint64(with, uint64(shard))}
 }

@@ -5,8 +5,8 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/seal"
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/stream/monitor"
@@ -199,5 +199,5 @@ func (s *mergeSum) encode() []byte { return append(s.Begin(nil), s.Sum...) }
 
 // derived returns what derives the keys of records from a master key that begins with b.
 func derived(b byte) func(salt []byte) [32]byte {
-	return func(salt []byte) [32]byte { return dp.Derive(&[32]byte{b}, dp.ForPartials, salt) }
+	return func(salt []byte) [32]byte { return keys.Derive(&[32]byte{b}, keys.ForPartials, salt) }
 }

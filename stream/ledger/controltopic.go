@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/signedlog"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 )
@@ -73,7 +73,7 @@ func NewControlTopic(l *Ledger, master *[32]byte, client *kafka.Client, topic st
 	if topic == "" {
 		return nil
 	}
-	key := dp.Derive(master, dp.ForControl, nil)
+	key := keys.Derive(master, keys.ForControl, nil)
 	m := newControlTopic(l, signedlog.Log{Client: client, Topic: topic, Header: mirrorHeader, Key: key})
 	m.Retrier = r
 	return m

@@ -13,9 +13,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/streamdp/streamdp/dp"
-
 	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/state"
@@ -32,7 +31,7 @@ type Key struct {
 
 // NewKey returns the key for the MACs of lines that follows from a master key.
 func NewKey(master *[32]byte) *Key {
-	key := dp.Derive(master, dp.ForLedger, nil)
+	key := keys.Derive(master, keys.ForLedger, nil)
 	return &Key{credentials.KeyID(master), key[:]}
 }
 

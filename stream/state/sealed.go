@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/seal"
 )
 
@@ -53,7 +54,7 @@ func SealedNumber(data []byte) (number uint64, ok bool) {
 // cipher returns the cipher and the nonce of a salt, and what is authenticated with the
 // content.
 func (s *Sealer) cipher(salt []byte, kind string, number uint64) (_ cipher.AEAD, nonce, with []byte, err error) {
-	key, iv := dp.DeriveWithNonce(s.Master, dp.ForState, salt)
+	key, iv := keys.DeriveWithNonce(s.Master, keys.ForState, salt)
 	aead, err := seal.New(key[:])
 	for _, field := range []string{s.Task, kind} {
 		with = binary.LittleEndian.AppendUint64(with, uint64(len(field)))

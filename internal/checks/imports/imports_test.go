@@ -18,7 +18,7 @@ import (
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
-	"crypto/rand": "dp",
+	"crypto/rand": "dp internal/keys",
 	// made-up data, identifiers of spans
 	"math/rand":                          "examples/trainer internal/demo internal/trace",
 	"github.com/BurntSushi/toml":         "internal/toml",

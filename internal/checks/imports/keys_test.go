@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestKeys holds the derivation of keys to dp/derive.go, so that its list of purposes is complete: no other file of
-// a program imports HKDF, and every call of dp.Derive names a constant of that list.
+// TestKeys holds the derivation of keys to internal/keys/keys.go, so that its list of purposes is complete: no other file of
+// a program imports HKDF, and every call of keys.Derive names a constant of that list.
 func TestKeys(t *testing.T) {
 	root := cases.Root(t)
 	var found, calls int
@@ -35,7 +35,7 @@ func TestKeys(t *testing.T) {
 		if path, err = filepath.Rel(root, path); err != nil {
 			return err
 		}
-		if filepath.ToSlash(path) == "dp/derive.go" {
+		if filepath.ToSlash(path) == "internal/keys/keys.go" {
 			found++
 			return nil
 		}
@@ -45,7 +45,7 @@ func TestKeys(t *testing.T) {
 				return err
 			}
 			if strings.HasSuffix(name, "/hkdf") {
-				t.Errorf("%s imports %s: derive the key with dp.Derive", path, name)
+				t.Errorf("%s imports %s: derive the key with keys.Derive", path, name)
 			}
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -53,11 +53,11 @@ func TestKeys(t *testing.T) {
 			if !ok || len(call.Args) < 2 {
 				return true
 			}
-			if name := selected(call.Fun); name != "Derive" && name != "DeriveWithNonce" {
+			if name := selected(call.Fun); name != "Derive" && name != "DeriveFor" && name != "DeriveWithNonce" {
 				return true
 			}
 			if !strings.HasPrefix(selected(call.Args[1]), "For") {
-				t.Errorf("%s derives a key for a purpose that is no constant of dp", path)
+				t.Errorf("%s derives a key for a purpose that is no constant of keys", path)
 			}
 			calls++
 			return true
@@ -67,15 +67,15 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found != 1 || calls < 9 {
-		t.Errorf("dp/derive.go is there %d times, and %d calls derive a key; want 1, and 9 or more", found, calls)
+	if found != 1 || calls < 10 {
+		t.Errorf("internal/keys/keys.go is there %d times, and %d calls derive a key; want 1, and 10 or more", found, calls)
 	}
 }
 
-// selected returns NAME of the expression dp.NAME, and nothing of any other.
+// selected returns NAME of the expression keys.NAME, and nothing of any other.
 func selected(e ast.Expr) string {
 	if s, ok := e.(*ast.SelectorExpr); ok {
-		if x, ok := s.X.(*ast.Ident); ok && x.Name == "dp" {
+		if x, ok := s.X.(*ast.Ident); ok && x.Name == "keys" {
 			return s.Sel.Name
 		}
 	}

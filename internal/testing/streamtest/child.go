@@ -25,6 +25,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/keys"
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/streamdp/streamdp/stream"
@@ -219,7 +220,7 @@ func naive(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 		return err
 	}
 	secret := dp.NewSecret() // of this attempt
-	keys, err := dp.NewEpoch(connect.InsecureKey(spec.Seed), &secret, s.Name, 1, dp.NewNonce(), [32]byte{})
+	keys, err := dp.NewEpoch(connect.InsecureKey(spec.Seed), &secret, s.Name, 1, keys.NewNonce(), [32]byte{})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,10 @@
-package dp
+package calibration
 
-import "math"
+import (
+	"math"
+
+	"github.com/streamdp/streamdp/dp"
+)
 
 // SquaresSensitivity returns r(ν), the squared joint sensitivity of a vector in the
 // unit ball of ℝᵈ and its squares at relative weight ν:
@@ -17,9 +21,9 @@ import "math"
 // Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
 // Differential Privacy", Lemma 3.5 and Theorem 4.3; the zero-out form is ours.
 // docs/theory/moments.md.
-func SquaresSensitivity(nu float64, d int, a Adjacency) float64 {
+func SquaresSensitivity(nu float64, d int, a dp.Adjacency) float64 {
 	switch {
-	case a == ZeroOut:
+	case a == dp.ZeroOut:
 		return 1 + nu
 	case nu <= FreeSquares(d):
 		return 4

@@ -1,14 +1,17 @@
-package dp
+// Package keys derives every key of the daemon from the master key. [Purpose] lists what each key protects, from which
+// key it follows, and with which salt.
+package keys
 
 import (
 	"crypto/hkdf"
+	"crypto/rand"
 	"crypto/sha256"
 )
 
 // Purpose says what a derived key protects. It is the label of the derivation, the info of HKDF.
 //
 // The constants below are all purposes. Each label ends with a zero byte and none begins another one, so keys of
-// two purposes are independent, whatever follows a label. Only this file of the module uses HKDF. "Master" is the
+// two purposes are independent, whatever follows a label. Only this package of the module uses HKDF. "Master" is the
 // master key of the key file, EK an epoch's key, W a key that wraps a shard's values.
 type Purpose string
 
@@ -61,7 +64,13 @@ const (
 // Derive returns a purpose's key, HKDF-SHA256(key, salt, purpose). The list of purposes says from which key and
 // with which salt; nil is no salt. The caller overwrites what it need not keep.
 func Derive(key *[32]byte, purpose Purpose, salt []byte) (derived [32]byte) {
-	derive(derived[:], key, purpose, salt, nil)
+	return DeriveFor(key, purpose, salt, nil)
+}
+
+// DeriveFor returns the key of one context within a purpose, HKDF-SHA256(key, salt, purpose ‖ context). Contexts of one
+// purpose must not begin each other: they begin with their length.
+func DeriveFor(key *[32]byte, purpose Purpose, salt, context []byte) (derived [32]byte) {
+	derive(derived[:], key, purpose, salt, context)
 	return derived
 }
 
@@ -72,6 +81,13 @@ func DeriveWithNonce(key *[32]byte, purpose Purpose, salt []byte) (derived [32]b
 	derive(both[:], key, purpose, salt, nil)
 	defer clear(both[:])
 	return [32]byte(both[:]), [12]byte(both[32:])
+}
+
+// NewNonce returns 16 fresh bytes from the system's generator, the public name of an epoch, a record or a request. It
+// never fails: without entropy the program ends.
+func NewNonce() (n [16]byte) {
+	rand.Read(n[:])
+	return n
 }
 
 // derive fills derived with HKDF-SHA256(key, salt, purpose ‖ context).
