@@ -279,7 +279,7 @@ func TestPlanRegression(t *testing.T) {
 		0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitDone, "stream demand: curvature is not given", "plan", "-c", loose)
+	want(t, exitDone, "stream demand: curvature is not set", "plan", "-c", loose)
 	if out := want(t, exitDone, "", "audit", "--quick", "-c", file); !strings.Contains(out,
 		"sensitivity/mu, largest of") || strings.Contains(out, "FAIL") {
 		t.Errorf("audit prints\n%s", out)
