@@ -6,13 +6,12 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// AppendBinary appends to b the rows that the part holds, so that a part of another process may
-// take them by [Part.UnmarshalBinary]: the number of records, then the number of rows, then the
-// features of each and its target.
+// AppendBinary appends to b the rows of the part, so that [Part.UnmarshalBinary] can restore them in another process:
+// the number of records, the number of rows, then the features and the target of each row.
 //
-// Privacy: these are records, clipped. They are as private as the records.
-// Cost: 8·(d + 1) bytes a row of d features.
-// Errors: a solver that keeps sums and no rows, which no merged stream has.
+// Privacy: these are clipped records, as secret as the records themselves.
+// Cost: 8·(d + 1) bytes for a row of d features.
+// Errors: the solver has sums instead of rows; no merged stream has such a solver.
 func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	if p.e.data == nil {
 		return nil, errors.New("a part of sums in floating point can't be moved")
@@ -29,13 +28,11 @@ func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
-// UnmarshalBinary makes the part hold what [Part.AppendBinary] wrote of a part of a refit with
-// the same configuration and plan.
+// UnmarshalBinary replaces the rows of the part by those that [Part.AppendBinary] wrote, for a part of a refit with the
+// same configuration and plan.
 //
-// Privacy: a row that no record gives is refused, because sensitivities rely on the bound of
-// every row.
-// Errors: anything else than such a part, also one of more rows than a window has. The part is
-// empty then.
+// Privacy: it refuses a row that no record can produce, because sensitivities rely on the bound of every row.
+// Errors: data is anything else, or has more rows than a window. Then the part is empty.
 func (p *Part) UnmarshalBinary(data []byte) error {
 	p.Reset()
 	if p.e.data == nil {
@@ -67,9 +64,8 @@ func (p *Part) UnmarshalBinary(data []byte) error {
 // Reset empties the part.
 func (p *Part) Reset() { p.e.reset() }
 
-// gives reports whether a record can give this row: its features are in the unit ball, up to
-// the rounding of a norm, and its target is in [−1, 1]. The constant is there in each row but the
-// null row.
+// gives reports whether a record can produce this row: its features are in the unit ball, up to the rounding of a norm,
+// and its target is in [−1, 1]. Every row except null rows has the constant.
 func (r *Refit) gives(x []float64, y float64) bool {
 	if *r.cfg.Intercept {
 		constant := x[len(x)-1]

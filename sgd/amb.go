@@ -21,7 +21,7 @@ import (
 // projected onto the ball of the radius. It also releases the clip norm ζ_t and an average of the last iterates, with
 // standard errors and approximate confidence intervals. Z has independent entries N(0, τ²), τ = S‖C‖/μ_g with S = 1
 // under zero-out and 2 under replacement. Sums and noise are in units of ζ_t. So one matrix mechanism covers all steps,
-// whatever ζ_t, η_t and b_t are. Config.Clip says how the next clip norm is chosen:
+// for all values of ζ_t, η_t and b_t. Config.Clip says how the next clip norm is chosen:
 //
 //	track          ζ_{t+1} = ζ_t·exp(−κ(c̃_t/b_t − q)), where c̃_t is a noisy count of unclipped records
 //	bisect, scan   a private search finds ζ_t, in records of its own

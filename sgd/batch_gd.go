@@ -71,8 +71,9 @@ func (p *Path) Average() []float64 {
 // S is 1 under zero-out and 2 under replacement. The descent minimises a sum of Huber losses, one for each record.
 //
 // Privacy: all iterates and clip norms together are μ-Gaussian private for one of n records, nulled or replaced; n is
-// public. Cost: O(nd) time a step, whichever records are null; O(n) memory in addition to the sample. Errors: all
-// faults of d and p, joined.
+// public.
+// Cost: O(nd) time a step, for null records too; O(n) memory in addition to the sample.
+// Errors: all faults of d and p, joined.
 // Source: Brown, Dvijotham, Evans, Liu, Smith, Thakurta (2024), "Private Gradient
 // Descent for Linear Regression", Algorithm 1, which has fixed γ. Deviations:
 // exact calibration, tracking, integer noise; docs/theory/sgd.md.
@@ -218,7 +219,7 @@ func (d *Descent) validate(features int) error {
 
 // Refit fits a regression to a table by gradient descent. It needs only the sample's bounds. It spends a tenth of μ² on
 // the largest curvature of the features, and the rest on steps with a tracked clip norm. The constant feature gets the
-// value with which its curvature is the same. radius bounds the norm of the coefficients, and with it the clip norm; 0
+// value with which it has that curvature. radius bounds the norm of the coefficients, and with it the clip norm; 0
 // means unknown. Refit returns the path, and theta: the path's Average as coefficients of the features and of a
 // constant of 1.
 //

@@ -13,8 +13,8 @@ import (
 // For iterates of a descent on clipped losses, the intervals cover the minimiser of those losses on the sample. They
 // account for the noise, but not for the sampling error.
 //
-// Privacy: a function of releases, at no cost. Source: Brown and others (2024), section 3, where t is the upper
-// quantile.
+// Privacy: a function of releases, at no cost.
+// Source: Brown and others (2024), section 3, where t is the upper quantile.
 //
 // For reproduction only: the releases of an online estimator have intervals of their own.
 func Intervals(estimates [][]float64, level float64) (centre, half []float64, err error) {

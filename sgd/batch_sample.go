@@ -111,7 +111,7 @@ func (s *Sample) validate() error {
 		return fmt.Errorf("a sample of %d features has %d numbers for %d targets", s.D, len(s.X), len(s.Y))
 	}
 	if !vector.Finite(s.X) || !vector.Finite(s.Y) {
-		return errors.New("a sample must hold finite numbers: replace other records by null records, whose features are all 0")
+		return errors.New("a sample must hold finite numbers: make other records null records, with features of 0")
 	}
 	return nil
 }

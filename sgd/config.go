@@ -97,8 +97,8 @@ type Config struct {
 	// Centre and Scale are the public constants by which rows were scaled. They are needed to publish original units.
 	// Empty means 0 and 1.
 	Centre, Scale []float64 `toml:"-"`
-	// Found says that a warm-up found the bounds. Then releases have original units, with a constant, whatever Centre
-	// and Scale are.
+	// Found says that a warm-up found the bounds. Then releases have original units, with a constant, even if
+	// Centre and Scale are empty.
 	Found bool `toml:"-" json:",omitempty"`
 	// Start is the first iterate, for example the iterate of an earlier release. It has the plan's dimension. Nil means
 	// 0.

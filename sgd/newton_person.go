@@ -29,7 +29,7 @@ type load struct {
 	fewer []float64
 }
 
-// loadFor returns the factorization of the gradients' noise, and the load of what cfg protects.
+// loadFor returns the factorization of the gradients' noise, and the load for the unit that cfg protects.
 func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	if !cfg.personal() {
 		f, err := factorize(shapedBands, nil)

@@ -114,7 +114,7 @@ func ChargePerson(share, q float64, f matfact.Factorization, p matfact.Participa
 	}
 	if !matfact.NonNegativeGram(f) || f.Horizon() > 0 {
 		errs = append(errs,
-			fmt.Errorf("factorization %q cannot protect persons: it ends, or its columns may have negative inner products",
+			fmt.Errorf("factorization %q cannot protect persons: it ends, or columns may have negative inner products",
 				f.Kind()))
 	}
 	norm, err := matfact.Sensitivity(f, p, 0)

@@ -7,8 +7,8 @@
 // guarantee that every record pays for once. Config.Method chooses the method:
 //
 //   - "newton", the default, is a [Newton]. It needs only bounds of the records. It learns the second moment of the
-//     features privately from the stream, and makes steps of equal length in all directions, whatever the scales and
-//     correlations of the columns are.
+//     features privately from the stream. Its steps have equal length in all directions, for any scales and
+//     correlations of the columns.
 //   - "amb" is an [AMB], the published method: gradient steps with one step size for all directions. It needs the
 //     largest eigenvalue of the features' second moment and a bound on the coefficients. The smaller the smallest
 //     eigenvalue, the more slowly it learns. Choose it for many features that are well scaled and nearly uncorrelated.

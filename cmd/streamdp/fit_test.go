@@ -170,7 +170,7 @@ func TestFitOutput(t *testing.T) {
 	short := fitFile(t, 100)
 	out = want(t, exitDone, "", append(short, "--epsilon", "0.1")...)
 	if !strings.Contains(out, "newton of sold on 100 rows") ||
-		!strings.Contains(out, "may be worse than no coefficients") || !strings.Contains(out, "no standard errors") {
+		!strings.Contains(out, "may be better than the result") || !strings.Contains(out, "no standard errors") {
 		t.Errorf("a fit on few rows prints\n%s", out)
 	}
 	want(t, exitFailure, "fast-ihm: ", append(short, "--solver", "fast-ihm", "--adjacency", "replace")...)
@@ -236,9 +236,9 @@ func TestPlanNewton(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, x := range []struct{ old, new, warning string }{
-		{"epsilon = 1.0 ", "epsilon = 0.02 ", "stream demand: 4 features at this budget take steps of up to"},
+		{"epsilon = 1.0 ", "epsilon = 0.02 ", "stream demand: 4 features at this budget need steps of up to"},
 		{"[stream.demand.privacy]", "horizon = 20\n[stream.demand.privacy]",
-			"stream demand: the horizon of 20 steps ends before the estimate is useful"},
+			"stream demand: the horizon of 20 steps is too short"},
 	} {
 		other := filepath.Join(t.TempDir(), "other.toml")
 		if err := os.WriteFile(other, []byte(strings.Replace(string(text), x.old, x.new, 1)), 0o600); err != nil {
