@@ -337,7 +337,7 @@ func (e *AMB) Close(n dp.Noise) (*dp.Release, error) {
 	}
 	first, end := e.Range(e.step + 1)
 	if end-first < e.rows {
-		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range",
+		return nil, fmt.Errorf("step %d has %d records, but only %d slots: its sums may be out of range",
 			e.step+1, e.rows, end-first)
 	}
 	e.nulls += int64(end - first - e.rows) // slots without a record

@@ -152,7 +152,7 @@ func TestFaults(t *testing.T) {
 	c := variants()["track"]
 	c.Batch = 3
 	if _, err := NewAMB(c, dp.Params{Mu: 0.2, Adjacency: dp.Replace}); err == nil ||
-		!strings.Contains(err.Error(), "noise outweighs") {
+		!strings.Contains(err.Error(), "noise exceeds") {
 		t.Errorf("a batch that is too short: %v", err)
 	}
 	c.Batch = 1 << 30
@@ -171,11 +171,11 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("warnings about nothing: %v", w)
 	}
 	for want, alter := range map[string]func(*Config){
-		"curvature is not given": func(c *Config) { c.Curvature = 0 },
-		"published search":       func(c *Config) { c.Clip = "scan" },
-		"can only grow":          func(c *Config) { c.Quantile = 0.97 },
-		"moves the clip norm":    func(c *Config) { c.Batch, c.Bootstrap = 9, 20 },
-		"do not change":          func(c *Config) { c.Growth = "double" },
+		"curvature is not set": func(c *Config) { c.Curvature = 0 },
+		"published search":     func(c *Config) { c.Clip = "scan" },
+		"can only grow":        func(c *Config) { c.Quantile = 0.97 },
+		"moves the clip norm":  func(c *Config) { c.Batch, c.Bootstrap = 9, 20 },
+		"do not change":        func(c *Config) { c.Growth = "double" },
 	} {
 		c := c
 		c.Bootstrap = 0

@@ -340,7 +340,7 @@ func (e *Newton) Close(n dp.Noise) (*dp.Release, error) {
 	}
 	size := e.size()
 	if size < e.added {
-		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range",
+		return nil, fmt.Errorf("step %d has %d records, but only %d slots: its sums may be out of range",
 			e.step+1, e.added, size)
 	}
 	e.nulls += int64(size - e.added) // slots without a record

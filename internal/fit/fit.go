@@ -171,7 +171,8 @@ func (f *Request) fit(d *data, s solver) (*Result, error) {
 	r.Bounds = found
 	for _, v := range append(slices.Clone(r.Theta), r.Intercept) {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return nil, fmt.Errorf("%s: a coefficient left the range of float64: scale the columns to about 1", s.name)
+			return nil, fmt.Errorf("%s: a coefficient is outside the range of float64: scale the columns to about 1",
+				s.name)
 		}
 	}
 	r.Solver, r.N, r.D = s.name, len(d.rows), len(d.names)-1
