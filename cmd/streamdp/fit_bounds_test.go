@@ -60,7 +60,7 @@ func TestFitBounds(t *testing.T) {
 		t.Errorf("fit prints\n%s", out)
 	}
 	for want2, more := range map[string][]string{
-		"solver ihm takes its budget whole":  {"--solver", "ihm"},
+		"solver ihm cannot share its budget": {"--solver", "ihm"},
 		"--curvature needs a --clip-x":       {"--solver", "ambssgd", "--curvature", "1"},
 		`--clip-y: "wide" is not a number`:   {"--clip-y", "wide"},
 		"--scale must be positive":           {"--scale", "auto,-1,auto"},
@@ -70,5 +70,5 @@ func TestFitBounds(t *testing.T) {
 		want(t, exitUsage, want2, append(slices.Clone(flags), more...)...)
 	}
 	few := withoutBounds(fitFile(t, 300))
-	want(t, exitFailure, "too few rows: bounds need at least ", few...)
+	want(t, exitFailure, "too few rows: finding bounds needs at least ", few...)
 }

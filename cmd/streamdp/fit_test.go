@@ -194,8 +194,8 @@ func TestFitUsage(t *testing.T) {
 	want(t, exitUsage, "--csv is needed", "fit", "--solver", "dp-gd")
 	f("give either --solver or --compare", "--solver", "dp-gd", "--compare")
 	f(`--solver is "sgd", must be newton, dp-gd,`, "--solver", "sgd")
-	f("it needs --insecure-diagnostics", "--compare")
-	f("solver ols protects nothing", "--solver", "ols")
+	f("add --insecure-diagnostics", "--compare")
+	f("solver ols is not private", "--solver", "ols")
 	f("epsilon is -1", "--solver", "dp-gd", "--epsilon", "-1")
 	f("delta is 2", "--solver", "dp-gd", "--delta", "2")
 	f(`--adjacency is "add-remove"`, "--solver", "dp-gd", "--adjacency", "add-remove")
@@ -209,7 +209,7 @@ func TestFitUsage(t *testing.T) {
 	f("--scale must be positive", "--solver", "dp-gd", "--scale", "0")
 	f("--centre has 2 numbers", "--solver", "dp-gd", "--centre", "1,2")
 	f("--header is \"maybe\"", "--solver", "dp-gd", "--header", "maybe")
-	f("no column beside the target", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1",
+	f("has no feature: the target is the only column", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1",
 		"--intercept=false")
 }
 

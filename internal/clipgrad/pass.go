@@ -194,8 +194,8 @@ func (w *worker) flush() {
 // depends on the data.
 func (p *pass) weight(y, norm, s float64) int64 {
 	t := math.Float64bits(float64((y-float64(norm*s))*norm) * p.quotient)
-	size := math.Float64frombits(min(t&^(1<<63),
-		math.Float64bits(p.top))) // numbers that are not negative are ordered like their bits
+	// Numbers that are not negative are ordered like their bits.
+	size := math.Float64frombits(min(t&^(1<<63), math.Float64bits(p.top)))
 	negative := int64(t) >> 63
 	return (int64((size+magic)-magic) ^ negative) - negative
 }
