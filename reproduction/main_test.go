@@ -11,8 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestCurrent: RESULTS.md is what the program writes. It takes some
-// seconds and runs with STREAMDP_SLOW=1.
+// TestCurrent: RESULTS.md equals the output of the program. It takes some seconds and runs with STREAMDP_SLOW=1.
 func TestCurrent(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("takes long: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets")
@@ -54,9 +53,8 @@ func difference(got, want string) string {
 	return fmt.Sprintf(": %d lines, and %d before", len(g), len(w))
 }
 
-// TestFigure writes one figure and looks at its numbers, which the paper's Figure 1
-// shows: the mean is as accurate as alone, and half of the second moment's noise is
-// spared by symmetry.
+// TestFigure draws one figure and checks its numbers, which are in the paper's Figure 1: the mean is as accurate as
+// without the second moment, and symmetry saves half of the second moment's noise.
 func TestFigure(t *testing.T) {
 	t.Parallel()
 	p := &page{figures: t.TempDir()}
@@ -79,8 +77,8 @@ func TestFigure(t *testing.T) {
 	}
 }
 
-// TestKeep: what a run cannot compute stays as it was, to the next heading; a page
-// that does not have it is an error.
+// TestKeep: a section that a run cannot compute stays unchanged, up to the next heading. It is an error if the page
+// does not have it.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	old := "# Page\n\n## One\n\nFirst.\n\n### Two\n\nSecond,\n\n| a |\n\n### Three\n\nThird.\n\n"
