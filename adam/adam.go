@@ -208,7 +208,7 @@ func (e *Estimator) Deviations() (first, second float64) {
 	return e.sd[0][0], second
 }
 
-// Parameters returns a copy of the current parameters, which are those of the last release.
+// Parameters returns a copy of the current parameters, as in the last release.
 func (e *Estimator) Parameters() []float64 { return append([]float64(nil), e.theta...) }
 
 // Columns returns the length of a row.
@@ -373,7 +373,7 @@ func (e *Estimator) each(workers int, f func(w *worker, s *shard)) {
 	wg.Wait()
 }
 
-// Errors describes the noise of one step, as far as it is known without data.
+// Errors describes the noise of one step, if this is known without data.
 type Errors struct {
 	// Rate is the learning rate.
 	Rate float64 `json:"rate"`

@@ -77,8 +77,8 @@ func (white) restore(*bin.Reader, uint64)       {}
 //	y = z − 1ᵀs,  s ← Θs + Ωy,   and so s ← As + Ωz,  A = diag Θ − Ω1ᵀ.
 //
 // So Q_li = −1ᵀA^(i−l−1)g_l for l < i, where g_l = E[s_l y_l]. The sum of the squares is 1ᵀG1, where G_i = Σ_{l<i}
-// β^(i−l) A^(i−l−1)g_lg_lᵀ(A^(i−l−1))ᵀ follows G ← β(AGAᵀ + ggᵀ). G has k² numbers for k buffers, for a stream of any
-// length.
+// β^(i−l) A^(i−l−1)g_lg_lᵀ(A^(i−l−1))ᵀ follows G ← β(AGAᵀ + ggᵀ). G has k² numbers for k buffers, whatever the length
+// of the stream.
 type buffers struct {
 	gap    []float64 // 1 − Θ
 	weight []float64 // Ω

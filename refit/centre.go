@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
-// The shares of μ² that the private centres cost: for a first histogram of norms, for the sum of the features, and for
-// the sum of the targets.
+// The shares of μ² that the private centres cost: a first histogram of norms, the sum of the features, and the sum of the
+// targets.
 const (
 	coarseShare = 0.02
 	meanShare   = 0.05
@@ -47,7 +47,7 @@ type centring struct {
 
 // newCentring returns the centring of a mechanism whose total budget is μ.
 //
-// Errors: the budget is so large or so small that there is no lattice.
+// Errors: no lattice fits the budget, which is too large or too small.
 func newCentring(mu float64, a dp.Adjacency, bits, rows int) (*centring, error) {
 	c := &centring{mu: mu, adjacency: a, bits: bits}
 	var err error

@@ -62,7 +62,7 @@ type newtonSolver struct {
 // newNewton returns the solver for the budget μ and windows of at most the given number of rows. dim is the number of
 // features, including the constant of an intercept.
 //
-// Errors: the budget is so large or so small that there is no lattice.
+// Errors: no lattice fits the budget, which is too large or too small.
 func newNewton(mu float64, a dp.Adjacency, bits, rows, dim int, intercept bool) (*newtonSolver, error) {
 	s := &newtonSolver{mu: mu, adjacency: a, bits: bits, shares: plainShares}
 	var errs []error

@@ -30,7 +30,7 @@ func main() {
 	out := flag.String("out", ".", "directory of RESULTS.md and of the folder figures")
 	simulated := flag.String("simulate", "",
 		"run this simulation and keep what it gives, instead of writing the page: "+simulationNames())
-	folder := flag.String("kept", "kept", "directory of what simulations gave")
+	folder := flag.String("kept", "kept", "directory of the kept results of simulations")
 	flag.Parse()
 	run := func() error { return write(*out, *out) }
 	if *simulated != "" {

@@ -18,7 +18,7 @@ import (
 // refitSet is a data set of the comparison.
 type refitSet struct {
 	name string
-	// raw says that the paper uses the set as it is at UCI, while the copy has standardised columns.
+	// raw says that the paper uses the original set at UCI, while the copy has standardised columns.
 	raw bool
 	// These are the numbers in Table 2 of the paper: rows, (1/n)L(θ*), (1/n)‖Y‖².
 	rows       int

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestAverages compares tail and batches with what they stand for, over all
-// lengths.
+// TestAverages compares tail and batches with their definitions, for all lengths.
 func TestAverages(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(8, 9))
@@ -65,8 +64,7 @@ func TestAverages(t *testing.T) {
 	}
 }
 
-// TestDriftRule takes the rule to sequences that do not drift and to one that
-// does.
+// TestDriftRule applies the rule to sequences without drift and to one with drift.
 func TestDriftRule(t *testing.T) {
 	t.Parallel()
 	for _, d := range []int{1, 2, 10} {
@@ -98,7 +96,7 @@ func TestDriftRule(t *testing.T) {
 			}
 		}
 		if at < 0 {
-			t.Errorf("d = %d: a drift goes unseen", d)
+			t.Errorf("d = %d: a drift is not detected", d)
 		}
 	}
 }

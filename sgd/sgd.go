@@ -27,7 +27,7 @@
 // # Privacy
 //
 // All noise is integer noise on the lattice of package dp. Contributions are divided by ζ before they are quantised. So
-// one lattice and one matrix mechanism serve all steps, whatever ζ is.
+// one lattice and one matrix mechanism serve all steps, for every ζ.
 //
 // The guarantee protects one record in its slot. An unreadable record and a slot without a record are null records. A
 // null record occupies its slot and adds nothing to a gradient. It adds to a count the amount that leaves ζ unchanged.

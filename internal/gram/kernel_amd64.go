@@ -6,7 +6,7 @@ import "golang.org/x/sys/cpu"
 // give the same bits.
 var vector = cpu.X86.HasAVX2
 
-// fused is like vector, for the kernel that fuses products, which is used only for exact sums.
+// fused reports whether the kernel that fuses products can run on this processor. It is used only for exact sums.
 var fused = cpu.X86.HasAVX2 && cpu.X86.HasFMA
 
 // addPairs is the inner loop of addGroup, over n entries (a multiple of 4) of two rows of the triangle. a holds the

@@ -13,7 +13,7 @@ import "math"
 
 // Exp returns eˣ to within an ulp, and +Inf and 0 beyond the range of float64. It uses the same operations on every
 // machine. math.Exp is assembly on some machines, with different last bits, and a threshold that depends on them would
-// quantise the next record differently. The method is that of FreeBSD's e_exp.c.
+// quantise the next record differently. The method comes from FreeBSD's e_exp.c.
 func Exp(x float64) float64 {
 	const (
 		ln2High = 6.93147180369123816490e-01

@@ -12,7 +12,7 @@ const Bins = 24
 
 // Bin returns the bin of a row with squared norm s.
 func Bin(s float64) int {
-	if s == 0 { // the row is so small that its square is 0 in float64
+	if s == 0 { // the square of a very small row is 0 in float64
 		return Bins - 1
 	}
 	f, e := math.Frexp(s)
