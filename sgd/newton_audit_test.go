@@ -681,7 +681,7 @@ func TestNewtonJoint(t *testing.T) {
 				}
 				t.Logf("%s, %d bits, d = %d: %.6f", adjacency, bits, d, worst)
 				if worst > 1 || worst < 0.99 {
-					t.Errorf("%s, %d bits, d = %d: the worst pair moves gradient and count by %.9f of the charged distance",
+					t.Errorf("%s, %d bits, d = %d: the worst pair moves gradient and count by %.9f of the charge",
 						adjacency, bits, d, worst)
 				}
 			}

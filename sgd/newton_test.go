@@ -114,7 +114,7 @@ func TestNewtonPlan(t *testing.T) {
 				gradient := (moved*exact + p.Sensitivity - s*exact) / p.GradientNoise
 				counts := float64(count) * unit / p.CountNoise
 				if got := math.Hypot(gradient, counts) / (0.9 * p.Mu); !(got <= 1) {
-					t.Errorf("%s, d = %d: a record moves gradient and count by %.9f of the charged distance",
+					t.Errorf("%s, d = %d: a record moves gradient and count by %.9f of the charge",
 						adjacency, d, got)
 				}
 			}
