@@ -9,9 +9,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// TestExtremeGradients: gradients of every order of magnitude, and examples that give
-// such, make no panic; under every weight of the squares a pair is in its ball, by exact
-// arithmetic.
+// TestExtremeGradients: gradients of every order of magnitude, and examples that produce them, cause no panic. For
+// every weight of the squares, exact arithmetic finds the pair inside its ball.
 func TestExtremeGradients(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(31, 32))

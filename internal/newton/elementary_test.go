@@ -36,6 +36,6 @@ func TestElementary(t *testing.T) {
 		}
 	}
 	if !math.IsNaN(Exp(math.NaN())) || Log(1) != 0 {
-		t.Error("Exp(NaN) or Log(1)")
+		t.Error("Exp(NaN) is not NaN, or Log(1) is not 0")
 	}
 }
