@@ -288,7 +288,8 @@ func TestJointClip(t *testing.T) {
 					}
 				}
 			}
-			for _, v := range []float64{0, 5e-324, 1e-200, 1e-60, 1e60, 1e155, 1e200, math.MaxFloat64, -math.MaxFloat64} {
+			for _, v := range []float64{0, 5e-324, 1e-200, 1e-60, 1e60, 1e155, 1e200, math.MaxFloat64,
+				-math.MaxFloat64} {
 				g := make([]float64, d)
 				g[d-1] = v
 				if !e.joint.quantise(first, second, g) || !inJointBall(e, first, second) {

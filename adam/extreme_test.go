@@ -61,7 +61,8 @@ func TestExtremeGradients(t *testing.T) {
 			}
 		}
 	}
-	for _, m := range []Model{{Loss: "linear"}, {Loss: "logistic"}, {Loss: "softmax", Classes: 3}, {Loss: "mlp", Hidden: 4}, {Loss: "mlp", Hidden: 4, Classes: 3}} {
+	for _, m := range []Model{{Loss: "linear"}, {Loss: "logistic"}, {Loss: "softmax", Classes: 3},
+		{Loss: "mlp", Hidden: 4}, {Loss: "mlp", Hidden: 4, Classes: 3}} {
 		m.Target = "y"
 		e, err := New(
 			Config{Mode: "model", Model: &m, Columns: exampleColumns(4, 1), Clip: 1, Rate: 0.1, Step: 1 << 16},

@@ -30,7 +30,8 @@ func TestPersonsThroughMap(t *testing.T) {
 		{Method: "momentum", Factorization: "blt", Mode: "model", Model: model, Columns: []string{"x", "y"}},
 		{Method: "jme_per_example", Mode: "model", Model: model, Columns: []string{"x", "y"}},
 	} {
-		for _, rule := range []persons.Rule{{Cap: 2, Separation: 3, PerStep: 2, Users: 100}, {Separation: 4, PerStep: 1, Users: 4 * slots}} {
+		for _, rule := range []persons.Rule{{Cap: 2, Separation: 3, PerStep: 2, Users: 100},
+			{Separation: 4, PerStep: 1, Users: 4 * slots}} {
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 				a := estimatortest.Persons{Rule: rule,
 					Slots:   []int{slots, slots, slots, slots, slots, slots, slots, slots, slots},

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
-// The shares of μ² that the private centres cost: a first histogram of norms, the sum of the features, and the sum of the
-// targets.
+// The shares of μ² that the private centres cost: a first histogram of norms, the sum of the features, and the sum
+// of the targets.
 const (
 	coarseShare = 0.02
 	meanShare   = 0.05

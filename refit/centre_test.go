@@ -85,7 +85,8 @@ func TestCentredCoupling(t *testing.T) {
 						}
 					}
 					top := 0.0
-					for _, base := range []audit.Stream{{centredWindow(n, d, 1), centredWindow(n/2, d, 2)}, {make([][]float64, n)}, {jump}} {
+					for _, base := range []audit.Stream{{centredWindow(n, d, 1), centredWindow(n/2, d, 2)},
+						{make([][]float64, n)}, {jump}} {
 						for _, p := range centredPairs(d, a) {
 							distance, err := subject.Coupling(base.Replace(0, 7, p.X), base.Replace(0, 7, p.Y), keys)
 							if err != nil {

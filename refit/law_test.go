@@ -138,7 +138,8 @@ func TestLaplace(t *testing.T) {
 	if err := stattest.KolmogorovSmirnov(z, cdf, stattest.Alpha); err != nil {
 		t.Error(err)
 	}
-	for word, want := range map[uint64]float64{0: 64 * math.Ln2, 1 << 63: -64 * math.Ln2, 1<<63 - 1: 0, math.MaxUint64: 0} {
+	for word, want := range map[uint64]float64{0: 64 * math.Ln2, 1 << 63: -64 * math.Ln2, 1<<63 - 1: 0,
+		math.MaxUint64: 0} {
 		if got := laplace(word); math.Abs(got-want) > 1e-15*math.Abs(want)+1e-18 {
 			t.Errorf("word %x gives %g, want %g", word, got, want)
 		}

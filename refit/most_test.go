@@ -179,7 +179,8 @@ func TestEndedFaults(t *testing.T) {
 	}
 	if got := strings.Join(rules,
 		"; "); got != "window: must not be set: the clock ends windows (5); "+
-		"stride: must not be set: the clock ends windows (5); step_max: must be at most 2147483648 for windows (2147483649)" {
+		"stride: must not be set: the clock ends windows (5); "+
+		"step_max: must be at most 2147483648 for windows (2147483649)" {
 		t.Error(got)
 	}
 	r := mustRefit(t, ended(configs()["newton"], 0, 100), generous)

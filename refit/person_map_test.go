@@ -53,7 +53,8 @@ func TestPersonsThroughMap(t *testing.T) {
 			if d > 1+1e-9 || d < 0.5 || adjacency == dp.ZeroOut && solver != "dp-gd" && d < 0.98 {
 				t.Errorf("%s: a person in every slot costs %.6g of μ", name, d)
 			}
-			for _, more := range []persons.Rule{{Cap: 4, Separation: 1, PerStep: 2, Users: 1000}, {Cap: 2, Separation: 2, PerStep: 4, Users: 1000}} {
+			for _, more := range []persons.Rule{{Cap: 4, Separation: 1, PerStep: 2, Users: 1000},
+				{Cap: 2, Separation: 2, PerStep: 4, Users: 1000}} {
 				if got := a.Everywhere(t, more, -1); got < 1.3*d {
 					t.Errorf("%s: a map with the rule %+v costs %.6g of μ, want %.6g", name, more, got, d)
 				}

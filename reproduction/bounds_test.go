@@ -31,7 +31,8 @@ func TestRivals(t *testing.T) {
 		}
 	}
 	a := approxBounds(rows, 1e6, source)
-	for j, want := range [][2]float64{{8, 16}, {-math.Ldexp(1, -14), -math.Ldexp(1, -16)}, {0, 0}, {-32, 128}, {1024, 2048}} {
+	for j, want := range [][2]float64{{8, 16}, {-math.Ldexp(1, -14), -math.Ldexp(1, -16)}, {0, 0}, {-32, 128},
+		{1024, 2048}} {
 		near(fmt.Sprint("centre ", j), a.centre[j], (want[0]+want[1])/2, 0)
 		near(fmt.Sprint("scale ", j), a.scale[j], orOne((want[1]-want[0])/2), 0)
 	}

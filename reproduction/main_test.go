@@ -70,7 +70,8 @@ func TestFigure(t *testing.T) {
 		!bytes.Contains(svg, []byte("RMSE of the first moment")) {
 		t.Errorf("the figure is %d bytes, %v", len(svg), err)
 	}
-	for x, want := range map[float64]string{0: "0", 0.5: "0.5", 1234.5: "1234", 99999.4: "99999", 1e5: "1.000·10^5", 2.5e-7: "2.500·10^-7", 0.01234: "0.01234"} {
+	for x, want := range map[float64]string{0: "0", 0.5: "0.5", 1234.5: "1234", 99999.4: "99999", 1e5: "1.000·10^5",
+		2.5e-7: "2.500·10^-7", 0.01234: "0.01234"} {
 		if got := num(x); got != want {
 			t.Errorf("%g is printed as %s, want %s", x, got, want)
 		}
@@ -82,7 +83,8 @@ func TestFigure(t *testing.T) {
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	old := "# Page\n\n## One\n\nFirst.\n\n### Two\n\nSecond,\n\n| a |\n\n### Three\n\nThird.\n\n"
-	for heading, want := range map[string]string{"## One": "## One\n\nFirst.\n\n", "### Two": "### Two\n\nSecond,\n\n| a |\n\n", "### Three": "### Three\n\nThird.\n\n"} {
+	for heading, want := range map[string]string{"## One": "## One\n\nFirst.\n\n",
+		"### Two": "### Two\n\nSecond,\n\n| a |\n\n", "### Three": "### Three\n\nThird.\n\n"} {
 		p := &page{kept: old}
 		if err := p.keep(heading); err != nil || p.b.String() != want {
 			t.Errorf("%s keeps %q, %v, want %q", heading, p.b.String(), err, want)

@@ -306,7 +306,8 @@ C = I, n = 1000, debiased, summed over all releases. Exact for joint estimation;
 			}
 			_, s := moments.ExpectedError("jme", v, 1, d, g)
 			second += s
-			for method, to := range map[string]*float64{"jme": &x.ours, "pp_debiased": &x.upper, "combined": &x.combined} {
+			for method, to := range map[string]*float64{"jme": &x.ours, "pp_debiased": &x.upper,
+				"combined": &x.combined} {
 				e, err := moments.ExpectedCovarianceError(method, c, v, 1, d, t)
 				if err != nil {
 					return x, err

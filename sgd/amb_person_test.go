@@ -76,7 +76,8 @@ func TestPersonsThroughMap(t *testing.T) {
 			if d := a.Everywhere(t, a.Rule, -1); d < least || d > 1+1e-9 {
 				t.Errorf("%s: a person in every slot costs %.6g of μ", name, d)
 			}
-			for _, more := range []persons.Rule{{Cap: 3, Separation: 4, PerStep: 2, Users: 1000}, {Cap: 2, Separation: 4, PerStep: 4, Users: 1000}} {
+			for _, more := range []persons.Rule{{Cap: 3, Separation: 4, PerStep: 2, Users: 1000},
+				{Cap: 2, Separation: 4, PerStep: 4, Users: 1000}} {
 				if d := a.Everywhere(t, more, -1); d < 1.02 {
 					t.Errorf("%s: the audit misses a map with the rule %+v: %.6g of μ", name, more, d)
 				}

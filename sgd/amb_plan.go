@@ -274,7 +274,8 @@ func (p *AMBPlan) batches(cfg *Config, mu, adjacency, norm float64) error {
 	}
 	if float64(p.Batch) < least {
 		return &fault.Fault{Key: "batch",
-			Rule: fmt.Sprintf("must be at least %.0f slots: in smaller batches the noise exceeds the correction of every step",
+			Rule: fmt.Sprintf("must be at least %.0f slots: "+
+				"in smaller batches the noise exceeds the correction of every step",
 				math.Ceil(least)), Value: p.Batch}
 	}
 	if cfg.Growth == "double" {

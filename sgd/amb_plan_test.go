@@ -269,7 +269,8 @@ func TestExpectGrowth(t *testing.T) {
 		v := noiseShape(e.plan.Factorization, e.factor.ColNorm())
 		noise := e.plan.GradientNoise / e.factor.ColNorm() / e.plan.One * zeta
 		steps := float64(n - start)
-		for _, x := range [][2]float64{{got.Sampling, size * 3 * one / (2 * steps * steps * k * k)}, {got.Privacy, noise * noise * v.average * 3 * two / (2 * steps * steps * k * k)}} {
+		for _, x := range [][2]float64{{got.Sampling, size * 3 * one / (2 * steps * steps * k * k)},
+			{got.Privacy, noise * noise * v.average * 3 * two / (2 * steps * steps * k * k)}} {
 			if math.Abs(x[0]-x[1]) > 1e-9*x[1] {
 				t.Errorf("after %d steps: %g, want %g", n, x[0], x[1])
 			}

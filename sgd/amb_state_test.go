@@ -155,7 +155,8 @@ func TestStateRefused(t *testing.T) {
 // FuzzState gives arbitrary bytes to UnmarshalBinary.
 func FuzzState(f *testing.F) {
 	var all []estimatortest.Contract[*AMB]
-	for _, name := range []string{"track", "track/independent", "track/growth", "bisect", "bisect/residual", "scan", "fixed", "original units"} {
+	for _, name := range []string{"track", "track/independent", "track/growth", "bisect", "bisect/residual", "scan",
+		"fixed", "original units"} {
 		all = append(all, ambContract(f, variants()[name], params(dp.ZeroOut), records(3, 4000), 130))
 	}
 	estimatortest.Fuzz(f, all, func(c *estimatortest.Contract[*AMB]) [][]byte {

@@ -308,7 +308,8 @@ func TestLargeRecords(t *testing.T) {
 			}
 		}
 	}
-	for _, row := range [][]float64{{1e-200, 1e300, 0}, {5e-324, 1.7e308, 5e-324}, {0, 1.7e308, 0}, {1e308, -1.7e308, -1e308}, {1e-139, -1e308, 1e-139}} {
+	for _, row := range [][]float64{{1e-200, 1e300, 0}, {5e-324, 1.7e308, 5e-324}, {0, 1.7e308, 0},
+		{1e308, -1.7e308, -1e308}, {1e-139, -1e308, 1e-139}} {
 		got := sum(row)
 		most := mustNew(t, c, params(dp.Replace)).plan.Lattice.K
 		if got[0]*got[0]+got[1]*got[1] > most*most {

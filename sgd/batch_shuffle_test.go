@@ -80,7 +80,8 @@ func TestShuffledSGD(t *testing.T) {
 	if risk := l.excess(path.Average()); len(path.Iterates) != 6000 || risk > 0.1 {
 		t.Errorf("excess risk %g after %d steps", risk, len(path.Iterates))
 	}
-	for _, d := range []ShuffledDescent{{}, {Clip: 1, Rate: 1}, {Clip: -1, Rate: 1, Noise: 1}, {Clip: 1, Rate: math.Inf(1), Noise: 1}} {
+	for _, d := range []ShuffledDescent{{}, {Clip: 1, Rate: 1}, {Clip: -1, Rate: 1, Noise: 1},
+		{Clip: 1, Rate: math.Inf(1), Noise: 1}} {
 		if _, err := ShuffledSGD(s, d, dp.Replace, dptest.Zero(), nil); err == nil {
 			t.Errorf("no error for %+v", d)
 		}

@@ -282,7 +282,8 @@ func (c *Config) is(method string) error {
 // validateNewton reports fields of amb that are set: newton does not use them.
 func (c *Config) validateNewton(l *fault.List) {
 	unused := func(key string, zero bool, v any) { l.Check(zero, key, `belongs to method "amb"`, v) }
-	for _, w := range []struct{ key, value string }{{"clip", c.Clip}, {"value", c.Value}, {"growth", c.Growth}, {"average", c.Average}} {
+	for _, w := range []struct{ key, value string }{{"clip", c.Clip}, {"value", c.Value}, {"growth", c.Growth},
+		{"average", c.Average}} {
 		unused(w.key, w.value == "", w.value)
 	}
 	for _, x := range []struct {

@@ -119,7 +119,8 @@ func worstPerson(s *audit.Subject, p matfact.Participation, adjacency dp.Adjacen
 			if adjacency == dp.ZeroOut {
 				continue
 			}
-			for _, b := range []map[int][][]float64{one(corners[other[i]], from, apart), one(x, from+apart/2, apart), one(corners[(i+2)%5], from+int(p.Count)*apart, apart)} {
+			for _, b := range []map[int][][]float64{one(corners[other[i]], from, apart), one(x, from+apart/2, apart),
+				one(corners[(i+2)%5], from+int(p.Count)*apart, apart)} {
 				for who := range 2 {
 					if err := try(a, b, who); err != nil {
 						return worst, err
@@ -323,7 +324,9 @@ func TestNewtonPersonsPlan(t *testing.T) {
 			t.Error("no restart")
 		}
 	}
-	for _, c := range []Config{{Person: matfact.Participation{Separation: 1}}, {Person: matfact.Participation{Count: 1}}, {Person: matfact.Participation{Count: 2, Separation: 2, Fixed: true}}} {
+	for _, c := range []Config{{Person: matfact.Participation{Separation: 1}},
+		{Person: matfact.Participation{Count: 1}},
+		{Person: matfact.Participation{Count: 2, Separation: 2, Fixed: true}}} {
 		c.Columns, c.Target, c.ClipX = []string{"u", "y"}, "y", 1
 		c.Defaults()
 		if err := c.Validate(); err == nil {

@@ -111,7 +111,8 @@ func TestNewtonRestart(t *testing.T) {
 		}
 	}
 	t.Log(moments)
-	for _, what := range []string{"in a bootstrap", "before a median", "about a centre", "hard restart", "drift restart", "search repeated", "behind a mode", "end of an epoch", "held"} {
+	for _, what := range []string{"in a bootstrap", "before a median", "about a centre", "hard restart",
+		"drift restart", "search repeated", "behind a mode", "end of an epoch", "held"} {
 		if moments[what] == 0 {
 			t.Errorf("no state was taken at this moment: %s", what)
 		}

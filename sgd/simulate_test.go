@@ -317,7 +317,8 @@ func caseAutoregression(t *testing.T, c cases.Case) {
 				}
 			}
 		}
-		for name, construct := range map[string]func([][]float64, int, int) ([][]float64, error){"coverage_batched": BatchedMeans, "coverage_checkpoints": Checkpoints} {
+		for name, construct := range map[string]func([][]float64, int, int) ([][]float64, error){
+			"coverage_batched": BatchedMeans, "coverage_checkpoints": Checkpoints} {
 			estimates, err := construct(path, in.M, in.BurnIn)
 			if err != nil {
 				t.Fatal(err)

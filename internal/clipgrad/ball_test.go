@@ -134,7 +134,8 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("rows %d to %d prepare units %v, want %v", part.lo, part.hi, r.prepared, part.want)
 		}
 	}
-	for _, cuts := range [][]int{{n, 0}, {n, 3 * UnitRows, 2 * UnitRows, UnitRows, 0}, {n, 2*UnitRows - 1, UnitRows + 1, 1}, {n - 1, 700, 5, 0}, {UnitRows - 1, 0}} {
+	for _, cuts := range [][]int{{n, 0}, {n, 3 * UnitRows, 2 * UnitRows, UnitRows, 0},
+		{n, 2*UnitRows - 1, UnitRows + 1, 1}, {n - 1, 700, 5, 0}, {UnitRows - 1, 0}} {
 		r := fresh()
 		for i, hi := range cuts[:len(cuts)-1] {
 			r.Prepare(cuts[i+1], hi)

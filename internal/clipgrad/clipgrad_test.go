@@ -432,7 +432,8 @@ func TestNoNumbers(t *testing.T) {
 	const n, c = 17, 0.4 // a whole pair of groups, and one more row
 	bad := []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 1e200}
 	for _, bits := range []int{24, 26, 28} {
-		for name, rows := range map[string]func(x, y []float64, null []bool, dim, bits int) *Rows{"norm": ByNorm, "residual": ByResidual} {
+		for name, rows := range map[string]func(x, y []float64, null []bool, dim, bits int) *Rows{"norm": ByNorm,
+			"residual": ByResidual} {
 			for _, place := range []int{2, n - 1} {
 				sum := func(feature, target float64, null bool) (total, counted int64) {
 					x, y, nulls, dst := make([]float64, n), make([]float64, n), make([]bool, n), make([]int64, 1)

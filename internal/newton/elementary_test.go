@@ -30,7 +30,8 @@ func TestElementary(t *testing.T) {
 			}
 		}
 	}
-	for x, want := range map[float64]float64{0: 1, 800: math.Inf(1), -800: 0, math.Inf(1): math.Inf(1), math.Inf(-1): 0} {
+	for x, want := range map[float64]float64{0: 1, 800: math.Inf(1), -800: 0, math.Inf(1): math.Inf(1),
+		math.Inf(-1): 0} {
 		if got := Exp(x); got != want {
 			t.Errorf("Exp(%g) = %g", x, got)
 		}
