@@ -57,17 +57,17 @@ func (s *ihmSolver) prepare(w *Data) (solution, error) {
 		return nil, err
 	}
 	all := sumsAnd(w, g.rows.Prepare)
-	return s.prepared(all, dense, g.numbered("ihm/grad")), nil
+	return s.newSolution(all, dense, g.numbered("ihm/grad")), nil
 }
 
 // prepareSums is prepare for a solver with a radius, which needs only the sums.
 func (s *ihmSolver) prepareSums(w *rowSums) (solution, error) {
-	return s.prepared(w, nil, s.bySums(w)), nil
+	return s.newSolution(w, nil, s.bySums(w)), nil
 }
 
-// prepared returns the solution of a window with the given sums and gradients. dense holds the rows, if the sketches
+// newSolution returns the solution of a window with the given sums and gradients. dense holds the rows, if the sketches
 // are computed explicitly.
-func (s *ihmSolver) prepared(w *rowSums, dense *Data, gradient gradientOf) solution {
+func (s *ihmSolver) newSolution(w *rowSums, dense *Data, gradient gradientOf) solution {
 	d, upper, lambda := w.dim, w.gram(), 0.0
 	if s.noise.Test > 0 {
 		lambda = leastEigenvalue(upper, d)

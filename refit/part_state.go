@@ -50,7 +50,7 @@ func (p *Part) UnmarshalBinary(data []byte) error {
 			w.x = append(w.x, r.Float())
 		}
 		w.y = append(w.y, r.Float())
-		if i := len(w.y) - 1; !p.e.gives(w.row(i), w.y[i]) {
+		if i := len(w.y) - 1; !p.e.possible(w.row(i), w.y[i]) {
 			r.Bad = true
 		}
 	}
@@ -64,9 +64,9 @@ func (p *Part) UnmarshalBinary(data []byte) error {
 // Reset empties the part.
 func (p *Part) Reset() { p.e.reset() }
 
-// gives reports whether a record can produce this row: its features are in the unit ball, up to the rounding of a norm,
+// possible reports whether a record can produce this row: its features are in the unit ball, up to the rounding of a norm,
 // and its target is in [−1, 1]. Every row except null rows has the constant.
-func (r *Refit) gives(x []float64, y float64) bool {
+func (r *Refit) possible(x []float64, y float64) bool {
 	if *r.cfg.Intercept {
 		constant := x[len(x)-1]
 		x = x[:len(x)-1]

@@ -206,9 +206,9 @@ func TestExactCountMutant(t *testing.T) {
 			record := []float64{0.3, 0.2, 1}
 			_, beside := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, nil), keys)
 			_, alike := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, []float64{-0.3, 0.2, -1}), keys)
-			t.Logf("intercept %t, %s: beside none: %v; two records: %v", intercept, name, beside, alike)
+			t.Logf("intercept %t, %s: a record and none: %v; two records: %v", intercept, name, beside, alike)
 			if (beside == nil) != (name == "none") || alike != nil {
-				t.Errorf("intercept %t, %s: beside none: %v; two records: %v", intercept, name, beside, alike)
+				t.Errorf("intercept %t, %s: a record and none: %v; two records: %v", intercept, name, beside, alike)
 			}
 		}
 	}

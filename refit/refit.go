@@ -92,7 +92,7 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 		return nil, err
 	}
 	r := &Refit{cfg: cfg, params: p, plan: plan, solver: s, target: cfg.target(), row: make([]float64, plan.Features)}
-	if plan.summed() {
+	if plan.needsOnlySums() {
 		r.sums = newRowSums(plan.Features)
 	} else {
 		rows := int(cfg.Slots())
@@ -121,8 +121,8 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	return r, nil
 }
 
-// summed reports whether the solver needs only sums.
-func (p *Plan) summed() bool { return p.Solver == "linmix" || p.Solver == "ihm" && p.Radius > 0 }
+// needsOnlySums reports whether the solver needs only sums.
+func (p *Plan) needsOnlySums() bool { return p.Solver == "linmix" || p.Solver == "ihm" && p.Radius > 0 }
 
 // Plan returns the public numbers that the configuration resolved to.
 func (r *Refit) Plan() Plan {
@@ -417,7 +417,7 @@ func (r *Refit) Sizes() dp.Sizes {
 	k := int64(r.plan.Rows)
 	peak += 8 * k * (d + 1)
 	switch {
-	case r.plan.summed():
+	case r.plan.needsOnlySums():
 	case r.cfg.Dense:
 		peak += 8 * 2 * n * (d + 2)
 	case r.plan.Solver == "fast-ihm":

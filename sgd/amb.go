@@ -306,7 +306,7 @@ func (e *AMB) Add(slot uint64, row []float64) {
 	case r-r != 0:
 		e.nulls++
 	case e.searching:
-		e.look(r, square)
+		e.countInSearch(r, square)
 	default:
 		g := &e.gradients
 		g.lattice.Accumulate(g.sum, x, g.scale(r, square)*shrink)

@@ -79,7 +79,7 @@ func TestDriftRule(t *testing.T) {
 		}
 		restarts := 0
 		for range 8 * 2000 {
-			if rule.sees(draw(0)) {
+			if rule.observe(draw(0)) {
 				restarts++
 				rule.reset()
 			}
@@ -90,7 +90,7 @@ func TestDriftRule(t *testing.T) {
 		rule.reset()
 		at := -1
 		for i := range 8 * 40 {
-			if rule.sees(draw(0.02 * float64(i))) {
+			if rule.observe(draw(0.02 * float64(i))) {
 				at = i
 				break
 			}

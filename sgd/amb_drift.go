@@ -30,8 +30,8 @@ func newDrift(length uint64, dim int) *drift {
 
 const driftLeast = 4
 
-// sees takes the next iterate. It reports whether this iterate completes a block that is out of line.
-func (d *drift) sees(w []float64) bool {
+// observe takes the next iterate. It reports whether this iterate completes a block that is out of line.
+func (d *drift) observe(w []float64) bool {
 	for i, v := range w {
 		d.block[i] += v
 	}

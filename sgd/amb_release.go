@@ -12,8 +12,8 @@ import (
 // steps.
 func (e *AMB) release(slots uint64) (*dp.Release, error) {
 	if e.drift != nil {
-		jumped := e.plan.Jump > 0 && e.jump.sees(e.used)
-		if e.drift.sees(e.w) || jumped {
+		jumped := e.plan.Jump > 0 && e.jump.observe(e.used)
+		if e.drift.observe(e.w) || jumped {
 			e.restart()
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/internal/ladder"
 )
 
-// look adds a record to the histogram of a search.
-func (e *AMB) look(r, square float64) {
+// countInSearch adds a record to the histogram of a search.
+func (e *AMB) countInSearch(r, square float64) {
 	u := math.Abs(r)
 	if e.cfg.Value == "gradnorm" {
 		u *= math.Sqrt(square)

@@ -42,7 +42,7 @@ func (s *steered) Close(n dp.Noise) (*dp.Release, error) {
 	if err != nil || search {
 		return r, err
 	}
-	jumped, drifted := s.jump.sees(s.used), s.drift.sees(s.w)
+	jumped, drifted := s.jump.observe(s.used), s.drift.observe(s.w)
 	if jumped {
 		s.jumps++
 	}
@@ -186,7 +186,7 @@ func TestSteeringMutants(t *testing.T) {
 			s.AMB.jump.recent[len(s.AMB.jump.recent)-1] = zeta
 		}},
 		{"jump of the threshold of exact counts", false, func(s *steered, zeta float64) {
-			if s.ownJump.sees(zeta) {
+			if s.ownJump.observe(zeta) {
 				s.restart()
 			}
 		}},
@@ -194,7 +194,7 @@ func TestSteeringMutants(t *testing.T) {
 			copy(s.AMB.drift.last, s.exact)
 		}},
 		{"drift of exact iterates", false, func(s *steered, zeta float64) {
-			if s.ownDrift.sees(s.exact) {
+			if s.ownDrift.observe(s.exact) {
 				s.restart()
 				s.ownDrift.reset()
 			}

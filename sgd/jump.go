@@ -19,8 +19,8 @@ const (
 	recentLeast = 20
 )
 
-// sees adds zeta to the history, and reports whether it is a jump.
-func (j *jump) sees(zeta float64) bool {
+// observe adds zeta to the history, and reports whether it is a jump.
+func (j *jump) observe(zeta float64) bool {
 	jumped := len(j.recent) >= recentLeast && zeta > float64(j.factor*median(j.recent))
 	if len(j.recent) == recentMost {
 		copy(j.recent, j.recent[1:])

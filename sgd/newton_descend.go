@@ -35,7 +35,7 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	}
 
 	e.iteration++
-	there := e.seen.sees(b, b-nulls, p.NullNoise/unit)
+	there := e.seen.observe(b, b-nulls, p.NullNoise/unit)
 	switch {
 	case there && !e.believed && e.tries < triesMost:
 		e.tries++
@@ -76,10 +76,10 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	for j, c := range e.norms {
 		e.hist[j] += c
 	}
-	drifted := e.wander.sees(e.mean, e.white)
+	drifted := e.wander.observe(e.mean, e.white)
 	// Until an epoch has enough clip norms, a jump must be too large to be chance.
 	early := len(e.jump.recent) < recentLeast && e.before > 0 && e.zeta > 8*e.before
-	switch jumped := e.jump.sees(e.zeta) || early; {
+	switch jumped := e.jump.observe(e.zeta) || early; {
 	case !vector.Finite(e.w) || e.zeta == zetaMost || jumped && e.unsettled:
 		e.abandon()
 		return nil

@@ -35,8 +35,8 @@ func full(b float64) presence {
 	return presence{d, d}
 }
 
-// sees adds a step of b slots with v records, and reports whether there certainly are records.
-func (p *presence) sees(b, v, sd float64) bool {
+// observe adds a step of b slots with v records, and reports whether there certainly are records.
+func (p *presence) observe(b, v, sd float64) bool {
 	p.recent.add(recentDecay, b, v)
 	p.long.add(longDecay, b, v)
 	if math.Abs(p.recent.share()-p.long.share())*p.recent.slots > 4*sd*math.Sqrt(p.recent.noise) {

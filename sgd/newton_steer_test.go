@@ -266,13 +266,13 @@ func TestNewtonSteeringMutants(t *testing.T) {
 		{"records are followed by the exact count", "records later", true,
 			func(m *steeredNewton, before *Newton, x *exactNewton) {
 				b := float64(before.size())
-				m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit))
+				m.ownPresence.observe(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit))
 				m.seen = m.ownPresence
 			}},
 		{"a step holds where the exact count shows no records", "records later", false,
 			func(m *steeredNewton, before *Newton, x *exactNewton) {
 				b := float64(before.size())
-				if !m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit)) {
+				if !m.ownPresence.observe(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit)) {
 					copy(m.w, before.w)
 					m.zeta = before.zeta
 				}
@@ -291,7 +291,7 @@ func TestNewtonSteeringMutants(t *testing.T) {
 		{"jump of the clip norm of exact counts", "hard restart", false,
 			func(m *steeredNewton, _ *Newton, x *exactNewton) {
 				m.ownJump.factor = m.jumps[min(m.epoch, len(m.jumps)-1)]
-				if m.ownJump.sees(x.zeta) {
+				if m.ownJump.observe(x.zeta) {
 					m.restart()
 				}
 			}},
@@ -304,7 +304,7 @@ func TestNewtonSteeringMutants(t *testing.T) {
 				y[j] += m.ownW[j] - before.w[j]
 				m.ownW[j] += m.plan.rate(before.epoch) * (x.y[j] - before.w[j])
 			}
-			if m.ownWander.sees(y, before.white) != nil {
+			if m.ownWander.observe(y, before.white) != nil {
 				m.blocks.reset()
 				m.Newton.drifts++
 				m.ownWander.reset()

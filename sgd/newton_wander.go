@@ -53,8 +53,8 @@ func (m *wander) reset() {
 	clear(m.last)
 }
 
-// sees adds the next vector. If the vectors have moved, it returns the mean that shows this; otherwise nil.
-func (m *wander) sees(y []float64, white *newton.Whitening) []float64 {
+// observe adds the next vector. If the vectors have moved, it returns the mean that shows this; otherwise nil.
+func (m *wander) observe(y []float64, white *newton.Whitening) []float64 {
 	for j, v := range y {
 		m.sum[j] += v
 	}

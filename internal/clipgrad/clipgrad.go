@@ -295,7 +295,7 @@ func squares(k []float64) float64 {
 const magic = 3 << 51
 
 // RoundOnce makes every Sum add up all rows exactly and round once, as if they were one block. So a sum does not depend
-// on the order of the rows. The sensitivity is equal: a row changes one rounded sum.
+// on the order of the rows. The sensitivity does not change: a row changes one rounded sum.
 func (r *Rows) RoundOnce() {
 	r.rest = make([]int64, r.dim)
 	for _, w := range r.workers {
@@ -330,7 +330,7 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) int64 {
 		quotient: math.Ldexp(1/zeta, r.bits), limit: int64(math.Ldexp(min(c, 1), r.bits)),
 		size: min(blockRows, 1<<(62-2*r.bits)), done: make(chan struct{}),
 	}
-	if need := (len(r.y) + p.size - 1) / p.size * r.dim; r.blocks == nil && !p.whole() {
+	if need := (len(r.y) + p.size - 1) / p.size * r.dim; r.blocks == nil && !p.wholeBlocks() {
 		r.blocks = make([]int64, need)
 	}
 	clear(dst)

@@ -50,7 +50,7 @@ func problem(seed uint64, n, d, bits int, unit bool) (r *Rows, z [][]float64) {
 // direction returns the direction of row i, in integers.
 func (r *Rows) direction(i int) []float64 {
 	r.Prepare(0, len(r.y))
-	if i >= r.whole() {
+	if i >= r.grouped() {
 		return slices.Clone(r.row(i))
 	}
 	k, e := i%group, make([]float64, r.dim)

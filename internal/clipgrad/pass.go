@@ -100,7 +100,7 @@ func (w *worker) run(p *pass) {
 		for end := min(lo+UnitRows, n); lo < end; {
 			hi := min(lo+p.size, end)
 			w.rows(p, lo, hi)
-			if p.whole() {
+			if p.wholeBlocks() {
 				p.round(w.sum, w.rest, w.block)
 			}
 			lo = hi
@@ -118,7 +118,7 @@ func (p *pass) add(w *worker, i int) {
 	defer p.mu.Unlock()
 	p.counted += w.count
 	w.count = 0
-	if p.whole() {
+	if p.wholeBlocks() {
 		move(p.dst, w.sum)
 		move(p.rows.rest, w.rest)
 		return
@@ -126,8 +126,8 @@ func (p *pass) add(w *worker, i int) {
 	move(p.rows.blocks[i/p.size*p.rows.dim:][:p.rows.dim], w.block)
 }
 
-// whole reports whether units hold whole blocks; then the workers round the blocks.
-func (p *pass) whole() bool { return p.size <= UnitRows }
+// wholeBlocks reports whether units hold whole blocks; then the workers round the blocks.
+func (p *pass) wholeBlocks() bool { return p.size <= UnitRows }
 
 // move adds src to dst and sets src to 0. It does nothing if dst is nil.
 func move(dst, src []int64) {
@@ -139,7 +139,7 @@ func move(dst, src []int64) {
 
 // rows adds rows lo … hi−1 to the block.
 func (w *worker) rows(p *pass, lo, hi int) {
-	r, whole := p.rows, min(hi, p.rows.whole())
+	r, whole := p.rows, min(hi, p.rows.grouped())
 	if pairs := (whole - lo) / (2 * group); vector && pairs > 0 {
 		w.count += addPairs(&w.lanes[0], &r.packed(lo)[0], &r.y[lo], &r.norm[lo], &p.u[0], r.dim, pairs, p.quotient,
 			p.top, float64(p.limit+1)+magic)
@@ -155,8 +155,8 @@ func (w *worker) rows(p *pass, lo, hi int) {
 	}
 }
 
-// whole returns the number of rows in whole groups.
-func (r *Rows) whole() int { return len(r.y) &^ (group - 1) }
+// grouped returns the number of rows in whole groups.
+func (r *Rows) grouped() int { return len(r.y) &^ (group - 1) }
 
 // half adds four rows, from row i on, to the block. e starts with their integers.
 func (w *worker) half(p *pass, e []float64, i int) {

@@ -47,12 +47,12 @@ type Request struct {
 	Seed *uint64
 }
 
-// Run reads the file and fits it with one solver, or with all of them. Before and after each fit it calls told with the
+// Run reads the file and fits it with one solver, or with all of them. Before and after each fit it calls progress with the
 // solver's name and the number of fits that are done.
 //
 // Errors: an [exit.Usage] if the request contradicts itself or does not fit the file; a file that cannot be read; a
 // solver that fails. With Compare the result of a solver contains its failure instead.
-func Run(r *Request, told func(solver string, done, all int)) ([]*Result, error) {
+func Run(r *Request, progress func(solver string, done, all int)) ([]*Result, error) {
 	chosen, err := r.chosen()
 	if err != nil {
 		return nil, err
@@ -64,9 +64,9 @@ func Run(r *Request, told func(solver string, done, all int)) ([]*Result, error)
 	}
 	var results []*Result
 	for i, s := range chosen {
-		told(s.name, i, len(chosen))
+		progress(s.name, i, len(chosen))
 		one, err := own.fit(d, s)
-		told(s.name, i+1, len(chosen))
+		progress(s.name, i+1, len(chosen))
 		if err != nil && !r.Compare {
 			return nil, err
 		}

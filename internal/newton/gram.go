@@ -31,7 +31,7 @@ type Gram struct {
 	// Flat makes the noise off the diagonal as large as on it. That is more than needed; older methods specify it.
 	Flat bool
 	// Once adds up a step's products exactly and rounds them once, at Seal, as if all rows were one block. So the sum
-	// does not depend on the order of the rows. The sensitivity is equal. Set Once before the first row.
+	// does not depend on the order of the rows. The sensitivity does not change. Set Once before the first row.
 	Once bool
 
 	dim   int
