@@ -97,8 +97,8 @@ func (c *Config) validatePerson(l *fault.List) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the least distance of two steps: records are not admitted by an exact one", nil)
+		"must be the smallest distance of two steps, not an exact distance", nil)
 	l.Check(!c.joint() || c.Factorization == "identity", "factorization",
-		"must be \"identity\" where persons are protected and both moments have noise: beta1 and beta2 give two "+
-			"matrices, and the sensitivities of a person to both do not combine as column norms do", c.Factorization)
+		"must be \"identity\" if persons are protected and both moments have noise: other factorizations have two "+
+			"different matrices, and there is no joint bound on a person's sensitivities", c.Factorization)
 }

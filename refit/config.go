@@ -265,7 +265,7 @@ func (c *Config) Validate() error {
 			fmt.Sprintf("must be 1 to %d slots", uint64(maxWindow)), c.Window)
 		l.Check(c.Stride == 0 ||
 			c.Stride >= c.Window, "stride",
-			"must be at least the window: a record of two windows would pay twice", c.Stride)
+			"must be at least the window: otherwise a record could be in two windows and pay twice", c.Stride)
 	}
 	if !slices.Contains(Solvers, c.Solver) {
 		l.Add("solver", "must be "+fault.Quoted(Solvers, "or"), c.Solver)
@@ -273,15 +273,15 @@ func (c *Config) Validate() error {
 	}
 	if c.Partitions > 0 {
 		l.Check(c.Window <= maxWindow/c.Partitions, "window",
-			fmt.Sprintf("must be at most %d slots, of %d partitions together", uint64(maxWindow), c.Partitions),
+			fmt.Sprintf("must be at most %d slots in all %d partitions together", uint64(maxWindow), c.Partitions),
 			c.Window)
 		l.Check(c.Stride <= math.MaxInt64/c.Partitions, "stride", "is too large for this number of partitions",
 			c.Stride)
 		l.Check(slices.Contains(merging, c.Solver), "solver",
-			fmt.Sprintf("must be %s with merge = true: others are no functions of sums that are exact in any order",
+			fmt.Sprintf("must be %s with merge = true: only these depend on sums that are exact in any order",
 				fault.Quoted(merging, "or")), c.Solver)
 		l.Check(!c.EigenTest, "eigen_test",
-			"must be false with merge = true: an eigenvalue is no sum that is exact in any order", nil)
+			"must be false with merge = true: an eigenvalue is not a sum that is exact in any order", nil)
 	}
 	l.Check(c.Accounting == "" || slices.Contains(accountings[c.Solver], c.Accounting), "accounting",
 		fmt.Sprintf("must be %s for solver %q", fault.Quoted(accountings[c.Solver], "or"), c.Solver),
@@ -308,18 +308,19 @@ func (c *Config) Validate() error {
 	least := c.features() + 2
 	l.Check(c.Rows == 0 ||
 		c.Rows >= least && c.Rows <= 1<<20, "rows",
-		fmt.Sprintf("must be 0 (chosen) or %d to 2^20, for a sketch that can be inverted", least), c.Rows)
-	l.Check(c.Iterations >= 0 && c.Iterations <= 1000, "iterations", "must be 0 (chosen) to 1000", c.Iterations)
+		fmt.Sprintf("must be %d to 2^20, so that a sketch can be inverted, or 0 (chosen)", least), c.Rows)
+	l.Check(c.Iterations >= 0 && c.Iterations <= 1000, "iterations", "must be 1 to 1000, or 0 (chosen)", c.Iterations)
 	if c.ResidualClip != 0 {
-		bounded("residual_clip", c.ResidualClip, ", or 0 (clip_y)")
+		bounded("residual_clip", c.ResidualClip, ", or 0 for clip_y")
 	}
 	l.Check(c.Transforms == 1 ||
 		c.Transforms == c.iterations(), "transforms", "must be 1 or the number of iterations", c.Transforms)
 	l.Check(vector.Positive(c.Ratio) && c.Ratio <= 1e6, "ratio", "must be positive and at most a million", c.Ratio)
-	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
+	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be at least 0 and less than a million", c.Radius)
 	l.Check(c.Radius == 0 || c.Solver != "ihm" ||
-		c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
-	l.Check(c.Radius == 0 || !c.Dense, "dense", "keeps rows, and a radius does not: leave one out", nil)
+		c.ResidualClip == 0, "radius", "determines the bound on residuals: leave residual_clip out", nil)
+	l.Check(c.Radius == 0 || !c.Dense, "dense",
+		"needs the rows, which are not stored with a radius: leave one of them out", nil)
 	c.validatePerson(&l)
 	return l.Err()
 }

@@ -14,7 +14,7 @@ import (
 // Errors: the solver has sums instead of rows; no merged stream has such a solver.
 func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	if p.e.data == nil {
-		return nil, errors.New("a part of sums in floating point can't be moved")
+		return nil, errors.New("cannot encode the part: its sums are in floating point")
 	}
 	w := bin.Writer{B: b}
 	w.Uint(p.e.rows)
@@ -36,14 +36,14 @@ func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 func (p *Part) UnmarshalBinary(data []byte) error {
 	p.Reset()
 	if p.e.data == nil {
-		return errors.New("a part of sums in floating point can't be moved")
+		return errors.New("cannot encode the part: its sums are in floating point")
 	}
 	c, w, r := &p.e.cfg, p.e.data, bin.Reader{B: data}
 	p.e.rows = r.Uint()
 	n := r.Uint()
 	if width := uint64(8 * (w.dim + 1)); r.Bad || n != min(p.e.rows, c.Slots()) || uint64(len(r.B)) != n*width {
 		p.Reset()
-		return errors.New("rows of a part: damaged, or of another refit")
+		return errors.New("cannot decode the part: it is damaged or belongs to another refit")
 	}
 	for range n {
 		for range w.dim {
@@ -56,7 +56,7 @@ func (p *Part) UnmarshalBinary(data []byte) error {
 	}
 	if !r.Done() {
 		p.Reset()
-		return errors.New("rows of a part: damaged, or of another refit")
+		return errors.New("cannot decode the part: it is damaged or belongs to another refit")
 	}
 	return nil
 }
@@ -64,8 +64,8 @@ func (p *Part) UnmarshalBinary(data []byte) error {
 // Reset empties the part.
 func (p *Part) Reset() { p.e.reset() }
 
-// possible reports whether a record can produce this row: its features are in the unit ball, up to the rounding of a norm,
-// and its target is in [−1, 1]. Every row except null rows has the constant.
+// possible reports whether a record can produce this row: its features are in the unit ball, up to the rounding of a
+// norm, and its target is in [−1, 1]. Every row except null rows has the constant.
 func (r *Refit) possible(x []float64, y float64) bool {
 	if *r.cfg.Intercept {
 		constant := x[len(x)-1]

@@ -29,15 +29,15 @@ func (c *Config) validatePerson(l *fault.List) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the least distance of two steps: records are not admitted by an exact one", nil)
+		"must be the smallest distance of two steps, not an exact distance", nil)
 	l.Check(!c.Sketches(), "solver",
 		fmt.Sprintf(
-			"must be %s where persons are protected: a sketch of the rows hides one record, and many records of a "+
-				"person may be a direction that it shows",
+			"must be %s if persons are protected: a sketch hides one record, but not many records of a person in "+
+				"one direction",
 			fault.Quoted(gaussian, "or")), c.Solver)
 	l.Check(c.Sketches() ||
 		c.accounting() == Exact, "accounting",
-		`must be "exact" where persons are protected: their charge is a multiple of a single record's μ`,
+		`must be "exact" if persons are protected: a person is charged a multiple of a single record's μ`,
 		string(c.Accounting))
 }
 

@@ -119,7 +119,7 @@ func (g *passage) run(rows [][]float64, each func(*release) error) (last *releas
 		return nil
 	})
 	if err == nil && last == nil {
-		err = fmt.Errorf("%d rows lead to no release", len(rows))
+		err = fmt.Errorf("there is no release after %d rows", len(rows))
 	}
 	return last, err
 }

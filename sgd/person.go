@@ -23,7 +23,7 @@ func (c *Config) validatePerson(l *fault.List) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the least distance of two steps: records are not admitted by an exact one", nil)
+		"must be the smallest distance of two steps, not an exact distance", nil)
 }
 
 // gradientSteps returns the gradient steps in which a person can have records. Where every other step is a search,

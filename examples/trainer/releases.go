@@ -141,7 +141,7 @@ func parseIdentity(identity string) (epoch, step uint64, err error) {
 		}
 	}
 	if len(parts) != 4 || err != nil || epoch == 0 || step == 0 {
-		return 0, 0, fmt.Errorf("the key %q is not that of a release", identity)
+		return 0, 0, fmt.Errorf("message %q is not a release", identity)
 	}
 	return epoch, step, nil
 }
