@@ -50,7 +50,7 @@ type Plan struct {
 	// Lattice is the lattice of the gradients. SecondExp is the exponent of the lattice step of the squares.
 	Lattice   dp.Lattice `json:"lattice"`
 	SecondExp int        `json:"second_exp,omitempty"`
-	// Person says what is protected if that is not a single record.
+	// Person says how the records of a person are protected together. It is nil if single records are protected.
 	Person *PersonPlan `json:"person,omitempty"`
 }
 
@@ -264,7 +264,7 @@ func (p *Plan) fits(cfg *Config, limits []matfact.Limits) error {
 }
 
 // adopt returns the factorizations of a kept plan. It checks that the plan is the one that the configuration resolves
-// to. A plan decides how much noise there is, so a plan that somebody else wrote must not pass.
+// to. A plan decides how much noise there is, so a forged plan must be refused.
 //
 // The other numbers follow from the configuration and the factorizations by arithmetic. They are compared to within the
 // margin that resolve adds to the sensitivity. The factorizations may come from the optimiser of another processor:

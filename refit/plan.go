@@ -50,8 +50,8 @@ type Plan struct {
 	ResidualClip float64 `json:"residual_clip,omitempty"`
 	// Radius is the bound on the norm of the coefficients.
 	Radius float64 `json:"radius,omitempty"`
-	// Person says what is protected if that is not a single record; its Norm is a person's μ divided by that of one
-	// record. Mu, Sigma and Multiplier are then those of a single record under zero-out.
+	// Person says how the records of a person are protected together, nil if single records are; its Norm is a person's
+	// μ divided by that of one record. Mu, Sigma and Multiplier are then those of a single record under zero-out.
 	Person *calibration.Person `json:"person,omitempty"`
 	// Cost is the cost for a record, or for a person if persons are protected.
 	Cost dp.Cost `json:"cost"`
@@ -216,7 +216,7 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 }
 
 // adopt checks that a kept plan is the one that the configuration resolves to. A plan decides how much noise there is,
-// so a plan that somebody else wrote must not pass. Calibrations on different processors agree within 10⁻¹² (amd64 and
+// so a forged plan must be refused. Calibrations on different processors agree within 10⁻¹² (amd64 and
 // arm64 within 10⁻¹³), and so do the costs in the ledger.
 func adopt(kept *Plan, c *Config, p dp.Params) error {
 	own, err := resolve(c, p)

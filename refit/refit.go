@@ -30,7 +30,7 @@ import (
 
 // Refit solves a regression at the end of each window of slots,
 //
-//	y ≈ θᵀx + b,  where x are all columns except the target, in scaled units.
+//	y ≈ θᵀx + b,  where x are all columns except the target; x and y are in scaled units.
 //
 // It releases θ, b and the level of a sketch's noise. newton also releases approximate standard errors, if a window has
 // enough records for the noise. If a window has no solution, its release says so.

@@ -72,8 +72,9 @@ type AMBPlan struct {
 	Student []float64 `json:"student,omitempty"`
 	// Start is the first iterate; nil means 0.
 	Start []float64 `json:"start,omitempty"`
-	// Person says what is protected if that is not a single record; its Norm is the joint norm of a person's gradients.
-	// RecordMu is then the μ that one record pays, up to rounding. It is 0 without persons.
+	// Person says how the records of a person are protected together, nil if single records are; its Norm is the joint
+	// norm of a person's gradients. RecordMu is then the μ that one record pays, up to rounding. It is 0 without
+	// persons.
 	Person   *calibration.Person `json:"person,omitempty"`
 	RecordMu float64             `json:"record_mu,omitempty"`
 }
@@ -339,7 +340,7 @@ func (p *AMBPlan) rate(eta0 float64, b uint64) float64 {
 }
 
 // adoptAMB returns the factorization of a kept plan. It checks that the plan is the one that the configuration resolves
-// to, except for last bits: a plan decides how much noise there is, so a plan that somebody else wrote must not pass.
+// to, except for last bits: a plan decides how much noise there is, so a forged plan must be refused.
 func adoptAMB(kept *AMBPlan, cfg *Config, p dp.Params) (matfact.Factorization, error) {
 	own, factor, err := resolveAMB(cfg, p, nil)
 	if err != nil {

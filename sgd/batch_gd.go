@@ -35,7 +35,7 @@ type Descent struct {
 	Start []float64
 }
 
-// Path is what a descent releases.
+// Path holds the releases of a descent.
 type Path struct {
 	// Iterates are θ₁ … θ_T.
 	Iterates [][]float64

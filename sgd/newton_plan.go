@@ -68,9 +68,9 @@ type NewtonPlan struct {
 	Student []float64 `json:"student,omitempty"`
 	// Start holds the first coefficients; nil means 0.
 	Start []float64 `json:"start,omitempty"`
-	// Person says what is protected if that is not a single record. Fewer holds factors, by epoch like Batch: a short
-	// epoch contains fewer of a person's steps than a long one, so its histogram and matrix get noise smaller by this
-	// factor than HistogramNoise and GramMu say.
+	// Person says how the records of a person are protected together, nil if single records are. Fewer holds factors,
+	// by epoch like Batch: a short epoch contains fewer of a person's steps than a long one, so its histogram and
+	// matrix get noise smaller by this factor than HistogramNoise and GramMu say.
 	Person *calibration.Person `json:"person,omitempty"`
 	Fewer  []float64           `json:"fewer,omitempty"`
 

@@ -78,7 +78,7 @@ func (e *AMB) RecordCost() dp.Cost {
 	return c
 }
 
-// PersonCharge is what amb charges for all records of one person.
+// PersonCharge is the charge of method "amb" for all records of one person.
 type PersonCharge struct {
 	// Ratio is a person's μ over that of a single record.
 	Ratio float64

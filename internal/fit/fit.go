@@ -47,8 +47,8 @@ type Request struct {
 	Seed *uint64
 }
 
-// Run reads the file and fits it with one solver, or with all of them. Before and after each fit it calls progress with the
-// solver's name and the number of fits that are done.
+// Run reads the file and fits it with one solver, or with all of them. Before and after each fit it calls progress with
+// the solver's name and the number of fits that are done.
 //
 // Errors: an [exit.Usage] if the request contradicts itself or does not fit the file; a file that cannot be read; a
 // solver that fails. With Compare the result of a solver contains its failure instead.
