@@ -97,8 +97,8 @@ func TestPersonPlan(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"cap: must be at least 1 step":        func(c *Config) { c.Person.Count = 0 },
 		"separation: must be at least 1 step": func(c *Config) { c.Person.Separation = 0 },
-		"separation: must be the least":       func(c *Config) { c.Person.Fixed = true },
-		"beta1 and beta2 give two matrices":   func(c *Config) { c.Method = "jme_per_example" },
+		"separation: must be the smallest":    func(c *Config) { c.Person.Fixed = true },
+		"have two different matrices":         func(c *Config) { c.Method = "jme_per_example" },
 	} {
 		c := c
 		change(&c)

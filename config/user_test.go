@@ -178,7 +178,7 @@ func TestUserOfAdam(t *testing.T) {
 	for _, c := range []struct{ text, old, new, want string }{
 		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"momentum\"", ""},
 		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"jme_per_example\"",
-			"adam.factorization: must be \"identity\" where persons are protected and both moments have noise"},
+			"adam.factorization: must be \"identity\" if persons are protected and both moments have noise"},
 		{gradients(), "header:u", "field:u", "user.key: must not be a field: a record of codec float32 has none"},
 		{gradients(), "max_users = 640", "max_users = 639", "user.max_users: must be at least 640 (separation × step)"},
 		{learning, "", "", ""},

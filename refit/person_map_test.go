@@ -124,8 +124,7 @@ func TestPersonPlan(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"cap: must be at least 1 step":        func(c *Config) { c.Person.Count = 0 },
 		"separation: must be at least 1 step": func(c *Config) { c.Person.Separation = 0 },
-		`solver: must be "newton", "adassp", "dp-gd" or "dp-gd-residual" where persons are protected: a sketch`: func(
-			c *Config) {
+		`solver: must be "newton", "adassp", "dp-gd" or "dp-gd-residual" if persons are`: func(c *Config) {
 			c.Solver = "ihm"
 		},
 		`accounting: must be "exact"`: func(c *Config) { c.Solver, c.Accounting = "adassp", Paper },

@@ -80,7 +80,7 @@ func (e *AMB) RecordCost() dp.Cost {
 
 // PersonCharge is the charge of method "amb" for all records of one person.
 type PersonCharge struct {
-	// Ratio is a person's μ over that of a single record.
+	// Ratio is a person's μ divided by that of a single record.
 	Ratio float64
 	// Search is the factor by which the noise of searches of the clip norm has to grow.
 	Search float64
