@@ -144,7 +144,7 @@ func TestUserOfRegressions(t *testing.T) {
 			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nstride = 250\n", ""},
 		{"per_step = 1",
 			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nsolver = \"linmix\"\n",
-			"refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" where persons are " +
+			"refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" if persons are " +
 				"protected: a sketch"},
 		{"max_users = 199999, separation = 4", amb,
 			"user.max_users: must be at least 200000 (separation × records a step)"},
