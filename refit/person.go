@@ -81,8 +81,8 @@ func (r *Refit) RecordCost() dp.Cost {
 // Privacy: replace the person's records in a window by null rows one after the other: this costs perWindow times the
 // cost of one record. Under replace, the rows of another person then replace null rows in the same way. Windows have
 // independent noise, so their μ² add up. A window by the clock may contain all records of a person in that time. This
-// is group privacy of Gaussian mechanisms. It holds for the solvers "newton", "adassp" and "dp-gd", whose noise is
-// Gaussian.
+// is group privacy of Gaussian mechanisms. It holds for the solvers "newton", "adassp", "dp-gd" and
+// "dp-gd-residual", whose noise is Gaussian.
 //
 // Errors: windows or perWindow is 0; the solver has sketches. The guarantee of a sketch is not a Gaussian mechanism's:
 // many records of one person may make up a direction that the sketch hides only for one record.
@@ -91,8 +91,8 @@ func PersonRatio(solver string, windows, perWindow uint64, adjacency dp.Adjacenc
 	if !slices.Contains(gaussian, solver) {
 		return 0,
 			fmt.Errorf(
-				"solver %q does not protect persons: it releases a sketch of the rows, whose guarantee for a single "+
-					"record is not one for many", solver)
+				"solver %q cannot protect persons: a sketch hides one record, but not many records of a person in "+
+					"one direction", solver)
 	}
 	if windows == 0 || perWindow == 0 {
 		return 0, fmt.Errorf("a person has %d records in each of %d windows, must be at least 1 each",

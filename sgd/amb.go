@@ -233,9 +233,9 @@ func (e *AMB) Range(t uint64) (first, end uint64) {
 	return first, first + e.batch(before)
 }
 
-// MostSlots returns an upper bound on the number of slots of any steps ≥ 1 successive steps in an epoch of last steps;
-// 0 means an epoch without end. With an end, the bound is less than two steps too large. It is at most 2⁶², which is
-// far beyond the length of any log.
+// MostSlots returns an upper bound on the number of slots that a run of successive steps has, wherever the run starts.
+// steps ≥ 1 is the length of the run, last the last step of the epoch, 0 if it has no end. With an end, the bound is
+// less than two steps too large. It is at most 2⁶², which is far beyond the length of any log.
 func (e *AMB) MostSlots(steps, last uint64) uint64 {
 	if last == 0 {
 		high, low := bits.Mul64(steps, max(e.plan.Search, e.plan.Batch<<e.plan.Growth))
