@@ -14,7 +14,7 @@ import (
 // table; docs/config.md explains them. The other fields follow from the stream.
 type Config struct {
 	// Mode says what a row is. In mode "gradients" (the default) a row is a gradient. In mode "model" it is an example,
-	// features and target; its gradient is that of Model at the current parameters.
+	// features and target; its gradient is the gradient of Model at the current parameters.
 	Mode string `toml:"mode"`
 	// Method is "pp_debiased" (the default), "pp", "jme", "jme_per_example",
 	// "jme_batch", "joint_clip" or "momentum"; see Estimator.

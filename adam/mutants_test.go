@@ -13,7 +13,7 @@ import (
 // Each test in this file audits an optimiser with a planted fault, of a kind that published descriptions and
 // implementations had. An audit that passes one of them proves nothing about the optimiser itself.
 
-// muted returns an optimiser whose noise is that of its plan divided by first and second. The plan still claims the
+// muted returns an optimiser with the noise of its plan divided by first and second. The plan still claims the
 // original μ.
 func muted(t *testing.T, c Config, p dp.Params, first, second float64) *Estimator {
 	t.Helper()

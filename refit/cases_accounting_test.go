@@ -172,8 +172,8 @@ func caseJoint(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	rel := relative(t, c)
-	// We leave half of δ to the failure of a test. If the case leaves another part, calibrate for the δ of which the
-	// rest is half; τ is then the only difference.
+	// We leave half of δ to the failure of a test. If the case leaves another part, calibrate for a δ such that the
+	// rest is its half; τ is then the only difference.
 	p := params(in.Epsilon, in.Delta)
 	if in.Test {
 		p.Delta *= 2 * (1 - in.Tail)

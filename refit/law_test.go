@@ -162,7 +162,7 @@ func TestLaplace(t *testing.T) {
 	}
 }
 
-// TestBounds: bounds of λ_min and m̂ fail at most as often as their τ says, even if computing λ is so inexact, as for
+// TestBounds: bounds of λ_min and m̂ fail at most as often as their τ says, even if computing λ is very inexact, as for
 // windows of 2³¹ rows, that the noise is one and a half times as large.
 func TestBounds(t *testing.T) {
 	t.Parallel()

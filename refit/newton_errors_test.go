@@ -112,7 +112,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsInUnits: errors in other units are those of the converted coefficients, by the covariance of coefficients
+// TestErrorsInUnits: errors in other units belong to the converted coefficients, by the covariance of coefficients
 // and intercept.
 func TestErrorsInUnits(t *testing.T) {
 	t.Parallel()

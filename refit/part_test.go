@@ -194,7 +194,7 @@ func TestPartAhead(t *testing.T) {
 }
 
 // TestPartsRefused: solvers whose releases depend on the order of rows have no parts. A part belongs to one refit, a
-// window takes at most as many rows as it has slots, and no other refit accepts the state of a merged refit.
+// window does not take more rows than slots, and no other refit accepts the state of a merged refit.
 func TestPartsRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}

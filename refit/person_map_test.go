@@ -14,7 +14,7 @@ import (
 )
 
 // TestPersonsThroughMap is the sensitivity audit of capping map and solver together, for whole logs. The noise for one
-// log is replayed for its neighbour, and every window must release the same, to the last bit. No two neighbours are
+// log is replayed for its neighbour, and every window must release the same bits. No two neighbours are
 // farther apart than μ. A person with equal records costs all of μ if every release adds them up. The audit finds maps
 // with too large caps.
 func TestPersonsThroughMap(t *testing.T) {
@@ -89,7 +89,7 @@ func TestPersonPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The noise is that of a single record under zero-out, for a sixth or a twelfth of μ.
+			// The noise hides a single record under zero-out, with a sixth or a twelfth of μ.
 			single := c
 			single.Person = matfact.Participation{}
 			alone := mustRefit(t, single,

@@ -117,7 +117,7 @@ func auditRefit(t *testing.T, solver string, d, window int, intercept bool, p dp
 }
 
 // TestCoupling is the replayed-transcript audit of the solvers whose noise is all additive. For every pair of
-// neighbouring windows there is noise, at most μ away, under which they release the same, to the last bit. Under
+// neighbouring windows there is noise, at most μ away, under which they release the same bits. Under
 // zero-out the worst pair, a row that is clipped everywhere, reaches μ; under replace different releases have different
 // worst pairs.
 func TestCoupling(t *testing.T) {
@@ -204,19 +204,19 @@ func TestExactCountMutant(t *testing.T) {
 			}
 			base, keys := audit.Stream{auditWindow(n, d, 1)}, auditKeys(5)
 			record := []float64{0.3, 0.2, 1}
-			_, beside := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, nil), keys)
+			_, apart := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, nil), keys)
 			_, alike := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, []float64{-0.3, 0.2, -1}), keys)
-			t.Logf("intercept %t, %s: a record and none: %v; two records: %v", intercept, name, beside, alike)
-			if (beside == nil) != (name == "none") || alike != nil {
-				t.Errorf("intercept %t, %s: a record and none: %v; two records: %v", intercept, name, beside, alike)
+			t.Logf("intercept %t, %s: a record and none: %v; two records: %v", intercept, name, apart, alike)
+			if (apart == nil) != (name == "none") || alike != nil {
+				t.Errorf("intercept %t, %s: a record and none: %v; two records: %v", intercept, name, apart, alike)
 			}
 		}
 	}
 }
 
 // TestSketchCoupling is the replayed-transcript audit of ihm and linmix. The neighbour gets moved additive noise, and
-// draws that give it the same squares of sketches; then both release the same. The additive part is at most μ away. If
-// the noise of a row comes only from η² = γ, a sketch reveals 1/γ, which is the maximum.
+// draws that give it the same squares of sketches; then both releases are equal. The additive part is at most μ away.
+// If the noise of a row comes only from η² = γ, a sketch reveals 1/γ, which is the maximum.
 func TestSketchCoupling(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]Config{
@@ -259,8 +259,8 @@ func TestSketchCoupling(t *testing.T) {
 }
 
 // TestShift is the audit of newton under fresh keys. Two windows differ in one record. Given earlier releases, the log
-// likelihood ratio of a release is that of two Gaussians m apart: N(m²/2, m²) for one window and N(−m²/2, m²) for the
-// other. Over all releases Σm² is at most μ². So no test of the releases tells the windows apart better than two
+// likelihood ratio of a release equals that of two Gaussians m apart: N(m²/2, m²) for one window and N(−m²/2, m²) for
+// the other. Over all releases Σm² is at most μ². So no test of the releases tells the windows apart better than two
 // Gaussians μ apart. A record that is clipped in every release, and no record, are μ apart in every run. There are 200
 // runs for each window, with STREAMDP_SLOW=1 400.
 func TestShift(t *testing.T) {
@@ -369,7 +369,7 @@ type replay struct {
 	first           []witnessed
 	subject         *audit.Subject
 	square, product float64   // sums over moves, and over products of moves and draws, in deviations
-	z               []float64 // product divided by the root of square, for each release that moved
+	z               []float64 // product divided by the root of square, by release that moved
 	fault           error
 }
 
@@ -517,7 +517,7 @@ func TestSketches(t *testing.T) {
 }
 
 // distorted returns a window of one feature and a transform of it to few rows, with the noise that the transform
-// requires. Of a thousand transforms, it is the one in which a record matters most compared with its effect on XᵀX.
+// requires. It is the transform, out of a thousand, in which a record matters most compared with its effect on XᵀX.
 func distorted(t *testing.T) (w *Data, transform *srht, levels fastLevels) {
 	t.Helper()
 	w = NewData(1, 50)

@@ -133,7 +133,7 @@ func caseSSGD(t *testing.T, c cases.Case) {
 	}
 	check(t, c, "eps0", s.Epsilon0, want.Eps0)
 	// The case stops after two steps from ε₀ = 0, while we go on to the fixed point. So its δ₀ is larger by about 10⁻⁴,
-	// and so is the sum. Both numbers are those of the shuffle, even where it gains nothing.
+	// and so is the sum. Both numbers belong to the shuffle, even where it gains nothing.
 	epsilon := want.Eps
 	if alone < s.Epsilon {
 		epsilon = s.Epsilon

@@ -64,7 +64,7 @@ const (
 func (e *Newton) find(n dp.Noise) {
 	p := &e.plan
 	if p.Person != nil {
-		// The columns of C count all steps, because a person's separation does so too.
+		// Searches take columns of C too, because a person's separation counts all steps.
 		e.draw(n, make([]int64, len(e.w)))
 	}
 	if e.phase == searchMedian {

@@ -95,7 +95,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestPrepare: rows have the same directions in whatever order and pieces they are prepared, or if the first pass
+// TestPrepare: rows have the same directions if they are prepared in any order and pieces, or if the first pass
 // prepares them: no unit overwrites rows of another. Rows outside the prepared range stay unchanged.
 func TestPrepare(t *testing.T) {
 	t.Parallel()

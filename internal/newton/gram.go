@@ -63,7 +63,7 @@ const blockRows = 4096
 // NewGram returns an empty sum for rows of length dim, clipped to norm √squared, whose release will be μ-Gaussian
 // private.
 //
-// Errors: no lattice fits noise as small, or as large, relative to R².
+// Errors: no lattice fits, because the noise is too small or too large relative to R².
 func NewGram(dim int, squared, mu float64, a dp.Adjacency, bits int) (*Gram, error) {
 	r := math.Sqrt(squared)
 	rows, err := dp.NewLattice(r, r, bits)

@@ -198,7 +198,7 @@ func TestGramLimits(t *testing.T) {
 	}
 }
 
-// TestGramState seals, restores and drops between rows. The release is that of the sealed rows only, and blocks end
+// TestGramState seals, restores and drops between rows. The release contains only the sealed rows, and blocks end
 // where EndBlock is called.
 func TestGramState(t *testing.T) {
 	const d = 3
