@@ -36,7 +36,7 @@ type Result struct {
 	NotPrivate []string `json:"not_private,omitempty"`
 
 	target string // name of the target column
-	steps  int    // number of gradient steps, for the estimators of a stream
+	steps  int    // number of gradient steps of a stream's estimator
 }
 
 // original returns the coefficients and the constant in the file's units.
