@@ -7,13 +7,12 @@ import (
 	"sync"
 )
 
-// shardSize is the number of coordinates of a shard. One shaper, and one goroutine at a time,
-// takes a shard. Its noise, moments and parameters fit the second-level cache. It is part of
-// the state's format.
+// shardSize is the number of coordinates of a shard. A shard has its own shaper, and only one goroutine works on it at
+// a time. Its noise, moments and parameters fit the second-level cache. shardSize is part of the state's format.
 const shardSize = 1 << 14
 
-// all calls f for all coordinates. With few coordinates it makes one call; with many it calls
-// f for shards, on all processors. The results of f must not depend on the borders.
+// all calls f for all coordinates: once if there are few, otherwise for shards on all processors. The results of f must
+// not depend on how the coordinates are divided.
 func (e *Estimator) all(f func(e *Estimator, from, to int)) {
 	if len(e.shards) < 4 {
 		f(e, 0, e.dim)
@@ -33,8 +32,8 @@ func (e *Estimator) split(f func(e *Estimator, from, to int)) {
 	wg.Wait()
 }
 
-// addGradient clips and quantises a gradient, and adds it and its squares to the sums of the
-// step. A gradient that is not finite adds nothing.
+// addGradient clips and quantises a gradient, and adds it and its squares to the sums of the step. It ignores a
+// gradient that is not finite.
 func (e *Estimator) addGradient(g []float64) {
 	if e.cfg.Method == "joint_clip" {
 		if e.joint.quantise(e.record, e.squares, g) {
@@ -76,8 +75,7 @@ func (e *Estimator) addJoint(from, to int) {
 	}
 }
 
-// endBlock rounds the exact squares of a block to their lattice, and adds them to those of
-// the step.
+// endBlock rounds the exact squares of a block to their lattice and adds them to the squares of the step.
 func (e *Estimator) endBlock() {
 	e.all((*Estimator).roundSquares)
 	e.inBlock = 0
@@ -92,8 +90,8 @@ func (e *Estimator) roundSquares(from, to int) {
 	}
 }
 
-// shift returns by how many bits squares of lattice steps are shifted to their own lattice,
-// and half of the last bit, to round to nearest.
+// shift returns the number of bits by which squares of lattice steps are shifted to their own lattice, and half of the
+// last bit, for rounding to nearest.
 func (e *Estimator) shift() (shift uint, half int64) {
 	shift = uint(e.plan.SecondExp - 2*e.plan.Lattice.Exp)
 	if shift > 0 {
@@ -114,10 +112,9 @@ func (e *Estimator) squareSums(from, to int) {
 	}
 }
 
-// clipSum scales the first sums to the norm limit if their norm is larger. It rounds to the
-// nearest integers, so the distance of neighbours grows by less than one per coordinate. The
-// norm is computed exactly up to its last rounding: a larger error would depend on the data,
-// and would have to be charged too.
+// clipSum scales the first sums to the norm limit if their norm is larger. It rounds to the nearest integers, so the
+// distance of neighbours grows by less than one per coordinate. The norm is computed exactly up to its last rounding: a
+// larger error would depend on the data and would have to be charged too.
 func (e *Estimator) clipSum(limit float64) {
 	var hi, lo uint64
 	for _, x := range e.first {
@@ -141,12 +138,12 @@ func (e *Estimator) clipSum(limit float64) {
 type jointClip struct {
 	tau    float64
 	clip   float64 // K·g
-	g, g2  float64 // steps of both lattices
-	limit  float64 // K², lowered by more than the test's rounding
-	weight float64 // of a squared step of the second lattice: τ(g₂/g)²
+	g, g2  float64 // lattice steps of g and of g∘g
+	limit  float64 // K², lowered by more than the rounding of the test
+	weight float64 // weight of a squared step of the second lattice: τ(g₂/g)²
 }
 
-// newJointClip returns the jointClip of a plan.
+// newJointClip returns the jointClip for a plan and its τ.
 func newJointClip(p *Plan, tau float64) jointClip {
 	j := jointClip{tau: tau, clip: p.Clip, g: p.Lattice.Step(), g2: math.Ldexp(1, p.SecondExp)}
 	ratio := j.g2 / j.g // exact
@@ -156,19 +153,18 @@ func newJointClip(p *Plan, tau float64) jointClip {
 	return j
 }
 
-// quantise writes the lattice points of κg and κg∘g, κ = min(1, ζ/‖(g, √τ·g∘g)‖), to first
-// and second. If the gradient is not finite, or if no rounding brings it inside, it returns
-// false and leaves zeros.
+// quantise writes the lattice points of κg and κg∘g, κ = min(1, ζ/‖(g, √τ·g∘g)‖), to first and second. If the gradient
+// is not finite, or if no rounding fits the bound, it returns false and sets both to zeros.
 //
-// Privacy: ‖first‖² + τ(g₂/g)²‖second‖² ≤ K². The test is in integers up to one rounding,
-// which can only refuse too much. So both together have norm at most K·g.
+// Privacy: ‖first‖² + τ(g₂/g)²‖second‖² ≤ K². The test is in integers except for one rounding, which can only reject a
+// valid point. So both together have norm at most K·g.
 func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 	largest := 0.0
 	for _, v := range g {
-		largest = max(largest, math.Abs(v)) // NaN for NaN
+		largest = max(largest, math.Abs(v)) // NaN if an entry is NaN
 	}
-	// h = g·2^−e has entries up to 1; c = 2^−e. ‖g‖² + τΣg⁴ is then
-	// 2^(4e)(c²Σh² + τΣh⁴), and κg = ζ·c·h/E, κg∘g = ζ·h∘h/E with E the root.
+	// h = g·2^−e has entries up to 1; c = 2^−e. Then ‖g‖² + τΣg⁴ = 2^(4e)(c²Σh² + τΣh⁴), κg = ζ·c·h/E and κg∘g =
+	// ζ·h∘h/E, where E is the root of c²Σh² + τΣh⁴.
 	_, e := math.Frexp(largest)
 	e = max(e, -200)
 	c := math.Ldexp(1, -e)
@@ -180,7 +176,7 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 		four += float64(h2 * h2)
 	}
 	root := math.Sqrt(float64(float64(c*c)*two) + float64(j.tau*four))
-	// The norm over the clip norm is root·2^(2e)/ζ.
+	// The norm divided by the clip norm is root·2^(2e)/ζ.
 	norm := math.Ldexp(root, 2*e)
 	fx, fq := math.Ldexp(1, e)/j.g, math.Ldexp(1, 2*e)/j.g2
 	if norm > j.clip {
@@ -191,7 +187,7 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 		clear(second)
 		return false
 	}
-	for _, shrink := range [...]float64{0, 1, 1 - 1.0/(1<<40)} { // 0: to nearest
+	for _, shrink := range [...]float64{0, 1, 1 - 1.0/(1<<40)} { // 0 rounds to nearest
 		for i, v := range g {
 			h := float64(v * c)
 			x, q := float64(h*fx), float64(float64(h*h)*fq)
@@ -210,8 +206,8 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 	return false
 }
 
-// inside reports whether the weighted squares are at most K². The sums are integers, and their
-// float64 is right to 2⁻⁵³; limit is lower than K² by 2⁻⁴⁸.
+// inside reports whether the weighted squares are at most K². The sums are integers, and as float64 they are exact to
+// 2⁻⁵³; limit is lower than K² by 2⁻⁴⁸.
 func (j *jointClip) inside(first, second []int64) bool {
 	var a, b uint64
 	const most = 1 << 31

@@ -1,21 +1,18 @@
-// Package adam releases the steps of the Adam optimiser under differential privacy. It
-// computes them from a stream of gradients by DP-Adam in six forms. For comparison there is
-// a seventh method, momentum without a second moment.
+// Package adam releases the steps of the Adam optimiser under differential privacy. It computes them from a stream of
+// gradients. It has six forms of DP-Adam and, for comparison, momentum without a second moment.
 //
-// A record is one gradient, or one example of a model; the package computes the example's
-// gradient itself. The gradient is clipped in norm. A record without a valid gradient counts
-// as the zero vector. A step of m slots makes a mean gradient, the sum divided by m, however
-// many slots hold a record. Integer noise on the lattice of package dp is added to it; package
-// matfact can correlate the noise over steps. Moments and parameters follow from the noisy
-// means alone.
+// A record is one gradient, or one example of a model; for an example, the package computes the gradient. Gradients are
+// clipped in norm. A record without a valid gradient counts as the zero vector. A step of m slots makes a mean
+// gradient: the sum divided by m, even if some slots hold no record. Integer noise on the lattice of package dp is
+// added to the mean; package matfact can correlate the noise over steps. Moments and parameters depend only on the
+// noisy means.
 //
 // For example, an [Estimator] with Step 100 takes 100 gradients by [Estimator.Add], and then
 // [Estimator.Close] returns the parameters after one step of Adam.
 //
-// By default the second moment is the square of the noisy mean, minus what the noise adds to
-// it ("pp_debiased"). The published algorithm adds noise to the squares as well; as published
-// it is private only for steps of one gradient. docs/theory/adam.md says what larger steps
-// need, and compares the methods.
+// By default the second moment is the square of the noisy mean, minus the part that the noise adds to it
+// ("pp_debiased"). The published algorithm also adds noise to the squares. In its published form it is private only for
+// steps of one gradient. docs/theory/adam.md explains the changes for larger steps, and compares the methods.
 package adam
 
 import (
@@ -50,19 +47,16 @@ import (
 //	                 (g_k, √τ·g_k∘g_k) is clipped to ζ by κ_k, for x̂ as well
 //	momentum         no v: u = m̂
 //
-// with Z₂ ~ N(0, ρ₂²). Units are those of the gradients.
+// with Z₂ ~ N(0, ρ₂²). All values are in the units of the gradients.
 //
-// Privacy: the noisy means of all steps are one Gaussian mechanism with ratio μ, so they are
-// (ε, δ)-private with the exact curve. The unit is one record, zeroed or replaced
-// (Params.Adjacency) in its slot. The guarantee holds adaptively, because gradients may depend
-// on released parameters, and for ever if there is no horizon. Everything after the means is
-// computed from them and from public numbers. The number of records in each slot, valid or
-// not, is public.
+// Privacy: the noisy means of all steps are one Gaussian mechanism with ratio μ, so they are (ε, δ)-private by the
+// exact curve. The unit is one record, zeroed or replaced (Params.Adjacency) in its slot. Gradients may depend on
+// released parameters: the guarantee is adaptive. Without a horizon it holds for any number of steps. Everything after
+// the means is computed from them and from public numbers. The number of records in each slot, valid or not, is public.
 //
-// Cost: O(d) time a record; O(d·(1+b)) a step with b buffers of both C. Memory: 56 to 80 bytes
-// a parameter; with correlated noise, 8 for each array and 8 more for each buffer, 16 where
-// states are wide. From 2¹⁶ parameters on both use all processors. With fewer, Add allocates
-// nothing.
+// Cost: O(d) time a record; O(d·(1+b)) a step, where b is the number of buffers of both C. Memory: 56 to 80 bytes a
+// parameter. Correlated noise adds 8 bytes for each array and 8 for each buffer, or 16 where states are wide. From 2¹⁶
+// parameters on, Add and Close use all processors. With fewer parameters, Add allocates nothing.
 // Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
 // Differential Privacy", Algorithm 2; Li et al., "Large Language Models Can Be
 // Strong Differentially Private Learners" (pp); Tang et al., "DP-AdamBC"
@@ -78,22 +72,22 @@ type Estimator struct {
 	horizon uint64 // the last step
 	dim     int
 
-	fingerprint uint64 // of what a state depends on
+	fingerprint uint64 // hash of everything that a state depends on
 
-	step    uint64    // last closed
-	m, v    []float64 // moments, v nil for momentum
+	step    uint64    // the last closed step
+	m, v    []float64 // moments; v is nil for momentum
 	theta   []float64 // parameters
-	noise   *squared  // of squares of x̂; nil unless the method squares it
+	noise   *squared  // noise in the squares of x̂; nil unless the method squares x̂
 	shards  []shard
-	reach   [2]float64 // bounds predictions of either array, in lattice units
+	reach   [2]float64 // bounds on predictions of each array, in lattice units
 	sd      [2][]float64
-	model   *learner // nil for gradients
+	model   *learner // nil if rows are gradients
 	joint   jointClip
-	block   uint64 // records whose squares fit the exact sums
+	block   uint64 // number of records whose squares fit the exact sums
 	workers []worker
-	out     []float64 // what a step releases
+	out     []float64 // the released values of a step
 
-	// The open step; no part of the state.
+	// The open step, which is not part of the state.
 	rows    uint64
 	first   []int64 // sums of gradients
 	second  []int64 // sums of squares, or nil
@@ -110,11 +104,11 @@ type Estimator struct {
 // shard is a range of coordinates, with its part of the correlated noise.
 type shard struct {
 	from, to int
-	shapers  [2]matfact.Shaper // of either array; nil for independent noise
+	shapers  [2]matfact.Shaper // one for each array; nil for independent noise
 
 	// Results of the open step.
 	square float64 // ‖u‖²
-	bad    float64 // not 0 where a parameter is not finite
+	bad    float64 // not 0 if a parameter is not finite
 }
 
 // worker is the scratch space of one goroutine of Close.
@@ -135,9 +129,9 @@ func New(cfg Config, p dp.Params) (*Estimator, error) {
 	return build(cfg, p, plan, f)
 }
 
-// Adopt returns the optimiser of an epoch that has begun, with the plan that the epoch
-// recorded. Recomputed numbers could differ in their last bits, and then the releases would
-// change. It refuses a plan that does not belong to the configuration.
+// Adopt returns the optimiser of an epoch that has begun, with the plan that the epoch recorded. A plan computed again
+// could differ in its last bits, and then the releases would differ. Adopt refuses a plan that does not belong to the
+// configuration.
 func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
 	cfg.Defaults()
 	f, err := adopt(&plan, &cfg, p)
@@ -214,7 +208,7 @@ func (e *Estimator) Deviations() (first, second float64) {
 	return e.sd[0][0], second
 }
 
-// Parameters returns a copy of the current parameters, as last released.
+// Parameters returns a copy of the current parameters, as in the last release.
 func (e *Estimator) Parameters() []float64 { return append([]float64(nil), e.theta...) }
 
 // Columns returns the length of a row.
@@ -230,8 +224,7 @@ func (e *Estimator) Range(t uint64) (first, end uint64) {
 	return (t - 1) * e.cfg.Step, t * e.cfg.Step
 }
 
-// Cost returns what all releases of an epoch cost a single record or, where persons are
-// protected, all records of a person.
+// Cost returns what all releases of an epoch cost a single record, or all records of a person if persons are protected.
 func (e *Estimator) Cost() dp.Cost {
 	return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu}
 }
@@ -250,26 +243,25 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 			e.refused++
 		}
 	}
-	// Blocks are counted in records, valid or not, so that their borders are public.
+	// Blocks count all records, valid or not, so that their borders are public.
 	if e.inBlock++; e.inBlock == e.block && e.exact() {
 		e.endBlock()
 	}
 }
 
-// Refused returns how many examples since New or Adopt had a target that is not a class. It
-// is an exact function of records and must not be released.
+// Refused returns the number of examples since New or Adopt whose target was not a class. It is an exact function of
+// records: do not release it.
 func (e *Estimator) Refused() uint64 { return e.refused }
 
-// Stale reports whether a gradient must not be used in the open step. step is the step whose
-// parameters the gradient was taken at, 0 for the initial ones. A gradient is stale if step
-// is more than MaxStaleness steps behind, or still to come. Only the sender knows step, and it
-// is as private as the gradient. Add a stale gradient as nil.
+// Stale reports whether a gradient is too old to be used in the open step. step is the step whose parameters the
+// gradient was computed at, 0 for the initial ones. A gradient is stale if step is more than MaxStaleness steps behind,
+// or in the future. Only the sender knows step, and it is as private as the gradient. Instead of a stale gradient, add
+// nil.
 func (e *Estimator) Stale(step uint64) bool {
 	return step > e.step || e.step-step > e.cfg.MaxStaleness
 }
 
-// exact reports whether the squares of a block's records are summed exactly
-// before they are rounded.
+// exact reports whether the squares of a block's records are summed exactly before they are rounded.
 func (e *Estimator) exact() bool { return e.cfg.Method == "jme" || e.cfg.Method == "jme_per_example" }
 
 // Close ends the open step and returns its release. The release's data are valid until the
@@ -279,7 +271,7 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 		return nil, dp.ErrExhausted
 	}
 	if e.rows > e.cfg.Step {
-		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range",
+		return nil, fmt.Errorf("step %d has %d records, but only %d slots: its sums may be out of range",
 			e.step+1, e.rows, e.cfg.Step)
 	}
 	switch {
@@ -301,12 +293,13 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	r := &dp.Release{Step: e.step, Rows: e.rows,
 		Values: []dp.Value{{Name: e.cfg.Release, Shape: []int{e.dim}, Data: e.out}}}
 	e.rows, e.inBlock = 0, 0
-	bad := u.deviation - u.deviation // NaN for what is not finite
+	bad := u.deviation - u.deviation // NaN if it is not finite
 	for i := range e.shards {
 		bad += e.shards[i].bad
 	}
 	if bad != 0 {
-		return nil, errors.New("a parameter left the range of float64: lower the rate, or set v_floor or update_clip")
+		return nil,
+			errors.New("a parameter is outside the range of float64: lower the rate, or set v_floor or update_clip")
 	}
 	if e.v != nil {
 		r.Values = append(r.Values, dp.Value{Name: "v_noise", Shape: []int{1}, Data: []float64{u.deviation}})
@@ -315,8 +308,8 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	return r, nil
 }
 
-// run draws the step's noise and updates moments and parameters, shard by shard. It uses all
-// processors if the noise rows allow that.
+// run draws the step's noise and updates moments and parameters, shard by shard. It uses all processors if the noise
+// rows support that.
 func (e *Estimator) run(rows [2]dp.Row, u *update) {
 	workers := min(runtime.GOMAXPROCS(0), len(e.shards))
 	for len(e.workers) < workers {
@@ -333,7 +326,7 @@ func (e *Estimator) run(rows [2]dp.Row, u *update) {
 	for i := range workers {
 		for k, row := range rows {
 			if row != nil && !e.workers[i].cursors[k].Open(row) {
-				workers = 1 // of a test
+				workers = 1 // noise of a test, which is drawn in order
 			}
 		}
 		if workers == 1 {
@@ -353,7 +346,7 @@ func (e *Estimator) run(rows [2]dp.Row, u *update) {
 		return
 	}
 	var square float64
-	for i := range e.shards { // in order, whoever summed
+	for i := range e.shards { // in order, to make the sum independent of the workers
 		square += e.shards[i].square
 	}
 	if norm := math.Sqrt(square); norm > e.cfg.UpdateClip {
@@ -380,20 +373,20 @@ func (e *Estimator) each(workers int, f func(w *worker, s *shard)) {
 	wg.Wait()
 }
 
-// Errors describes the noise of one step, as far as it is known without data.
+// Errors describes the noise of one step, if this is known without data.
 type Errors struct {
 	// Rate is the learning rate.
 	Rate float64 `json:"rate"`
-	// First and Second are the standard deviations of the noise of a coordinate of m̂
-	// and v̂. If means are squared, Second is the one at gradient 0.
+	// First and Second are the standard deviations of the noise of a coordinate of m̂ and v̂. If means are squared,
+	// Second holds for a gradient of 0.
 	First  float64 `json:"first_moment"`
 	Second float64 `json:"second_moment,omitempty"`
-	// Bias is the mean of the noise in v̂. Only "pp" has one.
+	// Bias is the mean of the noise in v̂. It is 0 except for "pp".
 	Bias float64 `json:"second_moment_bias,omitempty"`
 }
 
-// Expect returns the noise of step t. For steps beyond 100 000 it returns that of step
-// 100 000: by then the averages have forgotten their beginning.
+// Expect returns the noise of step t, or of step 100 000 if t is larger: by then the averages have forgotten their
+// beginning.
 func (e *Estimator) Expect(t uint64) Errors {
 	x := Errors{Rate: e.cfg.rate(t)}
 	t = min(t, 100_000)
@@ -411,11 +404,11 @@ func (e *Estimator) Expect(t uint64) Errors {
 	return x
 }
 
-// Sizes returns the memory and state that the optimiser needs, in bytes.
+// Sizes returns the sizes of memory and state that the optimiser needs, in bytes.
 func (e *Estimator) Sizes() dp.Sizes {
 	d := int64(e.dim)
 	state, peak := int64(1+8+8+8), int64(0)
-	floats := int64(2) // a parameter: m, θ
+	floats := int64(2) // m and θ of a parameter
 	if e.v != nil {
 		floats++
 	}
@@ -426,7 +419,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 			state += 16 * int64(len(e.plan.First.Decay)*len(e.plan.First.Decay))
 		}
 	}
-	const header = 8 + 33 // of a shaper
+	const header = 8 + 33 // header of a shaper
 	for i, f := range []*matfact.Stored{e.plan.First, e.plan.Second} {
 		if f == nil || e.shards[0].shapers[i] == nil {
 			continue
@@ -434,7 +427,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 		state += header*int64(len(e.shards)) + f.StateBytes(e.horizon)*d
 		peak += 8 * d // predictions
 	}
-	// In addition: sums, one record, squares; a row and its gradient.
+	// In addition: the sums, one record, the squares; a row and its gradient.
 	for _, x := range [][]int64{e.first, e.second, e.record, e.squares} {
 		peak += 8 * int64(len(x))
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// methods are all methods, with what they need besides.
+// methods returns a configuration of every method, with the keys that it needs.
 func methods(m uint64) []Config {
 	all := []Config{{Method: "pp"}, {Method: "pp_debiased"}, {Method: "jme_per_example"}, {Method: "jme_batch"},
 		{Method: "joint_clip", Tau: 0.7}, {Method: "momentum"}}
@@ -25,8 +25,7 @@ func methods(m uint64) []Config {
 	return all
 }
 
-// means returns the means x and q of one step's gradients as the method defines
-// them, in float64.
+// means returns the means x and q of one step's gradients in float64, as the method defines them.
 func means(c Config, gradients [][]float64, d int) (x, q []float64) {
 	x, q = make([]float64, d), make([]float64, d)
 	m := float64(c.Step)
@@ -67,8 +66,8 @@ func means(c Config, gradients [][]float64, d int) (x, q []float64) {
 	return x, q
 }
 
-// TestMeans compares the integers that noise hides with the means of the method:
-// with gradients that are clipped, short steps, and rows that are no gradients.
+// TestMeans compares the integers that noise hides with the means of the method, for clipped gradients, short steps,
+// and rows that are not gradients.
 func TestMeans(t *testing.T) {
 	t.Parallel()
 	const d = 3
@@ -97,7 +96,7 @@ func TestMeans(t *testing.T) {
 					batch = append(batch, g)
 					before := slices.Clone(g)
 					e.Add(k, g)
-					for i := range g { // NaN too
+					for i := range g { // covers NaN
 						if math.Float64bits(g[i]) != math.Float64bits(before[i]) {
 							t.Fatal("Add changes its row")
 						}
@@ -131,8 +130,7 @@ func TestMeans(t *testing.T) {
 	}
 }
 
-// TestTooManyRecords refuses a step with more records than slots, before noise is
-// drawn.
+// TestTooManyRecords refuses a step with more records than slots before it draws noise.
 func TestTooManyRecords(t *testing.T) {
 	t.Parallel()
 	e := mustNew(t, Config{Clip: 1, Rate: 1, Dim: 2, Step: 2}, dp.Params{Mu: 1, Adjacency: dp.Replace})
@@ -140,12 +138,11 @@ func TestTooManyRecords(t *testing.T) {
 		e.Add(0, nil)
 	}
 	if _, err := e.Close(nil); err == nil {
-		t.Error("three records in two slots")
+		t.Error("no error for three records in two slots")
 	}
 }
 
-// TestBlocks sums squares over several blocks of exact integers, whose borders are
-// counted in records, valid or not.
+// TestBlocks sums squares over several blocks of exact integers. The borders of blocks count all records, valid or not.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	const m, d = 90, 2
@@ -186,8 +183,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestSquareSums squares sums up to the largest ones against big numbers in
-// float64.
+// TestSquareSums compares squares of sums, up to the largest sums, with math/big.
 func TestSquareSums(t *testing.T) {
 	t.Parallel()
 	e := mustNew(t, Config{Method: "jme_batch", Clip: 1, Rate: 1, Dim: 6, Step: 1 << 20},
@@ -203,8 +199,8 @@ func TestSquareSums(t *testing.T) {
 	}
 }
 
-// TestClipSum clips sums to a norm, never farther apart than they were by more
-// than is charged, and leaves the others alone.
+// TestClipSum clips sums to a norm. Clipping increases their distance by at most the charged amount, and leaves shorter
+// sums unchanged.
 func TestClipSum(t *testing.T) {
 	t.Parallel()
 	const d, m = 3, 8
@@ -251,8 +247,7 @@ func TestClipSum(t *testing.T) {
 	}
 }
 
-// inJointBall reports whether integers obey the bound that joint clipping is
-// calibrated for, by other arithmetic.
+// inJointBall checks, by separate arithmetic, the bound for which joint clipping is calibrated.
 func inJointBall(e *Estimator, first, second []int64) bool {
 	var sum float64
 	for i := range first {
@@ -263,8 +258,8 @@ func inJointBall(e *Estimator, first, second []int64) bool {
 	return math.Sqrt(sum) <= e.plan.Clip*(1+1e-15)
 }
 
-// TestJointClip quantises gradients of all sizes for several weights: inside the
-// ball of the pair, and near the pair that is meant.
+// TestJointClip quantises gradients of all sizes with several weights. The result must be in the ball of the pair, and
+// near the exact pair.
 func TestJointClip(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(6, 6))
@@ -293,11 +288,12 @@ func TestJointClip(t *testing.T) {
 					}
 				}
 			}
-			for _, v := range []float64{0, 5e-324, 1e-200, 1e-60, 1e60, 1e155, 1e200, math.MaxFloat64, -math.MaxFloat64} {
+			for _, v := range []float64{0, 5e-324, 1e-200, 1e-60, 1e60, 1e155, 1e200, math.MaxFloat64,
+				-math.MaxFloat64} {
 				g := make([]float64, d)
 				g[d-1] = v
 				if !e.joint.quantise(first, second, g) || !inJointBall(e, first, second) {
-					t.Errorf("tau %g: %g is refused or leaves the ball", tau, v)
+					t.Errorf("tau %g: %g is refused or outside of the ball", tau, v)
 				}
 				if v > 1e20 && second[d-1] == 0 {
 					t.Errorf("tau %g: %g has no square", tau, v)

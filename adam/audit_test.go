@@ -12,10 +12,9 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// The audits of internal/audit take an optimiser as a stranger would: gradients
-// in, releases out. Parameters do not determine the noisy means that they were
-// made from, so the releases of these tests hold those as well; TestStep shows
-// that parameters follow from them. This file says what is public about the noise.
+// The audits of internal/audit see an optimiser from outside: they feed gradients and read releases. Parameters do not
+// determine the noisy means that they follow from, so the releases of these tests also contain the means; TestStep
+// shows that the parameters follow from them. The functions in this file state the public numbers about the noise.
 
 // subject is an optimiser under audit.
 type subject struct {
@@ -64,15 +63,15 @@ func newSubject(t testing.TB, e *Estimator) *subject {
 	}, m}
 }
 
-// auditKeys returns fixed keys: a test must not vary.
+// auditKeys returns fixed keys, because a test must not vary.
 func auditKeys(seed byte) *audit.Keys { return audit.NewKeys([32]byte{0xad, seed}) }
 
-// audited are all methods with all factorizations, as the audits take them.
+// audited returns all methods with all factorizations, in the form for the audits.
 func audited(m uint64) (all []Config) {
 	for _, c := range methods(m) {
 		for _, kind := range []string{"identity", "blt", "sqrt"} {
 			c.Factorization, c.Dim, c.Horizon = kind, 3, 5
-			c.Beta2 = 0.99 // with a column norm other than β₁'s
+			c.Beta2 = 0.99 // its column norm differs from that of β₁
 			all = append(all, c)
 		}
 	}
@@ -84,9 +83,8 @@ func describe(c Config, adjacency dp.Adjacency) string {
 		c.MeanClip, adjacency)
 }
 
-// tight reports whether the sensitivity of a configuration is attained: not where
-// clipping makes it a bound, or where the two matrices differ and the larger
-// column norm counts for both arrays.
+// tight reports whether the sensitivity of a configuration is attained. It is not if clipping makes it only a bound, or
+// if the two matrices differ and the larger column norm is used for both arrays.
 func tight(c Config, adjacency dp.Adjacency) bool {
 	if c.Method == "joint_clip" {
 		return adjacency == dp.ZeroOut && c.Factorization == "identity"
@@ -94,8 +92,8 @@ func tight(c Config, adjacency dp.Adjacency) bool {
 	return c.MeanClip == 0
 }
 
-// neighbours returns streams of the given number of steps whose step at differs in
-// one gradient: the worst ones for the configuration, and some of every kind.
+// neighbours returns pairs of streams with the given number of steps that differ in one gradient of step at: the worst
+// pairs for the configuration, and some of every kind.
 func neighbours(e *Estimator, steps, at int, adjacency dp.Adjacency) (all [][2]audit.Stream) {
 	m, d := e.cfg.Step, e.dim
 	base := make(audit.Stream, steps)
@@ -104,13 +102,13 @@ func neighbours(e *Estimator, steps, at int, adjacency dp.Adjacency) (all [][2]a
 	}
 	nu := e.plan.Nu
 	if e.cfg.Method == "jme_batch" && m > 1 {
-		nu = 0 // any
+		nu = 0 // any value will do
 	}
 	others, x, y := worstGradients(m, nu, e.plan.Clip, d, adjacency)
-	if e.cfg.Method == "jme_per_example" { // a sum of single vectors with squares
+	if e.cfg.Method == "jme_per_example" { // a sum of the squares of single vectors
 		_, x, y = worstGradients(1, nu, e.plan.Clip, d, adjacency)
 	}
-	if e.cfg.MeanClip > 0 { // a long sum hides everything
+	if e.cfg.MeanClip > 0 { // a long sum hides the difference
 		others = make([][]float64, m-1)
 	}
 	worst := slices.Clone(base)
@@ -126,10 +124,9 @@ func neighbours(e *Estimator, steps, at int, adjacency dp.Adjacency) (all [][2]a
 	return all
 }
 
-// TestSensitivity is audit A0 for every method, batch size, factorization and
-// adjacency: no pair of neighbouring streams is farther apart than μ, the worst
-// pair is at least 0.999μ where the bound is exact, and coupled noise makes both
-// release the same to the last bit, parameters included.
+// TestSensitivity is audit A0 for every method, batch size, factorization and adjacency. No pair of neighbouring
+// streams is farther apart than μ. The worst pair is at least 0.999μ apart if the bound is exact. With coupled noise
+// both streams release the same to the last bit, including parameters.
 func TestSensitivity(t *testing.T) {
 	t.Parallel()
 	const steps, mu = 4, 2
@@ -186,8 +183,8 @@ func TestSensitivity(t *testing.T) {
 	t.Logf("%d pairs of streams, %d of them coupled", pairs, coupled)
 }
 
-// TestNoise is audit A1: whitened, the noisy rows are the Gaussians that were
-// drawn, and these are white; for every method and factorization.
+// TestNoise is audit A1 for every method and factorization: the noisy rows, whitened, are the drawn Gaussians, and
+// these are white.
 func TestNoise(t *testing.T) {
 	t.Parallel()
 	const steps = 400
@@ -206,8 +203,8 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// TestNoiseOfShards is audit A1 for rows of several shards, which are drawn in pieces: every
-// coordinate has the noise of its own words, correlated or not.
+// TestNoiseOfShards is audit A1 for rows of several shards, which are drawn in pieces. Every coordinate has the noise
+// of its own words, correlated or not.
 func TestNoiseOfShards(t *testing.T) {
 	t.Parallel()
 	const steps, d = 2, shardSize + 300
@@ -226,14 +223,13 @@ func TestNoiseOfShards(t *testing.T) {
 	}
 }
 
-// TestShift is audit A2: releases of the worst pair under fresh keys differ as a
-// Gaussian mechanism of μ = 4 makes them, for every method at m = 1 and 4 and both
-// adjacencies. 300 runs a side show 1.4μ.
+// TestShift is audit A2 for every method at m = 1 and 4 and both adjacencies: under fresh keys, releases of the worst
+// pair differ as for a Gaussian mechanism of μ = 4. 300 runs for each stream detect 1.4μ.
 func TestShift(t *testing.T) {
 	t.Parallel()
 	for _, m := range []uint64{1, 4} {
 		for i, c := range audited(m) {
-			if i%3 != 0 && i%3 != 1 { // identity and blt; sqrt is in A0 and A1
+			if i%3 != 0 && i%3 != 1 { // identity and blt; A0 and A1 cover sqrt
 				continue
 			}
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {

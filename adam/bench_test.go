@@ -12,11 +12,9 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// BenchmarkStep measures the end of a step: keys, transcript, noise, moments,
-// parameters and the release. Its rival draws the same noise alone, correlated where
-// ours is, and moves as many parameters by an Adam that protects nothing; both on all processors that
-// they can use, which for the rival is one, so one is what both have here.
-// BenchmarkScaling has the processors.
+// BenchmarkStep measures the end of a step: keys, transcript, noise, moments, parameters and the release. The rival
+// draws only the same noise, correlated in the same way, and moves the same number of parameters by an Adam without
+// privacy. The rival can use only one processor, so both run on one. BenchmarkScaling measures several.
 func BenchmarkStep(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, c := range []Config{
@@ -32,7 +30,7 @@ func BenchmarkStep(b *testing.B) {
 				noise, step := keyed(b, 1), uint64(0)
 				name, plain := "noise+adam", newPlainAdam(b, d, e.second != nil)
 				if e.shards[0].shapers[0] != nil {
-					name = "shaped+adam" // as much noise, correlated likewise
+					name = "shaped+adam" // the same amount of noise, correlated in the same way
 					plain.shape(e)
 				}
 				rival.Compare(b, d, func() {
@@ -62,7 +60,7 @@ func benchmarked(b testing.TB, c Config) *Estimator {
 	return e
 }
 
-// plainAdam is the optimiser as it is printed, on gradients that are only noise.
+// plainAdam is the optimiser as published, on gradients that are only noise.
 type plainAdam struct {
 	rows        []dp.Row
 	w           []int64
@@ -70,11 +68,11 @@ type plainAdam struct {
 	i           float64
 
 	cursor  dp.Cursor
-	shapers []matfact.Shaper // of shards, nil for independent noise
+	shapers []matfact.Shaper // of shards; nil for independent noise
 	predict []float64
 }
 
-// shape correlates the noise as e does, in shards of the same size.
+// shape correlates the noise like e, in shards of the same size.
 func (p *plainAdam) shape(e *Estimator) {
 	p.predict = make([]float64, shardSize)
 	for _, s := range e.shards {
@@ -130,8 +128,7 @@ func (p *plainAdam) step() {
 	}
 }
 
-// BenchmarkAdd measures a gradient, quantised, tested and added, against a
-// float64 sum of clipped gradients.
+// BenchmarkAdd measures quantising, testing and adding a gradient against a float64 sum of clipped gradients.
 func BenchmarkAdd(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, method := range []string{"pp_debiased", "jme_per_example", "joint_clip"} {
@@ -161,8 +158,8 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkScaling runs a whole step, one gradient and its end, with all
-// processors and with one, and reports how many times faster it gets.
+// BenchmarkScaling runs a whole step, one gradient and its end, with all processors and with one, and reports the
+// speedup.
 func BenchmarkScaling(b *testing.B) {
 	all := runtime.GOMAXPROCS(0)
 	for _, kind := range []string{"identity", "blt"} {

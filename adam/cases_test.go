@@ -24,7 +24,7 @@ func TestCases(t *testing.T) {
 	})
 }
 
-// caseNear is the comparison of this area: relative, absolute below 1e-9.
+// caseNear compares with a relative tolerance, below 1e-9 with an absolute one.
 func caseNear(t *testing.T, c cases.Case, what string, got, want float64) {
 	t.Helper()
 	rel, _ := c.Tolerance(t)
@@ -47,7 +47,7 @@ func caseBatchSensitivity(t *testing.T, c cases.Case) {
 		caseNear(t, c, "sens", batchSensitivity(in.M, in.Lam, in.Zeta, in.D, in.Adjacency), want.Sens)
 	case "mean":
 		caseNear(t, c, "sens", batchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, in.Adjacency)/m, want.Sens)
-		// The same through the calibration of the method.
+		// The same by the calibration of the method.
 		cfg := Config{Method: "jme_batch", Clip: in.Zeta, Dim: in.D, Step: in.M, Mode: "gradients"}
 		n := cfg.calibrated(1, in.Lam*in.Zeta*in.Zeta, 1, 1, in.Adjacency)
 		caseNear(t, c, "lambda", n.Lambda, in.Lam)
@@ -69,8 +69,7 @@ func caseClippedMean(t *testing.T, c cases.Case) {
 	caseNear(t, c, "sens", clippedMeanSensitivity(in.Rho, in.Distance, in.Lam, in.D), want.Sens)
 }
 
-// caseLiteral states what the printed Algorithm 2 gives, whose noise is that of
-// one vector.
+// caseLiteral checks the results of Algorithm 2 as published, whose noise is for one vector.
 func caseLiteral(t *testing.T, c cases.Case) {
 	var in struct {
 		M                uint64
@@ -94,8 +93,8 @@ func caseLiteral(t *testing.T, c cases.Case) {
 		batchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, dp.Replace)/claimed, want.Mean)
 }
 
-// caseTrace replays gradients and draws through the production path: at 30
-// lattice bits, which errs by 10⁻⁷, where a wrong formula errs by far more.
+// caseTrace replays gradients and draws through the production path. With 30 lattice bits the error is 10⁻⁷; a wrong
+// formula causes a far larger one.
 func caseTrace(t *testing.T, c cases.Case) {
 	var in struct {
 		Method, Factorization string
@@ -135,7 +134,7 @@ func caseTrace(t *testing.T, c cases.Case) {
 				t.Fatal(err)
 			}
 		}
-		if cfg.VFloor == 0 { // to us the noise's deviation, to a case the least that there is
+		if cfg.VFloor == 0 { // the default is the noise's deviation here, but the smallest number in a case
 			cfg.Negative = "zero"
 			if cfg.UpdateClip == 0 {
 				cfg.UpdateClip = math.MaxFloat64
@@ -249,8 +248,8 @@ func caseFigure4(t *testing.T, c cases.Case) {
 		t.Fatalf("unknown workload %q or axis %g", in.Workload, in.Omega)
 	}
 	f := factorization(t, in.Factorization, in.Beta2, in.N)
-	// Ours bounds how much gradients raise the error of a square, where the cases
-	// maximise over them: the more of a difference, the fewer parameters.
+	// Our number bounds how much gradients raise the error of a square, while the cases maximise over gradients. With
+	// fewer parameters the difference is larger.
 	noise := (&Config{Method: "pp", Clip: in.Zeta, Dim: in.D, Step: 1}).calibrated(1/in.Sigma, 0, f.ColNorm(), 1,
 		dp.Replace).First
 	slack := 0.0
@@ -272,12 +271,12 @@ func caseFigure4(t *testing.T, c cases.Case) {
 	}
 }
 
-// crossTerm returns Σ|M| and, where that is more than little, the largest tr(MG) over
-// Gram matrices G of unit vectors, by ascent, for M_kl = Q_kl·Σ_t a_tk·a_tl of n steps:
-// Q the covariance of shaped noise, a_tk = (1−β)β^(t−k).
+// crossTerm returns bound = Σ|M| and, if it is more than little, also most, the largest tr(MG) over Gram matrices G of
+// unit vectors, found by ascent. M_kl = Q_kl·Σ_t a_tk·a_tl over n steps, where Q is the covariance of shaped noise and
+// a_tk = (1−β)β^(t−k).
 func crossTerm(f matfact.Factorization, beta float64, n int, little float64) (bound, most float64) {
 	filter := f.NewFilter(1)
-	c := make([]float64, n) // of C⁻¹, Toeplitz
+	c := make([]float64, n) // coefficients of C⁻¹, a Toeplitz matrix
 	for k := range c {
 		z := []float64{0}
 		if k == 0 {
@@ -286,7 +285,7 @@ func crossTerm(f matfact.Factorization, beta float64, n int, little float64) (bo
 		filter.Next(z, z)
 		c[k] = z[0]
 	}
-	m, q := make([][]float64, n), make([]float64, n) // q by distance
+	m, q := make([][]float64, n), make([]float64, n) // q by distance k − l
 	for k := range m {
 		m[k] = make([]float64, n)
 		for l := range k + 1 {

@@ -13,24 +13,22 @@ import (
 // Config describes an optimiser. The fields with a TOML name are the keys of a stream's adam
 // table; docs/config.md explains them. The other fields follow from the stream.
 type Config struct {
-	// Mode says what a row is. In mode "gradients" (the default) it is a gradient. In mode
-	// "model" it is an example, features and target, and the gradient is that of Model at
-	// the current parameters.
+	// Mode says what a row is. In mode "gradients" (the default) a row is a gradient. In mode "model" it is an example,
+	// features and target; its gradient is the gradient of Model at the current parameters.
 	Mode string `toml:"mode"`
 	// Method is "pp_debiased" (the default), "pp", "jme", "jme_per_example",
 	// "jme_batch", "joint_clip" or "momentum"; see Estimator.
 	Method string `toml:"method"`
 	// Clip is the bound ζ on the Euclidean norm of one gradient. Required.
 	Clip float64 `toml:"clip"`
-	// MeanClip also bounds the norm of a step's mean gradient, for "jme_batch", whose
-	// noise grows with the largest possible mean; 0: no bound.
+	// MeanClip also bounds the norm of a step's mean gradient, for "jme_batch", whose noise grows with the largest
+	// possible mean. 0 means no bound.
 	MeanClip float64 `toml:"mean_clip"`
-	// Nu is the dimensionless weight ν of the second moment in the methods "jme…". 0 lets
-	// the package choose: for single vectors under replacement the largest weight that
-	// costs the first moment nothing, otherwise by the errors of both moments.
+	// Nu is the dimensionless weight ν of the second moment in the methods "jme…". 0 lets the package choose: for
+	// single vectors under replacement, the largest weight that costs the first moment nothing; otherwise a weight that
+	// balances the errors of both moments.
 	Nu float64 `toml:"nu"`
-	// Tau is the weight τ of the squares, 1/gradient². Required for "joint_clip"; it must
-	// be 0 otherwise.
+	// Tau is the weight τ of the squares, in 1/gradient². It is required for "joint_clip", and must be 0 otherwise.
 	Tau float64 `toml:"tau"`
 	// Beta1 and Beta2 are the weights of the previous step in the two moments,
 	// in (0, 1). Default 0.9 and 0.999.
@@ -38,66 +36,60 @@ type Config struct {
 	Beta2 float64 `toml:"beta2"`
 	// Rate is the learning rate. Required.
 	Rate float64 `toml:"rate"`
-	// Schedule is "constant" (the default); "inverse-sqrt", rate/√i in step i;
-	// or "cosine", from rate to 0 over the horizon.
+	// Schedule is "constant" (the default); "inverse-sqrt": rate/√i in step i; or "cosine": from rate to 0 over the
+	// horizon.
 	Schedule string `toml:"schedule"`
 	// Eps is added to the root of the second moment. Default 1e-8.
 	Eps float64 `toml:"eps"`
-	// VFloor is the smallest second moment; 0: the standard deviation of its noise.
+	// VFloor is the smallest second moment. 0 means the standard deviation of its noise.
 	VFloor float64 `toml:"v_floor"`
-	// Negative says what happens to a noisy second moment below 0. "floor" (the default)
-	// raises all values below VFloor to VFloor. "zero" raises negative values to 0, and
-	// "abs" takes their absolute value; neither uses VFloor.
+	// Negative says how a noisy second moment below 0 is treated. "floor" (the default) raises all values below VFloor
+	// to VFloor. "zero" raises negative values to 0, and "abs" takes their absolute value; these two ignore VFloor.
 	Negative string `toml:"negative"`
-	// UpdateClip bounds the Euclidean norm of the update before the rate; 0: no
-	// bound. Required for "zero", which divides by Eps.
+	// UpdateClip bounds the Euclidean norm of the update before the rate is applied. 0 means no bound. It is required
+	// for "zero", which divides by Eps.
 	UpdateClip float64 `toml:"update_clip"`
-	// WeightDecay is the decoupled decay: in every step parameters shrink by the share
-	// rate·WeightDecay.
+	// WeightDecay is the decoupled decay: every step shrinks the parameters by the share rate·WeightDecay.
 	WeightDecay float64 `toml:"weight_decay"`
 	// Factorization is "identity" (the default), "blt" or "sqrt".
 	Factorization string `toml:"factorization"`
-	// Dim is the number of parameters. Required for mode "gradients"; it must be 0 for
-	// mode "model", whose Model determines it.
+	// Dim is the number of parameters. It is required for mode "gradients", and must be 0 for mode "model", where Model
+	// determines it.
 	Dim int `toml:"dim"`
 	// Release is "parameters" (the default), or "update", the change of the parameters.
 	Release string `toml:"release"`
-	// Model is required for mode "model"; it must be nil otherwise.
+	// Model is required for mode "model", and must be nil otherwise.
 	Model *Model `toml:"model"`
-	// MaxStaleness is how many steps old the parameters may be at which a gradient was
-	// taken; see Estimator.Stale.
+	// MaxStaleness is the largest age, in steps, of the parameters at which a gradient was computed; see
+	// Estimator.Stale.
 	MaxStaleness uint64 `toml:"max_staleness"`
 
-	// StepHeader and InitialFile are for the daemon. StepHeader is the record header with
-	// the step whose parameters a gradient was taken at, default "model-step". InitialFile
-	// is the file that Initial is read from.
+	// StepHeader and InitialFile are for the daemon. StepHeader names the record header that holds the step whose
+	// parameters a gradient was computed at; default "model-step". InitialFile is the file from which Initial is read.
 	StepHeader  string `toml:"step_header"`
 	InitialFile string `toml:"initial_file"`
 
-	// Person, if not zero, protects all records of a person in place of a single one: in at
-	// most Count steps, any two at least Separation apart, at most PerStep in a step. Whoever
-	// adds rows must hold persons to that, by nil rows for records beyond it. What the
-	// releases cost is then a person's cost.
+	// Person, if not zero, protects all records of a person instead of single records. A person has records in at most
+	// Count steps, any two at least Separation steps apart, and at most PerStep records in each. The caller of Add must
+	// enforce this: it replaces further records by nil rows. The cost of the releases is then the cost for a person.
 	Person matfact.Participation `toml:"-"`
 
-	// Columns are the names of the numbers of a row in mode "model", including the
-	// target's.
+	// Columns are the names of the numbers of a row in mode "model", including the target.
 	Columns []string `toml:"-"`
-	// Step is the number m of slots of one step. Means are divided by m, however many of
-	// the slots hold a record.
+	// Step is the number m of slots of one step. Means are divided by m, even if some slots hold no record.
 	Step uint64 `toml:"-"`
-	// Horizon is the number of steps of the epoch; 0: no end.
+	// Horizon is the number of steps of the epoch; 0 means no end.
 	Horizon uint64 `toml:"-"`
-	// Endless says that steps continue after Horizon; then noise is tuned for Horizon.
+	// Endless says that steps continue after Horizon. The noise is still tuned for Horizon.
 	Endless bool `toml:"-"`
-	// Initial are the parameters before the first step. Empty: 0, or small fixed weights
-	// for a network. They are public.
+	// Initial holds the parameters before the first step. They are public. Empty means 0, or small fixed weights for a
+	// network.
 	Initial []float64 `toml:"-"`
 }
 
 const stepHeader = "model-step"
 
-// Defaults fills in what has a default.
+// Defaults sets the fields that have a default and are not set.
 func (c *Config) Defaults() {
 	fill := func(s *string, def string) {
 		if *s == "" {
@@ -121,8 +113,7 @@ func (c *Config) Defaults() {
 	}
 }
 
-// Values returns the names of the values that a release holds, in their order.
-// It expects Defaults to have run.
+// Values returns the names of the values in a release, in their order. Call Defaults first.
 func (c *Config) Values() []string {
 	if c.Method == "momentum" {
 		return []string{c.Release, "model_step"}
@@ -130,7 +121,7 @@ func (c *Config) Values() []string {
 	return []string{c.Release, "v_noise", "model_step"}
 }
 
-// LastStep returns the step after which the optimiser ends, 0 for none.
+// LastStep returns the last step of the optimiser, 0 if it has no end.
 func (c *Config) LastStep() uint64 {
 	if c.Endless {
 		return 0
@@ -149,8 +140,7 @@ func (c *Config) Parameters() int {
 	return c.Dim
 }
 
-// joint reports whether the method adds noise to the second moment too. A step then has two
-// noise arrays.
+// joint reports whether the method also adds noise to the second moment. A step then has two noise arrays.
 func (c *Config) joint() bool {
 	switch c.Method {
 	case "jme", "jme_per_example", "jme_batch", "joint_clip":
@@ -159,13 +149,13 @@ func (c *Config) joint() bool {
 	return false
 }
 
-// maxParameters is the largest number of parameters; as float64s they take 80 GB.
+// maxParameters is the largest number of parameters. As float64 they take 80 GB.
 const maxParameters = 1e10
 
 // maxHistory bounds the memory that a square root may take, in bytes.
 const maxHistory = 1 << 34
 
-// Validate returns all violated rules at once, as *fault.Fault joined. Call Defaults first.
+// Validate returns all violated rules at once, each a *fault.Fault, joined. Call Defaults first.
 func (c *Config) Validate() error {
 	var l fault.List
 	oneOf := func(key, value string, words ...string) {
@@ -190,7 +180,7 @@ func (c *Config) Validate() error {
 		value float64
 	}{{"mean_clip", c.MeanClip}, {"nu", c.Nu}, {"v_floor", c.VFloor}, {"update_clip", c.UpdateClip},
 		{"weight_decay", c.WeightDecay}} {
-		l.Check(x.value >= 0 && !math.IsInf(x.value, 0), x.key, "must be positive and finite, or 0", x.value)
+		l.Check(x.value >= 0 && !math.IsInf(x.value, 0), x.key, "must be positive and finite, or 0 for none", x.value)
 	}
 	l.Check(c.Beta1 > 0 && c.Beta1 < 1, "beta1", "must be in (0, 1)", c.Beta1)
 	l.Check(c.Beta2 > 0 && c.Beta2 < 1, "beta2", "must be in (0, 1)", c.Beta2)
@@ -203,7 +193,7 @@ func (c *Config) Validate() error {
 	return l.Err()
 }
 
-// validateMethod reports fields that the method does not use, and fields that it lacks.
+// validateMethod reports fields that the method does not use, and required fields that are missing.
 func (c *Config) validateMethod(l *fault.List) {
 	l.Check(c.MeanClip == 0 || c.Method == "jme_batch", "mean_clip", "belongs to method \"jme_batch\"", c.MeanClip)
 	l.Check(!(c.MeanClip >= c.Clip) ||
@@ -232,7 +222,7 @@ func (c *Config) validateMethod(l *fault.List) {
 			"squares their sum", c.Method)
 }
 
-// validateHorizon reports what does not fit the stream's steps and their number.
+// validateHorizon reports fields that do not fit the stream's steps or horizon.
 func (c *Config) validateHorizon(l *fault.List) {
 	l.Check(c.Schedule != "cosine" || c.Horizon > 0, "schedule", "\"cosine\" needs the stream's horizon", c.Schedule)
 	l.Check(c.Schedule != "cosine" ||

@@ -10,11 +10,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestDataSet trains a logistic regression on a data set of others, once over its
-// records, with ε = 4 under zero-out. It must be right nearly as often as one that
-// Adam trains without clipping and noise, and more often than a constant. The
-// features' scale is chosen from the data, which no deployment may do. Needs
-// STREAMDP_DATA.
+// TestDataSet trains a logistic regression on a published data set, once over its records, with ε = 4 under zero-out.
+// It must be right nearly as often as a model that Adam trains without clipping and noise, and more often than a
+// constant. The features' scale is computed from the data, which no deployment may do. The test needs STREAMDP_DATA.
 func TestDataSet(t *testing.T) {
 	t.Parallel()
 	const m = 64
@@ -22,7 +20,7 @@ func TestDataSet(t *testing.T) {
 		name          string
 		threshold     float64
 		rate          float64
-		behind, ahead float64 // at most, of the one; at least, of the other
+		behind, ahead float64 // at most behind the non-private model; at least ahead of the constant
 	}{{"elevators", 0, 0.03, 0.02, 0.15}, {"pol", 0, 0.1, 0.03, 0.1}} {
 		t.Run(set.name, func(t *testing.T) {
 			t.Parallel()
@@ -65,7 +63,7 @@ func TestDataSet(t *testing.T) {
 				}
 			}
 			private, plain := accuracy(e.Parameters()), accuracy(withoutPrivacy(model, rows, set.rate, m))
-			constant := accuracy(make([]float64, d)) // always the class of p ≤ ½
+			constant := accuracy(make([]float64, d)) // always predicts the class of p ≤ ½
 			constant = max(constant, 1-constant)
 			t.Logf("right for %.1f %% of %d, non-private %.1f %%, a constant %.1f %%", 100*private, len(held),
 				100*plain, 100*constant)
@@ -77,8 +75,7 @@ func TestDataSet(t *testing.T) {
 	}
 }
 
-// examplesOf returns rows with features of root mean square 1, bounded by 4, and
-// the class last: −1 or 1.
+// examplesOf returns rows with features of root mean square 1, bounded by 4, and with the class, −1 or 1, at the end.
 func examplesOf(x [][]float64, y []float64, threshold float64) [][]float64 {
 	rows := make([][]float64, len(x))
 	for i := range x {
@@ -100,7 +97,7 @@ func examplesOf(x [][]float64, y []float64, threshold float64) [][]float64 {
 	return rows
 }
 
-// withoutPrivacy trains by Adam as it is printed, in steps of m rows.
+// withoutPrivacy trains by Adam as published, in steps of m rows.
 func withoutPrivacy(model *Model, rows [][]float64, rate float64, m int) []float64 {
 	d := len(rows[0])
 	n := model.Parameters(d)

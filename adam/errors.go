@@ -9,22 +9,22 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// ExpectedError returns the sum over the first steps of E‖v_t − v(x)_t‖² for
-// v_t = Σ_k (1−β₂)β₂^(t−k) q̂_k ∈ ℝᵈ without bias correction, steps of one gradient
-// of norm at most clip, noise of ratio mu and both moments shaped by f:
+// ExpectedError returns the sum over the first steps of E‖v_t − v(x)_t‖², where v_t = Σ_k (1−β₂)β₂^(t−k) q̂_k ∈ ℝᵈ,
+// without bias correction. Steps have one gradient of norm at most clip, the noise has the ratio mu, and f correlates
+// the noise of both moments:
 //
-//	jme          dρ₂²Σ_t u_t                          at the free weight under replacement, else ν = 1
-//	pp_debiased  2dρ₁⁴Σ_t s_t + 4ρ₁²ζ²Σ_t κ_t         the second term a bound over all gradients
-//	pp           the same and dρ₁⁴Σ_t b_t²
+//	jme          dρ₂²Σ_t u_t                   at the free weight under replacement, otherwise at ν = 1
+//	pp_debiased  2dρ₁⁴Σ_t s_t + 4ρ₁²ζ²Σ_t κ_t  the second term is a bound over all gradients
+//	pp           the terms of pp_debiased, and dρ₁⁴Σ_t b_t²
 //
-// with u_t the variance of linear noise, s_t = Σ_kl a_ka_lQ_kl², b_t = Σ_k a_kQ_kk
-// and κ_t = Σ_kl a_ka_l|Q_kl|. The bound is exact for f the identity.
+// Here u_t is the variance of linear noise, s_t = Σ_kl a_ka_lQ_kl², b_t = Σ_k a_kQ_kk and κ_t = Σ_kl a_ka_l|Q_kl|. The
+// bound is exact if f is the identity.
 //
 // Cost: O(steps²) unless f is the identity.
 // Source: Kalinin, Upadhyay, Lampert, Lemma 4.4, in noise multipliers;
 // docs/theory/adam.md, §5.
 //
-// Reproduction only: [Estimator.Expect] has the noise of an optimiser's steps.
+// For reproduction only: [Estimator.Expect] returns the noise of an optimiser's steps.
 func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float64, adjacency dp.Adjacency, d int,
 	steps uint64) (float64, error) {
 	c := Config{Method: method, Clip: clip, Dim: d, Step: 1, Beta2: beta2, Mode: "gradients"}

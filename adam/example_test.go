@@ -8,8 +8,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// A logistic regression learns from a stream of examples, 64 a step. What is released are
-// its parameters.
+// A logistic regression learns from a stream of examples, 64 per step. Each release holds its parameters.
 func ExampleNew() {
 	e, err := adam.New(adam.Config{
 		Mode: "model", Model: &adam.Model{Loss: "logistic", Target: "clicked"},
@@ -36,7 +35,7 @@ func ExampleNew() {
 			return
 		}
 	}
-	theta := e.Parameters() // of age, of price, and the constant
+	theta := e.Parameters() // for age, for price, and the constant
 	fmt.Printf("%d parameters, right for the signs of age and price: %t\n", len(theta), theta[0] > 0 && theta[1] < 0)
 	fmt.Printf("each example pays μ = %.4f, once\n", e.Cost().Mu)
 	// Output:
@@ -44,7 +43,7 @@ func ExampleNew() {
 	// each example pays μ = 0.2367, once
 }
 
-// A step from gradients that others computed, here of three parameters.
+// A step with gradients that were computed elsewhere, for three parameters.
 func ExampleEstimator_Close() {
 	e, err := adam.New(adam.Config{Dim: 3, Clip: 1, Rate: 0.1, Step: 10_000},
 		dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})

@@ -9,9 +9,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// TestExtremeGradients: gradients of every order of magnitude, and examples that give
-// such, make no panic; under every weight of the squares a pair is in its ball, by exact
-// arithmetic.
+// TestExtremeGradients: gradients of every order of magnitude, and examples that produce them, cause no panic. For
+// every weight of the squares, exact arithmetic finds the pair inside its ball.
 func TestExtremeGradients(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(31, 32))
@@ -62,7 +61,8 @@ func TestExtremeGradients(t *testing.T) {
 			}
 		}
 	}
-	for _, m := range []Model{{Loss: "linear"}, {Loss: "logistic"}, {Loss: "softmax", Classes: 3}, {Loss: "mlp", Hidden: 4}, {Loss: "mlp", Hidden: 4, Classes: 3}} {
+	for _, m := range []Model{{Loss: "linear"}, {Loss: "logistic"}, {Loss: "softmax", Classes: 3},
+		{Loss: "mlp", Hidden: 4}, {Loss: "mlp", Hidden: 4, Classes: 3}} {
 		m.Target = "y"
 		e, err := New(
 			Config{Mode: "model", Model: &m, Columns: exampleColumns(4, 1), Clip: 1, Rate: 0.1, Step: 1 << 16},

@@ -14,16 +14,15 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestGolden pins every bit of plans, releases and states of all methods and
-// models, on every architecture and for good: an epoch that one version began
-// another one must go on with. The noise is keyed; factorizations are given,
-// because an optimiser finds other last bits elsewhere.
+// TestGolden pins every bit of plans, releases and states of all methods and models, on every architecture and
+// permanently: another version must be able to continue an epoch that one version began. The noise is keyed.
+// Factorizations are given, because an optimiser finds different last bits elsewhere.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	const steps = 12
 	h := sha256.New()
 	source := rand.New(rand.NewPCG(14, 15))
-	// NormFloat64 has other bits elsewhere; multiples of 2⁻¹⁰ have not.
+	// NormFloat64 gives different bits elsewhere; multiples of 2⁻¹⁰ do not.
 	row := func(d int) []float64 {
 		x := make([]float64, d)
 		for j := range x {
@@ -34,7 +33,7 @@ func TestGolden(t *testing.T) {
 	buffers := func(decay, weight []matfact.Fixed) *matfact.Stored {
 		return &matfact.Stored{Kind: "blt", Decay: decay, Phases: []matfact.Phase{{Start: 1, Scale: 1, Weight: weight}}}
 	}
-	// BLTs near the optimal ones for 0.9 and 0.999.
+	// BLTs near the optimal ones for β = 0.9 and 0.999.
 	kept := &Plan{
 		First: buffers([]matfact.Fixed{7400000000000000000, 16000000000000000000},
 			[]matfact.Fixed{5300000000000000000, 2900000000000000000}),
@@ -97,7 +96,7 @@ func TestGolden(t *testing.T) {
 			}
 		}
 		state := estimatortest.State(t, e)
-		copy(state[1:9], make([]byte, 8)) // the fingerprint, which is of the plan
+		copy(state[1:9], make([]byte, 8)) // clears the fingerprint, which depends on the plan
 		h.Write(state)
 	}
 	const want = "ef3e638ab0bdba9d9ac58c57ca51eaa33b75cb50489836d9b2b45401817af34e"
@@ -106,7 +105,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// rebuilt returns an estimator as e would be with another plan.
+// rebuilt returns an estimator like e, but with another plan.
 func rebuilt(t *testing.T, e *Estimator, plan *Plan, f factors) *Estimator {
 	t.Helper()
 	again, err := build(e.cfg, e.params, plan, f)

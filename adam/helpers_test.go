@@ -7,8 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// keyed returns the noise of an epoch with fixed keys. Its transcript absorbs
-// what the daemon's does.
+// keyed returns the noise of an epoch with fixed keys. Its transcript absorbs the same data as the daemon's.
 func keyed(t testing.TB, key byte) func(step uint64) dp.Noise {
 	e, err := dp.NewEpoch(&[32]byte{1, key}, &[32]byte{2, key}, "audit", 1, [16]byte{}, [32]byte{})
 	if err != nil {
@@ -21,7 +20,7 @@ func keyed(t testing.TB, key byte) func(step uint64) dp.Noise {
 	}
 }
 
-// exampleColumns returns n names of columns, "y" at one place.
+// exampleColumns returns n names of columns, with "y" at the given position.
 func exampleColumns(n, target int) []string {
 	names := dptest.Columns(n)
 	names[target] = "y"

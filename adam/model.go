@@ -8,9 +8,8 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// Model is a model whose gradients are taken on the examples of a stream. An example is a row
-// of features x and a target y, in scaled units. Every unit has a bias b. The parameters are
-// in this order, matrices row by row:
+// Model is a model whose gradients are computed for the examples of a stream. An example is a row of features x and a
+// target y, in scaled units. Every unit has a bias b. The parameters are in this order, matrices row by row:
 //
 //	linear    w, b             loss ½(wᵀx + b − y)²
 //	logistic  w, b             −log P(y), P(1) = σ(wᵀx + b); y > 0 is class 1
@@ -18,16 +17,16 @@ import (
 //	mlp       (w_i, b_i)_i, then (v_k, c_k)_k over h_i = tanh(w_iᵀx + b_i): one
 //	          linear output, or with classes a softmax over them
 //
-// To make two classes of any number, set the target's centre to a public threshold.
+// To make two classes from a number, set the target's centre to a public threshold.
 type Model struct {
 	// Loss is "linear", "logistic", "softmax" or "mlp". Required.
 	Loss string `toml:"loss" json:"loss"`
 	// Target is the column of the target. Required.
 	Target string `toml:"target" json:"target"`
-	// Classes is the number of classes, at least 2. Required for "softmax"; 0 for an
-	// "mlp" with a linear output. It must be 0 for the other losses.
+	// Classes is the number of classes, at least 2. It is required for "softmax". It is 0 for an "mlp" with a linear
+	// output, and must be 0 for the other losses.
 	Classes int `toml:"classes" json:"classes,omitempty"`
-	// Hidden is the number of hidden units. Required for "mlp"; it must be 0 otherwise.
+	// Hidden is the number of hidden units. It is required for "mlp", and must be 0 otherwise.
 	Hidden int `toml:"hidden" json:"hidden,omitempty"`
 }
 
@@ -36,11 +35,11 @@ func (m *Model) Classifies() bool {
 	return m.Loss == "logistic" || m.Loss == "softmax" || m.Loss == "mlp" && m.Classes > 0
 }
 
-// maxModel is the largest number of classes, and of hidden units.
+// maxModel is the largest number of classes and the largest number of hidden units.
 const maxModel = 1 << 20
 
-// validate returns all violated rules, with keys of the model's table. target is the position
-// of the target among the columns.
+// validate returns all violated rules, with keys of the model's table. target is the position of the target among the
+// columns.
 func (m *Model) validate(columns, target int) error {
 	var l fault.List
 	switch m.Loss {
@@ -51,7 +50,7 @@ func (m *Model) validate(columns, target int) error {
 	if target < 0 || target >= columns {
 		l.Add("model.target", "must be one of the columns", m.Target)
 	} else {
-		l.Check(columns >= 2, "model.target", "must have another column beside it, for a feature", m.Target)
+		l.Check(columns >= 2, "model.target", "must not be the only column: a feature is needed", m.Target)
 	}
 	switch m.Loss {
 	case "softmax":
@@ -82,9 +81,9 @@ func (m *Model) Parameters(columns int) int {
 	return m.outputs() * columns
 }
 
-// initial returns the parameters before the first step: nil stands for zeros. A network does
-// not learn from zeros. Its weights are uniform in ±√(6/(inputs + outputs)) of their layer,
-// always the same ones, and its biases are 0.
+// initial returns the parameters before the first step; nil stands for zeros. A network does not learn from zeros, so
+// its weights are uniform in ±√(6/(inputs + outputs)) of their layer. They are the same each time, and its biases are
+// 0.
 func (m *Model) initial(columns int) []float64 {
 	if m.Loss != "mlp" {
 		return nil
@@ -95,7 +94,7 @@ func (m *Model) initial(columns int) []float64 {
 		bound := math.Sqrt(6 / float64(inputs+units))
 		for i := range units {
 			for j := range inputs {
-				// SplitMix64: these weights need only differ.
+				// SplitMix64. The weights need no randomness; they must only differ.
 				state += 0x9e3779b97f4a7c15
 				z := state
 				z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -120,7 +119,7 @@ func (m *Model) Predict(theta, features []float64) ([]float64, error) {
 		return nil, err
 	}
 	if len(theta) != m.Parameters(columns) {
-		return nil, errors.New("parameters and features are of different models")
+		return nil, errors.New("the number of parameters or features does not fit the model")
 	}
 	l := newLearner(m, columns, columns-1)
 	l.forward(theta, append(slices.Clone(features), 0))
@@ -132,10 +131,10 @@ type learner struct {
 	m               *Model
 	columns, target int
 	x               []float64 // features and a 1 for the bias
-	hidden          []float64 // of a network, and a 1
+	hidden          []float64 // outputs of the hidden units, and a 1
 	output          []float64
 	grad            []float64
-	back            []float64 // derivatives by the hidden units
+	back            []float64 // derivatives with respect to the hidden units
 }
 
 func newLearner(m *Model, columns, target int) *learner {
@@ -196,8 +195,8 @@ func (l *learner) gradient(theta, row []float64) []float64 {
 		class = int(y)
 	}
 	l.forward(theta, row)
-	// The derivatives by the outputs before their link function, in place. For every
-	// loss it is the prediction minus the truth.
+	// The derivatives with respect to the outputs before their link function, in place. For every loss this is the
+	// prediction minus the truth.
 	switch {
 	case l.m.Classes > 0:
 		l.output[class]--
@@ -262,9 +261,8 @@ func softmax(z []float64) {
 	}
 }
 
-// exp returns eˣ for x ≤ 0 to 2 units in the last place, and NaN for NaN. It gives the same
-// bits on every architecture; math.Exp does not. So every build quantises a gradient to the
-// same integers.
+// exp returns eˣ for x ≤ 0 to 2 units in the last place, and NaN for NaN. It gives the same bits on every architecture;
+// math.Exp does not. So a gradient is quantised to the same integers everywhere.
 func exp(x float64) float64 {
 	const (
 		ln2Hi = 6.93147180369123816490e-01 // ln 2 with trailing zeros

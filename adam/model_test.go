@@ -18,7 +18,7 @@ var models = []Model{
 	{Loss: "mlp", Target: "y", Hidden: 4}, {Loss: "mlp", Target: "y", Hidden: 3, Classes: 3},
 }
 
-// loss is that of a model, by the standard library's functions.
+// loss returns the loss of a model, computed with the standard library's functions.
 func loss(m *Model, theta, x []float64, y float64) float64 {
 	x = append(slices.Clone(x), 1)
 	times := func(theta, x []float64, units int) []float64 {
@@ -54,7 +54,7 @@ func loss(m *Model, theta, x []float64, y float64) float64 {
 	return (z[0] - y) * (z[0] - y) / 2
 }
 
-// TestGradient compares gradients with differences of the loss.
+// TestGradient compares gradients with finite differences of the loss.
 func TestGradient(t *testing.T) {
 	t.Parallel()
 	const columns = 5
@@ -91,8 +91,7 @@ func TestGradient(t *testing.T) {
 	}
 }
 
-// TestExp compares the exponential and what is made of it with the standard
-// library's.
+// TestExp compares the exponential, and functions computed from it, with the standard library.
 func TestExp(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 4))
@@ -115,11 +114,11 @@ func TestExp(t *testing.T) {
 		}
 	}
 	if got := exp(math.NaN()); got == got {
-		t.Error("exp of NaN is a number")
+		t.Error("exp(NaN) is not NaN")
 	}
 }
 
-// TestNotAClass takes a target that is no class for an invalid record.
+// TestNotAClass: an example whose target is not a class is an invalid record.
 func TestNotAClass(t *testing.T) {
 	t.Parallel()
 	m := Model{Loss: "softmax", Target: "y", Classes: 3}
@@ -134,11 +133,11 @@ func TestNotAClass(t *testing.T) {
 		t.Fatalf("%v, %v", r, err)
 	}
 	if slices.ContainsFunc(noise.Hidden("adam/first"), func(k int64) bool { return k != 0 }) {
-		t.Error("a target that is no class has a gradient")
+		t.Error("a target that is not a class has a gradient")
 	}
 }
 
-// TestModelFaults lists what is wrong with a model.
+// TestModelFaults: all faults of a model are reported.
 func TestModelFaults(t *testing.T) {
 	t.Parallel()
 	for _, f := range []struct {
@@ -164,8 +163,8 @@ func TestModelFaults(t *testing.T) {
 	}
 }
 
-// TestModelSensitivity is audit A0 for models, by coupling: gradients follow from
-// released parameters, and neighbours' runs follow one transcript.
+// TestModelSensitivity is audit A0 for models, by coupling: gradients depend on released parameters, and the runs of
+// neighbours follow one transcript.
 func TestModelSensitivity(t *testing.T) {
 	t.Parallel()
 	const columns, steps, mu = 4, 4, 2
@@ -208,8 +207,8 @@ func TestModelSensitivity(t *testing.T) {
 	}
 }
 
-// TestModelLearns trains every model without noise to speak of on data that it can
-// represent, from the initial parameters that it has.
+// TestModelLearns trains every model, from its own initial parameters and with negligible noise, on data that it can
+// represent.
 func TestModelLearns(t *testing.T) {
 	t.Parallel()
 	const columns, m = 4, 32
@@ -223,7 +222,7 @@ func TestModelLearns(t *testing.T) {
 			x[3] = math.Tanh(2*x[0]) - math.Tanh(x[1]-1)
 		case m.Loss == "logistic":
 			x[3] = x[0] + x[1] - x[2]
-		case m.Loss == "mlp": // no line separates these
+		case m.Loss == "mlp": // no line separates these classes
 			x[3] = 0
 			if x[0]*x[1] > 0 {
 				x[3] = 1
@@ -279,7 +278,7 @@ func TestModelLearns(t *testing.T) {
 		}
 	}
 	if _, err := models[0].Predict([]float64{1}, []float64{1, 2}); err == nil {
-		t.Error("parameters of another model are taken")
+		t.Error("no error for parameters of another model")
 	}
 }
 

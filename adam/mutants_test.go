@@ -11,12 +11,11 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// The tests of this file audit optimisers with a planted fault each, of the kind
-// that published descriptions and implementations had. An audit that passes one of
-// them proves nothing about the optimiser itself.
+// Each test in this file audits an optimiser with a planted fault, of a kind that published descriptions and
+// implementations had. An audit that passes one of them proves nothing about the optimiser itself.
 
-// muted returns an optimiser whose noise is that of its plan over first and
-// second. The plan goes on claiming its μ.
+// muted returns an optimiser with the noise of its plan divided by first and second. The plan still claims the
+// original μ.
 func muted(t *testing.T, c Config, p dp.Params, first, second float64) *Estimator {
 	t.Helper()
 	e := mustNew(t, c, p)
@@ -30,16 +29,15 @@ func muted(t *testing.T, c Config, p dp.Params, first, second float64) *Estimato
 	return e
 }
 
-// printed returns Algorithm 2 as it is printed, for batches of m: sums of clipped
-// gradients and the squares of these sums, with noise that is calibrated for one
-// gradient, σs_λ on the one and σs_λ/√λ on the other; for the mean reading both
-// divided by m.
+// printed returns Algorithm 2 as published, for batches of m: sums of clipped gradients and the squares of these sums,
+// with noise that is calibrated for one gradient: σs_λ for the sums and σs_λ/√λ for the squares. If mean is set, both
+// are divided by m.
 func printed(t *testing.T, m uint64, lambda, mu float64, mean bool) *Estimator {
 	t.Helper()
 	c := Config{Method: "jme_batch", Clip: 1, Rate: 0.1, Dim: 3, Step: m, Nu: lambda}
 	n := float64(m)
 	s := math.Sqrt(calibration.SquaresSensitivity(lambda, 3, dp.Replace)) / mu
-	first, second := s/n, s/math.Sqrt(lambda)/(n*n) // of the sum and its square, in means
+	first, second := s/n, s/math.Sqrt(lambda)/(n*n) // noise of the sum and of its square, in means
 	if mean {
 		second = s / math.Sqrt(lambda) / n
 	}
@@ -47,9 +45,8 @@ func printed(t *testing.T, m uint64, lambda, mu float64, mean bool) *Estimator {
 	return muted(t, c, dp.Params{Mu: mu, Adjacency: dp.Replace}, plan.FirstNoise/first, plan.SecondNoise/second)
 }
 
-// TestMutantCalibrations shows that the sensitivity audit finds every wrong
-// calibration, the printed algorithm's first, measures by how much it is wrong,
-// and passes the right one.
+// TestMutantCalibrations: the sensitivity audit finds every wrong calibration, first of all that of the published
+// algorithm, measures how wrong it is, and passes the right one.
 func TestMutantCalibrations(t *testing.T) {
 	t.Parallel()
 	replace, zeroOut := dp.Params{Mu: 2, Adjacency: dp.Replace}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut}
@@ -60,18 +57,18 @@ func TestMutantCalibrations(t *testing.T) {
 		c.Factorization, c.Horizon = "sqrt", 6
 		return c
 	}
-	// ‖C₁‖ for 6 steps, β₁ = 0.9
+	// ‖C₁‖ for 6 steps and β₁ = 0.9.
 	root := mustNew(t, factored(config("pp", 4, 0)), replace).factors.first.ColNorm()
 	price := func(nu, c float64) float64 { return math.Sqrt(1 + nu*c) }
 	for _, m := range []struct {
 		name   string
 		e      *Estimator
-		factor float64 // by which neighbours are farther apart than μ
+		factor float64 // distance of neighbours in units of μ
 	}{
 		{"none", mustNew(t, config("jme_batch", 4, 0.3), replace), 1},
 		{"none, zero-out", mustNew(t, config("jme_batch", 4, 0.3), zeroOut), 1},
 		{"none, single", mustNew(t, config("jme", 1, 1.5), replace), 1},
-		// 2√(1 + 4λ·9) where 2 was charged.
+		// 2√(1 + 4λ·9), where 2 was charged.
 		{"Algorithm 2 as printed, m = 4, λ = ½", printed(t, 4, 0.5, 2, false), math.Sqrt(19)},
 		{"Algorithm 2 as printed, m = 4, λ = 1", printed(t, 4, 1, 2, false), 2 * math.Sqrt(37) / math.Sqrt(4.5)},
 		{"Algorithm 2, noise over m, m = 4, λ = ½", printed(t, 4, 0.5, 2, true), math.Sqrt(1 + 4*0.5*9/16.)},
@@ -79,14 +76,14 @@ func TestMutantCalibrations(t *testing.T) {
 		{"sensitivity without its factor 2", muted(t, config("pp", 4, 0), replace, 2, 1), 2},
 		{"noise of a mean over m twice", muted(t, config("pp_debiased", 4, 0), replace, 4, 1), 4},
 		{"column norm forgotten", muted(t, factored(config("momentum", 4, 0)), replace, root, 1), root},
-		// ν = 1 with the noise of the first moment alone: r(1) = 4.5.
+		// ν = 1 with the noise for the first moment only: r(1) = 4.5.
 		{"free beyond the free point",
 			muted(t, config("jme_per_example", 4, 1), replace, math.Sqrt(4.5/4), math.Sqrt(4.5/4)), math.Sqrt(4.5 / 4)},
 		{"free under zero-out", muted(t, config("jme_per_example", 4, 0.5), zeroOut, math.Sqrt(1.5), math.Sqrt(1.5)),
 			math.Sqrt(1.5)},
-		// λ = 1/2 for 1/(2ζ²): the relative weight is ζ²/2 = 2.
+		// λ = 1/2 instead of 1/(2ζ²): the relative weight is ζ²/2 = 2.
 		{"weight without the clip norm's square", muted(t, config("jme_per_example", 4, 0.5), replace, 1, 2), 1.25},
-		// b = m−1 for 2m−1: zeroed gradients move a square by more than half.
+		// b = m−1 instead of 2m−1: zeroed gradients move a square by more than half.
 		{"replacement's price under zero-out", muted(t, config("jme_batch", 4, 1), zeroOut,
 			price(1, 49./16)/price(1, 36./16), price(1, 49./16)/price(1, 36./16)), price(1, 49./16) / price(1, 36./16)},
 	} {
@@ -97,7 +94,7 @@ func TestMutantCalibrations(t *testing.T) {
 			var top float64
 			all := neighbours(m.e, 3, 0, adjacency)
 			if m.e.plan.Nu > 0 && m.e.cfg.Step > 1 && adjacency == dp.Replace {
-				for _, nu := range []float64{1, 2} { // angles at which the faults show most
+				for _, nu := range []float64{1, 2} { // angles at which the faults are largest
 					_, x, y := worstGradients(1, nu, m.e.plan.Clip, 3, adjacency)
 					base := make(audit.Stream, 3)
 					base[0] = [][]float64{nil}
@@ -115,14 +112,13 @@ func TestMutantCalibrations(t *testing.T) {
 				t.Errorf("the audit measures %.9g of μ", top)
 			}
 			if math.Abs(top-m.factor) > 1e-4*m.factor {
-				t.Errorf("the audit measures %.6g of μ, the fault is worth %.6g", top, m.factor)
+				t.Errorf("the audit measures %.6g of μ, want %.6g", top, m.factor)
 			}
 		})
 	}
 }
 
-// TestMutantReleases shows that releases alone, under fresh keys, refute the
-// printed algorithm at m = 4, and a noise that is halved.
+// TestMutantReleases: releases alone, under fresh keys, refute the published algorithm at m = 4, and halved noise.
 func TestMutantReleases(t *testing.T) {
 	t.Parallel()
 	c := Config{Method: "pp", Clip: 1, Rate: 0.1, Dim: 3, Step: 4}
@@ -137,7 +133,7 @@ func TestMutantReleases(t *testing.T) {
 	} {
 		s := newSubject(t, m.e)
 		pair := neighbours(m.e, 2, 0, dp.Replace)[0]
-		// Described as the claim needs it: so much noise that this pair is μ apart.
+		// State the noise for which the claim would be right: this pair is then μ apart.
 		distance, err := s.Sensitivity(pair[0], pair[1], auditKeys(byte(9+i)))
 		if err != nil {
 			t.Fatal(err)
@@ -158,8 +154,7 @@ func TestMutantReleases(t *testing.T) {
 	}
 }
 
-// TestMutantNoise shows that the noise audit finds noise that is used twice or
-// shaped by the wrong matrix.
+// TestMutantNoise: the noise audit finds noise that is used twice or shaped by the wrong matrix.
 func TestMutantNoise(t *testing.T) {
 	t.Parallel()
 	const steps = 400
@@ -206,7 +201,7 @@ func TestMutantNoise(t *testing.T) {
 	}
 }
 
-// sameRow gives all arrays the row of the first.
+// sameRow returns the row of the first array for all arrays.
 type sameRow struct {
 	dp.Noise
 	row dp.Row

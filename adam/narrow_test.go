@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestNarrow: where BLTs shape the noise of single records the states of all have 64 bits, for
-// hardly more noise, and an epoch that began with wide ones goes on with them.
+// TestNarrow: if BLTs shape the noise of single records, all states have 64 bits, for slightly more noise. An epoch
+// that began with wide states continues with wide ones.
 func TestNarrow(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
@@ -20,7 +20,7 @@ func TestNarrow(t *testing.T) {
 		c.Factorization, c.Dim = "blt", 5
 		e := mustNew(t, c, p)
 		if !calibration.IsNarrow(e.plan.First) || c.joint() != calibration.IsNarrow(e.plan.Second) {
-			t.Errorf("%s: wide states", c.Method)
+			t.Errorf("%s: the states are wide", c.Method)
 		}
 		wide, _, err := resolve(&e.cfg, p, nil, 0)
 		if err != nil {
@@ -32,7 +32,7 @@ func TestNarrow(t *testing.T) {
 		}
 		old, err := Adopt(c, p, *wide)
 		if err != nil {
-			t.Fatalf("%s: an epoch with wide states: %v", c.Method, err)
+			t.Fatalf("%s: cannot continue an epoch with wide states: %v", c.Method, err)
 		}
 		if calibration.IsNarrow(old.plan.First) {
 			t.Errorf("%s: an epoch with wide states goes on with narrow ones", c.Method)
@@ -45,13 +45,13 @@ func TestNarrow(t *testing.T) {
 		}
 		if e.UnmarshalBinary(estimatortest.State(t, old)) == nil ||
 			old.UnmarshalBinary(estimatortest.State(t, e)) == nil {
-			t.Errorf("%s: a state goes into the other kind of epoch", c.Method)
+			t.Errorf("%s: no error for a state of the other kind of epoch", c.Method)
 		}
 	}
 }
 
-// TestNarrowPersons: states are never narrow where the rows of persons are protected, and a plan
-// that states a fraction there is refused, also where it follows from its matrix by arithmetic.
+// TestNarrowPersons: states are never narrow where persons are protected. A plan with a fraction is refused there, even
+// if it follows from its matrix by arithmetic.
 func TestNarrowPersons(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}

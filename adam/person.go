@@ -9,22 +9,22 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Persons: a neighbour differs in all gradients of one person in place of one. The person has
-// gradients in at most k steps, any two at least b steps apart, at most m' in a step; under
-// replace another person's, at any slots, come in their place. docs/theory/adam.md, §14.
+// Protection of persons: neighbours differ in all gradients of one person instead of one gradient. The person has
+// gradients in at most k steps, any two at least b steps apart, and at most m' in a step. Under replace, the gradients
+// of another person, in any slots, may take their place. See docs/theory/adam.md, §14.
 
-// personal reports whether persons are protected in place of single records.
+// personal reports whether all records of a person are protected, instead of single records.
 func (c *Config) personal() bool { return c.Person != matfact.Participation{} }
 
-// participation returns in what steps a person can have records. A step has no more of
-// them than slots.
+// participation returns the steps in which a person can have records, with at most as many records in a step as it has
+// slots.
 func (c *Config) participation() matfact.Participation {
 	return calibration.Persons(c.Person, c.Step)
 }
 
-// norms returns the largest joint norms of the columns of C₁ and C₂ in which neighbours can
-// differ: column norms for single records, P of matfact.Sensitivity for persons, whose matrices
-// are the same. beta is 1 if there is no C₂.
+// norms returns the largest joint norms, over all pairs of neighbours, of the columns of C₁ and C₂ in which they
+// differ. These are column norms for single records, and P of matfact.Sensitivity for persons, whose two matrices are
+// equal. beta is 1 if there is no C₂.
 func (c *Config) norms(f factors) (alpha, beta float64, err error) {
 	beta = 1
 	if !c.personal() {
@@ -40,7 +40,7 @@ func (c *Config) norms(f factors) (alpha, beta float64, err error) {
 	return alpha, beta, err
 }
 
-// personSensitivity is sensitivity for persons, with P for the norm of both matrices:
+// personSensitivity is sensitivity for persons. P is the norm of both matrices:
 //
 //	pp, pp_debiased, momentum, joint_clip    fζP/m,  f = 1, 2 under replace
 //	jme, jme_per_example                     ζP√(1+ν)/m, under replace ζP√r(ν)/m
@@ -48,9 +48,9 @@ func (c *Config) norms(f factors) (alpha, beta float64, err error) {
 //
 // with r(ν) = 4 for ν ≤ ½, else 2 + 2ν + 1/(2ν), for any number of parameters.
 //
-// Privacy: each of a person's records moves both arrays of its step by a vector of at most one
-// record's zero-out sensitivity s₁, so all of them by s₁P, and two persons' by twice that. For
-// "jme" docs/theory/moments.md, §19, has the sharper bound; squares of entries are a part of xxᵀ.
+// Privacy: each record of a person moves both arrays of its step by at most s₁, the zero-out sensitivity of one record.
+// So all of them move the arrays by at most s₁P, and those of two persons by twice that. For "jme"
+// docs/theory/moments.md, §19, has the sharper bound; the squares of the entries are part of xxᵀ.
 func (c *Config) personSensitivity(nu, clip, norm, spare float64, adjacency dp.Adjacency) (lambda, s float64) {
 	m, f := float64(c.Step), adjacency.Factor()
 	lambda = nu / (clip * clip)
@@ -69,13 +69,13 @@ func (c *Config) personSensitivity(nu, clip, norm, spare float64, adjacency dp.A
 	return lambda, f * clip * norm / m
 }
 
-// RecordCost returns what all releases cost one record of a person whose user key stays as it
-// is. Such a record changes one gradient of its step, and
+// RecordCost returns what all releases cost one record of a person, if the user key stays unchanged. Such a record
+// changes one gradient of its step, and its cost is
 //
 //	μ₁ = μ·(s − s₀(1−α/P))/s
 //
-// for the charged sensitivity s, which is s₀ without roundings, and the column norm α of C. Where
-// records are protected it is Cost.
+// for the charged sensitivity s, which is s₀ plus roundings, and the column norm α of C. Without persons it equals
+// Cost.
 func (e *Estimator) RecordCost() dp.Cost {
 	c := e.Cost()
 	p := e.plan.Person
@@ -83,12 +83,12 @@ func (e *Estimator) RecordCost() dp.Cost {
 		return c
 	}
 	_, less := e.cfg.personSensitivity(e.plan.Nu, e.plan.Clip, p.Norm-e.factors.first.ColNorm(), 0, e.params.Adjacency)
-	// More than a few last bits of the difference.
+	// This margin exceeds the error of the subtraction in the last bits.
 	c.Mu = min(c.Mu, c.Mu*(max(0, e.plan.Sensitivity-less)/e.plan.Sensitivity+0x1p-40))
 	return c
 }
 
-// validatePerson reports what cannot protect persons.
+// validatePerson reports settings with which persons cannot be protected.
 func (c *Config) validatePerson(l *fault.List) {
 	if !c.personal() {
 		return
@@ -97,8 +97,8 @@ func (c *Config) validatePerson(l *fault.List) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the least distance of two steps: records are not admitted by an exact one", nil)
+		"must be the smallest distance of two steps, not an exact distance", nil)
 	l.Check(!c.joint() || c.Factorization == "identity", "factorization",
-		"must be \"identity\" where persons are protected and both moments have noise: beta1 and beta2 give two "+
-			"matrices, and the sensitivities of a person to both do not combine as column norms do", c.Factorization)
+		"must be \"identity\" if persons are protected and both moments have noise: other factorizations have two "+
+			"different matrices, and there is no joint bound on a person's sensitivities", c.Factorization)
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestPersonsThroughMap is the sensitivity audit of capping map and optimiser together, for whole
-// logs. No two neighbours are farther apart than μ. Somebody who writes into every slot is worth
-// all of it where the charge is exact, and maps that are too generous are found.
+// TestPersonsThroughMap is the sensitivity audit of capping map and optimiser together, for whole logs. No two
+// neighbours are farther apart than μ. A person who writes into every slot costs all of μ if the charge is exact. The
+// audit finds maps with too large caps.
 //
-// Gradients of a model depend on parameters, so the noise of one log is replayed for the other:
-// both release the same to the last bit.
+// Gradients of a model depend on parameters, so the noise for one log is replayed for the other: both release the same
+// to the last bit.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	const slots, clip = 3, 1.7
@@ -30,7 +30,8 @@ func TestPersonsThroughMap(t *testing.T) {
 		{Method: "momentum", Factorization: "blt", Mode: "model", Model: model, Columns: []string{"x", "y"}},
 		{Method: "jme_per_example", Mode: "model", Model: model, Columns: []string{"x", "y"}},
 	} {
-		for _, rule := range []persons.Rule{{Cap: 2, Separation: 3, PerStep: 2, Users: 100}, {Separation: 4, PerStep: 1, Users: 4 * slots}} {
+		for _, rule := range []persons.Rule{{Cap: 2, Separation: 3, PerStep: 2, Users: 100},
+			{Separation: 4, PerStep: 1, Users: 4 * slots}} {
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 				a := estimatortest.Persons{Rule: rule,
 					Slots:   []int{slots, slots, slots, slots, slots, slots, slots, slots, slots},
@@ -57,15 +58,15 @@ func TestPersonsThroughMap(t *testing.T) {
 				if d := a.Neighbours(t, uint64(i), 4); d > 1+1e-9 {
 					t.Errorf("%s: two neighbours are %.9g of μ apart", name, d)
 				}
-				if c.joint() { // generous to other pairs than these
+				if c.joint() { // other pairs may be farther apart than these
 					continue
 				}
 				if d := a.Everywhere(t, rule, -1); d < 0.999 || d > 1+1e-9 {
-					t.Errorf("%s: somebody who is everywhere is worth %.6g of μ", name, d)
+					t.Errorf("%s: a person in every slot costs %.6g of μ", name, d)
 				}
 				more := rule
 				if more.PerStep++; a.Everywhere(t, more, -1) < 1.2 {
-					t.Errorf("%s: a map with more records of a step is not found", name)
+					t.Errorf("%s: the audit misses a map with more records in a step", name)
 				}
 				if more = rule; rule.Cap > 0 {
 					more.Cap++
@@ -73,16 +74,16 @@ func TestPersonsThroughMap(t *testing.T) {
 					more.Separation -= 2
 				}
 				if d := a.Everywhere(t, more, -1); d < 1.02 {
-					t.Errorf("%s: a map with more steps is worth %.6g of μ, and not found", name, d)
+					t.Errorf("%s: the audit misses a map with more steps: %.6g of μ", name, d)
 				}
-				// The noise of a single record: α in the place of P.
+				// The noise of a single record: α in place of P.
 				c.Person = matfact.Participation{Count: 1, Separation: 1, PerStep: 1}
 				s = newSubject(t, mustNew(t, c, dp.Params{Mu: 4, Adjacency: adjacency}))
 				if measure = s.Sensitivity; c.Mode == "model" {
 					measure = s.Coupling
 				}
 				if d := a.Everywhere(t, rule, -1); d < 1.4 {
-					t.Errorf("%s: under a single record's noise a person is worth %.6g of μ, and not found", name, d)
+					t.Errorf("%s: the audit misses the noise of a single record: %.6g of μ", name, d)
 				}
 			}
 		}

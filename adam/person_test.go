@@ -12,9 +12,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestPersonSensitivity is audit A0 for whole persons, with gradients in three steps, four
-// apart: no two neighbouring streams are farther apart than μ, and where the charge is exact
-// the worst are at least 0.999μ.
+// TestPersonSensitivity is audit A0 for whole persons, with gradients in three steps, four steps apart. No two
+// neighbouring streams are farther apart than μ, and if the charge is exact the worst are at least 0.999μ apart.
 func TestPersonSensitivity(t *testing.T) {
 	t.Parallel()
 	const steps, d = 9, 3
@@ -34,7 +33,7 @@ func TestPersonSensitivity(t *testing.T) {
 					for i := range stream {
 						stream[i] = make([][]float64, m)
 						if m == 3 {
-							stream[i][2] = []float64{clip, 0, 0} // worst for squares of sums
+							stream[i][2] = []float64{clip, 0, 0} // the worst for squares of sums
 						}
 					}
 					x, y := []float64{clip, 0, 0}, []float64{-clip, 0, 0}
@@ -75,7 +74,7 @@ func TestPersonSensitivity(t *testing.T) {
 	}
 }
 
-// TestPersonPlan: what is stated, what an epoch may go on with, and what is refused.
+// TestPersonPlan checks the stated costs, the plans that an epoch accepts, and those that it refuses.
 func TestPersonPlan(t *testing.T) {
 	c := Config{Method: "momentum", Clip: 1, Rate: 0.1, Dim: 4, Step: 8, Horizon: 100, Factorization: "blt",
 		Person: matfact.Participation{Count: 10, Separation: 10, PerStep: 9}}
@@ -98,8 +97,8 @@ func TestPersonPlan(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"cap: must be at least 1 step":        func(c *Config) { c.Person.Count = 0 },
 		"separation: must be at least 1 step": func(c *Config) { c.Person.Separation = 0 },
-		"separation: must be the least":       func(c *Config) { c.Person.Fixed = true },
-		"beta1 and beta2 give two matrices":   func(c *Config) { c.Method = "jme_per_example" },
+		"separation: must be the smallest":    func(c *Config) { c.Person.Fixed = true },
+		"have two different matrices":         func(c *Config) { c.Method = "jme_per_example" },
 	} {
 		c := c
 		change(&c)

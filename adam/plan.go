@@ -19,62 +19,60 @@ import (
 // Version names the mechanism's algorithm and state. A new version needs a new epoch.
 const Version = "adam/v1"
 
-// Plan holds what a configuration resolves to before the first record: public numbers that
-// the releases depend on. An epoch records its plan, because another processor may compute
-// other last bits. Deviations are those of means over a step's slots.
+// Plan holds the public numbers that follow from a configuration before the first record, and on which the releases
+// depend. An epoch records its plan, because another processor may compute different last bits. Standard deviations are
+// those of means over the slots of a step.
 type Plan struct {
 	Method string `json:"method"`
-	// First and Second say how the noise of the two moments is correlated. Second is nil
-	// if the method has one noise array.
+	// First and Second say how the noise of the two moments is correlated. Second is nil if the method has only one
+	// noise array.
 	First  *matfact.Stored `json:"first"`
 	Second *matfact.Stored `json:"second,omitempty"`
-	// Parameters is the number of parameters. Initial is the SHA-256 of the initial ones
-	// as little-endian float64s.
+	// Parameters is the number of parameters. Initial is the SHA-256 of the initial parameters as little-endian
+	// float64.
 	Parameters int    `json:"parameters"`
 	Initial    string `json:"initial"`
-	// Clip is K·g, the norm to which gradients are clipped. SumClip is the norm to which
-	// their sum is clipped, in lattice steps; 0: it is not.
+	// Clip is K·g, the norm to which gradients are clipped. SumClip is the norm, in lattice steps, to which their sum
+	// is clipped; 0 means that it is not clipped.
 	Clip    float64 `json:"clip"`
 	SumClip float64 `json:"sum_clip,omitempty"`
-	// Nu and Lambda are the weight of the second moment, dimensionless and in 1/gradient².
+	// Nu and Lambda are the weight of the second moment: Nu is dimensionless, Lambda is in 1/gradient².
 	Nu     float64 `json:"nu,omitempty"`
 	Lambda float64 `json:"lambda,omitempty"`
-	// Sensitivity is the joint ℓ₂ sensitivity of both means, including what quantisation
-	// and the rounding of correlated noise add.
+	// Sensitivity is the joint ℓ₂ sensitivity of both means, including the amounts that quantisation and the rounding
+	// of correlated noise add.
 	Sensitivity float64 `json:"sensitivity"`
 	// Mu is Sensitivity divided by the noise: the guarantee.
 	Mu float64 `json:"mu"`
-	// FirstNoise and SecondNoise are ρ₁ and ρ₂, standard deviations of one
-	// step's independent draws.
+	// FirstNoise and SecondNoise are ρ₁ and ρ₂, the standard deviations of one step's independent draws.
 	FirstNoise  float64 `json:"first_noise"`
 	SecondNoise float64 `json:"second_noise,omitempty"`
-	// Lattice is that of the gradients. SecondExp is the exponent of the lattice step of
-	// the squares.
+	// Lattice is the lattice of the gradients. SecondExp is the exponent of the lattice step of the squares.
 	Lattice   dp.Lattice `json:"lattice"`
 	SecondExp int        `json:"second_exp,omitempty"`
-	// Person says what is protected where that is not a single record.
+	// Person says how the records of a person are protected together. It is nil if single records are protected.
 	Person *PersonPlan `json:"person,omitempty"`
 }
 
-// PersonPlan says what records of a person are protected together, and by what norm.
+// PersonPlan says which records of a person are protected together, and with which norm.
 type PersonPlan = calibration.Person
 
-// units returns what one lattice step of either sum is worth in the means.
+// units returns the value of one lattice step of each sum in the means of m slots.
 func (p *Plan) units(m uint64) (first, second float64) {
 	n := float64(m)
 	first, second = p.Lattice.Step()/n, math.Ldexp(1, p.SecondExp)/n
 	if p.Method == "jme_batch" {
-		second /= n // the square of a sum
+		second /= n // the step of the squared sum
 	}
 	return first, second
 }
 
-// factors are the two matrices C; second is nil where the method has one.
+// factors holds the two matrices C. second is nil if the method has only one.
 type factors struct{ first, second matfact.Factorization }
 
-// resolve computes the plan and its factorizations. If kept is not nil it uses the
-// factorizations in kept, otherwise those that the configuration asks for, with narrow states
-// if they can have them and the noise becomes at most growth times as large.
+// resolve computes the plan and its factorizations. If kept is not nil, it uses the factorizations in kept. Otherwise
+// it builds those that the configuration asks for, with narrow states if that is possible and makes the noise at most
+// growth times as large.
 func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, factors, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), err); err != nil {
@@ -88,7 +86,7 @@ func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, facto
 	if err != nil || kept != nil || growth == 0 || cfg.personal() {
 		return plan, f, err
 	}
-	// Of two moments both are calibrated together, and so is what narrow states cost.
+	// Two moments are calibrated together, and so is the cost of narrow states.
 	if g, some := f.narrow(plan, cfg.Step); some {
 		if other, err := calibrate(cfg, p, mu, g); err == nil && other.FirstNoise <= plan.FirstNoise*growth {
 			return other, g, nil
@@ -97,8 +95,8 @@ func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, facto
 	return plan, f, nil
 }
 
-// narrow returns the factorizations with narrow states for the noise of a plan, and whether any
-// can have one.
+// narrow returns the factorizations with narrow states for the noise of a plan, and whether any of them can have narrow
+// states.
 func (f factors) narrow(plan *Plan, m uint64) (factors, bool) {
 	first, second := plan.units(m)
 	all, sd := []matfact.Factorization{f.first}, []float64{plan.FirstNoise / first}
@@ -113,7 +111,7 @@ func (f factors) narrow(plan *Plan, m uint64) (factors, bool) {
 	return f, some
 }
 
-// calibrate finds lattice and noise for a configuration, its factorizations and the ratio μ.
+// calibrate computes lattice and noise for a configuration, its factorizations and the ratio μ.
 func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	d, m := cfg.Parameters(), float64(cfg.Step)
 	alpha, beta, err := cfg.norms(f)
@@ -128,8 +126,8 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 		plan.Second = f.second.Stored()
 	}
 
-	// The lattice depends on the noise, and the noise on the clip norm of the lattice.
-	// That norm is smaller than the configured one by less than 2⁻²³.
+	// The lattice depends on the noise, and the noise on the clip norm of the lattice. That clip norm is less than 2⁻²³
+	// below the configured one.
 	_, rough := cfg.sensitivity(plan.Nu, cfg.Clip, alpha, beta, 0, p.Adjacency)
 	lattice, err := dp.NewLattice(cfg.Clip, m*rough/mu*calibration.NoiseRoom, p.Bits())
 	if err != nil {
@@ -156,15 +154,14 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	}
 	firstUnit, secondUnit := plan.units(cfg.Step)
 
-	// Arithmetic adds to the sensitivity. Squares are rounded once, or once a block; for
-	// neighbours that differs by less than a lattice step per entry. Correlated noise is
-	// rounded too.
+	// Arithmetic adds to the sensitivity. Squares are rounded once, or once per block; this adds less than a lattice
+	// step per entry to the distance of neighbours. Correlated noise is rounded too.
 	root, rounded := math.Sqrt(lambda), 0.0
 	switch cfg.Method {
 	case "jme", "jme_per_example", "jme_batch":
 		rounded = float64(root * beta * math.Sqrt(float64(d)) * secondUnit)
 	}
-	if cfg.personal() { // steps differ where the one person has records and where the other has
+	if cfg.personal() { // under replace, steps differ where either of the two persons has records
 		rounded *= p.Adjacency.Factor()
 		plan.Person = calibration.NewPerson(cfg.participation(), alpha)
 	}
@@ -195,35 +192,35 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	return plan, nil
 }
 
-// clipSum sets the clip norm of a step's sum, if there is one. It returns how much the rounding
-// of a clipped sum adds to the distance of two means.
+// clipSum sets the clip norm of a step's sum, if there is one. It returns how much the rounding of a clipped sum adds
+// to the distance of two means.
 func (p *Plan) clipSum(cfg *Config) (spare float64, err error) {
 	if cfg.MeanClip == 0 {
 		return 0, nil
 	}
-	// Half a step per coordinate, and the error of float64.
+	// Half a lattice step per coordinate, plus the error of float64.
 	d, m, g := float64(p.Parameters), float64(cfg.Step), p.Lattice.Step()
 	most := m * cfg.MeanClip / g
 	loss := math.Sqrt(d) + float64(most*0x1p-48)
 	p.SumClip = most - loss
 	if !(p.SumClip >= 1<<20) {
-		return 0, &fault.Fault{Key: "mean_clip", Rule: "must be larger: it is hardly more than the lattice step",
+		return 0, &fault.Fault{Key: "mean_clip", Rule: "must be larger: it is too near to the lattice step",
 			Value: cfg.MeanClip}
 	}
 	if k := m * float64(p.Lattice.K); !(k*k*d < 0x1p126) {
-		return 0, &fault.Fault{Key: "step", Rule: "must be less, for the norm of the sum to fit 126 bits",
+		return 0, &fault.Fault{Key: "step", Rule: "must be smaller, so that the norm of the sum fits 126 bits",
 			Value: cfg.Step}
 	}
 	return loss * g / m, nil
 }
 
-// refineSquares sets the lattice step of the squares for their weight λ and noise,
-// g₂ = 2^e ≤ 2^−bits·min(largest square, noise), at least g².
+// refineSquares sets the lattice step of the squares for their weight λ and their noise: g₂ = 2^e ≤ 2^−bits·min(largest
+// square, noise), but at least g².
 func (p *Plan) refineSquares(cfg *Config, lambda, noise float64, bits int) error {
 	if !(vector.Positive(lambda) && vector.Positive(noise)) {
 		return fmt.Errorf("the weight of the second moment is out of range: its noise would be %g", noise)
 	}
-	_, unit := (&Plan{Method: cfg.Method}).units(cfg.Step) // of 2⁰
+	_, unit := (&Plan{Method: cfg.Method}).units(cfg.Step) // for a lattice step of 2⁰
 	sd := noise / unit * calibration.NoiseRoom
 	if cfg.Method == "joint_clip" {
 		squares, err := dp.NewLattice(p.Clip/math.Sqrt(lambda), sd, bits)
@@ -248,7 +245,7 @@ func (p *Plan) fits(cfg *Config, limits []matfact.Limits) error {
 	m, k := float64(cfg.Step), float64(p.Lattice.K)
 	if !calibration.Fits(m*k, limits[0]) {
 		return &fault.Fault{Key: "step",
-			Rule:  fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", p.Lattice.K),
+			Rule:  fmt.Sprintf("must be smaller, so that sums of %d lattice steps a record fit 62 bits", p.Lattice.K),
 			Value: cfg.Step}
 	}
 	squares := 0.0 // the largest entry of a step's squares
@@ -261,19 +258,18 @@ func (p *Plan) fits(cfg *Config, limits []matfact.Limits) error {
 		squares = m * p.Clip / math.Sqrt(cfg.Tau) / math.Ldexp(1, p.SecondExp)
 	}
 	if !calibration.Fits(squares, limits[len(limits)-1]) {
-		return &fault.Fault{Key: "step", Rule: "must be less, for sums of squares to fit 62 bits", Value: cfg.Step}
+		return &fault.Fault{Key: "step", Rule: "must be smaller, so that sums of squares fit 62 bits", Value: cfg.Step}
 	}
 	return nil
 }
 
-// adopt returns the factorizations of a kept plan, after checking that the plan is what the
-// configuration resolves to. A plan decides how much noise there is, so one that somebody
-// else wrote must not pass.
+// adopt returns the factorizations of a kept plan. It checks that the plan is the one that the configuration resolves
+// to. A plan decides how much noise there is, so a forged plan must be refused.
 //
-// Everything but the factorizations follows from the configuration and the factorizations by
-// arithmetic, and is compared to within the margin that resolve adds to the sensitivity. The
-// factorizations may come from another processor's optimiser: they are equally good, with
-// other numbers. Those of an epoch that began before there were narrow states stay wide.
+// The other numbers follow from the configuration and the factorizations by arithmetic. They are compared to within the
+// margin that resolve adds to the sensitivity. The factorizations may come from the optimiser of another processor:
+// they are equally good, with other numbers. The factorizations of an epoch that began before there were narrow states
+// stay wide.
 func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 	fresh, best, err := resolve(cfg, p, nil, calibration.GrowthOf(kept.First, kept.Second))
 	if err != nil {
@@ -283,7 +279,7 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 		!calibration.SameKind(kept.Second, fresh.Second) {
 		return factors{}, calibration.ErrForeign
 	}
-	// ν may have been chosen by the factorizations' errors, which differ a little.
+	// ν may have been chosen by the errors of the factorizations, which differ slightly.
 	chosen := *cfg
 	if cfg.weighted() && cfg.Nu == 0 {
 		if !calibration.Near(kept.Nu, fresh.Nu, 1e-3) || !vector.Positive(kept.Nu) {
@@ -326,8 +322,7 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 	return f, nil
 }
 
-// steady is a number of steps after which exponential averages have practically forgotten
-// their beginning.
+// steady is a number of steps after which exponential averages have practically forgotten their beginning.
 const steady = 10_000
 
 func exponential(decay float64) matfact.Workload {
@@ -359,10 +354,9 @@ func (c *Config) factorize(kept *Plan) (f factors, err error) {
 // weighted reports whether the method has a weight ν.
 func (c *Config) weighted() bool { return c.joint() && c.Method != "joint_clip" }
 
-// nu returns the weight of the second moment: the configured one, if any. For single vectors
-// under replacement it is the largest that is free. Otherwise it is the ν that minimises
-// (K₁ + K₂/ν)(1 + price·ν), ν = √(K₂/(K₁·price)), where K₁ and K₂ are the squared errors of
-// m̂ and v̂ after many steps, with weights 1/ζ² and 1/ζ⁴.
+// nu returns the weight of the second moment: the configured weight, if any. For single vectors under replacement it is
+// the largest weight that is free. Otherwise it is the ν that minimises (K₁ + K₂/ν)(1 + price·ν), which is ν =
+// √(K₂/(K₁·price)). K₁ and K₂ are the squared errors of m̂ and v̂ after many steps, with weights 1/ζ² and 1/ζ⁴.
 func (c *Config) nu(f factors, adjacency dp.Adjacency) float64 {
 	switch {
 	case !c.weighted():
@@ -370,18 +364,18 @@ func (c *Config) nu(f factors, adjacency dp.Adjacency) float64 {
 	case c.Nu != 0:
 		return c.Nu
 	case c.personal() && c.Method == "jme_batch":
-		adjacency = dp.ZeroOut // of which persons pay a multiple
+		adjacency = dp.ZeroOut // persons pay a multiple of the cost under zero-out
 	case c.personal() && adjacency == dp.Replace:
 		return calibration.FreeSquares(2)
 	case adjacency == dp.Replace && (c.Method != "jme_batch" || c.Step == 1):
 		return calibration.FreeSquares(c.Parameters())
 	}
-	p := 1.0 // of a single vector, zeroed
+	p := 1.0 // price of a single vector, zeroed
 	if c.Method == "jme_batch" {
 		p = price(c.Step, adjacency)
 	}
 	at := uint64(steady)
-	if h := f.first.Horizon(); h > 0 { // the same for both
+	if h := f.first.Horizon(); h > 0 { // equal for both factorizations
 		at = min(at, h)
 	}
 	k1 := f.first.ColNorm() * linear(f.first, c.Beta1, at)
@@ -400,7 +394,7 @@ func (c *Config) initial() []float64 {
 	return nil // zeros
 }
 
-// fingerprintOf returns the SHA-256 of parameters, "" for nil, which stands for zeros.
+// fingerprintOf returns the SHA-256 of parameters. For nil, which stands for zeros, it returns "".
 func fingerprintOf(x []float64) string {
 	if len(x) == 0 {
 		return ""

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestCharges bounds what arithmetic adds to the exact sensitivity: quantised
-// squares, the rounding of correlated noise, float64.
+// TestCharges bounds the amount that arithmetic adds to the exact sensitivity: quantised squares, the rounding of
+// correlated noise, float64.
 func TestCharges(t *testing.T) {
 	t.Parallel()
 	for _, m := range []uint64{1, 4, 1000} {
@@ -57,8 +57,8 @@ func TestCharges(t *testing.T) {
 	}
 }
 
-// TestAdopt alters every field of a plan: none is taken. A plan whose BLT another
-// optimiser found is.
+// TestAdopt changes every field of a plan, one at a time: each change is refused. A plan with a BLT from another
+// optimiser is accepted.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut}
@@ -93,7 +93,7 @@ func TestAdopt(t *testing.T) {
 		plan := e.Plan()
 		alter(&plan)
 		if _, err := Adopt(c, p, plan); err == nil {
-			t.Errorf("a plan with another %s is adopted", name)
+			t.Errorf("no error for a plan with another %s", name)
 		}
 	}
 	plan := e.Plan()
@@ -119,7 +119,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestFaults lists what is wrong with a configuration, all at once, by key.
+// TestFaults: all faults of a configuration are reported at once, each with its key.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	good := Config{Clip: 1, Rate: 0.1, Dim: 3, Step: 4}
@@ -182,11 +182,11 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	if _, err := New(good, dp.Params{}); err == nil {
-		t.Error("no guarantee is one")
+		t.Error("no error for a configuration without a guarantee")
 	}
 }
 
-// TestLimits builds at the edges of what integers hold, and refuses beyond.
+// TestLimits builds estimators at the limits of integers, and checks that New refuses larger values.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	for _, f := range []struct {

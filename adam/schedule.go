@@ -6,7 +6,8 @@ import "math"
 //
 //	constant      α
 //	inverse-sqrt  α/√i
-//	cosine        α(1 + cos(π(i−1)/n))/2, n the horizon
+//
+//	cosine        α(1 + cos(π(i−1)/n))/2, where n is the horizon
 //
 // The rate is public, and has the same bits on every architecture.
 func (c *Config) rate(i uint64) float64 {
@@ -20,8 +21,8 @@ func (c *Config) rate(i uint64) float64 {
 	return c.Rate
 }
 
-// sinHalfTurns returns sin πx for |x| ≤ ½ by its Taylor series, whose first omitted term is
-// below 10⁻¹⁶. math.Sin has other last bits on other architectures.
+// sinHalfTurns returns sin πx for |x| ≤ ½ by its Taylor series, whose first omitted term is below 10⁻¹⁶. math.Sin gives
+// different last bits on different architectures.
 func sinHalfTurns(x float64) float64 {
 	y := float64(math.Pi * x)
 	square := float64(y * y)
@@ -36,7 +37,7 @@ func sinHalfTurns(x float64) float64 {
 // complement returns 1 − βⁿ for p = 1 − β, without cancellation and with the same bits on
 // every architecture.
 func complement(p float64, n uint64) float64 {
-	var g float64 // 1 − (1−p)^m for the bits of n read so far
+	var g float64 // 1 − (1−p)^m, where m are the bits of n read so far
 	for square := p; n > 0; n >>= 1 {
 		if n&1 == 1 {
 			g += float64(square * (1 - g))

@@ -7,8 +7,8 @@ import (
 	"github.com/streamdp/streamdp/internal/calibration"
 )
 
-// price returns how much the weight ν of the squares of a mean over m vectors costs: the
-// squared sensitivity of both is (1 + price·ν) times that of the mean.
+// price returns the price of the squares of a mean over m vectors: with weight ν, the squared sensitivity of mean and
+// squares is (1 + price·ν) times that of the mean.
 func price(m uint64, adjacency dp.Adjacency) float64 {
 	n := float64(m)
 	if adjacency == dp.ZeroOut {
@@ -17,18 +17,18 @@ func price(m uint64, adjacency dp.Adjacency) float64 {
 	return 4 * (n - 1) * (n - 1) / (n * n)
 }
 
-// batchSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) to one of the m
-// vectors of norm at most clip in the sum x = Σ_j g_j ∈ ℝᵈ:
+// batchSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) to one of the m vectors, of norm at most clip, in the sum
+// x = Σ_j g_j ∈ ℝᵈ:
 //
 //	replace, m ≥ 2: 2ζ√(1 + 4νb²), b = m−1;   m = 1: ζ√r(ν);   ν = λζ²
 //	zero-out:       ζ√(1 + ν(2m−1)²)
 //
-// in the unit of x; λ has the unit 1/x². For the mean x/m divide the result by m and give λ/m²
-// for λ. With m ≥ 2 the squares are never free: they are the squares of a sum, and one vector
-// moves them by 4(m−1)ζ². Lemma 3.5 is about a single vector.
+// in the unit of x; λ has the unit 1/x². For the mean x/m, divide the result by m and pass λ/m² for λ. With m ≥ 2 the
+// squares are never free: they are squares of a sum, and one vector moves them by 4(m−1)ζ². Lemma 3.5 is about a single
+// vector.
 //
-// Privacy: exact; one pair attains both suprema. It also holds for steps with fewer than m
-// vectors, and for matrices xxᵀ in place of the squares.
+// Privacy: exact; one pair attains both suprema. The sensitivity also holds for steps with fewer than m vectors, and
+// for matrices xxᵀ instead of the squares.
 // Source: docs/theory/adam.md, §3.
 func batchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
 	nu := lambda * clip * clip
@@ -39,15 +39,15 @@ func batchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjace
 	return adjacency.Factor() * clip * math.Sqrt(1+float64(nu*price(m, adjacency)*n*n))
 }
 
-// clippedMeanSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) for vectors x ∈ ℝᵈ of norm
-// at most bound. Neighbouring vectors are at most distance apart, distance ≤ 2·bound:
+// clippedMeanSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) for vectors x ∈ ℝᵈ of norm at most bound, where
+// neighbouring vectors are at most distance ≤ 2·bound apart:
 //
 //	s² = max_{0≤D≤distance} D²(1 + λ·max((2ρ−D)², 2ρ²−D²/2)),   ρ = bound;
 //
-// for d = 1 without the second argument of the maximum. A mean of m vectors of
-// norm at most ζ, clipped once more to ρ, has distance 2ζ/m, under zero-out ζ/m.
+// For d = 1 the second argument of the maximum is omitted. A mean of m vectors of norm at most ζ, clipped again to ρ,
+// has distance 2ζ/m, under zero-out ζ/m.
 //
-// Privacy: exact over that set of pairs, an upper bound for means.
+// Privacy: exact for this set of pairs, and an upper bound for means.
 // Source: docs/theory/adam.md, §3.
 func clippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
 	limit := min(distance, 2*bound)
@@ -63,7 +63,7 @@ func clippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
 		top = max(top, x*x*(1+float64(lambda*k)))
 	}
 	try(limit)
-	// The points where the derivatives of the two branches vanish:
+	// The points where the derivatives of the two branches are 0:
 	// D² − 3ρD + 2ρ² + 1/(2λ) = 0 and D² = 2ρ² + 1/λ.
 	if root := float64(bound*bound/4) - 1/(2*lambda); root >= 0 {
 		try(float64(1.5*bound) - math.Sqrt(root))
@@ -76,18 +76,17 @@ func clippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
 	return math.Sqrt(top)
 }
 
-// stepNoise is the result of a calibration: the standard deviations of the independent draws
-// for the means of one step, before they are correlated.
+// stepNoise is the result of a calibration: the standard deviations of the independent draws for the means of one step,
+// before they are correlated.
 type stepNoise struct {
-	Lambda      float64 // weight of the second moment, 1/x²; 0 where there is none
+	Lambda      float64 // weight of the second moment, 1/x²; 0 if there is none
 	Sensitivity float64 // joint ℓ₂ sensitivity of ([C₁x], √λ[C₂q]), x
-	First       float64 // ρ₁, of every entry of x̂, x
-	Second      float64 // ρ₂ = ρ₁/√λ, of every entry of q̂, x²; 0 where there is none
+	First       float64 // ρ₁, for every entry of x̂, in the unit of x
+	Second      float64 // ρ₂ = ρ₁/√λ, for every entry of q̂, in the unit of x²; 0 if there is none
 }
 
-// sensitivity returns λ and the joint sensitivity of the two means of a step, for
-// column norms alpha and beta of C₁ and C₂: with m = c.Step, f = 1 or 2 and
-// λ = να²/(ζ²β²),
+// sensitivity returns λ and the joint sensitivity of the two means of a step, for column norms alpha and beta of C₁ and
+// C₂. With m = c.Step, f = 1 or 2 and λ = να²/(ζ²β²) it is
 //
 //	pp, pp_debiased, momentum     fζα/m
 //	jme, jme_per_example          ζα√r(ν)/m
@@ -95,7 +94,7 @@ type stepNoise struct {
 //	joint_clip                    fζ·max(α, β)/m             (λ = τ)
 //
 // For persons it is personSensitivity, with alpha = beta = P. spare is added to the distance of neighbouring means that
-// are clipped once more.
+// are clipped again.
 func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.Adjacency) (lambda, s float64) {
 	if c.personal() {
 		return c.personSensitivity(nu, clip, alpha, spare, adjacency)
@@ -117,10 +116,9 @@ func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.
 	return 0, f * clip * alpha / m
 }
 
-// calibrated returns the noise with which the releases of the configured method are
-// μ-Gaussian-private. nu is the relative weight of the second moment, for methods that have
-// one; alpha and beta are the column norms of C₁ and C₂. The arithmetic of a lattice, which
-// adds a little, is not included.
+// calibrated returns the noise with which the releases of the configured method are μ-Gaussian private. nu is the
+// relative weight of the second moment, for methods that have one; alpha and beta are the column norms of C₁ and C₂.
+// The small addition for the arithmetic of a lattice is not included.
 func (c *Config) calibrated(mu, nu, alpha, beta float64, adjacency dp.Adjacency) stepNoise {
 	lambda, s := c.sensitivity(nu, c.Clip, alpha, beta, 0, adjacency)
 	return spread(lambda, s, mu)

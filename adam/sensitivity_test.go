@@ -39,7 +39,7 @@ func inBall(source *rand.Rand, d int, radius float64) []float64 {
 	return x
 }
 
-// moved returns x moved by about size, in the ball.
+// moved returns x, moved by a distance of about size within the ball.
 func moved(source *rand.Rand, x []float64, size, radius float64) []float64 {
 	y := make([]float64, len(x))
 	var sum float64
@@ -63,9 +63,9 @@ func plus(x, y []float64) []float64 {
 	return z
 }
 
-// worstGradients returns the gradients of a batch of m and two versions of the
-// first whose sums, with squares, are as far apart as the theorem says: the others
-// all ζe₁, the first ±ζe₁ or ζe₁ and 0; for m = 1 the worst single vectors.
+// worstGradients returns the gradients of a batch of m, and two versions of the first one whose sums, with squares, are
+// as far apart as the theorem says. The others are all ζe₁, and the first is ±ζe₁, or ζe₁ and 0. For m = 1 it returns
+// the worst single vectors.
 func worstGradients(m uint64, nu, clip float64, d int, adjacency dp.Adjacency) (others [][]float64, x, y []float64) {
 	x = make([]float64, d)
 	x[0] = clip
@@ -79,10 +79,9 @@ func worstGradients(m uint64, nu, clip float64, d int, adjacency dp.Adjacency) (
 	return others, p.X, p.Y
 }
 
-// TestBatchSensitivity looks for sums of vectors that are farther apart than the
-// closed form says, by random search with refinement over the other vectors' sum
-// and both versions of one, from pairs that include the worst one: none is, and the form
-// is attained.
+// TestBatchSensitivity searches for sums of vectors that are farther apart than the closed form says, and finds none;
+// the closed form is attained. It is a random search with refinement over the sum of the other vectors and both
+// versions of one vector, from pairs that include the worst one.
 func TestBatchSensitivity(t *testing.T) {
 	t.Parallel()
 	const clip = 1.7
@@ -138,8 +137,7 @@ func TestBatchSensitivity(t *testing.T) {
 	t.Logf("%d pairs", tried)
 }
 
-// TestClippedMeanSensitivity does the same for vectors of bounded norm and
-// distance.
+// TestClippedMeanSensitivity does the same for vectors of bounded norm and distance.
 func TestClippedMeanSensitivity(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(2, 3))
@@ -153,7 +151,7 @@ func TestClippedMeanSensitivity(t *testing.T) {
 						x := inBall(source, d, bound)
 						y := moved(source, x, 0, bound)
 						if start < 200 {
-							// Pairs on one axis, and symmetric to the diagonal of two.
+							// Pairs on one axis, and pairs that are symmetric to the diagonal of two axes.
 							x, y = make([]float64, d), make([]float64, d)
 							far := min(distance, 2*bound) * float64(start/2+1) / 100
 							if x[0], y[0] = bound, bound-far; start%2 == 1 && d > 1 {
@@ -170,7 +168,7 @@ func TestClippedMeanSensitivity(t *testing.T) {
 						for size := 1.0; size > 1e-6; {
 							u := moved(source, x, size, bound)
 							v := moved(source, y, size, bound)
-							// Back into the allowed distance, along the line between them.
+							// Move them along their line, back into the allowed distance.
 							var far float64
 							for i := range u {
 								far += (u[i] - v[i]) * (u[i] - v[i])
@@ -199,8 +197,8 @@ func TestClippedMeanSensitivity(t *testing.T) {
 	}
 }
 
-// TestClippedMeanBoundsBatches compares the bound for means that are clipped
-// again with the exact one for all means: without effect it is not below.
+// TestClippedMeanBoundsBatches compares the bound for means that are clipped again with the exact value for all means.
+// If the second clipping has no effect, the bound is not smaller.
 func TestClippedMeanBoundsBatches(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -221,8 +219,7 @@ func TestClippedMeanBoundsBatches(t *testing.T) {
 	}
 }
 
-// TestCalibrate compares the noise of each method with its definition, at ζ ≠ 1
-// and different column norms.
+// TestCalibrate compares the noise of each method with its definition, for ζ ≠ 1 and different column norms.
 func TestCalibrate(t *testing.T) {
 	t.Parallel()
 	const clip, alpha, beta, mu, nu, tau = 1.7, 1.3, 2.1, 0.8, 0.4, 0.6

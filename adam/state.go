@@ -14,27 +14,24 @@ import (
 
 // stateVersion is the first byte of a serialised state:
 //
-//	version, u64 fingerprint, u64 step, u64 number of parameters, θ, what squaring
-//	makes of the noise, m, v, (u64 length, shaper's state) for each shard and array
+//	version, u64 fingerprint, u64 step, u64 number of parameters, θ, noise of the
+//	squares, m, v, (u64 length, shaper's state) for each shard and array
 //
-// all little-endian but the shapers', which are matfact's. θ, m and v are float64s; v is
-// missing for momentum. What squaring makes of the noise is there for "pp" and "pp_debiased":
-// two float64s, and two k×k matrices of them for a BLT of k buffers. Shapers are missing for
-// independent noise. Dimensions are not in the state: they are in the plan, and the
-// fingerprint identifies the plan.
+// all little-endian except the shapers' states, whose format is matfact's. θ, m and v are float64; momentum has no v.
+// "pp" and "pp_debiased" have the noise of the squares: two float64, and for a BLT of k buffers two k×k matrices of
+// float64. Independent noise has no shapers. The state has no dimensions: they are in the plan, which the fingerprint
+// identifies.
 const stateVersion = 1
 
-// identify returns the fingerprint of everything that a reader of a state must know to
-// understand its numbers.
+// identify returns the fingerprint of everything that gives the numbers of a state their meaning.
 func (e *Estimator) identify() (uint64, error) {
 	h := fnv.New64a()
 	err := json.NewEncoder(h).Encode([]any{Version, e.plan, e.cfg.identity(), e.horizon, shardSize, e.params.Adjacency})
 	return h.Sum64(), err
 }
 
-// identity is the part of a configuration that fingerprints contain, with these names in this
-// order. Do not change them: the states of open epochs would be refused. A field that is
-// added later is omitted if it is zero.
+// identity is the part of a configuration that a fingerprint contains. The names and their order are part of the
+// format: if they change, states of open epochs are refused. A field that is added later is omitted if it is zero.
 type identity struct {
 	Mode, Method                          string
 	Clip, MeanClip, Nu, Tau, Beta1, Beta2 float64
@@ -56,8 +53,8 @@ type identity struct {
 	Person                                *matfact.Participation `json:",omitempty"`
 }
 
-// identity returns the part of the configuration that a fingerprint contains. Initial
-// parameters are left out, because the plan has a hash of them.
+// identity returns the part of the configuration that a fingerprint contains. It leaves out the initial parameters,
+// because the plan has a hash of them.
 func (c *Config) identity() identity {
 	i := identity{
 		Mode: c.Mode, Method: c.Method, Clip: c.Clip, MeanClip: c.MeanClip, Nu: c.Nu, Tau: c.Tau, Beta1: c.Beta1,
@@ -78,9 +75,8 @@ func (c *Config) identity() identity {
 	return i
 }
 
-// AppendBinary appends the state after the last Close. It leaves out the open step. With
-// correlated noise the state is as secret as the gradients: whoever has it can subtract the
-// noise.
+// AppendBinary appends the state after the last Close, without the open step. With correlated noise the state is as
+// secret as the gradients: with it, the noise can be subtracted from releases.
 func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	w := &bin.Writer{B: slices.Grow(b, int(e.Sizes().State))}
 	w.Byte(stateVersion)
@@ -111,20 +107,20 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
-var errDamaged = errors.New("state of adam: damaged")
+var errDamaged = errors.New("adam: the state is damaged")
 
-// UnmarshalBinary restores a state that an estimator with the same plan and configuration
-// wrote. It drops the open step. After an error the estimator must not be used.
+// UnmarshalBinary restores a state that an estimator with the same plan and configuration wrote. It drops the open
+// step. After an error the estimator must not be used.
 //
-// It refuses a state whose form AppendBinary cannot have written. It cannot detect a changed
-// number, so whoever stores a state must also store a hash of it.
+// It refuses a state whose form AppendBinary cannot have written. It cannot detect a changed number, so a program that
+// stores a state must also store a hash of it.
 func (e *Estimator) UnmarshalBinary(data []byte) error {
 	r := &bin.Reader{B: data}
 	if r.Byte() != stateVersion {
-		return errors.New("state of adam: unknown version")
+		return errors.New("adam: the state has an unknown version")
 	}
 	if r.Uint() != e.fingerprint {
-		return errors.New("state of adam: of another configuration")
+		return errors.New("adam: the state belongs to another configuration")
 	}
 	e.step = r.Uint()
 	if r.Bad || e.step > e.horizon {
@@ -155,7 +151,7 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 			}
 			scratch := make([]float64, e.shards[i].to-e.shards[i].from)
 			if err := calibration.RestoreShaper(s, blob, e.step, scratch, e.reach[k]); err != nil {
-				return fmt.Errorf("state of adam: %w", err)
+				return fmt.Errorf("adam: cannot restore the state: %w", err)
 			}
 		}
 	}
@@ -169,8 +165,8 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// ParametersOf returns the parameters in a state, under any configuration. They are those of
-// the last step, and as public as its release. A following epoch may begin with them.
+// ParametersOf returns the parameters in a state of any configuration. They are the parameters after the last step, as
+// public as its release. A following epoch may start from them.
 func ParametersOf(state []byte) ([]float64, error) {
 	r := &bin.Reader{B: state}
 	version, _, _, dim := r.Byte(), r.Uint(), r.Uint(), r.Uint()

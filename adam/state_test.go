@@ -33,7 +33,7 @@ func gradientsOf(steps, d int, m uint64) [][][]float64 {
 	return all
 }
 
-// contractOf is that of an estimator whose step t takes the gradients of steps[t−1].
+// contractOf returns the contract of an estimator whose step t takes the gradients of steps[t−1].
 func contractOf(t testing.TB, c Config, p dp.Params, steps [][][]float64) estimatortest.Contract[*Estimator] {
 	t.Helper()
 	return estimatortest.Contract[*Estimator]{
@@ -46,7 +46,7 @@ func contractOf(t testing.TB, c Config, p dp.Params, steps [][][]float64) estima
 	}
 }
 
-// stateful are configurations whose states differ in form.
+// stateful returns configurations whose states differ in form.
 func stateful(m uint64) (all []Config) {
 	for _, c := range methods(m) {
 		for _, kind := range []string{"identity", "blt", "sqrt"} {
@@ -57,7 +57,7 @@ func stateful(m uint64) (all []Config) {
 	return all
 }
 
-// TestRestart ends runs of every method and factorization.
+// TestRestart restores the states of every method and factorization.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	const steps, d = 12, 3
@@ -96,9 +96,9 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestShards gives many parameters to 1 and to 5 processors, to an estimator that
-// restarts in between, and to noise that is read in one go: the same bytes. It is
-// not parallel: it sets the number of processors.
+// TestShards runs a step with many parameters on 1 and on 5 processors, with an estimator that is restored in between,
+// and with noise that is read at once. All give the same bytes. The test is not parallel, because it sets the number of
+// processors.
 func TestShards(t *testing.T) {
 	const steps, d = 3, 5*shardSize + 77
 	s := gradientsOf(steps, d, 2)
@@ -114,7 +114,7 @@ func TestShards(t *testing.T) {
 		for i, processors := range []int{1, 5, 2, 3} {
 			runtime.GOMAXPROCS(processors)
 			noise := keyed(t, 5)
-			if i == 3 { // rows that cursors do not know
+			if i == 3 { // rows that do not support cursors
 				keys := keyed(t, 5)
 				noise = func(step uint64) dp.Noise { return foreign{keys(step)} }
 			}
@@ -137,7 +137,7 @@ func TestShards(t *testing.T) {
 				t.Errorf("%s: the bytes depend on the number of processors (%d, case %d)", c.Method, processors, i)
 			}
 		}
-		// All coordinates moved, the last as well.
+		// All coordinates moved, including the last.
 		runtime.GOMAXPROCS(5)
 		contract := contractOf(t, c, p, s)
 		var e *Estimator
@@ -150,7 +150,7 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// foreign hides what kind of rows a noise gives.
+// foreign hides the type of the rows of a noise.
 type foreign struct{ dp.Noise }
 
 func (f foreign) Row(array string, hidden []int64) dp.Row {
@@ -159,8 +159,8 @@ func (f foreign) Row(array string, hidden []int64) dp.Row {
 
 type hiddenRow struct{ dp.Row }
 
-// TestAllocations counts what a step allocates: the same for one shard and for
-// many, but for the draws that need an exact decision, one in two million.
+// TestAllocations counts the allocations of a step. They are the same for one shard and for many, except for draws that
+// need an exact decision, one in two million.
 func TestAllocations(t *testing.T) {
 	count := func(d int) float64 {
 		e := mustNew(t, Config{Clip: 1, Rate: 1, Dim: d, Step: 4}, dp.Params{Mu: 1, Adjacency: dp.Replace})
@@ -175,7 +175,7 @@ func TestAllocations(t *testing.T) {
 		})
 	}
 	few, many := count(100), count(20*shardSize)
-	// A sixth of a decision a step, of some 700 allocations, six-fold by chance.
+	// A step has a sixth of an exact decision on average, of about 700 allocations; allow six by chance.
 	if few > 20 || many > few+60+700 {
 		t.Errorf("%g allocations a step for 100 parameters, %g for %d", few, many, 20*shardSize)
 	}
@@ -184,8 +184,7 @@ func TestAllocations(t *testing.T) {
 	estimatortest.Allocates(t, e, 0, make([]float64, 100), nil)
 }
 
-// TestStateRefused gives a state to estimators of other configurations, and
-// damaged states to its own.
+// TestStateRefused: estimators with other configurations refuse a state, and the estimator itself refuses damaged ones.
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}
@@ -249,7 +248,7 @@ func TestStateRefused(t *testing.T) {
 	}
 	shaper := 25 + 8*9 + 8
 	if got := binary.BigEndian.Uint64(state[shaper+17:]); got != 5 {
-		t.Fatalf("the shaper's state holds %d steps where the test looks for 5", got)
+		t.Fatalf("the shaper's state holds %d steps, but the test expects 5", got)
 	}
 	refuse("one step more", patch(9, 6, binary.LittleEndian))
 	refuse("a shaper one step behind", patch(shaper+17, 4, binary.BigEndian))
@@ -281,8 +280,8 @@ func FuzzParametersOf(f *testing.F) {
 	})
 }
 
-// TestIdentity pins how a configuration goes into fingerprints: another form would disown
-// the states of open epochs.
+// TestIdentity pins the form in which a configuration enters fingerprints: with another form, the states of open epochs
+// would be refused.
 func TestIdentity(t *testing.T) {
 	for _, x := range []struct {
 		c    Config
@@ -315,7 +314,7 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 
-	// Every field but the names of columns and the initial parameters, which the plan has.
+	// All fields except the names of columns and the initial parameters, which the plan has.
 	config, identity := reflect.TypeFor[Config](), reflect.TypeFor[identity]()
 	for i := range config.NumField() {
 		if _, ok := identity.FieldByName(config.Field(i).Name); !ok {

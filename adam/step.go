@@ -6,24 +6,24 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// update holds the public numbers of one step. In this file a product that is added to
-// something is written float64(x*y). The conversion forbids the compiler to fuse
-// multiplication and addition, which it does on some architectures; a fused operation has
-// other last bits, and the release would differ from the same release made elsewhere.
+// update holds the public numbers of one step. In this file, a product that is added to something is written
+// float64(x*y). The conversion prevents the compiler from fusing multiplication and addition, which it does on some
+// architectures: a fused operation has different last bits, and the release would differ from the same release computed
+// elsewhere.
 type update struct {
-	first, second float64 // what a lattice step of a sum is worth in the mean
+	first, second float64 // value of a lattice step of each sum in the mean
 	beta1, part1  float64 // β₁, 1−β₁
 	beta2, part2  float64
 	unbias1       float64 // 1/(1−β₁^i)
 	unbias2       float64
-	bias          float64 // to be taken off v̂
-	deviation     float64 // of the noise in v̂
+	bias          float64 // subtracted from v̂
+	deviation     float64 // standard deviation of the noise in v̂
 	floor         float64
-	abs           bool // the absolute value of v̂ instead
+	abs           bool // take the absolute value of v̂
 	eps           float64
 	rate          float64
 	decay         float64
-	shrink        float64 // of u, to bound its norm
+	shrink        float64 // factor on u that bounds its norm
 }
 
 // update computes the public numbers of e.step, which has just been opened.
@@ -137,7 +137,7 @@ func (e *Estimator) length(s *shard, u *update) (sum float64) {
 	return sum
 }
 
-// move updates the parameters of a shard, and writes what is released.
+// move updates the parameters of a shard and writes the values to release.
 func (e *Estimator) move(s *shard, u *update) {
 	m, theta, out := e.m[s.from:s.to], e.theta[s.from:s.to], e.out[s.from:s.to]
 	theta, out = theta[:len(m)], out[:len(m)]

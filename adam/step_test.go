@@ -11,8 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// tapped is an estimator whose releases also hold the noisy integer rows that they
-// were made from.
+// tapped is an estimator whose releases also contain the noisy integer rows that they follow from.
 type tapped struct {
 	*Estimator
 	first, second []float64
@@ -44,7 +43,7 @@ func (t *tapped) Close(n dp.Noise) (*dp.Release, error) {
 	return r, err
 }
 
-// oracle is the optimiser by the book: from the noisy means alone.
+// oracle is the optimiser by its definition, from the noisy means alone.
 type oracle struct {
 	c           Config
 	plan        Plan
@@ -52,8 +51,7 @@ type oracle struct {
 	m, v, theta []float64
 }
 
-// step returns the parameters and what was added to them. bias and deviation are
-// those of v̂.
+// step returns the parameters, and the update that was added to them. bias and deviation describe the noise in v̂.
 func (o *oracle) step(x, q []float64, bias, deviation float64) (theta, update []float64) {
 	c := o.c
 	o.i++
@@ -100,8 +98,8 @@ func (o *oracle) step(x, q []float64, bias, deviation float64) (theta, update []
 	return slices.Clone(o.theta), u
 }
 
-// TestStep compares parameters and updates with the optimiser by the book, for
-// every method, schedule and option, from the noisy rows on.
+// TestStep compares parameters and updates with the optimiser by its definition, from the noisy rows on, for every
+// method, schedule and option.
 func TestStep(t *testing.T) {
 	t.Parallel()
 	const d, steps = 4, 12
@@ -193,7 +191,7 @@ func TestStep(t *testing.T) {
 						t.Errorf("after the horizon: %v", err)
 					}
 					if !slices.Equal(e.Parameters(), e.theta) {
-						t.Error("Parameters returns others")
+						t.Error("Parameters returns other parameters than the release")
 					}
 				}
 			}
@@ -201,7 +199,7 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestSchedule compares the learning rates with the standard library's.
+// TestSchedule compares the learning rates with those computed by the standard library.
 func TestSchedule(t *testing.T) {
 	t.Parallel()
 	c := Config{Rate: 0.3, Schedule: "cosine", Horizon: 1000}
@@ -221,7 +219,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestDiverging fails a step whose parameters overflow rather than releasing them.
+// TestDiverging: a step whose parameters overflow fails, and releases nothing.
 func TestDiverging(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"momentum", "pp_debiased"} {

@@ -7,12 +7,12 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// squared computes mean and variance of the noise in the second moment if noisy means are
-// squared. With y = C⁻¹z, the noise of one coordinate from unit draws, its covariances Q_kl,
-// and the weights a_k = (1−β)β^(i−k) of step i without bias correction,
+// squared computes mean and variance of the noise in the second moment, for methods that square noisy means. Let y =
+// C⁻¹z be the noise of one coordinate from unit draws, Q_kl its covariances, and a_k = (1−β)β^(i−k) the weights of step
+// i without bias correction. Then
 //
 //	mean     Σ_k a_k Q_kk            of Σ_k a_k y_k²
-//	variance 2Σ_kl a_ka_l Q_kl²      of the same
+//	variance 2Σ_kl a_ka_l Q_kl²      of the same sum
 //
 // Neither depends on data. Source: docs/theory/adam.md, §5.
 type squared struct {
@@ -28,7 +28,7 @@ type lags interface {
 	// next returns, for the next step i, Q_ii and Σ_{k<i} β^(i−k) Q_ik².
 	next(beta float64) (own, cross float64)
 	appendTo(w *bin.Writer)
-	// restore sets the state to that after step steps.
+	// restore sets the state to that after the given number of steps.
 	restore(r *bin.Reader, step uint64)
 }
 
@@ -72,13 +72,13 @@ func (white) next(float64) (own, cross float64) { return 1, 0 }
 func (white) appendTo(*bin.Writer)              {}
 func (white) restore(*bin.Reader, uint64)       {}
 
-// buffers is the noise of a BLT. Its buffers move by
+// buffers is the noise of a BLT. Its buffers s follow
 //
-//	y = z − 1ᵀs,  s ← Θs + Ωy,   that is s ← As + Ωz,  A = diag Θ − Ω1ᵀ,
+//	y = z − 1ᵀs,  s ← Θs + Ωy,   and so s ← As + Ωz,  A = diag Θ − Ω1ᵀ.
 //
-// so Q_li = −1ᵀA^(i−l−1)g_l for l < i with g_l = E[s_l y_l]. The sum of the squares is 1ᵀG1 with
-// G_i = Σ_{l<i} β^(i−l) A^(i−l−1)g_lg_lᵀ(A^(i−l−1))ᵀ, which follows G ← β(AGAᵀ + ggᵀ). It has k²
-// numbers for k buffers, however long the stream is.
+// So Q_li = −1ᵀA^(i−l−1)g_l for l < i, where g_l = E[s_l y_l]. The sum of the squares is 1ᵀG1, where G_i = Σ_{l<i}
+// β^(i−l) A^(i−l−1)g_lg_lᵀ(A^(i−l−1))ᵀ follows G ← β(AGAᵀ + ggᵀ). G has k² numbers for k buffers, whatever the length
+// of the stream.
 type buffers struct {
 	gap    []float64 // 1 − Θ
 	weight []float64 // Ω
@@ -106,7 +106,7 @@ func (b *buffers) next(beta float64) (own, cross float64) {
 	k := len(b.gap)
 	cross = total(b.past)
 	own = 1 + total(b.cov)
-	// g = E[(Θs + Ωy)y] = −ΘE[ss′]1 + Ω·own, s the buffers before the step.
+	// g = E[(Θs + Ωy)y] = −ΘE[ss′]1 + Ω·own, where s are the buffers before the step.
 	for i := range k {
 		b.cross[i] = float64(b.weight[i]*own) - float64((1-b.gap[i])*total(b.cov[i*k:(i+1)*k]))
 	}
@@ -121,7 +121,7 @@ func (b *buffers) next(beta float64) (own, cross float64) {
 	return own, cross
 }
 
-// move sets the symmetric m to AmAᵀ.
+// move sets the symmetric matrix m to AmAᵀ.
 func (b *buffers) move(m []float64) {
 	k := len(b.gap)
 	// Twice m ← (mAᵀ)ᵀ, row by row: A r = Θr − Ω(1ᵀr).
@@ -160,8 +160,8 @@ func (b *buffers) restore(r *bin.Reader, _ uint64) {
 	}
 }
 
-// impulse is the noise of any Toeplitz matrix of known length, O(t) a step: with
-// ĉ the coefficients of C⁻¹, Q_{i,i−h} = Σ_{s<i−h} ĉ_{s+h}ĉ_s.
+// impulse is the noise of any Toeplitz matrix of known length, in O(t) a step. With the coefficients ĉ of C⁻¹,
+// Q_{i,i−h} = Σ_{s<i−h} ĉ_{s+h}ĉ_s.
 type impulse struct {
 	factor   matfact.Factorization
 	response matfact.Filter
@@ -191,7 +191,7 @@ func (m *impulse) next(beta float64) (own, cross float64) {
 
 func (m *impulse) appendTo(*bin.Writer) {}
 
-// restore repeats all steps: O(t²), like the square root itself.
+// restore computes all steps again, in O(t²), like the square root itself.
 func (m *impulse) restore(_ *bin.Reader, step uint64) {
 	m.response, m.coef, m.cov = m.factor.NewFilter(1), m.coef[:0], m.cov[:0]
 	for range step {
@@ -201,16 +201,15 @@ func (m *impulse) restore(_ *bin.Reader, step uint64) {
 
 // vNoise describes the noise in the bias-corrected second moment of step t, for unit draws.
 type vNoise struct {
-	// Linear is the standard deviation, divided by ρ₂, if the means of the squares get
-	// noise of their own.
+	// Linear is the standard deviation, divided by ρ₂, if the means of the squares have their own noise.
 	Linear float64
-	// Squared is the standard deviation and Bias the mean, both divided by ρ₁², if noisy
-	// means are squared; at gradient 0.
+	// Squared is the standard deviation and Bias the mean of the noise, both divided by ρ₁², if noisy means are squared
+	// and the gradient is 0.
 	Squared, Bias float64
 }
 
-// newVNoise returns vNoise of step t for decay beta2 and noise correlated by f: C₂ for Linear,
-// C₁ for the others. Cost: O(t) for a BLT, k² a step for k buffers; O(t²) for a square root.
+// newVNoise returns the vNoise of step t for decay beta2 and noise correlated by f, which is C₂ for Linear and C₁ for
+// the others. Cost: O(t) for a BLT, with k² a step for k buffers; O(t²) for a square root.
 func newVNoise(f matfact.Factorization, beta2 float64, t uint64) vNoise {
 	s := newSquared(f, beta2)
 	for range t {
@@ -221,13 +220,13 @@ func newVNoise(f matfact.Factorization, beta2 float64, t uint64) vNoise {
 	return v
 }
 
-// squares returns vNoise of the current step, without Linear.
+// squares returns the vNoise of the current step, without Linear.
 func (s *squared) squares() vNoise {
 	correction := complement(1-s.beta, s.step)
 	return vNoise{Squared: math.Sqrt(2*s.pairs) / correction, Bias: s.mean / correction}
 }
 
-// linear returns the deviation of Σ_k a_k[C₂⁻¹z]_k for bias-corrected weights.
+// linear returns the standard deviation of Σ_k a_k[C₂⁻¹z]_k for bias-corrected weights.
 func linear(f matfact.Factorization, beta float64, t uint64) float64 {
 	p := 1 - beta
 	u := f.RowVar(matfact.Workload{Kind: "exponential", Decay: beta}, t)

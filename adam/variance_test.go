@@ -38,9 +38,8 @@ func TestVNoise(t *testing.T) {
 	}
 }
 
-// TestUnbiased runs steps without gradients: the mean of v̂ over keys is 0 for the
-// methods that claim it, and its deviation the stated one, for correlated noise as
-// well. 20 000 values each, α 10⁻⁹.
+// TestUnbiased runs steps without gradients. For the methods that claim it, the mean of v̂ over keys is 0, and its
+// deviation is the stated one, also with correlated noise. 20 000 values for each, α = 10⁻⁹.
 func TestUnbiased(t *testing.T) {
 	t.Parallel()
 	const d, steps, runs = 20, 6, 1000
@@ -85,7 +84,7 @@ func TestUnbiased(t *testing.T) {
 		for _, v := range values {
 			square += (v - want) * (v - want) / n
 		}
-		// Weighted sums of squares of Gaussians have excess kurtosis up to 12.
+		// Weighted sums of squares of Gaussians have an excess kurtosis of up to 12.
 		if ratio, most := square/(u.deviation*u.deviation), 6.2*math.Sqrt(14/n); math.Abs(ratio-1) > most {
 			t.Errorf("%s, %s: variance is %.4g of the stated one, must be within %.3g", c.Method, c.Factorization,
 				ratio, most)
@@ -93,15 +92,15 @@ func TestUnbiased(t *testing.T) {
 	}
 }
 
-// peekLast returns the public numbers of the step that was closed last.
+// peekLast returns the public numbers of the last closed step.
 func (e *Estimator) peekLast() update {
 	e.step--
 	defer func() { e.step++ }()
 	return e.peek()
 }
 
-// TestExpectedError compares the formulas with simulations: 40 000 streams of 5
-// gradients at the border, d = 3, ζ ≠ 1.
+// TestExpectedError compares the formulas with simulations: 40 000 streams of 5 gradients on the border of the ball, d
+// = 3, ζ ≠ 1.
 func TestExpectedError(t *testing.T) {
 	t.Parallel()
 	const d, steps, runs, clip, mu, beta2 = 3, 5, 40000, 1.3, 1.1, 0.9
@@ -156,7 +155,7 @@ func TestExpectedError(t *testing.T) {
 				mean := sum / n
 				se := math.Sqrt((square/n - mean*mean) / n)
 				low := mean - 6.2*se
-				// What is stated bounds all gradients: 4ρ²ζ²κ of it, met by these for C = I.
+				// The stated error is a bound over all gradients. For C = I these gradients attain its term 4ρ²ζ²κ.
 				slack := 0.0
 				if method != "jme" && kind == "sqrt" {
 					slack = 0.3 * want

@@ -98,8 +98,8 @@ func TestClockRefit(t *testing.T) {
 	f("step_max = 9000", "step_max = 0", "step_max: must be 1 to 1099511627776 (0)")
 	f("\"1h\"", "\"often\"", "step: must be")
 	f("step_max = 9000", "step_max = 2147483649", "step_max: must be at most 2147483648 for windows (2147483649)")
-	f("target =", "window = 100\ntarget =", "refit.window: must not be there: windows are steps by the clock (100)")
-	f("target =", "stride = 200\ntarget =", "refit.stride: must not be there: windows are steps by the clock (200)")
+	f("target =", "window = 100\ntarget =", "refit.window: must not be set: the clock ends windows (100)")
+	f("target =", "stride = 200\ntarget =", "refit.stride: must not be set: the clock ends windows (200)")
 	f("step = \"1h\"\nstep_max = 9000\n", "", "refit.window: required, or a step by the clock, such as step = \"1h\"")
 	f("step = \"1h\"\nstep_max = 9000\n", "step = 100\n",
 		"step: must not be there: steps of refit are its windows: give their number of offsets as window, or a "+

@@ -87,7 +87,8 @@ func TestRefitDefects(t *testing.T) {
 	f(end, "window = 0", `20: stream.weekly.refit.window: must be 1 to 2147483648 slots (0)`)
 	f(end, "", `16: stream.weekly.refit.window: required, or a step by the clock, such as step = "1h"`)
 	f(end, end+"\nstride = 4000",
-		`21: stream.weekly.refit.stride: must be at least the window: a record of two windows would pay twice (4000)`)
+		`21: stream.weekly.refit.stride: must be at least the window: otherwise a record could be in two `+
+			"windows and pay twice (4000)")
 	f(end, end+"\nsolver = \"ols\"",
 		`21: stream.weekly.refit.solver: must be "newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd" or "dp-gd-residual" ("ols")`)
 	f(end, end+"\nsolver = \"dp-gd-paper\"",
@@ -101,7 +102,7 @@ func TestRefitDefects(t *testing.T) {
 		`22: stream.weekly.refit.eigen_test: belongs to solvers "ihm" and "adassp" (true)`,
 		`23: stream.weekly.refit.radius: belongs to solvers "ihm" and "dp-gd" (1)`)
 	f(end, end+"\nsolver = \"ihm\"\nrows = 3\nshare = 1",
-		`22: stream.weekly.refit.rows: must be 0 (chosen) or 5 to 2^20, for a sketch that can be inverted (3)`,
+		`22: stream.weekly.refit.rows: must be 5 to 2^20, so that a sketch can be inverted, or 0 (chosen) (3)`,
 		`23: stream.weekly.refit.share: must be in (0, 1) (1)`)
 	f(end, end+"\nsolver = \"fast-ihm\"\ntransforms = 2",
 		`22: stream.weekly.refit.transforms: must be 1 or the number of iterations (2)`)

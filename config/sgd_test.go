@@ -107,7 +107,8 @@ func TestSGDDefects(t *testing.T) {
 	f("radius = 20.0", "clip_y = -2\nradius = 20.0\nlevel = 0", `20: stream.demand.sgd.clip_y: must be positive (-2)`,
 		`22: stream.demand.sgd.level: must be in (0, 1) (0)`)
 	f("curvature = 1.5", "curvature = 17",
-		`22: stream.demand.sgd.amb.curvature: must be positive and at most clip_x squared, or 0 (that) (17)`)
+		`22: stream.demand.sgd.amb.curvature: must be positive and at most clip_x squared, `+
+			`or 0 for clip_x squared (17)`)
 	f(end, "clip = \"fixed\"", `21: stream.demand.sgd.amb.zeta: required for clip "fixed"`)
 	f(end, "zeta = 2", `22: stream.demand.sgd.amb.zeta: belongs to clip "fixed" (2)`)
 	f(end, "clip = \"bisect\"\nbootstrap = 200", `23: stream.demand.sgd.amb.bootstrap: belongs to clip "track" (200)`)

@@ -144,7 +144,7 @@ func TestUserOfRegressions(t *testing.T) {
 			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nstride = 250\n", ""},
 		{"per_step = 1",
 			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nsolver = \"linmix\"\n",
-			"refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" where persons are " +
+			"refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" if persons are " +
 				"protected: a sketch"},
 		{"max_users = 199999, separation = 4", amb,
 			"user.max_users: must be at least 200000 (separation × records a step)"},
@@ -178,7 +178,7 @@ func TestUserOfAdam(t *testing.T) {
 	for _, c := range []struct{ text, old, new, want string }{
 		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"momentum\"", ""},
 		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"jme_per_example\"",
-			"adam.factorization: must be \"identity\" where persons are protected and both moments have noise"},
+			"adam.factorization: must be \"identity\" if persons are protected and both moments have noise"},
 		{gradients(), "header:u", "field:u", "user.key: must not be a field: a record of codec float32 has none"},
 		{gradients(), "max_users = 640", "max_users = 639", "user.max_users: must be at least 640 (separation × step)"},
 		{learning, "", "", ""},

@@ -10,36 +10,34 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// adasspSolver is adaptive sufficient-statistics perturbation. It adds noise to the Gram matrix
-// and to XᵀY, and adds a ridge to the Gram matrix. A private lower bound of λ_min makes the
-// ridge as small as the noise allows:
+// adasspSolver is adaptive sufficient-statistics perturbation. It adds noise to the Gram matrix and to XᵀY, and a ridge
+// to the Gram matrix. A private lower bound of λ_min makes the ridge as small as the noise allows:
 //
 //	λ̃ = max(0, λ_min(XᵀX) + s·Z − s·shift)
 //	ridge = max(0, s_G·√(d·log(2d²/ϱ)) − λ̃)
 //	θ = (XᵀX + N + ridge·I)⁻¹(XᵀY + noise)
 //
-// Each release has noise of s times its sensitivity: 1 for λ_min, √S for XᵀX in the
-// Frobenius norm (N is symmetric, s_G = s√S on its diagonal), S for XᵀY; S = 1 under
-// zero-out, 2 under replace.
+// Each release has noise of s times its sensitivity. The sensitivity is 1 for λ_min, √S for XᵀX in the Frobenius norm
+// (N is symmetric, with s_G = s√S on its diagonal), and S for XᵀY, where S = 1 under zero-out and 2 under replace.
 //
-// Privacy: three exact Gaussian releases on lattices, two without the test of λ_min:
-// (√3/s)- or (√2/s)-Gaussian-private. No event can make it fail.
-// Cost: O(nd²) time, O(d²) memory beside the window, which it overwrites.
+// Privacy: three exact Gaussian releases on lattices, together √3/s-Gaussian private; without the test of λ_min two
+// releases, together √2/s-Gaussian private. There is no event in which the guarantee fails.
+// Cost: O(nd²) time, O(d²) memory in addition to the window, which it overwrites.
 // Source: Wang (2018) as in Lev et al., Algorithm 6.
 type adasspSolver struct {
 	params dp.Params
 	s      float64
-	shift  float64 // in units of s; 0 with no test
+	shift  float64 // in units of s; 0 without the test
 	test   bool
 }
 
-// calibrateAdaSSP returns s.
+// calibrateAdaSSP returns s:
 //
-//	exact     √3/μ, or √2/μ without a test, for the μ of (ε, δ)
-//	analytic  1/μ for that of (ε/3, δ/3)
+//	exact     √3/μ, or √2/μ without the test, for the μ of (ε, δ)
+//	analytic  1/μ, for the μ of (ε/3, δ/3)
 //	paper     √(2 log(6/δ))/(ε/3)
 //
-// Errors: rdp, because exact is better; paper under replace, or if it does not give (ε, δ).
+// Errors: acc is rdp (exact is better); acc is paper, under replace or where the paper's noise does not give (ε, δ).
 func calibrateAdaSSP(acc Accounting, p dp.Params, test bool) (*adasspSolver, error) {
 	mu, err := p.Budget()
 	if err != nil {
@@ -57,7 +55,7 @@ func calibrateAdaSSP(acc Accounting, p dp.Params, test bool) (*adasspSolver, err
 		return solver, nil
 	case Analytic, Paper:
 		if p.Mu != 0 {
-			return nil, fmt.Errorf("accounting %q splits epsilon and delta, and has no form for mu", acc)
+			return nil, fmt.Errorf("accounting %q splits epsilon and delta: give these, not mu", acc)
 		}
 		if acc == Analytic {
 			solver.s, err = dp.Sigma(p.Epsilon/3, p.Delta/3, 1)
@@ -69,7 +67,8 @@ func calibrateAdaSSP(acc Accounting, p dp.Params, test bool) (*adasspSolver, err
 		solver.s = math.Sqrt(2*math.Log(6/p.Delta)) / (p.Epsilon / 3)
 		if ok, err := solver.cost().Within(p.Epsilon, p.Delta); err != nil || !ok {
 			return nil, errors.Join(err,
-				fmt.Errorf("the paper's calibration does not give (%g, %g)", p.Epsilon, p.Delta))
+				fmt.Errorf("the paper's calibration does not give (epsilon, delta) = (%g, %g)",
+					p.Epsilon, p.Delta))
 		}
 		return solver, nil
 	}
@@ -84,7 +83,7 @@ func (s *adasspSolver) cost() dp.Cost {
 	return dp.Cost{Adjacency: s.params.Adjacency, Mu: math.Sqrt(releases) / s.s * (1 + 0x1p-50)}
 }
 
-// fits reports that the Gram matrix of d features has a lattice.
+// fits returns an error if the Gram matrix of d features has no lattice.
 func (s *adasspSolver) fits(d int) error {
 	_, err := newton.NewGram(d, 1, 1/s.s, s.params.Adjacency, s.params.Bits())
 	return err
@@ -122,7 +121,7 @@ func (s *adasspSolver) prepare(w *Data) (solution, error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		// At θ = 0 and a clip norm of 1, the gradient is XᵀY.
+		// At θ = 0 with a clip norm of 1, the gradient is XᵀY.
 		xy := gradient.release(noise, "adassp/xty", make([]float64, d))
 		theta = solveSymmetric(upper, d, ridgeFor(s.s*math.Sqrt(a.Factor()), lambda, float64(d), utility(s.params)), xy)
 		if !vector.Finite(theta) {
@@ -132,14 +131,13 @@ func (s *adasspSolver) prepare(w *Data) (solution, error) {
 	}, nil
 }
 
-// ridgeFor returns max(0, s·√(d·log(2d²/ϱ)) − λ̃): a number that the norm of the noise matrix
-// exceeds with probability at most ϱ, less what the data contribute.
+// ridgeFor returns max(0, s·√(d·log(2d²/ϱ)) − λ̃). The norm of the noise matrix exceeds the first term with probability
+// at most ϱ; λ̃ is the part that the data already contribute.
 func ridgeFor(s, lambda, d, failure float64) float64 {
 	return max(0, float64(s*math.Sqrt(d*newton.Log(2*d*d/failure)))-lambda)
 }
 
-// solveSymmetric returns (A + ridge·I)⁻¹b for the upper triangle of a symmetric A, which
-// need not be positive definite.
+// solveSymmetric returns (A + ridge·I)⁻¹b for the upper triangle of a symmetric A, which need not be positive definite.
 func solveSymmetric(upper []float64, d int, ridge float64, b []float64) []float64 {
 	values, vectors := newton.Eigen(upper, d)
 	x := make([]float64, d)

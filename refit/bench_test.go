@@ -49,8 +49,8 @@ func plainDescent(w *Data, theta, g []float64, steps int, rate float64) {
 	}
 }
 
-// BenchmarkNewton measures newton over a window, on one processor, against as many
-// passes of plain gradient descent over the same rows and one Gram matrix.
+// BenchmarkNewton measures newton over a window, on one processor. The rival does the same number of passes of plain
+// gradient descent over the same rows, and one Gram matrix.
 func BenchmarkNewton(b *testing.B) {
 	for _, shape := range [][2]int{{36_000, 8}, {13_500, 26}} {
 		n, d := shape[0], shape[1]
@@ -105,9 +105,8 @@ func BenchmarkNewtonTwo(b *testing.B) {
 	rival.Compare(b, n, solve(2), "one", solve(1))
 }
 
-// BenchmarkIHM measures iterative Hessian mixing with the square of its sketch drawn,
-// against sketches that are formed, and against the normal equations without privacy, of
-// the same sums and of gonum's.
+// BenchmarkIHM measures iterative Hessian mixing with the square of its sketch drawn. It compares with sketches that
+// are computed explicitly, and with the normal equations without privacy, from the same sums and from gonum's.
 func BenchmarkIHM(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const n, d = 1 << 17, 90
@@ -127,7 +126,7 @@ func BenchmarkIHM(b *testing.B) {
 		b.Fatal(err)
 	}
 	noise, used := keyed(b), w.clone()
-	fresh := func() { // for a solver takes over the rows' memory
+	fresh := func() { // because a solver takes over the rows' memory
 		copy(used.x, w.x)
 		copy(used.y, w.y)
 	}
@@ -148,8 +147,7 @@ func BenchmarkIHM(b *testing.B) {
 		forward(l, theta)
 		backward(l, theta)
 	}
-	// The same by another library: it gives the figure a rival that does not change with
-	// this one.
+	// The same with another library: a rival that does not change together with this package.
 	rows := blas64.General{Rows: n, Cols: d, Stride: d, Data: slices.Clone(w.x)}
 	target := blas64.Vector{N: n, Inc: 1, Data: slices.Clone(w.y)}
 	square := blas64.Symmetric{Uplo: blas.Lower, N: d, Stride: d, Data: make([]float64, d*d)}
@@ -163,7 +161,7 @@ func BenchmarkIHM(b *testing.B) {
 		forward(square.Data, product.Data)
 		backward(square.Data, product.Data)
 	}
-	formed := func() { // a copy is a thousandth of its time
+	formed := func() { // copying takes a thousandth of the time
 		fresh()
 		solve(true)()
 	}
@@ -172,8 +170,7 @@ func BenchmarkIHM(b *testing.B) {
 	b.Run("dense", func(b *testing.B) { rival.CompareFresh(b, n, fresh, solve(false), "dense", formed) })
 }
 
-// BenchmarkFast measures fast iterative Hessian mixing against the form that draws the
-// square of a dense sketch.
+// BenchmarkFast measures fast iterative Hessian mixing against the solver that draws the square of a dense sketch.
 func BenchmarkFast(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, shape := range [][2]int{{1 << 17, 32}, {1 << 14, 512}} {
@@ -196,7 +193,7 @@ func BenchmarkFast(b *testing.B) {
 	}
 }
 
-// BenchmarkAdd measures a record of a window.
+// BenchmarkAdd measures adding a record to a window.
 func BenchmarkAdd(b *testing.B) {
 	for _, c := range []string{"newton", "linmix"} {
 		b.Run(c, func(b *testing.B) {

@@ -8,54 +8,51 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Accounting says how the noise is found from (ε, δ).
+// Accounting names the way in which the noise is computed from (ε, δ).
 type Accounting string
 
 const (
-	// Exact uses the exact curve of all releases together. Sketches of sketches
-	// have no such curve.
+	// Exact uses the exact curve of all releases together. It does not exist for sketches of sketches.
 	Exact Accounting = "exact"
 	// RDP adds up the Rényi curves of all releases and converts the sum once.
 	RDP Accounting = "rdp"
 	// Analytic, for AdaSSP, gives each release a third of ε and δ, exactly calibrated.
 	Analytic Accounting = "analytic"
-	// Paper is the calibration in the method's paper, for reproduction. It splits ε and δ
-	// among the releases, and spends much less than (ε, δ) allow.
+	// Paper is the calibration of the method's paper, for reproduction. It splits ε and δ among the releases, and
+	// spends much less than (ε, δ) allow.
 	Paper Accounting = "paper"
 )
 
 // sketchNoise is the noise of a method with Gaussian sketches.
 type sketchNoise struct {
-	// Gamma is a lower bound that all eigenvalues of XᵀX + η²I must satisfy, in units of the
-	// rows' squared norm bound.
+	// Gamma is a lower bound that all eigenvalues of XᵀX + η²I must satisfy, in units of the squared bound on the norm
+	// of rows.
 	Gamma float64
-	// Sigma is the standard deviation of a gradient's noise in each coordinate, for
-	// residuals clipped to 1. 0: no gradients.
+	// Sigma is the standard deviation of a gradient's noise in each coordinate, for residuals clipped to 1. 0 means
+	// that there are no gradients.
 	Sigma float64
-	// Test is the standard deviation of the noise on λ_min, in units of the rows' squared
-	// norm bound. The noisy λ_min is lowered by Tau standard deviations (Laplace: scales), so
-	// that it is a lower bound. 0: no test, and η² = γ.
+	// Test is the standard deviation of the noise on λ_min, in units of the squared bound on the norm of rows. The
+	// noisy λ_min is lowered by Tau standard deviations (for Laplace noise: scales) to make it a lower bound. 0 means
+	// no test, and η² = γ.
 	Test, Tau float64
-	// Cost is what a record pays.
+	// Cost is the cost for a record.
 	Cost dp.Cost
 }
 
-// calibrateIHM returns the noise of iterative Hessian mixing with T iterations of
-// sketches of k rows: T·k rows of a sketch at γ, T gradients of sensitivity S (1 or
-// 2) at σ, and with a test of λ_min one Gaussian release of sensitivity 1 at γ/√k.
+// calibrateIHM returns the noise of iterative Hessian mixing with T iterations of sketches of k rows. The releases are
+// T·k rows of sketches at γ, T gradients of sensitivity S (1 or 2) at σ, and with a test of λ_min one Gaussian release
+// of sensitivity 1 at γ/√k.
 //
-// exact and rdp find the smallest γ at which all of them together are (ε, δ)-private,
-// with σ tied to it by the share of the budget, for small orders, that sketches and
-// test get:
+// With exact and rdp, γ is the smallest one at which all releases together are (ε, δ)-private. share is the part of the
+// budget for sketches and test, at small orders; it fixes σ for each γ:
 //
 //	share : 1−share = (k/γ²)(TS/4 + ½[test]) : TS²/(2σ²)
 //
-// The test may fail with probability δ/100 (exact) or δ/2 (rdp). paper is the split of
-// ε in two and of δ in four of the source.
+// The test may fail with probability δ/100 (exact) or δ/2 (rdp). paper halves ε and divides δ by four, as the source
+// does.
 //
-// Errors: a share outside (0, 1); no ε and δ; paper under replace, or if the claim of the
-// paper does not hold.
-// Source: Lev et al., "Near-Optimal Private Linear Regression via Iterative Hessian
+// Errors: share is outside (0, 1); ε or δ is missing; acc is paper, under replace or where the claim of the paper does
+// not hold.
 // Mixing", Section 3 and Appendix C, for paper; docs/theory/refit.md.
 func calibrateIHM(acc Accounting, p dp.Params, k, iterations int, share float64, test bool) (sketchNoise, error) {
 	if err := checkParams(p); err != nil {
@@ -99,7 +96,7 @@ func calibrateIHM(acc Accounting, p dp.Params, k, iterations int, share float64,
 		return sketchNoise{}, err
 	}
 	s := p.Adjacency.Factor()
-	spent := t * s / 4 // times k/γ²
+	spent := t * s / 4 // in units of k/γ²
 	if test {
 		spent += 0.5
 	}
@@ -113,11 +110,10 @@ func calibrateIHM(acc Accounting, p dp.Params, k, iterations int, share float64,
 	return tied(gamma), err
 }
 
-// calibrateMixing returns the noise of linear mixing: one sketch of k rows and the
-// test of λ_min that precedes it, at γ/√k. Sigma is 0. The forms of accounting are
-// those of [calibrateIHM]; paper gives each of the three parts a third of δ.
+// calibrateMixing returns the noise of linear mixing: one sketch of k rows, and before it the test of λ_min at γ/√k.
+// Sigma is 0. acc has the same values as for [calibrateIHM]; paper gives each of the three parts a third of δ.
 //
-// Errors: as there.
+// Errors: as [calibrateIHM].
 // Source: the same paper, Section 2.
 func calibrateMixing(acc Accounting, p dp.Params, k int) (sketchNoise, error) {
 	if err := checkParams(p); err != nil {
@@ -153,26 +149,24 @@ func calibrateMixing(acc Accounting, p dp.Params, k int) (sketchNoise, error) {
 	return n, err
 }
 
-// dynamicRows returns the largest number of rows k̃ ≥ k of a sketch without noise, if
-// λ_min ≥ λ ≥ γ after a test at γ/√k. It is the largest at which test and sketch together are
-// still (ε, δ)-private.
+// dynamicRows returns the largest number of rows k̃ ≥ k of a sketch without noise with which the test at γ/√k and the
+// sketch together are still (ε, δ)-private. It assumes that the test showed λ_min ≥ λ ≥ γ.
 //
-// Privacy: k̃ depends on a private λ. So test and sketch must each be private by themselves,
-// with their ε and δ added up, as in the paper's calibration. The guarantee is (ε, δ) itself;
-// no single cost covers every k̃. It would not be enough that each fixed k̃ together with the
-// test is (ε, δ)-private: which k̃ is used depends on the privacy that the test has already
-// lost.
-// Errors: another accounting than paper.
-// Source: as [calibrateMixing], Algorithm 5. Here λ is in units of the rows' squared norm
-// bound; the paper compares it without them.
+// Privacy: k̃ depends on the private λ. So test and sketch must each be private alone, and their ε and δ are added up,
+// as in the paper's calibration. The guarantee is (ε, δ) itself, because no single cost covers every k̃. It would not
+// suffice that the test is (ε, δ)-private together with each fixed k̃: the choice of k̃ depends on the privacy that the
+// test has already lost.
+// Errors: acc is not paper.
+// Source: as [calibrateMixing], Algorithm 5. Here λ is in units of the squared bound on the norm of rows; the paper
+// compares it without units.
 func dynamicRows(acc Accounting, p dp.Params, n sketchNoise, k int, lambda float64) (int, error) {
 	if acc != Paper {
-		return 0, fmt.Errorf("accounting is %q, must be %q for rows that follow from a release", acc, Paper)
+		return 0, fmt.Errorf("accounting is %q, must be %q if the number of rows depends on a release", acc, Paper)
 	}
 	spent := classical(p.Delta/3, float64(k), n.Gamma)
 	if exact, err := dp.Epsilon(p.Delta/3, 1/n.Test); err != nil || !(exact <= spent) {
 		return 0, errors.Join(err,
-			fmt.Errorf("the paper's calibration does not give the test of λ_min its epsilon, %g", spent))
+			fmt.Errorf("the paper's calibration makes the test of λ_min cost more than its epsilon, %g", spent))
 	}
 	allowed := func(rows int) (bool, error) { return sketchWithin(p, rows, lambda, p.Epsilon-spent, p.Delta/3) }
 	lo, hi := k, 2*k
@@ -203,8 +197,8 @@ func dynamicRows(acc Accounting, p dp.Params, n sketchNoise, k int, lambda float
 	return lo, nil
 }
 
-// paper completes a paper's calibration. It refuses one whose claim does not hold: the Gaussian
-// formula of the papers is proven for ε ≤ 1 only.
+// paper completes a paper's calibration. It refuses one that is not (ε, δ)-private: the papers' Gaussian formula is
+// proven only for ε ≤ 1.
 func (n sketchNoise) paper(p dp.Params, test bool, tau float64) (sketchNoise, error) {
 	if p.Adjacency != dp.ZeroOut {
 		return sketchNoise{}, errPaper
@@ -215,7 +209,7 @@ func (n sketchNoise) paper(p dp.Params, test bool, tau float64) (sketchNoise, er
 	}
 	if ok, err := n.Cost.Within(p.Epsilon, p.Delta); err != nil || !ok {
 		return sketchNoise{}, errors.Join(err,
-			fmt.Errorf("the paper's calibration does not give (%g, %g)", p.Epsilon, p.Delta))
+			fmt.Errorf("the paper's calibration does not give (epsilon, delta) = (%g, %g)", p.Epsilon, p.Delta))
 	}
 	return n, nil
 }
@@ -236,18 +230,18 @@ func sketchRows(d, iterations int, delta float64) int {
 	return max(6*d, int(6*math.Log(4*float64(iterations)/(delta/10))))
 }
 
-// mixingRows is the same of linear mixing: ⌊2.5 max(d, log(2/ϱ))⌋.
+// mixingRows returns the number of rows for linear mixing: ⌊2.5 max(d, log(2/ϱ))⌋, ϱ = δ/10.
 func mixingRows(d int, delta float64) int {
 	return int(2.5 * max(float64(d), math.Log(2/(delta/10))))
 }
 
-// gaussianTau returns √(2 log(parts/δ)), the papers' number of standard deviations.
+// gaussianTau returns √(2 log(parts/δ)), the number of standard deviations in the papers.
 func gaussianTau(parts, delta float64) float64 { return math.Sqrt(2 * math.Log(parts/delta)) }
 
 // checkParams refuses parameters without ε and δ.
 func checkParams(p dp.Params) error {
 	if p.Mu != 0 {
-		return errors.New("a sketch is calibrated to epsilon and delta, not to mu")
+		return errors.New("a solver with sketches needs epsilon and delta, not mu")
 	}
 	if !(p.Epsilon > 0) {
 		return fmt.Errorf("epsilon is %g, must be positive", p.Epsilon)
@@ -256,7 +250,7 @@ func checkParams(p dp.Params) error {
 	return err
 }
 
-// tail returns the probability with which a test of λ_min may fail, and the τ for it.
+// tail returns the probability bad with which a test of λ_min may fail, and the τ for it.
 func tail(acc Accounting, p dp.Params, test bool) (bad, tau float64, err error) {
 	switch {
 	case acc != Exact && acc != RDP:
@@ -280,8 +274,7 @@ func within(acc Accounting, p dp.Params, c dp.Cost) (bool, error) {
 	return eps <= p.Epsilon, err
 }
 
-// sketchWithin reports whether sketch rows alone are (ε, δ)-private by their Rényi
-// curve.
+// sketchWithin reports whether the sketch rows alone are (ε, δ)-private, by their Rényi curve.
 func sketchWithin(p dp.Params, rows int, gamma, eps, delta float64) (bool, error) {
 	if !(eps > 0) {
 		return false, nil
@@ -290,8 +283,8 @@ func sketchWithin(p dp.Params, rows int, gamma, eps, delta float64) (bool, error
 	return spent <= eps, err
 }
 
-// leastGamma returns the smallest allowed γ above lower, to a relative 10⁻¹³, rounded up. If a
-// γ is allowed, every larger one must be.
+// leastGamma returns the smallest allowed γ above lower, rounded up by at most 10⁻¹³ of it. If some γ is allowed, all
+// larger ones must be allowed too.
 func leastGamma(lower float64, allowed func(gamma float64) (bool, error)) (float64, error) {
 	hi := 4.0
 	for {
@@ -303,7 +296,7 @@ func leastGamma(lower float64, allowed func(gamma float64) (bool, error)) (float
 			break
 		}
 		if lower, hi = hi, 2*hi; hi > 1e30 {
-			return 0, errors.New("no noise is enough")
+			return 0, errors.New("no noise gives this epsilon and delta: raise them")
 		}
 	}
 	for hi-lower > 1e-13*hi {
@@ -330,7 +323,7 @@ func leastGamma(lower float64, allowed func(gamma float64) (bool, error)) (float
 // upperTail returns P(Z > z), rounded up.
 func upperTail(z float64) float64 { return math.Erfc(z/math.Sqrt2) / 2 * (1 + 1e-12) }
 
-// upperQuantile returns a z with P(Z > z) ≤ p, nearly equal to it, for p ≤ ½.
+// upperQuantile returns the smallest z with P(Z > z) ≤ p, or a little more, for p ≤ ½.
 func upperQuantile(p float64) float64 {
 	lo, hi := 0.0, 39.0
 	for range 100 {

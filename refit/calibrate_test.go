@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// grid are guarantees and shapes to calibrate for.
+// grid calls f with guarantees and shapes to calibrate for.
 func grid(f func(p dp.Params, k, iterations int)) {
 	for _, eps := range []float64{0.1, 1, 10} {
 		for _, delta := range []float64{1e-4, 1e-10} {
@@ -20,9 +20,8 @@ func grid(f func(p dp.Params, k, iterations int)) {
 	}
 }
 
-// TestCalibrations checks that what is calibrated is within its guarantee and next to
-// its border: a γ smaller by 0.1 %, the rest with it, is not. And that better accounting
-// asks for less noise.
+// TestCalibrations: calibrated noise is within its guarantee and near its limit: with a γ smaller by 0.1 %, and the
+// rest in proportion, it is not private. Better accounting needs less noise.
 func TestCalibrations(t *testing.T) {
 	t.Parallel()
 	check := func(what string, acc Accounting, p dp.Params, cost dp.Cost, smaller func() dp.Cost) {
@@ -48,7 +47,7 @@ func TestCalibrations(t *testing.T) {
 					c.Gamma, c.Mu = c.Gamma*0.999, c.Mu/0.999
 					return c
 				})
-				// What the cost says is what the noise is.
+				// The cost must agree with the noise.
 				mu := p.Adjacency.Factor() * math.Sqrt(float64(iterations)) / n.Sigma
 				if test {
 					mu = math.Hypot(mu, 1/n.Test)
@@ -69,12 +68,12 @@ func TestCalibrations(t *testing.T) {
 					t.Errorf("%+v: %v", p, err)
 					return
 				}
-				// Twice too much of everything: the paper's γ and σ scaled by the same
-				// factor to the border of what is private.
+				// The paper's noise is twice too large: scale its γ and σ by the same factor to the limit of the
+				// guarantee.
 				ok, err := dp.Cost{Adjacency: p.Adjacency, Mu: n.Cost.Mu * 1.5, Rows: n.Cost.Rows,
 					Gamma: n.Cost.Gamma / 1.5, BadDelta: n.Cost.BadDelta}.Within(p.Epsilon, p.Delta)
 				if err != nil || !ok && p.Epsilon <= 1 {
-					t.Errorf("%+v: the paper's noise has less than a half to spare: %v", p, err)
+					t.Errorf("%+v: the paper's noise is less than 1.5 times too large: %v", p, err)
 				}
 			}
 		}
@@ -130,8 +129,8 @@ func TestCalibrations(t *testing.T) {
 	})
 }
 
-// TestReplacedRows: rows of a sketch that protect replaced records need a γ that is
-// larger by about 1.29 at ε = 1, by their Rényi curve.
+// TestReplacedRows: by their Rényi curve, sketch rows that protect replaced records need a γ that is larger by about
+// 1.29 at ε = 1.
 func TestReplacedRows(t *testing.T) {
 	gamma := func(a dp.Adjacency) float64 {
 		p := dp.Params{Epsilon: 1, Delta: 1e-9, Adjacency: a}
@@ -146,11 +145,10 @@ func TestReplacedRows(t *testing.T) {
 	}
 }
 
-// TestOverspent measures what calibrations of the literature really spend.
+// TestOverspent computes the real cost of calibrations in the literature.
 func TestOverspent(t *testing.T) {
-	// Dynamic numbers of rows compared without the norm bound C² = 2: at λ̃ = γ, that is
-	// at half of it in units of C², and as many rows as λ̃ itself would pay for. Claimed
-	// are ε of 0.5, 1 and 2.
+	// A dynamic number of rows, compared without the norm bound C² = 2. At λ̃ = γ this is half of γ in units of C²,
+	// with as many rows as λ̃ itself would permit. The claims are ε of 0.5, 1 and 2.
 	for eps, want := range map[float64]float64{0.5: 0.73, 1: 1.48, 2: 3.04} {
 		p := params(eps, 1e-8)
 		n, err := calibrateMixing(Paper, p, 102)
@@ -167,9 +165,9 @@ func TestOverspent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if spent += classical(p.Delta/3, 102, n.Gamma); math.Abs(spent-want) > 0.02*want {
-			t.Errorf("at ε = %g the units mixed up spend %.4f, want %.4f", eps, spent, want)
+			t.Errorf("at ε = %g, with the wrong units, the cost is %.4f, want %.4f", eps, spent, want)
 		}
-		// The rule as it is here spends what it may.
+		// The rule of this package costs exactly its budget.
 		honest, err := dynamicRows(Paper, p, n, 102, 1.3*n.Gamma)
 		if err != nil {
 			t.Fatal(err)
@@ -194,12 +192,12 @@ func TestOverspent(t *testing.T) {
 			t.Errorf("the published code spends %.4f at ε = %g, want %.4f", spent, eps, want)
 		}
 	}
-	// Theorem 2's γ₂ in the FastMix paper spends ε and not ε/3.
+	// In the FastMix paper, Theorem 2's γ₂ costs ε instead of ε/3.
 	for _, eps := range []float64{0.1, 1} {
 		const kT, delta = 800, 1e-10
 		l := math.Log(3 / delta)
 		gamma := (2*kT + 25*l) / (8 * eps)
-		// The displayed bound's second branch, which it is made for.
+		// The second branch of the displayed bound, for which it is made.
 		spent := kT/(4*gamma) + 25*l/(8*gamma-25)
 		if spent < eps {
 			t.Errorf("γ₂ spends %.4f of ε = %g", spent, eps)
@@ -216,7 +214,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestDynamicRows: only a sketch with a guarantee of its own may follow from the test.
+// TestDynamicRows: only a sketch with its own guarantee may depend on the test.
 func TestDynamicRows(t *testing.T) {
 	t.Parallel()
 	p := params(0.5, 1e-6)

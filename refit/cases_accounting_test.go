@@ -47,7 +47,7 @@ func caseCurves(t *testing.T, c cases.Case) {
 			if want > 1 {
 				t.Fatal(err)
 			}
-			return // no order above 1 is left, so there is no curve
+			return // there is no curve, because no order above 1 is left
 		}
 		cases.Near(t, what, got, want, tol, 0)
 	}
@@ -56,7 +56,7 @@ func caseCurves(t *testing.T, c cases.Case) {
 	check("phi_fast_q", fast(in.Q), want.Fast)
 	limit("alpha_max_fast_q1", fast(1), want.AlphaMax1)
 	limit("alpha_max_fast_q", fast(in.Q), want.AlphaMax)
-	// Without a bound on m̂ a row has the curve of a dense one at γ = 1/β.
+	// Without a bound on m̂, a row has the curve of a dense row at γ = 1/β.
 	beta := 2/math.Sqrt(in.Gamma) - 1/in.Gamma
 	check("phi_inf", dp.Term{Kind: dp.KindSketchRow, Gamma: 1 / beta}, want.Unbounded)
 }
@@ -85,7 +85,7 @@ func caseDelta(t *testing.T, c cases.Case) {
 	cases.Near(t, "delta", math.Exp(dp.LogDelta(in.Epsilon, 1/in.Multiplier)), want.Delta, relative(t, c), 0)
 }
 
-// atLeast fails unless γ is near and not below what is wanted.
+// atLeast fails unless γ is near the wanted value and not below it.
 func atLeast(t *testing.T, what string, got, want, rel float64) {
 	t.Helper()
 	cases.Near(t, what, got, want, rel, 0)
@@ -172,8 +172,8 @@ func caseJoint(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	rel := relative(t, c)
-	// Ours leaves half of δ to a test's failure. Where the case leaves another part,
-	// the calibration is that for the δ of which the rest is half; but for τ.
+	// We leave half of δ to the failure of a test. If the case leaves another part, calibrate for a δ such that the
+	// rest is its half; τ is then the only difference.
 	p := params(in.Epsilon, in.Delta)
 	if in.Test {
 		p.Delta *= 2 * (1 - in.Tail)

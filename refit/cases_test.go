@@ -42,8 +42,7 @@ func TestCases(t *testing.T) {
 	})
 }
 
-// relative returns the number of a tolerance that is a number, or text that begins
-// with "rel X" or "abs X".
+// relative parses a tolerance: a number, or text that begins with "rel X" or "abs X".
 func relative(t *testing.T, c cases.Case) float64 {
 	t.Helper()
 	var x float64
@@ -62,7 +61,7 @@ func relative(t *testing.T, c cases.Case) float64 {
 	return x
 }
 
-// params are those of the sketch cases: zero-out, ε and δ.
+// params returns the parameters of the sketch cases: zero-out, ε and δ.
 func params(eps, delta float64) dp.Params {
 	return dp.Params{Epsilon: eps, Delta: delta, Adjacency: dp.ZeroOut}
 }
@@ -119,8 +118,8 @@ func gramOf(x []float64, d int) []float64 {
 	return s.Upper()
 }
 
-// caseIHM runs the iteration on given matrices in float64, and the production solver
-// on the same noise, on its lattice.
+// caseIHM runs the iteration on given matrices in float64. It also runs the production solver on the same noise, on the
+// solver's lattice.
 func caseIHM(t *testing.T, c cases.Case) {
 	var in struct {
 		X        [][]float64
@@ -217,7 +216,7 @@ func caseAdaSSP(t *testing.T, c cases.Case) {
 		Theta  []float64
 	}
 	c.Read(t, &in, &want)
-	// Solvers have rows and targets in units of their bounds.
+	// In solvers, rows and targets are in units of their bounds.
 	tol, d := relative(t, c), len(in.X[0])
 	for i, row := range in.X {
 		for j := range row {
@@ -301,16 +300,15 @@ func caseDescent(t *testing.T, c cases.Case) {
 	}
 }
 
-// caseGradientClip is caseDescent where each record's gradient is shortened, which is
-// package sgd's descent.
+// caseGradientClip is caseDescent with each record's gradient shortened, as in package sgd.
 func caseGradientClip(t *testing.T, x [][]float64, y []float64, rate, sigma, clip float64, noise [][]float64,
 	want []float64) {
 	n := float64(len(x))
-	unit := sigma * n / clip // the deviation of noise in units of the clip norm, 2√T/μ
+	unit := sigma * n / clip // standard deviation of the noise in units of the clip norm, 2√T/μ
 	var z []float64
 	for _, row := range noise {
 		for _, v := range row {
-			z = append(z, -v) // it is added to the step, sgd's to the gradient
+			z = append(z, -v) // the case adds it to the step, sgd to the gradient
 		}
 	}
 	path,
@@ -361,7 +359,7 @@ func caseFastMix(t *testing.T, c cases.Case) {
 	near("m_tilde", l.distortion, want.M)
 	near("lambda_tilde", l.lambda, want.Lambda)
 	near("eta2", l.square, want.Eta2)
-	// The second sketch, as the first of a window of k₂ rows.
+	// The second sketch, computed like the first sketch of a window of k₂ rows.
 	window := &Data{dim: d, x: z, y: make([]float64, len(in.Rows))}
 	var mix []float64
 	for i := range in.Rows {
@@ -481,7 +479,7 @@ func caseNewton(t *testing.T, c cases.Case) {
 	near("mu_steps", s.part(s.shares.steps), want.MuSteps)
 }
 
-// caseCentred runs a refit with an intercept on the case's noise.
+// caseCentred runs a refit with an intercept on the noise of the case.
 func caseCentred(t *testing.T, c cases.Case) {
 	var in struct {
 		X         [][]float64

@@ -8,16 +8,16 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
-// The shares of μ² that private centres cost: a first histogram of norms, the sum of the
-// features, and the sum of the targets.
+// The shares of μ² that the private centres cost: a first histogram of norms, the sum of the features, and the sum
+// of the targets.
 const (
 	coarseShare = 0.02
 	meanShare   = 0.05
 	targetShare = 0.03
 )
 
-// centring moves a window's rows and targets so that their means are near 0. It estimates the
-// means from releases with noise.
+// centring moves the rows and targets of a window so that their means are near 0. It estimates the means from noisy
+// releases.
 //
 // For valid rows x_i, ‖x_i‖ ≤ 1, and targets |y_i| ≤ 1 it releases
 //
@@ -30,14 +30,13 @@ const (
 //	m = k_x·a/n̂₀, shortened to norm R₀,   k_x = max(0, 1 − 1.5·d·s_x²/‖a‖²)
 //	y₀ = clip(k_y·b/n̂₀, ±1),              k_y = max(0, 1 − 2.5·s_y²/b²)
 //
-// A centre that is mostly noise becomes 0. The linear model is the same for every centre,
-// because its constant absorbs it.
+// A centre that is mostly noise becomes 0. The linear model is the same for every centre, because its constant absorbs
+// the centre.
 //
-// Privacy: given the releases before, a row moves hist0 by 1, or √2 under replace. It moves the
-// sum of shortened rows by S·R₀, exactly, because rows are integers on a lattice, and the sum
-// of the targets by S. All three together cost 0.1 of μ², under either adjacency. A null row
-// is neither read nor moved.
-// Cost: O(nd) time, O(d) memory beside the window, which it overwrites.
+// Privacy: given earlier releases, a row moves hist0 by 1, or by √2 under replace. It moves the sum of shortened rows
+// by at most S·R₀, exactly, because rows are integers on a lattice, and the sum of the targets by at most S. The three
+// releases together cost 0.1 of μ², under both adjacencies. Null rows are skipped.
+// Cost: O(nd) time, O(d) memory in addition to the window, which it overwrites.
 // Source: ours; docs/theory/refit.md.
 type centring struct {
 	mu        float64
@@ -46,9 +45,9 @@ type centring struct {
 	rows      dp.Lattice // of rows in units of R₀
 }
 
-// newCentring returns the centring of a mechanism with budget μ in all.
+// newCentring returns the centring of a mechanism whose total budget is μ.
 //
-// Errors: a budget so large or so small that a lattice does not fit.
+// Errors: no lattice fits the budget, which is too large or too small.
 func newCentring(mu float64, a dp.Adjacency, bits, rows int) (*centring, error) {
 	c := &centring{mu: mu, adjacency: a, bits: bits}
 	var err error
@@ -65,20 +64,20 @@ func newCentring(mu float64, a dp.Adjacency, bits, rows int) (*centring, error) 
 	return c, nil
 }
 
-// deviation returns the noise of a sum whose terms have norm at most 1.
+// deviation returns the standard deviation of the noise of a sum whose terms have norm at most 1.
 func (c *centring) deviation(share float64) float64 {
 	return c.adjacency.Factor() / (c.mu * math.Sqrt(share)) * dp.RoundUp
 }
 
-// centres are the numbers computed from the releases of a centring.
+// centres holds the results of a centring.
 type centres struct {
 	valid, squared float64   // n̂₀, R₀²
 	mean           []float64 // m
 	target         float64   // y₀
 }
 
-// centre subtracts the centres from the valid rows of w and from their targets. The last
-// feature is the constant, and is not changed.
+// centre subtracts the centres from the valid rows of w and from their targets. It leaves the constant, the last
+// feature, unchanged.
 func (c *centring) centre(w *Data, null []bool, noise dp.Noise) centres {
 	d := w.dim - 1
 	norms := countNorms(w, d, null).Release(noise, "newton/hist0",
@@ -88,7 +87,7 @@ func (c *centring) centre(w *Data, null []bool, noise dp.Noise) centres {
 	out.squared = norms.Common(out.valid)
 	radius := math.Sqrt(out.squared)
 
-	// Sums of integers, so the order of additions does not matter.
+	// The sums are sums of integers, so their order does not matter.
 	unit, one := 1/radius, math.Ldexp(1, c.bits)
 	var rows [segments][]int64
 	var targets [segments]int64

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// centredWindow is auditWindow for a model with an intercept: its rows and targets are
-// far from 0, and some valid rows are zeros.
+// centredWindow is auditWindow for a model with an intercept: rows and targets are far from 0, and some valid rows are
+// zeros.
 func centredWindow(n, d int, seed uint64) [][]float64 {
 	rows := auditWindow(n, d, seed)
 	for i, row := range rows {
@@ -30,8 +30,8 @@ func centredWindow(n, d int, seed uint64) [][]float64 {
 	return rows
 }
 
-// centredPairs are neighbouring records: those of pairsFor, and the worst ones of the
-// centring, of full norm and target; valid rows of zeros are no null rows.
+// centredPairs returns neighbouring records: those of pairsFor, and the worst ones for the centring, with full norm and
+// target. Valid rows of zeros are not null rows.
 func centredPairs(d int, a dp.Adjacency) []audit.Pair {
 	all := pairsFor(d, a)
 	zeros := make([]float64, d+1)
@@ -61,11 +61,10 @@ func centredPairs(d int, a dp.Adjacency) []audit.Pair {
 	return all
 }
 
-// TestCentredCoupling is the replayed-transcript audit of newton with an intercept, of
-// the whole trajectory, of windows of records, of null records alone and of records that
-// jump: what neighbouring windows release is the same under noise that is
-// no farther apart than μ, and under zero-out the worst pair is just so far. With
-// STREAMDP_SLOW=1 it takes windows of either size with either μ.
+// TestCentredCoupling is the replayed-transcript audit of newton with an intercept, for the whole trajectory. Windows
+// hold records, only null records, or records that jump. Neighbouring windows must release the same under noise that is
+// at most μ apart, and under zero-out the worst pair must reach μ. With STREAMDP_SLOW=1 it takes windows of both sizes
+// with both μ.
 func TestCentredCoupling(t *testing.T) {
 	t.Parallel()
 	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -79,14 +78,15 @@ func TestCentredCoupling(t *testing.T) {
 					const d = 2
 					r := auditRefit(t, "newton", d, n, true, dp.Params{Mu: mu, Adjacency: a})
 					subject, keys := describe(t, r), auditKeys(byte(a))
-					jump := centredWindow(n, d, 3) // the later half is ten times as far out
+					jump := centredWindow(n, d, 3) // the second half is ten times as far out
 					for _, row := range jump[n/2:] {
 						for j := range row {
 							row[j] *= 10
 						}
 					}
 					top := 0.0
-					for _, base := range []audit.Stream{{centredWindow(n, d, 1), centredWindow(n/2, d, 2)}, {make([][]float64, n)}, {jump}} {
+					for _, base := range []audit.Stream{{centredWindow(n, d, 1), centredWindow(n/2, d, 2)},
+						{make([][]float64, n)}, {jump}} {
 						for _, p := range centredPairs(d, a) {
 							distance, err := subject.Coupling(base.Replace(0, 7, p.X), base.Replace(0, 7, p.Y), keys)
 							if err != nil {
@@ -108,7 +108,7 @@ func TestCentredCoupling(t *testing.T) {
 	}
 }
 
-// faulty is a refit with a fault, in what it does with a record or with noise.
+// faulty is a refit with a fault in its use of a record or of noise.
 type faulty struct {
 	*Refit
 	add   func(r *Refit, slot uint64, row []float64)
@@ -134,7 +134,7 @@ type noiseFunc func(array string, hidden []int64) dp.Row
 
 func (f noiseFunc) Row(array string, hidden []int64) dp.Row { return f(array, hidden) }
 
-// TestCentredMutants plants faults that a centring invites. The audit must find each.
+// TestCentredMutants plants faults that are likely in a centring, and checks that the audit finds each of them.
 func TestCentredMutants(t *testing.T) {
 	t.Parallel()
 	exact := func(array string) faulty {
@@ -177,7 +177,7 @@ func TestCentredMutants(t *testing.T) {
 		}},
 		"errors by an exact count": {noise: func(r *Refit, n dp.Noise) dp.Noise {
 			return noiseFunc(func(name string, hidden []int64) dp.Row {
-				// After the last count nothing but the errors depends on n̂.
+				// After the last count, only the errors depend on n̂.
 				if t := &r.solver.(*newtonSolver).trace; name == numbered("newton/count", t.steps-1) {
 					t.valid = math.Ldexp(float64(hidden[0]), 4-r.params.Bits())
 				}
@@ -185,7 +185,7 @@ func TestCentredMutants(t *testing.T) {
 			})
 		}},
 		"the constant inside the matrix": {noise: func(r *Refit, n dp.Noise) dp.Noise {
-			// A constant of half the norm R makes R² a quarter larger, and the noise stays.
+			// A constant of half the norm R makes R² a quarter larger; the noise stays unchanged.
 			return noiseFunc(func(name string, hidden []int64) dp.Row {
 				if name == "newton/gram" {
 					for k := range hidden {
@@ -223,9 +223,8 @@ func TestCentredMutants(t *testing.T) {
 	}
 }
 
-// TestCentre: centres are the means where there is hardly noise, of valid rows alone,
-// and vanish where there is nothing but noise; rows and targets are moved by them, null
-// rows are not.
+// TestCentre: with almost no noise, the centres are the means of the valid rows; with noise only, they are 0. Rows and
+// targets are moved by them; null rows are not.
 func TestCentre(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
@@ -280,17 +279,17 @@ func TestCentre(t *testing.T) {
 				zeros++
 			}
 		}
-		// Three squares of Gaussians sum up to less than 4.5 with probability 0.788, and
-		// one is less than 2.5 with 0.886; both in 0.698 of the runs. Fewer than 16 of 40
-		// or more than 38 have probability 3·10⁻⁵.
+		// Three squares of Gaussians add up to less than 4.5 with probability 0.788, and one square is less than 2.5
+		// with probability 0.886; both happen in 0.698 of the runs. Fewer than 16 of 40, or more than 38, have
+		// probability 3·10⁻⁵.
 		if zeros < 16 || zeros > 38 {
-			t.Errorf("%s: of noise alone %d of 40 centres vanish", a, zeros)
+			t.Errorf("%s: with noise only, %d of 40 centres are 0", a, zeros)
 		}
 	}
 	if _, err := newCentring(1e-8, dp.ZeroOut, 30, n); err == nil {
-		t.Error("a lattice for noise of 10⁹")
+		t.Error("no error for noise of 10⁹")
 	}
 	if _, err := newCentring(1e6, dp.ZeroOut, 24, n); err == nil {
-		t.Error("a lattice for noise of 10⁻⁵")
+		t.Error("no error for noise of 10⁻⁵")
 	}
 }

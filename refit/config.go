@@ -22,18 +22,17 @@ type Config struct {
 	ClipX float64 `toml:"clip_x"`
 	// ClipY is the bound on the target's absolute value, in scaled units. Required.
 	ClipY float64 `toml:"clip_y"`
-	// Intercept asks for a constant; default true.
+	// Intercept asks for a constant. Default true.
 	Intercept *bool `toml:"intercept"`
 	// Window is the number of slots of a window. Required, unless Most is set.
 	Window uint64 `toml:"window"`
-	// Stride is the number of slots from one window's start to the next, at least
-	// Window, which is its default.
+	// Stride is the number of slots from the start of a window to the start of the next. It is at least Window, the
+	// default.
 	Stride uint64 `toml:"stride"`
 	// Solver is one of Solvers; default "newton".
 	Solver string `toml:"solver"`
-	// Accounting is "exact", "rdp" or "paper", and also "analytic" for "adassp". The default
-	// is "exact", or "rdp" for "fast-ihm", which has no exact one. "newton" allows "exact"
-	// only.
+	// Accounting is "exact", "rdp" or "paper", for "adassp" also "analytic". The default is "exact", or "rdp" for
+	// "fast-ihm", which has no exact accounting. "newton" allows only "exact".
 	Accounting Accounting `toml:"accounting"`
 	// Share is the share of the budget for sketches, in (0, 1); default 0.2. For "ihm" and
 	// "fast-ihm".
@@ -41,19 +40,18 @@ type Config struct {
 	// Rows is the number of rows of a sketch; 0 lets the package choose. For "ihm", "linmix"
 	// and "fast-ihm".
 	Rows int `toml:"rows"`
-	// Iterations is the number of iterations; 0: 3, or 4 for "fast-ihm". For "ihm",
-	// "fast-ihm" and "dp-gd-residual".
+	// Iterations is the number of iterations. 0, the default, means 3, or 4 for "fast-ihm". For "ihm", "fast-ihm" and
+	// "dp-gd-residual".
 	Iterations int `toml:"iterations"`
 	// EigenTest spends budget on the smallest eigenvalue. A window whose rows vary in every
 	// direction then gets less noise. For "ihm" and "adassp".
 	EigenTest bool `toml:"eigen_test"`
-	// Debias corrects the mean of an inverted sketch; with EigenTest, only if the sketch had
-	// no noise. For "ihm".
+	// Debias corrects the mean of an inverted sketch. With EigenTest it does so only if the sketch had no noise. For
+	// "ihm".
 	Debias bool `toml:"debias"`
 	// Pool averages the sketches of all iterations so far. For "ihm".
 	Pool bool `toml:"pool"`
-	// ResidualClip bounds residuals, in scaled units; 0: ClipY. For "ihm", "fast-ihm" and
-	// "dp-gd-residual".
+	// ResidualClip bounds residuals, in scaled units. 0 means ClipY. For "ihm", "fast-ihm" and "dp-gd-residual".
 	ResidualClip float64 `toml:"residual_clip"`
 	// Transforms is the number of fast transforms, 1 or Iterations. Default 1. For
 	// "fast-ihm".
@@ -61,44 +59,41 @@ type Config struct {
 	// Ratio is the number of rows of the fast transform, in units of max(d, log(4T/ϱ)) with
 	// ϱ = δ/10; default 4. For "fast-ihm".
 	Ratio float64 `toml:"ratio"`
-	// Radius bounds the coefficients' norm; 0: no bound. Its unit is ClipY divided by the
-	// bound on a row of features with its constant. "ihm" with a radius needs no pass over
-	// the rows, and keeps none of them. "dp-gd" bounds its clip norm by it.
+	// Radius bounds the norm of the coefficients; 0 means no bound. Its unit is ClipY divided by the bound on a row of
+	// features with its constant. With a radius, "ihm" needs no pass over the rows and does not store them; "dp-gd"
+	// uses it to bound its clip norm.
 	Radius float64 `toml:"radius"`
 
-	// Dense forms sketches, where otherwise only their squares are drawn. The distribution
-	// is the same, and it takes tens of times longer: for comparisons. For "ihm", without a
-	// radius.
+	// Dense computes sketches explicitly; otherwise only their squares are drawn. The distribution is equal, but it
+	// takes tens of times longer. For comparisons, with "ihm" without a radius.
 	Dense bool `toml:"-"`
-	// Partitions says that records come from so many partitions, which are summed apart and
-	// merged, see [Refit.NewPart]. Then Window and Stride, but not Most, are slots of each of
-	// them. 0: all records come from one log.
+	// Partitions is the number of partitions whose records are added to separate parts and then merged; see
+	// [Refit.NewPart]. Window and Stride then count slots of each partition; Most counts slots of all partitions. 0
+	// means that all records come from one log.
 	Partitions uint64 `toml:"-"`
-	// Most says that something else than a number of slots ends a window, such as a clock:
-	// each [Refit.Close] does. A window then has any number of slots, none included, and at
-	// most Most, of all partitions together. Window and Stride are 0 then. 0: a window has
-	// Window slots.
+	// Most says that windows end by something other than a number of slots, for example a clock: each call of
+	// [Refit.Close] ends one. A window then has any number of slots from 0 to Most, in all partitions together, and
+	// Window and Stride must be 0. If Most is 0, a window has Window slots.
 	Most uint64 `toml:"-"`
 	// Columns are the names of a row's numbers.
 	Columns []string `toml:"-"`
-	// Horizon is the number of windows of the epoch; 0: no end. Endless says that windows
-	// continue after Horizon.
+	// Horizon is the number of windows of the epoch; 0 means no end. Endless says that windows continue after Horizon.
 	Horizon uint64 `toml:"-"`
 	Endless bool   `toml:"-"`
-	// Centre and Scale are the public constants by which rows were scaled, used to
-	// publish original units. Empty: 0 and 1.
+	// Centre and Scale are the public constants by which rows were scaled. They are needed to publish original units.
+	// Empty means 0 and 1.
 	Centre, Scale []float64 `toml:"-"`
-	// Found says that a warm-up found bounds: then releases have original units, whatever
-	// Centre and Scale are.
+	// Found says that a warm-up found the bounds. Then releases have original units, even if Centre and Scale are
+	// empty.
 	Found bool `toml:"-"`
-	// Person, if not zero, protects all records of a person in place of a single one: in at
-	// most Count windows, any two at least Separation apart, at most PerStep in a window.
-	// Whoever adds rows must hold persons to that, by nil rows for records beyond it. What the
-	// releases cost is then a person's cost.
+	// Person, if not zero, protects all records of a person instead of single records. A person has records in at most
+	// Count windows, any two at least Separation windows apart, and at most PerStep records in each. The caller of Add
+	// must enforce this: it replaces further records by nil rows. The cost of the releases is then the cost for a
+	// person.
 	Person matfact.Participation `toml:"-"`
 }
 
-// Defaults fills in the defaults that are constants.
+// Defaults sets the fields that have a constant default and are not set.
 func (c *Config) Defaults() {
 	if c.Intercept == nil {
 		yes := true
@@ -118,8 +113,8 @@ func (c *Config) Defaults() {
 	}
 }
 
-// Slots returns the number of slots of a window, of all partitions together; the largest one
-// where windows have no fixed number.
+// Slots returns the number of slots of a window, in all partitions together. If windows have no fixed number, it
+// returns the largest.
 func (c *Config) Slots() uint64 {
 	if c.Most > 0 {
 		return c.Most
@@ -127,8 +122,7 @@ func (c *Config) Slots() uint64 {
 	return c.Window * max(1, c.Partitions)
 }
 
-// stride returns the number of slots from one window's start to the next, of all partitions
-// together.
+// stride returns the number of slots from the start of a window to the start of the next, in all partitions together.
 func (c *Config) stride() uint64 {
 	if c.Stride == 0 {
 		return c.Slots()
@@ -167,7 +161,7 @@ func (c *Config) residualClip() float64 {
 // target returns the position of the target among the columns, −1 if it is missing.
 func (c *Config) target() int { return slices.Index(c.Columns, c.Target) }
 
-// features returns d, the constant included.
+// features returns the number d of features, including the constant.
 func (c *Config) features() int {
 	d := len(c.Columns) - 1
 	if *c.Intercept {
@@ -176,11 +170,11 @@ func (c *Config) features() int {
 	return d
 }
 
-// merging are the solvers whose releases are functions of integer sums over the rows.
+// merging lists the solvers whose releases are functions of integer sums over the rows.
 var merging = []string{"newton", "adassp", "dp-gd-residual"}
 
-// Sketches reports whether the solver's releases are functions of Gaussian sketches. The cost
-// of these is not a μ. Call Defaults first.
+// Sketches reports whether the solver's releases are functions of Gaussian sketches. Their cost is not a μ. Call
+// Defaults first.
 func (c *Config) Sketches() bool {
 	switch c.Solver {
 	case "ihm", "linmix", "fast-ihm":
@@ -189,7 +183,7 @@ func (c *Config) Sketches() bool {
 	return false
 }
 
-// LastStep returns the window after which the refit ends, 0 for none.
+// LastStep returns the last window of the refit, 0 if it has no end.
 func (c *Config) LastStep() uint64 {
 	if c.Endless {
 		return 0
@@ -197,14 +191,13 @@ func (c *Config) LastStep() uint64 {
 	return c.Horizon
 }
 
-// scaled reports whether original units differ from scaled ones.
+// scaled reports whether releases have original units next to scaled ones.
 func (c *Config) scaled() bool {
 	return c.Found || slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
 		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
 }
 
-// Values returns the names of the values that a release holds, in their order. It
-// expects Defaults to have run.
+// Values returns the names of the values in a release, in their order. Call Defaults first.
 func (c *Config) Values() []string {
 	names := []string{"theta"}
 	if *c.Intercept {
@@ -222,7 +215,7 @@ func (c *Config) Values() []string {
 	return names
 }
 
-// belongs lists the keys that only some solvers have.
+// belongs lists the solvers of each key that not all solvers have.
 var belongs = map[string][]string{
 	"share":         {"ihm", "fast-ihm"},
 	"rows":          {"ihm", "linmix", "fast-ihm"},
@@ -237,7 +230,7 @@ var belongs = map[string][]string{
 	"dense":         {"ihm"},
 }
 
-// accountings are the forms of accounting of each solver.
+// accountings lists the forms of accounting of each solver.
 var accountings = map[string][]Accounting{
 	"newton":         {Exact},
 	"ihm":            {Exact, RDP, Paper},
@@ -248,7 +241,7 @@ var accountings = map[string][]Accounting{
 	"dp-gd-residual": {Exact, Paper},
 }
 
-// Validate returns all violated rules at once, as *fault.Fault joined. Call Defaults first.
+// Validate returns all violated rules at once, each a *fault.Fault, joined. Call Defaults first.
 func (c *Config) Validate() error {
 	var l fault.List
 	bounded := func(key string, x float64, or string) {
@@ -261,10 +254,10 @@ func (c *Config) Validate() error {
 	if len(c.Columns) > 0 {
 		l.Check(c.target() >= 0, "target", "must be one of the columns", c.Target)
 	}
-	l.Check(c.features() >= 1, "columns", "must name a feature besides the target", len(c.Columns))
+	l.Check(c.features() >= 1, "columns", "must name a feature in addition to the target", len(c.Columns))
 	if c.Most > 0 {
-		l.Check(c.Window == 0, "window", "must not be there: windows are steps by the clock", c.Window)
-		l.Check(c.Stride == 0, "stride", "must not be there: windows are steps by the clock", c.Stride)
+		l.Check(c.Window == 0, "window", "must not be set: the clock ends windows", c.Window)
+		l.Check(c.Stride == 0, "stride", "must not be set: the clock ends windows", c.Stride)
 		l.Check(c.Most <= maxWindow, "step_max",
 			fmt.Sprintf("must be at most %d for windows", uint64(maxWindow)), c.Most)
 	} else {
@@ -272,7 +265,7 @@ func (c *Config) Validate() error {
 			fmt.Sprintf("must be 1 to %d slots", uint64(maxWindow)), c.Window)
 		l.Check(c.Stride == 0 ||
 			c.Stride >= c.Window, "stride",
-			"must be at least the window: a record of two windows would pay twice", c.Stride)
+			"must be at least the window: otherwise a record could be in two windows and pay twice", c.Stride)
 	}
 	if !slices.Contains(Solvers, c.Solver) {
 		l.Add("solver", "must be "+fault.Quoted(Solvers, "or"), c.Solver)
@@ -280,14 +273,15 @@ func (c *Config) Validate() error {
 	}
 	if c.Partitions > 0 {
 		l.Check(c.Window <= maxWindow/c.Partitions, "window",
-			fmt.Sprintf("must be at most %d slots, of %d partitions together", uint64(maxWindow), c.Partitions),
+			fmt.Sprintf("must be at most %d slots in all %d partitions together", uint64(maxWindow), c.Partitions),
 			c.Window)
-		l.Check(c.Stride <= math.MaxInt64/c.Partitions, "stride", "is too large for so many partitions", c.Stride)
+		l.Check(c.Stride <= math.MaxInt64/c.Partitions, "stride", "is too large for this number of partitions",
+			c.Stride)
 		l.Check(slices.Contains(merging, c.Solver), "solver",
-			fmt.Sprintf("must be %s with merge = true: others are no functions of sums that are exact in any order",
+			fmt.Sprintf("must be %s with merge = true: only these depend on sums that are exact in any order",
 				fault.Quoted(merging, "or")), c.Solver)
 		l.Check(!c.EigenTest, "eigen_test",
-			"must be false with merge = true: an eigenvalue is no sum that is exact in any order", nil)
+			"must be false with merge = true: an eigenvalue is not a sum that is exact in any order", nil)
 	}
 	l.Check(c.Accounting == "" || slices.Contains(accountings[c.Solver], c.Accounting), "accounting",
 		fmt.Sprintf("must be %s for solver %q", fault.Quoted(accountings[c.Solver], "or"), c.Solver),
@@ -314,18 +308,19 @@ func (c *Config) Validate() error {
 	least := c.features() + 2
 	l.Check(c.Rows == 0 ||
 		c.Rows >= least && c.Rows <= 1<<20, "rows",
-		fmt.Sprintf("must be 0 (chosen) or %d to 2^20, for a sketch that can be inverted", least), c.Rows)
-	l.Check(c.Iterations >= 0 && c.Iterations <= 1000, "iterations", "must be 0 (chosen) to 1000", c.Iterations)
+		fmt.Sprintf("must be %d to 2^20, so that a sketch can be inverted, or 0 (chosen)", least), c.Rows)
+	l.Check(c.Iterations >= 0 && c.Iterations <= 1000, "iterations", "must be 1 to 1000, or 0 (chosen)", c.Iterations)
 	if c.ResidualClip != 0 {
-		bounded("residual_clip", c.ResidualClip, ", or 0 (clip_y)")
+		bounded("residual_clip", c.ResidualClip, ", or 0 for clip_y")
 	}
 	l.Check(c.Transforms == 1 ||
 		c.Transforms == c.iterations(), "transforms", "must be 1 or the number of iterations", c.Transforms)
 	l.Check(vector.Positive(c.Ratio) && c.Ratio <= 1e6, "ratio", "must be positive and at most a million", c.Ratio)
-	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
+	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be at least 0 and less than a million", c.Radius)
 	l.Check(c.Radius == 0 || c.Solver != "ihm" ||
-		c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
-	l.Check(c.Radius == 0 || !c.Dense, "dense", "keeps rows, and a radius does not: leave one out", nil)
+		c.ResidualClip == 0, "radius", "determines the bound on residuals: leave residual_clip out", nil)
+	l.Check(c.Radius == 0 || !c.Dense, "dense",
+		"needs the rows, which are not stored with a radius: leave one of them out", nil)
 	c.validatePerson(&l)
 	return l.Err()
 }
@@ -333,7 +328,7 @@ func (c *Config) Validate() error {
 // maxWindow is the largest number of slots of a window.
 const maxWindow = 1 << 31
 
-// belongTo says which solvers a key belongs to.
+// belongTo returns the rule for a key that belongs to some solvers only.
 func belongTo(solvers []string) string {
 	if len(solvers) == 1 {
 		return fmt.Sprintf("belongs to solver %q", solvers[0])

@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// TestForeignPlans refuses plans that the configuration does not lead to.
+// TestForeignPlans refuses plans that do not follow from the configuration.
 func TestForeignPlans(t *testing.T) {
 	t.Parallel()
 	for name, c := range configs() {
@@ -20,12 +20,12 @@ func TestForeignPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) { estimatortest.Plans(t, plan, 1e-10, adopt) })
 		plan.Cost.Terms = append(plan.Cost.Terms, dp.Term{})
 		if _, err := adopt(plan); err == nil {
-			t.Errorf("%s: a plan of one more term is adopted", name)
+			t.Errorf("%s: no error for a plan with one more term", name)
 		}
 	}
 }
 
-// TestFaults checks that every fault of a configuration is found, all at once.
+// TestFaults: all faults of a configuration are reported at once.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	check := func(f func(c *Config), keys ...string) {
@@ -37,7 +37,7 @@ func TestFaults(t *testing.T) {
 		for _, err := range fault.All(c.Validate()) {
 			var f *fault.Fault
 			if !errors.As(err, &f) {
-				t.Errorf("%v is no fault", err)
+				t.Errorf("%v is not a fault.Fault", err)
 				continue
 			}
 			got = append(got, f.Key)
@@ -76,18 +76,18 @@ func TestFaults(t *testing.T) {
 		"lattice": {Mu: 1e12, Adjacency: dp.ZeroOut},
 	} {
 		if _, err := New(configs()["newton"], p); err == nil {
-			t.Errorf("newton without %s", what)
+			t.Errorf("no error for newton without %s", what)
 		}
 	}
 	for _, solver := range []string{"ihm", "linmix", "fast-ihm"} {
 		if _, err := New(configs()[solver], dp.Params{Mu: 1, Adjacency: dp.ZeroOut}); err == nil {
-			t.Errorf("%s calibrated to μ", solver)
+			t.Errorf("no error for %s with a budget of μ", solver)
 		}
 	}
 	replace := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}
 	for _, name := range []string{"fast-ihm", "ihm of the paper", "linmix of the paper"} {
 		if _, err := New(configs()[name], replace); err == nil {
-			t.Errorf("%s under replace", name)
+			t.Errorf("no error for %s under replace", name)
 		}
 	}
 }

@@ -5,21 +5,21 @@ import (
 	"math"
 )
 
-// Data is a window of regression rows in the unit ball: features x ∈ ℝᵈ with
-// ‖x‖₂ ≤ 1 and a target |y| ≤ 1. A null row is all zeros; its position counts. For newton
-// with an intercept the last of the d is a constant outside of that bound.
+// Data is a window of regression rows in the unit ball: features x ∈ ℝᵈ with ‖x‖₂ ≤ 1 and a target |y| ≤ 1. A null row
+// is all zeros, but its position counts. For newton with an intercept, the last feature is a constant that this bound
+// does not include.
 //
-// Rows are clipped when they are added, and sensitivities rely on these bounds. Solvers that
-// test norms in integers do not need them.
+// Rows are clipped when they are added, and sensitivities rely on these bounds. Solvers that test norms in integers do
+// not need them.
 type Data struct {
 	dim  int
 	x, y []float64
-	// exact makes solvers round sums over the rows once, so that they do not depend on the
-	// order of the rows; see [Refit.NewPart].
+	// If exact is set, solvers round sums over the rows only once, so that the sums do not depend on the order of the
+	// rows; see [Refit.NewPart].
 	exact bool
 }
 
-// NewData returns an empty window for rows of dim features, with memory for so many rows.
+// NewData returns an empty window for rows of dim features, with memory for the given number of rows.
 func NewData(dim, rows int) *Data {
 	if dim < 1 || rows < 0 {
 		panic(fmt.Sprintf("refit: window of %d rows of %d features", rows, dim))
@@ -33,8 +33,8 @@ func (w *Data) Dim() int { return w.dim }
 // Len returns the number of rows n, including null rows.
 func (w *Data) Len() int { return len(w.y) }
 
-// Add adds a row. It shortens x to norm 1, and moves y to the nearest number in [−1, 1]. If the
-// row is not finite or does not have d features, it adds a null row.
+// Add adds a row. It shortens x to norm 1 and moves y to the nearest number in [−1, 1]. A row that is not finite or
+// does not have d features becomes a null row.
 func (w *Data) Add(x []float64, y float64) {
 	w.AddNull()
 	row := w.row(len(w.y) - 1)
@@ -45,14 +45,13 @@ func (w *Data) Add(x []float64, y float64) {
 	clear(row)
 }
 
-// clip sets dst to x, shortened to norm bound, and reports whether x is finite. If x is not
-// finite, dst has no meaning.
+// clip sets dst to x, shortened to norm bound. It returns false, and dst is meaningless, if x is not finite.
 func clip(dst, x []float64, bound float64) bool {
 	norm, ok := norm(x)
 	if norm > bound {
 		scale := bound / norm
 		if scale < 0x1p-900 {
-			// The quotient may have lost some or all of its digits: shorten twice.
+			// The quotient may have lost some or all of its digits, so shorten twice.
 			for j, v := range x {
 				dst[j] = math.Ldexp(v, -600)
 			}
@@ -75,7 +74,7 @@ func (w *Data) AddNull() {
 	w.y = append(w.y, 0)
 }
 
-// Reset empties the window and keeps its memory.
+// Reset empties the window and retains its memory.
 func (w *Data) Reset() { w.x, w.y = w.x[:0], w.y[:0] }
 
 // clone returns a copy whose rows a solver may overwrite.
@@ -88,7 +87,7 @@ func (w *Data) row(i int) []float64 { return w.x[i*w.dim:][:w.dim] }
 
 // norm returns ‖x‖₂, rounded up, and whether x is finite.
 func norm(x []float64) (float64, bool) {
-	var top uint64 // bits of the largest magnitude, which are in the order of magnitudes
+	var top uint64 // bits of the largest magnitude; bits are ordered like magnitudes
 	for _, v := range x {
 		top = max(top, math.Float64bits(v)&^(1<<63))
 	}
@@ -101,7 +100,7 @@ func norm(x []float64) (float64, bool) {
 	}
 	_, e := math.Frexp(largest)
 	var sum float64
-	if e > -1000 && e < 1000 { // 2^−e is a normal number, so that a product is what Ldexp gives
+	if e > -1000 && e < 1000 { // 2^−e is a normal number, so multiplying by it equals Ldexp
 		unit := math.Ldexp(1, -e)
 		for _, v := range x {
 			s := float64(v * unit)

@@ -21,10 +21,10 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// publishedOnce holds what published read.
+// publishedOnce holds the data sets that published has read.
 var publishedOnce = map[string]*Data{}
 
-// published returns a data set as the papers prepare it; see cases.Published.
+// published returns a data set, prepared as in the papers; see cases.Published.
 func published(t testing.TB, name string, split int, loose float64) *Data {
 	t.Helper()
 	key := fmt.Sprint(name, " ", split, " ", loose)
@@ -50,7 +50,7 @@ func meanSquare(w *Data, theta []float64) float64 {
 	return sum / float64(w.Len())
 }
 
-// errorOf returns meanSquare by sums, which are computed once.
+// errorOf returns meanSquare for a window, from sums that are computed once.
 func errorOf(w *Data) func(theta []float64) float64 {
 	all, d, n := sumsOf(w), w.dim, float64(w.Len())
 	gram, square := full(all.gram(), d, 0), vector.Dot2(w.y, w.y)
@@ -115,13 +115,12 @@ func caseStatistics(t *testing.T, c cases.Case) {
 	near("theta_norm", math.Sqrt(vector.Dot2(ols.Theta, ols.Theta)), want.ThetaNorm)
 }
 
-// solver is what a refit runs.
+// testSolver is the part of a solver that these tests use.
 type testSolver interface {
 	solve(w *Data, noise dp.Noise) (theta []float64, eta float64, err error)
 }
 
-// trials returns what f makes of the solutions of independent runs, and half the width
-// of a 95 % interval of its mean.
+// trials applies f to the solutions of independent runs. It returns the mean, and half the width of its 95 % interval.
 func trials(t *testing.T, w *Data, s testSolver, n int, seed uint64, f func(theta []float64) float64) (mean,
 	half float64) {
 	t.Helper()
@@ -148,8 +147,8 @@ func trials(t *testing.T, w *Data, s testSolver, n int, seed uint64, f func(thet
 	return mean, quantile * math.Sqrt(max(0, square/float64(n)-mean*mean)/float64(n-1))
 }
 
-// quick is noise for simulations, of a statistical generator: coordinates are drawn as
-// they are read, each once and in order.
+// quick is noise for simulations, from a statistical generator. Coordinates are drawn when they are read, each once and
+// in order.
 type quick struct{ source *rand.Rand }
 
 func newQuick(seed uint64) quick { return quick{rand.New(rand.NewPCG(seed, 1))} }
@@ -175,9 +174,8 @@ func runs(w *Data) int {
 	return 150
 }
 
-// seedOf is a seed for each data set and solver. A hundred sets and solvers, of which
-// one in 370 leaves its tolerance of three standard errors by chance, pass with three
-// seeds of four.
+// seedOf returns a seed for each data set and solver. A single set and solver leaves its tolerance of three standard
+// errors by chance for one seed in 370. So a hundred of them all pass for three seeds in four.
 func seedOf(words ...string) uint64 {
 	h := fnv.New64a()
 	for _, word := range words {
@@ -186,7 +184,7 @@ func seedOf(words ...string) uint64 {
 	return h.Sum64()
 }
 
-// deltaOf reads a δ, a number or "1/n^2".
+// deltaOf parses a δ: a number or "1/n^2".
 func deltaOf(t *testing.T, text json.RawMessage, n int) (delta float64) {
 	t.Helper()
 	if string(text) == `"1/n^2"` {
@@ -242,7 +240,7 @@ func caseTrainMSE(t *testing.T, c cases.Case) {
 		}
 		return s
 	}
-	published := adassp(Analytic, true) // as its code has it: λ̃ is lowered by s²
+	published := adassp(Analytic, true) // like the published code, which lowers λ̃ by s²
 	published.shift = published.s
 	descent, err := calibrateDescent(Paper, p, in.T, in.C, 0.25)
 	if err != nil {
@@ -261,7 +259,7 @@ func caseTrainMSE(t *testing.T, c cases.Case) {
 			t.Fatalf("no solver %s", name)
 		}
 		mean, half := trials(t, w, s, runs(w), seedOf(in.Dataset, name), mse)
-		// the reference has six digits
+		// The reference has six digits.
 		most := 3*math.Hypot(statistic.CI95, half)/1.96 + math.Pow(10, math.Floor(math.Log10(statistic.Mean))-5)/2
 		if !(math.Abs(mean-statistic.Mean) <= most) {
 			t.Errorf("%s: mean square error %.9g ± %.2g, want %.9g ± %.2g", name, mean, half, statistic.Mean,
@@ -304,7 +302,7 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 	}
 }
 
-// caseCentredMSE is caseNewtonMSE with an intercept, of refits of the shifted data.
+// caseCentredMSE is caseNewtonMSE with an intercept, for refits of shifted data.
 func caseCentredMSE(t *testing.T, c cases.Case) {
 	var in struct {
 		Dataset   string
@@ -356,8 +354,8 @@ func caseCentredMSE(t *testing.T, c cases.Case) {
 	}
 }
 
-// TestNorm: the norm has the bits of one whose numbers are scaled by Ldexp one by one, for
-// numbers of every magnitude, and for none.
+// TestNorm: the norm has the same bits as one that scales the numbers by Ldexp one by one, for numbers of every
+// magnitude and for none.
 func TestNorm(t *testing.T) {
 	t.Parallel()
 	slow := func(x []float64) (float64, bool) {

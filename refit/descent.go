@@ -14,11 +14,10 @@ import (
 //
 //	θ_{t+1} = θ_t + rate·(Xᵀclip_C(Y − Xθ_t) + CσZ_t)/n,  t = 0…T−1,  θ₀ = 0
 //
-// Privacy: T exact Gaussian releases of sensitivity S·C on a lattice: (S√T/σ)-Gaussian-private.
-// The number n of positions is public.
+// Privacy: T exact Gaussian releases of sensitivity S·C on a lattice are together S√T/σ-Gaussian private. The number n
+// of positions is public.
 // Cost: O(Tnd) time. It overwrites the window and needs no further memory.
-// Source: Lev et al., Algorithm 7, whose σ is for replaced records; its comparison is
-// for zeroed ones.
+// Source: Lev et al., Algorithm 7. The source gives σ for replaced records, but compares with methods for zeroed ones.
 type descentSolver struct {
 	params     dp.Params
 	iterations int
@@ -27,8 +26,8 @@ type descentSolver struct {
 	sigma      float64 // in units of C
 }
 
-// calibrateDescent returns σ: S√T/μ for exact. For paper it is the simple bound of concentrated
-// privacy, under replace:
+// calibrateDescent returns σ: S√T/μ for exact. For paper, under replace, it is the simple bound of concentrated
+// privacy:
 //
 //	σ² = 2T/(√(ε+L) − √L)²,  L = log(1/δ)
 func calibrateDescent(acc Accounting, p dp.Params, iterations int, clip, rate float64) (*descentSolver, error) {
@@ -42,7 +41,7 @@ func calibrateDescent(acc Accounting, p dp.Params, iterations int, clip, rate fl
 		s.sigma = p.Adjacency.Factor() * math.Sqrt(float64(iterations)) / mu * dp.RoundUp
 	case Paper:
 		if p.Mu != 0 {
-			return nil, errors.New("the paper's calibration has no form for mu")
+			return nil, errors.New("the paper's calibration needs epsilon and delta, not mu")
 		}
 		rho, err := dp.RhoSimple(p.Epsilon, p.Delta)
 		if err != nil {
@@ -90,10 +89,10 @@ func descend(d, iterations int, rate float64, gradient func(t int, theta []float
 	return theta
 }
 
-// trackedSolver is the gradient descent of package sgd for windows. Its clip norm follows a
-// private quantile, its step size a private curvature, and it averages its iterates.
+// trackedSolver is the gradient descent of package sgd, applied to windows. Its clip norm follows a private quantile,
+// its step size follows a private curvature, and it averages its iterates.
 //
-// Privacy, cost: as [sgd.Refit].
+// Privacy and cost: as [sgd.Refit].
 type trackedSolver struct {
 	params    dp.Params
 	intercept bool // the last feature is a constant
@@ -109,7 +108,7 @@ func (s *trackedSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta flo
 	if err != nil {
 		return nil, 0, err
 	}
-	if s.intercept { // it comes as that of a constant 1
+	if s.intercept { // sgd returns the coefficient of a constant of 1
 		theta[w.dim-1] /= constant
 	}
 	if !vector.Finite(theta) {
@@ -118,5 +117,5 @@ func (s *trackedSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta flo
 	return theta, 0, nil
 }
 
-// constant is the value of the constant feature of a window that has one.
+// constant is the value of the constant feature, for windows with an intercept.
 const constant = math.Sqrt2 / 2 * (1 - 0x1p-50)

@@ -43,7 +43,7 @@ func ExampleNew() {
 	// window 2: theta [-0.7], intercept [0.5]
 }
 
-// Solvers can be called on a table of rows, too.
+// Solvers can also be called on a table of rows.
 func ExampleSolve() {
 	w := refit.NewData(2, 50_000)
 	for i := range 50_000 {

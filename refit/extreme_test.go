@@ -14,7 +14,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// extremes are windows that an arithmetic might stumble over.
+// extremes returns windows that are hard for floating-point arithmetic.
 func extremes() map[string][][]float64 {
 	const huge, tiny = math.MaxFloat64, 5e-324
 	inf, nan, zero := math.Inf(1), math.NaN(), math.Copysign(0, -1)
@@ -42,9 +42,8 @@ func extremes() map[string][][]float64 {
 	}
 }
 
-// TestExtremeWindows: no window makes a panic or an error, which the daemon would stop
-// at, and none but the empty one a solution that is not finite. Where noise outweighs
-// everything as where it is next to nothing.
+// TestExtremeWindows: no window causes a panic or an error, which would stop the daemon. Only the empty window may lack
+// a finite solution. This holds with large noise and with nearly none.
 func TestExtremeWindows(t *testing.T) {
 	t.Parallel()
 	windows := extremes()

@@ -16,27 +16,25 @@ type fastNoise struct {
 	Gamma float64
 	// Sigma is the standard deviation of a gradient's noise, for residuals clipped to 1.
 	Sigma float64
-	// Omega is the scale of the Laplace noise on m̂ and λ_min, in units of their
-	// sensitivities. Both are moved by Tau scales, so that they are bounds.
+	// Omega is the scale of the Laplace noise on m̂ and λ_min, in units of their sensitivities. Both are moved by Tau
+	// scales to make them bounds.
 	Omega, Tau float64
-	// Cost is what a record pays.
+	// Cost is the cost for a record.
 	Cost dp.Cost
 }
 
-// leastFast is a lower limit for γ: below it the curve of FastMix rows does not exist.
+// leastFast is a lower limit for γ: the curve of FastMix rows exists only above it.
 const leastFast = 1.2072
 
-// calibrateFast returns the noise of fast iterative Hessian mixing with T iterations
-// of sketches of k rows, of as many or fewer fast transforms: two Laplace releases for
-// each transform, T·k rows at γ, T gradients.
+// calibrateFast returns the noise of fast iterative Hessian mixing with T iterations of sketches of k rows, based on at
+// most T fast transforms. The releases are two Laplace releases for each transform, T·k rows at γ, and T gradients.
 //
-// rdp finds the smallest γ at which the sum of the curves is (ε, δ)-private. For small orders a
-// third of the budget goes to the Laplace releases, and the given share of the rest to the
-// sketches. With probability δ/2 one of the Laplace releases is not a bound. paper gives a
-// third of ε and δ to each part.
+// With rdp, γ is the smallest one at which the sum of the curves is (ε, δ)-private. At small orders, a third of the
+// budget goes to the Laplace releases, and the given share of the rest to the sketches. With probability δ/2 one of the
+// Laplace releases is not a bound. paper gives a third of ε and δ to each part.
 //
-// Privacy: for the adjacency zero-out only.
-// Errors: as [calibrateIHM]; exact, for which there is no curve.
+// Privacy: for zero-out only.
+// Errors: as [calibrateIHM]; acc is exact, for which there is no curve.
 // Source: "The Fast Mixing Mechanism for Differential Privacy", Appendix E.2, with
 // the curve of its Appendix C instead of the bound that follows from it.
 func calibrateFast(acc Accounting, p dp.Params, k, iterations, transforms int, share float64) (fastNoise, error) {
@@ -44,10 +42,12 @@ func calibrateFast(acc Accounting, p dp.Params, k, iterations, transforms int, s
 		return fastNoise{}, err
 	}
 	if p.Adjacency != dp.ZeroOut {
-		return fastNoise{}, errors.New("sketches of sketches have a guarantee under zero-out only")
+		return fastNoise{}, errors.New("sketches of sketches have a guarantee only under adjacency \"zero-out\"")
 	}
 	if k < 1 || iterations < 1 || transforms < 1 || transforms > iterations {
-		return fastNoise{}, fmt.Errorf("%d iterations of %d rows on %d transforms", iterations, k, transforms)
+		return fastNoise{},
+			fmt.Errorf("%d iterations of %d rows on %d transforms: "+
+				"must be at least 1 each, with at most one transform per iteration", iterations, k, transforms)
 	}
 	rows, t, tests := float64(k), float64(iterations), float64(transforms)
 	at := func(gamma, sigma, omega, tau float64) fastNoise {
@@ -82,7 +82,7 @@ func calibrateFast(acc Accounting, p dp.Params, k, iterations, transforms int, s
 	}
 	tau := laplaceTau(2*tests, p.Delta)
 	tied := func(gamma float64) fastNoise {
-		// Coefficients of α: sketches 3kT/(8γ²), gradients T/(2σ²), tests 1/ω² a transform.
+		// Coefficients of α: 3kT/(8γ²) for sketches, T/(2σ²) for gradients, 1/ω² per transform for tests.
 		sketches := 3 * rows * t / (8 * gamma * gamma)
 		rest := sketches / share
 		return at(gamma, math.Sqrt(t/(2*rest*(1-share))), math.Sqrt(tests/(rest/2)), tau)
@@ -91,20 +91,19 @@ func calibrateFast(acc Accounting, p dp.Params, k, iterations, transforms int, s
 	return tied(gamma), err
 }
 
-// laplaceTau returns log(parts/δ): a Laplace variable exceeds it with probability
-// δ/(2·parts).
+// laplaceTau returns log(parts/δ). A Laplace variable exceeds it with probability δ/(2·parts).
 func laplaceTau(parts, delta float64) float64 { return math.Log(parts / delta) }
 
 // FastMixEpsilon returns the ε of one FastMix sketch of k rows at δ:
 //
 //	2/ω + min_α [k·r(α; γ) + conv(α, δ/3)]
 //
-// for τ ≥ log(3/(2δ)), r the curve of a FastMix row: Theorem 1 of the source without
-// its simplification, and always below it.
+// for τ ≥ log(3/(2δ)), where r is the curve of a FastMix row. It is Theorem 1 of the source without its simplification,
+// and is always below that bound.
 //
-// Errors: γ at or below 1.2072; δ outside (0, 1); ω or k not positive.
+// Errors: γ is at most 1.2072; δ is outside (0, 1); ω or k is not positive.
 //
-// Reproduction only: [Solve] and [New] find the noise by their own accounting.
+// For reproduction only: [Solve] and [New] compute the noise by their own accounting.
 func FastMixEpsilon(omega, gamma float64, k int, delta float64) (float64, error) {
 	if !(omega > 0) {
 		return 0, fmt.Errorf("omega is %g, must be positive", omega)
@@ -113,7 +112,7 @@ func FastMixEpsilon(omega, gamma float64, k int, delta float64) (float64, error)
 	return 2/omega + eps, err
 }
 
-// fastLevels are the noisy bounds from which a sketch of a sketch is calibrated.
+// fastLevels holds the noisy bounds from which a sketch of a sketch is calibrated.
 type fastLevels struct {
 	distortion float64 // m̃ ≥ m̂
 	lambda     float64 // λ̃ ≤ λ_min(ZᵀZ)
@@ -125,8 +124,8 @@ type fastLevels struct {
 //	m̃ = max(0, m̂ + ωΔ̂(τ − z₁)),  λ̃ = max(0, λ̂ − ω(1+2m̃)(τ − z₂)),
 //	η̃² = max(0, γ(1+2m̃) − λ̃)
 //
-// m̂ moves by Δ̂, and λ̂ by 1 + 2m̂ of either neighbour, when a row of norm 1 becomes null.
-// minus releases x − scale·z for the array's z.
+// When a row of norm 1 becomes null, m̂ moves by at most Δ̂, and λ̂ by at most 1 + 2m̂ of either neighbour. minus
+// releases x − scale·z, where the array supplies z.
 func (n *fastNoise) levels(m, coherence, lambda float64,
 	minus func(array string, x, scale float64) (float64, error)) (l fastLevels, err error) {
 	scale := n.Omega * coherence
@@ -145,8 +144,7 @@ func (n *fastNoise) levels(m, coherence, lambda float64,
 	return l, nil
 }
 
-// laplace returns z ~ Lap(0, 1) from a word: bit 63 gives the sign, the other bits a uniform
-// p, and −log p is the size.
+// laplace returns z ~ Lap(0, 1) from a word. Bit 63 gives the sign; the other bits give a uniform p, and |z| = −log p.
 func laplace(word uint64) float64 {
 	p := math.Ldexp(float64(word<<1|1)/2, -63) // (m + ½)·2⁻⁶³
 	z := -newton.Log(min(p, 1))
@@ -156,13 +154,11 @@ func laplace(word uint64) float64 {
 	return z
 }
 
-// releaseLaplace returns x − scale·z on a lattice. The sensitivity of x is scale/ω, and its
-// arithmetic errs by at most err. Rounding and err are rounded upwards, and what they add to
-// the sensitivity is added to the scale too. The result is moved up by τ times that addition:
-// a caller that counts τ scales then counts τ times the scale that the noise really has.
+// releaseLaplace returns x − scale·z on a lattice. The sensitivity of x is scale/ω, and computing x is off by at most
+// err. Rounding and err add to the sensitivity, so they also raise the scale. The result is moved up by τ times that
+// increase. So a caller that counts τ scales counts τ times the actual scale of the noise.
 //
-// Privacy: that of a Laplace mechanism of scale ω times the sensitivity, except that the draw
-// is computed in float64.
+// Privacy: as a Laplace mechanism whose scale is ω times the sensitivity, except that the draw is computed in float64.
 func releaseLaplace(n dp.Noise, array string, x, err, scale, omega, tau float64, bits int) (float64, error) {
 	if scale == 0 { // x does not depend on the data
 		return err, nil
@@ -181,17 +177,16 @@ func releaseLaplace(n dp.Noise, array string, x, err, scale, omega, tau float64,
 	return math.Ldexp(float64(k+int64(w)), exp) + step + err + float64(more*tau*dp.RoundUp), nil
 }
 
-// fastSolver is fast iterative Hessian mixing: [ihmSolver] with sketches X̃ = S_G·Z + η̃ξ
-// of a fast transform Z = SX of k₂ rows, one for all iterations or one for each.
+// fastSolver is fast iterative Hessian mixing: [ihmSolver] with sketches X̃ = S_G·Z + η̃ξ of a fast transform Z = SX of
+// k₂ rows. There is one transform for all iterations, or one for each.
 //
-// Privacy: as [calibrateFast] states, under zero-out, while all bounds hold; the probability
-// that one fails is part of δ. Iterations may have different noise levels: the numbers that
-// these follow from are paid for.
-// Cost: two Walsh–Hadamard transforms of n×d numbers a transform, O(T(nd + k₂d²)).
-// Errors: [errFailed], no more often than the bounds fail.
+// Privacy: as for [calibrateFast], under zero-out, while all bounds hold; the probability that one fails is part of δ.
+// Iterations may have different noise levels, because the numbers that determine the levels are paid for.
+// Cost: two Walsh–Hadamard transforms of n×d numbers for each transform; O(T(nd + k₂d²)).
+// Errors: [errFailed], at most as often as a bound fails.
 // Source: "The Fast Mixing Mechanism for Differential Privacy", Algorithms 1–3.
-// Deviations: rows are padded with zeros; the source discards rows. m̂ is taken over real rows.
-// The second sketch is drawn as a Wishart matrix. There is no maximum over noise levels.
+// Deviations: rows are padded with zeros; the source discards rows. m̂ is taken over real rows. The second sketch is
+// drawn as a Wishart matrix. There is no maximum over noise levels.
 type fastSolver struct {
 	ihmSolver
 	fast       fastNoise

@@ -14,10 +14,9 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// TestGoldenReleases pins every bit of the releases of all solvers, on every
-// architecture and for good: an epoch that one version began another one must go on
-// with, as long as the solver's version is the same. Plans are rounded, for calibrations end in other last bits
-// elsewhere. The noise is keyed.
+// TestGoldenReleases pins every bit of the releases of all solvers, on every architecture and permanently: another
+// version must be able to continue an epoch that one version began, as long as the solver's version is unchanged. Plans
+// are rounded, because calibrations have different last bits elsewhere. The noise is keyed.
 func TestGoldenReleases(t *testing.T) {
 	source := rand.New(rand.NewPCG(14, 15))
 	rows := make([][]float64, 300)
@@ -25,7 +24,7 @@ func TestGoldenReleases(t *testing.T) {
 		if i%10 == 3 {
 			continue
 		}
-		// NormFloat64 has other bits elsewhere; multiples of 2⁻¹⁰ have not.
+		// NormFloat64 gives different bits elsewhere; multiples of 2⁻¹⁰ do not.
 		a, b, e := float64(source.IntN(4096)-2048)/1024, float64(source.IntN(4096)-2048)/1024,
 			float64(source.IntN(256)-128)/1024
 		rows[i] = []float64{a, a/2 - b/4 + 0.25 + e, b}
@@ -34,7 +33,7 @@ func TestGoldenReleases(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		c := all[name]
 		if c.Solver == "dp-gd" {
-			continue // of package sgd
+			continue // tested in package sgd
 		}
 		c.Window = 300
 		c.Defaults()
@@ -76,21 +75,21 @@ func TestGoldenReleases(t *testing.T) {
 		if got := hex.EncodeToString(h.Sum(nil)[:8]); got != golden[name] {
 			t.Errorf("%q: %q,", name, got)
 		}
-		// of nothing
+		// The hash of nothing, if the solver states no errors.
 		if got := hex.EncodeToString(errors.Sum(nil)[:8]); got != cmp.Or(goldenErrors[name], "e3b0c44298fc1c14") {
 			t.Errorf("errors of %q: %q,", name, got)
 		}
 	}
 }
 
-// goldenErrors are the first bytes of the hashes of standard errors.
+// goldenErrors holds the first bytes of the hashes of standard errors.
 var goldenErrors = map[string]string{
 	"newton":                    "a841729b4f99f8f6",
 	"newton in original units":  "231e76841addfc70",
 	"newton without a constant": "9f7eb2a4df4c51b9",
 }
 
-// golden are the first bytes of the hashes of releases.
+// golden holds the first bytes of the hashes of releases.
 var golden = map[string]string{
 	"adassp":                         "dad3485dceb51bea",
 	"adassp with a test":             "de9a5bc40246e125",

@@ -7,26 +7,24 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// ihmSolver is iterative Hessian mixing. With η² = γ, or with a test of λ_min
-// η² = max(0, γ − λ̃), it iterates from θ₀ = 0
+// ihmSolver is iterative Hessian mixing. With η² = γ, or η² = max(0, γ − λ̃) with a test of λ_min, it iterates from θ₀
+// = 0:
 //
 //	H_t = X̃_tᵀX̃_t/k for a fresh sketch X̃_t = S_tX + ηξ_t of k rows
 //	g_t = Xᵀclip_C(Y − Xθ_t) [− η²θ_t] + CσZ_t
 //	θ_{t+1} = θ_t + H_t⁻¹g_t,  t = 0…T−1
 //
-// The term in brackets is off by default. Without it the iterates approach the least-squares
-// solution, with it that of a ridge regression.
+// The term in brackets is off by default: the iterates then approach the least-squares solution. With the term they
+// approach the solution of a ridge regression.
 //
-// Privacy: as [calibrateIHM] states. Without a test, γ holds for every window because of η²
-// alone; with a test, except with the probability that the test fails. Gradients and test are
-// exact on lattices. The sketches multiply data by noise, for which no guarantee in finite
-// precision is proven.
-// Cost: O(nd² + d³ + T(nd + d²)) time, O(d²) memory besides the window, which it overwrites;
-// O(Tknd) time with dense. With a radius it makes no pass over the rows.
-// Errors: [errFailed] if a matrix is not positive definite. That happens no more often than
-// the test fails.
-// Source: Lev et al., Algorithm 1. Deviations: the law of X̃ᵀX̃ is drawn directly;
-// docs/theory/refit.md.
+// Privacy: as for [calibrateIHM]. Without a test, η² alone guarantees γ for every window; with a test, γ holds unless
+// the test fails. Gradients and test are exact, on lattices. The sketches multiply data by noise; for that, no
+// guarantee in finite precision is proven.
+// Cost: O(nd² + d³ + T(nd + d²)) time, O(d²) memory in addition to the window, which it overwrites; with dense, O(Tknd)
+// time. With a radius it makes no pass over the rows.
+// Errors: [errFailed] if a matrix is not positive definite. That happens at most as often as the test fails.
+// Source: Lev et al., Algorithm 1.
+// Deviations: X̃ᵀX̃ is drawn directly from its distribution; docs/theory/refit.md.
 type ihmSolver struct {
 	noise      sketchNoise
 	params     dp.Params
@@ -34,18 +32,18 @@ type ihmSolver struct {
 	iterations int     // T
 	clip       float64 // C, in units of the target's bound
 	ridge      bool    // subtract η²θ_t
-	debias     bool    // correct the mean of H⁻¹, where nothing was added to XᵀX
+	debias     bool    // correct the mean of H⁻¹ if nothing was added to XᵀX
 	pool       bool    // H_t is the mean of all sketches so far
-	radius     float64 // iterates stay in this ball, and gradients come from sums; 0: off
-	dense      bool    // form the sketches
+	radius     float64 // keep iterates in this ball and compute gradients from sums; 0: off
+	dense      bool    // compute the sketches explicitly
 }
 
 func (s *ihmSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float64, err error) {
 	return attempt(s.prepare, w, noise)
 }
 
-// prepare returns a function that solves the window. It takes over the window's memory. Each
-// call of the function is a mechanism of its own.
+// prepare returns a function that solves the window. It takes over the window's memory. Each call of the returned
+// function is a separate mechanism.
 func (s *ihmSolver) prepare(w *Data) (solution, error) {
 	if s.radius > 0 {
 		return s.prepareSums(sumsOf(w))
@@ -59,17 +57,17 @@ func (s *ihmSolver) prepare(w *Data) (solution, error) {
 		return nil, err
 	}
 	all := sumsAnd(w, g.rows.Prepare)
-	return s.prepared(all, dense, g.numbered("ihm/grad")), nil
+	return s.newSolution(all, dense, g.numbered("ihm/grad")), nil
 }
 
-// prepareSums is prepare for a solver with a radius, which needs the sums only.
+// prepareSums is prepare for a solver with a radius, which needs only the sums.
 func (s *ihmSolver) prepareSums(w *rowSums) (solution, error) {
-	return s.prepared(w, nil, s.bySums(w)), nil
+	return s.newSolution(w, nil, s.bySums(w)), nil
 }
 
-// prepared returns the solution of a window with the given sums and gradients; dense
-// holds the rows of sketches that are formed.
-func (s *ihmSolver) prepared(w *rowSums, dense *Data, gradient gradientOf) solution {
+// newSolution returns the solution of a window with the given sums and gradients. dense holds the rows, if the sketches
+// are computed explicitly.
+func (s *ihmSolver) newSolution(w *rowSums, dense *Data, gradient gradientOf) solution {
 	d, upper, lambda := w.dim, w.gram(), 0.0
 	if s.noise.Test > 0 {
 		lambda = leastEigenvalue(upper, d)
@@ -111,8 +109,7 @@ func (s *ihmSolver) prepared(w *rowSums, dense *Data, gradient gradientOf) solut
 	}
 }
 
-// solution solves the window that it was prepared for. eta is the level η of the sketch's
-// noise, which is public.
+// solution solves the window that it was prepared for. eta is the level η of the sketch's noise, which is public.
 type solution = func(noise dp.Noise) (theta []float64, eta float64, err error)
 
 // attempt prepares the window and solves it once.
@@ -124,16 +121,16 @@ func attempt(prepare func(*Data) (solution, error), w *Data, noise dp.Noise) (th
 	return solve(noise)
 }
 
-// iteration is θ_{t+1} = P(θ_t + f_t·H_t⁻¹(g_t − ridge·θ_t)) from θ₀ = 0, with P the
-// projection onto the ball of the radius, if that is not 0.
+// iteration is θ_{t+1} = P(θ_t + f_t·H_t⁻¹(g_t − ridge·θ_t)) from θ₀ = 0, where P is the projection onto the ball of
+// the radius. A radius of 0 means no projection.
 type iteration struct {
 	steps    int
 	sketch   func(t int) (hessian, error)
 	gradient func(t int, theta []float64) ([]float64, error)
 	ridge    float64
 	radius   float64
-	// debias makes f_t = (K−d−1)/K, for E[H_t⁻¹] is K/(K−d−1) times what it should be,
-	// with K rows in H_t: rows, or (t+1)·rows if sketches are pooled. Else f_t = 1.
+	// debias sets f_t = (K−d−1)/K, because E[H_t⁻¹] is too large by K/(K−d−1). K is the number of rows in H_t: rows, or
+	// (t+1)·rows if sketches are pooled. Without debias f_t = 1.
 	debias, pool bool
 	rows         int
 }
@@ -176,8 +173,8 @@ func (i *iteration) factor(t, d int) float64 {
 	return (k - float64(d) - 1) / k
 }
 
-// wishartSketches draws each iteration's Hessian. covariance gives the Cholesky factor
-// of the iteration's rows' covariance, and the bits that it came from.
+// wishartSketches draws the Hessian of each iteration. covariance returns the Cholesky factor of the covariance of the
+// iteration's rows, and the bits of the numbers that it was computed from.
 func (s *ihmSolver) wishartSketches(name string, d int, noise dp.Noise,
 	covariance func(t int) (l []float64, hidden []int64)) func(t int) (hessian, error) {
 	pooled := make([]float64, d*d)
@@ -192,7 +189,7 @@ func (s *ihmSolver) wishartSketches(name string, d int, noise dp.Noise,
 	}
 }
 
-// denseSketches forms each iteration's sketch, as the source does.
+// denseSketches computes the sketch of each iteration explicitly, as the source does.
 func (s *ihmSolver) denseSketches(w *Data, eta float64, noise dp.Noise) func(t int) (hessian, error) {
 	return func(t int) (hessian, error) {
 		row := noise.Row(numbered("ihm/mix", t), bitsOf(w.x, []float64{eta}))
@@ -213,8 +210,8 @@ func (s *ihmSolver) byRows(w *Data, array string) (gradientOf, error) {
 	return g.numbered(array), nil
 }
 
-// bySums computes gradients without the rows. With ‖θ‖ ≤ R no residual exceeds C_Y + R. So at
-// C = C_Y + R nothing is clipped, and Xᵀclip_C(Y − Xθ) = XᵀY − XᵀXθ.
+// bySums computes gradients without the rows. If ‖θ‖ ≤ R, no residual exceeds C_Y + R. So with C = C_Y + R nothing is
+// clipped, and Xᵀclip_C(Y − Xθ) = XᵀY − XᵀXθ.
 func (s *ihmSolver) bySums(w *rowSums) gradientOf {
 	n, d, adjacency := w.Len(), w.dim, s.params.Adjacency
 	bound := (1 + s.radius) * dp.RoundUp

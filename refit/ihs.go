@@ -12,15 +12,14 @@ import (
 //
 //	θ_{t+1} = θ_t + ((S_tX)ᵀS_tX)⁻¹Xᵀ(Y − Xθ_t)
 //
-// The sketches S_t are fresh and have k rows: Gaussian and divided by √k or, with fast,
-// subsampled Hadamard transforms. It has no privacy. noise is the source of randomness for the
-// sketches.
+// The sketches S_t are fresh and have k rows. They are Gaussian, divided by √k, or with fast they are subsampled
+// Hadamard transforms. noise is the source of randomness for the sketches; the result is not private.
 //
 // Cost: O(Tknd), fast O(T(nd log n + kd²)).
-// Errors: a sketch that is not of full rank.
+// Errors: a sketch does not have full rank.
 // Source: Pilanci and Wainwright (2016).
 //
-// Reproduction only: no estimator uses it.
+// For reproduction only: no estimator uses it.
 func IHS(w *Data, k, iterations int, fast bool, noise dp.Noise) (NonPrivate, error) {
 	d := w.dim
 	if k < d || iterations < 1 {

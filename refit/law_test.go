@@ -30,8 +30,8 @@ func window(n, d int, seed uint64) *Data {
 	return w
 }
 
-// TestWishartLaw compares functionals of a sketch that is formed and of one whose square
-// is drawn, by the Kolmogorov distance of two samples.
+// TestWishartLaw compares functionals of an explicit sketch and of one whose square is drawn, by the Kolmogorov
+// distance of two samples.
 func TestWishartLaw(t *testing.T) {
 	t.Parallel()
 	const n, d, k, eta, draws = 40, 3, 9, 0.4, 4000
@@ -81,15 +81,15 @@ func TestWishartLaw(t *testing.T) {
 			}
 			distance = max(distance, math.Abs(float64(i-j))/draws)
 		}
-		// Each sample is within √(log(2/α)/2n) of the law, α shared out.
+		// Each sample is within √(log(2/α)/2n) of its distribution. α is divided among the tests.
 		if most := 2 * math.Sqrt(math.Log(2/(stattest.Alpha/(2*tests)))/(2*draws)); distance > most {
-			t.Errorf("functional %d: the two laws are %.4f apart, must be at most %.4f", f, distance, most)
+			t.Errorf("functional %d: the two distributions are %.4f apart, must be at most %.4f", f, distance, most)
 		}
 	}
 }
 
-// TestLambda checks that the released λ is the eigenvalue but for noise of the stated
-// deviation, and is a lower bound with the stated probability.
+// TestLambda: the released λ is the eigenvalue plus noise of the stated deviation, and a lower bound with the stated
+// probability.
 func TestLambda(t *testing.T) {
 	t.Parallel()
 	const lambda, sd, tau, draws = 300.0, 20.0, 1.5, 20_000
@@ -121,7 +121,7 @@ func TestLambda(t *testing.T) {
 	}
 }
 
-// TestLaplace checks the law of the Laplace draws, and that a release is x moved by it.
+// TestLaplace checks the distribution of the Laplace draws, and that a release is x plus the draw.
 func TestLaplace(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(4, 4))
@@ -138,7 +138,8 @@ func TestLaplace(t *testing.T) {
 	if err := stattest.KolmogorovSmirnov(z, cdf, stattest.Alpha); err != nil {
 		t.Error(err)
 	}
-	for word, want := range map[uint64]float64{0: 64 * math.Ln2, 1 << 63: -64 * math.Ln2, 1<<63 - 1: 0, math.MaxUint64: 0} {
+	for word, want := range map[uint64]float64{0: 64 * math.Ln2, 1 << 63: -64 * math.Ln2, 1<<63 - 1: 0,
+		math.MaxUint64: 0} {
 		if got := laplace(word); math.Abs(got-want) > 1e-15*math.Abs(want)+1e-18 {
 			t.Errorf("word %x gives %g, want %g", word, got, want)
 		}
@@ -157,13 +158,12 @@ func TestLaplace(t *testing.T) {
 		t.Error(err)
 	}
 	if v, err := releaseLaplace(noise, "m", 1e-17, 0.25, 0, omega, 3, 24); err != nil || v != 0.25 {
-		t.Errorf("what does not depend on data is released as %g: %v", v, err)
+		t.Errorf("a number that does not depend on data is released as %g: %v", v, err)
 	}
 }
 
-// TestBounds: bounds of λ_min and m̂ fail no oftener than their τ says, also where
-// arithmetic errs so much, as over windows of 2³¹ rows, that the noise is half as large
-// again as it would be without.
+// TestBounds: bounds of λ_min and m̂ fail at most as often as their τ says, even if computing λ is very inexact, as for
+// windows of 2³¹ rows, that the noise is one and a half times as large.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	const x, err, scale, draws = 1e4, 0.25, 20.0, 40_000
@@ -197,14 +197,13 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestFarOut: a number that the lattice does not hold is no failure, which would show
-// that it is there.
+// TestFarOut: a number outside the lattice causes no error, because an error would reveal it.
 func TestFarOut(t *testing.T) {
 	t.Parallel()
 	for _, x := range []float64{1e13, -1e13, 1e300, -1e300} {
 		v, err := releaseVector(zeroNoise{}, "v", []float64{x, 3}, 1, 0, 2, 24)
 		if err != nil {
-			t.Fatalf("%g fails: %v", x, err)
+			t.Fatalf("error for %g: %v", x, err)
 		}
 		if v[1] != 3 || v[0] != math.Copysign(0x1p37, x) && v[0] != x {
 			t.Errorf("%g and 3 are released as %g", x, v)
@@ -216,8 +215,8 @@ func TestFarOut(t *testing.T) {
 	}
 }
 
-// TestRadius: with no residual above its bound, gradients from sums are those from rows,
-// and iterates never leave the ball.
+// TestRadius: if no residual exceeds its bound, gradients from sums equal gradients from rows. Iterates never leave the
+// ball.
 func TestRadius(t *testing.T) {
 	t.Parallel()
 	w := window(500, 4, 5)
@@ -259,9 +258,8 @@ type zeroNoise struct{ quick }
 func (zeroNoise) Row(string, []int64) dp.Row { return zeroNoise{} }
 func (zeroNoise) At(int) float64             { return 0 }
 
-// TestOptions checks what the options of iterative Hessian mixing are for: where no
-// direction lacks variance, correcting and pooling sketches lowers the error; and they
-// change nothing in the first step but its length.
+// TestOptions checks the effect of the options of iterative Hessian mixing. If rows vary in every direction, correcting
+// and pooling sketches reduces the error. In the first step they change only the length of the step.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	w := window(4000, 5, 6)
@@ -283,16 +281,16 @@ func TestOptions(t *testing.T) {
 		mean, _ := trials(t, w, s, 300, 7, func(theta []float64) float64 { return mse(theta) - mse(ols.Theta) })
 		return mean
 	}
-	// A γ that the window's least eigenvalue exceeds: no noise in the sketch.
+	// The window's smallest eigenvalue exceeds γ, so the sketch has no noise.
 	lambda := leastEigenvalue(sumsOf(w).gram(), 5)
 	small := 0.2 * lambda / noise.Gamma
 	plain, both := excess(false, false, small), excess(true, true, small)
 	if !(both < 0.8*plain) {
 		t.Errorf("error %.3g, corrected and pooled %.3g", plain, both)
 	}
-	// With noise in it, η² > 0, the test leaves both out.
+	// With noise in the sketch (η² > 0), neither option has an effect.
 	if plain, both := excess(false, false, 20), excess(true, false, 20); plain != both {
-		t.Errorf("where the sketch has noise the error is %.6g, corrected %.6g", plain, both)
+		t.Errorf("if the sketch has noise, the error is %.6g, corrected %.6g", plain, both)
 	}
 	i := iteration{debias: true, pool: true, rows: 50}
 	if f := i.factor(2, 5); math.Abs(f-144./150) > 1e-15 {
@@ -300,7 +298,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestNonPrivate checks that the baselines are near to least squares.
+// TestNonPrivate: the baselines are near least squares.
 func TestNonPrivate(t *testing.T) {
 	t.Parallel()
 	w := window(700, 4, 8)
@@ -321,7 +319,7 @@ func TestNonPrivate(t *testing.T) {
 	if _, err := IHS(w, 3, 8, false, newQuick(1)); err == nil {
 		t.Error("a sketch of fewer rows than features")
 	}
-	// Dependent columns: the shortest solution; and a window without rows.
+	// Dependent columns have the shortest solution; a window without rows has the solution 0.
 	double := NewData(2, 10)
 	for i := range 10 {
 		x := float64(i)/20 - 0.2
@@ -336,7 +334,7 @@ func TestNonPrivate(t *testing.T) {
 	}
 }
 
-// TestBlocks checks that a window's sums are those of its blocks.
+// TestBlocks: a window's sums are the sums of its blocks.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	w := window(9000, 3, 9)
@@ -361,13 +359,12 @@ func TestBlocks(t *testing.T) {
 	whole.Reset()
 	whole.Merge(blocks)
 	if !slices.Equal(whole.gram(), blocks.gram()) || !slices.Equal(whole.xy(), blocks.xy()) {
-		t.Error("a merge into nothing is another sum")
+		t.Error("merging into an empty sum changes the sum")
 	}
 }
 
-// TestPrepareMeanwhile: rows that become directions while the sums are made, segment by segment,
-// leave the same sums and gradients as rows that do so afterwards, where segments and units end at
-// different rows.
+// TestPrepareMeanwhile: sums and gradients are the same whether rows become directions while the sums are computed,
+// segment by segment, or afterwards. Segments and units end at different rows.
 func TestPrepareMeanwhile(t *testing.T) {
 	for _, n := range []int{9, 511, 4096, 5003, 9000} {
 		w, theta := window(n, 5, 3), []float64{0.5, -0.25, 0, 1, 0.125}

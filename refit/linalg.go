@@ -6,11 +6,11 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// Matrices here are d×d, row-major. No multiplication and addition are fused, so that results
-// have the same bits on every machine.
+// Matrices in this file are d×d, row-major. No multiplication is fused with an addition, so results have the same bits
+// on every machine.
 
-// cholesky replaces the lower triangle of the symmetric matrix a by L, a = LLᵀ, and
-// clears the rest. It reports whether a is positive definite.
+// cholesky replaces the symmetric matrix a, given by its lower triangle, by L with a = LLᵀ, and clears the rest. It
+// reports whether a is positive definite.
 func cholesky(a []float64, d int) bool {
 	for i := range d {
 		ri := a[i*d:][:d]
@@ -52,7 +52,7 @@ func backward(l, x []float64) {
 	}
 }
 
-// lowerProduct returns LA of two lower triangles.
+// lowerProduct returns the product LA of two lower triangular matrices.
 func lowerProduct(l, a []float64, d int) []float64 {
 	m := make([]float64, d*d)
 	for i := range d {
@@ -66,7 +66,7 @@ func lowerProduct(l, a []float64, d int) []float64 {
 	return m
 }
 
-// addSquare adds MMᵀ of a lower triangle M to a.
+// addSquare adds MMᵀ to a, for a lower triangular M.
 func addSquare(a, m []float64, d int) {
 	for i := range d {
 		for j := range i + 1 {
@@ -79,7 +79,7 @@ func addSquare(a, m []float64, d int) {
 	}
 }
 
-// full returns the symmetric matrix of an upper triangle, row by row, plus ridge·I.
+// full returns the symmetric matrix with the given upper triangle, stored row by row, plus ridge·I.
 func full(upper []float64, d int, ridge float64) []float64 {
 	a := make([]float64, d*d)
 	n := 0

@@ -20,9 +20,8 @@ func leastEigenvalue(upper []float64, d int) float64 {
 	return max(0, least)
 }
 
-// gaussianMix returns SX + ηξ. The row holds the k×n matrix S by columns, and then the k×d
-// matrix ξ by rows. [wishart] draws the square of this sketch directly; this is the
-// definition.
+// gaussianMix returns SX + ηξ. The noise row holds the k×n matrix S by columns, and then the k×d matrix ξ by rows.
+// [wishart] draws the square of this sketch directly; gaussianMix computes it by definition.
 //
 // Privacy: each of its k rows is a row of a dense sketch at γ, if λ_min(XᵀX) + η² ≥ γ.
 // Cost: O(knd) time, k·(n+d) Gaussians.
@@ -63,20 +62,18 @@ func gaussianMix(w *Data, k int, eta float64, row dp.Row) []float64 {
 	return mixed
 }
 
-// mixingSolver is linear mixing: a sketch of features and target together, and the
-// least-squares solution of the sketched problem.
+// mixingSolver is linear mixing: it sketches features and target together, and returns the least-squares solution of
+// the sketched problem:
 //
 //	λ̃ = max(0, λ_min([X, Y]ᵀ[X, Y]) − s(τ − Z)),  η² = max(0, γC² − λ̃),  C² = 2
 //	θ = (X̃ᵀX̃)⁻¹X̃ᵀỸ for the sketch [X̃, Ỹ] of k rows with noise η
 //
-// With dynamic set, a window with λ̃ ≥ γC² gets a sketch without noise, with as many rows as λ̃
-// pays for.
+// With dynamic set, a window with λ̃ ≥ γC² gets a sketch without noise, with as many rows as λ̃ permits.
 //
-// Privacy: as [calibrateMixing] states. With dynamic it is (ε, δ)-private by the paper's
-// accounting, and has no cost.
-// Cost: O(nd²) time, O(d²) memory beside the window.
-// Source: Lev et al., Algorithms 2, 4 and 5. Deviations: λ̃ is compared in units of C²;
-// the sketch is drawn as a Wishart matrix. docs/theory/refit.md.
+// Privacy: as for [calibrateMixing]. With dynamic it is (ε, δ)-private by the paper's accounting, and has no dp.Cost.
+// Cost: O(nd²) time, O(d²) memory in addition to the window.
+// Source: Lev et al., Algorithms 2, 4 and 5.
+// Deviations: λ̃ is compared in units of C²; the sketch is drawn as a Wishart matrix; docs/theory/refit.md.
 type mixingSolver struct {
 	noise      sketchNoise
 	accounting Accounting
@@ -140,16 +137,16 @@ func (s *mixingSolver) prepareSums(w *rowSums) (solution, error) {
 type gradients struct {
 	rows      *clipgrad.Rows
 	adjacency dp.Adjacency
-	clip      float64 // residuals are clipped to it
-	sd        float64 // of the noise, in units of clip
+	clip      float64 // residuals are clipped to this
+	sd        float64 // standard deviation of the noise, in units of clip
 	out       int
 	sum       []int64
 	noise     []int64
 }
 
-// newGradients prepares the window's rows, whose memory it takes over.
+// newGradients prepares the window's rows and takes over their memory.
 //
-// Errors: noise that has no lattice.
+// Errors: the noise has no lattice.
 func newGradients(w *Data, a dp.Adjacency, clip, sd float64, bits int) (*gradients, error) {
 	out, err := stepLattice(sd, w.Len(), bits)
 	if err != nil {
@@ -167,8 +164,7 @@ func newGradients(w *Data, a dp.Adjacency, clip, sd float64, bits int) (*gradien
 
 // release returns Σ x·clip_C(y − xᵀθ) with noise.
 //
-// Privacy: (S/sd)-Gaussian-private, S = 1 under zero-out, 2 under replace, exactly:
-// on a lattice.
+// Privacy: exactly S/sd-Gaussian private, on a lattice; S = 1 under zero-out and 2 under replace.
 func (g *gradients) release(n dp.Noise, array string, theta []float64) []float64 {
 	d := len(theta)
 	g.rows.Sum(g.sum, theta, g.clip, 1, g.out)
@@ -181,16 +177,15 @@ func (g *gradients) release(n dp.Noise, array string, theta []float64) []float64
 	return out
 }
 
-// numbered returns the gradients of iterations, with the noise of the array's part of each.
+// numbered returns gradients that take the noise of iteration t from an array of its own, named after array and t.
 func (g *gradients) numbered(array string) gradientOf {
 	return func(noise dp.Noise, t int, theta []float64) ([]float64, error) {
 		return g.release(noise, numbered(array, t), theta), nil
 	}
 }
 
-// stepLattice returns by how many bits the lattice of a sum of n clipped gradients is finer
-// than the clip norm. sd is the standard deviation of the noise in units of the clip norm. It
-// returns bits, or more if the noise is below 1.
+// stepLattice returns by how many bits the lattice of a sum of n clipped gradients is finer than the clip norm: bits,
+// or more if the noise is below 1. sd is the standard deviation of the noise in units of the clip norm.
 func stepLattice(sd float64, n, bits int) (out int, err error) {
 	out = bits
 	if sd < 1 {
@@ -198,7 +193,7 @@ func stepLattice(sd float64, n, bits int) (out int, err error) {
 		out += 1 - e
 	}
 	if out > 2*bits || math.Ldexp(float64(n), out) >= 1<<61 || !(15*math.Ldexp(sd, out) < 1<<51) {
-		return 0, fmt.Errorf("noise of %g clip norms over %d rows has no lattice of %d bits", sd, n, bits)
+		return 0, fmt.Errorf("noise of %g clip norms over %d rows does not fit a lattice of %d bits", sd, n, bits)
 	}
 	return out, nil
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// ended is a configuration whose windows something else ends.
+// ended returns a configuration whose windows do not end by a number of slots.
 func ended(c Config, partitions int, most uint64) Config {
 	c.Window, c.Stride, c.Partitions, c.Most = 0, 0, uint64(partitions), most
 	return c
 }
 
-// closeParts closes a window that comes in parts: row i is in part i mod len(parts).
+// closeParts closes a window whose rows are in parts: row i is in part i mod len(parts).
 func closeParts(t *testing.T, r *Refit, parts []dp.Part, first uint64, rows [][]float64, n dp.Noise) *dp.Release {
 	t.Helper()
 	for i, row := range rows {
@@ -35,9 +35,9 @@ func closeParts(t *testing.T, r *Refit, parts []dp.Part, first uint64, rows [][]
 	return release
 }
 
-// TestEndedWindows: windows that something else ends, some of them of no row or of few, have the
-// releases and hide the integers of windows of so many slots with the same rows, for every
-// solver. It does not matter whether they come one by one or in a part, and not at which slots.
+// TestEndedWindows compares windows that end by something other than slots, some with few rows or none, and windows
+// with a fixed number of slots and the same rows. For every solver they have the same releases and hide the same
+// integers, whether rows come one by one or in a part, and in any slots.
 func TestEndedWindows(t *testing.T) {
 	t.Parallel()
 	sizes := []int{120, 0, 1, 2, 3, 5, 119, 240}
@@ -75,7 +75,7 @@ func TestEndedWindows(t *testing.T) {
 					!slices.Equal(noise.hidden, reference.hidden) {
 					t.Errorf("a part of %d rows: %+v, want\n%+v", n, got, release)
 				}
-				// A run that ended goes on here.
+				// The restored refit continues here.
 				state, err := one.AppendBinary(nil)
 				if err != nil {
 					t.Fatal(err)
@@ -92,18 +92,18 @@ func TestEndedWindows(t *testing.T) {
 				one.Add(0, nil)
 			}
 			if _, err := one.Close(dptest.Seeded(1)); err == nil {
-				t.Error("closed a window with too many rows")
+				t.Error("no error for a window with too many rows")
 			}
 			state, err := one.AppendBinary(nil)
 			if err != nil || want.UnmarshalBinary(state) == nil {
-				t.Errorf("took the state of a refit with other windows: %v", err)
+				t.Errorf("no error for the state of a refit with other windows: %v", err)
 			}
 		})
 	}
 }
 
-// TestEndedBlocks: a window of several blocks, which one log rounds one by one, has the release of
-// one by slots, also where it came in a part.
+// TestEndedBlocks: a window of several blocks, which a refit of one log rounds one by one, has the same release as a
+// window with a fixed number of slots, also if its rows came in a part.
 func TestEndedBlocks(t *testing.T) {
 	t.Parallel()
 	rows := records(9600, 5)
@@ -122,8 +122,8 @@ func TestEndedBlocks(t *testing.T) {
 	}
 }
 
-// TestEndedParts: a merged window that something else ends is that of so many slots of each
-// partition with the same rows. A quiet partition has no rows.
+// TestEndedParts: a merged window that does not end by slots equals a merged window with that many slots in each
+// partition and the same rows. A quiet partition has no rows.
 func TestEndedParts(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 2, Delta: 1e-8, Adjacency: dp.ZeroOut}
@@ -166,8 +166,8 @@ func TestEndedParts(t *testing.T) {
 	}
 }
 
-// TestEndedFaults: windows end by slots or by something else, a refit of one log has one part a
-// window, and its memory is bounded.
+// TestEndedFaults: windows end by slots or by something else, a refit of one log has one part per window, and its
+// memory is bounded.
 func TestEndedFaults(t *testing.T) {
 	t.Parallel()
 	c := ended(configs()["newton"], 0, 1<<31+1)
@@ -178,15 +178,16 @@ func TestEndedFaults(t *testing.T) {
 		rules = append(rules, err.Error())
 	}
 	if got := strings.Join(rules,
-		"; "); got != "window: must not be there: windows are steps by the clock (5); stride: must not be there: "+
-		"windows are steps by the clock (5); step_max: must be at most 2147483648 for windows (2147483649)" {
+		"; "); got != "window: must not be set: the clock ends windows (5); "+
+		"stride: must not be set: the clock ends windows (5); "+
+		"step_max: must be at most 2147483648 for windows (2147483649)" {
 		t.Error(got)
 	}
 	r := mustRefit(t, ended(configs()["newton"], 0, 100), generous)
 	if w := strings.Join(
 		mustRefit(t, ended(configs()["newton"], 0, 2),
 			dp.Params{Epsilon: 0.1, Delta: 1e-8, Adjacency: dp.ZeroOut}).Warnings(), ""); !strings.Contains(w,
-		"windows of at most 2 records hold at most") {
+		"windows of at most 2 records are too small for the budget: at most") {
 		t.Errorf("warns %q", w)
 	}
 	one, err := r.NewPart()
@@ -203,18 +204,18 @@ func TestEndedFaults(t *testing.T) {
 	two.Add(0, []float64{1, 1, 1})
 	data := one.(*Part).e.data
 	if took, stated := int64(8*(cap(data.x)+cap(data.y))), r.Sizes().Part; took > stated {
-		t.Errorf("a part takes %d bytes, said %d", took, stated)
+		t.Errorf("a part takes %d bytes, stated are %d", took, stated)
 	}
 	if err := r.Merge(one); err != nil {
 		t.Fatal(err)
 	}
 	if r.Merge(two) == nil {
-		t.Error("merged two parts of one log")
+		t.Error("no error for two parts of one log")
 	}
 }
 
-// TestEndedFits: New refuses windows by the clock in which the sums of dp-gd have no room. A
-// boundary would be decided and the window never close.
+// TestEndedFits: New refuses windows by the clock that are too large for the sums of dp-gd. Otherwise such a window
+// could never be closed after its end is fixed.
 func TestEndedFits(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut, LatticeBits: 30}
@@ -223,12 +224,12 @@ func TestEndedFits(t *testing.T) {
 	if _, err := New(ended(c, 0, 5_000_000), p); err == nil || !strings.Contains(err.Error(), "5000000 records") {
 		t.Errorf("windows of at most 5000000 rows: %v", err)
 	}
-	c.Window = 5_000_000 // an epoch of these may exist
+	c.Window = 5_000_000 // a configuration with these windows may exist
 	mustRefit(t, c, p)
 }
 
-// TestEndedSizes: a part of a merged window takes no more memory than is stated, and not much
-// less, however many partitions share the rows.
+// TestEndedSizes: a part of a merged window takes at most the stated memory, and not much less, for any number of
+// partitions that share the rows.
 func TestEndedSizes(t *testing.T) {
 	t.Parallel()
 	const most = 200000

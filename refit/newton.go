@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// newtonShares are the shares of μ² that newton spends on its releases. There is one set without
-// a constant, and one with a constant and a centring.
+// newtonShares are the shares of μ² that newton spends on its releases. One set of shares is for windows without a
+// constant, the other for windows with a constant and a centring.
 type newtonShares struct{ hist, gram, steps float64 }
 
 var (
@@ -20,8 +20,8 @@ var (
 	centredShares = newtonShares{hist: 0.05, gram: 0.11, steps: 0.74}
 )
 
-// newtonSolver solves least squares over a window by noisy gradient steps. A noisy Gram matrix
-// whitens the space of the steps, and the clip norm follows the data.
+// newtonSolver solves least squares over a window by noisy gradient steps. A noisy Gram matrix whitens the space of the
+// steps, and the clip norm adapts to the data.
 //
 // For rows x_i, ‖x_i‖ ≤ 1, targets |y_i| ≤ 1 and S = 1 under zero-out, 2 under
 // replace, it releases
@@ -33,37 +33,36 @@ var (
 //	       q_t = #{i: not null, a_i ≤ cζ_t} + (S/(w m_t))·N(0, 1)
 //	       u_{t+1} = u_t + g_t,  ζ_{t+1} = min(cap, ζ_t exp(−0.4(clip(q_t/n̂, 0, 1) − 0.53)))
 //
-// and returns θ = κWū, where ū is a mean of u_{t+1} over t ≥ t₀ and κ is a James–Stein factor. T,
-// t₀, c, R, W and κ are computed from the releases.
+// and returns θ = κWū, where ū is a mean of u_{t+1} over t ≥ t₀ and κ is a James–Stein factor. T, t₀, c, R, W and κ are
+// functions of the releases.
 //
-// With an intercept the last number of a row is a constant, 0 in null rows alone, and the bound
-// is that of the others. Rows and targets are centred first, see [centring]. Then a row is
-// z = (Wx, w_c), w_c = √(0.6/n̂), so that the norms and the matrix do not contain the constant. The
-// constant has a factor κ_c of its own, and the last entry of θ is y₀ + κ_c·w_c·ū_D − βᵀm.
-// Without an intercept a row of zeros is null.
+// With an intercept, the last number of a row is a constant, which is 0 only in null rows, and the bound ‖x_i‖ ≤ 1 is
+// on the other numbers. Rows and targets are centred first, see [centring]. Then a row is z = (Wx, w_c), w_c =
+// √(0.6/n̂), so norms and matrix do not contain the constant. The constant has its own factor κ_c, and the last entry
+// of θ is y₀ + κ_c·w_c·ū_D − βᵀm. Without an intercept a row of zeros is null.
 //
-// Privacy: every release is a Gaussian mechanism on a lattice, so all together are exactly
-// μ-Gaussian-private, under either adjacency. hist, gram and steps spend 0.06, 0.12 and 0.82 of
-// μ²; with an intercept 0.05, 0.11 and 0.74, and the centring 0.1. The count costs nothing
-// ([clipgrad.CountWeight]). R bounds the rows of the Gram matrix only, so it causes no bias.
-// Cost: O(nd² + d³ + Tnd) time on all processors, T ≤ 100 passes; n numbers and
-// O(d²) beside the window, which it overwrites.
-// Errors: an iterate that is not finite, which no window leads to.
+// Privacy: every release is a Gaussian mechanism on a lattice, so all together are exactly μ-Gaussian private, under
+// either adjacency. hist, gram and steps cost 0.06, 0.12 and 0.82 of μ²; with an intercept 0.05, 0.11 and 0.74, and the
+// centring 0.1. The count costs nothing ([clipgrad.CountWeight]). R bounds only the rows of the Gram matrix, so it
+// causes no bias.
+// Cost: O(nd² + d³ + Tnd) time on all processors, T ≤ 100 passes; memory for n numbers and O(d²) numbers in addition to
+// the window, which it overwrites.
+// Errors: an iterate is not finite; no window leads to that.
 // Source: ours; docs/theory/refit.md.
 type newtonSolver struct {
 	mu        float64
 	adjacency dp.Adjacency
 	bits      int
 	shares    newtonShares
-	centring  *centring // nil: there is no intercept
+	centring  *centring // nil without an intercept
 
-	trace newtonTrace // of the last window
+	trace newtonTrace // choices for the last window
 }
 
-// newNewton returns the solver for the budget μ and windows of at most rows rows. dim is the
-// number of features, including the constant of an intercept.
+// newNewton returns the solver for the budget μ and windows of at most the given number of rows. dim is the number of
+// features, including the constant of an intercept.
 //
-// Errors: a budget so large or so small that a lattice does not fit.
+// Errors: no lattice fits the budget, which is too large or too small.
 func newNewton(mu float64, a dp.Adjacency, bits, rows, dim int, intercept bool) (*newtonSolver, error) {
 	s := &newtonSolver{mu: mu, adjacency: a, bits: bits, shares: plainShares}
 	var errs []error
@@ -73,7 +72,8 @@ func newNewton(mu float64, a dp.Adjacency, bits, rows, dim int, intercept bool) 
 		s.centring, err = newCentring(mu, a, bits, rows)
 		errs = append(errs, err)
 	}
-	// R² only moves the Gram matrix's lattices, but for the root of an odd power.
+	// The value of R² only shifts the Gram matrix's lattices, except that an odd power of two has an irrational root:
+	// so two values suffice.
 	for _, squared := range []float64{1, 0.5} {
 		_, err := newton.NewGram(s.features(dim), squared, s.part(s.shares.gram), a, bits)
 		errs = append(errs, err)
@@ -82,14 +82,15 @@ func newNewton(mu float64, a dp.Adjacency, bits, rows, dim int, intercept bool) 
 	if !(dp.MaxDraw*math.Ldexp(sd, bits-4) < 1<<51) || math.Ldexp(float64(rows), bits-4) >= 1<<62 {
 		errs = append(errs, fmt.Errorf("mu is %g, too small for a histogram of %d rows", mu, rows))
 	}
-	for _, m := range []float64{s.rate(40, 100, 0), s.rate(2, 6, 0), s.rate(2, 6, 2)} { // the least and the largest
+	for _, m := range []float64{s.rate(40, 100, 0), s.rate(2, 6, 0), s.rate(2, 6,
+		2)} { // the smallest and the largest rates
 		_, err := stepLattice(a.Factor()/m, rows, bits)
 		errs = append(errs, err)
 	}
 	return s, errors.Join(errs...)
 }
 
-// features returns the number of features of a row of so many numbers, without the constant.
+// features returns the number of features of a row of dim numbers, without the constant.
 func (s *newtonSolver) features(dim int) int {
 	if s.centring != nil {
 		return dim - 1
@@ -97,11 +98,10 @@ func (s *newtonSolver) features(dim int) int {
 	return dim
 }
 
-// part returns the μ of a share of μ².
+// part returns the μ that belongs to a share of μ².
 func (s *newtonSolver) part(share float64) float64 { return s.mu * math.Sqrt(share) }
 
-// rate returns m_t. Two fifths of the steps' budget are for the steps before t₀, the rest for
-// those that are averaged.
+// rate returns m_t. The steps before t₀ get two fifths of the steps' budget; the steps that are averaged get the rest.
 func (s *newtonSolver) rate(start, steps, t int) float64 {
 	if t < start {
 		return s.part(s.shares.steps) * math.Sqrt(0.4/float64(start))
@@ -109,7 +109,7 @@ func (s *newtonSolver) rate(start, steps, t int) float64 {
 	return s.part(s.shares.steps) * math.Sqrt(0.6/float64(steps-start))
 }
 
-// newtonTrace holds what newton chose. It is public, because it follows from releases.
+// newtonTrace holds the choices that newton made. It is public, because they are functions of releases.
 type newtonTrace struct {
 	centres
 	valid, squared, ridge, trace float64 // n̂, R², ρ, tr
@@ -121,8 +121,7 @@ type newtonTrace struct {
 	errors                       *solutionErrors
 }
 
-// constantSignal is h of the constant: the share of the distance to its best value that a step
-// takes.
+// constantSignal is the h of the constant: the share of its distance to the optimum that a step covers.
 const constantSignal = 0.6
 
 // solve returns θ. It overwrites the window's rows.
@@ -145,7 +144,7 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 		t.centres = s.centring.centre(w, null, noise)
 	}
 
-	// Histogram of norms, and how far to clip for the Gram matrix.
+	// The histogram of norms, and the norm to which rows are clipped for the Gram matrix.
 	norms := countNorms(w, d, null).Release(noise, "newton/hist",
 		newton.HistogramSD(s.part(s.shares.hist), s.adjacency), s.bits)
 	t.valid = norms.Valid(n)
@@ -153,7 +152,7 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 	squared, missed := norms.Radius(t.valid, 1.35*math.Sqrt(float64(d))*unit, 0.25)
 	t.squared = squared
 
-	// The Gram matrix, and the space that it whitens.
+	// The Gram matrix, and the whitening that follows from it.
 	gram, err := newton.NewGram(d, squared, s.part(s.shares.gram), s.adjacency, s.bits)
 	if err != nil {
 		return nil, 0, err
@@ -189,8 +188,7 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 		rows.RoundOnce()
 	}
 
-	// Steps. sds keeps the noise of each for the shrinkage, weights what each counts in
-	// the mean.
+	// The steps. sds holds the noise of each step, for the shrinkage; weights holds each step's weight in the mean.
 	factor := s.adjacency.Factor()
 	zeta, limit := s.schedule(float64(dim))
 	t.first = zeta
@@ -213,7 +211,7 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 			[]float64{math.Ldexp(sd/weight, s.bits-4)}, nil, 1)
 		if step >= t.start {
 			weights[step] = 1
-			if s.centring != nil { // late, small clip norms are worth more
+			if s.centring != nil { // late, small clip norms get more weight
 				weights[step] = 1 / float64(zeta*zeta)
 			}
 			total += weights[step]
@@ -244,9 +242,9 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 	return theta, 0, err
 }
 
-// schedule chooses the steps for rows of dim numbers. It returns the first clip norm and the
-// largest one. nu is the number of valid records per standard deviation of noise and coordinate,
-// and records is the number per standard deviation of noise.
+// schedule chooses the steps for rows of dim numbers. It returns the first clip norm and the largest one. nu is the
+// number of valid records divided by the standard deviation of noise and by the number of coordinates; records is the
+// number of valid records divided by the standard deviation of noise.
 func (s *newtonSolver) schedule(dim float64) (zeta, limit float64) {
 	t, factor := &s.trace, s.adjacency.Factor()
 	nu := t.valid * s.mu / (dim * factor)
@@ -263,8 +261,8 @@ func (s *newtonSolver) schedule(dim float64) (zeta, limit float64) {
 	return 0.075 * spread / t.counted, 0.5 * spread / t.counted
 }
 
-// solution returns θ for the mean ū of the iterates. The noise of the steps leaves a variance in
-// each coordinate of ū.
+// solution returns θ for the mean ū of the iterates. It takes into account the variance that the noise of the steps
+// leaves in each coordinate of ū.
 func (s *newtonSolver) solution(white *newton.Whitening, mean, sds, weights []float64,
 	constant float64) (theta []float64, err error) {
 	t := &s.trace
@@ -300,12 +298,12 @@ func (s *newtonSolver) solution(white *newton.Whitening, mean, sds, weights []fl
 	return theta, nil
 }
 
-// meanVariance returns the variance that noise of deviation sd_t in step t leaves in
-// the plain mean of the iterates from start on,
+// meanVariance returns the variance in the plain mean of the iterates from start on that comes from noise of standard
+// deviation sd_t in step t:
 //
 //	Σ_t ((S_{T−t} − S_{max(t₀−t, 0)})/(T−t₀) · sd_t)²,  S_k = Σ_{j<k} p^j,  p = 1 − 0.8h
 //
-// because u moves by a share of about 0.8h of its distance in each step.
+// The formula holds because each step moves u by about a share 0.8h of its remaining distance.
 func meanVariance(h float64, sds []float64, start int) (variance float64) {
 	steps := len(sds)
 	geometric := make([]float64, steps+1)
@@ -321,8 +319,8 @@ func meanVariance(h float64, sds []float64, start int) (variance float64) {
 	return variance
 }
 
-// weightedVariance is meanVariance for a mean with the weights ω_t: the sum of (c_t·sd_t)²,
-// c_t = p·c_{t+1} + ω_t.
+// weightedVariance is meanVariance for a mean with the weights ω_t. It is the sum of (c_t·sd_t)², c_t = p·c_{t+1} +
+// ω_t.
 func weightedVariance(h float64, sds, weights []float64) (variance float64) {
 	p, c := 1-float64(0.8*h), 0.0
 	for t := len(sds) - 1; t >= 0; t-- {
@@ -333,8 +331,7 @@ func weightedVariance(h float64, sds, weights []float64) (variance float64) {
 	return variance
 }
 
-// countNorms counts the rows that are not null by the squared norm of their first d
-// numbers.
+// countNorms counts the rows that are not null, by the squared norm of their first d numbers.
 func countNorms(w *Data, d int, null []bool) *newton.Histogram {
 	var parts [segments]newton.Histogram
 	eachSegment(w.Len(), func(part, lo, hi int) {
@@ -360,8 +357,8 @@ func zero(x []float64) bool {
 	return true
 }
 
-// errFailed says that there is no solution, and not why, because the reason is not public.
+// errFailed says that there is no solution. It does not say why, because the reason is not public.
 var errFailed = errors.New("no solution was found")
 
-// numbered returns the name of iteration i's noise array.
+// numbered returns the name of the noise array of iteration i.
 func numbered(array string, i int) string { return fmt.Sprintf("%s/%d", array, i) }

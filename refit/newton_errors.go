@@ -7,32 +7,32 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// leastForErrors is the ν below which newton states no errors. On sets with ν below 4 fewer
-// than nine in ten of the coefficients were within 1.96 of them.
+// leastForErrors is the ν below which newton states no errors: in data sets with ν below 4, fewer than nine in ten of
+// the coefficients were within 1.96 errors.
 const leastForErrors = 5
 
-// solutionErrors says how far the coefficients of newton are from those of least squares on the
-// distribution that the rows are drawn from. It is approximate, and in the units of the window.
+// solutionErrors estimates how far newton's coefficients are from the least-squares coefficients of the distribution
+// that the rows are drawn from. It is approximate, and in the units of the window.
 //
-// With û = ū along the eigenvectors V of the Gram matrix, W = V·H^−½·Vᵀ and h_k as in
-// [newton.Whitening], the error of ⟨a, β⟩ has the mean square aᵀCa,
+// Let û be ū along the eigenvectors V of the Gram matrix, W = V·H^−½·Vᵀ, and h_k as in [newton.Whitening]. Then the
+// error of ⟨a, β⟩ has the mean square aᵀCa,
 //
 //	C = bbᵀ + V·diag(e_k/H_k)·Vᵀ,  b = (1 − κ)Wū,  e_k = noise_k + rows_k + rest_k
 //	noise_k = Σ_t (c_t·sd_t)²                              as for κ
 //	rows_k  = n̂ā²·(2 + n̂(γ/(exp(ζ/ā) − 1))²)/(h_k·Σh)      γ = ½
 //	rest_k  = f_k²·max(0, Σ h_j(û_j² − noise_j))/Σh_j      f_k = Σ_t ω_t·(1 − .8·max(0, h_k − .15))^(t+1)
 //
-// ω_t are the weights of the mean ū, and h is at least .02 in rows_k. b is what the shrinkage
-// takes. rows_k is what other rows would change, and the bias of clipping: the clipped size of a
-// row, |r|‖z‖, is taken as exponentially distributed with mean
+// ω_t are the weights of the mean ū, and in rows_k h is at least .02. b is the bias of the shrinkage. rows_k is the
+// variance due to the sampling of rows, plus the bias of clipping. The clipped size of a row, |r|‖z‖, is assumed to be
+// exponentially distributed with mean
 //
 //	ā = −cζ/ln(1 − q/n̂)
 //
-// because a share q/n̂ of the rows is below cζ; ζ and q are averages over t ≥ t₀. The squares
-// then add up to 2n̂ā². Clipping takes n̂ā·exp(−ζ/ā), of which a share γ is taken to point in one
-// direction, and leaves a share 1 − exp(−ζ/ā) of the curvature. rest_k is what the steps have not
-// reached: a direction whose true h is nearly 0 keeps a share f_k of an unknown distance, whose
-// size is taken to be as in the directions that were learnt.
+// because a share q/n̂ of the rows is below cζ; ζ and q are averages over t ≥ t₀. The squares then add up to 2n̂ā².
+// Clipping removes n̂ā·exp(−ζ/ā); a share γ of that is assumed to point in one direction. Clipping leaves a share 1 −
+// exp(−ζ/ā) of the curvature. rest_k is the distance that the steps have not covered: a direction whose true h is
+// nearly 0 retains a share f_k of an unknown distance, which is assumed to be as large as in the directions that were
+// learned.
 //
 // The constant has h = .6, γ = 1 and no rest: its variance is ((1−κ_c)² ū_D² + e_D)·w_c².
 //
@@ -46,7 +46,7 @@ type solutionErrors struct {
 	centre   []float64 // m, zeros without an intercept
 }
 
-// scatter is what the steps t ≥ t₀ tell of the rows.
+// scatter holds sums over the steps t ≥ t₀, from which the scatter of the rows is estimated.
 type scatter struct {
 	steps, zeta, count float64 // sums
 }
@@ -58,7 +58,7 @@ func (s *scatter) add(zeta, count float64) {
 	s.count += count
 }
 
-// rows returns rows_k·h_k·Σh for a share γ.
+// rows returns rows_k·h_k·Σh, where the share γ is pull.
 func (s *scatter) rows(valid, counted, pull float64) float64 {
 	zeta := s.zeta / s.steps
 	below := newton.Clip(s.count/s.steps/valid, 0.1, 0.9)
@@ -67,8 +67,8 @@ func (s *scatter) rows(valid, counted, pull float64) float64 {
 	return float64(valid*float64(mean*mean)) * (2 + float64(valid*float64(bias*bias)))
 }
 
-// errors returns the errors of the solution with coefficients κWū, nil where none can be stated:
-// with too few records for the noise, or where nothing was learnt. scale is w_c.
+// errors returns the errors of the solution with coefficients κWū. It returns nil if there are too few records for the
+// noise, or if nothing was learned. scale is w_c.
 func (s *newtonSolver) errors(white *newton.Whitening, mean, sds, weights []float64, steps *scatter,
 	scale float64) *solutionErrors {
 	t := &s.trace
@@ -128,8 +128,8 @@ func (s *newtonSolver) errors(white *newton.Whitening, mean, sds, weights []floa
 	return e
 }
 
-// remaining returns the share of the distance to the solution that is left in the mean with
-// weights ω_t, where each step takes 0.8h of it.
+// remaining returns the share of the distance to the solution that remains in the mean with weights ω_t, if each step
+// covers a share 0.8h of the remaining distance.
 func remaining(h float64, weights []float64) (left float64) {
 	p, power := 1-float64(0.8*h), 1.0
 	for _, w := range weights {
@@ -142,7 +142,7 @@ func remaining(h float64, weights []float64) (left float64) {
 // coefficient returns the standard error of β_j.
 func (e *solutionErrors) coefficient(j int) float64 { return math.Sqrt(e.square[j*e.dim+j]) }
 
-// intercept returns the standard error of ⟨a, β⟩ + the intercept. nil is a zero vector.
+// intercept returns the standard error of ⟨a, β⟩ + the intercept. If a is nil, it stands for a vector of zeros.
 func (e *solutionErrors) intercept(a []float64) float64 {
 	x := make([]float64, e.dim)
 	for j, m := range e.centre {

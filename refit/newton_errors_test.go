@@ -10,9 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// errorsOver closes windows of a linear model, and
-// returns the share of coefficients within 1.96 standard errors of the model's, the root of the
-// mean square of their distances in standard errors, and how many windows had errors.
+// errorsOver closes windows of a linear model. It returns the share of coefficients within 1.96 standard errors of the
+// model's, the root mean square of their distances in standard errors, and the number of windows that had errors.
 func errorsOver(t *testing.T, c Config, p dp.Params, windows int) (covered, size float64, stated int) {
 	t.Helper()
 	source := rand.New(rand.NewPCG(21, c.Window))
@@ -58,9 +57,9 @@ func errorsOver(t *testing.T, c Config, p dp.Params, windows int) (covered, size
 	return float64(inside) / float64(all), math.Sqrt(square / float64(all)), stated
 }
 
-// TestErrors: of a model whose coefficients are known, the errors of newton hold about what they
-// promise, with and without an intercept, whether noise dominates or sampling; they are none with
-// few records, where nothing is learnt, and of other solvers.
+// TestErrors: for a model with known coefficients, the errors of newton have about the right coverage, with and without
+// an intercept, whether noise or sampling dominates. There are no errors with few records, if nothing is learned, and
+// for other solvers.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false
@@ -72,10 +71,9 @@ func TestErrors(t *testing.T) {
 			c := Config{Target: "y", Columns: []string{"a", "b", "c", "y"}, ClipX: 6, ClipY: 4, Window: at.rows,
 				Intercept: intercept}
 			covered, size, stated := errorsOver(t, c, dp.Params{Mu: at.mu, Adjacency: dp.ZeroOut}, 40)
-			// Errors of coefficients that are right on the average have a size of 1, and cover
-			// 0.95. 40 windows of at least 3 coefficients: if each were covered with
-			// probability 0.95 and those of a window together or not at all, less than 0.8 had
-			// probability 7·10⁻⁴. Model biases are counted in, so that sizes are below 1.
+			// Errors of unbiased coefficients have size 1 and cover 0.95. There are 40 windows of at least 3
+			// coefficients. If each coefficient were covered with probability 0.95, and those of a window together or
+			// not at all, less than 0.8 would have probability 7·10⁻⁴. The errors include biases, so sizes are below 1.
 			if stated != 40 || covered < 0.8 || size < 0.4 || size > 1.15 {
 				t.Errorf("%d rows, μ = %g, intercept %t: %.3f are covered, size %.2f, in %d windows", at.rows, at.mu,
 					*intercept, covered, size, stated)
@@ -93,7 +91,7 @@ func TestErrors(t *testing.T) {
 	if _, _, stated := errorsOver(t, other, dp.Params{Mu: 5, Adjacency: dp.ZeroOut}, 2); stated > 0 {
 		t.Error("adassp has errors")
 	}
-	// Where there is no signal, coefficients are shortened to nothing in some windows.
+	// Without a signal, the coefficients of some windows are shortened to 0.
 	r := mustRefit(t, base, dp.Params{Mu: 0.5, Adjacency: dp.ZeroOut})
 	source, none := rand.New(rand.NewPCG(22, 1)), 0
 	for w := range uint64(20) {
@@ -110,12 +108,12 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	if none == 0 {
-		t.Error("no window learnt nothing")
+		t.Error("every window has learned something")
 	}
 }
 
-// TestErrorsInUnits: errors in other units are those of the coefficients there, by the covariance
-// of coefficients and intercept.
+// TestErrorsInUnits: errors in other units belong to the converted coefficients, by the covariance of coefficients
+// and intercept.
 func TestErrorsInUnits(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton in original units"]
@@ -123,7 +121,7 @@ func TestErrorsInUnits(t *testing.T) {
 	release := closeWindow(t, r, records(120, 1), dptest.Seeded(1))
 	e := r.solver.(*newtonSolver).trace.errors
 	if e == nil || zero(e.centre) {
-		t.Fatal("no errors, or nothing to move")
+		t.Fatal("there are no errors, or no centre to move")
 	}
 	// Columns are a, y, b. Covariance of (β_a, β_b, ι), ι = constant − ⟨m, β⟩.
 	cov := make([][]float64, 3)
@@ -171,7 +169,7 @@ func TestErrorsInUnits(t *testing.T) {
 	}
 }
 
-// TestErrorsOverflow: an error beyond the range of float64 is left out, and nothing else is.
+// TestErrorsOverflow: an error beyond the range of float64 is omitted, and nothing else is.
 func TestErrorsOverflow(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton in original units"]

@@ -6,20 +6,19 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// NonPrivate is a solution without any guarantee, for comparison. Do not publish it, nor
-// anything computed from it.
+// NonPrivate is a solution without any guarantee, for comparison. Do not publish it or anything computed from it.
 type NonPrivate struct {
 	Theta []float64
 }
 
-// LeastSquares returns the shortest θ that minimises ‖Y − Xθ‖. It has no privacy.
+// LeastSquares returns the shortest θ that minimises ‖Y − Xθ‖. It is not private.
 //
-// Cost: O(nd²) for a QR factorization of [X, Y], then O(d³). A direction in which the rows vary
-// less than 2⁻⁵⁰·max(n, d) times as much as in the first one gets no coefficient.
-// Errors: a factorization that does not converge.
+// Cost: O(nd²) for a QR factorization of [X, Y], then O(d³). A direction gets no coefficient if the rows vary less in
+// it than 2⁻⁵⁰·max(n, d) times as much as in the first direction.
+// Errors: the factorization does not converge.
 func LeastSquares(w *Data) (NonPrivate, error) {
 	d := w.dim
-	rows := max(w.Len(), d+1) // rows of zeros change nothing
+	rows := max(w.Len(), d+1) // padding with rows of zeros changes nothing
 	a := mat.NewDense(rows, d+1, nil)
 	for i, y := range w.y {
 		copy(a.RawRowView(i), w.row(i))

@@ -6,16 +6,15 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// AppendBinary appends to b the rows that the part holds, so that a part of another process may
-// take them by [Part.UnmarshalBinary]: the number of records, then the number of rows, then the
-// features of each and its target.
+// AppendBinary appends to b the rows of the part, so that [Part.UnmarshalBinary] can restore them in another process:
+// the number of records, the number of rows, then the features and the target of each row.
 //
-// Privacy: these are records, clipped. They are as private as the records.
-// Cost: 8·(d + 1) bytes a row of d features.
-// Errors: a solver that keeps sums and no rows, which no merged stream has.
+// Privacy: these are clipped records, as secret as the records themselves.
+// Cost: 8·(d + 1) bytes for a row of d features.
+// Errors: the solver has sums instead of rows; no merged stream has such a solver.
 func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	if p.e.data == nil {
-		return nil, errors.New("a part of sums in floating point can't be moved")
+		return nil, errors.New("cannot encode the part: its sums are in floating point")
 	}
 	w := bin.Writer{B: b}
 	w.Uint(p.e.rows)
@@ -29,37 +28,35 @@ func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
-// UnmarshalBinary makes the part hold what [Part.AppendBinary] wrote of a part of a refit with
-// the same configuration and plan.
+// UnmarshalBinary replaces the rows of the part by those that [Part.AppendBinary] wrote, for a part of a refit with the
+// same configuration and plan.
 //
-// Privacy: a row that no record gives is refused, because sensitivities rely on the bound of
-// every row.
-// Errors: anything else than such a part, also one of more rows than a window has. The part is
-// empty then.
+// Privacy: it refuses a row that no record can produce, because sensitivities rely on the bound of every row.
+// Errors: data is anything else, or has more rows than a window. Then the part is empty.
 func (p *Part) UnmarshalBinary(data []byte) error {
 	p.Reset()
 	if p.e.data == nil {
-		return errors.New("a part of sums in floating point can't be moved")
+		return errors.New("cannot encode the part: its sums are in floating point")
 	}
 	c, w, r := &p.e.cfg, p.e.data, bin.Reader{B: data}
 	p.e.rows = r.Uint()
 	n := r.Uint()
 	if width := uint64(8 * (w.dim + 1)); r.Bad || n != min(p.e.rows, c.Slots()) || uint64(len(r.B)) != n*width {
 		p.Reset()
-		return errors.New("rows of a part: damaged, or of another refit")
+		return errors.New("cannot decode the part: it is damaged or belongs to another refit")
 	}
 	for range n {
 		for range w.dim {
 			w.x = append(w.x, r.Float())
 		}
 		w.y = append(w.y, r.Float())
-		if i := len(w.y) - 1; !p.e.gives(w.row(i), w.y[i]) {
+		if i := len(w.y) - 1; !p.e.possible(w.row(i), w.y[i]) {
 			r.Bad = true
 		}
 	}
 	if !r.Done() {
 		p.Reset()
-		return errors.New("rows of a part: damaged, or of another refit")
+		return errors.New("cannot decode the part: it is damaged or belongs to another refit")
 	}
 	return nil
 }
@@ -67,10 +64,9 @@ func (p *Part) UnmarshalBinary(data []byte) error {
 // Reset empties the part.
 func (p *Part) Reset() { p.e.reset() }
 
-// gives reports whether a record can give this row: its features are in the unit ball, up to
-// the rounding of a norm, and its target is in [−1, 1]. The constant is there in each row but the
-// null row.
-func (r *Refit) gives(x []float64, y float64) bool {
+// possible reports whether a record can produce this row: its features are in the unit ball, up to the rounding of a
+// norm, and its target is in [−1, 1]. Every row except null rows has the constant.
+func (r *Refit) possible(x []float64, y float64) bool {
 	if *r.cfg.Intercept {
 		constant := x[len(x)-1]
 		x = x[:len(x)-1]

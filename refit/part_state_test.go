@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestPartMoved: a window whose rows came as bytes from another refit has the release of one
-// whose rows were added here, and a part says the same when it is written again.
+// TestPartMoved: a window whose rows came as bytes from another refit has the same release as a window whose rows were
+// added here. Encoding the part again gives the same bytes.
 func TestPartMoved(t *testing.T) {
 	t.Parallel()
 	no := false
@@ -40,7 +40,7 @@ func TestPartMoved(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				to.Add(0, rows[0]) // is overwritten
+				to.Add(0, rows[0]) // will be overwritten
 				for i := j; i < window; i += 2 {
 					from.Add(uint64(i/2), rows[i])
 				}
@@ -52,7 +52,7 @@ func TestPartMoved(t *testing.T) {
 					t.Fatal(err)
 				}
 				if again, err := to.(*Part).AppendBinary(nil); err != nil || string(again) != string(moved[1:]) {
-					t.Fatalf("written again it is another: %v", err)
+					t.Fatalf("encoding the part again gives other bytes: %v", err)
 				}
 				if err := there.Merge(from); err != nil {
 					t.Fatal(err)
@@ -69,14 +69,14 @@ func TestPartMoved(t *testing.T) {
 				releases[i] = fmt.Sprintf("%+v", release)
 			}
 			if releases[0] != releases[1] {
-				t.Errorf("other releases\n%s\n%s", releases[0], releases[1])
+				t.Errorf("the releases differ\n%s\n%s", releases[0], releases[1])
 			}
 		})
 	}
 }
 
-// TestPartDamaged: a part that is cut, longer, or has rows that no record gives is refused, and
-// leaves the part empty.
+// TestPartDamaged: a part that is cut, too long, or has rows that no record can produce is refused, and the receiving
+// part is then empty.
 func TestPartDamaged(t *testing.T) {
 	t.Parallel()
 	c := merged(Config{Solver: "newton", Target: "y", Columns: []string{"a", "y"}, ClipX: 2, ClipY: 3}, 2, 600)
@@ -96,7 +96,7 @@ func TestPartDamaged(t *testing.T) {
 		if err := p.UnmarshalBinary(data); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)
 		} else if !want && (p.e.rows != 0 || p.e.data.Len() != 0) {
-			t.Errorf("%s: something of it is kept", name)
+			t.Errorf("%s: the part is not empty", name)
 		}
 	}
 	try("as it was", sound, true)
@@ -125,7 +125,7 @@ func TestPartDamaged(t *testing.T) {
 		binary.LittleEndian.PutUint64(data[8*c.word:], c.value)
 		try(name, data, c.ok)
 	}
-	// More rows than a window has.
+	// More rows than in a window.
 	data := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 601), 601)
 	try("too many", append(data, make([]byte, 601*24)...), false)
 }

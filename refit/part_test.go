@@ -14,7 +14,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// seen is a noise that keeps the integers that it hides.
+// seen is noise that records the integers that it hides.
 type seen struct {
 	dp.Noise
 	hidden []string
@@ -25,7 +25,7 @@ func (s *seen) Row(array string, hidden []int64) dp.Row {
 	return s.Noise.Row(array, hidden)
 }
 
-// merged is a configuration over so many partitions, with windows of so many rows in all.
+// merged returns a configuration over the given number of partitions, with windows of the given total number of rows.
 func merged(c Config, partitions, window int) Config {
 	c.Partitions, c.Window = uint64(partitions), uint64(window/partitions)
 	if c.Stride > 0 {
@@ -34,9 +34,8 @@ func merged(c Config, partitions, window int) Config {
 	return c
 }
 
-// TestParts: a window that comes from 1, 3 or 64 partitions, each summed by a goroutine of its
-// own, in any order, hides the same integers in every release, and has the same solution.
-// It is longer than two blocks.
+// TestParts: a window from 1, 3 or 64 partitions, each summed by its own goroutine in any order, hides the same
+// integers in every release and has the same solution. The window is longer than two blocks.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	const window = 9600
@@ -80,7 +79,7 @@ func TestParts(t *testing.T) {
 						wg.Go(func() {
 							lo, hi := first/uint64(partitions), end/uint64(partitions)
 							start := hi - window/uint64(partitions)
-							for slot := lo; slot < start; slot++ { // between windows
+							for slot := lo; slot < start; slot++ { // slots between windows
 								part.Add(slot, []float64{9, 9, 9})
 							}
 							for slot := start; slot < hi; slot++ {
@@ -115,8 +114,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsLikeOneLog: a window within one block has the same release in parts as from one
-// log, where every sum is rounded once too.
+// TestPartsLikeOneLog: a window within one block has the same release in parts as from one log, where every sum is also
+// rounded once.
 func TestPartsLikeOneLog(t *testing.T) {
 	t.Parallel()
 	for _, solver := range merging {
@@ -143,15 +142,14 @@ func TestPartsLikeOneLog(t *testing.T) {
 	}
 }
 
-// TestPartAhead: a refit of one log releases the same whether it takes the rows itself or
-// from a part, that takes those of the next window, and those between windows, while the
-// window before is solved.
+// TestPartAhead: a refit of one log has the same releases whether it takes the rows itself or from a part. The part
+// takes the rows of the next window, and those between windows, while the window before is solved.
 func TestPartAhead(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}
 	all := configs()
 	long := all["newton"]
-	long.Window = 2*4096 + 50 // of several blocks, that are rounded apart
+	long.Window = 2*4096 + 50 // several blocks, which are rounded separately
 	all["several blocks"] = long
 	for name, c := range all {
 		for _, between := range []uint64{0, 7} {
@@ -195,9 +193,8 @@ func TestPartAhead(t *testing.T) {
 	}
 }
 
-// TestPartsRefused: solvers whose releases depend on the order of rows have no parts, a part
-// belongs to one refit, a window takes no more rows than it has slots, and the state of a
-// merged refit is that of no other.
+// TestPartsRefused: solvers whose releases depend on the order of rows have no parts. A part belongs to one refit, a
+// window does not take more rows than slots, and no other refit accepts the state of a merged refit.
 func TestPartsRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}
@@ -220,7 +217,7 @@ func TestPartsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if mustRefit(t, merged(c, 2, 120), p).Merge(part) == nil {
-		t.Error("merged a part of another refit")
+		t.Error("no error for a part of another refit")
 	}
 	for i := range 121 {
 		part.Add(uint64(i)%60, []float64{1, 1, 1})
@@ -229,10 +226,10 @@ func TestPartsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := two.Close(dptest.Seeded(1)); err == nil {
-		t.Error("closed a window with too many rows")
+		t.Error("no error for a window with too many rows")
 	}
 	state, err := one.AppendBinary(nil)
 	if err != nil || two.UnmarshalBinary(state) == nil {
-		t.Errorf("took the state of a refit of one log: %v", err)
+		t.Errorf("no error for the state of a refit of one log: %v", err)
 	}
 }

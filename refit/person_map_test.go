@@ -13,10 +13,10 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestPersonsThroughMap is the sensitivity audit of capping map and solver together, for whole
-// logs, with the noise of one replayed for the other: every window releases the same, to the last
-// bit. No two neighbours are farther apart than μ. Somebody with equal records is worth all of it
-// where every release adds them up, and maps that are too generous are found.
+// TestPersonsThroughMap is the sensitivity audit of capping map and solver together, for whole logs. The noise for one
+// log is replayed for its neighbour, and every window must release the same bits. No two neighbours are
+// farther apart than μ. A person with equal records costs all of μ if every release adds them up. The audit finds maps
+// with too large caps.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	const windows, slots, mu = 5, 24, 8
@@ -51,26 +51,27 @@ func TestPersonsThroughMap(t *testing.T) {
 			}
 			d := a.Everywhere(t, rule, -1)
 			if d > 1+1e-9 || d < 0.5 || adjacency == dp.ZeroOut && solver != "dp-gd" && d < 0.98 {
-				t.Errorf("%s: somebody who is everywhere is worth %.6g of μ", name, d)
+				t.Errorf("%s: a person in every slot costs %.6g of μ", name, d)
 			}
-			for _, more := range []persons.Rule{{Cap: 4, Separation: 1, PerStep: 2, Users: 1000}, {Cap: 2, Separation: 2, PerStep: 4, Users: 1000}} {
+			for _, more := range []persons.Rule{{Cap: 4, Separation: 1, PerStep: 2, Users: 1000},
+				{Cap: 2, Separation: 2, PerStep: 4, Users: 1000}} {
 				if got := a.Everywhere(t, more, -1); got < 1.3*d {
-					t.Errorf("%s: a map with the rule %+v is worth %.6g of μ, of %.6g", name, more, got, d)
+					t.Errorf("%s: a map with the rule %+v costs %.6g of μ, want %.6g", name, more, got, d)
 				}
 			}
 			if solver == "newton" && adjacency == dp.Replace {
-				continue // under little noise the iterates fit the one person, who has small gradients then
+				continue // with little noise the iterates fit this person, whose gradients then become small
 			}
 			c.Person = matfact.Participation{}
 			a.Apart = measured(c)
 			if d := a.Everywhere(t, rule, -1); d < 1.2 {
-				t.Errorf("%s: under a single record's noise a person is worth %.6g of μ, and not found", name, d)
+				t.Errorf("%s: the audit misses the noise of a single record: %.6g of μ", name, d)
 			}
 		}
 	}
 }
 
-// TestPersonPlan: what is stated, what an epoch may go on with, and what is refused.
+// TestPersonPlan checks the stated costs, the plans that an epoch accepts, and those that it refuses.
 func TestPersonPlan(t *testing.T) {
 	c := Config{Target: "y", ClipX: 1, ClipY: 1, Window: 400, Columns: []string{"x", "y"},
 		Person: matfact.Participation{Count: 9, Separation: 3, PerStep: 2}}
@@ -88,7 +89,7 @@ func TestPersonPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The noise is that of a single record under zero-out, with a sixth or a twelfth of μ.
+			// The noise hides a single record under zero-out, with a sixth or a twelfth of μ.
 			single := c
 			single.Person = matfact.Participation{}
 			alone := mustRefit(t, single,
@@ -115,7 +116,7 @@ func TestPersonPlan(t *testing.T) {
 				other := c
 				change(&other)
 				if _, err := Adopt(other, p, plan); err == nil {
-					t.Errorf("%s: the plan is taken for %+v", solver, other.Person)
+					t.Errorf("%s: no error for the plan with %+v", solver, other.Person)
 				}
 			}
 		}
@@ -123,8 +124,7 @@ func TestPersonPlan(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"cap: must be at least 1 step":        func(c *Config) { c.Person.Count = 0 },
 		"separation: must be at least 1 step": func(c *Config) { c.Person.Separation = 0 },
-		`solver: must be "newton", "adassp", "dp-gd" or "dp-gd-residual" where persons are protected: a sketch`: func(
-			c *Config) {
+		`solver: must be "newton", "adassp", "dp-gd" or "dp-gd-residual" if persons are`: func(c *Config) {
 			c.Solver = "ihm"
 		},
 		`accounting: must be "exact"`: func(c *Config) { c.Solver, c.Accounting = "adassp", Paper },

@@ -14,54 +14,51 @@ import (
 // epoch. Call Defaults first.
 func (c *Config) Version() string {
 	if c.Solver == "newton" {
-		return "refit/v3" // v1 had the constant among the features, v2 no standard errors
+		return "refit/v3" // v1 had the constant among the features, v2 had no standard errors
 	}
 	return "refit/v1"
 }
 
-// Plan holds what a configuration resolves to before the first record: public numbers that the
-// releases depend on. An epoch records its plan, because another processor may compute other
-// last bits. Which fields are not zero depends on the solver. Lengths are in units of the
-// window, where ‖x‖ ≤ 1 and |y| ≤ 1.
+// Plan holds the public numbers that follow from a configuration before the first record, and on which the releases
+// depend. An epoch records its plan, because another processor may compute different last bits. Each solver uses some
+// of the fields; the others are zero. Lengths are in units of the window, where ‖x‖ ≤ 1 and |y| ≤ 1.
 type Plan struct {
 	Solver     string     `json:"solver"`
 	Accounting Accounting `json:"accounting"`
-	// Features is d, the constant included.
+	// Features is d, including the constant.
 	Features int `json:"features"`
-	// NormBound is the bound on a row of features, in scaled units. It includes the constant,
-	// except for newton.
+	// NormBound is the bound on the norm of a row of features, in scaled units. It includes the constant, except for
+	// newton.
 	NormBound float64 `json:"norm_bound"`
 	// Mu is the budget of newton and dp-gd.
 	Mu float64 `json:"mu,omitempty"`
-	// Rows and Iterations are k and T, Sampled and Transforms k₂ and the number of fast
-	// transforms.
+	// Rows and Iterations are k and T. Sampled is k₂, and Transforms is the number of fast transforms.
 	Rows       int `json:"rows,omitempty"`
 	Iterations int `json:"iterations,omitempty"`
 	Sampled    int `json:"sampled,omitempty"`
 	Transforms int `json:"transforms,omitempty"`
-	// Gamma, Sigma, Test, Tau and Omega are those of sketchNoise and fastNoise; Sigma is
-	// also the noise of a gradient of dp-gd-residual.
+	// Gamma, Sigma, Test, Tau and Omega have the meaning of the same fields in sketchNoise and fastNoise. For
+	// dp-gd-residual, Sigma is the noise of a gradient.
 	Gamma float64 `json:"gamma,omitempty"`
 	Sigma float64 `json:"sigma,omitempty"`
 	Test  float64 `json:"test,omitempty"`
 	Tau   float64 `json:"tau,omitempty"`
 	Omega float64 `json:"omega,omitempty"`
-	// Multiplier is the noise of each release of adassp over its sensitivity.
+	// Multiplier is the noise of each release of adassp, divided by its sensitivity.
 	Multiplier float64 `json:"multiplier,omitempty"`
 	// ResidualClip is the bound on residuals.
 	ResidualClip float64 `json:"residual_clip,omitempty"`
-	// Radius is the bound on the coefficients' norm.
+	// Radius is the bound on the norm of the coefficients.
 	Radius float64 `json:"radius,omitempty"`
-	// Person says what is protected where that is not a single record; Norm is how many times
-	// as much a person pays as one record does. Mu, Sigma and Multiplier are then those of a
-	// single record under zero-out.
+	// Person says how the records of a person are protected together, nil if single records are; its Norm is a person's
+	// μ divided by that of one record. Mu, Sigma and Multiplier are then those of a single record under zero-out.
 	Person *calibration.Person `json:"person,omitempty"`
-	// Cost is what a record pays, or a person.
+	// Cost is the cost for a record, or for a person if persons are protected.
 	Cost dp.Cost `json:"cost"`
 }
 
-// FinitePrecision reports whether the guarantee holds for the computed numbers, because all
-// noise is on lattices. Otherwise it holds for real numbers only.
+// FinitePrecision reports whether the guarantee holds for the computed numbers, because all noise is on lattices.
+// Otherwise the guarantee holds for real numbers only.
 func (p *Plan) FinitePrecision() bool {
 	switch p.Solver {
 	case "newton", "adassp", "dp-gd", "dp-gd-residual":
@@ -70,14 +67,14 @@ func (p *Plan) FinitePrecision() bool {
 	return false
 }
 
-// numbers returns the plan's real numbers, to compare two plans.
+// numbers returns pointers to the plan's real numbers, to compare two plans.
 func (p *Plan) numbers() []*float64 {
 	return []*float64{&p.NormBound, &p.Mu, &p.Gamma, &p.Sigma, &p.Test, &p.Tau, &p.Omega, &p.Multiplier,
 		&p.ResidualClip, &p.Radius,
 		&p.Cost.Mu, &p.Cost.Gamma, &p.Cost.BadDelta}
 }
 
-// rate is the step size of dp-gd-residual, for rows of norm at most 1.
+// rate is the step size of dp-gd-residual. It suits rows of norm at most 1.
 const rate = 0.25
 
 // resolve computes the plan of a configuration.
@@ -93,7 +90,7 @@ func resolve(c *Config, p dp.Params) (*Plan, error) {
 	}
 	d := c.features()
 	plan := &Plan{Solver: c.Solver, Accounting: c.accounting(), Features: d, NormBound: c.ClipX}
-	if *c.Intercept && c.Solver != "newton" { // whose constant is no part of the norm
+	if *c.Intercept && c.Solver != "newton" { // newton's norm does not include the constant
 		plan.NormBound *= math.Sqrt2
 	}
 	chosen := func(rows int) int {
@@ -169,10 +166,9 @@ type summing interface {
 	prepareSums(w *rowSums) (solution, error)
 }
 
-// solver returns the plan's solver, for the configured windows and the guarantee of a single
-// record.
+// solver returns the plan's solver for the configured windows. params is the guarantee of a single record.
 //
-// Errors: numbers for which a lattice does not fit.
+// Errors: there is no lattice for the plan's numbers.
 func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 	rows, bits := int(c.Slots()), params.Bits()
 	step := func(sd float64) error {
@@ -208,7 +204,7 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 			params:    dp.Params{Mu: p.Mu, Adjacency: params.Adjacency, LatticeBits: params.LatticeBits},
 			intercept: *c.Intercept, radius: p.Radius,
 		}
-		if c.Most == 0 { // a window that does not fit says so when it closes
+		if c.Most == 0 { // if a window with Most does not fit, Close returns an error
 			return s, nil
 		}
 		return s, sgd.RefitFits(p.Features, s.intercept, rows, s.params)
@@ -216,19 +212,18 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 		return &descentSolver{params: params, iterations: p.Iterations, clip: p.ResidualClip, rate: rate,
 			sigma: p.Sigma}, step(p.Sigma)
 	}
-	return nil, errors.New("the plan is of an unknown solver")
+	return nil, errors.New("the plan has an unknown solver")
 }
 
-// adopt checks that a kept plan is what the configuration resolves to. A plan decides how much
-// noise there is, so one that somebody else wrote must not pass. Calibrations on different
-// processors agree within 10⁻¹² (amd64 and arm64 within 10⁻¹³), and so does the cost that the
-// ledger charges.
+// adopt checks that a kept plan is the one that the configuration resolves to. A plan decides how much noise there is,
+// so a forged plan must be refused. Calibrations on different processors agree within 10⁻¹² (amd64 and
+// arm64 within 10⁻¹³), and so do the costs in the ledger.
 func adopt(kept *Plan, c *Config, p dp.Params) error {
 	own, err := resolve(c, p)
 	if err != nil {
 		return err
 	}
-	const elsewhere = 1e-11 // what another processor's numbers may differ by
+	const elsewhere = 1e-11 // allowed difference between the numbers of two processors
 	same := *kept
 	for i, x := range same.numbers() {
 		want := *own.numbers()[i]
@@ -237,7 +232,7 @@ func adopt(kept *Plan, c *Config, p dp.Params) error {
 		}
 		*x = want
 	}
-	// The terms of a cost hold numbers too.
+	// The terms of a cost also contain numbers.
 	if len(same.Cost.Terms) != len(own.Cost.Terms) {
 		return calibration.ErrForeign
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// auditKeys give the noise of an audit, the same in every run of the tests.
+// auditKeys returns the keys of an audit, which are the same in every run of the tests.
 func auditKeys(b byte) *audit.Keys { return audit.NewKeys([32]byte{0x5e, b}) }
 
-// describe returns what is public about the noise of a refit.
+// describe returns the public numbers about the noise of a refit.
 func describe(t testing.TB, r *Refit) *audit.Subject {
 	t.Helper()
 	s, err := describedWindows(r).Subject()
@@ -44,7 +44,7 @@ func describedWindows(r *Refit) audit.Windows {
 	}
 }
 
-// extremesOf returns the pairs of which it is known what they cost.
+// extremesOf returns the pairs whose cost is known.
 func extremesOf(r *Refit, w audit.Windows) []audit.Extreme {
 	c, p := &r.cfg, &r.plan
 	return w.Extremes(audit.Target{
@@ -53,13 +53,13 @@ func extremesOf(r *Refit, w audit.Windows) []audit.Extreme {
 	})
 }
 
-// pairsFor returns neighbouring records (x, y) of d features and the target for an
-// audit: every kind of row, at targets inside, at and beyond the bound.
+// pairsFor returns neighbouring records (x, y) of d features and the target for an audit: every kind of row, with
+// targets inside the bound, at it, and beyond it.
 func pairsFor(d int, a dp.Adjacency) []audit.Pair {
 	var all []audit.Pair
 	with := func(x []float64, y float64) []float64 {
 		if len(x) != d {
-			return x // no record, or one of another length
+			return x // an invalid record, or one of another length
 		}
 		return append(append([]float64(nil), x...), y)
 	}
@@ -75,8 +75,8 @@ func pairsFor(d int, a dp.Adjacency) []audit.Pair {
 		}
 	}
 	if a == dp.Replace && d == 2 {
-		// Orthogonal for the Gram matrix, opposite where the second feature counts most,
-		// and in different bins.
+		// Pairs of rows that are orthogonal for the Gram matrix, opposite where the second feature counts most, and in
+		// different bins.
 		for _, y := range []float64{1, -1} {
 			all = append(all, audit.Pair{X: []float64{0.7, 0.7, y}, Y: []float64{0.45, -0.45, y}})
 		}
@@ -84,7 +84,7 @@ func pairsFor(d int, a dp.Adjacency) []audit.Pair {
 	return all
 }
 
-// auditWindow is a window's records for audits: some rows are null, some clipped.
+// auditWindow returns a window's records for audits: some are null, some are clipped.
 func auditWindow(n, d int, seed uint64) [][]float64 {
 	source := rand.New(rand.NewPCG(seed, 9))
 	rows := make([][]float64, n)
@@ -116,11 +116,10 @@ func auditRefit(t *testing.T, solver string, d, window int, intercept bool, p dp
 	return mustRefit(t, c, p)
 }
 
-// TestCoupling is the replayed-transcript audit of the solvers whose releases are all
-// additive: for every pair of neighbouring windows there is noise that makes them release
-// the same, to the last bit, and it is no farther than μ. The worst pair, a row that is
-// clipped everywhere, is as far as μ under zero-out; under replace different releases
-// have different worst pairs.
+// TestCoupling is the replayed-transcript audit of the solvers whose noise is all additive. For every pair of
+// neighbouring windows there is noise, at most μ away, under which they release the same bits. Under
+// zero-out the worst pair, a row that is clipped everywhere, reaches μ; under replace different releases have different
+// worst pairs.
 func TestCoupling(t *testing.T) {
 	t.Parallel()
 	for _, solver := range []string{"newton", "adassp", "dp-gd-residual", "dp-gd"} {
@@ -131,7 +130,7 @@ func TestCoupling(t *testing.T) {
 					const d = 2
 					n := 60
 					if mu > 1 && solver == "newton" {
-						n = 800 // directions are whitened differently
+						n = 800 // so that directions are whitened differently
 					}
 					r := auditRefit(t, solver, d, n, false, dp.Params{Mu: mu, Adjacency: a})
 					subject, keys := describe(t, r), auditKeys(byte(a))
@@ -148,7 +147,7 @@ func TestCoupling(t *testing.T) {
 						}
 					}
 					least := 0.999
-					if solver == "dp-gd" { // curvature, gradients and counts have different ones
+					if solver == "dp-gd" { // its curvature, gradients and counts have different worst pairs
 						least = 0.92
 					}
 					if a == dp.Replace {
@@ -168,8 +167,7 @@ func TestCoupling(t *testing.T) {
 	}
 }
 
-// exactCount is a newton whose histogram's noise adds up to 0: n̂ follows from the exact
-// count of records.
+// exactCount is a newton whose histogram noise adds up to 0, so that n̂ follows from the exact number of records.
 type exactCount struct{ *Refit }
 
 func (m exactCount) Close(n dp.Noise) (*dp.Release, error) {
@@ -188,8 +186,8 @@ func (m exactCount) Close(n dp.Noise) (*dp.Release, error) {
 	}))
 }
 
-// TestExactCountMutant: a record beside none shows an n̂ of the exact count, with and
-// without an intercept; two records do not, for they count alike.
+// TestExactCountMutant: a record and its absence reveal an n̂ of the exact count, with and without an intercept. Two
+// different records do not, because both are counted.
 func TestExactCountMutant(t *testing.T) {
 	t.Parallel()
 	const d, n = 2, 400
@@ -206,20 +204,19 @@ func TestExactCountMutant(t *testing.T) {
 			}
 			base, keys := audit.Stream{auditWindow(n, d, 1)}, auditKeys(5)
 			record := []float64{0.3, 0.2, 1}
-			_, beside := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, nil), keys)
+			_, apart := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, nil), keys)
 			_, alike := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, []float64{-0.3, 0.2, -1}), keys)
-			t.Logf("intercept %t, %s: beside none: %v; two records: %v", intercept, name, beside, alike)
-			if (beside == nil) != (name == "none") || alike != nil {
-				t.Errorf("intercept %t, %s: beside none: %v; two records: %v", intercept, name, beside, alike)
+			t.Logf("intercept %t, %s: a record and none: %v; two records: %v", intercept, name, apart, alike)
+			if (apart == nil) != (name == "none") || alike != nil {
+				t.Errorf("intercept %t, %s: a record and none: %v; two records: %v", intercept, name, apart, alike)
 			}
 		}
 	}
 }
 
-// TestSketchCoupling is the replayed-transcript audit of ihm and linmix: besides moved
-// additive noise the neighbour draws what gives it the same squares of sketches, and
-// both release the same. The additive part is no farther than μ; of a row whose noise is
-// η² = γ alone a sketch shows 1/γ, and that is the most.
+// TestSketchCoupling is the replayed-transcript audit of ihm and linmix. The neighbour gets moved additive noise, and
+// draws that give it the same squares of sketches; then both releases are equal. The additive part is at most μ away.
+// If the noise of a row comes only from η² = γ, a sketch reveals 1/γ, which is the maximum.
 func TestSketchCoupling(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]Config{
@@ -261,13 +258,11 @@ func TestSketchCoupling(t *testing.T) {
 	}
 }
 
-// TestShift is the audit of newton under fresh keys. Given what was released before, the
-// log likelihood ratio of a release, of two windows that differ in a record, is that of
-// two Gaussians m apart, N(m²/2, m²) under the one window and N(−m²/2, m²) under the
-// other; over all releases Σm² is at most μ². So the windows can be told apart no better
-// than two Gaussians μ apart, by any test of the releases. A record that is clipped in
-// every release and no record are μ apart in every run. 200 runs a side, with STREAMDP_SLOW=1
-// 400.
+// TestShift is the audit of newton under fresh keys. Two windows differ in one record. Given earlier releases, the log
+// likelihood ratio of a release equals that of two Gaussians m apart: N(m²/2, m²) for one window and N(−m²/2, m²) for
+// the other. Over all releases Σm² is at most μ². So no test of the releases tells the windows apart better than two
+// Gaussians μ apart. A record that is clipped in every release, and no record, are μ apart in every run. There are 200
+// runs for each window, with STREAMDP_SLOW=1 400.
 func TestShift(t *testing.T) {
 	t.Parallel()
 	const d, n, mu = 2, 40, 4
@@ -282,7 +277,7 @@ func TestShift(t *testing.T) {
 		r := auditRefit(t, "newton", d, n, false, dp.Params{Mu: mu, Adjacency: a})
 		subject := describe(t, r)
 		var windows [2][][]float64
-		for side := range windows { // small rows with y = x₀, and the one
+		for side := range windows { // small rows with y = x₀, and the record that differs
 			windows[side] = auditWindow(n, d, 3)
 			for _, row := range windows[side] {
 				for j := range row {
@@ -315,7 +310,7 @@ func TestShift(t *testing.T) {
 					append(totals, second.product/math.Sqrt(second.square))
 			}
 			if a == dp.Replace {
-				totals = nil // of distances that differ
+				totals = nil // the distances differ
 			}
 			for what, z := range map[string][]float64{"a release": releases, "all releases": totals} {
 				if z == nil {
@@ -342,8 +337,8 @@ func equalValues(a, b *dp.Release) bool {
 	return len(a.Values) > 0 && len(a.Values) == len(b.Values)
 }
 
-// witness passes noise on, moved to the middle of what rounds to the same integers, and
-// keeps what it hid and what it was.
+// witness passes noise on, moved to the middle of the interval that rounds to the same integers. It records the noise
+// and the integers that it hides.
 type witness struct {
 	noise   dp.Noise
 	subject *audit.Subject
@@ -368,13 +363,13 @@ func (w *witness) Row(array string, hidden []int64) dp.Row {
 	return fixedRow{z: z}
 }
 
-// replay is the noise under which a neighbour releases what the first window did: the
-// integers of the first noise, moved by what the rows differ in.
+// replay is the noise under which a neighbour releases the same as the first window: the integers of the first noise,
+// moved by the difference of the rows.
 type replay struct {
 	first           []witnessed
 	subject         *audit.Subject
-	square, product float64   // of the moves, and of moves and draws, in deviations
-	z               []float64 // product over the root of square, of each release that moved
+	square, product float64   // sums over moves, and over products of moves and draws, in deviations
+	z               []float64 // product divided by the root of square, by release that moved
 	fault           error
 }
 
@@ -403,7 +398,7 @@ func (r *replay) Row(array string, hidden []int64) dp.Row {
 	return fixedRow{z: z}
 }
 
-// fixedRow is a row of given numbers.
+// fixedRow is a noise row of given numbers.
 type fixedRow struct {
 	zeroNoise
 	z []float64
@@ -412,8 +407,7 @@ type fixedRow struct {
 func (f fixedRow) At(j int) float64   { return f.z[j] }
 func (f fixedRow) Fill(dst []float64) { copy(dst, f.z) }
 
-// sketchUnder is a sketch of a window under audit: rows N(0, Σ) with the Σ that is
-// claimed, drawn by along.
+// sketchUnder is a sketch of a window under audit. Its rows are N(0, Σ) with the claimed Σ; along draws them.
 type sketchUnder struct {
 	covariance *mat.SymDense
 	along      func(v []float64, row dp.Row) (sum float64, rows int)
@@ -431,8 +425,8 @@ func (s sketchUnder) Along(v []float64, run uint64) (float64, int, error) {
 	return sum, rows, nil
 }
 
-// lonely is a window of which one record alone has a direction that the others have
-// hardly any variance in: the record that a sketch shows most.
+// lonely returns a window in which a single record has a direction in which the others barely vary. A sketch reveals
+// this record most.
 func lonely() *Data {
 	w := window(50, 3, 11)
 	for i := range w.Len() {
@@ -442,8 +436,8 @@ func lonely() *Data {
 	return w
 }
 
-// auditSketches returns the report on sketches of a window, and of it without the record
-// that they show most; build makes sketches of either.
+// auditSketches returns the report on sketches of a window with and without the record that they reveal most. build
+// makes the sketches of each window.
 func auditSketches(t *testing.T, w *Data, gamma, eta2 float64, build func(w *Data) sketchUnder) *audit.SketchReport {
 	t.Helper()
 	record, _, err := audit.Leverage(mat.NewDense(w.Len(), w.dim, append([]float64(nil), w.x...)), eta2)
@@ -461,7 +455,7 @@ func auditSketches(t *testing.T, w *Data, gamma, eta2 float64, build func(w *Dat
 
 const auditGamma, auditRows = 5, 200
 
-// dense is Gaussian mixing, and drawn its square as a Wishart matrix, at η².
+// dense is Gaussian mixing at η². With drawn, its square is drawn as a Wishart matrix.
 func dense(eta2 float64, drawn bool) func(w *Data) sketchUnder {
 	return func(w *Data) sketchUnder {
 		d := w.dim
@@ -489,7 +483,7 @@ func dense(eta2 float64, drawn bool) func(w *Data) sketchUnder {
 	}
 }
 
-// fast is FastMix of fixed released levels at η̃².
+// fast is FastMix at η̃², with fixed released levels.
 func fast(transform *srht, eta2 float64) func(w *Data) sketchUnder {
 	return func(w *Data) sketchUnder {
 		z, _ := transform.apply(w.x, w.dim)
@@ -497,11 +491,11 @@ func fast(transform *srht, eta2 float64) func(w *Data) sketchUnder {
 	}
 }
 
-// fastBound is the γ of a dense row that is as private as a FastMix row at γ: the
-// larger of the two eigenvalues by which its covariance may shrink.
+// fastBound is the γ of a dense row that is as private as a FastMix row at γ. It follows from the larger of the two
+// eigenvalues by which the covariance may shrink.
 func fastBound(gamma float64) float64 { return 2 * gamma / (1 + math.Sqrt2) }
 
-// TestSketches audits Gaussian mixing, the square of IHM's sketch and FastMix at γ = 5.
+// TestSketches audits Gaussian mixing, the square of IHM's sketch, and FastMix at γ = 5.
 func TestSketches(t *testing.T) {
 	t.Parallel()
 	w := lonely()
@@ -512,7 +506,7 @@ func TestSketches(t *testing.T) {
 			t.Errorf("drawn %t: %v", drawn, err)
 		}
 		if math.Abs(r.Claimed-(1-1./auditGamma)) > 0.01 || r.Finds > 2.05 {
-			t.Errorf("the record shows as much as %.4f, and the audit finds %.3f/γ only", r.Claimed, r.Finds)
+			t.Errorf("the claim for the record is %.4f, but the audit finds only %.3f/γ", r.Claimed, r.Finds)
 		}
 	}
 	x, transform, levels := distorted(t)
@@ -522,9 +516,8 @@ func TestSketches(t *testing.T) {
 	}
 }
 
-// distorted returns a window of one feature and a transform of it to few rows, of a
-// thousand the one in which a record matters most beside what it does to XᵀX, and the
-// noise that it asks for.
+// distorted returns a window of one feature and a transform of it to few rows, with the noise that the transform
+// requires. It is the transform, out of a thousand, in which a record matters most compared with its effect on XᵀX.
 func distorted(t *testing.T) (w *Data, transform *srht, levels fastLevels) {
 	t.Helper()
 	w = NewData(1, 50)
@@ -553,9 +546,8 @@ func distorted(t *testing.T) (w *Data, transform *srht, levels fastLevels) {
 	return w, transform, levels
 }
 
-// TestSketchMutants shows that the audit of sketches finds noise calibrated to less than
-// γ, units that are mixed up where a sketch goes without noise, η² scaled by a norm bound
-// a second time, and a coherence that is left out.
+// TestSketchMutants: the audit of sketches finds noise calibrated below γ, wrong units where a sketch has no noise, η²
+// scaled by a norm bound twice, and a missing coherence.
 func TestSketchMutants(t *testing.T) {
 	t.Parallel()
 	w := lonely()
@@ -563,15 +555,14 @@ func TestSketchMutants(t *testing.T) {
 	eta2 := auditGamma - lambda
 	x, transform, levels := distorted(t)
 	z, m := transform.apply(x.x, 1)
-	without := max(0, auditGamma-gramOf(z, 1)[0]) // C² = 1 + 2m̂ taken for 1
-	// λ̃ ≥ γ compared without C² = 2: rows without noise at half of γ, here with so much
-	// that they are.
+	without := max(0, auditGamma-gramOf(z, 1)[0]) // C² = 1 + 2m̂, mistaken for 1
+	// Compare λ̃ ≥ γ without C² = 2: rows without noise at half of γ, here with just that much.
 	half := auditGamma/2. - lambda
 	for name, r := range map[string]*audit.SketchReport{
 		"γ below what is required": auditSketches(t, w, auditGamma, eta2-auditGamma/2.,
 			dense(eta2-auditGamma/2., true)),
 		"dynamic k without the norm bound": auditSketches(t, w, auditGamma, half, dense(half, true)),
-		// For a bound of ½ on rows: η̃·½, where η̃ has the bound already.
+		// For a bound of ½ on rows this is η̃·½, although η̃ contains the bound already.
 		"η² scaled twice":    auditSketches(t, w, auditGamma, eta2/4, dense(eta2/4, false)),
 		"coherence left out": auditSketches(t, x, fastBound(auditGamma), without, fast(transform, without)),
 	} {
@@ -584,10 +575,9 @@ func TestSketchMutants(t *testing.T) {
 	t.Logf("coherence left out: m̂ = %.3f, η² = %.3f for %.3f", m, without, levels.square)
 }
 
-// TestSketchCouplingMutants shows that the replayed transcript finds sketches at less
-// than γ, a row that is not charged, gradients with less noise and a test without margin;
-// and what is said to be private is less so by a tenth: noise, γ and test as the plan
-// states them, which is all that the audit knows.
+// TestSketchCouplingMutants: the replayed transcript finds sketches below γ, a row that is not charged, gradients with
+// less noise, and a test without a margin; and it finds a tenth less noise, γ or test than the plan states, which is
+// all that the audit knows.
 func TestSketchCouplingMutants(t *testing.T) {
 	t.Parallel()
 	understated := func(mutate func(w *audit.Windows)) func(r *Refit, w *audit.Windows) {

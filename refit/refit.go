@@ -1,21 +1,19 @@
 // Package refit solves linear regressions over windows of a stream under differential privacy.
 // Each regression uses the records of one window only.
 //
-// For example, a [Refit] with Window 10000 takes 10000 records by [Refit.Add], and then
-// [Refit.Close] returns the coefficients of a regression on them. [Solve] solves a single table.
+// For example, a [Refit] with Window 10000 takes 10000 records by [Refit.Add]; then [Refit.Close] returns the
+// coefficients of a regression on them. [Solve] fits a single table.
 //
-// The default solver, newton, takes noisy gradient steps. A noisy Gram matrix whitens the space
-// in which it takes them. All its releases are Gaussian, on lattices. The other solvers are
-// methods of the literature: iterations with Gaussian sketches (ihm, linmix), sketches of fast
-// transforms (fast-ihm), noisy sufficient statistics (adassp) and gradient descent. A Gaussian
-// sketch is not formed: the method needs its square only, which is drawn directly from the
-// same distribution.
+// The default solver, newton, takes noisy gradient steps in a space that a noisy Gram matrix whitens. All its releases
+// are Gaussian, on lattices. The other solvers are methods of the literature: iterations with Gaussian sketches (ihm),
+// a single Gaussian sketch (linmix), sketches of fast transforms (fast-ihm), noisy sufficient statistics (adassp) and
+// gradient descent (dp-gd, dp-gd-residual). A Gaussian sketch is never computed: the methods need only its square,
+// which is drawn directly from its distribution.
 //
-// Features and target are clipped to public bounds, so that rows x of the window have ‖x‖ ≤ 1
-// and |y| ≤ 1. A record that is not a row of finite numbers is a null row, all zeros.
+// Features and target are clipped to public bounds and scaled, so that rows of the window have ‖x‖ ≤ 1 and |y| ≤ 1. A
+// record that is not a row of finite numbers becomes a null row, all zeros.
 //
-// Derivations, the corrected formulas and what they were checked against are in
-// docs/theory/refit.md.
+// Derivations, the corrected formulas and their checks are in docs/theory/refit.md.
 package refit
 
 import (
@@ -32,20 +30,17 @@ import (
 
 // Refit solves a regression at the end of each window of slots,
 //
-//	y ≈ θᵀx + b,  x the columns but the target, both in scaled units
+//	y ≈ θᵀx + b,  where x are all columns except the target; x and y are in scaled units.
 //
-// It releases θ, b and the level of a sketch's noise; with newton also approximate standard
-// errors, unless a window has too few records for them. If a window has no solution, its
-// release says so.
+// It releases θ, b and the level of a sketch's noise. newton also releases approximate standard errors, if a window has
+// enough records for the noise. If a window has no solution, its release says so.
 //
-// Privacy: every window costs its records the plan's Cost. Windows are disjoint, so a record
-// pays once: (ε, δ) as [dp.Params] states, for one record zeroed or replaced in its slot. The
-// number of records in each slot, valid or not, is public, and so is where windows end. With
-// Most a window has any number n of slots. For every n the releases, with noise that may be
-// chosen by n, compose to at most the plan's Cost.
-// Cost: as the solver's. Memory for a window of rows, or O(d²) for solvers that need sums
-// only: linmix, and ihm with a radius. Add allocates nothing, except where
-// rows are kept and Most is set: then their memory grows with them.
+// Privacy: every window costs its records the plan's Cost. Windows are disjoint, so a record pays once: (ε, δ) as
+// [dp.Params] states, for one record zeroed or replaced in its slot. The number of records in each slot, valid or not,
+// is public, and so are the ends of windows. With Most, a window has any number n of slots. For every n the releases,
+// whose noise may depend on n, compose to at most the plan's Cost.
+// Cost: as the solver's. Memory for a window of rows; solvers that need only sums (linmix, and ihm with a radius) use
+// O(d²). Add allocates nothing, unless Most is set and rows are stored: then the memory for rows grows.
 //
 // A Refit is not safe for concurrent use.
 type Refit struct {
@@ -56,11 +51,11 @@ type Refit struct {
 	target int
 
 	fingerprint uint64
-	step        uint64 // last closed
+	step        uint64 // the last closed window
 
-	// The open window; no part of the state.
+	// The open window, which is not part of the state.
 	rows uint64
-	data *Data // nil where sums are enough
+	data *Data // nil if sums are enough
 	sums *rowSums
 	row  []float64 // one record's features, scaled and with the constant
 }
@@ -76,9 +71,9 @@ func New(cfg Config, p dp.Params) (*Refit, error) {
 	return newRefit(cfg, p, *plan)
 }
 
-// Adopt returns the refit of an epoch that has begun, with the plan that the epoch recorded.
-// Recomputed numbers could differ in their last bits, and then the releases would change. It
-// refuses a plan that does not belong to the configuration.
+// Adopt returns the refit of an epoch that has begun, with the plan that the epoch recorded. A plan computed again
+// could differ in its last bits, and then the releases would differ. Adopt refuses a plan that does not belong to the
+// configuration.
 func Adopt(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	cfg.Defaults()
 	if err := adopt(&plan, &cfg, p); err != nil {
@@ -97,12 +92,12 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 		return nil, err
 	}
 	r := &Refit{cfg: cfg, params: p, plan: plan, solver: s, target: cfg.target(), row: make([]float64, plan.Features)}
-	if plan.summed() {
+	if plan.needsOnlySums() {
 		r.sums = newRowSums(plan.Features)
 	} else {
 		rows := int(cfg.Slots())
 		if cfg.Most > 0 {
-			rows = 0 // grows: windows may be far shorter
+			rows = 0 // grows, because windows may be far shorter
 		}
 		r.data = NewData(plan.Features, rows)
 		r.data.exact = cfg.Partitions > 0
@@ -126,8 +121,8 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	return r, nil
 }
 
-// summed reports whether the solver needs sums only.
-func (p *Plan) summed() bool { return p.Solver == "linmix" || p.Solver == "ihm" && p.Radius > 0 }
+// needsOnlySums reports whether the solver needs only sums.
+func (p *Plan) needsOnlySums() bool { return p.Solver == "linmix" || p.Solver == "ihm" && p.Radius > 0 }
 
 // Plan returns the public numbers that the configuration resolved to.
 func (r *Refit) Plan() Plan {
@@ -137,9 +132,9 @@ func (r *Refit) Plan() Plan {
 	return p
 }
 
-// Course returns what newton's releases of the open window, or else the last one, have
-// led to: the number T of its steps, t₀, the share c of the clip norm below which rows
-// count, and R². All are functions of releases. Other solvers have none.
+// Course returns public numbers of newton's open window, or else of the last one: the number T of its steps, t₀, the
+// share c of the clip norm below which rows count, and R². All are functions of releases. For other solvers it returns
+// zeros.
 func (r *Refit) Course() (steps, start int, counted, squared float64) {
 	if s, ok := r.solver.(*newtonSolver); ok {
 		return s.trace.steps, s.trace.start, s.trace.counted, s.trace.squared
@@ -150,9 +145,9 @@ func (r *Refit) Course() (steps, start int, counted, squared float64) {
 // Columns returns the length of a row.
 func (r *Refit) Columns() int { return len(r.cfg.Columns) }
 
-// Range returns the slots of step t ≥ 1, [first, end). They are those of window t and, with a
-// stride, those between the window before and this one, which belong to no window. Where
-// something else ends windows, they are those of the longest windows.
+// Range returns the slots of step t ≥ 1, [first, end): those of window t, and with a stride also those between the
+// window before and window t, which belong to no window. If windows have no fixed number of slots, it assumes the
+// longest windows.
 func (r *Refit) Range(t uint64) (first, end uint64) {
 	end = (t-1)*r.cfg.stride() + r.cfg.Slots()
 	if t > 1 {
@@ -161,13 +156,13 @@ func (r *Refit) Range(t uint64) (first, end uint64) {
 	return first, end
 }
 
-// Cost returns what a single record pays: for one window, because windows are disjoint. Where
-// persons are protected, it is what a person pays.
+// Cost returns what a single record pays, or a person if persons are protected. A record pays for one window only,
+// because windows are disjoint.
 func (r *Refit) Cost() dp.Cost { return r.Plan().Cost }
 
-// Add adds a record to the open step; it ignores one before the window. row is in scaled
-// units; Add neither changes nor keeps it. A row that is not finite or whose length is not
-// Columns, in particular nil, is an invalid record and counts as a null row.
+// Add adds a record to the open step. It ignores a record before the window. row is in scaled units; Add neither
+// changes nor keeps it. A row that is not finite or whose length is not Columns, in particular nil, is an invalid
+// record and counts as a null row.
 func (r *Refit) Add(slot uint64, row []float64) {
 	if r.cfg.Most == 0 && slot < r.step*r.cfg.stride() {
 		return
@@ -175,10 +170,10 @@ func (r *Refit) Add(slot uint64, row []float64) {
 	r.take(row)
 }
 
-// take adds a record of the window.
+// take adds a record that belongs to the window.
 func (r *Refit) take(row []float64) {
 	if r.rows++; r.rows > r.cfg.Slots() {
-		return // Close refuses
+		return // Close returns an error
 	}
 	y, ok := r.features(row)
 	if !ok {
@@ -222,7 +217,7 @@ func (r *Refit) Close(n dp.Noise) (*dp.Release, error) {
 		return nil, dp.ErrExhausted
 	}
 	if r.rows > r.cfg.Slots() {
-		return nil, fmt.Errorf("window %d was given %d records for %d slots", r.step+1, r.rows, r.cfg.Slots())
+		return nil, fmt.Errorf("window %d has %d records, but only %d slots", r.step+1, r.rows, r.cfg.Slots())
 	}
 	theta, eta, err := r.solve(n)
 	if err != nil && !errors.Is(err, errFailed) {
@@ -240,7 +235,7 @@ func (r *Refit) Close(n dp.Noise) (*dp.Release, error) {
 }
 
 func (r *Refit) solve(n dp.Noise) (theta []float64, eta float64, err error) {
-	if r.rows == 0 { // public
+	if r.rows == 0 { // the number of rows is public
 		return nil, 0, errFailed
 	}
 	if r.sums == nil {
@@ -253,12 +248,11 @@ func (r *Refit) solve(n dp.Noise) (theta []float64, eta float64, err error) {
 	return solve(n)
 }
 
-// Solve solves a single window or table, as a refit does at the end of a window, without a
-// constant. It uses the solver in cfg and the keys that belong to it; p is the guarantee. θ is
-// in the units of w. w must not be used afterwards.
+// Solve fits a single window or table, as a refit does at the end of a window, without a constant. It uses the solver
+// in cfg and the keys that belong to it; p is the guarantee. theta is in the units of w. w must not be used afterwards.
 //
-// Privacy, cost: as the solver's. It also returns what a record pays.
-// Errors: all faults of cfg and p, joined; a window without a solution.
+// Privacy and cost: as the solver's. cost is the cost for a record.
+// Errors: all faults of cfg and p, joined; the window has no solution.
 func Solve(cfg Config, p dp.Params, w *Data, noise dp.Noise) (theta []float64, cost dp.Cost, err error) {
 	no := false
 	cfg.Intercept, cfg.Window, cfg.Stride, cfg.ClipX = &no, max(1, uint64(w.Len())), 0, 1
@@ -283,7 +277,7 @@ func Solve(cfg Config, p dp.Params, w *Data, noise dp.Noise) (theta []float64, c
 	return theta, plan.Cost, err
 }
 
-// errors returns those of the last solution, nil where the solver states none.
+// errors returns the errors of the last solution, nil if the solver states none.
 func (r *Refit) errors() *solutionErrors {
 	if s, ok := r.solver.(*newtonSolver); ok {
 		return s.trace.errors
@@ -291,8 +285,7 @@ func (r *Refit) errors() *solutionErrors {
 	return nil
 }
 
-// values converts a solution to the units of the stream. e are its errors, nil where there are
-// none.
+// values converts a solution to the units of the stream. e holds its errors, nil if there are none.
 func (r *Refit) values(theta []float64, eta float64, e *solutionErrors) []dp.Value {
 	unit := r.cfg.ClipY / r.plan.NormBound
 	for j := range theta {
@@ -346,7 +339,7 @@ func (r *Refit) values(theta []float64, eta float64, e *solutionErrors) []dp.Val
 		}
 	}
 	for i := range values {
-		if !vector.Finite(values[i].SE) { // the square of a very large centre
+		if !vector.Finite(values[i].SE) { // too large, for example because of a very large centre
 			values[i].SE = nil
 		}
 	}
@@ -363,7 +356,7 @@ func at(x []float64, i int, missing float64) float64 {
 	return x[i]
 }
 
-// Sample returns a release of zeros that has the form of every release with a solution.
+// Sample returns a release of zeros with the form of every release that has a solution.
 func (r *Refit) Sample() *dp.Release {
 	d := len(r.cfg.Columns) - 1
 	var e *solutionErrors
@@ -373,8 +366,7 @@ func (r *Refit) Sample() *dp.Release {
 	return &dp.Release{Step: 1, Values: r.values(make([]float64, r.plan.Features), 0, e)}
 }
 
-// Warnings returns settings that are allowed and probably not meant: too few records for the
-// noise.
+// Warnings describes settings that are valid but probably a mistake: too few records for the noise.
 func (r *Refit) Warnings() []string {
 	if r.plan.Solver != "newton" {
 		return nil
@@ -386,14 +378,14 @@ func (r *Refit) Warnings() []string {
 	if nu := float64(r.cfg.Slots()) * r.plan.Mu /
 		(float64(r.plan.Features) * r.params.Adjacency.Factor()); nu < fewRecords {
 		return []string{
-			fmt.Sprintf("windows of %s%d records hold %s%.2g for each standard deviation of noise in a coefficient, "+
-				"fewer than %d: the result may be worse than no coefficients at all", most, r.cfg.Slots(), most, nu,
-				fewRecords)}
+			fmt.Sprintf("windows of %s%d records are too small for the budget: %s%.2g records per standard deviation "+
+				"of noise in a coefficient, fewer than %d. Coefficients of 0 may be better than the result",
+				most, r.cfg.Slots(), most, nu, fewRecords)}
 	}
 	return nil
 }
 
-// fewRecords is the ν below which newton warns.
+// fewRecords is the ν below which Warnings warns about newton.
 const fewRecords = 3
 
 // reset discards the open window.
@@ -420,32 +412,32 @@ func (r *Refit) Sizes() dp.Sizes {
 	if r.plan.Solver == "newton" { // standard errors
 		release *= 2
 	}
-	// Matrices of the solver and its draws.
+	// Matrices and draws of the solver.
 	peak := 8 * 16 * (d + 1) * (d + 1)
 	k := int64(r.plan.Rows)
 	peak += 8 * k * (d + 1)
 	switch {
-	case r.plan.summed():
+	case r.plan.needsOnlySums():
 	case r.cfg.Dense:
 		peak += 8 * 2 * n * (d + 2)
 	case r.plan.Solver == "fast-ihm":
 		padded := int64(padded(int(n)))
 		peak += 8 * (n*(d+3) + padded*(d+3) + int64(r.plan.Sampled)*d)
-	case r.plan.Solver == "dp-gd": // another copy, whose constant has another value
+	case r.plan.Solver == "dp-gd": // a second copy with another value of the constant
 		peak += 8 * n * (2*d + 3)
-	default: // rows, targets, norms, and which are null
+	default: // rows, targets, norms, and flags for null rows
 		peak += 8*n*(d+2) + n
 	}
 	sizes := dp.Sizes{State: stateBytes, Release: release, Peak: stateBytes + release + peak}
 	switch {
 	case r.cfg.Most > 0 && r.sums != nil:
 		sizes.Part = 8 * 10 * (d + 1) * (d + 1)
-	case r.cfg.Most > 0: // memory grows by a quarter, and while it does holds the rows twice
+	case r.cfg.Most > 0: // memory grows by a quarter, and during growth it holds the rows twice
 		rows := 8 * n * (d + 1)
 		sizes.Peak += rows + rows/4
-		// Short slices double, and long ones end with a page: at most 16 KiB.
+		// Short slices double; long ones grow up to a full page, at most 16 KiB more.
 		sizes.Part = (2*rows+rows/4)/int64(max(1, r.cfg.Partitions)) + 8*d + 1<<14
-	case r.sums != nil: // of one log: those with partitions keep rows
+	case r.sums != nil: // only for one log: partitions need rows
 		sizes.Part = 8 * 10 * (d + 1) * (d + 1)
 	default:
 		sizes.Part = 8 * (int64(r.cfg.Window)*(d+1) + d) // rows, targets, a row
@@ -453,15 +445,14 @@ func (r *Refit) Sizes() dp.Sizes {
 	return sizes
 }
 
-// A serialised state is a version, the fingerprint of the configuration and plan, and the
-// number of the last window, little-endian. A refit keeps nothing of past windows.
+// A serialised state consists of a version, the fingerprint of configuration and plan, and the number of the last
+// window, little-endian. It contains nothing of past windows.
 const (
 	stateVersion = 1
 	stateBytes   = 1 + 8 + 8
 )
 
-// AppendBinary appends the state after the last Close. Nothing of the open window is in
-// it.
+// AppendBinary appends the state after the last Close, without the open window.
 func (r *Refit) AppendBinary(b []byte) ([]byte, error) {
 	w := &bin.Writer{B: b}
 	w.Byte(stateVersion)
@@ -470,19 +461,19 @@ func (r *Refit) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
-// UnmarshalBinary restores a state that a refit with the same plan and configuration wrote,
-// and discards the open window.
+// UnmarshalBinary restores a state that a refit with the same plan and configuration wrote, and discards the open
+// window.
 func (r *Refit) UnmarshalBinary(data []byte) error {
 	b := &bin.Reader{B: data}
 	if b.Byte() != stateVersion {
-		return errors.New("state of refit: unknown version")
+		return errors.New("refit: the state has an unknown version")
 	}
 	if b.Uint() != r.fingerprint {
-		return errors.New("state of refit: of another configuration")
+		return errors.New("refit: the state belongs to another configuration")
 	}
 	step, last := b.Uint(), r.cfg.LastStep()
 	if !b.Done() || step > math.MaxUint64/r.cfg.stride()-2 || last > 0 && step > last {
-		return errors.New("state of refit: damaged")
+		return errors.New("refit: the state is damaged")
 	}
 	r.step = step
 	r.reset()

@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// configs are a refit of each solver, and of each way that one has.
+// configs returns a configuration for each solver and each of its options.
 func configs() map[string]Config {
 	base := func(solver string) Config {
 		return Config{Solver: solver, Target: "y", Columns: []string{"a", "y", "b"}, ClipX: 2, ClipY: 3, Window: 120}
@@ -49,7 +49,7 @@ func configs() map[string]Config {
 	return all
 }
 
-// generous is a guarantee at which little noise is left.
+// generous is a budget with which the noise is small.
 var generous = dp.Params{Epsilon: 50, Delta: 1e-3, Adjacency: dp.ZeroOut}
 
 func mustRefit(t testing.TB, c Config, p dp.Params) *Refit {
@@ -61,8 +61,8 @@ func mustRefit(t testing.TB, c Config, p dp.Params) *Refit {
 	return r
 }
 
-// records returns rows (a, y, b) with y = 0.7a − 0.4b + 0.5 and some noise; some are
-// invalid, some out of bounds.
+// records returns rows (a, y, b) with y = 0.7a − 0.4b + 0.5 and some noise. Some rows are invalid, and some are out of
+// bounds.
 func records(n int, seed uint64) [][]float64 {
 	source := rand.New(rand.NewPCG(seed, 2))
 	rows := make([][]float64, n)
@@ -96,8 +96,7 @@ func closeWindow(t testing.TB, r *Refit, rows [][]float64, n dp.Noise) *dp.Relea
 	return release
 }
 
-// TestReleases checks the form of every solver's releases, and those under a plan that
-// was kept.
+// TestReleases checks the form of every solver's releases, and that a kept plan gives the same releases.
 func TestReleases(t *testing.T) {
 	t.Parallel()
 	for name, c := range configs() {
@@ -123,7 +122,7 @@ func TestReleases(t *testing.T) {
 		if want := cfg.Values(); !slices.Equal(names, want) || first.Failed != "" {
 			t.Errorf("%s: values %v, want %v; failed %q", name, names, want, first.Failed)
 		}
-		// The plan, through JSON, gives the same releases.
+		// After a round trip through JSON, the plan gives the same releases.
 		text, err := json.Marshal(r.Plan())
 		if err != nil {
 			t.Fatal(err)
@@ -142,8 +141,8 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// TestUnits checks coefficients, constant and original units on data without noise in
-// the target, at a guarantee that leaves next to none in the solution.
+// TestUnits checks coefficients, constant and original units. The target has no noise, and with the large budget the
+// solution has almost none.
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	loud := dp.Params{Mu: 60, Adjacency: dp.ZeroOut}
@@ -161,7 +160,7 @@ func TestUnits(t *testing.T) {
 			if constant {
 				y += 40
 			} else {
-				y -= 1.5*10 - 2*0.5 + 3 // through the centre
+				y -= 1.5*10 - 2*0.5 + 3 // relative to the centre
 			}
 			r.Add(uint64(i), []float64{(a - 10) / 2, (y + 3) / 8, (b - 0.5) / 0.25})
 		}
@@ -187,7 +186,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestSolve checks that a refit and a call give the same.
+// TestSolve: a refit and a call of Solve give the same result.
 func TestSolve(t *testing.T) {
 	t.Parallel()
 	no := false
@@ -224,8 +223,8 @@ func TestSolve(t *testing.T) {
 	}
 }
 
-// TestBadWindows runs windows that have no solution, or hardly one: empty, all null, one
-// row, fewer rows than a sketch, rank-deficient, constant columns, targets out of bounds.
+// TestBadWindows runs windows with no solution or a poor one: empty, all null, one row, fewer rows than a sketch,
+// rank-deficient, constant columns, targets out of bounds.
 func TestBadWindows(t *testing.T) {
 	t.Parallel()
 	windows := map[string][][]float64{
@@ -278,13 +277,12 @@ func TestTooManyRecords(t *testing.T) {
 			r.Add(uint64(i), []float64{1, 1, 1})
 		}
 		if _, err := r.Close(dptest.Zero()); err == nil {
-			t.Errorf("%s: a window of too many records closed", name)
+			t.Errorf("%s: no error for a window of too many records", name)
 		}
 	}
 }
 
-// TestStride: steps follow each other without a gap, and records between windows are
-// left out.
+// TestStride: steps follow each other without a gap, and records between windows are ignored.
 func TestStride(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton"]
@@ -319,7 +317,7 @@ func TestStride(t *testing.T) {
 	}
 }
 
-// TestSample: a release is of the form that was announced, and few records are warned of.
+// TestSample: a release has the announced form, and too few records cause a warning.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	for name, c := range configs() {
@@ -346,15 +344,15 @@ func TestAddAllocatesNothing(t *testing.T) {
 	for name, c := range configs() {
 		c.Window = 1 << 20
 		if c.Solver == "fast-ihm" || c.Accounting == Paper {
-			continue // calibrated slowly, and add alike
+			continue // calibration is slow, and Add is the same
 		}
 		r := mustRefit(t, c, generous)
 		t.Run(name, func(t *testing.T) { estimatortest.Allocates(t, r, 0, records(64, 1)...) })
 	}
 }
 
-// TestRowsInTheBall: rows of the window are in the unit ball exactly, whatever a record
-// holds and whatever its bounds are: sketches rest on it, which test no integers.
+// TestRowsInTheBall: rows of the window are exactly in the unit ball, for every record and every bound. Sketches depend
+// on this, because they have no test in integers.
 func TestRowsInTheBall(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(16, 17))

@@ -6,14 +6,14 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// releaseVector returns x with Gaussian noise on a lattice. The standard deviation in each
-// coordinate is sd, and a little more; see [deviation]. x is rounded to integers, and the noise
-// is a rounded Gaussian. An x beyond 61 bits of the lattice is moved to the end of that range.
-// This moves no two values further apart, and nobody can see whether it happened.
+// releaseVector returns x with Gaussian noise on a lattice. The standard deviation in each coordinate is sd or slightly
+// more; see [deviation]. x is rounded to integers, and the noise is a rounded Gaussian. An x beyond 61 bits of the
+// lattice is moved to the end of that range. This moves no two values further apart, and the result does not show
+// whether it happened.
 //
-// Privacy: if x moves by at most sensitivity in norm, and its own arithmetic errs by at most
-// err in norm, it is (sensitivity/sd)-Gaussian-private.
-// Errors: noise beyond 51 bits of the lattice, whatever x.
+// Privacy: if x moves by at most sensitivity in norm, and computing x is off by at most err in norm, then it is
+// sensitivity/sd-Gaussian private.
+// Errors: the noise is beyond 51 bits of the lattice; this does not depend on x.
 func releaseVector(n dp.Noise, array string, x []float64, sensitivity, err, sd float64, bits int) ([]float64, error) {
 	raised, exp := deviation(len(x), sensitivity, err, sd, bits)
 	units := math.Ldexp(raised, -exp)
@@ -33,7 +33,7 @@ func releaseVector(n dp.Noise, array string, x []float64, sensitivity, err, sd f
 	return noisy, nil
 }
 
-// nearest returns x in units of 2^exp, rounded, and moved into ±2⁶¹.
+// nearest returns x in units of 2^exp, rounded and limited to ±2⁶¹.
 func nearest(x float64, exp int) int64 {
 	const most = 1 << 61
 	switch k := math.Floor(math.Ldexp(x, -exp) + 0.5); {
@@ -45,9 +45,8 @@ func nearest(x float64, exp int) int64 {
 	return -most
 }
 
-// deviation returns the standard deviation of the noise of releaseVector in each of d
-// coordinates, and the exponent of its lattice step. The deviation is sd, raised by what
-// arithmetic and the lattice add to the sensitivity.
+// deviation returns the standard deviation of the noise of releaseVector in each of d coordinates, and the exponent of
+// its lattice step. The standard deviation is sd, raised by the sensitivity that arithmetic and lattice add.
 func deviation(d int, sensitivity, err, sd float64, bits int) (raised float64, exp int) {
 	_, e := math.Frexp(min(sensitivity, sd))
 	exp = e - 1 - bits
@@ -55,8 +54,8 @@ func deviation(d int, sensitivity, err, sd float64, bits int) (raised float64, e
 	return sd * (moves / sensitivity) * dp.RoundUp, exp
 }
 
-// bitsOf returns the float64 bits of the numbers that a sketch's noise multiplies. The noise
-// row takes them as the integers that it hides.
+// bitsOf returns the float64 bits of the numbers that a sketch's noise multiplies. The noise row takes them as the
+// integers that it hides.
 func bitsOf(parts ...[]float64) []int64 {
 	var all []int64
 	for _, part := range parts {
@@ -67,16 +66,15 @@ func bitsOf(parts ...[]float64) []int64 {
 	return all
 }
 
-// lower returns a lower bound of λ_min. tau stands for the probability that it is not one:
+// lower returns a lower bound of λ_min:
 //
 //	λ̃ = max(0, λ − sd·(τ − Z)),  Z ~ N(0, 1)
 //
-// on a lattice. λ moves by at most bound; sd and the result are in units of bound. Z and τ both
-// count standard deviations of the noise as it is, which is larger than sd if arithmetic
-// errs. With τ counted in sd, the bound would fail with a larger probability.
+// on a lattice. The bound fails with the probability that belongs to tau. λ moves by at most bound; sd and the result
+// are in units of bound. Z and τ count standard deviations of the actual noise, which is larger than sd because
+// computing λ is inexact. With τ in units of sd, the bound would fail more often.
 //
-// Privacy: (bound/sd)-Gaussian-private, under either adjacency: λ_min(XᵀX) moves by at
-// most ‖x‖², by Weyl's inequality.
+// Privacy: bound/sd-Gaussian private, under either adjacency: λ_min(XᵀX) moves by at most ‖x‖², by Weyl's inequality.
 func lower(n dp.Noise, array string, lambda, err, bound, sd, tau float64, bits int) (float64, error) {
 	noisy, e := releaseVector(n, array, []float64{lambda}, bound, err, sd, bits)
 	if e != nil {
@@ -87,9 +85,8 @@ func lower(n dp.Noise, array string, lambda, err, bound, sd, tau float64, bits i
 	return max(0, noisy[0]-float64(raised*tau*(1+0x1p-50))-rounding-err), nil
 }
 
-// roundPublic rounds the coefficients of a sketch's solution to multiples of 2⁻²⁰ in the units
-// of the clipped window. That is far below their noise, and far above what floating point
-// could reveal.
+// roundPublic rounds the coefficients of a sketch's solution to multiples of 2⁻²⁰, in the units of the clipped window.
+// That is far below their noise, and far above anything that floating point could reveal.
 func roundPublic(theta []float64) {
 	for j, v := range theta {
 		theta[j] = math.Floor(v*(1<<20)+0.5) / (1 << 20)

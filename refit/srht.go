@@ -8,12 +8,11 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// srht is a subsampled randomised Hadamard transform, S = H̃[rows]·B/√k₂ ∈ ℝ^(k₂×N). B are
-// random signs, H̃ is a Walsh–Hadamard transform of length N, the smallest power of two ≥ n,
-// and rows are k₂ of its rows. It acts on n rows and N − n rows of zeros. Its columns have
-// norm 1.
+// srht is a subsampled randomised Hadamard transform, S = H̃[rows]·B/√k₂ ∈ ℝ^(k₂×N). B holds random signs, H̃ is a
+// Walsh–Hadamard transform of length N, the smallest power of two ≥ n, and rows selects k₂ of its rows. It is applied
+// to n rows, padded by N − n rows of zeros. The columns of S have norm 1.
 //
-// Signs and rows are public: they protect nothing and depend on no record.
+// Signs and rows are public: they protect nothing and do not depend on records.
 type srht struct {
 	n, padded int
 	signs     []float64 // of the first n rows
@@ -42,12 +41,12 @@ func drawSRHT(n, k2 int, row dp.Row) *srht {
 // padded returns the least power of two that is at least n.
 func padded(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
-// apply returns Z = SX, k₂×d, and how much the transform distorts a row,
+// apply returns Z = SX, a k₂×d matrix, and the largest distortion of a row by the transform,
 //
 //	m̂ = max_{i≤n} ‖ZᵀSe_i − x_i‖
 //
-// as (SᵀS − I)X = B·H̃W with W = −U/N, plus U/k₂ in the sampled rows, and U = H̃BX. Rows of the
-// padding are equal in all neighbours, so they do not count.
+// computed by (SᵀS − I)X = B·H̃W, where U = H̃BX and W = −U/N, plus U/k₂ in the sampled rows. Rows of the padding are
+// equal in all neighbours, so they do not count.
 //
 // Cost: two transforms of N×d.
 func (s *srht) apply(x []float64, d int) (z []float64, distortion float64) {
@@ -81,8 +80,8 @@ func (s *srht) apply(x []float64, d int) (z []float64, distortion float64) {
 	return z, math.Sqrt(distortion)
 }
 
-// coherence returns Δ̂ = max_{i≠j} |⟨Se_i, Se_j⟩|. Except for signs it depends on i XOR j alone,
-// so one transform of the indicator of the sampled rows gives all values.
+// coherence returns Δ̂ = max_{i≠j} |⟨Se_i, Se_j⟩|. Except for signs it depends only on i XOR j, so one transform of the
+// indicator of the sampled rows gives all values.
 func (s *srht) coherence() float64 {
 	z := make([]float64, s.padded)
 	for _, i := range s.rows {

@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// explicit returns S, k₂×n, of a transform, entry by entry.
+// explicit returns the k₂×n matrix S of a transform, entry by entry.
 func explicit(s *srht) [][]float64 {
 	m := make([][]float64, len(s.rows))
 	for r, row := range s.rows {
@@ -27,8 +27,8 @@ func explicit(s *srht) [][]float64 {
 	return m
 }
 
-// TestSRHT compares Z, m̂ and Δ̂ with their definitions by an explicit S, for numbers of
-// rows that are no powers of two too: random ones, and all.
+// TestSRHT compares Z, m̂ and Δ̂ with their definitions by an explicit S, for random rows and for all rows, also if
+// their number is not a power of two.
 func TestSRHT(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 1))
@@ -92,8 +92,8 @@ func TestSRHT(t *testing.T) {
 	}
 }
 
-// TestFastSensitivities searches rows whose removal moves m̂ by more than Δ̂, or λ̂ by
-// more than 1 + 2m̂ of either window.
+// TestFastSensitivities searches for rows whose removal moves m̂ by more than Δ̂, or λ̂ by more than 1 + 2m̂ of either
+// window.
 func TestFastSensitivities(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(2, 2))
@@ -106,7 +106,7 @@ func TestFastSensitivities(t *testing.T) {
 			row := x[i*d:][:d]
 			scale := 1.0
 			if trial%2 == 0 && i > 0 {
-				scale = 0.02 // one row that matters
+				scale = 0.02 // one row dominates
 			}
 			for j := range row {
 				row[j] = source.NormFloat64()
@@ -133,8 +133,8 @@ func TestFastSensitivities(t *testing.T) {
 	}
 }
 
-// TestSpread: rows that fall in with one of the sampled rows of a transform make it much
-// longer than they are, up to what the errors of its squares are bounded by.
+// TestSpread: rows that are aligned with one of the sampled rows become much longer by the transform, but stay within
+// the bound that the errors of its squares assume.
 func TestSpread(t *testing.T) {
 	t.Parallel()
 	const n, k2 = 1000, 20
@@ -149,9 +149,9 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestShortColumns is the counterexample to the privacy of a sketch of a fixed sketch
-// whose columns are shorter than 1: S = (1, …, 1)/√n has m̂ = 0, so C² = 1, but a
-// removed record moves ZᵀZ by nearly 2. A fast transform has columns of norm 1.
+// TestShortColumns is a counterexample: a sketch of a fixed sketch whose columns are shorter than 1 is not private. S =
+// (1, …, 1)/√n has m̂ = 0, so C² = 1, but removing a record moves ZᵀZ by nearly 2. A fast transform has columns of norm
+// 1.
 func TestShortColumns(t *testing.T) {
 	const n, variance, alpha = 10.0, 40.0, 2.0
 	// Σ = 40 with all records and 40 − (2 − 1/n) without one.
@@ -170,7 +170,7 @@ func TestShortColumns(t *testing.T) {
 	if claimed := row(dp.KindFastMixRow, variance, 1); divergence < 2*claimed {
 		t.Errorf("claimed with C² = 1 is %g, true %g", claimed, divergence)
 	}
-	// C² = Λ̂ + 2m̂ with Λ̂ = 2 − 1/n covers it.
+	// C² = Λ̂ + 2m̂ with Λ̂ = 2 − 1/n covers this.
 	c2 := 2 - 1/n
 	if claimed := row(dp.KindFastMixRow, variance/c2, c2); divergence > claimed {
 		t.Errorf("claimed with C² = Λ̂ + 2m̂ is %g, true %g", claimed, divergence)

@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
-// TestMemory: what a window takes is what is stated, but for what the collector would
-// have freed and some kilobytes for names of arrays.
+// TestMemory: a window takes the stated memory, plus garbage that the collector has not freed and some kilobytes for
+// names of arrays.
 func TestMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
@@ -21,7 +21,7 @@ func TestMemory(t *testing.T) {
 	const n = 40_000
 	for name, c := range configs() {
 		if c.Transforms > 1 {
-			continue // one after the other
+			continue // not at the same time as others
 		}
 		c.Window = n
 		r := mustRefit(t, c, generous)
@@ -45,7 +45,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestPartMemory: a part of a window takes what is stated, and a kilobyte for itself.
+// TestPartMemory: a part of a window takes the stated memory, and a kilobyte for itself.
 func TestPartMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
@@ -69,10 +69,10 @@ func TestPartMemory(t *testing.T) {
 	}
 }
 
-// contractOf is that of a refit of full windows and of one in which records are missing.
+// contractOf returns the contract of a refit of full windows and of a window with missing records.
 func contractOf(t testing.TB, c Config) estimatortest.Contract[*Refit] {
 	t.Helper()
-	// A calibration for each restart would be most of the time.
+	// Calibrating at each restart would take most of the time.
 	plan := mustRefit(t, c, generous).Plan()
 	c.Defaults()
 	windows := [][][]float64{records(120, 1), records(90, 2), records(120, 3), records(120, 4), records(120, 5)}
@@ -87,7 +87,7 @@ func contractOf(t testing.TB, c Config) estimatortest.Contract[*Refit] {
 	}
 }
 
-// TestRestart ends runs of every solver.
+// TestRestart restores the states of every solver.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range configs() {
@@ -100,7 +100,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestStates refuses states of others and damaged ones.
+// TestStates: a refit refuses states of other configurations, and damaged states.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton"]
@@ -132,7 +132,7 @@ func TestStates(t *testing.T) {
 		far[len(far)-1-i] = 0xff
 	}
 	if err := r.UnmarshalBinary(far); err == nil {
-		t.Error("a state after the last window is one")
+		t.Error("no error for a state after the last window")
 	}
 }
 

@@ -8,14 +8,13 @@ import (
 	"github.com/streamdp/streamdp/internal/gram"
 )
 
-// rowSums are all that least squares needs of a window: Σ [x, y][x, y]ᵀ and the number of rows.
-// They grow row by row in O(d²) memory. The sums of a window are the sums of those of its
-// blocks.
+// rowSums holds everything that least squares needs of a window: Σ [x, y][x, y]ᵀ and the number of rows. It is computed
+// row by row in O(d²) memory. The sums of a window are the sums of its blocks' sums.
 type rowSums struct {
 	dim, n int
 	sum    *gram.Sum
 	row    []float64
-	few    []float64 // scratch for some rows, nil before the first
+	few    []float64 // scratch for a few rows, nil before the first one
 }
 
 // newRowSums returns the sums of an empty window with rows of dim features.
@@ -64,10 +63,10 @@ func (s *rowSums) Reset() {
 // Len returns the number of rows.
 func (s *rowSums) Len() int { return s.n }
 
-// joint returns Σ [x, y][x, y]ᵀ, upper triangle row by row.
+// joint returns the upper triangle of Σ [x, y][x, y]ᵀ, row by row.
 func (s *rowSums) joint() []float64 { return s.sum.Upper() }
 
-// gram returns Σ xxᵀ, upper triangle row by row.
+// gram returns the upper triangle of Σ xxᵀ, row by row.
 func (s *rowSums) gram() []float64 {
 	upper := make([]float64, 0, s.dim*(s.dim+1)/2)
 	joint := s.joint()
@@ -89,15 +88,15 @@ func (s *rowSums) xy() []float64 {
 	return xy
 }
 
-// segments is the number of parts of a window. It does not depend on the number of processors,
-// and so neither do the bits of a sum.
+// segments is the number of parts into which a window is divided. It does not depend on the number of processors, so
+// the bits of a sum do not either.
 const segments = 8
 
 // sumsOf returns the sums over a window. It adds in the same order on every machine.
 func sumsOf(w *Data) *rowSums { return sumsAnd(w, func(lo, hi int) {}) }
 
-// sumsAnd is sumsOf, and calls then for every row once, some at a time, when they are in the sums
-// and still in the cache. then may be called by several goroutines, and may overwrite its rows.
+// sumsAnd computes the sums like sumsOf. It also calls then once for each range of rows when their sums are done and
+// the rows are still in the cache. Several goroutines may call then at once; then may overwrite its rows.
 func sumsAnd(w *Data, then func(lo, hi int)) *rowSums {
 	var parts [segments]*rowSums
 	eachSegment(w.Len(), func(part, lo, hi int) {
@@ -117,8 +116,8 @@ func sumsAnd(w *Data, then func(lo, hi int)) *rowSums {
 	return parts[0]
 }
 
-// eigenError returns a bound on the error of a computed eigenvalue of the Gram matrix of n rows
-// of squared norm at most bound. It covers the sums and internal/eigen, with room to spare.
+// eigenError returns a bound on the error of a computed eigenvalue of the Gram matrix of n rows of squared norm at most
+// bound. It covers the sums and internal/eigen, with a margin.
 func eigenError(n, d int, bound float64) float64 {
 	return bound * (gram.Error(n, segments) + float64(n)*float64(d)*0x1p-48)
 }

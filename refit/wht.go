@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// cachedNumbers is the number of numbers in a block: half a megabyte, for a second-level cache.
-// A block is transformed as far as possible before the next one is touched.
+// cachedNumbers is the number of float64 numbers in a block. A block takes half a megabyte and fits a second-level
+// cache. It is transformed as far as possible before the next block is touched.
 const cachedNumbers = 1 << 16
 
 // walshHadamard replaces the n×d matrix x, row-major, by H̃x, column by column, with
@@ -27,8 +27,8 @@ func walshHadamard(x []float64, d int) {
 	if n == 0 || n&(n-1) != 0 || n*d != len(x) {
 		panic(fmt.Sprintf("refit: %d numbers in rows of %d are not a power of two of rows", len(x), d))
 	}
-	// Rows lie one behind the other, so a stage that joins rows at distance h
-	// joins numbers at distance hd, and runs of hd numbers are alike.
+	// Rows are stored one after the other. A stage that joins rows at distance h joins numbers at distance hd, and
+	// treats runs of hd numbers alike.
 	block := len(x)
 	for block > cachedNumbers && block > d {
 		block /= 2
@@ -39,9 +39,9 @@ func walshHadamard(x []float64, d int) {
 	stages(x, block)
 }
 
-// stages joins numbers at distances from, 2·from, … below len(x).
+// stages runs the stages with distances from, 2·from, … below len(x).
 func stages(x []float64, from int) {
-	stage := bits.Len(uint(len(x)/from)) - 1 // how many are left
+	stage := bits.Len(uint(len(x)/from)) - 1 // number of remaining stages
 	switch stage % 3 {
 	case 1:
 		radix2(x, from)

@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// TestTransform compares with the definition, for every shape of stages.
+// TestTransform compares with the definition, for all combinations of stages.
 func TestTransform(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	for _, d := range []int{1, 2, 3, 5, 9} {

@@ -7,15 +7,15 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// wishart is a draw of X̃ᵀX̃ for a sketch X̃ = SX + ηξ of k rows. S and ξ have independent entries
-// N(0, 1), so the rows of X̃ are independent N(0, Σ), Σ = XᵀX + η²I. In distribution,
+// wishart is a draw of X̃ᵀX̃ for a sketch X̃ = SX + ηξ of k rows. S and ξ have independent entries N(0, 1), so the rows
+// of X̃ are independent N(0, Σ), Σ = XᵀX + η²I. X̃ᵀX̃ has the distribution of
 //
 //	X̃ᵀX̃ = L·A·Aᵀ·Lᵀ in law,  Σ = LLᵀ,  A lower triangular,
 //	A_ii² ~ χ²_{k−i+1} for i = 1 … d,  A_ij ~ N(0, 1) for i > j
 //
-// and the sketch itself is never formed.
+// so the sketch itself is never computed.
 //
-// Cost: k·d Gaussians, whatever n.
+// Cost: k·d Gaussians, for any n.
 // Source: Bartlett (1933).
 type wishart struct {
 	l, a []float64
@@ -51,13 +51,13 @@ func (w *wishart) solve(g []float64) {
 // add adds X̃ᵀX̃ to sum.
 func (w *wishart) add(sum []float64, d int) { addSquare(sum, lowerProduct(w.l, w.a, d), d) }
 
-// formed is a Hessian that was formed, as its Cholesky factor.
+// formed is a Hessian that was computed explicitly, as its Cholesky factor.
 type formed struct {
 	l     []float64
 	scale float64
 }
 
-// form factors h/scale, which it overwrites, or fails if that is not positive definite.
+// form factors h/scale and overwrites h. It fails if the matrix is not positive definite.
 func form(h []float64, d int, scale float64) (hessian, error) {
 	if !cholesky(h, d) {
 		return nil, errFailed
@@ -73,7 +73,7 @@ func (f formed) solve(g []float64) {
 	}
 }
 
-// hessian is an estimate of XᵀX that gradients are preconditioned with.
+// hessian is an estimate of XᵀX that preconditions gradients.
 type hessian interface {
 	// solve replaces g by H⁻¹g.
 	solve(g []float64)

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// privateAdam is Adam of "Continual Release Moment Estimation with Differential
-// Privacy": Figure 4, and how models learn.
+// privateAdam reproduces Adam of "Continual Release Moment Estimation with Differential Privacy": Figure 4, and how
+// models learn.
 func privateAdam(p *page) error {
 	p.text(`## Private Adam
 
@@ -23,7 +23,7 @@ The paper's Algorithm 2 is private for batches of one gradient only; [errata.md]
 	return nil
 }
 
-// figure4 is the error of Adam's second moment.
+// figure4 draws the error of Adam's second moment.
 func figure4(p *page) error {
 	const beta2, d, n = 0.999, 1_000_000, 1000
 	p.text(`### Figure 4: error of Adam's second moment

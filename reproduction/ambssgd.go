@@ -10,9 +10,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// adaptiveClipping is "(Nearly) Optimal Private Linear Regression for Sub-Gaussian
-// Data via Adaptive Clipping", which has no experiments: its algorithm as printed,
-// and what this library makes of it.
+// adaptiveClipping reproduces "(Nearly) Optimal Private Linear Regression for Sub-Gaussian Data via Adaptive Clipping",
+// which has no experiments: it runs the algorithm as printed, and this library's version.
 func adaptiveClipping(p *page) error {
 	p.text(
 		`## Varshney, Thakurta, Jain: (Nearly) Optimal Private Linear Regression for Sub-Gaussian Data via Adaptive Clipping
@@ -42,18 +41,17 @@ On the same records a batch method is better still; a stream has a release every
 	return nil
 }
 
-// riskPrivacy is the guarantee of all but the algorithm as printed.
+// riskPrivacy is the guarantee of all methods except the algorithm as printed.
 var riskPrivacy = dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}
 
 // riskMethod is a method of online regression.
 type riskMethod struct {
 	name string
-	// configure returns the regression for n records, and how many gradient steps
-	// it makes.
+	// configure returns the regression for n records, and its number of gradient steps.
 	configure func(n int) (sgd.Config, dp.Params, int)
 }
 
-// riskMethods are those that excessRisk compares in d dimensions.
+// riskMethods returns the methods that excessRisk compares in d dimensions.
 func riskMethods(d int) []riskMethod {
 	no := false
 	base := sgd.Config{ClipX: math.Sqrt(float64(d)) + 5, Intercept: &no, Intervals: &no, Restart: &no, Radius: 10,
@@ -64,7 +62,7 @@ func riskMethods(d int) []riskMethod {
 			c := base
 			c.Clip, c.Value, c.Bands, c.Eta0 = "scan", "residual", 1, 1
 			c.Rungs, c.Top = int(math.Ceil(200*math.Log2(float64(n)))), 65536
-			c.ClipX = math.Sqrt(float64(d) * math.Log(float64(n))) // the result of a search is multiplied by it
+			c.ClipX = math.Sqrt(float64(d) * math.Log(float64(n))) // the result of a search is multiplied by ClipX
 			c.Stat = uint64(n / steps / 11)
 			c.Batch = 10 * c.Stat
 			return c, dp.Params{Mu: 1 / math.Sqrt(8*math.Log(1e6)), Adjacency: dp.Replace}, steps
@@ -94,7 +92,7 @@ func riskMethods(d int) []riskMethod {
 	}
 }
 
-// riskTrials returns how often n records are drawn.
+// riskTrials returns the number of trials with n records.
 func riskTrials(n int) int {
 	switch {
 	case n > 300_000:
@@ -107,8 +105,8 @@ func riskTrials(n int) int {
 	return 20
 }
 
-// riskTrial adds the excess risks of one draw of n records: of least squares, of gradient
-// descent on a table, and of the methods.
+// riskTrial adds the excess risks for one draw of n records: of least squares, of gradient descent on a table, and of
+// the methods.
 func riskTrial(methods []riskMethod, d, n int, run uint64, risks []sample) error {
 	l := newLinear(run, d)
 	s := l.sample(n)
@@ -151,7 +149,7 @@ func riskTrial(methods []riskMethod, d, n int, run uint64, risks []sample) error
 	return nil
 }
 
-// excessRisk draws and tabulates one dimension.
+// excessRisk simulates one dimension, and writes its table and figure.
 func excessRisk(p *page, d int, sizes []int) error {
 	methods := riskMethods(d)
 	names := []string{"least squares", "DP-GD, tracked"}

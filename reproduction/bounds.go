@@ -18,35 +18,32 @@ import (
 	"github.com/streamdp/streamdp/stream/dryrun"
 )
 
-// boundsErrors are the errors of moments of one set of rows in one order, by how their
-// bounds came about.
+// boundsErrors holds the errors of moments for one set of rows in one order, by the method that found the bounds.
 type boundsErrors struct {
 	Set    string `json:"set"`
-	Order  string `json:"order"` // "random" or "file"; of families "drawn"
+	Order  string `json:"order"` // "random" or "file"; "drawn" for a family
 	Dim    int    `json:"d"`
 	Warmup int    `json:"warmup"`
-	Rows   int    `json:"n"` // behind the warm-up
+	Rows   int    `json:"n"` // number of rows after the warm-up
 	Trials int    `json:"trials"`
 	// Clip is the oracle's clip norm.
 	Clip float64 `json:"clip"`
-	// Mean and Covariance are root mean square errors over entries, medians over trials, in
-	// units of the columns' deviations. WorstMean and WorstCovariance are those of the worst
-	// automatic trial.
+	// Mean and Covariance are root mean square errors over entries, as medians over trials, in units of the columns'
+	// deviations. WorstMean and WorstCovariance are the errors of the worst automatic trial.
 	Mean            map[string]float64 `json:"mean"`
 	Covariance      map[string]float64 `json:"covariance"`
 	WorstMean       float64            `json:"worst_mean"`
 	WorstCovariance float64            `json:"worst_covariance"`
-	// Noise and Wide are the shares of entries of automatic releases that hold the truth
-	// of the rows as they are within 1.96 of se and of se_with_clipping: means, covariances
-	// off and on the diagonal.
+	// Noise and Wide are the shares of entries of automatic releases whose true value, before any clipping, is within
+	// 1.96 of se, or of se_with_clipping: for means, and for covariances off and on the diagonal.
 	Noise [3]float64 `json:"noise"`
 	Wide  [3]float64 `json:"wide"`
-	// Frozen is the mean number of frozen columns; Verdicts counts trials.
+	// Frozen is the mean number of frozen columns. Verdicts counts trials.
 	Frozen   float64        `json:"frozen"`
 	Verdicts map[string]int `json:"verdicts"`
 }
 
-// boundsMethods are the ways to bounds, in the order of the page.
+// boundsMethods lists the ways to find bounds, in the order of the page.
 var boundsMethods = []struct{ key, title string }{
 	{"auto", "automatic"}, {"wide 5", "5 times too wide"}, {"wide 100", "100 times too wide"},
 	{"approx", "ApproxBounds-like"}, {"coinpress", "CoinPress"},
@@ -56,22 +53,22 @@ const (
 	boundsStep    = 1000
 	boundsEpsilon = 1.0
 	boundsDelta   = 1e-6
-	boundsRows    = 25_000 // of a family, and of a set with fewer
-	boundsPrior   = 100    // what CoinPress is told, in deviations
-	boundsWide    = 4      // trials of constants that are too wide, whose errors scatter least
+	boundsRows    = 25_000 // rows of a family, and of a set with fewer rows
+	boundsPrior   = 100    // half-width of the interval for CoinPress, in deviations
+	boundsWide    = 4      // trials of constants that are too wide; their errors scatter least
 )
 
-// boundsTrials is the number of trials for d columns: few columns scatter more.
+// boundsTrials returns the number of trials for d columns. Few columns scatter more.
 func boundsTrials(d int) int { return 16 * (1 + 3/d) }
 
 // family draws rows.
 type family struct {
 	name string
 	dim  int
-	row  func(r *rand.Rand, x []float64, at float64) // at: how far the stream is, 0 to 1
+	row  func(r *rand.Rand, x []float64, at float64) // at is the position in the stream, from 0 to 1
 }
 
-// each returns a family whose columns are drawn alike, in units of 1, 2, … and around −1, 2, −3, ….
+// eachColumn returns a family whose columns have the same distribution, in units of 1, 2, … and around −1, 2, −3, ….
 func eachColumn(name string, d int, draw func(r *rand.Rand) float64) family {
 	return family{name, d, func(r *rand.Rand, x []float64, _ float64) {
 		for j := range x {
@@ -83,7 +80,7 @@ func eachColumn(name string, d int, draw func(r *rand.Rand) float64) family {
 
 // student draws from Student's t.
 func student(r *rand.Rand, degrees float64) float64 {
-	// A Gamma variate by Marsaglia and Tsang.
+	// This is a Gamma variate by the method of Marsaglia and Tsang.
 	a := degrees/2 - 1./3
 	for {
 		z := r.NormFloat64()
@@ -94,7 +91,7 @@ func student(r *rand.Rand, degrees float64) float64 {
 	}
 }
 
-// boundsFamilies are simulated rows.
+// boundsFamilies lists the simulated rows.
 var boundsFamilies = []family{
 	eachColumn("Gaussian", 1, (*rand.Rand).NormFloat64),
 	eachColumn("Gaussian", 10, (*rand.Rand).NormFloat64),
@@ -160,7 +157,7 @@ var boundsFamilies = []family{
 	}},
 }
 
-// ones draws columns that are 1 with these probabilities in turn, else 0.
+// ones returns columns that are 1 with these probabilities, in turn, and otherwise 0.
 func ones(shares ...float64) func(*rand.Rand, []float64, float64) {
 	return func(r *rand.Rand, x []float64, _ float64) {
 		for j := range x {
@@ -183,8 +180,8 @@ func (f *family) rows(trial uint64) [][]float64 {
 	return rows
 }
 
-// ordered returns the rows of a data set for a trial: in file order, again from the first
-// one on where there are few; or in random order, drawn with replacement where there are few.
+// ordered returns the rows of a data set for a trial, in file order or in random order. If there are few rows, file
+// order starts again from the first row, and random order draws with replacement.
 func ordered(all [][]float64, order string, trial uint64) [][]float64 {
 	source := rand.New(rand.NewPCG(trial, 29))
 	rows := slices.Clone(all)
@@ -205,10 +202,10 @@ func ordered(all [][]float64, order string, trial uint64) [][]float64 {
 	return rows
 }
 
-// simulateBounds compares bounds on all families and data sets.
+// simulateBounds compares the methods on all families and data sets.
 func simulateBounds() (any, error) {
 	if dataset.Folder() == "" {
-		return nil, errors.New("STREAMDP_DATA names no folder of data sets")
+		return nil, errors.New("STREAMDP_DATA is not set to a folder of data sets")
 	}
 	var all []*boundsErrors
 	for _, f := range boundsFamilies {
@@ -232,7 +229,7 @@ func simulateBounds() (any, error) {
 	return all, nil
 }
 
-// boundsOfSet compares bounds on a data set.
+// boundsOfSet compares the methods on a data set.
 func boundsOfSet(name, order string) (*boundsErrors, error) {
 	all, err := wholeSet(name)
 	if err != nil {
@@ -242,7 +239,7 @@ func boundsOfSet(name, order string) (*boundsErrors, error) {
 		func(trial uint64) [][]float64 { return ordered(all, order, trial) })
 }
 
-// compareBounds runs all methods on the rows of so many trials, with keys of the trial.
+// compareBounds runs all methods on the rows of the given number of trials, with keys that depend on the trial.
 func compareBounds(name, order string, trials int, draw func(trial uint64) [][]float64) (*boundsErrors, error) {
 	mu, err := dp.Mu(boundsEpsilon, boundsDelta)
 	if err != nil {
@@ -255,7 +252,7 @@ func compareBounds(name, order string, trials int, draw func(trial uint64) [][]f
 	for trial := uint64(1); trial <= uint64(trials); trial++ {
 		rows := draw(trial)
 		d := len(rows[0])
-		// The length of the warm-up is public; what follows it is the truth of all methods.
+		// The length of the warm-up is public. The rows after it are the truth for all methods.
 		n, err := warmupLength(d)
 		if err != nil {
 			return nil, err
@@ -331,7 +328,7 @@ func compareBounds(name, order string, trials int, draw func(trial uint64) [][]f
 	return e, nil
 }
 
-// rowMoments are mean, deviation and covariance of rows as they are.
+// rowMoments holds mean, deviation and covariance of unclipped rows.
 type rowMoments struct {
 	mean, deviation []float64
 	covariance      []float64 // upper triangle
@@ -359,7 +356,7 @@ func momentsOf(rows [][]float64) *rowMoments {
 		}
 	}
 	for j := range d {
-		// Less than the rounding of the mean is no spread.
+		// A spread below the rounding of the mean counts as none.
 		if v := math.Sqrt(variance(t.covariance, d, j)); v > 1e-12*math.Abs(t.mean[j]) {
 			t.deviation[j] = v
 		}
@@ -367,8 +364,7 @@ func momentsOf(rows [][]float64) *rowMoments {
 	return t
 }
 
-// each calls f for every entry between columns that vary: its number, its unit, and whether
-// it is on the diagonal.
+// each calls f for every entry between columns that vary, with its number, its unit, and whether it is on the diagonal.
 func (t *rowMoments) each(f func(n int, unit float64, diagonal bool)) {
 	n := 0
 	for i, a := range t.deviation {
@@ -381,8 +377,7 @@ func (t *rowMoments) each(f func(n int, unit float64, diagonal bool)) {
 	}
 }
 
-// errors returns the root mean square errors of a release, in units of deviations, over the
-// columns that vary.
+// errors returns the root mean square errors of a release over the columns that vary, in units of deviations.
 func (t *rowMoments) errors(r *boundsRelease) (mean, covariance float64) {
 	m, c := r.Values["mean_original"], r.Values["covariance_original"]
 	columns, pairs := 0.0, 0.0
@@ -401,7 +396,7 @@ func (t *rowMoments) errors(r *boundsRelease) (mean, covariance float64) {
 	return math.Sqrt(mean / columns), math.Sqrt(covariance / pairs)
 }
 
-// cover counts the entries that have an error bar, and those that it covers.
+// cover counts the entries that have an error bar, and those whose error bar covers the truth.
 func (t *rowMoments) cover(r *boundsRelease, entries, covered, wide *[3]float64) {
 	one := func(kind int, v *boundsValue, n int, truth float64) {
 		if v.SE[n] == nil {
@@ -431,15 +426,15 @@ func (t *rowMoments) cover(r *boundsRelease, entries, covered, wide *[3]float64)
 	})
 }
 
-// bestClip returns the clip norm with the least sum of the mean squares of both errors: the
-// noise's, which is public, and what clipping takes, which is computed from the rows.
+// bestClip returns the clip norm with the smallest sum of both mean squared errors: that of the noise, which is public,
+// and that of clipping, which is computed from the rows.
 func bestClip(rows [][]float64, c *constants) (float64, error) {
 	d := len(c.centre)
 	r, err := replayMoments(rows, len(rows)/boundsStep, &constants{c.centre, c.scale, 1}, 1)
 	if err != nil {
 		return 0, err
 	}
-	// Noise of an entry for clip 1; what the covariance's has of the mean is small.
+	// The noise of an entry for clip norm 1. The covariance also has noise of the mean, which is small.
 	unit1 := *r.Values["mean_original"].SE[0] / c.scale[0]
 	var unit2 float64
 	n := 0
@@ -483,7 +478,7 @@ func bestClip(rows [][]float64, c *constants) (float64, error) {
 	return best, nil
 }
 
-// boundsRelease is what is read of a release.
+// boundsRelease holds the fields of a release that the comparison needs.
 type boundsRelease struct {
 	Values map[string]boundsValue
 	Bounds struct {
@@ -498,7 +493,7 @@ type boundsValue struct {
 	Wide perEntry `json:"se_with_clipping"`
 }
 
-// perEntry are numbers of entries, nil where there is none; one alone may stand for itself.
+// perEntry holds numbers by entry, nil for none. A single number stands for all entries.
 type perEntry []*float64
 
 func (x *perEntry) UnmarshalJSON(b []byte) error {
@@ -510,7 +505,7 @@ func (x *perEntry) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]*float64)(x))
 }
 
-// boundsStream returns the configuration of moments of d columns; nil constants are found.
+// boundsStream returns the configuration of moments of d columns. If c is nil, the constants are found.
 func boundsStream(d int, steps int, c *constants) (*config.Stream, error) {
 	list := func(x []float64) string {
 		words := make([]string, len(x))
@@ -549,7 +544,7 @@ tune = %d
 	return cfg.Streams[0], nil
 }
 
-// warmupLength returns the offsets of the warm-up of d columns, a multiple of the step.
+// warmupLength returns the number of offsets of the warm-up for d columns, a multiple of the step.
 func warmupLength(d int) (int, error) {
 	s, err := boundsStream(d, boundsRows/boundsStep, nil)
 	if err != nil {
@@ -562,8 +557,8 @@ func warmupLength(d int) (int, error) {
 	return int(e.Plan().Warmup.Records), nil
 }
 
-// replayMoments runs the estimator of the daemon over rows, with so many steps of moments, and
-// returns its last release, nil where a warm-up failed.
+// replayMoments runs the daemon's estimator over rows, with the given number of steps of moments. It returns the last
+// release, or nil if a warm-up failed.
 func replayMoments(rows [][]float64, steps int, c *constants, seed uint64) (*boundsRelease, error) {
 	d := len(rows[0])
 	s, err := boundsStream(d, steps, c)
@@ -598,7 +593,7 @@ func replayMoments(rows [][]float64, steps int, c *constants, seed uint64) (*bou
 	return r, json.Unmarshal(last, r)
 }
 
-// median returns the middle of some numbers.
+// median returns the median of x.
 func median(x []float64) float64 {
 	x = slices.Sorted(slices.Values(x))
 	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// boundsFound is the comparison of moments whose bounds are found with those of constants
-// from elsewhere.
+// boundsFound compares moments with found bounds and moments with constants from elsewhere.
 func boundsFound(p *page) error {
 	all, err := kept[[]boundsErrors]("bounds")
 	if err != nil {
@@ -36,7 +35,7 @@ Families have %d rows, drawn anew in each of %d trials (more for few columns, %d
 		return e.Mean[key] / e.Mean["oracle"], e.Covariance[key] / e.Covariance["oracle"]
 	}
 	var cells [][]string
-	sums := map[string][3]float64{} // logarithms, and a count
+	sums := map[string][3]float64{} // sums of logarithms, and a count
 	for i := range all {
 		e := &all[i]
 		row := []string{e.Set, e.Order, fmt.Sprint(e.Dim), fmt.Sprint(e.Rows), num(e.Mean["oracle"]),
@@ -98,7 +97,7 @@ Of the automatic releases: in how many of the entries with an error bar the mome
 	return nil
 }
 
-// brief prints three digits, and powers of ten from 10⁴ on.
+// brief prints three digits, and numbers from 10⁴ on as powers of ten.
 func brief(x float64) string {
 	if x >= 1e4 {
 		e := math.Floor(math.Log10(x))
@@ -107,7 +106,7 @@ func brief(x float64) string {
 	return fmt.Sprintf("%.3g", x)
 }
 
-// summaryOfBounds says in words what the tables show.
+// summaryOfBounds describes in words the result of the tables.
 func summaryOfBounds(all []boundsErrors) string {
 	var means, covariances []float64
 	near, trials, wild := 0, 0, 0
@@ -137,7 +136,7 @@ func summaryOfBounds(all []boundsErrors) string {
 		near, len(all), median(means), median(covariances), len(far), strings.Join(far, "; "), wild, trials)
 }
 
-// verdictOf returns what most releases of a comparison said.
+// verdictOf returns the verdict of most releases of a comparison.
 func verdictOf(e boundsErrors) (most string) {
 	for _, v := range []string{"ok", "partial", "stale", "biased", "fail"} {
 		if e.Verdicts[v] > e.Verdicts[most] {

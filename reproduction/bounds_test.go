@@ -13,9 +13,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// TestRivals: with next to no noise ApproxBounds finds the powers of two around all rows, and
-// CoinPress the mean and deviation of Gaussian rows, from an interval that is a hundred
-// times as wide. Shares of the budget add up to it.
+// TestRivals: with nearly no noise, ApproxBounds finds the powers of two around all rows, and CoinPress finds mean and
+// deviation of Gaussian rows from an interval that is a hundred times too wide. The shares of the budget add up to the
+// whole.
 func TestRivals(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
@@ -31,12 +31,13 @@ func TestRivals(t *testing.T) {
 		}
 	}
 	a := approxBounds(rows, 1e6, source)
-	for j, want := range [][2]float64{{8, 16}, {-math.Ldexp(1, -14), -math.Ldexp(1, -16)}, {0, 0}, {-32, 128}, {1024, 2048}} {
+	for j, want := range [][2]float64{{8, 16}, {-math.Ldexp(1, -14), -math.Ldexp(1, -16)}, {0, 0}, {-32, 128},
+		{1024, 2048}} {
 		near(fmt.Sprint("centre ", j), a.centre[j], (want[0]+want[1])/2, 0)
 		near(fmt.Sprint("scale ", j), a.scale[j], orOne((want[1]-want[0])/2), 0)
 	}
 	near("clip", a.clip, math.Sqrt(5), 1e-12)
-	// Noise of the size of the bins hides the column's tails, and never adds one: 10⁻⁹.
+	// Noise as large as the bins hides the column's tails, and never adds a tail: 10⁻⁹.
 	few := approxBounds(rows, 0.05, source)
 	if few.scale[0] != 4 || few.centre[0] != 12 || few.scale[3] > 80 {
 		t.Errorf("with noise: %+v", few)
@@ -45,7 +46,7 @@ func TestRivals(t *testing.T) {
 	prior := []float64{150, 1e-3, 1, 3000, 300}
 	c := coinPress(rows, []float64{100, 5e-4, 0.5, 2000, 1900}, prior, 1e6, source)
 	mean, deviation := momentsOf(rows).mean, momentsOf(rows).deviation
-	for _, j := range []int{0, 1, 4} { // of the others the clip norms of Gaussian rows shorten some
+	for _, j := range []int{0, 1, 4} { // the clip norms of Gaussian rows shorten some rows of the other columns
 		near(fmt.Sprint("mean ", j), c.centre[j], mean[j], 0.05*deviation[j])
 		near(fmt.Sprint("deviation ", j), c.scale[j], deviation[j], 0.1*deviation[j])
 	}
@@ -56,8 +57,8 @@ func TestRivals(t *testing.T) {
 	near("shares", sum, 1, 1e-15)
 }
 
-// TestCompareBounds: on a few trials of Gaussian rows, automatic bounds are near the oracle,
-// and constants that are too wide are not; noise covers what it should.
+// TestCompareBounds: in a few trials with Gaussian rows, automatic bounds are near the oracle, constants that are too
+// wide are not, and the noise has the right coverage.
 func TestCompareBounds(t *testing.T) {
 	t.Parallel()
 	f := eachColumn("Gaussian", 4, (*rand.Rand).NormFloat64)
@@ -65,8 +66,7 @@ func TestCompareBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 30 entries of the covariance: their root mean square has a deviation of 13 %, and so a
-	// ratio of two one of 19 %.
+	// The root mean square over 30 entries of the covariance has a deviation of 13 %, so the ratio of two has 19 %.
 	if r := e.Covariance["auto"] / e.Covariance["oracle"]; !(r < 2.2) {
 		t.Errorf("automatic bounds have %g times the oracle's error", r)
 	}
@@ -81,8 +81,8 @@ func TestCompareBounds(t *testing.T) {
 	}
 }
 
-// TestKeptBounds: what is kept is what the simulation gives: a family and a data set again;
-// all take a quarter of an hour.
+// TestKeptBounds simulates a family and a data set again, and compares with the kept numbers; all of them would take a
+// quarter of an hour.
 func TestKeptBounds(t *testing.T) {
 	t.Parallel()
 	all, err := kept[[]boundsErrors]("bounds")
@@ -118,7 +118,7 @@ func TestKeptBounds(t *testing.T) {
 	}
 }
 
-// TestBoundsPage: the page has the comparison of what is kept.
+// TestBoundsPage: the page has the comparison of the kept numbers.
 func TestBoundsPage(t *testing.T) {
 	t.Parallel()
 	p := &page{figures: t.TempDir()}

@@ -14,10 +14,10 @@ import (
 	"github.com/streamdp/streamdp/refit"
 )
 
-// heldSet is the data set that newton's constants were not chosen on.
+// heldSet is the data set that was not used to choose newton's constants.
 const heldSet = "skillcraft"
 
-// coverageSettings are where data lie and how windows are fitted.
+// coverageSettings say where data lie and how windows are fitted.
 var coverageSettings = []struct {
 	about     string
 	at        interceptSetting
@@ -33,7 +33,7 @@ var coverageSettings = []struct {
 
 var coverageBudgets = []float64{0.5, 1, 5}
 
-// coverages are those of one set, in the order of the settings and the budgets.
+// coverages holds the coverages of one set, in the order of the settings and the budgets.
 type coverages struct {
 	Set   string       `json:"set"`
 	Rows  int          `json:"n"`
@@ -41,8 +41,8 @@ type coverages struct {
 	Cells [][]coverage `json:"cells"`
 }
 
-// coverage counts the coefficients of windows, those with a standard error, and those that are
-// within 1.96 of them of the target.
+// coverage counts the coefficients of windows, those with a standard error, and those within 1.96 standard errors of
+// the target.
 type coverage struct {
 	Coefficients int `json:"coefficients"`
 	Stated       int `json:"stated"`
@@ -55,7 +55,7 @@ func (c *coverage) add(o coverage) {
 	c.Covered += o.Covered
 }
 
-// String is the share that is covered, and the share that has an error where not all have.
+// String returns the share that is covered, and the share that has an error if not all have one.
 func (c coverage) String() string {
 	if c.Stated == 0 {
 		return "none"
@@ -67,11 +67,11 @@ func (c coverage) String() string {
 	return text
 }
 
-// simulateCoverage draws windows from every set as a distribution and counts how often the
-// coefficients of the distribution are within the errors that newton states.
+// simulateCoverage draws windows from every set, as a distribution. It counts how often the coefficients of the
+// distribution are within the errors that newton states.
 func simulateCoverage() (any, error) {
 	if dataset.Folder() == "" {
-		return nil, errors.New("STREAMDP_DATA names no folder of data sets")
+		return nil, errors.New("STREAMDP_DATA is not set to a folder of data sets")
 	}
 	var all []coverages
 	for _, set := range append(refitSets, refitSet{name: heldSet}) {
@@ -143,9 +143,9 @@ func (set *refitSet) coverages() (*coverages, error) {
 	return c, nil
 }
 
-// shortest returns the shortest coefficients of least squares, the intercept last if there is
-// one. Directions in which the rows vary 10⁻¹⁰ times as much as in the first one get none: there
-// columns depend on each other but for the rounding of the file.
+// shortest returns the shortest least-squares coefficients, with the intercept last if there is one. A direction gets
+// none if the rows vary less than 10⁻¹⁰ times as much as in the first direction: columns there depend on each other,
+// except for the rounding of the file.
 func (w *window) shortest(intercept bool) ([]float64, error) {
 	d, n := len(w.x[0]), float64(len(w.y))
 	centre, mean := make([]float64, d), 0.0
@@ -187,7 +187,7 @@ func (w *window) shortest(intercept bool) ([]float64, error) {
 	return theta, nil
 }
 
-// standardErrors tabulates the coverage of the errors of newton.
+// standardErrors writes the table of the coverage of newton's errors.
 func standardErrors(p *page) error {
 	all, err := kept[[]coverages]("coverage")
 	if err != nil {

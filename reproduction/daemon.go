@@ -23,26 +23,23 @@ import (
 	streamtask "github.com/streamdp/streamdp/stream/task"
 )
 
-// passage is a run of the daemon over a topic, from a broker in this process and
-// over TCP: what a user's stream goes through, codec, state directory and publishing
-// included.
+// passage is a run of the daemon over a topic, over TCP, with a broker in this process. It includes everything that a
+// user's stream passes through: codec, state directory and publishing.
 type passage struct {
 	columns       []string
 	centre, scale []float64 // public constants; nil: 0 and 1
-	// tables are those of the privacy and of the mechanism, in TOML, as they stand
-	// under [stream.data].
+	// tables are the tables of the privacy and of the mechanism, in TOML, with names under [stream.data].
 	tables string
-	// beside are the tables of another stream over the same topic, as they stand under
-	// [stream.beside]; empty: there is none.
+	// beside holds the tables of another stream over the same topic, with names under [stream.beside]. If it is empty,
+	// there is no other stream.
 	beside string
-	// inspect, if not nil, looks at the state directory that a run leaves behind.
+	// inspect, if not nil, inspects the state directory after a run.
 	inspect func(dir string) error
-	// seed derives keys and nonces, so that a run can be repeated: nothing is
-	// protected.
+	// seed determines keys and nonces, so that a run can be repeated. Nothing is protected.
 	seed uint64
 }
 
-// release is what is read of a published one.
+// release holds the fields of a published release that this program needs.
 type release struct {
 	Step   uint64
 	Values map[string]struct {
@@ -51,7 +48,7 @@ type release struct {
 	}
 }
 
-// spreads are standard errors: one for each entry, or one for all of them.
+// spreads holds standard errors: one for each entry, or one for all entries.
 type spreads []float64
 
 func (s *spreads) UnmarshalJSON(b []byte) error {
@@ -63,11 +60,11 @@ func (s *spreads) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]float64)(s))
 }
 
-// value returns a released value, nil where there is none of the name.
+// value returns a released value, nil if there is none with the name.
 func (r *release) value(name string) []float64 { return r.Values[name].Data }
 
-// run sends rows, one record each, and returns the last release of the daemon that
-// read them all; with each not nil, it is called with all of them in order.
+// run sends rows, one record each, and returns the daemon's last release after it has read all of them. If each is not
+// nil, run calls it with all releases in order.
 func (g *passage) run(rows [][]float64, each func(*release) error) (last *release, err error) {
 	dir, err := os.MkdirTemp("", "streamdp-reproduction-")
 	if err != nil {
@@ -104,7 +101,7 @@ func (g *passage) run(rows [][]float64, each func(*release) error) (last *releas
 			return nil, err
 		}
 	}
-	// Another client: this one's metadata knows no topic that the daemon made.
+	// Use a new client: the metadata of this one lack the topic that the daemon created.
 	reader, err := kafka.NewClient(kafka.Options{Brokers: []string{broker.Addr()}})
 	if err != nil {
 		return nil, err
@@ -122,12 +119,12 @@ func (g *passage) run(rows [][]float64, each func(*release) error) (last *releas
 		return nil
 	})
 	if err == nil && last == nil {
-		err = fmt.Errorf("%d rows lead to no release", len(rows))
+		err = fmt.Errorf("there is no release after %d rows", len(rows))
 	}
 	return last, err
 }
 
-// consume runs a daemon until it has read n records and published what they lead to.
+// consume runs a daemon until it has read n records and published all releases that follow from them.
 func (g *passage) consume(broker, dir string, n int64) error {
 	cfg, err := config.Parse("reproduction", g.toml(broker, dir))
 	if err != nil {
@@ -144,15 +141,15 @@ func (g *passage) consume(broker, dir string, n int64) error {
 	defer daemon.Close()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	for _, s := range daemon.Status() { // one by one: a manifest has what others were charged before
+	for _, s := range daemon.Status() { // one by one, because a manifest contains the earlier charges of others
 		if err := daemon.Do(ctx,
 			streamtask.NewRequest(streamtask.RequestOpen,
 				core.Task{Stream: s.Stream, Partition: s.Partition})); err != nil {
 			return err
 		}
 	}
-	// A refit solves its window while later records are read: they may all be read, and nothing
-	// be left to publish, before the release of the last window is there.
+	// A refit solves its window while later records are read. So all records may be read, and nothing may be waiting to
+	// be published, before the release of the last window exists.
 	windows := map[string]uint64{}
 	for _, s := range cfg.Streams {
 		if s.Refit != nil {

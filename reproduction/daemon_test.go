@@ -20,8 +20,8 @@ amb.curvature = 1.5
 radius = 5.0
 `
 
-// TestPassage: a stream through the daemon gives what the same seed gave, the
-// coefficients of the rows, and every release in its order.
+// TestPassage: a stream through the daemon gives the same releases for the same seed, the coefficients of the rows, and
+// every release in order.
 func TestPassage(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))

@@ -11,18 +11,17 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// regressionSet is a split of a data set of others, in random order, with the
-// constants that a user would have to know. They are computed from the training
-// rows, which no deployment may do.
+// regressionSet is a random split of a published data set, with the constants that a user would have to know. They are
+// computed from the training rows, which no deployment may do.
 type regressionSet struct {
 	columns       []string
 	centre, scale []float64   // means and deviations of the columns
-	train, test   [][]float64 // the target last
-	clipX, clipY  float64     // 99 % of scaled features are no longer; 99.9 % of targets no larger
+	train, test   [][]float64 // with the target last
+	clipX, clipY  float64     // 99 % of scaled features are at most clipX long, 99.9 % of targets at most clipY
 	curvature     float64     // largest eigenvalue of the clipped features' second moment
 }
 
-// openSet reads a split of a set in the folder STREAMDP_DATA.
+// openSet reads a split of a set from the folder STREAMDP_DATA.
 func openSet(name string, split int) (*regressionSet, error) {
 	rows := func(read func(string, string, int) ([][]float64, []float64, error)) ([][]float64, error) {
 		x, y, err := read(dataset.Folder(), name, split)
@@ -88,9 +87,8 @@ func (s *regressionSet) scaled(row []float64) []float64 {
 	return z
 }
 
-// passage is one of the training rows, under zero-out and δ = 10⁻⁶, by the
-// mechanism whose table is given from its name on: the set adds target, bounds and
-// radius.
+// passage returns a run over the training rows, under zero-out and δ = 10⁻⁶. mechanism is the mechanism's table, from
+// its name on; passage adds target, bounds and radius.
 func (s *regressionSet) passage(seed uint64, epsilon float64, mechanism string) *passage {
 	return &passage{columns: s.columns, centre: s.centre, scale: s.scale, seed: seed,
 		tables: fmt.Sprintf(`[stream.data.privacy]
@@ -106,8 +104,8 @@ radius = 5.0
 `, epsilon, epsilon, mechanism, s.clipX, s.clipY)}
 }
 
-// score returns the part of the held-out targets' variance that coefficients in
-// original units explain, the constant last.
+// score returns the share of the held-out targets' variance that the coefficients explain. They are in original units,
+// with the constant last.
 func (s *regressionSet) score(theta []float64) float64 {
 	last := len(s.columns) - 1
 	var mean, errors, total float64
@@ -125,8 +123,8 @@ func (s *regressionSet) score(theta []float64) float64 {
 	return 1 - errors/total
 }
 
-// original returns the coefficients of a release in original units, the constant
-// last: the average of an online regression, or those of a refit.
+// original returns a release's coefficients in original units, with the constant last: the average of an online
+// regression, or the coefficients of a refit.
 func original(r *release) []float64 {
 	if theta := r.value("theta_average_original"); theta != nil {
 		return theta
@@ -134,8 +132,7 @@ func original(r *release) []float64 {
 	return slices.Concat(r.value("theta_original"), r.value("intercept_original"))
 }
 
-// ols returns the coefficients of least squares on the training rows, in original
-// units, the constant last.
+// ols returns the least-squares coefficients for the training rows, in original units, with the constant last.
 func (s *regressionSet) ols() ([]float64, error) {
 	last := len(s.columns) - 1
 	x, y := mat.NewDense(len(s.train), last+1, nil), mat.NewDense(len(s.train), 1, nil)

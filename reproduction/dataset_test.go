@@ -7,11 +7,11 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// TestDataSet: the rows of a set are in one half of a split each, and the daemon on
-// them, given the curvature, comes near least squares, as the page says.
+// TestDataSet: each row of a set is in one half of a split. Given the curvature, the daemon comes near least squares,
+// as the page says.
 func TestDataSet(t *testing.T) {
 	if dataset.Folder() == "" {
-		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
+		t.Skip("needs data sets that are not part of the project: set STREAMDP_DATA")
 	}
 	t.Parallel()
 	s, err := openSet("pol", 0)
@@ -30,7 +30,7 @@ func TestDataSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The gradient at least squares is 0.
+	// At the least-squares coefficients the gradient is 0.
 	gradient := make([]float64, len(s.columns))
 	for _, row := range s.train {
 		z := s.scaled(row)

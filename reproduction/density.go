@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// figure5 simulates Gaussian density estimation: as the paper describes it, which
-// is not private, and privately.
+// figure5 simulates Gaussian density estimation in two ways: as the paper describes it, which is not private, and
+// privately.
 func figure5(p *page) error {
 	const d, n, runs = 5, 100, 400
 	curves := []*divergence{
@@ -82,7 +82,7 @@ The private curves are the estimators of package moments as they are: rows clipp
 	return nil
 }
 
-// divergence is a curve with its errors.
+// divergence is a curve with its standard errors.
 type divergence struct {
 	name         string
 	sum, squares []float64
@@ -97,7 +97,7 @@ func (c *divergence) add(t int, x float64) {
 	c.squares[t] += x * x
 }
 
-// at returns the mean after t rows, error its standard error.
+// at returns the mean and the standard error after t rows.
 func (c *divergence) at(t, runs int) float64 { return c.sum[t-1] / float64(runs) }
 
 func (c *divergence) error(t, runs int) float64 {
@@ -137,8 +137,7 @@ func gaussianStream(source *rand.Rand, d, n int) (rows [][]float64, truth *momen
 	return rows, truth, err
 }
 
-// unclipped is the paper's experiment, in float64 and with noise that protects
-// nothing.
+// unclipped is the paper's experiment, in float64 and with noise that protects nothing.
 func unclipped(source *rand.Rand, rows [][]float64, truth *moments.Density, curves []*divergence) error {
 	const omega, floor = 2.0, 1e-2
 	d := len(rows[0])
@@ -190,7 +189,7 @@ func unclipped(source *rand.Rand, rows [][]float64, truth *moments.Density, curv
 	return nil
 }
 
-// private estimates the density from what an estimator releases.
+// private estimates the density from the releases of an estimator.
 func private(method string, run uint64, rows [][]float64, truth *moments.Density, c *divergence) error {
 	e, err := moments.New(moments.Config{
 		Method: method, Clip: 8, Columns: features(len(rows[0])), Step: 1, Horizon: uint64(len(rows)),
@@ -221,7 +220,7 @@ func private(method string, run uint64, rows [][]float64, truth *moments.Density
 	return nil
 }
 
-// upper makes the upper triangle of a symmetric matrix, row by row.
+// upper returns the upper triangle of a symmetric matrix, row by row.
 func upper(d int, entry func(i, j int) float64) []float64 {
 	var x []float64
 	for i := range d {

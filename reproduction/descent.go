@@ -11,8 +11,7 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// gradientDescent is "Private Gradient Descent for Linear Regression": Figures 1,
-// 2, 3, 5, 6 and 8 to 11.
+// gradientDescent reproduces "Private Gradient Descent for Linear Regression": Figures 1, 2, 3, 5, 6 and 8 to 11.
 func gradientDescent(p *page) error {
 	p.text(`## Brown, Dvijotham, Evans, Liu, Smith, Thakurta: Private Gradient Descent for Linear Regression
 
@@ -29,8 +28,8 @@ Figures 4 and 7, errors against the clip norm, are not reproduced.
 	return nil
 }
 
-// anisotropic gives the features the second moment UΛUᵀ, U a uniform rotation,
-// Λ = diag(2, 1, and the others uniform in [1, 2]).
+// anisotropic gives the features the second moment UΛUᵀ, where U is a uniform rotation and Λ = diag(2, 1, others
+// uniform in [1, 2]).
 func (l *linear) anisotropic() {
 	d := len(l.w)
 	g := mat.NewDense(d, d, nil)
@@ -59,7 +58,7 @@ func (l *linear) anisotropic() {
 	}
 }
 
-// descent runs the paper's algorithm with its choices.
+// descent runs the paper's algorithm with the paper's choices.
 func descent(s *sgd.Sample, rho float64, steps int, gamma float64, run uint64) (*sgd.Path, error) {
 	noise, err := once(run)
 	if err != nil {
@@ -68,7 +67,7 @@ func descent(s *sgd.Sample, rho float64, steps int, gamma float64, run uint64) (
 	return sgd.GradientDescent(s, sgd.Descent{Steps: steps, Rate: 0.25, Clip: gamma}, replaced(rho), noise)
 }
 
-// tracked runs ours: the clip norm follows, the last half is averaged.
+// tracked runs our version: the clip norm is tracked, and the last half of the iterates is averaged.
 func tracked(s *sgd.Sample, rho float64, run uint64) ([]float64, error) {
 	noise, err := once(run)
 	if err != nil {
@@ -81,18 +80,18 @@ func tracked(s *sgd.Sample, rho float64, run uint64) ([]float64, error) {
 	return path.Average(), nil
 }
 
-// replaced is ρ of concentrated privacy, by Gaussian noise, under replacement.
+// replaced returns the parameters for ρ of concentrated privacy, with Gaussian noise, under replacement.
 func replaced(rho float64) dp.Params {
 	return dp.Params{Mu: math.Sqrt(2 * rho), Adjacency: dp.Replace}
 }
 
-// lawOf returns the law of the paper's iterates on a sample.
+// lawOf returns the distribution of the paper's iterates on a sample.
 func lawOf(s *sgd.Sample, rho float64, steps int, gamma float64) (*sgd.GDProcess, error) {
 	lambda := 2 * gamma * math.Sqrt(float64(steps)) / (float64(s.Len()) * math.Sqrt(2*rho))
 	return sgd.NewGDProcess(s, 0.25, lambda, nil)
 }
 
-// adassp runs the paper's rival with bounds that hardly any record exceeds.
+// adassp runs the paper's rival, with bounds that almost no record exceeds.
 func adassp(s *sgd.Sample, rho float64, run uint64) ([]float64, error) {
 	boundX, boundY := math.Sqrt(float64(s.D))+2, 5.
 	w := refit.NewData(s.D, s.Len())
@@ -121,7 +120,7 @@ func adassp(s *sgd.Sample, rho float64, run uint64) ([]float64, error) {
 	return theta, err
 }
 
-// descentSizes is Figures 1 and 9: n in proportion to p.
+// descentSizes reproduces Figures 1 and 9: n is proportional to p.
 func descentSizes(p *page) error {
 	const rho, steps = 0.05, 10
 	p.text(`### Figures 1 and 9: n = 100p
@@ -142,7 +141,7 @@ Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20
 				trials = 10
 			}
 			errors := make([]sample, len(names))
-			var square, law sample // of the distance to least squares
+			var square, law sample // squared distances to least squares
 			for trial := range trials {
 				run := uint64(1000*d + trial)
 				l := newLinear(run, d)
@@ -193,7 +192,7 @@ Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20
 	return nil
 }
 
-// descentSamples is Figures 2 and 8a: n grows.
+// descentSamples reproduces Figures 2 and 8a: n grows.
 func descentSamples(p *page) error {
 	const d, steps = 10, 10
 	p.text(`### Figures 2 and 8a: the cost of privacy
@@ -258,7 +257,7 @@ p = 10, 100 trials up to n = 10 000 and 30 above. ρ = 0.015 is Figure 8a; for F
 	return nil
 }
 
-// descentClipped is Figure 3: how many gradients are clipped.
+// descentClipped reproduces Figure 3: the number of clipped gradients.
 func descentClipped(p *page) error {
 	const rho, steps, trials = 0.015, 10, 10
 	p.text(`### Figure 3: clipped gradients
@@ -302,8 +301,8 @@ type intervalTrial struct {
 	rho, level      float64
 }
 
-// run adds which part of the coordinates each construction covers, and its widths, for a
-// descent of so many iterations in all, and the widths of least squares.
+// run adds the share of the coordinates that each construction covers, and its widths, for a descent of total
+// iterations. It also adds the widths of least squares.
 func (t intervalTrial) run(run uint64, total int, covered, width []sample, ols *sample) error {
 	l := newLinear(run, t.d)
 	if t.aniso {
@@ -342,7 +341,7 @@ func (t intervalTrial) run(run uint64, total int, covered, width []sample, ols *
 	return nil
 }
 
-// descentIntervals is Figures 5, 6, 10 and 11: three constructions of intervals.
+// descentIntervals reproduces Figures 5, 6, 10 and 11: three constructions of intervals.
 func descentIntervals(p *page) error {
 	const d, m, burnIn, rho, level = 10, 10, 20, 0.015, 0.95
 	p.text(`### Figures 5, 6, 10 and 11: confidence intervals
@@ -411,9 +410,8 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n
 	return nil
 }
 
-// constructions returns the estimates of one run by each construction, nil where
-// the runs are no longer than their burn-in. All have the noise of total
-// iterations.
+// constructions returns the estimates of one run by each construction, nil where a run is not longer than its burn-in.
+// All have the noise of total iterations.
 func constructions(s *sgd.Sample, rho float64, total, m, burnIn int, run uint64) ([][][]float64, error) {
 	gamma := 5 * math.Sqrt(float64(s.D))
 	one, err := descent(s, rho, total, gamma, run)
@@ -440,7 +438,7 @@ func constructions(s *sgd.Sample, rho float64, total, m, burnIn int, run uint64)
 	return [][][]float64{means, points, batched}, err
 }
 
-// leastSquaresWidths returns the widths of the usual intervals for θ*.
+// leastSquaresWidths returns the widths of the usual confidence intervals for θ*.
 func leastSquaresWidths(s *sgd.Sample, best []float64, level float64) []float64 {
 	n, d := s.Len(), s.D
 	var inverse, gram mat.Dense

@@ -23,19 +23,18 @@ const (
 
 var fastBudgets = []float64{0.316, 1, 3.16, 10}
 
-// fastRatios are k₂ over max(d, log(4T/ϱ)), as the paper has them for its synthetic
-// families.
+// fastRatios lists values of k₂ divided by max(d, log(4T/ϱ)): those of the paper for its synthetic families.
 var fastRatios = []float64{4, 400, 800}
 
-// fastSolver is a line of the comparison.
+// fastSolver is a row of the comparison.
 type fastSolver struct {
 	key, title string
 	config     refit.Config
 	trials     int
-	budgets    []float64 // nil: all
+	budgets    []float64 // nil means all
 }
 
-// fastSolvers are the paper's rivals, its method, and ours.
+// fastSolvers returns the paper's rivals, its method, and our methods.
 func fastSolvers() []fastSolver {
 	paper := refit.Config{Solver: "ihm", Accounting: refit.Paper, EigenTest: true, Iterations: fastIterations}
 	dense := paper
@@ -65,7 +64,7 @@ func fastSolvers() []fastSolver {
 	)
 }
 
-// fastFamily is what was measured on one synthetic family.
+// fastFamily holds the measurements on one synthetic family.
 type fastFamily struct {
 	Name  string              `json:"name"`
 	Rows  int                 `json:"n"`
@@ -75,9 +74,9 @@ type fastFamily struct {
 	Cells map[string]fastCell `json:"cells"`
 }
 
-// fastCell is one solver at one budget.
+// fastCell holds the measurements of one solver at one budget.
 type fastCell struct {
-	// Risk is ‖X(θ−θ*)‖²/n; Seconds the least processor time of one solution.
+	// Risk is ‖X(θ−θ*)‖²/n. Seconds is the smallest processor time of one solution.
 	Risk    statistic `json:"risk"`
 	Seconds float64   `json:"seconds"`
 	Trials  int       `json:"trials"`
@@ -85,8 +84,7 @@ type fastCell struct {
 
 func fastKey(solver string, epsilon float64) string { return fmt.Sprintf("%s at %g", solver, epsilon) }
 
-// simulateFast measures risk and time on the paper's synthetic families, on one
-// processor.
+// simulateFast measures risk and time on the paper's synthetic families, with one processor.
 func simulateFast(n int, budgets []float64) ([]fastFamily, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var all []fastFamily
@@ -101,7 +99,7 @@ func simulateFast(n int, budgets []float64) ([]fastFamily, error) {
 	return all, nil
 }
 
-// compareFast solves the window by those solvers, or by all if none is named.
+// compareFast solves the window with the named solvers, or with all if none is named.
 func (w *window) compareFast(name string, budgets []float64, keys ...string) (*fastFamily, error) {
 	n, d := len(w.y), len(w.x[0])
 	best, err := w.best()
@@ -140,7 +138,7 @@ func (w *window) compareFast(name string, budgets []float64, keys ...string) (*f
 			least := time.Duration(math.MaxInt64)
 			for range s.trials {
 				fit.add(w)
-				runtime.GC() // of what came before
+				runtime.GC() // collects the garbage of earlier runs
 				begun := processorTime()
 				theta, err := fit.close()
 				if err != nil {
@@ -161,12 +159,11 @@ func (w *window) compareFast(name string, budgets []float64, keys ...string) (*f
 	return f, nil
 }
 
-// synthetic returns rows of a family, y = θ₀ᵀx + z with θ₀ uniform on the unit sphere
-// and z ~ N(0, 0.1), scaled into the unit ball: x uniform on the sphere, or normal with
-// covariance 2·0.99^|i−j|.
+// synthetic returns rows of a family: y = θ₀ᵀx + z with θ₀ uniform on the unit sphere and z ~ N(0, 0.1), scaled into
+// the unit ball. x is uniform on the sphere, or normal with covariance 2·0.99^|i−j|.
 func synthetic(family string, n, d int) *window {
-	// The paper does not say its θ₀. With 39, correlated rows have nearly its ratio of
-	// ‖Y‖² to what least squares leaves; on the sphere all θ₀ are alike.
+	// The paper does not state its θ₀. With seed 39, the correlated rows have nearly the paper's ratio of ‖Y‖² to the
+	// residual of least squares; on the sphere all θ₀ are alike.
 	seed := map[string]uint64{"sphere": 5, "correlated": 39}[family]
 	source := rand.New(rand.NewPCG(19, seed))
 	normal := func() []float64 {
@@ -189,7 +186,7 @@ func synthetic(family string, n, d int) *window {
 		x := normal()
 		if family == "sphere" {
 			unit(x)
-		} else { // this covariance is a chain's
+		} else { // a chain has this covariance
 			const step = 0.99
 			x[0] *= math.Sqrt2
 			for j := 1; j < d; j++ {
@@ -202,8 +199,8 @@ func synthetic(family string, n, d int) *window {
 	return w
 }
 
-// fastMixing is "The Fast Mixing Mechanism for Differential Privacy": its comparison on
-// synthetic families (Figures 1 and 2, Table 1), with the forms that it does not have.
+// fastMixing reproduces "The Fast Mixing Mechanism for Differential Privacy": its comparison on synthetic families
+// (Figures 1 and 2, Table 1), with methods that the paper does not compare.
 func fastMixing(p *page) error {
 	all, err := kept[[]fastFamily]("fastmix")
 	if err != nil {
@@ -282,12 +279,11 @@ func (s statistic) plusMinus() string {
 	return num(s.Mean) + " ± " + half
 }
 
-// processorTime returns the processor time that the program has taken, to which other
-// programs do not add.
+// processorTime returns the processor time of this process, which does not depend on other programs.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err) // of a valid call
+		panic(err) // the call is valid
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

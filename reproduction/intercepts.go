@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/refit"
 )
 
-// interceptSetting is where data lie: features and target have this mean, in standard
-// deviations, and bounds are so many times too large.
+// interceptSetting says where data lie: features and target have this mean, in standard deviations, and bounds are too
+// large by this factor.
 type interceptSetting struct {
 	Features float64 `json:"features"`
 	Target   float64 `json:"target"`
@@ -21,11 +21,11 @@ type interceptSetting struct {
 
 var interceptSettings = []interceptSetting{{0, 0, 1}, {0, 0, 5}, {1, 3, 1}, {3, 10, 5}}
 
-// interceptSolvers are the solvers of the comparison with an intercept.
+// interceptSolvers lists the solvers of the comparison with an intercept.
 var interceptSolvers = []string{"linmix", "adassp", "dp-gd-residual", "ihm", "fast-ihm", "dp-gd", "newton"}
 
-// interceptLosses are the parts of the signal of one set that solvers with an intercept
-// miss, in the order of the settings and the budgets: 0 is least squares, 1 the mean.
+// interceptLosses holds the shares of one set's signal that solvers with an intercept miss, in the order of the
+// settings and the budgets. 0 is the loss of least squares, 1 that of the mean.
 type interceptLosses struct {
 	Set    string                   `json:"set"`
 	Rows   int                      `json:"n"`
@@ -34,10 +34,10 @@ type interceptLosses struct {
 	Losses map[string][][]statistic `json:"losses"`
 }
 
-// simulateIntercepts fits every set by every solver in every setting.
+// simulateIntercepts fits every set with every solver in every setting.
 func simulateIntercepts() (any, error) {
 	if dataset.Folder() == "" {
-		return nil, errors.New("STREAMDP_DATA names no folder of data sets")
+		return nil, errors.New("STREAMDP_DATA is not set to a folder of data sets")
 	}
 	var all []interceptLosses
 	for _, set := range refitSets {
@@ -98,8 +98,7 @@ func simulateIntercept(set refitSet) (*interceptLosses, error) {
 	return l, nil
 }
 
-// shifted returns the training rows, standardised, moved and within the bounds of a
-// setting.
+// shifted returns the training rows, standardised, shifted, and scaled into the bounds of a setting.
 func (set *refitSet) shifted(at interceptSetting) (*window, error) {
 	x, y, err := dataset.Read(dataset.Folder(), set.name, 0)
 	if err != nil {
@@ -122,10 +121,9 @@ func (set *refitSet) shifted(at interceptSetting) (*window, error) {
 	return w, nil
 }
 
-// constantErrors returns the mean squared errors of least squares with an intercept, and
-// of the mean.
+// constantErrors returns the mean squared errors of least squares with an intercept, and of the mean.
 func (w *window) constantErrors() (least, zero float64, err error) {
-	half := &window{y: w.y} // within the unit ball with their constant
+	half := &window{y: w.y} // with their constant, rows stay in the unit ball
 	var mean float64
 	for i, x := range w.x {
 		row := make([]float64, len(x)+1)
@@ -145,8 +143,8 @@ func (w *window) constantErrors() (least, zero float64, err error) {
 	return half.error(best), w.error(constant), nil
 }
 
-// withIntercepts compares the solvers of refits with an intercept, in the settings of the tables
-// without one and where data lie elsewhere.
+// withIntercepts compares the solvers of refits with an intercept, in the settings of the tables without one, and for
+// data with other means.
 func withIntercepts(p *page) error {
 	all, err := kept[[]interceptLosses]("intercepts")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// keptFiles are what simulations gave that take minutes, or data sets that are no part
-// of the project.
+// keptFiles holds the results of simulations that take minutes, or that need data sets which are not part of the
+// project.
 //
 //go:embed kept/*.json
 var keptFiles embed.FS
@@ -23,7 +23,7 @@ type simulation struct {
 	measure func() (any, error)
 }
 
-// simulations are all of them. -simulate NAME runs one and keeps what it gave.
+// simulations lists all simulations. The flag -simulate NAME runs one and keeps its result.
 var simulations = []simulation{
 	{"refits", func() (any, error) { return simulateRefits(refitSets, refitBudgets) }},
 	{"intercepts", simulateIntercepts},
@@ -59,7 +59,7 @@ func simulate(name, dir string) error {
 	return fmt.Errorf("there is no simulation %q", name)
 }
 
-// lines encodes a list, one element a line.
+// lines encodes a list, one element per line.
 func lines(list any) ([]byte, error) {
 	b, err := json.Marshal(list)
 	if err != nil {
@@ -81,7 +81,7 @@ func lines(list any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// kept returns what a simulation gave.
+// kept returns the kept result of a simulation.
 func kept[T any](name string) (v T, err error) {
 	b, err := keptFiles.ReadFile("kept/" + name + ".json")
 	if err == nil {
@@ -118,14 +118,14 @@ func (s *sample) error() float64 {
 	return math.Sqrt(max(0, s.square/n-mean*mean) / max(1, n-1))
 }
 
-// String is the mean with its error, as many digits as the error has two of.
+// String returns the mean with its error, to the digit at which the error has two digits.
 func (s *sample) String() string {
 	places := max(2, 1-int(math.Floor(math.Log10(max(s.error(), 1e-9)))))
 	return fmt.Sprintf("%.*f ± %.*f", places, s.mean(), places, s.error())
 }
 
-// statistic returns the mean and 1.96 standard errors, times scale, to nine digits: all
-// that a file need hold.
+// statistic returns the mean and 1.96 standard errors, times scale, rounded to nine digits, which are enough for a
+// file.
 func (s *sample) statistic(scale float64) statistic {
 	if s.n == 0 {
 		return statistic{Failed: s.failed}

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// near compares numbers that a file holds with nine digits, and that end in other last
-// bits where another processor fuses products of a plan.
+// near compares numbers that a file holds with nine digits. Their last bits differ on a processor that fuses products
+// in a plan.
 func near(t *testing.T, what string, got, want float64) {
 	t.Helper()
 	if math.Abs(got-want) > 1e-4*math.Abs(want) {
@@ -20,8 +20,8 @@ func near(t *testing.T, what string, got, want float64) {
 	}
 }
 
-// TestKeptRefits fits some sets again, under the same keys: what is kept is what the
-// solvers give. All sets take minutes.
+// TestKeptRefits fits some sets again, with the same keys, and compares with the kept numbers. All sets would take
+// minutes.
 func TestKeptRefits(t *testing.T) {
 	if dataset.Folder() == "" {
 		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
@@ -57,7 +57,7 @@ func TestKeptRefits(t *testing.T) {
 	}
 }
 
-// TestKeptIntercepts fits some sets again with an intercept, as TestKeptRefits.
+// TestKeptIntercepts does the same for fits with an intercept.
 func TestKeptIntercepts(t *testing.T) {
 	if dataset.Folder() == "" {
 		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
@@ -86,8 +86,8 @@ func TestKeptIntercepts(t *testing.T) {
 	}
 }
 
-// TestRefitRun: the daemon refits windows of a data set beside moments of the topic;
-// together they cost less than one after the other, and refits come near least squares.
+// TestRefitRun: the daemon refits windows of a data set while another stream computes moments of the topic. Together
+// they cost less than one after the other, and the refits come near least squares.
 func TestRefitRun(t *testing.T) {
 	if dataset.Folder() == "" {
 		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
@@ -117,8 +117,7 @@ func TestRefitRun(t *testing.T) {
 	}
 }
 
-// TestKeptCoverage simulates a set again, all small ones with STREAMDP_SLOW=1: the counts are the
-// same.
+// TestKeptCoverage simulates a set again, with STREAMDP_SLOW=1 all small ones. The counts must be equal.
 func TestKeptCoverage(t *testing.T) {
 	if dataset.Folder() == "" {
 		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
@@ -142,7 +141,7 @@ func TestKeptCoverage(t *testing.T) {
 	}
 }
 
-// TestKeptFast solves one synthetic window again; all of them take minutes.
+// TestKeptFast solves one synthetic window again; all of them would take minutes.
 func TestKeptFast(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("takes long: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets")
@@ -164,8 +163,8 @@ func TestKeptFast(t *testing.T) {
 	}
 }
 
-// TestFast: the synthetic families at a small size. Pooled sketches without bias are
-// better than those that are not, where rows vary in every direction.
+// TestFast: the synthetic families at a small size. Pooled debiased sketches are better than others if rows vary in
+// every direction.
 func TestFast(t *testing.T) {
 	t.Parallel()
 	w := synthetic("sphere", 1<<13, 4)
@@ -183,8 +182,7 @@ func TestFast(t *testing.T) {
 	}
 }
 
-// TestSimulations: every simulation has its file, one element a line, and an unknown
-// one is an error.
+// TestSimulations: every simulation has its file, with one element per line. An unknown simulation is an error.
 func TestSimulations(t *testing.T) {
 	t.Parallel()
 	for _, s := range simulations {

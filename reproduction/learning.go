@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// What is trained, and how often.
+// The models that are trained, and the number of runs.
 const (
 	learningBatch = 64
 	learningSeeds = 4
@@ -27,11 +27,11 @@ const (
 type trainer struct {
 	name, method string
 	batch        uint64
-	factor       float64 // of its learning rates
+	factor       float64 // factor of its learning rates
 }
 
-// Steps of momentum are as long as its gradients, which Adam's are not, and of
-// steps of one record there are more.
+// The steps of momentum are as long as its gradients, unlike those of Adam; and there are more steps if each has one
+// record.
 var (
 	trainers = []trainer{
 		{"momentum", "momentum", learningBatch, 10},
@@ -50,13 +50,13 @@ var (
 	}{{1, dp.ZeroOut}, {4, dp.ZeroOut}, {8, dp.ZeroOut}, {8, dp.Replace}}
 )
 
-// task is a data set whose target public thresholds turn into classes.
+// task is a data set whose target is turned into classes by public thresholds.
 type task struct {
 	name       string
 	thresholds []float64
 
 	model       adam.Model
-	train, test [][]float64 // rows, the class last
+	train, test [][]float64 // rows, with the class last
 }
 
 func tasks() []*task {
@@ -70,7 +70,7 @@ func tasks() []*task {
 
 const learningHeading = "### What the second moment is worth in training"
 
-// learning trains models by all methods.
+// learning trains models with all methods.
 func learning(p *page) error {
 	if dataset.Folder() == "" {
 		return p.keep(learningHeading)
@@ -100,14 +100,14 @@ Accuracy on the test rows in %%, mean of %d runs, at the best of %d learning rat
 	for _, c := range trainers {
 		head = append(head, c.name)
 	}
-	used := make([][]float64, len(trainers))     // the best rates
-	var behind []string                          // the default, behind non-private
-	largest, of, compared := math.Inf(-1), "", 0 // gain over momentum, in standard errors
+	used := make([][]float64, len(trainers))     // best rates
+	var behind []string                          // accuracy of the default minus that without privacy
+	largest, of, compared := math.Inf(-1), "", 0 // largest gain over momentum, in standard errors
 	for _, b := range learningBudgets {
 		budget := fmt.Sprintf("ε = %g, %s", b.epsilon, b.adjacency)
 		p.text("%s:\n", budget)
 		rows := make([][]string, len(all))
-		points := make([][]float64, len(trainers)) // ahead of momentum, by task
+		points := make([][]float64, len(trainers)) // gain over momentum, by task
 		var loss float64
 		for i, t := range all {
 			rows[i] = slices.Clone(begin[i])
@@ -160,7 +160,7 @@ The default, pp_debiased, is behind non-private Adam by %s points in the mean. S
 	return nil
 }
 
-// best returns the mean accuracy at the best rate, and that rate.
+// best returns the mean accuracy at the best learning rate, and that rate.
 func best(run func(rate float64, seed uint64) (float64, error)) (most, at float64, err error) {
 	for _, rate := range learningRates {
 		var accuracy [learningSeeds]float64
@@ -219,7 +219,7 @@ func (t *task) read() error {
 	return nil
 }
 
-// majority is the part of the test rows that the largest class has.
+// majority returns the share of the test rows that belong to the largest class.
 func (t *task) majority() float64 {
 	count := make([]int, len(t.thresholds)+1)
 	for _, r := range t.test {
@@ -228,7 +228,7 @@ func (t *task) majority() float64 {
 	return float64(slices.Max(count)) / float64(len(t.test))
 }
 
-// accuracy is that of parameters on the test rows.
+// accuracy returns the accuracy of the parameters on the test rows.
 func (t *task) accuracy(theta []float64) (float64, error) {
 	right := 0
 	for _, r := range t.test {
@@ -251,12 +251,12 @@ func (t *task) accuracy(theta []float64) (float64, error) {
 	return float64(right) / float64(len(t.test)), nil
 }
 
-// order is the order of the training rows.
+// order returns a random order of the training rows.
 func (t *task) order(seed uint64) []int {
 	return rand.New(rand.NewPCG(seed, 1)).Perm(len(t.train))
 }
 
-// private trains by package adam.
+// private trains with package adam.
 func (t *task) private(by trainer, epsilon float64, adjacency dp.Adjacency, rate float64,
 	seed uint64) (float64, error) {
 	d := len(t.train[0])
@@ -291,7 +291,7 @@ func (t *task) private(by trainer, epsilon float64, adjacency dp.Adjacency, rate
 	return t.accuracy(e.Parameters())
 }
 
-// plain trains by Adam without privacy.
+// plain trains with Adam, without privacy.
 func (t *task) plain(rate float64, seed uint64, batch int) (float64, error) {
 	d := len(t.train[0])
 	n := t.model.Parameters(d)

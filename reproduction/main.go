@@ -1,9 +1,9 @@
-// Command reproduction computes the figures of the papers again. It writes RESULTS.md with
-// plots: the paper's number, ours, and what differs and why. Nothing in that file is written by
-// hand. docs/reproduction.md is a summary of it, whose numbers a test looks up there. Run the
-// command by make reproduction.
+// Command reproduction recomputes the figures of the papers. It writes RESULTS.md with plots. The file contains, for
+// each figure, the paper's number, ours, and the reason for any difference. Nothing in the file is written by hand.
+// docs/reproduction.md summarises it, and a test looks up the numbers of the summary in RESULTS.md. Run the command by
+// make reproduction.
 //
-// It is a module of its own, so that the program's module does not depend on what only figures
+// The command is a separate module, so that the program's module does not depend on packages that only the figures
 // need.
 package main
 
@@ -20,8 +20,8 @@ import (
 	"github.com/streamdp/streamdp/internal/chart"
 )
 
-// sections are the papers, in the order of the page. A section writes its text and
-// figures to the page.
+// sections lists the sections of the page, one for each paper or group of experiments, in their order. A section writes
+// its text and figures to the page.
 var sections = []func(*page) error{momentEstimation, momentStreams, boundsFound, privateAdam, adaptiveClipping,
 	gradientDescent, onlineRegression, hessianMixing, fastMixing, windowRefits}
 
@@ -30,7 +30,7 @@ func main() {
 	out := flag.String("out", ".", "directory of RESULTS.md and of the folder figures")
 	simulated := flag.String("simulate", "",
 		"run this simulation and keep what it gives, instead of writing the page: "+simulationNames())
-	folder := flag.String("kept", "kept", "directory of what simulations gave")
+	folder := flag.String("kept", "kept", "directory of the kept results of simulations")
 	flag.Parse()
 	run := func() error { return write(*out, *out) }
 	if *simulated != "" {
@@ -41,8 +41,8 @@ func main() {
 	}
 }
 
-// write writes the page and its figures to out. Parts that this run cannot
-// compute are those of the page in the folder kept.
+// write writes the page and its figures to out. Sections that this run cannot compute are copied from the page in the
+// folder kept.
 func write(out, kept string) error {
 	p := &page{figures: filepath.Join(out, "figures")}
 	if old, err := os.ReadFile(filepath.Join(kept, "RESULTS.md")); err == nil {
@@ -66,17 +66,17 @@ Squared errors are expected values, summed over all releases. [errata.md](../doc
 	return os.WriteFile(filepath.Join(out, "RESULTS.md"), []byte(p.b.String()), 0o644)
 }
 
-// page is RESULTS.md as far as it is written.
+// page is the part of RESULTS.md that is already written.
 type page struct {
 	b       strings.Builder
 	figures string
-	kept    string // the page as it was
+	kept    string // text of the existing page
 }
 
-// keep copies the part under a heading, to the next heading, from the page as it
-// was: it needs data that are no part of the project.
+// keep copies the section with the given heading, up to the next heading, from the existing page: computing it needs
+// data that are not part of the project.
 func (p *page) keep(heading string) error {
-	_, part, found := strings.Cut(p.kept+"## ", "\n"+heading+"\n") // the end is a heading too
+	_, part, found := strings.Cut(p.kept+"## ", "\n"+heading+"\n") // so that the end counts as a heading
 	if !found {
 		return fmt.Errorf(
 			"%q is not on the page yet, and STREAMDP_DATA names no folder of data sets to compute it from", heading)
@@ -93,7 +93,7 @@ func (p *page) text(format string, args ...any) {
 	p.b.WriteByte('\n')
 }
 
-// table writes rows of cells under a head.
+// table writes a table with the given head and rows.
 func (p *page) table(head []string, rows [][]string) {
 	line := func(cells []string) { p.text("| %s |", strings.Join(cells, " | ")) }
 	line(head)
@@ -113,16 +113,16 @@ type line struct {
 
 // figure is one panel.
 type figure struct {
-	name       string // of the file, without its ending
+	name       string // name of the file, without its extension
 	title      string
 	x, y       string
 	logX, logY bool
-	top        float64 // end of the y axis, 0: as the lines have it
+	top        float64 // end of the y axis; 0 chooses it from the lines
 	lines      []line
 	caption    string
 }
 
-// draw writes the figure and refers to it.
+// draw writes the figure and adds a reference to the page.
 func (p *page) draw(f figure) error {
 	c := chart.Chart{Title: f.title, X: f.x, Y: f.y, LogX: f.logX, LogY: f.logY, Top: f.top}
 	for _, l := range f.lines {

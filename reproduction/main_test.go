@@ -11,8 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestCurrent: RESULTS.md is what the program writes. It takes some
-// seconds and runs with STREAMDP_SLOW=1.
+// TestCurrent: RESULTS.md equals the output of the program. It takes some seconds and runs with STREAMDP_SLOW=1.
 func TestCurrent(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("takes long: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets")
@@ -54,9 +53,8 @@ func difference(got, want string) string {
 	return fmt.Sprintf(": %d lines, and %d before", len(g), len(w))
 }
 
-// TestFigure writes one figure and looks at its numbers, which the paper's Figure 1
-// shows: the mean is as accurate as alone, and half of the second moment's noise is
-// spared by symmetry.
+// TestFigure draws one figure and checks its numbers, which are in the paper's Figure 1: the mean is as accurate as
+// without the second moment, and symmetry saves half of the second moment's noise.
 func TestFigure(t *testing.T) {
 	t.Parallel()
 	p := &page{figures: t.TempDir()}
@@ -72,19 +70,21 @@ func TestFigure(t *testing.T) {
 		!bytes.Contains(svg, []byte("RMSE of the first moment")) {
 		t.Errorf("the figure is %d bytes, %v", len(svg), err)
 	}
-	for x, want := range map[float64]string{0: "0", 0.5: "0.5", 1234.5: "1234", 99999.4: "99999", 1e5: "1.000·10^5", 2.5e-7: "2.500·10^-7", 0.01234: "0.01234"} {
+	for x, want := range map[float64]string{0: "0", 0.5: "0.5", 1234.5: "1234", 99999.4: "99999", 1e5: "1.000·10^5",
+		2.5e-7: "2.500·10^-7", 0.01234: "0.01234"} {
 		if got := num(x); got != want {
 			t.Errorf("%g is printed as %s, want %s", x, got, want)
 		}
 	}
 }
 
-// TestKeep: what a run cannot compute stays as it was, to the next heading; a page
-// that does not have it is an error.
+// TestKeep: a section that a run cannot compute stays unchanged, up to the next heading. It is an error if the page
+// does not have it.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	old := "# Page\n\n## One\n\nFirst.\n\n### Two\n\nSecond,\n\n| a |\n\n### Three\n\nThird.\n\n"
-	for heading, want := range map[string]string{"## One": "## One\n\nFirst.\n\n", "### Two": "### Two\n\nSecond,\n\n| a |\n\n", "### Three": "### Three\n\nThird.\n\n"} {
+	for heading, want := range map[string]string{"## One": "## One\n\nFirst.\n\n",
+		"### Two": "### Two\n\nSecond,\n\n| a |\n\n", "### Three": "### Three\n\nThird.\n\n"} {
 		p := &page{kept: old}
 		if err := p.keep(heading); err != nil || p.b.String() != want {
 			t.Errorf("%s keeps %q, %v, want %q", heading, p.b.String(), err, want)

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// momentEstimation is "Continual Release Moment Estimation with Differential
-// Privacy": Figures 1, 2, 3, 5 and 7.
+// momentEstimation reproduces "Continual Release Moment Estimation with Differential Privacy": Figures 1, 2, 3, 5 and
+// 7.
 func momentEstimation(p *page) error {
 	p.text(`## Kalinin, Upadhyay, Lampert: Continual Release Moment Estimation with Differential Privacy
 
@@ -27,7 +27,7 @@ Figure 4 is about Adam. Figure 6 trains on CIFAR-10 and is not reproduced.
 	return nil
 }
 
-// full is the squared error of d² draws for that of d(d+1)/2.
+// full converts the squared error of d(d+1)/2 draws to that of d² draws.
 func full(symmetric float64, d int) float64 { return symmetric * 2 * float64(d) / float64(d+1) }
 
 func free(d int) float64 {
@@ -37,7 +37,7 @@ func free(d int) float64 {
 	return 0.5
 }
 
-// figure1 is the trade-off between both moments.
+// figure1 draws the trade-off between both moments.
 func figure1(p *page) error {
 	const d, n = 10, 100
 	w := matfact.Workload{Kind: "sum"}
@@ -122,10 +122,10 @@ type setting struct {
 	w            matfact.Workload
 	kind         string
 	n            uint64
-	scale        float64 // of rows, by which a window is divided
+	scale        float64 // scale of rows, by which a window is divided
 	c            matfact.Factorization
 	gains        moments.Gains
-	lower, upper float64 // of post-processing's cross term
+	lower, upper float64 // bounds on the cross term of post-processing
 }
 
 func (s *setting) prepare(d int) error {
@@ -179,7 +179,7 @@ func (s *setting) cross() *mat.SymDense {
 	return m
 }
 
-// squaredErrors are those of the second moment at multiplier σ.
+// squaredErrors holds squared errors of the second moment at noise multiplier σ.
 type squaredErrors struct{ paper, ours, combined, lower, upper, biased float64 }
 
 func (s *setting) errors(d int, sigma float64) squaredErrors {
@@ -200,8 +200,8 @@ func (s *setting) errors(d int, sigma float64) squaredErrors {
 	return e
 }
 
-// panels draws second-moment errors of a setting with C = I and the square root,
-// and adds their rows to a table.
+// panels draws second-moment errors of a setting, with C = I and with the square root, and returns their rows for a
+// table.
 func panels(p *page, file string, s setting, d int, sigmas []float64) (rows [][]string, err error) {
 	for _, kind := range []string{"identity", "sqrt"} {
 		x := s
@@ -306,7 +306,8 @@ C = I, n = 1000, debiased, summed over all releases. Exact for joint estimation;
 			}
 			_, s := moments.ExpectedError("jme", v, 1, d, g)
 			second += s
-			for method, to := range map[string]*float64{"jme": &x.ours, "pp_debiased": &x.upper, "combined": &x.combined} {
+			for method, to := range map[string]*float64{"jme": &x.ours, "pp_debiased": &x.upper,
+				"combined": &x.combined} {
 				e, err := moments.ExpectedCovarianceError(method, c, v, 1, d, t)
 				if err != nil {
 					return x, err

@@ -9,9 +9,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// elevators are the columns of that data set, in its order, and round numbers of about
-// four deviations of each: what stands for a user's knowledge of the units. They are
-// those with which the demonstration is tested, older than this comparison.
+// elevators lists the columns of that data set in order, with round numbers of about four deviations of each. The
+// numbers stand for a user's knowledge of the units. They come from the tests of the demonstration, and are older than
+// this comparison.
 var elevators = []struct {
 	name  string
 	scale float64
@@ -25,8 +25,8 @@ var elevators = []struct {
 
 const elevatorsClip = 1.5
 
-// momentStreams is a data set through the daemon: the correlation matrix that
-// follows from its last release, against that of the rows.
+// momentStreams sends a data set through the daemon. It compares the correlation matrix that follows from the last
+// release with that of the rows.
 func momentStreams(p *page) error {
 	const title, keys = "### A correlation matrix through the daemon", 5
 	p.text("## Moments of a stream\n")
@@ -109,10 +109,10 @@ Public constants: the published file is centred, centre is 0; clip %g; scale, fo
 	return nil
 }
 
-// comparison is that of a released covariance with the rows'.
+// comparison compares a released covariance with that of the rows.
 type comparison struct {
 	plain, shortened struct{ rms, most float64 } // errors of correlations
-	covered          float64                     // part of the covariance's entries within their intervals
+	covered          float64                     // share of the covariance's entries that are within their intervals
 	without          []int                       // columns that have no correlations
 }
 
@@ -124,8 +124,8 @@ func (c *comparison) add(o comparison) {
 	c.covered += o.covered
 }
 
-// compare compares the upper triangle of a released covariance of d columns, with
-// its standard errors, with those of rows as they are and shortened.
+// compare compares the upper triangle of a released covariance of d columns, with its standard errors, with the
+// covariances of the unclipped rows and of the shortened rows.
 func compare(released, se, plain, shortened []float64, d int) (c comparison) {
 	for i := range d {
 		if !(variance(released, d, i) > 4*variance(se, d, i)) {
@@ -158,8 +158,7 @@ func compare(released, se, plain, shortened []float64, d int) (c comparison) {
 // variance returns entry i of the diagonal of an upper triangle.
 func variance(upper []float64, d, i int) float64 { return upper[i*d-i*(i-1)/2] }
 
-// covariance returns the upper triangle of that of scaled rows, shortened to a
-// norm.
+// covariance returns the upper triangle of the covariance of scaled rows that are shortened to a norm.
 func covariance(rows [][]float64, scale []float64, norm float64) []float64 {
 	d := len(scale)
 	mean, squares := make([]float64, d), make([]float64, 0, d*(d+1)/2)
@@ -188,7 +187,7 @@ func covariance(rows [][]float64, scale []float64, norm float64) []float64 {
 	return squares
 }
 
-// beyond returns how many scaled rows are longer than norm.
+// beyond returns the number of scaled rows that are longer than norm.
 func beyond(rows [][]float64, scale []float64, norm float64) (n int) {
 	z := make([]float64, len(scale))
 	for _, row := range rows {
@@ -202,8 +201,8 @@ func beyond(rows [][]float64, scale []float64, norm float64) (n int) {
 	return n
 }
 
-// wholeSet reads all rows of a data set in the folder STREAMDP_DATA, the target
-// last: those of a split, the training rows first.
+// wholeSet reads all rows of a data set from the folder STREAMDP_DATA, with the target last: those of a split, first
+// the training rows.
 func wholeSet(name string) (rows [][]float64, err error) {
 	for _, read := range []func(string, string, int) ([][]float64, []float64, error){dataset.Read, dataset.Test} {
 		x, y, err := read(dataset.Folder(), name, 0)

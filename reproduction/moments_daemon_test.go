@@ -14,8 +14,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// TestCompare: errors of correlations, what has none, and coverage, where all of
-// them are known.
+// TestCompare checks errors of correlations, columns without correlations, and coverage, where all results are known.
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	// Variances 4, 1 and 0.01, correlation ½ of the first two.
@@ -28,7 +27,7 @@ func TestCompare(t *testing.T) {
 		!reflect.DeepEqual(c.without, []int{2}) || math.Abs(c.covered-4./6) > 1e-15 {
 		t.Errorf("%+v, want errors of %g of the only pair", c, want)
 	}
-	rows := [][]float64{{0, 0}, {4, 0}, {0, 3}, {0, 0}} // scaled: 2 and 1, of which the first is shortened to 1
+	rows := [][]float64{{0, 0}, {4, 0}, {0, 3}, {0, 0}} // scaled by 2 and 1; only the first is shortened, to 1
 	if got := covariance(rows, []float64{2, 3}, 1); !reflect.DeepEqual(got, []float64{3. / 16, -1. / 16, 3. / 16}) {
 		t.Errorf("covariance %v", got)
 	}
@@ -43,8 +42,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestMomentsPassage: the correlation that follows from the last release is that of
-// the rows to five standard errors, which is wrong once in 10⁶ keys; this one is fixed.
+// TestMomentsPassage: the correlation that follows from the last release is within five standard errors of the rows'
+// correlation. That fails for one key in 10⁶; this key is fixed.
 func TestMomentsPassage(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(5, 6))
@@ -78,7 +77,7 @@ clip = 1.0
 	}
 }
 
-// TestElevators: the page's section on the data set, which is no part of the project.
+// TestElevators: the page's section on the data set, which is not part of the project, is current.
 func TestElevators(t *testing.T) {
 	t.Parallel()
 	if dataset.Folder() == "" {

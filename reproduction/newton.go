@@ -9,8 +9,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// newtonSets compares the stream's default with the descent that is told the curvature,
-// on data sets of others.
+// newtonSets compares the stream's default with the descent that is given the curvature, on published data sets.
 func newtonSets(p *page) error {
 	const title, splits = "### Bounds alone: newton through the daemon", 5
 	if dataset.Folder() == "" {
@@ -40,10 +39,10 @@ All fit an intercept. newton is told the bound of the features' norm, and nothin
 	return newtonCourse(p)
 }
 
-// newtonCells compares the contenders on four sets whose targets have this mean, in
-// standard deviations, and returns the rows of the table and that of the geometric means.
+// newtonCells compares the contenders on four sets whose targets have the given mean, in standard deviations. It
+// returns the rows of the table, and the last row with geometric means.
 func newtonCells(splits int, shift float64) (cells [][]string, end []string, err error) {
-	means := make([]float64, len(contenders)) // of logarithms
+	means := make([]float64, len(contenders)) // means of logarithms
 	for _, name := range []string{"elevators", "pol", "sml", "bike"} {
 		var sets []*regressionSet
 		for split := range splits {
@@ -110,7 +109,7 @@ func newtonCourse(p *page) error {
 		if err != nil {
 			return err
 		}
-		if l.x == nil { // one release of all records
+		if l.x == nil { // one release, after all records
 			loss, err := s.loss(original(last))
 			if err != nil {
 				return err
@@ -130,7 +129,7 @@ func newtonCourse(p *page) error {
 // contender is an estimator of the comparison.
 type contender struct {
 	name  string
-	table func(s *regressionSet, x, y float64) string // for bounds x and y
+	table func(s *regressionSet, x, y float64) string // x and y are bounds
 }
 
 var contenders = []contender{
@@ -147,7 +146,7 @@ var contenders = []contender{
 	}},
 }
 
-// contend is passage with bounds loose times too large and targets whose mean is shift.
+// contend returns a passage with bounds that are too large by the factor loose, and with targets whose mean is shift.
 func (s *regressionSet) contend(c contender, seed uint64, epsilon, loose, shift float64) *passage {
 	centre, target := slices.Clone(s.centre), len(s.columns)-1
 	centre[target] -= shift * s.scale[target]
@@ -157,7 +156,7 @@ func (s *regressionSet) contend(c contender, seed uint64, epsilon, loose, shift 
 	}
 }
 
-// regressionTables are those of a regression of y under zero-out and δ = 10⁻⁶.
+// regressionTables returns the tables of a regression of y under zero-out and δ = 10⁻⁶.
 func regressionTables(epsilon float64, mechanism string) string {
 	return fmt.Sprintf(
 		"[stream.data.privacy]\nepsilon = %g\ndelta = 1e-6\nadjacency = \"zero-out\"\nlimit_epsilon = %g\n"+
@@ -165,8 +164,8 @@ func regressionTables(epsilon float64, mechanism string) string {
 		epsilon, epsilon, mechanism)
 }
 
-// loss returns the part of the learnable signal that coefficients in original units,
-// the constant last, leave unexplained on the training rows.
+// loss returns the share of the learnable signal that coefficients leave unexplained on the training rows. They are in
+// original units, with the constant last.
 func (s *regressionSet) loss(theta []float64) (float64, error) {
 	best, err := s.ols()
 	if err != nil {
@@ -189,7 +188,7 @@ func (s *regressionSet) loss(theta []float64) (float64, error) {
 	return (square(theta) - least) / (square(mean) - least), nil
 }
 
-// newtonDrift lets coefficients flip, and a feature grow tenfold, in mid-stream.
+// newtonDrift flips coefficients, and makes a feature ten times larger, in the middle of a stream.
 func newtonDrift(p *page) error {
 	p.text(`### Changes in mid-stream
 

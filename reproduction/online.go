@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// onlineRegression is what no paper shows: regression on a stream, by the daemon on
-// data sets, after a change, and with intervals.
+// onlineRegression shows results that no paper shows: regression on a stream, by the daemon on data sets, after a
+// change, and with intervals.
 func onlineRegression(p *page) error {
 	p.text(`## Regression on a stream
 
@@ -24,8 +24,8 @@ What the methods of package sgd do where the papers have no figure.
 	return nil
 }
 
-// dataSets streams data sets of others through the daemon. They are no part of the
-// project: without them the page keeps what it has.
+// dataSets streams published data sets through the daemon. They are not part of the project: without them the page
+// keeps its text.
 func dataSets(p *page) error {
 	const title, splits = "### Data sets through the daemon", 5
 	if dataset.Folder() == "" {
@@ -78,7 +78,7 @@ Public constants are tight here, for they were computed from the training rows, 
 					if err != nil {
 						return err
 					}
-					releases = max(releases, n) // as many as with the default quantile
+					releases = max(releases, n) // the number with the default quantile
 					got = append(got, s.score(original(last)))
 				}
 				row = append(row, got.String())
@@ -99,7 +99,7 @@ Public constants are tight here, for they were computed from the training rows, 
 	return nil
 }
 
-// scores are those of several splits.
+// scores holds the scores of several splits.
 type scores []float64
 
 func (s scores) String() string {
@@ -110,8 +110,8 @@ func (s scores) String() string {
 // A stream whose coefficients change.
 const changeDim, changeBatch, changeSteps, changeAt, changeRuns = 10, 400, 400, 200, 20
 
-// changeRisks returns the excess risks by curve, step and run, the steps after the change at
-// which an average first began anew, by run, and how often one did before it.
+// changeRisks returns the excess risks by curve, step and run. It also returns, by run, the number of steps from the
+// change to the first restart of an average, and how often an average restarted before the change.
 func changeRisks(curves int) (risks [][][]float64, restarts []float64, early int, err error) {
 	risks = make([][][]float64, curves) // by curve, step and run
 	for i := range risks {
@@ -127,7 +127,7 @@ func changeRisks(curves int) (risks [][][]float64, restarts []float64, early int
 				return nil, nil, 0, err
 			}
 			l := newLinear(uint64(run), changeDim)
-			if _, err := o.next(l); err != nil { // a search
+			if _, err := o.next(l); err != nil { // the first step is a search
 				return nil, nil, 0, err
 			}
 			for t := range changeSteps {
@@ -157,7 +157,7 @@ func changeRisks(curves int) (risks [][][]float64, restarts []float64, early int
 	return risks, restarts, early, nil
 }
 
-// recovery turns the coefficients around in the middle of a stream.
+// recovery changes the sign of the coefficients in the middle of a stream.
 func recovery(p *page) error {
 	const d, batch, steps, change, runs = changeDim, changeBatch, changeSteps, changeAt, changeRuns
 	names := []string{"average, begun anew", "average", "last iterate"}
@@ -211,7 +211,7 @@ w* turns into −w* after %d of %d steps. d = %d, H = I, σ = ‖w*‖ = 1, ε =
 	return nil
 }
 
-// intervals counts how often the intervals of streams hold w*.
+// intervals counts how often the intervals of streams contain w*.
 func intervals(p *page) error {
 	const d, runs = 10, 200
 	at := []int{200, 250, 400, 800}

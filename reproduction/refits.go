@@ -18,15 +18,14 @@ import (
 // refitSet is a data set of the comparison.
 type refitSet struct {
 	name string
-	// raw: the paper takes the set as it is at UCI, where the copy has standardised columns.
+	// raw says that the paper uses the original set at UCI, while the copy has standardised columns.
 	raw bool
-	// Table 2 of the paper: rows, (1/n)L(θ*), (1/n)‖Y‖².
+	// These are the numbers in Table 2 of the paper: rows, (1/n)L(θ*), (1/n)‖Y‖².
 	rows       int
 	loss, zero float64
 }
 
-// refitSets are the sets of the paper that there is a copy of, in the repository
-// treforevans/uci_datasets.
+// refitSets lists those sets of the paper that the repository treforevans/uci_datasets has.
 var refitSets = []refitSet{
 	{"airfoil", true, 1202, 0.048, 0.787},
 	{"autompg", true, 313, 0.04, 0.362},
@@ -51,10 +50,10 @@ var refitBudgets = []float64{0.1, 0.5, 1, 2, 5}
 type refitSolver struct {
 	key, title string
 	config     refit.Config
-	only       string // the set that it is for, "" for all
+	only       string // the only set that it is for, "" for all sets
 }
 
-// refitSolvers are those of the paper as published, then ours.
+// refitSolvers lists the solvers of the paper as published, then ours.
 var refitSolvers = []refitSolver{
 	{"paper linmix", "linear mixing, paper", refit.Config{Solver: "linmix", Accounting: refit.Paper}, ""},
 	{"paper adassp", "AdaSSP, paper", refit.Config{Solver: "adassp", Accounting: refit.Analytic, EigenTest: true}, ""},
@@ -72,33 +71,33 @@ var refitSolvers = []refitSolver{
 	{"ihm 2", "ihm, T = 2", refit.Config{Solver: "ihm", Iterations: 2}, weakSet},
 }
 
-// weakSet has hardly a linear signal.
+// weakSet has almost no linear signal.
 const weakSet = "kin40k"
 
-// refitLoose is by how much bounds are too large in the second comparison.
+// refitLoose is the factor by which bounds are too large in the second comparison.
 const refitLoose = 5
 
-// refitErrors are the mean squared errors over one set, by solver and in the order of
-// the budgets, in units of the target's largest square.
+// refitErrors holds the mean squared errors for one set, by solver and in the order of the budgets, in units of the
+// target's largest square.
 type refitErrors struct {
 	Set    string  `json:"set"`
 	Rows   int     `json:"n"`
 	Dim    int     `json:"d"`
 	Trials int     `json:"trials"`
 	OLS    float64 `json:"ols"`
-	// Zero is the error of no coefficients.
+	// Zero is the error of coefficients that are all 0.
 	Zero  float64                `json:"zero"`
 	Tight map[string][]statistic `json:"tight"`
 	Loose map[string][]statistic `json:"loose"`
 }
 
-// loss is the part of what there is to learn that a mean squared error has missed.
+// loss returns the share of the learnable signal that a mean squared error has missed.
 func (e *refitErrors) loss(s statistic) float64 { return (s.Mean - e.OLS) / (e.Zero - e.OLS) }
 
-// simulateRefits fits every set by every solver.
+// simulateRefits fits every set with every solver.
 func simulateRefits(sets []refitSet, budgets []float64) ([]refitErrors, error) {
 	if dataset.Folder() == "" {
-		return nil, errors.New("STREAMDP_DATA names no folder of data sets")
+		return nil, errors.New("STREAMDP_DATA is not set to a folder of data sets")
 	}
 	var all []refitErrors
 	for _, set := range sets {
@@ -191,9 +190,8 @@ func (set *refitSet) simulate(budgets []float64) (*refitErrors, error) {
 	return e, errors.Join(faults...)
 }
 
-// hessianMixing is "Near-Optimal Private Linear Regression via Iterative Hessian
-// Mixing": its Table 2, its comparison of solvers (Figure 1, Appendices I and J), and
-// the same with bounds that are too large.
+// hessianMixing reproduces "Near-Optimal Private Linear Regression via Iterative Hessian Mixing": its Table 2, its
+// comparison of solvers (Figure 1, Appendices I and J), and that comparison with bounds that are too large.
 func hessianMixing(p *page) error {
 	all, err := kept[[]refitErrors]("refits")
 	if err != nil {
@@ -232,7 +230,7 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 	return standardErrors(p)
 }
 
-// tableOfSets tabulates the sets and returns the names of those that are raw in the paper.
+// tableOfSets writes the table of the sets, and returns the names of those that are raw in the paper.
 func tableOfSets(p *page, all []refitErrors) (raw []string) {
 	var rows [][]string
 	for i, e := range all {
@@ -276,7 +274,7 @@ func errorsAgainstBudget(p *page, all []refitErrors) error {
 	return nil
 }
 
-// tableOfLosses tabulates each solver's loss over that of the paper's IHM.
+// tableOfLosses writes the table of each solver's loss relative to that of the paper's IHM.
 func tableOfLosses(p *page, all []refitErrors) {
 	head := []string{"solver"}
 	for _, bounds := range []string{"ε = %g", "loose, %g"} {
@@ -304,7 +302,7 @@ func tableOfLosses(p *page, all []refitErrors) {
 	p.table(head, rows)
 }
 
-// tablesOfErrors tabulates all errors, under tight and under loose bounds.
+// tablesOfErrors writes the tables of all errors, under tight and under loose bounds.
 func tablesOfErrors(p *page, all []refitErrors) {
 	for _, part := range []struct {
 		title string
@@ -335,7 +333,7 @@ func tablesOfErrors(p *page, all []refitErrors) {
 	}
 }
 
-// tableOfWeakSignal tabulates losses on the set with hardly a signal.
+// tableOfWeakSignal writes the table of losses on the set with almost no signal.
 func tableOfWeakSignal(p *page, all []refitErrors) {
 	weak := all[slices.IndexFunc(all, func(e refitErrors) bool { return e.Set == weakSet })]
 	p.text(`#### Figure 6: hardly a signal
@@ -360,8 +358,7 @@ func tableOfWeakSignal(p *page, all []refitErrors) {
 func (e *refitErrors) tight() map[string][]statistic { return e.Tight }
 func (e *refitErrors) loose() map[string][]statistic { return e.Loose }
 
-// short prints a mean with three digits, and with half the width of its interval where
-// that is above a tenth.
+// short prints a mean with three digits, and half the width of its interval if that is more than a tenth of the mean.
 func (s statistic) short() string {
 	v := fmt.Sprintf("%.3g", s.Mean)
 	if s.Half > s.Mean/10 {
@@ -373,7 +370,7 @@ func (s statistic) short() string {
 	return v
 }
 
-// newtonAgainst says how newton does against the others.
+// newtonAgainst describes how newton compares with the others.
 func newtonAgainst(all []refitErrors) string {
 	text := ""
 	for _, part := range []struct {

@@ -8,18 +8,19 @@ import (
 	"gonum.org/v1/gonum/mathext"
 )
 
-// constants are what rows are scaled and shortened by.
+// constants holds the numbers by which rows are scaled and shortened.
 type constants struct {
 	centre, scale []float64
 	clip          float64
 }
 
-// approxBounds finds an interval for every column from some rows as ApproxBounds of Google's
-// differential privacy library does, with Gaussian noise in place of Laplace's: a histogram
-// of sign and power of two of each column, of which the outermost bins count whose noisy
-// number is one that no empty bin has, but with probability 10⁻⁹. Where none is, the largest
-// bin does. Rows are then in a box, and so in the ball around it.
+// approxBounds finds an interval for every column from some rows, in the way of ApproxBounds in Google's differential
+// privacy library, but with Gaussian noise instead of Laplace noise. It makes a histogram of sign and power of two for
+// each column. The interval ends at the outermost bins whose noisy count an empty bin reaches only with probability
+// 10⁻⁹; if there are none, the largest bin is used. Rows are then in a box, and so in the ball around it.
 //
+// It is μ-Gaussian private for one record zeroed out: a record is in one bin of each histogram, so the noise has the
+// deviation √d/μ.
 // It is μ-Gaussian private for one record zeroed out: a record is in one bin of each
 // histogram, so the noise has the deviation √d/μ.
 func approxBounds(rows [][]float64, mu float64, source *rand.Rand) *constants {
@@ -72,7 +73,7 @@ func approxBounds(rows [][]float64, mu float64, source *rand.Rand) *constants {
 	return c
 }
 
-// orOne returns x, 1 for 0.
+// orOne returns x, or 1 if x is 0.
 func orOne(x float64) float64 {
 	if x == 0 {
 		return 1
@@ -80,26 +81,25 @@ func orOne(x float64) float64 {
 	return x
 }
 
-// coinPressSteps are the shares of ρ of its iterations, for variance and mean each: a
-// quarter for all but the last.
+// coinPressSteps are the shares of ρ of CoinPress's iterations, for variance and mean each: together a quarter for all
+// iterations except the last.
 var coinPressSteps = []float64{1. / 16, 1. / 16, 1. / 16, 1. / 16, 3. / 4}
 
-// coinPress finds mean and deviation of every column by CoinPress (Biswas, Dong, Kamath,
-// Ullman, NeurIPS 2020), in one dimension, column by column, each with ρ/d; half of that is
-// for the variance, of differences of pairs of rows. The step formulas are those of the
-// authors' code, commit 833359d, but for the sensitivity, which is that of zero-out and so
-// half as large. It must be told an interval of centre ± wide for each mean, and wide as a
-// bound of each deviation. The clip norm is the bound on a Gaussian row that it uses itself,
-// which one row in a hundred exceeds at most.
+// coinPress finds mean and deviation of every column by CoinPress (Biswas, Dong, Kamath, Ullman, NeurIPS 2020), in one
+// dimension, column by column. Each column gets ρ/d; half of that pays for the variance, computed from differences of
+// pairs of rows. The formulas of a step are those of the authors' code, commit 833359d, except for the sensitivity: it
+// is for zero-out, so it is half as large. CoinPress needs an interval centre ± wide for each mean, and wide as a bound
+// of each deviation. The clip norm is the bound on a Gaussian row that CoinPress itself uses; at most one row in a
+// hundred exceeds it.
 //
-// It is ρ-zCDP by Gaussian noise alone, and with ρ = μ²/2 the composition is μ-Gaussian
-// private: a record is in one pair of each column, and in each mean.
+// It is ρ-zCDP by Gaussian noise alone, and with ρ = μ²/2 the composition is μ-Gaussian private: a record is in one
+// pair of each column, and in each mean.
 func coinPress(rows [][]float64, centre, wide []float64, mu float64, source *rand.Rand) *constants {
 	d, n := len(rows[0]), float64(len(rows))
-	own := mu / math.Sqrt(2*float64(d)) // of the variance, and of the mean, of one column
+	own := mu / math.Sqrt(2*float64(d)) // μ for the variance, and for the mean, of one column
 	c := &constants{clip: gaussianTail(d, 0.01)}
 	for j := range d {
-		// Variance, in units of 1/a: of pairs (x − x′)/√2.
+		// The variance, in units of 1/a, from pairs (x − x′)/√2.
 		pairs, a, scale := math.Floor(n/2), 1/wide[j], 0.0
 		gamma := gaussianTail(1, 0.1)
 		eta := (2/math.Sqrt(pairs) + 1/pairs) / 2
@@ -113,7 +113,7 @@ func coinPress(rows [][]float64, centre, wide []float64, mu float64, source *ran
 			scale = math.Sqrt(max(z, 0)+eta) / a
 			a = 1 / scale
 		}
-		// Mean, in units of that.
+		// The mean, in units of the deviation.
 		m, r := centre[j]/scale, wide[j]/scale
 		gamma = gaussianTail(1, 0.01)
 		for _, share := range coinPressSteps {
@@ -131,8 +131,7 @@ func coinPress(rows [][]float64, centre, wide []float64, mu float64, source *ran
 	return c
 }
 
-// gaussianTail returns a norm that a standard Gaussian vector of d coordinates exceeds with
-// probability beta at most.
+// gaussianTail returns a norm that a standard Gaussian vector of d coordinates exceeds with probability at most beta.
 func gaussianTail(d int, beta float64) float64 {
 	n, l := float64(d), math.Log(1/beta)
 	return math.Sqrt(n + 2*math.Sqrt(n*l) + 2*l)

@@ -9,12 +9,12 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// linear draws records y = ⟨x, w⟩ + z with x ~ N(0, Σ), z ~ N(0, 1) and w uniform
-// on the unit sphere, or as it is set later.
+// linear draws records y = ⟨x, w⟩ + z with x ~ N(0, Σ) and z ~ N(0, 1). w is uniform on the unit sphere, unless it is
+// set later.
 type linear struct {
 	source *rand.Rand
 	w      []float64
-	root   [][]float64 // of Σ; nil: Σ = I
+	root   [][]float64 // root of Σ; nil means Σ = I
 	z      []float64
 }
 
@@ -54,13 +54,13 @@ func (l *linear) sample(n int) *sgd.Sample {
 	return s
 }
 
-// excess returns ½‖w − w*‖², the excess risk where Σ = I.
+// excess returns ½‖w − w*‖², which is the excess risk if Σ = I.
 func (l *linear) excess(w []float64) float64 {
 	r := distance(w, l.w)
 	return r * r / 2
 }
 
-// dot is for simulations, whose figures need not have the same bits everywhere. Estimators use internal/vector.
+// dot is for simulations, whose figures need not have the same bits on all machines. Estimators use internal/vector.
 func dot(a, b []float64) (sum float64) {
 	for i, v := range b {
 		sum += a[i] * v
@@ -76,12 +76,12 @@ func distance(a, b []float64) float64 {
 	return math.Sqrt(sum)
 }
 
-// simulated are the keys of a simulation, which protect nothing.
+// simulated returns the keys of a simulation, which protect nothing.
 func simulated(run uint64) (*dp.Epoch, error) {
 	return dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "offline/reproduction", run, [16]byte{}, [32]byte{})
 }
 
-// once is the noise of a batch solver.
+// once returns the noise of a batch solver.
 func once(run uint64) (dp.Noise, error) {
 	keys, err := simulated(run)
 	if err != nil {
@@ -122,8 +122,8 @@ func newOnline(cfg sgd.Config, d int, p dp.Params, run uint64) (*online, error) 
 	return &online{e: e, keys: keys, h: dp.NewTranscript([32]byte{}), row: make([]float64, d+1)}, err
 }
 
-// next takes records from the stream to the end of the step and returns the values
-// of its release by their names, nil where none is due.
+// next feeds records from the stream to the end of the step. It returns the values of the release by name, or nil if
+// the step has no release.
 func (o *online) next(l *linear) (map[string][]float64, error) {
 	o.step++
 	first, end := o.e.Range(o.step)

@@ -17,9 +17,8 @@ var (
 	summaryLink    = regexp.MustCompile(`\]\([^)#]*#?([^)]*)\)`)
 )
 
-// TestSummary: every number of docs/reproduction.md stands in the section of RESULTS.md that its
-// section links to. All numbers in a row of a table, but for the name of the row, stand in one
-// line there.
+// TestSummary: every number of docs/reproduction.md is in the section of RESULTS.md that its section links to. All
+// numbers in a row of a table, except those in the row's name, are in one line there.
 func TestSummary(t *testing.T) {
 	t.Parallel()
 	root := cases.Root(t)
@@ -68,8 +67,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// resultsSection returns the part of a text below the heading with an anchor, with the parts
-// below it.
+// resultsSection returns the section of a text with the given anchor, including its subsections.
 func resultsSection(t *testing.T, text, anchor string) string {
 	t.Helper()
 	end, level := -1, 0

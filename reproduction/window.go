@@ -36,8 +36,8 @@ func (w *window) standardise() {
 	}
 }
 
-// normalise divides features by the largest norm and the target by its largest size,
-// as the papers do. Both are exact functions of the data.
+// normalise divides features by the largest norm and the target by its largest absolute value, as the papers do. Both
+// are exact functions of the data.
 func (w *window) normalise() {
 	var norm, target float64
 	for i, x := range w.x {
@@ -65,8 +65,8 @@ func (w *window) best() ([]float64, error) {
 	return s.Theta, err
 }
 
-// error returns the mean squared error of coefficients over the window, an intercept
-// behind those of the features if there is one.
+// error returns the mean squared error of coefficients over the window. If there is an intercept, it is the last
+// coefficient.
 func (w *window) error(theta []float64) float64 {
 	var sum, constant float64
 	if d := len(w.x[0]); len(theta) > d {
@@ -86,8 +86,7 @@ func inner(x, y []float64) (sum float64) {
 	return sum
 }
 
-// fitter fits windows by one solver, as a stream does, under keys that follow from a
-// name.
+// fitter fits windows with one solver, as a stream does, with keys that depend on a name.
 type fitter struct {
 	refit *refit.Refit
 	keys  *dp.Epoch
@@ -97,13 +96,12 @@ type fitter struct {
 	rows  uint64
 }
 
-// newFitter returns the fitter of windows of n rows of d features, clipped to 1, without
-// an intercept.
+// newFitter returns the fitter for windows of n rows of d features, clipped to 1, without an intercept.
 func newFitter(c refit.Config, p dp.Params, n, d int, name string) (*fitter, error) {
 	return newFitterWith(c, p, n, d, name, false)
 }
 
-// newFitterWith is newFitter with or without an intercept, the last of the coefficients.
+// newFitterWith is newFitter with or without an intercept, which is the last coefficient.
 func newFitterWith(c refit.Config, p dp.Params, n, d int, name string, intercept bool) (*fitter, error) {
 	c.Intercept, c.Window, c.ClipX, c.ClipY, c.Target = &intercept, uint64(n), 1, 1, "y"
 	c.Columns = append(make([]string, d), "y")
@@ -136,7 +134,7 @@ func (f *fitter) release() (*dp.Release, error) {
 	return f.refit.Close(f.keys.Step(f.step, &f.hash))
 }
 
-// close ends the window and returns its coefficients, nil where there are none.
+// close ends the window and returns its coefficients, nil if there are none.
 func (f *fitter) close() ([]float64, error) {
 	r, err := f.release()
 	if err != nil || r.Failed != "" {

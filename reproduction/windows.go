@@ -9,19 +9,19 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// refitWindow is the number of records of a window of the daemon's run.
+// refitWindow is the number of records of a window in the daemon's run.
 const refitWindow = 5000
 
-// refitRun is what a stream of refits, with moments beside it, has led to.
+// refitRun holds the results of a stream of refits and of a stream of moments over the same topic.
 type refitRun struct {
-	r2   []float64 // of each refit, on the rows that were held out
+	r2   []float64 // for each refit, on held-out rows
 	both *ledger.SpentRange
-	// What the limit sets aside for sketches, nil for none.
+	// reserved is the amount that the limit reserves for sketches, nil for none.
 	reserved *core.Reserved
 }
 
-// refits runs the daemon with refits of a solver, and moments of the same topic beside
-// them, on one ledger.
+// refits runs the daemon with a stream of refits by a solver and a stream of moments over the same topic, with one
+// ledger.
 func (s *regressionSet) refits(solver string, seed uint64) (*refitRun, error) {
 	const privacy = `[stream.%s.privacy]
 epsilon = 1.0
@@ -64,8 +64,7 @@ limit_epsilon = 3.0
 	return out, err
 }
 
-// windowRefits is what package refit is for: refits in the daemon, of windows of a
-// topic, beside another task.
+// windowRefits shows the purpose of package refit: refits in the daemon, over windows of a topic, next to another task.
 func windowRefits(p *page) error {
 	const title = "## Refits of windows through the daemon"
 	if dataset.Folder() == "" {

@@ -13,29 +13,26 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// AMB is online linear regression by mini-batch gradient descent with adaptive
-// clipping (DP-AMBSSGD). For records (x_i, y_i) of step t, with g_i = r_ix_i,
-// r_i = ⟨x_i, w_t⟩ − y_i, it releases the iterate
+// AMB is online linear regression by mini-batch gradient descent with adaptive clipping (DP-AMBSSGD). Step t has
+// records (x_i, y_i), residuals r_i = ⟨x_i, w_t⟩ − y_i and gradients g_i = r_ix_i. Close releases the iterate
 //
 //	w_{t+1} = w_t − η_t(ζ_t/b_t)(Σ_i clip(g_i/ζ_t) + [C⁻¹Z]_t),   clip(u) = u·min(1, 1/‖u‖)
 //
-// projected onto the ball of the radius. It also releases an average of the last iterates, with
-// standard errors and approximate confidence intervals, and the clip norm ζ_t. Z has independent
-// entries N(0, τ²), τ = S‖C‖/μ_g with S = 1 under zero-out and 2 under replacement. The noise is
-// added in units of ζ_t, so the sums and C⁻¹Z are those of one matrix mechanism, whatever ζ_t,
-// η_t and b_t are. Then the clip norm is chosen by Config.Clip:
+// projected onto the ball of the radius. It also releases the clip norm ζ_t and an average of the last iterates, with
+// standard errors and approximate confidence intervals. Z has independent entries N(0, τ²), τ = S‖C‖/μ_g with S = 1
+// under zero-out and 2 under replacement. Sums and noise are in units of ζ_t. So one matrix mechanism covers all steps,
+// for all values of ζ_t, η_t and b_t. Config.Clip says how the next clip norm is chosen:
 //
-//	track   ζ_{t+1} = ζ_t·exp(−κ(c̃_t/b_t − q)), c̃_t a noisy count of unclipped records
-//	bisect, scan   ζ_t found by a private search in records of its own
+//	track          ζ_{t+1} = ζ_t·exp(−κ(c̃_t/b_t − q)), where c̃_t is a noisy count of unclipped records
+//	bisect, scan   a private search finds ζ_t, in records of its own
 //
-// A null record, or a slot without a record, adds nothing to the sum and q to a count. Units are
-// those of the scaled rows. The constant feature has the plan's Constant as its value; its
-// coefficient is released for the constant 1.
+// A null record, or a slot without a record, adds nothing to the sum, and adds q to a count. Values are in the units of
+// the scaled rows. The constant feature has the value Constant of the plan; its coefficient is released for a constant
+// of 1.
 //
-// Privacy: all releases together, however many, are μ-Gaussian private for one record nulled
-// (zero-out) or replaced in its slot. A record is in one search, or in one gradient sum and one
-// count whose costs add up to μ². Everything else is post-processing. The slots of every step
-// are public.
+// Privacy: all releases together, however many, are μ-Gaussian private for one record nulled (zero-out) or replaced in
+// its slot. A record is in one search, or in one gradient sum and one count whose costs add up to μ². Everything else
+// is post-processing. The slots of every step are public.
 //
 // Cost: O(d) time a record without allocation, O(pd) a step for p bands; memory
 // O((p + log T)d) after T steps.
@@ -59,28 +56,28 @@ type AMB struct {
 	ladder  ladder.Ladder
 	reach   float64 // bounds predictions of noise, in lattice units
 
-	fingerprint uint64 // of what a state depends on
+	fingerprint uint64 // hash of everything that a state depends on
 
 	// The state.
-	step      uint64 // last closed
-	iteration uint64 // gradient steps closed
+	step      uint64 // the last closed step
+	iteration uint64 // number of closed gradient steps
 	w         []float64
-	zeta      float64 // of the next gradient step
-	used      float64 // of the last one
-	ceiling   uint64  // steps in a row that zeta has been near its upper bound
-	began     uint64  // iteration with which the average began
+	zeta      float64 // clip norm of the next gradient step
+	used      float64 // clip norm of the last gradient step
+	ceiling   uint64  // number of steps in a row with zeta near its upper bound
+	began     uint64  // number of iterations before the first averaged iterate
 	average   average
 	jump      jump
-	drift     *drift   // nil: no restarts
-	batches   *batches // nil: no intervals
+	drift     *drift   // nil if there are no restarts
+	batches   *batches // nil if there are no intervals
 	shaper    matfact.Shaper
 	shaped    bool
 
-	// The open step; no part of the state.
+	// The open step, which is not part of the state.
 	rows      uint64
 	nulls     int64
 	gradients gradients
-	histogram ladder.Histogram // of a search
+	histogram ladder.Histogram // records of a search
 	searching bool
 
 	// Scratch.
@@ -101,13 +98,13 @@ func NewAMB(cfg Config, p dp.Params) (*AMB, error) {
 	return buildAMB(cfg, p, plan.clone(), factor)
 }
 
-// AdoptAMB returns the estimator of an epoch that has begun, with the plan that the epoch
-// recorded. Recomputed numbers could differ in their last bits, and then the releases would
-// change. It refuses a plan that does not belong to the configuration.
+// AdoptAMB returns the estimator of an epoch that has begun, with the plan that the epoch recorded. A plan computed
+// again could differ in its last bits, and then the releases would differ. AdoptAMB refuses a plan that does not belong
+// to the configuration.
 func AdoptAMB(cfg Config, p dp.Params, plan AMBPlan) (*AMB, error) {
 	cfg.ofMethod("amb")
 	if cfg.Start == nil {
-		cfg.Start = plan.Start // an earlier release, which only the plan has
+		cfg.Start = plan.Start // the iterate of an earlier release, which only the plan has
 	}
 	factor, err := adoptAMB(&plan, &cfg, p)
 	if err != nil {
@@ -116,8 +113,8 @@ func AdoptAMB(cfg Config, p dp.Params, plan AMBPlan) (*AMB, error) {
 	return buildAMB(cfg, p, plan.clone(), factor)
 }
 
-// young is a number of steps. Before it the iterates are still on their way, and the last half
-// of them is averaged.
+// young is a number of iterates. While there are fewer, most have not yet reached the neighbourhood of the solution, so
+// only the second half is averaged.
 const young = 64
 
 // buildAMB makes an estimator of the plan's numbers.
@@ -176,7 +173,7 @@ func (e *AMB) Columns() int { return e.columns }
 // Cost returns what one record pays for all releases of an epoch.
 func (e *AMB) Cost() dp.Cost { return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu} }
 
-// kind reports whether step t ≥ 1 is a search, and how many gradient steps come before it.
+// kind reports whether step t ≥ 1 is a search, and how many gradient steps precede it.
 func (e *AMB) kind(t uint64) (search bool, before uint64) {
 	switch e.cfg.Clip {
 	case "fixed":
@@ -190,22 +187,22 @@ func (e *AMB) kind(t uint64) (search bool, before uint64) {
 	return t%2 == 1, (t - 1) / 2
 }
 
-// growing is the first number of gradient steps at which batches double.
+// growing is the number of gradient steps after which batches double for the first time.
 const growing = 32
 
-// batch returns the slots of gradient step n, from 0.
+// batch returns the number of slots of gradient step n, counted from 0.
 func (e *AMB) batch(n uint64) uint64 {
 	doublings := max(bits.Len64((n+1)/(growing/2))-1, 0)
 	return e.plan.Batch << min(doublings, e.plan.Growth)
 }
 
-// slots returns the number of slots of the first n gradient steps. It saturates far beyond the
-// length of any log.
+// slots returns the number of slots of the first n gradient steps, at most 2⁶², which is far beyond the length of any
+// log.
 func (e *AMB) slots(n uint64) uint64 {
 	var total uint64
 	first := uint64(0)
 	for k := 0; first < n; k++ {
-		// Steps n with n+1 < 32·2^k have batches of b·2^k at most.
+		// Steps n with n+1 < 32·2^k have at most b·2^k slots.
 		end := n
 		if k < e.plan.Growth {
 			end = min(n, growing<<k-1)
@@ -222,7 +219,7 @@ func (e *AMB) slots(n uint64) uint64 {
 // Range returns the slots of step t ≥ 1, [first, end).
 func (e *AMB) Range(t uint64) (first, end uint64) {
 	search, before := e.kind(t)
-	searches := uint64(0) // before step t
+	searches := uint64(0) // number of searches before step t
 	switch e.cfg.Clip {
 	case "track":
 		searches = min(t-1, 1)
@@ -236,9 +233,9 @@ func (e *AMB) Range(t uint64) (first, end uint64) {
 	return first, first + e.batch(before)
 }
 
-// MostSlots returns an upper bound on the slots of so many steps in a row, of an epoch of last
-// steps, 0 for one without end; at least 1 step. Of an epoch that ends it is less than two steps
-// too large. It saturates far beyond the length of any log.
+// MostSlots returns an upper bound on the number of slots that a run of successive steps has, wherever the run starts.
+// steps ≥ 1 is the length of the run, last the last step of the epoch, 0 if it has no end. With an end, the bound is
+// less than two steps too large. It is at most 2⁶², which is far beyond the length of any log.
 func (e *AMB) MostSlots(steps, last uint64) uint64 {
 	if last == 0 {
 		high, low := bits.Mul64(steps, max(e.plan.Search, e.plan.Batch<<e.plan.Growth))
@@ -248,8 +245,8 @@ func (e *AMB) MostSlots(steps, last uint64) uint64 {
 		return min(low, 1<<62)
 	}
 	steps = min(steps, last)
-	// Batches don't shrink, and a search may be longer than a batch: so one step more at the end
-	// has room for all others but the first ones.
+	// Batches never shrink, so the last steps are the longest. A search may be longer than a batch: one more step at
+	// the end makes room for that. Only the first steps need a bound of their own.
 	_, end := e.Range(last)
 	before, _ := e.Range(last - min(steps, last-1))
 	_, begin := e.Range(steps)
@@ -278,7 +275,7 @@ func (e *AMB) Add(slot uint64, row []float64) {
 	}
 	n := len(row) - 1
 	x := row[:n]
-	if e.target != n || e.plan.Constant > 0 { // features in a row, the constant after them
+	if e.target != n || e.plan.Constant > 0 { // x gets the features in a row, then the constant
 		x = e.x[:n]
 		copy(x, row[:e.target])
 		copy(x[e.target:], row[e.target+1:])
@@ -286,7 +283,7 @@ func (e *AMB) Add(slot uint64, row []float64) {
 	dot, square := vector.DotSquare(e.w, x)
 	shrink := 1.0
 	if !(square <= e.square) {
-		if !(square < 1e300) { // too large for squares, or no numbers
+		if !(square < 1e300) { // too large to square, or not finite
 			e.addLarge(row)
 			return
 		}
@@ -309,15 +306,15 @@ func (e *AMB) Add(slot uint64, row []float64) {
 	case r-r != 0:
 		e.nulls++
 	case e.searching:
-		e.look(r, square)
+		e.countInSearch(r, square)
 	default:
 		g := &e.gradients
 		g.lattice.Accumulate(g.sum, x, g.scale(r, square)*shrink)
 	}
 }
 
-// addLarge is Add for features whose squares leave the range of float64. It shortens them. If
-// they are not finite, the record is a null record.
+// addLarge adds a row whose squared features leave the range of float64: it shortens them. A row that is not finite is
+// a null record.
 func (e *AMB) addLarge(row []float64) {
 	x := slices.Concat(row[:e.target], row[e.target+1:])
 	if !vector.Finite(x) {
@@ -340,7 +337,7 @@ func (e *AMB) Close(n dp.Noise) (*dp.Release, error) {
 	}
 	first, end := e.Range(e.step + 1)
 	if end-first < e.rows {
-		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range",
+		return nil, fmt.Errorf("step %d has %d records, but only %d slots: its sums may be out of range",
 			e.step+1, e.rows, end-first)
 	}
 	e.nulls += int64(end - first - e.rows) // slots without a record

@@ -14,12 +14,10 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// The audits of internal/audit take an estimator as a stranger would: rows in,
-// releases out. This file tells them what is public about one, and what releases
-// say of the noisy sums.
+// The audits of internal/audit see an estimator from outside: they feed rows and read releases. The functions in this
+// file tell them the public numbers of an estimator, and how to compute the noisy sums from the releases.
 
-// auditSubject describes the estimator, in its present state, to the audits; a
-// mutant of it takes its place.
+// auditSubject describes the estimator, in its present state, to the audits. A mutant, if given, replaces it.
 func auditSubject(t testing.TB, e *AMB, mutant ...audit.Mechanism) *audit.Subject {
 	t.Helper()
 	c, err := audit.Stored(e.plan.Factorization, matfact.Workload{Kind: "sum"}, 0)
@@ -43,9 +41,8 @@ func auditSubject(t testing.TB, e *AMB, mutant ...audit.Mechanism) *audit.Subjec
 	return s
 }
 
-// recoverRows returns the noisy sums and counts that gradient steps were made
-// from, by iterates and clip norms alone. first is the number of gradient steps
-// before the first release, theta and zeta what they left behind.
+// recoverRows computes, from iterates and clip norms alone, the noisy sums and counts of the gradient steps. first is
+// the number of gradient steps before the first release; theta and zeta are the iterate and clip norm after them.
 func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta float64,
 	releases []*dp.Release) (map[string][][]float64, error) {
 	all := map[string][][]float64{}
@@ -54,14 +51,14 @@ func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta floa
 			return nil, fmt.Errorf("step %d has no release", i+1)
 		}
 		if got := value(r, "zeta")[0]; got != zeta {
-			return nil, fmt.Errorf("step %d: the clip norm is %g, %g was to be used", i+1, got, zeta)
+			return nil, fmt.Errorf("step %d: the clip norm is %g, want %g", i+1, got, zeta)
 		}
 		b := p.Batch
 		for n := uint64(32); n <= first+uint64(i)+1 && c.Growth == "double"; n *= 2 {
 			b *= 2
 		}
 		eta := c.Eta0 * float64(b) / (p.Bound*p.Bound + float64(b-1)*p.Curvature)
-		unit := eta * zeta / float64(b) / p.One // of w
+		unit := eta * zeta / float64(b) / p.One // the unit of w
 		next := value(r, "theta")
 		row := make([]float64, len(next))
 		for j := range row {
@@ -71,7 +68,7 @@ func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta floa
 			}
 			x := (theta[j] - next[j]) / scale
 			if row[j] = math.Round(x); math.Abs(x-row[j]) > 1./16 {
-				return nil, fmt.Errorf("step %d: coordinate %d is not on the lattice by %g", i+1, j, x-row[j])
+				return nil, fmt.Errorf("step %d: coordinate %d is %g away from the lattice", i+1, j, x-row[j])
 			}
 		}
 		all["ambssgd/grad"] = append(all["ambssgd/grad"], row)
@@ -80,7 +77,7 @@ func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta floa
 			continue
 		}
 		if i+1 == len(releases) {
-			// The last step's count is in no release yet.
+			// No release has the count of the last step yet.
 			all["ambssgd/clip"] = append(all["ambssgd/clip"], nil)
 			continue
 		}
@@ -91,8 +88,8 @@ func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta floa
 	return all, nil
 }
 
-// extremes are records whose features are of norm clip_x along an axis and whose
-// gradients are of all sizes and both signs, and what is no record.
+// extremes returns records whose features have norm clip_x along an axis and whose gradients have all sizes and both
+// signs, and also invalid records.
 func extremes(c *Config) [][]float64 {
 	all := [][]float64{nil, {0, 0, 0}, {c.ClipX, math.NaN(), 0}, {math.Inf(1), 0, 0}, {5e-324, 1e308, 0}}
 	for _, size := range []float64{1e-9, 0.3, 3, 1e9} {
@@ -103,11 +100,9 @@ func extremes(c *Config) [][]float64 {
 	return all
 }
 
-// TestCoupling is the sensitivity audit: for every pair of neighbouring streams
-// there is noise, at most μ away, under which they release the same to the last
-// bit, and for some pair not less than the guarantee allows. Under zero-out a
-// count moves by q or 1−q of a record, for which the noise of a whole one is
-// charged.
+// TestCoupling is the sensitivity audit. For every pair of neighbouring streams there is noise, at most μ away, under
+// which they release the same values to the last bit; and for some pair the distance reaches the guarantee. Under
+// zero-out a count moves by q or 1−q of a record, and the noise of a whole record is charged for it.
 func TestCoupling(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -152,7 +147,7 @@ func TestCoupling(t *testing.T) {
 						}
 					}
 				}
-				// A binary search may end one question earlier than it is charged for.
+				// A binary search may end with one question fewer than it is charged for.
 				least := map[bool]float64{true: 1, false: 1}
 				if c.Clip == "bisect" || c.Clip == "track" {
 					least[true] = math.Sqrt(
@@ -162,7 +157,7 @@ func TestCoupling(t *testing.T) {
 					}
 				}
 				if c.Clip == "scan" {
-					least[false] = 0 // targets are cut so that no gradient reaches the norm found
+					least[false] = 0 // targets are cut, so no gradient reaches the norm that was found
 				}
 				if c.Clip == "track" {
 					least[false] = math.Sqrt(1 - e.cfg.Fraction)
@@ -182,10 +177,9 @@ func TestCoupling(t *testing.T) {
 	}
 }
 
-// TestCouplingBounds puts the neighbours into one gradient step such that one is
-// just not clipped and the other is, on the other side: gradient and count
-// together cost all of μ. And it lets the clip norm fall by a factor of 10⁷ in the
-// steps that follow, or jump: noise is shaped in units of the clip norm.
+// TestCouplingBounds puts the neighbours into one gradient step. One gradient is just not clipped; the other is clipped
+// and points the other way, so gradient and count together cost all of μ. In the steps that follow, the clip norm falls
+// by a factor of 10⁷ or jumps, because noise is shaped in units of the clip norm.
 func TestCouplingBounds(t *testing.T) {
 	t.Parallel()
 	for _, bands := range []int{1, 16} {
@@ -203,7 +197,7 @@ func TestCouplingBounds(t *testing.T) {
 				if adjacency == dp.ZeroOut {
 					inside = nil
 				}
-				var quiet [][]float64 // residual 0 for all but the first iterates
+				var quiet [][]float64 // residual 0 for all iterates except the first ones
 				for range 120 {
 					quiet = append(quiet, []float64{0, 0, 0})
 				}
@@ -225,14 +219,14 @@ func TestCouplingBounds(t *testing.T) {
 						distance/s.Mu, least)
 				}
 				if kappa == 20 && fall < 100 {
-					t.Errorf("the clip norm falls by %g only", fall)
+					t.Errorf("the clip norm falls only by %g", fall)
 				}
 			}
 		}
 	}
 }
 
-// noiseSubject is an estimator behind its bootstrap, with a stream.
+// noiseSubject returns an estimator after its bootstrap, with a stream.
 func noiseSubject(t testing.TB, bands int, adjacency dp.Adjacency, steps int) (*AMB, *audit.Subject, audit.Stream) {
 	t.Helper()
 	c := variants()["track"]
@@ -247,9 +241,8 @@ func noiseSubject(t testing.TB, bands int, adjacency dp.Adjacency, steps int) (*
 	return e, auditSubject(t, e), x
 }
 
-// TestNoise is the noise audit of the gradients: what iterates say of the noisy
-// sums, whitened, is the noise that was drawn, rounded once, and it is white. The
-// clip norm is fixed, for the last count of a stream is not released.
+// TestNoise is the noise audit of the gradients: the noisy sums that follow from the iterates, whitened, are the drawn
+// noise, rounded once, and white. The clip norm is fixed, because the last count of a stream is not released.
 func TestNoise(t *testing.T) {
 	t.Parallel()
 	for _, bands := range []int{1, 4, 16} {
@@ -274,8 +267,7 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// TestShift runs neighbours under fresh keys and tells them apart by gradients and
-// count as well as can be.
+// TestShift runs neighbours under fresh keys and tells them apart by the best test on gradients and count.
 func TestShift(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -286,8 +278,7 @@ func TestShift(t *testing.T) {
 		if adjacency == dp.ZeroOut {
 			inside = nil
 		}
-		// Later steps hold null records: what they release does not depend on what
-		// was released.
+		// Later steps hold null records, so their releases do not depend on earlier releases.
 		x := audit.Stream{{inside}, nil, nil}
 		r, err := s.Shift(x, x.Replace(0, 0, outside), audit.NewKeys([32]byte{3}), 400, stattest.Alpha)
 		if err != nil {
@@ -301,9 +292,9 @@ func TestShift(t *testing.T) {
 	}
 }
 
-// TestSearchLaw compares searches of the production path under fresh keys with
-// their exact law, and the laws of neighbours with the curve of the guarantee: no
-// event tells them apart better than a Gaussian mechanism of μ does.
+// TestSearchLaw compares searches of the production path under fresh keys with their exact distribution. It also
+// compares the distributions of neighbours with the curve of the guarantee: no event tells them apart better than a
+// Gaussian mechanism of μ.
 func TestSearchLaw(t *testing.T) {
 	t.Parallel()
 	for _, clip := range []string{"bisect", "scan"} {
@@ -327,7 +318,7 @@ func TestSearchLaw(t *testing.T) {
 				}
 				return l
 			}
-			// Pairs that move every count.
+			// These pairs move every count.
 			pairs := [][2]float64{{0.01, 100}}
 			if adjacency == dp.ZeroOut {
 				pairs = [][2]float64{{0.01, math.NaN()}, {100, math.NaN()}}

@@ -10,8 +10,7 @@ import (
 type average interface {
 	// add appends the next vector.
 	add(w []float64)
-	// mean writes the average into dst. It returns the number of vectors that it leaves out
-	// at the beginning.
+	// mean writes the average into dst. It returns how many vectors at the beginning it leaves out.
 	mean(dst []float64) (after uint64)
 	// length returns the number of vectors.
 	length() uint64
@@ -21,12 +20,11 @@ type average interface {
 	restore(r *bin.Reader)
 }
 
-// tail is the mean of w_{a+1} … w_T, where a is the largest power of two that is at most fT, and
-// 0 if fT < 1. So it leaves out between fT/2 and fT of the sequence. f is ½ while T is below
-// young.
+// tail is the mean of w_{a+1} … w_T, where a is the largest power of two that is at most fT, or 0 if fT < 1. So it
+// leaves out the first fT/2 to fT vectors. f is fraction, but ½ while T is below young.
 //
-// Block 0 holds w_1, and block j the sum of w_i over 2^(j−1) < i ≤ 2^j. The blocks above log₂a
-// contain exactly the vectors to average, so no sum has to be subtracted.
+// Block 0 holds w_1, and block j holds the sum of w_i over 2^(j−1) < i ≤ 2^j. The blocks above log₂a contain exactly
+// the vectors to average. So no sum is ever subtracted.
 //
 // Cost: O(d) to add, O(d log T) for the mean and in memory.
 // Source: Varshney, Thakurta, Jain (2022), who know T and average the last half.
@@ -103,8 +101,8 @@ func (a *tail) restore(r *bin.Reader) {
 	}
 }
 
-// smooth is the average w̄_t = (1 − c_t)w̄_{t−1} + c_t·w_t, c_t = 4/(t+3). Its weights grow as t³,
-// and 94 % of them are on the last half. It needs no blocks, and it changes smoothly.
+// smooth is the average w̄_t = (1 − c_t)w̄_{t−1} + c_t·w_t, c_t = 4/(t+3). The weights grow as t³, and the last half
+// has 94 % of them. It needs no blocks, and it changes smoothly.
 //
 // Cost: O(d).
 type smooth struct {

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestAverages compares tail and batches with what they stand for, over all
-// lengths.
+// TestAverages compares tail and batches with their definitions, for all lengths.
 func TestAverages(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(8, 9))
@@ -65,8 +64,7 @@ func TestAverages(t *testing.T) {
 	}
 }
 
-// TestDriftRule takes the rule to sequences that do not drift and to one that
-// does.
+// TestDriftRule applies the rule to sequences without drift and to one with drift.
 func TestDriftRule(t *testing.T) {
 	t.Parallel()
 	for _, d := range []int{1, 2, 10} {
@@ -81,7 +79,7 @@ func TestDriftRule(t *testing.T) {
 		}
 		restarts := 0
 		for range 8 * 2000 {
-			if rule.sees(draw(0)) {
+			if rule.observe(draw(0)) {
 				restarts++
 				rule.reset()
 			}
@@ -92,13 +90,13 @@ func TestDriftRule(t *testing.T) {
 		rule.reset()
 		at := -1
 		for i := range 8 * 40 {
-			if rule.sees(draw(0.02 * float64(i))) {
+			if rule.observe(draw(0.02 * float64(i))) {
 				at = i
 				break
 			}
 		}
 		if at < 0 {
-			t.Errorf("d = %d: a drift goes unseen", d)
+			t.Errorf("d = %d: a drift is not detected", d)
 		}
 	}
 }

@@ -6,19 +6,19 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// batches keeps the means of successive batches of equal length over a sequence of unknown
-// length. When there are batchesMost batches, it merges neighbours and doubles the length.
+// batches holds the means of successive batches of equal length over a sequence of unknown length. When there are
+// batchesMost batches, it merges neighbours and doubles the length.
 //
-// Their scatter estimates the variance of averages of the sequence, which may be correlated:
-// the longer the batches are, the less they depend on each other.
+// The scatter of the means estimates the variance of averages of the sequence, which may be correlated: the longer the
+// batches are, the less they depend on each other.
 //
 // Cost: O(d) a vector, 2·batchesMost·d numbers.
 type batches struct {
-	first uint64 // the shortest length
+	first uint64 // the initial length
 
 	length uint64
 	sums   [][]float64 // complete batches
-	count  uint64      // vectors in open
+	count  uint64      // number of vectors in open
 	open   []float64
 }
 
@@ -55,9 +55,8 @@ func (b *batches) add(w []float64) {
 // total returns the number of vectors.
 func (b *batches) total() uint64 { return uint64(len(b.sums))*b.length + b.count }
 
-// error writes the standard error of an average over the last ¾ of the sequence into se. It
-// returns the number of batches that this uses: all complete ones in that part. With fewer than
-// 2 there is no error.
+// error writes into se the standard error of an average over the last ¾ of the sequence. It returns the number of
+// batches that it used: all complete ones in that part. If there are fewer than 2, it leaves se unchanged.
 func (b *batches) error(se []float64) (used int) {
 	skip := b.total() / 4
 	first := int((skip + b.length - 1) / b.length)

@@ -61,8 +61,7 @@ func caseHuber(t *testing.T, c cases.Case) {
 	lattice := dp.Lattice{Exp: -30, K: 1 << 30}
 	one := lattice.Radius(d)
 	all, single := newGradients(lattice, one, d), newGradients(lattice, one, d)
-	// A clip norm above all gradients is as good as any other, and the lattice is
-	// as fine as it is small.
+	// Any clip norm above all gradients will do. The smallest gives the finest lattice.
 	clip := 0.0
 	for i, x := range in.X {
 		product, square := vector.DotSquare(in.Theta, x)
@@ -101,7 +100,7 @@ func caseTailAverage(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	tol, _ := c.Tolerance(t)
-	averages := map[string]*tail{} // by the text of their fraction
+	averages := map[string]*tail{} // keyed by the text of their fraction
 	for name := range want {
 		_, fraction, _ := strings.Cut(name, "_f")
 		if averages[fraction] != nil {
@@ -111,7 +110,7 @@ func caseTailAverage(t *testing.T, c cases.Case) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		// The rule that young averages take the half is the estimator's own.
+		// The cases do not have the estimator's rule that young averages take the last half.
 		averages[fraction] = newTail(f, 0, len(in.W[0]))
 	}
 	seen := 0
@@ -184,8 +183,8 @@ func caseStatLaw(t *testing.T, c cases.Case) {
 	}
 }
 
-// caseStreamReplay replays a stream and its normals through the estimator, at 30
-// lattice bits and with nothing to shorten the features or to stop the iterates.
+// caseStreamReplay replays a stream and its normals through the estimator, with 30 lattice bits and with settings that
+// neither shorten features nor limit the iterates.
 func caseStreamReplay(t *testing.T, c cases.Case) {
 	var in struct {
 		X       [][]float64

@@ -9,10 +9,9 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// TestCoverage counts how often the intervals of streams at the defaults hold the
-// true coefficients: 92 to 97 % of them are aimed at, for a level of 95 %. The
-// coordinates of a run are correlated, so the error of the part is taken from the
-// runs. A coverage within the aims fails once in stattest.Alpha⁻¹ seeds.
+// TestCoverage counts how often the intervals of streams with default settings contain the true coefficients. For a
+// level of 95 % the aim is 92 to 97 %. The coordinates of a run are correlated, so the error of the share is estimated
+// from the runs. If the coverage is within the aim, the test fails for one seed in stattest.Alpha⁻¹.
 func TestCoverage(t *testing.T) {
 	t.Parallel()
 	runs := 80
@@ -32,7 +31,7 @@ func TestCoverage(t *testing.T) {
 		r := sim.next(t, l.draw)
 		low, high := value(r, "interval_low"), value(r, "interval_high")
 		if low == nil {
-			continue // the average began anew, without a reason
+			continue // the average restarted without a reason
 		}
 		n++
 		here := 0.0

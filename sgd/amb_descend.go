@@ -35,7 +35,7 @@ func (e *AMB) descend(n dp.Noise, b uint64) {
 		square += float64(next[j] * next[j])
 	}
 	if !(square <= math.MaxFloat64) {
-		return // no iterate; the last one stays
+		return // out of range: keep the last iterate
 	}
 	if norm := math.Sqrt(square); e.plan.Radius > 0 && norm > e.plan.Radius {
 		for j := range next {
@@ -45,7 +45,7 @@ func (e *AMB) descend(n dp.Noise, b uint64) {
 	copy(e.w, next)
 }
 
-// restart begins the averages anew with the next iterate.
+// restart makes the next iterate the first of new averages.
 func (e *AMB) restart() {
 	e.began = e.iteration - 1
 	e.average.reset()

@@ -6,17 +6,16 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// drift notices that the iterates move away. It computes means m_1, m_2, … of length successive
-// iterates each. The newest is out of line if, with k ≥ 4 earlier ones of mean m̄,
+// drift detects that the iterates move away. It computes means m_1, m_2, …, each of length successive iterates. With k
+// ≥ 4 earlier means of mean m̄, the newest is out of line if
 //
 //	‖m_new − m̄‖² > (1 + 6√(2/d))·(1 + 1/k)·½·mean_{2≤i≤k} ‖m_i − m_{i−1}‖²
 //
-// The right side is an estimate of the left side's expectation, plus 6 standard deviations, for
-// independent means.
+// For independent means, the right side estimates the expectation of the left side plus 6 of its standard deviations.
 type drift struct {
 	length uint64
 
-	count uint64    // iterates in block
+	count uint64    // number of iterates in block
 	block []float64 // the open sum
 
 	blocks  uint64
@@ -31,9 +30,8 @@ func newDrift(length uint64, dim int) *drift {
 
 const driftLeast = 4
 
-// sees takes the next iterate. If that completes a block, it reports whether the block is out of
-// line.
-func (d *drift) sees(w []float64) bool {
+// observe takes the next iterate. It reports whether this iterate completes a block that is out of line.
+func (d *drift) observe(w []float64) bool {
 	for i, v := range w {
 		d.block[i] += v
 	}

@@ -7,9 +7,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// TestExtremes feeds records of every order of magnitude to streams whose clip norms
-// and bounds are of every one that a configuration may have: none makes a panic, and
-// none a contribution beyond the ball.
+// TestExtremes feeds records of every order of magnitude to streams with clip norms and bounds of every order that a
+// configuration may have. None causes a panic, and no contribution leaves the ball.
 func TestExtremes(t *testing.T) {
 	t.Parallel()
 	sizes := []float64{0, math.Copysign(0, -1), 5e-324, 1e-310, 1e-200, 1e-170, 1e-155, 1e-140, 1e-100, 1e-60, 1e-20, 1,

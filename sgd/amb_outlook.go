@@ -7,11 +7,11 @@ import (
 	"gonum.org/v1/gonum/mathext"
 )
 
-// Expect returns the outlook after so many gradient steps, at least 1. It leaves out the first
-// steps, about 3/eta0 of them, in which the iterate approaches its target.
+// Expect returns the outlook after iteration ≥ 1 gradient steps. It ignores the first 3/eta0 steps or so, in which the
+// iterate approaches its target.
 //
-// Source: the noise of an average of iterates of a clipped descent is that of the
-// sums of gradients, over the curvature that clipping leaves; docs/theory/sgd.md.
+// Source: the noise of an average of clipped iterates is the noise of the gradient sums, divided by the curvature that
+// clipping leaves; docs/theory/sgd.md.
 func (e *AMB) Expect(iteration uint64) Outlook {
 	d := float64(len(e.w))
 	size, zeta, curvature := clippedMoments(len(e.w), e.cfg.Quantile)
@@ -51,28 +51,26 @@ func (e *AMB) Expect(iteration uint64) Outlook {
 	}
 }
 
-// Pace says whether a regression's steps fit features of a guessed condition number.
+// Pace says whether the steps of a regression suit features of a guessed condition number.
 type Pace struct {
 	// Condition is the guess: the largest eigenvalue of the features' second moment divided
 	// by the smallest one that matters.
 	Condition float64 `json:"condition"`
-	// Batch and Search are the slots of a step and of a search. StepSize is η of the first
-	// steps.
+	// Batch and Search are the numbers of slots of a step and of a search. StepSize is η of the first steps.
 	Batch    uint64  `json:"batch"`
 	Search   uint64  `json:"search"`
 	StepSize float64 `json:"step_size"`
-	// Least is the batch below which iterates diverge. Advised is the batch that 0 would
-	// choose.
+	// Least is the batch size below which iterates diverge. Advised is the batch size that a configured 0 would choose.
 	Least   uint64 `json:"least_batch"`
 	Advised uint64 `json:"advised_batch"`
-	// Settling is the number of steps in which the direction of the smallest eigenvalue goes
-	// 95 % of its way, if Curvature is the largest eigenvalue. It counts the share of the
-	// curvature that clipping leaves.
+	// Settling is the number of steps after which the coefficient along the smallest eigenvalue has gone 95 % of its
+	// way, provided that Curvature is the largest eigenvalue. It accounts for the share of the curvature that clipping
+	// leaves.
 	Settling uint64 `json:"settling_steps"`
 }
 
-// Pace returns how the steps fit features of a condition number of at least 1. Beyond 1 it is a
-// rule of thumb: the noise that a direction can bear grows as the square root of its eigenvalue.
+// Pace returns how the steps suit features of the given condition number, at least 1. Above 1 the result is a rule of
+// thumb: it assumes that the noise that a direction tolerates grows as the square root of its eigenvalue.
 func (e *AMB) Pace(condition float64) Pace {
 	p := &e.plan
 	least, want := p.sizes(&e.cfg, p.single(), e.params.Adjacency.Factor(), e.factor.ColNorm(), condition)
@@ -85,7 +83,7 @@ func (e *AMB) Pace(condition float64) Pace {
 	}
 }
 
-// before returns the slots of searches before the end of gradient step n.
+// before returns the number of slots of the searches before the end of gradient step n.
 func (e *AMB) before(n uint64) uint64 {
 	switch e.cfg.Clip {
 	case "track":
@@ -96,11 +94,10 @@ func (e *AMB) before(n uint64) uint64 {
 	return 0
 }
 
-// clippedMoments returns, for x ~ N(0, I) in d dimensions, r ~ N(0, 1) and
-// v = |r|‖x‖, the clip norm ζ at the q-quantile of v, E min(v, ζ)²/d and the
-// curvature E[1{v ≤ ζ}‖x‖²]/d that is left.
+// clippedMoments takes x ~ N(0, I) in d dimensions, r ~ N(0, 1) and v = |r|‖x‖. It returns the clip norm ζ at the
+// q-quantile of v, size = E min(v, ζ)²/d, and the curvature E[1{v ≤ ζ}‖x‖²]/d that clipping leaves.
 func clippedMoments(d int, q float64) (size, zeta, curvature float64) {
-	// ‖x‖² at the middles of equally likely parts.
+	// Values of ‖x‖ at the middles of equally likely parts.
 	const parts = 400
 	norms := make([]float64, parts)
 	for i := range norms {
@@ -134,33 +131,33 @@ func clippedMoments(d int, q float64) (size, zeta, curvature float64) {
 	return size, zeta, curvature
 }
 
-// Warnings returns settings that are allowed and probably not meant.
+// Warnings describes settings that are valid but probably a mistake.
 func (e *AMB) Warnings() []string {
 	var all []string
 	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	c, alpha := &e.cfg, 1/e.plan.single()
 	if c.Curvature == 0 {
 		warn(
-			"curvature is not given, so the square of the largest norm, %.3g, stands for it. That is usually 10 to "+
-				"3000 times too large, "+
-				"and the coefficients will hardly move: give the largest eigenvalue of the features' second moment",
+			"curvature is not set: the square of the largest norm, %.3g, is used. That is usually 10 to 3000 times "+
+				"too large, and then the coefficients barely move. Set curvature to the largest eigenvalue of the "+
+				"features' second moment",
 			e.plan.Curvature)
 	}
 	if c.Clip == "scan" {
 		warn(
-			"clip \"scan\" is the published search, which overshoots and finds nothing at all in small batches: use " +
-				"\"track\" or \"bisect\"")
+			"clip \"scan\" is the published search: it overshoots, and it fails in small batches. Use \"track\" or " +
+				"\"bisect\"")
 	}
 	if c.Clip != "fixed" && c.Clip != "scan" && c.Quantile > 0.95 {
-		warn("threshold_quantile %g leaves a count nothing to react to: the clip norm can only grow", c.Quantile)
+		warn("threshold_quantile %g is too near to 1: the clip norm can only grow", c.Quantile)
 	}
 	if least := 12 * c.Kappa * alpha / math.Sqrt(c.Fraction); c.Clip == "track" && float64(e.plan.Batch) < least*0.99 {
 		warn(
-			"with batches of %d slots the noise of the count moves the clip norm by more than a tenth a step; %.0f "+
-				"would be enough", e.plan.Batch, math.Ceil(least))
+			"batches of %d slots are too small: the noise of the count moves the clip norm by more than a tenth in "+
+				"each step. Use at least %.0f", e.plan.Batch, math.Ceil(least))
 	}
 	if c.Growth == "double" && *c.Restart {
-		warn("growing batches are for data that do not change, and restarts for data that do")
+		warn("growth \"double\" is for data that do not change, restart is for data that do: use only one of them")
 	}
 	return all
 }

@@ -35,10 +35,10 @@ func personConfigs() (all []Config) {
 	return all
 }
 
-// TestPersonsThroughMap is the sensitivity audit of capping map and regression together, for whole
-// logs, with the noise of one replayed for the other: clip norms and iterates are the same. No two
-// neighbours are farther apart than μ. Somebody who writes into every slot is worth what gradients
-// alone are charged, and maps that are too generous are found, and the noise of a single record.
+// TestPersonsThroughMap is the sensitivity audit of capping map and regression together, for whole logs. The noise for
+// one log is replayed for its neighbour, so that clip norms and iterates are equal. No two neighbours are farther apart
+// than μ. A person who writes into every slot costs as much as the gradients alone are charged. The audit finds maps
+// with too large caps, and the noise of a single record.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	const steps = 11
@@ -55,7 +55,7 @@ func TestPersonsThroughMap(t *testing.T) {
 				},
 			}
 			if c.Clip != "fixed" {
-				a.Quiet = 1 // a search
+				a.Quiet = 1 // the first step is a search
 			}
 			for step := range uint64(steps) {
 				first, end := e.Range(step + 1)
@@ -70,28 +70,29 @@ func TestPersonsThroughMap(t *testing.T) {
 				t.Errorf("%s: two neighbours are %.9g of μ apart", name, d)
 			}
 			least := 0.999
-			if c.Clip == "track" { // the count is the rest
+			if c.Clip == "track" { // the count costs the rest
 				least *= math.Sqrt(1-c.Fraction) * e.plan.RecordMu / e.plan.Mu * e.plan.Person.Norm / e.factor.ColNorm()
 			}
 			if d := a.Everywhere(t, a.Rule, -1); d < least || d > 1+1e-9 {
-				t.Errorf("%s: somebody who is everywhere is worth %.6g of μ", name, d)
+				t.Errorf("%s: a person in every slot costs %.6g of μ", name, d)
 			}
-			for _, more := range []persons.Rule{{Cap: 3, Separation: 4, PerStep: 2, Users: 1000}, {Cap: 2, Separation: 4, PerStep: 4, Users: 1000}} {
+			for _, more := range []persons.Rule{{Cap: 3, Separation: 4, PerStep: 2, Users: 1000},
+				{Cap: 2, Separation: 4, PerStep: 4, Users: 1000}} {
 				if d := a.Everywhere(t, more, -1); d < 1.02 {
-					t.Errorf("%s: a map with the rule %+v is worth %.6g of μ, and not found", name, more, d)
+					t.Errorf("%s: the audit misses a map with the rule %+v: %.6g of μ", name, more, d)
 				}
 			}
 			single := c
 			single.Person = matfact.Participation{}
 			s = auditSubject(t, mustNew(t, single, p))
 			if d := a.Everywhere(t, a.Rule, -1); d < 1.4 {
-				t.Errorf("%s: under a single record's noise a person is worth %.6g of μ, and not found", name, d)
+				t.Errorf("%s: the audit misses the noise of a single record: %.6g of μ", name, d)
 			}
 		}
 	}
 }
 
-// TestPersonPlan: what is stated, what an epoch may go on with, and what is refused.
+// TestPersonPlan checks the stated costs, the plans that an epoch accepts, and those that it refuses.
 func TestPersonPlan(t *testing.T) {
 	for _, c := range personConfigs() {
 		p := dp.Params{Mu: 6, Adjacency: dp.Replace}
@@ -101,7 +102,8 @@ func TestPersonPlan(t *testing.T) {
 			plan.Person.Norm < 2*math.Sqrt2 {
 			t.Fatalf("%+v", plan.Person)
 		}
-		// Two records each in two steps, of which one is a record's: at least a root of eight.
+		// A person has two records in each of two steps, and one record is one of these four. So a person costs at
+		// least √8 times as much as a record.
 		if one, all := e.RecordCost(), e.Cost(); one.Mu > all.Mu/math.Sqrt(8) || one.Mu < all.Mu/9 ||
 			one.Mu < plan.RecordMu*(1-1e-9) || all.Mu < 6*(1-1e-9) {
 			t.Errorf("%s: a record costs %+v, a person %+v", c.Clip, one, all)
@@ -115,10 +117,10 @@ func TestPersonPlan(t *testing.T) {
 		} {
 			other := c
 			if change(&other); func() bool { _, err := AdoptAMB(other, p, plan); return err == nil }() {
-				t.Errorf("%s: the plan is taken for %+v", c.Clip, other.Person)
+				t.Errorf("%s: no error for the plan with %+v", c.Clip, other.Person)
 			}
 		}
-		// The bound on steps in a row, against all of them.
+		// Compare the bound on successive steps with all of them.
 		for steps := uint64(1); steps <= 12; steps++ {
 			var most uint64
 			for first := uint64(1); first+steps <= 41; first++ {
@@ -134,7 +136,7 @@ func TestPersonPlan(t *testing.T) {
 			}
 		}
 		if e.MostSlots(5, 1<<61) != 1<<62 {
-			t.Error("slots beyond any log are counted")
+			t.Error("the number of slots is not limited")
 		}
 	}
 }

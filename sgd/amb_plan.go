@@ -17,28 +17,27 @@ import (
 // AMBVersion names the mechanism's algorithm and state. A new version needs a new epoch.
 const AMBVersion = "amb/v1"
 
-// AMBPlan holds what a configuration resolves to before the first record: public numbers that
-// the releases depend on. An epoch records its plan, because another processor may compute other
-// last bits.
+// AMBPlan holds the public numbers that follow from a configuration before the first record, and on which the releases
+// depend. An epoch records its plan, because another processor may compute different last bits.
 type AMBPlan struct {
 	Method string `json:"method"`
 	// Factorization correlates the noise of the gradients.
 	Factorization *matfact.Stored `json:"factorization"`
 	// Mu is the guarantee.
 	Mu float64 `json:"mu"`
-	// ClipX bounds the features' norm. Constant is the value of the constant feature, 0 if
-	// there is none. Bound is an upper bound on the norm of both together.
+	// ClipX bounds the norm of the features. Constant is the value of the constant feature, 0 if there is none. Bound
+	// is an upper bound on the norm of both together.
 	ClipX    float64 `json:"clip_x"`
 	Constant float64 `json:"constant"`
 	Bound    float64 `json:"bound"`
-	// Batch is the number of slots of a gradient step, before it grows. Search is that of a
-	// step that searches the clip norm, 0 if there are none.
+	// Batch is the number of slots of a gradient step before batches grow. Search is the number of slots of a step that
+	// searches for the clip norm, 0 if there are no searches.
 	Batch  uint64 `json:"batch"`
 	Search uint64 `json:"search"`
-	// Growth is the number of times that batches double.
+	// Growth is how many times batches double.
 	Growth int `json:"growth"`
-	// Unit and Null are the lattice steps that a record and a null record add to a count.
-	// SearchNoise and CountNoise are standard deviations, in these lattice steps.
+	// Unit and Null are the numbers of lattice steps that a record and a null record add to a count. SearchNoise and
+	// CountNoise are standard deviations of counts, in the same lattice steps.
 	Unit        int64   `json:"unit"`
 	Null        int64   `json:"null"`
 	SearchNoise float64 `json:"search_noise"`
@@ -51,37 +50,36 @@ type AMBPlan struct {
 	Zeta     float64 `json:"zeta"`
 	ZetaLow  float64 `json:"zeta_low"`
 	ZetaHigh float64 `json:"zeta_high"`
-	// Lattice is that of gradients divided by the clip norm. One is the number of lattice
-	// steps of a gradient of that norm; it is a little less than K.
+	// Lattice is the lattice of gradients divided by the clip norm. One is the number of lattice steps of a gradient of
+	// that norm; it is a little less than K.
 	Lattice dp.Lattice `json:"lattice"`
 	One     float64    `json:"one"`
-	// Sensitivity is that of the gradients' sums of all steps, correlated by C.
-	// GradientNoise is the standard deviation of a step's independent draws. Both are in
-	// lattice steps.
+	// Sensitivity is the sensitivity of the gradient sums of all steps together, correlated by C. GradientNoise is the
+	// standard deviation of a step's independent draws. Both are in lattice steps.
 	Sensitivity   float64 `json:"sensitivity"`
 	GradientNoise float64 `json:"gradient_noise"`
-	// Curvature is h in the step size eta0·b/(Bound² + (b−1)h) of a batch of b.
+	// Curvature is h in the step size eta0·b/(Bound² + (b−1)h) of a batch of b slots.
 	Curvature float64 `json:"curvature"`
-	// Radius bounds the norm of the iterates; 0: no bound.
+	// Radius bounds the norm of the iterates; 0 means no bound.
 	Radius float64 `json:"radius"`
-	// Jump is a factor: a clip norm above Jump times its recent median restarts the average.
-	// DriftBlock and BatchMeans are lengths, in steps, of the means that show a drift and of
-	// those that give the intervals. They are 0 if the plan does not have them.
+	// Jump is a factor: a clip norm above Jump times its recent median restarts the average. DriftBlock is the number
+	// of steps of a mean that detects drift, BatchMeans that of a mean for the intervals. A field is 0 if the plan does
+	// without it.
 	Jump       float64 `json:"jump"`
 	DriftBlock uint64  `json:"drift_block"`
 	BatchMeans uint64  `json:"batch_means"`
-	// Student holds the quantiles of Student's t for intervals from so many means, 0 if there
-	// are too few.
+	// Student[n] is the quantile of Student's t for intervals from n means, 0 if n is too small.
 	Student []float64 `json:"student,omitempty"`
-	// Start is the first iterate; nil: 0.
+	// Start is the first iterate; nil means 0.
 	Start []float64 `json:"start,omitempty"`
-	// Person says what is protected where that is not a single record; Norm is that of
-	// gradients. RecordMu is what one record pays then, up to roundings, 0 without persons.
+	// Person says how the records of a person are protected together, nil if single records are; its Norm is the joint
+	// norm of a person's gradients. RecordMu is then the μ that one record pays, up to rounding. It is 0 without
+	// persons.
 	Person   *calibration.Person `json:"person,omitempty"`
 	RecordMu float64             `json:"record_mu,omitempty"`
 }
 
-// single returns what one record pays, up to roundings.
+// single returns the μ that one record pays, up to rounding.
 func (p *AMBPlan) single() float64 {
 	if p.Person != nil {
 		return p.RecordMu
@@ -89,8 +87,8 @@ func (p *AMBPlan) single() float64 {
 	return p.Mu
 }
 
-// resolveAMB computes the plan and its factorization. It uses the stored factorization if there
-// is one, otherwise the one that the configuration asks for.
+// resolveAMB computes the plan and its factorization. If stored is nil, it builds the factorization that the
+// configuration asks for.
 func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, matfact.Factorization, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), cfg.is("amb"), err); err != nil {
@@ -114,8 +112,7 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 	}
 	plan.Null = int64(math.Floor(cfg.Quantile*float64(plan.Unit) + 0.5))
 
-	// The constant feature gets the same curvature as the features. Otherwise steps would be
-	// too long in its direction alone.
+	// The constant feature gets the same curvature as the features: otherwise steps would be too long in its direction.
 	if *cfg.Intercept {
 		plan.Constant = cfg.ClipX
 		if cfg.Curvature > 0 {
@@ -134,13 +131,13 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 	if err != nil {
 		return nil, nil, err
 	}
-	one := mu // of a single record
+	one := mu // μ of a single record
 	if cfg.personal() {
 		one = mu / charge.Ratio
 		plan.RecordMu = one
 	}
-	// A record of a search pays μ there and nothing else. A record of a gradient step pays for
-	// the gradient and, with "track", for the count: 1−f and f of μ².
+	// A record of a search pays μ there and nothing else. A record of a gradient step pays (1−f)μ² for the gradient
+	// and, with "track", fμ² for the count.
 	gradient := one
 	if cfg.Clip == "track" {
 		gradient = one * math.Sqrt(1-cfg.Fraction)
@@ -158,7 +155,7 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 	plan.Mu = mu * dp.LedgerRoom
 	searching := one / charge.Search
 	if cfg.personal() {
-		// A search stands for a gradient step, whose noise the roundings have raised.
+		// A search stands for a gradient step, and rounding has raised the noise of gradient steps.
 		searching *= adjacency * float64(plan.Lattice.K) * norm / plan.Sensitivity
 	}
 	if err := plan.searches(cfg, searching); err != nil {
@@ -169,22 +166,27 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 		return nil, nil, err
 	}
 	if !(float64(plan.Batch)*float64(plan.Lattice.K) < room) {
-		return nil, nil, &fault.Fault{Key: "batch", Rule: "must be less, for sums of gradients to fit 52 bits",
+		return nil, nil, &fault.Fault{Key: "batch", Rule: "must be smaller, so that sums of gradients fit 52 bits",
 			Value: plan.Batch}
 	}
 	plan.rules(cfg, one)
 	return plan, factor, nil
 }
 
-// gradientNoise returns four things for a step's sum of gradients over the clip norm: its
-// lattice; the number of lattice steps of a gradient of that norm; the sensitivity of the sums
-// of all steps, correlated by C; and the standard deviation of a step's independent draws that
-// makes all steps together μ-Gaussian-private. The last two are in lattice steps. norm is the
-// largest one under C that gradients in which neighbours differ have together, if each has norm 1.
+// gradientNoise returns four values for the sum of a step's gradients divided by the clip norm:
+//
+//   - l is the lattice,
+//   - one is the number of lattice steps of a gradient of norm 1,
+//   - sensitivity is the sensitivity of the sums of all steps together, correlated by C, in lattice steps,
+//   - noise is the standard deviation of a step's independent draws with which all steps together are μ-Gaussian
+//     private, in lattice steps.
+//
+// Neighbours differ in gradients of norm 1 each; norm is the largest norm that all these gradients have together under
+// C.
 func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, norm, mu float64) (l dp.Lattice, one,
 	sensitivity, noise float64, err error) {
 	d, adjacency := cfg.features(), p.Adjacency.Factor()
-	// The noise depends on the lattice's K, and the lattice roughly on the noise.
+	// The noise depends on the lattice's K, and the lattice depends roughly on the noise.
 	if l, err = dp.NewLattice(1, adjacency*norm/mu, p.Bits()); err != nil {
 		return
 	}
@@ -198,7 +200,7 @@ func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, norm,
 	if err != nil {
 		return
 	}
-	// A prediction of correlated noise may err by Rounding, in each of two neighbours.
+	// A prediction of correlated noise may be off by Rounding, in each of two neighbours.
 	coordinates := calibration.Coordinates(factor, cfg.LastStep(), d)
 	sensitivity = (sensitivity + float64(2*limits.Rounding*math.Sqrt(coordinates))) * dp.RoundUp
 	if noise = sensitivity / mu * dp.RoundUp; !(noise <= most) {
@@ -207,7 +209,7 @@ func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, norm,
 	return
 }
 
-// questions returns how many a search asks.
+// questions returns the number of questions that a search asks.
 func (p *AMBPlan) questions(cfg *Config) int {
 	if cfg.Clip == "scan" {
 		return cfg.Rungs
@@ -217,18 +219,18 @@ func (p *AMBPlan) questions(cfg *Config) int {
 
 // searches sets the fields for counts, and the bounds of the clip norm.
 func (p *AMBPlan) searches(cfg *Config, mu float64) error {
-	// Far below every rung a sum of squares has no digits left.
+	// Squares of residuals far below the smallest rung have no digits left.
 	p.ZetaLow = max(math.Ldexp(cfg.Top, -cfg.Rungs-16), 0x1p-500)
 	p.ZetaHigh = math.Ldexp(cfg.Top, 16)
 	if cfg.Clip == "fixed" {
 		return nil
 	}
-	spread := math.Sqrt(float64(p.questions(cfg))) / mu // in records
+	spread := math.Sqrt(float64(p.questions(cfg))) / mu // deviation of a count, in records
 	p.SearchNoise = spread * float64(p.Unit) * dp.RoundUp
 	if noise := max(p.SearchNoise, p.CountNoise); !(dp.MaxDraw*noise < 1<<50) {
 		return fmt.Errorf("noise of %.3g records is too large for counts: raise epsilon", noise/float64(p.Unit))
 	}
-	// A count above the threshold, and one below, must be distinguishable from it.
+	// The noise must be small enough to tell a count above or below the threshold from the threshold.
 	least := math.Ceil(max(15, 3/min(cfg.Quantile, 1-cfg.Quantile)) * spread)
 	if !(least <= 1<<31) {
 		return errors.New("a search would need more than 2^31 slots: raise epsilon")
@@ -244,14 +246,13 @@ func (p *AMBPlan) searches(cfg *Config, mu float64) error {
 	return nil
 }
 
-// sizes returns two batches. Below the first, the noise of a step, which is in proportion to the
-// error, is larger than the correction of the step. The second is the one to choose. It is four
-// times the first, and large enough that the noise of an average is at most its sampling error
-// and the noise of a count is small.
+// sizes returns two batch sizes. With fewer slots than least, a step's noise, which is in proportion to the error,
+// exceeds the step's correction. want is the recommended size: at least 4·least, and large enough that the noise of an
+// average is at most its sampling error and that the noise of a count is small.
 func (p *AMBPlan) sizes(cfg *Config, mu, adjacency, norm, condition float64) (least, want float64) {
 	d, alpha := float64(cfg.features()), 1/mu
 	v := noiseShape(p.Factorization, norm)
-	half := math.Sqrt2 * math.Erfinv(cfg.Quantile) // half the width of the quantile's interval of N(0, 1)
+	half := math.Sqrt2 * math.Erfinv(cfg.Quantile) // half the width of the interval that holds a share q of N(0, 1)
 	strength := adjacency * alpha * half
 	least = strength * d * v.step * math.Sqrt(cfg.Eta0/(2-cfg.Eta0)) * math.Sqrt(condition)
 	want = max(4*least, 2*strength*strength*d*v.average, 20)
@@ -261,7 +262,7 @@ func (p *AMBPlan) sizes(cfg *Config, mu, adjacency, norm, condition float64) (le
 	return least, want
 }
 
-// batches sets the batch: the configured one after a check, or one that it chooses.
+// batches sets Batch to the configured size, after a check, or to the recommended one.
 func (p *AMBPlan) batches(cfg *Config, mu, adjacency, norm float64) error {
 	least, want := p.sizes(cfg, mu, adjacency, norm, 1)
 	const slots = 1 << 31
@@ -274,7 +275,8 @@ func (p *AMBPlan) batches(cfg *Config, mu, adjacency, norm float64) error {
 	}
 	if float64(p.Batch) < least {
 		return &fault.Fault{Key: "batch",
-			Rule: fmt.Sprintf("must be at least %.0f slots: with less the noise outweighs every step",
+			Rule: fmt.Sprintf("must be at least %.0f slots: "+
+				"in smaller batches the noise exceeds the correction of every step",
 				math.Ceil(least)), Value: p.Batch}
 	}
 	if cfg.Growth == "double" {
@@ -290,7 +292,7 @@ func (p *AMBPlan) rules(cfg *Config, mu float64) {
 	if *cfg.Restart {
 		switch cfg.Clip {
 		case "track":
-			// The public deviation of one step of ln ζ, by noise and sampling.
+			// The deviation of one step of ln ζ, due to noise and sampling; it depends on public numbers only.
 			b, q := float64(p.Batch), cfg.Quantile
 			sd := cfg.Kappa * math.Sqrt(1/(mu*mu*cfg.Fraction)+b*q*(1-q)) / b
 			p.Jump = math.Exp(max(math.Log(1.5), 5*sd))
@@ -305,10 +307,10 @@ func (p *AMBPlan) rules(cfg *Config, mu float64) {
 	}
 }
 
-// shape says how correlating the noise changes the noise of an iterate and of an average.
+// shape says how correlation changes the noise of an iterate and of an average.
 type shape struct {
-	step    float64 // deviation of one step's noise over that of independent noise
-	average float64 // variance of a long average's noise likewise
+	step    float64 // standard deviation of one step's noise, divided by that of independent noise
+	average float64 // variance of the noise of a long average, divided by that of independent noise
 }
 
 // noiseShape computes a shape from the bands of C⁻¹.
@@ -337,9 +339,8 @@ func (p *AMBPlan) rate(eta0 float64, b uint64) float64 {
 	return float64(eta0*n) / (float64(p.Bound*p.Bound) + float64((n-1)*p.Curvature))
 }
 
-// adoptAMB returns the factorization of a kept plan, after checking that the plan is what the
-// configuration resolves to. A plan decides how much noise there is, so one that somebody else
-// wrote must not pass. Numbers may differ in their last bits.
+// adoptAMB returns the factorization of a kept plan. It checks that the plan is the one that the configuration resolves
+// to, except for last bits: a plan decides how much noise there is, so a forged plan must be refused.
 func adoptAMB(kept *AMBPlan, cfg *Config, p dp.Params) (matfact.Factorization, error) {
 	own, factor, err := resolveAMB(cfg, p, nil)
 	if err != nil {

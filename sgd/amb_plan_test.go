@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// TestBatch pins the batch that a plan chooses.
+// TestBatch pins the batch sizes that plans choose.
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
@@ -37,7 +37,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestPlan checks the numbers that the guarantee rests on.
+// TestPlan checks the numbers on which the guarantee depends.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -47,7 +47,7 @@ func TestPlan(t *testing.T) {
 			share := 1.0
 			if c.Clip == "track" {
 				share = 1 - e.cfg.Fraction
-				// The count's noise is for the rest of μ².
+				// The count pays the rest of μ².
 				if got := float64(p.Unit) / p.CountNoise; math.Abs(got-4*math.Sqrt(1-share)) > 1e-9 {
 					t.Errorf("%s: the count costs %g", name, got)
 				}
@@ -76,8 +76,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestAdopt takes a plan through its text, and refuses one in which any number is
-// another.
+// TestAdopt encodes and decodes a plan, and checks that a plan with any changed number is refused.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -98,14 +97,14 @@ func TestAdopt(t *testing.T) {
 			continue
 		}
 		if !reflect.DeepEqual(f.Plan(), e.Plan()) || !reflect.DeepEqual(f.w, e.w) {
-			t.Errorf("%s: the plan changes on its way", name)
+			t.Errorf("%s: encoding and decoding changes the plan", name)
 		}
 		estimatortest.Plans(t, kept, 1e-9,
 			func(kept AMBPlan) (*AMB, error) { return AdoptAMB(c, params(dp.Replace), kept) }, ".start")
 	}
 }
 
-// TestFaults: every fault is reported, all at once, under its key.
+// TestFaults: all faults are reported at once, each with its key.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for key, alter := range map[string]func(*Config){
@@ -139,7 +138,7 @@ func TestFaults(t *testing.T) {
 	} {
 		c := variants()["track"]
 		alter(&c)
-		_, err := NewAMB(c, dp.Params{Epsilon: 1, Adjacency: dp.Replace}) // no delta either
+		_, err := NewAMB(c, dp.Params{Epsilon: 1, Adjacency: dp.Replace}) // delta is missing too
 		found := false
 		for _, e := range fault.All(err) {
 			var f *fault.Fault
@@ -152,7 +151,7 @@ func TestFaults(t *testing.T) {
 	c := variants()["track"]
 	c.Batch = 3
 	if _, err := NewAMB(c, dp.Params{Mu: 0.2, Adjacency: dp.Replace}); err == nil ||
-		!strings.Contains(err.Error(), "noise outweighs") {
+		!strings.Contains(err.Error(), "noise exceeds") {
 		t.Errorf("a batch that is too short: %v", err)
 	}
 	c.Batch = 1 << 30
@@ -162,20 +161,20 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestWarnings: what is allowed and probably not meant.
+// TestWarnings checks the warnings about valid but unsuitable settings.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	c := variants()["track"]
 	c.Batch, c.Curvature = 0, 1
 	if w := mustNew(t, c, params(dp.Replace)).Warnings(); len(w) != 0 {
-		t.Errorf("warnings about nothing: %v", w)
+		t.Errorf("unexpected warnings: %v", w)
 	}
 	for want, alter := range map[string]func(*Config){
-		"curvature is not given": func(c *Config) { c.Curvature = 0 },
-		"published search":       func(c *Config) { c.Clip = "scan" },
-		"can only grow":          func(c *Config) { c.Quantile = 0.97 },
-		"moves the clip norm":    func(c *Config) { c.Batch, c.Bootstrap = 9, 20 },
-		"do not change":          func(c *Config) { c.Growth = "double" },
+		"curvature is not set": func(c *Config) { c.Curvature = 0 },
+		"published search":     func(c *Config) { c.Clip = "scan" },
+		"can only grow":        func(c *Config) { c.Quantile = 0.97 },
+		"moves the clip norm":  func(c *Config) { c.Batch, c.Bootstrap = 9, 20 },
+		"do not change":        func(c *Config) { c.Growth = "double" },
 	} {
 		c := c
 		c.Bootstrap = 0
@@ -186,8 +185,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestExpect compares the expected excess risk with streams of the kind that it is
-// stated for.
+// TestExpect compares the expected excess risk with streams for which it is stated.
 func TestExpect(t *testing.T) {
 	t.Parallel()
 	const d, steps, trials = 6, 256, 12
@@ -211,16 +209,15 @@ func TestExpect(t *testing.T) {
 		}
 		expected := want.Sampling + want.Privacy
 		t.Logf("%d bands: excess risk %.3g, expected %.3g (%.3g by sampling)", bands, sum, expected, want.Sampling)
-		// A mean of 72 squares has a deviation of 17 %, and the formula is for
-		// long averages.
+		// A mean of 72 squares has a deviation of 17 %, and the formula is for long averages.
 		if ratio := sum / expected; ratio < 0.5 || ratio > 2 {
 			t.Errorf("%d bands: excess risk %g, expected %g", bands, sum, expected)
 		}
 	}
 }
 
-// TestPace: the batch advised is the one that is chosen, a condition number takes its
-// root of it, and after the steps named the slow direction is near its end.
+// TestPace: the advised batch is the chosen one, it grows as the root of the condition number, and after the stated
+// steps the slow direction has almost converged.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	const condition = 9
@@ -230,7 +227,7 @@ func TestPace(t *testing.T) {
 	one, pace := sim.e.Pace(1), sim.e.Pace(condition)
 	if e := mustNew(t, sim.e.cfg, sim.e.params); e.plan.Batch != one.Advised || pace.Search != e.plan.Search ||
 		pace.Batch != 400 {
-		t.Errorf("%+v, chosen are %d and %d", pace, e.plan.Batch, e.plan.Search)
+		t.Errorf("%+v, but the plan chose %d and %d", pace, e.plan.Batch, e.plan.Search)
 	}
 	wide := mustNew(t, Config{Method: "amb", Columns: append(names(200), "y"), Target: "y", ClipX: 30, Radius: 10},
 		params(dp.Replace))
@@ -246,7 +243,7 @@ func TestPace(t *testing.T) {
 	left := 1 - value(r, "theta")[1]
 	t.Logf("after %d steps of %.3g %.3g of the way is left", pace.Settling, pace.StepSize, left)
 	if !(left > 0 && left < 0.15) {
-		t.Errorf("after %d steps %g of the way is left", pace.Settling, left)
+		t.Errorf("after %d steps, %g of the distance remains", pace.Settling, left)
 	}
 }
 
@@ -272,7 +269,8 @@ func TestExpectGrowth(t *testing.T) {
 		v := noiseShape(e.plan.Factorization, e.factor.ColNorm())
 		noise := e.plan.GradientNoise / e.factor.ColNorm() / e.plan.One * zeta
 		steps := float64(n - start)
-		for _, x := range [][2]float64{{got.Sampling, size * 3 * one / (2 * steps * steps * k * k)}, {got.Privacy, noise * noise * v.average * 3 * two / (2 * steps * steps * k * k)}} {
+		for _, x := range [][2]float64{{got.Sampling, size * 3 * one / (2 * steps * steps * k * k)},
+			{got.Privacy, noise * noise * v.average * 3 * two / (2 * steps * steps * k * k)}} {
 			if math.Abs(x[0]-x[1]) > 1e-9*x[1] {
 				t.Errorf("after %d steps: %g, want %g", n, x[0], x[1])
 			}

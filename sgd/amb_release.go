@@ -8,12 +8,12 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// release updates the averages with the new iterate and returns the release. slots is the number
-// of slots so far.
+// release updates the averages with the new iterate and returns the release. slots is the number of slots of all closed
+// steps.
 func (e *AMB) release(slots uint64) (*dp.Release, error) {
 	if e.drift != nil {
-		jumped := e.plan.Jump > 0 && e.jump.sees(e.used)
-		if e.drift.sees(e.w) || jumped {
+		jumped := e.plan.Jump > 0 && e.jump.observe(e.used)
+		if e.drift.observe(e.w) || jumped {
 			e.restart()
 		}
 	}
@@ -52,7 +52,7 @@ func (e *AMB) release(slots uint64) (*dp.Release, error) {
 	}
 	for _, v := range values {
 		if !vector.Finite(v.Data) || !vector.Finite(v.SE) {
-			return nil, errors.New("a released value left the range of float64: scale the columns to about 1")
+			return nil, errors.New("a released value is outside the range of float64: scale the columns to about 1")
 		}
 	}
 	return &dp.Release{Step: e.step, Rows: e.rows, Values: values}, nil

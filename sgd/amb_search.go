@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/internal/ladder"
 )
 
-// look counts a record in a search.
-func (e *AMB) look(r, square float64) {
+// countInSearch adds a record to the histogram of a search.
+func (e *AMB) countInSearch(r, square float64) {
 	u := math.Abs(r)
 	if e.cfg.Value == "gradnorm" {
 		u *= math.Sqrt(square)
@@ -21,15 +21,14 @@ func (e *AMB) look(r, square float64) {
 	e.histogram[e.ladder.Index(u)]++
 }
 
-// ErrDiverged is returned by Close when the clip norm has stayed near its upper
-// bound for 64 steps: the iterates diverge, or most records exceed that bound.
-// It depends on released numbers only.
-var ErrDiverged = errors.New("the clip norm has been near its upper bound for 64 steps: " +
-	"the curvature given is too small, the batch too short, or the columns are scaled too large")
+// ErrDiverged is returned by Close if the clip norm has stayed near its upper bound for 64 steps: the iterates diverge,
+// or most gradients exceed that bound. It depends on released numbers only.
+var ErrDiverged = errors.New("the regression diverges: the clip norm has been near its upper bound for " +
+	"64 steps; raise curvature or batch, or scale the columns down")
 
 const ceilingMost = 64
 
-// search ends a step that looks for the clip norm.
+// search ends a step that searches for the clip norm.
 func (e *AMB) search(n dp.Noise) {
 	*e.histogram.Nulls() = e.nulls
 	row := n.Row("ambssgd/stat", e.histogram)
@@ -42,12 +41,12 @@ func (e *AMB) search(n dp.Noise) {
 	e.setZeta(float64(e.plan.Multiplier*e.ladder.Rung(rung)), rung == e.ladder.Rungs)
 }
 
-// nearCeiling says how near to its upper bound a clip norm counts as at the bound. The noise of
-// counts moves the clip norm a little.
+// nearCeiling is the fraction of the upper bound from which a clip norm counts as being at the bound. It is less than 1
+// because the noise of counts moves the clip norm.
 const nearCeiling = 0x1p-8
 
-// setZeta sets the clip norm of the next gradient step. top says that the search could not have
-// found a larger one.
+// setZeta sets the clip norm of the next gradient step. top says that the search found its largest value, so the clip
+// norm may be larger.
 func (e *AMB) setZeta(zeta float64, top bool) {
 	e.zeta = min(max(zeta, e.plan.ZetaLow), e.plan.ZetaHigh)
 	if top || e.zeta >= e.plan.ZetaHigh*nearCeiling {

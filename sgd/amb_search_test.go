@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// TestQuietSource: a source of exact records drives the clip norm to its floor and
-// no further, from where it returns.
+// TestQuietSource: a source of exact records drives the clip norm to its floor and no further, and the clip norm
+// recovers from there.
 func TestQuietSource(t *testing.T) {
 	t.Parallel()
 	l := newLinear(4, 3, 0)
@@ -38,8 +38,8 @@ func TestQuietSource(t *testing.T) {
 	}
 }
 
-// TestUnitChange multiplies the features by 10 for a while, which makes steps five
-// times too long: the radius keeps the iterates where they come back from.
+// TestUnitChange multiplies the features by 10 for a while, which makes steps five times too large. The radius keeps
+// the iterates so near that they recover.
 func TestUnitChange(t *testing.T) {
 	t.Parallel()
 	l := newLinear(5, 4, 0.5)
@@ -72,8 +72,7 @@ func TestUnitChange(t *testing.T) {
 	}
 }
 
-// TestDiverged: targets without bound that grow without end halt the estimator,
-// for a reason that is in its releases.
+// TestDiverged: targets that grow without bound halt the estimator, for a reason that its releases show.
 func TestDiverged(t *testing.T) {
 	t.Parallel()
 	for _, clip := range []string{"track", "bisect"} {
@@ -99,7 +98,7 @@ func TestDiverged(t *testing.T) {
 				t.Errorf("%s: %s is %v", clip, v.Name, v.Data)
 			}
 		}
-		// A restart finds the same.
+		// A restored estimator halts in the same way.
 		state := estimatortest.State(t, e)
 		f := mustNew(t, variants()[clip], params(dp.Replace))
 		if err := f.UnmarshalBinary(state); err != nil {

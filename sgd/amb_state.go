@@ -18,24 +18,21 @@ import (
 //	norm and the next, u64 steps at its bound, u64 begin of the average, average,
 //	[recent clip norms, drift], [batches], u64 length, shaper's state
 //
-// all little-endian but the shaper's, which is matfact's. The parts in brackets are there if the
-// plan has restarts, and intervals. Dimensions are not in the state: they are in the plan, and
-// the fingerprint identifies the plan.
+// all little-endian except the shaper's state, whose format is matfact's. The parts in brackets are present if the plan
+// has restarts and intervals. The state has no dimensions: they are in the plan, which the fingerprint identifies.
 const ambStateVersion = 1
 
-// identify returns the fingerprint of everything that a reader of a state must know to
-// understand its numbers.
+// identify returns the fingerprint of everything that gives the numbers of a state their meaning.
 func (e *AMB) identify() (uint64, error) {
-	cfg := e.cfg // batch sizes and horizons are in the plan, or no part of a state
+	cfg := e.cfg // batch sizes and horizons are in the plan, or are not part of a state
 	h := fnv.New64a()
 	err := json.NewEncoder(h).Encode(
 		[]any{AMBVersion, e.plan, cfg, cfg.Columns, cfg.Centre, cfg.Scale, e.horizon, e.params.Adjacency})
 	return h.Sum64(), err
 }
 
-// AppendBinary appends the state after the last Close. Nothing of the open
-// step is in it. It is as secret as the rows: whoever has it can subtract the
-// noise.
+// AppendBinary appends the state after the last Close, without the open step. The state is as secret as the rows: with
+// it, the noise can be subtracted from releases.
 func (e *AMB) AppendBinary(b []byte) ([]byte, error) {
 	w := &bin.Writer{B: e.AppendReleased(b)}
 	if err := w.Blob(e.shaper.AppendBinary); err != nil {
@@ -44,8 +41,8 @@ func (e *AMB) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
-// AppendReleased appends the part of the state that anybody can compute from releases and public
-// numbers: everything but the noise of earlier steps.
+// AppendReleased appends the part of the state that anybody can compute from releases and public numbers: everything
+// except the noise of earlier steps.
 func (e *AMB) AppendReleased(b []byte) []byte {
 	w := &bin.Writer{B: b}
 	w.Byte(ambStateVersion)
@@ -70,19 +67,18 @@ func (e *AMB) AppendReleased(b []byte) []byte {
 	return w.B
 }
 
-// UnmarshalBinary restores a state that AppendBinary of an estimator with the
-// same plan and configuration wrote, and drops the open step. After an error the
-// estimator must not be used.
+// UnmarshalBinary restores a state that AppendBinary wrote for an estimator with the same plan and configuration. It
+// drops the open step. After an error the estimator must not be used.
 //
-// It refuses a state whose form AppendBinary cannot have written. It cannot detect a changed
-// number, so whoever stores a state must also store a hash of it.
+// It refuses a state whose form AppendBinary cannot have written. It cannot detect a changed number, so a program that
+// stores a state must also store a hash of it.
 func (e *AMB) UnmarshalBinary(data []byte) error {
 	r := &bin.Reader{B: data}
 	if r.Byte() != ambStateVersion {
-		return errors.New("state of sgd: unknown version")
+		return errors.New("sgd: the state has an unknown version")
 	}
 	if r.Uint() != e.fingerprint {
-		return errors.New("state of sgd: of another configuration")
+		return errors.New("sgd: the state belongs to another configuration")
 	}
 	e.step = r.Uint()
 	e.iteration = r.Uint()
@@ -112,14 +108,13 @@ func (e *AMB) UnmarshalBinary(data []byte) error {
 		scratch = e.predict
 	}
 	if err := calibration.RestoreShaper(e.shaper, blob, e.iteration, scratch, e.reach); err != nil {
-		return fmt.Errorf("state of sgd: %w", err)
+		return fmt.Errorf("sgd: cannot restore the state: %w", err)
 	}
 	e.open()
 	return nil
 }
 
-// consistent reports whether the parts of a state can belong to one sequence of iterates, and
-// are within their bounds.
+// consistent reports whether the parts of a state can belong to one sequence of iterates and are within their bounds.
 func (e *AMB) consistent() bool {
 	p := &e.plan
 	norm := func(zeta float64) bool { return zeta >= p.ZetaLow && zeta <= p.ZetaHigh }
@@ -146,7 +141,7 @@ func (e *AMB) consistent() bool {
 	}
 	if e.drift != nil {
 		seen := e.drift.blocks*e.drift.length + e.drift.count
-		// The step that restarts is in the new average, and in no block.
+		// The iterate that causes a restart is in the new average, but in no block.
 		if e.drift.blocks > e.iteration || seen != since && !(e.began > 0 && seen+1 == since) {
 			return false
 		}

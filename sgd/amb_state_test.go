@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// ambContract is that of an estimator over a log.
+// ambContract returns the contract of an estimator over a log.
 func ambContract(t testing.TB, c Config, p dp.Params, rows [][]float64, steps uint64) estimatortest.Contract[*AMB] {
 	t.Helper()
 	return estimatortest.Contract[*AMB]{
@@ -20,7 +20,7 @@ func ambContract(t testing.TB, c Config, p dp.Params, rows [][]float64, steps ui
 			if err != nil {
 				return nil, err
 			}
-			// Short blocks, so that everything is in the state that can be.
+			// Short blocks, so that the state has all its parts.
 			kept.DriftBlock, kept.BatchMeans = min(kept.DriftBlock, 10), min(kept.BatchMeans, 5)
 			return buildAMB(e.cfg, p, kept, e.factor)
 		}),
@@ -34,14 +34,14 @@ func ambContract(t testing.TB, c Config, p dp.Params, rows [][]float64, steps ui
 	}
 }
 
-// TestRestart ends runs through restarts of the average as well.
+// TestRestart also covers states around restarts of the average.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rows := records(9, 30000)
-			for i := len(rows) / 3; i < len(rows); i++ { // coefficients that change
+			for i := len(rows) / 3; i < len(rows); i++ { // the coefficients change
 				if rows[i] != nil {
 					rows[i][1] *= -3
 				}
@@ -54,7 +54,7 @@ func TestRestart(t *testing.T) {
 				}
 			}
 			if e, _ := contract.Restart(t); *e.cfg.Restart && c.Clip != "fixed" && restarts == 0 {
-				t.Error("the average never began anew")
+				t.Error("the average never restarted")
 			}
 		})
 	}
@@ -73,8 +73,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestStateRefused gives a state to estimators of other configurations, and
-// damaged states to its own.
+// TestStateRefused: estimators with other configurations refuse a state, and the estimator itself refuses a damaged
+// one.
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	own, p := variants()["track"], params(dp.Replace)
@@ -155,7 +155,8 @@ func TestStateRefused(t *testing.T) {
 // FuzzState gives arbitrary bytes to UnmarshalBinary.
 func FuzzState(f *testing.F) {
 	var all []estimatortest.Contract[*AMB]
-	for _, name := range []string{"track", "track/independent", "track/growth", "bisect", "bisect/residual", "scan", "fixed", "original units"} {
+	for _, name := range []string{"track", "track/independent", "track/growth", "bisect", "bisect/residual", "scan",
+		"fixed", "original units"} {
 		all = append(all, ambContract(f, variants()[name], params(dp.ZeroOut), records(3, 4000), 130))
 	}
 	estimatortest.Fuzz(f, all, func(c *estimatortest.Contract[*AMB]) [][]byte {
@@ -164,7 +165,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestMemory: what is kept grows with the logarithm of the number of steps.
+// TestMemory: the size of the state grows with the logarithm of the number of steps.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const d, bands, steps = 10, 16, 1 << 14
@@ -180,8 +181,7 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The average's blocks, the ring, the means of intervals and drift, and what
-		// does not depend on d.
+		// The average's blocks, the ring, the means for intervals and drift, and a part that does not depend on d.
 		most := 8*d*(int(math.Log2(float64(n)))+2+bands+batchesMost+8) + 8*(recentMost+20)
 		if len(state) > most {
 			t.Errorf("after %d steps the state has %d bytes, more than %d", n, len(state), most)

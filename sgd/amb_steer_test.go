@@ -9,25 +9,23 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
-// What steers an AMB beside its gradients: the clip norm that follows a count, a jump of
-// it and a drift of the iterates, either of which begins the averages anew. The streams
-// of this file reach all of them, and so do streams of null records alone that are made
-// to release the same.
+// An AMB is steered by more than its gradients: the clip norm follows a count, and a jump of the clip norm or a drift
+// of the iterates restarts the averages. The streams in this file reach all these rules. A stream of null records alone
+// whose releases are made equal must reach them too.
 
-// steered is an AMB that counts what its rules say, by copies of them which are fed what
-// the estimator is said to feed them.
+// steered is an AMB that counts the decisions of its rules. It has copies of the rules, and feeds them the input that
+// the estimator should feed its own.
 type steered struct {
 	*AMB
 	jumps, drifts, restarts int
 	jump                    jump
 	drift                   *drift
 
-	// A fault, planted behind a gradient step with what it would have led to without
-	// noise, and the rules that the fault feeds.
+	// A fault, planted after a gradient step. zeta is the clip norm that the step would have led to without noise.
 	fault    func(s *steered, zeta float64)
 	ownJump  jump
 	ownDrift *drift
-	exact    []float64 // iterate that noise never touched
+	exact    []float64 // an iterate without noise
 }
 
 func (s *steered) UnmarshalBinary(b []byte) error {
@@ -44,7 +42,7 @@ func (s *steered) Close(n dp.Noise) (*dp.Release, error) {
 	if err != nil || search {
 		return r, err
 	}
-	jumped, drifted := s.jump.sees(s.used), s.drift.sees(s.w)
+	jumped, drifted := s.jump.observe(s.used), s.drift.observe(s.w)
 	if jumped {
 		s.jumps++
 	}
@@ -65,8 +63,8 @@ func (s *steered) Close(n dp.Noise) (*dp.Release, error) {
 	return r, nil
 }
 
-// descendExactly moves the exact iterate by the open step, without noise, and returns the
-// clip norm that its exact count leads to.
+// descendExactly moves the exact iterate by the open step, without noise. It returns the clip norm that follows from
+// the exact count.
 func (s *steered) descendExactly() (zeta float64) {
 	if s.searching {
 		return 0
@@ -82,7 +80,7 @@ func (s *steered) descendExactly() (zeta float64) {
 	return s.zeta * newton.Exp(-s.cfg.Kappa*(part-s.cfg.Quantile))
 }
 
-// eventfulAMB has steps so small that all records of one hide in its noise.
+// eventfulAMB has so few records in a step that they all disappear in its noise.
 func eventfulAMB(t *testing.T, adjacency dp.Adjacency) *AMB {
 	t.Helper()
 	c := variants()["track"]
@@ -91,8 +89,8 @@ func eventfulAMB(t *testing.T, adjacency dp.Adjacency) *AMB {
 		func(p *AMBPlan) { p.DriftBlock, p.BatchMeans = 20, 10 })
 }
 
-// eventfulStream is a stream for an AMB whose targets become 40 times as large, that has
-// no records for a while, and whose coefficients move at last.
+// eventfulStream is a stream for an AMB: the targets become 40 times larger, then there are no records for a while, and
+// in the end the coefficients move.
 func eventfulStream(e *AMB) audit.Stream {
 	x := make(audit.Stream, 260)
 	rows := records(21, 8000)
@@ -115,7 +113,7 @@ func eventfulStream(e *AMB) audit.Stream {
 	return x
 }
 
-// nothing is a stream of as many null records.
+// nothing returns a stream with the same number of null records.
 func nothing(x audit.Stream) audit.Stream {
 	n := make(audit.Stream, len(x))
 	for i := range x {
@@ -124,9 +122,8 @@ func nothing(x audit.Stream) audit.Stream {
 	return n
 }
 
-// TestSteering: a stream of null records alone that is made to release what an eventful
-// one does has its jumps and drifts too, its slots, averages and clip norms, to the last
-// bit. Nothing of that can have followed from records.
+// TestSteering: a stream of null records alone is made to release the same as an eventful stream. It must have the same
+// jumps, drifts, slots, averages and clip norms, to the last bit. So none of them can depend on records directly.
 func TestSteering(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -143,9 +140,8 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// TestSteeredCoupling is the sensitivity audit of an eventful stream: neighbours differ
-// in a record of the search, before the jump, at it, among null records and before the
-// drift, and all that it does to later releases counts.
+// TestSteeredCoupling is the sensitivity audit of an eventful stream. Neighbours differ in a record of the search,
+// before the jump, at the jump, among null records, or before the drift. All its effects on later releases count.
 func TestSteeredCoupling(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -173,13 +169,13 @@ func TestSteeredCoupling(t *testing.T) {
 	}
 }
 
-// TestSteeringMutants feeds the rules exact counts and sums. Neighbours that are coupled
-// show what goes into the state; what only decides shows on a stream without records.
+// TestSteeringMutants feeds the rules exact counts and sums. A fault in the state shows in coupled neighbours; a fault
+// in a decision shows in a stream without records.
 func TestSteeringMutants(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct {
 		name       string
-		neighbours bool // find it too
+		neighbours bool // coupled neighbours find it too
 		plant      func(s *steered, zeta float64)
 	}{
 		{"none", false, nil},
@@ -190,7 +186,7 @@ func TestSteeringMutants(t *testing.T) {
 			s.AMB.jump.recent[len(s.AMB.jump.recent)-1] = zeta
 		}},
 		{"jump of the threshold of exact counts", false, func(s *steered, zeta float64) {
-			if s.ownJump.sees(zeta) {
+			if s.ownJump.observe(zeta) {
 				s.restart()
 			}
 		}},
@@ -198,7 +194,7 @@ func TestSteeringMutants(t *testing.T) {
 			copy(s.AMB.drift.last, s.exact)
 		}},
 		{"drift of exact iterates", false, func(s *steered, zeta float64) {
-			if s.ownDrift.sees(s.exact) {
+			if s.ownDrift.observe(s.exact) {
 				s.restart()
 				s.ownDrift.reset()
 			}

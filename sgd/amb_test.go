@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// variants are configurations of every kind, with records of two features.
+// variants returns configurations of every kind, for records of two features.
 func variants() map[string]Config {
 	no := false
 	all := map[string]Config{
@@ -39,7 +39,7 @@ func variants() map[string]Config {
 	return all
 }
 
-// params is a budget that leaves batches small.
+// params returns a budget with which batches are small.
 func params(adjacency dp.Adjacency) dp.Params { return dp.Params{Mu: 4, Adjacency: adjacency} }
 
 func mustNew(t testing.TB, c Config, p dp.Params) *AMB {
@@ -81,7 +81,7 @@ func closeStep(t testing.TB, e *AMB, rows [][]float64, noise dp.Noise) *dp.Relea
 	return r
 }
 
-// TestRange compares the slots of every step with a sum over those before.
+// TestRange compares the slots of every step with the sum over earlier steps.
 func TestRange(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -115,8 +115,7 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// TestPlainDescent runs without noise and without anything clipped: what is left
-// is mini-batch gradient descent.
+// TestPlainDescent runs without noise and without clipping: the result must be mini-batch gradient descent.
 func TestPlainDescent(t *testing.T) {
 	t.Parallel()
 	c := variants()["fixed"]
@@ -150,7 +149,7 @@ func TestPlainDescent(t *testing.T) {
 		r := closeStep(t, e, rows, dptest.Zero())
 		theta := value(r, "theta")
 		for j, want := range []float64{w[0], w[1], w[2] * constant} {
-			// Each gradient is rounded to ζ·2⁻³⁰ or so.
+			// Each gradient is rounded to about ζ·2⁻³⁰.
 			if math.Abs(theta[j]-want) > 1e-5 {
 				t.Fatalf("step %d: coefficient %d is %g, want %g", step+1, j, theta[j], want)
 			}
@@ -160,8 +159,7 @@ func TestPlainDescent(t *testing.T) {
 
 func c0(e *AMB) *Config { return &e.cfg }
 
-// TestOrder adds the records of every step in another order: every bit is the
-// same.
+// TestOrder adds the records of every step in another order. Every bit must be equal.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -188,8 +186,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestNullRecords: a null record and a slot without one are the same but for the
-// number of rows; neither adds to a gradient, and both leave the clip norm alone.
+// TestNullRecords: a null record and an empty slot differ only in the number of rows. Neither adds to a gradient, and
+// neither changes the clip norm.
 func TestNullRecords(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -231,8 +229,8 @@ func TestNullRecords(t *testing.T) {
 	}
 }
 
-// TestManyNulls follows the clip norm where three of five records are null: by
-// what null records add to a count it stays where it is without them.
+// TestManyNulls follows the clip norm with three null records in five. The share that null records add to a count must
+// keep it where it is without them.
 func TestManyNulls(t *testing.T) {
 	t.Parallel()
 	zeta := func(nulls int, clip string) float64 {
@@ -263,8 +261,7 @@ func TestManyNulls(t *testing.T) {
 	}
 }
 
-// TestPast: a record changes nothing that was released before it, and the same
-// keys give the same releases.
+// TestPast: a record changes no earlier release, and the same keys give the same releases.
 func TestPast(t *testing.T) {
 	t.Parallel()
 	for name, c := range variants() {
@@ -289,8 +286,7 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// TestLargeRecords compares features of any finite size with what they are
-// shortened to.
+// TestLargeRecords compares features of any finite size with the vectors to which they are shortened.
 func TestLargeRecords(t *testing.T) {
 	t.Parallel()
 	c := variants()["fixed"]
@@ -307,12 +303,13 @@ func TestLargeRecords(t *testing.T) {
 	for _, scale := range []float64{1.5, 1e10, 1e149, 1e155, 1e307} {
 		got := sum([]float64{1.8 * scale, 0.7, 2.4 * scale})
 		for j := range want {
-			if d := got[j] - want[j]; d < -8 || d > 8 { // of 2²⁴
+			if d := got[j] - want[j]; d < -8 || d > 8 { // in units of 2⁻²⁴
 				t.Errorf("features times %g: the gradient is %v, want %v", scale, got, want)
 			}
 		}
 	}
-	for _, row := range [][]float64{{1e-200, 1e300, 0}, {5e-324, 1.7e308, 5e-324}, {0, 1.7e308, 0}, {1e308, -1.7e308, -1e308}, {1e-139, -1e308, 1e-139}} {
+	for _, row := range [][]float64{{1e-200, 1e300, 0}, {5e-324, 1.7e308, 5e-324}, {0, 1.7e308, 0},
+		{1e308, -1.7e308, -1e308}, {1e-139, -1e308, 1e-139}} {
 		got := sum(row)
 		most := mustNew(t, c, params(dp.Replace)).plan.Lattice.K
 		if got[0]*got[0]+got[1]*got[1] > most*most {
@@ -321,8 +318,7 @@ func TestLargeRecords(t *testing.T) {
 	}
 }
 
-// TestOriginalUnits predicts with the coefficients of original and of scaled
-// units.
+// TestOriginalUnits compares predictions by the coefficients in original units and in scaled units.
 func TestOriginalUnits(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range []bool{true, false} {
@@ -349,7 +345,7 @@ func TestOriginalUnits(t *testing.T) {
 	}
 }
 
-// TestHorizon: after the last step nothing is released and nothing changes.
+// TestHorizon: after the last step there is no release and no change.
 func TestHorizon(t *testing.T) {
 	t.Parallel()
 	c := variants()["track"]
@@ -372,11 +368,11 @@ func TestHorizon(t *testing.T) {
 		e.Add(0, nil)
 	}
 	if _, err := e.Close(dptest.Zero()); err == nil {
-		t.Error("a step takes more records than slots")
+		t.Error("no error for a step with more records than slots")
 	}
 }
 
-// TestAddAllocates: nothing, however long the stream.
+// TestAddAllocates: Add allocates nothing, however long the stream is.
 func TestAddAllocates(t *testing.T) {
 	for name, c := range variants() {
 		c.Batch = 1 << 20
@@ -387,7 +383,7 @@ func TestAddAllocates(t *testing.T) {
 			c.Bootstrap = 1 << 20
 		}
 		e := mustNew(t, c, params(dp.Replace))
-		for step := range uint64(3) { // a search, a gradient step, another one
+		for step := range uint64(3) { // a search, then two gradient steps
 			first, _ := e.Range(step + 1)
 			t.Run(name, func(t *testing.T) { estimatortest.Allocates(t, e, first, []float64{0.3, 0.2, 40}, nil) })
 			if _, err := e.Close(dptest.Zero()); err != nil {
@@ -397,8 +393,8 @@ func TestAddAllocates(t *testing.T) {
 	}
 }
 
-// TestLearns runs the stream of casePaperVerbatim with the settings that are our
-// defaults, given the curvature: the paper's stays at the excess risk of 0.
+// TestLearns runs the stream of casePaperVerbatim with our defaults and a known curvature. The paper's excess risk
+// stays at that of the iterate 0.
 func TestLearns(t *testing.T) {
 	t.Parallel()
 	const n, d = 60000, 10

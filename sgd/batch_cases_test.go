@@ -58,8 +58,8 @@ func caseDelta(t *testing.T, c cases.Case) {
 	check(t, c, "delta", math.Exp(dp.LogDelta(in.Eps, in.Mu)), want.Delta)
 }
 
-// caseShuffle compares the numerical accountant, and the closed form of the same
-// authors, which holds for few randomizers and is looser.
+// caseShuffle compares the numerical accountant, and the looser closed form of the same authors, which holds for few
+// randomizers.
 func caseShuffle(t *testing.T, c cases.Case) {
 	var in struct {
 		N           int
@@ -132,9 +132,8 @@ func caseSSGD(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	check(t, c, "eps0", s.Epsilon0, want.Eps0)
-	// The case stops after two steps from ε₀ = 0 where we go on to the fixed
-	// point: its δ₀ is larger by some 10⁻⁴, and so is what it adds up to. Both are
-	// those of the shuffle, also where it gains nothing.
+	// The case stops after two steps from ε₀ = 0, while we go on to the fixed point. So its δ₀ is larger by about 10⁻⁴,
+	// and so is the sum. Both numbers belong to the shuffle, even where it gains nothing.
 	epsilon := want.Eps
 	if alone < s.Epsilon {
 		epsilon = s.Epsilon
@@ -164,8 +163,8 @@ func caseDescent(t *testing.T, c cases.Case) {
 	}
 	var want struct{ Theta [][]float64 }
 	c.Read(t, &in, &want)
-	// Clip norms above all gradients give the same path, small ones on a finer
-	// lattice: the least that clips nothing, or the case's own.
+	// All clip norms above all gradients give the same path, and small ones have a finer lattice: take the smallest
+	// that clips nothing, or the case's own.
 	gamma := math.Inf(1)
 	if in.Gamma != nil {
 		gamma = *in.Gamma
@@ -177,9 +176,8 @@ func caseDescent(t *testing.T, c cases.Case) {
 		}
 	}
 	descend := func(clip float64) *Path {
-		// The case's noise has a deviation of its own applied, where ours is
-		// 2γ√T/(nμ) of the mean: μ makes them alike. Noise far above the clip norm
-		// needs the room of a coarser lattice, and does not see it.
+		// The case applies noise of its own deviation, while ours is 2γ√T/(nμ) of the mean: μ makes them equal. Noise
+		// far above the clip norm needs the room of a coarser lattice, and hides the difference.
 		n := float64(len(in.Y))
 		sd := max(largest, clip/n)
 		p := dp.Params{Mu: 2 * clip * math.Sqrt(float64(in.T)) / (n * sd), Adjacency: dp.Replace, LatticeBits: 30}
@@ -189,7 +187,7 @@ func caseDescent(t *testing.T, c cases.Case) {
 		var z []float64
 		for _, row := range in.Z {
 			for _, v := range row {
-				z = append(z, -v/sd) // it is added to θ, ours to the gradient
+				z = append(z, -v/sd) // the case adds it to θ, we add it to the gradient
 			}
 		}
 		path,
@@ -212,7 +210,7 @@ func caseDescent(t *testing.T, c cases.Case) {
 		}
 	}
 	if in.Gamma == nil && path.Clipped != 0 {
-		t.Errorf("a part %g of the gradients was clipped", path.Clipped)
+		t.Errorf("a share %g of the gradients was clipped", path.Clipped)
 	}
 }
 

@@ -19,9 +19,9 @@ type Descent struct {
 	Steps int
 	// Rate is the step size η. Required.
 	Rate float64
-	// Clip is the gradients' clip norm γ, the same in all steps. 0: it is tracked.
+	// Clip is the clip norm γ of the gradients, the same in all steps. 0: the clip norm is tracked.
 	Clip float64
-	// Zeta is the first clip norm, if it is tracked. Required then.
+	// Zeta is the first clip norm. Required if the clip norm is tracked.
 	Zeta float64
 	// Quantile is the share of records that tracking leaves unclipped. Default 0.6.
 	Quantile float64
@@ -35,16 +35,15 @@ type Descent struct {
 	Start []float64
 }
 
-// Path is what a descent releases.
+// Path holds the releases of a descent.
 type Path struct {
 	// Iterates are θ₁ … θ_T.
 	Iterates [][]float64
 	// Zeta are the clip norms of their steps.
 	Zeta []float64
-	// Mu is what every record pays for all of them.
+	// Mu is the μ that every record pays for all iterates and clip norms.
 	Mu float64
-	// Clipped is the share of gradients that were clipped. It is exact, so it must not be
-	// released.
+	// Clipped is the exact share of gradients that were clipped. It is not private: do not release it.
 	Clipped float64
 }
 
@@ -60,22 +59,21 @@ func (p *Path) Average() []float64 {
 	return mean
 }
 
-// GradientDescent releases the iterates of gradient descent on clipped losses
-// (DP-GD). For n records, r_i = ⟨x_i, θ_{t−1}⟩ − y_i and T steps it releases
+// GradientDescent releases the iterates of gradient descent on clipped losses (DP-GD). For n records, r_i = ⟨x_i,
+// θ_{t−1}⟩ − y_i and T steps it computes
 //
 //	θ_t = θ_{t−1} − η(ζ_t/n)(Σ_i clip(r_ix_i/ζ_t) + Z_t),   Z_t ~ N(0, τ²I)
 //
-// with ζ_t = γ and τ = S√T/μ, or, tracking, τ = S√(T/(1−f))/μ and
+// where ζ_t = γ and τ = S√T/μ. With a tracked clip norm, τ = S√(T/(1−f))/μ and
 //
 //	ζ_{t+1} = ζ_t·exp(−κ(c̃_t/n − q)),   c̃_t = #unclipped + q·#null + N(0, T/(fμ²))
 //
-// where S = 1 under zero-out and 2 under replacement. It minimises a sum of Huber
-// losses, one for each record.
+// S is 1 under zero-out and 2 under replacement. The descent minimises a sum of Huber losses, one for each record.
 //
-// Privacy: all iterates and clip norms together are μ-Gaussian private for one of n records,
-// nulled or replaced; n is public.
-// Cost: O(nd) time a step, whichever records are null; O(n) memory besides the sample.
-// Errors: everything that is wrong with d and p, joined.
+// Privacy: all iterates and clip norms together are μ-Gaussian private for one of n records, nulled or replaced; n is
+// public.
+// Cost: O(nd) time a step, for null records too; O(n) memory in addition to the sample.
+// Errors: all faults of d and p, joined.
 // Source: Brown, Dvijotham, Evans, Liu, Smith, Thakurta (2024), "Private Gradient
 // Descent for Linear Regression", Algorithm 1, which has fixed γ. Deviations:
 // exact calibration, tracking, integer noise; docs/theory/sgd.md.
@@ -107,11 +105,11 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 			x := s.row(i)
 			r := vector.Dot4(theta, x) - s.Y[i]
 			if r-r != 0 {
-				nulls++ // a null record by overflow
+				nulls++ // an overflow makes a null record
 				continue
 			}
-			// A null record takes the time of others: its zeros are added with residual and square
-			// 1, and it is not counted. Integers are chosen without a branch.
+			// A null record takes as much time as others: its zeros are added with residual 1 and square 1, and it is
+			// not counted. Integers are chosen without a branch.
 			null, bits, inside := int64(math.Float64bits(square)>>63), math.Float64bits(r), sums.inside
 			if null != 0 {
 				bits = bitsOfOne
@@ -144,14 +142,13 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 	return path, nil
 }
 
-// bitsOfOne are those of 1 in float64.
+// bitsOfOne is 1 in float64, as bits.
 const bitsOfOne = 0x3ff << 52
 
-// rounding returns the lattice of the gradients of n records, the lattice steps of the clip norm,
-// the noise of a sum of gradients in lattice steps, and how records that are not clipped are
-// counted.
+// rounding returns the lattice l of the gradients of n records, the number one of lattice steps of the clip norm, the
+// standard deviation sd of a gradient sum's noise in lattice steps, and how unclipped records are counted.
 //
-// Errors: a budget, or a number of records, for which the integers leave their range.
+// Errors: the budget or the number of records takes integers out of their range.
 func (d *Descent) rounding(features, n int, mu float64, p dp.Params) (l dp.Lattice, one float64, sd []float64,
 	c ladder.Counting, err error) {
 	gradient, count := mu/math.Sqrt(float64(d.Steps)), 0.0
@@ -169,7 +166,7 @@ func (d *Descent) rounding(features, n int, mu float64, p dp.Params) (l dp.Latti
 		c.SD = float64(c.Unit) / count * dp.RoundUp
 	}
 	if !(dp.MaxDraw*max(sd[0], c.SD) < 1<<50 && float64(n)*float64(l.K) < room) {
-		err = errors.New("noise or sums leave their range: raise epsilon, or use fewer records or lattice bits")
+		err = errors.New("noise or sums would leave their range: raise epsilon, or use fewer records or lattice bits")
 	}
 	return l, one, sd, c, err
 }
@@ -206,12 +203,12 @@ func (d *Descent) validate(features int) error {
 	}
 	if d.Clip != 0 {
 		scale("clip", d.Clip)
-		check(d.Zeta == 0, "zeta is %g, belongs to tracking", d.Zeta)
+		check(d.Zeta == 0, "zeta is %g, must be 0 because clip is fixed", d.Zeta)
 	} else {
 		scale("zeta", d.Zeta)
 		scale("least zeta", d.ZetaLow)
 		scale("largest zeta", d.ZetaHigh)
-		check(d.ZetaLow <= d.ZetaHigh, "zeta must have %g ≤ %g", d.ZetaLow, d.ZetaHigh)
+		check(d.ZetaLow <= d.ZetaHigh, "least zeta is %g, must be at most the largest zeta, %g", d.ZetaLow, d.ZetaHigh)
 	}
 	check(d.Quantile > 0 && d.Quantile < 1, "quantile is %g, must be in (0, 1)", d.Quantile)
 	check(d.Fraction > 0 && d.Fraction < 1, "fraction is %g, must be in (0, 1)", d.Fraction)
@@ -220,14 +217,14 @@ func (d *Descent) validate(features int) error {
 	return errors.Join(errs...)
 }
 
-// Refit is a regression on a window by gradient descent that needs only the sample's bounds. It
-// spends a tenth of μ² on the features' largest curvature, and the rest on tracked steps. A
-// constant feature gets a value that gives it that curvature. radius bounds the coefficients'
-// norm, and so the clip norm; 0: unknown. It returns the path, and its Average as coefficients
-// of the features and of the constant 1.
+// Refit fits a regression to a table by gradient descent. It needs only the sample's bounds. It spends a tenth of μ² on
+// the largest curvature of the features, and the rest on steps with a tracked clip norm. The constant feature gets the
+// value with which it has that curvature. radius bounds the norm of the coefficients, and with it the clip norm; 0
+// means unknown. Refit returns the path, and theta: the path's Average as coefficients of the features and of a
+// constant of 1.
 //
-// Privacy: as GradientDescent. The curvature λ_max(XᵀX) is paid from the same μ; its sensitivity
-// is one squared bound under both adjacencies.
+// Privacy: as GradientDescent. The curvature λ_max(XᵀX) is paid from the same μ. Its sensitivity is the squared bound
+// of one record, under both adjacencies.
 // Cost: O(nd² + Tnd), T at most 200.
 // Source: docs/theory/sgd.md.
 func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []float64, path *Path, err error) {
@@ -245,7 +242,7 @@ func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []floa
 			return nil, nil, err
 		}
 	} else {
-		h = bound * bound // a constant alone
+		h = bound * bound // there is only a constant
 	}
 	if s.Constant != 0 {
 		s = s.withConstant(math.Sqrt(h))
@@ -268,10 +265,10 @@ func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []floa
 	return s.Coefficients(path.Average()), path, nil
 }
 
-// RefitFits reports whether Refit can release every table of 1 to n records with so many features,
-// the constant one included if there is one.
+// RefitFits reports whether Refit can fit every table of 1 to n records with the given number of features, which
+// includes the constant one.
 //
-// Errors: a number of records, or a budget, for which integers leave their range.
+// Errors: a number of records, or the budget, takes integers out of their range.
 func RefitFits(features int, constant bool, n int, p dp.Params) error {
 	mu, err := p.Budget()
 	if err != nil {
@@ -289,7 +286,7 @@ func RefitFits(features int, constant bool, n int, p dp.Params) error {
 	rest := descentMu(mu)
 	last := refitSteps(n, rest)
 	for steps := refitSteps(1, rest); steps <= last; steps++ {
-		records := n // at most, with so many steps
+		records := n // the largest number of records with that many steps
 		if steps < last {
 			records = int(min(float64(n), math.Sqrt(float64(steps+1))/halfCount(1, rest)+1))
 		}
@@ -302,7 +299,8 @@ func RefitFits(features int, constant bool, n int, p dp.Params) error {
 	return nil
 }
 
-// Of the μ² of Refit the curvature gets a tenth, and of that of its steps the counts.
+// refitShare is the share of μ² that Refit spends on the curvature. refitFraction is the share of its steps' μ² that
+// the counts cost.
 const refitShare, refitFraction = 0.1, 0.1
 
 // leastSteps and mostSteps bound the number T of the steps of Refit.
@@ -312,8 +310,7 @@ func curvatureMu(mu float64) float64 { return mu * math.Sqrt(refitShare) }
 
 func descentMu(mu float64) float64 { return mu * math.Sqrt(1-refitShare) * (1 - 0x1p-48) }
 
-// refitSteps returns T for n records: the noise of a count, √(T/f)/μ, must stay below half of
-// them.
+// refitSteps returns T for n records. It keeps the noise of a count, √(T/f)/μ, below n/2 unless T is leastSteps.
 func refitSteps(n int, mu float64) int {
 	half := halfCount(n, mu)
 	return int(min(mostSteps, max(leastSteps, half*half)))
@@ -321,14 +318,14 @@ func refitSteps(n int, mu float64) int {
 
 func halfCount(n int, mu float64) float64 { return float64(n) * mu * math.Sqrt(refitFraction) / 2 }
 
-// curvature releases the largest eigenvalue of XᵀX/n, without the constant feature. It raises it
-// by a standard deviation of its noise, but not above the squared bound.
+// curvature releases an upper estimate of the largest eigenvalue of XᵀX/n, without the constant feature: the noisy
+// eigenvalue plus a standard deviation of its noise, but at most the squared bound.
 func curvature(s *Sample, mu float64, noise dp.Noise) (float64, error) {
 	n, d, bound := s.Len(), s.D, s.Bound.X
 	if s.Constant != 0 {
 		d--
 	}
-	// Rows in integers, so that the sum of n products is exact: n·K² < 2⁶².
+	// Rows become integers, so that the sum of n products is exact: n·K² < 2⁶².
 	width := 24
 	for width > 8 && math.Ldexp(float64(n), 2*width) >= 1<<62 {
 		width--
@@ -371,19 +368,19 @@ func curvature(s *Sample, mu float64, noise dp.Noise) (float64, error) {
 	return bound * bound * min(1, max(released+deviation, deviation)/float64(n)), nil
 }
 
-// curvatureUnit is what 1 is in the integers of the curvature.
+// curvatureUnit is the integer that stands for 1 when the curvature is rounded.
 const curvatureUnit = 1 << 20
 
-// curvatureSD returns the noise of the curvature of n records, in units of bound²/curvatureUnit.
+// curvatureSD returns the standard deviation of the curvature's noise for n records, in units of bound²/curvatureUnit.
 //
-// Errors: noise that leaves its range.
+// Errors: the noise is out of its range.
 func curvatureSD(d, n int, mu float64) (float64, error) {
-	// One record moves the eigenvalue by at most 1, and its computation errs by less than
-	// n·d·2⁻⁴⁰ in each of two neighbours.
+	// One record moves the eigenvalue by at most 1. In each of two neighbours, computing it is off by less than
+	// n·d·2⁻⁴⁰.
 	sensitivity := (1+2*float64(n)*float64(d)*0x1p-40)*curvatureUnit + 1
 	sd := sensitivity / mu * dp.RoundUp
 	if !(dp.MaxDraw*sd < 1<<50) {
-		return 0, errors.New("noise of the curvature leaves its range: raise epsilon")
+		return 0, errors.New("noise of the curvature would leave its range: raise epsilon")
 	}
 	return sd, nil
 }

@@ -10,13 +10,13 @@ import (
 //
 //	t_{(1+level)/2, m−1}·s/√m,   s² = Σ_l (θ_l − mean)²/(m−1)
 //
-// For iterates of a descent on clipped losses, the intervals cover the minimiser of those losses
-// on the sample. They include the noise, and not the sampling error.
+// For iterates of a descent on clipped losses, the intervals cover the minimiser of those losses on the sample. They
+// account for the noise, but not for the sampling error.
 //
-// Privacy: computed from what is released, at no cost.
+// Privacy: a function of releases, at no cost.
 // Source: Brown and others (2024), section 3, where t is the upper quantile.
 //
-// Reproduction only: an online estimator's releases have intervals of their own.
+// For reproduction only: the releases of an online estimator have intervals of their own.
 func Intervals(estimates [][]float64, level float64) (centre, half []float64, err error) {
 	m := len(estimates)
 	if m < 2 || !(level > 0 && level < 1) {
@@ -38,7 +38,7 @@ func Intervals(estimates [][]float64, level float64) (centre, half []float64, er
 
 // RunMeans returns the mean of each path after its first burnIn iterates.
 //
-// Reproduction only: estimates for [Intervals].
+// For reproduction only: it makes estimates for [Intervals].
 func RunMeans(paths [][][]float64, burnIn int) ([][]float64, error) {
 	var means [][]float64
 	for _, path := range paths {
@@ -50,10 +50,9 @@ func RunMeans(paths [][][]float64, burnIn int) ([][]float64, error) {
 	return means, nil
 }
 
-// Checkpoints returns m iterates of a path at equal distances after its first
-// burnIn.
+// Checkpoints returns m iterates of a path, at equal distances, after its first burnIn.
 //
-// Reproduction only: estimates for [Intervals].
+// For reproduction only: it makes estimates for [Intervals].
 func Checkpoints(path [][]float64, m, burnIn int) ([][]float64, error) {
 	length, err := spacing(path, m, burnIn)
 	if err != nil {
@@ -66,11 +65,10 @@ func Checkpoints(path [][]float64, m, burnIn int) ([][]float64, error) {
 	return points, nil
 }
 
-// BatchedMeans returns the means of m successive parts of a path after its first
-// burnIn iterates. Parts should be so long that they hardly depend on each other:
-// 6(2−ησ)/(ησ) iterates for the smallest eigenvalue σ of the curvature.
+// BatchedMeans returns the means of m successive parts of a path after its first burnIn iterates. To be nearly
+// independent, parts need 6(2−ησ)/(ησ) iterates each, where σ is the smallest eigenvalue of the curvature.
 //
-// Reproduction only: estimates for [Intervals].
+// For reproduction only: it makes estimates for [Intervals].
 func BatchedMeans(path [][]float64, m, burnIn int) ([][]float64, error) {
 	length, err := spacing(path, m, burnIn)
 	if err != nil {

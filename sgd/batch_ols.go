@@ -6,12 +6,12 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// LeastSquares returns the θ that minimises Σ(⟨x_i, θ⟩ − y_i)², the shortest if there are
-// several. It is for comparison with private solvers.
+// LeastSquares returns the θ that minimises Σ(⟨x_i, θ⟩ − y_i)²; if there are several, the shortest. Compare private
+// solvers with it.
 //
 // Privacy: none.
 // Cost: O(nd²).
-// Errors: fewer records than features.
+// Errors: there are fewer records than features.
 func LeastSquares(s *Sample) ([]float64, error) {
 	if err := s.validate(); err != nil {
 		return nil, err

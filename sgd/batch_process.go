@@ -7,29 +7,28 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// GDProcess is the exact distribution of the iterates of gradient descent without clipping, with
-// noise N(0, λ²I) added to the mean gradient of every step. It is a Gaussian process. In the
-// eigenbasis of Σ = XᵀX/n, each coordinate is an AR(1) with coefficient m = 1 − ησ for its
-// eigenvalue σ,
+// GDProcess is the exact distribution of the iterates of gradient descent without clipping, where every step adds noise
+// N(0, λ²I) to the mean gradient. It is a Gaussian process. In the eigenbasis of Σ = XᵀX/n, each coordinate is an AR(1)
+// process. The coordinate with eigenvalue σ has the coefficient m = 1 − ησ:
 //
 //	E θ_t = θ̂ + M^t(θ₀ − θ̂),   Cov(θ_τ, θ_t) = η²λ²M^(τ−t)Σ_{i<t}M^(2i)   (τ ≥ t)
 //
 // where M = I − ηΣ and θ̂ is the least-squares solution.
 //
 // Cost: O(nd² + d³) once, O(d³) for a matrix.
-// Source: Brown and others (2024), Lemma 2.3, which excludes singular M without need.
+// Source: Brown and others (2024), Lemma 2.3, which needlessly excludes singular M.
 //
-// Reproduction only: the figures of the source are checked against it.
+// For reproduction only: the figures of the source are compared with it.
 type GDProcess struct {
 	scale float64 // ηλ
 	m     []float64
 	basis *mat.Dense
-	ols   *mat.VecDense // in the eigenbasis, as start
+	ols   *mat.VecDense // in the eigenbasis, like start
 	start *mat.VecDense
 }
 
-// NewGDProcess returns the process of descent with step size rate and noise
-// lambda from start, nil for 0, on a sample of full rank.
+// NewGDProcess returns the process of a descent from start (nil means 0) with step size rate and noise lambda. The
+// sample must have full rank.
 func NewGDProcess(s *Sample, rate, lambda float64, start []float64) (*GDProcess, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
@@ -49,7 +48,7 @@ func NewGDProcess(s *Sample, rate, lambda float64, start []float64) (*GDProcess,
 	eigen.VectorsTo(p.basis)
 	values := eigen.Values(nil)
 	if !(values[0] > 0) {
-		return nil, errors.New("the sample has no full rank")
+		return nil, errors.New("the sample does not have full rank")
 	}
 	p.ols.MulVec(p.basis.T(), moment)
 	for j, v := range values {
@@ -91,12 +90,12 @@ func (p *GDProcess) energy(j, t int) float64 {
 	return -math.Expm1(float64(t)*math.Log(square)) / (1 - square)
 }
 
-// Stationary returns the limit of Cov(θ_t, θ_t). Errors: an eigenvalue of ηΣ is 0, or at least 2;
-// then there is no limit.
+// Stationary returns the limit of Cov(θ_t, θ_t). Errors: there is no limit, because an eigenvalue of ηΣ is 0 or at
+// least 2.
 func (p *GDProcess) Stationary() (*mat.Dense, error) {
 	for _, m := range p.m {
 		if !(math.Abs(m) < 1) {
-			return nil, errors.New("the process has no stationary law")
+			return nil, errors.New("the process has no stationary distribution")
 		}
 	}
 	return p.matrix(func(j int) float64 { return p.scale * p.scale / (1 - p.m[j]*p.m[j]) }), nil
@@ -112,7 +111,7 @@ func (p *GDProcess) MSE(t int) float64 {
 	return sum
 }
 
-// back returns a vector of the eigenbasis in the features' coordinates.
+// back returns the vector with the given coordinates in the eigenbasis, in the features' coordinates.
 func (p *GDProcess) back(entry func(j int) float64) []float64 {
 	v, out := mat.NewVecDense(len(p.m), nil), make([]float64, len(p.m))
 	for j := range p.m {

@@ -16,22 +16,19 @@ type Sample struct {
 	D int
 	X []float64 // row by row
 	Y []float64
-	// Constant is the value of the last feature in all records but null ones. 0: the last
-	// feature is an ordinary one.
+	// Constant is the value of the last feature in all records except null ones. If it is 0, the last feature is an
+	// ordinary one.
 	Constant float64
-	// Bound has public bounds of every record, without its constant feature. Refit needs
-	// them.
+	// Bound holds public bounds of every record, without its constant feature. Only Refit needs them.
 	Bound Bounds
 }
 
-// Bounds are bounds of records: of the features' Euclidean norm and of the
-// target's absolute value.
+// Bounds are bounds of records: X bounds the Euclidean norm of the features, Y the absolute value of the target.
 type Bounds struct{ X, Y float64 }
 
-// NewSample makes a sample of rows of so many columns, one of them the target. Features longer
-// than b.X are shortened to it, and targets are cut to ±b.Y. A constant feature of the given
-// value is appended, unless that is 0. A row of another length, in particular nil, and a row
-// with a number that is not finite are null records.
+// NewSample makes a sample from rows of the given number of columns, one of which is the target. It shortens features
+// longer than b.X to that norm, and cuts targets to ±b.Y. It appends a constant feature of the given value, unless that
+// is 0. A row of another length, in particular nil, and a row with a number that is not finite are null records.
 func NewSample(rows [][]float64, columns, target int, b Bounds, constant float64) (*Sample, error) {
 	d := columns - 1
 	if constant != 0 {
@@ -45,7 +42,7 @@ func NewSample(rows [][]float64, columns, target int, b Bounds, constant float64
 	case !vector.Positive(b.X) || !vector.Positive(b.Y):
 		return nil, fmt.Errorf("bounds are %g and %g, must be positive and finite", b.X, b.Y)
 	case !(constant >= 0 && constant <= b.X):
-		return nil, fmt.Errorf("constant is %g, must be 0 to the features' bound", constant)
+		return nil, fmt.Errorf("constant is %g, must be at least 0 and at most the features' bound", constant)
 	case d == 0:
 		return nil, errors.New("there are no features")
 	}
@@ -78,7 +75,7 @@ func (s *Sample) withConstant(value float64) *Sample {
 	return &c
 }
 
-// Coefficients returns θ as coefficients of the features and of the constant 1.
+// Coefficients returns θ as coefficients of the features and of a constant of 1.
 func (s *Sample) Coefficients(theta []float64) []float64 {
 	c := slices.Clone(theta)
 	if s.Constant != 0 {
@@ -90,7 +87,7 @@ func (s *Sample) Coefficients(theta []float64) []float64 {
 // Len returns the number of records.
 func (s *Sample) Len() int { return len(s.Y) }
 
-// squares returns ‖x_i‖², negative for null records.
+// squares returns ‖x_i‖² for each record, and a negative number for null records.
 func (s *Sample) squares() []float64 {
 	out := make([]float64, s.Len())
 	for i := range out {
@@ -114,13 +111,13 @@ func (s *Sample) validate() error {
 		return fmt.Errorf("a sample of %d features has %d numbers for %d targets", s.D, len(s.X), len(s.Y))
 	}
 	if !vector.Finite(s.X) || !vector.Finite(s.Y) {
-		return errors.New("a sample must hold finite numbers: records that do not are null records, with features of 0")
+		return errors.New("a sample must hold finite numbers: make other records null records, with features of 0")
 	}
 	return nil
 }
 
-// unitLattice returns the lattice for vectors of norm at most 1 in d dimensions, and the number
-// of lattice steps of norm 1, for noise of standard deviation sd.
+// unitLattice returns the lattice for vectors of norm at most 1 in d dimensions with noise of standard deviation sd,
+// and the number of lattice steps of norm 1.
 func unitLattice(d int, sd float64, bits int) (l dp.Lattice, one float64, err error) {
 	if l, err = dp.NewLattice(1, sd, bits); err != nil {
 		return l, 0, err
@@ -131,5 +128,5 @@ func unitLattice(d int, sd float64, bits int) (l dp.Lattice, one float64, err er
 	return l, one, err
 }
 
-// numbered returns the name of array i of a solver.
+// numbered returns the name of a solver's array i.
 func numbered(name string, i int) string { return name + "/" + strconv.Itoa(i) }

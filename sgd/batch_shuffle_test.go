@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestShuffleTable compares the accountant of a shuffled pass with published
-// numbers of ours, at δ = 10⁻⁶ and noise of 2α clip norms.
+// TestShuffleTable compares the accountant of a shuffled pass with published numbers, at δ = 10⁻⁶ and noise of 2α clip
+// norms.
 func TestShuffleTable(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
@@ -80,12 +80,13 @@ func TestShuffledSGD(t *testing.T) {
 	if risk := l.excess(path.Average()); len(path.Iterates) != 6000 || risk > 0.1 {
 		t.Errorf("excess risk %g after %d steps", risk, len(path.Iterates))
 	}
-	for _, d := range []ShuffledDescent{{}, {Clip: 1, Rate: 1}, {Clip: -1, Rate: 1, Noise: 1}, {Clip: 1, Rate: math.Inf(1), Noise: 1}} {
+	for _, d := range []ShuffledDescent{{}, {Clip: 1, Rate: 1}, {Clip: -1, Rate: 1, Noise: 1},
+		{Clip: 1, Rate: math.Inf(1), Noise: 1}} {
 		if _, err := ShuffledSGD(s, d, dp.Replace, dptest.Zero(), nil); err == nil {
-			t.Errorf("%+v is taken", d)
+			t.Errorf("no error for %+v", d)
 		}
 	}
 	if _, err := ShuffledSGD(s, ShuffledDescent{1, 1, 1}, 0, dptest.Zero(), nil); err == nil {
-		t.Error("a pass without adjacency is taken")
+		t.Error("no error for a pass without adjacency")
 	}
 }

@@ -16,21 +16,20 @@ type ShuffledDescent struct {
 	Clip float64
 	// Rate is the step size η. Required.
 	Rate float64
-	// Noise is the standard deviation of every step's noise in units of ζ:
-	// CalibrateSSGD. Required.
+	// Noise is the standard deviation of every step's noise, in units of ζ; CalibrateSSGD computes it. Required.
 	Noise float64
 }
 
-// ShuffledSGD releases the iterates of one pass of gradient descent over a sample
-// in random order (DP-SSGD), one record a step:
+// ShuffledSGD releases the iterates of one pass of gradient descent over a sample in random order (DP-SSGD), one record
+// per step:
 //
 //	w_t = w_{t−1} − ηζ(clip(g_π(t)/ζ) + σZ_t),   Z_t ~ N(0, I)
 //
-// The permutation π is drawn uniformly from noise and is never released. order
-// replaces it in tests; nil otherwise.
+// The permutation π is drawn uniformly from noise and is never released. Tests pass an order to replace it; others pass
+// nil.
 //
-// Privacy: SSGDEpsilon with σ = d.Noise. The order must be secret, so this is not for a stream
-// whose offsets are visible. Every run needs fresh noise.
+// Privacy: SSGDEpsilon with σ = d.Noise. The order must be secret, so ShuffledSGD is not for a stream with visible
+// offsets. Every run needs fresh noise.
 // Cost: O(nd) time, O(nd) memory for the path.
 // Source: Varshney, Thakurta, Jain (2022), Algorithm 1. Deviations: exact
 // calibration with a numerical accountant, integer noise; docs/theory/sgd.md.
@@ -59,8 +58,8 @@ func ShuffledSGD(s *Sample, d ShuffledDescent, adjacency dp.Adjacency, noise dp.
 	if order == nil {
 		order = permutation(n, noise.Row("dp-ssgd/order", []int64{int64(n)}))
 	}
-	// The noise is in units of the lattice's ball, so it is at least σ times the sensitivity
-	// that the integer test allows.
+	// The noise is in units of the lattice's ball, so it is at least σ times the sensitivity that the test of integers
+	// allows.
 	sd := []float64{d.Noise * float64(lattice.K) * dp.RoundUp}
 	step := float64(d.Rate*d.Clip) / one
 	path := &Path{}
@@ -91,8 +90,8 @@ func ShuffledSGD(s *Sample, d ShuffledDescent, adjacency dp.Adjacency, noise dp.
 	return path, nil
 }
 
-// permutation returns a random order of n records, from two words of the row for each place. Its
-// distance from the uniform distribution is at most n²·2⁻¹²⁸.
+// permutation returns a random order of n records. Each place takes two words of the row. The distance from the uniform
+// distribution is at most n²·2⁻¹²⁸.
 func permutation(n int, row dp.Row) []int {
 	order := make([]int, n)
 	for i := range order {
@@ -110,8 +109,8 @@ func permutation(n int, row dp.Row) []int {
 	return order
 }
 
-// CalibrateSSGD returns the least noise, in units of the clip norm, with which
-// ShuffledSGD of n records is (ε, δ)-private.
+// CalibrateSSGD returns the smallest noise, in units of the clip norm, with which ShuffledSGD of n records is (ε,
+// δ)-private.
 func CalibrateSSGD(n int, epsilon, delta float64, adjacency dp.Adjacency) (float64, error) {
 	mu, err := dp.Mu(epsilon, delta)
 	if err != nil {
@@ -124,7 +123,7 @@ func CalibrateSSGD(n int, epsilon, delta float64, adjacency dp.Adjacency) (float
 		e, err := SSGDEpsilon(n, sigma, delta, adjacency)
 		return err == nil && e <= epsilon
 	}
-	high := adjacency.Factor() / mu * dp.RoundUp // without amplification
+	high := adjacency.Factor() / mu * dp.RoundUp // the noise without amplification
 	low := high
 	for private(low) && low > 0x1p-20 {
 		high, low = low, low/2
@@ -143,14 +142,12 @@ func CalibrateSSGD(n int, epsilon, delta float64, adjacency dp.Adjacency) (float
 	return high, nil
 }
 
-// SSGDEpsilon returns the ε, rounded up, of ShuffledSGD over n records with noise
-// sigma in units of the clip norm.
+// SSGDEpsilon returns the ε, rounded up, of ShuffledSGD over n records with noise sigma, in units of the clip norm.
 //
-// Each step is a Gaussian local randomizer of its record, so it is (ε₀, δ₀)-private for every
-// pair of records. The clones of the n−1 other records hide which output belongs to which record.
-// Without that argument a record pays for the Gaussian mechanism once; the function returns the
-// smaller of the two. Under zero-out the clones may still be any records. So amplification uses
-// the pairs of replace, and only the unamplified bound is smaller.
+// Each step is a Gaussian local randomizer of its record, so it is (ε₀, δ₀)-private for every pair of records. The
+// clones of the n−1 other records hide which output belongs to which record. Without that argument a record pays for
+// one Gaussian mechanism. SSGDEpsilon returns the smaller ε of the two. Under zero-out the clones can be any records.
+// So the amplified ε is that for replace, and only the ε without amplification is smaller than under replace.
 //
 // Source: Feldman, McMillan, Talwar (2021), "Hiding Among the Clones", Theorem
 // 3.8, evaluated numerically; docs/theory/sgd.md.

@@ -12,8 +12,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestProcess simulates the descent that is a Gaussian process and compares its
-// mean and covariances.
+// TestProcess simulates a descent that is a Gaussian process, and compares its mean and covariances.
 func TestProcess(t *testing.T) {
 	t.Parallel()
 	const runs, steps, tau = 3000, 3, 5
@@ -68,7 +67,7 @@ func TestProcess(t *testing.T) {
 	if err := stattest.Covariance(joint, want, stattest.Alpha); err != nil {
 		t.Error(err)
 	}
-	// Eigenvalues of ηΣ at 1, where M is singular, and at 2.
+	// The eigenvalues of ηΣ are 1, where M is singular, and 2.
 	one := &Sample{D: 1, X: []float64{1, 1}, Y: []float64{1, 3}}
 	p, err = NewGDProcess(one, 1, 0.5, []float64{7})
 	if err != nil {
@@ -81,14 +80,14 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := p.Stationary(); err == nil {
-		t.Error("a process that does not contract has a stationary law")
+		t.Error("no error for the stationary distribution of a process that does not contract")
 	}
 	if _, err := NewGDProcess(&Sample{D: 2, X: []float64{1, 1, 2, 2}, Y: []float64{1, 1}}, 1, 1, nil); err == nil {
-		t.Error("a sample without full rank is taken")
+		t.Error("no error for a sample without full rank")
 	}
 }
 
-// TestNullRows: null records of a sample count q and add nothing.
+// TestNullRows: null records of a sample count as q and add nothing.
 func TestNullRows(t *testing.T) {
 	t.Parallel()
 	l := newLinear(6, 3, 1)
@@ -122,8 +121,8 @@ func TestNullRows(t *testing.T) {
 	}
 }
 
-// TestRefit compares a refit that knows nothing but bounds five times too loose
-// with least squares, and with the published descent.
+// TestRefit compares a refit that has only bounds, five times too loose, with least squares and with the published
+// descent.
 func TestRefit(t *testing.T) {
 	t.Parallel()
 	const n, d = 4000, 6
@@ -161,7 +160,7 @@ func TestRefit(t *testing.T) {
 	}
 }
 
-// TestCurvature: the released eigenvalue is the one it says, up to its noise.
+// TestCurvature: the released eigenvalue is the right one, up to its noise.
 func TestCurvature(t *testing.T) {
 	t.Parallel()
 	s := &Sample{D: 2, X: []float64{3, 0, 0, 2, 3, 0, 0, 1}, Y: make([]float64, 4), Bound: Bounds{4, 1}}
@@ -225,12 +224,12 @@ func TestSample(t *testing.T) {
 		func() (*Sample, error) { return NewSample([][]float64{{1}}, 1, 0, Bounds{1, 1}, 0) },
 	} {
 		if _, err := bad(); err == nil {
-			t.Error("a sample without meaning is taken")
+			t.Error("no error for an invalid sample")
 		}
 	}
 }
 
-// TestLeastSquares: the solution of full rank, and the shortest of many.
+// TestLeastSquares checks the solution of full rank, and the shortest of many solutions.
 func TestLeastSquares(t *testing.T) {
 	t.Parallel()
 	l := newLinear(1, 4, 0)
@@ -243,11 +242,11 @@ func TestLeastSquares(t *testing.T) {
 		t.Errorf("of equal columns: %v, %v", theta, err)
 	}
 	if _, err := LeastSquares(&Sample{D: 2, X: []float64{1, 2}, Y: []float64{1}}); err == nil {
-		t.Error("one record for two coefficients is taken")
+		t.Error("no error for one record and two coefficients")
 	}
 }
 
-// TestDescentFaults: a descent without sense is refused, with all reasons.
+// TestDescentFaults: invalid descents are refused, with all reasons.
 func TestDescentFaults(t *testing.T) {
 	t.Parallel()
 	s := &Sample{D: 1, X: []float64{1, 2}, Y: []float64{1, 2}}
@@ -268,20 +267,20 @@ func TestDescentFaults(t *testing.T) {
 		d := good
 		alter(&d)
 		if _, err := GradientDescent(s, d, p, dptest.Zero()); err == nil {
-			t.Errorf("fault %d is taken", i)
+			t.Errorf("no error for fault %d", i)
 		}
 	}
 	if _, err := GradientDescent(s, good, dp.Params{Mu: 1}, dptest.Zero()); err == nil {
-		t.Error("a descent without adjacency is taken")
+		t.Error("no error for a descent without adjacency")
 	}
 	s.X[0] = math.NaN()
 	if _, err := GradientDescent(s, good, p, dptest.Zero()); err == nil {
-		t.Error("a sample with NaN is taken")
+		t.Error("no error for a sample with NaN")
 	}
 }
 
-// TestConstructions: intervals need enough iterates, and those of independent
-// estimates cover as often as they say.
+// TestConstructions: intervals need enough iterates, and the intervals of independent estimates have the stated
+// coverage.
 func TestConstructions(t *testing.T) {
 	t.Parallel()
 	path := make([][]float64, 25)
@@ -297,7 +296,7 @@ func TestConstructions(t *testing.T) {
 		func() error { _, _, err := Intervals(path, 1); return err },
 	} {
 		if f() == nil {
-			t.Error("intervals of too little are taken")
+			t.Error("no error for intervals of too few iterates")
 		}
 	}
 	source := rand.New(rand.NewPCG(1, 1))
@@ -316,14 +315,13 @@ func TestConstructions(t *testing.T) {
 			covered++
 		}
 	}
-	// Binomial deviation 0.0063.
+	// The binomial deviation is 0.0063.
 	if p := float64(covered) / runs; math.Abs(p-0.8) > 6.2*0.0064 {
 		t.Errorf("intervals of level 0.8 cover %g", p)
 	}
 }
 
-// TestRefitFits: RefitFits refuses the budgets with which Refit refuses a table of at most so many
-// records.
+// TestRefitFits: RefitFits refuses exactly the budgets with which Refit refuses some table of at most n records.
 func TestRefitFits(t *testing.T) {
 	t.Parallel()
 	for _, bits := range []int{24, 30} {
@@ -353,6 +351,6 @@ func TestRefitFits(t *testing.T) {
 		t.Error(err)
 	}
 	if err := RefitFits(2, true, 1<<22, p); err == nil {
-		t.Error("took tables of 2^22 records")
+		t.Error("no error for tables of 2^22 records")
 	}
 }

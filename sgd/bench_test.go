@@ -10,9 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// BenchmarkAdd measures a record of a gradient step, checked, shortened where it
-// is long, clipped, quantised, tested and summed in integers, against a step of
-// stochastic gradient descent as one writes it down.
+// BenchmarkAdd measures the cost of a record in a gradient step (checking, shortening, clipping, quantising, testing,
+// summing in integers) against a plain step of stochastic gradient descent.
 func BenchmarkAdd(b *testing.B) {
 	for _, d := range []int{10, 100} {
 		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {
@@ -45,8 +44,7 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// plain is a step of stochastic gradient descent on the record (x, y), a call as
-// Add is one.
+// plain is a step of stochastic gradient descent on the record (x, y). It is a call, as Add is.
 //
 //go:noinline
 func plain(w, row []float64) {
@@ -61,10 +59,9 @@ func plain(w, row []float64) {
 	}
 }
 
-// BenchmarkNewtonAdd measures a record of a step of Newton — checked, shortened,
-// whitened, clipped, quantised, tested, summed in integers, and its outer product summed
-// in integers — against the arithmetic that it cannot do without: a product with the
-// whitening matrix and a rank-1 update of an upper triangle, in float64.
+// BenchmarkNewtonAdd measures the cost of a record in a step of Newton (checking, shortening, whitening, clipping,
+// quantising, testing, summing it and its outer product in integers) against the necessary arithmetic in float64: a
+// product with the whitening matrix and a rank-1 update of an upper triangle.
 func BenchmarkNewtonAdd(b *testing.B) {
 	for _, d := range []int{10, 100} {
 		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {
@@ -96,7 +93,7 @@ func BenchmarkNewtonAdd(b *testing.B) {
 	}
 }
 
-// benchNewton returns an estimator behind its searches.
+// benchNewton returns an estimator that has completed its searches.
 func benchNewton(b *testing.B, d int) *Newton {
 	b.Helper()
 	e := mustNewton(b, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 100, Intercept: new(bool)},
@@ -118,7 +115,7 @@ func benchNewton(b *testing.B, d int) *Newton {
 	return e
 }
 
-// whitenAndUpdate adds xxᵀ to an upper triangle and sets z to Wx, as one writes it down.
+// whitenAndUpdate is the plain code that adds xxᵀ to an upper triangle and sets z to Wx.
 //
 //go:noinline
 func whitenAndUpdate(upper, z, w, x []float64) {
@@ -139,8 +136,8 @@ func whitenAndUpdate(upper, z, w, x []float64) {
 	}
 }
 
-// BenchmarkNewtonEpoch measures the end of an epoch: the noise of a matrix, its
-// eigenvectors, the whitening. It reports what the estimator says that it takes.
+// BenchmarkNewtonEpoch measures the end of an epoch: the noise of a matrix, its eigenvectors, the whitening. It also
+// reports the memory that the estimator states.
 func BenchmarkNewtonEpoch(b *testing.B) {
 	for _, d := range []int{10, 100} {
 		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {

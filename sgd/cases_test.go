@@ -52,7 +52,7 @@ func near(t *testing.T, what string, got, want, tol float64) {
 	cases.Near(t, what, got, want, tol, tol)
 }
 
-// onLattice is the tolerance of a case that runs through the lattice.
+// onLattice returns the tolerance of a case that runs through the lattice.
 func onLattice(t *testing.T, c cases.Case) float64 {
 	tol, _ := c.Tolerance(t)
 	return max(tol, 1e-6)
@@ -72,7 +72,7 @@ func tolerance(t *testing.T, c cases.Case) (tol float64, relative bool) {
 	return tol, false
 }
 
-// check compares by the case's own tolerance.
+// check compares with the tolerance of the case.
 func check(t *testing.T, c cases.Case, what string, got, want float64) {
 	t.Helper()
 	if tol, relative := tolerance(t, c); relative {
@@ -82,7 +82,7 @@ func check(t *testing.T, c cases.Case, what string, got, want float64) {
 	}
 }
 
-// sampleOf makes a sample of features that no bound shortens.
+// sampleOf returns a sample of features whose bound shortens none of them.
 func sampleOf(x [][]float64, y []float64) *Sample {
 	return &Sample{D: len(x[0]), X: slices.Concat(x...), Y: y}
 }

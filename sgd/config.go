@@ -12,31 +12,31 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Config describes an online regression. The fields with a TOML name are the keys of a stream's
-// sgd table; docs/config.md explains them. The other fields follow from the stream. Lengths are
-// in scaled units. Fields "of amb" must not be set for newton.
+// Config describes an online regression. The fields with a TOML name are the keys of a stream's sgd table;
+// docs/config.md explains them. The other fields follow from the stream. Lengths are in scaled units. Fields marked "of
+// amb" must not be set for newton.
 type Config struct {
 	// Target is the column to predict from all others. Required.
 	Target string `toml:"target"`
 	// ClipX is the bound on the features' Euclidean norm; longer records are
 	// shortened to it. Required.
 	ClipX float64 `toml:"clip_x"`
-	// ClipY is the bound on the target's absolute value. 0, the default: none.
+	// ClipY is the bound on the target's absolute value. 0, the default, means none.
 	ClipY float64 `toml:"clip_y"`
 	// Intercept asks for a constant. Default true.
 	Intercept *bool `toml:"intercept"`
 	// Method is "newton" (the default) or "amb".
 	Method string `toml:"method"`
-	// Clip, of amb, says how the gradients' clip norm is found. "track" (the default) follows
-	// a quantile by a count in every step. "bisect" and "scan" search it before every step, in
-	// records of their own. "fixed" uses Zeta.
+	// Clip, of amb, says how the clip norm of the gradients is found. "track" (the default) follows a quantile by a
+	// count in every step. "bisect" and "scan" search for it before every step, in records of their own. "fixed" uses
+	// Zeta.
 	Clip string `toml:"clip"`
-	// Value, of amb, says of what the clip norm is a quantile. "gradnorm" (the default) is the
-	// gradients' norm. "residual" is the size of the residual; the quantile is then multiplied
-	// by the largest norm of the features.
+	// Value, of amb, is the quantity whose quantile is the clip norm. "gradnorm" (the default) is the norm of the
+	// gradient. "residual" is the size of the residual; its quantile is then multiplied by the largest norm of the
+	// features.
 	Value string `toml:"value"`
-	// Batch, of amb, is the number of slots of a gradient step. 0, the default: enough that
-	// the noise is at most the sampling error.
+	// Batch, of amb, is the number of slots of a gradient step. 0, the default, chooses enough slots that the noise is
+	// at most the sampling error.
 	Batch uint64 `toml:"batch"`
 	// Stat, of amb with "bisect" or "scan", is the number of slots of a search. 0, the
 	// default, lets the package choose.
@@ -44,10 +44,9 @@ type Config struct {
 	// Bootstrap, of amb with "track", is the number of slots of the first step, which is a
 	// search. 0, the default, lets the package choose.
 	Bootstrap uint64 `toml:"bootstrap"`
-	// Quantile, of amb, is the share of records that is not clipped, in (0, 1). Default 0.6.
-	// "scan" does not use it.
+	// Quantile, of amb, is the share of records that are not clipped, in (0, 1). Default 0.6. "scan" does not use it.
 	Quantile float64 `toml:"threshold_quantile"`
-	// Kappa, of amb, is the gain by which "track" follows the quantile. Default 1.
+	// Kappa, of amb, is the gain with which "track" follows the quantile. Default 1.
 	Kappa float64 `toml:"kappa"`
 	// Fraction, of amb, is the share of μ² that the counts of "track" cost. Default 0.05.
 	Fraction float64 `toml:"fraction"`
@@ -55,33 +54,29 @@ type Config struct {
 	Rungs int `toml:"rungs"`
 	// Top, of amb, is the largest value that a search can find. Default 65536.
 	Top float64 `toml:"top"`
-	// Zeta, of amb, is the clip norm of "fixed". Required for it; it must be 0 otherwise.
+	// Zeta, of amb, is the clip norm of "fixed". It is required for "fixed", and must be 0 otherwise.
 	Zeta float64 `toml:"zeta"`
 	// Bands, of amb, is the number of bands of the correlated noise; 1 is
 	// independent noise. Default 16.
 	Bands int `toml:"bands"`
-	// Eta0, of amb, is the step size in (0, 1]. For the given curvature steps are stable below
-	// 2. Default 0.3.
+	// Eta0, of amb, is the step size, in (0, 1]. Default 0.3. With the right curvature, steps below 2 are stable.
 	Eta0 float64 `toml:"eta0"`
-	// Curvature, of amb, is a bound on the largest eigenvalue of the features' second moment
-	// about 0. 0, the default, takes the square of the largest norm. That is usually far too
-	// large, and makes the steps far too short.
+	// Curvature, of amb, is a bound on the largest eigenvalue of the features' second moment about 0. 0, the default,
+	// uses the square of the largest norm. That is usually far too large, and makes the steps far too short.
 	Curvature float64 `toml:"curvature"`
-	// Growth, of amb, is "none" (the default) or "double": batches that double in
-	// size whenever the number of steps has doubled, from the 32nd on. For
-	// stationary data.
+	// Growth, of amb, is "none" (the default) or "double": batches double in size whenever the number of steps has
+	// doubled, from step 32 on. "double" is for stationary data.
 	Growth string `toml:"growth"`
 	// Average, of amb, is "tail" (the default), the mean of the last iterates, or
 	// "smooth", a mean with weights that fall with age.
 	Average string `toml:"average"`
-	// Tail, of amb, is the largest share of the iterates that "tail" leaves out. Default
-	// 0.25.
+	// Tail, of amb, is the largest share of the iterates that "tail" leaves out. Default 0.25.
 	Tail float64 `toml:"tail"`
-	// Restart, of amb, begins the average anew when released numbers show that the
-	// data have changed. Default true. newton always does.
+	// Restart, of amb, restarts the average when released numbers show that the data have changed. Default true. newton
+	// always does this.
 	Restart *bool `toml:"restart"`
-	// Radius is the bound on the norm of the iterates; for newton, without the intercept.
-	// Required for amb. For newton 0, the default, means no bound.
+	// Radius is the bound on the norm of the iterates; for newton, without the intercept. It is required for amb. For
+	// newton 0, the default, means no bound.
 	Radius float64 `toml:"radius"`
 	// Intervals asks for standard errors and approximate confidence intervals. Default true.
 	Intervals *bool `toml:"intervals"`
@@ -90,27 +85,27 @@ type Config struct {
 
 	// Columns are the names of a row's numbers.
 	Columns []string `toml:"-"`
-	// Horizon is the number of steps of the epoch, including searches; 0: no end.
+	// Horizon is the number of steps of the epoch, including searches; 0 means no end.
 	Horizon uint64 `toml:"-"`
 	// Endless says that steps continue after Horizon.
 	Endless bool `toml:"-"`
-	// Person, if not zero, protects all records of a person in place of a single one: in at most
-	// Count steps, any two at least Separation apart, at most PerStep in each, searches included.
-	// Whoever adds rows must hold persons to that, by nil rows for records beyond it. What the
-	// releases cost is then a person's cost.
+	// Person, if not zero, protects all records of a person instead of single records. A person has records in at most
+	// Count steps, searches included, any two at least Separation steps apart, and at most PerStep records in each. The
+	// caller of Add must enforce this: it replaces further records by nil rows. The cost of the releases is then the
+	// cost for a person.
 	Person matfact.Participation `toml:"-" json:"-"`
-	// Centre and Scale are the public constants by which rows were scaled,
-	// used to publish original units. Empty: 0 and 1.
+	// Centre and Scale are the public constants by which rows were scaled. They are needed to publish original units.
+	// Empty means 0 and 1.
 	Centre, Scale []float64 `toml:"-"`
-	// Found says that a warm-up found bounds: then releases have original units, and a
-	// constant among them, whatever Centre and Scale are.
+	// Found says that a warm-up found the bounds. Then releases have original units, with a constant, even if
+	// Centre and Scale are empty.
 	Found bool `toml:"-" json:",omitempty"`
-	// Start is the first iterate, for example that of an earlier release. It has the plan's
-	// dimension. Nil: 0.
+	// Start is the first iterate, for example the iterate of an earlier release. It has the plan's dimension. Nil means
+	// 0.
 	Start []float64 `toml:"-"`
 }
 
-// Defaults fills in what has a default.
+// Defaults sets the fields that have a default and are not set.
 func (c *Config) Defaults() {
 	yes := true
 	truth := func(p **bool) {
@@ -154,8 +149,7 @@ func (c *Config) Defaults() {
 	}
 }
 
-// ofMethod fills in the defaults for the estimator of one method. A configuration without a
-// method means that one.
+// ofMethod sets the defaults of the given method. A configuration without a method gets that method.
 func (c *Config) ofMethod(method string) {
 	if c.Method == "" {
 		c.Method = method
@@ -163,7 +157,7 @@ func (c *Config) ofMethod(method string) {
 	c.Defaults()
 }
 
-// LastStep returns the step after which the estimator ends, 0 for none.
+// LastStep returns the last step of the estimator, 0 if it has no end.
 func (c *Config) LastStep() uint64 {
 	if c.Endless {
 		return 0
@@ -171,8 +165,8 @@ func (c *Config) LastStep() uint64 {
 	return c.Horizon
 }
 
-// Values returns the names of the values that a release may have, in their order. Intervals are
-// missing while there are too few steps. Call Defaults first.
+// Values returns the names of the values that a release can have, in their order. A release has no intervals while
+// there are too few steps. Call Defaults first.
 func (c *Config) Values() []string {
 	names := []string{"theta", "theta_average"}
 	if *c.Intervals {
@@ -191,14 +185,14 @@ func (c *Config) Values() []string {
 	return names
 }
 
-// scaled reports whether original units differ from scaled ones.
+// scaled reports whether releases have original units next to scaled ones.
 func (c *Config) scaled() bool {
 	return c.Found || slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
 		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
 }
 
-// original returns coefficients for rows before centring and scaling. The last one is the
-// constant, if there is one or if centring makes one.
+// original converts coefficients to those of rows before centring and scaling. The last one is the constant; it is
+// there if the model has one or if centring makes one.
 func (c *Config) original(theta []float64) []float64 {
 	at := func(x []float64, i int, missing float64) float64 {
 		if len(x) == 0 {
@@ -255,11 +249,12 @@ func (c *Config) features() int {
 	return n
 }
 
-// Validate returns all violated rules at once, as *fault.Fault joined. Call Defaults first.
+// Validate returns all violated rules at once, each a *fault.Fault, joined. Call Defaults first.
 func (c *Config) Validate() error {
 	var l fault.List
 	l.Check(slices.Contains(c.Columns, c.Target), "target", "must be one of the columns", c.Target)
-	l.Check(len(c.Columns) >= 2 || *c.Intercept, "columns", "must name a feature beside the target", len(c.Columns))
+	l.Check(len(c.Columns) >= 2 || *c.Intercept, "columns", "must name a feature in addition to the target",
+		len(c.Columns))
 	l.Check(c.ClipX >= 1e-60 && c.ClipX <= 1e60, "clip_x",
 		"must be positive and in the range 1e-60 to 1e60: scale the columns to about 1", c.ClipX)
 	l.Check(c.ClipY == 0 || vector.Positive(c.ClipY), "clip_y", "must be positive and finite", c.ClipY)
@@ -276,10 +271,10 @@ func (c *Config) Validate() error {
 	return l.Err()
 }
 
-// is reports a fault if the method is another one.
+// is reports a fault if the method is not the given one.
 func (c *Config) is(method string) error {
 	if c.Method == method || c.Method != "amb" && c.Method != "newton" {
-		return nil // the latter is a fault already
+		return nil // Validate reports a method that is neither
 	}
 	return &fault.Fault{Key: "method", Rule: fmt.Sprintf("must be %q for this estimator", method), Value: c.Method}
 }
@@ -287,7 +282,8 @@ func (c *Config) is(method string) error {
 // validateNewton reports fields of amb that are set: newton does not use them.
 func (c *Config) validateNewton(l *fault.List) {
 	unused := func(key string, zero bool, v any) { l.Check(zero, key, `belongs to method "amb"`, v) }
-	for _, w := range []struct{ key, value string }{{"clip", c.Clip}, {"value", c.Value}, {"growth", c.Growth}, {"average", c.Average}} {
+	for _, w := range []struct{ key, value string }{{"clip", c.Clip}, {"value", c.Value}, {"growth", c.Growth},
+		{"average", c.Average}} {
 		unused(w.key, w.value == "", w.value)
 	}
 	for _, x := range []struct {
@@ -310,7 +306,8 @@ func (c *Config) validateNewton(l *fault.List) {
 	if c.Restart != nil {
 		unused("restart", false, *c.Restart)
 	}
-	l.Check(c.Radius == 0 || vector.Positive(c.Radius), "radius", "must be positive and finite, or 0 (none)", c.Radius)
+	l.Check(c.Radius == 0 || vector.Positive(c.Radius), "radius", "must be positive and finite, or 0 for no bound",
+		c.Radius)
 }
 
 func (c *Config) validateAMB(l *fault.List) {
@@ -331,7 +328,8 @@ func (c *Config) validateAMB(l *fault.List) {
 	l.Check(c.Top >= 0x1p-400 && c.Top <= 0x1p400, "top",
 		"must be positive, and no farther from 1 than a factor of 2^400", c.Top)
 	if c.Clip == "fixed" {
-		l.Check(c.Zeta >= 0x1p-400 && c.Zeta <= 0x1p400, "zeta", `is required for clip "fixed", positive`, c.Zeta)
+		l.Check(c.Zeta >= 0x1p-400 && c.Zeta <= 0x1p400, "zeta", `is required for clip "fixed", and must be positive`,
+			c.Zeta)
 	} else {
 		l.Check(c.Zeta == 0, "zeta", `belongs to clip "fixed"`, c.Zeta)
 	}
@@ -345,13 +343,13 @@ func (c *Config) validateAMB(l *fault.List) {
 	l.Check(c.Bands >= 1 && c.Bands <= maxBands, "bands", fmt.Sprintf("must be 1 to %d", maxBands), c.Bands)
 	l.Check(c.Eta0 > 0 && c.Eta0 <= 1, "eta0", "must be positive and at most 1", c.Eta0)
 	l.Check(c.Curvature == 0 || vector.Positive(c.Curvature) && c.Curvature <= c.ClipX*c.ClipX,
-		"curvature", "must be positive and at most clip_x squared, or 0 (that)", c.Curvature)
+		"curvature", "must be positive and at most clip_x squared, or 0 for clip_x squared", c.Curvature)
 	l.Check(vector.Positive(c.Radius), "radius",
-		"is required, positive and finite: the largest norm that coefficients can have", c.Radius)
+		"is required, positive and finite: it bounds the norm of the coefficients", c.Radius)
 }
 
-// validateScaling reports faults of Centre, Scale and Start. They are not part of Validate,
-// because the reader of a configuration fills them in and checks them.
+// validateScaling reports faults of Centre, Scale and Start. Validate does not check them, because the reader of a
+// configuration sets them later and checks them itself.
 func (c *Config) validateScaling() error {
 	var l fault.List
 	each := func(key string, list []float64, n int, ok func(float64) bool, must string) {

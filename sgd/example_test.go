@@ -8,9 +8,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// A regression with its defaults, on a stream of spending = 2·age − income + 1 with noise,
-// where ages vary twenty times as much as incomes. Nothing is known beforehand but a bound
-// of the features' norm.
+// A regression with default settings, on a stream of spending = 2·age − income + 1 with noise, where ages vary twenty
+// times as much as incomes. Only a bound on the features' norm is known in advance.
 func ExampleNew() {
 	e, err := sgd.New(sgd.Config{
 		Columns: []string{"age", "income", "spending"}, Target: "spending", ClipX: 500,
@@ -35,7 +34,7 @@ func ExampleNew() {
 			fmt.Println(err)
 			return
 		}
-		if release != nil { // a search of the clip norm has none
+		if release != nil { // a search for the clip norm has no release
 			last = release
 		}
 	}
@@ -45,8 +44,8 @@ func ExampleNew() {
 	// theta_average [2 -1 1], for age, income, and the constant
 }
 
-// What is known of an online regression before any record: when its estimate becomes
-// useful, how accurate it will be, and what a record pays.
+// Before any record, NewNewton can say when the estimate of an online regression becomes useful, how accurate it will
+// be, and what a record pays.
 func ExampleNewNewton() {
 	e, err := sgd.NewNewton(sgd.Config{
 		Columns: []string{"age", "income", "spending"}, Target: "spending", ClipX: 500,
@@ -72,14 +71,14 @@ func ExampleNewNewton() {
 	// after 1000000 records: 11759 steps, excess risk 2e-06 by sampling, 9e-08 by privacy
 }
 
-// The same of the published method, which is told what curvature the features have.
+// The same numbers for the published method, which is given the curvature of the features.
 func ExampleNewAMB() {
 	e, err := sgd.NewAMB(sgd.Config{
 		Columns:   []string{"age", "income", "spending"},
 		Target:    "spending",
 		ClipX:     4,   // features are shortened to norm 4
 		Curvature: 1.5, // no eigenvalue of their second moment is larger
-		Radius:    10,  // nor the norm of the coefficients
+		Radius:    10,  // the norm of the coefficients is not larger
 	}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
 	if err != nil {
 		fmt.Println(err)
@@ -130,7 +129,7 @@ func ExampleAMB() {
 	// theta_average [2 -1 1]
 }
 
-// A table of 20 000 records, fitted at once from nothing but their bounds.
+// A table of 20 000 records is fitted at once; only its bounds are known.
 func ExampleRefit() {
 	source := rand.New(rand.NewPCG(4, 5))
 	rows := make([][]float64, 20_000)

@@ -14,10 +14,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// TestGolden pins every bit of plans, releases and states, on every architecture
-// and for good: an epoch that one version began another one must go on with. Of
-// the plan, what comes from logarithms and quantiles is replaced: it has other last
-// bits elsewhere, and an epoch keeps its own.
+// TestGolden pins every bit of plans, releases and states, on every architecture and permanently: another version must
+// be able to continue an epoch that one version began. Numbers of the plan that come from logarithms and quantiles are
+// replaced, because their last bits differ elsewhere and an epoch keeps its own.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	h := sha256.New()
@@ -79,7 +78,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestNewtonGolden pins every bit of releases and states of Newton, as TestGolden.
+// TestNewtonGolden pins every bit of releases and states of Newton, like TestGolden.
 func TestNewtonGolden(t *testing.T) {
 	t.Parallel()
 	states := sha256.New()
@@ -93,7 +92,7 @@ func TestNewtonGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What comes from logarithms, powers and quantiles has other last bits elsewhere.
+		// Numbers from logarithms, powers and quantiles have different last bits elsewhere.
 		for k := range plan.Jumps {
 			plan.Jumps[k] = 1.5
 		}
@@ -131,7 +130,7 @@ func TestNewtonGolden(t *testing.T) {
 	}
 }
 
-// newtonGolden are the first bytes of hashes of releases by log, and of all states.
+// newtonGolden holds the first bytes of hashes: of releases by log, and of all states.
 var newtonGolden = map[string]string{
 	"drift":               "556c15e412caef4d",
 	"few records":         "7b197ab52f7e10ae",

@@ -10,17 +10,17 @@ import (
 //
 //	Σ_i round(one·clip(r_ix_i/ζ)),   clip(u) = u·min(1, 1/‖u‖),
 //
-// for the clip norm ζ of the open step. Gradients are divided by ζ before they are rounded, so
-// those of all steps have the same bound: ‖·‖ ≤ K for each record, tested in integers.
+// for the clip norm ζ of the open step. Gradients are divided by ζ before they are rounded. So one bound holds for all
+// steps, ‖·‖ ≤ K for each record, and it is tested in integers.
 type gradients struct {
 	lattice dp.Lattice
 	one     float64 // lattice steps of a gradient of norm ζ, a little less than K
-	near    float64 // part of ζ up to which a gradient counts, at most 1
+	near    float64 // share of ζ up to which the norm of a gradient counts, at most 1
 	whole   float64 // one/ζ
 	square  float64 // ζ²
 	count   float64 // (near·ζ)²
 	sum     []float64
-	inside  int64 // records that count
+	inside  int64 // number of records whose gradient counts
 	row     []int64
 }
 
@@ -37,21 +37,21 @@ func (g *gradients) open(zeta float64) {
 	clear(g.sum)
 }
 
-// tiny is the square below which features count as 0. Numbers computed from a smaller one would
-// leave the range of float64.
+// tiny is the squared norm below which features count as 0. Numbers computed from a smaller square would leave the
+// range of float64.
 const tiny = 1e-280
 
-// faint is the residual below which its square loses digits. A gradient of any norm could then
+// faint is the residual below which its square loses digits. Without special care, a gradient of any norm could then
 // pass for one below ζ.
 const faint = 0x1p-500
 
-// add adds the gradient rx·shrink of features x, where square is ‖x·shrink‖².
+// add adds the gradient r·shrink·x of features x, where square is ‖x·shrink‖².
 func (g *gradients) add(x []float64, r, square, shrink float64) {
 	g.lattice.Accumulate(g.sum, x, g.scale(r, square)*shrink)
 }
 
-// scale returns the factor for features of squared norm square: times the factor they are the
-// clipped gradient in lattice steps. It also counts the record.
+// scale returns the factor that turns features of squared norm square into the clipped gradient, in lattice steps. It
+// also counts the record.
 func (g *gradients) scale(r, square float64) float64 {
 	if square < tiny {
 		g.inside++
@@ -60,8 +60,8 @@ func (g *gradients) scale(r, square float64) float64 {
 	if math.Abs(r) < faint {
 		return g.scaleFaint(r, square)
 	}
-	// No processor can predict whether a record is clipped, or counted. A choice between two
-	// integers is compiled without a branch.
+	// A processor cannot predict whether a record is clipped or counted. A choice between two integers is compiled
+	// without a branch.
 	size := float64(float64(r*r) * square)
 	factor := math.Float64bits(math.Copysign(g.one/math.Sqrt(square), r))
 	whole := math.Float64bits(float64(r * g.whole))
@@ -76,7 +76,7 @@ func (g *gradients) scale(r, square float64) float64 {
 	return math.Float64frombits(factor)
 }
 
-// scaleFaint is scale for a residual whose square has lost its digits.
+// scaleFaint does the same for a residual whose square has lost its digits.
 func (g *gradients) scaleFaint(r, square float64) float64 {
 	norm := float64(math.Abs(r) * math.Sqrt(square))
 	if norm > math.Sqrt(g.square) {
@@ -96,6 +96,5 @@ func (g *gradients) integers() []int64 {
 	return g.row
 }
 
-// room is an upper bound for sums of gradients, in lattice steps. float64 holds integers up to
-// 2⁵³.
+// room is an upper bound on sums of gradients, in lattice steps. float64 holds integers up to 2⁵³.
 const room = 1 << 52

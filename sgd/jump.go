@@ -6,22 +6,21 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// jump notices that the gradients have suddenly become larger: the clip norm is above factor
-// times the median of the last ones. It uses released numbers only.
+// jump detects that the gradients have suddenly become larger: the clip norm exceeds factor times the median of the
+// recent clip norms. It uses released numbers only.
 type jump struct {
 	factor float64
 	recent []float64 // ring, most recent last
 }
 
-// The number of clip norms that a new one is compared with: at most recentMost, and no
-// comparison below recentLeast.
+// A new clip norm is compared with at most recentMost earlier ones, and with none if there are fewer than recentLeast.
 const (
 	recentMost  = 50
 	recentLeast = 20
 )
 
-// sees reports whether zeta is a jump, and adds it to the history.
-func (j *jump) sees(zeta float64) bool {
+// observe adds zeta to the history, and reports whether it is a jump.
+func (j *jump) observe(zeta float64) bool {
 	jumped := len(j.recent) >= recentLeast && zeta > float64(j.factor*median(j.recent))
 	if len(j.recent) == recentMost {
 		copy(j.recent, j.recent[1:])

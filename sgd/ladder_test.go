@@ -8,10 +8,9 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// statLaw returns the distribution of a private search for the scale of values: the
-// probabilities of rung 0 … rungs of the ladder top·2^(i−rungs). Thresholds and noise deviations
-// sd are in records. method is "scan" or "bisect". Values of NaN are null records, which add null
-// to a count of bisect.
+// statLaw returns the distribution of a private search for the scale of values: the probabilities of the rungs 0 …
+// rungs of the ladder top·2^(i−rungs). Thresholds and the standard deviation sd of the noise are in records. method is
+// "scan" or "bisect". A value of NaN is a null record, which adds null to a count of bisect.
 func statLaw(method string, values []float64, rungs int, top, threshold, null, sd float64) ([]float64, error) {
 	if method != "scan" && method != "bisect" {
 		return nil, errors.New("method must be \"scan\" or \"bisect\"")

@@ -10,12 +10,11 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// The tests of this file audit estimators with a planted fault each, of the kind
-// that published algorithms had. An audit that passes one of them proves nothing
-// about the estimator itself.
+// Each test in this file audits an estimator with a planted fault, of a kind that published algorithms had. An audit
+// that passes one of them proves nothing about the estimator itself.
 
-// recalibrated returns an estimator behind its bootstrap whose noise is what alter
-// makes of the plan, which goes on claiming its μ.
+// recalibrated returns an estimator after its bootstrap, with noise from the altered plan, which still claims the
+// original μ.
 func recalibrated(t *testing.T, c Config, p dp.Params, alter func(*AMBPlan)) *AMB {
 	t.Helper()
 	c.Defaults()
@@ -31,8 +30,8 @@ func recalibrated(t *testing.T, c Config, p dp.Params, alter func(*AMBPlan)) *AM
 	return e
 }
 
-// TestMutantCalibrations shows that the sensitivity audit finds every wrong
-// calibration, measures by how much it is wrong, and passes the right one.
+// TestMutantCalibrations: the sensitivity audit finds every wrong calibration, measures how wrong it is, and passes the
+// right one.
 func TestMutantCalibrations(t *testing.T) {
 	t.Parallel()
 	c := variants()["track"]
@@ -41,10 +40,10 @@ func TestMutantCalibrations(t *testing.T) {
 	norm := mustNew(t, c, params(dp.Replace)).factor.ColNorm()
 	for _, m := range []struct {
 		name      string
-		search    bool // shows in the bootstrap
+		search    bool // the fault shows in the bootstrap
 		adjacency dp.Adjacency
 		alter     func(*AMBPlan)
-		factor    float64 // by which the pair is farther apart than μ
+		factor    float64 // distance of the pair in units of μ
 	}{
 		{"none", false, dp.Replace, func(*AMBPlan) {}, 1},
 		{"none, search", true, dp.Replace, func(*AMBPlan) {}, 1},
@@ -73,13 +72,13 @@ func TestMutantCalibrations(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := distance / s.Mu; math.Abs(got-m.factor) > 1e-3*m.factor || (got <= 1+1e-9) != (m.factor <= 1) {
-			t.Errorf("%s: the audit measures %.6g of μ, the fault is worth %.6g", m.name, got, m.factor)
+			t.Errorf("%s: the audit measures %.6g of μ, want %.6g", m.name, got, m.factor)
 		}
 	}
 }
 
-// overlapping is the paper's algorithm: samples τ … τ+s for the search, s+1 of
-// them, and a batch that begins with τ+s again.
+// overlapping is the paper's algorithm: the s+1 samples τ … τ+s are for the search, and the batch begins again with
+// τ+s.
 type overlapping struct {
 	*AMB
 	last []float64
@@ -88,7 +87,7 @@ type overlapping struct {
 func (o *overlapping) Range(t uint64) (first, end uint64) {
 	first, end = o.AMB.Range(t)
 	if t%2 == 0 {
-		end-- // its first record stands in the search
+		end-- // the first record of the batch is in the search too
 	}
 	return first - (t-1)/2, end - (t-1)/2
 }
@@ -107,12 +106,12 @@ func (o *overlapping) Close(n dp.Noise) (*dp.Release, error) {
 	return r, err
 }
 
-// TestMutantOverlap: the record that the paper's index ranges use twice pays μ
-// twice, in squares, and the audit finds it; its neighbours pay once.
+// TestMutantOverlap: the record that the paper's index ranges use twice pays μ² twice, and the audit finds this. The
+// records next to it pay once.
 func TestMutantOverlap(t *testing.T) {
 	t.Parallel()
 	c := variants()["bisect"]
-	c.Value, c.Stat, c.Rungs = "gradnorm", 17, 31 // one more than s = 16; 5 questions always
+	c.Value, c.Stat, c.Rungs = "gradnorm", 17, 31 // one more than s = 16; always 5 questions
 	for _, slot := range []int{15, 16} {
 		e := mustNew(t, c, params(dp.Replace))
 		s := auditSubject(t, e, &overlapping{AMB: e})
@@ -123,9 +122,8 @@ func TestMutantOverlap(t *testing.T) {
 				base[i] = append(base[i], []float64{1, 0, 0})
 			}
 		}
-		// All gradients are 0, so that every answer leads down to the lowest rung,
-		// and the record that is just there moves every count, and the gradient
-		// by twice the norm found.
+		// All gradients are 0, so every answer leads down to the lowest rung. The record that is just there moves every
+		// count, and moves the gradient by twice the norm found.
 		zeta := e.ladder.Rung(0)
 		x := base.Replace(0, slot, []float64{3, zeta / 3 * (1 - 1e-9), 0})
 		y := base.Replace(0, slot, []float64{-3, 1e9, 0})
@@ -141,8 +139,8 @@ func TestMutantOverlap(t *testing.T) {
 	}
 }
 
-// scaledRing keeps the noise of past steps in units of the gradient and not of the
-// clip norm: another mechanism than the one that is calibrated for.
+// scaledRing stores the noise of past steps in units of the gradient instead of the clip norm. The calibration is not
+// for this mechanism.
 type scaledRing struct {
 	bands []matfact.Fixed
 	used  *float64 // clip norm of the step
@@ -171,7 +169,7 @@ func (s *scaledRing) Push(w []int64) {
 	s.q, s.zeta = append(s.q, row), append(s.zeta, *s.used)
 }
 
-// The state of a mutant is never restored but at its start.
+// The state of a mutant is only restored at its start.
 func (s *scaledRing) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, make([]byte, 33)...), nil
 }
@@ -181,9 +179,8 @@ func (s *scaledRing) UnmarshalBinary([]byte) error {
 	return nil
 }
 
-// TestMutantRing: with a ring of scaled noise the noise that makes neighbours
-// release the same is not the one that is calibrated for, once the clip norm
-// moves; while it does not, the two are one.
+// TestMutantRing: with a ring of scaled noise, once the clip norm moves, the calibration no longer covers the noise
+// that makes neighbours release the same values. While the clip norm is constant, both agree.
 func TestMutantRing(t *testing.T) {
 	t.Parallel()
 	for _, kappa := range []float64{1e-12, 1} {
@@ -191,7 +188,7 @@ func TestMutantRing(t *testing.T) {
 		c.Bands, c.Kappa, c.Intercept = 16, kappa, new(bool)
 		e := recalibrated(t, c, params(dp.Replace), func(*AMBPlan) {})
 		e.shaper = &scaledRing{bands: e.plan.Factorization.Bands, used: &e.used}
-		// Behind the bootstrap, by hand: the mutant has no state.
+		// The bootstrap is run by hand, because the mutant has no state.
 		closeStep(t, e, records(3, 100), dptest.Zero())
 		e.step, e.iteration = 1, 0
 		s := auditSubject(t, e)

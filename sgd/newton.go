@@ -13,47 +13,42 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Newton is online linear regression that needs nothing but bounds of the records.
-// Epochs of doubling length release a noisy Gram matrix of their rows, whose inverse
-// root W whitens the gradients of the epochs that follow. A step of b slots releases
+// Newton is online linear regression that needs only bounds of the records. Its epochs double in length. At the end of
+// an epoch it releases a noisy Gram matrix of the epoch's rows, whose inverse root W whitens the gradients of later
+// epochs. A step of b slots releases
 //
 //	u = Σ_i z_ir_i·min(1, ζ/a_i) + (ζ/K)[C⁻¹Z]_t,   z = Wx,  r = y − ⟨x, w⟩,  a = |r|‖z‖
 //	c = #{x ≠ 0, a ≤ 0.27ζ},   n = #{x = 0},   both with noise
 //
-// and then moves on,
+// and then updates
 //
 //	w ← w + ηWu/b,   ζ ← ζ·exp(−0.7((c + 0.53n)/b − 0.53)).
 //
-// Rows are in units of the bound of the features' norm; a record with longer ones is
-// shortened, target and all. The estimate is a Newton step from the mean iterate of the
-// last two or three epochs,
+// Rows are in units of the bound of the features' norm. A record with longer features is shortened together with its
+// target. The estimate is a Newton step from the mean iterate of the last two or three epochs,
 //
 //	θ̂ = Σbw/Σb + WVFVᵀW·ΣW_t⁻¹u_t/Σb
 //
-// where V are the eigenvectors of W and the diagonal matrix F weighs what such a step
-// misses against its noise (F = I in the first epoch),
-// with intervals from the scatter of such estimates over parts of those epochs. Two
-// steps at the start search for the size of the features and of the gradients, each in
-// records of its own. They come again, W forgotten, where ζ jumps: a hard restart.
-// Where means of w + Wu/b wander, the estimate begins anew: a drift restart.
+// V holds the eigenvectors of W. The diagonal matrix F weighs the error that such a step leaves against its noise; F =
+// I in the first epoch. The scatter of such estimates over parts of those epochs gives the intervals. The first two
+// steps search for the size of the features and of the gradients, each in records of its own. If ζ jumps, a hard
+// restart drops W and repeats the searches. If means of w + Wu/b wander, a drift restart begins a new estimate.
 //
-// With an intercept a row is s = (x − m, R/2) in place of x, where R is the norm to which
-// features are shortened in the matrix, and a null record is what is no row of numbers,
-// not x = 0. A record's features are shortened to their bound, its target is not. The
-// centre m is 0 at first and follows, as R does, from the matrix of each epoch; what was
-// learned is told for the new rows. A third search, before that for the gradients, finds
-// the median of y − ⟨s, w⟩.
+// With an intercept, a row is s = (x − m, R/2) instead of x, where R is the norm to which features are shortened in the
+// matrix. Then a null record is a row that is invalid, not a row with x = 0, and only the features of a record are
+// shortened, not its target. The centre m is 0 at first; each epoch's matrix gives the next m and R, and everything
+// learned so far is converted to the new rows. A third search, before the search for the gradients' size, finds the
+// median of y − ⟨s, w⟩.
 //
-// Privacy: all releases together, however many, are μ-Gaussian private for one record
-// nulled (zero-out) or replaced in its slot. A record is in one search, which may take
-// all of μ, or in one step, and in one epoch's histogram of norms and Gram matrix:
-// 0.81μ² for gradient and c, which is free (clipgrad.CountWeight), 0.04μ² for n, 0.03μ²
-// and 0.12μ². Rows of the matrix have a squared norm of R², with an intercept 1.25R². C
-// shapes the noise of u/ζ, which has the same sensitivity whatever W and
-// ζ are: functions of earlier releases, and so is the number of a step's slots.
+// Privacy: all releases together, however many, are μ-Gaussian private for one record nulled (zero-out) or replaced in
+// its slot. A record is in one search, which may cost all of μ², or it is in one step and in its epoch's histogram of
+// norms and Gram matrix. Those cost 0.81μ² for the gradient together with c, which is free (clipgrad.CountWeight),
+// 0.04μ² for n, 0.03μ² for the histogram and 0.12μ² for the matrix. Rows of the matrix have a squared norm of at most
+// R², with an intercept 1.25R². C shapes the noise of u/ζ, whose sensitivity does not depend on W and ζ. W, ζ and the
+// number of slots of a step are functions of earlier releases.
 //
-// Cost: O(d²) time a record, without allocation, and O(d³) at an epoch's end; memory
-// 4d² + 250d numbers, with an intercept 1026 more.
+// Cost: O(d²) time a record, without allocation, and O(d³) at the end of an epoch. Memory: 4d² + 250d numbers, with an
+// intercept 1026 more.
 // Source: docs/theory/sgd.md.
 //
 // A Newton is not safe for concurrent use.
@@ -65,42 +60,41 @@ type Newton struct {
 	horizon uint64
 
 	rows        rows
-	reach       float64 // bounds predictions of noise, in lattice units
+	reach       float64 // bound on predictions of noise, in lattice units
 	fingerprint uint64
 
 	// The state.
-	step      uint64 // last closed
-	iteration uint64 // gradient steps closed
-	first     uint64 // slot of the last step
-	slots     uint64 // of all closed steps
+	step      uint64 // the last closed step
+	iteration uint64 // number of closed gradient steps
+	first     uint64 // first slot of the last step
+	slots     uint64 // number of slots of all closed steps
 	phase     phase
 	w         []float64
 	used      float64 // clip norm of the last gradient step
-	restarts  uint64  // hard ones
-	drifts    uint64  // drift restarts
-	unsettled bool    // since a hard restart no epoch of number 3 or more has ended
+	restarts  uint64  // number of hard restarts
+	drifts    uint64  // number of drift restarts
+	unsettled bool    // no epoch with number 3 or more has ended since the last hard restart
 	seen      presence
 	believed  bool   // the searches saw records
-	repeats   uint64 // pairs of searches that repeated one which saw none
-	tries     uint64 // of these, the last ones in a row
+	repeats   uint64 // number of repeated pairs of searches, because one saw no records
+	tries     uint64 // number of the most recent of these in a row
 	shaper    matfact.Shaper
 	run
 
-	// asPublished leaves out what was added to the algorithm's first description, so that
-	// tests can compare with it: modes and gains.
+	// asPublished switches off modes and gains, which the published algorithm does not have. Tests compare with it.
 	asPublished bool
 
-	// The open step; no part of the state.
-	added     uint64 // records
+	// The open step, which is not part of the state.
+	added     uint64 // number of records
 	nulls     int64
 	search    ladder.Histogram
-	residuals ladder.Histogram // of the search for the median
+	residuals ladder.Histogram // residuals in the search for the median
 	gradients gradients
 	norms     newton.Histogram
-	edge      uint64 // slot with which a block of the Gram matrix ends
-	held      int    // rows in x
+	edge      uint64 // slot at which a block of the Gram matrix ends
+	held      int    // number of rows in x
 
-	// Four rows, whitened, their targets and squared norms.
+	// Up to four rows, the whitened rows, their targets and squared norms.
 	x, z, y, squares []float64
 
 	// Scratch.
@@ -109,38 +103,38 @@ type Newton struct {
 	whole                []float64
 }
 
-// phase is what a step does.
+// phase says what the open step does.
 type phase uint64
 
 const (
 	searchNorm   phase = iota
-	searchMedian       // with an intercept
+	searchMedian       // only with an intercept
 	searchScale
 	descent
 )
 
-// run is what the state holds of the time since the last hard restart.
+// run is the part of the state that a hard restart forgets.
 type run struct {
 	centre   []float64 // m
-	constant float64   // C; 0: there is none, or none yet
-	squared  float64   // R²: squared norm to which rows are shortened in the Gram matrix
-	mode     bool      // the median that was found is a mode; true in the next search only
-	zeta     float64   // of the next gradient step
-	signal   float64   // τ: Σh over the part of rows that are not null
-	epoch    int       // k
-	done     uint64    // steps of the open epoch
+	constant float64   // C; 0 if there is none, or none yet
+	squared  float64   // R², the squared norm to which rows are shortened in the Gram matrix
+	mode     bool      // the median that was found is a mode; set only during the next search
+	zeta     float64   // clip norm of the next gradient step
+	signal   float64   // τ: Σh divided by the share of rows that are not null
+	epoch    int       // number k of the open epoch
+	done     uint64    // number of closed steps in the open epoch
 	white    *newton.Whitening
 	jump     jump
-	before   float64 // median clip norm of the epoch before; 0: none
+	before   float64 // median clip norm of the epoch before, 0 if there is none
 	wander   wander
 	blocks   blocks
 
-	// Sums over epochs: of noisy Gram matrices a slot, of their weights, of what
-	// shortening took.
+	// Weighted sums over epochs: of noisy Gram matrices per slot, of the weights, and of the norm that shortening took
+	// away.
 	matrix         []float64
 	weight, missed float64
 
-	// Of the open epoch without the open step.
+	// The open epoch without the open step.
 	gram *newton.Gram
 	hist newton.Histogram
 }
@@ -156,7 +150,7 @@ func NewNewton(cfg Config, p dp.Params) (*Newton, error) {
 	return buildNewton(cfg, p, plan.clone(), factor)
 }
 
-// AdoptNewton is NewNewton with the plan of an epoch that has begun; see [AdoptAMB].
+// AdoptNewton returns the estimator of an epoch that has begun, with the plan that the epoch recorded; see [AdoptAMB].
 func AdoptNewton(cfg Config, p dp.Params, plan NewtonPlan) (*Newton, error) {
 	cfg.ofMethod("newton")
 	if cfg.Start == nil {
@@ -221,8 +215,8 @@ func (e *Newton) Columns() int { return e.rows.columns }
 // Cost returns what one record pays for all releases of an epoch.
 func (e *Newton) Cost() dp.Cost { return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu} }
 
-// Range returns the slots of step t, [first, end), for the open step and the last closed one.
-// The slots of later steps depend on releases.
+// Range returns the slots of step t, [first, end). t must be the open step or the last closed one, because the slots of
+// later steps depend on releases.
 func (e *Newton) Range(t uint64) (first, end uint64) {
 	switch t {
 	case e.step:
@@ -230,12 +224,11 @@ func (e *Newton) Range(t uint64) (first, end uint64) {
 	case e.step + 1:
 		return e.slots, e.slots + e.size()
 	}
-	panic(fmt.Sprintf("sgd: slots of step %d are asked for, and step %d is open", t, e.step+1))
+	panic(fmt.Sprintf("sgd: Range of step %d, but step %d is open", t, e.step+1))
 }
 
-// Longest returns an upper bound on the slots of any t steps in a row, the first ones or others:
-// each may be as long as the longest step of any epoch or search. It is math.MaxUint64 if that is
-// beyond 64 bits.
+// Longest returns an upper bound on the number of slots of any t successive steps: each may be as long as the longest
+// step of any epoch or search. It returns math.MaxUint64 if the bound does not fit 64 bits.
 func (e *Newton) Longest(t uint64) uint64 {
 	most := searchMost * e.plan.Search
 	for _, b := range e.plan.Batch {
@@ -247,7 +240,7 @@ func (e *Newton) Longest(t uint64) uint64 {
 	return t * most
 }
 
-// size returns the slots of the open step.
+// size returns the number of slots of the open step.
 func (e *Newton) size() uint64 {
 	switch {
 	case e.phase == descent:
@@ -314,7 +307,7 @@ func (e *Newton) Add(slot uint64, row []float64) {
 	}
 }
 
-// flush adds the held rows to the open step.
+// flush adds the rows held in x to the open step.
 func (e *Newton) flush() {
 	d, g := len(e.w), &e.gradients
 	clear(e.x[e.held*d:])
@@ -347,7 +340,7 @@ func (e *Newton) Close(n dp.Noise) (*dp.Release, error) {
 	}
 	size := e.size()
 	if size < e.added {
-		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range",
+		return nil, fmt.Errorf("step %d has %d records, but only %d slots: its sums may be out of range",
 			e.step+1, e.added, size)
 	}
 	e.nulls += int64(size - e.added) // slots without a record

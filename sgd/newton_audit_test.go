@@ -19,9 +19,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// logged is a Newton that takes its records from a log, so that a stream's neighbour
-// can differ in any slot, whatever the slots of steps are. The one record that an audit
-// adds, in the first step, stands in slot at.
+// logged is a Newton that takes its records from a log, so that a neighbouring stream can differ in any slot, wherever
+// the steps are. The one record that an audit adds, in the first step, goes to slot at.
 type logged struct {
 	*Newton
 	log    [][]float64
@@ -47,7 +46,7 @@ func (l *logged) Close(n dp.Noise) (*dp.Release, error) {
 	return l.Newton.Close(n)
 }
 
-// newtonSubject describes an estimator to the audits; a mutant takes its place.
+// newtonSubject describes an estimator to the audits. A mutant, if given, replaces it.
 func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 	t.Helper()
 	c, err := audit.Stored(e.plan.Factorization, matfact.Workload{Kind: "sum"}, 0)
@@ -69,12 +68,12 @@ func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 	}.Subject()
 }
 
-// newtonMu leaves the slots of a step few.
+// newtonMu is a budget with which steps have few slots.
 const newtonMu = 4
 
-// eventful is a log of records of two features and a target which a Newton with
-// newtonMu takes through three epochs, a hard restart in the fourth, its searches and
-// two more epochs, in this many steps. With an intercept all of it is far from 0.
+// eventful returns a log of records with two features and a target. In eventfulSteps steps, a Newton with newtonMu goes
+// through three epochs, a hard restart in the fourth, its searches and two more epochs. With an intercept all values
+// are far from 0.
 const eventfulSteps = 86
 
 func eventful(intercept bool) [][]float64 {
@@ -105,18 +104,18 @@ func eventfulNewton(t testing.TB, adjacency dp.Adjacency, intercept bool) *Newto
 		dp.Params{Mu: newtonMu, Adjacency: adjacency})
 }
 
-// place is where a record of the eventful log stands, by the course of a run.
+// place is a position of the eventful log, with the state of a run there.
 type place struct {
 	name     string
 	slot     uint64
-	zeta     float64   // clip norm of its step
-	w        []float64 // iterate at its step
+	zeta     float64   // clip norm of the step
+	w        []float64 // iterate of the step
 	e        newton.Whitening
 	centre   []float64
 	constant float64
 }
 
-// places runs the log without noise worth mentioning and says where its steps are.
+// places runs the log with negligible noise and returns its places.
 func places(t testing.TB, s *audit.Subject, m *logged) (all []place) {
 	t.Helper()
 	e := m.Newton
@@ -172,9 +171,9 @@ func places(t testing.TB, s *audit.Subject, m *logged) (all []place) {
 	return all
 }
 
-// records returns what neighbours hold at a place: features at the bound, far below it
-// and between, with an intercept features of zeros too; gradients of both signs that count just so, that just do not,
-// that are just not clipped, and, the last two of each, such that are; and first what is no record.
+// records returns the records by which neighbours differ at a place. First come invalid records. Features are at the
+// bound, far below it and between; with an intercept there are also features of zeros. Gradients of both signs just
+// count, just do not count, and are just not clipped; the last two of each kind are clipped.
 func (p *place) records(clip float64) [][]float64 {
 	all, features := [][]float64{nil}, [][]float64{{clip, 0}, {-clip * 1e-3, 0}, {-clip * 0.7, clip * 0.7}}
 	if len(p.w) > 2 {
@@ -201,8 +200,8 @@ func (p *place) records(clip float64) [][]float64 {
 	return all
 }
 
-// couple looks for the worst pair of records at a place: under zero-out beside none,
-// under replace beside that and such whose gradients are clipped.
+// couple searches for the worst pair of records at a place. Under zero-out one of the two is missing; under replace
+// both are present, and it also tries pairs with clipped gradients.
 func couple(s *audit.Subject, m *logged, p place) (worst float64, err error) {
 	m.at = p.slot
 	all := p.records(m.cfg.ClipX)
@@ -224,10 +223,9 @@ func couple(s *audit.Subject, m *logged, p place) (worst float64, err error) {
 	return worst, nil
 }
 
-// TestNewtonCoupling is the sensitivity audit of the whole trajectory: ends of epochs
-// and a hard restart are inside, and everything that a record does to all later
-// releases counts. Every second place is audited, in one of the adjacencies, with
-// STREAMDP_SLOW=1 all, in both.
+// TestNewtonCoupling is the sensitivity audit of the whole trajectory, including ends of epochs and a hard restart. All
+// effects of a record on later releases count. It audits every second place, in one of the adjacencies; with
+// STREAMDP_SLOW=1 all places, in both.
 func TestNewtonCoupling(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range withIntercept() {
@@ -264,10 +262,10 @@ func TestNewtonCoupling(t *testing.T) {
 	}
 }
 
-// TestNewtonCouplingNulls is the same audit where records are missing at the start and
-// again later, where few slots hold one, and where none does: steps hold there, searches
-// are repeated and steps are shorter, as earlier releases say. With an intercept the
-// search for the gradients' norm has another quantile where one target for most.
+// TestNewtonCouplingNulls is the same audit for logs in which records are missing: at the start and later, with few
+// records per slot, and with none. There, as earlier releases determine, steps change nothing, searches are repeated,
+// or steps become shorter. With an intercept, the search for the gradients' norm has another quantile if most targets
+// are equal.
 func TestNewtonCouplingNulls(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range withIntercept() {
@@ -279,7 +277,7 @@ func TestNewtonCouplingNulls(t *testing.T) {
 			}
 			for _, name := range names {
 				e := eventfulNewton(t, adjacency, intercept)
-				// repeated searches are long
+				// Repeated searches are long.
 				m := &logged{Newton: e, log: append(logs[name], make([][]float64, 90_000)...)}
 				s := newtonSubject(t, e, m)
 				worst := 0.0
@@ -304,8 +302,8 @@ func TestNewtonCouplingNulls(t *testing.T) {
 	}
 }
 
-// withIntercept returns the models to audit: that with an intercept, which is the default
-// and has every release of the other, and with STREAMDP_SLOW=1 both.
+// withIntercept returns the models to audit: the model with an intercept, which is the default and has all releases of
+// the other; with STREAMDP_SLOW=1 both.
 func withIntercept() []bool {
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		return []bool{false, true}
@@ -315,32 +313,31 @@ func withIntercept() []bool {
 
 func zeros(x []float64) bool { return !slices.ContainsFunc(x, func(v float64) bool { return v != 0 }) }
 
-// leastAt returns what the worst pair at a place must at least cost, as part of μ. Under
-// replace no pair costs all of it: two records are no null records, and gradients that
-// are farthest apart belong to rows that are not.
+// leastAt returns the smallest acceptable cost of the worst pair at a place, as a share of μ. Under replace no pair
+// costs all of μ: two valid records have no null record, and the gradients that are farthest apart belong to rows that
+// are not farthest apart.
 func leastAt(adjacency dp.Adjacency, intercept bool, name string) float64 {
 	switch name {
 	case "search for the median", "search for the median after a restart":
-		// A null record counts half, and counts that all move by one cost all.
+		// A null record counts as one half. If all counts move by one, they cost all of μ.
 		return map[dp.Adjacency]float64{dp.ZeroOut: 0.499, dp.Replace: 0.999}[adjacency]
 	case "first search", "second search after a restart":
-		return 0.5 // a binary search may end earlier than it is charged for, a count move by less
+		return 0.5 // a binary search may end early, and a count may move by less
 	case "first slot after it", "open matrix that a restart drops":
 		return map[dp.Adjacency]float64{dp.ZeroOut: math.Sqrt(0.85) - 1e-3, dp.Replace: 0.9 - 1e-3}[adjacency]
 	}
-	if intercept && adjacency == dp.Replace { // matrices share the constant's entry
+	if intercept && adjacency == dp.Replace { // the constant's entry of the matrix is equal in both
 		return 0.91
 	}
 	return map[dp.Adjacency]float64{dp.ZeroOut: 0.999, dp.Replace: math.Sqrt(0.81+0.03+0.12/2) - 1e-2}[adjacency]
 }
 
-// mutant is a logged Newton with a fault, where alter plants one into the estimator and
-// close into the end of a step.
+// mutant is a logged Newton with a fault: alter plants it into the estimator, close into the end of a step.
 type mutant struct {
 	logged
 	close func(m *mutant, n dp.Noise) (*dp.Release, error)
 
-	// A matrix that was kept, and, while it is released, its R².
+	// kept is a matrix that was stored; squared is its R² while it is released.
 	kept    *newton.Gram
 	squares float64
 	old     float64
@@ -351,7 +348,7 @@ func (m *mutant) UnmarshalBinary(b []byte) error {
 	return m.Newton.UnmarshalBinary(b)
 }
 
-// again releases the kept matrix.
+// again releases the stored matrix a second time.
 func (m *mutant) again(n dp.Noise) error {
 	m.old = m.squares
 	_, err := m.kept.Release(n, "newton/gram")
@@ -366,8 +363,8 @@ func (m *mutant) Close(n dp.Noise) (*dp.Release, error) {
 	return m.close(m, n)
 }
 
-// TestNewtonMutants plants faults of the kind that published algorithms had. An audit
-// that passes one of them proves nothing about the estimator.
+// TestNewtonMutants plants faults of the kind that published algorithms had. An audit that passes one of them proves
+// nothing about the estimator.
 func TestNewtonMutants(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct {
@@ -440,7 +437,7 @@ func TestNewtonMutants(t *testing.T) {
 		{name: "constant inside of the bound", at: "last slot of the third epoch", intercept: true,
 			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
 				if m.phase == descent && m.done == 0 {
-					// The rows of the matrix have a constant, and its noise is that of features.
+					// The rows of the matrix have a constant, but its noise is that for rows of features only.
 					m.gram,
 						_ = newton.NewGram(len(m.w), m.plan.norms()*m.squared, m.plan.norms()*m.plan.GramMu,
 						m.params.Adjacency, m.params.Bits())
@@ -451,7 +448,7 @@ func TestNewtonMutants(t *testing.T) {
 			m.shaper = &scaledRing{bands: m.plan.Factorization.Bands, used: &m.used}
 		}},
 		{
-			name: "noise begun anew with each epoch, its column norm left at 1", at: "first step",
+			name: "noise restarted with each epoch, column norm still 1", at: "first step",
 			alter: func(m *mutant) { m.plan.GradientNoise /= m.factor.ColNorm() },
 			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
 				epoch := m.epoch
@@ -476,7 +473,7 @@ func TestNewtonMutants(t *testing.T) {
 		{name: "rows not shortened in the matrix", at: "last slot of the third epoch",
 			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
 				if m.phase == descent && m.done == 0 && m.squared < 1 {
-					// A sum for rows of norm 1 with the noise of shorter ones.
+					// A sum for rows of norm 1, with the noise for shorter ones.
 					sd := m.gram.SD
 					m.gram,
 						_ = newton.NewGram(len(m.w), 1, m.plan.GramMu/m.squared, m.params.Adjacency, m.params.Bits())
@@ -530,7 +527,7 @@ func TestNewtonMutants(t *testing.T) {
 	}
 }
 
-// told releases the noisy integers of a step themselves.
+// told releases the noisy integers of a step directly.
 type told struct{ *Newton }
 
 func (m told) Close(n dp.Noise) (*dp.Release, error) {
@@ -553,7 +550,7 @@ func (m told) Close(n dp.Noise) (*dp.Release, error) {
 	return &dp.Release{Values: []dp.Value{{Name: "newton/grad", Data: sums}, {Name: "newton/count", Data: counts}}}, err
 }
 
-// givenRow is a row of given numbers.
+// givenRow is a noise row of given numbers.
 type givenRow []float64
 
 func (g givenRow) At(j int) float64   { return g[j] }
@@ -567,9 +564,8 @@ type noiseFunc func(array string, hidden []int64) dp.Row
 
 func (f noiseFunc) Row(array string, hidden []int64) dp.Row { return f(array, hidden) }
 
-// TestNewtonShift runs neighbours under fresh keys and tells them apart by gradient,
-// count and count of null records as well as can be: no better than by their parts of
-// μ², and nearly as well.
+// TestNewtonShift runs neighbours under fresh keys and tells them apart by the best test on gradient, count and count
+// of null records. They must be as far apart as their parts of μ² allow, and no farther.
 func TestNewtonShift(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -593,12 +589,11 @@ func TestNewtonShift(t *testing.T) {
 		}
 		p := place{zeta: e.zeta, w: e.w, e: *e.white}
 		pairs := p.records(e.cfg.ClipX)
-		x, y := pairs[1], pairs[8] // counts; is clipped, on the other side
+		x, y := pairs[1], pairs[8] // x counts; y is clipped and points the other way
 		if adjacency == dp.ZeroOut {
 			x, y = nil, pairs[1]
 		}
-		// Later steps hold null records: what they release does not depend on what
-		// was released.
+		// Later steps hold null records, so their releases do not depend on earlier releases.
 		stream := audit.Stream{{x}, nil, nil}
 		r, err := s.Shift(stream, stream.Replace(0, 0, y), audit.NewKeys([32]byte{3}), 400, stattest.Alpha)
 		if err != nil {
@@ -612,9 +607,8 @@ func TestNewtonShift(t *testing.T) {
 	}
 }
 
-// TestNewtonJoint searches among pairs of records, in random spaces and at random clip
-// norms, for one that moves gradient and count together by more than their noise pays
-// for, in the integers that the noise hides.
+// TestNewtonJoint searches, in random spaces and at random clip norms, for a pair of records that moves gradient and
+// count together by more than their noise covers. It compares the integers that the noise hides.
 func TestNewtonJoint(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(4, 5))
@@ -658,7 +652,7 @@ func TestNewtonJoint(t *testing.T) {
 						for j := range d {
 							x[j] = source.NormFloat64()
 						}
-						if n%3 == 0 { // the same line
+						if n%3 == 0 { // both on one line
 							copy(x, []float64{0.5, 0.5})
 						}
 						norm := math.Sqrt(vector.Dot4(x[:d], x[:d]))
@@ -687,7 +681,7 @@ func TestNewtonJoint(t *testing.T) {
 				}
 				t.Logf("%s, %d bits, d = %d: %.6f", adjacency, bits, d, worst)
 				if worst > 1 || worst < 0.99 {
-					t.Errorf("%s, %d bits, d = %d: the worst pair moves gradient and count by %.9f of what is paid for",
+					t.Errorf("%s, %d bits, d = %d: the worst pair moves gradient and count by %.9f of the charge",
 						adjacency, bits, d, worst)
 				}
 			}

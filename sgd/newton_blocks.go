@@ -7,10 +7,10 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
-// stretch is what Newton keeps of successive steps: Σb, Σb·w and ΣW⁻¹u, where w is the iterate at
-// which the sum u of gradients was released.
+// stretch holds the sums Σb, Σb·w and ΣW⁻¹u over successive steps, where u is a step's released sum of gradients and w
+// the iterate at which it was computed.
 type stretch struct {
-	at    uint64 // its place in the epoch
+	at    uint64 // place of the stretch in the epoch
 	slots float64
 	w, u  []float64
 }
@@ -38,10 +38,10 @@ func (b *blocks) begin() {
 	b.epochs = append(b.epochs, nil)
 }
 
-// reset forgets everything but which epoch is open.
+// reset drops all stretches and keeps the number of epochs.
 func (b *blocks) reset() { clear(b.epochs) }
 
-// add adds a step of so many slots to stretch at of the open epoch.
+// add adds a step with the given number of slots to stretch at of the open epoch.
 func (b *blocks) add(at uint64, slots float64, w, u []float64) {
 	open := &b.epochs[len(b.epochs)-1]
 	if n := len(*open); n == 0 || (*open)[n-1].at != at {
@@ -59,8 +59,8 @@ func (b *blocks) stretch(at uint64) stretch {
 	return stretch{at: at, w: make([]float64, b.dim), u: make([]float64, b.dim)}
 }
 
-// newest returns the stretches of the last so many epochs that have any, the oldest first. Those
-// of the open epoch are included if open is set.
+// newest returns the stretches of the last epochs that have any, at most the given number of epochs, the oldest stretch
+// first. It includes the open epoch if open is set.
 func (b *blocks) newest(most int, open bool) stretches {
 	end := len(b.epochs)
 	if !open {
@@ -79,7 +79,7 @@ func (b *blocks) newest(most int, open bool) stretches {
 	return all
 }
 
-// stretches are successive ones.
+// stretches is a list of successive stretches.
 type stretches []stretch
 
 // slots returns the number of slots.
@@ -91,7 +91,7 @@ func (s stretches) slots() float64 {
 	return n
 }
 
-// estimate sets dst to θ̂ = Σbw/Σb + WVFVᵀW·ΣW⁻¹u/Σb, where F = diag(gains); nil: F = I.
+// estimate sets dst to θ̂ = Σbw/Σb + WVFVᵀW·ΣW⁻¹u/Σb, where F = diag(gains). If gains is nil, F = I.
 func (s stretches) estimate(dst []float64, white *newton.Whitening, gains []float64) {
 	d, slots := len(dst), s.slots()
 	scratch := make([]float64, 2*d)
@@ -121,7 +121,7 @@ func (s stretches) gradient(dst []float64) {
 	}
 }
 
-// partsMost and partsLeast bound the parts that intervals rest on.
+// partsMost and partsLeast bound the number of parts from which intervals are computed.
 const (
 	partsMost  = 8
 	partsLeast = 4
@@ -131,9 +131,9 @@ const (
 //
 //	se² = Σ_p n_p(e_p − θ̂)²/(n̄P(P−1)),
 //
-// and returns P. s is cut into at most eight parts of n_p slots, as equal as its stretches allow.
-// e_p is the estimate from part p with the gains of θ̂, converted by meaning as θ̂ was. With fewer
-// than 4 parts there are no errors.
+// and returns P. It cuts s into at most eight parts of n_p slots, as equal as the stretches allow. e_p is the estimate
+// from part p with the gains of θ̂, converted by meaning in the same way as θ̂. With fewer than 4 parts it computes no
+// errors.
 func (s stretches) errors(se, estimate []float64, white *newton.Whitening, gains []float64,
 	meaning func([]float64)) (parts int) {
 	total := s.slots()

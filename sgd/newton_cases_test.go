@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// newtonCase is a stream, its noise by array and opening, and what comes of it.
+// newtonCase is a stream, its noise by array and opening, and the expected results.
 type newtonCase struct {
 	in struct {
 		X         [][]float64
@@ -51,11 +51,10 @@ type newtonCase struct {
 	}
 }
 
-// caseNewtonReplay runs the whole estimator with the noise given, row by row of each
-// array, and compares iterates, estimates, clip norms, restarts and the last W, with an
-// intercept centres and constants. The cases do not know the rules for streams with
-// hardly a record, nor modes and gains: they are compared without all of these, and with
-// them as long as none has acted, but for estimates with gains.
+// caseNewtonReplay runs the whole estimator with given noise, row by row of each array. It compares iterates,
+// estimates, clip norms, restarts and the last W, and with an intercept also centres and constants. The cases do not
+// have the rules for streams with almost no records, nor modes and gains. So they are compared twice: with an estimator
+// without these, and with the full estimator until one of these rules acts (except for estimates with gains).
 func caseNewtonReplay(t *testing.T, c cases.Case) {
 	var n newtonCase
 	c.Read(t, &n.in, &n.want)
@@ -67,12 +66,12 @@ func caseNewtonReplay(t *testing.T, c cases.Case) {
 	n.replay(t, tol, false)
 }
 
-// replay compares a stream: plain without what the cases do not know, else with it,
-// until it acts.
+// replay compares a stream. If plain is set, the estimator lacks the rules that the cases do not have; otherwise it has
+// them, and the comparison ends when one acts.
 func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 	in, want := &c.in, &c.want
 	d := len(in.X[0])
-	// A horizon bounds what rounding of the noise is paid for to next to nothing.
+	// A horizon makes the charge for rounding the noise negligible.
 	cfg := Config{Target: "y", ClipX: in.ClipX, Intercept: &in.Intercept, Horizon: want.Steps + 1}
 	cfg.Columns = append(names(d), "y")
 	params := dp.Params{Mu: in.Mu, Adjacency: adjacencyOf(t, in.Adjacency), LatticeBits: 30}
@@ -140,7 +139,7 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 			for j, v := range e.coefficients(e.w) {
 				near(t, sprint("w after step ", step), v, what.W[j], tol)
 			}
-		} else if e.phase != searchNorm { // a restart forgets them
+		} else if e.phase != searchNorm { // a restart forgets these
 			near(t, sprint("constant after step ", step), e.constant, what.Constant, tol)
 			for j, v := range e.centre {
 				near(t, sprint("centre after step ", step), v, what.Centre[j], tol)
@@ -156,7 +155,7 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 		if epoch != *what.Epoch {
 			t.Errorf("step %d is of epoch %d, want %d", step, epoch, *what.Epoch)
 		}
-		if e.weight == 0 || plain { // no gains
+		if e.weight == 0 || plain { // there are no gains
 			for j, v := range value(r, "theta_average") {
 				near(t, sprint("estimate after step ", step), v, what.Estimate[j], tol)
 			}
@@ -185,10 +184,9 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 	}
 }
 
-// caseNewtonMSE runs the estimator once over a published data set in random order, as
-// often as the case did, and compares the logarithm of the error of its last estimate:
-// without modes and gains, which the cases do not know, it must be the case's, and with
-// them no larger.
+// caseNewtonMSE runs the estimator once over a published data set in random order, as often as the case did, and
+// compares the logarithm of the error of its last estimate. Without modes and gains, which the cases do not have, it
+// must equal that of the case; with them it must not be larger.
 func caseNewtonMSE(t *testing.T, c cases.Case) {
 	var in struct {
 		Dataset   string
@@ -226,7 +224,7 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 	h.Write([]byte(c.Name))
 	source := rand.New(rand.NewPCG(h.Sum64(), 0))
 	var sum, square float64
-	var gain, gainSquare, pairs float64 // of every third trial
+	var gain, gainSquare, pairs float64 // gain of every third trial
 	trial := func(asPublished bool, seed uint64, order []int) float64 {
 		e, err := NewNewton(cfg, params)
 		if err != nil {

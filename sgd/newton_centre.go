@@ -7,16 +7,16 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// With an intercept a row is s = (x − m, C): the features about a centre m, which is 0 at first,
-// and a constant C. The constant is half the norm R to which features are shortened in the Gram
-// matrix. A larger constant hides the features there; a smaller one is learned late. Centre and
-// constant are computed from releases and change. Then an iterate w must change too, so that it
-// means the same coefficients β = w_{1…d} and the same intercept w_D·C − βᵀm.
+// With an intercept, a row is s = (x − m, C): the features relative to a centre m, which is 0 at first, and a constant
+// C. The constant is half the norm R to which features are shortened in the Gram matrix. A larger constant would hide
+// the features in the matrix; a smaller one would be learned late. Centre and constant are computed from releases and
+// change. With them an iterate w must change, so that it still stands for the same coefficients β = w_{1…d} and the
+// same intercept w_D·C − βᵀm.
 
-// constantFor returns the constant C for R².
+// constantFor returns the constant C for a given R².
 func constantFor(squared float64) float64 { return math.Sqrt(squared) / 2 }
 
-// centred replaces the features x of a row by s, and returns ‖x − m‖².
+// centred replaces the features x of a row by s and returns ‖x − m‖².
 func (e *Newton) centred(x []float64) (square float64) {
 	d := len(e.centre)
 	for j, v := range e.centre {
@@ -36,9 +36,9 @@ func (e *Newton) uncentre(w []float64) {
 	}
 }
 
-// recentre moves the centre and takes the constant for the next R². The last column e of an
-// epoch's noisy matrix gives the mean of x − m: k·e/(n̂C) for n̂ valid rows. The James–Stein factor
-// k is 0 if e is mostly noise. All that was learned is converted to the new rows s' = Bs.
+// recentre moves the centre and sets the constant that belongs to the next R². The last column e of an epoch's noisy
+// matrix gives the mean of x − m: k·e/(n̂C) for n̂ valid rows. The James–Stein factor k is 0 if e is mostly noise.
+// recentre converts everything learned so far to the new rows s' = Bs.
 func (e *Newton) recentre(upper []float64, valid, squared float64) {
 	d := len(e.centre)
 	moved, norm := make([]float64, d), 0.0
@@ -73,7 +73,7 @@ func (e *Newton) recentre(upper []float64, valid, squared float64) {
 	}
 }
 
-// change is a change of coordinates of rows,
+// change is a change of the coordinates of rows:
 //
 //	B = [[I, −shift], [0, ratio]],   A ← BABᵀ,  w ← B⁻ᵀw,  g ← Bg
 //
@@ -96,11 +96,11 @@ func (c change) gradient(g []float64) {
 	g[d] = float64(g[d] * c.ratio)
 }
 
-// matrix changes an upper triangle, given row by row.
+// matrix changes an upper triangle, stored row by row.
 func (c change) matrix(upper []float64) {
 	d := len(c.shift)
 	corner := upper[len(upper)-1]
-	last := make([]float64, d) // column
+	last := make([]float64, d) // the last column
 	for j, k := 0, d; j < d; j++ {
 		last[j] = upper[k]
 		k += d - j

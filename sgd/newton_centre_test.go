@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// TestMedianBin: parts are where the rungs say, each without its lower and with its upper
-// end, and values beyond the ends are in the first part and above the last.
+// TestMedianBin: parts are where the rungs say. Each contains its upper end but not its lower end. Values beyond the
+// ends are in the first part and above the last.
 func TestMedianBin(t *testing.T) {
 	t.Parallel()
 	var ends []float64 // upper ends of the parts
@@ -32,14 +32,14 @@ func TestMedianBin(t *testing.T) {
 	}
 	check := func(r float64) {
 		t.Helper()
-		want, _ := slices.BinarySearch(ends, r) // the first end that is not below r
+		want, _ := slices.BinarySearch(ends, r) // the first end that is at least r
 		if got := medianBin(r); got != want {
 			t.Errorf("%g is in part %d, want %d", r, got, want)
 		}
 	}
 	for _, end := range ends {
 		check(end)
-		if math.Abs(end) >= 0x1p-16 { // between these the distance from an end rounds
+		if math.Abs(end) >= 0x1p-16 { // between these, the distance from an end is rounded
 			check(math.Nextafter(end, math.Inf(1)))
 			check(math.Nextafter(end, math.Inf(-1)))
 		}
@@ -53,8 +53,8 @@ func TestMedianBin(t *testing.T) {
 	}
 }
 
-// TestFindMedian: the middle of the part that holds the median, where there is hardly
-// noise, null records on both sides; 0 where there is none but them.
+// TestFindMedian: with almost no noise, and null records on both sides, the result is the middle of the part that
+// contains the median. If there are only null records, it is 0.
 func TestFindMedian(t *testing.T) {
 	t.Parallel()
 	yes := true
@@ -71,23 +71,22 @@ func TestFindMedian(t *testing.T) {
 			}
 			e.residuals[medianBin(median*(1+0.001*source.NormFloat64()))]++
 		}
-		// A part is a sixteenth of a binary order, the records are within 0.4 % of it.
+		// A part is a sixteenth of a binary order; the records are within 0.4 % of the median.
 		if got, _ := e.findMedian(dptest.Zero()); math.Abs(got-median) > math.Abs(median)/14 {
 			t.Errorf("the median %g is found as %g", median, got)
 		}
 	}
 	e.open()
 	e.nulls = int64(e.size())
-	for seed := range uint64(50) { // all are far enough once in 40 000
+	for seed := range uint64(50) { // one search in 40 000 finds a median
 		if got, _ := e.findMedian(dptest.Seeded(seed)); got != 0 {
 			t.Errorf("of null records the median is %g", got)
 		}
 	}
 }
 
-// TestRecentre: no prediction changes with the coordinates, of the iterate, of the
-// estimate, or of the means that drift is told by; the matrix is that of the new rows;
-// and noise alone moves no centre.
+// TestRecentre: a change of coordinates changes no prediction: of the iterate, of the estimate, or of the means that
+// detect drift. The matrix becomes that of the new rows. Noise alone moves no centre.
 func TestRecentre(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 9))
@@ -180,9 +179,8 @@ func TestRecentre(t *testing.T) {
 		t.Errorf("gradient and iterate had the product %g, and have %g", step, got)
 	}
 
-	// Noise in the last column has a squared norm of d·s² in the mean; the factor is 0 up
-	// to 1.5 times that, below which 79 % of χ² with three degrees are: of 200, 126 to 188
-	// but for a probability of 10⁻⁶.
+	// The squared norm of noise in the last column is d·s² on average. The factor is 0 up to 1.5 times that. For χ²
+	// with three degrees, 79 % are below: of 200, that is 126 to 188 except with probability 10⁻⁶.
 	zero := 0
 	for range 200 {
 		e := build()
@@ -200,9 +198,8 @@ func TestRecentre(t *testing.T) {
 	}
 }
 
-// TestFindMode: where two of three residuals are one number their median is a mode, with
-// null records and with the noise of a plan; where they are spread over sixteenths of
-// their size it is none.
+// TestFindMode: if two of three residuals are equal, the median is a mode, also with null records and with the noise of
+// a plan. If the residuals are spread over sixteenths of their size, it is not.
 func TestFindMode(t *testing.T) {
 	t.Parallel()
 	yes := true
@@ -232,10 +229,10 @@ func TestFindMode(t *testing.T) {
 						wrong++
 					}
 				}
-				// A mode has 0.63 of the slots or more, and 0.4 are asked for. Two counts that
-				// differ by so much have noise of deviation 0.122.
+				// A mode has at least 0.63 of the slots, and 0.4 are required. Two counts that differ by this much have
+				// noise of deviation 0.122.
 				if wrong > runs/20 {
-					t.Errorf("μ = %g, around %g, mode %t: %d of %d are told otherwise", mu, at, mode, wrong, runs)
+					t.Errorf("μ = %g, around %g, mode %t: %d of %d results are wrong", mu, at, mode, wrong, runs)
 				}
 			}
 		}

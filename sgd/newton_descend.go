@@ -6,12 +6,12 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// How ζ follows the gradients' norms.
+// The rule by which ζ follows the norms of the gradients.
 const (
-	countedPart  = 0.27 // of ζ, below which a record counts
-	countedShare = 0.53 // of the records, that ζ makes count
+	countedPart  = 0.27 // share of ζ below which a gradient is counted
+	countedShare = 0.53 // share of the records that are counted when ζ is right
 	gain         = 0.7
-	few          = 0.4 // of the slots hold records: fewer make slower steps
+	few          = 0.4 // with a smaller share of slots that hold records, steps become smaller
 	zetaLeast    = 0x1p-40
 	zetaMost     = 0x1p32
 )
@@ -35,7 +35,7 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	}
 
 	e.iteration++
-	there := e.seen.sees(b, b-nulls, p.NullNoise/unit)
+	there := e.seen.observe(b, b-nulls, p.NullNoise/unit)
 	switch {
 	case there && !e.believed && e.tries < triesMost:
 		e.tries++
@@ -51,13 +51,13 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	if share >= few {
 		nulls = newton.Clip(nulls, 0, b)
 	} else {
-		// With few records the noise hides them, so take smaller steps that average over more of
-		// them. Do not clip the count of nulls then: its bias would exceed the number of records.
+		// With few records the noise hides them, so take smaller steps, which average over more records. Do not clip
+		// the count of nulls then: its bias would exceed the number of records.
 		rate *= float64(share / few * (share / few))
 		gain *= share / few
 	}
 
-	// In the features' space: W⁻¹u for the blocks, y = w + Wu/b.
+	// W⁻¹u, in the space of the features, is for the blocks; y = w + Wu/b is for wander.
 	e.white.Unapply(e.whole, u)
 	e.blocks.add(e.done/p.stretch(e.epoch), b, e.w, e.whole)
 	e.white.Apply(e.mean, u)
@@ -76,10 +76,10 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	for j, c := range e.norms {
 		e.hist[j] += c
 	}
-	drifted := e.wander.sees(e.mean, e.white)
-	// Until an epoch has enough clip norms, only what cannot be chance counts as a jump.
+	drifted := e.wander.observe(e.mean, e.white)
+	// Until an epoch has enough clip norms, a jump must be too large to be chance.
 	early := len(e.jump.recent) < recentLeast && e.before > 0 && e.zeta > 8*e.before
-	switch jumped := e.jump.sees(e.zeta) || early; {
+	switch jumped := e.jump.observe(e.zeta) || early; {
 	case !vector.Finite(e.w) || e.zeta == zetaMost || jumped && e.unsettled:
 		e.abandon()
 		return nil
@@ -107,8 +107,8 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	return nil
 }
 
-// draw draws the noise of a step's gradients, correlated with that of earlier steps, and
-// leaves it in e.noise. It tells the source what the noise hides.
+// draw draws the noise of a step's gradients, correlated with the noise of earlier steps, into e.noise. hidden are the
+// integers that the noise will hide.
 func (e *Newton) draw(n dp.Noise, hidden []int64) {
 	row := n.Row("newton/grad", hidden)
 	r := e.shaper.Predict(e.predict)
@@ -116,7 +116,7 @@ func (e *Newton) draw(n dp.Noise, hidden []int64) {
 	e.shaper.Push(e.noise)
 }
 
-// drawn returns how many steps have taken a column of C.
+// drawn returns the number of steps that have used a column of C.
 func (e *Newton) drawn() uint64 {
 	if e.plan.Person != nil {
 		return e.step
@@ -124,7 +124,7 @@ func (e *Newton) drawn() uint64 {
 	return e.iteration
 }
 
-// project shortens the features' coefficients of w to the radius, if there is one.
+// project shortens the features' coefficients of w to the radius, if the plan has one.
 func (e *Newton) project(w []float64) {
 	if *e.cfg.Intercept {
 		w = w[:len(w)-1]

@@ -7,17 +7,17 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
-// begin begins an epoch.
+// begin starts an epoch.
 func (e *Newton) begin() {
 	e.done = 0
-	e.gram, _ = e.plan.gram(e.squared, e.epoch) // as the plan has tried
+	e.gram, _ = e.plan.gram(e.squared, e.epoch) // cannot fail: resolveNewton tried all norms
 	clear(e.hist[:])
 	e.jump = jump{factor: e.plan.jump(e.epoch)}
 	e.wander.begin()
 	e.blocks.begin()
 }
 
-// end ends an epoch with its releases.
+// end closes an epoch with its releases.
 func (e *Newton) end(n dp.Noise) error {
 	p, d := &e.plan, float64(len(e.w))
 	slots := float64(p.steps(e.epoch) * p.batch(e.epoch))
@@ -30,7 +30,7 @@ func (e *Newton) end(n dp.Noise) error {
 	if len(e.jump.recent) >= recentLeast {
 		e.before = median(e.jump.recent)
 	}
-	// An epoch without a record teaches nothing, and the smallest R² would get the largest
+	// Skip an epoch without records: it teaches nothing, and its R², the smallest possible, would give it the largest
 	// weight.
 	if !norms.Empty() {
 		root := slots / e.gram.SD
@@ -46,8 +46,8 @@ func (e *Newton) end(n dp.Noise) error {
 		trace := norms.Trace(e.squared, valid, missed)
 		there := valid
 		if share := e.seen.share(); share < few {
-			// The histogram cannot tell how few rows there are. Taken for more, they would be
-			// shortened until the noise of the matrix hides them.
+			// With few rows the histogram overestimates their number. Rows would then be shortened so much that the
+			// noise of the matrix hides them.
 			there = min(valid, float64(slots*share))
 		}
 		squared, _ := norms.Radius(there, float64(p.RadiusNoise*p.fewer(e.epoch)), 0.5)
@@ -76,8 +76,7 @@ func (e *Newton) end(n dp.Noise) error {
 	return nil
 }
 
-// sinceRestart returns the number of steps since the last hard restart, in this epoch and all
-// before it.
+// sinceRestart returns the number of gradient steps since the last hard restart.
 func (e *Newton) sinceRestart() uint64 {
 	steps := e.done
 	for k := range e.epoch {

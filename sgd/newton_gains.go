@@ -2,17 +2,17 @@ package sgd
 
 import "math"
 
-// gains returns how far the estimate from s goes along each eigenvector of W, nil for all
-// of the Newton step. Let v = VᵀW·ΣW⁻¹u/Σb, the step in the whitened space. It is hδ plus
-// noise, coordinate by coordinate: δ is what the mean iterate misses, and h ≤ 1 the part
-// of H that is not ridge (newton.Whitening.Share). The step v alone leaves (1 − h)δ, which
-// is much while iterates still move far. The gain
+// gains returns, for each eigenvector of W, the share of the Newton step that the estimate from s takes; nil means the
+// whole step. Let v = VᵀW·ΣW⁻¹u/Σb be the step in the whitened space. In each coordinate it is hδ plus noise, where δ
+// is the distance that the mean iterate still has to go, and h ≤ 1 is the share of H that is not ridge
+// (newton.Whitening.Share). The step v alone would leave (1 − h)δ, which is much while iterates still move far. The
+// gain
 //
 //	f_i = h_i/(h_i² + r_i² + σ²/δ²)
 //
-// makes the expected square of δ_i − f_iv_i least, where δ² = max(0, Σ(v_i² − σ²))/Σh_i²
-// stands for each δ_i², σ² is the variance of v's noise, and r_i = 0.3√(d/weight)/H_i is
-// the error of h_i by the noise of the matrix. h_i counts as 0.1 at least, f_i as ½.
+// minimises the expected square of δ_i − f_iv_i. δ² = max(0, Σ(v_i² − σ²))/Σh_i² stands for each δ_i², σ² is the
+// variance of v's noise, and r_i = 0.3√(d/weight)/H_i is the error of h_i that the noise of the matrix causes. h_i
+// counts as at least 0.1, and f_i is at least ½.
 //
 // Privacy: a function of releases.
 // Cost: O(d²).
@@ -28,7 +28,7 @@ func (e *Newton) gains(s stretches) []float64 {
 	v := u
 	e.white.Rotate(v, z)
 
-	// The privacy noise of v, and the scatter of records, of which half have a gradient
+	// σ² comes from the privacy noise of v and from the scatter of records. About half of the records have a gradient
 	// below countedPart·ζ.
 	p := &e.plan
 	steps := max(1, int(slots/float64(p.batch(e.epoch))))

@@ -8,10 +8,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestGains: there are none before a matrix. Then a step that is all signal goes as far
-// as the part of the matrix that is ridge asks for, and one that may be noise half of the
-// way. In between each gain is that of the least expected error, among gains that nearly
-// are: found by trying.
+// TestGains: before the first matrix there are no gains. Then a step without noise goes as far as the ridge in the
+// matrix requires, and a step that may be noise goes half of the way. In between, each gain has the smallest expected
+// error of all gains near it.
 func TestGains(t *testing.T) {
 	t.Parallel()
 	e := eventfulNewton(t, dp.ZeroOut, true)
@@ -26,7 +25,7 @@ func TestGains(t *testing.T) {
 	e.white.Share = []float64{0.3, 0.7, 0.95}
 	recent := e.recent(true)
 	slots := recent.slots()
-	// give makes the whitened step v, along the eigenvectors.
+	// give sets the whitened step to v, along the eigenvectors.
 	give := func(v []float64) []float64 {
 		for j := range step {
 			step[j] = 0
@@ -61,7 +60,7 @@ func TestGains(t *testing.T) {
 		for _, h := range e.white.Share {
 			shares += h * h
 		}
-		missed := 3 * (v*v - noise) / shares // of each coordinate, squared
+		missed := 3 * (v*v - noise) / shares // δ² of each coordinate
 		for i, h := range e.white.Share {
 			r := 0.3 * math.Sqrt(3/e.weight) / (e.white.Scale[i] * e.white.Scale[i])
 			risk := func(f float64) float64 { return (1-f*h)*(1-f*h)*missed + f*f*(r*r*missed+noise) }

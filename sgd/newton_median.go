@@ -7,17 +7,16 @@ import (
 	"github.com/streamdp/streamdp/internal/ladder"
 )
 
-// A search for the median of residuals bisects twice. First it bisects among the medianRungs
-// numbers −2¹⁵, −2¹⁴, …, −2⁻¹⁶, 2⁻¹⁶, …, 2¹⁵. Then it bisects among the medianParts equal parts
-// between the number found and the one before it (−2¹⁶ before the first).
+// A search for the median of residuals bisects twice: first among the medianRungs numbers −2¹⁵, −2¹⁴, …, −2⁻¹⁶, 2⁻¹⁶,
+// …, 2¹⁵; then among the medianParts equal parts between the number found and the one before it, which is −2¹⁶ for the
+// first.
 const (
 	medianRungs     = 64
 	medianParts     = 16
 	medianQuestions = 6 + 4
 )
 
-// medianInterval returns the lower end and the width of the interval that ends with a
-// rung.
+// medianInterval returns the lower end and the width of the interval that ends at a rung.
 func medianInterval(rung int) (low, width float64) {
 	switch half := medianRungs / 2; {
 	case rung < half:
@@ -30,8 +29,8 @@ func medianInterval(rung int) (low, width float64) {
 	}
 }
 
-// medianBin returns the part in which r lies. A smaller r is in the first part, a larger one in
-// the one after the last.
+// medianBin returns the index of the part that contains r. A smaller r belongs to the first part, a larger one to an
+// extra part after the last.
 func medianBin(r float64) int {
 	var rung int
 	switch size, e := math.Frexp(math.Abs(r)); {
@@ -43,7 +42,7 @@ func medianBin(r float64) int {
 		rung = medianRungs / 2
 	case r < 0:
 		rung = 16 - e
-	case size == 0.5: // a power of two ends an interval
+	case size == 0.5: // a power of two is the upper end of an interval
 		rung = e - 1 + 48
 	default:
 		rung = e + 48
@@ -53,21 +52,19 @@ func medianBin(r float64) int {
 	return rung*medianParts + min(max(part, 1), medianParts) - 1
 }
 
-// A mode is one number, or nearly so, that many residuals are: modeLeast of the slots have
-// theirs in at most modeParts neighbouring parts, that of the median among them. The noise
-// of a part's two counts has a deviation of at most 0.122 of the slots together, for a
-// search has 15√6/μ slots or more.
+// A mode is a value that many residuals have, or nearly have: at least modeLeast of the slots have residuals in at most
+// modeParts neighbouring parts, one of which contains the median. The noise of the difference of two counts has a
+// deviation of at most 0.122 of the slots, because a search has at least 15√6/μ slots.
 const (
 	modeLeast = 0.4
 	modeParts = 3
 )
 
-// findMedian releases the median of the residuals by part, the middle of a part, and whether it
-// is a mode. It returns 0 if the counts are no farther from half of the slots than those of null
-// records may be.
+// findMedian releases the middle of the part that contains the median of the residuals, and whether the median is a
+// mode. It returns 0 if the counts are so near to half of the slots that there may be only null records.
 //
-// Privacy: ten counts. A record moves each by at most one, and a null record counts as half:
-// μ-Gaussian private for noise of √10/μ records.
+// Privacy: ten counts. A record moves each count by at most one, and a null record counts as one half. With noise of
+// √10/μ records they are μ-Gaussian private.
 func (e *Newton) findMedian(n dp.Noise) (median float64, mode bool) {
 	p, h := &e.plan, e.residuals
 	*h.Nulls() = e.nulls
@@ -81,7 +78,7 @@ func (e *Newton) findMedian(n dp.Noise) (median float64, mode bool) {
 	if rung.Far < farEnough && e.tries < triesMost {
 		return 0, false
 	}
-	// The ends of the interval are ends of parts too.
+	// The ends of the interval are also ends of parts.
 	counts := part.Answers
 	for _, a := range rung.Answers {
 		switch a.Place {

@@ -8,20 +8,20 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// UsefulSteps is a number of gradient steps. Before it, [Newton] knows little more of the
-// features' space than its first guess.
+// UsefulSteps is the number of gradient steps before which the estimate of a [Newton] is not yet useful: it knows the
+// space of the features only by a first guess.
 const UsefulSteps = 30
 
-// Course says where a [Newton] is after some gradient steps, if the stream gives no reason to
-// repeat a search or to restart.
+// Course says where a [Newton] is after some gradient steps, on a stream that gives no reason to repeat a search or to
+// restart.
 type Course struct {
 	Iteration uint64 `json:"iteration"`
 	Slots     uint64 `json:"slots"`
-	Epoch     int    `json:"epoch"` // of the last step
-	Batch     uint64 `json:"batch"` // slots of the last step
+	Epoch     int    `json:"epoch"` // epoch of the last step
+	Batch     uint64 `json:"batch"` // number of slots of the last step
 }
 
-// Course returns where the estimator stands after so many gradient steps.
+// Course returns where the estimator is after the given number of gradient steps.
 func (p *NewtonPlan) Course(iteration uint64) Course {
 	c := Course{Iteration: iteration, Slots: p.Searches() * p.Search, Batch: p.batch(0)}
 	for k := 0; iteration > 0; k++ {
@@ -33,7 +33,7 @@ func (p *NewtonPlan) Course(iteration uint64) Course {
 	return c
 }
 
-// within returns how many gradient steps so many slots allow.
+// within returns the number of gradient steps that fit the given number of slots.
 func (p *NewtonPlan) within(slots uint64) (steps uint64) {
 	if slots < p.Searches()*p.Search {
 		return 0
@@ -49,14 +49,12 @@ func (p *NewtonPlan) within(slots uint64) (steps uint64) {
 	}
 }
 
-// Expect returns the outlook after so many slots of a stream without drift. It has the parts of
-// the estimate's expected excess risk ½E(⟨x, θ̂⟩−⟨x, w*⟩)² over the variance of the residuals, for
-// Gaussian features and residuals. The features' second moment may be any: they are whitened. It
-// leaves out the first steps, which are all there is before [UsefulSteps], the noise in the
-// matrix, and what the estimate's gains spare.
+// Expect returns the outlook after the given number of slots of a stream without drift: the parts of the estimate's
+// expected excess risk ½E(⟨x, θ̂⟩−⟨x, w*⟩)², divided by the variance of the residuals, for Gaussian features and
+// residuals. The features may have any second moment, because they are whitened. Expect ignores the first steps (before
+// [UsefulSteps] there are no others), the noise in the matrix, and the improvement by the estimate's gains.
 //
-// Source: the estimate is a Newton step by the sums of its epochs, so its noise is theirs;
-// docs/theory/sgd.md.
+// Source: the estimate is a Newton step by the gradient sums of its epochs, so it has their noise; docs/theory/sgd.md.
 func (e *Newton) Expect(slots uint64) Outlook {
 	p, d := &e.plan, float64(len(e.w))
 	o := Outlook{Iteration: p.within(slots)}
@@ -65,7 +63,7 @@ func (e *Newton) Expect(slots uint64) Outlook {
 	}
 	last := p.Course(o.Iteration)
 	o.Slots = last.Slots
-	// Steps of the estimate's epochs, and their slots.
+	// Number of steps of the epochs that the estimate uses, and their slots.
 	most := 2
 	if last.Epoch >= 5 {
 		most = 3
@@ -85,10 +83,10 @@ func (e *Newton) Expect(slots uint64) Outlook {
 	return o
 }
 
-// windowNoise returns the variance of the sum of n successive noises of a long sequence C⁻¹Z,
-// C⁻¹ banded, divided by that of Z.
+// windowNoise returns the variance of the sum of n successive entries of a long sequence C⁻¹Z with banded C⁻¹, divided
+// by the variance of an entry of Z.
 func windowNoise(bands []matfact.Fixed, n int) float64 {
-	// sums[k] = r_0 + … + r_{k−1}, of the rows 1, −m_1, −m_2, … of C⁻¹.
+	// sums[k] = r_0 + … + r_{k−1}, where r = (1, −m_1, −m_2, …) are the entries of C⁻¹ on its diagonals.
 	width := len(bands) + 1
 	sums := make([]float64, width+1)
 	sums[1] = 1
@@ -97,9 +95,9 @@ func windowNoise(bands []matfact.Fixed, n int) float64 {
 	}
 	at := func(k int) float64 { return sums[min(max(k, 0), width)] }
 	var v float64
-	for i := 1 - width; i < n; i++ { // the draw of place i
+	for i := 1 - width; i < n; i++ { // i is the place of a draw of Z
 		s := at(n-i) - at(-i)
-		if same := n - width - i; i >= 0 && same > 0 { // all of them meet all bands
+		if same := n - width - i; i >= 0 && same > 0 { // all bands of these draws fall into the window
 			v += s * s * float64(same)
 			i += same - 1
 			continue
@@ -109,19 +107,20 @@ func windowNoise(bands []matfact.Fixed, n int) float64 {
 	return v
 }
 
-// Warnings returns settings that are allowed and probably not meant.
+// Warnings describes settings that are valid but probably a mistake.
 func (e *Newton) Warnings() []string {
 	var all []string
 	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	d, factor := float64(len(e.w)), e.params.Adjacency.Factor()
 	if h := e.cfg.LastStep(); h > 0 && h < UsefulSteps+2 {
-		warn("the horizon of %d steps ends before the estimate is useful, after %d gradient steps", h, UsefulSteps)
+		warn("the horizon of %d steps is too short: the estimate becomes useful after %d gradient steps", h,
+			UsefulSteps)
 	}
 	if need := d * factor / e.plan.Mu; need > 50 {
 		warn(
-			"%d features at this budget take steps of up to %d slots: with features that are nearly uncorrelated and "+
-				"of like size, "+
-				"and their curvature known, method \"amb\" learns sooner", len(e.w), e.plan.batch(len(e.plan.Batch)))
+			"%d features at this budget need steps of up to %d slots. If the features are nearly uncorrelated and "+
+				"similar in size, and their curvature is known, method \"amb\" learns faster", len(e.w),
+			e.plan.batch(len(e.plan.Batch)))
 	}
 	return all
 }
@@ -134,14 +133,14 @@ func (e *Newton) Sizes() dp.Sizes {
 	d, kept := int64(len(e.w)), int64(epochsMost*stretchesMost)
 	upper := d * (d + 1) / 2
 	bands := int64(len(e.plan.Factorization.Bands))
-	state := 8 * (64 + recentMost + newton.Bins + 2*kept + // header, jump, histogram, blocks' headers
+	state := 8 * (64 + recentMost + newton.Bins + 2*kept + // header, jump, histogram, headers of blocks
 		d*(2+3+2+2*kept+bands) + d*d + 2*upper) // iterate, centre, wander, √H, h, blocks, noise; V; two matrices
 	release := int64(0)
 	for _, v := range e.Sample().Values {
 		release += 8 * int64(len(v.Data)+len(v.SE))
 	}
-	// W, two sums of the matrix that are not in the state, four rows twice, scratch; an
-	// epoch's end has three matrices more.
+	// W, two sums of the matrix that are not in the state, four rows and their whitened copies, scratch. The end of an
+	// epoch needs three more matrices.
 	peak := state + release + 8*int64(len(e.search)+len(e.residuals)) + 8*(d*d+2*upper+8*d+20*d) + 8*(3*d*d+2*upper)
 	return dp.Sizes{State: state, Release: release, Peak: peak}
 }

@@ -10,27 +10,26 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Persons: a neighbour differs in all records of one person in place of one record. The person
-// has records in at most k steps, any two at least b apart, at most m in a step; under replace
-// another person's, in other steps, may come in their place. docs/theory/sgd.md, §14, has the
-// proof of what follows.
+// Protection of persons: neighbours differ in all records of one person instead of one record. The person has records
+// in at most k steps, any two at least b apart, and at most m records in a step. Under replace, the records of another
+// person, in other steps, may take their place. The proof is in docs/theory/sgd.md, §14.
 
-// load says how much more a person moves the releases of [Newton] than a single record does.
-// Each release has the same share of μ² for both.
+// load says how much farther a person moves the releases of [Newton] than a single record does. Each release costs the
+// same share of μ² in both cases.
 type load struct {
 	person *calibration.Person // nil: single records are protected
-	// norm takes the place of the column norm: what gradients move by, correlated by C.
+	// norm replaces the column norm: it is the norm by which a person moves the gradients, correlated by C.
 	norm float64
-	// weight is that of a counted record beside its gradient.
+	// weight is the weight of a counted record relative to its gradient.
 	weight float64
-	// What counts move by: searches, the median's, null records; then an epoch's histogram
-	// and its matrix.
+	// The distances by which a person moves counts: of searches, of the search for the median, of null records, of an
+	// epoch's histogram; and the factor for its matrix.
 	search, locate, nulls, epoch, matrix float64
-	// fewer, by epoch, are factors of the latter two in epochs too short for all k steps.
+	// fewer holds factors of epoch and matrix, by epoch, for epochs that are too short for all k steps.
 	fewer []float64
 }
 
-// loadFor returns the factorization of the gradients' noise, and the load of what cfg protects.
+// loadFor returns the factorization of the gradients' noise, and the load for the unit that cfg protects.
 func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	if !cfg.personal() {
 		f, err := factorize(shapedBands, nil)
@@ -49,8 +48,8 @@ func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	k, m := float64(cfg.Person.Count), float64(max(1, cfg.Person.PerStep))
 	l := &load{
 		person: calibration.NewPerson(cfg.Person, norm), norm: norm,
-		// Zero-out: a record that counts has a gradient of c at most. For two persons in other
-		// steps the same is twice as much, and records that count as far apart as others.
+		// Under zero-out, a counted record has a gradient of at most c. For two persons in different steps, the bound
+		// is twice as large, and counted records are as far apart as others.
 		weight: clipgrad.CountWeight(dp.ZeroOut, countedPart),
 		search: m * math.Sqrt(k) * dp.RoundUp, locate: m * math.Sqrt(k) * dp.RoundUp,
 		nulls: m * math.Sqrt(k) * dp.RoundUp,
@@ -59,11 +58,11 @@ func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	if p.Adjacency == dp.Replace {
 		l.weight *= math.Sqrt2 * (1 - 0x1p-50)
 		l.nulls *= math.Sqrt2 * dp.RoundUp // two persons can have null records in 2k steps
-		// In a search each is a null record in the other's steps.
+		// In a search, each of two persons has null records in the steps of the other.
 		far := max(normQuantile, scaleQuantile, modeQuantile)
 		l.search *= math.Sqrt(max(1, 2*far*far)) * dp.RoundUp
-		// Sums of two persons are rounded in blocks of their own: a step of the lattice each, at
-		// most 2^−bits of the squared norm.
+		// The sums of two persons are rounded in different blocks: each may add a lattice step, at most 2^−bits of the
+		// squared norm.
 		l.matrix *= 1 + math.Ldexp(float64(cfg.features()), -p.Bits())/2
 	}
 	for steps := float64(firstSteps); steps < k; steps *= 2 {
@@ -72,21 +71,20 @@ func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	return f, l, nil
 }
 
-// RecordCost returns what all releases cost one record of a person whose user key stays as it
-// is: the larger of what it costs in a search and in a step with a gradient. Such a step costs
-// most in the first epoch, whose histogram and matrix have the least noise. Where records are
-// protected it is Cost. docs/theory/sgd.md, §14, has the proof.
+// RecordCost returns what all releases cost one record of a person, if the user key stays unchanged. It is the larger
+// of the costs of a search and of a gradient step. A gradient step costs most in the first epoch, whose histogram and
+// matrix have the least noise. Without persons RecordCost equals Cost. The proof is in docs/theory/sgd.md, §14.
 func (e *Newton) RecordCost() dp.Cost {
 	c := e.Cost()
 	if e.plan.Person != nil {
-		// More than a few last bits of a difference.
+		// This margin exceeds the error of the subtraction in the last bits.
 		c.Mu = min(c.Mu, max(e.searchedRecord(), e.steppedRecord())+c.Mu*0x1p-40)
 	}
 	return c
 }
 
-// searchedRecord returns what a search costs one record of a person: each count moves by at most
-// a record, or from a null record by at most the quantile that is sought.
+// searchedRecord returns what a search costs one record of a person. Replacing a record moves each count by at most a
+// record; nulling it moves each count by at most the quantile of the search.
 func (e *Newton) searchedRecord() float64 {
 	p := &e.plan
 	search, locate := float64(p.Unit), float64(p.Unit)
@@ -100,8 +98,8 @@ func (e *Newton) searchedRecord() float64 {
 	return cost
 }
 
-// steppedRecord returns what a step with a gradient costs one record of a person, with what
-// the step's epoch releases at its end.
+// steppedRecord returns what a gradient step costs one record of a person, including the releases at the end of the
+// step's epoch.
 func (e *Newton) steppedRecord() float64 {
 	p, two := &e.plan, e.params.Adjacency.Factor()
 	gradient := (p.Sensitivity - two*float64(p.Lattice.K)*(p.Person.Norm-e.factor.ColNorm())) / p.GradientNoise
@@ -111,9 +109,9 @@ func (e *Newton) steppedRecord() float64 {
 	return math.Hypot(math.Hypot(gradient, nulls), math.Hypot(norms, matrix))
 }
 
-// personBands returns the matrix whose noise in the estimate is smallest, and P of
-// matfact.Sensitivity. The noise is that of a sum over as many records as so many steps of
-// independent noise have: with more noise a step has more slots, so they are fewer steps.
+// personBands returns the matrix with which the noise in the estimate is smallest, and its P of matfact.Sensitivity.
+// Matrices are compared at the same number of records: with more noise a step has more slots, so the same records make
+// fewer steps.
 func personBands(cfg *Config, p dp.Params) (best matfact.Factorization, norm float64, err error) {
 	const compared = 400
 	mu, err := p.Budget()
@@ -131,7 +129,7 @@ func personBands(cfg *Config, p dp.Params) (best matfact.Factorization, norm flo
 		if err != nil {
 			return nil, 0, err
 		}
-		// Rounding costs too much where many bands meet much noise.
+		// Skip a matrix whose rounding would cost too much, because it has many bands and much noise.
 		if _, _, _, _, err := gradientNoise(cfg, p, f, own, mu*math.Sqrt(gradientShare)); err != nil {
 			faults = append(faults, err)
 			continue
@@ -152,8 +150,8 @@ func personBands(cfg *Config, p dp.Params) (best matfact.Factorization, norm flo
 	return best, norm, nil
 }
 
-// stepNoise returns the deviation of a step's noise in clip norms, times 0.652. With the
-// noise of a single record that is the 1.25S/μ from which steps get their slots.
+// stepNoise returns the standard deviation of a step's noise in clip norms, times 0.652. For a single record this is
+// 1.25S/μ, from which the number of slots of a step is computed.
 func (p *NewtonPlan) stepNoise(f matfact.Factorization) float64 {
 	return 0.652 * p.GradientNoise / p.One * math.Sqrt(windowNoise(f.Stored().Bands, 1))
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// visited is a Newton whose steps hold, in their first slots, the records that an audit adds,
-// and then those of a log.
+// visited is a Newton. The first slots of its steps hold the records that an audit adds, the others the records of a
+// log.
 type visited struct {
 	*Newton
 	log  [][]float64
@@ -41,7 +41,7 @@ func (v *visited) UnmarshalBinary(b []byte) error {
 	return v.Newton.UnmarshalBinary(b)
 }
 
-// personNewton is eventfulNewton for persons.
+// personNewton returns eventfulNewton for persons.
 func personNewton(t testing.TB, p matfact.Participation, adjacency dp.Adjacency, intercept bool) *Newton {
 	t.Helper()
 	return mustNewton(t,
@@ -49,8 +49,8 @@ func personNewton(t testing.TB, p matfact.Participation, adjacency dp.Adjacency,
 		dp.Params{Mu: newtonMu, Adjacency: adjacency})
 }
 
-// personSubject describes a Newton for persons to the audits. Its deviations follow from the rule
-// of the persons, not from the plan's numbers, but for gradient and count.
+// personSubject describes a Newton for persons to the audits. It computes the deviations of the noise from the rule for
+// persons, not from the plan's numbers, except for gradient and count.
 func personSubject(t testing.TB, v *visited, p matfact.Participation) *audit.Subject {
 	t.Helper()
 	e := v.Newton
@@ -66,20 +66,20 @@ func personSubject(t testing.TB, v *visited, p matfact.Participation) *audit.Sub
 	}.Subject()
 }
 
-// personRules are participations: steps apart, many records in a step, and more steps than the
-// first epochs have.
+// personRules are participations: with steps far apart, with many records in a step, and with more steps than the first
+// epochs have.
 var personRules = []matfact.Participation{
 	{Count: 3, Separation: 4, PerStep: 1},
 	{Count: 2, Separation: 1, PerStep: 3},
 	{Count: 9, Separation: 1, PerStep: 1},
 }
 
-// personSteps is how many steps the audits run.
+// personSteps is the number of steps that the audits run.
 const personSteps = 60
 
-// worstPerson looks for two neighbouring streams that are far apart, and returns their distance
-// over μ: all records of a person against none or, under replace, those of another person, at the
-// same or other steps. It tries the records of rows at patterns from all starts, and random ones.
+// worstPerson searches for two neighbouring streams that are far apart and returns their distance divided by μ. One has
+// all records of a person. The other has none of them, or under replace those of another person, in the same or other
+// steps. It tries the records of rows in patterns from all starts, and random ones.
 func worstPerson(s *audit.Subject, p matfact.Participation, adjacency dp.Adjacency, starts []int,
 	random int) (worst float64, err error) {
 	source, keys := rand.New(rand.NewPCG(61, p.Count)), audit.NewKeys([32]byte{8})
@@ -108,7 +108,7 @@ func worstPerson(s *audit.Subject, p matfact.Participation, adjacency dp.Adjacen
 	}
 	of := func(row ...float64) func() []float64 { return func() []float64 { return row } }
 	corners := []func() []float64{of(20, 0, 1e7), of(20, 0, -1e7), of(0, 0, 6), of(-20, 0, 7), of(6, -3, 5.5)}
-	other := []int{1, 0, 3, 2, 4} // on the other side
+	other := []int{1, 0, 3, 2, 4} // points the other way
 	apart := int(p.Separation)
 	for _, from := range starts {
 		for i, x := range corners {
@@ -119,7 +119,8 @@ func worstPerson(s *audit.Subject, p matfact.Participation, adjacency dp.Adjacen
 			if adjacency == dp.ZeroOut {
 				continue
 			}
-			for _, b := range []map[int][][]float64{one(corners[other[i]], from, apart), one(x, from+apart/2, apart), one(corners[(i+2)%5], from+int(p.Count)*apart, apart)} {
+			for _, b := range []map[int][][]float64{one(corners[other[i]], from, apart), one(x, from+apart/2, apart),
+				one(corners[(i+2)%5], from+int(p.Count)*apart, apart)} {
 				for who := range 2 {
 					if err := try(a, b, who); err != nil {
 						return worst, err
@@ -147,8 +148,8 @@ func worstPerson(s *audit.Subject, p matfact.Participation, adjacency dp.Adjacen
 	return worst, nil
 }
 
-// TestNewtonPersons is the sensitivity audit of the whole trajectory where persons are protected:
-// searches, ends of epochs and a hard restart with its searches are inside.
+// TestNewtonPersons is the sensitivity audit of the whole trajectory for persons, including searches, ends of epochs
+// and a hard restart with its searches.
 func TestNewtonPersons(t *testing.T) {
 	t.Parallel()
 	starts, random := []int{0, 3, 15}, 4
@@ -175,15 +176,15 @@ func TestNewtonPersons(t *testing.T) {
 						p, worst, least)
 				}
 				if v.restarts == 0 {
-					t.Error("no restart is inside")
+					t.Error("the run has no restart")
 				}
 			}
 		}
 	}
 }
 
-// TestNewtonRecordCost: no record of a person, whose user key stays, is worth more than RecordCost,
-// in a search or in a step with a gradient; and the worst one is worth nearly that in either.
+// TestNewtonRecordCost: no record of a person with an unchanged user key costs more than RecordCost, in a search or in
+// a gradient step; and the worst record costs nearly that much in either.
 func TestNewtonRecordCost(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range withIntercept() {
@@ -224,8 +225,8 @@ func TestNewtonRecordCost(t *testing.T) {
 				t.Logf(
 					"intercept %t, %s, %+v: a record costs %.4f of μ, the worst one found %.6f of it in a search, "+
 						"%.6f in a step", intercept, adjacency, p, cost.Mu/s.Mu, worst[0]/searched, worst[1]/stepped)
-				// A search asks five or six times, under zero-out for .75 here and not for .8. Under
-				// replace a record that takes the place of a null one has no gradient of two.
+				// A search asks five or six questions. Under zero-out the quantile here is .75, not .8. Under replace,
+				// a record in place of a null record moves the gradient by less than 2.
 				least := map[dp.Adjacency][]float64{dp.ZeroOut: {0.85, 0.99}, dp.Replace: {0.9, 0.8}}[adjacency]
 				for in, most := range []float64{searched, stepped} {
 					if worst[in] > most*(1+1e-9) || worst[in] < least[in]*most {
@@ -238,11 +239,11 @@ func TestNewtonRecordCost(t *testing.T) {
 	}
 	alone := eventfulNewton(t, dp.Replace, true)
 	if got, all := alone.RecordCost(), alone.Cost(); got.Mu != all.Mu || got.Adjacency != all.Adjacency {
-		t.Error("where records are protected a record costs something else")
+		t.Error("without persons RecordCost differs from Cost")
 	}
 }
 
-// TestNewtonPersonsMutants plants faults, each of which the audit finds.
+// TestNewtonPersonsMutants plants faults and checks that the audit finds each of them.
 func TestNewtonPersonsMutants(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {
@@ -278,7 +279,8 @@ func TestNewtonPersonsMutants(t *testing.T) {
 	}
 }
 
-// TestNewtonPersonsPlan: one record in one step costs what it cost, and states and plans go on.
+// TestNewtonPersonsPlan: for persons with one record in one step the costs are those of a record. States and plans can
+// be restored.
 func TestNewtonPersonsPlan(t *testing.T) {
 	t.Parallel()
 	alone := eventfulNewton(t, dp.ZeroOut, true)
@@ -295,7 +297,7 @@ func TestNewtonPersonsPlan(t *testing.T) {
 	}
 	for i, p := range personRules {
 		e := personNewton(t, p, dp.Replace, true)
-		// No audit sees the noise of searches, which release nothing but a place.
+		// No audit sees the noise of searches, which release only a place.
 		more := float64(p.PerStep) * math.Sqrt(float64(p.Count))
 		if got, want := e.plan.SearchNoise/alone.plan.SearchNoise, more*math.Sqrt(2*.64); math.Abs(got/want-1) > 1e-9 {
 			t.Errorf("%+v: searches have %g times the noise, want %g", p, got, want)
@@ -322,7 +324,9 @@ func TestNewtonPersonsPlan(t *testing.T) {
 			t.Error("no restart")
 		}
 	}
-	for _, c := range []Config{{Person: matfact.Participation{Separation: 1}}, {Person: matfact.Participation{Count: 1}}, {Person: matfact.Participation{Count: 2, Separation: 2, Fixed: true}}} {
+	for _, c := range []Config{{Person: matfact.Participation{Separation: 1}},
+		{Person: matfact.Participation{Count: 1}},
+		{Person: matfact.Participation{Count: 2, Separation: 2, Fixed: true}}} {
 		c.Columns, c.Target, c.ClipX = []string{"u", "y"}, "y", 1
 		c.Defaults()
 		if err := c.Validate(); err == nil {

@@ -14,9 +14,9 @@ import (
 )
 
 // NewtonVersion names the algorithm and state of [Newton]. A new version needs a new epoch.
-const NewtonVersion = "newton/v3" // v1 did not centre, v2 knew no modes and no gains
+const NewtonVersion = "newton/v3" // v1 did not centre, v2 had no modes and no gains
 
-// NewtonPlan holds what a configuration of [Newton] resolves to before the first record; see
+// NewtonPlan holds the public numbers that follow from a configuration of [Newton] before the first record; see
 // [AMBPlan].
 type NewtonPlan struct {
 	Method string `json:"method"`
@@ -24,19 +24,18 @@ type NewtonPlan struct {
 	Factorization *matfact.Stored `json:"factorization"`
 	// Mu is the guarantee.
 	Mu float64 `json:"mu"`
-	// ClipX bounds the features' norm.
+	// ClipX bounds the norm of the features.
 	ClipX float64 `json:"clip_x"`
-	// Search is the number of slots of each of the Searches. Batch is the number of slots of a
-	// step, by epoch; the last entry is for all later epochs.
+	// Search is the number of slots of each search at the start. Batch is the number of slots of a step, by epoch; the
+	// last entry is for all later epochs.
 	Search uint64   `json:"search"`
 	Batch  []uint64 `json:"batch"`
 	// Doublings is how many times epochs double in length.
 	Doublings int `json:"doublings"`
-	// Unit is the number of lattice steps that a record adds to a count. NullNorm, NullLocate
-	// and NullScale are those of a null record in the three searches; in the last one they are
-	// modeQuantile of Unit where the median is a mode. SearchNoise,
-	// LocateNoise, CountNoise and NullNoise are standard deviations in these lattice steps.
-	// The fields of the median are 0 without an intercept.
+	// Unit is the number of lattice steps that a record adds to a count. NullNorm, NullLocate and NullScale are the
+	// numbers that a null record adds in the three searches; where the median is a mode, modeQuantile of Unit replaces
+	// NullScale. SearchNoise, LocateNoise, CountNoise and NullNoise are standard deviations in these lattice steps.
+	// NullLocate and LocateNoise are 0 without an intercept.
 	Unit        int64   `json:"unit"`
 	NullNorm    int64   `json:"null_norm"`
 	NullLocate  int64   `json:"null_locate,omitempty"`
@@ -45,35 +44,33 @@ type NewtonPlan struct {
 	LocateNoise float64 `json:"locate_noise,omitempty"`
 	CountNoise  float64 `json:"count_noise"`
 	NullNoise   float64 `json:"null_noise"`
-	// Lattice is that of gradients divided by the clip norm. One is the number of lattice
-	// steps of a gradient of that norm. Near is the share of the clip norm up to which a
-	// gradient counts; then it has at most ⌊0.27K⌋ lattice steps, however it is rounded.
+	// Lattice is the lattice of gradients divided by the clip norm. One is the number of lattice steps of a gradient of
+	// that norm. Near is the share of the clip norm up to which a gradient counts; such a gradient has at most ⌊0.27K⌋
+	// lattice steps, however it is rounded.
 	Lattice dp.Lattice `json:"lattice"`
 	One     float64    `json:"one"`
 	Near    float64    `json:"near"`
-	// Sensitivity is that of the gradients' sums of all steps, correlated by C.
-	// GradientNoise is the standard deviation of a step's independent draws. Both are in
-	// lattice steps.
+	// Sensitivity is the sensitivity of the gradient sums of all steps together, correlated by C. GradientNoise is the
+	// standard deviation of a step's independent draws. Both are in lattice steps.
 	Sensitivity   float64 `json:"sensitivity"`
 	GradientNoise float64 `json:"gradient_noise"`
-	// HistogramNoise is the standard deviation of a bin's noise, in records. GramMu is the
-	// guarantee of an epoch's Gram matrix. RadiusNoise weighs the noise of that matrix when
-	// the norm is chosen to which its rows are shortened.
+	// HistogramNoise is the standard deviation of a bin's noise, in records. GramMu is the μ of an epoch's Gram matrix.
+	// RadiusNoise is the weight of that matrix's noise in the choice of the norm to which its rows are shortened.
 	HistogramNoise float64 `json:"histogram_noise"`
 	GramMu         float64 `json:"gram_mu"`
 	RadiusNoise    float64 `json:"radius_noise"`
-	// Jumps are factors, by epoch like Batch: a clip norm above the factor times its recent
-	// median makes a hard restart.
+	// Jumps holds factors, by epoch like Batch: a clip norm above the factor times its recent median causes a hard
+	// restart.
 	Jumps []float64 `json:"jumps"`
-	// Radius bounds the coefficients' norm; 0: no bound.
+	// Radius bounds the norm of the coefficients; 0 means no bound.
 	Radius float64 `json:"radius,omitempty"`
-	// Student holds the quantiles of Student's t for intervals from so many parts.
+	// Student[n] is the quantile of Student's t for intervals from n parts.
 	Student []float64 `json:"student,omitempty"`
-	// Start are the first coefficients; nil: 0.
+	// Start holds the first coefficients; nil means 0.
 	Start []float64 `json:"start,omitempty"`
-	// Person says what is protected where that is not a single record. Fewer are factors, by epoch
-	// like Batch: a short epoch holds fewer of a person's steps than a long one, and its
-	// histogram and matrix have so much less noise than HistogramNoise and GramMu say.
+	// Person says how the records of a person are protected together, nil if single records are. Fewer holds factors,
+	// by epoch like Batch: a short epoch contains fewer of a person's steps than a long one, so its histogram and
+	// matrix get noise smaller by this factor than HistogramNoise and GramMu say.
 	Person *calibration.Person `json:"person,omitempty"`
 	Fewer  []float64           `json:"fewer,omitempty"`
 
@@ -83,9 +80,8 @@ type NewtonPlan struct {
 	intercept bool
 }
 
-// The shares of μ² that a record pays: in its epoch for the histogram of norms and for the Gram
-// matrix; in its step for the count of null records, and for the gradient together with the
-// count of small gradients.
+// The shares of μ² that a record pays: for its epoch's histogram of norms and Gram matrix; for its step's count of null
+// records; and for its gradient together with the count of small gradients.
 const (
 	histogramShare = 0.03
 	gramShare      = 0.12
@@ -93,7 +89,7 @@ const (
 	gradientShare  = 0.81
 )
 
-// shapedBands are the bands of the gradients' noise.
+// shapedBands is the number of bands of the gradients' noise.
 const shapedBands = 64
 
 // resolveNewton computes the plan and its factorization.
@@ -143,8 +139,8 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 		return nil, nil, fmt.Errorf("%d features are too many for a lattice of %d steps", d, plan.Lattice.K)
 	}
 
-	// In records, raised by the same factor as the gradients' noise, which covers rounding: so
-	// the count stays free.
+	// Noise of the counts, in records. Rounding has raised the noise of the gradients; the noise of the count of small
+	// gradients is raised by the same factor, so that this count stays free.
 	counted := plan.Sensitivity / (float64(plan.Lattice.K) * factor.ColNorm()) / (load.weight * gradient)
 	missing := load.nulls / (mu * math.Sqrt(nullShare))
 	plan.CountNoise = counted * unit * dp.RoundUp
@@ -156,7 +152,7 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 	plan.GramMu = mu / load.matrix * math.Sqrt(gramShare) / dp.RoundUp
 	plan.RadiusNoise = plan.norms() * 1.35 * math.Sqrt(float64(d)*adjacency) / plan.GramMu
 
-	// Batches and jumps, and how long epochs may be.
+	// Batches and jumps, then the length of epochs.
 	growth := 1.0
 	for range 5 {
 		b := math.Ceil(max(50, 20/mu, 1.25*adjacency*float64(d)/mu*growth))
@@ -164,7 +160,8 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 			b = math.Ceil(max(50, 4*missing, float64(d)*plan.stepNoise(factor)*growth))
 		}
 		if !(b <= 1<<31 && b*float64(plan.Lattice.K) < room) {
-			return nil, nil, &fault.Fault{Rule: fmt.Sprintf("steps would have to be of %.3g slots: raise epsilon", b)}
+			return nil, nil,
+				&fault.Fault{Rule: fmt.Sprintf("a step would need %.3g slots, which is too many: raise epsilon", b)}
 		}
 		plan.Batch = append(plan.Batch, uint64(b))
 		share := countedShare * missing
@@ -174,7 +171,7 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 	}
 	rows := float64(1 << 36)
 	for i := range normLadder.Rungs + 1 {
-		for _, k := range []int{0, len(plan.Fewer)} { // the least noise, and the most
+		for _, k := range []int{0, len(plan.Fewer)} { // the epochs with the least and with the most noise
 			g, err := plan.gram(normLadder.Rung(i), k)
 			if err != nil {
 				return nil, nil, err
@@ -198,13 +195,13 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 // firstSteps is the number of steps of the first epoch.
 const firstSteps = 4
 
-// steps returns the steps of epoch k.
+// steps returns the number of steps of epoch k.
 func (p *NewtonPlan) steps(k int) uint64 { return firstSteps << min(k, p.Doublings) }
 
-// batch returns the slots of a step of epoch k.
+// batch returns the number of slots of a step of epoch k.
 func (p *NewtonPlan) batch(k int) uint64 { return p.Batch[min(k, len(p.Batch)-1)] }
 
-// jump returns the factor that makes a jump of the clip norm in epoch k.
+// jump returns the factor by which the clip norm must exceed its median in epoch k to count as a jump.
 func (p *NewtonPlan) jump(k int) float64 { return p.Jumps[min(k, len(p.Jumps)-1)] }
 
 // rate returns the step size of epoch k.
@@ -218,11 +215,11 @@ func (p *NewtonPlan) rate(k int) float64 {
 	return rate
 }
 
-// stretch returns the steps of a stretch of epoch k.
+// stretch returns the number of steps of a stretch of epoch k.
 func (p *NewtonPlan) stretch(k int) uint64 { return max(1, p.steps(k)/stretchesMost) }
 
-// Searches returns the number of searches with which a stream begins: for the features' norm,
-// with an intercept for the median of the residuals, and for the gradients' norm.
+// Searches returns the number of searches at the start of a stream: for the norm of the features, with an intercept for
+// the median of the residuals, and for the norm of the gradients.
 func (p *NewtonPlan) Searches() uint64 {
 	if p.intercept {
 		return 3
@@ -230,8 +227,8 @@ func (p *NewtonPlan) Searches() uint64 {
 	return 2
 }
 
-// norms returns the squared norm of a row in units of R², whose features are shortened
-// to R: with a constant of ½R it is 5/4.
+// norms returns the largest squared norm of a row in units of R². Features are shortened to R, and with an intercept a
+// constant of ½R makes it 5/4.
 func (p *NewtonPlan) norms() float64 {
 	if p.intercept {
 		return 1.25
@@ -239,13 +236,12 @@ func (p *NewtonPlan) norms() float64 {
 	return 1
 }
 
-// gram returns an empty Gram matrix of epoch k, of rows whose features are shortened to norm
-// √squared.
+// gram returns an empty Gram matrix for epoch k, for rows whose features are shortened to the norm √squared.
 func (p *NewtonPlan) gram(squared float64, k int) (*newton.Gram, error) {
 	return newton.NewGram(p.dim, p.norms()*squared, p.GramMu/p.fewer(k), p.adjacency, p.bits)
 }
 
-// fewer returns the factor of the noise of epoch k's histogram and matrix.
+// fewer returns the factor on the noise of the histogram and matrix of epoch k.
 func (p *NewtonPlan) fewer(k int) float64 {
 	if k < len(p.Fewer) {
 		return p.Fewer[k]

@@ -6,16 +6,14 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// presence estimates which share of the slots holds records, from released numbers alone. A step
-// of b slots holds v = b − (noisy count of null records) of them, with noise of standard
-// deviation s. Over the last steps it keeps
+// presence estimates the share of slots that hold records, from released numbers only. A step of b slots holds v = b −
+// (noisy count of null records) records, with noise of standard deviation s. presence keeps, over the past steps,
 //
 //	A = Σ_j λʲb·v,  B = Σ_j λʲb²,  C = Σ_j λ²ʲb²,
 //
-// once for λ = 7/8 and once for λ = 255/256. The share is A/B, and its distance from 0 is
-// A/(s√C), which is standard normal if no slot holds a record. If the two shares differ by more
-// than four deviations of the first one, the share has changed, and the second sums are replaced
-// by the first.
+// once for λ = 7/8 and once for λ = 255/256. The share is A/B. Its distance from 0 is A/(s√C), which is standard normal
+// if no slot holds a record. If the two shares differ by more than four deviations of the first, the share has changed,
+// and the first sums replace the second.
 type presence struct {
 	recent, long decaying
 }
@@ -25,20 +23,20 @@ type decaying struct{ records, slots, noise float64 }
 const (
 	recentDecay = 1 - 1./8
 	longDecay   = 1 - 1./256
-	// evident is the distance from 0 from which records are believed to be there. Noise
-	// alone reaches it once in 3·10⁶ independent trials.
+	// evident is the distance from 0 at which there certainly are records. Noise alone reaches it once in 3·10⁶
+	// independent trials.
 	evident = 5
 )
 
-// full is presence after many steps of b slots with a record each.
+// full returns the presence after many steps of b slots that all hold a record.
 func full(b float64) presence {
 	square := float64(b * b)
 	d := decaying{square / (1 - recentDecay), square / (1 - recentDecay), square / (1 - recentDecay*recentDecay)}
 	return presence{d, d}
 }
 
-// sees takes a step, and reports whether there are records.
-func (p *presence) sees(b, v, sd float64) bool {
+// observe adds a step of b slots with v records, and reports whether there certainly are records.
+func (p *presence) observe(b, v, sd float64) bool {
 	p.recent.add(recentDecay, b, v)
 	p.long.add(longDecay, b, v)
 	if math.Abs(p.recent.share()-p.long.share())*p.recent.slots > 4*sd*math.Sqrt(p.recent.noise) {
@@ -57,7 +55,7 @@ func (d *decaying) share() float64 { return d.records / d.slots }
 
 func (d *decaying) distance(sd float64) float64 { return d.records / (sd * math.Sqrt(d.noise)) }
 
-// share returns the part of the slots that hold records, in (0, 1].
+// share returns the estimated share of slots that hold records, in (0, 1].
 func (p *presence) share() float64 { return min(max(p.long.share(), 1./256), 1) }
 
 func (p *presence) appendTo(w *bin.Writer) {

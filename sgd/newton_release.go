@@ -5,7 +5,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// unit returns the factor from coordinate j of an iterate, after uncentre, to a coefficient.
+// unit returns the divisor that turns coordinate j of an iterate, after uncentre, into a coefficient.
 func (e *Newton) unit(j int) float64 {
 	if *e.cfg.Intercept && j == len(e.w)-1 {
 		return 1
@@ -22,7 +22,7 @@ func allFinite(r *dp.Release) bool {
 	return true
 }
 
-// recent returns the stretches that the estimate uses; those of the open epoch if open is set.
+// recent returns the stretches that the estimate uses. It includes the open epoch if open is set.
 func (e *Newton) recent(open bool) stretches {
 	most := 2
 	if e.epoch >= 5 {
@@ -31,7 +31,7 @@ func (e *Newton) recent(open bool) stretches {
 	return e.blocks.newest(most, open)
 }
 
-// release returns the release.
+// release returns the release of a gradient step with the given number of rows.
 func (e *Newton) release(rows uint64) *dp.Release {
 	d := len(e.w)
 	recent := e.recent(true)
@@ -79,8 +79,7 @@ func (e *Newton) release(rows uint64) *dp.Release {
 	return &dp.Release{Step: e.step, Rows: rows, Values: values}
 }
 
-// coefficients returns an iterate, after uncentre, as coefficients of the features and of
-// the constant 1.
+// coefficients converts an iterate, after uncentre, to coefficients of the features and of a constant of 1.
 func (e *Newton) coefficients(w []float64) []float64 {
 	theta := make([]float64, len(w))
 	for j, v := range w {

@@ -1,19 +1,19 @@
 package sgd
 
-// restart is a hard restart: it forgets everything but the iterate and the noise.
+// restart makes a hard restart: it forgets everything except the iterate and the noise.
 func (e *Newton) restart() {
 	e.restarts++
 	e.unsettled = true
 	e.forget()
 }
 
-// abandon is a hard restart from the iterate 0.
+// abandon makes a hard restart and resets the iterate to 0.
 func (e *Newton) abandon() {
 	clear(e.w)
 	e.restart()
 }
 
-// forget goes back to the searches.
+// forget goes back to the searches at the start.
 func (e *Newton) forget() {
 	d := len(e.w)
 	e.uncentre(e.w)

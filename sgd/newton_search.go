@@ -8,9 +8,9 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
-// Opened returns how earlier releases opened the open step: the quantile that it searches, 0 if
-// it is a gradient step; its slots; and R², the squared norm, in units of the bound, to which
-// rows are shortened in the open epoch's matrix.
+// Opened returns the public numbers with which earlier releases opened the open step: quantile is the quantile that it
+// searches for, 0 in a gradient step; slots is its number of slots; squared is R², in units of the squared bound, the
+// squared norm to which the rows of the open epoch's matrix are shortened.
 func (e *Newton) Opened() (quantile float64, slots uint64, squared float64) {
 	switch e.phase {
 	case searchNorm:
@@ -23,12 +23,10 @@ func (e *Newton) Opened() (quantile float64, slots uint64, squared float64) {
 	return quantile, e.size(), e.squared
 }
 
-// EpochSteps returns the number of steps of the open epoch, of which its last releases its
-// histogram and matrix.
+// EpochSteps returns the number of steps of the open epoch. Its last step releases the epoch's histogram and matrix.
 func (e *Newton) EpochSteps() uint64 { return e.plan.steps(e.epoch) }
 
-// scaleQuantile returns the share of the records at which the search for the gradients' norm
-// stops.
+// scaleQuantile returns the share of the records at which the search for the norm of the gradients stops.
 func (e *Newton) scaleQuantile() float64 {
 	if e.mode {
 		return modeQuantile
@@ -36,7 +34,7 @@ func (e *Newton) scaleQuantile() float64 {
 	return scaleQuantile
 }
 
-// The ladders of two searches: for ‖x‖², and for |r|‖x‖ (with an intercept |r|‖s‖).
+// The ladders of two searches: for ‖x‖², and for |r|‖x‖, or |r|‖s‖ with an intercept.
 var (
 	normLadder  = ladder.Ladder{Top: 1, Rungs: 32}
 	scaleLadder = ladder.Ladder{Top: 0x1p16, Rungs: 32}
@@ -46,17 +44,16 @@ var (
 const (
 	normQuantile  = 0.75
 	scaleQuantile = 0.6
-	// modeQuantile takes the place of scaleQuantile where the median is a mode. Residuals there
-	// are nearly 0, and a clip norm that they chose would hide all others. The counts of a
-	// search have noise of 1/15 of the slots: three deviations from all records.
+	// modeQuantile replaces scaleQuantile if the median is a mode. Many residuals are then nearly 0, and a clip norm
+	// chosen by them would hide all others. The counts of a search have noise of 1/15 of the slots, so 0.8 is three
+	// deviations away from all records.
 	modeQuantile = 0.8
 )
 
-// A search is believed if its counts are far from the threshold. farEnough is the limit: with
-// null records alone, the sum of squares of six distances, in standard deviations of the noise,
-// exceeds it once in 2·10⁶ searches. Otherwise the search is repeated as soon as records are
-// evident. It then takes more slots, according to the share of slots with records, up to
-// searchMost times as many. After triesMost repetitions the result is believed.
+// A search is believed if its counts are far from the threshold. farEnough is the limit for the sum of squares of six
+// distances, in standard deviations of the noise: null records alone exceed it once in 2·10⁶ searches. A search that is
+// not believed is repeated as soon as there certainly are records. The repeated search takes up to searchMost times as
+// many slots, according to the share of slots with records. After triesMost repetitions the result is believed.
 const (
 	farEnough  = 40
 	searchMost = 16
@@ -67,7 +64,7 @@ const (
 func (e *Newton) find(n dp.Noise) {
 	p := &e.plan
 	if p.Person != nil {
-		// The columns of C count steps, as the separation of a person's does.
+		// Searches take columns of C too, because a person's separation counts all steps.
 		e.draw(n, make([]int64, len(e.w)))
 	}
 	if e.phase == searchMedian {

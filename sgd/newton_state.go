@@ -19,11 +19,13 @@ import (
 //	version, u64 fingerprint, u64 step, iteration, first slot of the last step, slots,
 //	phase, iterate, last clip norm, u64 restarts, drifts, unsettled, presence, believed,
 //	u64 repeats, tries, R², mode,
-//	[centre where there is an intercept, clip norm, signal, u64 epoch, done, V, √H, recent clip norms, their median
-//	 an epoch ago, wander, blocks, matrix, weight, missed, [h where the weight is not 0,] Gram matrix, histogram], u64 length, shaper's state
 //
-// all little-endian but the shaper's, which is matfact's. The part in brackets is there in the
-// phase of descent only.
+//	[centre if there is an intercept, clip norm, signal, u64 epoch, done, V, √H, recent clip norms,
+//	their median an epoch ago, wander, blocks, matrix, weight, missed, [h if the weight is not 0,]
+//	Gram matrix, histogram], u64 length, shaper's state
+//
+// all little-endian except the shaper's state, whose format is matfact's. The part in brackets is present only in the
+// phase of descent.
 const newtonStateVersion = 3
 
 func (e *Newton) identify() (uint64, error) {
@@ -35,8 +37,8 @@ func (e *Newton) identify() (uint64, error) {
 	return h.Sum64(), err
 }
 
-// AppendBinary appends the state after the last Close. Nothing of the open step is in
-// it. It is as secret as the rows: whoever has it can subtract the noise.
+// AppendBinary appends the state after the last Close, without the open step. The state is as secret as the rows: with
+// it, the noise can be subtracted from releases.
 func (e *Newton) AppendBinary(b []byte) ([]byte, error) {
 	w := &bin.Writer{B: e.AppendReleased(b)}
 	if e.phase == descent {
@@ -51,8 +53,8 @@ func (e *Newton) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
-// AppendReleased appends the part of the state that anybody can compute from releases and public
-// numbers: everything but the open epoch's sums and the noise of earlier steps.
+// AppendReleased appends the part of the state that anybody can compute from releases and public numbers: everything
+// except the open epoch's sums and the noise of earlier steps.
 func (e *Newton) AppendReleased(b []byte) []byte {
 	w := &bin.Writer{B: b}
 	floats := func(x []float64) {
@@ -106,18 +108,17 @@ func (e *Newton) AppendReleased(b []byte) []byte {
 	return w.B
 }
 
-// UnmarshalBinary restores a state that AppendBinary of an estimator with the same
-// plan and configuration wrote, and drops the open step. After an error the estimator
-// must not be used.
+// UnmarshalBinary restores a state that AppendBinary wrote for an estimator with the same plan and configuration. It
+// drops the open step. After an error the estimator must not be used.
 //
 // It refuses a state whose form AppendBinary cannot have written; see [AMB.UnmarshalBinary].
 func (e *Newton) UnmarshalBinary(data []byte) error {
 	r := &bin.Reader{B: data}
 	if r.Byte() != newtonStateVersion {
-		return errors.New("state of sgd: unknown version")
+		return errors.New("sgd: the state has an unknown version")
 	}
 	if r.Uint() != e.fingerprint {
-		return errors.New("state of sgd: of another configuration")
+		return errors.New("sgd: the state belongs to another configuration")
 	}
 	d := len(e.w)
 	e.constant = 0
@@ -149,14 +150,14 @@ func (e *Newton) UnmarshalBinary(data []byte) error {
 		return errDamaged
 	}
 	if err := calibration.RestoreShaper(e.shaper, blob, e.drawn(), e.predict, e.reach); err != nil {
-		return fmt.Errorf("state of sgd: %w", err)
+		return fmt.Errorf("sgd: cannot restore the state: %w", err)
 	}
 	e.open()
 	return nil
 }
 
-// consistent reports whether the counters of a state can belong together, and whether the
-// searches can have found what the state says.
+// consistent reports whether the counters of a state can belong together, and whether the searches can have found the
+// values in the state.
 func (e *Newton) consistent() bool {
 	p, last := &e.plan, e.slots-e.first
 	switch {
@@ -168,7 +169,7 @@ func (e *Newton) consistent() bool {
 			(e.first > e.Longest(e.step-1) ||
 				(last%p.Search != 0 || last > searchMost*p.Search) && !slices.Contains(p.Batch, last)),
 		e.unsettled && e.restarts == 0,
-		e.tries > 0 && e.phase != descent && e.seen.long.slots == 0, // a search repeated for records that nobody saw
+		e.tries > 0 && e.phase != descent && e.seen.long.slots == 0, // a search was repeated, but no record was seen
 		e.iteration > 0 != (e.used != 0), e.used != 0 && !inRange(e.used),
 		e.mode && !(e.phase == searchScale && *e.cfg.Intercept):
 		return false
@@ -180,7 +181,7 @@ func (e *Newton) consistent() bool {
 	return slices.Contains(normRungs, e.squared)
 }
 
-// searched returns how many searches have ended since the last ones began.
+// searched returns the number of searches completed since the searches last started.
 func (e *Newton) searched() uint64 {
 	if e.phase > searchMedian && !*e.cfg.Intercept {
 		return uint64(e.phase) - 1
@@ -188,10 +189,10 @@ func (e *Newton) searched() uint64 {
 	return uint64(e.phase)
 }
 
-// inRange reports whether zeta is within the bounds of clip norms.
+// inRange reports whether zeta is a possible clip norm.
 func inRange(zeta float64) bool { return zeta >= zetaLeast && zeta <= zetaMost }
 
-// restoreRun reads the part of the state that the phase of descent has.
+// restoreRun reads the part of the state that exists only in the phase of descent.
 func (e *Newton) restoreRun(r *bin.Reader) bool {
 	p, d := &e.plan, len(e.w)
 	if *e.cfg.Intercept {
@@ -205,8 +206,8 @@ func (e *Newton) restoreRun(r *bin.Reader) bool {
 		return false
 	}
 	vectors, scale := floats(r, d*d), floats(r, d)
-	// V must be eigenvectors, and √H roots of shares of a trace of about 1: otherwise the
-	// whitened rows would leave the range of float64.
+	// V must consist of eigenvectors, and √H of roots of shares of a trace of about 1: otherwise whitened rows would
+	// leave the range of float64.
 	for _, v := range vectors {
 		r.Bad = r.Bad || !(math.Abs(v) <= 1+0x1p-20)
 	}
@@ -252,7 +253,7 @@ func (e *Newton) restoreRun(r *bin.Reader) bool {
 		e.weight >= 0 && e.missed >= 0 && (e.epoch > 0 || e.weight == 0) && e.inBlocks()
 }
 
-// inBlocks reports whether the blocks are those of the last epochs.
+// inBlocks reports whether the blocks can be those of the last epochs.
 func (e *Newton) inBlocks() bool {
 	all := e.blocks.epochs
 	if len(all) != min(e.epoch+1, epochsMost) {
@@ -270,7 +271,7 @@ func (e *Newton) inBlocks() bool {
 	return true
 }
 
-// normRungs are the squared norms that the search can find.
+// normRungs holds the squared norms that the search can find.
 var normRungs = func() (all []float64) {
 	for i := range normLadder.Rungs + 1 {
 		all = append(all, normLadder.Rung(i))

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// newtonLogs are logs of three columns with what happens to streams: each goes through
-// searches, epochs, and what its name says.
+// newtonLogs returns logs of three columns with events in them. Each goes through searches, epochs, and the event that
+// its name states.
 func newtonLogs(intercept bool) map[string][][]float64 {
 	drifting := eventful(intercept)
 	for i, row := range drifting {
@@ -26,7 +26,7 @@ func newtonLogs(intercept bool) map[string][][]float64 {
 		}
 	}
 	late := eventful(intercept)
-	clear(late[:1500]) // searches that see no records
+	clear(late[:1500]) // the first searches see no records
 	clear(late[5000:6500])
 	few := eventful(intercept)
 	for i := range few {
@@ -61,8 +61,7 @@ func (e *Newton) feed(t testing.TB, log [][]float64, n dp.Noise) *dp.Release {
 	return r
 }
 
-// newtonContract is that of an estimator over a log, of which it closes as many steps as
-// have their last slot before last.
+// newtonContract returns the contract of an estimator over a log. It closes the steps whose last slot is before last.
 func newtonContract(t testing.TB, c Config, p dp.Params, log [][]float64, last uint64) estimatortest.Contract[*Newton] {
 	t.Helper()
 	contract := estimatortest.Contract[*Newton]{
@@ -79,8 +78,8 @@ func newtonContract(t testing.TB, c Config, p dp.Params, log [][]float64, last u
 	return contract
 }
 
-// TestNewtonRestart ends runs inside of a bootstrap, between a hard restart and its
-// bootstrap, at an epoch's end.
+// TestNewtonRestart covers states inside a bootstrap, between a hard restart and its bootstrap, and at the end of an
+// epoch.
 func TestNewtonRestart(t *testing.T) {
 	t.Parallel()
 	moments := map[string]int{}
@@ -112,15 +111,15 @@ func TestNewtonRestart(t *testing.T) {
 		}
 	}
 	t.Log(moments)
-	for _, what := range []string{"in a bootstrap", "before a median", "about a centre", "hard restart", "drift restart", "search repeated", "behind a mode", "end of an epoch", "held"} {
+	for _, what := range []string{"in a bootstrap", "before a median", "about a centre", "hard restart",
+		"drift restart", "search repeated", "behind a mode", "end of an epoch", "held"} {
 		if moments[what] == 0 {
 			t.Errorf("no state was taken at this moment: %s", what)
 		}
 	}
 }
 
-// TestNewtonDamaged damages states of every phase, those before a restart and before the
-// end of an epoch among them.
+// TestNewtonDamaged damages states of every phase, including those before a restart and before the end of an epoch.
 func TestNewtonDamaged(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range withIntercept() {
@@ -142,12 +141,12 @@ func TestNewtonDamaged(t *testing.T) {
 		}
 		t.Logf("%d states: %v", len(taken), taken)
 		if len(taken) < 6 {
-			t.Errorf("states of %d moments alone", len(taken))
+			t.Errorf("states of only %d kinds", len(taken))
 		}
 	}
 }
 
-// TestNewtonManyEpochs restores a state after more epochs than lengths double.
+// TestNewtonManyEpochs restores a state after more epochs than the number of doublings.
 func TestNewtonManyEpochs(t *testing.T) {
 	t.Parallel()
 	e, again := eventfulNewton(t, dp.ZeroOut, false), eventfulNewton(t, dp.ZeroOut, false)
@@ -170,8 +169,7 @@ func TestNewtonManyEpochs(t *testing.T) {
 	}
 }
 
-// TestNewtonOrder adds the records of every step in another order: every bit is the
-// same.
+// TestNewtonOrder adds the records of every step in another order. Every bit must be equal.
 func TestNewtonOrder(t *testing.T) {
 	t.Parallel()
 	a, b := eventfulNewton(t, dp.ZeroOut, false), eventfulNewton(t, dp.ZeroOut, false)
@@ -191,8 +189,8 @@ func TestNewtonOrder(t *testing.T) {
 	}
 }
 
-// TestNewtonStateRefused gives a state to estimators of other configurations, and
-// damaged states to its own.
+// TestNewtonStateRefused: estimators with other configurations refuse a state, and the estimator itself refuses a
+// damaged one.
 func TestNewtonStateRefused(t *testing.T) {
 	t.Parallel()
 	own, p := eventfulNewton(t, dp.Replace, false).cfg, dp.Params{Mu: newtonMu, Adjacency: dp.Replace}
@@ -252,8 +250,8 @@ func TestNewtonStateRefused(t *testing.T) {
 	refuse("slots of the presence below none", patch(iterate+56, math.Float64bits(-1)))
 }
 
-// TestNewtonUnseen refuses a state that repeats a search for records which, it says,
-// nobody saw: the search would have no slots.
+// TestNewtonUnseen refuses a state that repeats a search although, according to the state, no record was seen: the
+// search would have no slots.
 func TestNewtonUnseen(t *testing.T) {
 	t.Parallel()
 	e := eventfulNewton(t, dp.Replace, false)
@@ -268,7 +266,7 @@ func TestNewtonUnseen(t *testing.T) {
 		unseen := slices.Clone(state)
 		clear(unseen[long : long+3*8])
 		if err := c.New(t).UnmarshalBinary(unseen); err == nil {
-			t.Errorf("step %d: a search for nobody is taken", e.step)
+			t.Errorf("step %d: no error for a repeated search without records", e.step)
 		}
 	}
 	c.Restart(t)
@@ -292,7 +290,7 @@ func FuzzNewtonState(f *testing.F) {
 				some = append(some, state)
 			}
 		}
-		// An eigenvector that is far too long: the next record made a panic of it.
+		// An eigenvector that is far too long. Such a state once caused a panic at the next record.
 		long := slices.Clone(some[len(some)-1])
 		binary.LittleEndian.PutUint64(long[217:], math.Float64bits(math.MaxFloat64))
 		return append(some, long, estimatortest.State(f, c.New(f)))

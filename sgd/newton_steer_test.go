@@ -13,14 +13,12 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// What steers a Newton beside its gradients: whether and where records are, jumps of the
-// clip norm and drifts, each of which begins searches or averages anew, and n̂. The logs
-// of this file reach all of them, and so does a log of null records alone that is made to
-// release the same.
+// A Newton is steered by more than its gradients: by the share of slots with records, by jumps of the clip norm and by
+// drifts, each of which repeats searches or restarts averages, and by n̂. The logs in this file reach all these rules.
+// A log of null records alone whose releases are made equal must reach them too.
 
-// loud is by how much the noise of an array is larger than its plan said, so that all
-// records of a step, or of an epoch, hide in it. Decisions are those of the batches that
-// were planned, for the first run has no noise.
+// loud returns factors on the noise of arrays, so large that all records of a step, or of an epoch, disappear in it.
+// Decisions are those for the planned batches, because the first run has no noise.
 func loud(a dp.Adjacency) map[string][]float64 {
 	return map[string][]float64{
 		"newton/boot": {10}, "newton/locate": {10}, "newton/count": {20, 5}, "newton/grad": {100},
@@ -28,7 +26,7 @@ func loud(a dp.Adjacency) map[string][]float64 {
 	}
 }
 
-// loudNewton is an eventfulNewton with such noise.
+// loudNewton returns an eventfulNewton with this noise.
 func loudNewton(t *testing.T, adjacency dp.Adjacency, intercept bool) *Newton {
 	t.Helper()
 	c := eventfulNewton(t, adjacency, intercept).cfg
@@ -54,7 +52,7 @@ func loudNewton(t *testing.T, adjacency dp.Adjacency, intercept bool) *Newton {
 	return e
 }
 
-// loudSubject is newtonSubject for such noise.
+// loudSubject is newtonSubject for this noise.
 func loudSubject(t *testing.T, m *steeredNewton) *audit.Subject {
 	t.Helper()
 	s := newtonSubject(t, m.Newton, m)
@@ -66,7 +64,7 @@ func loudSubject(t *testing.T, m *steeredNewton) *audit.Subject {
 			a.Deviations = []float64{a.Deviations[0] * factors[name][0]}
 		case "newton/count": // the first is the plan's
 			a.Deviations = []float64{a.Deviations[0], a.Deviations[1] * factors[name][1]}
-		case "newton/gram": // on a lattice of its own
+		case "newton/gram": // has its own lattice
 			squared, d := m.plan.norms()*m.squared, len(m.w)
 			lattice := math.Exp2(math.Floor(math.Log2(squared)) - float64(m.params.Bits()))
 			sd := math.Sqrt(m.params.Adjacency.Factor()/gramShare) / newtonMu * factors[name][0] * (squared +
@@ -84,25 +82,25 @@ func loudSubject(t *testing.T, m *steeredNewton) *audit.Subject {
 	return s
 }
 
-// steeredNewton takes records from its log in each first run and null records in each
-// second, and counts what its rules say.
+// steeredNewton takes records from its log in every first run and null records in every second run. It counts the
+// decisions of its rules.
 type steeredNewton struct {
 	*Newton
 	log   [][]float64
 	runs  int
-	alone bool   // the second run has all records but one,
-	at    uint64 // in this slot
+	alone bool   // the second run has all records except one,
+	at    uint64 // which is in this slot
 
 	held, slow, repeats, restarts, drifts, abandoned, epochs, modes int
 
-	// A fault, planted behind a gradient step with what it would have been without noise.
+	// A fault, planted after a gradient step; x is the step without noise.
 	fault func(m *steeredNewton, before *Newton, x *exactNewton)
 	// Rules that the fault feeds.
 	ownPresence presence
 	ownJump     jump
 	ownWander   wander
-	ownW        []float64 // iterate that noise never touched since the last restart or drift
-	jumps       []float64 // of the plan
+	ownW        []float64 // iterate without noise since the last restart or drift
+	jumps       []float64 // the plan's Jumps
 }
 
 // exactNewton is a step without noise.
@@ -122,7 +120,7 @@ func (m *steeredNewton) Close(n dp.Noise) (*dp.Release, error) {
 	first, end := m.Range(m.step + 1)
 	for slot := first; slot < end; slot++ {
 		row := m.log[slot]
-		// Of a long search few records can be others.
+		// In a long search only few records may differ.
 		if m.runs%2 == 0 && (slot == m.at || !m.alone && (m.phase == descent || slot < first+64)) {
 			row = nil
 		}
@@ -194,7 +192,7 @@ func (m *steeredNewton) exact() *exactNewton {
 	return x
 }
 
-// steeredLogs are logs that reach all rules between them.
+// steeredLogs returns logs that together reach all rules.
 func steeredLogs(intercept bool) map[string][][]float64 {
 	logs := newtonLogs(intercept)
 	twice := eventful(intercept)
@@ -210,16 +208,16 @@ func steeredLogs(intercept bool) map[string][][]float64 {
 	return logs
 }
 
-// unlike runs the log and then null records that are made to release the same.
+// unlike runs the log, and then null records whose releases are made equal. It reports a difference between the runs.
 func (m *steeredNewton) unlike(t *testing.T) error {
 	t.Helper()
 	stream := make(audit.Stream, 170)
 	return loudSubject(t, m).Unlike(stream, stream)
 }
 
-// TestNewtonSteering: null records alone that are made to release what an eventful log
-// does have its slots, whitenings, jumps, drifts and repeated searches too, and hold where
-// it holds, to the last bit. Nothing of that can have followed from records.
+// TestNewtonSteering: null records alone are made to release the same as an eventful log. They must have the same
+// slots, whitenings, jumps, drifts and repeated searches, and must pause in the same steps, to the last bit. So none of
+// these can depend on records directly.
 func TestNewtonSteering(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -255,27 +253,26 @@ func TestNewtonSteering(t *testing.T) {
 	}
 }
 
-// TestNewtonSteeringMutants feeds the rules exact counts and sums. A neighbour that has a
-// record less shows what goes into the state; what only decides shows where there are no
-// records.
+// TestNewtonSteeringMutants feeds the rules exact counts and sums. A fault in the state shows in a neighbour with one
+// record less; a fault in a decision shows in a stream without records.
 func TestNewtonSteeringMutants(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct {
 		name, log string
-		neighbour bool // finds it too
+		neighbour bool // the neighbour finds it too
 		plant     func(m *steeredNewton, before *Newton, x *exactNewton)
 	}{
 		{"none", "hard restart", false, nil},
 		{"records are followed by the exact count", "records later", true,
 			func(m *steeredNewton, before *Newton, x *exactNewton) {
 				b := float64(before.size())
-				m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit))
+				m.ownPresence.observe(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit))
 				m.seen = m.ownPresence
 			}},
 		{"a step holds where the exact count shows no records", "records later", false,
 			func(m *steeredNewton, before *Newton, x *exactNewton) {
 				b := float64(before.size())
-				if !m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit)) {
+				if !m.ownPresence.observe(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit)) {
 					copy(m.w, before.w)
 					m.zeta = before.zeta
 				}
@@ -294,7 +291,7 @@ func TestNewtonSteeringMutants(t *testing.T) {
 		{"jump of the clip norm of exact counts", "hard restart", false,
 			func(m *steeredNewton, _ *Newton, x *exactNewton) {
 				m.ownJump.factor = m.jumps[min(m.epoch, len(m.jumps)-1)]
-				if m.ownJump.sees(x.zeta) {
+				if m.ownJump.observe(x.zeta) {
 					m.restart()
 				}
 			}},
@@ -307,7 +304,7 @@ func TestNewtonSteeringMutants(t *testing.T) {
 				y[j] += m.ownW[j] - before.w[j]
 				m.ownW[j] += m.plan.rate(before.epoch) * (x.y[j] - before.w[j])
 			}
-			if m.ownWander.sees(y, before.white) != nil {
+			if m.ownWander.observe(y, before.white) != nil {
 				m.blocks.reset()
 				m.Newton.drifts++
 				m.ownWander.reset()
@@ -339,9 +336,8 @@ func TestNewtonSteeringMutants(t *testing.T) {
 	}
 }
 
-// TestGramBlocks: blocks in which products are rounded end at public positions, so that a
-// record too small for any product moves none, whether it is there or not. The planted
-// fault ends them by the records there are.
+// TestGramBlocks: blocks in which products are rounded end at public positions. So a record too small for any product
+// moves none, whether it is present or not. The planted fault counts only records that are present.
 func TestGramBlocks(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range []bool{false, true} {
@@ -373,14 +369,14 @@ func TestGramBlocks(t *testing.T) {
 				}
 				w := &bin.Writer{}
 				e.gram.AppendTo(w)
-				return w.B[8:] // behind the number of rows
+				return w.B[8:] // after the number of rows
 			}
 			same := bytes.Equal(products([]float64{1e-12, 0, 1}), products(nil))
-			if intercept { // the constant is no small product: its own entry may move
+			if intercept { // the constant is not small, and its own entry may move
 				same = bytes.Equal(products([]float64{1e-12, 0, 1})[:16], products(nil)[:16])
 			}
 			if same == fault {
-				t.Errorf("intercept %t, fault %t: the products are the same: %t", intercept, fault, same)
+				t.Errorf("intercept %t, fault %t: equal products: %t", intercept, fault, same)
 			}
 		}
 	}

@@ -29,7 +29,7 @@ type online struct {
 	row   []float64
 }
 
-// newOnline returns one for d features without a constant, of norm at most clip.
+// newOnline returns an online for d features without a constant, of norm at most clip.
 func newOnline(t testing.TB, d int, clip float64, p dp.Params, seed uint64) *online {
 	t.Helper()
 	e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: clip, Intercept: new(bool)}, p)
@@ -61,7 +61,7 @@ func (s *online) close(draw func(x []float64) float64) (*dp.Release, error) {
 	return s.e.Close(s.noise)
 }
 
-// until returns the last release of a stream of so many records.
+// until returns the last release of a stream of the given number of records.
 func (s *online) until(t testing.TB, records uint64, draw func(x []float64) float64) (r *dp.Release) {
 	t.Helper()
 	for {
@@ -73,7 +73,7 @@ func (s *online) until(t testing.TB, records uint64, draw func(x []float64) floa
 	}
 }
 
-// conditioned draws records whose features have variances from 1 down to 1/condition.
+// conditioned returns records whose features have variances from 1 down to 1/condition.
 func conditioned(seed uint64, d int, condition float64) *linear {
 	l := newLinear(seed, d, 1)
 	for j := range l.deviation {
@@ -82,7 +82,7 @@ func conditioned(seed uint64, d int, condition float64) *linear {
 	return l
 }
 
-// TestNewtonPlan checks the numbers that the guarantee rests on, and the schedule.
+// TestNewtonPlan checks the schedule, and the numbers on which the guarantee depends.
 func TestNewtonPlan(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -90,10 +90,10 @@ func TestNewtonPlan(t *testing.T) {
 			e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 3, Intercept: new(bool)},
 				dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: adjacency})
 			p, s := e.Plan(), adjacency.Factor()
-			near := func(what string, got, want float64) { // lattices may cost something
+			near := func(what string, got, want float64) { // lattices may add a little
 				t.Helper()
 				if !(got >= want*(1-1e-15) && got <= want*(1+1e-3)) {
-					t.Errorf("%s, d = %d: %s is %.12g, want %.12g or hardly more", adjacency, d, what, got, want)
+					t.Errorf("%s, d = %d: %s is %.12g, want %.12g or slightly more", adjacency, d, what, got, want)
 				}
 			}
 			if math.Abs(1/p.Mu-4.2247) > 1e-4 {
@@ -107,14 +107,14 @@ func TestNewtonPlan(t *testing.T) {
 				weight = math.Sqrt(4 - (1+c)*(1+c))
 			}
 			near("noise of the count", p.CountNoise/unit, s/(weight*0.9*p.Mu))
-			// What rounding of predicted noise may move gradients by comes on top of what
-			// a record does, in clip norms: one that counts, and one that does not.
+			// The rounding of predicted noise may move gradients in addition to a record, in clip norms: for a record
+			// that counts and for one that does not.
 			exact := float64(p.Lattice.K) * e.factor.ColNorm()
 			for count, moved := range []float64{s, s - 1 + c} {
 				gradient := (moved*exact + p.Sensitivity - s*exact) / p.GradientNoise
 				counts := float64(count) * unit / p.CountNoise
 				if got := math.Hypot(gradient, counts) / (0.9 * p.Mu); !(got <= 1) {
-					t.Errorf("%s, d = %d: a record moves gradient and count by %.9f of what is charged",
+					t.Errorf("%s, d = %d: a record moves gradient and count by %.9f of the charge",
 						adjacency, d, got)
 				}
 			}
@@ -155,13 +155,13 @@ func TestNewtonPlan(t *testing.T) {
 	}
 }
 
-// TestNewtonLongest: no steps in a row have more slots than Longest says, wherever they are. An epoch
-// that saw no record at first searches again later, in up to sixteen times the slots.
+// TestNewtonLongest: successive steps never have more slots than Longest says, wherever they are. An epoch that saw no
+// record at first searches again later, in up to sixteen times as many slots.
 func TestNewtonLongest(t *testing.T) {
 	t.Parallel()
 	s := newOnline(t, 2, 3, dp.Params{Mu: newtonMu, Adjacency: dp.ZeroOut}, 3)
 	l := newLinear(3, 2, 0.1)
-	var ends []uint64 // of steps
+	var ends []uint64 // last slots of the steps
 	for n := 0; len(ends) < 600; {
 		_, err := s.close(func(row []float64) float64 {
 			if n++; n < 20000 || n%20 > 0 {
@@ -188,8 +188,7 @@ func TestNewtonLongest(t *testing.T) {
 	}
 }
 
-// TestNewtonAdopt takes a plan through its text, and refuses one of which any number is
-// another.
+// TestNewtonAdopt encodes and decodes a plan, and checks that a plan with any changed number is refused.
 func TestNewtonAdopt(t *testing.T) {
 	t.Parallel()
 	e := eventfulNewton(t, dp.ZeroOut, true)
@@ -197,8 +196,8 @@ func TestNewtonAdopt(t *testing.T) {
 		func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(e.cfg, e.params, kept) })
 }
 
-// TestNewtonNulls: streams of null records alone never move the coefficients; such that
-// begin with them, have them in between, or hold few records else, are learned.
+// TestNewtonNulls: streams of null records alone never move the coefficients. Streams that begin with null records,
+// have them in between, or hold few other records are learned.
 func TestNewtonNulls(t *testing.T) {
 	t.Parallel()
 	const records = 60000
@@ -209,8 +208,8 @@ func TestNewtonNulls(t *testing.T) {
 	for _, x := range []struct {
 		name     string
 		null     func(n uint64, source *rand.Rand) bool
-		reach    float64 // of coefficients of norm 1, at any time
-		excess   float64 // at the end, in nine of ten runs
+		reach    float64 // largest coefficient at any time; the true norm is 1
+		excess   float64 // excess risk at the end, in nine of ten runs
 		records  uint64
 		features int
 	}{
@@ -267,8 +266,7 @@ func TestNewtonNulls(t *testing.T) {
 	}
 }
 
-// TestNewtonLearns compares with the outlook, over conditions: the estimate does not
-// depend on them.
+// TestNewtonLearns compares with the outlook, for several condition numbers. The estimate must not depend on them.
 func TestNewtonLearns(t *testing.T) {
 	t.Parallel()
 	const records, runs = 60000, 3
@@ -296,8 +294,8 @@ func TestNewtonLearns(t *testing.T) {
 	}
 }
 
-// TestNewtonDrift flips the coefficients, and lets a feature grow tenfold, in
-// mid-stream: the estimate follows.
+// TestNewtonDrift flips the coefficients, and makes a feature ten times larger, in the middle of a stream. The estimate
+// must follow.
 func TestNewtonDrift(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(l *linear){
@@ -323,8 +321,8 @@ func TestNewtonDrift(t *testing.T) {
 	}
 }
 
-// TestNewtonUnits fits records with a constant, in other units, whose original
-// coefficients are published beside.
+// TestNewtonUnits fits records with a constant, in other units. The release also has the coefficients in original
+// units.
 func TestNewtonUnits(t *testing.T) {
 	t.Parallel()
 	c := Config{Columns: []string{"u", "y", "v"}, Target: "y", ClipX: 5, Centre: []float64{2, 10, 0},
@@ -356,8 +354,7 @@ func TestNewtonUnits(t *testing.T) {
 	}
 }
 
-// TestNewtonHorizon: after the last step nothing is released and nothing changes, and a
-// step takes no more records than slots.
+// TestNewtonHorizon: after the last step there is no release and no change. A step refuses more records than slots.
 func TestNewtonHorizon(t *testing.T) {
 	t.Parallel()
 	e := mustNewton(t, Config{Columns: []string{"u", "y"}, Target: "y", ClipX: 5, Horizon: 5},
@@ -379,12 +376,11 @@ func TestNewtonHorizon(t *testing.T) {
 		e.Add(0, nil)
 	}
 	if _, err := e.Close(dptest.Zero()); err == nil {
-		t.Error("a step takes more records than slots")
+		t.Error("no error for a step with more records than slots")
 	}
 }
 
-// TestNewtonAddAllocates: nothing, in searches, in steps, and where blocks of the matrix
-// end.
+// TestNewtonAddAllocates: Add allocates nothing in searches, in steps, and where blocks of the matrix end.
 func TestNewtonAddAllocates(t *testing.T) {
 	e := eventfulNewton(t, dp.Replace, false)
 	log := eventful(false)
@@ -398,8 +394,8 @@ func TestNewtonAddAllocates(t *testing.T) {
 	}
 }
 
-// TestNewtonEarlyIntervals: there are none before the 30th step, of the stream and since
-// a hard restart, whose parts scatter less than they err; from then on there are.
+// TestNewtonEarlyIntervals: there are no intervals in the first 30 steps of the stream or after a hard restart, where
+// the parts scatter less than their errors. Later there are.
 func TestNewtonEarlyIntervals(t *testing.T) {
 	t.Parallel()
 	const d = 4
@@ -425,9 +421,8 @@ func TestNewtonEarlyIntervals(t *testing.T) {
 	}
 }
 
-// TestNewtonCoverage counts how often intervals hold the true coefficients, in two
-// conditions. Noise that cancels between parts makes them wider than need be; the bound
-// allows 4.5 deviations, taken from the runs, below 95 %.
+// TestNewtonCoverage counts how often intervals contain the true coefficients, under two conditions. Noise that cancels
+// between parts makes them wider than necessary. The bound is 4.5 deviations, estimated from the runs, below 95 %.
 func TestNewtonCoverage(t *testing.T) {
 	t.Parallel()
 	runs := uint64(8)
@@ -437,7 +432,7 @@ func TestNewtonCoverage(t *testing.T) {
 	const d, records = 10, 50000
 	for _, c := range []struct {
 		condition float64
-		intercept bool // features and target far from 0
+		intercept bool // features and target are far from 0
 	}{{1, false}, {64, false}, {64, true}} {
 		var covered, squares, width float64
 		for run := range runs {

@@ -8,25 +8,25 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// wander notices that a sequence y_1, y_2, … is no longer stationary. It computes means m of
-// wanderLength successive vectors of an epoch. A mean is far if, with n ≥ 5 earlier ones that were
-// not far, of mean m̄ over about the last 16,
+// wander detects that a sequence y_1, y_2, … is no longer stationary. It computes means m of wanderLength successive
+// vectors of an epoch. Let m̄ be the mean, over about the last 16, of n ≥ 5 earlier means that were not far. A new mean
+// is far if
 //
 //	‖W⁻¹(m − m̄)‖² > (1 + 6√(2/d))·(1 + 1/min(n, 16))·½V
 //
-// where V is the mean of ‖W⁻¹(m_i − m_{i−1})‖² over about the last 16. Two far means in a row show
-// that the sequence has moved.
+// where V is the mean of ‖W⁻¹(m_i − m_{i−1})‖² over about the last 16. Two far means in a row show that the sequence
+// has moved.
 //
 // Cost: O(d²) for each mean, 3d numbers.
 type wander struct {
-	count uint64 // vectors in sum
+	count uint64 // number of vectors in sum
 	sum   []float64
 
-	n        uint64 // means in mean
+	n        uint64 // number of means in mean
 	mean     []float64
 	variance float64 // V
 	last     []float64
-	far      bool // the last mean
+	far      bool // the last mean was far
 }
 
 const (
@@ -39,7 +39,7 @@ func newWander(dim int) wander {
 	return wander{sum: make([]float64, dim), mean: make([]float64, dim), last: make([]float64, dim)}
 }
 
-// begin begins an epoch. No mean holds vectors of two epochs.
+// begin starts an epoch: a mean never combines vectors of two epochs.
 func (m *wander) begin() {
 	m.count = 0
 	clear(m.sum)
@@ -53,9 +53,8 @@ func (m *wander) reset() {
 	clear(m.last)
 }
 
-// sees takes the next vector. It returns the mean that shows that the vectors have moved, nil if
-// none does.
-func (m *wander) sees(y []float64, white *newton.Whitening) []float64 {
+// observe adds the next vector. If the vectors have moved, it returns the mean that shows this; otherwise nil.
+func (m *wander) observe(y []float64, white *newton.Whitening) []float64 {
 	for j, v := range y {
 		m.sum[j] += v
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// personal reports whether persons are protected in place of single records.
+// personal reports whether all records of a person are protected, instead of single records.
 func (c *Config) personal() bool { return c.Person != matfact.Participation{} }
 
-// validatePerson reports what cannot protect persons.
+// validatePerson reports settings with which persons cannot be protected.
 func (c *Config) validatePerson(l *fault.List) {
 	if !c.personal() {
 		return
@@ -23,11 +23,11 @@ func (c *Config) validatePerson(l *fault.List) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the least distance of two steps: records are not admitted by an exact one", nil)
+		"must be the smallest distance of two steps, not an exact distance", nil)
 }
 
-// gradientSteps returns in which gradient steps a person can have records. A search between any
-// two of them halves their distance.
+// gradientSteps returns the gradient steps in which a person can have records. Where every other step is a search,
+// distances in gradient steps are half as large.
 func (c *Config) gradientSteps() matfact.Participation {
 	p := c.Person
 	if c.Clip == "bisect" || c.Clip == "scan" {
@@ -36,9 +36,8 @@ func (c *Config) gradientSteps() matfact.Participation {
 	return p
 }
 
-// chargePerson sets what a plan says of persons, and returns what is charged for one, in units of
-// what a single record pays; norm is that of their gradients under C. Without persons it is that
-// of a single record.
+// chargePerson sets the plan's Person. It returns the charge for a person, in units of a single record's cost, and
+// the joint norm of a person's gradients under C. Without persons, both belong to a single record.
 func (p *AMBPlan) chargePerson(cfg *Config, f matfact.Factorization, adjacency dp.Adjacency) (charge PersonCharge,
 	norm float64, err error) {
 	if !cfg.personal() {
@@ -59,9 +58,8 @@ func (p *AMBPlan) chargePerson(cfg *Config, f matfact.Factorization, adjacency d
 	return
 }
 
-// RecordCost returns what all releases cost one record of a person whose user key stays as it
-// is: that of its step, which is a search, or a gradient and a count. Where records are protected
-// it is Cost.
+// RecordCost returns what all releases cost one record of a person, if the user key stays unchanged. The record pays
+// for its step: a search, or a gradient and a count. Without persons RecordCost equals Cost.
 func (e *AMB) RecordCost() dp.Cost {
 	c, p := e.Cost(), &e.plan
 	if p.Person == nil {
@@ -75,38 +73,36 @@ func (e *AMB) RecordCost() dp.Cost {
 	if p.SearchNoise > 0 {
 		step = max(step, math.Sqrt(float64(p.questions(&e.cfg)))*float64(p.Unit)/p.SearchNoise)
 	}
-	// More than a few last bits of a difference.
+	// This margin exceeds the error of the subtraction in the last bits.
 	c.Mu = min(c.Mu, step+c.Mu*0x1p-40)
 	return c
 }
 
-// PersonCharge is what amb charges for all records of one person.
+// PersonCharge is the charge of method "amb" for all records of one person.
 type PersonCharge struct {
-	// Ratio is a person's μ over that of a single record.
+	// Ratio is a person's μ divided by that of a single record.
 	Ratio float64
 	// Search is the factor by which the noise of searches of the clip norm has to grow.
 	Search float64
 }
 
-// ChargePerson returns what method "amb" charges for persons with records in the steps that p
-// allows, if a single record pays μ² in its step: 1−share for the gradient, correlated by f, and
-// share for the count of the quantile q (0 without "track"). With m = p.PerStep, k = p.Count, α
-// the column norm and P of matfact.Sensitivity without an end,
+// ChargePerson returns what method "amb" charges for persons with records in the steps that p allows. It assumes that a
+// single record pays μ² in its step: 1−share of it for the gradient, correlated by f, and share of it for the count of
+// the quantile q; share is 0 without "track". With m = p.PerStep, k = p.Count, the column norm α, and the P of
+// matfact.Sensitivity without an end,
 //
 //	Ratio² = (1−share)·(P/α)² + share·k·m²·max(1, 2·max(q, 1−q)²),   the 2 under replace only.
 //
-// p.Separation is in gradient steps: if s of the steps between two of a person's can be searches,
-// it is s less than that in steps of the stream.
+// p.Separation is in gradient steps: if s of the steps between two of a person's steps can be searches, it is the
+// separation in steps of the stream minus s.
 //
-// Privacy: gradients by the general rule, each record adds a vector of norm ζ under a matrix of
-// joint norm P. Counts have independent noise in each step: m records move a count by at most
-// m; under replace two persons move 2k counts by m·max(q, 1−q), for a record takes the place
-// of a null one. A search in place of a gradient step costs no more; its noise grows by √2 under
-// replace. docs/theory/sgd.md, §2.
+// Privacy: the gradients follow the general rule: each record adds a vector of norm ζ under a matrix of joint norm P.
+// Counts have independent noise in each step: m records move a count by at most m. Under replace, two persons move 2k
+// counts by m·max(q, 1−q), because a record takes the place of a null record. A search in place of a gradient step
+// costs no more; under replace its noise grows by √2. See docs/theory/sgd.md, §2.
 //
-// Errors: a share or quantile outside of its range; a participation that matfact.Sensitivity
-// refuses; inner products of columns that may be negative, with which a step of a search
-// may cost more than one of a gradient; a factorization that ends.
+// Errors: share or quantile are out of range; matfact.Sensitivity refuses p; f has an end, or inner products of its
+// columns may be negative, so that a search may cost more than a gradient step.
 func ChargePerson(share, q float64, f matfact.Factorization, p matfact.Participation,
 	adjacency dp.Adjacency) (PersonCharge, error) {
 	var errs []error
@@ -118,7 +114,7 @@ func ChargePerson(share, q float64, f matfact.Factorization, p matfact.Participa
 	}
 	if !matfact.NonNegativeGram(f) || f.Horizon() > 0 {
 		errs = append(errs,
-			fmt.Errorf("factorization %q ends, or may have negative inner products of columns: it protects no persons",
+			fmt.Errorf("factorization %q cannot protect persons: it ends, or columns may have negative inner products",
 				f.Kind()))
 	}
 	norm, err := matfact.Sensitivity(f, p, 0)

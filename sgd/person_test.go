@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestChargePerson searches for a person whose gradients and counts together are farther apart
-// than is charged: worst ones, and random ones.
+// TestChargePerson searches for a person whose gradients and counts together are farther apart than is charged. It
+// tries the worst persons and random ones.
 func TestChargePerson(t *testing.T) {
 	const steps, share, q = 9, 0.05, 0.9
 	source := rand.New(rand.NewPCG(51, 52))
@@ -57,8 +57,8 @@ func TestChargePerson(t *testing.T) {
 				scale := adjacency.Factor() * f.ColNorm()
 				top = max(top, math.Sqrt((1-share)*square(gradient)/(scale*scale)+share*moved)/charge.Ratio)
 			}
-			// sides returns what a person adds: gradients up to 1, counts of 0 or 1 less q of
-			// the null record that is there without it.
+			// sides returns the contribution of a person: gradients up to 1, and counts of 0 or 1, minus the q of the
+			// null record that is there otherwise.
 			sides := func(sign, counted float64, at ...int) (gradient, count []float64) {
 				gradient, count = make([]float64, steps), make([]float64, steps)
 				for _, t := range at {
@@ -111,7 +111,7 @@ func TestChargePerson(t *testing.T) {
 	}
 }
 
-// TestChargePersonForms: the cases in which the charge has a plain form, and what is refused.
+// TestChargePersonForms checks the cases in which the charge has a simple form, and the refused arguments.
 func TestChargePersonForms(t *testing.T) {
 	f, err := factorize(1, nil)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// students returns the quantiles of a plan. It caches them, because they take most of the time
-// of a plan, and every restart of a daemon asks for those of the same few levels.
+// students returns the quantiles of a plan. It caches them: they take most of the time of a plan, and every restart of
+// a daemon needs those of the same few levels.
 func students(level float64) []float64 {
 	if q, ok := quantiles.Load(level); ok {
 		return q.([]float64)
@@ -22,12 +22,12 @@ func students(level float64) []float64 {
 	return q
 }
 
-var quantiles sync.Map // of a level; never changed
+var quantiles sync.Map // by level; entries never change
 
-// intervalsLeast is the number of means from which intervals are published.
+// intervalsLeast is the smallest number of means for which intervals are published.
 const intervalsLeast = 5
 
-// factorize builds the factorization of p bands.
+// factorize builds the factorization with the given number of bands.
 func factorize(bands int, stored *matfact.Stored) (matfact.Factorization, error) {
 	c := matfact.Config{Kind: "bisr", Bands: bands, Stored: stored}
 	if bands == 1 {
@@ -36,8 +36,8 @@ func factorize(bands int, stored *matfact.Stored) (matfact.Factorization, error)
 	return matfact.New(c, matfact.Workload{Kind: "sum"})
 }
 
-// alike reports whether two plans are equal, except for the last bits of their float64 numbers.
-// These bits matter less than what a plan adds to the noise.
+// alike reports whether two plans are equal, except for the last bits of their float64 numbers. Last bits matter less
+// than the margin that a plan adds to the noise.
 func alike(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Float64:

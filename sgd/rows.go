@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// rows reads records for Newton. It scales features by the bound of their norm.
+// rows reads records for Newton. It divides features by the bound of their norm.
 type rows struct {
 	columns, target int
 	inverse         float64 // 1/ClipX
@@ -20,9 +20,8 @@ func newRows(c *Config) rows {
 		clipY: c.ClipY, intercept: *c.Intercept}
 }
 
-// read writes the features into x, which may be longer, and returns the target and ‖x‖² ≤ 1. It
-// shortens longer features and, without an intercept, the target with them. ok is false for a
-// null record.
+// read writes the features into x, which may be longer than needed. It returns the target and ‖x‖² ≤ 1. It shortens
+// longer features and, without an intercept, the target with them. ok is false for a null record.
 func (r *rows) read(x, row []float64) (y, square float64, ok bool) {
 	if len(row) != r.columns {
 		return 0, 0, false
@@ -63,8 +62,7 @@ func (r *rows) read(x, row []float64) (y, square float64, ok bool) {
 	return y, square, true
 }
 
-// readLarge is read for features whose squares leave the range of float64, or that are not
-// finite.
+// readLarge does the same for features whose squares leave the range of float64, or that are not finite.
 func (r *rows) readLarge(x, row []float64) (y, square float64, ok bool) {
 	if !vector.Finite(row) {
 		return 0, 0, false
@@ -89,7 +87,7 @@ func (r *rows) readLarge(x, row []float64) (y, square float64, ok bool) {
 		x[j] = v / norm
 	}
 	if !r.intercept {
-		y = y / largest / float64(norm*r.inverse) // the row's length, divided by largest
+		y = y / largest / float64(norm*r.inverse) // norm·inverse is the length of the row divided by largest
 	}
 	return y, 1, true
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// The statistical cases simulate the production solvers with seeded noise. Their
-// tolerances cover the error of the case's trials and of as many of ours.
+// The statistical cases simulate the production solvers with seeded noise. Their tolerances cover the error of the
+// case's trials and of the same number of our trials.
 
-// linear draws records y = ⟨x, w⟩ + σz with Gaussian features of the given
-// variances and w uniform on the unit sphere.
+// linear draws records y = ⟨x, w⟩ + σz with Gaussian features of the given variances, and with w uniform on the unit
+// sphere.
 type linear struct {
 	source    *rand.Rand
 	w         []float64
@@ -81,7 +81,7 @@ func ols(t testing.TB, s *Sample) []float64 {
 	moment.MulVec(x.T(), mat.NewVecDense(s.Len(), s.Y))
 	var c mat.Cholesky
 	if !c.Factorize(gram) {
-		t.Fatal("the sample has no full rank")
+		t.Fatal("the sample does not have full rank")
 	}
 	if err := c.SolveVecTo(theta, moment); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ type statistics map[string][]float64
 
 func (s statistics) add(name string, v float64) { s[name] = append(s[name], v) }
 
-// A statistic that the case leaves out, or null, is not compared.
+// check skips a statistic that the case leaves out or has as null.
 func (s statistics) check(t *testing.T, c cases.Case, expected map[string]*float64) {
 	t.Helper()
 	var tol map[string]float64
@@ -137,8 +137,7 @@ func present(expected map[string]*float64) map[string]float64 {
 	return numbers
 }
 
-// adjacencyOf reads the name of an adjacency as the cases have it; they are for
-// replacement where they name none.
+// adjacencyOf parses the name of an adjacency as the cases have it. A case without a name is for replacement.
 func adjacencyOf(t *testing.T, name string) dp.Adjacency {
 	t.Helper()
 	switch name {
@@ -151,7 +150,7 @@ func adjacencyOf(t *testing.T, name string) dp.Adjacency {
 	return 0
 }
 
-// multiple reads "5 sqrt(p)".
+// multiple parses text such as "5 sqrt(p)".
 func multiple(t *testing.T, text string, p int) float64 {
 	var k float64
 	if _, err := fmt.Sscanf(text, "%g sqrt(p)", &k); err != nil {
@@ -168,7 +167,7 @@ func caseDescentError(t *testing.T, c cases.Case) {
 		Gamma, Adjacency string
 		Star             string `json:"theta_star"`
 	}
-	in.Sigma = 1 // where the case has none
+	in.Sigma = 1 // if the case has none
 	var want map[string]*float64
 	c.Read(t, &in, &want)
 	s := statistics{}
@@ -244,7 +243,7 @@ func caseCoverage(t *testing.T, c cases.Case) {
 		best := ols(t, sample)
 		noise := dptest.Seeded(uint64(run))
 		descend := func(steps int) [][]float64 {
-			// All runs share the budget: the noise of Total steps.
+			// All runs share the budget: they have the noise of Total steps.
 			path, err := GradientDescent(sample, Descent{Steps: steps, Rate: in.Eta, Clip: multiple(t, in.Gamma, in.P)},
 				dp.Params{Mu: math.Sqrt(2 * in.Rho * float64(steps) / float64(in.Total)),
 					Adjacency: adjacencyOf(t, in.Adjacency)}, noise)
@@ -260,7 +259,7 @@ func caseCoverage(t *testing.T, c cases.Case) {
 			t.Fatal(err2, err3)
 		}
 		constructions := map[string][][]float64{"checkpoints": points, "batched": batched}
-		if in.Total/in.M > in.BurnIn { // else no run is longer than what it drops
+		if in.Total/in.M > in.BurnIn { // otherwise no run is longer than its burn-in
 			var many [][][]float64
 			for range in.M {
 				many = append(many, descend(in.Total/in.M))
@@ -289,8 +288,8 @@ func caseCoverage(t *testing.T, c cases.Case) {
 	s.check(t, c, want)
 }
 
-// caseAutoregression takes the interval constructions to the process that a
-// coordinate of unclipped descent is.
+// caseAutoregression applies the interval constructions to an autoregressive process, such as a coordinate of unclipped
+// descent.
 func caseAutoregression(t *testing.T, c cases.Case) {
 	t.Parallel()
 	var in struct {
@@ -318,7 +317,8 @@ func caseAutoregression(t *testing.T, c cases.Case) {
 				}
 			}
 		}
-		for name, construct := range map[string]func([][]float64, int, int) ([][]float64, error){"coverage_batched": BatchedMeans, "coverage_checkpoints": Checkpoints} {
+		for name, construct := range map[string]func([][]float64, int, int) ([][]float64, error){
+			"coverage_batched": BatchedMeans, "coverage_checkpoints": Checkpoints} {
 			estimates, err := construct(path, in.M, in.BurnIn)
 			if err != nil {
 				t.Fatal(err)
@@ -348,8 +348,7 @@ type simulation struct {
 	slot  uint64
 }
 
-// simulate builds an estimator of features x0 … and target y without a constant,
-// with the plan that alter makes of the resolved one.
+// simulate builds an estimator of features x0 … and target y without a constant. alter changes the resolved plan.
 func simulate(t testing.TB, d int, cfg Config, p dp.Params, seed uint64, alter func(*AMBPlan)) *simulation {
 	t.Helper()
 	cfg.Columns, cfg.Target, cfg.Method = append(names(d), "y"), "y", "amb"
@@ -397,7 +396,7 @@ func (s *simulation) next(t testing.TB, draw func(x []float64) float64) *dp.Rele
 	}
 }
 
-// value returns a released value, nil where the release has none of the name.
+// value returns a released value, nil if the release has none with the name.
 func value(r *dp.Release, name string) []float64 {
 	for _, v := range r.Values {
 		if v.Name == name {
@@ -436,7 +435,7 @@ func caseStreamTrack(t *testing.T, c cases.Case) {
 				p.Radius = 0
 				p.Bound, p.Curvature = 1, 1
 			})
-		sim.e.cfg.Eta0 = in.Eta // a step size of eta
+		sim.e.cfg.Eta0 = in.Eta // makes the step size eta
 		sim.e.average = newTail(0.5, 0, in.D)
 		l := newLinear(uint64(trial), in.D, in.Sigma)
 		steps := (in.N - int(in.S0)) / int(in.Batch)
@@ -455,9 +454,8 @@ func caseStreamTrack(t *testing.T, c cases.Case) {
 	s.check(t, c, want)
 }
 
-// casePaperVerbatim runs the algorithm with the paper's constants: the search
-// stops on an empty rung, every gradient is clipped to almost nothing, and the
-// iterate stays at 0. TestLearns shows the same stream with our settings.
+// casePaperVerbatim runs the algorithm with the paper's constants: the search stops on an empty rung, every gradient is
+// clipped to almost nothing, and the iterate stays at 0. TestLearns runs the same stream with our settings.
 func casePaperVerbatim(t *testing.T, c cases.Case) {
 	t.Parallel()
 	var in struct {

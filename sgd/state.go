@@ -15,4 +15,4 @@ func floats(r *bin.Reader, n int) []float64 {
 	return x
 }
 
-var errDamaged = errors.New("state of sgd: damaged")
+var errDamaged = errors.New("sgd: the state is damaged")

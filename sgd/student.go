@@ -9,7 +9,7 @@ import (
 // StudentQuantile returns the p-quantile of Student's t distribution with df > 0
 // degrees of freedom, for p in (0, 1).
 //
-// It is exported for the reproduction of the papers' intervals.
+// It is exported only for the reproduction of the papers' intervals.
 func StudentQuantile(p, df float64) float64 {
 	if !(p > 0 && p < 1 && df > 0) {
 		return math.NaN()

@@ -170,7 +170,7 @@ func TestFitOutput(t *testing.T) {
 	short := fitFile(t, 100)
 	out = want(t, exitDone, "", append(short, "--epsilon", "0.1")...)
 	if !strings.Contains(out, "newton of sold on 100 rows") ||
-		!strings.Contains(out, "may be worse than no coefficients") || !strings.Contains(out, "no standard errors") {
+		!strings.Contains(out, "may be better than the result") || !strings.Contains(out, "no standard errors") {
 		t.Errorf("a fit on few rows prints\n%s", out)
 	}
 	want(t, exitFailure, "fast-ihm: ", append(short, "--solver", "fast-ihm", "--adjacency", "replace")...)
@@ -194,8 +194,8 @@ func TestFitUsage(t *testing.T) {
 	want(t, exitUsage, "--csv is needed", "fit", "--solver", "dp-gd")
 	f("give either --solver or --compare", "--solver", "dp-gd", "--compare")
 	f(`--solver is "sgd", must be newton, dp-gd,`, "--solver", "sgd")
-	f("it needs --insecure-diagnostics", "--compare")
-	f("solver ols protects nothing", "--solver", "ols")
+	f("add --insecure-diagnostics", "--compare")
+	f("solver ols is not private", "--solver", "ols")
 	f("epsilon is -1", "--solver", "dp-gd", "--epsilon", "-1")
 	f("delta is 2", "--solver", "dp-gd", "--delta", "2")
 	f(`--adjacency is "add-remove"`, "--solver", "dp-gd", "--adjacency", "add-remove")
@@ -209,7 +209,7 @@ func TestFitUsage(t *testing.T) {
 	f("--scale must be positive", "--solver", "dp-gd", "--scale", "0")
 	f("--centre has 2 numbers", "--solver", "dp-gd", "--centre", "1,2")
 	f("--header is \"maybe\"", "--solver", "dp-gd", "--header", "maybe")
-	f("no column beside the target", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1",
+	f("has no feature: the target is the only column", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1",
 		"--intercept=false")
 }
 
@@ -236,9 +236,9 @@ func TestPlanNewton(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, x := range []struct{ old, new, warning string }{
-		{"epsilon = 1.0 ", "epsilon = 0.02 ", "stream demand: 4 features at this budget take steps of up to"},
+		{"epsilon = 1.0 ", "epsilon = 0.02 ", "stream demand: 4 features at this budget need steps of up to"},
 		{"[stream.demand.privacy]", "horizon = 20\n[stream.demand.privacy]",
-			"stream demand: the horizon of 20 steps ends before the estimate is useful"},
+			"stream demand: the horizon of 20 steps is too short"},
 	} {
 		other := filepath.Join(t.TempDir(), "other.toml")
 		if err := os.WriteFile(other, []byte(strings.Replace(string(text), x.old, x.new, 1)), 0o600); err != nil {
@@ -279,7 +279,7 @@ func TestPlanRegression(t *testing.T) {
 		0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitDone, "stream demand: curvature is not given", "plan", "-c", loose)
+	want(t, exitDone, "stream demand: curvature is not set", "plan", "-c", loose)
 	if out := want(t, exitDone, "", "audit", "--quick", "-c", file); !strings.Contains(out,
 		"sensitivity/mu, largest of") || strings.Contains(out, "FAIL") {
 		t.Errorf("audit prints\n%s", out)

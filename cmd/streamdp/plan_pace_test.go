@@ -56,11 +56,11 @@ func TestPlanPace(t *testing.T) {
 		filepath.Join(cases.Root(t), "examples", "demand.toml"), "--condition", "5")
 
 	write("curvature = 1.6 ", "#")
-	want(t, exitDone, "curvature is not given, so the square of the largest norm, 32, stands for it",
+	want(t, exitDone, "curvature is not set: the square of the largest norm, 32, is used",
 		"plan", "-c", file)
 	write("curvature = 1.6 ", "batch = 11\ncurvature = 1.6 ")
-	want(t, exitConfig, "must be at least 12 slots: with less the noise outweighs every step", "plan", "-c", file)
-	want(t, exitConfig, "must be at least 12 slots: with less the noise outweighs every step", "audit", "-c", file)
+	want(t, exitConfig, "must be at least 12 slots: in smaller batches the noise", "plan", "-c", file)
+	want(t, exitConfig, "must be at least 12 slots: in smaller batches the noise", "audit", "-c", file)
 }
 
 // holds fails unless the text has all parts.

@@ -1,15 +1,15 @@
-// Command band draws one released value against the records that it covers, with the
-// band that its noise leaves: the release plus and minus 1.96 standard errors.
+// Command band draws one released value against the records that it covers, with the band of its noise: the release
+// plus and minus 1.96 standard errors.
 //
 //	streamdp replay -c orders.toml orders.csv | go run ./examples/band -value mean_original -entry 0 -o mean.svg
 //
-// Releases come from standard input, one JSON object a line, as streamdp replay prints
-// them and as a Kafka console consumer prints a topic. The newest ones of a running
-// daemon, an object with a list under "data", are read as well:
+// It reads releases from standard input, one JSON object per line: the output of streamdp replay, or that of a Kafka
+// console consumer on a topic. It also reads the newest releases of a running daemon, an object with a list under
+// "data":
 //
 //	curl -s 'http://127.0.0.1:9464/api/v1/streams/orders/releases' | go run ./examples/band
 //
-// Where a release comes twice the first is taken: both have the same bytes.
+// If a release comes twice, the first copy is used: both have the same bytes.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/streamdp/streamdp/internal/chart"
 )
 
-// release is what the picture needs of a release (docs/release.md).
+// release holds the fields of a release that the picture needs (docs/release.md).
 type release struct {
 	Partition int
 	Epoch     uint64
@@ -38,7 +38,7 @@ type release struct {
 	}
 }
 
-// standardErrors are standard errors: one number for all, or one for each.
+// standardErrors holds standard errors: one number for all entries, or one for each.
 type standardErrors []float64
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -76,13 +76,13 @@ func run(in io.Reader, value string, entry, skip int, out string) error {
 	return c.Write(out, 18, 9)
 }
 
-// read returns the releases of the newest epoch, each once, by their steps.
+// read returns the releases of the newest epoch, each once, ordered by step.
 func read(in io.Reader) ([]release, error) {
 	var all []release
 	for dec := json.NewDecoder(in); ; {
 		var r struct {
 			release
-			Data []release // of an answer of the daemon
+			Data []release // the answer of a daemon
 		}
 		err := dec.Decode(&r)
 		if errors.Is(err, io.EOF) {
@@ -98,7 +98,7 @@ func read(in io.Reader) ([]release, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, errors.New("no release: streamdp status says what the stream waits for")
+		return nil, errors.New("there is no release; streamdp status shows what the stream waits for")
 	}
 	newest := slices.MaxFunc(all, func(a, b release) int { return cmp.Compare(a.Epoch, b.Epoch) }).Epoch
 	all = slices.DeleteFunc(all, func(r release) bool { return r.Epoch != newest || r.Partition != all[0].Partition })
@@ -106,7 +106,7 @@ func read(in io.Reader) ([]release, error) {
 	return slices.CompactFunc(all, func(a, b release) bool { return a.Step == b.Step }), nil
 }
 
-// band returns the picture of one number of a value.
+// band returns the picture of one entry of a value.
 func band(all []release, value string, entry, skip int) (*chart.Chart, error) {
 	var x, y, low, high []float64
 	name := value
@@ -116,7 +116,7 @@ func band(all []release, value string, entry, skip int) (*chart.Chart, error) {
 			continue // a step without this value
 		}
 		if entry < 0 || entry >= len(v.Data) {
-			return nil, fmt.Errorf("%s has %d numbers, there is no number %d", value, len(v.Data), entry)
+			return nil, fmt.Errorf("%s has %d entries, so there is no entry %d", value, len(v.Data), entry)
 		}
 		if skip > 0 {
 			skip--
@@ -129,7 +129,7 @@ func band(all []release, value string, entry, skip int) (*chart.Chart, error) {
 		var se float64
 		switch len(v.SE) {
 		case 0:
-			return nil, fmt.Errorf("%s is released without a standard error", value)
+			return nil, fmt.Errorf("%s has no standard error, so there is no band to draw", value)
 		case 1: // common to all numbers
 			se = v.SE[0]
 		default:
@@ -138,7 +138,7 @@ func band(all []release, value string, entry, skip int) (*chart.Chart, error) {
 		low, high = append(low, y[len(y)-1]-1.96*se), append(high, y[len(y)-1]+1.96*se)
 	}
 	if len(x) == 0 {
-		return nil, fmt.Errorf("no release has %s", value)
+		return nil, fmt.Errorf("no release has a value %s", value)
 	}
 	return &chart.Chart{
 		X: "records", Y: name,

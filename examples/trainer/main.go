@@ -1,15 +1,13 @@
-// Trainer trains a model without ever showing its gradients to anybody but the
-// daemon: it sends them to a topic, and takes the parameters for the next step from
-// the daemon's releases.
+// Trainer trains a model and shows its gradients to nobody except the daemon: it sends them to a topic, and takes the
+// parameters for the next step from the daemon's releases.
 //
 //	streamdp keygen /etc/streamdp/key
 //	kafka-topics.sh --bootstrap-server localhost:9092 --create --topic gradients
 //	streamdp run -c examples/trainer/trainer.toml
 //	go run ./examples/trainer -brokers localhost:9092
 //
-// The model is a logistic regression of made-up examples. Each example is used in
-// one step and never again: that is what makes the guarantee of the stream one for
-// the whole training.
+// The model is a logistic regression on made-up examples. Each example is used in one step and never again, so the
+// guarantee of the stream is a guarantee for the whole training.
 package main
 
 import (
@@ -48,7 +46,7 @@ func main() {
 	fmt.Printf("right for %.1f %% of new examples\n", 100*accuracy)
 }
 
-// options are what a training needs to know.
+// options are the settings of a training.
 type options struct {
 	brokers               []string
 	gradients, parameters string
@@ -58,23 +56,21 @@ type options struct {
 	report                func(format string, args ...any)
 }
 
-// train runs the training and returns the share of new examples that the model
-// gets right.
+// train runs the training. It returns the share of new examples that the model classifies correctly.
 func train(ctx context.Context, o options) (accuracy float64, err error) {
 	writer := &kafka.Writer{
 		Addr: kafka.TCP(o.brokers...), Topic: o.gradients,
 		RequiredAcks: kafka.RequireAll, BatchTimeout: 5 * time.Millisecond,
 	}
 	defer writer.Close()
-	// A stream's releases go to one partition, 0 unless output.partition says
-	// otherwise.
+	// The releases of a stream go to one partition: 0, unless output.partition sets another one.
 	reader := kafka.NewReader(kafka.ReaderConfig{
 		Brokers: o.brokers, Topic: o.parameters, Partition: 0, MaxWait: 100 * time.Millisecond, MaxBytes: 10 << 20,
 	})
 	defer reader.Close()
 
 	examples := newExamples(o.features, o.seed)
-	theta := make([]float64, o.features+1) // as the daemon begins
+	theta := make([]float64, o.features+1) // the initial parameters of the daemon
 	var releases assembler
 	for step := 0; step < o.steps; step++ {
 		messages := make([]kafka.Message, o.batch)
@@ -86,13 +82,14 @@ func train(ctx context.Context, o options) (accuracy float64, err error) {
 			}
 		}
 		if err := writer.WriteMessages(ctx, messages...); err != nil {
-			return 0, fmt.Errorf("sending gradients: %w", err)
+			return 0, fmt.Errorf("cannot send gradients: %w", err)
 		}
 		if theta, err = follow(ctx, reader, &releases, uint64(step)+1); err != nil {
 			return 0, err
 		}
 		if len(theta) != o.features+1 {
-			return 0, fmt.Errorf("the daemon has %d parameters, this model %d", len(theta), o.features+1)
+			return 0, fmt.Errorf("the daemon has %d parameters, but this model has %d: make adam.dim equal", len(theta),
+				o.features+1)
 		}
 		if (step+1)%50 == 0 {
 			o.report("step %d: loss of new examples %.4f", step+1, examples.loss(theta))
@@ -108,12 +105,12 @@ func train(ctx context.Context, o options) (accuracy float64, err error) {
 	return float64(right) / float64(total), nil
 }
 
-// follow returns the parameters of a step's release, as soon as they are there.
+// follow waits for the release of a step and returns its parameters.
 func follow(ctx context.Context, reader *kafka.Reader, releases *assembler, step uint64) ([]float64, error) {
 	for {
 		m, err := reader.ReadMessage(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("waiting for the parameters of step %d: %w", step, err)
+			return nil, fmt.Errorf("cannot read the parameters of step %d: %w", step, err)
 		}
 		r, err := releases.add(m)
 		if err != nil {
@@ -125,8 +122,7 @@ func follow(ctx context.Context, reader *kafka.Reader, releases *assembler, step
 	}
 }
 
-// gradient is that of −log P(y) of a logistic regression, the last parameter being
-// the bias.
+// gradient returns the gradient of −log P(y) for a logistic regression. The last parameter is the bias.
 func gradient(theta, x []float64, y float64) []float64 {
 	p := 1 / (1 + math.Exp(-score(theta, x)))
 	g := make([]float64, len(theta))
@@ -144,7 +140,7 @@ func score(theta, x []float64) float64 {
 	return s
 }
 
-// pack returns packed little-endian float32s.
+// pack returns x as packed little-endian float32.
 func pack(x []float64) []byte {
 	b := make([]byte, 0, 4*len(x))
 	for _, v := range x {
@@ -153,8 +149,7 @@ func pack(x []float64) []byte {
 	return b
 }
 
-// examples makes them up: features in [−1, 1], of which a hidden rule makes
-// classes, with a tenth of them wrong.
+// examples makes up examples: features in [−1, 1], classes by a hidden rule, and a tenth of the classes wrong.
 type examples struct {
 	source *rand.Rand
 	rule   []float64

@@ -15,19 +15,18 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// release is what this trainer reads of one.
+// release holds the fields of a release that the trainer needs.
 type release struct {
 	Epoch  uint64
 	Step   uint64
 	Values map[string]struct{ Data json.RawMessage }
 }
 
-// parameters returns the parameters of a release, JSON numbers or base64 of
-// little-endian float64s.
+// parameters returns the parameters of a release: JSON numbers, or base64 of little-endian float64.
 func (r *release) parameters() ([]float64, error) {
 	raw, ok := r.Values["parameters"]
 	if !ok {
-		return nil, fmt.Errorf("release of step %d holds no parameters", r.Step)
+		return nil, fmt.Errorf("the release of step %d has no parameters", r.Step)
 	}
 	var x []float64
 	if err := json.Unmarshal(raw.Data, &x); err == nil {
@@ -35,11 +34,11 @@ func (r *release) parameters() ([]float64, error) {
 	}
 	var text string
 	if err := json.Unmarshal(raw.Data, &text); err != nil {
-		return nil, fmt.Errorf("release of step %d: %w", r.Step, err)
+		return nil, fmt.Errorf("cannot decode the parameters of step %d: %w", r.Step, err)
 	}
 	b, err := base64.StdEncoding.DecodeString(text)
 	if err != nil || len(b)%8 != 0 {
-		return nil, fmt.Errorf("release of step %d: no float64s", r.Step)
+		return nil, fmt.Errorf("the parameters of step %d are not a list of float64", r.Step)
 	}
 	for ; len(b) > 0; b = b[8:] {
 		x = append(x, math.Float64frombits(binary.LittleEndian.Uint64(b)))
@@ -47,21 +46,19 @@ func (r *release) parameters() ([]float64, error) {
 	return x, nil
 }
 
-// assembler makes releases of the messages of an output partition, in order. A
-// message may come again, and is then the same; everything else that is not the
-// next one is an error: a release, or a piece of one, that was lost, that came too
-// early, or that is not what the hash says.
+// assembler puts together the releases in the messages of an output partition, in order. A message may come again with
+// the same content. Every other deviation is an error: a release or a piece that is missing or comes too early, or a
+// release that does not have its hash.
 type assembler struct {
-	epoch, step uint64 // of the last whole release
+	epoch, step uint64 // of the last complete release
 
-	identity string // of the release whose pieces are coming in
+	identity string // of the release whose pieces are being read
 	hash     string
 	pieces   [][]byte
 	of       int
 }
 
-// add takes the next message. It returns a release when the message completes
-// one that was not there yet.
+// add takes the next message. It returns a release if the message completes one that is new.
 func (a *assembler) add(m kafka.Message) (*release, error) {
 	identity, i, n := string(m.Key), 1, 1
 	chunk, hash := header(m, "streamdp_chunk"), header(m, "streamdp_sha256")
@@ -70,39 +67,39 @@ func (a *assembler) add(m kafka.Message) (*release, error) {
 		if i, n, err = parseChunk(chunk); err != nil {
 			return nil, fmt.Errorf("message %s: %w", identity, err)
 		}
-		whole, ok := strings.CutSuffix(identity, "/"+strconv.Itoa(i))
+		release, ok := strings.CutSuffix(identity, "/"+strconv.Itoa(i))
 		if !ok {
-			return nil, fmt.Errorf("message %s is not piece %d", identity, i)
+			return nil, fmt.Errorf("message %s does not have the key of piece %d", identity, i)
 		}
-		identity = whole
+		identity = release
 	}
 	epoch, step, err := parseIdentity(identity)
 	if err != nil {
 		return nil, err
 	}
 	if epoch < a.epoch || epoch == a.epoch && step <= a.step {
-		return nil, nil // again
+		return nil, nil // a repeated message
 	}
 	if identity != a.identity {
 		if a.identity != "" {
-			return nil, fmt.Errorf("release %s: pieces %d to %d of %d are missing", a.identity,
+			return nil, fmt.Errorf("release %s lacks pieces %d to %d of %d", a.identity,
 				len(a.pieces)+1, a.of, a.of)
 		}
 		if chunk == "" {
-			return a.whole(identity, epoch, step, m.Value)
+			return a.complete(identity, epoch, step, m.Value)
 		}
 		if i != 1 {
-			return nil, fmt.Errorf("release %s: piece %d comes before the first", identity, i)
+			return nil, fmt.Errorf("release %s: piece %d comes before piece 1", identity, i)
 		}
 		a.identity, a.hash, a.of, a.pieces = identity, hash, n, nil
 	}
 	switch have := len(a.pieces); {
 	case hash != a.hash || n != a.of:
-		return nil, fmt.Errorf("release %s: pieces of two different releases", identity)
+		return nil, fmt.Errorf("release %s has pieces of two different releases", identity)
 	case i <= have && bytes.Equal(a.pieces[i-1], m.Value):
-		return nil, nil // again
+		return nil, nil // a repeated piece
 	case i <= have:
-		return nil, fmt.Errorf("release %s: two different pieces %d", identity, i)
+		return nil, fmt.Errorf("release %s has two different pieces %d", identity, i)
 	case i > have+1:
 		return nil, fmt.Errorf("release %s: piece %d comes after piece %d of %d", identity, i, have, n)
 	}
@@ -112,24 +109,24 @@ func (a *assembler) add(m kafka.Message) (*release, error) {
 	}
 	value := bytes.Join(a.pieces, nil)
 	if sum := sha256.Sum256(value); hex.EncodeToString(sum[:]) != hash {
-		return nil, fmt.Errorf("release %s: its pieces have another hash", identity)
+		return nil, fmt.Errorf("release %s does not have the hash in its headers", identity)
 	}
 	a.identity, a.pieces = "", nil
-	return a.whole(identity, epoch, step, value)
+	return a.complete(identity, epoch, step, value)
 }
 
-// whole takes a release that is not there yet.
-func (a *assembler) whole(identity string, epoch, step uint64, value []byte) (*release, error) {
+// complete decodes a release that is complete and new.
+func (a *assembler) complete(identity string, epoch, step uint64, value []byte) (*release, error) {
 	if epoch > a.epoch && step != 1 || epoch == a.epoch && step != a.step+1 {
-		return nil, fmt.Errorf("release %s comes after step %d of epoch %d: releases are missing", identity,
+		return nil, fmt.Errorf("releases are missing: %s follows step %d of epoch %d", identity,
 			a.step, a.epoch)
 	}
 	var r release
 	if err := json.Unmarshal(value, &r); err != nil {
-		return nil, fmt.Errorf("release %s: %w", identity, err)
+		return nil, fmt.Errorf("cannot decode release %s: %w", identity, err)
 	}
 	if r.Epoch != epoch || r.Step != step {
-		return nil, fmt.Errorf("release %s says that it is step %d of epoch %d", identity, r.Step, r.Epoch)
+		return nil, fmt.Errorf("release %s contains step %d of epoch %d", identity, r.Step, r.Epoch)
 	}
 	a.epoch, a.step = epoch, step
 	return &r, nil
@@ -144,7 +141,7 @@ func parseIdentity(identity string) (epoch, step uint64, err error) {
 		}
 	}
 	if len(parts) != 4 || err != nil || epoch == 0 || step == 0 {
-		return 0, 0, fmt.Errorf("message %q is no release", identity)
+		return 0, 0, fmt.Errorf("message %q is not a release", identity)
 	}
 	return epoch, step, nil
 }
@@ -156,7 +153,7 @@ func parseChunk(text string) (i, n int, err error) {
 		n, err = strconv.Atoi(second)
 	}
 	if err != nil || i < 1 || n < i {
-		return 0, 0, fmt.Errorf("%q is no piece", text)
+		return 0, 0, fmt.Errorf("%q does not number a piece", text)
 	}
 	return i, n, nil
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestBall: a row whose integers' squares add up to E² + 1 is shortened at every number of bits,
-// wherever in a group it is. Above 26 bits float64 takes E² + 1 for E².
+// TestBall: a row whose squared integers add up to E² + 1 is shortened, for every number of bits and at every position
+// in a group. Above 26 bits, float64 rounds E² + 1 to E².
 func TestBall(t *testing.T) {
 	t.Parallel()
 	const n = 2*group + 1
@@ -33,8 +33,8 @@ func TestBall(t *testing.T) {
 	}
 }
 
-// TestFull: rows that all have the longest direction and the largest weight add up exactly at
-// every number of bits, so no sum between two roundings leaves int64.
+// TestFull: rows that all have the longest direction and the largest weight add up exactly for every number of bits. So
+// no sum between two roundings overflows int64.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	const d = 2
@@ -62,8 +62,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestLimit: a row counts if its weight is at most ⌊cE⌋, and not with one more; in the kernel, in
-// half groups, and alone.
+// TestLimit: a row counts if its weight is at most ⌊cE⌋, and does not count if it is one more, in the kernel, in half
+// groups, and alone.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	for bits := 24; bits <= 30; bits++ {
@@ -95,9 +95,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestPrepare: rows are the same directions in whatever order and pieces they are prepared, or
-// if that waits for the first pass: no unit is written over rows of another. Rows that a caller does
-// not name stay what they are.
+// TestPrepare: rows have the same directions if they are prepared in any order and pieces, or if the first pass
+// prepares them: no unit overwrites rows of another. Rows outside the prepared range stay unchanged.
 func TestPrepare(t *testing.T) {
 	t.Parallel()
 	const n, d, bits = 3*UnitRows + group + 3, 3, 24
@@ -118,7 +117,7 @@ func TestPrepare(t *testing.T) {
 		return r
 	}
 	alone := fresh()
-	alone.hire(1) // units one after the other
+	alone.hire(1) // so that units are prepared one after the other
 	want := directions(alone)
 	for _, part := range []struct {
 		lo, hi int
@@ -135,14 +134,15 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("rows %d to %d prepare units %v, want %v", part.lo, part.hi, r.prepared, part.want)
 		}
 	}
-	for _, cuts := range [][]int{{n, 0}, {n, 3 * UnitRows, 2 * UnitRows, UnitRows, 0}, {n, 2*UnitRows - 1, UnitRows + 1, 1}, {n - 1, 700, 5, 0}, {UnitRows - 1, 0}} {
+	for _, cuts := range [][]int{{n, 0}, {n, 3 * UnitRows, 2 * UnitRows, UnitRows, 0},
+		{n, 2*UnitRows - 1, UnitRows + 1, 1}, {n - 1, 700, 5, 0}, {UnitRows - 1, 0}} {
 		r := fresh()
 		for i, hi := range cuts[:len(cuts)-1] {
 			r.Prepare(cuts[i+1], hi)
 			r.Prepare(cuts[i+1], hi)
 		}
 		if !slices.Equal(directions(r), want) {
-			t.Errorf("prepared between %v: other directions", cuts)
+			t.Errorf("prepared in pieces cut at %v: the directions differ", cuts)
 		}
 	}
 }

@@ -1,19 +1,17 @@
-// Package clipgrad computes sums of clipped gradients of a linear regression over many
-// rows, pass after pass, exactly and fast. The sensitivity of every gradient method over
-// a window is enforced here, in integers.
+// Package clipgrad computes sums of clipped gradients of a linear regression over many rows, pass after pass, exactly
+// and fast. It enforces, in integers, the sensitivity of every method that computes gradients over a window.
 //
 // A row is a direction e_i ∈ ℤᵈ, ‖e_i‖₂ ≤ E = 2ᵇ, with a length ν_i ≥ 0 and a target y_i.
 // Its residual at u ∈ ℝᵈ and its clipped gradient, in units of the clip norm ζ, are
 //
 //	r_i = y_i − ν_i⟨e_i, u⟩/E,   τ_i·e_i/E²,   τ_i = round(E·clip(ν_i r_i/ζ, ±1)) ∈ ℤ
 //
-// so that for e_i/E = z/‖z‖ and ν_i = ‖z‖ it is the gradient r·z clipped to norm ζ, and
-// for e_i/E = x with ‖x‖ ≤ 1 and ν_i = 1 it is x times the residual clipped to ζ. The
-// direction does not change from pass to pass, so its norm is tested once, and a pass
-// costs less than one of plain gradient descent.
+// For e_i/E = z/‖z‖ and ν_i = ‖z‖ this is the gradient r·z clipped to norm ζ. For e_i/E = x with ‖x‖ ≤ 1 and ν_i = 1 it
+// is x times the residual clipped to ζ. The direction is the same in all passes, so its norm is tested once, and a pass
+// costs less than a pass of plain gradient descent.
 //
-// Privacy: ‖τ_i e_i/E²‖ ≤ 1 holds exactly, by |τ_i| ≤ E and ‖e_i‖² ≤ E² in integers. A
-// row counts if |τ_i| ≤ ⌊cE⌋; then its gradient has norm at most c.
+// Privacy: ‖τ_i e_i/E²‖ ≤ 1 holds exactly, because |τ_i| ≤ E and ‖e_i‖² ≤ E² in integers. A row counts if |τ_i| ≤ ⌊cE⌋;
+// then its gradient has norm at most c.
 package clipgrad
 
 import (
@@ -24,61 +22,57 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Rows is a window of rows for passes. The first pass prepares them.
+// Rows is a window of rows for passes. The first pass prepares the rows that Prepare has not prepared.
 //
-// It is not safe for concurrent use, but for Prepare; Sum uses several processors by itself.
+// Only Prepare may be called by several goroutines at once. Sum uses several processors by itself.
 type Rows struct {
 	dim, bits int
 	lattice   dp.Lattice // of the directions
 	top       float64    // E
-	e         []float64  // integers: of whole groups of rows packed, of the last rows as they are
-	norm      []float64  // ν_i; of a null row −0
+	e         []float64  // integers: packed for whole groups of rows, one per number for the last rows
+	norm      []float64  // ν_i; −0 for a null row
 	y         []float64
 	null      []bool
-	prepared  []bool    // by unit: norm, and directions in e
+	prepared  []bool    // by unit: norm and directions in e are computed
 	iterate   []float64 // scratch of one pass
-	rest      []int64   // nil: every block is rounded
-	blocks    []int64   // of one pass: the exact sum of each block; nil where workers round them
+	rest      []int64   // nil if every block is rounded
+	blocks    []int64   // exact sum of each block in one pass; nil if workers round the blocks
 	workers   []*worker
 
-	// scale returns the factor that makes row i's x its direction, and its length.
+	// scale returns the length of row i, and the factor that turns its x into its direction.
 	scale func(r *Rows, i int) (scale, norm float64)
 }
 
 const (
-	// group is the number of rows that are stored together, column by column. Two integers
-	// take the memory of one number: a pass over many rows waits for memory, and reads half
-	// as much of it so.
+	// group is the number of rows that are stored together, column by column. Two integers share the memory of one
+	// number: a pass over many rows waits for memory, and so reads half as much of it.
 	group = 8
 
-	// words is the number of numbers that hold a column of a group.
+	// words is the number of float64 numbers that hold a column of a group.
 	words = group / 2
 
-	// blockRows is the number of rows that are summed before they are rounded to the
-	// caller's lattice. The positions of rows are public, and so are the borders of
-	// blocks.
+	// blockRows is the number of rows that are summed before the sum is rounded to the caller's lattice. The positions
+	// of rows are public, and so are the borders of blocks.
 	blockRows = 4096
 )
 
-// ByNorm returns rows with direction x/‖x‖ and length ‖x‖, so their gradients are clipped
-// by their norm. x has n·dim numbers and becomes the rows' memory; y has n targets. The rows
-// keep y and null as well. null says which rows are null, if any: these have no gradient and
-// are never counted. A row whose target is not finite is null too. A row whose x has norm 0 in
-// float64 has direction 0. The lattice has 24–30 bits.
+// ByNorm returns rows with direction x/‖x‖ and length ‖x‖, so their gradients are clipped by norm. x has n·dim numbers
+// and becomes the rows' memory; y has n targets. The rows also keep y and null. null says which rows are null; nil
+// means none. A null row has no gradient and is never counted. A row whose target is not finite is null too. A row
+// whose x has norm 0 in float64 has direction 0. The lattice has 24 to 30 bits.
 //
-// Cost: n numbers beside x and y. The first pass takes O(n·dim) time more than the others.
+// Cost: n numbers in addition to x and y. The first pass takes O(n·dim) more time than the others.
 func ByNorm(x, y []float64, null []bool, dim, bits int) *Rows {
 	return newRows(x, y, null, dim, bits, (*Rows).unitLength)
 }
 
-// ByResidual returns rows with direction x, ‖x‖ ≤ 1, and length 1, so their gradients are
-// clipped by their residual. A longer x is shortened; if its square leaves the range of
-// float64, to 0. Otherwise it is as [ByNorm].
+// ByResidual returns rows with direction x, ‖x‖ ≤ 1, and length 1, so their gradients are clipped by residual. A longer
+// x is shortened; if its square leaves the range of float64, it is shortened to 0. The rest is as for [ByNorm].
 func ByResidual(x, y []float64, null []bool, dim, bits int) *Rows {
 	return newRows(x, y, null, dim, bits, (*Rows).plain)
 }
 
-// newRows returns rows with the lengths that scale gives them.
+// newRows returns rows with directions and lengths from scale.
 func newRows(x, y []float64, null []bool, dim, bits int, scale func(*Rows, int) (float64, float64)) *Rows {
 	if dim < 1 || len(x) != len(y)*dim || bits < 24 || bits > 30 || null != nil && len(null) != len(y) {
 		panic(fmt.Sprintf("clipgrad: %d numbers, %d targets, rows of %d, %d bits", len(x), len(y), dim, bits))
@@ -93,9 +87,9 @@ func newRows(x, y []float64, null []bool, dim, bits int, scale func(*Rows, int) 
 	return r
 }
 
-// Prepare makes directions of those of the rows lo … hi−1 that are whole units of UnitRows rows,
-// or the last rows. Others follow in the first pass. For a caller that has just read these rows
-// it is faster, since they are in the cache. Several goroutines may prepare rows of their own.
+// Prepare computes the directions of those rows in lo … hi−1 that form whole units of UnitRows rows, and of the last
+// rows. The first pass computes the others. It is faster here if the caller has just read these rows, because they are
+// in the cache. Several goroutines may prepare different rows.
 //
 // Cost: O(dim) time a row.
 func (r *Rows) Prepare(lo, hi int) {
@@ -105,7 +99,7 @@ func (r *Rows) Prepare(lo, hi int) {
 	}
 }
 
-// prepare makes directions of a unit of rows, once.
+// prepare computes the directions of a unit of rows, unless they are computed already.
 func (r *Rows) prepare(s *scratch, unit int) {
 	if r.prepared[unit] {
 		return
@@ -135,7 +129,7 @@ func (r *Rows) prepare(s *scratch, unit int) {
 	}
 }
 
-// hire makes so many workers share the rows of a pass.
+// hire provides the given number of workers for the rows of a pass.
 func (r *Rows) hire(workers int) {
 	r.workers = r.workers[:0]
 	for range workers {
@@ -147,19 +141,18 @@ func (r *Rows) hire(workers int) {
 	}
 }
 
-// row returns the memory of row i, until its group is packed.
+// row returns the memory of row i. It is valid until the row's group is packed.
 func (r *Rows) row(i int) []float64 { return r.e[i*r.dim:][:r.dim] }
 
-// packed returns the memory of the group that row i begins. The groups of a unit lie one after
-// the other, from where its rows began. So a group is never written over rows behind it, nor
-// over another unit.
+// packed returns the memory of the group whose first row is i. The groups of a unit are stored one after the other,
+// from the start of the unit's rows. So a group never overwrites rows that are not yet packed, nor another unit.
 func (r *Rows) packed(i int) []float64 {
 	first := i &^ (UnitRows - 1)
 	return r.e[(first+(i-first)/2)*r.dim:][:words*r.dim]
 }
 
-// unitLength returns what makes row i's x = z its direction, 1/‖z‖, and its length ‖z‖. Where a
-// gradient cannot be told from 0, it clears the row.
+// unitLength returns the length ‖z‖ of row i's x = z, and the factor 1/‖z‖ that turns z into its direction. It clears a
+// row whose gradient cannot be told from 0.
 func (r *Rows) unitLength(i int) (scale, norm float64) {
 	z := r.row(i)
 	var sum float64
@@ -176,7 +169,7 @@ func (r *Rows) unitLength(i int) (scale, norm float64) {
 
 func (r *Rows) plain(int) (scale, norm float64) { return 1, 1 }
 
-// pack makes the directions of the group that row i begins, each of its row times a unit.
+// pack computes the directions of the group whose first row is i, each from a row times a unit.
 func (r *Rows) pack(s *scratch, i int) {
 	limit := r.top * r.top
 	for k := 0; k < group; k += 2 {
@@ -194,9 +187,8 @@ func (r *Rows) pack(s *scratch, i int) {
 	copy(r.packed(i), s.packed)
 }
 
-// roundPair rounds unit0·x0 and unit1·x1 to integers, puts them into every words-th number of
-// dst, and returns the sums of their squares. If an integer does not fit, a sum is large or no
-// number.
+// roundPair rounds unit0·x0 and unit1·x1 to integers, writes them into every words-th number of dst, and returns the
+// sums of their squares. If an integer does not fit, its sum is large or not a number.
 func roundPair(dst, x0, x1 []float64, unit0, unit1 float64) (square0, square1 float64) {
 	whole := 0
 	if vector && len(x0) >= 4 {
@@ -213,7 +205,7 @@ func roundPair(dst, x0, x1 []float64, unit0, unit1 float64) (square0, square1 fl
 	return square0, square1
 }
 
-// put makes the integers k the lower or the upper half of every words-th number of dst.
+// put writes the integers k into the lower or the upper half of every words-th number of dst.
 func put(dst, k []float64, half int) {
 	shift := uint(32 * half)
 	for j, v := range k {
@@ -222,14 +214,14 @@ func put(dst, k []float64, half int) {
 	}
 }
 
-// quantise sets s.row to the direction of row i, unit times its x in integers.
+// quantise sets s.row to the direction of row i: unit times its x, in integers.
 func (r *Rows) quantise(s *scratch, i int, unit float64) {
 	dst := s.row
 	for j, v := range r.row(i) {
 		dst[j] = (float64(v*unit) + magic) - magic
 	}
 	square := squares(dst)
-	if square >= 1<<53 { // its last bits depend on the order
+	if square >= 1<<53 { // the last bits depend on the order of additions
 		square = 0
 		for _, k := range dst {
 			square += float64(k * k)
@@ -248,7 +240,7 @@ func (r *Rows) quantise(s *scratch, i int, unit float64) {
 	}
 }
 
-// scratch is what one goroutine needs to prepare rows.
+// scratch is the memory that one goroutine needs to prepare rows.
 type scratch struct {
 	unit    [group]float64
 	packed  []float64
@@ -262,9 +254,9 @@ func newScratch(dim int) *scratch {
 		integer: make([]int64, dim)}
 }
 
-// shorten multiplies the integers k by scale ≤ 1 and rounds them: to nearest and, if the
-// result is too long, toward zero. [dp.Lattice.Quantise] does the same with int64. It
-// reports whether their squares add up to at most limit; otherwise k is unchanged.
+// shorten multiplies the integers k by scale ≤ 1 and rounds them to nearest, or toward zero if the result would be too
+// long. [dp.Lattice.Quantise] does the same with int64. It reports whether their squares add up to at most limit;
+// otherwise it leaves k unchanged.
 func shorten(k, scratch []float64, scale, limit float64) bool {
 	scratch = scratch[:len(k)]
 	for j, v := range k {
@@ -277,14 +269,14 @@ func shorten(k, scratch []float64, scale, limit float64) bool {
 		}
 		square = squares(scratch)
 	}
-	if !(square <= limit) { // also NaN
+	if !(square <= limit) { // also if it is NaN
 		return false
 	}
 	copy(k, scratch)
 	return true
 }
 
-// squares returns Σ k² of integers, exactly if that is below 2⁵³; else a number that is not.
+// squares returns Σ k² of integers, exactly if it is below 2⁵³; otherwise it returns a number of at least 2⁵³.
 func squares(k []float64) float64 {
 	var s0, s1, s2, s3 float64
 	for ; len(k) >= 4; k = k[4:] {
@@ -299,12 +291,11 @@ func squares(k []float64) float64 {
 	return (s0 + s1) + (s2 + s3)
 }
 
-// magic, added and subtracted, rounds to an integer.
+// Adding magic to a number and subtracting it rounds the number to an integer.
 const magic = 3 << 51
 
-// RoundOnce makes every Sum add up all rows exactly and round once, as if they were one
-// block. So a sum does not depend on the order of the rows. Its sensitivity is the same: a
-// row changes one sum that is rounded.
+// RoundOnce makes every Sum add up all rows exactly and round once, as if they were one block. So a sum does not depend
+// on the order of the rows. The sensitivity does not change: a row changes one rounded sum.
 func (r *Rows) RoundOnce() {
 	r.rest = make([]int64, r.dim)
 	for _, w := range r.workers {
@@ -318,14 +309,14 @@ func (r *Rows) RoundOnce() {
 //
 // and returns the number of rows that count at c. b ≤ out ≤ 2b.
 //
-// Privacy: one row changes one block, so [Sensitivity] bounds how far the sums move. For
-// the sums together with the count see [CountWeight].
-// Cost: 2d multiplications and no allocation a row. Several processors share the rows;
-// the result does not depend on how.
+// Privacy: one row changes one block, so [Sensitivity] bounds the distance by which the sums move. For the sums
+// together with the count see [CountWeight].
+// Cost: 2d multiplications and no allocation a row. Several processors share the rows; the result does not depend on
+// how.
 func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) int64 {
 	for j, v := range u {
 		if !(math.Abs(v) < 1e150) {
-			panic("clipgrad: the iterate left the range of float64")
+			panic("clipgrad: the iterate is outside the range of float64")
 		}
 		r.iterate[j] = math.Ldexp(v, -r.bits)
 	}
@@ -333,13 +324,13 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) int64 {
 		math.Ldexp(float64(len(r.y)), out) > 1<<62 {
 		panic(fmt.Sprintf("clipgrad: clip norm %g, %d bits of %d, %d rows", zeta, out, 2*r.bits, len(r.y)))
 	}
-	// Blocks of so many rows that their sum fits 62 bits.
+	// The largest blocks whose sum fits 62 bits.
 	p := &pass{
 		rows: r, dst: dst, u: r.iterate, shift: uint(2*r.bits - out), top: r.top,
 		quotient: math.Ldexp(1/zeta, r.bits), limit: int64(math.Ldexp(min(c, 1), r.bits)),
 		size: min(blockRows, 1<<(62-2*r.bits)), done: make(chan struct{}),
 	}
-	if need := (len(r.y) + p.size - 1) / p.size * r.dim; r.blocks == nil && !p.whole() {
+	if need := (len(r.y) + p.size - 1) / p.size * r.dim; r.blocks == nil && !p.wholeBlocks() {
 		r.blocks = make([]int64, need)
 	}
 	clear(dst)
@@ -362,23 +353,21 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) int64 {
 	return p.counted
 }
 
-// Sensitivity returns S + √d·2^−out, a bound on how far the sums move, in units of ζ,
-// when one row becomes null (S = 1) or another row (S = 2). The rounding of the one block
-// that changes adds less than a lattice step in each coordinate.
+// Sensitivity returns S + √d·2^−out. This bounds the distance, in units of ζ, by which the sums move when one row
+// becomes null (S = 1) or another row (S = 2). Rounding the one block that changes adds less than a lattice step in
+// each coordinate.
 func Sensitivity(a dp.Adjacency, dim, out int) float64 {
 	return (a.Factor() + math.Sqrt(float64(dim))*math.Ldexp(1, -out)) * dp.RoundUp
 }
 
-// CountWeight returns the w for which the count is free: the sums, in units of ζ,
-// together with w times the number of rows that count at c move by no more than the sums
-// alone may,
+// CountWeight returns the w for which the count is free: the sums, in units of ζ, together with w times the number of
+// rows that count at c, move by no more than the bound for the sums alone,
 //
 //	zero-out: w² = 1 − c²;   replace: w² = 4 − (1+c)²
 //
-// A row that counts has a gradient of norm at most c, another row one of at most 1. So a
-// row that becomes null moves the pair by c² + w² or by 1. Two rows are apart by (1+c)² +
-// w² if one of them counts, by 2c if both do, and by 2 if none does. A null row must not
-// count.
+// A row that counts has a gradient of norm at most c, another row one of norm at most 1. So a row that becomes null
+// moves the pair by a squared distance of at most c² + w² or 1. The squared distance of two rows is at most (1+c)² + w²
+// if one of them counts, (2c)² if both count, and 2² if neither counts. A null row must not count.
 func CountWeight(a dp.Adjacency, c float64) float64 {
 	w := 1 - float64(c*c)
 	if a == dp.Replace {

@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// problem returns random rows: some null, some tiny, some without direction.
+// problem returns random rows: some null, some tiny, some with direction 0.
 func problem(seed uint64, n, d, bits int, unit bool) (r *Rows, z [][]float64) {
 	source := rand.New(rand.NewPCG(seed, 1))
 	x, y, null := make([]float64, 0, n*d), make([]float64, n), make([]bool, n)
@@ -50,7 +50,7 @@ func problem(seed uint64, n, d, bits int, unit bool) (r *Rows, z [][]float64) {
 // direction returns the direction of row i, in integers.
 func (r *Rows) direction(i int) []float64 {
 	r.Prepare(0, len(r.y))
-	if i >= r.whole() {
+	if i >= r.grouped() {
 		return slices.Clone(r.row(i))
 	}
 	k, e := i%group, make([]float64, r.dim)
@@ -60,9 +60,8 @@ func (r *Rows) direction(i int) []float64 {
 	return e
 }
 
-// TestSum compares with sums of integers in math/big, rounded once a block or once, and
-// with the clipped gradients in float64; for every kernel, and numbers of rows
-// around the borders of groups and blocks.
+// TestSum compares with sums in math/big, rounded once per block or once in all, and with the clipped gradients in
+// float64. It does so for every kernel, and for numbers of rows around the borders of groups and blocks.
 func TestSum(t *testing.T) {
 	t.Parallel()
 	const zeta, c = 0.3, 0.4
@@ -99,7 +98,7 @@ func TestSum(t *testing.T) {
 					half := new(big.Int).Rsh(one, 1)
 					for i := range n {
 						e := r.direction(i)
-						// An independent τ, from the norm and the exact direction.
+						// Compute τ in another way, from the norm and the exact direction.
 						var s, square float64
 						for j, v := range e {
 							s += v * u[j]
@@ -131,7 +130,7 @@ func TestSum(t *testing.T) {
 							}
 						}
 					}
-					// τ may round the other way once in 2⁵³⁻ᵇ rows.
+					// In one of 2⁵³⁻ᵇ rows, τ may round in the other direction.
 					for j := range want {
 						if diff := math.Ldexp(float64(got[j]-want[j]), -out); math.Abs(diff) > float64(n)*0x1p-48 {
 							t.Fatalf("%d bits, %d×%d: coordinate %d is %d, want %d", bits, n, d, j, got[j], want[j])
@@ -151,8 +150,8 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// TestWorkers: however rows are shared out among workers, at the borders of blocks and
-// around them, with more workers than rows, the sums are the same, pass after pass.
+// TestWorkers: the sums are the same in all passes, however the rows are divided among workers, for numbers of rows at
+// and around the borders of blocks, and with more workers than rows.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	const d = 3
@@ -177,12 +176,11 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// method is how a pass is made and what its count is said to weigh; a mutant has a
-// fault in one of them.
+// method says how a pass is computed and how much its count weighs. A mutant has a fault in one of these.
 type method struct {
-	limit  func(c float64) float64                 // rows count up to it
-	weight func(a dp.Adjacency, c float64) float64 // of the count
-	null   bool                                    // a null row is known as one
+	limit  func(c float64) float64                 // rows up to this weight count
+	weight func(a dp.Adjacency, c float64) float64 // weight of the count
+	null   bool                                    // null rows are recognised
 }
 
 var sound = method{
@@ -191,10 +189,9 @@ var sound = method{
 	null:   true,
 }
 
-// search looks for a pair of rows that moves the sums, and the sums with the weighted
-// count, by more than they may: rows of every length and residual, the clip norm and
-// the share that counts varied. It returns the largest of each in units of what is
-// charged.
+// search looks for a pair of rows that moves the sums, or the sums with the weighted count, by more than the bound. It
+// tries rows of every length and residual, and varies the clip norm and the share that counts. It returns the largest
+// distance of each kind, divided by the bound.
 func search(a dp.Adjacency, m method, trials int) (sums, both float64) {
 	const bits, d = 24, 3
 	source := rand.New(rand.NewPCG(7, 8))
@@ -240,7 +237,7 @@ func search(a dp.Adjacency, m method, trials int) (sums, both float64) {
 		case trial%3 == 0:
 			z2, y2 := draw()
 			s2, n2 = release(z2, y2)
-		default: // the opposite direction, where the pair is farthest apart
+		default: // the opposite direction, for which the pair is farthest apart
 			_, y2 := draw()
 			s2, n2 = release([]float64{-z1[0], -z1[1], -z1[2]}, y2)
 		}
@@ -255,18 +252,18 @@ func search(a dp.Adjacency, m method, trials int) (sums, both float64) {
 	return sums, both
 }
 
-// TestSensitivity searches 60 000 pairs: none moves the sums, or the sums with their
-// count, by more than is charged, and the worst reaches nearly that.
+// TestSensitivity searches 60 000 pairs: none moves the sums, or the sums with their count, by more than the bound, and
+// the worst pair nearly reaches it.
 func TestSensitivity(t *testing.T) {
 	t.Parallel()
 	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		if sums, both := search(a, sound, 30_000); sums > 1 || both > 1 || sums < 0.999 || both < 0.999 {
-			t.Errorf("%s: sums move by %.9g of what is charged, with their count by %.9g", a, sums, both)
+			t.Errorf("%s: sums move by %.9g of the bound, with their count by %.9g", a, sums, both)
 		}
 	}
 }
 
-// TestMutants shows that the search finds what breaks the count's free ride.
+// TestMutants: the search finds every fault with which the count is not free.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	mutant := func(change func(m *method)) method {
@@ -287,9 +284,9 @@ func TestMutants(t *testing.T) {
 		_, zeroed := search(dp.ZeroOut, m, 2000)
 		_, replaced := search(dp.Replace, m, 2000)
 		if zeroed < 1.05 && replaced < 1.05 {
-			t.Errorf("%s: moves by %.4f and %.4f of what is charged", name, zeroed, replaced)
+			t.Errorf("%s: moves by %.4f and %.4f of the bound", name, zeroed, replaced)
 		}
-		t.Logf("%s: %.4f of what is charged under zero-out, %.4f under replace", name, zeroed, replaced)
+		t.Logf("%s: %.4f of the bound under zero-out, %.4f under replace", name, zeroed, replaced)
 	}
 }
 
@@ -324,8 +321,7 @@ func FuzzSet(f *testing.F) {
 	})
 }
 
-// descent is a pass of gradient descent without privacy: a gradient of
-// ½‖y − Xu‖², as one would write it.
+// descent is a pass of plain gradient descent without privacy: a gradient of ½‖y − Xu‖².
 func descent(dst, x, y, u []float64) {
 	d := len(u)
 	clear(dst)
@@ -340,8 +336,7 @@ func descent(dst, x, y, u []float64) {
 	}
 }
 
-// BenchmarkSum measures a pass on one processor against one of plain gradient
-// descent over the same rows.
+// BenchmarkSum measures a pass on one processor against a pass of plain gradient descent over the same rows.
 func BenchmarkSum(b *testing.B) {
 	for _, shape := range [][2]int{{36_000, 8}, {13_500, 26}, {1 << 17, 90}} {
 		n, d := shape[0], shape[1]
@@ -361,7 +356,7 @@ func BenchmarkSum(b *testing.B) {
 	}
 }
 
-// BenchmarkTwo measures a pass on two processors against one.
+// BenchmarkTwo measures a pass on two processors against a pass on one.
 func BenchmarkTwo(b *testing.B) {
 	const n, d = 1 << 16, 26
 	two, _ := problem(1, n, d, 24, true)
@@ -375,8 +370,8 @@ func BenchmarkTwo(b *testing.B) {
 	rival.Compare(b, n, func() { two.Sum(sum, u, 0.1, 0.3, 24) }, "one", func() { one.Sum(sum, u, 0.1, 0.3, 24) })
 }
 
-// TestDirections: the direction of a row that rounding has put outside of the ball is
-// that which the lattice gives it, to the last unit, and never longer than E.
+// TestDirections: if rounding puts the direction of a row outside of the ball, its direction is the one that the
+// lattice gives it, to the last unit, and never longer than E.
 func TestDirections(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(11, 12))
@@ -392,14 +387,14 @@ func TestDirections(t *testing.T) {
 					x[j] = source.NormFloat64()
 					norm = math.Hypot(norm, x[j])
 				}
-				if i%2 == 1 { // equal entries round alike
+				if i%2 == 1 { // equal entries round in the same way
 					for j := range x {
 						x[j] = 1
 					}
 					norm = math.Sqrt(float64(d))
 				}
 				for j := range x {
-					x[j] /= norm * (1 - 0x1p-30*float64(i%3)) // up to 2⁻²⁹ too long
+					x[j] /= norm * (1 - 0x1p-30*float64(i%3)) // too long by up to 2⁻²⁹
 				}
 				rounded := make([]float64, d)
 				for j, v := range x {
@@ -430,14 +425,15 @@ func TestDirections(t *testing.T) {
 	}
 }
 
-// TestNoNumbers: a row of no numbers, or of ones beyond the range of float64, moves the
-// sums and the count by no more than any other row.
+// TestNoNumbers: a row that is not finite, or has numbers beyond the range of float64, moves the sums and the count by
+// no more than any other row.
 func TestNoNumbers(t *testing.T) {
 	t.Parallel()
-	const n, c = 17, 0.4 // a whole pair of groups, and a row beside it
+	const n, c = 17, 0.4 // a whole pair of groups, and one more row
 	bad := []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 1e200}
 	for _, bits := range []int{24, 26, 28} {
-		for name, rows := range map[string]func(x, y []float64, null []bool, dim, bits int) *Rows{"norm": ByNorm, "residual": ByResidual} {
+		for name, rows := range map[string]func(x, y []float64, null []bool, dim, bits int) *Rows{"norm": ByNorm,
+			"residual": ByResidual} {
 			for _, place := range []int{2, n - 1} {
 				sum := func(feature, target float64, null bool) (total, counted int64) {
 					x, y, nulls, dst := make([]float64, n), make([]float64, n), make([]bool, n), make([]int64, 1)

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// fenced returns n numbers in memory of their own, that ends with the last of them, or
-// else begins with the first: what is beyond faults.
+// fenced returns n numbers in separate memory that ends with the last of them or, if end is false, begins with the
+// first. Access beyond it faults.
 func fenced(t *testing.T, n int, end bool) []float64 {
 	t.Helper()
 	page := os.Getpagesize()
@@ -33,8 +33,8 @@ func fenced(t *testing.T, n int, end bool) []float64 {
 	return unsafe.Slice((*float64)(unsafe.Pointer(&memory[first])), n)
 }
 
-// TestFences: a pass and what prepares its rows touch nothing beside their slices, whatever
-// their lengths; the kernels' loops have no bounds that Go would check.
+// TestFences: a pass and the preparation of its rows touch no memory outside their slices, for all lengths. Go does not
+// check the bounds of the kernels' loops.
 func TestFences(t *testing.T) {
 	source := rand.New(rand.NewPCG(17, 1))
 	fill := func(x []float64) {
@@ -55,7 +55,7 @@ func TestFences(t *testing.T) {
 				for unit := range r.prepared {
 					r.prepare(s, unit)
 				}
-				if n%group == 0 { // integers take half of the rows' memory: end where they do
+				if n%group == 0 { // integers take half of the rows' memory: end where they end
 					first := (n - 1) &^ (UnitRows - 1)
 					e := fenced(t, (first+(n-first)/2)*d, end)
 					copy(e, r.e)

@@ -6,17 +6,16 @@ import (
 	"time"
 )
 
-// helper takes part in passes in a goroutine of its own. A pass may take less time than
-// waking a thread. So the goroutine waits for the next pass without sleeping, but no longer
-// than patience. Then it ends; nobody has to close it. A pass never waits for a helper that
-// has taken no unit of it, so one that gets no processor delays nothing.
+// helper takes part in passes in its own goroutine. A pass may take less time than waking a thread. So the goroutine
+// waits for the next pass without sleeping, but at most for patience. Then it ends; nobody has to close it. A pass
+// never waits for a helper that has not taken one of its units, so a helper without a processor delays nothing.
 type helper struct {
-	pass atomic.Pointer[pass] // the last one
-	here atomic.Bool          // there is a goroutine
+	pass atomic.Pointer[pass] // the last pass
+	here atomic.Bool          // the goroutine exists
 }
 
-// patience is about the time of waking a thread. To wait so long and then sleep costs at
-// most twice as much as sleeping at once.
+// patience is about the time that waking a thread takes. Waiting for that long and then sleeping costs at most twice as
+// much as sleeping at once.
 const patience = 100 * time.Microsecond
 
 // begin gives the pass to the worker's goroutine.
@@ -27,7 +26,7 @@ func (w *worker) begin(p *pass) {
 	}
 }
 
-// help runs pass after pass, as long as they come soon.
+// help runs pass after pass, until none comes for the duration of patience.
 func (w *worker) help() {
 	for {
 		p := w.pass.Load()
@@ -42,7 +41,7 @@ func (w *worker) help() {
 	}
 }
 
-// soon waits, at most for patience, until is says so.
+// soon waits until is returns true, but at most for patience. It returns the last result of is.
 func soon(is func() bool) bool {
 	for begun := time.Now(); time.Since(begun) < patience; runtime.Gosched() {
 		for range 64 {

@@ -2,14 +2,13 @@ package clipgrad
 
 import "golang.org/x/sys/cpu"
 
-// vector reports whether the kernels of kernel_amd64.s can run here. Tests turn it off;
-// the loops in Go make the same integers.
+// vector reports whether the kernels of kernel_amd64.s can run on this processor. Tests turn it off; the loops in Go
+// give the same integers.
 var vector = cpu.X86.HasAVX2
 
-// addPairs is worker.half over pairs of groups, from the first numbers of e, y and norm
-// on: it adds their columns to lanes and returns how many of their rows count. limit is the
-// first size that does not count, plus magic. Each operation rounds as it does there. lanes
-// hold sums of int64, four a column.
+// addPairs is worker.half over pairs of groups that start at e, y and norm. It adds their columns to lanes and returns
+// the number of their rows that count. limit is the smallest size that does not count, plus magic. Each operation
+// rounds as in worker.half. lanes hold sums of int64, four for each column.
 //
 //go:noescape
 func addPairs(lanes *int64, e, y, norm, u *float64, dim, pairs int, quotient, top, limit float64) (counted int64)

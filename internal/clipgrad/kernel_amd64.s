@@ -1,18 +1,18 @@
 #include "textflag.h"
 
-// 1.5·2⁵², which rounds to an integer what it is added to and subtracted from. In between the
-// integer is in the low bits.
+// 1.5·2⁵². Adding it to a number and subtracting it rounds the number to an integer. After the
+// addition, the integer is in the low bits.
 DATA magic<>+0(SB)/8, $0x4338000000000000
 GLOBL magic<>(SB), RODATA|NOPTR, $8
-// All bits but the sign.
+// All bits except the sign.
 DATA magnitude<>+0(SB)/8, $0x7FFFFFFFFFFFFFFF
 GLOBL magnitude<>(SB), RODATA|NOPTR, $8
 
-// WEIGHTS makes of s0 and s1, the products of a group's rows with u, their weights w, eight
-// integers of 32 bits, and counts in Y15, as in pass.weight and pass.counts. at is where the
-// group's y and norm begin. Numbers that are none become the largest. The integers take their
-// signs from the upper halves of the numbers: where such a half is 0, so is the integer. It
-// uses Y4 … Y9.
+// WEIGHTS computes the weights of a group's rows from s0 and s1, the products of the rows with u:
+// eight integers of 32 bits in w. It also adds to the counts in Y15. Both are as in pass.weight and
+// pass.counts. at is the position of the group's first y and norm. A product that is not a number
+// gets the largest weight. The integers take their signs from the upper halves of the numbers: if
+// such a half is 0, so is the integer. WEIGHTS uses Y4 … Y9.
 #define WEIGHTS(s0, s1, w, at) \
 	VMOVUPD at(R11), Y8 \
 	VMOVUPD at+32(R11), Y9 \

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// TestKernel: the kernel makes the integers of the loop in Go, for every length of rows,
-// iterates near and far, clip norms that cut all rows, some and none, and however many
-// rows are left over.
+// TestKernel: the kernel gives the same integers as the loop in Go, for every length of rows, iterates near and far,
+// clip norms that clip all rows, some or none, and any number of rows after the last whole group.
 func TestKernel(t *testing.T) {
 	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no AVX2: only the loop in Go runs here")
@@ -43,7 +42,7 @@ func TestKernel(t *testing.T) {
 			}
 		}
 	}
-	// A residual that is no number, which no caller has, weighs no more than any other.
+	// Callers have no residual that is not finite. Such a residual weighs no more than any other.
 	for _, y := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		var got [2]int64
 		for i, kernel := range []bool{false, true} {
@@ -64,8 +63,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestRoundColumns: the kernel makes the integers of the loop in Go, their order and their
-// squares, for every number of columns.
+// TestRoundColumns: the kernel gives the same integers as the loop in Go, in the same order and with the same squares,
+// for every number of columns.
 func TestRoundColumns(t *testing.T) {
 	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no AVX2: only the loop in Go runs here")
@@ -77,9 +76,9 @@ func TestRoundColumns(t *testing.T) {
 		for j := range n {
 			x0[j], x1[j] = source.NormFloat64(), source.NormFloat64()
 		}
-		x0[n/2] = 2.5 // halves to even
+		x0[n/2] = 2.5 // a half rounds to even
 		for _, unit := range []float64{1, 1 << 10, 0x1.8p20, -7} {
-			var dst [2][]uint64 // for a word may be no number
+			var dst [2][]uint64 // as bits, because a word may be NaN
 			var squares [2][2]float64
 			for i, kernel := range []bool{false, true} {
 				vector = kernel

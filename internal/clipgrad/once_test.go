@@ -9,9 +9,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// TestRoundOnce: sums that are rounded once are the same in any order of the rows and for
-// any number of workers, where sums that are rounded by block are not; and a row that
-// becomes null moves them by no more than Sensitivity says.
+// TestRoundOnce: sums that are rounded once are the same for any order of the rows and any number of workers, while
+// sums that are rounded by block are not. A row that becomes null moves them by at most Sensitivity.
 func TestRoundOnce(t *testing.T) {
 	t.Parallel()
 	const n, d, bits, out, zeta = 2*blockRows + 77, 5, 24, 26, 0.3
@@ -41,7 +40,7 @@ func TestRoundOnce(t *testing.T) {
 		counted := r.Sum(sum, u, zeta, 0.4, out)
 		again := make([]int64, d)
 		if r.Sum(again, u, zeta, 0.4, out) != counted || !slices.Equal(sum, again) {
-			t.Fatal("another pass, another sum")
+			t.Fatal("another pass gives another sum")
 		}
 		return append(sum, counted)
 	}

@@ -6,28 +6,28 @@ import (
 	"sync/atomic"
 )
 
-// pass holds what all rows of a pass share.
+// pass holds the values that all rows of a pass share.
 type pass struct {
 	rows     *Rows
 	dst      []int64
-	u        []float64 // divided by E
+	u        []float64 // the iterate, divided by E
 	top      float64   // E
 	quotient float64   // E/ζ
 	limit    int64     // the largest integer that counts
 	shift    uint
-	size     int // rows of a block
+	size     int // number of rows of a block
 
-	taken atomic.Int64  // units that workers have taken
-	left  atomic.Int64  // those that are not summed
-	done  chan struct{} // closed when none is left
+	taken atomic.Int64  // number of units that workers have taken
+	left  atomic.Int64  // number of units that are not yet summed
+	done  chan struct{} // closed when no unit is left
 
 	mu      sync.Mutex
 	counted int64
 }
 
-// round adds a block's rounded sum to dst, and sets the sum to 0. Where rest is not nil, it
-// rounds down, and adds to rest what that leaves: see finish. A block leaves less than
-// 2^shift, shift ≤ 30, so that the blocks of 2³¹ rows leave less than 2⁶¹.
+// round adds a block's rounded sum to dst and sets the block to 0. If rest is not nil, it rounds down and adds the
+// remainder to rest; see finish. A block's remainder is below 2^shift, shift ≤ 30, so the remainders of 2³¹ rows are
+// below 2⁶¹.
 func (p *pass) round(dst, rest, block []int64) {
 	if rest != nil {
 		mask := int64(1)<<p.shift - 1
@@ -48,7 +48,7 @@ func (p *pass) round(dst, rest, block []int64) {
 	}
 }
 
-// finish rounds what all blocks have left to dst.
+// finish adds the remainders of all blocks to dst, rounded.
 func (p *pass) finish(dst, rest []int64) {
 	if p.shift > 0 {
 		for j, v := range rest {
@@ -60,17 +60,17 @@ func (p *pass) finish(dst, rest []int64) {
 // worker sums units of rows.
 type worker struct {
 	helper
-	lanes []int64 // exact, not yet in block: of each column, four sums
+	lanes []int64 // exact sums that are not yet in block: four for each column
 	block []int64 // exact
-	sum   []int64 // rounded, where blocks are whole
-	rest  []int64 // what rounding down has left; nil where every block is rounded
+	sum   []int64 // rounded sums, if workers round the blocks
+	rest  []int64 // remainders of rounding down; nil if every block is rounded
 	count int64
 
 	scratch *scratch // for rows that are not prepared
 }
 
-// apart is the distance, in numbers, between a worker's lanes and memory that others write. A
-// processor fetches ahead of the memory that it uses, within a page.
+// apart is the distance, in numbers, between a worker's lanes and memory that others write. A processor prefetches
+// memory beyond the memory that it uses, within a page.
 const apart = 256
 
 func newWorker(dim int) *worker {
@@ -78,12 +78,12 @@ func newWorker(dim int) *worker {
 		sum: make([]int64, dim)}
 }
 
-// UnitRows is how many rows are prepared together, and how many a worker takes at a time: no
-// more, so that none waits long for another, whose processor something else may have taken. A
-// block is a number of units, or a unit a number of blocks.
+// UnitRows is the number of rows that are prepared together and that a worker takes at a time. It is small, so that no
+// worker waits long for another one whose processor is busy with something else. A block is a whole number of units, or
+// a unit a whole number of blocks.
 const UnitRows = 512
 
-// run sums units until all of the pass are taken.
+// run sums units until all units of the pass are taken.
 func (w *worker) run(p *pass) {
 	n := len(p.rows.y)
 	for {
@@ -100,7 +100,7 @@ func (w *worker) run(p *pass) {
 		for end := min(lo+UnitRows, n); lo < end; {
 			hi := min(lo+p.size, end)
 			w.rows(p, lo, hi)
-			if p.whole() {
+			if p.wholeBlocks() {
 				p.round(w.sum, w.rest, w.block)
 			}
 			lo = hi
@@ -112,13 +112,13 @@ func (w *worker) run(p *pass) {
 	}
 }
 
-// add adds a worker's sums of a unit, which row i is of, to those of the pass.
+// add adds w's sums for the unit that contains row i to the pass's totals.
 func (p *pass) add(w *worker, i int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counted += w.count
 	w.count = 0
-	if p.whole() {
+	if p.wholeBlocks() {
 		move(p.dst, w.sum)
 		move(p.rows.rest, w.rest)
 		return
@@ -126,10 +126,10 @@ func (p *pass) add(w *worker, i int) {
 	move(p.rows.blocks[i/p.size*p.rows.dim:][:p.rows.dim], w.block)
 }
 
-// whole reports whether units hold whole blocks, so that workers round them.
-func (p *pass) whole() bool { return p.size <= UnitRows }
+// wholeBlocks reports whether units hold whole blocks; then the workers round the blocks.
+func (p *pass) wholeBlocks() bool { return p.size <= UnitRows }
 
-// move adds src to dst, and sets it to 0. It does nothing where there is no dst.
+// move adds src to dst and sets src to 0. It does nothing if dst is nil.
 func move(dst, src []int64) {
 	for j := range dst {
 		dst[j] += src[j]
@@ -139,7 +139,7 @@ func move(dst, src []int64) {
 
 // rows adds rows lo … hi−1 to the block.
 func (w *worker) rows(p *pass, lo, hi int) {
-	r, whole := p.rows, min(hi, p.rows.whole())
+	r, whole := p.rows, min(hi, p.rows.grouped())
 	if pairs := (whole - lo) / (2 * group); vector && pairs > 0 {
 		w.count += addPairs(&w.lanes[0], &r.packed(lo)[0], &r.y[lo], &r.norm[lo], &p.u[0], r.dim, pairs, p.quotient,
 			p.top, float64(p.limit+1)+magic)
@@ -155,10 +155,10 @@ func (w *worker) rows(p *pass, lo, hi int) {
 	}
 }
 
-// whole returns the number of rows in whole groups.
-func (r *Rows) whole() int { return len(r.y) &^ (group - 1) }
+// grouped returns the number of rows in whole groups.
+func (r *Rows) grouped() int { return len(r.y) &^ (group - 1) }
 
-// half adds four rows, from row i on, to the block. Their integers begin with e.
+// half adds four rows, from row i on, to the block. e starts with their integers.
 func (w *worker) half(p *pass, e []float64, i int) {
 	r := p.rows
 	var s0, s1, s2, s3 float64
@@ -190,11 +190,12 @@ func (w *worker) flush() {
 	clear(w.lanes)
 }
 
-// weight returns τ for the product s = ⟨e, u⟩/E, never more than E in size, whatever s is. Neither
-// weight nor counts has a branch that depends on the data.
+// weight returns τ for the product s = ⟨e, u⟩/E. |τ| is at most E for every s. weight and counts have no branch that
+// depends on the data.
 func (p *pass) weight(y, norm, s float64) int64 {
 	t := math.Float64bits(float64((y-float64(norm*s))*norm) * p.quotient)
-	size := math.Float64frombits(min(t&^(1<<63), math.Float64bits(p.top))) // as numbers, for these are not negative
+	// Numbers that are not negative are ordered like their bits.
+	size := math.Float64frombits(min(t&^(1<<63), math.Float64bits(p.top)))
 	negative := int64(t) >> 63
 	return (int64((size+magic)-magic) ^ negative) - negative
 }
@@ -204,7 +205,7 @@ func (p *pass) counts(t int64, norm float64) int64 {
 	return int64(uint64(max(t, -t)-p.limit-1) >> 63 &^ (math.Float64bits(norm) >> 63))
 }
 
-// one adds row i, which is of no whole group.
+// one adds row i, which is not in a whole group.
 func (w *worker) one(p *pass, i int) {
 	e := p.rows.row(i)
 	var s float64

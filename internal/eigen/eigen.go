@@ -8,14 +8,13 @@ import "math"
 // Symmetric computes the eigenvalues and eigenvectors of a symmetric matrix of dimension
 // n, A = Σ_k λ_k q_k q_kᵀ.
 //
-// a holds the matrix, row by row; Symmetric reads only the lower triangle. It overwrites
-// a with the orthonormal q_k, q_k as row k, and returns the λ_k, not sorted. Every entry
-// and its square must be finite. ok is false if the iteration does not converge; no such
-// matrix is known.
+// a holds the matrix, row by row; Symmetric reads only the lower triangle. It overwrites row k of a with the
+// orthonormal q_k, and returns the λ_k, not sorted. Every entry and its square must be finite. ok is false if the
+// iteration does not converge; no such matrix is known.
 //
-// Householder reflections turn the matrix into a tridiagonal one. The implicit QL
-// algorithm with Wilkinson's shift turns that into a diagonal one, as in EISPACK's tred2
-// and tql2. ‖A − QΛQᵀ‖ is a few n·2⁻⁵³‖A‖. Every product is rounded before it is added.
+// Householder reflections turn the matrix into a tridiagonal one. The implicit QL algorithm with Wilkinson's shift
+// turns that into a diagonal one, as in EISPACK's tred2 and tql2. ‖A − QΛQᵀ‖ is a few times n·2⁻⁵³‖A‖. Every product is
+// rounded before it is added.
 //
 // Cost: about 9n³ operations, one allocation of 2n numbers.
 // Source: Martin, Reinsch, Wilkinson, "Householder's Tridiagonalization of a Symmetric
@@ -28,21 +27,21 @@ func Symmetric(a []float64, n int) (values []float64, ok bool) {
 	return d, diagonalise(a, d, e)
 }
 
-// tridiagonalise overwrites a with the transpose of Q of A = QTQᵀ, and leaves
-// T's diagonal in d and its subdiagonal in e[1:].
+// tridiagonalise overwrites a with the transpose of Q, where A = QTQᵀ. It writes T's diagonal to d and T's subdiagonal
+// to e[1:].
 func tridiagonalise(a, d, e []float64) {
 	reduce(a, d, e)
 	assemble(a, d)
 	e[0] = 0
 }
 
-// reduce leaves T's subdiagonal in e[1:], its diagonal in that of a, and the reflections
-// whose product is Q in the rows of a before the diagonal, with their h in d.
+// reduce writes T's subdiagonal to e[1:] and T's diagonal to the diagonal of a. It leaves the reflections whose product
+// is Q in the rows of a before the diagonal, and their h in d.
 func reduce(a, d, e []float64) {
 	n := len(d)
 	row := func(i int) []float64 { return a[i*n : (i+1)*n] }
-	// Row i is reflected to its last entry before the diagonal, from the last row
-	// up. v, the reflection's vector, stays in the row; d keeps its h = ‖v‖²/2.
+	// From the last row up, row i is reflected to its last entry before the diagonal. The vector v of the reflection
+	// stays in the row; d holds its h = ‖v‖²/2.
 	for i := n - 1; i > 0; i-- {
 		v := row(i)[:i]
 		var scale float64
@@ -57,7 +56,7 @@ func reduce(a, d, e []float64) {
 			}
 		}
 		if i == 1 || h-float64(v[i-1]*v[i-1]) <= 0 {
-			// Nothing before the subdiagonal.
+			// All entries before the subdiagonal are 0.
 			e[i] = v[i-1]
 			if i > 1 && scale > 0 {
 				e[i] *= scale
@@ -101,17 +100,16 @@ func reduce(a, d, e []float64) {
 	}
 }
 
-// assemble overwrites the reflections that reduce left in a with the transpose of their
-// product Q = H_{n−1}…H_1, and d with T's diagonal. It is built from the small reflections
-// up; a row of a is a column of Q, so that everything runs along rows. The reflection of
-// step i acts on the first i coordinates.
+// assemble overwrites the reflections that reduce left in a with the transpose of their product Q = H_{n−1}…H_1, and d
+// with T's diagonal. It starts with the small reflections. A row of a is a column of Q, so all loops run along rows.
+// The reflection of step i acts on the first i coordinates.
 func assemble(a, d []float64) {
 	n := len(d)
 	row := func(i int) []float64 { return a[i*n : (i+1)*n] }
 	for i := range n {
 		v := row(i)
 		if h := d[i]; h != 0 {
-			// Q's leading i×i block stands transposed in rows 0…i−1.
+			// Q's leading i×i block is stored, transposed, in rows 0…i−1.
 			for j := range i {
 				r := row(j)[:i]
 				var g float64
@@ -133,14 +131,14 @@ func assemble(a, d []float64) {
 	}
 }
 
-// diagonalise turns T into its eigenvalues, in d, and applies the rotations to
-// the rows of q. An eigenvalue takes about two iterations.
+// diagonalise replaces T in d by its eigenvalues, and applies the rotations to the rows of q. An eigenvalue takes about
+// two iterations.
 func diagonalise(q, d, e []float64) (ok bool) {
 	const most = 60
 	n := len(d)
 	copy(e, e[1:])
 	e[n-1] = 0
-	// Beside the largest entries, one below 2⁻⁵³ of them is 0.
+	// An entry below 2⁻⁵³ of the largest entries counts as 0.
 	var size float64
 	for l := range n {
 		size = max(size, math.Abs(d[l])+math.Abs(e[l]))
@@ -201,8 +199,7 @@ func rotate(x, y []float64, c, s float64) {
 	}
 }
 
-// length returns √(a²+b²) without overflow. math.Hypot has other last bits on other
-// processors.
+// length returns √(a²+b²) without overflow. math.Hypot gives different last bits on different processors.
 func length(a, b float64) float64 {
 	a, b = math.Abs(a), math.Abs(b)
 	if a < b {

@@ -15,9 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// matrices are symmetric matrices of every kind that could break the algorithm:
-// random, low rank, diagonal, already tridiagonal, clustered and graded spectra,
-// zeros, multiples of one, and tiny or large entries.
+// matrices returns symmetric matrices of every kind that could break the algorithm: random, low rank, diagonal, already
+// tridiagonal, clustered and graded spectra, zeros, multiples of the identity, and tiny or large entries.
 func matrices(n int) map[string][]float64 {
 	source := rand.New(rand.NewPCG(1, uint64(n)))
 	make2 := func(f func(i, j int) float64) []float64 {
@@ -63,8 +62,7 @@ func matrices(n int) map[string][]float64 {
 	}
 }
 
-// TestSymmetric puts matrices together again, and compares the eigenvalues with
-// gonum's.
+// TestSymmetric multiplies the decomposition out again, and compares the eigenvalues with gonum's.
 func TestSymmetric(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2, 3, 4, 7, 16, 50} {
@@ -101,7 +99,7 @@ func TestSymmetric(t *testing.T) {
 				}
 			}
 			if name == "tiny" || name == "large" {
-				continue // gonum v0.17.0 panics when it scales the latter
+				continue // gonum v0.17.0 panics when it scales these
 			}
 			var other mat.EigenSym
 			if !other.Factorize(mat.NewSymDense(n, a), false) {

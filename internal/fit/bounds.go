@@ -11,10 +11,9 @@ import (
 	"github.com/streamdp/streamdp/internal/table"
 )
 
-// The share of μ² that is spent on bounds which are not given: at least leastShare, and more
-// where a file has few rows, so that there are boundsRoom times as many as bounds need; at
-// most mostShare. Measured on 14 data sets: less makes bounds worse than the budget that it
-// saves is worth.
+// The share of μ² that is spent on bounds that are not given. It is at least leastShare. A file with few rows gets a
+// larger share, with which the rows are boundsRoom times as many as the bounds need, but at most mostShare. Measured on
+// 14 data sets: with smaller shares, bounds get worse by more than the saved budget is worth.
 const (
 	leastShare = 0.1
 	mostShare  = 0.5
@@ -23,19 +22,19 @@ const (
 
 // Bounds are the bounds that a fit found.
 type Bounds struct {
-	// Share is the part of μ² that they cost.
+	// Share is the part of μ² that the bounds cost.
 	Share  float64   `json:"share"`
 	Centre []float64 `json:"centre"`
 	Scale  []float64 `json:"scale"`
-	// Limit is how far a scaled value can be from 0: farther ones count as this. 0 for a
-	// frozen column, null for one whose scale was given.
+	// Limit is the largest distance of a scaled value from 0; larger values are moved to it. It is 0 for a frozen
+	// column, and null for a column whose scale was given.
 	Limit  []*float64 `json:"limit"`
 	Frozen []string   `json:"frozen"`
 	ClipX  float64    `json:"clip_x"`
 	ClipY  float64    `json:"clip_y"`
 }
 
-// numbersOrAuto reads numbers of which some may be "auto", as NaN.
+// numbersOrAuto reads a list of numbers, some of them "auto". It returns NaN for "auto".
 func numbersOrAuto(flag, list string, columns int) ([]float64, error) {
 	words := strings.Split(list, ",")
 	auto := make([]bool, len(words))
@@ -53,33 +52,33 @@ func numbersOrAuto(flag, list string, columns int) ([]float64, error) {
 	return x, err
 }
 
-// automatic reports whether a bound is to be found.
+// automatic reports whether any bound must be found.
 func (d *data) automatic() bool { return d.find != nil }
 
-// shareOf returns the share of μ² for the bounds of a file with so many rows. It depends on
-// public numbers alone.
+// shareOf returns the share of μ² for the bounds of a file with the given number of rows. It depends only on public
+// numbers.
 //
-// Errors: too few rows for any share.
+// Errors: there are too few rows for any share.
 func shareOf(c bounds.Config, rows int, mu float64, a dp.Adjacency) (float64, error) {
-	least := float64(c.Needed(mu, a)) // with the whole budget; with a share of it 1/√share times as many
+	least := float64(c.Needed(mu, a)) // rows needed with the whole budget; a share of it needs 1/√share times as many
 	share := boundsRoom * least / float64(rows)
 	share = min(max(leastShare, share*share), mostShare)
 	if needed := uint64(math.Ceil(least / math.Sqrt(share))); needed > uint64(rows) {
 		return 0,
-			fmt.Errorf("%w: bounds need at least %d, beside the fit: give --centre, --scale, --clip-x and --clip-y",
+			fmt.Errorf("%w: finding bounds needs at least %d; give --centre, --scale, --clip-x and --clip-y",
 				errTooFew, needed)
 	}
 	return share, nil
 }
 
-// bounded finds the bounds of the rows with a share of the budget, and returns the data that
-// a solver takes, with the rest of it.
+// bounded finds the bounds of the rows with a share of the budget. It returns the data that a solver takes, with the
+// rest of the budget.
 //
-// Privacy: the bounds cost every row share·μ², the solver (1 − share)·μ². Together that is
-// μ², because Gaussian mechanisms compose so, also where the second depends on what the first
-// released. The share is a function of public numbers.
+// Privacy: the bounds cost every row share·μ², and the solver costs it (1 − share)·μ². Together that is μ², because
+// Gaussian mechanisms compose in this way even if the second depends on the releases of the first. The share is a
+// function of public numbers.
 //
-// Errors: too few rows; a stage that did not find its bounds, whose cost is spent.
+// Errors: there are too few rows; a stage did not find its bounds, and its cost is spent.
 func (d *data) bounded() (*data, *Bounds, error) {
 	mu, err := d.params.Budget()
 	if err != nil {
@@ -97,7 +96,7 @@ func (d *data) bounded() (*data, *Bounds, error) {
 		last := stages[len(stages)-1]
 		return nil, nil,
 			fmt.Errorf(
-				"no bounds are found (stage %s: %s, %.0f of %.0f needed), and their share of the budget is spent: "+
+				"cannot find bounds (stage %s: %s, %.0f of %.0f needed), and their share of the budget is spent: "+
 					"give --centre, --scale, --clip-x and --clip-y",
 				last.Stage, last.Reason, last.Records, last.Needed)
 	}
@@ -132,17 +131,17 @@ func (d *data) bounded() (*data, *Bounds, error) {
 			own.rows[i] = scaled
 		}
 	}
-	// Columns of deviation 1 have a second moment whose trace is their number.
+	// Columns with standard deviation 1 have a second moment whose trace is the number of columns.
 	if features := float64(len(d.names) - 1 - len(own.frozen)); own.curvature == 0 && d.standard && features > 0 {
 		own.curvature = min(features, own.clipX*own.clipX)
 	}
 	return &own, out, nil
 }
 
-// deviations are standard errors. One that is not known is NaN, and null in JSON.
+// deviations holds standard errors. An unknown one is NaN, and null in JSON.
 type deviations []float64
 
-// MarshalJSON writes the errors, null for those that are not known.
+// MarshalJSON writes the errors, and null for unknown ones.
 func (d deviations) MarshalJSON() ([]byte, error) {
 	known := make([]*float64, len(d))
 	for i := range d {
@@ -160,8 +159,8 @@ func (d deviations) text(i int) string {
 	return fmt.Sprintf("%.2g", d[i])
 }
 
-// freeze sets the coefficients of frozen columns to 0, without an error: what a solver has
-// for them is noise.
+// freeze sets the coefficients of frozen columns to 0, without an error: the solver's coefficients for them are only
+// noise.
 func (d *data) freeze(r *Result) {
 	for _, j := range d.frozen {
 		if j > d.target {
@@ -173,12 +172,13 @@ func (d *data) freeze(r *Result) {
 	}
 }
 
-// String says in words what was found.
+// String describes the bounds in words.
 func (b *Bounds) String() string {
 	text := fmt.Sprintf("bounds found with %.0f %% of the budget: clip-x %.3g, clip-y %.3g", 100*b.Share,
 		b.ClipX, b.ClipY)
 	if len(b.Frozen) > 0 {
-		text += "; these columns hardly vary, and have the coefficient 0: " + strings.Join(b.Frozen, ", ")
+		text += "; the coefficient is 0 for these columns, because they do not vary enough: " +
+			strings.Join(b.Frozen, ", ")
 	}
 	return text
 }

@@ -1,5 +1,5 @@
-// Package fit fits a private regression to a file, once: a batch, without Kafka and without a
-// ledger. [Run] takes the request, [Result.Print] writes what came of it.
+// Package fit fits a private regression to a file once: a batch, without Kafka and without a ledger. [Run] performs a
+// request, and [Result.Print] prints its result.
 package fit
 
 import (
@@ -21,16 +21,16 @@ import (
 
 var errTooFew = errors.New("too few rows")
 
-// Request says what to fit, in the words of the command's flags.
+// Request says what to fit. Its fields have the meaning of the command's flags.
 type Request struct {
 	Solver string
-	// Compare runs all solvers instead, each at the full cost.
+	// Compare runs all solvers instead of one, each at the full cost.
 	Compare bool
 
 	CSV, Header, Target string
 	Columns             []string // none: all
-	// Centre and Scale are a number, a number or "auto" for each column, or "" for what goes
-	// with ClipX.
+	// Centre and Scale are a number for all columns, or a number or "auto" for each column. "" means "auto" if ClipX is
+	// "auto", otherwise 0 and 1.
 	Centre, Scale string
 	// ClipX and ClipY are a number or "auto".
 	ClipX, ClipY string
@@ -41,20 +41,19 @@ type Request struct {
 	Intercept         bool
 	Radius, Curvature float64 // 0: unknown
 
-	// Diagnostics adds errors that are exact functions of the file, and allows solvers that
-	// protect nothing.
+	// Diagnostics adds errors that are exact functions of the file, and allows solvers without privacy.
 	Diagnostics bool
-	// Seed gives the keys if it is not nil, and then nothing is protected. nil: keys are new in
-	// each fit, and thrown away.
+	// Seed, if not nil, determines the keys, and then nothing is protected. If it is nil, each fit makes new keys and
+	// throws them away.
 	Seed *uint64
 }
 
-// Run reads the file and fits by the solver, or by all of them. It calls told before and after
-// each of these fits, with the solver's name and how many of all are done.
+// Run reads the file and fits it with one solver, or with all of them. Before and after each fit it calls progress with
+// the solver's name and the number of fits that are done.
 //
-// Errors: an [exit.Usage] if the request contradicts itself or does not go with the file; a file
-// that cannot be read; a solver that fails. With Compare such a failure is in its result instead.
-func Run(r *Request, told func(solver string, done, all int)) ([]*Result, error) {
+// Errors: an [exit.Usage] if the request contradicts itself or does not fit the file; a file that cannot be read; a
+// solver that fails. With Compare the result of a solver contains its failure instead.
+func Run(r *Request, progress func(solver string, done, all int)) ([]*Result, error) {
 	chosen, err := r.chosen()
 	if err != nil {
 		return nil, err
@@ -66,9 +65,9 @@ func Run(r *Request, told func(solver string, done, all int)) ([]*Result, error)
 	}
 	var results []*Result
 	for i, s := range chosen {
-		told(s.name, i, len(chosen))
+		progress(s.name, i, len(chosen))
 		one, err := own.fit(d, s)
-		told(s.name, i+1, len(chosen))
+		progress(s.name, i+1, len(chosen))
 		if err != nil && !r.Compare {
 			return nil, err
 		}
@@ -84,7 +83,7 @@ func Run(r *Request, told func(solver string, done, all int)) ([]*Result, error)
 	return results, nil
 }
 
-// chosen returns the solvers that are to run, if the request's other values go with them.
+// chosen returns the solvers to run. It fails if other values of the request do not suit them.
 func (f *Request) chosen() (chosen []solver, err error) {
 	for _, s := range solvers {
 		if f.Compare || s.name == f.Solver {
@@ -96,9 +95,9 @@ func (f *Request) chosen() (chosen []solver, err error) {
 		return nil, exit.Usagef("--solver is %q, must be %s", f.Solver, strings.Join(Solvers(), ", "))
 	case f.Compare && !f.Diagnostics:
 		return nil,
-			exit.Usagef("--compare shows errors on the file, which are not private: it needs --insecure-diagnostics")
+			exit.Usagef("--compare shows errors on the file, which are not private: add --insecure-diagnostics")
 	case !chosen[0].private && !f.Diagnostics:
-		return nil, exit.Usagef("solver %s protects nothing: it needs --insecure-diagnostics", chosen[0].name)
+		return nil, exit.Usagef("solver %s is not private: add --insecure-diagnostics to use it", chosen[0].name)
 	}
 	for _, s := range chosen {
 		switch {
@@ -116,7 +115,7 @@ func (f *Request) chosen() (chosen []solver, err error) {
 type data struct {
 	names  []string
 	target int
-	rows   [][]float64 // scaled, unless bounds are to be found; nil is a null record
+	rows   [][]float64 // scaled, unless bounds must be found; nil is a null record
 	params dp.Params
 	clipX  float64
 	clipY  float64
@@ -124,18 +123,17 @@ type data struct {
 	intercept bool
 	radius    float64
 	curvature float64
-	// find says which bounds are to be found, nil for none. standard: centre and scale of all
-	// columns are. frozen are the columns without a spread, once they are.
+	// find says which bounds must be found, nil if none. standard says that these include the centre and scale of all
+	// columns. frozen lists the columns without a spread, after the bounds were found.
 	find     *bounds.Config
 	standard bool
 	frozen   []int
-	// noise returns the noise of a step. Each solver numbers its own steps, from 1; bounds
-	// have step 0.
+	// noise returns the noise of a step. Each solver numbers its own steps from 1; the bounds use step 0.
 	noise func(step uint64) dp.Noise
 }
 
-// fit fits with one solver. It makes new keys and throws them away afterwards, so that no
-// other run shares its noise.
+// fit fits the data with one solver. It makes new keys and throws them away afterwards, so that no other run has the
+// same noise.
 func (f *Request) fit(d *data, s solver) (*Result, error) {
 	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), keys.NewNonce()
 	if f.Seed != nil {
@@ -157,7 +155,7 @@ func (f *Request) fit(d *data, s solver) (*Result, error) {
 		if !s.gaussian {
 			return nil,
 				exit.Usagef(
-					"solver %s takes its budget whole, and bounds need a part: give --centre, --scale, --clip-x "+
+					"solver %s cannot share its budget with a search for bounds: give --centre, --scale, --clip-x "+
 						"and --clip-y", s.name)
 		}
 		if fitted, found, err = own.bounded(); err != nil {
@@ -172,14 +170,15 @@ func (f *Request) fit(d *data, s solver) (*Result, error) {
 	r.Bounds = found
 	for _, v := range append(slices.Clone(r.Theta), r.Intercept) {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return nil, fmt.Errorf("%s: a coefficient left the range of float64: scale the columns to about 1", s.name)
+			return nil, fmt.Errorf("%s: a coefficient is outside the range of float64: scale the columns to about 1",
+				s.name)
 		}
 	}
 	r.Solver, r.N, r.D = s.name, len(d.rows), len(d.names)-1
 	r.target = d.names[d.target]
 	r.Columns = slices.Delete(slices.Clone(d.names), d.target, d.target+1)
 	r.Epsilon, r.Delta, r.Adjacency = d.params.Epsilon, d.params.Delta, d.params.Adjacency
-	// How long it took depends on the records; whole seconds show little of that.
+	// The duration depends on the records; in whole seconds it reveals little.
 	r.Seconds, r.Insecure = math.Ceil(time.Since(begun).Seconds()), f.Seed != nil
 	if f.Diagnostics {
 		mse := fitted.mse(r)
@@ -223,7 +222,7 @@ func (f *Request) read() (d *data, centre, scale []float64, err error) {
 	findX := math.IsNaN(d.clipX)
 	switch {
 	case findX && f.Curvature != 0:
-		return nil, nil, nil, exit.Usagef("--curvature needs a --clip-x that is given: its unit is that of the bound")
+		return nil, nil, nil, exit.Usagef("--curvature needs a number for --clip-x: their units belong together")
 	case !(f.Radius >= 0) || math.IsInf(f.Radius, 0) || !(f.Curvature >= 0 && !(f.Curvature > d.clipX*d.clipX)):
 		return nil, nil, nil,
 			exit.Usagef("--radius must be at least 0, --curvature at least 0 and at most clip-x squared")
@@ -247,7 +246,7 @@ func (f *Request) read() (d *data, centre, scale []float64, err error) {
 		return nil, nil, nil, err
 	}
 	if len(d.names) < 2 && !f.Intercept {
-		return nil, nil, nil, exit.Usagef("%s has no column beside the target", f.CSV)
+		return nil, nil, nil, exit.Usagef("%s has no feature: the target is the only column", f.CSV)
 	}
 	if centre, err = numbersOrAuto("--centre", f.Centre, len(d.names)); err == nil {
 		scale, err = numbersOrAuto("--scale", f.Scale, len(d.names))
@@ -289,7 +288,7 @@ func (f *Request) read() (d *data, centre, scale []float64, err error) {
 	return d, centre, scale, nil
 }
 
-// targetOf finds the target among the chosen columns.
+// targetOf returns the position of the target among the chosen columns.
 func (f *Request) targetOf(t *table.Table) (int, error) {
 	if f.Target == "last" {
 		return len(t.Names) - 1, nil
@@ -300,7 +299,7 @@ func (f *Request) targetOf(t *table.Table) (int, error) {
 	return 0, exit.Usagef("--target is %q, must be one of %s, or last", f.Target, strings.Join(t.Names, ", "))
 }
 
-// scaledRow returns a row in scaled units, nil if a cell is not a finite number.
+// scaledRow returns a row in scaled units. It returns nil if a cell is not a finite number.
 func scaledRow(cells []string, centre, scale []float64) []float64 {
 	row := make([]float64, len(cells))
 	for i, c := range cells {
@@ -326,7 +325,7 @@ func (d *data) predict(r *Result, row []float64) (prediction, target float64) {
 	return prediction, row[d.target]
 }
 
-// mse returns the mean squared error over the rows that are valid.
+// mse returns the mean squared error over the valid rows.
 func (d *data) mse(r *Result) float64 {
 	var sum float64
 	n := 0

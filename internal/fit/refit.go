@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/refit"
 )
 
-// byRefit fits by a solver of the refits: the file is one window.
+// byRefit returns a fit by a solver of package refit. The file is one window.
 func byRefit(name string) func(*data) (*Result, error) {
 	return func(d *data) (*Result, error) {
 		r, err := refit.New(refit.Config{

@@ -10,15 +10,14 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Result is what a solver found, and what the command prints as JSON.
+// Result is the result of a solver, and the JSON object that the command prints.
 type Result struct {
 	Solver    string    `json:"solver"`
 	Theta     []float64 `json:"theta"`
 	Intercept float64   `json:"intercept"`
-	// SE holds the standard errors of theta and intercept, from noise and sampling, if
-	// the solver computes them.
+	// SE holds the standard errors of theta and intercept, due to noise and sampling, if the solver computes them.
 	SE deviations `json:"se,omitempty"`
-	// Original is theta and intercept in the file's units, if the data were scaled.
+	// Original holds theta and the intercept in the file's units, if the data were scaled.
 	Original  []float64    `json:"theta_original,omitempty"`
 	Columns   []string     `json:"columns"`
 	TrainMSE  *float64     `json:"train_mse,omitempty"`
@@ -27,20 +26,20 @@ type Result struct {
 	Epsilon   float64      `json:"epsilon"`
 	Delta     float64      `json:"delta"`
 	Adjacency dp.Adjacency `json:"adjacency"`
-	Seconds   float64      `json:"seconds"` // whole ones, without diagnostics
+	Seconds   float64      `json:"seconds"` // whole seconds, unless there are diagnostics
 	Account   string       `json:"accounting"`
 	Note      string       `json:"note,omitempty"`
-	Bounds    *Bounds      `json:"bounds,omitempty"`  // that were found
-	Failure   string       `json:"failure,omitempty"` // of one of several
+	Bounds    *Bounds      `json:"bounds,omitempty"`  // bounds that were found
+	Failure   string       `json:"failure,omitempty"` // error of this solver, if several ran
 	Insecure  bool         `json:"insecure,omitempty"`
-	// NotPrivate names the keys above that are exact functions of the file.
+	// NotPrivate names the keys of this object that are exact functions of the file.
 	NotPrivate []string `json:"not_private,omitempty"`
 
-	target string // name of its column
-	steps  int    // of gradients, of a stream's estimator
+	target string // name of the target column
+	steps  int    // number of gradient steps of a stream's estimator
 }
 
-// original returns coefficients and constant in the file's units.
+// original returns the coefficients and the constant in the file's units.
 func original(r *Result, d *data, centre, scale []float64) []float64 {
 	constant := centre[d.target] + scale[d.target]*r.Intercept
 	var out []float64
@@ -55,15 +54,15 @@ func original(r *Result, d *data, centre, scale []float64) []float64 {
 	return append(out, constant)
 }
 
-// Print writes the result for people.
+// Print writes the result in words and tables.
 func (r *Result) Print(w io.Writer) error {
 	guarantee := fmt.Sprintf("(%g, %g)-differentially private, %s, accounting %s", r.Epsilon, r.Delta,
 		r.Adjacency, r.Account)
 	switch {
 	case slices.Contains(r.NotPrivate, "theta"):
-		guarantee = "not private, an exact function of the file, accounting " + r.Account
+		guarantee = "not private: an exact function of the file, accounting " + r.Account
 	case r.Insecure:
-		guarantee = "INSECURE, keys follow from --insecure-seed; else " + guarantee
+		guarantee = "INSECURE, because --insecure-seed determines the keys; otherwise " + guarantee
 	}
 	fmt.Fprintf(w, "%s of %s on %d rows: %s\n", r.Solver, r.target, r.N, guarantee)
 	if r.Bounds != nil {
@@ -74,7 +73,7 @@ func (r *Result) Print(w io.Writer) error {
 	}
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(i int, name string, v float64) {
-		fmt.Fprintf(t, "  %s\t%.6g\t", name, v+0) // no −0
+		fmt.Fprintf(t, "  %s\t%.6g\t", name, v+0) // turns −0 into 0
 		if i < len(r.SE) {
 			fmt.Fprintf(t, "%s\t", r.SE.text(i))
 		} else if r.SE != nil {
@@ -106,7 +105,7 @@ func (r *Result) Print(w io.Writer) error {
 	return nil
 }
 
-// PrintComparison writes the errors of several solvers for people.
+// PrintComparison writes the errors of several solvers as a table.
 func PrintComparison(w io.Writer, all []*Result) error {
 	fmt.Fprintln(w, "not private: errors and seconds are exact functions of the file")
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)

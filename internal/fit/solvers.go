@@ -14,27 +14,28 @@ type solver struct {
 	name    string
 	about   string
 	private bool
-	// gaussian: its budget is a μ, of which bounds may take a part.
+	// gaussian says that the budget is a μ, so that a part of it can pay for bounds.
 	gaussian bool
 	fit      func(*data) (*Result, error)
 }
 
-// solvers are listed in the order in which they are compared.
+// solvers lists the solvers in the order in which they are compared.
 var solvers = []solver{
-	{"newton", "noisy gradient steps where one noisy Gram matrix has whitened: the most exact, nearly always", true,
+	{"newton", "noisy gradient steps in a space whitened by a noisy Gram matrix; nearly always the most accurate", true,
 		true, byRefit("newton")},
-	{"dp-gd", "gradient descent with tracked clipping, averaged: knows the bounds alone", true, true, byDescent},
-	{"dp-gd-paper", "gradient descent as published: 10 steps of 1/4, clip norm 5√d, for unit variances", true, false,
-		asPublished},
+	{"dp-gd", "gradient descent with a tracked clip norm, averaged; needs only bounds", true, true, byDescent},
+	{"dp-gd-paper", "gradient descent as published: 10 steps of size 1/4, clip norm 5√d, for unit variances", true,
+		false, asPublished},
 	{"dp-ssgd", "one pass in secret order, with amplification by shuffling", true, false, shuffled},
-	{"ihm", "Gaussian sketches that iterate", true, false, byRefit("ihm")},
-	{"fast-ihm", "the same from one fast transform, as published; zero-out only", true, false, byRefit("fast-ihm")},
-	{"linmix", "one Gaussian sketch of rows and target", true, false, byRefit("linmix")},
-	{"adassp", "noisy sums of squares and products, and a ridge", true, false, byRefit("adassp")},
+	{"ihm", "iterations with Gaussian sketches", true, false, byRefit("ihm")},
+	{"fast-ihm", "like ihm with one fast transform, as published; only for adjacency zero-out", true, false,
+		byRefit("fast-ihm")},
+	{"linmix", "one Gaussian sketch of features and target", true, false, byRefit("linmix")},
+	{"adassp", "noisy sums of squares and products, with a ridge", true, false, byRefit("adassp")},
 	{"dp-gd-residual", "gradient descent with clipped residuals, as published", true, false, byRefit("dp-gd-residual")},
-	{"newton-online", "the stream's estimator of method newton, once over the file in its order", true, true, byNewton},
-	{"ambssgd", "the stream's estimator of method amb, likewise", true, true, byAMB},
-	{"ols", "least squares, which protects nothing", false, false, leastSquares},
+	{"newton-online", "the stream's estimator of method newton, once over the file in order", true, true, byNewton},
+	{"ambssgd", "the stream's estimator of method amb, once over the file in order", true, true, byAMB},
+	{"ols", "least squares, not private", false, false, leastSquares},
 }
 
 // Solvers returns the names of all solvers, in the order in which they are compared.
@@ -46,7 +47,7 @@ func Solvers() []string {
 	return names
 }
 
-// Help lists the solvers, one a line, with what each is.
+// Help lists the solvers, one per line, each with a description.
 func Help() string {
 	var b strings.Builder
 	for _, s := range solvers {
@@ -60,8 +61,8 @@ func (d *data) sample(constant float64) (*sgd.Sample, error) {
 	return sgd.NewSample(d.rows, len(d.names), d.target, sgd.Bounds{X: d.clipX, Y: d.clipY}, constant)
 }
 
-// constant returns the value of the constant feature, 0 if there is none. It is √curvature
-// or, without a curvature, clip_x/√d for d features: the share of one feature in the bound.
+// constant returns the value of the constant feature, 0 if there is none. It is √curvature. Without a curvature it is
+// clip_x/√d for d features: one feature's share of the bound.
 func (d *data) constant() float64 {
 	switch {
 	case !d.intercept:
@@ -72,7 +73,7 @@ func (d *data) constant() float64 {
 	return d.clipX / math.Sqrt(float64(max(1, len(d.names)-1)))
 }
 
-// result returns the coefficients of the features and, if there is one, of the constant 1.
+// result returns the coefficients of the features and, if the fit has one, of a constant of 1.
 func (d *data) result(theta []float64, accounting string) *Result {
 	r := &Result{Theta: theta, Account: accounting}
 	if last := len(theta) - 1; d.intercept {
@@ -120,8 +121,8 @@ func shuffled(d *data) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The best step and clip norm are unknown. A first guess: a quarter of the longest
-	// stable step, and a clip norm for residuals of about a tenth of their bound.
+	// The best step size and clip norm are unknown. These are guesses: a quarter of the largest stable step size, and a
+	// clip norm for residuals of about a tenth of their bound.
 	square := s.Bound.X*s.Bound.X + s.Constant*s.Constant
 	if d.curvature > 0 {
 		square = d.curvature * float64(s.D)
@@ -157,7 +158,7 @@ func byNewton(d *data) (*Result, error) {
 	}
 	r, err := d.stream(e)
 	if err == nil && r.steps < sgd.UsefulSteps {
-		r.Note = fmt.Sprintf("%d gradient steps, fewer than %d: the coefficients are little more than noise", r.steps,
+		r.Note = fmt.Sprintf("only %d gradient steps, fewer than %d: the coefficients are mostly noise", r.steps,
 			sgd.UsefulSteps)
 	}
 	return r, err
@@ -171,10 +172,10 @@ type online interface {
 	Warnings() []string
 }
 
-// stream runs a stream's estimator over the rows.
+// stream runs the estimator of a stream over the rows.
 func (d *data) stream(e online) (*Result, error) {
 	var last *dp.Release
-	first := uint64(0) // slots before the first release, or more than there are rows
+	first := uint64(0) // slots until the first release; if there is none, more than the file has rows
 	slot, steps := uint64(0), 0
 	for step := uint64(1); ; step++ {
 		_, end := e.Range(step)
@@ -182,7 +183,7 @@ func (d *data) stream(e online) (*Result, error) {
 			first = end
 		}
 		if end > uint64(len(d.rows)) {
-			break // the rest of the file is no whole step
+			break // the rest of the file does not fill a step
 		}
 		for ; slot < end; slot++ {
 			e.Add(slot, d.rows[slot])
@@ -197,7 +198,7 @@ func (d *data) stream(e online) (*Result, error) {
 		}
 	}
 	if last == nil {
-		return nil, fmt.Errorf("%w: the first estimate takes at least %d", errTooFew, first)
+		return nil, fmt.Errorf("%w: the first estimate needs at least %d", errTooFew, first)
 	}
 	r := d.result(last.Values[1].Data, "exact")
 	r.SE, r.steps = last.Values[1].SE, steps

@@ -2,28 +2,26 @@ package gram
 
 import "math"
 
-// Exact sums the products k_ik_j, i ≤ j, of integer vectors with ‖k‖₂ ≤ K,
-// exactly: in float64, whose 53 bits hold them, four vectors at a time.
+// Exact sums the products k_ik_j, i ≤ j, of integer vectors with ‖k‖₂ ≤ K. The sums are exact: it adds four vectors at
+// a time in float64, whose 53 bits hold the products.
 //
-// A vector adds an integer of size at most K² to an entry of the diagonal and at
-// most K²/2 to another one. So entries and all their partial sums are exact in
-// float64 for ⌊2⁵³/K²⌋ and twice as many vectors, in any order and fused or not;
-// then they move to int64. Where four vectors do not fit, K > 2²⁵·⁵, products are
-// formed in int64. Both forms give the same integers, and so do the kernels in
-// assembly.
+// A vector adds an integer of size at most K² to an entry of the diagonal, and of at most K²/2 to another entry. So the
+// diagonal and all its partial sums are exact in float64 for ⌊2⁵³/K²⌋ vectors, the other entries for twice as many, in
+// any order and fused or not. Then the sums move to int64. If four vectors do not fit (K > 2²⁵·⁵), products are
+// computed in int64. Both forms give the same integers, and so do the kernels in assembly.
 //
 // Cost: d²/2 multiplications a vector, d² numbers; nothing is allocated.
 type Exact struct {
 	dim int
 	sum []int64 // in row order of the upper triangle
 
-	part  tiles     // not yet in sum; nil for the integer form
-	rows  []float64 // up to four vectors, one after the other, each with zeros up to whole tiles
-	width int       // of one of them
-	held  int       // vectors in rows
-	added int       // vectors in part, modulo room on its diagonal
-	room  int       // vectors that the diagonal of part holds
-	clean bool      // nothing has moved to sum
+	part  tiles     // sums that are not yet in sum; nil for the integer form
+	rows  []float64 // up to four vectors, one after the other, each padded by zeros to whole tiles
+	width int       // length of a vector in rows
+	held  int       // number of vectors in rows
+	added int       // number of vectors in part since its diagonal was last moved
+	room  int       // number of vectors that the diagonal of part holds
+	clean bool      // nothing has been moved to sum
 	one   []int64   // scratch: a single vector
 }
 
@@ -53,7 +51,7 @@ func (s *Exact) Add(k []int64) {
 	}
 }
 
-// addProducts is the integer form.
+// addProducts adds the products of one vector in int64.
 func addProducts(sum, k []int64) {
 	for i, ki := range k {
 		tail := k[i:]
@@ -96,9 +94,9 @@ func (s *Exact) Total() []int64 {
 	return s.sum
 }
 
-// RoundInto rounds the sums to the nearest multiples of 2^shift, halves up, adds them to
-// dst in units of 2^shift, and sets them to 0. A single vector is added to dst directly.
-// The caller must ensure that the sums and dst, plus half a unit, stay below 2⁶³.
+// RoundInto rounds the sums to the nearest multiples of 2^shift, halves up, adds them to dst in units of 2^shift, and
+// sets the sums to 0. A single vector is added to dst directly. The caller must ensure that the sums and dst, plus half
+// a unit, stay below 2⁶³.
 func (s *Exact) RoundInto(dst []int64, shift uint) {
 	half := int64(0)
 	if shift > 0 {
@@ -134,9 +132,8 @@ func addRounded(dst, k []int64, half int64, shift uint) {
 	}
 }
 
-// addNearest is addRounded in float64, for products p of at most 2⁵¹ and shift ≥ 1:
-// ⌊p/2^shift + ½⌋ is the integer nearest to (2p+1)/2^(shift+1), which is exact and
-// never halfway between two.
+// addNearest is addRounded in float64, for products p of at most 2⁵¹ and shift ≥ 1. ⌊p/2^shift + ½⌋ is the integer
+// nearest to (2p+1)/2^(shift+1), which is exact and never halfway between two integers.
 func addNearest(dst []int64, k []float64, shift uint) {
 	unit := math.Ldexp(1, -int(shift))
 	odd := unit / 2
@@ -155,8 +152,7 @@ func addNearest(dst []int64, k []float64, shift uint) {
 	}
 }
 
-// Adding magic, 1.5·2⁵², to a number of less than 2⁵¹ leaves the nearest integer in
-// the low bits.
+// Adding magic, 1.5·2⁵², to a number below 2⁵¹ leaves the nearest integer in the low bits.
 const (
 	magic     = 3 << 51
 	magicBits = 0x4338 << 48

@@ -1,16 +1,14 @@
-// Package gram sums outer products of rows, Σ xxᵀ: exactly for integer rows, in
-// float64 for others. A sum is the upper triangle of a symmetric matrix, row by
-// row.
+// Package gram sums outer products of rows, Σ xxᵀ: exactly for integer rows, in float64 for others. A sum is stored as
+// the upper triangle of a symmetric matrix, row by row.
 package gram
 
-// group is the number of rows that are added to the triangle together: the triangle is
-// then loaded and stored less often.
+// group is the number of rows that are added to the triangle together, so that the triangle is loaded and stored less
+// often.
 const group = 4
 
-// addGroup adds Σ xxᵀ of the first group rows of x to upper, two rows of the
-// triangle at a time, which halves the loads, and with kernels four of its columns.
-// Nothing is fused and no order depends on that, so that a sum has the same bits on
-// every machine.
+// addGroup adds Σ xxᵀ of the first group rows of x to upper. It handles two rows of the triangle at a time, which
+// halves the loads, and with kernels four of its columns. No operation is fused, and the order of operations is fixed,
+// so a sum has the same bits on every machine.
 func addGroup(upper, x []float64, d int, kernels bool) {
 	r0, r1, r2, r3 := x[:d], x[d:2*d], x[2*d:3*d], x[3*d:4*d]
 	for {
@@ -46,11 +44,11 @@ func addGroup(upper, x []float64, d int, kernels bool) {
 	}
 }
 
-// blockRows is the number of rows that are summed before they are added to the total. So
-// rounding errors grow with the number of blocks and not of rows.
+// blockRows is the number of rows that are summed before they are added to the total. So rounding errors grow with the
+// number of blocks, not with the number of rows.
 const blockRows = 4096
 
-// Sum is Σ xxᵀ of rows in float64.
+// Sum is Σ xxᵀ of rows, in float64.
 //
 // Cost: d²/2 multiplications a row, four at a time with AVX2, d² numbers; Add allocates
 // nothing.
@@ -59,7 +57,7 @@ type Sum struct {
 	dim    int
 	total  []float64
 	block  []float64
-	groups int       // in block
+	groups int       // number of groups in block
 	rows   []float64 // up to group−1 rows, one after the other
 }
 
@@ -70,15 +68,15 @@ func NewSum(dim int) *Sum {
 		rows: make([]float64, 0, group*dim)}
 }
 
-// Error returns an upper bound on the error of a sum, in the Frobenius norm. The sum is
-// of n rows of norm at most 1, and of up to parts merged sums. A term is rounded at most
-// 3 times, and then once in each addition of its block, of the blocks, and of the parts.
+// Error returns an upper bound on the error of a sum, in the Frobenius norm. The sum is over n rows of norm at most 1,
+// and over up to parts merged sums. A term is rounded at most 3 times, and then once in each addition of its block, of
+// the blocks, and of the parts.
 func Error(n, parts int) float64 {
 	return float64(
 		float64(n) * (3 + blockRows/group + float64(n)/blockRows + float64(parts) + 2) * 0x1p-53 * (1 + 0x1p-20))
 }
 
-// Add adds xxᵀ of the row x, or of several rows that lie one after the other.
+// Add adds xxᵀ of the row x, or of several rows that are stored one after the other.
 func (s *Sum) Add(x []float64) {
 	for len(x) > 0 {
 		if full := group * s.dim; len(s.rows) == 0 && len(x) >= full {
@@ -110,10 +108,9 @@ func (s *Sum) endBlock() {
 	s.groups = 0
 }
 
-// Upper returns the sum, and ends the block. It is valid until the next call of a
-// method.
+// Upper ends the block and returns the sum. It is valid until the next call of a method.
 func (s *Sum) Upper() []float64 {
-	if held := len(s.rows); held > 0 { // those that are missing are zeros
+	if held := len(s.rows); held > 0 { // missing rows count as zeros
 		s.rows = s.rows[:cap(s.rows)]
 		clear(s.rows[held:])
 		addGroup(s.block, s.rows, s.dim, vector)
@@ -126,9 +123,8 @@ func (s *Sum) Upper() []float64 {
 	return s.total
 }
 
-// Merge adds another sum of rows of the same length, and leaves that one unchanged. The
-// sum over a window is that of its blocks, merged. Nothing is ever subtracted, so it
-// stays positive semidefinite up to the accuracy of a sum.
+// Merge adds another sum of rows of the same length, and leaves that one unchanged. The sum over a window is the merged
+// sum of its blocks. Nothing is ever subtracted, so it stays positive semidefinite up to the accuracy of a sum.
 func (s *Sum) Merge(o *Sum) {
 	s.Upper()
 	for i, v := range o.Upper() {

@@ -13,15 +13,14 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// TestExact compares the float64 kernel with plain int64 products,
-// after every record: at the largest norm, where one bit more would be lost, and
-// for random rows; at every K around those where the number of records that fit
+// TestExact compares the float64 kernel with plain int64 products after every record: at the largest norm, where one
+// bit more would be lost, and for random rows; and for every K near those at which the number of records that fit
 // changes.
 func TestExact(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
 	for _, k := range []int64{
-		// ⌊√(2⁵³/4)⌋, the last that takes the kernel
+		// ⌊√(2⁵³/4)⌋ is the largest K with the kernel.
 		1 << 24, 1<<24 + 1, 3 << 23, 1<<25 - 1, 1 << 25, 33554433, 47453132,
 		47453133, 1 << 26, 1<<30 - 1, 1 << 30,
 	} {
@@ -31,7 +30,7 @@ func TestExact(t *testing.T) {
 				if kernel := 4*k*k <= 1<<53; kernel != (s.part != nil) {
 					t.Fatalf("kernel %t, want %t", s.part != nil, kernel)
 				}
-				// Reading moves the records to int64: never, sometimes, always.
+				// Reading moves the records to int64: do it never, sometimes, and always.
 				for _, read := range []int{1 << 30, 7, 1} {
 					for name, draw := range vectors(source, d, k) {
 						records := int(min((1<<62)/(k*k), 200))
@@ -57,13 +56,12 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// TestRoundInto compares sums that are rounded with products in int64, rounded once:
-// of none, of one vector, which has a way of its own, and of many, one after the
-// other, for what each leaves behind.
+// TestRoundInto compares rounded sums with int64 products that are rounded once: sums of no vector, of one vector,
+// which has its own code, and of many. They follow each other, to test that none leaves anything behind.
 func TestRoundInto(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 4))
-	for _, k := range []int64{1 << 24, 1 << 25, 47453133, 1 << 30} { // the last two without the kernel
+	for _, k := range []int64{1 << 24, 1 << 25, 47453133, 1 << 30} { // the kernel is not used for the last two
 		for _, d := range []int{1, 2, 5, 17} {
 			for name, draw := range vectors(source, d, k) {
 				s := NewExact(d, k)
@@ -142,8 +140,8 @@ func vectors(source *rand.Rand, d int, k int64) map[string]func() []int64 {
 	}
 }
 
-// TestSum compares with plain sums in long doubles' stead: integers, which are
-// exact. Rows come one by one, in pieces of every size, and as merged blocks.
+// TestSum compares with plain sums of integers, which are exact. Rows come one by one, in pieces of every size, and as
+// merged blocks.
 func TestSum(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 4))

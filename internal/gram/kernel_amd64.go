@@ -2,29 +2,26 @@ package gram
 
 import "golang.org/x/sys/cpu"
 
-// vector reports whether the kernels of kernel_amd64.s run here. Tests turn it
-// off: what they make has the same bits as the loops in Go.
+// vector reports whether the kernels of kernel_amd64.s can run on this processor. Tests turn it off; the loops in Go
+// give the same bits.
 var vector = cpu.X86.HasAVX2
 
-// fused is vector for the kernel that fuses products, where all sums are exact.
+// fused reports whether the kernel that fuses products can run on this processor. It is used only for exact sums.
 var fused = cpu.X86.HasAVX2 && cpu.X86.HasFMA
 
-// addPairs is the inner loop of addGroup over n entries, a multiple of 4, of two
-// rows of the triangle: with a the entries of the four rows that multiply them,
-// first_j += (a₀x₀_j + a₁x₁_j) + (a₂x₂_j + a₃x₃_j), and second_j with a₄ … a₇. Each
-// operation rounds as it does there.
+// addPairs is the inner loop of addGroup, over n entries (a multiple of 4) of two rows of the triangle. a holds the
+// entries of the four rows that multiply them: first_j += (a₀x₀_j + a₁x₁_j) + (a₂x₂_j + a₃x₃_j), and second_j likewise
+// with a₄ … a₇. Each operation rounds as in addGroup.
 //
 //go:noescape
 func addPairs(first, second, x0, x1, x2, x3 *float64, n int, a *[2 * group]float64)
 
-// addNearestRow is the inner loop of addNearest over n entries, a multiple
-// of 4.
+// addNearestRow is the inner loop of addNearest, over n entries (a multiple of 4).
 //
 //go:noescape
 func addNearestRow(dst *int64, x *float64, n int, v, odd float64)
 
-// addTiles is tiles.add, for rows of a multiple of 4 entries. It makes the pairs before
-// row last, which is even.
+// addTiles is tiles.add for rows whose length is a multiple of 4. It computes the pairs before row last, which is even.
 //
 //go:noescape
 func addTiles(t, rows *float64, width, last int)

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// 1.5·2⁵² as a float64: added to a number of less than 2⁵¹, it leaves the nearest
-// integer in the low bits.
+// 1.5·2⁵² as a float64. Adding it to a number below 2⁵¹ leaves the nearest integer in the low
+// bits.
 DATA magic<>+0(SB)/8, $0x4338000000000000
 GLOBL magic<>(SB), RODATA|NOPTR, $8
 

@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// TestKernels compares what the vector kernels leave behind with the loops in Go, bit
-// for bit: sums of rows of all magnitudes, of every length around whole vectors of
-// them, and products of the largest and of random integers at every shift, rounded
-// where they are halfway between two.
+// TestKernels compares the results of the vector kernels with the loops in Go, bit for bit: sums of rows of all
+// magnitudes and of every length around whole vectors; and products of the largest and of random integers, at every
+// shift, including those halfway between two results.
 func TestKernels(t *testing.T) {
 	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no AVX2: only the loops in Go run here")
@@ -54,7 +53,7 @@ func TestKernels(t *testing.T) {
 					switch source.IntN(4) {
 					case 0:
 						k[i] = largest - 2*largest*source.Int64N(2)
-					case 1: // products that are halfway
+					case 1: // products halfway between two results
 						k[i] &^= 1<<min(shift/2, uint(bits.Len64(uint64(largest)))-1) - 1
 					}
 					x[i] = float64(k[i])
@@ -71,7 +70,7 @@ func TestKernels(t *testing.T) {
 			}
 		}
 	}
-	// Without the kernels, sums are exact as well.
+	// Without the kernels, sums are also exact.
 	vector, fused = false, false
 	for _, d := range []int{1, 2, 5, 17} {
 		for name, draw := range vectors(source, d, most) {

@@ -1,15 +1,14 @@
 package gram
 
-// tiles are the upper triangle of a symmetric matrix as Exact fills it: for each pair of
-// rows i, i+1, i even, tiles of two rows and four columns from column i or i−2 on. So a
-// kernel meets whole tiles only. What a tile has left of the diagonal, and behind the last
-// column, is never read.
+// tiles is the upper triangle of a symmetric matrix in the form that Exact fills. For each pair of rows i, i+1 (i even)
+// it has tiles of two rows and four columns, from column i or i−2 on. So a kernel handles whole tiles only. The parts
+// of a tile left of the diagonal and behind the last column are never read.
 type tiles []float64
 
-// tile is the number of entries of one.
+// tile is the number of entries of a tile.
 const tile = 2 * group
 
-// wholeTiles returns the length of a row that ends with a tile.
+// wholeTiles returns the length of a row that is extended to whole tiles.
 func wholeTiles(dim int) int { return (dim + group - 1) &^ (group - 1) }
 
 func newTiles(dim int) tiles {
@@ -20,12 +19,11 @@ func newTiles(dim int) tiles {
 	return make(tiles, n)
 }
 
-// perPair returns the number of entries of the pair that begins with row i.
+// perPair returns the number of entries of the pair of rows whose first row is i.
 func perPair(i, dim int) int { return (wholeTiles(dim) - i&^(group-1)) / group * tile }
 
-// add adds Σ kkᵀ of group vectors k of integers, one after the other in rows, with zeros up
-// to whole tiles. All sums must be exact in float64: then their order means nothing, nor
-// whether products are fused.
+// add adds Σ kkᵀ of group vectors k of integers, stored one after the other in rows and padded by zeros to whole tiles.
+// All sums must be exact in float64; then neither their order nor fusing matters.
 func (t tiles) add(rows []float64, dim int, kernel bool) {
 	width := wholeTiles(dim)
 	if kernel {
@@ -49,7 +47,7 @@ func (t tiles) add(rows []float64, dim int, kernel bool) {
 	}
 }
 
-// move adds the entries to sum, which has the rows of the triangle, and sets them to 0.
+// move adds the entries to sum, which stores the triangle row by row, and sets the entries to 0.
 func (t tiles) move(sum []int64, dim int) {
 	for i := 0; i < dim; i += 2 {
 		n := perPair(i, dim)
@@ -62,7 +60,7 @@ func (t tiles) move(sum []int64, dim int) {
 	}
 }
 
-// moveRow adds to row what tiles have from a column of their first on, and returns rest.
+// moveRow adds to row the entries of the tiles, from a column of their first one on, and returns the rest.
 func moveRow(row, rest []int64, t tiles, from int) []int64 {
 	for from > 0 && len(row) > 0 {
 		row[0] += int64(t[from])
@@ -84,7 +82,7 @@ func moveRow(row, rest []int64, t tiles, from int) []int64 {
 	return rest
 }
 
-// moveDiagonal is move for the entries of the diagonal.
+// moveDiagonal does the same for the entries of the diagonal only.
 func (t tiles) moveDiagonal(sum []int64, dim int) {
 	for i := range dim {
 		at := i&1*group + i&(group-1)

@@ -30,12 +30,13 @@ func TestElementary(t *testing.T) {
 			}
 		}
 	}
-	for x, want := range map[float64]float64{0: 1, 800: math.Inf(1), -800: 0, math.Inf(1): math.Inf(1), math.Inf(-1): 0} {
+	for x, want := range map[float64]float64{0: 1, 800: math.Inf(1), -800: 0, math.Inf(1): math.Inf(1),
+		math.Inf(-1): 0} {
 		if got := Exp(x); got != want {
 			t.Errorf("Exp(%g) = %g", x, got)
 		}
 	}
 	if !math.IsNaN(Exp(math.NaN())) || Log(1) != 0 {
-		t.Error("Exp(NaN) or Log(1)")
+		t.Error("Exp(NaN) is not NaN, or Log(1) is not 0")
 	}
 }

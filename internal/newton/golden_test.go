@@ -11,13 +11,12 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestGoldenNorms: what follows from a histogram has no fused products, whose bits would
-// be those of some machines only.
+// TestGoldenNorms: results from a histogram use no fused products, which would give different bits on some machines.
 func TestGoldenNorms(t *testing.T) {
 	apart := [3]int{}
 	for k := range 1000 {
 		n := Norms{SD: 10 + float64(k)/100}
-		// As many rows as may be shortened, and hardly more.
+		// The largest number of rows that may be shortened, and slightly more.
 		const valid = 1000.0
 		root := math.Sqrt(2)
 		limit := 0.4*valid - float64(1.5*n.SD*root)
@@ -55,7 +54,7 @@ func TestGoldenNorms(t *testing.T) {
 	}
 }
 
-// TestGoldenBits holds the arithmetic to the same bits on every machine.
+// TestGoldenBits: the arithmetic gives the same bits on every machine.
 func TestGoldenBits(t *testing.T) {
 	h := sha256.New()
 	put := func(x ...float64) {

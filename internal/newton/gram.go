@@ -11,40 +11,38 @@ import (
 	"github.com/streamdp/streamdp/internal/gram"
 )
 
-// Gram releases G = Σ xxᵀ of rows clipped to norm R, with symmetric Gaussian noise. It
-// computes in integers: rows on a lattice with norm at most K, their exact products,
-// rounded once a block to the lattice of the release, and rounded noise.
+// Gram releases G = Σ xxᵀ of rows clipped to norm R, with symmetric Gaussian noise. It computes in integers: rows are
+// on a lattice with norm at most K, their products are exact, each block is rounded once to the lattice of the release,
+// and the noise is rounded.
 //
-// Privacy: with the entries off the diagonal counted √2-fold, as in the Frobenius norm, a
-// record moves G by at most √S·R², S = 1 under zero-out and 2 under replace (⟨xxᵀ, zzᵀ⟩ ≥
-// 0), and rounding adds less than a lattice step an entry. Noise of standard deviation
+// Privacy: in the Frobenius norm, which counts the entries off the diagonal √2-fold, a record moves G by at most √S·R²,
+// where S = 1 under zero-out and 2 under replace (because ⟨xxᵀ, zzᵀ⟩ ≥ 0). Rounding adds less than a lattice step per
+// entry. So noise of standard deviation
 //
 //	SD = √S·(R² + d·g₂)/μ  on the diagonal,  SD/√2 off it
 //
-// makes it μ-Gaussian-private. Longer rows are shortened, so this holds for all rows.
+// makes G μ-Gaussian private. Longer rows are shortened, so this holds for all rows.
 //
 // Cost: O(d²) time a row, O(d²) memory; Add allocates nothing.
 // Source: docs/theory/refit.md.
 type Gram struct {
 	// SD is the noise's standard deviation on the diagonal.
 	SD float64
-	// Flat makes the noise off the diagonal as large as on it. That is more than needed; older
-	// methods state it.
+	// Flat makes the noise off the diagonal as large as on it. That is more than needed; older methods specify it.
 	Flat bool
-	// Once makes a step's products be added up exactly and rounded once, at Seal, as if all
-	// rows were one block. So the sum does not depend on the order of the rows. The
-	// sensitivity is the same. It must be set before the first row.
+	// Once adds up a step's products exactly and rounds them once, at Seal, as if all rows were one block. So the sum
+	// does not depend on the order of the rows. The sensitivity does not change. Set Once before the first row.
 	Once bool
 
 	dim   int
 	rows  dp.Lattice
-	exp   int     // lattice step of the release is g₂ = 2^exp
-	limit float64 // rows whose sum fits 62 bits
+	exp   int     // exponent of the lattice step of the release, g₂ = 2^exp
+	limit float64 // number of rows whose sum fits 62 bits
 
 	sum   partial
 	added float64
 
-	// What the last Seal left: all that a state holds.
+	// Values at the last Seal; a state holds only these.
 	sealed []int64
 	kept   float64
 }
@@ -55,17 +53,17 @@ type partial struct {
 	squares gram.Exact
 	inBlock int
 	total   []int64
-	rest    []int64 // with Once: what rounding down has left
+	rest    []int64 // with Once: remainders of rounding down
 }
 
 // blockRows is the number of rows that are summed exactly before they are rounded. Their
 // positions are public.
 const blockRows = 4096
 
-// NewGram returns an empty sum for rows of length dim, clipped to norm √squared, whose
-// release will be μ-Gaussian-private.
+// NewGram returns an empty sum for rows of length dim, clipped to norm √squared, whose release will be μ-Gaussian
+// private.
 //
-// Errors: noise so small or so large beside R² that the lattices do not fit.
+// Errors: no lattice fits, because the noise is too small or too large relative to R².
 func NewGram(dim int, squared, mu float64, a dp.Adjacency, bits int) (*Gram, error) {
 	r := math.Sqrt(squared)
 	rows, err := dp.NewLattice(r, r, bits)
@@ -82,7 +80,7 @@ func NewGram(dim int, squared, mu float64, a dp.Adjacency, bits int) (*Gram, err
 	g.limit = math.Ldexp(1, 62) / (math.Ldexp(k*k, 2*rows.Exp-g.exp) + 1)
 	if g.exp < 2*rows.Exp || !(dp.MaxDraw*g.SD/step < 1<<51) {
 		return nil,
-			fmt.Errorf("noise of standard deviation %g for a Gram matrix of rows of squared norm %g has no lattice",
+			fmt.Errorf("noise of deviation %g for a Gram matrix of rows of squared norm %g does not fit a lattice",
 				sd, squared)
 	}
 	g.sum = g.newPartial()
@@ -101,18 +99,18 @@ func (g *Gram) newPartial() partial {
 	}
 }
 
-// Block returns the number of rows of a block: their sum fits 62 bits.
+// Block returns the number of rows of a block. Their sum fits 62 bits.
 func (g *Gram) Block() int { return int(min(blockRows, (1<<62)/(g.rows.K*g.rows.K))) }
 
-// Add adds a row; a null row too, whose position counts, unless blocks are ended by
-// EndBlock at public positions, at most Block apart.
+// Add adds a row. Add null rows too, as zeros, because positions count. Otherwise end blocks by EndBlock, at public
+// positions that are at most Block rows apart.
 func (g *Gram) Add(x []float64) {
 	g.sum.add(g, x)
 	g.added++
 }
 
-// AddRows adds rows that lie stride numbers after each other, on several processors if
-// they are many. It must be the first call, or follow whole blocks.
+// AddRows adds rows that start every stride numbers, on several processors if there are many rows. It must be the first
+// call, or whole blocks must have been added before.
 func (g *Gram) AddRows(x []float64, stride int) {
 	size := g.Block() * stride
 	blocks := (len(x) + size - 1) / size
@@ -186,7 +184,7 @@ func (p *partial) endBlock(g *Gram) {
 	p.inBlock = 0
 }
 
-// shift returns by how many bits sums of products are shortened, and what rounds them.
+// shift returns the number of bits by which sums of products are shifted, and half of the last bit, for rounding.
 func (g *Gram) shift() (shift uint, half int64) {
 	if shift = uint(g.exp - 2*g.rows.Exp); shift > 0 {
 		half = 1 << (shift - 1)
@@ -197,10 +195,10 @@ func (g *Gram) shift() (shift uint, half int64) {
 // EndBlock ends a block of fewer rows than Block.
 func (g *Gram) EndBlock() { g.sum.endBlock(g) }
 
-// Rows returns how many rows were added before the last Seal.
+// Rows returns the number of rows that were added before the last Seal.
 func (g *Gram) Rows() float64 { return g.kept }
 
-// Seal ends a block and a step. The rows added before it are part of the state.
+// Seal ends a block and a step. The rows added so far become part of the state.
 func (g *Gram) Seal() {
 	g.EndBlock()
 	shift, half := g.shift()
@@ -229,8 +227,8 @@ func (g *Gram) AppendTo(w *bin.Writer) {
 	}
 }
 
-// Restore reads what AppendTo of a sum with the same parameters wrote, and discards rows
-// since the last Seal. It refuses sums that so many rows cannot have.
+// Restore reads a state that AppendTo wrote for a sum with the same parameters, and discards rows added since the last
+// Seal. It refuses sums that are too large for the number of rows.
 func (g *Gram) Restore(r *bin.Reader) {
 	g.kept = r.Float()
 	r.Bad = r.Bad || !(g.kept >= 0 && g.kept <= g.limit) || g.kept != math.Floor(g.kept)
@@ -245,10 +243,10 @@ func (g *Gram) Restore(r *bin.Reader) {
 
 // Release returns the noisy upper triangle, row by row. It also seals the sum.
 //
-// Errors: more rows than sums of 62 bits can hold.
+// Errors: there are more rows than sums of 62 bits can hold.
 func (g *Gram) Release(n dp.Noise, array string) ([]float64, error) {
 	if !(g.added <= g.limit) {
-		return nil, fmt.Errorf("more rows than sums of %d bits hold", 62)
+		return nil, fmt.Errorf("too many rows: their sums do not fit %d bits", 62)
 	}
 	g.Seal()
 	hidden := g.sealed

@@ -11,9 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestGram compares what the noise hides with rows clipped, quantised and multiplied
-// out one by one, rounded once a block; rows one by one and at once, on any number of
-// processors.
+// TestGram compares the integers that the noise hides with rows that are clipped, quantised and multiplied one by one
+// and rounded once per block. Rows are added one by one and all at once, on any number of processors.
 func TestGram(t *testing.T) {
 	source := rand.New(rand.NewPCG(3, 4))
 	for _, bits := range []int{24, 30} {
@@ -77,9 +76,8 @@ func TestGram(t *testing.T) {
 	}
 }
 
-// searchGram looks for records that move the matrix by more than its noise pays for, in
-// the norm in which the noise is white, and returns the largest distance over μ. mutate
-// plants a fault.
+// searchGram looks for records that move the matrix by more than its noise covers, in the norm in which the noise is
+// white. It returns the largest distance divided by μ. mutate plants a fault.
 func searchGram(t *testing.T, d int, squared float64, a dp.Adjacency, flat bool, mutate func(g *Gram)) float64 {
 	t.Helper()
 	const mu = 0.7
@@ -94,7 +92,7 @@ func searchGram(t *testing.T, d int, squared float64, a dp.Adjacency, flat bool,
 		mutate(g)
 		g.AddRows([]float64{r / 2, -r / 3, r / 5, 1, 1}[:d], d)
 		g.Add(x)
-		// A draw of 1 everywhere shows the deviations.
+		// A draw of 1 everywhere reveals the deviations.
 		noise := dptest.Arrays(map[string][][]float64{"g": {slices.Repeat([]float64{1}, d*(d+1)/2)}})
 		upper, err := g.Release(noise, "g")
 		if err != nil {
@@ -133,8 +131,8 @@ func searchGram(t *testing.T, d int, squared float64, a dp.Adjacency, flat bool,
 	return top
 }
 
-// TestGramSensitivity: no pair is farther apart than μ, and the worst pair nearly is.
-// With flat noise it may be nearer, and a single feature can't move by √2.
+// TestGramSensitivity: no pair is farther apart than μ, and the worst pair nearly reaches μ. With flat noise it may be
+// nearer, and a single feature cannot move by √2.
 func TestGramSensitivity(t *testing.T) {
 	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		for _, flat := range []bool{false, true} {
@@ -151,8 +149,8 @@ func TestGramSensitivity(t *testing.T) {
 	}
 }
 
-// TestGramMutants shows that the search finds rows that are not clipped, noise off the
-// diagonal for a vector of its entries, and the other adjacency's sensitivity.
+// TestGramMutants: the search finds rows that are not clipped, noise for a vector of the entries off the diagonal, and
+// the other adjacency's sensitivity.
 func TestGramMutants(t *testing.T) {
 	for name, m := range map[string]struct {
 		mutate func(g *Gram)
@@ -175,7 +173,7 @@ func TestGramMutants(t *testing.T) {
 		"the sensitivity of zeroed rows": {func(g *Gram) { g.SD /= math.Sqrt2 }, math.Sqrt2},
 	} {
 		if top := searchGram(t, 3, 0.25, dp.Replace, false, m.mutate); math.Abs(top-m.worth) > 0.01*m.worth {
-			t.Errorf("%s: the worst pair is %.4f of μ apart, the fault is worth %.4f", name, top, m.worth)
+			t.Errorf("%s: the worst pair is %.4f of μ apart, want %.4f", name, top, m.worth)
 		}
 	}
 }
@@ -183,7 +181,7 @@ func TestGramMutants(t *testing.T) {
 func TestGramLimits(t *testing.T) {
 	for _, mu := range []float64{1e-9, 1e9, 0, math.NaN()} {
 		if _, err := NewGram(2, 1, mu, dp.ZeroOut, 24); err == nil {
-			t.Errorf("μ = %g has a lattice", mu)
+			t.Errorf("no error for μ = %g", mu)
 		}
 	}
 	g, err := NewGram(2, 1, 1, dp.ZeroOut, 24)
@@ -193,15 +191,15 @@ func TestGramLimits(t *testing.T) {
 	g.Add([]float64{1, 0})
 	g.added = g.limit + 1
 	if _, err := g.Release(dptest.Zero(), "g"); err == nil {
-		t.Error("more rows than 62 bits hold were released")
+		t.Error("no error for more rows than 62 bits hold")
 	}
 	if n := testing.AllocsPerRun(100, func() { g.Add([]float64{0.5, 1}) }); n > 0 {
 		t.Errorf("a row allocates %g times", n)
 	}
 }
 
-// TestGramState seals, restores and drops between rows: the release is that of what was
-// sealed, whatever else was added, and blocks end where they are told to.
+// TestGramState seals, restores and drops between rows. The release contains only the sealed rows, and blocks end
+// where EndBlock is called.
 func TestGramState(t *testing.T) {
 	const d = 3
 	source := rand.New(rand.NewPCG(7, 8))
@@ -249,11 +247,11 @@ func TestGramState(t *testing.T) {
 		if again.Restore(r); !r.Done() {
 			t.Fatal("a state is refused")
 		}
-		// A sum beyond what so many rows have.
+		// A sum that is too large for the number of rows.
 		w.B[8+6] = 0x7f
 		bad := &bin.Reader{B: w.B}
 		if fresh().Restore(bad); bad.Done() {
-			t.Fatal("a sum that no rows have is taken")
+			t.Fatal("no error for a sum that no rows can have")
 		}
 	}
 	x, y := dptest.Zero(), dptest.Zero()

@@ -1,6 +1,6 @@
 #include "textflag.h"
 
-// ROW adds to s0 and s1 what row at of x, times a row of the root in Y8 and Y9, is.
+// ROW adds a number of row at of x, times a row of the root in Y8 and Y9, to s0 and s1.
 #define ROW(at, s0, s1) \
 	VBROADCASTSD (at)(CX*8), Y10 \
 	VMULPD Y8, Y10, Y11 \

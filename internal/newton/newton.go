@@ -1,20 +1,19 @@
-// Package newton has what the two private Newton solvers, the one for windows and the
-// online one, share: the noisy histogram of squared norms and what is computed from it,
-// the noisy Gram matrix of clipped rows, and the linear map that whitens by it.
+// Package newton has the parts that the two private Newton solvers share, the solver for windows and the online one:
+// the noisy histogram of squared norms and the numbers computed from it, the noisy Gram matrix of clipped rows, and the
+// linear map that whitens by this matrix.
 //
-// A null row is not counted. Its caller adds it, as zeros, only to the positions of the
-// Gram matrix. Everything but the two releases is post-processing of them.
+// A null row is not counted. The caller adds it, as zeros, only to the positions of the Gram matrix. Everything except
+// the two releases is post-processing.
 //
-// The arithmetic gives the same bits on every machine: no fused operations, and of
-// package math only square roots and functions that move bits.
+// The arithmetic gives the same bits on every machine: operations are not fused, and of package math it uses only
+// square roots and functions that move bits.
 package newton
 
 import "math"
 
-// Exp returns eˣ to within an ulp, +Inf and 0 beyond the range of float64: by the same
-// operations on every machine. math.Exp is assembly on some, with other last bits, and a
-// threshold that depends on them would quantise the next record differently. It is the
-// method of FreeBSD's e_exp.c.
+// Exp returns eˣ to within an ulp, and +Inf and 0 beyond the range of float64. It uses the same operations on every
+// machine. math.Exp is assembly on some machines, with different last bits, and a threshold that depends on them would
+// quantise the next record differently. The method comes from FreeBSD's e_exp.c.
 func Exp(x float64) float64 {
 	const (
 		ln2High = 6.93147180369123816490e-01
@@ -40,7 +39,7 @@ func Exp(x float64) float64 {
 	return math.Ldexp(y, int(k))
 }
 
-// Log returns ln x for x > 0, normal and finite, to 4·10⁻¹⁶ of itself or of ln 2.
+// Log returns ln x for normal, finite x > 0, to 4·10⁻¹⁶ relative to itself or to ln 2.
 func Log(x float64) float64 {
 	f, e := math.Frexp(x)
 	if f < math.Sqrt2/2 {
@@ -55,15 +54,14 @@ func Log(x float64) float64 {
 	return float64(2*r*sum) + float64(float64(e)*math.Ln2)
 }
 
-// Pow returns xᵃ for x as in Log.
+// Pow returns xᵃ, for x as in Log.
 func Pow(x, a float64) float64 { return Exp(float64(a * Log(x))) }
 
-// Clip returns the number of [lo, hi] that is nearest to x.
+// Clip returns the number in [lo, hi] that is nearest to x.
 func Clip(x, lo, hi float64) float64 { return min(max(x, lo), hi) }
 
-// Stein returns max(0, 1 − noise/square), the factor by which a noisy vector is
-// shortened. square is its squared norm, and noise about that of its noise. For the zero
-// vector it returns 0.
+// Stein returns max(0, 1 − noise/square), the factor by which a noisy vector is shortened. square is the vector's
+// squared norm, and noise approximates the squared norm of its noise. For the zero vector Stein returns 0.
 func Stein(noise, square float64) float64 {
 	if square == 0 {
 		return 0

@@ -6,14 +6,13 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Bins is the number of bins of the histogram: bin j holds the rows with
-// 2^−(j+1) < ‖x‖² ≤ 2^−j, the first one everything above and the last one everything
-// below.
+// Bins is the number of bins of the histogram. Bin j holds the rows with 2^−(j+1) < ‖x‖² ≤ 2^−j; the first bin also
+// holds all larger ones and the last bin all smaller ones.
 const Bins = 24
 
 // Bin returns the bin of a row with squared norm s.
 func Bin(s float64) int {
-	if s == 0 { // of a row so small that its square is lost
+	if s == 0 { // the square of a very small row is 0 in float64
 		return Bins - 1
 	}
 	f, e := math.Frexp(s)
@@ -26,7 +25,7 @@ func Bin(s float64) int {
 // Histogram counts rows by their squared norm.
 type Histogram [Bins]int64
 
-// Add adds a row that is not null, of any norm.
+// Add adds a row of any norm that is not a null row.
 func (h *Histogram) Add(x []float64) {
 	var sum float64
 	for _, v := range x {
@@ -45,9 +44,8 @@ func (h *Histogram) Merge(o *Histogram) {
 // Release returns the histogram with independent Gaussian noise of standard
 // deviation sd in each bin, on a lattice of 2^(bits−4) units a row.
 //
-// Privacy: the sensitivity is 1 under zero-out (a row leaves a bin) and √2 under
-// replace (it changes its bin), in integers; so it is μ-Gaussian-private for
-// sd = √S/μ, S = 1 or 2. See [HistogramSD].
+// Privacy: in integers, the sensitivity is 1 under zero-out (a row leaves a bin) and √2 under replace (a row changes
+// its bin). So it is μ-Gaussian private for sd = √S/μ, S = 1 or 2; see [HistogramSD].
 func (h *Histogram) Release(n dp.Noise, array string, sd float64, bits int) Norms {
 	hidden, noise := make([]int64, Bins), make([]int64, Bins)
 	for j, count := range h {
@@ -61,8 +59,7 @@ func (h *Histogram) Release(n dp.Noise, array string, sd float64, bits int) Norm
 	return norms
 }
 
-// HistogramSD returns the standard deviation that makes a histogram
-// μ-Gaussian-private.
+// HistogramSD returns the standard deviation with which a histogram is μ-Gaussian private.
 func HistogramSD(mu float64, a dp.Adjacency) float64 {
 	return math.Sqrt(a.Factor()) / mu * dp.RoundUp
 }
@@ -70,7 +67,7 @@ func HistogramSD(mu float64, a dp.Adjacency) float64 {
 // Norms is a noisy histogram of squared norms. Everything computed from it is post-processing.
 type Norms struct {
 	Counts [Bins]float64
-	SD     float64 // of the noise in each bin
+	SD     float64 // standard deviation of the noise in each bin
 }
 
 // total returns the sum of the bins before bin end.
@@ -85,11 +82,11 @@ func (n *Norms) total(end int) float64 {
 // spread returns s_n = 2√24·sd, two standard deviations of the sum of all bins.
 func (n *Norms) spread() float64 { return float64(2 * n.SD * math.Sqrt(Bins)) }
 
-// Valid returns n̂, the number of valid rows among those of slots positions,
+// Valid returns n̂, the estimated number of valid rows among the given number of slots,
 //
 //	n̂ = min(slots, max(Σ_j c_j + s_n, s_n))  if s_n < slots/4,  else slots
 //
-// with s_n two standard deviations of the sum.
+// where s_n is two standard deviations of the sum's noise.
 func (n *Norms) Valid(slots float64) float64 {
 	if s := n.spread(); s < slots/4 {
 		return min(slots, max(n.total(Bins)+s, s))
@@ -97,11 +94,11 @@ func (n *Norms) Valid(slots float64) float64 {
 	return slots
 }
 
-// Empty reports whether hardly any valid row was seen: Σ_j c_j ≤ 1.5 s_n.
+// Empty reports whether there were so few valid rows that noise hides them: Σ_j c_j ≤ 1.5 s_n.
 func (n *Norms) Empty() bool { return n.total(Bins) <= 1.5*n.spread() }
 
-// Common returns a squared norm 2⁻ⁱ that the longer rows commonly have at most: i is the
-// first with Σ_{j≤i} c_j > 0.2n̂. It returns 2⁻²⁴ if there is none.
+// Common returns a squared norm 2⁻ⁱ that few rows exceed: i is the first with Σ_{j≤i} c_j > 0.2n̂. If there is none, it
+// returns 2⁻²⁴.
 func (n *Norms) Common(valid float64) float64 {
 	for i := range Bins {
 		if n.total(i+1) > float64(0.2*valid) {
@@ -111,11 +108,11 @@ func (n *Norms) Common(valid float64) float64 {
 	return math.Ldexp(1, -Bins)
 }
 
-// middle returns the squared norm that stands for those of bin j.
+// middle returns the squared norm that represents the rows of bin j.
 func middle(j int) float64 { return math.Ldexp(0.75, -j) }
 
-// Missed returns M, an estimate of how much clipping rows to squared norm R² takes from
-// the trace of their Gram matrix. Bins that noise alone could fill do not count.
+// Missed returns M, an estimate of the amount by which clipping rows to squared norm R² reduces the trace of their Gram
+// matrix. It ignores bins that noise alone could fill.
 func (n *Norms) Missed(squared float64) float64 {
 	var m float64
 	for j, c := range n.Counts {
@@ -126,13 +123,13 @@ func (n *Norms) Missed(squared float64) float64 {
 	return m
 }
 
-// Radius chooses the squared norm R² = 2⁻ⁱ to which rows are clipped for their Gram
-// matrix, and returns it with M, as Missed: the first i in 0…24 that minimises
+// Radius chooses the squared norm R² = 2⁻ⁱ to which rows are clipped for their Gram matrix, and returns it with M as in
+// Missed. i is the first one in 0…24 that minimises
 //
 //	noise·2⁻ⁱ + weight·M
 //
-// before the first i > 0 with max(Σ_{j<i} c_j, 0) > 0.4n̂ − 1.5 sd·√i, because clipping
-// too many rows would hide directions. noise is what the release's noise costs at R² = 1.
+// before the first i > 0 with max(Σ_{j<i} c_j, 0) > 0.4n̂ − 1.5 sd·√i: clipping more rows would hide directions. noise
+// is the cost of the release's noise at R² = 1.
 func (n *Norms) Radius(valid, noise, weight float64) (squared, missed float64) {
 	best := math.Inf(1)
 	for i := 0; i <= Bins; i++ {
@@ -148,8 +145,8 @@ func (n *Norms) Radius(valid, noise, weight float64) (squared, missed float64) {
 	return squared, missed
 }
 
-// Trace returns a number that most likely exceeds the trace of the Gram matrix of the
-// rows clipped to squared norm R²:
+// Trace returns a number that very probably exceeds the trace of the Gram matrix of the rows clipped to squared norm
+// R²:
 //
 //	min(max(Σ_j c_j b_j + s_T, s_T), n̂R² + M),  b_j = min(0.75·2⁻ʲ, R²),  s_T = sd·‖b‖
 func (n *Norms) Trace(squared, valid, missed float64) float64 {

@@ -19,8 +19,7 @@ func TestBin(t *testing.T) {
 	}
 }
 
-// TestHistogram checks that what the noise hides are the counts in lattice units, and
-// that the noise has the deviation of the guarantee.
+// TestHistogram: the noise hides the counts in lattice units, and its deviation is the one that the guarantee needs.
 func TestHistogram(t *testing.T) {
 	var h Histogram
 	for _, row := range [][]float64{{1, 0}, {0.5, 0.5}, {0, 0}, {1e-200, 0}, {0.1, -0.2}, {3, 4}} {
@@ -47,7 +46,7 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// TestRadius works the rules out on a histogram without noise.
+// TestRadius checks the rules by hand, on a histogram without noise.
 func TestRadius(t *testing.T) {
 	n := Norms{SD: 1}
 	n.Counts[0], n.Counts[3], n.Counts[6], n.Counts[7] = 1.5, 30, 500, 400
@@ -55,10 +54,10 @@ func TestRadius(t *testing.T) {
 		t.Errorf("%g rows are valid, want %g", got, want)
 	}
 	if n.Valid(900) != 900 || n.Valid(30) != 30 || n.Empty() {
-		t.Error("more rows than positions, or none")
+		t.Error("n̂ is not within its limits, or the histogram counts as empty")
 	}
-	// The bin with 1.5 rows may be noise; 500 rows in bin 6 are more than 0.4·n̂, so
-	// i = 7 is out of question. Up to i = 6 rows of bin 3 are missed.
+	// The bin with 1.5 rows may be noise. Bin 6 has 500 rows, more than 0.4·n̂, so i = 7 is excluded. Up to i = 6, rows
+	// of bin 3 are clipped.
 	missed := []float64{0, 0, 0, 0, 30 * (0.75/8 - 1./16), 30 * (0.75/8 - 1./32), 30 * (0.75/8 - 1./64)}
 	for _, noise := range []float64{1e-9, 0.01, 1, 50, 1e9} {
 		best, at := math.Inf(1), 0
@@ -91,7 +90,7 @@ func TestRadius(t *testing.T) {
 	}
 }
 
-// TestMissed: for radii between bins too, such as a search has found.
+// TestMissed: R² may also be between bins, for example from a search.
 func TestMissed(t *testing.T) {
 	n := Norms{SD: 1}
 	n.Counts[0], n.Counts[1], n.Counts[4] = 100, 10, 1.9

@@ -10,20 +10,20 @@ import (
 //
 //	W = V·diag(H^−½)·Vᵀ,  H_i = min(max(λ_i + ρ, ρ), tr)
 //
-// The ridge ρ stands for the noise and the cap tr for the trace. W is the symmetric root,
-// so it does not depend on the sign or the order of the eigenvectors.
+// The ridge ρ represents the noise, and the cap tr the trace. W is the symmetric root, so it does not depend on the
+// sign or the order of the eigenvectors.
 type Whitening struct {
 	Root    []float64 // W, d×d, row-major
 	Vectors []float64 // V, eigenvectors as columns, d×d, row-major
-	Share   []float64 // h_i = ℓ_i/H_i, the part of H_i that is signal
+	Share   []float64 // h_i = ℓ_i/H_i, the share of H_i that is signal
 	Scale   []float64 // √H_i
 	dim     int
 }
 
-// Whiten returns the map for the upper triangle of G̃, row by row, with
-// ℓ = clip(λ, 0, tr), scaled down so that Σℓ ≤ tr.
+// Whiten returns the map for the upper triangle of G̃, stored row by row. ℓ = clip(λ, 0, tr), scaled down so that Σℓ ≤
+// tr.
 //
-// Cost: O(d³), some five times that of a product of matrices.
+// Cost: O(d³), about five times the cost of a matrix product.
 func Whiten(upper []float64, dim int, ridge, trace float64) *Whitening {
 	values, vectors := Eigen(upper, dim)
 	w := &Whitening{Vectors: vectors, Share: make([]float64, dim), Scale: make([]float64, dim), dim: dim}
@@ -95,7 +95,7 @@ func (w *Whitening) Rotate(dst, x []float64) {
 	}
 }
 
-// Apply sets dst to Wx. They must not overlap.
+// Apply sets dst to Wx. dst and x must not overlap.
 func (w *Whitening) Apply(dst, x []float64) {
 	for i := range dst {
 		row := w.Root[i*w.dim:][:len(x)]
@@ -107,11 +107,11 @@ func (w *Whitening) Apply(dst, x []float64) {
 	}
 }
 
-// Unapply sets dst to W⁻¹x = V√H·Vᵀx. They must not overlap.
+// Unapply sets dst to W⁻¹x = V√H·Vᵀx. dst and x must not overlap.
 func (w *Whitening) Unapply(dst, x []float64) { w.Scaled(dst, x, w.Scale) }
 
-// Scaled sets dst to V·diag(scale)·Vᵀx, which is x with its part along each eigenvector
-// multiplied by a number. They must not overlap.
+// Scaled sets dst to V·diag(scale)·Vᵀx: it multiplies the component of x along each eigenvector by a number. dst and x
+// must not overlap.
 func (w *Whitening) Scaled(dst, x, scale []float64) {
 	clear(dst)
 	for k, s := range scale {
@@ -126,18 +126,18 @@ func (w *Whitening) Scaled(dst, x, scale []float64) {
 	}
 }
 
-// ApplyFour sets the four rows of dst to Wx of those of x, with the bits of Apply. They
-// must not overlap.
+// ApplyFour sets each of the four rows of dst to W times the same row of x, with the bits of Apply. dst and x must not
+// overlap.
 //
-// Cost: 4d² multiplications; with AVX2 four at a time, from d = 8 on; else two rows of W at a
-// time, which halves the stores.
+// Cost: 4d² multiplications, with AVX2 four at a time from d = 8 on. Without AVX2 it handles two rows of W at a time,
+// which halves the stores.
 func (w *Whitening) ApplyFour(dst, x []float64) {
-	const columns = 8 // of a call of the kernel
+	const columns = 8 // columns per call of the kernel
 	d := w.dim
 	if vector && d >= columns {
 		dst, x = dst[:4*d], x[:4*d]
 		for from := 0; from < d; from += columns {
-			applyEight(&dst[0], &x[0], &w.Root[0], d, min(from, d-columns)) // some twice
+			applyEight(&dst[0], &x[0], &w.Root[0], d, min(from, d-columns)) // the last call repeats some columns
 		}
 		return
 	}
@@ -145,7 +145,7 @@ func (w *Whitening) ApplyFour(dst, x []float64) {
 	o0, o1, o2, o3 := dst[:d], dst[d:2*d], dst[2*d:3*d], dst[3*d:4*d]
 	x0, x1, x2, x3 := x[:d], x[d:2*d], x[2*d:3*d], x[3*d:4*d]
 	i := 0
-	for ; i+1 < d; i += 2 { // row i is column i
+	for ; i+1 < d; i += 2 { // W is symmetric: row i is column i
 		r := w.Root[i*d:][:d]
 		s := w.Root[(i+1)*d:][:len(r)]
 		o0, o1, o2, o3 := o0[:len(r)], o1[:len(r)], o2[:len(r)], o3[:len(r)]
@@ -170,8 +170,8 @@ func (w *Whitening) ApplyFour(dst, x []float64) {
 	}
 }
 
-// ApplyRows replaces each row x by Wx, four rows at a time. Rows lie stride ≥ d numbers
-// after each other; what is between them stays.
+// ApplyRows replaces each row x by Wx, four rows at a time. Rows start every stride ≥ d numbers; the numbers between
+// them stay unchanged.
 func (w *Whitening) ApplyRows(x []float64, stride int) {
 	d := w.dim
 	in, out := make([]float64, 4*d), make([]float64, 4*d)
@@ -194,10 +194,9 @@ func (w *Whitening) ApplyRows(x []float64, stride int) {
 	}
 }
 
-// Eigen returns the eigenvalues of a symmetric matrix, given by its upper triangle row by
-// row, and its eigenvectors as the columns of a row-major matrix, in no particular order.
-// If eigen.Symmetric does not converge (no such matrix is known), it returns zeros and
-// the unit vectors; so the result is still a function of the matrix.
+// Eigen returns the eigenvalues of a symmetric matrix, given by its upper triangle row by row. It also returns the
+// eigenvectors, as columns of a row-major matrix, in no particular order. If eigen.Symmetric does not converge (no such
+// matrix is known), it returns zeros and the unit vectors, so that the result is still a function of the matrix.
 func Eigen(upper []float64, dim int) (values, vectors []float64) {
 	vectors = make([]float64, dim*dim)
 	n := 0

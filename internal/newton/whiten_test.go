@@ -9,7 +9,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// matrices are symmetric matrices of every kind, as upper triangles.
+// matrices returns symmetric matrices of every kind, as upper triangles.
 func matrices(d int) map[string][]float64 {
 	source := rand.New(rand.NewPCG(9, uint64(d)))
 	all := map[string][]float64{}
@@ -29,7 +29,7 @@ func matrices(d int) map[string][]float64 {
 	return all
 }
 
-// TestEigen checks A = VΛVᵀ, VVᵀ = I, and the values against gonum's.
+// TestEigen checks A = VΛVᵀ and VVᵀ = I, and compares the values with gonum's.
 func TestEigen(t *testing.T) {
 	for _, d := range []int{1, 2, 3, 10, 40} {
 		for name, upper := range matrices(d) {
@@ -75,8 +75,8 @@ func TestEigen(t *testing.T) {
 	}
 }
 
-// TestWhiten checks W(G + ρI)W = I where no cap is in the way, that all of H lies in
-// [ρ, tr], shares in [0, 1], and that the rows' map is the vectors'.
+// TestWhiten checks that W(G + ρI)W = I where the cap does not apply, that all of H is in [ρ, tr], that shares are in
+// [0, 1], and that the map of rows equals that of vectors.
 func TestWhiten(t *testing.T) {
 	for _, d := range []int{1, 3, 10} {
 		for name, upper := range matrices(d) {
@@ -114,7 +114,7 @@ func TestWhiten(t *testing.T) {
 					if trace < 1e9 || slices.Min(values) < 0 {
 						continue
 					}
-					// G + ρI applied between.
+					// Apply G + ρI between the two W.
 					for k := range d {
 						e, f := make([]float64, d), make([]float64, d)
 						copy(e, w.Root[k*d:(k+1)*d])
@@ -143,7 +143,7 @@ func TestWhiten(t *testing.T) {
 	}
 }
 
-// TestWhitening: uniform maps, inverses, maps that are restored, and four rows at once.
+// TestWhitening checks uniform maps, inverses, restored maps, and four rows at once.
 func TestWhitening(t *testing.T) {
 	source := rand.New(rand.NewPCG(5, 6))
 	for _, d := range []int{1, 2, 5, 8} {

@@ -1,20 +1,18 @@
-// Package optimise searches for the factorizations with the least error, in float64: a quasi-Newton method for
-// matrices of few numbers, and a fixed point for dense ones.
+// Package optimise searches for the factorizations with the least error, in float64: by a quasi-Newton method for
+// matrices with few numbers, and by a fixed point for dense ones.
 //
-// Neither releases nor privacy depend on it. matfact rounds what it finds to integers, and derives every claim from
-// those.
+// Releases and privacy do not depend on its accuracy. matfact rounds the results to integers, and derives every claim
+// from these.
 package optimise
 
 import "math"
 
-// Minimise finds a local minimum of f from x by the method of Broyden,
-// Fletcher, Goldfarb and Shanno: quasi-Newton steps H·∇f with a dense estimate H
-// of the inverse Hessian. The line search doubles and bisects until both weak
-// Wolfe conditions hold; it takes f = +Inf as "too far", so f may have a domain.
+// Minimise finds a local minimum of f, starting from x, by the method of Broyden, Fletcher, Goldfarb and Shanno:
+// quasi-Newton steps H·∇f with a dense estimate H of the inverse Hessian. The line search doubles and bisects until
+// both weak Wolfe conditions hold. It takes f = +Inf as "too far", so f may have a restricted domain.
 //
-// f writes the gradient at x into grad. The search ends when the gradient's
-// largest entry is below 10⁻⁹, when f no longer decreases in float64, or after
-// 2000 steps. x is overwritten with the best point; its value is returned.
+// f writes the gradient at x into grad. The search ends when the gradient's largest entry is below 10⁻⁹, when f no
+// longer decreases in float64, or after 2000 steps. Minimise overwrites x with the best point and returns its value.
 //
 // Cost: one to two evaluations and O(len(x)²) a step. gonum's optimize could do this too,
 // but it needs a further module for samplers that this project does not use.
@@ -33,8 +31,7 @@ func Minimise(x []float64, f func(x, grad []float64) float64) float64 {
 		}
 		step, value, found := q.search(slope, largest)
 		if !found {
-			// The decrease is below the resolution of float64. With a fresh H nothing is left to
-			// try.
+			// The decrease is below the resolution of float64. If H is already fresh, there is nothing left to try.
 			if q.fresh {
 				break
 			}
@@ -53,11 +50,11 @@ func Minimise(x []float64, f func(x, grad []float64) float64) float64 {
 type quasiNewton struct {
 	f              func(x, grad []float64) float64
 	x, grad        []float64 // the best point
-	value          float64   // of f there
-	next, nextGrad []float64 // the point that a line search is at
-	dir            []float64 // of the line search
+	value          float64   // value of f at x
+	next, nextGrad []float64 // the current point of a line search
+	dir            []float64 // direction of the line search
 	h              []float64 // estimate of the inverse Hessian
-	fresh          bool      // h is the identity, with no scale of its own yet
+	fresh          bool      // h is the identity and has no scale yet
 	hy             []float64 // scratch
 }
 

@@ -7,8 +7,8 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// Optimum is the best lower triangular C for n rows A of a workload, with a proof of
-// it: Value is the error of C, and Bound is a number that the error of no C is below.
+// Optimum is the best lower triangular C for the n rows A of a workload, with a proof of optimality: Value is the error
+// of C, and Bound is a lower bound on the error of every C.
 type Optimum struct {
 	C            *mat.Dense // largest column norm 1
 	Value, Bound float64
@@ -23,18 +23,17 @@ type Optimum struct {
 // The weights u, v are positive and add up to 1; D_u and D_v are the diagonal matrices of
 // their square roots. With the singular value decomposition D_u AD_v = UσVᵀ,
 //
-//	C = D_v^(−1) σ^½Vᵀ and B = D_u^(−1) Uσ^½ give A = BC, and so the error of C;
-//	Σσ is a lower bound on the error of any C (with u uniform for the rmse).
+//	C = D_v^(−1) σ^½Vᵀ and B = D_u^(−1) Uσ^½ satisfy A = BC, which gives the error of C;
+//	Σσ is a lower bound on the error of any C (for the rmse with uniform u).
 //
-// The two are equal if v is the diagonal of VσVᵀ over Σσ, and u that of UσUᵀ. This fixed
-// point is iterated, accelerated by Anderson's method on the logarithms, until error and
-// bound agree to 10⁻⁹. Only CᵀC matters, so C is made lower triangular at the end.
+// The two are equal if v is the diagonal of VσVᵀ divided by Σσ, and u the diagonal of UσUᵀ divided by Σσ. This fixed
+// point is iterated, accelerated by Anderson's method on the logarithms, until error and bound agree to 10⁻⁹. Only CᵀC
+// matters, so C is made lower triangular at the end.
 //
 // Cost: 20 to 40 singular value decompositions: 0.1 s for n = 100, 3 s for 300.
-// Source: the fixed point is that of Yuan, Yang, Zhang, Hao, "Optimizing linear
-// counting queries under differential privacy" and of McKenna et al., in the
-// form for γ₂ norms; docs/theory/matfact.md.
-// Errors: no convergence to 10⁻⁶.
+// Source: the fixed point of Yuan, Yang, Zhang, Hao, "Optimizing linear counting queries under differential privacy",
+// and of McKenna et al., in the form for γ₂ norms; docs/theory/matfact.md.
+// Errors: it does not converge to 10⁻⁶.
 func Dense(a *mat.Dense, worst bool) (*Optimum, error) {
 	n, _ := a.Dims()
 	p := densePoint{
@@ -71,21 +70,20 @@ func Dense(a *mat.Dense, worst bool) (*Optimum, error) {
 		x = speed.next(x, next)
 	}
 	if !(best.Value <= best.Bound*(1+1e-6)) {
-		return nil, errors.New("optimising a dense factorization: does not converge")
+		return nil, errors.New("cannot optimise the dense factorization: the iteration does not converge")
 	}
 	var err error
 	best.C, err = lowerFactor(p.gram)
 	return &best, err
 }
 
-// densePoint is a point of the iteration of Dense: the weights, and what is computed
-// from them.
+// densePoint is a point of the iteration of Dense: the weights, and the values computed from them.
 type densePoint struct {
 	a     *mat.Dense
 	n     int
 	worst bool
 
-	lnU, lnV []float64 // lnU nil: uniform weights
+	lnU, lnV []float64 // lnU is nil if the weights u are uniform
 	scaled   *mat.Dense
 	svd      mat.SVD
 	u, v     mat.Dense
@@ -102,8 +100,8 @@ func (p *densePoint) logU(t int) float64 {
 	return p.lnU[t]
 }
 
-// evaluate goes to the weights x. It returns the error of their C and the lower bound that
-// they prove. It sets next to the weights of the next iteration.
+// evaluate goes to the weights x. It returns the error of their C and the lower bound that they prove. It sets next to
+// the weights of the next iteration.
 func (p *densePoint) evaluate(x, next []float64) (value, bound float64, err error) {
 	p.lnV = x[len(x)-p.n:]
 	if p.worst {
@@ -118,7 +116,7 @@ func (p *densePoint) evaluate(x, next []float64) (value, bound float64, err erro
 		}
 	}
 	if !p.svd.Factorize(p.scaled, mat.SVDThin) {
-		return 0, 0, errors.New("optimising a dense factorization: no singular value decomposition")
+		return 0, 0, errors.New("cannot optimise the dense factorization: the singular value decomposition fails")
 	}
 	p.sigma = p.svd.Values(p.sigma)
 	p.svd.UTo(&p.u)
@@ -127,7 +125,8 @@ func (p *densePoint) evaluate(x, next []float64) (value, bound float64, err erro
 	for _, s := range p.sigma {
 		trace += s
 	}
-	// Largest squared row norm of B (or their mean) and column norm of C.
+	// The largest squared row norm of B, or the mean of the squared row norms, and the largest squared column norm of
+	// C.
 	var top, mean float64
 	p.column = 0
 	for t := range p.n {
@@ -164,8 +163,8 @@ func (p *densePoint) keep() {
 	}
 }
 
-// lowerFactor returns the lower triangular C with a positive diagonal and
-// CᵀC = x: the Cholesky factor of x with its order reversed, reversed back.
+// lowerFactor returns the lower triangular C with a positive diagonal and CᵀC = x. It is the Cholesky factor of x in
+// reversed order, reversed again.
 func lowerFactor(x *mat.SymDense) (*mat.Dense, error) {
 	n := x.SymmetricDim()
 	reversed := mat.NewSymDense(n, nil)
@@ -176,7 +175,7 @@ func lowerFactor(x *mat.SymDense) (*mat.Dense, error) {
 	}
 	var chol mat.Cholesky
 	if !chol.Factorize(reversed) {
-		return nil, errors.New("optimising a dense factorization: the optimum is singular")
+		return nil, errors.New("cannot optimise the dense factorization: the optimum is singular")
 	}
 	var l mat.TriDense
 	chol.LTo(&l)
@@ -189,8 +188,8 @@ func lowerFactor(x *mat.SymDense) (*mat.Dense, error) {
 	return c, nil
 }
 
-// anderson accelerates a fixed-point iteration x ← g(x). It takes the affine combination of
-// the last few points whose residual g(x) − x is smallest.
+// anderson accelerates a fixed-point iteration x ← g(x). It takes the affine combination of the last few points whose
+// residual g(x) − x is smallest.
 type anderson struct{ points, images [][]float64 }
 
 // next returns the point after x; image is g(x).
@@ -216,7 +215,7 @@ func (a *anderson) next(x, image []float64) []float64 {
 				sum += change(p, i) * change(q, i)
 			}
 			if p == q {
-				sum *= 1 + 1e-10 // they are nearly dependent in the end
+				sum *= 1 + 1e-10 // the last residuals are nearly dependent
 			}
 			normal.Set(p, q, sum)
 		}
@@ -232,7 +231,7 @@ func (a *anderson) next(x, image []float64) []float64 {
 			return out
 		}
 	}
-	if size := mat.Norm(&weight, 2); !(size < 1e6) { // NaN where points coincide
+	if size := mat.Norm(&weight, 2); !(size < 1e6) { // NaN if points coincide
 		return out
 	}
 	for p := range m {

@@ -7,7 +7,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// TestMinimise finds the end of a curved valley, in a domain that ends before it in some directions.
+// TestMinimise finds the end of a curved valley. In some directions the domain ends before the minimum.
 func TestMinimise(t *testing.T) {
 	for _, start := range [][]float64{{-1.2, 1}, {3, -2}, {0, 0}} {
 		x := append([]float64(nil), start...)
@@ -26,7 +26,7 @@ func TestMinimise(t *testing.T) {
 }
 
 // TestDense compares with the best factorization of two prefix sums, which is known: its error is the sum of the
-// singular values of A, (1+√5)/2 and its inverse, over √2 with the best weights of the columns.
+// singular values of A, (1+√5)/2 and its inverse, divided by √2, with the best weights of the columns.
 func TestDense(t *testing.T) {
 	a := mat.NewDense(2, 2, []float64{1, 0, 1, 1})
 	for _, worst := range []bool{false, true} {

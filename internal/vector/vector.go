@@ -1,8 +1,8 @@
 // Package vector has the sums and tests of vectors that the estimators share.
 //
-// Releases follow from these sums, so each function has the same bits on every machine: no product is fused with
-// an addition, and the order of the additions is fixed. Dot2 and Dot4 add in different orders and so differ in last
-// bits. An estimator that has released anything must keep the one that it has.
+// Releases depend on these sums, so each function gives the same bits on every machine: no product is fused with an
+// addition, and the order of the additions is fixed. Dot2 and Dot4 add in different orders, so they differ in last
+// bits. An estimator that has made a release must not change from one to the other.
 package vector
 
 import "math"
@@ -10,7 +10,7 @@ import "math"
 // Finite reports whether all of x are numbers: no NaN and no infinity.
 func Finite(x []float64) bool {
 	for _, v := range x {
-		if v-v != 0 { // NaN for NaN and the infinities
+		if v-v != 0 { // true if v is NaN or infinite
 			return false
 		}
 	}
@@ -20,7 +20,7 @@ func Finite(x []float64) bool {
 // Positive reports whether x is a number above 0.
 func Positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
 
-// Dot2 returns ⟨x, y⟩ as a sum over even and one over odd coordinates.
+// Dot2 returns ⟨x, y⟩ as the sum of two sums, over even and over odd coordinates.
 func Dot2(x, y []float64) float64 {
 	y = y[:len(x)]
 	var even, odd float64
@@ -90,7 +90,7 @@ func Shorten(x []float64, bound float64) {
 	if largest == 0 {
 		return
 	}
-	// By the largest first, so that no square overflows.
+	// Divide by the largest entry first, so that no square overflows.
 	var square float64
 	for _, v := range x {
 		v /= largest

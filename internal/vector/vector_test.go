@@ -14,10 +14,11 @@ func random(source *rand.Rand, n int) []float64 {
 	return x
 }
 
-// TestOrder holds each sum to its order of additions, bit for bit.
+// TestOrder checks the order of additions in each sum, bit for bit.
 func TestOrder(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
-	// inSums adds up the products in n interleaved sums. Those of an incomplete last group belong to the first sum.
+	// inSums adds up the products in n interleaved sums. The products of an incomplete last group belong to the first
+	// sum.
 	inSums := func(x, y []float64, n int) []float64 {
 		sums := make([]float64, n)
 		whole := len(x) / n * n
@@ -89,15 +90,15 @@ func TestShorten(t *testing.T) {
 func TestFinite(t *testing.T) {
 	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		if Finite([]float64{1, v, 2}) || Positive(v) {
-			t.Errorf("%v is no number", v)
+			t.Errorf("Finite or Positive is true for %v", v)
 		}
 	}
 	for _, v := range []float64{0, math.Copysign(0, -1), math.MaxFloat64, -math.MaxFloat64, 5e-324} {
 		if !Finite([]float64{v}) || Positive(v) != (v > 0) {
-			t.Errorf("%v is a number", v)
+			t.Errorf("Finite or Positive is wrong for %v", v)
 		}
 	}
 	if !Finite(nil) {
-		t.Error("no numbers are all finite")
+		t.Error("Finite is false for an empty vector")
 	}
 }
