@@ -35,7 +35,7 @@ const minClock = 100 * time.Millisecond
 // length is the kind of a [Step].
 var length = &toml.Kind{
 	Wants: `a number of offsets, or a duration such as "1m"`,
-	Name:  "integer or string (duration)",
+	Name:  "integer or duration",
 	Read: func(v any) (any, string) {
 		switch v := v.(type) {
 		case int64:

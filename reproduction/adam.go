@@ -13,7 +13,7 @@ import (
 func privateAdam(p *page) error {
 	p.text(`## Private Adam
 
-The paper's Algorithm 2 is private for batches of one gradient only; [errata.md](../docs/errata.md) has the proof in figures. What follows is private.
+The paper's Algorithm 2 is private only for batches of one gradient, as [errata.md](../docs/errata.md) shows. Everything below is private.
 `)
 	for _, f := range []func(*page) error{figure4, learning} {
 		if err := f(p); err != nil {
@@ -28,7 +28,7 @@ func figure4(p *page) error {
 	const beta2, d, n = 0.999, 1_000_000, 1000
 	p.text(`### Figure 4: error of Adam's second moment
 
-d = 10⁶, n = 1000 steps of one gradient, ζ = 1, β₂ = 0.999, replacement; squared error of v without bias correction. Joint estimation: exact, noise on the d squares only. Post-processing: a bound over all gradients, exact for C = I.
+d = 10⁶, n = 1000 steps of one gradient, ζ = 1, β₂ = 0.999, replacement; squared error of v without bias correction. Joint estimation is exact; post-processing is a bound over all gradients, exact for C = I.
 `)
 	var rows [][]string
 	grid := logspace(0.05, 10, 50)
@@ -60,7 +60,7 @@ d = 10⁶, n = 1000 steps of one gradient, ζ = 1, β₂ = 0.999, replacement; s
 		if err := p.draw(figure{
 			name: "adam-fig4-" + kind, title: fmt.Sprintf("Second moment of Adam, d = 10⁶, n = %d, %s", n, matrix),
 			x: "σ", y: "squared error", logX: true, logY: true,
-			lines: lines, caption: fmt.Sprintf("Squared error of Adam's second moment against σ, %s.", matrix),
+			lines: lines, caption: fmt.Sprintf("Squared error against σ, %s", matrix),
 		}); err != nil {
 			return err
 		}
@@ -72,10 +72,12 @@ d = 10⁶, n = 1000 steps of one gradient, ζ = 1, β₂ = 0.999, replacement; s
 			rows = append(rows, []string{matrix, num(sigma), num(2 * sigma), num(e[0]), num(e[1]), num(e[2])})
 		}
 	}
-	p.table([]string{"C", "σ", "the paper's σ", "JME", "PP", "PP debiased"}, rows)
+	if err := p.large("adam-fig4", []string{"C", "σ", "the paper's σ", "JME", "PP", "PP debiased"}, rows,
+		func(row []string) bool { return row[1] == "0.5" || row[1] == "1" }); err != nil {
+		return err
+	}
 	p.text(
-		`The figure's statement holds: with C = I joint estimation is ahead of debiased post-processing from σ = ½ on, 1 on the paper's axis. With the square root it always is: squaring destroys the cancellation between steps, and post-processing gets 16 times worse where joint estimation gets 37 times better.
-All this is about one gradient a step. A mean of m divides the noise by m before it is squared, and what joint estimation pays for the squares does not fall alike: below, with m = 64, it is not ahead.
+		`The figure's claim holds: with C = I joint estimation is ahead of debiased post-processing from σ = ½ on (1 on the paper's axis), with the square root always: post-processing gets 16 times worse and joint estimation 37 times better. This is for one gradient per step. With means of m = 64, below, joint estimation is not ahead, because the mean divides the noise before it is squared.
 `)
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -12,20 +13,20 @@ func boundsFound(p *page) error {
 	if err != nil {
 		return err
 	}
-	p.text(`### Bounds that nobody knew
+	p.text(`### Bounds found in a warm-up
 
-What centre, scale and clip norm from a warm-up cost: ε = %g, δ = 10⁻⁶, zero-out, steps of %d, running means and covariances by the estimator of the daemon, told nothing but names (and `+"`tune`"+`, the number of steps). The errors are those of the last release, against the rows behind the warm-up as they are, unclipped: root mean square over all columns that vary, frozen ones among them, or over all pairs of these, in units of the columns' deviations; medians over the trials. All methods have the same rows behind the warm-up, and the whole budget for them.
+The cost of finding centre, scale and clip norm in a warm-up; ε = %g, δ = 10⁻⁶, zero-out, steps of %d. The daemon's estimator computes running means and covariances and is told only the column names and `+"`tune`"+`, the number of steps. Errors are those of the last release against the unclipped rows after the warm-up: root mean square over all columns that vary, or over all pairs of them, in units of the columns' deviations; medians over trials. All methods use the same rows, with the whole budget.
 
-* **Oracle**: mean and deviation of each column of these very rows, and the clip norm that has the least sum of both mean squared errors, computed from noise and clipping. No deployment can have it. Its errors are in the first columns, those of the others as multiples of them.
-* **Automatic**: the warm-up of %d records or more; nothing is known.
-* **5, 100 times too wide**: the oracle's constants, and a clip norm so much larger: noise grows with it, and that of covariances with its square.
-* **ApproxBounds-like**: for each column a histogram of powers of two from the same warm-up, as Google's library has it, with Gaussian noise at the same μ; rows are scaled into the box that was found, of which no row is shortened.
-* **CoinPress** (Biswas, Dong, Kamath, Ullman, NeurIPS 2020), from the same warm-up at the same μ (ρ = μ²/2), column by column, half of the budget for variances, five steps each. It is not automatic: it is told an interval of %d deviations to either side for each mean, and that many as a bound of each deviation.
+* **Oracle**: the true mean and deviation of each column, and the clip norm with the least sum of both mean squared errors. No deployment can know these. Other errors are multiples of the oracle's.
+* **Automatic**: a warm-up of %d records or more; nothing is known.
+* **5, 100 times too wide**: the oracle's constants with a clip norm 5 or 100 times as large.
+* **ApproxBounds-like**: for each column a histogram of powers of two from the same warm-up, as in Google's library, with Gaussian noise at the same μ. Rows are scaled into the box found; none is shortened.
+* **CoinPress** (Biswas, Dong, Kamath, Ullman, NeurIPS 2020): the same warm-up and μ (ρ = μ²/2), column by column, half of the budget for variances, five steps each. It is told an interval of %d deviations to either side of each mean, and the same number as a bound on each deviation.
 
-Families have %d rows, drawn anew in each of %d trials (more for few columns, %d for bounds that are too wide). Data sets have all their rows, training and test, target included; of sets with fewer than %d rows %[5]d are taken: in random order with replacement, in file order the file again and again. The simulation needs STREAMDP_DATA; its figures are kept in reproduction/kept and made by `+"`make simulations`"+`.
+Families have %d rows, drawn again in each of %d trials (more for few columns, %d for bounds that are too wide). Data sets have all their rows, with the target as a column; from sets with fewer than %d rows, %[5]d are taken, in random order with replacement or by repeating the file.
 `, boundsEpsilon, boundsStep, 5000, boundsPrior, boundsRows, boundsTrials(10), boundsWide, boundsRows/2)
 
-	head := []string{"rows", "order", "d", "n", "oracle: mean", "covariance"}
+	head := []string{"rows", "order", "d", "n", "oracle: mean", "oracle: covariance"}
 	for _, m := range boundsMethods {
 		if head = append(head, m.title); m.key == "auto" {
 			head = append(head, "worst trial")
@@ -63,16 +64,18 @@ Families have %d rows, drawn anew in each of %d trials (more for few columns, %d
 		}
 	}
 	p.text("#### Errors of mean / covariance, in units of the oracle's\n")
-	p.table(head, append(cells, row))
+	if err := p.large("bounds-errors", head, append(cells, row), shownBounds, 0, 6, 8, 10, 11); err != nil {
+		return err
+	}
 
 	p.text(`%s
 
 #### What the error bars hold
 
-Of the automatic releases: in how many of the entries with an error bar the moments of the rows as they are, unclipped, lie within 1.96 of `+"`se`"+`, the noise alone, and of `+"`se_with_clipping`"+`, which adds an estimate of what clipping takes. 95 %% is what noise alone would have. Verdicts are those of the last releases.
+Shares of the entries of automatic releases that are within 1.96 `+"`se`"+`, or 1.96 `+"`se_with_clipping`"+`, of the moments of the unclipped rows. `+"`se`"+` is noise alone, which would give 95 %%; the other adds an estimate of the effect of clipping.
 `, summaryOfBounds(all))
-	head = []string{"rows", "order", "means: se", "with clipping", "covariances: se", "with clipping", "variances: se",
-		"with clipping", "frozen of d", "verdicts"}
+	head = []string{"rows", "order", "means: se", "means: with clipping", "covariances: se",
+		"covariances: with clipping", "variances: se", "variances: with clipping", "frozen of d", "verdicts"}
 	cells = nil
 	for _, e := range all {
 		row := []string{e.Set, e.Order}
@@ -93,8 +96,17 @@ Of the automatic releases: in how many of the entries with an error bar the mome
 		}
 		cells = append(cells, append(row, fmt.Sprintf("%.3g of %d", e.Frozen, e.Dim), strings.Join(verdicts, ", ")))
 	}
-	p.table(head, cells)
-	return nil
+	return p.large("bounds-coverage", head, cells, shownBounds, 0, 6, 7, 9)
+}
+
+// shownBounds picks the rows of the comparison that the page shows.
+func shownBounds(row []string) bool {
+	if row[0] == "bike" || row[0] == "pol" {
+		return row[1] == "random"
+	}
+	return slices.Contains(
+		[]string{"**geometric mean**", "Gaussian, many places and sizes", "Gaussian, drifting by 4 deviations",
+			"Student, 3 degrees"}, row[0])
 }
 
 // brief prints three digits, and numbers from 10⁴ on as powers of ten.
@@ -109,7 +121,7 @@ func brief(x float64) string {
 // summaryOfBounds describes in words the result of the tables.
 func summaryOfBounds(all []boundsErrors) string {
 	var means, covariances []float64
-	near, trials, wild := 0, 0, 0
+	near, beyond, trials, wild := 0, 0, 0, 0
 	var far []string
 	for _, e := range all {
 		a, b := e.Mean["auto"]/e.Mean["oracle"], e.Covariance["auto"]/e.Covariance["oracle"]
@@ -123,17 +135,16 @@ func summaryOfBounds(all []boundsErrors) string {
 		case a <= 1.3 && b <= 1.3:
 			near++
 		case a > 2 || b > 2 || a == 0:
-			name := e.Set
-			if e.Order != "drawn" {
-				name += ", " + e.Order + " order"
+			beyond++
+			if name := e.Set + " (" + verdictOf(e) + ")"; !slices.Contains(far, name) {
+				far = append(far, name)
 			}
-			far = append(far, name+" ("+verdictOf(e)+")")
 		}
 	}
 	return fmt.Sprintf(
-		`Automatic bounds are within 1.3 of the oracle in both errors in %d of %d rows of the table; over all the median is %.2f for means and %.2f for covariances. They cost more than a factor of 2, or fail, in %d, with the verdict that most trials have in brackets: %s. `+
-			`In %d of %d warm-ups noise passed for a spread, and a column got a scale that is too large by many powers of ten: a chance of 1 in 1000 that each look is allowed. Its standard error shows it.`,
-		near, len(all), median(means), median(covariances), len(far), strings.Join(far, "; "), wild, trials)
+		`Automatic bounds are within 1.3 of the oracle in both errors in %d of %d rows; the medians are %.2f for means and %.2f for covariances. In %d rows they cost more than a factor of 2 or fail (in brackets the verdict of most trials): %s. `+
+			`In %d of %d warm-ups noise was mistaken for a spread, which gives a column a scale too large by many powers of ten and may happen in 1 of 1000; the column's standard error shows it.`,
+		near, len(all), median(means), median(covariances), beyond, strings.Join(far, "; "), wild, trials)
 }
 
 // verdictOf returns the verdict of most releases of a comparison.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -118,7 +119,7 @@ func TestKeptBounds(t *testing.T) {
 	}
 }
 
-// TestBoundsPage: the page has the comparison of the kept numbers.
+// TestBoundsPage: the page and its CSV files have the comparison of the kept measurements.
 func TestBoundsPage(t *testing.T) {
 	t.Parallel()
 	p := &page{figures: t.TempDir()}
@@ -128,5 +129,14 @@ func TestBoundsPage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "RESULTS.md"))
 	if err != nil || !strings.Contains(string(text), p.b.String()) {
 		t.Errorf("RESULTS.md is not current: make reproduction (%v)", err)
+	}
+	if len(p.results) != 2 {
+		t.Errorf("%d CSV files", len(p.results))
+	}
+	for name, want := range p.results {
+		if got, err := os.ReadFile(filepath.Join(cases.Root(t), "results", name)); err != nil ||
+			!bytes.Equal(got, want) {
+			t.Errorf("results/%s is not current: make reproduction (%v)", name, err)
+		}
 	}
 }

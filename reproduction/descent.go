@@ -15,10 +15,8 @@ import (
 func gradientDescent(p *page) error {
 	p.text(`## Brown, Dvijotham, Evans, Liu, Smith, Thakurta: Private Gradient Descent for Linear Regression
 
-Simulations of ` + "`GradientDescent`" + `, which is the paper's Algorithm 1 with integer noise. The paper leaves open η, the adjacency, σ, θ*, whether data are drawn anew in every trial, n in Figures 3 to 7, ρ of Figure 2, the level of the intervals, and bounds and budgets of AdaSSP. Chosen here: η = ¼, replacement, σ = 1, θ* uniform on the unit sphere, new data in every trial, 95 %%; T = 10 and γ = 5√p as there.
-AdaSSP is that of package refit under zero-out, with the eigenvalue, exact accounting, and bounds √p + 2 and 5. "law" is the exact one of iterates that are not clipped (` + "`GDProcess`" + `) on the same samples: what the paper's figure must show where nothing is clipped. ± is the standard error over the trials.
-The test cases ` + "`fig1`, `fig2`, `fig3` and `fig56`" + ` hold the same simulations to another implementation, within tolerances that follow from the trials of both.
-Figures 4 and 7, errors against the clip norm, are not reproduced.
+Simulations of ` + "`GradientDescent`" + `, the paper's Algorithm 1 with integer noise. Chosen here, because the paper does not say: η = ¼, replacement, σ = 1, θ* uniform on the unit sphere, new data in every trial, level 95 %%; T = 10 and γ = 5√p are the paper's. AdaSSP is package refit's, under zero-out, with the eigenvalue, exact accounting, and bounds √p + 2 and 5. "law" is the exact law of iterates without clipping (` + "`GDProcess`" + `) on the same samples. ± is the standard error over the trials.
+The test cases ` + "`fig1`, `fig2`, `fig3` and `fig56`" + ` compare the simulations with another implementation. Figures 4 and 7, errors against the clip norm, are not reproduced.
 `)
 	for _, f := range []func(*page) error{descentSizes, descentSamples, descentClipped, descentIntervals} {
 		if err := f(p); err != nil {
@@ -125,8 +123,9 @@ func descentSizes(p *page) error {
 	const rho, steps = 0.05, 10
 	p.text(`### Figures 1 and 9: n = 100p
 
-Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20 up to p = 50, 10 above. In Figure 9 features have variances 2, 1 and between, in random directions.
+Distance to θ*, or where a column says so to least squares θ̂; ρ = 0.05; 20 trials up to p = 50, 10 above. In Figure 9 features have variances of 2, 1 and between, in random directions.
 `)
+	var cells [][]string
 	for _, f := range []struct {
 		number string
 		aniso  bool
@@ -134,7 +133,6 @@ Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20
 	}{{"1", false, []int{10, 20, 50, 100, 200}}, {"9", true, []int{10, 20, 50, 100}}} {
 		names := []string{"DP-GD", "least squares", "AdaSSP", "tracked, averaged"}
 		lines := make([]line, len(names))
-		var cells [][]string
 		for _, d := range f.sizes {
 			trials := 20
 			if d > 50 {
@@ -166,7 +164,7 @@ Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20
 				square.add(math.Pow(distance(last, best), 2))
 				law.add(process.MSE(steps))
 			}
-			row := []string{fmt.Sprint(d), fmt.Sprint(trials)}
+			row := []string{f.number, fmt.Sprint(d), fmt.Sprint(trials)}
 			for i := range errors {
 				lines[i].x, lines[i].y = append(lines[i].x, float64(d)), append(lines[i].y, errors[i].mean())
 				row = append(row, errors[i].String())
@@ -179,15 +177,19 @@ Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20
 		title := "Figure " + f.number + ": n = 100p, ρ = 0.05"
 		if err := p.draw(
 			figure{name: "descent-fig" + f.number, title: title, x: "p", y: "distance to θ*", lines: lines, top: 1,
-				caption: title + ", distance to θ* against p."}); err != nil {
+				caption: title}); err != nil {
 			return err
 		}
-		p.table(
-			[]string{"p", "trials", "DP-GD", "least squares", "AdaSSP", "ours: tracked, averaged", "DP-GD to θ̂, rms",
-				"law"}, cells)
+	}
+	if err := p.large("descent-sizes",
+		[]string{"figure", "p", "trials", "DP-GD", "least squares", "AdaSSP", "ours: tracked, averaged",
+			"DP-GD to θ̂, rms", "law"}, cells, func(row []string) bool {
+			return row[0] == "1" && (row[1] == "10" || row[1] == "200") || row[0] == "9" && row[1] == "100"
+		}); err != nil {
+		return err
 	}
 	p.text(
-		`As in the paper DP-GD and least squares stay level and AdaSSP grows. Its growth is not the claimed √p: it is near the error of θ = 0, which is 1. The paper's text has distances to least squares, and the figure a curve of least squares: it must show distances to θ*.
+		`As in the paper, DP-GD and least squares stay level and AdaSSP grows. It does not grow like √p, as claimed, but approaches 1, the error of θ = 0. The paper's text speaks of distances to least squares, but the figure must show distances to θ*, because it has a curve of least squares.
 `)
 	return nil
 }
@@ -197,8 +199,9 @@ func descentSamples(p *page) error {
 	const d, steps = 10, 10
 	p.text(`### Figures 2 and 8a: the cost of privacy
 
-p = 10, 100 trials up to n = 10 000 and 30 above. ρ = 0.015 is Figure 8a; for Figure 2, which has "a larger" one, 0.1 is our choice. Distances to θ̂, that of θ̂ to θ*.
+p = 10; 100 trials up to n = 10 000, 30 above. ρ is 0.015 in Figure 8a; for Figure 2, which has "a larger" ρ, we chose 0.1. Distances to θ̂, and of θ̂ to θ*.
 `)
+	var cells [][]string
 	sizes := []int{500, 1000, 2000, 5000, 10000, 20000, 50000}
 	for _, f := range []struct {
 		number string
@@ -206,7 +209,6 @@ p = 10, 100 trials up to n = 10 000 and 30 above. ρ = 0.015 is Figure 8a; for F
 	}{{"2", 0.1}, {"8a", 0.015}} {
 		names := []string{"DP-GD, T = 10", "law", "ours: tracked, averaged", "sampling"}
 		lines := make([]line, len(names))
-		var cells [][]string
 		for _, n := range sizes {
 			trials := 100
 			if n > 10000 {
@@ -232,7 +234,7 @@ p = 10, 100 trials up to n = 10 000 and 30 above. ρ = 0.015 is Figure 8a; for F
 				errors[2].add(distance(own, best))
 				errors[3].add(distance(best, l.w))
 			}
-			row := []string{fmt.Sprint(n)}
+			row := []string{f.number, num(f.rho), fmt.Sprint(n)}
 			for i := range errors {
 				lines[i].x, lines[i].y = append(lines[i].x, float64(n)), append(lines[i].y, errors[i].mean())
 				row = append(row, errors[i].String())
@@ -245,14 +247,20 @@ p = 10, 100 trials up to n = 10 000 and 30 above. ρ = 0.015 is Figure 8a; for F
 		if err := p.draw(figure{
 			name: "descent-fig" + f.number, title: fmt.Sprintf("Figure %s: p = 10, ρ = %g", f.number, f.rho), x: "n",
 			y: "distance", logX: true, logY: true, lines: lines,
-			caption: fmt.Sprintf("Figure %s, distances against n at ρ = %g.", f.number, f.rho),
+			caption: fmt.Sprintf("Figure %s, ρ = %g", f.number, f.rho),
 		}); err != nil {
 			return err
 		}
-		p.table([]string{"n", "DP-GD to θ̂", "law, rms", "ours to θ̂", "θ̂ to θ*"}, cells)
+	}
+	if err := p.large("descent-samples",
+		[]string{"figure", "ρ", "n", "DP-GD to θ̂", "law, rms", "ours to θ̂", "θ̂ to θ*"}, cells,
+		func(row []string) bool {
+			return row[2] == "500" || row[2] == "50000"
+		}); err != nil {
+		return err
 	}
 	p.text(
-		`As in the paper, the private part falls as 1/n and sampling as 1/√n, up to n ≈ 5000. Then T = 10 and η = ¼ leave (1 − ησ)¹⁰ ≈ 0.056 of the way to θ̂, at any n, which is larger than the sampling error from n ≈ 5000 on: that the cost of privacy vanishes beside it needs the T = c·log(nρ/p) of the theorem. The tracked descent has no such floor.
+		`As in the paper, the private part falls like 1/n and the sampling error like 1/√n, up to n ≈ 5000. Beyond, T = 10 and η = ¼ leave (1 − ησ)¹⁰ ≈ 0.056 of the way to θ̂ at any n, which is more than the sampling error. Only with the theorem's T = c·log(nρ/p) does the cost of privacy vanish against sampling. The tracked descent has no such floor.
 `)
 	return nil
 }
@@ -262,7 +270,7 @@ func descentClipped(p *page) error {
 	const rho, steps, trials = 0.015, 10, 10
 	p.text(`### Figure 3: clipped gradients
 
-Part of all gradients that are clipped, n = 100p, ρ = 0.015, %d trials.
+Share of all gradients that are clipped; n = 100p, ρ = 0.015, %d trials.
 `, trials)
 	factors := []float64{0.5, 1, 2, 3, 4, 5}
 	head := []string{"p"}
@@ -289,8 +297,11 @@ Part of all gradients that are clipped, n = 100p, ρ = 0.015, %d trials.
 		}
 		cells = append(cells, row)
 	}
-	p.table(head, cells)
-	p.text("As in the paper: hardly any from about 3√p on, at every p.\n")
+	if err := p.large("descent-clipped", head, cells,
+		func(row []string) bool { return row[0] == "10" || row[0] == "100" }); err != nil {
+		return err
+	}
+	p.text("As in the paper, almost none are clipped from about 3√p on.\n")
 	return nil
 }
 
@@ -346,10 +357,11 @@ func descentIntervals(p *page) error {
 	const d, m, burnIn, rho, level = 10, 10, 20, 0.015, 0.95
 	p.text(`### Figures 5, 6, 10 and 11: confidence intervals
 
-p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n = 5000; coverage of θ̂, mean over coordinates ± its standard error over runs (the paper's bars are percentiles over coordinates), and mean width. The budget is that of all G iterations together. n, which the paper does not say, is 1000 and 5000; Figures 10 and 11 have features as Figure 9.
+p = %d, ρ = %g, m = %d estimates, burn-in %d; 100 runs as in the paper, 50 at n = 5000. Coverage of θ̂ is a mean over coordinates ± its standard error over runs; widths are means. All G iterations share the budget. The paper does not say n; here it is 1000 and 5000. Figures 10 and 11 have features as Figure 9.
 `, d, rho, m, burnIn)
 	totals := []int{100, 300, 600, 1000}
 	names := []string{"runs", "checkpoints", "batched means"}
+	var cells [][]string
 	for _, f := range []struct {
 		numbers string
 		n       int
@@ -357,7 +369,6 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n
 		runs    uint64
 	}{{"5 and 6", 5000, false, 50}, {"5 and 6", 1000, false, 100}, {"10 and 11", 1000, true, 100}} {
 		covers, widths := make([]line, len(names)), make([]line, len(names))
-		var cells [][]string
 		t := intervalTrial{d, m, burnIn, f.n, f.aniso, rho, level}
 		for _, total := range totals {
 			covered, width := make([]sample, len(names)), make([]sample, len(names))
@@ -367,7 +378,7 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n
 					return err
 				}
 			}
-			row := []string{fmt.Sprint(total)}
+			row := []string{f.numbers, fmt.Sprint(f.n), fmt.Sprint(total)}
 			for i := range names {
 				if covered[i].n == 0 {
 					row = append(row, "–", "–")
@@ -388,24 +399,26 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n
 			tag := map[bool]string{false: "5", true: "10"}[f.aniso]
 			if err := p.draw(
 				figure{name: "descent-fig" + tag, title: what, x: "iterations in all", y: "coverage", lines: covers,
-					caption: what + ": coverage against the number of iterations."}); err != nil {
+					caption: what + ": coverage"}); err != nil {
 				return err
 			}
 			tag = map[bool]string{false: "6", true: "11"}[f.aniso]
 			if err := p.draw(
 				figure{name: "descent-fig" + tag, title: what, x: "iterations in all", y: "width", logY: true,
-					lines: widths, caption: what + ": widths against the number of iterations."}); err != nil {
+					lines: widths, caption: what + ": widths"}); err != nil {
 				return err
 			}
 		}
-		p.text("%s:\n", what)
-		p.table(
-			[]string{"G", "runs: coverage", "width", "checkpoints: coverage", "width", "batched means: coverage",
-				"width", "least squares' width for θ*"}, cells)
+	}
+	head := []string{"figures", "n", "G", "runs: coverage", "runs: width", "checkpoints: coverage",
+		"checkpoints: width", "batched means: coverage", "batched means: width", "least squares' width for θ*"}
+	if err := p.large("descent-intervals", head, cells,
+		func(row []string) bool { return row[1] == "5000" && row[2] == "100" || row[2] == "1000" }, 0, 1, 2, 3, 5, 7, 8,
+		9); err != nil {
+		return err
 	}
 	p.text(
-		`Batched means of 8 iterates (G = 100) are too short for the coefficient 1 − ησ = ¾ between them, and cover less than their level: by the exact law 0.885. The others are valid, as the paper shows; with G, checkpoints' widths grow as √G.
-"Roughly comparable" with least squares' widths holds from far larger samples on: at n = 5000 batched means are three times as wide. At n = 1000 the noise of many iterations is so large that gradients are clipped again, and all widths grow.
+		`Batched means of 8 iterates (G = 100) are too short for the coefficient 1 − ησ = ¾ between iterates and cover less than their level; the exact law gives 0.885. The other constructions are valid, as in the paper. Widths "roughly comparable" with those of least squares need far larger samples: at n = 5000 batched means are three times as wide. At n = 1000 the noise of many iterations causes clipping, and all widths grow.
 `)
 	return nil
 }

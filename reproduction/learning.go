@@ -77,8 +77,8 @@ func learning(p *page) error {
 	}
 	p.text(`%s
 
-Logistic and softmax regression as the daemon trains them (mode "model"), on UCI data whose target thresholds turn into two or three classes. Thresholds, and the powers of two that features are divided by before they are bounded by 4, were chosen from the data, as no deployment may. One pass over the training rows of the first split, in random order; steps of m = %d rows, or of one where a column says so; gradients clipped to 1, rates with cosine decay, independent noise, δ = 10⁻⁶.
-Accuracy on the test rows in %%, mean of %d runs, at the best of %d learning rates, which the test rows chose: as optimistic for every column, and no part of the guarantee. "Non-private" is Adam without clipping and noise in the same steps. The last line is the difference to the momentum of the same steps, which has no second moment: its mean over the data sets, and that mean's standard error.
+Logistic and softmax regression as the daemon trains them (mode "model"), on UCI data whose target is cut by thresholds into two or three classes. One pass over the training rows in random order; steps of m = %d rows unless a column says otherwise; gradients clipped to 1, cosine decay, independent noise, δ = 10⁻⁶.
+The file has accuracies on the test rows in %%, means of %d runs at the best of %d learning rates. Thresholds, scales of features and rates were chosen from the data, which no deployment may do; it favours all columns alike. "Non-private" is Adam without clipping and noise. The table has the points of accuracy ahead of momentum with the same steps, which has no second moment: mean over data sets ± its standard error.
 `, learningHeading, learningBatch, learningSeeds, len(learningRates))
 	all := tasks()
 	begin := make([][]string, len(all))
@@ -87,7 +87,7 @@ Accuracy on the test rows in %%, mean of %d runs, at the best of %d learning rat
 		if err := t.read(); err != nil {
 			return err
 		}
-		accuracy, _,
+		accuracy,
 			err := best(func(rate float64, seed uint64) (float64, error) { return t.plain(rate, seed, learningBatch) })
 		if err != nil {
 			return err
@@ -96,24 +96,27 @@ Accuracy on the test rows in %%, mean of %d runs, at the best of %d learning rat
 		begin[i] = []string{t.name, fmt.Sprint(len(t.thresholds) + 1), fmt.Sprint(len(t.train)), percent(t.majority()),
 			percent(accuracy)}
 	}
-	head := []string{"data", "classes", "rows", "largest class", "non-private"}
+	head := []string{"budget", "data", "classes", "rows", "largest class", "non-private"}
+	ahead := []string{"budget"} // of momentum
 	for _, c := range trainers {
 		head = append(head, c.name)
+		if c.method != "momentum" {
+			ahead = append(ahead, c.name)
+		}
 	}
-	used := make([][]float64, len(trainers))     // best rates
-	var behind []string                          // accuracy of the default minus that without privacy
-	largest, of, compared := math.Inf(-1), "", 0 // largest gain over momentum, in standard errors
+	var rows, gains [][]string
+	var behind []string                          // the default, behind non-private
+	largest, of, compared := math.Inf(-1), "", 0 // gain over momentum, in standard errors
 	for _, b := range learningBudgets {
 		budget := fmt.Sprintf("ε = %g, %s", b.epsilon, b.adjacency)
-		p.text("%s:\n", budget)
-		rows := make([][]string, len(all))
-		points := make([][]float64, len(trainers)) // gain over momentum, by task
+		gain := []string{budget}
+		points := make([][]float64, len(trainers)) // ahead of momentum, by task
 		var loss float64
 		for i, t := range all {
-			rows[i] = slices.Clone(begin[i])
+			row := append([]string{budget}, begin[i]...)
 			var baseline float64
 			for k, c := range trainers {
-				accuracy, rate, err := best(func(rate float64, seed uint64) (float64, error) {
+				accuracy, err := best(func(rate float64, seed uint64) (float64, error) {
 					return t.private(c, b.epsilon, b.adjacency, rate, seed)
 				})
 				if err != nil {
@@ -125,43 +128,39 @@ Accuracy on the test rows in %%, mean of %d runs, at the best of %d learning rat
 				case "pp_debiased":
 					loss += 100 * (plain[i] - accuracy) / float64(len(all))
 				}
-				rows[i] = append(rows[i], percent(accuracy))
+				row = append(row, percent(accuracy))
 				points[k] = append(points[k], 100*(accuracy-baseline))
-				used[k] = append(used[k], c.factor*rate)
 			}
+			rows = append(rows, row)
 		}
 		behind = append(behind, fmt.Sprintf("%.1f (%s)", loss, budget))
-		last := []string{"minus momentum", "", "", "", ""}
 		for k, c := range trainers {
 			if c.method == "momentum" {
-				last = append(last, "–")
 				continue
 			}
 			mean, sd := stat.MeanStdDev(points[k], nil)
 			se := sd / math.Sqrt(float64(len(all)))
 			text := fmt.Sprintf("%+.1f ± %.1f", mean, se)
-			last = append(last, text)
+			gain = append(gain, text)
 			compared++
 			if mean/se > largest {
-				largest, of = mean/se, fmt.Sprintf("%s, of %s at %s", text, c.name, budget)
+				largest, of = mean/se, fmt.Sprintf("%s (%s at %s)", text, c.name, budget)
 			}
 		}
-		p.table(head, append(rows, last))
+		gains = append(gains, gain)
 	}
-	var ranges []string
-	for k, c := range trainers {
-		ranges = append(ranges, fmt.Sprintf("%s %.3g to %.3g", c.name, slices.Min(used[k]), slices.Max(used[k])))
+	p.table(ahead, gains)
+	if err := p.large("learning", head, rows, func([]string) bool { return false }); err != nil {
+		return err
 	}
-	p.text("The best rates were: %s.\n", strings.Join(ranges, "; "))
 	p.text(
-		`The second moment is worth nothing here that could be told from chance: of all %d differences to momentum the largest, in its standard errors, is %s. Joint clipping loses in every table. That is what docs/theory/adam.md, §6 leads one to expect: noise and floor are most of every denominator, and with scaled features no coordinate needs a rate of its own.
-The default, pp_debiased, is behind non-private Adam by %s points in the mean. Steps of one record, the only ones for which the paper's algorithm is private, lose many times what a second moment could give. Hence no gain by the second moment is promised anywhere: who has no reason to want one takes method = "momentum".
+		`No gain by a second moment can be told from chance: of all %d differences the largest, in its standard errors, is %s. docs/theory/adam.md, §6 says why. The default, pp_debiased, is behind non-private Adam by %s points on average. Steps of one record, the only ones for which the paper's algorithm is private, lose far more. Without a reason to want a second moment, use method = "momentum".
 `, compared, of, strings.Join(behind, ", "))
 	return nil
 }
 
-// best returns the mean accuracy at the best learning rate, and that rate.
-func best(run func(rate float64, seed uint64) (float64, error)) (most, at float64, err error) {
+// best returns the mean accuracy at the best rate.
+func best(run func(rate float64, seed uint64) (float64, error)) (most float64, err error) {
 	for _, rate := range learningRates {
 		var accuracy [learningSeeds]float64
 		var failed [learningSeeds]error
@@ -171,13 +170,13 @@ func best(run func(rate float64, seed uint64) (float64, error)) (most, at float6
 		}
 		wg.Wait()
 		if err := errors.Join(failed[:]...); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 		if mean := floats.Sum(accuracy[:]) / learningSeeds; mean > most {
-			most, at = mean, rate
+			most = mean
 		}
 	}
-	return most, at, nil
+	return most, nil
 }
 
 func percent(x float64) string { return fmt.Sprintf("%.1f", 100*x) }

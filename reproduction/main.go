@@ -8,12 +8,15 @@
 package main
 
 import (
+	"bytes"
+	"encoding/csv"
 	"flag"
 	"fmt"
 	"log"
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -44,22 +47,29 @@ func main() {
 // write writes the page and its figures to out. Sections that this run cannot compute are copied from the page in the
 // folder kept.
 func write(out, kept string) error {
-	p := &page{figures: filepath.Join(out, "figures")}
+	p := &page{figures: filepath.Join(out, "figures"), folder: kept}
 	if old, err := os.ReadFile(filepath.Join(kept, "RESULTS.md")); err == nil {
 		p.kept = string(old)
 	}
-	if err := os.MkdirAll(p.figures, 0o755); err != nil {
-		return err
+	for _, dir := range []string{p.figures, filepath.Join(out, "results")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 	}
 	p.text(`# Reproduction: all results
 
 <!-- Written by make reproduction. -->
 
-What the papers' figures show, computed again with this library. "Paper" is what a figure shows by the paper's own description, recomputed: the figures are images without numbers. σ is the noise multiplier, deviation over sensitivity, everywhere; where a paper means something else the text says so.
-Squared errors are expected values, summed over all releases. [errata.md](../docs/errata.md) has what is wrong in the papers, and the tests that show it. [reproduction.md](../docs/reproduction.md) is a summary.
+The papers' figures, computed again with this library. The figures are images without numbers, so "paper" means the paper's method and settings, recomputed. σ is the noise multiplier: standard deviation over sensitivity. Squared errors are expected values, summed over all releases.
+Large tables are CSV files in [results](results); the tables here have the rows that carry a claim. [errata.md](../docs/errata.md) lists errors of the papers, [reproduction.md](../docs/reproduction.md) is a summary.
 `)
 	for _, section := range sections {
 		if err := section(p); err != nil {
+			return err
+		}
+	}
+	for name, text := range p.results {
+		if err := os.WriteFile(filepath.Join(out, "results", name), text, 0o644); err != nil {
 			return err
 		}
 	}
@@ -70,7 +80,9 @@ Squared errors are expected values, summed over all releases. [errata.md](../doc
 type page struct {
 	b       strings.Builder
 	figures string
-	kept    string // text of the existing page
+	results map[string][]byte // the files of the folder results, by name
+	kept    string            // the page of an earlier run
+	folder  string            // of that page
 }
 
 // keep copies the section with the given heading, up to the next heading, from the existing page: computing it needs
@@ -85,8 +97,69 @@ func (p *page) keep(heading string) error {
 		part, _, _ = strings.Cut(part, next)
 	}
 	p.text("%s\n%s", heading, part)
+	for _, link := range resultsLink.FindAllStringSubmatch(part, -1) {
+		text, err := os.ReadFile(filepath.Join(p.folder, "results", link[1]))
+		if err != nil {
+			return err
+		}
+		p.addResults(link[1], text)
+	}
 	return nil
 }
+
+// resultsLink is a link of the page to a file of the folder results.
+var resultsLink = regexp.MustCompile(`\]\(results/([\w-]+\.csv)\)`)
+
+func (p *page) addResults(name string, text []byte) {
+	if p.results == nil {
+		p.results = map[string][]byte{}
+	}
+	p.results[name] = text
+}
+
+// large writes a table to the file NAME.csv of the folder results. The page gets a link to it
+// and, as a table, the rows for which shown is true, with the given columns or with all.
+func (p *page) large(name string, head []string, rows [][]string, shown func(row []string) bool, columns ...int) error {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	var few [][]string
+	for i, cells := range append([][]string{head}, rows...) {
+		plain := make([]string, len(cells))
+		for j, cell := range cells {
+			plain[j] = plainCell.Replace(cell)
+		}
+		if err := w.Write(plain); err != nil {
+			return err
+		}
+		if i > 0 && shown(cells) {
+			few = append(few, picked(cells, columns))
+		}
+	}
+	if w.Flush(); w.Error() != nil {
+		return w.Error()
+	}
+	p.addResults(name+".csv", b.Bytes())
+	if len(few) > 0 {
+		p.table(picked(head, columns), few)
+	}
+	p.text("All %d rows: [%s.csv](results/%[2]s.csv).\n", len(rows), name)
+	return nil
+}
+
+// picked returns some cells, or all if columns is empty.
+func picked(cells []string, columns []int) []string {
+	if len(columns) == 0 {
+		return cells
+	}
+	var some []string
+	for _, i := range columns {
+		some = append(some, cells[i])
+	}
+	return some
+}
+
+// plainCell turns a cell of the page into one of a CSV file.
+var plainCell = strings.NewReplacer("·10^", "e", "–", "", "**", "")
 
 func (p *page) text(format string, args ...any) {
 	fmt.Fprintf(&p.b, format, args...)

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestCurrent: RESULTS.md equals the output of the program. It takes some seconds and runs with STREAMDP_SLOW=1.
+// TestCurrent: RESULTS.md, its figures and its CSV files are what the program writes. It takes
+// minutes and runs with STREAMDP_SLOW=1.
 func TestCurrent(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("takes long: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets")
@@ -78,8 +80,64 @@ func TestFigure(t *testing.T) {
 	}
 }
 
-// TestKeep: a section that a run cannot compute stays unchanged, up to the next heading. It is an error if the page
-// does not have it.
+// TestLarge: a large table is a CSV file with all rows and columns; the page has a link to it and
+// the rows and columns that were picked.
+func TestLarge(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pick, page string
+		columns    []int
+	}{
+		{"b", "| width | method |\n| --- | --- |\n| – | **b** |\n\nAll 2 rows: [x.csv](results/x.csv).\n\n",
+			[]int{2, 0}},
+		{"b",
+			"| method | risk, ε = 1 | width |\n| --- | --- | --- |\n| **b** | 2.5·10^-7 | – |\n\n" +
+				"All 2 rows: [x.csv](results/x.csv).\n\n", nil},
+		{"none", "All 2 rows: [x.csv](results/x.csv).\n\n", []int{0}},
+	} {
+		p := &page{}
+		rows := [][]string{{"a", "1 ± 0.5", "[0, 5)"}, {"**b**", "2.5·10^-7", "–"}}
+		if err := p.large("x", []string{"method", "risk, ε = 1", "width"}, rows,
+			func(row []string) bool { return strings.Contains(row[0], c.pick) }, c.columns...); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.b.String(); got != c.page {
+			t.Errorf("the page is %q, want %q", got, c.page)
+		}
+		if got, want := string(p.results["x.csv"]),
+			"method,\"risk, ε = 1\",width\na,1 ± 0.5,\"[0, 5)\"\nb,2.5e-7,\n"; got != want {
+			t.Errorf("the file is %q, want %q", got, want)
+		}
+	}
+}
+
+// TestResults: RESULTS.md links each CSV file of the folder results, and no other one.
+func TestResults(t *testing.T) {
+	t.Parallel()
+	root := cases.Root(t)
+	text, err := os.ReadFile(filepath.Join(root, "RESULTS.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var linked, files []string
+	for _, m := range resultsLink.FindAllStringSubmatch(string(text), -1) {
+		linked = append(linked, m[1])
+	}
+	entries, err := os.ReadDir(filepath.Join(root, "results"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		files = append(files, e.Name())
+	}
+	slices.Sort(linked)
+	if !slices.Equal(linked, files) {
+		t.Errorf("the page links %q, the files are %q", linked, files)
+	}
+}
+
+// TestKeep: what a run cannot compute stays as it was, to the next heading; a page
+// that does not have it is an error.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	old := "# Page\n\n## One\n\nFirst.\n\n### Two\n\nSecond,\n\n| a |\n\n### Three\n\nThird.\n\n"
@@ -89,6 +147,20 @@ func TestKeep(t *testing.T) {
 		if err := p.keep(heading); err != nil || p.b.String() != want {
 			t.Errorf("%s keeps %q, %v, want %q", heading, p.b.String(), err, want)
 		}
+	}
+	folder := t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "results"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	linked := &page{kept: "# Page\n\n## One\n\nAll 2 rows: [a.csv](results/a.csv).\n", folder: folder}
+	if err := linked.keep("## One"); err == nil {
+		t.Error("a part is kept without its CSV file")
+	}
+	if err := os.WriteFile(filepath.Join(folder, "results", "a.csv"), []byte("x\n1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := linked.keep("## One"); err != nil || string(linked.results["a.csv"]) != "x\n1\n" {
+		t.Errorf("the CSV file of a part that is kept: %q, %v", linked.results["a.csv"], err)
 	}
 	if err := (&page{kept: old}).keep("### Four"); err == nil || !strings.Contains(err.Error(), "STREAMDP_DATA") {
 		t.Errorf("a part that is not there: %v", err)

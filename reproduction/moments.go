@@ -16,8 +16,7 @@ import (
 func momentEstimation(p *page) error {
 	p.text(`## Kalinin, Upadhyay, Lampert: Continual Release Moment Estimation with Differential Privacy
 
-The paper adds d² draws to a symmetric second moment; here are d(d+1)/2, with the same privacy, and every error of a second moment is about half (exactly d+1 over 2d). "paper" curves have d² draws. ζ = 1 and replacement throughout, as there.
-Figure 4 is about Adam. Figure 6 trains on CIFAR-10 and is not reproduced.
+The paper adds d² draws of noise to the symmetric second moment ("paper" below). This library adds d(d+1)/2, with the same privacy and (d+1)/2d of the squared error. ζ = 1 and replacement, as in the paper. Figure 6 trains on CIFAR-10 and is not reproduced.
 `)
 	for _, f := range []func(*page) error{figure1, figure2, figure3, figure5, figure7} {
 		if err := f(p); err != nil {
@@ -73,12 +72,12 @@ func figure1(p *page) error {
 	}
 	p.text(`### Figure 1: both moments against each other
 
-d = 10, n = 100, prefix sums, C = I, σ = 1; root of the summed squared errors. Exact.
+d = 10, n = 100, prefix sums, C = I, σ = 1. Root of the summed squared errors, exact.
 `)
 	if err := p.draw(figure{
 		name: "moments-fig1", title: "Prefix sums, d = 10, n = 100", x: "RMSE of the first moment",
 		y:       "RMSE of the second moment",
-		caption: "Joint estimation is below and to the left of the other methods.",
+		caption: "Joint estimation is below the other methods",
 		lines: []line{
 			curve("λ-JME, paper", true, false, logspace(0.5, 16, 60), joint),
 			curve("λ-JME", false, true, logspace(0.5, 16, 60), joint),
@@ -109,10 +108,9 @@ d = 10, n = 100, prefix sums, C = I, σ = 1; root of the summed squared errors. 
 		return err
 	}
 	p.text(
-		"Difference: IME is shown with the budget divided as μ². The paper's Algorithm 4 divides (ε, δ): at (1, "+
-			"10⁻⁶) and α = ½ it needs multipliers of %.2f and %.2f where μ²/2 each needs %.2f, and its curve lies "+
-			"%.0f %% higher. The order of the methods is the paper's. Under zero-out adjacency the three "+
-			"curves are one.\n",
+		"The order of the methods is the paper's. Difference: IME divides the budget as μ² here. The paper's "+
+			"Algorithm 4 divides (ε, δ): at (1, 10⁻⁶) and α = ½ it needs multipliers of %.2f and %.2f instead of "+
+			"%.2f each, and its curve lies %.0f %% higher. Under zero-out the three curves coincide.\n",
 		s1, s2, sigma*math.Sqrt2, 100*(s1/(sigma*math.Sqrt2)-1))
 	return nil
 }
@@ -227,8 +225,7 @@ func panels(p *page, file string, s setting, d int, sigmas []float64) (rows [][]
 		if err := p.draw(figure{
 			name: file + "-" + kind, title: fmt.Sprintf("%s, d = %d, n = %d, %s", x.name(), d, x.n, matrix), x: "σ",
 			y: "squared error", logX: true, logY: true,
-			caption: fmt.Sprintf("Squared error of the second moment against σ, %s, d = %d, %s.", x.name(), d, matrix),
-			lines:   lines,
+			caption: fmt.Sprintf("%s, d = %d, %s", x.name(), d, matrix), lines: lines,
 		}); err != nil {
 			return nil, err
 		}
@@ -266,7 +263,7 @@ var panelHead = []string{"workload", "d", "C", "σ", "the paper's σ", "JME, pap
 func figure2(p *page) error {
 	p.text(`### Figure 2: second moment, joint estimation against post-processing
 
-Prefix sums, n = 1000. Post-processing's error depends on the rows; the supremum over rows in the unit ball is exact for C = I and bracketed by a semidefinite program for C = A^½.
+Prefix sums, n = 1000. Post-processing has the supremum over rows in the unit ball: exact for C = I, bracketed by a semidefinite program for C = A^½.
 `)
 	var rows [][]string
 	for _, d := range []int{1, 1000} {
@@ -277,10 +274,12 @@ Prefix sums, n = 1000. Post-processing's error depends on the rows; the supremum
 		}
 		rows = append(rows, r...)
 	}
-	p.table(panelHead, rows)
+	if err := p.large("moments-fig2", panelHead, rows,
+		func(row []string) bool { return row[1] == "1000" && row[3] == "1" }); err != nil {
+		return err
+	}
 	p.text(
-		`Differences. The σ of the paper's formulas for post-processing is the deviation of the first moment's noise, twice the multiplier; read as a multiplier they are too small by 4 and 16, and the curves of its figure cannot be compared with each other. The caption says that the square root improves both methods: it improves joint estimation 52 times and makes post-processing 21 times worse (d = 1000, σ = 1), because squaring destroys the cancellation between steps.
-The combination of both, which costs no budget, is below either.
+		`Differences: σ in the paper's formulas for post-processing is twice the multiplier; read as the multiplier, they are too small by factors of 4 and 16, so the curves of the figure cannot be compared. The caption says that the square root improves both methods. It improves joint estimation 52 times and makes post-processing 21 times worse, because squaring destroys the cancellation between steps. Combining both methods costs no budget and beats either.
 `)
 	return nil
 }
@@ -288,7 +287,7 @@ The combination of both, which costs no budget, is below either.
 func figure3(p *page) error {
 	p.text(`### Figure 3: covariance of running means
 
-C = I, n = 1000, debiased, summed over all releases. Exact for joint estimation; post-processing's supremum lies between the two numbers.
+C = I, n = 1000, debiased, summed over all releases. Joint estimation is exact; the supremum of post-processing lies between the two numbers.
 `)
 	const n = 1000
 	c, err := matfact.New(matfact.Config{Kind: "identity"}, matfact.Workload{Kind: "mean"})
@@ -338,7 +337,7 @@ C = I, n = 1000, debiased, summed over all releases. Exact for joint estimation;
 		if err := p.draw(figure{
 			name: fmt.Sprintf("moments-fig3-d%d", d), title: fmt.Sprintf("Covariance, d = %d, n = %d, C = I", d, n),
 			x: "σ", y: "squared error", logX: true, logY: true, lines: lines,
-			caption: fmt.Sprintf("Squared error of the covariance against σ, d = %d.", d),
+			caption: fmt.Sprintf("d = %d", d),
 		}); err != nil {
 			return err
 		}
@@ -354,15 +353,15 @@ C = I, n = 1000, debiased, summed over all releases. Exact for joint estimation;
 	}
 	p.table([]string{"d", "σ", "the paper's σ", "JME, paper", "JME", "PP debiased", "combined"}, rows)
 	p.text(
-		"Difference: for d = 1 the paper has joint estimation consistently better. At σ = ¼, ½ on the paper's axis, " +
-			"post-processing is.\n")
+		"Difference: for d = 1 the paper has joint estimation always ahead. At σ = ¼, which is ½ on the paper's " +
+			"axis, post-processing is ahead.\n")
 	return nil
 }
 
 func figure7(p *page) error {
 	p.text(`### Figure 7: exponential weights and windows
 
-d = 100, n = 1000; as Figure 2. Windows are divided by their length.
+d = 100, n = 1000; otherwise as Figure 2. Sums over windows are divided by the length of the window.
 `)
 	rows,
 		err := panels(p, "moments-fig7-decay",
@@ -377,9 +376,12 @@ d = 100, n = 1000; as Figure 2. Windows are divided by their length.
 		return err
 	}
 	rows = append(rows, window...)
-	p.table(panelHead, rows)
+	if err := p.large("moments-fig7", panelHead, rows,
+		func(row []string) bool { return row[0] != "window of 10" && row[3] == "0.25" }); err != nil {
+		return err
+	}
 	p.text(
-		"Difference: as Figure 2. For short memory and little noise (σ = ¼, decay 0.9) post-processing with C = I is " +
-			"the better of the two; with the square root it never is.\n")
+		"Difference: as in Figure 2. With short memory and little noise (σ = ¼, decay 0.9) post-processing with C = " +
+			"I beats joint estimation. With the square root it never does.\n")
 	return nil
 }

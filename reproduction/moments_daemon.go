@@ -38,20 +38,16 @@ func momentStreams(p *page) error {
 		return err
 	}
 	columns, d := passage{seed: 1}, len(elevators)
-	var constants []string
 	for _, c := range elevators {
 		columns.columns, columns.scale = append(columns.columns, c.name), append(columns.scale, c.scale)
-		constants = append(constants, fmt.Sprintf("%s %g", c.name, c.scale))
 	}
 	const step = 100
 	covered := rows[:len(rows)/step*step]
 	p.text(`%s
 
-elevators of the UCI repository, %d records of %d columns, the target among them, sent to a broker and read by the daemon as it is run: steps of %d records, %d releases, running means, all else as it is by default, δ = 10⁻⁶. From the covariance in the last release follow correlations; a column whose released variance is not 4 of its standard errors above zero has none, which releases alone decide.
-Errors are against the correlations of the same rows, as they are, and as they count, scaled and shortened to norm %g, over all pairs of columns that have correlations: root mean square and largest, means over %d keys. "covered" is how many entries of the covariance lie within 1.96 standard errors of that of the shortened rows.
-
-Public constants: the published file is centred, centre is 0; clip %g; scale, for "suitable", a round number of about four deviations of each column: %s. They are those of an older test and were not changed after releases had been compared with rows, but whoever wrote them down knew the file; in a deployment they must come from elsewhere. For "Goal 0.1" the last one is ten times smaller, a guess from the file's first two lines, with which this comparison was first made. No column is left out.
-`, title, len(rows), d, step, len(covered)/step, elevatorsClip, keys, elevatorsClip, strings.Join(constants, ", "))
+elevators of the UCI repository: %d records of %d columns, the target included, through a broker and the daemon; steps of %d records, %d releases, running means, defaults otherwise, δ = 10⁻⁶. Correlations are those of the last release's covariance; a column has none if its released variance is below 4 standard errors. Errors are against the correlations of the rows, and in the file also of the rows scaled and shortened to norm %g: root mean square and largest over all pairs, means over %d keys. "covered" is the share of the covariance's entries within 1.96 standard errors of the covariance of the shortened rows.
+Public constants: centre 0, because the published file is centred; clip %g; scales as listed in moments_daemon.go, for "suitable" about four deviations of each column. Their author knew the file; a deployment must take them from elsewhere. For "Goal 0.1" the scale of column Goal is ten times smaller.
+`, title, len(rows), d, step, len(covered)/step, elevatorsClip, keys, elevatorsClip)
 	var cells [][]string
 	for _, g := range []struct {
 		constants, adjacency string
@@ -102,11 +98,9 @@ Public constants: the published file is centred, centre is 0; clip %g; scale, fo
 				num(total.shortened.most / n),
 				fmt.Sprintf("%.1f %%", 100*total.covered/n), strings.Join(names, ", ")})
 	}
-	p.table(
-		[]string{"constants", "clipped rows", "adjacency", "ε", "error, rms", "largest", "without clipping's, rms",
-			"largest", "covered", "columns without"}, cells)
-	p.text("Method \"auto\" is joint estimation, as for every step of many records.\n")
-	return nil
+	head := []string{"constants", "clipped rows", "adjacency", "ε", "error, rms", "error, largest",
+		"against shortened rows, rms", "against shortened rows, largest", "covered", "columns without"}
+	return p.large("correlations", head, cells, func([]string) bool { return true }, 0, 2, 3, 4, 5, 8)
 }
 
 // comparison compares a released covariance with that of the rows.

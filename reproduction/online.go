@@ -14,7 +14,7 @@ import (
 func onlineRegression(p *page) error {
 	p.text(`## Regression on a stream
 
-What the methods of package sgd do where the papers have no figure.
+Methods of package sgd for which the papers have no figure.
 `)
 	for _, f := range []func(*page) error{dataSets, recovery, intervals, newtonSets, newtonDrift} {
 		if err := f(p); err != nil {
@@ -33,8 +33,8 @@ func dataSets(p *page) error {
 	}
 	p.text(`%s
 
-elevators and pol of the UCI repository, one pass: each training row of a split is one record, in random order, sent to a broker and read by the daemon as it is run, which publishes after every batch. Of the last release, R² on the rows held out: the median of %d splits, and from the least to the largest. Zero-out, δ = 10⁻⁶.
-Public constants are tight here, for they were computed from the training rows, which no deployment may do: columns are centred by their means and divided by their deviations, 99 in 100 rows are within clip_x and 999 in 1000 targets within clip_y. "left alone" and "given" is about `+"`curvature`, given as the largest eigenvalue of the clipped features' second moment. All else is as it is by default; the refit has the whole training set for its window, and `radius`"+` is 5.
+elevators and pol of the UCI repository, in one pass: each training row is a record, sent in random order to a broker and read by the daemon, which releases after every batch. R² of the last release on held-out rows: median of %d splits (least to largest). Zero-out, δ = 10⁻⁶.
+The constants are tight because they were computed from the training rows, which no deployment may do: columns are standardised, clip_x holds 99 of 100 rows and clip_y 999 of 1000 targets. "Given" and "left alone" refer to `+"`curvature`, the largest eigenvalue of the clipped features' second moment; `radius`"+` is 5. The refit's window is the whole training set.
 `, title, splits)
 	var cells [][]string
 	for _, name := range []string{"elevators", "pol"} {
@@ -90,11 +90,10 @@ Public constants are tight here, for they were computed from the training rows, 
 		[]string{"data", "ε", "least squares", "one DP-GD refit", "stream, given", "stream, left alone",
 			"given, quantile 0.9", "left alone, quantile 0.9", "releases, default quantile"}, cells)
 	p.text("%s",
-		`* *Curvature decides.* Left alone, steps are too short 27 times on elevators and 115 times on pol, which is the bound of the norm, squared, over the largest eigenvalue, and the stream learns little. On pol it is worse than a constant: the constant feature, whose value is then clip_x, is all that moves, and clipping at the default quantile takes it towards the targets' median, 0.7 deviations below their mean. `+"`streamdp plan`"+` warns of a curvature left alone.
-* *Given the curvature*, pol is within 0.015 of least squares. elevators is not: its eigenvalues go from 6.1 to 0.0025, two more are below 10⁻⁵, and 65 or 228 steps do not go far in the lower directions. More budget helps only by more steps.
-* *The refit* loses 0.10 on elevators and 0.05 on pol, all of it bias: at ε = 50 it has 0.678 and 0.412 on the first split. Its 200 steps are too few for elevators, and on pol it sits at the minimum of the clipped losses, which the stream is on its way to: 0.459 at ε = 1, 0.449 after three times as many steps.
-* *The quantile 0.9* takes that bias away, for batches twice as long: better where steps are many.
-* One held-out row of elevators, in one split, is 268 deviations long. Least squares has coefficients of 10⁴ in the empty directions, never saw its like, and extrapolates; the private ones do not.
+		`* *Curvature decides.* Left alone, it is the squared bound of the norm: 27 times too large on elevators and 115 times on pol. Steps are too short by these factors, and the stream learns little. On pol, clipping at the default quantile makes it worse than a constant.
+* *With the curvature given*, pol is within 0.015 of least squares. elevators is not: its eigenvalues range from 6.1 to 0.0025, and 65 or 228 steps do not get far in the lower directions.
+* *The refit* loses 0.10 on elevators, where its 200 steps are too few, and 0.05 on pol by clipping; both are bias, not noise. *The quantile 0.9* removes the bias of clipping but needs batches twice as long.
+* In one split, a held-out row of elevators is 268 deviations long, in a direction without training data, where least squares extrapolates.
 `)
 	return nil
 }
@@ -160,7 +159,7 @@ func changeRisks(curves int) (risks [][][]float64, restarts []float64, early int
 // recovery changes the sign of the coefficients in the middle of a stream.
 func recovery(p *page) error {
 	const d, batch, steps, change, runs = changeDim, changeBatch, changeSteps, changeAt, changeRuns
-	names := []string{"average, begun anew", "average", "last iterate"}
+	names := []string{"average, restarted", "average", "last iterate"}
 	risks, restarts, early, err := changeRisks(len(names))
 	if err != nil {
 		return err
@@ -183,9 +182,8 @@ w* turns into −w* after %d of %d steps. d = %d, H = I, σ = ‖w*‖ = 1, ε =
 	}
 	if err := p.draw(figure{
 		name: "sgd-recovery", title: "w* → −w* after step 200", x: "steps", y: "excess risk", logY: true, top: 30,
-		lines: lines,
-		caption: "Excess risk against the number of steps: the average that begins anew falls like the last iterate " +
-			"and further, the other one stays up.",
+		lines:   lines,
+		caption: "The average that restarts falls like the last iterate and further, the other one stays up",
 	}); err != nil {
 		return err
 	}
@@ -203,9 +201,7 @@ w* turns into −w* after %d of %d steps. d = %d, H = I, σ = ‖w*‖ = 1, ε =
 		cells = append(cells, row)
 	}
 	p.table(head, cells)
-	p.text(
-		"The average began anew %.0f to %.0f steps after the change, and %s before it. It costs no budget: the rule "+
-			"reads released numbers.\n",
+	p.text("The average restarted %.0f to %.0f steps after the change, and %s before it. Restarts cost no budget.\n",
 		slices.Min(restarts), slices.Max(restarts),
 		map[bool]string{true: "never", false: fmt.Sprintf("%d times", early)}[early == 0])
 	return nil
@@ -217,7 +213,7 @@ func intervals(p *page) error {
 	at := []int{200, 250, 400, 800}
 	p.text(`### Coverage of intervals
 
-Approximate intervals of level 95 %% for w* from batched means of the iterates, d = %d, H = I, σ = ‖w*‖ = 1, ε = 1, δ = 10⁻⁶, replace, no constant, all else by default: the part that holds a coordinate of w*, over %d runs and all coordinates, ± its standard error.
+Approximate 95 %% intervals for w* from batched means of the iterates; d = %d, H = I, σ = ‖w*‖ = 1, ε = 1, δ = 10⁻⁶, replace, no constant, the rest default. Share of the coordinates of w* that are covered, over %d runs, ± its standard error.
 `, d, runs)
 	head := []string{"steps"}
 	for _, n := range at {
@@ -283,8 +279,7 @@ Approximate intervals of level 95 %% for w* from batched means of the iterates, 
 	}
 	p.table(append(head, "width at 400"), cells)
 	p.text(
-		`Intervals begin with the fifth batch of the last three quarters: batches have 9/η₀ iterates at least. They know sampling error and privacy noise, not the bias of clipping, and end where the average begins anew: %d intervals of all these were void so.
-At the defaults they are a little too wide: 1500 more runs of 400 steps cover 0.965 ± 0.002. Shorter streams, smaller steps and other data may have less: nothing proves a level, so they are called approximate wherever they are shown.
+		`Intervals start with the fifth batch of the last three quarters; a batch has at least 9/η₀ iterates. They do not include the bias of clipping, and are missing for a while after the average restarts (%d of these). At the defaults they are slightly too wide: 1500 more runs of 400 steps cover 0.965 ± 0.002. Shorter streams, smaller steps and other data may cover less; no level is proven.
 `, void)
 	return nil
 }

@@ -200,17 +200,20 @@ func hessianMixing(p *page) error {
 	p.text(
 		`## Lev, Shenfeld, Srinivasan, Ligett, Wilson: Near-Optimal Private Linear Regression via Iterative Hessian Mixing
 
-Solvers of one window, on the %d of the paper's 33 sets that there is a copy of. Zero-out, δ = 1/n², mean squared error over the rows that were fitted, in units of the target's largest square, means over trials under fresh keys.
-"Paper" is a method with the paper's settings and its accounting, recomputed: IHM with T = 3, C = C_Y, k = 6·max(d, log(4T/ϱ)), ε and δ divided as its Appendix C does; linear mixing with k = 2.5·max(d, log(2/ϱ)); AdaSSP with exact Gaussian noise at (ε, δ)/3; DP-GD with T = 3 and rate ¼. The others are the solvers of package refit with their defaults, which charge all releases jointly; fast-ihm with T = 3. newton is in no paper.
-The sets need STREAMDP_DATA, and the fits some minutes: the numbers are kept in reproduction/kept and made by `+"`make simulations`"+`.
+Solvers of one window, on %d of the paper's 33 sets, those that a copy exists of. Zero-out, δ = 1/n². Mean squared error over the fitted rows, in units of the target's largest square; means over trials.
+"Paper" is a method with the paper's settings and accounting, recomputed: IHM with T = 3, C = C_Y, k = 6·max(d, log(4T/ϱ)), and ε and δ divided as in its Appendix C; linear mixing with k = 2.5·max(d, log(2/ϱ)); AdaSSP with exact Gaussian noise at (ε, δ)/3; DP-GD with T = 3 and rate ¼. The others are package refit's solvers with their defaults, which charge all releases jointly; fast-ihm with T = 3. newton is in no paper.
+`+"`make simulations`"+` computes these numbers and those of warm-ups from STREAMDP_DATA and keeps them in reproduction/kept.
 
 ### Table 2: the sets
 
-Rows are the training part of the copy's first split (90 %%), columns are standardised, then all is divided by the largest norm and the largest target, as the paper's experiments do: *not private*, all solvers alike.
+Rows are the training part of the copy's first split (90 %%). As in the paper's experiments, columns are standardised, then divided by the largest norm and the largest target, for all solvers alike: this is *not private*.
 `, len(all))
-	raw := tableOfSets(p, all)
+	raw, err := tableOfSets(p, all)
+	if err != nil {
+		return err
+	}
 	p.text(
-		`OLS is (1/n)L(θ*), zero (1/n)‖Y‖². Differences: %s are raw in the paper and have standardised columns in the copy, so that their errors are in other units; the copy's energy keeps the second target as a feature. The other sets agree to the difference of the splits. The paper's Appendix H has splits of 80 %%; its code takes 90 %% of the sets that come with a mask.
+		`OLS is (1/n)L(θ*), zero is (1/n)‖Y‖². Differences: %s are raw in the paper and standardised in the copy, so their errors have other units. The copy's energy keeps the second target as a feature. The other sets agree up to the split (80 %% in the paper's Appendix H, 90 %% in its code for sets with a mask).
 
 ### Figure 1, Appendices I and J: mean squared error against ε
 `, strings.Join(raw, ", "))
@@ -218,11 +221,15 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 		return err
 	}
 	p.text(
-		`In one number: the loss is (error − OLS)/(zero − OLS), 0 for least squares and 1 for nothing learned; here as the geometric mean over the sets of its ratio to that of the paper's IHM. "Loose" has bounds %d times as large as they need be.
+		`The loss (error − OLS)/(zero − OLS) is 0 for least squares and 1 for nothing learned. The table has the ratio of a solver's loss to that of the paper's IHM, as a geometric mean over the sets. "Loose" bounds are %d times too large.
 `, refitLoose)
-	tableOfLosses(p, all)
+	if err := tableOfLosses(p, all); err != nil {
+		return err
+	}
 	p.text("%s\n", newtonAgainst(all))
-	tablesOfErrors(p, all)
+	if err := tablesOfErrors(p, all); err != nil {
+		return err
+	}
 	tableOfWeakSignal(p, all)
 	if err := withIntercepts(p); err != nil {
 		return err
@@ -230,8 +237,8 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 	return standardErrors(p)
 }
 
-// tableOfSets writes the table of the sets, and returns the names of those that are raw in the paper.
-func tableOfSets(p *page, all []refitErrors) (raw []string) {
+// tableOfSets tabulates the sets and returns the names of those that are raw in the paper.
+func tableOfSets(p *page, all []refitErrors) (raw []string, err error) {
 	var rows [][]string
 	for i, e := range all {
 		set := refitSets[i]
@@ -242,13 +249,19 @@ func tableOfSets(p *page, all []refitErrors) (raw []string) {
 			[]string{e.Set, fmt.Sprint(e.Rows), fmt.Sprint(set.rows), fmt.Sprint(e.Dim), num(e.OLS), num(set.loss),
 				num(e.Zero), num(set.zero), fmt.Sprint(e.Trials)})
 	}
-	p.table([]string{"set", "n", "n, paper", "d", "OLS", "OLS, paper", "zero", "zero, paper", "trials"}, rows)
-	return raw
+	return raw, p.large("refits-sets",
+		[]string{"set", "n", "n, paper", "d", "OLS", "OLS, paper", "zero", "zero, paper", "trials"}, rows,
+		func(row []string) bool {
+			return slices.Contains(drawnSets, row[0])
+		}, 0, 1, 3, 4, 5, 6)
 }
+
+// drawnSets have figures.
+var drawnSets = []string{"pol", "concreteslump", "elevators", "sml"}
 
 // errorsAgainstBudget draws errors against ε on four sets.
 func errorsAgainstBudget(p *page, all []refitErrors) error {
-	for _, set := range []string{"pol", "concreteslump", "elevators", "sml"} {
+	for _, set := range drawnSets {
 		i := slices.IndexFunc(all, func(e refitErrors) bool { return e.Set == set })
 		e := all[i]
 		var lines []line
@@ -266,7 +279,7 @@ func errorsAgainstBudget(p *page, all []refitErrors) error {
 		if err := p.draw(figure{
 			name: "refits-" + set, title: fmt.Sprintf("%s, n = %d, d = %d; OLS %s", set, e.Rows, e.Dim, num(e.OLS)),
 			x: "ε", y: "mean squared error", logX: true, logY: true, lines: lines,
-			caption: fmt.Sprintf("Mean squared error of solvers against ε on %s.", set),
+			caption: fmt.Sprintf("Mean squared error against ε on %s", set),
 		}); err != nil {
 			return err
 		}
@@ -274,8 +287,8 @@ func errorsAgainstBudget(p *page, all []refitErrors) error {
 	return nil
 }
 
-// tableOfLosses writes the table of each solver's loss relative to that of the paper's IHM.
-func tableOfLosses(p *page, all []refitErrors) {
+// tableOfLosses tabulates each solver's loss over that of the paper's IHM.
+func tableOfLosses(p *page, all []refitErrors) error {
 	head := []string{"solver"}
 	for _, bounds := range []string{"ε = %g", "loose, %g"} {
 		for _, epsilon := range refitBudgets {
@@ -299,28 +312,28 @@ func tableOfLosses(p *page, all []refitErrors) {
 		}
 		rows = append(rows, row)
 	}
-	p.table(head, rows)
+	return p.large("refits-losses", head, rows, func(row []string) bool {
+		return slices.Contains([]string{"linear mixing, paper", "AdaSSP, paper", "adassp", "ihm", "dp-gd", "newton"},
+			row[0])
+	}, 0, 1, 3, 5, 6, 8, 10)
 }
 
-// tablesOfErrors writes the tables of all errors, under tight and under loose bounds.
-func tablesOfErrors(p *page, all []refitErrors) {
-	for _, part := range []struct {
-		title string
-		of    func(*refitErrors) map[string][]statistic
-	}{
-		{"All sets, tight bounds", (*refitErrors).tight},
-		{fmt.Sprintf("All sets, bounds %d times too loose", refitLoose), (*refitErrors).loose},
-	} {
-		p.text("#### %s\n", part.title)
-		head, rows := []string{"set", "ε"}, [][]string{}
-		for _, s := range refitSolvers {
-			if s.only == "" {
-				head = append(head, s.title)
-			}
+// tablesOfErrors tabulates all errors, under tight and under loose bounds.
+func tablesOfErrors(p *page, all []refitErrors) error {
+	p.text("Mean squared errors of all sets; ± is half the 95 %% interval, if above a tenth of the mean.\n")
+	head, rows := []string{"bounds", "set", "ε"}, [][]string{}
+	for _, s := range refitSolvers {
+		if s.only == "" {
+			head = append(head, s.title)
 		}
+	}
+	for _, part := range []struct {
+		bounds string
+		of     func(*refitErrors) map[string][]statistic
+	}{{"tight", (*refitErrors).tight}, {"loose", (*refitErrors).loose}} {
 		for _, e := range all {
 			for i, epsilon := range refitBudgets {
-				row := []string{e.Set, fmt.Sprint(epsilon)}
+				row := []string{part.bounds, e.Set, fmt.Sprint(epsilon)}
 				for _, s := range refitSolvers {
 					if s.only == "" {
 						row = append(row, part.of(&e)[s.key][i].short())
@@ -329,16 +342,16 @@ func tablesOfErrors(p *page, all []refitErrors) {
 				rows = append(rows, row)
 			}
 		}
-		p.table(head, rows)
 	}
+	return p.large("refits-errors", head, rows, func([]string) bool { return false })
 }
 
 // tableOfWeakSignal writes the table of losses on the set with almost no signal.
 func tableOfWeakSignal(p *page, all []refitErrors) {
 	weak := all[slices.IndexFunc(all, func(e refitErrors) bool { return e.Set == weakSet })]
-	p.text(`#### Figure 6: hardly a signal
+	p.text(`#### Figure 6: a weak signal
 
-%s: OLS %s, zero %s. The paper takes T = 2 there. Loss, tight bounds:
+%s: OLS %s, zero %s. The paper uses T = 2 here. Losses with tight bounds:
 `, weakSet, num(weak.OLS), num(weak.Zero))
 	head, rows := []string{"solver"}, [][]string{}
 	for _, epsilon := range refitBudgets {
@@ -405,11 +418,11 @@ func newtonAgainst(all []refitErrors) string {
 			}
 		}
 		text += fmt.Sprintf(
-			"With %s bounds newton has the least error of all in %d of %d settings; its loss is %.2f times that of "+
-				"the better one of ihm and dp-gd in the geometric mean, %.2f times in the worst setting (%s). ",
+			"With %s bounds newton has the least error in %d of %d settings; its loss is %.2f times the smaller one "+
+				"of ihm and dp-gd in the geometric mean, at worst %.2f times (%s). ",
 			part.title, least, cells, math.Exp(sum/float64(cells)), worst, at)
 	}
 	return text +
-		"It loses where there are few rows for their number of columns. The paper's order holds on tight bounds, in " +
-		"the geometric mean: IHM before AdaSSP before linear mixing. With loose bounds they hardly differ."
+		"newton loses where there are few rows for the number of columns. With tight bounds the paper's order holds " +
+		"in the geometric mean: IHM before AdaSSP before linear mixing. With loose bounds they barely differ."
 }

@@ -12,13 +12,14 @@ import (
 )
 
 var (
-	summaryNumber  = regexp.MustCompile(`[-+]?\d+(\.\d+)?(·10\^-?\d+|e[-+]\d+)?`)
+	summaryNumber  = regexp.MustCompile(`[-+]?\d+(\.\d+)?(e[-+]?\d+)?`)
 	summaryHeading = regexp.MustCompile(`(?m)^(#+) (.*)$`)
 	summaryLink    = regexp.MustCompile(`\]\([^)#]*#?([^)]*)\)`)
 )
 
-// TestSummary: every number of docs/reproduction.md is in the section of RESULTS.md that its section links to. All
-// numbers in a row of a table, except those in the row's name, are in one line there.
+// TestSummary: the numbers of each section of docs/reproduction.md are in the section of RESULTS.md
+// that it links to, or in a CSV file linked there. All numbers in a row of a table, except its first
+// cell, are in one line there.
 func TestSummary(t *testing.T) {
 	t.Parallel()
 	root := cases.Root(t)
@@ -38,9 +39,17 @@ func TestSummary(t *testing.T) {
 			t.Errorf("%s: no link to the results", name)
 			continue
 		}
-		lines := numbersOf(resultsSection(t, string(results), link[1]))
+		source := resultsSection(t, string(results), link[1])
+		for _, file := range resultsLink.FindAllStringSubmatch(source, -1) {
+			text, err := os.ReadFile(filepath.Join(root, "results", file[1]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			source += string(text)
+		}
+		lines := numbersOf(source)
 		all := slices.Concat(lines...)
-		text := summaryLink.ReplaceAllString(section, "]")
+		text := exponents.Replace(summaryLink.ReplaceAllString(section, "]"))
 		above := ""
 		for line := range strings.Lines(text) {
 			row := strings.HasPrefix(line, "|") && strings.HasPrefix(above, "|")
@@ -89,10 +98,13 @@ func resultsSection(t *testing.T, text, anchor string) string {
 	return text[begin:end]
 }
 
+// exponents writes powers of ten as CSV files do.
+var exponents = strings.NewReplacer("·10^", "e")
+
 // numbersOf returns the numbers of each line.
 func numbersOf(text string) [][]string {
 	var lines [][]string
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(exponents.Replace(text)) {
 		lines = append(lines, summaryNumber.FindAllString(line, -1))
 	}
 	return lines

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// frame is a function where its callers are those above it.
+// frame is a function in the tree of calls, below its caller.
 type frame struct {
 	name  string
-	spent time.Duration // in it and what it calls
+	spent time.Duration // in the function and its callees
 	calls map[string]*frame
 }
 
-// flame draws CPU profiles as a flame graph: a file without scripts, in which each box is a
-// function, as wide as its share of the processor time, on top of its caller.
+// flame draws CPU profiles as a flame graph, an SVG file without scripts. Each box is a function on
+// top of its caller; its width is its share of the processor time.
 func flame(title, output string, profiles []string) error {
 	args := append([]string{"tool", "pprof", "-traces"}, profiles...)
 	text, err := exec.Command("go", args...).Output()
@@ -42,8 +42,8 @@ func flame(title, output string, profiles []string) error {
 	return os.WriteFile(output, draw(title, root), 0o644)
 }
 
-// stacks reads what pprof -traces prints: after a line of dashes the time and the innermost
-// function, then its callers.
+// stacks reads the output of pprof -traces. A stack is a line of dashes, then the time and the
+// innermost function, then its callers.
 func stacks(text []byte) (*frame, error) {
 	root := &frame{name: "the process"}
 	var spent time.Duration
@@ -81,7 +81,7 @@ func stacks(text []byte) (*frame, error) {
 		if value, function, ok := strings.Cut(name, "   "); ok && len(stack) == 0 {
 			d, err := time.ParseDuration(value)
 			if err != nil {
-				return nil, fmt.Errorf("pprof -traces: %q is no time", value)
+				return nil, fmt.Errorf("pprof -traces: %q is not a duration", value)
 			}
 			spent, name = d, strings.TrimSpace(function)
 		}
@@ -91,15 +91,15 @@ func stacks(text []byte) (*frame, error) {
 	return root, nil
 }
 
-// The picture's size in pixels: its width, and the height of a box.
+// Sizes of the picture, in pixels.
 const (
 	flameWidth  = 1200
 	flameHeight = 17
 	flameTop    = 50
-	flameLeast  = 0.6 // narrower boxes are left out
+	flameLeast  = 0.6 // narrower boxes are omitted
 )
 
-// draw makes the SVG. The process is at the bottom.
+// draw returns the SVG, with the process at the bottom.
 func draw(title string, root *frame) []byte {
 	deepest := 0
 	var boxes bytes.Buffer
@@ -155,10 +155,10 @@ func short(name string) string {
 	return name[strings.LastIndex(name[:at], "/")+1:]
 }
 
-// module is the prefix of the functions that are the project's own.
+// module is the prefix of this project's functions.
 const module = "github.com/streamdp/streamdp/"
 
-// colour tells the parts of the program from one another.
+// colour returns the colour of the part of the program that a function belongs to.
 func colour(name string) string {
 	own, ours := strings.CutPrefix(name, module)
 	switch {
@@ -177,7 +177,7 @@ func colour(name string) string {
 	return "#d0d0d0"
 }
 
-// begins reports whether the function belongs to one of the packages or to one below it.
+// begins reports whether a function belongs to one of the packages or to a package below one.
 func begins(function string, packages ...string) bool {
 	for _, p := range packages {
 		if rest, ok := strings.CutPrefix(function, p); ok && rest != "" && (rest[0] == '.' || rest[0] == '/') {

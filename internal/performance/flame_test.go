@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestFlame: the times of stacks add up along their callers, and the picture is XML in which
-// every wide function stands.
+// TestFlame: times of stacks add up along their callers, and the picture is valid XML with every
+// wide function.
 func TestFlame(t *testing.T) {
 	root, err := stacks([]byte(`File: stream.test
 Type: cpu
@@ -44,6 +44,6 @@ Duration: 1s, Total samples = 60ms (6%)
 		}
 	}
 	if _, err := stacks([]byte("-----\n  lots   f\n")); err == nil {
-		t.Error("a time that is none is read")
+		t.Error("an invalid duration is accepted")
 	}
 }

@@ -15,8 +15,8 @@ import (
 
 const guardFile = "internal/performance/guard.json"
 
-// kernel is a benchmark whose instructions are counted: those of a number of runs more than
-// of one run, so that what is around it drops out.
+// kernel is a benchmark whose instructions are counted. The count is the difference between many
+// iterations and two, so that the setup around them cancels.
 type kernel struct {
 	name, pkg, bench string
 	runs             int
@@ -30,23 +30,22 @@ var guarded = []kernel{
 	{"pass over 36 000 rows of 8", "internal/clipgrad", "^BenchmarkSum$/^36000x8$", 10},
 }
 
-// kept are the figures that a guard compares with.
+// kept are the stored figures that guard compares with.
 type kept struct {
 	Go           string
-	Instructions map[string]float64 // of a kernel's run, as valgrind counts them
-	Daemon       float64            // processor time of the daemon for that of a bare reader
+	Instructions map[string]float64 // per iteration of a kernel, as valgrind counts them
+	Daemon       float64            // processor time of the daemon over that of a bare reader
 }
 
-// slower is by how much a figure may be worse than the one that is kept.
+// slower is the factor by which a figure may be worse than the stored one.
 const slower = 1.3
 
-// guard fails where a kernel takes 30 % more instructions than those that are kept, or the
-// daemon by as much more processor time beside a bare reader. keep writes the figures down
-// instead. Without valgrind it ends with 77.
+// guard fails if a kernel takes 30 % more instructions than stored, or if the daemon's processor
+// time relative to a bare reader has grown by 30 %. With keep it stores the figures instead.
+// Without valgrind it returns an exitError with code 77.
 //
-// Instructions are those of the processor that valgrind presents, which has AVX2 where this
-// one has: they are the same on every machine, within a thousandth, but for the compiler's
-// version.
+// Instructions are those of the processor that valgrind emulates, which has AVX2 if this one has.
+// For one version of the compiler they are equal on all machines, within a thousandth.
 func guard(keep bool) error {
 	if _, err := exec.LookPath("valgrind"); err != nil {
 		return &exitError{77, "not run: no valgrind (Debian: valgrind)"}
@@ -70,16 +69,16 @@ func guard(keep bool) error {
 	}
 	is = kept{Go: strings.TrimSpace(string(version)), Instructions: map[string]float64{}}
 	if is.Go != was.Go && !keep {
-		fmt.Printf("kept figures are of %s, this is %s\n", was.Go, is.Go)
+		fmt.Printf("the stored figures were measured with %s, this is %s\n", was.Go, is.Go)
 	}
 	var worse []string
 	compare := func(name, unit string, now, before, ratio float64) {
-		verdict := "as it was"
+		verdict := "ok"
 		if !(ratio <= slower) && !keep {
 			verdict = "SLOWER"
 			worse = append(worse, name)
 		}
-		fmt.Printf("%-30s %12.6g, kept %12.6g %s: %s\n", name, now, before, unit, verdict)
+		fmt.Printf("%-30s %12.6g, stored %12.6g %s: %s\n", name, now, before, unit, verdict)
 	}
 	for _, k := range guarded {
 		n, err := instructions(dir, k)
@@ -93,18 +92,19 @@ func guard(keep bool) error {
 	if is.Daemon, err = daemonRatio(); err != nil {
 		return err
 	}
-	compare("daemon by bare reader", "of its time", is.Daemon, was.Daemon, is.Daemon/was.Daemon)
+	compare("daemon", "times a bare reader's time", is.Daemon, was.Daemon, is.Daemon/was.Daemon)
 	if keep {
 		return writeJSON(guardFile, is)
 	}
 	if worse != nil {
-		return fmt.Errorf("slower by more than 30 %%: %s; if that must be, go run ./internal/performance -guard -keep",
+		return fmt.Errorf(
+			"slower by more than 30 %%: %s; if this is intended, run go run ./internal/performance -guard -keep",
 			strings.Join(worse, ", "))
 	}
 	return nil
 }
 
-// instructions returns those of one run of a kernel.
+// instructions returns the instructions of one iteration of a kernel.
 func instructions(dir string, k kernel) (float64, error) {
 	test := filepath.Join(dir, strings.ReplaceAll(k.pkg, "/", "_"))
 	build := exec.Command("go", "test", "-c", "-o", test, "./"+k.pkg)
@@ -113,7 +113,7 @@ func instructions(dir string, k kernel) (float64, error) {
 		return 0, fmt.Errorf("%w\n%s", err, output)
 	}
 	count := func(runs int) (float64, error) {
-		// Beside 1x, which is one run in all, the test framework sets it up and runs it once before.
+		// With -benchtime=Nx, N > 1, the framework first sets up and runs one iteration. With 1x it does not.
 		cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", test,
 			"-test.run=^$", "-test.bench="+k.bench, "-test.benchtime="+strconv.Itoa(runs)+"x")
 		cmd.Dir = k.pkg
@@ -125,7 +125,7 @@ func instructions(dir string, k kernel) (float64, error) {
 		}
 		found := regexp.MustCompile(`I\s+refs:\s+([\d,]+)`).FindSubmatch(output)
 		if found == nil || !bytes.Contains(output, []byte("ns/op")) {
-			return 0, fmt.Errorf("%s: no count, or no benchmark, in\n%s", k.name, output)
+			return 0, fmt.Errorf("%s: no instruction count or no benchmark in the output\n%s", k.name, output)
 		}
 		return strconv.ParseFloat(strings.ReplaceAll(string(found[1]), ",", ""), 64)
 	}
@@ -137,9 +137,9 @@ func instructions(dir string, k kernel) (float64, error) {
 	return (all - two) / float64(k.runs), err
 }
 
-// daemonRatio returns the processor time of a record in the daemon, over that of the reader
-// alone: the least of three runs, which neighbours disturb least. How long either takes by the
-// clock depends on who else is at work.
+// daemonRatio returns the processor time of a record in the daemon over that in the reader alone:
+// the least of three runs, because it is disturbed least by other processes. Wall-clock times would
+// depend on these even more.
 func daemonRatio() (least float64, err error) {
 	cmd := exec.Command("go", "test", "-run=^$", "-bench=^BenchmarkDaemon$", "-benchtime=1x", "-count=3", "./stream")
 	output, err := cmd.CombinedOutput()
@@ -156,7 +156,7 @@ func daemonRatio() (least float64, err error) {
 		}
 	}
 	if least == 0 {
-		return 0, errors.New("no ratio in\n" + string(output))
+		return 0, errors.New("no ratio in the output\n" + string(output))
 	}
 	return least, nil
 }

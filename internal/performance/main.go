@@ -1,16 +1,16 @@
-// Command performance measures what docs/performance.md says, and writes that page.
+// Command performance measures the figures of docs/performance.md and writes that page.
 //
 //	go run ./internal/performance              measures every row that needs no Kafka
 //	go run ./internal/performance -only IHM    measures rows whose benchmark matches
 //	go run ./internal/performance -from FILE   takes rows from the output of go test -bench
-//	go run ./internal/performance -render      writes the page from figures that are kept
-//	go run ./internal/performance -guard       compares instructions and the daemon's time
-//	                                           with those that are kept; -keep keeps these
+//	go run ./internal/performance -render      writes the page from the stored figures
+//	go run ./internal/performance -guard       compares instruction counts and the daemon's time
+//	                                           with the stored ones; with -keep, stores the new ones
 //	go run ./internal/performance -flame FILE.svg [-title TEXT] PROFILE...
 //	                                           draws CPU profiles as a flame graph
 //
-// Each benchmark measures its subject in turn with a rival that it names. The page gives
-// ratios, for times of a shared machine mean little.
+// Each benchmark alternates between its subject and a rival that it names. The page shows
+// ratios, because times on a shared machine mean little.
 package main
 
 import (
@@ -36,13 +36,13 @@ const (
 )
 
 func main() {
-	only := flag.String("only", "", "measure only benchmarks that match")
+	only := flag.String("only", "", "measure only benchmarks that match this regular expression")
 	from := flag.String("from", "", "take figures from the output of go test -bench in this file")
-	render := flag.Bool("render", false, "measure nothing")
-	guarding := flag.Bool("guard", false, "compare instructions and the daemon's ratio with those that are kept")
-	keep := flag.Bool("keep", false, "with -guard: keep them instead")
-	graph := flag.String("flame", "", "draw the CPU profiles that are named behind the flags into this file")
-	title := flag.String("title", "The daemon at full speed", "with -flame: what the graph shows")
+	render := flag.Bool("render", false, "write the page without measuring")
+	guarding := flag.Bool("guard", false, "compare instruction counts and the daemon's ratio with the stored ones")
+	keep := flag.Bool("keep", false, "with -guard: store them instead")
+	graph := flag.String("flame", "", "draw the CPU profiles named after the flags into this file")
+	title := flag.String("title", "The daemon at full speed", "with -flame: title of the graph")
 	flag.Parse()
 	if *graph != "" {
 		if err := flame(*title, *graph, flag.Args()); err != nil {
@@ -60,7 +60,7 @@ func main() {
 	}
 }
 
-// exitError ends the program with a code.
+// exitError is an error with an exit code for the program.
 type exitError struct {
 	code int
 	text string
@@ -102,7 +102,7 @@ func run(only, from string, render, guarding, keep bool) error {
 	return os.WriteFile(pageFile, text, 0o644)
 }
 
-// measure runs the benchmarks of all rows that match, and keeps each one's figures.
+// measure runs the benchmarks that match only and adds their figures to kept.
 func measure(kept *results, only string) error {
 	wanted, err := regexp.Compile(only)
 	if err != nil {
@@ -130,7 +130,7 @@ func measure(kept *results, only string) error {
 	return nil
 }
 
-// benchmark runs one, as released binaries are built.
+// benchmark runs a benchmark, built like a released binary, and returns its output.
 func benchmark(r bench) ([]byte, error) {
 	args := []string{"test", "-run=^$", "-bench=" + r.bench, "-benchtime=" + r.time, "-count=" + strconv.Itoa(r.count),
 		"-timeout=10m", "./" + r.pkg}
@@ -143,13 +143,13 @@ func benchmark(r bench) ([]byte, error) {
 	return output, nil
 }
 
-// figures are the metrics of a benchmark by their units: of each the median of several runs.
+// figures are a benchmark's metrics by unit, each the median of several runs.
 type figures map[string]float64
 
 var line = regexp.MustCompile(`(?m)^(?:pkg: ` + regexp.QuoteMeta(module) +
 	`(\S+)|(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*))$`)
 
-// parse reads what go test -bench prints. A name is the package's, a point, and the benchmark's.
+// parse reads the output of go test -bench. It returns figures by name, which is PACKAGE.BENCHMARK.
 func parse(output []byte) map[string]figures {
 	all := map[string]map[string][]float64{}
 	pkg := ""
@@ -179,22 +179,22 @@ func parse(output []byte) map[string]figures {
 	return medians
 }
 
-// results are the figures that the page is made of, each with the machine that it is of.
+// results are the figures for the page, each with the machine that measured it.
 type results struct {
 	Machines   []machine
 	Benchmarks map[string]result
 }
 
 type result struct {
-	Machine int // in Machines
+	Machine int // index in Machines
 	Figures figures
 }
 
-// machine says where and how something was measured.
+// machine describes where and how a figure was measured.
 type machine struct {
 	Day, Processor, Go, GOAMD64 string
 	Cores                       int
-	Load                        string // processes that were ready when the measuring began
+	Load                        string // runnable processes when the measurement began
 }
 
 func (m machine) String() string {
@@ -230,12 +230,12 @@ func readResults() (*results, error) {
 	r := &results{Benchmarks: map[string]result{}}
 	data, err := os.ReadFile(resultsFile)
 	if err != nil {
-		return nil, fmt.Errorf("run it at the top of the repository: %w", err)
+		return nil, fmt.Errorf("cannot read the stored figures; run this in the repository's root: %w", err)
 	}
 	return r, json.Unmarshal(data, r)
 }
 
-// write keeps the results, without machines that no figure is of.
+// write stores the results, without machines that no longer have a figure.
 func (r *results) write() error {
 	var used []machine
 	for _, x := range r.Benchmarks {

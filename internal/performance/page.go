@@ -34,8 +34,7 @@ func page(kept *results) ([]byte, error) {
 			var all []string
 			for _, name := range slices.Sorted(maps.Keys(loads)) {
 				all = append(all,
-					fmt.Sprintf("* %s, %g to %g processes ready beside it", name, slices.Min(loads[name]),
-						slices.Max(loads[name])))
+					fmt.Sprintf("* %s; load %g to %g", name, slices.Min(loads[name]), slices.Max(loads[name])))
 			}
 			return strings.Join(all, "\n")
 		},
@@ -67,7 +66,7 @@ func page(kept *results) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// unmet lists the reasons of rows that do not meet their goals, each reason once.
+// unmet lists why rows do not meet their goals, each reason once.
 func unmet(rows []row, kept *results) string {
 	var order []string
 	of := map[string][]string{}
@@ -94,7 +93,7 @@ func unmet(rows []row, kept *results) string {
 	return b.String()
 }
 
-// capacity is the table of records a second and core.
+// capacity returns the table of records per second and core.
 func capacity(kept *results) string {
 	var b strings.Builder
 	b.WriteString("| mechanism | codec | d = 10 | d = 100 | d = 1000 |\n| --- | --- | --- | --- | --- |\n")
@@ -103,7 +102,7 @@ func capacity(kept *results) string {
 			var cells []string
 			known := false
 			for _, d := range []int{10, 100, 1000} {
-				x, ok := kept.Benchmarks[fmt.Sprintf("stream.BenchmarkCapacity/%s/%s/d=%d", mechanism, codec,
+				x, ok := kept.Benchmarks[fmt.Sprintf("stream/task.BenchmarkCapacity/%s/%s/d=%d", mechanism, codec,
 					d)].Figures["cpu-ns/record"]
 				if !ok {
 					cells = append(cells, "–")
@@ -120,7 +119,7 @@ func capacity(kept *results) string {
 	return b.String()
 }
 
-// footprint is the table of memory and disk.
+// footprint returns the table of memory and checkpoint sizes.
 func footprint(kept *results) string {
 	var b strings.Builder
 	b.WriteString("| mechanism | d | memory | checkpoint |\n| --- | --- | --- | --- |\n")
@@ -128,7 +127,7 @@ func footprint(kept *results) string {
 		name, d string
 	}{{"moments", "10"}, {"moments", "100"}, {"moments", "1000"}, {"newton", "10"}, {"newton", "100"},
 		{"adam", "1000000"}, {"adam", "10000000"}} {
-		f := kept.Benchmarks[fmt.Sprintf("stream.BenchmarkFootprint/%s/d=%s", r.name, r.d)].Figures
+		f := kept.Benchmarks[fmt.Sprintf("stream/task.BenchmarkFootprint/%s/d=%s", r.name, r.d)].Figures
 		heap, ok := f["heap-bytes"]
 		if !ok {
 			continue

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPage: docs/performance.md is what the kept figures and page.tmpl make.
+// TestPage: docs/performance.md follows from the stored figures and page.tmpl.
 func TestPage(t *testing.T) {
 	t.Chdir("../..")
 	kept, err := readResults()
@@ -27,9 +27,14 @@ func TestPage(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Error("docs/performance.md is not current: go run ./internal/performance -render")
 	}
+	for _, row := range []string{"\n| moments | json | ", "\n| adam | 1000000 | "} { // of capacity and of memory
+		if !bytes.Contains(got, []byte(row)) {
+			t.Errorf("docs/performance.md has no row %q", row)
+		}
+	}
 }
 
-// TestParse reads output of several packages and runs, with lines that are no figures.
+// TestParse reads the output of several packages and runs, with other lines in between.
 func TestParse(t *testing.T) {
 	got := parse(
 		[]byte(
@@ -45,8 +50,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestRows: each row is one that a run makes or that comes from Kafka, and goals are met on
-// their side only.
+// TestRows: each row's benchmark is in runs or needs Kafka, and each goal has the direction of its
+// row.
 func TestRows(t *testing.T) {
 	for _, r := range slices.Concat(endToEnd, people, kernels) {
 		pkg, name, _ := strings.Cut(r.bench, ".")

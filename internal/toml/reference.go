@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Describe returns a section for each table below n, in order, with a table of its keys in Markdown.
+// Describe returns a section in Markdown for each table below n, in order, with a list of its keys.
 func (n *Node) Describe() string {
 	var b strings.Builder
 	n.describe(&b)
@@ -34,13 +34,9 @@ func (n *Node) section(b *strings.Builder) {
 		b.WriteString(" Required.")
 	}
 	b.WriteString("\n\n")
-	rows := 0
 	for _, c := range n.Children {
 		if c.Kind == Table {
 			continue
-		}
-		if rows++; rows == 1 {
-			b.WriteString("| key | type | default | meaning |\n| --- | --- | --- | --- |\n")
 		}
 		name := "`" + c.Name + "`"
 		if c.Has(Outside) && !n.Has(Outside) {
@@ -50,10 +46,10 @@ func (n *Node) section(b *strings.Builder) {
 		if c.Rule.Text != "" {
 			meaning += " Must be " + c.Rule.Text + "."
 		}
-		if len(c.Words) > 0 {
+		if !explains(c.Doc, c.Words) {
 			meaning += " One of " + listed(c.Words) + "."
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", name, c.Kind.Name, c.defaultText(), meaning)
+		fmt.Fprintf(b, "- %s (%s; %s): %s\n", name, c.Kind.Name, c.defaultText(), meaning)
 	}
 }
 
@@ -64,9 +60,19 @@ func (n *Node) defaultText() string {
 	case n.Says != "":
 		return n.Says
 	case n.Def != "":
-		return "`" + n.Def + "`"
+		return "default `" + n.Def + "`"
 	}
-	return "none"
+	return "optional"
+}
+
+// explains reports whether a text quotes every one of the words.
+func explains(text string, words []string) bool {
+	for _, w := range words {
+		if !strings.Contains(text, listed([]string{w})) {
+			return false
+		}
+	}
+	return true
 }
 
 // listed prints words as code.

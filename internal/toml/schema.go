@@ -29,11 +29,11 @@ type Kind struct {
 var (
 	Table    = &Kind{}
 	Text     = &Kind{Wants: "a string", Name: "string"}
-	File     = &Kind{Wants: "the path of a file, a string", Name: "string (path)"}
+	File     = &Kind{Wants: "the path of a file, a string", Name: "path"}
 	Boolean  = &Kind{Wants: "true or false", Name: "boolean"}
 	Whole    = &Kind{Wants: "an integer", Name: "integer"}
 	Number   = &Kind{Wants: "a number", Name: "number"}
-	Span     = &Kind{Wants: `a duration such as "200ms", in quotes and with its unit`, Name: "string (duration)"}
+	Span     = &Kind{Wants: `a duration such as "200ms", in quotes and with its unit`, Name: "duration"}
 	Texts    = &Kind{Wants: "a list of strings", Name: "list of strings"}
 	Numbers  = &Kind{Wants: "a list of numbers", Name: "list of numbers"}
 	Spread   = &Kind{Wants: "a number or a list of numbers", Name: "number, or one per column"}
