@@ -13,17 +13,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Rivals read n records of partition 0 of a topic from its start and do nothing with them. They
-// return how many came after the first answer, and in what time.
-// Each is for a process of its own, which reads nothing else.
+// Rivals are other clients. Each reads n records of partition 0 of a topic from its start and drops them. It returns
+// how many records followed the first response, and the time that they took. Run each in a process of its own that
+// reads nothing else.
 var Rivals = map[string]func(ctx context.Context, addrs []string, topic string, n int) (int, time.Duration, error){
 	"kafka-go": readKafkaGo,
 	"franz-go": readFranzGo,
 }
 
-// readKafkaGo decodes the answers of single fetches of up to 4 MiB by kafka-go's own reader.
+// readKafkaGo decodes the responses of single fetches of up to 4 MiB with kafka-go's own reader.
 func readKafkaGo(ctx context.Context, addrs []string, topic string, n int) (int, time.Duration, error) {
-	// Package kafka puts a type of its own in this place.
+	// Package kafka has registered its own type under this request; replace it.
 	protocol.Register(&fetch.Request{}, &fetch.Response{})
 	t := kafkago.Transport{MetadataTopics: []string{topic}}
 	defer t.CloseIdleConnections()
@@ -68,7 +68,7 @@ func readKafkaGo(ctx context.Context, addrs []string, topic string, n int) (int,
 	return count, time.Since(begun), nil
 }
 
-// readFranzGo polls, with franz-go's defaults.
+// readFranzGo polls with franz-go's default settings.
 func readFranzGo(ctx context.Context, addrs []string, topic string, n int) (int, time.Duration, error) {
 	c, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}))
