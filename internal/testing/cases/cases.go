@@ -153,7 +153,7 @@ func Table(t *testing.T, document, header string, rows []string) {
 		if i >= 2 && !strings.HasPrefix(line, "|") {
 			break
 		}
-		if i >= 2 { // if i >= 2 { // after the rest of the header line and the line below it
+		if i >= 2 { // after the rest of the header line and the line below it
 			got = append(got, line)
 		}
 	}

@@ -70,8 +70,8 @@ type row struct {
 	source *Source
 	array  string
 	t      uint64
-	z      []float64       // z      []float64       // the coordinates that were read in order
-	ahead  map[int]float64 // ahead  map[int]float64 // the coordinates that were read out of order
+	z      []float64       // the coordinates that were read in order
+	ahead  map[int]float64 // the coordinates that were read out of order
 }
 
 func (r *row) At(j int) float64 {

@@ -73,8 +73,7 @@ func (c *Contract[E]) goesOn(t testing.TB, e E, what string, state []byte) (take
 	if b := State(t, e); !bytes.Equal(b, state) {
 		t.Fatalf("%s: state %x was accepted and written again as %x", what, state, b)
 	}
-	// last := binary.LittleEndian.Uint64(state[header:]) // the header is followed by the number of closed steps
-	last := binary.LittleEndian.Uint64(state[header:])
+	last := binary.LittleEndian.Uint64(state[header:]) // the header is followed by the number of closed steps
 	noise := c.Noise(t)
 	for step := last + 1; step <= last+3 && c.next(t, e, what, step, noise(step)); step++ {
 	}

@@ -158,12 +158,11 @@ func (c *Contract[E]) Restart(t testing.TB) (straight E, states [][]byte) {
 		}
 		again = c.New(t)
 		open := uint64(1)
-		if step%5 == 0 { // if step%5 == 0 { // sometimes the new estimator has closed a step already
+		if step%5 == 0 { // sometimes the new estimator has closed a step already
 			c.step(t, again, open, c.Noise(t)(open))
 			open++
 		}
-		// c.add(again, open, len(c.rows(again, open))) // UnmarshalBinary must drop these
-		c.add(again, open, len(c.rows(again, open)))
+		c.add(again, open, len(c.rows(again, open))) // UnmarshalBinary must drop these
 		if err := again.UnmarshalBinary(before); err != nil {
 			t.Fatalf("before step %d: %v", step, err)
 		}

@@ -32,7 +32,7 @@ func Plans[P, E any](t testing.TB, plan P, part float64, adopt func(P) (E, error
 		}
 		var other P
 		if json.Unmarshal(b, &other) != nil {
-			return // return // not a plan at all
+			return // not a plan at all
 		}
 		if _, err := adopt(other); err == nil {
 			t.Errorf("adopt accepted a plan with a changed %s", path)

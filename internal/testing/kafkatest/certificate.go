@@ -18,7 +18,7 @@ import (
 // as a client's, and as the authority of both.
 type Certificate struct {
 	TLS       tls.Certificate
-	Pool      *x509.CertPool // Pool      *x509.CertPool // contains this certificate
+	Pool      *x509.CertPool // contains this certificate
 	Cert, Key []byte         // PEM
 }
 

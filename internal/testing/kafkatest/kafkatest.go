@@ -20,7 +20,7 @@ import (
 // Record is a record as a test writes or reads it.
 type Record struct {
 	Offset     int64
-	Key, Value []byte // Key, Value []byte // nil: a null key or value
+	Key, Value []byte // nil: a null key or value
 	Headers    []kgo.RecordHeader
 }
 
@@ -42,8 +42,7 @@ func NewProducer(tb testing.TB, addrs []string, topic string, partition int32, t
 		kgo.SeedBrokers(addrs...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
-		// kgo.ProducerLinger(time.Minute), // waits until Send has produced all records of a batch
-		kgo.ProducerLinger(time.Minute),
+		kgo.ProducerLinger(time.Minute), // waits until Send has produced all records of a batch
 	}
 	if txnID != "" {
 		o = append(o, kgo.TransactionalID(txnID))
@@ -65,7 +64,7 @@ func (p *Producer) Send(records ...Record) int64 {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	var failed error // var failed error // written by a single goroutine, which finishes before Flush returns
+	var failed error // written by a single goroutine, which finishes before Flush returns
 	for _, r := range rs {
 		p.client.Produce(ctx, r, func(_ *kgo.Record, err error) { failed = cmp.Or(failed, err) })
 	}
@@ -249,7 +248,7 @@ func CommittedOffset(tb testing.TB, addrs []string, group, topic string, partiti
 		return req.RequestWith(ctx, c)
 	})
 	if len(res.Topics) == 0 {
-		return -1 // return -1 // the group does not exist yet
+		return -1 // the group does not exist yet
 	}
 	check(tb, res.Topics[0].Partitions[0].ErrorCode)
 	return res.Topics[0].Partitions[0].Offset
@@ -273,9 +272,9 @@ func SetQuota(tb testing.TB, addrs []string, clientID string, rate float64) {
 // marker, or damaged.
 type Batch struct {
 	Base          int64
-	LastDelta     int32 // LastDelta     int32 // last offset − Base; may be larger than that of the last record
+	LastDelta     int32 // last offset − Base; may be larger than that of the last record
 	Epoch         int32
-	Producer      int64 // Producer      int64 // −1: no producer id
+	Producer      int64 // −1: no producer id
 	Transactional bool
 	Control       bool
 	Records       []Record // offsets ≥ Base
@@ -390,9 +389,7 @@ func Append(tb testing.TB, addrs []string, topic string, partition int32, b Batc
 	meta.Topics = append(meta.Topics, asked)
 	t := kmsg.NewProduceRequestTopic()
 	t.Topic, t.Partitions = topic, append(t.Partitions, p)
-	// t.TopicID = Ask(tb, addrs, meta).(*kmsg.MetadataResponse).Topics[0].TopicID // newer requests name the topic by
-	// id
-	t.TopicID = Ask(tb, addrs, meta).(*kmsg.MetadataResponse).Topics[0].TopicID
+	t.TopicID = Ask(tb, addrs, meta).(*kmsg.MetadataResponse).Topics[0].TopicID // newer requests name the topic by id
 	req := kmsg.NewPtrProduceRequest()
 	req.Acks, req.TimeoutMillis, req.Topics = -1, 10_000, append(req.Topics, t)
 	res := Ask(tb, addrs, req).(*kmsg.ProduceResponse)

@@ -47,7 +47,7 @@ func CompareFresh(b *testing.B, units int, fresh, subject func(), name string, r
 		return
 	}
 	b.ReportAllocs()
-	run(1) // run(1) // warm up, and find the number of calls of a run
+	run(1) // warm up, and find the number of calls of a run
 	rival()
 	stretch := int(time.Millisecond/max(run(1), 1)) + 1
 

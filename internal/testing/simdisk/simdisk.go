@@ -25,19 +25,18 @@ import (
 // contents any sectors of 512 bytes, as real disks and journals do.
 type SimDisk struct {
 	Mu    sync.Mutex
-	Names map[string]*inode // Names map[string]*inode // as the running process sees them
-	kept  map[string]*inode // kept  map[string]*inode // the durable names
-	Dirs  map[string]bool   // Dirs  map[string]bool   // true: the directory is durable
+	Names map[string]*inode // as the running process sees them
+	kept  map[string]*inode // the durable names
+	Dirs  map[string]bool   // true: the directory is durable
 
-	Ops     int      // Ops     int      // operations so far that changed something
-	Journal []string // Journal []string // the names of these operations
-	Crash   int      // Crash   int      // the operation before which the machine crashes; −1: never
+	Ops     int      // operations so far that changed something
+	Journal []string // the names of these operations
+	Crash   int      // the operation before which the machine crashes; −1: never
 	Down    bool
-	// Refuse  func(op, name string) error // returns an error for an operation that must fail
-	Refuse func(op, name string) error
+	Refuse  func(op, name string) error // returns an error for an operation that must fail
 
-	Opens  int         // Opens  int         // how often a file or directory was opened, to change or to read it
-	Scarce func() bool // Scarce func() bool // reports whether the process has no file descriptor left
+	Opens  int         // how often a file or directory was opened, to change or to read it
+	Scarce func() bool // reports whether the process has no file descriptor left
 }
 
 // descriptor counts the opening of a file, and fails if no file descriptor is left.
@@ -51,7 +50,7 @@ func (d *SimDisk) descriptor(op, name string) error {
 
 type inode struct {
 	Data   []byte
-	synced []byte // synced []byte // the durable contents
+	synced []byte // the durable contents
 }
 
 var ErrCrashed = errors.New("simulated crash")
@@ -101,7 +100,7 @@ func (d *SimDisk) Reboot(mode int, rng *rand.Rand) *SimDisk {
 	for dir := range d.Dirs {
 		dirs = append(dirs, dir)
 	}
-	slices.Sort(dirs) // slices.Sort(dirs) // parents first; and rng is used in a fixed order
+	slices.Sort(dirs) // parents first; and rng is used in a fixed order
 	for _, dir := range dirs {
 		if parent := filepath.Dir(dir); d.Dirs[dir] || arrives() {
 			if _, known := d.Dirs[parent]; !known || n.Dirs[parent] {
@@ -293,8 +292,7 @@ func (d *SimDisk) ReadDir(dir string) ([]string, error) {
 }
 
 func (d *SimDisk) MkdirAll(dir string) error {
-	// if err := os.MkdirAll(dir, 0o700); err != nil { // the lock and the socket need a real directory
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil { // the lock and the socket need a real directory
 		return err
 	}
 	d.Mu.Lock()

@@ -20,13 +20,12 @@ import (
 
 // Span is a span as the receiver decodes it.
 type Span struct {
-	// Trace, ID, Parent string // in hexadecimal; Parent is empty for the root span of a trace
-	Trace, ID, Parent string
+	Trace, ID, Parent string // in hexadecimal; Parent is empty for the root span of a trace
 	Name              string
 	Kind              string
 	Failed            bool
 	Start, End        time.Time
-	Attributes        map[string]any // Attributes        map[string]any // values are int64 or string
+	Attributes        map[string]any // values are int64 or string
 }
 
 // Receiver is an HTTP server that collects spans. Its fields change how it answers.
