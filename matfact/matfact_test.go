@@ -95,7 +95,7 @@ func TestNewErrors(t *testing.T) {
 	check(
 		Config{Kind: "identity",
 			Stored: &Stored{Kind: "identity", Decay: good.Weight[:1],
-				Phases: []Phase{{Start: 1, Scale: 1, Weight: good.Weight[:1]}}}}, sum, "identity has buffers")
+				Phases: []Phase{{Start: 1, Scale: 1, Weight: good.Weight[:1]}}}}, sum, "identity must not have buffers")
 	check(
 		Config{Kind: "blt", Stored: &Stored{Kind: "blt", Phases: []Phase{{Start: 1, Scale: 1}, {Start: 2, Scale: 1}}}},
 		sum, "2 phases")
