@@ -49,7 +49,7 @@ func TestRefusals(t *testing.T) {
 			"weights: belongs to the methods"},
 		{"an inflation for concatenation", func(c *Config) { c.Method, c.Tau, c.Inflation = "cs", 1, 2 },
 			"inflation: belongs to the methods"},
-		{"a weight below the free one", func(c *Config) { c.Nu = 0.4 }, "up to there the second moment is free"},
+		{"a weight below the free one", func(c *Config) { c.Nu = 0.4 }, "up to that weight the second moment is free"},
 		{"another metric", func(c *Config) { c.Metric = "mean" }, "metric: must be \"last\" or \"sum\""},
 		{"a metric where nothing is chosen", func(c *Config) { c.Method, c.Metric = "jme", "sum" },
 			"metric: belongs to method \"auto\""},
