@@ -8,8 +8,7 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// AppendTo appends the state after the last Close: what was released, and nothing of
-// the open part.
+// AppendTo appends the state after the last Close: the releases so far, and nothing of the open part.
 func (w *Warmup) AppendTo(b *bin.Writer) {
 	b.Uint(uint64(w.next))
 	flag(b, w.failed)
@@ -58,8 +57,8 @@ func flag(b *bin.Writer, yes bool) {
 	}
 }
 
-// Restore reads what AppendTo of a warm-up with the same configuration wrote, and drops
-// the open part. After an error the warm-up must not be used.
+// Restore reads the state that AppendTo of a warm-up with the same configuration wrote, and drops the open part. After
+// an error the warm-up must not be used.
 func (w *Warmup) Restore(r *bin.Reader) error {
 	w.begin()
 	isSet := func() bool {
@@ -121,7 +120,7 @@ func (w *Warmup) Restore(r *bin.Reader) error {
 			w.pool.prefix = append(w.pool.prefix, x)
 		}
 	}
-	// What octaves find is kept; the pool of deviations lives until they are taken again.
+	// Ranges from octaves are kept. The sums of A3 are kept until A4 is closed.
 	closed := w.taken[:w.next]
 	hasRanges, hasPool := slices.Contains(closed, octaves), slices.Contains(closed, deviations) &&
 		!slices.Contains(closed, again)
