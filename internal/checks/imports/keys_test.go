@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestKeys holds the derivation of keys to dp/derive.go, so that its list of purposes is complete: no other file of
-// a program imports HKDF, and every call of dp.Derive names a constant of that list.
+// TestKeys: all keys are derived in dp/derive.go, so that its list of purposes is complete. No other file of a program
+// imports HKDF, and every call of dp.Derive names a constant of that list.
 func TestKeys(t *testing.T) {
 	root := cases.Root(t)
 	var found, calls int
@@ -57,7 +57,7 @@ func TestKeys(t *testing.T) {
 				return true
 			}
 			if !strings.HasPrefix(selected(call.Args[1]), "For") {
-				t.Errorf("%s derives a key for a purpose that is no constant of dp", path)
+				t.Errorf("%s derives a key for a purpose that is not a constant of dp", path)
 			}
 			calls++
 			return true
@@ -68,11 +68,11 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found != 1 || calls < 9 {
-		t.Errorf("dp/derive.go is there %d times, and %d calls derive a key; want 1, and 9 or more", found, calls)
+		t.Errorf("found dp/derive.go %d times, and %d calls that derive a key; want 1, and 9 or more", found, calls)
 	}
 }
 
-// selected returns NAME of the expression dp.NAME, and nothing of any other.
+// selected returns NAME if e is dp.NAME, otherwise "".
 func selected(e ast.Expr) string {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if x, ok := s.X.(*ast.Ident); ok && x.Name == "dp" {

@@ -39,7 +39,7 @@ func (r *Rig) SendTo(partition, first, n int) {
 	}
 }
 
-// OutputOf returns the values in a topic of releases, by key. It fails where a key has two.
+// OutputOf returns the values in a topic of releases, by key. It fails if a key has two different values.
 func (r *Rig) OutputOf(topic string) map[string]string {
 	r.T.Helper()
 	all := map[string]string{}
@@ -54,7 +54,7 @@ func (r *Rig) OutputOf(topic string) map[string]string {
 	return all
 }
 
-// AddPartitions gives a topic so many partitions.
+// AddPartitions increases the number of a topic's partitions to count.
 func AddPartitions(t testing.TB, r *Rig, name string, count int32) {
 	t.Helper()
 	req := kmsg.NewPtrCreatePartitionsRequest()
