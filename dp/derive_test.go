@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// purposesOf returns the label of each constant of derive.go, by its name.
+// purposesOf returns the label of each constant of derive.go, by the constant's name.
 func purposesOf(t *testing.T) map[string]Purpose {
 	file, err := parser.ParseFile(token.NewFileSet(), "derive.go", nil, parser.ParseComments)
 	if err != nil {
@@ -59,7 +59,7 @@ func TestPurposesDiffer(t *testing.T) {
 	}
 }
 
-// The vectors are what streamdp made while each caller derived its own key.
+// TestDerive: the vectors were made by the program before dp derived all keys, so no key has changed.
 func TestDerive(t *testing.T) {
 	var master, salt [32]byte
 	for i := range master {
@@ -106,7 +106,7 @@ func TestDerive(t *testing.T) {
 	wantHex(t, "nonce of a file", nonce[:], "2c4415a2ce0178e0defbf7a2")
 	check(ForState, sealed(key[:], nonce[:], file), "8a583bd9e62d3e46e33d5f04b4ce336184b7df61fd791b")
 	if !bytes.Equal(key[:], of(ForState, salt[:])) {
-		t.Error("DeriveWithNonce returns another key than Derive")
+		t.Error("DeriveWithNonce and Derive return different keys")
 	}
 
 	check(ForWrap, of(ForWrap, nil), "b33f6b7aa156b95b3fc863a313c06fd11a93dad801f5eedbc7fb6e7a36e03a71")

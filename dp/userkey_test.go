@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestUserKey: the key of tags is derived as documented, and differs by task and epoch.
+// TestUserKey: the key of tags is derived as documented, and differs between tasks and epochs.
 func TestUserKey(t *testing.T) {
 	t.Parallel()
 	epoch := func(n uint64) *Epoch {

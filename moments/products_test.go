@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestProducts compares sums of squared noisy rows with integers of any size, for
-// sums, windows and decays, at entries up to the limit of what fits.
+// TestProducts compares sums of squared noisy rows with integers of arbitrary size, for sums, windows and decays, with
+// entries up to the largest that fit.
 func TestProducts(t *testing.T) {
 	t.Parallel()
 	const steps, d = 30, 3
@@ -68,12 +68,12 @@ func TestProducts(t *testing.T) {
 		}
 	}
 	if !fit(1<<52, 1<<21) || fit(1<<52, 1<<22) || fit(1<<53, 1) {
-		t.Error("the range of sums is another one")
+		t.Error("the range of sums has changed")
 	}
 }
 
-// TestSquaresNeedNoData closes a step of a method that squares noisy rows twice,
-// over records that the noise makes equal: the releases are the same.
+// TestSquaresNeedNoData closes a step of a method that squares noisy rows twice, over different records with noise that
+// makes the noisy rows equal: the releases are the same.
 func TestSquaresNeedNoData(t *testing.T) {
 	t.Parallel()
 	c := Config{Method: "pp", Clip: 1, Columns: dptest.Columns(1), Step: 1, Factorization: "identity", Workload: "sum"}
