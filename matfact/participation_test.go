@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// TestSensitivity enumerates all patterns and all signs for rows of one
-// coordinate: no combination may be longer than Sensitivity, and where C is a
-// non-negative, non-increasing Toeplitz matrix one must be as long.
+// TestSensitivity enumerates all patterns and all signs for rows of one coordinate: no combination may have a larger
+// norm than Sensitivity. If C is a non-negative, non-increasing Toeplitz matrix, one must attain it.
 func TestSensitivity(t *testing.T) {
 	const n = 11
 	for _, f := range factorizations(t, n) {
@@ -62,8 +61,7 @@ func TestSensitivity(t *testing.T) {
 	}
 }
 
-// eachPattern calls f with all sets of at most p.Count of n steps that are far
-// enough apart.
+// eachPattern calls f with all sets of at most p.Count of n steps with the separation of p.
 func eachPattern(n int, p Participation, f func(pattern []int)) {
 	var extend func(pattern []int, from int)
 	extend = func(pattern []int, from int) {
@@ -83,8 +81,8 @@ func eachPattern(n int, p Participation, f func(pattern []int)) {
 	extend(nil, 0)
 }
 
-// TestSensitivityEndless: the forms for streams without end, and for more rows
-// than a double sum takes, continue those for many steps.
+// TestSensitivityEndless: the formulas for streams without end, and for more rows than the double sum handles, agree
+// with those for many steps.
 func TestSensitivityEndless(t *testing.T) {
 	for _, f := range factorizations(t, 11) {
 		if f.Horizon() > 0 {
