@@ -12,7 +12,7 @@ import (
 
 // The reachable-set attack: y = x + noise is published once, for a secret x that is one of two candidates. A sampler of
 // float64 can return only few of the numbers near any real number, so usually y − candidate is a possible result of the
-// sampler for one candidate only, whatever ε was paid. Against NormFloat64 that candidate is almost always x. Against
+// sampler for one candidate only, however small ε is. Against NormFloat64 that candidate is almost always x. Against
 // the noise of this package the attack learns nothing.
 
 // strips returns the table of math/rand/v2's ziggurat: except for one draw in 2000, NormFloat64 returns j·strips[i] for

@@ -289,9 +289,9 @@ func (a audited) found() string {
 }
 
 // TestAuditMutants plants each fault into joint moment estimation, and the audits must find it: 16 steps of 3 columns,
-// clip norm 2, replacement, square root, μ = 4. The pairs are those of the suite and, for replaced records at an angle,
-// the worst pairs for too large weights of the second moment. A1 draws 18 000 Gaussians and A2 makes 700 runs for each
-// of two streams: at level 10⁻⁹ they detect 5 % less noise and 1.25 times μ with probability 0.999.
+// clip norm 2, replacement, square root, μ = 4. The pairs are the suite's and, for replaced records at an angle, the
+// worst pairs for too large weights of the second moment. A1 draws 18 000 Gaussians and A2 makes 700 runs for each of
+// two streams: at level 10⁻⁹ they detect 5 % less noise and 1.25 times μ with probability 0.999.
 func TestAuditMutants(t *testing.T) {
 	t.Parallel()
 	const steps, columns, clip, mu, runs = 16, 3, 2, 4, 700

@@ -11,8 +11,8 @@ import (
 )
 
 // Cost is the privacy loss of one record over all releases of a mechanism in an epoch, in the mechanism's adjacency. It
-// has fields for each kind of release: Gaussian mechanisms, rows of sketches, and mechanisms of which only a Rényi
-// curve is known. A last field is the probability that the guarantee fails.
+// has fields for each kind of release: Gaussian mechanisms, rows of sketches, and mechanisms with only a Rényi curve. A
+// last field is the probability that the guarantee fails.
 //
 // Add costs with [Compose], and compute ε and δ once, from the sum. Adding the ε of the parts would give a larger ε.
 //
@@ -27,7 +27,7 @@ type Cost struct {
 	Rows int `json:"rows,omitempty"`
 	// Gamma is a lower bound on the eigenvalues of XᵀX + η²I, above 1; 0 without rows.
 	Gamma float64 `json:"gamma,omitempty"`
-	// Terms are the mechanisms of which only Rényi curves are known: pure, Laplace and FastMix terms, in any order.
+	// Terms are the mechanisms for which only Rényi curves are known: pure, Laplace and FastMix terms, in any order.
 	Terms []Term `json:"terms,omitempty"`
 	// BadDelta bounds the probability, for every data set, of an event in which the other fields do not hold; for
 	// example, that a private lower bound of an eigenvalue is above the eigenvalue. It is a part of δ.
@@ -195,7 +195,8 @@ func merge(terms []Term) []Term {
 // largest ε at δ. A cost that has no ε at δ counts as the worst. If one cost covers all others, δ does not matter.
 //
 // Privacy: the mechanisms must read disjoint sets of record positions. All costs must be stated for the same adjacency;
-// otherwise Parallel panics. Errors: δ outside (0, 1); no costs.
+// otherwise Parallel panics.
+// Errors: δ outside (0, 1); no costs.
 func Parallel(delta float64, costs ...Cost) (Cost, error) {
 	if len(costs) == 0 {
 		return Cost{}, errors.New("no costs to compare")

@@ -8,8 +8,8 @@ import (
 // Purpose says what a derived key protects. It is the label of the derivation, the info of HKDF.
 //
 // The constants below are all purposes. Each label ends with a zero byte, and no label is a prefix of another one. So
-// keys of two purposes are independent, whatever follows the label. Only this file of the module uses HKDF. "Master" is
-// the master key of the key file, EK an epoch's key, W a key that wraps a shard's values.
+// keys of two purposes are independent, for any text that follows the label. Only this file of the module uses HKDF.
+// "Master" is the master key of the key file, EK an epoch's key, W a key that wraps a shard's values.
 type Purpose string
 
 // Keys that are derived from the master key, or from a key that is.
@@ -53,7 +53,7 @@ const (
 	// ForAbsorbing is the key of the GMAC that makes noise depend on the integers that it hides. From: EK. Salt: none.
 	// After the label: lp(array).
 	ForAbsorbing Purpose = "streamdp/absorb/v1\x00"
-	// ForUsers is the key of the tags of persons, of which the first 16 bytes are used. From: EK. Salt: none. After the
+	// ForUsers is the key of the tags of persons; only its first 16 bytes are used. From: EK. Salt: none. After the
 	// label: lp(task).
 	ForUsers Purpose = "streamdp/user/v1\x00"
 )
@@ -65,8 +65,8 @@ func Derive(key *[32]byte, purpose Purpose, salt []byte) (derived [32]byte) {
 	return derived
 }
 
-// DeriveWithNonce returns 44 bytes of the same derivation, for a cipher: the key of Derive and a nonce. Use a new salt
-// for every content that is encrypted.
+// DeriveWithNonce returns 44 bytes of the same derivation to be used in a cipher: the key of Derive and a nonce. Use a
+// new salt for every content that is encrypted.
 func DeriveWithNonce(key *[32]byte, purpose Purpose, salt []byte) (derived [32]byte, nonce [12]byte) {
 	var both [32 + 12]byte
 	derive(both[:], key, purpose, salt, nil)

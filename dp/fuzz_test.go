@@ -65,7 +65,7 @@ func FuzzParams(f *testing.F) {
 	})
 }
 
-// FuzzTranscript: two histories of steps have the same transcript and the same noise if and only if they are the same.
+// FuzzTranscript: two histories of steps have the same transcript and the same noise if and only if they are equal.
 func FuzzTranscript(f *testing.F) {
 	f.Add([]byte{}, []byte{0})
 	f.Add([]byte{3, 1, 0, 0, 0, 0, 0, 0, 0, 7}, []byte{3, 1, 0, 0, 0, 0, 0, 0, 0, 8})

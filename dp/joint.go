@@ -15,13 +15,14 @@ import (
 // there are K rows of both kinds at once, with the loss L_{1−1/γ}(R₁) + L_{1+1/γ}(R₂), R₁ and R₂ independent.
 //
 // Privacy: for rows x with ‖x‖ ≤ 1, sketch rows from N(0, XᵀX + η²I) with no eigenvalue of XᵀX + η²I below γ, and μ
-// stated for the same adjacency. For rows with different γ, pass their number and the least γ. Cost: 16–300 evaluations
-// of an integrand, 2–30 µs; some ms for fewer than 8 rows with almost no Gaussian noise. Accuracy: the result is never
-// below δ(ε). Its relative error is below 10⁻¹⁰, down to δ = 10⁻³⁰⁰; without Gaussians below 10⁻⁹, or 10⁻¹³√K for more
-// than 10⁶ rows. For fewer than 8 rows with almost no Gaussian noise it is below 2·10⁻⁷ (for one row 2·10⁻⁵) if γ ≥
-// 1.1, and below 1 % for smaller γ. Errors: ε negative, NaN or infinite; μ negative, NaN or above 10⁶; rows negative; γ
-// not above 1 although there are rows; no adjacency. Source: docs/theory/accounting.md, which derives the dominating
-// pairs and the integral.
+// stated for the same adjacency. For rows with different γ, pass their number and the least γ.
+// Cost: 16–300 evaluations of an integrand, 2–30 µs; some ms for fewer than 8 rows with almost no Gaussian noise.
+// Accuracy: the result is never below δ(ε). Its relative error is below 10⁻¹⁰, down to δ = 10⁻³⁰⁰; without Gaussians
+// below 10⁻⁹, or 10⁻¹³√K for more than 10⁶ rows. For fewer than 8 rows with almost no Gaussian noise it is below 2·10⁻⁷
+// (for one row 2·10⁻⁵) if γ ≥ 1.1, and below 1 % for smaller γ.
+// Errors: ε negative, NaN or infinite; μ negative, NaN or above 10⁶; rows negative; γ not above 1 although there are
+// rows; no adjacency.
+// Source: docs/theory/accounting.md, which derives the dominating pairs and the integral.
 func jointDelta(eps, mu float64, rows int, gamma float64, a Adjacency) (float64, error) {
 	j, err := newJoint(mu, rows, gamma, a)
 	if err = errors.Join(checkEpsDelta(eps, 0.5), err); err != nil {
@@ -32,7 +33,8 @@ func jointDelta(eps, mu float64, rows int, gamma float64, a Adjacency) (float64,
 
 // jointEpsilon returns the smallest ε ≥ 0 with jointDelta(ε) ≤ δ, rounded up.
 //
-// Cost: 10–20 evaluations of jointDelta. Errors: δ outside (0, 1), otherwise as jointDelta.
+// Cost: 10–20 evaluations of jointDelta.
+// Errors: δ outside (0, 1), otherwise as jointDelta.
 func jointEpsilon(delta, mu float64, rows int, gamma float64, a Adjacency) (float64, error) {
 	j, err := newJoint(mu, rows, gamma, a)
 	if err = errors.Join(checkEpsDelta(0, delta), err); err != nil {

@@ -14,8 +14,8 @@ import (
 // It is part of an epoch's digest, so a new version needs a new epoch.
 const NoiseFormat = "row/v1"
 
-// NewSecret returns 32 fresh bytes from the system's generator, for a master key or an epoch secret. It never fails:
-// the program ends if the system has no randomness.
+// NewSecret returns 32 fresh bytes from the system's generator. They serve as a master key or an epoch secret. It never
+// fails: the program ends if the system has no randomness.
 func NewSecret() (s [32]byte) {
 	rand.Read(s[:])
 	return s
@@ -35,12 +35,13 @@ func NewNonce() (n [16]byte) {
 //	X  = HMAC(TK, "streamdp/row-ext/v1\0" ‖ u64be(t) ‖ h)
 //
 // with SHA-256 throughout, lp(s) = u32be(len) ‖ s, and h the transcript after it has absorbed the array's integer row.
-// K gives the words of row t. X gives the extension words, for its tail and for exact decisions.
+// K gives the words of row t. X gives the extension words, which its tail and exact decisions need.
 //
-// Privacy: the rows of one run are independent of each other and of everything released before, whatever the records
-// are, if HMAC-SHA256 and AES-256 are pseudo-random. In that sense the guarantee is computational. Anybody who has the
-// master key and the epoch secret can subtract the noise of every release of the epoch. Cost: 0.6 µs and two
-// allocations a row, one up to 12 words, nothing per coordinate. Source: docs/theory/dp.md.
+// Privacy: the rows of one run are independent of each other and of everything released before, for any records, if
+// HMAC-SHA256 and AES-256 are pseudo-random. In that sense the guarantee is computational. Anybody who has the master
+// key and the epoch secret can subtract the noise of every release of the epoch.
+// Cost: 0.6 µs and two allocations a row, one up to 12 words, nothing per coordinate.
+// Source: docs/theory/dp.md.
 //
 // An Epoch is not safe for concurrent use.
 type Epoch struct {
@@ -133,7 +134,7 @@ type array struct {
 
 // tagger is the scratch space of one goroutine that makes tags.
 type tagger struct {
-	bytes []byte // integers, for the absorber
+	bytes []byte // integers to be absorbed
 	nonce [12]byte
 }
 

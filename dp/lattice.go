@@ -68,7 +68,8 @@ func (l Lattice) Bound() float64 { return math.Ldexp(float64(l.K), l.Exp) }
 // the result is false. dst and x have equal length; x is not changed.
 //
 // Privacy: for records in slots of public position, a sum of quantised rows has ℓ₂ sensitivity exactly K·g under
-// ZeroOut and 2K·g under Replace. Cost: O(d), no allocation.
+// ZeroOut and 2K·g under Replace.
+// Cost: O(d), no allocation.
 func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	_, inside := l.QuantiseSquare(dst, x)
 	return inside
@@ -126,10 +127,11 @@ func (l Lattice) roundDown(dst []int64, x []float64, scale float64) (sum uint64,
 func powerOfTwo(e int) float64 { return math.Float64frombits(uint64(1023+e) << 52) }
 
 // QuantiseLong is Quantise, but uses all processors if x has 2¹⁶ coordinates or more. It sums the norm in pieces, so
-// the last bits may differ from those of Quantise. They do not depend on the number of processors. The integer test is
-// the same.
+// the last bits may differ from those of Quantise. They do not depend on the number of processors. The integer test
+// does not differ.
 //
-// Privacy: as Quantise. Cost: O(d) over the processors, a few allocations.
+// Privacy: as Quantise.
+// Cost: O(d) over the processors, a few allocations.
 func (l Lattice) QuantiseLong(dst []int64, x []float64) bool {
 	if len(x) < longRow {
 		return l.Quantise(dst, x)
@@ -367,7 +369,8 @@ func (l Lattice) Radius(d int) float64 {
 // sum are. For larger K it is stricter by the rounding error of the sum; Radius leaves more room than that. sum and x
 // have equal length.
 //
-// Privacy: as Quantise. The caller clips; the test verifies it. Cost: O(d), one pass, no allocation.
+// Privacy: as Quantise. The caller clips; the test verifies it.
+// Cost: O(d), one pass, no allocation.
 //
 // Accumulate panics if an entry of scale·x is not below 2⁵⁰ in absolute value. The contents of sum are lost then.
 func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {

@@ -341,7 +341,7 @@ func TestAccumulateFarOutside(t *testing.T) {
 	}
 }
 
-// TestAccumulateRounds: on the finest lattices squares are rounded, but vectors longer than K are refused all the same.
+// TestAccumulateRounds: on the finest lattices squares are rounded, but vectors longer than K are still refused.
 func TestAccumulateRounds(t *testing.T) {
 	l := Lattice{Exp: -30, K: 1 << 30}
 	for _, d := range []int{3, 40, 4000, 1 << 20} {

@@ -26,8 +26,9 @@ type Charge struct {
 // that was fixed before the first release and is enforced at every charge. For Gaussians a limit on μ is such a limit
 // (Σμ² ≤ μ_max²). A separate limit on every field is another one (on μ, and at most K_max rows of γ ≥ γ_min). For a
 // limit on (ε, δ) no proof is known, because Gaussians and sketches can be traded against each other after seeing
-// releases: use [Cost.WithinReserve]. Cost: O(n²) for n charges, and one conversion to ε for each cost that no other
-// one covers. Errors: a charge that cannot be stated for the adjacency; δ outside (0, 1).
+// releases: use [Cost.WithinReserve].
+// Cost: O(n²) for n charges, and one conversion to ε for each cost that no other one covers.
+// Errors: a charge that cannot be stated for the adjacency; δ outside (0, 1).
 func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error) {
 	if err := checkEpsDelta(0, delta); err != nil {
 		return Cost{}, err
@@ -42,7 +43,8 @@ func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error)
 // MostCharged returns the costs that records pay, added up as in [Charged], without costs that another one covers. If
 // all of these are within a limit, then so is the cost of every record. Without charges it returns the empty cost.
 //
-// Cost: O(n²) for n charges. Errors: a charge that cannot be stated for the adjacency.
+// Cost: O(n²) for n charges.
+// Errors: a charge that cannot be stated for the adjacency.
 func MostCharged(charges []Charge, adjacency Adjacency) ([]Cost, error) {
 	logs := map[uint64][]Charge{}
 	for _, c := range charges {

@@ -9,8 +9,8 @@ const (
 	// RoundUp is a factor for a computed sensitivity or standard deviation. The product is at least the exact number,
 	// if computing it took at most some hundred sums, products and roots, each off by at most 2⁻⁵³.
 	RoundUp = 1 + 0x1p-40
-	// MaxDraw bounds the absolute value of every standard Gaussian of which noise is made. Those of an Epoch are cut at
-	// 13.3; the difference is room for rounding.
+	// MaxDraw bounds the absolute value of every standard Gaussian in the noise. Those of an Epoch are cut at 13.3; the
+	// difference is room for rounding.
 	MaxDraw = 14
 )
 

@@ -21,7 +21,7 @@ type Row interface {
 	At(j int) float64
 	// Fill writes coordinates 0 … len(dst)−1.
 	Fill(dst []float64)
-	// Above reports whether Z_j > b, for the exact real number Z_j.
+	// Above reports whether Z_j > b, where Z_j is the exact real number.
 	Above(j int, b *big.Rat) bool
 	// Word returns the 64 uniform bits of coordinate j, for distributions
 	// other than the Gaussian.

@@ -161,8 +161,8 @@ func (t Term) divergence(x float64) float64 {
 	return math.Inf(1)
 }
 
-// pole returns lost(−z), rounded up, for a z whose error is condition units in the last place. Near z = 1, where the
-// orders end, few digits of the logarithm are right. Where none is, and beyond, the result is +Inf.
+// pole returns lost(−z), rounded up. The error of z is condition units in the last place. Near z = 1, where the orders
+// end, few digits of the logarithm are right. Where none is, and beyond, the result is +Inf.
 func pole(z, condition float64) float64 {
 	rest := 1 - z
 	if !(rest > sixteenRoundings*condition) {
@@ -223,7 +223,7 @@ func expLost(w float64) float64 {
 //	fastmix-row         [α log(1−u−κu²) − log(1−αu−κα²u²)]/(2(α−1)),        α < 2γ/(1+√(1+4κ))
 //
 // Curves add under composition, also if a mechanism was chosen after seeing the releases of earlier ones. A curve
-// without terms is that of a mechanism that releases nothing.
+// without terms belongs to a mechanism that releases nothing.
 //
 // Privacy: the terms must be stated for one adjacency; the results hold for that one. Converting a sum once is never
 // worse, and usually far better, than adding the ε of its terms.
@@ -301,9 +301,10 @@ func (c Curve) divergence(x float64) float64 {
 //
 //	ε = min over real α of r(α) + log(1−1/α) − log(αδ)/(α−1)
 //
-// Cost: about 500 evaluations of the curve. Errors: δ outside (0, 1); an invalid term. Source: Canonne, Kamath and
-// Steinke (2020), Proposition 12. Every order gives a valid ε, so an imperfect search for the best order can cost
-// utility only.
+// Cost: about 500 evaluations of the curve.
+// Errors: δ outside (0, 1); an invalid term.
+// Source: Canonne, Kamath and Steinke (2020), Proposition 12. Every order gives a valid ε, so an imperfect search for
+// the best order can cost utility only.
 func (c Curve) Epsilon(delta float64) (float64, error) {
 	if err := checkEpsDelta(0, delta); err != nil {
 		return 0, err
@@ -323,7 +324,8 @@ func (c Curve) Epsilon(delta float64) (float64, error) {
 //
 //	δ = min over real α of exp((α−1)(r(α)−ε))·(1−1/α)^α/(α−1)
 //
-// Cost and source: as for Epsilon. Errors: ε negative, NaN or infinite; an invalid term.
+// Cost and source: as for Epsilon.
+// Errors: ε negative, NaN or infinite; an invalid term.
 func (c Curve) Delta(eps float64) (float64, error) {
 	if err := checkEpsDelta(eps, 0.5); err != nil {
 		return 0, err

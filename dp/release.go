@@ -21,7 +21,7 @@ type Value struct {
 	// SE is the standard deviation of the noise: one number for all entries, or one per entry; nil if it is not known.
 	// It is NaN for an entry whose noise is not known.
 	SE []float64
-	// SEWithClipping is SE with an estimate of the loss by clipping added, for each entry; nil if there is no estimate.
+	// SEWithClipping has, per entry, SE plus an estimate of the loss by clipping; nil if there is no estimate.
 	SEWithClipping []float64
 }
 

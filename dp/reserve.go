@@ -13,7 +13,8 @@ import (
 // Without it, a later choice could replace Gaussians by sketches after seeing releases, and no proof is known that (ε,
 // δ) still holds. A Gaussian c needs nothing set aside: the result is the empty cost, in c's adjacency.
 //
-// Cost: some twenty evaluations of δ. Errors: c itself is not within (ε, δ); as [Cost.Within].
+// Cost: some twenty evaluations of δ.
+// Errors: c itself is not within (ε, δ); as [Cost.Within].
 func Reserve(c Cost, eps, delta float64) (Cost, error) {
 	none := Cost{Adjacency: c.Adjacency}
 	if c.gaussian() {
@@ -53,7 +54,7 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 		}
 	}
 	c = copies(low)
-	// Add room, if it fits, for the rounding of sums in another order.
+	// If it fits, add room to cover the rounding of sums in another order.
 	roomy := c
 	roomy.BadDelta *= RoundUp
 	ok, err := roomy.Within(eps, delta)
@@ -76,8 +77,8 @@ func (c Cost) gaussian() bool { return c.Rows == 0 && len(c.Terms) == 0 && c.Bad
 //
 // Privacy: a limit enforced in this way holds for charges that were chosen after seeing releases, if reserved was fixed
 // before the first release. The reason: every admitted cost can be filled up, by mechanisms that read no data, to one
-// fixed cost, namely reserved and the rest of μ; and that cost is within (ε, δ). Errors: as [Cost.Within]; two
-// adjacencies.
+// fixed cost, namely reserved and the rest of μ; and that cost is within (ε, δ).
+// Errors: as [Cost.Within]; two adjacencies.
 func (c Cost) WithinReserve(reserved Cost, eps, delta float64) (bool, error) {
 	if c.Adjacency != reserved.Adjacency {
 		return false, errors.New("the cost and the reserve are stated for different adjacencies")

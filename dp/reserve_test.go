@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestReserve: the reserve is that of the largest number of copies that fit; a Gaussian needs none.
+// TestReserve: the reserve covers the largest number of copies that fit; a Gaussian needs none.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	const eps, delta = 3, 1e-7
@@ -117,7 +117,7 @@ func TestWithinReserve(t *testing.T) {
 			t.Errorf("%+v is not within (%g, %g), %v", x, float64(eps), delta, err)
 		}
 	}
-	// With an empty reserve the limit is that of Gaussians.
+	// With an empty reserve only Gaussians are admitted.
 	none := Cost{Adjacency: ZeroOut}
 	for mu, want := range map[float64]bool{alone: true, alone * (1 + 1e-9): false} {
 		if ok, err := (Cost{Adjacency: ZeroOut, Mu: mu}).WithinReserve(none, eps, delta); err != nil || ok != want {

@@ -10,16 +10,16 @@ import (
 // half, and the error bound of a rounding stays below ½.
 const maxUnits = 1 << 51
 
-// RoundRow sets w_j = ⌊r(sd_j·Z_j − s_j) + ½⌋, exactly, for the real numbers Z_j of the row: the integer noise of one
-// step.
+// RoundRow sets w_j = ⌊r(sd_j·Z_j − s_j) + ½⌋, exactly, where Z_j are the real numbers of the row: the integer noise of
+// one step.
 //
 // sd is the standard deviation in lattice units, one number per coordinate or one for all; s is the prediction from
 // earlier noise, nil for none; r = 1/C_tt. RoundRow computes the value in float64 with a proven error bound. Once in
 // 10⁶ draws that bound allows two integers. Then it decides between them exactly, so w is the rounded Gaussian itself
 // and not a number near it.
 //
-// Cost: 3 to 4 ns a coordinate, no allocation except in exact decisions (0.05 ms). Source: docs/theory/dp.md, "Noise
-// that survives finite precision".
+// Cost: 3 to 4 ns a coordinate, no allocation except in exact decisions (0.05 ms).
+// Source: docs/theory/dp.md, "Noise that survives finite precision".
 //
 // RoundRow panics if |r(sd_j·Z_j − s_j)| can reach 2⁵¹; NewLattice and the factorization's limits prevent that.
 func RoundRow(w []int64, row Row, sd, s []float64, r float64) {
@@ -72,8 +72,8 @@ func at(s []float64, j int) float64 {
 	return s[j]
 }
 
-// RoundAt returns coordinate j of RoundRow for independent noise. It computes no other coordinate, for a search that
-// needs one count after another.
+// RoundAt returns coordinate j of RoundRow for independent noise. It computes no other coordinate, so it suits a search
+// that needs one count after another.
 func RoundAt(row Row, j int, sd float64) int64 {
 	return roundOne(row.At(j), row, j, sd, 0, 1)
 }

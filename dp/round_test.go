@@ -61,7 +61,7 @@ func wantRounded(t *testing.T, w int64, row *keyedRow, j int, sd, s, r float64) 
 func TestRoundRowIsExact(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 4))
-	apart := 24 // the largest distance of z from its float64
+	apart := 24 // coordinates are checked at random distances up to this
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		apart = 12
 	}

@@ -13,8 +13,9 @@ import "math"
 //
 // It is the same for the squares of the entries alone, x∘x, as for the matrix xxᵀ.
 //
-// Privacy: exact; one pair attains it. Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
-// Differential Privacy", Lemma 3.5 and Theorem 4.3; the zero-out form is ours. See docs/theory/moments.md.
+// Privacy: exact; one pair attains it.
+// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with Differential Privacy", Lemma 3.5 and
+// Theorem 4.3; the zero-out form is ours. See docs/theory/moments.md.
 func SquaresSensitivity(nu float64, d int, a Adjacency) float64 {
 	switch {
 	case a == ZeroOut:

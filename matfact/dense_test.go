@@ -288,8 +288,8 @@ func TestVariance(t *testing.T) {
 	}
 }
 
-// TestVarianceHistory computes variances in two orders, one of which begins with far rows and other workloads. Releases
-// state variances, so they must not depend on earlier calls.
+// TestVarianceHistory computes variances in two orders; the second one begins with far rows and other workloads.
+// Releases state variances, so they must not depend on earlier calls.
 func TestVarianceHistory(t *testing.T) {
 	for _, make := range []func() Factorization{
 		func() Factorization { return mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"}) },

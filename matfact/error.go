@@ -68,7 +68,7 @@ func TreeError(n uint64, honaker bool) (worst, rmse float64) {
 	if n == 0 {
 		return 0, 0
 	}
-	// The largest variance is that of step n, or of n with one of its one bits cleared and all lower bits set.
+	// The largest variance occurs at step n, or at n with one of its one bits cleared and all lower bits set.
 	top := treeVar(n, honaker)
 	for rest := n; rest != 0; rest &= rest - 1 {
 		low := rest & -rest

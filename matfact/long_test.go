@@ -33,7 +33,7 @@ func (f *feedback) next(z float64) float64 {
 	return y
 }
 
-// TestLongRun runs a stream of sums for 2·10⁵ steps, 10⁷ with STREAMDP_SLOW. The sum of the noise must be the same, to
+// TestLongRun runs a stream of sums for 2·10⁵ steps, 10⁷ with STREAMDP_SLOW. The sum of the noise must be equal, to
 // 10⁻⁹, by the Filter, by feedback, and directly from the modes of B = AC⁻¹. The Shaper rounds each row by at most half
 // a lattice unit. The rounding passes through B like the draws, so its sum may differ by eight standard deviations of
 // that; by chance it differs by more with probability 10⁻¹⁴.

@@ -15,11 +15,12 @@
 //
 // with C lower triangular with a positive diagonal and Z independent Gaussians.
 //
-// Privacy: the released rows are a function of CX + Z, computable row by row. So the guarantee is that of one Gaussian
-// mechanism. It also holds if rows are chosen after seeing earlier releases. If two streams differ in one row by at
-// most Δ (ℓ₂), CX changes by at most Δ·ColNorm, so noise of standard deviation σ·Δ·ColNorm has noise multiplier σ.
-// ColNorm is the largest norm of a column of C, over all columns and all their rows; a column has infinitely many rows
-// unless the factorization has a horizon. A factorization without a horizon stays private on a stream that never ends.
+// Privacy: the released rows are a function of CX + Z, computable row by row. So the guarantee equals that of one
+// Gaussian mechanism. It also holds if rows are chosen after seeing earlier releases. If two streams differ in one row
+// by at most Δ (ℓ₂), CX changes by at most Δ·ColNorm, so noise of standard deviation σ·Δ·ColNorm has noise multiplier
+// σ. ColNorm is the largest norm of a column of C, over all columns and all their rows; a column has infinitely many
+// rows unless the factorization has a horizon. A factorization without a horizon stays private on a stream that never
+// ends.
 //
 // The package builds these matrices C:
 //

@@ -188,7 +188,7 @@ func TestNarrowWide(t *testing.T) {
 	}
 }
 
-// TestNarrowMatrix: cutting the weights changes the error only slightly, and the column norm is that of the weights
+// TestNarrowMatrix: cutting the weights changes the error only slightly, and the column norm belongs to the weights
 // after the cut.
 func TestNarrowMatrix(t *testing.T) {
 	w := Workload{Kind: "sum"}

@@ -7,7 +7,7 @@ import "math"
 //
 //	C_tj = S^(−½) (δ_tj + Σ_i ω_i θ_i^(t−j−1)),   S, ω of j's phase:
 //
-// every column is a Toeplitz column of its own, with norm 1 whatever the height.
+// every column is a Toeplitz column of its own, with norm 1 at every height.
 //
 // Privacy: the guarantee needs only that norm, so it holds on an endless stream and against adaptively chosen rows. (A
 // Toeplitz C valid for every length has Σc_j² < ∞ and pays a power of log t; here each column has weights for its own

@@ -10,8 +10,8 @@ import (
 // matrix of one phase of the phased scheme. It returns the weights, S = 1 + Σ_ik ω_iω_k/D_ik, the squared norm of a
 // column of infinite height, and the value S·E.
 //
-// The variables are ln ω. E follows from the roots â of Σ ω_i/(â−a_i) = 1, the largest of which must stay below 1; its
-// gradient uses ∂â_j/∂ω_i = κ_j²/(â_j−a_i).
+// The variables are ln ω. E follows from the roots â of Σ ω_i/(â−a_i) = 1, where the largest root must stay below 1;
+// its gradient uses ∂â_j/∂ω_i = κ_j²/(â_j−a_i).
 func optimisePhase(a []float64, n float64) (omega []float64, s, value float64) {
 	p := newPhaseObjective(a, n)
 	// In a long phase the best weights are ω_i ≈ 0.73√a_i.

@@ -77,7 +77,7 @@ type Phase struct {
 }
 
 // validate reports all faults in the phases and decays of s, that is, conditions of this package's formulas that do not
-// hold. If it returns nil, C has a finite column norm and a stable inverse, whatever the origin of s.
+// hold. If it returns nil, C has a finite column norm and a stable inverse, also if s comes from elsewhere.
 func (s *Stored) validate() error {
 	var errs []error
 	add := func(format string, args ...any) {

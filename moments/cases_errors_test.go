@@ -205,7 +205,7 @@ func caseErrors(t *testing.T, c cases.Case) {
 	c.Near(t, "mse_S_jme_sym", joint, want.Symmetric)
 	c.Near(t, "mse_S_jme_full_d2", full(joint, in.D), want.Full)
 	// The cases use the square root of a window's rows including their 1/k. That scales C, and so the noise before the
-	// workload; errors are the same.
+	// workload; errors do not change.
 	unit := 1.0
 	if in.Workload.Kind == "window" && in.Factorization == "sqrt" {
 		unit = float64(in.Workload.K)

@@ -376,8 +376,8 @@ func erratumSquareRoot(t *testing.T) {
 	}
 }
 
-// Algorithms 1 and 3 draw d² values for a symmetric matrix. Symmetrised, their noise is that of d(d+1)/2 draws, whose
-// squared norm is about half.
+// Algorithms 1 and 3 draw d² values for a symmetric matrix. Symmetrised, their noise equals that of d(d+1)/2 draws,
+// whose squared norm is about half.
 func erratumSymmetric(t *testing.T) {
 	const d, runs = 3, 60000
 	source := rand.New(rand.NewPCG(7, 7))

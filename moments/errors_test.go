@@ -338,7 +338,7 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// TestOriginalUnits computes the values in original units from those in scaled units. If the units are the same, these
+// TestOriginalUnits computes the values in original units from those in scaled units. If the units are equal, these
 // values must be left out.
 func TestOriginalUnits(t *testing.T) {
 	t.Parallel()

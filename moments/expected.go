@@ -46,7 +46,8 @@ func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first,
 // noise correlated by c1 and c2.
 //
 // Errors: the gains of post-processing are not known for the first moment's factorization. The other gains are returned
-// all the same. Cost: O(last²) for squares over correlated noise.
+// nevertheless.
+// Cost: O(last²) for squares over correlated noise.
 func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last uint64) (sum Gains, err error) {
 	s := shapes{shape{factor: c1, kernel: w.Kernel()}, shape{factor: c2, kernel: w.Kernel()}}
 	var g *overlap
@@ -70,8 +71,9 @@ func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last 
 // release t of running means, for steps of one record. The method is joint estimation, which attains the bound,
 // post-processing, or their best combination.
 //
-// Errors: as ReleaseGains, for methods that square rows. Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and 4.2,
-// corrected; ours for the combination. docs/theory/moments.md.
+// Errors: as ReleaseGains, for methods that square rows.
+// Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and 4.2, corrected; ours for the combination.
+// docs/theory/moments.md.
 func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, clip float64, d int,
 	t uint64) (float64, error) {
 	mean := matfact.Workload{Kind: "mean"}

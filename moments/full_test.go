@@ -100,7 +100,7 @@ func TestFullCountIsFree(t *testing.T) {
 }
 
 // TestFullCountFalls: on the lattice h falls with the norm, is 1 for short rows and 0 for rows at the clip norm, and
-// never exceeds the bound by which it is defined. The norms up to which rows have h = 1 are those of
+// never exceeds the bound by which it is defined. The norms up to which rows have h = 1 agree with
 // docs/theory/moments.md, §10.
 func TestFullCountFalls(t *testing.T) {
 	t.Parallel()
@@ -179,8 +179,9 @@ func TestFullCountWhole(t *testing.T) {
 	}
 }
 
-// TestFullShare: without noise the released share is that of the records that are not shortened, where null records
-// count as not shortened. With noise the stated error is its standard deviation, in the unit of √10·α√u/μ records.
+// TestFullShare: without noise the released share is the share of the records that are not shortened, where null
+// records count as not shortened. With noise the stated error is its standard deviation, in the unit of √10·α√u/μ
+// records.
 func TestFullShare(t *testing.T) {
 	t.Parallel()
 	for _, workload := range []string{"mean", "sum", "window", "exponential"} {

@@ -154,7 +154,7 @@ func expectedErrors(e *Estimator, s audit.Stream, c Config) (exact, stated [3]fl
 		at.Cross, at.Fourth = plain/(clip*clip), fourth
 		method := e.plan.Method
 		if method == "combined" {
-			// The weight is public, so the error is that of the mixture.
+			// The weight is public, so the error follows from the mixture.
 			_, joint := ExpectedError("jme", n, clip, d, at)
 			_, processed := ExpectedError("pp_debiased", n, clip, d, at)
 			first, _ := ExpectedError("jme", n, clip, d, at)

@@ -33,7 +33,7 @@ import (
 //	covariance    Ŝ_t − Ŷ_tŶ_tᵀ + τ²u_t·I,  u_t = Var[Ŷ_t]/τ²
 //
 // with M_t = max(1, Σ_j a_tj m_j), or 1 for the workload "sum". Z₁ has independent entries N(0, τ²). Z₂ is symmetric
-// with independent entries N(0, τ²) on and N(0, τ²/2) above the diagonal. τ = s/μ. Units are those of the scaled rows.
+// with independent entries N(0, τ²) on and N(0, τ²/2) above the diagonal. τ = s/μ. All units refer to scaled rows.
 //
 // The methods of independent estimation and of concatenation differ in s and λ. The other methods draw no Z₂, or do not
 // use it alone, but square noisy rows: with x̂_j = X_j + [C⁻¹Z₁]_j, one record a step,
@@ -48,9 +48,10 @@ import (
 // weights and projections are functions of releases. The number of records in each slot, valid or not, is public.
 //
 // Cost: O(d²) time a record, O(d²·b) a step with b buffers of C; memory O(d²·b), and W·d²/2 numbers for a window of W
-// steps. Add allocates nothing. Projections take O(d³) a release. Source: Kalinin, Upadhyay, Lampert, "Continual
-// Release Moment Estimation with Differential Privacy", Algorithms 1 and 3 to 6. Deviations: symmetric noise, corrected
-// constants, zero-out adjacency, integer noise, sums over steps, the combination; docs/theory/moments.md.
+// steps. Add allocates nothing. Projections take O(d³) a release.
+// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with Differential Privacy", Algorithms 1 and
+// 3 to 6. Deviations: symmetric noise, corrected constants, zero-out adjacency, integer noise, sums over steps, the
+// combination; docs/theory/moments.md.
 //
 // An Estimator is not safe for concurrent use.
 type Estimator struct {
@@ -165,7 +166,7 @@ func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estima
 	}
 	if plan.joint() {
 		e.squares = gram.NewExact(d, plan.Lattice.K)
-		// A block is so short that the sum of its squares fits 62 bits.
+		// A block is short enough for the sum of its squares to fit 62 bits.
 		e.block = uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K)
 		sd := make([]float64, 0, pairs)
 		for i := range d {

@@ -18,9 +18,10 @@ type Part struct {
 // NewPart returns an empty part of a step. It computes the same integers as the estimator, but does not round squares:
 // the squares of all parts are rounded once, when the step is closed. So a step's integers depend on its records alone,
 // not on how they are divided among parts. A record changes the rounded sum as it would change the sum of one block, so
-// the sensitivity is the same.
+// the sensitivity does not change.
 //
-// Memory: O(d²). Errors: a warm-up, whose records cannot be summed in parts.
+// Memory: O(d²).
+// Errors: a warm-up, whose records cannot be summed in parts.
 func (e *Estimator) NewPart() (dp.Part, error) {
 	if e.warmup != nil {
 		return nil, errors.New("the records of a warm-up cannot be summed in parts")

@@ -12,7 +12,9 @@ import (
 // AppendBinary appends the exact sums of the part to b, so that another process can read them by
 // [Part.UnmarshalBinary]: the numbers of records, then the integers of each array, then the squares in 128 bits.
 //
-// Privacy: these are sums of records without noise. They are as private as the records. Cost: O(d²). Errors: none.
+// Privacy: these are sums of records without noise. They are as private as the records.
+// Cost: O(d²).
+// Errors: none.
 func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	c := &p.e
 	c.endBlock()

@@ -12,8 +12,8 @@ import (
 // Persons: neighbouring streams differ in all records of one person, not in one record.
 //
 // The person has records in at most k steps, any two at least b steps apart, at most m in a step. Under replace the
-// same number of records of another person may replace them, at other slots. The noise is that of single records times
-// s/s₁, with
+// same number of records of another person may replace them, at other slots. The noise is the one for single records,
+// times s/s₁, with
 //
 //	P = m·max over patterns of √Σ|CᵀC|_ij        (matfact.Sensitivity)
 //	s = ζP·√Square                               (PersonJoint and its like)

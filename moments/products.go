@@ -64,7 +64,7 @@ func (p *products) value(exp int, divisor float64) []float64 {
 	return x
 }
 
-// fit reports whether the sum of the squares of this number of steps fits, for rows with entries of at most most: 127
+// fit reports whether the sum of the squares of this number of steps fits, if the entries of rows are at most most: 127
 // bits must hold the sums, and float64 each product.
 func fit(most, steps float64) bool { return most < 1<<53 && most*most*steps < 0x1p126 }
 

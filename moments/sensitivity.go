@@ -15,8 +15,8 @@ import (
 // with α_i, β_i the norms of columns i of C₁ and C₂, given in first and second. λ has the unit 1/x². C₁ and C₂ may be
 // any lower triangular matrices, and inputs may depend on earlier outputs.
 //
-// Privacy: a record contributes to one column, so s is exact if that column attains the maximum. Source: as
-// dp.SquaresSensitivity. The paper requires decreasing column norms; only exactness needs them.
+// Privacy: a record contributes to one column, so s is exact if that column attains the maximum.
+// Source: as dp.SquaresSensitivity. The paper requires decreasing column norms; only exactness needs them.
 //
 // An estimator calibrates by [Joint], which is the same for equal columns. This function serves the reproduction.
 func JointSensitivity(first, second []float64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {

@@ -114,8 +114,8 @@ func moved(source *rand.Rand, x []float64, size, clip float64) []float64 {
 	return y
 }
 
-// TestJointSensitivityOfColumns: the result is that of the column with the largest sensitivity, also if one of the
-// matrices has a zero column. The largest norms of both matrices together give a bound.
+// TestJointSensitivityOfColumns: the result is the sensitivity of the worst column, also if one of the matrices has a
+// zero column. The largest norms of both matrices together give a bound.
 func TestJointSensitivityOfColumns(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 3))
@@ -239,8 +239,8 @@ func TestChooseNu(t *testing.T) {
 			}
 		}
 	}
-	// d = 1 under replacement, in the range of the closed form: values found by a search with 40 digits, half of which
-	// it determines.
+	// d = 1 under replacement, in the range of the closed form: values found by a search with 40 digits, which
+	// determines half of them.
 	for ratio, want := range map[float64]float64{1000: 32.130809304009794, 30: 6.0274543613966332, 12: 4.0484442026938767, 1e5: 316.72855783823252, 4: dp.FreeSquares(1), 0.25: dp.FreeSquares(1)} {
 		if nu := chooseNu(1, ratio, 1, dp.Replace); math.Abs(nu/want-1) > 1e-14 {
 			t.Errorf("d=1, ratio %g: nu is %.17g, want %.17g", ratio, nu, want)

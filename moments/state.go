@@ -16,12 +16,11 @@ import (
 //	version, u64 fingerprint, u64 step, warm-up?, weight, second weight?,
 //	(accumulator, u64 length, shaper's state) for each array, products?
 //
-// Everything is little-endian, except for the shaper's state, whose format is that of package matfact. weight is the
-// divisor's state. accumulator is the noisy sum: for sums and means u64 records and 128 bits a coordinate, for
-// exponential weights a float64 each, for windows the last W numbers each, by step modulo W. products are sums of
-// squared noisy rows in the format of accumulators; for a window they are left out, because they follow from its rows.
-// The plan says which arrays and which of the parts marked ? are there, and their dimensions. The fingerprint
-// identifies the plan.
+// Everything is little-endian, except for the shaper's state, which package matfact writes. weight is the divisor's
+// state. accumulator is the noisy sum: for sums and means u64 records and 128 bits a coordinate, for exponential
+// weights a float64 each, for windows the last W numbers each, by step modulo W. products are sums of squared noisy
+// rows in the format of accumulators; for a window they are left out, because they follow from its rows. The plan says
+// which arrays and which of the parts marked ? are there, and their dimensions. The fingerprint identifies the plan.
 const stateVersion = 1
 
 // identify returns the fingerprint of everything that is needed to interpret the numbers of a state.

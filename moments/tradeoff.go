@@ -38,8 +38,8 @@ func Single(adjacency dp.Adjacency) Tradeoff {
 // under replacement, and both 1 under zero-out.
 //
 // It equals joint estimation that charges the sum of two suprema instead of the supremum of the sum. Under replacement
-// that is more. Under zero-out it gives the same errors, at ν = (1−share)/share. Source: Kalinin, Upadhyay, Lampert,
-// Algorithm 4, which splits (ε, δ) by basic composition instead; see SplitBasic.
+// that is more. Under zero-out it gives the same errors, at ν = (1−share)/share.
+// Source: Kalinin, Upadhyay, Lampert, Algorithm 4, which splits (ε, δ) by basic composition instead; see SplitBasic.
 func Split(share float64, d int, adjacency dp.Adjacency) Tradeoff {
 	return Single(adjacency).split(share, d, adjacency)
 }
@@ -68,8 +68,8 @@ func SplitBasic(share, epsilon, delta float64) (first, second float64, err error
 // CS is concatenation and split: noise for the one vector (x, √λ·vec xxᵀ), by a bound on its norm, √(1+ν)·ζ with ν =
 // λζ², or twice that under replacement. Both moments have the same matrix C.
 //
-// It is joint estimation with a crude sensitivity; under zero-out the sensitivity is exact. Source: Kalinin, Upadhyay,
-// Lampert, Algorithm 5, with the factor ‖C‖ that it lacks.
+// It is joint estimation with a crude sensitivity; under zero-out the sensitivity is exact.
+// Source: Kalinin, Upadhyay, Lampert, Algorithm 5, with the factor ‖C‖ that it lacks.
 func CS(nu float64, adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{nu, Single(adjacency).Square * (1 + nu)}
 }
@@ -90,7 +90,8 @@ func (t Tradeoff) withCount(kappa float64) Tradeoff {
 //	λ = να²/(ζ²β²),  s = ζα√Square,  τ = s/μ;  τ,  τ/√λ,  τ/√(2λ)
 //
 // Off-diagonal entries have half the variance of diagonal ones, because the symmetric matrix is released in coordinates
-// x_i², √2·x_ix_j. Source: docs/theory/moments.md.
+// x_i², √2·x_ix_j.
+// Source: docs/theory/moments.md.
 func (t Tradeoff) Noise(mu, clip, alpha, beta float64) Noise {
 	lambda := t.Nu * alpha * alpha / (clip * clip * beta * beta)
 	return spread(lambda, clip*alpha*math.Sqrt(t.Square), mu)

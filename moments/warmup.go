@@ -39,7 +39,7 @@ func (c *Config) Version() string {
 	return Version
 }
 
-// bounds returns the configuration of the warm-up, for a mechanism with these gains.
+// bounds returns the configuration of the warm-up before a mechanism with these gains.
 func (c *Config) bounds(gains bounds.Gains) bounds.Config {
 	given := func(x []float64, missing float64) []float64 {
 		if len(x) > 0 {

@@ -423,7 +423,7 @@ func TestWarmupVerdicts(t *testing.T) {
 	})
 }
 
-// TestWarmupUnits: if the clip norm is found, releases are those of an estimator with the found bounds as given ones,
+// TestWarmupUnits: if the clip norm is found, releases equal those of an estimator with the found bounds as given ones,
 // except for the lattice of its rows.
 func TestWarmupUnits(t *testing.T) {
 	t.Parallel()

@@ -67,7 +67,7 @@ type Config struct {
 	// Split gives each stage separate records, instead of all records and a share of the budget. Then nothing is
 	// buffered, but two to three times as many records are needed.
 	Split bool
-	// Gains are the gains of the mechanism that follows, for the choice of the clip norm.
+	// Gains are the gains of the mechanism that follows. The choice of the clip norm uses them.
 	Gains Gains
 	// Full returns the weight with which a row counts as not shortened. norm is the row's norm divided by the clip
 	// norm. The weight falls from 1 to 0 at norm 1. Nil: the share of such rows is not estimated.
@@ -407,7 +407,7 @@ func (w *Warmup) shape(s int) *shape {
 	return deviationShape()
 }
 
-// looksAt returns the columns that a stage counts, as far as they are known.
+// looksAt returns those columns that a stage counts and that are known already.
 func (w *Warmup) looksAt(s int) []int {
 	switch s {
 	case octaves, circles:

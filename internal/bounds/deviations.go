@@ -8,7 +8,7 @@ import (
 )
 
 // deviationBins is the number of bins of deviations. Their edges are the levels e_q = 2^(q/2 − 104), q from 0 to 415,
-// with either sign; the middle bin is that of zero.
+// with either sign; the middle bin holds zero.
 const (
 	deviationBins = 833
 	deviationZero = 416

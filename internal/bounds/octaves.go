@@ -3,7 +3,7 @@ package bounds
 import "math"
 
 // octaveBins is the number of bins of octaves, 2^e ≤ |x| < 2^(e+1), e from −104 to 103, with either sign; the middle
-// bin is that of zero.
+// bin holds zero.
 const (
 	octaveBins = 417
 	octaveZero = 208

@@ -28,8 +28,8 @@ func Narrow(factors []matfact.Factorization, sd []float64) (_ []matfact.Factoriz
 }
 
 // GrowthOf returns the largest factor by which narrow states may increase the noise of a configuration whose kept plan
-// has these factorizations. If one of them is narrow, there is no limit, because the plan charges its noise as it is.
-// If all are wide, the factor is 0.
+// has these factorizations. If one of them is narrow, there is no limit, because the plan charges the noise that it
+// states. If all are wide, the factor is 0.
 func GrowthOf(kept ...*matfact.Stored) float64 {
 	if slices.ContainsFunc(kept, IsNarrow) {
 		return math.Inf(1)

@@ -72,8 +72,9 @@ const maxExactPower = 55
 // the rounding, unless it is one half minus at most one unit of mid: then the true value may be a tie or above it, and
 // slow computes the answer.
 //
-// Cost: one wide multiplication, three for one in 500 numbers. Source: after Lemire, "Number Parsing at a Gigabyte per
-// Second" (2021), with its error analysis replaced by the interval above.
+// Cost: one wide multiplication, three for one in 500 numbers.
+// Source: after Lemire, "Number Parsing at a Gigabyte per Second" (2021), with its error analysis replaced by the
+// interval above.
 func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	if mant == 0 || exp < minPower {
 		return 0, true
@@ -86,7 +87,7 @@ func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	t := &powers[exp-minPower]
 	hi, mid := bits.Mul64(w, t.hi)
 
-	// hi has 63 or 64 bits, of which 53 are kept, or fewer if the result is subnormal. 217706/2¹⁶ approximates log₂ 10
+	// hi has 63 or 64 bits; 53 of them are kept, or fewer if the result is subnormal. 217706/2¹⁶ approximates log₂ 10
 	// well enough for ⌊q·log₂ 10⌋ on the whole range.
 	drop := uint(10 + hi>>63)
 	e := int(exp)*217706>>16 + 1 - l + int(drop) + 52 + 1023

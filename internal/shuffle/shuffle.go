@@ -19,8 +19,9 @@ import (
 // with C ~ Bin(n−1, e^−ε₀), A ~ Bin(C, ½), D ~ Bern(e^ε₀/(1+e^ε₀)), which dominates every such mechanism. For a given C
 // the best event is a half-line of A.
 //
-// Cost: O(√n). Errors: n below 1, ε or ε₀ negative or not finite. Source: Feldman, McMillan, Talwar (2021), Theorem
-// 3.1.
+// Cost: O(√n).
+// Errors: n below 1, ε or ε₀ negative or not finite.
+// Source: Feldman, McMillan, Talwar (2021), Theorem 3.1.
 func Delta(n int, epsilon0, epsilon float64) (float64, error) {
 	if n < 1 || !(epsilon >= 0) || !(epsilon0 >= 0) || math.IsInf(epsilon0, 0) {
 		return 0, fmt.Errorf("%d records, epsilon %g and epsilon0 %g must be positive and finite", n, epsilon, epsilon0)

@@ -155,7 +155,7 @@ func White(rows [][]float64, lags int, alpha float64) error {
 	return errors.Join(errs...)
 }
 
-// paired is the number of coordinates of which Whiteness checks all pairs.
+// paired is the number of coordinates whose pairs Whiteness checks.
 const paired = 64
 
 // Whiteness tests rows of independent N(0, 1), where rows[t] belongs to step t. It tests the variance of all together

@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// header is the size of what every state begins with: a version, and the fingerprint of the configuration.
+// header is the size of every state's header: a version, and the fingerprint of the configuration.
 const header = 1 + 8
 
 // extremes are values that Damaged writes into every field of eight bytes: extreme integers and extreme numbers.

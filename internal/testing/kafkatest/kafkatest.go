@@ -1,6 +1,6 @@
-// Package kafkatest has what tests of the Kafka side need besides a broker: transactional producers, a reference
-// consumer, and an encoder of record batches that no producer would send. It uses franz-go, so that the code under test
-// does not judge itself, and works with any broker.
+// Package kafkatest has everything except a broker that tests of the Kafka side need: transactional producers, a
+// reference consumer, and an encoder of record batches that no producer would send. It uses franz-go, so that the code
+// under test does not judge itself, and works with any broker.
 package kafkatest
 
 import (

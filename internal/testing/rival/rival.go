@@ -12,7 +12,7 @@ import (
 // Compare runs subject b.N times. After every millisecond or so of subject calls it runs rival equally often. It
 // reports the time per unit of the subject (ns), that of the rival under its name, and the median ratio over these
 // pairs of runs. units is the number of things that one call of either handles. The benchmark's own time and
-// allocations are those of the subject alone.
+// allocations cover the subject alone.
 //
 // If STREAMDP_SUBJECT_ONLY is set, it runs only the subject, b.N times, for tools that count instructions.
 func Compare(b *testing.B, units int, subject func(), name string, rival func()) {
