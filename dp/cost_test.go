@@ -152,7 +152,8 @@ func TestCostEpsilon(t *testing.T) {
 		}
 	}
 	// δ(ε) includes BadDelta.
-	for _, c := range []Cost{c, {Adjacency: ZeroOut, Mu: 0.3, BadDelta: 1e-7}, {Adjacency: ZeroOut, Rows: 60, Gamma: 20, BadDelta: 1e-7}} {
+	for _, c := range []Cost{c, {Adjacency: ZeroOut, Mu: 0.3, BadDelta: 1e-7},
+		{Adjacency: ZeroOut, Rows: 60, Gamma: 20, BadDelta: 1e-7}} {
 		eps, err := c.Epsilon(delta)
 		back, err2 := c.Delta(eps)
 		if err != nil || err2 != nil || !(back <= delta*(1+1e-9) && back >= delta*(1-1e-6)) {

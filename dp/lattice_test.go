@@ -13,7 +13,8 @@ import (
 // neighbour is within the factor of the adjacency.
 func TestQuantiseStaysInside(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 1))
-	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1 - 0x1p-53, 1}, {0.1, 1e9}, {64, 1}} {
+	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1 - 0x1p-53, 1},
+		{0.1, 1e9}, {64, 1}} {
 		l, err := NewLattice(c.bound, c.sd, 24)
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +60,8 @@ func TestQuantiseStaysInside(t *testing.T) {
 func TestQuantiseWays(t *testing.T) {
 	source := rand.New(rand.NewPCG(3, 1))
 	tries := map[int]int{}
-	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1e-130, 1e-130}, {1e140, 1e140}, {64, 1}} {
+	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1e-130, 1e-130},
+		{1e140, 1e140}, {64, 1}} {
 		l, err := NewLattice(c.bound, c.sd, 24)
 		if err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ const (
 	MaxDraw = 14
 )
 
-// Relative errors of 8 and of 16 operations of float64, each off by 2⁻⁵³. A logarithm or an exponential counts as several.
+// Relative errors of 8 and of 16 float64 operations, each off by 2⁻⁵³. A logarithm or an exponential counts as several.
 const (
 	eightRoundings   = 8 * 0x1p-53
 	sixteenRoundings = 16 * 0x1p-53

@@ -50,7 +50,8 @@ func TestLeastDelta(t *testing.T) {
 	if least := LeastDelta(maxZ + 1); !(least > 1) {
 		t.Errorf("LeastDelta for a shift beyond the cut is %g", least)
 	}
-	for delta, ok := range map[float64]bool{1e-300: false, 0x1p-101: false, 0x1p-63: false, 0x1p-61: true, 1e-12: true} {
+	for delta, ok := range map[float64]bool{1e-300: false, 0x1p-101: false, 0x1p-63: false, 0x1p-61: true,
+		1e-12: true} {
 		_, err := Params{Epsilon: 1, Delta: delta, Adjacency: ZeroOut}.Budget()
 		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "must be at least 2.2e-19") {
 			t.Errorf("delta %g: %v", delta, err)

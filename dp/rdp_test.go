@@ -204,7 +204,8 @@ func TestZCDP(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, c := range [][2]float64{{-1, 0.1}, {nan, 0.1}, {inf, 0.1}, {1, 0}, {1, 1}, {1, nan}} {
 		rho := ZCDP(c[0])
-		for what, f := range map[string]func(float64) (float64, error){"simple": rho.Simple, "tight": rho.Tight, "exact": rho.Exact} {
+		for what, f := range map[string]func(float64) (float64, error){"simple": rho.Simple, "tight": rho.Tight,
+			"exact": rho.Exact} {
 			if e, err := f(c[1]); err == nil {
 				t.Errorf("%s%v = %g", what, c, e)
 			}

@@ -112,7 +112,8 @@ func TestWithinReserve(t *testing.T) {
 		}
 	}
 	// The costs that trade fields are within (ε, δ) on their own: only the reserve refuses them.
-	for _, x := range []Cost{with(func(x *Cost) { x.Mu, x.Rows, x.Gamma, x.BadDelta = 1.01*most, 0, 0, 0 }), with(func(x *Cost) { x.Mu = 0; x.Rows++ })} {
+	for _, x := range []Cost{with(func(x *Cost) { x.Mu, x.Rows, x.Gamma, x.BadDelta = 1.01*most, 0, 0, 0 }),
+		with(func(x *Cost) { x.Mu = 0; x.Rows++ })} {
 		if ok, err := x.Within(eps, delta); err != nil || !ok {
 			t.Errorf("%+v is not within (%g, %g), %v", x, float64(eps), delta, err)
 		}

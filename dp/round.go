@@ -40,9 +40,9 @@ func RoundRow(w []int64, row Row, sd, s []float64, r float64) {
 		few, tail, looked := 0, false, fast
 		switch {
 		case fast && s == nil:
-			few, tail = keyed.plain(block, &first)
+			few, tail = keyed.roundPlain(block, &first)
 		case fast:
-			few, tail, looked = keyed.shaped(block, s[j:j+n], &first)
+			few, tail, looked = keyed.roundShaped(block, s[j:j+n], &first)
 		}
 		if !looked {
 			z := keyed.near[:n]
@@ -88,7 +88,7 @@ const (
 )
 
 func roundOne(z float64, row Row, j int, sd, s, r float64) int64 {
-	x, n, tau := shaped(float64(sd*z), float64(errZ*sd), s, r)
+	x, n, tau := candidate(float64(sd*z), float64(errZ*sd), s, r)
 	if math.Abs(x-n) < 0.5-tau && math.Abs(z) <= maxFloatZ && math.Abs(x) < maxUnits {
 		return int64(n)
 	}
@@ -138,9 +138,9 @@ func newLook(sd, s []float64, r float64) (l look, ok bool) {
 	return l, a <= 1<<32
 }
 
-// plain rounds the words in the buffer if there are no predictions. It lists the coordinates that it cannot decide in
+// roundPlain rounds the words in the buffer without predictions. It lists the coordinates that it cannot decide in
 // r.unsure, and returns their number. tail reports that a word is in the tail; then w is meaningless.
-func (r *keyedRow) plain(w []int64, l *look) (few int, tail bool) {
+func (r *keyedRow) roundPlain(w []int64, l *look) (few int, tail bool) {
 	signed, whole, bias, least := l.signed, l.whole, l.bias, ^uint64(0)
 	_ = r.buffer[0]
 	for i := range w {
@@ -159,8 +159,8 @@ func (r *keyedRow) plain(w []int64, l *look) (few int, tail bool) {
 	return few, least < 1<<48
 }
 
-// shaped is plain with predictions. ok is false, and w is not set, if a prediction is too large or NaN.
-func (r *keyedRow) shaped(w []int64, s []float64, l *look) (few int, tail, ok bool) {
+// roundShaped is roundPlain with predictions. ok is false, and w is not set, if a prediction is too large or NaN.
+func (r *keyedRow) roundShaped(w []int64, s []float64, l *look) (few int, tail, ok bool) {
 	s = s[:len(w)]
 	signed, back, whole, bias, least := l.signed, l.back, l.whole, l.bias, ^uint64(0)
 	squares := 0.0
@@ -194,7 +194,7 @@ func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float
 	}
 	sd, s = sd[j:j+len(z)], s[j:j+len(z)]
 	for i, zi := range z {
-		x, n, tau := shaped(float64(sd[i]*zi), float64(errZ*sd[i]), s[i], r)
+		x, n, tau := candidate(float64(sd[i]*zi), float64(errZ*sd[i]), s[i], r)
 		if math.Abs(x-n) < 0.5-tau && math.Abs(zi) <= maxFloatZ && math.Abs(x) < maxUnits {
 			w[i] = int64(n)
 			continue
@@ -203,9 +203,9 @@ func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float
 	}
 }
 
-// shaped returns x = r(a − s), the integer next to it, and the bound tau of the error of x. base is the part of the
+// candidate returns x = r(a − s), the integer next to it, and the bound tau of the error of x. base is the part of the
 // bound that comes from z.
-func shaped(a, base, s, r float64) (x, n, tau float64) {
+func candidate(a, base, s, r float64) (x, n, tau float64) {
 	x = float64(r * (a - s))
 	n = (x + magic) - magic // half to even; a half is ambiguous, and is decided exactly
 	tau = float64(r * (base + float64(errOp*(math.Abs(a)+math.Abs(s)))))

@@ -152,7 +152,8 @@ func TestFirstLook(t *testing.T) {
 	source := rand.New(rand.NewPCG(5, 6))
 	w, s := make([]int64, n), make([]float64, n)
 	for _, r := range []float64{1, 1.25} {
-		for _, a := range []float64{1e-9, 0.7, 1 << 12, 1 << 24, 1.3 * (1 << 30), 1 << 32, 1.01 * (1 << 32), 1 << 33, 1.01 * (1 << 33)} {
+		for _, a := range []float64{1e-9, 0.7, 1 << 12, 1 << 24, 1.3 * (1 << 30), 1 << 32, 1.01 * (1 << 32), 1 << 33,
+			1.01 * (1 << 33)} {
 			sd := a / r
 			for j := range s {
 				s[j] = sd * source.NormFloat64()
@@ -192,9 +193,9 @@ func TestFirstLook(t *testing.T) {
 				row.words(1)
 				few := 0
 				if predictions == nil {
-					few, _ = row.plain(w[:block], &look)
+					few, _ = row.roundPlain(w[:block], &look)
 				} else {
-					few, _, ok = row.shaped(w[:block], predictions[block:2*block], &look)
+					few, _, ok = row.roundShaped(w[:block], predictions[block:2*block], &look)
 				}
 				if few > 4 || !ok {
 					t.Errorf("sd %g, r %g, predictions %v: the first look leaves %d of %d, %v", sd, r,

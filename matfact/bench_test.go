@@ -169,7 +169,8 @@ func benched(t testing.TB) []benchedFactor {
 // BenchmarkRowVar measures consecutive steps, as releases need them.
 func BenchmarkRowVar(b *testing.B) {
 	for _, kind := range []string{"blt", "phased"} {
-		for _, w := range []Workload{{Kind: "mean"}, {Kind: "exponential", Decay: 0.999}, {Kind: "window", Window: 1000}} {
+		for _, w := range []Workload{{Kind: "mean"}, {Kind: "exponential", Decay: 0.999},
+			{Kind: "window", Window: 1000}} {
 			b.Run(kind+"/"+w.Kind, func(b *testing.B) {
 				f := mustNew(b, Config{Kind: kind, Tune: 1e6}, w)
 				b.ReportAllocs()

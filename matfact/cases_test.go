@@ -351,7 +351,8 @@ func caseBLTOpt(t *testing.T, c testCase) {
 	if free {
 		w := Workload{Kind: "sum"}
 		f := mustNew(t, Config{Kind: "blt", Tune: uint64(in.N), Buffers: in.Buffers}, w)
-		atMost(t, "error of the factorization that New builds", f.ColNorm()*math.Sqrt(f.RowVar(w, uint64(in.N))), want.Value, c.Tol)
+		atMost(t, "error of the factorization that New builds", f.ColNorm()*math.Sqrt(f.RowVar(w, uint64(in.N))),
+			want.Value, c.Tol)
 	}
 }
 

@@ -239,7 +239,8 @@ func TestErrors(t *testing.T) {
 	// Errors, which samples rows, agrees with the functions that evaluate all of them.
 	window := Workload{Kind: "window", Window: 300}
 	for _, w := range []Workload{{Kind: "sum"}, mean, {Kind: "exponential", Decay: 0.999}, window} {
-		for _, c := range []Config{{Kind: "identity"}, {Kind: "phased"}, {Kind: "blt", Tune: 5000}, {Kind: "sqrt", Horizon: 20000}, {Kind: "bisr"}} {
+		for _, c := range []Config{{Kind: "identity"}, {Kind: "phased"}, {Kind: "blt", Tune: 5000},
+			{Kind: "sqrt", Horizon: 20000}, {Kind: "bisr"}} {
 			for _, n := range []uint64{1, 1024, 1025, 20000} {
 				f := mustNew(t, c, w)
 				worst, rmse := Errors(f, w, n)

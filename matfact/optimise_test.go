@@ -322,7 +322,8 @@ func TestBandedOptimum(t *testing.T) {
 // a bound; and no other factorization has a smaller error.
 func TestDenseOptimum(t *testing.T) {
 	for _, n := range []uint64{1, 2, 7, 40} {
-		for _, w := range []Workload{{Kind: "sum"}, {Kind: "mean"}, {Kind: "exponential", Decay: 0.8}, {Kind: "window", Window: 3}} {
+		for _, w := range []Workload{{Kind: "sum"}, {Kind: "mean"}, {Kind: "exponential", Decay: 0.8},
+			{Kind: "window", Window: 3}} {
 			name := fmt.Sprintf("%d rows of %s", n, w.Kind)
 			a := workloadRows(w, int(n))
 			best, most := mustDense(t, a, false), &optimise.Optimum{Value: 1, Bound: 1}

@@ -20,7 +20,8 @@ func TestSensitivity(t *testing.T) {
 		c := denseMatrix(f.Factorization, n)
 		_, isToeplitz := f.Factorization.(toeplitz)
 		exact := isToeplitz && f.name != "sqrt window" && !strings.Contains(f.name, "phase")
-		for _, p := range []Participation{{1, 1, false, 0}, {2, 1, false, 0}, {2, 4, false, 0}, {3, 1, false, 0}, {3, 2, false, 0}, {4, 3, false, 0}, {9, 5, false, 0}, {3, 2, true, 0}, {20, 3, true, 0}} {
+		for _, p := range []Participation{{1, 1, false, 0}, {2, 1, false, 0}, {2, 4, false, 0}, {3, 1, false, 0},
+			{3, 2, false, 0}, {4, 3, false, 0}, {9, 5, false, 0}, {3, 2, true, 0}, {20, 3, true, 0}} {
 			got, err := Sensitivity(f.Factorization, p, n)
 			if err != nil {
 				t.Fatal(err)

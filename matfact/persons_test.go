@@ -120,7 +120,8 @@ func TestPersonTable(t *testing.T) {
 // TestPersonBuffers: the number of buffers that is enough for single rows is enough for persons.
 func TestPersonBuffers(t *testing.T) {
 	for _, n := range []uint64{100, 1e4, 1e6} {
-		for _, p := range []Participation{{Count: 2, Separation: 10}, {Count: 10, Separation: 1}, {Count: 6, Separation: n / 10}, {Count: n / 20, Separation: 20}} {
+		for _, p := range []Participation{{Count: 2, Separation: 10}, {Count: 10, Separation: 1},
+			{Count: 6, Separation: n / 10}, {Count: n / 20, Separation: 20}} {
 			o := bltObjective{sens: math.Inf(1), length: float64(n), count: float64(p.Count),
 				separation: float64(p.Separation)}
 			few, many := AutoPersons(Workload{Kind: "sum"}, n, p).Buffers, 8
@@ -305,7 +306,8 @@ func TestPersonSensitivityMonotone(t *testing.T) {
 		if f.Horizon() == 0 {
 			lengths = append(lengths, 1e6, 0)
 		}
-		for _, p := range []Participation{{1, 1, false, 0}, {3, 2, false, 1}, {5, 4, false, 2}, {1000, 1, false, 1}, {1 << 20, 7, false, 3}} {
+		for _, p := range []Participation{{1, 1, false, 0}, {3, 2, false, 1}, {5, 4, false, 2}, {1000, 1, false, 1},
+			{1 << 20, 7, false, 3}} {
 			for i, length := range lengths {
 				more, nearer, fuller := p, p, p
 				more.Count++
@@ -383,7 +385,8 @@ func TestPersonGolden(t *testing.T) {
 		{"bisr", mustNew(t, Config{Kind: "bisr"}, sum), "52d49df76ea8456b5e8ef40716013c54"},
 	} {
 		h := sha256.New()
-		for _, p := range []Participation{{Count: 1, Separation: 1}, {Count: 10, Separation: 1}, {Count: 12, Separation: 720, PerStep: 4}, {Count: 365, Separation: 24}, {Count: 100000, Separation: 10}} {
+		for _, p := range []Participation{{Count: 1, Separation: 1}, {Count: 10, Separation: 1},
+			{Count: 12, Separation: 720, PerStep: 4}, {Count: 365, Separation: 24}, {Count: 100000, Separation: 10}} {
 			for _, n := range []uint64{0, 1000, 1e6} {
 				s, err := Sensitivity(c.f, p, n)
 				if err != nil {

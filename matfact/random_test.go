@@ -140,7 +140,8 @@ func TestRandomBands(t *testing.T) {
 		if err != nil || limits.Noise < reach*14*(1<<24) {
 			t.Fatalf("%s: Limits is %+v, %v; rows of C⁻¹ reach %g", name, limits, err, reach)
 		}
-		for _, w := range []Workload{{Kind: "sum"}, {Kind: "window", Window: 7}, {Kind: "exponential", Decay: source.Float64()}} {
+		for _, w := range []Workload{{Kind: "sum"}, {Kind: "window", Window: 7},
+			{Kind: "exponential", Decay: source.Float64()}} {
 			rows := apply(w, inverse)
 			for step := uint64(1); step <= n; step += 3 {
 				scale := math.Sqrt(f.RowVar(w, step) * f.RowVar(w, n))

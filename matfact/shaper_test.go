@@ -409,7 +409,8 @@ func TestGolden(t *testing.T) {
 				w[i] = int64(step*0x9e3779b97f4a7c15*uint64(i+1))>>37 - int64(s[i])
 			}
 			shaper.Push(w)
-			for _, x := range []Workload{{Kind: "mean"}, {Kind: "exponential", Decay: 0.97}, {Kind: "window", Window: 50}} {
+			for _, x := range []Workload{{Kind: "mean"}, {Kind: "exponential", Decay: 0.97},
+				{Kind: "window", Window: 50}} {
 				put(c.f.RowVar(x, step), c.f.Cov(x, step, (step+1)/2))
 			}
 			put(c.f.CinvVar(step))

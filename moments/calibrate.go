@@ -121,7 +121,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 			return nil, err
 		}
 	}
-	if cfg.counts() {
+	if cfg.countsValid() {
 		valid = noisyCount(cfg, factor, lattice, n, cfg.countWeight(method, nu, p.Adjacency), p.Bits())
 		valid.rule = "must be less: the number of valid records must fit 62 bits"
 	}

@@ -157,8 +157,8 @@ func (c *Config) Defaults() {
 	}
 }
 
-// counts reports whether the number of valid records is released.
-func (c *Config) counts() bool {
+// countsValid reports whether the number of valid records is released.
+func (c *Config) countsValid() bool {
 	if c.ValidCount != nil {
 		return *c.ValidCount
 	}
@@ -182,8 +182,8 @@ func (c *Config) Values() []string {
 	add(c.Project, "second_moment_projected")
 	add(original, "mean_original")
 	add(original && *c.Covariance, "covariance_original")
-	add(c.counts(), "valid_count")
-	share := c.counts() && c.personal()
+	add(c.countsValid(), "valid_count")
+	share := c.countsValid() && c.personal()
 	add(share, "counted_share")
 	add(share, "mean_counted")
 	add(share && c.scaled(), "mean_counted_original")
@@ -349,7 +349,8 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 	if c.Metric == "sum" {
 		l.Check(c.Method == "auto", "metric", "belongs to method \"auto\"", c.Metric)
 		l.Check(c.reference() <= longestSum, "metric",
-			fmt.Sprintf("\"sum\" needs a horizon or tune of at most %d steps, because it adds up their errors", longestSum),
+			fmt.Sprintf("\"sum\" needs a horizon or tune of at most %d steps, because it adds up their errors",
+				longestSum),
 			c.Metric)
 	}
 	if c.PSDFloor != nil {

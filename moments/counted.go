@@ -10,7 +10,7 @@ import (
 // divided by that number.
 const leastCounted = 8
 
-// counted returns the values that are released in addition to the number of valid records if persons are protected.
+// countedValues returns the values that are released in addition to the number of valid records if persons are protected.
 // Most records may then not count, so the mean over all of them shrinks toward 0. N̂ is the noisy number of valid
 // records, with standard deviation σ; m is the number of all records, under the workload's weights; Ŝ is the noisy sum,
 // with standard deviation τ:
@@ -25,7 +25,7 @@ const leastCounted = 8
 // mean and se are the released mean and its standard deviation, and divisor is the number by which both were divided.
 //
 // Privacy: a function of released numbers and the public number of records.
-func (e *Estimator) counted(count, sigma float64, mean []float64, se, divisor float64) []dp.Value {
+func (e *Estimator) countedValues(count, sigma float64, mean []float64, se, divisor float64) []dp.Value {
 	records, d := max(1, e.weight.total()), len(mean)
 	values := []dp.Value{
 		{Name: "counted_share", Shape: []int{1}, Data: []float64{count / records}, SE: []float64{sigma / records}}}

@@ -146,7 +146,8 @@ func erratumColumnNorms(t *testing.T) {
 	near(t, "ζ²α²r", zeta*zeta*alpha*alpha*r, distance, 1e-12)
 	near(t, "the sensitivity", math.Sqrt(distance),
 		JointSensitivity([]float64{alpha}, []float64{beta}, lambda, zeta, d, dp.Replace), 1e-12)
-	for _, printed := range []float64{zeta * zeta / (alpha * alpha) * r, math.Pow(zeta*zeta*alpha*dp.SquaresSensitivity(lambda*zeta*zeta*beta/alpha, d, dp.Replace), 2)} {
+	for _, printed := range []float64{zeta * zeta / (alpha * alpha) * r,
+		math.Pow(zeta*zeta*alpha*dp.SquaresSensitivity(lambda*zeta*zeta*beta/alpha, d, dp.Replace), 2)} {
 		if math.Abs(printed/distance-1) < 0.5 {
 			t.Errorf("the printed formula gives %g, the distance is %g", printed, distance)
 		}

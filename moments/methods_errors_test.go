@@ -254,7 +254,8 @@ func TestAcross(t *testing.T) {
 		got, err := e.Across(3, 7)
 		if squaring(c.Method) {
 			if err == nil {
-				t.Errorf("%s, %s: Across returns %v although the covariances depend on the rows", c.Method, describe(c), got)
+				t.Errorf("%s, %s: Across returns %v although the covariances depend on the rows", c.Method, describe(c),
+					got)
 			}
 			continue
 		}

@@ -127,7 +127,8 @@ func TestGram(t *testing.T) {
 					}
 				}
 				gotBias, gotFourth, gotCross := g.at(uint64(step))
-				for name, x := range map[string][2]float64{"bias": {gotBias, bias}, "fourth": {gotFourth, fourth}, "cross": {gotCross, cross}} {
+				for name, x := range map[string][2]float64{"bias": {gotBias, bias}, "fourth": {gotFourth, fourth},
+					"cross": {gotCross, cross}} {
 					if !(math.Abs(x[0]-x[1]) <= 1e-12*x[1]) {
 						t.Errorf("%v, %s, step %d: %s is %.15g, want %.15g", w, kind, step, name, x[0], x[1])
 					}
@@ -200,7 +201,8 @@ func TestScatter(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(31, 7))
 	const n = 9
-	for _, w := range []matfact.Workload{{Kind: "sum"}, {Kind: "exponential", Decay: 0.8}, {Kind: "window", Window: 4}} {
+	for _, w := range []matfact.Workload{{Kind: "sum"}, {Kind: "exponential", Decay: 0.8},
+		{Kind: "window", Window: 4}} {
 		for _, kind := range []string{"identity", "sqrt"} {
 			f, err := matfact.New(matfact.Config{Kind: kind, Horizon: n}, w)
 			if err != nil {

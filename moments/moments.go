@@ -210,7 +210,7 @@ func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estima
 		w := newWeight(s.second.kernel)
 		e.secondWeight = &w
 	}
-	if err := e.warmUp(fresh); err != nil {
+	if err := e.makeWarmup(fresh); err != nil {
 		return nil, err
 	}
 	e.fingerprint, err = e.identify()
@@ -250,7 +250,7 @@ func (e *Estimator) Attained() float64 {
 		return math.Sqrt(PersonJoint(t.Nu, kappa, e.params.Adjacency).Square / t.Square)
 	}
 	exact := Joint(t.Nu, len(e.cfg.Columns), e.params.Adjacency)
-	if e.cfg.counts() {
+	if e.cfg.countsValid() {
 		exact = exact.withCount(countWeight)
 	}
 	exact = e.unshortened.charge(exact)

@@ -40,7 +40,8 @@ func TestMutantCalibrations(t *testing.T) {
 	replace, zeroOut := dp.Params{Mu: 2, Adjacency: dp.Replace}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut}
 	// The largest and the last column norm of the square root for sums.
 	var largest float64
-	for _, c := range mustSubject(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 1, Workload: "sum", Factorization: "sqrt", Horizon: steps}, replace).root(t, steps) {
+	for _, c := range mustSubject(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 1, Workload: "sum",
+		Factorization: "sqrt", Horizon: steps}, replace).root(t, steps) {
 		largest = math.Hypot(largest, c)
 	}
 	less := func(all, second, off float64) func(p *Plan) {

@@ -36,7 +36,8 @@ func TestNarrow(t *testing.T) {
 		"persons":    {Config{Horizon: 1000, Person: persons}, [2]bool{}},
 		"persons once": {Config{Horizon: 1000, Person: matfact.Participation{Count: 1, Separation: 1, PerStep: 2}},
 			[2]bool{}},
-		"persons without end": {Config{Workload: "exponential", Decay: 0.999, Endless: true, Person: persons}, [2]bool{}},
+		"persons without end": {Config{Workload: "exponential", Decay: 0.999, Endless: true, Person: persons},
+			[2]bool{}},
 	} {
 		c, p := x.c, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
 		c.Clip, c.Columns, c.Step = 1.4, dptest.Columns(3), 4

@@ -97,7 +97,7 @@ func (c *Config) dimension() int {
 // not released.
 func (c *Config) countWeight(method string, nu float64, adjacency dp.Adjacency) float64 {
 	switch {
-	case !c.counts():
+	case !c.countsValid():
 		return 0
 	case c.personal():
 		return PersonCountWeight(c.firstNu(method, nu), adjacency)

@@ -205,7 +205,8 @@ func TestPersonPeriodsThroughMap(t *testing.T) {
 		if d := apart(rule, everywhere, without(0, 2)); d < 1.3 || d > 2 {
 			t.Errorf("two periods of one person cost %.6g of μ", d)
 		}
-		for what, wrong := range map[string]uint64{"is not emptied": 0, "is emptied a step early": period - 1, "is emptied every second period": 2 * period} {
+		for what, wrong := range map[string]uint64{"is not emptied": 0, "is emptied a step early": period - 1,
+			"is emptied every second period": 2 * period} {
 			r := rule
 			r.Period = wrong
 			most := 0.0

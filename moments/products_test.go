@@ -18,7 +18,8 @@ func TestProducts(t *testing.T) {
 	t.Parallel()
 	const steps, d = 30, 3
 	source := rand.New(rand.NewPCG(6, 6))
-	for _, w := range []matfact.Workload{{Kind: "sum"}, {Kind: "window", Window: 4}, {Kind: "exponential", Decay: 0.75}} {
+	for _, w := range []matfact.Workload{{Kind: "sum"}, {Kind: "window", Window: 4},
+		{Kind: "exponential", Decay: 0.75}} {
 		for _, size := range []int64{3, 1 << 30, 1<<53 - 1} {
 			p, ring := newProducts(w, d), newAccumulator(w, d)
 			var rows [][]int64

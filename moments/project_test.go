@@ -106,7 +106,8 @@ func TestProjections(t *testing.T) {
 					again, err = ProjectMoment(p.upper, d, limit)
 				}
 				if err != nil || squared(again, p.upper, d) > 1e-22*float64(d*d) {
-					t.Errorf("d = %d: projecting twice changes the result by %g (%v)", d, squared(again, p.upper, d), err)
+					t.Errorf("d = %d: projecting twice changes the result by %g (%v)", d, squared(again, p.upper, d),
+						err)
 				}
 			}
 		}

@@ -100,7 +100,7 @@ func (e *Estimator) release() (*dp.Release, error) {
 		count := e.count.value(1)
 		values = append(values, dp.Value{Name: "valid_count", Shape: []int{1}, Data: count, SE: []float64{v.count}})
 		if e.cfg.personal() {
-			values = append(values, e.counted(count[0], v.count, mean, math.Sqrt(v.mean), first)...)
+			values = append(values, e.countedValues(count[0], v.count, mean, math.Sqrt(v.mean), first)...)
 		}
 	}
 	share := max(1, e.weight.total())

@@ -89,7 +89,7 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 		if e.step > 0 && (e.warming() || e.warmup.Failed()) {
 			return errDamaged
 		}
-		e.warmed()
+		e.adoptBounds()
 	}
 	e.weight.restore(r, e.step, e.cfg.Step)
 	if e.secondWeight != nil {

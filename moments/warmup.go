@@ -107,8 +107,8 @@ func (p *WarmupPlan) agrees(own *WarmupPlan) bool {
 		near(p.Gains.Reference, own.Gains.Reference)
 }
 
-// warmUp creates the warm-up of a plan. fresh says that the plan was made just now.
-func (e *Estimator) warmUp(fresh bool) error {
+// makeWarmup creates the warm-up of a plan. fresh says that the plan was made just now.
+func (e *Estimator) makeWarmup(fresh bool) error {
 	e.unit = 1
 	if !e.cfg.Automatic() {
 		if e.plan.Warmup != nil {
@@ -141,8 +141,8 @@ func (e *Estimator) warmUp(fresh bool) error {
 // warming reports whether the open step belongs to the warm-up.
 func (e *Estimator) warming() bool { return e.warmup != nil && !e.warmup.Done() }
 
-// warmed takes over the bounds that the warm-up found, when it is complete.
-func (e *Estimator) warmed() {
+// adoptBounds takes over the bounds that the warm-up found, when it is complete.
+func (e *Estimator) adoptBounds() {
 	e.unit, e.found = 1, nil
 	if e.warmup == nil || !e.warmup.Done() || e.warmup.Failed() {
 		return
@@ -193,7 +193,7 @@ func (e *Estimator) closeWarmup(n dp.Noise) (*dp.Release, error) {
 	} else if e.warmup.Failed() {
 		r.Step = 1
 	}
-	e.warmed()
+	e.adoptBounds()
 	e.rows = 0
 	return r, nil
 }

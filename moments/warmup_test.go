@@ -368,7 +368,8 @@ func TestWarmupVerdicts(t *testing.T) {
 		if m.Data[1] != 42.5 || !math.IsNaN(m.SE[1]) || !math.IsNaN(m.SEWithClipping[1]) || math.IsNaN(m.SE[0]) {
 			t.Errorf("mean_original %v ± %v, %v", m.Data, m.SE, m.SEWithClipping)
 		}
-		for _, name := range []string{"second_moment", "covariance", "covariance_psd", "covariance_original", "second_moment_projected"} {
+		for _, name := range []string{"second_moment", "covariance", "covariance_psd", "covariance_original",
+			"second_moment_projected"} {
 			v := valueOf(t, r, name)
 			for n, entry := range [][2]int{{0, 0}, {0, 1}, {0, 2}, {1, 1}, {1, 2}, {2, 2}} {
 				frozen := entry[0] == 1 || entry[1] == 1

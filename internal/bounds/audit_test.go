@@ -301,7 +301,8 @@ func TestShapes(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := h.release(dptest.Seeded(8), "warmup/B")
-	for _, terms := range [][]term{{{0, 1}}, {{127, 1}}, {{100, 1}, {30, -1}}, {{64, 1}, {63, -1}}, {{90, 0.5}, {20, 2}, {-1, 7}}} {
+	for _, terms := range [][]term{{{0, 1}}, {{127, 1}}, {{100, 1}, {30, -1}}, {{64, 1}, {63, -1}},
+		{{90, 0.5}, {20, 2}, {-1, 7}}} {
 		var square float64
 		for _, prefix := range p.prefix {
 			v := value(prefix, terms)

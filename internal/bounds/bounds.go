@@ -407,8 +407,8 @@ func (w *Warmup) shape(s int) *shape {
 	return deviationShape()
 }
 
-// looksAt returns those columns that a stage counts and that are known already.
-func (w *Warmup) looksAt(s int) []int {
+// stageColumns returns those columns that a stage counts and that are known already.
+func (w *Warmup) stageColumns(s int) []int {
 	switch s {
 	case octaves, circles:
 		return unknown(w.cfg.Centre)
@@ -437,7 +437,7 @@ func (w *Warmup) width(s int) int {
 		}
 		return n
 	}
-	return len(w.looksAt(s))
+	return len(w.stageColumns(s))
 }
 
 // Needed returns the number of valid records that the stages need, from the public configuration alone. It assumes one
@@ -526,7 +526,7 @@ func (w *Warmup) Add(row []float64) {
 // openStage prepares the histograms of the next stage.
 func (w *Warmup) openStage() {
 	s := w.taken[w.next]
-	w.columns, w.open = w.looksAt(s), nil
+	w.columns, w.open = w.stageColumns(s), nil
 	if s == norms {
 		w.edges = w.normEdges()
 	}
@@ -687,7 +687,7 @@ func (w *Warmup) closeDeviations(s int, p *sums, x *Stage) {
 	}
 	if w.pool = nil; s == deviations {
 		w.pool = p
-	} else if why := w.without(); why != "" {
+	} else if why := w.noSpread(); why != "" {
 		w.fail(x, names[deviations], why)
 	}
 }
@@ -712,8 +712,8 @@ func (p *sums) with(q *sums, same bool) *sums {
 	return out
 }
 
-// without returns the reason why no step can follow although there are enough records; "" if steps can follow.
-func (w *Warmup) without() string {
+// noSpread returns the reason why no step can follow although there are enough records; "" if steps can follow.
+func (w *Warmup) noSpread() string {
 	if r := w.cfg.Regression; r != nil {
 		switch {
 		case w.found.Frozen(r.Target):

@@ -141,7 +141,8 @@ func TestLimits(t *testing.T) {
 // TestRegressionFails: the warm-up fails if the target has no spread, or none of the features has one.
 func TestRegressionFails(t *testing.T) {
 	t.Parallel()
-	for name, constant := range map[string][]int{"the target has no spread": {1}, "no feature has a spread": {0, 2, 3}} {
+	for name, constant := range map[string][]int{"the target has no spread": {1},
+		"no feature has a spread": {0, 2, 3}} {
 		rows := regressionRows(6000, 5)
 		w, err := New(Config{Columns: 4, Regression: &Regression{Target: 1, X: true}, Records: 6000}, 2, dp.ZeroOut, 24)
 		if err != nil {

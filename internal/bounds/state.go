@@ -19,7 +19,8 @@ func (w *Warmup) AppendTo(b *bin.Writer) {
 	for _, x := range f.Cap {
 		b.Uint(math.Float64bits(x)) // may be infinite
 	}
-	for _, x := range []*float64{&f.Clip, &f.Unseen, &f.Clipped, &f.ClippedSE, &f.BiasMean, &f.BiasSecond, &f.Full, &f.FullSE} {
+	for _, x := range []*float64{&f.Clip, &f.Unseen, &f.Clipped, &f.ClippedSE, &f.BiasMean, &f.BiasSecond, &f.Full,
+		&f.FullSE} {
 		b.Float(*x)
 	}
 	for _, x := range w.limits() {
@@ -90,7 +91,8 @@ func (w *Warmup) Restore(r *bin.Reader) error {
 		f.Cap[j] = math.Float64frombits(r.Uint())
 		r.Bad = r.Bad || !(f.Cap[j] >= 0) || math.IsInf(f.Cap[j], 1) == math.IsNaN(w.cfg.Scale[j])
 	}
-	for _, x := range []*float64{&f.Clip, &f.Unseen, &f.Clipped, &f.ClippedSE, &f.BiasMean, &f.BiasSecond, &f.Full, &f.FullSE} {
+	for _, x := range []*float64{&f.Clip, &f.Unseen, &f.Clipped, &f.ClippedSE, &f.BiasMean, &f.BiasSecond, &f.Full,
+		&f.FullSE} {
 		*x = r.Float()
 	}
 	for _, x := range w.limits() {

@@ -267,7 +267,9 @@ func TestLongExponent(t *testing.T) {
 
 func TestNoAllocation(t *testing.T) {
 	var all [][]byte
-	for _, s := range []string{"0", "1.5", "-0.12345678901234567", "1e999", "x", midpoint(0x3FF0000000000000), midpoint(1), overflow + ".1", "-" + overflow, overflow[:308] + "1.5", "4503599627370496.5", strings.Repeat("9", 5000) + "e-4700"} {
+	for _, s := range []string{"0", "1.5", "-0.12345678901234567", "1e999", "x", midpoint(0x3FF0000000000000),
+		midpoint(1), overflow + ".1", "-" + overflow, overflow[:308] + "1.5", "4503599627370496.5",
+		strings.Repeat("9", 5000) + "e-4700"} {
 		all = append(all, []byte(s))
 	}
 	if n := testing.AllocsPerRun(50, func() {
@@ -281,7 +283,9 @@ func TestNoAllocation(t *testing.T) {
 }
 
 func FuzzDecimal(f *testing.F) {
-	for _, s := range []string{"0", "-0", "1", "-1.5e-5", "+.5", "5.", "123456789012345678901234567890", "1e999", "4.9e-324", "2.4703282292062327e-324", "9007199254740993", "0.12345678", "1.7976931348623159e308", "1e", "0x1p-2", "nan"} {
+	for _, s := range []string{"0", "-0", "1", "-1.5e-5", "+.5", "5.", "123456789012345678901234567890", "1e999",
+		"4.9e-324", "2.4703282292062327e-324", "9007199254740993", "0.12345678", "1.7976931348623159e308", "1e",
+		"0x1p-2", "nan"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

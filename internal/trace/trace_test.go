@@ -124,7 +124,8 @@ func TestSpans(t *testing.T) {
 		header.Get("User-Agent") != "streamdp/1.2" {
 		t.Errorf("%s, %v", path, header)
 	}
-	if want := (map[string]any{"service.name": "dp", "service.version": "1.2", "service.instance.id": "a"}); !reflect.DeepEqual(by, want) {
+	if want := (map[string]any{"service.name": "dp", "service.version": "1.2",
+		"service.instance.id": "a"}); !reflect.DeepEqual(by, want) {
 		t.Errorf("sent by %v", by)
 	}
 	if sent, dropped, failed, _ := said.now(); sent != 6 || dropped != 0 || failed != 0 {

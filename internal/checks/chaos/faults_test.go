@@ -114,7 +114,8 @@ func (f *faults) report() {
 		}
 	}
 	f.s.t.Log(strings.Join(words, ", "))
-	for what, list := range map[string][]time.Duration{"an instance died": f.takeover, "an instance ended in order": f.handover} {
+	for what, list := range map[string][]time.Duration{"an instance died": f.takeover,
+		"an instance ended in order": f.handover} {
 		if len(list) > 0 {
 			f.s.t.Logf(
 				"until all tasks published again after %s, with a session of %v: median %v, 99 %% %v, "+

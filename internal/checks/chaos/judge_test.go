@@ -156,7 +156,8 @@ func (e *evidence) judge() *verdict {
 			v.fault("%s has neither releases nor charges", t)
 		}
 	}
-	for _, t := range slices.SortedFunc(maps.Keys(epochs), func(a, b task) int { return strings.Compare(a.String(), b.String()) }) {
+	byName := func(a, b task) int { return strings.Compare(a.String(), b.String()) }
+	for _, t := range slices.SortedFunc(maps.Keys(epochs), byName) {
 		e.follow(v, t, epochs[t])
 	}
 	return v

@@ -24,7 +24,8 @@ func createTopic(t *testing.T, addrs []string, name string, partitions int32) {
 	q.TimeoutMillis = 20_000
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 3
-	for k, v := range map[string]string{"message.timestamp.type": "LogAppendTime", "retention.ms": "-1", "min.insync.replicas": "2"} {
+	for k, v := range map[string]string{"message.timestamp.type": "LogAppendTime", "retention.ms": "-1",
+		"min.insync.replicas": "2"} {
 		c := kmsg.NewCreateTopicsRequestTopicConfig()
 		c.Name, c.Value = k, &v
 		topic.Configs = append(topic.Configs, c)
@@ -46,7 +47,8 @@ func (s *site) compactSoon(topic string) {
 	s.t.Helper()
 	resource := kmsg.NewIncrementalAlterConfigsRequestResource()
 	resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeTopic, topic
-	for k, v := range map[string]string{"segment.ms": "5000", "max.compaction.lag.ms": "5000", "min.cleanable.dirty.ratio": "0.01"} {
+	for k, v := range map[string]string{"segment.ms": "5000", "max.compaction.lag.ms": "5000",
+		"min.cleanable.dirty.ratio": "0.01"} {
 		c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
 		c.Name, c.Value = k, &v
 		resource.Configs = append(resource.Configs, c)

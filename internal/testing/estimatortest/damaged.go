@@ -40,7 +40,7 @@ func (c *Contract[E]) Damaged(t testing.TB, state []byte) {
 	damaged := slices.Clone(state)
 	try := func(what string, at, n int) {
 		t.Helper()
-		taken := c.goesOn(t, e, fmt.Sprintf("%s at byte %d of %d", what, at, len(state)), damaged)
+		taken := c.restore(t, e, fmt.Sprintf("%s at byte %d of %d", what, at, len(state)), damaged)
 		if taken && at < header && !bytes.Equal(damaged, state) {
 			t.Errorf("a state with a changed byte %d was accepted", at)
 		}
@@ -58,9 +58,9 @@ func (c *Contract[E]) Damaged(t testing.TB, state []byte) {
 	}
 }
 
-// goesOn restores state into e. If e accepts it, e must write the same state again, and each of the next steps must
-// either close or return an error. goesOn reports whether e accepted the state.
-func (c *Contract[E]) goesOn(t testing.TB, e E, what string, state []byte) (taken bool) {
+// restore restores state into e. If e accepts it, e must write the same state again, and each of the next steps must
+// either close or return an error. restore reports whether e accepted the state.
+func (c *Contract[E]) restore(t testing.TB, e E, what string, state []byte) (taken bool) {
 	t.Helper()
 	defer func() {
 		if r := recover(); r != nil {
@@ -138,6 +138,6 @@ func Fuzz[E Estimator](f *testing.F, contracts []Contract[E], states func(c *Con
 			data = slices.Clone(data)
 			copy(data[1:header], fingerprints[i])
 		}
-		contracts[i].goesOn(t, all[i], "", data)
+		contracts[i].restore(t, all[i], "", data)
 	})
 }
