@@ -392,8 +392,8 @@ func (c *Config) ValidateFor(adjacency dp.Adjacency) error {
 	if adjacency == dp.Replace && len(c.Columns) > 0 && c.Nu > 0 && c.Nu < dp.FreeSquares(c.dimension()) {
 		return &fault.Fault{Key: "nu", Value: c.Nu,
 			Rule: fmt.Sprintf(
-				"must be at least %.6g under \"replace\": up to that weight the second moment is free, and a smaller weight "+
-					"does not improve the mean", dp.FreeSquares(c.dimension()))}
+				"must be at least %.6g under \"replace\": up to that weight the second moment is free, and a "+
+					"smaller weight does not improve the mean", dp.FreeSquares(c.dimension()))}
 	}
 	return nil
 }

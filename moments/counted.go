@@ -10,7 +10,7 @@ import (
 // divided by that number.
 const leastCounted = 8
 
-// countedValues returns the values that are released in addition to the number of valid records if persons are protected.
+// countedValues returns the values released in addition to the number of valid records if persons are protected.
 // Most records may then not count, so the mean over all of them shrinks toward 0. N̂ is the noisy number of valid
 // records, with standard deviation σ; m is the number of all records, under the workload's weights; Ŝ is the noisy sum,
 // with standard deviation τ:

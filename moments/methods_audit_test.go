@@ -63,7 +63,7 @@ func TestMethodsSensitivity(t *testing.T) {
 							}
 							released, err := a.Sensitivity(x, y, fixed)
 							if err != nil || math.Abs(released-distance) > 1e-9*a.plan.Mu {
-								t.Errorf("%s, %s: %g and %g are %.9g of μ apart by coupling, %.9g by their releases: %v",
+								t.Errorf("%s, %s: %g and %g are %.9g of μ apart by coupling, %.9g by releases: %v",
 									describe(c), adjacency, p.X, p.Y, distance/a.plan.Mu, released/a.plan.Mu, err)
 							}
 						}

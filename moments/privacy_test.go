@@ -185,7 +185,7 @@ func TestCoupling(t *testing.T) {
 					}
 					distance, err := a.Sensitivity(x, y, fixed)
 					if err != nil || !(math.Abs(coupled-distance) <= 1e-9*a.plan.Mu && coupled <= a.plan.Mu*(1+1e-9)) {
-						t.Errorf("%s, %s: %g and %g in step %d are %.9g of μ apart by coupling, %.9g by their releases: %v",
+						t.Errorf("%s, %s: %g and %g in step %d are %.9g of μ apart by coupling, %.9g by releases: %v",
 							describe(c), adjacency, p.X, p.Y, at+1, coupled/a.plan.Mu, distance/a.plan.Mu, err)
 					}
 				}
