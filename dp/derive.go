@@ -12,7 +12,7 @@ import (
 // "Master" is the master key of the key file, EK an epoch's key, W a key that wraps a shard's values.
 type Purpose string
 
-// Keys that are derived from the master key, or from a key that is.
+// Keys that are derived from the master key, or from a key that is derived from it.
 const (
 	// ForLedger is the key of the MACs of the ledger's lines. From: master. Salt: none.
 	ForLedger Purpose = "streamdp/ledger/v1\x00"
@@ -31,7 +31,7 @@ const (
 	// ForPartials encrypts one record of sums without noise, which instances of a group exchange.
 	// From: master. Salt: 32 random bytes, new in each record; public.
 	ForPartials Purpose = "streamdp/partials/v1\x00"
-	// ForState encrypts state, under two kinds of key:
+	// ForState is the key that encrypts two kinds of state:
 	//
 	//   - a checkpoint's or secret's file in the state directory, with its nonce. From: master. Salt: 32 random
 	//     bytes, new at every write; public.

@@ -4,7 +4,7 @@
 //
 // # Words
 //
-// A record is the unit of protection. Records stand in slots, positions that are public. A step is a range of slots; at
+// A record is the unit of protection. Each record has a slot, a position that is public. A step is a range of slots; at
 // its end noise is drawn and, in most steps, something is released. An epoch is everything from an estimator's first
 // step to its last, under one guarantee (ε, δ), which each of its records pays for once. The cost of a guarantee is
 // counted in μ: the most that one record can change the released values, in standard deviations of the noise.

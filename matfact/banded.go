@@ -36,7 +36,7 @@ type banded struct {
 }
 
 // rootBands returns the m of bsr (α = ½) and bisr (α = −½) for w. For a window it returns at most as many bands as the
-// window has steps, because further coefficients of its root have another sign.
+// window has steps, because the further coefficients of its root change sign.
 func rootBands(kind string, w Workload, p int) *Stored {
 	alpha, sign := 0.5, 1.0
 	if kind == "bisr" {

@@ -507,7 +507,7 @@ func TestMechanism(t *testing.T) {
 		a := mustSubject(t, c, dp.Params{Mu: 1.5, Adjacency: dp.ZeroOut})
 		s := auditStream(steps, d)
 		want := exactly(s, c, a.plan.Clip)
-		// Column j of C, from the audit's matrix.
+		// Column j of C comes from the audit's matrix.
 		matrix := make([][]float64, steps)
 		for j := range matrix {
 			unit := make([]float64, steps)

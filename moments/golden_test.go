@@ -70,7 +70,7 @@ func hashOf(t *testing.T, all []Config, steps int) string {
 		binary.LittleEndian.PutUint64(b[:], math.Float64bits(x))
 		h.Write(b[:])
 	}
-	// NormFloat64 has different bits on other architectures; rounded to multiples of 2⁻¹⁰ it has the same.
+	// NormFloat64 has different last bits on other architectures; rounding to multiples of 2⁻¹⁰ removes the difference.
 	source := rand.New(rand.NewPCG(14, 15))
 	s := make(audit.Stream, steps)
 	for t := range s {

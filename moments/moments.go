@@ -35,8 +35,8 @@ import (
 // with M_t = max(1, Σ_j a_tj m_j), or 1 for the workload "sum". Z₁ has independent entries N(0, τ²). Z₂ is symmetric
 // with independent entries N(0, τ²) on and N(0, τ²/2) above the diagonal. τ = s/μ. All units refer to scaled rows.
 //
-// The methods of independent estimation and of concatenation differ in s and λ. The other methods draw no Z₂, or do not
-// use it alone, but square noisy rows: with x̂_j = X_j + [C⁻¹Z₁]_j, one record a step,
+// Independent estimation and concatenation differ in s and λ. Post-processing draws no Z₂, but squares noisy rows; the
+// combination does both. With x̂_j = X_j + [C⁻¹Z₁]_j, one record a step,
 //
 //	post-processing   Ŝ_t = Σ_j a_tj (x̂_jx̂_jᵀ − b_j I) / M_t,  b_j = Var x̂_j or 0
 //	combination       w_t of joint estimation and 1 − w_t of post-processing

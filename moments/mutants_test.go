@@ -260,7 +260,7 @@ func (n reused) Row(array string, hidden []int64) dp.Row {
 	return dptest.Arrays(map[string][][]float64{array: {z}}).Row(array, hidden)
 }
 
-// tapped shows the Gaussians to shapers.
+// tapped is noise that also gives its Gaussians to a mutantShaper.
 type tapped struct {
 	dp.Noise
 	shapers map[string]*mutantShaper

@@ -136,7 +136,7 @@ func TestPartDamaged(t *testing.T) {
 		try(fmt.Sprint("the first ", n), sound[:n], false)
 	}
 	try("longer", append(sound[:len(sound):len(sound)], 0), false)
-	// rows, clipped, refused, first (2), count, full, squares (3 of 16 bytes, high words first)
+	// the order of the words: rows, clipped, refused, first (2), count, full, squares (3 of 16 bytes, high words first)
 	const first, count, full, squares = 3, 5, 6, 7
 	k := e.plan.Lattice.K
 	at := func(word int) int64 { return int64(binary.LittleEndian.Uint64(sound[8*word:])) }

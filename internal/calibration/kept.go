@@ -13,12 +13,12 @@ import (
 // is, so a plan from another source must not pass.
 var ErrForeign = errors.New("the epoch's plan does not belong to this configuration")
 
-// LastBits is the relative difference that two processors may have in a number of a plan, computed from the same
-// factorizations. It is less than the margins of a plan.
+// LastBits is the largest relative difference between two processors in a number of a plan that they compute from the
+// same factorizations. It is less than the margins of a plan.
 const LastBits = 0x1p-42
 
-// Optimum is the relative difference that the errors of two factorizations may have that the optimisers of two
-// processors found.
+// Optimum is the largest relative difference between the errors of factorizations that the optimisers of two processors
+// find.
 const Optimum = 1e-6
 
 // Near reports whether a and b differ by at most tolerance·b.

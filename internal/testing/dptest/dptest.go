@@ -102,7 +102,7 @@ func (r *row) Fill(dst []float64) {
 
 func (r *row) Above(j int, b *big.Rat) bool { return new(big.Rat).SetFloat64(r.At(j)).Cmp(b) > 0 }
 
-// Word returns bits that are a function of the coordinate's value.
+// Word returns bits derived from the coordinate's value.
 func (r *row) Word(j int) uint64 {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], math.Float64bits(r.At(j)))

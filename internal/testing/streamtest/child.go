@@ -194,8 +194,8 @@ func OverKafka(c *kafka.Client) input.SumLog {
 	return &input.KafkaSums{Client: c, Topic: "group.partials", Now: time.Now}
 }
 
-// naive is the simplest possible loop, the control of the kill test: at least once, fresh noise in every attempt,
-// publish, then commit.
+// naive is the simplest possible loop, the control of the kill test: it reads records at least once, draws fresh noise
+// in every attempt, publishes, and then commits.
 func naive(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 	s := cfg.Streams[0]
 	client, err := kafka.NewClient(kafka.Options{Brokers: cfg.Kafka.Brokers})
