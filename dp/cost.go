@@ -39,7 +39,7 @@ func (c Cost) Validate() error {
 	_, err := newJoint(c.Mu, c.Rows, c.Gamma, c.Adjacency)
 	errs := []error{err}
 	if c.Rows == 0 && c.Gamma != 0 {
-		errs = append(errs, fmt.Errorf("gamma is %g without rows", c.Gamma))
+		errs = append(errs, fmt.Errorf("gamma is %g, must be 0 without rows", c.Gamma))
 	}
 	for i, t := range c.Terms {
 		if err := t.Validate(); err != nil {
@@ -47,7 +47,7 @@ func (c Cost) Validate() error {
 		}
 		switch {
 		case t.Kind == KindGaussian || t.Kind == KindSketchRow || t.Kind == KindSketchRowReplace:
-			errs = append(errs, fmt.Errorf("term %d: %q belongs in mu and rows", i, t.Kind))
+			errs = append(errs, fmt.Errorf("term %d: kind %q must be stated in mu and rows", i, t.Kind))
 		case t.Kind == KindFastMixRow && c.Adjacency == Replace:
 			errs = append(errs, errFastMix)
 		}
@@ -58,7 +58,7 @@ func (c Cost) Validate() error {
 	return errors.Join(errs...)
 }
 
-var errFastMix = errors.New("FastMix rows have a guarantee for one record and the adjacency zero-out only")
+var errFastMix = errors.New("FastMix rows are private for a single record under adjacency zero-out only")
 
 // UnmarshalJSON reads a cost. It refuses unknown fields and an invalid cost.
 func (c *Cost) UnmarshalJSON(data []byte) error {
@@ -349,7 +349,7 @@ func (c Cost) Group(k int) (Cost, error) {
 		return Cost{}, fmt.Errorf("group of %d records, must be at least 1", k)
 	}
 	if k > 1 && (c.Rows > 0 || c.BadDelta > 0) {
-		return Cost{}, errors.New("sketch rows and bad_delta have no cost for a group of records")
+		return Cost{}, errors.New("a cost with sketch rows or bad_delta has no cost for a group of records")
 	}
 	if k == 1 {
 		return c, nil

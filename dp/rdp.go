@@ -88,7 +88,7 @@ func (t Term) Validate() error {
 		}
 		rest.Gamma, rest.C2 = 0, 0
 	default:
-		return fmt.Errorf("kind of curve is %q, which is unknown", t.Kind)
+		return fmt.Errorf("unknown kind of curve: %q", t.Kind)
 	}
 	if rest != (Term{}) {
 		errs = append(errs, fmt.Errorf("a term of kind %q has parameters of another kind", t.Kind))

@@ -91,7 +91,7 @@ func (s *Stored) validateBands() error {
 		errs = append(errs, fmt.Errorf("stored factorization: "+format, args...))
 	}
 	if len(s.Decay) > 0 || len(s.Phases) > 0 || len(s.Scales) > 0 || len(s.Entries) > 0 {
-		add("%s has neither decays nor phases nor entries", s.Kind)
+		add("%s must have neither decays nor phases nor entries", s.Kind)
 	}
 	if len(s.Bands) > maxBands-1 {
 		add("has %d bands, must be at most %d", len(s.Bands)+1, maxBands)

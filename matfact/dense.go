@@ -111,7 +111,7 @@ func newDense(s *Stored, horizon uint64) (Factorization, error) {
 func (s *Stored) validateDense(horizon uint64) error {
 	var errs []error
 	if len(s.Decay) > 0 || len(s.Phases) > 0 || len(s.Bands) > 0 {
-		errs = append(errs, errors.New("stored factorization: dense has neither decays nor phases nor bands"))
+		errs = append(errs, errors.New("stored factorization: dense must have neither decays nor phases nor bands"))
 	}
 	if n := len(s.Scales); uint64(n) != horizon || len(s.Entries) != n*(n-1)/2 {
 		errs = append(errs,

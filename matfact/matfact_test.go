@@ -111,7 +111,7 @@ func TestNewErrors(t *testing.T) {
 	bands("bisr", []Fixed{1 << 63, 1 << 63}, "add up to 1")
 	bands("bisr", []Fixed{1 << 63, 1<<63 - 1}, "add up to 1")
 	bands("bisr", []Fixed{1 << 63, 0}, "band 2 must be positive")
-	bands("phased", []Fixed{1}, "phased has neither bands nor entries", "must have a phase")
+	bands("phased", []Fixed{1}, "phased must have neither bands nor entries", "must have a phase")
 	check(Config{Kind: "bsr", Stored: &Stored{Kind: "bsr", Phases: []Phase{good}}}, sum, "neither decays nor phases")
 	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Bands: []Fixed{1}}}, sum, "bands nor entries")
 	stored(phase(), "must have a phase")

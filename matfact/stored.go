@@ -84,7 +84,7 @@ func (s *Stored) validate() error {
 		errs = append(errs, fmt.Errorf("stored factorization: "+format, args...))
 	}
 	if len(s.Bands) > 0 || len(s.Scales) > 0 || len(s.Entries) > 0 {
-		add("%s has neither bands nor entries", s.Kind)
+		add("%s must have neither bands nor entries", s.Kind)
 	}
 	if len(s.Decay) > maxDecays {
 		add("has %d decays, must be at most %d", len(s.Decay), maxDecays)

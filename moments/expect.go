@@ -70,7 +70,7 @@ func (e *Estimator) Across(t, u uint64) (Covariances, error) {
 	case t == 0 || u == 0 || max(t, u) > e.horizon:
 		return Covariances{}, dp.ErrExhausted
 	case e.plan.squares():
-		return Covariances{}, errors.New("covariances of squared rows over time depend on the rows")
+		return Covariances{}, errors.New("the covariances over time of squared rows depend on the rows")
 	}
 	slots := e.cfg.Step
 	between := func(s *shape) float64 {

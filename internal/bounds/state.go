@@ -129,7 +129,7 @@ func (w *Warmup) Restore(r *bin.Reader) error {
 	r.Bad = r.Bad || (w.ranges != nil) != hasRanges || w.pool != nil && !hasPool ||
 		w.pool == nil && hasPool && !w.failed
 	if r.Bad {
-		return errors.New("state of the warm-up: damaged")
+		return errors.New("cannot read the state of the warm-up: it is damaged")
 	}
 	w.reset()
 	return nil

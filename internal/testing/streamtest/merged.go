@@ -45,7 +45,7 @@ func (r *Rig) OutputOf(topic string) map[string]string {
 	all := map[string]string{}
 	err := r.Client.ReadBack(context.Background(), topic, 0, 0, func(rec *kafka.Record) error {
 		if was, known := all[string(rec.Key)]; known && was != string(rec.Value) {
-			r.T.Errorf("two releases %s", rec.Key)
+			r.T.Errorf("two different releases %s", rec.Key)
 		}
 		all[string(rec.Key)] = string(rec.Value)
 		return nil

@@ -308,7 +308,7 @@ func (s *Site) Output() map[string]topicRecord {
 			p.headers = append(p.headers, kafka.Header{Key: h.Key, Value: slices.Clone(h.Value)})
 		}
 		if was, ok := all[p.key]; ok && !was.Equal(p) {
-			s.T.Errorf("two releases %s:\n%s\n%s", p.key, was.Value, p.Value)
+			s.T.Errorf("two different releases %s:\n%s\n%s", p.key, was.Value, p.Value)
 		}
 		all[p.key] = p
 		return nil

@@ -216,7 +216,7 @@ func (s *Scenario) Same(t testing.TB, refs []fixtures.EpochReference) {
 		base := p.Parse(t).Covers[0]
 		shift := int(p.Epoch) - int(base/30+1)
 		if shift < 0 || shift >= len(refs) {
-			t.Errorf("release %s, from offset %d on", p.Key, base)
+			t.Errorf("unexpected release %s, from offset %d on", p.Key, base)
 			continue
 		}
 		if want := refs[shift][[2]int64{base, int64(p.Step)}]; want.Hash != p.Hash {
@@ -283,7 +283,7 @@ func (s *Scenario) Verify(t testing.TB, refs []fixtures.EpochReference) {
 		}
 	}
 	if open != 1 {
-		t.Errorf("%d epochs are open", open)
+		t.Errorf("%d epochs are open, want 1", open)
 	}
 	for _, name := range d.Holds("checkpoint") {
 		data, err := d.ReadFile(filepath.Join(s.R.Dir, "state", "tasks", "orders-0", name))
