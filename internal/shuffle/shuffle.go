@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Delta returns δ(ε), rounded up, for n shuffled records, each of which passes a pure ε₀-local randomizer. It is the δ
+// Delta returns δ(ε), rounded up, for n shuffled records that each pass a pure ε₀-local randomizer. It is the δ
 // of the pair
 //
 //	P = (A + D, C − A + 1 − D),   Q = (A + 1 − D, C − A + D)
@@ -194,7 +194,7 @@ func binomialRange(n int, p, mass float64) (least, most int, outside float64) {
 	return least, low, below(least) + above(low)
 }
 
-// Epsilon returns ε, rounded up, for n shuffled records, each of which passes a pure ε₀-local randomizer.
+// Epsilon returns ε, rounded up, for n shuffled records that each pass a pure ε₀-local randomizer.
 //
 // Errors: as Delta, and δ outside (0, 1).
 func Epsilon(n int, epsilon0, delta float64) (float64, error) {

@@ -88,7 +88,7 @@ type Options struct {
 	times times // not 0 in tests: replaces the constants
 }
 
-// times replace the constants of the same names in tests; 0 keeps the constant.
+// times replace batchEvery, sendTime and endTime in tests; 0 keeps the constant.
 type times struct{ batch, send, end time.Duration }
 
 // Tracer sends spans. A nil Tracer records none, at the cost of a comparison.
