@@ -18,85 +18,85 @@ import (
 type Config struct {
 	// Method is "auto" (the default), "jme" (joint estimation), "ime" (independent), "cs" (concatenation and split),
 	// "pp" or "pp_debiased" (squares of noisy rows, with their bias or without it) or "combined" (jme and pp_debiased).
-	Method string `toml:"method"`
+	Method string
 	// Clip is the bound on a row's Euclidean norm, in scaled units. Required. If it is NaN, the warm-up finds one.
-	Clip float64 `toml:"clip"`
+	Clip float64
 	// Workload is "mean" (the default), "sum", "exponential" or "window".
-	Workload string `toml:"workload"`
+	Workload string
 	// Decay is the weight β of the previous step, in (0, 1). Required for "exponential"; it
 	// must be 0 otherwise.
-	Decay float64 `toml:"decay"`
+	Decay float64
 	// Window is the number of steps averaged. Required for "window"; it must be 0 otherwise.
-	Window uint64 `toml:"window"`
+	Window uint64
 	// Factorization is "auto" (the default), "identity", "sqrt", "bsr", "bisr",
 	// "banded", "dense", "blt" or "phased".
-	Factorization string `toml:"factorization"`
+	Factorization string
 	// Buffers is the number of buffers of a BLT, 1–8; 0 lets the package choose.
-	Buffers int `toml:"buffers"`
+	Buffers int
 	// Bands is the number of bands of "bsr", "bisr" and "banded", including the diagonal, 1–256, or 1–64 for "banded".
 	// Default 16; the other factorizations do not use it.
-	Bands int `toml:"bands"`
+	Bands int
 	// Normalise reduces the noise of an epoch that certainly ends at its horizon. It is for
 	// "sqrt", "bsr", "bisr", "banded" and "blt".
-	Normalise bool `toml:"normalise"`
+	Normalise bool
 	// Tune is the number of steps for which the error of "blt" and "banded" is
 	// minimised; 0 means the horizon.
-	Tune uint64 `toml:"tune"`
+	Tune uint64
 	// Nu is the dimensionless weight ν of the second moment. 0 lets the package choose it: by Weights or Inflation if
 	// one of them is given. Otherwise, under replacement, it is the largest weight that costs the mean nothing; under
 	// zero-out, it is chosen by the default Weights.
-	Nu float64 `toml:"nu"`
+	Nu float64
 	// Weights are the weights of the squared errors of mean and second moment by which ν is chosen. Default, under
 	// zero-out, [1/ζ², 1/ζ⁴].
-	Weights []float64 `toml:"weights"`
+	Weights []float64
 	// Inflation ≥ 1 chooses ν by the factor by which the mean's variance may grow. At most
 	// one of Nu, Weights and Inflation may be given.
-	Inflation float64 `toml:"inflation"`
+	Inflation float64
 	// Split is the share of μ² that "ime" uses for the mean, in (0, 1). Default ½.
-	Split float64 `toml:"split"`
+	Split float64
 	// Tau is the weight λ of the second moment in "cs", in 1/x². Required for "cs"; it must be 0 otherwise.
-	Tau float64 `toml:"tau"`
+	Tau float64
 	// Metric is the error by which "auto" chooses the method: "last" (the default) is the error of the release of the
 	// last step, "sum" the sum over all releases up to it. Without a horizon the last step is Tune, or 10 000.
-	Metric string `toml:"metric"`
+	Metric string
 	// PSDFloor adds the value covariance_psd: the covariance with its eigenvalues raised to at least PSDFloor ≥ 0.
 	// Default nil: no such value.
-	PSDFloor *float64 `toml:"psd_floor"`
+	PSDFloor *float64
 	// Project adds the value second_moment_projected: the positive semidefinite matrix nearest to the second moment
 	// whose trace is possible for clipped rows.
-	Project bool `toml:"project"`
+	Project bool
 	// Covariance adds the covariance; default true, but false for "sum", which has none.
-	Covariance *bool `toml:"covariance"`
+	Covariance *bool
 	// ValidCount adds the number of valid records, with its own noise. Default nil: true if persons are protected,
 	// because most of their records may not count; see Person.
-	ValidCount *bool `toml:"valid_count"`
+	ValidCount *bool
 
 	// Second, if not nil, gives the second moment a separate workload and factorization, in the methods "jme" and
 	// "ime". It cannot be set in a configuration file.
-	Second *Second `toml:"-"`
+	Second *Second
 
 	// Person, if not zero, protects all records of a person instead of single records. A person may have records in at
 	// most Count steps, any two at least Separation apart, and at most PerStep in a step. The caller of Add must
 	// enforce that, by passing nil for any further record. Cost is then the cost of a person.
-	Person matfact.Participation `toml:"-"`
+	Person matfact.Participation
 
 	// Columns are the names of the d numbers of a row.
-	Columns []string `toml:"-"`
+	Columns []string
 	// Step is the number of slots of one step. Noise is added once a step, to the sum of its records.
-	Step uint64 `toml:"-"`
+	Step uint64
 	// Horizon is the number of steps of the epoch; 0: the epoch does not end.
-	Horizon uint64 `toml:"-"`
+	Horizon uint64
 	// Endless says that steps continue after Horizon; the noise is then tuned for Horizon.
-	Endless bool `toml:"-"`
+	Endless bool
 	// Centre and Scale are the public constants by which rows were scaled. Releases are converted back to original
 	// units with them. Empty: 0 and 1. If a constant is NaN, the warm-up finds it.
-	Centre, Scale []float64 `toml:"-"`
+	Centre, Scale []float64
 
 	// Warmup is the number of slots of the warm-up, a multiple of Step; 0: the larger of 5000 and twice the number that
 	// it needs. There is a warm-up if Clip or any Centre or Scale is NaN. Then callers must pass unscaled rows to Add.
 	// WarmupMode is "buffer" (the default), which uses all records in all stages and keeps them in memory, or "split".
-	Warmup     uint64 `toml:"-"`
-	WarmupMode string `toml:"-"`
+	Warmup     uint64
+	WarmupMode string
 }
 
 // Second is a workload and a factorization for the second moment alone. Its fields have the meaning of Config's. A
