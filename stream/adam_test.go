@@ -235,7 +235,7 @@ func TestPieces(t *testing.T) {
 		}
 	}
 
-	if strings.Contains(other.Log.String(), "the output holds the same releases") {
+	if strings.Contains(other.Log.String(), "the repeated releases match the output") {
 		t.Error("an uninterrupted run says that it compared")
 	}
 
@@ -244,7 +244,7 @@ func TestPieces(t *testing.T) {
 	z.Published(steps)
 	z.End()
 	if log := copied.Log.String(); !strings.Contains(log, "repeating releases to compare them") ||
-		strings.Count(log, "the output holds the same releases") != 1 {
+		strings.Count(log, "the repeated releases match the output") != 1 {
 		t.Error("the copy did not notice that the output is ahead")
 	}
 	if n := len(r.Output("orders.dp")); n != len(list) {

@@ -14,8 +14,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Run runs the task until the context ends. It returns an error only if a failure
-// concerns the whole process.
+// Run runs the task until the context ends. It returns an error only if the failure concerns the whole process.
 func (r *Runner) Run(ctx context.Context) error {
 	defer r.stopLetters()
 	defer r.unwatch()
@@ -37,7 +36,7 @@ func (r *Runner) Run(ctx context.Context) error {
 					r.setState(monitor.StateStarting, nil)
 					q.Reply <- r.Serve(ctx, *q)
 				} else {
-					q.Reply <- errors.New("the task stopped before that: ask again")
+					q.Reply <- errors.New("the task stopped before it could serve the request: send it again")
 				}
 			}
 		}
@@ -52,8 +51,8 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 		switch {
-		case failure.DiskFull(err): // also where it is in a halt
-			// The state on disk is one to start from, at any moment.
+		case failure.DiskFull(err): // possibly wrapped in a halt
+			// The state on disk is a valid starting point at any moment.
 			r.Failing("disk", err)
 			if err := pause.Wait(ctx); err != nil {
 				return nil

@@ -6,7 +6,7 @@ import (
 	"github.com/streamdp/streamdp/stream/boundary"
 )
 
-// watched makes sure that the task's watch runs.
+// watched returns the task's sampler of log ends, and starts it if it is not running.
 func (r *Runner) watched(ctx context.Context) *boundary.Sampler {
 	if r.watch != nil {
 		return r.watch
@@ -16,7 +16,7 @@ func (r *Runner) watched(ctx context.Context) *boundary.Sampler {
 	return r.watch
 }
 
-// unwatch ends the task's watch: no epoch follows by itself. What it saw is forgotten.
+// unwatch stops the task's sampler, because no epoch follows by itself. Its samples are discarded.
 func (r *Runner) unwatch() {
 	if r.watch != nil {
 		r.watch.Stop()
@@ -24,5 +24,5 @@ func (r *Runner) unwatch() {
 	}
 }
 
-// Looks returns how many looks at the logs, of steps by the clock, wait for an epoch.
+// Looks returns how many samples of log ends, for steps by the clock, wait for an epoch.
 func (r *Runner) Looks() int { return r.watch.Waiting() }
