@@ -171,7 +171,7 @@ func TestWarmupStatus(t *testing.T) {
 	x := r.Start()
 	x.Until("the warm-up waits", func(s monitor.TaskStatus) bool {
 		return strings.HasPrefix(s.Message,
-			"the warm-up takes the first 1500 records of the epoch, of which 400 are still to come")
+			"the warm-up takes the first 1500 records of the epoch; 400 are still to come")
 	})
 	r.Produce(1100, 500)
 	x.Until("its end", func(s monitor.TaskStatus) bool { return s.NextOffset == 1600 && s.Message == "" })

@@ -213,7 +213,7 @@ func TestComparing(t *testing.T) {
 	}
 	// The line follows the state.
 	for late := time.Now().Add(fixtures.Patience); !strings.Contains(r.Log.String(),
-		"publishing none meanwhile"); time.Sleep(time.Millisecond) {
+		"publishing none until they match"); time.Sleep(time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatal("the log does not say that it is comparing")
 		}
