@@ -15,9 +15,9 @@ func TestComputes(t *testing.T) {
 	want := map[string]string{
 		"orders.toml": "Means, second moments and covariances of amount, items and weight over all records of " +
 			"the epoch so far: a release every 100 offsets.",
-		"demand.toml":     "Linear regression of sold on price, weekday and stock, improved while records come in.",
-		"demand-amb.toml": "Linear regression of sold on price, weekday and stock, improved while records come in.",
-		"refit.toml": "Linear regression of sold on price, weekday and stock, solved anew for each window of " +
+		"demand.toml":     "Linear regression of sold on price, weekday and stock, updated as records come in.",
+		"demand-amb.toml": "Linear regression of sold on price, weekday and stock, updated as records come in.",
+		"refit.toml": "Linear regression of sold on price, weekday and stock, solved separately for each window of " +
 			"20000 offsets.",
 		"churn.toml": "logistic regression of ",
 	}

@@ -105,9 +105,8 @@ func (r *Feed) ReadSchemas(ctx context.Context, opening bool) error {
 		r.publishSchemas()
 		if why := r.rowless(); opening && why != "" {
 			return &failure.Later{
-				Err: errors.New(
-					"waiting to open an epoch until the registry has a schema whose records can give rows; nothing is charged: " +
-						why)}
+				Err: errors.New("waiting to open an epoch until the registry has a schema whose records give rows; " +
+					"nothing is charged: " + why)}
 		}
 		return nil
 	})
@@ -172,7 +171,7 @@ func (r *Feed) publishSchemas() {
 		}
 		if len(v.Faults) > 0 &&
 			r.Schemas.First(connect.SchemaAt{Stream: r.S.Name, Subject: v.Subject, Version: v.Version, ID: v.ID}) {
-			r.Log.Warn("records with this schema of the registry give no rows: correct columns or the schema", "subject",
+			r.Log.Warn("records with this schema of the registry give no rows: correct columns or schema", "subject",
 				v.Subject, "version", v.Version, "id", v.ID, "newest", v.Latest, "why", v.Faults)
 		}
 	}

@@ -166,7 +166,7 @@ func (r *Feed) LogError(err error) error {
 	switch {
 	case errors.As(err, &gap):
 		return failure.Haltf(failure.Gap,
-			"%w; count them as empty with on_gap = \"null\", or skip them with a new epoch: streamdp epoch open %s", err,
+			"%w; count them as empty with on_gap = \"null\", or skip them: streamdp epoch open %s", err,
 			failure.EpochArgs(r.Task))
 	case errors.As(err, &truncated):
 		return failure.Haltf(failure.Truncated, "%w; a new epoch is needed: streamdp epoch open %s", err,

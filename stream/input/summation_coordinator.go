@@ -384,7 +384,7 @@ func (g *coordinator) receive(ctx context.Context, x *PartitionSummer) error {
 		g.mu.Unlock()
 		if err != nil || s.position.Next != x.Leaf.First() {
 			// The sum was authenticated with the group's key, so the fault is in a machine's memory or in a program.
-			return failure.Haltf(failure.Mechanism, "the sum of step %d of partition %d from another instance is wrong: %w",
+			return failure.Haltf(failure.Mechanism, "sum of step %d of partition %d from another instance is wrong: %w",
 				step, g.partition(x.index), errors.Join(err, errors.New("it does not fit this step")))
 		}
 		x.position = s.position

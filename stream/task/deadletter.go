@@ -222,7 +222,7 @@ func (d *deadLetters) follow(ctx context.Context, from, skipFrom, skipTo int64) 
 		}
 		pause.Reset()
 		if b.Lost > 0 {
-			r.Log.Warn("records were deleted from the input before they were checked for dead letters", "first", b.First,
+			r.Log.Warn("records were deleted before they were checked for dead letters", "first", b.First,
 				"offsets", b.Lost)
 		}
 		decoder.Decode(&b)

@@ -195,7 +195,7 @@ func (p *processor) compare() {
 	if behind {
 		w.missing = 0
 		p.r.Log.Warn(
-			"the output is ahead of this state: repeating releases to compare them, and publishing none until they match",
+			"the output is ahead of this state: repeating releases to compare them, publishing none until they match",
 			"step", a.boundary().step, "published", ahead)
 		return
 	}
@@ -285,7 +285,7 @@ func (p *processor) refuse() error {
 	if left := p.committer.unpublished(); p.ending != nil && p.committer.comparing && left > 0 &&
 		!p.ending.Open.DropOutbox {
 		return fmt.Errorf(
-			"%d releases of the epoch are not published yet, and cannot be while others are compared: ask again later, "+
+			"%d releases of the epoch are not published, and cannot be while others are compared: try again later, "+
 				"or discard them with --drop-outbox", left)
 	}
 	return nil
