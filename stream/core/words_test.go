@@ -121,8 +121,8 @@ func TestPower(t *testing.T) {
 	}
 	s.User.Cap, s.User.Period = 2, 7
 	if text := Computes(s); !strings.HasSuffix(text,
-		" A person counts in at most 2 steps, at least 2 apart, with at most 1 record in each; everybody begins anew "+
-			"every 7 steps.") {
+		" A person counts in at most 2 steps, at least 2 apart, with at most 1 record in each; every person may "+
+			"contribute again after 7 steps.") {
 		t.Error(text)
 	}
 	if text := Promise("person-period", 1, 1e-8); !strings.Contains(text,

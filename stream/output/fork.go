@@ -429,8 +429,8 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 		}
 		if newest < ahead {
 			return failure.Haltf(failure.OutputAhead,
-				"%s/%d holds step %d of epoch %d, but boundary topic %s holds boundaries up to step %d: another writer "+
-					"published that release, or the topic lost records; %s",
+				"%s/%d holds step %d of epoch %d, but boundary topic %s holds boundaries up to step %d: another "+
+					"writer published that release, or the topic lost records; %s",
 				g.At.Topic, g.At.Partition, ahead, g.Epoch, g.Bounds.Topic(), newest, g.wayOut())
 		}
 	}
@@ -441,8 +441,8 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 	for i, v := range g.opened.Views() {
 		if at := core.EndsAtLeast(g.mech, ahead, len(ends), v.First); at < 0 || at > ends[i] {
 			return failure.Haltf(failure.OutputAhead,
-				"%s/%d holds step %d of epoch %d, whose records are not in the input: %s/%d ends at offset %d; another "+
-					"writer published that release, or the input was replaced; %s",
+				"%s/%d holds step %d of epoch %d, whose records are not in the input: %s/%d ends at offset %d; "+
+					"another writer published that release, or the input was replaced; %s",
 				g.At.Topic, g.At.Partition, ahead, g.Epoch, v.Topic, v.Partition, ends[i], g.wayOut())
 		}
 	}
