@@ -88,7 +88,7 @@ func TestCertificatesReplaced(t *testing.T) {
 	fixtures.Must(t, ask(old))
 	fixtures.Must(t, x.In.Process.Client.Probe(t.Context()))
 
-	const refused = "new certificate files cannot be used"
+	const refused = "cannot use the new certificate files"
 	replace(key, []byte("hunter2"))
 	until("all are told", func() bool { return strings.Count(r.Log.String(), refused) >= 3 })
 	fixtures.Must(t, ask(old))

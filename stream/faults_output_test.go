@@ -259,7 +259,7 @@ func TestUnknownEpoch(t *testing.T) {
 	foreign(r, "orders/0/2/1")
 	x = r.Start()
 	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
-		!strings.Contains(err.Error(), "epoch 2, which this ledger does not know") {
+		!strings.Contains(err.Error(), "epoch 2, which is not in this ledger") {
 		t.Errorf("ended with %v", err)
 	}
 
@@ -267,7 +267,7 @@ func TestUnknownEpoch(t *testing.T) {
 	r = r.Sibling(fixtures.OrdersStream)
 	x = r.Start()
 	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
-		!strings.Contains(err.Error(), "releases of this stream that the ledger knows no epoch of") {
+		!strings.Contains(err.Error(), "releases of this stream, but the ledger has no epoch of it") {
 		t.Errorf("ended with %v", err)
 	}
 	if len(r.Entries()) > 0 {
@@ -302,7 +302,7 @@ func TestRestoredClosed(t *testing.T) {
 
 	x = s.Start()
 	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
-		!strings.Contains(err.Error(), "epoch 3, which this ledger does not know") {
+		!strings.Contains(err.Error(), "epoch 3, which is not in this ledger") {
 		t.Errorf("the copy ended with %v", err)
 	}
 	if got := s.Kinds(); got != "open close key-destroyed" {

@@ -135,7 +135,7 @@ func TestTopicMadeAgain(t *testing.T) {
 	r.Send(beats(3000)...)
 	before := len(r.Output("orders.dp"))
 	x = r.Start()
-	x.Halts(failure.Replaced, "was deleted and made again", "epoch open orders")
+	x.Halts(failure.Replaced, "was deleted and created again", "epoch open orders")
 	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) {
 		t.Errorf("ended with %v", err)
 	}

@@ -172,7 +172,7 @@ func TestClockMutant(t *testing.T) {
 		r.SendTo(0, 50, 50)
 		h.Tick()
 		x = m.Start(h.On)
-		x.Halts(failure.OutputAhead, "holds step 1 of epoch 1, and boundary topic anew holds boundaries up to step 0")
+		x.Halts(failure.OutputAhead, "holds step 1 of epoch 1, but boundary topic anew holds boundaries up to step 0")
 		x.EndHalted()
 		if out := r.OutputOf("orders.dp"); len(out) != 1 {
 			t.Errorf("%d releases", len(out))

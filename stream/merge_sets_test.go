@@ -142,7 +142,7 @@ func TestMergedImplausible(t *testing.T) {
 	x.Published(1)
 	r.Forge("{}", "orders/merged/1/5") // 500 offsets of each, and both have 1050
 	r.SendTo(1, 1150, 50)
-	x.Halts(failure.OutputAhead, "whose records the input does not have", "orders/1 ends at offset")
+	x.Halts(failure.OutputAhead, "whose records are not in the input", "orders/1 ends at offset")
 	x.EndHalted()
 }
 

@@ -169,7 +169,7 @@ func TestMergeBecomes(t *testing.T) {
 	x.End()
 	r.Toml = fixtures.With(fixtures.MergedStream, `"all"`, "[0, 1]")
 	x = r.Start()
-	x.Halts(failure.Configuration, "orders/0 is read by epoch 1 of task orders-0",
+	x.Halts(failure.Configuration, "epoch 1 of task orders-0 is open and reads orders/0",
 		"streamdp epoch close orders --partition 0")
 	x.EndHalted()
 	for p := range 2 {
@@ -221,7 +221,7 @@ func TestMergeForgotten(t *testing.T) {
 			x.Published(1)
 			x.End()
 			x = r.Sibling(c[1]).Start()
-			x.Halts(failure.OutputAhead, "releases of this stream that the ledger knows no epoch of",
+			x.Halts(failure.OutputAhead, "releases of this stream, but the ledger has no epoch of it",
 				"streamdp epoch open orders")
 			x.EndHalted()
 		})

@@ -40,7 +40,7 @@ func TestWaysOut(t *testing.T) {
 			},
 		},
 		{
-			"another key", failure.Key, "configure the file of that key",
+			"another key", failure.Key, "configure that key's file",
 			func(t *testing.T, r *streamtest.Rig) { r.Seed++ },
 			func(t *testing.T, r *streamtest.Rig) { r.Seed-- },
 		},
@@ -191,7 +191,7 @@ func TestAllPartitions(t *testing.T) {
 	}
 	add(3)
 	running(x, 3)
-	if !strings.Contains(r.Log.String(), "a partition was added to the input topic, and becomes a task") {
+	if !strings.Contains(r.Log.String(), "a partition was added to the input topic: starting a task for it") {
 		t.Errorf("nothing is said of the new one:\n%s", r.Log)
 	}
 	x.End()

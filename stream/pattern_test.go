@@ -292,7 +292,7 @@ func TestPatternBound(t *testing.T) {
 	time.Sleep(60 * time.Millisecond) // it looks again, twice
 	runs(x, 0, "orders.sales-m", "orders.sales-n")
 	x.End()
-	if n := strings.Count(r.Log.String(), "more topics match a pattern than it takes"); n != 1 {
+	if n := strings.Count(r.Log.String(), "more topics match a pattern than allowed"); n != 1 {
 		t.Errorf("warned %d times", n)
 	}
 	x = r.Start(soon)
@@ -469,7 +469,7 @@ func TestPatternsOfOneTopic(t *testing.T) {
 		!strings.Contains(p.Missing[0].Reason, "it matches [stream.orders] too, which has it") {
 		t.Errorf("%+v", p)
 	}
-	if n := strings.Count(s.Log.String(), "a topic matches a pattern and is not taken"); n != 2 {
+	if n := strings.Count(s.Log.String(), "a topic matches a pattern but gets no stream"); n != 2 {
 		t.Errorf("warned %d times", n)
 	}
 	x.End()

@@ -166,7 +166,7 @@ func TestRealRegistry(t *testing.T) {
 					r.Wait("a new version that does not fit", func(s monitor.TaskStatus) bool {
 						return len(s.Schemas) == 1 && s.Schemas[0].Version == 2 && len(s.Schemas[0].Faults) > 1
 					})
-					if !strings.Contains(log.String(), "records of a schema in the registry give no rows") {
+					if !strings.Contains(log.String(), "records with this schema of the registry give no rows") {
 						t.Error("a new version that does not fit is not in the log")
 					}
 				}

@@ -138,7 +138,7 @@ func TestSchemas(t *testing.T) {
 	d.End()
 	logged := s.Log.String()
 	for of, n := range map[string]int{
-		"records of a schema in the registry give no rows": 3, "version=1 id=10": 1, "version=4 id=13": 1,
+		"records with this schema of the registry give no rows": 3, "version=1 id=10": 1, "version=4 id=13": 1,
 		"version=5 id=14":                     1,
 		"the schema registry does not answer": 1, "answers 503": 1, "the schema registry answers again": 1,
 		"4711": 0, "id=15": 0,

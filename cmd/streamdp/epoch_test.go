@@ -66,7 +66,7 @@ func TestEpochs(t *testing.T) {
 		t.Errorf("after closing: exit code %d\n%s", code, d.log)
 	}
 	want(t, exitNothing,
-		"nothing to run: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another\n", "run",
+		"nothing to run: every epoch is closed or at its horizon; open another: streamdp epoch open STREAM\n", "run",
 		"-c", s.config)
 
 	// A new epoch where the old one ended: no record pays twice.

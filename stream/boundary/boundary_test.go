@@ -402,7 +402,7 @@ func TestClockFirstCounts(t *testing.T) {
 	// What can't follow is a halt, and so is a topic that lost what was read.
 	put(3, 40, nil)
 	x = r.Start(h.On)
-	x.Halts(failure.BoundaryTopic, "holds a boundary of step 3 behind that of step 2")
+	x.Halts(failure.BoundaryTopic, "holds the boundary of step 3 after that of step 2")
 	x.EndHalted()
 }
 
@@ -439,7 +439,7 @@ func TestClockTopic(t *testing.T) {
 	r.Boundaries = "others"
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "others", 1, nil))
 	x = r.Start(h.On)
-	x.Halts(failure.Configuration, `are in topic bounds, not in others: configure kafka.boundary_topic = "bounds"`)
+	x.Halts(failure.Configuration, `are in topic bounds, not in others: set kafka.boundary_topic = "bounds"`)
 	x.EndHalted()
 	// The topic is made anew with the first boundary alone, and an old copy starts: the
 	// output holds step 2, which it may not decide again.
@@ -464,7 +464,7 @@ func TestClockTopic(t *testing.T) {
 	fixtures.Must(t, err)
 	h.Tick()
 	x = backup.Start(h.On)
-	x.Halts(failure.OutputAhead, "holds step 2 of epoch 1, and boundary topic bounds holds boundaries up to step 1")
+	x.Halts(failure.OutputAhead, "holds step 2 of epoch 1, but boundary topic bounds holds boundaries up to step 1")
 	x.EndHalted()
 	if out := r.OutputOf("orders.dp"); len(out) != 2 {
 		t.Errorf("%d releases", len(out))

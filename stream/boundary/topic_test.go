@@ -63,9 +63,9 @@ func TestClockRolledBack(t *testing.T) {
 		says string
 	}{
 		"made anew": {func(r *streamtest.Rig) { anew(r, "bounds") },
-			"boundary topic bounds was deleted and made again since epoch 1 was opened"},
+			"boundary topic bounds was deleted and created again since epoch 1 was opened"},
 		"records deleted": {func(r *streamtest.Rig) { kafkatest.DeleteRecords(t, r.Broker.Addrs(), "bounds", 0, 1) },
-			"boundary topic bounds does not reach to offset 0"},
+			"boundary topic bounds cannot be read from offset 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +84,7 @@ func TestClockRolledBack(t *testing.T) {
 			r.SendTo(0, 50, 50)
 			h.Tick()
 			x = old.Start(h.On)
-			x.Halts(failure.BoundaryTopic, c.says, "start anew with: streamdp epoch open orders")
+			x.Halts(failure.BoundaryTopic, c.says, "open a new epoch: streamdp epoch open orders")
 			x.EndHalted()
 			if out := r.OutputOf("orders.dp"); len(out) != 0 {
 				t.Errorf("%d releases with other boundaries", len(out))
@@ -117,7 +117,7 @@ func TestClockTopicMadeAgain(t *testing.T) {
 	anew(r, "bounds")
 	r.SendTo(0, 0, 50)
 	h.Tick()
-	x.Halts(failure.BoundaryTopic, "boundary topic bounds was deleted and made again")
+	x.Halts(failure.BoundaryTopic, "boundary topic bounds was deleted and created again")
 	x.EndHalted()
 	if records := recordsOf(r, "bounds"); len(records) != 0 {
 		t.Errorf("%d boundaries in the other topic", len(records))

@@ -159,7 +159,7 @@ func (x *instance) kill() {
 
 // whenAlone waits until the root reads a partition of others, or the instance has ended.
 func (x *instance) whenAlone(then func()) {
-	for !strings.Contains(x.said.String(), "it is read here") {
+	for !strings.Contains(x.said.String(), "reading it locally") {
 		select {
 		case <-x.done:
 			return
@@ -401,7 +401,7 @@ func TestPartialsTrouble(t *testing.T) {
 			if got != want {
 				t.Error("other releases than those of one process")
 			}
-			if alone := strings.Contains(r.Log.String(), "it is read here"); alone != c.alone {
+			if alone := strings.Contains(r.Log.String(), "reading it locally"); alone != c.alone {
 				t.Errorf("the root has read partitions of the instance: %t", alone)
 			}
 			if log.count() == 0 && name != "of a later version" {
@@ -640,7 +640,7 @@ func TestPartialsRegroup(t *testing.T) {
 				input.Team{Generation: 1, Members: 2, Self: 1})
 			coordinates(r, log, input.Team{Generation: 1, Members: 2, Self: 0})
 		})
-		if got != want || log.count() != 0 || !strings.Contains(r.Log.String(), "it is read here") {
+		if got != want || log.count() != 0 || !strings.Contains(r.Log.String(), "reading it locally") {
 			t.Errorf("%d sums of an instance with another configuration", log.count())
 		}
 	})
@@ -974,7 +974,7 @@ func TestPartialsRetry(t *testing.T) {
 		x.Published(uint64(step) + 1)
 	}
 	x.End()
-	if !strings.Contains(r.Log.String(), "it is read here") {
+	if !strings.Contains(r.Log.String(), "reading it locally") {
 		t.Error("the root has not read the partition")
 	}
 	alone := streamtest.NewMergedRig(t, partialStreams["moments"], 2)

@@ -32,11 +32,11 @@ func TestStrayReleases(t *testing.T) {
 		"orders/0/1/3":                    "orders/0/1/3 differs",
 		"orders/0/1/10":                   "orders/0/1/10 differs",
 		"orders/0/1/11":                   "orders/0/1/11 differs",
-		"orders/0/1/9999":                 "whose records the input does not have",
+		"orders/0/1/9999":                 "whose records are not in the input",
 		"orders/0/1/10/1":                 "which this state did not make",
 		"orders/0/1/11/7":                 "which this state did not make",
-		"orders/0/2/1":                    "epoch 2, which this ledger does not know",
-		"orders/0/1/18446744073709551615": "whose records the input does not have",
+		"orders/0/2/1":                    "epoch 2, which is not in this ledger",
+		"orders/0/1/18446744073709551615": "whose records are not in the input",
 	} {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
@@ -245,7 +245,7 @@ func TestComparing(t *testing.T) {
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{DropOutbox: true})
 	}))
-	if !strings.Contains(r.Log.String(), "releases are given up") {
+	if !strings.Contains(r.Log.String(), "discarding unpublished releases") {
 		t.Error("the log does not say that releases are given up")
 	}
 }

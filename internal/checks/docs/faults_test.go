@@ -55,13 +55,13 @@ var matrix = []row{
 		"stored bytes are published again: duplicates with the same bytes",
 		"two equal messages under one key until the output is compacted", "TestKill TestKillBroker TestKillsOfAll"},
 	{"crash inside a ledger append", disk, "at every operation, with any part of the line on disk",
-		"the line is cut off", "log: `a torn last line of the ledger was cut off`",
+		"the line is cut off", "log: `removed an incomplete last line from the ledger`",
 		"TestDiskCrashes stream/ledger.TestLedgerBits stream/ledger.TestGoldenLedger"},
 	{"crash while opening", disk + ", " + process,
 		"before every operation, by the next start, by two commands; 250 kills with epochs of a few steps in CI, 10 " +
 			"000 nightly, and as many of merged partitions",
 		"voided before the manifest, finished after it; never charged twice",
-		"ledger: `void`; log: `epoch was charged and never began`",
+		"ledger: `void`; log: `the epoch was charged but never began`",
 		"TestDiskCrashes TestInterruptedOpening TestInterruptedClosing TestKillsOfAll TestKillsOfMerged " +
 			"TestMergedDiskCrashes"},
 	{"files of a task deleted", files, "three ways to lose the output beside", "halted; the charge stays",
@@ -79,7 +79,7 @@ var matrix = []row{
 		"gone, made anew", broker, "each once; 40 random orders of topics",
 		"not taken; what was taken stays taken, also after a restart; a topic that is gone is waited for; one made " +
 			"anew is another log",
-		"log: `more topics match a pattern than it takes`, `a topic matches a pattern and is not taken`; metric " +
+		"log: `more topics match a pattern than allowed`, `a topic matches a pattern but gets no stream`; metric " +
 			"`streamdp_pattern_topics`; halt `replaced`",
 		"TestPatternBound TestPatternsOfOneTopic TestPatternReadsNoOutput TestPatternMadeAnew " +
 			"config.TestPatternOutputs"},
@@ -87,7 +87,7 @@ var matrix = []row{
 		"halted; with `on_gap = \"null\"` empty slots", "halt `gap` with the offsets",
 		"TestRetention TestRetentionLive TestRealKafkaLogHalts"},
 	{"the record that proves the log deleted, nothing unread", broker, "once", "trusted this once",
-		"log: `the record that identified the log was deleted`", "TestAnchorDeleted"},
+		"log: `the record that identifies the log was deleted`", "TestAnchorDeleted"},
 	{"log ends before the next offset", broker + ", " + real, "shorter, empty, cut by a crash of the broker", "halted",
 		"halt `truncated`; `epoch open`", "TestLogReplaced TestRealKafkaLogHalts internal/kafka.TestRealKafkaCrash"},
 	{"topic re-created, rewritten, other cluster", broker + ", " + real,
