@@ -174,7 +174,7 @@ func prepare(o Options) (*Daemon, error) {
 		(d.process.Cfg.HTTP.Exposure == "public" ||
 			slices.ContainsFunc(d.process.Cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) })) {
 		return nil,
-			errors.New("true values may be shown only to operators of a demonstration, with brokers on loopback addresses")
+			errors.New("true values are for demonstrations only: with brokers on loopback addresses, and for operators")
 	}
 	d.certs.Every = cmp.Or(h.Rotation, connect.RotationEvery)
 	switch {

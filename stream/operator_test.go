@@ -290,7 +290,7 @@ func TestMistypedColumn(t *testing.T) {
 				`streamdp_few_valid{partition="0",stream="orders"} 1`) {
 				t.Error("the metric says otherwise")
 			}
-			if c.few != strings.Contains(r.Log.String(), "hardly a record counts") {
+			if c.few != strings.Contains(r.Log.String(), "at most a tenth of the last records") {
 				t.Error("the log says otherwise")
 			}
 			x.End()

@@ -17,10 +17,10 @@ import (
 // manifests, checkpoints and secrets show. With write, the result replaces the old ledger, which is kept under another
 // name. No daemon may be running.
 //
-// What is unknown is charged to the budget. An epoch whose closing is lost, or that is open, is charged to its horizon,
-// or without end: its published releases show only a lower bound of what it read. No reconstructed closing has an
-// anchor, so without the operator's assertion the log counts as a different one. What no file shows is lost: epochs
-// without a manifest, and limits that were raised since the last opening.
+// Everything unknown is charged to the budget. An epoch whose closing is lost, or that is open, is charged to its
+// horizon, or without end: its published releases show only a lower bound of what it read. No reconstructed closing has
+// an anchor, so without the operator's assertion the log counts as a different one. Facts that no file shows are lost:
+// epochs without a manifest, and limits that were raised since the last opening.
 //
 // The cost in a manifest is trusted only if there is other evidence for it: the mechanism, built again from its
 // configuration and plan, costs no more, or the epoch's checkpoint names the hash of that file.

@@ -204,8 +204,8 @@ func TestCheckSchemas(t *testing.T) {
 	}
 	if warnings, err := check(true, avro); err != nil || len(warnings) != 1 ||
 		!strings.Contains(warnings[0],
-			"subject orders-value: is not in the registry yet; run waits until a producer registers it, or "+
-				"input.subjects names another") {
+			"subject orders-value: is not in the registry yet; run waits until a producer registers it; or "+
+				"correct input.subjects") {
 		t.Errorf("a missing subject: %q, %v", warnings, err)
 	}
 	reg.SeedSchema("orders-value", 1, 1, fixtures.AvroOrder("amount bytes", "items bytes"))

@@ -26,7 +26,7 @@ type PersonDescription struct {
 	// one commit writes.
 	MapBytes  uint64 `json:"map_bytes"`
 	DiskBytes uint64 `json:"disk_bytes"`
-	// Crowds says that the noise is that of replace because the map may be full; see config.Stream.Crowds.
+	// Crowds says that the noise covers replace because the map may be full; see config.Stream.Crowds.
 	Crowds bool `json:"may_be_full,omitempty"`
 }
 

@@ -70,7 +70,7 @@ type Mechanism struct {
 	found       bool // a warm-up finds the clip norm, and clip is in units of it
 	sensitivity float64
 	warnings    []string
-	crowds      bool // the noise is that of replace, and also covers zero-out if config.Stream.Crowds holds
+	crowds      bool // the noise is calibrated for replace, and also covers zero-out if config.Stream.Crowds holds
 
 	warmup *WarmupPlan // the warm-up before the mechanism; nil: none
 	// Warmup is the number of an epoch's offsets in its warm-up; 0: none.

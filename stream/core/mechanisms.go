@@ -97,7 +97,7 @@ func MechanismName(s *config.Stream) string {
 	return ""
 }
 
-// MechanismNames returns the names of all mechanisms. A name is that of the configuration table, such as "moments", or
+// MechanismNames returns the names of all mechanisms. A name is the configuration table's, such as "moments", or
 // "table/method", such as "sgd/amb", if the table has several methods.
 func MechanismNames() (names []string) {
 	for _, d := range mechanisms {

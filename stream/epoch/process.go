@@ -48,7 +48,7 @@ type Process struct {
 	Partials  *input.SharedSummation // nil: no other instance reads merged streams
 	TaskCount atomic.Int64           // of this process
 
-	// What is shown outside.
+	// Values shown outside.
 	Log     *slog.Logger
 	Metrics *monitor.Metrics
 	Lag     *monitor.LagReport // nil: disabled

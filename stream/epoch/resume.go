@@ -30,8 +30,8 @@ type OpenEpoch struct {
 	Bounds *boundary.Boundaries // of steps by the clock; else nil
 	Users  state.Journals       // nil: the stream protects records
 	Moved  bool                 // Cp is for another output partition than the configured one
-	// Unproven is the error if the input may be a different log from the one of Cp; then the epoch must not run. nil:
-	// it is the same.
+	// Unproven is the error if the input may be a different log from the one of Cp; then the epoch must not run. It is
+	// nil if the log is the one of Cp.
 	Unproven error
 }
 

@@ -19,7 +19,7 @@ type backlogs struct {
 	Busy bool     // a reading is in progress
 }
 
-// backlog is one shared reading. It keeps no releases: each is given to its task as it is read. It is cancelled when
+// backlog is one shared reading. It keeps no releases: each is passed to its task when it is read. It is cancelled when
 // the last task that waits for it has stopped waiting.
 type backlog struct {
 	Ctx    context.Context

@@ -28,13 +28,13 @@ type committer struct {
 	dead    *deadLetters  // nil: the stream writes none
 	period  time.Duration // between commits
 
-	// What waits for a commit.
+	// Releases that wait for a commit.
 	pending      []state.Message // built since the last commit
 	pendingBytes int
 	quiet        int             // steps since the last commit
 	archived     []state.Message // acknowledged, but still in the last commit
 
-	// What waits for the broker.
+	// Releases that wait for the broker.
 	outbox      []state.Message // durable, not acknowledged
 	outboxBytes int
 	sent        int  // how many of outbox the publisher has
@@ -151,7 +151,7 @@ func (w *committer) spill() (done bool, err error) {
 	return true, nil
 }
 
-// beside reports whether other goroutines may close steps and write commits while the loop goes on. With persons they
+// beside reports whether other goroutines may close steps and write commits while the loop continues. With persons they
 // may not, because their journals follow the steps one by one. Without a period they may not either, because each step
 // waits for its commit.
 func (w *committer) beside() bool { return w.period > 0 && w.epoch.Users == nil }

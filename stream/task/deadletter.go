@@ -33,7 +33,7 @@ type deadLetters struct {
 	committed atomic.Int64 // offsets below it are committed
 	wake      chan struct{}
 	next      atomic.Int64 // offsets below it are processed
-	ended     atomic.Bool  // committed stays as it is
+	ended     atomic.Bool  // committed is final
 	stop      context.CancelFunc
 	done      chan struct{} // closed when the last message is written
 	saved     int64

@@ -78,16 +78,15 @@ func (r *Runner) count(sent []state.Message) {
 	switch {
 	case few && r.S.User != nil:
 		r.Log.Warn(
-			"perhaps no record counts, by the published numbers; are columns, codec, and the key of [user] those " +
-				"of the topic?")
+			"by the published counts, possibly no record is valid: check columns, codec, and the key of [user]")
 	case few:
 		r.Log.Warn(
-			"hardly a record counts in full, by the published numbers: at most a tenth of the last ones; are " +
-				"columns, codec, centre, scale and clip those of the topic?")
+			"by the published counts, at most a tenth of the last records count in full: check columns, codec, " +
+				"centre, scale and clip")
 	case r.S.User != nil:
-		r.Log.Info("records count again, by the published numbers")
+		r.Log.Info("the published counts are back to normal: records count again")
 	default:
-		r.Log.Info("more than a tenth of the records count again, by the published numbers")
+		r.Log.Info("the published counts are back to normal: more than a tenth of the records count in full")
 	}
 }
 
