@@ -448,7 +448,7 @@ func TestClockTopic(t *testing.T) {
 	fixtures.Must(t, fixtures.Dial(t, r.Addr).CreateTopic(t.Context(), "bounds", 1, nil))
 	r.Boundaries, backup.Boundaries = "bounds", "bounds"
 	x = r.Start(h.On)
-	x.Halts(failure.BoundaryTopic, "boundary topic bounds does not")
+	x.Halts(failure.BoundaryTopic, "boundary topic bounds cannot be read")
 	x.EndHalted()
 	// So is one that others have filled since.
 	foreign := []kafka.Message{{Key: records[0].Key, Value: records[0].Value, Time: records[0].Time},

@@ -1,6 +1,6 @@
 package epoch
 
-// This file shows the tests in package epoch_test what they look into.
+// This file exports internals to the tests in package epoch_test.
 
 import (
 	"context"

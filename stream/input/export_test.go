@@ -1,6 +1,6 @@
 package input
 
-// This file shows the tests in package input_test what they look into.
+// This file exports internals to the tests in package input_test.
 
 import (
 	"context"

@@ -21,8 +21,8 @@ import (
 // coordinator lets other instances sum partitions for a merger. Each run of an epoch has its own, with a nonce of its
 // own, and ignores records written for other runs.
 //
-// For each step and partition, the first sum counts, no matter which instance made it. A later sum that differs halts the
-// task: all instances read the same log, so one of them computes wrongly. If a partition's worker is silent for a
+// For each step and partition, the first sum counts, no matter which instance made it. A later sum that differs halts
+// the task: all instances read the same log, so one of them computes wrongly. If a partition's worker is silent for a
 // while, the coordinator reads the partition itself, as a single process would.
 type coordinator struct {
 	p     *SharedSummation

@@ -157,7 +157,7 @@ func TestHistoryTroubled(t *testing.T) {
 		if ahead, behind := guards[i].Behind(); err != nil || (*guards[i].Next()) != 1 || behind != (i == 1) {
 			t.Errorf("task %d compared up to %d, behind %d: %v", i, (*guards[i].Next()), ahead, err)
 		}
-		for _, word := range []string{"retrying", "call succeeds again"} {
+		for _, word := range []string{"call failed: retrying", "call succeeds again"} {
 			if !regexp.MustCompile(fmt.Sprintf(`msg="?%s"? task=orders-%d what=output`, word, i)).MatchString(
 				r.Log.String()) {
 				t.Errorf("the log has no %q of task %d:\n%s", word, i, r.Log)

@@ -10,8 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// TestParseReleased: a release in either encoding gives the same numbers, with NaN for an error
-// that is not known.
+// TestParseReleased: both encodings of a release give the same numbers, with NaN for an unknown error.
 func TestParseReleased(t *testing.T) {
 	t.Parallel()
 	read := func(toml string) *core.Released {
@@ -40,7 +39,7 @@ func TestParseReleased(t *testing.T) {
 	}
 	for _, bad := range []string{``, `{}`, `{"schema":"streamdp.release.v1"}`, `{"schema":"streamdp.release.v1","values":{"a":{"data":[1,2,3],"se":[1,2]}}}`, `{"schema":"streamdp.release.v1","values":[1]}`} {
 		if _, err := core.ParseReleased([]byte(bad)); err == nil {
-			t.Errorf("%s is taken for a release", bad)
+			t.Errorf("%s parses as a release", bad)
 		}
 	}
 }
