@@ -12,11 +12,11 @@ func FuzzIdentity(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, key []byte) {
 		task, epoch, step, ok := ParseIdentity(key)
-		// A piece has its number behind the release's key.
+		// A piece has its number after the release's key.
 		whole, piece, isPiece := strings.Cut(strings.TrimPrefix(string(key), Identity(task, epoch, step)), "/")
 		if n, err := strconv.ParseUint(piece, 10, 31); ok &&
 			(whole != "" || isPiece && (err != nil || n == 0 || strconv.FormatUint(n, 10) != piece)) {
-			t.Fatalf("%q is read as %v %d %d", key, task, epoch, step)
+			t.Fatalf("%q is parsed as %v %d %d", key, task, epoch, step)
 		}
 		if !ok && (epoch != 0 || step != 0) {
 			t.Fatalf("%q is refused and gives %d %d", key, epoch, step)

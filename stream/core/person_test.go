@@ -26,7 +26,7 @@ func TestRoundUp(t *testing.T) {
 	}
 }
 
-// TestAtMost: what a text says is at most that is.
+// TestAtMost: the printed bound is never below the number.
 func TestAtMost(t *testing.T) {
 	t.Parallel()
 	for x, want := range map[float64]string{0: "0", 1: "1", 0.999999999999998: "1", 1.4425941: "1.4426", 1.4425931: "1.4426", 1.442593: "1.4426", 1.44259: "1.44259", 12345678: "1.23457e+07"} {

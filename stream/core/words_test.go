@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 )
 
-// TestComputes: every example says in a sentence what it computes.
+// TestComputes: every example has a sentence about what it computes.
 func TestComputes(t *testing.T) {
 	want := map[string]string{
 		"orders.toml": "Means, second moments and covariances of amount, items and weight over all records of " +
@@ -37,7 +37,7 @@ func TestComputes(t *testing.T) {
 	}
 }
 
-// TestComputesMoments: the sentence follows the workload and what is published.
+// TestComputesMoments: the sentence depends on the workload and the published values.
 func TestComputesMoments(t *testing.T) {
 	for keys, want := range map[string]string{
 		`workload = "sum"`: "Sums and second moments of a and b over all records of the " +
@@ -86,8 +86,8 @@ func TestComputesMoments(t *testing.T) {
 	}
 }
 
-// TestPower: the bound is that of the two lines of the trade-off, it is never below a guess or
-// above certainty, and no Gaussian mechanism of that (ε, δ) has a test beyond it.
+// TestPower: the bound is the smaller of the two lines of the trade-off. It is never below a guess or above certainty,
+// and no Gaussian mechanism with that (ε, δ) has a test beyond it.
 func TestPower(t *testing.T) {
 	for _, x := range []struct{ alpha, epsilon, delta, want float64 }{
 		{0.05, 0, 0, 0.05},
@@ -105,7 +105,7 @@ func TestPower(t *testing.T) {
 	for _, alpha := range []float64{0.001, 0.05, 0.5, 0.9} {
 		quantile := -math.Sqrt2 * math.Erfcinv(2*alpha)
 		if best := phi(quantile + 0.19606656); best > Power(alpha, 1, 1e-8) {
-			t.Errorf("alpha %g: a test has power %g, said %g", alpha, best, Power(alpha, 1, 1e-8))
+			t.Errorf("alpha %g: a test has power %g, above the bound %g", alpha, best, Power(alpha, 1, 1e-8))
 		}
 	}
 	s := personStream(t, threeSteps)
