@@ -394,7 +394,7 @@ func TestLearnt(t *testing.T) {
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}))
-	if got := initial(6); got != "" || !strings.Contains(r.Log.String(), "are another model's") {
+	if got := initial(6); got != "" || !strings.Contains(r.Log.String(), "do not fit the model") {
 		t.Errorf("epoch 6 begins with %s", got)
 	}
 	// A changed file is not what the epoch began with.

@@ -41,7 +41,7 @@ func TestRetention(t *testing.T) {
 			t.Errorf("step %d has %d rows, want %d", step, rel.Rows, rows)
 		}
 	}
-	if !strings.Contains(r.Log.String(), "records were deleted before they were read") {
+	if !strings.Contains(r.Log.String(), "records were deleted before this task read them") {
 		t.Error("the gap is not in the log")
 	}
 }

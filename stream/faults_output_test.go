@@ -315,8 +315,8 @@ func TestRestoredClosed(t *testing.T) {
 	if all := s.Entries(); all[len(all)-1].Epoch != 4 {
 		t.Errorf("epoch %d is opened", all[len(all)-1].Epoch)
 	}
-	if !strings.Contains(s.Log.String(), "does not know") {
-		t.Error("nobody was told")
+	if !strings.Contains(s.Log.String(), "that is not in this ledger") {
+		t.Error("the log does not warn")
 	}
 	x = s.Start()
 	x.Until("epoch 5", func(s monitor.TaskStatus) bool { return s.Epoch == 5 && s.Step == 2 && s.Outbox == 0 })

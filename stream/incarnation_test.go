@@ -206,7 +206,7 @@ func TestEqualAtTheAnchor(t *testing.T) {
 	r.Produce(at+8, 3*at) // and on, past what was read
 	before := len(r.Output("orders.dp"))
 	x := r.Start()
-	x.Halts(failure.Replaced, "another record at offset", "epoch open orders")
+	x.Halts(failure.Replaced, "a different record at offset", "epoch open orders")
 	x.End()
 	if n := len(r.Output("orders.dp")); n != before {
 		t.Errorf("%d releases of another log", n-before)

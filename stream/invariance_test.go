@@ -187,7 +187,7 @@ func TestProducersDecideRetention(t *testing.T) {
 		x := r.Start()
 		x.Until("up", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 		x.End()
-		if n := strings.Count(r.Log.String(), "producers' timestamps decide"); (n == 1) != c.warns || n > 1 {
+		if n := strings.Count(r.Log.String(), "deleted by the timestamps that producers set"); (n == 1) != c.warns || n > 1 {
 			t.Errorf("%s, retention %s: warned %d times", c.kind, c.retention, n)
 		}
 	}

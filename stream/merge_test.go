@@ -190,7 +190,7 @@ func TestMergeBecomes(t *testing.T) {
 	open := func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}
-	if err := r.Offline(open); err == nil || !strings.Contains(err.Error(), "task orders-merged, which is open") {
+	if err := r.Offline(open); err == nil || !strings.Contains(err.Error(), "task orders-merged is open") {
 		t.Errorf("while the merged epoch is open: %v", err)
 	}
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {

@@ -35,7 +35,7 @@ func TestRotateKey(t *testing.T) {
 		if encrypt {
 			r.Seed++
 			for _, q := range []func(context.Context, *stream.Daemon) error{closing, opening(false), opening(true)} {
-				if err := r.Offline(q); err == nil || !strings.Contains(err.Error(), "name the former key") {
+				if err := r.Offline(q); err == nil || !strings.Contains(err.Error(), "configure the former key") {
 					t.Errorf("without the former key: %v", err)
 				}
 			}

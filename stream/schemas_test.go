@@ -204,7 +204,7 @@ func TestCheckSchemas(t *testing.T) {
 	}
 	if warnings, err := check(true, avro); err != nil || len(warnings) != 1 ||
 		!strings.Contains(warnings[0],
-			"subject orders-value: is not in the registry yet; run waits until a producer registers it; or "+
+			"subject orders-value: is not in the registry yet: run waits until a producer registers it; or "+
 				"correct input.subjects") {
 		t.Errorf("a missing subject: %q, %v", warnings, err)
 	}

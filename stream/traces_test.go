@@ -184,7 +184,7 @@ func TestTracesLost(t *testing.T) {
 			if took := time.Since(began); took > 2*time.Second+fixtures.Patience/6 {
 				t.Errorf("the end took %v", took)
 			}
-			if n := strings.Count(r.Log.String(), "level=WARN msg=retrying"); n != 1 ||
+			if n := strings.Count(r.Log.String(), "level=WARN msg=\"call failed: retrying\""); n != 1 ||
 				!strings.Contains(r.Log.String(), "send traces") {
 				t.Errorf("%d warnings:\n%s", n, r.Log)
 			}

@@ -36,7 +36,7 @@ func TestEpochs(t *testing.T) {
 	impossible := func() {
 		t.Helper()
 		refused(0, exitNothing, "budget of orders/0 spent", "--from", "earliest")
-		refused(0, exitFailure, "start offset 9999 is not in the log of orders/0, which holds 0 to 25",
+		refused(0, exitFailure, "start offset 9999 is not in the log of orders/0, which has offsets 0 to 25",
 			"--from", "9999")
 	}
 	impossible()
