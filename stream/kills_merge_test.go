@@ -19,10 +19,10 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// TestKillsOfMerged kills a daemon of a merged stream at random moments, while its three
-// partitions get records at different paces, and its epochs end every few steps. No key has
-// two releases, none is missing, in each partition the epochs follow each other without a
-// gap, every opening charged all partitions, and an auditor works every release out again.
+// TestKillsOfMerged kills a daemon of a merged stream at random moments, while its three partitions get records at
+// different rates, and its epochs end every few steps. No key has two releases, none is missing, in each partition the
+// epochs follow each other without a gap, every opening charged all partitions, and an auditor recomputes every
+// release.
 func TestKillsOfMerged(t *testing.T) {
 	t.Parallel()
 	const round = 250
@@ -126,7 +126,7 @@ func killMerged(t *testing.T, toml string, round uint64, n int) {
 		}
 	}
 	if verified != len(out) || verified == 0 {
-		t.Errorf("%d of %d releases were worked out again", verified, len(out))
+		t.Errorf("%d of %d releases were recomputed", verified, len(out))
 	}
 	for key := range out {
 		if !strings.HasPrefix(key, "orders/merged/") {

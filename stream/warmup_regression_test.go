@@ -32,16 +32,15 @@ var autoRegressions = map[string]string{
 			"model = { loss = \"linear\", target = \"amount\" }\n"),
 }
 
-// warmRegression is what tests read of a release of a regression whose bounds are found.
+// warmRegression is what tests read from a release of a regression whose bounds are found.
 type warmRegression struct {
 	fixtures.Release
 	Warmup []struct{ Stage, Verdict, Reason string }
 	Bounds *core.Bounds
 }
 
-// TestWarmupRegression: a daemon that is killed again and again, in the warm-up and behind
-// it, publishes the same bytes. The warm-up's release comes first, and later ones repeat what
-// it found; all have the published schema.
+// TestWarmupRegression: a daemon that is killed again and again, in the warm-up and after it, publishes the same bytes.
+// The warm-up's release comes first, and later ones repeat what it found. All conform to the published schema.
 func TestWarmupRegression(t *testing.T) {
 	t.Parallel()
 	for name, text := range autoRegressions {
@@ -69,7 +68,7 @@ func TestWarmupRegression(t *testing.T) {
 			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
 				p := streamtest.Spawn(t, spec).Up()
-				// the moment of the kill, nothing waits for it
+				// The moment of the kill does not depend on an event.
 				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond)
 				p.Kill()
 			}
