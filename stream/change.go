@@ -115,7 +115,7 @@ func (c *shardTasks) adopt(open bool) (err error) {
 		q.end()
 	}
 	known := len(c.othersNow())
-	c.forsakeOthers() // some may run again
+	c.dropOthers() // some may run again
 	var streams, begun []*streamTasks
 	for _, s := range c.made.Streams {
 		i := slices.IndexFunc(before, func(q *streamTasks) bool { return q.s == s })

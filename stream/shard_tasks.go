@@ -94,8 +94,8 @@ func (c *shardTasks) findOthers() error {
 	return nil
 }
 
-// forsakeOthers removes these keepers.
-func (c *shardTasks) forsakeOthers() {
+// dropOthers removes these keepers.
+func (c *shardTasks) dropOthers() {
 	c.growing.Lock()
 	before := c.others
 	c.others = nil
@@ -187,7 +187,7 @@ func (c *shardTasks) leave() {
 	for _, r := range c.Tasks() {
 		r.Leave()
 	}
-	c.forsakeOthers()
+	c.dropOthers()
 }
 
 // closeAbandoned closes the open epoch of a task that is no longer in the configuration. Otherwise, without a horizon,

@@ -217,7 +217,7 @@ func (k *Keeper) reachOf(ctx context.Context, opened *ledger.Entry, atLeast int6
 		return 0, err
 	}
 	if !same && anchor != nil && log.End > 0 {
-		w := &witness{r: k, src: opened.Source, log: log}
+		w := &logProbe{r: k, src: opened.Source, log: log}
 		found, err := w.look(ctx, anchor.Offset, func(h [32]byte) bool { return h == anchor.Hash })
 		if err != nil {
 			return 0, err

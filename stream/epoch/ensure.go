@@ -25,7 +25,7 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 		last := k.D.Ledger.Newest(k.Task)
 		switch {
 		case last == nil && held():
-			return nil, k.unasked()
+			return nil, k.haltUnopened()
 		case last == nil:
 			unused, err := k.Out.Unused(ctx)
 			if err != nil {
@@ -48,7 +48,7 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 				return nil, nil
 			}
 			if held() {
-				return nil, k.unasked()
+				return nil, k.haltUnopened()
 			}
 			if err := k.ReadSchemas(ctx, true); err != nil {
 				return nil, err
@@ -91,9 +91,9 @@ func (k *Keeper) OpensByItself(last *ledger.Entry) bool {
 		last.Kind == ledger.KindClose && last.Reason == ledger.ReasonHorizon && k.S.OnHorizon == "rollover"
 }
 
-// unasked returns the halt of a task that would open an epoch only because the configuration was reloaded. A reload
-// does not charge a budget.
-func (k *Keeper) unasked() error {
+// haltUnopened returns the halt of a task that would open an epoch only because the configuration was reloaded. A
+// reload does not charge a budget.
+func (k *Keeper) haltUnopened() error {
 	return failure.Haltf(failure.Unopened,
 		"the task has no open epoch, and a reload of the configuration opens none: open and charge it with "+
 			"streamdp epoch open %s, "+

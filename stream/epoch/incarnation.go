@@ -34,7 +34,7 @@ func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	if recorded != "" && topicID != "" && recorded != topicID {
 		return n + 1, nil, nil // the topic was created again, whatever it holds
 	}
-	w := &witness{r: k, src: src, log: log}
+	w := &logProbe{r: k, src: src, log: log}
 	others, err := k.anchorsOfOthers(ctx, w, n, &unproven)
 	if err != nil || others == recordOther {
 		return n + 1, nil, err
@@ -63,17 +63,17 @@ func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	return n + 1, nil, nil
 }
 
-// testimony says whether a log still holds a record that was read from it.
-type testimony int
+// probeResult says whether a log still holds a record that was read from it.
+type probeResult int
 
 const (
-	recordThere testimony = iota // the record is there
+	recordThere probeResult = iota // the record is there
 	recordOther                  // a different record is there, or the log ends before it
 	recordGone                   // retention has deleted it
 )
 
-// witness looks in a log for records that were read from it.
-type witness struct {
+// logProbe looks in a log for records that were read from it.
+type logProbe struct {
 	r      *Keeper
 	src    core.Source
 	log    kafka.Offsets
@@ -81,7 +81,7 @@ type witness struct {
 }
 
 // look checks the record at an offset by its hash.
-func (w *witness) look(ctx context.Context, offset int64, is func(hash [32]byte) bool) (testimony, error) {
+func (w *logProbe) look(ctx context.Context, offset int64, is func(hash [32]byte) bool) (probeResult, error) {
 	switch {
 	case offset < w.log.Start:
 		return recordGone, nil
@@ -110,7 +110,7 @@ func (w *witness) look(ctx context.Context, offset int64, is func(hash [32]byte)
 // checkpoints, because this process may not run those streams. It returns recordOther if an anchor shows that the log
 // is a different one, recordGone if retention deleted anchors and left none, and recordThere if one is left or there
 // never was one. It sets unproven if a checkpoint is damaged.
-func (k *Keeper) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unproven *bool) (testimony, error) {
+func (k *Keeper) anchorsOfOthers(ctx context.Context, w *logProbe, n uint64, unproven *bool) (probeResult, error) {
 	gone, there := false, false
 	for _, t := range k.D.Ledger.Tasks() {
 		opened := k.D.Ledger.Newest(t)
@@ -154,7 +154,7 @@ func (k *Keeper) provenLog(ctx context.Context, m *core.Manifest, cp *state.Chec
 		return nil
 	}
 	all := cp.All()
-	return abreast(len(all), func(i int) error {
+	return forEachConcurrently(len(all), func(i int) error {
 		src := m.Source
 		if src.Partition == core.Merged {
 			src.Partition = all[i].Partition
@@ -163,9 +163,9 @@ func (k *Keeper) provenLog(ctx context.Context, m *core.Manifest, cp *state.Chec
 	})
 }
 
-// atOnce calls two functions concurrently, and cancels the other when one fails. It returns first's error, unless first
-// only failed because second did.
-func atOnce(ctx context.Context, first, second func(context.Context) error) error {
+// concurrently calls two functions concurrently, and cancels the other when one fails. It returns first's error, unless
+// first only failed because second did.
+func concurrently(ctx context.Context, first, second func(context.Context) error) error {
 	both, stop := context.WithCancel(ctx)
 	defer stop()
 	var err error
@@ -186,15 +186,16 @@ func atOnce(ctx context.Context, first, second func(context.Context) error) erro
 	return err
 }
 
-// mostAbreast is the largest number of concurrent looks at logs of one kind, per task.
-const mostAbreast = 8
+// mostConcurrent is the largest number of concurrent looks at logs of one kind, per task.
+const mostConcurrent = 8
 
-// abreast calls f with each number below n, a few concurrently, and returns the error of the smallest number.
-func abreast(n int, f func(i int) error) error {
+// forEachConcurrently calls f with each number below n, a few concurrently, and returns the error of the smallest
+// number.
+func forEachConcurrently(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var next atomic.Int64
 	var calls sync.WaitGroup
-	for range min(n, mostAbreast) {
+	for range min(n, mostConcurrent) {
 		calls.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				errs[i] = f(i)
@@ -217,12 +218,12 @@ func (k *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anch
 	}); err != nil {
 		return err
 	}
-	return abreast(len(older), func(i int) error {
+	return forEachConcurrently(len(older), func(i int) error {
 		a := older[i]
 		if a.Offset >= log.End {
 			return nil // the log is truncated; the reader reports that
 		}
-		w := &witness{r: k, src: src, log: log}
+		w := &logProbe{r: k, src: src, log: log}
 		found, err := w.look(ctx, a.Offset, func(h [32]byte) bool { return h == a.Hash })
 		if err != nil {
 			return err

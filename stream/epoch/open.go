@@ -60,7 +60,7 @@ func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
 	if err := k.D.ledgerIsNewest(); err != nil {
 		return err
 	}
-	o, err := k.survey(ctx, req)
+	o, err := k.planOpening(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
 	defer k.D.Openings.End()
 	var m *core.Manifest
 	if err := k.Atomically(func() (err error) {
-		m, err = k.found(ctx, o)
+		m, err = k.create(ctx, o)
 		return err
 	}); err != nil {
 		return err
@@ -87,12 +87,12 @@ func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
 	return nil
 }
 
-// found charges an epoch, makes its files, and returns its manifest.
-func (k *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) {
-	if err := k.fits(o); err != nil {
+// create charges an epoch, makes its files, and returns its manifest.
+func (k *Keeper) create(ctx context.Context, o *opening) (*core.Manifest, error) {
+	if err := k.checkRoom(o); err != nil {
 		return nil, err
 	}
-	if err := k.pay(ctx, o); err != nil {
+	if err := k.chargeOpening(ctx, o); err != nil {
 		return nil, err
 	}
 	if err := k.claim(ctx, o); err != nil {
@@ -124,9 +124,9 @@ func (k *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 	return m, k.unmark(ctx, o.epoch)
 }
 
-// fits halts if a shard in logs has no room for the epoch's state. Otherwise the log would later refuse its commits,
-// and those of all tasks of the shard.
-func (k *Keeper) fits(o *opening) error {
+// checkRoom halts if a shard in logs has no room for the epoch's state. Otherwise the log would later refuse its
+// commits, and those of all tasks of the shard.
+func (k *Keeper) checkRoom(o *opening) error {
 	state, err := o.mech.AppendBinary(nil)
 	if err != nil {
 		return err
@@ -134,8 +134,8 @@ func (k *Keeper) fits(o *opening) error {
 	return k.D.Disk.Fits(len(o.parts), len(state))
 }
 
-// survey determines the parameters of a new epoch, and draws the random ones. It writes nothing.
-func (k *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) {
+// planOpening determines the parameters of a new epoch, and draws the random ones. It writes nothing.
+func (k *Keeper) planOpening(ctx context.Context, req OpenRequest) (*opening, error) {
 	o := &opening{req: req}
 	var err error
 	if o.initial, err = k.initial(); err != nil {
@@ -196,8 +196,8 @@ func (k *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 	return o, nil
 }
 
-// pay marks the epoch as being opened and charges it. If it cannot charge, it removes the mark.
-func (k *Keeper) pay(ctx context.Context, o *opening) error {
+// chargeOpening marks the epoch as being opened and charges it. If it cannot charge, it removes the mark.
+func (k *Keeper) chargeOpening(ctx context.Context, o *opening) error {
 	e, err := k.charge(o.mech, o.src, o.partitions, o.parts)
 	if err != nil {
 		return err

@@ -108,7 +108,7 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	}
 	var src core.Source
 	var id string
-	if err := atOnce(ctx, func(ctx context.Context) (err error) {
+	if err := concurrently(ctx, func(ctx context.Context) (err error) {
 		src, _, err = k.source(ctx, core.Partitions(m))
 		return err
 	}, func(ctx context.Context) (err error) {
@@ -134,7 +134,7 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	k.Guard.Bounds = bounds
 	moved := cp.OutputTopic != k.S.Output.Topic || cp.OutputPartition != k.S.Output.Partition
 	var at output.Where
-	if err := atOnce(ctx, func(ctx context.Context) (err error) {
+	if err := concurrently(ctx, func(ctx context.Context) (err error) {
 		at, err = k.Guard.Begin(ctx, opened, k.S.LastStep(), mech, cp)
 		return err
 	}, func(ctx context.Context) error {

@@ -21,15 +21,15 @@ import (
 // next step's records meanwhile. A merger draws no noise and writes nothing. After a crash it reads again from the last
 // commit and gets the same sums, because they depend only on the logs.
 type Merger struct {
-	Leaves     []*PartitionSummer   // one per partition
-	At         []state.Place        // positions after the last merged step
-	Bound      int64                // offset of that step's boundary, if steps are by the clock
-	Bounds     *boundary.Boundaries // nil: steps are not by the clock
-	Ahead      bool                 // see core.Core.Ahead; the only leaf then shows its progress at once
-	Moved      chan struct{}        // receives when that leaf has added a batch
-	MergedSums chan []StepSum       // the sums of one step, of all partitions
-	Failed     chan error           // receives the error that ended the merger
-	root       *coordinator         // lets other instances sum partitions; nil: none may
+	Leaves      []*PartitionSummer   // one per partition
+	At          []state.Place        // positions after the last merged step
+	Bound       int64                // offset of that step's boundary, if steps are by the clock
+	Bounds      *boundary.Boundaries // nil: steps are not by the clock
+	Ahead       bool                 // see core.Core.Ahead; the only leaf then shows its progress at once
+	Moved       chan struct{}        // receives when that leaf has added a batch
+	MergedSums  chan []StepSum       // the sums of one step, of all partitions
+	Failed      chan error           // receives the error that ended the merger
+	coordinator *coordinator         // lets other instances sum partitions; nil: none may
 }
 
 // PartitionSummer sums one partition.
@@ -93,7 +93,7 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 	if err != nil {
 		return nil, err
 	}
-	m.root = newCoordinator(r, of, c, m, others)
+	m.coordinator = newCoordinator(r, of, c, m, others)
 	for i, leaf := range leaves {
 		x, err := NewPartitionSummer(c, i, leaf, m.At[i].Position, ready)
 		if err != nil {
@@ -102,7 +102,7 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 		if x.Moved = m.Moved; m.Bounds != nil {
 			x.until = m.Bounds.Of
 		}
-		if m.Leaves = append(m.Leaves, x); m.root != nil {
+		if m.Leaves = append(m.Leaves, x); m.coordinator != nil {
 			continue // the team decides later who reads the partition
 		}
 		src := of.Source
@@ -157,8 +157,8 @@ func fetchOf(partition int) string { return fmt.Sprint("fetch of partition ", pa
 
 // Start starts goroutines that read until the context ends.
 func (m *Merger) Start(ctx context.Context, wg *sync.WaitGroup) {
-	if m.root != nil {
-		m.root.start(ctx, wg)
+	if m.coordinator != nil {
+		m.coordinator.start(ctx, wg)
 	} else {
 		for _, x := range m.Leaves {
 			wg.Go(func() { x.Fetch.Run(ctx) })
@@ -324,7 +324,7 @@ func (m *Merger) Merged(steps []StepSum) {
 		m.Bound = steps[0].boundary
 		m.Bounds.Done(steps[0].Step)
 	}
-	m.root.merged(steps[0].Step, at)
+	m.coordinator.merged(steps[0].Step, at)
 }
 
 // Pause marks the leaves that wait for a snapshot of persons, because their journals ask for one.

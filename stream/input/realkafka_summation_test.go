@@ -88,8 +88,8 @@ func (x *team3) look() *cluster.Status {
 	}
 }
 
-// root returns the process that owns the stream's task, and the others.
-func (x *team3) root() (root string, workers []string) {
+// coordinator returns the process that owns the stream's task, and the others.
+func (x *team3) coordinator() (root string, workers []string) {
 	x.T.Helper()
 	for late := time.Now().Add(fixtures.Patience); root == ""; time.Sleep(20 * time.Millisecond) {
 		workers = nil
@@ -205,11 +205,11 @@ func TestRealKafkaPartials(t *testing.T) {
 		x.start(name)
 		x.members(3)
 	}
-	_, workers := x.root()
+	_, workers := x.coordinator()
 	trouble("a worker is killed", x.running[workers[0]].Kill)
 	back(workers[0])
 
-	_, workers = x.root()
+	_, workers = x.coordinator()
 	stop := func(name string, signal syscall.Signal) {
 		if err := x.running[name].Cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
@@ -219,11 +219,11 @@ func TestRealKafkaPartials(t *testing.T) {
 	trouble("the worker goes on", func() { stop(workers[1], syscall.SIGCONT) })
 	x.members(3)
 
-	root, _ := x.root()
+	root, _ := x.coordinator()
 	trouble("the root is killed", x.running[root].Kill)
 	back(root)
 
-	root, _ = x.root()
+	root, _ = x.coordinator()
 	trouble("the root is stopped", func() { stop(root, syscall.SIGSTOP) })
 	trouble("the root that was goes on", func() { stop(root, syscall.SIGCONT) })
 	x.members(3)
@@ -268,7 +268,7 @@ func TestRealKafkaPartials(t *testing.T) {
 	sums, _ = x.sums()
 	last = sums[len(sums)-1]
 	x.inject(changedSum(t, input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(x.Seed)), x.group, x.shard), last))
-	root, _ = x.root()
+	root, _ = x.coordinator()
 	for late := time.Now().Add(fixtures.Patience); !strings.Contains(x.running[root].Stderr.String(),
 		"reason=mechanism"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(late) {

@@ -22,15 +22,15 @@ import (
 // concurrent use.
 type SharedSummation struct {
 	SummationOptions
-	times   partTimes
-	mu      sync.Mutex
-	team    Team
-	changed notify.Broadcast // sent when team changes
-	roots   map[[16]byte]*coordinator
-	workers map[[16]byte]*worker
-	writers map[int]*partWriter // by shard
-	ctx     context.Context     // the context of Run
-	wg      sync.WaitGroup      // of workers
+	times        partTimes
+	mu           sync.Mutex
+	team         Team
+	changed      notify.Broadcast // sent when team changes
+	coordinators map[[16]byte]*coordinator
+	workers      map[[16]byte]*worker
+	writers      map[int]*partWriter // by shard
+	ctx          context.Context     // the context of Run
+	wg           sync.WaitGroup      // of workers
 }
 
 // SumLog carries records from every instance to all others, in one log per shard. Records may arrive late, twice, or
@@ -98,7 +98,7 @@ type SummationOptions struct {
 func NewSharedSummation(o SummationOptions) *SharedSummation {
 	return &SharedSummation{
 		SummationOptions: o, times: defaultPartTimes,
-		roots: map[[16]byte]*coordinator{}, workers: map[[16]byte]*worker{}, writers: map[int]*partWriter{},
+		coordinators: map[[16]byte]*coordinator{}, workers: map[[16]byte]*worker{}, writers: map[int]*partWriter{},
 	}
 }
 
@@ -186,8 +186,8 @@ func (p *SharedSummation) Regroup(t Team) {
 	}
 }
 
-// who returns the team, and a channel that is closed when the team changes.
-func (p *SharedSummation) who() (Team, <-chan struct{}) {
+// currentTeam returns the team, and a channel that is closed when the team changes.
+func (p *SharedSummation) currentTeam() (Team, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.team, p.changed.Next()
@@ -217,19 +217,19 @@ func (p *SharedSummation) take(shard int, seal *partSeal, record []byte) {
 		return
 	}
 	p.mu.Lock()
-	root, worker := p.roots[h.Job], p.workers[h.Job]
+	c, worker := p.coordinators[h.Job], p.workers[h.Job]
 	self, active := p.team, p.ctx != nil && p.ctx.Err() == nil
 	p.mu.Unlock()
 	switch {
 	case !active:
 	case h.Kind == partSum || h.Kind == partAlive:
-		if root == nil || root.shard != shard {
+		if c == nil || c.shard != shard {
 			return // for another instance's coordinator, or an earlier run
 		}
 		if content, err := seal.Open(record); err == nil {
-			root.take(h, content)
+			c.take(h, content)
 		}
-	case root != nil: // written by this instance
+	case c != nil: // written by this instance
 	case h.Kind == partProgress:
 		if worker == nil {
 			return
@@ -249,12 +249,12 @@ func (p *SharedSummation) take(shard int, seal *partSeal, record []byte) {
 			return
 		}
 		job.step = h.Step
-		p.offered(shard, seal, h, job, self)
+		p.handleJob(shard, seal, h, job, self)
 	}
 }
 
-// offered starts a worker for an announced job, or stops the worker if the job gives its partitions to others.
-func (p *SharedSummation) offered(shard int, seal *partSeal, h partHeader, job *mergeJob, self Team) {
+// handleJob starts a worker for an announced job, or stops the worker if the job gives its partitions to others.
+func (p *SharedSummation) handleJob(shard int, seal *partSeal, h partHeader, job *mergeJob, self Team) {
 	mine := job.Generation == self.Generation && job.Members == self.Members && self.Self >= 0
 	p.mu.Lock()
 	defer p.mu.Unlock()

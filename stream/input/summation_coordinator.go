@@ -122,11 +122,11 @@ func partsAhead(s *config.Stream, c *core.Core, partitions int) uint64 {
 // start starts goroutines that sum this instance's partitions and take the sums of others, until the context ends.
 func (g *coordinator) start(ctx context.Context, wg *sync.WaitGroup) {
 	g.p.mu.Lock()
-	g.p.roots[g.nonce] = g
+	g.p.coordinators[g.nonce] = g
 	g.p.mu.Unlock()
 	context.AfterFunc(ctx, func() {
 		g.p.mu.Lock()
-		delete(g.p.roots, g.nonce)
+		delete(g.p.coordinators, g.nonce)
 		g.p.mu.Unlock()
 	})
 	for _, x := range g.m.Leaves {
@@ -134,7 +134,7 @@ func (g *coordinator) start(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	wg.Go(func() { g.announce(ctx) })
 	if g.m.Bounds != nil {
-		wg.Go(func() { g.fail(ctx, g.foresee(ctx)) })
+		wg.Go(func() { g.fail(ctx, g.findEnds(ctx)) })
 	}
 }
 
@@ -160,7 +160,7 @@ func (g *coordinator) stop(err error) {
 func (g *coordinator) supply(ctx context.Context, x *PartitionSummer) error {
 	patience := g.p.times.Retry
 	for ctx.Err() == nil {
-		team, changed := g.p.who()
+		team, changed := g.p.currentTeam()
 		silent, err := g.supplyOf(ctx, x, team, changed, patience)
 		if err == nil && x.unsent != nil {
 			select {
@@ -187,7 +187,7 @@ func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Tea
 	defer stop()
 	by := team.by(x.index)
 	go func() {
-		for now := team; now.by(x.index) == by; now, changed = g.p.who() {
+		for now := team; now.by(x.index) == by; now, changed = g.p.currentTeam() {
 			select {
 			case <-ctx.Done():
 				return
@@ -248,7 +248,7 @@ func (g *coordinator) reads(index int, own bool) {
 func (g *coordinator) read(ctx context.Context, x *PartitionSummer) error {
 	src := g.of.Source
 	src.Partition = g.partition(x.index)
-	team, _ := g.p.who()
+	team, _ := g.p.currentTeam()
 	reader, err := g.R.OpenInput(src, MergedBytes(g.R.FetchBytes, team.share(len(g.Inbox))), x.position)
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func (g *coordinator) read(ctx context.Context, x *PartitionSummer) error {
 	if err := x.from(g.R, g.of, g.core, reader, src.Partition, g.m.Failed); err != nil {
 		return err
 	}
-	x.closed = func(s *StepSum) { g.stop(g.counts(x.index, s)) }
+	x.closed = func(s *StepSum) { g.stop(g.recordOwnSum(x.index, s)) }
 	return x.readHere(ctx)
 }
 
@@ -287,8 +287,9 @@ func (x *PartitionSummer) readHere(ctx context.Context) error {
 	return err
 }
 
-// counts records the sum of a step that this instance has made. If a worker's sum has arrived too, both must be equal.
-func (g *coordinator) counts(index int, s *StepSum) error {
+// recordOwnSum records the sum of a step that this instance has made. If a worker's sum has arrived too, both must be
+// equal.
+func (g *coordinator) recordOwnSum(index int, s *StepSum) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := &g.Inbox[index]
@@ -470,7 +471,7 @@ func (g *coordinator) TakeSum(h partHeader, content []byte) error {
 // alive handles a worker's progress report. It counts as a sign of life for a partition, unless the worker had written
 // the next sum before the report and that sum is not here.
 func (g *coordinator) alive(a *mergeAlive) {
-	team, _ := g.p.who()
+	team, _ := g.p.currentTeam()
 	if a.generation != team.Generation {
 		return
 	}
@@ -514,8 +515,8 @@ func (g *coordinator) merged(step uint64, at []state.Place) {
 	failure.Signal(g.report)
 }
 
-// foresee finds where the next steps by the clock end, for workers that are ahead.
-func (g *coordinator) foresee(ctx context.Context) error {
+// findEnds finds where the next steps by the clock end, for workers that are ahead.
+func (g *coordinator) findEnds(ctx context.Context) error {
 	for {
 		g.mu.Lock()
 		next, moved := g.Step+uint64(len(g.ends))+1, g.moved.Next()
@@ -553,7 +554,7 @@ func (g *coordinator) announce(ctx context.Context) {
 	defer tick.Stop()
 	whole := true
 	for {
-		team, changed := g.p.who()
+		team, changed := g.p.currentTeam()
 		if team.shares() {
 			written := make(chan struct{})
 			if records := g.records(team, whole); records != nil &&

@@ -41,14 +41,14 @@ type ForkGuard struct {
 	trusts  bool                 // every comparison accepts unknown past releases
 	Bounds  *boundary.Boundaries // of the epoch, if steps are by the clock; else nil
 
-	Mu    sync.Mutex
-	step  uint64              // last step that the state closed
-	made  *hashes             // hashes of this state's releases, of all epochs of this process
-	Found map[string]Found    // releases after step that the output holds
-	steps map[uint64]int      // number of these releases per step
-	ahead uint64              // largest step of these releases
-	owes  map[uint64]bool     // steps of the outbox when the epoch began
-	owed  map[string]struct{} // keys of that outbox not found in the output yet
+	Mu            sync.Mutex
+	step          uint64              // last step that the state closed
+	made          *hashes             // hashes of this state's releases, of all epochs of this process
+	Found         map[string]Found    // releases after step that the output holds
+	steps         map[uint64]int      // number of these releases per step
+	ahead         uint64              // largest step of these releases
+	outboxSteps   map[uint64]bool     // steps of the outbox when the epoch began
+	unfoundOutbox map[string]struct{} // keys of that outbox not found in the output yet
 }
 
 // Found is a release in the output that this state has not made yet.
@@ -104,7 +104,7 @@ func (g *ForkGuard) Forget() {
 
 func (g *ForkGuard) reset(step uint64) {
 	g.step, g.ahead = step, 0
-	g.Found, g.steps, g.owed = map[string]Found{}, map[uint64]int{}, map[string]struct{}{}
+	g.Found, g.steps, g.unfoundOutbox = map[string]Found{}, map[uint64]int{}, map[string]struct{}{}
 }
 
 // Where is a position in an output. Everything of the task below Offset was compared, or is its own.
@@ -130,15 +130,15 @@ func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uin
 	if !successor {
 		g.made, g.next = newHashes(), cp.Output
 	}
-	g.owes = map[uint64]bool{}
+	g.outboxSteps = map[uint64]bool{}
 	for i := range cp.Outbox {
 		p := &cp.Outbox[i]
-		g.owes[p.Step] = true
+		g.outboxSteps[p.Step] = true
 		g.made.Put(string(p.Key), core.ReleaseHash(p.Key, p.Value, p.Headers))
-		g.owed[string(p.Key)] = struct{}{}
+		g.unfoundOutbox[string(p.Key)] = struct{}{}
 	}
 	g.Mu.Unlock()
-	if err := g.there(ctx); err != nil {
+	if err := g.waitReady(ctx); err != nil {
 		return at, err
 	}
 	if err := g.CheckEvidence(ctx, cp); err != nil {
@@ -170,7 +170,7 @@ func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uin
 // request, which tasks with the same output share.
 func (g *ForkGuard) catchUp(ctx context.Context) error {
 	if list, end, ok := g.Partition.since(ctx, g.Task, g.next); ok {
-		return g.gained(ctx, list, end)
+		return g.compareAdded(ctx, list, end)
 	}
 	end, err := g.End(ctx)
 	if err != nil || end == g.next {
@@ -189,8 +189,8 @@ func (g *ForkGuard) catchUp(ctx context.Context) error {
 	return g.Plausible(ctx)
 }
 
-// gained compares the task's releases that were added to the output, up to the offset end.
-func (g *ForkGuard) gained(ctx context.Context, list []released, end int64) error {
+// compareAdded compares the task's releases that were added to the output, up to the offset end.
+func (g *ForkGuard) compareAdded(ctx context.Context, list []released, end int64) error {
 	if end == g.next {
 		return nil
 	}
@@ -206,9 +206,9 @@ func (g *ForkGuard) gained(ctx context.Context, list []released, end int64) erro
 	return g.Plausible(ctx)
 }
 
-// wrote records where messages of this state were appended. It compares messages that others wrote before or between
-// them. The partition knows what other tasks of this process wrote there.
-func (g *ForkGuard) wrote(ctx context.Context, parts []kafka.Appended) error {
+// recordSent records where messages of this state were appended. It compares messages that others wrote before or
+// between them. The partition knows what other tasks of this process wrote there.
+func (g *ForkGuard) recordSent(ctx context.Context, parts []kafka.Appended) error {
 	next, apart := g.next, false
 	for _, p := range parts {
 		if p.Base < next {
@@ -224,7 +224,7 @@ func (g *ForkGuard) wrote(ctx context.Context, parts []kafka.Appended) error {
 		return nil
 	}
 	if list, end, ok := g.Partition.known(g.Task, g.next, next); ok {
-		return g.gained(ctx, list, end)
+		return g.compareAdded(ctx, list, end)
 	}
 	return g.catchUp(ctx)
 }
@@ -235,7 +235,7 @@ func (g *ForkGuard) CheckClosed(ctx context.Context) error {
 		return err
 	}
 	if ahead, behind := g.Behind(); behind {
-		return g.goesOn(g.Epoch, ahead)
+		return g.continuedElsewhere(g.Epoch, ahead)
 	}
 	return nil
 }
@@ -326,7 +326,7 @@ func (c *comparison) add(r released) error {
 		if was != hash {
 			return g.Differs(key)
 		}
-		delete(g.owed, key)
+		delete(g.unfoundOutbox, key)
 		return nil
 	}
 	if was, known := g.Found[key]; known {
@@ -348,7 +348,7 @@ func (c *comparison) add(r released) error {
 		if c.Pause && len(g.Found) >= maxFound {
 			return failure.ErrStop
 		}
-	case c.trust && (epoch < g.Epoch || step >= c.first && !g.owes[step]):
+	case c.trust && (epoch < g.Epoch || step >= c.first && !g.outboxSteps[step]):
 		// The checkpoint's state made this release, and its outbox does not hold it: it was acknowledged, or another
 		// copy had published the same bytes before.
 		g.made.Put(key, hash)
@@ -475,7 +475,7 @@ func (g *ForkGuard) Unsent(outbox []state.Message) (left []state.Message) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	for _, p := range outbox {
-		if _, owed := g.owed[string(p.Key)]; owed {
+		if _, unfound := g.unfoundOutbox[string(p.Key)]; unfound {
 			left = append(left, p)
 		}
 	}
@@ -532,8 +532,8 @@ func (g *ForkGuard) Incomplete() error {
 		g.At.Topic, g.At.Partition, ahead, g.Epoch, g.wayOut())
 }
 
-// goesOn returns the halt for an epoch that has ended here but continues elsewhere.
-func (g *ForkGuard) goesOn(epoch, step uint64) error {
+// continuedElsewhere returns the halt for an epoch that has ended here but continues elsewhere.
+func (g *ForkGuard) continuedElsewhere(epoch, step uint64) error {
 	return failure.Haltf(failure.OutputAhead,
 		"%s/%d holds step %d of epoch %d, which has ended here: another copy of this state continues it; %s",
 		g.At.Topic, g.At.Partition, step, epoch, g.wayOut())

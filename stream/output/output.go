@@ -78,8 +78,8 @@ func (o *Output) End(ctx context.Context) (end int64, err error) {
 	return end, err
 }
 
-// there waits for what this process is sending for the task, and for the output topic.
-func (o *Output) there(ctx context.Context) error {
+// waitReady waits for what this process is sending for the task, and for the output topic.
+func (o *Output) waitReady(ctx context.Context) error {
 	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
 		return err
 	}

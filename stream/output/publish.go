@@ -213,7 +213,7 @@ func (s *sender) send(ctx context.Context, batch []state.Message, within func() 
 		if err != nil {
 			return err
 		}
-		if err := o.wrote(ctx, at); err != nil {
+		if err := o.recordSent(ctx, at); err != nil {
 			return err
 		}
 		base = at[0].Base

@@ -151,10 +151,10 @@ func (w *committer) spill() (done bool, err error) {
 	return true, nil
 }
 
-// beside reports whether other goroutines may close steps and write commits while the loop continues. With persons they
-// may not, because their journals follow the steps one by one. Without a period they may not either, because each step
-// waits for its commit.
-func (w *committer) beside() bool { return w.period > 0 && w.epoch.Users == nil }
+// concurrent reports whether other goroutines may close steps and write commits while the loop continues. With persons
+// they may not, because their journals follow the steps one by one. Without a period they may not either, because each
+// step waits for its commit.
+func (w *committer) concurrent() bool { return w.period > 0 && w.epoch.Users == nil }
 
 // soon returns the next tick of 10 ms.
 func (w *committer) soon(now time.Time) time.Time {

@@ -170,7 +170,7 @@ func (m *machine) commit() {
 // begin begins a commit that is written while the machine continues.
 func (m *machine) begin() {
 	m.t.Helper()
-	if !m.p.committer.due() || !m.p.committer.beside() || m.p.committer.writing != nil {
+	if !m.p.committer.due() || !m.p.committer.concurrent() || m.p.committer.writing != nil {
 		return
 	}
 	c, err := m.p.committer.prepare(time.Now())

@@ -70,7 +70,7 @@ func (p *processor) begin() {
 	for i := range w.outbox {
 		w.outboxBytes += w.outbox[i].Size()
 	}
-	if p.compare(); !w.comparing {
+	if p.updateComparing(); !w.comparing {
 		p.r.D.Metrics.Republished(p.r.Task, len(w.outbox))
 		w.flush()
 	}
@@ -88,7 +88,7 @@ func (p *processor) loop(ctx context.Context) (err error) {
 	for ctx.Err() == nil && p.interrupted == nil {
 		select {
 		case <-w.writing.ended(): // handle the commit before the next tick
-			if err := p.written(); err != nil {
+			if err := p.handleWritten(); err != nil {
 				return err
 			}
 		default:
@@ -101,8 +101,8 @@ func (p *processor) loop(ctx context.Context) (err error) {
 			}
 		}
 		p.worked = false
-		p.compare()
-		if err := p.refuse(); err != nil {
+		p.updateComparing()
+		if err := p.refusal(); err != nil {
 			p.ending.Reply <- err
 			p.ending = nil
 		}
@@ -145,9 +145,9 @@ func (p *processor) loop(ctx context.Context) (err error) {
 		case <-moved:
 		case <-timer.C:
 		case <-a.closing.ended():
-			err = p.closedBeside()
+			err = p.handleConcurrentClose()
 		case <-w.writing.ended():
-			err = p.written()
+			err = p.handleWritten()
 		case <-w.pub.Notify:
 			w.acknowledge()
 		case err = <-w.pub.Failed:
@@ -172,17 +172,17 @@ func (p *processor) await() error {
 	var err error
 	if a.closing != nil {
 		<-a.closing.ended()
-		err = p.closedBeside()
+		err = p.handleConcurrentClose()
 	}
 	if w.writing != nil {
 		<-w.writing.ended()
-		err = graver(err, p.written())
+		err = graver(err, p.handleWritten())
 	}
 	return err
 }
 
-// compare enters or leaves comparing mode, depending on whether the output is ahead of this state.
-func (p *processor) compare() {
+// updateComparing enters or leaves comparing mode, depending on whether the output is ahead of this state.
+func (p *processor) updateComparing() {
 	a, w := p.applier, p.committer
 	ahead, behind := p.r.Guard.Behind()
 	if behind == w.comparing {
@@ -206,15 +206,15 @@ func (p *processor) compare() {
 // write makes everything since the last commit durable, at a tick. The commit is written in another goroutine if
 // nothing has to wait for it, else at once.
 func (p *processor) write(tick time.Time) error {
-	if p.committer.beside() && !p.committer.deferred() {
+	if p.committer.concurrent() && !p.committer.deferred() {
 		return p.committer.begin(tick)
 	}
 	_, err := p.commit(tick)
 	return err
 }
 
-// written handles the end of a commit that another goroutine wrote.
-func (p *processor) written() error {
+// handleWritten handles the end of a commit that another goroutine wrote.
+func (p *processor) handleWritten() error {
 	w := p.committer
 	c := w.writing
 	w.writing = nil
@@ -279,9 +279,9 @@ func (p *processor) request(ctx context.Context, q Request) {
 // opened returns the ledger's entry of the epoch's opening.
 func (p *processor) opened() *ledger.Entry { return p.r.D.Ledger.Opening(p.r.Task, p.epoch.M.Epoch) }
 
-// refuse returns an error if the closing request waits for releases to be published while releases are compared,
+// refusal returns an error if the closing request waits for releases to be published while releases are compared,
 // because nothing is published meanwhile.
-func (p *processor) refuse() error {
+func (p *processor) refusal() error {
 	if left := p.committer.unpublished(); p.ending != nil && p.committer.comparing && left > 0 &&
 		!p.ending.Open.DropOutbox {
 		return fmt.Errorf(

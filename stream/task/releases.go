@@ -68,7 +68,7 @@ func (r *Runner) count(sent []state.Message) {
 			}
 		}
 		if s != nil {
-			few = r.census.Take(sent[i].Step, *s)
+			few = r.validity.Take(sent[i].Step, *s)
 		}
 	}
 	if few == was {

@@ -17,13 +17,13 @@ import (
 // Run runs the task until the context ends. It returns an error only if the failure concerns the whole process.
 func (r *Runner) Run(ctx context.Context) error {
 	defer r.stopLetters()
-	defer r.unwatch()
+	defer r.stopSampler()
 	var pause kafka.Backoff
 	for ctx.Err() == nil {
 		r.Expect(max(r.Expected, r.readers()))
 		l, err := r.ensureOpenOrRequest(ctx)
 		if l == nil {
-			r.unwatch()
+			r.stopSampler()
 		}
 		if err == nil && l != nil {
 			r.Recovered("disk")
@@ -188,13 +188,13 @@ func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
 	defer l.Core.Destroy()
 	defer p.wipe()
 	if l.Bounds != nil {
-		l.Bounds.Sampler = r.watched(ctx)
+		l.Bounds.Sampler = r.ensureSampler(ctx)
 		defer func() { // when nothing of the epoch runs any more
 			if !p.ended {
-				r.unwatch()
+				r.stopSampler()
 				return
 			}
-			r.watch.Again(l.Bounds.Left())
+			r.sampler.Again(l.Bounds.Left())
 		}()
 	}
 	defer func() {

@@ -27,8 +27,8 @@ type Runner struct {
 	ran      atomic.Bool  // an epoch has run, even for a moment
 	waiting  *Request     // the request that ended the epoch; nil: none
 	dead     *deadLetters // writes the dead letters of the epoch begun last; nil: none
-	census   *monitor.ValidityCheck
-	watch    *boundary.Sampler // samples the ends of the logs for steps by the clock, across epochs; nil: not running
+	validity *monitor.ValidityCheck
+	sampler  *boundary.Sampler // samples the ends of the logs for steps by the clock, across epochs; nil: not running
 
 	hold  chan struct{} // closed when the task may open epochs by itself, see Held; nil: it always may
 	freed sync.Once
@@ -61,7 +61,7 @@ func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error)
 	d.Running.Add(1)
 	r.series.Parse = r.released
 	r.series.Bytes = func() int { return d.Kept(monitor.SeriesBytes) }
-	r.S, r.requests, r.gone, r.census = s, make(chan Request), make(chan struct{}), monitor.NewValidityCheck(s)
+	r.S, r.requests, r.gone, r.validity = s, make(chan Request), make(chan struct{}), monitor.NewValidityCheck(s)
 	r.Release(s.Output)
 	r.Expect(r.readers())
 	r.LogStart.Store(-1)

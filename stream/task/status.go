@@ -43,7 +43,7 @@ func (r *Runner) setState(state string, h *failure.Halt) {
 
 // setEpoch shows the running epoch.
 func (r *Runner) setEpoch(l *epoch.OpenEpoch) {
-	r.census = monitor.NewValidityCheck(r.S)
+	r.validity = monitor.NewValidityCheck(r.S)
 	_, comparing := r.Guard.Behind()
 	r.change(func(s *monitor.TaskStatus) {
 		s.FewValid = false

@@ -45,15 +45,15 @@ func (p *processor) applySums() error {
 	merge := func() ([]core.Message, error) {
 		return a.core.Merge(input.SumsOf(steps), func() { a.merge.Emptied(steps) })
 	}
-	if a.merge.Ahead && w.beside() {
-		return a.closeBeside(steps, merge)
+	if a.merge.Ahead && w.concurrent() {
+		return a.startClosing(steps, merge)
 	}
 	_, err := p.close(merge)
-	return p.applied(steps, err)
+	return p.releaseSums(steps, err)
 }
 
-// applied releases the sums of a step that was closed. It keeps them if err says that the step was not closed.
-func (p *processor) applied(steps []input.StepSum, err error) error {
+// releaseSums releases the sums of a step that was closed. It keeps them if err says that the step was not closed.
+func (p *processor) releaseSums(steps []input.StepSum, err error) error {
 	if err != nil || p.applier.core.Step() < steps[0].Step {
 		return err // the epoch ended before the step
 	}
@@ -72,11 +72,12 @@ func (p *processor) close(by func() ([]core.Message, error)) (stop bool, err err
 	if p.r.D.Trace != nil {
 		now = p.r.D.Now()
 	}
-	return p.closed(span, now, messages, err)
+	return p.handleClosed(span, now, messages, err)
 }
 
-// closed handles the result of closing a step. at is the time at which the close ended.
-func (p *processor) closed(span trace.Span, at time.Time, messages []core.Message, err error) (stop bool, _ error) {
+// handleClosed handles the result of closing a step. at is the time at which the close ended.
+func (p *processor) handleClosed(span trace.Span, at time.Time, messages []core.Message,
+	err error) (stop bool, _ error) {
 	a, w := p.applier, p.committer
 	if errors.Is(err, dp.ErrExhausted) {
 		p.exhausted = true
@@ -94,7 +95,7 @@ func (p *processor) closed(span trace.Span, at time.Time, messages []core.Messag
 	if messages, err = p.r.Guard.Closed(a.core.Step(), messages); err != nil {
 		return true, err
 	}
-	p.compare()
+	p.updateComparing()
 	if err := w.take(messages); err != nil {
 		return true, err
 	}
@@ -108,12 +109,12 @@ func (p *processor) closed(span trace.Span, at time.Time, messages []core.Messag
 	return p.exhausted || full, nil
 }
 
-// closedBeside handles the step that another goroutine has closed.
-func (p *processor) closedBeside() error {
+// handleConcurrentClose handles the step that another goroutine has closed.
+func (p *processor) handleConcurrentClose() error {
 	c := p.applier.closing
 	p.applier.closing, p.worked = nil, true
 	// The span belongs to the commit that will hold the step. That may not be the next commit.
 	span := p.committer.trace.close(p.r.D.Trace, c.before.step+1, c.begun)
-	_, err := p.closed(span, c.begun.Add(c.took), c.messages, c.err)
-	return p.applied(c.steps, err)
+	_, err := p.handleClosed(span, c.begun.Add(c.took), c.messages, c.err)
+	return p.releaseSums(c.steps, err)
 }

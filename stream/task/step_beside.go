@@ -27,8 +27,8 @@ func (c *closing) ended() <-chan struct{} {
 	return c.done
 }
 
-// closeBeside starts a goroutine that closes a step by calling by. Until by has returned, only by may use the core.
-func (a *applier) closeBeside(steps []input.StepSum, by func() ([]core.Message, error)) error {
+// startClosing starts a goroutine that closes a step by calling by. Until by has returned, only by may use the core.
+func (a *applier) startClosing(steps []input.StepSum, by func() ([]core.Message, error)) error {
 	state, err := a.core.AppendState(a.before[:0])
 	if err != nil {
 		return err

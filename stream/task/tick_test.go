@@ -271,7 +271,7 @@ func TestLeavesInOrder(t *testing.T) {
 	log := mutateLog(1)
 	compare(map[string]output.Found{"of another step": {Step: 100}})
 	for i := range int64(3) {
-		m.p.compare()
+		m.p.updateComparing()
 		m.feed(log, 7*(i+1))
 		c, err := m.p.committer.prepare(time.Now())
 		fixtures.Must(t, err)
@@ -286,7 +286,7 @@ func TestLeavesInOrder(t *testing.T) {
 		if i < 2 && len(m.p.committer.pub.Queue) > 0 {
 			t.Errorf("the releases of commit %d left before others", i)
 		}
-		m.p.compare()
+		m.p.updateComparing()
 		if i > 0 {
 			m.p.committer.flush()
 		}

@@ -212,7 +212,7 @@ func TestUsersRejected(t *testing.T) {
 func (m *machine) moved(until uint64) error {
 	m.p.epoch.Moved = true
 	m.r.Guard.Found = map[string]output.Found{"later": {Step: until}}
-	m.p.compare()
+	m.p.updateComparing()
 	rng := rand.New(rand.NewPCG(2, 9))
 	log := userLog(75)
 	for m.p.applier.core.Step() < until {
