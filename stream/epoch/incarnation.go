@@ -68,8 +68,8 @@ type probeResult int
 
 const (
 	recordThere probeResult = iota // the record is there
-	recordOther                  // a different record is there, or the log ends before it
-	recordGone                   // retention has deleted it
+	recordOther                    // a different record is there, or the log ends before it
+	recordGone                     // retention has deleted it
 )
 
 // logProbe looks in a log for records that were read from it.

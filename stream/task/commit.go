@@ -49,7 +49,7 @@ func (c *commit) takes() (n, bytes int) {
 
 // begin starts a goroutine that writes a commit of everything since the last one. When the commit is durable, the same
 // goroutine makes it visible outside, at a tick of 10 ms, so nothing that the loop does meanwhile delays it. The loop
-// handles the end of the commit later, in written; nothing outside depends on when.
+// handles the end of the commit later, in handleWritten; nothing outside depends on when.
 func (w *committer) begin(tick time.Time) error {
 	c, err := w.prepare(tick)
 	if err != nil {
