@@ -30,7 +30,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	run := func(f func(context.Context) error) {
 		wg.Go(func() {
 			if err := f(ctx); err != nil {
-				d.process.Log.Error("stopping", "error", err.Error())
+				d.process.Log.Error("stopping the daemon: a failure concerns all tasks", "error", err.Error())
 				failed.CompareAndSwap(nil, &err)
 				cancel(err)
 			}

@@ -18,8 +18,8 @@ var ErrCredentials = errors.New("credentials")
 
 // ErrCluster says that a command needs the files of a state directory, but the configuration has a table [cluster].
 var ErrCluster = errors.New(
-	"not possible with [cluster] in this version: it needs the files of a state directory (streamdp cluster export " +
-		"writes a copy of them, for reading)")
+	"not possible with [cluster] in this version: it needs the files of a state directory; streamdp cluster export " +
+		"writes a read-only copy of them")
 
 // Cluster returns the options for connecting to the cluster of a configuration. It reads the certificates and the
 // password.

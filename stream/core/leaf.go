@@ -180,7 +180,7 @@ func (l *Leaf) Close() *Sum {
 // Errors: sums of other steps or partitions. Then no noise is drawn.
 func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 	if len(sums) != len(basesOf(c.encoder.m)) {
-		return nil, errors.New("internal: not one sum of each partition")
+		return nil, errors.New("internal: the sums do not match the partitions")
 	}
 	for i, s := range sums {
 		if s.index != i || s.step != c.step+1 ||

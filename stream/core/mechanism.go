@@ -36,8 +36,8 @@ type Estimator interface {
 	encoding.BinaryUnmarshaler
 }
 
-// adaptive is an estimator whose step lengths depend on its releases. Of future steps, only an upper bound of the slots
-// is known.
+// adaptive is an estimator whose step lengths depend on its releases. For future steps, only an upper bound of the
+// slots is known.
 type adaptive interface {
 	// Longest returns the largest number of slots that the first t steps can have together, or math.MaxUint64 if that
 	// exceeds 64 bits.

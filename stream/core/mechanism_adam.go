@@ -20,7 +20,7 @@ var adamMechanism = &descriptor{
 	computes: func(s *config.Stream) string {
 		a := s.Adam
 		if a.Mode == "gradients" {
-			return fmt.Sprintf("%d parameters of a model, trained by private Adam on gradients that records hold.",
+			return fmt.Sprintf("%d parameters of a model, trained by private Adam on gradients in the records.",
 				a.Parameters())
 		}
 		model := map[string]string{"linear": "linear regression", "logistic": "logistic regression",

@@ -229,7 +229,7 @@ func LearntBy(mechanism string, state []byte) ([]float64, error) {
 		}
 		return l.of(state)
 	}
-	return nil, errors.New("the mechanism learns nothing")
+	return nil, errors.New("the mechanism passes no parameters on")
 }
 
 // learner returns a learning mechanism, given the name of its table, which is also its name in the ledger.

@@ -418,7 +418,7 @@ func (e *encoder) value(b []byte, v dp.Value) ([]byte, error) {
 		list(`,"se_with_clipping":`, v.SEWithClipping, true)
 	}
 	if !all {
-		return nil, fmt.Errorf("value %s holds a number that is not finite, for which JSON has no form", v.Name)
+		return nil, fmt.Errorf("value %s holds a number that is not finite, which JSON cannot represent", v.Name)
 	}
 	return append(b, '}'), nil
 }

@@ -150,7 +150,7 @@ func TestPrivacyEvery(t *testing.T) {
 	}
 }
 
-// TestNumbers: numbers are encoded as by encoding/json, byte for byte, and base64 is that of the whole list.
+// TestNumbers: numbers are encoded as by encoding/json, byte for byte, and base64 encodes the whole list.
 func TestNumbers(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))

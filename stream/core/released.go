@@ -142,7 +142,7 @@ func (all *releasedValues) UnmarshalJSON(b []byte) error {
 			return errors.New("a value has no numbers")
 		}
 		if n, se, with := len(v.Data), len(v.SE), len(v.SEWithClipping); se > 1 && se != n || with > 1 && with != n {
-			return errors.New("as many errors as numbers are needed, or one")
+			return errors.New("standard errors must be one per number, or a single one")
 		}
 		*all = append(*all, v)
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// measured are the streams, besides those of protecting, whose states TestStateSizes compares.
+// measured are the streams, in addition to those of protecting, whose states TestStateSizes compares.
 var measured = map[string]string{
 	"moments": `input = { topic = "orders", codec = "float64", columns = ["a", "b"] }
 step = 4

@@ -15,7 +15,7 @@ type movable interface {
 	Reset()
 }
 
-var errNotMovable = errors.New("the mechanism's sums stay in their process")
+var errNotMovable = errors.New("the mechanism's sums cannot be moved to another process")
 
 // AppendBinary appends the exact sum to b: the partition's place in the manifest, step, offsets, number of records, and
 // the integers or rows of the estimator's part. [Sum.UnmarshalBinary] parses it in another process, for the same

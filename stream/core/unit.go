@@ -64,7 +64,7 @@ func epsilonRecord(s *config.Stream, m *Mechanism) *float64 {
 }
 
 // groupsOf returns nil if the stream protects records. Otherwise the manifest's numbers of records are numbers of
-// persons, because the epoch's cost is that of a person.
+// persons, because the epoch's cost is for a person.
 func groupsOf(s *config.Stream, m *Manifest) (all []releaseGroup) {
 	if s.User == nil {
 		return nil

@@ -71,7 +71,7 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 	if plan != nil {
 		var kept struct{ Warmup *WarmupPlan }
 		if err := json.Unmarshal(plan, &kept); err != nil || kept.Warmup == nil || !kept.Warmup.agrees(own) {
-			return nil, errors.New("the epoch's plan is not that of its warm-up")
+			return nil, errors.New("the epoch's plan does not fit its warm-up")
 		}
 		own = *kept.Warmup
 	}

@@ -238,7 +238,7 @@ func (r *Replay) Clipped() (n uint64, ok bool) {
 }
 
 // Watch calls see with the row of every later record, in original units, before the estimator takes it. The row is nil
-// if the record gives none. What see computes is not private.
+// if the record gives none. The results of see are not private.
 func (r *Replay) Watch(see func(row []float64)) { r.watch = see }
 
 // Close destroys the keys.

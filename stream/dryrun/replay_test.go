@@ -92,7 +92,7 @@ func TestRecordTooLarge(t *testing.T) {
 	}
 }
 
-// TestReplay: the releases of a file are those of the core over the same records, valid or not, for every complete
+// TestReplay: the releases of a file equal those of the core over the same records, valid or not, for every complete
 // step.
 func TestReplay(t *testing.T) {
 	t.Parallel()

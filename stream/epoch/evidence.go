@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// ledgerIsNewest refuses a ledger that lacks epochs of which files exist. With it, their charges would be forgotten and
+// ledgerIsNewest refuses a ledger that lacks epochs whose files exist. With it, their charges would be forgotten and
 // their numbers used again.
 func (k *Keeper) ledgerIsNewest() error {
 	n, err := k.Store.NewestEpoch()

@@ -122,7 +122,7 @@ func TestWorkOfManyTasks(t *testing.T) {
 	}
 	if reads.Hits() != before || sends.Hits() > n*rounds || looks.Hits()-beforeLooks > n*rounds {
 		t.Errorf(
-			"%d releases: %d requests, before which the output's end was asked for %d times, and %d readings of what "+
+			"%d releases: %d requests, %d queries of the output's end, and %d readings of releases that "+
 				"this process itself had published",
 			n*rounds, sends.Hits(), looks.Hits()-beforeLooks, reads.Hits()-before)
 	}

@@ -211,7 +211,7 @@ func (a *applier) places(at edge) (position kafka.Position, parts []state.Place,
 		position = a.current.Position(at.first)
 	}
 	if position.Next != at.first {
-		return position, nil, errors.New("internal: the boundary's position was not kept")
+		return position, nil, errors.New("internal: the position of the boundary is unknown")
 	}
 	return position, parts, nil
 }

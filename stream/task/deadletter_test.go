@@ -70,7 +70,7 @@ func withDeadLetters(toml, mode string) string {
 }
 
 // TestDeadLetters: for every codec, records that gave no row are referenced with their reasons, or copied, and releases
-// are those of a stream without dead letters.
+// equal those of a stream without dead letters.
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	packed := func(x ...float64) (b []byte) {
