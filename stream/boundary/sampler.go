@@ -19,8 +19,8 @@ type endOffsets map[int]int64
 
 // Sampler samples the ends of a task's partitions at each multiple of its period. It runs from the first epoch of the
 // process on, also between the end of one epoch and the opening of the next. The next epoch uses these samples for its
-// first boundaries. So the clock alone decides which records are in its steps. When the work on the last epoch's
-// records ended, which depends on their content, does not. It is safe for concurrent use.
+// first boundaries. So the clock alone decides which records are in its steps. The time at which the work on
+// the last epoch's records ended, which depends on their content, has no influence. It is safe for concurrent use.
 type Sampler struct {
 	*failure.Retrier
 	client   *kafka.Client

@@ -193,14 +193,14 @@ func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Tea
 				return
 			case <-changed:
 			}
-			if g.alone(x.index) {
+			if g.isOwn(x.index) {
 				break
 			}
-			g.reads(x.index, false) // the new worker has just begun, so it is not silent yet
+			g.setOwn(x.index, false) // the new worker has just begun, so it is not silent yet
 		}
 		stop()
 	}()
-	g.reads(x.index, false)
+	g.setOwn(x.index, false)
 	if by != NoMember {
 		if err := g.receive(ctx, x); err != nil || ctx.Err() != nil {
 			return false, err
@@ -209,7 +209,7 @@ func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Tea
 			"no sums received for a partition owned by another instance; reading it locally for a while, or until the "+
 				"next rebalance",
 			"partition", g.partition(x.index), "step", x.Leaf.Step(), "for", patience)
-		g.reads(x.index, true)
+		g.setOwn(x.index, true)
 		defer time.AfterFunc(patience, stop).Stop()
 	}
 	return by != NoMember, g.read(ctx, x)
@@ -226,15 +226,15 @@ func (t Team) by(index int) int {
 	return NoMember
 }
 
-// alone reports whether this instance reads a partition although it is another member's.
-func (g *coordinator) alone(index int) bool {
+// isOwn reports whether this instance reads a partition although it is another member's.
+func (g *coordinator) isOwn(index int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.own[index]
 }
 
-// reads sets whether this instance reads a partition although it is another member's.
-func (g *coordinator) reads(index int, own bool) {
+// setOwn sets whether this instance reads a partition although it is another member's.
+func (g *coordinator) setOwn(index int, own bool) {
 	g.mu.Lock()
 	changed := g.own[index] != own
 	g.own[index], g.Inbox[index].heard = own, g.R.Now()

@@ -200,7 +200,7 @@ func TestTailSends(t *testing.T) {
 			runtime.Gosched()
 			(*x.Mu()).Lock()
 		}
-		(*x.Busy()) = true // nobody works
+		(*x.Busy()) = true // prevents work
 		(*x.Mu()).Unlock()
 		var wg sync.WaitGroup
 		for i := range n {

@@ -60,11 +60,11 @@ func (r *Runner) Run(ctx context.Context) error {
 		case errors.As(err, &h):
 			say := r.Log.Error
 			if h.Reason == failure.Unopened {
-				say = r.Log.Warn // which somebody has asked for
+				say = r.Log.Warn // expected: an operator must open the epoch
 			}
 			say("task halted", "reason", h.Reason, "error", err.Error())
 			r.D.Metrics.Halt(r.Task, h.Reason)
-			r.Expect(0) // what it had is for others
+			r.Expect(0) // leaves its share of the memory to other tasks
 			r.showHalted(ctx)
 			r.setState(monitor.StateHalted, h)
 			if r.wait(ctx, r.D.LookEvery); ctx.Err() == nil {
