@@ -454,7 +454,10 @@ func TestModel(t *testing.T) {
 	if !(len(theta) == 3 && theta[0] > 0.3 && theta[1] < -0.1) {
 		t.Errorf("parameters %g", theta)
 	}
-	for _, want := range []string{`"name":"adam"`, `"model":{"loss":"logistic","target":"paid"}`, `"parameters":3`, `"columns":["a","b","paid"]`} {
+	for _, want := range []string{
+		`"name":"adam"`, `"model":{"loss":"logistic","target":"paid"}`, `"parameters":3`,
+		`"columns":["a","b","paid"]`,
+	} {
 		if !strings.Contains(list[0].Value, want) {
 			t.Errorf("a release lacks %s", want)
 		}

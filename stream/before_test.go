@@ -187,7 +187,7 @@ func TestGroupOfTheBuildBefore(t *testing.T) {
 
 	streams := []string{"orders", "sales", "visits"}
 	partitions := map[string]int{"orders": 1, "sales": 2, "visits": 1}
-	// offset of the first record that was not read, by partition
+	// ended is the offset of the first record that was not read, by stream.
 	ended := map[string]int{"orders": 110, "sales": 110, "visits": 30}
 	send := func(stream string, n int) {
 		t.Helper()

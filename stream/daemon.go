@@ -88,7 +88,7 @@ type Hooks struct {
 	// reported, and certificate files are read again; 0: the defaults.
 	LookEvery, LagEvery, Rotation time.Duration
 	Clock                         func() time.Time // nil: the machine's clock
-	// waits for the next boundary; nil: waits by the clock
+	// Beat waits for the next boundary; nil: by the clock.
 	Beat    func(context.Context) error
 	Observe func()        // called after each change of a task's status; may be nil
 	Opened  func(*Inside) // called at the end of New; may be nil

@@ -100,7 +100,10 @@ func BenchmarkDaemonUsers(b *testing.B) {
 	}
 	costs := map[string][]float64{}
 	for i := 0; b.Loop(); i++ {
-		for name, user := range map[string]string{"with": "user = { key = \"record-key\", cap = 1200, per_step = 255, max_users = 1000000 }\n", "without": ""} {
+		for name, user := range map[string]string{
+			"with":    "user = { key = \"record-key\", cap = 1200, per_step = 255, max_users = 1000000 }\n",
+			"without": "",
+		} {
 			toml := fixtures.With(fixtures.WideStream(columns, step), `"out"`,
 				fmt.Sprintf("%q", fmt.Sprint(name, ".dp-", i)), "step = 1000\n", "step = 1000\n"+user)
 			r := streamtest.NewRigAt(b, nil, addr, toml)

@@ -114,7 +114,11 @@ func TestHorizon(t *testing.T) {
 		x.Until("epoch 3", func(s monitor.TaskStatus) bool { return s.Epoch == 3 && s.Step == 2 && s.Outbox == 0 })
 		x.End()
 		v := r.History("orders.dp")
-		for key, covers := range map[string]string{"orders/0/1/4": `"covers":[0,400]`, "orders/0/2/1": `"covers":[400,500]`, "orders/0/3/2": `"covers":[800,1000]`} {
+		for key, covers := range map[string]string{
+			"orders/0/1/4": `"covers":[0,400]`,
+			"orders/0/2/1": `"covers":[400,500]`,
+			"orders/0/3/2": `"covers":[800,1000]`,
+		} {
 			if p := v.ByKey[key]; !strings.Contains(p.Value, covers) {
 				t.Errorf("release %s: %.200s", key, p.Value)
 			}

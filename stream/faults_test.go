@@ -139,7 +139,9 @@ func TestKafkaFaults(t *testing.T) {
 		t.Errorf("state %s", s.State)
 	}
 	_, metrics := x.Get("/metrics")
-	for _, label := range []string{`api="produce",code="7"`, `api="produce",code="6"`, `api="fetch",code="6"`, `api="list_offsets",code="5"`} {
+	for _, label := range []string{
+		`api="produce",code="7"`, `api="produce",code="6"`, `api="fetch",code="6"`, `api="list_offsets",code="5"`,
+	} {
 		if !strings.Contains(metrics, "streamdp_kafka_errors_total{"+label+"}") {
 			t.Errorf("no metric with %s", label)
 		}

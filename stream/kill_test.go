@@ -147,7 +147,7 @@ func killLoop(t testing.TB, r *streamtest.Rig, spec streamtest.ChildSpec, rng *r
 	}
 	for range kills {
 		p := streamtest.Spawn(t, spec).Up()
-		// The moment of the kill does not depend on an event.
+		// The kill comes at a random moment.
 		time.Sleep(3*time.Millisecond + time.Duration(rng.Int64N(int64(window))))
 		p.Kill()
 		if hit == nil {
@@ -316,7 +316,7 @@ func TestKillCopiesRolling(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
 			for range kills {
 				p := streamtest.Spawn(t, specOf(x, "daemon", 16<<10))
-				// The moment of the kill does not depend on an event.
+				// The kill comes at a random moment.
 				time.Sleep(time.Duration(50+rng.IntN(150)) * time.Millisecond)
 				p.Cmd.Process.Kill()
 				<-p.Done

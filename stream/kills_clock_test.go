@@ -95,7 +95,11 @@ func killClock(t *testing.T, round uint64, n int) {
 	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience+time.Duration(n)*time.Second)
 	defer cancel()
 	total := 0
-	for task, topic := range map[core.Task]string{fixtures.MergedTask: "orders.dp", {Stream: "one"}: "one.dp", {Stream: "fit"}: "fit.dp"} {
+	for task, topic := range map[core.Task]string{
+		fixtures.MergedTask: "orders.dp",
+		{Stream: "one"}:     "one.dp",
+		{Stream: "fit"}:     "fit.dp",
+	} {
 		out := r.OutputOf(topic)
 		total += len(out)
 		all,

@@ -88,7 +88,7 @@ func killSome(t testing.TB, spec streamtest.ChildSpec, rng *rand.Rand, kills int
 		case <-time.After(time.Second): // its first task has halted, but others run
 		}
 		if err == nil {
-			// The moment of the kill does not depend on an event.
+			// The kill comes at a random moment.
 			time.Sleep(3*time.Millisecond + time.Duration(rng.IntN(120_000))*time.Microsecond)
 		}
 		p.Cmd.Process.Kill()

@@ -85,7 +85,7 @@ func BenchmarkPartialsReal(b *testing.B) {
 				}
 				return fixtures.Median(list)
 			}
-			// the cost of the busier instance
+			// cost returns the processor time per record of the busier instance.
 			cost := func(x partialsRun) float64 { return max(x.root, x.worker).Seconds() * 1e9 / x.records }
 			rate := func(x partialsRun) float64 { return x.records / x.took.Seconds() / 1e6 }
 			for n, name := range map[int]string{1: "one", 2: "two"} {

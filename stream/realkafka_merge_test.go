@@ -137,7 +137,7 @@ func TestRealKafkaMerged(t *testing.T) {
 	rng := rand.New(rand.NewPCG(34, 0))
 	for i := range kills {
 		another()
-		// the moment of the kill does not depend on an event
+		// the kill comes at a random moment
 		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
 		b.Kill()
 		if i%2 == 1 {

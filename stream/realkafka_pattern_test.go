@@ -29,7 +29,7 @@ func TestRealKafkaPattern(t *testing.T) {
 	}
 	create := func(topic string, n int) {
 		t.Helper()
-		// the records' timestamps are from 1970
+		// The records' timestamps are from 1970.
 		kafkatest.CreateTopic(t, b.Addrs, topic, map[string]string{"message.timestamp.type": "LogAppendTime"})
 		fill(topic, n)
 	}

@@ -383,7 +383,7 @@ func TestRealKafkaKills(t *testing.T) {
 	for i := range kills {
 		step := d.D.Status()[0].Step
 		d.Wait("a step", func(s monitor.TaskStatus) bool { return s.Step > step })
-		// the moment of the kill does not depend on an event
+		// the kill comes at a random moment
 		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
 		b.Kill()
 		if i%2 == 1 {

@@ -231,7 +231,7 @@ func (d *Daemon) unfit(old, s *config.Stream) (why []string) {
 	for _, c := range d.shardsNow() {
 		for _, t := range c.Ledger.Tasks() {
 			opened := c.Ledger.Newest(t)
-			// nil: its only opening was voided
+			// opened is nil if the only opening was voided.
 			if t.Stream != s.Name || opened == nil || opened.Kind != ledger.KindOpen {
 				continue
 			}

@@ -233,13 +233,13 @@ func TestReloadRefused(t *testing.T) {
 		want   []string
 	}{
 		{nil, []string{fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 50"), visits},
-			[]string{"stream orders: step: 100 → 50: the guarantee of the open epoch 1 of task orders-0 depends on it"}},
+			[]string{"stream orders: step: 100 → 50: the guarantee of the open epoch 1 of task orders-0 depends"}},
 		{nil,
 			[]string{fixtures.With(fixtures.OrdersStream, "epsilon = 1.0", "epsilon = 0.5"),
 				fixtures.With(sales, "clip = 1.0", "clip = 2.0")},
 			[]string{"stream orders: privacy.epsilon: 1 → 0.5", "stream sales: moments.clip: 1 → 2"}},
 		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", encoding = "base64"`)},
-			[]string{`output.encoding: "json" → "base64": the bytes of the open epoch 1 of task orders-0 depend on it`}},
+			[]string{`output.encoding: "json" → "base64": the bytes of the open epoch 1 of task orders-0 depend`}},
 		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", values = ["mean"]`)},
 			[]string{"output.values"}},
 		{nil,

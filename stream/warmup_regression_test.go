@@ -68,7 +68,7 @@ func TestWarmupRegression(t *testing.T) {
 			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
 				p := streamtest.Spawn(t, spec).Up()
-				// The moment of the kill does not depend on an event.
+				// The kill comes at a random moment.
 				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond)
 				p.Kill()
 			}
@@ -96,7 +96,7 @@ func TestWarmupRegression(t *testing.T) {
 				if step == 1 {
 					continue
 				}
-				// amounts are 20.25 … 79.25, items 1 … 7, weights about as far from 0 as from 1.
+				// Amounts are 20.25 … 79.25, items 1 … 7, weights about as far from 0 as from 1.
 				if b := x.Bounds; !(b.Centre[0] > 35 && b.Centre[0] < 65 && b.Scale[0] > 10 && b.Scale[0] < 30 &&
 					(b.ClipX > 1 && b.ClipX < 20 || name == "adam" && b.ClipX == 0) && b.Verdict == "ok") {
 					t.Errorf("bounds %+v", b)

@@ -63,7 +63,7 @@ func TestWarmup(t *testing.T) {
 			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
 				p := streamtest.Spawn(t, spec).Up()
-				// The moment of the kill does not depend on an event.
+				// The kill comes at a random moment.
 				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond)
 				p.Kill()
 			}
@@ -97,7 +97,7 @@ func TestWarmup(t *testing.T) {
 				if step < steps {
 					continue
 				}
-				// amounts are 20.25 … 79.25, items 1 … 7, all alike.
+				// Amounts are 20.25 … 79.25, items 1 … 7, all alike.
 				mean := x.Values["mean_original"].Data
 				if !(mean[0] > 35 && mean[0] < 65 && mean[1] > 3 && mean[1] < 5 && mean[2] > 0.3 && mean[2] < 0.6) {
 					t.Errorf("means %v, bounds %+v", mean, x.Bounds)
@@ -117,7 +117,12 @@ func TestWarmup(t *testing.T) {
 // if epochs roll over. Its release says how many records it needed. A restart changes nothing.
 func TestWarmupFails(t *testing.T) {
 	t.Parallel()
-	for mode, text := range map[string]string{"buffer": autoStream("buffer"), "split": autoStream("split"), "refit": autoRegressions["refit"], "adam": autoRegressions["adam"]} {
+	for mode, text := range map[string]string{
+		"buffer": autoStream("buffer"),
+		"split":  autoStream("split"),
+		"refit":  autoRegressions["refit"],
+		"adam":   autoRegressions["adam"],
+	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			r := streamtest.NewRig(t,

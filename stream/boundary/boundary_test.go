@@ -228,7 +228,10 @@ func TestClockMerged(t *testing.T) {
 	x.Published(4)
 	x.End()
 	out := r.OutputOf("orders.dp")
-	for i, want := range []string{"[[0 100] [0 30] [0 0]]", "[[100 200] [30 30] [0 0]]", "[[200 250] [30 30] [0 0]]", "[[250 250] [30 30] [0 5]]"} {
+	for i, want := range []string{
+		"[[0 100] [0 30] [0 0]]", "[[100 200] [30 30] [0 0]]", "[[200 250] [30 30] [0 0]]",
+		"[[250 250] [30 30] [0 5]]",
+	} {
 		rel := fixtures.ParseClock(t, out[fmt.Sprintf("orders/merged/1/%d", i+1)])
 		var got [][2]int64
 		for _, p := range rel.Parts {

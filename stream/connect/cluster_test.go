@@ -35,7 +35,11 @@ func TestCredentials(t *testing.T) {
 	fixtures.Must(t, err)
 	t.Cleanup(b.Close)
 	dir := t.TempDir()
-	for name, text := range map[string]string{"ca": string(cert.Cert), "key.pem": string(cert.Key), "password": "secret\n"} {
+	for name, text := range map[string]string{
+		"ca":       string(cert.Cert),
+		"key.pem":  string(cert.Key),
+		"password": "secret\n",
+	} {
 		fixtures.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	tables := fmt.Sprintf(`

@@ -7,7 +7,11 @@ import (
 )
 
 func FuzzIdentity(f *testing.F) {
-	for _, key := range []string{"orders/0/1/1", "a-1/12/3/18446744073709551615", "/0/0/0", "orders/0/01/1", "orders/+0/1/1", "orders/0/1", "orders/0/1/1/1", "a/2147483648/1/1", "orders/0/1/1/12", "orders/0/1/1/0", "orders/0/1/1/01", "orders/0/1/1/1/1"} {
+	for _, key := range []string{
+		"orders/0/1/1", "a-1/12/3/18446744073709551615", "/0/0/0", "orders/0/01/1", "orders/+0/1/1", "orders/0/1",
+		"orders/0/1/1/1", "a/2147483648/1/1", "orders/0/1/1/12", "orders/0/1/1/0", "orders/0/1/1/01",
+		"orders/0/1/1/1/1",
+	} {
 		f.Add([]byte(key))
 	}
 	f.Fuzz(func(t *testing.T, key []byte) {

@@ -209,7 +209,7 @@ func TestPersonsOneNumber(t *testing.T) {
 					room.sensitivity)
 			}
 			for array, sd := range room.Noise {
-				// these arrays have a different share then
+				// The arrays full and valid_count have a different share then.
 				if !(crowd.Noise[array] > sd) && array != "full" && array != "valid_count" {
 					t.Errorf("%s: a full table has noise %g of %s, one with room for all %g", name,
 						crowd.Noise[array], array, sd)

@@ -228,12 +228,18 @@ func TestSharesAndReleased(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{`{"a":{"data":[1,"2"]}}`, `{"a":{"data":[1e999]}}`, `{"a":{"data":[null]}}`, `{"a":{"data":[[1]]}}`, `{"a":{"data":{}}}`, `{"a":[]}`, `{"a":{"data":[1],"se":[true]}}`, `{"a":{}}`, `7`} {
+	for _, bad := range []string{
+		`{"a":{"data":[1,"2"]}}`, `{"a":{"data":[1e999]}}`, `{"a":{"data":[null]}}`, `{"a":{"data":[[1]]}}`,
+		`{"a":{"data":{}}}`, `{"a":[]}`, `{"a":{"data":[1],"se":[true]}}`, `{"a":{}}`, `7`,
+	} {
 		if _, err := ParseReleased([]byte(`{"schema":"streamdp.release.v1","values":` + bad + `}`)); err == nil {
 			t.Errorf("%s is parsed as values", bad)
 		}
 	}
-	for _, good := range []string{`{}`, ` { } `, `{"a": {"data":[]} }`, `{"a":{"data":[],"se":null,"other":{"x":[1,{"y":"]}"}]}}}`, `{"a":{"data":[ 1 , 2 ],"se": 1 }}`} {
+	for _, good := range []string{
+		`{}`, ` { } `, `{"a": {"data":[]} }`, `{"a":{"data":[],"se":null,"other":{"x":[1,{"y":"]}"}]}}}`,
+		`{"a":{"data":[ 1 , 2 ],"se": 1 }}`,
+	} {
 		if _, err := ParseReleased([]byte(`{"schema":"streamdp.release.v1","values":` + good + `}`)); err != nil {
 			t.Errorf("%s: %v", good, err)
 		}

@@ -442,7 +442,10 @@ func TestWarmedSensitivity(t *testing.T) {
 			}
 			behind := false
 			far := []float64{-0x1p104, -0x1p104, -0x1p104}
-			for _, pair := range [][2][]float64{{far, nil}, {{1e6 - 800, 2.1e5, 0.03}, {-1e6, 1e9, math.Inf(1)}}, {far, {0x1p104, 0x1p104, 0x1p104}}} {
+			for _, pair := range [][2][]float64{
+				{far, nil}, {{1e6 - 800, 2.1e5, 0.03}, {-1e6, 1e9, math.Inf(1)}},
+				{far, {0x1p104, 0x1p104, 0x1p104}},
+			} {
 				moved, later := coupled(t, build, mu, 40, pair[0], pair[1])
 				if !(moved > 0.3 && moved <= 1) || later {
 					t.Errorf("%v and %v in the warm-up are %.6g of μ apart; later steps differ: %v", pair[0],

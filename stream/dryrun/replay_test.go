@@ -236,7 +236,11 @@ func TestReplayMethods(t *testing.T) {
 func TestReplayStatements(t *testing.T) {
 	t.Parallel()
 	records := slices.Repeat([]string{`{"a":1,"b":2,"c":3}`}, 40)
-	for solver, want := range map[string]string{"newton": "exact (lattice)", "ihm": "not proven (sketch)", "linmix": "not proven (sketch)"} {
+	for solver, want := range map[string]string{
+		"newton": "exact (lattice)",
+		"ihm":    "not proven (sketch)",
+		"linmix": "not proven (sketch)",
+	} {
 		c, err := config.Parse("t.toml",
 			[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+
 				fixtures.RefitOf("window = 40\nsolver = \""+solver+"\"")))

@@ -20,7 +20,10 @@ import (
 func TestClaimsAcross(t *testing.T) {
 	t.Parallel()
 	merged := fixtures.With(fixtures.MergedStream, `"all"`, "[0]")
-	for name, c := range map[string][2]string{"merged first": {merged, fixtures.OrdersStream}, "merged second": {fixtures.OrdersStream, merged}} {
+	for name, c := range map[string][2]string{
+		"merged first":  {merged, fixtures.OrdersStream},
+		"merged second": {fixtures.OrdersStream, merged},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := streamtest.Mirrored(t, c[0])

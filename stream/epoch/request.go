@@ -27,7 +27,7 @@ type OpenRequest struct {
 	Reason string `json:"reason,omitempty"`
 
 	automatic bool // opened without a request
-	// output offset from which to look for releases that the ledger does not know; 0: everywhere
+	// SearchFrom is the output offset from which to look for releases that the ledger does not know; 0: everywhere.
 	SearchFrom int64 `json:"-"`
 }
 

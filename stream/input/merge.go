@@ -42,8 +42,8 @@ type PartitionSummer struct {
 	Sums     chan StepSum   // closed sums, at most merge_ahead
 	Free     chan *core.Sum // empty sums
 	Written  chan struct{}  // receives when the processor has written a due snapshot of persons
-	// the processor has merged the step with the due snapshot, and not yet written the snapshot; only the processor
-	// uses this
+	// paused says that the processor has merged the step with the due snapshot, but has not yet written the snapshot.
+	// Only the processor uses it.
 	paused           bool
 	Moved            chan struct{}  // the merger's Moved; nil if the merger is not ahead
 	closed           func(*StepSum) // called with each step that it has summed; may be nil

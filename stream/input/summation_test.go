@@ -611,7 +611,10 @@ func TestPartialsRegroup(t *testing.T) {
 		h.Tick()
 		x := r.Start(h.On)
 		x.Published(1)
-		for _, t := range []input.Team{{Generation: 2, Members: 2, Self: 0}, {Generation: 3, Members: 1, Self: 0}, {Generation: 4, Members: 2, Self: 1}, {Generation: 5, Members: 2, Self: 0}} {
+		for _, t := range []input.Team{
+			{Generation: 2, Members: 2, Self: 0}, {Generation: 3, Members: 1, Self: 0},
+			{Generation: 4, Members: 2, Self: 1}, {Generation: 5, Members: 2, Self: 0},
+		} {
 			root.Regroup(t)
 			other.Regroup(input.Team{Generation: t.Generation, Members: t.Members, Self: 1 - t.Self})
 			time.Sleep(5 * time.Millisecond)

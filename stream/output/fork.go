@@ -31,7 +31,7 @@ const (
 // appended at next, the publisher compares everything from next to the end.
 type ForkGuard struct {
 	*Output
-	// returns the ends of an epoch's input, by partition
+	// input returns the ends of an epoch's input, by partition.
 	input   func(context.Context, *ledger.Entry) (ends []int64, err error)
 	opened  *ledger.Entry // the epoch's opening
 	Epoch   uint64        // 0: none has begun

@@ -37,9 +37,8 @@ type applier struct {
 	position kafka.Position // position of the last step boundary before current
 	seen     int64          // offsets below it have been applied
 	work     monitor.Counts // since the last tick
-	refused  uint64         // the mechanism's count of refused records that work includes already
-	// the same for clipped records
-	clipped uint64
+	// refused and clipped are the mechanism's counts of records that work includes already.
+	refused, clipped uint64
 
 	closing *closing // a step that another goroutine is closing; nil: none
 	before  []byte   // buffer for the state before a closing step

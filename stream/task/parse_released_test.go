@@ -37,7 +37,11 @@ func TestParseReleased(t *testing.T) {
 	if text, err := json.Marshal(r.Values[0].SE); err != nil || string(text) != "[0.5,null]" {
 		t.Errorf("%s %v", text, err)
 	}
-	for _, bad := range []string{``, `{}`, `{"schema":"streamdp.release.v1"}`, `{"schema":"streamdp.release.v1","values":{"a":{"data":[1,2,3],"se":[1,2]}}}`, `{"schema":"streamdp.release.v1","values":[1]}`} {
+	for _, bad := range []string{
+		``, `{}`, `{"schema":"streamdp.release.v1"}`,
+		`{"schema":"streamdp.release.v1","values":{"a":{"data":[1,2,3],"se":[1,2]}}}`,
+		`{"schema":"streamdp.release.v1","values":[1]}`,
+	} {
 		if _, err := core.ParseReleased([]byte(bad)); err == nil {
 			t.Errorf("%s parses as a release", bad)
 		}
