@@ -49,7 +49,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, p.Stderr)
 	}
 	t.Logf(
-		"%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB beside the program's pages",
+		"%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB without the program's pages",
 		records, columns, records*columns*8>>20, peak)
 	if peak > 2*64 {
 		t.Errorf("%.1f MB of resident memory", peak)

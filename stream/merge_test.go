@@ -337,7 +337,7 @@ func TestMergeShortened(t *testing.T) {
 		"by the clock": {true,
 			`{"offsets":[600,800],"parts":[{"partition":0,"offsets":[0,0]},{"partition":1,"offsets":[600,800]}]}`,
 			[2]int64{400, -1}},
-		"nobody's share": {false, `{"offsets":[400,600]}`, [2]int64{-1, -1}},
+		"an unknown share": {false, `{"offsets":[400,600]}`, [2]int64{-1, -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -286,10 +286,10 @@ func TestMistypedColumn(t *testing.T) {
 			if _,
 				body := x.Get("/metrics"); c.few != strings.Contains(body,
 				`streamdp_few_valid{partition="0",stream="orders"} 1`) {
-				t.Error("the metric says otherwise")
+				t.Error("the metric few_valid is wrong")
 			}
 			if c.few != strings.Contains(r.Log.String(), "at most a tenth of the last records") {
-				t.Error("the log says otherwise")
+				t.Error("the log is wrong about the validity of records")
 			}
 			x.End()
 		})

@@ -270,8 +270,8 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 			b.Errorf("a coordinator has read another instance's partition\n%s", text)
 		}
 	}
-	b.Logf("%d instances, process %d the root: %v for %d steps, root %v, worker %v, beside %v, broker %v", instances,
-		root.Cmd.Process.Pid, x.took.Round(time.Millisecond),
+	b.Logf("%d instances, process %d coordinates: %v for %d steps; coordinator %v, worker %v, others %v, broker %v",
+		instances, root.Cmd.Process.Pid, x.took.Round(time.Millisecond),
 		int(x.steps), x.root, x.worker, x.beside, x.broker)
 	return x
 }

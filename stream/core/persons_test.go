@@ -166,7 +166,7 @@ func TestPersonsNeighbours(t *testing.T) {
 				t.Fatalf("record %d of %+v belongs to another person, but changed", i, log)
 			}
 			if log[i].user == 1 && without[i] != nil {
-				t.Fatal("a record of nobody has a row")
+				t.Fatal("a record without a person has a row")
 			}
 		}
 	}

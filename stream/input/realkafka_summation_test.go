@@ -101,7 +101,7 @@ func (x *team3) coordinator() (root string, workers []string) {
 			}
 		}
 		if time.Now().After(late) {
-			x.T.Fatalf("nobody owns shard %d\n%s", x.shard, x.said())
+			x.T.Fatalf("no instance owns shard %d\n%s", x.shard, x.said())
 		}
 	}
 	return root, workers
@@ -216,16 +216,16 @@ func TestRealKafkaPartials(t *testing.T) {
 		}
 	}
 	trouble("a worker is stopped", func() { stop(workers[1], syscall.SIGSTOP) })
-	trouble("the worker goes on", func() { stop(workers[1], syscall.SIGCONT) })
+	trouble("the worker continues", func() { stop(workers[1], syscall.SIGCONT) })
 	x.members(3)
 
 	root, _ := x.coordinator()
-	trouble("the root is killed", x.running[root].Kill)
+	trouble("the coordinator is killed", x.running[root].Kill)
 	back(root)
 
 	root, _ = x.coordinator()
-	trouble("the root is stopped", func() { stop(root, syscall.SIGSTOP) })
-	trouble("the root that was goes on", func() { stop(root, syscall.SIGCONT) })
+	trouble("the coordinator is stopped", func() { stop(root, syscall.SIGSTOP) })
+	trouble("the former coordinator continues", func() { stop(root, syscall.SIGCONT) })
 	x.members(3)
 
 	// Records from somebody without the key: replayed, damaged, moved to another place, or sealed with another key.
