@@ -244,8 +244,9 @@ func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known 
 }
 
 // refill reads boundaries again that did not fit into memory, if a step needs them. Nearly all earlier ones are done,
-// except a few that leaves ahead of others have taken. A slow broker delays the leaves that need these boundaries. It
-// does not delay decisions, because whether boundaries must be read again depends on the task's progress.
+// except a few that leaves ahead of others have taken. A slow broker delays the leaves that need these boundaries, but
+// must not delay decisions: whether boundaries are read again depends on the task's progress, and decisions must not
+// depend on it.
 func (b *Boundaries) refill(ctx context.Context, step uint64) error {
 	state := func() (kept Boundary, last uint64, queued int) {
 		b.mu.Lock()
