@@ -164,7 +164,7 @@ func TestGradients(t *testing.T) {
 		t.Errorf("parameters %g do not follow the gradients", last)
 	}
 
-	// With null records in place of the refused ones, the bytes are the same.
+	// With null records in place of the refused ones, the releases have the same bytes.
 	nulls := streamtest.NewRig(t, fixtures.GradientStream)
 	nulls.Seed = r.Seed
 	y := nulls.Start()
@@ -329,7 +329,7 @@ func large(t *testing.T, dim, messages int) {
 }
 
 // TestLearnt: an epoch begins with the final parameters of its predecessor, whether the horizon or an operator ended
-// it, running or not, and whatever else changes. The manifest says so. The first epoch begins with initial_file.
+// it, running or not, and despite other changes. The manifest says so. The first epoch begins with initial_file.
 func TestLearnt(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,

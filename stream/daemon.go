@@ -11,7 +11,7 @@
 //   - State, position, transcript and unpublished releases become durable in one atomic write. No
 //     byte of a release is sent before that.
 //   - A release that is published again is sent from the stored bytes.
-//   - Before a task continues reading, it checks that the log is still the same. In doubt it halts, and
+//   - Before a task continues reading, it checks that the log has not been replaced. In doubt it halts, and
 //     the process goes on. The message says what the operator can do.
 //   - The budget is charged, durably, before an epoch's first noise.
 //   - Nothing computed from a record reaches a log, an error or a metric of class "–".

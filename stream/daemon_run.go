@@ -147,7 +147,7 @@ func (d *Daemon) Ask(ctx, patience context.Context, q task.Request) error {
 //
 // An open request closes the task's open epoch, if there is one, and opens another one. A recover request restores the
 // state of an open epoch whose checkpoint is damaged or lost. It continues from the commit before, or from the epoch's
-// first offset, computes again what was published since then, and writes a checkpoint only if every byte is the same. A
+// first offset, computes again what was published since then, and writes a checkpoint only if no byte differs. A
 // republish request publishes the committed releases of a task again, with the same bytes and without a charge. It
 // sends nothing if a release in the output differs.
 func (d *Daemon) Do(ctx context.Context, q task.Request) error {

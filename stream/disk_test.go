@@ -126,9 +126,9 @@ func operations(t testing.TB, ok func(op string) bool) (list []int, names []stri
 	return list, names
 }
 
-// TestDiskSyncFails: after a failed sync the content of the disk is unknown, so the process ends with an error,
-// whichever sync it was. The next process finds everything. The test takes every second sync, and with STREAMDP_SLOW=1
-// all.
+// TestDiskSyncFails: after a failed sync the content of the disk is unknown, so the process ends with an error, no
+// matter which sync failed. The next process finds everything. The test takes every second sync, and with
+// STREAMDP_SLOW=1 all.
 func TestDiskSyncFails(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0), streamtest.Reference(t, 1)}

@@ -89,7 +89,7 @@ func TestAnchorDeleted(t *testing.T) {
 	}
 }
 
-// TestLogReplaced: a log that is not the one read before halts the task, whatever it looks like: too short, refilled,
+// TestLogReplaced: a log that is not the one read before halts the task. Such a log may be too short, refilled,
 // re-created while the daemon runs, or of another cluster.
 func TestLogReplaced(t *testing.T) {
 	t.Parallel()

@@ -29,8 +29,8 @@ func leaks(t *testing.T, what, text string) {
 	}
 }
 
-// TestNullInvariance: whatever the records hold, the steps, their offsets, their numbers of records and the number of
-// releases are the same. No part of a value appears in a log, an error, a metric or the status.
+// TestNullInvariance: the content of records does not affect the steps, their offsets, their numbers of records or the
+// number of releases. No part of a value appears in a log, an error, a metric or the status.
 func TestNullInvariance(t *testing.T) {
 	t.Parallel()
 	stream := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 10", "scale  = [80.0, 5.0, 2.0]",

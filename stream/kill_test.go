@@ -351,7 +351,7 @@ func TestKillCopiesRolling(t *testing.T) {
 		}
 		t.Error("no copy halted: they never worked in different epochs")
 	}
-	t.Logf("%d kills of two copies, %d halts, %d releases, of which %d have two values", 2*kills, halted.Load(),
+	t.Logf("%d kills of two copies, %d halts, %d releases, %d with two values", 2*kills, halted.Load(),
 		len(v.Bytes), len(v.Forks))
 }
 

@@ -167,7 +167,7 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	x, f.again = launch()
 	f.used = cpuTime(t, x.p.Cmd.Process.Pid)
 	t.Logf(
-		"%d tasks: running after %.1f s, of which each opened an epoch, %.1f s again, and %.1f s after releases, "+
+		"%d tasks: running after %.1f s with an epoch to open, %.1f s again, and %.1f s after releases, "+
 			"with %.1f s of a core; %.1f MB of resident memory at most; %.4f of a core while idle, %.2f at a release "+
 			"a second; the last release %.1f s after the last second; stopped in %.1f s",
 		n, f.start.Seconds(), f.restart.Seconds(), f.again.Seconds(), f.used.Seconds(), f.memory, f.idle, f.busy,

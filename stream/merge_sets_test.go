@@ -68,7 +68,7 @@ func TestMergedSets(t *testing.T) {
 	}
 }
 
-// TestMergedLag: lag and headroom of a halted merged task are those of the worst partition, as for a running one.
+// TestMergedLag: a halted merged task shows lag and headroom of its worst partition, as a running one does.
 func TestMergedLag(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 2)

@@ -371,7 +371,7 @@ func TestMergeShortened(t *testing.T) {
 	}
 }
 
-// TestMergeShuffled: the releases have the same bytes in whatever order the partitions get their records.
+// TestMergeShuffled: the releases do not depend on the order in which the partitions get their records.
 func TestMergeShuffled(t *testing.T) {
 	t.Parallel()
 	var want string

@@ -82,7 +82,7 @@ func drop(r *streamtest.Rig, topic string) {
 	fixtures.Must(r.T, err)
 }
 
-// runs waits until the running tasks are those of these streams, each at the given step or later.
+// runs waits until exactly these streams run, each at the given step or later.
 func runs(x *streamtest.Running, step uint64, streams ...string) {
 	x.T.Helper()
 	eventually(x, fmt.Sprintf("%q run", streams), func(all []monitor.TaskStatus) bool {
@@ -258,8 +258,8 @@ func TestPatternBudgets(t *testing.T) {
 	}
 }
 
-// TestPatternBound: at most max_topics topics are taken. A topic once taken stays, whatever its name, and refused
-// topics are reported once.
+// TestPatternBound: at most max_topics topics are taken. A topic once taken stays, even if names before it appear, and
+// refused topics are reported once.
 func TestPatternBound(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, fixtures.With(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`),
@@ -434,7 +434,7 @@ func TestPatternReadsNoOutput(t *testing.T) {
 	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 2 {
 		t.Errorf("%d epochs", n)
 	}
-	// A former output is not read, whatever the configuration says now.
+	// A former output is not read, even if the configuration changed.
 	r.Toml = fixtures.With(salesStream, "sales-.*", ".*", "[stream.orders]\n",
 		"[stream.orders]\noutput = { topic = \"*.out\" }\n")
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "y", 1, nil))

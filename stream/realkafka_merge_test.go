@@ -36,7 +36,7 @@ func newSpreadLoad(t *testing.T, c *kafka.Client, topic string) *spreadLoad {
 					list[i] = kafka.Message{Value: fixtures.OrderRecord(int(l.sent[p].Load()) + i),
 						Time: time.UnixMilli(1)}
 				}
-				// Unacknowledged records may be in the log, and are appended again; both daemons read the same.
+				// Unacknowledged records may be in the log, and are appended again; both daemons read the same log.
 				l.pause[p].Lock()
 				sending, cancel := context.WithTimeout(ctx, 30*time.Second)
 				if _, err := c.Produce(sending, topic, int32(p), list); err == nil {

@@ -369,7 +369,7 @@ func TestRealKafkaKills(t *testing.T) {
 			for i := range list {
 				list[i] = kafka.Message{Value: fixtures.OrderRecord(n + i), Time: time.UnixMilli(1)}
 			}
-			// Unacknowledged records may be in the log, and are appended again; both daemons read the same.
+			// Unacknowledged records may be in the log, and are appended again; both daemons read the same log.
 			sending, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			if _, err := s.Client.Produce(sending, s.In, 0, list); err == nil {
 				n += len(list)

@@ -61,7 +61,7 @@ func TestLedgerReserve(t *testing.T) {
 		t.Errorf("refused epochs are in the ledger: %v", l.All())
 	}
 
-	// The first opening records the reserve, whatever mechanism it has; later ones change nothing.
+	// The first opening records the reserve, even if its mechanism has no sketches; later ones change nothing.
 	l, open = begin()
 	fixtures.Must(t, open(gauss(0.01), reserved))
 	huge := reserved

@@ -54,7 +54,7 @@ func TestSoak(t *testing.T) {
 		if s.State == monitor.StateHalted {
 			t.Fatalf("halted: %s", s.Message)
 		}
-		// There is always enough to read. What is read is deleted, so that the broker can hold the rest.
+		// There is always enough to read. Records that were read are deleted, so that the broker can hold the rest.
 		if lag = end - s.NextOffset; lag < 40_000 {
 			_, err := r.Client.Produce(t.Context(), "in", 0, list)
 			fixtures.Must(t, err)

@@ -366,8 +366,8 @@ func TestClockCopies(t *testing.T) {
 	}
 }
 
-// TestClockFirstCounts: of several boundaries of a step, the first counts, whichever copy wrote it. A record without a
-// MAC is ignored.
+// TestClockFirstCounts: of several boundaries of a step, the first counts, no matter which copy wrote it. A record
+// without a MAC is ignored.
 func TestClockFirstCounts(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)

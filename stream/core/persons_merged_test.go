@@ -32,7 +32,7 @@ func mergedPersonCore(t testing.TB, s *config.Stream) *Core {
 }
 
 // TestPersonsMerged: each partition of a merged epoch has its own map. Its rows are those that an epoch over this
-// partition alone would use, whatever records the same user keys have elsewhere, in any order of reading, and with
+// partition alone would use, independent of the user keys' records elsewhere, in any order of reading, and with
 // leaves that are ahead. Releases do not depend on that order.
 func TestPersonsMerged(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	}
 	n, recorded, last, lastKey, unproven := k.D.Ledger.LastIncarnation(src)
 	if recorded != "" && topicID != "" && recorded != topicID {
-		return n + 1, nil, nil // the topic was created again, whatever it holds
+		return n + 1, nil, nil // the topic was created again, no matter what it holds
 	}
 	w := &logProbe{r: k, src: src, log: log}
 	others, err := k.anchorsOfOthers(ctx, w, n, &unproven)

@@ -25,7 +25,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Limits of what waits for a commit of a task, and the time for which a stopping process waits for releases in flight.
+// Limits of the releases that wait for a commit of a task, and the time for which a stopping process waits for releases
+// in flight.
 const (
 	MaxPending      = 1000 // releases
 	MaxPendingBytes = 4 << 20

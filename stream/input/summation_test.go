@@ -286,7 +286,7 @@ func TestPartialsKafka(t *testing.T) {
 	}
 }
 
-// TestPartialsTrouble: whatever happens to the sums of other instances, the releases equal those of one process.
+// TestPartialsTrouble: faults in the sums of other instances do not change the releases.
 func TestPartialsTrouble(t *testing.T) {
 	t.Parallel()
 	toml := partialStreams["moments"]

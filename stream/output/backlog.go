@@ -11,9 +11,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// backlogs are shared readings of what an output partition held before tasks began. A reading serves all tasks that ask
-// before it begins. If each of a thousand restarting tasks read for itself, each would read what all of them have
-// published since its own last release.
+// backlogs are shared readings of the releases that an output partition held before tasks began. A reading serves all
+// tasks that ask before it begins. If each of a thousand restarting tasks read for itself, each would read what all of
+// them have published since its own last release.
 type backlogs struct {
 	Next *backlog // the reading that begins next; nil: none
 	Busy bool     // a reading is in progress

@@ -14,9 +14,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Limits of what a guard remembers, about 150 bytes each: hashes of releases that this state made, more than the outbox
-// holds, and releases in the output that it has not made yet. At the second limit, reading pauses until some of them
-// have been made.
+// Limits of the entries that a guard remembers, about 150 bytes each: hashes of releases that this state made, more
+// than the outbox holds, and releases in the output that it has not made yet. At the second limit, reading pauses until
+// some of them have been made.
 const (
 	maxMade  = 16_000 // four times maxOutbox
 	maxFound = 16_000

@@ -348,8 +348,8 @@ func TestTailSends(t *testing.T) {
 	}
 }
 
-// TestTailGivenUp: the messages of a stopped task that are in flight are still sent, whatever happens to other messages
-// in the request, and WaitInFlight waits for them. Messages that are not in flight yet are not sent.
+// TestTailGivenUp: the messages of a stopped task that are in flight are still sent, no matter what happens to other
+// messages in the request, and WaitInFlight waits for them. Messages that are not in flight yet are not sent.
 func TestTailGivenUp(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

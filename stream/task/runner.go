@@ -46,7 +46,7 @@ type Runner struct {
 }
 
 // NewRunner returns the runner of a stream's task in a shard. Status and metrics show the task at once. Run runs it,
-// and Leave removes it. Errors are those of [epoch.NewKeeper].
+// and Leave removes it. It fails as [epoch.NewKeeper] does.
 func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error) {
 	t := core.Task{Stream: s.Name, Partition: partition}
 	r := &Runner{}
