@@ -200,7 +200,7 @@ func TestClusterCommands(t *testing.T) {
 func (s *clusterSite) begins(a string) {
 	s.t.Helper()
 	t := s.t
-	makes := "topic " + s.group + ".state does not exist: streamdp cluster init makes it"
+	makes := "topic " + s.group + ".state does not exist: create it with streamdp cluster init"
 	want(t, exitState, makes, "cluster", "check", "-c", a)
 	want(t, exitState, makes, "epoch", "list", "-c", a)
 	want(t, exitState, makes, "ledger", "-c", a)
@@ -219,8 +219,8 @@ func (s *clusterSite) begins(a string) {
 	shards := s.file("shards", "shards = 4", "shards = 8")
 	key := s.file("key", `/key"`, `/other"`)
 	for _, c := range []struct{ file, init, run, list string }{
-		{shards, "has 4 partitions, the configuration 8 shards", "has 4 partitions, the configuration 8 shards",
-			"has 4 partitions, the configuration 8 shards"},
+		{shards, "has 4 partitions, but the configuration has 8 shards", "has 4 partitions, the configuration 8 shards",
+			"has 4 partitions, but the configuration has 8 shards"},
 		{key, "the shard was made with key", "", "the shard was made with key"},
 	} {
 		for _, args := range [][]string{{c.init, "cluster", "init"}, {c.init, "cluster", "check"}, {c.list, "epoch", "list"}, {c.run, "run"}} {

@@ -143,7 +143,7 @@ func TestInstanceStatus(t *testing.T) {
 	t.Parallel()
 	r := streamtest.GroupRig(t, 2, "")
 	a := r.Instance("a")
-	if err := a.Start().Ends(); err == nil || !strings.Contains(err.Error(), "streamdp cluster init makes it") {
+	if err := a.Start().Ends(); err == nil || !strings.Contains(err.Error(), "create it with streamdp cluster init") {
 		t.Errorf("an instance without topics: %v", err)
 	}
 	r.Begin()

@@ -79,9 +79,10 @@ func newGroupTools(ctx context.Context, c *config.Config, master *[32]byte) (*gr
 		switch {
 		case g.unfit != nil:
 		case !t.Exists:
-			g.unfit = fmt.Errorf("topic %s does not exist: streamdp cluster init makes it", name)
+			g.unfit = fmt.Errorf("topic %s does not exist: create it with streamdp cluster init", name)
 		case len(t.Partitions) != c.Cluster.Shards:
-			g.unfit = fmt.Errorf("topic %s has %d partitions, the configuration %d shards", name, len(t.Partitions),
+			g.unfit = fmt.Errorf("topic %s has %d partitions, but the configuration has %d "+
+				"shards", name, len(t.Partitions),
 				c.Cluster.Shards)
 		}
 	}

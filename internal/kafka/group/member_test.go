@@ -410,16 +410,16 @@ func TestJoinRefuses(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 3).Addrs()
 	for want, change := range map[string]func(*Options){
-		"topic h.state does not exist: streamdp cluster init makes it": func(o *Options) {
+		"topic h.state does not exist: create it with streamdp cluster init": func(o *Options) {
 			o.Group = "h"
 		},
-		"topic g.state has 3 partitions, the configuration 4 shards": func(o *Options) {
+		"topic g.state has 3 partitions, but the configuration has 4 shards": func(o *Options) {
 			o.Shards = 4
 		},
 		"a group needs a name and 1 to 4096 shards": func(o *Options) {
 			o.Shards = 4097
 		},
-		"no broker address is given": func(o *Options) {
+		"no broker addresses are configured": func(o *Options) {
 			o.Kafka.Brokers = nil
 		},
 		"the digest is longer than 255 bytes": func(o *Options) {

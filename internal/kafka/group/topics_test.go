@@ -104,7 +104,7 @@ func TestInit(t *testing.T) {
 	o.Shards = 6
 	for name, err := range map[string]error{"check": Check(within(t), o), "init": Init(within(t), o)} {
 		if got := refused(t, err); len(got) != 4 ||
-			got[0] != "topic g.state has 5 partitions, the configuration 6 shards" {
+			got[0] != "topic g.state has 5 partitions, but the configuration has 6 shards" {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
@@ -185,7 +185,8 @@ func TestInitRefusesRecords(t *testing.T) {
 	}
 	kafkatest.NewProducer(t, b.Addrs(), "g.control", 1, "").Send(kafkatest.Record{Value: []byte("x")})
 	if got := refused(t, Init(within(t), o)); !slices.Equal(got,
-		Findings{"topic g.control holds records, and no ledger of the group has begun"}) {
+		Findings{"topic g.control has records, although no ledger of the group has begun: it belongs to another " +
+			"group"}) {
 		t.Errorf("%q", got)
 	}
 	// Where the group has begun, they are requests.
@@ -224,7 +225,8 @@ func TestUnreplicated(t *testing.T) {
 	}
 	o.AllowUnreplicated = false
 	if got := refused(t, Check(within(t), o)); len(got) != 8 ||
-		got[0] != "topic g.state: 2 partitions have fewer than 3 replicas (cluster.allow_unreplicated accepts that)" {
+		got[0] != "topic g.state: 2 partitions have fewer than 3 replicas (to accept that, set "+
+			"cluster.allow_unreplicated)" {
 		t.Errorf("%q", got)
 	}
 }
