@@ -219,7 +219,7 @@ func (s *clusterSite) begins(a string) {
 	shards := s.file("shards", "shards = 4", "shards = 8")
 	key := s.file("key", `/key"`, `/other"`)
 	for _, c := range []struct{ file, init, run, list string }{
-		{shards, "has 4 partitions, but the configuration has 8 shards", "has 4 partitions, the configuration 8 shards",
+		{shards, "has 4 partitions, but the configuration has 8 shards", "has 4 partitions, but the configuration has 8 shards",
 			"has 4 partitions, but the configuration has 8 shards"},
 		{key, "the shard was made with key", "", "the shard was made with key"},
 	} {

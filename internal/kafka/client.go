@@ -73,7 +73,7 @@ type Client struct {
 // NewClient checks the options. It connects to nothing; see Probe.
 func NewClient(o Options) (*Client, error) {
 	if len(o.Brokers) == 0 {
-		return nil, errors.New("kafka: no broker address is given")
+		return nil, errors.New("kafka: no broker addresses are configured")
 	}
 	for _, a := range o.Brokers {
 		host, port, err := net.SplitHostPort(a)

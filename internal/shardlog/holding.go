@@ -102,7 +102,7 @@ func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
 		if t.genesis == nil {
 			return errAgain{
 				&HaltError{HaltGenesis,
-					errors.New("the ledger does not begin with a genesis line: streamdp cluster init makes it")}}
+					errors.New("the ledger does not begin with a genesis line: create it with streamdp cluster init")}}
 		}
 		return nil
 	})

@@ -30,7 +30,7 @@ func Read(ctx context.Context, r Reader, o Options) (*View, error) {
 		t, err := load(ctx, r, o, seals, "")
 		if err == nil && t.genesis == nil {
 			err = &HaltError{HaltGenesis,
-				errors.New("the ledger does not begin with a genesis line: streamdp cluster init makes it")}
+				errors.New("the ledger does not begin with a genesis line: create it with streamdp cluster init")}
 		}
 		return t, err
 	})

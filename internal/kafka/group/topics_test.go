@@ -199,8 +199,8 @@ func TestInitRefusesRecords(t *testing.T) {
 	}
 	if got := refused(t, Init(within(t), o)); !slices.Equal(got,
 		Findings{
-			"topic g.state holds records, and there is no topic g.ledger: a ledger that was lost must not " +
-				"come back empty"}) {
+			"topic g.state has records, but topic g.ledger does not exist: a lost ledger must not be replaced by " +
+				"an empty one"}) {
 		t.Errorf("%q", got)
 	}
 	if b.Cluster().TopicInfo("g.ledger") != nil {
@@ -214,7 +214,7 @@ func TestUnreplicated(t *testing.T) {
 	b := start(t, 1)
 	o := TopicOptions{Kafka: kafka.Options{Brokers: b.Addrs()}, Group: "g", Shards: 2}
 	if got := refused(t, Init(within(t), o)); len(got) != 1 ||
-		!strings.Contains(got[0], "not enough brokers for 3 replicas") {
+		!strings.Contains(got[0], "too few brokers for 3 replicas") {
 		t.Errorf("%q", got)
 	}
 	o.AllowUnreplicated = true
@@ -239,7 +239,7 @@ func TestTransactionVersion(t *testing.T) {
 	for name, err := range map[string]error{"init": Init(within(t), o), "check": Check(within(t), o)} {
 		if got := refused(t, err); len(got) == 0 ||
 			!strings.Contains(got[0],
-				"transactions are of version 0: a group needs version 2, which Apache Kafka has since 4.0") {
+				"transactions have version 0, but a group needs version 2, which Apache Kafka has since 4.0") {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
