@@ -296,7 +296,7 @@ func TestPageCharts(t *testing.T) {
 	is("the error", each(first+" .err", "e.innerText.trim()"), "± 0.061")
 	is("the interval", each("#s-sales-0 .coef tbody tr:first-child td:nth-child(3)", "e.innerText"), "1.440 to 1.562")
 	is("the axis fits the intervals", each(first+" svg text", "e.textContent")+".slice(0, 2)", "1.56", "1.44")
-	is("the legend", legend, "released", "interval, 90 %", "▲▼ beyond the frame")
+	is("the legend", legend, "released", "interval, 90 %", "▲▼ outside of the frame")
 	is("what costs little is in the frame", each(third+" svg text", "e.textContent")+".slice(1, 2)", "−0.05")
 	const marks = `e.querySelector(".cut")?.getAttribute("d").split("M").length - 1`
 	is("marks", each("#s-sales-0 .chart", marks), "NaN", "1", "NaN")
@@ -306,7 +306,7 @@ func TestPageCharts(t *testing.T) {
 	p.Eval(
 		`{ const s = document.getElementById("s-sales-0-value"); s.value = "theta"; s.dispatchEvent(new Event("change")); }`, nil)
 	is("the error without intervals", each(second+" .err", "e.innerText.trim()"), "± 0.039")
-	is("the legend without intervals", legend, "released", "±1.96 standard errors", "▲▼ beyond the frame")
+	is("the legend without intervals", legend, "released", "±1.96 standard errors", "▲▼ outside of the frame")
 	is("bands without gaps", each(first+" .band", `e.getAttribute("d").split("L").length / 2`), "40")
 	p.Eval(`document.querySelectorAll("details").forEach((d) => { d.open = true })`, nil)
 	for _, fault := range fixtures.Accessible(t, p) {
