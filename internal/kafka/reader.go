@@ -368,7 +368,7 @@ func (r *Reader) nothing(throttle time.Duration) error {
 		"some")
 }
 
-// outOfRange finds out which end of the log the fetch missed.
+// outOfRange finds out at which end of the log the fetch was out of range.
 func (r *Reader) outOfRange(ctx context.Context, c *Chunk, from int64) error {
 	start, err := r.c.listOffset(ctx, r.o.Topic, r.o.Partition, kafkago.FirstOffset, false)
 	if err != nil {

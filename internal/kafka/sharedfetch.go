@@ -382,8 +382,8 @@ func (c *Client) roundTripFetch(ctx context.Context, timeout time.Duration, q *f
 	return res, nil
 }
 
-// fail ends the fetches of a request that got no answer. If the transport refused to send it,
-// because it knew another leader for one of them, each goes alone.
+// fail ends the fetches of a request that got no answer. If the transport refused to send the request because it knew
+// another leader for one of the fetches, each is sent alone.
 func (s *sharedFetches) fail(asks []*ask, err error) {
 	var unsent *fetch.Error
 	again := len(asks) > 1 && errors.As(err, &unsent)

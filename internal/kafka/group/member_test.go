@@ -425,7 +425,7 @@ func TestJoinRefuses(t *testing.T) {
 		"the digest is longer than 255 bytes": func(o *Options) {
 			o.Digest = strings.Repeat("d", 256)
 		},
-		`sasl mechanism "x" is none of plain, scram-sha-256, scram-sha-512, oauthbearer`: func(o *Options) {
+		`sasl mechanism "x" is not plain, scram-sha-256, scram-sha-512, oauthbearer`: func(o *Options) {
 			o.Kafka.SASL.Mechanism = "x"
 		},
 	} {
