@@ -214,7 +214,7 @@ func TestInstanceStatus(t *testing.T) {
 	c := r.Instance("c")
 	c.Toml = fixtures.With(c.Toml, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
 	y := c.Start()
-	ready(y, false, "this instance stands by (configuration)")
+	ready(y, false, "this instance is on standby (configuration)")
 	look, err := cluster.Look(t.Context(), o.Config)
 	if err != nil {
 		t.Fatal(err)

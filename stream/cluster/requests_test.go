@@ -58,7 +58,7 @@ func (r *deskRig) desk(name string, meet func(ctx context.Context, q task.Reques
 		}
 	})
 	if err := r.await("before "+name, fixtures.Patience); err == nil ||
-		!strings.Contains(err.Error(), "has ended, or lost the shard") {
+		!strings.Contains(err.Error(), "stopped, or lost the shard") {
 		r.T.Error(err)
 	}
 }
@@ -180,7 +180,7 @@ func TestRequestTaken(t *testing.T) {
 		t.Error(err)
 	}
 	if err := r.await("taken", fixtures.Patience); err == nil ||
-		!strings.Contains(err.Error(), "has ended, or lost the shard") {
+		!strings.Contains(err.Error(), "stopped, or lost the shard") {
 		t.Error(err)
 	}
 	if len(met) != 1 || <-met != "open" {

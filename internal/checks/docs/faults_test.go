@@ -301,7 +301,7 @@ var matrix = []row{
 			"commit of three epochs refused once, and once not answered",
 		"the shard is lost and acquired again: all of the commit is there or nothing; nothing uncommitted " +
 			"was published",
-		"log: `the shard does not run: it is acquired again`; `streamdp_shards_lost_total{reason=\"unknown\"}`",
+		"log: `cannot run the shard: acquiring it again`; `streamdp_shards_lost_total{reason=\"unknown\"}`",
 		"internal/shardlog.TestModel internal/shardlog.TestFaults internal/kafka/group.TestSessionAnswers " +
 			"internal/kafka/group.TestSessionCutOff internal/kafka/group.TestSessionLostAnswer " +
 			"internal/kafka/group.TestSessionLate stream/cluster.TestLogShardFaults"},
