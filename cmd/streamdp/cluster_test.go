@@ -182,8 +182,8 @@ func TestClusterCommands(t *testing.T) {
 	other := s.file("a", `"6s"`, `"1s"`, strconv.Quote(s.group), strconv.Quote(s.group+"-2"))
 	want(t, exitDone, "", "cluster", "init", "-c", other)
 	s.instance(other)
-	const halted = "instance a: shards 0-3: witness: what the state directory knows of the ledger, below witness, is " +
-		"of another ledger: of another group"
+	const halted = "instance a: shards 0-3: witness: the witness in the state directory belongs to " +
+		"another ledger: of another group"
 	for late := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		code, out, errs := call(t, "status", "-c", other)
 		if code == exitFailure && strings.Contains(errs, halted) &&
@@ -221,7 +221,7 @@ func (s *clusterSite) begins(a string) {
 	for _, c := range []struct{ file, init, run, list string }{
 		{shards, "has 4 partitions, but the configuration has 8 shards", "has 4 partitions, but the configuration has 8 shards",
 			"has 4 partitions, but the configuration has 8 shards"},
-		{key, "the shard was made with key", "", "the shard was made with key"},
+		{key, "the shard was created with key", "", "the shard was made with key"},
 	} {
 		for _, args := range [][]string{{c.init, "cluster", "init"}, {c.init, "cluster", "check"}, {c.list, "epoch", "list"}, {c.run, "run"}} {
 			if args[0] == "" {

@@ -242,7 +242,7 @@ func TestDamage(t *testing.T) {
 			x, y := value(*s, "b:0"), value(*s, "b:1")
 			x.Value, y.Value = y.Value, x.Value
 		}, HaltState},
-		{"a chunk too many",
+		{"an extra chunk",
 			func(s, _ *[]Record) { *s = append(*s, Record{[]byte("a:1"), value(*s, "a:0").Value}) }, HaltState},
 		{"a foreign key", func(s, _ *[]Record) { *s = append(*s, Record{[]byte("x"), []byte("y")}) }, HaltState},
 		{"a removed owner", func(s, _ *[]Record) { *s = append(*s, Record{Key: []byte("owner")}) }, HaltState},

@@ -279,15 +279,15 @@ func TestKeepRefused(t *testing.T) {
 	}{
 		"moved": {fails("confirm", kgroup.ErrMoved), monitor.OutcomeMoved, "given the shard to another", soon},
 		"no coordinator": {fails("confirm", errors.New("no answer")), monitor.OutcomeFailed,
-			"asking the group: no answer", soon},
+			"ask the group: no answer", soon},
 		"fence":          {fails("fence", errors.New("does not end")), monitor.OutcomeFailed, "does not end", soon},
 		"owner's record": {fails("commit", errors.New("no answer")), monitor.OutcomeFailed, "no answer", soon},
 		"reading":        {fails("ledger", errors.New("no leader")), monitor.OutcomeFailed, "no leader", soon},
 		"record refused": {fails("commit", &shardlog.RefusedError{Key: "owner", Err: errors.New("too large")}),
-			monitor.OutcomeHalted, "owner was refused: too large", looks},
+			monitor.OutcomeHalted, "refused value owner: too large", looks},
 		"other genesis": {func(_ *testing.T, _ *cluster.Member, g *heldLogs) {
 			g.change(1, func(l *heldLog) { l.ledger = g.shards[2].ledger })
-		}, monitor.OutcomeHalted, "genesis: the ledger was made for shard 2, not for 1", looks},
+		}, monitor.OutcomeHalted, "genesis: the ledger was created for shard 2, not for 1", looks},
 		"forged value": {func(_ *testing.T, _ *cluster.Member, g *heldLogs) {
 			g.change(1, func(l *heldLog) {
 				l.state = append(l.state,
@@ -297,10 +297,10 @@ func TestKeepRefused(t *testing.T) {
 		"lost ledger": {func(t *testing.T, d *cluster.Member, g *heldLogs) {
 			w := shardlog.Witness{Genesis: sha256.Sum256(g.shards[1].ledger[0].Value), Lines: 7}
 			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses(), "1"), []byte(w.String()), 0o600))
-		}, monitor.OutcomeHalted, "the ledger has 0 lines, the witness in the state directory knows of 7", [2]int{4, 6}}, // each looks for two minutes
+		}, monitor.OutcomeHalted, "the ledger has 0 lines, but the witness in the state directory refers to line 7", [2]int{4, 6}}, // each looks for two minutes
 		"no witness": {func(t *testing.T, d *cluster.Member, g *heldLogs) {
 			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses(), "1"), []byte("rubbish"), 0o600))
-		}, monitor.OutcomeHalted, "no witness of a ledger", [2]int{}}, // nobody is asked
+		}, monitor.OutcomeHalted, "not a witness of a ledger", [2]int{}}, // nobody is asked
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -443,7 +443,7 @@ func TestShardFull(t *testing.T) {
 	r.Shared = h
 	r.Prepare = func(in *stream.Inside) { (*in.Own.Disk.(*cluster.Shard).Room()) = 100 }
 	x := r.Start()
-	x.Halts(failure.Configuration, "room for 100")
+	x.Halts(failure.Configuration, "room for only 100")
 	if h.Calls != 0 || x.In.Own.Disk.Lost() {
 		t.Errorf("%d updates, lost %t", h.Calls, x.In.Own.Disk.Lost())
 	}
