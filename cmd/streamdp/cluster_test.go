@@ -219,9 +219,10 @@ func (s *clusterSite) begins(a string) {
 	shards := s.file("shards", "shards = 4", "shards = 8")
 	key := s.file("key", `/key"`, `/other"`)
 	for _, c := range []struct{ file, init, run, list string }{
-		{shards, "has 4 partitions, but the configuration has 8 shards", "has 4 partitions, but the configuration has 8 shards",
+		{shards, "has 4 partitions, but the configuration has 8 shards",
+			"has 4 partitions, but the configuration has 8 shards",
 			"has 4 partitions, but the configuration has 8 shards"},
-		{key, "the shard was created with key", "", "the shard was made with key"},
+		{key, "the shard was created with key", "", "the shard was created with key"},
 	} {
 		for _, args := range [][]string{{c.init, "cluster", "init"}, {c.init, "cluster", "check"}, {c.list, "epoch", "list"}, {c.run, "run"}} {
 			if args[0] == "" {

@@ -124,7 +124,7 @@ func TestCheckConnectWarns(t *testing.T) {
 	topic.Topic, topic.Count = "orders", 3
 	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 5000
 	kafkatest.Ask(t, []string{s.broker.Addr()}, req)
-	want(t, exitDone, "partitions [1 2] of input topic orders are read by no stream", "check", "-c", s.config,
+	want(t, exitDone, "partitions [1 2] of input topic orders are not read by any stream", "check", "-c", s.config,
 		"--connect")
 	text, err := os.ReadFile(s.config)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestCheckConnectWarns(t *testing.T) {
 	}
 	code, _, errs := call(t, "check", "-c", s.config, "--connect")
 	if code != exitDone || !strings.Contains(errs, "partitions [0 1 2] of input topic orders have no epoch yet") ||
-		strings.Contains(errs, "read by no stream") {
+		strings.Contains(errs, "not read by any stream") {
 		t.Errorf("code %d, a stream of all partitions leaves some out: %s", code, errs)
 	}
 }
