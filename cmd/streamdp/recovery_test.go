@@ -40,7 +40,7 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 	want(t, exitFailure, "file exists", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
 	want(t, exitUsage, "--with-secret needs --to", "epoch", "export", "orders", "-c", s.config, "--with-secret")
-	want(t, exitFailure, "knows no such epoch", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
+	want(t, exitFailure, "has no such epoch", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
 	if x,
 		err := recovery.ParseExport(
 		[]byte(want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config))); err != nil || x.Secret != nil {
@@ -66,7 +66,7 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 	said(t, exitDone, `"base_offset":0`, "inspect", filepath.Join(tasks, "manifest-1"), "--json")
 	said(t, exitDone, "exported epoch", "inspect", whole)
-	want(t, exitFailure, "nothing of it is shown", "inspect", filepath.Join(tasks, "secret-1"))
+	want(t, exitFailure, "its content is not shown", "inspect", filepath.Join(tasks, "secret-1"))
 
 	if err := os.RemoveAll(tasks); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestRecoveryCommands(t *testing.T) {
 	want(t, exitFailure, "release orders/0/1/5 differs", "recover", "-c", s.config)
 
 	want(t, exitDone, "", "epoch", "close", "orders", "-c", s.config, "--yes")
-	said(t, exitFailure, "destroyed when the epoch is closed", "verify", "-c", s.config)
+	said(t, exitFailure, "destroyed after the epoch was closed", "verify", "-c", s.config)
 	said(t, exitFailure, "DIFFERS", "verify", "-c", s.config, "--from", whole)
 	if out := want(t, exitDone, "", "verify", "--help"); !strings.Contains(out, "--partition") {
 		t.Errorf("help:\n%s", out)

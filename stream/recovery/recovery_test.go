@@ -76,13 +76,13 @@ func TestVerify(t *testing.T) {
 	}{
 		{"a release of a later step", func(r *streamtest.Rig) { publish(r, "orders/0/1/11", "{}") }, "up to step 11"},
 		{"a release that there is none of", func(r *streamtest.Rig) { publish(r, "orders/0/1/0", "{}") },
-			"orders/0/1/0, and the epoch has no such release"},
+			"orders/0/1/0, which the epoch did not make"},
 		{"a release of another epoch", func(r *streamtest.Rig) { publish(r, "orders/0/2/1", "{}") },
 			"epoch 2, which the ledger does not know"},
 		{"two releases of a step", func(r *streamtest.Rig) { publish(r, "orders/0/1/4", "{}") },
-			"step 4: the output holds two different releases"},
-		{"another log", func(r *streamtest.Rig) { r.Recreate(7, 1050) }, "step 1: release orders/0/1/1 is not"},
-		{"a shorter log", func(r *streamtest.Rig) { r.Recreate(0, 450) }, "the log ends at offset 450, before step 5"},
+			"step 4: the output has two different releases"},
+		{"another log", func(r *streamtest.Rig) { r.Recreate(7, 1050) }, "step 1: release orders/0/1/1 differs"},
+		{"a shorter log", func(r *streamtest.Rig) { r.Recreate(0, 450) }, "the log ends at offset 450, before the end of step 5"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -132,7 +132,7 @@ func TestVerifyExported(t *testing.T) {
 		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	if all, err := r.Verify(); err != nil ||
-		!strings.Contains(all[0].Unverifiable, "destroyed when the epoch is closed") {
+		!strings.Contains(all[0].Unverifiable, "destroyed after the epoch was closed") {
 		t.Errorf("closed: %+v %v", all, err)
 	}
 	r.Verified(10, func(a *recovery.Audit) { a.From = whole })

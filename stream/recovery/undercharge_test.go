@@ -329,7 +329,7 @@ func TestVouchedByCheckpoint(t *testing.T) {
 	cp.Epoch = 2
 	for _, cp := range []*state.Checkpoint{nil, cp} {
 		if _, err = recovery.ProvenCharge(m, file, cp); err == nil ||
-			!strings.Contains(err.Error(), "nothing vouches") {
+			!strings.Contains(err.Error(), "cannot verify the cost") {
 			t.Errorf("not named: %v", err)
 		}
 	}
