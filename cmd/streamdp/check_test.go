@@ -71,7 +71,7 @@ func TestCheckConnect(t *testing.T) {
 	s := newSite(t)
 	_, out, errs := call(t, "check", "--connect", "-c", s.config)
 	if !strings.Contains(out, "zero-out") || strings.Count(errs, "warning") != 2 ||
-		!strings.Contains(errs, "producers' timestamps decide when records of orders are deleted") {
+		!strings.Contains(errs, "producers' timestamps decide when records of topic orders are deleted") {
 		t.Errorf("check --connect: %s%s", out, errs)
 	}
 	s.broker.Close()

@@ -11,10 +11,10 @@
 //
 // The readers of a client share fetch requests: see sharedFetches.
 //
-// No call retries for ever. One goroutine may outlive its call: when Fetch returns, a Reader's next request may still
-// be running, until the context of that Fetch ends. An error says what the caller should do. If Retriable reports true,
-// wait (see Backoff) and repeat the call. GapError, TruncatedError and ReplacedError are final: they say why a stream
-// cannot continue on this log.
+// No call retries indefinitely. One goroutine may outlive its call: when Fetch returns, a Reader's next request may
+// still be running, until the context of that Fetch ends. An error says what the caller should do. If Retriable reports
+// true, wait (see Backoff) and repeat the call. GapError, TruncatedError and ReplacedError are final: they say why a
+// stream cannot continue on this log.
 //
 // Errors name topics, partitions, offsets, codes and addresses. They contain nothing that is computed from a record.
 package kafka

@@ -22,7 +22,7 @@ const (
 
 const (
 	// fetchSlack is the time for the answer to arrive, in addition to MaxWait. It doubles after a timeout, up to
-	// maxFetchSlack, so that a slow link is not treated as a dead broker for ever.
+	// maxFetchSlack, so that a slow link is not permanently treated as a dead broker.
 	fetchSlack    = 10 * time.Second
 	maxFetchSlack = 80 * time.Second
 	// epochGrace is how long the leader and the metadata must agree on an older leader epoch before it counts as proof,

@@ -45,7 +45,7 @@ func AnchorOf(r *Record) *Anchor {
 	return &Anchor{Offset: r.Offset, Hash: r.Hash(), LeaderEpoch: r.LeaderEpoch}
 }
 
-// Position is where reading continues, with proof that the log is still the same. It is the part of a checkpoint that
+// Position is where reading continues, with proof that the log was not replaced. It is the part of a checkpoint that
 // concerns Kafka.
 type Position struct {
 	// Next is the next offset to read. All offsets count: those of records, of transaction markers, and of compacted

@@ -21,7 +21,7 @@ import (
 // about the partition: records, an error, or another end of the log. Otherwise the fetch is part of further requests,
 // until it has waited as long as its reader wants.
 //
-// A fetch that is alone in its line behaves as without sharing: the reader gets the answer, whatever it contains.
+// A fetch that is alone in its line behaves as without sharing: the reader gets every answer.
 type sharedFetches struct {
 	c  *Client
 	mu sync.Mutex

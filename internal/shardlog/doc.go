@@ -5,7 +5,7 @@
 //   - [Acquire] takes over a shard: it fences the former owner, writes a record of its own, and reads
 //     state and ledger past that record.
 //   - [Holding.Update] makes values and ledger lines durable, either all or none of them. After the
-//     first error that leaves the outcome unknown, the holding is lost for ever.
+//     first error that leaves the outcome unknown, the holding is lost permanently.
 //   - [Read] reads a shard without owning it, and [Create] begins one.
 //
 // Values are sealed: see [Value]. docs/theory/cluster.md describes the protocol, the formats and the effects of

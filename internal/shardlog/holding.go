@@ -164,7 +164,7 @@ func (h *Holding) own(ctx context.Context) (string, error) {
 	return owner.Token, nil
 }
 
-// settle reads both logs, repeatedly as long as they are old.
+// settle reads both logs, and repeats this while a broker returns an old log.
 func (h *Holding) settle(ctx context.Context, token string, fit func(*logs) error) (*logs, error) {
 	return settle(ctx, h.o.patience, func() (*logs, error) {
 		t, err := load(ctx, h.log, h.o, h.seals, token)

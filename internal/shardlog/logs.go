@@ -24,7 +24,7 @@ type errAgain struct{ err error }
 func (e errAgain) Error() string { return e.err.Error() }
 
 // load reads both logs, the state first, and checks that the ledger has the lines known from the state and the witness.
-// token is that of the owner's record that the state must have, or "" for a reader that is not the owner. If seals is
+// The state must have the owner's record with this token; token is "" for a reader that is not the owner. If seals is
 // nil, no value is opened.
 func load(ctx context.Context, r Reader, o Options, seals *sealer, token string) (*logs, error) {
 	t := &logs{state: fold{token: token, records: map[string]stored{}}}

@@ -33,10 +33,10 @@ type Exported struct {
 // form that a daemon without [cluster] uses: one ledger with the lines of all shards ordered by time, chained and
 // sealed again. Instances may run meanwhile.
 //
-// The copy is read-only: it is for commands that show ledgers and epochs and, with secrets, for those that recompute
-// releases. Its ledger ends with a line after which no daemon runs on it and nothing is charged to it. It has no
-// checkpoints, so no epoch can continue from it. Whoever has the secrets and the master key can subtract the noise from
-// the releases of open epochs.
+// The copy is read-only: it is for commands that show ledgers and epochs or, with secrets, recompute releases. Its
+// ledger ends with a line after which no daemon runs on it and nothing is charged to it. It has no checkpoints, so no
+// epoch can continue from it. Anybody with the secrets and the master key can subtract the noise from the releases of
+// open epochs.
 func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string, secrets bool) (*Exported, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {

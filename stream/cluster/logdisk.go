@@ -47,7 +47,7 @@ var errLost = shardlog.ErrLost
 // Sync and SyncDir make durable everything that has changed in the file's directory. All changes that wait at the same
 // time are written in one update, which is one transaction; while it is in progress, the next one collects changes.
 // Updates take place one after the other, in the order of the writes in them. After the first error, memory and logs
-// may differ. The shard is then lost for ever, and every write fails.
+// may differ. The shard is then lost permanently, and every write fails.
 type Shard struct {
 	log Holding
 
@@ -465,7 +465,7 @@ func (s *Shard) Atomically(dir string, f func() error) error {
 	dir = path.Clean(dir)
 	s.section.Lock()
 	s.mu.Lock()
-	_, err := s.flushed(dir) // flush earlier changes, so that later ones are those of f
+	_, err := s.flushed(dir) // flush earlier changes, so that only the changes of f remain
 	if err == nil {
 		s.inside = dir
 	}

@@ -374,8 +374,8 @@ func (s *Member) acquire(ctx context.Context, shard int, timeout time.Duration) 
 // whole. It returns the reason, which is a [shardlog.HaltError] for a failure of the shard.
 func (s *Member) work(p *assignment, held *shardlog.Holding, log *slog.Logger) error {
 	defer held.Close()
-	// What is not committed in time after the end is lost, because a broker that does not answer must not keep the
-	// process running.
+	// Changes that are not committed in time after the end are lost, because a broker that does not answer must not
+	// keep the process running.
 	committing, abandon := context.WithCancel(context.WithoutCancel(p.ctx))
 	defer abandon()
 	counted := measure(within{held, committing}, s.process.Metrics)

@@ -192,8 +192,8 @@ type ShardCheck struct {
 	Fault string `json:"fault,omitempty"` // empty: none
 }
 
-// Check checks the topics' settings and, for each shard, genesis, chain, MACs, seals, and that the ledger is as long as
-// recorded in the state.
+// Check checks the topics' settings. In each shard it checks genesis, chain, MACs, seals, and that the ledger is as
+// long as recorded in the state.
 func Check(ctx context.Context, c *config.Config, master *[32]byte) (*Checked, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {

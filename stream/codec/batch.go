@@ -14,13 +14,12 @@ import (
 // memory comes from pools that all batches share; Release returns it.
 type Batch struct {
 	kafka.Chunk
-	// Reasons has, for each record, the reason why it gave no row, or [Decoded].
+	// Reasons has the reason why each record gave no row, or [Decoded].
 	Reasons []Reason
-	// Tags has, for each record, the tag of its user key: the zero tag if it has none, and persons.Away if the key
-	// belongs to another partition. nil if no tags are made, see [Decoder.TagUsers].
+	// Tags has the tag of each record's user key: the zero tag if it has none, and persons.Away if the key belongs to
+	// another partition. nil if no tags are made, see [Decoder.TagUsers].
 	Tags []persons.Tag
-	// Schemas has, for each record, the schema id in its frame, or -1 if it has no frame. nil if records have no
-	// frames.
+	// Schemas has the schema id in each record's frame, or -1 if it has no frame. nil if records have no frames.
 	Schemas []int32
 
 	columns int       // length of a row
@@ -71,7 +70,7 @@ type Decoder struct {
 	// batch of many small records would otherwise need many rows, and a row may have a million numbers. 0: every record
 	// gets a row.
 	least int
-	spare [][]float64 // one row per worker, for records without a row of their own
+	spare [][]float64 // one row per worker, used if a record has no row of its own
 	// users has one element per worker, nil if no tags are made.
 	users []*user
 	// ids are the schemas that records name, nil if they name none.
@@ -79,7 +78,7 @@ type Decoder struct {
 }
 
 // NewDecoder returns a decoder for records of format f. It decodes a large batch in up to workers goroutines, as far as
-// processors are not used by other decoders. Its errors are those of [Format.Codec].
+// processors are not used by other decoders. It fails if [Format.Codec] fails.
 func NewDecoder(f Format, workers int) (*Decoder, error) {
 	c, err := f.Codec()
 	if err != nil {

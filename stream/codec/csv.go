@@ -25,7 +25,7 @@ type csvCell struct {
 
 const userColumn = -1
 
-// newCSV returns the codec for these columns and, unless user is "", for a user key.
+// newCSV returns a codec that reads columns and, unless user is "", a user key.
 func newCSV(columns []*column.Column, user string, faults *fault.List) *csvCodec {
 	c := &csvCodec{width: widthOf(columns), cell: textBuffer(columns)}
 	for _, one := range places(columns) {

@@ -13,7 +13,7 @@ type Format struct {
 	// Name is the name of a codec, and Columns are the names of its columns; see [New].
 	Name    string
 	Columns []string
-	// Specs describe, for each column, how it becomes numbers of the row; nil: each column is a number.
+	// Specs describe how each column becomes numbers of the row; nil: each column is a number.
 	Specs []column.Spec
 	// Gradient, if positive, is the length of the gradient that a record contains; there are no Columns then. The
 	// record has a header, named StepHeader, with the step at whose parameters the gradient was taken. A row is the
@@ -76,7 +76,7 @@ func (f Format) Compile() ([]*column.Column, error) {
 	return columns, faults.Err()
 }
 
-// Codec returns a codec for records of this format. Its errors are those of [New].
+// Codec returns a codec for records of this format. It fails as [New] does.
 func (f Format) Codec() (Codec, error) {
 	if f.Gradient > 0 {
 		return newGradientCodec(f.Name, f.Gradient, f.StepHeader)

@@ -12,7 +12,7 @@ import (
 // A producer writes the same names in the same order and with the same spacing in every record. So for each object with
 // columns and each position in it, the codec remembers the separator: the bytes between the previous value and this
 // one, which are comma, name and colon. If a record has the same bytes there, one comparison replaces reading and
-// looking up the name. What is remembered affects only the speed of decoding, never its result.
+// looking up the name. Remembered separators affect only the speed of decoding, never its result.
 type jsonCodec struct {
 	width   int // length of a row
 	columns int
@@ -58,7 +58,7 @@ type jsonMemory struct {
 // spareMemory is the number of positions that are remembered in addition to the columns, for other members.
 const spareMemory = 64
 
-// newJSON returns the codec for these columns and, unless user is "", for a user key.
+// newJSON returns a codec that reads columns and, unless user is "", a user key.
 func newJSON(columns []*column.Column, user string, faults *fault.List) *jsonCodec {
 	c := &jsonCodec{width: widthOf(columns), columns: len(columns), root: &jsonObject{}, value: textBuffer(columns)}
 	bits, longest := 0, 0

@@ -44,7 +44,7 @@ func jsonSkip(b []byte, i, depth int) (int, Reason) {
 			return i, TooDeep
 		}
 		i = jsonSpace(b, i+1)
-		if i < len(b) && b[i] == c+2 { // the codes of "]" and "}" are those of "[" and "{" plus 2
+		if i < len(b) && b[i] == c+2 { // "]" is "[" + 2, and "}" is "{" + 2
 			return i + 1, Decoded
 		}
 		for {
@@ -111,7 +111,7 @@ func jsonName(b []byte, i int) (name []byte, plain bool, next int, ok bool) {
 func jsonString(b []byte, i int) (next int, plain, ok bool) {
 	plain = true
 	for {
-		// Read eight bytes at a time as long as they are ASCII and not special. The subtraction borrows in each byte
+		// Read eight bytes at a time while all of them are ASCII and not special. The subtraction borrows in each byte
 		// that is special. A borrow can also spill into higher bytes, so only the lowest byte found is certain.
 		for i+8 <= len(b) {
 			const ones, high = 0x0101010101010101, 0x8080808080808080

@@ -13,7 +13,7 @@ import (
 // Resolver finds schemas by the ids that records name.
 type Resolver interface {
 	// Known returns the schema of an id that was learned independently of any record. It does not wait, and is safe for
-	// concurrent use. An id that was once known keeps the same schema for ever.
+	// concurrent use. An id that was once known keeps its schema permanently.
 	Known(id int32) (*schema.Schema, bool)
 	// Resolve looks up the schemas of ids that are not known, all together and in bounded time, and returns those that
 	// were found. Its result never changes what Known returns, so the treatment of a later record does not depend on a
@@ -156,7 +156,7 @@ type schemaFit struct {
 // maxFits is the number of schemas for which a codec keeps the fit.
 const maxFits = 1024
 
-// newSchemaCodec returns the codec for these columns and, unless user is "", for a user key.
+// newSchemaCodec returns a codec that reads columns and, unless user is "", a user key.
 func newSchemaCodec(f Format, columns []*column.Column, user string, faults *fault.List) *schemaCodec {
 	c := &schemaCodec{name: f.Name, message: f.Message, width: widthOf(columns), fits: map[string]*schemaFit{}}
 	for _, m := range places(columns) {

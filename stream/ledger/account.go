@@ -154,8 +154,8 @@ type accountIndex struct {
 	history     *budgetHistory
 }
 
-// share identifies a sum of what persons pay for closed epochs: of one partition, or of core.Merged for epochs over
-// several partitions.
+// share identifies a sum of charges to persons by closed epochs over one partition; partition is core.Merged for epochs
+// over several partitions.
 type share struct {
 	partition int
 	adjacency dp.Adjacency

@@ -55,8 +55,9 @@ type PopulationEpoch struct {
 	Charged     bool         `json:"charged"` // false: it closed without a step
 }
 
-// Populations returns what persons were charged, for every population or, if stream is not empty, for those that the
-// stream has read. For each number in groups it adds the ε that protects this number of persons together.
+// Populations reports what the persons of every population were charged or, if stream is not empty, only of those
+// populations that the stream has read. For each number in groups it adds the ε that protects this number of persons
+// together.
 func (b *Books) Populations(stream string, groups []int) ([]PopulationSpent, error) {
 	out := []PopulationSpent{}
 	for _, l := range b.Ledgers {

@@ -35,7 +35,7 @@ type LagReport struct {
 
 	mu   sync.Mutex
 	At   map[lagKey]map[core.Task]int64 // where each task would resume after a restart
-	Last map[lagKey]int64               // the same, for partitions that no task here reads any more
+	Last map[lagKey]int64               // likewise, for partitions that no task here reads any more
 	Sent map[lagKey]int64
 }
 

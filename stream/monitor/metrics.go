@@ -31,8 +31,8 @@ type metricDef struct {
 	Class  string // "–": safe to show anybody; "P": an exact function of records, absent when http.exposure is "public"
 	labels []string
 	Help   string
-	// Over says, for a gauge of tasks, what http.metrics = "aggregate" shows: the "sum", "largest" or "least" value
-	// over all tasks, or nothing if it is "".
+	// Over says what http.metrics = "aggregate" shows of a gauge of tasks: the "sum", "largest" or "least" value over
+	// all tasks, or nothing if it is "".
 	Over string
 }
 
@@ -432,7 +432,7 @@ func (m *Metrics) Begin(t core.Task) {
 	}
 }
 
-// End removes the series of a task. What was counted for it stays in the sums over all tasks.
+// End removes the series of a task. Its counts stay in the sums over all tasks.
 func (m *Metrics) End(t core.Task) {
 	of := prometheus.Labels{"stream": t.Stream, "partition": core.PartitionName(t.Partition)}
 	m.mu.Lock()
@@ -520,7 +520,7 @@ func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 const maxSchemaIDs = 100
 
 // BySchema counts the records of a batch by the ids of their schemas. known reports whether the registry has an id:
-// other ids were made up by whoever wrote the record.
+// other ids were made up by the record's writer.
 func (m *Metrics) BySchema(t core.Task, b *codec.Batch, known func(id int32) bool) {
 	if b.Schemas == nil {
 		return

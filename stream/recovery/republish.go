@@ -28,7 +28,7 @@ type RepublishRequest struct {
 
 // Republish publishes every committed release again that can be found: those in the archive, those that are not
 // acknowledged yet and, on request, those recomputed from the log. It is for an output that lost releases. It costs no
-// privacy, because the bytes are the same.
+// privacy, because the bytes do not change.
 //
 // It first compares the releases in the output. If one differs, or was not released by this state, it sends nothing.
 // Releases from the log count as committed only under two conditions. They must lead to the transcript of the last

@@ -16,7 +16,7 @@ import (
 )
 
 // Archive stores the messages that a task published, in files archive-EPOCH.N of the task's directory, with N from 1.
-// It contains nothing but releases, so it is as public as they are.
+// It contains nothing but releases, so it is equally public.
 //
 // A file is a line that names the format, followed by frames: u64 length ‖ message ‖ SHA-256 of the message, with the
 // message as in a checkpoint. A process appends only to files that it began itself, so nothing follows a frame that a

@@ -11,7 +11,7 @@ import (
 )
 
 // Disk has the file operations of the daemon. It is an interface so that a test can simulate a crash before and after
-// each operation, with the loss of what was not synced.
+// each operation, with the loss of unsynced data.
 type Disk interface {
 	// Create creates a file with mode 0600. It fails if the name exists.
 	Create(name string) (File, error)

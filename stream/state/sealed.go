@@ -19,7 +19,7 @@ import (
 // write, and a label of their own. So each key encrypts only once, and no nonce is used twice under one key. The number
 // is a commit's Seq, or a secret's epoch. Task, kind and number are authenticated, so no file can replace another.
 //
-// Unencrypted files are read as they are, until they can only come from somebody else; see strict.
+// Unencrypted files are accepted until they can only come from somebody else; see strict.
 type Sealer struct {
 	Master *[32]byte
 	Task   string

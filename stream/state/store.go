@@ -16,7 +16,7 @@ import (
 //	manifest-N, secret-N          for epoch N, with N in decimal
 //	opening-N                     epoch N is being opened, and no noise was drawn for it yet
 //	initial-N                     the parameters with which the epoch begins, if there are any
-//	final-N                       the parameters with which it ended, for its successor
+//	final-N                       the parameters with which it ended; the next epoch begins with them
 //	checkpoint                    the last commit
 //	checkpoint.prev               the commit before it
 //	checkpoint.0, checkpoint.1    the last two commits, if the state is large

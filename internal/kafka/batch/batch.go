@@ -166,8 +166,8 @@ type Record struct {
 	sum     [32]byte // hash of a large record
 }
 
-// HeaderBytes is the memory that a header needs besides its name and value. It counts towards a record's size, so that
-// many empty headers count.
+// HeaderBytes is the memory that a header needs in addition to its name and value. It counts towards a record's size,
+// so that many empty headers count.
 const HeaderBytes = 40
 
 // overhead bounds what the encoding adds to the size of a record without headers: attributes, and varints for the

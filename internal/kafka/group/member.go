@@ -218,7 +218,7 @@ func (g Generation) clone() Generation {
 	return g
 }
 
-// poll receives the group's errors, which the client delivers to whoever polls for records. There are no records.
+// poll receives the group's errors, which the client delivers like records. There are no records.
 func (m *Member) poll(ctx context.Context) {
 	defer close(m.polled)
 	for {

@@ -121,8 +121,8 @@ func (r *Reader) ReadState(ctx context.Context, each func(shardlog.Record) error
 	return err
 }
 
-// ReadLedger is like ReadState, for the ledger. It fails with a [shardlog.HaltError] if the ledger's first records were
-// deleted.
+// ReadLedger does for the ledger what ReadState does for the state. It fails with a [shardlog.HaltError] if the
+// ledger's first records were deleted.
 func (r *Reader) ReadLedger(ctx context.Context, each func(shardlog.Record) error) error {
 	_, err := r.read(ctx, LedgerTopic(r.o.Group), -1, true, each)
 	return err

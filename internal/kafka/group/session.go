@@ -302,7 +302,7 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 		var a answer
 		select {
 		case a = <-answers:
-		case <-ctx.Done(): // the client may wait for an answer for ever
+		case <-ctx.Done(): // the client may wait for an answer indefinitely
 			return fmt.Errorf("produce: %w", ctx.Err())
 		}
 		switch r := a.record; {

@@ -171,8 +171,8 @@ var common = []setting{
 // topics returns the topics of a group, with the settings that matter. When a value of a state is replaced or removed,
 // such as an epoch's secret, it is gone from the log after the compaction lag and the age of its segment. Tombstones
 // stay long enough that no reader misses one. Segments are small because only full segments are compacted, and the next
-// owner of a shard reads everything that is not compacted yet. Ledgers are kept for ever. Requests are kept for a week
-// so that people can look at them; partial sums are needed only for seconds.
+// owner of a shard reads everything that is not compacted yet. Ledgers are kept permanently. Requests are kept for a
+// week so that people can look at them; partial sums are needed only for seconds.
 func (o TopicOptions) topics() []topic {
 	const hour, day, week = "3600000", "86400000", "604800000"
 	return []topic{
