@@ -118,8 +118,8 @@ func (c *Checkpoint) Of(partition int) Place {
 // MaxOlder bounds the older anchors of a checkpoint.
 const MaxOlder = 16
 
-// Thinned drops some of the older anchors, so that few remain: it keeps the first, and drops an anchor if the one before
-// it is at most four times as far from the newest offset as the one after it. One record of a made-up log may happen to
+// Thinned drops some of the older anchors, so that few remain: it keeps the first, and drops an anchor if the one
+// before it is at most four times as far from the newest offset as the one after it. A record of a made-up log may
 // equal a record that was read, such as a heartbeat, so one anchor proves little. Older anchors prove that the log
 // before it is the same too.
 func Thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
