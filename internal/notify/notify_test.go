@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestBroadcast: each Send wakes all who wait, and no later one; Until ends with the state or with the context.
+// TestBroadcast: each Send wakes everything that waits, and nothing that waits later; Until ends with the state or with
+// the context.
 func TestBroadcast(t *testing.T) {
 	var mu sync.Mutex
 	var b Broadcast
