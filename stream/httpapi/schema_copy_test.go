@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 )
 
-// TestSchemaCopy: the Python package has this schema.
+// TestSchemaCopy: the Python package has a copy of this schema.
 func TestSchemaCopy(t *testing.T) {
 	t.Parallel()
 	var copies [][]byte

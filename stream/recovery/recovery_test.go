@@ -33,8 +33,8 @@ func publish(r *streamtest.Rig, key, value string) {
 	fixtures.Must(r.T, err)
 }
 
-// TestVerify: what was published is worked out again, beside a running daemon and
-// without touching anything; a release or a record that is another is found, and named.
+// TestVerify: published releases are recomputed while the daemon runs, without changing anything; a release or record
+// that differs is found and named.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -102,8 +102,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerifyExported: an exported epoch can be verified elsewhere, and as long as the
-// secret is in it also when the epoch is closed.
+// TestVerifyExported: an exported epoch can be verified elsewhere and, if it includes the secret, even after the epoch
+// was closed.
 func TestVerifyExported(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -146,9 +146,8 @@ func TestVerifyExported(t *testing.T) {
 	}
 }
 
-// TestRecover: a state that is damaged or lost comes back when all that is published
-// has come out again, by a command and by a running daemon, and the run goes on to the
-// bytes of one without a fault.
+// TestRecover: a damaged or lost state is restored when everything that is published has been recomputed, by a command
+// and by a running daemon, and the run continues with the same bytes as one without a fault.
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -224,8 +223,8 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// TestRecoverRefuses: where what is worked out differs from what was published, or
-// nothing tells that the log is the epoch's, nothing on disk changes.
+// TestRecoverRefuses: if recomputed releases differ from published ones, or nothing proves that the log is the epoch's,
+// nothing on disk changes.
 func TestRecoverRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -261,8 +260,7 @@ func TestRecoverRefuses(t *testing.T) {
 	}
 }
 
-// TestRecoverWhole: a state that is whole is left where it is, and a running task is
-// not recovered.
+// TestRecoverWhole: an undamaged state is left unchanged, and a running task is not recovered.
 func TestRecoverWhole(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -285,8 +283,8 @@ func TestRecoverWhole(t *testing.T) {
 	}
 }
 
-// TestRepublish: releases that the output lost come back as the same bytes, out of the
-// archive, the last commit or the log.
+// TestRepublish: releases that the output lost are published again with the same bytes, from the archive, the last
+// commit or the log.
 func TestRepublish(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -309,7 +307,7 @@ func TestRepublish(t *testing.T) {
 			x := r.Start()
 			x.Published(5)
 			x.End()
-			x = r.Start() // another file of the archive
+			x = r.Start() // begins another file of the archive
 			r.Produce(550, 500)
 			x.Published(10)
 			if !c.running {
@@ -345,7 +343,7 @@ func TestRepublish(t *testing.T) {
 			r.Produce(1150, 100)
 			x.Published(12)
 			x.End()
-			x = r.Start() // no halt
+			x = r.Start() // starts without a halt
 			x.Published(12)
 			x.End()
 			r.Toml = fixtures.OrdersStream
@@ -354,7 +352,7 @@ func TestRepublish(t *testing.T) {
 	}
 }
 
-// TestRepublishRefuses: with one release in the output that differs, nothing is sent.
+// TestRepublishRefuses: if one release in the output differs, nothing is sent.
 func TestRepublishRefuses(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(r *streamtest.Rig){
@@ -399,7 +397,7 @@ func TestRepublishRefuses(t *testing.T) {
 	}
 }
 
-// TestInspect: what is shown of a file holds no data, no noise, no hash and no secret.
+// TestInspect: the description of a file has no data, no noise, no hash and no secret.
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -432,7 +430,7 @@ func TestInspect(t *testing.T) {
 				}
 			}
 		}
-		for _, f := range fields { // by the word: its digits may be part of a hash
+		for _, f := range fields { // as a whole word, because its digits may be part of a hash
 			if slices.Contains(strings.Fields(fmt.Sprint(f.Value)), fmt.Sprint(len(cp.State))) {
 				t.Errorf("%s shows the size of the state: %v", want, f)
 			}
