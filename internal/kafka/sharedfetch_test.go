@@ -146,7 +146,7 @@ func TestSharedMoved(t *testing.T) {
 	c.fetches.leave(asks[2])
 	c.fetches.settle(r)
 	if !slices.Equal(r.asks, []*ask{asks[0], asks[3]}) || r.left != 2 {
-		t.Errorf("%d fetches left in the request, of which somebody waits for %d", len(r.asks), r.left)
+		t.Errorf("%d fetches are left in the request, and readers wait for %d", len(r.asks), r.left)
 	}
 	if a := asks[1]; !a.alone {
 		t.Error("the fetch from another leader does not go alone")

@@ -90,8 +90,8 @@ func TestEmptyBatches(t *testing.T) {
 	}
 }
 
-// Of two transactions by one producer the first was aborted. Its marker ends the abort even if none of its records is
-// left.
+// One producer has two transactions, and the first was aborted. Its marker ends the abort even if none of its records
+// is left.
 func TestAbortedThenCommitted(t *testing.T) {
 	s, c := serve(t)
 	for name, first := range map[string]kafkatest.Batch{

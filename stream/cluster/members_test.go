@@ -30,7 +30,7 @@ func alone(r *streamtest.Rig, n int) map[string][32]byte {
 }
 
 // TestInstances: three instances share six partitions. One is killed, one is stopped, and the last continues alone: the
-// releases are those of one process with files.
+// releases equal those of one process with files.
 func TestInstances(t *testing.T) {
 	t.Parallel()
 	const partitions = 6

@@ -105,7 +105,8 @@ func TestImport(t *testing.T) {
 		fixtures.Must(t, err)
 		return cluster.NewImporting(g, stateDir(f))
 	}
-	// What does not fit into a transaction is refused before the directory is given up. The values alone would fit.
+	// An import that does not fit into a transaction is refused before the directory is given up. The values alone
+	// would fit.
 	full := begin()
 	full.Room = 1
 	if _, err := full.Run(t.Context()); err == nil {
@@ -399,8 +400,8 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestOneLedger: the lines of several ledgers are ordered by their times, but each ledger's lines keep their order,
-// whatever its clock did.
+// TestOneLedger: the lines of several ledgers are ordered by their times, but each ledger's lines keep their order even
+// if its clock was set back.
 func TestOneLedger(t *testing.T) {
 	t.Parallel()
 	key := connect.InsecureKey(1)

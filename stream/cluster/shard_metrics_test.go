@@ -44,7 +44,7 @@ func (h *fewBytes) read(t *testing.T, m *monitor.Metrics) *measured {
 	t.Helper()
 	counted := measure(h, m)
 	if v, l := counted.Values(), counted.Lines(); len(v) != 2 || len(l) != 2 {
-		t.Errorf("%d values and %d lines are left of what was held", len(v), len(l))
+		t.Errorf("%d values and %d lines are left in the holding", len(v), len(l))
 	}
 	return counted
 }

@@ -171,7 +171,7 @@ func TestLogShardFaults(t *testing.T) {
 }
 
 // TestLogShardRestored: both logs of a shard are set back, as from a backup, and no instance has a witness. The output
-// reveals it. Within an epoch, the published steps are recomputed, and are the same; if the output has an epoch that
+// reveals it. Within an epoch, the published steps are recomputed with the same bytes; if the output has an epoch that
 // the ledger does not know, the task halts.
 func TestLogShardRestored(t *testing.T) {
 	t.Parallel()

@@ -54,7 +54,7 @@ func TestJSONManyMembers(t *testing.T) {
 	}
 }
 
-// What is remembered of one record must not change the next.
+// Separators remembered from one record must not change the next.
 func TestJSONMemory(t *testing.T) {
 	columns := []string{"a", "b"}
 	for _, docs := range [][]string{

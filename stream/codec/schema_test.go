@@ -248,7 +248,7 @@ func TestSchemaResolve(t *testing.T) {
 	if b.Reasons[1] != Decoded || b.Reasons[6] != Decoded || b.Reasons[0] != NoSchema {
 		t.Errorf("%v: what is found now is not known", b.Reasons)
 	}
-	// That the schema was found does not help other records, whatever codecs have seen.
+	// Other records do not profit from this lookup, even in codecs that have used the schema.
 	all := b.Records
 	b.Records, r.wait = all[1:2], nil
 	if d.Decode(b); b.Reasons[0] != NoSchema {

@@ -317,7 +317,7 @@ func TestPageCharts(t *testing.T) {
 }
 
 // TestPageHeaders: a browser gets the page, with a policy that allows requests only to the daemon; a program gets the
-// list of paths; and the page is cached as long as it is unchanged.
+// list of paths; and an unchanged page is cached.
 func TestPageHeaders(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

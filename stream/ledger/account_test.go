@@ -123,7 +123,7 @@ func TestPopulationCharge(t *testing.T) {
 		{"another adjacency",
 			[]personEpoch{with(func(p *personEpoch) { p.mu = 1.5 }),
 				with(func(p *personEpoch) { p.partition, p.mu, p.adjacency = 1, 4, dp.Replace })}, 5},
-		{"enforced, another adjacency beside less",
+		{"enforced, another adjacency with less",
 			[]personEpoch{with(func(p *personEpoch) { p.partitioner, p.mu = "murmur2", 1.6 }),
 				with(func(p *personEpoch) { p.partition, p.partitioner, p.mu = 1, "murmur2", 1.5 }),
 				with(func(p *personEpoch) {
@@ -261,10 +261,10 @@ func TestPopulationLimit(t *testing.T) {
 	}
 	// If the first epoch ended before its first step, there is room; if it had a step, there is none.
 	if err := l.Affords(limited(second, 1, 1.4), &l.Entries[0], []ledger.EntryPart{{End: 0}}, 0); err != nil {
-		t.Errorf("beside an epoch without a release: %v", err)
+		t.Errorf("after an epoch without a release: %v", err)
 	}
 	if err := l.Affords(limited(second, 1, 1.4), &l.Entries[0], []ledger.EntryPart{{End: 1}}, 0); err == nil {
-		t.Error("beside an epoch with one it fits")
+		t.Error("it fits after an epoch with a release")
 	}
 	if n := len(l.Entries); n != 1 {
 		t.Errorf("%d lines", n)

@@ -97,7 +97,7 @@ func FuzzSealedLedger(f *testing.F) {
 		if err == nil && l.KeyID == key.ID && !bytes.HasPrefix(file, data) {
 			t.Fatalf("accepted:\n%s", data)
 		}
-		// If the fuzzer's entries are sealed with the key, they are read as they are without one, as long as their
+		// The fuzzer's entries give the same ledger when they are sealed with the key as without a key, if their
 		// sequence is possible.
 		var sealedLines []byte
 		var head [32]byte

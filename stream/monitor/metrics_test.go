@@ -166,9 +166,8 @@ func TestClippedRows(t *testing.T) {
 	}
 }
 
-// TestMetricsReference: docs/metrics.md is generated from the table of metrics. TestTicks: everything that anybody may
-// see changes at ticks of the clock, and not when the work was done, because that depends on the records and on the
-// noise.
+// TestTicks: everything that anybody may see changes at ticks of the clock, and not when the work was done, because that
+// depends on the records and on the noise.
 func TestTicks(t *testing.T) {
 	t.Parallel()
 	const period = 1500 * time.Millisecond
@@ -206,6 +205,7 @@ func TestTicks(t *testing.T) {
 	x.End()
 }
 
+// TestMetricsReference: docs/metrics.md is generated from the table of metrics.
 func TestMetricsReference(t *testing.T) {
 	fixtures.Golden(t, filepath.Join(fixtures.Root(), "docs", "metrics.md"), monitor.MetricsReference())
 }

@@ -67,7 +67,7 @@ func TestLedgerRepair(t *testing.T) {
 				t.Errorf("charged %+v, was %+v", after, before)
 			}
 			if after[0].ChargedEpsilon > before[0].ChargedEpsilon+1e-9 {
-				t.Errorf("closed epochs of which every release is published are charged %g, were %g",
+				t.Errorf("closed epochs with all releases published are charged %g, were %g",
 					after[0].ChargedEpsilon, before[0].ChargedEpsilon)
 			}
 			if again, err := stream.RepairLedger(t.Context(), r.Options(), true); err != nil || len(again.Added) > 0 ||
@@ -88,7 +88,7 @@ func TestLedgerRepair(t *testing.T) {
 	x.Until("up", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 	if _, err := stream.RepairLedger(t.Context(), r.Options(), true); !errors.Is(err, failure.ErrState) ||
 		!strings.Contains(err.Error(), "in use") {
-		t.Errorf("beside a daemon: %v", err)
+		t.Errorf("while a daemon runs: %v", err)
 	}
 	x.End()
 	was, err := os.ReadFile(r.LedgerFile())

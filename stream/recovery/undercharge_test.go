@@ -320,7 +320,7 @@ func TestVouchedByCheckpoint(t *testing.T) {
 	cp := &state.Checkpoint{Epoch: 1, Manifest: sha256.Sum256(file)}
 	ends, err := recovery.ProvenCharge(m, file, cp)
 	if err != nil || !slices.Equal(ends, []int64{4000}) {
-		t.Errorf("as it is: end %d, %v", ends, err)
+		t.Errorf("unchanged manifest: end %d, %v", ends, err)
 	}
 	m.Plan = []byte(`{"format":"of another version"}`)
 	if ends, err = recovery.ProvenCharge(m, file, cp); err != nil || !slices.Equal(ends, []int64{-1}) {

@@ -78,7 +78,7 @@ func private(r *streamtest.Rig) (all, none bool, n int) {
 }
 
 // TestEncryption: if encryption is turned on or off, for small and large states, every private file is rewritten at the
-// next start, and the releases are those of a run without encryption.
+// next start, and the releases equal those of a run without encryption.
 func TestEncryption(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -111,7 +111,7 @@ func FuzzReader(f *testing.F) {
 		if ferr != nil && !errors.Is(ferr, ErrDamaged) {
 			t.Fatal(ferr)
 		}
-		// Of a record that is too large, nothing after the value is checked.
+		// The bytes after the value of a too large record are not checked.
 		if len(few) < len(all) || err == nil && (ferr != nil || len(few) > len(all)) {
 			t.Fatalf("limit %d: %d records, %v; without one %d, %v", limit, len(few), ferr, len(all), err)
 		}

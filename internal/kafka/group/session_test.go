@@ -561,7 +561,7 @@ func TestSessionTopicMadeAnew(t *testing.T) {
 		defer cancel()
 		if err := h.Update(ctx, map[string]shardlog.Value{"a": {}}, nil, [][]byte{[]byte("line")}); !errors.Is(err,
 			shardlog.ErrLost) {
-			t.Errorf("made anew %v: %v", anew, err)
+			t.Errorf("topic recreated %v: %v", anew, err)
 		}
 		for _, topic := range []string{LedgerTopic("g"), StateTopic("g")} {
 			client, err := kafka.NewClient(kafka.Options{Brokers: s.addrs, Topics: []string{topic}})
@@ -571,7 +571,7 @@ func TestSessionTopicMadeAnew(t *testing.T) {
 			defer client.Close()
 			if found, err := client.Topic(t.Context(), topic); err != nil ||
 				found.Exists != (anew || topic == StateTopic("g")) {
-				t.Errorf("made anew %v: %s is there: %v, %v", anew, topic, found.Exists, err)
+				t.Errorf("topic recreated %v: %s exists: %v, %v", anew, topic, found.Exists, err)
 			}
 		}
 	}
