@@ -201,7 +201,9 @@ func TestProduceAgain(t *testing.T) {
 	b := startBroker(t, embedded.Options{Topics: []string{"out"}})
 	c := dialBroker(t, b.Addr())
 	ms := messages("a", 3)
-	for _, fault := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NotLeaderForPartition, kerr.NotEnoughReplicas} {
+	for _, fault := range []*kerr.Error{
+		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NotLeaderForPartition, kerr.NotEnoughReplicas,
+	} {
 		b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: fault})
 		var e *Error
 		if _, err := c.Produce(t.Context(), "out", 0, ms); !errors.As(err, &e) || e.Code != fault.Code ||

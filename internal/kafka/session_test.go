@@ -139,7 +139,9 @@ func TestBearer(t *testing.T) {
 	if done, more, err := s.Challenge(nil); !done || more != nil || err != nil {
 		t.Errorf("accepted: %v %q %v", done, more, err)
 	}
-	for answer, want := range map[string]string{`{"status":"invalid_token","scope":""}`: `"invalid_token"`, "x": "without a reason"} {
+	for answer, want := range map[string]string{
+		`{"status":"invalid_token","scope":""}`: `"invalid_token"`, "x": "without a reason",
+	} {
 		if done, _, err := s.Challenge([]byte(answer)); done || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v %v", answer, done, err)
 		}

@@ -376,7 +376,9 @@ func TestOptions(t *testing.T) {
 		_, err := acquire(t, b, o)
 		return err
 	}
-	for _, w := range []Witness{witness, {Genesis: witness.Genesis}, {witness.Genesis, 1, sha256.Sum256([]byte("first"))}} {
+	for _, w := range []Witness{
+		witness, {Genesis: witness.Genesis}, {witness.Genesis, 1, sha256.Sum256([]byte("first"))},
+	} {
 		if err := try(w); err != nil {
 			t.Errorf("%v: %v", w, err)
 		}
@@ -408,7 +410,10 @@ func TestWitnessText(t *testing.T) {
 	if got, err := ParseWitness([]byte(w.String())); err != nil || got != w {
 		t.Errorf("%v, %v", got, err)
 	}
-	for _, text := range []string{"", w.String() + "\n", " " + w.String(), strings.ToUpper(w.String()), strings.Replace(w.String(), " 12 ", " 012 ", 1)} {
+	for _, text := range []string{
+		"", w.String() + "\n", " " + w.String(), strings.ToUpper(w.String()),
+		strings.Replace(w.String(), " 12 ", " 012 ", 1),
+	} {
 		if _, err := ParseWitness([]byte(text)); err == nil {
 			t.Errorf("%q is a witness", text)
 		}

@@ -243,7 +243,10 @@ func (n *numbers) see(v *uint8) {
 // order is any total order of requests.
 func (r request) order() uint64 {
 	var o uint64
-	for _, v := range []uint8{uint8(r.verb), r.from, is(r.waited), r.number, r.place, r.rec.owner, r.rec.line, r.rec.epoch, r.rec.secret, r.rec.step} {
+	for _, v := range []uint8{
+		uint8(r.verb), r.from, is(r.waited), r.number, r.place, r.rec.owner, r.rec.line, r.rec.epoch, r.rec.secret,
+		r.rec.step,
+	} {
 		o = o<<6 | uint64(v)
 	}
 	return o

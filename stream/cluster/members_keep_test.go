@@ -297,7 +297,8 @@ func TestKeepRefused(t *testing.T) {
 		"lost ledger": {func(t *testing.T, d *cluster.Member, g *heldLogs) {
 			w := shardlog.Witness{Genesis: sha256.Sum256(g.shards[1].ledger[0].Value), Lines: 7}
 			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses(), "1"), []byte(w.String()), 0o600))
-		}, monitor.OutcomeHalted, "the ledger has 0 lines, but the witness in the state directory refers to line 7", [2]int{4, 6}}, // each attempt takes two minutes
+		}, monitor.OutcomeHalted, "the ledger has 0 lines, but the witness in the state directory refers to line 7",
+			[2]int{4, 6}}, // each attempt takes two minutes
 		"no witness": {func(t *testing.T, d *cluster.Member, g *heldLogs) {
 			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses(), "1"), []byte("rubbish"), 0o600))
 		}, monitor.OutcomeHalted, "not a witness of a ledger", [2]int{}}, // no log is requested

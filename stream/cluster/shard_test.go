@@ -409,7 +409,10 @@ func TestLogShardSections(t *testing.T) {
 		cluster.ErrLost) {
 		t.Errorf("after it was lost: %v", err)
 	}
-	for _, err := range []error{mark(s), s.Remove(dir + "/opening-1"), s.SyncDir(dir), state.WriteNew(s, dir+"/manifest-1", nil), s.Rename(dir+"/opening-1", dir+"/x")} {
+	for _, err := range []error{
+		mark(s), s.Remove(dir + "/opening-1"), s.SyncDir(dir), state.WriteNew(s, dir+"/manifest-1", nil),
+		s.Rename(dir+"/opening-1", dir+"/x"),
+	} {
 		if !errors.Is(err, cluster.ErrLost) {
 			t.Errorf("a lost shard took a write: %v", err)
 		}

@@ -69,7 +69,10 @@ func TestDecodeParallel(t *testing.T) {
 // A record that was too large to be kept has that reason, and a row of zeros, with every codec and any earlier content.
 func TestDecodeTooLarge(t *testing.T) {
 	t.Parallel()
-	for _, f := range []Format{{Name: "json", Columns: []string{"a"}}, {Name: "csv", Columns: []string{"1"}}, {Name: "float64", Gradient: 1, StepHeader: "s"}} {
+	for _, f := range []Format{
+		{Name: "json", Columns: []string{"a"}}, {Name: "csv", Columns: []string{"1"}},
+		{Name: "float64", Gradient: 1, StepHeader: "s"},
+	} {
 		d, err := NewDecoder(f, 1)
 		if err != nil {
 			t.Fatal(err)

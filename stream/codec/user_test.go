@@ -307,7 +307,10 @@ func referenceUser(doc []byte, path ...string) string {
 }
 
 func FuzzJSONUser(f *testing.F) {
-	for _, s := range []string{`{"x":1,"o":{"u":"ann","y":2}}`, `{"o":{"u":17}}`, `{"o":{"u":"\u0061"},"x":1}`, `{"o":{"u":1,"u":1}}`, `{"o":1,"o":{"u":-0}}`, `{"x":1,"o":{"u":1e3,"y":1}}`} {
+	for _, s := range []string{
+		`{"x":1,"o":{"u":"ann","y":2}}`, `{"o":{"u":17}}`, `{"o":{"u":"\u0061"},"x":1}`, `{"o":{"u":1,"u":1}}`,
+		`{"o":1,"o":{"u":-0}}`, `{"x":1,"o":{"u":1e3,"y":1}}`,
+	} {
 		f.Add([]byte(s))
 	}
 	tagger := persons.NewTagger(userKey)

@@ -426,7 +426,9 @@ func TestSeriesRequests(t *testing.T) {
 		}
 		return found
 	}
-	for query, want := range map[string][]uint64{"": {1, 2, 3, 4, 5}, "?partition=0": {1, 2, 3, 4, 5}, "?after=3": {4, 5}, "?after=5": nil} {
+	for query, want := range map[string][]uint64{
+		"": {1, 2, 3, 4, 5}, "?partition=0": {1, 2, 3, 4, 5}, "?after=3": {4, 5}, "?after=5": nil,
+	} {
 		if got := steps(query); !slices.Equal(got, want) {
 			t.Errorf("%s: steps %v, want %v", query, got, want)
 		}

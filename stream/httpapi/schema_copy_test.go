@@ -14,7 +14,9 @@ import (
 func TestSchemaCopy(t *testing.T) {
 	t.Parallel()
 	var copies [][]byte
-	for _, path := range []string{"release.schema.json", filepath.Join(cases.Root(t), "python", "src", "streamdp", "release.schema.json")} {
+	for _, path := range []string{
+		"release.schema.json", filepath.Join(cases.Root(t), "python", "src", "streamdp", "release.schema.json"),
+	} {
 		text, err := os.ReadFile(path)
 		fixtures.Must(t, err)
 		copies = append(copies, text)

@@ -309,7 +309,9 @@ func TestOldCopyOfForked(t *testing.T) {
 func TestClaimsMerged(t *testing.T) {
 	t.Parallel()
 	merged := fixtures.With(fixtures.MergedStream, `"all"`, "[0]")
-	for name, c := range map[string][2]string{"merged": {fixtures.OrdersStream, merged}, "merged no longer": {merged, fixtures.OrdersStream}} {
+	for name, c := range map[string][2]string{
+		"merged": {fixtures.OrdersStream, merged}, "merged no longer": {merged, fixtures.OrdersStream},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := streamtest.Mirrored(t, c[0])

@@ -135,7 +135,10 @@ func TestLedgerForged(t *testing.T) {
 	file := sealedLedger(t, d, key)
 	l, err := ledger.Open(d, "/s", key)
 	fixtures.Must(t, err)
-	for _, e := range []ledger.Entry{ending(ledger.KindVoid, 2, 0), ending(ledger.KindClose, 2, 1000), {Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2, LimitEpsilon: 9, LimitDelta: 1e-8}} {
+	for _, e := range []ledger.Entry{
+		ending(ledger.KindVoid, 2, 0), ending(ledger.KindClose, 2, 1000),
+		{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2, LimitEpsilon: 9, LimitDelta: 1e-8},
+	} {
 		forged := append(slices.Clone(file), streamtest.ForgedLine(t, l, e)...)
 		if _, err := ledger.Parse(forged, key); !errors.Is(err, ledger.ErrLedger) {
 			t.Errorf("a forged %s is accepted: %v", e.Kind, err)

@@ -310,7 +310,9 @@ func TestStretchLines(t *testing.T) {
 	length.Person.Step = "1h0m0s"
 	stepped := e
 	stepped.Steps = 3
-	for name, lines := range map[string][]ledger.Entry{"steps without a period": {whole, end}, "a length without one": {length}, "an opening with steps": {stepped}} {
+	for name, lines := range map[string][]ledger.Entry{
+		"steps without a period": {whole, end}, "a length without one": {length}, "an opening with steps": {stepped},
+	} {
 		if _, err := ledger.Parse(rechain(t, lines), nil); !errors.Is(err, ledger.ErrLedger) {
 			t.Errorf("%s: %v", name, err)
 		}

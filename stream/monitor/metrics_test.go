@@ -83,7 +83,10 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		_, page := x.Get("/metrics")
-		for _, private := range []string{"go_", "process_", "streamdp_read_bytes", "streamdp_diagnostic", "streamdp_checkpoint_bytes", "streamdp_fetch", "streamdp_commit_duration"} {
+		for _, private := range []string{
+			"go_", "process_", "streamdp_read_bytes", "streamdp_diagnostic", "streamdp_checkpoint_bytes",
+			"streamdp_fetch", "streamdp_commit_duration",
+		} {
 			if strings.Contains(page, "\n"+private) != (exposure == "operator") {
 				t.Errorf("%s: %s is shown: %t", exposure, private, exposure == "public")
 			}
@@ -154,7 +157,10 @@ func TestClippedRows(t *testing.T) {
 		x := r.Start()
 		x.Until("all is read", func(s monitor.TaskStatus) bool { return s.NextOffset == 50 })
 		_, page := x.Get("/metrics")
-		for _, line := range []string{`streamdp_diagnostic_records_clipped_total{partition="0",stream="orders"} 20`, `rejected_total{partition="0",reason="not-finite",stream="orders"} 10`} {
+		for _, line := range []string{
+			`streamdp_diagnostic_records_clipped_total{partition="0",stream="orders"} 20`,
+			`rejected_total{partition="0",reason="not-finite",stream="orders"} 10`,
+		} {
 			if strings.Contains(page, line+"\n") != (exposure == "operator") {
 				t.Errorf("%s: line %s", exposure, line)
 			}

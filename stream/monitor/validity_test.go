@@ -86,7 +86,10 @@ func TestCensus(t *testing.T) {
 			`{"schema":"streamdp.release.v1","values":{"counted_share":{"shape":[1],"data":[0.5],"se":0.25}}}`)); s.Counted == nil || *s.Counted != (core.Count{Value: 0.5, SE: 0.25}) {
 		t.Errorf("parsed %+v", s)
 	}
-	for _, value := range []string{`{}`, `null`, `{"schema":"streamdp.release.v1","rows":3,"values":{"valid_count":{"data":[1,2],"se":1}}}`, `{"schema":"streamdp.release.v1","values":{"valid_count":{"data":"AA","se":1}}}`} {
+	for _, value := range []string{
+		`{}`, `null`, `{"schema":"streamdp.release.v1","rows":3,"values":{"valid_count":{"data":[1,2],"se":1}}}`,
+		`{"schema":"streamdp.release.v1","values":{"valid_count":{"data":"AA","se":1}}}`,
+	} {
 		if s, _ := core.SharesOf([]byte(value)); s.Valid != nil {
 			t.Errorf("%s has a valid_count", value)
 		}

@@ -82,7 +82,8 @@ func TestVerify(t *testing.T) {
 		{"two releases of a step", func(r *streamtest.Rig) { publish(r, "orders/0/1/4", "{}") },
 			"step 4: the output has two different releases"},
 		{"another log", func(r *streamtest.Rig) { r.Recreate(7, 1050) }, "step 1: release orders/0/1/1 differs"},
-		{"a shorter log", func(r *streamtest.Rig) { r.Recreate(0, 450) }, "the log ends at offset 450, before the end of step 5"},
+		{"a shorter log", func(r *streamtest.Rig) { r.Recreate(0, 450) },
+			"the log ends at offset 450, before the end of step 5"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -424,7 +425,10 @@ func TestInspect(t *testing.T) {
 		}
 		text := fmt.Sprintf("%v %s", fields, fields)
 		for _, private := range [][]byte{secret, cp.Transcript[:], cp.Position.Anchor.Hash[:], cp.State[:64]} {
-			for _, form := range []string{string(private), fmt.Sprintf("%x", private), fmt.Sprint(private), base64.StdEncoding.EncodeToString(private)} {
+			for _, form := range []string{
+				string(private), fmt.Sprintf("%x", private), fmt.Sprint(private),
+				base64.StdEncoding.EncodeToString(private),
+			} {
 				if strings.Contains(text, form) {
 					t.Errorf("%s shows %q", want, form)
 				}
@@ -436,7 +440,9 @@ func TestInspect(t *testing.T) {
 			}
 		}
 	}
-	for name, data := range map[string][]byte{"secret": secret, "nothing": nil, "damaged": read(r.File(state.CheckpointName))[:200]} {
+	for name, data := range map[string][]byte{
+		"secret": secret, "nothing": nil, "damaged": read(r.File(state.CheckpointName))[:200],
+	} {
 		if fields, err := recovery.Inspect(data); err == nil {
 			t.Errorf("%s: %v", name, fields)
 		}

@@ -289,7 +289,9 @@ func readParts(r *bin.Reader, total int64) (parts []Place) {
 
 // IsCheckpoint reports whether a file begins like an unencrypted checkpoint.
 func IsCheckpoint(data []byte) bool {
-	for _, magic := range [][]byte{checkpointMagic, mergedMagic, clockMagic, personsMagic, personsClockMagic, personsMergedMagic} {
+	for _, magic := range [][]byte{
+		checkpointMagic, mergedMagic, clockMagic, personsMagic, personsClockMagic, personsMergedMagic,
+	} {
 		if bytes.HasPrefix(data, magic) {
 			return true
 		}

@@ -14,11 +14,15 @@ func TestGoldenCheckpoint(t *testing.T) {
 	t.Parallel()
 	want := streamtest.GoldenCheckpoint()
 	file := want.Encode(nil)
-	fixtures.Golden(t, "testdata/checkpoint.hex", fixtures.Dump(file)) // the bytes from before older anchors were introduced
+	// The bytes are those from before older anchors were introduced.
+	fixtures.Golden(t, "testdata/checkpoint.hex", fixtures.Dump(file))
 	want.Position.Anchor = &kafka.Anchor{Offset: want.Position.Next - 1, LeaderEpoch: 3}
 	want.Older = []kafka.Anchor{{Offset: 2, Hash: [32]byte{1}, LeaderEpoch: -1},
 		{Offset: 5, Hash: [32]byte{2}, LeaderEpoch: -1}}
-	for _, bad := range [][]kafka.Anchor{{{Offset: 5}, {Offset: 5}}, {{Offset: want.Position.Anchor.Offset}}, {{Offset: -1}}, make([]kafka.Anchor, state.MaxOlder+1)} {
+	for _, bad := range [][]kafka.Anchor{
+		{{Offset: 5}, {Offset: 5}}, {{Offset: want.Position.Anchor.Offset}}, {{Offset: -1}},
+		make([]kafka.Anchor, state.MaxOlder+1),
+	} {
 		c := *want
 		c.Older = bad
 		if _, err := state.ParseCheckpoint(c.Encode(nil)); err == nil {

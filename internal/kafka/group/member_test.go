@@ -345,7 +345,10 @@ func TestConfirmAnswers(t *testing.T) {
 			t.Errorf("code %d is an answer", transient)
 		}
 	}
-	for _, final := range []*kerr.Error{kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.UnknownTopicID, kerr.UnknownTopicOrPartition} {
+	for _, final := range []*kerr.Error{
+		kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.UnknownTopicID,
+		kerr.UnknownTopicOrPartition,
+	} {
 		set(final.Code)
 		if a.confirms(0, final); times() != 1 {
 			t.Errorf("code %d was asked for %d times", final.Code, times())

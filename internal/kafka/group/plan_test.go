@@ -223,7 +223,8 @@ func TestBalanceRollout(t *testing.T) {
 		reason string
 		change func(*profile)
 	}{
-		{StandbyConfiguration, func(p *profile) { p.digest = "c" }}, // the digest is smaller, too, but size and ownership decide first
+		// The digest is smaller, too, but size and ownership decide first.
+		{StandbyConfiguration, func(p *profile) { p.digest = "c" }},
 		{StandbyConfiguration, func(p *profile) { p.digest = "e" }},
 		{StandbyKey, func(p *profile) { p.key = "j" }},
 		{StandbyKey, func(p *profile) { p.key, p.digest = "l", "e" }},

@@ -287,7 +287,10 @@ func TestSessionFence(t *testing.T) {
 	}
 	h.Close()
 	s.hang()
-	for _, code := range []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.ConcurrentTransactions} {
+	for _, code := range []*kerr.Error{
+		kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator,
+		kerr.ConcurrentTransactions,
+	} {
 		f := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: code})
 		s.acquire().Close()
 		if f.Hits() != 1 {
@@ -609,7 +612,8 @@ func TestSessionCutLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.last[log] += 100 // as if 100 more records had been there
-		if err := l.Commit(t.Context(), record, record); err == nil || !strings.Contains(err.Error(), "lost records, or was recreated") {
+		if err := l.Commit(t.Context(), record, record); err == nil ||
+			!strings.Contains(err.Error(), "lost records, or was recreated") {
 			t.Errorf("log %d has lost its end: %v", log, err)
 		}
 		if err := l.Commit(t.Context(), record, record); !errors.Is(err, errSpent) {

@@ -45,7 +45,9 @@ type profile struct {
 
 // valid returns an error if the profile cannot be encoded.
 func (p profile) valid() error {
-	for name, s := range map[string]string{"key id": p.key, "digest": p.digest, "instance": p.instance, "address": p.address, "build": p.build} {
+	for name, s := range map[string]string{
+		"key id": p.key, "digest": p.digest, "instance": p.instance, "address": p.address, "build": p.build,
+	} {
 		switch {
 		case len(s) > maxText:
 			return fmt.Errorf("the %s is longer than %d bytes", name, maxText)
