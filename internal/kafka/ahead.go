@@ -73,9 +73,9 @@ func (r *Reader) lookAhead(ctx context.Context) {
 	}()
 }
 
-// asked waits for the answer to the request that was sent ahead. ok is false if there is none that can be used, so that
-// a request must be sent now.
-func (r *Reader) asked(ctx context.Context) (from int64, metaEpoch int32, ok bool, err error) {
+// awaitAhead waits for the answer to the request that was sent ahead. ok is false if there is none that can be used, so
+// that a request must be sent now.
+func (r *Reader) awaitAhead(ctx context.Context) (from int64, metaEpoch int32, ok bool, err error) {
 	a := r.ahead
 	if a == nil {
 		return 0, 0, false, nil

@@ -211,7 +211,7 @@ func (r *Reader) forget() {
 // ask gets the next answer: from the request that was sent ahead, or by sending a request now. It returns the offset at
 // which the request began, and the leader epoch in the metadata at that time.
 func (r *Reader) ask(ctx context.Context) (from int64, metaEpoch int32, err error) {
-	if from, metaEpoch, ok, err := r.asked(ctx); ok {
+	if from, metaEpoch, ok, err := r.awaitAhead(ctx); ok {
 		return from, metaEpoch, err
 	}
 	if err := r.patience(ctx); err != nil {

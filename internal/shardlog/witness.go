@@ -22,7 +22,7 @@ func (w Witness) String() string {
 	return fmt.Sprintf("streamdp-witness-1 %x %d %x\n", w.Genesis, w.Lines, w.Hash)
 }
 
-// ParseWitness parses exactly what String returns.
+// ParseWitness parses the result of String. It accepts no other text.
 func ParseWitness(text []byte) (w Witness, err error) {
 	fields := strings.Fields(string(text))
 	if len(fields) == 4 {

@@ -435,7 +435,7 @@ func (s *Shard) Affirm() error {
 // flush makes the changes in a directory durable, unless a running section will do that.
 func (s *Shard) flush(dir string) error {
 	s.mu.Lock()
-	u, err := s.flushed(path.Clean(dir))
+	u, err := s.sendChanges(path.Clean(dir))
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -443,7 +443,7 @@ func (s *Shard) flush(dir string) error {
 	return u.wait()
 }
 
-func (s *Shard) flushed(dir string) (*logUpdate, error) {
+func (s *Shard) sendChanges(dir string) (*logUpdate, error) {
 	if s.failed != nil {
 		return nil, s.failed
 	}
@@ -465,7 +465,7 @@ func (s *Shard) Atomically(dir string, f func() error) error {
 	dir = path.Clean(dir)
 	s.section.Lock()
 	s.mu.Lock()
-	_, err := s.flushed(dir) // flush earlier changes, so that only the changes of f remain
+	_, err := s.sendChanges(dir) // flush earlier changes, so that only the changes of f remain
 	if err == nil {
 		s.inside = dir
 	}

@@ -137,7 +137,7 @@ func (s *Member) joinGroup(ctx context.Context) (group, error) {
 		Kafka: s.reach, Group: d.Cfg.Cluster.Group, Shards: d.Cfg.Cluster.Shards, Session: d.Cfg.Cluster.SessionTimeout,
 		Instance: s.instance, Address: s.advertised(), Build: d.Version, Key: key, Digest: groupDigest(d.Config()),
 		Reads: []int{shardlog.Format}, Writes: []int{shardlog.Format},
-		Trouble: s.troubled,
+		Trouble: s.setTrouble,
 	})
 	if err != nil {
 		return nil, err

@@ -117,8 +117,8 @@ func (g *Status) Missing() (lines []string) {
 
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", " ") }
 
-// troubled records why this instance cannot reach the group. Its shards keep running.
-func (s *Member) troubled(err error) {
+// setTrouble records why this instance cannot reach the group. Its shards keep running.
+func (s *Member) setTrouble(err error) {
 	s.mu.Lock()
 	known := s.trouble != ""
 	s.trouble = err.Error()

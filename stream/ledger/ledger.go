@@ -65,8 +65,10 @@ type Entry struct {
 	LimitEpsilon float64 `json:"limit_epsilon,omitempty"`
 	LimitDelta   float64 `json:"limit_delta,omitempty"`
 
-	// close Steps is the least number of steps that the epoch had. It is set if the epoch protects what a person has in
-	// a period.
+	// close
+
+	// Steps is the least number of steps that the epoch had. It is set if the epoch protects what a person has in a
+	// period.
 	Steps        uint64 `json:"steps,omitempty"`
 	AnchorOffset int64  `json:"anchor_offset,omitempty"`
 	Anchor       string `json:"anchor,omitempty"` // HMAC of the last record, in hexadecimal; empty: no record
@@ -292,9 +294,13 @@ func (l *Ledger) hashOf(seq uint64) (hash [32]byte, ok bool) {
 	return hash, err == nil
 }
 
-// LastIncarnation returns the newest incarnation of a source, 1 if there is none; the id of its topic, "" if none was
-// recorded; the newest closing with an anchor in that incarnation, nil if there is none; and the id of the master key
-// of that anchor. unproven reports that a later closing covers records but has no anchor.
+// LastIncarnation returns, for a source:
+//
+//   - n, its newest incarnation, 1 if there is none;
+//   - topicID, the id of its topic, "" if none was recorded;
+//   - last, the newest closing with an anchor in that incarnation, nil if there is none;
+//   - lastKey, the id of the master key of that anchor;
+//   - unproven, which reports that a later closing covers records but has no anchor.
 func (l *Ledger) LastIncarnation(src core.Source) (n uint64, topicID string, last *Entry, lastKey string,
 	unproven bool) {
 	l.mu.Lock()

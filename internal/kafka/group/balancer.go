@@ -30,19 +30,19 @@ func (b *balancer) IsCooperative() bool { return false }
 
 // JoinGroupMetadata implements [kgo.GroupBalancer].
 func (b *balancer) JoinGroupMetadata([]string, map[string][]int32, int32) []byte {
-	return said(b.topic, b.says())
+	return encodeProfile(b.topic, b.says())
 }
 
-// said encodes a profile as the user data of a consumer subscription. Brokers parse the subscription: with other member
-// metadata, a rebalance never completes.
-func said(topic string, p profile) []byte {
+// encodeProfile encodes a profile as the user data of a consumer subscription. Brokers parse the subscription: with
+// other member metadata, a rebalance never completes.
+func encodeProfile(topic string, p profile) []byte {
 	m := kmsg.NewConsumerMemberMetadata()
 	m.Topics, m.UserData = []string{topic}, p.append(nil)
 	return m.AppendTo(nil)
 }
 
-// hear decodes what said encodes.
-func hear(b []byte) (profile, error) {
+// decodeProfile decodes what encodeProfile encodes.
+func decodeProfile(b []byte) (profile, error) {
 	var m kmsg.ConsumerMemberMetadata
 	if err := m.ReadFrom(b); err != nil {
 		return profile{}, errUnreadable
@@ -52,16 +52,16 @@ func hear(b []byte) (profile, error) {
 
 // ParseSyncAssignment implements [kgo.GroupBalancer].
 func (b *balancer) ParseSyncAssignment(assignment []byte) (map[string][]int32, error) {
-	g, err := told(assignment)
+	g, err := decodeAssignment(assignment)
 	if err == nil {
 		b.told(g)
 	}
 	return nil, err
 }
 
-// tell encodes the plan for one member as a consumer assignment: partitions with user data. So Kafka's own tools show
-// which member has which shard.
-func (p plan) tell(topic string, generation int32, self int) []byte {
+// encodeAssignment encodes the plan for one member as a consumer assignment: partitions with user data. So Kafka's own
+// tools show which member has which shard.
+func (p plan) encodeAssignment(topic string, generation int32, self int) []byte {
 	t := kmsg.NewConsumerMemberAssignmentTopic()
 	t.Topic = topic
 	for s, owner := range p.owner {
@@ -74,8 +74,8 @@ func (p plan) tell(topic string, generation int32, self int) []byte {
 	return a.AppendTo(nil)
 }
 
-// told decodes what tell encodes.
-func told(b []byte) (Generation, error) {
+// decodeAssignment decodes what encodeAssignment encodes.
+func decodeAssignment(b []byte) (Generation, error) {
 	var a kmsg.ConsumerMemberAssignment
 	if err := a.ReadFrom(b); err != nil {
 		return Generation{}, errUnreadable
@@ -89,7 +89,7 @@ func (b *balancer) MemberBalancer(members []kmsg.JoinGroupResponseMember) (kgo.G
 	map[string]struct{}, error) {
 	d := &division{topic: b.topic}
 	for _, m := range members {
-		p, err := hear(m.ProtocolMetadata)
+		p, err := decodeProfile(m.ProtocolMetadata)
 		d.members = append(d.members, candidate{m.MemberID, p, err != nil})
 	}
 	return d, map[string]struct{}{b.topic: {}}, nil
@@ -123,7 +123,7 @@ func (a assignments) IntoSyncAssignment() []kmsg.SyncGroupRequestGroupAssignment
 	all := make([]kmsg.SyncGroupRequestGroupAssignment, 0, len(a.members))
 	for self, m := range a.members {
 		s := kmsg.NewSyncGroupRequestGroupAssignment()
-		s.MemberID, s.MemberAssignment = m.id, a.tell(a.topic, a.generation, self)
+		s.MemberID, s.MemberAssignment = m.id, a.encodeAssignment(a.topic, a.generation, self)
 		all = append(all, s)
 	}
 	return all

@@ -329,7 +329,7 @@ func TestBalanceFormats(t *testing.T) {
 func TestBalanceUnreadable(t *testing.T) {
 	b := &balancer{topic: "g.state"}
 	d, topics, err := b.MemberBalancer(joined(map[string][]byte{
-		"a": said("g.state", profile{instance: "a", key: "k", reads: []int{1}, writes: []int{1}}),
+		"a": encodeProfile("g.state", profile{instance: "a", key: "k", reads: []int{1}, writes: []int{1}}),
 		"b": {9, 9}, "c": nil, "d": kgo.RangeBalancer().JoinGroupMetadata([]string{"g.state"}, nil, 0),
 	}))
 	if _, ok := topics["g.state"]; err != nil || !ok {
@@ -337,7 +337,7 @@ func TestBalanceUnreadable(t *testing.T) {
 	}
 	d.(*division).SetBalanceInfo(info(7))
 	for _, a := range d.Balance(map[string]int32{"g.state": 5}).IntoSyncAssignment() {
-		g, err := told(a.MemberAssignment)
+		g, err := decodeAssignment(a.MemberAssignment)
 		if err != nil || g.Number != 7 || g.Active() != 1 || len(g.Members) != 4 {
 			t.Fatalf("%s: %+v, %v", a.MemberID, g, err)
 		}

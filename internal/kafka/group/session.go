@@ -199,11 +199,11 @@ func (l *Log) Commit(ctx context.Context, state, ledger []shardlog.Record) error
 	if err := l.produce(ctx, records); err != nil {
 		return err // the next fence or the timeout aborts the transaction
 	}
-	last, err := l.grown(records, len(state))
+	last, err := l.checkAppended(records, len(state))
 	if err != nil {
 		return err
 	}
-	l.seen(records)
+	l.waitSeen(records)
 	if err := l.end(ctx); err != nil {
 		return err
 	}
@@ -240,9 +240,9 @@ func (l *Log) end(ctx context.Context) error {
 	return nil
 }
 
-// seen waits until EndTransaction sees the partitions of these records; see ends. It gives up after a short time, which
-// is harmless: the commit then fails and the Log ends.
-func (l *Log) seen(records []*kgo.Record) {
+// waitSeen waits until EndTransaction sees the partitions of these records; see ends. It gives up after a short time,
+// which is harmless: the commit then fails and the Log ends.
+func (l *Log) waitSeen(records []*kgo.Record) {
 	late := time.Now().Add(slack)
 	for _, r := range records {
 		for time.Now().Before(late) {
@@ -254,10 +254,10 @@ func (l *Log) seen(records []*kgo.Record) {
 	}
 }
 
-// grown checks that the records, those of the state first, were appended after earlier records and in their order. A
-// log that an unclean election cut, or that was recreated, accepts records too, but then holds less than this instance
-// has in memory.
-func (l *Log) grown(records []*kgo.Record, state int) (last [2]int64, err error) {
+// checkAppended checks that the records, those of the state first, were appended after earlier records and in their
+// order. A log that an unclean election cut, or that was recreated, accepts records too, but then holds less than this
+// instance has in memory.
+func (l *Log) checkAppended(records []*kgo.Record, state int) (last [2]int64, err error) {
 	last = l.last
 	for i, r := range records {
 		at := &last[0]

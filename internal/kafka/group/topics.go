@@ -690,7 +690,7 @@ func Look(ctx context.Context, o kafka.Options, group string) (Generation, error
 				fmt.Errorf("its members use protocol %s, not %s: it is not a group of "+
 					"streamdp", g.Protocol, protocolName))
 		case g.State == "Stable":
-			now, err := told(g.Members[0].MemberAssignment)
+			now, err := decodeAssignment(g.Members[0].MemberAssignment)
 			if err != nil {
 				return fail(fmt.Errorf("read its division: %w", err))
 			}

@@ -165,7 +165,8 @@ func TestAssignmentSize(t *testing.T) {
 	p := balance(all, 1024)
 	total := 0
 	for i := range n {
-		total += len(p.tell("streamdp.state", 1, i)) + len(said("streamdp.state", p.members[i].says)) + 200
+		total += len(p.encodeAssignment("streamdp.state", 1, i)) +
+			len(encodeProfile("streamdp.state", p.members[i].says)) + 200
 	}
 	t.Logf("%d bytes for %d members", total, n)
 	if total > 1<<20 {
@@ -175,9 +176,9 @@ func TestAssignmentSize(t *testing.T) {
 
 func FuzzProfile(f *testing.F) {
 	f.Add(example.append(nil))
-	f.Add(said("g.state", example))
+	f.Add(encodeProfile("g.state", example))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		hear(b)
+		decodeProfile(b)
 		p, err := parseProfile(b)
 		if err != nil {
 			return
@@ -194,7 +195,7 @@ func FuzzAssignment(f *testing.F) {
 			"\x00\x00\x00\x09\x00\x02\x00\x01\x00\x02\x01a\x03a:1\x02v1\x00\x01b\x00\x00\x03key\x00\x02\x00\x00\xff\xff"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		parseAssignment(append([]byte{version}, raw...))
-		told(raw)
+		decodeAssignment(raw)
 		g, err := parseAssignment(packed(string(raw)))
 		if err != nil {
 			return
