@@ -117,7 +117,7 @@ func TestMemoryStalled(t *testing.T) {
 		r.Close()
 	}
 	if n := m.Held(); n != 0 {
-		t.Errorf("%d bytes are held by nobody", n)
+		t.Errorf("%d bytes are held although all readers are closed", n)
 	}
 }
 

@@ -157,7 +157,7 @@ func TestSharedMoved(t *testing.T) {
 	}
 	asks[1].ans.release()
 	if asks[2].request != r {
-		t.Error("a fetch that nobody waits for is sent")
+		t.Error("a fetch is sent although no reader waits for it")
 	}
 }
 

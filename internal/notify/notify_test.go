@@ -21,7 +21,7 @@ func TestBroadcast(t *testing.T) {
 	<-first
 	select {
 	case <-b.Next():
-		t.Error("a change is told twice")
+		t.Error("a change wakes a waiter twice")
 	default:
 	}
 	n := 0

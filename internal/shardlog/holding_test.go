@@ -533,7 +533,7 @@ func TestMoved(t *testing.T) {
 	next := mustAcquire(t, b)
 	err := h.Update(t.Context(), map[string]Value{"a": {Data: []byte("zombie")}}, nil, nil)
 	if !errors.Is(err, ErrLost) || !errors.Is(err, errFenced) || !errors.Is(h.Err(), ErrLost) {
-		t.Errorf("a replaced owner was told %v", err)
+		t.Errorf("a replaced owner got %v", err)
 	}
 	if next.Err() != nil {
 		t.Error(next.Err())
@@ -606,7 +606,7 @@ func TestAffirm(t *testing.T) {
 	select {
 	case <-h.Lost():
 	default:
-		t.Error("the loss is not told")
+		t.Error("the loss is not reported")
 	}
 	if err := next.Affirm(t.Context()); err != nil {
 		t.Errorf("the next owner: %v", err)

@@ -122,7 +122,7 @@ func TestInstancesMerged(t *testing.T) {
 	}
 	r.Awaits("orders.dp", 10, logs)
 	if sums() == 0 {
-		t.Error("nobody handed over a sum")
+		t.Error("no instance handed over a sum")
 	}
 	if text := logs(); strings.Contains(text, "nothing came of a partition") {
 		t.Errorf("a root read what others sum\n%s", text)
@@ -228,7 +228,7 @@ func TestInstanceStatus(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := cluster.Ask(ctx, o.Config, o.Key, task.Request{Kind: task.RequestClose, Stream: "orders"}); err == nil {
-		t.Error("a request was met by nobody")
+		t.Error("a request succeeded although no instance runs")
 	}
 }
 

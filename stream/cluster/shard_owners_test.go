@@ -118,7 +118,7 @@ func TestOwners(t *testing.T) {
 			select {
 			case <-old.Done:
 			case <-time.After(fixtures.Patience):
-				t.Fatalf("an owner that was fenced goes on: %+v", old.D.Status()[0])
+				t.Fatalf("an owner that was fenced keeps running: %+v", old.D.Status()[0])
 			}
 			if !errors.Is(old.Result, cluster.ErrLost) {
 				t.Errorf("an owner that was fenced ended with %v", old.Result)

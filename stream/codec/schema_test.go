@@ -246,7 +246,7 @@ func TestSchemaResolve(t *testing.T) {
 	r.wait = map[int32]*schema.Schema{1: late}
 	d.Decode(b)
 	if b.Reasons[1] != Decoded || b.Reasons[6] != Decoded || b.Reasons[0] != NoSchema {
-		t.Errorf("%v: what is found now is not known", b.Reasons)
+		t.Errorf("%v: the schemas found now are not used", b.Reasons)
 	}
 	// Other records do not profit from this lookup, even in codecs that have used the schema.
 	all := b.Records
@@ -256,7 +256,7 @@ func TestSchemaResolve(t *testing.T) {
 	}
 	r.have[1] = late
 	if d.Decode(b); b.Reasons[0] != Decoded {
-		t.Errorf("%v: what is known by now is not", b.Reasons[0])
+		t.Errorf("%v: the schema known by now is not used", b.Reasons[0])
 	}
 	if want := [][]int32{{1, 98, 99}, {1, 98, 99}, {1}}; !slices.EqualFunc(r.asked, want, slices.Equal) {
 		t.Errorf("asked for %v, want %v", r.asked, want)

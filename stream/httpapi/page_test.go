@@ -104,7 +104,7 @@ func TestPage(t *testing.T) {
 			var cut []string
 			if p.Eval(
 				`[...document.querySelectorAll(".chart svg text")].filter((e) => e.getBBox().x < 0).map((e) => e.textContent)`, &cut); len(cut) > 0 {
-				t.Errorf("%s, %d pixels: what axes say is cut off: %s", scheme, width, cut)
+				t.Errorf("%s, %d pixels: the text of axes is cut off: %s", scheme, width, cut)
 			}
 		}
 	}

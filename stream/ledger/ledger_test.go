@@ -65,7 +65,7 @@ func TestLedgerBits(t *testing.T) {
 	}
 	for _, k := range []*ledger.Key{key, nil, ledger.NewKey(connect.InsecureKey(2))} {
 		if l, err := at(file, k); err != nil || len(l.Entries) != 5 || l.Torn {
-			t.Fatalf("as it was written: %v", err)
+			t.Fatalf("unchanged file: %v", err)
 		}
 		accepted, stride := 0, 1
 		if k != key {

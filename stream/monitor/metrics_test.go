@@ -41,7 +41,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		if begun != 2 {
-			t.Errorf("%s: %d of 2 counters are there before they count", exposure, begun)
+			t.Errorf("%s: %d of 2 counters exist before their first count", exposure, begun)
 		}
 		x.In.Process.Metrics.KafkaError(&kafka.Error{API: "fetch", Code: 7})
 		x.In.Process.Metrics.Halt(fixtures.OrdersTask, failure.Gap)

@@ -188,7 +188,7 @@ func TestLedgerRepairCheaperManifest(t *testing.T) {
 		}
 		fixtures.Must(t, os.WriteFile(r.File(c.name), data, 0o600))
 		if _, err := stream.RepairLedger(t.Context(), r.Options(), true); err != nil {
-			t.Errorf("%+v: as it was: %v", c, err)
+			t.Errorf("%+v: unchanged manifest: %v", c, err)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func TestLedgerRepairLearner(t *testing.T) {
 	x.End()
 	before := chargedFor(r)
 	if _, err := os.Stat(r.File(state.InitialName(2))); err == nil {
-		t.Fatal("what epoch 2 began with is there")
+		t.Fatal("the initial parameters of epoch 2 still exist")
 	}
 	fixtures.Must(t, os.Remove(r.LedgerFile()))
 	if _, err := stream.RepairLedger(t.Context(), r.Options(), true); err != nil {

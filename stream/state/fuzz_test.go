@@ -116,7 +116,7 @@ func FuzzSealed(f *testing.F) {
 			t.Fatalf("%x is read back as %x, %d, %v", data, content, n, err)
 		}
 		if !bytes.Equal(state.SealedContent(append(bytes.Clone(sealed), data...)), sealed) {
-			t.Fatal("what a longer file left behind it is not cut off")
+			t.Fatal("the remainder of a longer file is not cut off")
 		}
 	})
 }

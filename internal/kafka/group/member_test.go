@@ -84,7 +84,7 @@ func settled(t *testing.T, shards int, until func(Generation) bool, all ...*inst
 			select {
 			case g, ok := <-i.Generations():
 				if !ok {
-					t.Fatalf("%s is told nothing more", i.name)
+					t.Fatalf("%s receives no further generation", i.name)
 				}
 				if g.Number <= i.last.Number {
 					t.Fatalf("%s: generation %d after %d", i.name, g.Number, i.last.Number)
@@ -116,7 +116,7 @@ func settled(t *testing.T, shards int, until func(Generation) bool, all ...*inst
 		}
 	}
 	if s := slices.Index(owners, ""); s >= 0 {
-		t.Fatalf("shard %d is given to nobody", s)
+		t.Fatalf("shard %d has no owner", s)
 	}
 }
 
@@ -168,7 +168,7 @@ func members(t *testing.T, addrs []string, session time.Duration) *instance {
 	for i, m := range []*instance{a, c} {
 		for _, s := range before[i] {
 			if !slices.Contains(m.last.Shards, s) {
-				t.Errorf("%s lost shard %d to nobody", m.name, s)
+				t.Errorf("%s lost shard %d, which no other member got", m.name, s)
 			}
 			m.confirms(s, nil)
 		}
@@ -195,7 +195,7 @@ func members(t *testing.T, addrs []string, session time.Duration) *instance {
 	}
 	c.confirms(0, ErrMoved)
 	if _, ok := <-c.Generations(); ok {
-		t.Error("a member that left is told of a generation")
+		t.Error("a member that left received a generation")
 	}
 	return a
 }
@@ -283,7 +283,7 @@ func TestMembersWithoutCoordinator(t *testing.T) {
 	case g := <-a.Generations():
 		t.Errorf("without a coordinator: %+v", g)
 	case err := <-done:
-		t.Errorf("confirmed by nobody: %v", err)
+		t.Errorf("confirmed without a member: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
 	for _, stop := range stops {
@@ -302,7 +302,7 @@ func TestMembersWithoutCoordinator(t *testing.T) {
 			break
 		}
 		if time.Now().After(late) {
-			t.Fatalf("nobody was told: %v", all)
+			t.Fatalf("no member reported the error: %v", all)
 		}
 	}
 }

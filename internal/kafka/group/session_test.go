@@ -145,7 +145,7 @@ func TestSession(t *testing.T) {
 		t.Errorf("lines %q", l)
 	}
 	if err := s.put(h, "zombie"); !errors.Is(err, shardlog.ErrLost) {
-		t.Errorf("a fenced owner was told %v", err)
+		t.Errorf("a fenced owner got %v", err)
 	}
 	if err := s.put(next, "3"); err != nil {
 		t.Fatal(err)
@@ -439,7 +439,7 @@ func TestRealKafkaShard(t *testing.T) {
 	}
 	s.hang()
 	if err := s.put(h, "zombie"); !errors.Is(err, shardlog.ErrLost) {
-		t.Errorf("a fenced owner was told %v", err)
+		t.Errorf("a fenced owner got %v", err)
 	}
 	h = s.acquire()
 	large := slices.Repeat([]byte("0123456789abcdef"), 200_000)
@@ -617,7 +617,7 @@ func TestSessionCutLog(t *testing.T) {
 			t.Errorf("log %d has lost its end: %v", log, err)
 		}
 		if err := l.Commit(t.Context(), record, record); !errors.Is(err, errSpent) {
-			t.Errorf("and goes on: %v", err)
+			t.Errorf("and accepts another commit: %v", err)
 		}
 	}
 }
