@@ -182,7 +182,7 @@ func TestPersonsPartitions(t *testing.T) {
 		"[stream.records]", "[stream.orders.privacy]", "[stream.records.privacy]",
 		"[stream.orders.moments]", "[stream.records.moments]", "orders.dp", "records.dp")
 	x = r.Start()
-	x.Halts(failure.Configuration, "topic orders has epochs that protect persons")
+	x.Halts(failure.Configuration, "earlier epochs over topic orders protect persons")
 	x.EndHalted()
 }
 

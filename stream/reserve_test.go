@@ -94,7 +94,7 @@ func TestLedgerReserve(t *testing.T) {
 		s := &config.Stream{Privacy: config.Privacy{LimitEpsilon: epsilon, LimitDelta: 1e-8, Adjacency: dp.ZeroOut}}
 		return l.SetLimit(s, &core.Manifest{Stream: "a", Source: src, Epoch: 1})
 	}
-	if err := limit(1.9); err == nil || !strings.Contains(err.Error(), "beside what is set aside for sketches") {
+	if err := limit(1.9); err == nil || !strings.Contains(err.Error(), "not counting what is set aside for sketches") {
 		t.Errorf("a limit below what is charged and set aside: %v", err)
 	}
 	fixtures.Must(t, limit(2.5))

@@ -71,7 +71,7 @@ func TestCheckConnect(t *testing.T) {
 	s := newSite(t)
 	_, out, errs := call(t, "check", "--connect", "-c", s.config)
 	if !strings.Contains(out, "zero-out") || strings.Count(errs, "warning") != 2 ||
-		!strings.Contains(errs, "producers' timestamps decide when records of orders are deleted") {
+		!strings.Contains(errs, "producers' timestamps decide when records of topic orders are deleted") {
 		t.Errorf("check --connect: %s%s", out, errs)
 	}
 	s.broker.Close()
@@ -96,7 +96,7 @@ func TestCheckConnectPassword(t *testing.T) {
 	s.write(fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n", password), "3")
 	code, _, errs := call(t, "check", "--connect", "-c", s.config)
 	if code != exitFailure ||
-		!strings.Contains(errs, "the brokers refuse what [kafka.sasl] says: broker "+b.Addr()+": ") ||
+		!strings.Contains(errs, "the brokers refuse the credentials in [kafka.sasl]: broker "+b.Addr()+": ") ||
 		!strings.Contains(errs, "(error 58)") || strings.Contains(errs, "wrong") {
 		t.Errorf("code %d: %s", code, errs)
 	}
@@ -176,7 +176,8 @@ func TestCheckTraces(t *testing.T) {
 	}
 	c.Status.Store(401)
 	want(t, exitDone,
-		"trace.endpoint: the collector answered 401 Unauthorized; run drops traces until the collector takes them",
+		"trace.endpoint: the collector answered 401 Unauthorized; until the collector accepts traces, the daemon "+
+			"drops them",
 		"check", "--connect", "-c", s.config)
 	requests := c.Requests.Load()
 	want(t, exitDone, "", "check", "-c", s.config)

@@ -182,8 +182,8 @@ func TestClusterCommands(t *testing.T) {
 	other := s.file("a", `"6s"`, `"1s"`, strconv.Quote(s.group), strconv.Quote(s.group+"-2"))
 	want(t, exitDone, "", "cluster", "init", "-c", other)
 	s.instance(other)
-	const halted = "instance a: shards 0-3: witness: what the state directory knows of the ledger, below witness, is " +
-		"of another ledger: of another group"
+	const halted = "instance a: shards 0-3: witness: the witness in the state directory belongs to " +
+		"another ledger: of another group"
 	for late := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		code, out, errs := call(t, "status", "-c", other)
 		if code == exitFailure && strings.Contains(errs, halted) &&
@@ -200,7 +200,7 @@ func TestClusterCommands(t *testing.T) {
 func (s *clusterSite) begins(a string) {
 	s.t.Helper()
 	t := s.t
-	makes := "topic " + s.group + ".state does not exist: streamdp cluster init makes it"
+	makes := "topic " + s.group + ".state does not exist: create it with streamdp cluster init"
 	want(t, exitState, makes, "cluster", "check", "-c", a)
 	want(t, exitState, makes, "epoch", "list", "-c", a)
 	want(t, exitState, makes, "ledger", "-c", a)
@@ -219,9 +219,10 @@ func (s *clusterSite) begins(a string) {
 	shards := s.file("shards", "shards = 4", "shards = 8")
 	key := s.file("key", `/key"`, `/other"`)
 	for _, c := range []struct{ file, init, run, list string }{
-		{shards, "has 4 partitions, the configuration 8 shards", "has 4 partitions, the configuration 8 shards",
-			"has 4 partitions, the configuration 8 shards"},
-		{key, "the shard was made with key", "", "the shard was made with key"},
+		{shards, "has 4 partitions, but the configuration has 8 shards",
+			"has 4 partitions, but the configuration has 8 shards",
+			"has 4 partitions, but the configuration has 8 shards"},
+		{key, "the shard was created with key", "", "the shard was created with key"},
 	} {
 		for _, args := range [][]string{{c.init, "cluster", "init"}, {c.init, "cluster", "check"}, {c.list, "epoch", "list"}, {c.run, "run"}} {
 			if args[0] == "" {

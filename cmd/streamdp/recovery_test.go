@@ -40,7 +40,7 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 	want(t, exitFailure, "file exists", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
 	want(t, exitUsage, "--with-secret needs --to", "epoch", "export", "orders", "-c", s.config, "--with-secret")
-	want(t, exitFailure, "knows no such epoch", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
+	want(t, exitFailure, "has no such epoch", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
 	if x,
 		err := recovery.ParseExport(
 		[]byte(want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config))); err != nil || x.Secret != nil {
@@ -66,7 +66,7 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 	said(t, exitDone, `"base_offset":0`, "inspect", filepath.Join(tasks, "manifest-1"), "--json")
 	said(t, exitDone, "exported epoch", "inspect", whole)
-	want(t, exitFailure, "nothing of it is shown", "inspect", filepath.Join(tasks, "secret-1"))
+	want(t, exitFailure, "its content is not shown", "inspect", filepath.Join(tasks, "secret-1"))
 
 	if err := os.RemoveAll(tasks); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestRecoveryCommands(t *testing.T) {
 	want(t, exitFailure, "release orders/0/1/5 differs", "recover", "-c", s.config)
 
 	want(t, exitDone, "", "epoch", "close", "orders", "-c", s.config, "--yes")
-	said(t, exitFailure, "destroyed when the epoch is closed", "verify", "-c", s.config)
+	said(t, exitFailure, "destroyed after the epoch was closed", "verify", "-c", s.config)
 	said(t, exitFailure, "DIFFERS", "verify", "-c", s.config, "--from", whole)
 	if out := want(t, exitDone, "", "verify", "--help"); !strings.Contains(out, "--partition") {
 		t.Errorf("help:\n%s", out)
@@ -124,7 +124,7 @@ func TestCheckConnectWarns(t *testing.T) {
 	topic.Topic, topic.Count = "orders", 3
 	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 5000
 	kafkatest.Ask(t, []string{s.broker.Addr()}, req)
-	want(t, exitDone, "partitions [1 2] of input topic orders are read by no stream", "check", "-c", s.config,
+	want(t, exitDone, "partitions [1 2] of input topic orders are not read by any stream", "check", "-c", s.config,
 		"--connect")
 	text, err := os.ReadFile(s.config)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestCheckConnectWarns(t *testing.T) {
 	}
 	code, _, errs := call(t, "check", "-c", s.config, "--connect")
 	if code != exitDone || !strings.Contains(errs, "partitions [0 1 2] of input topic orders have no epoch yet") ||
-		strings.Contains(errs, "read by no stream") {
+		strings.Contains(errs, "not read by any stream") {
 		t.Errorf("code %d, a stream of all partitions leaves some out: %s", code, errs)
 	}
 }

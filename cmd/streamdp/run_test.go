@@ -92,7 +92,7 @@ func TestGuardedStatus(t *testing.T) {
 			t.Errorf("%q prints %q", args, out)
 		}
 	}
-	want(t, exitFailure, "401 Unauthorized, not a status: user and password are needed", append(flags, wrong)...)
+	want(t, exitFailure, "401 Unauthorized, not a status: user and password are required", append(flags, wrong)...)
 	want(t, exitFailure, "401 Unauthorized", flags[:5]...)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address, "--ca-file", other)

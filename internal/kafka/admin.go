@@ -13,8 +13,8 @@ import (
 	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 )
 
-// metadata returns what the transport knows of the cluster and one topic, at
-// most metadataTTL old while a broker is reachable. It asks no broker itself.
+// metadata returns the transport's metadata of the cluster and one topic. It is at most metadataTTL old while a broker
+// is reachable. The call itself asks no broker.
 func (c *Client) metadata(ctx context.Context, topic string) (*metadata.Response, error) {
 	names := []string{topic}
 	if topic == "" {
@@ -23,14 +23,14 @@ func (c *Client) metadata(ctx context.Context, topic string) (*metadata.Response
 	return c.topicsOf(ctx, topic, names)
 }
 
-// topicsOf is metadata for several topics, nil for all. An error names the topic.
+// topicsOf returns the metadata of several topics, or of all if names is nil. An error names topic.
 func (c *Client) topicsOf(ctx context.Context, topic string, names []string) (*metadata.Response, error) {
 	m, err := c.roundTrip(ctx, requestTimeout, &metadata.Request{TopicNames: names})
 	if err != nil {
 		err = callError(ctx, "metadata", topic, -1, err)
 		if Retriable(err) && c.mechanism != nil {
-			// No broker was ever reached. The pool says "connection closed" where credentials
-			// are refused, or cannot be had; a connection of our own learns it.
+			// No broker was ever reached. If credentials are refused or cannot be obtained, the pool only reports a
+			// closed connection; Probe's own connection finds the reason.
 			if refused := c.Probe(ctx); Unauthorized(refused) || uncredited(refused) {
 				return nil, refused
 			}
@@ -44,7 +44,7 @@ func (c *Client) topicsOf(ctx context.Context, topic string, names []string) (*m
 	return res, nil
 }
 
-// ClusterID returns the id of the cluster, empty where brokers have none.
+// ClusterID returns the id of the cluster, or "" if the brokers have none.
 func (c *Client) ClusterID(ctx context.Context) (string, error) {
 	m, err := c.metadata(ctx, "")
 	if err != nil {
@@ -53,21 +53,21 @@ func (c *Client) ClusterID(ctx context.Context) (string, error) {
 	return m.ClusterID, nil
 }
 
-// Topic is what the cluster says of a topic.
+// Topic describes a topic of the cluster.
 type Topic struct {
 	Name       string
 	Exists     bool
-	Partitions []Partition // in order; empty where the topic does not exist
+	Partitions []Partition // in order; empty if the topic does not exist
 }
 
 // Partition is one partition of a topic.
 type Partition struct {
 	ID          int32
-	Leader      int32 // node id, −1 if there is none now
+	Leader      int32 // node id, −1 if there is currently none
 	LeaderEpoch int32
 }
 
-// Topic looks a topic up. A topic that does not exist is no error.
+// Topic looks up a topic. It is not an error if the topic does not exist.
 func (c *Client) Topic(ctx context.Context, name string) (Topic, error) {
 	t := Topic{Name: name}
 	m, err := c.metadata(ctx, name)
@@ -94,10 +94,9 @@ func (c *Client) Topic(ctx context.Context, name string) (Topic, error) {
 	return t, nil
 }
 
-// Topics returns the names of the cluster's topics that this client may see, in their order, at most
-// metadataTTL old while a broker is reachable. Topics that are the brokers' own, or are being deleted,
-// are left out. It asks no broker itself, however many topics there are. A client that follows some
-// topics sees these.
+// Topics returns the sorted names of the topics that this client may see, at most metadataTTL old while a broker is
+// reachable. It leaves out the brokers' internal topics and topics that are being deleted. The call itself asks no
+// broker, however many topics there are. A client with Options.Topics sees only those.
 func (c *Client) Topics(ctx context.Context) ([]string, error) {
 	m, err := c.topicsOf(ctx, "", nil)
 	if err != nil {
@@ -112,9 +111,8 @@ func (c *Client) Topics(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// hidden returns an error if the topic is not among those the cluster has shown
-// because this client may not see it. A list of all topics leaves such topics
-// out, which looks as if they did not exist; who asks for one is told.
+// hidden returns an error if the topic is missing from the metadata because this client may not see it. A list of all
+// topics leaves out such topics, as if they did not exist; a request for the topic itself returns the reason.
 func (c *Client) hidden(ctx context.Context, topic string) error {
 	if _, err := c.listOffset(ctx, topic, 0, kafkago.FirstOffset, false); Unauthorized(err) {
 		return err
@@ -122,11 +120,12 @@ func (c *Client) hidden(ctx context.Context, topic string) error {
 	return nil
 }
 
-// Offsets are the ends of a partition's log: its start; the last stable offset, below which every transaction is
-// decided; and its end (the high watermark).
+// Offsets are the limits of a partition's log: its start; the last stable offset, below which every transaction is
+// complete; and its end (the high watermark).
 type Offsets struct{ Start, Stable, End int64 }
 
-// Offsets returns the ends of the partition's log, by three requests, in this order.
+// Offsets returns the start, the last stable offset and the end of the partition's log, by three requests in this
+// order.
 func (c *Client) Offsets(ctx context.Context, topic string, partition int32) (o Offsets, err error) {
 	if o.Start, err = c.Start(ctx, topic, partition); err != nil {
 		return Offsets{}, err
@@ -140,7 +139,7 @@ func (c *Client) Offsets(ctx context.Context, topic string, partition int32) (o 
 	return o, nil
 }
 
-// Bounds returns the start of the partition's log and its end, by two requests, one after the other.
+// Bounds returns the start and the end of the partition's log, by two requests in this order.
 func (c *Client) Bounds(ctx context.Context, topic string, partition int32) (start, end int64, err error) {
 	if start, err = c.Start(ctx, topic, partition); err == nil {
 		end, err = c.End(ctx, topic, partition)
@@ -158,12 +157,13 @@ func (c *Client) End(ctx context.Context, topic string, partition int32) (int64,
 	return c.listOffset(ctx, topic, partition, kafkago.LastOffset, false)
 }
 
-// LastStable returns the end of what readers of committed records are given, by one request.
+// LastStable returns the end for readers of committed records, by one request.
 func (c *Client) LastStable(ctx context.Context, topic string, partition int32) (int64, error) {
 	return c.listOffset(ctx, topic, partition, kafkago.LastOffset, true)
 }
 
-// listOffset asks the leader for the offset at FirstOffset or LastOffset.
+// listOffset asks the leader for the offset at FirstOffset or LastOffset. committed: LastOffset is the last stable
+// offset.
 func (c *Client) listOffset(ctx context.Context, topic string, partition int32, at int64,
 	committed bool) (int64, error) {
 	const api = "list_offsets"
@@ -201,8 +201,8 @@ func (c *Client) listOffset(ctx context.Context, topic string, partition int32, 
 	return 0, localError(api, topic, partition, kindProtocol, "malformed response")
 }
 
-// TopicConfig returns the values in force of the given settings of a topic,
-// for example cleanup.policy, without those the broker does not know.
+// TopicConfig returns the values in force of the given settings of a topic, for example cleanup.policy. It leaves out
+// settings that the broker does not know.
 func (c *Client) TopicConfig(ctx context.Context, topic string, keys ...string) (map[string]string, error) {
 	const api = "describe_configs"
 	if c.isClosed() {
@@ -236,20 +236,19 @@ func (c *Client) TopicConfig(ctx context.Context, topic string, keys ...string) 
 	return config, nil
 }
 
-// CreateTopic creates a topic with the broker's default replication, or with
-// one replica where that default is refused, and waits until it is known. A
-// topic that exists already is left as it is, which is no error.
+// CreateTopic creates a topic with the broker's default replication, or with one replica if that default is refused,
+// and waits until the brokers know it. A topic that already exists is left unchanged, without an error.
 func (c *Client) CreateTopic(ctx context.Context, name string, partitions int, config map[string]string) error {
 	if len(c.topics) > 0 && !slices.Contains(c.topics, name) {
-		return localError("create_topics", name, -1, kindUsage, "not among the topics this client follows")
+		return localError("create_topics", name, -1, kindUsage, "the topic is not among those that this client follows")
 	}
 	err := c.createTopic(ctx, name, partitions, -1, config)
 	var e *Error
 	if errors.As(err, &e) {
 		switch kafkago.Error(e.Code) {
 		case kafkago.InvalidReplicationFactor, kafkago.UnsupportedVersion:
-			// Brokers before 2.4 have no default to ask for; newer ones may
-			// have one that they are too few for.
+			// Brokers before 2.4 have no default replication in the protocol; newer ones may have a default that is
+			// larger than the number of brokers.
 			err = c.createTopic(ctx, name, partitions, 1, config)
 		}
 	}
@@ -269,7 +268,8 @@ func (c *Client) CreateTopic(ctx context.Context, name string, partitions int, c
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-late:
-			return localError("create_topics", name, -1, kindTimeout, "created, but brokers do not know it yet")
+			return localError("create_topics", name, -1, kindTimeout, "the topic was created, but the brokers do "+
+				"not know it yet")
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -299,8 +299,7 @@ func (c *Client) createTopic(ctx context.Context, name string, partitions, repli
 	err = callError(ctx, api, name, -1, refused)
 	var e *Error
 	if errors.As(err, &e) && e.Code != 0 {
-		// The broker says which setting it refuses, in words that concern
-		// nothing but this request.
+		// The broker says which setting it refuses. Its text concerns only this request.
 		if why, ok := strings.CutPrefix(refused.Error(), kafkago.Error(e.Code).Error()+": "); ok {
 			e.err = errors.New(why)
 		}
@@ -308,19 +307,18 @@ func (c *Client) createTopic(ctx context.Context, name string, partitions, repli
 	return err
 }
 
-// GroupOffset is how far a consumer group has read a partition: the next offset.
+// GroupOffset is the next offset that a consumer group will read in a partition.
 type GroupOffset struct {
 	Topic     string
 	Partition int32
 	Next      int64
 }
 
-// CommitOffsets writes offsets of a consumer group without members, for tools that show lag.
-// Nothing here reads them. An error concerns at least one of the offsets; the others may be
-// written. list is in the order of topics.
+// CommitOffsets writes offsets of a consumer group without members, for tools that show lag. This program never reads
+// them. An error concerns at least one of the offsets; the others may have been written. list must be sorted by topic.
 func (c *Client) CommitOffsets(ctx context.Context, group string, list []GroupOffset) error {
 	const api = "offset_commit"
-	req := &offsetcommit.Request{GroupID: group, GenerationID: -1} // of nobody's generation
+	req := &offsetcommit.Request{GroupID: group, GenerationID: -1} // not a member of any generation
 	for _, o := range list {
 		if n := len(req.Topics); n == 0 || req.Topics[n-1].Name != o.Topic {
 			req.Topics = append(req.Topics, offsetcommit.RequestTopic{Name: o.Topic})

@@ -6,35 +6,32 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka/batch"
 )
 
-// ahead is a request for the next answer that was sent before the last one was
-// decoded.
+// ahead is a request for the next answer that is sent before the last answer is decoded.
 type ahead struct {
-	base, from int64 // it begins at from, in a batch that begins at base
-	next       int64 // where the reader must be when the answer is due
+	base, from int64 // the request begins at from, in a batch that begins at base
+	next       int64 // where the reader must be for the answer to be usable
 	metaEpoch  int32
 	ctx        context.Context
 	cancel     context.CancelFunc
-	done       chan struct{} // closed when ans and err are there
+	done       chan struct{} // closed when ans and err are set
 	ans        answer
 	err        error
 }
 
-// lookAhead asks for the next answer if there is one: the log goes on after this one.
-// It begins in the last batch that has records, where the anchor will be unless the
-// batch does not count.
+// lookAhead sends the request for the next answer if the log continues after this one. The request begins in the last
+// batch that has records, where the anchor will be unless the batch belongs to an aborted transaction.
 func (r *Reader) lookAhead(ctx context.Context) {
 	w := &r.w
 	readable := w.lastStable
 	if r.o.Uncommitted {
 		readable = w.end
 	}
-	// Records of aborted transactions may follow one another by the gigabyte; none
-	// of them is an anchor.
+	// Aborted records may follow one another by the gigabyte, and none of them can be an anchor.
 	if w.throttle > 0 || len(w.aborted) > 0 || len(w.rest) < r.o.aheadBytes {
 		return
 	}
 	var h, last batch.Header
-	again := 0 // bytes that will come once more
+	again := 0 // bytes that will be sent again
 	for rest := w.rest; ; {
 		raw, next, err := batch.Cut(rest)
 		if err != nil || raw != nil && (batch.Old(raw) || h.Parse(raw) != nil) {
@@ -54,7 +51,7 @@ func (r *Reader) lookAhead(ctx context.Context) {
 	}
 	metaEpoch, err := r.identify(ctx)
 	if err != nil {
-		return // the next Fetch will see it
+		return // the next Fetch will meet the same error
 	}
 	a := &ahead{base: last.Base, from: last.End - 1, next: h.End, metaEpoch: metaEpoch, done: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancel(ctx)
@@ -76,9 +73,9 @@ func (r *Reader) lookAhead(ctx context.Context) {
 	}()
 }
 
-// asked waits for the answer to the request that was sent ahead. ok is false where
-// there is none that can be used: then one must be sent now.
-func (r *Reader) asked(ctx context.Context) (from int64, metaEpoch int32, ok bool, err error) {
+// awaitAhead waits for the answer to the request that was sent ahead. ok is false if there is none that can be used, so
+// that a request must be sent now.
+func (r *Reader) awaitAhead(ctx context.Context) (from int64, metaEpoch int32, ok bool, err error) {
 	a := r.ahead
 	if a == nil {
 		return 0, 0, false, nil
@@ -97,7 +94,7 @@ func (r *Reader) asked(ctx context.Context) (from int64, metaEpoch int32, ok boo
 	defer a.cancel()
 	if a.err != nil {
 		if a.ctx.Err() != nil && ctx.Err() == nil {
-			return 0, 0, false, nil // the Fetch that sent it was called off, not this one
+			return 0, 0, false, nil // the Fetch that sent it was cancelled, not this one
 		}
 		return a.from, a.metaEpoch, true, r.patient(a.err)
 	}
@@ -105,7 +102,7 @@ func (r *Reader) asked(ctx context.Context) (from int64, metaEpoch int32, ok boo
 	return a.from, a.metaEpoch, true, nil
 }
 
-// dropAhead gives up the request that was sent ahead, and the answer to it, if it comes.
+// dropAhead cancels the request that was sent ahead, and drops its answer.
 func (r *Reader) dropAhead() {
 	if a := r.ahead; a != nil {
 		a.cancel()

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// What a record refers to after its buffer was given back is not what it was, in all
-// tests of this package.
+// In all tests of this package, a buffer is overwritten when it is given back, so a record that still refers to it
+// changes.
 func init() { onRelease = poison }
 
 func poison(b []byte) {
@@ -25,7 +25,7 @@ func poison(b []byte) {
 	}
 }
 
-// plainLog is a log of n batches of three records of some size.
+// plainLog is a log of n batches of three records of the given size.
 func plainLog(n, size int) (batches []kafkatest.Batch) {
 	for i := range int64(n) {
 		b := data(3*i, 3*i+1, 3*i+2)
@@ -37,7 +37,7 @@ func plainLog(n, size int) (batches []kafkatest.Batch) {
 	return batches
 }
 
-// A log is read the same with requests sent ahead as without.
+// Reading a log gives the same result with requests sent ahead as without.
 func TestAheadSimulatedLogs(t *testing.T) {
 	s, c := serve(t)
 	used := 0
@@ -45,7 +45,7 @@ func TestAheadSimulatedLogs(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 13))
 		batches, aborted, want := randomLog(rng)
 		for i := range batches {
-			for name := range codecs { // in an order that differs
+			for name := range codecs { // in random order
 				if !batches[i].Control && seed%3 == 0 {
 					batches[i].Codec = codecs[name]
 				}
@@ -78,7 +78,7 @@ func TestAheadSimulatedLogs(t *testing.T) {
 	}
 }
 
-// Every byte is asked for once, but for the batch that the anchor is in.
+// Every byte is requested once, except for the batch with the anchor.
 func TestAheadRequests(t *testing.T) {
 	s, c := serve(t)
 	s.set(plainLog(100, 1000))
@@ -94,7 +94,7 @@ func TestAheadRequests(t *testing.T) {
 	}
 }
 
-// The answer that was asked for ahead is compared like any other.
+// The answer to a request sent ahead is checked like any other.
 func TestAheadReplaced(t *testing.T) {
 	other := plainLog(100, 1000)
 	for i := range other {
@@ -108,12 +108,12 @@ func TestAheadReplaced(t *testing.T) {
 		"start moved":   func(s *simulated) { s.batches, s.start = s.batches[40:], 120 },
 		"shorter":       func(s *simulated) { s.end, s.stable, s.batches = 10, 10, s.batches[:3] },
 	} {
-		// Each has a broker of its own: a request that was sent ahead and given up may
-		// still arrive, and would count as one of the next reader.
+		// Each reader has its own broker: a request that was sent ahead and cancelled may still arrive, and would count
+		// as one of the next reader.
 		s, c := serve(t)
 		s.set(plainLog(100, 1000))
 		r := newReader(t, c, ReaderOptions{Topic: "sim", PartitionMaxBytes: 32 << 10}, start)
-		// The second request, which is sent ahead, meets another log.
+		// The second request, which is sent ahead, reaches another log.
 		s.change(func() {
 			s.instead = func(*kmsg.FetchResponse) bool {
 				if s.requests == 2 {
@@ -150,12 +150,11 @@ func TestAheadReplaced(t *testing.T) {
 	}
 }
 
-// A failure of the request that was sent ahead is one of the next Fetch, and nothing
-// is lost by it.
+// A failure of the request that was sent ahead is returned by the next Fetch, and nothing is lost.
 func TestAheadFailures(t *testing.T) {
 	var c *Client
-	// Each reader has a broker of its own: a request that was sent ahead and given up
-	// may still arrive, and would count as one of the next reader.
+	// Each reader has its own broker: a request that was sent ahead and cancelled may still arrive, and would count as
+	// one of the next reader.
 	begin := func(tweak func(request int, p *kmsg.FetchResponseTopicPartition)) *Reader {
 		if c != nil {
 			c.Close()
@@ -202,7 +201,7 @@ func TestAheadFailures(t *testing.T) {
 	if got := drain(t, r, 180, nil); got[0].Offset != chunk.First {
 		t.Errorf("damaged: then %d records", len(got))
 	}
-	// Damage in the answer whose successor was asked for already.
+	// The damage is in an answer after which the next request was already sent.
 	r = begin(func(request int, p *kmsg.FetchResponseTopicPartition) {
 		if request == 1 {
 			p.RecordBatches[len(p.RecordBatches)-1] ^= 1
@@ -235,7 +234,7 @@ func TestAheadFailures(t *testing.T) {
 	if err := r.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) == 0 {
 		t.Errorf("after another context's end: %v, %d records", err, len(chunk.Records))
 	}
-	// That of the Fetch that waits ends.
+	// The context of the waiting Fetch ends.
 	gate = make(chan struct{})
 	r = begin(func(request int, _ *kmsg.FetchResponseTopicPartition) {
 		if request == 2 {
@@ -258,7 +257,7 @@ func TestAheadFailures(t *testing.T) {
 	expectQuiet(t)
 }
 
-// A record that is too large may be the anchor, under any limit.
+// A record that is too large may be the anchor, with any limit.
 func TestTooLargeAnchor(t *testing.T) {
 	s, c := serve(t)
 	for name, codec := range codecs {
@@ -293,7 +292,7 @@ func TestTooLargeAnchor(t *testing.T) {
 	}
 }
 
-// Nothing is allocated for each record.
+// There is no allocation per record.
 func TestReaderAllocations(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for name, codec := range codecs {
@@ -331,8 +330,8 @@ func TestReaderAllocations(t *testing.T) {
 	}
 }
 
-// Records of aborted transactions are not asked for ahead: none of them is an anchor, so
-// the answer could not be used. One that does not begin with the anchor's batch is not.
+// No request is sent ahead in the middle of aborted records: none of them is an anchor, so the answer could not be
+// used. An answer that does not begin with the anchor's batch is not used.
 func TestAheadAborted(t *testing.T) {
 	s, c := serve(t)
 	batches := []kafkatest.Batch{data(0, 1)}
@@ -374,7 +373,7 @@ func TestAheadAborted(t *testing.T) {
 		}
 		<-r.ahead.done
 		change(r.ahead, r.anchor.Offset)
-		r.ahead.err = batch.ErrDamaged // shows if it is looked at
+		r.ahead.err = batch.ErrDamaged // would be returned if the answer were read
 		if err := r.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) == 0 {
 			t.Errorf("an answer that %s: %v, %d records", what, err, len(chunk.Records))
 		}

@@ -6,22 +6,20 @@ import (
 	"time"
 )
 
-// Backoff is the pause between attempts of a call that failed with a retriable
-// error: doubling from Min to Max, each shortened at random by up to a half, so
-// that many tasks do not return to a broker in step. The zero value waits from
-// 50 ms to 5 s.
+// Backoff returns the pauses between attempts of a call that failed with a retriable error. They double from Min to
+// Max, and each is shortened by a random amount of up to a half, so that many tasks do not return to a broker at the
+// same time. The zero value waits from 50 ms to 5 s.
 type Backoff struct {
 	Min, Max time.Duration
 	attempts int
 }
 
-// Wait sleeps for the next pause. It returns early, with the context's error,
-// when the context ends.
+// Wait sleeps for the next pause. If the context ends earlier, it returns the context's error.
 func (b *Backoff) Wait(ctx context.Context) error {
 	return sleep(ctx, b.Next())
 }
 
-// sleep returns after the time, or with the context's error when the context ends.
+// sleep returns after d, or with the context's error if the context ends earlier.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -33,10 +31,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Reset is to be called after a success.
+// Reset starts again with the shortest pause. Call it after a success.
 func (b *Backoff) Reset() { b.attempts = 0 }
 
-// Next returns the next pause, for those who wait by other means.
+// Next returns the next pause, for callers that wait by other means.
 func (b *Backoff) Next() time.Duration {
 	lo, hi := b.Min, b.Max
 	if lo <= 0 {
@@ -50,8 +48,8 @@ func (b *Backoff) Next() time.Duration {
 		d = lo << b.attempts
 		b.attempts++
 	}
-	// A fresh hash seed is random enough to spread retries; random numbers
-	// proper belong to the package that makes noise.
+	// A new hash seed is random enough to spread retries. Random numbers in the proper sense are reserved for the
+	// package that makes noise.
 	r := maphash.Bytes(maphash.MakeSeed(), nil)
 	return d - time.Duration(r%uint64(d/2+1))
 }

@@ -24,13 +24,13 @@ import (
 
 const serveEnv = "STREAMDP_BENCH_BROKER"
 
-// TestMain turns the test binary into a broker when a benchmark starts it as
-// one, so that the broker's memory and time are not the reader's.
+// TestMain turns the test binary into a broker when a benchmark starts it as one, so that the broker's memory and time
+// are not counted with the reader's.
 func TestMain(m *testing.M) {
 	if os.Getenv(serveEnv) == "" {
 		os.Exit(m.Run())
 	}
-	// The same record everywhere, so that the anchor is found at any offset.
+	// All records are equal, so that the anchor is found at any offset.
 	batch := kafkatest.Batch{Producer: -1}
 	for i := range 1000 {
 		batch.Records = append(batch.Records, kafkatest.Record{Offset: int64(i), Value: bytes.Repeat([]byte("x"), 128)})
@@ -72,8 +72,8 @@ func benchBroker(b *testing.B) string {
 	return strings.TrimSpace(addr)
 }
 
-// BenchmarkReader reads records of 128 bytes from a broker in another process,
-// in turn with a loop over bare responses that only counts records.
+// BenchmarkReader reads records of 128 bytes from a broker in another process, alternating with a loop that only counts
+// records in raw responses.
 func BenchmarkReader(b *testing.B) {
 	benchReader(b, dialBroker(b, benchBroker(b)), "in", 1<<20)
 }
@@ -93,8 +93,8 @@ func BenchmarkRealReader(b *testing.B) {
 	benchReader(b, dialBroker(b, addrs...), topic, 0)
 }
 
-// cpuTime is what the process has used of the processors. Unlike the clock it does
-// not count the broker's work, nor that of neighbours.
+// cpuTime is the processor time of this process. Unlike wall-clock time, it does not include the broker or other
+// processes.
 func cpuTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -105,7 +105,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 const benchRecords = 700_000
 
-// benchReader reads so many records from an offset on, again and again.
+// benchReader reads this many records from an offset on, repeatedly.
 func benchReader(b *testing.B, c *Client, topic string, from int64) {
 	ctx := b.Context()
 	onRelease = nil
@@ -125,7 +125,7 @@ func benchReader(b *testing.B, c *Client, topic string, from int64) {
 		return n
 	}
 	count := func() (n int) {
-		// kafka-go decodes its own type of answer only. No fetch is under way.
+		// kafka-go decodes only its own type of response. No fetch is in progress now.
 		protocol.Register(&fetch.Request{}, &fetch.Response{})
 		defer protocol.Register(&fetch.Request{}, &fetchResponse{})
 		next := from

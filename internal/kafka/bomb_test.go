@@ -23,12 +23,12 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
-// zeros reads as many zeros as one wants.
+// zeros reads as any number of zeros.
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// frame encodes a record with a value of n zeros, up to the value.
+// frame encodes the part of a record before its value of n zeros.
 func frame(delta, n int64) []byte {
 	head := binary.AppendVarint([]byte{0, 0}, delta)
 	head = append(head, 1) // no key
@@ -56,7 +56,7 @@ func bomb(tb testing.TB, codec int16, n int64) kafkatest.Batch {
 	return kafkatest.Batch{Base: 0, LastDelta: 2, Producer: -1, Body: body.Bytes(), Count: 3, Attributes: codec}
 }
 
-// crowd is a batch of n records without key or value.
+// crowd is a batch of n records without key and value.
 func crowd(tb testing.TB, codec int16, n int) kafkatest.Batch {
 	tb.Helper()
 	var body bytes.Buffer
@@ -82,7 +82,7 @@ func crowd(tb testing.TB, codec int16, n int) kafkatest.Batch {
 
 var codecNumbers = map[string]int16{"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
-// allocated returns what f allocates in all, which bounds what it holds.
+// allocated returns the total allocation of f, which bounds the memory that it holds.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -92,8 +92,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// working bounds what decoders allocate for themselves. Pools of the race detector forget at
-// random.
+// working bounds the allocations of the decoders themselves. With the race detector, pools drop elements at random.
 func working() int {
 	if race.Enabled {
 		return 36 << 20
@@ -101,9 +100,8 @@ func working() int {
 	return 18 << 20
 }
 
-// A batch that decompresses to gigabytes is read in as little memory as another: what
-// is too large is null, and its neighbours are what they are without it. It is 64 MB,
-// with STREAMDP_SLOW=1 up to 1.8 GB.
+// A batch that decompresses to gigabytes needs as little memory as any other: the record that is too large has no
+// content, and its neighbours are read unchanged. The record has 64 MB, with STREAMDP_SLOW=1 up to 1.8 GB.
 func TestBombs(t *testing.T) {
 	s, c := serve(t)
 	for name, codec := range codecNumbers {
@@ -112,9 +110,9 @@ func TestBombs(t *testing.T) {
 		case race.Enabled || testing.Short() || os.Getenv("STREAMDP_SLOW") == "":
 			n = 64 << 20
 		case codec == codecNumbers["snappy"]:
-			n = 100 << 20 // it compresses no better than to a twentieth
+			n = 100 << 20 // it compresses at most to a twentieth
 		case codec != codecNumbers["zstd"]:
-			n = 200 << 20 // to make it takes longest
+			n = 200 << 20 // making this one takes longest
 		}
 		b := bomb(t, codec, n)
 		s.set([]kafkatest.Batch{b, data(3, 4)})
@@ -137,14 +135,14 @@ func TestBombs(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		})
-		// The answer itself, which is read twice, and what the codec needs.
+		// The bound is the answer itself, which is read twice, and the codec's memory.
 		bound := 4*len(b.Body) + working()
 		t.Logf("%s: %d bytes make %d; %d allocated, at most %d; %v", name, len(b.Body), n, bytes, bound,
 			time.Since(began))
 		if bytes > uint64(bound) {
 			t.Errorf("%s: %d bytes make %d; %d allocated, at most %d", name, len(b.Body), n, bytes, bound)
 		}
-		// Its hash is that of all of it.
+		// Its hash covers the whole record.
 		h := sha256.New()
 		binary.Write(h, binary.LittleEndian, int64(1))
 		binary.Write(h, binary.LittleEndian, int32(-1))
@@ -156,7 +154,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// So is a batch of a million records, with STREAMDP_SLOW=1 of three.
+// The same holds for a batch of a million records, with STREAMDP_SLOW=1 three million.
 func TestCrowds(t *testing.T) {
 	s, c := serve(t)
 	for name, codec := range codecNumbers {
@@ -193,7 +191,7 @@ func TestCrowds(t *testing.T) {
 			t.Errorf("%s: %d records of %d in %d chunks; %d bytes allocated, at most %d", name, count, n, chunks,
 				bytes, bound)
 		}
-		// A position inside the batch is one to begin at.
+		// Reading can begin at a position inside the batch.
 		if n > 100_000 {
 			half := int64(n / 2)
 			rest := newReader(t, c, ReaderOptions{Topic: "sim"},
@@ -207,7 +205,7 @@ func TestCrowds(t *testing.T) {
 	}
 }
 
-// The context ends a fetch that decompresses.
+// The end of the context ends a fetch that is decompressing.
 func TestBombEnds(t *testing.T) {
 	s, c := serve(t)
 	s.set([]kafkatest.Batch{kafkatest.Bomb([]byte("aa"), []byte("cc"), 1800<<20)})
@@ -220,8 +218,8 @@ func TestBombEnds(t *testing.T) {
 	}
 }
 
-// A batch that ends too early, or states lengths that it has not, is an error again
-// and again, after the records before the damage.
+// A batch that ends too early, or states wrong lengths, returns an error each time, after the records before the
+// damage.
 func TestDamagedBombs(t *testing.T) {
 	s, c := serve(t)
 	for name, codec := range codecNumbers {
@@ -258,7 +256,7 @@ func TestDamagedBombs(t *testing.T) {
 	}
 }
 
-// What zstd's levels write is decoded.
+// The output of all zstd levels is decoded.
 func TestZstdLevels(t *testing.T) {
 	rng := bytes.Repeat([]byte("a value that repeats, "), 100_000)
 	for _, level := range []int{1, 3, 9, 19, 22} {
@@ -271,8 +269,8 @@ func TestZstdLevels(t *testing.T) {
 	}
 }
 
-// A compressed message of the old formats is taken where it fits into memory, and
-// refused in words where it does not.
+// A compressed message in the old formats is accepted if it fits into memory, and otherwise refused with an
+// explanation.
 func TestOldFormatCompressed(t *testing.T) {
 	s, c := serve(t)
 	message := func(offset int64, attributes int8, value []byte) []byte {
@@ -293,7 +291,7 @@ func TestOldFormatCompressed(t *testing.T) {
 	}
 	for name, codec := range codecNumbers {
 		if name == "zstd" {
-			continue // came later
+			continue // not available in this format
 		}
 		var inner []byte
 		for i := range 3 {
@@ -324,7 +322,7 @@ func TestOldFormatCompressed(t *testing.T) {
 			!errors.Is(e, e.err) || e.err.Error() != errOld.Error() {
 			t.Errorf("%s, a bomb: %v", name, err)
 		}
-		// Lengths inside that make no sense.
+		// Inner lengths are invalid.
 		bad := message(12, int8(codec),
 			pack(codec,
 				bytes.NewReader(

@@ -11,19 +11,18 @@ import (
 	"github.com/segmentio/kafka-go/protocol/fetch"
 )
 
-// buffer is memory that a response was read into. The reader holds it until it has decoded
-// the response. A chunk with records in it holds it until the chunk is filled again. The
-// last holder gives it back.
+// buffer holds the memory into which a response was read. The reader holds it until it has decoded the response. A
+// chunk with records in it holds it until the chunk is filled again. When the last holder releases it, it is reused.
 type buffer struct {
-	b    []byte // the response's record set; the capacity is a power of two
+	b    []byte // the response's record set; its capacity is a power of two
 	refs atomic.Int32
 
-	share   *share // what it was taken from
+	share   *share // share from which it was taken
 	charged int
 }
 
-// Buffers of 2^minClass to 2^maxClass bytes are used again; larger ones, for
-// batches that no limit of a fetch can split, are left to the garbage collector.
+// Buffers of 2^minClass to 2^maxClass bytes are reused. Larger ones, for batches that no limit of a fetch can split,
+// are left to the garbage collector.
 const (
 	minClass = 12
 	maxClass = 25
@@ -31,10 +30,10 @@ const (
 
 var buffers [maxClass + 1]sync.Pool
 
-// onRelease sees the memory of every buffer that is given back; tests set it.
+// onRelease is called with the memory of every buffer that is given back; only tests set it.
 var onRelease func([]byte)
 
-// newBuffer returns an empty buffer with room for n bytes, held once.
+// newBuffer returns an empty buffer with room for n bytes and one holder.
 func newBuffer(n int) *buffer {
 	class := max(bits.Len(uint(max(n, 1)-1)), minClass)
 	if class <= maxClass {
@@ -67,13 +66,11 @@ func (b *buffer) release() {
 	}
 }
 
-// fetchResponse is fetch.Response with the record set as the bytes that it has on
-// the wire. kafka-go decodes a record set while it reads it, byte by byte, and a
-// compressed one into as much memory as that takes.
+// fetchResponse is fetch.Response with the record set as raw bytes. kafka-go would decode a record set byte by byte
+// while reading it, and decompress it into as much memory as it needs.
 //
-// It is registered as the answer to every fetch of the process. kafka-go's Reader,
-// ConsumerGroup and Client.Fetch expect their own type, and panic; this package
-// uses none of them, and no other imports kafka-go.
+// It is registered as the response to every fetch of the process. kafka-go's Reader, ConsumerGroup and Client.Fetch
+// expect their own type, and would panic; this package uses none of them, and no other package imports kafka-go.
 type fetchResponse struct {
 	ThrottleTimeMs int32        `kafka:"min=v1,max=v11"`
 	ErrorCode      int16        `kafka:"min=v7,max=v11"`
@@ -99,19 +96,17 @@ type fetchPartition struct {
 	RecordSet            rawRecords                  `kafka:"min=v0,max=v11"`
 }
 
-// protocol/fetch registers its type when it is initialized, which is before this
-// package is.
+// protocol/fetch registers its own type when it is initialized, which is before this package.
 func init() { protocol.Register(&fetch.Request{}, &fetchResponse{}) }
 
-// rawRecords is a record set as it is on the wire, without its length.
+// rawRecords is a record set as transmitted, without its length.
 type rawRecords struct{ buf *buffer } // nil: none
 
-// trusted is the largest size that is allocated because a length says so, before any of the
-// bytes has arrived.
+// trusted is the largest size that is allocated on the word of a length field, before any of the bytes has arrived.
 const trusted = 8 << 20
 
-// ReadFrom reads the length of a record set and its bytes. kafka-go calls it where
-// a response has the record set.
+// ReadFrom reads the length of a record set and its bytes. kafka-go calls it at the place of the record set in a
+// response.
 func (s *rawRecords) ReadFrom(r io.Reader) (int64, error) {
 	var head [4]byte
 	n, err := io.ReadFull(r, head[:])

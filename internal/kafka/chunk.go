@@ -9,69 +9,63 @@ import (
 	"github.com/streamdp/streamdp/internal/slab"
 )
 
-// recordSize is the memory of a Record.
+// recordSize is the size of a Record in memory.
 var recordSize = int(reflect.TypeFor[Record]().Size())
 
-// recordSlab is what chunks fill, and give back.
+// recordSlab lends the slices of records that chunks fill.
 var recordSlab slab.Pool[Record]
 
-// minRecords is the room that a chunk begins with.
+// minRecords is the initial capacity of a chunk.
 const minRecords = 32
 
-// What a chunk takes at a time, beside its last record: records, and bytes for
-// those out of compressed batches and for headers. The records of others lie in
-// the response's buffer.
+// chunkRecords and chunkBytes are the limits of a chunk, which only its last record may exceed: the number of records,
+// and the bytes of headers and of records from compressed batches. Other records remain in the response's buffer.
 const (
 	chunkRecords = 16 << 10
 	chunkBytes   = 1 << 20
 )
 
-// Chunk is a response, or a part of it: the committed records at offsets [First, Next), and
-// the partition's offsets at that moment. An offset without a record in Records holds none:
-// its record was aborted or compacted away, or it is a transaction marker.
+// Chunk is a response, or a part of it: the committed records at offsets [First, Next), and the partition's offsets at
+// that moment. An offset without a record in Records has none: its record was aborted or compacted away, or it is a
+// transaction marker.
 //
-// Keys, values and headers are valid until Release or the next Fetch into the same chunk;
-// fetches into other chunks do not change them. To keep one longer, copy it. A chunk is used
-// many times. What it holds comes from memory that all chunks share, and goes back there.
+// Keys, values and headers are valid until Release or the next Fetch into the same chunk. Fetches into other chunks do
+// not change them. Copy what you keep longer. A chunk can be filled many times. Its memory comes from, and returns to,
+// pools that all chunks share.
 type Chunk struct {
 	First, Next int64
 	Records     []Record
 
-	// LogStart, LastStable and HighWatermark are the partition's start, the
-	// end of what is decided, and the end of what is replicated; −1 before a
-	// response told them.
+	// LogStart, LastStable and HighWatermark are the partition's start, the end of complete transactions, and the end
+	// of replicated records; −1 before the first response.
 	LogStart, LastStable, HighWatermark int64
-	// LeaderEpoch is the newest leader epoch the reader knows.
+	// LeaderEpoch is the newest leader epoch that the reader knows.
 	LeaderEpoch int32
-	// Bytes is the size of all keys and values in Records. It is a function
-	// of private data.
+	// Bytes is the size of all keys and values in Records. It depends on private data.
 	Bytes int
-	// Lost counts offsets of this chunk that had been deleted before they were
-	// read (ReaderOptions.SkipGaps).
+	// Lost is the number of offsets in this chunk that were deleted before they were read (ReaderOptions.SkipGaps).
 	Lost int64
-	// AnchorDropped says that the anchor's record is gone, so that this once the log could
-	// not be identified by it. Retention removed it or, with ReaderOptions.Compacted, the
-	// cleaner.
+	// AnchorDropped reports that the anchor's record is gone, so that the log could not be identified by it this time.
+	// Retention removed it or, with ReaderOptions.Compacted, the cleaner.
 	AnchorDropped bool
 
 	before, after *Anchor // the reader's anchor at First and at Next
 
-	bufs  []*buffer   // of responses with records here
-	held  *buffer     // the last of them
-	arena batch.Arena // memory for records out of compressed batches
-	size  int         // what records took of it, and their headers
-	cost  int         // of the records in the memory that is shared
-	room  int         // the most that it may be; 0: anything
-	share *share      // what it is taken from
-	extra int         // of it: for each record, elsewhere
-	slab  bool        // Records are of it
+	bufs  []*buffer   // buffers of the responses that contain the records
+	held  *buffer     // the last of bufs
+	arena batch.Arena // memory for records from compressed batches
+	size  int         // bytes of arena taken by records, and bytes of their headers
+	cost  int         // size of the records, counted in the shared memory
+	room  int         // maximum of cost; 0: none
+	share *share      // share from which cost is taken
+	extra int         // part of cost for each record's memory elsewhere (RowBytes)
+	slab  bool        // Records come from recordSlab
 	hdrs  []Header
 	names map[string]string
 }
 
-// Position returns the position at an offset of [First, Next]. Store it together with the
-// state after the records below it. It panics for another offset, because the anchor would
-// be wrong.
+// Position returns the position at an offset in [First, Next]. Store it together with the state after the records below
+// that offset. It panics for other offsets, because the anchor would be wrong.
 func (c *Chunk) Position(next int64) Position {
 	if next < c.First || next > c.Next {
 		panic("kafka: position outside the chunk")
@@ -87,7 +81,7 @@ func (c *Chunk) Position(next int64) Position {
 	return p
 }
 
-// Release gives the chunk's memory back: its records are gone. What else it says stays.
+// Release gives the chunk's memory back, so its records are gone. The other fields remain.
 func (c *Chunk) Release() {
 	for i, b := range c.bufs {
 		b.release()
@@ -118,15 +112,14 @@ func (c *Chunk) reset(r *Reader) {
 	}
 }
 
-// full reports whether the chunk has reached its limits. They bound the memory that a small
-// batch can need: a compressed batch of a megabyte can hold gigabytes of records, or a
-// hundred million of them.
+// full reports whether the chunk has reached its limits. They bound the memory that a small batch can need: a
+// compressed batch of a megabyte can contain gigabytes of records, or a hundred million records.
 func (c *Chunk) full() bool {
 	return len(c.Records) >= chunkRecords || c.size >= chunkBytes || c.Bytes >= chunkBytes ||
 		c.room > 0 && c.cost >= c.room
 }
 
-// add delivers a record, which lies in memory of the chunk or in the buffer.
+// add adds a record, whose bytes are in the chunk's memory or in buf.
 func (c *Chunk) add(r *batch.Record, epoch int32, buf *buffer) {
 	n := len(c.Records)
 	if n == cap(c.Records) {
@@ -157,8 +150,8 @@ func (c *Chunk) keep(b *buffer) {
 	c.bufs = append(c.bufs, b)
 }
 
-// headers decodes a record's headers. Their names are strings of their own, used
-// again where they repeat; their values lie where the record does.
+// headers decodes a record's headers. Their names are separate strings, reused when they repeat; their values remain
+// where the record is.
 func (c *Chunk) headers(r *batch.Record) []Header {
 	if cap(c.hdrs)-len(c.hdrs) < r.Headers {
 		c.hdrs = slices.Grow([]Header(nil), max(2*cap(c.hdrs), r.Headers))
@@ -173,7 +166,7 @@ func (c *Chunk) headers(r *batch.Record) []Header {
 	return c.hdrs[first:len(c.hdrs):len(c.hdrs)]
 }
 
-// name returns b as a string, the same one for the same short name.
+// name returns b as a string, and the same string each time for a short name.
 func (c *Chunk) name(b []byte) string {
 	if s, ok := c.names[string(b)]; ok {
 		return s

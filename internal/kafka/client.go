@@ -17,14 +17,13 @@ import (
 )
 
 const (
-	// metadataTTL bounds how long a moved leader goes unnoticed: kafka-go
-	// refreshes at random moments up to this long apart.
+	// metadataTTL bounds how long a change of leader goes unnoticed: kafka-go refreshes its metadata at random
+	// intervals of at most this length.
 	metadataTTL = 2 * time.Second
-	// requestTimeout bounds every call but a fetch. The broker is told to give
-	// up on a produce after half of it.
+	// requestTimeout bounds every call except a fetch. A produce request tells the broker to give up after half of it.
 	requestTimeout = 30 * time.Second
-	// dialTimeout bounds connecting to one address; a connection may try
-	// several, and then negotiates TLS, versions and SASL.
+	// dialTimeout bounds connecting to one address. A connection may try several addresses, and then negotiates TLS,
+	// versions and SASL, all within connectTimeout.
 	dialTimeout    = 5 * time.Second
 	connectTimeout = 15 * time.Second
 )
@@ -33,19 +32,18 @@ var errClosed = errors.New("the client is closed")
 
 // Options describe how to reach a cluster.
 type Options struct {
-	// Brokers are addresses, host:port, from which the cluster is discovered.
-	// Required.
+	// Brokers are the addresses, host:port, from which the cluster is discovered. Required.
 	Brokers []string
-	// ClientID is what brokers log. Default "streamdp".
+	// ClientID is the client's name in the brokers' logs. Default "streamdp".
 	ClientID string
-	// Topics are the topics whose metadata is followed; calls that name
-	// another one fail with an unknown topic. Empty follows all topics of the
-	// cluster, which is expensive where there are thousands.
+	// Topics are the topics whose metadata the client follows. A call that names another topic fails with an unknown
+	// topic. If Topics is empty, the client follows all topics of the cluster, which is expensive if there are
+	// thousands.
 	Topics []string
 	// TLS enables TLS. It is called for each connection, so that certificates can be replaced
 	// while the client is in use. ServerName defaults to the host of each address.
 	TLS func() *tls.Config
-	// SASL are the credentials, if the brokers ask for any.
+	// SASL has the credentials, if the brokers require any.
 	SASL SASL
 
 	metadataTTL time.Duration // tests shorten it
@@ -70,10 +68,10 @@ type Client struct {
 	gates  map[int32]chan struct{} // by broker
 }
 
-// NewClient checks the options. It connects to nothing; see Probe.
+// NewClient checks the options. It opens no connection; see Probe.
 func NewClient(o Options) (*Client, error) {
 	if len(o.Brokers) == 0 {
-		return nil, errors.New("kafka: no broker address is given")
+		return nil, errors.New("kafka: no broker addresses are configured")
 	}
 	for _, a := range o.Brokers {
 		host, port, err := net.SplitHostPort(a)
@@ -115,9 +113,8 @@ func NewClient(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Close ends every call in progress and closes all connections. The client
-// cannot be used afterwards: what it is asked then, and a Fetch in progress, end with an
-// Error that is not Retriable.
+// Close ends every call in progress and closes all connections. The client cannot be used afterwards: later calls, and
+// a Fetch in progress, return an Error that is not Retriable.
 func (c *Client) Close() {
 	c.mu.Lock()
 	if c.closed {
@@ -130,8 +127,7 @@ func (c *Client) Close() {
 	c.mu.Unlock()
 	c.stop()
 	c.transport.CloseIdleConnections()
-	// A connection in the middle of a long poll is not idle and would stay
-	// until the broker answers.
+	// A connection in a long poll is not idle, so it would stay open until the broker answers.
 	for conn := range conns {
 		conn.Close()
 	}
@@ -143,8 +139,8 @@ func (c *Client) isClosed() bool {
 	return c.closed
 }
 
-// dial opens a connection that Close knows of, with TLS, and shows the credentials. kafka-go
-// gets it as one that needs neither.
+// dial opens a connection, with TLS and authentication, that Close can close. kafka-go receives it as a connection that
+// needs neither.
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if c.isClosed() {
 		return nil, errClosed
@@ -171,7 +167,7 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, nil
 }
 
-// greet makes a new connection ready for requests.
+// greet performs the TLS handshake and authentication on a new connection.
 func (c *Client) greet(ctx context.Context, conn net.Conn, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -215,8 +211,8 @@ func (t *trackedConn) Close() error {
 	return t.Conn.Close()
 }
 
-// roundTrip sends one request. kafka-go has no timeout of its own, and after
-// Close it would open a new pool of connections.
+// roundTrip sends one request. It adds a timeout, which kafka-go lacks, and refuses after Close, when kafka-go would
+// open a new pool of connections.
 func (c *Client) roundTrip(ctx context.Context, timeout time.Duration, req protocol.Message) (protocol.Message, error) {
 	if c.isClosed() {
 		return nil, errClosed
@@ -225,18 +221,16 @@ func (c *Client) roundTrip(ctx context.Context, timeout time.Duration, req proto
 	defer cancel()
 	m, err := c.transport.RoundTrip(ctx, c.addr, req)
 	if err != nil && c.isClosed() {
-		err = errClosed // and not what its connections say when they are cut
+		err = errClosed // instead of the errors of the closed connections
 	}
 	return m, err
 }
 
-// Probe connects to the brokers, one new connection each, and returns nil as
-// soon as one of them has accepted the credentials and answered. It exists
-// because the pool reports a wrong address or password in all other calls as a
+// Probe connects to the brokers, over one new connection each, and returns nil as soon as one of them has accepted the
+// credentials and answered. It exists because in all other calls the pool reports a wrong address or password as a
 // topic that is not found.
 func (c *Client) Probe(ctx context.Context) error {
-	// Ending the probes that are still under way is not the caller's business,
-	// so they have a context of their own.
+	// The remaining probes end after Probe returns, so they have a context of their own.
 	probes, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	results := make(chan error, len(c.brokers))
@@ -259,11 +253,11 @@ func (c *Client) probe(caller, ctx context.Context, address string) error {
 		err = callError(caller, "connect", "", -1, err)
 		var e *Error
 		if errors.As(err, &e) && e.kind == kindNetwork && e.err.Error() == "the broker closed the connection" {
-			hint := "it may expect TLS"
+			hint := "the broker may expect TLS"
 			if c.tls != nil {
-				hint = "it may not speak TLS"
+				hint = "the broker may not support TLS"
 			} else if c.mechanism == nil {
-				hint = "it may expect TLS or SASL"
+				hint = "the broker may expect TLS or SASL"
 			}
 			e.err = fmt.Errorf("%w: %s", e.err, hint)
 		}
@@ -276,7 +270,7 @@ func (c *Client) probe(caller, ctx context.Context, address string) error {
 	if err != nil {
 		return fail(err)
 	}
-	// kafka.Conn knows no context: its socket is closed when the context ends.
+	// kafka.Conn does not support contexts, so its socket is closed when the context ends.
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
 	conn := kafkago.NewConnWith(raw, kafkago.ConnConfig{ClientID: c.clientID})
 	defer conn.Close()

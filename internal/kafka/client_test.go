@@ -71,7 +71,7 @@ func TestProbe(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		o     Options
-		label string // "": works
+		label string // "": succeeds
 		text  string
 	}{
 		"plain":            {Options{Brokers: plain.Addrs()}, "", ""},
@@ -112,7 +112,7 @@ func TestProbe(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 				break
 			}
-			// What Probe accepts works.
+			// Credentials that Probe accepts also work for other calls.
 			if _, err := c.Produce(ctx, "in", 0, messages("a", 1)); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -132,7 +132,7 @@ func TestProbe(t *testing.T) {
 	expectQuiet(t)
 }
 
-// A reader with wrong credentials says so, and not that a topic is missing.
+// A reader with wrong credentials reports that, and not a missing topic.
 func TestReaderWithWrongPassword(t *testing.T) {
 	b := startBroker(t, embedded.Options{Topics: []string{"in"}, Extra: []kfake.Opt{
 		kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "secret"),
@@ -161,7 +161,7 @@ func TestAdmin(t *testing.T) {
 	if topic, err := c.Topic(ctx, "out"); err != nil || topic.Exists {
 		t.Errorf("a topic that is not there: %+v, %v", topic, err)
 	}
-	// A list of all topics leaves out those that may not be seen.
+	// A list of all topics leaves out topics that this client may not see.
 	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Err: kerr.TopicAuthorizationFailed, Count: 2})
 	if _, err := c.Topic(ctx, "out"); !Unauthorized(err) {
 		t.Errorf("a topic that may not be seen: %v", err)
@@ -171,7 +171,7 @@ func TestAdmin(t *testing.T) {
 	}
 	config := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "2000000"}
 	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.InvalidReplicationFactor})
-	for range 2 { // the second time it exists
+	for range 2 { // the second time, the topic exists
 		if err := c.CreateTopic(ctx, "out", 3, config); err != nil {
 			t.Fatal(err)
 		}

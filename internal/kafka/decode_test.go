@@ -20,7 +20,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// Places in a record batch, which package batch has too.
+// These are offsets in a record batch, as in package batch.
 const (
 	atLength     = 8
 	atMagic      = 16
@@ -36,14 +36,14 @@ var codecs = map[string]kgo.CompressionCodec{
 	"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
 }
 
-// decoded is a record as a decoder returns it.
+// decoded is a record as returned by a decoder.
 type decoded struct {
 	kafkatest.Record
 	large bool
 	sum   [32]byte
 }
 
-// ours decodes a record set as an answer to a reader at offset 0.
+// ours decodes a record set as the answer to a reader at offset 0.
 func ours(tb testing.TB, set []byte, limit int) (all []decoded, err error) {
 	err = direct(tb, set, limit, func(c *Chunk) {
 		for i, rec := range copied(c) {
@@ -53,15 +53,15 @@ func ours(tb testing.TB, set []byte, limit int) (all []decoded, err error) {
 	return all, err
 }
 
-// direct has a reader decode a record set that no broker sent.
+// direct lets a reader decode a record set that no broker sent.
 func direct(tb testing.TB, set []byte, limit int, each func(*Chunk)) error {
 	r, err := new(Client).NewReader(ReaderOptions{Topic: "in", MaxRecordBytes: limit, Uncommitted: true}, start)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	var c Chunk
-	// A damaged batch behind others is reported when it is the first: the second
-	// time, from where the first ended.
+	// A damaged batch after others is reported when it is the first one: in the second read, which begins where the
+	// first ended.
 	for range 2 {
 		buf := newBuffer(len(set))
 		buf.b = append(buf.b, set...)
@@ -84,8 +84,8 @@ func direct(tb testing.TB, set []byte, limit int, each func(*Chunk)) error {
 	return nil
 }
 
-// theirs decodes a record set as kafka-go does. comparable is false where it would
-// fail otherwise than by an error.
+// theirs decodes a record set with kafka-go. comparable is false if kafka-go would fail in another way than by an
+// error.
 func theirs(set []byte) (all []decoded, err error, comparable bool) {
 	for rest := set; ; {
 		raw, next, err := batch.Cut(rest)
@@ -97,7 +97,7 @@ func theirs(set []byte) (all []decoded, err error, comparable bool) {
 		}
 		var h batch.Header
 		if h.Parse(raw) != nil || h.Count > 1<<14 {
-			return nil, nil, false // it allocates what the count asks for
+			return nil, nil, false // kafka-go would allocate as many records as the count states
 		}
 		if codec := int8(raw[atAttributes+1] & 7); codec != 0 {
 			body := bytes.Clone(raw[atRecords:])
@@ -145,7 +145,7 @@ func theirs(set []byte) (all []decoded, err error, comparable bool) {
 	return all, nil, true
 }
 
-// size is what counts of a record.
+// size is the size of a record as counted for the limit.
 func (d *decoded) size() int {
 	n := len(d.Key) + len(d.Value)
 	for _, h := range d.Headers {
@@ -154,7 +154,7 @@ func (d *decoded) size() int {
 	return n
 }
 
-// mend makes all checksums of a record set right, so that damage reaches the decoder.
+// mend corrects all checksums of a record set, so that damage reaches the decoder.
 func mend(set []byte) []byte {
 	set = bytes.Clone(set)
 	for rest := set; ; {
@@ -170,7 +170,7 @@ func mend(set []byte) []byte {
 	}
 }
 
-// compressed says whether a batch of the set is.
+// compressed reports whether a batch of the set is compressed.
 func compressed(set []byte) bool {
 	for rest := set; ; {
 		raw, next, err := batch.Cut(rest)
@@ -194,7 +194,7 @@ func differ(t *testing.T, set []byte) {
 			t.Fatalf("error %v", err)
 		}
 	}
-	// A limit changes what is in a record that is beyond it, and nothing else.
+	// A limit changes records above it, and nothing else.
 	for _, limit := range []int{1, 30, 200} {
 		few, ferr := ours(t, set, limit)
 		if len(few) < len(got) || err == nil && (ferr != nil || len(few) > len(got)) {
@@ -210,9 +210,8 @@ func differ(t *testing.T, set []byte) {
 			}
 		}
 	}
-	// kafka-go trusts the lengths inside a batch, and asks for as much memory: it is
-	// given only what the decoder here accepts. That it accepts less than kafka-go
-	// does shows in that other batches are not lost; see TestDecodersAgree.
+	// kafka-go trusts the lengths in a batch and allocates that much memory, so it gets only sets that the decoder here
+	// accepts. TestDecodersAgree shows that the decoder here does not accept too little.
 	for rest := set; ; {
 		raw, next, err := batch.Cut(rest)
 		if err != nil || raw == nil {
@@ -227,8 +226,8 @@ func differ(t *testing.T, set []byte) {
 		if !ok {
 			continue
 		}
-		// The reader is done with a batch at its last offset, whatever follows in it. kafka-go
-		// goes on, to records of any offset, or to damage.
+		// The reader finishes a batch at its last offset, no matter what follows in it. kafka-go continues, to records
+		// with any offset, or to damage.
 		var h batch.Header
 		if n := len(got); n > 0 && h.Parse(raw) == nil && got[n-1].Offset == h.End-1 {
 			want, werr = want[:min(n, len(want))], nil
@@ -238,14 +237,14 @@ func differ(t *testing.T, set []byte) {
 				t.Fatalf("record %d is\n%#v, kafka-go has\n%#v", i, got[i].Record, want[i].Record)
 			}
 		}
-		// Ours reads no further in a compressed batch than its records.
+		// The decoder here reads a compressed batch only to the end of its records.
 		if len(got) < len(want) || !compressed(raw) && (werr != nil || len(got) != len(want)) {
 			t.Fatalf("%d records without an error, kafka-go has %d, %v", len(got), len(want), werr)
 		}
 	}
 }
 
-// randomSet is a record set of several batches.
+// randomSet returns a record set of several batches.
 func randomSet(rng *rand.Rand, codec kgo.CompressionCodec) []byte {
 	var set []byte
 	next := rng.Int64N(1000)
@@ -269,8 +268,8 @@ func randomSet(rng *rand.Rand, codec kgo.CompressionCodec) []byte {
 	return set
 }
 
-// The decoder agrees with kafka-go's on record sets of every codec, whole, cut short
-// and damaged; 30 of each codec, with STREAMDP_SLOW=1 60.
+// The decoder agrees with kafka-go's on record sets of every codec: intact, truncated and damaged. There are 30 of each
+// codec, with STREAMDP_SLOW=1 60.
 func TestDecodersAgree(t *testing.T) {
 	sets := 30
 	if os.Getenv("STREAMDP_SLOW") != "" {
@@ -304,7 +303,7 @@ func TestDecodersAgree(t *testing.T) {
 	}
 }
 
-// FuzzDecoders explores what differ checks further.
+// FuzzDecoders explores further inputs of differ.
 func FuzzDecoders(f *testing.F) {
 	for _, codec := range codecs {
 		rng := rand.New(rand.NewPCG(2, 5))
@@ -333,7 +332,7 @@ func FuzzDecoders(f *testing.F) {
 	})
 }
 
-// A batch with one thing wrong in it is an error that says no more than that.
+// A batch with a single fault is an error that reveals nothing else.
 func TestDamagedBatches(t *testing.T) {
 	body := func(records ...[]byte) []byte {
 		var all []byte
@@ -421,13 +420,13 @@ func snappyBlock(b []byte) []byte {
 	return out
 }
 
-// A record's size is what the documentation says: independent of its place.
+// A record's size is as documented, independent of its place.
 func TestRecordSize(t *testing.T) {
 	r := kafkatest.Record{Key: []byte("abc"), Value: make([]byte, 50),
 		Headers: []kgo.RecordHeader{header("x", nil), header("", []byte("yz"))}}
 	const size = 3 + 50 + 1 + 2 + 2*batch.HeaderBytes
 	for name, codec := range codecs {
-		for _, before := range []int64{0, 200, 1 << 20} { // more bytes for the offset
+		for _, before := range []int64{0, 200, 1 << 20} { // the offset needs more bytes
 			r.Offset = before
 			b := kafkatest.Batch{LastDelta: int32(before), Producer: -1, Codec: codec, Records: []kafkatest.Record{r}}
 			for limit, large := range map[int]bool{size - 1: true, size: false} {

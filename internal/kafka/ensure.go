@@ -2,26 +2,26 @@ package kafka
 
 import "context"
 
-// TopicSpec says how a topic of our own is made, and what it must be like.
+// TopicSpec says how one of our own topics is created, and what it must be like.
 type TopicSpec struct {
-	Partitions int               // of a topic that is made
-	Settings   map[string]string // of a topic that is made
-	Looked     []string          // names of the settings that are looked at
-	// Unfit says why a topic with this number of partitions and these settings cannot be used; "": it can. Nil:
-	// every topic can.
+	Partitions int               // of a topic to be created
+	Settings   map[string]string // of a topic to be created
+	Looked     []string          // names of the settings to check
+	// Unfit returns why a topic with this number of partitions and these settings cannot be used, or "" if it can. nil:
+	// every topic can be used.
 	Unfit func(partitions int, settings map[string]string) string
 }
 
-// TopicFound is what there is of a topic that a TopicSpec describes.
+// TopicFound describes the existing topic for a TopicSpec.
 type TopicFound struct {
 	Exists     bool
 	Partitions int
-	Settings   map[string]string // those of Looked that the brokers know
-	Unfit      string            // why it cannot be used; "": it can, does not exist, or was made just now
-	Made       bool              // Ensure made it, and did not look at it again
+	Settings   map[string]string // the settings in Looked that the brokers know
+	Unfit      string            // why it cannot be used; "": it can be used, does not exist, or was just created
+	Made       bool              // Ensure created it, without checking it afterwards
 }
 
-// Find looks a topic up and compares it with spec. A topic that does not exist is no error.
+// Find looks up a topic and compares it with spec. It is not an error if the topic does not exist.
 func (c *Client) Find(ctx context.Context, name string, spec *TopicSpec) (found TopicFound, err error) {
 	t, err := c.Topic(ctx, name)
 	if err != nil || !t.Exists {
@@ -39,8 +39,8 @@ func (c *Client) Find(ctx context.Context, name string, spec *TopicSpec) (found 
 	return found, nil
 }
 
-// Ensure is Find for a topic that exists. Another one it makes, as spec says; the brokers may need a moment until
-// Find finds it.
+// Ensure returns the result of Find if the topic exists. Otherwise it creates the topic as described by spec; it may
+// take a moment until Find finds that topic.
 func (c *Client) Ensure(ctx context.Context, name string, spec *TopicSpec) (TopicFound, error) {
 	found, err := c.Find(ctx, name, spec)
 	if err != nil || found.Exists {

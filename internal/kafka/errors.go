@@ -16,32 +16,31 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// Error is a failed call: a broker's error code, or a failure on the way to it.
+// Error is a failed call: either a broker's error code, or a failure before a broker answered.
 type Error struct {
 	// API is the call: "fetch", "list_offsets", "metadata", "produce",
 	// "create_topics", "describe_configs", "offset_commit" or "connect".
 	API string
-	// Code is the broker's error code; 0 where no broker answered.
+	// Code is the broker's error code, 0 if no broker answered.
 	Code int16
-	// Topic and Partition say what was asked for. Topic is empty, and
-	// Partition −1, where the call has none.
+	// Topic and Partition are the subject of the call. Topic is empty, and Partition −1, if the call has none.
 	Topic     string
 	Partition int32
 
-	kind string // for Code = 0: one of the kinds below
+	kind string // if Code is 0: one of the kinds below
 	err  error
 }
 
-// The kinds of a failure without a broker's code, as Label reports them.
+// These are the kinds of failures without a broker's code, as reported by Label.
 const (
 	kindTimeout  = "timeout"  // no answer in time
 	kindNetwork  = "network"  // refused, reset, closed, no such host
 	kindTLS      = "tls"      // handshake or certificate
-	kindProtocol = "protocol" // an answer that makes no sense
-	kindEmpty    = "empty"    // no data where there must be some
+	kindProtocol = "protocol" // an invalid answer
+	kindEmpty    = "empty"    // no data although there must be some
 	kindClosed   = "closed"   // the client was closed
 	kindUsage    = "usage"    // the request was refused before it was sent
-	kindToken    = "token"    // credentials could not be had: no broker was asked
+	kindToken    = "token"    // no credentials could be obtained, so no broker was asked
 )
 
 // Error returns "api topic/partition: what happened".
@@ -72,12 +71,11 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the cause, if there is one beside the code.
+// Unwrap returns the cause, if there is one in addition to the code.
 func (e *Error) Unwrap() error { return e.err }
 
-// Label is the error as the value of a metric label: the broker's code in
-// decimal, or a word for a failure that never reached a broker. The set of
-// values is small and independent of the data.
+// Label returns the error as a metric label: the broker's code in decimal, or a word for a failure without a code. The
+// set of labels is small and independent of data.
 func (e *Error) Label() string {
 	if e.Code != 0 {
 		return strconv.Itoa(int(e.Code))
@@ -85,10 +83,9 @@ func (e *Error) Label() string {
 	return e.kind
 }
 
-// Retriable reports whether the same call may succeed later without a change of the
-// request. Then wait and repeat it. Refused credentials and missing permissions are
-// retriable: they are repaired on the broker's side, and a daemon that waits for it needs no
-// second action of the operator.
+// Retriable reports whether the same call may succeed later without a change of the request. If so, wait and repeat it.
+// Refused credentials and missing permissions are retriable, because they are repaired on the broker, and a waiting
+// daemon then continues without further action by the operator.
 func (e *Error) Retriable() bool {
 	if e.Code == 0 {
 		return e.kind != kindUsage && e.kind != kindClosed
@@ -113,8 +110,7 @@ func Retriable(err error) bool {
 	return errors.As(err, &e) && e.Retriable()
 }
 
-// Unauthorized reports whether err says that the broker refused the
-// credentials or lacks a permission for them.
+// Unauthorized reports whether the broker refused the credentials or did not permit the call.
 func Unauthorized(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -129,29 +125,28 @@ func Unauthorized(err error) bool {
 	return false
 }
 
-// uncredited reports whether err says that there were no credentials to show.
+// uncredited reports whether no credentials could be obtained.
 func uncredited(err error) bool {
 	var none *credentialsError
 	return errors.As(err, &none)
 }
 
-// GapError says that records between the position and the start of the log are
-// gone: retention or DeleteRecords overtook the reader.
+// GapError reports that records between the position and the start of the log are gone: retention or DeleteRecords
+// deleted them before the reader read them.
 type GapError struct {
 	Topic          string
 	Partition      int32
 	LogStart, Next int64
 }
 
-// Error returns what is missing.
+// Error names the missing offsets.
 func (e *GapError) Error() string {
 	return fmt.Sprintf("%s/%d: offsets %d to %d are no longer in the log, which starts at %d",
 		e.Topic, e.Partition, e.Next, e.LogStart-1, e.LogStart)
 }
 
-// TruncatedError says that the log ends before the position: it lost records that were read,
-// or it is another log. Its offsets will be given to other records, so it does not help to
-// wait until it grows.
+// TruncatedError reports that the log ends before the position: it lost records that were read, or it is another log.
+// Waiting until it grows does not help, because new records will get the lost offsets.
 type TruncatedError struct {
 	Topic        string
 	Partition    int32
@@ -164,32 +159,29 @@ func (e *TruncatedError) Error() string {
 		e.Topic, e.Partition, e.LogEnd, e.Next)
 }
 
-// Lost reports whether err is of a log that does not hold the offset that was asked for: a [GapError] or a
-// [TruncatedError].
+// Lost reports whether the log does not hold the requested offset: whether err is a [GapError] or a [TruncatedError].
 func Lost(err error) bool {
 	var gap *GapError
 	var truncated *TruncatedError
 	return errors.As(err, &gap) || errors.As(err, &truncated)
 }
 
-// Evidence is what showed that a log was replaced.
+// Evidence says how it became known that a log was replaced.
 type Evidence string
 
-// The evidence of a ReplacedError.
+// These are the possible values of ReplacedError's evidence.
 const (
-	// AnchorDiffers: the record at the anchor's offset is another one, or it
-	// now belongs to an aborted transaction.
+	// AnchorDiffers: the record at the anchor's offset has another content, or now belongs to an aborted transaction.
 	AnchorDiffers Evidence = "the last record read has different content now"
-	// AnchorVanished: there is no record at the anchor's offset any more,
-	// though the log reaches past it on both sides.
+	// AnchorVanished: the anchor's offset has no record any more, although the log has earlier and later offsets.
 	AnchorVanished Evidence = "the last record read is missing from the middle of the log"
 	// ClusterChanged: the brokers belong to another cluster.
 	ClusterChanged Evidence = "the brokers report another cluster id"
-	// EpochWentBack: leader epochs only grow as long as a topic lives.
+	// EpochWentBack: the leader epoch decreased, which it never does during the life of a topic.
 	EpochWentBack Evidence = "the leader epoch went back"
 )
 
-// ReplacedError says that the log is not the one that was read before.
+// ReplacedError reports that the log is not the one that was read before.
 type ReplacedError struct {
 	Topic     string
 	Partition int32
@@ -203,27 +195,25 @@ func (e *ReplacedError) Error() string {
 		e.Topic, e.Partition, e.Next, e.Evidence)
 }
 
-// TooLargeError says that one message alone exceeds what the topic or the
-// broker accepts. Repeating it cannot help.
+// TooLargeError reports that a single message exceeds the limit of the topic or the broker. Repeating it cannot help.
 type TooLargeError struct {
 	Topic     string
 	Partition int32
-	Index     int // of the message in the call; those before it were appended
+	Index     int // index of the message in the call; earlier messages were appended
 	Bytes     int // of its key, value and headers
 	cause     *Error
 }
 
-// Error returns the size, which is not a function of anything private: it is
-// the size of what was to be published.
+// Error returns the size of the message, which is not private because the message was about to be published.
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("%s/%d: a message of %d bytes exceeds the topic's max.message.bytes",
 		e.Topic, e.Partition, e.Bytes)
 }
 
-// Unwrap returns the broker's answer.
+// Unwrap returns the broker's error.
 func (e *TooLargeError) Unwrap() error { return e.cause }
 
-// title is kafka-go's name of a code: "Not Leader For Partition".
+// title returns kafka-go's name of a code, such as "Not Leader For Partition".
 func title(code int16) string {
 	if t := kafkago.Error(code).Title(); t != "" {
 		return t
@@ -231,7 +221,7 @@ func title(code int16) string {
 	return "unknown error"
 }
 
-// brokerError is an error code of a response.
+// brokerError returns an error with a broker's error code.
 func brokerError(api, topic string, partition int32, code int16) *Error {
 	return &Error{API: api, Code: code, Topic: topic, Partition: partition}
 }
@@ -241,8 +231,8 @@ func localError(api, topic string, partition int32, kind, text string) *Error {
 	return &Error{API: api, Topic: topic, Partition: partition, kind: kind, err: errors.New(text)}
 }
 
-// callError classifies what a call of kafka-go returned. If the caller's own
-// context has ended that is the answer, and no Error: nothing failed.
+// callError classifies an error from kafka-go. If the caller's own context has ended, it returns the context's error
+// instead of an Error, because nothing failed.
 func callError(ctx context.Context, api, topic string, partition int32, err error) error {
 	if err == nil {
 		return nil
@@ -262,7 +252,7 @@ func callError(ctx context.Context, api, topic string, partition int32, err erro
 		none    *credentialsError
 	)
 	switch {
-	case errors.As(err, &none): // before what lies below it: that was not the broker
+	case errors.As(err, &none): // before the wrapped error, which did not come from the broker
 		e.kind, e.err = kindToken, none
 	case errors.As(err, &code):
 		e.Code = int16(code)
@@ -278,13 +268,13 @@ func callError(ctx context.Context, api, topic string, partition int32, err erro
 	case errors.Is(err, errClosed):
 		e.kind, e.err = kindClosed, errClosed
 	case errors.As(err, &opErr) && opErr.Op == "dial":
-		e.kind, e.err = kindNetwork, opErr // the words around it only repeat it
+		e.kind, e.err = kindNetwork, opErr // the outer errors only repeat this one
 	case errors.As(err, &opErr), netErr != nil, errors.Is(err, net.ErrClosed):
 		e.kind, e.err = kindNetwork, err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		e.kind, e.err = kindNetwork, errors.New("the broker closed the connection")
 	case api == "fetch":
-		// What a decoder says may be a function of what it decodes.
+		// A decoder's message may depend on the data that it decodes, so it is dropped.
 		e.kind, e.err = kindProtocol, errors.New("the answer could not be decoded")
 	default:
 		e.kind, e.err = kindProtocol, err
@@ -292,8 +282,7 @@ func callError(ctx context.Context, api, topic string, partition int32, err erro
 	return e
 }
 
-// UnknownTopic reports whether err says that the topic or partition does not
-// exist.
+// UnknownTopic reports whether err means that the topic or partition does not exist.
 func UnknownTopic(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && kafkago.Error(e.Code) == kafkago.UnknownTopicOrPartition

@@ -2,14 +2,13 @@ package kafka
 
 import "context"
 
-// gateWidth is how many requests, beside fetches, are under way to a broker at a time. Each
-// has a connection while it is. Without a limit a thousand tasks that publish at the same tick
-// would open a thousand.
+// gateWidth is the number of concurrent requests to a broker, not counting fetches. Each needs a connection. Without a
+// limit, a thousand tasks that publish at the same tick would open a thousand connections.
 const gateWidth = 16
 
-// pass waits until a request to the leader of a partition may be sent; an empty topic stands
-// for any broker. leave is to be called after it. A broker that does not answer holds up the
-// requests to its own partitions, and those that any broker may answer.
+// pass waits until a request to the leader of a partition may be sent. An empty topic stands for any broker. The caller
+// must call leave afterwards. A broker that does not answer delays the requests to its own partitions, and those that
+// any broker may answer.
 func (c *Client) pass(ctx context.Context, topic string, partition int32) (leave func(), err error) {
 	leader := int32(-1)
 	if topic != "" {

@@ -30,8 +30,8 @@ func dialBroker(tb testing.TB, addrs ...string) *Client {
 	return dialFor(tb, 200*time.Millisecond, addrs...)
 }
 
-// dialSteady is for topics that are there and stay where they are. The client gives the broker as
-// long to say so as it keeps that, and a slow machine needs more than with dialBroker.
+// dialSteady is for topics that exist and do not move. The client gives the broker as long to say so as it caches
+// metadata, and a slow machine needs more time than with dialBroker.
 func dialSteady(tb testing.TB, addrs ...string) *Client {
 	tb.Helper()
 	return dialFor(tb, 10*time.Second, addrs...)
@@ -61,7 +61,7 @@ func newReader(tb testing.TB, c *Client, o ReaderOptions, p Position) *Reader {
 
 var start = Position{LeaderEpoch: -1}
 
-// fetchOnce fetches once, waiting out retriable errors.
+// fetchOnce fetches once, and retries retriable errors.
 func fetchOnce(ctx context.Context, r *Reader, c *Chunk) error {
 	pause := Backoff{Min: 5 * time.Millisecond, Max: 100 * time.Millisecond}
 	for {
@@ -75,8 +75,8 @@ func fetchOnce(ctx context.Context, r *Reader, c *Chunk) error {
 	}
 }
 
-// drain reads until the position is end, with three chunks in turn, and checks
-// that a chunk still holds what it held when the next two have been filled.
+// drain reads until the position is end, with three chunks in turn. It checks that a chunk is unchanged after the next
+// two have been filled.
 func drain(tb testing.TB, r *Reader, end int64, each func(*Chunk)) []kafkatest.Record {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -118,7 +118,7 @@ func drain(tb testing.TB, r *Reader, end int64, each func(*Chunk)) []kafkatest.R
 
 var seed = maphash.MakeSeed()
 
-// digest is a checksum of all a chunk's bytes.
+// digest returns a checksum of all bytes of a chunk.
 func digest(c *Chunk) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -159,7 +159,7 @@ func equal(a, b kafkatest.Record) bool {
 	return true
 }
 
-// compare reports the first difference; null and empty differ.
+// compare reports the first difference; null differs from empty.
 func compare(tb testing.TB, what string, got, want []kafkatest.Record) {
 	tb.Helper()
 	for i := range min(len(got), len(want)) {
@@ -172,7 +172,7 @@ func compare(tb testing.TB, what string, got, want []kafkatest.Record) {
 	}
 }
 
-// randomRecord has null, empty and long fields, and sometimes headers.
+// randomRecord returns a record with null, empty and long fields, and sometimes headers.
 func randomRecord(rng *rand.Rand, size int) kafkatest.Record {
 	field := func() []byte {
 		switch rng.IntN(8) {
@@ -194,7 +194,7 @@ func randomRecord(rng *rand.Rand, size int) kafkatest.Record {
 	return r
 }
 
-// numbered are n records with distinct content.
+// numbered returns n records with distinct content.
 func numbered(tag string, n int) []kafkatest.Record {
 	rs := make([]kafkatest.Record, n)
 	for i := range rs {

@@ -5,25 +5,24 @@ import (
 	"sync"
 )
 
-// Memory bounds what the readers that share it hold: answers of brokers, and chunks of
-// records. Each reader has a share. Half of the memory is divided among the shares; the other
-// half is lent to whoever wants it, a quarter of what is left at a time. A reader that can
-// borrow nothing works in its share alone, and waits for its own chunks only. So no reader
-// waits for another one: one whose chunks nobody takes keeps its share and what it has
-// borrowed, and the others go on.
+// Memory bounds what the readers that share it hold: answers of brokers, and chunks of records. Each reader has a
+// share. Half of the memory is divided among the shares. The other half is lent to readers that need more, at most a
+// quarter of the remainder at a time. A reader that can borrow nothing works within its share, and waits only for its
+// own chunks to be released. So no reader waits for another: if nobody takes a reader's chunks, it keeps its share and
+// what it borrowed, and the others continue.
 //
-// A batch that no limit can split, and a record that is larger than a share, come all the
-// same. The reader then holds more than its share, which it borrows as far as there is some.
+// A batch that no limit can split, and a record larger than a share, are accepted nevertheless. The reader then holds
+// more than its share, and the excess counts as borrowed as far as there is memory to lend.
 //
-// Readers that were expected have their shares from the beginning. When another one is added
-// the shares of the others become smaller, and what they hold beyond that counts as borrowed when
-// they next take or give back something. While all together hold the bound, a reader gets a part
-// of its share when it holds nothing, and nothing else. So the bound is exceeded by one such part
-// for each reader that was added while the others held everything, until these give back.
+// Readers that were expected (see Expect) have their shares from the beginning. When another reader is added, the
+// shares of the others become smaller, and what they hold beyond the new size counts as borrowed as soon as they next
+// take or give back something. While all readers together hold the bound, a reader that holds nothing still gets one
+// part of its share, but no more. So the bound can be exceeded by one such part for each reader that was added while
+// the others held everything, until these give memory back.
 type Memory struct{ answers, chunks pool }
 
-// The parts of a share that one answer and one chunk may take of it, so that the next is read
-// while one is decoded, and the least that a share is divided from.
+// answersOfShare and chunksOfShare are the numbers of parts in a share, one part for each answer or chunk, so that the
+// next one is read while one is decoded. leastAnswer and leastChunk are the least sizes of a part.
 const (
 	answersOfShare = 2
 	chunksOfShare  = 4
@@ -31,10 +30,10 @@ const (
 	leastChunk     = 16 << 10
 )
 
-// MinShare is what a reader has in any case, if its share of the Memory were less.
+// MinShare is the size of a share if a reader's part of the Memory would be smaller.
 const MinShare = answersOfShare*leastAnswer + chunksOfShare*leastChunk
 
-// NewMemory returns memory of so many bytes: a quarter for answers, the rest for chunks.
+// NewMemory returns memory of this number of bytes: a quarter for answers, the rest for chunks.
 func NewMemory(bytes int) *Memory {
 	return &Memory{
 		answers: pool{half: bytes / 8, least: answersOfShare * leastAnswer, parts: answersOfShare},
@@ -42,8 +41,8 @@ func NewMemory(bytes int) *Memory {
 	}
 }
 
-// Expect sets aside the shares of n more readers that will be added. If n is negative so many
-// are expected no longer, and the others have their shares.
+// Expect reserves the shares of n more readers that will be added. If n is negative, −n fewer readers are expected, and
+// the other shares grow.
 func (m *Memory) Expect(n int) {
 	if m == nil {
 		return
@@ -65,12 +64,12 @@ func (m *Memory) share() (answers, chunks *share) {
 	return m.answers.share(), m.chunks.share()
 }
 
-// pool is memory for things of one kind.
+// pool is the memory for answers or for chunks.
 type pool struct {
 	half, least, parts int
 
 	mu       sync.Mutex
-	expected int // shares that there will be
+	expected int // number of shares that there will be
 	shares   int
 	lent     int
 	held     int
@@ -83,13 +82,13 @@ func (p *pool) share() *share {
 	return &share{p: p, freed: make(chan struct{}, 1)}
 }
 
-// divided is the number of shares that half of the pool is divided into.
+// divided returns the number of shares into which half of the pool is divided.
 func (p *pool) divided() int { return max(p.shares, p.expected, 1) }
 
-// own is the size of a share.
+// own returns the size of a share.
 func (p *pool) own() int { return max(p.half/p.divided(), p.least) }
 
-// bound is what all together may hold.
+// bound returns the most that all shares together may hold.
 func (p *pool) bound() int { return p.divided()*p.own() + p.half }
 
 func (p *pool) sum() int {
@@ -98,24 +97,24 @@ func (p *pool) sum() int {
 	return p.held
 }
 
-// share is what one reader has of a pool. nil: there is no bound.
+// share is the part of a pool that one reader may use. nil: unbounded.
 type share struct {
 	p      *pool
 	held   int
-	lent   int // of that
+	lent   int // borrowed part of held
 	closed bool
-	freed  chan struct{} // something was given back
+	freed  chan struct{} // signals that something was given back
 }
 
-// part is what a reader can be sure to get when it holds nothing.
+// part returns the amount that a reader surely gets if it holds nothing.
 func (s *share) part() int {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	return s.p.own() / s.p.parts
 }
 
-// take takes as much as it gets: at most want, and at least the lesser of want and a part.
-// 0: there is not so much.
+// take takes memory and returns the amount: at most want, and at least the lesser of want and a part; or 0 if there is
+// less than that.
 func (s *share) take(want int) int {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
@@ -137,7 +136,7 @@ func (s *share) take(want int) int {
 	return got
 }
 
-// wait is take that waits until the reader has given enough back.
+// wait calls take until it succeeds, waiting for the reader to give memory back.
 func (s *share) wait(ctx context.Context, want int) (int, error) {
 	for {
 		if got := s.take(want); got > 0 || want == 0 {
@@ -151,7 +150,7 @@ func (s *share) wait(ctx context.Context, want int) (int, error) {
 	}
 }
 
-// add takes n bytes, which may be negative, whether there are so many or not.
+// add adds n bytes, which may be negative, to what the reader holds, even if that exceeds its limits.
 func (s *share) add(n int) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
@@ -175,7 +174,7 @@ func (s *share) change(n int) {
 	s.lent = lent
 }
 
-// close gives everything back. What is given back later does not count.
+// close gives everything back. Later calls have no effect.
 func (s *share) close() {
 	if s == nil {
 		return

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// Readers whose chunks nobody takes hold what they have, and wait. The others read
-// everything meanwhile, and all together hold no more than there is.
+// Readers whose chunks nobody takes keep what they have, and wait. Meanwhile the others read everything, and all
+// together hold no more than the bound.
 func TestMemoryStalled(t *testing.T) {
 	const partitions, stalled, total = 8, 3, 2 << 20
 	b := startBroker(t, embedded.Options{})
@@ -76,7 +76,7 @@ func TestMemoryStalled(t *testing.T) {
 		})
 	}
 	began.Wait()
-	time.Sleep(300 * time.Millisecond) // time to take what they get
+	time.Sleep(300 * time.Millisecond) // leaves time to take what they get
 	for i := stalled; i < partitions; i++ {
 		readers.Go(func() {
 			var got []kafkatest.Record
@@ -104,12 +104,12 @@ func TestMemoryStalled(t *testing.T) {
 			chunk.Release()
 		}
 	}
-	// A record more than fits in a chunk, and a batch more in an answer.
+	// The excess is at most one record per chunk and one batch per answer.
 	if slack := partitions * (40 << 10); most > total+slack {
 		t.Errorf("%d bytes held of %d", most, total)
 	}
 	c.Close()
-	expectQuiet(t) // what was under way has come back
+	expectQuiet(t) // everything in progress has ended
 	if n := m.Held(); n > total/100 {
 		t.Errorf("%d bytes are still held", n)
 	}
@@ -117,12 +117,12 @@ func TestMemoryStalled(t *testing.T) {
 		r.Close()
 	}
 	if n := m.Held(); n != 0 {
-		t.Errorf("%d bytes are held by nobody", n)
+		t.Errorf("%d bytes are held although all readers are closed", n)
 	}
 }
 
-// TestMemoryExpected: while readers that were expected join one after the other, and each takes
-// what it gets, the bound holds.
+// TestMemoryExpected: the bound holds while expected readers are added one after the other and each takes what it can
+// get.
 func TestMemoryExpected(t *testing.T) {
 	const total, readers = 32 << 20, 50
 	m := NewMemory(total)
@@ -142,14 +142,13 @@ func TestMemoryExpected(t *testing.T) {
 	}
 }
 
-// TestMemoryAdded: readers that nobody expected are added one after the other, while those before
-// hold what they got. Each gets a part. Beyond the bound it gets no more until the others give
-// back.
+// TestMemoryAdded: unexpected readers are added one after the other, while earlier readers hold what they got. Each
+// gets a part, and beyond the bound nothing more until the others give memory back.
 func TestMemoryAdded(t *testing.T) {
 	const total, readers = 32 << 20, 50
 	m := NewMemory(total)
 	var all [readers][2]*share
-	sure := 0 // what those that were added could be sure of
+	sure := 0 // what the added readers were sure to get
 	for i := range readers {
 		all[i][0], all[i][1] = m.share()
 		for _, s := range all[i] {
@@ -179,7 +178,7 @@ func TestMemoryAdded(t *testing.T) {
 	}
 }
 
-// TestMemoryEnded: the shares of readers that are expected no longer are those of the others.
+// TestMemoryEnded: the shares of readers that are no longer expected go to the others.
 func TestMemoryEnded(t *testing.T) {
 	m := NewMemory(32 << 20)
 	m.Expect(4)
@@ -197,8 +196,7 @@ func TestMemoryEnded(t *testing.T) {
 	}
 }
 
-// However shares are taken and given back, they add up, and a share that holds nothing gets
-// its part.
+// In any order of taking and giving back, the sums are right, and a share that holds nothing gets its part.
 func TestMemoryShares(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	m := NewMemory(4 << 20)
@@ -218,7 +216,7 @@ func TestMemoryShares(t *testing.T) {
 			all[i].s.close()
 			for _, n := range all[i].took {
 				held -= n
-				all[i].s.add(-n) // does not count any more
+				all[i].s.add(-n) // has no effect any more
 			}
 			all = append(all[:i], all[i+1:]...)
 		default:

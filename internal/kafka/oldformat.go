@@ -13,22 +13,20 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka/batch"
 )
 
-// Messages of the formats before Kafka 0.11 are left to kafka-go, one by one.
-// Topics that were never converted still hold them, and brokers before 4.0 serve
-// them.
+// Messages in the formats before Kafka 0.11 are decoded by kafka-go, one by one. Topics that were never converted still
+// have them, and brokers before 4.0 return them.
 
-// maxOld bounds what a compressed message of these formats may decompress to.
-// kafka-go takes all of it into memory, and must: the offsets of the messages in
-// it are counted from the last one.
+// maxOld bounds the decompressed size of a compressed message in these formats. kafka-go must hold all of it in memory,
+// because the offsets of the inner messages are counted from the last one.
 const maxOld = 64 << 20
 
 var errOld = errors.New("a compressed message in the format before Kafka 0.11 is larger than 64 MiB")
 
-// oldRecords are the records of a message.
+// oldRecords iterates over the records of a message.
 type oldRecords struct {
 	reading bool
 	records protocol.RecordReader
-	max     int // the size from which a record is too large
+	max     int // a record above this size is too large
 }
 
 // open reads a whole message.
@@ -36,7 +34,7 @@ func (o *oldRecords) open(raw []byte, max int) (err error) {
 	if err := oldFits(raw); err != nil {
 		return err
 	}
-	// kafka-go trusts the lengths of the messages inside a compressed one.
+	// kafka-go trusts the lengths of the messages inside a compressed one, and may panic.
 	defer func() {
 		if recover() != nil {
 			err = batch.ErrDamaged
@@ -52,7 +50,7 @@ func (o *oldRecords) open(raw []byte, max int) (err error) {
 	return nil
 }
 
-// oldFits returns an error where a message decompresses to more than maxOld.
+// oldFits returns an error if a message decompresses to more than maxOld.
 func oldFits(raw []byte) error {
 	codec := protocol.Attributes(raw[17]).Compression()
 	if codec == 0 {
@@ -86,7 +84,7 @@ func oldFits(raw []byte) error {
 
 func (o *oldRecords) close() { *o = oldRecords{} }
 
-// next reads a record into memory of the arena.
+// next reads a record, into memory of the arena.
 func (o *oldRecords) next(a *batch.Arena, r *batch.Record) (bool, error) {
 	if o.records == nil {
 		return false, nil
@@ -128,7 +126,7 @@ func closeRecord(rec *protocol.Record) {
 	}
 }
 
-// decompress is the batch.Codec of kafka-go.
+// decompress is the batch.Codec that uses kafka-go's codecs.
 func decompress(number int8, src io.Reader) io.ReadCloser {
 	z := compress.Compression(number).Codec()
 	if z == nil {

@@ -11,11 +11,9 @@ import (
 )
 
 const (
-	// produceBytes bounds a request. max.message.bytes limits a batch, not a
-	// message, and is 1 048 588 by default.
+	// produceBytes bounds a request. max.message.bytes, by default 1 048 588, limits a batch, not a message.
 	produceBytes = 900_000
-	// messageOverhead and headerOverhead bound what the encoding adds to the
-	// bytes of a message and of each header.
+	// messageOverhead and headerOverhead bound what the encoding adds to the size of a message and of each header.
 	messageOverhead = 40
 	headerOverhead  = 10
 )
@@ -24,9 +22,8 @@ const (
 type Message struct {
 	Key, Value []byte // nil: null
 	Headers    []Header
-	// Time is the record's timestamp, in whole milliseconds after 1970.
-	// Required: where it is missing kafka-go would put the present time, and a
-	// message sent again would differ.
+	// Time is the record's timestamp, in whole milliseconds since 1970. Required: kafka-go would replace a missing time
+	// by the current time, so that a message sent again would differ.
 	Time time.Time
 }
 
@@ -42,22 +39,19 @@ func (m *Message) encoded() int {
 	return m.bytes() + messageOverhead + headerOverhead*len(m.Headers)
 }
 
-// Appended says where messages of a call to Produce went: the next Count of them
-// have the offsets from Base on.
+// Appended says where messages of a call to Produce were appended: Count messages, from offset Base on.
 type Appended struct {
 	Base  int64
 	Count int
 }
 
-// Produce appends messages to a partition in order and returns, after all of
-// them have been acknowledged by all in-sync replicas, where they are. It sends
-// one request at a time, of at most 900 kB, each of which is one Appended: where
-// one does not begin at the end of the one before, somebody else wrote in between.
+// Produce appends messages to a partition in order. It returns after all in-sync replicas have acknowledged all
+// messages, with the offsets of the messages. It sends one request of at most 900 kB at a time, and each request is one
+// Appended: if one does not begin where the one before it ended, another writer appended in between.
 //
-// After an error at says where the first messages went, those that were
-// acknowledged. Some, all or none of the others may have been appended. Where
-// the error is Retriable the caller sends them again, the same bytes, until it
-// succeeds; readers remove duplicates by key. *TooLargeError is final.
+// After an error, at has the messages that were acknowledged, which are the first ones. Any of the others may have been
+// appended or not. If the error is Retriable, the caller sends them again, with the same bytes, until it succeeds;
+// readers remove duplicates by key. *TooLargeError is final.
 func (c *Client) Produce(ctx context.Context, topic string, partition int32, msgs []Message) (at []Appended,
 	err error) {
 	if len(msgs) == 0 {
@@ -85,9 +79,8 @@ func (c *Client) Produce(ctx context.Context, topic string, partition int32, msg
 	return at, nil
 }
 
-// produce sends one batch, in halves where the topic takes only smaller ones, and
-// adds to at where it went, as far as it did. index is the first message's place
-// in the caller's slice.
+// produce sends one batch, in halves if the topic only accepts smaller ones, and appends to at the messages that were
+// acknowledged. index is the index of the first message in the caller's slice.
 func (c *Client) produce(ctx context.Context, topic string, partition int32, msgs []Message, index int,
 	at []Appended) ([]Appended, error) {
 	base, err := c.produceBatch(ctx, topic, partition, msgs)
@@ -141,7 +134,7 @@ func (c *Client) produceBatch(ctx context.Context, topic string, partition int32
 		return 0, callError(ctx, api, topic, partition, err)
 	}
 	if res.Error != nil {
-		// Only the code is kept: a broker's text may quote what it refuses.
+		// Only the code is kept, because a broker's text may quote what it refuses.
 		return 0, callError(ctx, api, topic, partition, res.Error)
 	}
 	return res.BaseOffset, nil

@@ -99,7 +99,7 @@ func TestProduceSplitsByBytes(t *testing.T) {
 	c := dialBroker(t, b.Addr())
 	sizes := watchProduce(b)
 
-	ms := messages("a", 5000) // small ones: one batch, whatever their number
+	ms := messages("a", 5000) // small messages: one batch for any number
 	if _, err := c.Produce(t.Context(), "out", 0, ms); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestTooLarge(t *testing.T) { tooLarge(t, startBroker(t, embedded.Options{})
 func tooLarge(t *testing.T, addrs []string) {
 	c := dialBroker(t, addrs...)
 	topic := kafkatest.Topic(t, addrs, map[string]string{"max.message.bytes": "10000"})
-	// A topic that takes less than a request holds: halves, in order.
+	// A topic that accepts only smaller requests gets halves, in order.
 	ms := messages("c", 9)
 	for i := range ms {
 		ms[i].Value = bytes.Repeat([]byte{byte(i)}, 4_000)
@@ -196,13 +196,14 @@ func tooLarge(t *testing.T, addrs []string) {
 	}
 }
 
-// Sending again after an acknowledgement was lost makes duplicates, of the same
-// bytes.
+// Sending again after a lost acknowledgement makes duplicates with the same bytes.
 func TestProduceAgain(t *testing.T) {
 	b := startBroker(t, embedded.Options{Topics: []string{"out"}})
 	c := dialBroker(t, b.Addr())
 	ms := messages("a", 3)
-	for _, fault := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NotLeaderForPartition, kerr.NotEnoughReplicas} {
+	for _, fault := range []*kerr.Error{
+		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NotLeaderForPartition, kerr.NotEnoughReplicas,
+	} {
 		b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: fault})
 		var e *Error
 		if _, err := c.Produce(t.Context(), "out", 0, ms); !errors.As(err, &e) || e.Code != fault.Code ||
@@ -233,14 +234,14 @@ func TestReadBack(t *testing.T) {
 	})
 }
 
-// readBack reads once after trouble.
+// readBack reads the log once after a fault.
 func readBack(t *testing.T, addrs []string, trouble func()) {
 	c := dialBroker(t, addrs...)
 	topic := kafkatest.Topic(t, addrs, nil)
 	if _, err := c.Produce(t.Context(), topic, 0, messages("a", 10)); err != nil {
 		t.Fatal(err)
 	}
-	// A foreign transaction that never ends must not hide what follows it.
+	// A foreign transaction that never ends must not hide later records.
 	foreign := kafkatest.NewProducer(t, addrs, topic, 0, topic)
 	foreign.Begin()
 	foreign.Send(numbered("foreign", 1)...)

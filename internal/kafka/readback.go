@@ -4,26 +4,24 @@ import (
 	"context"
 )
 
-// maxReadBack is more than any record of our own has. A larger one is delivered
-// without its content, as by a Reader.
+// maxReadBack is larger than any record that this program writes. A larger record is delivered without its content, as
+// by a Reader.
 const maxReadBack = 64 << 20
 
-// ReadBack calls fn with every record of a partition from an offset to the end
-// that the log has at the time of the call, and stops where fn returns an
-// error. The record is valid during the call only. Failed calls to the broker
-// are repeated until the context ends; a log that starts after from, or ends
-// before it, is a GapError or a TruncatedError.
+// ReadBack calls fn with every record of a partition, from offset from to the end of the log at the time of the call.
+// It stops if fn returns an error. The record is valid only during the call of fn. Failed calls to the broker are
+// repeated until the context ends. If the log starts after from, or ends before it, the error is a GapError or a
+// TruncatedError.
 //
-// It reads what a consumer without regard for transactions may have seen,
-// aborted records too: a foreign transaction left open in the topic must not
-// hide what was published after it.
+// It delivers what a consumer of uncommitted records may have seen, including aborted records. Otherwise a foreign
+// transaction that was left open in the topic would hide what was published after it.
 func (c *Client) ReadBack(ctx context.Context, topic string, partition int32, from int64,
 	fn func(*Record) error) error {
 	return c.ReadBackOr(ctx, topic, partition, from, fn, func(error) error { return nil })
 }
 
-// ReadBackOr is ReadBack that tells failed why it is about to repeat a call. If that returns an
-// error, ReadBackOr ends with it.
+// ReadBackOr is ReadBack, but calls failed with the reason before it repeats a call. If failed returns an error,
+// ReadBackOr returns that.
 func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, from int64, fn func(*Record) error,
 	failed func(error) error) error {
 	var pause Backoff
@@ -47,8 +45,8 @@ func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, 
 	return c.readBackTo(ctx, topic, partition, from, end, fn, failed)
 }
 
-// ReadBackTo is ReadBack to an end that the log had a moment ago, behind from, so that it need not ask for it. From a
-// log that has lost its end since then it may wait for further records.
+// ReadBackTo is ReadBack up to a known recent end of the log, which must be after from, so it need not ask for the end.
+// If the log has lost its end since then, it may wait for new records.
 func (c *Client) ReadBackTo(ctx context.Context, topic string, partition int32, from, end int64,
 	fn func(*Record) error) error {
 	return c.readBackTo(ctx, topic, partition, from, end, fn, func(error) error { return nil })
@@ -65,7 +63,7 @@ func (c *Client) readBackTo(ctx context.Context, topic string, partition int32, 
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx) // also of a request sent ahead
+	ctx, cancel := context.WithCancel(ctx) // also cancels a request that was sent ahead
 	defer cancel()
 	var pause Backoff
 	var chunk Chunk
@@ -85,9 +83,9 @@ func (c *Client) readBackTo(ctx context.Context, topic string, partition int32, 
 	return err
 }
 
-// Follow calls fn with what a reader fetches from an offset on, chunk by chunk, until the context ends or fn
-// returns an error. The chunk is valid during the call only, and fn may release it earlier. Failed calls to the
-// broker are repeated.
+// Follow calls fn with each chunk that a reader fetches from offset from on, until the context ends or fn returns an
+// error. The chunk is valid only during the call of fn, which may release it earlier. Failed calls to the broker are
+// repeated.
 func (c *Client) Follow(ctx context.Context, o ReaderOptions, from int64, fn func(*Chunk) error) error {
 	r, err := c.NewReader(o, Position{Next: from, LeaderEpoch: -1})
 	if err != nil {
@@ -108,7 +106,7 @@ func (c *Client) Follow(ctx context.Context, o ReaderOptions, from int64, fn fun
 	}
 }
 
-// repeated repeats a call to the broker while that may help, and failed allows it.
+// repeated repeats a call to the broker as long as that may help and failed returns nil.
 func repeated(ctx context.Context, pause *Backoff, failed func(error) error, call func() error) error {
 	for {
 		err := call()

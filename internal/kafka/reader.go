@@ -21,81 +21,71 @@ const (
 )
 
 const (
-	// fetchSlack is added to MaxWait for the answer to arrive. It doubles
-	// after a timeout, up to maxFetchSlack, for a slow link must not look like
-	// a dead broker for ever.
+	// fetchSlack is the time for the answer to arrive, in addition to MaxWait. It doubles after a timeout, up to
+	// maxFetchSlack, so that a slow link is not permanently treated as a dead broker.
 	fetchSlack    = 10 * time.Second
 	maxFetchSlack = 80 * time.Second
-	// epochGrace is how long the leader and the metadata must agree on an
-	// older leader epoch until it is not a broker that lags behind.
+	// epochGrace is how long the leader and the metadata must agree on an older leader epoch before it counts as proof,
+	// rather than as a broker that lags behind.
 	epochGrace = 30 * time.Second
-	// aheadBytes is the size of an answer from which decoding it takes long enough
-	// to ask for the next one before.
+	// aheadBytes is the size from which decoding an answer takes long enough that the next request is sent before it.
 	aheadBytes = 16 << 10
 )
 
-// ReaderOptions say what is read and how.
+// ReaderOptions say what to read and how.
 type ReaderOptions struct {
-	// Topic and Partition are what is read. Topic is required.
+	// Topic and Partition select the log. Topic is required.
 	Topic     string
 	Partition int32
-	// ClusterID is the cluster the log was read from before. Empty: whatever
-	// cluster the first fetch meets.
+	// ClusterID is the cluster from which the log was read before. Empty: the cluster that the first fetch reaches.
 	ClusterID string
-	// SkipGaps continues at the start of the log where records were deleted
-	// before they were read, instead of a GapError.
+	// SkipGaps makes the reader continue at the start of the log, instead of returning a GapError, if records were
+	// deleted before they were read.
 	SkipGaps bool
-	// Compacted tolerates that the cleaner removes the anchor's record.
+	// Compacted allows the log cleaner to remove the anchor's record.
 	Compacted bool
-	// Uncommitted delivers the records of open and aborted transactions too.
+	// Uncommitted makes the reader deliver the records of open and aborted transactions too.
 	Uncommitted bool
-	// MaxWait is how long a fetch may wait for records; default 500 ms. It may return
-	// without any after 500 ms.
+	// MaxWait is how long a fetch may wait for records; default 500 ms. A fetch may return without records after 500
+	// ms.
 	MaxWait time.Duration
-	// MaxBytes and PartitionMaxBytes bound a response on the wire, where
-	// records may be compressed; default 8 MiB and 4 MiB. A batch larger than
-	// that is still sent. MaxBytes must be the larger: a response cut by it may
-	// lack the list of aborted transactions.
+	// MaxBytes and PartitionMaxBytes bound a response as transmitted, with records possibly compressed; defaults 8 MiB
+	// and 4 MiB. A single larger batch is still sent. MaxBytes must be greater than PartitionMaxBytes, because a
+	// response cut off by MaxBytes may lack the list of aborted transactions.
 	MaxBytes, PartitionMaxBytes int
-	// MaxRecordBytes is the size beyond which a record is delivered without its
-	// content (Record.TooLarge); default 1 MiB. The size is the sum of key,
-	// value and, for each header, name, value and 40 bytes. It is a function of
-	// the record alone: neither its batch nor how that is compressed decides.
+	// MaxRecordBytes is the size above which a record is delivered without its content (Record.TooLarge); default 1
+	// MiB. The size is the sum of the lengths of key, value and, for each header, name, value and 40 bytes. It depends
+	// on the record alone, not on its batch or compression.
 	MaxRecordBytes int
-	// Memory bounds what this reader and others hold. Nil: each holds what the other
-	// limits allow. A reader with Memory must be closed.
+	// Memory bounds what this reader and others hold together. nil: each holds what the other limits allow. A reader
+	// with Memory must be closed.
 	Memory *Memory
-	// RowBytes is what the caller needs for each record while it has the chunk. It counts
-	// towards Memory.
+	// RowBytes is the caller's own memory for each record while it holds the chunk. It counts towards Memory.
 	RowBytes int
 
 	epochGrace time.Duration // tests shorten it
 	aheadBytes int           // tests lower it
 }
 
-// Reader reads the committed records of one partition in order, and proves at
-// each response that the log is the one it has read before.
+// Reader reads the committed records of one partition in order, and proves with each response that the log is the one
+// that it read before.
 //
-// A fetch begins at the last record that was delivered, the anchor, and not
-// after it: the broker must return that record, unchanged. A log that was
-// truncated and refilled, re-created, or rewritten shows another record there,
-// or none. To this come the cluster id, leader epochs, and both ends of the
-// log. Where the answer to a fetch of this kind brought nothing new, the next one
-// begins at the position itself ("plain"): there the broker can wait for records,
-// and a batch as large as the limit is not returned for ever.
+// A fetch does not begin after the last record that was delivered, the anchor, but at the anchor: the broker must
+// return that record unchanged. If a log was truncated and refilled, re-created, or rewritten, the broker returns
+// another record at that offset, or none. The reader also checks the cluster id, leader epochs, and both ends of the
+// log. If such a fetch returned nothing new, the next one begins after the anchor ("plain"): the broker can then wait
+// for records, and does not return a batch as large as the limit again and again.
 //
-// The request for the next answer is on its way while one is decoded: where that
-// answer ends is in the headers of its batches. It begins in the last batch with
-// records, so that the anchor, once it is known, is among what comes back. Where
-// it is not (the batch turns out to be aborted) that answer is not used.
+// While an answer is decoded, the request for the next one is already sent: the headers of the batches show where the
+// answer ends. This request begins in the last batch with records, so that its answer includes the next anchor. If the
+// anchor turns out to be elsewhere, because the batch was aborted, that answer is not used.
 //
-// What it holds: two answers; what a codec needs (see package batch); and in each chunk a
-// megabyte, one record of MaxRecordBytes, 16 384 Records, and the answer that their
-// bytes lie in. No batch asks for more, whatever it decompresses to. ReaderOptions.Memory
-// may allow less.
+// A Reader holds two answers; the memory that a codec needs (see package batch); and for each chunk one megabyte, one
+// record of MaxRecordBytes, 16 384 Records, and the answer that contains their bytes. No batch needs more, no matter to
+// what size it decompresses. ReaderOptions.Memory may allow less.
 //
-// A Reader is not safe for concurrent use. What is under way ends with the context of the
-// Fetch that began it. Only a reader with Memory needs to be closed.
+// A Reader is not safe for concurrent use. A request in progress ends with the context of the Fetch that began it. Only
+// a reader with Memory must be closed.
 type Reader struct {
 	c *Client
 	o ReaderOptions
@@ -104,26 +94,26 @@ type Reader struct {
 	epoch   int32
 	anchor  *Anchor
 	cluster string
-	plain   bool // the next fetch begins at the position
+	plain   bool // the next fetch begins at the position, not at the anchor
 	narrow  bool // the last fetch that began at this anchor found nothing new
 
-	logStart, lastStable, end int64 // of the last answer
+	logStart, lastStable, end int64 // as of the last answer
 
 	slack       time.Duration
-	throttled   time.Time // no request before it
-	empties     int       // answers in a row without the data that must exist
-	behindSince time.Time // of the first answer in a row with an older epoch
+	throttled   time.Time // no request is sent before this time
+	empties     int       // consecutive answers without data that must exist
+	behindSince time.Time // time of the first of consecutive answers with an older epoch
 
-	answers, chunks *share // of Memory; nil: there is no bound
+	answers, chunks *share // parts of Memory; nil: unbounded
 
 	ahead *ahead // the request for the next answer
-	w     walk   // the reading of the last one
+	w     walk   // state of reading the last answer
 
-	// Used again at every fetch.
+	// These are reused in every fetch.
 	ans answer
 }
 
-// NewReader returns a reader that continues at a position.
+// NewReader returns a reader that continues at position p.
 func (c *Client) NewReader(o ReaderOptions, p Position) (*Reader, error) {
 	o.MaxWait = cmp.Or(o.MaxWait, DefaultMaxWait)
 	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxBytes)
@@ -133,7 +123,7 @@ func (c *Client) NewReader(o ReaderOptions, p Position) (*Reader, error) {
 	o.epochGrace = cmp.Or(o.epochGrace, epochGrace)
 	switch {
 	case o.Topic == "":
-		return nil, errors.New("kafka reader: no topic is given")
+		return nil, errors.New("kafka reader: no topic is set")
 	case o.Partition < 0:
 		return nil, fmt.Errorf("kafka reader: partition is %d, must not be negative", o.Partition)
 	case o.MaxWait < time.Millisecond || o.MaxWait > time.Minute:
@@ -160,27 +150,24 @@ func (c *Client) NewReader(o ReaderOptions, p Position) (*Reader, error) {
 	return r, nil
 }
 
-// Close gives back what the reader holds of its Memory. No Fetch must be under way. Chunks
-// that it filled stay as they are until they are released.
+// Close gives the reader's part of its Memory back. Do not call it during a Fetch. Filled chunks stay valid until they
+// are released.
 func (r *Reader) Close() {
 	r.forget()
 	r.answers.close()
 	r.chunks.close()
 }
 
-// Position is where the next fetch continues.
+// Position returns the position at which the next fetch continues.
 func (r *Reader) Position() Position {
 	return Position{Next: r.next, LeaderEpoch: r.epoch, Anchor: r.anchor}
 }
 
-// Fetch fills the chunk with the next part of the last answer or, where nothing is
-// left of that, with the beginning of a new one, which may hold no records: at the end
-// of the log it comes after MaxWait at most. Where the answer before it asked for a pause,
-// because of a quota, that comes first. It repeats nothing by itself. After an error
-// the chunk is empty and the reader where it was, so that a Retriable error is answered
-// by waiting and calling Fetch again. The others are terminal: *GapError,
-// *TruncatedError, *ReplacedError, an Error that is not retriable, or the context's
-// error.
+// Fetch fills the chunk with the next part of the last answer. If nothing of that is left, it gets a new answer, which
+// may have no records: at the end of the log it comes after at most MaxWait. If the last answer asked for a pause
+// because of a quota, Fetch waits first. It does not retry by itself. After an error the chunk is empty and the reader
+// unchanged, so if the error is Retriable, wait and call Fetch again. All other errors are final: *GapError,
+// *TruncatedError, *ReplacedError, an Error that is not retriable, or the context's error.
 func (r *Reader) Fetch(ctx context.Context, c *Chunk) error {
 	c.reset(r)
 	err := r.fill(ctx, c)
@@ -213,8 +200,7 @@ func (r *Reader) fill(ctx context.Context, c *Chunk) error {
 	return r.part(ctx, c)
 }
 
-// forget gives up what is under way. After an error the log must be identified
-// anew.
+// forget drops requests and answers in progress. After an error the log must be identified again.
 func (r *Reader) forget() {
 	r.plain = false
 	r.w.close()
@@ -222,10 +208,10 @@ func (r *Reader) forget() {
 	r.dropAhead()
 }
 
-// ask gets the next answer: the one that was asked for ahead, or by a request now. It
-// returns where the request began, and the leader epoch in the metadata at that time.
+// ask gets the next answer: from the request that was sent ahead, or by sending a request now. It returns the offset at
+// which the request began, and the leader epoch in the metadata at that time.
 func (r *Reader) ask(ctx context.Context) (from int64, metaEpoch int32, err error) {
-	if from, metaEpoch, ok, err := r.asked(ctx); ok {
+	if from, metaEpoch, ok, err := r.awaitAhead(ctx); ok {
 		return from, metaEpoch, err
 	}
 	if err := r.patience(ctx); err != nil {
@@ -240,13 +226,13 @@ func (r *Reader) ask(ctx context.Context) (from int64, metaEpoch int32, err erro
 	if r.anchor != nil && !plain {
 		from = r.anchor.Offset
 		if r.narrow {
-			limit = 1 // a whole batch comes in any case
+			limit = 1 // the broker sends at least one whole batch
 		}
 	}
 	taken := 0
 	if r.answers != nil && limit > 1 {
 		if r.next >= r.readable() {
-			limit = min(limit, r.answers.part()) // it may wait long
+			limit = min(limit, r.answers.part()) // the request may wait long
 		}
 		if taken, err = r.answers.wait(ctx, limit); err != nil {
 			return 0, 0, err
@@ -257,7 +243,7 @@ func (r *Reader) ask(ctx context.Context) (from int64, metaEpoch int32, err erro
 	return from, metaEpoch, r.patient(err)
 }
 
-// readable is where the log ended for this reader by the last answer; −1: there was none.
+// readable returns the end of the log for this reader as of the last answer, −1 before the first one.
 func (r *Reader) readable() int64 {
 	if r.o.Uncommitted {
 		return r.end
@@ -265,8 +251,8 @@ func (r *Reader) readable() int64 {
 	return r.lastStable
 }
 
-// fetch is the client's, for which so many bytes were taken of the reader's share. It
-// settles what the answer took in fact.
+// fetch calls the client's fetch. taken bytes were taken from the reader's share for the answer; fetch corrects this to
+// the actual size.
 func (r *Reader) fetch(ctx context.Context, from int64, limit, taken int, epoch int32, timeout time.Duration,
 	a *answer) error {
 	err := r.c.fetch(ctx, &r.o, from, limit, epoch, timeout, a)
@@ -281,7 +267,7 @@ func (r *Reader) fetch(ctx context.Context, from int64, limit, taken int, epoch 
 	return err
 }
 
-// patient gives the broker more time after it was too slow.
+// patient allows the broker more time after a timeout.
 func (r *Reader) patient(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.kind == kindTimeout {
@@ -290,8 +276,7 @@ func (r *Reader) patient(err error) error {
 	return err
 }
 
-// judge looks at what an answer says beside its records, and reports whether these
-// are to be read.
+// judge checks everything in an answer except its records, and reports whether these should be read.
 func (r *Reader) judge(ctx context.Context, c *Chunk, from int64, metaEpoch int32) (bool, error) {
 	a := &r.ans
 	r.throttled = time.Now().Add(a.throttle)
@@ -314,9 +299,8 @@ func (r *Reader) judge(ctx context.Context, c *Chunk, from int64, metaEpoch int3
 		return false, r.gap(c, a.logStart)
 	}
 	if a.end < r.next {
-		// A fetch between the new end and the position gets no error 1. A new
-		// leader may also not know yet how far the log is replicated, which
-		// ListOffsets says by an error.
+		// A fetch between the new end and the position does not return error 1 (OffsetOutOfRange). A new leader may
+		// also not know yet how far the log is replicated; ListOffsets then returns an error.
 		end, err := r.c.listOffset(ctx, r.o.Topic, r.o.Partition, kafkago.LastOffset, false)
 		if err != nil {
 			return false, err
@@ -328,10 +312,9 @@ func (r *Reader) judge(ctx context.Context, c *Chunk, from int64, metaEpoch int3
 	return true, nil
 }
 
-// patience waits as long as the last answer asked for. A broker whose quota this
-// client exceeds answers at once, without data, and reads no further request
-// from the connection until then: a fetch that is sent all the same looks like
-// one that gets no answer.
+// patience waits for the pause that the last answer asked for. If this client exceeds its quota, a broker answers at
+// once, without data, and reads no further request from the connection until the pause is over. A fetch sent earlier
+// would look like one that gets no answer.
 func (r *Reader) patience(ctx context.Context) error {
 	wait := time.Until(r.throttled)
 	if wait <= 0 {
@@ -340,8 +323,8 @@ func (r *Reader) patience(ctx context.Context) error {
 	return sleep(ctx, wait)
 }
 
-// identify compares the cluster's id and follows the partition's leader epoch,
-// both as the transport last learned them. It returns that epoch.
+// identify checks the cluster id and updates the partition's leader epoch, both from the metadata that the transport
+// received last. It returns that epoch.
 func (r *Reader) identify(ctx context.Context) (int32, error) {
 	m, err := r.c.metadata(ctx, r.o.Topic)
 	if err != nil {
@@ -372,9 +355,8 @@ func (r *Reader) identify(ctx context.Context) (int32, error) {
 	return -1, brokerError("metadata", r.o.Topic, r.o.Partition, int16(kafkago.UnknownTopicOrPartition))
 }
 
-// nothing is an answer without data where there is some. From a broker that
-// throttles it says only that. One alone is no error either; several in a row
-// make the caller wait.
+// nothing handles an answer without data although there is some. If the broker throttles this client, that is the
+// reason. Otherwise one such answer is no error, but several in a row are, so that the caller waits.
 func (r *Reader) nothing(throttle time.Duration) error {
 	if throttle > 0 {
 		return nil
@@ -382,10 +364,11 @@ func (r *Reader) nothing(throttle time.Duration) error {
 	if r.empties++; r.empties < 2 {
 		return nil
 	}
-	return localError("fetch", r.o.Topic, r.o.Partition, kindEmpty, "the broker sent no data, though there is some")
+	return localError("fetch", r.o.Topic, r.o.Partition, kindEmpty, "the broker sent no data, although the log has "+
+		"some")
 }
 
-// outOfRange finds out which end of the log the fetch missed.
+// outOfRange finds out at which end of the log the fetch was out of range.
 func (r *Reader) outOfRange(ctx context.Context, c *Chunk, from int64) error {
 	start, err := r.c.listOffset(ctx, r.o.Topic, r.o.Partition, kafkago.FirstOffset, false)
 	if err != nil {
@@ -401,15 +384,15 @@ func (r *Reader) outOfRange(ctx context.Context, c *Chunk, from int64) error {
 	case start > r.next:
 		return r.gap(c, start)
 	case start > from:
-		// Retention passed the anchor, but nothing unread.
+		// Retention deleted the anchor, but no unread record.
 		r.anchor = nil
 		c.before, c.after, c.AnchorDropped = nil, nil, true
 		return nil
 	}
-	return r.failure(int16(kafkago.OffsetOutOfRange)) // the log moved meanwhile
+	return r.failure(int16(kafkago.OffsetOutOfRange)) // the log changed meanwhile
 }
 
-// gap ends the stream where records were deleted unread, or skips them.
+// gap returns the error for unread records that were deleted, or skips them.
 func (r *Reader) gap(c *Chunk, start int64) error {
 	if !r.o.SkipGaps {
 		return &GapError{Topic: r.o.Topic, Partition: r.o.Partition, LogStart: start, Next: r.next}
@@ -423,8 +406,8 @@ func (r *Reader) gap(c *Chunk, start int64) error {
 	return nil
 }
 
-// behind answers a leader that does not know an epoch as new as ours. It may
-// lag behind; but if the metadata stays as old, the epoch went back.
+// behind handles a leader that does not know an epoch as new as the reader's. The broker may lag behind. But if the
+// metadata also has the older epoch for long enough, the epoch went back.
 func (r *Reader) behind(metaEpoch int32) error {
 	switch now := time.Now(); {
 	case metaEpoch >= r.epoch:

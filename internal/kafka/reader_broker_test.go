@@ -98,7 +98,7 @@ func TestCancelDuringLongPoll(t *testing.T) {
 }
 
 func cancelDuringLongPoll(t *testing.T, addrs []string) {
-	const wait = 30 * time.Second // of the long poll, which takes far longer than any cancellation does
+	const wait = 30 * time.Second // time of the long poll, far longer than any cancellation takes
 	c := dialBroker(t, addrs...)
 	topic := kafkatest.Topic(t, addrs, nil)
 	waitStable(t, c, topic, 0)
@@ -110,7 +110,7 @@ func cancelDuringLongPoll(t *testing.T, addrs []string) {
 	if took := time.Since(<-began); took > wait/2 || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v after %v", err, took)
 	}
-	// The request is still with the broker; closing ends it.
+	// The request is still at the broker; Close ends it.
 	time.AfterFunc(100*time.Millisecond, func() { began <- time.Now(); c.Close() })
 	closed := func(err error) bool {
 		var e *Error
@@ -198,8 +198,7 @@ func concurrentUse(t *testing.T, addrs []string) {
 	wg.Wait()
 }
 
-// The emulated versions reach from the first with all that is used to the
-// newest.
+// The emulated versions range from the first with everything that is used to the newest.
 func TestVersions(t *testing.T) {
 	for _, v := range versions {
 		b := startBroker(t, embedded.Options{Extra: []kfake.Opt{kfake.MaxVersions(v.versions)}})

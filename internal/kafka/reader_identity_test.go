@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// readHundred makes a topic and a reader that has read its hundred records.
+// readHundred creates a topic and a reader that has read its hundred records.
 func readHundred(t *testing.T, c *Client, addrs []string, o ReaderOptions) (*Reader, ReaderOptions) {
 	t.Helper()
 	o.Topic = kafkatest.Topic(t, addrs, nil)
@@ -19,7 +19,7 @@ func readHundred(t *testing.T, c *Client, addrs []string, o ReaderOptions) (*Rea
 	return r, o
 }
 
-// again deletes a topic and makes it again, with other records.
+// again deletes a topic and creates it again, with other records.
 func again(t *testing.T, addrs []string, topic, tag string, n int) {
 	t.Helper()
 	kafkatest.DeleteTopic(t, addrs, topic)
@@ -47,12 +47,12 @@ func replacedLog(t *testing.T, addrs []string) {
 		if len(chunk.Records) != 0 || chunk.Next != 100 || r.Position().Next != 100 {
 			t.Errorf("%d other records: %d were delivered", n, len(chunk.Records))
 		}
-		// The same after a restart.
+		// The result is the same after a restart.
 		if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), &chunk); !errors.As(err, &replaced) {
 			t.Errorf("%d other records, restarted: %v", n, err)
 		}
 	}
-	// The end of the new log before, at and after the anchor's offset.
+	// The new log ends before, at or after the anchor's offset.
 	for _, n := range []int{0, 50, 98, 99} {
 		r, o := readHundred(t, c, addrs, ReaderOptions{})
 		again(t, addrs, o.Topic, "old", n)
@@ -69,8 +69,7 @@ func replacedLog(t *testing.T, addrs []string) {
 	}
 }
 
-// An older leader epoch: at once where records differ, and after a while where
-// the new leader refuses to answer at all.
+// An older leader epoch is detected at once if records differ, and after a while if the new leader refuses to answer.
 func TestOlderEpoch(t *testing.T) {
 	b := startBroker(t, embedded.Options{})
 	c := dialBroker(t, b.Addr())
@@ -108,7 +107,7 @@ func retention(t *testing.T, addrs []string) {
 	drain(t, r, 40, nil)
 	var chunk Chunk
 
-	// Up to the position: the anchor is gone, nothing else.
+	// Records up to the position were deleted: only the anchor is gone.
 	kafkatest.DeleteRecords(t, addrs, topic, 0, 40)
 	if err := fetchOnce(t.Context(), r, &chunk); err != nil || !chunk.AnchorDropped || chunk.Next != 40 {
 		t.Fatalf("%v, %+v", err, chunk)

@@ -15,9 +15,8 @@ import (
 
 func header(k string, v []byte) kgo.RecordHeader { return kgo.RecordHeader{Key: k, Value: v} }
 
-// writeTransactions appends a random interleaving of transactions and plain
-// batches, and returns what a reader of committed records must see, and where
-// the log ends.
+// writeTransactions appends a random interleaving of transactions and plain batches. It returns the records that a
+// reader of committed records must see, and the end of the log.
 func writeTransactions(tb testing.TB, addrs []string, topic string, seed uint64, batches int) (want []kafkatest.Record,
 	end int64) {
 	tb.Helper()
@@ -40,8 +39,8 @@ func writeTransactions(tb testing.TB, addrs []string, topic string, seed uint64,
 		}
 		return rs
 	}
-	// Brokers write a marker some time after the answer to End, so the end is
-	// counted: a slot for each record and marker.
+	// Brokers write a marker some time after the answer to End, so the end is computed: one offset for each record and
+	// marker.
 	at := func(first int64, rs []kafkatest.Record) []kafkatest.Record {
 		for i := range rs {
 			rs[i].Offset = first + int64(i)
@@ -80,7 +79,7 @@ func writeTransactions(tb testing.TB, addrs []string, topic string, seed uint64,
 			finish(w)
 		}
 	}
-	// In log order; markers have taken offsets in between.
+	// Records are in log order; markers have taken offsets between them.
 	for i := range want {
 		for j := i; j > 0 && want[j].Offset < want[j-1].Offset; j-- {
 			want[j], want[j-1] = want[j-1], want[j]
@@ -128,8 +127,7 @@ func readCommitted(t *testing.T, addrs []string) {
 	}
 }
 
-// waitStable waits until the client knows the topic, all transactions have
-// their markers, and the log ends at end.
+// waitStable waits until the client knows the topic, all transactions have their markers, and the log ends at end.
 func waitStable(t *testing.T, c *Client, topic string, end int64) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -144,8 +142,7 @@ func waitStable(t *testing.T, c *Client, topic string, end int64) {
 	}
 }
 
-// While a transaction is open nothing after its first record is delivered, and
-// everything is once it has ended.
+// While a transaction is open, nothing after its first record is delivered; when it has ended, everything is.
 func TestOpenTransaction(t *testing.T) {
 	openTransaction(t, startBroker(t, embedded.Options{}).Addrs())
 }
@@ -178,8 +175,7 @@ func openTransaction(t *testing.T, addrs []string) {
 	}
 }
 
-// A log that ends with transaction markers is read to its end, and then polled
-// and not hammered.
+// A log that ends with transaction markers is read to its end, and is then polled at a low rate.
 func TestTrailingMarkers(t *testing.T) {
 	trailingMarkers(t, startBroker(t, embedded.Options{}).Addrs())
 }
@@ -210,7 +206,7 @@ func trailingMarkers(t *testing.T, addrs []string) {
 			t.Fatal(err)
 		}
 	}
-	// One to identify the log and one that waits, in turn.
+	// Requests alternate: one identifies the log, one waits.
 	if requests > 24 {
 		t.Errorf("%d requests in ten waits at the end of the log", requests)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// What holds against the embedded broker holds against Apache Kafka.
+// These tests repeat with Apache Kafka what was tested with the embedded broker.
 func TestRealKafka(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	for name, test := range map[string]func(*testing.T, []string){
@@ -38,7 +38,7 @@ func TestRealKafka(t *testing.T) {
 	}
 }
 
-// The answers to single fetches, as the reader counts on them.
+// The reader relies on these answers to single fetches.
 func TestRealKafkaFetch(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	c := dialBroker(t, addrs...)
@@ -52,15 +52,15 @@ func TestRealKafkaFetch(t *testing.T) {
 	p.Send(numbered("a", 10)...)
 	var chunk Chunk
 
-	// A batch comes whole, however small the limits.
+	// A whole batch is returned, however small the limits.
 	r := newReader(t, c, ReaderOptions{Topic: topic, MaxBytes: 2, PartitionMaxBytes: 1}, start)
 	if err := fetchOnce(t.Context(), r, &chunk); err != nil || len(chunk.Records) != 20 || chunk.Next != 20 {
 		t.Fatalf("first batch: %v, %d records", err, len(chunk.Records))
 	}
 	drain(t, r, 30, nil)
 
-	// At the end the broker holds one answer in two back: the one that proves
-	// the log comes at once. New records end the wait.
+	// At the end of the log the broker delays every other answer: the one that identifies the log comes at once. New
+	// records end the wait.
 	const wait = 5 * time.Second
 	r = newReader(t, c, ReaderOptions{Topic: topic, MaxWait: wait}, r.Position())
 	for _, atLeast := range []time.Duration{0, wait - 50*time.Millisecond} {
@@ -80,7 +80,7 @@ func TestRealKafkaFetch(t *testing.T) {
 		t.Errorf("a record that arrives: %v, %d records after %v", err, len(chunk.Records), time.Since(begin))
 	}
 
-	// Leader epochs that are not the leader's.
+	// The fetches have another leader epoch than the leader.
 	epoch := chunk.LeaderEpoch
 	if epoch < 0 {
 		t.Fatal("no leader epoch")
@@ -90,7 +90,7 @@ func TestRealKafkaFetch(t *testing.T) {
 			t.Errorf("epoch %d where it is %d: code %d, %v", asked, epoch, r.ans.code, err)
 		}
 	}
-	// Positions outside the log.
+	// These positions are outside the log.
 	for _, at := range []int64{31 + 1, 1 << 40} {
 		if err := c.fetch(t.Context(), &r.o, at, 1, -1, 5*time.Second, &r.ans); err != nil || r.ans.code != 1 {
 			t.Errorf("fetch at %d: code %d, %v", at, r.ans.code, err)
@@ -98,9 +98,9 @@ func TestRealKafkaFetch(t *testing.T) {
 	}
 }
 
-// The credentials that brokers take, and the permissions that the daemon's calls
-// need: on the input to read it and its settings, on the output to write, create
-// and read it, and on a group to commit its offsets. None on the cluster.
+// These are the credentials that brokers accept, and the permissions that the daemon's calls need: on the input, to
+// read it and its settings; on the output, to write, create and read it; and on a group, to commit its offsets. On the
+// cluster, none.
 func TestRealKafkaAccess(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	if b.SASL == "" {
@@ -116,7 +116,7 @@ func TestRealKafkaAccess(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// New credentials take a moment to be known.
+			// New credentials take a moment to become valid.
 			var pause Backoff
 			err = c.Probe(ctx)
 			for i := 0; fine && err != nil && i < 10; i++ {
@@ -163,7 +163,7 @@ func TestRealKafkaAccess(t *testing.T) {
 		{"commit", func() error { return c.CommitOffsets(ctx, out, []GroupOffset{{in, 0, 1}}) },
 			func() { b.Grant(group, out, kmsg.ACLOperationRead) }},
 	} {
-		// Broker and client both take a moment to know what has changed.
+		// Broker and client both take a moment to learn of a change.
 		until := func(done func(error) bool) error {
 			var pause Backoff
 			err := step.call()
@@ -185,7 +185,7 @@ func TestRealKafkaAccess(t *testing.T) {
 	}
 }
 
-// A reader above its quota is slow and has no other trouble.
+// A reader above its quota is slow but gets no errors.
 func TestRealKafkaQuota(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	topic := kafkatest.Topic(t, addrs, nil)
@@ -203,11 +203,10 @@ func TestRealKafkaQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	// The broker takes a moment to know its quotas: what it sends before counts,
-	// and is not held back.
+	// The broker takes a moment to learn its quotas: data that it sends earlier is counted but not delayed.
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		r := newReader(t, c, ReaderOptions{Topic: topic}, start)
-		if err := fetchOnce(t.Context(), r, new(Chunk)); err != nil { // the first may meet a topic that is too new
+		if err := fetchOnce(t.Context(), r, new(Chunk)); err != nil { // the first fetch may find the topic too new
 			t.Fatal(err)
 		}
 		begin, empty := time.Now(), 0
@@ -230,13 +229,13 @@ func TestRealKafkaQuota(t *testing.T) {
 	}
 }
 
-// A transaction whose producer is gone ends with its timeout: the broker aborts
-// it, and what waited behind it is read.
+// If a transaction's producer is gone, the broker aborts it after its timeout, and records that waited after it are
+// read.
 func TestRealKafkaDeadProducer(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	c := dialBroker(t, addrs...)
 	topic := kafkatest.Topic(t, addrs, nil)
-	// the other one writes within it
+	// the other producer writes within this time
 	dead := kafkatest.NewProducer(t, addrs, topic, 0, topic, kgo.TransactionTimeout(4*time.Second))
 	dead.Begin()
 	dead.Send(numbered("dead", 3)...)
@@ -246,8 +245,8 @@ func TestRealKafkaDeadProducer(t *testing.T) {
 	}
 }
 
-// What a broker is that was killed and comes back with its data, once as they
-// were and once without what it had not yet written to its disk.
+// A broker is killed and comes back with its data: once with all of it, and once without what it had not written to
+// disk yet.
 func TestRealKafkaCrash(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	c := dialBroker(t, b.Addrs...)
@@ -258,7 +257,7 @@ func TestRealKafkaCrash(t *testing.T) {
 	}
 	drain(t, r, 50, nil)
 	before := r.Position()
-	// Open when the broker dies: 50 to 52.
+	// Offsets 50 to 52 are in an open transaction when the broker dies.
 	open := kafkatest.NewProducer(t, b.Addrs, topic, 0, topic)
 	open.Begin()
 	open.Send(numbered("open", 3)...)
@@ -303,8 +302,7 @@ func TestRealKafkaCrash(t *testing.T) {
 	b.Start()
 	started := time.Now()
 
-	// Nothing is lost, and the reader and the client that waited go on as they
-	// are.
+	// Nothing is lost, and the reader and the client that waited continue.
 	codes := map[string]int{}
 	var pause Backoff
 	for {
@@ -339,8 +337,7 @@ func TestRealKafkaCrash(t *testing.T) {
 		t.Errorf("read %s", values(got))
 	}
 
-	// The epoch grew, and a leader refuses an older one until the metadata say
-	// so too.
+	// The epoch grew, and the leader refuses an older one until the metadata have it too.
 	epoch := r.Position().LeaderEpoch
 	if epoch <= before.LeaderEpoch {
 		t.Fatalf("leader epoch %d after %d", epoch, before.LeaderEpoch)
@@ -353,7 +350,7 @@ func TestRealKafkaCrash(t *testing.T) {
 		t.Errorf("from a position of an older epoch: %d records", len(got))
 	}
 
-	// A log that lost its tail gives the offsets to other records.
+	// A log that lost its end gives the lost offsets to other records.
 	var truncated *TruncatedError
 	if err := fetchOnce(t.Context(), shorter, &chunk); !errors.As(err, &truncated) || truncated.LogEnd != 50 ||
 		truncated.Next != 100 {
@@ -367,8 +364,8 @@ func TestRealKafkaCrash(t *testing.T) {
 		}
 	}
 
-	// A topic that is made again starts at leader epoch 0. It may hold the
-	// very records of the old one: that its epoch went back gives it away.
+	// A recreated topic starts at leader epoch 0. It may have exactly the records of the old one, but the decreased
+	// epoch shows that it is another.
 	kafkatest.NewProducer(t, b.Addrs, o.Topic, 0, "").Send(numbered("old", 1)...)
 	drain(t, remade, 101, nil)
 	again(t, b.Addrs, o.Topic, "old", 300)
@@ -378,8 +375,8 @@ func TestRealKafkaCrash(t *testing.T) {
 	}
 }
 
-// What the cleaner leaves of transactions, in closed segments, reads as the
-// reference consumer reads it.
+// The reader and the reference consumer read the same from closed segments with transactions that the cleaner
+// compacted.
 func TestRealKafkaCompacted(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	c := dialBroker(t, addrs...)
@@ -400,7 +397,7 @@ func TestRealKafkaCompacted(t *testing.T) {
 	for i := range 40 {
 		plain.Send(batch(30)...)
 		if i%4 == 0 {
-			// A producer of its own, whose last batch the cleaner keeps empty.
+			// The batch has its own producer, because the cleaner keeps a producer's last batch, although empty.
 			p := kafkatest.NewProducer(t, addrs, topic, 0, fmt.Sprint(topic, i))
 			p.Begin()
 			p.Send(batch(30)...)
@@ -418,7 +415,7 @@ func TestRealKafkaCompacted(t *testing.T) {
 	}
 	full := len(kafkatest.ReadCommitted(t, addrs, topic, 0, 0, end-1))
 
-	// Two more records, after which the segments before them are closed.
+	// Two more records close the segments before them.
 	time.Sleep(600 * time.Millisecond)
 	end = plain.Send(kafkatest.Record{Key: []byte("30"), Value: []byte("x")},
 		kafkatest.Record{Key: []byte("31"), Value: []byte("x")}) + 2
@@ -470,7 +467,7 @@ func TestRealKafkaAdmin(t *testing.T) {
 	if topic, err := c.Topic(ctx, name); err != nil || topic.Exists {
 		t.Errorf("a topic that is not there: %+v, %v", topic, err)
 	}
-	for range 2 { // the second time it exists
+	for range 2 { // the second time, the topic exists
 		if err := c.CreateTopic(ctx, name, 3,
 			map[string]string{"cleanup.policy": "compact", "max.message.bytes": "2000000"}); err != nil {
 			t.Fatal(err)
@@ -493,7 +490,7 @@ func TestRealKafkaAdmin(t *testing.T) {
 	if _, err := c.Offsets(ctx, "missing", 0); !errors.As(err, &e) || e.Code != 3 {
 		t.Errorf("offsets of a missing topic: %v", err)
 	}
-	// A broker says what it does not like.
+	// A broker says which setting it refuses.
 	for what, bad := range map[string]struct {
 		name   string
 		n      int
@@ -517,8 +514,7 @@ func TestRealKafkaAdmin(t *testing.T) {
 	if got, err := c.Offsets(ctx, name, 2); err != nil || got != (Offsets{0, 7, 7}) {
 		t.Errorf("offsets %+v, %v", got, err)
 	}
-	// The first commit of all makes the topic of offsets, and does not wait
-	// for it.
+	// The first commit of all makes the broker create the topic of offsets, but it does not wait for it.
 	var pause Backoff
 	for err := error(&Error{Code: 16}); err != nil; {
 		if err = c.CommitOffsets(ctx, "lag-"+name, []GroupOffset{{name, 2, 4}}); err != nil {
@@ -534,13 +530,13 @@ func TestRealKafkaAdmin(t *testing.T) {
 	if at := kafkatest.CommittedOffset(t, addrs, "lag-"+name, name, 2); at != 4 {
 		t.Errorf("committed offset %d", at)
 	}
-	// A clock that is far ahead.
+	// The timestamp is far in the future.
 	ms := messages("a", 1)
 	ms[0].Time = time.Now().Add(3 * time.Hour).Truncate(time.Millisecond)
 	if _, err := c.Produce(ctx, name, 0, ms); !errors.As(err, &e) || e.Code != 32 || Retriable(err) {
 		t.Errorf("a time in the future: %v", err)
 	}
-	// A value without a key, where the cleaner needs keys.
+	// The value has no key, but the cleaner needs keys.
 	ms = messages("a", 1)
 	ms[0].Key = nil
 	if _, err := c.Produce(ctx, name, 0, ms); !errors.As(err, &e) || e.Code != 87 || Retriable(err) {

@@ -8,26 +8,24 @@ type Header struct {
 	Value []byte // nil: null
 }
 
-// Record is a committed record. Its bytes belong to the Chunk it came in.
+// Record is a committed record. Its bytes belong to the Chunk in which it was delivered.
 type Record struct {
-	// Offset is the record's place in the partition.
+	// Offset is the record's offset in the partition.
 	Offset int64
-	// LeaderEpoch is that of the batch the record came in, −1 if unknown.
+	// LeaderEpoch is the leader epoch of the record's batch, −1 if unknown.
 	LeaderEpoch int32
-	// TooLarge says that the record is beyond ReaderOptions.MaxRecordBytes. Its
-	// key, value and headers are absent, as if it had none.
+	// TooLarge reports that the record is larger than ReaderOptions.MaxRecordBytes. Its key, value and headers are
+	// absent, as if it had none.
 	TooLarge bool
-	// Key and Value are nil where they are null, which is not the same as
-	// empty.
+	// Key and Value are nil if they are null, which differs from empty.
 	Key, Value []byte
 	// Headers are in the producer's order; names may repeat.
 	Headers []Header
 
-	sum *[32]byte // the hash, where the record is too large to be here
+	sum *[32]byte // the hash, if the record is too large to be delivered
 }
 
-// Hash identifies the record; see batch.HashRecord. It covers the whole record, where
-// that is too large to be here too.
+// Hash identifies the record; see batch.HashRecord. It covers the whole record even if TooLarge is set.
 func (r *Record) Hash() [32]byte {
 	if r.sum != nil {
 		return *r.sum
@@ -39,24 +37,22 @@ func (r *Record) Hash() [32]byte {
 type Anchor struct {
 	Offset      int64
 	Hash        [32]byte // batch.HashRecord of the record at Offset
-	LeaderEpoch int32    // of the batch it came in, −1 if unknown
+	LeaderEpoch int32    // leader epoch of its batch, −1 if unknown
 }
 
-// AnchorOf returns the anchor that the record makes.
+// AnchorOf returns the record's anchor.
 func AnchorOf(r *Record) *Anchor {
 	return &Anchor{Offset: r.Offset, Hash: r.Hash(), LeaderEpoch: r.LeaderEpoch}
 }
 
-// Position is where reading continues, and what proves that the log is still
-// the same: the part of a checkpoint that concerns Kafka.
+// Position is where reading continues, with proof that the log was not replaced. It is the part of a checkpoint that
+// concerns Kafka.
 type Position struct {
-	// Next is the next offset to read. Every offset counts: of records, of
-	// transaction markers, of what was compacted away.
+	// Next is the next offset to read. All offsets count: those of records, of transaction markers, and of compacted
+	// records.
 	Next int64
-	// LeaderEpoch is the newest the brokers reported for the partition, −1 if
-	// unknown.
+	// LeaderEpoch is the newest leader epoch that the brokers reported for the partition, −1 if unknown.
 	LeaderEpoch int32
-	// Anchor is the last record before Next that was delivered, nil if there
-	// is none.
+	// Anchor is the last record before Next that was delivered, or nil if there is none.
 	Anchor *Anchor
 }

@@ -17,25 +17,25 @@ type SASL struct {
 	// Mechanism is "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam".
 	// Empty: none.
 	Mechanism string
-	// Username and Password are sent (plain) or proved (scram) to the broker.
+	// Username and Password are sent to the broker (plain), or proven to it (scram).
 	Username, Password string
-	// Token returns the token of oauthbearer. It is called for each connection, and again each
-	// time that the connection has to show that its token is still good.
+	// Token returns the token of oauthbearer. It is called for each connection, and each time a connection
+	// re-authenticates.
 	Token func(context.Context) (Token, error)
-	// Sign returns the message of aws-msk-iam to the broker at an address, host:port.
+	// Sign returns the aws-msk-iam message for the broker at an address, host:port.
 	Sign func(ctx context.Context, address string) ([]byte, error)
 }
 
-// Token is what OAUTHBEARER sends (RFC 7628).
+// Token has what OAUTHBEARER sends (RFC 7628).
 type Token struct {
 	// Text is the bearer token.
 	Text string
-	// Extensions are sent with it, as names and values.
+	// Extensions are names and values that are sent with the token.
 	Extensions [][2]string
 }
 
-// Client returns the client's side of the mechanism, nil where there are no credentials. Every
-// client of every library uses it.
+// Client returns the client's side of the mechanism, or nil if there are no credentials. The clients of all Kafka
+// libraries in this program use it.
 func (s SASL) Client() (sasl.Mechanism, error) {
 	auth := scram.Auth{User: s.Username, Pass: s.Password}
 	switch s.Mechanism {
@@ -58,12 +58,12 @@ func (s SASL) Client() (sasl.Mechanism, error) {
 	}
 	return nil,
 		fmt.Errorf(
-			"sasl mechanism %q is none of plain, scram-sha-256, scram-sha-512, oauthbearer, aws-msk-iam, or has "+
-				"no credentials", s.Mechanism)
+			"sasl mechanism %q is not plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam, or it has no "+
+				"credentials", s.Mechanism)
 }
 
-// credentialsError says that there is nothing to show to the broker: the token endpoint does
-// not answer, say. The broker has refused nothing.
+// credentialsError is the error that no credentials could be obtained, for example because the token endpoint does not
+// answer. No broker has refused anything.
 type credentialsError struct{ err error }
 
 func (e *credentialsError) Error() string { return "credentials: " + e.err.Error() }
@@ -93,16 +93,16 @@ func (b bearer) Authenticate(ctx context.Context, _ string) (sasl.Session, []byt
 
 type bearerSession struct{}
 
-// Challenge accepts the empty answer. Any other one is a refusal, in JSON.
+// Challenge accepts an empty answer. Any other answer is a refusal, in JSON.
 func (bearerSession) Challenge(answer []byte) (bool, []byte, error) {
 	if len(answer) == 0 {
 		return true, nil, nil
 	}
 	var why struct{ Status string }
 	if json.Unmarshal(answer, &why) != nil || len(why.Status) > 100 {
-		why.Status = "it does not say why"
+		why.Status = "without a reason"
 	}
-	return false, nil, fmt.Errorf("the broker refuses the token: %q", why.Status)
+	return false, nil, fmt.Errorf("the broker refused the token: %q", why.Status)
 }
 
 // signer is AWS_MSK_IAM.
@@ -124,7 +124,7 @@ type signerSession struct{}
 
 func (signerSession) Challenge(answer []byte) (bool, []byte, error) {
 	if len(answer) == 0 {
-		return false, nil, errors.New("the broker refuses the signature")
+		return false, nil, errors.New("the broker refused the signature")
 	}
 	return true, nil, nil
 }

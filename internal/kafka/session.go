@@ -14,38 +14,37 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl"
 )
 
-// A session is a connection that has shown its credentials, and shows them again before the
-// broker ends it (KIP-368). kafka-go shows them once: its connections would be closed in the
-// middle of the work of a broker with connections.max.reauth.ms, or when a token expires.
+// A session is a connection that authenticates, and re-authenticates before the broker would end it (KIP-368). kafka-go
+// authenticates only once. Its connections would be closed in the middle of their work by a broker with
+// connections.max.reauth.ms, or when a token expires.
 //
-// The user of the connection sends a request and reads the whole answer before the next
-// request. So the first Write after a Read begins a request, and nothing is under way: there
-// the session may speak itself.
+// The user of the connection sends a request and reads the whole answer before the next request. So the first Write
+// after a Read begins a new request while none is in progress, and the session can send its own requests at that
+// moment.
 type session struct {
 	net.Conn
 	mechanism sasl.Mechanism
 	address   string
 	clientID  string
-	version   int16 // of SaslAuthenticate
-	between   bool  // no request is under way
-	id        int32 // of the last request of the session itself
+	version   int16 // version of the SaslAuthenticate request
+	between   bool  // no request is in progress
+	id        int32 // id of the session's own last request
 
-	// The broker answers until ends; from renew on the credentials are shown again. Zero: never.
+	// The broker ends the session at ends. From renew on, the session re-authenticates. Zero times: never.
 	renew, ends time.Time
 }
 
 const (
-	// renewAt is the part of a session's life after which the credentials are shown again, in
-	// percent. Java's client does it at 85 to 95.
+	// renewAt is the percentage of a session's lifetime after which it re-authenticates. Java's client uses 85 to 95.
 	renewAt = 80
-	// leastSession is the least time between two authentications that brokers accept, and
-	// something for the clocks.
+	// leastSession is the least time between two authentications that brokers accept, plus a margin for differing
+	// clocks.
 	leastSession = 1100 * time.Millisecond
-	// maxSASLAnswer is the size of an answer beyond which it is none of a broker.
+	// maxSASLAnswer is the maximum size of an answer; a larger one is not from a Kafka broker.
 	maxSASLAnswer = 1 << 20
 )
 
-// newSession shows the credentials to the broker at address. It does not close conn.
+// newSession authenticates to the broker at address. It does not close conn.
 func newSession(ctx context.Context, conn net.Conn, mechanism sasl.Mechanism, address,
 	clientID string) (*session, error) {
 	s := &session{Conn: conn, mechanism: mechanism, address: address, clientID: clientID}
@@ -66,7 +65,7 @@ func newSession(ctx context.Context, conn net.Conn, mechanism sasl.Mechanism, ad
 	return s, nil
 }
 
-// Write shows the credentials first, where that is due and a request begins.
+// Write first re-authenticates, if that is due and a request begins.
 func (s *session) Write(b []byte) (int, error) {
 	if s.between && !s.renew.IsZero() && time.Now().After(s.renew) {
 		if err := s.again(); err != nil {
@@ -83,8 +82,8 @@ func (s *session) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// again shows the credentials once more. While the session lasts it is no failure that there
-// are none: the next request tries again.
+// again re-authenticates. If no credentials can be obtained, this is no failure as long as the session lasts: the next
+// request tries again.
 func (s *session) again() error {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
@@ -99,7 +98,7 @@ func (s *session) again() error {
 
 func (s *session) authenticate(ctx context.Context) error {
 	begun := time.Now()
-	// The credentials come first: without them, nothing has been said to the broker.
+	// Get the credentials first: if there are none, nothing has been sent to the broker yet.
 	exchange, msg, err := s.mechanism.Authenticate(ctx, s.address)
 	if err != nil {
 		var none *credentialsError
@@ -123,7 +122,7 @@ func (s *session) authenticate(ctx context.Context) error {
 		req.Version, req.SASLAuthBytes = s.version, msg
 		res := kmsg.NewPtrSASLAuthenticateResponse()
 		switch err := s.exchange(req, res); {
-		case errors.Is(err, io.EOF): // so say some that they refuse the credentials
+		case errors.Is(err, io.EOF): // some brokers refuse credentials this way
 			return kafkago.SASLAuthenticationFailed
 		case err != nil:
 			return err
@@ -149,8 +148,8 @@ func (s *session) authenticate(ctx context.Context) error {
 	return nil
 }
 
-// exchange sends a request and reads its answer. The requests of a session are no part of the
-// count of kafka-go, which reads no answer to them.
+// exchange sends one of the session's own requests and reads its answer. These requests have negative ids, outside of
+// kafka-go's count, and kafka-go does not see their answers.
 func (s *session) exchange(req kmsg.Request, res kmsg.Response) error {
 	s.id--
 	format := kmsg.NewRequestFormatter(kmsg.FormatterClientID(s.clientID))

@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 )
 
-// shown counts how often a mechanism was asked for credentials, and has none while it is empty.
+// shown counts how often a mechanism was asked for credentials; while it is empty, there are no credentials.
 type shown struct {
 	sasl.Mechanism
 	n     atomic.Int64
@@ -30,8 +30,8 @@ func (s *shown) Authenticate(ctx context.Context, host string) (sasl.Session, []
 	return s.Mechanism.Authenticate(ctx, host)
 }
 
-// TestSessionRenews: a connection shows its credentials again before the broker ends its session,
-// and not in the middle of a request. That there are none is an error when the session has ended.
+// TestSessionRenews: a connection re-authenticates before the broker ends its session, and not in the middle of a
+// request. Missing credentials are an error only when the session has ended.
 func TestSessionRenews(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t, embedded.Options{Topics: []string{"in"}, Extra: []kfake.Opt{
@@ -61,12 +61,12 @@ func TestSessionRenews(t *testing.T) {
 	if life := time.Until(s.ends); life <= 0 || life > time.Minute || s.ends.Sub(s.renew) != 12*time.Second {
 		t.Fatalf("ends in %v, %v after the renewal", life, s.ends.Sub(s.renew))
 	}
-	due := false // in the middle of the request
+	due := false // credentials are due in the middle of the request
 	ask := func() error {
 		req := kmsg.NewPtrMetadataRequest()
 		req.Version = 4
 		msg := kmsg.NewRequestFormatter().AppendRequest(nil, req, 7)
-		// In pieces, as kafka-go writes: credentials between them would tear the request.
+		// The request is written in pieces, as kafka-go does: credentials between them would break it.
 		for len(msg) > 0 {
 			n, err := s.Write(msg[:min(5, len(msg))])
 			if err != nil {
@@ -123,7 +123,7 @@ func readFull(s *session, b []byte) (n int, err error) {
 	return n, nil
 }
 
-// TestBearer: OAUTHBEARER's messages are those of RFC 7628, and a refusal says why.
+// TestBearer: OAUTHBEARER's messages follow RFC 7628, and a refusal has its reason.
 func TestBearer(t *testing.T) {
 	m, err := SASL{Mechanism: "oauthbearer", Token: func(context.Context) (Token, error) {
 		return Token{"vF9dft4qmT", [][2]string{{"logicalCluster", "lkc-1"}, {"identityPoolId", "p"}}}, nil
@@ -139,7 +139,9 @@ func TestBearer(t *testing.T) {
 	if done, more, err := s.Challenge(nil); !done || more != nil || err != nil {
 		t.Errorf("accepted: %v %q %v", done, more, err)
 	}
-	for answer, want := range map[string]string{`{"status":"invalid_token","scope":""}`: `"invalid_token"`, "x": "it does not say why"} {
+	for answer, want := range map[string]string{
+		`{"status":"invalid_token","scope":""}`: `"invalid_token"`, "x": "without a reason",
+	} {
 		if done, _, err := s.Challenge([]byte(answer)); done || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v %v", answer, done, err)
 		}

@@ -11,68 +11,64 @@ import (
 	"github.com/segmentio/kafka-go/protocol/metadata"
 )
 
-// sharedFetches sends the fetches of all readers of a client. Readers of partitions with the
-// same leader share requests, so that a thousand of them need a few connections and not a
-// thousand.
+// sharedFetches sends the fetches of all readers of a client. Readers of partitions with the same leader share
+// requests, so that a thousand readers need a few connections instead of a thousand.
 //
-// A leader has two lines, and a request is of one of them. In one wait the fetches that a
-// broker can answer at once; in the other, those at the end of their logs, for which it waits
-// until records come. A full line would else make a busy partition wait for an idle one.
-// A fetch goes with the next request of its line, whatever else is in that. It answers the
-// fetch if it has something about the partition that the reader must know: records, an
-// error, a log that ends elsewhere. Otherwise it goes with later requests, until it has
-// waited as long as its reader wants.
+// Each leader has two lines, and each request serves one of them. The busy line has the fetches that a broker can
+// answer at once; the idle line has those at the end of their logs, for which the broker waits for new records. With a
+// single line, a busy partition would have to wait for an idle one. A fetch is part of the next request of its line,
+// together with all others in the line. The answer completes the fetch if it has something that the reader must know
+// about the partition: records, an error, or another end of the log. Otherwise the fetch is part of further requests,
+// until it has waited as long as its reader wants.
 //
-// A fetch alone in its line is what it would be without the others: the answer is the
-// reader's, whatever is in it.
+// A fetch that is alone in its line behaves as without sharing: the reader gets every answer.
 type sharedFetches struct {
 	c  *Client
 	mu sync.Mutex
 
 	lines    map[lineKey]*line
-	readable map[lineEnd]int64 // where the log was seen to end
+	readable map[lineEnd]int64 // last known end of each log
 }
 
-// The requests of a line that are under way at a time.
+// These limit the concurrent requests of a line.
 const (
-	// One busy request would be enough, but its answer must be received before the next
-	// one is sent.
+	// One request at a time would keep a broker busy enough, but its answer must be received before the next one is
+	// sent.
 	busyRequests = 2
-	// Where brokers wait, one request has all fetches, and waits long. What comes
-	// meanwhile goes with one of the others, which wait shortly. When the long one has
-	// returned, and these too, all go together.
+	// In an idle line, one request with a long wait has all fetches. Fetches that arrive meanwhile go with one of a few
+	// other requests, which wait only briefly. When the long request and these have returned, all fetches go together
+	// again.
 	shortRequests = 2
 	longPoll      = 500 * time.Millisecond
 	shortPoll     = 100 * time.Millisecond
-	// pacing is how long an idle line rests after a request, for each fetch in it. Where
-	// a record comes to any of a thousand partitions every millisecond, that is the most
-	// that goes into fetching from all of them.
+	// pacing is how long an idle line pauses after a request, for each fetch in it. It bounds the effort of fetching if
+	// every millisecond a record arrives in some of a thousand partitions.
 	pacing    = 50 * time.Microsecond
 	maxPacing = 50 * time.Millisecond
 )
 
-// lineKey says which fetches can be in one request.
+// lineKey determines which fetches can share a request.
 type lineKey struct {
 	leader      int32
 	idle        bool // the broker waits for records
 	uncommitted bool
 }
 
-// lineEnd is a partition as one kind of reader sees it.
+// lineEnd identifies a partition, separately for readers of committed and of uncommitted records.
 type lineEnd struct {
 	topic       string
 	partition   int32
 	uncommitted bool
 }
 
-// line is the fetches of one kind at one broker.
+// line has the fetches of one kind for one broker.
 type line struct {
 	key      lineKey
 	queue    []*ask
-	requests int       // under way
-	long     bool      // one of them waits long
-	next     time.Time // no request before it
-	armed    bool      // pump will be called then
+	requests int       // requests in progress
+	long     bool      // one of the requests has the long wait
+	next     time.Time // no request is sent before this time
+	armed    bool      // pump is scheduled for next
 }
 
 // ask is a fetch of one partition.
@@ -84,28 +80,28 @@ type ask struct {
 	epoch   int32
 	timeout time.Duration
 	begun   time.Time
-	alone   bool // it must be
-	empty   int  // answers in a row without what must be there
-	gone    bool // nobody waits for it
+	alone   bool // it must be sent alone
+	empty   int  // consecutive answers without data that must exist
+	gone    bool // no reader waits for it any more
 	request *request
 
 	ans  answer
-	err  error // of the request, as kafka-go has it; or an Error
+	err  error // kafka-go's error for the request, or an Error
 	done chan struct{}
 }
 
 func (a *ask) end() lineEnd { return lineEnd{a.o.Topic, a.o.Partition, a.o.Uncommitted} }
 
-// request is a request under way.
+// request is a request in progress.
 type request struct {
 	asks   []*ask
-	left   int // of them: somebody waits for it
+	left   int // number of asks for which a reader still waits
 	long   bool
 	cancel context.CancelFunc
 }
 
-// fetch asks for records from an offset on and fills a, whose records must have been
-// released. The timeout is that of a request.
+// fetch requests records from an offset on and fills a, whose old records must have been released. timeout is for each
+// request.
 func (c *Client) fetch(ctx context.Context, o *ReaderOptions, from int64, limit int, epoch int32, timeout time.Duration,
 	a *answer) error {
 	m, err := c.metadata(ctx, o.Topic)
@@ -129,7 +125,7 @@ func (c *Client) fetch(ctx context.Context, o *ReaderOptions, from int64, limit 
 	return callError(ctx, "fetch", o.Topic, o.Partition, q.err)
 }
 
-// leaderIn returns a partition's leader, −1 where the metadata has none.
+// leaderIn returns a partition's leader, −1 if the metadata has none.
 func leaderIn(m *metadata.Response, topic string, partition int32) int32 {
 	for i := range m.Topics {
 		if t := &m.Topics[i]; t.Name == topic {
@@ -141,8 +137,7 @@ func leaderIn(m *metadata.Response, topic string, partition int32) int32 {
 	return -1
 }
 
-// partitionIn returns a partition of a topic, whose partitions the transport has sorted. nil:
-// there is none.
+// partitionIn returns a partition of a topic, whose partitions the transport has sorted, or nil if there is none.
 func partitionIn(t *metadata.ResponseTopic, partition int32) *metadata.ResponsePartition {
 	i, ok := slices.BinarySearchFunc(t.Partitions, partition,
 		func(p metadata.ResponsePartition, id int32) int { return int(p.PartitionIndex) - int(id) })
@@ -177,7 +172,7 @@ func (s *sharedFetches) enqueue(a *ask, idle bool) *line {
 	return l
 }
 
-// leave gives a fetch up. A request that nobody waits for any more ends.
+// leave withdraws a fetch. A request for which no reader waits any more is cancelled.
 func (s *sharedFetches) leave(a *ask) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,10 +185,10 @@ func (s *sharedFetches) leave(a *ask) {
 	}
 }
 
-// pump sends what the line has, as far as it may.
+// pump sends as many requests of the line as are allowed now.
 func (s *sharedFetches) pump(l *line) {
 	for len(l.queue) > 0 {
-		// Without a leader each fetch goes alone, and fails by itself.
+		// Without a leader, each fetch is sent alone and gets its own error.
 		if l.key.leader >= 0 && l.full() && !l.queue[0].alone {
 			return
 		}
@@ -238,8 +233,8 @@ func (l *line) full() bool {
 	return l.requests > 0
 }
 
-// gather takes the fetches of the next request off the line: one of each partition, and so
-// many that none is refused what it asks for because of the others.
+// gather removes the fetches of the next request from the line: at most one for each partition, and only as many as
+// fit, so that none gets less data because of the others.
 func (l *line) gather() []*ask {
 	first := l.queue[0]
 	if first.alone || first.leader < 0 {
@@ -253,7 +248,7 @@ func (l *line) gather() []*ask {
 		_, twice := seen[a.end()]
 		limit := a.limit
 		if l.key.idle {
-			limit = 1 // it may be cut to that; see message
+			limit = 1 // the limit may be reduced to this; see message
 		}
 		if len(asks) > 0 && (twice || a.alone || sum+limit >= a.o.MaxBytes) {
 			left = append(left, a)
@@ -267,7 +262,7 @@ func (l *line) gather() []*ask {
 	return asks
 }
 
-// send sends a request and deals with its answer.
+// send sends a request and processes its answer.
 func (s *sharedFetches) send(ctx context.Context, l *line, r *request) {
 	defer r.cancel()
 	s.settle(r)
@@ -298,8 +293,8 @@ func (s *sharedFetches) send(ctx context.Context, l *line, r *request) {
 	}
 }
 
-// settle takes out of a request the fetches whose partition has moved to another leader
-// while they waited. Each goes alone: what becomes of it is the reader's.
+// settle removes from a request the fetches whose partition has moved to another leader while they waited. Each is sent
+// alone, so that its reader gets the result.
 func (s *sharedFetches) settle(r *request) {
 	if len(r.asks) == 1 {
 		return
@@ -326,7 +321,7 @@ func (s *sharedFetches) settle(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range moved {
-		if !a.gone { // else leave has counted it
+		if !a.gone { // otherwise leave has already counted it
 			r.left--
 			a.alone = true
 			s.pump(s.enqueue(a, false))
@@ -334,7 +329,7 @@ func (s *sharedFetches) settle(r *request) {
 	}
 }
 
-// message is the request as it is sent.
+// message returns the request in the form in which it is sent.
 func (r *request) message(idle bool) *fetch.Request {
 	asks := r.asks
 	first := asks[0].o
@@ -387,8 +382,8 @@ func (c *Client) roundTripFetch(ctx context.Context, timeout time.Duration, q *f
 	return res, nil
 }
 
-// fail ends the fetches of a request that got no answer. If the transport refused to send it,
-// because it knew another leader for one of them, each goes alone.
+// fail ends the fetches of a request that got no answer. If the transport refused to send the request because it knew
+// another leader for one of the fetches, each is sent alone.
 func (s *sharedFetches) fail(asks []*ask, err error) {
 	var unsent *fetch.Error
 	again := len(asks) > 1 && errors.As(err, &unsent)
@@ -405,11 +400,11 @@ func (s *sharedFetches) fail(asks []*ask, err error) {
 	}
 }
 
-// deal gives each fetch its part of the answer, or puts it back into a line.
+// deal gives each fetch its part of the answer, or puts the fetch back into a line.
 func (s *sharedFetches) deal(l *line, asks []*ask, res *fetchResponse) {
 	throttle := time.Duration(res.ThrottleTimeMs) * time.Millisecond
 	if throttle > 0 {
-		// The broker does not read from the connection before.
+		// The broker does not read from the connection before that time.
 		l.next = time.Now().Add(throttle)
 	}
 	of := make(map[lineEnd]*ask, len(asks))
@@ -435,7 +430,7 @@ func (s *sharedFetches) deal(l *line, asks []*ask, res *fetchResponse) {
 		}
 	}
 	now := time.Now()
-	// The line's only fetch, or one that had to go alone: there is nothing to share.
+	// only: this was the line's only fetch, or one that had to be sent alone, so nothing is shared.
 	only := len(asks) == 1 && (asks[0].alone || !l.key.idle || l.requests == 0 && len(l.queue) == 0)
 	var starved []*ask
 	for i, a := range asks {
@@ -456,8 +451,8 @@ func (s *sharedFetches) deal(l *line, asks []*ask, res *fetchResponse) {
 			x.end < a.from, x.logStart > a.from:
 			close(a.done)
 		case end > a.from && (i > 0 || a.empty < 2):
-			// There is something, but the others filled the answer. The first
-			// of a request gets a batch in any case, from most brokers.
+			// There is data, but the other fetches filled the answer. Most brokers return at least one batch for the
+			// first partition of a request.
 			a.empty++
 			starved = append(starved, a)
 		case end > a.from, waited:

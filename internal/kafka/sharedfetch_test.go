@@ -17,12 +17,12 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// watched is what the broker saw of fetches.
+// watched counts what the broker saw of fetches.
 type watched struct {
 	mu       sync.Mutex
 	requests int
-	most     int    // partitions in a request
-	fault    string // of a request
+	most     int    // the most partitions in a request
+	fault    string // the first fault of a request
 }
 
 func watch(b *embedded.Broker) *watched {
@@ -59,8 +59,7 @@ func (c *Client) connections() int {
 	return len(c.conns)
 }
 
-// fill appends batches of random records to partitions of the topic "many", and returns what
-// is in each.
+// fill appends batches of random records to partitions of the topic "many", and returns the records of each partition.
 func fill(t *testing.T, b *embedded.Broker, partitions, batches, size int) [][]kafkatest.Record {
 	t.Helper()
 	if err := b.CreateTopic(t.Context(), "many", partitions, nil); err != nil {
@@ -85,8 +84,8 @@ func fill(t *testing.T, b *embedded.Broker, partitions, batches, size int) [][]k
 	return want
 }
 
-// Readers of many partitions, several of the same one, share requests and
-// connections, and each reads what is in its log, whatever the limits are.
+// Readers of many partitions, several of them of the same one, share requests and connections. Each reads its log
+// completely, with any limits.
 func TestSharedFetches(t *testing.T) {
 	b := startBroker(t, embedded.Options{Brokers: 2})
 	want := fill(t, b, 40, 12, 300)
@@ -119,9 +118,8 @@ func TestSharedFetches(t *testing.T) {
 	expectQuiet(t)
 }
 
-// TestSharedMoved: a fetch whose partition has moved to another leader while it waited leaves
-// the request, whoever else is in that, and goes alone. One that is given up meanwhile is
-// counted once.
+// TestSharedMoved: if a fetch's partition moves to another leader while the fetch waits, the fetch is removed from the
+// shared request and sent alone. A fetch that is withdrawn meanwhile is counted once.
 func TestSharedMoved(t *testing.T) {
 	b := startBroker(t, embedded.Options{Brokers: 2})
 	fill(t, b, 4, 12, 300)
@@ -148,7 +146,7 @@ func TestSharedMoved(t *testing.T) {
 	c.fetches.leave(asks[2])
 	c.fetches.settle(r)
 	if !slices.Equal(r.asks, []*ask{asks[0], asks[3]}) || r.left != 2 {
-		t.Errorf("%d fetches left in the request, of which somebody waits for %d", len(r.asks), r.left)
+		t.Errorf("%d fetches are left in the request, and readers wait for %d", len(r.asks), r.left)
 	}
 	if a := asks[1]; !a.alone {
 		t.Error("the fetch from another leader does not go alone")
@@ -159,12 +157,11 @@ func TestSharedMoved(t *testing.T) {
 	}
 	asks[1].ans.release()
 	if asks[2].request != r {
-		t.Error("a fetch that nobody waits for is sent")
+		t.Error("a fetch is sent although no reader waits for it")
 	}
 }
 
-// At the ends of their logs readers wait in few requests. A record that comes is read at
-// once, and only its reader returns.
+// At the ends of their logs, readers wait in few requests. A new record is read at once, and only its reader returns.
 func TestSharedWait(t *testing.T) {
 	b := startBroker(t, embedded.Options{})
 	want := fill(t, b, 60, 3, 20)
@@ -210,7 +207,7 @@ func TestSharedWait(t *testing.T) {
 		requests, w.requests = w.requests, 0
 		return requests, w.most
 	}
-	var from time.Time // before the requests that are counted
+	var from time.Time // start of the requests that are counted
 	for late := time.Now().Add(20 * time.Second); ; time.Sleep(longPoll / 10) {
 		from = time.Now()
 		if _, most := look(); most == len(want) {
@@ -241,7 +238,7 @@ func TestSharedWait(t *testing.T) {
 	expectQuiet(t)
 }
 
-// The end of one reader's context, and a log that one can't read, are nothing to the others.
+// If one reader's context ends, or its log cannot be read, the others are not affected.
 func TestSharedTroubles(t *testing.T) {
 	b := startBroker(t, embedded.Options{Brokers: 2})
 	want := fill(t, b, 20, 8, 100)
@@ -291,8 +288,7 @@ func TestSharedTroubles(t *testing.T) {
 	expectQuiet(t)
 }
 
-// A batch that is larger than what its reader asks for comes all the same, if others fill
-// the answer too.
+// A batch that is larger than its reader's limit is still delivered, even if others fill the answer.
 func TestSharedLarge(t *testing.T) {
 	b := startBroker(t, embedded.Options{})
 	if err := b.CreateTopic(t.Context(), "many", 6, nil); err != nil {

@@ -37,9 +37,9 @@ func TestAnchor(t *testing.T) {
 	newer := data(7, 8)
 	newer.Epoch = 5
 	for name, test := range map[string]struct {
-		last     []kafkatest.Batch // instead of the batch at 7
+		last     []kafkatest.Batch // replaces the batch at 7
 		aborted  []abort
-		evidence Evidence // "": goes on
+		evidence Evidence // "": the reader continues
 		dropped  bool
 		o        ReaderOptions
 	}{
@@ -90,7 +90,7 @@ func TestAnchor(t *testing.T) {
 	}
 }
 
-// The answers of a broker that throttles, lags behind, or is damaged.
+// These are answers of a broker that throttles, lags behind, or is damaged.
 func TestBadAnswers(t *testing.T) {
 	s, c := serve(t)
 	begin := func(at Position) *Reader {
@@ -105,8 +105,8 @@ func TestBadAnswers(t *testing.T) {
 	var chunk Chunk
 	var e *Error
 	for name, at := range map[string]Position{"at the start": start, "with an anchor": anchor()} {
-		// No data where there must be some moves nothing: the position is not
-		// advanced, and the anchor neither given up nor believed.
+		// An answer without data that must exist changes nothing: the position is not advanced, and the anchor is
+		// neither dropped nor confirmed.
 		for what, change := range map[string]func(){
 			"no partition": func() { s.instead = func(*kmsg.FetchResponse) bool { return true } },
 			"no batches": func() {
@@ -132,8 +132,8 @@ func TestBadAnswers(t *testing.T) {
 				t.Errorf("%s, %s: then %s", what, name, values(got))
 			}
 		}
-		// A flipped bit in the first batch of the answer is no data; in the
-		// second the first is delivered.
+		// If a bit is flipped in the first batch of the answer, nothing is delivered; in the second batch, the first is
+		// delivered.
 		r := begin(at)
 		s.change(func() {
 			s.tweak = func(p *kmsg.FetchResponseTopicPartition) { p.RecordBatches[70] ^= 1 }
@@ -160,15 +160,14 @@ func TestBadAnswers(t *testing.T) {
 		drain(t, r, 5, nil)
 	}
 
-	// A log whose end lies before the position, though the fetch itself
-	// succeeds: between the anchor and the position.
+	// The log ends before the position although the fetch itself succeeds: between the anchor and the position.
 	r := begin(anchor())
 	s.change(func() { s.batches, s.end, s.stable = []kafkatest.Batch{data(0, 1)}, 2, 2 })
 	var truncated *TruncatedError
 	if err := r.Fetch(t.Context(), &chunk); !errors.As(err, &truncated) || truncated.LogEnd != 2 {
 		t.Errorf("shorter log: %v", err)
 	}
-	// A new leader that does not know yet how far the log is replicated.
+	// A new leader does not know yet how far the log is replicated.
 	r = begin(anchor())
 	s.change(func() {
 		s.tweak = func(p *kmsg.FetchResponseTopicPartition) {
@@ -183,8 +182,7 @@ func TestBadAnswers(t *testing.T) {
 	drain(t, r, 5, nil)
 }
 
-// A broker that throttles has no trouble: it answers without data, wants to be
-// left alone for a while, and is.
+// A broker that throttles causes no error: it answers without data and asks for a pause, and the reader pauses.
 func TestThrottled(t *testing.T) {
 	s, c := serve(t)
 	const pause = 60 * time.Millisecond
@@ -194,7 +192,7 @@ func TestThrottled(t *testing.T) {
 			s.instead = func(res *kmsg.FetchResponse) bool {
 				res.ThrottleMillis = int32(pause.Milliseconds())
 				if s.requests > 4 {
-					res.ThrottleMillis = 60_000 // longer than a slow machine takes to ask again
+					res.ThrottleMillis = 60_000 // longer than a slow machine needs for the next request
 				}
 				return s.requests <= 4
 			}
@@ -215,7 +213,7 @@ func TestThrottled(t *testing.T) {
 	if err := r.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) != 5 || time.Since(began) < 4*pause {
 		t.Errorf("%v, %d records after %v", err, len(chunk.Records), time.Since(began))
 	}
-	// The pause ends with the caller's patience.
+	// The context ends the pause.
 	ctx, cancel := context.WithTimeout(t.Context(), pause/4)
 	defer cancel()
 	if err := r.Fetch(ctx, &chunk); !errors.Is(err, context.DeadlineExceeded) || s.count() != 5 {
@@ -223,11 +221,11 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-// A slow answer is waited for longer the next time.
+// After a slow answer, the next one gets more time.
 func TestPatienceGrows(t *testing.T) {
 	s, c := serve(t)
 	s.set([]kafkatest.Batch{data(0, 1)})
-	gate := make(chan struct{}) // the first answer comes after the wait for it has ended
+	gate := make(chan struct{}) // the first answer comes after its timeout
 	s.change(func() {
 		s.instead = func(*kmsg.FetchResponse) bool { <-gate; time.Sleep(80 * time.Millisecond); return false }
 	})

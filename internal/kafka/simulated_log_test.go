@@ -39,7 +39,7 @@ func TestSimulatedLogs(t *testing.T) {
 	}
 }
 
-// FuzzSimulatedLog explores logs and fetch sizes further than the fixed seeds.
+// FuzzSimulatedLog explores more logs and fetch sizes than the fixed seeds.
 func FuzzSimulatedLog(f *testing.F) {
 	s, c := serve(f)
 	f.Add(uint64(1), uint16(100))
@@ -51,7 +51,7 @@ func FuzzSimulatedLog(f *testing.F) {
 	})
 }
 
-// What the cleaner leaves is passed over in a bounded number of requests.
+// Offsets that the cleaner emptied are passed in a bounded number of requests.
 func TestEmptyBatches(t *testing.T) {
 	s, c := serve(t)
 	none := func(base int64, n int32) kafkatest.Batch {
@@ -90,8 +90,8 @@ func TestEmptyBatches(t *testing.T) {
 	}
 }
 
-// Two transactions of one producer, the first aborted: its marker ends the
-// abortion even where no record of it is left.
+// One producer has two transactions, and the first was aborted. Its marker ends the abort even if none of its records
+// is left.
 func TestAbortedThenCommitted(t *testing.T) {
 	s, c := serve(t)
 	for name, first := range map[string]kafkatest.Batch{
@@ -113,7 +113,7 @@ func TestAbortedThenCommitted(t *testing.T) {
 			t.Errorf("%s, uncommitted: %s", name, values(got))
 		}
 	}
-	// The data batch removed altogether, the marker kept.
+	// The data batch was removed completely, but the marker kept.
 	s.set([]kafkatest.Batch{data(0), kafkatest.Marker(2, 5, false), inTxn(5, data(3)), kafkatest.Marker(4, 5, true)},
 		abort{5, 1, 2})
 	if got := values(drain(t, newReader(t, c, ReaderOptions{Topic: "sim"}, start), 5, nil)); got != "0=v0 3=v3 " {
@@ -121,8 +121,8 @@ func TestAbortedThenCommitted(t *testing.T) {
 	}
 }
 
-// Records that do not count may follow the last one that does by the gigabyte.
-// They are not read again and again to get from the anchor to the position.
+// Records that are not delivered may follow the last delivered one by the gigabyte. They are not read again and again
+// to get from the anchor to the position.
 func TestLongAbortedTail(t *testing.T) {
 	s, c := serve(t)
 	batches := []kafkatest.Batch{data(0, 1)}
@@ -158,7 +158,7 @@ func TestLongAbortedTail(t *testing.T) {
 	}
 }
 
-// Topics that were never converted still hold the format before batches.
+// Topics that were never converted still have the format before batches.
 func TestOldFormat(t *testing.T) {
 	s, c := serve(t)
 	s.set([]kafkatest.Batch{data(0, 1, 2)})

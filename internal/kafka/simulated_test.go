@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// simulated is a log that is served as it is, whatever no producer would write:
-// what the cleaner leaves behind, and what brokers answer in bad moments.
+// simulated is a log that is served byte for byte, even if no producer would write it: the results of the log cleaner,
+// and answers of brokers in unusual moments.
 type simulated struct {
 	mu          sync.Mutex
 	batches     []kafkatest.Batch
@@ -21,10 +21,10 @@ type simulated struct {
 	start       int64
 	stable, end int64
 	requests    int
-	tweak       func(*kmsg.FetchResponseTopicPartition)       // of every answer
-	instead     func(*kmsg.FetchResponse) bool                // takes the answer over
-	listOffsets func(*kmsg.ListOffsetsResponseTopicPartition) // of every answer
-	sent        int                                           // bytes of batches
+	tweak       func(*kmsg.FetchResponseTopicPartition)       // changes every answer
+	instead     func(*kmsg.FetchResponse) bool                // replaces the answer
+	listOffsets func(*kmsg.ListOffsetsResponseTopicPartition) // changes every answer
+	sent        int                                           // bytes of batches that were sent
 }
 
 type abort struct{ producer, first, last int64 }
@@ -44,7 +44,7 @@ func serve(tb testing.TB) (*simulated, *Client) {
 	return s, dialSteady(tb, b.Addr())
 }
 
-// set replaces the log; nothing of the old answers' changes remains.
+// set replaces the log, and removes the changes to answers.
 func (s *simulated) set(batches []kafkatest.Batch, aborted ...abort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *simulated) count() int {
 	return s.requests
 }
 
-// bytes returns how much was sent since it was last asked.
+// bytes returns the number of bytes sent since the last call.
 func (s *simulated) bytes() (n int) {
 	s.change(func() { n, s.sent = s.sent, 0 })
 	return n
@@ -143,8 +143,7 @@ func (s *simulated) list(req *kmsg.ListOffsetsRequest) kmsg.Response {
 	return res
 }
 
-// data is a plain batch with records at the given offsets, the first of which,
-// and the last, are its bounds.
+// data returns a plain batch with records at the given offsets; the first and the last are its bounds.
 func data(offsets ...int64) kafkatest.Batch {
 	b := kafkatest.Batch{Base: offsets[0], Producer: -1, LastDelta: int32(offsets[len(offsets)-1] - offsets[0])}
 	for _, o := range offsets {
@@ -159,7 +158,7 @@ func inTxn(producer int64, b kafkatest.Batch) kafkatest.Batch {
 	return b
 }
 
-// cleaned removes the records at some offsets, not their place.
+// cleaned removes the records at some offsets, but keeps the offsets.
 func cleaned(b kafkatest.Batch, offsets ...int64) kafkatest.Batch {
 	var left []kafkatest.Record
 	for _, r := range b.Records {
@@ -175,8 +174,7 @@ func cleaned(b kafkatest.Batch, offsets ...int64) kafkatest.Batch {
 	return b
 }
 
-// randomLog is a log after transactions and the cleaner, and what is to be read
-// from it.
+// randomLog returns a log with transactions and traces of the cleaner, and the records that must be read from it.
 func randomLog(rng *rand.Rand) (batches []kafkatest.Batch, aborted []abort, want []kafkatest.Record) {
 	type txn struct {
 		first   int64
@@ -221,7 +219,7 @@ func randomLog(rng *rand.Rand) (batches []kafkatest.Batch, aborted []abort, want
 			open[p].records = append(open[p].records, b.Records...)
 		}
 		if len(b.Records) > 0 || rng.IntN(2) == 0 {
-			batches = append(batches, b) // else the whole batch is gone
+			batches = append(batches, b) // otherwise the whole batch is gone
 		}
 	}
 	for p := range int64(3) {
@@ -229,7 +227,7 @@ func randomLog(rng *rand.Rand) (batches []kafkatest.Batch, aborted []abort, want
 			finish(p, open[p])
 		}
 	}
-	// The last offset always exists: no cleaner touches the end of a log.
+	// The last offset always exists, because the cleaner never touches the end of a log.
 	tail := data(next)
 	batches = append(batches, tail)
 	want = append(want, tail.Records...)

@@ -14,15 +14,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TopicID is what tells a topic from another one that had its name before or
-// after it (KIP-516, Kafka 2.8). The zero value means that the brokers have
-// none.
+// TopicID distinguishes a topic from earlier and later topics of the same name (KIP-516, Kafka 2.8). The zero value
+// means that the brokers have no topic ids.
 type TopicID [16]byte
 
-// IsZero reports whether the id says nothing.
+// IsZero reports whether there is no id.
 func (t TopicID) IsZero() bool { return t == TopicID{} }
 
-// String returns the id as 32 hexadecimal digits, and nothing for the zero id.
+// String returns the id as 32 hexadecimal digits, or "" for the zero id.
 func (t TopicID) String() string {
 	if t.IsZero() {
 		return ""
@@ -30,24 +29,22 @@ func (t TopicID) String() string {
 	return hex.EncodeToString(t[:])
 }
 
-// ParseTopicID reads what String returns.
+// ParseTopicID parses the result of String.
 func ParseTopicID(s string) (t TopicID, err error) {
 	if s == "" {
 		return t, nil
 	}
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) != len(t) || TopicID(b).IsZero() {
-		return t, errors.New("topic id is not 32 hexadecimal digits, or all are zero")
+		return t, errors.New("topic id must be 32 hexadecimal digits, not all zero")
 	}
 	return TopicID(b), nil
 }
 
-// TopicID asks the cluster for the id of a topic. It is zero where brokers are
-// older than the ids. A topic that does not exist is an Error with code 3, as it
-// is for a reader: see UnknownTopic.
+// TopicID asks the cluster for the id of a topic. It is zero if the brokers have no topic ids. If the topic does not
+// exist, the error is an Error with code 3, as for a reader: see UnknownTopic.
 //
-// It asks a broker at each call. A broker may take a moment to know that a topic
-// was deleted and made again.
+// It asks a broker at each call. A broker may take a moment to learn that a topic was deleted and re-created.
 func (c *Client) TopicID(ctx context.Context, name string) (TopicID, error) {
 	const api = "metadata"
 	leave, err := c.pass(ctx, "", -1)
@@ -70,19 +67,18 @@ func (c *Client) TopicID(ctx context.Context, name string) (TopicID, error) {
 }
 
 const (
-	// idVersion is the version of a metadata request whose answer has ids and
-	// whose request names topics. kafka-go's ends at 8, and its pool relies on
-	// its own type, so that no other can be registered.
+	// idVersion is the version of metadata requests that name topics and whose answers have topic ids. kafka-go
+	// supports only versions up to 8, and its pool relies on its own type, so no other type can be registered.
 	idVersion = 10
-	// maxMetadata bounds the answer about one topic. It lists all brokers and
-	// all partitions of the topic: 40 bytes a partition with three replicas.
+	// maxMetadata bounds the answer about one topic. It lists all brokers, and all partitions of the topic with 40
+	// bytes each if there are three replicas.
 	maxMetadata = 64 << 20
 )
 
-// topicIDRequest is a metadata request that speaks to the connection by itself.
+// topicIDRequest is a metadata request that encodes itself and decodes its answer.
 type topicIDRequest struct{ topic, clientID string }
 
-// topicIDResponse is the part of the answer that kafka-go's type does not have.
+// topicIDResponse is the part of the answer that kafka-go's type lacks.
 type topicIDResponse struct {
 	code int16
 	id   TopicID
@@ -142,7 +138,7 @@ func exchange(rw io.ReadWriter, clientID string, req kmsg.Request) (kmsg.Respons
 		return nil, io.ErrUnexpectedEOF
 	}
 	res := req.ResponseKind()
-	if req.IsFlexible() { // no tags are known in the header of an answer
+	if req.IsFlexible() { // tagged fields in the header are not used
 		if len(body) == 0 || body[0] != 0 {
 			return nil, errors.New("malformed response header")
 		}

@@ -38,7 +38,7 @@ func topicID(t *testing.T, addrs []string) {
 	if again := ask(one); again != first {
 		t.Errorf("id %v, then %v", first, again)
 	}
-	// The pool's connection serves other calls afterwards.
+	// The pool's connection can serve other calls afterwards.
 	if id, err := c.ClusterID(t.Context()); err != nil || id == "" {
 		t.Errorf("cluster id %q, %v", id, err)
 	}
@@ -56,7 +56,7 @@ func topicID(t *testing.T, addrs []string) {
 	}
 }
 
-// Brokers before 2.8 have no ids.
+// Brokers before 2.8 have no topic ids.
 func TestTopicIDOlderBrokers(t *testing.T) {
 	for _, v := range versions {
 		b := startBroker(t, embedded.Options{Topics: []string{"in"}, Extra: []kfake.Opt{kfake.MaxVersions(v.versions)}})
@@ -78,7 +78,7 @@ func TestTopicIDFaults(t *testing.T) {
 	c := dialBroker(t, b.Addr())
 	for _, fault := range []*kerr.Error{kerr.TopicAuthorizationFailed, kerr.LeaderNotAvailable} {
 		var e *Error
-		// Another request of the pool's may meet the fault first.
+		// Another request of the pool may meet the fault first.
 		for try := 0; e == nil; try++ {
 			b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "in", Err: fault})
 			id, err := c.TopicID(t.Context(), "in")

@@ -9,27 +9,27 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka/batch"
 )
 
-// walk is the reading of one answer, which may fill several chunks.
+// walk is the state of reading one answer, which may fill several chunks.
 type walk struct {
 	open bool
 	answer
-	rest []byte // of the record set: not looked at yet
+	rest []byte // rest of the record set, not read yet
 	b    batch.Reader
-	msg  oldRecords // of a message of the formats before batches, in place of b
+	msg  oldRecords // a message in a format before batches, used instead of b
 	r    batch.Record
 
-	from, began int64   // where the request began, and where the reader was
-	anchor      *Anchor // the reader's, then
-	seeking     bool    // the anchor must be in the answer and has not been met
-	anchored    bool    // it has, unchanged
-	dropped     bool    // it is gone, and may be: the reader gives it up
-	position    int64   // after the last offset that is accounted for
+	from, began int64   // offset at which the request began, and the reader's position then
+	anchor      *Anchor // the reader's anchor then
+	seeking     bool    // the anchor must be in the answer and was not found yet
+	anchored    bool    // the anchor was found unchanged
+	dropped     bool    // the anchor is legitimately gone, so the reader drops it
+	position    int64   // offset after the last one processed
 	batches     int
-	old         bool // there are messages of the formats before batches
+	old         bool // the answer has messages in formats before batches
 
-	pending []abortedTxn       // that begin at or after the batch
+	pending []abortedTxn       // aborted transactions that begin at or after the batch
 	active  map[int64]struct{} // producers inside an aborted transaction
-	drop    bool               // the batch belongs to one
+	drop    bool               // the batch belongs to an aborted transaction
 	stale   bool               // the batch's leader epoch is older than the anchor's
 }
 
@@ -42,13 +42,13 @@ func (w *walk) close() {
 	w.rest, w.anchor = nil, nil
 }
 
-// closeBatch ends reading the batch or message.
+// closeBatch stops reading the current batch or message.
 func (w *walk) closeBatch() {
 	w.b.Close()
 	w.msg.close()
 }
 
-// beginWalk starts reading the answer, whose records are now the walk's.
+// beginWalk starts reading the answer and takes over its records.
 func (r *Reader) beginWalk(from int64) {
 	w := &r.w
 	*w = walk{
@@ -66,8 +66,8 @@ func (r *Reader) beginWalk(from int64) {
 	clear(w.active)
 }
 
-// part delivers the answer's next records to c, as many as it takes, and moves the
-// reader. At the end of the answer the walk is closed.
+// part delivers the answer's next records to c, as many as fit, and advances the reader. At the end of the answer it
+// closes the walk.
 func (r *Reader) part(ctx context.Context, c *Chunk) error {
 	w := &r.w
 	if r.chunks != nil && c.share == nil {
@@ -79,15 +79,15 @@ func (r *Reader) part(ctx context.Context, c *Chunk) error {
 	}
 	full, err := r.walk(ctx, c)
 	if c.share != nil {
-		c.share.add(c.cost - c.room) // one record may have been too many
+		c.share.add(c.cost - c.room) // the last record may exceed the room
 		if c.room = c.cost; c.cost == 0 {
 			c.share = nil
 		}
 	}
 	switch {
 	case err != nil:
-		// What came before the damage counts. The next answer begins with it,
-		// unless it is whole then.
+		// Records before the damage are delivered. The next fetch then begins at the damaged batch, and returns the
+		// error again unless the batch is intact by then.
 		if w.position == r.next || !errors.As(err, new(*Error)) {
 			return err
 		}
@@ -114,8 +114,7 @@ func (r *Reader) part(ctx context.Context, c *Chunk) error {
 	return nil
 }
 
-// walk delivers the committed records at or after the position to c, until it is
-// full.
+// walk delivers the committed records from the position on to c, until c is full.
 func (r *Reader) walk(ctx context.Context, c *Chunk) (full bool, err error) {
 	w := &r.w
 	for {
@@ -148,14 +147,14 @@ func (r *Reader) walk(ctx context.Context, c *Chunk) (full bool, err error) {
 				c.arena.GiveBack(w.r.Taken)
 			}
 		}
-		// Its end covers offsets whose records the cleaner removed. Messages of
-		// older formats do not say how far they reach.
+		// A batch's end covers offsets of records that the cleaner removed. Messages of older formats do not state
+		// their end.
 		w.position = max(w.position, w.b.End)
 		w.closeBatch()
 	}
 }
 
-// nextBatch goes on to the next batch with records that matter.
+// nextBatch advances to the next batch with relevant records.
 func (r *Reader) nextBatch() (bool, error) {
 	w := &r.w
 	for {
@@ -166,7 +165,7 @@ func (r *Reader) nextBatch() (bool, error) {
 		w.rest = rest
 		if batch.Old(raw) {
 			w.batches, w.old, w.drop, w.stale = w.batches+1, true, false, false
-			// What it says of offsets is known when its records are read.
+			// The offsets of an old message are known only when its records are read.
 			w.b.Header = batch.Header{Base: -1, Epoch: -1, Producer: -1}
 			return true, r.undecoded(w.msg.open(raw, r.o.MaxRecordBytes))
 		}
@@ -185,7 +184,7 @@ func (r *Reader) nextBatch() (bool, error) {
 		if needed {
 			limit := r.o.MaxRecordBytes
 			if w.b.Control() {
-				limit = DefaultMaxRecordBytes // brokers write them
+				limit = DefaultMaxRecordBytes // markers are written by brokers
 			}
 			return true, r.undecoded(w.b.Begin(raw, limit))
 		}
@@ -193,11 +192,11 @@ func (r *Reader) nextBatch() (bool, error) {
 	}
 }
 
-// enter takes note of a batch, and reports whether its records must be read.
+// enter processes a batch's header, and reports whether its records must be read.
 func (r *Reader) enter(h *batch.Header) (bool, error) {
 	w := &r.w
-	// For markers too: the transaction they end may have no record left in
-	// this answer, and would else swallow the producer's next one.
+	// This is done for markers too: the transaction that a marker ends may have no record in this answer, and would
+	// otherwise still be active when the producer's next transaction begins.
 	for len(w.pending) > 0 && w.pending[0].first <= h.Base {
 		w.active[w.pending[0].producer] = struct{}{}
 		w.pending = w.pending[1:]
@@ -217,15 +216,15 @@ func (r *Reader) enter(h *batch.Header) (bool, error) {
 	return !w.drop && h.End > w.position, nil
 }
 
-// record deals with one record, and reports whether the chunk has it now.
+// record processes one record, and reports whether it was added to the chunk.
 func (r *Reader) record(c *Chunk) (bool, error) {
 	w, offset := &r.w, r.w.r.Offset
 	if w.stale && offset >= w.anchor.Offset {
 		return false, r.replaced(EpochWentBack)
 	}
 	if w.b.Control() {
-		// Type 0 aborts, 1 commits. A marker ends its producer's transaction
-		// either way; only the former ends an aborted one.
+		// Type 0 aborts, 1 commits. Either marker ends its producer's transaction, but only an abort marker ends an
+		// aborted one.
 		if len(w.r.Key) != 4 {
 			return false, localError("fetch", r.o.Topic, r.o.Partition, kindProtocol,
 				"transaction marker could not be decoded")
@@ -264,8 +263,8 @@ func (r *Reader) record(c *Chunk) (bool, error) {
 	return true, nil
 }
 
-// vanished deals with an anchor that is not where it was: the answer begins with the
-// batch that holds, or held, its offset.
+// vanished handles an anchor that is not at its offset although the answer begins with the batch that holds, or held,
+// that offset.
 func (r *Reader) vanished() error {
 	w := &r.w
 	if w.logStart <= w.anchor.Offset && !r.o.Compacted {
@@ -275,7 +274,7 @@ func (r *Reader) vanished() error {
 	return nil
 }
 
-// finish judges a whole answer.
+// finish checks a whole answer after its last record.
 func (r *Reader) finish() error {
 	w := &r.w
 	readable := w.lastStable
@@ -283,8 +282,7 @@ func (r *Reader) finish() error {
 		readable = w.end
 	}
 	overlap := w.from < w.began
-	// Batches of format 2 say how far they reach, so one that covers the position
-	// moves it.
+	// Batches of format 2 state where they end, so a batch that covers the position advances it.
 	if w.batches == 0 && w.from < readable ||
 		!overlap && !w.old && w.position == w.began && w.began < readable {
 		return r.nothing(w.throttle)
@@ -298,23 +296,20 @@ func (r *Reader) finish() error {
 	if w.position == w.began {
 		switch {
 		case overlap:
-			// Nothing follows, or it did not fit. The log is identified for
-			// one fetch from the position itself; until there is another
-			// anchor, the first batch is enough for that.
+			// Nothing new follows, or it did not fit. The log is identified, so one fetch may begin at the position
+			// itself. Until there is another anchor, later fetches at this anchor request only one batch.
 			r.plain, r.narrow = w.anchored, true
 		case w.began < readable:
-			// A message of an older format that covers the position but holds
-			// no record at or after it: the cleaner keeps such, and how far
-			// this one reaches is not visible. An answer without any message
-			// proves nothing of the kind, so it does not move the position.
+			// A message of an older format covers the position but has no record at or after it. The cleaner leaves
+			// such messages, and their end is unknown. Only an answer with a message moves the position; one without
+			// any message proves nothing.
 			w.position++
 		}
 	}
 	return nil
 }
 
-// undecoded is what a caller hears of records that make no sense: nothing of their
-// content.
+// undecoded converts the error of undecodable records into one that contains nothing of their content.
 func (r *Reader) undecoded(err error) error {
 	switch err {
 	case batch.ErrChecksum, batch.ErrDamaged, errOld:

@@ -4,8 +4,8 @@ import "time"
 
 // answer is one partition of a fetch response.
 type answer struct {
-	throttle   time.Duration // how long the broker does not want to hear of this client
-	present    bool          // false: the broker sent no word about the partition
+	throttle   time.Duration // how long the broker asks this client to pause
+	present    bool          // false: the response lacks the partition
 	code       int16
 	logStart   int64
 	lastStable int64
@@ -14,10 +14,10 @@ type answer struct {
 	records    *buffer // nil: none
 }
 
-// abortedTxn is a transaction whose records, from first on, do not count.
+// abortedTxn is an aborted transaction: the producer's records from first on are not delivered.
 type abortedTxn struct{ producer, first int64 }
 
-// release gives the records back.
+// release gives the buffer of the records back.
 func (a *answer) release() {
 	if a.records != nil {
 		a.records.release()
@@ -25,7 +25,7 @@ func (a *answer) release() {
 	}
 }
 
-// take fills the answer with what a response says of its partition.
+// take fills the answer from the partition's part of a response.
 func (a *answer) take(p *fetchPartition) {
 	a.present = true
 	a.code = p.ErrorCode

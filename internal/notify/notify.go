@@ -1,5 +1,5 @@
-// Package notify wakes goroutines that wait for a state which a mutex guards. It is sync.Cond for those that
-// wait for a context, or for other channels, too.
+// Package notify wakes goroutines that wait for a change of a state protected by a mutex. It is like sync.Cond, but
+// waiting can also end with a context or another channel.
 package notify
 
 import (
@@ -7,12 +7,13 @@ import (
 	"sync"
 )
 
-// Broadcast wakes all who wait for a state to change. The mutex of that state guards it. Its zero value is ready.
+// Broadcast wakes everything that waits for a state to change. It is protected by the mutex of that state. The zero
+// value is ready to use.
 type Broadcast struct {
 	next chan struct{}
 }
 
-// Send wakes all who wait. The caller holds the state's mutex.
+// Send wakes all waiters. The caller holds the state's mutex.
 func (b *Broadcast) Send() {
 	if b.next != nil {
 		close(b.next)
@@ -28,8 +29,8 @@ func (b *Broadcast) Next() <-chan struct{} {
 	return b.next
 }
 
-// Until waits until ok is true, and returns nil then; or until the context ends, and returns its error. It
-// locks the state's mutex while it calls ok: at once, and after each Send. The caller does not hold it.
+// Until waits until ok returns true, and then returns nil. If the context ends earlier, it returns the context's error.
+// It locks the state's mutex to call ok, at once and after each Send. The caller must not hold the mutex.
 func (b *Broadcast) Until(ctx context.Context, state sync.Locker, ok func() bool) error {
 	for {
 		state.Lock()

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestBroadcast: each Send wakes all who wait, and no later one; Until ends with the state or with the context.
+// TestBroadcast: each Send wakes everything that waits, and nothing that waits later; Until ends with the state or with
+// the context.
 func TestBroadcast(t *testing.T) {
 	var mu sync.Mutex
 	var b Broadcast
@@ -20,7 +21,7 @@ func TestBroadcast(t *testing.T) {
 	<-first
 	select {
 	case <-b.Next():
-		t.Error("a change is told twice")
+		t.Error("a change wakes a waiter twice")
 	default:
 	}
 	n := 0

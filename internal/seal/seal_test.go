@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestNew: the key is overwritten, sizes are as stated, and the cipher opens what it sealed with the same
-// authenticated bytes alone.
+// TestNew: the key is overwritten, sizes are as documented, and the cipher opens its own output only with the same
+// authenticated data.
 func TestNew(t *testing.T) {
 	key := [32]byte{1, 2, 3}
 	again := key

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// broker is what the model believes of Kafka, for one shard.
+// broker models what the protocol assumes about Kafka, for one shard.
 type broker struct {
-	mu           sync.Mutex // of what is asked; a test that looks at the rest has nobody else ask
-	gen, owner   int        // generation of the group, and who has the shard in it
+	mu           sync.Mutex // protects requests; a test that reads the other fields lets no other goroutine ask
+	gen, owner   int        // generation of the group, and the owner of the shard in it
 	epoch        int        // the valid producer epoch
-	writes       int        // in the open transaction
+	writes       int        // number of writes in the open transaction
 	open         [2][]Record
-	logs         [2][]Record // what is committed
+	logs         [2][]Record // committed records
 	transactions int
 }
 
@@ -29,7 +29,7 @@ type ask struct {
 	kind    string // confirm, fence, write, end, abort, read
 	from    int
 	number  int // generation or producer epoch
-	turn    int // of a write in its transaction, so that a copy of it does nothing
+	turn    int // number of a write in its transaction, so that a copy of it has no effect
 	log     int
 	records []Record
 }
@@ -47,7 +47,7 @@ var (
 	errRefused = errors.New("fake: refused")
 )
 
-// do does what is asked for.
+// do carries out a request.
 func (b *broker) do(a ask) reply {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,7 +87,7 @@ func (b *broker) do(a ask) reply {
 
 func (b *broker) abort() { b.open, b.writes = [2][]Record{}, 0 }
 
-// fakeLog is a Log to a broker. Its requests go through send.
+// fakeLog is a Log at a broker. Its requests pass through send.
 type fakeLog struct {
 	who    int
 	gen    int

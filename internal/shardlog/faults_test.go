@@ -12,36 +12,36 @@ import (
 	"testing/synctest"
 )
 
-// This file explores Acquire and Update themselves, as model_test.go explores a model of them: two
-// instances, every order of their requests and a fault at every request, up to small bounds.
+// This file explores Acquire and Update themselves, as model_test.go explores a model of them: two instances, every
+// order of their requests and a fault at every request, within small bounds.
 
-// reach says how much happens at most in one run.
+// reach bounds the events in one run.
 type reach struct {
-	faults   int    // requests and answers lost, late, refused or twice, and old logs
-	switches int    // from an instance that could go on to the other one
+	faults   int    // requests and answers that are lost, late, refused or duplicated, and old logs
+	switches int    // from an instance that could continue to the other one
 	moves    int    // of the shard, by the group
 	updates  int    // by an instance in a holding
 	tries    int    // acquisitions by an instance
 	only     string // the kind of requests that have faults; empty: all
 }
 
-// run is one run of two instances. What happens in it follows from its choices.
+// run is one run of two instances. It is determined by its choices.
 type run struct {
 	t       *testing.T
 	most    reach
-	choices []int // of each decision, which way; behind its end the first
-	options []int // of each decision, how many ways
+	choices []int // the way taken at each decision; after the end, the first way
+	options []int // the number of ways at each decision
 	broken  string
 
 	b       *broker
 	late    []ask
-	past    [2][]Record // what a replaced leader goes on to serve
-	waiting [2]chan ask // of an instance's request
+	past    [2][]Record // what a replaced leader still returns
+	waiting [2]chan ask // waiting requests of each instance
 	answers [2]chan reply
 	acked   []string // tokens, in the order of their acknowledgement
 	lined   map[string]bool
 	tokens  int
-	met     map[string]bool // faults of all runs
+	met     map[string]bool // faults that occurred in any run
 }
 
 // choose decides between n ways.
@@ -60,7 +60,7 @@ func (r *run) fail(format string, args ...any) {
 	}
 }
 
-// next returns the choices of the run after this one in the order of all; nil behind the last.
+// next returns the choices of the next run in the order of all runs, or nil after the last.
 func (r *run) next() []int {
 	c := append(slices.Clone(r.choices), make([]int, max(0, len(r.options)-len(r.choices)))...)
 	for i := len(r.options) - 1; i >= 0; i-- {
@@ -79,7 +79,7 @@ func testOptions() Options {
 		Master: &testMaster, Instance: "i"}
 }
 
-// line is a test's ledger line: its place, the hash of the one before, a token.
+// line returns a ledger line for tests: its number, the hash of the line before, a token.
 func line(before [][]byte, token string) []byte {
 	var prev [32]byte
 	if n := len(before); n > 0 {
@@ -88,8 +88,8 @@ func line(before [][]byte, token string) []byte {
 	return fmt.Appendf(nil, "%d %x %s", len(before)+1, prev, token)
 }
 
-// history checks what a reader sees and returns the tokens of all updates, in order. Each update
-// appends its token to two values and, some of them, to the ledger.
+// history checks what a reader sees and returns the tokens of all updates, in order. Each update appends its token to
+// two values and, in some updates, to the ledger.
 func (r *run) history(values map[string]Value, lines [][]byte) (string, string) {
 	a, b := string(values["task/a"].Data), string(values["task/b"].Data)
 	if a != b {
@@ -112,7 +112,7 @@ func (r *run) history(values map[string]Value, lines [][]byte) (string, string) 
 	return a, strings.Join(inLedger, " ") + "|" + strings.Join(want, " ")
 }
 
-// instance is what an instance does: acquire, and update what it has read.
+// instance is the behaviour of an instance: it acquires, and updates what it has read.
 func (r *run) instance(who int) {
 	defer close(r.waiting[who])
 	for try := 0; try < r.most.tries; {
@@ -139,7 +139,7 @@ func (r *run) instance(who int) {
 				r.fail("acquired without %s, which was acknowledged: %q", token, is)
 			}
 		}
-		// The ledger is read after the state, and may have a line of an owner who came meanwhile.
+		// The ledger is read after the state, so it may have a line of a later owner.
 		if l, s, _ := strings.Cut(ledger, "|"); !strings.HasPrefix(l, s) {
 			r.fail("acquired the ledger %s", ledger)
 		}
@@ -160,7 +160,7 @@ func (r *run) instance(who int) {
 				if !errors.Is(err, ErrLost) {
 					r.fail("%v", err)
 				}
-				// For ever, and nothing is sent any more.
+				// This is permanent, and nothing is sent any more.
 				if again := h.Update(context.Background(), map[string]Value{"task/a": v}, nil,
 					nil); !errors.Is(again, ErrLost) {
 					r.fail("after an error Update returned %v", again)
@@ -213,7 +213,7 @@ func (r *run) play(begun [2][]Record) {
 				at = 0
 			}
 		}
-		// What can happen now, in this order.
+		// These are the possible next events, in this order.
 		var ways []func()
 		give := func(i int, answer reply) {
 			r.answers[i] <- answer
@@ -268,7 +268,7 @@ func (r *run) play(begun [2][]Record) {
 		}
 		ways[r.choose(len(ways))]()
 	}
-	for i := range asks { // let everybody end
+	for i := range asks { // let both instances end
 		for asks[i] != nil {
 			r.answers[i] <- reply{err: errNothing}
 			receive(i)
@@ -298,9 +298,8 @@ func (r *run) play(begun [2][]Record) {
 	}
 }
 
-// TestFaults: whatever happens to a request, no acknowledged update is lost, none is there by
-// half, the ledger is one chain, and an owner that was replaced is never told that an update of
-// its is committed which the next owner has not read.
+// TestFaults: after any fault of a request, no acknowledged update is lost, no update is visible in part, and the
+// ledger is one chain. A replaced owner is never told that its update is committed if the next owner has not read it.
 func TestFaults(t *testing.T) {
 	all := []reach{{faults: 1, updates: 2, tries: 2},
 		{faults: 1, switches: 1, moves: 1, updates: 1, tries: 1, only: "end"},

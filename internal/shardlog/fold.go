@@ -11,13 +11,13 @@ import (
 	"slices"
 )
 
-// Keys that the protocol has for itself.
+// These keys are reserved for the protocol.
 const (
-	ownerKey = "owner" // its record has no chunk, and is not sealed
+	ownerKey = "owner" // its record has no chunk number, and is not sealed
 	headKey  = "head"
 )
 
-// Owner is who has acquired a shard. It is not sealed.
+// Owner is the instance that acquired a shard. Its record is not sealed.
 type Owner struct {
 	Token    string `json:"owner"` // 16 random bytes in hexadecimal, new at each acquisition
 	Instance string `json:"instance"`
@@ -40,7 +40,7 @@ func parseOwner(value []byte) (Owner, error) {
 	return o, nil
 }
 
-// head is the number of the ledger's lines, without the genesis, and the hash of the last one.
+// head is the number of the ledger's lines, without the genesis, and the hash of the last line.
 type head struct {
 	lines uint64
 	hash  [32]byte
@@ -59,7 +59,7 @@ func parseHead(data []byte) (h head, err error) {
 	return h, nil
 }
 
-// after is the head with more lines.
+// after returns the head after more lines.
 func (h head) after(lines [][]byte) head {
 	if n := len(lines); n > 0 {
 		h.lines += uint64(n)
@@ -68,16 +68,16 @@ func (h head) after(lines [][]byte) head {
 	return h
 }
 
-// fold is what the records of a shard's state say.
+// fold is the state that follows from the records of a shard's state log.
 type fold struct {
 	owner   Owner
-	own     bool // the owner's record with the token asked for was there
+	own     bool // the owner's record with the given token was found
 	token   string
 	records map[string]stored // by record key
 	bytes   int
-	seq     uint64 // the largest
+	seq     uint64 // the largest number of an update
 
-	head *head // once opened
+	head *head // set by open
 }
 
 // stored is a sealed record.
@@ -87,7 +87,7 @@ type stored struct {
 	with int
 }
 
-// add takes the next record of the log.
+// add processes the next record of the log.
 func (s *fold) add(r Record) error {
 	name := string(r.Key)
 	if name == ownerKey {
@@ -99,7 +99,7 @@ func (s *fold) add(r Record) error {
 		return err
 	}
 	if _, _, ok := parseKey(r.Key); !ok {
-		return &HaltError{HaltState, errors.New("a record has a key that nobody writes")}
+		return &HaltError{HaltState, errors.New("the state has a record with an invalid key")}
 	}
 	old := s.records[name]
 	s.bytes -= len(old.data)
@@ -112,18 +112,18 @@ func (s *fold) add(r Record) error {
 	case err != nil:
 		return about(name, err)
 	case h.seq < old.seq:
-		return about(name, errors.New("is older than the value before it"))
+		return about(name, errors.New("is older than the value that it replaces"))
 	}
 	s.seq = max(s.seq, h.seq)
 	s.bytes += len(r.Value)
 	if s.bytes > 2*maxState {
-		return &HaltError{HaltState, fmt.Errorf("the state is above %d MiB", 2*maxState>>20)}
+		return &HaltError{HaltState, fmt.Errorf("the state is larger than %d MiB", 2*maxState>>20)}
 	}
 	s.records[name] = stored{h, r.Value, with}
 	return nil
 }
 
-// about says which value an error is about.
+// about returns an error that names the value.
 func about(name string, err error) error {
 	if halt := (*HaltError)(nil); errors.As(err, &halt) {
 		return err
@@ -131,35 +131,35 @@ func about(name string, err error) error {
 	return &HaltError{HaltState, fmt.Errorf("value %q %w", name, err)}
 }
 
-// held is what a holding remembers of a value.
+// held is what a holding stores about a value.
 type held struct {
 	chunks, bytes int
 	under         string
-	absent        bool // what it is under is gone
+	absent        bool // the value that it is under is gone
 }
 
-// open opens all values. It gives the sealer the keys of those that others may be under.
+// open opens all values. It passes the keys of possible secrets to the sealer.
 func (s *fold) open(seals *sealer) (values map[string]Value, known map[string]held, err error) {
 	values, known = map[string]Value{}, map[string]held{}
 	var later []string
 	for _, name := range sortedKeys(s.records) {
 		key, chunk, _ := parseKey([]byte(name))
 		if k, ok := known[key]; ok {
-			// A chunk behind the last is of a longer value before.
+			// A chunk after the last one may remain from an earlier, longer value.
 			if chunk >= k.chunks && s.records[name].seq >= s.records[string(recordKey(key, 0))].seq {
-				return nil, nil, about(key, errors.New("has a chunk too many"))
+				return nil, nil, about(key, errors.New("has an extra chunk"))
 			}
 			continue
 		}
 		first, ok := s.records[string(recordKey(key, 0))]
 		if !ok {
-			return nil, nil, about(name, errors.New("has no beginning"))
+			return nil, nil, about(name, errors.New("lacks its first chunk"))
 		}
 		k := held{chunks: first.chunks, under: first.under}
 		for i := range first.chunks {
 			part, ok := s.records[string(recordKey(key, i))]
 			if !ok || part.sealedHead != first.sealedHead {
-				return nil, nil, about(key, errors.New("is incomplete"))
+				return nil, nil, about(key, errors.New("lacks a chunk"))
 			}
 			k.bytes += len(part.data) - part.with - tagBytes
 		}
@@ -179,7 +179,7 @@ func (s *fold) open(seals *sealer) (values map[string]Value, known map[string]he
 		w := seals.under[k.under]
 		if w == nil {
 			if _, ok := known[k.under]; ok {
-				return nil, nil, about(key, errors.New("is under a value that can be no secret"))
+				return nil, nil, about(key, errors.New("is under a value that cannot be a secret"))
 			}
 			k.absent = true
 			known[key] = k

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzRecords: whatever records the logs have, a reader ends without a panic, gives away no value
-// that was not sealed for its key and ledger, and fails with a halt or an old log.
+// FuzzRecords: with any records in the logs, a reader ends without a panic, returns no value that was not sealed for
+// its key and ledger, and otherwise fails with a halt or an old log.
 func FuzzRecords(f *testing.F) {
 	b := begun(f)
 	h := mustAcquire(f, b)
@@ -62,7 +62,7 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// FuzzTexts: what the parsers of single values accept, they write again in the same bytes.
+// FuzzTexts: the parsers of single values accept only texts that are written back as the same bytes.
 func FuzzTexts(f *testing.F) {
 	b := begun(f)
 	f.Add(b.logs[ledgerLog][0].Value)

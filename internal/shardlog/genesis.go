@@ -16,15 +16,15 @@ import (
 // Format is the newest format of values and of genesis lines that this version reads and writes.
 const Format = 1
 
-// Genesis is the first record of a shard's ledger. It says which shard of which group this is, and
-// has a random number, so that its hash, which every seal binds, belongs to this ledger alone.
+// Genesis is the first record of a shard's ledger. It identifies the shard and its group, and has a random number. Its
+// hash, which every seal includes, therefore belongs to this ledger alone.
 type Genesis struct {
 	Format  int    `json:"genesis"`
 	Group   string `json:"group"`
 	Shards  int    `json:"shards"`
 	Shard   int    `json:"shard"`
-	Assign  string `json:"assign"`  // what decides a source's shard: "partition" or "topic"
-	Cluster string `json:"cluster"` // Kafka's id of the cluster
+	Assign  string `json:"assign"`  // what determines the shard of a source: "partition" or "topic"
+	Cluster string `json:"cluster"` // id of the Kafka cluster
 	Key     string `json:"key"`     // id of the master key
 	Nonce   string `json:"nonce"`   // 16 random bytes in hexadecimal; chosen by Create
 }
@@ -38,8 +38,7 @@ func (g Genesis) line() []byte {
 	return line
 }
 
-// ParseGenesis reads a genesis line. Only the bytes that were written are one: there is one
-// spelling of each.
+// ParseGenesis parses a genesis line. It accepts only the exact bytes that line would write.
 func ParseGenesis(line []byte) (Genesis, error) {
 	var g Genesis
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -51,7 +50,7 @@ func ParseGenesis(line []byte) (Genesis, error) {
 	}
 	if g.Format > Format {
 		return Genesis{}, &HaltError{HaltFormat,
-			fmt.Errorf("the ledger has format %d, this version reads %d", g.Format, Format)}
+			fmt.Errorf("the ledger has format %d, but this version reads only %d", g.Format, Format)}
 	}
 	nonce, err := hex.DecodeString(g.Nonce)
 	if g.Format < 1 || err != nil || len(nonce) != 16 || !bytes.Equal(g.line(), line) {
@@ -60,12 +59,11 @@ func ParseGenesis(line []byte) (Genesis, error) {
 	return g, nil
 }
 
-// expect compares the genesis of a ledger with what it must be. A field that want leaves empty
-// may be anything.
+// expect compares the genesis of a ledger with what it must be. Empty fields of want accept any value.
 func (g Genesis) expect(want Genesis) error {
 	if want.Key != "" && g.Key != want.Key {
 		return &HaltError{HaltKey,
-			fmt.Errorf("the shard was made with key %q, the key file has key %q", g.Key, want.Key)}
+			fmt.Errorf("the shard was created with key %q, but the key file has key %q", g.Key, want.Key)}
 	}
 	for _, f := range []struct {
 		name      string
@@ -80,15 +78,15 @@ func (g Genesis) expect(want Genesis) error {
 	} {
 		if !f.any && f.is != f.wants {
 			return &HaltError{HaltGenesis,
-				fmt.Errorf("the ledger was made for %s %v, not for %v", f.name, f.is, f.wants)}
+				fmt.Errorf("the ledger was created for %s %v, not for %v", f.name, f.is, f.wants)}
 		}
 	}
 	return nil
 }
 
-// Create begins a shard, as its owner, with a genesis line, and returns the genesis. A shard that
-// has begun as o.Genesis says is left as it is, so a Create that failed can be repeated. Logs
-// that hold anything else are refused with a [HaltError]. Create closes the log.
+// Create begins a shard, as its owner, with a genesis line, and returns the genesis. It leaves a shard unchanged that
+// already has a genesis as in o.Genesis, so a Create that failed can be repeated. Logs with any other content are
+// refused with a [HaltError]. Create closes the log.
 func Create(ctx context.Context, log Log, o Options) (Genesis, error) {
 	defer log.Close()
 	if err := o.check(); err != nil {
@@ -107,7 +105,7 @@ func Create(ctx context.Context, log Log, o Options) (Genesis, error) {
 	g.Format, g.Nonce = Format, hex.EncodeToString(nonce[:])
 	line := g.line()
 	h.seals.genesis, h.seq = sha256.Sum256(line), 1
-	// The head says that there is a ledger, for a reader whom a broker serves an old, empty one.
+	// The head tells readers that there is a ledger, in case a broker returns an old, empty one.
 	head, err := h.seals.seal(headKey, 1, Value{Data: head{}.bytes()}, nil)
 	if err != nil {
 		return Genesis{}, err

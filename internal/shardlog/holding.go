@@ -12,23 +12,22 @@ import (
 	"github.com/streamdp/streamdp/internal/keys"
 )
 
-// Options say which shard is meant, and who asks.
+// Options select a shard and identify the instance.
 type Options struct {
-	// Genesis is what the ledger's genesis must say; empty fields may be anything. Its nonce is not
-	// looked at.
+	// Genesis is what the ledger's genesis must say; empty fields accept any value. Its nonce is not checked.
 	Genesis Genesis
-	// Master is the master key. It must stay as it is until the holding is closed. Read does without.
+	// Master is the master key. It must not change until the holding is closed. Read does not need it.
 	Master *[32]byte
-	// Instance is the name under which others see the owner.
+	// Instance is the owner's name, for other instances.
 	Instance string
-	// Witness is what this instance knows of the ledger; nil for nothing.
+	// Witness is what this instance knows about the ledger; nil: nothing.
 	Witness *Witness
-	// Timeout is how long a transaction may stay open. Default 10 s. After one that took longer the
-	// next Acquire should be given twice as much.
+	// Timeout is how long a transaction may stay open. Default 10 s. After a transaction that took longer, the next
+	// Acquire should get twice as much.
 	Timeout time.Duration
 
-	patience  time.Duration // for old logs; default a minute
-	keepAlive time.Duration // between records of the owner; default an hour
+	patience  time.Duration // how long to retry if a broker returns an old log; default 1 minute
+	keepAlive time.Duration // interval between records of the owner; default 1 hour
 }
 
 func (o *Options) check() error {
@@ -53,29 +52,29 @@ func (o *Options) defaults() {
 	}
 }
 
-// maxLedger bounds the lines that a reader takes, in bytes.
+// maxLedger is the maximum total size of the lines that a reader accepts, in bytes.
 const maxLedger = 1 << 30
 
-// Holding is a shard that this instance owns, as far as it knows. It is safe for concurrent use.
+// Holding is a shard that this instance believes to own. It is safe for concurrent use.
 type Holding struct {
 	log      Log
 	o        Options
 	seals    *sealer
 	lostCh   chan struct{}
 	stop     context.CancelFunc
-	finished chan struct{} // the keeper has ended
+	finished chan struct{} // closed when keep has returned
 
 	mu      sync.Mutex
-	gone    error // why nothing more may be done
+	gone    error // the reason why nothing more may be done
 	closed  bool
 	genesis Genesis
 	values  map[string]Value
 	lines   [][]byte
 	known   map[string]held
-	bytes   int // of all values, in the logs
+	bytes   int // size of all values in the logs
 	seq     uint64
 	head    head
-	begun   bool // the state has a head
+	begun   bool // the state has a record of the ledger's head
 	last    time.Time
 }
 
@@ -83,15 +82,14 @@ func newHolding(log Log, o Options) *Holding {
 	return &Holding{log: log, o: o, seals: newSealer(o.Master), lostCh: make(chan struct{}), stop: func() {}}
 }
 
-// Acquire takes a shard, in this order: it asks the group, fences the former owner, writes an
-// owner's record with a random number of its own, reads the state past that record and the ledger
-// at least to the line that the state names, and checks both. A broker that serves an old log is
-// asked again for a minute. What is found wrong then is looked at once more, behind another
-// owner's record, before it is a halt: only who still owns the shard may say so.
+// Acquire takes over a shard, in this order: it asks the group, fences the former owner, writes an owner's record with
+// a new random number, reads the state past that record and the ledger at least up to the line that the state names,
+// and checks both. If a broker returns an old log, it retries for a minute. If it finds a fault then, it writes another
+// owner's record and reads again before it reports a halt, because only the current owner may report one.
 //
-// Errors: [ErrMoved], where the group says so; a [HaltError], where acquiring again does not help;
-// else acquire again, with some pause. In all of them nothing may be published. Acquire closes the
-// log when it fails; then or later the holding does.
+// Errors: [ErrMoved] if the group has given the shard to another instance; a [HaltError] if acquiring again does not
+// help; after any other error, acquire again after a pause. After an error nothing may be published. Acquire closes the
+// log if it fails; otherwise the holding closes it.
 func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
 	if err := o.check(); err != nil {
 		log.Close()
@@ -102,7 +100,7 @@ func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
 		if t.genesis == nil {
 			return errAgain{
 				&HaltError{HaltGenesis,
-					errors.New("the ledger does not begin with a genesis line: streamdp cluster init makes it")}}
+					errors.New("the ledger does not begin with a genesis line: create it with streamdp cluster init")}}
 		}
 		return nil
 	})
@@ -122,21 +120,21 @@ func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
 	return h, nil
 }
 
-// leap returns a random number, at most 2³² above seq, from which on a holding numbers its updates.
-// The former owner may have written some that were aborted, and are still in the log. None of these
-// has the number of one of this holding, so nobody can put chunks of both together to one value.
+// leap returns a random number above seq, by at most 2³², from which this holding numbers its updates. The former owner
+// may have written updates that were aborted but are still in the log. None of these has the same number as an update
+// of this holding, so chunks of both can never be combined into one value.
 func leap(seq uint64) uint64 {
 	nonce := keys.NewNonce()
 	return seq + uint64(binary.BigEndian.Uint32(nonce[:]))
 }
 
-// take makes this instance the owner, and reads what it owns then.
+// take makes this instance the owner, and then reads the shard.
 func (h *Holding) take(ctx context.Context, fit func(*logs) error) (*logs, error) {
 	if err := h.log.Confirm(ctx); err != nil {
-		return nil, fmt.Errorf("asking the group: %w", err)
+		return nil, fmt.Errorf("ask the group: %w", err)
 	}
 	if err := h.log.Fence(ctx, h.o.Timeout); err != nil {
-		return nil, fmt.Errorf("fencing the former owner: %w", err)
+		return nil, fmt.Errorf("fence the former owner: %w", err)
 	}
 	var wrong error
 	for range 2 {
@@ -155,7 +153,7 @@ func (h *Holding) take(ctx context.Context, fit func(*logs) error) (*logs, error
 	return nil, wrong
 }
 
-// own writes a record of this acquisition, and returns its token.
+// own writes the owner's record of this acquisition, and returns its token.
 func (h *Holding) own(ctx context.Context) (string, error) {
 	nonce := keys.NewNonce()
 	owner := Owner{hex.EncodeToString(nonce[:]), h.o.Instance}
@@ -166,7 +164,7 @@ func (h *Holding) own(ctx context.Context) (string, error) {
 	return owner.Token, nil
 }
 
-// settle reads both logs, again and again while they are old.
+// settle reads both logs, and repeats this while a broker returns an old log.
 func (h *Holding) settle(ctx context.Context, token string, fit func(*logs) error) (*logs, error) {
 	return settle(ctx, h.o.patience, func() (*logs, error) {
 		t, err := load(ctx, h.log, h.o, h.seals, token)
@@ -199,14 +197,14 @@ func settle(ctx context.Context, patience time.Duration, read func() (*logs, err
 	}
 }
 
-// lost is the error of a Commit for which it is not known whether it took place.
+// lost returns the error of a Commit with an unknown outcome.
 func lost(err error) error { return fmt.Errorf("%w: %w", ErrLost, err) }
 
 // Genesis returns the genesis of the ledger.
 func (h *Holding) Genesis() Genesis { return h.genesis }
 
-// Values returns the values as of the acquisition, and gives them away: the second call returns
-// nil. Values whose secret is gone are not among them.
+// Values returns the values as of the acquisition, without those whose secret is gone. It hands them over: a second
+// call returns nil.
 func (h *Holding) Values() map[string]Value {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -215,8 +213,8 @@ func (h *Holding) Values() map[string]Value {
 	return v
 }
 
-// Lines returns the ledger's lines as of the acquisition, without their ends and without the
-// genesis, and gives them away like Values.
+// Lines returns the ledger's lines as of the acquisition, without newlines and without the genesis. It hands them over:
+// a second call returns nil.
 func (h *Holding) Lines() [][]byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,33 +223,33 @@ func (h *Holding) Lines() [][]byte {
 	return l
 }
 
-// Witness returns what is known to be committed of the ledger.
+// Witness returns what is known to be committed in the ledger.
 func (h *Holding) Witness() Witness {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return Witness{h.seals.genesis, h.head.lines, h.head.hash}
 }
 
-// Lost returns a channel that is closed when the holding is lost, by an error of Update or Affirm,
-// or because the hourly record of the owner found another one.
+// Lost returns a channel that is closed when the holding is lost: by an error of Update or Affirm, or because the
+// hourly record of the owner could not be committed.
 func (h *Holding) Lost() <-chan struct{} { return h.lostCh }
 
-// Err returns why the holding is lost; nil while it is not.
+// Err returns why the holding is lost, or nil if it is not.
 func (h *Holding) Err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.gone
 }
 
-// Update makes values durable, removes others, and appends lines to the ledger, which the caller
-// has chained to those before: all of it or nothing, in one transaction. It returns when all of it
-// is committed. One update takes place at a time.
+// Update makes the values in put durable, removes others, and appends lines to the ledger; the caller has chained the
+// lines to those before. It does all of this or nothing, in one transaction, and returns when the transaction is
+// committed. Updates take place one at a time.
 //
-// Errors: [ErrLost] with its cause, now and for ever, where it is not known whether the update
-// takes place, and after a call of Close. Any other error refuses the update before anything of it
-// was sent; then the holding is as before. A canceled ctx is of one kind or the other.
+// Errors: [ErrLost] with its cause if the outcome is unknown, and from then on for every call, also after Close. Any
+// other error means that the update was refused before anything was sent; the holding is then unchanged. A cancelled
+// ctx causes an error of either kind.
 //
-// Cost: a transaction, some 20 ms, and AES-GCM of what is put.
+// Cost: a transaction, about 20 ms, and AES-GCM of the values.
 func (h *Holding) Update(ctx context.Context, put map[string]Value, remove []string, lines [][]byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -285,11 +283,11 @@ func (h *Holding) Update(ctx context.Context, put map[string]Value, remove []str
 	return nil
 }
 
-// Affirm makes sure that this instance still owns the shard: it writes another owner's record, which
-// the broker takes from nobody else. Before something that was found wrong outside of the shard is
-// taken for a fault, it must be sure that it is not the next owner's doing.
+// Affirm checks that this instance still owns the shard: it writes another owner's record, which the broker accepts
+// from no other instance. Call it before treating something unexpected outside of the shard as a fault, because the
+// shard's next owner may have caused it.
 //
-// Errors: as of Update.
+// Errors: as for Update.
 //
 // Cost: a transaction.
 func (h *Holding) Affirm(ctx context.Context) error {
@@ -310,14 +308,14 @@ func (h *Holding) Affirm(ctx context.Context) error {
 // plan is an update that was not sent yet.
 type plan struct {
 	state, ledger []Record
-	known         map[string]held // what changes; no chunks: removed
+	known         map[string]held // changed values; one without chunks is removed
 	wraps         map[string]*wrap
 	bytes         int
 	seq           uint64
 	head          head
 }
 
-// plan works out what an update writes.
+// plan returns the records that an update writes.
 func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*plan, error) {
 	p := &plan{known: map[string]held{}, wraps: map[string]*wrap{}, bytes: h.bytes, seq: h.seq + 1,
 		head: h.head.after(lines)}
@@ -330,7 +328,7 @@ func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*
 	}
 	for _, key := range remove {
 		if _, both := put[key]; both || key == headKey {
-			return nil, fmt.Errorf("internal: an update removes %q, which it must not", key)
+			return nil, fmt.Errorf("internal: an update must not remove %q", key)
 		}
 		old, ok := h.known[key]
 		if _, twice := p.known[key]; !ok || twice {
@@ -345,7 +343,7 @@ func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*
 	for _, key := range sortedKeys(put) {
 		v := put[key]
 		if key == "" || len(key) > maxKey || key == headKey || key == ownerKey {
-			return nil, fmt.Errorf("internal: %q is no key for a value", key)
+			return nil, fmt.Errorf("internal: %q is not a valid key for a value", key)
 		}
 		p.wraps[key] = h.seals.wrapOf(v)
 		k := held{chunksOf(len(v.Data)), len(v.Data), v.Under, false}
@@ -373,7 +371,7 @@ func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*
 			w = h.seals.under[v.Under]
 		}
 		if v.Under != "" && w == nil {
-			return nil, fmt.Errorf("internal: value %q is under %q, which is no secret", key, v.Under)
+			return nil, fmt.Errorf("internal: value %q is under %q, which is not a secret", key, v.Under)
 		}
 		records, err := h.seals.seal(key, p.seq, v, w)
 		if err != nil {
@@ -387,8 +385,8 @@ func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*
 	return p, nil
 }
 
-// keepsSecrets refuses an update that changes a secret, and leaves values that are under it as
-// they are: nobody could read them any more.
+// keepsSecrets refuses an update that changes a secret but leaves values under it unchanged, because nobody could read
+// these any more.
 func (h *Holding) keepsSecrets(p *plan) error {
 	for key, w := range p.wraps {
 		was := h.seals.under[key]
@@ -397,14 +395,14 @@ func (h *Holding) keepsSecrets(p *plan) error {
 		}
 		for other, k := range h.known {
 			if _, changed := p.known[other]; k.under == key && !changed {
-				return fmt.Errorf("internal: secret %q changes, and %q is under it", key, other)
+				return fmt.Errorf("internal: secret %q changes, but %q is still under it", key, other)
 			}
 		}
 	}
 	return nil
 }
 
-// lose ends the holding, once, and returns ErrLost with the cause. h.mu is locked.
+// lose marks the holding as lost, if it is not yet, and returns ErrLost with the cause. The caller holds h.mu.
 func (h *Holding) lose(cause error) error {
 	if h.gone == nil {
 		h.gone = lost(cause)
@@ -415,8 +413,8 @@ func (h *Holding) lose(cause error) error {
 	return h.gone
 }
 
-// keep writes the owner's record now and then, so that the broker does not forget who owns a
-// shard in which nothing happens.
+// keep writes the owner's record regularly, so that the broker does not forget the transactional id of a shard in which
+// nothing happens.
 func (h *Holding) keep(ctx context.Context) {
 	defer close(h.finished)
 	for wait := h.o.keepAlive; ; {
@@ -439,7 +437,7 @@ func (h *Holding) keep(ctx context.Context) {
 
 var errClosed = errors.New("the holding was closed")
 
-// Close ends the holding and its log, and overwrites its keys. An update under way ends first.
+// Close ends the holding and its log, and overwrites its keys. It waits for an update in progress.
 func (h *Holding) Close() {
 	h.stop()
 	h.mu.Lock()
@@ -455,5 +453,5 @@ func (h *Holding) Close() {
 	}
 }
 
-// wipe overwrites the keys of a holding that never was.
+// wipe overwrites the keys of a holding whose acquisition failed.
 func (h *Holding) wipe() { h.seals.wipe() }

@@ -65,7 +65,7 @@ func wantHalt(t testing.TB, err error, want Halt) {
 	}
 }
 
-// bytesOf returns n bytes that are no repetition of a chunk.
+// bytesOf returns n bytes in which no chunk repeats.
 func bytesOf(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -74,7 +74,7 @@ func bytesOf(n int) []byte {
 	return b
 }
 
-// TestValues: the next owner has what the one before put, whatever its length was before.
+// TestValues: the next owner has what the previous one put, independent of the value's earlier length.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -110,7 +110,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// compacted keeps the last record of each key, as the broker's cleaner does, and no removals.
+// compacted keeps the last record of each key, like the broker's cleaner, and drops removals.
 func compacted(records []Record) []Record {
 	last := map[string]int{}
 	for i, r := range records {
@@ -125,7 +125,7 @@ func compacted(records []Record) []Record {
 	return kept
 }
 
-// TestCompaction: a compacted state says the same.
+// TestCompaction: a compacted state has the same content.
 func TestCompaction(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -184,7 +184,7 @@ func TestUnder(t *testing.T) {
 			t.Errorf("%s: %v, %d transactions", test.what, err, b.transactions-before)
 		}
 	}
-	mustUpdate(t, h, map[string]Value{"secret-1": secret}, nil) // the same one
+	mustUpdate(t, h, map[string]Value{"secret-1": secret}, nil) // the same secret
 	mustUpdate(t, h,
 		map[string]Value{"checkpoint": {Data: []byte("new"), Under: "secret-1"}, "secret-1": {Data: []byte("another")}},
 		nil)
@@ -203,7 +203,7 @@ func TestUnder(t *testing.T) {
 	}
 }
 
-// TestDamage: what somebody without the key does to the logs is a halt.
+// TestDamage: changes to the logs by somebody without the key are a halt.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	value := func(r []Record, key string) *Record {
@@ -242,7 +242,7 @@ func TestDamage(t *testing.T) {
 			x, y := value(*s, "b:0"), value(*s, "b:1")
 			x.Value, y.Value = y.Value, x.Value
 		}, HaltState},
-		{"a chunk too many",
+		{"an extra chunk",
 			func(s, _ *[]Record) { *s = append(*s, Record{[]byte("a:1"), value(*s, "a:0").Value}) }, HaltState},
 		{"a foreign key", func(s, _ *[]Record) { *s = append(*s, Record{[]byte("x"), []byte("y")}) }, HaltState},
 		{"a removed owner", func(s, _ *[]Record) { *s = append(*s, Record{Key: []byte("owner")}) }, HaltState},
@@ -255,13 +255,13 @@ func TestDamage(t *testing.T) {
 		{"a line with a key", func(_, l *[]Record) { (*l)[1].Key = []byte("k") }, HaltLedger},
 		{"a line without a value", func(_, l *[]Record) { (*l)[1].Value = nil }, HaltLedger},
 	} {
-		synctest.Test(t, func(t *testing.T) { // it takes two minutes to believe in old logs
+		synctest.Test(t, func(t *testing.T) { // it takes two minutes until old logs are accepted as final
 			b := begun(t)
 			h := mustAcquire(t, b)
 			mustUpdate(t, h, map[string]Value{"a": {Data: []byte("old")}, "b": {Data: bytesOf(chunkBytes + 2)}}, nil)
 			mustUpdate(t, h, map[string]Value{"a": {Data: []byte("new")}, "b": {Data: bytesOf(chunkBytes + 1)}}, nil,
 				"first", "second")
-			for i := range b.logs { // of its own
+			for i := range b.logs { // copy the bytes
 				for j, r := range b.logs[i] {
 					b.logs[i][j].Value = bytes.Clone(r.Value)
 				}
@@ -274,7 +274,7 @@ func TestDamage(t *testing.T) {
 				t.Errorf("%s was not noticed", test.what)
 			}
 			if test.what == "a removed owner" || test.what == "a foreign owner" {
-				return // the record of the new one is behind it
+				return // the record of the new owner comes after it
 			}
 			wantHalt(t, err, test.want)
 			if b.transactions-before != 2 {
@@ -287,8 +287,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestAborted: what the former owner wrote in a transaction that was aborted is still in the log. A
-// broker that shows a chunk of it in a value of the new owner makes no value.
+// TestAborted: the log still has what the former owner wrote in an aborted transaction. If a broker returns a chunk of
+// it as part of the new owner's value, no value results.
 func TestAborted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestAborted(t *testing.T) {
 		}
 		_, err = acquire(t, b, testOptions())
 		wantHalt(t, err, HaltState)
-		for i, r := range state { // all of it is one
+		for i, r := range state { // both chunks of the aborted value make a valid value
 			if string(r.Key) == "a:0" {
 				state[i] = aborted.state[len(aborted.state)-2]
 			}
@@ -317,7 +317,7 @@ func TestAborted(t *testing.T) {
 	})
 }
 
-// TestOvertaken: who reads that another instance has acquired the shard after it asks no longer.
+// TestOvertaken: an instance that reads that another one has acquired the shard since does not ask again.
 func TestOvertaken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -337,8 +337,7 @@ func TestOvertaken(t *testing.T) {
 	})
 }
 
-// TestOptions: another configuration or key is a halt, and so is a ledger without what an instance
-// knows of it.
+// TestOptions: another configuration or key is a halt, and so is a ledger without what an instance knows of it.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -377,7 +376,9 @@ func TestOptions(t *testing.T) {
 		_, err := acquire(t, b, o)
 		return err
 	}
-	for _, w := range []Witness{witness, {Genesis: witness.Genesis}, {witness.Genesis, 1, sha256.Sum256([]byte("first"))}} {
+	for _, w := range []Witness{
+		witness, {Genesis: witness.Genesis}, {witness.Genesis, 1, sha256.Sum256([]byte("first"))},
+	} {
 		if err := try(w); err != nil {
 			t.Errorf("%v: %v", w, err)
 		}
@@ -402,22 +403,25 @@ func TestOptions(t *testing.T) {
 	})
 }
 
-// TestWitnessText: a witness is read back, and nothing else is one.
+// TestWitnessText: a witness is read back, and no other text is accepted.
 func TestWitnessText(t *testing.T) {
 	t.Parallel()
 	w := Witness{sha256.Sum256([]byte("g")), 12, sha256.Sum256([]byte("l"))}
 	if got, err := ParseWitness([]byte(w.String())); err != nil || got != w {
 		t.Errorf("%v, %v", got, err)
 	}
-	for _, text := range []string{"", w.String() + "\n", " " + w.String(), strings.ToUpper(w.String()), strings.Replace(w.String(), " 12 ", " 012 ", 1)} {
+	for _, text := range []string{
+		"", w.String() + "\n", " " + w.String(), strings.ToUpper(w.String()),
+		strings.Replace(w.String(), " 12 ", " 012 ", 1),
+	} {
 		if _, err := ParseWitness([]byte(text)); err == nil {
 			t.Errorf("%q is a witness", text)
 		}
 	}
 }
 
-// TestLostState: where the state is lost and the ledger is not, the values are gone, and the
-// ledger is protected again from the first update on.
+// TestLostState: if the state is lost but not the ledger, the values are gone, and the ledger is protected again from
+// the first update on.
 func TestLostState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -454,7 +458,7 @@ func TestOldState(t *testing.T) {
 	}
 }
 
-// TestLimits: what is too large is refused before it is sent, and the holding stays.
+// TestLimits: an update that is too large is refused before it is sent, and the holding remains usable.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -476,7 +480,7 @@ func TestLimits(t *testing.T) {
 	mustUpdate(t, h, map[string]Value{"b": {Data: large}}, []string{"a"})
 }
 
-// TestCreate: it can be repeated, and refuses a state without its ledger.
+// TestCreate: Create can be repeated, and refuses a state without its ledger.
 func TestCreate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -495,7 +499,7 @@ func TestCreate(t *testing.T) {
 		wantHalt(t, err, HaltLedger)
 		_, err = acquire(t, &broker{gen: 1}, testOptions())
 		wantHalt(t, err, HaltGenesis)
-		// A Create that failed leaves nothing behind that stops the next.
+		// A Create that failed leaves nothing that prevents the next one.
 		b = &broker{gen: 1}
 		for _, kind := range []string{"confirm", "fence", "write", "end"} {
 			log := b.direct(nil)
@@ -515,7 +519,7 @@ func TestCreate(t *testing.T) {
 	})
 }
 
-// TestMoved: who does not have the shard any more fences nobody.
+// TestMoved: an instance that no longer has the shard fences nobody.
 func TestMoved(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -529,15 +533,15 @@ func TestMoved(t *testing.T) {
 	next := mustAcquire(t, b)
 	err := h.Update(t.Context(), map[string]Value{"a": {Data: []byte("zombie")}}, nil, nil)
 	if !errors.Is(err, ErrLost) || !errors.Is(err, errFenced) || !errors.Is(h.Err(), ErrLost) {
-		t.Errorf("a replaced owner was told %v", err)
+		t.Errorf("a replaced owner got %v", err)
 	}
 	if next.Err() != nil {
 		t.Error(next.Err())
 	}
 }
 
-// TestKeepAlive: an owner in whose shard nothing happens writes its record each hour, and learns
-// from that whether it still is the owner.
+// TestKeepAlive: the owner of a shard in which nothing happens writes its record each hour, and learns from the result
+// whether it is still the owner.
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -574,8 +578,7 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// TestAffirm: only who still owns the shard can say so. What is canceled before it was sent, says
-// nothing.
+// TestAffirm: only the current owner can affirm. A call that was cancelled before it was sent decides nothing.
 func TestAffirm(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -591,7 +594,7 @@ func TestAffirm(t *testing.T) {
 	if err := h.Affirm(t.Context()); err != nil || b.transactions != before+1 {
 		t.Errorf("the owner: %v, %d transactions", err, b.transactions-before)
 	}
-	mustUpdate(t, h, map[string]Value{"a": {Data: []byte("2")}}, nil) // it is the owner as before
+	mustUpdate(t, h, map[string]Value{"a": {Data: []byte("2")}}, nil) // it is still the owner
 
 	next := mustAcquire(t, b)
 	if got := string(next.Values()["a"].Data); got != "2" {
@@ -603,7 +606,7 @@ func TestAffirm(t *testing.T) {
 	select {
 	case <-h.Lost():
 	default:
-		t.Error("the loss is not told")
+		t.Error("the loss is not reported")
 	}
 	if err := next.Affirm(t.Context()); err != nil {
 		t.Errorf("the next owner: %v", err)
@@ -614,7 +617,7 @@ func TestAffirm(t *testing.T) {
 	}
 }
 
-// TestCanceled: a canceled update sends nothing; a closed holding is lost.
+// TestCanceled: a cancelled update sends nothing; a closed holding is lost.
 func TestCanceled(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -635,7 +638,7 @@ func TestCanceled(t *testing.T) {
 	}
 }
 
-// TestKeyless: a reader without the key has the ledger and the owner's name.
+// TestKeyless: a reader without the key can read the ledger and the owner's name.
 func TestKeyless(t *testing.T) {
 	t.Parallel()
 	b := begun(t)

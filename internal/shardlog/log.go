@@ -12,57 +12,55 @@ type Record struct {
 	Value []byte // nil removes the key's record
 }
 
-// Reader reads a shard's two logs. Both methods give the records in the order of the log to each,
-// which may keep their bytes; an error of each ends the read and is returned. They see committed
-// records only.
+// Reader reads a shard's two logs. Both methods pass the records to each in the order of the log; each may keep their
+// bytes. An error of each ends the read and is returned. Only committed records are read.
 type Reader interface {
-	// ReadState reads from the first record past the last one that this Reader wrote, or, where it
-	// wrote none, to the end that the log had when the call began. Records that a later one of the
-	// same key replaces may be missing.
+	// ReadState reads from the first record at least past the last record that this Reader wrote, and at least to the
+	// end that the log had when the call began. Records that a later record with the same key replaces may be missing.
 	ReadState(ctx context.Context, each func(Record) error) error
-	// ReadLedger reads from offset 0, which must still be the log's first, to the end that the log
-	// had when the call began.
+	// ReadLedger reads from offset 0, which must still be the log's first, to the end that the log had when the call
+	// began.
 	ReadLedger(ctx context.Context, each func(Record) error) error
 }
 
-// Log is what the protocol asks of Kafka for one shard. It serves one holding, to its first error.
+// Log is what the protocol needs from Kafka for one shard. It serves one holding, until its first error.
 type Log interface {
 	Reader
-	// Confirm asks the group whether the shard is still this instance's. [ErrMoved]: it is not.
+	// Confirm asks the group whether this instance still owns the shard. It returns [ErrMoved] if not.
 	Confirm(ctx context.Context) error
-	// Fence makes this Log the only one whose Commit can succeed, and ends what the former owner
-	// left open. The broker aborts a transaction that stays open for longer than timeout.
+	// Fence makes this Log the only one whose Commit can succeed, and ends the transaction that the former owner left
+	// open. The broker aborts a transaction that stays open for longer than timeout.
 	Fence(ctx context.Context, timeout time.Duration) error
-	// Commit writes records to both logs in one transaction. It returns nil only where the
-	// transaction is known to be committed. After any error it may be, or may be later.
+	// Commit writes records to both logs in one transaction. It returns nil only if the transaction is known to be
+	// committed. After an error, the transaction may be committed, or may still be committed later.
 	Commit(ctx context.Context, state, ledger []Record) error
-	// Close ends all that is under way and frees the connections.
+	// Close ends all pending calls and closes the connections.
 	Close()
 }
 
 var (
-	// ErrMoved says that the group has given the shard to another instance.
+	// ErrMoved is the error that the group has given the shard to another instance.
 	ErrMoved = errors.New("the group has given the shard to another instance")
-	// ErrLost says that another instance may own the shard: nothing more may be published for it.
+	// ErrLost is the error that another instance may own the shard: nothing more may be published for it.
 	ErrLost = errors.New("the shard may have another owner")
-	// ErrTooLarge says that an update was refused before anything of it was sent, because it, or
-	// what the shard would hold with it, is above a limit.
+	// ErrTooLarge is the error of an update that was refused before anything was sent, because it, or the shard with
+	// it, would exceed a limit.
 	ErrTooLarge = errors.New("too large for a shard")
 )
 
-// RefusedError says which record a broker refused for what it is, for example for its size. The
-// same record would be refused again.
+// RefusedError names a record that a broker refused because of the record itself, for example its size. The same record
+// would be refused again.
 type RefusedError struct {
-	Key string // of the value; empty for a ledger line
+	Key string // key of the value; empty for a ledger line
 	Err error
 }
 
 // Error returns the key and the reason.
 func (e *RefusedError) Error() string {
 	if e.Key == "" {
-		return "a ledger line was refused: " + e.Err.Error()
+		return "the broker refused a ledger line: " + e.Err.Error()
 	}
-	return "value " + e.Key + " was refused: " + e.Err.Error()
+	return "the broker refused value " + e.Key + ": " + e.Err.Error()
 }
 
 // Unwrap returns the reason.
@@ -73,16 +71,16 @@ type Halt string
 
 // The reasons of a halt.
 const (
-	HaltGenesis Halt = "genesis" // the ledger has no genesis, or that of another shard
-	HaltKey     Halt = "key"     // the shard was made with another master key
-	HaltFormat  Halt = "format"  // a newer version has written this
+	HaltGenesis Halt = "genesis" // the ledger has no genesis, or the genesis of another shard
+	HaltKey     Halt = "key"     // the shard was created with another master key
+	HaltFormat  Halt = "format"  // the content was written by a newer version
 	HaltState   Halt = "state"   // a value is damaged, incomplete, forged, or too large
-	HaltLedger  Halt = "ledger"  // the ledger is shorter than the state says, or another one
-	HaltWitness Halt = "witness" // the ledger lacks what this instance knows to be committed
-	HaltOld     Halt = "old"     // brokers go on to serve an old log
+	HaltLedger  Halt = "ledger"  // the ledger is shorter than recorded in the state, or is another one
+	HaltWitness Halt = "witness" // the ledger lacks lines that this instance knows to be committed
+	HaltOld     Halt = "old"     // brokers keep returning an old log
 )
 
-// HaltError says that a shard's logs are not what was written. Acquiring it again does not help.
+// HaltError is the error that a shard's logs are not what was written. Acquiring the shard again does not help.
 type HaltError struct {
 	Halt Halt
 	Err  error
@@ -91,7 +89,7 @@ type HaltError struct {
 // HaltPrefix begins the text of a HaltError.
 const HaltPrefix = "shard halted, "
 
-// Error returns the reason and the details, which hold no value.
+// Error returns the reason and the details, which contain no value.
 func (e *HaltError) Error() string { return HaltPrefix + string(e.Halt) + ": " + e.Err.Error() }
 
 // Unwrap returns the details.

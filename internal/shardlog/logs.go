@@ -7,29 +7,29 @@ import (
 	"fmt"
 )
 
-// logs is what both logs of a shard say.
+// logs is the content of both logs of a shard.
 type logs struct {
 	state   fold
 	genesis *Genesis // nil: the ledger is empty
-	hash    [32]byte // of the genesis line
+	hash    [32]byte // hash of the genesis line
 	lines   [][]byte // without the genesis
 
 	values map[string]Value
 	known  map[string]held
 }
 
-// errAgain says that a broker has served an old log: reading again helps.
+// errAgain is the error that a broker returned an old log, so reading again may help.
 type errAgain struct{ err error }
 
 func (e errAgain) Error() string { return e.err.Error() }
 
-// load reads both logs, the state first, and checks that the ledger has what the state and the
-// witness say. token is the owner's whose record the state must have, "" for a mere reader.
-// Without a master key nothing is opened.
+// load reads both logs, the state first, and checks that the ledger has the lines known from the state and the witness.
+// The state must have the owner's record with this token; token is "" for a reader that is not the owner. If seals is
+// nil, no value is opened.
 func load(ctx context.Context, r Reader, o Options, seals *sealer, token string) (*logs, error) {
 	t := &logs{state: fold{token: token, records: map[string]stored{}}}
 	if err := r.ReadState(ctx, t.state.add); err != nil {
-		return nil, fmt.Errorf("reading the state: %w", err)
+		return nil, fmt.Errorf("read the state: %w", err)
 	}
 	if s := &t.state; token != "" && s.owner.Token != token {
 		if s.own {
@@ -40,7 +40,7 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 	size := 0
 	err := r.ReadLedger(ctx, func(r Record) error {
 		if r.Key != nil || r.Value == nil || len(r.Value) > MaxLine {
-			return &HaltError{HaltLedger, errors.New("the ledger has a record that is no line")}
+			return &HaltError{HaltLedger, errors.New("the ledger has a record that is not a line")}
 		}
 		if t.genesis == nil {
 			g, err := ParseGenesis(r.Value)
@@ -48,17 +48,18 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 			return err
 		}
 		if size += len(r.Value); size > maxLedger {
-			return &HaltError{HaltLedger, fmt.Errorf("the ledger is above %d MiB", maxLedger>>20)}
+			return &HaltError{HaltLedger, fmt.Errorf("the ledger is larger than %d MiB", maxLedger>>20)}
 		}
 		t.lines = append(t.lines, r.Value)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the ledger: %w", err)
+		return nil, fmt.Errorf("read the ledger: %w", err)
 	}
 	if t.genesis == nil {
 		if len(t.state.records) > 0 || o.Witness != nil {
-			return nil, errAgain{&HaltError{HaltLedger, errors.New("the ledger is empty, and something knows of it")}}
+			return nil, errAgain{&HaltError{HaltLedger, errors.New("the ledger is empty, although the state or the " +
+				"witness refers to it")}}
 		}
 		return t, nil
 	}
@@ -80,9 +81,9 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 		if w.Genesis != t.hash {
 			return nil, &HaltError{HaltWitness,
 				errors.New(
-					"what the state directory knows of the ledger, below witness, is of another ledger: of another " +
-						"group, or of topics that were made anew since; if that was on purpose, remove that " +
-						"directory; if not, the ledger was replaced")}
+					"the witness in the state directory belongs to another ledger: of another group, or of topics " +
+						"that were recreated since; if that was intended, remove the directory witness; if not, the " +
+						"ledger was replaced")}
 		}
 		if err := t.has(head{w.Lines, w.Hash}, HaltWitness, "the witness in the state directory"); err != nil {
 			return nil, err
@@ -91,13 +92,15 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 	return t, nil
 }
 
-// has checks that the ledger begins with the lines that somebody knows.
+// has checks that the ledger begins with the lines known from the source who.
 func (t *logs) has(h head, halt Halt, who string) error {
 	if n := uint64(len(t.lines)); h.lines > n {
-		return errAgain{&HaltError{halt, fmt.Errorf("the ledger has %d lines, %s knows of %d", n, who, h.lines)}}
+		return errAgain{&HaltError{halt, fmt.Errorf("the ledger has %d lines, but %s refers to line "+
+			"%d", n, who, h.lines)}}
 	}
 	if (head{}).after(t.lines[:h.lines]) != h {
-		return &HaltError{halt, fmt.Errorf("line %d of the ledger is another one than %s knows", h.lines, who)}
+		return &HaltError{halt, fmt.Errorf("line %d of the ledger differs from the line to which %s "+
+			"refers", h.lines, who)}
 	}
 	return nil
 }

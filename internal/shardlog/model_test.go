@@ -9,61 +9,61 @@ import (
 	"testing"
 )
 
-// This file explores a model of instances that share a shard: every order of their requests, of
-// what the broker does and of what goes wrong, up to small bounds. It looks for a state in which
-// somebody is harmed. docs/theory/cluster.md describes the protocol in words.
+// This file explores a model of instances that share a shard: every order of their requests, of the broker's actions
+// and of failures, within small bounds. It searches for a state in which somebody is harmed. docs/theory/cluster.md
+// describes the protocol in words.
 //
-// A model has no time and no numbers: an epoch's secret is a small integer, and a release is an
-// epoch, a step and the secret that its noise was drawn from. Of the broker it believes this:
-//   - One transactional id has one valid producer epoch. InitProducerID takes the next one and
-//     aborts what the former holder left open.
-//   - The records of a transaction become readable together, in all partitions.
-//   - The end of a transaction takes the next producer epoch (Kafka 4.0), so a late copy of a
-//     request does nothing.
-//   - A read of committed records is a prefix of the log, and may be an old one.
+// A model has no time and no numbers: an epoch's secret is a small integer, and a release is an epoch, a step and the
+// secret from which its noise was drawn. It assumes this about the broker:
+//    - One transactional id has one valid producer epoch. InitProducerID takes the next one and
+//      aborts what the former holder left open.
+//    - The records of a transaction become readable together, in all partitions.
+//    - The end of a transaction takes the next producer epoch (Kafka 4.0), so a late copy of a
+//      request has no effect.
+//    - A read of committed records returns a prefix of the log, possibly an old one.
 
 const (
 	instances = 2
 	maxEpochs = 2
 	maxSteps  = 2
-	maxFlight = 7 // requests on their way at a time
+	maxFlight = 7 // requests in flight at a time
 )
 
-// bounds says how much happens at most.
+// bounds limits the events.
 type bounds struct {
 	epochs, steps uint8
 	generations   uint8 // assignments of the shard by the group
 	crashes       uint8
-	faults        uint8 // requests and answers lost, late, refused or twice, and old reads
+	faults        uint8 // requests and answers that are lost, late, refused or duplicated, and old reads
 }
 
-// without leaves a part of the protocol out. The zero value is the protocol.
+// without disables parts of the protocol. The zero value is the complete protocol.
 type without struct {
-	transaction bool // an opening's records are written as they are
+	transaction bool // an opening's records are written without a transaction
 	waiting     bool // noise is drawn before the opening is known to be committed
 	commitFirst bool // a release leaves before its step is committed
-	doubt       bool // an outcome that is not known is taken for a failure
-	ownRecord   bool // a reader does not look for a record of its own
+	doubt       bool // an unknown outcome is treated as a failure
+	ownRecord   bool // a new owner does not wait for its own record
 	fence       bool // the former owner is not fenced
 	fenceFirst  bool // the former owner is fenced after its state was read
-	head        bool // the length of the ledger is not compared with what the state says
+	head        bool // the length of the ledger is not compared with the state
 	epochs      bool // the end of a transaction keeps the producer epoch (before Kafka 4.0)
 	abort       bool // a transaction is committed although one of its records failed
-	outbox      bool // what was committed last is not sent again by the next owner
+	outbox      bool // the next owner does not publish the last committed releases again
 }
 
-// place is where an instance is: what it waits for.
+// place is the point at which an instance is, and what it waits for.
 type place uint8
 
 const (
 	idle     place = iota
 	asking         // OffsetCommit in the generation that gave it the shard
 	fencing        // InitProducerID
-	owning         // a record that says who owns the shard
-	owned          // its commit
+	owning         // the owner's record
+	owned          // the commit of the owner's record
 	reading        // nothing: state and ledger can be read
 	ready          // nothing: the shard is owned
-	charging       // an opening: the line in the ledger
+	charging       // an opening: its ledger line
 	sealing        // an opening: secret, manifest and first checkpoint
 	opening        // an opening: its commit
 	saving         // a step: its checkpoint
@@ -71,23 +71,23 @@ const (
 	sending        // a release
 )
 
-// record is what a request writes; what it does not write is 0.
+// record is the content of a request to write; unused fields are 0.
 type record struct {
-	owner         uint8 // number of an acquisition
-	line          uint8 // ledger: place of the line in the chain
+	owner         uint8 // number of the acquisition
+	line          uint8 // ledger: number of the line in the chain
 	epoch, secret uint8 // state: the epoch that is open; its secret
 	step          uint8 // state: its last step, counted from 1
 }
 
-// topics is what committed records say.
+// topics is the content of the committed records.
 type topics struct {
 	owner               uint8
 	epoch, secret, step uint8
-	head                uint8 // number of ledger lines, as the state says
+	head                uint8 // number of ledger lines according to the state
 	lines               uint8 // number of ledger lines
 }
 
-// verb is what a request asks for.
+// verb is the kind of a request.
 type verb uint8
 
 const (
@@ -100,49 +100,49 @@ const (
 	send
 )
 
-// request is on its way to a broker.
+// request is a request in flight.
 type request struct {
 	verb   verb
 	from   uint8
-	waited bool  // the instance waits for the answer
+	waited bool  // an instance waits for the answer
 	number uint8 // generation of the group, or producer epoch
-	place  uint8 // of a write in its transaction, so that a copy of it does nothing
+	place  uint8 // number of a write in its transaction, so that a copy of it has no effect
 	rec    record
 }
 
-// instance is a process. One that was killed is a new one.
+// instance is a process. After a kill, it is a new process.
 type instance struct {
 	at       place
 	gen      uint8 // generation of the group
 	producer uint8 // producer epoch
-	nonce    uint8 // of its acquisition
+	nonce    uint8 // number of its acquisition
 	knows    topics
-	secret   uint8 // of the opening under way
+	secret   uint8 // secret of the opening in progress
 }
 
-// state is everything there is. States are compared, so what does not matter is zero.
+// state is the state of the whole model. States are compared, so irrelevant fields are zero.
 type state struct {
 	in     [instances]instance
 	flight [maxFlight]request
 
-	gen, owner uint8 // the group's generation; who has the shard in it
+	gen, owner uint8 // the group's generation; the owner of the shard in it
 
 	producer uint8  // valid producer epoch
-	writes   uint8  // in the open transaction
-	pending  record // of the open transaction
+	writes   uint8  // number of writes in the open transaction
+	pending  record // content of the open transaction
 	now      topics
-	past     topics // what a replaced leader of the partitions goes on to serve
-	replaced bool   // there is one
+	past     topics // what a replaced leader of the partitions still returns
+	replaced bool   // there is a replaced leader
 
-	charged   [maxEpochs + 1]uint8               // secret of an epoch's committed opening
-	saved     [maxEpochs + 1][maxSteps + 1]uint8 // secret of a committed step
+	charged   [maxEpochs + 1]uint8               // by epoch: secret of the committed opening
+	saved     [maxEpochs + 1][maxSteps + 1]uint8 // by epoch and step: secret of the committed step
 	published [maxEpochs + 1][maxSteps + 1]uint8
 
-	nonces, secrets uint8 // how many there were
+	nonces, secrets uint8 // numbers used so far
 	crashes, faults uint8
 }
 
-// explorer visits all states.
+// explorer visits all reachable states.
 type explorer struct {
 	most   bounds
 	left   without
@@ -151,14 +151,14 @@ type explorer struct {
 	broken string
 }
 
-// fail notes what is broken, once.
+// fail records the first violation.
 func (x *explorer) fail(format string, args ...any) {
 	if x.broken == "" {
 		x.broken = fmt.Sprintf(format, args...)
 	}
 }
 
-// visit keeps a state for later, unless it is known.
+// visit keeps a state for later, unless it was already seen.
 func (x *explorer) visit(s state) {
 	x.tidy(&s)
 	if _, ok := x.seen[s]; !ok {
@@ -167,10 +167,10 @@ func (x *explorer) visit(s state) {
 	}
 }
 
-// tidy makes states equal that differ in nothing that matters: what can't do anything any more
-// goes, and what is only compared is numbered anew.
+// tidy makes states equal that differ only in irrelevant details: it removes what can have no more effect, and
+// renumbers values that are only compared.
 func (x *explorer) tidy(s *state) {
-	// Producer epochs never come back: 1 is the valid one, 0 any other.
+	// Old producer epochs never become valid again, so 1 stands for the valid one and 0 for any other.
 	valid := s.producer
 	s.producer = 1
 	for i := range s.in {
@@ -223,7 +223,7 @@ func is(b bool) uint8 {
 	return 0
 }
 
-// numbers gives numbers in the order in which values are seen first; 0 stays 0.
+// numbers renumbers values in the order of their first use; 0 stays 0.
 type numbers struct {
 	of [32]uint8
 	n  uint8
@@ -240,17 +240,20 @@ func (n *numbers) see(v *uint8) {
 	*v = n.of[*v]
 }
 
-// order is some order of requests.
+// order is any total order of requests.
 func (r request) order() uint64 {
 	var o uint64
-	for _, v := range []uint8{uint8(r.verb), r.from, is(r.waited), r.number, r.place, r.rec.owner, r.rec.line, r.rec.epoch, r.rec.secret, r.rec.step} {
+	for _, v := range []uint8{
+		uint8(r.verb), r.from, is(r.waited), r.number, r.place, r.rec.owner, r.rec.line, r.rec.epoch, r.rec.secret,
+		r.rec.step,
+	} {
 		o = o<<6 | uint64(v)
 	}
 	return o
 }
 
-// explore returns what is broken in the first state found that harms somebody, "" if there is
-// none, and the number of states.
+// explore returns the violation in the first state found that harms somebody, "" if there is none, and the number of
+// states.
 func explore(b bounds, w without) (string, int) {
 	x := &explorer{most: b, left: w, seen: map[state]struct{}{}}
 	x.visit(state{gen: 1, owner: 0})
@@ -277,8 +280,8 @@ func (x *explorer) complete(s state) bool {
 	return true
 }
 
-// ask sends a request for which instance i waits at place p. There is always room: an instance
-// waits for one request, and what is left behind needs a fault or a crash each.
+// ask sends a request for which instance i waits at place p. There is always room: an instance waits for one request,
+// and each request left behind needs a fault or a crash.
 func (s *state) ask(i int, p place, r request) {
 	s.in[i].at, r.from, r.waited = p, uint8(i), true
 	for k := range s.flight {
@@ -290,10 +293,10 @@ func (s *state) ask(i int, p place, r request) {
 	panic("no room for a request")
 }
 
-// give ends what instance i holds; it may acquire again.
+// give ends the holding of instance i, which may acquire again.
 func (s *state) give(i int) { s.in[i] = instance{} }
 
-// proceed visits what can happen when nothing goes wrong, and reports whether there is anything.
+// proceed visits the states after each event that is not a failure, and reports whether there is any.
 func (x *explorer) proceed(s state) bool {
 	any := false
 	then := func(s state) { any = true; x.visit(s) }
@@ -302,7 +305,7 @@ func (x *explorer) proceed(s state) bool {
 		if x.act(&next, i) {
 			then(next)
 		}
-		if in := s.in[i]; in.at == ready && in.gen != s.gen { // revoked, and it knows
+		if in := s.in[i]; in.at == ready && in.gen != s.gen { // revoked, and the instance knows it
 			next := s
 			next.give(i)
 			then(next)
@@ -323,7 +326,7 @@ func (x *explorer) proceed(s state) bool {
 	return any
 }
 
-// disturb visits what can happen when something goes wrong.
+// disturb visits the states after each failure.
 func (x *explorer) disturb(s state) {
 	if s.gen < x.most.generations {
 		for o := range uint8(instances) {
@@ -345,7 +348,7 @@ func (x *explorer) disturb(s state) {
 		}
 	}
 	for k, r := range s.flight {
-		if r.verb != nothing && !r.waited { // lost, and nobody waits
+		if r.verb != nothing && !r.waited { // lost, but nobody waits
 			next := s
 			next.flight[k] = request{}
 			x.visit(next)
@@ -415,7 +418,7 @@ func (x *explorer) disturb(s state) {
 	}
 }
 
-// forsake lets nobody wait for the answers to requests of instance i.
+// forsake makes nobody wait for the answers to requests of instance i.
 func (s *state) forsake(i int) {
 	for k := range s.flight {
 		if int(s.flight[k].from) == i {
@@ -424,7 +427,7 @@ func (s *state) forsake(i int) {
 	}
 }
 
-// broker does what a request asks for.
+// broker carries out a request.
 func (x *explorer) broker(s *state, r request) (ok bool, value uint8) {
 	switch r.verb {
 	case askGroup:
@@ -518,7 +521,7 @@ func (x *explorer) draw(s *state, epoch, secret uint8) {
 	}
 }
 
-// act lets instance i do what it waits for nobody for, and reports whether there is anything.
+// act carries out a step of instance i that needs no answer, and reports whether there is any.
 func (x *explorer) act(s *state, i int) bool {
 	in := &s.in[i]
 	switch in.at {
@@ -561,18 +564,18 @@ func (x *explorer) writes() verb {
 	return write
 }
 
-// read is what instance i does with what it has read of the state and of the ledger.
+// read continues instance i with the state and the ledger that it has read.
 func (x *explorer) read(s *state, i int, seen topics, lines uint8) {
 	in := &s.in[i]
 	seen.lines = lines
 	if seen.owner != in.nonce && !x.left.ownRecord && !x.left.fenceFirst {
 		if s.now.owner != in.nonce {
-			s.give(i) // another owner has come
+			s.give(i) // there is a new owner
 		}
-		return // again
+		return // read again
 	}
 	if seen.lines < seen.head && !x.left.head {
-		return // again
+		return // read again
 	}
 	in.knows = seen
 	in.knows.owner = 0
@@ -583,7 +586,7 @@ func (x *explorer) read(s *state, i int, seen topics, lines uint8) {
 	x.begin(s, i)
 }
 
-// begin sends what the former owner may not have sent.
+// begin publishes what the former owner may not have published.
 func (x *explorer) begin(s *state, i int) {
 	if k := s.in[i].knows; k.step > 0 && !x.left.outbox {
 		s.ask(i, sending, request{verb: send, rec: record{epoch: k.epoch, secret: k.secret, step: k.step}})
@@ -592,7 +595,7 @@ func (x *explorer) begin(s *state, i int) {
 	s.in[i].at = ready
 }
 
-// unknown is what instance i does when it learns nothing of a request.
+// unknown continues instance i when it learns no outcome of a request.
 func (x *explorer) unknown(s *state, i int) {
 	if at := s.in[i].at; x.left.doubt && at >= charging && at <= opening {
 		s.in[i].at, s.in[i].secret = ready, 0
@@ -601,8 +604,8 @@ func (x *explorer) unknown(s *state, i int) {
 	s.give(i)
 }
 
-// answer is what instance i does with the answer to a request. Not ok: another one has the
-// shard, or had it meanwhile.
+// answer continues instance i with the answer to a request. If ok is false, another instance has the shard, or had it
+// meanwhile.
 func (x *explorer) answer(s *state, i int, ok bool, value uint8) {
 	if !ok {
 		s.give(i)
@@ -660,8 +663,8 @@ func (x *explorer) answer(s *state, i int, ok bool, value uint8) {
 	}
 }
 
-// TestModel: whatever happens, no release has two noises, nothing is drawn or published before
-// what it needs is committed, the ledger is one chain, and every release is published in the end.
+// TestModel: whatever happens, no release has two noises, nothing is drawn or published before its prerequisites are
+// committed, the ledger is one chain, and every release is published in the end.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	all := []bounds{{2, 1, 2, 1, 1}, {1, 2, 2, 1, 1}}
@@ -677,7 +680,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestModelMutants: each part of the protocol is needed.
+// TestModelMutants: each part of the protocol is necessary.
 func TestModelMutants(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -5,20 +5,19 @@ import (
 	"errors"
 )
 
-// View is a shard as a reader saw it.
+// View is a shard as it was read.
 type View struct {
 	Genesis Genesis
-	Owner   Owner            // who acquired it last; empty where nobody did
+	Owner   Owner            // the last owner; empty if there was none
 	Values  map[string]Value // nil without a master key
-	Lines   [][]byte         // of the ledger, without the genesis
-	Witness Witness          // of the ledger as it was read
+	Lines   [][]byte         // ledger lines without the genesis
+	Witness Witness          // witness of the ledger as it was read
 }
 
-// Read reads a shard without owning it, and fences nobody. The state may be of a moment before the
-// ledger's. Without o.Master values are not opened and the ledger's length is not compared with
-// what the state says. A broker that serves an old log may be believed, unless it contradicts the
-// state or the witness; then Read asks again for a minute. Errors: a [HaltError], where the logs
-// are not what was written.
+// Read reads a shard without owning it, and fences nobody. The state may be slightly older than the ledger. Without
+// o.Master, values are not opened, and the ledger's length is not compared with the state. If a broker returns an old
+// log, this goes unnoticed unless the log contradicts the state or the witness; then Read retries for a minute. The
+// error is a [HaltError] if the logs are not what was written.
 func Read(ctx context.Context, r Reader, o Options) (*View, error) {
 	o.defaults()
 	var seals *sealer
@@ -30,7 +29,7 @@ func Read(ctx context.Context, r Reader, o Options) (*View, error) {
 		t, err := load(ctx, r, o, seals, "")
 		if err == nil && t.genesis == nil {
 			err = &HaltError{HaltGenesis,
-				errors.New("the ledger does not begin with a genesis line: streamdp cluster init makes it")}
+				errors.New("the ledger does not begin with a genesis line: create it with streamdp cluster init")}
 		}
 		return t, err
 	})

@@ -15,40 +15,40 @@ import (
 
 // Value is a value of a shard's state.
 //
-// It is sealed in chunks of at most 900 kB, one record each, with AES-256-GCM under a key of its
-// own for each record, which follows from W and a salt of 32 random bytes:
+// It is sealed in chunks of at most 900 kB, one record each, with AES-256-GCM. Each record has its own key, derived
+// from W and a salt of 32 random bytes:
 //
 //	format ‖ u64be seq ‖ u32be chunks ‖ u16be length ‖ Under ‖ salt ‖ AES-256-GCM of the chunk
 //	key = HKDF-SHA256(W, salt, "streamdp/state/v1\0"), nonce = 0
-//	authenticated with it: genesis hash ‖ u32be length ‖ record key ‖ all before the salt's end
+//	authenticated with it: genesis hash ‖ u32be length ‖ record key ‖ everything up to the salt's end
 //	W = HKDF-SHA256(master, "", "streamdp/wrap/v1\0"), or with Under
 //	W = HKDF-SHA256(master, Data of Under, "streamdp/store/v1\0")
 //
-// Privacy: who has the logs and not the master key learns keys, sizes and times only. A value with
-// Under is gone, in all copies, once the value Under and all copies of it are.
+// Privacy: somebody who has the logs but not the master key learns only keys, sizes and times. A value with Under
+// becomes unreadable, in all its copies, when the value Under and all copies of that are gone.
 type Value struct {
 	Data []byte
-	// Under is the key of the value, an epoch's secret, without which this one can't be read. It has
-	// no Under of its own. Empty: the master key alone opens this value.
+	// Under is the key of another value, an epoch's secret, without which this value cannot be read. The secret itself
+	// has no Under. Empty: the master key alone opens this value.
 	Under string
 }
 
-// MaxLine is the largest number of bytes of a ledger's line. It is one record.
+// MaxLine is the maximum size of a ledger line in bytes. A line is one record.
 const MaxLine = chunkBytes
 
 const (
 	chunkBytes = 900_000
-	// maxState bounds what a shard holds, in bytes of values; an update is smaller than that.
+	// maxState is the maximum total size of a shard's values in bytes. An update must be smaller.
 	maxState  = 64 << 20
 	maxKey    = 1000
-	maxSecret = 4096 // bytes of a value that others are under
+	maxSecret = 4096 // bytes of a value that is the Under of others
 	saltBytes = seal.Salt
 	tagBytes  = seal.Tag
 
 	formatByte = 1
 )
 
-// sealedHead is what a sealed record says before its salt.
+// sealedHead is the part of a sealed record before its salt.
 type sealedHead struct {
 	seq    uint64
 	chunks int
@@ -63,15 +63,15 @@ func (s sealedHead) append(b []byte) []byte {
 	return append(b, s.under...)
 }
 
-var errSealed = errors.New("is damaged, or sealed with another key or for another ledger")
+var errSealed = errors.New("is damaged, or was sealed with another key or for another ledger")
 
-// parseSealed splits a record's value in what it says and the length of what is authenticated
-// with the rest.
+// parseSealed returns the head of a sealed record, and the length of the part that is authenticated together with the
+// chunk.
 func parseSealed(data []byte) (s sealedHead, with int, err error) {
 	const fixed = 1 + 8 + 4 + 2
 	if len(data) > 0 && data[0] > formatByte {
 		return s, 0, &HaltError{HaltFormat,
-			fmt.Errorf("a value has format %d, this version reads %d", data[0], formatByte)}
+			fmt.Errorf("a value has format %d, but this version reads only %d", data[0], formatByte)}
 	}
 	if len(data) < fixed || data[0] != formatByte {
 		return s, 0, errSealed
@@ -85,7 +85,7 @@ func parseSealed(data []byte) (s sealedHead, with int, err error) {
 	return sealedHead{binary.BigEndian.Uint64(data[1:]), int(chunks), string(data[fixed:][:under])}, with, nil
 }
 
-// recordKey is the key of a value's record.
+// recordKey returns the key of a value's record.
 func recordKey(key string, chunk int) []byte {
 	return strconv.AppendInt(append([]byte(key), ':'), int64(chunk), 10)
 }
@@ -102,15 +102,15 @@ func parseKey(record []byte) (key string, chunk int, ok bool) {
 		bytes.Equal(recordKey(key, chunk), record)
 }
 
-// wrap is a key from which the keys of records follow.
+// wrap is a key from which the keys of records are derived.
 type wrap [32]byte
 
-// sealer seals and opens the values of one shard. It keeps the keys of values that others may be
-// under.
+// sealer seals and opens the values of one shard. It keeps the keys that follow from values which are the Under of
+// others.
 type sealer struct {
 	master  *[32]byte
 	genesis [32]byte // hash of the genesis line
-	own     wrap     // of values without Under
+	own     wrap     // for values without Under
 	under   map[string]*wrap
 }
 
@@ -120,7 +120,7 @@ func newSealer(master *[32]byte) *sealer {
 	return s
 }
 
-// wrapOf returns the key of values under a value with these bytes; nil where none can be.
+// wrapOf returns the key for values under v, or nil if v cannot be an Under.
 func (s *sealer) wrapOf(v Value) *wrap {
 	if v.Under != "" || len(v.Data) == 0 || len(v.Data) > maxSecret {
 		return nil
@@ -129,7 +129,7 @@ func (s *sealer) wrapOf(v Value) *wrap {
 	return &w
 }
 
-// keep remembers the value of a key for values under it; nil forgets it.
+// keep stores the key for values under the given value; nil removes it.
 func (s *sealer) keep(key string, w *wrap) {
 	if old := s.under[key]; old != nil && old != w {
 		clear(old[:])
@@ -140,7 +140,7 @@ func (s *sealer) keep(key string, w *wrap) {
 	}
 }
 
-// begin forgets the keys of values, and seals for the ledger whose genesis line has this hash.
+// begin removes all keys for values under others, and binds seals to the ledger whose genesis line has this hash.
 func (s *sealer) begin(genesis [32]byte) {
 	s.genesis = genesis
 	for key := range s.under {
@@ -154,8 +154,8 @@ func (s *sealer) wipe() {
 	s.begin(s.genesis)
 }
 
-// cipher returns the cipher of a record, and what is authenticated with its content. before ends
-// with the salt.
+// cipher returns the cipher of a record, and the data that is authenticated with its content. before ends with the
+// salt.
 func (s *sealer) cipher(w *wrap, record, before []byte) (cipher.AEAD, []byte, error) {
 	key := keys.Derive((*[32]byte)(w), keys.ForState, before[len(before)-saltBytes:])
 	aead, err := seal.New(key[:])
@@ -163,7 +163,7 @@ func (s *sealer) cipher(w *wrap, record, before []byte) (cipher.AEAD, []byte, er
 	return aead, append(append(with, record...), before...), err
 }
 
-// seal returns the records of a value. w is the key of the value it is under.
+// seal returns the records of a value. w is the key for its Under.
 func (s *sealer) seal(key string, seq uint64, v Value, w *wrap) ([]Record, error) {
 	if v.Under == "" {
 		w = &s.own
@@ -185,7 +185,7 @@ func (s *sealer) seal(key string, seq uint64, v Value, w *wrap) ([]Record, error
 	return records, nil
 }
 
-// open appends the content of a record to b.
+// open appends the decrypted content of a record to b.
 func (s *sealer) open(b []byte, w *wrap, name string, data []byte, with int) ([]byte, error) {
 	aead, authentic, err := s.cipher(w, []byte(name), data[:with])
 	if err != nil {
@@ -198,5 +198,5 @@ func (s *sealer) open(b []byte, w *wrap, name string, data []byte, with int) ([]
 	return b, nil
 }
 
-// chunksOf is the number of records of a value.
+// chunksOf returns the number of records of a value.
 func chunksOf(length int) int { return max(1, (length+chunkBytes-1)/chunkBytes) }

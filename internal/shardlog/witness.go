@@ -8,14 +8,13 @@ import (
 	"strings"
 )
 
-// Witness is what an instance knows to be committed in a shard's ledger: which ledger it is, and
-// its first lines up to one. A ledger without it is a halt, so an instance that keeps it in a
-// place of its own notices a ledger that lost its end with the state. It is public, it may be
-// old, and it may be absent.
+// Witness records which ledger a shard has, and how many of its lines an instance knows to be committed. Acquiring a
+// shard halts if the ledger lacks these lines, so an instance that stores its witness elsewhere notices if a ledger
+// lost its last lines together with the state. A witness is public, and may be old or absent.
 type Witness struct {
 	Genesis [32]byte // hash of the genesis line
-	Lines   uint64   // without the genesis
-	Hash    [32]byte // of line number Lines; zero for none
+	Lines   uint64   // number of lines without the genesis
+	Hash    [32]byte // hash of line number Lines; zero if there is none
 }
 
 // String returns the text of a witness's file: one line of three fields.
@@ -23,7 +22,7 @@ func (w Witness) String() string {
 	return fmt.Sprintf("streamdp-witness-1 %x %d %x\n", w.Genesis, w.Lines, w.Hash)
 }
 
-// ParseWitness reads what String returns, and nothing else.
+// ParseWitness parses the result of String. It accepts no other text.
 func ParseWitness(text []byte) (w Witness, err error) {
 	fields := strings.Fields(string(text))
 	if len(fields) == 4 {
@@ -35,7 +34,7 @@ func ParseWitness(text []byte) (w Witness, err error) {
 		}
 	}
 	if w.String() != string(text) {
-		return Witness{}, errors.New("the file is no witness of a ledger")
+		return Witness{}, errors.New("the file is not a witness of a ledger")
 	}
 	return w, nil
 }

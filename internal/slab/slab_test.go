@@ -2,7 +2,7 @@ package slab
 
 import "testing"
 
-// What is lent has room, and keeps its content when it grows.
+// A slice has the requested capacity, and keeps its content when it grows.
 func TestPool(t *testing.T) {
 	var p Pool[int]
 	for _, n := range []int{0, 1, 2, 3, 31, 32, 33, 1000} {
@@ -24,7 +24,7 @@ func TestPool(t *testing.T) {
 		p.Put(s)
 	}
 	p.Put(nil)
-	p.Put(make([]int, 3)) // not lent
+	p.Put(make([]int, 3)) // was not lent by the pool
 	if s := p.Get(3); cap(s) != 4 {
 		t.Errorf("room for %d", cap(s))
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
-// bufferedHolding is a holding whose updates wait: all of them are one later.
+// bufferedHolding is a holding that collects its updates, so that they can be written later as one.
 type bufferedHolding struct {
 	values map[string]shardlog.Value
 	lines  [][]byte
@@ -27,7 +27,7 @@ func (g *bufferedHolding) Values() map[string]shardlog.Value { return g.values }
 // Lines implements holding.
 func (g *bufferedHolding) Lines() [][]byte { return g.lines }
 
-// Lost implements holding: it never is.
+// Lost implements [Holding]. This holding is never lost.
 func (g *bufferedHolding) Lost() <-chan struct{} { return nil }
 
 // Affirm implements holding.
@@ -38,7 +38,7 @@ func (g *bufferedHolding) Update(_ context.Context, put map[string]shardlog.Valu
 	lines [][]byte) error {
 	for _, key := range remove {
 		if _, there := g.put[key]; !there {
-			return fmt.Errorf("internal: %s would be removed", key)
+			return fmt.Errorf("internal: cannot remove %s from a buffered holding", key)
 		}
 		delete(g.put, key)
 	}
@@ -50,7 +50,7 @@ func (g *bufferedHolding) Update(_ context.Context, put map[string]shardlog.Valu
 	return nil
 }
 
-// all returns everything that the holding would have after one update with what was put.
+// all returns a holding with everything that there would be after one update with the collected changes.
 func (g *bufferedHolding) all() *bufferedHolding {
 	values := maps.Clone(g.values)
 	if values == nil {
@@ -60,7 +60,7 @@ func (g *bufferedHolding) all() *bufferedHolding {
 	return newBufferedHolding(values, slices.Concat(g.lines, g.added))
 }
 
-// Bytes returns how many bytes the values have.
+// Bytes returns the total size of the values.
 func (g *bufferedHolding) Bytes() (n int) {
 	for _, v := range g.all().values {
 		n += len(v.Data)
@@ -68,7 +68,7 @@ func (g *bufferedHolding) Bytes() (n int) {
 	return n
 }
 
-// lineBytes returns how many bytes the lines have that were appended.
+// lineBytes returns the total size of the appended lines.
 func (g *bufferedHolding) lineBytes() (n int) {
 	for _, line := range g.added {
 		n += len(line)

@@ -21,7 +21,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Exported says what an export copied.
+// Exported is the result of an export.
 type Exported struct {
 	Dir    string `json:"dir"`
 	Lines  int    `json:"ledger_lines"`
@@ -29,14 +29,14 @@ type Exported struct {
 	Files  int    `json:"files"`
 }
 
-// Export writes a copy of the ledgers of all shards of a group, and of their manifests, into
-// a new directory, as a daemon without [cluster] has them: one ledger, whose lines are those of all
-// shards by their times, chained and sealed anew. Instances may run meanwhile.
+// Export writes a copy of the ledgers of all shards of a group, and of their manifests, into a new directory, in the
+// form that a daemon without [cluster] uses: one ledger with the lines of all shards ordered by time, chained and
+// sealed again. Instances may run meanwhile.
 //
-// The copy is for reading: for commands that show ledgers and epochs and, with secrets, for those
-// that compute releases again. Its ledger ends with a line with which no daemon runs or charges.
-// It has no checkpoints, so nothing can go on from it. With secrets and the master key, one can
-// subtract the noise from the releases of epochs that are open.
+// The copy is read-only: it is for commands that show ledgers and epochs or, with secrets, recompute releases. Its
+// ledger ends with a line after which no daemon runs on it and nothing is charged to it. It has no checkpoints, so no
+// epoch can continue from it. Anybody with the secrets and the master key can subtract the noise from the releases of
+// open epochs.
 func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string, secrets bool) (*Exported, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
@@ -89,15 +89,15 @@ func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string,
 			return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 		}
 	}
-	// The ledger comes last: without it the directory is damaged, and nothing starts on it.
+	// The ledger is written last: until then the directory counts as damaged, and nothing starts on it.
 	if err := state.WriteNew(disk, filepath.Join(dir, ledger.FileName), text); err != nil {
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
 	return &Exported{dir, len(l.Entries), len(l.EpochList()), len(files)}, nil
 }
 
-// readable reports whether a copy has a value: what commands read, of which secrets and the
-// parameters that an epoch began with only where they are wanted.
+// readable reports whether a value is included in a copy: the values that commands read, but secrets and the parameters
+// with which an epoch began only if they are requested.
 func readable(key string, secrets bool) bool {
 	task, name, ok := strings.Cut(key, "/")
 	if !ok || task == "" || strings.ContainsAny(name, "/#\\") {
@@ -107,13 +107,13 @@ func readable(key string, secrets bool) bool {
 		secrets && (strings.HasPrefix(name, state.SecretPrefix) || strings.HasPrefix(name, state.InitialPrefix))
 }
 
-// oneLedger chains the lines of several ledgers, each in its order and all by their times, with a
-// last line.
+// oneLedger chains the lines of several ledgers, ordered by time but keeping the order within each ledger, and appends
+// a last line.
 func oneLedger(ledgers []*ledger.Ledger, master *[32]byte, last ledger.EntryMove) (text []byte, l *ledger.Ledger,
 	err error) {
 	type line struct {
 		ledger.Entry
-		at time.Time // no earlier than that of the line before in its ledger
+		at time.Time // not earlier than the time of the line before in its ledger
 	}
 	var all []line
 	for _, l := range ledgers {

@@ -1,6 +1,6 @@
 package cluster
 
-// This file shows the tests in package cluster_test what they look into.
+// This file exports internals to the tests in package cluster_test.
 
 import (
 	"context"
@@ -53,7 +53,7 @@ func (a *RequestTopic) Headers(key, value []byte) []kafka.Header {
 	return a.log.Headers(a.log.Sign(nil, a.signed(key, value)...))
 }
 
-// SetTopic makes a follow another topic.
+// SetTopic makes the request topic use another topic.
 func (a *RequestTopic) SetTopic(topic string) { a.log.Topic = topic }
 
 // Write appends a part of a request.

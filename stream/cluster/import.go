@@ -23,35 +23,33 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Imported says what an import brought into a group.
+// Imported is the result of an import into a group.
 type Imported struct {
 	Group  string        `json:"group"`
 	Shards []ShardImport `json:"shards"`
 	Tasks  int           `json:"tasks"`
-	Open   int           `json:"open_epochs"` // that go on
+	Open   int           `json:"open_epochs"` // open epochs, which continue in the group
 }
 
-// ShardImport is what came into a shard.
+// ShardImport is what was imported into one shard.
 type ShardImport struct {
 	Shard int `json:"shard"`
 	Lines int `json:"ledger_lines"`
 	Bytes int `json:"state_bytes"`
 }
 
-// Import moves the tasks of a state directory, whose daemon has stopped, into the shards of
-// the group of a configuration: the ledger's lines, chained and sealed anew, and of each task what
-// its open epoch needs to go on as if nothing had happened, and what its next one needs. No
-// instance of the group may run.
+// Import moves the tasks of a state directory, whose daemon has stopped, into the shards of a configuration's group. It
+// copies the ledger's lines, chained and sealed again, and for each task what its open epoch needs to continue without
+// a difference, and what its next epoch needs. No instance of the group may run.
 //
-// Before anything is written to the group the directory's ledger gets a last line, with which no
-// daemon runs or charges any more. So the tasks run nowhere or in the group, wherever the import
-// is cut off. Then it can be repeated: what a shard has got, it does not get again. At the end the
-// secrets and checkpoints in the directory are removed; ledger and manifests stay, for reading.
+// Before anything is written to the group, the directory's ledger gets a last line, after which no daemon runs on it
+// and nothing is charged to it. So wherever the import is interrupted, the tasks run either nowhere or in the group. An
+// interrupted import can be repeated: what a shard already received is not written to it again. At the end, secrets and
+// checkpoints in the directory are removed. Its ledger and manifests remain, for reading.
 //
-// What is refused is refused before that line: lines about persons; merged epochs where the group
-// has assign = "partition"; another master key; sources or tasks that the group's ledgers know; an
-// opening that was interrupted, which the next start of the daemon settles; tasks too large for
-// their shard.
+// The following is refused before that line is written: lines about persons; merged epochs if the group has assign =
+// "partition"; another master key; sources or tasks that the group's ledgers already have; an opening that was
+// interrupted, which the daemon completes at its next start; tasks that are too large for their shard.
 func Import(ctx context.Context, c *config.Config, master *[32]byte, dir string) (*Imported, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
@@ -60,19 +58,19 @@ func Import(ctx context.Context, c *config.Config, master *[32]byte, dir string)
 	return newImporting(g, dir).Run(ctx)
 }
 
-// importing is an import under way.
+// importing is an import in progress.
 type importing struct {
 	G      *groupTools
 	dir    string
 	lock   *os.File
 	held   *ledger.Held
-	Ledger *ledger.Ledger // of the directory
+	Ledger *ledger.Ledger // the directory's ledger
 	move   ledger.EntryMove
 	Shards map[int]*importedShard
-	Order  []int // of shards, ascending
+	Order  []int // shard numbers, ascending
 	out    *Imported
-	Room   int                   // bytes that a shard may get
-	Write  func(shard int) error // tests: called before a shard is written; nil: nothing
+	Room   int                   // maximum bytes for a shard
+	Write  func(shard int) error // for tests: called before a shard is written; nil: none
 }
 
 func newImporting(g *groupTools, dir string) *importing {
@@ -80,12 +78,12 @@ func newImporting(g *groupTools, dir string) *importing {
 		out: &Imported{Group: g.C.Cluster.Group, Shards: []ShardImport{}}}
 }
 
-// importedShard is a shard that something comes into.
+// importedShard is a shard that receives a part of the import.
 type importedShard struct {
 	Lines   []ledger.Entry
-	tasks   []core.Task // whose newest epoch read a source of the shard
+	tasks   []core.Task // tasks whose newest epoch read a source of the shard
 	holding *shardlog.Holding
-	done    bool // it has got everything before
+	done    bool // an earlier attempt wrote everything
 	All     *bufferedHolding
 }
 
@@ -142,14 +140,15 @@ func (i *importing) all(ctx context.Context) error {
 			}
 			if err := s.holding.Update(ctx, s.All.put, nil, s.All.added); err != nil {
 				return fmt.Errorf(
-					"shard %d: %w: the import is not complete: stop all instances of the group, and repeat it", shard,
+					"shard %d: %w: the import is incomplete: stop all instances of the group, then repeat the "+
+						"import", shard,
 					err)
 			}
 		}
 		i.out.Shards = append(i.out.Shards, ShardImport{shard, len(s.Lines), s.All.Bytes()})
 	}
 	if err := i.clear(); err != nil {
-		return fmt.Errorf("%w: everything is in the group; the secrets in %s are to be removed: %w",
+		return fmt.Errorf("%w: everything was imported, but the secrets in %s could not be removed: remove them: %w",
 			failure.ErrState, i.dir, err)
 	}
 	return nil
@@ -167,16 +166,16 @@ func (g *groupTools) idle(ctx context.Context) error {
 			names = append(names, m.Instance)
 		}
 		return fmt.Errorf(
-			"instances of group %s are running (%s): stop them first; one that was killed counts until "+
+			"instances of group %s are running (%s): stop them first; one that was killed counts as running until "+
 				"cluster.session_timeout has passed", g.C.Cluster.Group, strings.Join(names, ", "))
 	}
 	return nil
 }
 
-// Read takes the directory, and reads its ledger.
+// Read locks the directory and reads its ledger.
 func (i *importing) Read() (err error) {
 	if _, err := os.Stat(filepath.Join(i.dir, ledger.FileName)); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s has no ledger: it is no state directory", i.dir)
+		return fmt.Errorf("%s has no ledger, so it is not a state directory", i.dir)
 	}
 	if i.lock, err = state.Lock(i.dir); err != nil {
 		return err
@@ -193,7 +192,7 @@ func (i *importing) Read() (err error) {
 	case len(i.Ledger.Entries) == 0:
 		return fmt.Errorf("the ledger of %s is empty: there is nothing to import", i.dir)
 	case i.Ledger.Foreign():
-		return fmt.Errorf("the ledger of %s is under key %s, the key file holds key %s", i.dir, i.Ledger.KeyID,
+		return fmt.Errorf("the ledger of %s is under key %s, but the key file holds key %s", i.dir, i.Ledger.KeyID,
 			i.Ledger.Key.ID)
 	}
 	i.move = ledger.EntryMove{Group: i.G.C.Cluster.Group, Cluster: i.G.Genesis.Cluster}
@@ -209,7 +208,7 @@ func (i *importing) Read() (err error) {
 	return nil
 }
 
-// Divide says which line and which task comes into which shard.
+// Divide determines the shard of each line and of each task.
 func (i *importing) Divide() error {
 	c := i.G.C.Cluster
 	key := ""
@@ -222,17 +221,17 @@ func (i *importing) Divide() error {
 			continue
 		case e.Unit != "" || e.Person != nil:
 			return fmt.Errorf(
-				"the ledger has epochs that protect persons (stream %s): with [cluster] a population has no ledger "+
-					"of its own, so nothing of this directory can be imported", e.Stream)
+				"cannot import the ledger: it has epochs that protect persons (stream %s), and with [cluster] a "+
+					"population has no ledger of its own", e.Stream)
 		case e.Kind == ledger.KindImported:
-			return fmt.Errorf("%w: the ledger of a directory has lines of an import", failure.ErrState)
+			return fmt.Errorf("%w: the ledger of a directory must not have lines of an import", failure.ErrState)
 		case e.Partition == core.Merged && c.Assign != config.AssignTopic:
 			return fmt.Errorf(
-				"the ledger has merged epochs (stream %s): they need cluster.assign = %q, so that all partitions of "+
-					"a topic have one ledger", e.Stream, config.AssignTopic)
+				"the ledger has merged epochs (stream %s): set cluster.assign = %q, so that all partitions of a "+
+					"topic have one ledger", e.Stream, config.AssignTopic)
 		}
 		if key != "" && key != i.Ledger.Key.ID {
-			e = withoutAnchors(e) // its anchors are under a former key, with which alone they prove something
+			e = withoutAnchors(e) // its anchors can only be verified with the former key
 		}
 		s := i.shard(c.Shard(e.Topic, e.Partition))
 		s.Lines = append(s.Lines, e)
@@ -263,7 +262,7 @@ func (i *importing) shard(n int) *importedShard {
 	return s
 }
 
-// withoutAnchors returns a line that proves no log.
+// withoutAnchors returns a line without its anchors.
 func withoutAnchors(e ledger.Entry) ledger.Entry {
 	e.Anchor, e.AnchorOffset = "", 0
 	e.Parts = slices.Clone(e.Parts)
@@ -273,7 +272,7 @@ func withoutAnchors(e ledger.Entry) ledger.Entry {
 	return e
 }
 
-// take acquires a shard, and works out what it is to get.
+// take acquires a shard, and determines what must be written to it.
 func (i *importing) take(ctx context.Context, shard int) (err error) {
 	s := i.Shards[shard]
 	o := i.G.options(shard)
@@ -292,12 +291,12 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	for _, e := range s.Lines {
 		if into.HasTask(e.Task()) {
 			return fmt.Errorf(
-				"the group has epochs of task %s already: a task has one ledger; a stream of the same name can't "+
-					"come from two directories", e.Task())
+				"the group already has epochs of task %s: a task has only one ledger, so a stream of the same name "+
+					"cannot come from two directories", e.Task())
 		}
 		for _, src := range e.Sources() {
 			if into.HasSource(src) {
-				return fmt.Errorf("the group has charged %s/%d already: its limit can't be continued from two ledgers",
+				return fmt.Errorf("the group has already charged %s/%d: its limit cannot be continued from two ledgers",
 					src.Topic, src.Partition)
 			}
 		}
@@ -306,7 +305,7 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	if err != nil {
 		return err
 	}
-	// One section for each task: its files, and with the first one all lines.
+	// There is one section for each task: it writes the task's files, and the first one also writes all lines.
 	l, err := ledger.Open(disk, "", ledger.NewKey(i.G.Master))
 	if err != nil {
 		return err
@@ -325,10 +324,10 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	}
 	if n := s.All.Bytes() + s.All.lineBytes(); n > i.Room {
 		return fmt.Errorf(
-			"the tasks of the shard and their lines of the ledger need %d MiB, and a shard has room for "+
-				"%d: more shards", n>>20, i.Room>>20)
+			"the tasks of the shard and their ledger lines need %d MiB, but a shard has room for %d MiB: use a "+
+				"group with more shards", n>>20, i.Room>>20)
 	}
-	// What a shard gets must be what it can be acquired with.
+	// Check that the shard can be acquired with what will be written to it.
 	again := s.All.all()
 	if _, err := NewShard(again); err != nil {
 		return err
@@ -340,7 +339,7 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 // bring writes the files of a task that its shard needs.
 func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error {
 	from := state.TaskStore(i.dir, t, i.G.Master)
-	// bring copies a file of an epoch, if there is one.
+	// bring copies a file of an epoch, if it exists.
 	bring := func(n uint64, read func(uint64) ([]byte, error), put func(uint64, []byte) error) error {
 		data, err := read(n)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -352,7 +351,7 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 		return put(n, data)
 	}
 	last := i.Ledger.Newest(t)
-	var lives []uint64 // epochs whose secret is there
+	var lives []uint64 // epochs whose secret exists
 	for _, e := range i.Ledger.Undestroyed(t) {
 		lives = append(lives, e.Epoch)
 	}
@@ -362,10 +361,10 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 	for _, n := range lives {
 		secret, err := from.Secret(n)
 		if errors.Is(err, fs.ErrNotExist) && n != last.Epoch {
-			continue // gone, and the ledger is to say so
+			continue // the secret is gone, and the ledger must record that
 		}
 		if err == nil && len(secret) == 0 {
-			err = errors.New("it is damaged, or of another key")
+			err = errors.New("it is damaged, or encrypted with another key")
 		}
 		if err != nil {
 			return fmt.Errorf("the secret of epoch %d: %w: restore it, or close the epoch", n, err)
@@ -393,7 +392,7 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 	if last.Kind != ledger.KindOpen {
 		return nil
 	}
-	const settle = "start the daemon on the directory once more, and stop it with SIGTERM, or close the epoch"
+	const settle = "start the daemon on the directory again and stop it with SIGTERM, or close the epoch"
 	if opening, err := from.Marked(last.Epoch); err != nil {
 		return err
 	} else if opening {
@@ -403,7 +402,7 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 	if err == nil {
 		_, noManifest := from.Manifest(last.Epoch)
 		if cp == nil || cp.Epoch != last.Epoch || errors.Is(noManifest, fs.ErrNotExist) {
-			err = errors.New("its checkpoint or its manifest is not there")
+			err = errors.New("its checkpoint or its manifest is missing")
 		}
 	}
 	if err != nil {
@@ -418,7 +417,7 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 	return to.CommitOf(cp)
 }
 
-// clear removes from the directory what noise could be derived from, and what has exact sums.
+// clear removes from the directory everything from which noise could be derived, and everything with exact sums.
 func (i *importing) clear() error {
 	disk := state.OS{}
 	tasks, err := disk.ReadDir(filepath.Join(i.dir, "tasks"))

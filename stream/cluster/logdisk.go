@@ -23,7 +23,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Holding is what a shard over shared logs asks of their protocol; see [shardlog.Holding].
+// Holding is the part of [shardlog.Holding] that a Shard uses.
 type Holding interface {
 	Values() map[string]shardlog.Value
 	Lines() [][]byte
@@ -32,52 +32,51 @@ type Holding interface {
 	Lost() <-chan struct{}
 }
 
-// errLost says that another instance may have the shard, or that nobody knows what of the last
-// writes is durable. Nothing more is written or published for it here.
+// errLost is the error of a shard that another instance may own, or whose last writes have an unknown outcome. Nothing
+// more is written or published for it here.
 var errLost = shardlog.ErrLost
 
-// Shard is a shard in logs that instances share. All of it is in memory, below the directory
-// "/"; a holding makes durable what changes.
+// Shard is a shard in logs that instances share. All of its files are in memory, below the directory "/", and a holding
+// makes changes durable.
 //
-// A file tasks/TASK/NAME is the value TASK/NAME. A file that only grows (see grows) is values
-// TASK/NAME#0, TASK/NAME#1 and so on, its parts. What ends with an epoch is sealed under its
-// secret; see underOf. Files *.tmp are nowhere but in memory. ledger.jsonl is the lines of the
-// ledger, which are appended in atomically only.
+// A file tasks/TASK/NAME is the value TASK/NAME. A file that only grows (see grows) is stored in parts: values
+// TASK/NAME#0, TASK/NAME#1 and so on. A file that must become unreadable with its epoch is sealed under the epoch's
+// secret; see underOf. Files *.tmp exist only in memory. ledger.jsonl has the lines of the ledger, which are appended
+// only within Atomically.
 //
-// Sync and SyncDir make durable all that has changed in the file's directory. What waits for that
-// at a time goes out in one update, which is one transaction; while one is under way the next one
-// gathers. Updates take place one after the other, in the order in which what is in them was
-// written. After the first error memory and logs may differ: then the shard is lost for ever, and
-// every write fails.
+// Sync and SyncDir make durable everything that has changed in the file's directory. All changes that wait at the same
+// time are written in one update, which is one transaction; while it is in progress, the next one collects changes.
+// Updates take place one after the other, in the order of the writes in them. After the first error, memory and logs
+// may differ. The shard is then lost permanently, and every write fails.
 type Shard struct {
 	log Holding
 
-	section sync.Mutex // held while f of atomically runs
+	section sync.Mutex // held while the f of Atomically runs
 
 	mu      sync.Mutex
 	dirs    map[string]map[string]*logFile
-	dirty   map[string]map[string]struct{} // by directory: names that changed since they were in an update
-	parts   map[string][]int               // of each path: the sizes of its values, as of the newest update
-	inside  string                         // the directory of the section that runs; "": none does
+	dirty   map[string]map[string]struct{} // by directory: names with changes that are not in an update yet
+	parts   map[string][]int               // by path: the sizes of the file's values, as of the newest update
+	inside  string                         // the directory of the running section; "": none
 	ledger  [][]byte
-	lines   int // of ledger: in an update, or read
+	lines   int // lines of the ledger that are in an update, or were read
 	queue   []*logUpdate
-	waiting map[string]*logUpdate // by directory: the newest update with something of it that has not ended
-	busy    bool                  // Updates are worked off
-	sends   int                   // how often something was put into one
-	room    int                   // bytes of values up to which epochs are opened
-	line    int                   // bytes of a ledger's line
+	waiting map[string]*logUpdate // by directory: the newest pending update with changes of it
+	busy    bool                  // updates are being written
+	sends   int                   // counts additions to updates
+	room    int                   // no epoch is opened if the values would exceed this many bytes
+	line    int                   // maximum size of a ledger line
 	failed  error
 }
 
-// logFile is a file. Its bytes are never changed in place, only replaced or appended to.
+// logFile is a file. Its bytes are never modified in place, only replaced or appended to.
 type logFile struct {
-	path string // its name now
+	path string // its current name
 	data []byte
-	kept int // so many bytes are as in the newest update
+	kept int // the first kept bytes are as in the newest update
 }
 
-// logUpdate is one that was not sent yet, or is under way.
+// logUpdate is an update that is pending or in progress.
 type logUpdate struct {
 	put    map[string]shardlog.Value
 	remove map[string]struct{}
@@ -87,17 +86,17 @@ type logUpdate struct {
 	err    error
 }
 
-// updateBytes is about the size of an update from which a further one is begun.
+// updateBytes is the approximate size at which an update is closed and another one is begun.
 const updateBytes = 16 << 20
 
-// partBytes is the size from which a part of a file is not written again.
+// partBytes is the size from which a part of a file is not rewritten any more.
 const partBytes = 256 << 10
 
 const logTasks = "/tasks"
 
-// NewShard returns the shard that a holding has. Its directory is "".
+// NewShard returns the shard of a holding. Its directory is "".
 //
-// Errors: of values that no Shard has written.
+// Errors: the holding has values that no Shard has written.
 func NewShard(h Holding) (*Shard, error) {
 	s := &Shard{
 		log: h, dirs: map[string]map[string]*logFile{logTasks: {}, "/": {}}, dirty: map[string]map[string]struct{}{},
@@ -116,7 +115,7 @@ func NewShard(h Holding) (*Shard, error) {
 		task, file, ok := strings.Cut(name, "/")
 		p := path.Join(logTasks, name)
 		if !ok || task == "" || file == "" || strings.Contains(file, "/") || isPart != grows(file) {
-			return nil, fmt.Errorf("%w: the shard has a value %q, which this version does not know",
+			return nil, fmt.Errorf("%w: the shard has a value %q that this version does not know",
 				failure.ErrState, key)
 		}
 		if !isPart {
@@ -126,7 +125,7 @@ func NewShard(h Holding) (*Shard, error) {
 		}
 		n, err := strconv.Atoi(number)
 		if err != nil {
-			return nil, fmt.Errorf("%w: the shard has a value %q, which this version does not know",
+			return nil, fmt.Errorf("%w: the shard has a value %q that this version does not know",
 				failure.ErrState, key)
 		}
 		grown[p] = append(grown[p], part{n, v.Data})
@@ -147,7 +146,7 @@ func NewShard(h Holding) (*Shard, error) {
 	return s, nil
 }
 
-// put makes a file known under its path.
+// put adds a file under its path.
 func (s *Shard) put(f *logFile) {
 	dir, name := path.Split(f.path)
 	dir = path.Clean(dir)
@@ -157,13 +156,13 @@ func (s *Shard) put(f *logFile) {
 	s.dirs[dir][name] = f
 }
 
-// find returns the file of a path, nil if there is none.
+// find returns the file with a path, or nil if there is none.
 func (s *Shard) find(p string) *logFile {
 	dir, name := path.Split(p)
 	return s.dirs[path.Clean(dir)][name]
 }
 
-// grows reports whether a file of this name is appended to again and again.
+// grows reports whether a file of this name is repeatedly appended to.
 func grows(name string) bool {
 	return strings.HasPrefix(name, state.PersonsPrefix) || strings.HasPrefix(name, "archive-")
 }
@@ -174,15 +173,15 @@ func keyOf(p string) string { return strings.TrimPrefix(p, logTasks+"/") }
 // partKey returns the key of one of a file's parts.
 func partKey(p string, number int) string { return keyOf(p) + "#" + strconv.Itoa(number) }
 
-// underOf returns the name of the secret that a file ends with, "" for a file that outlives its
-// epoch, or belongs to none.
+// underOf returns the name of the secret with which a file must become unreadable, or "" for a file that outlives its
+// epoch or belongs to none.
 func underOf(name string, data []byte) string {
 	switch {
 	case name == state.CheckpointName:
 		if epoch, ok := state.CheckpointEpoch(data); ok {
 			return state.SecretName(epoch)
 		}
-		return state.SecretName(0) // there is none: it is not written
+		return state.SecretName(0) // a secret that does not exist, so the file is not written
 	case strings.HasPrefix(name, state.PersonsPrefix), strings.HasPrefix(name, state.InitialPrefix):
 		_, rest, _ := strings.Cut(name, "-")
 		number, _, _ := strings.Cut(rest, ".")
@@ -204,7 +203,7 @@ func (s *Shard) changed(p string) {
 	s.dirty[dir][name] = struct{}{}
 }
 
-// gather returns what has changed in a directory, and forgets that it has. s.mu is held.
+// gather returns the changes in a directory, and marks them as collected. The caller holds s.mu.
 func (s *Shard) gather(dir string) (*logUpdate, error) {
 	u := &logUpdate{put: map[string]shardlog.Value{}, remove: map[string]struct{}{}}
 	names := slices.Sorted(maps.Keys(s.dirty[dir]))
@@ -213,7 +212,7 @@ func (s *Shard) gather(dir string) (*logUpdate, error) {
 		p := path.Join(dir, name)
 		f, had := s.dirs[dir][name], s.parts[p]
 		if path.Dir(dir) != logTasks {
-			return nil, fmt.Errorf("internal: %s is no file of a task", p)
+			return nil, fmt.Errorf("internal: %s is not a file of a task", p)
 		}
 		switch {
 		case f == nil && had == nil:
@@ -226,7 +225,7 @@ func (s *Shard) gather(dir string) (*logUpdate, error) {
 		under := underOf(name, f.data)
 		if under != "" {
 			if s.dirs[dir][under] == nil {
-				return nil, fmt.Errorf("internal: %s ends with %s, which is not there", p, under)
+				return nil, fmt.Errorf("internal: %s must be sealed under %s, which does not exist", p, under)
 			}
 			under = keyOf(path.Join(dir, under))
 		}
@@ -245,14 +244,14 @@ func (s *Shard) gather(dir string) (*logUpdate, error) {
 	return u, nil
 }
 
-// add puts a value.
+// add adds a value to the update.
 func (u *logUpdate) add(key string, v shardlog.Value) {
 	delete(u.remove, key)
 	u.put[key] = v
 	u.bytes += len(v.Data)
 }
 
-// drop removes the values of a file, or its parts from a number on.
+// drop removes the value of a file, or its parts from number from on.
 func (u *logUpdate) drop(p, name string, parts []int, from int) {
 	if !grows(name) {
 		delete(u.put, keyOf(p))
@@ -265,9 +264,9 @@ func (u *logUpdate) drop(p, name string, parts []int, from int) {
 	}
 }
 
-// rewritten returns from which part on a file is written again, and the offset at which that
-// begins. Of the bytes up to kept nothing has changed. A part that is no larger than all behind it
-// goes together with them, so that there are few parts, and a byte is written again seldom.
+// rewritten returns the first part of a file that must be written again, and the offset of that part. The bytes before
+// kept have not changed. A small part that is no larger than everything after it is merged with it, so that there are
+// few parts, and each byte is rewritten seldom.
 func rewritten(parts []int, kept, size int) (from, at int) {
 	for from < len(parts) && at+parts[from] <= kept {
 		at += parts[from]
@@ -280,11 +279,11 @@ func rewritten(parts []int, kept, size int) (from, at int) {
 	return from, at
 }
 
-// empty reports whether an update would do nothing.
+// empty reports whether an update has no changes.
 func (u *logUpdate) empty() bool { return len(u.put)+len(u.remove)+len(u.lines) == 0 }
 
-// send puts what changed in a directory, with lines of the ledger, into the next update. It
-// returns the update to wait for; nil: there is none. s.mu is held.
+// send adds the changes of a directory, and lines of the ledger, to the next update. It returns the update to wait for,
+// or nil if there is none. The caller holds s.mu.
 func (s *Shard) send(dir string, u *logUpdate) *logUpdate {
 	if u.empty() {
 		return s.waiting[dir]
@@ -314,8 +313,8 @@ func (s *Shard) send(dir string, u *logUpdate) *logUpdate {
 	return last
 }
 
-// Tasks tick together. So an update that is the first for a while waits until nothing has come for
-// lullTime, at most mostLulls times that, unless all tasks wait for it.
+// All tasks tick at the same time. So the first update after a pause waits until nothing has been added for lullTime,
+// at most mostLulls times, unless all tasks already wait for it.
 const (
 	lullTime  = 2 * time.Millisecond
 	mostLulls = 15
@@ -325,7 +324,7 @@ const (
 func (s *Shard) lull() {
 	for range mostLulls {
 		s.mu.Lock()
-		all, sends := len(s.waiting) >= len(s.dirs)-2, s.sends // two are no task's
+		all, sends := len(s.waiting) >= len(s.dirs)-2, s.sends // two directories are not those of tasks
 		s.mu.Unlock()
 		if all {
 			return
@@ -340,7 +339,7 @@ func (s *Shard) lull() {
 	}
 }
 
-// work makes updates durable, one after the other, until there is none.
+// work writes updates, one after the other, until there is none.
 func (s *Shard) work() {
 	s.lull()
 	for {
@@ -368,7 +367,7 @@ func (s *Shard) work() {
 	}
 }
 
-// wait waits for an update.
+// wait waits until the update has ended.
 func (u *logUpdate) wait() error {
 	if u == nil {
 		return nil
@@ -377,27 +376,27 @@ func (u *logUpdate) wait() error {
 	return u.err
 }
 
-// lostError is an errLost. What led to it is in the text alone: no error of a broker may make
-// somebody try again.
+// lostError is an errLost with a text. It does not wrap its cause, because an error of a broker could make a caller
+// retry.
 type lostError struct{ text string }
 
 func (e *lostError) Error() string { return e.text }
 
 func (e *lostError) Is(target error) bool { return target == errLost }
 
-// lose ends the shard. s.mu is held.
+// lose marks the shard as lost. The caller holds s.mu.
 func (s *Shard) lose(cause error) error {
 	if s.failed == nil {
 		text := cause.Error()
 		if !errors.Is(cause, errLost) {
-			text = "the shard's logs are behind what this process has in memory: " + text
+			text = "the shard's logs are older than the state in memory: " + text
 		}
 		s.failed = &lostError{text}
 	}
 	return s.failed
 }
 
-// left returns how many bytes of values fit before no epoch is opened.
+// left returns how many bytes of values may be added before no more epochs are opened.
 func (s *Shard) left() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -422,7 +421,7 @@ func (s *Shard) Lost() bool {
 	return s.failed != nil
 }
 
-// Affirm makes sure that no other instance has the shard.
+// Affirm checks that no other instance owns the shard.
 func (s *Shard) Affirm() error {
 	err := s.log.Affirm(context.Background())
 	s.mu.Lock()
@@ -433,10 +432,10 @@ func (s *Shard) Affirm() error {
 	return cmp.Or(s.failed, err)
 }
 
-// flush makes durable what has changed in a directory, unless a section does later.
+// flush makes the changes in a directory durable, unless a running section will do that.
 func (s *Shard) flush(dir string) error {
 	s.mu.Lock()
-	u, err := s.flushed(path.Clean(dir))
+	u, err := s.sendChanges(path.Clean(dir))
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -444,7 +443,7 @@ func (s *Shard) flush(dir string) error {
 	return u.wait()
 }
 
-func (s *Shard) flushed(dir string) (*logUpdate, error) {
+func (s *Shard) sendChanges(dir string) (*logUpdate, error) {
 	if s.failed != nil {
 		return nil, s.failed
 	}
@@ -458,15 +457,15 @@ func (s *Shard) flushed(dir string) (*logUpdate, error) {
 	return s.send(dir, u), nil
 }
 
-// Atomically is [shard.atomically]. What f leaves goes out in one update, also with that of other
-// tasks. Sections of a shard begin one after the other. The next may begin while the update of the
-// last one is under way: it goes out with the same or a later one. If f fails after it has changed
-// something, the shard is lost. f must not begin a section itself.
+// Atomically implements [state.Shard]. All changes made by f are written in one update, which may also have changes of
+// other tasks. Sections of a shard begin one after the other. The next section may begin while the last one's update is
+// in progress, and is then written in the same or a later update. If f fails after it changed something, the shard is
+// lost. f must not begin a section itself.
 func (s *Shard) Atomically(dir string, f func() error) error {
 	dir = path.Clean(dir)
 	s.section.Lock()
 	s.mu.Lock()
-	_, err := s.flushed(dir) // of before, so that it is known what f changes
+	_, err := s.sendChanges(dir) // flush earlier changes, so that only the changes of f remain
 	if err == nil {
 		s.inside = dir
 	}
@@ -489,7 +488,7 @@ func (s *Shard) Atomically(dir string, f func() error) error {
 	case wrong != nil:
 		wrong = s.lose(wrong)
 	case err != nil && !u.empty():
-		wrong = s.lose(fmt.Errorf("half of a change: %w", err))
+		wrong = s.lose(fmt.Errorf("a change failed halfway: %w", err))
 	}
 	if wrong == nil && err == nil {
 		u = s.send(dir, u)
@@ -508,7 +507,7 @@ func (s *Shard) Atomically(dir string, f func() error) error {
 // atLedger is the path of the ledger.
 const atLedger = "/" + ledger.FileName
 
-// Create implements disk.
+// Create implements [state.Disk].
 func (s *Shard) Create(name string) (state.File, error) {
 	name = path.Clean(name)
 	s.mu.Lock()
@@ -532,7 +531,7 @@ func (s *Shard) create(name string) (state.File, error) {
 	return &openLog{s, f}, nil
 }
 
-// Append implements disk.
+// Append implements [state.Disk].
 func (s *Shard) Append(name string) (state.File, error) {
 	name = path.Clean(name)
 	s.mu.Lock()
@@ -546,12 +545,12 @@ func (s *Shard) Append(name string) (state.File, error) {
 	return s.create(name)
 }
 
-// Overwrite implements disk: nothing needs it here, where no write is torn.
+// Overwrite implements [state.Disk]. Nothing needs it here, because no write is torn.
 func (s *Shard) Overwrite(name string) (state.File, error) {
-	return nil, fmt.Errorf("internal: %s would be written over", name)
+	return nil, fmt.Errorf("internal: cannot overwrite %s in a shard", name)
 }
 
-// ReadFile implements disk.
+// ReadFile implements [state.Disk].
 func (s *Shard) ReadFile(name string) ([]byte, error) {
 	name = path.Clean(name)
 	s.mu.Lock()
@@ -566,13 +565,13 @@ func (s *Shard) ReadFile(name string) ([]byte, error) {
 	return append([]byte{}, f.data...), nil
 }
 
-// Open implements disk.
+// Open implements [state.Disk].
 func (s *Shard) Open(name string) (io.ReadCloser, error) {
 	data, err := s.ReadFile(name)
 	return io.NopCloser(bytes.NewReader(data)), err
 }
 
-// ReadDir implements disk.
+// ReadDir implements [state.Disk].
 func (s *Shard) ReadDir(dir string) ([]string, error) {
 	dir = path.Clean(dir)
 	s.mu.Lock()
@@ -593,7 +592,7 @@ func (s *Shard) ReadDir(dir string) ([]string, error) {
 	return names, nil
 }
 
-// MkdirAll implements disk. A directory without files is there for this process alone.
+// MkdirAll implements [state.Disk]. An empty directory exists only in this process.
 func (s *Shard) MkdirAll(dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -603,7 +602,7 @@ func (s *Shard) MkdirAll(dir string) error {
 	return s.failed
 }
 
-// Rename implements disk.
+// Rename implements [state.Disk].
 func (s *Shard) Rename(from, to string) error {
 	from, to = path.Clean(from), path.Clean(to)
 	s.mu.Lock()
@@ -623,12 +622,12 @@ func (s *Shard) Rename(from, to string) error {
 	return nil
 }
 
-// Link implements disk: nothing needs it here, where no write is torn.
+// Link implements [state.Disk]. Nothing needs it here, because no write is torn.
 func (s *Shard) Link(from, _ string) error {
-	return fmt.Errorf("internal: %s would get a second name", from)
+	return fmt.Errorf("internal: cannot link %s in a shard", from)
 }
 
-// Remove implements disk. What is sealed under a secret goes with it.
+// Remove implements [state.Disk]. Removing a secret also removes everything that is sealed under it.
 func (s *Shard) Remove(name string) error {
 	name = path.Clean(name)
 	s.mu.Lock()
@@ -653,7 +652,7 @@ func (s *Shard) Remove(name string) error {
 	return nil
 }
 
-// Truncate implements disk. Lines of the ledger stay.
+// Truncate implements [state.Disk]. It does not remove lines of the ledger.
 func (s *Shard) Truncate(name string, size int64) error {
 	name = path.Clean(name)
 	s.mu.Lock()
@@ -666,17 +665,17 @@ func (s *Shard) Truncate(name string, size int64) error {
 		defer s.mu.Unlock()
 		return &fs.PathError{Op: "truncate", Path: name, Err: fs.ErrNotExist}
 	}
-	f.data = f.data[:size:size] // what is appended goes elsewhere
+	f.data = f.data[:size:size] // the capacity makes later appends copy the bytes
 	f.kept = min(f.kept, int(size))
 	s.changed(name)
 	s.mu.Unlock()
 	return s.flush(path.Dir(name))
 }
 
-// SyncDir implements disk.
+// SyncDir implements [state.Disk].
 func (s *Shard) SyncDir(dir string) error { return s.flush(dir) }
 
-// openLog is a file that is open for writing at its end.
+// openLog is a file that is open for appending.
 type openLog struct {
 	s *Shard
 	f *logFile
@@ -707,10 +706,10 @@ func (o *openLog) Sync() error {
 
 func (o *openLog) Close() error { return nil }
 
-// openLedgerLog is the ledger, open for writing at its end.
+// openLedgerLog is the ledger, open for appending.
 type openLedgerLog struct{ s *Shard }
 
-// Write appends lines, in a section.
+// Write appends lines. It must be called within a section.
 func (o *openLedgerLog) Write(p []byte) (int, error) {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
@@ -719,7 +718,7 @@ func (o *openLedgerLog) Write(p []byte) (int, error) {
 	case o.s.failed != nil:
 		return 0, o.s.failed
 	case o.s.inside == "" || !whole:
-		return 0, o.s.lose(errors.New("internal: a line of the ledger outside of a section"))
+		return 0, o.s.lose(errors.New("internal: a line of the ledger was written outside of a section"))
 	}
 	for _, line := range bytes.Split(text, []byte("\n")) {
 		o.s.ledger = append(o.s.ledger, bytes.Clone(line))
@@ -731,27 +730,27 @@ func (o *openLedgerLog) Sync() error { return nil }
 
 func (o *openLedgerLog) Close() error { return nil }
 
-// InTurn implements [state.Shard]: all commits of a shard are in turn.
+// InTurn implements [state.Shard]. Commits of a shard already take turns.
 func (s *Shard) InTurn(commit func() error) error { return commit() }
 
-// Tears implements [state.Shard]: a transaction is written as a whole.
+// Tears implements [state.Shard]. A transaction is written as a whole or not at all.
 func (s *Shard) Tears() bool { return false }
 
 // Unpublished implements [state.Shard]: the tasks of the shard share ShardOutbox.
 func (s *Shard) Unpublished(most, tasks int) int { return min(most, epoch.ShardOutbox/tasks) }
 
-// Fits implements shard: later its commits would be refused, and with them those of all tasks of the shard.
+// Fits implements [state.Shard]. Without it, commits of the new epoch could later be refused, and with them those of
+// all tasks of the shard.
 func (s *Shard) Fits(partitions, state int) error {
 	if n := ledger.ClosingBytes(partitions); n > s.line {
 		return failure.Haltf(failure.Configuration,
-			"the ledger's line of a merged epoch over %d partitions has up to %d bytes, and one in a shard at most "+
+			"a merged epoch over %d partitions needs a ledger line of up to %d bytes, but a shard accepts at most "+
 				"%d: merge fewer partitions, or run this stream without [cluster]", partitions, n, s.line)
 	}
 	if left := s.left(); state > left {
 		return failure.Haltf(failure.Configuration,
-			"the epoch's state has %d bytes, and its shard has room for %d: the streams of this topic are too large "+
-				"for one shard; "+
-				"fewer columns make a state smaller, and more shards, in a new group, have more room", state,
+			"the epoch's state has %d bytes, but its shard has room for only %d: the streams of this topic are too "+
+				"large for one shard: use fewer columns, or a new group with more shards", state,
 			max(left, 0))
 	}
 	return nil

@@ -22,24 +22,24 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// heldLogs are the logs of shards in memory, without brokers, and a group that says what a test
-// wants. A test makes calls of a shard fail, or never answer.
+// heldLogs are the logs of shards in memory, without brokers, and a group that sends the generations of a test. A test
+// can make calls of a shard fail, or never return.
 type heldLogs struct {
 	generations chan kgroup.Generation
-	closed      chan struct{} // the instance has left the group
+	closed      chan struct{} // closed when the instance has left the group
 
 	mu     sync.Mutex
 	shards map[int]*heldLog
 }
 
-// heldLog is what a shard has.
+// heldLog is the logs of one shard.
 type heldLog struct {
 	state, ledger []shardlog.Record
-	epoch         int                      // of the newest fence
-	asked         int                      // how often
-	open          int                      // logs that were not closed
-	fails         map[string]error         // by call
-	hangs         map[string]chan struct{} // by call: it never answers, and closes this once
+	epoch         int                      // epoch of the newest fence
+	asked         int                      // how often the logs were requested
+	open          int                      // number of logs that were not closed
+	fails         map[string]error         // by call: its error
+	hangs         map[string]chan struct{} // by call: it never returns, and closes this channel once
 }
 
 func newHeldLogs() *heldLogs {
@@ -50,7 +50,7 @@ func newHeldLogs() *heldLogs {
 func (g *heldLogs) Generations() <-chan kgroup.Generation { return g.generations }
 func (g *heldLogs) Close(context.Context)                 { close(g.closed) }
 
-// change Calls f with what a shard has, one call at a time.
+// change calls f with the logs of a shard, one call at a time.
 func (g *heldLogs) change(shard int, f func(*heldLog)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -67,13 +67,13 @@ func (g *heldLogs) fail(shard int, call string, err error) {
 	g.change(shard, func(l *heldLog) { l.fails[call] = err })
 }
 
-// attempts returns how often somebody wanted the logs of a shard.
+// attempts returns how often the logs of a shard were requested.
 func (g *heldLogs) attempts(shard int) (n int) {
 	g.change(shard, func(l *heldLog) { n = l.asked })
 	return n
 }
 
-// open returns how many logs nobody has closed.
+// open returns how many logs were not closed.
 func (g *heldLogs) open() (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,7 +83,7 @@ func (g *heldLogs) open() (n int) {
 	return n
 }
 
-// hang makes a call of a shard wait for its context, and returns a channel that is closed by one.
+// hang makes a call of a shard wait for its context, and returns a channel that is closed when the call begins.
 func (g *heldLogs) hang(shard int, call string) <-chan struct{} {
 	begun := make(chan struct{})
 	g.change(shard, func(l *heldLog) { l.hangs[call] = begun })
@@ -107,7 +107,7 @@ type heldAccess struct {
 	closed bool
 }
 
-// call does a call of the shard, unless that fails or hangs.
+// call performs a call of the shard, unless it fails or hangs.
 func (a *heldAccess) call(ctx context.Context, name string, f func(*heldLog) error) (err error) {
 	var hangs bool
 	a.g.change(a.shard, func(l *heldLog) {
@@ -181,8 +181,8 @@ func (a *heldAccess) Close() {
 	})
 }
 
-// lonely runs f in a bubble of time with an instance of a group of some shards. It has no brokers,
-// and shards 0 to 2 have no tasks. said is its log; end ends it, and returns how long that took.
+// lonely runs f in a bubble of time with an instance of a group of some shards. It has no brokers, and shards 0 to 2
+// have no tasks. said returns its log; end stops it, and returns how long that took.
 func lonely(t *testing.T,
 	f func(t *testing.T, d *cluster.Member, g *heldLogs, said func() string, end func() time.Duration)) {
 	t.Helper()
@@ -241,13 +241,13 @@ func lonely(t *testing.T,
 	})
 }
 
-// given is a generation that gives shards to this instance, the only one.
+// given returns a generation that gives shards to this instance, the only one.
 func given(number int32, shards ...int) kgroup.Generation {
 	return kgroup.Generation{Number: number, Shards: shards,
 		Members: []kgroup.MemberInfo{{Instance: "self", Shards: shards}}}
 }
 
-// postsOf is what an instance says of its shards, in order.
+// postsOf returns the states of an instance's shards, in order.
 func postsOf(d *cluster.Member) string {
 	var all []string
 	for _, s := range d.Status().Shards {
@@ -256,18 +256,18 @@ func postsOf(d *cluster.Member) string {
 	return strings.Join(all, " ")
 }
 
-// countOf returns what a counter of an instance says for a label.
+// countOf returns the value of an instance's counter for a label.
 func countOf(t *testing.T, d *cluster.Member, name, label string) int {
 	t.Helper()
 	return fixtures.Counter(t, d.Process().Metrics.Registry, name, label)
 }
 
-// TestKeepRefused: what keeps one shard from being acquired. The other one runs; the one says why; it
-// is asked for again and again, and never in a hurry; where it is mended it runs.
+// TestKeepRefused: one shard cannot be acquired, for various reasons. The other shard runs. The status says why the
+// first does not; it is tried again and again, at a bounded rate; and it runs when the fault is gone.
 func TestKeepRefused(t *testing.T) {
 	t.Parallel()
 	const span = 10 * time.Minute
-	soon, looks := [2]int{115, 260}, [2]int{19, 45} // attempts in that time
+	soon, looks := [2]int{115, 260}, [2]int{19, 45} // numbers of attempts in that time
 	fails := func(call string, err error) func(*testing.T, *cluster.Member, *heldLogs) {
 		return func(_ *testing.T, _ *cluster.Member, g *heldLogs) { g.fail(1, call, err) }
 	}
@@ -279,15 +279,15 @@ func TestKeepRefused(t *testing.T) {
 	}{
 		"moved": {fails("confirm", kgroup.ErrMoved), monitor.OutcomeMoved, "given the shard to another", soon},
 		"no coordinator": {fails("confirm", errors.New("no answer")), monitor.OutcomeFailed,
-			"asking the group: no answer", soon},
+			"ask the group: no answer", soon},
 		"fence":          {fails("fence", errors.New("does not end")), monitor.OutcomeFailed, "does not end", soon},
 		"owner's record": {fails("commit", errors.New("no answer")), monitor.OutcomeFailed, "no answer", soon},
 		"reading":        {fails("ledger", errors.New("no leader")), monitor.OutcomeFailed, "no leader", soon},
 		"record refused": {fails("commit", &shardlog.RefusedError{Key: "owner", Err: errors.New("too large")}),
-			monitor.OutcomeHalted, "owner was refused: too large", looks},
+			monitor.OutcomeHalted, "refused value owner: too large", looks},
 		"other genesis": {func(_ *testing.T, _ *cluster.Member, g *heldLogs) {
 			g.change(1, func(l *heldLog) { l.ledger = g.shards[2].ledger })
-		}, monitor.OutcomeHalted, "genesis: the ledger was made for shard 2, not for 1", looks},
+		}, monitor.OutcomeHalted, "genesis: the ledger was created for shard 2, not for 1", looks},
 		"forged value": {func(_ *testing.T, _ *cluster.Member, g *heldLogs) {
 			g.change(1, func(l *heldLog) {
 				l.state = append(l.state,
@@ -297,10 +297,11 @@ func TestKeepRefused(t *testing.T) {
 		"lost ledger": {func(t *testing.T, d *cluster.Member, g *heldLogs) {
 			w := shardlog.Witness{Genesis: sha256.Sum256(g.shards[1].ledger[0].Value), Lines: 7}
 			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses(), "1"), []byte(w.String()), 0o600))
-		}, monitor.OutcomeHalted, "the ledger has 0 lines, the witness in the state directory knows of 7", [2]int{4, 6}}, // each looks for two minutes
+		}, monitor.OutcomeHalted, "the ledger has 0 lines, but the witness in the state directory refers to line 7",
+			[2]int{4, 6}}, // each attempt takes two minutes
 		"no witness": {func(t *testing.T, d *cluster.Member, g *heldLogs) {
 			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses(), "1"), []byte("rubbish"), 0o600))
-		}, monitor.OutcomeHalted, "no witness of a ledger", [2]int{}}, // nobody is asked
+		}, monitor.OutcomeHalted, "not a witness of a ledger", [2]int{}}, // no log is requested
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -350,8 +351,8 @@ func TestKeepRefused(t *testing.T) {
 	}
 }
 
-// TestKeepEnds: an instance that is to end while it acquires a shard ends at once, whatever call
-// does not answer, and leaves the group.
+// TestKeepEnds: an instance that must stop while it acquires a shard stops at once, whichever call does not return, and
+// leaves the group.
 func TestKeepEnds(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"confirm", "fence", "commit", "state", "ledger"} {
@@ -375,8 +376,8 @@ func TestKeepEnds(t *testing.T) {
 	}
 }
 
-// TestKeepLost: a shard whose transaction ends in no known way is lost and acquired again; one
-// that does not end ends with the time that there is for it.
+// TestKeepLost: a shard with a transaction of unknown outcome is lost and acquired again; one whose tasks do not end is
+// given up after giveTime.
 func TestKeepLost(t *testing.T) {
 	t.Parallel()
 	lonely(t, func(t *testing.T, d *cluster.Member, g *heldLogs, _ func() string, _ func() time.Duration) {
@@ -414,8 +415,7 @@ func TestKeepLost(t *testing.T) {
 	})
 }
 
-// TestKeepTurns: shards are acquired some at a time; one that does not come to its end keeps the
-// others for some seconds only.
+// TestKeepTurns: shards are acquired a few at a time; one that hangs delays the others only by some seconds.
 func TestKeepTurns(t *testing.T) {
 	t.Parallel()
 	lonely(t, func(t *testing.T, d *cluster.Member, g *heldLogs, _ func() string, _ func() time.Duration) {
@@ -437,7 +437,7 @@ func TestKeepTurns(t *testing.T) {
 	})
 }
 
-// TestKeepNames: instances of one name work, and the log says so, once.
+// TestKeepNames: instances with the same name work, and the log warns once.
 func TestKeepNames(t *testing.T) {
 	t.Parallel()
 	lonely(t, func(t *testing.T, d *cluster.Member, g *heldLogs, said func() string, _ func() time.Duration) {
@@ -456,8 +456,8 @@ func TestKeepNames(t *testing.T) {
 	})
 }
 
-// TestKeepStorm: a group that is divided again and again neither stops a shard nor hurries one that
-// fails; one that is given away and comes back runs again.
+// TestKeepStorm: frequent rebalances neither stop a shard nor speed up the retries of one that fails; a shard that is
+// given away and comes back runs again.
 func TestKeepStorm(t *testing.T) {
 	t.Parallel()
 	lonely(t, func(t *testing.T, d *cluster.Member, g *heldLogs, _ func() string, _ func() time.Duration) {

@@ -12,10 +12,10 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// TestRollingChange: while instances run, their limit is raised, one after the other. The first with
-// the new limit stands by until more than half have it. Then it takes over with the others of its
-// kind, and those with the old limit stand by. Nothing is lost or released twice, and the ledgers say
-// the new limit once for each partition.
+// TestRollingChange: while instances run, their limit is raised, one after the other. The first with the new limit is
+// on standby until more than half have it. Then it takes over with the others that have it, and those with the old
+// limit are on standby. Nothing is lost or released twice, and the ledgers record the new limit once for each
+// partition.
 func TestRollingChange(t *testing.T) {
 	t.Parallel()
 	const partitions = 4
@@ -33,7 +33,7 @@ func TestRollingChange(t *testing.T) {
 		}
 		return text
 	}
-	// share waits until the group is divided among these, and the others that run stand by.
+	// share waits until the shards are divided among these instances, and the others that run are on standby.
 	share := func(want ...string) {
 		t.Helper()
 		until := time.Now().Add(fixtures.Patience)

@@ -18,7 +18,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// alone returns what one process with files publishes of the same input.
+// alone returns what one process with files publishes for the same input.
 func alone(r *streamtest.Rig, n int) map[string][32]byte {
 	r.T.Helper()
 	ref := r.Sibling(fixtures.With(r.Toml, `"orders.dp"`, `"alone.dp"`))
@@ -29,8 +29,8 @@ func alone(r *streamtest.Rig, n int) map[string][32]byte {
 	return ref.Values("alone.dp")
 }
 
-// TestInstances: three instances share six partitions. One is killed, one is told to end, and the
-// last one goes on alone: the releases are those of one process with files.
+// TestInstances: three instances share six partitions. One is killed, one is stopped, and the last continues alone: the
+// releases equal those of one process with files.
 func TestInstances(t *testing.T) {
 	t.Parallel()
 	const partitions = 6
@@ -91,8 +91,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestInstancesMerged: two instances sum the partitions of a merged stream, each its part, and one
-// publishes what one process would.
+// TestInstancesMerged: two instances sum the partitions of a merged stream, and one of them publishes what a single
+// process would.
 func TestInstancesMerged(t *testing.T) {
 	t.Parallel()
 	const partitions = 4
@@ -122,7 +122,7 @@ func TestInstancesMerged(t *testing.T) {
 	}
 	r.Awaits("orders.dp", 10, logs)
 	if sums() == 0 {
-		t.Error("nobody handed over a sum")
+		t.Error("no instance handed over a sum")
 	}
 	if text := logs(); strings.Contains(text, "no sums received for a partition") {
 		t.Errorf("a root read what others sum\n%s", text)
@@ -138,16 +138,16 @@ func TestInstancesMerged(t *testing.T) {
 	}
 }
 
-// TestInstanceStatus: what an instance says of itself and of its group, and requests of commands.
+// TestInstanceStatus: the status of an instance and of its group, and requests of commands.
 func TestInstanceStatus(t *testing.T) {
 	t.Parallel()
 	r := streamtest.GroupRig(t, 2, "")
 	a := r.Instance("a")
-	if err := a.Start().Ends(); err == nil || !strings.Contains(err.Error(), "streamdp cluster init makes it") {
+	if err := a.Start().Ends(); err == nil || !strings.Contains(err.Error(), "create it with streamdp cluster init") {
 		t.Errorf("an instance without topics: %v", err)
 	}
 	r.Begin()
-	r.Begin() // again: nothing happens
+	r.Begin() // a second time, which changes nothing
 	r.SendTo(0, 0, 200)
 	r.SendTo(1, 0, 200)
 	b := r.Instance("b")
@@ -175,7 +175,7 @@ func TestInstanceStatus(t *testing.T) {
 		t.Error("metrics")
 	}
 
-	// Requests through Kafka.
+	// These requests go through Kafka.
 	o := r.Options()
 	ask := func(q task.Request) error {
 		t.Helper()
@@ -210,11 +210,11 @@ func TestInstanceStatus(t *testing.T) {
 		}
 	}
 
-	// One with another limit stands by, and says why.
+	// An instance with another limit is on standby, and its status says why.
 	c := r.Instance("c")
 	c.Toml = fixtures.With(c.Toml, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
 	y := c.Start()
-	ready(y, false, "this instance stands by (configuration)")
+	ready(y, false, "this instance is on standby (configuration)")
 	look, err := cluster.Look(t.Context(), o.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -224,15 +224,15 @@ func TestInstanceStatus(t *testing.T) {
 	}
 	y.End()
 	x.End()
-	// Nobody is left to take a request.
+	// No instance is left to take a request.
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := cluster.Ask(ctx, o.Config, o.Key, task.Request{Kind: task.RequestClose, Stream: "orders"}); err == nil {
-		t.Error("a request was met by nobody")
+		t.Error("a request succeeded although no instance runs")
 	}
 }
 
-// ready waits until the instance is ready, or is not and says so.
+// ready waits until the instance is ready, or is not and gives this reason.
 func ready(x *streamtest.Running, want bool, words ...string) {
 	x.T.Helper()
 	until := time.Now().Add(fixtures.Patience)

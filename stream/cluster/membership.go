@@ -1,6 +1,6 @@
-// Package cluster lets several instances share tasks. A task's files are in logs in Kafka, a [Shard] for each group of
-// tasks, and one instance at a time owns a shard: see [Member]. The package also has what commands do with a group:
-// [Init], [Check], [Import], [Export], [ReadBooks], [Ask] and [Look].
+// Package cluster lets several instances share tasks. The files of tasks are in logs in Kafka, one [Shard] for each
+// group of tasks, and one instance at a time owns a shard: see [Member]. The package also has the operations of
+// commands on a group: [Init], [Check], [Import], [Export], [ReadBooks], [Ask] and [Look].
 package cluster
 
 import (
@@ -29,19 +29,20 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// giveTime is how long the tasks of a shard that is given away have for their last commit and for
-// what is to be published. Then the shard counts as lost: who acquires it publishes the rest.
+// giveTime is how long the tasks of a shard that is given away have for their last commit and for publishing. After
+// that the shard counts as lost, and its next owner publishes the rest.
 const giveTime = epoch.ShutdownTime + 5*time.Second
 
-// The time that a transaction may stay open, and the most it becomes after some that took longer.
+// leastTransaction is how long a transaction may stay open; after transactions that took longer, the time grows to at
+// most mostTransaction.
 const (
 	leastTransaction = 10 * time.Second
 	mostTransaction  = time.Minute
 )
 
-// group is what a process asks of the group of instances that it is a member of.
+// group is the part of the group of instances that a member uses.
 type group interface {
-	// Generations tells which shards are whose, the newest word only. It is closed by Close.
+	// Generations delivers the divisions of the shards, only the newest one. Close closes it.
 	Generations() <-chan kgroup.Generation
 	// Log returns the logs of a shard, for one holding.
 	Log(shard int) shardlog.Log
@@ -51,53 +52,52 @@ type group interface {
 
 // Runner runs the tasks of shards for a member: the daemon.
 type Runner interface {
-	// OpenShard makes the tasks of a shard. Nothing of them runs yet.
+	// OpenShard creates the tasks of a shard. It starts none of them.
 	OpenShard(shard int, files *Shard) (Tasks, error)
-	// Ask gives a request to its task's owner and waits for the answer.
+	// Ask passes a request to its task's owner and waits for the answer.
 	Ask(ctx, patience context.Context, q task.Request) error
 }
 
 // Tasks are the tasks of a shard.
 type Tasks interface {
-	// Begin shows them, and starts all that is to be done for the shard. run runs a part of it beside the others,
-	// until its context ends.
+	// Begin makes the tasks visible, and starts everything that must run for the shard. It calls run for each part that
+	// runs concurrently until its context ends.
 	Begin(run func(func(context.Context) error))
-	// End makes sure that nothing more is started.
+	// End ensures that nothing more is started.
 	End()
-	// Gone takes down what the process has of them, after all that Begin started has ended.
+	// Gone removes what the process has of the tasks, after everything that Begin started has ended.
 	Gone()
 }
 
 // Member runs the tasks of those shards that a group of instances gives to this one.
 //
-// A shard that the group gives to this instance is acquired, which fences its former owner, and
-// its tasks run until the group gives it to another one. Then they stop as on SIGTERM. Neither
-// rebalances nor a lost coordinator stop a task. Where this instance does not know how a
-// transaction ended, another one may own the shard: its tasks end without another word, and it is
-// acquired again.
+// When the group gives a shard to this instance, the member acquires it, which fences the former owner. The shard's
+// tasks run until the group gives it to another instance; then they stop as on SIGTERM. Neither a rebalance nor a lost
+// coordinator stops a task. If this instance does not know how a transaction ended, another one may own the shard: its
+// tasks end at once, and the member acquires the shard again.
 type Member struct {
 	process   *epoch.Process
 	runs      Runner
-	reach     kafka.Options // how the cluster is reached
-	advertise func() string // where others find this instance's status
+	reach     kafka.Options // how to reach the Kafka cluster
+	advertise func() string // returns the address of this instance's status
 	group     group
-	genesis   shardlog.Genesis // of every shard, without its number
+	genesis   shardlog.Genesis // the genesis of each shard, without the shard's number
 	instance  string
-	witnesses string        // directory of what is known of each ledger
-	turns     chan struct{} // has an element for each shard that is being acquired, up to so many
+	witnesses string        // directory of the witnesses of ledgers
+	turns     chan struct{} // has an element for each shard that is being acquired; its capacity is the limit
 
 	mu         sync.Mutex
-	generation *kgroup.Generation  // the newest; nil: none yet
+	generation *kgroup.Generation  // the newest generation; nil: none yet
 	posts      map[int]*assignment // by shard
-	trouble    string              // why the group has no word for this instance at the moment
+	trouble    string              // why the group currently cannot be reached
 }
 
-// Options are what a member needs of its process.
+// Options are what a member needs from its process.
 type Options struct {
 	Process   *epoch.Process
 	Runs      Runner
-	Reach     kafka.Options // how the cluster is reached
-	Advertise func() string // where others find this instance's status
+	Reach     kafka.Options // how to reach the Kafka cluster
+	Advertise func() string // returns the address of this instance's status
 }
 
 // NewMember returns a member that has not joined its group yet; see [Member.Share].
@@ -110,21 +110,21 @@ func NewMember(o Options) *Member {
 	}
 }
 
-// assignment is a shard from the moment that the group gives it to this instance until it is given up.
+// assignment is a shard that the group gave to this instance, until it is given up.
 type assignment struct {
 	shard int
-	ctx   context.Context    // ends when the shard is to be given up
+	ctx   context.Context    // ends when the shard must be given up
 	stop  context.CancelFunc // gives the shard up
-	word  chan struct{}      // there is a newer generation, and it says the same
-	ended chan struct{}      // closed when nothing of the shard runs any more
+	word  chan struct{}      // signals a newer generation that keeps this assignment
+	ended chan struct{}      // closed when nothing runs for the shard any more
 	given time.Time          // when the group gave it; zero once its tasks have run
 
 	mu    sync.Mutex
 	state string // one of those below
-	why   string // it is in this state
+	why   string // reason of this state
 }
 
-// The states of an assignment.
+// These are the states of an assignment.
 const (
 	postAcquiring = "acquiring"
 	postRunning   = "running"
@@ -132,7 +132,7 @@ const (
 	postLeaving   = "leaving"
 )
 
-// set changes what is to be said of the assignment, and reports whether that is another thing.
+// set sets state and reason, and reports whether they changed.
 func (a *assignment) set(state, why string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,8 +141,8 @@ func (a *assignment) set(state, why string) bool {
 	return !same
 }
 
-// run follows the group until the context ends. Then it gives all shards up, commits first, and
-// leaves the group.
+// run follows the group until the context ends. Then it gives up all shards, each after a last commit, and leaves the
+// group.
 func (s *Member) run(ctx context.Context) {
 	for {
 		select {
@@ -162,7 +162,7 @@ func (s *Member) run(ctx context.Context) {
 	}
 }
 
-// all returns the posts as they are now, by shard.
+// all returns the current assignments, ordered by shard.
 func (s *Member) all() []*assignment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,8 +171,8 @@ func (s *Member) all() []*assignment {
 	return posts
 }
 
-// follow does what a generation says: it gives up shards that are others' now, and takes those that
-// are new. One that comes back while it is given up waits until that has ended.
+// follow applies a generation: it gives up shards that others have now, and takes those that are new. A shard that
+// comes back while it is being given up waits until that has ended.
 func (s *Member) follow(ctx context.Context, g kgroup.Generation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,11 +180,12 @@ func (s *Member) follow(ctx context.Context, g kgroup.Generation) {
 	s.generation, s.trouble = &g, ""
 	s.process.Metrics.Generation(g.Number, g.Standby)
 	if before == nil || !slices.Equal(before.Shards, g.Shards) || before.Standby != g.Standby {
-		s.process.Log.Info("the group divided the shards", "generation", g.Number, "shards", g.Shards, "instances",
+		s.process.Log.Info("the group rebalanced", "generation", g.Number, "shards", g.Shards, "instances",
 			len(g.Members), "standby", g.Standby)
 	}
 	if twice := sameName(g.Members); twice != "" && (before == nil || sameName(before.Members) != twice) {
-		s.process.Log.Warn("two instances of the group have one name: set cluster.instance", "instance", twice)
+		s.process.Log.Warn("two instances of the group have the same name: set cluster.instance to different "+
+			"names", "instance", twice)
 	}
 	if s.process.Partials != nil {
 		t := input.Team{Generation: int64(g.Number), Members: g.Active(), Self: g.Self}
@@ -220,7 +221,7 @@ func (s *Member) follow(ctx context.Context, g kgroup.Generation) {
 	s.process.StateChanged()
 }
 
-// sameName returns the first name that two members have, "" where there is none.
+// sameName returns the first name that two members have, or "" if there is none.
 func sameName(members []kgroup.MemberInfo) string {
 	seen := map[string]bool{}
 	for _, m := range members {
@@ -235,7 +236,7 @@ func sameName(members []kgroup.MemberInfo) string {
 // left reports whether the shard is being given up.
 func (a *assignment) left() bool { return a.ctx.Err() != nil }
 
-// now returns what is to be said of the assignment.
+// now returns the state of the assignment and its reason.
 func (a *assignment) now() (state, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -245,7 +246,7 @@ func (a *assignment) now() (state, why string) {
 	return a.state, a.why
 }
 
-// forget takes an assignment off the list, after it has ended.
+// forget removes an assignment from the list after it has ended.
 func (s *Member) forget(p *assignment) {
 	close(p.ended)
 	s.mu.Lock()
@@ -256,8 +257,8 @@ func (s *Member) forget(p *assignment) {
 	s.process.StateChanged()
 }
 
-// keep acquires a shard and runs its tasks, again and again, until it is to be given up. What
-// keeps the shard from running says how long it rests; see refused.
+// keep acquires a shard and runs its tasks, repeatedly, until the shard must be given up. After a failure it waits
+// depending on the outcome; see refused.
 func (s *Member) keep(p *assignment) {
 	ctx, log := p.ctx, s.process.Log.With("shard", p.shard)
 	soon, looks := kafka.Backoff{Max: 5 * time.Second},
@@ -279,7 +280,7 @@ func (s *Member) keep(p *assignment) {
 		}
 		switch s.refused(p, err, log) {
 		case monitor.OutcomeHalted:
-			p.rest(looks.Next(), nil) // an operator must see to it
+			p.rest(looks.Next(), nil) // an operator must act
 		case monitor.OutcomeMoved:
 			if p.rest(soon.Next(), p.word) {
 				soon.Reset()
@@ -290,7 +291,8 @@ func (s *Member) keep(p *assignment) {
 	}
 }
 
-// rest waits, at most until the assignment is given up or there is a word. It reports whether there is.
+// rest waits until the time is over, the assignment is given up, or word has a message. It reports whether there was a
+// message.
 func (a *assignment) rest(wait time.Duration, word <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -303,24 +305,25 @@ func (a *assignment) rest(wait time.Duration, word <-chan struct{}) bool {
 	return false
 }
 
-// refused shows why a shard does not run, and returns of what kind that is:
-//   - halted: its logs are not what was written, or it fails by itself. It is looked at now and
-//     then; this shard alone waits for an operator.
-//   - moved: the group has given it to another instance, and says so to this one soon.
-//   - failed: everything else, such as brokers that do not answer, and transactions of which nobody
-//     knows how they ended. It is acquired again soon.
+// refused records why a shard does not run, and returns the outcome:
+//   - halted: the logs are not what was written, or the shard itself fails. It is tried again now and
+//     then; only this shard waits for an operator.
+//   - moved: the group has given the shard to another instance, and will soon tell this one.
+//   - failed: everything else, such as brokers that do not answer, and transactions with an unknown
+//     outcome. The shard is acquired again soon.
 func (s *Member) refused(p *assignment, err error, log *slog.Logger) (outcome string) {
 	var (
 		halt   *shardlog.HaltError
 		record *shardlog.RefusedError
 	)
 	say, state := log.Warn, postAcquiring
-	what := "the shard does not run: it is acquired again"
+	what := "cannot run the shard: acquiring it again"
 	switch {
 	case errors.As(err, &halt), errors.As(err, &record):
 		outcome, state, say, what = monitor.OutcomeHalted, postHalted, log.Error, "shard halted"
 	case errors.Is(err, shardlog.ErrMoved):
-		outcome, say, what = monitor.OutcomeMoved, log.Info, "the shard has moved on: waiting for the group"
+		outcome, say, what = monitor.OutcomeMoved, log.Info, "the shard moved to another instance: waiting for the "+
+			"group"
 	default:
 		outcome = monitor.OutcomeFailed
 	}
@@ -332,15 +335,15 @@ func (s *Member) refused(p *assignment, err error, log *slog.Logger) (outcome st
 	return outcome
 }
 
-// Shards that are acquired at a time. Each has some connections of its own meanwhile, and what is
-// read of it twice in memory; and a thousand at once would take longer than a transaction may. Who
-// has waited for turnTime goes on: those before wait for a broker, or for the group.
+// acquiring is how many shards are acquired at a time. Each has its own connections meanwhile, and its content in
+// memory twice; and if a thousand were acquired at once, they would take longer than a transaction may. A shard that
+// has waited for turnTime is acquired anyway, because those before it wait for a broker or for the group.
 const (
 	acquiring = 32
 	turnTime  = 5 * time.Second
 )
 
-// turn waits until it is a shard's turn to be acquired, and returns what ends that.
+// turn waits until it is this shard's turn to be acquired, and returns the function that ends the turn.
 func (s *Member) turn(ctx context.Context) (end func()) {
 	timer := time.NewTimer(turnTime)
 	defer timer.Stop()
@@ -353,7 +356,7 @@ func (s *Member) turn(ctx context.Context) (end func()) {
 	return func() {}
 }
 
-// acquire takes a shard.
+// acquire acquires a shard.
 func (s *Member) acquire(ctx context.Context, shard int, timeout time.Duration) (*shardlog.Holding, error) {
 	defer s.turn(ctx)()
 	genesis := s.genesis
@@ -367,12 +370,12 @@ func (s *Member) acquire(ctx context.Context, shard int, timeout time.Duration) 
 			Timeout: timeout})
 }
 
-// work runs the tasks of a shard that this instance holds, until the context ends, the shard is
-// lost, or a failure concerns it as a whole. It returns why: a [shardlog.HaltError] for a failure.
+// work runs the tasks of a shard that this instance holds, until the context ends, the shard is lost, or it fails as a
+// whole. It returns the reason, which is a [shardlog.HaltError] for a failure of the shard.
 func (s *Member) work(p *assignment, held *shardlog.Holding, log *slog.Logger) error {
 	defer held.Close()
-	// What is not committed in time after the end is lost: a broker that does not answer must not
-	// keep the process.
+	// Changes that are not committed in time after the end are lost, because a broker that does not answer must not
+	// keep the process running.
 	committing, abandon := context.WithCancel(context.WithoutCancel(p.ctx))
 	defer abandon()
 	counted := measure(within{held, committing}, s.process.Metrics)
@@ -409,7 +412,7 @@ func (s *Member) work(p *assignment, held *shardlog.Holding, log *slog.Logger) e
 	}
 	late := time.AfterFunc(giveTime, func() {
 		abandon()
-		held.Close() // ends its own record, too
+		held.Close() // also ends the goroutine that renews the owner's record
 	})
 	c.End()
 	wg.Wait()
@@ -430,7 +433,7 @@ func (s *Member) work(p *assignment, held *shardlog.Holding, log *slog.Logger) e
 	return err
 }
 
-// open makes the tasks of a shard.
+// open creates the tasks of a shard.
 func (s *Member) open(shard int, held Holding) (Tasks, error) {
 	files, err := NewShard(held)
 	if err != nil {
@@ -439,39 +442,38 @@ func (s *Member) open(shard int, held Holding) (Tasks, error) {
 	return s.runs.OpenShard(shard, files)
 }
 
-// shardFailure is what keeps a shard from running: that it is lost, or a halt with another cause. Brokers that do
-// not answer keep it for giveTime at most.
+// shardFailure returns the reason why a shard does not run: that it is lost, or else a halt with this cause. Brokers
+// that do not answer delay it for giveTime at most.
 func (s *Member) shardFailure(ctx context.Context, held *shardlog.Holding, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, giveTime)
 	defer cancel()
 	if err := held.Affirm(ctx); err != nil {
 		if cause != nil && !errors.Is(cause, errLost) {
-			s.process.Log.Warn("a shard that is lost had another trouble", "error", cause.Error())
+			s.process.Log.Warn("lost a shard; this error came before the loss", "error", cause.Error())
 		}
 		return err
 	}
 	return &shardlog.HaltError{Halt: haltShard, Err: cause}
 }
 
-// haltShard is the reason of a shard whose logs are what was written, and whose tasks as a whole
-// cannot run.
+// haltShard is the reason to halt a shard whose logs are what was written, but whose tasks cannot run as a whole.
 const haltShard shardlog.Halt = "tasks"
 
-// within is a holding whose updates end when a context does.
+// within is a holding whose updates are cancelled when a context ends.
 type within struct {
 	Holding
 	Ctx context.Context
 }
 
-// Update implements holding.
+// Update implements [Holding].
 func (h within) Update(_ context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error {
 	return h.Holding.Update(h.Ctx, put, remove, lines)
 }
 
-// Affirm implements holding.
+// Affirm implements [Holding].
 func (h within) Affirm(context.Context) error { return h.Holding.Affirm(h.Ctx) }
 
-// serve takes requests of commands, for as long as the context lasts.
+// serve answers requests of commands until the context ends.
 func (s *Member) serve(ctx context.Context, shard int, log *slog.Logger) error {
 	pause := kafka.Backoff{Max: time.Minute}
 	for ctx.Err() == nil {
@@ -481,7 +483,7 @@ func (s *Member) serve(ctx context.Context, shard int, log *slog.Logger) error {
 				return s.runs.Ask(met, met, q)
 			})
 		if err := d.Run(ctx); err != nil {
-			log.Warn("no requests are taken: the control topic cannot be read", "error", err.Error())
+			log.Warn("cannot take requests: reading the control topic failed", "error", err.Error())
 		}
 		if time.Since(began) > time.Minute {
 			pause.Reset()
@@ -491,7 +493,7 @@ func (s *Member) serve(ctx context.Context, shard int, log *slog.Logger) error {
 	return nil
 }
 
-// witness returns what this instance knows of a shard's ledger, nil for nothing.
+// witness returns what this instance knows of a shard's ledger, or nil if it knows nothing.
 func (s *Member) witness(shard int) (*shardlog.Witness, error) {
 	path := filepath.Join(s.witnesses, strconv.Itoa(shard))
 	text, err := os.ReadFile(path)
@@ -504,16 +506,16 @@ func (s *Member) witness(shard int) (*shardlog.Witness, error) {
 	w, err := shardlog.ParseWitness(text)
 	if err != nil {
 		return nil, &shardlog.HaltError{Halt: shardlog.HaltWitness,
-			Err: fmt.Errorf("%s: %w; without the file the ledger is believed", path, err)}
+			Err: fmt.Errorf("%s: %w; if you remove the file, the ledger is accepted without this check", path, err)}
 	}
 	return &w, nil
 }
 
-// testifyEvery is how often what is known of a ledger is written down.
+// testifyEvery is how often a witness is written to disk.
 const testifyEvery = 2 * time.Second
 
-// testify keeps on disk what is known to be committed of a shard's ledger. It may be behind by a
-// while: then a ledger that lost its last lines is not noticed by it.
+// testify keeps the witness of a shard's ledger on disk. The file may be some seconds old; the loss of lines that are
+// newer than it is not detected by it.
 func (s *Member) testify(ctx context.Context, shard int, held *shardlog.Holding) error {
 	var known string
 	write := func() error {
@@ -535,7 +537,7 @@ func (s *Member) testify(ctx context.Context, shard int, held *shardlog.Holding)
 	for {
 		err := write()
 		if err != nil && !failing {
-			s.process.Log.Warn("what is known of the ledger can't be written down", "shard", shard, "error",
+			s.process.Log.Warn("cannot write the witness of the ledger", "shard", shard, "error",
 				err.Error())
 		}
 		failing = err != nil

@@ -17,11 +17,11 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// readers is how many shards a command reads at a time.
+// readers is the number of shards that a command reads at a time.
 const readers = 8
 
-// shardsOf calls f for each shard of a configuration, some at a time, and returns the first error
-// by number.
+// shardsOf calls f for each shard of a configuration, several at a time, and returns the error of the shard with the
+// lowest number.
 func shardsOf(c *config.Config, f func(shard int) error) error {
 	errs := make([]error, c.Cluster.Shards)
 	var wg sync.WaitGroup
@@ -46,16 +46,16 @@ func shardsOf(c *config.Config, f func(shard int) error) error {
 	return nil
 }
 
-// groupTools is what commands of a group need.
+// groupTools has what the commands of a group need.
 type groupTools struct {
 	C       *config.Config
 	kafka   kafka.Options
-	Genesis shardlog.Genesis // of every shard, without its number
+	Genesis shardlog.Genesis // the genesis of each shard, without the shard's number
 	Master  *[32]byte
-	unfit   error // why the topics of states and ledgers can't be those of the configuration; nil: they may be
+	unfit   error // why the topics of states and ledgers do not fit the configuration; nil: they may fit
 }
 
-// newGroupTools asks the cluster for its id, and whether it has the group's topics.
+// newGroupTools asks the cluster for its id and for the group's topics.
 func newGroupTools(ctx context.Context, c *config.Config, master *[32]byte) (*groupTools, error) {
 	o, err := connect.Cluster(c)
 	if err != nil {
@@ -79,9 +79,10 @@ func newGroupTools(ctx context.Context, c *config.Config, master *[32]byte) (*gr
 		switch {
 		case g.unfit != nil:
 		case !t.Exists:
-			g.unfit = fmt.Errorf("topic %s does not exist: streamdp cluster init makes it", name)
+			g.unfit = fmt.Errorf("topic %s does not exist: create it with streamdp cluster init", name)
 		case len(t.Partitions) != c.Cluster.Shards:
-			g.unfit = fmt.Errorf("topic %s has %d partitions, the configuration %d shards", name, len(t.Partitions),
+			g.unfit = fmt.Errorf("topic %s has %d partitions, but the configuration has %d "+
+				"shards", name, len(t.Partitions),
 				c.Cluster.Shards)
 		}
 	}
@@ -94,7 +95,7 @@ func (g *groupTools) options(shard int) shardlog.Options {
 	return shardlog.Options{Genesis: genesis, Master: g.Master, Instance: connect.InstanceName(g.C)}
 }
 
-// logs says where a shard's logs are.
+// logs returns the options that select a shard's logs.
 func (g *groupTools) logs(shard int) kgroup.LogOptions {
 	return kgroup.LogOptions{Kafka: g.kafka, Group: g.C.Cluster.Group, Shard: shard}
 }
@@ -107,9 +108,9 @@ func (g *groupTools) read(ctx context.Context, shard int) (*shardlog.View, error
 	return shardlog.Read(ctx, kgroup.NewReader(g.logs(shard)), g.options(shard))
 }
 
-// Init makes the topics of the group of a configuration, and begins each shard's ledger. What
-// is there already stays as it is, so that an Init that failed can be repeated. Topics that
-// hold anything else are refused. begun is called for each shard that it began.
+// Init creates the topics of a configuration's group, and begins each shard's ledger. What exists already is left
+// unchanged, so an Init that failed can be repeated. It refuses topics with any other content. It calls begun for each
+// shard that it began.
 func Init(ctx context.Context, c *config.Config, master *[32]byte, begun func(shard int)) error {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
@@ -126,7 +127,7 @@ func Init(ctx context.Context, c *config.Config, master *[32]byte, begun func(sh
 		if err == nil || !errors.As(err, &halt) || halt.Halt != shardlog.HaltGenesis {
 			return err
 		}
-		// Nobody else can own it yet.
+		// No instance can own the shard yet.
 		if _, err := shardlog.Create(ctx, kgroup.NewLog(g.logs(shard)), g.options(shard)); err != nil {
 			return err
 		}
@@ -137,15 +138,15 @@ func Init(ctx context.Context, c *config.Config, master *[32]byte, begun func(sh
 	})
 }
 
-// topics says what the topics of the group must be.
+// topics describes what the topics of the group must be.
 func (g *groupTools) topics() kgroup.TopicOptions { return topicsOf(g.C.Cluster, g.kafka) }
 
 func topicsOf(c *config.Cluster, o kafka.Options) kgroup.TopicOptions {
 	return kgroup.TopicOptions{Kafka: o, Group: c.Group, Shards: c.Shards, AllowUnreplicated: c.AllowUnreplicated}
 }
 
-// ReadBooks reads the ledgers of all shards of a group. Instances may be running. The chain and
-// the MACs of each are checked.
+// ReadBooks reads the ledgers of all shards of a group, and checks the chain and the MACs of each. Instances may be
+// running.
 func ReadBooks(ctx context.Context, c *config.Config, master *[32]byte) (*ledger.Books, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
@@ -166,7 +167,7 @@ func ReadBooks(ctx context.Context, c *config.Config, master *[32]byte) (*ledger
 	return b, nil
 }
 
-// ledgerOf reads the lines of a shard's ledger.
+// ledgerOf parses the lines of a shard's ledger.
 func ledgerOf(lines [][]byte, master *[32]byte) (*ledger.Ledger, error) {
 	var text bytes.Buffer
 	for _, line := range lines {
@@ -176,23 +177,23 @@ func ledgerOf(lines [][]byte, master *[32]byte) (*ledger.Ledger, error) {
 	return ledger.Parse(text.Bytes(), ledger.NewKey(master))
 }
 
-// Checked is what a check of a group's topics found.
+// Checked is the result of Check.
 type Checked struct {
-	Topics []string     `json:"topics"` // what is wrong with the topics and the brokers
-	Shards []ShardCheck `json:"shards"` // none where the topics are not those of the configuration
+	Topics []string     `json:"topics"` // faults of the topics and the brokers
+	Shards []ShardCheck `json:"shards"` // none if the topics do not fit the configuration
 }
 
-// ShardCheck is what was found of a shard.
+// ShardCheck is the result for one shard.
 type ShardCheck struct {
 	Shard int    `json:"shard"`
-	Owner string `json:"owner"` // who acquired it last
+	Owner string `json:"owner"` // the instance that acquired it last
 	Lines int    `json:"ledger_lines"`
 	Bytes int64  `json:"state_bytes"`
-	Fault string `json:"fault,omitempty"` // what is wrong; empty: nothing
+	Fault string `json:"fault,omitempty"` // empty: none
 }
 
-// Check checks the topics' settings and, of each shard, genesis, chain, MACs, seals, and that the
-// ledger is as long as the state says.
+// Check checks the topics' settings. In each shard it checks genesis, chain, MACs, seals, and that the ledger is as
+// long as recorded in the state.
 func Check(ctx context.Context, c *config.Config, master *[32]byte) (*Checked, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
@@ -228,7 +229,7 @@ func Check(ctx context.Context, c *config.Config, master *[32]byte) (*Checked, e
 	return out, ctx.Err()
 }
 
-// Look asks the group's coordinator who its members are and which shards they have.
+// Look asks the group's coordinator for its members and their shards.
 func Look(ctx context.Context, c *config.Config) (*Status, error) {
 	o, err := connect.Cluster(c)
 	if err != nil {

@@ -19,12 +19,11 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// WitnessDir is the directory, in the state directory, of what an instance knows of the ledgers.
+// WitnessDir is the directory of the ledgers' witnesses within the state directory.
 const WitnessDir = "witness"
 
-// Share becomes a member of the group and runs what the group gives to this instance, until the
-// context ends. It returns an error where no repetition helps: the topics are missing or not those
-// of this configuration.
+// Share joins the group and runs the shards that the group gives to this instance, until the context ends. It returns
+// an error if retrying cannot help: the topics are missing or do not fit this configuration.
 func (s *Member) Share(ctx context.Context) error {
 	d := s.process
 	d.Metrics.Shares(d.Cfg.Cluster.Shards)
@@ -55,7 +54,7 @@ func (s *Member) Share(ctx context.Context) error {
 	var summing sync.WaitGroup
 	defer summing.Wait()
 	if d.Partials != nil {
-		// It outlives the tasks: one that stops may have asked for a sum.
+		// The context outlives the tasks, because a task that stops may still wait for a sum.
 		after, stop := context.WithCancel(context.WithoutCancel(ctx))
 		defer stop()
 		summing.Go(func() { d.Partials.Run(after, nil) })
@@ -64,7 +63,7 @@ func (s *Member) Share(ctx context.Context) error {
 	return nil
 }
 
-// ended returns nil where an error is the end of a context.
+// ended returns nil if the context has ended, which explains any error; otherwise err.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -72,7 +71,7 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// genesisOf returns what the ledger of each shard of a configuration must begin with, for shard 0.
+// genesisOf returns the genesis that the ledger of each shard of a configuration must have, as for shard 0.
 func genesisOf(c *config.Config, master *[32]byte, clusterID string) shardlog.Genesis {
 	return shardlog.Genesis{
 		Group: c.Cluster.Group, Shards: c.Cluster.Shards, Assign: c.Cluster.Assign,
@@ -80,9 +79,9 @@ func genesisOf(c *config.Config, master *[32]byte, clusterID string) shardlog.Ge
 	}
 }
 
-// groupDigest is the digest of what instances of a group must agree on before they share tasks: what
-// each stream reads, computes and promises, its limits, where it publishes, and the versions that
-// are in the digests of epochs.
+// groupDigest returns the digest of everything on which instances of a group must agree before they share tasks: what
+// each stream reads, computes and guarantees, its limits, where it publishes, and the versions that are in the digests
+// of epochs.
 func groupDigest(c *config.Config) string {
 	type output struct {
 		Topic     string
@@ -106,13 +105,13 @@ func groupDigest(c *config.Config) string {
 	}
 	text, err := json.Marshal(all)
 	if err != nil {
-		panic("stream: " + err.Error()) // unreachable: numbers of a configuration are finite
+		panic("stream: " + err.Error()) // unreachable: all numbers in a configuration are finite
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// realGroup is the group as Kafka has it.
+// realGroup is the group on a Kafka cluster.
 type realGroup struct {
 	*kgroup.Member
 	kafka kafka.Options
@@ -130,7 +129,7 @@ func (g *realGroup) Log(shard int) shardlog.Log {
 // Close implements group.
 func (g *realGroup) Close(ctx context.Context) { g.Member.Close(ctx) }
 
-// joinGroup becomes a member of the group.
+// joinGroup joins the group.
 func (s *Member) joinGroup(ctx context.Context) (group, error) {
 	d := s.process
 	key := ledger.NewKey(d.Key).ID
@@ -138,7 +137,7 @@ func (s *Member) joinGroup(ctx context.Context) (group, error) {
 		Kafka: s.reach, Group: d.Cfg.Cluster.Group, Shards: d.Cfg.Cluster.Shards, Session: d.Cfg.Cluster.SessionTimeout,
 		Instance: s.instance, Address: s.advertised(), Build: d.Version, Key: key, Digest: groupDigest(d.Config()),
 		Reads: []int{shardlog.Format}, Writes: []int{shardlog.Format},
-		Trouble: s.troubled,
+		Trouble: s.setTrouble,
 	})
 	if err != nil {
 		return nil, err
@@ -146,9 +145,8 @@ func (s *Member) joinGroup(ctx context.Context) (group, error) {
 	return &realGroup{m, s.reach, d.Cfg.Cluster.Group}, nil
 }
 
-// advertised returns the address under which others find this instance's status: the one in the
-// configuration or the one that it listens on; where that is every address of the machine, the
-// machine's name.
+// advertised returns the address under which others find this instance's status: the address in the configuration, or
+// else the one on which it listens. If it listens on all addresses of the machine, the host is the machine's name.
 func (s *Member) advertised() string {
 	if a := s.process.Cfg.Cluster.Advertise; a != "" {
 		return a

@@ -11,41 +11,41 @@ import (
 type Status struct {
 	Group    string `json:"group"`
 	Instance string `json:"instance"`
-	// Generation counts how often the group has divided the shards; 0: not yet.
+	// Generation is the number of rebalances of the group; 0: none yet.
 	Generation int32 `json:"generation"`
-	// Standby is why this instance is given no shards: "key", "configuration", "format" or
-	// "unreadable"; empty: it takes part.
+	// Standby is the reason why this instance has no shards: "key", "configuration", "format" or "unreadable"; empty:
+	// it is active.
 	Standby string `json:"standby,omitempty"`
-	// Trouble is why the group has no word for this instance at the moment.
+	// Trouble is the reason why the group currently cannot be reached.
 	Trouble string         `json:"trouble,omitempty"`
 	Shards  []ShardStatus  `json:"shards"`
 	Members []MemberStatus `json:"members"`
-	// Unowned are the shards that nobody is given.
+	// Unowned are the shards that no instance has.
 	Unowned []int `json:"unowned,omitempty"`
 }
 
 // ShardStatus is a shard that the group gave to the instance.
 type ShardStatus struct {
 	Shard int    `json:"shard"`
-	State string `json:"state"` // Acquiring, running, halted, leaving
+	State string `json:"state"` // acquiring, running, halted or leaving
 	Why   string `json:"why,omitempty"`
 }
 
-// Halted reports whether an operator must see to the shard before its tasks run.
+// Halted reports whether an operator must act before the shard's tasks can run.
 func (s *ShardStatus) Halted() bool { return s.State == postHalted }
 
 // MemberStatus is an instance of the group, as of the newest generation.
 type MemberStatus struct {
 	Instance string `json:"instance"`
 	Self     bool   `json:"self,omitempty"`
-	// URL is where its status page is; empty: nobody knows.
+	// URL is the address of its status page; empty: unknown.
 	URL     string `json:"url,omitempty"`
 	Version string `json:"version"`
 	Shards  []int  `json:"shards"`
 	Standby string `json:"standby,omitempty"`
 }
 
-// Status returns what the instance knows of its group, nil where it shares no tasks.
+// Status returns what the instance knows of its group, or nil if it shares no tasks.
 func (s *Member) Status() *Status {
 	if s == nil {
 		return nil
@@ -73,7 +73,7 @@ func (s *Member) Status() *Status {
 	return out
 }
 
-// memberStatus says what a member is, with a link by a scheme.
+// memberStatus returns the status of a member, with a link that has the given scheme.
 func memberStatus(m kgroup.MemberInfo, scheme string) MemberStatus {
 	s := MemberStatus{Instance: m.Instance, Version: m.Build, Shards: m.Shards, Standby: m.Standby}
 	if m.Address != "" {
@@ -85,23 +85,23 @@ func memberStatus(m kgroup.MemberInfo, scheme string) MemberStatus {
 	return s
 }
 
-// standbys say in words why an instance is given no shards.
+// standbys explain why an instance has no shards.
 var standbys = map[string]string{
 	kgroup.StandbyKey:           "most instances have another key",
 	kgroup.StandbyConfiguration: "most instances have another configuration",
 	kgroup.StandbyFormat:        "most instances write a format that this version does not read",
-	kgroup.StandbyUnreadable:    "the others could not read what this instance says of itself",
+	kgroup.StandbyUnreadable:    "the other instances could not read this instance's profile",
 }
 
-// Missing says what an instance lacks to do all that the group asks of it.
+// Missing lists what keeps the instance from running everything that the group assigns to it.
 func (g *Status) Missing() (lines []string) {
 	switch {
 	case g.Trouble != "":
-		lines = append(lines, "the group has no word for this instance: "+oneLine(g.Trouble))
+		lines = append(lines, "the group cannot be reached: "+oneLine(g.Trouble))
 	case g.Generation == 0:
-		lines = append(lines, "the group has not divided the shards yet")
+		lines = append(lines, "the group has not assigned shards yet")
 	case g.Standby != "":
-		lines = append(lines, fmt.Sprintf("this instance stands by (%s): %s", g.Standby, standbys[g.Standby]))
+		lines = append(lines, fmt.Sprintf("this instance is on standby (%s): %s", g.Standby, standbys[g.Standby]))
 	}
 	for _, s := range g.Shards {
 		if s.State != postRunning {
@@ -117,15 +117,16 @@ func (g *Status) Missing() (lines []string) {
 
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", " ") }
 
-// troubled shows why this instance hears nothing of the group. What it has goes on.
-func (s *Member) troubled(err error) {
+// setTrouble records why this instance cannot reach the group. Its shards keep running.
+func (s *Member) setTrouble(err error) {
 	s.mu.Lock()
 	known := s.trouble != ""
 	s.trouble = err.Error()
 	s.mu.Unlock()
 	s.process.Metrics.KafkaError(err)
 	if !known {
-		s.process.Log.Warn("the group of instances cannot be reached: what this one has goes on", "error", err.Error())
+		s.process.Log.Warn("cannot reach the group of instances: the shards of this instance keep "+
+			"running", "error", err.Error())
 	}
 	s.process.StateChanged()
 }

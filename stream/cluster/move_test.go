@@ -29,7 +29,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// filesOn returns a rig of a daemon without [cluster], at the broker of a group.
+// filesOn returns a rig with a daemon without [cluster], at the broker of a group.
 func filesOn(r *streamtest.Rig) *streamtest.Rig {
 	s := r.Sibling(r.Toml)
 	s.Group = ""
@@ -53,7 +53,7 @@ func groupBooks(r *streamtest.Rig) *ledger.Books {
 	return books
 }
 
-// epochsByTask lists epochs in an order that does not depend on shards.
+// epochsByTask lists epochs in an order independent of shards.
 func epochsByTask(b *ledger.Books) []ledger.EpochInfo {
 	return slices.SortedFunc(slices.Values(b.Epochs()), func(x, y ledger.EpochInfo) int {
 		return 2*strings.Compare(core.Task{Stream: x.Stream, Partition: x.Partition}.String(),
@@ -67,9 +67,9 @@ func sameEpochs(x, y []ledger.EpochInfo) bool {
 	return err == nil && err2 == nil && string(a) == string(b)
 }
 
-// TestImport: a daemon with files publishes the first part, and a group into which its directory was
-// moved the second. Together they are what one process publishes. Epochs and charges go along, also
-// where the move was cut off at any write and repeated, and the directory starts no more.
+// TestImport: a daemon with files publishes the first part; after its directory was moved into a group, the group
+// publishes the second. Together they are what one process publishes. Epochs and charges move too, even if the import
+// was interrupted at any write and repeated, and no daemon starts on the directory any more.
 func TestImport(t *testing.T) {
 	t.Parallel()
 	const partitions = 4
@@ -86,9 +86,9 @@ func TestImport(t *testing.T) {
 	f.Awaits("orders.dp", 5*partitions, f.Log.String)
 	one := task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1,
 		Open: epoch.OpenRequest{Reason: "requested"}}
-	fixtures.Must(t, x.Ask(one)) // it has two epochs then
+	fixtures.Must(t, x.Ask(one)) // the stream then has two epochs
 	two := task.Request{Kind: task.RequestClose, Stream: "orders", Partition: 2}
-	fixtures.Must(t, x.Ask(two)) // none that is open
+	fixtures.Must(t, x.Ask(two)) // no open epoch
 	feed(550, 200)
 	f.Awaits("orders.dp", 5*partitions+2*3, f.Log.String)
 	if _, err := imports(r, stateDir(f)); err == nil || !strings.Contains(err.Error(), "in use by another process") {
@@ -105,8 +105,8 @@ func TestImport(t *testing.T) {
 		fixtures.Must(t, err)
 		return cluster.NewImporting(g, stateDir(f))
 	}
-	// What a transaction has no room for is refused before the directory is given up. The values
-	// alone have room.
+	// An import that does not fit into a transaction is refused before the directory is given up. The values alone
+	// would fit.
 	full := begin()
 	full.Room = 1
 	if _, err := full.Run(t.Context()); err == nil {
@@ -130,7 +130,7 @@ func TestImport(t *testing.T) {
 	for cutAt := 0; ; cutAt++ {
 		i, at := begin(), 0
 		i.Write = func(int) error {
-			if at++; at > 1 || cutAt == 0 { // one more shard each time
+			if at++; at > 1 || cutAt == 0 { // each attempt completes one more shard
 				return cut
 			}
 			return nil
@@ -167,7 +167,7 @@ func TestImport(t *testing.T) {
 			t.Errorf("partition %d has paid %v, want %v", p, got, want)
 		}
 	}
-	// What is left is for reading.
+	// The remaining directory is read-only.
 	if after, err := ledger.ReadBooks(stateDir(f)); err != nil ||
 		!sameEpochs(epochsByTask(after), epochsByTask(before)) {
 		t.Errorf("the ledger that was moved: %v", err)
@@ -197,7 +197,7 @@ func TestImport(t *testing.T) {
 	_, err = imports(h, stateDir(f))
 	refused("import into another group", err)
 
-	// It goes on.
+	// The group continues.
 	y := r.Instance("a").Start()
 	ready(y, false, "task orders-2 is closed")
 	if _, err := imports(r, stateDir(f)); err == nil ||
@@ -229,7 +229,7 @@ func TestImport(t *testing.T) {
 	s.Awaits("others.dp", 10*partitions, s.Log.String)
 	z.End()
 	if _, err := imports(r, stateDir(s)); err == nil ||
-		!strings.Contains(err.Error(), "the group has charged orders/") {
+		!strings.Contains(err.Error(), "the group has already charged orders/") {
 		t.Errorf("the same partitions again: %v", err)
 	}
 	if _, err := s.Try(); err != nil {
@@ -237,7 +237,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// TestImportRefused: what can't be moved is refused before anything is written.
+// TestImportRefused: a directory that cannot be moved is refused before anything is written.
 func TestImportRefused(t *testing.T) {
 	t.Parallel()
 	key := connect.InsecureKey(1)
@@ -283,8 +283,8 @@ func TestImportRefused(t *testing.T) {
 	}
 }
 
-// TestImportFormerKey: an anchor that is under a former key proves nothing under the present one, and
-// a shard's lines are all under that.
+// TestImportFormerKey: an anchor under a former key proves nothing under the current one, under which all lines of a
+// shard are.
 func TestImportFormerKey(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -310,7 +310,7 @@ func TestImportFormerKey(t *testing.T) {
 	}
 }
 
-// TestMovedLine: nothing is behind it, and no other line says where tasks went.
+// TestMovedLine: no line may follow a moved line, and no other kind of line has a move.
 func TestMovedLine(t *testing.T) {
 	t.Parallel()
 	move := &ledger.EntryMove{ID: strings.Repeat("0", 32), Group: "g", Cluster: "c"}
@@ -328,7 +328,7 @@ func TestMovedLine(t *testing.T) {
 		fixtures.Must(t, err)
 		var text []byte
 		for i, e := range lines {
-			if i > 0 { // append itself refuses
+			if i > 0 { // Append refuses, too
 				l.Entries[0].Kind = ledger.KindLimit
 			}
 			fixtures.Must(t, l.Append(e))
@@ -400,8 +400,8 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestOneLedger: lines of several ledgers stand in the order of their times, and each ledger's in its
-// own, whatever its clock did.
+// TestOneLedger: the lines of several ledgers are ordered by their times, but each ledger's lines keep their order even
+// if its clock was set back.
 func TestOneLedger(t *testing.T) {
 	t.Parallel()
 	key := connect.InsecureKey(1)

@@ -21,43 +21,43 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// Instances that share tasks get their requests through Kafka: a command writes a request into
-// the partition of the group's control topic that belongs to the task's shard, and the shard's
-// owner writes the answer there. Each record has a MAC under a key that follows from the master
-// key, so only holders of that key ask or answer.
+// Instances that share tasks receive requests through Kafka: a command writes a request into the partition of the
+// group's control topic that belongs to the task's shard, and the shard's owner writes the answer to the same
+// partition. Each record has a MAC under a key derived from the master key, so only holders of that key can ask or
+// answer.
 //
-// A request is met at most once. The owner first writes that it takes it, and reads the partition
-// up to that record: of several that take a request the first counts. What was taken and has no
-// answer when another instance acquires the shard is answered so: the one who asked must look.
+// A request is carried out at most once. The owner first writes that it takes the request, and reads the partition up
+// to that record: if several owners take a request, the first one counts. A new owner of the shard answers requests
+// that a former owner took but did not answer: it tells the asker to check whether the request was carried out.
 
 const (
-	// requestLife is how long a request waits for somebody who takes it.
+	// requestLife is how long a request waits for an instance to take it.
 	requestLife = 30 * time.Second
-	// requestPatience is how long a command waits for the answer to a request that was taken.
+	// requestPatience is how long a command waits for the answer to a request that an instance took.
 	requestPatience = 2 * time.Minute
-	// maxRequestBytes is more than any request, without the files of another epoch, has.
+	// maxRequestBytes is larger than any request that has no files of another epoch.
 	maxRequestBytes = 1 << 20
 	// requestHeader is the name of the header with the MAC.
 	requestHeader = "streamdp.mac"
-	// requestPrefix begins the keys of records that belong to requests.
+	// requestPrefix is the prefix of the keys of records that belong to requests.
 	requestPrefix = "request/"
 )
 
-// The parts of a request, as the key of their record says after the prefix and the id.
+// These are the parts of a request. A record's key has the part after the prefix and the id.
 const (
 	partAsked    = "asked"
 	partTaken    = "taken"
 	partAnswered = "answered"
 )
 
-// askedRecord is what a command writes.
+// askedRecord is the request that a command writes.
 type askedRecord struct {
 	Kind    string       `json:"kind"`
 	Request task.Request `json:"request"`
-	Expires time.Time    `json:"expires"` // nobody takes it later
+	Expires time.Time    `json:"expires"` // no instance takes it later
 }
 
-// takenRecord is what an owner writes before it meets a request.
+// takenRecord is what an owner writes before it carries out a request.
 type takenRecord struct {
 	By       string `json:"by"`       // the owner's random name
 	Instance string `json:"instance"` // for people
@@ -77,21 +77,20 @@ func newRequestTopic(client *kafka.Client, c *config.Cluster, master *[32]byte, 
 	return &requestTopic{log: log, group: c.Group, shard: shard}
 }
 
-// signed returns what the MAC of a record is of: group, shard, key and value, each but the last with
-// its length before it.
+// signed returns the parts of a record's MAC: group, shard, key and value, each but the last with its length before it.
 func (t *requestTopic) signed(key, value []byte) [][]byte {
 	shard := binary.BigEndian.AppendUint32(nil, uint32(t.shard))
 	return [][]byte{signedlog.Sized([]byte(t.group)), signedlog.Sized(shard), signedlog.Sized(key), value}
 }
 
-// write appends a part of a request.
+// write appends one part of a request.
 func (t *requestTopic) write(ctx context.Context, id, part string, v any) error {
 	value, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	if len(value) > maxRequestBytes {
-		return errors.New("the request is too large")
+		return errors.New("the request is larger than 1 MiB")
 	}
 	key := []byte(requestPrefix + id + "/" + part)
 	headers := t.log.Headers(t.log.Sign(nil, t.signed(key, value)...))
@@ -108,7 +107,7 @@ func (t *requestTopic) write(ctx context.Context, id, part string, v any) error 
 	}
 }
 
-// parse returns what a record says; ok is false of records that are nobody's, or not of requests.
+// parse returns id and part of a record. ok is false if the record is not signed or not about a request.
 func (t *requestTopic) parse(rec *kafka.Record) (id, part string, ok bool) {
 	rest, ours := strings.CutPrefix(string(rec.Key), requestPrefix)
 	if !ours || !t.log.Signed(rec, nil, t.signed(rec.Key, rec.Value)...) {
@@ -117,12 +116,11 @@ func (t *requestTopic) parse(rec *kafka.Record) (id, part string, ok bool) {
 	return strings.Cut(rest, "/")
 }
 
-// Ask asks the owner of a task's shard to change its epoch or to publish again, and waits
-// for the answer. log receives what it waits for.
+// Ask asks the owner of a task's shard to change its epoch or to publish again, and waits for the answer. It logs to
+// log what it waits for.
 //
-// Errors: what the owner answered, as [task.Answer.Err] has it; that nobody took the request
-// within half a minute; that the answer is missing after two minutes, and then nobody knows
-// whether the request was met.
+// Errors: the owner's answer, as returned by [task.Answer.Err]; no instance took the request within half a minute; no
+// answer arrived within two minutes, so it is unknown whether the request was carried out.
 func Ask(ctx context.Context, c *config.Config, master *[32]byte, q task.Request) error {
 	switch q.Kind {
 	case task.RequestOpen, task.RequestClose, task.RequestRepublish:
@@ -159,14 +157,14 @@ func Ask(ctx context.Context, c *config.Config, master *[32]byte, q task.Request
 // errAnswered ends the reading of answers.
 var errAnswered = errors.New("answered")
 
-// await waits for the answer to a request: for somebody who takes it within life, and then for
-// the answer within patience.
+// await waits for an instance to take a request, at most life, and then for the answer, at most patience.
 func (t *requestTopic) await(ctx context.Context, id string, from int64, life, patience time.Duration) error {
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := time.AfterFunc(life, func() {
 		cancel(
-			fmt.Errorf("no instance took the request within %v: does one own shard %d? streamdp cluster status says so",
+			fmt.Errorf("no instance took the request within %v: check with streamdp cluster status that one owns "+
+				"shard %d",
 				life, t.shard))
 	})
 	defer late.Stop()
@@ -179,8 +177,8 @@ func (t *requestTopic) await(ctx context.Context, id string, from int64, life, p
 			late = time.AfterFunc(patience, func() {
 				cancel(
 					fmt.Errorf(
-						"an instance took the request and has not answered within %v: streamdp epoch list shows "+
-							"whether it was met", patience))
+						"an instance took the request but has not answered within %v: streamdp epoch list shows "+
+							"whether it was carried out", patience))
 			})
 		case part == partAnswered:
 			if json.Unmarshal(rec.Value, &answer) != nil {
@@ -199,20 +197,20 @@ func (t *requestTopic) await(ctx context.Context, id string, from int64, life, p
 	return err
 }
 
-// requestServer takes the requests of a shard that this instance owns, and answers them.
+// requestServer takes and answers the requests for a shard that this instance owns.
 type requestServer struct {
 	*requestTopic
 	log      *slog.Logger
 	instance string
-	name     string // random
+	name     string // random name of this owner
 	now      func() time.Time
-	// meet meets a request. It may wait for a task.
+	// meet carries out a request. It may wait for a task.
 	meet func(ctx context.Context, q task.Request) error
 
-	open  map[string]*askedRecord // not taken yet
-	taken map[string]string       // by whom first; not answered yet
-	done  map[string]bool         // answered
-	live  bool                    // what was there at the beginning has been read
+	open  map[string]*askedRecord // requests not taken yet
+	taken map[string]string       // by id: the first owner that took the request; not answered yet
+	done  map[string]bool         // requests that were answered
+	live  bool                    // everything that was in the partition at the start has been read
 }
 
 func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time,
@@ -223,7 +221,7 @@ func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now fu
 		open: map[string]*askedRecord{}, taken: map[string]string{}, done: map[string]bool{}}
 }
 
-// Run serves until the context ends. It returns an error only where the topic cannot be read.
+// Run serves requests until the context ends. It returns an error only if the topic cannot be read.
 func (s *requestServer) Run(ctx context.Context) error {
 	var met sync.WaitGroup
 	defer met.Wait()
@@ -240,7 +238,7 @@ func (s *requestServer) Run(ctx context.Context) error {
 	return err
 }
 
-// read takes note of a record.
+// read processes a record.
 func (s *requestServer) read(ctx context.Context, met *sync.WaitGroup, id, part string, value []byte) error {
 	switch part {
 	case partAsked:
@@ -272,14 +270,14 @@ func (s *requestServer) read(ctx context.Context, met *sync.WaitGroup, id, part 
 	return nil
 }
 
-// caughtUp answers what a former owner took and did not answer, and takes what nobody took.
+// caughtUp answers the requests that a former owner took but did not answer, and takes those that nobody took.
 func (s *requestServer) caughtUp(ctx context.Context) error {
 	s.live = true
 	for id := range s.taken {
 		s.answer(ctx, id,
 			errors.New(
-				"the instance that took the request has ended, or lost the shard: streamdp epoch list shows "+
-					"whether it was met"))
+				"the instance that took the request stopped, or lost the shard: streamdp epoch list shows whether "+
+					"it was carried out"))
 	}
 	for id := range s.open {
 		if err := s.take(ctx, id); err != nil {
@@ -289,7 +287,7 @@ func (s *requestServer) caughtUp(ctx context.Context) error {
 	return nil
 }
 
-// take writes that this desk takes a request, unless it is too late for that.
+// take writes that this server takes a request, unless the request has expired.
 func (s *requestServer) take(ctx context.Context, id string) error {
 	if q := s.open[id]; !s.now().Before(q.Expires) {
 		delete(s.open, id)
@@ -302,7 +300,7 @@ func (s *requestServer) take(ctx context.Context, id string) error {
 // answer writes the answer to a request.
 func (s *requestServer) answer(ctx context.Context, id string, err error) {
 	if err := s.write(ctx, id, partAnswered, task.NewAnswer(err)); err != nil && ctx.Err() == nil {
-		s.log.Error("a request has no answer", "shard", s.shard, "error", err.Error())
+		s.log.Error("cannot write the answer to a request", "shard", s.shard, "error", err.Error())
 	}
 }
 

@@ -39,10 +39,10 @@ func (r *deskRig) answers() *cluster.RequestTopic {
 	return cluster.NewRequestTopic(r.Client, r.cfg, connect.InsecureKey(r.Seed), 0)
 }
 
-// desk runs a desk until the end of the test. It has read what was there when desk returns.
+// desk runs a request server until the end of the test. When desk returns, the server has read what was in the topic.
 func (r *deskRig) desk(name string, meet func(ctx context.Context, q task.Request) error) {
 	r.T.Helper()
-	// It answers this once it has read that.
+	// The server answers this request once it has read it.
 	if err := r.answers().Write(r.T.Context(), "before "+name, cluster.PartTaken,
 		cluster.TakenRecord{By: "gone", Instance: "gone"}); err != nil {
 		r.T.Fatal(err)
@@ -58,7 +58,7 @@ func (r *deskRig) desk(name string, meet func(ctx context.Context, q task.Reques
 		}
 	})
 	if err := r.await("before "+name, fixtures.Patience); err == nil ||
-		!strings.Contains(err.Error(), "has ended, or lost the shard") {
+		!strings.Contains(err.Error(), "stopped, or lost the shard") {
 		r.T.Error(err)
 	}
 }
@@ -77,8 +77,8 @@ func (r *deskRig) await(id string, life time.Duration) error {
 	return r.answers().Await(r.T.Context(), id, 0, life, fixtures.Patience)
 }
 
-// TestRequests: of two instances that both think that they own a shard one meets a request, once,
-// and what is late, forged, or another shard's nobody meets.
+// TestRequests: if two instances both believe that they own a shard, one of them carries out each request, once.
+// Requests that are late, forged, or for another shard are not carried out.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	r := newDeskRig(t)
@@ -103,7 +103,7 @@ func TestRequests(t *testing.T) {
 	if n := met.Load(); n != 10 {
 		t.Errorf("10 requests were met %d times", n)
 	}
-	// The same again is the same request.
+	// The same record again is the same request.
 	r.ask("3", soon)
 	r.ask("bad", soon)
 	var h *failure.Halt
@@ -113,7 +113,7 @@ func TestRequests(t *testing.T) {
 	if n := met.Load(); n != 11 {
 		t.Errorf("met %d times", n)
 	}
-	// Nobody takes these. A request behind them is met, so they have been read.
+	// No server takes these. A later request is carried out, so they have been read.
 	r.ask("late", time.Now().Add(-time.Second))
 	for _, other := range []*cluster.RequestTopic{
 		cluster.NewRequestTopic(r.Client, &config.Cluster{Group: "h"}, connect.InsecureKey(r.Seed), 0),
@@ -149,8 +149,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestRequestTaken: what an instance took and did not answer before another one acquired the shard is
-// not met again, and one that nobody took is.
+// TestRequestTaken: a request that an instance took but did not answer before another one acquired the shard is not
+// carried out again; a request that no instance took is.
 func TestRequestTaken(t *testing.T) {
 	t.Parallel()
 	r := newDeskRig(t)
@@ -180,7 +180,7 @@ func TestRequestTaken(t *testing.T) {
 		t.Error(err)
 	}
 	if err := r.await("taken", fixtures.Patience); err == nil ||
-		!strings.Contains(err.Error(), "has ended, or lost the shard") {
+		!strings.Contains(err.Error(), "stopped, or lost the shard") {
 		t.Error(err)
 	}
 	if len(met) != 1 || <-met != "open" {

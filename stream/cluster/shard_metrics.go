@@ -10,19 +10,19 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// measured is a holding of which the metrics tell: what is read of it, and what is written to it.
+// measured is a holding that reports to the metrics what is read from it and written to it.
 type measured struct {
 	Holding
 	m *monitor.Metrics
 
 	mu    sync.Mutex
-	lines int // of the ledger, as the metrics count them
+	lines int // lines of the ledger that are counted in the metrics
 	ended bool
 }
 
 func measure(h Holding, m *monitor.Metrics) *measured { return &measured{Holding: h, m: m} }
 
-// Values implements holding. Like those of the holding they are given away once.
+// Values implements [Holding]. Like those of the underlying holding, the values are returned only once.
 func (h *measured) Values() map[string]shardlog.Value {
 	values := h.Holding.Values()
 	var bytes int
@@ -33,7 +33,7 @@ func (h *measured) Values() map[string]shardlog.Value {
 	return values
 }
 
-// Lines implements holding, like Values.
+// Lines implements [Holding]; like Values, it returns the lines only once.
 func (h *measured) Lines() [][]byte {
 	lines := h.Holding.Lines()
 	h.m.Restored(sizeOf(lines))
@@ -48,7 +48,7 @@ func sizeOf(lines [][]byte) (bytes int) {
 	return bytes
 }
 
-// Update implements holding.
+// Update implements [Holding].
 func (h *measured) Update(ctx context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error {
 	begin := time.Now()
 	err := h.Holding.Update(ctx, put, remove, lines)
@@ -72,7 +72,7 @@ func (h *measured) Update(ctx context.Context, put map[string]shardlog.Value, re
 	return nil
 }
 
-// count adds lines to those of the shards that this instance has.
+// count adds n to the lines of this instance's shards in the metrics.
 func (h *measured) count(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +82,7 @@ func (h *measured) count(n int) {
 	}
 }
 
-// end says that the shard is this instance's no longer.
+// end removes the shard's lines from the metrics, because this instance no longer owns it.
 func (h *measured) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// fewBytes is a holding of few bytes. As of a real one, they are given away once.
+// fewBytes is a holding of few bytes. As with a real one, they are handed over once.
 type fewBytes struct {
 	err         error
 	given, said bool
@@ -39,18 +39,18 @@ func (h *fewBytes) Update(context.Context, map[string]shardlog.Value, []string, 
 	return h.err
 }
 
-// read returns a measured holding, after what it holds was read as a shard reads it.
+// read returns a measured holding whose content was read as a shard reads it.
 func (h *fewBytes) read(t *testing.T, m *monitor.Metrics) *measured {
 	t.Helper()
 	counted := measure(h, m)
 	if v, l := counted.Values(), counted.Lines(); len(v) != 2 || len(l) != 2 {
-		t.Errorf("%d values and %d lines are left of what was held", len(v), len(l))
+		t.Errorf("%d values and %d lines are left in the holding", len(v), len(l))
 	}
 	return counted
 }
 
-// Metrics of a shard count what was read, committed and lost; of what is not private the sizes
-// are shown to nobody where only the public is.
+// The metrics of a shard count what was read, committed and lost. Sizes, which are not private, are absent if metrics
+// are public.
 func TestShardMetrics(t *testing.T) {
 	for _, public := range []bool{false, true} {
 		m := monitor.NewMetrics(public, false, "v", false)

@@ -20,8 +20,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// fencedLogs are a shard's two logs. Only who fenced last may write, unless they are loose: then
-// they take what anybody writes, as from producers without transactions.
+// fencedLogs are a shard's two logs. Only the owner that fenced last may write, unless they are loose: then they accept
+// all writes, like those of producers without transactions.
 type fencedLogs struct {
 	loose         bool
 	mu            sync.Mutex
@@ -29,7 +29,7 @@ type fencedLogs struct {
 	state, ledger []shardlog.Record
 }
 
-// fencedLog is one owner's way to them.
+// fencedLog is one owner's access to the logs.
 type fencedLog struct {
 	*fencedLogs
 	mine int
@@ -79,9 +79,9 @@ func (l *fencedLog) read(list *[]shardlog.Record, each func(shardlog.Record) err
 
 func (l *fencedLog) Close() {}
 
-// TestOwners: a shard is taken away from instances that run on and know nothing of it. Each takes
-// the records that come then, and closes an epoch and opens the next one, with a secret of its own.
-// None but the last owner's is released, and each release once.
+// TestOwners: a shard is taken away from instances that keep running without knowing it. Each takes the records that
+// arrive then, closes an epoch and opens the next one, with its own secret. Only the last owner's releases are
+// published, each once.
 func TestOwners(t *testing.T) {
 	t.Parallel()
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}})
@@ -100,7 +100,7 @@ func TestOwners(t *testing.T) {
 	offset := 0
 	for _, owner := range []struct {
 		records int
-		steps   int // of all epochs, in the end
+		steps   int // of all epochs, in total
 	}{{25, 2}, {20, 4}, {15, 6}, {15, 7}} {
 		held, err := shardlog.Acquire(t.Context(), &fencedLog{fencedLogs: logs}, options)
 		fixtures.Must(t, err)
@@ -118,7 +118,7 @@ func TestOwners(t *testing.T) {
 			select {
 			case <-old.Done:
 			case <-time.After(fixtures.Patience):
-				t.Fatalf("an owner that was fenced goes on: %+v", old.D.Status()[0])
+				t.Fatalf("an owner that was fenced keeps running: %+v", old.D.Status()[0])
 			}
 			if !errors.Is(old.Result, cluster.ErrLost) {
 				t.Errorf("an owner that was fenced ended with %v", old.Result)
@@ -155,9 +155,9 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestOwnersNoFence is the control: two owners of a shard whose logs take what anybody writes, with
-// an output each, so that neither is stopped by what the other has published. Both open the first
-// epoch, and publish releases with two noises. If the judge finds none, TestOwners shows nothing.
+// TestOwnersNoFence is the control: two owners of a shard whose logs accept all writes, each with its own output, so
+// that neither is stopped by the other's releases. Both open the first epoch, and publish releases with two noises. If
+// the judge found none here, TestOwners would prove nothing.
 func TestOwnersNoFence(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.RolloverStream)
@@ -169,7 +169,7 @@ func TestOwnersNoFence(t *testing.T) {
 	_, err := shardlog.Create(t.Context(), &fencedLog{fencedLogs: logs}, options)
 	fixtures.Must(t, err)
 	var owners []*streamtest.Rig
-	// neither has opened anything when the other acquires the shard
+	// Neither has opened anything when the other acquires the shard.
 	for _, out := range []string{"orders.dp", "other.dp"} {
 		held, err := shardlog.Acquire(t.Context(), &fencedLog{fencedLogs: logs}, options)
 		fixtures.Must(t, err)

@@ -27,8 +27,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// sharedRun is the scenario of disk_test.go over a shard in logs: two whole epochs and a step, each
-// commit for itself.
+// sharedRun is the scenario of disk_test.go for a shard in logs: two whole epochs and a step, each in its own commit.
 type sharedRun struct {
 	r *streamtest.Rig
 	h *streamtest.HeldShard
@@ -45,8 +44,7 @@ func newSharedRun(t testing.TB) *sharedRun {
 	return &sharedRun{r, streamtest.NewHeldShard()}
 }
 
-// run runs a daemon until everything is published, or until it has published some steps, or its
-// shard is lost.
+// run runs a daemon until everything is published, or some steps are, or its shard is lost.
 func (s *sharedRun) run(t testing.TB, releases int) error {
 	t.Helper()
 	h := s.h
@@ -92,7 +90,7 @@ func (s *sharedRun) run(t testing.TB, releases int) error {
 	}
 }
 
-// faultless fails if anything happened that must not, up to now.
+// faultless fails if anything has happened so far that must not.
 func (s *sharedRun) faultless(t testing.TB) {
 	t.Helper()
 	for _, w := range s.h.Wrong {
@@ -105,9 +103,8 @@ func (s *sharedRun) faultless(t testing.TB) {
 	}
 }
 
-// TestLogShard: over a shard in logs the same is released as over files, byte for byte, also if the
-// process begins again in between. An opening is one update. In the end nothing is left of what
-// ends with an epoch.
+// TestLogShard: a shard in logs releases the same bytes as one in files, even if the process restarts in between. An
+// opening is one update. In the end, nothing is left that must end with an epoch.
 func TestLogShard(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}
@@ -136,10 +133,10 @@ func TestLogShard(t *testing.T) {
 	}
 }
 
-// TestLogShardFaults: each update is once refused, or committed and not answered. Then the tasks
-// end: nothing is published that is not committed, there is no noise without its charge, and the
-// ledger stays one. The next process finds all of an update or nothing, and releases what was to be
-// released. Which of both happens is drawn; with STREAMDP_SLOW=1 it is both.
+// TestLogShardFaults: each update is once refused, or committed without an answer. Then the tasks end: nothing is
+// published that is not committed, there is no noise without its charge, and the ledger remains one chain. The next
+// process finds all of an update or nothing, and releases what is due. Which of the two happens is random; with
+// STREAMDP_SLOW=1 both are tested.
 func TestLogShardFaults(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}
@@ -173,9 +170,9 @@ func TestLogShardFaults(t *testing.T) {
 	t.Logf("%d updates", first.h.Calls)
 }
 
-// TestLogShardRestored: both logs of a shard are set back, as from a backup, and no instance has a
-// witness. The output tells. Within an epoch the steps that are published are computed again, and
-// are the same; where it has an epoch that the ledger does not know, the task halts.
+// TestLogShardRestored: both logs of a shard are set back, as from a backup, and no instance has a witness. The output
+// reveals it. Within an epoch, the published steps are recomputed with the same bytes; if the output has an epoch that
+// the ledger does not know, the task halts.
 func TestLogShardRestored(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}
@@ -204,9 +201,9 @@ func TestLogShardRestored(t *testing.T) {
 	}
 }
 
-// TestLogShardTaken: where another instance has taken the shard and opened an epoch, as after this
-// one's process was stopped for a while, the output has what its ledger does not know. That is no
-// halt: the shard is lost. Its owner alone is asked, and only before a halt.
+// TestLogShardTaken: another instance has taken the shard and opened an epoch, as if this process had been suspended,
+// so the output has an epoch that this one's ledger does not know. This is no halt: the shard is lost. The owner is
+// affirmed only before a halt.
 func TestLogShardTaken(t *testing.T) {
 	t.Parallel()
 	s := newSharedRun(t)
@@ -233,7 +230,7 @@ func TestLogShardTaken(t *testing.T) {
 	}
 }
 
-// TestLogShardTogether: what is due while an update is under way goes out in one.
+// TestLogShardTogether: changes that are due while an update is in progress are written in one update.
 func TestLogShardTogether(t *testing.T) {
 	t.Parallel()
 	h := streamtest.NewHeldShard()
@@ -271,8 +268,8 @@ func TestLogShardTogether(t *testing.T) {
 	}
 }
 
-// TestLogShardFiles: files are after another acquisition as they were after the last update, in
-// few values each. What ends with a secret goes with it.
+// TestLogShardFiles: after another acquisition, files are as after the last update, in few values each. Files under a
+// secret disappear with it.
 func TestLogShardFiles(t *testing.T) {
 	t.Parallel()
 	h := streamtest.NewHeldShard()
@@ -294,7 +291,7 @@ func TestLogShardFiles(t *testing.T) {
 			t.Error(w)
 		}
 	}
-	// What is not complete yet stays in memory, also if something else is made durable.
+	// An incomplete file stays in memory, even if another one is made durable.
 	half, err := s.Create(dir + "/" + state.TemporaryName)
 	fixtures.Must(t, state.Write(half, err, []byte("half")))
 	fixtures.Must(t, state.WriteNew(s, dir+"/manifest-9", []byte("whole")))
@@ -362,8 +359,8 @@ func TestLogShardFiles(t *testing.T) {
 	}
 }
 
-// TestLogShardSections: a section that changes nothing and fails is none; one that fails halfway
-// ends the shard, and so does a line of the ledger outside of one. A lost shard takes nothing.
+// TestLogShardSections: a section that fails without changing anything has no effect; one that fails halfway ends the
+// shard, and so does a ledger line outside of a section. A lost shard accepts no writes.
 func TestLogShardSections(t *testing.T) {
 	t.Parallel()
 	dir := cluster.LogTasks + "/orders-0"
@@ -412,7 +409,10 @@ func TestLogShardSections(t *testing.T) {
 		cluster.ErrLost) {
 		t.Errorf("after it was lost: %v", err)
 	}
-	for _, err := range []error{mark(s), s.Remove(dir + "/opening-1"), s.SyncDir(dir), state.WriteNew(s, dir+"/manifest-1", nil), s.Rename(dir+"/opening-1", dir+"/x")} {
+	for _, err := range []error{
+		mark(s), s.Remove(dir + "/opening-1"), s.SyncDir(dir), state.WriteNew(s, dir+"/manifest-1", nil),
+		s.Rename(dir+"/opening-1", dir+"/x"),
+	} {
 		if !errors.Is(err, cluster.ErrLost) {
 			t.Errorf("a lost shard took a write: %v", err)
 		}
@@ -427,14 +427,13 @@ func TestLogShardSections(t *testing.T) {
 	}
 
 	h, s = begin()
-	close(h.Done) // the hourly record found another owner
+	close(h.Done) // as if the hourly record had found another owner
 	if !s.Lost() {
 		t.Error("the protocol says that the shard is lost, and it is not")
 	}
 }
 
-// TestShardFull: where a shard has no room for an epoch, its task halts, nothing is charged, and
-// the shard is as before.
+// TestShardFull: if a shard has no room for an epoch, its task halts, nothing is charged, and the shard is unchanged.
 func TestShardFull(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -443,7 +442,7 @@ func TestShardFull(t *testing.T) {
 	r.Shared = h
 	r.Prepare = func(in *stream.Inside) { (*in.Own.Disk.(*cluster.Shard).Room()) = 100 }
 	x := r.Start()
-	x.Halts(failure.Configuration, "room for 100")
+	x.Halts(failure.Configuration, "room for only 100")
 	if h.Calls != 0 || x.In.Own.Disk.Lost() {
 		t.Errorf("%d updates, lost %t", h.Calls, x.In.Own.Disk.Lost())
 	}

@@ -10,26 +10,24 @@ import (
 	"github.com/streamdp/streamdp/internal/slab"
 )
 
-// Batch is one response of the broker and the rows decoded from it. A caller uses one
-// Batch for many responses. Its memory is shared with all others: Release gives it back.
+// Batch is one response of the broker and the rows decoded from it. A caller uses one Batch for many responses. Its
+// memory comes from pools that all batches share; Release returns it.
 type Batch struct {
 	kafka.Chunk
-	// Reasons holds for each record the reason why it gave no row, or [Decoded].
+	// Reasons has the reason why each record gave no row, or [Decoded].
 	Reasons []Reason
-	// Tags holds for each record the tag of its user key, the zero tag if it has none and
-	// persons.Away if it belongs to another partition; nil if persons play no role, see
-	// [Decoder.TagUsers].
+	// Tags has the tag of each record's user key: the zero tag if it has none, and persons.Away if the key belongs to
+	// another partition. nil if no tags are made, see [Decoder.TagUsers].
 	Tags []persons.Tag
-	// Schemas holds for each record the id of its schema, as its frame says, -1 if it has no frame;
-	// nil if records have none.
+	// Schemas has the schema id in each record's frame, or -1 if it has no frame. nil if records have no frames.
 	Schemas []int32
 
-	columns int       // of a row
-	rows    []float64 // one row a record, or one for each in places
-	places  []int     // of each record's row among the rows, −1 without one; nil: its own
+	columns int       // length of a row
+	rows    []float64 // rows, one per record, or one per record with a place
+	places  []int     // index of each record's row in rows, −1 without a row; nil: the record's own index
 }
 
-// What batches fill, and give back.
+// These pools lend the memory of batches.
 var (
 	rowSlab    slab.Pool[float64]
 	reasonSlab slab.Pool[Reason]
@@ -38,7 +36,7 @@ var (
 	idSlab     slab.Pool[int32]
 )
 
-// Release gives the batch's memory back: its records and rows are gone.
+// Release returns the batch's memory, so its records and rows are gone.
 func (b *Batch) Release() {
 	b.Chunk.Release()
 	rowSlab.Put(b.rows)
@@ -49,7 +47,7 @@ func (b *Batch) Release() {
 	b.rows, b.Reasons, b.places, b.Tags, b.Schemas = nil, nil, nil, nil, nil
 }
 
-// RowBytes returns the memory of a row of format f and what belongs to it.
+// RowBytes returns the memory that a batch needs for one record of format f.
 func RowBytes(f Format) int {
 	n := 8*f.Width() + 8 + 1
 	if f.User != "" {
@@ -61,28 +59,26 @@ func RowBytes(f Format) int {
 	return n
 }
 
-// Decoder decodes batches. It splits a large batch among several goroutines; the rows
-// are the same however it is split.
+// Decoder decodes batches. It splits a large batch among several goroutines; the rows do not depend on the split.
 //
 // A Decoder decodes one batch at a time.
 type Decoder struct {
 	format  Format
 	columns int
-	codecs  []Codec // one a worker; nil: it has had nothing to do
-	// least is a size in bytes: a record that is smaller cannot hold a row, so it gets
-	// no memory for one. 0: every record gets some. Without it, a batch of many small
-	// records would ask for many rows, and a row may have a million numbers.
+	codecs  []Codec // one per worker; nil until it is first needed
+	// least is the smallest size in bytes of a record that can have a row. Smaller records get no memory for one: a
+	// batch of many small records would otherwise need many rows, and a row may have a million numbers. 0: every record
+	// gets a row.
 	least int
-	spare [][]float64 // one a worker, for records without one
-	// users is one a worker, nil if no tags are made.
+	spare [][]float64 // one row per worker, used if a record has no row of its own
+	// users has one element per worker, nil if no tags are made.
 	users []*user
 	// ids are the schemas that records name, nil if they name none.
 	ids *schemaIDs
 }
 
-// NewDecoder returns a decoder for records of format f. It decodes a large batch in so
-// many goroutines, if that many processors are free of other decoders. Its errors are those
-// of [Format.Codec].
+// NewDecoder returns a decoder for records of format f. It decodes a large batch in up to workers goroutines, as far as
+// processors are not used by other decoders. It fails if [Format.Codec] fails.
 func NewDecoder(f Format, workers int) (*Decoder, error) {
 	c, err := f.Codec()
 	if err != nil {
@@ -97,7 +93,7 @@ func NewDecoder(f Format, workers int) (*Decoder, error) {
 	return d, nil
 }
 
-// share has a codec look up schemas where all of the decoder's do.
+// share makes a codec look up schemas in the decoder's ids.
 func (d *Decoder) share(c Codec) Codec {
 	if of, ok := c.(*schemaCodec); ok && d.ids != nil {
 		of.ids = d.ids
@@ -105,7 +101,7 @@ func (d *Decoder) share(c Codec) Codec {
 	return c
 }
 
-// forget has all codecs give up what they made of schemas.
+// forget makes all codecs drop what they derived from schemas.
 func (d *Decoder) forget() {
 	for _, c := range d.codecs {
 		if of, ok := c.(*schemaCodec); ok {
@@ -119,10 +115,10 @@ func (d *Decoder) forget() {
 	}
 }
 
-// TagUsers makes Decode also set the tags of batches, under a key. The raw user keys stay inside
-// the decoder. The same key gives the same tags in all decoders.
+// TagUsers makes Decode also set the tags of batches, under a key. The raw user keys do not leave the decoder. The same
+// key gives the same tags in all decoders.
 //
-// Errors: as those of [Format.Codec], if the format has no valid place of a user key.
+// Errors: those of [Format.Codec], if the format has no valid place for a user key.
 func (d *Decoder) TagUsers(key *[persons.KeyBytes]byte) error {
 	users := make([]*user, len(d.codecs))
 	for w := range users {
@@ -139,20 +135,20 @@ func (d *Decoder) TagUsers(key *[persons.KeyBytes]byte) error {
 	return nil
 }
 
-// OnlyAtHome makes a record of nobody, with the tag persons.Away, of one whose key does not belong to the partition
-// that is read, of so many, by the default of Kafka's Java producer. It follows TagUsers, with user keys that are
-// record keys. So nobody is a person in two partitions.
+// OnlyAtHome sets the tag persons.Away for records whose user key does not belong to this partition according to the
+// default partitioner of Kafka's Java producer. partitions is the number of partitions of the topic. So nobody counts
+// as a person in two partitions. Call it after TagUsers; the user keys must be record keys.
 func (d *Decoder) OnlyAtHome(partition, partitions int) {
 	for _, u := range d.users {
 		u.partition, u.partitions = partition, max(1, partitions)
 	}
 }
 
-// working has an element for each goroutine that decodes. All decoders of a process
-// together have as many as there are processors.
+// working has an element for each goroutine that decodes. All decoders of a process together have as many as there are
+// processors.
 var working = make(chan struct{}, runtime.GOMAXPROCS(0))
 
-// parallelBytes is the batch size from which a second goroutine is worth its start.
+// parallelBytes is the batch size from which starting a second goroutine pays off.
 const parallelBytes = 64 << 10
 
 // Decode decodes b.Records and sets the rows and reasons of b.
@@ -197,7 +193,7 @@ func (d *Decoder) Decode(b *Batch) {
 			b.Schemas = idSlab.Get(n)
 		}
 		b.Schemas = b.Schemas[:n]
-		if d.ids.learn(b) { // may wait
+		if d.ids.learn(b) { // may wait for the registry
 			d.forget()
 		}
 	} else if b.Schemas != nil {
@@ -226,10 +222,10 @@ func (d *Decoder) Decode(b *Batch) {
 	wg.Wait()
 }
 
-// part has worker w decode the records from, from+1, …, to−1.
+// part makes worker w decode the records from, from+1, …, to−1.
 func (d *Decoder) part(b *Batch, w, from, to int) {
 	if d.codecs[w] == nil {
-		c, _ := d.format.Codec() // has worked once
+		c, _ := d.format.Codec() // cannot fail: NewDecoder has tried it
 		d.codecs[w] = d.share(c)
 	}
 	for i := from; i < to; i++ {
@@ -255,7 +251,7 @@ func (d *Decoder) part(b *Batch, w, from, to int) {
 	}
 }
 
-// place returns the memory for the row of record i, nil if the record has none.
+// place returns the memory for the row of record i, or nil if the record has none.
 func (b *Batch) place(i int) []float64 {
 	if b.places != nil {
 		if i = b.places[i]; i < 0 {
@@ -265,7 +261,7 @@ func (b *Batch) place(i int) []float64 {
 	return b.rows[i*b.columns : (i+1)*b.columns]
 }
 
-// Tag returns the tag of record i, the zero tag if it has no user key or no tags are made.
+// Tag returns the tag of record i, or the zero tag if it has no user key or no tags are made.
 func (b *Batch) Tag(i int) persons.Tag {
 	if b.Tags == nil {
 		return persons.Tag{}
@@ -273,7 +269,7 @@ func (b *Batch) Tag(i int) persons.Tag {
 	return b.Tags[i]
 }
 
-// TagsFrom returns the tags of at most n records from record i on, none if no tags are made.
+// TagsFrom returns the tags of at most n records from record i on, or nil if no tags are made.
 func (b *Batch) TagsFrom(i, n int) []persons.Tag {
 	if b.Tags == nil {
 		return nil
@@ -281,8 +277,7 @@ func (b *Batch) TagsFrom(i, n int) []persons.Tag {
 	return b.Tags[i:min(i+n, len(b.Tags))]
 }
 
-// Row returns the row of record i, nil if the record gave none. The row is valid until
-// the batch is decoded again.
+// Row returns the row of record i, or nil if the record gave none. The row is valid until the batch is decoded again.
 func (b *Batch) Row(i int) []float64 {
 	if b.Reasons[i] != Decoded {
 		return nil

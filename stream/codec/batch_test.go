@@ -9,8 +9,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// TestDecodeParallel: rows and reasons do not depend on how many goroutines
-// decode.
+// TestDecodeParallel: rows and reasons do not depend on the number of goroutines that decode.
 func TestDecodeParallel(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -43,7 +42,7 @@ func TestDecodeParallel(t *testing.T) {
 			if b.Bytes < 2*parallelBytes {
 				t.Fatalf("%d bytes are too few for a second goroutine", b.Bytes)
 			}
-			b.rows = make([]float64, 3*len(records)) // of an earlier, larger response
+			b.rows = make([]float64, 3*len(records)) // left from an earlier, larger response
 			for i := range b.rows {
 				b.rows[i] = math.NaN()
 			}
@@ -67,11 +66,13 @@ func TestDecodeParallel(t *testing.T) {
 	}
 }
 
-// A record that was too large to be held has that reason, and a row of zeros, whatever
-// the codec and whatever was there before.
+// A record that was too large to be kept has that reason, and a row of zeros, with every codec and any earlier content.
 func TestDecodeTooLarge(t *testing.T) {
 	t.Parallel()
-	for _, f := range []Format{{Name: "json", Columns: []string{"a"}}, {Name: "csv", Columns: []string{"1"}}, {Name: "float64", Gradient: 1, StepHeader: "s"}} {
+	for _, f := range []Format{
+		{Name: "json", Columns: []string{"a"}}, {Name: "csv", Columns: []string{"1"}},
+		{Name: "float64", Gradient: 1, StepHeader: "s"},
+	} {
 		d, err := NewDecoder(f, 1)
 		if err != nil {
 			t.Fatal(err)

@@ -14,13 +14,12 @@ import (
 	"github.com/streamdp/streamdp/internal/schema"
 )
 
-// Benchmarks run over this many different records: over a few, the processor
-// learns them by heart.
+// Benchmarks use this many different records, because the processor would learn a few of them by heart.
 const benchRecords = 16384
 
 var benchColumns = []string{"f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"}
 
-// benchRow is benchColumns for encoding/json.
+// benchRow has the members of benchColumns, for encoding/json.
 type benchRow struct {
 	F0 float64 `json:"f0"`
 	F1 float64 `json:"f1"`
@@ -34,8 +33,8 @@ type benchRow struct {
 	F9 float64 `json:"f9"`
 }
 
-// benchJSON returns records of 16 members, ten of them columns, whose numbers
-// are printed with all their digits, or with decimals ≥ 0 of them.
+// benchJSON returns records of 16 members, ten of them columns. Their numbers are printed with all digits or, if
+// decimals ≥ 0, with this many decimals.
 func benchJSON(decimals int) [][]byte {
 	r := rand.New(rand.NewPCG(9, 10))
 	records := make([][]byte, benchRecords)
@@ -74,7 +73,7 @@ func BenchmarkCodec(b *testing.B) {
 	b.Run("json/digits17", func(b *testing.B) { benchmarkCodec(b, "json", benchColumns, benchJSON(-1)) })
 	b.Run("json/decimals3", func(b *testing.B) { benchmarkCodec(b, "json", benchColumns, benchJSON(3)) })
 	b.Run("json/shuffled", func(b *testing.B) {
-		// The worst case of what is remembered: another order every time.
+		// The worst case for remembered separators is a different order every time.
 		r := rand.New(rand.NewPCG(11, 12))
 		records := benchJSON(-1)
 		for i, rec := range records {
@@ -122,7 +121,7 @@ func BenchmarkCodec(b *testing.B) {
 		benchmarkCodec(b, "json-array", benchColumns, of(func(row []float64) string { return "[" + join(row) + "]" }))
 	})
 	b.Run("csv", func(b *testing.B) {
-		// 16 cells, ten of them columns, as in the JSON records.
+		// Lines have 16 cells, ten of them columns, as in the JSON records.
 		benchmarkCodec(b, "csv", strings.Fields("3 4 5 6 8 9 11 12 14 15"), of(func(row []float64) string {
 			return fmt.Sprintf("%016x,%d,%s,\"eu-west-1, zone a\",%s,true,%s,17,%s,", r.Uint64(), r.Uint32(),
 				join(row[:4]), join(row[4:6]), join(row[6:8]), join(row[8:]))
@@ -142,8 +141,7 @@ func BenchmarkCodec(b *testing.B) {
 	})
 }
 
-// BenchmarkSchema reports how many records of 16 columns, with a frame, one goroutine turns into
-// rows a second.
+// BenchmarkSchema reports how many framed records of 16 columns one goroutine turns into rows per second.
 func BenchmarkSchema(b *testing.B) {
 	r := rand.New(rand.NewPCG(15, 16))
 	columns := make([]string, 16)
@@ -205,9 +203,9 @@ func BenchmarkSchema(b *testing.B) {
 	}
 }
 
-// BenchmarkJSONRatio reports what a record costs as a part of what encoding/json
-// takes to read it into a struct, both measured turn by turn. Absolute figures
-// of a shared machine mean little; the ratio of one run does.
+// BenchmarkJSONRatio reports the cost of decoding a record as a fraction of what encoding/json takes to read it into a
+// struct, both measured in turn. On a shared machine, absolute figures mean little, but the ratio within one run is
+// meaningful.
 func BenchmarkJSONRatio(b *testing.B) {
 	b.Run("digits17", func(b *testing.B) { benchmarkJSONRatio(b, benchJSON(-1)) })
 	b.Run("decimals3", func(b *testing.B) { benchmarkJSONRatio(b, benchJSON(3)) })

@@ -31,14 +31,14 @@ var (
 	ab = "a b" // columns, separated by spaces
 )
 
-// codecCases is what every codec must do. A line with want nil is refused.
+// codecCases are requirements for every codec. A line with want nil is refused.
 var codecCases = []struct {
 	codec, columns, value string
 	want                  []float64
 	reason                Reason
-	defect                string // what a codec that fails the line gets wrong
+	defect                string // the defect of a codec that fails this line
 }{
-	// JSON objects: what is read.
+	// JSON objects: reading.
 	{"json", ab, `{"a":1,"b":2}`, row(1, 2), 0, "nothing works"},
 	{"json", ab, `{"b":2,"a":1}`, row(1, 2), 0, "order of the document, not of the columns"},
 	{"json", ab, " \t\r\n{ \"a\" : 1 ,\n\t\"b\"\r: 2 } \n", row(1, 2), 0, "white space"},
@@ -299,7 +299,7 @@ func mustCodec(t testing.TB, name string, columns []string) Codec {
 	return c
 }
 
-// dirty returns a row as somebody else's record leaves it.
+// dirty returns a row with values left from another record.
 func dirty(n int) []float64 {
 	dst := make([]float64, n)
 	for i := range dst {
@@ -328,7 +328,7 @@ func TestCodecs(t *testing.T) {
 			want = make([]float64, len(columns))
 		}
 		codec := mustCodec(t, c.codec, columns)
-		// The second time meets what the codec remembers of the first.
+		// In the second pass, the codec has remembered separators from the first.
 		for pass := range 2 {
 			value := []byte(c.value)
 			dst := dirty(len(columns))
@@ -344,7 +344,7 @@ func TestCodecs(t *testing.T) {
 	}
 }
 
-// A tombstone has no value; an empty value is another thing.
+// A tombstone has no value, which differs from an empty value.
 func TestTombstone(t *testing.T) {
 	for _, name := range []string{"json", "json-array", "csv", "float64", "float32"} {
 		codec := mustCodec(t, name, []string{"1", "2"})
@@ -360,8 +360,8 @@ func TestTombstone(t *testing.T) {
 	}
 }
 
-// No cut, no changed byte, and no other record before it makes a codec panic,
-// leave something in the row, or decode a record otherwise than a new codec.
+// No truncation, changed byte or earlier record makes a codec panic, leave something in the row, or decode a record
+// differently from a new codec.
 func TestCodecsAnyInput(t *testing.T) {
 	used := map[string]Codec{}
 	try := func(name, columns string, value []byte) {
@@ -399,7 +399,7 @@ func TestCodecsAnyInput(t *testing.T) {
 	}
 }
 
-// checkRow is what holds of every outcome.
+// checkRow checks the properties of every outcome.
 func checkRow(t *testing.T, r Reason, dst []float64) {
 	t.Helper()
 	if r >= Reasons {
@@ -432,7 +432,7 @@ func TestNewFaults(t *testing.T) {
 	for _, c := range []struct {
 		codec   string
 		columns []string
-		keys    string // of the faults, in order
+		keys    string // keys of the faults, in order
 		defect  string
 	}{
 		{"json", nil, "columns", "no columns"},

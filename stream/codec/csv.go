@@ -9,23 +9,23 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// csvCodec picks cells of one line by their position.
+// csvCodec reads cells of one line by their position.
 type csvCodec struct {
-	width int       // of a row
+	width int       // length of a row
 	cells []csvCell // in the order of the line
-	cell  []byte    // a cell with one quote for two
-	user  userText  // of the user key, where one of the cells is that
+	cell  []byte    // a cell with doubled quotes resolved
+	user  userText  // the user key, if it is one of the cells
 }
 
 type csvCell struct {
 	position int    // from 1
-	column   int    // where it goes in the row, userColumn for the user key
-	made     []made // all columns that read this cell, unless that is one plain column
+	column   int    // its index in the row; userColumn for the user key
+	made     []made // all columns that read this cell, unless it is one plain column
 }
 
 const userColumn = -1
 
-// newCSV returns the codec of some columns and, unless user is "", of a user key.
+// newCSV returns a codec that reads columns and, unless user is "", a user key.
 func newCSV(columns []*column.Column, user string, faults *fault.List) *csvCodec {
 	c := &csvCodec{width: widthOf(columns), cell: textBuffer(columns)}
 	for _, one := range places(columns) {
@@ -48,7 +48,7 @@ func newCSV(columns []*column.Column, user string, faults *fault.List) *csvCodec
 	if c.cells = kept; user != "" {
 		path, ok := column.Position(user)
 		if !ok {
-			faults.Add("key", `must be a position of a cell for codec "csv", "field:1" the first`, user)
+			faults.Add("key", `must be the position of a cell for codec "csv"; "field:1" is the first`, user)
 			return c
 		}
 		cell := csvCell{path[0].Index + 1, userColumn, nil}
@@ -118,11 +118,11 @@ func (c *csvCodec) decode(b []byte, dst []float64) Reason {
 			i++
 		}
 		if i < len(b) {
-			return Malformed // a second line, or something behind a closing quote
+			return Malformed // a second line, or text after a closing quote
 		}
 		for _, cell := range c.cells[next:] {
 			switch {
-			case cell.column == userColumn: // without a user key
+			case cell.column == userColumn: // a record without a user key
 			case cell.made == nil:
 				return Missing
 			default:
@@ -135,7 +135,7 @@ func (c *csvCodec) decode(b []byte, dst []float64) Reason {
 	}
 }
 
-// put writes the numbers of a cell's columns. The cell is well-formed.
+// put writes the numbers of a cell's columns. The cell must be well-formed.
 func (c *csvCodec) put(cell *csvCell, text []byte, dst []float64) Reason {
 	doubled := false
 	if len(text) > 0 && text[0] == '"' {
@@ -145,7 +145,7 @@ func (c *csvCodec) put(cell *csvCell, text []byte, dst []float64) Reason {
 	for i := range cell.made {
 		m := &cell.made[i]
 		t := text
-		if doubled && m.Type() == "category" { // no number and no time has a quote
+		if doubled && m.Type() == "category" { // numbers and times have no quotes
 			t = c.single(text)
 		}
 		if r := faultReasons[m.PutCell(dst[m.at:], t)]; r != Decoded {
@@ -155,8 +155,7 @@ func (c *csvCodec) put(cell *csvCell, text []byte, dst []float64) Reason {
 	return Decoded
 }
 
-// single returns a text with one quote instead of two. One that is too long for any column is
-// cut.
+// single returns a text with doubled quotes resolved. It cuts a text that is too long for any column.
 func (c *csvCodec) single(text []byte) []byte {
 	t := c.cell[:0]
 	for i := 0; i < len(text) && len(t) < cap(t); i++ {
@@ -168,7 +167,7 @@ func (c *csvCodec) single(text []byte) []byte {
 	return t
 }
 
-// csvNumber reads the cell at the beginning of b, and returns the cell's length.
+// csvNumber reads the number in the cell at the beginning of b, and returns the cell's length.
 func csvNumber(b []byte) (x float64, n int, r Reason) {
 	i := 0
 	quoted := len(b) > 0 && b[0] == '"'
@@ -207,7 +206,7 @@ func csvBlanks(b []byte, i int) int {
 	return i
 }
 
-// csvSkip returns the length of the cell at the beginning of b, −1 if it is malformed.
+// csvSkip returns the length of the cell at the beginning of b, or −1 if it is malformed.
 func csvSkip(b []byte) int {
 	if len(b) == 0 || b[0] != '"' {
 		for i, c := range b {

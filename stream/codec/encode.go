@@ -12,18 +12,16 @@ import (
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// Encoder makes values of records from rows of cells, in the form that a codec reads. A cell that
-// is not what a column wants is kept if the form allows it, and makes the record invalid: the
-// codec refuses such a record, the encoder does not.
+// Encoder makes values of records from rows of cells, in the form that a codec reads. A cell that does not fit its
+// column is kept if the form allows it. The codec refuses such a record; the encoder does not.
 type Encoder struct {
 	codec string
-	texts []bool    // by column: its cells stay text, even those that look like numbers
-	tree  *jsonTree // of codec "json"
+	texts []bool    // by column: whether its cells stay text even if they look like numbers
+	tree  *jsonTree // for codec "json"
 }
 
-// NewEncoder returns the encoder of rows for the codec "json", "json-array", "csv", "float64" or
-// "float32". names are those of the columns, for "json" their paths. texts are the names of the
-// columns whose cells stay text.
+// NewEncoder returns the encoder of rows for the codec "json", "json-array", "csv", "float64" or "float32". names are
+// the names of the columns, for "json" their paths. texts are the names of the columns whose cells stay text.
 func NewEncoder(codec string, names []string, texts map[string]bool) *Encoder {
 	e := &Encoder{codec: codec}
 	for _, name := range names {
@@ -42,7 +40,7 @@ func NewEncoder(codec string, names []string, texts map[string]bool) *Encoder {
 	return e
 }
 
-// Encode returns the value of a record with these cells, one a column.
+// Encode returns the value of a record with these cells, one per column.
 func (e *Encoder) Encode(cells []string) []byte {
 	switch e.codec {
 	case "csv":
@@ -105,7 +103,7 @@ func appendJSON(b []byte, cell string) []byte {
 	return appendString(b, cell)
 }
 
-// plainNumber reads a decimal number as the codec csv does.
+// plainNumber parses a decimal number like the codec csv.
 func plainNumber(cell string) (float64, bool) {
 	cell = strings.Trim(cell, " \t")
 	f, n := decimal.Plain([]byte(cell))
@@ -120,18 +118,18 @@ func appendString(b []byte, s string) []byte {
 	return append(b, text...)
 }
 
-// noCell is the cell of an object or array.
+// noCell is the cell index of an object or array.
 const noCell = -1
 
-// jsonTree is what an encoder writes: the cell of a column, an object or an array.
+// jsonTree is a node of the JSON document that an encoder writes: the cell of a column, an object or an array.
 type jsonTree struct {
 	cell     int
-	names    []string // of an object's members, in their order
+	names    []string // names of an object's members, in order
 	members  map[string]*jsonTree
-	elements []*jsonTree // of an array; nil: null
+	elements []*jsonTree // elements of an array; nil: null
 }
 
-// grow adds the cell of a column at a path. It reports false, and adds nothing, if another one is in the way.
+// grow adds the cell of a column at a path. It returns false, and adds nothing, if another cell is in the way.
 func (t *jsonTree) grow(path []column.Element, cell int) bool {
 	at := t
 	for k, e := range path {
@@ -154,7 +152,7 @@ func (t *jsonTree) grow(path []column.Element, cell int) bool {
 	return true
 }
 
-// find returns the member or element, nil if there is none.
+// find returns the member or element, or nil if there is none.
 func (t *jsonTree) find(e column.Element) *jsonTree {
 	switch {
 	case e.Index < 0:
@@ -165,7 +163,7 @@ func (t *jsonTree) find(e column.Element) *jsonTree {
 	return nil
 }
 
-// member returns the member or element, a new one if there is none.
+// member returns the member or element, and adds it if it is missing.
 func (t *jsonTree) member(e column.Element) *jsonTree {
 	if m := t.find(e); m != nil {
 		return m

@@ -20,7 +20,7 @@ func TestEncoder(t *testing.T) {
 		{"json", []string{"[1]", "[0].y"}, nil, []string{"1", "2"}, `[{"y":2},1]`},
 		{"json", []string{"zip", "n"}, []string{"zip"}, []string{"01067", "007"}, `{"zip":"01067","n":7}`},
 		{"json", []string{"zip"}, []string{"zip"}, []string{""}, `{"zip":null}`},
-		// no paths of one record
+		// paths that cannot be in one record
 		{"json", []string{"a", "a.b", "a[0]", "a..b"}, nil, []string{"1", "2", "3", "4"},
 			`{"a":1,"a.b":2,"a[0]":3,"a..b":4}`},
 		{"json-array", []string{"a[0]", "zip"}, []string{"zip"}, []string{"1", "2"}, `[1,"2"]`},

@@ -8,33 +8,32 @@ import (
 	"github.com/streamdp/streamdp/internal/schema"
 )
 
-// Format says what the records of a stream hold: columns or, if Gradient is positive, a
-// gradient.
+// Format describes the records of a stream: columns or, if Gradient is positive, a gradient.
 type Format struct {
 	// Name is the name of a codec, and Columns are the names of its columns; see [New].
 	Name    string
 	Columns []string
-	// Specs says what the row's numbers are of each column; nil: each column is a number.
+	// Specs describe how each column becomes numbers of the row; nil: each column is a number.
 	Specs []column.Spec
-	// Gradient, if it is positive, is the length of the gradient that a record holds; then
-	// there are no Columns. The record has a header, named StepHeader, with the step whose
-	// parameters the gradient was taken at. A row is the gradient, followed by that step.
+	// Gradient, if positive, is the length of the gradient that a record contains; there are no Columns then. The
+	// record has a header, named StepHeader, with the step at whose parameters the gradient was taken. A row is the
+	// gradient, followed by that step.
 	Gradient   int
 	StepHeader string
-	// Schema is the schema of all records of the codecs "avro", "protobuf" and "json-schema", which
-	// have no frame around them; of Protobuf, rooted at their message. Nil: each record has a frame
-	// with the id of its schema, and Schemas has the schemas.
+	// Schema is the schema of all records of the codecs "avro", "protobuf" and "json-schema", if they have no frames;
+	// for Protobuf it is rooted at their message. nil: each record has a frame with the id of its schema, and Schemas
+	// finds the schemas.
 	Schema  *schema.Schema
 	Schemas Resolver
-	// Message is the full name of the only Protobuf message that gives rows where each frame says which
-	// message of its file a record is; "" for any of them.
+	// Message is the full name of the only Protobuf message that gives rows, if frames say which message of its file a
+	// record is; "" for any message.
 	Message string
-	// User says where records have their user key, "" if persons play no role:
+	// User says where records have their user key, "" if the stream does not protect persons:
 	//
-	//	record-key   the record's key; an empty one, or none, is no user key
-	//	field:PATH   a string or an integer of a JSON object, PATH as a column; of a record with
-	//	             a schema also an enumeration's symbol or a UUID; or the cell of a CSV
-	//	             line, PATH its position
+	//	record-key   the record's key; an empty or missing key is no user key
+	//	field:PATH   a string or an integer in a JSON object, with PATH as for a column; in a record with
+	//	             a schema also an enumeration's symbol or a UUID; in a CSV line the cell at
+	//	             position PATH
 	//	header:NAME  the value of the header of that name, if there is exactly one
 	User string
 }
@@ -54,8 +53,8 @@ func (f Format) Width() int {
 	return n
 }
 
-// Compile returns the columns, in the order of the row. Its errors are faults of "columns", and of
-// the keys of column.Spec inside "column.NAME".
+// Compile returns the columns, in the order of the row. Its errors are faults of the key "columns", and of the keys of
+// column.Spec within "column.NAME".
 func (f Format) Compile() ([]*column.Column, error) {
 	specs := f.Specs
 	if specs == nil {
@@ -77,7 +76,7 @@ func (f Format) Compile() ([]*column.Column, error) {
 	return columns, faults.Err()
 }
 
-// Codec returns a codec for records of this format. Its errors are those of [New].
+// Codec returns a codec for records of this format. It fails as [New] does.
 func (f Format) Codec() (Codec, error) {
 	if f.Gradient > 0 {
 		return newGradientCodec(f.Name, f.Gradient, f.StepHeader)
@@ -90,7 +89,7 @@ func (f Format) schematic() bool {
 	return f.Name == schema.Avro || f.Name == schema.Protobuf || f.Name == schema.JSON
 }
 
-// userField returns the path of the field with the user key, "" if it is in none.
+// userField returns the path of the field with the user key, or "" if the key is not in a field.
 func (f Format) userField() string {
 	path, ok := strings.CutPrefix(f.User, fieldPrefix)
 	if !ok {
@@ -99,8 +98,7 @@ func (f Format) userField() string {
 	return path
 }
 
-// least returns a size in bytes below which a record cannot hold a row, 0 if even an empty
-// record can.
+// least returns the smallest size in bytes of a record that can have a row, 0 if even an empty record can.
 func (f Format) least() int {
 	if f.Gradient == 0 {
 		return 0

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// TestManySmallRecords decodes a response of many records, none of which can be
-// a gradient of a million numbers: without a row for each.
+// TestManySmallRecords decodes a response of many records that are too small for a gradient of a million numbers: they
+// get no rows.
 func TestManySmallRecords(t *testing.T) {
 	t.Parallel()
 	const dim, n = 1_000_000, 400
@@ -46,8 +46,8 @@ func TestManySmallRecords(t *testing.T) {
 	}
 }
 
-// FuzzGradient decodes records with any value and header: a refused one leaves
-// nothing, another has finite numbers and a step.
+// FuzzGradient decodes records with any value and header: a refused one leaves zeros, an accepted one has finite
+// numbers and a step.
 func FuzzGradient(f *testing.F) {
 	for _, header := range []string{"0", "17", "-1", "", "1e3", "999999999999999", "1000000000000000", " 1", "0x1"} {
 		f.Add([]byte("[1,2]"), header, "s", uint8(0))

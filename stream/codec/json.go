@@ -9,57 +9,56 @@ import (
 
 // jsonCodec reads the columns of an object in one pass over the document.
 //
-// A producer writes the same names in the same order and with the same spacing in every
-// record. So each object that holds columns remembers, for each position, the bytes between
-// the last value and this one: comma, name, colon. If a record has the same bytes there,
-// they mean the same, and one comparison replaces reading and looking up the name. What is
-// remembered changes the speed of decoding and never its result.
+// A producer writes the same names in the same order and with the same spacing in every record. So for each object with
+// columns and each position in it, the codec remembers the separator: the bytes between the previous value and this
+// one, which are comma, name and colon. If a record has the same bytes there, one comparison replaces reading and
+// looking up the name. Remembered separators affect only the speed of decoding, never its result.
 type jsonCodec struct {
-	width   int // of a row
+	width   int // length of a row
 	columns int
 	root    *jsonObject
-	made    []*jsonMember // those whose columns are not all plain
-	seen    []uint64      // one bit a member: the record had it
-	found   int           // columns that the record had, or that have a default instead
-	name    []byte        // a name with its escapes resolved
-	value   []byte        // a string of a column with its escapes resolved
-	user    userText      // of the user key, where one of the members is that
+	made    []*jsonMember // members whose columns are not all plain
+	seen    []uint64      // one bit per member that the record had
+	found   int           // number of columns that the record had, or that got their default
+	name    []byte        // buffer for a name with its escapes resolved
+	value   []byte        // buffer for a column's string with its escapes resolved
+	user    userText      // the user key, if it is one of the members
 }
 
-// jsonObject is an object or array that holds columns, or objects and arrays with columns.
+// jsonObject is an object or array that contains columns, or further objects and arrays with columns.
 type jsonObject struct {
 	members  map[string]*jsonMember
 	memory   []jsonMemory  // by position
-	elements []jsonElement // of an array, in its order; nil for an object
+	elements []jsonElement // elements of an array, in order; nil for an object
 }
 
-// jsonElement is an element of an array that is used.
+// jsonElement is an element of an array that contains a column.
 type jsonElement struct {
 	index  int
 	member *jsonMember
 }
 
-// jsonMember is a column, or an object or array on the way to columns.
+// jsonMember is a column, or an object or array on the path to columns.
 type jsonMember struct {
-	bit    int         // in seen
-	column int         // where the number of a plain column goes in the row
+	bit    int         // index of its bit in seen
+	column int         // index of a plain column in the row
 	object *jsonObject // nil for a column and for the user key
-	plain  bool        // one column that is a number
-	user   bool        // the user key, or an object on the way to nothing else
-	made   []made      // all columns that read this value, unless plain
+	plain  bool        // exactly one column, of type number
+	user   bool        // the user key, or an object that only contains the user key
+	made   []made      // all columns that read this value; nil if plain
 }
 
-// jsonMemory is one remembered separator. Longer ones are read every time.
+// jsonMemory is one remembered separator. Longer ones are not remembered.
 type jsonMemory struct {
 	bytes  [55]byte
 	length uint8 // 0: nothing remembered
 	member *jsonMember
 }
 
-// spareMemory is the number of positions kept for members that are not columns.
+// spareMemory is the number of positions that are remembered in addition to the columns, for other members.
 const spareMemory = 64
 
-// newJSON returns the codec of some columns and, unless user is "", of a user key.
+// newJSON returns a codec that reads columns and, unless user is "", a user key.
 func newJSON(columns []*column.Column, user string, faults *fault.List) *jsonCodec {
 	c := &jsonCodec{width: widthOf(columns), columns: len(columns), root: &jsonObject{}, value: textBuffer(columns)}
 	bits, longest := 0, 0
@@ -91,13 +90,12 @@ func newJSON(columns []*column.Column, user string, faults *fault.List) *jsonCod
 	}
 	c.root.remember()
 	c.seen = make([]uint64, (bits+63)/64)
-	// A name longer than the buffer cannot be a column's. It is cut, but stays longer
-	// than any column's name.
+	// A name longer than the buffer cannot be that of a column. It is cut, but remains longer than any column's name.
 	c.name = make([]byte, 0, longest+8)
 	return c
 }
 
-// member returns the member that an element of a path leads to, a new one where there is none.
+// member returns the member for an element of a path, and adds it if it is missing.
 func (o *jsonObject) member(e column.Element, bits *int) *jsonMember {
 	if e.Index < 0 {
 		if m := o.members[e.Name]; m != nil {
@@ -122,7 +120,7 @@ func (o *jsonObject) member(e column.Element, bits *int) *jsonMember {
 	return m
 }
 
-// inside returns the members of an object or array.
+// inside returns the members or elements of an object or array.
 func (o *jsonObject) inside() (all []*jsonMember) {
 	for _, m := range o.members {
 		all = append(all, m)
@@ -133,7 +131,7 @@ func (o *jsonObject) inside() (all []*jsonMember) {
 	return all
 }
 
-// leaves returns the members that are columns, in o and in what is inside it.
+// leaves returns the columns in o and in everything inside it.
 func (o *jsonObject) leaves() (all []*jsonMember) {
 	for _, m := range o.inside() {
 		if m.object != nil {
@@ -145,8 +143,8 @@ func (o *jsonObject) leaves() (all []*jsonMember) {
 	return all
 }
 
-// remember allocates the memory. It never grows afterwards, so that no record can make
-// the codec keep more.
+// remember allocates the memory for separators. It never grows afterwards, so no record can make the codec use more
+// memory.
 func (o *jsonObject) remember() {
 	if o.elements == nil {
 		o.memory = make([]jsonMemory, len(o.members)+spareMemory)
@@ -185,13 +183,13 @@ func (c *jsonCodec) decode(b []byte, dst []float64) Reason {
 		return r
 	case jsonSpace(b, i) != len(b):
 		return Malformed
-	case c.found != c.columns: // each was found once at most
+	case c.found != c.columns: // each was found at most once
 		return c.defaults(dst)
 	}
 	return Decoded
 }
 
-// opening returns the byte with which o begins.
+// opening returns the first byte of o: "{" or "[".
 func (o *jsonObject) opening() byte {
 	if o.elements != nil {
 		return '['
@@ -199,7 +197,7 @@ func (o *jsonObject) opening() byte {
 	return '{'
 }
 
-// defaults writes the numbers of columns that the record does not have.
+// defaults writes the numbers of columns that the record lacks.
 func (c *jsonCodec) defaults(dst []float64) Reason {
 	for _, m := range c.made {
 		if c.seen[m.bit/64]&(1<<(m.bit%64)) != 0 {
@@ -216,8 +214,7 @@ func (c *jsonCodec) defaults(dst []float64) Reason {
 	return Decoded
 }
 
-// object reads o, from the byte after its opening brace. depth counts the open objects,
-// including o.
+// object reads o from the byte after its opening brace on. depth counts the open objects, including o.
 func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64) (int, Reason) {
 	for k := 0; ; k++ {
 		var member *jsonMember
@@ -225,7 +222,7 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 			member = o.memory[k].member
 			i += int(o.memory[k].length)
 			if i < len(b) && b[i] <= ' ' {
-				i = jsonSpace(b, i) // more than last time
+				i = jsonSpace(b, i) // more white space than last time
 			}
 		} else {
 			from := i
@@ -286,7 +283,7 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 			continue
 		}
 		var r Reason
-		// as member, without the call
+		// inlined from member
 		if o := member.object; o != nil && o.elements == nil && i < len(b) && b[i] == '{' {
 			i, r = c.object(o, b, i+1, depth+1, dst)
 		} else {
@@ -298,8 +295,7 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 	}
 }
 
-// member reads the value of a member that is no user key. depth counts the open objects and arrays
-// around it.
+// member reads the value of a member that is not the user key. depth counts the open objects and arrays around it.
 func (c *jsonCodec) member(m *jsonMember, b []byte, i, depth int, dst []float64) (int, Reason) {
 	if i == len(b) {
 		return i, Malformed
@@ -328,17 +324,16 @@ func (c *jsonCodec) member(m *jsonMember, b []byte, i, depth int, dst []float64)
 	// No check of maxDepth is needed here: columns are not nested deeper than that.
 	switch {
 	case b[i] == 'n':
-		return jsonLiteral(b, i, "null") // columns inside are absent
+		return jsonLiteral(b, i, "null") // columns inside it are absent
 	case b[i] != m.object.opening():
-		return i, Missing // not what columns can be inside of
+		return i, Missing // a value that cannot contain columns
 	case m.object.elements != nil:
 		return c.array(m.object, b, i+1, depth+1, dst)
 	}
 	return c.object(m.object, b, i+1, depth+1, dst)
 }
 
-// array reads o, from the byte after its opening bracket. depth counts the open objects and
-// arrays, including o.
+// array reads o from the byte after its opening bracket on. depth counts the open objects and arrays, including o.
 func (c *jsonCodec) array(o *jsonObject, b []byte, i, depth int, dst []float64) (int, Reason) {
 	if i = jsonSpace(b, i); i < len(b) && b[i] == ']' {
 		return i + 1, Decoded

@@ -5,11 +5,11 @@ import (
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// jsonArrayCodec reads an array of exactly one value a column.
+// jsonArrayCodec reads an array of exactly one value per column.
 type jsonArrayCodec struct {
 	width int
-	made  []made // nil: all are plain numbers
-	text  []byte // a string with its escapes resolved
+	made  []made // nil: all columns are plain numbers
+	text  []byte // buffer for a string with its escapes resolved
 }
 
 func newJSONArray(columns []*column.Column) *jsonArrayCodec {
@@ -35,7 +35,7 @@ func (c *jsonArrayCodec) decode(b []byte, dst []float64) Reason {
 	}
 	i = jsonSpace(b, i+1)
 	if i < len(b) && b[i] == ']' {
-		return Arity // an array of none; there is at least one column
+		return Arity // an empty array, but there is at least one column
 	}
 	columns := len(dst)
 	if c.made != nil {
@@ -112,8 +112,8 @@ func jsonNoNumber(b []byte, i int) Reason {
 	return Malformed
 }
 
-// textBuffer returns the memory for the texts of columns. A text that is longer than that is cut, but
-// stays longer than any that a column reads.
+// textBuffer returns a buffer for the texts of columns. A longer text is cut, but remains longer than any text that a
+// column accepts.
 func textBuffer(columns []*column.Column) []byte {
 	longest := 0
 	for _, c := range columns {
@@ -122,9 +122,8 @@ func textBuffer(columns []*column.Column) []byte {
 	return make([]byte, 0, longest+8)
 }
 
-// jsonValue reads a value that a column may use: a number, perhaps infinite, a string, a boolean or
-// null. Of an array or an object it reads no more than the first byte: there is no column that
-// takes one. buffer is for strings with escapes.
+// jsonValue reads a value that a column may use: a number, possibly infinite, a string, a boolean or null. Of an array
+// or object it reads only the first byte, because no column accepts one. buffer is for strings with escapes.
 func jsonValue(b []byte, i int, buffer []byte) (v column.Value, next int, r Reason) {
 	if i == len(b) {
 		return v, i, Malformed

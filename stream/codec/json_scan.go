@@ -9,12 +9,11 @@ import (
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// The grammar of RFC 8259. Each function takes the document and the index of the first
-// byte of what it reads, and returns the index behind it. An index may be the document's
-// length.
+// These functions parse the grammar of RFC 8259. Each takes the document and the index of the first byte to read, and
+// returns the index after what it read. An index may equal the document's length.
 
-// maxDepth is how many arrays and objects may be open at once. No row needs more. Without
-// a limit, a record could make the decoder's stack grow without bound.
+// maxDepth is the maximum number of open arrays and objects. No row needs more. Without a limit, a record could make
+// the decoder's stack grow without bound.
 const maxDepth = 128
 
 // jsonSpace returns the index of the first byte that is not white space.
@@ -25,8 +24,7 @@ func jsonSpace(b []byte, i int) int {
 	return i
 }
 
-// jsonSkip reads a value that is not needed. depth counts the arrays and objects around
-// it.
+// jsonSkip reads a value that is not needed. depth counts the open arrays and objects around it.
 func jsonSkip(b []byte, i, depth int) (int, Reason) {
 	if i == len(b) {
 		return i, Malformed
@@ -46,7 +44,7 @@ func jsonSkip(b []byte, i, depth int) (int, Reason) {
 			return i, TooDeep
 		}
 		i = jsonSpace(b, i+1)
-		if i < len(b) && b[i] == c+2 { // "]" and "}" are two behind "[" and "{"
+		if i < len(b) && b[i] == c+2 { // "]" is "[" + 2, and "}" is "{" + 2
 			return i + 1, Decoded
 		}
 		for {
@@ -73,7 +71,7 @@ func jsonSkip(b []byte, i, depth int) (int, Reason) {
 			}
 		}
 	}
-	_, n := decimal.JSON(b[i:]) // too large a number is grammatical
+	_, n := decimal.JSON(b[i:]) // a number too large for a float64 is still valid JSON
 	return i + n, malformedUnless(n > 0)
 }
 
@@ -91,8 +89,8 @@ func jsonLiteral(b []byte, i int, s string) (int, Reason) {
 	return i + len(s), Decoded
 }
 
-// jsonName reads a name, its colon and the white space around the colon. It returns the
-// name without quotes and with its escapes unresolved; plain reports that there are none.
+// jsonName reads a name, its colon and the white space around the colon. It returns the name without quotes, with
+// escapes unresolved; plain reports that it has none.
 func jsonName(b []byte, i int) (name []byte, plain bool, next int, ok bool) {
 	if i == len(b) || b[i] != '"' {
 		return nil, false, i, false
@@ -109,14 +107,12 @@ func jsonName(b []byte, i int) (name []byte, plain bool, next int, ok bool) {
 	return name, plain, jsonSpace(b, i+1), true
 }
 
-// jsonString reads a string, from the byte after its opening quote. plain reports that it
-// has no escapes.
+// jsonString reads a string from the byte after its opening quote on. plain reports that it has no escapes.
 func jsonString(b []byte, i int) (next int, plain, ok bool) {
 	plain = true
 	for {
-		// Read eight bytes at a time while they are ASCII and not special. A subtraction
-		// borrows in each byte that is special. A borrow can also spill into the bytes
-		// above, so only the lowest byte found is used: that one is right.
+		// Read eight bytes at a time while all of them are ASCII and not special. The subtraction borrows in each byte
+		// that is special. A borrow can also spill into higher bytes, so only the lowest byte found is certain.
 		for i+8 <= len(b) {
 			const ones, high = 0x0101010101010101, 0x8080808080808080
 			x := binary.LittleEndian.Uint64(b[i:])
@@ -154,9 +150,8 @@ func jsonString(b []byte, i int) (next int, plain, ok bool) {
 	}
 }
 
-// jsonEscape reads the escape at the beginning of b. It returns n = 0 if the escape is
-// malformed. Half of a surrogate pair is malformed: a decoder that replaces it by U+FFFD
-// makes two different names equal.
+// jsonEscape reads the escape at the beginning of b. It returns n = 0 if the escape is malformed. Half of a surrogate
+// pair is malformed: replacing it by U+FFFD would make two different names equal.
 func jsonEscape(b []byte) (r rune, n int) {
 	if len(b) < 2 {
 		return 0, 0
@@ -189,8 +184,7 @@ func jsonEscape(b []byte) (r rune, n int) {
 	return 0, 0
 }
 
-// jsonHex returns the code unit of the \u escape at the beginning of b, −1 if there is
-// none.
+// jsonHex returns the code unit of the \u escape at the beginning of b, or −1 if there is none.
 func jsonHex(b []byte) (r rune) {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -209,8 +203,7 @@ func jsonHex(b []byte) (r rune) {
 	return r
 }
 
-// jsonUnescape appends to dst the text of the valid string s, which comes without its
-// quotes. It stops when dst is full.
+// jsonUnescape appends the text of the valid string s, given without its quotes, to dst. It stops when dst is full.
 func jsonUnescape(dst, s []byte) []byte {
 	for len(s) > 0 {
 		c, n := rune(s[0]), 1

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// More columns than bits in a word, more members than are remembered, and
-// names longer than what is remembered of one.
+// There are more columns than bits in a word, more members than are remembered, and names longer than a remembered
+// separator.
 func TestJSONManyMembers(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	var columns []string
@@ -54,7 +54,7 @@ func TestJSONManyMembers(t *testing.T) {
 	}
 }
 
-// What is remembered of one record must not change the next.
+// Separators remembered from one record must not change the next.
 func TestJSONMemory(t *testing.T) {
 	columns := []string{"a", "b"}
 	for _, docs := range [][]string{

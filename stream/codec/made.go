@@ -2,22 +2,22 @@ package codec
 
 import "github.com/streamdp/streamdp/internal/column"
 
-// made is a column that is not plainly a number, and where its numbers are in the row.
+// made is a column that is not just a number, with the index of its numbers in the row.
 type made struct {
 	*column.Column
 	at int
 }
 
-// faultReasons are the reasons of a column's faults.
+// faultReasons maps the faults of a column's value to reasons.
 var faultReasons = [column.Faults]Reason{
 	column.OK: Decoded, column.Missing: Missing, column.NotNumber: NotNumber, column.NotFinite: NotFinite,
 	column.NotBoolean: NotBoolean, column.NotCategory: NotCategory, column.NotTime: NotTime,
 }
 
-// FaultReason returns the reason of a column's fault.
+// FaultReason returns the reason for a fault of a column's value.
 func FaultReason(f column.Fault) Reason { return faultReasons[f] }
 
-// put writes the numbers that a value gives.
+// put writes the numbers for a value.
 func (m *made) put(dst []float64, v *column.Value) Reason {
 	return faultReasons[m.Put(dst[m.at:], v)]
 }
@@ -32,7 +32,7 @@ func putAll(columns []made, dst []float64, v *column.Value) Reason {
 	return Decoded
 }
 
-// widthOf returns how many numbers of a row columns have.
+// widthOf returns the number of row entries of the columns.
 func widthOf(columns []*column.Column) int {
 	n := 0
 	for _, c := range columns {
@@ -41,7 +41,7 @@ func widthOf(columns []*column.Column) int {
 	return n
 }
 
-// plain reports whether all columns are plain numbers, which need no step of their own.
+// plain reports whether all columns are just numbers, which need no conversion.
 func plain(columns []*column.Column) bool {
 	for _, c := range columns {
 		if !c.Plain() {
@@ -51,7 +51,7 @@ func plain(columns []*column.Column) bool {
 	return true
 }
 
-// places returns the columns with their places in the row.
+// places returns the columns with their indexes in the row.
 func places(columns []*column.Column) []made {
 	all, at := make([]made, len(columns)), 0
 	for i, c := range columns {

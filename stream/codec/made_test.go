@@ -14,10 +14,10 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// node is a JSON value with all its members, also those of the same name.
+// node is a JSON value with all its members, including those with the same name.
 type node struct {
 	token json.Token // json.Delim for objects and arrays
-	names []string   // of an object's members
+	names []string   // names of an object's members
 	inner []*node
 }
 
@@ -40,7 +40,7 @@ func readNode(d *json.Decoder, depth int) (n *node, deepest int) {
 	return n, deepest
 }
 
-// at returns the value at a path: nil where it is absent, and false where the record must be refused.
+// at returns the value at a path: nil if it is absent, and false if the record must be refused.
 func (n *node) at(path []column.Element) (*node, bool) {
 	for k, e := range path {
 		if n.token == nil && k > 0 {
@@ -92,8 +92,8 @@ func (n *node) value() (v column.Value) {
 	return v
 }
 
-// referenceMade decodes the values of paths, or the cells of positions, with the standard library, and has each
-// column put its own.
+// referenceMade decodes the values of paths, or the cells of positions, with the standard library, and calls each
+// column's own Put.
 func referenceMade(f Format, value []byte) []float64 {
 	columns, err := f.Compile()
 	if err != nil {
@@ -209,7 +209,7 @@ func (s source) scalar() string {
 
 func (s source) madeJSON(f Format) string {
 	switch f.Columns[0] {
-	case "t": // elements of an array
+	case "t": // columns in elements of an array
 		return fmt.Sprintf("[%s,%s{%s%q:%s}%s,[1,%s%s]%s]", s.pick("true", "false", s.scalar()), s.space(),
 			s.pick("", `"x":[],`), s.pick("a", "a", "b"), s.scalar(), s.space(),
 			s.pick(s.scalar(), s.number(), `"3.25"`), s.pick("", ",7"), s.pick("", ",{}"))
@@ -299,7 +299,7 @@ func FuzzMade(f *testing.F) {
 
 func TestMade(t *testing.T) {
 	for _, x := range []struct {
-		f      int // of madeFormats
+		f      int // index in madeFormats
 		value  string
 		want   []float64
 		reason Reason
@@ -365,7 +365,7 @@ func TestMade(t *testing.T) {
 			}
 		}
 	}
-	// Packed numbers have transforms.
+	// Packed numbers can have transforms.
 	f := Format{Name: "float32", Columns: []string{"a", "b"},
 		Specs: []column.Spec{{Name: "a"}, {Name: "b", Transform: "sqrt"}}}
 	codec, err := f.Codec()

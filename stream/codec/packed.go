@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// All exponent bits are set in NaN and ±Inf, and in no other number.
+// In NaN and ±Inf, and in no other number, all exponent bits are set.
 const (
 	exponent64 = 0x7FF << 52
 	exponent32 = 0xFF << 23
@@ -35,7 +35,7 @@ func (c float64Codec) Decode(rec *Record, dst []float64) Reason {
 	return Decoded
 }
 
-// float32Codec reads packed little-endian float32s. Every float32 is exactly a float64.
+// float32Codec reads packed little-endian float32s. Every float32 has an exact float64.
 type float32Codec struct{ columns int }
 
 func (c float32Codec) Decode(rec *Record, dst []float64) Reason {
@@ -57,7 +57,7 @@ func (c float32Codec) Decode(rec *Record, dst []float64) Reason {
 	return Decoded
 }
 
-// newPacked returns a codec of packed numbers. Each column has one, which may have a transform.
+// newPacked returns a codec of packed numbers. Each column has one number, which may have a transform.
 func newPacked(name string, columns []*column.Column) Codec {
 	var codec Codec = float64Codec{columns: len(columns)}
 	if name == "float32" {
@@ -69,7 +69,7 @@ func newPacked(name string, columns []*column.Column) Codec {
 	return &madeCodec{codec, places(columns)}
 }
 
-// madeCodec makes the numbers that another codec reads into those of columns of one number each.
+// madeCodec converts the numbers that another codec reads, for columns of one number each.
 type madeCodec struct {
 	Codec
 	columns []made

@@ -15,16 +15,16 @@ import (
 	"unicode/utf8"
 )
 
-// The codecs, told again in the words of the standard library: slowly, and by
-// another hand. Each returns the row, and nil for a record that has none.
+// These are independent reference implementations of the codecs, slow and based on the standard library. Each returns
+// the row, or nil for a record without one.
 
-// referenceJSON is encoding/json with the rules on top that New states.
+// referenceJSON is encoding/json with the additional rules stated at New.
 func referenceJSON(doc []byte, columns []string) []float64 {
 	if !json.Valid(doc) || !utf8.Valid(doc) || loneSurrogate(doc) {
 		return nil
 	}
 	found := map[string]json.Token{}
-	wanted := map[string]bool{} // columns and what is on the way to them
+	wanted := map[string]bool{} // columns and the objects and arrays on their paths
 	var order []string
 	for _, c := range columns {
 		path := ""
@@ -83,8 +83,8 @@ func referenceJSON(doc []byte, columns []string) []float64 {
 	return row
 }
 
-// loneSurrogate reports whether a valid document has half of a surrogate pair
-// in an escape. Backslashes are in strings only.
+// loneSurrogate reports whether a valid document has an escape with half of a surrogate pair. Backslashes occur only in
+// strings.
 func loneSurrogate(doc []byte) bool {
 	s := strings.ReplaceAll(string(doc), `\\`, "")
 	s = regexp.MustCompile(`(?i)\\ud[89ab]..\\ud[c-f]..`).ReplaceAllString(s, "")
@@ -92,7 +92,7 @@ func loneSurrogate(doc []byte) bool {
 }
 
 func referenceJSONArray(doc []byte, columns []string) []float64 {
-	var list []*float64 // null is nil; encoding/json would leave a float64 as it was
+	var list []*float64 // null is nil; encoding/json would leave a float64 unchanged
 	if json.Unmarshal(doc, &list) != nil || len(list) != len(columns) {
 		return nil
 	}
@@ -112,7 +112,7 @@ var (
 	csvNumberPattern = regexp.MustCompile(`\A[ \t]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[ \t]*\z`)
 )
 
-// referenceCells returns the cells of a line, without their quotes.
+// referenceCells returns the cells of a line, without quotes.
 func referenceCells(line []byte) (cells [][]byte, ok bool) {
 	for {
 		m := csvCellPattern.FindSubmatch(line)
@@ -187,8 +187,7 @@ var references = map[string]func([]byte, []string) []float64{
 	"float64": referenceFloat64, "float32": referenceFloat32,
 }
 
-// agree decodes with codec, which may have decoded anything before, and
-// compares with the reference.
+// agree decodes with codec, which may have decoded other records before, and compares with the reference.
 func agree(t *testing.T, name string, codec Codec, columns []string, value []byte) bool {
 	t.Helper()
 	dst := dirty(len(columns))
@@ -208,7 +207,7 @@ func TestCodecCasesAgainstReference(t *testing.T) {
 	}
 }
 
-// source makes random records that are mostly nearly right.
+// source makes random records, most of them nearly valid.
 type source struct{ *rand.Rand }
 
 func (s source) pick(of ...string) string { return of[s.IntN(len(of))] }
@@ -287,7 +286,7 @@ func (s source) object(depth int) string {
 	return "{" + strings.Join(list, ",") + "}"
 }
 
-// record has the columns' names at their places more often than object.
+// record uses the columns' names at their places more often than object does.
 func (s source) record(columns []string) string {
 	var list []string
 	for _, c := range columns {
@@ -384,15 +383,15 @@ func TestCodecsAgainstReference(t *testing.T) {
 				decoded++
 			}
 		}
-		// A test whose records are all refused tests nothing.
+		// If all records were refused, the test would test nothing.
 		if decoded < n/7/20 || decoded > n/7*19/20 {
 			t.Errorf("%s %q: %d of %d records decoded", c.name, c.columns, decoded, n/7)
 		}
 	}
 }
 
-// The fuzz targets decode one record before the one that is compared, so that
-// what a codec remembers is part of the input.
+// The fuzz targets decode another record before the one that is compared, so that what a codec remembers is part of the
+// input.
 
 func fuzz(f *testing.F, names string, sets ...[]string) {
 	for _, c := range codecCases {

@@ -10,29 +10,28 @@ import (
 	"github.com/streamdp/streamdp/internal/schema"
 )
 
-// Resolver finds the schemas that records name by an id.
+// Resolver finds schemas by the ids that records name.
 type Resolver interface {
-	// Known returns the schema of an id that is known whatever records there are. It does not wait, and
-	// any number of goroutines may call it. An id that was once known has the same schema for ever.
+	// Known returns the schema of an id that was learned independently of any record. It does not wait, and is safe for
+	// concurrent use. An id that was once known keeps its schema permanently.
 	Known(id int32) (*schema.Schema, bool)
-	// Resolve asks for the schemas of ids that are not known, all at once and for a bounded time,
-	// and returns those that were found. Neither that an id was found nor that it was not changes
-	// what Known says: what becomes of a later record does not depend on a question that an earlier
-	// one brought about.
+	// Resolve looks up the schemas of ids that are not known, all together and in bounded time, and returns those that
+	// were found. Its result never changes what Known returns, so the treatment of a later record does not depend on a
+	// lookup that an earlier record caused.
 	Resolve(ids []int32) map[int32]*schema.Schema
 }
 
-// schemaIDs are the schemas that a decoder's records have named. All of its codecs read them, and
-// only the decoder writes them, before these begin. So what becomes of a record does not depend on
-// when which of them gets to it.
+// schemaIDs has the schemas that a decoder's records have named. All of the decoder's codecs read it. Only the decoder
+// writes it, before the codecs start on a batch, so the treatment of a record does not depend on the timing of the
+// codecs.
 type schemaIDs struct {
 	resolver Resolver
-	known    map[int32]*schema.Schema // nil: of a codec by itself, which asks for each
-	found    map[int32]*schema.Schema // those that nothing but a batch's own records brought about
+	known    map[int32]*schema.Schema // nil for a codec without a decoder, which looks up each id
+	found    map[int32]*schema.Schema // schemas found only by a lookup for this batch's records
 }
 
-// schema returns the schema of an id, nil if it is not known. once says that it must not be kept
-// for the next record.
+// schema returns the schema of an id, or nil if it is not known. once reports that the schema must not be kept for the
+// next record.
 func (s *schemaIDs) schema(id int32) (of *schema.Schema, once bool) {
 	if s.known != nil {
 		if of = s.known[id]; of == nil {
@@ -46,8 +45,8 @@ func (s *schemaIDs) schema(id int32) (of *schema.Schema, once bool) {
 	return s.resolver.Resolve([]int32{id})[id], true
 }
 
-// learn finds the schemas of a batch, and notes the ids. It reports whether codecs may keep what
-// only the batch before knew.
+// learn finds the schemas of a batch, and stores the ids in b.Schemas. It returns true if codecs must forget the
+// schemas that were found only for the previous batch.
 func (s *schemaIDs) learn(b *Batch) (stale bool) {
 	stale, s.found = s.found != nil, nil
 	var missing []int32
@@ -80,11 +79,11 @@ func (s *schemaIDs) learn(b *Batch) (stale bool) {
 	return stale
 }
 
-// frameBytes is the length of the frame around a record: a byte that is 0, and an id, its highest
-// byte first. It is what the serializers of Confluent and others write.
+// frameBytes is the length of the frame before a record: a zero byte, and the schema id in big endian. The serializers
+// of Confluent and others write it.
 const frameBytes = 5
 
-// frameID returns the id of a record's schema, -1 if it has no frame.
+// frameID returns the id of a record's schema, or -1 if it has no frame.
 func frameID(value []byte) int32 {
 	if len(value) < frameBytes || value[0] != 0 {
 		return -1
@@ -92,12 +91,12 @@ func frameID(value []byte) int32 {
 	return max(-1, int32(binary.BigEndian.Uint32(value[1:])))
 }
 
-// maxNested is how deep the message of a Protobuf record may be defined inside others.
+// maxNested is the maximum nesting depth of the definition of a Protobuf record's message.
 const maxNested = 32
 
-// messageIndexes reads which message of its file a Protobuf record is, from behind the frame: how
-// many indexes, and the indexes, or 0 for the first message. It returns where the message begins, -1
-// if there are no indexes in their shortest form.
+// messageIndexes reads, from after the frame, which message of its file a Protobuf record is: the number of indexes and
+// the indexes, or 0 for the first message. It returns where the message begins, or -1 if the indexes are not in their
+// shortest form.
 func messageIndexes(value []byte, indexes []int) (_ []int, next int) {
 	read := func() int {
 		x, n := binary.Varint(value[next:])
@@ -125,20 +124,20 @@ func messageIndexes(value []byte, indexes []int) (_ []int, next int) {
 	return indexes, next
 }
 
-// schemaCodec reads records that have a schema: Avro, Protobuf, and JSON with a JSON Schema.
+// schemaCodec reads records with a schema: Avro, Protobuf, and JSON with a JSON Schema.
 type schemaCodec struct {
 	name    string
-	message string // the only one that gives rows, "" for any
+	message string // the only message that gives rows, "" for any
 	columns []schemaColumn
 	width   int
-	path    []column.Element // of the user key; nil: there is none
+	path    []column.Element // path of the user key; nil: none
 	ids     *schemaIDs       // nil: records have no frame
-	json    *jsonCodec       // reads JSON
+	json    *jsonCodec       // reads the JSON documents
 	user    userText
 
 	fits map[string]*schemaFit // by frame
-	// The frame of the record before, and its fit. Most records have the same one. Without frames,
-	// it is empty.
+	// last is the frame of the previous record, and fit its fit, because most records have the same frame. Without
+	// frames, last is empty.
 	last []byte
 	fit  *schemaFit
 }
@@ -148,16 +147,16 @@ type schemaColumn struct {
 	plain bool
 }
 
-// schemaFit is what a codec makes of one schema.
+// schemaFit is the result of matching the columns with one schema.
 type schemaFit struct {
 	reader *schema.Reader // nil for JSON
-	why    Reason         // no record of the schema gives a row; or Decoded
+	why    Reason         // the reason why no record of the schema gives a row, or Decoded
 }
 
-// maxFits is how many schemas a codec keeps ready.
+// maxFits is the number of schemas for which a codec keeps the fit.
 const maxFits = 1024
 
-// newSchemaCodec returns the codec of some columns and, unless user is "", of a user key.
+// newSchemaCodec returns a codec that reads columns and, unless user is "", a user key.
 func newSchemaCodec(f Format, columns []*column.Column, user string, faults *fault.List) *schemaCodec {
 	c := &schemaCodec{name: f.Name, message: f.Message, width: widthOf(columns), fits: map[string]*schemaFit{}}
 	for _, m := range places(columns) {
@@ -178,7 +177,7 @@ func newSchemaCodec(f Format, columns []*column.Column, user string, faults *fau
 	case f.Schema != nil && f.Schema.Format() == f.Name:
 		c.fit = c.fitTo(f.Schema)
 	default:
-		faults.Add("codec", "must have a schema, or a registry that has them", f.Name)
+		faults.Add("codec", "must have a schema, or a registry with schemas", f.Name)
 	}
 	return c
 }
@@ -235,8 +234,8 @@ func (c *schemaCodec) decode(value []byte, dst []float64) Reason {
 	return why
 }
 
-// unframe finds what the frame of a record says of it, and where the record begins. It returns nil
-// if there is no frame, or its schema is not known.
+// unframe returns the fit for the schema in a record's frame, and the index at which the record begins. It returns nil
+// if there is no frame, or if its schema is unknown.
 func (c *schemaCodec) unframe(value []byte) (fit *schemaFit, n int) {
 	id := frameID(value)
 	if id < 0 {
@@ -274,7 +273,7 @@ func (c *schemaCodec) unframe(value []byte) (fit *schemaFit, n int) {
 	return fit, n
 }
 
-// forget gives up what the codec made of schemas that were looked up by ids.
+// forget drops the fits of schemas that were looked up by id.
 func (c *schemaCodec) forget() {
 	if c.ids != nil {
 		c.last, c.fit = c.last[:0], nil
@@ -282,7 +281,7 @@ func (c *schemaCodec) forget() {
 	}
 }
 
-// fitTo compares the columns with a schema, and compiles it for them.
+// fitTo matches the columns with a schema, and compiles a reader for them.
 func (c *schemaCodec) fitTo(s *schema.Schema) *schemaFit {
 	paths := make([][]column.Element, len(c.columns))
 	for i := range c.columns {
@@ -304,48 +303,46 @@ func (c *schemaCodec) fitTo(s *schema.Schema) *schemaFit {
 	return fit
 }
 
-// fits returns why no record can have a number for a column, or Decoded.
+// fits returns the reason why no record can have a number for a column, or Decoded.
 func fits(c *column.Column, kinds schema.Kinds) Reason {
 	for k := column.Absent + 1; k < column.Kinds; k++ {
 		if kinds.Has(k) && c.Takes(k) {
 			return Decoded
 		}
 	}
-	only := !kinds.Any() // there is nothing, or null
+	only := !kinds.Any() // the path is absent, or only null
 	switch {
 	case only && c.Put(make([]float64, c.Width()), &column.Value{}) == column.OK:
-		return Decoded // the default
+		return Decoded // the column has a default
 	case kinds == 0:
 		return NoColumn
 	}
 	return WrongType
 }
 
-// Mismatch is a column that no record of a schema has a number for.
+// Mismatch is a column for which no record of a schema has a number.
 type Mismatch struct {
-	// Column is the column's name, "key" for the user key, and "" where it is the schema as a
-	// whole.
+	// Column is the column's name, "key" for the user key, or "" for the schema as a whole.
 	Column string
-	// Reason is NoColumn if the schema has no such path, WrongType if no value there can be put into
-	// the column, and NoSchema for one that is of another format than the records, or has not their
-	// message.
+	// Reason is NoColumn if the schema has no such path, WrongType if no value there fits the column, and NoSchema if
+	// the schema has another format than the records, or lacks their message.
 	Reason Reason
-	// Found is what the schema has there.
+	// Found are the kinds of values that the schema has at the path.
 	Found schema.Kinds
 }
 
-// String says what does not fit, in the words of a fault.
+// String describes the mismatch in the form of a configuration fault.
 func (m Mismatch) String() string {
 	switch {
 	case m.Column == "":
-		return "the schema is of another format, or has no such message"
+		return "the schema has another format, or lacks the message"
 	case m.Reason == NoColumn:
 		return m.Column + ": the schema has no such path"
 	}
 	return m.Column + ": the schema has " + m.Found.String() + " there" + m.hint()
 }
 
-// typesOf are the types of columns that values of a kind are for.
+// typesOf are the column types that accept values of a kind.
 var typesOf = map[column.Kind]string{
 	column.Number:  `"number"`,
 	column.Text:    `"category", "decimal" or "timestamp"`,
@@ -354,7 +351,8 @@ var typesOf = map[column.Kind]string{
 	column.Instant: `"timestamp"`,
 }
 
-// hint says which type of column could read what the schema has; nothing of a user key, and where none could.
+// hint suggests column types that could read the values in the schema. It is empty for a user key, and if no type
+// could.
 func (m Mismatch) hint() string {
 	if m.Column == "key" {
 		return ""
@@ -367,11 +365,11 @@ func (m Mismatch) hint() string {
 	return ""
 }
 
-// Compare returns what does not fit of a schema, so that records written by it give no rows, or are
-// of nobody; none if all fits. The decoder decides by the same rules. A Protobuf schema is that of
-// the message f.Message, without one that of its own.
+// Compare returns the columns, and the user key, for which records with this schema give no rows or no person; nil if
+// everything fits. The decoder decides by the same rules. A Protobuf schema is matched as the message f.Message or, if
+// that is empty, as its own message.
 //
-// Errors: those of [Format.Compile], of the user key, and of a schema that can't be used.
+// Errors: those of [Format.Compile], of the user key, and of a schema that cannot be used.
 func (f Format) Compare(s *schema.Schema) ([]Mismatch, error) {
 	columns, err := f.Compile()
 	if err != nil {
@@ -397,7 +395,7 @@ func (f Format) Compare(s *schema.Schema) ([]Mismatch, error) {
 	}
 	_, kinds, key, err := s.PlanWithKey(paths, user)
 	if err != nil {
-		return nil, fmt.Errorf("the schema can't be used: %w", err)
+		return nil, fmt.Errorf("cannot use the schema: %w", err)
 	}
 	var all []Mismatch
 	for i, c := range columns {

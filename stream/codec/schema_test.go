@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/schema"
 )
 
-// registry is a Resolver over a map. Ids that wait are found when they are asked for, then only.
+// registry is a Resolver backed by a map. Ids in wait are found only by Resolve, and only for that call.
 type registry struct {
 	mu    sync.Mutex
 	have  map[int32]*schema.Schema
@@ -85,7 +85,7 @@ func theRegistry(t testing.TB) *registry {
 	}}
 }
 
-// What becomes of a record: by its frame, its schema, and its bytes.
+// The result for a record depends on its frame, its schema, and its bytes.
 func TestSchemaCodec(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -106,7 +106,7 @@ func TestSchemaCodec(t *testing.T) {
 		{"avro", framed(4, one, "\x06abc"), WrongType, [2]float64{}},
 		{"avro", framed(5, one), WrongType, [2]float64{}},
 		{"avro", framed(99, one), NoSchema, [2]float64{}},
-		{"avro", framed(10, "\x00"), NoSchema, [2]float64{}}, // of another format
+		{"avro", framed(10, "\x00"), NoSchema, [2]float64{}}, // the schema has another format
 		{"avro", framed(math.MaxUint32, one), NoSchema, [2]float64{}},
 		{"avro", framed(1<<31+1, one, "\x02", two), NoSchema, [2]float64{}},
 		{"avro", []byte("\x01\x00\x00\x00\x01" + one + "\x02" + two), NoSchema, [2]float64{}},
@@ -122,7 +122,7 @@ func TestSchemaCodec(t *testing.T) {
 		{"protobuf", framed(10, "\x02\x02", "\x09", one), NoColumn, [2]float64{}},
 		{"protobuf", framed(10, "\x02\x04", "\x09", one), WrongType, [2]float64{}},
 		{"protobuf", framed(10, "\x00", "\x09"), Malformed, [2]float64{}},
-		// no fourth message
+		// there is no fourth message
 		{"protobuf", framed(10, "\x02\x06", "\x09", one), NoSchema, [2]float64{}},
 		{"protobuf", framed(10, "\x01"), NoSchema, [2]float64{}},                                     // -1 indexes
 		{"protobuf", framed(10, "\x02\x01"), NoSchema, [2]float64{}},                                 // message -1
@@ -140,7 +140,7 @@ func TestSchemaCodec(t *testing.T) {
 		{"json-schema", []byte(`{"a": 1, "b": 2}`), NoSchema, [2]float64{}},
 	} {
 		f := Format{Name: c.codec, Columns: []string{"a", "b"}, Schemas: theRegistry(t)}
-		// The record alone; behind one that is whole; and behind itself.
+		// The record is decoded alone; after an intact one; and after itself.
 		whole := map[string][]byte{"avro": framed(1, one, "\x02", two), "protobuf": framed(10, "\x00", "\x11", two),
 			"json-schema": framed(20, `{"a": 1, "b": 2}`)}[c.codec]
 		d, err := NewDecoder(f, 1)
@@ -161,7 +161,7 @@ func TestSchemaCodec(t *testing.T) {
 		if b.Reasons[1] != Decoded {
 			t.Errorf("behind %q a record is %v", c.value, b.Reasons[1])
 		}
-		// A codec by itself asks the registry.
+		// A codec without a decoder asks the registry.
 		own, err := f.Codec()
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestSchemaCodec(t *testing.T) {
 	}
 }
 
-// Records of one schema have no frame; a Protobuf message can be the only one that counts.
+// With a single schema, records have no frame; rows can be restricted to one Protobuf message.
 func TestSchemaPlain(t *testing.T) {
 	t.Parallel()
 	have := theRegistry(t).have
@@ -220,8 +220,8 @@ func TestSchemaPlain(t *testing.T) {
 	}
 }
 
-// All ids of a batch that are not known are asked for at once, before anything is decoded, and each
-// batch asks anew for those that were not found.
+// All unknown ids of a batch are looked up at once, before anything is decoded. Each batch looks up again those that
+// were not found.
 func TestSchemaResolve(t *testing.T) {
 	t.Parallel()
 	r := theRegistry(t)
@@ -246,9 +246,9 @@ func TestSchemaResolve(t *testing.T) {
 	r.wait = map[int32]*schema.Schema{1: late}
 	d.Decode(b)
 	if b.Reasons[1] != Decoded || b.Reasons[6] != Decoded || b.Reasons[0] != NoSchema {
-		t.Errorf("%v: what is found now is not known", b.Reasons)
+		t.Errorf("%v: the schemas found now are not used", b.Reasons)
 	}
-	// That it was found helps no other record, in whatever state codecs are.
+	// Other records do not profit from this lookup, even in codecs that have used the schema.
 	all := b.Records
 	b.Records, r.wait = all[1:2], nil
 	if d.Decode(b); b.Reasons[0] != NoSchema {
@@ -256,7 +256,7 @@ func TestSchemaResolve(t *testing.T) {
 	}
 	r.have[1] = late
 	if d.Decode(b); b.Reasons[0] != Decoded {
-		t.Errorf("%v: what is known by now is not", b.Reasons[0])
+		t.Errorf("%v: the schema known by now is not used", b.Reasons[0])
 	}
 	if want := [][]int32{{1, 98, 99}, {1, 98, 99}, {1}}; !slices.EqualFunc(r.asked, want, slices.Equal) {
 		t.Errorf("asked for %v, want %v", r.asked, want)
@@ -267,7 +267,7 @@ func TestSchemaResolve(t *testing.T) {
 	}
 }
 
-// So it is for a codec by itself.
+// The same holds for a codec without a decoder.
 func TestSchemaResolveAlone(t *testing.T) {
 	t.Parallel()
 	r := theRegistry(t)
@@ -286,7 +286,7 @@ func TestSchemaResolveAlone(t *testing.T) {
 	}
 }
 
-// However many schemas records name, a codec keeps so many ready.
+// However many schemas records name, a codec keeps a limited number ready.
 func TestSchemaFits(t *testing.T) {
 	t.Parallel()
 	r := theRegistry(t)
@@ -308,7 +308,7 @@ func TestSchemaFits(t *testing.T) {
 	}
 }
 
-// A schema that becomes known while a batch is decoded changes nothing in it.
+// A schema that becomes known while a batch is decoded changes nothing in that batch.
 type lateRegistry struct {
 	*registry
 	looks int
@@ -316,7 +316,7 @@ type lateRegistry struct {
 
 func (r *lateRegistry) Known(id int32) (*schema.Schema, bool) {
 	r.looks++
-	if r.looks <= 1 { // before the question
+	if r.looks <= 1 { // before the lookup
 		return nil, false
 	}
 	return r.registry.Known(id)
@@ -338,7 +338,7 @@ func TestSchemaSnapshot(t *testing.T) {
 	}
 }
 
-// Columns of all types find what schemas have for them, and Compare says the same as the decoder.
+// Columns of all types find the values that schemas have for them, and Compare agrees with the decoder.
 func TestSchemaColumns(t *testing.T) {
 	t.Parallel()
 	s := mustSchema(t, schema.Avro, `{"type": "record", "name": "R", "fields": [
@@ -375,7 +375,7 @@ func TestSchemaColumns(t *testing.T) {
 	if b.Reasons[1] != Missing || b.Tag(0) != b.Tag(1) || b.Tag(0) == b.Tag(2) || b.Tag(0) == (persons.Tag{}) {
 		t.Errorf("%v, tags %x", b.Reasons, b.Tags)
 	}
-	// The same person has one tag in all formats.
+	// The same person has the same tag in all formats.
 	j, err := NewDecoder(Format{Name: "json", Columns: []string{"a"}, User: "field:u"}, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -390,7 +390,7 @@ func TestSchemaColumns(t *testing.T) {
 	}
 }
 
-// Compare finds a column exactly where the decoder gives rows to no record.
+// Compare reports a column exactly if the decoder gives rows to no record because of it.
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	for id, s := range theRegistry(t).have {
@@ -419,7 +419,9 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	p := theRegistry(t).have[10]
-	for message, want := range map[string]string{"M": "[]", "M.N": "[]", "O": "[b: the schema has no such path]", "P": "[b: the schema has string there, for columns of type \"category\", \"decimal\" or \"timestamp\"]", "Q": "[the schema is of another format, or has no such message]"} {
+	for message, want := range map[string]string{"M": "[]", "M.N": "[]", "O": "[b: the schema has no such path]", "P": "[b: " +
+		"the schema has string there, for columns of type \"category\", \"decimal\" or \"timestamp\"]",
+		"Q": "[the schema has another format, or lacks the message]"} {
 		all, err := Format{Name: "protobuf", Columns: []string{"a", "b"}, Message: message}.Compare(p)
 		if err != nil || fmt.Sprint(all) != want {
 			t.Errorf("%s: %v, %v, want %s", message, all, err, want)
@@ -427,7 +429,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestSchemaUnusable: a schema that no plan can be made of gives no rows.
+// TestSchemaUnusable: a schema for which no plan can be made gives no rows.
 func TestSchemaUnusable(t *testing.T) {
 	t.Parallel()
 	c := &schemaCodec{}
@@ -436,7 +438,7 @@ func TestSchemaUnusable(t *testing.T) {
 	}
 }
 
-// Rows do not depend on how many goroutines decode, nor on what stands beside a record.
+// Rows do not depend on the number of goroutines that decode, nor on neighbouring records.
 func TestSchemaParallel(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(17, 18))
@@ -471,7 +473,7 @@ func TestSchemaParallel(t *testing.T) {
 	}
 }
 
-// A record costs no memory, of whatever schema it is.
+// Decoding allocates nothing per record, with any schema.
 func TestSchemaNoAllocation(t *testing.T) {
 	f := Format{Columns: []string{"a", "b"}, Schemas: theRegistry(t), User: "field:b"}
 	row := make([]float64, 2)
@@ -500,7 +502,7 @@ func TestSchemaNoAllocation(t *testing.T) {
 	}
 }
 
-// Any bytes have a reason, in a frame or without.
+// Any bytes have a reason, with or without a frame.
 func FuzzSchemaCodec(f *testing.F) {
 	var codecs []Codec
 	for _, name := range []string{"avro", "protobuf", "json-schema"} {

@@ -8,25 +8,24 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// The words of [Format.User].
+// These are the forms of [Format.User].
 const (
 	recordKey    = "record-key"
 	fieldPrefix  = "field:"
 	headerPrefix = "header:"
 )
 
-// user makes the tags of one worker. The tag of a record depends on that record alone, and
-// not on whether it has a row: a record counts for its person, valid or not.
+// user makes the tags for one worker. The tag depends only on the record, and not on whether it has a row: a record
+// counts for its person whether it is valid or not.
 type user struct {
 	tagger *persons.Tagger
-	header string    // its name, if the user key is in one
-	alone  fieldUser // reads a field, if the user key is one; nil: it is not
-	// partition, of so many, is the one whose keys count; 0: all do.
+	header string    // name of the header with the user key, if it is in a header
+	alone  fieldUser // reads the field with the user key; nil: it is not in a field
+	// Only keys of partition, out of partitions many, count. If partitions is 0, all keys count.
 	partition, partitions int
 }
 
-// fieldUser is a codec that also keeps the user key of the record that it decoded last, without
-// faults.
+// fieldUser is a codec that also provides the user key of the last record that it decoded without faults.
 type fieldUser interface {
 	Codec
 	text() *userText
@@ -35,7 +34,7 @@ type fieldUser interface {
 func (c *jsonCodec) text() *userText { return &c.user }
 func (c *csvCodec) text() *userText  { return &c.user }
 
-// newUser returns what makes the tags of records of a format.
+// newUser returns the maker of tags for records of a format.
 func newUser(f Format, key *[persons.KeyBytes]byte) (*user, error) {
 	u := &user{tagger: persons.NewTagger(key)}
 	var faults fault.List
@@ -58,19 +57,19 @@ func newUser(f Format, key *[persons.KeyBytes]byte) (*user, error) {
 	return u, faults.Err()
 }
 
-// tag returns the tag of a record that c just decoded, with what came of it.
+// tag returns the tag of a record that c just decoded with result r.
 func (u *user) tag(rec *Record, c Codec, r Reason) persons.Tag {
 	switch {
 	case u.alone != nil:
 		read, ok := c.(fieldUser)
 		if !ok || r != Decoded {
-			// A record without a row was not read to its end: once more, for the user key alone.
+			// A record without a row was not read to its end, so it is read again for the user key alone.
 			if read = u.alone; read.Decode(rec, nil) != Decoded {
 				return persons.Tag{}
 			}
 		}
 		text := read.text()
-		defer text.clear() // no reference to the record stays
+		defer text.clear() // keep no reference to the record
 		return u.tagger.Tag(text.bytes())
 	case u.header != "":
 		return u.tagger.Tag(theHeader(rec, u.header))
@@ -81,7 +80,7 @@ func (u *user) tag(rec *Record, c Codec, r Reason) persons.Tag {
 	return u.tagger.Tag(rec.Key)
 }
 
-// theHeader returns the value of the header of a name, nil if there is none or several.
+// theHeader returns the value of the header of this name, or nil if there is none or more than one.
 func theHeader(rec *Record, name string) (value []byte) {
 	found := false
 	for i := range rec.Headers {
@@ -96,21 +95,21 @@ func theHeader(rec *Record, name string) (value []byte) {
 	return value
 }
 
-// userText is the user key of the record that was read last.
+// userText is the user key of the last record read.
 type userText struct {
-	raw     []byte // inside the record; empty: none
-	escapes byte   // what begins an escape in raw, 0 if nothing does
-	buf     []byte // without its escapes
+	raw     []byte // bytes within the record; empty: none
+	escapes byte   // the byte that begins an escape in raw; 0: raw has no escapes
+	buf     []byte // buffer for the key with escapes resolved
 }
 
 func (u *userText) clear() { u.raw, u.escapes = nil, 0 }
 
-// bytes returns the user key, empty if there is none.
+// bytes returns the user key, or nothing if there is none.
 func (u *userText) bytes() []byte {
 	if u.escapes == 0 {
 		return u.raw
 	}
-	// No escape is shorter than what it stands for.
+	// An escape is never shorter than the text for which it stands.
 	if need := len(u.raw) + 4; cap(u.buf) < need {
 		u.buf = make([]byte, 0, need)
 	}
@@ -121,14 +120,14 @@ func (u *userText) bytes() []byte {
 	u.buf = u.buf[:0]
 	for i := 0; i < len(u.raw); i++ {
 		if u.raw[i] == '"' {
-			i++ // two quotes stand for one
+			i++ // a doubled quote stands for one
 		}
 		u.buf = append(u.buf, u.raw[i])
 	}
 	return u.buf
 }
 
-// setCell takes a well-formed cell of a CSV line.
+// setCell sets the user key to a well-formed cell of a CSV line.
 func (u *userText) setCell(cell []byte) {
 	u.raw = cell
 	if len(cell) > 0 && cell[0] == '"' {
@@ -137,8 +136,7 @@ func (u *userText) setCell(cell []byte) {
 	}
 }
 
-// addUser adds the user key to what the codec reads, and returns the length of the longest name
-// on the way.
+// addUser adds the user key to what the codec reads, and returns the length of the longest name on its path.
 func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest int) {
 	names, ok := column.Parse(path)
 	if !ok || len(names) > maxDepth || column.Indexed(names) {
@@ -147,7 +145,7 @@ func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest
 		return 0
 	}
 	if c.root.elements != nil {
-		faults.Add("key", "must not be a field where columns are elements of an array", path)
+		faults.Add("key", "must not be a field if columns are elements of an array", path)
 		return 0
 	}
 	o := c.root
@@ -175,9 +173,9 @@ func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest
 	return longest
 }
 
-// userValue reads the value of the user key: a string, or an integer without fraction and
-// exponent, whose text is the key; so "17" and 17 are one person. Anything else is no user
-// key, and so is what void says: a second one, or an object on the way that is none.
+// userValue reads the value of the user key: a string, or an integer without fraction and exponent, whose text is the
+// key. So "17" and 17 are the same person. Any other value is no user key. void says that the value cannot be one: it
+// is a second one, or a value on its path is not an object.
 func (c *jsonCodec) userValue(b []byte, i, depth int, void bool) (int, Reason) {
 	if !void && i < len(b) && b[i] == '"' {
 		next, plain, ok := jsonString(b, i+1)

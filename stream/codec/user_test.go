@@ -16,7 +16,7 @@ import (
 
 var userKey = &[persons.KeyBytes]byte{1, 2, 3}
 
-// tagsOf decodes records of a format and returns their tags and whether they have a row.
+// tagsOf decodes records of a format, and returns their tags and whether they have rows.
 func tagsOf(t testing.TB, f Format, workers int, records ...Record) ([]persons.Tag, []Reason) {
 	t.Helper()
 	d, err := NewDecoder(f, workers)
@@ -32,7 +32,7 @@ func tagsOf(t testing.TB, f Format, workers int, records ...Record) ([]persons.T
 	return b.Tags, b.Reasons
 }
 
-// TestUserKeys: what is a user key and what is not, whether the record has a row or not.
+// TestUserKeys: which values are user keys, in records with and without a row.
 func TestUserKeys(t *testing.T) {
 	t.Parallel()
 	const none = ""
@@ -70,7 +70,7 @@ func TestUserKeys(t *testing.T) {
 		{jsonOf("field:u"), `{"u":"ann","u":"ann","x":1,"o":{"y":2}}`, none, true},
 		{jsonOf("field:u"), `{"u":"ann","u":3,"x":1,"o":{"y":2}}`, none, true},
 		{jsonOf("field:u"), `{"u":"ann","\u0075":"bob","u":"ann","x":1,"o":{"y":2}}`, none, true},
-		// Without a row.
+		// These records have no row.
 		{jsonOf("field:u"), `{"u":"ann"}`, "ann", false},
 		{jsonOf("field:u"), `{"x":"one","u":"ann"}`, "ann", false},
 		{jsonOf("field:u"), `{"x":1,"x":2,"u":"\u0061nn"}`, "ann", false},
@@ -80,7 +80,7 @@ func TestUserKeys(t *testing.T) {
 		{jsonOf("field:u"), `{"x":1,"u":"\ud83d"}`, none, false},
 		{jsonOf("field:u"), `["ann"]`, none, false},
 		{jsonOf("field:u"), ``, none, false},
-		// Nested, beside columns and alone.
+		// The key is nested, next to columns or alone.
 		{jsonOf("field:o.u"), `{"x":1,"o":{"y":2,"u":"ann"}}`, "ann", true},
 		{jsonOf("field:o.u"), `{"x":1,"o":{"u":"ann"}}`, "ann", false},
 		{jsonOf("field:o.u"), `{"x":1,"o":{"y":2,"u":"ann"},"o":{"y":2}}`, none, false},
@@ -115,7 +115,7 @@ func TestUserKeys(t *testing.T) {
 		if row := reasons[0] == Decoded; row != c.row {
 			t.Errorf("%s of %s: %v", c.f.User, c.value, reasons[0])
 		}
-		// With persons or without, a record gives the same row.
+		// A record gives the same row with and without persons.
 		plain := c.f
 		plain.User = ""
 		codec, err := plain.Codec()
@@ -128,7 +128,7 @@ func TestUserKeys(t *testing.T) {
 	}
 }
 
-// TestUserKeysElsewhere: in a record's key and headers.
+// TestUserKeysElsewhere: user keys in a record's key and in headers.
 func TestUserKeysElsewhere(t *testing.T) {
 	t.Parallel()
 	value := []byte("12345678")
@@ -163,8 +163,7 @@ func TestUserKeysElsewhere(t *testing.T) {
 	}
 }
 
-// TestHome: the vectors of Kafka's own test of murmur2 (UtilsTest), and who has a tag in which
-// partition.
+// TestHome: the vectors of Kafka's own test of murmur2 (UtilsTest), and which records have a tag in which partition.
 func TestHome(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]int32{
@@ -181,7 +180,7 @@ func TestHome(t *testing.T) {
 	for i := range 100 {
 		records = append(records, Record{Key: fmt.Append(nil, "user", i), Value: []byte("12345678")})
 	}
-	records = append(records, Record{Value: []byte("12345678")}) // of nobody, in every partition
+	records = append(records, Record{Value: []byte("12345678")}) // without a user key, in every partition
 	there := make([]int, len(records))
 	for partition := range 3 {
 		d, err := NewDecoder(f, 1)
@@ -235,7 +234,7 @@ func TestUserFaults(t *testing.T) {
 	}
 }
 
-// TestUserWorkers: tags are the same however a batch is split, and without persons there are none.
+// TestUserWorkers: tags do not depend on how a batch is split, and without persons there are none.
 func TestUserWorkers(t *testing.T) {
 	t.Parallel()
 	var records []Record
@@ -261,8 +260,8 @@ func TestUserWorkers(t *testing.T) {
 	}
 }
 
-// referenceUser is the user key of a document by encoding/json, "" for none. It is for documents
-// whose names are plain and that no string has half a surrogate pair in.
+// referenceUser returns the user key of a document with encoding/json, "" for none. It is for documents with plain
+// names and without half surrogate pairs in strings.
 func referenceUser(doc []byte, path ...string) string {
 	if !json.Valid(doc) {
 		return ""
@@ -308,7 +307,10 @@ func referenceUser(doc []byte, path ...string) string {
 }
 
 func FuzzJSONUser(f *testing.F) {
-	for _, s := range []string{`{"x":1,"o":{"u":"ann","y":2}}`, `{"o":{"u":17}}`, `{"o":{"u":"\u0061"},"x":1}`, `{"o":{"u":1,"u":1}}`, `{"o":1,"o":{"u":-0}}`, `{"x":1,"o":{"u":1e3,"y":1}}`} {
+	for _, s := range []string{
+		`{"x":1,"o":{"u":"ann","y":2}}`, `{"o":{"u":17}}`, `{"o":{"u":"\u0061"},"x":1}`, `{"o":{"u":1,"u":1}}`,
+		`{"o":1,"o":{"u":-0}}`, `{"x":1,"o":{"u":1e3,"y":1}}`,
+	} {
 		f.Add([]byte(s))
 	}
 	tagger := persons.NewTagger(userKey)
@@ -329,7 +331,7 @@ func FuzzJSONUser(f *testing.F) {
 	})
 }
 
-// TestUserAllocations: making tags allocates nothing, once the buffers are there.
+// TestUserAllocations: making tags allocates nothing once the buffers exist.
 func TestUserAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
@@ -362,8 +364,8 @@ func TestUserAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkUser reports what a record with a user key costs as a multiple of the same record
-// without, measured turn by turn.
+// BenchmarkUser reports the cost of a record with a user key as a multiple of the same record without, measured in
+// turn.
 func BenchmarkUser(b *testing.B) {
 	r := rand.New(rand.NewPCG(20, 2))
 	columns := make([]string, 16)
@@ -411,7 +413,7 @@ func benchmarkUser(b *testing.B, f Format, records []Record) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i += turn {
 		part := records[i%benchRecords:][:turn]
-		// The first of the two reads the records into the caches: neither is it more often.
+		// The first of the two reads the records into the caches, so each is first equally often.
 		for first := range 2 {
 			start := time.Now()
 			if (i/turn+i/benchRecords+first)%2 == 0 {

@@ -18,8 +18,8 @@ import (
 	"github.com/streamdp/streamdp/stream/connect"
 )
 
-// Limits on what one client of the HTTP server can take away from the others: how long it may
-// hold a connection, and how many connections there are.
+// These limits keep one client of the HTTP server from blocking the others: how long it may hold a connection, and how
+// many connections there may be.
 const (
 	headerTimeout  = 5 * time.Second
 	readTimeout    = 10 * time.Second
@@ -28,14 +28,14 @@ const (
 	maxConnections = 128
 )
 
-// Access decides who may read the HTTP server.
+// Access decides who may use the HTTP server.
 type Access struct {
 	HTTP     config.HTTP
-	TLS      *credentials.Rotation // nil: in the clear
+	TLS      *credentials.Rotation // nil: no TLS
 	password string
 }
 
-// NewAccess reads certificate and password.
+// NewAccess reads the certificate and the password.
 //
 // Errors: ErrCredentials.
 func NewAccess(c *config.Config) (*Access, error) {
@@ -55,7 +55,7 @@ func NewAccess(c *config.Config) (*Access, error) {
 	return a, nil
 }
 
-// CheckAccess reads the files of [http], as a daemon does at start.
+// CheckAccess reads the files named in [http], as a daemon does at start.
 //
 // Errors: ErrCredentials.
 func CheckAccess(c *config.Config) error {
@@ -63,8 +63,7 @@ func CheckAccess(c *config.Config) error {
 	return err
 }
 
-// Listen opens the listener. Beyond maxConnections, a new connection waits until another one
-// ends.
+// Listen opens the listener. While maxConnections are open, a new connection waits until another one ends.
 func (a *Access) Listen() (net.Listener, error) {
 	l, err := net.Listen("tcp", a.HTTP.Listen)
 	if err != nil {
@@ -79,7 +78,7 @@ func (a *Access) Listen() (net.Listener, error) {
 	return l, nil
 }
 
-// capped is a listener with a largest number of connections.
+// capped is a listener with a maximum number of connections.
 type capped struct {
 	net.Listener
 	slots  chan struct{}
@@ -102,7 +101,7 @@ func (c *capped) Accept() (net.Conn, error) {
 	return &cappedConn{Conn: conn, free: sync.OnceFunc(func() { <-c.slots })}, nil
 }
 
-// Close ends Accept too.
+// Close closes the listener and makes a waiting Accept return.
 func (c *capped) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Listener.Close()
@@ -119,10 +118,9 @@ func (c *cappedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// guard answers only requests that call the listener by one of its own names, and that
-// have the password if there is one. Without the check of the name, a web page could let
-// its own name point to this machine's address, and read in its visitor's browser what
-// the visitor may read.
+// guard answers only requests whose Host is one of the listener's own names, and, if there is a password, only requests
+// with it. Without the check of the name, a web page could make its own name resolve to this machine's address, and so
+// read through a visitor's browser everything that the visitor may read.
 func (a *Access) guard(next http.Handler) http.Handler {
 	var user, password [32]byte
 	if b := a.HTTP.BasicAuth; b != nil {
@@ -131,7 +129,7 @@ func (a *Access) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !a.named(req.Host) {
 			refuse(w, http.StatusForbidden,
-				errors.New("the request's Host is no name of this listener; http.hosts adds one"))
+				errors.New("the request's Host is not a name of this listener; add it to http.hosts"))
 			return
 		}
 		if a.HTTP.BasicAuth != nil {
@@ -140,7 +138,7 @@ func (a *Access) guard(next http.Handler) http.Handler {
 			if subtle.ConstantTimeCompare(gotUser[:], user[:])&subtle.ConstantTimeCompare(gotPassword[:],
 				password[:]) != 1 {
 				w.Header().Set("WWW-Authenticate", `Basic realm="streamdp", charset="UTF-8"`)
-				refuse(w, http.StatusUnauthorized, errors.New("user and password are needed"))
+				refuse(w, http.StatusUnauthorized, errors.New("user and password are required"))
 				return
 			}
 		}
@@ -148,9 +146,8 @@ func (a *Access) guard(next http.Handler) http.Handler {
 	})
 }
 
-// named reports whether the Host of a request is a name of the listener. An IP address is
-// always accepted: no web page from elsewhere has that origin. So is a request without a
-// Host: no browser sends one.
+// named reports whether the Host of a request is a name of the listener. An IP address is always accepted, because no
+// web page from elsewhere has that origin. So is a request without a Host, because no browser sends one.
 func (a *Access) named(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

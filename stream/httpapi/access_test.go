@@ -20,8 +20,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestHost: a request that calls the listener by a name that is not its own is
-// refused, whatever it asks for.
+// TestHost: a request whose Host is not a name of the listener is refused, on every path.
 func TestHost(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -57,7 +56,7 @@ func TestHost(t *testing.T) {
 	x.End()
 }
 
-// TestBasicAuth: without user and password nothing is told, with them all is.
+// TestBasicAuth: without user and password nothing is shown, with them everything is.
 func TestBasicAuth(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -105,8 +104,8 @@ func TestBasicAuth(t *testing.T) {
 	}
 }
 
-// TestServerTLS: with [http.tls] a client that speaks in the clear learns nothing,
-// and a name of the certificate is a name of the listener.
+// TestServerTLS: with [http.tls], a client without TLS learns nothing, and the names in the certificate are names of
+// the listener.
 func TestServerTLS(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -138,8 +137,7 @@ func TestServerTLS(t *testing.T) {
 	x.End()
 }
 
-// TestConnectionCap: no more connections are accepted than the cap, and one that
-// ends makes room.
+// TestConnectionCap: no more connections are accepted than the cap, and a connection that ends makes room for another.
 func TestConnectionCap(t *testing.T) {
 	l, err := (&httpapi.Access{HTTP: config.HTTP{Listen: "127.0.0.1:0"}}).Listen()
 	fixtures.Must(t, err)
@@ -171,7 +169,7 @@ func TestConnectionCap(t *testing.T) {
 	case <-time.After(200 * time.Millisecond):
 	}
 	fixtures.Must(t, first.Close())
-	first.Close() // twice frees one place
+	first.Close() // closing twice frees one place
 	defer (<-accepted).Close()
 	select {
 	case <-accepted:
@@ -184,8 +182,7 @@ func TestConnectionCap(t *testing.T) {
 	}
 }
 
-// TestSlowClients: a client that says nothing, or never ends its request, or does
-// not read, is hung up on.
+// TestSlowClients: the server disconnects a client that sends nothing, never ends its request, or does not read.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -1,6 +1,6 @@
 package httpapi
 
-// This file shows the tests in package httpapi_test what they look into.
+// This file exports internals to the tests in package httpapi_test.
 
 const (
 	HeaderTimeout  = headerTimeout

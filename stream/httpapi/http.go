@@ -38,23 +38,23 @@ var releaseJSONSchema []byte
 // reach a running daemon.
 const ControlSocket = "control.sock"
 
-// Daemon is what the server shows and does: the daemon, as it sees it.
+// Daemon is the part of the daemon that the server shows and controls.
 type Daemon interface {
 	// Status returns the status of all tasks.
 	Status() []monitor.TaskStatus
-	// Group returns what the instance knows of its group, nil where it shares no tasks.
+	// Group returns what the instance knows of its group, or nil if it shares no tasks.
 	Group() *cluster.Status
-	// Patterns returns what is known of the patterns, in their order.
+	// Patterns returns the status of the patterns, in their order.
 	Patterns() []PatternStatus
 	// Reload reads the configuration again.
 	Reload(ReloadRequest) (*Reload, error)
-	// Waiting says what is not known yet, so that tasks are missing.
+	// Waiting returns what is still unknown, so that tasks are missing from Status.
 	Waiting() []string
 	// Shown returns all tasks.
 	Shown() []ShownTask
 	// Streams returns the names of the streams.
 	Streams() []string
-	// Ask gives a request to its task's owner and waits for the answer, until one of the contexts ends.
+	// Ask passes a request to its task's owner and waits for the answer until one of the contexts ends.
 	Ask(ctx, patience context.Context, q task.Request) error
 }
 
@@ -66,26 +66,26 @@ type ShownTask interface {
 	Status() monitor.TaskStatus
 	// Releases returns the newest published releases, at most limit, in their published form.
 	Releases(limit int) []json.RawMessage
-	// After returns what was published after release n of this process; 0: everything.
+	// After returns the releases after release n of this process; with n = 0, all of them.
 	After(ctx context.Context, n uint64) []monitor.Point
 }
 
 // Server is the HTTP server and the control socket.
 type Server struct {
 	Daemon   Daemon
-	Access   *Access     // of the HTTP server; the control socket is the user's own
+	Access   *Access     // for the HTTP server; only this user can open the control socket
 	HTTP     config.HTTP // the table of the configuration
-	Dir      string      // of the state
-	Private  string      // directory in it that nobody else can access
+	Dir      string      // state directory
+	Private  string      // subdirectory of Dir that no other user can access
 	Registry *prometheus.Registry
 	Log      *slog.Logger
 	Version  string                      // of the program
 	Started  time.Time                   // when the process began
-	Insecure bool                        // a seed stands for the master key
-	address  atomic.Pointer[net.TCPAddr] // once it listens
+	Insecure bool                        // noise comes from a seed instead of the master key
+	address  atomic.Pointer[net.TCPAddr] // set once it listens
 }
 
-// Addr returns the server's address, once it listens.
+// Addr returns the server's address, or "" before it listens.
 func (s *Server) Addr() string {
 	if a := s.address.Load(); a != nil {
 		return a.String()
@@ -96,8 +96,7 @@ func (s *Server) Addr() string {
 // Guarded returns the public handler behind the checks of host, password and address.
 func (s *Server) Guarded() http.Handler { return s.Access.guard(s.Handler()) }
 
-// Serve starts the HTTP server and the control socket. stop ends both, after the requests that
-// are running.
+// Serve starts the HTTP server and the control socket. stop ends both, after the requests in progress.
 func (s *Server) Serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), err error) {
 	listener, err := s.Access.Listen()
 	if err != nil {
@@ -114,7 +113,7 @@ func (s *Server) Serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 	for _, part := range []struct {
 		l     net.Listener
 		h     http.Handler
-		write time.Duration // a control request waits for its task, however long that takes
+		write time.Duration // timeout for writing an answer; none for control requests, which wait for their task
 	}{{listener, s.Guarded(), writeTimeout}, {control, s.controlHandler(ctx), 0}} {
 		server := &http.Server{
 			Handler: part.h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: part.write,
@@ -142,16 +141,16 @@ func (s *Server) Serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 	}, nil
 }
 
-// listenPrivate listens on a socket that only this user can open, from its first moment on: it
-// makes the socket in a directory that others cannot access, and then moves it.
+// listenPrivate listens on a socket that, from its creation on, only this user can open: it creates the socket in a
+// directory that others cannot access, and then moves it.
 func listenPrivate(private, path string) (net.Listener, error) {
 	made := filepath.Join(private, ControlSocket)
-	os.Remove(made) // of a process that was killed; the lock says that none runs
+	os.Remove(made) // left by a process that was killed: the lock shows that none is running
 	l, err := net.Listen("unix", made)
 	if err != nil {
 		return nil, err
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // it has another name by then
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // it will have another name
 	err = os.Chmod(made, 0o600)
 	if err == nil {
 		err = os.Rename(made, path)
@@ -163,8 +162,7 @@ func listenPrivate(private, path string) (net.Listener, error) {
 	return l, nil
 }
 
-// index is what a program that does not ask for HTML gets at the address itself; a browser
-// gets the status page.
+// index is the answer at / to a program that does not ask for HTML. A browser gets the status page.
 const index = `streamdp
 
 /                                   the status page, for browsers
@@ -180,7 +178,7 @@ const index = `streamdp
 /api/v1/schema/release.json         JSON Schema of a release
 `
 
-// Handler serves everything that can be read, and takes reloads.
+// Handler serves everything that can be read, and accepts reloads.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, req *http.Request) {
@@ -220,17 +218,17 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// reloadOverHTTP reads the configuration again for somebody who reaches the listener. It opens no
-// epoch. Where everybody may reach the listener, it is not for everybody, nor is what the file says.
+// reloadOverHTTP reloads the configuration for a client of the listener. It opens no epoch. It refuses if anybody may
+// reach the listener, because neither a reload nor the content of the file is meant for everybody.
 func (s *Server) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
 	if h := s.HTTP; h.Exposure == "public" || h.BasicAuth == nil && !config.Loopback(h.Listen) {
 		refuse(w, http.StatusForbidden,
 			errors.New(
-				"a listener that is public, or that other machines reach without a password, takes no reload: use "+
+				"cannot reload over this listener: it is public, or other machines reach it without a password; use "+
 					"streamdp reload, or SIGHUP"))
 		return
 	}
-	// Tasks take their time to stop.
+	// Tasks may take long to stop.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(reloadTimeout))
 	s.answerReload(w, ReloadRequest{})
 }
@@ -238,7 +236,7 @@ func (s *Server) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
 // reloadTimeout bounds the answer to a reload over HTTP.
 const reloadTimeout = 5 * time.Minute
 
-// answerReload reads the configuration again and says what came of it.
+// answerReload reloads the configuration and answers with the result.
 func (s *Server) answerReload(w http.ResponseWriter, q ReloadRequest) {
 	found, err := s.Daemon.Reload(q)
 	if err == nil {
@@ -258,13 +256,13 @@ func (s *Server) answerReload(w http.ResponseWriter, q ReloadRequest) {
 type ReloadAnswer struct {
 	Status string `json:"status"` // success, error
 	Error  string `json:"error,omitempty"`
-	// Configuration says that the configuration is at fault, or that a running daemon does not take it.
+	// Configuration reports that the configuration is invalid, or that a running daemon cannot take the change.
 	Configuration bool    `json:"configuration,omitempty"`
-	Data          *Reload `json:"data,omitempty"` // nil: the file could not be read, or has faults
+	Data          *Reload `json:"data,omitempty"` // nil: the file could not be read or is invalid
 }
 
-// ready answers 200 if every task runs, the cluster answers, and published numbers do not say
-// that hardly any record counts. Otherwise it answers 503 and says what is missing.
+// ready answers 200 if every task runs, the cluster answers, and published numbers do not show that almost no record
+// counts. Otherwise it answers 503 with a line for each problem.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	missing := s.Daemon.Waiting()
 	if g := s.Daemon.Group(); g != nil {
@@ -283,12 +281,14 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 		}
 		if st.FewValid && st.Unit != "record" {
 			missing = append(missing,
-				fmt.Sprintf("task %s publishes noise: perhaps none of its records counts, by its published numbers",
+				fmt.Sprintf("task %s publishes only noise: its published numbers show that possibly none of its "+
+					"records counts",
 					core.Task{Stream: st.Stream, Partition: st.Partition}))
 		} else if st.FewValid {
 			missing = append(missing,
 				fmt.Sprintf(
-					"task %s publishes noise: at most a tenth of its records count in full, by its published numbers",
+					"task %s publishes mostly noise: its published numbers show that at most a tenth of its records "+
+						"count in full",
 					core.Task{Stream: st.Stream, Partition: st.Partition}))
 		}
 	}
@@ -302,7 +302,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// streamRunners returns the runners of the stream and partition that a request names.
+// streamRunners returns the tasks of the stream, and of the partition if given, that a request names.
 func (s *Server) streamRunners(req *http.Request) (found []ShownTask, err error) {
 	partition := req.URL.Query().Get("partition")
 	for _, r := range s.Daemon.Shown() {
@@ -330,7 +330,7 @@ func (s *Server) streamStatus(w http.ResponseWriter, req *http.Request) {
 	success(w, tasks)
 }
 
-// streamReleases answers with the newest published releases, in their published form.
+// streamReleases answers with the newest releases, in their published form.
 func (s *Server) streamReleases(w http.ResponseWriter, req *http.Request) {
 	found, err := s.streamRunners(req)
 	if err != nil {
@@ -341,7 +341,8 @@ func (s *Server) streamReleases(w http.ResponseWriter, req *http.Request) {
 	if text := req.URL.Query().Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > task.RecentReleases {
 			refuse(w, http.StatusBadRequest,
-				fmt.Errorf("limit must be a number from 1 to %d: so many releases are kept, the output topic has all",
+				fmt.Errorf("limit must be a number from 1 to %d, the number of releases kept here; the output topic "+
+					"has all",
 					task.RecentReleases))
 			return
 		}
@@ -353,8 +354,8 @@ func (s *Server) streamReleases(w http.ResponseWriter, req *http.Request) {
 	success(w, releases[:min(limit, len(releases))])
 }
 
-// maxControlBytes is the largest control request. An exported epoch may have the
-// parameters of a large model and a long ledger.
+// maxControlBytes is the maximum size of a control request. An exported epoch may include the parameters of a large
+// model and a long ledger.
 const maxControlBytes = 1 << 30
 
 // controlHandler serves the requests that change a task, and reloads.
@@ -386,17 +387,17 @@ func (s *Server) controlHandler(ctx context.Context) http.Handler {
 	return mux
 }
 
-// success writes an answer with data, in the form of Prometheus' API.
+// success writes a result, in the form of Prometheus' API.
 func success(w http.ResponseWriter, data any) {
 	answer(w, http.StatusOK, map[string]any{"status": "success", "data": data})
 }
 
-// refuse writes an answer with an error, in the same form.
+// refuse writes an error, in the form of Prometheus' API.
 func refuse(w http.ResponseWriter, code int, err error) {
 	answer(w, code, map[string]any{"status": "error", "error": err.Error()})
 }
 
-// answer writes an answer as JSON.
+// answer writes a response as JSON.
 func answer(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

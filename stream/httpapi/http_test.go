@@ -64,7 +64,7 @@ func TestHTTP(t *testing.T) {
 	check("GET", "/nothing", 404, "text/plain")
 	check("POST", "/api/v1/status", 405, "text/plain")
 	for _, path := range []string{"/epoch/open", "/epoch/close"} {
-		check("POST", path, 404, "text/plain") // On the control socket only
+		check("POST", path, 404, "text/plain") // only on the control socket
 	}
 	for _, path := range []string{"/debug/pprof/", "/debug/vars"} {
 		check("GET", path, 404, "text/plain")
@@ -82,7 +82,7 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("%s: %d releases, want %d", limit, len(answer.Data), want)
 		}
 		for i, value := range answer.Data {
-			// As published, the newest first.
+			// The releases are as published, the newest first.
 			if want := out.ByKey[fmt.Sprintf("orders/0/1/%d", 10-i)].Value; string(value) != want {
 				t.Errorf("%s: release %d is\n%s\n%s", limit, i, value, want)
 			}
@@ -90,7 +90,7 @@ func TestHTTP(t *testing.T) {
 		}
 	}
 
-	// What changes a task is for this user only.
+	// Only this user can open the socket for changes.
 	s := filepath.Join(r.Dir, "state")
 	for path, mode := range map[string]os.FileMode{
 		filepath.Join(s, httpapi.ControlSocket): 0o600 | os.ModeSocket,
@@ -126,8 +126,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// TestRestoredModes: what a copy has left open to others is closed before
-// anything is made in it.
+// TestRestoredModes: access that a copied directory gives to others is removed before anything is created in it.
 func TestRestoredModes(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -161,8 +160,7 @@ func TestHTTPReasons(t *testing.T) {
 	if code != 503 || !strings.Contains(body, "task second-0 is retrying") || strings.Contains(body, "orders-0") {
 		t.Errorf("ready is %d %s", code, body)
 	}
-	// One of the two is closed: the daemon waits for the other, and says what
-	// is missing.
+	// One of the two tasks is closed: the daemon waits for the other, and names what is missing.
 	fixtures.Must(t, x.Control(task.RequestClose, epoch.OpenRequest{}))
 	x.Until("closed", func(s monitor.TaskStatus) bool { return s.State == monitor.StateClosed })
 	if code, body := x.Get("/-/ready"); code != 503 || !strings.Contains(body, "task orders-0 is closed") {

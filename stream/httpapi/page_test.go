@@ -24,7 +24,7 @@ import (
 	"github.com/streamdp/streamdp/stream/page"
 )
 
-// pageStreams are a stream of moments and one of refits on one topic.
+// pageStreams are a stream of moments and one of refits on the same topic.
 var pageStreams = fixtures.OrdersStream + `
 [stream.weights]
 input  = { topic = "orders", codec = "json", columns = ["amount", "items", "weight"] }
@@ -43,9 +43,9 @@ clip_y = 2.0
 window = 500
 `
 
-// TestPage drives the status page of a real daemon in a headless Chromium: it shows what the
-// API says, asks nobody else, complains of nothing, can be used by keyboard, breaks no rule of
-// accessibility, and goes on after a restart of the daemon.
+// TestPage opens the status page of a real daemon in a headless Chromium. The page shows what the API returns, requests
+// nothing from other hosts, logs no errors, can be used by keyboard, breaks no rule of accessibility, and continues
+// after a restart of the daemon.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	path := browser.Find()
@@ -79,7 +79,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("the title is %q", title)
 	}
 
-	// By keyboard: one release back.
+	// By keyboard, go one release back.
 	p.Eval(`document.querySelector("#s-orders-0 .chart svg").focus()`, nil)
 	p.Key("ArrowLeft")
 	p.Until(ctx, "the release before",
@@ -104,7 +104,7 @@ func TestPage(t *testing.T) {
 			var cut []string
 			if p.Eval(
 				`[...document.querySelectorAll(".chart svg text")].filter((e) => e.getBBox().x < 0).map((e) => e.textContent)`, &cut); len(cut) > 0 {
-				t.Errorf("%s, %d pixels: what axes say is cut off: %s", scheme, width, cut)
+				t.Errorf("%s, %d pixels: the text of axes is cut off: %s", scheme, width, cut)
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("the page complains: %s", c)
 	}
 
-	// A restart, as a daemon that shows nothing exact.
+	// Restart as a daemon that shows no exact counts.
 	x.End()
 	p.Until(ctx, "that nobody answers", `document.getElementById("live").innerText.startsWith("no answer since")`)
 	r.Produce(1249, 101)
@@ -135,7 +135,7 @@ func TestPage(t *testing.T) {
 	x.End()
 }
 
-// pageAgrees compares what the page shows with the newest published releases.
+// pageAgrees compares the page with the newest published releases.
 func pageAgrees(t *testing.T, p *browser.Page, x *streamtest.Running) {
 	t.Helper()
 	newest := map[string]*core.Released{}
@@ -146,7 +146,7 @@ func pageAgrees(t *testing.T, p *browser.Page, x *streamtest.Running) {
 		}
 		fixtures.Must(t, json.Unmarshal([]byte(body), &answer))
 		newest[name] = answer.Data.Releases[len(answer.Data.Releases)-1]
-		// The series are the published bytes' numbers.
+		// The series have the numbers of the published bytes.
 		for _, raw := range x.R.History(name + ".dp").ByKey {
 			if r, err := core.ParseReleased([]byte(raw.Value)); err != nil {
 				t.Error(err)
@@ -174,7 +174,7 @@ func pageAgrees(t *testing.T, p *browser.Page, x *streamtest.Running) {
 			t.Fatalf("%s: the page shows %v, the API says %v", what, got, want)
 		}
 		for i, g := range got {
-			// The text is the value rounded to its last digit.
+			// The text is the value rounded to the last digit shown.
 			text := strings.ReplaceAll(g.Text, "−", "-")
 			read, err := strconv.ParseFloat(text, 64)
 			mantissa, exponent, _ := strings.Cut(text, "e")
@@ -204,15 +204,14 @@ func pageAgrees(t *testing.T, p *browser.Page, x *streamtest.Running) {
 	p.Eval(fmt.Sprintf(list, "#s-orders-0 .heat td[data-value]"), &got)
 	for i := range got {
 		if math.Abs(got[i].Value-correlation[i]) < 1e-12 {
-			got[i].Value = correlation[i] // worked out in another order
+			got[i].Value = correlation[i] // computed in another order
 		}
 	}
 	same("correlation", correlation)
 }
 
-// TestPageCharts: a band covers releases that have an error and no others, and is the interval
-// that a release states; axes fit what costs little and mark what they cut; shards of which the
-// same is said share a line.
+// TestPageCharts: a band covers exactly the releases with an error, and shows the interval if a release states one;
+// axes include points that need little room, and mark those that they cut off; shards with the same state share a line.
 func TestPageCharts(t *testing.T) {
 	t.Parallel()
 	path := browser.Find()
@@ -227,7 +226,7 @@ func TestPageCharts(t *testing.T) {
 		coefficients := core.Floats{1.501, 0.1 * float64(i%2), 0.1 * float64(i%2)}
 		switch i {
 		case 1:
-			coefficients[2] = -0.05 // costs little
+			coefficients[2] = -0.05 // needs little room
 		case 19:
 			coefficients[1] = 100
 		}
@@ -291,12 +290,12 @@ func TestPageCharts(t *testing.T) {
 	const first, second, third = "#s-sales-0 .chart:nth-child(1)", "#s-sales-0 .chart:nth-child(2)",
 		"#s-sales-0 .chart:nth-child(3)"
 	legend := each("#s-sales-0 .key > span", "e.innerText")
-	// one alone has two edges
+	// the band of a single release has two edges
 	is("releases in each band", each(first+" .band", `e.getAttribute("d").split("L").length / 2`), "15", "13", "2")
 	is("the error", each(first+" .err", "e.innerText.trim()"), "± 0.061")
 	is("the interval", each("#s-sales-0 .coef tbody tr:first-child td:nth-child(3)", "e.innerText"), "1.440 to 1.562")
 	is("the axis fits the intervals", each(first+" svg text", "e.textContent")+".slice(0, 2)", "1.56", "1.44")
-	is("the legend", legend, "released", "interval, 90 %", "▲▼ beyond the frame")
+	is("the legend", legend, "released", "interval, 90 %", "▲▼ outside of the frame")
 	is("what costs little is in the frame", each(third+" svg text", "e.textContent")+".slice(1, 2)", "−0.05")
 	const marks = `e.querySelector(".cut")?.getAttribute("d").split("M").length - 1`
 	is("marks", each("#s-sales-0 .chart", marks), "NaN", "1", "NaN")
@@ -306,7 +305,7 @@ func TestPageCharts(t *testing.T) {
 	p.Eval(
 		`{ const s = document.getElementById("s-sales-0-value"); s.value = "theta"; s.dispatchEvent(new Event("change")); }`, nil)
 	is("the error without intervals", each(second+" .err", "e.innerText.trim()"), "± 0.039")
-	is("the legend without intervals", legend, "released", "±1.96 standard errors", "▲▼ beyond the frame")
+	is("the legend without intervals", legend, "released", "±1.96 standard errors", "▲▼ outside of the frame")
 	is("bands without gaps", each(first+" .band", `e.getAttribute("d").split("L").length / 2`), "40")
 	p.Eval(`document.querySelectorAll("details").forEach((d) => { d.open = true })`, nil)
 	for _, fault := range fixtures.Accessible(t, p) {
@@ -317,8 +316,8 @@ func TestPageCharts(t *testing.T) {
 	}
 }
 
-// TestPageHeaders: a browser gets the page, with a policy that lets it ask nobody else; a
-// program gets the list of paths; and the page is kept while it is the same.
+// TestPageHeaders: a browser gets the page, with a policy that allows requests only to the daemon; a program gets the
+// list of paths; and an unchanged page is cached.
 func TestPageHeaders(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -355,8 +354,8 @@ func TestPageHeaders(t *testing.T) {
 	x.End()
 }
 
-// TestStatusInWords: what the page says of a stream: what it computes, what it promises, how
-// the budget was spent, how much retention may delete; and exact counts to operators only.
+// TestStatusInWords: what the page says about a stream: what it computes, what it guarantees, how the budget was spent,
+// how many records retention may delete; and exact counts for operators only.
 func TestStatusInWords(t *testing.T) {
 	t.Parallel()
 	for _, exposure := range []string{"operator", "public"} {
@@ -402,7 +401,7 @@ func TestStatusInWords(t *testing.T) {
 	}
 }
 
-// TestSeriesRequests: which releases an answer has, and what is no request.
+// TestSeriesRequests: which releases an answer has, and which requests are invalid.
 func TestSeriesRequests(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -427,7 +426,9 @@ func TestSeriesRequests(t *testing.T) {
 		}
 		return found
 	}
-	for query, want := range map[string][]uint64{"": {1, 2, 3, 4, 5}, "?partition=0": {1, 2, 3, 4, 5}, "?after=3": {4, 5}, "?after=5": nil} {
+	for query, want := range map[string][]uint64{
+		"": {1, 2, 3, 4, 5}, "?partition=0": {1, 2, 3, 4, 5}, "?after=3": {4, 5}, "?after=5": nil,
+	} {
 		if got := steps(query); !slices.Equal(got, want) {
 			t.Errorf("%s: steps %v, want %v", query, got, want)
 		}

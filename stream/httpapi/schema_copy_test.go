@@ -10,11 +10,13 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 )
 
-// TestSchemaCopy: the Python package has this schema.
+// TestSchemaCopy: the Python package has a copy of this schema.
 func TestSchemaCopy(t *testing.T) {
 	t.Parallel()
 	var copies [][]byte
-	for _, path := range []string{"release.schema.json", filepath.Join(cases.Root(t), "python", "src", "streamdp", "release.schema.json")} {
+	for _, path := range []string{
+		"release.schema.json", filepath.Join(cases.Root(t), "python", "src", "streamdp", "release.schema.json"),
+	} {
 		text, err := os.ReadFile(path)
 		fixtures.Must(t, err)
 		copies = append(copies, text)

@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// fakeDaemon keeps the last request, and shows one task.
+// fakeDaemon stores the last request, and shows one task.
 type fakeDaemon struct {
 	asked  task.Request
 	status monitor.TaskStatus
@@ -42,8 +42,8 @@ func (x fakeTask) Status() monitor.TaskStatus                  { return x.d.stat
 func (fakeTask) Releases(int) []json.RawMessage                { return nil }
 func (fakeTask) After(context.Context, uint64) []monitor.Point { return nil }
 
-// TestControlUnsettable: a control request sets what operators may ask for. That nobody asked for an opening, and from
-// where to look for unknown releases, only the daemon says. The kind is the path's.
+// TestControlUnsettable: a control request can set only what operators may request. Only the daemon decides that an
+// opening is automatic, and from where to search for unknown releases. The path determines the kind.
 func TestControlUnsettable(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -87,7 +87,7 @@ func TestControlBytes(t *testing.T) {
 	}
 }
 
-// TestStatusHides: what a status holds for the metrics alone is in no answer.
+// TestStatusHides: fields of the status that are only for metrics appear in no answer.
 func TestStatusHides(t *testing.T) {
 	t.Parallel()
 	const hidden = 87654321

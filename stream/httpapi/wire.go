@@ -11,58 +11,56 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// PatternStatus is what status says of a pattern. All of it is public: it follows from the names of
-// topics.
+// PatternStatus is the status of a pattern. It depends only on the names of topics, so all of it is public.
 type PatternStatus struct {
 	Pattern string `json:"pattern"` // the name of its table
 	Topics  string `json:"topics"`  // the regular expression
 	Most    int    `json:"max_topics"`
 	Taken   int    `json:"taken"`
-	Beyond  int    `json:"beyond"`  // topics that match, and are not taken because Most are
-	Refused int    `json:"refused"` // topics that match, and are not taken for another reason
-	// Missing are some of those topics, with the reasons.
+	Beyond  int    `json:"beyond"`  // topics that match but are not taken because Most topics are taken already
+	Refused int    `json:"refused"` // topics that match but are not taken for another reason
+	// Missing are some of the topics of Beyond and Refused, with the reasons.
 	Missing []config.Refusal `json:"missing,omitempty"`
 }
 
 // ReloadRequest asks a daemon to read its configuration again.
 type ReloadRequest struct {
-	// Open lets the streams that are added open their first epochs, as at a start, and those too that wait
-	// for that since an earlier reload.
+	// Open lets added streams open their first epochs, as at a start, including streams that were added by an earlier
+	// reload and still wait to open.
 	Open bool `json:"open,omitempty"`
-	// DryRun changes nothing.
+	// DryRun only reports the changes and makes none.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// Reload says in what a configuration that was read again differs from the one that runs.
+// Reload is the difference between the configuration that was read again and the running one.
 type Reload struct {
-	Added   []string       `json:"added"` // Streams
+	Added   []string       `json:"added"` // names of streams
 	Removed []string       `json:"removed"`
 	Changed []StreamChange `json:"changed"`
-	// Process are keys outside of streams that changed.
+	// Process are the changed keys outside of streams.
 	Process []config.Difference `json:"process"`
-	// Opened are tasks that waited for a request to open their epoch, and now do. A stream stands for all of
-	// its tasks where its partitions are not known yet.
+	// Opened are the tasks that waited for a request to open their epoch and now open it. If a stream's partitions are
+	// not known yet, its name stands for all of its tasks.
 	Opened []string `json:"opened"`
-	// Unopened are tasks that wait for that request: their next epoch would be the first, or one after a
-	// horizon. Streams, and patterns whose topics are not known yet, stand for their tasks.
+	// Unopened are the tasks that still wait for such a request: their next epoch would be the first, or the first
+	// after a horizon. A stream or pattern whose topics are not known yet is listed in place of its tasks.
 	Unopened []string `json:"unopened"`
-	// Refused says why nothing was changed: one reason each. None: everything was.
+	// Refused are the reasons why nothing was changed. If it is empty, everything was changed.
 	Refused []string `json:"refused"`
 }
 
-// StreamChange is how a stream changed.
+// StreamChange lists the changed keys of a stream.
 type StreamChange struct {
 	Stream string              `json:"stream"`
 	Keys   []config.Difference `json:"keys"`
 }
 
-// RefusedError is the error of a reload that changed nothing because a running daemon cannot take
-// the difference.
+// RefusedError is the error of a reload that changed nothing because a running daemon cannot make some of the changes.
 type RefusedError struct {
 	Reload *Reload
 }
 
-// Error has a line for each reason.
+// Error returns one line for each reason.
 func (e *RefusedError) Error() string {
 	return "nothing was changed: " + strings.Join(e.Reload.Refused, "\n")
 }
@@ -75,18 +73,18 @@ func (s *Server) streamSeries(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if len(found) > 1 {
-		refuse(w, http.StatusBadRequest, errors.New("the stream has several partitions: name one with partition"))
+		refuse(w, http.StatusBadRequest, errors.New("the stream has several partitions: select one with ?partition=P"))
 		return
 	}
 	var after uint64
 	if text := req.URL.Query().Get("after"); text != "" {
 		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
-			refuse(w, http.StatusBadRequest, errors.New("after must be a whole number, the n of a release"))
+			refuse(w, http.StatusBadRequest, errors.New("after must be a whole number: the n of a release"))
 			return
 		}
 	}
 	success(w, struct {
-		Started  time.Time       `json:"started"` // numbers n are of the process that began then
+		Started  time.Time       `json:"started"` // start of the process that counts the releases n
 		Releases []monitor.Point `json:"releases"`
 	}{s.Started.UTC(), found[0].After(req.Context(), after)})
 }

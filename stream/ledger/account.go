@@ -12,35 +12,35 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// unitPerson is the unit of an opening that protects persons. One that protects records, and
-// every line of older builds, has none.
+// unitPerson is the Unit of an opening that protects persons. The Unit is empty in openings that protect records, and
+// in every line of older builds.
 const unitPerson = "person"
 
-// EntryPerson is what an opening says of the persons that it protects.
+// EntryPerson is the part of an opening that describes the protected persons.
 type EntryPerson struct {
-	// Population is the name of the account: what its epochs cost a person is added up.
+	// Population is the name of the account: the costs of its epochs to a person add up.
 	Population string `json:"population"`
 	Key        string `json:"key"` // where a record's user key is
 	Cap        uint64 `json:"cap"`
 	Separation uint64 `json:"separation"`
 	PerStep    uint64 `json:"per_step"`
-	// Period is the number of steps after which every person begins anew: the account is then of the records that
-	// somebody has in one period of each epoch of a stretch; see stretches. 0: of all records.
+	// Period is a number of steps. The account then protects the records that somebody has in one period of each epoch
+	// of a stretch; see stretches. 0: all of somebody's records.
 	Period uint64 `json:"period,omitempty"`
-	// Step is the length of a step, with a period: steps of other lengths make other periods. "" in lines that
-	// did not say it, whose epochs are in every stretch.
+	// Step is the length of a step, set if there is a period: a period with steps of another length is a different
+	// period. It is "" in lines that did not record it; their epochs count in every stretch.
 	Step string `json:"step,omitempty"`
-	// Partitioner is "murmur2" where a user key counts in one partition only, which follows
-	// from the key and the number of Partitions of the topic; else "none".
+	// Partitioner is "murmur2" if each user key counts in one partition only, which follows from the key and the
+	// topic's number of Partitions; else "none".
 	Partitioner string `json:"partitioner"`
 	Partitions  int    `json:"partitions"`
-	// Refuses says that max_users may be reached. Then who leaves a partition lets somebody else in
-	// there, and who comes to another one may put somebody out.
+	// Refuses says that max_users may be reached. Then a user who leaves a partition may let somebody else in there,
+	// and a user who moves to another partition may displace somebody.
 	Refuses bool `json:"refuses,omitempty"`
 }
 
-// PersonOf returns what an opening says of a stream's persons, and its unit; none where
-// records are protected. The input topic has so many partitions.
+// PersonOf returns the unit and the description of persons for an opening of a stream; "" and nil if the stream
+// protects records. partitions is the number of partitions of the input topic.
 func PersonOf(s *config.Stream, partitions int) (unit string, p *EntryPerson) {
 	u := s.User
 	if u == nil {
@@ -57,7 +57,7 @@ func PersonOf(s *config.Stream, partitions int) (unit string, p *EntryPerson) {
 	}
 }
 
-// soundUnit reports whether an entry says whom it protects as a line of its kind must.
+// soundUnit reports whether an entry's unit and person are valid for a line of its kind.
 func (e *Entry) soundUnit() bool {
 	switch {
 	case e.Person == nil:
@@ -73,11 +73,11 @@ func (e *Entry) soundUnit() bool {
 		(p.Partitioner == "none" || p.Partitioner == "murmur2" && p.Key == config.UserRecordKey) && p.Partitions > 0
 }
 
-// Account is what a limit is about, and what charges add up for: the records of a source,
-// or the persons of a population.
+// Account is what has a limit, and within which charges add up: the records of a source, or the persons of a
+// population.
 type Account struct {
 	core.Source        // of records
-	Population  string // of persons; "": it is of records
+	Population  string // of persons; "": the account is of records
 }
 
 // String names the account in messages.
@@ -88,7 +88,7 @@ func (a Account) String() string {
 	return fmt.Sprintf("%s/%d", a.Topic, a.Partition)
 }
 
-// payer names one who pays from the account.
+// payer names a single payer of the account.
 func (a Account) payer() string {
 	if a.Population != "" {
 		return "a person"
@@ -96,7 +96,7 @@ func (a Account) payer() string {
 	return "a record"
 }
 
-// payers names all who do, with their verb.
+// payers names all payers of the account, followed by "have".
 func (a Account) payers() string {
 	if a.Population != "" {
 		return "persons of population " + a.Population + " have"
@@ -104,8 +104,8 @@ func (a Account) payers() string {
 	return "records of " + a.String() + " have"
 }
 
-// account returns what an opening, or a view of one, is charged to. Offsets don't separate
-// persons: whoever has a record at one offset may have one at any other.
+// account returns the account that an opening, or a view of one, is charged to. Charges to persons cannot be separated
+// by offset, because somebody with a record at one offset may have records at any other.
 func (e *Entry) account() Account {
 	if e.Person != nil {
 		return Account{Population: e.Person.Population}
@@ -113,7 +113,7 @@ func (e *Entry) account() Account {
 	return Account{Source: e.Source}
 }
 
-// charged returns an opening as it is for each account that it is charged to.
+// charged returns one view of an opening for each account that it is charged to.
 func (e *Entry) charged() []Entry {
 	if e.Person != nil {
 		return []Entry{*e} // a merged epoch counts a person once, over all its partitions
@@ -121,7 +121,7 @@ func (e *Entry) charged() []Entry {
 	return e.Views()
 }
 
-// accounts returns what an opening is charged to.
+// accounts returns the accounts that an opening is charged to.
 func (e *Entry) accounts() (all []Account) {
 	for _, v := range e.charged() {
 		all = append(all, v.account())
@@ -129,7 +129,7 @@ func (e *Entry) accounts() (all []Account) {
 	return all
 }
 
-// accountsOf returns what the epoch of a line is charged to.
+// accountsOf returns the accounts that the epoch of a line is charged to.
 func (l *Ledger) accountsOf(e *Entry) []Account {
 	if of := l.index.Tasks[e.Task()]; of != nil {
 		if i, known := of.openings[e.Epoch]; known {
@@ -139,23 +139,23 @@ func (l *Ledger) accountsOf(e *Entry) []Account {
 	return e.accounts()
 }
 
-// accountIndex is the index of one account. Its numbers are indexes of entries.
+// accountIndex is the index of one account. Its integers are indexes of entries.
 type accountIndex struct {
 	openings    []int
 	open        []int       // openings that have not ended
-	Closed      []dp.Charge // records: of closed epochs, ranges of one cost that meet as one
+	Closed      []dp.Charge // records: of closed epochs; adjacent ranges of equal cost are merged
 	Settled     map[share]dp.Cost
 	stretches   map[core.Task]*stretches // persons of a period: of closed epochs
-	layouts     map[layout]int           // persons: of openings that are not void, how many have it
+	layouts     map[layout]int           // persons: number of openings with this layout that are not void
 	adjacencies []dp.Adjacency
-	limit       int   // the last line that has one, −1 where there is none
-	first       int   // the opening that sets aside for sketches, −1 where there is none
-	lines       []int // all that concern the account
+	limit       int   // the last line that sets a limit, −1 if there is none
+	first       int   // the opening that sets aside a part for sketches, −1 if there is none
+	lines       []int // all lines that concern the account
 	history     *budgetHistory
 }
 
-// share is what a partition of a closed epoch adds to what persons pay; the partition is
-// core.Merged of an epoch over several ones.
+// share identifies a sum of charges to persons by closed epochs over one partition; partition is core.Merged for epochs
+// over several partitions.
 type share struct {
 	partition int
 	adjacency dp.Adjacency
@@ -165,13 +165,13 @@ func compareShares(a, b share) int {
 	return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(a.adjacency, b.adjacency))
 }
 
-// layout is what decides whether all that a person changes is in one partition, or in two by half.
+// layout decides whether a change of one person affects only one partition, or may affect two.
 //
-// Under replace the one who comes may be at home in another partition than the one who goes. Both
-// partitions change then, each by one person who comes or goes. That is at most 1/√2 of what the
-// partition is charged, for a charge is for one who goes and one who comes: so both together cost no
-// more than the larger one. With a full table each of the two also moves somebody else over its edge,
-// and each partition pays all of its charge. Under zero-out nobody comes to another partition.
+// Under replace, the person who comes may belong to another partition than the person who goes. Two partitions change
+// then, and in each only one person comes or goes. That costs at most 1/√2 of the partition's charge, which covers one
+// person going and one coming, so both together cost no more than the larger charge. With a full user table, however,
+// each of the two also displaces another user, and each partition pays its whole charge. Under zero-out no person comes
+// to another partition.
 type layout struct {
 	cluster, topic string
 	partitions     int
@@ -196,8 +196,8 @@ func (x *ledgerIndex) account(of Account) *accountIndex {
 	return a
 }
 
-// add indexes the last line, entry i, as it is for the account. opened is the epoch's opening,
-// entry number opening, as it is for the account; nil where there is none.
+// add indexes the last line, entry i, as its view e for the account. opened is the epoch's opening, entry number
+// opening, as a view for the account; nil if there is none.
 func (a *accountIndex) add(x *ledgerIndex, entries []Entry, i, opening int, opened *Entry, e Entry) {
 	a.lines = append(a.lines, i)
 	ended := func() {
@@ -234,8 +234,7 @@ func (a *accountIndex) add(x *ledgerIndex, entries []Entry, i, opening int, open
 				delete(a.layouts, opened.layout())
 			}
 		}
-		// An epoch that never began released nothing. So its part for sketches counts only
-		// if it is not empty.
+		// A voided epoch released nothing, so its part for sketches counts only if it is not empty.
 		a.first = -1
 		for _, o := range a.openings {
 			if end, ended := x.ends[o]; !ended || entries[end].Kind != KindVoid || !entries[o].Reserved.Empty() {
@@ -246,9 +245,8 @@ func (a *accountIndex) add(x *ledgerIndex, entries []Entry, i, opening int, open
 	}
 }
 
-// settle indexes the charge of a closed epoch. An epoch without a step released nothing and
-// charges nothing. Of records, adjacent ranges of one log with the same cost are merged; every
-// position pays the same as before.
+// settle indexes the charge of a closed epoch. An epoch without a step released nothing and charges nothing. For
+// records, adjacent ranges of one log with the same cost are merged; every position pays the same as before.
 func (a *accountIndex) settle(opened, end *Entry) {
 	if end.End == opened.First {
 		return
@@ -285,8 +283,8 @@ func composed(sum, c dp.Cost) dp.Cost {
 	return dp.Compose(sum, c)
 }
 
-// enforced reports whether a person pays for one partition only: all of the population's
-// epochs, and extra, see to it, and agree on where that is. extra may be nil.
+// enforced reports whether a person pays for one partition only: all epochs of the population, and extra, must enforce
+// this and have the same layout. extra may be nil.
 func (a *accountIndex) enforced(extra *Entry) bool {
 	all := slices.Collect(maps.Keys(a.layouts))
 	if extra != nil && !slices.Contains(all, extra.layout()) {
@@ -295,10 +293,10 @@ func (a *accountIndex) enforced(extra *Entry) bool {
 	return len(all) == 1 && all[0].enforced
 }
 
-// personCharges returns the charges of a population, and extra, if the epoch of closing ended
-// there. Of a task whose persons are those of a period it takes the dearest stretch. What persons of all
-// partitions pay is at all positions; where every user key counts in one partition only, a partition is a
-// position. So [dp.MostCharged] adds up all of it, or takes the largest sum of a partition.
+// personCharges returns the charges of a population including extra, as if the epoch of closing ended at closing. For a
+// task whose persons are protected per period it takes the dearest stretch. If every user key counts in one partition
+// only, each partition is a position of its own; otherwise all charges are at every position. So [dp.MostCharged] takes
+// the largest sum of a partition, or adds up everything.
 func (l *Ledger) personCharges(a *accountIndex, extra, closing *Entry) (charges []dp.Charge) {
 	enforced := a.enforced(extra)
 	sums := map[share]dp.Cost{}
@@ -311,7 +309,7 @@ func (l *Ledger) personCharges(a *accountIndex, extra, closing *Entry) (charges 
 	for _, at := range slices.SortedFunc(maps.Keys(a.Settled), compareShares) {
 		add(at, a.Settled[at])
 	}
-	begun := map[core.Task]*stretches{} // of tasks that have an epoch beside the closed ones
+	begun := map[core.Task]*stretches{} // of tasks that have epochs that are not closed
 	pays := func(e, end *Entry) {
 		if !e.stretches() {
 			add(share{e.Partition, e.Cost.Adjacency}, e.Cost)
@@ -353,7 +351,8 @@ func (l *Ledger) personCharges(a *accountIndex, extra, closing *Entry) (charges 
 		c := dp.Charge{First: 0, End: -1, Cost: sums[at]}
 		if at.partition != core.Merged {
 			c.First, c.End = int64(at.partition), int64(at.partition)+1
-			// Of a thousand partitions most pay the same. What another one covers decides nothing.
+			// Most of a thousand partitions pay equally. A charge that another one covers cannot be the largest, so
+			// drop it.
 			if n := len(charges) - 1; one && n >= 0 && charges[n].End >= 0 {
 				if charges[n].Cost.Covers(c.Cost) {
 					continue
@@ -371,19 +370,19 @@ func (l *Ledger) personCharges(a *accountIndex, extra, closing *Entry) (charges 
 // topic is a topic of a cluster.
 type topic struct{ cluster, name string }
 
-// protected is who the persons of a topic are.
+// protected identifies the persons that epochs over a topic protect.
 type protected struct {
 	population, key string
 	period          uint64
 }
 
-// topicUnits counts a topic's openings that are not void, by whom they protect.
+// topicUnits counts the openings over a topic that are not void, by what they protect.
 type topicUnits struct {
 	records int
 	persons map[protected]int
 }
 
-// count adds n openings like e.
+// count adds n, which may be negative, to the count of openings that protect the same as e.
 func (x *ledgerIndex) count(e *Entry, n int) {
 	at := topic{e.Cluster, e.Topic}
 	t := x.topics[at]
@@ -401,7 +400,7 @@ func (x *ledgerIndex) count(e *Entry, n int) {
 	}
 }
 
-// unitOf names what a person's records are protected in.
+// unitOf describes the span of records of a person that is protected.
 func unitOf(period uint64) string {
 	if period == 0 {
 		return "a whole epoch"
@@ -409,19 +408,18 @@ func unitOf(period uint64) string {
 	return fmt.Sprintf("a period of %d steps", period)
 }
 
-// agrees returns an error if an opening protects others than the epochs that its topic had.
-// What persons pay would not contain what these cost them: an epoch that protects records
-// bounds nothing for somebody with many of them, and one with other user keys bounds what
-// others pay.
+// agrees returns an error if an opening protects other units than earlier epochs of its topic. The persons' charges
+// would not include the cost of those epochs: an epoch that protects records gives no bound for somebody with many of
+// them, and an epoch with other user keys bounds the cost to other units.
 func (l *Ledger) agrees(e *Entry) error {
 	if e.Person != nil {
 		for at, t := range l.index.topics {
 			for was := range t.persons {
 				if was.population == e.Person.Population && was.period != e.Person.Period {
 					return failure.Haltf(failure.Configuration,
-						"population %s has epochs, over topic %s, that protect what a person has in %s, this one "+
-							"would protect what one has in %s: "+
-							"nothing would bound what both cost a person; configure period as it was", was.population,
+						"epochs of population %s over topic %s protect what a person has in %s, but this one would "+
+							"protect what a person has in %s: the total cost to a person would have no bound; set "+
+							"period back to its former value", was.population,
 						at.name, unitOf(was.period), unitOf(e.Person.Period))
 				}
 			}
@@ -434,24 +432,24 @@ func (l *Ledger) agrees(e *Entry) error {
 	if e.Person == nil {
 		if len(t.persons) > 0 {
 			return failure.Haltf(failure.Configuration,
-				"topic %s has epochs that protect persons, so no epoch may protect its records alone: "+
-					"nothing would bound what that costs a person; add [stream.%s.user] as the others have it",
+				"earlier epochs over topic %s protect persons, so no epoch may protect only its records: the cost "+
+					"to a person would have no bound; add [stream.%s.user] as in those epochs",
 				e.Topic, e.Stream)
 		}
 		return nil
 	}
 	if t.records > 0 {
 		return failure.Haltf(failure.Configuration,
-			"topic %s has epochs that protect single records, so no epoch may protect its persons: "+
-				"nothing bounds what they cost a person, so limit_epsilon would be no bound; leave [stream.%s.user] "+
-				"out, or copy what is to come to another topic", e.Topic, e.Stream)
+			"earlier epochs over topic %s protect single records, so no epoch may protect its persons: their cost "+
+				"to a person has no bound, so limit_epsilon could not hold; remove [stream.%s.user], or copy new "+
+				"records to another topic and read that", e.Topic, e.Stream)
 	}
 	for was := range t.persons {
 		if was != (protected{e.Person.Population, e.Person.Key, e.Person.Period}) {
 			return failure.Haltf(failure.Configuration,
-				"topic %s has epochs that protect persons of population %s by key %q, this one would protect those "+
-					"of population %s by key %q: "+
-					"nothing would bound what both cost a person; configure population and key as they were", e.Topic,
+				"earlier epochs over topic %s protect persons of population %s by key %q, but this one would "+
+					"protect those of population %s by key %q: the total cost to a person would have no bound; set "+
+					"population and key back to their former values", e.Topic,
 				was.population, was.key, e.Person.Population, e.Person.Key)
 		}
 	}

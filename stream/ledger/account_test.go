@@ -20,7 +20,7 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// personEpoch is what a test opens for persons: fields of an opening that matter to its charge.
+// personEpoch has those fields of a test's opening for persons that affect its charge.
 type personEpoch struct {
 	stream, topic string
 	partition     int
@@ -33,7 +33,7 @@ type personEpoch struct {
 	incarnation   uint64
 }
 
-// entry is the opening of the epoch.
+// entry returns the opening of the epoch.
 func (p personEpoch) entry(epoch uint64) ledger.Entry {
 	key := "record-key"
 	return ledger.Entry{
@@ -57,7 +57,7 @@ func emptyLedger(t testing.TB) *ledger.Ledger {
 	return l
 }
 
-// chargedMu is what a person of the population has paid.
+// chargedMu returns what a person of the population has paid.
 func chargedMu(t testing.TB, l *ledger.Ledger, a dp.Adjacency) float64 {
 	t.Helper()
 	c, err := l.Charged(members, a, 1e-8, nil)
@@ -65,12 +65,11 @@ func chargedMu(t testing.TB, l *ledger.Ledger, a dp.Adjacency) float64 {
 	return c.Mu
 }
 
-// atLeast reports whether a charge is what it should be, or above it by rounding.
+// atLeast reports whether a charge has the wanted value, or exceeds it only by rounding.
 func atLeast(got, want float64) bool { return got >= want && got <= want*(1+1e-12) }
 
-// TestPopulationCharge: a person pays for all epochs of the population, whatever their offsets,
-// partitions, topics and incarnations; where a user key counts in one partition only, the
-// largest sum of one.
+// TestPopulationCharge: a person pays for all epochs of the population, independent of their offsets, partitions,
+// topics and incarnations; if a user key counts in one partition only, a person pays the largest sum of a partition.
 func TestPopulationCharge(t *testing.T) {
 	t.Parallel()
 	base := personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 4, mu: 3, adjacency: dp.ZeroOut,
@@ -124,7 +123,7 @@ func TestPopulationCharge(t *testing.T) {
 		{"another adjacency",
 			[]personEpoch{with(func(p *personEpoch) { p.mu = 1.5 }),
 				with(func(p *personEpoch) { p.partition, p.mu, p.adjacency = 1, 4, dp.Replace })}, 5},
-		{"enforced, another adjacency beside less",
+		{"enforced, another adjacency with less",
 			[]personEpoch{with(func(p *personEpoch) { p.partitioner, p.mu = "murmur2", 1.6 }),
 				with(func(p *personEpoch) { p.partition, p.partitioner, p.mu = 1, "murmur2", 1.5 }),
 				with(func(p *personEpoch) {
@@ -161,8 +160,8 @@ func TestPopulationCharge(t *testing.T) {
 	}
 }
 
-// TestPopulationRandom compares with a sum over all lines: random epochs of two streams over
-// four partitions, some closed, some void, some without a step.
+// TestPopulationRandom compares with a sum over all lines, for random epochs of two streams over four partitions: some
+// closed, some void, some without a step.
 func TestPopulationRandom(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(20, 6))
@@ -229,8 +228,8 @@ func TestPopulationRandom(t *testing.T) {
 	}
 }
 
-// TestPopulationLimit: the limit belongs to the population. An epoch that would bring a person
-// above it is refused, in whatever partition or stream, and leaves no line.
+// TestPopulationLimit: the limit applies to the population. An epoch in any partition or stream that would exceed it
+// for a person is refused, and leaves no line.
 func TestPopulationLimit(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-8)
@@ -260,17 +259,17 @@ func TestPopulationLimit(t *testing.T) {
 			t.Errorf("an epoch of %s/%d: %v", p.topic, p.partition, err)
 		}
 	}
-	// The first epoch ended before its first step: then it leaves room. With one it does not.
+	// If the first epoch ended before its first step, there is room; if it had a step, there is none.
 	if err := l.Affords(limited(second, 1, 1.4), &l.Entries[0], []ledger.EntryPart{{End: 0}}, 0); err != nil {
-		t.Errorf("beside an epoch without a release: %v", err)
+		t.Errorf("after an epoch without a release: %v", err)
 	}
 	if err := l.Affords(limited(second, 1, 1.4), &l.Entries[0], []ledger.EntryPart{{End: 1}}, 0); err == nil {
-		t.Error("beside an epoch with one it fits")
+		t.Error("it fits after an epoch with a release")
 	}
 	if n := len(l.Entries); n != 1 {
 		t.Errorf("%d lines", n)
 	}
-	// A limit, once for all tasks of the population, never below what is paid.
+	// A limit is recorded once for all tasks of the population, and never below what is paid.
 	line := ledger.Entry{Kind: ledger.KindLimit, Stream: "a", Source: base.entry(1).Source, Epoch: 1, LimitEpsilon: 0.9,
 		LimitDelta: 1e-8}
 	if err := l.SetLimitLine(line, dp.ZeroOut); err == nil ||
@@ -286,7 +285,7 @@ func TestPopulationLimit(t *testing.T) {
 	if n := len(l.Entries); n != 3 {
 		t.Errorf("%d lines, want one limit for both tasks", n)
 	}
-	// Enforced, the second partition is free, and the first one's second epoch is not.
+	// Enforced, the second partition has room for an epoch, but the first has none for a second epoch.
 	free := emptyLedger(t)
 	base.partitioner, second.partitioner = "murmur2", "murmur2"
 	for _, p := range []personEpoch{base, second} {
@@ -297,14 +296,14 @@ func TestPopulationLimit(t *testing.T) {
 	if _, err := free.Open(limited(base, 2, 1.4)); !errors.As(err, &over) {
 		t.Errorf("a second epoch: %v", err)
 	}
-	// One that would end the exception pays for all.
+	// An epoch that would end the enforcement is charged on top of all others.
 	base.stream, base.partitioner, base.mu = "c", "none", mu/100
 	if _, err := free.Open(limited(base, 1, 1.4)); !errors.As(err, &over) || !((*over.Spent()) > 1.43) {
 		t.Errorf("a small epoch that is not enforced: %v", err)
 	}
 }
 
-// TestUnitsDoNotMix: a topic's epochs protect its records or the persons of one population by one key.
+// TestUnitsDoNotMix: the epochs over a topic protect either its records, or the persons of one population by one key.
 func TestUnitsDoNotMix(t *testing.T) {
 	t.Parallel()
 	person := personEpoch{stream: "p", topic: "orders", partition: 1, partitioner: "none", partitions: 4, mu: 0.1,
@@ -361,13 +360,13 @@ func TestUnitsDoNotMix(t *testing.T) {
 	}
 }
 
-// TestOpeningIsCharged: what check says of an opening is what the ledger charges for it: one
-// partition's epoch where a person is in one of them, else all of them.
+// TestOpeningIsCharged: the charge of an opening that the check command reports is what the ledger charges: the epoch
+// of one partition if each person is in one partition, else all of them.
 func TestOpeningIsCharged(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []string{"zero-out", "replace"} {
 		for _, partitioner := range []string{"none", "murmur2"} {
-			for _, room := range []uint64{7, 400} { // of 400 records
+			for _, room := range []uint64{7, 400} { // room for 400 records
 				s := userStream(t, fmt.Sprintf(`privacy = { epsilon = 1.0, delta = 1e-8, adjacency = %q }
 user = { key = "record-key", cap = 3, max_users = %d, partitioner = %q }`, adjacency, room, partitioner))
 				d, err := core.Describe(s, nil)
@@ -407,8 +406,8 @@ moments = { clip = 1.0, factorization = "identity" }
 	return c.Streams[0]
 }
 
-// TestPersonLines: lines that protect what this version does not know are refused, and records'
-// lines are as they were.
+// TestPersonLines: lines with a unit that this version does not know are refused, and lines about records have not
+// changed.
 func TestPersonLines(t *testing.T) {
 	t.Parallel()
 	good := personEpoch{stream: "p", topic: "orders", partitioner: "murmur2", partitions: 4, mu: 0.1,
@@ -452,8 +451,8 @@ func closingOf(e ledger.Entry) ledger.Entry {
 	return ledger.Entry{Kind: ledger.KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch, End: e.First + 10}
 }
 
-// TestPopulationHistory: what a status shows of a population, line by line, is what was charged
-// then, and one line of the ledger more costs one line more.
+// TestPopulationHistory: the status shows for each line of a population what was charged then, and the cost of one more
+// line does not grow with the ledger.
 func TestPopulationHistory(t *testing.T) {
 	t.Parallel()
 	l := emptyLedger(t)

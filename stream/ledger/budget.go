@@ -9,14 +9,14 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// ErrBudget says that an opening would exceed the limit.
+// ErrBudget is the error of an opening that would exceed the limit.
 type ErrBudget struct {
 	account        Account
 	spent, limit   float64 // ε at the limit's δ
 	delta          float64
 	adjacency      dp.Adjacency
 	alreadyCharged float64
-	// reserved is what the limit sets aside for sketches, if that is what is exceeded.
+	// reserved is the part of the limit that is set aside for sketches, if the epoch exceeds that part; else nil.
 	reserved *dp.Cost
 }
 
@@ -25,12 +25,12 @@ func (e *ErrBudget) Error() string {
 	case r == nil:
 	case r.Empty():
 		return fmt.Sprintf(
-			"%s has nothing set aside for sketches, which its first epoch would have had to, before the first "+
-				"release: only solvers without them can read it", e.account)
+			"%s has nothing set aside for sketches, and only its first epoch can set something aside, before the "+
+				"first release: use a solver without sketches", e.account)
 	default:
 		return fmt.Sprintf(
-			"what %s has set aside for sketches is spent: with this epoch more would be charged than %s; a solver "+
-				"without them may fit still",
+			"what %s has set aside for sketches is spent: with this epoch, sketches would be charged more than %s; "+
+				"a solver without sketches may still fit",
 			e.account, core.SketchesInWords(*r))
 	}
 	return fmt.Sprintf(
@@ -40,7 +40,7 @@ func (e *ErrBudget) Error() string {
 		e.adjacency, e.limit)
 }
 
-// fitsAll is fits for every account that e charges. It returns the largest ε.
+// fitsAll calls fits for every account that e charges. It returns the largest ε.
 func (l *Ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
 	if err := l.agrees(e); err != nil {
 		return 0, err
@@ -55,8 +55,8 @@ func (l *Ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
 	return charged, nil
 }
 
-// Affords returns an error if the limit would not allow the epoch e after the task's open
-// epoch is closed at end, after so many steps or more.
+// Affords returns an error if the limit would not allow epoch e after the task's open epoch was closed at the given
+// ends. steps is the least number of steps that the open epoch had.
 func (l *Ledger) Affords(e Entry, opened *Entry, end []EntryPart, steps uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,9 +64,8 @@ func (l *Ledger) Affords(e Entry, opened *Entry, end []EntryPart, steps uint64) 
 	return err
 }
 
-// fits returns the ε that is paid from e's account including e. It returns an ErrBudget
-// if that exceeds the limit, in e's adjacency or in another one in which an epoch of the
-// account was ever charged.
+// fits returns the ε that e's account has paid, including e. It returns an ErrBudget if that exceeds the limit in e's
+// adjacency, or in another one in which an epoch of the account was ever charged.
 func (l *Ledger) fits(e, closing *Entry) (charged float64, err error) {
 	a := e.account()
 	reserved, first := l.reserved(a)
@@ -96,7 +95,7 @@ func (l *Ledger) fits(e, closing *Entry) (charged float64, err error) {
 	return charged, nil
 }
 
-// adjacencies returns the adjacencies in which an account was ever charged, and one more.
+// adjacencies returns the adjacencies in which an account was ever charged, and the adjacency also.
 func (l *Ledger) adjacencies(a Account, also dp.Adjacency) (all []dp.Adjacency) {
 	if of := l.index.Accounts[a]; of != nil {
 		all = slices.Clone(of.adjacencies)
@@ -107,9 +106,9 @@ func (l *Ledger) adjacencies(a Account, also dp.Adjacency) (all []dp.Adjacency) 
 	return all
 }
 
-// within compares what is paid from an account with the limit (ε, δ) and the part set
-// aside. The sum includes extra, and takes the epoch of closing as ended there. It
-// returns the largest cost, and over if the limit is exceeded.
+// within compares the payments from an account with the limit (ε, δ) and the part set aside for sketches. The payments
+// include extra, and count the epoch of closing as ended at closing. It returns the largest cost, and in over an error
+// if the limit is exceeded.
 func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, extra, closing *Entry, epsilon,
 	delta float64) (worst dp.Cost, over *ErrBudget, err error) {
 	costs, err := dp.MostCharged(l.charges(a, extra, closing), adjacency)
@@ -119,7 +118,7 @@ func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, ext
 	if worst, err = dp.Parallel(delta, costs...); err != nil {
 		return worst, nil, err
 	}
-	if reserved.Adjacency == 0 { // nothing
+	if reserved.Adjacency == 0 { // nothing is set aside
 		reserved.Adjacency = adjacency
 	}
 	if reserved, err = reserved.In(adjacency); err != nil {
@@ -144,8 +143,8 @@ func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, ext
 	return worst, nil, nil
 }
 
-// reserved returns the part of an account's limit that is set aside for sketches. The first
-// opening says it, before any release. first is true if there is no opening yet.
+// reserved returns the part of an account's limit that is set aside for sketches. The account's first opening sets it,
+// before any release. first is true if there is no opening yet.
 func (l *Ledger) reserved(a Account) (reserved dp.Cost, first bool) {
 	if of := l.index.Accounts[a]; of != nil && of.first >= 0 {
 		return l.Entries[of.first].Reserved, false
@@ -165,7 +164,8 @@ func (l *Ledger) unopenedLocked(a Account) bool {
 	return first
 }
 
-// limits reports whether a limit differs from the last one recorded, unless it is too low.
+// limits reports whether the limit in e differs from the last one recorded. It returns an error if the limit is below
+// what was already paid.
 func (l *Ledger) limits(e Entry, adjacency dp.Adjacency) (changed bool, err error) {
 	same := func(a Account) bool {
 		of := l.index.Accounts[a]
@@ -193,7 +193,7 @@ func (l *Ledger) limits(e Entry, adjacency dp.Adjacency) (changed bool, err erro
 	return changed, nil
 }
 
-// allows returns an error if the limit of e is below what was paid from an account.
+// allows returns an error if the limit in e is below what was already paid from an account.
 func (l *Ledger) allows(a Account, e *Entry, adjacency dp.Adjacency) error {
 	reserved, _ := l.reserved(a)
 	for _, adjacency := range l.adjacencies(a, adjacency) {
@@ -208,7 +208,7 @@ func (l *Ledger) allows(a Account, e *Entry, adjacency dp.Adjacency) error {
 			}
 			aside := ""
 			if !reserved.Empty() {
-				aside = ", beside what is set aside for sketches"
+				aside = ", not counting what is set aside for sketches"
 			}
 			return failure.Haltf(failure.Budget, "limit_epsilon %g at delta %g is below what %s paid: %s (%s)%s",
 				e.LimitEpsilon, e.LimitDelta, a.payers(), core.AtMost(spent), adjacency, aside)
@@ -217,17 +217,16 @@ func (l *Ledger) allows(a Account, e *Entry, adjacency dp.Adjacency) error {
 	return nil
 }
 
-// Charged returns what the worst-off record of a source pays, or the worst-off person of a
-// population, over all epochs of all streams, if the epoch of closing ended there. If several
-// costs cannot be compared, it takes the one with the largest ε at delta.
+// Charged returns what the worst-off record of a source, or the worst-off person of a population, pays for all epochs
+// of all streams, as if the epoch of closing ended at closing. If several costs cannot be compared, it takes the one
+// with the largest ε at delta.
 func (l *Ledger) Charged(a Account, adjacency dp.Adjacency, delta float64, closing *Entry) (dp.Cost, error) {
 	return dp.Charged(l.charges(a, nil, closing), adjacency, delta)
 }
 
-// charges returns all charges of an account, of all epochs of all streams, and extra, if
-// the epoch of closing ended there. Within one incarnation of the log charges of records
-// compose by position. Those of different incarnations add up, because these may hold the
-// same people. Those of persons are [ledger.personCharges].
+// charges returns all charges of an account, by all epochs of all streams and by extra, as if the epoch of closing
+// ended at closing. Charges to records compose by position within one incarnation of the log. Charges of different
+// incarnations add up, because both may hold data of the same people. personCharges returns the charges to persons.
 func (l *Ledger) charges(a Account, extra, closing *Entry) (charges []dp.Charge) {
 	of := l.index.Accounts[a]
 	if a.Population != "" {
@@ -257,7 +256,7 @@ func (l *Ledger) charges(a Account, extra, closing *Entry) (charges []dp.Charge)
 	return charges
 }
 
-// Epsilon returns the ε at delta of all charges so far, if the epoch of closing ended there.
+// Epsilon returns the ε at delta of all charges so far, as if the epoch of closing ended at closing.
 func (l *Ledger) Epsilon(a Account, adjacency dp.Adjacency, delta float64, closing *Entry) (float64, error) {
 	cost, err := l.Charged(a, adjacency, delta, closing)
 	if err != nil {
@@ -266,9 +265,8 @@ func (l *Ledger) Epsilon(a Account, adjacency dp.Adjacency, delta float64, closi
 	return cost.Epsilon(delta)
 }
 
-// chargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off
-// person of a population, has paid. It takes the given adjacency or, if that gives more, another
-// one in which the account was ever charged.
+// chargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off person of a population,
+// has paid: the maximum over the given adjacency and all those in which the account was ever charged.
 func (l *Ledger) chargedEpsilon(a Account, adjacency dp.Adjacency, delta float64) (float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -276,8 +274,8 @@ func (l *Ledger) chargedEpsilon(a Account, adjacency dp.Adjacency, delta float64
 	return worst, err
 }
 
-// strictest looks at an adjacency, and at those in which the account was ever charged. It
-// returns the one in which most is paid, and that ε.
+// strictest compares the given adjacency and all those in which the account was ever charged. It returns the one in
+// which most was paid, and that ε.
 func (l *Ledger) strictest(of Account, also dp.Adjacency, delta float64) (worst dp.Adjacency, most float64, err error) {
 	worst = also
 	for _, a := range l.adjacencies(of, also) {

@@ -8,38 +8,37 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// BudgetEvent is a line of the ledger that changed what records of an input partition, or
-// persons of a population, have paid or may pay, and both after it.
+// BudgetEvent describes a line of the ledger that changed what the records of an input partition, or the persons of a
+// population, have paid or may pay. It has both values after the line.
 type BudgetEvent struct {
 	Time   time.Time `json:"time"`
 	Kind   string    `json:"kind"` // open, void, close, limit
 	Stream string    `json:"stream"`
 	Epoch  uint64    `json:"epoch,omitempty"`
-	// Epsilon is that of the epoch by itself, of an opening.
+	// Epsilon is the ε of the opened epoch by itself; only for openings.
 	Epsilon        float64 `json:"epsilon,omitempty"`
 	ChargedEpsilon float64 `json:"charged_epsilon"` // of the worst-off record or person, at the limit's delta
 	LimitEpsilon   float64 `json:"limit_epsilon"`
 	LimitDelta     float64 `json:"limit_delta"`
 }
 
-// newBudgetEvents is how many of the newest events of an account a status shows. What was
-// charged before them is in the first one.
+// newBudgetEvents is the number of the newest events of an account that a status shows. The first of them includes all
+// earlier charges.
 const newBudgetEvents = 24
 
-// budgetHistory is how what an account was charged came about, as far as it was read. What was
-// charged after a line is worked out from an index of the lines up to it.
+// budgetHistory is the history of an account's charges, up to the lines that were read. The charge after a line is
+// computed from an index of the lines up to it.
 type budgetHistory struct {
-	then           Ledger  // as it was after the last line that was read, without the lines
-	read           int     // lines of the account
+	then           Ledger  // the ledger as of the last line read, without its lines
+	read           int     // number of the account's lines that were read
 	epsilon, delta float64 // the last limit, 0 before the first
 	events         []BudgetEvent
 }
 
-// budgetOf returns the newest events of an account, at most so many (0: all), the oldest
-// first.
+// budgetOf returns the newest events of an account, at most most (0: all), the oldest first.
 //
-// The newest [newBudgetEvents] are kept, so that a line more costs a line more, whatever the
-// ledger's length. The caller has the lock.
+// The newest [newBudgetEvents] are cached, so that the cost of a new line does not grow with the ledger. The caller
+// holds the lock.
 func (l *Ledger) budgetOf(a Account, most int) ([]BudgetEvent, error) {
 	of := l.index.Accounts[a]
 	if of == nil {
@@ -65,7 +64,7 @@ func (l *Ledger) budgetOf(a Account, most int) ([]BudgetEvent, error) {
 	return events, nil
 }
 
-// readOn reads the lines of the account that are new, and keeps at most so many events (0: all).
+// readOn reads the new lines of the account, and keeps at most most events (0: all).
 func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) error {
 	defer func() { h.then.Entries = nil }()
 	news := lines[h.read:]
@@ -73,7 +72,7 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 		e := &l.Entries[i]
 		return e.Kind == KindOpen || e.Kind == KindClose || e.Kind == KindVoid || e.Kind == KindLimit
 	}
-	skip := 0 // events that newer ones push out
+	skip := 0 // events that will be dropped for newer ones
 	if most > 0 {
 		for _, i := range news {
 			if isEvent(i) {
@@ -116,11 +115,11 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 	return nil
 }
 
-// paid is what a task's accounts were charged when the ledger had so many lines.
+// paid is what a task's accounts had paid when the ledger had lines lines.
 type paid struct {
 	lines     int    // of the ledger
 	newest    uint64 // the task's newest opening or closing
-	touched   int    // lines about its accounts
+	touched   int    // number of lines about its accounts
 	adjacency dp.Adjacency
 	delta     float64
 
@@ -128,16 +127,16 @@ type paid struct {
 	events  []BudgetEvent
 }
 
-// Paid returns the ε at delta, as it is shown, that the worst-off record of a task's input has paid, or the
-// worst-off person of its population, and the newest events of that account. Epochs of other tasks are in both.
-// An account is read again only where the ledger has another line about it.
+// Paid returns the ε at delta, rounded for display, that the worst-off record of a task's input, or the worst-off
+// person of its population, has paid, and the newest events of that account. Both include epochs of other tasks. An
+// account is computed again only if the ledger has a new line about it.
 //
-// The ledger is locked for one account at a time, because a commit needs it too.
+// The ledger is locked for one account at a time, because commits need the lock too.
 func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsilon float64, events []BudgetEvent) {
 	p, accounts := l.unread(t, adjacency, delta)
 	for i, a := range accounts {
 		l.mu.Lock()
-		_, spent, _ := l.strictest(a, adjacency, delta) // 0 where it can't be computed
+		_, spent, _ := l.strictest(a, adjacency, delta) // 0 if it cannot be computed
 		if shown := core.ToShow(spent); i == 0 || shown > p.epsilon {
 			p.epsilon = shown
 			p.events, _ = l.budgetOf(a, newBudgetEvents)
@@ -154,7 +153,7 @@ func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsil
 	return p.epsilon, p.events
 }
 
-// unread returns what a task is known to have paid, and the accounts that must be read again for it.
+// unread returns what a task is known to have paid, and the accounts that have new lines.
 func (l *Ledger) unread(t core.Task, adjacency dp.Adjacency, delta float64) (p paid, accounts []Account) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,7 +180,7 @@ func (l *Ledger) unread(t core.Task, adjacency dp.Adjacency, delta float64) (p p
 	return p, accounts
 }
 
-// touched returns how many lines concern accounts, all together.
+// touched returns the total number of lines about the accounts.
 func (l *Ledger) touched(all []Account) (n int) {
 	for _, a := range all {
 		if of := l.index.Accounts[a]; of != nil {

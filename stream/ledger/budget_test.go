@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// TestBudgetOwnLines: what a source was charged after each line is what a ledger that ends
-// there says, and lines about other sources change nothing.
+// TestBudgetOwnLines: the charge of a source after each line equals that of a ledger that ends there, and lines about
+// other sources change nothing.
 func TestBudgetOwnLines(t *testing.T) {
 	t.Parallel()
 	openEmpty := func() *ledger.Ledger {
@@ -36,7 +36,7 @@ func TestBudgetOwnLines(t *testing.T) {
 			fixtures.Must(t, err)
 			want = append(want, core.ToShow(spent))
 		}
-		// reads on line by line, where alone reads once
+		// both reads on after each line, alone reads once
 		_, err := both.BudgetOf(streamtest.OfRecords(fixtures.TestSource), 3)
 		fixtures.Must(t, err)
 	}

@@ -18,56 +18,55 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// ControlTopic keeps all lines of the ledger in the control topic too, which all state
-// directories share that may read the same input. The topic has one partition, so all
-// see its lines in one order. The line that opens an epoch is the claim to it: of two,
-// by copies of a state directory or by a second one, the first in that order counts.
+// ControlTopic keeps a copy of all lines of the ledger in the control topic. All state directories that may read the
+// same input share this topic. It has one partition, so all of them see its lines in the same order. The line that
+// opens an epoch is the claim to it: if several directories claim an epoch, such as copies of one state directory, the
+// first claim in the topic counts.
 //
-// A record is a line: the value its bytes, the header the identity of the ledger, which
-// is the hash of its first line, and a MAC under a key that follows from the master key.
-// Records without a valid MAC are nobody's. It is safe for concurrent use.
+// The value of a record is the bytes of a line. Its header has the identity of the ledger, which is the hash of its
+// first line, and a MAC under a key derived from the master key. Records without a valid MAC are ignored. A
+// ControlTopic is safe for concurrent use.
 type ControlTopic struct {
 	*failure.Retrier
 	log    signedlog.Log
 	ledger *Ledger
 
 	mu     sync.Mutex
-	found  bool                  // the topic is there and fit
-	next   int64                 // of the topic, what was not read yet
-	sent   int                   // lines of the ledger that the topic holds
-	lacks  [][]byte              // lines of the ledger's newer copy that the ledger lacks
-	again  bool                  // a line was written that was there already
-	forked uint64                // first line that a copy of the ledger has and this one has not; 0: none
-	late   map[string]bool       // hashes, in hexadecimal, of lines of copies that came second; see line
-	claims map[claimed]claim     // the first of each task's epoch
-	first  map[claimed][32]byte  // the ledger that was first to open an epoch of that number over a source
-	newest map[string][]newestOf // by stream; of each ledger with a claim that counts
+	found  bool                  // the topic exists and has the right settings
+	next   int64                 // first offset of the topic that was not read yet
+	sent   int                   // number of lines of the ledger that are in the topic
+	lacks  [][]byte              // lines in the topic, from a newer copy of the ledger, that this one lacks
+	again  bool                  // the topic has a line twice
+	forked uint64                // number of the first line in which a copy of the ledger differs; 0: none
+	late   map[string]bool       // hashes, in hexadecimal, of lines whose number a copy had used before; see line
+	claims map[claimed]claim     // the first claim to each epoch
+	first  map[claimed][32]byte  // the first ledger to open an epoch with this number over a source
+	newest map[string][]newestOf // by stream, one per ledger and source with a valid claim
 }
 
-// claimed is an epoch of a task, whose source is merged (−1) or one partition, or an epoch
-// over one of the sources that it reads.
+// claimed identifies an epoch of a task, or an epoch over one of the sources that the task reads. source is the task's
+// (partition −1 if it is merged) or the one source.
 type claimed struct {
 	stream string
 	source core.Source
 	epoch  uint64
 }
 
-// claim is who opened an epoch first.
+// claim is a ledger's line that opened an epoch.
 type claim struct{ ledger, line [32]byte }
 
-// newestOf is the largest epoch that a ledger claimed of a source, with a task of its own or
-// as one partition of a merged epoch.
+// newestOf is the largest epoch that a ledger claimed over a source, by a task of that source alone or as a partition
+// of a merged epoch.
 type newestOf struct {
 	ledger [32]byte
 	source core.Source
 	epoch  uint64
 }
 
-// mirrorHeader is the name of the header of a mirrored line.
+// mirrorHeader is the name of the header of a line's copy in the topic.
 const mirrorHeader = "streamdp.ledger"
 
-// NewControlTopic returns nil where no control topic is configured, and a nil mirror does
-// nothing.
+// NewControlTopic returns nil if no control topic is configured. All methods of a nil ControlTopic do nothing.
 func NewControlTopic(l *Ledger, master *[32]byte, client *kafka.Client, topic string,
 	r *failure.Retrier) *ControlTopic {
 	if topic == "" {
@@ -88,9 +87,8 @@ func (m *ControlTopic) header(id [32]byte, line []byte) []byte {
 	return m.log.Sign(id[:], signedlog.Sized(line))
 }
 
-// Sync reads what is new in the topic and adds the ledger's lines that it lacks. It halts
-// where the topic holds lines of this ledger that the ledger has not: then this state
-// directory is an old copy, or another copy runs.
+// Sync reads the new lines of the topic and appends the ledger's lines that are not in it yet. It halts if the topic
+// has lines of this ledger that the ledger lacks: this state directory is then an old copy, or another copy runs.
 func (m *ControlTopic) Sync(ctx context.Context) error {
 	if m == nil {
 		return nil
@@ -110,7 +108,7 @@ func (m *ControlTopic) Sync(ctx context.Context) error {
 	if err != nil || len(lines) == 0 {
 		return err
 	}
-	sent := m.sent + len(lines) // tasks may add others meanwhile
+	sent := m.sent + len(lines) // tasks may add lines meanwhile
 	id, _ := m.ledger.identity()
 	messages := make([]kafka.Message, len(lines))
 	for i, line := range lines {
@@ -127,31 +125,31 @@ func (m *ControlTopic) Sync(ctx context.Context) error {
 	}
 	if m.sent < sent && m.forked == 0 {
 		return failure.Haltf(failure.ControlTopic,
-			"control topic %s does not hold what was written to it: look at its settings, then start again",
+			"control topic %s lacks lines that were just written to it: check its settings, then restart",
 			m.log.Topic)
 	}
 	return m.newer()
 }
 
-// newer halts where a copy of this ledger has lines that this one has not.
+// newer halts if a copy of this ledger has lines that this one lacks.
 func (m *ControlTopic) newer() error {
 	const way = "run the newest copy of the state directory, and remove the others"
 	switch {
 	case m.forked > 0:
 		return failure.Haltf(failure.ControlTopic,
-			"control topic %s holds another line %d of this ledger: a copy of this state directory went "+
-				"on, or runs; %s", m.log.Topic, m.forked, way)
+			"control topic %s has another line %d of this ledger: a copy of this state directory continued or is "+
+				"running; %s", m.log.Topic, m.forked, way)
 	case len(m.lacks) > 0:
 		return failure.Haltf(failure.ControlTopic,
-			"control topic %s holds %d lines that this ledger lacks: this state directory is an old copy; %s; "+
-				"where it is lost, streamdp epoch open takes the lines over and opens another epoch", m.log.Topic,
+			"control topic %s has %d lines that this ledger lacks: this state directory is an old copy; %s; if that "+
+				"copy is lost, take over the lines and open another epoch with: streamdp epoch open", m.log.Topic,
 			len(m.lacks), way)
 	}
 	return nil
 }
 
-// Adopt takes over the lines that a newer copy of the ledger has, for an operator who
-// opens an epoch with what is left of the state.
+// Adopt appends the lines in the topic that this ledger lacks. It is for an operator who opens an epoch with an old
+// copy of the state because the newest one is lost.
 func (m *ControlTopic) Adopt(ctx context.Context) error {
 	err := m.Sync(ctx)
 	if err == nil || m == nil {
@@ -165,9 +163,8 @@ func (m *ControlTopic) Adopt(ctx context.Context) error {
 	return m.takeOver()
 }
 
-// Salvage takes over the lines of this ledger that follow its own in the topic, for a
-// repair. It writes nothing to the topic. Where the topic is missing, or holds another
-// line where the ledger has one, it takes none.
+// Salvage appends, for a repair, the lines in the topic that continue this ledger. It writes nothing to the topic. It
+// takes no line if the topic is missing or differs from the ledger in some line.
 func (m *ControlTopic) Salvage(ctx context.Context) error {
 	if m == nil {
 		return nil
@@ -189,19 +186,18 @@ func (m *ControlTopic) Salvage(ctx context.Context) error {
 	return m.takeOver()
 }
 
-// takeOver adds the lines that the ledger lacks to it.
+// takeOver appends the lines that the ledger lacks.
 func (m *ControlTopic) takeOver() error {
 	if err := m.ledger.adopt(m.lacks); err != nil {
 		return err
 	}
-	m.Log.Warn("lines of a newer copy of the ledger were taken over from the control topic", "lines", len(m.lacks))
+	m.Log.Warn("took over lines of a newer copy of the ledger from the control topic", "lines", len(m.lacks))
 	m.sent += len(m.lacks)
 	m.lacks = nil
 	return nil
 }
 
-// exists makes the topic where it is missing, and halts where it could lose lines or
-// their order.
+// exists creates the topic if it is missing, and halts if its settings could lose lines or their order.
 func (m *ControlTopic) exists(ctx context.Context) error {
 	if m.found {
 		return nil
@@ -217,30 +213,30 @@ func (m *ControlTopic) exists(ctx context.Context) error {
 	return err
 }
 
-// TopicSpec says how the control topic is made and what it must be like.
+// TopicSpec says how the control topic is created and which settings it must have.
 var TopicSpec = kafka.TopicSpec{Partitions: 1, Settings: topicSettings, Looked: SettingNames, Unfit: UnfitControl}
 
 var topicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
-// SettingNames are the settings of a control topic that UnfitControl looks at.
+// SettingNames are the settings of a control topic that UnfitControl checks.
 var SettingNames = []string{"cleanup.policy", "retention.ms", "retention.bytes"}
 
-// UnfitControl says why a topic with so many partitions and these settings can't be
-// the control topic, empty where it can.
+// UnfitControl returns why a topic with these partitions and settings cannot be the control topic, or "" if it can.
 func UnfitControl(partitions int, settings map[string]string) string {
 	if partitions != 1 {
-		return fmt.Sprintf("has %d partitions, and must have one: lines in several have no order", partitions)
+		return fmt.Sprintf("has %d partitions, but must have one: lines in several partitions have no common "+
+			"order", partitions)
 	}
 	for _, name := range SettingNames {
 		if is, want := settings[name], topicSettings[name]; is != want && is != "" {
-			return fmt.Sprintf("has %s = %s, and must have %s: no line of it may be deleted", name, is, want)
+			return fmt.Sprintf("has %s = %s, but must have %s: none of its lines may be deleted", name, is, want)
 		}
 	}
 	return ""
 }
 
-// read reads the topic on, to its end. A topic that was made anew is read whole, and
-// gets all lines again.
+// read reads the new records of the topic up to its end. If the topic was recreated, it is read from its start and all
+// lines are written to it again.
 func (m *ControlTopic) read(ctx context.Context) error {
 	var start, end int64
 	if err := m.Do(ctx, "control topic", func() (err error) {
@@ -251,11 +247,11 @@ func (m *ControlTopic) read(ctx context.Context) error {
 	}
 	if start > 0 {
 		return failure.Haltf(failure.ControlTopic,
-			"control topic %s lost its first %d records: delete it, and let all daemons write their lines to it again",
+			"control topic %s lost its first %d records: delete it, so that all daemons write their lines to it again",
 			m.log.Topic, start)
 	}
 	if end < m.next {
-		m.Log.Warn("the control topic was made anew: all lines of the ledger are written to it again", "topic",
+		m.Log.Warn("the control topic was recreated: writing all lines of the ledger to it again", "topic",
 			m.log.Topic)
 		m.next, m.sent, m.lacks, m.again, m.forked, m.late = 0, 0, nil, false, 0, nil
 		m.claims, m.first, m.newest = map[claimed]claim{}, nil, map[string][]newestOf{}
@@ -275,18 +271,17 @@ func (m *ControlTopic) read(ctx context.Context) error {
 	return err
 }
 
-// line takes note of a record, if it is a line of a ledger with our key.
+// line processes a record, if it is a line of a ledger and signed with our key.
 //
-// Copies of a ledger that write before either reads the other write two lines of one
-// number. The first in the topic counts, for the one that wrote it, and for an older copy
-// that reads both and takes it over. The copy that wrote the second meets the first when
-// it reads its own line back, and halts; it does that before it draws noise for an opening
-// ([runner.claim]). So nothing was released under what follows the second line. Such lines
-// are told by the line before them.
+// Two copies of a ledger that both write before either has read the other's line write two lines with the same number.
+// The first in the topic counts, both for the copy that wrote it and for an older copy that reads both and takes it
+// over. The copy that wrote the second finds the first one when it reads its own line back, and halts. It does so
+// before it draws noise for an opening (claim in package epoch), so nothing was released under the lines after the
+// second one. These lines are recognized by the hash of the line before them.
 //
-// That does not hold of copies that ran before they had a control topic. They write all of
-// their lines at once, those that they share too. So where lines were written again, an
-// older copy takes no second line for one that released nothing, and halts.
+// This does not hold for copies that ran before they had a control topic. Each of them writes all of its lines at once,
+// including the lines that they have in common. So once the topic has a line twice, an older copy no longer assumes
+// that a second line released nothing, and halts.
 func (m *ControlTopic) line(rec *kafka.Record) {
 	header, _ := m.log.Signature(rec)
 	if len(header) != 64 {
@@ -309,7 +304,7 @@ func (m *ControlTopic) line(rec *kafka.Record) {
 	}
 	lines := uint64(m.ledger.lines())
 	have, _ := m.ledger.hashOf(e.Seq)
-	known := e.Seq <= lines // others may append meanwhile
+	known := e.Seq <= lines // other tasks may append meanwhile
 	next := lines + uint64(len(m.lacks)) + 1
 	switch {
 	case known && have == hash:
@@ -328,7 +323,7 @@ func (m *ControlTopic) line(rec *kafka.Record) {
 	}
 }
 
-// second takes note of a line that came after another one of its number.
+// second records the hash of a line whose number another line in the topic already had.
 func (m *ControlTopic) second(hash [32]byte) {
 	if m.late == nil {
 		m.late = map[string]bool{}
@@ -345,10 +340,9 @@ func (m *ControlTopic) newestLine() string {
 	return hex.EncodeToString(hash[:])
 }
 
-// claim takes note of an opening. It counts if it is the first of its task and epoch, and no
-// other ledger opened an epoch of that number over one of its sources before: of a directory
-// in which a stream is merged and one in which it is not, one gets epoch 1. One ledger may
-// have both, one after the other.
+// claim records an opening. It counts if it is the first claim to this epoch of this task, and if no other ledger
+// opened an epoch with this number over one of its sources before. So if a stream is merged in one directory and not in
+// another, only one of them gets epoch 1. The same ledger may have both, one after the other.
 func (m *ControlTopic) claim(e *Entry, by claim) {
 	epoch := claimed{e.Stream, e.Source, e.Epoch}
 	if _, taken := m.claims[epoch]; taken || m.foreign(e, by.ledger) {
@@ -370,8 +364,8 @@ func (m *ControlTopic) claim(e *Entry, by claim) {
 	}
 }
 
-// foreign reports whether another ledger was the first to open an epoch of the number of an
-// opening over one of its sources.
+// foreign reports whether another ledger was the first to open an epoch with the opening's number over one of its
+// sources.
 func (m *ControlTopic) foreign(opened *Entry, own [32]byte) bool {
 	return slices.ContainsFunc(append(opened.Sources(), opened.Source), func(src core.Source) bool {
 		first, taken := m.first[claimed{opened.Stream, src, opened.Epoch}]
@@ -379,9 +373,9 @@ func (m *ControlTopic) foreign(opened *Entry, own [32]byte) bool {
 	})
 }
 
-// Others returns the largest epoch that other ledgers claimed of one of a stream's sources,
-// 0 where there is none. One that merges partitions counts for each of them, so that a
-// stream that becomes merged, or is so no longer, is no other stream.
+// Others returns the largest epoch that other ledgers claimed over one of a stream's sources, 0 if there is none. A
+// merged epoch counts for each of its partitions, so that epoch numbers continue when a stream becomes merged or stops
+// being merged.
 func (m *ControlTopic) Others(stream string, sources []core.Source) (epoch uint64) {
 	if m == nil {
 		return 0
@@ -397,8 +391,8 @@ func (m *ControlTopic) Others(stream string, sources []core.Source) (epoch uint6
 	return epoch
 }
 
-// Ours halts where the epoch of an opening was claimed by another state directory before,
-// or a later one was claimed since.
+// Ours halts if another state directory claimed the epoch of an opening before this one, or has since claimed a later
+// one.
 func (m *ControlTopic) Ours(opened *Entry) error {
 	if m == nil {
 		return nil
@@ -417,11 +411,11 @@ func (m *ControlTopic) Ours(opened *Entry) error {
 	return nil
 }
 
-// Taken is the halt of a state directory whose task another one runs.
+// Taken returns the error that halts a state directory whose task another one runs.
 func (m *ControlTopic) Taken(t core.Task, epoch uint64) error {
 	return failure.Haltf(failure.ControlTopic,
-		"control topic %s says that another state directory opened epoch %d of this task: run one of them, the "+
-			"newest, and remove the others; "+
-			"where the other one is lost, accept a new budget with: streamdp epoch open %s", m.log.Topic, epoch,
+		"control topic %s says that another state directory opened epoch %d of this task: run only the newest "+
+			"directory, and remove the others; if the newest is lost, accept a new budget with: streamdp epoch open "+
+			"%s", m.log.Topic, epoch,
 		failure.EpochArgs(t))
 }

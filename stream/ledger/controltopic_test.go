@@ -26,7 +26,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// mirrors fails unless the control topic holds the lines of the ledger, in order.
+// mirrors fails unless the control topic has the lines of the ledger, in order.
 func mirrors(r *streamtest.Rig) {
 	r.T.Helper()
 	data, err := os.ReadFile(r.LedgerFile())
@@ -42,8 +42,8 @@ func mirrors(r *streamtest.Rig) {
 	}
 }
 
-// TestMirror: the control topic is made, fit, and holds the ledger's lines, also those
-// that were written before there was one.
+// TestMirror: the control topic is created with the right settings, and gets the ledger's lines, including those
+// written before the topic was configured.
 func TestMirror(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Mirrored(t, fixtures.RollsStream)
@@ -65,7 +65,7 @@ func TestMirror(t *testing.T) {
 	if err != nil || err2 != nil || ledger.UnfitControl(len(topic.Partitions), settings) != "" {
 		t.Errorf("the control topic has %v, %d partitions", settings, len(topic.Partitions))
 	}
-	// One that is deleted gets all lines again.
+	// A topic that was deleted gets all lines again.
 	kafkatest.DeleteTopic(t, r.Broker.Addrs(), "control")
 	x = r.Start()
 	x.Published(2)
@@ -73,7 +73,7 @@ func TestMirror(t *testing.T) {
 	mirrors(r)
 }
 
-// TestUnfitControl: a topic that may lose lines, or their order, is refused.
+// TestUnfitControl: a topic that may lose lines or their order is refused.
 func TestUnfitControl(t *testing.T) {
 	t.Parallel()
 	for says, make := range map[string]func(*streamtest.Rig) error{
@@ -112,8 +112,8 @@ func TestUnfitControl(t *testing.T) {
 	}
 }
 
-// TestClaims: of two copies that run at once one opens the next epoch, and of two fresh
-// directories one opens the first. The other has charged nothing and released nothing.
+// TestClaims: of two copies that run at once, only one opens the next epoch; of two new directories, only one opens the
+// first. The other has charged nothing and released nothing.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	halted := func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }
@@ -176,7 +176,7 @@ func TestClaims(t *testing.T) {
 		}
 		lost.Stop()
 		<-lost.Done
-		// It does not open another epoch by itself.
+		// The loser does not open another epoch by itself.
 		if err := loser.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
 			!strings.Contains(err.Error(), "another state directory opened epoch 1") {
 			t.Errorf("the directory that lost ended with %v", err)
@@ -184,7 +184,7 @@ func TestClaims(t *testing.T) {
 		r.Produce(0, 1000)
 		won.Published(10)
 		won.End()
-		// An operator may, under a number that nobody used.
+		// An operator may open one, with a number that was not used.
 		fixtures.Must(t, loser.Offline(func(ctx context.Context, d *stream.Daemon) error {
 			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		}))
@@ -198,8 +198,8 @@ func TestClaims(t *testing.T) {
 	})
 }
 
-// TestForkedLines: of two copies that write another line of one number, before either has
-// read the other's, the one that is first in the topic goes on, and the other halts.
+// TestForkedLines: two copies write different lines with the same number before either has read the other's. The copy
+// whose line is first in the topic continues, and the other halts.
 func TestForkedLines(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
@@ -242,9 +242,8 @@ func TestForkedLines(t *testing.T) {
 	}
 }
 
-// TestOldCopyOfForked: an older copy of a ledger, of which two others wrote different lines,
-// takes over those that came first; but where the second directory had lines that it never
-// mirrored before, it halts.
+// TestOldCopyOfForked: two copies of a ledger wrote different lines. An older copy takes over the lines that came
+// first, but halts if the second copy had lines that it had never mirrored before.
 func TestOldCopyOfForked(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
@@ -304,13 +303,15 @@ func TestOldCopyOfForked(t *testing.T) {
 	}
 }
 
-// TestClaimsMerged: a fresh directory in which the stream is merged is no other stream: it
-// does not open an epoch by itself over partitions that another one charged, nor does one
-// in which it is merged no longer.
+// TestClaimsMerged: a new directory in which the stream is merged counts as the same stream: it does not open an epoch
+// by itself over partitions that another directory charged. The same holds for a directory in which the stream is no
+// longer merged.
 func TestClaimsMerged(t *testing.T) {
 	t.Parallel()
 	merged := fixtures.With(fixtures.MergedStream, `"all"`, "[0]")
-	for name, c := range map[string][2]string{"merged": {fixtures.OrdersStream, merged}, "merged no longer": {merged, fixtures.OrdersStream}} {
+	for name, c := range map[string][2]string{
+		"merged": {fixtures.OrdersStream, merged}, "merged no longer": {merged, fixtures.OrdersStream},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := streamtest.Mirrored(t, c[0])
@@ -340,8 +341,8 @@ func TestClaimsMerged(t *testing.T) {
 	}
 }
 
-// TestOldCopy: a state directory that lacks lines of the control topic does not start.
-// An operator who has no newer one takes the lines over, with all that they charge.
+// TestOldCopy: a state directory that lacks lines of the control topic does not start. If there is no newer copy, an
+// operator can take the lines over, with all their charges.
 func TestOldCopy(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Mirrored(t, fixtures.RollsStream)
@@ -371,20 +372,20 @@ func TestOldCopy(t *testing.T) {
 	if last := all[len(all)-1]; last.Epoch != 3 {
 		t.Errorf("epoch %d is open", last.Epoch)
 	}
-	// Now the original is the old copy.
+	// Now the original directory is the old copy.
 	if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
 		!strings.Contains(err.Error(), "lines that this ledger lacks") {
 		t.Errorf("the original ended with %v", err)
 	}
 }
 
-// TestForeignControl: what others write into the control topic, by chance or on
-// purpose, is no line; nor is what another master key signed.
+// TestForeignControl: records that others write into the control topic, by accident or on purpose, are ignored, as are
+// lines signed with another master key.
 func TestForeignControl(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Mirrored(t, fixtures.RollsStream)
 	r.Produce(0, 450)
-	other := r.Sibling(fixtures.RollsStream) // the same stream, under another key and elsewhere
+	other := r.Sibling(fixtures.RollsStream) // the same stream, with another key in another directory
 	other.Seed, other.Toml = 8, fixtures.With(fixtures.RollsStream, `"orders.dp"`, `"other.dp"`)
 	y := other.Start()
 	y.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.State == monitor.StateRunning })
@@ -409,7 +410,7 @@ func TestForeignControl(t *testing.T) {
 	x := r.Start()
 	x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.State == monitor.StateRunning })
 	x.End()
-	// Its own lines, damaged in every byte of one, sent again, and out of order.
+	// These are its own lines: damaged in every byte of one, sent again, and out of order.
 	own := r.Control()[len(lines)+6:]
 	line := own[len(own)-1]
 	for i := range line.Value {
@@ -434,7 +435,7 @@ func TestForeignControl(t *testing.T) {
 	}
 }
 
-// TestSharedControl: daemons of other streams share the topic without hindrance.
+// TestSharedControl: daemons of other streams share the topic without interference.
 func TestSharedControl(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Mirrored(t, fixtures.RollsStream)

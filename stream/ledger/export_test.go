@@ -1,6 +1,6 @@
 package ledger
 
-// This file shows the tests in package ledger_test what they look into.
+// This file exports internals to the tests in package ledger_test.
 
 import (
 	"time"
@@ -78,10 +78,10 @@ func ControlTopicOf(l *Ledger) *ControlTopic {
 	return newControlTopic(l, signedlog.Log{Header: mirrorHeader})
 }
 
-// Claims returns how many claims to an epoch were read.
+// Claims returns the number of claims that were read.
 func (x *ControlTopic) Claims() int { return len(x.claims) }
 
-// Newest returns of how many streams a claim was read.
+// Newest returns the number of streams with claims that were read.
 func (x *ControlTopic) Newest() int { return len(x.newest) }
 
 func (x *ControlTopic) Forked() *uint64 { return &x.forked }

@@ -20,7 +20,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// ErrLedger says that the ledger on disk is damaged.
+// ErrLedger is the error of a ledger that is damaged on disk.
 var ErrLedger = errors.New("ledger damaged")
 
 // Key makes the MACs of lines, under a key derived from the master key.
@@ -29,13 +29,13 @@ type Key struct {
 	mac []byte
 }
 
-// NewKey returns the key for the MACs of lines that follows from a master key.
+// NewKey derives the key for the MACs of lines from a master key.
 func NewKey(master *[32]byte) *Key {
 	key := keys.Derive(master, keys.ForLedger, nil)
 	return &Key{credentials.KeyID(master), key[:]}
 }
 
-// The end of a sealed line: ,"mac":"…","sum":"…"}. SealBytes is its length.
+// A sealed line ends with ,"mac":"…","sum":"…"}. SealBytes is the length of that end.
 const (
 	macField  = `,"mac":"`
 	sumField  = `","sum":"`
@@ -52,14 +52,13 @@ func (k *Key) Seal(line []byte) []byte {
 	return append(append(append(line, sumField...), checksum(line)...), sealEnd...)
 }
 
-// checksum returns the sum for the beginning of a line.
+// checksum returns the sum of a line's beginning.
 func checksum(line []byte) string {
 	sum := sha256.Sum256(line)
 	return hex.EncodeToString(sum[:sha256.Size/2])
 }
 
-// sealed reports whether a line ends as seal would end it, byte for byte. Without a key
-// it checks the sum only.
+// sealed reports whether a line ends exactly as Seal would end it. Without a key it checks only the sum.
 func sealed(line []byte, k *Key) bool {
 	if len(line) <= SealBytes {
 		return false
@@ -77,8 +76,8 @@ func sealed(line []byte, k *Key) bool {
 	return hmac.Equal(rest[len(macField):][:2*sha256.Size], hex.AppendEncode(nil, mac.Sum(nil)))
 }
 
-// Open reads the ledger, and checks its chain and, with a key, its MACs. It cuts
-// off a torn last line: a crash inside an append leaves one, and nothing refers to it.
+// Open reads the ledger, and checks its chain and, with a key, its MACs. It cuts off a torn last line, which a crash
+// during an append leaves; nothing refers to that line.
 func Open(d state.Disk, dir string, key *Key) (*Ledger, error) {
 	path := dir + "/" + FileName
 	data, err := d.ReadFile(path)
@@ -93,11 +92,12 @@ func Open(d state.Disk, dir string, key *Key) (*Ledger, error) {
 	l.begin(d, dir, path)
 	l.size = int64(end)
 	if tail := data[end:]; len(tail) > 0 {
-		// A line with its newline changed to another byte does not come from a crash. A
-		// sector that was never written has zeros.
+		// A crash can leave a sector of zeros, which was never written, but it does not turn a line's newline into
+		// another byte. So a last line that is complete except for its newline is an error.
 		if n := len(tail) - 1; tail[n] != 0 && bytes.IndexByte(tail, '\n') < 0 {
 			if _, err := Parse(append(slices.Clone(data[:end+n]), '\n'), key); err == nil && n > 0 {
-				return nil, fmt.Errorf("%w: line %d has another end than it had", ErrLedger, len(l.Entries)+1)
+				return nil, fmt.Errorf("%w: line %d is complete, but its newline was changed to another "+
+					"byte", ErrLedger, len(l.Entries)+1)
 			}
 		}
 		if err := d.Truncate(path, int64(end)); err != nil {
@@ -108,7 +108,8 @@ func Open(d state.Disk, dir string, key *Key) (*Ledger, error) {
 	return l, nil
 }
 
-// Continue begins a ledger in a new file of a directory with the complete lines of another one. The other file stays.
+// Continue creates a ledger in a new file of a directory from the complete lines of another ledger, whose file stays as
+// it is.
 func Continue(d state.Disk, dir, name string, lines []byte, key *Key) (*Ledger, error) {
 	if err := state.RemoveAll(d, dir, name); err != nil {
 		return nil, err
@@ -126,16 +127,16 @@ func Continue(d state.Disk, dir, name string, lines []byte, key *Key) (*Ledger, 
 	return l, nil
 }
 
-// begin sets where the ledger's file is.
+// begin sets the location of the ledger's file.
 func (l *Ledger) begin(d state.Disk, dir, path string) {
 	l.Disk, l.dir, l.Path, l.Now = d, dir, path, time.Now
 }
 
-// FileName is the file of the ledger in the state directory.
+// FileName is the name of the ledger's file in the state directory.
 const FileName = "ledger.jsonl"
 
-// CompleteLines returns the length of data without a torn last line. A torn line lacks its end,
-// or has a sector of zeros, which was never written.
+// CompleteLines returns the length of data without a torn last line. A torn line has no newline, or contains a sector
+// of zeros, which was never written.
 func CompleteLines(data []byte) int {
 	end := bytes.LastIndexByte(data, '\n') + 1
 	if end == 0 {
@@ -151,12 +152,11 @@ func CompleteLines(data []byte) int {
 	return end
 }
 
-// Parse checks complete lines, and that their sequence is possible. From the first
-// line with a MAC on, every line must have one; the chain of hashes protects the lines
-// before. It checks the MACs of lines under the given key. For lines under a former
-// master key it checks the chain and the sums only; they stand before the first line
-// under the given key, whose MAC covers them through its prev. Behind that line every
-// line must be under the given key. Until there is such a line, foreign is true.
+// Parse checks complete lines, and that their sequence is possible. From the first line with a MAC on, every line must
+// have one; the chain of hashes protects the lines before it. Lines under the given key have their MACs checked. Lines
+// under a former master key have only their chain and sums checked: they must come before the first line under the
+// given key, whose MAC covers them through its Prev. After that line every line must be under the given key. As long as
+// no line is under the given key, Foreign returns true.
 func Parse(data []byte, key *Key) (*Ledger, error) {
 	type epoch struct {
 		task   core.Task
@@ -168,25 +168,25 @@ func Parse(data []byte, key *Key) (*Ledger, error) {
 	for n := 1; len(data) > 0; n++ {
 		line, rest, ok := bytes.Cut(data, []byte("\n"))
 		if !ok {
-			return nil, fmt.Errorf("%w: line %d has no end", ErrLedger, n)
+			return nil, fmt.Errorf("%w: line %d has no newline", ErrLedger, n)
 		}
 		data = rest
 		var e Entry
 		dec := json.NewDecoder(bytes.NewReader(line))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&e); err != nil {
-			return nil, fmt.Errorf("%w: line %d is no entry", ErrLedger, n)
+			return nil, fmt.Errorf("%w: line %d is not a valid entry", ErrLedger, n)
 		}
 		if _, err := dec.Token(); err != io.EOF {
-			return nil, fmt.Errorf("%w: line %d is no entry", ErrLedger, n)
+			return nil, fmt.Errorf("%w: line %d is not a valid entry", ErrLedger, n)
 		}
 		if e.Seq != uint64(n) || e.Prev != hex.EncodeToString(l.Head[:]) {
-			return nil, fmt.Errorf("%w: line %d does not follow the one before", ErrLedger, n)
+			return nil, fmt.Errorf("%w: line %d does not continue the line before it", ErrLedger, n)
 		}
 		if l.KeyID != "" || e.Key != "" || e.MAC != "" || e.Sum != "" {
 			if e.Key != "" {
 				if key != nil && l.KeyID == key.ID && e.Key != key.ID {
-					return nil, fmt.Errorf("%w: line %d is under key %q, behind lines under the present key",
+					return nil, fmt.Errorf("%w: line %d is under key %q, but follows lines under the present key",
 						ErrLedger, n, e.Key)
 				}
 				l.KeyID = e.Key
@@ -196,17 +196,18 @@ func Parse(data []byte, key *Key) (*Ledger, error) {
 				check = nil
 			}
 			if l.KeyID == "" || !sealed(line, check) {
-				return nil, fmt.Errorf("%w: line %d has no MAC, or that of another line", ErrLedger, n)
+				return nil, fmt.Errorf("%w: line %d has no MAC, or a wrong one", ErrLedger, n)
 			}
 		}
 		if !e.soundUnit() {
-			return nil, fmt.Errorf("%w: line %d protects what this version does not know", ErrLedger, n)
+			return nil, fmt.Errorf("%w: line %d protects a unit that this version does not know", ErrLedger, n)
 		}
 		if l.Moved() != nil {
-			return nil, fmt.Errorf("%w: line %d is behind the one that moved the tasks away", ErrLedger, n)
+			return nil, fmt.Errorf("%w: line %d follows the line that moved the tasks away, which must be the "+
+				"last", ErrLedger, n)
 		}
 		if e.Steps > 0 && e.Kind != KindClose {
-			return nil, fmt.Errorf("%w: line %d has steps and closes nothing", ErrLedger, n)
+			return nil, fmt.Errorf("%w: line %d has steps but closes no epoch", ErrLedger, n)
 		}
 		id := epoch{e.Task(), e.Epoch}
 		opened, known := openings[id]
@@ -240,7 +241,7 @@ func Parse(data []byte, key *Key) (*Ledger, error) {
 			possible = false
 		}
 		if !possible {
-			return nil, fmt.Errorf("%w: line %d can't follow what is before it", ErrLedger, n)
+			return nil, fmt.Errorf("%w: line %d cannot follow the lines before it", ErrLedger, n)
 		}
 		l.take(e, line)
 	}
@@ -259,9 +260,9 @@ func (l *Ledger) take(e Entry, line []byte) {
 	}
 }
 
-// Foreign reports whether the lines have MACs, and none of them is under the present
-// key. Then nothing proves them: the operator has changed the key or configured a wrong
-// one, or somebody without the key has written the ledger anew.
+// Foreign reports whether the lines have MACs and the last of them is under another key than the current one. Nothing
+// proves these lines then: the operator changed the key or configured a wrong one, or somebody without the key rewrote
+// the ledger.
 func (l *Ledger) Foreign() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -272,23 +273,23 @@ func (l *Ledger) foreignLocked() bool {
 	return l.Key != nil && l.KeyID != "" && l.KeyID != l.Key.ID
 }
 
-// Waits reports whether no line can be added without the operator's word.
+// Waits reports whether no line can be added until the operator confirms a new key.
 func (l *Ledger) Waits() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.foreignLocked() && !l.rekeyed
 }
 
-// AcceptKey takes an operator's request to open or close an epoch for the word that a new key
-// is meant: the next line may follow lines under a former key, and binds them.
+// AcceptKey is called when an operator asks to open or close an epoch, which confirms that the new key is intended. The
+// next line may then follow lines under a former key, and its MAC covers them.
 func (l *Ledger) AcceptKey() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rekeyed = true
 }
 
-// Append makes the entry durable. It sets Seq, Prev and Time. The program uses the methods of lines.go, which say
-// what a line may be; Append is for them and for tests.
+// Append makes the entry durable. It sets Seq, Prev and Time. Only the methods in lines.go, which ensure that a line is
+// valid, and tests call it.
 func (l *Ledger) Append(e Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -298,14 +299,15 @@ func (l *Ledger) Append(e Entry) error {
 func (l *Ledger) appendLocked(e Entry) error {
 	if l.foreignLocked() && !l.rekeyed {
 		return failure.Haltf(failure.Key,
-			"the ledger's lines are under key %s, the key file holds key %s: configure the file of that key; "+
-				"if you changed the key, streamdp epoch open STREAM goes on under the new one", l.KeyID, l.Key.ID)
+			"the ledger's lines are under key %s, but the key file holds key %s: configure the file of the ledger's "+
+				"key; if you changed the key, continue under the new one with: streamdp epoch open "+
+				"STREAM", l.KeyID, l.Key.ID)
 	}
 	if m := l.Moved(); m != nil {
 		return m.Refusal()
 	}
 	if !e.soundUnit() {
-		return fmt.Errorf("internal: a line for epoch %d protects nobody that is known", e.Epoch)
+		return fmt.Errorf("internal: a line for epoch %d has an invalid unit of protection", e.Epoch)
 	}
 	if l.heads == nil {
 		l.heads = map[[32]byte]bool{}
@@ -359,7 +361,7 @@ func (l *Ledger) write(line []byte) error {
 	return l.Disk.SyncDir(l.dir)
 }
 
-// raw returns the lines after the first n, without their ends.
+// raw returns the lines after the first n, without their newlines.
 func (l *Ledger) raw(n int) ([][]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -371,12 +373,12 @@ func (l *Ledger) raw(n int) ([][]byte, error) {
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
 	if int64(len(data)) < l.size {
-		return nil, fmt.Errorf("%w: it became shorter", ErrLedger)
+		return nil, fmt.Errorf("%w: the file is shorter than what was written to it", ErrLedger)
 	}
 	return bytes.Split(bytes.TrimSuffix(data[:l.size], []byte("\n")), []byte("\n"))[n:], nil
 }
 
-// adopt makes lines durable that a newer copy of this ledger has.
+// adopt appends lines that a newer copy of this ledger has, and makes them durable.
 func (l *Ledger) adopt(lines [][]byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// Whatever parses says the same when it is written and read again. Where a
-// hash would stop the fuzzer at the door, it is made right first.
+// A ledger that parses is unchanged when it is written and read again. Hashes are corrected first, because they would
+// stop the fuzzer.
 
 func FuzzLedger(f *testing.F) {
 	if file, err := os.ReadFile("testdata/ledger.jsonl"); err == nil {
@@ -41,7 +41,7 @@ func FuzzLedger(f *testing.F) {
 				t.Fatalf("%d hashes of %d lines", len((*l.Heads())), len(entries))
 			}
 			if l.KeyID != "" {
-				return // of what is sealed nothing can be written again
+				return // sealed lines cannot be written again
 			}
 			again := rechain(t, entries)
 			second, err := ledger.Parse(again, nil)
@@ -51,7 +51,7 @@ func FuzzLedger(f *testing.F) {
 			if third := rechain(t, second.Entries); !bytes.Equal(again, third) {
 				t.Fatalf("\n%s\n%s", again, third)
 			}
-			// What is asked of it must not panic.
+			// Queries must not panic.
 			for _, e := range entries {
 				l.Newest(e.Task())
 				l.Undestroyed(e.Task())
@@ -64,7 +64,7 @@ func FuzzLedger(f *testing.F) {
 			}
 		}
 		try(data)
-		// The same with a right chain.
+		// Now with a correct chain.
 		var list []ledger.Entry
 		for line := range strings.Lines(string(data)) {
 			var e ledger.Entry
@@ -82,8 +82,8 @@ func FuzzLedger(f *testing.F) {
 	})
 }
 
-// FuzzSealedLedger: who has no key writes no line. A file that is accepted with the key
-// and has a MAC in it begins with the lines that were written, byte for byte.
+// FuzzSealedLedger: somebody without the key cannot write a line. A file that is accepted with the key and has a MAC
+// begins with the lines that were written, byte for byte.
 func FuzzSealedLedger(f *testing.F) {
 	key := ledger.NewKey(connect.InsecureKey(1))
 	file, err := os.ReadFile("testdata/ledger-sealed.jsonl")
@@ -97,8 +97,8 @@ func FuzzSealedLedger(f *testing.F) {
 		if err == nil && l.KeyID == key.ID && !bytes.HasPrefix(file, data) {
 			t.Fatalf("accepted:\n%s", data)
 		}
-		// Where the fuzzer's entries are sealed with the key, they are read as they are
-		// without one, as far as they tell a possible story.
+		// The fuzzer's entries give the same ledger when they are sealed with the key as without a key, if their
+		// sequence is possible.
 		var sealedLines []byte
 		var head [32]byte
 		n := 0
@@ -131,7 +131,7 @@ func FuzzSealedLedger(f *testing.F) {
 	})
 }
 
-// rechain writes entries as a ledger does.
+// rechain writes entries as a ledger would.
 func rechain(t testing.TB, list []ledger.Entry) (data []byte) {
 	t.Helper()
 	var head [32]byte
@@ -147,8 +147,8 @@ func rechain(t testing.TB, list []ledger.Entry) (data []byte) {
 	return data
 }
 
-// FuzzControl: a record of the control topic without the MAC of our key changes nothing.
-// One with it, whatever it says, is taken for one line at most.
+// FuzzControl: a record of the control topic without a MAC under our key changes nothing. One with such a MAC counts as
+// at most one line, whatever its content.
 func FuzzControl(f *testing.F) {
 	key := ledger.NewKey(connect.InsecureKey(1))
 	file, err := os.ReadFile("testdata/ledger-sealed.jsonl")

@@ -55,12 +55,11 @@ func TestGoldenLedger(t *testing.T) {
 		t.Errorf("read back: %v\n%+v\n%+v", err, read.Entries, l.Entries)
 	}
 	entries := read.Entries
-	// A torn last line is cut off, wherever it was torn; what the lines before
-	// say stays.
+	// A torn last line is cut off wherever it was torn, and the lines before it are kept.
 	last := strings.LastIndexByte(string(file[:len(file)-1]), '\n') + 1
 	for cut := last; cut < len(file); cut += 37 {
 		all := [][]byte{file[:cut], append(slices.Clone(file[:cut]), make([]byte, len(file)-cut)...)}
-		if sector := cut/512*512 + 512; sector < len(file) { // what is before it was never written
+		if sector := cut/512*512 + 512; sector < len(file) { // the sector before it was never written
 			all = append(all, append(append(slices.Clone(file[:last]), make([]byte, sector-last)...), file[sector:]...))
 		}
 		for _, torn := range all {
@@ -84,7 +83,7 @@ func TestGoldenLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerStories: chains that are intact and impossible.
+// TestLedgerStories: chains that are intact, but whose sequence of lines is impossible.
 func TestLedgerStories(t *testing.T) {
 	t.Parallel()
 	src := core.Source{Cluster: "c", Topic: "orders", Partition: 0}
@@ -126,7 +125,7 @@ func TestLedgerStories(t *testing.T) {
 		"another kind": {{Kind: "refund", Stream: "orders", Source: src, Epoch: 1}},
 	} {
 		if name == "no adjacency" {
-			continue // it can't even be written
+			continue // the ledger cannot even be written
 		}
 		if _, err := ledger.Parse(chain(list), nil); err == nil {
 			t.Errorf("%s passes", name)

@@ -10,15 +10,14 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Held is the ledger's file, locked for this process. The lock of the state
-// directory is a separate file; if somebody removes that file, a second process gets in.
+// Held is the ledger's file, locked by this process. It is a second lock: somebody may remove
+// the lock file of the state directory, and another process could then lock the directory, but not the ledger.
 type Held struct {
 	file *os.File
 	path string
 }
 
-// Hold opens and locks the ledger, and makes it if it is missing. A simulated disk
-// needs no lock.
+// Hold opens and locks the ledger's file, and creates it if it is missing. A simulated disk needs no lock.
 func Hold(d state.Disk, dir string) (*Held, error) {
 	if f, ok := d.(state.FileShard); ok {
 		d = f.Disk
@@ -53,7 +52,7 @@ func (h *Held) Release() {
 	h.file.Close()
 }
 
-// same returns an error if the path leads to another file than the one that is held.
+// same returns an error if the path now leads to another file than the held one.
 func (h *Held) same() error {
 	held, err := h.file.Stat()
 	if err != nil {
@@ -61,14 +60,13 @@ func (h *Held) same() error {
 	}
 	if named, err := os.Stat(h.path); err != nil || !os.SameFile(held, named) {
 		return failure.Haltf(failure.State,
-			"another file than the one that this process reads is the ledger %s now: stop, and restore the newest one",
+			"ledger %s was replaced by another file while this process had it open: stop, and restore the newest one",
 			h.path)
 	}
 	return nil
 }
 
-// check returns an error if the file is not as this process left it: another file has its
-// name, or its size differs.
+// check returns an error if the file is not as this process left it: another file has its name, or its size differs.
 func (h *Held) check(size int64) error {
 	if h == nil {
 		return nil
@@ -79,8 +77,8 @@ func (h *Held) check(size int64) error {
 	info, err := h.file.Stat()
 	if err == nil && info.Size() != size {
 		err = failure.Haltf(failure.State,
-			"the ledger %s has %d bytes, this process left %d: another one wrote to it; stop both, and restore the "+
-				"newest ledger", h.path, info.Size(), size)
+			"ledger %s has %d bytes, but this process left it with %d: another process wrote to it; stop both, and "+
+				"restore the newest ledger", h.path, info.Size(), size)
 	}
 	return err
 }

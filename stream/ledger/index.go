@@ -6,25 +6,25 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// ledgerIndex answers the questions of every opening and closing without reading all
-// lines again. It is a function of the lines.
+// ledgerIndex answers the questions of every opening and closing without reading all lines again. It depends only on
+// the lines.
 type ledgerIndex struct {
-	order    []core.Task // by first line
+	order    []core.Task // in the order of their first lines
 	Tasks    map[core.Task]*taskIndex
 	Sources  map[core.Source]*sourceIndex
 	Accounts map[Account]*accountIndex
 	topics   map[topic]*topicUnits
-	ends     map[int]int // opening → what closed or voided it
-	keyID    string      // of the master key that the last line is under, "" before the first
+	ends     map[int]int // opening → the entry that closed or voided it
+	keyID    string      // the master key of the last line, "" before the first
 }
 
-// taskIndex is the index of one task. Its numbers are indexes of entries.
+// taskIndex is the index of one task. Its integers are indexes of entries, except last.
 type taskIndex struct {
 	last        uint64         // largest epoch
 	openings    map[uint64]int // by epoch
 	begun       []int          // openings and closings, without voided ones
-	newest      int            // the last of begun, −1 where there is none
-	undestroyed []int          // closings
+	newest      int            // the last of begun, −1 if there is none
+	undestroyed []int          // closings whose secret is not destroyed
 	paid        paid
 }
 
@@ -33,13 +33,12 @@ type sourceIndex struct {
 	openings []int
 	open     []int // openings that have not ended
 
-	// About the present incarnation of the source's log: its number; the newest closing with
-	// an anchor, −1 if there is none; and whether a later closing covers records and has no
-	// anchor.
+	// About the current incarnation of the source's log: its number; the newest closing with an anchor, −1 if there is
+	// none; and whether a later closing covers records but has no anchor.
 	incarnation uint64
-	topicID     string // "" where no line has one
+	topicID     string // "" if no line has one
 	anchor      int
-	anchorKey   string // of the master key that its anchor is under, "" where no line says
+	anchorKey   string // master key of the anchor's MAC, "" if no line says
 	unproven    bool
 }
 
@@ -55,7 +54,7 @@ func (x *ledgerIndex) add(entries []Entry) {
 		x.keyID = e.Key
 	}
 	if e.Move != nil {
-		return // it is about no task
+		return // the line is about no task
 	}
 	t := x.Tasks[e.Task()]
 	if t == nil {
@@ -129,8 +128,8 @@ func (x *ledgerIndex) source(of core.Source) *sourceIndex {
 	return s
 }
 
-// add indexes the last line, entry i, as it is for the source. opened is the epoch's opening,
-// entry number opening; nil where there is none.
+// add indexes the last line, entry i, as its view e for the source. opened is the epoch's opening, entry number
+// opening, or nil if there is none.
 func (s *sourceIndex) add(x *ledgerIndex, entries []Entry, i, opening int, opened *Entry, e Entry) {
 	ended := func() {
 		s.open = slices.DeleteFunc(s.open, func(b int) bool { return b == opening })

@@ -14,17 +14,17 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Entry is one line of the ledger. Which fields it has depends on Kind:
+// Entry is one line of the ledger. Its Kind decides which fields it has:
 //
-//	open           an epoch and all that it charges, before anything of it exists
+//	open           an epoch and everything it charges, written before anything else of the epoch exists
 //	void           the epoch of the last open never began: no noise was drawn
-//	close          where the epoch ended, and an anchor to know the log again
+//	close          where the epoch ended, and an anchor that identifies the log later
 //	limit          the limit of a source was raised
-//	key-destroyed  the epoch's secret is gone: its noise can't be derived again
-//	repair         a ledger was worked out anew; the epoch's checkpoint names a line of
-//	               the one that was lost, which counts as known
+//	key-destroyed  the epoch's secret was deleted: its noise cannot be derived again
+//	repair         the ledger was lost and reconstructed; the open epoch's checkpoint names a line
+//	               of the lost ledger, and Knows accepts that line from here on
 //	imported       the lines that follow came from a state directory
-//	moved          the last line of a directory whose tasks a group of instances runs
+//	moved          the last line of a directory whose tasks a group of instances now runs
 type Entry struct {
 	Seq  uint64    `json:"seq"`
 	Prev string    `json:"prev"` // SHA-256 of the line before, in hexadecimal
@@ -34,8 +34,8 @@ type Entry struct {
 	Stream string `json:"stream"`
 	core.Source
 	Epoch uint64 `json:"epoch"`
-	// Parts are the partitions of a merged epoch. Then the source's partition is −1, and
-	// First and End are sums over them.
+	// Parts are the partitions of a merged epoch. The entry's own Partition is then −1, and First and End are sums over
+	// Parts.
 	Parts []EntryPart `json:"parts,omitempty"`
 
 	// open
@@ -45,14 +45,14 @@ type Entry struct {
 	TopicID     string `json:"topic_id,omitempty"` // where the brokers have one
 	First       int64  `json:"first,omitempty"`    // base offset
 	End         int64  `json:"end,omitempty"`      // open: horizon's end, −1 without one; close: end of the last step
-	// Output is where the epoch's releases go from its first one on, nil in lines of older
-	// builds, which did not say it.
+	// Output is where the epoch's releases have gone since its first one. nil in lines of older builds, which did not
+	// record it.
 	Output *EntryOutput `json:"output,omitempty"`
-	// Boundaries are those of steps by the clock, nil of other steps and in lines of older builds.
+	// Boundaries is set if the epoch's steps are by the clock. nil for other steps and in lines of older builds.
 	Boundaries *EntryBoundaries `json:"boundaries,omitempty"`
 	Mechanism  string           `json:"mechanism,omitempty"`
 	Cost       dp.Cost          `json:"cost,omitzero"`
-	// Unit is whom the epoch protects: "person", and then Person says who that is; "": a record.
+	// Unit is what the epoch protects: "person", and Person then says who counts as one person; or "", a record.
 	Unit   string       `json:"unit,omitempty"`
 	Person *EntryPerson `json:"person,omitempty"`
 	// Reserved is the part of the source's limit that is set aside for sketches, in the entry
@@ -66,7 +66,9 @@ type Entry struct {
 	LimitDelta   float64 `json:"limit_delta,omitempty"`
 
 	// close
-	// Steps is how many the epoch had, at least, where it protects what a person has in a period.
+
+	// Steps is the least number of steps that the epoch had. It is set if the epoch protects what a person has in a
+	// period.
 	Steps        uint64 `json:"steps,omitempty"`
 	AnchorOffset int64  `json:"anchor_offset,omitempty"`
 	Anchor       string `json:"anchor,omitempty"` // HMAC of the last record, in hexadecimal; empty: no record
@@ -74,16 +76,16 @@ type Entry struct {
 	Reason string `json:"reason,omitempty"`
 
 	// repair
-	Accepts string `json:"accepts,omitempty"` // hash of a line that was lost, in hexadecimal
+	Accepts string `json:"accepts,omitempty"` // hash, in hexadecimal, of the lost line that is accepted
 
 	// imported, moved
 	Move *EntryMove `json:"move,omitempty"`
 
-	// Key is the id of the master key of the MACs from here on. It is in the first line that
-	// has a MAC, and wherever the key changes.
+	// Key is the id of the master key that the MACs use from this line on. It is in the first line that has a MAC, and
+	// in each line where the key changes.
 	Key string `json:"key,omitempty"`
-	// MAC is the HMAC of the line up to it. Sum is the first half of the SHA-256 of the line
-	// up to that, which shows every changed bit even without the key.
+	// MAC is the HMAC of the line up to this field. Sum is the first half of the SHA-256 of the line up to that field:
+	// without the key, it still detects every changed bit.
 	MAC string `json:"mac,omitempty"`
 	Sum string `json:"sum,omitempty"`
 }
@@ -94,7 +96,7 @@ type EntryOutput struct {
 	Partition int    `json:"partition"`
 }
 
-// Task returns the task that the entry is of.
+// Task returns the task that the entry is about.
 func (e *Entry) Task() core.Task { return core.Task{Stream: e.Stream, Partition: e.Partition} }
 
 // The kinds of entries.
@@ -115,9 +117,8 @@ const (
 	ReasonRequest = "requested"
 )
 
-// Ledger is the append-only record of everything that was ever charged. Its file has JSON
-// lines; each contains the hash of the one before and, from some line on, a MAC. It is
-// safe for concurrent use.
+// Ledger is the append-only record of everything that was ever charged. Its file has JSON lines. Each contains the hash
+// of the line before and, from some line on, a MAC. It is safe for concurrent use.
 type Ledger struct {
 	mu      sync.Mutex
 	Disk    state.Disk
@@ -128,20 +129,19 @@ type Ledger struct {
 	Held    *Held // nil: nobody else can write the file
 	Entries []Entry
 	heads   map[[32]byte]bool // the hashes of all lines
-	Head    [32]byte          // of the last one
+	Head    [32]byte          // of the last line
 	KeyID   string            // of the last line's MAC, "" where it has none
-	rekeyed bool              // the operator's word that the key was changed
+	rekeyed bool              // the operator confirmed that the key was changed
 	index   ledgerIndex
 	size    int64
 	Torn    bool // a torn last line was cut off at opening
-	partial bool // part of a line may stand behind size, of an append that failed
+	partial bool // an append failed and may have left part of a line after size
 }
 
 // chargesOffsets reports whether First and End of an opening are a valid range.
 func (e *Entry) chargesOffsets() bool { return e.First >= 0 && (e.End == -1 || e.End > e.First) }
 
-// End returns the entry that closed or voided the epoch that entry i opened, nil if the
-// epoch is open.
+// End returns the entry that closed or voided the epoch that entry i opened, or nil if the epoch is open.
 func (l *Ledger) End(i int) *Entry {
 	if j, ended := l.index.ends[i]; ended {
 		return &l.Entries[j]
@@ -149,8 +149,7 @@ func (l *Ledger) End(i int) *Entry {
 	return nil
 }
 
-// Newest returns the task's last entry of kind open or close, nil if there is none. It
-// leaves out voided openings.
+// Newest returns the task's last entry of kind open or close, or nil if there is none. It ignores voided openings.
 func (l *Ledger) Newest(t core.Task) *Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +161,7 @@ func (l *Ledger) Newest(t core.Task) *Entry {
 	return &found
 }
 
-// Opening returns the open entry of an epoch, nil if the ledger has none.
+// Opening returns the open entry of an epoch, or nil if the ledger has none.
 func (l *Ledger) Opening(t core.Task, epoch uint64) *Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,10 +177,10 @@ func (l *Ledger) Opening(t core.Task, epoch uint64) *Entry {
 	return &found
 }
 
-// LastReader returns, of the epochs of a task's stream that read a source, the closing that
-// came last, as it is for the source, with the incarnation that its epoch read; and the
-// opening of one that is open and of another task. Each is nil where there is none. A stream
-// may have read the source with a task of its own, and as a partition of a merged epoch.
+// LastReader looks at the epochs in which the stream of task t read a source. It returns, each nil if there is none:
+// the last closing, as the view for this source, with the incarnation that its epoch read; and the opening of an epoch
+// that is open and belongs to another task. A stream may have read the source with a task of its own and as a partition
+// of a merged epoch.
 func (l *Ledger) LastReader(t core.Task, src core.Source) (last *Entry, incarnation uint64, open *Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,8 +205,7 @@ func (l *Ledger) LastReader(t core.Task, src core.Source) (last *Entry, incarnat
 	return nil, 0, open
 }
 
-// NextEpoch returns the number of the task's next epoch. Every number is used once; that
-// includes voided epochs.
+// NextEpoch returns the number of the task's next epoch. No number is used twice, not even that of a voided epoch.
 func (l *Ledger) NextEpoch(t core.Task) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,8 +215,7 @@ func (l *Ledger) NextEpoch(t core.Task) uint64 {
 	return 1
 }
 
-// Undestroyed returns the closings of a task whose secret is not destroyed according to the
-// ledger.
+// Undestroyed returns a task's closings for which the ledger does not record that the secret was destroyed.
 func (l *Ledger) Undestroyed(t core.Task) (open []Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,7 +227,7 @@ func (l *Ledger) Undestroyed(t core.Task) (open []Entry) {
 	return open
 }
 
-// Tasks returns all tasks that ever opened an epoch, in the order of their first one.
+// Tasks returns all tasks that ever opened an epoch, in the order in which each opened its first.
 func (l *Ledger) Tasks() []core.Task {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -272,18 +269,18 @@ func (l *Ledger) HeadHash() [32]byte {
 	return l.Head
 }
 
-// Knows reports whether the ledger has, or once ended with, a line with this hash. Zeros,
-// which stand for no line, are known too.
+// Knows reports whether the ledger has a line with this hash, or accepted it in a repair as a line of a lost ledger.
+// The zero hash, which stands for no line, is known too.
 func (l *Ledger) Knows(head [32]byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.heads[head]
 }
 
-// identity returns the hash of the ledger's first line, by which copies of it are known.
+// identity returns the hash of the ledger's first line, which all copies of this ledger share.
 func (l *Ledger) identity() (id [32]byte, ok bool) { return l.hashOf(1) }
 
-// hashOf returns the hash of a line, by its number from 1.
+// hashOf returns the hash of a line; seq counts from 1.
 func (l *Ledger) hashOf(seq uint64) (hash [32]byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -293,14 +290,17 @@ func (l *Ledger) hashOf(seq uint64) (hash [32]byte, ok bool) {
 	case seq == n:
 		return l.Head, true
 	}
-	_, err := hex.Decode(hash[:], []byte(l.Entries[seq].Prev)) // of the line after it
+	_, err := hex.Decode(hash[:], []byte(l.Entries[seq].Prev)) // Prev of the next line
 	return hash, err == nil
 }
 
-// LastIncarnation returns the newest incarnation of a source, 1 where there is none,
-// the id of its topic, "" where none was recorded, and the newest close of it with an
-// anchor, nil where there is none, with the id of the master key that the anchor is
-// under. unproven says that a later close covers records and has no anchor.
+// LastIncarnation returns, for a source:
+//
+//   - n, its newest incarnation, 1 if there is none;
+//   - topicID, the id of its topic, "" if none was recorded;
+//   - last, the newest closing with an anchor in that incarnation, nil if there is none;
+//   - lastKey, the id of the master key of that anchor;
+//   - unproven, which reports that a later closing covers records but has no anchor.
 func (l *Ledger) LastIncarnation(src core.Source) (n uint64, topicID string, last *Entry, lastKey string,
 	unproven bool) {
 	l.mu.Lock()
@@ -316,7 +316,7 @@ func (l *Ledger) LastIncarnation(src core.Source) (n uint64, topicID string, las
 	return of.incarnation, of.topicID, last, of.anchorKey, of.unproven
 }
 
-// accepted returns the hash that a repair accepts for a line of the ledger.
+// accepted returns the hash of the lost line that a repair entry accepts.
 func (e *Entry) accepted() (head [32]byte, ok bool) {
 	b, err := hex.DecodeString(e.Accepts)
 	return [32]byte(append(b, make([]byte, 32)...)[:32]), err == nil && len(b) == 32 &&

@@ -24,13 +24,13 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// ending is an entry that ends one.
+// ending returns an entry that ends an epoch.
 func ending(kind string, epoch uint64, end int64) ledger.Entry {
 	return ledger.Entry{Kind: kind, Stream: "orders", Source: fixtures.TestSource, Epoch: epoch, End: end,
 		Reason: ledger.ReasonRequest}
 }
 
-// sealedLedger is the file of a ledger with all kinds of lines.
+// sealedLedger returns the file of a ledger with all kinds of lines.
 func sealedLedger(t testing.TB, d state.Disk, key *ledger.Key) []byte {
 	t.Helper()
 	l, err := ledger.Open(d, "/s", key)
@@ -51,8 +51,7 @@ func sealedLedger(t testing.TB, d state.Disk, key *ledger.Key) []byte {
 	return data
 }
 
-// TestLedgerBits: no bit of a sealed ledger can change unnoticed, whether the key is
-// at hand or not.
+// TestLedgerBits: no bit of a sealed ledger can change unnoticed, with or without the key.
 func TestLedgerBits(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
@@ -66,11 +65,11 @@ func TestLedgerBits(t *testing.T) {
 	}
 	for _, k := range []*ledger.Key{key, nil, ledger.NewKey(connect.InsecureKey(2))} {
 		if l, err := at(file, k); err != nil || len(l.Entries) != 5 || l.Torn {
-			t.Fatalf("as it was written: %v", err)
+			t.Fatalf("unchanged file: %v", err)
 		}
 		accepted, stride := 0, 1
 		if k != key {
-			stride = 13 // the sums alone: any of them shows it
+			stride = 13 // without the key, only the sums detect it
 		}
 		for bit := 0; bit < 8*len(file); bit += stride {
 			file[bit/8] ^= 1 << (bit % 8)
@@ -89,7 +88,7 @@ func TestLedgerBits(t *testing.T) {
 		}
 	}
 
-	// A line that somebody else writes has right sums and no MAC.
+	// A line by somebody without the key has correct sums but no valid MAC.
 	l, err := at(file, ledger.NewKey(connect.InsecureKey(2)))
 	fixtures.Must(t, err)
 	var h *failure.Halt
@@ -114,7 +113,7 @@ func TestLedgerBits(t *testing.T) {
 	if _, err := at(append(lies, ledger.SealEnd+"\n"...), key); err == nil {
 		t.Error("a line with the MAC of another key is accepted")
 	}
-	// Once there are MACs, a line without one is none.
+	// After a line with a MAC, a line without one is refused.
 	unsealed, err := at(file, nil)
 	fixtures.Must(t, err)
 	fixtures.Must(t, unsealed.Append(ending(ledger.KindClose, 2, 1000)))
@@ -127,8 +126,8 @@ func TestLedgerBits(t *testing.T) {
 	}
 }
 
-// TestLedgerForged: a line under an invented key is refused behind lines under the
-// present one, also where it would erase a charge.
+// TestLedgerForged: a line under an invented key is refused after lines under the current one, even if it would remove
+// a charge.
 func TestLedgerForged(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
@@ -136,16 +135,19 @@ func TestLedgerForged(t *testing.T) {
 	file := sealedLedger(t, d, key)
 	l, err := ledger.Open(d, "/s", key)
 	fixtures.Must(t, err)
-	for _, e := range []ledger.Entry{ending(ledger.KindVoid, 2, 0), ending(ledger.KindClose, 2, 1000), {Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2, LimitEpsilon: 9, LimitDelta: 1e-8}} {
+	for _, e := range []ledger.Entry{
+		ending(ledger.KindVoid, 2, 0), ending(ledger.KindClose, 2, 1000),
+		{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2, LimitEpsilon: 9, LimitDelta: 1e-8},
+	} {
 		forged := append(slices.Clone(file), streamtest.ForgedLine(t, l, e)...)
 		if _, err := ledger.Parse(forged, key); !errors.Is(err, ledger.ErrLedger) {
 			t.Errorf("a forged %s is accepted: %v", e.Kind, err)
 		}
-		// Without the key nobody can tell.
+		// Without the key, the forgery cannot be detected.
 		if _, err := ledger.Parse(forged, nil); err != nil {
 			t.Errorf("a forged %s: %v", e.Kind, err)
 		}
-		// With another key nothing proves any line.
+		// With another key, no line is proven.
 		l2, err := ledger.Parse(forged, ledger.NewKey(connect.InsecureKey(2)))
 		fixtures.Must(t, err)
 		if !l2.Waits() {
@@ -154,8 +156,7 @@ func TestLedgerForged(t *testing.T) {
 	}
 }
 
-// TestLedgerBefore: a ledger that has no MACs yet is read, and its next line binds
-// all that was there.
+// TestLedgerBefore: a ledger that has no MACs yet is read, and the MAC of its next line covers everything before it.
 func TestLedgerBefore(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
@@ -187,8 +188,8 @@ func TestLedgerBefore(t *testing.T) {
 	}
 }
 
-// TestLedgerLock: without the lock file a second process still does not get in, and
-// one whose ledger is another file than it was writes nothing.
+// TestLedgerLock: even if the lock file was removed, a second process cannot open the ledger; and a process whose
+// ledger was replaced by another file writes nothing.
 func TestLedgerLock(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -226,8 +227,8 @@ func TestLedgerLock(t *testing.T) {
 	x.End()
 }
 
-// TestAdjacencies: a limit holds in every adjacency in which the source was ever
-// charged, at openings and when the limit changes.
+// TestAdjacencies: a limit holds in every adjacency in which the source was ever charged, both at openings and when the
+// limit changes.
 func TestAdjacencies(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-8)
@@ -245,7 +246,7 @@ func TestAdjacencies(t *testing.T) {
 		}
 		return l
 	}
-	// A replacement is two zeroings: what is 1 for those is 2 and more for these.
+	// A replacement counts as two zeroings: 1 under zero-out is 2 or more under replace.
 	l := ledgerOf(streamtest.Charging(1, 0, -1, dp.Replace, mu), ending(ledger.KindClose, 1, 1000))
 	_, err = l.Open(streamtest.Charging(2, 0, -1, dp.ZeroOut, mu))
 	var over *ledger.ErrBudget
@@ -257,7 +258,7 @@ func TestAdjacencies(t *testing.T) {
 		0); err == nil {
 		t.Error("and it is said to be affordable")
 	}
-	// Elsewhere it fits, in both: of 1.5 there 0.7 is for the rest.
+	// Elsewhere it fits in both: of the limit 1.5 there, 0.7 remain.
 	small, err := dp.Mu(0.7, 1e-8)
 	fixtures.Must(t, err)
 	if _, err := l.Open(streamtest.Charging(2, 1000, -1, dp.ZeroOut, small)); err != nil {
@@ -271,7 +272,7 @@ func TestAdjacencies(t *testing.T) {
 		!(s.ChargedEpsilon > 1.4 && s.ChargedEpsilon < 1.5) {
 		t.Errorf("spent %+v, %v", s, err)
 	}
-	// The limit can't go below what is spent in the other one.
+	// The limit cannot be set below what was spent in the other adjacency.
 	limit := ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2,
 		LimitEpsilon: 1.2, LimitDelta: 1e-8}
 	if err := l.SetLimitLine(limit, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "(replace)") {
@@ -286,8 +287,8 @@ func TestAdjacencies(t *testing.T) {
 	}
 }
 
-// TestAdjacencyChange is the same through the daemon: an epoch under replacement,
-// then another under zero-out over the same records.
+// TestAdjacencyChange tests the same with the daemon: an epoch under replace, then another under zero-out over the same
+// records.
 func TestAdjacencyChange(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -308,7 +309,7 @@ func TestAdjacencyChange(t *testing.T) {
 	}
 }
 
-// TestLedgerIndex: what the index answers is what a reading of all lines would.
+// TestLedgerIndex: the answers of the index equal those of reading all lines.
 func TestLedgerIndex(t *testing.T) {
 	t.Parallel()
 	l, err := ledger.Open(simdisk.NewSimDisk("/s"), "/s", nil)
@@ -377,7 +378,7 @@ func TestLedgerIndex(t *testing.T) {
 	}
 }
 
-// rollover Opens and closes an epoch, as a horizon does.
+// rollover opens and closes an epoch, as at a horizon.
 func rollover(t testing.TB, l *ledger.Ledger, epoch uint64) {
 	e := streamtest.Charging(epoch, int64(epoch)*100, int64(epoch)*100+100, dp.ZeroOut, 0.1)
 	if _, err := l.Open(e); err != nil {
@@ -396,7 +397,7 @@ func rollover(t testing.TB, l *ledger.Ledger, epoch uint64) {
 	}
 }
 
-// memoryDisk keeps nothing: what an append costs beside the disk.
+// memoryDisk stores nothing, to measure the cost of an append without the disk.
 type memoryDisk struct{ state.Disk }
 
 type nowhere struct{}
@@ -408,8 +409,8 @@ func (memoryDisk) Append(string) (state.File, error) { return nowhere{}, nil }
 func (memoryDisk) SyncDir(string) error              { return nil }
 func (memoryDisk) ReadFile(s string) ([]byte, error) { return nil, simdisk.Missing("read", s) }
 
-// TestRolloverCost: a rollover takes no longer after 4000 others than after 200.
-// Without indexes it takes a hundred times as long.
+// TestRolloverCost: a rollover takes no longer after 4000 others than after 200. Without indexes it would take a
+// hundred times as long.
 func TestRolloverCost(t *testing.T) {
 	l, err := ledger.Open(memoryDisk{}, "/s", ledger.NewKey(connect.InsecureKey(1)))
 	fixtures.Must(t, err)
@@ -422,7 +423,7 @@ func TestRolloverCost(t *testing.T) {
 		}
 		return time.Since(begun)
 	}
-	took := func() time.Duration { // the best of several: something else may run in between
+	took := func() time.Duration { // the best of several, because something else may run in between
 		best := run(50)
 		for range 5 {
 			best = min(best, run(50))
@@ -437,8 +438,8 @@ func TestRolloverCost(t *testing.T) {
 	}
 }
 
-// BenchmarkLedger is the ledger's part of opening an epoch, of closing it, and of what status
-// shows of the budget, without the disk: behind 1000 epochs by behind 10.
+// BenchmarkLedger measures the ledger's part of opening an epoch, of closing it, and of the budget in the status,
+// without the disk: after 1000 epochs, relative to after 10.
 func BenchmarkLedger(b *testing.B) {
 	ledgerOf := func(epochs uint64) *ledger.Ledger {
 		l, err := ledger.Open(memoryDisk{}, "/s", ledger.NewKey(connect.InsecureKey(1)))
@@ -446,13 +447,13 @@ func BenchmarkLedger(b *testing.B) {
 		for epoch := range epochs {
 			rollover(b, l, epoch+1)
 		}
-		// what a status has read before
+		// as if a status had read the history before
 		_, err = l.BudgetOf(streamtest.OfRecords(fixtures.TestSource), ledger.NewBudgetEvents)
 		fixtures.Must(b, err)
 		return l
 	}
 	long := ledgerOf(1000)
-	var short [64]*ledger.Ledger // in turn, so that each stays short
+	var short [64]*ledger.Ledger // used in turn, so that each stays short
 	for i := range short {
 		short[i] = ledgerOf(10)
 	}

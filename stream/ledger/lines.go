@@ -12,14 +12,13 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// This file has the lines that the program writes, one method for each. Each makes its line durable.
+// This file has one method for each kind of line that the program writes. Each makes its line durable.
 
-// Open charges an epoch: it appends e, unless the records of its source, or the persons of its
-// population, would then pay more than the limit. It returns the ε charged so far, including
-// this epoch, at the limit's δ.
+// Open charges an epoch: it appends e, unless the records of its source, or the persons of its population, would then
+// have paid more than the limit. It returns the ε charged so far including this epoch, at the limit's δ.
 func (l *Ledger) Open(e Entry) (charged float64, err error) {
 	if !e.chargesOffsets() {
-		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, which are none", e.Epoch,
+		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, an invalid range", e.Epoch,
 			e.First, e.End)
 	}
 	l.mu.Lock()
@@ -33,7 +32,7 @@ func (l *Ledger) Open(e Entry) (charged float64, err error) {
 	return charged, l.appendLocked(e)
 }
 
-// Reserve sets what the limit of a new opening's stream sets aside for sketches, if the opening is the first one
+// Reserve sets the part of the limit that a new opening's stream sets aside for sketches, if the opening is the first
 // of an account.
 func (l *Ledger) Reserve(e *Entry, c *config.Config, s *config.Stream) error {
 	if !slices.ContainsFunc(e.accounts(), l.Unopened) {
@@ -49,10 +48,11 @@ func (l *Ledger) Reserve(e *Entry, c *config.Config, s *config.Stream) error {
 	return nil
 }
 
-// Reopen appends the opening of an epoch that was charged before, in a ledger that was lost. It looks at no limit.
+// Reopen appends the opening of an epoch that was already charged in a ledger that was lost. It does not check the
+// limit.
 func (l *Ledger) Reopen(e Entry) error { return l.Append(e) }
 
-// Void takes the charge of an epoch back that never began.
+// Void takes back the charge of an epoch that never began.
 func (l *Ledger) Void(opened *Entry) error {
 	var parts []EntryPart
 	for _, p := range opened.Parts {
@@ -64,8 +64,8 @@ func (l *Ledger) Void(opened *Entry) error {
 	})
 }
 
-// Close ends the epoch of an opening at these ends, one for each of its views, after so many steps or more. It
-// returns the end of the line: the sum of the ends, −1 where one of them is.
+// Close ends the epoch of an opening. ends has one end for each view of the opening, and steps is the least number of
+// steps that the epoch had. It returns the line's End: the sum of the ends, or −1 if one of them is −1.
 func (l *Ledger) Close(opened *Entry, ends []EntryPart, steps uint64, reason string) (end int64, err error) {
 	e := opened.closing(ends, steps)
 	e.Reason = reason
@@ -77,7 +77,7 @@ func (l *Ledger) Destroyed(e *Entry) error {
 	return l.Append(Entry{Kind: KindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
 }
 
-// Repaired makes a line known that an open epoch's checkpoint names, and that this ledger lost.
+// Repaired records a line that was lost and that an open epoch's checkpoint names, so that Knows accepts it.
 func (l *Ledger) Repaired(opened *Entry, lost [32]byte) error {
 	return l.Append(Entry{
 		Kind: KindRepair, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch,
@@ -85,9 +85,9 @@ func (l *Ledger) Repaired(opened *Entry, lost [32]byte) error {
 	})
 }
 
-// SetLimit appends the limit of an epoch's stream, if it differs from the last one recorded for what the epoch is
-// charged to. It refuses a limit below what is paid, in the stream's adjacency or in another one in which the
-// account was ever charged.
+// SetLimit appends the limit of an epoch's stream, if it differs from the last one recorded for the epoch's accounts.
+// It refuses a limit below what was already paid, in the stream's adjacency or in any other in which the account was
+// ever charged.
 func (l *Ledger) SetLimit(s *config.Stream, m *core.Manifest) error {
 	return l.setLimit(limitOf(s, m), s.Privacy.Adjacency)
 }
@@ -101,7 +101,7 @@ func (l *Ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 	return l.appendLocked(e)
 }
 
-// TakesLimit returns the error that SetLimit would, and appends nothing.
+// TakesLimit returns the error that SetLimit would return, but appends nothing.
 func (l *Ledger) TakesLimit(s *config.Stream, m *core.Manifest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +121,7 @@ func limitOf(s *config.Stream, m *core.Manifest) Entry {
 	}
 }
 
-// Import records that the lines that follow came from a state directory, and copies these.
+// Import records that the lines that follow came from a state directory, and appends copies of those lines.
 func (l *Ledger) Import(m EntryMove, lines []Entry) error {
 	if err := l.Append(Entry{Kind: KindImported, Move: &m}); err != nil {
 		return err
@@ -129,10 +129,10 @@ func (l *Ledger) Import(m EntryMove, lines []Entry) error {
 	return l.copyAll(lines)
 }
 
-// MoveAway ends the ledger: others run its tasks from then on.
+// MoveAway ends the ledger, because a group of instances runs its tasks from now on.
 func (l *Ledger) MoveAway(m EntryMove) error { return l.Append(Entry{Kind: KindMoved, Move: &m}) }
 
-// CopyAndMove copies lines of other ledgers and ends the ledger, which is for reading only.
+// CopyAndMove appends copies of other ledgers' lines and then ends this ledger, which makes it a read-only copy.
 func (l *Ledger) CopyAndMove(lines []Entry, m EntryMove) error {
 	if err := l.copyAll(lines); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (l *Ledger) CopyAndMove(lines []Entry, m EntryMove) error {
 	return l.MoveAway(m)
 }
 
-// copyAll appends lines of other ledgers: the same words, chained and sealed again, with their times.
+// copyAll appends lines of other ledgers: with the same content and times, but chained and sealed again.
 func (l *Ledger) copyAll(lines []Entry) error {
 	now := l.Now
 	defer func() { l.Now = now }()

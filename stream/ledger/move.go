@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// EntryMove says between which ledgers lines went. All lines of one import have the same random
-// number, in the directory and in each shard.
+// EntryMove says between which ledgers lines moved. All lines of one import have the same random ID, in the directory
+// and in each shard.
 type EntryMove struct {
 	ID      string `json:"id"`             // 16 random bytes in hexadecimal
 	Group   string `json:"group"`          // of instances
-	Cluster string `json:"cluster"`        // Kafka's id of the cluster that the group is in
-	Copy    bool   `json:"copy,omitempty"` // moved: the tasks go on there, and this is a copy for reading
+	Cluster string `json:"cluster"`        // id of the Kafka cluster of the group
+	Copy    bool   `json:"copy,omitempty"` // moved: this is a read-only copy; the tasks run in the group
 }
 
-// sound reports whether a line can say this.
+// sound reports whether m is valid in a line.
 func (m *EntryMove) sound() bool {
 	if m == nil || m.Group == "" || m.Cluster == "" {
 		return false
@@ -24,7 +24,7 @@ func (m *EntryMove) sound() bool {
 	return err == nil && len(id) == 16
 }
 
-// Moved returns the last line, if it says that others run the tasks, else nil. It does not lock.
+// Moved returns the last line if it says that others run the tasks, else nil. It takes no lock.
 func (l *Ledger) Moved() *Entry {
 	if n := len(l.Entries); n > 0 && l.Entries[n-1].Kind == KindMoved {
 		return &l.Entries[n-1]
@@ -32,20 +32,21 @@ func (l *Ledger) Moved() *Entry {
 	return nil
 }
 
-// Refusal says why nothing is run or charged with a ledger that ends with this line.
+// Refusal returns the error for running or charging anything with a ledger that ends with this line.
 func (e *Entry) Refusal() error {
 	on := e.Time.UTC().Format("2006-01-02 15:04Z")
 	if e.Move.Copy {
 		return fmt.Errorf(
-			"this directory is a copy of the ledgers of group %s, made %s, for reading only: its tasks run there",
+			"this directory is a copy of the ledgers of group %s, made %s, and read-only: run and charge its tasks "+
+				"in the group",
 			e.Move.Group, on)
 	}
 	return fmt.Errorf(
-		"the tasks of this directory were moved to group %s on %s, and run there: it is for reading only; no copy of "+
-			"it from before may run either", e.Move.Group, on)
+		"this directory is read-only, because its tasks were moved to group %s on %s and run there; do not run an "+
+			"older copy of the directory either", e.Move.Group, on)
 }
 
-// Imported reports whether the ledger has the lines of an import.
+// Imported reports whether the ledger has the lines of the import with this ID.
 func (l *Ledger) Imported(id string) bool {
 	return slices.ContainsFunc(l.Entries, func(e Entry) bool { return e.Kind == KindImported && e.Move.ID == id })
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// EntryPart is what a line about a merged epoch says of one of its partitions. An opening
-// has one of each partition in one line, so that all of them are charged or none: a line
-// that a crash tore is cut off whole.
+// EntryPart is one partition in a line about a merged epoch. An opening lists all partitions in one line, so that
+// either all of them are charged or none: if a crash tears the line, it is cut off as a whole.
 type EntryPart struct {
 	Partition   int    `json:"partition"`
 	Incarnation uint64 `json:"incarnation,omitempty"` // open
@@ -24,8 +23,8 @@ type EntryPart struct {
 	Anchor       string `json:"anchor,omitempty"`
 }
 
-// Views returns the entry as it is for each source that it concerns: itself, or one for
-// each partition of a merged epoch.
+// Views returns the entry as seen by each source that it concerns: the entry itself, or one entry for each partition of
+// a merged epoch.
 func (e *Entry) Views() []Entry {
 	if e.Partition != core.Merged {
 		return []Entry{*e}
@@ -40,7 +39,7 @@ func (e *Entry) Views() []Entry {
 	return all
 }
 
-// View returns the entry as it is for one source; ok is false where it does not concern it.
+// View returns the entry as seen by one source. ok is false if the entry does not concern it.
 func (e *Entry) View(s core.Source) (v Entry, ok bool) {
 	if e.Cluster != s.Cluster || e.Topic != s.Topic {
 		return v, false
@@ -63,7 +62,7 @@ func (e *Entry) Concerns(s core.Source) bool {
 	return ok
 }
 
-// Sources returns what the entry concerns.
+// Sources returns the sources that the entry concerns.
 func (e *Entry) Sources() (all []core.Source) {
 	for _, v := range e.Views() {
 		all = append(all, v.Source)
@@ -71,7 +70,7 @@ func (e *Entry) Sources() (all []core.Source) {
 	return all
 }
 
-// Charge sets what an opening charges: the parts of a merged epoch, or the only part of another one.
+// Charge sets the ranges that an opening charges: the parts of a merged epoch, or the single part of any other epoch.
 func (e *Entry) Charge(parts []EntryPart) {
 	if e.Partition == core.Merged {
 		e.Parts = parts
@@ -81,7 +80,7 @@ func (e *Entry) Charge(parts []EntryPart) {
 	e.Incarnation, e.First, e.End = parts[0].Incarnation, parts[0].First, parts[0].End
 }
 
-// addUp sets First and End to the sums over the parts; End is −1 where one of them is.
+// addUp sets First and End to the sums over the parts. End is −1 if that of a part is −1.
 func (e *Entry) addUp() {
 	e.First, e.End = 0, 0
 	for _, p := range e.Parts {
@@ -94,9 +93,8 @@ func (e *Entry) addUp() {
 	}
 }
 
-// sound reports whether the parts of a line can be: ascending partitions, of which an
-// opening charges a range each; and sums that are theirs. opened is the epoch's opening
-// for a close, nil for an opening.
+// sound reports whether a line's parts are valid: partitions ascend, each part of an opening is a valid range, and
+// First and End are the sums. opened is the epoch's opening if the line is a closing, nil if it is an opening.
 func (e *Entry) sound(opened *Entry) bool {
 	if e.Partition != core.Merged {
 		return len(e.Parts) == 0
@@ -124,8 +122,8 @@ func (e *Entry) sound(opened *Entry) bool {
 	return opened != nil && total.End == e.End || total.First == e.First && total.End == e.End
 }
 
-// closing returns the line that would close an opening's epoch at these ends, one for each
-// of its views, after so many steps or more.
+// closing returns the line that would close an opening's epoch at these ends, one for each of its views. steps is the
+// least number of steps that the epoch had.
 func (e *Entry) closing(ends []EntryPart, steps uint64) *Entry {
 	c := &Entry{Kind: KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch}
 	if e.stretches() {
@@ -140,16 +138,17 @@ func (e *Entry) closing(ends []EntryPart, steps uint64) *Entry {
 	return c
 }
 
-// EntryBoundaries is where the boundaries of an epoch are whose steps are by the clock.
-// Before the first of them, no record ties the epoch to its topic: a topic that was made
-// anew would look like the one of the opening, in which boundaries were decided already.
+// EntryBoundaries locates the boundary topic of an epoch whose steps are by the clock. Until the epoch has its first
+// boundary, no other record ties it to this topic: without the id and First, a recreated topic could not be told from
+// the one at the opening, which may already have decided boundaries.
 type EntryBoundaries struct {
 	Topic   string `json:"topic"`
-	TopicID string `json:"topic_id,omitempty"` // where the brokers have one
-	First   int64  `json:"first"`              // end of the topic when the epoch opened: none is before it
+	TopicID string `json:"topic_id,omitempty"` // "" if the brokers have none
+	// First is the end of the topic when the epoch opened: the epoch has no earlier boundaries.
+	First int64 `json:"first"`
 }
 
-// EndsAt returns what a closing of the epoch at the checkpoint says of each partition.
+// EndsAt returns the ends of all partitions for a line that closes the epoch at the checkpoint.
 func EndsAt(c *state.Checkpoint, mac func([32]byte) string) (all []EntryPart) {
 	for _, p := range c.All() {
 		e := EntryPart{Partition: p.Partition, End: p.Position.Next}
@@ -161,15 +160,14 @@ func EndsAt(c *state.Checkpoint, mac func([32]byte) string) (all []EntryPart) {
 	return all
 }
 
-// ClosingBytes bounds the line that closes an epoch over so many partitions, in which offsets are below 2⁴⁰. It is
-// the longest of the epoch's lines.
+// ClosingBytes returns an upper bound on the length of the line that closes an epoch over this number of partitions
+// with offsets below 2⁴⁰. It is the longest of an epoch's lines.
 func ClosingBytes(partitions int) int {
 	const most = 1 << 40
-	part,
-		err := json.Marshal(
-		EntryPart{Partition: partitions, End: most, AnchorOffset: most, Anchor: strings.Repeat("0", 2*sha256.Size)})
+	part, err := json.Marshal(EntryPart{
+		Partition: partitions, End: most, AnchorOffset: most, Anchor: strings.Repeat("0", 2*sha256.Size)})
 	if err != nil {
-		panic("stream: " + err.Error()) // unreachable: numbers and a text
+		panic("stream: " + err.Error()) // unreachable: the line has only numbers and strings
 	}
 	return 4<<10 + partitions*(len(part)+len(","))
 }

@@ -12,29 +12,28 @@ import (
 type PopulationSpent struct {
 	Unit       string `json:"unit"` // "person"
 	Population string `json:"population"`
-	// The limit of the population, as last recorded.
+	// LimitEpsilon and LimitDelta are the population's limit, as last recorded.
 	LimitEpsilon float64 `json:"limit_epsilon"`
 	LimitDelta   float64 `json:"limit_delta"`
 	// Limits are the changes of the limit, in order.
 	Limits []LimitChange `json:"limit_changes,omitempty"`
-	// Adjacency is, of those in which the population was ever charged, the one in which its
-	// worst-off person has paid most.
+	// Adjacency is the adjacency, among those in which the population was ever charged, in which its worst-off person
+	// has paid most.
 	Adjacency dp.Adjacency `json:"adjacency"`
-	// OnePartition says that every user key counts in one partition only. Then Mu is the
-	// largest sum of a partition; else it is the sum over all epochs. Of a task whose persons are
-	// those of a period only the dearest stretch counts: epochs in a row that have so many steps.
+	// OnePartition reports whether every user key counts in one partition only. If so, Mu is the largest sum of a
+	// partition; otherwise it is the sum over all epochs. A task whose persons are protected per period counts only its
+	// dearest stretch: consecutive epochs with as many steps as a period.
 	OnePartition bool `json:"one_partition"`
-	// Mu is what the worst-off person has paid, and ChargedEpsilon the ε of it at LimitDelta.
+	// Mu is what the worst-off person has paid, and ChargedEpsilon is its ε at LimitDelta.
 	Mu             float64 `json:"mu"`
 	ChargedEpsilon float64 `json:"charged_epsilon"`
-	// Persons says what protects several persons together, at LimitDelta. An ε that no number
-	// holds is null.
+	// Persons gives the ε, at LimitDelta, that protects several persons together. An ε too large for a float64 is null.
 	Persons []GroupSpent `json:"persons"`
-	// Epochs are what was charged, in the order of the ledger.
+	// Epochs are the charged epochs, in the order of the ledger.
 	Epochs []PopulationEpoch `json:"epochs"`
 }
 
-// GroupSpent is what protects Count persons together.
+// GroupSpent gives the ε that protects Count persons together.
 type GroupSpent struct {
 	Count   int      `json:"count"`
 	Epsilon *float64 `json:"epsilon"`
@@ -56,9 +55,9 @@ type PopulationEpoch struct {
 	Charged     bool         `json:"charged"` // false: it closed without a step
 }
 
-// Populations returns what persons were charged, by population. It does so for every population
-// or, if stream is not empty, for those that the stream has read. For each number in groups it
-// adds what protects so many persons together.
+// Populations reports what the persons of every population were charged or, if stream is not empty, only of those
+// populations that the stream has read. For each number in groups it adds the ε that protects this number of persons
+// together.
 func (b *Books) Populations(stream string, groups []int) ([]PopulationSpent, error) {
 	out := []PopulationSpent{}
 	for _, l := range b.Ledgers {
@@ -82,7 +81,7 @@ func (b *Books) Populations(stream string, groups []int) ([]PopulationSpent, err
 	return out, nil
 }
 
-// population returns the report on one.
+// population returns the report on one population.
 func (l *Ledger) population(a Account, groups []int) (*PopulationSpent, error) {
 	of := l.index.Accounts[a]
 	out := &PopulationSpent{Unit: unitPerson, Population: a.Population, OnePartition: of.enforced(nil),
@@ -109,7 +108,7 @@ func (l *Ledger) population(a Account, groups []int) (*PopulationSpent, error) {
 			Adjacency: e.Cost.Adjacency, Mu: e.Cost.Mu, Charged: end == nil || end.End != e.First,
 		})
 	}
-	if len(out.Epochs) == 0 { // all of them are void
+	if len(out.Epochs) == 0 { // all openings are void
 		out.Adjacency = l.Entries[of.openings[0]].Cost.Adjacency
 	}
 	var err error

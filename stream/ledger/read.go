@@ -32,26 +32,26 @@ type EpochInfo struct {
 	Mu          float64   `json:"mu"`
 	Adjacency   string    `json:"adjacency"`
 	Opened      time.Time `json:"opened"`
-	// Closed is when the epoch ended, Destroyed when its noise became impossible to derive
-	// again; nil: not yet.
+	// Closed is when the epoch ended, and Destroyed when its secret was deleted, so that its noise cannot be derived
+	// again. nil: not yet.
 	Closed    *time.Time `json:"closed,omitempty"`
 	Destroyed *time.Time `json:"secret_destroyed,omitempty"`
 	// Digest is the SHA-256 of the stream's configuration and the mechanism's version, in
 	// hexadecimal.
 	Digest string `json:"digest"`
-	// Unit is "person" where the epoch protects persons, those of Population, else empty.
+	// Unit is "person" if the epoch protects the persons of Population, else empty.
 	Unit       string `json:"unit,omitempty"`
 	Population string `json:"population,omitempty"`
-	Reason     string `json:"reason"` // of its end, or of its opening while it is open
-	// Parts are the partitions of a merged epoch, whose First and End are sums.
+	Reason     string `json:"reason"` // reason of its end, or of its opening while it is open
+	// Parts are the partitions of a merged epoch. First and End are then sums over them.
 	Parts []EntryPart `json:"parts,omitempty"`
 }
 
-// globbed takes the meaning off the letters of a path that a pattern gives one.
+// globbed escapes the characters that have a meaning in a path pattern.
 var globbed = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`)
 
-// Read reads the ledger of a state directory. Another process may be writing it, so
-// a last line without an end is ignored.
+// Read reads the ledger of a state directory. Another process may be writing it, so Read ignores a last line without a
+// newline.
 func Read(dir string) (*Ledger, error) {
 	data, err := state.OS{}.ReadFile(dir + "/" + FileName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,8 +59,8 @@ func Read(dir string) (*Ledger, error) {
 			len(found) > 0 {
 			return nil,
 				fmt.Errorf(
-					"%w: %s/%s is missing, and tasks has epochs: restore it, or where there is no copy: streamdp "+
-						"ledger repair", failure.ErrState, dir, FileName)
+					"%w: %s/%s is missing, but the folder tasks has epochs: restore the ledger; if there is no copy "+
+						"of it, run: streamdp ledger repair", failure.ErrState, dir, FileName)
 		}
 		return &Ledger{}, nil
 	}
@@ -74,9 +74,8 @@ func Read(dir string) (*Ledger, error) {
 	return l, nil
 }
 
-// Books are what ledgers have charged, as of when they were read: the ledger of a state directory
-// or, of instances that share tasks, that of each shard. Ledgers charge different input
-// partitions and different persons.
+// Books are ledgers as of when they were read: the ledger of a state directory or, for instances that share tasks, the
+// ledgers of all shards. Different ledgers charge different input partitions and different persons.
 type Books struct{ Ledgers []*Ledger }
 
 // ReadBooks reads the ledger of a state directory. A daemon may be running on it.
@@ -88,8 +87,8 @@ func ReadBooks(dir string) (*Books, error) {
 	return &Books{[]*Ledger{l}}, nil
 }
 
-// Moved returns why no daemon runs on the directory that the ledger is of, nil where one may: its tasks
-// were moved into a group, or it is a copy.
+// Moved returns why no daemon may run on the ledger's directory: its tasks were moved into a group, or it is a
+// read-only copy. It returns nil if a daemon may run.
 func (b *Books) Moved() error {
 	for _, l := range b.Ledgers {
 		if m := l.Moved(); m != nil {
@@ -99,7 +98,7 @@ func (b *Books) Moved() error {
 	return nil
 }
 
-// Epochs lists the epochs, those of a ledger in the order in which they were opened.
+// Epochs lists all epochs, for each ledger in the order in which they were opened.
 func (b *Books) Epochs() []EpochInfo {
 	out := []EpochInfo{}
 	for _, l := range b.Ledgers {
@@ -108,7 +107,7 @@ func (b *Books) Epochs() []EpochInfo {
 	return out
 }
 
-// EpochList lists the epochs.
+// EpochList lists the epochs in the order in which they were opened.
 func (l *Ledger) EpochList() (out []EpochInfo) {
 	for i := range l.Entries {
 		e := &l.Entries[i]
@@ -145,15 +144,14 @@ func (l *Ledger) EpochList() (out []EpochInfo) {
 	return out
 }
 
-// SourceBudget is how the budget of an input partition or, of persons, of a population was
-// spent.
+// SourceBudget is the history of charges to an input partition or, if persons are protected, to a population.
 type SourceBudget struct {
 	core.Source
 	Population string        `json:"population,omitempty"`
 	Events     []BudgetEvent `json:"events"`
 }
 
-// Budget returns everything that was ever charged, and every change of a limit, in order.
+// Budget returns every charge and every change of a limit, in order.
 func (b *Books) Budget() ([]SourceBudget, error) {
 	all := []SourceBudget{}
 	for _, l := range b.Ledgers {
@@ -181,10 +179,10 @@ func (b *Books) Budget() ([]SourceBudget, error) {
 	return all, nil
 }
 
-// Charged returns what the worst-off record of a stream's input partition, or of all
-// that a merged stream reads, has paid, at the limit's δ; where the stream protects persons, what
-// the worst-off person of its population has. It looks at all clusters that the ledgers know and
-// at all adjacencies in which there was ever a charge, and takes the largest.
+// Charged returns what the worst-off record of a stream's input partition, or of all partitions that a merged stream
+// reads, has paid, at the limit's δ. If the stream protects persons, it returns what the worst-off person of its
+// population has paid. It takes the maximum over all clusters in the ledgers and over all adjacencies in which there
+// was ever a charge.
 func (b *Books) Charged(s *config.Stream, partition int) (worst float64, err error) {
 	for _, l := range b.Ledgers {
 		eps, err := l.chargedOf(s, partition)
@@ -196,7 +194,7 @@ func (b *Books) Charged(s *config.Stream, partition int) (worst float64, err err
 	return worst, nil
 }
 
-// chargedOf is Charged of one ledger.
+// chargedOf is Books.Charged for one ledger.
 func (l *Ledger) chargedOf(s *config.Stream, partition int) (float64, error) {
 	var accounts []Account
 	if s.User != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// TestLedgerMissing: a state directory without its ledger does not look like one that
-// charges nothing.
+// TestLedgerMissing: a state directory without its ledger does not look like one without charges.
 func TestLedgerMissing(t *testing.T) {
 	t.Parallel()
 	if epochs, err := streamtest.ReadEpochs(filepath.Join(t.TempDir(), "none")); err != nil || len(epochs) != 0 {

@@ -9,21 +9,20 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// Spent is what the ledger says about one input partition.
+// Spent is the ledger's report on one input partition.
 type Spent struct {
 	core.Source
-	// The limit of the partition, as last recorded.
+	// LimitEpsilon and LimitDelta are the partition's limit, as last recorded.
 	LimitEpsilon float64 `json:"limit_epsilon"`
 	LimitDelta   float64 `json:"limit_delta"`
 	// Limits are the changes of the limit, in order.
 	Limits []LimitChange `json:"limit_changes,omitempty"`
-	// Adjacency is, of those in which the partition was ever charged, the one in which its
-	// worst-off record has paid most.
+	// Adjacency is the adjacency, among those in which the partition was ever charged, in which its worst-off record
+	// has paid most.
 	Adjacency dp.Adjacency `json:"adjacency"`
 	// Reserved says how the limit is divided, if a part is set aside for sketches.
 	Reserved *core.Reserved `json:"reserved,omitempty"`
-	// ChargedEpsilon is the ε that the worst-off record pays at LimitDelta, over all
-	// incarnations of the log.
+	// ChargedEpsilon is the ε that the worst-off record has paid at LimitDelta, over all incarnations of the log.
 	ChargedEpsilon float64 `json:"charged_epsilon"`
 	// Ranges are the charged offsets, in order.
 	Ranges []SpentRange `json:"ranges"`
@@ -38,7 +37,7 @@ type LimitChange struct {
 	LimitDelta      float64   `json:"limit_delta"`
 }
 
-// SpentRange is a range of offsets whose records all pay the same.
+// SpentRange is a range of offsets in which every record pays the same amount.
 type SpentRange struct {
 	Incarnation uint64 `json:"incarnation"`
 	First       int64  `json:"first"`
@@ -48,7 +47,7 @@ type SpentRange struct {
 	// Cost is what a record pays for all of them, in the partition's adjacency.
 	Cost    dp.Cost `json:"cost"`
 	Epsilon float64 `json:"epsilon"` // at LimitDelta
-	// Persons says what protects a person with several records in the range.
+	// Persons gives the ε that protects a person with several records in the range.
 	Persons []core.Person `json:"persons"`
 }
 
@@ -63,9 +62,9 @@ type SpentBy struct {
 	Delta     float64 `json:"delta"`
 }
 
-// Spent returns what records were charged, by ranges of offsets. It does so for every input
-// partition or, if stream is not empty, for those that the stream has read. For each number in
-// records it adds what protects a person who has so many records in a range.
+// Spent returns what records were charged, by ranges of offsets, for every input partition or, if stream is not empty,
+// for those that the stream has read. For each number in records it adds the ε that protects a person with this number
+// of records in a range.
 func (b *Books) Spent(stream string, records []int) ([]Spent, error) {
 	out := []Spent{}
 	for _, l := range b.Ledgers {
@@ -84,8 +83,8 @@ func (b *Books) Spent(stream string, records []int) ([]Spent, error) {
 	return out, nil
 }
 
-// sourcesOf returns the input partitions whose records epochs protect: all or, if stream is not
-// empty, those that the stream has read.
+// sourcesOf returns the input partitions whose records are protected by epochs: all of them or, if stream is not empty,
+// those that the stream has read.
 func (l *Ledger) sourcesOf(stream string) (sources []core.Source) {
 	for i := range l.Entries {
 		e := &l.Entries[i]
@@ -101,7 +100,7 @@ func (l *Ledger) sourcesOf(stream string) (sources []core.Source) {
 	return sources
 }
 
-// spending is what one epoch charges, for [Spent].
+// spending is the charge of one epoch, for [Spent].
 type spending struct {
 	log        uint64 // incarnation
 	first, end int64
@@ -134,7 +133,7 @@ func (l *Ledger) spent(s core.Source, records []int) (*Spent, error) {
 	return out, out.divide(all, records)
 }
 
-// spendings returns what each epoch of a source charges, and sets the limit in out.
+// spendings returns the charge of each epoch of a source, and sets the limit in out.
 func (l *Ledger) spendings(s core.Source, out *Spent) (all []spending) {
 	for i := range l.Entries {
 		e, concerns := l.Entries[i].View(s)
@@ -165,7 +164,7 @@ func (l *Ledger) spendings(s core.Source, out *Spent) (all []spending) {
 	return all
 }
 
-// divide sets the ranges. A range begins wherever a charge begins or ends.
+// divide sets the ranges. A new range begins wherever a charge begins or ends.
 func (out *Spent) divide(all []spending, records []int) (err error) {
 	type edge struct {
 		log uint64

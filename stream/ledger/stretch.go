@@ -9,29 +9,30 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// stretches says what the epochs of one task cost what a person has in a period of N steps. Epochs that
-// follow one another are one stretch until they have N steps together; the next one begins another. The
-// unit that pays is what one user key has in one period of each epoch of one stretch. Its records are in no
-// other stretch, so it pays the sum of a stretch, and all units pay at most the dearest one.
+// stretches computes the cost of one task's epochs to the records that a person has in a period of N steps. Consecutive
+// epochs form one stretch until they have N steps together; the next epoch then begins another stretch. The unit that
+// pays is the records that one user key has in one period of each epoch of one stretch. These records are in no other
+// stretch. So a unit pays the sum over its stretch, and every unit pays at most the dearest stretch.
 //
-// A stretch has N steps at least, whoever ends epochs: many short ones are one stretch, and add up.
+// A stretch has at least N steps, no matter when and by whom epochs are ended: many short epochs form one stretch, and
+// add up.
 //
-// That needs records that are in one stretch only, and periods that mean the same. So where an epoch reads
-// an offset again, or may; where it reads another log or topic; where its steps have another length or its
-// adjacency is another one: all epochs of the task add up, from then on and for ever.
+// This requires that every record is in one stretch only, and that a period always has one meaning. So once an epoch
+// reads, or may read, an offset again, reads another log or topic, has steps of another length, or has another
+// adjacency, all epochs of the task add up from then on.
 //
-// Streams and partitions are tasks of their own. What they cost adds up.
+// Streams and partitions are separate tasks, and their costs add up.
 type stretches struct {
 	of      stretchesOf
 	reached map[int]reached          // by partition
-	mixed   bool                     // all adds up
+	mixed   bool                     // all epochs add up
 	all     map[dp.Adjacency]dp.Cost // of all epochs
-	ended   dp.Cost                  // of stretches that have ended: one that covers each
-	present dp.Cost                  // of the last stretch
-	steps   uint64                   // and how many it has, at least
+	ended   dp.Cost                  // a cost that covers each stretch that has ended
+	present dp.Cost                  // of the current stretch
+	steps   uint64                   // least number of steps that the current stretch has
 }
 
-// stretchesOf is what all epochs of stretches have in common.
+// stretchesOf is what all epochs of a task must have in common to form stretches.
 type stretchesOf struct {
 	cluster, topic string
 	step           string
@@ -39,13 +40,13 @@ type stretchesOf struct {
 	adjacency      dp.Adjacency
 }
 
-// reached is where a task's last epoch ended in a partition; −1: nobody knows.
+// reached is where a task's last epoch ended in a partition; −1: unknown.
 type reached struct {
 	incarnation uint64
 	end         int64
 }
 
-// stretches reports whether an opening's charge is of a stretch of its task.
+// stretches reports whether an opening's charge belongs to a stretch of its task.
 func (e *Entry) stretches() bool {
 	return e.Person != nil && e.Person.Period > 0 && e.Person.Step != ""
 }
@@ -54,12 +55,12 @@ func (e *Entry) stretchesOf() stretchesOf {
 	return stretchesOf{e.Cluster, e.Topic, e.Person.Step, e.Person.Period, e.Cost.Adjacency}
 }
 
-// newStretches returns those of the task of an opening, without an epoch.
+// newStretches returns the stretches of an opening's task, before any epoch.
 func newStretches(e *Entry) *stretches {
 	return &stretches{of: e.stretchesOf(), reached: map[int]reached{}, all: map[dp.Adjacency]dp.Cost{}}
 }
 
-// clone returns a copy, nil of nil.
+// clone returns a copy, or nil if s is nil.
 func (s *stretches) clone() *stretches {
 	if s == nil {
 		return nil
@@ -69,8 +70,8 @@ func (s *stretches) clone() *stretches {
 	return &c
 }
 
-// add takes the next epoch of the task, of which end is the closing, nil where it is open. Epochs that
-// closed without a step are not for it.
+// add adds the next epoch of the task. end is its closing, or nil if it is open. Do not add epochs that closed without
+// a step.
 func (s *stretches) add(opened, end *Entry) {
 	s.all[opened.Cost.Adjacency] = composed(s.all[opened.Cost.Adjacency], opened.Cost)
 	s.mixed = s.mixed || opened.stretchesOf() != s.of
@@ -93,12 +94,12 @@ func (s *stretches) add(opened, end *Entry) {
 	}
 	s.present = composed(s.present, opened.Cost)
 	if end != nil {
-		s.steps += min(end.Steps, s.of.period) // without overflow
+		s.steps += min(end.Steps, s.of.period) // min prevents overflow
 	}
 }
 
-// costs returns what the worst-off person pays for the task: one cost or, where adjacencies differ, one for
-// each. They are the zero value and none before the first epoch.
+// costs returns what the worst-off person pays for the task: one cost or, if epochs differ in adjacency, one cost for
+// each adjacency. Before the first epoch that is one zero value, or nothing.
 func (s *stretches) costs() (all []dp.Cost) {
 	if !s.mixed {
 		return []dp.Cost{dearest(s.ended, s.present)}
@@ -107,7 +108,7 @@ func (s *stretches) costs() (all []dp.Cost) {
 		func(a, b dp.Cost) int { return cmp.Compare(a.Adjacency, b.Adjacency) })
 }
 
-// dearest returns a cost that covers both, one of them where it can. One may be the zero value.
+// dearest returns a cost that covers both a and b: one of the two if possible. Either may be the zero value.
 func dearest(a, b dp.Cost) dp.Cost {
 	switch {
 	case a.Adjacency == 0 || b.Adjacency != 0 && b.Covers(a):

@@ -19,12 +19,12 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// periodEpoch is an epoch of a test whose persons are those of a period of 10 steps; and how it closed.
+// periodEpoch is a test's epoch for persons with a period of 10 steps, and how it closed.
 type periodEpoch struct {
 	personEpoch
 	step  string
-	to    int64  // offset at which it closed, 0: it is open
-	steps uint64 // that it had
+	to    int64  // offset at which it closed; 0: it is open
+	steps uint64 // number of steps that it had
 }
 
 func (p periodEpoch) entry(epoch uint64) ledger.Entry {
@@ -44,9 +44,9 @@ func (p periodEpoch) opened(t testing.TB, l *ledger.Ledger, epoch uint64) {
 	}
 }
 
-// TestStretchCharge: what a person has in one period is paid in one stretch of a task: epochs that follow one
-// another, until they have the steps of a period. All of a task adds up where its epochs may hold the same
-// records, or are not alike; several tasks always do.
+// TestStretchCharge: the records that a person has in one period are charged within one stretch of a task: consecutive
+// epochs until they have as many steps as a period. All epochs of a task add up if they may have the same records, or
+// differ in their settings; several tasks always add up.
 func TestStretchCharge(t *testing.T) {
 	t.Parallel()
 	base := periodEpoch{
@@ -57,7 +57,7 @@ func TestStretchCharge(t *testing.T) {
 		change(&p)
 		return p
 	}
-	next := func(more ...func(*periodEpoch)) periodEpoch { // begins where base ended, and is dearer
+	next := func(more ...func(*periodEpoch)) periodEpoch { // begins where base ended, and costs more
 		return with(func(p *periodEpoch) {
 			p.first, p.to, p.mu = 100, 0, 4
 			for _, f := range more {
@@ -127,7 +127,7 @@ func TestStretchCharge(t *testing.T) {
 			task := core.Task{Stream: p.stream, Partition: p.partition}
 			numbers[task]++
 			e := p.entry(numbers[task])
-			if i == len(c.EpochList)-1 { // what is asked before it opens is what is charged then
+			if i == len(c.EpochList)-1 { // the charge computed before the opening is the one charged then
 				got, err := dp.Charged(l.Charges(e.Account(), &e, nil), a, 1e-8)
 				fixtures.Must(t, err)
 				if want := c.want; p.to == 0 && !atLeast(got.Mu, want) {
@@ -136,7 +136,7 @@ func TestStretchCharge(t *testing.T) {
 			}
 			p.opened(t, l, numbers[task])
 		}
-		for range 2 { // asking changes nothing
+		for range 2 { // a query changes nothing
 			if got := chargedMu(t, l, a); !atLeast(got, c.want) {
 				t.Errorf("%s: mu %g is charged, want %g", c.name, got, c.want)
 			}
@@ -151,8 +151,8 @@ func TestStretchCharge(t *testing.T) {
 	}
 }
 
-// TestStretchMerged: a merged epoch follows another one if it does in each partition; one that is new may
-// begin anywhere.
+// TestStretchMerged: a merged epoch continues another one if it does so in each partition; a new partition may begin
+// anywhere.
 func TestStretchMerged(t *testing.T) {
 	t.Parallel()
 	merged := func(epoch uint64, parts ...ledger.EntryPart) ledger.Entry {
@@ -191,8 +191,8 @@ func TestStretchMerged(t *testing.T) {
 	}
 }
 
-// TestStretchRandom compares with what each unit pays, from all lines: random epochs of two tasks, some
-// without steps that are known, some that read an offset again.
+// TestStretchRandom compares with what each unit pays, computed from all lines: random epochs of two tasks, some with
+// an unknown number of steps, some that read an offset again.
 func TestStretchRandom(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(20, 5))
@@ -241,8 +241,8 @@ func TestStretchRandom(t *testing.T) {
 	}
 }
 
-// TestStretchLimit: an epoch behind a whole period fits a limit that the last one took, asked before or after
-// that is closed; one behind a shorter one is refused. So is one that reads an offset again, however late.
+// TestStretchLimit: an epoch after a whole period fits a limit that the last one used up, both before and after the
+// last one is closed. An epoch after a shorter one is refused, and so is one that reads an offset again, however late.
 func TestStretchLimit(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-8)
@@ -288,8 +288,8 @@ func TestStretchLimit(t *testing.T) {
 	}
 }
 
-// TestStretchLines: only the closing of an epoch with a period says its steps, and no opening without one the
-// length of a step.
+// TestStretchLines: only the closing of an epoch with a period states its steps, and no opening without a period states
+// the length of a step.
 func TestStretchLines(t *testing.T) {
 	t.Parallel()
 	p := periodEpoch{
@@ -310,16 +310,17 @@ func TestStretchLines(t *testing.T) {
 	length.Person.Step = "1h0m0s"
 	stepped := e
 	stepped.Steps = 3
-	for name, lines := range map[string][]ledger.Entry{"steps without a period": {whole, end}, "a length without one": {length}, "an opening with steps": {stepped}} {
+	for name, lines := range map[string][]ledger.Entry{
+		"steps without a period": {whole, end}, "a length without one": {length}, "an opening with steps": {stepped},
+	} {
 		if _, err := ledger.Parse(rechain(t, lines), nil); !errors.Is(err, ledger.ErrLedger) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// TestStretchRollover: a daemon whose limit is what one epoch takes goes on after the horizon, and after a
-// restart, because a period is over. It halts where epochs were closed early, and their steps are not those
-// of a period together.
+// TestStretchRollover: a daemon whose limit is the cost of one epoch continues after the horizon, and after a restart,
+// because a period is over. It halts if epochs were closed early and together have fewer steps than a period.
 func TestStretchRollover(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -363,7 +364,7 @@ func TestStretchRollover(t *testing.T) {
 	}))
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
-	})) // that one had no step
+	})) // that epoch had no step
 	r.SendUsers(0, 55, 5)
 	x = r.Start()
 	x.Published(1)

@@ -7,8 +7,8 @@ import (
 	"github.com/streamdp/streamdp/config"
 )
 
-// TakenTopics returns the topics of the streams that patterns have made, by ledger lines, the oldest
-// first: of those with an open epoch, or of all.
+// TakenTopics returns the topics of the streams that were created from patterns, in the order of the ledger: with all,
+// of every such stream, otherwise only of those with an open epoch.
 func (l *Ledger) TakenTopics(all bool) (list []config.Taken) {
 	for _, t := range l.Tasks() {
 		if !strings.Contains(t.Stream, ".") {
@@ -37,14 +37,14 @@ func (l *Ledger) WrittenTopics() (list []string) {
 	return list
 }
 
-// Expand returns a configuration with the streams that its patterns have made, as far as ledgers tell:
-// what a command knows that asks no broker.
+// Expand returns a configuration with the streams that its patterns have created, as far as the ledgers record them. It
+// is for commands that do not ask the brokers.
 func (b *Books) Expand(c *config.Config) *config.Config {
 	x, _ := c.Expand(b.Topics())
 	return x
 }
 
-// Topics returns what ledgers say of topics that patterns match. Found is left open.
+// Topics returns what the ledgers record about topics that patterns match. It does not set Found.
 func (b *Books) Topics() (t config.Topics) {
 	for _, l := range b.Ledgers {
 		t.Kept = append(t.Kept, l.TakenTopics(true)...)

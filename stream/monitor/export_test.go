@@ -1,6 +1,6 @@
 package monitor
 
-// This file shows the tests in package monitor_test what they look into.
+// This file exports internals to the tests in package monitor_test.
 
 import (
 	"github.com/streamdp/streamdp/internal/kafka"

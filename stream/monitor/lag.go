@@ -14,30 +14,28 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// How often offsets that changed are committed to a group, and how often all are, because a
-// broker forgets a group that commits nothing for a week, and another instance may have
-// committed an older offset after it gave a partition away. At the end the last ones have
-// lagLast.
+// LagEvery is how often changed offsets are committed to the group. Every lagAgain, all offsets are committed, because
+// a broker forgets a group that commits nothing for a week, and because another instance may have committed an older
+// offset after it gave a partition away. lagLast bounds the last commit at the end.
 const (
 	LagEvery = 5 * time.Second
 	lagAgain = time.Minute
 	lagLast  = 2 * time.Second
 )
 
-// LagReport commits to a consumer group how far the tasks of this process have read, for tools
-// that show the lag of groups. What it commits is durable already. Nothing reads it, and no
-// task waits for it: a commit that fails is tried again, with offsets of then. A nil LagReport
-// does nothing.
+// LagReport commits to a consumer group how far the tasks of this process have read, for tools that show the lag of
+// groups. The committed positions are already durable. Nothing reads them, and no task waits for them: a commit that
+// fails is repeated with the offsets of that moment. A nil LagReport does nothing.
 type LagReport struct {
 	*failure.Retrier
 	client       *kafka.Client
 	group        string
 	every, again time.Duration
-	Soon         chan struct{} // tasks have gone, and their last offsets are to be committed
+	Soon         chan struct{} // signals that tasks have left, so that their last offsets are committed soon
 
 	mu   sync.Mutex
-	At   map[lagKey]map[core.Task]int64 // where each task begins when it starts again
-	Last map[lagKey]int64               // likewise, of partitions that no task here reads any more
+	At   map[lagKey]map[core.Task]int64 // where each task would resume after a restart
+	Last map[lagKey]int64               // likewise, for partitions that no task here reads any more
 	Sent map[lagKey]int64
 }
 
@@ -47,7 +45,7 @@ type lagKey struct {
 	Partition int
 }
 
-// NewLagReport returns a report that commits to a group once it is started; see [LagReport.Start].
+// NewLagReport returns a report that commits to a group once [LagReport.Start] is called.
 func NewLagReport(client *kafka.Client, group string, every time.Duration, r *failure.Retrier) *LagReport {
 	return &LagReport{
 		Retrier: r, client: client, group: group, every: every, again: lagAgain,
@@ -56,7 +54,7 @@ func NewLagReport(client *kafka.Client, group string, every time.Duration, r *fa
 	}
 }
 
-// Reached notes the positions of a task's checkpoint, which is durable.
+// Reached records the positions of a task's checkpoint, which must be durable.
 func (g *LagReport) Reached(t core.Task, m *core.Manifest, cp *state.Checkpoint) {
 	if g == nil {
 		return
@@ -76,8 +74,8 @@ func (g *LagReport) Reached(t core.Task, m *core.Manifest, cp *state.Checkpoint)
 	}
 }
 
-// Left notes that a task reads no more: its epoch is closed, or the task has left the process.
-// A partition that no other task here reads keeps the task's last offset.
+// Left records that a task has stopped reading: its epoch is closed, or the task has left the process. If no other task
+// here reads a partition, the report keeps the task's last offset for it.
 func (g *LagReport) Left(t core.Task) {
 	if g == nil {
 		return
@@ -97,7 +95,7 @@ func (g *LagReport) Left(t core.Task) {
 	}
 }
 
-// Start commits in the background until end is called, which commits what is left.
+// Start begins to commit in the background. The returned function stops that and commits the remaining offsets.
 func (g *LagReport) Start() (end func()) {
 	if g == nil {
 		return func() {}
@@ -135,7 +133,7 @@ func (g *LagReport) run(ctx context.Context) {
 	}
 }
 
-// commit commits the offsets that changed, or all.
+// commit commits the offsets that changed, or all offsets.
 func (g *LagReport) commit(ctx context.Context, all bool) {
 	list := g.take(all)
 	if len(list) == 0 {
@@ -143,7 +141,7 @@ func (g *LagReport) commit(ctx context.Context, all bool) {
 	}
 	err := g.client.CommitOffsets(ctx, g.group, list)
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return // the last commit is still to come
+		return // the last commit follows
 	}
 	if err != nil {
 		g.Failing("commit to the consumer group", err)
@@ -159,9 +157,9 @@ func (g *LagReport) commit(ctx context.Context, all bool) {
 	}
 }
 
-// take returns the offsets to commit, in order of topics and partitions. Of several tasks that
-// read a partition it is the least. The last offset of a partition that nobody reads any more
-// is taken once: another instance may read it by now.
+// take returns the offsets to commit, ordered by topic and partition. If several tasks read a partition, it returns the
+// least of their offsets. The last offset of a partition that no task reads any more is returned once, because another
+// instance may read the partition by now.
 func (g *LagReport) take(all bool) (list []kafka.GroupOffset) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// slowerStream reads what OrdersStream reads, in longer steps.
+// slowerStream reads the same input as OrdersStream, in longer steps.
 var slowerStream = strings.NewReplacer("stream.orders", "stream.slower", "orders.dp", "slower.dp", "= 100",
 	"= 300").Replace(fixtures.OrdersStream)
 
@@ -30,7 +30,7 @@ func committed(r *streamtest.Rig, partition int32) int64 {
 	return kafkatest.CommittedOffset(r.T, []string{r.Addr}, "lag", "orders", partition)
 }
 
-// lagsAt waits until the group's offset is the one wanted.
+// lagsAt waits until the group has this offset.
 func lagsAt(r *streamtest.Rig, partition int32, want int64) {
 	r.T.Helper()
 	late := time.Now().Add(fixtures.Patience)
@@ -45,8 +45,8 @@ func lagsAt(r *streamtest.Rig, partition int32, want int64) {
 // soonLag makes a daemon commit to its group more often.
 func soonLag(o *stream.Options) { o.Hooks.LagEvery = 10 * time.Millisecond }
 
-// TestLag: the group has the least offset of the tasks that read a partition, as committed; the
-// last one when the daemon has ended; and nobody ever reads it.
+// TestLag: the group has the least committed offset of the tasks that read a partition, and the last one when the
+// daemon has ended; and nothing ever reads the group's offsets.
 func TestLag(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream+slowerStream)
@@ -54,7 +54,7 @@ func TestLag(t *testing.T) {
 	r.Produce(0, 250)
 	x := r.Start(soonLag)
 	x.Published(2)
-	lagsAt(r, 0, 0) // slower has no step yet
+	lagsAt(r, 0, 0) // the slower stream has no step yet
 	r.Produce(250, 100)
 	lagsAt(r, 0, 300)
 	x.End()
@@ -62,25 +62,25 @@ func TestLag(t *testing.T) {
 	r.Produce(350, 250)
 	x.Published(6)
 	x.Reaches("slower", 2)
-	x.End() // which commits by itself
+	x.End() // which commits
 	if at := committed(r, 0); at != 600 {
 		t.Errorf("the group's offset is %d after the end", at)
 	}
 	before := r.OutputOf("orders.dp")
 
-	// Somebody sets the group back, ahead, or deletes it: the daemon does not look.
+	// Somebody sets the group's offset back or ahead, or deletes it: the daemon does not notice.
 	for _, at := range []int64{0, 1 << 40} {
 		fixtures.Must(t, r.Client.CommitOffsets(t.Context(), "lag", []kafka.GroupOffset{{Topic: "orders", Next: at}}))
 		x = r.Start(soonLag)
 		x.Published(6)
-		lagsAt(r, 0, 600) // committed though nothing has changed: each process says where it is
+		lagsAt(r, 0, 600) // committed although nothing has changed, because each process commits its position at first
 		x.End()
 	}
 	if !maps.Equal(r.OutputOf("orders.dp"), before) {
 		t.Error("the group's offset changed what was published")
 	}
 
-	// A task whose epoch is closed holds the others up no more.
+	// A task whose epoch is closed no longer holds back the others.
 	x = r.Start(soonLag)
 	x.Until("it runs", func(s monitor.TaskStatus) bool {
 		return s.State == monitor.StateRunning && x.D.Status()[1].State == monitor.StateRunning
@@ -91,7 +91,7 @@ func TestLag(t *testing.T) {
 	x.End()
 }
 
-// TestLagMerged: partitions of a merged stream have offsets of their own.
+// TestLagMerged: each partition of a merged stream has its own offset.
 func TestLagMerged(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 2)
@@ -106,8 +106,8 @@ func TestLagMerged(t *testing.T) {
 	}
 }
 
-// TestLagRefused: a group that takes no offsets costs one warning and no release, and one that
-// does not answer at most lagLast at the end.
+// TestLagRefused: a group that refuses offsets causes one warning and delays no release; one that does not answer
+// delays the end by at most lagLast.
 func TestLagRefused(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -145,8 +145,8 @@ func TestLagRefused(t *testing.T) {
 	}
 }
 
-// TestLagTake: the least of several tasks, what changed or all, and once the last word of tasks
-// that have gone.
+// TestLagTake: the least offset of several tasks, only changed offsets or all, and once the last offset of tasks that
+// have left.
 func TestLagTake(t *testing.T) {
 	g := &monitor.LagReport{Soon: make(chan struct{}, 1), At: map[monitor.LagKey]map[core.Task]int64{},
 		Last: map[monitor.LagKey]int64{}, Sent: map[monitor.LagKey]int64{}}
@@ -167,7 +167,7 @@ func TestLagTake(t *testing.T) {
 		var got []int64
 		for _, o := range list {
 			if g.At[monitor.LagKey{Topic: "t", Partition: int(o.Partition)}] != nil {
-				g.Sent[monitor.LagKey{Topic: "t", Partition: int(o.Partition)}] = o.Next // as commit does
+				g.Sent[monitor.LagKey{Topic: "t", Partition: int(o.Partition)}] = o.Next // as commit would
 			}
 			got = append(got, int64(o.Partition), o.Next)
 		}
@@ -196,7 +196,7 @@ func TestLagTake(t *testing.T) {
 	}
 	want(false, 5, 41, 7, 121)
 	want(true)
-	reached("a", 121) // the partition comes back, and another process may have written meanwhile
+	reached("a", 121) // the partition comes back; another process may have committed meanwhile
 	want(false, 7, 121)
 	var off *monitor.LagReport
 	off.Reached(core.Task{}, nil, nil)
@@ -204,8 +204,8 @@ func TestLagTake(t *testing.T) {
 	off.Start()()
 }
 
-// TestLagInstances: each instance commits for the partitions that it has, under a group beside
-// that of the instances.
+// TestLagInstances: each instance commits for the partitions that it has, to a consumer group that is separate from the
+// group of instances.
 func TestLagInstances(t *testing.T) {
 	t.Parallel()
 	const partitions = 4

@@ -1,5 +1,5 @@
-// Package monitor has what outsiders see of tasks: metrics, the status, the published values over time, the offsets
-// that are committed to a consumer group, and the words of traces.
+// Package monitor has everything that outsiders see of tasks: metrics, status, published values over time, offsets
+// committed to a consumer group, and the attributes of traces.
 package monitor
 
 //go:generate go test -run ^TestMetricsReference$ -update
@@ -24,137 +24,144 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// metricDef is a metric. Both the metric and its line in docs/metrics.md are made from it.
+// metricDef defines a metric. Both the metric and its row in docs/metrics.md are generated from it.
 type metricDef struct {
 	Name   string // without the prefix
 	Kind   string // Counter, gauge, histogram
 	Class  string // "–": safe to show anybody; "P": an exact function of records, absent when http.exposure is "public"
 	labels []string
 	Help   string
-	// of a task's gauge, what http.metrics = "aggregate" shows: "sum", "largest" or "least" over all tasks; "": nothing
+	// Over says what http.metrics = "aggregate" shows of a gauge of tasks: the "sum", "largest" or "least" value over
+	// all tasks, or nothing if it is "".
 	Over string
 }
 
-// OfTask reports whether there is a series for each task.
+// OfTask reports whether the metric has a series for each task.
 func (d *metricDef) OfTask() bool { return len(d.labels) > 1 && d.labels[0] == "stream" }
 
 var task = []string{"stream", "partition"}
 
 var metricTable = []metricDef{
-	{"build_info", "gauge", "–", []string{"version", "goversion", "goarch"}, "1, with what was built.", ""},
+	{"build_info", "gauge", "–", []string{"version", "goversion", "goarch"}, "1, with the version of this build as " +
+		"labels.", ""},
 	{"config_last_load_successful", "gauge", "–", nil,
-		"1 if the configuration was taken when it was read last, at start or by a reload; 0 if it was refused, and " +
-			"the one before runs on.", ""},
-	{"config_last_load_timestamp_seconds", "gauge", "–", nil, "Time at which it was taken last, since 1970.", ""},
+		"1 if the configuration was accepted when it was last read, at start or by a reload; 0 if it was refused, " +
+			"so that the previous one stays in force.", ""},
+	{"config_last_load_timestamp_seconds", "gauge", "–", nil, "Time at which a configuration was last accepted, in " +
+		"seconds since 1970.", ""},
 	{"certificate_expiry_timestamp_seconds", "gauge", "–", []string{"table"},
-		"When the certificate in force ends, in seconds since 1970: of `[kafka.tls]`, `[http.tls]`, `[registry.tls]` " +
-			"or `[trace.tls]`. Absent where there is none.", ""},
-	{"insecure_noise", "gauge", "–", nil, "1 if the noise follows from a published number and protects nothing.", ""},
+		"Time at which the certificate in force expires, in seconds since 1970, for `[kafka.tls]`, `[http.tls]`, " +
+			"`[registry.tls]` or `[trace.tls]`. Absent if none is configured.", ""},
+	{"insecure_noise", "gauge", "–", nil, "1 if the noise is computed from a published seed and protects nothing.", ""},
 	{"task_state", "gauge", "–", []string{"stream", "partition", "state"},
-		"1 for the state that the task is in.", "sum"},
+		"1 for the current state of the task, 0 for all others.", "sum"},
 	{"task_info", "gauge", "–",
 		[]string{"stream", "partition", "mechanism", "method", "factorization", "adjacency", "epoch"},
-		"1, with what the task runs.", ""},
+		"1, with the mechanism and epoch of the task as labels.", ""},
 	{"bounds_verdict", "gauge", "–", []string{"stream", "partition", "verdict"},
-		"1 for what the last release of this process says of bounds that a warm-up found: ok, partial, stale, biased " +
-			"or fail; all 0 where there is none. As public as the release.", "sum"},
+		"1 for the verdict of the last release of this process on bounds found by a warm-up: ok, partial, stale, " +
+			"biased or fail; all 0 if there is no verdict. As public as the release.", "sum"},
 	{"records_read_total", "counter", "–", task, "Committed records read, valid or not.", ""},
 	{"steps_total", "counter", "–", task, "Steps closed.", ""},
 	{"releases_total", "counter", "–", task, "Releases built.", ""},
 	{"releases_republished_total", "counter", "–", task,
-		"Releases published again after a restart, the same bytes.", ""},
-	{"epochs_total", "counter", "–", task, "Epochs opened by this process.", ""},
+		"Releases published again after a restart, with the same bytes.", ""},
+	{"epochs_total", "counter", "–", task, "Epochs that this process opened.", ""},
 	{"halts_total", "counter", "–", []string{"stream", "partition", "reason"},
-		"Times that the task stopped and needs an operator.", ""},
+		"Times that the task halted, so that an operator must act.", ""},
 	{"kafka_errors_total", "counter", "–", []string{"api", "code"},
-		"Failed calls of the cluster that are repeated, by call and broker's error code.", ""},
+		"Calls to the cluster that failed and are repeated, by call and the broker's error code.", ""},
 	{"commit_errors_total", "counter", "–", task,
-		"Commits that failed and are repeated, for want of room on the disk.", ""},
+		"Commits that failed because the disk is full, and are repeated.", ""},
 	{"takeover_seconds", "histogram", "–", nil,
-		"Time from the word that the group gives this instance a shard until its tasks run.", ""},
+		"Time from the assignment of a shard to this instance until the shard's tasks run.", ""},
 	{"state_transactions_total", "counter", "–", []string{"outcome"},
-		"Transactions of shards: committed, refused (nothing of it was sent, for example because it is too large), " +
-			"lost (the end is not known, or another instance owns the shard).", ""},
+		"Transactions of shards: committed, refused (nothing was sent, for example because the transaction is too " +
+			"large), lost (the outcome is unknown, or another instance owns the shard).", ""},
 	{"ledger_lines", "gauge", "–", nil, "Lines of the ledgers of the shards that this instance runs.", ""},
 	{"group_shards", "gauge", "–", nil, "Shards of the group, as configured.", ""},
 	{"pattern_topics", "gauge", "–", []string{"pattern", "state"},
-		"Topics that match `input.topics` of a pattern, by what became of them: taken, beyond (`input.max_topics` " +
-			"are taken), refused (for example because another pattern has it). Alert on beyond and refused.", ""},
-	{"next_offset", "gauge", "–", task, "Next input offset to apply.", "sum"},
+		"Topics that match `input.topics` of a pattern, by result: taken, beyond (`input.max_topics` topics are " +
+			"already taken), refused (for example because another pattern has the topic). Alert on beyond and " +
+			"refused.", ""},
+	{"next_offset", "gauge", "–", task, "Offset of the next input record to apply.", "sum"},
 	{"log_end_offset", "gauge", "–", task, "Last stable offset of the input partition.", "sum"},
 	{"lag_records", "gauge", "–", task,
-		"Offsets between the two. Of a merged stream those of the partition that is furthest behind.", "largest"},
+		"Offsets from next_offset to log_end_offset. For a merged stream, of the partition that is furthest " +
+			"behind.", "largest"},
 	{"retention_headroom_records", "gauge", "–", task,
-		"Offsets between the start of the input log and the next offset: how much retention may delete before " +
-			"records are lost. Of a merged stream that of the partition with the least.", "least"},
+		"Offsets from the start of the input log to next_offset: how many retention may delete before unread " +
+			"records are lost. For a merged stream, of the partition with the fewest.", "least"},
 	{"step", "gauge", "–", task, "Last closed step of the epoch.", "sum"},
 	{"horizon_steps", "gauge", "–", task, "Steps after which the epoch ends; 0: never.", ""},
 	{"few_valid", "gauge", "–", task,
-		"1 if the published valid_count or full_share says that at most a tenth of recent records count or, where " +
-			"persons are protected, counted_share that perhaps none does; always 0 where a stream publishes " +
-			"none of these.", "sum"},
+		"1 if the published valid_count or full_share shows that at most a tenth of recent records count or, for " +
+			"streams that protect persons, if counted_share shows that possibly none counts; always 0 if a stream " +
+			"publishes none of these.", "sum"},
 	{"unread_partitions", "gauge", "–", task,
 		"Partitions of the input topic that no stream of this configuration reads.", "largest"},
 	{"registry_reachable", "gauge", "–", nil,
-		"1 if the last look at the schema registry succeeded; absent without one.", ""},
+		"1 if the last request to the schema registry succeeded; absent if no registry is configured.", ""},
 	{"schema_faults", "gauge", "–", task,
-		"Columns that records of the newest schema in the registry do not give, of all subjects of the stream; 1 for " +
-			"a schema that can't be used. As public as the registry.", "largest"},
-	{"outbox_releases", "gauge", "–", task, "Releases that are not acknowledged yet.", "sum"},
+		"Columns that the newest schemas in the registry cannot provide, over all subjects of the stream; 1 for a " +
+			"schema that cannot be used. As public as the registry.", "largest"},
+	{"outbox_releases", "gauge", "–", task, "Releases not yet acknowledged by the brokers.", "sum"},
 	{"last_commit_timestamp_seconds", "gauge", "–", task,
-		"Time of the last commit of this process, since 1970.", "least"},
+		"Time of the last commit of this process, in seconds since 1970.", "least"},
 	{"last_release_timestamp_seconds", "gauge", "–", task,
-		"Time of the last acknowledged release of this process, since 1970.", "least"},
+		"Time of the last acknowledged release of this process, in seconds since 1970.", "least"},
 	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"},
-		"Standard deviation of one step's independent noise, in scaled units; for regressions in clip norms " +
+		"Standard deviation of one step's independent noise, in scaled units; for regressions, in clip norms " +
 			"(gradient) and records (all others).", "largest"},
 	{"privacy_mu", "gauge", "–", task, "Gaussian privacy parameter of the epoch.", "largest"},
 	{"privacy_epsilon", "gauge", "–", task, "Epsilon of the epoch at privacy_delta.", "largest"},
 	{"privacy_delta", "gauge", "–", task, "Delta of the epoch.", "largest"},
 	{"privacy_charged_epsilon", "gauge", "–", task,
-		"What the worst-off record of the input partition, or the worst-off person of the population, is charged " +
-			"over all epochs and streams, at the limit's delta.", "largest"},
-	{"privacy_limit_epsilon", "gauge", "–", task, "What it may be charged at most.", "least"},
+		"Epsilon charged to the worst-off record of the input partition, or to the worst-off person of the " +
+			"population, over all epochs and streams, at the limit's delta.", "largest"},
+	{"privacy_limit_epsilon", "gauge", "–", task, "Limit of privacy_charged_epsilon.", "least"},
 	{"shards_owned", "gauge", "–", nil,
-		"Shards whose tasks this instance runs, of a group of instances. Alert where the sum over all instances is " +
-			"not the number of shards for a minute.", ""},
+		"Shards whose tasks this instance runs. Alert if the sum over all instances of the group differs from " +
+			"group_shards for a minute.", ""},
 	{"shard_acquisitions_total", "counter", "–", []string{"outcome"},
-		"Attempts to acquire a shard: acquired, moved (the group gave it to another instance meanwhile), failed " +
-			"(repeated), halted (an operator must see to it).", ""},
+		"Attempts to acquire a shard: acquired, moved (the group meanwhile gave it to another instance), failed " +
+			"(will be repeated), halted (an operator must act).", ""},
 	{"shards_lost_total", "counter", "–", []string{"reason"},
-		"Shards that this instance ran and no longer does: given (the group gave it to another one, or this one " +
-			"stops), unknown (a transaction's end is not known, or another instance has acquired it), failed (a " +
-			"failure of the whole shard).", ""},
+		"Shards that this instance stopped running: given (the group gave it to another instance, or this one " +
+			"stops), unknown (a transaction's outcome is unknown, or another instance acquired the shard), failed " +
+			"(the whole shard failed).", ""},
 	{"group_generation", "gauge", "–", nil,
-		"How often the group has divided the shards, as far as this instance knows.", ""},
+		"Number of the newest rebalance of the group that this instance knows.", ""},
 	{"group_standby", "gauge", "–", []string{"reason"},
-		"1 where the group gives this instance no shards: key, configuration, format, unreadable.", ""},
-	{"publish_duration_seconds", "histogram", "–", task, "Time until a request of releases was acknowledged.", ""},
+		"1 for the reason why this instance has no shards: key, configuration, format or unreadable. All 0 if it " +
+			"may have shards.", ""},
+	{"publish_duration_seconds", "histogram", "–", task, "Time until a produce request with releases was " +
+		"acknowledged.", ""},
 	{"read_bytes_total", "counter", "P", task, "Not private. Bytes of keys and values read.", ""},
 	{"checkpoint_bytes", "gauge", "P", task, "Not private. Size of the estimator's state in the last commit.", "sum"},
 	{"fetch_duration_seconds", "histogram", "P", task,
-		"Not private. Time of a fetch, waiting for records included.", ""},
-	{"commit_duration_seconds", "histogram", "P", task, "Not private. Time of a durable commit.", ""},
+		"Not private. Duration of a fetch, including the wait for records.", ""},
+	{"commit_duration_seconds", "histogram", "P", task, "Not private. Duration of a durable commit.", ""},
 	{"restored_bytes_total", "counter", "P", nil,
-		"Not private. Bytes of states and ledgers read when shards were acquired.", ""},
-	{"state_commit_seconds", "histogram", "P", nil, "Not private. Time of a transaction of a shard.", ""},
+		"Not private. Bytes of states and ledgers read to acquire shards.", ""},
+	{"state_commit_seconds", "histogram", "P", nil, "Not private. Duration of a shard's transaction.", ""},
 	{"state_bytes_total", "counter", "P", nil,
-		"Not private. Bytes of values and ledger lines committed in transactions of shards.", ""},
+		"Not private. Bytes of values and ledger lines committed in shards' transactions.", ""},
 	{"trace_spans_total", "counter", "P", []string{"outcome"},
-		"Not private. Spans of traces: sent, dropped (the collector did not take them in time). How many there are " +
+		"Not private. Spans of traces: sent, dropped (the collector did not accept them in time). Their number " +
 			"depends on the sizes of records.", ""},
 	{"dead_letters_total", "counter", "P", task, "Not private. Dead letters written.", ""},
 	{"dead_letter_errors_total", "counter", "P", task,
 		"Not private. Attempts to write dead letters that failed and are repeated.", ""},
 	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"},
-		"Not private. Records that gave no row and count as the zero row; where persons are protected also those " +
-			"that do not count for their person (no-user, over-cap, foreign, full).", ""},
+		"Not private. Records that gave no row and count as the zero row; for streams that protect persons, also " +
+			"records that do not count for their person (no-user, over-cap, foreign, full).", ""},
 	{"diagnostic_schema_records_total", "counter", "P", []string{"stream", "partition", "schema", "reason"},
-		"Not private. Records decoded, by the id of their schema in the registry and the reason why they gave no " +
-			"row, or decoded. Schema unknown: no subject of the stream has the id; other: beyond the first 100 ids.",
+		"Not private. Records by the id of their schema in the registry and by result: the reason why they gave no " +
+			"row, or decoded. Schema unknown: no subject of the stream has the id; other: ids after the first 100.",
 		""},
 	{"diagnostic_records_clipped_total", "counter", "P", task,
-		"Not private. Rows that were shortened to the clip norm, of moments.", ""},
+		"Not private. Rows that were shortened to the clip norm (mechanism moments).", ""},
 }
 
 const prefix = "streamdp_"
@@ -165,16 +172,16 @@ type Metrics struct {
 	counters map[string]*prometheus.CounterVec
 	gauges   map[string]*prometheus.GaugeVec
 	times    map[string]*prometheus.HistogramVec
-	descs    map[string]*prometheus.Desc // of what is read at each scrape
-	Public   bool                        // those of class P are left out
+	descs    map[string]*prometheus.Desc // of metrics that are computed at each scrape
+	Public   bool                        // metrics of class P are left out
 
 	aggregate bool
-	over      map[string]string // of each gauge of tasks
+	over      map[string]string // Over of each gauge of tasks
 	mu        sync.Mutex
-	last      map[string]map[core.Task]float64 // aggregate: of gauges that are set, by task
-	schemaIDs map[int32]bool                   // that have series of their own
-	exact     map[core.Task]*NotPrivate        // aggregate: for the status of tasks
-	begun     map[core.Task]bool               // tasks that have series
+	last      map[string]map[core.Task]float64 // aggregate: values of gauges that are set, by task
+	schemaIDs map[int32]bool                   // ids that have series of their own
+	exact     map[core.Task]*NotPrivate        // aggregate: counts for the status of each task
+	begun     map[core.Task]bool               // tasks whose series exist
 }
 
 // scraped are the gauges that are computed from the tasks' status at each scrape.
@@ -206,8 +213,8 @@ var scraped = map[string]func(TaskStatus) float64{
 	"privacy_limit_epsilon":   func(s TaskStatus) float64 { return s.LimitEpsilon },
 }
 
-// NewMetrics returns the metrics of a process. Where they are public, those of class P are left out; where they are
-// aggregate, all tasks have one series together.
+// NewMetrics returns the metrics of a process. If public, metrics of class P are left out. If aggregate, all tasks
+// share one series.
 func NewMetrics(public, aggregate bool, version string, insecure bool) *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(),
@@ -222,7 +229,7 @@ func NewMetrics(public, aggregate bool, version string, insecure bool) *Metrics 
 			d.labels = slices.DeleteFunc(slices.Clone(d.labels),
 				func(l string) bool { return l == "stream" || l == "partition" })
 			if d.Kind == "gauge" {
-				// Computed at each scrape, those too that are set.
+				// Aggregated gauges are computed at each scrape, even those that tasks set.
 				if m.over[d.Name] = d.Over; d.Over != "" && !(public && d.Class == "P") {
 					m.descs[d.Name] = prometheus.NewDesc(name, fmt.Sprintf("The %s over all tasks: %s", d.Over, d.Help),
 						d.labels, nil)
@@ -240,14 +247,14 @@ func NewMetrics(public, aggregate bool, version string, insecure bool) *Metrics 
 		case d.Kind == "gauge":
 			m.gauges[d.Name] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: d.Help}, d.labels)
 		default:
-			// Classic and native buckets, for old and new servers.
+			// Both classic and native buckets, for old and new Prometheus servers.
 			m.times[d.Name] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 				Name: name, Help: d.Help, Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 				NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 			}, d.labels)
 		}
 		if public && d.Class == "P" {
-			continue // counted, and shown to nobody
+			continue // counted but not exported
 		}
 		var c prometheus.Collector
 		switch {
@@ -274,7 +281,7 @@ func NewMetrics(public, aggregate bool, version string, insecure bool) *Metrics 
 	return m
 }
 
-// Reloaded shows whether the configuration that was read was taken.
+// Reloaded shows whether the configuration just read was accepted.
 func (m *Metrics) Reloaded(taken bool, at time.Time) {
 	if !taken {
 		m.gauges["config_last_load_successful"].WithLabelValues().Set(0)
@@ -289,7 +296,7 @@ func (m *Metrics) Watch(tasks func() []TaskStatus) {
 	m.Registry.MustRegister(&statusCollector{m, tasks})
 }
 
-// verdicts are what a release may say of its bounds.
+// verdicts are the possible verdicts of a release on its bounds.
 var verdicts = []string{"ok", "partial", "stale", "biased", "fail"}
 
 type statusCollector struct {
@@ -354,7 +361,7 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// overall puts the gauges of all tasks together.
+// overall combines the gauges of all tasks.
 type overall struct {
 	m  *Metrics
 	of map[string]*oneGauge
@@ -388,7 +395,7 @@ func (o *overall) add(name string, v float64, labels ...string) {
 
 func labels(t core.Task) []string { return []string{t.Stream, core.PartitionName(t.Partition)} }
 
-// labels are those that a task's series begin with.
+// labels returns the label values with which a task's series begin.
 func (m *Metrics) labels(t core.Task) []string {
 	if m.aggregate {
 		return nil
@@ -410,7 +417,7 @@ func (m *Metrics) set(name string, t core.Task, v float64) {
 	m.last[name][t] = v
 }
 
-// Begin shows a task's counters at 0. A counter that first appears at 1 shows no increase.
+// Begin creates a task's counters at 0, because a counter that first appears at 1 shows no increase.
 func (m *Metrics) Begin(t core.Task) {
 	m.mu.Lock()
 	m.begun[t] = true
@@ -425,7 +432,7 @@ func (m *Metrics) Begin(t core.Task) {
 	}
 }
 
-// End takes the series of a task away. What was counted of it stays in the sums over all tasks.
+// End removes the series of a task. Its counts stay in the sums over all tasks.
 func (m *Metrics) End(t core.Task) {
 	of := prometheus.Labels{"stream": t.Stream, "partition": core.PartitionName(t.Partition)}
 	m.mu.Lock()
@@ -454,7 +461,7 @@ func (m *Metrics) add(name string, t core.Task, n float64, more ...string) {
 	m.counters[name].WithLabelValues(append(m.labels(t), more...)...).Add(n)
 }
 
-// Worked counts what a task did since it was called last.
+// Worked adds what a task did since the last call.
 func (m *Metrics) Worked(t core.Task, w *Counts) {
 	m.add("records_read_total", t, float64(w.Records))
 	m.add("steps_total", t, float64(w.Steps))
@@ -477,7 +484,7 @@ func (m *Metrics) Worked(t core.Task, w *Counts) {
 	}
 }
 
-// NotPrivate returns what was counted exactly of a task's records.
+// NotPrivate returns the exact counts of a task's records.
 func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 	if m.aggregate {
 		found := &NotPrivate{Rejected: make(map[string]uint64, codec.Reasons)}
@@ -485,7 +492,7 @@ func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 			found.Rejected[r.String()] = 0
 		}
 		m.mu.Lock()
-		was := m.exact[t] // replaced, never changed
+		was := m.exact[t] // the value is replaced, never modified
 		m.mu.Unlock()
 		if was != nil {
 			found.Clipped = was.Clipped
@@ -493,7 +500,7 @@ func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 		}
 		return found
 	}
-	m.mu.Lock() // to ask for a series makes it
+	m.mu.Lock() // asking for a series creates it
 	defer m.mu.Unlock()
 	count := func(name string, more ...string) uint64 {
 		var x dto.Metric
@@ -509,18 +516,18 @@ func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 	return found
 }
 
-// maxSchemaIDs is how many ids of schemas have series of their own.
+// maxSchemaIDs is how many schema ids have series of their own.
 const maxSchemaIDs = 100
 
-// BySchema counts the records of a batch by the ids of their schemas. known tells ids that the
-// registry has: any other is made up by a record.
+// BySchema counts the records of a batch by the ids of their schemas. known reports whether the registry has an id:
+// other ids were made up by the record's writer.
 func (m *Metrics) BySchema(t core.Task, b *codec.Batch, known func(id int32) bool) {
 	if b.Schemas == nil {
 		return
 	}
 	var counts [codec.Reasons]int
 	flush := func(id int32) {
-		found := false // since the last look
+		found := false // some record of this id was found in the registry
 		for why, n := range counts {
 			found = found || n > 0 && codec.Reason(why) != codec.NoSchema
 		}
@@ -543,7 +550,7 @@ func (m *Metrics) BySchema(t core.Task, b *codec.Batch, known func(id int32) boo
 	}
 }
 
-// schemaName returns the label of an id.
+// schemaName returns the label for a schema id.
 func (m *Metrics) schemaName(id int32, known bool) string {
 	if !known {
 		return "unknown"
@@ -557,13 +564,13 @@ func (m *Metrics) schemaName(id int32, known bool) string {
 	return strconv.Itoa(int(id))
 }
 
-// Republished counts releases of a task that were published again.
+// Republished counts releases that a task published again.
 func (m *Metrics) Republished(t core.Task, n int) { m.add("releases_republished_total", t, float64(n)) }
 
-// DeadLetters counts records that a task wrote to its topic for rejected records.
+// DeadLetters counts records that a task wrote to its dead-letter topic.
 func (m *Metrics) DeadLetters(t core.Task, n int) { m.add("dead_letters_total", t, float64(n)) }
 
-// DeadLetterFailed counts a failure to write such records.
+// DeadLetterFailed counts a failure to write dead letters.
 func (m *Metrics) DeadLetterFailed(t core.Task) { m.add("dead_letter_errors_total", t, 1) }
 
 // Opened counts an epoch that a task opened.
@@ -581,27 +588,27 @@ func (m *Metrics) Fetched(t core.Task, took time.Duration, bytes int) {
 	m.add("read_bytes_total", t, float64(bytes))
 }
 
-// Traced counts spans that were sent to the collector, and that were lost.
+// Traced counts spans that were sent to the collector, and spans that were dropped.
 func (m *Metrics) Traced(sent, dropped int) {
 	m.counters["trace_spans_total"].WithLabelValues("sent").Add(float64(sent))
 	m.counters["trace_spans_total"].WithLabelValues("dropped").Add(float64(dropped))
 }
 
-// Committed shows a task's commit: how long it took, how large the checkpoint is, and when it was.
+// Committed records a task's commit: its duration, the size of the checkpoint, and the time.
 func (m *Metrics) Committed(t core.Task, took time.Duration, bytes int, at time.Time) {
 	m.times["commit_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
 	m.set("checkpoint_bytes", t, float64(bytes))
 	m.set("last_commit_timestamp_seconds", t, float64(at.UnixMilli())/1000)
 }
 
-// Published shows that releases of a task were acknowledged: how long that took, and when it was.
+// Published records that releases of a task were acknowledged: the duration and the time.
 func (m *Metrics) Published(t core.Task, took time.Duration, at time.Time) {
 	m.times["publish_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
 	m.set("last_release_timestamp_seconds", t, float64(at.UnixMilli())/1000)
 }
 
-// Shares makes the metrics of a group there, of an instance that has no shard yet, too. A counter
-// that begins above 0 would hide its first count from alerts.
+// Shares creates the metrics of a group, even on an instance that has no shard yet. A counter that first appears above
+// 0 would hide its first count from alerts.
 func (m *Metrics) Shares(shards int) {
 	m.gauges["group_shards"].WithLabelValues().Set(float64(shards))
 	m.Owns(0)
@@ -613,7 +620,7 @@ func (m *Metrics) Shares(shards int) {
 	}
 }
 
-// TookOver shows how long it took from the moment that a shard was given to this instance until its tasks ran.
+// TookOver records the time from the assignment of a shard to this instance until its tasks ran.
 func (m *Metrics) TookOver(took time.Duration) {
 	m.times["takeover_seconds"].WithLabelValues().Observe(took.Seconds())
 }
@@ -621,7 +628,7 @@ func (m *Metrics) TookOver(took time.Duration) {
 // Owns adds n to the number of shards that this instance owns.
 func (m *Metrics) Owns(n float64) { m.gauges["shards_owned"].WithLabelValues().Add(n) }
 
-// Labels of shard_acquisitions_total and of shards_lost_total.
+// The outcomes are labels of shard_acquisitions_total and shards_lost_total.
 const (
 	OutcomeAcquired = "acquired"
 	OutcomeMoved    = "moved"
@@ -638,10 +645,10 @@ func (m *Metrics) Acquired(outcome string) {
 	m.counters["shard_acquisitions_total"].WithLabelValues(outcome).Inc()
 }
 
-// Lost counts a shard that this instance does not own any more, by the reason.
+// Lost counts a shard that this instance stopped owning, by reason.
 func (m *Metrics) Lost(reason string) { m.counters["shards_lost_total"].WithLabelValues(reason).Inc() }
 
-// Generation shows what the group said last.
+// Generation records the newest rebalance of the group that this instance knows.
 func (m *Metrics) Generation(number int32, standby string) {
 	m.gauges["group_generation"].WithLabelValues().Set(float64(number))
 	m.gauges["group_standby"].Reset()
@@ -650,7 +657,7 @@ func (m *Metrics) Generation(number int32, standby string) {
 	}
 }
 
-// KafkaError counts an error that a broker answered. It ignores others.
+// KafkaError counts an error that a broker returned. It ignores other errors.
 func (m *Metrics) KafkaError(err error) {
 	var e *kafka.Error
 	if errors.As(err, &e) {
@@ -658,22 +665,23 @@ func (m *Metrics) KafkaError(err error) {
 	}
 }
 
-// MetricsReference returns docs/metrics.md.
+// MetricsReference returns the content of docs/metrics.md.
 func MetricsReference() []byte {
 	var b strings.Builder
-	b.WriteString("# Metrics\n\n<!-- Made from stream/monitor/metrics.go by `go generate ./stream/monitor`. -->\n\n" +
-		"`GET /metrics` in Prometheus' text format. All names begin with `" + prefix + "`.\n\n" +
-		"Class P is whatever is an exact function of record values or of their lengths, so that one record " +
-		"changes it. " +
-		"It is for the operator, who may see the records anyway, and absent where `http.exposure = \"public\"`; " +
-		"so are then the metrics of the Go runtime and the process, because memory and CPU follow record sizes. " +
-		"The number of records, offsets and commits is public under both adjacency relations. " +
-		"How long work took is not, so progress is shown at multiples of `state.commit_interval`.\n\n" +
-		"A task's counters are there from its start, at 0; `halts_total` and `kafka_errors_total` from their first " +
-		"count on.\n\n" +
-		"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. Counters and " +
-		"histograms are then those of all tasks together. Column \"all\" says what a gauge shows then: the sum over " +
-		"all tasks, the largest or the least; one without a word is absent.\n\n" +
+	b.WriteString("# Metrics\n\n" +
+		"<!-- Generated from stream/monitor/metrics.go by `go generate ./stream/monitor`. -->\n\n" +
+		"`GET /metrics` returns the metrics in Prometheus' text format. All names begin with `" + prefix + "`.\n\n" +
+		"A metric of class P is an exact function of record values or of their lengths, so a single record " +
+		"can change it. It is meant for the operator, who may see the records anyway, and is absent if " +
+		"`http.exposure = \"public\"`. The metrics of the Go runtime and the process are then absent too, because " +
+		"memory and CPU depend on record sizes. " +
+		"The numbers of records, offsets and commits are public under both adjacency relations. " +
+		"The duration of work is not, so progress is shown at multiples of `state.commit_interval`.\n\n" +
+		"A task's counters exist from its start, at 0, except `halts_total` and `kafka_errors_total`, which appear " +
+		"with their first count.\n\n" +
+		"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. A counter or " +
+		"histogram then counts all tasks together. Column \"all\" says what a gauge shows then: the sum over " +
+		"all tasks, the largest value or the least; a gauge without an entry is absent.\n\n" +
 		"| metric | type | labels | class | all | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, d := range metricTable {
 		all := ""
@@ -688,7 +696,7 @@ func MetricsReference() []byte {
 	return []byte(b.String())
 }
 
-// Counts is what a task has done since the metrics were last updated.
+// Counts is what a task did since the metrics were last updated.
 type Counts struct {
 	Records, Steps, Releases int
 	Rejected                 [codec.Reasons]int
@@ -703,21 +711,21 @@ func (w *Counts) Read(b *codec.Batch) {
 	}
 }
 
-// notCounted has the reasons for records that gave a row and do not count for their person.
+// notCounted has the reason for each case in which a record gave a row but does not count for its person.
 var notCounted = [persons.Answers]codec.Reason{
 	persons.NoUser: codec.NoUser, persons.OverCap: codec.OverCap, persons.Foreign: codec.Foreign,
 	persons.Full: codec.Full,
 }
 
-// Uncounted counts a record that does not count for its person, unless it was counted as one
-// without a row.
+// Uncounted counts a record that does not count for its person, unless it was already counted as a record without a
+// row.
 func (w *Counts) Uncounted(decoded codec.Reason, why persons.Answer) {
 	if decoded == codec.Decoded {
 		w.Rejected[notCounted[why]]++
 	}
 }
 
-// Add adds what another part of the task has read.
+// Add adds the counts of another part of the task.
 func (w *Counts) Add(o *Counts) {
 	w.Records += o.Records
 	for r, n := range o.Rejected {
@@ -725,7 +733,7 @@ func (w *Counts) Add(o *Counts) {
 	}
 }
 
-// Certificate shows when the certificate of a table ends.
+// Certificate records when the certificate of a configuration table expires.
 func (m *Metrics) Certificate(table string, until time.Time) {
 	if g := m.gauges["certificate_expiry_timestamp_seconds"]; until.IsZero() {
 		g.DeleteLabelValues(table)
@@ -734,12 +742,12 @@ func (m *Metrics) Certificate(table string, until time.Time) {
 	}
 }
 
-// RegistryReachable shows whether the schema registry answers: 1 or 0.
+// RegistryReachable records whether the schema registry answers: 1 or 0.
 func (m *Metrics) RegistryReachable(on float64) {
 	m.gauges["registry_reachable"].WithLabelValues().Set(on)
 }
 
-// Restored counts bytes of state and ledger that this instance read when it acquired a shard.
+// Restored counts the bytes of state and ledger that this instance read to acquire a shard.
 func (m *Metrics) Restored(bytes int) {
 	m.counters["restored_bytes_total"].WithLabelValues().Add(float64(bytes))
 }
@@ -755,10 +763,10 @@ func (m *Metrics) StateCommitted(took time.Duration, bytes int) {
 	m.counters["state_bytes_total"].WithLabelValues().Add(float64(bytes))
 }
 
-// LedgerLines adds lines to those in the ledgers of this instance's shards.
+// LedgerLines adds n to the number of lines in the ledgers of this instance's shards.
 func (m *Metrics) LedgerLines(n int) { m.gauges["ledger_lines"].WithLabelValues().Add(float64(n)) }
 
-// PatternTopics sets the number of a pattern's topics in a state.
+// PatternTopics sets the number of a pattern's topics with a given state.
 func (m *Metrics) PatternTopics(pattern, state string, n int) {
 	m.gauges["pattern_topics"].WithLabelValues(pattern, state).Set(float64(n))
 }
@@ -766,7 +774,7 @@ func (m *Metrics) PatternTopics(pattern, state string, n int) {
 // ForgetPatterns removes the numbers of all patterns.
 func (m *Metrics) ForgetPatterns() { m.gauges["pattern_topics"].Reset() }
 
-// Tasks returns how many tasks the numbers that are kept by task belong to.
+// Tasks returns the number of tasks for which metrics are kept.
 func (m *Metrics) Tasks() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestMetrics: names and kinds as Prometheus wants them, of a daemon that has
-// met everything; and what a public one shows.
+// TestMetrics: names and kinds follow Prometheus' rules, for a daemon in which everything occurred; and which metrics a
+// public daemon shows.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -41,7 +41,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		if begun != 2 {
-			t.Errorf("%s: %d of 2 counters are there before they count", exposure, begun)
+			t.Errorf("%s: %d of 2 counters exist before their first count", exposure, begun)
 		}
 		x.In.Process.Metrics.KafkaError(&kafka.Error{API: "fetch", Code: 7})
 		x.In.Process.Metrics.Halt(fixtures.OrdersTask, failure.Gap)
@@ -75,7 +75,7 @@ func TestMetrics(t *testing.T) {
 				continue
 			}
 			if strings.HasPrefix(name, "promhttp_") {
-				continue // of the answers to scrapes
+				continue // metrics of the scrapes themselves
 			}
 			if i < 0 || monitor.MetricTable[i].Class == "P" ||
 				strings.HasPrefix(monitor.MetricTable[i].Help, "Not private") {
@@ -83,7 +83,10 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		_, page := x.Get("/metrics")
-		for _, private := range []string{"go_", "process_", "streamdp_read_bytes", "streamdp_diagnostic", "streamdp_checkpoint_bytes", "streamdp_fetch", "streamdp_commit_duration"} {
+		for _, private := range []string{
+			"go_", "process_", "streamdp_read_bytes", "streamdp_diagnostic", "streamdp_checkpoint_bytes",
+			"streamdp_fetch", "streamdp_commit_duration",
+		} {
 			if strings.Contains(page, "\n"+private) != (exposure == "operator") {
 				t.Errorf("%s: %s is shown: %t", exposure, private, exposure == "public")
 			}
@@ -100,7 +103,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestMetricValues: what the gauges say is what happened.
+// TestMetricValues: the values of the gauges are right.
 func TestMetricValues(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -112,7 +115,7 @@ func TestMetricValues(t *testing.T) {
 	})
 	_, page := x.Get("/metrics")
 	for _, line := range []string{
-		`streamdp_records_read_total{partition="0",stream="orders"} 1`, // and more: some are read twice
+		`streamdp_records_read_total{partition="0",stream="orders"} 1`, // or more: some records are read twice
 		`streamdp_steps_total{partition="0",stream="orders"} 10`,
 		`streamdp_releases_total{partition="0",stream="orders"} 10`,
 		`streamdp_epochs_total{partition="0",stream="orders"} 2`,
@@ -136,8 +139,8 @@ func TestMetricValues(t *testing.T) {
 	x.End()
 }
 
-// TestClippedRows: the exact number of shortened rows, and of rows that scaling made
-// infinite, is a metric for the operator, and nobody else sees it.
+// TestClippedRows: the exact number of shortened rows, including rows that scaling made infinite, is a metric for the
+// operator only.
 func TestClippedRows(t *testing.T) {
 	t.Parallel()
 	for _, exposure := range []string{"operator", "public"} {
@@ -154,7 +157,10 @@ func TestClippedRows(t *testing.T) {
 		x := r.Start()
 		x.Until("all is read", func(s monitor.TaskStatus) bool { return s.NextOffset == 50 })
 		_, page := x.Get("/metrics")
-		for _, line := range []string{`streamdp_diagnostic_records_clipped_total{partition="0",stream="orders"} 20`, `rejected_total{partition="0",reason="not-finite",stream="orders"} 10`} {
+		for _, line := range []string{
+			`streamdp_diagnostic_records_clipped_total{partition="0",stream="orders"} 20`,
+			`rejected_total{partition="0",reason="not-finite",stream="orders"} 10`,
+		} {
 			if strings.Contains(page, line+"\n") != (exposure == "operator") {
 				t.Errorf("%s: line %s", exposure, line)
 			}
@@ -166,9 +172,8 @@ func TestClippedRows(t *testing.T) {
 	}
 }
 
-// TestMetricsReference: docs/metrics.md is made from the table of metrics.
-// TestTicks: what anybody may see changes at ticks of the clock and not when the
-// work was done, which depends on the records and on the noise.
+// TestTicks: everything that anybody may see changes at ticks of the clock, and not when the work was done, because that
+// depends on the records and on the noise.
 func TestTicks(t *testing.T) {
 	t.Parallel()
 	const period = 1500 * time.Millisecond
@@ -185,7 +190,7 @@ func TestTicks(t *testing.T) {
 		return fmt.Sprint(s.Step, s.NextOffset, s.LogEnd, s.Outbox, counters.FindAllString(body, -1))
 	}
 	for round := range 3 {
-		// A while after a tick, and all of it before the next.
+		// The changes come some time after a tick, and all of them before the next.
 		var was string
 		var tick time.Duration
 		for was = ""; was == "" || time.Since(x.In.Process.Started) >= tick; was = look() {
@@ -206,11 +211,12 @@ func TestTicks(t *testing.T) {
 	x.End()
 }
 
+// TestMetricsReference: docs/metrics.md is generated from the table of metrics.
 func TestMetricsReference(t *testing.T) {
 	fixtures.Golden(t, filepath.Join(fixtures.Root(), "docs", "metrics.md"), monitor.MetricsReference())
 }
 
-// TestMetricsAggregate: no series of a task, and the sums of all.
+// TestMetricsAggregate: no task has its own series, and the sums cover all tasks.
 func TestMetricsAggregate(t *testing.T) {
 	t.Parallel()
 	const n = 3
@@ -253,12 +259,12 @@ func TestMetricsAggregate(t *testing.T) {
 				t.Errorf("%s: has %q", exposure, absent)
 			}
 		}
-		// Of each metric that is shown, and in the table.
+		// Check each metric that is shown and in the table.
 		for _, d := range monitor.MetricTable {
 			if d.Kind == "gauge" && d.OfTask() &&
 				strings.Contains(page, "\n"+monitor.Prefix+d.Name+" ") != (d.Over != "" &&
 					(exposure == "operator" || d.Class != "P")) {
-				// these have a label
+				// these metrics have a label
 				if d.Name != "task_state" && d.Name != "bounds_verdict" && d.Name != "noise_stddev" {
 					t.Errorf("%s: %s", exposure, d.Name)
 				}

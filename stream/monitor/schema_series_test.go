@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestSchemaSeries: ids that records made up have one series together, and so have those beyond a
-// number. An id whose schema was found since the last look is none that is made up.
+// TestSchemaSeries: ids that records made up share one series, and so do ids after the first maxSchemaIDs. An id whose
+// schema was found does not count as made up.
 func TestSchemaSeries(t *testing.T) {
 	m := monitor.NewMetrics(false, false, "", false)
 	task := core.Task{Stream: "s"}

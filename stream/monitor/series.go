@@ -8,10 +8,10 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// A task keeps its published values as lines, for the page: at most so many releases, and
-// so many bytes of numbers. Of a release with more numbers than seriesNumbers the largest
-// values are left out. So a task keeps at most 512 KiB, the words around it, and the bytes of
-// its newest release. One of many tasks keeps less: see Kept of epoch.Process.
+// For the charts of the page, a task keeps its published values, up to a number of releases and a number of bytes. If a
+// release has more than seriesNumbers numbers, its largest values are left out. So a task keeps at most 512 KiB of
+// numbers, the text around them, and the bytes of its newest release. If there are many tasks, each keeps less: see
+// Kept of epoch.Process.
 const (
 	seriesReleases = 256
 	seriesLeast    = 8
@@ -19,34 +19,32 @@ const (
 	seriesNumbers  = SeriesBytes / 8 / seriesLeast
 )
 
-// Series are the published values of a task over time. They span everything that was
-// published since they began: when there are too many releases, every other one is left
-// out, and from then on so many less are kept, always with the newest. A release that is
-// not kept is not decoded, but for the newest when somebody asks. It is safe for
-// concurrent use.
+// Series are the published values of a task over time. They span everything that was published since the series began:
+// when there are too many releases, every other one is dropped, and from then on the stride between kept releases is
+// doubled. The newest release is always kept. Releases that are not kept are not decoded, except for the newest, which
+// is decoded on request. A Series is safe for concurrent use.
 type Series struct {
 	mu          sync.Mutex
-	Parse       func(value []byte) *core.Released // nil for what is no release
+	Parse       func(value []byte) *core.Released // returns nil if value is not a release
 	points      []Point
 	newest      *Point     // if it is not among points
-	raw         []byte     // the newest, if nobody has decoded it yet
-	stride      uint64     // one of so many is kept
+	raw         []byte     // the newest release, if it is not decoded yet
+	stride      uint64     // one in stride releases is kept
 	count       uint64     // releases so far
-	epoch, step uint64     // of the newest
-	Bytes       func() int // of numbers that may be kept; nil: SeriesBytes
+	epoch, step uint64     // of the newest release
+	Bytes       func() int // limit on the bytes of numbers that are kept; nil: SeriesBytes
 }
 
 // Point is a release of a series.
 type Point struct {
-	// N counts the releases of this process from 1 on. 0 is one that an earlier process
-	// published.
+	// N counts the releases of this process from 1. It is 0 for a release that an earlier process published.
 	N uint64 `json:"n"`
 	*core.Released
-	// TooLarge names the values that are left out.
+	// TooLarge names the values that were left out because they have too many numbers.
 	TooLarge []string `json:"too_large,omitempty"`
 }
 
-// newPoint leaves out what is too large.
+// newPoint returns a point without the values that are too large.
 func newPoint(n uint64, r *core.Released) Point {
 	p := Point{N: n, Released: r}
 	for numbers(r) > seriesNumbers {
@@ -70,7 +68,7 @@ func numbers(r *core.Released) (n int) {
 	return n
 }
 
-// Add adds the newest release. One that is there already is published again.
+// Add adds the newest release. A release that was already added is being published again, and is ignored.
 func (s *Series) Add(epoch, step uint64, value []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +89,7 @@ func (s *Series) Add(epoch, step uint64, value []byte) {
 	}
 }
 
-// decoded returns the newest release, nil if it is among points.
+// decoded returns the newest release, or nil if it is among points.
 func (s *Series) decoded() *Point {
 	if s.raw != nil {
 		if r := s.Parse(s.raw); r != nil {
@@ -103,7 +101,7 @@ func (s *Series) decoded() *Point {
 	return s.newest
 }
 
-// thin leaves out every other release while there are too many.
+// thin drops every other release as long as there are too many.
 func (s *Series) thin() {
 	for len(s.points) > s.most() {
 		s.stride *= 2
@@ -121,7 +119,7 @@ func (s *Series) thin() {
 	}
 }
 
-// most is the largest number of releases that are kept.
+// most returns the largest number of releases to keep.
 func (s *Series) most() int {
 	largest := 1
 	for _, p := range s.points {
@@ -134,7 +132,7 @@ func (s *Series) most() int {
 	return min(max(bytes/8/largest, seriesLeast), seriesReleases)
 }
 
-// Recall adds, in front, what an earlier process published, in order.
+// Recall adds, at the front, the releases that an earlier process published, in order.
 func (s *Series) Recall(earlier []*core.Released) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +151,7 @@ func (s *Series) Recall(earlier []*core.Released) {
 	s.thin()
 }
 
-// After returns what was published after release n of this process; 0: everything.
+// After returns the releases after release n of this process; with n = 0, all of them.
 func (s *Series) After(n uint64) []Point {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,8 +167,8 @@ func (s *Series) After(n uint64) []Point {
 	return all
 }
 
-// RecallTime is how long a first request waits for the output. RecallRecords is how far
-// back in it recall looks, and RecallBytes how much of it recall keeps.
+// RecallTime is how long a first request waits for the output. RecallRecords is how many records back in the output
+// recall reads, and RecallBytes how many bytes of them it keeps.
 const (
 	RecallTime    = 5 * time.Second
 	RecallRecords = 256

@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// seriesOf returns a series of releases with so many numbers.
+// seriesOf returns a series of releases with this many numbers.
 func seriesOf(numbers int) (s *monitor.Series, add func(epoch, step uint64)) {
 	s = &monitor.Series{Parse: func(value []byte) *core.Released {
 		r := new(core.Released)
@@ -32,14 +32,14 @@ func pointSteps(points []monitor.Point) (steps []uint64) {
 	return steps
 }
 
-// TestSeriesSpansEverything: however many releases there were, the series begins near the
-// first one, ends with the newest, and is evenly spaced between.
+// TestSeriesSpansEverything: with any number of releases, the series begins near the first one, ends with the newest,
+// and is evenly spaced.
 func TestSeriesSpansEverything(t *testing.T) {
 	s, add := seriesOf(10)
 	for n := uint64(1); n <= 5000; n++ {
 		add(1, n)
 		if n%7 == 0 {
-			add(1, n) // Published again
+			add(1, n) // published again
 		}
 		got := pointSteps(s.After(0))
 		if len(got) > monitor.SeriesReleases+1 || got[len(got)-1] != n ||
@@ -61,7 +61,7 @@ func TestSeriesSpansEverything(t *testing.T) {
 	}
 }
 
-// TestSeriesMemory: the numbers that are kept fit their bound, whatever a release holds.
+// TestSeriesMemory: the stored numbers stay within their bound, for any size of releases.
 func TestSeriesMemory(t *testing.T) {
 	for _, n := range []int{1, 100, 5000, monitor.SeriesNumbers, monitor.SeriesNumbers + 1, 300_000} {
 		s, add := seriesOf(n)
@@ -82,7 +82,7 @@ func TestSeriesMemory(t *testing.T) {
 	}
 }
 
-// TestSeriesRecall: what an earlier process published comes before, once.
+// TestSeriesRecall: releases of an earlier process come first, once.
 func TestSeriesRecall(t *testing.T) {
 	s, add := seriesOf(1)
 	add(2, 3)

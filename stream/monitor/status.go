@@ -14,7 +14,7 @@ import (
 const (
 	StateStarting  = "starting"
 	StateRunning   = "running"
-	StateComparing = "comparing" // compares releases with those that the output holds already, and publishes none
+	StateComparing = "comparing" // compares releases with those already in the output, and publishes none
 	StateRetrying  = "retrying"
 	StateHalted    = "halted"
 	StateExhausted = "exhausted"
@@ -24,17 +24,16 @@ const (
 var states = []string{StateStarting, StateRunning, StateComparing, StateRetrying, StateHalted, StateExhausted,
 	StateClosed}
 
-// TaskStatus is a task's state as status and metrics show it. Nothing in it but NotPrivate is
-// a function of a record's content.
+// TaskStatus is a task's state for status and metrics. Nothing in it except NotPrivate depends on a record's content.
 type TaskStatus struct {
 	Stream    string `json:"stream"`
 	Partition int    `json:"partition"`
 	State     string `json:"state"`
 	Reason    string `json:"reason,omitempty"`  // of a halt
-	Message   string `json:"message,omitempty"` // in words
+	Message   string `json:"message,omitempty"` // explains the state
 	Mechanism string `json:"mechanism"`
-	Computes  string `json:"computes,omitempty"` // in one sentence
-	Method    string `json:"method,omitempty"`   // what "auto" resolved to
+	Computes  string `json:"computes,omitempty"` // what the task computes, in one sentence
+	Method    string `json:"method,omitempty"`   // the method that "auto" was resolved to
 
 	Factorization string `json:"factorization,omitempty"`
 
@@ -44,37 +43,34 @@ type TaskStatus struct {
 	Base    int64  `json:"base"`
 	Step    uint64 `json:"step"`
 	Horizon uint64 `json:"horizon,omitempty"`
-	// Verdict is what the last release of this process says of bounds that a warm-up
-	// found.
+	// Verdict is the verdict of the last release of this process on bounds found by a warm-up.
 	Verdict    string `json:"verdict,omitempty"`
 	NextOffset int64  `json:"next_offset"`
 	LogEnd     int64  `json:"log_end_offset"`
-	LogStart   int64  `json:"-"` // −1 while it is not known
-	Warmup     int64  `json:"-"` // how many of the epoch's records are in its warm-up
-	// Lag is how far the task is behind the end of the log; of a merged one, in the partition
-	// where that is most.
+	LogStart   int64  `json:"-"` // −1: unknown
+	Warmup     int64  `json:"-"` // number of the epoch's records in its warm-up
+	// Lag is how far the task is behind the end of the log; for a merged task, in the partition that is furthest
+	// behind.
 	Lag int64 `json:"lag_records"`
-	// Headroom is how much retention may delete before records are lost, of a merged task in
-	// the partition where that is least; nil while it is not known.
+	// Headroom is how many records retention may delete before unread records are lost; for a merged task, in the
+	// partition with the least. nil: unknown.
 	Headroom *int64 `json:"retention_headroom_records,omitempty"`
 	// Outbox counts releases that are not acknowledged yet.
 	Outbox int `json:"outbox_releases"`
-	// Comparing says that the state is older than its output, so that the task repeats
-	// releases and compares them.
+	// Comparing reports that the state is older than its output, so that the task repeats releases and compares them.
 	Comparing bool `json:"comparing,omitempty"`
-	// FewValid says that hardly any record counts, according to published numbers; see census.
+	// FewValid reports that, according to published numbers, almost no record counts; see ValidityCheck.
 	FewValid bool `json:"few_valid,omitempty"`
 	// Unread counts partitions of the input topic that no stream of the configuration
 	// reads.
 	Unread int `json:"unread_partitions"`
 
-	// Schemas are the newest schemas of the stream's subjects, as of the last look at the registry.
+	// Schemas are the newest schemas of the stream's subjects, as of the last request to the registry.
 	Schemas []connect.SchemaStatus `json:"schemas,omitempty"`
 
-	// Unit is what Epsilon, ChargedEpsilon and the limit are about: "record",
-	// "person" or "person-period".
+	// Unit is the unit that Epsilon, ChargedEpsilon and the limit protect: "record", "person" or "person-period".
 	Unit string `json:"unit"`
-	// Person says which records of a person count; nil for records, and before the first epoch.
+	// Person says which records of a person count. nil for streams that protect records, and before the first epoch.
 	Person         *core.Protected    `json:"person,omitempty"`
 	Epsilon        float64            `json:"epsilon"`
 	Delta          float64            `json:"delta"`
@@ -86,42 +82,40 @@ type TaskStatus struct {
 	NoiseStddev    map[string]float64 `json:"noise_stddev,omitempty"`
 	// Guarantee says in words what the epoch promises and what it does not.
 	Guarantee []string `json:"guarantee,omitempty"`
-	// Warnings are about settings that are allowed and probably not meant, as of check.
+	// Warnings are about settings that are allowed but probably unintended. The check command shows the same ones.
 	Warnings []string `json:"warnings,omitempty"`
-	// Budget is how ChargedEpsilon came about: the newest of what the ledger says.
+	// Budget is the recent history of ChargedEpsilon: the newest events in the ledger.
 	Budget []ledger.BudgetEvent `json:"budget,omitempty"`
-	// NotPrivate is absent where http.exposure is "public".
+	// NotPrivate is absent if http.exposure is "public".
 	NotPrivate  *NotPrivate `json:"not_private,omitempty"`
 	LastCommit  *time.Time  `json:"last_commit,omitempty"`
 	LastRelease *time.Time  `json:"last_release,omitempty"`
 }
 
-// NotPrivate counts what the process did since it began. It is an exact function of records.
+// NotPrivate counts what the process did since it started. It is an exact function of records.
 type NotPrivate struct {
-	// that gave no row, or do not count for their person, by reason
+	// Rejected counts, by reason, records that gave no row or do not count for their person.
 	Rejected map[string]uint64 `json:"rejected_records"`
-	Clipped  uint64            `json:"clipped_records"` // of moments: rows that were shortened
+	Clipped  uint64            `json:"clipped_records"` // mechanism moments: rows that were shortened to the clip norm
 }
 
-// Progress is an owner's progress as status and metrics show it.
+// Progress is an owner's progress, for status and metrics.
 type Progress struct {
 	Step      uint64
 	Seen      int64
-	Unsent    int // releases that are not acknowledged, committed or not
+	Unsent    int // releases not acknowledged yet, whether committed or not
 	Comparing bool
 	Log       LogLag
 	Verdict   string
 }
 
-// LogLag is what status and metrics show of the input log. Of a merged task start is such
-// that the sum of its positions lies as far behind it as the position lies behind its log's
-// start in the partition where that is least: so much may retention delete before a record
-// is lost. end is the sum of the logs' ends, and lag that of the partition that is furthest
-// behind. So a lag above the headroom is seen where it is that of a single partition.
+// LogLag is a task's position relative to the input log, for status and metrics. End is the sum of the logs' ends. Lag
+// is the lag of the partition that is furthest behind. Start is set so that the sum of the task's positions minus Start
+// is the least distance of any partition's position from its log's start, which is how many records retention may
+// delete before an unread record is lost. So it is visible when a single partition's lag exceeds the headroom.
 type LogLag struct{ Start, End, Lag int64 }
 
-// LogLagOf returns the view of the logs of a merged task's partitions, at these positions. It
-// is unknown while the log of one of them is.
+// LogLagOf returns the LogLag of a merged task's partitions at these positions. It is unknown while one of the logs is.
 func LogLagOf(at []int64, logs []kafka.Offsets) LogLag {
 	v, next, headroom := LogLag{}, int64(0), int64(math.MaxInt64)
 	for i, log := range logs {

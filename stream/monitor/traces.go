@@ -13,12 +13,12 @@ import (
 // durable.
 const MostCloses = 100
 
-// SpanOf returns what spans of a task's epoch say.
+// SpanOf returns the attributes of spans of a task's epoch.
 func SpanOf(t core.Task, epoch uint64) trace.Work {
 	return trace.Work{Stream: t.Stream, Partition: core.PartitionName(t.Partition), Epoch: epoch}
 }
 
-// WhyFailed returns a word for an error, of a set that does not depend on records.
+// WhyFailed returns a label for an error, from a set that does not depend on records.
 func WhyFailed(err error) string {
 	var e *kafka.Error
 	var h *failure.Halt

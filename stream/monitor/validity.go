@@ -5,22 +5,20 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// ValidityCheck decides, from published numbers alone, whether hardly any record of a stream
-// counts. A column's name may be mistyped, for example, or the clip norm far too small.
-// It uses valid_count, the number of valid records under the workload's weights, and
-// full_share, the share of records that were not shortened. Both are private releases. It
-// does not use the exact number of rejected records.
+// ValidityCheck decides, from published numbers alone, whether almost no record of a stream counts. That happens, for
+// example, if a column's name is mistyped or the clip norm is far too small. It uses valid_count, the number of valid
+// records under the workload's weights, and full_share, the share of records that were not shortened. Both are private
+// releases. It does not use the exact number of rejected records.
 //
-// The verdict says that at most a tenth of recent records count. It is given only if the
-// released number's standard error is below a twenty-fifth of the records. So for a
-// stream in which three tenths count, it is wrong with probability at most 3e-7. For sums
-// and means the recent records are those since the last verdict. For windows and decaying
-// weights they are those under the weights, as far as this process has seen them.
+// A positive verdict means that at most a tenth of recent records count. It is given only if the released number's
+// standard error is below a twenty-fifth of the records. So for a stream in which three tenths count, it is wrong with
+// probability at most 3e-7. For sums and means the recent records are those since the last verdict. For windows and
+// decaying weights they are the records under the weights, as far as this process has seen them.
 //
-// Where persons are protected few records may count by right. The verdict then says that
-// counted_share, of all records under the workload's weights, is below four of its standard
-// errors though these are below a thousandth: that may be no record at all, as where the user key
-// is looked for in the wrong place. It is taken back as soon as some are seen to count.
+// Streams that protect persons may legitimately count few records. For them a positive verdict means that
+// counted_share, the share among all records under the workload's weights, is below four of its standard errors
+// although the standard error is below a thousandth: possibly no record counts at all, for example because the user key
+// is read from the wrong place. The verdict is withdrawn as soon as some records are seen to count.
 type ValidityCheck struct {
 	persons  bool
 	Workload string
@@ -31,14 +29,14 @@ type ValidityCheck struct {
 
 	begun bool
 	at    core.Count // valid_count at the last verdict
-	total float64    // records since then, or under the weights
+	total float64    // records since the last verdict, or under the weights
 	ring  []float64  // records of the window's steps
 	next  int
 }
 
-// The share of records below which hardly any counts; the standard error that allows the
-// verdict; and the largest number of steps of a window that are kept. In a longer window the
-// records are underestimated. That delays a verdict, and never makes a wrong one.
+// These are the share of records below which almost none count; the standard errors that allow a verdict; and the
+// largest number of steps of a window that are stored. In a longer window the number of records is underestimated,
+// which may delay a verdict but never makes it wrong.
 const (
 	fewShare     = 0.1
 	fewError     = 0.04
@@ -56,7 +54,7 @@ func NewValidityCheck(s *config.Stream) *ValidityCheck {
 	return c
 }
 
-// Take reads a published release of a step, and returns the verdict.
+// Take reads a published release of a step and returns the verdict.
 func (c *ValidityCheck) Take(step uint64, s core.Shares) bool {
 	if c.persons {
 		if n := s.Counted; n != nil && n.SE <= nobodyError {
@@ -73,9 +71,9 @@ func (c *ValidityCheck) Take(step uint64, s core.Shares) bool {
 	return c.fewFull || c.fewValid
 }
 
-// valid reads the valid_count of a step with so many records.
+// valid processes the valid_count of a step with this number of records.
 func (c *ValidityCheck) valid(step uint64, rows float64, v core.Count) {
-	since := false // the last verdict
+	since := false // c.total counts records since the last verdict
 	switch c.Workload {
 	case "window":
 		if len(c.ring) < c.Window {
@@ -90,7 +88,7 @@ func (c *ValidityCheck) valid(step uint64, rows float64, v core.Count) {
 	default:
 		since = true
 		if !c.begun && step > 1 {
-			c.at, c.begun = v, true // what was before is another process'
+			c.at, c.begun = v, true // earlier values come from another process
 			return
 		}
 		c.begun = true

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestCensus: a verdict follows what was released, not before it can be told, and is
-// taken back.
+// TestCensus: a verdict follows from released numbers, not before they allow one, and is withdrawn when they no longer
+// do.
 func TestCensus(t *testing.T) {
 	t.Parallel()
 	for _, workload := range []string{"mean", "exponential", "window"} {
@@ -49,7 +49,7 @@ func TestCensus(t *testing.T) {
 			}
 		}
 	}
-	// Another process' steps are not held against this one's.
+	// The steps of another process do not count against this one.
 	c := &monitor.ValidityCheck{Workload: "mean"}
 	for step := uint64(1000); step < 1100; step++ {
 		if c.Take(step, core.Shares{Rows: 100, Valid: &core.Count{Value: float64(step * 100), SE: 5}}) {
@@ -67,7 +67,7 @@ func TestCensus(t *testing.T) {
 			t.Errorf("full_share %g ± %g", f.v, f.se)
 		}
 	}
-	// Of persons few records count by right; that none does is told by the share under the weights.
+	// For persons, few records may legitimately count; the share under the weights shows whether none does.
 	persons := monitor.NewValidityCheck(&config.Stream{User: new(config.User)})
 	for _, f := range []struct {
 		v, se float64
@@ -86,7 +86,10 @@ func TestCensus(t *testing.T) {
 			`{"schema":"streamdp.release.v1","values":{"counted_share":{"shape":[1],"data":[0.5],"se":0.25}}}`)); s.Counted == nil || *s.Counted != (core.Count{Value: 0.5, SE: 0.25}) {
 		t.Errorf("parsed %+v", s)
 	}
-	for _, value := range []string{`{}`, `null`, `{"schema":"streamdp.release.v1","rows":3,"values":{"valid_count":{"data":[1,2],"se":1}}}`, `{"schema":"streamdp.release.v1","values":{"valid_count":{"data":"AA","se":1}}}`} {
+	for _, value := range []string{
+		`{}`, `null`, `{"schema":"streamdp.release.v1","rows":3,"values":{"valid_count":{"data":[1,2],"se":1}}}`,
+		`{"schema":"streamdp.release.v1","values":{"valid_count":{"data":"AA","se":1}}}`,
+	} {
 		if s, _ := core.SharesOf([]byte(value)); s.Valid != nil {
 			t.Errorf("%s has a valid_count", value)
 		}

@@ -1,5 +1,5 @@
-// Package page is the status page: one HTML document with its style and its script in it.
-// It asks for nothing from elsewhere and draws what the daemon's API answers.
+// Package page has the status page: one HTML document that includes its style and script. It loads nothing from other
+// places and shows the answers of the daemon's API.
 package page
 
 import (
@@ -20,8 +20,8 @@ var (
 	script []byte
 )
 
-// assembled is the document with style and script in their places. policy allows these two,
-// requests to the daemon itself, and nothing else.
+// assembled is the document with style and script inserted. policy allows only these two and requests to the daemon
+// itself.
 var assembled, policy, tag = assemble()
 
 func assemble() (page []byte, policy, tag string) {

@@ -1,11 +1,11 @@
 "use strict";
-// The status page. Every two seconds it asks the daemon for its status, and for new releases
-// of the streams that have some. It keeps what it has if the daemon does not answer.
+// The status page. Every two seconds it asks the daemon for its status, and for the new releases of streams that have
+// any. While the daemon does not answer, the page keeps showing the last answers.
 (() => {
   const every = 2000, kept = 600, charts = 12, z = 1.96;
-  // part is how a task's partition is written.
+  // part returns the text for a task's partition.
   const part = (n) => (n < 0 ? "merged" : n);
-  const tasks = new Map(); // "stream/partition" → what the page has of it
+  const tasks = new Map(); // "stream/partition" → the task's data and elements
   let started = "", lost = null, asking = false;
 
   // ——— Elements ———
@@ -25,7 +25,7 @@
     return e;
   };
   const say = (e, text) => { if (e.textContent !== text) e.textContent = text; };
-  // A part is made anew only where what it shows has changed, so that focus and selection stay.
+  // renew rebuilds an element only if its content has changed, so that focus and selection stay.
   const renew = (e, key, make) => {
     if (e.dataset.key === key) return;
     e.dataset.key = key;
@@ -44,9 +44,9 @@
     if (size >= 1e7 || size < 1e-4) text = Number(text).toExponential().replace("e+", "e");
     return text.replaceAll("-", "−");
   };
-  // A number's text with a sign that can be read, and none before a zero.
+  // signed returns a number's text with a proper minus sign, and without a sign if the number is zero.
   const signed = (text) => (Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−"));
-  // A value with as many digits as its error lets mean something.
+  // rounded returns a value with as many digits as are significant given its error.
   const rounded = (x, se) => {
     if (x === null || x === undefined) return "–";
     if (!(se > 0)) return plain(x);
@@ -56,7 +56,7 @@
   };
   const error = (se) => (se > 0 ? plain(z * se, 2) : "");
 
-  // ——— What values are called ———
+  // ——— Names of values ———
   const titles = {
     mean_original: "means", mean: "means, scaled", sum: "sums, scaled", second_moment: "second moments, scaled", covariance: "covariances, scaled",
     covariance_original: "covariances", covariance_psd: "covariances, nearest valid, scaled", second_moment_projected: "second moments, nearest possible, scaled",
@@ -90,7 +90,8 @@
   const entry = (list, i) => (!list || list.length === 0 ? null : list.length === 1 ? list[0] : list[i]);
   const find = (r, n) => (r ? r.values || [] : []).find((v) => v.name === n);
   const seOf = (v, i) => (v.se_with_clipping ? entry(v.se_with_clipping, i) : entry(v.se, i));
-  // A value's error, of which 1.96 are half of its interval: the release's own where it has one.
+  // errorOf returns a value's error, such that 1.96 errors are half of its interval. If the release has an interval, the
+  // error is computed from that.
   const errorOf = (r, v, i) => {
     const [low, high] = ["interval_low", "interval_high"].map((n) => entry((find(r, n) || {}).data, i));
     return v.name === "theta_average" && high > low ? (high - low) / 2 / z : seOf(v, i);
@@ -150,8 +151,8 @@
     svg.setAttribute("aria-valuetext", `epoch ${shown.r.epoch}, step ${shown.r.step}: ${words}${shown.truth !== null ? `, truth ${rounded(shown.truth, shown.se)}` : ""}`);
 
     const w = svg.clientWidth || 280, h = svg.clientHeight || 115, right = w - 6, top = 8, bottom = h - 18;
-    // The first releases are noisy: the axis fits the later ones and, of those, most. It fits all
-    // where that takes at most twice as much, and always the newest.
+    // The first releases are noisy, so the axis is fitted to the later ones, and to 94 in 100 of those. It is extended
+    // to all releases if that at most doubles it, and it always includes the newest.
     const later = p.slice(Math.floor(p.length / 5)), lows = [], highs = [];
     for (const q of later) {
       const e = q.se > 0 ? z * q.se : 0;
@@ -179,13 +180,13 @@
     frame.append(draw("rect", { x: 0, y: top - 4, width: w, height: bottom - top + 8 }));
     svg.append(frame, draw("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }));
     const inner = draw("g", { "clip-path": `url(#${clip})` });
-    // A new epoch begins anew: neither line nor band crosses it.
+    // Each epoch has its own line and band: neither crosses into the next epoch.
     let from = 0;
     for (let i = 1; i <= p.length; i++) {
       if (i < p.length && p[i].r.epoch === p[i - 1].r.epoch) continue;
       const part = p.slice(from, i), path = (f) => part.map((q, k) => `${k ? "L" : "M"}${n(c.place(q.x))} ${n(Y(f(q)))}`).join("");
       if (from > 0) inner.append(draw("line", { class: "epoch", x1: n(c.place(p[from].x)), x2: n(c.place(p[from].x)), y1: top, y2: bottom }));
-      // Nor does a band cross releases that have no error. That of one release alone has a width.
+      // A band also stops at releases without an error. The band of a single release gets a small width.
       for (let a = 0, b; a < part.length; a = b + 1) {
         for (b = a; b < part.length && part[b].se > 0; b++);
         if (a === b) continue;
@@ -199,7 +200,7 @@
     }
     inner.append(draw("circle", { class: "dot", cx: n(c.place(shown.x)), cy: n(Y(shown.y)), r: 3 }));
     if (c.at >= 0) inner.append(draw("line", { class: "cursor", x1: n(c.place(shown.x)), x2: n(c.place(shown.x)), y1: top, y2: bottom }));
-    // What is beyond the frame has a mark at its edge.
+    // A mark at the frame's edge stands for each point outside of the frame.
     const cut = p.flatMap((q) => sizes(q).filter((y) => y < lo || y > hi).map((y) => `M${n(c.place(q.x) - 3)} ${y > hi ? `${top + 2}l3 -5l3 5z` : `${bottom - 2}l3 5l3 -5z`}`));
     c.cut = cut.length > 0;
     svg.append(inner);
@@ -246,12 +247,12 @@
       const all = [];
       const note = (text, mild) => all.push(el("p", { class: mild ? "alert mild" : "alert" }, text));
       if (s.message) note(`${s.reason ? `${s.reason}: ` : ""}${s.message}`, s.state !== "halted");
-      if (s.few_valid && ofPersons(s)) note("Perhaps no record counts, by the published numbers. Are columns, codec, and the key of [user] those of the topic?", true);
-      else if (s.few_valid) note("Hardly a record counts in full, by the published numbers: at most a tenth of the last ones. Are columns, codec, centre, scale and clip those of the topic?", true);
-      if (s.verdict && s.verdict !== "ok") note(`The last release says of the bounds that the warm-up found: ${s.verdict}.`, true);
+      if (s.few_valid && ofPersons(s)) note("The published numbers show that possibly no record counts. Check that columns, codec, and the key of [user] fit the topic.", true);
+      else if (s.few_valid) note("The published numbers show that at most a tenth of the latest records count in full. Check that columns, codec, centre, scale and clip fit the topic.", true);
+      if (s.verdict && s.verdict !== "ok") note(`Verdict of the last release on the bounds found by the warm-up: ${s.verdict}.`, true);
       for (const w of s.warnings || []) note(`${w[0].toUpperCase()}${w.slice(1)}.`, true);
       for (const x of s.schemas || []) if (x.faults) note(`Records of the newest schema of ${x.subject}, version ${x.version} (id ${x.id}), give no rows: ${x.faults.join("; ")}.`, true);
-      if (s.unread_partitions) note(`No stream here reads ${s.unread_partitions} of the topic's partitions.`, true);
+      if (s.unread_partitions) note(`${s.unread_partitions} of the topic's partitions are not read by any stream of this configuration.`, true);
       return all;
     });
     const g = s.guarantee || [];
@@ -259,14 +260,14 @@
     renew(t.guarantee, JSON.stringify([s.epsilon, s.delta, s.adjacency, g, s.unit, p]), () => [
       el("h3", {}, "Guarantee"), el("p", { class: "big" }, `ε = ${plain(s.epsilon)}, δ = ${plain(s.delta, 2)} for ${!person ? "one record" : p && p.period ? "what a person has in one period" : "a person with all records"}`), el("p", {}, g[0] || ""),
       p ? list([
-        [p.period ? "a person: all records of one period with one" : "a person: all records with one", p.key.replace(/^(field|header):/, "$1 ").replace("record-key", "record key")],
+        [p.period ? "a person is all records of one period with the same" : "a person is all records with the same", p.key.replace(/^(field|header):/, "$1 ").replace("record-key", "record key")],
         p.period ? ["a period has", steps(p.period)] : null,
         ["counts in at most", steps(p.cap)],
-        p.separation > 1 && p.cap > 1 ? ["which are apart at least", steps(p.separation)] : null,
-        p.per_step > 1 ? ["with records in each at most", whole(p.per_step)] : null,
+        p.separation > 1 && p.cap > 1 ? ["these steps are at least apart by", steps(p.separation)] : null,
+        p.per_step > 1 ? ["records in each step, at most", whole(p.per_step)] : null,
         p.epsilon_record ? ["one record pays at most", `ε = ${plain(p.epsilon_record)}`] : null,
       ], "person") : null,
-      g.length > 1 ? el("details", {}, el("summary", {}, "What is promised and what is not"), el("ul", {}, ...g.slice(1).map((x) => el("li", {}, x)))) : null,
+      g.length > 1 ? el("details", {}, el("summary", {}, "What is guaranteed and what is not"), el("ul", {}, ...g.slice(1).map((x) => el("li", {}, x)))) : null,
     ].filter(Boolean));
     budget(t);
     renew(t.position, JSON.stringify([s.epoch, s.step, s.horizon, s.next_offset, s.lag_records, s.retention_headroom_records, s.outbox_releases, s.last_release]), () => [
@@ -288,7 +289,7 @@
     const s = t.status, events = s.budget || [];
     renew(t.budget, JSON.stringify([s.epsilon, s.charged_epsilon, s.limit_epsilon, events, s.unit, s.person]), () => {
       const share = s.limit_epsilon > 0 ? s.charged_epsilon / s.limit_epsilon : 0;
-      // Where the limit is one epoch, all of it is charged from the beginning, as it was meant.
+      // If the limit is one epoch, all of it is charged from the beginning, as intended.
       const single = s.limit_epsilon <= s.epsilon * 1.0001;
       const text = `${plain(s.charged_epsilon)} of ε ${plain(s.limit_epsilon)}`;
       const meter = el("div", { class: `meter${single ? "" : share > 0.999 ? " bad" : share > 0.9 ? " warn" : ""}`, role: "meter", "aria-label": "budget charged", "aria-valuemin": "0", "aria-valuemax": s.limit_epsilon, "aria-valuenow": Math.min(s.charged_epsilon, s.limit_epsilon), "aria-valuetext": text });
@@ -314,7 +315,7 @@
       ].filter(Boolean);
     });
   };
-  // What was charged, as steps under the limit.
+  // history draws the charges as a step function under the limit.
   const history = (s, events) => {
     const w = 300, h = 70, top = Math.max(s.limit_epsilon, ...events.map((e) => Math.max(e.charged_epsilon, e.limit_epsilon)));
     const x = (i) => 4 + (i * (w - 8)) / events.length, y = (v) => h - 6 - (v / top) * (h - 14);
@@ -324,7 +325,7 @@
     return svg;
   };
 
-  // Why a record that gave a row may not count for its person.
+  // uncounted has the reasons why a record that gave a row does not count for its person.
   const uncounted = ["no-user", "over-cap", "foreign", "full"];
   const shares = (t) => {
     const s = t.status, r = newest(t);
@@ -336,14 +337,14 @@
       if (full && person) rows.push(["count, and are not shortened", percent(full.data[0], seOf(full, 0))]);
       else if (full) rows.push(["in full (not shortened, not rejected)", percent(full.data[0], seOf(full, 0))], ["shortened or rejected", percent(1 - full.data[0], seOf(full, 0))]);
       if (valid) rows.push(["valid, under the workload's weights", `${rounded(valid.data[0], seOf(valid, 0))} ± ${error(seOf(valid, 0))}`]);
-      if (rows.length) all.push(list(rows), el("p", { class: "note" }, `${person ? "The rest came after enough others of their person, or have no user key, or no row. " : ""}Private numbers: they are released with noise.`));
+      if (rows.length) all.push(list(rows), el("p", { class: "note" }, `${person ? "The rest exceed the number that counts for their person, or have no user key, or gave no row. " : ""}These numbers are private: they were released with noise.`));
       else if (person) all.push(el("p", {}, "This stream's releases do not say how many records count for their person."));
       else all.push(el("p", {}, "This stream's releases do not say how many records were shortened or rejected."));
       if (s.not_private) {
         const found = Object.entries(s.not_private.rejected_records).filter(([, n]) => n > 0).map(([why, n]) => [`${uncounted.includes(why) ? "not counted" : "rejected"}: ${why.replaceAll("_", " ")}`, whole(n)]);
         if (!found.length) found.push(["rejected", "0"]);
         if (s.mechanism === "moments") found.push(["shortened", whole(s.not_private.clipped_records)]);
-        all.push(el("div", { class: "notprivate" }, el("strong", {}, "Not private: for the operator only"), el("p", {}, "Counted exactly since the daemon began:"), list(found)));
+        all.push(el("div", { class: "notprivate" }, el("strong", {}, "Not private: for the operator only"), el("p", {}, "Exact counts since the daemon started:"), list(found)));
       }
       return all;
     });
@@ -376,11 +377,11 @@
     const band = drawn.some((c) => c.points.some((q) => q.se > 0)) ? (stated ? `interval, ${percentage(r.level)}` : "±1.96 standard errors") : "";
     renew(t.legend, `${band}${truth}${cut}`, () => [
       el("span", {}, el("i"), "released"), band ? el("span", {}, el("i", { class: "b" }), band) : null, truth ? el("span", {}, el("i", { class: "t" }), "truth, not private: this is a demonstration") : null,
-      cut ? el("span", {}, "▲▼ beyond the frame") : null,
+      cut ? el("span", {}, "▲▼ outside of the frame") : null,
     ].filter(Boolean));
   };
 
-  // Luminance after WCAG, to write in the colour that can be read.
+  // lum returns the luminance as defined by WCAG, to choose a readable text colour.
   const lum = (c) => c.map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }).reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
   const rgb = (variable) => { const h = getComputedStyle(document.documentElement).getPropertyValue(variable).trim(); return [1, 3, 5].map((i) => parseInt(h.slice(i, i + 2), 16)); };
   const matrix = (t) => {
@@ -417,12 +418,12 @@
       };
       const rows = r.columns.slice(0, d).map((c, i) => el("tr", {}, el("th", { scope: "row" }, c), ...Array.from({ length: d }, (_, j) => cell(i, j))));
       const unknown = correlation && Array.from({ length: d }, (_, i) => v.data[at(i, i)]).some((x) => !(x > 0));
-      const truth = v.truth && !dense ? " Pointing at a cell shows the truth beside." : "";
+      const truth = v.truth && !dense ? " Point at a cell to see the true value too." : "";
       queueMicrotask(() => { if (focus) document.getElementById(focus)?.focus(); });
       return [
         el("div", { class: "bar" }, el("h3", {}, correlation ? "Correlation" : "Covariance"), el("span", { role: "group", "aria-label": "form" }, button("correlation", "Correlation"), " ", button("covariance", "As released")),
           el("span", { class: "pick" }, el("label", { for: `${t.id}-matrix` }, "of"), pick)),
-        el("p", { class: "note", id: `${t.id}-matrix-is` }, `${correlation ? "Worked out from the released " : "Released "}${titled(v.name)}, step ${whole(r.step)} of epoch ${whole(r.epoch)}.${unknown ? " A dash stands where a released variance is not positive." : ""}${truth}`),
+        el("p", { class: "note", id: `${t.id}-matrix-is` }, `${correlation ? "Computed from the released " : "Released "}${titled(v.name)}, step ${whole(r.step)} of epoch ${whole(r.epoch)}.${unknown ? " A dash means that a released variance is not positive." : ""}${truth}`),
         el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Matrix of ${t.key}` }, el("table", { class: `heat${dense ? " dense" : ""}`, "aria-describedby": `${t.id}-matrix-is` },
           el("thead", {}, el("tr", {}, el("td", {}), ...r.columns.slice(0, d).map((c) => el("th", { scope: "col" }, c)))), el("tbody", {}, ...rows))),
       ];
@@ -450,9 +451,9 @@
       const level = percentage(low && r.level);
       return [
         el("div", { class: "bar" }, el("h3", {}, `${r.target} from ${r.columns.filter((c) => c !== r.target).join(", ")}`)),
-        el("p", { class: "note", id: `${t.id}-coef-is` }, `Released ${titled(v.name)}, step ${whole(r.step)} of epoch ${whole(r.epoch)}. ${interval ? "Intervals are approximate." : r.mechanism === "sgd" ? "Their errors are not known yet." : "No errors are stated for them."}`),
+        el("p", { class: "note", id: `${t.id}-coef-is` }, `Released ${titled(v.name)}, step ${whole(r.step)} of epoch ${whole(r.epoch)}. ${interval ? "Intervals are approximate." : r.mechanism === "sgd" ? "Errors are not known yet." : "The release states no errors."}`),
         el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Coefficients of ${t.key}` }, el("table", { class: "coef", "aria-describedby": `${t.id}-coef-is` },
-          el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "coefficient"), el("th", { scope: "col" }, "estimate"), interval ? el("th", { scope: "col" }, `interval, ${level}`) : null, truth ? el("th", { scope: "col" }, "truth") : null, el("th", { scope: "col", class: "draw" }, "drawn"))),
+          el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "coefficient"), el("th", { scope: "col" }, "estimate"), interval ? el("th", { scope: "col" }, `interval, ${level}`) : null, truth ? el("th", { scope: "col" }, "truth") : null, el("th", { scope: "col", class: "draw" }, "chart"))),
           el("tbody", {}, ...rows.map((q) => {
             const svg = draw("svg", { viewBox: "0 0 240 20", preserveAspectRatio: "none", role: "img", "aria-label": `${q.name}: ${rounded(q.y, q.se)}` });
             svg.append(draw("line", { class: "axis", x1: X(0), x2: X(0), y1: 0, y2: 20 }));
@@ -472,10 +473,10 @@
     renew(t.last, last.map((r) => `${r.epoch}/${r.step}`).join(), () => [
       el("details", {}, el("summary", {}, "Last releases"),
         el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Last releases of ${t.key}` }, el("table", { class: "list" },
-          el("thead", {}, el("tr", {}, ...["key", "records", "offsets", "what it says"].map((x) => el("th", { scope: "col" }, x)))),
+          el("thead", {}, el("tr", {}, ...["key", "records", "offsets", "content"].map((x) => el("th", { scope: "col" }, x)))),
           el("tbody", {}, ...last.map((r) => el("tr", {}, el("td", { class: "word" }, `${r.stream}/${part(r.partition)}/${r.epoch}/${r.step}`), el("td", {}, whole(r.rows)), el("td", {}, r.offsets[1] > r.offsets[0] ? `${whole(r.offsets[0])} to ${whole(r.offsets[1] - 1)}` : "none"),
             el("td", { class: "word" }, r.failed ? `failed: ${r.failed}` : (r.values || []).map((v) => v.name).join(", ") || (r.verdict ? `warm-up: ${r.verdict}` : "no values"))))))),
-        el("p", {}, el("a", { href: `api/v1/streams/${t.status.stream}/releases?partition=${part(t.status.partition)}&limit=10` }, "As published, in JSON"))),
+        el("p", {}, el("a", { href: `api/v1/streams/${t.status.stream}/releases?partition=${part(t.status.partition)}&limit=10` }, "The releases as JSON"))),
     ]);
   };
 
@@ -492,7 +493,7 @@
     const box = document.getElementById("group");
     box.hidden = !g;
     if (!g) return;
-    const alike = new Map(); // what is said of shards → those
+    const alike = new Map(); // state and reason → shards
     for (const s of g.shards) {
       const text = `${s.state}${s.why ? `: ${s.why}` : ""}`;
       if (s.state !== "running") alike.set(text, [...(alike.get(text) || []), s.shard]);
@@ -500,11 +501,11 @@
     const here = [...alike].map(([text, shards]) => el("p", { class: "alert" }, `${shards.length > 1 ? `Shards ${ranges(shards)} are` : `Shard ${shards} is`} ${text}.`));
     renew(box, JSON.stringify(g), () => [
       el("h2", {}, `Instances of ${g.group}`),
-      ...(g.trouble ? [el("p", { class: "alert" }, `The group cannot be reached, and what runs here goes on: ${g.trouble}`)] : []),
-      ...(g.unowned ? [el("p", { class: "alert" }, `Nobody has the shards ${ranges(g.unowned)}.`)] : []),
+      ...(g.trouble ? [el("p", { class: "alert" }, `The group cannot be reached; the shards of this instance keep running: ${g.trouble}`)] : []),
+      ...(g.unowned ? [el("p", { class: "alert" }, `No instance has the shards ${ranges(g.unowned)}.`)] : []),
       ...here,
       el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Instances of ${g.group}` }, el("table", { class: "list" },
-        el("thead", {}, el("tr", {}, ...["instance", "version", "shards", "stands by"].map((x) => el("th", { scope: "col" }, x)))),
+        el("thead", {}, el("tr", {}, ...["instance", "version", "shards", "standby"].map((x) => el("th", { scope: "col" }, x)))),
         el("tbody", {}, ...g.members.map((m) => el("tr", {},
           el("td", { class: "word" }, m.self || !m.url ? m.instance : el("a", { href: m.url }, m.instance), m.self ? " (this page)" : null),
           el("td", { class: "word" }, m.version), el("td", { class: "word" }, ranges(m.shards)), el("td", { class: "word" }, m.standby || "no")))))),
@@ -556,7 +557,7 @@
       renew(toc, status.tasks.map((s) => `${s.stream}/${s.partition}/${s.state}`).join(), () => status.tasks.map((s) => el("a", { href: `#s-${s.stream}-${part(s.partition)}` }, `${s.stream}${status.tasks.filter((x) => x.stream === s.stream).length > 1 ? `/${part(s.partition)}` : ""} · ${s.state}`)));
       const left = (status.patterns || []).filter((p) => p.missing);
       renew(document.getElementById("alerts"), JSON.stringify([status.insecure, left]), () => [
-        ...(status.insecure ? [el("p", { class: "alert", role: "alert" }, "INSECURE: the noise follows from a published number. Nothing is protected.")] : []),
+        ...(status.insecure ? [el("p", { class: "alert", role: "alert" }, "INSECURE: the noise is computed from a published seed. Nothing is protected.")] : []),
         ...left.map((p) => el("p", { class: "alert" }, `Stream ${p.pattern} does not take ${p.beyond + p.refused} of the topics that match ${p.topics}. ${p.missing[0].topic}: ${p.missing[0].reason}.`)),
       ]);
       say(document.getElementById("exposure"), status.exposure === "operator" ? "This page is for the operator: parts marked as not private are exact functions of records." : "");
@@ -572,7 +573,7 @@
     }
     const live = document.getElementById("live");
     live.className = lost ? "lost" : "";
-    say(live, lost ? `no answer since ${lost.toLocaleTimeString()}: what you see is the last` : "live");
+    say(live, lost ? `no answer since ${lost.toLocaleTimeString()}: this page shows the last answer` : "live");
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const t of tasks.values()) matrix(t); });
   addEventListener("resize", () => { for (const t of tasks.values()) for (const c of t.charts.values()) paint(c); });

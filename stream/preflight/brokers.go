@@ -19,8 +19,8 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// inquiry asks the brokers about the topics of a configuration. Its methods collect faults and warnings;
-// their errors are those of brokers that do not answer.
+// inquiry asks the brokers about the topics of a configuration. Its methods collect faults and warnings. They return an
+// error only if the brokers do not answer.
 type inquiry struct {
 	client   *kafka.Client
 	cfg      *config.Config
@@ -36,8 +36,8 @@ func (q *inquiry) fault(format string, args ...any) {
 	q.faults = append(q.faults, fmt.Errorf(format, args...))
 }
 
-// ask checks the brokers, what this user may do, and the topics. It sets the configuration to one with the
-// topics that its patterns would take, and the rights.
+// ask checks the brokers, this user's rights, and the topics. It sets r.Config to the configuration with the topics
+// that its patterns would take, and r.Rights.
 func (r *Report) ask(ctx context.Context, cluster kafka.Options) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -47,7 +47,7 @@ func (r *Report) ask(ctx context.Context, cluster kafka.Options) error {
 	}
 	defer client.Close()
 	if err := client.Probe(ctx); kafka.Unauthorized(err) {
-		return fmt.Errorf("the brokers refuse what [kafka.sasl] says: %w", err)
+		return fmt.Errorf("the brokers refuse the credentials in [kafka.sasl]: %w", err)
 	} else if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (r *Report) ask(ctx context.Context, cluster kafka.Options) error {
 	return nil
 }
 
-// match asks which topics the patterns match. It gives the configuration a stream for each that a daemon
+// match finds the topics that the patterns match. It adds to the configuration a stream for each topic that a daemon
 // would take, and warns about the others.
 func (q *inquiry) match(ctx context.Context) error {
 	if len(q.cfg.Patterns) == 0 {
@@ -104,7 +104,7 @@ func (q *inquiry) match(ctx context.Context) error {
 		if r.Beyond {
 			beyond[r.Pattern]++
 		} else {
-			q.warn("stream %s: topic %s matches and is not taken: %s", r.Pattern, r.Topic, r.Reason)
+			q.warn("stream %s: topic %s matches but would not be taken: %s", r.Pattern, r.Topic, r.Reason)
 		}
 	}
 	for _, p := range q.cfg.Patterns {
@@ -115,25 +115,25 @@ func (q *inquiry) match(ctx context.Context) error {
 			}
 		}
 		if n := beyond[p.Name]; n > 0 {
-			q.warn("stream %s: not taken of the topics that match: %d, because input.max_topics is %d", p.Name, n,
+			q.warn("stream %s: %d topics that match would not be taken, because input.max_topics is %d", p.Name, n,
 				p.Input.MaxTopics)
 		}
 		if taken == 0 {
-			q.warn("stream %s: no topic matches %q yet; run waits for one", p.Name, p.Input.Topics)
+			q.warn("stream %s: no topic matches %q yet; the daemon would wait for one", p.Name, p.Input.Topics)
 		}
 	}
 	return nil
 }
 
-// rights asks the brokers whether this user may do what the daemon will do, and returns what it
-// needs and may; nothing, with a warning, where the brokers do not tell. What is missing is a fault,
-// with the command that grants it.
+// rights asks the brokers whether this user may do what the daemon will do. It returns the rights that the daemon needs
+// and the user has, or nothing, with a warning, if the brokers do not report rights. A missing right is a fault, with
+// the command that grants it.
 func (q *inquiry) rights(ctx context.Context, cluster kafka.Options) ([]connect.Right, error) {
 	needs := connect.Rights(q.cfg)
 	missing, err := connect.MissingRights(ctx, cluster, needs)
 	switch {
 	case errors.Is(err, connect.ErrSilent):
-		q.warn("whether this user may do what the daemon needs is not known: %s", err)
+		q.warn("cannot check whether this user has the rights that the daemon needs: %s", err)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("permissions: %w", err)
@@ -156,8 +156,8 @@ func (q *inquiry) rights(ctx context.Context, cluster kafka.Options) ([]connect.
 	return needs, nil
 }
 
-// setting looks at a topic of one partition that the daemon makes where it is missing, and returns its
-// settings, nil where it is missing. unfit says why a topic cannot be that one.
+// setting checks a topic of one partition that the daemon creates if it is missing, and returns its settings, or nil if
+// it is missing. unfit returns why a topic cannot be used.
 func (q *inquiry) setting(ctx context.Context, key, topic string, names []string,
 	unfit func(partitions int, settings map[string]string) string) (map[string]string, error) {
 	t, err := q.client.Topic(ctx, topic)
@@ -192,8 +192,8 @@ func (q *inquiry) boundaries(ctx context.Context) error {
 	}
 	settings, err := q.setting(ctx, "kafka.boundary_topic", name, boundary.SettingNames, boundary.Unfit)
 	if err == nil && boundary.BrokersStamp(settings) {
-		q.warn("kafka.boundary_topic: records of topic %s bear the time at which brokers appended them, which tells "+
-			"when the partitions answered: set message.timestamp.type = CreateTime", name)
+		q.warn("kafka.boundary_topic: records of topic %s have the time at which brokers appended them, which "+
+			"reveals when the partitions answered: set message.timestamp.type = CreateTime", name)
 	}
 	return err
 }
@@ -204,12 +204,13 @@ func (q *inquiry) input(ctx context.Context, s *config.Stream) error {
 	if err != nil {
 		return err
 	}
-	last := max(0, slices.Max(s.Input.Partitions)) // 0 for all
+	last := max(0, slices.Max(s.Input.Partitions)) // 0 if all partitions are read
 	switch {
 	case !in.Exists:
-		q.warn("stream %s: input topic %s does not exist yet; run waits for it", s.Name, s.Input.Topic)
+		q.warn("stream %s: input topic %s does not exist yet; the daemon would wait for it", s.Name, s.Input.Topic)
 	case last >= len(in.Partitions):
-		q.warn("stream %s: input topic %s has %d partitions, partition %d is configured; run waits for it", s.Name,
+		q.warn("stream %s: input topic %s has %d partitions, but partition %d is configured; the daemon would wait "+
+			"for it", s.Name,
 			s.Input.Topic, len(in.Partitions), last)
 	default:
 		settings, err := q.client.TopicConfig(ctx, s.Input.Topic, input.RetentionSettings...)
@@ -217,17 +218,18 @@ func (q *inquiry) input(ctx context.Context, s *config.Stream) error {
 			return err
 		}
 		if strings.Contains(settings["cleanup.policy"], "compact") && !s.Input.AllowCompacted {
-			q.fault("stream %s: input topic %s is compacted; set its cleanup.policy to delete, or accept it with "+
+			q.fault("stream %s: input topic %s is compacted: set its cleanup.policy to delete, or accept it with "+
 				"input.allow_compacted = true", s.Name, s.Input.Topic)
 		}
 		if input.ProducersDecideRetention(settings) {
 			q.warn(
-				"stream %s: producers' timestamps decide when records of %s are deleted, which the guarantee does not "+
-					"cover: set message.timestamp.type = LogAppendTime", s.Name, s.Input.Topic)
+				"stream %s: producers' timestamps decide when records of topic %s are deleted, which the guarantee "+
+					"does not cover: set message.timestamp.type = LogAppendTime", s.Name, s.Input.Topic)
 		}
 	}
 	if unread := connect.Unread(q.cfg, in); len(unread) > 0 {
-		q.warn("stream %s: partitions %v of input topic %s are read by no stream of this configuration", s.Name, unread,
+		q.warn("stream %s: partitions %v of input topic %s are not read by any stream of this "+
+			"configuration", s.Name, unread,
 			s.Input.Topic)
 	}
 	if !s.Input.All() || q.cfg.Cluster != nil {
@@ -240,19 +242,18 @@ func (q *inquiry) input(ctx context.Context, s *config.Stream) error {
 	if s.Merge {
 		if waiting := notMerged(books, s, len(in.Partitions)); len(waiting) > 0 {
 			q.warn(
-				"stream %s: partitions %v of input topic %s were added since the open epoch began; the next "+
-					"epoch reads "+
-					"them: streamdp epoch open %s", s.Name, waiting, s.Input.Topic, s.Name)
+				"stream %s: partitions %v of input topic %s were added since the open epoch began; to read them, "+
+					"open another epoch with: streamdp epoch open %s", s.Name, waiting, s.Input.Topic, s.Name)
 		}
 	} else if fresh := withoutEpoch(books, s, len(in.Partitions)); len(fresh) > 0 {
-		q.warn("stream %s: partitions %v of input topic %s have no epoch yet; run opens one for each", s.Name, fresh,
+		q.warn("stream %s: partitions %v of input topic %s have no epoch yet; the daemon will open one for "+
+			"each", s.Name, fresh,
 			s.Input.Topic)
 	}
 	return nil
 }
 
-// output checks the topic of a stream's releases, which take up to size bytes, and that of its dead
-// letters.
+// output checks the topic of a stream's releases, which have up to size bytes, and that of its dead letters.
 func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) error {
 	out, err := q.client.Topic(ctx, s.Output.Topic)
 	if err != nil {
@@ -262,45 +263,44 @@ func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) erro
 		if dead, err := q.client.Topic(ctx, s.DeadLetter.Topic); err != nil {
 			return err
 		} else if !dead.Exists {
-			q.warn("stream %s: dead_letter.topic %s does not exist; dead letters wait for it", s.Name,
+			q.warn("stream %s: dead_letter.topic %s does not exist; dead letters would wait for it", s.Name,
 				s.DeadLetter.Topic)
 		}
 	}
 	limit := int64(defaultMessageBytes)
 	switch {
 	case !out.Exists && !s.Output.Create:
-		q.warn("stream %s: output topic %s does not exist, and output.create is false; run waits for it", s.Name,
+		q.warn("stream %s: output topic %s does not exist, and output.create is false; the daemon would wait for "+
+			"it", s.Name,
 			s.Output.Topic)
 	case out.Exists:
 		settings, err := q.client.TopicConfig(ctx, s.Output.Topic, "cleanup.policy", "max.message.bytes")
 		if kafka.Unauthorized(err) {
 			q.warn(
-				"stream %s: this user may not see the settings of output topic %s: whether it keeps "+
-					"releases, and takes "+
-					"large ones, is not known", s.Name, s.Output.Topic)
+				"stream %s: this user may not see the settings of output topic %s: cannot check whether it keeps "+
+					"releases and accepts large ones", s.Name, s.Output.Topic)
 		} else if err != nil {
 			return err
 		}
 		if strings.Contains(settings["cleanup.policy"], "delete") {
 			q.warn(
-				"stream %s: output topic %s deletes old releases: a restart after that halts, because a "+
-					"restored state "+
-					"can't be told any more", s.Name, s.Output.Topic)
+				"stream %s: output topic %s deletes old releases; after that, a restart halts, because a restored "+
+					"backup can no longer be told from the current state", s.Name, s.Output.Topic)
 		}
 		if n, err := strconv.ParseInt(settings["max.message.bytes"], 10, 64); err == nil {
 			limit = n
 		}
 	}
 	if size > limit {
-		q.fault("stream %s: a release takes up to %s, output topic %s accepts %s: choose fewer output.values or raise "+
-			"max.message.bytes",
+		q.fault("stream %s: a release has up to %s, but output topic %s accepts only %s: choose fewer output.values "+
+			"or raise max.message.bytes",
 			s.Name, words.Size(size), s.Output.Topic, words.Size(limit))
 	}
 	return nil
 }
 
-// withoutEpoch returns those of n partitions for which a stream of all partitions never
-// opened an epoch. A state directory without a ledger has none.
+// withoutEpoch returns those of n partitions for which a stream of all partitions never opened an epoch. Without
+// a ledger, these are all partitions.
 func withoutEpoch(books *ledger.Books, s *config.Stream, n int) (fresh []int) {
 	epochs := books.Epochs()
 	for p := range n {
@@ -312,8 +312,8 @@ func withoutEpoch(books *ledger.Books, s *config.Stream, n int) (fresh []int) {
 	return fresh
 }
 
-// notMerged returns those of n partitions that the open epoch of a merged stream does not
-// read, none where no epoch is open.
+// notMerged returns those of n partitions that the open epoch of a merged stream does not read, or none if no epoch is
+// open.
 func notMerged(books *ledger.Books, s *config.Stream, n int) (waiting []int) {
 	for _, e := range books.Epochs() {
 		if e.Stream != s.Name || e.Partition != core.Merged || e.State != "open" {

@@ -1,5 +1,5 @@
-// Package preflight says, before a daemon starts, what would stop it: in the configuration and the files
-// that it names, on the brokers, and in the schema registry. Asking changes nothing.
+// Package preflight finds out, before a daemon starts, what would stop it: in the configuration and the files that it
+// names, on the brokers, and in the schema registry. It changes nothing.
 package preflight
 
 import (
@@ -19,26 +19,26 @@ import (
 	"github.com/streamdp/streamdp/stream/httpapi"
 )
 
-// patience is how long the brokers, and the schema registry, may take.
+// patience is how long the brokers and the schema registry may take to answer.
 const patience = 30 * time.Second
 
-// Report is what is known of a configuration that can be run.
+// Report describes a configuration that can be run.
 type Report struct {
 	Key string `json:"key_id"`
-	// Streams are those of [config.Config.Representative], each under its [Title].
+	// Streams describe the streams of [config.Config.Representative], each under its [Title].
 	Streams []*core.Description `json:"streams"`
-	// Rights are what the daemon needs and this user has, if the brokers were asked and tell.
+	// Rights are the rights that the daemon needs and this user has, if the brokers were asked and report rights.
 	Rights   []connect.Right `json:"rights,omitempty"`
 	Warnings []string        `json:"warnings"`
 	// Config has a stream for each topic that its patterns would take, if the brokers were asked.
 	Config *config.Config `json:"-"`
 }
 
-// Check looks for whatever would stop a daemon with this configuration. If ask is true, it also asks the
+// Check looks for everything that would stop a daemon with this configuration. If ask is true, it also asks the
 // brokers, the schema registry and the collector of traces.
 //
-// Errors: an [exit.Config] with every fault of the configuration or, if it has none, of the topics and of
-// what this user may do; connect.ErrCredentials; an error of a server that does not answer.
+// Errors: an [exit.Config] with every fault of the configuration or, if it has none, of the topics and of this user's
+// rights; connect.ErrCredentials; the error of a server that does not answer.
 func Check(ctx context.Context, cfg *config.Config, ask bool) (*Report, error) {
 	key, keyFault := credentials.LoadKey(cfg.State.KeyFile, cfg.State.KeyGroupReadable)
 	cluster, err := connect.Cluster(cfg)
@@ -67,8 +67,8 @@ func Check(ctx context.Context, cfg *config.Config, ask bool) (*Report, error) {
 		all[i].Stream = Title(s)
 	}
 	if refused != nil {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("trace.endpoint: %v; run drops traces until the collector takes "+
-			"them", refused))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("trace.endpoint: %v; until the collector accepts traces, the "+
+			"daemon drops them", refused))
 	}
 	if !ask {
 		return r, nil
@@ -84,8 +84,8 @@ func Check(ctx context.Context, cfg *config.Config, ask bool) (*Report, error) {
 	return r, nil
 }
 
-// Title is how a stream of [config.Config.Representative] is called: by its name or, if it stands for the
-// topics of a pattern, by that of the pattern.
+// Title returns the name under which a stream of [config.Config.Representative] is shown: its own, or that of the
+// pattern for whose topics it stands.
 func Title(s *config.Stream) string {
 	if s.Pattern() != "" {
 		return s.Pattern() + ".*"
@@ -93,8 +93,8 @@ func Title(s *config.Stream) string {
 	return s.Name
 }
 
-// Describe builds every stream's estimator and describes it. A release that is larger than a topic accepts
-// by default is a fault, unless anySize is set because the topic itself will be asked.
+// Describe builds every stream's estimator and describes it. A release larger than a topic accepts by default is a
+// fault, unless anySize is set because the topic itself will be asked.
 //
 // Errors: an [exit.Config] with every fault.
 func Describe(cfg *config.Config, anySize bool) (all []*core.Description, _ error) {
@@ -120,10 +120,10 @@ func Describe(cfg *config.Config, anySize bool) (all []*core.Description, _ erro
 	return all, nil
 }
 
-// defaultMessageBytes is the size of batch that brokers accept by default.
+// defaultMessageBytes is the maximum size of a batch that brokers accept by default.
 const defaultMessageBytes = 1048588
 
-// Oversize returns a warning if a topic may refuse the stream's releases, else "".
+// Oversize returns a warning if a topic may refuse the stream's releases, or "" if not.
 func Oversize(d *core.Description) string {
 	if d.MessageBytes <= defaultMessageBytes {
 		return ""
@@ -133,39 +133,38 @@ func Oversize(d *core.Description) string {
 		words.Size(d.MessageBytes), words.Size(defaultMessageBytes))
 }
 
-// schemas compares the columns with the schemas of the records; if ask is true, those in the
-// registry too.
+// schemas compares the columns with the schemas of the records; if ask is true, also with those in the registry.
 func schemas(ctx context.Context, cfg *config.Config, ask bool) (warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return connect.CheckSchemas(ctx, cfg, ask)
 }
 
-// dangers returns dangers of a configuration that are not faults.
+// dangers returns warnings about settings that are allowed but dangerous.
 func dangers(cfg *config.Config) []string {
 	var warnings []string
 	if cfg.Kafka.ControlTopic == "" && cfg.Cluster == nil {
 		warnings = append(warnings, "no control topic (kafka.control_topic): a state directory restored without its "+
-			"newest ledger lines can overspend by the epochs they charged, and copies that run at once are "+
-			"noticed only "+
-			"after one release")
+			"newest ledger lines can spend again what the epochs in those lines charged, and a second running copy "+
+			"is only detected after one release was published")
 	}
 	if s := cfg.Kafka.SASL; s != nil && s.Mechanism == "plain" && cfg.Kafka.TLS == nil {
 		warnings = append(warnings, "kafka.sasl sends the password in the clear: add [kafka.tls], or use scram-sha-512")
 	}
 	if s := cfg.Kafka.SASL; s != nil && s.Token() && cfg.Kafka.TLS == nil {
-		warnings = append(warnings, "kafka.sasl sends the token in the clear, and whoever has it may use it until it "+
-			"ends: add [kafka.tls]")
+		warnings = append(warnings, "kafka.sasl sends the token in the clear, and anybody who reads it can use it "+
+			"until it expires: add [kafka.tls]")
 	}
 	if s := cfg.Kafka.SASL; s != nil && s.AWS() && cfg.Kafka.TLS == nil {
-		warnings = append(warnings, "kafka.sasl sends a signature in the clear, and whoever has it may log in for 15 "+
-			"minutes: add [kafka.tls]")
+		warnings = append(warnings, "kafka.sasl sends a signature in the clear, and anybody who reads it can log in "+
+			"for 15 minutes: add [kafka.tls]")
 	}
 	if r := cfg.Registry; r != nil && r.InClear() {
-		warnings = append(warnings, "registry.urls gets the password or the token in the clear: use https")
+		warnings = append(warnings, "the registry (registry.urls) gets the password or the token in the clear: use "+
+			"https")
 	}
 	if h := &cfg.HTTP; h.BasicAuth != nil && h.TLS == nil && !config.Loopback(h.Listen) {
-		warnings = append(warnings, "http.basic_auth gets the password in the clear: add [http.tls]")
+		warnings = append(warnings, "clients send the password of http.basic_auth in the clear: add [http.tls]")
 	}
 	return warnings
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// parse returns the configuration of a stream of a broker, with a key.
+// parse returns the configuration of a stream at a broker, with a key.
 func parse(t *testing.T, broker, table string) *config.Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ clip = 1.0
 	return cfg
 }
 
-// TestCheck: what would stop a daemon is a fault, and what it waits for a warning. Nothing is made.
+// TestCheck: what would stop a daemon is a fault, and what it would wait for is a warning. Nothing is created.
 func TestCheck(t *testing.T) {
 	b, err := embedded.Start(embedded.Options{})
 	if err != nil {
@@ -93,7 +93,7 @@ func TestCheck(t *testing.T) {
 	}
 	for _, text := range []string{
 		"kafka.control_topic: topic control has 2 partitions", "input topic orders is compacted",
-		"output topic orders.dp accepts 100 B",
+		"output topic orders.dp accepts only 100 B",
 	} {
 		if !strings.Contains(err.Error(), text) {
 			t.Errorf("no fault %q:\n%v", text, err)
@@ -101,7 +101,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckFaults: without brokers every fault is reported at once.
+// TestCheckFaults: without brokers, every fault is reported at once.
 func TestCheckFaults(t *testing.T) {
 	cfg := parse(t, "127.0.0.1:1", "")
 	if err := os.Chmod(cfg.State.KeyFile, 0o644); err != nil {
@@ -114,7 +114,7 @@ func TestCheckFaults(t *testing.T) {
 	}
 }
 
-// TestOversize: a release that a topic refuses by default is a fault, unless the topic will be asked.
+// TestOversize: a release that topics refuse by default is a fault, unless the topic will be asked.
 func TestOversize(t *testing.T) {
 	if text := Oversize(&core.Description{MessageBytes: defaultMessageBytes}); text != "" {
 		t.Error(text)

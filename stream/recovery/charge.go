@@ -10,15 +10,14 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// provenCharge returns the end of the horizon of an epoch that no ledger line is left of, for
-// each partition that it reads, −1 if it has none or it is not known. It halts if nothing vouches for the cost that the
-// manifest states. A manifest has no MAC; a smaller cost in it would give budget back that
-// is spent.
+// provenCharge is for an epoch without a remaining ledger line. It returns the end of the epoch's horizon for each
+// partition that it reads, −1 if there is none or it is unknown. It halts if nothing proves the cost stated in the
+// manifest. A manifest has no MAC, so a smaller cost in it would give back budget that is spent.
 //
-// What vouches is the mechanism, built again from the manifest's configuration, whose
-// digest the manifest holds, and its plan. It must not cost more than the manifest says.
-// Where this version can't build it, the checkpoint of the epoch vouches, which names the
-// manifest's hash; a checkpoint of another manifest speaks against it in any case.
+// The proof is the mechanism, built again from the manifest's plan and configuration, whose digest is in the manifest:
+// it must not cost more than the manifest states. If this version cannot build the mechanism, the proof is the epoch's
+// checkpoint, which has the manifest's hash. A checkpoint with another manifest's hash refutes the manifest in any
+// case.
 func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []int64, err error) {
 	refuse := func(why string) error {
 		return failure.Haltf(failure.State,
@@ -27,12 +26,12 @@ func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []i
 	}
 	named := cp != nil && cp.Epoch == m.Epoch
 	if named && cp.Manifest != sha256.Sum256(file) {
-		return nil, refuse("it is not the one that the epoch's checkpoint names")
+		return nil, refuse("it is not the one named in the epoch's checkpoint")
 	}
 	s, err := config.StreamOf(m.Stream, m.Config)
 	if err == nil &&
 		(s.Merge != (m.Partition == core.Merged) || !slices.Equal(s.Input.Partitions, core.Partitions(m))) {
-		return nil, refuse("it is of another partition than its configuration")
+		return nil, refuse("its partition differs from that in its configuration")
 	}
 	var mech *core.Mechanism
 	if err == nil {
@@ -41,7 +40,7 @@ func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []i
 	}
 	switch {
 	case err == nil && !m.Cost.Covers(mech.Cost()):
-		return nil, refuse("its mechanism costs more than it says")
+		return nil, refuse("its mechanism costs more than stated")
 	case err == nil && m.Partition == core.Merged:
 		var bases []int64
 		for _, p := range m.Parts {
@@ -54,6 +53,6 @@ func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []i
 		return slices.Repeat([]int64{-1}, max(1, len(m.Parts))), nil
 	}
 	return nil, failure.Haltf(failure.State,
-		"manifest of epoch %d: nothing vouches for the cost that it states, because its mechanism can't be built "+
-			"again (%w); restore the ledger from a backup", m.Epoch, err)
+		"manifest of epoch %d: cannot verify the cost that it states, because its mechanism cannot be built again "+
+			"(%w); restore the ledger from a backup", m.Epoch, err)
 }

@@ -19,15 +19,15 @@ import (
 // exportFormat is the version of an exported epoch.
 const exportFormat = "streamdp.epoch.v1"
 
-// Export is an epoch in one file. It has everything besides the log and the master key
-// that its releases depend on, and the ledger that it is charged in. With Secret and the
-// master key, one can subtract the noise from its releases.
+// Export is an epoch in one file. Besides the log and the master key, it has everything on which the epoch's releases
+// depend, and the ledger in which the epoch is charged. With Secret and the master key, one can subtract the noise from
+// its releases.
 type Export struct {
 	Format string `json:"format"`
-	// Manifest is the text of the file. The noise depends on its very bytes.
+	// Manifest is the text of the manifest file. The noise depends on its exact bytes.
 	Manifest string `json:"manifest"`
-	// Initial holds the packed parameters that the epoch began with, for a mechanism that
-	// learns. They are a function of earlier releases, or of a file.
+	// Initial has the packed parameters with which the epoch began, for a mechanism that learns. They are computed from
+	// earlier releases, or from a file.
 	Initial []byte `json:"initial,omitempty"`
 	// Ledger has all lines of the ledger, so that their chain can be checked.
 	Ledger []string `json:"ledger"`
@@ -44,25 +44,24 @@ func (x *Export) Encode() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// ParseExport reads a file that Encode wrote.
+// ParseExport parses a file that Encode wrote.
 func ParseExport(data []byte) (*Export, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	var x Export
 	if err := dec.Decode(&x); err != nil || x.Format != exportFormat {
-		return nil, errors.New("not an epoch that this version exported")
+		return nil, errors.New("not an epoch exported by this version")
 	}
 	if _, err := core.ParseManifest([]byte(x.Manifest)); err != nil {
 		return nil, err
 	}
 	if n := len(x.Secret); n != 0 && n != 32 {
-		return nil, errors.New("the secret has another length than 32 bytes")
+		return nil, errors.New("the secret must have 32 bytes")
 	}
 	return &x, nil
 }
 
-// opening returns the ledger's entry of the exported epoch. If key is not nil, it checks
-// the MAC of each line.
+// opening returns the ledger's opening entry of the exported epoch. If key is not nil, it checks the MAC of each line.
 func (x *Export) opening(key *ledger.Key) (*ledger.Entry, error) {
 	m, err := core.ParseManifest([]byte(x.Manifest))
 	if err != nil {
@@ -84,11 +83,10 @@ func (x *Export) opening(key *ledger.Key) (*ledger.Entry, error) {
 	return nil, fmt.Errorf("the ledger in the file does not charge epoch %d of %s", m.Epoch, m.Task())
 }
 
-// ExportEpoch returns an epoch of a state directory. A daemon may be running on the directory.
-// Epoch 0 is the task's newest one. key is the master key, for an encrypted secret.
+// ExportEpoch returns an epoch of a state directory, on which a daemon may be running. Epoch 0 is the task's newest
+// one. key is the master key, for an encrypted secret.
 //
-// Errors: ErrState if the ledger or the manifest is damaged, or if withSecret is set and the
-// secret is destroyed.
+// Errors: ErrState if the ledger or the manifest is damaged, or if withSecret is set and the secret is destroyed.
 func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withSecret bool) (*Export, error) {
 	l, err := ledger.Read(cfg.State.Dir)
 	if err != nil {
@@ -101,7 +99,7 @@ func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withS
 	}
 	opened := l.Opening(t, n)
 	if opened == nil {
-		return nil, fmt.Errorf("the ledger of %s knows no such epoch of %s", cfg.State.Dir, t)
+		return nil, fmt.Errorf("the ledger of %s has no such epoch of %s", cfg.State.Dir, t)
 	}
 	s := state.TaskStore(cfg.State.Dir, t, key)
 	data, err := state.OS{}.ReadFile(cfg.State.Dir + "/" + ledger.FileName)
@@ -136,11 +134,9 @@ func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withS
 	return x, nil
 }
 
-// noSecret returns the error of an epoch whose releases cannot be computed again, because its
-// secret is gone.
+// noSecret returns the error of an epoch whose releases cannot be recomputed because its secret is gone.
 func noSecret(t core.Task, epoch uint64) error {
 	return fmt.Errorf(
-		"%w: the secret of epoch %d of %s does not exist any more: it is destroyed when the epoch is closed, after "+
-			"state.epoch_secret_retention, "+
-			"and with it whatever could work out the epoch's noise again", failure.ErrState, epoch, t)
+		"%w: the secret of epoch %d of %s no longer exists: it was destroyed after the epoch was closed, see "+
+			"state.epoch_secret_retention; so the epoch's noise cannot be recomputed", failure.ErrState, epoch, t)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// FuzzExport: an exported epoch that is read says the same when it is written and read
-// again, and what is asked of it, and of any file by inspect, does not panic.
+// FuzzExport: an exported epoch that parses is unchanged when it is written and read again. Queries on it, and inspect
+// of any file, do not panic.
 func FuzzExport(f *testing.F) {
 	manifest, err := os.ReadFile(filepath.Join(fixtures.Root(), "stream", "core", "testdata", "manifest.json"))
 	if err != nil {

@@ -1,6 +1,6 @@
 package recovery
 
-// This file shows the tests in package recovery_test what they look into.
+// This file exports internals to the tests in package recovery_test.
 
 import (
 	"context"

@@ -14,15 +14,14 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Field is one fact in a file of a state directory.
+// Field is one fact about a file of a state directory.
 type Field struct {
 	Name  string
 	Value any
 }
 
-// Inspect returns the contents of a file of a state directory, or of an exported epoch,
-// as far as anybody may see them: nothing in it is a function of a record's content. So
-// it leaves out the sums, noise, hashes and sizes of a checkpoint, and the secret of an
+// Inspect describes a file of a state directory, or an exported epoch, as far as anybody may see it: no field depends
+// on a record's content. So it leaves out the sums, noise, hashes and sizes in a checkpoint, and the secret of an
 // exported epoch. It refuses a file that is a secret.
 func Inspect(data []byte) ([]Field, error) {
 	if number, ok := state.SealedNumber(data); ok {
@@ -34,7 +33,7 @@ func Inspect(data []byte) ([]Field, error) {
 	case state.IsArchive(data):
 		return inspectArchive(data)
 	case len(data) == 32:
-		return nil, errors.New("32 bytes, as a master key or a secret has: nothing of it is shown")
+		return nil, errors.New("the file has 32 bytes, like a master key or a secret: its content is not shown")
 	}
 	if x, err := ParseExport(data); err == nil {
 		fields, err := inspectManifest([]byte(x.Manifest))
@@ -52,7 +51,7 @@ func Inspect(data []byte) ([]Field, error) {
 	if first, _, _ := bytes.Cut(data, []byte("\n")); json.Valid(first) && bytes.HasPrefix(first, []byte(`{"seq":`)) {
 		return inspectLedger(data)
 	}
-	return nil, errors.New("no manifest, checkpoint, ledger, archive or exported epoch of this version")
+	return nil, errors.New("the file is not a manifest, checkpoint, ledger, archive or exported epoch of this version")
 }
 
 func inspectCheckpoint(data []byte) ([]Field, error) {

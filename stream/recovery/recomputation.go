@@ -15,15 +15,16 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// recomputation reads an epoch's log again and computes its steps again. It publishes nothing and
-// writes nothing: of persons the maps hold what they contributed, and no journal does.
+// recomputation reads an epoch's log again and recomputes its steps. It publishes and writes nothing: the maps of
+// persons are filled, but no journal is written.
 type recomputation struct {
 	core   *core.Core
-	one    *rereading   // of an epoch that is not merged
-	parts  []*rereading // of a merged epoch
+	one    *rereading   // for an epoch that is not merged
+	parts  []*rereading // for a merged epoch
 	leaves []*core.Leaf
 	sums   []*core.Sum
-	bounds func(ctx context.Context, step uint64) (boundary.Boundary, error) // of steps by the clock; nil: they are not
+	// bounds returns the end of a step by the clock. nil: steps are not by the clock.
+	bounds func(ctx context.Context, step uint64) (boundary.Boundary, error)
 	last   boundary.Boundary
 }
 
@@ -35,14 +36,14 @@ type rereading struct {
 	reader    *kafka.Reader
 	decoder   *codec.Decoder
 	batch     codec.Batch
-	next      int            // of the batch's records
-	filled    bool           // the batch has not been worked off
-	position  kafka.Position // of the last boundary, where that lies before the batch
+	next      int            // index of the next record in the batch
+	filled    bool           // the batch has records left
+	position  kafka.Position // position of the last boundary, if that is before the batch
 }
 
-// newRecomputation returns one that continues at a checkpoint's position, with a core
-// in the state of that position. bounds says where steps by the clock end. fetchBytes is the
-// largest response of the broker, less where there are many partitions.
+// newRecomputation returns a recomputation that continues at a checkpoint's position, with a core in the state of that
+// position. bounds returns where steps by the clock end. fetchBytes is the size limit of a broker's response; it is
+// divided if there are many partitions.
 func newRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schemas, s *config.Stream, m *core.Manifest,
 	c *core.Core, cp *state.Checkpoint,
 	bounds func(context.Context, uint64) (boundary.Boundary, error), fetchBytes int) (*recomputation, error) {
@@ -83,21 +84,20 @@ func newRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schem
 	return p, nil
 }
 
-// logEnded says that the log ends before the end of a step that was published.
+// logEnded is the error of a log that ends before the end of a published step.
 type logEnded struct {
 	next int64
 	step uint64
 }
 
-// Error says where the log ends.
+// Error returns the offset of the end and the step.
 func (e *logEnded) Error() string {
-	return fmt.Sprintf("the log ends at offset %d, before step %d does", e.next, e.step)
+	return fmt.Sprintf("the log ends at offset %d, before the end of step %d", e.next, e.step)
 }
 
 // close continues to the end of the next step, and returns the messages of its release.
 //
-// Errors: *logEnded if a log ends before that; those of kafka.Reader.Fetch and
-// core.Core.Close.
+// Errors: *logEnded if a log ends before that; those of kafka.Reader.Fetch and core.Core.Close.
 func (p *recomputation) close(ctx context.Context) ([]core.Message, error) {
 	for _, m := range p.core.Persons() {
 		defer m.Forget()
@@ -115,7 +115,7 @@ func (p *recomputation) close(ctx context.Context) ([]core.Message, error) {
 			return nil, err
 		}
 		if len(at.Ends) != len(p.leaves) {
-			return nil, failure.Haltf(failure.OutputAhead, "step %d ends in %d partitions, and the epoch reads %d",
+			return nil, failure.Haltf(failure.OutputAhead, "step %d ends in %d partitions, but the epoch reads %d",
 				step, len(at.Ends), len(p.leaves))
 		}
 		for i, leaf := range p.leaves {
@@ -138,7 +138,7 @@ func (p *recomputation) close(ctx context.Context) ([]core.Message, error) {
 // fill continues to the end of the open step.
 func (p *rereading) fill(ctx context.Context, step uint64) error {
 	c, b := p.into, &p.batch
-	for c.First() < c.End() { // by the clock a step may be empty
+	for c.First() < c.End() { // a step by the clock may be empty
 		if p.filled {
 			var ended bool
 			if p.next, ended = input.AddRecords(c, b, p.next, nil, nil); ended {
@@ -169,7 +169,7 @@ func (p *rereading) at() kafka.Position {
 	return p.position
 }
 
-// at sets the positions of a checkpoint to the last boundary.
+// at sets a checkpoint's positions to the last boundary.
 func (p *recomputation) at(cp *state.Checkpoint) {
 	if p.one != nil {
 		cp.Position = p.one.at()

@@ -14,21 +14,19 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Recover restores the state of the task's open epoch, of which the checkpoint, or a file of
-// persons, is damaged or lost. It continues from the commit before the damaged one or, if that is
-// damaged too, from the epoch's first offset. It computes the releases published since then again:
-// with the same keys, manifest and log they have the same bytes. It writes a checkpoint
-// only after it has got everything that the output has. The first difference is a halt,
-// and leaves everything on disk as it was.
+// Recover restores the state of the task's open epoch if its checkpoint, or a file of persons, is damaged or lost. It
+// continues from the commit before the damaged one or, if that is damaged too, from the epoch's first offset. It
+// recomputes the releases published since then: with the same keys, manifest and log they have the same bytes. It
+// writes a checkpoint only after it has recomputed everything in the output. The first difference halts the task, and
+// leaves everything on disk unchanged.
 //
-// The daemon never goes back from a damaged checkpoint without being asked: a disk that
-// lost one file may have lost others, and the operator should look at it first.
+// The daemon never goes back from a damaged checkpoint by itself: a disk that lost one file may have lost others, so
+// the operator should check it first.
 //
-// Recover needs the manifest and the secret of the epoch. If from is not nil, it restores
-// them from there. If the output has no releases to compare with, only a commit with its
-// anchor shows that the log is the epoch's; without one recover refuses. Where only files of
-// persons are damaged, the steps up to the last commit are computed again too, and must lead to its
-// transcript.
+// Recover needs the manifest and the secret of the epoch. If from is not nil, it restores them from there. If the
+// output has no releases to compare with, only a commit with its anchor shows that the log is the epoch's; without one,
+// Recover refuses. If only files of persons are damaged, the steps up to the last commit are recomputed too, and must
+// lead to its transcript.
 func (r Restorer) Recover(ctx context.Context, from *Export) error {
 	if from != nil {
 		if err := r.bringBack(ctx, from); err != nil {
@@ -38,8 +36,8 @@ func (r Restorer) Recover(ctx context.Context, from *Export) error {
 	opened := r.D.Ledger.Newest(r.Task)
 	if opened == nil || opened.Kind != ledger.KindOpen {
 		return failure.Haltf(failure.State,
-			"the ledger knows no open epoch of %s: where it is lost too, bring it back first, with: streamdp "+
-				"ledger repair", r.Task)
+			"the ledger has no open epoch of %s: if the ledger is lost too, restore it first with: streamdp ledger "+
+				"repair", r.Task)
 	}
 	if _, _, err := r.Manifest(opened); errors.Is(err, epoch.ErrNoManifest) {
 		return failure.Haltf(failure.State, "the manifest of epoch %d is missing: %s", opened.Epoch,
@@ -70,7 +68,7 @@ func (r Restorer) Recover(ctx context.Context, from *Export) error {
 		if err := r.DoDisk(ctx, func() (err error) { cp.Users, err = l.Users.Rewrite(); return err }); err != nil {
 			return err
 		}
-		// A crash between the two leaves no checkpoint: then a start does the same again.
+		// After a crash between these two steps there is no checkpoint, and recovering again is possible.
 		if err := r.DoDisk(ctx, func() error { return r.Store.EraseCheckpoints() }); err != nil {
 			return err
 		}
@@ -88,7 +86,7 @@ func (r Restorer) Recover(ctx context.Context, from *Export) error {
 	return nil
 }
 
-// Restorer brings back what a task has lost, by computing it again.
+// Restorer restores what a task has lost, by recomputing it.
 type Restorer struct{ *epoch.Keeper }
 
 // bringBack writes those files of an exported epoch that are missing or damaged.
@@ -98,11 +96,11 @@ func (r Restorer) bringBack(ctx context.Context, from *Export) error {
 		return failure.Haltf(failure.State, "%w", err)
 	}
 	if m.Task() != r.Task {
-		return fmt.Errorf("the file is of %s, not of %s", m.Task(), r.Task)
+		return fmt.Errorf("the exported epoch is of %s, not of %s", m.Task(), r.Task)
 	}
 	opened := r.D.Ledger.Opening(r.Task, m.Epoch)
 	if opened == nil {
-		// The ledger is lost too. ledger repair will charge what this manifest says.
+		// The ledger is lost too. The command ledger repair will charge the epoch as stated in this manifest.
 		cp, err := r.Store.Load()
 		if err != nil && !errors.Is(err, state.ErrCheckpoint) {
 			return err
@@ -118,7 +116,7 @@ func (r Restorer) bringBack(ctx context.Context, from *Export) error {
 		return err
 	}
 	if !m.Cost.Equal(opened.Cost) {
-		return failure.Haltf(failure.State, "manifest of epoch %d: it spends what the ledger did not charge", m.Epoch)
+		return failure.Haltf(failure.State, "manifest of epoch %d: it spends more than the ledger charged", m.Epoch)
 	}
 	if len(from.Secret) > 0 {
 		keys, err := epoch.KeysOf(r.D.Key, m, from.Secret)
@@ -133,14 +131,14 @@ func (r Restorer) bringBack(ctx context.Context, from *Export) error {
 	})
 }
 
-// rewind finds the checkpoint from which recover continues.
+// rewind finds the checkpoint from which Recover continues.
 type rewind struct {
 	r *epoch.Keeper
-	// last is the last commit where it is whole and its files of persons are not.
+	// last is the last commit, if it is undamaged but its files of persons are not.
 	last *state.Checkpoint
 }
 
-// start returns the last commit that is whole, of the last two, or the epoch's first checkpoint.
+// start returns the newest undamaged one of the last two commits, or the epoch's first checkpoint.
 func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte,
 	mech *core.Mechanism) (*state.Checkpoint, error) {
 	r := w.r
@@ -173,10 +171,9 @@ func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manife
 	return r.First(m, file, mech, state.UnknownOutput, nil)
 }
 
-// repeat computes the steps by which the output is ahead of a state, and compares them; and those up
-// to a later commit, if there is one, which they must lead to.
-// It returns the messages of these steps that are not published, and sets the checkpoint's
-// positions to those after the last step.
+// repeat recomputes the steps by which the output is ahead of a state, and compares them. If there is a later commit,
+// it also recomputes the steps up to that, which must lead to it. It returns the messages of these steps that are not
+// published, and sets the checkpoint's positions to those after the last step.
 func (r Restorer) repeat(ctx context.Context, l *epoch.OpenEpoch, cp, last *state.Checkpoint) (missing []state.Message,
 	err error) {
 	again,
@@ -201,8 +198,8 @@ func (r Restorer) repeat(ctx context.Context, l *epoch.OpenEpoch, cp, last *stat
 		messages, err := again.close(ctx)
 		if ended := (*logEnded)(nil); errors.As(err, &ended) {
 			return nil, failure.Haltf(failure.Truncated,
-				"%w, which was committed or is published: the log is another one, or was truncated; start anew with: "+
-					"streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+				"%w, but the step was committed or is published: the log was replaced or truncated; start again "+
+					"with: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
 		}
 		if err != nil {
 			return nil, r.LogError(err)

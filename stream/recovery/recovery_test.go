@@ -33,8 +33,8 @@ func publish(r *streamtest.Rig, key, value string) {
 	fixtures.Must(r.T, err)
 }
 
-// TestVerify: what was published is worked out again, beside a running daemon and
-// without touching anything; a release or a record that is another is found, and named.
+// TestVerify: published releases are recomputed while the daemon runs, without changing anything; a release or record
+// that differs is found and named.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -76,13 +76,14 @@ func TestVerify(t *testing.T) {
 	}{
 		{"a release of a later step", func(r *streamtest.Rig) { publish(r, "orders/0/1/11", "{}") }, "up to step 11"},
 		{"a release that there is none of", func(r *streamtest.Rig) { publish(r, "orders/0/1/0", "{}") },
-			"orders/0/1/0, and the epoch has no such release"},
+			"orders/0/1/0, which the epoch did not make"},
 		{"a release of another epoch", func(r *streamtest.Rig) { publish(r, "orders/0/2/1", "{}") },
 			"epoch 2, which the ledger does not know"},
 		{"two releases of a step", func(r *streamtest.Rig) { publish(r, "orders/0/1/4", "{}") },
-			"step 4: the output holds two different releases"},
-		{"another log", func(r *streamtest.Rig) { r.Recreate(7, 1050) }, "step 1: release orders/0/1/1 is not"},
-		{"a shorter log", func(r *streamtest.Rig) { r.Recreate(0, 450) }, "the log ends at offset 450, before step 5"},
+			"step 4: the output has two different releases"},
+		{"another log", func(r *streamtest.Rig) { r.Recreate(7, 1050) }, "step 1: release orders/0/1/1 differs"},
+		{"a shorter log", func(r *streamtest.Rig) { r.Recreate(0, 450) },
+			"the log ends at offset 450, before the end of step 5"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -102,8 +103,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerifyExported: an exported epoch can be verified elsewhere, and as long as the
-// secret is in it also when the epoch is closed.
+// TestVerifyExported: an exported epoch can be verified elsewhere and, if it includes the secret, even after the epoch
+// was closed.
 func TestVerifyExported(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -132,7 +133,7 @@ func TestVerifyExported(t *testing.T) {
 		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	if all, err := r.Verify(); err != nil ||
-		!strings.Contains(all[0].Unverifiable, "destroyed when the epoch is closed") {
+		!strings.Contains(all[0].Unverifiable, "destroyed after the epoch was closed") {
 		t.Errorf("closed: %+v %v", all, err)
 	}
 	r.Verified(10, func(a *recovery.Audit) { a.From = whole })
@@ -146,9 +147,8 @@ func TestVerifyExported(t *testing.T) {
 	}
 }
 
-// TestRecover: a state that is damaged or lost comes back when all that is published
-// has come out again, by a command and by a running daemon, and the run goes on to the
-// bytes of one without a fault.
+// TestRecover: a damaged or lost state is restored when everything that is published has been recomputed, by a command
+// and by a running daemon, and the run continues with the same bytes as one without a fault.
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -224,8 +224,8 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// TestRecoverRefuses: where what is worked out differs from what was published, or
-// nothing tells that the log is the epoch's, nothing on disk changes.
+// TestRecoverRefuses: if recomputed releases differ from published ones, or nothing proves that the log is the epoch's,
+// nothing on disk changes.
 func TestRecoverRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -261,8 +261,7 @@ func TestRecoverRefuses(t *testing.T) {
 	}
 }
 
-// TestRecoverWhole: a state that is whole is left where it is, and a running task is
-// not recovered.
+// TestRecoverWhole: an undamaged state is left unchanged, and a running task is not recovered.
 func TestRecoverWhole(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -285,8 +284,8 @@ func TestRecoverWhole(t *testing.T) {
 	}
 }
 
-// TestRepublish: releases that the output lost come back as the same bytes, out of the
-// archive, the last commit or the log.
+// TestRepublish: releases that the output lost are published again with the same bytes, from the archive, the last
+// commit or the log.
 func TestRepublish(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -309,7 +308,7 @@ func TestRepublish(t *testing.T) {
 			x := r.Start()
 			x.Published(5)
 			x.End()
-			x = r.Start() // another file of the archive
+			x = r.Start() // begins another file of the archive
 			r.Produce(550, 500)
 			x.Published(10)
 			if !c.running {
@@ -345,7 +344,7 @@ func TestRepublish(t *testing.T) {
 			r.Produce(1150, 100)
 			x.Published(12)
 			x.End()
-			x = r.Start() // no halt
+			x = r.Start() // starts without a halt
 			x.Published(12)
 			x.End()
 			r.Toml = fixtures.OrdersStream
@@ -354,7 +353,7 @@ func TestRepublish(t *testing.T) {
 	}
 }
 
-// TestRepublishRefuses: with one release in the output that differs, nothing is sent.
+// TestRepublishRefuses: if one release in the output differs, nothing is sent.
 func TestRepublishRefuses(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(r *streamtest.Rig){
@@ -399,7 +398,7 @@ func TestRepublishRefuses(t *testing.T) {
 	}
 }
 
-// TestInspect: what is shown of a file holds no data, no noise, no hash and no secret.
+// TestInspect: the description of a file has no data, no noise, no hash and no secret.
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -426,19 +425,24 @@ func TestInspect(t *testing.T) {
 		}
 		text := fmt.Sprintf("%v %s", fields, fields)
 		for _, private := range [][]byte{secret, cp.Transcript[:], cp.Position.Anchor.Hash[:], cp.State[:64]} {
-			for _, form := range []string{string(private), fmt.Sprintf("%x", private), fmt.Sprint(private), base64.StdEncoding.EncodeToString(private)} {
+			for _, form := range []string{
+				string(private), fmt.Sprintf("%x", private), fmt.Sprint(private),
+				base64.StdEncoding.EncodeToString(private),
+			} {
 				if strings.Contains(text, form) {
 					t.Errorf("%s shows %q", want, form)
 				}
 			}
 		}
-		for _, f := range fields { // by the word: its digits may be part of a hash
+		for _, f := range fields { // as a whole word, because its digits may be part of a hash
 			if slices.Contains(strings.Fields(fmt.Sprint(f.Value)), fmt.Sprint(len(cp.State))) {
 				t.Errorf("%s shows the size of the state: %v", want, f)
 			}
 		}
 	}
-	for name, data := range map[string][]byte{"secret": secret, "nothing": nil, "damaged": read(r.File(state.CheckpointName))[:200]} {
+	for name, data := range map[string][]byte{
+		"secret": secret, "nothing": nil, "damaged": read(r.File(state.CheckpointName))[:200],
+	} {
 		if fields, err := recovery.Inspect(data); err == nil {
 			t.Errorf("%s: %v", name, fields)
 		}

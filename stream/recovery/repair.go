@@ -16,24 +16,24 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// LedgerRepair is the difference between a ledger and one that has all that the control
-// topic and files tell of.
+// LedgerRepair is the difference between a ledger and the reconstructed one, which also has everything that follows
+// from the control topic and from the tasks' files.
 type LedgerRepair struct {
-	Kept    int            `json:"kept"`    // lines that can be believed, from the first
-	Dropped int            `json:"dropped"` // bytes behind them
+	Kept    int            `json:"kept"`    // number of leading lines that are valid
+	Dropped int            `json:"dropped"` // bytes after these lines
 	Added   []ledger.Entry `json:"added"`
-	Old     string         `json:"old,omitempty"` // where the old ledger is, once it is replaced
+	Old     string         `json:"old,omitempty"` // path of the old ledger, once it was replaced
 }
 
-// Repair works out a ledger in a file beside the old one: Salvage copies what can be believed of the old ledger, and
-// then Tasks adds what the files of the tasks tell.
+// Repair reconstructs a ledger in a file next to the old one: Salvage copies the valid lines of the old ledger, and
+// then Tasks adds what follows from the tasks' files.
 type Repair struct {
 	Shard *epoch.Shard
 	Dir   string        // the state directory
-	Out   *LedgerRepair // what was found so far
+	Out   *LedgerRepair // the result so far
 }
 
-// Salvage copies the lines that can be believed.
+// Salvage copies the valid lines.
 func (r *Repair) Salvage() error {
 	data, err := r.Shard.Disk.ReadFile(r.Dir + "/" + ledger.FileName)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -46,7 +46,7 @@ func (r *Repair) Salvage() error {
 			ends = append(ends, i+1)
 		}
 	}
-	// What begins a ledger that can be believed can be believed.
+	// Every beginning of a valid ledger is valid, so the number of valid lines can be found by bisection.
 	lo, hi := 0, len(ends)
 	for hi-lo > 1 {
 		mid := (lo + hi) / 2
@@ -56,7 +56,7 @@ func (r *Repair) Salvage() error {
 			hi = mid
 		}
 	}
-	// Lines under other keys alone prove nothing: anybody can write them.
+	// Lines that are all under other keys prove nothing, because anybody can write them.
 	if l, err := ledger.Parse(data[:ends[lo]], key); err == nil && l.Foreign() {
 		lo = 0
 	}
@@ -69,7 +69,7 @@ func (r *Repair) Salvage() error {
 	return nil
 }
 
-// Tasks adds what the files of all tasks tell of.
+// Tasks adds what follows from the files of all tasks.
 func (r *Repair) Tasks() error {
 	names, err := r.Shard.Disk.ReadDir(r.Dir + "/tasks")
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *Repair) Tasks() error {
 	return nil
 }
 
-// task adds what the files of one task tell of.
+// task adds what follows from the files of one task.
 func (r *Repair) task(t core.Task) error {
 	l := r.Shard.Ledger
 	run, err := epoch.NewKeeper(r.Shard, t, func() {})
@@ -104,8 +104,8 @@ func (r *Repair) task(t core.Task) error {
 	if err != nil && !errors.Is(err, state.ErrCheckpoint) {
 		return err
 	}
-	// settle closes an epoch that is no longer open, and says which line an open one's
-	// checkpoint was written under.
+	// settle closes an epoch that is no longer open. For an open one, it records the line under which the checkpoint
+	// was written.
 	settle := func(e *ledger.Entry) error {
 		secret := slices.Contains(secrets, e.Epoch)
 		if e.Epoch == newest && (secret || cp != nil && cp.Epoch == e.Epoch) {
@@ -146,8 +146,8 @@ func (r *Repair) task(t core.Task) error {
 	return nil
 }
 
-// opened makes the entry that a manifest's epoch was charged by. The epoch ends at its
-// horizon, as the mechanism says. cp is the task's checkpoint, nil if there is none.
+// opened returns the opening entry for the epoch of a manifest. The epoch ends at its horizon, as computed from the
+// mechanism. cp is the task's checkpoint, or nil if there is none.
 func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*ledger.Entry, error) {
 	file, err := run.Store.Manifest(n)
 	if err != nil {
@@ -158,7 +158,7 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 		return nil, failure.Haltf(failure.State, "manifest of epoch %d: %w", n, err)
 	}
 	if m.Task() != run.Task || m.Epoch != n {
-		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it is another one's", n)
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it belongs to another epoch or task", n)
 	}
 	ends, err := provenCharge(m, file, cp)
 	if err != nil {
@@ -182,8 +182,8 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 		s, err := config.StreamOf(m.Stream, m.Config)
 		if err != nil {
 			return nil, failure.Haltf(failure.State,
-				"manifest of epoch %d: it protects persons, and who they are can't be read (%w); restore the ledger "+
-					"from a backup", n, err)
+				"manifest of epoch %d: it protects persons, but their description cannot be read (%w); restore the "+
+					"ledger from a backup", n, err)
 		}
 		e.Unit, e.Person = ledger.PersonOf(s, m.Partitions)
 	}

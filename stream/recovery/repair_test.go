@@ -16,8 +16,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestLedgerRepair: from manifests, checkpoints and releases a ledger is worked out
-// again that charges no less than the lost one, and with which the daemon goes on.
+// TestLedgerRepair: a ledger is reconstructed from manifests, checkpoints and releases. It charges no less than the
+// lost one, and the daemon continues with it.
 func TestLedgerRepair(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\"")
@@ -47,7 +47,7 @@ func TestLedgerRepair(t *testing.T) {
 			}
 			harmed, _ := os.ReadFile(r.LedgerFile())
 
-			// First it only says what it would do.
+			// At first the command only reports what it would do.
 			diff, err := stream.RepairLedger(t.Context(), r.Options(), false)
 			fixtures.Must(t, err)
 			if len(diff.Added) == 0 && diff.Dropped == 0 || diff.Old != "" {
@@ -67,14 +67,14 @@ func TestLedgerRepair(t *testing.T) {
 				t.Errorf("charged %+v, was %+v", after, before)
 			}
 			if after[0].ChargedEpsilon > before[0].ChargedEpsilon+1e-9 {
-				t.Errorf("closed epochs of which every release is published are charged %g, were %g",
+				t.Errorf("closed epochs with all releases published are charged %g, were %g",
 					after[0].ChargedEpsilon, before[0].ChargedEpsilon)
 			}
 			if again, err := stream.RepairLedger(t.Context(), r.Options(), true); err != nil || len(again.Added) > 0 ||
 				again.Dropped > 0 {
 				t.Errorf("repaired again: %+v, %v\n%s", again, err, was)
 			}
-			// The open epoch goes on, and the next one is opened.
+			// The open epoch continues, and the next one is opened.
 			r.Produce(1050, 400)
 			x = r.Start()
 			x.Until("epoch 4", func(s monitor.TaskStatus) bool { return s.Epoch == 4 && s.Step == 2 && s.Outbox == 0 })
@@ -82,13 +82,13 @@ func TestLedgerRepair(t *testing.T) {
 			r.History("orders.dp")
 		})
 	}
-	// No daemon may run, and one that was not harmed stays.
+	// Repair refuses while a daemon runs, and leaves an undamaged ledger unchanged.
 	r := streamtest.Ran(t, fixtures.OrdersStream)
 	x := r.Start()
 	x.Until("up", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 	if _, err := stream.RepairLedger(t.Context(), r.Options(), true); !errors.Is(err, failure.ErrState) ||
 		!strings.Contains(err.Error(), "in use") {
-		t.Errorf("beside a daemon: %v", err)
+		t.Errorf("while a daemon runs: %v", err)
 	}
 	x.End()
 	was, err := os.ReadFile(r.LedgerFile())
@@ -102,8 +102,8 @@ func TestLedgerRepair(t *testing.T) {
 	}
 }
 
-// TestForgedLedger: who has no key erases no charge, neither with a line behind those
-// under the key, nor with a ledger of his own; and no repair believes him.
+// TestForgedLedger: somebody without the key cannot remove a charge, neither with a line after those under the key, nor
+// with a whole ledger; and repair does not accept such lines.
 func TestForgedLedger(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{false, true} {
@@ -140,8 +140,8 @@ func TestForgedLedger(t *testing.T) {
 	}
 }
 
-// TestRotatedKey: a daemon with another key adds no line, so the former key can come
-// back; a request of the operator binds the ledger to the new one, charges included.
+// TestRotatedKey: a daemon with another key appends no line, so the former key can be restored; a request of the
+// operator binds the ledger to the new key, including all charges.
 func TestRotatedKey(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)

@@ -15,43 +15,41 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// RepublishRequest says what to publish again.
+// RepublishRequest says which releases to publish again.
 type RepublishRequest struct {
-	// Epoch is the only one to publish again, 0: all.
+	// Epoch is the only epoch to publish again; 0: all.
 	Epoch uint64 `json:"epoch,omitempty"`
-	// FromLog computes the releases of the open epoch from its log again, if they are in
-	// no archive.
+	// FromLog recomputes the releases of the open epoch from its log if they are in no archive.
 	FromLog bool `json:"from_log,omitempty"`
-	// OnlyCopy asserts that no other copy of the state directory has run. It is needed if
-	// the output has lost the releases that would show it.
+	// OnlyCopy asserts that no other copy of the state directory has run. It is required if the output has lost the
+	// releases that would show that.
 	OnlyCopy bool `json:"only_copy,omitempty"`
 }
 
-// Republish publishes every committed release again that can be found: those of the
-// archive, those that are not acknowledged yet and, on request, those computed from the
-// log again. It is for an output that lost releases. It costs no privacy, because they
-// are the same bytes.
+// Republish publishes every committed release again that can be found: those in the archive, those that are not
+// acknowledged yet and, on request, those recomputed from the log. It is for an output that lost releases. It costs no
+// privacy, because the bytes do not change.
 //
-// It first compares the releases that the output has. If one differs, or this state has
-// not released it, it sends nothing. Releases from the log count as committed only under
-// two conditions. They must lead to the transcript of the last commit, which is the
-// running hash of all integers that noise has hidden. And this build must have written
-// that commit, because another build may write other last digits.
+// It first compares the releases in the output. If one differs, or was not released by this state, it sends nothing.
+// Releases from the log count as committed only under two conditions. They must lead to the transcript of the last
+// commit, which is the running hash of all integers that noise has hidden. And this build must have written that
+// commit, because another build may compute different last digits.
 func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
-	var cp *state.Checkpoint // of the open epoch
+	var cp *state.Checkpoint // checkpoint of the open epoch
 	opened := r.D.Ledger.Newest(r.Task)
 	if opened != nil && opened.Kind == ledger.KindOpen {
 		var err error
 		if cp, err = r.Store.Load(); errors.Is(err, state.ErrCheckpoint) || err == nil && cp == nil {
 			return failure.Haltf(failure.State,
-				"the checkpoint of epoch %d is damaged or missing: first streamdp recover%s", opened.Epoch,
+				"the checkpoint of epoch %d is damaged or missing: first run streamdp recover%s", opened.Epoch,
 				failure.TaskFlags(r.Task))
 		} else if err != nil {
 			return err
 		}
 		if cp.Epoch != opened.Epoch {
 			return failure.Haltf(failure.State,
-				"the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole", cp.Epoch,
+				"the checkpoint is of epoch %d, but the open epoch is %d: restore the state directory as a "+
+					"whole", cp.Epoch,
 				opened.Epoch)
 		}
 		if err := r.onlyCopy(ctx, cp, q.OnlyCopy); err != nil {
@@ -60,7 +58,7 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	}
 	if q.FromLog && (cp == nil || q.Epoch != 0 && q.Epoch != cp.Epoch) {
 		return errors.New(
-			"only releases of the open epoch can be worked out again: the secrets of others are destroyed")
+			"only releases of the open epoch can be recomputed: the secrets of other epochs are destroyed")
 	}
 	end, err := r.Out.End(ctx)
 	if err != nil {
@@ -70,7 +68,7 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	if err != nil {
 		return err
 	}
-	// Twice: nothing is sent before all has been compared.
+	// The releases are read twice, so that nothing is sent before all have been compared.
 	found := 0
 	err = r.committedReleases(ctx, q, opened, cp, func(list []state.Message) error {
 		for i := range list {
@@ -87,8 +85,8 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	}
 	if found == 0 {
 		return fmt.Errorf(
-			"there is no committed release of %s to publish: state.archive was off, and the broker has acknowledged "+
-				"all; --from-log works those of the open epoch out again", r.Task)
+			"there is no committed release of %s to publish: state.archive was off, and the brokers have "+
+				"acknowledged all releases; to recompute those of the open epoch, use --from-log", r.Task)
 	}
 	guard := output.AcceptAll(r.Out, end)
 	at, acknowledged := end, false
@@ -106,7 +104,7 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 		return err
 	}
 	r.D.Metrics.Republished(r.Task, found)
-	r.Log.Info("published again", "messages", found)
+	r.Log.Info("published committed releases again", "messages", found)
 	if cp == nil {
 		return nil
 	}
@@ -116,20 +114,21 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	return r.DoDisk(ctx, func() error { return r.Store.Commit(cp) })
 }
 
-// onlyCopy halts if the output has lost what shows that the state is the newest copy,
-// unless the operator asserts that it is.
+// onlyCopy halts if the output has lost the releases that show that this state is the newest copy, unless the operator
+// asserts that it is.
 func (r Restorer) onlyCopy(ctx context.Context, cp *state.Checkpoint, asserted bool) error {
 	err := r.Out.CheckEvidence(ctx, cp)
 	var h *failure.Halt
 	if asserted && errors.As(err, &h) {
-		r.Log.Warn("the output lost releases, and the operator asserts that no other copy of this state has run")
+		r.Log.Warn("the output lost releases; continuing because the operator asserts that no other copy of this " +
+			"state has run")
 		return nil
 	}
 	return err
 }
 
-// committedReleases calls send with the committed releases that can be found, in parts,
-// in the order of their steps. A release may come twice.
+// committedReleases calls send with the committed releases that can be found, in parts, in the order of their steps. A
+// release may be passed twice.
 func (r Restorer) committedReleases(ctx context.Context, q RepublishRequest, opened *ledger.Entry, cp *state.Checkpoint,
 	send func([]state.Message) error) error {
 	if q.FromLog {
@@ -151,12 +150,13 @@ func (r Restorer) committedReleases(ctx context.Context, q RepublishRequest, ope
 	return send(cp.Outbox)
 }
 
-// fromLog computes the steps of the open epoch from the log again, up to its last commit.
+// fromLog recomputes the steps of the open epoch from the log, up to its last commit.
 func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.Checkpoint,
 	send func([]state.Message) error) error {
 	if cp.Build != epoch.Build() {
 		return fmt.Errorf(
-			"the last commit was written by %s, and this is %s, which may write other last digits of the same releases",
+			"the last commit was written by %s, but this is %s, which may compute different last digits of the same "+
+				"releases",
 			cp.Build, epoch.Build())
 	}
 	m, file, err := r.Manifest(opened)
@@ -198,7 +198,7 @@ func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.C
 		messages, err := again.close(ctx)
 		if ended := (*logEnded)(nil); errors.As(err, &ended) {
 			return failure.Haltf(failure.Truncated,
-				"%w: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err,
+				"%w: the log was replaced or truncated; start again with: streamdp epoch open %s", err,
 				failure.EpochArgs(r.Task))
 		}
 		if err != nil {
@@ -220,16 +220,15 @@ func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.C
 	return nil
 }
 
-// elsewhere is the halt of a log that leads to another transcript than a commit's.
+// elsewhere returns the halt for a log that leads to another transcript than a commit's.
 func (r Restorer) elsewhere() error {
 	return failure.Haltf(failure.Replaced,
-		"the log does not lead to the last commit: it is another one; start anew with: streamdp epoch open %s",
+		"the log does not lead to the last commit: it was replaced; start again with: streamdp epoch open %s",
 		failure.EpochArgs(r.Task))
 }
 
-// held returns the hashes of the task's messages in the output, by key. It halts if one
-// is of an epoch that the ledger does not have, or of a step that the checkpoint, if
-// there is one, has not released.
+// held returns the hashes of the task's messages in the output, by key. It halts if one is of an epoch that the ledger
+// lacks, or of a step that the checkpoint, if there is one, has not released.
 func held(ctx context.Context, o *output.Output, cp *state.Checkpoint) (map[string][32]byte, error) {
 	there := map[string][32]byte{}
 	err := o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, func(rec *kafka.Record) error {
@@ -241,8 +240,8 @@ func held(ctx context.Context, o *output.Output, cp *state.Checkpoint) (map[stri
 			return o.UnknownEpoch(epoch)
 		case cp != nil && epoch == cp.Epoch && step > cp.Step:
 			return failure.Haltf(failure.OutputAhead,
-				"%s/%d holds step %d of epoch %d, and this state has released up to step %d: it is an old copy, "+
-					"which streamdp run compares first",
+				"%s/%d has step %d of epoch %d, but this state has released only up to step %d: it is an old copy; "+
+					"let streamdp run compare it with the output first",
 				o.At.Topic, o.At.Partition, step, epoch, cp.Step)
 		}
 		there[string(rec.Key)] = core.ReleaseHash(rec.Key, rec.Value, rec.Headers)

@@ -36,8 +36,8 @@ func chargedFor(r *streamtest.Rig) float64 {
 	return all[0].ChargedEpsilon
 }
 
-// TestCloseOnAnotherLog: where the checkpoint is lost and the input was made anew, the
-// new log's end is no bound on what the epoch has read.
+// TestCloseOnAnotherLog: if the checkpoint is lost and the input was recreated, the new log's end does not bound what
+// the epoch has read.
 func TestCloseOnAnotherLog(t *testing.T) {
 	t.Parallel()
 	other := fixtures.With(fixtures.OrdersStream, "[stream.orders]", "[stream.other]", "[stream.orders.",
@@ -73,7 +73,7 @@ func TestCloseOnAnotherLog(t *testing.T) {
 			}
 		}
 	}
-	// With a horizon, it ends there at the latest.
+	// With a horizon, the charge ends there at the latest.
 	r := streamtest.Ran(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 40"))
 	fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
 	r.Recreate(0, 10)
@@ -83,7 +83,7 @@ func TestCloseOnAnotherLog(t *testing.T) {
 	if end := r.Closed(r.Entries()); end != 4000 {
 		t.Errorf("closed at %d, its horizon is 4000", end)
 	}
-	// The log that it read bounds it.
+	// The log that the epoch read bounds the charge.
 	r = streamtest.Ran(t, fixtures.OrdersStream)
 	fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
@@ -94,8 +94,8 @@ func TestCloseOnAnotherLog(t *testing.T) {
 	}
 }
 
-// TestLedgerRepairOutputMoved: releases in the configured output say what an epoch reached
-// at least. Some may be in another topic, which was the output for a while.
+// TestLedgerRepairOutputMoved: releases in the configured output prove the least extent of an epoch. Others may be in a
+// topic that was the output for a while.
 func TestLedgerRepairOutputMoved(t *testing.T) {
 	t.Parallel()
 	for _, horizon := range []bool{true, false} {
@@ -156,8 +156,8 @@ func cheaper(t testing.TB, manifest []byte) []byte {
 	return manifest
 }
 
-// TestLedgerRepairCheaperManifest: a manifest that states a smaller cost than its
-// mechanism has is named and refused, with and without its checkpoint.
+// TestLedgerRepairCheaperManifest: a manifest that states less than its mechanism's cost is named and refused, with and
+// without its checkpoint.
 func TestLedgerRepairCheaperManifest(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\"")
@@ -188,13 +188,13 @@ func TestLedgerRepairCheaperManifest(t *testing.T) {
 		}
 		fixtures.Must(t, os.WriteFile(r.File(c.name), data, 0o600))
 		if _, err := stream.RepairLedger(t.Context(), r.Options(), true); err != nil {
-			t.Errorf("%+v: as it was: %v", c, err)
+			t.Errorf("%+v: unchanged manifest: %v", c, err)
 		}
 	}
 }
 
-// TestLedgerRepairLearner: what an epoch of a learning mechanism began with is deleted when
-// it is closed, and its cost can still be worked out.
+// TestLedgerRepairLearner: the initial parameters of a learning mechanism's epoch are deleted when it is closed, but
+// its cost can still be computed.
 func TestLedgerRepairLearner(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -207,7 +207,7 @@ func TestLedgerRepairLearner(t *testing.T) {
 	x.End()
 	before := chargedFor(r)
 	if _, err := os.Stat(r.File(state.InitialName(2))); err == nil {
-		t.Fatal("what epoch 2 began with is there")
+		t.Fatal("the initial parameters of epoch 2 still exist")
 	}
 	fixtures.Must(t, os.Remove(r.LedgerFile()))
 	if _, err := stream.RepairLedger(t.Context(), r.Options(), true); err != nil {
@@ -218,7 +218,7 @@ func TestLedgerRepairLearner(t *testing.T) {
 	}
 }
 
-// TestRecoverCheaperManifest: neither is such a manifest taken from an exported file.
+// TestRecoverCheaperManifest: such a manifest is not accepted from an exported file either.
 func TestRecoverCheaperManifest(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -240,7 +240,7 @@ func TestRecoverCheaperManifest(t *testing.T) {
 			t.Errorf("lost %q: the manifest was changed", lost)
 		}
 	}
-	// Without the ledger the true one is brought back, for ledger repair.
+	// Without the ledger, the true manifest is restored for ledger repair.
 	fixtures.Must(t, os.Remove(r.File("manifest-1")))
 	x.Manifest = good
 	r.Offline(func(ctx context.Context, d *stream.Daemon) error {
@@ -251,8 +251,8 @@ func TestRecoverCheaperManifest(t *testing.T) {
 	}
 }
 
-// TestLedgerRepairControlTopic: lines that the control topic holds come back as they were,
-// and a repair writes nothing there.
+// TestLedgerRepairControlTopic: lines in the control topic are restored unchanged, and a repair writes nothing to the
+// topic.
 func TestLedgerRepairControlTopic(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Mirrored(t, fixtures.RollsStream)
@@ -278,8 +278,8 @@ func TestLedgerRepairControlTopic(t *testing.T) {
 	x.End()
 }
 
-// TestCloseBehindWithoutIDs: an old copy of a state is closed up to the log's end, where
-// the brokers have no topic ids, only if the log has the last record that the copy read.
+// TestCloseBehindWithoutIDs: if the brokers have no topic ids, an old copy of a state is closed up to the log's end
+// only if the log has the last record that the copy read.
 func TestCloseBehindWithoutIDs(t *testing.T) {
 	t.Parallel()
 	for _, recreated := range []bool{false, true} {
@@ -308,8 +308,8 @@ func TestCloseBehindWithoutIDs(t *testing.T) {
 	}
 }
 
-// TestVouchedByCheckpoint: where this version can't build an epoch's mechanism, its
-// checkpoint vouches for the manifest, and nothing else does.
+// TestVouchedByCheckpoint: if this version cannot build an epoch's mechanism, its checkpoint is the only proof of the
+// manifest.
 func TestVouchedByCheckpoint(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 40"))
@@ -320,7 +320,7 @@ func TestVouchedByCheckpoint(t *testing.T) {
 	cp := &state.Checkpoint{Epoch: 1, Manifest: sha256.Sum256(file)}
 	ends, err := recovery.ProvenCharge(m, file, cp)
 	if err != nil || !slices.Equal(ends, []int64{4000}) {
-		t.Errorf("as it is: end %d, %v", ends, err)
+		t.Errorf("unchanged manifest: end %d, %v", ends, err)
 	}
 	m.Plan = []byte(`{"format":"of another version"}`)
 	if ends, err = recovery.ProvenCharge(m, file, cp); err != nil || !slices.Equal(ends, []int64{-1}) {
@@ -329,7 +329,7 @@ func TestVouchedByCheckpoint(t *testing.T) {
 	cp.Epoch = 2
 	for _, cp := range []*state.Checkpoint{nil, cp} {
 		if _, err = recovery.ProvenCharge(m, file, cp); err == nil ||
-			!strings.Contains(err.Error(), "nothing vouches") {
+			!strings.Contains(err.Error(), "cannot verify the cost") {
 			t.Errorf("not named: %v", err)
 		}
 	}

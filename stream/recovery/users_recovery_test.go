@@ -20,9 +20,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestUsersRecover: verify works every release out again, byte for byte; recover brings a state back
-// whose checkpoint, or whose files of persons, are damaged or lost; and the run goes on to the bytes of
-// one without a fault.
+// TestUsersRecover: verify recomputes every release, byte for byte; recover restores a state whose checkpoint, or whose
+// files of persons, are damaged or lost; and the run continues with the same bytes as one without a fault.
 func TestUsersRecover(t *testing.T) {
 	t.Parallel()
 	damage := func(t *testing.T, r *streamtest.Rig, name string, at int) { fixtures.FlipByte(t, name, at) }
@@ -64,7 +63,7 @@ func TestUsersRecover(t *testing.T) {
 				x.Published(10)
 				x.End()
 				c.lose(t, r)
-				if c.name != "checkpoints lost" { // without one, a start begins anew by itself
+				if c.name != "checkpoints lost" { // without a checkpoint, a start begins the epoch again by itself
 					x = r.Start()
 					s := x.Halts(failure.State)
 					if !strings.Contains(s.Message, "streamdp recover --stream orders --partition 0") ||
@@ -79,7 +78,7 @@ func TestUsersRecover(t *testing.T) {
 				if all := r.HasUsers(); len(all) != 1 {
 					t.Errorf("recover leaves the files %v", all)
 				}
-				for n := uint64(11); n < 13; n++ { // the files go on, over a restart
+				for n := uint64(11); n < 13; n++ { // the files continue after a restart
 					r.Produce(int(n)*20-10, 20)
 					x = r.Start()
 					x.Published(n)
@@ -91,8 +90,8 @@ func TestUsersRecover(t *testing.T) {
 	}
 }
 
-// TestUsersRecoverRefuses: where the log does not lead to what was committed or published, nothing on
-// disk changes, files of persons included.
+// TestUsersRecoverRefuses: if the log does not lead to what was committed or published, nothing on disk changes,
+// including files of persons.
 func TestUsersRecoverRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -140,7 +139,7 @@ func TestUsersRecoverRefuses(t *testing.T) {
 	}
 }
 
-// TestUsersRepublish: releases that the output lost are worked out again from the log.
+// TestUsersRepublish: releases that the output lost are recomputed from the log.
 func TestUsersRepublish(t *testing.T) {
 	t.Parallel()
 	for mode, m := range fixtures.PersonModes {
@@ -166,7 +165,7 @@ func TestUsersRepublish(t *testing.T) {
 	}
 }
 
-// TestUsersRepetitionForgets: entries of persons don't pile up while a log is read again.
+// TestUsersRepetitionForgets: entries of persons do not accumulate while a log is read again.
 func TestUsersRepetitionForgets(t *testing.T) {
 	t.Parallel()
 	r := streamtest.PersonRig(t, 0, 20)

@@ -29,17 +29,16 @@ type Verification struct {
 	Stream    string `json:"stream"`
 	Partition int    `json:"partition"`
 	Epoch     uint64 `json:"epoch"`
-	// Releases is the number of releases that were computed again, up to Step, from the
-	// log's offsets [First, End).
+	// Releases is the number of releases that were recomputed, up to Step, from the log's offsets [First, End).
 	Releases int    `json:"releases"`
 	Step     uint64 `json:"step"`
 	First    int64  `json:"first"`
 	End      int64  `json:"end"`
-	// Missing counts the steps whose release is not in the output.
+	// Missing is the number of steps whose release is not in the output.
 	Missing int `json:"missing"`
 	// Difference describes the first release that differs, and how; empty: none differs.
 	Difference string `json:"difference,omitempty"`
-	// Unverifiable says why the epoch's releases cannot be computed again; empty: they were.
+	// Unverifiable is the reason why the epoch's releases cannot be recomputed; empty: they were.
 	Unverifiable string `json:"unverifiable,omitempty"`
 }
 
@@ -50,22 +49,20 @@ type Audit struct {
 	Log    *slog.Logger
 	// From is an exported epoch; nil: use the state directory.
 	From *Export
-	// Epoch is the only epoch to verify, 0: all.
+	// Epoch is the only epoch to verify; 0: all.
 	Epoch uint64
 
 	Chunk   int // as Options.chunk
 	schemas *connect.Schemas
 }
 
-// Verify computes every published release of a task again, from the log, the master key,
-// the manifest and the epoch's secret, and compares the bytes. It writes nothing, neither
-// to disk nor to Kafka, and may run beside the daemon. It finds out from each release
-// which output.values, output.encoding and output.privacy_every it was made with. The rest of
-// the configuration must be that of the epoch.
+// Verify recomputes every published release of a task from the log, the master key, the manifest and the epoch's
+// secret, and compares the bytes. It writes nothing, neither to disk nor to Kafka, and may run while the daemon runs.
+// It learns from each release the output.values, output.encoding and output.privacy_every with which it was made. The
+// rest of the configuration must be that of the epoch.
 //
-// The first release that differs ends an epoch's verification; see
-// Verification.Difference. Nobody can verify an epoch whose secret is destroyed. Memory:
-// about 200 bytes a release.
+// The first release that differs ends an epoch's verification; see Verification.Difference. An epoch whose secret is
+// destroyed cannot be verified. Memory: about 200 bytes per release.
 //
 // Errors: those of the ledger, the manifest and the cluster.
 func Verify(ctx context.Context, a Audit, t core.Task) ([]Verification, error) {
@@ -116,7 +113,7 @@ func Verify(ctx context.Context, a Audit, t core.Task) ([]Verification, error) {
 	if a.Epoch == 0 && a.From == nil {
 		for epoch := range published {
 			all = append(all, Verification{Stream: t.Stream, Partition: t.Partition, Epoch: epoch,
-				Difference: fmt.Sprintf("the output holds releases of epoch %d, which the ledger does not know",
+				Difference: fmt.Sprintf("the output has releases of epoch %d, which the ledger does not know",
 					epoch)})
 		}
 	}
@@ -124,7 +121,7 @@ func Verify(ctx context.Context, a Audit, t core.Task) ([]Verification, error) {
 	return all, nil
 }
 
-// epochOnFile holds the files of an epoch.
+// epochOnFile has the files of an epoch.
 type epochOnFile struct {
 	Opened           *ledger.Entry
 	Manifest, Secret []byte
@@ -134,7 +131,7 @@ type epochOnFile struct {
 // epochs reads the files of the epochs to verify.
 func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 	s := state.TaskStore(a.Config.State.Dir, t, a.Key)
-	// ifAny returns what reading a file returned, nil if there is none.
+	// ifAny passes on the result of reading a file, but returns nil without an error if the file does not exist.
 	ifAny := func(data []byte, err error) ([]byte, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
@@ -147,7 +144,7 @@ func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 			return nil, err
 		}
 		if opened.Task() != t {
-			return nil, fmt.Errorf("the file is of %s, not of %s", opened.Task(), t)
+			return nil, fmt.Errorf("the exported epoch is of %s, not of %s", opened.Task(), t)
 		}
 		e := &epochOnFile{Opened: opened, Manifest: []byte(x.Manifest), initial: x.Initial, Secret: x.Secret}
 		if len(e.Secret) == 0 {
@@ -182,28 +179,28 @@ func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 		all = append(all, e)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("the ledger of %s knows no such epoch of %s", a.Config.State.Dir, t)
+		return nil, fmt.Errorf("the ledger of %s has no such epoch of %s", a.Config.State.Dir, t)
 	}
 	return all, nil
 }
 
-// copyOf is what Verify keeps of a published message.
+// copyOf is what Verify stores of a published message.
 type copyOf struct {
 	step   uint64
 	hash   [32]byte
-	form   int  // of forms; −1: of none
-	forked bool // two of one key differ
+	form   int  // index in forms; −1: none
+	forked bool // two messages with this key differ
 }
 
-// releases are the published messages of an epoch, by key, and the largest of their steps.
+// releases are the published messages of an epoch, by key, and the largest step among them.
 type releases struct {
 	byKey map[string]copyOf
-	ends  map[uint64][]int64 // by step, where its records end in each partition
+	ends  map[uint64][]int64 // by step: the ends of its records in each partition
 	forms []core.Form
 	last  uint64
 }
 
-// collect reads the releases of a task, by epoch. clock says that its steps are by the clock.
+// collect reads the releases of a task, by epoch. clock reports that its steps are by the clock.
 func collect(ctx context.Context, r *failure.Retrier, client *kafka.Client, at config.Output, t core.Task,
 	clock bool) (map[uint64]*releases, error) {
 	all := map[uint64]*releases{}
@@ -240,7 +237,7 @@ func collect(ctx context.Context, r *failure.Retrier, client *kafka.Client, at c
 	return all, err
 }
 
-// verify verifies one epoch. If that is not possible, it returns a halt that says why.
+// verify verifies one epoch. If that is impossible, it returns a halt with the reason.
 func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e *epochOnFile, client *kafka.Client,
 	r *failure.Retrier, published *releases) error {
 	t := e.Opened.Task()
@@ -253,7 +250,7 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 	}
 	if changes := core.Changes(s, m); changes != nil {
 		return failure.Haltf(failure.Configuration,
-			"the configuration is not that of epoch %d; give the one of then: %q", m.Epoch, changes)
+			"the configuration differs from that of epoch %d; pass the one used then: %q", m.Epoch, changes)
 	}
 	if e.Secret == nil && credentials.KeyID(a.Key) == m.KeyID {
 		return &failure.Halt{Reason: failure.Key, Err: noSecret(t, m.Epoch)}
@@ -288,7 +285,8 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 		}
 		messages, err := again.close(ctx)
 		if ended := (*logEnded)(nil); errors.As(err, &ended) || errors.Is(err, dp.ErrExhausted) {
-			v.Difference = fmt.Sprintf("the output holds releases up to step %d, which this log does not lead to: %s",
+			v.Difference = fmt.Sprintf("the output has releases up to step %d, which cannot be recomputed from this "+
+				"log: %s",
 				published.last, err)
 			break
 		}
@@ -303,9 +301,10 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 			case !ok:
 				whole = false
 			case was.forked:
-				v.Difference = fmt.Sprintf("step %d: the output holds two different releases %s", step, rel.Key)
+				v.Difference = fmt.Sprintf("step %d: the output has two different releases %s", step, rel.Key)
 			case was.hash != core.ReleaseHash(rel.Key, rel.Value, rel.Headers):
-				v.Difference = fmt.Sprintf("step %d: release %s is not what log, key and manifest give", step, rel.Key)
+				v.Difference = fmt.Sprintf("step %d: release %s differs from the one recomputed from log, key and "+
+					"manifest", step, rel.Key)
 			}
 			delete(published.byKey, string(rel.Key))
 		}
@@ -323,18 +322,18 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 	}
 	if v.Difference == "" && len(published.byKey) > 0 {
 		key, c := published.least()
-		v.Difference = fmt.Sprintf("step %d: the output holds %s, and the epoch has no such release", c.step, key)
+		v.Difference = fmt.Sprintf("step %d: the output has release %s, which the epoch did not make", c.step, key)
 	}
 	return nil
 }
 
-// unreadable turns an error of the log that no repetition cures into a halt.
+// unreadable turns a final error of the log, which retrying cannot fix, into a halt.
 func unreadable(err error) error {
 	var gap *kafka.GapError
 	var truncated *kafka.TruncatedError
 	var replaced *kafka.ReplacedError
 	if errors.As(err, &gap) || errors.As(err, &truncated) || errors.As(err, &replaced) {
-		return failure.Haltf(failure.Gap, "the log can't be read from the epoch's first offset on: %w", err)
+		return failure.Haltf(failure.Gap, "cannot read the log from the epoch's first offset on: %w", err)
 	}
 	return err
 }
@@ -359,12 +358,12 @@ func (a *Audit) coreOf(s *config.Stream, m *core.Manifest, e *epochOnFile, keys 
 	return core.New(s, m, e.Manifest, mech, keys)
 }
 
-// boundary returns where a step by the clock ended, as its release says.
+// boundary returns the end of a step by the clock, as stated in its release.
 func (p *releases) boundary(_ context.Context, step uint64) (boundary.Boundary, error) {
 	ends, ok := p.ends[step]
 	if !ok {
 		return boundary.Boundary{}, failure.Haltf(failure.OutputTruncated,
-			"the output lacks the release of step %d, which says where the step ended", step)
+			"the output lacks the release of step %d, which states the end of the step", step)
 	}
 	return boundary.Boundary{Step: step, Ends: ends}, nil
 }
@@ -378,7 +377,7 @@ func (p *releases) formOf(key string) (core.Form, bool) {
 	return p.forms[c.form], true
 }
 
-// least returns the message of the first step.
+// least returns the message with the smallest step.
 func (p *releases) least() (key string, least copyOf) {
 	for k, c := range p.byKey {
 		if key == "" || c.step < least.step || c.step == least.step && k < key {

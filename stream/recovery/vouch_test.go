@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// TestCostOf: from a manifest's configuration and plan alone, every mechanism has the cost
-// and the horizon that it was charged with.
+// TestCostOf: with a manifest's configuration and plan alone, every mechanism has the cost and the horizon with which
+// it was charged.
 func TestCostOf(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(fixtures.Root(), "examples", "*.toml"))
@@ -20,7 +20,7 @@ func TestCostOf(t *testing.T) {
 		c, err := config.Load(f)
 		fixtures.Must(t, err)
 		for _, s := range c.Streams {
-			if s.Merge { // an epoch is over the partitions that there were when it opened
+			if s.Merge { // an epoch reads the partitions that existed when it opened
 				s = s.Over([]int{0, 2, 5})
 			}
 			mech, err := core.NewMechanism(s, nil, nil)

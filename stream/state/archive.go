@@ -15,17 +15,16 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// Archive keeps what a task published, in files archive-EPOCH.N of the task's directory,
-// N from 1. It holds releases and nothing else, so it is as public as they are.
+// Archive stores the messages that a task published, in files archive-EPOCH.N of the task's directory, with N from 1.
+// It contains nothing but releases, so it is equally public.
 //
-// A file is a line that names the format, then frames: u64 length ‖ message ‖ SHA-256 of
-// the message, the message as in a checkpoint. A process appends only to files that it
-// began itself. So nothing follows a frame that a crash tore. A message may be in the
-// archive twice.
+// A file is a line that names the format, followed by frames: u64 length ‖ message ‖ SHA-256 of the message, with the
+// message as in a checkpoint. A process appends only to files that it began itself, so nothing follows a frame that a
+// crash tore. A message may be in the archive twice.
 type Archive struct {
 	Disk  Disk
 	Dir   string
-	epoch uint64 // of the file that is being written; 0: none is
+	epoch uint64 // epoch of the file that is being written; 0: none
 	file  File
 	size  int
 }
@@ -35,7 +34,7 @@ var archiveMagic = []byte("streamdp archive 1\n")
 // archiveBytes is the size from which a new file is begun; tests lower it.
 var archiveBytes = 64 << 20
 
-// archiveName returns epoch and number from the name of an archive's file.
+// archiveName returns the epoch and number in the name of an archive's file.
 func archiveName(name string) (epoch, n uint64, ok bool) {
 	e, i, ok := strings.Cut(strings.TrimPrefix(name, "archive-"), ".")
 	epoch, err1 := strconv.ParseUint(e, 10, 64)
@@ -43,7 +42,7 @@ func archiveName(name string) (epoch, n uint64, ok bool) {
 	return epoch, n, ok && err1 == nil && err2 == nil && name == fmt.Sprintf("archive-%d.%d", epoch, n)
 }
 
-// files returns the names of an archive's files, in order; epoch 0: those of all epochs.
+// files returns the names of the archive's files, in order; epoch 0: those of all epochs.
 func (a *Archive) files(epoch uint64) ([]string, error) {
 	names, err := a.Disk.ReadDir(a.Dir)
 	if err != nil {
@@ -116,7 +115,7 @@ func (a *Archive) begin(epoch uint64) error {
 	return nil
 }
 
-// close ends the file that is being written.
+// close closes the file that is being written.
 func (a *Archive) close() {
 	if a.file != nil {
 		a.file.Close()
@@ -124,10 +123,10 @@ func (a *Archive) close() {
 	a.epoch, a.file = 0, nil
 }
 
-// errArchive says that an archive is damaged.
+// errArchive is the error of a damaged archive.
 var errArchive = errors.New("archive damaged")
 
-// All yields the messages of an archive, those of one file at a time, and an error at the end.
+// All yields the messages of an archive, those of one file at a time, and finally an error, if any.
 func (a *Archive) All(epoch uint64) iter.Seq2[[]Message, error] {
 	return func(yield func([]Message, error) bool) {
 		names, err := a.files(epoch)
@@ -150,11 +149,11 @@ func (a *Archive) All(epoch uint64) iter.Seq2[[]Message, error] {
 	}
 }
 
-// IsArchive reports whether a file begins as one of an archive does.
+// IsArchive reports whether a file begins like one of an archive.
 func IsArchive(data []byte) bool { return bytes.HasPrefix(data, archiveMagic) }
 
-// ParseArchive reads a file of an archive. It leaves out a last frame that is torn: its append
-// never returned.
+// ParseArchive parses a file of an archive. It leaves out a torn last frame, because the append of that frame never
+// returned.
 func ParseArchive(data []byte) (list []Message, err error) {
 	rest, ok := bytes.CutPrefix(data, archiveMagic)
 	if !ok {

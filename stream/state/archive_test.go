@@ -39,7 +39,7 @@ func TestArchiveTorn(t *testing.T) {
 	if got, err := state.ParseArchive(data); err == nil {
 		t.Errorf("a damaged frame among others: %d messages", len(got))
 	}
-	// What is appended after a failure goes to another file.
+	// Messages after a failure go to another file.
 	fixtures.Must(t, a.Append(1, list[2:]))
 	if names, err := a.Files(1); err != nil || len(names) != 2 || names[1] != "archive-1.2" {
 		t.Errorf("files %v %v", names, err)

@@ -15,13 +15,13 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// Message is a message that has not been acknowledged.
+// Message is a message that is not acknowledged yet.
 type Message struct {
 	core.Message
-	Time time.Time // of the commit that made it durable
+	Time time.Time // time of the commit that made it durable
 }
 
-// Size returns about how many bytes of memory the message takes.
+// Size returns the approximate memory size of the message in bytes.
 func (p *Message) Size() int { return len(p.Key) + len(p.Value) + 256 }
 
 func (p *Message) encode(w *bin.Writer) {
@@ -49,37 +49,35 @@ func readPending(r *bin.Reader) Message {
 	return p
 }
 
-// Checkpoint is what a task writes at a commit: its position in the log, its state, and
-// the releases that it has not published yet. It holds raw sums and past noise, and is as
-// secret as the records.
+// Checkpoint is what a task writes in a commit: its position in the log, its state, and the releases that it has not
+// published yet. It contains exact sums and past noise, so it is as secret as the records.
 type Checkpoint struct {
 	Epoch      uint64
 	Manifest   [32]byte // SHA-256 of the epoch's manifest
-	Seq        uint64   // of the write
-	Step       uint64   // last closed
+	Seq        uint64   // number of the commit
+	Step       uint64   // last closed step
 	Position   kafka.Position
 	Transcript dp.Transcript
-	// output is where to begin to look in the output partition for releases that this
-	// checkpoint does not know: the offset of an acknowledged release or, before there is one,
-	// the end of the partition at that time.
+	// Output is the offset in the output partition from which to look for releases that this checkpoint does not know:
+	// the offset of an acknowledged release or, before there was one, the end of the partition at that time.
 	OutputTopic     string
 	OutputPartition int
 	Output          int64
-	Acknowledged    bool     // a release is at output
-	Ledger          [32]byte // Head when written
+	Acknowledged    bool     // Output is the offset of an acknowledged release
+	Ledger          [32]byte // the ledger's head when the checkpoint was written
 	Build           string
 	State           []byte
 	Outbox          []Message
-	Older           []kafka.Anchor // records read before position.Anchor, the oldest first; see thinned
-	// Parts are the positions in the partitions of a merged epoch, ascending. Then position
-	// has their sum and no anchor.
+	Older           []kafka.Anchor // records read before Position.Anchor, the oldest first; see Thinned
+	// Parts are the positions in the partitions of a merged epoch, ascending. Position then has the sum of their
+	// offsets and no anchor.
 	Parts []Place
-	// BoundaryTopic is where the boundaries of steps by the clock are, "" of other steps, and boundary the
-	// offset there of that of step. At step 0 it is −1, or in files of older builds the topic's last record
-	// when the epoch opened.
+	// BoundaryTopic is the topic of the boundaries of steps by the clock, "" for other steps, and Boundary the offset
+	// of the boundary of Step in it. At step 0 Boundary is −1, or in files of older builds the topic's last record when
+	// the epoch opened.
 	BoundaryTopic string
 	Boundary      int64
-	// Users are the positions of the files of persons, by partition; nil where records are protected.
+	// Users are the positions of the files of persons, by partition; nil if the epoch protects records.
 	Users [][]byte
 }
 
@@ -90,7 +88,7 @@ type Place struct {
 	Older     []kafka.Anchor
 }
 
-// All returns the positions in all partitions. That of an epoch that is not merged has no
+// All returns the positions in all partitions. For an epoch that is not merged, it is one position without a partition
 // number.
 func (c *Checkpoint) All() []Place {
 	if len(c.Parts) > 0 {
@@ -107,7 +105,7 @@ func (c *Checkpoint) Nexts() (all []int64) {
 	return all
 }
 
-// Of returns the position in a partition that the epoch reads.
+// Of returns the position in the given partition, which the epoch must read.
 func (c *Checkpoint) Of(partition int) Place {
 	for _, p := range c.Parts {
 		if p.Partition == partition {
@@ -120,11 +118,10 @@ func (c *Checkpoint) Of(partition int) Place {
 // MaxOlder bounds the older anchors of a checkpoint.
 const MaxOlder = 16
 
-// Thinned returns older anchors of a log whose newest one is at an offset, so few that
-// every second one is four times as far from it as the one behind: the first is kept,
-// and one between two others goes where these are close enough. One record that a
-// made-up log happens to share with the one that was read, a heartbeat say, proves
-// little; these prove that the log before it is the same too.
+// Thinned drops some of the older anchors, so that few remain: it keeps the first, and drops an anchor if the one
+// before it is at most four times as far from the newest offset as the one after it. A record of a made-up log may
+// equal a record that was read, such as a heartbeat, so one anchor proves little. Older anchors prove that the log
+// before it is the same too.
 func Thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
 	kept := slices.Clone(older)
 	for i := len(kept) - 2; i > 0; i-- {
@@ -138,19 +135,19 @@ func Thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
 	return kept
 }
 
-// The file is magic ‖ u64 length ‖ payload ‖ SHA-256 of all before. The payload of a merged
-// epoch ends with the positions of its partitions, and that of an epoch with steps by the clock
-// with these, none where it is not merged, and where its boundaries are. That of an epoch that
-// protects persons ends with the position of their files. Form 5 has both. Form 6 is that of a merged
-// epoch that protects persons: the positions of its partitions, where its boundaries are, "" of steps that
-// have none, and for each partition the position of its files of persons.
+// A file consists of magic ‖ u64 length ‖ payload ‖ SHA-256 of everything before. The form number in the magic says
+// what the payload ends with. Form 2, merged epochs: the positions of the partitions. Form 3, steps by the clock: those
+// positions, none if the epoch is not merged, and the place of the boundaries. Form 4, epochs that protect persons: the
+// position of their files. Form 5: both of the last two. Form 6, merged epochs that protect persons: the positions of
+// the partitions, the place of the boundaries ("" if there are none), and for each partition the position of its files
+// of persons.
 var (
 	checkpointMagic   = []byte("streamdp checkpoint 1\n")
 	mergedMagic       = []byte("streamdp checkpoint 2\n")
 	clockMagic        = []byte("streamdp checkpoint 3\n")
 	personsMagic      = []byte("streamdp checkpoint 4\n")
 	personsClockMagic = []byte("streamdp checkpoint 5\n")
-	// of a merged epoch that protects persons
+	// for merged epochs that protect persons
 	personsMergedMagic = []byte("streamdp checkpoint 6\n")
 )
 
@@ -220,7 +217,7 @@ func (c *Checkpoint) Encode(b []byte) []byte {
 	return append(w.B, sum[:]...)
 }
 
-// WritePosition writes a position as checkpoints have it.
+// WritePosition writes a position in the form of checkpoints.
 func WritePosition(w *bin.Writer, p kafka.Position) {
 	w.Int(p.Next)
 	w.Int(int64(p.LeaderEpoch))
@@ -234,7 +231,7 @@ func WritePosition(w *bin.Writer, p kafka.Position) {
 	}
 }
 
-// ReadPosition reads what WritePosition wrote. It sets r.Bad where that can't be.
+// ReadPosition reads what WritePosition wrote. It sets r.Bad if the position is invalid.
 func ReadPosition(r *bin.Reader) kafka.Position {
 	p := kafka.Position{Next: r.Int(), LeaderEpoch: int32(r.Int())}
 	switch r.Byte() {
@@ -260,7 +257,7 @@ func writeOlder(w *bin.Writer, older []kafka.Anchor) {
 	}
 }
 
-// readOlder reads the anchors behind the newest one, which writeOlder wrote.
+// readOlder reads the anchors before the newest one, which writeOlder wrote.
 func readOlder(r *bin.Reader, newest *kafka.Anchor) (older []kafka.Anchor) {
 	before := int64(-1)
 	n := r.Uint()
@@ -275,7 +272,7 @@ func readOlder(r *bin.Reader, newest *kafka.Anchor) (older []kafka.Anchor) {
 	return older
 }
 
-// readParts reads the positions of a merged epoch, whose sum is total.
+// readParts reads the positions of a merged epoch, whose offsets have the sum total.
 func readParts(r *bin.Reader, total int64) (parts []Place) {
 	before, sum := -1, int64(0)
 	for n := r.Uint(); n > 0 && !r.Bad; n-- {
@@ -290,9 +287,11 @@ func readParts(r *bin.Reader, total int64) (parts []Place) {
 	return parts
 }
 
-// IsCheckpoint reports whether a file begins as a checkpoint does that is not encrypted.
+// IsCheckpoint reports whether a file begins like an unencrypted checkpoint.
 func IsCheckpoint(data []byte) bool {
-	for _, magic := range [][]byte{checkpointMagic, mergedMagic, clockMagic, personsMagic, personsClockMagic, personsMergedMagic} {
+	for _, magic := range [][]byte{
+		checkpointMagic, mergedMagic, clockMagic, personsMagic, personsClockMagic, personsMergedMagic,
+	} {
 		if bytes.HasPrefix(data, magic) {
 			return true
 		}
@@ -309,10 +308,10 @@ func CheckpointEpoch(data []byte) (epoch uint64, ok bool) {
 	return binary.LittleEndian.Uint64(data[at:]), true
 }
 
-// ErrCheckpoint says that a checkpoint is damaged.
+// ErrCheckpoint is the error of a damaged checkpoint.
 var ErrCheckpoint = errors.New("checkpoint damaged")
 
-// ParseCheckpoint reads a file that Encode wrote.
+// ParseCheckpoint parses a file that Encode wrote.
 func ParseCheckpoint(data []byte) (*Checkpoint, error) {
 	const hash = sha256.Size
 	isMerged, isUsersClock := bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, personsClockMagic)
@@ -384,6 +383,6 @@ func ParseCheckpoint(data []byte) (*Checkpoint, error) {
 	return c, nil
 }
 
-// UnknownOutput in a checkpoint says that nobody had looked at the output when it was written.
-// So the output is read from its start.
+// UnknownOutput in a checkpoint means that the output had not been read when the checkpoint was written, so the output
+// must be read from its start.
 const UnknownOutput = -1

@@ -10,32 +10,32 @@ import (
 	"github.com/streamdp/streamdp/internal/osfile"
 )
 
-// Disk has the file operations of the daemon. It is an interface so that a test can crash
-// before and after every operation, and lose what was not synced.
+// Disk has the file operations of the daemon. It is an interface so that a test can simulate a crash before and after
+// each operation, with the loss of unsynced data.
 type Disk interface {
-	// Create makes a new file, 0600. It fails if the name is taken.
+	// Create creates a file with mode 0600. It fails if the name exists.
 	Create(name string) (File, error)
-	// Append opens a file for writing at its end. If the file is missing it makes it, 0600.
+	// Append opens a file for writing at its end. If the file is missing, Append creates it with mode 0600.
 	Append(name string) (File, error)
-	// Overwrite opens a file for writing over its content, from its start. If the file is
-	// missing it makes it, 0600. Content behind what is written stays.
+	// Overwrite opens a file for writing over its content, from its start. If the file is missing, Overwrite creates it
+	// with mode 0600. Content after the written bytes remains.
 	Overwrite(name string) (File, error)
 	ReadFile(name string) ([]byte, error)
 	// Open opens a file for reading.
 	Open(name string) (io.ReadCloser, error)
 	ReadDir(dir string) ([]string, error)
-	// MkdirAll makes a directory that others cannot access, and the missing ones above it.
+	// MkdirAll creates a directory that others cannot access, and missing parents.
 	MkdirAll(dir string) error
 	Rename(from, to string) error
 	Link(from, to string) error
 	Remove(name string) error
-	// Truncate cuts the file and syncs it.
+	// Truncate shortens the file and syncs it.
 	Truncate(name string, size int64) error
 	// SyncDir makes the entries of a directory durable.
 	SyncDir(dir string) error
 }
 
-// File is a file that is open for writing. Sync makes what was written durable.
+// File is a file that is open for writing. Sync makes the written bytes durable.
 type File interface {
 	io.WriteCloser
 	Sync() error
@@ -62,8 +62,8 @@ func (OS) Rename(from, to string) error            { return os.Rename(from, to) 
 func (OS) Link(from, to string) error              { return os.Link(from, to) }
 func (OS) Remove(name string) error                { return os.Remove(name) }
 
-// MkdirAll takes other users' access to the last directory away if the directory exists: a
-// restored backup may have given it other modes.
+// MkdirAll removes other users' access to the last directory if it exists, because a restored backup may have changed
+// its mode.
 func (OS) MkdirAll(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -113,10 +113,10 @@ func Write(f File, err error, data []byte) error {
 	return err
 }
 
-// TemporarySuffix ends the names of files whose write is not complete.
+// TemporarySuffix is the suffix of files whose write is not complete.
 const TemporarySuffix = ".tmp"
 
-// WriteNew makes a file durable under a free name. If a file has that name, it is complete.
+// WriteNew makes a file durable under an unused name. If a file has that name, it is complete.
 func WriteNew(d Disk, name string, data []byte) error {
 	switch _, err := d.ReadFile(name); {
 	case err == nil:
@@ -135,7 +135,7 @@ func WriteNew(d Disk, name string, data []byte) error {
 	if err == nil {
 		err = d.SyncDir(filepath.Dir(name))
 	}
-	if err != nil { // so that it can be tried again
+	if err != nil { // so that the caller can try again
 		d.Remove(tmp)
 		d.Remove(name)
 	}
@@ -152,8 +152,7 @@ func RemoveAll(d Disk, dir string, names ...string) error {
 	return d.SyncDir(dir)
 }
 
-// WriteOver makes a file durable in place of the one of that name, if there is one, all
-// or nothing.
+// WriteOver makes a file durable in place of the one with that name, if any, either completely or not at all.
 func WriteOver(d Disk, name string, data []byte) error {
 	tmp := name + TemporarySuffix
 	if err := d.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {

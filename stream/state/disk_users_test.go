@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// newUsersScenario is NewScenario where persons are protected: with a cap and a full table, or with a
-// separation alone.
+// newUsersScenario is NewScenario for a stream that protects persons: with a cap and a full table, or with only a
+// separation.
 func newUsersScenario(cap int) func(testing.TB) *streamtest.Scenario {
 	user := "max_users = 20" // two steps
 	if cap > 0 {
@@ -29,8 +29,7 @@ func newUsersScenario(cap int) func(testing.TB) *streamtest.Scenario {
 	}
 }
 
-// verifyUsers fails unless the output is that of an uninterrupted run, and no file of persons outlives its
-// epoch.
+// verifyUsers fails unless the output equals that of an uninterrupted run, and no file of persons outlives its epoch.
 func verifyUsers(s *streamtest.Scenario, t testing.TB, refs []fixtures.EpochReference) {
 	t.Helper()
 	s.Same(t, refs)
@@ -50,8 +49,8 @@ func verifyUsers(s *streamtest.Scenario, t testing.TB, refs []fixtures.EpochRefe
 }
 
 // TestUsersDiskCrashes stops the machine before operations on files of persons and checkpoints, in the openings,
-// commits and closings of three epochs, and fills its disk there. It takes every
-// ninth of them, and with STREAMDP_SLOW=1 all.
+// commits and closings of three epochs, or fills its disk there. It tests every ninth operation, and with
+// STREAMDP_SLOW=1 all.
 func TestUsersDiskCrashes(t *testing.T) {
 	t.Parallel()
 	for _, cap := range []int{0, 1} {

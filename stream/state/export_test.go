@@ -1,6 +1,6 @@
 package state
 
-// This file shows the tests in package state_test what they look into.
+// This file exports internals to the tests in package state_test.
 
 import (
 	"github.com/streamdp/streamdp/internal/bin"

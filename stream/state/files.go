@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// The names of a task's files, see [Store]. Callers read and write them with the store's methods. A shard in
-// logs needs the names to tell which secret a file ends with.
+// These are the names of a task's files, see [Store]. Callers read and write the files with the store's methods. A
+// shard in logs needs the names to find the secret under which a file is sealed.
 const (
 	CheckpointName = "checkpoint"
 	PreviousName   = "checkpoint.prev"
@@ -33,33 +33,33 @@ func ManifestName(epoch uint64) string { return fmt.Sprint(ManifestPrefix, epoch
 // SecretName returns the name of an epoch's secret.
 func SecretName(epoch uint64) string { return fmt.Sprint(SecretPrefix, epoch) }
 
-// OpeningName returns the name of the mark of an opening that is not complete.
+// OpeningName returns the name of the mark of an incomplete opening.
 func OpeningName(epoch uint64) string { return fmt.Sprint(openingPrefix, epoch) }
 
-// InitialName returns the name of the parameters that an epoch begins with.
+// InitialName returns the name of the parameters with which an epoch begins.
 func InitialName(epoch uint64) string { return fmt.Sprint(InitialPrefix, epoch) }
 
 func finalName(epoch uint64) string { return fmt.Sprint(FinalPrefix, epoch) }
 
-// SecretEpoch returns the epoch of a secret's name.
+// SecretEpoch returns the epoch in a secret's name.
 func SecretEpoch(name string) (uint64, bool) { return epochOf(name, SecretPrefix) }
 
-// epochOf returns the epoch in a name that begins with a prefix and has nothing behind the number.
+// epochOf returns the epoch in a name that consists of a prefix and a number.
 func epochOf(name, prefix string) (uint64, bool) {
 	n, err := strconv.ParseUint(strings.TrimPrefix(name, prefix), 10, 64)
 	return n, err == nil && name == fmt.Sprint(prefix, n)
 }
 
-// read reads a file of the task. Errors: fs.ErrNotExist if there is none.
+// read reads a file of the task. Errors: fs.ErrNotExist if it does not exist.
 func (s *Store) read(name string) ([]byte, error) { return s.Disk.ReadFile(s.Path(name)) }
 
-// create makes a file durable under a free name.
+// create makes a file durable under an unused name.
 func (s *Store) create(name string, data []byte) error { return WriteNew(s.Disk, s.Path(name), data) }
 
 // remove removes files, which may be missing, and makes that durable.
 func (s *Store) remove(names ...string) error { return RemoveAll(s.Disk, s.Dir, names...) }
 
-// renew replaces a file. A crash may leave none.
+// renew replaces a file. A crash may leave no file.
 func (s *Store) renew(name string, data []byte) error {
 	if err := s.remove(name); err != nil {
 		return err
@@ -67,20 +67,20 @@ func (s *Store) renew(name string, data []byte) error {
 	return s.create(name, data)
 }
 
-// Unmark removes the mark of an epoch that is open, or will never be.
+// Unmark removes the opening mark of an epoch that is now open, or never will be.
 func (s *Store) Unmark(epoch uint64) error { return s.remove(OpeningName(epoch)) }
 
-// Manifest returns the file of an epoch's manifest.
+// Manifest returns the content of an epoch's manifest.
 //
-// Errors: fs.ErrNotExist if there is none; those of the disk.
+// Errors: fs.ErrNotExist if it does not exist; those of the disk.
 func (s *Store) Manifest(epoch uint64) ([]byte, error) { return s.read(ManifestName(epoch)) }
 
-// PutManifest makes an epoch's manifest durable. It fails if there is one.
+// PutManifest makes an epoch's manifest durable. It fails if the epoch already has one.
 func (s *Store) PutManifest(epoch uint64, file []byte) error {
 	return s.create(ManifestName(epoch), file)
 }
 
-// PutSecret makes an epoch's secret durable, encrypted where that is wanted. It fails if there is one.
+// PutSecret makes an epoch's secret durable, encrypted if that is configured. It fails if the epoch already has one.
 func (s *Store) PutSecret(epoch uint64, secret []byte) error {
 	data, err := s.form(kindSecret, epoch, secret)
 	if err != nil {
@@ -89,22 +89,23 @@ func (s *Store) PutSecret(epoch uint64, secret []byte) error {
 	return s.create(SecretName(epoch), data)
 }
 
-// DestroySecret removes an epoch's secret, and the parameters that it began with.
+// DestroySecret removes an epoch's secret, and the parameters with which the epoch began.
 func (s *Store) DestroySecret(epoch uint64) error {
 	return s.remove(SecretName(epoch), InitialName(epoch))
 }
 
-// Initial returns the packed parameters that an epoch begins with.
+// Initial returns the packed parameters with which an epoch begins.
 //
-// Errors: fs.ErrNotExist if it begins with the mechanism's own; those of the disk.
+// Errors: fs.ErrNotExist if it begins with the mechanism's default; those of the disk.
 func (s *Store) Initial(epoch uint64) ([]byte, error) { return s.read(InitialName(epoch)) }
 
-// PutInitial makes the parameters durable that an epoch begins with. It fails if there are some.
+// PutInitial makes the parameters durable with which an epoch begins. It fails if the epoch already has some.
 func (s *Store) PutInitial(epoch uint64, packed []byte) error {
 	return s.create(InitialName(epoch), packed)
 }
 
-// LastFinal returns the packed parameters of the last epoch that ended with some, and its number; 0 if there is none.
+// LastFinal returns the packed parameters of the last epoch that ended with some, and the epoch's number, 0 if there is
+// none.
 func (s *Store) LastFinal() (epoch uint64, packed []byte, err error) {
 	names, err := s.Disk.ReadDir(s.Dir)
 	if err != nil {
@@ -122,20 +123,20 @@ func (s *Store) LastFinal() (epoch uint64, packed []byte, err error) {
 	return epoch, packed, err
 }
 
-// PutFinal makes the parameters durable that an epoch ended with, in place of those of an interrupted closing.
+// PutFinal makes the parameters durable with which an epoch ended. It replaces those of an interrupted closing.
 func (s *Store) PutFinal(epoch uint64, packed []byte) error { return s.renew(finalName(epoch), packed) }
 
-// DeadLetters returns the file that says how far dead letters were written.
+// DeadLetters returns the file that records how far dead letters were written.
 //
-// Errors: fs.ErrNotExist if there is none; those of the disk.
+// Errors: fs.ErrNotExist if it does not exist; those of the disk.
 func (s *Store) DeadLetters() ([]byte, error) { return s.read(deadLetterName) }
 
-// PutDeadLetters replaces the file that says how far dead letters were written.
+// PutDeadLetters replaces the file that records how far dead letters were written.
 func (s *Store) PutDeadLetters(data []byte) error {
 	return WriteOver(s.Disk, s.Path(deadLetterName), data)
 }
 
-// Epochs returns the epochs that have a manifest, ascending, and those that have a secret.
+// Epochs returns the epochs with a manifest, and the epochs with a secret, each in ascending order.
 func (s *Store) Epochs() (manifests, secrets []uint64, err error) {
 	names, err := s.Disk.ReadDir(s.Dir)
 	if err != nil {
@@ -153,16 +154,16 @@ func (s *Store) Epochs() (manifests, secrets []uint64, err error) {
 	return manifests, secrets, nil
 }
 
-// NewestEpoch returns the largest epoch that has a manifest or a secret, 0 if there is none.
+// NewestEpoch returns the largest epoch with a manifest or a secret, 0 if there is none.
 func (s *Store) NewestEpoch() (newest uint64, err error) {
 	manifests, secrets, err := s.Epochs()
 	return slices.Max(append(append(manifests, secrets...), 0)), err
 }
 
-// EpochFiles are the files of an epoch that a backup has. Those that are empty are missing.
+// EpochFiles are the files of an epoch in a backup. An empty one means that the backup lacks the file.
 type EpochFiles struct{ Manifest, Secret, Initial []byte }
 
-// Restore makes files of an epoch durable, in place of those that differ.
+// Restore makes files of an epoch durable. It replaces existing files that differ.
 func (s *Store) Restore(epoch uint64, from EpochFiles) error {
 	if len(from.Secret) > 0 {
 		was, err := s.Secret(epoch)
@@ -199,7 +200,7 @@ func (s *Store) Restore(epoch uint64, from EpochFiles) error {
 	return nil
 }
 
-// ErasePrivate removes everything from which noise could be derived, and what has exact sums: of a directory
+// ErasePrivate removes everything from which noise could be derived, and everything with exact sums, from a directory
 // whose task moved away.
 func (s *Store) ErasePrivate() error {
 	names, err := s.Disk.ReadDir(s.Dir)

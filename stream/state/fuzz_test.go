@@ -44,8 +44,8 @@ func FuzzCheckpoint(f *testing.F) {
 	})
 }
 
-// FuzzArchive: what is read of an archive is what is read when it is written again, and
-// a file that was cut gives the messages before the cut.
+// FuzzArchive: an archive that parses is unchanged when it is written and read again, and a truncated file has the
+// messages before the cut.
 func FuzzArchive(f *testing.F) {
 	var list []state.Message
 	for step := range uint64(3) {
@@ -87,8 +87,7 @@ func archived(list []state.Message) []byte {
 	return w.B
 }
 
-// FuzzSealed: an encrypted file that was not written with the key is refused, and a
-// content, whatever it is, is read back.
+// FuzzSealed: an encrypted file that was not written with the key is refused, and any content is read back.
 func FuzzSealed(f *testing.F) {
 	s := &state.Sealer{Master: connect.InsecureKey(1), Task: "orders-0", On: true}
 	file, err := s.Seal(nil, state.KindSecret, 7, []byte("content"))
@@ -117,7 +116,7 @@ func FuzzSealed(f *testing.F) {
 			t.Fatalf("%x is read back as %x, %d, %v", data, content, n, err)
 		}
 		if !bytes.Equal(state.SealedContent(append(bytes.Clone(sealed), data...)), sealed) {
-			t.Fatal("what a longer file left behind it is not cut off")
+			t.Fatal("the remainder of a longer file is not cut off")
 		}
 	})
 }

@@ -14,11 +14,15 @@ func TestGoldenCheckpoint(t *testing.T) {
 	t.Parallel()
 	want := streamtest.GoldenCheckpoint()
 	file := want.Encode(nil)
-	fixtures.Golden(t, "testdata/checkpoint.hex", fixtures.Dump(file)) // as before there were older anchors
+	// The bytes are those from before older anchors were introduced.
+	fixtures.Golden(t, "testdata/checkpoint.hex", fixtures.Dump(file))
 	want.Position.Anchor = &kafka.Anchor{Offset: want.Position.Next - 1, LeaderEpoch: 3}
 	want.Older = []kafka.Anchor{{Offset: 2, Hash: [32]byte{1}, LeaderEpoch: -1},
 		{Offset: 5, Hash: [32]byte{2}, LeaderEpoch: -1}}
-	for _, bad := range [][]kafka.Anchor{{{Offset: 5}, {Offset: 5}}, {{Offset: want.Position.Anchor.Offset}}, {{Offset: -1}}, make([]kafka.Anchor, state.MaxOlder+1)} {
+	for _, bad := range [][]kafka.Anchor{
+		{{Offset: 5}, {Offset: 5}}, {{Offset: want.Position.Anchor.Offset}}, {{Offset: -1}},
+		make([]kafka.Anchor, state.MaxOlder+1),
+	} {
 		c := *want
 		c.Older = bad
 		if _, err := state.ParseCheckpoint(c.Encode(nil)); err == nil {
@@ -30,7 +34,7 @@ func TestGoldenCheckpoint(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("read back: %v\n%+v\n%+v", err, got, want)
 	}
-	// Every bit counts.
+	// Every changed bit is detected.
 	for i := range file {
 		file[i] ^= 1 << (i % 8)
 		if _, err := state.ParseCheckpoint(file); err == nil {

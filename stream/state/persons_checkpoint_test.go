@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// inParts makes a checkpoint one of a merged epoch over two partitions.
+// inParts turns a checkpoint into one of a merged epoch over two partitions.
 func inParts(c *state.Checkpoint) {
 	c.Older = nil
 	c.Position = kafka.Position{Next: 300, LeaderEpoch: -1}
@@ -23,8 +23,8 @@ func inParts(c *state.Checkpoint) {
 	}
 }
 
-// TestMergedUsersCheckpoint: a checkpoint has a position of persons for each partition, and none that is
-// damaged is believed.
+// TestMergedUsersCheckpoint: a checkpoint has a position of persons for each partition, and a damaged one is not
+// accepted.
 func TestMergedUsersCheckpoint(t *testing.T) {
 	t.Parallel()
 	sound := func() *state.Checkpoint {
@@ -56,7 +56,7 @@ func TestMergedUsersCheckpoint(t *testing.T) {
 			t.Errorf("%s is believed: %+v", name, got)
 		}
 	}
-	// What was read back as sound, and is not of this state.
+	// These were read back as valid, but do not belong to this state.
 	c := sound()
 	c.Step++
 	if _, ok := c.UsersAt(0); ok {
@@ -64,8 +64,8 @@ func TestMergedUsersCheckpoint(t *testing.T) {
 	}
 }
 
-// TestUsersCheckpoint: the position is in the checkpoint and comes back; what anybody may see of
-// a checkpoint shows for every form of it.
+// TestUsersCheckpoint: the position is in the checkpoint and is read back; inspect shows the public fields of every
+// form of checkpoint.
 func TestUsersCheckpoint(t *testing.T) {
 	t.Parallel()
 	for _, change := range []func(*state.Checkpoint){

@@ -11,22 +11,21 @@ import (
 	"github.com/streamdp/streamdp/internal/seal"
 )
 
-// Sealer encrypts the files of a task that are as private as its records, checkpoints
-// and secrets, so that who has the disk alone learns nothing from them. A file is
+// Sealer encrypts those files of a task that are as private as its records, checkpoints and secrets, so that somebody
+// who has only the disk learns nothing from them. A file is
 //
 //	magic ‖ u64 number ‖ salt[32] ‖ u64 length ‖ AES-256-GCM of the content
 //
-// The key and the nonce are HKDF-SHA256 of the master key with the salt, which is random
-// and new at every write, and a label of their own: no key encrypts twice, so no nonce
-// is ever used twice under one. The number is a commit's seq, or a secret's epoch. Task,
-// kind and number are authenticated: no file stands for another one.
+// The key and the nonce are derived by HKDF-SHA256 from the master key with the salt, which is random and new at every
+// write, and a label of their own. So each key encrypts only once, and no nonce is used twice under one key. The number
+// is a commit's Seq, or a secret's epoch. Task, kind and number are authenticated, so no file can replace another.
 //
-// What is not encrypted is read as it is, until it can only be another's file; see strict.
+// Unencrypted files are accepted until they can only come from somebody else; see strict.
 type Sealer struct {
 	Master *[32]byte
 	Task   string
-	On     bool // files are written encrypted
-	strict bool // and all are: one that is not encrypted was put there by somebody else
+	On     bool // files are encrypted when written
+	strict bool // all files are encrypted: an unencrypted one was put there by somebody else
 }
 
 var sealMagic = []byte("streamdp sealed 1\n")
@@ -36,14 +35,14 @@ const (
 	kindSecret     = "secret"
 )
 
-// errSealed says that an encrypted file is damaged, another one, or of another key.
+// errSealed is the error of an encrypted file that is damaged, is in the place of another file, or has another key.
 var errSealed = errors.New("encrypted file damaged, or encrypted with another key")
 
 // IsSealed reports whether a file is encrypted.
 func IsSealed(data []byte) bool { return bytes.HasPrefix(data, sealMagic) }
 
-// SealedNumber returns the number of an encrypted file: that of a commit, or of a secret's epoch. ok is false for
-// any other file.
+// SealedNumber returns the number of an encrypted file: of a commit, or of a secret's epoch. ok is false if the file is
+// not encrypted.
 func SealedNumber(data []byte) (number uint64, ok bool) {
 	if rest, sealed := bytes.CutPrefix(data, sealMagic); sealed && len(rest) >= 8 {
 		return binary.LittleEndian.Uint64(rest), true
@@ -51,8 +50,7 @@ func SealedNumber(data []byte) (number uint64, ok bool) {
 	return 0, false
 }
 
-// cipher returns the cipher and the nonce of a salt, and what is authenticated with the
-// content.
+// cipher returns the cipher and the nonce for a salt, and the data that is authenticated with the content.
 func (s *Sealer) cipher(salt []byte, kind string, number uint64) (_ cipher.AEAD, nonce, with []byte, err error) {
 	key, iv := keys.DeriveWithNonce(s.Master, keys.ForState, salt)
 	aead, err := seal.New(key[:])
@@ -63,7 +61,7 @@ func (s *Sealer) cipher(salt []byte, kind string, number uint64) (_ cipher.AEAD,
 	return aead, iv[:], binary.LittleEndian.AppendUint64(with, number), err
 }
 
-// seal appends the encrypted file of a content to b.
+// seal appends the encrypted file for a content to b.
 func (s *Sealer) seal(b []byte, kind string, number uint64, content []byte) ([]byte, error) {
 	salt := dp.NewSecret() // 32 random bytes
 	aead, nonce, with, err := s.cipher(salt[:], kind, number)
@@ -77,8 +75,8 @@ func (s *Sealer) seal(b []byte, kind string, number uint64, content []byte) ([]b
 	return aead.Seal(b, nonce, content, with), nil
 }
 
-// open returns the content of a file, and its number where it is encrypted. A file that is
-// not encrypted is its own content, or an error where every file is encrypted.
+// open returns the content of a file, and its number if it is encrypted. An unencrypted file is its own content, or an
+// error if all files must be encrypted.
 func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, err error) {
 	rest, sealed := bytes.CutPrefix(data, sealMagic)
 	if !sealed {
@@ -106,7 +104,7 @@ func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, 
 	return content, number, nil
 }
 
-// sealedContent cuts off what a longer encrypted commit has left behind the end.
+// sealedContent cuts off the remainder of a longer encrypted commit after the end of the content.
 func sealedContent(data []byte) []byte {
 	head := len(sealMagic) + 8 + seal.Salt + 8
 	if len(data) < head {
@@ -118,7 +116,7 @@ func sealedContent(data []byte) []byte {
 	return data
 }
 
-// parse reads a checkpoint's file, encrypted or not.
+// parse parses a checkpoint's file, encrypted or not.
 func (s *Store) parse(data []byte) (*Checkpoint, error) {
 	content, number, err := s.Seal.open(kindCheckpoint, data)
 	if err != nil {
@@ -131,8 +129,8 @@ func (s *Store) parse(data []byte) (*Checkpoint, error) {
 	return c, err
 }
 
-// Secret returns an epoch's secret; empty where it is damaged or of another key. Its
-// errors are those of the disk.
+// Secret returns an epoch's secret; it is empty if the file is damaged or encrypted with another key. Its errors are
+// those of the disk.
 func (s *Store) Secret(epoch uint64) ([]byte, error) {
 	data, err := s.Disk.ReadFile(s.Path(SecretName(epoch)))
 	if err != nil {
@@ -145,7 +143,7 @@ func (s *Store) Secret(epoch uint64) ([]byte, error) {
 	return content, nil
 }
 
-// form returns the file of a content, encrypted where that is wanted.
+// form returns the file for a content, encrypted if that is configured.
 func (s *Store) form(kind string, number uint64, content []byte) ([]byte, error) {
 	if s.Seal == nil || !s.Seal.On {
 		return content, nil
@@ -153,13 +151,13 @@ func (s *Store) form(kind string, number uint64, content []byte) ([]byte, error)
 	return s.Seal.seal(nil, kind, number, content)
 }
 
-// migrate writes every checkpoint and secret that is there in the form that is wanted. A
-// crash leaves each file in one of both, and each is read. The caller has the lock of the
-// state directory. With encryption, no sum in the clear is left behind:
-//   - a checkpoint or slot that can't be read, such as one of a torn write, is removed,
-//     if another one holds a commit; otherwise it stays, for the operator;
-//   - what stands in a slot behind its content is cut off;
-//   - from then on a file that is not encrypted is refused.
+// migrate rewrites every existing checkpoint and secret as configured, encrypted or not. After a crash, each file is in
+// one of the two forms, and both can be read. The caller has the lock of the state directory. With encryption, no
+// unencrypted sum remains:
+//   - a checkpoint or slot that cannot be read, for example because of a torn write, is removed
+//     if another one has a commit; otherwise it remains, for the operator;
+//   - bytes in a slot after its content are cut off;
+//   - from then on, an unencrypted file is refused.
 func (s *Store) migrate() error {
 	names, err := s.Disk.ReadDir(s.Dir)
 	if err != nil {
@@ -223,7 +221,7 @@ func (s *Store) migrate() error {
 				return err
 			}
 		}
-		s.seq, s.slot = 0, noSlot // as Open returns it
+		s.seq, s.slot = 0, noSlot // as Open must return them
 	}
 	s.Seal.strict = true
 	return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestSealed: an encrypted file is read back by its own task, kind, number and key
-// alone, no bit of it can change, and no two are equal.
+// TestSealed: an encrypted file can be read back only as the same task, kind and number, and with the same key; no bit
+// of it can change; and no two files are equal.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	s := &state.Sealer{Master: connect.InsecureKey(1), Task: "orders-0", On: true}
@@ -62,8 +62,8 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// private returns what of the state directory is as private as records, and whether all
-// of it, or none, is encrypted.
+// private returns those files of the state directory that are as private as records, and whether all or none of them
+// are encrypted.
 func private(r *streamtest.Rig) (all, none bool, n int) {
 	r.T.Helper()
 	all, none = true, true
@@ -77,8 +77,8 @@ func private(r *streamtest.Rig) (all, none bool, n int) {
 	return all, none, n
 }
 
-// TestEncryption: turned on and off, for small states and for large ones, every private
-// file follows at the next start, and the releases are those of a run without it.
+// TestEncryption: if encryption is turned on or off, for small and large states, every private file is rewritten at the
+// next start, and the releases equal those of a run without encryption.
 func TestEncryption(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -97,7 +97,7 @@ func TestEncryption(t *testing.T) {
 				t.Errorf("large %t, encrypt %t: of %d files all are encrypted %t, none is %t", large, on, n, all, none)
 			}
 			r.Verified(3 * (i + 1))
-			// Without a run too: a command migrates.
+			// A command migrates the files, too, without a run.
 			r.Encrypt = !on
 			fixtures.Must(t, r.Offline(func(context.Context, *stream.Daemon) error { return nil }))
 			if all, none, n := private(r); n < 2 || on && !none || !on && !all {
@@ -109,8 +109,8 @@ func TestEncryption(t *testing.T) {
 	}
 }
 
-// TestEncryptedRecovery: the ways back are the same for encrypted files, and another key
-// halts before anything is lost.
+// TestEncryptedRecovery: recovery works in the same way with encrypted files, and another key causes a halt before
+// anything is lost.
 func TestEncryptedRecovery(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -158,9 +158,8 @@ func TestEncryptedRecovery(t *testing.T) {
 	r.History("orders.dp").Equals(t, r.Uninterrupted(11))
 }
 
-// TestEncryptionLeavesNothing: once encryption is on, no slot holds anything in the
-// clear, neither a torn one nor the rest of a longer one; and what is in the clear is
-// refused from then on.
+// TestEncryptionLeavesNothing: once encryption is on, no slot contains unencrypted data, neither a torn one nor the
+// remainder of a longer one; and from then on unencrypted files are refused.
 func TestEncryptionLeavesNothing(t *testing.T) {
 	defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
 	state.SlotBytes = 100
@@ -200,13 +199,13 @@ func TestEncryptionLeavesNothing(t *testing.T) {
 	}
 	inClear("after shorter commits")
 
-	// As an earlier version left it: an encrypted commit in front of a rest in the clear.
+	// This is the state that an earlier version left: an encrypted commit followed by an unencrypted remainder.
 	f, err := os.OpenFile(torn, os.O_WRONLY|os.O_APPEND, 0)
 	fixtures.Must(t, state.Write(f, err, sums))
 	open(true)
 	inClear("after the next start")
 
-	// Somebody puts files in the clear there while the daemon runs.
+	// Somebody adds unencrypted files while the daemon runs.
 	s = open(true)
 	fixtures.Must(t, os.WriteFile(newest, plain, 0o600))
 	fixtures.Must(t, os.WriteFile(torn, plain, 0o600))

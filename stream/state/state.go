@@ -1,5 +1,5 @@
-// Package state keeps a task's files: checkpoints, secrets, manifests, an archive of releases and journals of
-// persons, sealed under the master key where that is wanted.
+// Package state has a task's files: checkpoints, secrets, manifests, an archive of releases and journals of persons,
+// sealed under the master key if that is configured.
 package state
 
 import (
@@ -13,12 +13,11 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// UnknownBoundary in a checkpoint says that the boundary topic is read from where the ledger says, or from
-// its start.
+// UnknownBoundary in a checkpoint means that the boundary topic is read from the offset in the ledger, or from its
+// start.
 const UnknownBoundary = -1
 
-// Lock locks the directory for this process. The lock ends with the process, even if
-// that is killed.
+// Lock locks the directory for this process. The lock ends with the process, even if the process is killed.
 func Lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -37,25 +36,26 @@ func Lock(dir string) (*os.File, error) {
 // Shard is the durable state of some tasks: their files and their ledger.
 type Shard interface {
 	Disk
-	// Atomically makes all that f writes durable at once or, after an error, not at all. dir is
-	// that of the task whose files f writes; f may also append lines to the ledger. What f does
-	// has happened only when Atomically returns: nothing may follow from it before. A checkpoint,
-	// which names the ledger's last line, is written by an f: so it is durable after that line. On
-	// a disk, Atomically just calls f. Its writes become durable in order, so f must order them such that a
-	// crash between any two is safe.
+	// Atomically makes everything that f writes durable, either all of it or, after an error, nothing. dir is the
+	// directory of the task whose files f writes; f may also append lines to the ledger. The changes of f have happened
+	// only when Atomically returns; until then, nothing may be based on them. A checkpoint names the ledger's last
+	// line, so it is written by an f: it becomes durable after that line. On a disk, Atomically just calls f. Its
+	// writes become durable in order, so f must order them such that a crash between any two is safe.
 	Atomically(dir string, f func() error) error
-	// InTurn does a commit when it is its turn.
+	// InTurn calls commit when it is its turn.
 	InTurn(commit func() error) error
-	// Unpublished returns how many bytes of releases one of so many tasks may keep, where most are allowed.
+	// Unpublished returns how many bytes of unpublished releases each of tasks tasks may keep, if most is the general
+	// limit.
 	Unpublished(most, tasks int) int
-	// Fits says why the shard has no room for an epoch over so many partitions, with a state of so many bytes.
+	// Fits returns an error if the shard has no room for an epoch over this number of partitions, with a state of this
+	// many bytes.
 	Fits(partitions, state int) error
 	// Tears reports whether a write may be torn.
 	Tears() bool
-	// Lost reports whether another process may have the shard, so that nothing may be published.
+	// Lost reports whether another process may own the shard, so that nothing may be published.
 	Lost() bool
-	// Affirm checks that this process still owns the shard. An error other than that of a lost shard means
-	// that it is unknown.
+	// Affirm checks that this process still owns the shard. An error other than that of a lost shard means that this is
+	// unknown.
 	Affirm() error
 }
 
@@ -93,8 +93,8 @@ func tears(d Disk) bool {
 	return !ok || s.Tears()
 }
 
-// committing has an element for each commit that is being written to files. Sixty-four at a time
-// are half as many again a second as a thousand at a time, with a thread for each.
+// committing has an element for each commit that is being written to files. With at most 64 at a time, there are half
+// as many commits again per second as with a thousand at a time, each in its own thread.
 var committing = make(chan struct{}, 64)
 
 // Beginning returns a checkpoint with an epoch's first positions.

@@ -11,44 +11,43 @@ import (
 	"sync"
 )
 
-// Store keeps the files of one task:
+// Store has the files of one task:
 //
-//	manifest-N, secret-N          of epoch N, N in decimal
-//	opening-N                     epoch N is being opened, and has drawn no noise
-//	initial-N                     the parameters that it begins with, if there are any
-//	final-N                       those that it ended with, for its successor
+//	manifest-N, secret-N          for epoch N, with N in decimal
+//	opening-N                     epoch N is being opened, and no noise was drawn for it yet
+//	initial-N                     the parameters with which the epoch begins, if there are any
+//	final-N                       the parameters with which it ended; the next epoch begins with them
 //	checkpoint                    the last commit
 //	checkpoint.prev               the commit before it
-//	checkpoint.0, checkpoint.1    the last two commits, of a large state
-//	users-N.K                     of epoch N that protects persons: who contributed; see package persons
-//	users-N.pP.K                  the same of partition P, where epoch N is merged
-//	*.tmp                         a write that did not end
+//	checkpoint.0, checkpoint.1    the last two commits, if the state is large
+//	users-N.K                     for epoch N that protects persons: who contributed; see package persons
+//	users-N.pP.K                  the same for partition P, if epoch N is merged
+//	*.tmp                         an incomplete write
 //
-// A small state is written to a new file, which replaces the old one. A large state, from
-// SlotBytes on, is written over the older of two slots, which is faster. From then on
-// there are slots only, until the epoch ends. A slot counts only if its hash is right,
-// and the one with the larger number is the last commit. So a torn write leaves the other
-// slot. In a log there is the last commit alone.
+// A small state is written to a new file, which replaces the old one. A large state, from SlotBytes on, is written over
+// the older of two slots, which is faster. From then on only slots are used until the epoch ends. A slot counts only if
+// its hash is right, and the valid slot with the larger number is the last commit. So after a torn write, the other
+// slot is still valid. In a log there is only the last commit.
 type Store struct {
 	Disk   Disk
 	Dir    string
 	buf    []byte
-	seq    uint64  // of the last commit
-	slot   int     // that holds it, noSlot where the file does
-	Seal   *Sealer // nil: encrypted files can't be read
+	seq    uint64  // number of the last commit
+	slot   int     // slot with the last commit; noSlot if it is in the file
+	Seal   *Sealer // nil: encrypted files cannot be read
 	sealed []byte  // scratch
-	logged bool    // the files are in a log, in which no write is torn
+	logged bool    // the files are in a log, where no write is torn
 }
 
 const noSlot = -1
 
 var slotNames = [2]string{"checkpoint.0", "checkpoint.1"}
 
-// SlotBytes is the size of a checkpoint from which it is written to slots; tests lower it.
+// SlotBytes is the size from which a checkpoint is written to slots; tests lower it.
 var SlotBytes = 5 << 20
 
-// Open makes the task's directory, removes the remains of interrupted writes, and
-// writes each private file in the form that is wanted, encrypted or not.
+// Open creates the task's directory, removes the remains of interrupted writes, and rewrites each private file as
+// configured, encrypted or not.
 func Open(d Disk, dir string, seal *Sealer) (*Store, error) {
 	if err := d.MkdirAll(dir); err != nil {
 		return nil, err
@@ -70,7 +69,7 @@ func Open(d Disk, dir string, seal *Sealer) (*Store, error) {
 
 func (s *Store) Path(name string) string { return filepath.Join(s.Dir, name) }
 
-// Mark records, durably, that an epoch is being opened. Older marks belong to void epochs.
+// Mark durably records that an epoch is being opened. Older marks belong to void epochs.
 func (s *Store) Mark(epoch uint64) error {
 	names, err := s.Disk.ReadDir(s.Dir)
 	if err != nil {
@@ -87,7 +86,7 @@ func (s *Store) Mark(epoch uint64) error {
 	return s.Disk.SyncDir(s.Dir)
 }
 
-// Marked reports whether an opening of the epoch has not been completed.
+// Marked reports whether the opening of the epoch was not completed.
 func (s *Store) Marked(epoch uint64) (bool, error) {
 	_, err := s.Disk.ReadFile(s.Path(OpeningName(epoch)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +95,7 @@ func (s *Store) Marked(epoch uint64) (bool, error) {
 	return err == nil, err
 }
 
-// Load returns the last commit, nil if there is none.
+// Load returns the last commit, or nil if there is none.
 func (s *Store) Load() (*Checkpoint, error) {
 	s.seq, s.slot = 0, noSlot
 	var newest *Checkpoint
@@ -110,7 +109,7 @@ func (s *Store) Load() (*Checkpoint, error) {
 			return nil, err
 		}
 		slots++
-		// A slot with a wrong hash is one whose write was interrupted.
+		// A slot with a wrong hash is the result of an interrupted write.
 		if c, err := s.parse(SlotContent(data)); err == nil && (newest == nil || c.Seq > newest.Seq) {
 			newest, s.slot = c, i
 		}
@@ -118,15 +117,15 @@ func (s *Store) Load() (*Checkpoint, error) {
 	data, err := s.Disk.ReadFile(s.Path(CheckpointName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// One slot alone is an epoch's first write to slots, and it was interrupted.
+		// A single damaged slot is an interrupted first write of an epoch to slots.
 		if newest == nil && slots == len(slotNames) {
 			return nil, ErrCheckpoint
 		}
 	case err != nil:
 		return nil, err
 	default:
-		// The task goes from the file to slots and never back. So if a slot holds a commit,
-		// the file holds an older one.
+		// A task switches from the file to slots, but never back. So if a slot has a commit, the one in the file is
+		// older.
 		c, err := s.parse(data)
 		if err != nil && newest == nil {
 			return nil, err
@@ -141,8 +140,8 @@ func (s *Store) Load() (*Checkpoint, error) {
 	return newest, nil
 }
 
-// Previous returns the commit before the last one, nil if there is none or it is damaged. With
-// slots there is none: the slot that is not damaged is the last commit.
+// Previous returns the commit before the last one, or nil if there is none or it is damaged. With slots there is none,
+// because the undamaged slot is the last commit.
 func (s *Store) Previous() (*Checkpoint, error) {
 	data, err := s.Disk.ReadFile(s.Path(PreviousName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +158,7 @@ func (s *Store) Previous() (*Checkpoint, error) {
 	return c, nil
 }
 
-// SlotContent removes what a longer, older commit left behind the end.
+// SlotContent removes the remainder of a longer, older commit after the end of the content.
 func SlotContent(data []byte) []byte {
 	if IsSealed(data) {
 		return sealedContent(data)
@@ -175,10 +174,9 @@ func SlotContent(data []byte) []byte {
 	return data
 }
 
-// Commit makes c durable in place of the last commit, and sets c.seq. After an error
-// either the last commit is still there, or c is, if only the acknowledgement of the
-// write failed; the task can continue from both. A number is used once, even by a failed
-// commit, so that a later commit always has a larger one.
+// Commit makes c durable in place of the last commit, and sets c.Seq. After an error, either the last commit is still
+// in place, or c is, if only the confirmation of the write failed; the task can continue from both. A number is never
+// used twice, even after a failed commit, so a later commit always has a larger number.
 func (s *Store) Commit(c *Checkpoint) error {
 	s.seq++
 	c.Seq = s.seq
@@ -210,20 +208,20 @@ func (s *Store) Commit(c *Checkpoint) error {
 	return s.overwrite(data)
 }
 
-// CommitOf makes the last commit of another store the one of this store, which has none. See [Store.Commit].
+// CommitOf copies the last commit of another store to this store, which has none. See [Store.Commit].
 func (s *Store) CommitOf(c *Checkpoint) error {
 	s.seq = c.Seq
 	return s.Commit(c)
 }
 
-// commitBuffers are for the commits of all tasks. One larger than pooledCommit stays with its
-// task.
+// commitBuffers are buffers for the commits of all tasks. A buffer larger than pooledCommit is not pooled and stays
+// with its task.
 var commitBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 const pooledCommit = 1 << 20
 
-// replace writes a new file and syncs it, keeps the old one as checkpoint.prev, renames
-// the new one, and syncs the directory.
+// replace writes and syncs a new file, keeps the old one as checkpoint.prev, renames the new one into place, and syncs
+// the directory.
 func (s *Store) replace(data []byte) (err error) {
 	tmp, name, prev := s.Path(TemporaryName), s.Path(CheckpointName), s.Path(PreviousName)
 	if err := s.Disk.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -250,14 +248,14 @@ func (s *Store) replace(data []byte) (err error) {
 	return s.Disk.SyncDir(s.Dir)
 }
 
-// overwrite writes over the slot that does not hold the last commit.
+// overwrite writes over the slot that does not have the last commit.
 func (s *Store) overwrite(data []byte) error {
 	to := 0
 	if s.slot == 0 {
 		to = 1
 	}
 	if s.slot == noSlot && s.Seal != nil && s.Seal.On {
-		// A slot that holds no commit may hold parts of one in the clear, longer than this one.
+		// Slots without a commit may contain unencrypted parts of one that was longer than this commit.
 		if err := RemoveAll(s.Disk, s.Dir, slotNames[0], slotNames[1]); err != nil {
 			return err
 		}
@@ -266,7 +264,7 @@ func (s *Store) overwrite(data []byte) error {
 	if err := Write(f, err, data); err != nil {
 		return err
 	}
-	// The first two times the names of the slots must become durable too.
+	// At the first two writes, the names of the slots must become durable too.
 	if err := s.Disk.SyncDir(s.Dir); err != nil {
 		return err
 	}
@@ -278,8 +276,8 @@ func (s *Store) overwrite(data []byte) error {
 	return nil
 }
 
-// Prune removes, from a log, what no epoch from this one on needs: manifests of epochs whose secret
-// is gone, and what epochs ended with before the last one. A disk keeps them.
+// Prune removes from a log what no epoch from this one on needs: manifests of epochs whose secret is gone, and the
+// final parameters of all epochs but the last one. On a disk these files are kept.
 func (s *Store) Prune(epoch uint64) error {
 	if !s.logged {
 		return nil
@@ -306,8 +304,8 @@ func (s *Store) Prune(epoch uint64) error {
 	return RemoveAll(s.Disk, s.Dir, gone...)
 }
 
-// Erase removes what must not outlive an epoch: the checkpoints, because they hold exact sums and
-// past noise, and the files of persons.
+// Erase removes what must not outlive an epoch: the checkpoints, because they have exact sums and past noise, and the
+// files of persons.
 func (s *Store) Erase() error {
 	names, err := s.Disk.ReadDir(s.Dir)
 	if err != nil {
@@ -317,7 +315,7 @@ func (s *Store) Erase() error {
 	return s.eraseCheckpoints(gone...)
 }
 
-// EraseCheckpoints removes the checkpoints alone: files of persons stay.
+// EraseCheckpoints removes only the checkpoints: files of persons remain.
 func (s *Store) EraseCheckpoints() error { return s.eraseCheckpoints() }
 
 // eraseCheckpoints removes the checkpoints, and other files.
@@ -327,7 +325,7 @@ func (s *Store) eraseCheckpoints(others ...string) error {
 		append(others, CheckpointName, PreviousName, TemporaryName, slotNames[0], slotNames[1])...)
 }
 
-// Encrypted reports whether a checkpoint of the task is encrypted, with whatever key.
+// Encrypted reports whether a checkpoint of the task is encrypted, with any key.
 func (s *Store) Encrypted() bool {
 	for _, name := range append([]string{CheckpointName}, slotNames[:]...) {
 		if data, err := s.Disk.ReadFile(s.Path(name)); err == nil && IsSealed(data) {

@@ -14,9 +14,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestStore drives the store alone through commits of sizes around the limit of
-// a file, with a crash before each operation: what is loaded is the last commit
-// that ended, or the one that was under way.
+// TestStore tests the store alone with commits of sizes around the limit of a file, and a crash before each operation:
+// Load returns the last commit that ended, or the one in progress.
 func TestStore(t *testing.T) {
 	defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
 	state.SlotBytes = 6 << 10
@@ -87,7 +86,7 @@ func TestStore(t *testing.T) {
 					}
 				}
 			}
-			// What comes next counts more than whatever the crash left.
+			// The next commit has a larger number than anything that the crash left.
 			next := &state.Checkpoint{Epoch: 1, Step: got + 1, State: make([]byte, sizes[min(int(got), len(sizes)-1)])}
 			if err := s.Commit(next); err != nil {
 				t.Fatal(err)
@@ -113,8 +112,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestStoreFull: a commit that had no room leaves the one before, and a later
-// one counts more than what it left behind.
+// TestStoreFull: a commit without room leaves the previous one in place, and a later one has a larger number than what
+// it left behind.
 func TestStoreFull(t *testing.T) {
 	defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
 	for _, slots := range []int{1, 1 << 20} {
@@ -135,7 +134,7 @@ func TestStoreFull(t *testing.T) {
 			}
 			loads := func(want ...uint64) {
 				t.Helper()
-				// Also after a crash that leaves only what is durable.
+				// This also holds after a crash that leaves only what is durable.
 				for _, disk := range []*simdisk.SimDisk{d, d.Reboot(simdisk.CrashLost, nil)} {
 					c, err := (&state.Store{Disk: disk, Dir: s.Dir}).Load()
 					if err != nil || c == nil || c.Step < want[0] || c.Step > want[len(want)-1] {
@@ -164,8 +163,8 @@ func TestStoreFull(t *testing.T) {
 	}
 }
 
-// TestStoreDamaged: bits that rot are noticed; of two slots the other is taken,
-// as a restored copy would be.
+// TestStoreDamaged: flipped bits are detected; if one of two slots is damaged, the other is used, as for a restored
+// copy.
 func TestStoreDamaged(t *testing.T) {
 	defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
 	state.SlotBytes = 1
@@ -194,8 +193,8 @@ func TestStoreDamaged(t *testing.T) {
 	}
 }
 
-// TestStoreOnDisk is the store on the machine's own file system: modes, names,
-// and a longer commit overwritten by a shorter one.
+// TestStoreOnDisk tests the store on the machine's file system: modes, names, and a longer commit overwritten by a
+// shorter one.
 func TestStoreOnDisk(t *testing.T) {
 	defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
 	dir := filepath.Join(t.TempDir(), "orders-0")

@@ -10,13 +10,13 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// PersonsPrefix begins the names of all files of persons.
+// PersonsPrefix is the prefix of the names of all files of persons.
 const PersonsPrefix = "users-"
 
-// UsersOf begins the names of an epoch's files of persons.
+// UsersOf returns the prefix of the names of an epoch's files of persons.
 func UsersOf(epoch uint64) string { return fmt.Sprintf("%s%d.", PersonsPrefix, epoch) }
 
-// usersOfPart begins the names of those of a partition, which is number i of the epoch's.
+// usersOfPart returns the prefix for a partition, which is number i of the epoch's partitions.
 func (c *Checkpoint) usersOfPart(i int) string {
 	if len(c.Parts) == 0 {
 		return UsersOf(c.Epoch)
@@ -30,14 +30,13 @@ type UserFiles struct{ Disk }
 func (d UserFiles) Create(name string) (persons.File, error) { return d.Disk.Create(name) }
 func (d UserFiles) Append(name string) (persons.File, error) { return d.Disk.Append(name) }
 
-// Journals keep what an epoch's maps of persons hold, one for each partition that it reads; nil where
-// records are protected.
+// Journals store the epoch's maps of persons, one for each partition that it reads; nil if the epoch protects records.
 type Journals []*persons.Journal
 
-// OpenPersons fills the maps of persons as of a checkpoint, and returns the journals that go on
-// with it; nil where records are protected.
+// OpenPersons restores the maps of persons as of a checkpoint, and returns the journals that continue from it; nil if
+// the epoch protects records.
 //
-// Errors: persons.ErrDamaged if the files are not those of the checkpoint; errors of the disk.
+// Errors: persons.ErrDamaged if the files do not fit the checkpoint; errors of the disk.
 func OpenPersons(s *Store, c *core.Core, cp *Checkpoint) (all Journals, err error) {
 	maps := c.Persons()
 	if len(maps) != len(cp.Users) {
@@ -57,36 +56,35 @@ func OpenPersons(s *Store, c *core.Core, cp *Checkpoint) (all Journals, err erro
 	return all, nil
 }
 
-// usersAt returns the position of a partition's files of persons, unless that can't be the checkpoint's.
+// usersAt returns the position of a partition's files of persons. ok is false if the position does not fit the checkpoint.
 func (c *Checkpoint) usersAt(i int) (at persons.Position, ok bool) {
 	err := at.UnmarshalBinary(c.Users[i])
 	return at, err == nil && at.Step == c.Step && len(c.Users) == len(c.All())
 }
 
-// NoPersons are the positions of an epoch's first checkpoint, for so many partitions.
+// NoPersons returns the positions in an epoch's first checkpoint, for this number of partitions.
 func NoPersons(partitions int) (all [][]byte) {
 	for range partitions {
-		b, _ := new(persons.Position).AppendBinary(nil) // which has no errors
+		b, _ := new(persons.Position).AppendBinary(nil) // AppendBinary never fails
 		all = append(all, b)
 	}
 	return all
 }
 
-// SnapshotDue reports whether a journal asks for a snapshot.
+// SnapshotDue reports whether a journal needs a snapshot.
 func (all Journals) SnapshotDue() bool {
 	return slices.ContainsFunc(all, (*persons.Journal).SnapshotDue)
 }
 
-// Append makes durable what closed steps add to the journals, and returns the positions for
-// the checkpoint. After an error it can be called again.
+// Append makes durable what closed steps add to the journals, and returns the positions for the checkpoint. After an
+// error it can be called again.
 func (all Journals) Append() ([][]byte, error) { return all.positions((*persons.Journal).Append) }
 
-// Rewrite makes durable what maps of persons hold that were filled by reading the log again,
-// and returns the positions for the checkpoint. The files that there are stay until that checkpoint is
-// durable.
+// Rewrite makes durable the content of maps of persons that were filled by reading the log again, and returns the
+// positions for the checkpoint. Existing files remain until that checkpoint is durable.
 func (all Journals) Rewrite() ([][]byte, error) { return all.positions((*persons.Journal).Rewrite) }
 
-// positions makes each journal durable, and returns where they are, as a checkpoint has it.
+// positions makes each journal durable, and returns the positions in the form of a checkpoint.
 func (all Journals) positions(durable func(*persons.Journal) (*persons.Position, error)) (list [][]byte, err error) {
 	for _, j := range all {
 		at, err := durable(j)
@@ -102,7 +100,7 @@ func (all Journals) positions(durable func(*persons.Journal) (*persons.Position,
 	return list, nil
 }
 
-// Spill writes what closed steps add, with no checkpoint behind it. After an error it can be called again.
+// Spill writes what closed steps add to the journals, without a checkpoint. After an error it can be called again.
 func (all Journals) Spill() error {
 	for _, j := range all {
 		if err := j.Spill(); err != nil {
@@ -112,8 +110,8 @@ func (all Journals) Spill() error {
 	return nil
 }
 
-// Committed says that the checkpoint with the last positions is durable. A full disk in one journal's turn
-// is no reason to leave out others.
+// Committed reports to the journals that the checkpoint with the last positions is durable. An error of one journal,
+// such as a full disk, does not stop the others.
 func (all Journals) Committed() (err error) {
 	for _, j := range all {
 		switch e := j.Committed(); {
@@ -126,11 +124,11 @@ func (all Journals) Committed() (err error) {
 	return err
 }
 
-// PersonsBytes are the entries of closed steps, in bytes, beyond which nothing is applied before they are on
-// disk; tests lower it.
+// PersonsBytes is the size in bytes of the entries of closed steps above which no more records are applied until the
+// entries are on disk; tests lower it.
 var PersonsBytes uint64 = 4 << 20
 
-// WholePersons reports whether the files of persons are those of a checkpoint. It changes none of them.
+// WholePersons reports whether the files of persons fit a checkpoint. It changes none of them.
 func WholePersons(s *Store, protected bool, cp *Checkpoint) (bool, error) {
 	if !protected || cp.Users == nil {
 		return !protected && cp.Users == nil, nil

@@ -288,10 +288,10 @@ var matrix = []row{
 		"ticks and commits go on; the release is published at the next tick", "the same bytes as otherwise",
 		"stream/task.TestClosesBesideTicks"},
 	{"instances: a request of a transaction, or its answer, is lost, late, duplicated or refused", broker + ", " + real,
-		"every fault at every request of two owners, in every order up to small bounds; each commit of three epochs " +
-			"refused once, and once unanswered",
+		"every fault at every request of two owners, in every order up to small bounds; each code of an answer; each " +
+			"commit of three epochs refused once, and once unanswered",
 		"the shard is lost and acquired again; the commit is complete or absent; nothing uncommitted was published",
-		"log: `the shard does not run: it is acquired again`; `streamdp_shards_lost_total{reason=\"unknown\"}`",
+		"log: `cannot run the shard: acquiring it again`; `streamdp_shards_lost_total{reason=\"unknown\"}`",
 		"internal/shardlog.TestModel internal/shardlog.TestFaults internal/kafka/group.TestSessionAnswers " +
 			"internal/kafka/group.TestSessionCutOff internal/kafka/group.TestSessionLostAnswer " +
 			"internal/kafka/group.TestSessionLate stream/cluster.TestLogShardFaults"},

@@ -2,21 +2,20 @@ package batch
 
 import "github.com/streamdp/streamdp/internal/slab"
 
-// minBuffer is the least that an arena takes for records out of compressed batches.
+// minBuffer is the smallest buffer that an arena allocates.
 const minBuffer = 4 << 10
 
-// byteSlab is what arenas fill, and give back.
+// byteSlab lends the buffers of arenas.
 var byteSlab slab.Pool[byte]
 
-// Arena is the memory of records that came out of compressed batches. They lie in it until
-// Release. The zero value is empty. It comes from memory that all arenas share.
+// Arena holds the bytes of records from compressed batches until Release. The zero value is empty. Its memory comes
+// from a pool that all arenas share.
 type Arena struct {
 	buf   []byte
-	spent [][]byte // what buf was before
+	spent [][]byte // earlier buffers
 }
 
-// Take returns n bytes of whatever content. A buffer that is full is left to the records in
-// it, never moved.
+// Take returns n bytes with arbitrary content. A full buffer is never moved, because records refer to it.
 func (a *Arena) Take(n int) []byte {
 	if cap(a.buf)-len(a.buf) < n {
 		if a.buf != nil {
@@ -34,7 +33,7 @@ func (a *Arena) GiveBack(n int) {
 	a.buf = a.buf[:len(a.buf)-n]
 }
 
-// Release gives all of it back: nothing that was taken may be used any more.
+// Release gives all memory back. Nothing that was taken may be used any more.
 func (a *Arena) Release() {
 	for _, b := range append(a.spent, a.buf) {
 		byteSlab.Put(b)

@@ -8,23 +8,22 @@ import (
 	"math"
 )
 
-// What can be wrong with a record set, in words that say nothing of its content.
+// These are the faults of a record set. Their texts contain nothing of its content.
 var (
-	// ErrDamaged says that bytes are no batch, or no record of their batch.
+	// ErrDamaged: the bytes are not a batch, or not a record of their batch.
 	ErrDamaged = errors.New("record batches could not be decoded")
-	// ErrChecksum says that a batch is not what its producer or broker wrote.
+	// ErrChecksum: the batch differs from what its producer or broker wrote.
 	ErrChecksum = errors.New("a record batch does not match its checksum")
 )
 
-// The layout of a record batch of format 2, in bytes from its start. Integers are
-// big-endian.
+// These constants describe the layout of a record batch of format 2, in bytes from its start. Integers are big-endian.
 //
 //	base offset 8 ‖ length 4 ‖ leader epoch 4 ‖ magic 1 ‖ CRC-32C 4 ‖
 //	attributes 2 ‖ last offset delta 4 ‖ first and last timestamp 16 ‖
 //	producer id 8 ‖ producer epoch 2 ‖ base sequence 4 ‖ records 4 ‖ records
 //
-// The length counts what follows it; the checksum covers what follows it. The
-// older formats have their magic at the same place.
+// The length counts the bytes after it, and the checksum covers the bytes after it. The older formats have their magic
+// at the same place.
 const (
 	atLength     = 8
 	atEpoch      = 12
@@ -39,23 +38,23 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// The attributes of a batch: bits.
+// These are the bits of a batch's attributes.
 const (
 	codecMask     = 0x07
 	transactional = 0x10
 	control       = 0x20
 )
 
-// oldest is the size of the smallest message of the older formats: offset, length,
-// checksum, magic, attributes, and a key and a value that are null.
+// oldest is the size of the smallest message in the older formats: offset, length, checksum, magic, attributes, and a
+// null key and value.
 const oldest = 26
 
-// Header is what the header of a batch says.
+// Header has the fields of a batch's header.
 type Header struct {
-	Base, End  int64 // the offsets it takes: [Base, End)
-	Epoch      int32 // of the leader that appended it
-	Producer   int64 // its id; −1: none
-	Count      int32 // records in it
+	Base, End  int64 // the batch's offsets: [Base, End)
+	Epoch      int32 // epoch of the leader that appended it
+	Producer   int64 // producer id; −1: none
+	Count      int32 // number of records
 	attributes uint16
 }
 
@@ -65,9 +64,8 @@ func (h *Header) Control() bool { return h.attributes&control != 0 }
 // Transactional reports whether the records belong to a transaction.
 func (h *Header) Transactional() bool { return h.attributes&transactional != 0 }
 
-// Cut splits the first batch, or message of an older format, off a record set. b is nil,
-// without an error, where the set ends in the middle of one. Of b, only the length has been
-// looked at. Its only error is ErrDamaged.
+// Cut splits the first batch, or message in an older format, off a record set. If the set ends in the middle of one, b
+// is nil, without an error. Cut checks only the length of b. Its only error is ErrDamaged.
 func Cut(set []byte) (b, rest []byte, err error) {
 	if len(set) <= atMagic {
 		return nil, nil, nil
@@ -84,12 +82,11 @@ func Cut(set []byte) (b, rest []byte, err error) {
 	return set[:n:n], set[n:], nil
 }
 
-// Old reports whether what Cut returned is a message of a format before Kafka 0.11. This
-// package does not read it.
+// Old reports whether a result of Cut is a message in a format before Kafka 0.11, which this package does not read.
 func Old(b []byte) bool { return b[atMagic] < 2 }
 
-// Parse reads the header of a batch that Cut returned. It does not look at the checksum:
-// see Check. Its only error is ErrDamaged.
+// Parse reads the header of a batch that Cut returned. It does not verify the checksum: see Check. Its only error is
+// ErrDamaged.
 func (h *Header) Parse(b []byte) error {
 	*h = Header{
 		Base:       int64(binary.BigEndian.Uint64(b)),
@@ -114,26 +111,26 @@ func Check(b []byte) error {
 	return nil
 }
 
-// Reader reads the records of a batch, one after the other. It is used for one batch after
-// another, so that what codecs need is allocated once.
+// Reader reads the records of a batch, one after the other. Use it for many batches, so that the memory of codecs is
+// allocated once.
 type Reader struct {
-	// Header is that of the batch. Parse it before Begin.
+	// Header is the header of the batch. Call its Parse before Begin.
 	Header
-	// Codec decompresses. It must be set before the first Begin.
+	// Codec decompresses batches. Set it before the first Begin.
 	Codec Codec
 
 	open bool
 	left int32 // records not read yet
-	last int64 // the offset of the last one read
-	max  int   // the size from which a record is too large
+	last int64 // offset of the last record read
+	max  int   // a record above this size is too large
 
-	body []byte   // of an uncompressed batch: what is left
-	zip  inflater // of a compressed one
+	body []byte   // rest of an uncompressed batch
+	zip  inflater // stream of a compressed batch
 }
 
-// Begin starts reading the records of the batch whose header has been parsed. A record of
-// more than max bytes is delivered without its content: see Record. The records of an
-// uncompressed batch lie in raw. Close must follow, after an error too.
+// Begin starts to read the records of the batch whose header was parsed. A record of more than max bytes is delivered
+// without its content: see Record. The records of an uncompressed batch refer to raw. Call Close afterwards, even after
+// an error.
 func (b *Reader) Begin(raw []byte, max int) error {
 	b.open, b.left, b.last, b.max = true, b.Count, b.Base-1, max
 	b.body = raw[atRecords:]
@@ -143,45 +140,44 @@ func (b *Reader) Begin(raw []byte, max int) error {
 	return nil
 }
 
-// Open reports whether a batch is being read: Close has not been called since Begin.
+// Open reports whether a batch is being read, from Begin to Close.
 func (b *Reader) Open() bool { return b.open }
 
-// Close ends reading the batch. Records that lie in it, or in an Arena, stay.
+// Close stops reading the batch. Records remain valid, both in an uncompressed batch and in an Arena.
 func (b *Reader) Close() {
 	b.zip.close()
 	b.open, b.body = false, nil
 }
 
-// Record is a record as it lies in a batch.
+// Record is a record of a batch, with its bytes in place.
 type Record struct {
-	// Offset is its place in the partition.
+	// Offset is the record's offset in the partition.
 	Offset int64
-	// Key and Value are nil where they are null.
+	// Key and Value are nil if they are null.
 	Key, Value []byte
-	// Headers is how many there are; see Header.
+	// Headers is the number of headers; see Header.
 	Headers int
-	// Large says that the record is beyond the limit: key, value and headers are absent.
+	// Large reports that the record is above the limit: key, value and headers are absent.
 	Large bool
-	// Taken is how many bytes the Arena gave for it.
+	// Taken is the number of bytes that were taken from the Arena for this record.
 	Taken int
 
 	headers []byte   // encoded
-	sum     [32]byte // its hash, where it is large
+	sum     [32]byte // hash of a large record
 }
 
-// HeaderBytes is what a header takes in memory beside its name and value. It
-// counts towards a record's size, so that many empty ones count.
+// HeaderBytes is the memory that a header needs in addition to its name and value. It counts towards a record's size,
+// so that many empty headers count.
 const HeaderBytes = 40
 
-// overhead bounds what the encoding adds to the size of a record without headers:
-// attributes, and varints of the timestamp, the offset, two lengths and a count. A
-// header adds less than HeaderBytes.
+// overhead bounds what the encoding adds to the size of a record without headers: attributes, and varints for the
+// timestamp, the offset, two lengths and a count. A header adds less than HeaderBytes.
 const overhead = 1 + 10 + 5 + 5 + 5 + 5
 
-// Next reads a record. false without an error: there is none left. Records have ascending
-// offsets in [Base, End). The bytes of a compressed one come from the arena, and r.Taken says
-// how many; a caller that does not keep the last record gives them back. The error is
-// ErrDamaged, or the context's, which ends the reading of a record that is too large.
+// Next reads a record. It returns false without an error if none is left. Records have ascending offsets in [Base,
+// End). The bytes of a record from a compressed batch are in the arena, and r.Taken is their number; a caller that does
+// not keep the last record gives them back. The error is ErrDamaged, or the context's error, which can end the reading
+// of a record that is too large.
 func (b *Reader) Next(ctx context.Context, a *Arena, r *Record) (bool, error) {
 	if b.left == 0 {
 		return false, nil
@@ -225,8 +221,7 @@ func (b *Reader) Next(ctx context.Context, a *Arena, r *Record) (bool, error) {
 	return true, nil
 }
 
-// place gives the record its offset, which must lie in the batch and after the one
-// before it.
+// place sets the record's offset, which must be in the batch and after the previous one.
 func (b *Reader) place(r *Record, delta int64) error {
 	if delta <= b.last-b.Base || delta >= b.End-b.Base {
 		return ErrDamaged
@@ -236,7 +231,7 @@ func (b *Reader) place(r *Record, delta int64) error {
 	return nil
 }
 
-// Hide leaves of a record that is too large its offset and its hash.
+// Hide removes everything but the offset and the hash from a record that is too large.
 func (r *Record) Hide() { r.hide(HashRecord(r.Offset, r.Key, r.Value)) }
 
 func (r *Record) hide(sum [32]byte) {
@@ -244,8 +239,7 @@ func (r *Record) hide(sum [32]byte) {
 	r.Large, r.sum = true, sum
 }
 
-// tooLong reads a record that is too large by its length alone. What follows the
-// value is not looked at, as in pass.
+// tooLong reads a record whose length alone is too large. Like pass, it does not check the bytes after the value.
 func (b *Reader) tooLong(raw []byte, r *Record) error {
 	delta, i := r.start(raw)
 	i = r.fields(raw, i)
@@ -259,8 +253,7 @@ func (b *Reader) tooLong(raw []byte, r *Record) error {
 	return nil
 }
 
-// pass reads such a record of n bytes out of a compressed batch and holds none of
-// it.
+// pass reads a too large record of n bytes from a compressed batch without holding it.
 func (b *Reader) pass(ctx context.Context, n int64, r *Record) error {
 	z := &b.zip
 	z.limit(n)
@@ -294,8 +287,8 @@ func (b *Reader) pass(ctx context.Context, n int64, r *Record) error {
 	return nil
 }
 
-// varint reads a zigzag varint at b[i] and returns it and the place after it, which
-// lies beyond b where there is none. A place beyond b stays there.
+// varint reads a zigzag varint at b[i] and returns it and the index after it. The index is beyond b if there is no
+// complete varint, or if i was already beyond b.
 func varint(b []byte, i int) (int64, int) {
 	if i < len(b) && b[i] < 0x80 {
 		return int64(b[i]>>1) ^ -int64(b[i]&1), i + 1
@@ -316,14 +309,13 @@ func longVarint(b []byte, i int) (int64, int) {
 	return 0, len(b) + 1
 }
 
-// start reads what stands before the key, and returns the record's offset in the
-// batch and the key's place.
+// start reads the fields before the key, and returns the record's offset in the batch and the index of the key.
 func (r *Record) start(b []byte) (delta int64, i int) {
-	_, i = varint(b, 1) // after the attributes, of which none are defined
+	_, i = varint(b, 1) // after the attributes, which have no defined bits
 	return varint(b, i)
 }
 
-// fields reads key and value from b[i] on, and returns the place after them, or −1.
+// fields reads key and value from b[i] on, and returns the index after them, or −1.
 func (r *Record) fields(b []byte, i int) int {
 	n, i := varint(b, i)
 	if n > int64(len(b)-i) {
@@ -349,10 +341,10 @@ func (r *Record) fields(b []byte, i int) int {
 	return i
 }
 
-// parse reads a whole record, and returns its offset in the batch and its size: the
-// bytes of key, value and headers, and HeaderBytes for each header. That is a
-// function of the record alone, as what becomes of it must be: the length of its
-// encoding depends on its place in the batch. The size is −1 where b is no record.
+// parse reads a whole record, and returns its offset in the batch and its size: the bytes of key, value and headers,
+// plus HeaderBytes for each header. The size depends on the record alone, because its treatment must depend on nothing
+// else; the length of the encoding would depend on the record's place in the batch. The size is −1 if b is not a
+// record.
 func (r *Record) parse(b []byte) (delta int64, size int) {
 	delta, i := r.start(b)
 	if i = r.fields(b, i); i < 0 {
@@ -381,7 +373,7 @@ func (r *Record) parse(b []byte) (delta int64, size int) {
 	return delta, size
 }
 
-// Hash is HashRecord of the record, however large.
+// Hash returns HashRecord of the record, even if it is large.
 func (r *Record) Hash() [32]byte {
 	if r.Large {
 		return r.sum
@@ -389,11 +381,11 @@ func (r *Record) Hash() [32]byte {
 	return HashRecord(r.Offset, r.Key, r.Value)
 }
 
-// Header reads one header and returns where the next one is. The first is at 0. They lie
-// where the record does. It may be called as often as Headers says.
+// Header reads the header at index at and returns the index of the next one. The first is at 0. Names and values refer
+// to the record's bytes. Call it at most Headers times.
 func (r *Record) Header(at int) (name, value []byte, next int) { return nextHeader(r.headers, at) }
 
-// nextHeader reads a header at b[i] and returns the place after it, or −1.
+// nextHeader reads a header at b[i] and returns the index after it, or −1.
 func nextHeader(b []byte, i int) (name, value []byte, next int) {
 	n, i := varint(b, i)
 	if n < 0 || n > int64(len(b)-i) {

@@ -20,14 +20,14 @@ func codec(number int8, src io.Reader) io.ReadCloser {
 	return nil
 }
 
-// entry is a record without the memory it lies in.
+// entry is a record without references to its memory.
 type entry struct {
 	offset int64
 	large  bool
 	hash   [32]byte
 }
 
-// read reads a record set, as far as it makes sense.
+// read reads a record set up to the first error.
 func read(t *testing.T, set []byte, limit int) (all []entry, err error) {
 	b := Reader{Codec: codec}
 	var a Arena
@@ -75,8 +75,8 @@ func read(t *testing.T, set []byte, limit int) (all []entry, err error) {
 	}
 }
 
-// FuzzReader reads any bytes: records are in their batch, in order and within the limit, a
-// limit changes nothing but what is large, and the only error is ErrDamaged.
+// FuzzReader reads arbitrary bytes. Records must be in their batch, in order and within the limit. A limit may change
+// only large records, and the only error is ErrDamaged.
 func FuzzReader(f *testing.F) {
 	rng := rand.New(rand.NewPCG(3, 5))
 	codecs := []kgo.CompressionCodec{
@@ -111,7 +111,7 @@ func FuzzReader(f *testing.F) {
 		if ferr != nil && !errors.Is(ferr, ErrDamaged) {
 			t.Fatal(ferr)
 		}
-		// What is too large is not looked at beyond its value.
+		// The bytes after the value of a too large record are not checked.
 		if len(few) < len(all) || err == nil && (ferr != nil || len(few) > len(all)) {
 			t.Fatalf("limit %d: %d records, %v; without one %d, %v", limit, len(few), ferr, len(all), err)
 		}
@@ -123,7 +123,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// The context ends the reading of a record that is too large.
+// The end of the context ends the reading of a record that is too large.
 func TestReaderEnds(t *testing.T) {
 	raw, _, err := Cut(kafkatest.Bomb([]byte("aa"), []byte("cc"), 64<<20).Append(nil))
 	b := Reader{Codec: codec}

@@ -6,15 +6,14 @@ import (
 	"hash"
 )
 
-// HashRecord is the SHA-256 of
+// HashRecord returns the SHA-256 of
 //
 //	u64le(offset) ‖ field(key) ‖ field(value)
 //
-// with field(b) = u32le(len(b)) ‖ b, and 0xFFFFFFFF for null. The framing makes
-// it injective: no two records have the same input.
+// with field(b) = u32le(len(b)) ‖ b, and 0xFFFFFFFF for null. The framing is injective: different records have
+// different inputs.
 //
-// The hash is a function of private data: it is kept where the raw data may
-// be, and nowhere else.
+// The hash depends on private data, so it may be stored only where raw data may be.
 func HashRecord(offset int64, key, value []byte) [32]byte {
 	h := newRecordHash(offset)
 	for _, f := range [2][]byte{key, value} {
@@ -28,8 +27,8 @@ func HashRecord(offset int64, key, value []byte) [32]byte {
 	return h.sum()
 }
 
-// recordHash computes HashRecord of a record that comes in parts: for key and
-// value in turn field, and what Write is given then.
+// recordHash computes HashRecord of a record that arrives in parts: for the key and then the value, call field, and
+// Write the bytes.
 type recordHash struct {
 	hash.Hash
 	b [8]byte
@@ -42,7 +41,7 @@ func newRecordHash(offset int64) *recordHash {
 	return h
 }
 
-// field begins a field of n bytes; negative: null.
+// field begins a field of n bytes; a negative n means null.
 func (h *recordHash) field(n int64) {
 	binary.LittleEndian.PutUint32(h.b[:4], uint32(max(n, -1)))
 	h.Write(h.b[:4])

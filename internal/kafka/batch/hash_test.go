@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The hash is that of the framed record, and null is not empty.
+// HashRecord hashes the framed record, in which null differs from empty.
 func TestHashRecord(t *testing.T) {
 	seen := map[[32]byte]bool{}
 	for _, k := range [][]byte{nil, {}, []byte("a"), []byte("ab")} {

@@ -8,19 +8,18 @@ import (
 	"math/bits"
 )
 
-// Codec returns a reader of what a codec, by its number in the attributes of a batch,
-// makes of src. nil: it knows none of this number.
+// Codec returns a reader that decompresses src. number is the codec's number in the attributes of a batch. The result
+// is nil if the number is unknown.
 type Codec func(number int8, src io.Reader) io.ReadCloser
 
-// The numbers of the codecs that believe the lengths in a body.
+// These codecs trust the lengths in a body.
 const (
 	snappy = 2
 	zstd   = 4
 )
 
-// Exceeds reports whether a compressed body decompresses to more than n bytes, of which it
-// keeps none. A body that is damaged before that does not. Its only error is ErrDamaged: no
-// codec takes the body.
+// Exceeds reports whether a compressed body decompresses to more than n bytes. It keeps none of them. For a body that
+// is damaged before that point it returns false. Its only error is ErrDamaged: no codec accepts the body.
 func (c Codec) Exceeds(number int8, body []byte, n int64) (bool, error) {
 	var z inflater
 	if err := z.open(c, number, body); err != nil {
@@ -30,19 +29,18 @@ func (c Codec) Exceeds(number int8, body []byte, n int64) (bool, error) {
 	return z.skip(context.Background(), n+1, nil), nil
 }
 
-// inflater reads the body of a compressed batch as a stream. It holds 64 kB, and what the
-// codec needs:
+// inflater reads the body of a compressed batch as a stream. It holds 64 kB, and what the codec needs:
 //
 //	gzip    44 kB
 //	lz4     two blocks, at most 16 MB
-//	snappy  a block and 22 times that, the most that snappy can compress
-//	zstd    the window, at most 128 MB, and no more than the body can hold
+//	snappy  a block and 22 times that, the maximum ratio of snappy
+//	zstd    the window, at most 128 MB, and no more than the body can contain
 //
-// The memory does not depend on how much the body decompresses to.
+// The memory does not depend on the decompressed size.
 type inflater struct {
 	src  bytes.Reader
 	z    io.ReadCloser
-	buf  []byte // what was decompressed and not read yet is buf[r:w]
+	buf  []byte // buf[r:w] is decompressed but not read yet
 	r, w int
 	err  error
 
@@ -51,14 +49,13 @@ type inflater struct {
 
 const (
 	inflateBuffer = 64 << 10
-	// maxWindow is zstd's own default limit, which Kafka's clients and brokers
-	// have too. Level 22 needs all of it.
+	// maxWindow is zstd's own default limit, which Kafka's clients and brokers use too. Level 22 needs all of it.
 	maxWindow = 128 << 20
 	unlimited = 1 << 62
 )
 
-// open begins a body. The limits of snappy and zstd are checked before their codec
-// sees it: it would believe the lengths that the body states.
+// open begins a body. It checks the limits of snappy and zstd before their codecs run, because these trust the lengths
+// in the body.
 func (f *inflater) open(c Codec, number int8, body []byte) error {
 	if number == snappy && !snappyFits(body) || number == zstd && !zstdFits(body) {
 		return ErrDamaged
@@ -83,7 +80,7 @@ func (f *inflater) close() {
 	}
 }
 
-// fill reads more, and reports whether there is some.
+// fill reads more, and reports whether there was any.
 func (f *inflater) fill() bool {
 	f.r, f.w = 0, 0
 	for tries := 0; f.err == nil && f.w == 0; tries++ {
@@ -95,7 +92,7 @@ func (f *inflater) fill() bool {
 	return f.w > 0
 }
 
-// limit allows n more bytes, those of a record, until unlimit.
+// limit allows n more bytes, for one record, until unlimit.
 func (f *inflater) limit(n int64) { f.limited = n }
 func (f *inflater) unlimit()      { f.limited = unlimited }
 
@@ -129,8 +126,7 @@ func (f *inflater) read(b []byte) bool {
 	return true
 }
 
-// skip passes over n bytes, which h sees unless it is nil. It ends early with the
-// context.
+// skip skips n bytes, and writes them to h unless h is nil. It stops early if the context ends.
 func (f *inflater) skip(ctx context.Context, n int64, h io.Writer) bool {
 	if n < 0 || n > f.limited {
 		return false
@@ -150,7 +146,7 @@ func (f *inflater) skip(ctx context.Context, n int64, h io.Writer) bool {
 	return true
 }
 
-// failure is why skip returned false.
+// failure returns the reason why skip returned false.
 func (f *inflater) failure(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -158,12 +154,10 @@ func (f *inflater) failure(ctx context.Context) error {
 	return ErrDamaged
 }
 
-// xerial begins a body of snappy blocks with lengths, as Java writes it; others
-// write one block.
+// xerial begins a body of snappy blocks with lengths, as Java writes it; other clients write a single block.
 var xerial = []byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0}
 
-// snappyFits reports whether no block states a length that its bytes cannot give:
-// three bytes make at most 64.
+// snappyFits reports whether no block states a length that its bytes cannot produce: three bytes produce at most 64.
 func snappyFits(body []byte) bool {
 	fits := func(block []byte) bool {
 		n, k := binary.Uvarint(block)
@@ -185,10 +179,9 @@ func snappyFits(body []byte) bool {
 	return true
 }
 
-// zstdFits reports whether the body is whole zstd frames (RFC 8878) that need no
-// window beyond maxWindow. Where a frame's blocks cannot fill its window it
-// lowers, in place, the window that the frame asks for: the highest levels ask for
-// 128 MB whatever there is to compress.
+// zstdFits reports whether the body consists of whole zstd frames (RFC 8878) with windows of at most maxWindow. If a
+// frame's blocks cannot fill its window, it reduces the window size in the frame, in place, because the highest levels
+// ask for 128 MB no matter how little there is to compress.
 func zstdFits(body []byte) bool {
 	for len(body) > 0 {
 		n := zstdFrame(body)
@@ -200,13 +193,13 @@ func zstdFits(body []byte) bool {
 	return true
 }
 
-// zstdFrame does that for the first frame and returns its length, or −1.
+// zstdFrame does this for the first frame and returns its length, or −1.
 func zstdFrame(b []byte) int {
 	if len(b) < 8 {
 		return -1
 	}
 	magic := binary.LittleEndian.Uint32(b)
-	if magic&^0xf == 0x184d2a50 { // to be skipped
+	if magic&^0xf == 0x184d2a50 { // a skippable frame
 		if n := 8 + int64(binary.LittleEndian.Uint32(b[4:])); n <= int64(len(b)) {
 			return int(n)
 		}
@@ -224,7 +217,7 @@ func zstdFrame(b []byte) int {
 		window = base + base/8*uint64(b[at]&7)
 		i++
 	}
-	i += []int{0, 1, 2, 4}[descriptor&3] // a dictionary's id
+	i += []int{0, 1, 2, 4}[descriptor&3] // length of the dictionary id
 	size := []int{0, 2, 4, 8}[descriptor>>6]
 	if size == 0 && single {
 		size = 1
@@ -240,7 +233,7 @@ func zstdFrame(b []byte) int {
 		}
 	}
 	i += size
-	content := uint64(0) // at most
+	content := uint64(0) // upper bound
 	for last := false; !last; {
 		if i+3 > len(b) {
 			return -1
@@ -252,7 +245,7 @@ func zstdFrame(b []byte) int {
 		switch block >> 1 & 3 {
 		case 0: // raw
 			content += uint64(stored)
-		case 1: // one byte, repeated
+		case 1: // one repeated byte
 			content += uint64(stored)
 			stored = 1
 		case 2: // compressed

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// No block of snappy may state a length that its bytes cannot give.
+// No block of snappy may state a length that its bytes cannot produce.
 func TestSnappyLengths(t *testing.T) {
 	for name, body := range map[string][]byte{
 		"a block of a gigabyte": append(binary.AppendUvarint(nil, 1<<30), 0, 0, 0),
@@ -23,8 +23,7 @@ func TestSnappyLengths(t *testing.T) {
 	}
 }
 
-// The window that a zstd frame asks for is lowered to what its blocks can fill, and
-// refused beyond 128 MB.
+// The window of a zstd frame is reduced to what its blocks can fill, and a window above 128 MB is refused.
 func TestZstdWindows(t *testing.T) {
 	block := func(last byte, kind byte, stored int, content ...byte) []byte {
 		n := uint32(stored)<<3 | uint32(kind)<<1 | uint32(last)
@@ -43,7 +42,7 @@ func TestZstdWindows(t *testing.T) {
 	skipped := append([]byte{0x5a, 0x2a, 0x4d, 0x18, 3, 0, 0, 0}, 1, 2, 3)
 	for name, test := range map[string]struct {
 		body   []byte
-		window int // the descriptor afterwards; −1: refused
+		window int // window descriptor afterwards; −1: refused
 	}{
 		"one raw block":        {frame(0, []byte{level22}, block(1, 0, 2, 'a', 'b')), 0},
 		"one compressed block": {frame(0, []byte{level22}, block(1, 2, 2, 'a', 'b')), (17 - 10) << 3},

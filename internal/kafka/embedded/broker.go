@@ -1,6 +1,5 @@
-// Package embedded runs a broker that speaks Kafka's protocol inside the
-// process, on the loopback address only. The demonstration and the tests use
-// it; it is no replacement for a Kafka cluster: one copy of the data, one event
+// Package embedded runs a broker that speaks Kafka's protocol inside the process, on the loopback address only. It is
+// for the demonstration and for tests, and does not replace a Kafka cluster: it has one copy of the data and one event
 // loop.
 package embedded
 
@@ -18,12 +17,12 @@ import (
 
 // Options describe the broker.
 type Options struct {
-	// Port is the TCP port of the only broker; 0 takes a free one.
+	// Port is the TCP port of the only broker; 0: any free port.
 	Port int
 	// Brokers is the number of brokers, for tests that move leaders; default
 	// 1. More than one excludes Port.
 	Brokers int
-	// DataDir keeps topics across restarts. Empty: memory only.
+	// DataDir stores topics across restarts. Empty: memory only.
 	DataDir string
 	// SyncWrites makes every produce durable before it is acknowledged.
 	SyncWrites bool
@@ -31,13 +30,11 @@ type Options struct {
 	ClusterID string
 	// Topics are created at the first start, with one partition each.
 	Topics []string
-	// MinSession is the shortest session timeout that a member of a group may ask for. Default
-	// 6 s, as Kafka's.
+	// MinSession is the shortest session timeout that a group member may request. Default 6 s, as in Kafka.
 	MinSession time.Duration
 	// Log receives the broker's own warnings. Nil: none.
 	Log io.Writer
-	// Extra are further options of the underlying broker, for tests: versions,
-	// credentials, certificates.
+	// Extra are more options of the underlying broker, for tests: versions, credentials, certificates.
 	Extra []kfake.Opt
 }
 
@@ -47,7 +44,7 @@ type Broker struct {
 	addrs   []string
 }
 
-// Start starts a broker. It listens when Start returns.
+// Start starts a broker, which is listening when Start returns.
 func Start(o Options) (*Broker, error) {
 	id := o.ClusterID
 	if id == "" {
@@ -83,10 +80,10 @@ func Start(o Options) (*Broker, error) {
 	return &Broker{cluster: c, addrs: c.ListenAddrs()}, nil
 }
 
-// Addr is the address of the first broker.
+// Addr returns the address of the first broker.
 func (b *Broker) Addr() string { return b.addrs[0] }
 
-// Addrs are the addresses of all brokers.
+// Addrs returns the addresses of all brokers.
 func (b *Broker) Addrs() []string { return b.addrs }
 
 // CreateTopic creates a topic.
@@ -118,5 +115,5 @@ func (b *Broker) CreateTopic(ctx context.Context, name string, partitions int, c
 // Cluster gives tests access to faults, request hooks and leader moves.
 func (b *Broker) Cluster() *kfake.Cluster { return b.cluster }
 
-// Close stops the broker and, with DataDir, writes its state.
+// Close stops the broker and, if DataDir is set, saves its state.
 func (b *Broker) Close() { b.cluster.Close() }

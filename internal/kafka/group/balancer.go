@@ -5,18 +5,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// protocolName is what the coordinator calls the way in which this group divides shards. All
-// members must have it. It changes when a profile or an assignment is no longer read by
-// builds that know the old one.
+// protocolName names, for the coordinator, the way in which this group divides shards. All members must have the same
+// name. It changes when builds that know the old name can no longer read a profile or an assignment.
 const protocolName = "streamdp-1"
 
-// balancer is what a member says in each rebalance and, where it is the leader, how it
-// divides. kgo is told of no partition ever: else it would read them.
+// balancer encodes this member's profile for each rebalance and, if this member is the leader, divides the shards. It
+// never reports partitions to kgo, which would otherwise read them.
 type balancer struct {
 	topic string
-	// says returns what the member says of itself.
+	// says returns this member's profile.
 	says func() profile
-	// told takes the assignment of a new generation.
+	// told receives the assignment of a new generation.
 	told func(Generation)
 }
 
@@ -25,26 +24,25 @@ var _ kgo.GroupBalancer = (*balancer)(nil)
 // ProtocolName implements [kgo.GroupBalancer].
 func (b *balancer) ProtocolName() string { return protocolName }
 
-// IsCooperative implements [kgo.GroupBalancer]. One rebalance divides everything: whoever
-// gives a shard away is fenced by its next owner, so nobody waits for it to stop.
+// IsCooperative implements [kgo.GroupBalancer]. One rebalance divides all shards. The next owner of a shard fences the
+// former one, so nobody waits for it to stop.
 func (b *balancer) IsCooperative() bool { return false }
 
 // JoinGroupMetadata implements [kgo.GroupBalancer].
 func (b *balancer) JoinGroupMetadata([]string, map[string][]int32, int32) []byte {
-	return said(b.topic, b.says())
+	return encodeProfile(b.topic, b.says())
 }
 
-// said wraps a profile into what every consumer says: a subscription with user data. Brokers
-// read the subscription, and a group whose members say something else comes to no end of its
-// rebalance.
-func said(topic string, p profile) []byte {
+// encodeProfile encodes a profile as the user data of a consumer subscription. Brokers parse the subscription: with
+// other member metadata, a rebalance never completes.
+func encodeProfile(topic string, p profile) []byte {
 	m := kmsg.NewConsumerMemberMetadata()
 	m.Topics, m.UserData = []string{topic}, p.append(nil)
 	return m.AppendTo(nil)
 }
 
-// hear reads what said wrote.
-func hear(b []byte) (profile, error) {
+// decodeProfile decodes what encodeProfile encodes.
+func decodeProfile(b []byte) (profile, error) {
 	var m kmsg.ConsumerMemberMetadata
 	if err := m.ReadFrom(b); err != nil {
 		return profile{}, errUnreadable
@@ -54,16 +52,16 @@ func hear(b []byte) (profile, error) {
 
 // ParseSyncAssignment implements [kgo.GroupBalancer].
 func (b *balancer) ParseSyncAssignment(assignment []byte) (map[string][]int32, error) {
-	g, err := told(assignment)
+	g, err := decodeAssignment(assignment)
 	if err == nil {
 		b.told(g)
 	}
 	return nil, err
 }
 
-// tell wraps a plan's word to a member into what every leader says: partitions with user data.
-// So the tools of Kafka show who has which shard.
-func (p plan) tell(topic string, generation int32, self int) []byte {
+// encodeAssignment encodes the plan for one member as a consumer assignment: partitions with user data. So Kafka's own
+// tools show which member has which shard.
+func (p plan) encodeAssignment(topic string, generation int32, self int) []byte {
 	t := kmsg.NewConsumerMemberAssignmentTopic()
 	t.Topic = topic
 	for s, owner := range p.owner {
@@ -76,8 +74,8 @@ func (p plan) tell(topic string, generation int32, self int) []byte {
 	return a.AppendTo(nil)
 }
 
-// told reads what tell wrote.
-func told(b []byte) (Generation, error) {
+// decodeAssignment decodes what encodeAssignment encodes.
+func decodeAssignment(b []byte) (Generation, error) {
 	var a kmsg.ConsumerMemberAssignment
 	if err := a.ReadFrom(b); err != nil {
 		return Generation{}, errUnreadable
@@ -85,19 +83,19 @@ func told(b []byte) (Generation, error) {
 	return parseAssignment(a.UserData)
 }
 
-// MemberBalancer implements [kgo.GroupBalancer]. The number of shards is that of the topic's
-// partitions, which is the same for every leader.
+// MemberBalancer implements [kgo.GroupBalancer]. The number of shards is the number of the topic's partitions, so every
+// leader uses the same one.
 func (b *balancer) MemberBalancer(members []kmsg.JoinGroupResponseMember) (kgo.GroupMemberBalancer,
 	map[string]struct{}, error) {
 	d := &division{topic: b.topic}
 	for _, m := range members {
-		p, err := hear(m.ProtocolMetadata)
+		p, err := decodeProfile(m.ProtocolMetadata)
 		d.members = append(d.members, candidate{m.MemberID, p, err != nil})
 	}
 	return d, map[string]struct{}{b.topic: {}}, nil
 }
 
-// division is one rebalance of which this member is the leader.
+// division is one rebalance in which this member is the leader.
 type division struct {
 	topic      string
 	members    []candidate
@@ -125,7 +123,7 @@ func (a assignments) IntoSyncAssignment() []kmsg.SyncGroupRequestGroupAssignment
 	all := make([]kmsg.SyncGroupRequestGroupAssignment, 0, len(a.members))
 	for self, m := range a.members {
 		s := kmsg.NewSyncGroupRequestGroupAssignment()
-		s.MemberID, s.MemberAssignment = m.id, a.tell(a.topic, a.generation, self)
+		s.MemberID, s.MemberAssignment = m.id, a.encodeAssignment(a.topic, a.generation, self)
 		all = append(all, s)
 	}
 	return all

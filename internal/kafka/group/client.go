@@ -15,11 +15,11 @@ import (
 // dialTimeout bounds connecting to a broker, with TLS.
 const dialTimeout = 10 * time.Second
 
-// clientOptions returns the options of a client that reaches the cluster as kafka.NewClient
-// would: same brokers, same TLS, same credentials.
+// clientOptions returns the options of a client that reaches the cluster with the same brokers, TLS and credentials as
+// kafka.NewClient.
 func clientOptions(o kafka.Options) ([]kgo.Opt, error) {
 	if len(o.Brokers) == 0 {
-		return nil, fmt.Errorf("no broker address is given")
+		return nil, fmt.Errorf("no broker addresses are configured")
 	}
 	id := o.ClientID
 	if id == "" {
@@ -28,7 +28,7 @@ func clientOptions(o kafka.Options) ([]kgo.Opt, error) {
 	opts := []kgo.Opt{kgo.SeedBrokers(o.Brokers...), kgo.ClientID(id), kgo.DisableClientMetrics()}
 	if o.TLS != nil {
 		opts = append(opts, kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
-			// For each connection anew: certificates may have been replaced.
+			// The TLS configuration is built for each connection, because certificates may have been replaced.
 			d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: o.TLS()}
 			return d.DialContext(ctx, network, address)
 		}))

@@ -14,7 +14,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// TestAlike: both clients log in with the same messages, and are told the same of refusals.
+// TestAlike: both clients log in with the same messages, and report the same refusals.
 func TestAlike(t *testing.T) {
 	t.Parallel()
 	b := start(t, 1)

@@ -1,9 +1,7 @@
-// Package group is what instances of one group ask of Kafka besides records: who of them
-// has which shards (Join), the topics that the shards are kept in (Init, Check), and what a
-// shard's protocol needs to write and read (Log).
+// Package group uses Kafka's coordination for the instances of one group: which instance has which shards (Join), the
+// topics that hold the shards (Init, Check), and the transactional log through which a shard is read and written (Log).
 //
-// Membership is not the fence between two owners of a shard: it says who is meant to own
-// it. Only a transactional id, a Log's, says who may write to it. So a member keeps its shards
-// while the group's coordinator is away, and a member that was cut off is stopped by the
-// broker's answers, not by a clock.
+// Membership says which instance should own a shard, but does not enforce it. Only the transactional id of a shard's
+// Log decides who may write to the shard. So a member keeps its shards while the group's coordinator is away, and an
+// instance that was cut off is stopped by the brokers' answers, not by a clock.
 package group

@@ -22,84 +22,82 @@ type Options struct {
 	Kafka kafka.Options
 	// Group is the group's name and the prefix of its topics.
 	Group string
-	// Shards is the number of the group's shards, and so of partitions of GROUP.state.
+	// Shards is the number of the group's shards, which is also the number of partitions of GROUP.state.
 	Shards int
-	// Session is the silence after which the others take this member for dead. Brokers accept
-	// 6 s to 30 min unless they are configured otherwise.
+	// Session is the time without a heartbeat after which the other members consider this one dead. Brokers accept 6 s
+	// to 30 min by default.
 	Session time.Duration
-	// Instance names the member for people, and orders members: restarted under the same name
-	// it has its old rank. Address is where its status page is. Build names its version.
+	// Instance names the member for people, and orders members: after a restart with the same name it has the same
+	// rank. Address is the address of its status page, Build the name of its version.
 	Instance, Address, Build string
-	// Key is the id of the master key, Digest one of everything that members must agree on
-	// before they share shards: streams, limits, versions. At most 255 bytes each.
+	// Key is the id of the master key. Digest is a hash of everything that members must agree on before they share
+	// shards: streams, limits, versions. Both have at most 255 bytes.
 	Key, Digest string
 	// Reads and Writes are the formats of states that this build reads and writes.
 	Reads, Writes []int
-	// Trouble is told why the member is out of the group for the moment, for logs. It is called
-	// from the member's own goroutine and must return soon. Nil: nobody is told.
+	// Trouble is called with the reason why the member is currently out of the group, for logs. It runs on the member's
+	// own goroutine and must return soon. nil: reasons are dropped.
 	Trouble func(error)
 }
 
-// Generation is what one rebalance of the group decided.
+// Generation is the result of one rebalance of the group.
 type Generation struct {
 	// Number counts rebalances.
 	Number int32
-	// Shards are this instance's, in ascending order.
+	// Shards are the shards of this instance, in ascending order.
 	Shards []int
-	// Self is this instance's place in Members.
+	// Self is the index of this instance in Members.
 	Self int
-	// Members are all instances of the group. Those that take part come first; each part is in
-	// the order of the instances' names. All members see the same list.
+	// Members are all instances of the group: first the active ones, then those on standby, each part ordered by
+	// instance name. All members see the same list.
 	Members []MemberInfo
-	// Unowned are shards that nobody is given, because nobody takes part.
+	// Unowned are the shards that no instance has, because none is active.
 	Unowned []int
-	// Format is the format of states to write: the newest that all members read.
+	// Format is the format in which states are written: the newest that all members read.
 	Format int
-	// Standby is why this instance is given no shards, one of the constants of that name; "": it
-	// takes part.
+	// Standby is why this instance has no shards: one of the constants Standby…, or "" if it is active.
 	Standby string
 
 	active int
 }
 
-// Active returns the number of members that take part: the first so many of Members. Place i
-// among them is a rank, the same for all who see this generation.
+// Active returns the number of active members, which come first in Members. The index of an active member is its rank,
+// and all who see this generation agree on it.
 func (g Generation) Active() int { return g.active }
 
-// MemberInfo is what the members of a group know of each other.
+// MemberInfo is what the members of a group know about each other.
 type MemberInfo struct {
 	Instance, Address, Build string
 	Shards                   []int  // ascending
-	Standby                  string // why it is given none; "": it takes part
+	Standby                  string // why it has no shards; "": it is active
 }
 
-// Member is an instance's membership of a group. Its shards are its own until a generation
-// gives them away: neither silence nor errors of the group's coordinator take them.
+// Member is an instance's membership of a group. It keeps its shards until a generation gives them to others; neither
+// silence nor errors of the group's coordinator take them away.
 type Member struct {
 	o      Options
-	topic  kmsg.MetadataResponseTopic // of states
+	topic  kmsg.MetadataResponseTopic // the topic of states
 	client *kgo.Client
-	cancel context.CancelFunc // ends the client at once, without a word to the coordinator
+	cancel context.CancelFunc // ends the client at once, without leaving the group
 	polled chan struct{}      // closed when poll has ended
 
 	mu      sync.Mutex
-	told    Generation // by the leader, before kgo says that the generation has begun
+	told    Generation // from the leader, before kgo reports that the generation began
 	now     *membership
 	offer   chan Generation
 	closing bool
 }
 
-// membership is what a generation made of this member. It does not change.
+// membership is this member's part in one generation. It does not change.
 type membership struct {
 	Generation
-	member string        // the broker's name for it
-	over   chan struct{} // closed when there is a newer one, or the member closes
+	member string        // the member id that the broker assigned
+	over   chan struct{} // closed when there is a newer membership, or the member closes
 }
 
-// Join makes this process a member of a group. It returns when the brokers have answered, and
-// tries that again until the context ends; the first generation comes later. A topic
-// GROUP.state that does not exist or has another number of partitions than Shards is an error
-// at once.
+// Join makes this process a member of a group. It retries until the brokers answer or the context ends, and then
+// returns; the first generation comes later. If the topic GROUP.state does not exist or does not have Shards
+// partitions, it returns an error at once.
 func Join(ctx context.Context, o Options) (*Member, error) {
 	fail := func(err error) (*Member, error) { return nil, fmt.Errorf("join group %s: %w", o.Group, err) }
 	if o.Trouble == nil {
@@ -116,7 +114,7 @@ func Join(ctx context.Context, o Options) (*Member, error) {
 	if err != nil {
 		return fail(err)
 	}
-	// The client lives longer than the call that makes it.
+	// The client outlives the call that creates it.
 	alive, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.cancel = cancel
 	topic := StateTopic(o.Group)
@@ -131,7 +129,7 @@ func Join(ctx context.Context, o Options) (*Member, error) {
 		kgo.Balancers(b),
 		kgo.DisableAutoCommit(),
 		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { m.begin() }),
-		// A rebalance and a lost session revoke nothing.
+		// Neither a rebalance nor a lost session revokes shards.
 		kgo.OnPartitionsRevoked(func(context.Context, *kgo.Client, map[string][]int32) {}),
 		kgo.OnPartitionsLost(func(context.Context, *kgo.Client, map[string][]int32) {}),
 	)...)
@@ -156,11 +154,10 @@ func Join(ctx context.Context, o Options) (*Member, error) {
 	return m, nil
 }
 
-// timing derives all times from the session's. The coordinator counts silence from the last
-// heartbeat that reached it. A heartbeat is due after a twelfth of a session, and given up and
-// sent over another connection after a third, so a single broken connection, or one change of
-// the coordinator, is over well within a session. Members hear of a rebalance by a heartbeat,
-// so a whole session is enough time for all that live to come to it.
+// timing derives all times from the session timeout. The coordinator measures silence from the last heartbeat that
+// reached it. A heartbeat is sent every twelfth of a session. After a third of a session without an answer it is sent
+// again over another connection, so a single broken connection or a change of the coordinator is overcome well within a
+// session. Members learn of a rebalance by a heartbeat, so a whole session is enough for all live members to join it.
 func timing(session time.Duration) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.SessionTimeout(session),
@@ -171,7 +168,7 @@ func timing(session time.Duration) []kgo.Opt {
 	}
 }
 
-// says is what this member tells the leader.
+// says returns the profile that this member sends to the leader.
 func (m *Member) says() profile {
 	p := profile{
 		generation: -1, key: m.o.Key, digest: m.o.Digest, instance: m.o.Instance, address: m.o.Address,
@@ -190,7 +187,7 @@ func (m *Member) current() (now *membership, closing bool) {
 	return m.now, m.closing
 }
 
-// begin takes over what the leader told: the generation has begun.
+// begin makes the leader's assignment current: the generation has begun.
 func (m *Member) begin() {
 	member, number := m.client.GroupMetadata()
 	m.mu.Lock()
@@ -204,7 +201,7 @@ func (m *Member) begin() {
 		close(m.now.over)
 	}
 	m.now = &membership{Generation: g, member: member, over: make(chan struct{})}
-	// The one before, if nobody took it yet, is of no use any more.
+	// An older generation that nobody has received yet is obsolete.
 	select {
 	case <-m.offer:
 	default:
@@ -221,8 +218,7 @@ func (g Generation) clone() Generation {
 	return g
 }
 
-// poll takes the errors of the group from the client, which collects them for whoever polls.
-// Records there are none.
+// poll receives the group's errors, which the client delivers like records. There are no records.
 func (m *Member) poll(ctx context.Context) {
 	defer close(m.polled)
 	for {
@@ -237,7 +233,8 @@ func (m *Member) poll(ctx context.Context) {
 			case inGroup:
 				err = group.Err
 			case now != nil:
-				// Of the topic, of which nothing is read. Who has a shard meets that by itself.
+				// The error concerns the topic, which this client does not read. The owner of the shard meets the error
+				// by itself.
 				return
 			}
 			if closing {
@@ -248,15 +245,14 @@ func (m *Member) poll(ctx context.Context) {
 	}
 }
 
-// Generations delivers each new generation; of several that nobody took yet only the newest.
-// It is closed by Close.
+// Generations delivers each new generation, or only the newest if several were not received yet. Close closes the
+// channel.
 func (m *Member) Generations() <-chan Generation { return m.offer }
 
-// Confirm returns nil when the coordinator says that the newest generation gives a shard to
-// this member, by an OffsetCommit in it. It waits through rebalances, and repeats what may
-// succeed later, until the context ends. It returns [ErrMoved] when the newest generation
-// gives the shard to nobody or to another member; then the next one that gives it to this one
-// is the time to ask again.
+// Confirm returns nil when the coordinator confirms, by accepting an OffsetCommit, that the newest generation gives the
+// shard to this member. It waits through rebalances, and retries transient errors until the context ends. It returns
+// [ErrMoved] if the newest generation gives the shard to another member or to nobody; call it again when a later
+// generation gives the shard to this member.
 func (m *Member) Confirm(ctx context.Context, shard int) error {
 	for pause := (kafka.Backoff{Max: 2 * time.Second}); ; {
 		now, closing := m.current()
@@ -271,7 +267,7 @@ func (m *Member) Confirm(ctx context.Context, shard int) error {
 			return fmt.Errorf("confirm shard %d: %w", shard, ctx.Err())
 		case errors.Is(err, kerr.IllegalGeneration), errors.Is(err, kerr.UnknownMemberID),
 			errors.Is(err, kerr.RebalanceInProgress):
-			// The coordinator knows a later generation than this member.
+			// The coordinator has a later generation than this member.
 			select {
 			case <-now.over:
 			case <-ctx.Done():
@@ -284,13 +280,13 @@ func (m *Member) Confirm(ctx context.Context, shard int) error {
 	}
 }
 
-// commit commits an offset of a shard's state in a generation.
+// commit commits an offset for a shard's state, as a member of the given generation.
 func (m *Member) commit(ctx context.Context, now *membership, shard int) error {
 	return commitOffset(ctx, m.client, m.o.Group, m.topic, now.member, now.Number, shard)
 }
 
-// commitOffset commits an offset of a topic's partition as a group's member. The offset says
-// nothing: only whether the coordinator takes it does.
+// commitOffset commits an offset of a topic's partition as a member of the group. The offset has no meaning: the call
+// only tests whether the coordinator accepts it.
 func commitOffset(ctx context.Context, client *kgo.Client, group string, topic kmsg.MetadataResponseTopic,
 	member string, generation int32, partition int) error {
 	p := kmsg.NewOffsetCommitRequestTopicPartition()
@@ -309,9 +305,8 @@ func commitOffset(ctx context.Context, client *kgo.Client, group string, topic k
 	return kerr.ErrorForCode(res.Topics[0].Partitions[0].ErrorCode)
 }
 
-// Close leaves the group, so that the others take over at once. It is to be called when
-// nothing of the shards runs any more. When the context ends first, the connections are
-// closed and the others wait for the session's end.
+// Close leaves the group, so that the others take over at once. Call it when none of the shards' tasks runs any more.
+// If the context ends first, Close only closes the connections, and the others wait until the session times out.
 func (m *Member) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if m.closing {
@@ -334,14 +329,14 @@ func (m *Member) Close(ctx context.Context) error {
 	return nil
 }
 
-// ErrMoved says that the newest generation does not give the shard to this instance.
+// ErrMoved is the error that the newest generation does not give the shard to this instance.
 var ErrMoved = shardlog.ErrMoved
 
-// errAnswer says that an answer was not of the form that the request asks for.
+// errAnswer is the error of an answer that lacks what the request asked for.
 var errAnswer = errors.New("the broker's answer does not fit the request")
 
-// transient reports whether the same request may succeed later. What is not a code of a broker
-// is a connection's error. A topic's id changes only where the topic is deleted.
+// transient reports whether the same request may succeed later. Errors without a broker's code are connection errors,
+// which are transient. An unknown topic id is not, because a topic's id changes only when the topic is deleted.
 func transient(err error) bool {
 	var code *kerr.Error
 	if errors.As(err, &code) {

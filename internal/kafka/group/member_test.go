@@ -20,14 +20,14 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 )
 
-// Sessions that do not end where the machine stands still for a second or two. Within a long one a
-// request, which may take a third of it, is not sent again for that either.
+// These sessions do not end if the machine stalls for a second or two. In a long session, a request, which may take a
+// third of it, is not sent again in that case either.
 const (
 	shortSession = 3 * time.Second
 	longSession  = 12 * time.Second
 )
 
-// broker starts one that knows the group's topic of states and accepts short sessions.
+// broker starts a broker that has the group's topic of states and accepts short sessions.
 func broker(t *testing.T, shards int) *embedded.Broker {
 	t.Helper()
 	b, err := embedded.Start(embedded.Options{Extra: []kfake.Opt{kfake.GroupMinSessionTimeout(100 * time.Millisecond)}})
@@ -49,7 +49,7 @@ func options(addrs []string, shards int, session time.Duration, instance string)
 	}
 }
 
-// instance is a member and what it was told last.
+// instance is a member and the last generation that it received.
 type instance struct {
 	*Member
 	t    *testing.T
@@ -67,8 +67,8 @@ func join(t *testing.T, o Options) *instance {
 	return &instance{Member: m, t: t, name: o.Instance}
 }
 
-// settled waits until all have heard of a generation that satisfies a condition, the same for
-// all, and checks that it gives each shard to one of them.
+// settled waits until all members have received the same generation, one that satisfies a condition, and checks that it
+// gives each shard to one of them.
 func settled(t *testing.T, shards int, until func(Generation) bool, all ...*instance) {
 	t.Helper()
 	limit := time.After(20 * time.Second)
@@ -84,7 +84,7 @@ func settled(t *testing.T, shards int, until func(Generation) bool, all ...*inst
 			select {
 			case g, ok := <-i.Generations():
 				if !ok {
-					t.Fatalf("%s is told nothing more", i.name)
+					t.Fatalf("%s receives no further generation", i.name)
 				}
 				if g.Number <= i.last.Number {
 					t.Fatalf("%s: generation %d after %d", i.name, g.Number, i.last.Number)
@@ -116,7 +116,7 @@ func settled(t *testing.T, shards int, until func(Generation) bool, all ...*inst
 		}
 	}
 	if s := slices.Index(owners, ""); s >= 0 {
-		t.Fatalf("shard %d is given to nobody", s)
+		t.Fatalf("shard %d has no owner", s)
 	}
 }
 
@@ -131,7 +131,7 @@ func (i *instance) confirms(shard int, want error) {
 	}
 }
 
-// Three members share the shards; one dies without a word, one leaves.
+// Three members share the shards; one dies without leaving the group, one leaves.
 func TestMembers(t *testing.T) {
 	t.Parallel()
 	members(t, broker(t, 7).Addrs(), 4*time.Second)
@@ -157,7 +157,7 @@ func members(t *testing.T, addrs []string, session time.Duration) *instance {
 	}
 	a.confirms(shards, ErrMoved)
 
-	// b dies: its connections break, and it says nothing. The others keep what they have.
+	// b dies: its connections break without a LeaveGroup. The others keep their shards.
 	before := [][]int{a.last.Shards, c.last.Shards}
 	begin := time.Now()
 	b.cancel()
@@ -168,13 +168,13 @@ func members(t *testing.T, addrs []string, session time.Duration) *instance {
 	for i, m := range []*instance{a, c} {
 		for _, s := range before[i] {
 			if !slices.Contains(m.last.Shards, s) {
-				t.Errorf("%s lost shard %d to nobody", m.name, s)
+				t.Errorf("%s lost shard %d, which no other member got", m.name, s)
 			}
 			m.confirms(s, nil)
 		}
 	}
 
-	// What a generation gave counts in that generation only.
+	// A shard is confirmed only in the generation that gave it.
 	old := *c.now
 	b = join(t, options(addrs, shards, session, "b"))
 	settled(t, shards, whatever, a, b, c)
@@ -195,12 +195,12 @@ func members(t *testing.T, addrs []string, session time.Duration) *instance {
 	}
 	c.confirms(0, ErrMoved)
 	if _, ok := <-c.Generations(); ok {
-		t.Error("a member that left is told of a generation")
+		t.Error("a member that left received a generation")
 	}
 	return a
 }
 
-// Nothing moves where nothing happens, though each generation changes what members say.
+// No shard moves if nothing happens, although each generation changes the members' profiles.
 func TestMembersAtRest(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 5).Addrs()
@@ -213,7 +213,7 @@ func TestMembersAtRest(t *testing.T) {
 	}
 }
 
-// A newer configuration takes over when most have it; until then who has it stands by.
+// A newer configuration takes over when most members have it; until then the members with it are on standby.
 func TestMembersOfTwoClasses(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 4).Addrs()
@@ -241,7 +241,7 @@ func TestMembersOfTwoClasses(t *testing.T) {
 	c.confirms(c.last.Shards[0], nil)
 }
 
-// answers lets a test answer requests of one kind in the broker's place.
+// answers lets a test answer requests of one kind instead of the broker.
 func answers(b *embedded.Broker, key int16, answer func(kmsg.Request) (kmsg.Response, error, bool)) (stop func()) {
 	var mu sync.Mutex
 	stopped := false
@@ -257,8 +257,8 @@ func answers(b *embedded.Broker, key int16, answer func(kmsg.Request) (kmsg.Resp
 	return func() { mu.Lock(); stopped = true; mu.Unlock() }
 }
 
-// A group whose coordinator is away for longer than a session tells nobody anything, so
-// everybody keeps its shards until it is back.
+// If the group's coordinator is away for longer than a session, no member hears of a change, so all keep their shards
+// until it is back.
 func TestMembersWithoutCoordinator(t *testing.T) {
 	t.Parallel()
 	b := broker(t, 4)
@@ -283,17 +283,17 @@ func TestMembersWithoutCoordinator(t *testing.T) {
 	case g := <-a.Generations():
 		t.Errorf("without a coordinator: %+v", g)
 	case err := <-done:
-		t.Errorf("confirmed by nobody: %v", err)
+		t.Errorf("confirmed without a member: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
 	for _, stop := range stops {
 		stop()
 	}
-	if err := <-done; err != nil && !errors.Is(err, ErrMoved) { // the first to come back is given everything
+	if err := <-done; err != nil && !errors.Is(err, ErrMoved) { // the first member to come back gets all shards
 		t.Errorf("after the coordinator is back: %v", err)
 	}
 	settled(t, 4, func(g Generation) bool { return g.Number > before.Number }, a, c)
-	// Who polls for it tells it, some time after.
+	// The member that polls reports it some time later.
 	for late := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		mu.Lock()
 		all := slices.Clone(troubles)
@@ -302,7 +302,7 @@ func TestMembersWithoutCoordinator(t *testing.T) {
 			break
 		}
 		if time.Now().After(late) {
-			t.Fatalf("nobody was told: %v", all)
+			t.Fatalf("no member reported the error: %v", all)
 		}
 	}
 }
@@ -345,13 +345,16 @@ func TestConfirmAnswers(t *testing.T) {
 			t.Errorf("code %d is an answer", transient)
 		}
 	}
-	for _, final := range []*kerr.Error{kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.UnknownTopicID, kerr.UnknownTopicOrPartition} {
+	for _, final := range []*kerr.Error{
+		kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.UnknownTopicID,
+		kerr.UnknownTopicOrPartition,
+	} {
 		set(final.Code)
 		if a.confirms(0, final); times() != 1 {
 			t.Errorf("code %d was asked for %d times", final.Code, times())
 		}
 	}
-	// Refused in its generation: a later one must say whose the shard is.
+	// The confirmation is refused in its generation, so a later one must say who owns the shard.
 	done := make(chan error, 1)
 	for _, refused := range []int16{22, 25, 27} {
 		set(refused)
@@ -360,13 +363,13 @@ func TestConfirmAnswers(t *testing.T) {
 		for times() == 0 && len(done) == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		time.Sleep(100 * time.Millisecond) // time to ask again
+		time.Sleep(100 * time.Millisecond) // leaves time to ask again
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) || times() != 1 {
 			t.Errorf("code %d: %v, asked %d times", refused, err, times())
 		}
 	}
-	// Here the later one lets it be the member's, and there it does not.
+	// In the first case the later generation gives the shard to the member, in the second it does not.
 	set(22)
 	go func() { done <- a.Confirm(t.Context(), 0) }()
 	c := join(t, options(b.Addrs(), 1, longSession, "c"))
@@ -382,7 +385,7 @@ func TestConfirmAnswers(t *testing.T) {
 		join(t, o)
 	}
 	if err := <-done; !errors.Is(err, ErrMoved) {
-		// It may have been asked again in a generation before most had another digest.
+		// The member may have asked again in a generation before most members had another digest.
 		if err != nil {
 			t.Errorf("when others own it: %v", err)
 		}
@@ -392,7 +395,7 @@ func TestConfirmAnswers(t *testing.T) {
 	}
 }
 
-// Only the newest generation is delivered to who comes late.
+// A late receiver gets only the newest generation.
 func TestGenerationsNewest(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 3).Addrs()
@@ -401,31 +404,31 @@ func TestGenerationsNewest(t *testing.T) {
 	c := join(t, options(addrs, 3, shortSession, "c"))
 	settled(t, 3, whatever, b, c, &instance{Member: a.Member, t: t, name: "a"})
 	d := join(t, options(addrs, 3, shortSession, "d"))
-	e := &instance{Member: a.Member, t: t, name: "a"} // has taken none of the later ones
+	e := &instance{Member: a.Member, t: t, name: "a"} // has received none of the later generations
 	settled(t, 3, whatever, b, c, d, e)
 }
 
-// What cannot become a member says why, at once.
+// A member that cannot join reports the reason at once.
 func TestJoinRefuses(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 3).Addrs()
 	for want, change := range map[string]func(*Options){
-		"topic h.state does not exist: streamdp cluster init makes it": func(o *Options) {
+		"topic h.state does not exist: create it with streamdp cluster init": func(o *Options) {
 			o.Group = "h"
 		},
-		"topic g.state has 3 partitions, the configuration 4 shards": func(o *Options) {
+		"topic g.state has 3 partitions, but the configuration has 4 shards": func(o *Options) {
 			o.Shards = 4
 		},
 		"a group needs a name and 1 to 4096 shards": func(o *Options) {
 			o.Shards = 4097
 		},
-		"no broker address is given": func(o *Options) {
+		"no broker addresses are configured": func(o *Options) {
 			o.Kafka.Brokers = nil
 		},
 		"the digest is longer than 255 bytes": func(o *Options) {
 			o.Digest = strings.Repeat("d", 256)
 		},
-		`sasl mechanism "x" is none of plain, scram-sha-256, scram-sha-512, oauthbearer`: func(o *Options) {
+		`sasl mechanism "x" is not plain, scram-sha-256, scram-sha-512, oauthbearer`: func(o *Options) {
 			o.Kafka.SASL.Mechanism = "x"
 		},
 	} {
@@ -435,7 +438,7 @@ func TestJoinRefuses(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	// A broker that is away may come back.
+	// A broker that is away may come back, so this is retried.
 	o := options([]string{"127.0.0.1:1"}, 3, 300*time.Millisecond, "a")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -450,8 +453,8 @@ func TestJoinRefuses(t *testing.T) {
 	}
 }
 
-// What the client says of the topic, of which the member reads nothing, is no word of the group: it
-// would stand until the next rebalance.
+// The client's errors about the topic, which the member does not read, are not errors of the group: they would remain
+// until the next rebalance.
 func TestMembersTopicError(t *testing.T) {
 	t.Parallel()
 	b := broker(t, 2)
@@ -486,18 +489,18 @@ func TestMembersTopicError(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	mu.Lock()
 	defer mu.Unlock()
-	for _, err := range troubles { // a word of anything else is none of this
+	for _, err := range troubles { // other errors are not about the topic
 		if errors.Is(err, kerr.TopicAuthorizationFailed) {
 			t.Error(err)
 		}
 	}
 }
 
-// Whoever is to end does not wait for a coordinator that says nothing.
+// A member that must stop does not wait for a silent coordinator.
 func TestMembersLeaveUnanswered(t *testing.T) {
 	t.Parallel()
 	b := broker(t, 2)
-	a := join(t, options(b.Addrs(), 2, time.Minute, "a")) // a third of which a request may take
+	a := join(t, options(b.Addrs(), 2, time.Minute, "a")) // a request may take a third of the session
 	settled(t, 2, whatever, a)
 	release := make(chan struct{})
 	defer close(release)

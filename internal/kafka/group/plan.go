@@ -5,30 +5,30 @@ import (
 	"slices"
 )
 
-// Why a member is given no shards. They are labels of a metric: few, and fixed.
+// Reasons why a member has no shards. They are labels of a metric, so they are few and fixed.
 const (
-	// StandbyKey: most members have another key.
+	// StandbyKey: most members have another master key.
 	StandbyKey = "key"
 	// StandbyConfiguration: most members have another configuration, with the same key.
 	StandbyConfiguration = "configuration"
-	// StandbyFormat: the member does not read and write the format of states that most do.
+	// StandbyFormat: the member does not read and write the format of states that most members use.
 	StandbyFormat = "format"
-	// StandbyUnreadable: the leader could not read what the member says of itself.
+	// StandbyUnreadable: the leader could not read the member's profile.
 	StandbyUnreadable = "unreadable"
 )
 
-// candidate is a member before a plan is made.
+// candidate is a member before the division.
 type candidate struct {
-	id   string // the broker's name for it
+	id   string // the member id that the broker assigned
 	says profile
-	bad  bool // says could not be read
+	bad  bool // the profile could not be read
 }
 
-// plan is what a generation gives to whom.
+// plan is the division of one generation.
 type plan struct {
 	format  int
-	members []planned // those that take part come first, each part by instance, then id
-	owner   []int     // by shard, an index of members; -1: nobody
+	members []planned // active members first, then standby; each part ordered by instance, then id
+	owner   []int     // owner[shard] is an index of members; -1: nobody
 }
 
 type planned struct {
@@ -37,18 +37,16 @@ type planned struct {
 	standby string
 }
 
-// balance gives each of a number of shards to one member. It is a function of the members,
-// not of their order.
+// balance gives each shard to one member. The result depends on the set of members, not on their order.
 //
-// Only members that agree on the key and the configuration are given shards: the largest
-// such class; of equally large ones that which owns most shards, then the smaller digest,
-// then the smaller key id. So a change of the configuration, rolled out instance by
-// instance, moves all shards once, when more than half have it.
+// Only members that agree on the key and the configuration get shards: the largest class of members that agree. Between
+// classes of equal size the one that owns most shards wins, then the smaller digest, then the smaller key id. So if a
+// new configuration is rolled out instance by instance, all shards move once, when more than half of the instances have
+// it.
 //
-// The numbers of shards of two members that take part differ by one at most. Of all such
-// plans this is one that moves the fewest shards. Where two members say that they own the
-// same shard, the one that learned it in the newer generation is believed: the other stood
-// still meanwhile.
+// The numbers of shards of two active members differ by at most one. Among such plans, the result moves the fewest
+// shards. If two members claim the same shard, the claim from the newer generation counts, because the other member was
+// suspended meanwhile.
 func balance(members []candidate, shards int) plan {
 	members = slices.Clone(members)
 	slices.SortFunc(members, func(a, b candidate) int {
@@ -77,7 +75,7 @@ func balance(members []candidate, shards int) plan {
 	return p
 }
 
-// claims returns the shards that each member owns as far as the others agree.
+// claims returns the shards that each member owns, after conflicting claims are resolved.
 func claims(members []candidate, shards int) [][]int {
 	best := make([]int, shards)
 	for i := range best {
@@ -102,8 +100,7 @@ func claims(members []candidate, shards int) [][]int {
 	return held
 }
 
-// divide returns the members of the class that is given shards, and tells the others why
-// they are not.
+// divide returns the members of the class that gets shards, and sets in standby why the others get none.
 func divide(members []candidate, held [][]int, standby []string) (takes []int) {
 	type class struct{ digest, key string }
 	type size struct{ members, shards int }
@@ -138,10 +135,10 @@ func divide(members []candidate, held [][]int, standby []string) (takes []int) {
 	return takes
 }
 
-// settle returns the format of states to write and those who read and write it. It is the
-// newest that all members read, those that stand by included, for they may take over at any
-// time. Members that have no format in common are no group that can work: then the format of
-// most decides, or of those that own most, and the others stand by.
+// settle returns the format in which to write states, and the members that read and write it. It is the newest format
+// that all members read, including those on standby, because these may take over at any time. If the members have no
+// format in common, the group cannot work as a whole: the format that most of them use decides, or the format of those
+// that own most shards, and the others go on standby.
 func settle(members []candidate, held [][]int, takes []int, standby []string) (format int, remain []int) {
 	able := func(i, f int) bool {
 		return slices.Contains(members[i].says.reads, f) && slices.Contains(members[i].says.writes, f)
@@ -178,10 +175,10 @@ func settle(members []candidate, held [][]int, takes []int, standby []string) (f
 	return max(best.format, 0), remain
 }
 
-// share fills owner with indexes of takes: everybody keeps an even share of what it has, and the
-// rest goes to the least loaded.
+// share sets owner to indexes of takes: each member keeps an even share of the shards that it has, and the remaining
+// shards go to the least loaded members.
 func share(owner []int, takes []int, held [][]int) {
-	// Who owns most may keep one more than the others where shards do not divide evenly.
+	// If the shards do not divide evenly, the members that own most keep one more than the others.
 	byHeld := make([]int, len(takes))
 	for k := range takes {
 		byHeld[k] = k

@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// group plays the instances of a group: what each believes, who is there.
+// group simulates the instances of a group: their profiles, and which of them are present.
 type group struct {
 	t          *testing.T
 	shards     int
@@ -32,8 +32,8 @@ func (g *group) leave(instance string) {
 	g.members = slices.DeleteFunc(g.members, func(c candidate) bool { return c.says.instance == instance })
 }
 
-// rebalance divides the shards, lets the members that hear of it know, and returns how many
-// shards have another owner now, of those that had one who is still there.
+// rebalance divides the shards and tells the members that take part. It returns how many shards have another owner now,
+// not counting shards whose owner left.
 func (g *group) rebalance(deaf ...string) (moved int) {
 	g.t.Helper()
 	g.generation++
@@ -116,8 +116,8 @@ func (g *group) standby(instance string) string {
 	return ""
 }
 
-// All sequences of joins, deaths and members that did not hear: every shard has one owner, in
-// shares that differ by one at most, and nothing moves where nothing changed.
+// After any sequence of joins, deaths and members that missed a generation, every shard has one owner, the shares
+// differ by at most one, and no shard moves if nothing changed.
 func TestBalanceSequences(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -135,7 +135,7 @@ func TestBalanceSequences(t *testing.T) {
 			if len(g.members) == 0 {
 				continue
 			}
-			// One that stands still hears nothing of a generation, and comes back with old claims.
+			// A suspended member misses a generation, and comes back with old claims.
 			if r.IntN(3) == 0 {
 				g.rebalance(g.members[r.IntN(len(g.members))].says.instance)
 			}
@@ -147,7 +147,7 @@ func TestBalanceSequences(t *testing.T) {
 	}
 }
 
-// A plan moves as few shards as any even one does, which all plans together show.
+// A plan moves as few shards as any other even plan. This is checked against all plans.
 func TestBalanceMovesLeast(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	for range 300 {
@@ -199,7 +199,7 @@ func pow(n, k int) int {
 	return p
 }
 
-// One member more takes its share, no more, and one member less leaves the others theirs.
+// A new member takes no more than its share, and a member that leaves gives its shards to the others.
 func TestBalanceMovesOnlyShares(t *testing.T) {
 	g := group{t: t, shards: 64}
 	for n := 1; n <= 12; n++ {
@@ -216,14 +216,15 @@ func TestBalanceMovesOnlyShares(t *testing.T) {
 	}
 }
 
-// A change of the configuration, or of the key, that is rolled out instance by instance moves
-// the shards once, when more than half have it, and nobody owns any before.
+// A change of the configuration or of the key, rolled out instance by instance, moves the shards once, when more than
+// half of the instances have it, and no instance with the change owns a shard before.
 func TestBalanceRollout(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		change func(*profile)
 	}{
-		{StandbyConfiguration, func(p *profile) { p.digest = "c" }}, // smaller, too: size and owning come first
+		// The digest is smaller, too, but size and ownership decide first.
+		{StandbyConfiguration, func(p *profile) { p.digest = "c" }},
 		{StandbyConfiguration, func(p *profile) { p.digest = "e" }},
 		{StandbyKey, func(p *profile) { p.key = "j" }},
 		{StandbyKey, func(p *profile) { p.key, p.digest = "l", "e" }},
@@ -242,9 +243,9 @@ func TestBalanceRollout(t *testing.T) {
 				}
 				g.join(fmt.Sprint(i), c.change)
 				g.rebalance()
-				g.rebalance() // and nobody flaps
+				g.rebalance() // and no member changes back
 				done := i + 1
-				// While instance i restarts the old ones are n−i−1, and the new ones i.
+				// While instance i restarts, n−i−1 instances are old and i are new.
 				if changed := g.standby(fmt.Sprint(i)) == ""; changed != (done > n-done || done-1 > n-done) {
 					t.Errorf("%s: %d of %d changed, and the new ones own all: %v", c.reason, done, n, changed)
 				} else if changed {
@@ -264,7 +265,7 @@ func TestBalanceRollout(t *testing.T) {
 			}
 		}
 	}
-	// Of two equal halves that own nothing the smaller digest is taken, then the smaller key.
+	// If two equal halves own nothing, the smaller digest wins, then the smaller key.
 	a := candidate{id: "a", says: profile{key: "k", digest: "x", reads: []int{1}, writes: []int{1}}}
 	b := candidate{id: "b", says: profile{key: "j", digest: "y", reads: []int{1}, writes: []int{1}}}
 	if p := balance([]candidate{b, a}, 1); p.members[p.owner[0]].id != "a" {
@@ -276,8 +277,8 @@ func TestBalanceRollout(t *testing.T) {
 	}
 }
 
-// New formats are written only when all read them; who can do nothing with the format of the
-// others stands by.
+// New formats are written only when all members read them. A member that has no format in common with the others is on
+// standby.
 func TestBalanceFormats(t *testing.T) {
 	g := group{t: t, shards: 4}
 	can := func(reads, writes []int) func(*profile) {
@@ -316,7 +317,7 @@ func TestBalanceFormats(t *testing.T) {
 	g.leave("f")
 	g.leave("c")
 	g.join("h", can([]int{3}, []int{3}))
-	expect(2, "h") // as many have 3 as 2, and the shards are at 2
+	expect(2, "h") // as many have 3 as 2, but those with 2 own the shards
 	g.join("i", can(new, old))
 	expect(1, "h") // and i only reads 2
 	g.leave("i")
@@ -324,11 +325,11 @@ func TestBalanceFormats(t *testing.T) {
 	expect(3, "")
 }
 
-// A member that cannot be read is given nothing, and troubles nobody.
+// A member whose profile cannot be read gets no shards, and does not affect the others.
 func TestBalanceUnreadable(t *testing.T) {
 	b := &balancer{topic: "g.state"}
 	d, topics, err := b.MemberBalancer(joined(map[string][]byte{
-		"a": said("g.state", profile{instance: "a", key: "k", reads: []int{1}, writes: []int{1}}),
+		"a": encodeProfile("g.state", profile{instance: "a", key: "k", reads: []int{1}, writes: []int{1}}),
 		"b": {9, 9}, "c": nil, "d": kgo.RangeBalancer().JoinGroupMetadata([]string{"g.state"}, nil, 0),
 	}))
 	if _, ok := topics["g.state"]; err != nil || !ok {
@@ -336,11 +337,11 @@ func TestBalanceUnreadable(t *testing.T) {
 	}
 	d.(*division).SetBalanceInfo(info(7))
 	for _, a := range d.Balance(map[string]int32{"g.state": 5}).IntoSyncAssignment() {
-		g, err := told(a.MemberAssignment)
+		g, err := decodeAssignment(a.MemberAssignment)
 		if err != nil || g.Number != 7 || g.Active() != 1 || len(g.Members) != 4 {
 			t.Fatalf("%s: %+v, %v", a.MemberID, g, err)
 		}
-		// Kafka's tools see the same.
+		// Kafka's tools show the same assignment.
 		shown, err := kgo.ParseConsumerSyncAssignment(a.MemberAssignment)
 		if err != nil || len(shown["g.state"]) != len(g.Shards) {
 			t.Errorf("%s: %v, %v", a.MemberID, shown, err)
@@ -355,7 +356,7 @@ func TestBalanceUnreadable(t *testing.T) {
 			t.Errorf("%s has %v, %q", a.MemberID, g.Shards, g.Standby)
 		}
 	}
-	// With nobody to take them the shards wait.
+	// Without an active member, no shard has an owner.
 	p := balance([]candidate{{id: "b", bad: true}}, 2)
 	if g, err := parseAssignment(p.appendAssignment(nil, 1, 0)); err != nil || !slices.Equal(g.Unowned, []int{0, 1}) ||
 		g.Active() != 0 {
@@ -363,7 +364,8 @@ func TestBalanceUnreadable(t *testing.T) {
 	}
 }
 
-// Of two that say they own a shard, the one that learned it later does: the other stood still.
+// If two members claim a shard, the one that learned it in the later generation gets it, because the other was
+// suspended.
 func TestBalanceBelievesTheNewer(t *testing.T) {
 	zombie := candidate{id: "a",
 		says: profile{instance: "a", key: "k", generation: 4, owned: []int{0, 1, 2, 3}, reads: []int{1},
@@ -375,7 +377,7 @@ func TestBalanceBelievesTheNewer(t *testing.T) {
 			t.Errorf("%v", p.owner)
 		}
 	}
-	// Nor does what it says make its class larger than the other's.
+	// Its claims do not make its class larger than the other's.
 	zombie.says.digest = "x"
 	b.says.owned = []int{0, 1, 2, 3}
 	if p := balance([]candidate{zombie, b}, 4); p.members[0].id != "b" || p.members[1].standby != StandbyConfiguration {

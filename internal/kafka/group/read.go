@@ -14,52 +14,52 @@ import (
 	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
-// LogOptions say which shard's logs are meant.
+// LogOptions select the logs of one shard.
 type LogOptions struct {
-	// Kafka is how to reach the cluster. Its Topics are not looked at.
+	// Kafka says how to reach the cluster. Its Topics are not used.
 	Kafka kafka.Options
 	// Group and Shard name the partitions: Shard of [StateTopic] and of [LedgerTopic].
 	Group string
 	Shard int
-	// Confirm asks the group whether the shard is still this instance's, like [Member.Confirm].
-	// Nil: nobody is asked, which is for commands while the group is stopped.
+	// Confirm asks the group whether this instance still owns the shard, like [Member.Confirm]. nil: ownership is not
+	// checked, which is for commands that run while the group is stopped.
 	Confirm func(context.Context) error
 
-	patience time.Duration // without progress of a read; default a minute
-	extra    []kgo.Opt     // of tests
+	patience time.Duration // how long a read may make no progress; default 1 minute
+	extra    []kgo.Opt     // for tests
 }
 
 const (
 	readPatience = time.Minute
-	// maxReadRecord is more than any record of ours has.
+	// maxReadRecord is larger than any record in a shard's logs.
 	maxReadRecord = 2 << 20
 )
 
-// Reader reads the two logs of a shard. It implements [shardlog.Reader]. Each read of both, the state and then
-// the ledger, has connections of its own, so that it asks brokers that are known at its beginning. It is not
-// safe for concurrent use.
+// Reader reads the two logs of a shard. It implements [shardlog.Reader]. Each read of both logs, first the state and
+// then the ledger, has its own connections, so that the brokers that it asks are known when it begins. It is not safe
+// for concurrent use.
 type Reader struct {
 	o    LogOptions
-	mu   sync.Mutex // of next: a Log may be closed meanwhile
-	next *reading   // of both logs; nil: there is none
+	mu   sync.Mutex // protects next, because a Log may be closed concurrently
+	next *reading   // the prepared read of both logs; nil: none
 }
 
-// reading is a read of both logs: the connections for it, and where the logs begin.
+// reading is one read of both logs: its connections, and the offsets at which the logs begin.
 type reading struct {
 	client *kafka.Client
-	begun  bool               // the state was asked for
+	begun  bool               // the state was read
 	starts map[string]*begins // by topic
 }
 
-// begins is where a log begins.
+// begins is the offset at which a log begins.
 type begins struct {
-	known chan struct{} // closed when the others are there
+	known chan struct{} // closed when the other fields are set
 	at    int64
 	err   error
 }
 
-// prepare makes connections for the next read of both logs, and finds out who leads them and where they begin. It does
-// not wait for that.
+// prepare opens connections for the next read of both logs, and starts finding their leaders and first offsets. It does
+// not wait for the result.
 func (r *Reader) prepare() (*reading, error) {
 	state, ledger := StateTopic(r.o.Group), LedgerTopic(r.o.Group)
 	o := r.o.Kafka
@@ -81,7 +81,7 @@ func (r *Reader) prepare() (*reading, error) {
 	return x, nil
 }
 
-// follow replaces what prepare has made.
+// follow replaces the prepared read by x, and closes the old one.
 func (r *Reader) follow(x *reading) {
 	r.mu.Lock()
 	old := r.next
@@ -92,7 +92,7 @@ func (r *Reader) follow(x *reading) {
 	}
 }
 
-// reading returns what a log is read with: what was prepared, unless that was used for the same log before.
+// reading returns the prepared read, or a new one if the prepared read was already used for the same log.
 func (r *Reader) reading(ledger bool) (x *reading, err error) {
 	r.mu.Lock()
 	x = r.next
@@ -114,22 +114,22 @@ func NewReader(o LogOptions) *Reader {
 	return &Reader{o: o}
 }
 
-// ReadState gives the committed records of the state to each, up to the end that they have now.
-// Calls that fail are repeated for a minute.
+// ReadState passes the committed records of the state to each, up to the log's current end. It retries calls that fail
+// for a minute.
 func (r *Reader) ReadState(ctx context.Context, each func(shardlog.Record) error) error {
 	_, err := r.read(ctx, StateTopic(r.o.Group), -1, false, each)
 	return err
 }
 
-// ReadLedger is like ReadState, for the ledger, and fails with a [shardlog.HaltError] where records
-// at the ledger's beginning are gone.
+// ReadLedger does for the ledger what ReadState does for the state. It fails with a [shardlog.HaltError] if the
+// ledger's first records were deleted.
 func (r *Reader) ReadLedger(ctx context.Context, each func(shardlog.Record) error) error {
 	_, err := r.read(ctx, LedgerTopic(r.o.Group), -1, true, each)
 	return err
 }
 
-// read reads what is committed, at least past the offset wrote, and returns the end up to
-// which it has. whole: the log must begin at 0.
+// read passes the committed records to each, at least up to offset wrote, and returns the end up to which it read.
+// whole: the log must begin at offset 0.
 func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool,
 	each func(shardlog.Record) error) (end int64, err error) {
 	x, err := r.reading(whole)
@@ -137,7 +137,7 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 		return 0, err
 	}
 	defer func() {
-		if whole || err != nil { // the ledger is the second one
+		if whole || err != nil { // the ledger is read second
 			r.follow(nil)
 		}
 	}()
@@ -179,13 +179,15 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 	}); err != nil {
 		return 0, err
 	}
-	soon := kafka.Backoff{Min: 5 * time.Millisecond} // markers are written a moment after the commit is acknowledged
+	// Brokers write the commit marker shortly after they acknowledge the commit.
+	soon := kafka.Backoff{Min: 5 * time.Millisecond}
 	for until := time.Now().Add(r.o.patience); end <= wrote; {
 		if time.Now().After(until) {
 			return 0,
 				fmt.Errorf(
-					"%s/%d: committed records end at offset %d, before this instance's own at %d: a transaction of "+
-						"another id may be open, or its broker is no longer the leader", topic, partition, end, wrote)
+					"%s/%d: committed records end at offset %d, before this instance's own record at %d: a "+
+						"transaction with another id may be open, or its broker is no longer the "+
+						"leader", topic, partition, end, wrote)
 		}
 		if err := soon.Wait(ctx); err != nil {
 			return 0, err
@@ -206,7 +208,7 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 		return 0, err
 	}
 	defer reader.Close()
-	ctx, cancel := context.WithCancel(ctx) // also of a request sent ahead
+	ctx, cancel := context.WithCancel(ctx) // also cancels a request that was sent ahead
 	defer cancel()
 	var chunk kafka.Chunk
 	for reader.Position().Next < end {
@@ -217,7 +219,8 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 		}
 		if reader.Position().Next == before {
 			if progress = was; time.Since(progress) > r.o.patience {
-				return 0, fmt.Errorf("%s/%d: nothing comes at offset %d, and there must be something up to %d", topic,
+				return 0, fmt.Errorf("%s/%d: the broker returns no record at offset %d, although the log ends at "+
+					"%d", topic,
 					partition, before, end)
 			}
 		}
@@ -228,7 +231,7 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 			}
 			if rec.TooLarge {
 				return 0, &shardlog.HaltError{Halt: shardlog.HaltState,
-					Err: fmt.Errorf("%s/%d has a record above %d bytes, which nobody writes", topic, partition,
+					Err: fmt.Errorf("%s/%d has a record above %d bytes, which streamdp never writes", topic, partition,
 						maxReadRecord)}
 			}
 			if err := each(shardlog.Record{Key: bytes.Clone(rec.Key), Value: bytes.Clone(rec.Value)}); err != nil {
@@ -239,4 +242,4 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 	return end, nil
 }
 
-var errSpent = errors.New("internal: a log is used after its first error")
+var errSpent = errors.New("internal: a log was used after its first error")

@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// What holds against the embedded broker holds against Apache Kafka.
+// These tests repeat with Apache Kafka what was tested with the embedded broker.
 func TestRealKafkaGroup(t *testing.T) {
 	real := kafkatest.NewReal(t)
 	o := TopicOptions{Kafka: kafka.Options{Brokers: real.Addrs}, Group: "g", Shards: 7, AllowUnreplicated: true}
@@ -33,7 +33,7 @@ func TestRealKafkaGroup(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 
-	// A user who may do nothing is told of each right, one after the other until none lacks.
+	// A user without rights learns of each missing right, one after the other, until none is missing.
 	o.AllowUnreplicated = true
 	o.Kafka.Brokers, o.Kafka.SASL = []string{real.SASL},
 		kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}
@@ -65,8 +65,8 @@ func TestRealKafkaGroup(t *testing.T) {
 	}
 }
 
-// Sessions of tokens end after 2.5 s at this broker. Requests go on over the same connections, which
-// show a new token in time.
+// Sessions with tokens end after 2.5 s at this broker. Requests continue over the same connections, which send a new
+// token in time.
 func TestRealKafkaSessions(t *testing.T) {
 	real := kafkatest.NewReal(t)
 	if real.SASL == "" {
@@ -87,8 +87,8 @@ func TestRealKafkaSessions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// No request is tried again: one that a broker has cut off fails. The client renews a second before
-	// the end, so one that took that long proves nothing: the end may have come on its way.
+	// Requests are not retried: one that a broker cuts off fails. The client re-authenticates a second before the end,
+	// so a request that took that long proves nothing, because the session may have ended during it.
 	client, err := kgo.NewClient(append(opts, kgo.RequestRetries(0))...)
 	if err != nil {
 		t.Fatal(err)

@@ -16,19 +16,19 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// Resource is something that a user needs rights on.
+// Resource is something on which a user needs rights.
 type Resource struct {
 	// Kind is "topic", "group" or "transactional-id".
 	Kind string `json:"resource"`
-	// Name is its name; of transactional ids, what all of them begin with.
+	// Name is the resource's name; for transactional ids, the prefix of all of them.
 	Name string `json:"name"`
-	// Operations are those that the user needs, as kafka-acls names them: of topics Read, Write,
-	// Describe, DescribeConfigs and Create; of groups Read and Describe; of transactional ids
-	// Write and Describe. Create is needed where the topic does not exist.
+	// Operations are the operations that the user needs, named as in kafka-acls: on topics Read, Write, Describe,
+	// DescribeConfigs and Create; on groups Read and Describe; on transactional ids Write and Describe. Create is
+	// needed only if the topic does not exist.
 	Operations []string `json:"operations"`
 }
 
-// Grant is the command that gives a principal the rights.
+// Grant returns the command that gives a principal these rights.
 func (r Resource) Grant(broker, principal string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "kafka-acls.sh --bootstrap-server %s --add --allow-principal %s", broker, principal)
@@ -42,7 +42,7 @@ func (r Resource) Grant(broker, principal string) string {
 	return b.String()
 }
 
-// String is "Read, Write topic orders".
+// String returns, for example, "Read, Write topic orders".
 func (r Resource) String() string {
 	name := r.Name
 	if r.Kind == transactionalIDs {
@@ -53,7 +53,7 @@ func (r Resource) String() string {
 
 const transactionalIDs = "transactional-id"
 
-// ErrSilent says that the brokers do not tell what a user may do: they are older than 2.3.
+// ErrSilent is the error of brokers that do not report what a user may do because they are older than 2.3.
 var ErrSilent = errors.New("the brokers do not say what this user may do")
 
 var operationNumbers = map[string]kmsg.ACLOperation{
@@ -61,17 +61,17 @@ var operationNumbers = map[string]kmsg.ACLOperation{
 	"Describe": kmsg.ACLOperationDescribe, "DescribeConfigs": kmsg.ACLOperationDescribeConfigs,
 }
 
-// Missing returns, of the rights that a user needs, those that the user lacks. It changes
-// nothing: what brokers do not say (KIP-430) it learns from requests that have no effect.
+// Missing returns those of the needed rights that the user lacks. It changes nothing: rights that brokers do not report
+// (KIP-430) are tested with requests that have no effect.
 //
-// Errors: ErrSilent; that the cluster cannot be reached, or refuses the credentials.
+// Errors: ErrSilent; the cluster cannot be reached, or refuses the credentials.
 func Missing(ctx context.Context, o kafka.Options, needs []Resource) (missing []Resource, err error) {
 	opts, err := clientOptions(o)
 	if err != nil {
 		return nil, err
 	}
-	// From version 6 on the answer about a group that does not exist is an error, and does not
-	// tell what the user may do with it.
+	// From version 6 on, the answer about a group that does not exist is an error and does not include the user's
+	// rights on it.
 	versions := kversion.Stable()
 	versions.SetMaxKeyVersion(kmsg.DescribeGroups.Int16(), 5)
 	client, err := kgo.NewClient(append(opts, kgo.MaxVersions(versions))...)
@@ -105,7 +105,7 @@ func Missing(ctx context.Context, o kafka.Options, needs []Resource) (missing []
 		case transactionalIDs:
 			lacks, err = transactionRights(ctx, client, r.Name)
 		default:
-			err = fmt.Errorf("rights on a %s are not known", r.Kind)
+			err = fmt.Errorf("cannot check rights on a %s: unknown kind of resource", r.Kind)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", r.Kind, r.Name, err)
@@ -127,9 +127,9 @@ func Missing(ctx context.Context, o kafka.Options, needs []Resource) (missing []
 	return missing, nil
 }
 
-// allowed reports whether an operation is among those of an answer.
+// allowed reports whether an answer's bit set of operations includes op.
 func allowed(operations int32, op string) (bool, error) {
-	if operations < 0 { // the smallest number
+	if operations < 0 { // the smallest number means that the broker does not say
 		return false, ErrSilent
 	}
 	return operations>>operationNumbers[op]&1 == 1, nil
@@ -139,13 +139,13 @@ func lacksTopic(ctx context.Context, client *kgo.Client, t kmsg.MetadataResponse
 	code := kerr.ErrorForCode(t.ErrorCode)
 	switch {
 	case op == "Create" && code == nil:
-		return false, nil // nobody creates it
+		return false, nil // the topic exists
 	case op == "Create":
 		return lacksCreate(ctx, client, name)
 	case code == kerr.TopicAuthorizationFailed && op == "DescribeConfigs":
 		return lacksConfigs(ctx, client, name)
 	case code == kerr.TopicAuthorizationFailed:
-		return true, nil // whoever may Read or Write may Describe
+		return true, nil // Read and Write imply Describe
 	case code != nil && code != kerr.UnknownTopicOrPartition && !kerr.IsRetriable(code):
 		return false, code
 	}
@@ -153,8 +153,8 @@ func lacksTopic(ctx context.Context, client *kgo.Client, t kmsg.MetadataResponse
 	return !ok, err
 }
 
-// lacksCreate asks whether the topic could be created. A right on the cluster will do, too, which
-// is not among the operations on a topic.
+// lacksCreate reports whether the user may not create the topic. It asks the broker, because a right on the cluster is
+// also sufficient, and that is not among the operations on a topic.
 func lacksCreate(ctx context.Context, client *kgo.Client, name string) (bool, error) {
 	t := kmsg.NewCreateTopicsRequestTopic()
 	t.Topic, t.NumPartitions, t.ReplicationFactor = name, 1, -1
@@ -168,7 +168,7 @@ func lacksCreate(ctx context.Context, client *kgo.Client, name string) (bool, er
 		return false, errAnswer
 	}
 	code := kerr.ErrorForCode(res.Topics[0].ErrorCode)
-	// Other refusals are those of a request that was allowed.
+	// The broker refuses for another reason only after it has checked the rights.
 	return code == kerr.TopicAuthorizationFailed || code == kerr.ClusterAuthorizationFailed, nil
 }
 
@@ -187,7 +187,7 @@ func lacksConfigs(ctx context.Context, client *kgo.Client, name string) (bool, e
 	return kerr.ErrorForCode(res.Resources[0].ErrorCode) == kerr.TopicAuthorizationFailed, nil
 }
 
-// beginsGroups reports whether a cluster has no coordinator yet.
+// beginsGroups reports whether the cluster has no coordinator yet because this is its first question about a group.
 func beginsGroups(res *kmsg.DescribeGroupsResponse, err error) bool {
 	if err == nil && len(res.Groups) == 1 {
 		err = kerr.ErrorForCode(res.Groups[0].ErrorCode)
@@ -196,7 +196,7 @@ func beginsGroups(res *kmsg.DescribeGroupsResponse, err error) bool {
 		errors.Is(err, kerr.CoordinatorLoadInProgress)
 }
 
-// beginning is how long a cluster may take until it has a coordinator for its first group.
+// beginning is how long a new cluster may take until it has a coordinator for its first group.
 const beginning = 10 * time.Second
 
 func groupRights(ctx context.Context, client *kgo.Client, name string) (func(string) (bool, error), error) {
@@ -204,7 +204,7 @@ func groupRights(ctx context.Context, client *kgo.Client, name string) (func(str
 	req.Groups, req.IncludeAuthorizedOperations = []string{name}, true
 	var res *kmsg.DescribeGroupsResponse
 	var err error
-	// The first question about any group makes a cluster begin with its groups, which takes a moment.
+	// The first question about any group makes a cluster create its internal topic of groups, which takes a moment.
 	for began := time.Now(); ; time.Sleep(beginning / 50) {
 		res, err = req.RequestWith(ctx, client)
 		if !beginsGroups(res, err) || time.Since(began) > beginning || ctx.Err() != nil {
@@ -225,7 +225,7 @@ func groupRights(ctx context.Context, client *kgo.Client, name string) (func(str
 	return func(op string) (bool, error) {
 		switch {
 		case code == kerr.GroupAuthorizationFailed:
-			return true, nil // whoever may Read may Describe
+			return true, nil // Read implies Describe
 		case code != nil && code != kerr.GroupIDNotFound:
 			return false, code
 		}
@@ -234,8 +234,8 @@ func groupRights(ctx context.Context, client *kgo.Client, name string) (func(str
 	}, nil
 }
 
-// transactionRights asks for the end of a transaction that nobody has begun, under an id that is
-// no shard's. Brokers look at the right to Write first.
+// transactionRights tests the right to Write by asking to end a transaction that does not exist, under an id that no
+// shard has. Brokers check this right first.
 func transactionRights(ctx context.Context, client *kgo.Client, prefix string) (func(string) (bool, error), error) {
 	req := kmsg.NewPtrEndTxnRequest()
 	req.TransactionalID, req.ProducerID, req.ProducerEpoch = prefix+"check", 0, 0
@@ -245,6 +245,6 @@ func transactionRights(ctx context.Context, client *kgo.Client, prefix string) (
 		return nil, err
 	}
 	refused = refused || kerr.ErrorForCode(res.ErrorCode) == kerr.TransactionalIDAuthorizationFailed
-	// Whoever may Write may Describe; who may only Describe is not told from who may neither.
+	// Write implies Describe. A user who may only Describe cannot be distinguished from one who may do neither.
 	return func(string) (bool, error) { return refused, nil }, nil
 }

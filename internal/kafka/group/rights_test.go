@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// TestMissing: each right that lacks is named, and no other; of resources that are there and of
-// those that are not. Asking leaves nothing behind.
+// TestMissing: each missing right is named, and no other, for resources that exist and for those that do not. Asking
+// changes nothing.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	grant := func(typ kmsg.ACLResourceType, name string, ops ...kmsg.ACLOperation) (all []kfake.ACL) {
@@ -72,12 +72,12 @@ func TestMissing(t *testing.T) {
 		t.Error("the topic was made")
 	}
 
-	// Create is needed where nobody has made the topic.
+	// Create is needed if the topic does not exist.
 	if got, err := Missing(within(t), as("some"), []Resource{{"topic", "in", []string{"Create"}}}); err != nil ||
 		len(got) != 0 {
 		t.Errorf("%v, %v", got, err)
 	}
-	// Old brokers do not tell.
+	// Old brokers do not report rights.
 	b.Cluster().ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		b.Cluster().KeepControl()
 		if m := req.(*kmsg.MetadataRequest); len(m.Topics) == 0 {

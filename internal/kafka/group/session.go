@@ -18,41 +18,40 @@ import (
 	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
-// Log writes and reads the two logs of a shard. It implements [shardlog.Log]: its transactions have
-// the id GROUP-SHARD, and it serves one holding, to its first error. It is not safe for concurrent
-// use, except Close.
+// Log writes and reads the two logs of a shard. It implements [shardlog.Log]. The id of its transactions is
+// GROUP-SHARD. It serves one holding, until its first error. It is not safe for concurrent use, except for Close.
 //
-// What a broker answers to a commit is of one of these classes:
+// A broker's answer to a commit is in one of these classes:
 //   - 3, 5, 6, 7, 14, 15, 16, 19, 20, 51: the request is repeated, with the same producer epoch and
 //     sequence numbers, while the transaction may still be open.
 //   - 47, 48, 49, 90: another instance has fenced this one.
-//   - 10, 18, 87: the record is refused for what it is: a [shardlog.RefusedError].
-//   - anything else, and no answer: it is not known whether the commit takes place.
+//   - 10, 18, 87: the broker refuses the record itself: a [shardlog.RefusedError].
+//   - anything else, and no answer: it is unknown whether the commit takes place.
 //
-// All but the first end the Log.
+// All but the first class end the Log.
 type Log struct {
 	Reader
 	client  *kgo.Client
 	timeout time.Duration // of a transaction
-	last    [2]int64      // offsets of the last records that it wrote in state and ledger, or read in the ledger
-	id      int64         // of the producer
-	epoch   int16
-	spent   bool
-	ends    ends
+	// Offsets of the last record in state and in ledger: written by this Log or, in the ledger, read by it.
+	last  [2]int64
+	id    int64 // of the producer
+	epoch int16
+	spent bool
+	ends  ends
 }
 
-// ends counts the ends of transactions that the client sends as commits. It learns of them as the
-// client's logger, for the client does not say it otherwise: its EndTransaction aborts and returns
-// nil where it finds no partition in the transaction. That may be so after all records were
-// acknowledged: franz-go 1.22.2 tells a topic's partitions to those who wait for them, and lets
-// EndTransaction see them a moment later.
+// ends counts the commits that the client sends. It learns of them as the client's logger, because the client reports
+// them nowhere else: EndTransaction aborts and returns nil if it finds no partition in the transaction. This can happen
+// after all records were acknowledged: franz-go 1.22.2 adds a topic's partitions to the transaction that EndTransaction
+// sees slightly later than it reports them to waiting callers.
 type ends struct{ commits atomic.Int64 }
 
-// Level is of the messages that the client gives to Log.
+// Level returns the level of the client messages that Log needs.
 func (*ends) Level() kgo.LogLevel { return kgo.LogLevelInfo }
 
-// Log takes a message of the client. Another wording in another version ends every commit with an
-// error.
+// Log counts the commits in the client's messages. If another version of the client words them differently, every
+// commit ends with an error.
 func (e *ends) Log(_ kgo.LogLevel, message string, pairs ...any) {
 	if message != "ending transaction" {
 		return
@@ -65,14 +64,14 @@ func (e *ends) Log(_ kgo.LogLevel, message string, pairs ...any) {
 }
 
 const (
-	// fenceTime is how long a fence waits for the former owner's transaction to end.
+	// fenceTime is how long Fence waits for the former owner's transaction to end.
 	fenceTime = time.Minute
-	// slack is added to what a transaction may take, for the broker to answer.
+	// slack is added to the transaction timeout, to leave the broker time to answer.
 	slack = 5 * time.Second
-	// metadataAge is how soon the client may ask again who leads a partition. A transaction must
-	// not wait for that for long, for its time runs.
+	// metadataAge is how soon the client may ask again which broker leads a partition. It is short because a
+	// transaction waits for the answer while its timeout runs.
 	metadataAge = 100 * time.Millisecond
-	// batchBytes is below what brokers accept by default, 1048588, and above a record of ours.
+	// batchBytes is less than what brokers accept by default (1048588), but more than any record of a shard.
 	batchBytes = 1_000_000
 )
 
@@ -83,10 +82,10 @@ func NewLog(o LogOptions) *Log {
 	return l
 }
 
-// TransactionalID is the id of the transactions on a group's shard.
+// TransactionalID returns the id of the transactions on a shard of a group.
 func TransactionalID(group string, shard int) string { return group + "-" + strconv.Itoa(shard) }
 
-// Confirm asks the function in the options.
+// Confirm calls the function of that name in the options.
 func (l *Log) Confirm(ctx context.Context) error {
 	if l.o.Confirm == nil {
 		return nil
@@ -94,15 +93,15 @@ func (l *Log) Confirm(ctx context.Context) error {
 	return l.o.Confirm(ctx)
 }
 
-// Fence takes the shard's transactional id by InitProducerID, which fences its former owner, and
-// aborts what that left open, or waits until it is committed. It refuses a cluster whose
-// transactions have version 1 or less: there a late copy of a request can end the next transaction.
+// Fence takes over the shard's transactional id by InitProducerID. That fences the former owner, and aborts its open
+// transaction, or waits for it if it is already being committed. Fence refuses a cluster whose transactions have
+// version 1 or less, because a delayed copy of a request could end the next transaction there.
 func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 	if l.client != nil || l.spent {
 		return errSpent
 	}
-	l.spent = true                         // until it is known to have succeeded
-	if _, err := l.prepare(); err != nil { // the logs are read behind this
+	l.spent = true                         // until success is certain
+	if _, err := l.prepare(); err != nil { // the logs are read after this
 		return err
 	}
 	opts, err := clientOptions(l.o.Kafka)
@@ -127,25 +126,25 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, fenceTime)
 	defer cancel()
-	// The client waits for a broker's first answer on a new connection whatever the context says.
+	// On a new connection the client waits for the broker's first answer without regard to the context.
 	defer context.AfterFunc(ctx, l.client.Close)()
 	for pause := (kafka.Backoff{Max: time.Second}); ; {
 		var version int16
 		var unknown error
 		var asking sync.WaitGroup
-		// another broker than the coordinator, most likely
+		// most likely another broker than the coordinator
 		asking.Go(func() { version, unknown = transactionVersion(ctx, l.client) })
-		// Without a call of ProducerID it would wait for the first record.
+		// Without this call the client would ask for a producer id only at the first record.
 		id, epoch, err := l.client.ProducerID(ctx)
 		asking.Wait()
 		if unknown == nil && version < 2 {
 			return fmt.Errorf(
-				"the cluster has transactions of version %d: raise its feature transaction.version to 2, which is "+
-					"there since Kafka 4.0", version)
+				"the cluster has transactions of version %d: raise its feature transaction.version to 2, available "+
+					"since Kafka 4.0", version)
 		}
 		if err = cmp.Or(err, unknown); err == nil {
 			if id < 0 {
-				return errors.New("the broker knows no producer ids")
+				return errors.New("the broker did not assign a producer id")
 			}
 			l.id, l.epoch, l.spent = id, epoch, false
 			return nil
@@ -155,14 +154,14 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 		}
 		if pause.Wait(ctx) != nil {
 			return fmt.Errorf(
-				"InitProducerID of %s: the former owner's transaction does not end, or its coordinator does "+
-					"not answer: %w", TransactionalID(l.o.Group, l.o.Shard), err)
+				"InitProducerID of %s: the former owner's transaction did not end, or its coordinator did not "+
+					"answer: %w", TransactionalID(l.o.Group, l.o.Shard), err)
 		}
 	}
 }
 
-// repeatable reports whether a fence that failed with err may succeed later. To repeat it is
-// always safe: it fences whoever was before.
+// repeatable reports whether a fence that failed with err may succeed later. Repeating a fence is always safe: it
+// fences any former owner.
 func repeatable(err error) bool {
 	var code *kerr.Error
 	if errors.As(err, &code) {
@@ -176,7 +175,7 @@ func (l *Log) Commit(ctx context.Context, state, ledger []shardlog.Record) error
 	if l.client == nil || l.spent {
 		return errSpent
 	}
-	l.spent = true // until it is known to have succeeded
+	l.spent = true // until success is certain
 	// The coordinator aborts the transaction after its timeout.
 	ctx, cancel := context.WithTimeout(ctx, l.timeout+slack)
 	defer cancel()
@@ -192,19 +191,19 @@ func (l *Log) Commit(ctx context.Context, state, ledger []shardlog.Record) error
 		}
 	}
 	if len(records) == 0 {
-		return errors.New("internal: a commit of nothing")
+		return errors.New("internal: a commit without records")
 	}
 	if err := l.client.BeginTransaction(); err != nil {
 		return err
 	}
 	if err := l.produce(ctx, records); err != nil {
-		return err // what was written is aborted by the next fence, or by its timeout
+		return err // the next fence or the timeout aborts the transaction
 	}
-	last, err := l.grown(records, len(state))
+	last, err := l.checkAppended(records, len(state))
 	if err != nil {
 		return err
 	}
-	l.seen(records)
+	l.waitSeen(records)
 	if err := l.end(ctx); err != nil {
 		return err
 	}
@@ -212,11 +211,11 @@ func (l *Log) Commit(ctx context.Context, state, ledger []shardlog.Record) error
 	return nil
 }
 
-// end commits the open transaction, all records of which were acknowledged. The client's
-// EndTransaction returns nil in cases in which it commits nothing, or a part: where a record has
-// failed, where it believes that none was acknowledged, where the producer was begun anew
-// meanwhile. So the client must still have the epoch that this transaction began with, a commit must
-// have been sent and not an abort, and it must have brought the next epoch.
+// end commits the open transaction, after all its records were acknowledged. The client's EndTransaction also returns
+// nil in cases in which it commits nothing, or only a part: if a record failed, if the client believes that no record
+// was acknowledged, or if the producer was restarted meanwhile. So end checks that the client still has the epoch with
+// which this transaction began, that the client sent a commit and not an abort, and that the answer brought the next
+// epoch.
 func (l *Log) end(ctx context.Context) error {
 	if err := l.same(ctx); err != nil {
 		return err
@@ -226,23 +225,24 @@ func (l *Log) end(ctx context.Context) error {
 		return fmt.Errorf("EndTxn: %w", err)
 	}
 	if l.ends.commits.Load() != commits+1 {
-		return errors.New("the client has aborted the transaction instead of committing it")
+		return errors.New("the client aborted the transaction instead of committing it")
 	}
 	id, epoch, err := l.client.ProducerID(ctx)
 	switch {
 	case err != nil:
 		return fmt.Errorf("after EndTxn: %w", err)
-	case id == l.id && epoch == l.epoch+1, id != l.id && epoch == 0: // epochs end at 32767
+	case id == l.id && epoch == l.epoch+1, id != l.id && epoch == 0: // after epoch 32767 the producer id changes
 	default:
-		return fmt.Errorf("EndTxn was answered with producer %d, epoch %d after %d, %d", id, epoch, l.id, l.epoch)
+		return fmt.Errorf("EndTxn returned producer %d, epoch %d; the transaction had producer %d, epoch "+
+			"%d", id, epoch, l.id, l.epoch)
 	}
 	l.id, l.epoch = id, epoch
 	return nil
 }
 
-// seen waits until the client's end of a transaction knows the partitions of these records; see
-// ends. It does not wait for long: who does not know them ends the log, and nothing is harmed.
-func (l *Log) seen(records []*kgo.Record) {
+// waitSeen waits until EndTransaction sees the partitions of these records; see ends. It gives up after a short time,
+// which is harmless: the commit then fails and the Log ends.
+func (l *Log) waitSeen(records []*kgo.Record) {
 	late := time.Now().Add(slack)
 	for _, r := range records {
 		for time.Now().Before(late) {
@@ -254,10 +254,10 @@ func (l *Log) seen(records []*kgo.Record) {
 	}
 }
 
-// grown checks that records, the first ones of the state, came behind those before them, in their
-// order. A log that an unclean election has cut, or that was made anew, takes them all the same, and
-// then holds less than this instance has in memory.
-func (l *Log) grown(records []*kgo.Record, state int) (last [2]int64, err error) {
+// checkAppended checks that the records, those of the state first, were appended after earlier records and in their
+// order. A log that an unclean election cut, or that was recreated, accepts records too, but then holds less than this
+// instance has in memory.
+func (l *Log) checkAppended(records []*kgo.Record, state int) (last [2]int64, err error) {
 	last = l.last
 	for i, r := range records {
 		at := &last[0]
@@ -265,7 +265,8 @@ func (l *Log) grown(records []*kgo.Record, state int) (last [2]int64, err error)
 			at = &last[1]
 		}
 		if r.Offset <= *at {
-			return last, fmt.Errorf("%s/%d took a record at offset %d, and had one at %d: it was cut, or made anew",
+			return last, fmt.Errorf("%s/%d took a record at offset %d, although it had one at %d: the topic lost "+
+				"records, or was recreated",
 				r.Topic, r.Partition, r.Offset, *at)
 		}
 		*at = r.Offset
@@ -273,19 +274,20 @@ func (l *Log) grown(records []*kgo.Record, state int) (last [2]int64, err error)
 	return last, nil
 }
 
-// same checks that the client has the producer epoch that this transaction began with.
+// same checks that the client still has the producer epoch with which this transaction began.
 func (l *Log) same(ctx context.Context) error {
 	id, epoch, err := l.client.ProducerID(ctx)
 	if err != nil {
 		return fmt.Errorf("before EndTxn: %w", err)
 	}
 	if id != l.id || epoch != l.epoch {
-		return fmt.Errorf("the producer became %d, epoch %d within a transaction of %d, %d", id, epoch, l.id, l.epoch)
+		return fmt.Errorf("the producer changed to %d, epoch %d within a transaction of producer %d, epoch "+
+			"%d", id, epoch, l.id, l.epoch)
 	}
 	return nil
 }
 
-// produce writes records, and waits until all are acknowledged or one is not.
+// produce writes records, and waits until all of them are acknowledged or one fails.
 func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 	type answer struct {
 		record *kgo.Record
@@ -300,13 +302,13 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 		var a answer
 		select {
 		case a = <-answers:
-		case <-ctx.Done(): // the client waits for an answer that may never come
+		case <-ctx.Done(): // the client may wait for an answer indefinitely
 			return fmt.Errorf("produce: %w", ctx.Err())
 		}
 		switch r := a.record; {
 		case errors.Is(a.err, kerr.MessageTooLarge), errors.Is(a.err, kerr.RecordListTooLarge),
 			errors.Is(a.err, kerr.InvalidRecord):
-			// All records of a batch are refused for one of them, most likely the largest.
+			// A broker refuses all records of a batch because of one of them, most likely the largest.
 			if refused.err == nil || len(r.Value) > len(refused.record.Value) {
 				refused = a
 			}
@@ -314,7 +316,8 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 		case a.err != nil:
 			return fmt.Errorf("produce: %w", a.err)
 		case r.Offset < 0 || r.ProducerID != l.id || r.ProducerEpoch != l.epoch:
-			return fmt.Errorf("a record was written at offset %d by producer %d, epoch %d in a transaction of %d, %d",
+			return fmt.Errorf("a record was written at offset %d by producer %d, epoch %d in a transaction of "+
+				"producer %d, epoch %d",
 				r.Offset, r.ProducerID, r.ProducerEpoch, l.id, l.epoch)
 		}
 	}
@@ -324,20 +327,20 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 	return nil
 }
 
-// ReadState is like that of [Reader], and reads past the last record that this log wrote.
+// ReadState is like [Reader.ReadState], and reads at least to the last record that this log wrote.
 func (l *Log) ReadState(ctx context.Context, each func(shardlog.Record) error) error {
 	_, err := l.read(ctx, StateTopic(l.o.Group), l.last[0], false, each)
 	return err
 }
 
-// ReadLedger is like that of [Reader].
+// ReadLedger is like [Reader.ReadLedger].
 func (l *Log) ReadLedger(ctx context.Context, each func(shardlog.Record) error) error {
 	end, err := l.read(ctx, LedgerTopic(l.o.Group), -1, true, each)
 	l.last[1] = max(l.last[1], end-1) // 0 after an error
 	return err
 }
 
-// Close ends what is under way and closes all connections.
+// Close ends pending calls and closes all connections.
 func (l *Log) Close() {
 	l.follow(nil)
 	if l.client != nil {

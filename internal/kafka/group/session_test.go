@@ -51,8 +51,8 @@ func logs(t *testing.T, extra ...kfake.Opt) (*embedded.Broker, *shard) {
 // shardTimeout is how long a transaction may stay open, longer than a slow machine needs for one.
 const shardTimeout = 30 * time.Second
 
-// newShard makes the topics of a group, and begins its shard 1. The embedded broker keeps the first
-// timeout that it was told for a transactional id.
+// newShard creates the topics of a group, and begins its shard 1. The embedded broker keeps the first timeout that it
+// received for a transactional id.
 func newShard(t *testing.T, addrs []string, group string, timeout time.Duration) *shard {
 	t.Helper()
 	s := &shard{t, addrs, group, timeout}
@@ -100,13 +100,13 @@ func (s *shard) acquire() *shardlog.Holding {
 // padding makes a value larger than the state's head.
 const padding = "                                                                "
 
-// put updates a value and appends a line that both say text.
+// put updates a value and appends a line, both with the given text.
 func (s *shard) put(h *shardlog.Holding, text string) error {
 	return h.Update(s.t.Context(), map[string]shardlog.Value{"a": {Data: []byte(text + padding)}}, nil,
 		[][]byte{[]byte(text)})
 }
 
-// want checks what a reader finds: the value, and as many lines with the last one the same.
+// want checks what a reader finds: the value, and this number of lines with the same text in the last one.
 func (s *shard) want(text string, lines int) {
 	s.t.Helper()
 	v, err := shardlog.Read(s.t.Context(), NewReader(s.logOptions()), s.options())
@@ -122,8 +122,8 @@ func (s *shard) want(text string, lines int) {
 	}
 }
 
-// TestSession: what one holding commits the next one reads, after values of many records and more
-// transactions than one, and a holding that was fenced learns of it.
+// TestSession: the next holding reads what one committed, for values of many records and after several transactions,
+// and a holding that was fenced learns of it.
 func TestSession(t *testing.T) {
 	t.Parallel()
 	_, s := logs(t)
@@ -145,7 +145,7 @@ func TestSession(t *testing.T) {
 		t.Errorf("lines %q", l)
 	}
 	if err := s.put(h, "zombie"); !errors.Is(err, shardlog.ErrLost) {
-		t.Errorf("a fenced owner was told %v", err)
+		t.Errorf("a fenced owner got %v", err)
 	}
 	if err := s.put(next, "3"); err != nil {
 		t.Fatal(err)
@@ -228,8 +228,8 @@ func TestSessionAnswers(t *testing.T) {
 	}
 }
 
-// batched is a log whose records of a commit leave when all are there, so those of a topic are one
-// batch: of these the largest is refused.
+// batched is a log that sends the records of a commit together, so the records of a topic are in one batch, and the
+// largest of them is refused.
 type batched struct{ *Log }
 
 func (b batched) Commit(ctx context.Context, state, ledger []shardlog.Record) error {
@@ -247,8 +247,7 @@ func (b batched) Commit(ctx context.Context, state, ledger []shardlog.Record) er
 	return err
 }
 
-// TestSessionCutOff: connections that break within a commit, before the broker has read a request
-// and after it has done what it asks for.
+// TestSessionCutOff: connections break within a commit, before the broker reads a request or after it carries it out.
 func TestSessionCutOff(t *testing.T) {
 	t.Parallel()
 	b, s := logs(t)
@@ -277,8 +276,8 @@ func TestSessionCutOff(t *testing.T) {
 	}
 }
 
-// TestSessionFence: an owner whose transaction hangs is fenced and its transaction aborted; a fence
-// repeats what may succeed later; old transactions are refused.
+// TestSessionFence: an owner with an open transaction is fenced and its transaction aborted; a fence retries transient
+// errors; old transaction versions are refused.
 func TestSessionFence(t *testing.T) {
 	t.Parallel()
 	b, s := logs(t)
@@ -288,14 +287,17 @@ func TestSessionFence(t *testing.T) {
 	}
 	h.Close()
 	s.hang()
-	for _, code := range []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.ConcurrentTransactions} {
+	for _, code := range []*kerr.Error{
+		kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator,
+		kerr.ConcurrentTransactions,
+	} {
 		f := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: code})
 		s.acquire().Close()
 		if f.Hits() != 1 {
 			t.Errorf("%v: %d faults", code, f.Hits())
 		}
 	}
-	// Also for longer than the client repeats it.
+	// A fence retries for longer than the client does.
 	impatient := s.logOptions()
 	impatient.extra = []kgo.Opt{kgo.RequestRetries(0)}
 	f := b.Cluster().Fault(
@@ -321,8 +323,8 @@ func TestSessionFence(t *testing.T) {
 	}
 }
 
-// hang checks that an owner is fenced while it has records in an open transaction: nothing of it
-// is ever read, its end is refused, and it is not used again.
+// hang checks that an owner is fenced while it has records in an open transaction: none of them is ever read, the end
+// of the transaction is refused, and the Log is not used again.
 func (s *shard) hang() {
 	s.t.Helper()
 	zombie := s.log()
@@ -360,7 +362,7 @@ func (s *shard) hang() {
 	s.want("first again", 2)
 }
 
-// TestSessionVersion: transactions whose end a late copy can decide are refused.
+// TestSessionVersion: transactions that a late copy of a request could end are refused.
 func TestSessionVersion(t *testing.T) {
 	t.Parallel()
 	b, err := embedded.Start(embedded.Options{Extra: []kfake.Opt{kfake.MaxVersions(kversion.V3_9_0())}})
@@ -375,8 +377,7 @@ func TestSessionVersion(t *testing.T) {
 	}
 }
 
-// deaf breaks a connection once an answer to the end of a transaction has come, so that nobody
-// reads it.
+// deaf breaks a connection when an answer to the end of a transaction has arrived, so that the client does not read it.
 type deaf struct {
 	net.Conn
 	asked, lost *atomic.Bool
@@ -399,8 +400,8 @@ func (d deaf) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Du
 	}
 }
 
-// TestSessionLostAnswer: the end of a transaction whose answer was lost is repeated, and committed
-// once.
+// TestSessionLostAnswer: if the answer to the end of a transaction is lost, the request is repeated, and the
+// transaction is committed once.
 func TestSessionLostAnswer(t *testing.T) {
 	t.Parallel()
 	_, s := logs(t)
@@ -427,8 +428,8 @@ func TestSessionLostAnswer(t *testing.T) {
 	s.want("second", 2)
 }
 
-// TestRealKafkaShard: what holds against the embedded broker holds against Apache Kafka, whose
-// transactions end in steps that can be seen.
+// TestRealKafkaShard repeats with Apache Kafka what was tested with the embedded broker. Its transactions end in
+// observable steps.
 func TestRealKafkaShard(t *testing.T) {
 	real := kafkatest.NewReal(t)
 	s := newShard(t, real.Addrs, fmt.Sprintf("shard-%d", time.Now().UnixNano()), shardTimeout)
@@ -438,7 +439,7 @@ func TestRealKafkaShard(t *testing.T) {
 	}
 	s.hang()
 	if err := s.put(h, "zombie"); !errors.Is(err, shardlog.ErrLost) {
-		t.Errorf("a fenced owner was told %v", err)
+		t.Errorf("a fenced owner got %v", err)
 	}
 	h = s.acquire()
 	large := slices.Repeat([]byte("0123456789abcdef"), 200_000)
@@ -462,8 +463,8 @@ func TestRealKafkaShard(t *testing.T) {
 	s.want(fmt.Sprint(rounds-1), rounds+2)
 }
 
-// TestSessionReads: a ledger without its beginning is a halt, and a reader waits for a transaction
-// that is open before its own record.
+// TestSessionReads: a ledger without its beginning is a halt, and a reader waits for a transaction that is open before
+// its own record.
 func TestSessionReads(t *testing.T) {
 	t.Parallel()
 	_, s := logs(t)
@@ -495,8 +496,8 @@ func TestSessionReads(t *testing.T) {
 	}
 }
 
-// TestSessionAborted: an end that the client has sent as an abort is no commit, though the client
-// returns no error and has the next epoch. It aborts where it knows of no record that was written.
+// TestSessionAborted: if the client ends a transaction with an abort, this is no commit, although the client returns no
+// error and has the next epoch. The client aborts if it knows of no written record.
 func TestSessionAborted(t *testing.T) {
 	t.Parallel()
 	b, s := logs(t)
@@ -548,8 +549,8 @@ func TestSessionLate(t *testing.T) {
 	}
 }
 
-// TestSessionTopicMadeAnew: an owner whose topic is deleted does not make it, and one whose topic
-// was made anew commits nothing to it.
+// TestSessionTopicMadeAnew: an owner whose topic is deleted does not create it, and an owner whose topic was recreated
+// commits nothing to it.
 func TestSessionTopicMadeAnew(t *testing.T) {
 	t.Parallel()
 	for _, anew := range []bool{false, true} {
@@ -563,7 +564,7 @@ func TestSessionTopicMadeAnew(t *testing.T) {
 		defer cancel()
 		if err := h.Update(ctx, map[string]shardlog.Value{"a": {}}, nil, [][]byte{[]byte("line")}); !errors.Is(err,
 			shardlog.ErrLost) {
-			t.Errorf("made anew %v: %v", anew, err)
+			t.Errorf("topic recreated %v: %v", anew, err)
 		}
 		for _, topic := range []string{LedgerTopic("g"), StateTopic("g")} {
 			client, err := kafka.NewClient(kafka.Options{Brokers: s.addrs, Topics: []string{topic}})
@@ -573,14 +574,13 @@ func TestSessionTopicMadeAnew(t *testing.T) {
 			defer client.Close()
 			if found, err := client.Topic(t.Context(), topic); err != nil ||
 				found.Exists != (anew || topic == StateTopic("g")) {
-				t.Errorf("made anew %v: %s is there: %v, %v", anew, topic, found.Exists, err)
+				t.Errorf("topic recreated %v: %s exists: %v, %v", anew, topic, found.Exists, err)
 			}
 		}
 	}
 }
 
-// TestSessionOtherProducer: a producer that is not the one that the log has fenced with commits
-// nothing.
+// TestSessionOtherProducer: a producer other than the one with which the log was fenced commits nothing.
 func TestSessionOtherProducer(t *testing.T) {
 	t.Parallel()
 	_, s := logs(t)
@@ -597,7 +597,7 @@ func TestSessionOtherProducer(t *testing.T) {
 	}
 }
 
-// TestSessionCutLog: an owner notices that a log has lost its end since its last commit.
+// TestSessionCutLog: an owner notices that a log has lost its end since the last commit.
 func TestSessionCutLog(t *testing.T) {
 	t.Parallel()
 	_, s := logs(t)
@@ -611,17 +611,18 @@ func TestSessionCutLog(t *testing.T) {
 		if err := l.Commit(t.Context(), record, record); err != nil {
 			t.Fatal(err)
 		}
-		l.last[log] += 100 // as if these had been there
-		if err := l.Commit(t.Context(), record, record); err == nil || !strings.Contains(err.Error(), "was cut") {
+		l.last[log] += 100 // as if 100 more records had been there
+		if err := l.Commit(t.Context(), record, record); err == nil ||
+			!strings.Contains(err.Error(), "lost records, or was recreated") {
 			t.Errorf("log %d has lost its end: %v", log, err)
 		}
 		if err := l.Commit(t.Context(), record, record); !errors.Is(err, errSpent) {
-			t.Errorf("and goes on: %v", err)
+			t.Errorf("and accepts another commit: %v", err)
 		}
 	}
 }
 
-// TestSessionEpochs: commits go on where the 32 767 epochs of a producer id end.
+// TestSessionEpochs: commits continue after the 32 767 epochs of a producer id.
 func TestSessionEpochs(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("seconds of fences: STREAMDP_SLOW=1")
@@ -631,7 +632,7 @@ func TestSessionEpochs(t *testing.T) {
 	s.epochs()
 }
 
-// TestRealKafkaEpochs is TestSessionEpochs for Apache Kafka.
+// TestRealKafkaEpochs is TestSessionEpochs with Apache Kafka.
 func TestRealKafkaEpochs(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("minutes of fences: STREAMDP_SLOW=1")
@@ -640,7 +641,7 @@ func TestRealKafkaEpochs(t *testing.T) {
 	newShard(t, real.Addrs, fmt.Sprintf("epochs-%d", time.Now().UnixNano()), shardTimeout).epochs()
 }
 
-// epochs fences until a producer id has few epochs left, and commits beyond them.
+// epochs fences until a producer id has few epochs left, and then commits beyond the last one.
 func (s *shard) epochs() {
 	t := s.t
 	client, err := kgo.NewClient(kgo.SeedBrokers(s.addrs...))

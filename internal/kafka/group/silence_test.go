@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
-// silent is a connection of which nothing is heard from some moment on.
+// silent is a connection that becomes silent at some moment.
 type silent struct {
 	net.Conn
 	from <-chan struct{}
@@ -32,8 +32,8 @@ func (c silent) Read(b []byte) (int, error) {
 	}
 }
 
-// TestSessionSilence: brokers that take requests and answer none, without a word, keep nobody who is to
-// end: neither in an acquisition nor in a commit.
+// TestSessionSilence: brokers that accept requests and never answer do not keep a caller from stopping, neither in an
+// acquisition nor in a commit.
 func TestSessionSilence(t *testing.T) {
 	t.Parallel()
 	_, s := logs(t)

@@ -16,26 +16,24 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// StateTopic is the topic of a group's states, a partition for each shard.
+// StateTopic returns the topic of a group's states, with a partition for each shard.
 func StateTopic(group string) string { return group + ".state" }
 
-// LedgerTopic is the topic of a group's ledgers, a partition for each shard.
+// LedgerTopic returns the topic of a group's ledgers, with a partition for each shard.
 func LedgerTopic(group string) string { return group + ".ledger" }
 
-// ControlTopic is the topic of requests to a group and of their answers, a partition for
-// each shard.
+// ControlTopic returns the topic of requests to a group and of their answers, with a partition for each shard.
 func ControlTopic(group string) string { return group + ".control" }
 
-// PartialsTopic is the topic of partial sums of merged streams, a partition for each shard.
+// PartialsTopic returns the topic of partial sums of merged streams, with a partition for each shard.
 func PartialsTopic(group string) string { return group + ".partials" }
 
-// topicError says that a topic is not what a group needs. To ask again does not help.
+// topicError is the error that a topic is not what a group needs. Asking again does not help.
 type topicError struct{ text string }
 
 func (e *topicError) Error() string { return e.text }
 
-// stateTopic returns what the cluster says of a group's topic of states, which must have a
-// partition for each shard.
+// stateTopic returns the metadata of a group's topic of states, which must have a partition for each shard.
 func stateTopic(ctx context.Context, client *kgo.Client, topic string, shards int) (t kmsg.MetadataResponseTopic,
 	err error) {
 	all, err := describe(ctx, client, topic)
@@ -45,19 +43,19 @@ func stateTopic(ctx context.Context, client *kgo.Client, topic string, shards in
 	t = all.Topics[0]
 	switch err := kerr.ErrorForCode(t.ErrorCode); {
 	case err == kerr.UnknownTopicOrPartition:
-		return t, &topicError{fmt.Sprintf("topic %s does not exist: streamdp cluster init makes it", topic)}
+		return t, &topicError{fmt.Sprintf("topic %s does not exist: create it with streamdp cluster init", topic)}
 	case err != nil:
 		return t, fmt.Errorf("topic %s: %w", topic, err)
 	case len(t.Partitions) != shards:
 		return t,
 			&topicError{
-				fmt.Sprintf("topic %s has %d partitions, the configuration %d shards", topic,
+				fmt.Sprintf("topic %s has %d partitions, but the configuration has %d shards", topic,
 					len(t.Partitions), shards)}
 	}
 	return t, nil
 }
 
-// describe asks for the metadata of topics. The answer has one entry for each, in their order.
+// describe asks for the metadata of topics. The answer has one entry for each topic, in the same order.
 func describe(ctx context.Context, client *kgo.Client, topics ...string) (*kmsg.MetadataResponse, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	req.IncludeTopicAuthorizedOperations = true
@@ -87,7 +85,7 @@ func describe(ctx context.Context, client *kgo.Client, topics ...string) (*kmsg.
 	return res, nil
 }
 
-// TopicOptions say what the topics of a group must be.
+// TopicOptions describe the topics that a group must have.
 type TopicOptions struct {
 	// Kafka says how to reach the cluster. Its Topics are not used.
 	Kafka kafka.Options
@@ -95,40 +93,39 @@ type TopicOptions struct {
 	Group string
 	// Shards is the number of partitions of each topic.
 	Shards int
-	// AllowUnreplicated accepts fewer than three replicas, and fewer than two that must have a
-	// record before it counts. A broker's disk is then all there is.
+	// AllowUnreplicated accepts topics with fewer than three replicas, or with fewer than two in-sync replicas that
+	// must have a record before it is acknowledged. Records may then depend on a single broker's disk.
 	AllowUnreplicated bool
 }
 
-// Findings are what is wrong with a group's topics, or with the cluster that they are in: a
-// sentence each.
+// Findings are the faults of a group's topics or of their cluster, one sentence each.
 type Findings []string
 
-// Error returns all sentences, a line each.
+// Error returns all sentences, one a line.
 func (f Findings) Error() string { return strings.Join(f, "\n") }
 
-// replicas of each partition. Two of them must have a record before it counts, so that one
-// broker may fail and nothing that was acknowledged is lost.
+// replicas is the number of replicas of each partition. Two of them must have a record before it is acknowledged, so if
+// one broker fails, no acknowledged record is lost.
 const replicas = 3
 
-// relation says what a setting in force must be to one that Init makes.
+// relation says how a setting in force must relate to the value with which Init creates it.
 type relation int
 
 const (
 	exactly relation = iota
-	atLeast          // −1 is without limit
+	atLeast          // −1 means no limit
 	atMost
 )
 
-// setting is one of a topic.
+// setting is a setting of a topic.
 type setting struct {
 	name  string
-	value string // as Init makes it
+	value string // the value with which Init creates the topic
 	is    relation
-	least string // where it is not value that the setting in force is compared with: the least, or the most
+	least string // the least or largest value accepted, if that is not value
 }
 
-// holds reports whether the value in force will do.
+// holds reports whether the value in force is acceptable.
 func (s setting) holds(value string) bool {
 	want := s.value
 	if s.least != "" {
@@ -164,19 +161,18 @@ func (s setting) want() string {
 	return s.value
 }
 
-// common are settings of all topics. An unclean election brings back what was overwritten, or
-// loses what was acknowledged; records are at most 900 kB and some.
+// common are settings of all topics. An unclean leader election brings back overwritten values or loses acknowledged
+// records, so it is off. Records have slightly more than 900 kB at most.
 var common = []setting{
 	{name: "unclean.leader.election.enable", value: "false"},
 	{name: "max.message.bytes", value: "1048588", is: atLeast},
 }
 
-// topics are those of a group, with the settings that matter. A value of a state that was
-// replaced or removed, an epoch's secret for one, is gone from the log after the compaction
-// lag and the age of its segment; tombstones stay for long enough that no reader misses one.
-// Whoever takes a shard over reads all of its log that is not compacted yet, and only full
-// segments are compacted, so they are small. Ledgers are kept for good. Requests are kept for a week for people to look
-// at; partial sums matter for seconds.
+// topics returns the topics of a group, with the settings that matter. When a value of a state is replaced or removed,
+// such as an epoch's secret, it is gone from the log after the compaction lag and the age of its segment. Tombstones
+// stay long enough that no reader misses one. Segments are small because only full segments are compacted, and the next
+// owner of a shard reads everything that is not compacted yet. Ledgers are kept permanently. Requests are kept for a
+// week so that people can look at them; partial sums are needed only for seconds.
 func (o TopicOptions) topics() []topic {
 	const hour, day, week = "3600000", "86400000", "604800000"
 	return []topic{
@@ -209,11 +205,11 @@ type topic struct {
 	settings []setting
 }
 
-// Init makes those topics of a group that do not exist. Topics that exist must be as Check
-// wants them, and stay as they are, so that an Init that failed can be repeated. It refuses
-// topics of requests and sums that hold records where no ledger has begun: they are another
-// group's. What is in the topics of states and ledgers is for who begins the ledgers to see.
-// The error is of type [Findings] where the cluster answered and is not as it must be.
+// Init creates those topics of a group that do not exist. It does not change topics that exist, which must be as Check
+// requires, so an Init that failed can be repeated. It refuses topics of requests and sums that hold records although
+// no ledger has begun, because they belong to another group. It leaves the content of the topics of states and ledgers
+// to be checked by the code that begins the ledgers. The error has type [Findings] if the cluster answered and is not
+// as required.
 func Init(ctx context.Context, o TopicOptions) error {
 	client, err := o.client()
 	if err != nil {
@@ -227,16 +223,16 @@ func Init(ctx context.Context, o TopicOptions) error {
 	return nil
 }
 
-// CheckTopics compares the topics of a group, their settings, and the version of the cluster's
-// transactions with what a group needs. It writes nothing. The error is of type [Findings] where
-// the cluster answered and is not as it must be; another one may be gone later.
+// CheckTopics compares a group's topics, their settings, and the cluster's transaction version with what a group needs.
+// It writes nothing. The error has type [Findings] if the cluster answered and is not as required; any other error may
+// be temporary.
 func CheckTopics(ctx context.Context, o TopicOptions) error {
 	return o.check(ctx, func(*admin) (Findings, error) { return nil, nil })
 }
 
-// Check is CheckTopics, and looks at what this user may do. To learn it, it commits an offset of
-// GROUP.state/0 as nobody's member, which a group with members refuses, and asks for a producer
-// id of GROUP-check, which is no shard's.
+// Check does what CheckTopics does, and also checks the rights of this user. For that it commits an offset of
+// GROUP.state/0 without being a member, which a group with members refuses, and asks for a producer id for GROUP-check,
+// an id that no shard has.
 func Check(ctx context.Context, o TopicOptions) error {
 	return o.check(ctx, func(a *admin) (Findings, error) { return a.rights(ctx) })
 }
@@ -261,7 +257,7 @@ func (o TopicOptions) check(ctx context.Context, more func(*admin) (Findings, er
 	case len(found) == 0:
 		return nil
 	case !slices.ContainsFunc(found, func(f string) bool { return !strings.HasSuffix(f, noLeader) }):
-		return fail(errors.New(found.Error())) // brokers are away
+		return fail(errors.New(found.Error())) // brokers do not answer
 	}
 	return fail(found)
 }
@@ -277,7 +273,7 @@ func (o TopicOptions) client() (*kgo.Client, error) {
 	return kgo.NewClient(opts...)
 }
 
-// admin is Init and Check at work.
+// admin is a running Init or Check.
 type admin struct {
 	TopicOptions
 	client *kgo.Client
@@ -288,7 +284,7 @@ func (a *admin) init(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What is missing is no finding yet.
+	// Missing topics are no findings here, because they will be created.
 	found = slices.DeleteFunc(found, func(f string) bool { return strings.HasSuffix(f, notThere) })
 	if len(found) == 0 {
 		found, err = a.foreign(ctx, missing)
@@ -302,7 +298,7 @@ func (a *admin) init(ctx context.Context) error {
 	if err := a.create(ctx, missing); err != nil {
 		return err
 	}
-	// The controller knows the topics; other brokers hear of them, and leaders are elected.
+	// The controller knows the new topics, but the other brokers need time to learn of them and to elect leaders.
 	for pause := (kafka.Backoff{Max: time.Second}); ; {
 		found, _, err = a.check(ctx)
 		settling := slices.ContainsFunc(found, func(f string) bool {
@@ -318,13 +314,13 @@ func (a *admin) init(ctx context.Context) error {
 	return err
 }
 
-// Ends of findings that time alone may heal.
+// These are the ends of findings that may go away with time alone.
 const (
-	notThere = "does not exist: streamdp cluster init makes it"
+	notThere = "does not exist: create it with streamdp cluster init"
 	noLeader = "have no leader"
 )
 
-// check looks at everything but rights, and says which topics are missing.
+// check checks everything but rights, and returns the missing topics.
 func (a *admin) check(ctx context.Context) (found Findings, missing []topic, err error) {
 	version, err := transactionVersion(ctx, a.client)
 	if err != nil {
@@ -333,9 +329,8 @@ func (a *admin) check(ctx context.Context) (found Findings, missing []topic, err
 	if version < 2 {
 		found = append(found,
 			fmt.Sprintf(
-				"the cluster's transactions are of version %d: a group needs version 2, which Apache Kafka "+
-					"has since 4.0 "+
-					"(after an upgrade: kafka-features.sh upgrade --feature transaction.version=2)", version))
+				"the cluster's transactions have version %d, but a group needs version 2, which Apache Kafka has "+
+					"since 4.0 (after an upgrade: kafka-features.sh upgrade --feature transaction.version=2)", version))
 	}
 	topics := a.topics()
 	names := make([]string, len(topics))
@@ -364,7 +359,7 @@ func (a *admin) check(ctx context.Context) (found Findings, missing []topic, err
 		found = append(found, a.shape(t.name, m)...)
 	}
 	for i, name := range internalTopics {
-		// Who may not see them, or asks before their first use, learns nothing of them.
+		// A user who may not see these topics, or asks before their first use, gets no description of them.
 		if m := meta.Topics[len(topics)+i]; m.ErrorCode == 0 && !a.AllowUnreplicated {
 			found = append(found, replication(name, m)...)
 		}
@@ -373,13 +368,14 @@ func (a *admin) check(ctx context.Context) (found Findings, missing []topic, err
 	return append(found, settings...), missing, err
 }
 
-// internalTopics are where brokers keep who owns a transactional id and who is in a group.
+// internalTopics are the brokers' own topics of transactional ids and of group members.
 var internalTopics = []string{"__transaction_state", "__consumer_offsets"}
 
-// shape compares partitions, replicas, leaders and rights with what they must be.
+// shape checks partitions, replicas, leaders and rights of a topic.
 func (a *admin) shape(name string, m kmsg.MetadataResponseTopic) (found Findings) {
 	if n := len(m.Partitions); n != a.Shards {
-		found = append(found, fmt.Sprintf("topic %s has %d partitions, the configuration %d shards", name, n, a.Shards))
+		found = append(found, fmt.Sprintf("topic %s has %d partitions, but the configuration has %d "+
+			"shards", name, n, a.Shards))
 	}
 	if !a.AllowUnreplicated {
 		found = append(found, replication(name, m)...)
@@ -395,7 +391,7 @@ func (a *admin) shape(name string, m kmsg.MetadataResponseTopic) (found Findings
 	}
 	needs := []kmsg.ACLOperation{kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationDescribeConfigs}
 	for _, op := range needs {
-		// A broker that does not say what is allowed answers with the smallest number.
+		// A broker that does not report the user's rights sends the smallest number.
 		if m.AuthorizedOperations >= 0 && m.AuthorizedOperations>>op&1 == 0 {
 			found = append(found, fmt.Sprintf("this user may not %s topic %s", operations[op], name))
 		}
@@ -418,11 +414,12 @@ func replication(name string, m kmsg.MetadataResponseTopic) Findings {
 		return nil
 	}
 	return Findings{
-		fmt.Sprintf("topic %s: %d partitions have fewer than %d replicas (cluster.allow_unreplicated accepts that)",
+		fmt.Sprintf("topic %s: %d partitions have fewer than %d replicas (to accept that, set "+
+			"cluster.allow_unreplicated)",
 			name, few, replicas)}
 }
 
-// settings compares the settings in force with what they must be.
+// settings checks the settings in force.
 func (a *admin) settings(ctx context.Context, topics []topic) (found Findings, err error) {
 	if len(topics) == 0 {
 		return nil, nil
@@ -451,7 +448,7 @@ func (a *admin) settings(ctx context.Context, topics []topic) (found Findings, e
 		}
 		switch err := kerr.ErrorForCode(r.ErrorCode); {
 		case err == kerr.TopicAuthorizationFailed || err == kerr.UnknownTopicOrPartition:
-			continue // said already, or known to other brokers soon
+			continue // reported already, or not known to all brokers yet
 		case err != nil:
 			return nil, fmt.Errorf("settings of topic %s: %w", t.name, err)
 		}
@@ -472,7 +469,7 @@ func (a *admin) settings(ctx context.Context, topics []topic) (found Findings, e
 	return found, nil
 }
 
-// all returns the settings of a topic that are to be checked.
+// all returns the settings of a topic that must be checked.
 func (a *admin) all(t topic) []setting {
 	all := append(slices.Clone(t.settings), common...)
 	if !a.AllowUnreplicated {
@@ -481,7 +478,7 @@ func (a *admin) all(t topic) []setting {
 	return all
 }
 
-// create makes topics.
+// create creates the topics.
 func (a *admin) create(ctx context.Context, topics []topic) error {
 	if len(topics) == 0 {
 		return nil
@@ -514,13 +511,13 @@ func (a *admin) create(ctx context.Context, topics []topic) error {
 	for _, t := range res.Topics {
 		err := kerr.ErrorForCode(t.ErrorCode)
 		switch {
-		case err == nil, err == kerr.TopicAlreadyExists: // by somebody at the same time: checked below
+		case err == nil, err == kerr.TopicAlreadyExists: // created by another process at the same time; checked below
 			continue
 		case err == kerr.InvalidReplicationFactor:
 			err = Findings{
 				fmt.Sprintf(
-					"the cluster has not enough brokers for %d replicas of topic %s (cluster.allow_unreplicated "+
-						"accepts fewer)", n, t.Topic)}
+					"the cluster has too few brokers for %d replicas of topic %s (to accept fewer, set "+
+						"cluster.allow_unreplicated)", n, t.Topic)}
 		case err == kerr.TopicAuthorizationFailed, err == kerr.ClusterAuthorizationFailed:
 			err = Findings{fmt.Sprintf("this user may not Create topic %s", t.Topic)}
 		case t.ErrorMessage != nil:
@@ -533,7 +530,7 @@ func (a *admin) create(ctx context.Context, topics []topic) error {
 	return nil
 }
 
-// foreign finds records in topics of which nobody of this group can have written any.
+// foreign finds topics with records that no instance of this group can have written.
 func (a *admin) foreign(ctx context.Context, missing []topic) (found Findings, err error) {
 	ends := map[string]int64{}
 	is := func(name string) func(topic) bool { return func(t topic) bool { return t.name == name } }
@@ -548,7 +545,7 @@ func (a *admin) foreign(ctx context.Context, missing []topic) (found Findings, e
 	if ends[state] > 0 && slices.ContainsFunc(missing, is(ledger)) {
 		return Findings{
 			fmt.Sprintf(
-				"topic %s holds records, and there is no topic %s: a ledger that was lost must not come back empty",
+				"topic %s has records, but topic %s does not exist: a lost ledger must not be replaced by an empty one",
 				state, ledger)}, nil
 	}
 	if ends[state] > 0 || ends[ledger] > 0 {
@@ -556,13 +553,14 @@ func (a *admin) foreign(ctx context.Context, missing []topic) (found Findings, e
 	}
 	for _, name := range []string{ControlTopic(a.Group), PartialsTopic(a.Group)} {
 		if ends[name] > 0 {
-			found = append(found, fmt.Sprintf("topic %s holds records, and no ledger of the group has begun", name))
+			found = append(found, fmt.Sprintf("topic %s has records, although no ledger of the group has begun: it "+
+				"belongs to another group", name))
 		}
 	}
 	return found, nil
 }
 
-// end returns the largest end of a topic's partitions: 0 if there never was a record.
+// end returns the largest end offset of a topic's partitions, 0 if the topic never had a record.
 func (a *admin) end(ctx context.Context, name string) (end int64, err error) {
 	t := kmsg.NewListOffsetsRequestTopic()
 	t.Topic = name
@@ -593,9 +591,8 @@ func (a *admin) end(ctx context.Context, name string) (end int64, err error) {
 	return end, nil
 }
 
-// transactionVersion returns the version of transactions that the cluster has settled on. From
-// version 2 each transaction has an epoch of its own, so a late copy of a request cannot end the
-// next one.
+// transactionVersion returns the cluster's finalized transaction version. From version 2 on, each transaction has its
+// own epoch, so a delayed copy of a request cannot end the next transaction.
 func transactionVersion(ctx context.Context, client *kgo.Client) (int16, error) {
 	req := kmsg.NewPtrApiVersionsRequest()
 	req.ClientSoftwareName, req.ClientSoftwareVersion = "streamdp", "1"
@@ -614,7 +611,7 @@ func transactionVersion(ctx context.Context, client *kgo.Client) (int16, error) 
 	return 0, nil
 }
 
-// rights tries what metadata do not tell: the group and transactional ids.
+// rights tests the rights that metadata do not report: on the group and on transactional ids.
 func (a *admin) rights(ctx context.Context) (found Findings, err error) {
 	meta, err := describe(ctx, a.client, StateTopic(a.Group))
 	if err != nil {
@@ -648,8 +645,8 @@ func (a *admin) rights(ctx context.Context) (found Findings, err error) {
 // lookTime is how long Look waits for a coordinator.
 const lookTime = 15 * time.Second
 
-// Look returns how a group is divided at the moment, as its coordinator knows it, without being
-// a member: Self is −1. A group without members is a Generation without any.
+// Look returns the current division of a group, as its coordinator knows it, without joining: Self is −1. For a group
+// without members it returns a Generation without members.
 func Look(ctx context.Context, o kafka.Options, group string) (Generation, error) {
 	fail := func(err error) (Generation, error) { return Generation{}, fmt.Errorf("group %s: %w", group, err) }
 	opts, err := clientOptions(o)
@@ -676,7 +673,7 @@ func Look(ctx context.Context, o kafka.Options, group string) (Generation, error
 		}
 		if errors.Is(err, kerr.CoordinatorNotAvailable) || errors.Is(err, kerr.CoordinatorLoadInProgress) ||
 			errors.Is(err, kerr.NotCoordinator) {
-			// The first group of a cluster waits until its topic of groups is made.
+			// On a cluster's first group, the coordinator waits until its internal topic has been created.
 			if time.Now().After(until) || pause.Wait(ctx) != nil {
 				return fail(err)
 			}
@@ -690,17 +687,18 @@ func Look(ctx context.Context, o kafka.Options, group string) (Generation, error
 			return Generation{Self: -1}, nil
 		case g.Protocol != "" && g.Protocol != protocolName:
 			return fail(
-				fmt.Errorf("its members divide by %s, not %s: it is not a group of streamdp", g.Protocol, protocolName))
+				fmt.Errorf("its members use protocol %s, not %s: it is not a group of "+
+					"streamdp", g.Protocol, protocolName))
 		case g.State == "Stable":
-			now, err := told(g.Members[0].MemberAssignment)
+			now, err := decodeAssignment(g.Members[0].MemberAssignment)
 			if err != nil {
-				return fail(fmt.Errorf("how it is divided: %w", err))
+				return fail(fmt.Errorf("read its division: %w", err))
 			}
 			now.Self, now.Shards, now.Standby = -1, nil, ""
 			return now, nil
 		}
 		if pause.Wait(ctx) != nil {
-			return fail(fmt.Errorf("its members are being counted (%s): %w", g.State, ctx.Err()))
+			return fail(fmt.Errorf("a rebalance is under way (%s): %w", g.State, ctx.Err()))
 		}
 	}
 }

@@ -35,7 +35,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// refused returns the findings of an error.
+// refused returns the findings in an error.
 func refused(t *testing.T, err error) Findings {
 	t.Helper()
 	var f Findings
@@ -45,7 +45,7 @@ func refused(t *testing.T, err error) Findings {
 	return f
 }
 
-// Init makes what Check wants, once.
+// Init creates what Check requires, once.
 func TestInit(t *testing.T) {
 	t.Parallel()
 	b := start(t, 3)
@@ -56,14 +56,14 @@ func TestInit(t *testing.T) {
 	}) {
 		t.Errorf("%q", got)
 	}
-	// An Init that was cut after the first topic goes on.
+	// An Init that was interrupted after the first topic can be continued.
 	admin := &admin{o, nil}
 	var err error
 	if admin.client, err = o.client(); err != nil {
 		t.Fatal(err)
 	}
 	defer admin.client.Close()
-	for range 2 { // and two at the same time do not disturb each other
+	for range 2 { // two at the same time do not interfere
 		if err := admin.create(within(t), o.topics()[1:2]); err != nil {
 			t.Fatal(err)
 		}
@@ -100,17 +100,17 @@ func TestInit(t *testing.T) {
 		}
 	}
 
-	// Another number of shards is no group of these topics.
+	// With another number of shards, these topics do not fit.
 	o.Shards = 6
 	for name, err := range map[string]error{"check": Check(within(t), o), "init": Init(within(t), o)} {
 		if got := refused(t, err); len(got) != 4 ||
-			got[0] != "topic g.state has 5 partitions, the configuration 6 shards" {
+			got[0] != "topic g.state has 5 partitions, but the configuration has 6 shards" {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
 }
 
-// Each setting that is not as it must be is named.
+// Each wrong setting is named.
 func TestCheckSettings(t *testing.T) {
 	t.Parallel()
 	b := start(t, 3)
@@ -131,7 +131,7 @@ func TestCheckSettings(t *testing.T) {
 	for _, c := range []struct {
 		topic       int
 		name, value string
-		want        string // "": it will do
+		want        string // "": accepted
 	}{
 		{0, "cleanup.policy", "compact,delete", "compact"},
 		{0, "max.compaction.lag.ms", "9223372036854775807", "at most 3600000"},
@@ -175,7 +175,7 @@ func TestCheckSettings(t *testing.T) {
 	}
 }
 
-// A ledger that was lost does not come back empty, and topics of others are left alone.
+// A lost ledger is not replaced by an empty one, and topics of others are left alone.
 func TestInitRefusesRecords(t *testing.T) {
 	t.Parallel()
 	b := start(t, 3)
@@ -185,10 +185,11 @@ func TestInitRefusesRecords(t *testing.T) {
 	}
 	kafkatest.NewProducer(t, b.Addrs(), "g.control", 1, "").Send(kafkatest.Record{Value: []byte("x")})
 	if got := refused(t, Init(within(t), o)); !slices.Equal(got,
-		Findings{"topic g.control holds records, and no ledger of the group has begun"}) {
+		Findings{"topic g.control has records, although no ledger of the group has begun: it belongs to another " +
+			"group"}) {
 		t.Errorf("%q", got)
 	}
-	// Where the group has begun, they are requests.
+	// If the group has begun, these records are requests.
 	kafkatest.NewProducer(t, b.Addrs(), "g.state", 1, "").Send(kafkatest.Record{Key: []byte("k"), Value: []byte("x")})
 	if err := Init(within(t), o); err != nil {
 		t.Error(err)
@@ -198,8 +199,8 @@ func TestInitRefusesRecords(t *testing.T) {
 	}
 	if got := refused(t, Init(within(t), o)); !slices.Equal(got,
 		Findings{
-			"topic g.state holds records, and there is no topic g.ledger: a ledger that was lost must not " +
-				"come back empty"}) {
+			"topic g.state has records, but topic g.ledger does not exist: a lost ledger must not be replaced by " +
+				"an empty one"}) {
 		t.Errorf("%q", got)
 	}
 	if b.Cluster().TopicInfo("g.ledger") != nil {
@@ -207,13 +208,13 @@ func TestInitRefusesRecords(t *testing.T) {
 	}
 }
 
-// A cluster of one broker has no second copy, which must be said to be enough.
+// A cluster of one broker has no second copy, which must be allowed explicitly.
 func TestUnreplicated(t *testing.T) {
 	t.Parallel()
 	b := start(t, 1)
 	o := TopicOptions{Kafka: kafka.Options{Brokers: b.Addrs()}, Group: "g", Shards: 2}
 	if got := refused(t, Init(within(t), o)); len(got) != 1 ||
-		!strings.Contains(got[0], "not enough brokers for 3 replicas") {
+		!strings.Contains(got[0], "too few brokers for 3 replicas") {
 		t.Errorf("%q", got)
 	}
 	o.AllowUnreplicated = true
@@ -224,12 +225,13 @@ func TestUnreplicated(t *testing.T) {
 	}
 	o.AllowUnreplicated = false
 	if got := refused(t, Check(within(t), o)); len(got) != 8 ||
-		got[0] != "topic g.state: 2 partitions have fewer than 3 replicas (cluster.allow_unreplicated accepts that)" {
+		got[0] != "topic g.state: 2 partitions have fewer than 3 replicas (to accept that, set "+
+			"cluster.allow_unreplicated)" {
 		t.Errorf("%q", got)
 	}
 }
 
-// Before Kafka 4.0 a late copy of a request can decide the next transaction.
+// Before Kafka 4.0, a late copy of a request can end the next transaction.
 func TestTransactionVersion(t *testing.T) {
 	t.Parallel()
 	b := start(t, 1, kfake.MaxVersions(kversion.V3_9_0()))
@@ -237,7 +239,7 @@ func TestTransactionVersion(t *testing.T) {
 	for name, err := range map[string]error{"init": Init(within(t), o), "check": Check(within(t), o)} {
 		if got := refused(t, err); len(got) == 0 ||
 			!strings.Contains(got[0],
-				"transactions are of version 0: a group needs version 2, which Apache Kafka has since 4.0") {
+				"transactions have version 0, but a group needs version 2, which Apache Kafka has since 4.0") {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
@@ -246,7 +248,7 @@ func TestTransactionVersion(t *testing.T) {
 	}
 }
 
-// Each right that is missing is named, and with all of them nothing is.
+// Each missing right is named, and with all rights none is.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	grant := func(typ kmsg.ACLResourceType, name string, ops ...kmsg.ACLOperation) (all []kfake.ACL) {
@@ -301,7 +303,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// Who is no member can see the group.
+// A user who is not a member can see the group.
 func TestLook(t *testing.T) {
 	t.Parallel()
 	b := broker(t, 3)

@@ -13,51 +13,51 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of what members tell each other. The coordinator keeps a generation, with what
-// every member says and is told, in one record, of a megabyte at most by default: every
-// member is told of all others, so that grows with the square of their number. Compressed,
-// 200 members with long names fit.
+// These limits bound what members send to each other. The coordinator stores a generation, with everything that each
+// member sends and receives, in one record of at most 1 MB by default. Every member receives a list of all members, so
+// the size grows with the square of their number. Compressed, 200 members with long names fit.
 const (
 	// MaxShards is the largest number of shards of a group.
 	MaxShards = 4096
 	// maxMembers is the largest number of members that a plan names.
 	maxMembers = 4096
-	// maxText is the length of the longest text in bytes.
+	// maxText is the maximum length of a text in bytes.
 	maxText = 255
-	// maxAssignment bounds what an assignment may be decompressed to.
+	// maxAssignment bounds the decompressed size of an assignment.
 	maxAssignment = 1<<10 + maxMembers*4*(maxText+1) + 2*MaxShards
-	// version of both layouts below. A later one with the same name of the protocol
-	// ("streamdp-1") may only append: readers ignore what follows.
+	// version is the version of both layouts below. A later version under the same protocol name ("streamdp-1") may
+	// only append fields: readers ignore bytes after those they know.
 	version = 1
 )
 
-// profile is what a member tells the leader, its user data. The layout is, with integers in
-// big endian and texts after a byte of length: version u8; generation i32; owned: count u16,
-// each u16, ascending; key, digest, instance, address, build; reads, writes: count u8, each
-// u16.
+// profile is what a member sends to the leader, its user data. Its layout, with integers in big endian and each text
+// after a length byte: version u8; generation i32; owned: count u16, each u16, ascending; key, digest, instance,
+// address, build; reads, writes: count u8, each u16.
 type profile struct {
-	generation    int32 // in which it was given owned; -1: none yet
+	generation    int32 // the generation that gave it owned; -1: none yet
 	owned         []int
 	key, digest   string
 	instance      string
 	address       string
 	build         string
-	reads, writes []int // formats of states
+	reads, writes []int // state formats
 }
 
-// valid returns why a profile cannot be written.
+// valid returns an error if the profile cannot be encoded.
 func (p profile) valid() error {
-	for name, s := range map[string]string{"key id": p.key, "digest": p.digest, "instance": p.instance, "address": p.address, "build": p.build} {
+	for name, s := range map[string]string{
+		"key id": p.key, "digest": p.digest, "instance": p.instance, "address": p.address, "build": p.build,
+	} {
 		switch {
 		case len(s) > maxText:
 			return fmt.Errorf("the %s is longer than %d bytes", name, maxText)
 		case !printable(s):
-			return fmt.Errorf("the %s %q has characters that cannot be printed", name, s)
+			return fmt.Errorf("the %s %q has unprintable characters", name, s)
 		}
 	}
 	for _, formats := range [][]int{p.reads, p.writes} {
 		if len(formats) == 0 || len(formats) > maxText || slices.Min(formats) < 0 || slices.Max(formats) > 1<<16-1 {
-			return fmt.Errorf("state formats %v are not 1 to %d numbers of 16 bits", formats, maxText)
+			return fmt.Errorf("state formats %v must be 1 to %d numbers of 16 bits", formats, maxText)
 		}
 	}
 	return nil
@@ -82,10 +82,9 @@ func (p profile) append(b []byte) []byte {
 	return b
 }
 
-var errUnreadable = errors.New("it is not of a layout that this build reads")
+var errUnreadable = errors.New("its layout is not one that this build reads")
 
-// parseProfile reads what append wrote. It fails on anything that append cannot write, but
-// for bytes at the end.
+// parseProfile decodes what append encodes. It fails on anything else, except that it ignores bytes at the end.
 func parseProfile(b []byte) (profile, error) {
 	d := decoder{b: b}
 	var p profile
@@ -116,9 +115,9 @@ func parseProfile(b []byte) (profile, error) {
 	return p, nil
 }
 
-// appendAssignment appends what the leader tells a member, the plan's self-th: version u8,
-// and compressed: generation i32; format u16; self u16; members: count u16, each instance,
-// address, build, standby; shards: count u16, each owner u16, 65535 for none.
+// appendAssignment appends what the leader sends to member number self of the plan: version u8; then, compressed:
+// generation i32; format u16; self u16; members: count u16, each instance, address, build, standby; shards: count u16,
+// each owner u16, 65535 for none.
 func (p plan) appendAssignment(b []byte, generation int32, self int) []byte {
 	var raw []byte
 	raw = binary.BigEndian.AppendUint32(raw, uint32(generation))
@@ -135,13 +134,13 @@ func (p plan) appendAssignment(b []byte, generation int32, self int) []byte {
 		raw = binary.BigEndian.AppendUint16(raw, uint16(i))
 	}
 	out := bytes.NewBuffer(append(b, version))
-	w, _ := flate.NewWriter(out, flate.BestCompression) // fails for an unknown level only
-	w.Write(raw)                                        // and these for a writer that fails only
+	w, _ := flate.NewWriter(out, flate.BestCompression) // fails only for an unknown level
+	w.Write(raw)                                        // these fail only if the underlying writer fails
 	w.Close()
 	return out.Bytes()
 }
 
-// parseAssignment reads what appendAssignment wrote.
+// parseAssignment decodes what appendAssignment encodes.
 func parseAssignment(b []byte) (Generation, error) {
 	if len(b) == 0 || b[0] != version {
 		return Generation{}, errUnreadable
@@ -159,7 +158,7 @@ func parseAssignment(b []byte) (Generation, error) {
 		if d.bad {
 			return Generation{}, errUnreadable
 		}
-		// Those that take part come first: a rank is an index.
+		// Active members come first: the index of such a member is its rank.
 		d.check(m.Standby != "" || len(g.Members) == g.active)
 		if m.Standby == "" {
 			g.active++
@@ -188,8 +187,8 @@ func parseAssignment(b []byte) (Generation, error) {
 	return g, nil
 }
 
-// printable reports whether a text can be shown as it is, on a terminal or a page: whoever may join
-// the group chooses the names that the others show.
+// printable reports whether a text can be shown unchanged on a terminal or page. It must be checked because anybody who
+// may join the group chooses names that the other members show.
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
@@ -198,7 +197,7 @@ func appendText(b []byte, s string) []byte {
 	return append(append(b, byte(len(s))), s...)
 }
 
-// decoder takes values from the front of b. Past its end it is bad and returns zeros.
+// decoder takes values from the front of b. After the end of b, it sets bad and returns zeros.
 type decoder struct {
 	b   []byte
 	bad bool

@@ -30,7 +30,7 @@ var example = profile{
 	instance: "höst-1", address: "https://host-1:8080", build: "v1.2.3", reads: []int{1, 2}, writes: []int{2},
 }
 
-// Builds of different versions talk to each other: these bytes stand for good.
+// Builds of different versions talk to each other, so these bytes must never change.
 func TestProfileBytes(t *testing.T) {
 	const want = "\x01\x00\x00\x00\x0c\x00\x03\x00\x00\x00\x07\x0f\xff\x04a1b2\x40" +
 		"dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd" +
@@ -39,7 +39,7 @@ func TestProfileBytes(t *testing.T) {
 	if string(b) != want {
 		t.Errorf("%q", b)
 	}
-	// What a later version appends is not read.
+	// Bytes that a later version appends are ignored.
 	if p, err := parseProfile(append(b, "more"...)); err != nil || !reflect.DeepEqual(p, example) {
 		t.Errorf("%+v, %v", p, err)
 	}
@@ -58,7 +58,7 @@ func TestProfileBytes(t *testing.T) {
 	for _, change := range []func(*profile){
 		func(p *profile) { p.writes = nil },
 		func(p *profile) { p.owned = []int{3, 3} },
-		func(p *profile) { p.instance = "a\x1b[2J" }, // it would clear the terminal of who looks at the group
+		func(p *profile) { p.instance = "a\x1b[2J" }, // it would clear a terminal that shows the group
 		func(p *profile) { p.build = "\xff" },
 	} {
 		p := example
@@ -112,10 +112,10 @@ func TestAssignmentBytes(t *testing.T) {
 		}
 	}
 	for _, c := range [][2]string{
-		{"\x00\x01\x00\x03", "\x00\x03\x00\x03"}, // self is no member
-		// one that takes part after one that does not: b, if c takes part
+		{"\x00\x01\x00\x03", "\x00\x03\x00\x03"}, // self is not a member
+		// an active member after one on standby: b, if c is active
 		{"\x01b\x00\x00\x00", "\x01b\x00\x00\x01x"},
-		{"\x00\x01\x00\x00\x00\x01\xff", "\x00\x01\x00\x02\x00\x01\xff"},           // a shard of one that stands by
+		{"\x00\x01\x00\x00\x00\x01\xff", "\x00\x01\x00\x02\x00\x01\xff"},           // a shard of a member on standby
 		{"\x00\x04\x00\x01", "\x10\x01" + strings.Repeat("\x00\x01", MaxShards-2)}, // too many shards
 	} {
 		bad := strings.Replace(raw, c[0], c[1], 1)
@@ -136,7 +136,7 @@ func TestAssignmentBytes(t *testing.T) {
 			t.Errorf("%q is %+v", b, g)
 		}
 	}
-	// Whatever it is decompressed to, not much of it is kept.
+	// No matter to what size it decompresses, little of it is kept.
 	if _, err := parseAssignment(packed(strings.Repeat("\xff", 64<<20))); err == nil {
 		t.Error("64 MiB are an assignment")
 	}
@@ -150,7 +150,7 @@ func packed(raw string) []byte {
 	return b.Bytes()
 }
 
-// A large group fits into one record of the coordinator's.
+// A large group fits into one record of the coordinator.
 func TestAssignmentSize(t *testing.T) {
 	const n = 200
 	r := rand.New(rand.NewPCG(1, 1))
@@ -165,7 +165,8 @@ func TestAssignmentSize(t *testing.T) {
 	p := balance(all, 1024)
 	total := 0
 	for i := range n {
-		total += len(p.tell("streamdp.state", 1, i)) + len(said("streamdp.state", p.members[i].says)) + 200
+		total += len(p.encodeAssignment("streamdp.state", 1, i)) +
+			len(encodeProfile("streamdp.state", p.members[i].says)) + 200
 	}
 	t.Logf("%d bytes for %d members", total, n)
 	if total > 1<<20 {
@@ -175,9 +176,9 @@ func TestAssignmentSize(t *testing.T) {
 
 func FuzzProfile(f *testing.F) {
 	f.Add(example.append(nil))
-	f.Add(said("g.state", example))
+	f.Add(encodeProfile("g.state", example))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		hear(b)
+		decodeProfile(b)
 		p, err := parseProfile(b)
 		if err != nil {
 			return
@@ -194,7 +195,7 @@ func FuzzAssignment(f *testing.F) {
 			"\x00\x00\x00\x09\x00\x02\x00\x01\x00\x02\x01a\x03a:1\x02v1\x00\x01b\x00\x00\x03key\x00\x02\x00\x00\xff\xff"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		parseAssignment(append([]byte{version}, raw...))
-		told(raw)
+		decodeAssignment(raw)
 		g, err := parseAssignment(packed(string(raw)))
 		if err != nil {
 			return

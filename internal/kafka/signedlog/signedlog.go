@@ -1,6 +1,6 @@
-// Package signedlog reads and writes records in one partition of a topic that others may write to as
-// well. Each record has one header, a MAC under a key that only this deployment's processes have. A record
-// without it counts for nobody.
+// Package signedlog reads and writes records in one partition of a topic that others may write to as well. Each record
+// has one header with a MAC under a key that only the processes of this deployment have. Records without a valid MAC
+// are ignored.
 package signedlog
 
 import (
@@ -13,22 +13,23 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// Log is one partition of a topic, and how its records are signed. It is safe for concurrent use.
+// Log is one partition of a topic, with the header and key by which its records are signed. It is safe for concurrent
+// use.
 type Log struct {
 	Client    *kafka.Client
 	Topic     string
 	Partition int32
 	Header    string   // name of the header that holds the signature
-	Key       [32]byte // of the MACs
+	Key       [32]byte // key of the MACs
 }
 
-// Sized returns the length of part as 8 bytes, big endian, and part itself. Parts of a MAC whose lengths
-// differ from record to record need it, all but the last: else two records could give the same bytes.
+// Sized returns the length of part as 8 bytes, big endian, followed by part. If the lengths of a MAC's parts vary
+// between records, all parts but the last must be Sized: otherwise two different records could have the same bytes.
 func Sized(part []byte) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(part))), part...)
 }
 
-// Sign returns a signature: prefix in the clear, and HMAC-SHA256 of prefix and parts, one after the other.
+// Sign returns a signature: prefix in the clear, followed by the HMAC-SHA256 of the concatenated prefix and parts.
 func (l *Log) Sign(prefix []byte, parts ...[]byte) []byte {
 	mac := hmac.New(sha256.New, l.Key[:])
 	mac.Write(prefix)
@@ -43,7 +44,7 @@ func (l *Log) Headers(signature []byte) []kafka.Header {
 	return []kafka.Header{{Key: l.Header, Value: signature}}
 }
 
-// Signature returns the signature of a record, which need not be valid; ok is false if it has none.
+// Signature returns the signature of a record, valid or not; ok is false if it has none.
 func (l *Log) Signature(rec *kafka.Record) (signature []byte, ok bool) {
 	if len(rec.Headers) != 1 || rec.Headers[0].Key != l.Header {
 		return nil, false
@@ -57,32 +58,32 @@ func (l *Log) Signed(rec *kafka.Record, prefix []byte, parts ...[]byte) bool {
 	return ok && hmac.Equal(signature, l.Sign(prefix, parts...))
 }
 
-// Append writes messages to the log, which must have the log's headers.
+// Append writes messages to the log. They must have headers made by Headers.
 func (l *Log) Append(ctx context.Context, messages []kafka.Message) error {
 	_, err := l.Client.Produce(ctx, l.Topic, l.Partition, messages)
 	return err
 }
 
-// Bounds returns the offsets at which the log starts and ends.
+// Bounds returns the start and end offsets of the log.
 func (l *Log) Bounds(ctx context.Context) (start, end int64, err error) {
 	return l.Client.Bounds(ctx, l.Topic, l.Partition)
 }
 
-// End returns the offset at which the log ends.
+// End returns the end offset of the log.
 func (l *Log) End(ctx context.Context) (int64, error) {
 	return l.Client.End(ctx, l.Topic, l.Partition)
 }
 
-// Read calls fn with every record, signed or not, from an offset to the end that the log has at the time of the
-// call, and stops where fn returns an error. The record is valid during the call only. Failed calls to the broker
-// are repeated until the context ends. [kafka.Lost] tells the error of a log that does not hold the offset.
+// Read calls fn with every record, signed or not, from an offset to the end of the log at the time of the call. It
+// stops if fn returns an error. The record is valid only during the call of fn. Failed calls to the broker are repeated
+// until the context ends. Use [kafka.Lost] to recognize the error of a log that does not hold the offset.
 func (l *Log) Read(ctx context.Context, from int64, fn func(*kafka.Record) error) error {
 	return l.Client.ReadBack(ctx, l.Topic, l.Partition, from, fn)
 }
 
-// Follow calls fn with every record, signed or not, from an offset on, until the context ends or fn returns an
-// error, and caught once it has given those that the log had when Follow began. Records that retention deleted
-// before they were read are left out. Failed calls to the broker are repeated.
+// Follow calls fn with every record, signed or not, from an offset on, until the context ends or fn returns an error.
+// It calls caught once it has passed the end that the log had when Follow began. Records that retention deleted before
+// they were read are skipped. Failed calls to the broker are repeated.
 func (l *Log) Follow(ctx context.Context, from int64, fn func(*kafka.Record) error, caught func() error) error {
 	var pause kafka.Backoff
 	start, end, err := l.Bounds(ctx)

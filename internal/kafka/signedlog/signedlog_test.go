@@ -7,13 +7,14 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// TestSignature: a signature is what topics hold already; a record counts with that one header alone.
+// TestSignature: signatures are the same as those already in topics. A record counts only if the signature is its only
+// header.
 func TestSignature(t *testing.T) {
 	l := &Log{Header: "h", Key: [32]byte{1}}
 	for _, c := range []struct {
 		prefix string
 		parts  [][]byte
-		want   string // by another implementation of HMAC-SHA256
+		want   string // computed with another implementation of HMAC-SHA256
 	}{
 		{"", [][]byte{[]byte("value")}, "bb08466ba672425f152f9a627316820d51deb58966d9af444e7d9c0f2701a228"},
 		{"id", [][]byte{Sized([]byte("a")), []byte("b")},
