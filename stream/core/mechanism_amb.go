@@ -67,7 +67,7 @@ func newAMB(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, er
 		Level         float64 `json:"level,omitempty"`
 		Horizon       uint64  `json:"horizon,omitempty"`
 	}{
-		"sgd", p.Method, c.Target, *c.Intercept, c.Clip, c.Value, c.Quantile, c.ClipY, p.Factorization.Kind,
+		"sgd", p.Method, c.Target, *c.Intercept, c.Clip, c.Value, c.ThresholdQuantile, c.ClipY, p.Factorization.Kind,
 		bandsOf(p.Factorization),
 		p.Batch, p.Search, c.Growth, c.Eta0, p.Curvature, p.Radius, c.Average, levelOf(c), c.LastStep(),
 	})

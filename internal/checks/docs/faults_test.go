@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/faults.md")
 
-// The ways to inject a fault.
+// The ways of injecting a fault.
 const (
 	disk     = "simulated disk"
 	broker   = "embedded broker"
@@ -32,14 +32,14 @@ const (
 	registryHow = "test registry"
 )
 
-// row is a row of the failure matrix, and the tests that show what it says.
+// row is a row of the failure matrix, and the tests that verify it.
 type row struct {
-	event string // as in docs/theory/stream.md §4, where it stands there
+	event string // as in docs/theory/stream.md §4, if it is there
 	how   string // how it is injected
-	often string // in one run of the tests
+	often string // how often in one run of the tests
 	out   string // the outcome
 	sees  string // what the user sees
-	tests string // names, with the package's path where it is not stream
+	tests string // names, with the path of the package unless it is stream
 }
 
 var matrix = []row{
@@ -311,8 +311,8 @@ var matrix = []row{
 			"stream/cluster.TestLogShardRestored"},
 }
 
-// TestFaults: docs/faults.md is what the matrix says, every test in it exists, every fault
-// of docs/theory/stream.md §4 and every reason of a halt is in it.
+// TestFaults: docs/faults.md equals the matrix, and every test in it exists. Every fault of docs/theory/stream.md §4
+// and every reason of a halt is in the matrix.
 func TestFaults(t *testing.T) {
 	root := cases.Root(t)
 	tests := map[string]map[string]bool{} // package → names
@@ -332,7 +332,7 @@ Generated from internal/checks/docs/faults_test.go: ` + "`go generate ./internal
 	all := ""
 	for _, r := range matrix {
 		if seen[r.event] || r.how == "" || r.often == "" || r.out == "" || r.sees == "" || r.tests == "" {
-			t.Errorf("%q is there twice, or incomplete", r.event)
+			t.Errorf("%q occurs twice, or is incomplete", r.event)
 		}
 		seen[r.event] = true
 		all += r.sees + "\n"
@@ -374,7 +374,7 @@ Generated from internal/checks/docs/faults_test.go: ` + "`go generate ./internal
 			continue
 		}
 		if n++; !seen[event] {
-			t.Errorf("docs/theory/stream.md §4 has the fault %q, which no test is named for", event)
+			t.Errorf("docs/theory/stream.md §4 has the fault %q, for which the matrix names no test", event)
 		}
 	}
 	if n < 25 {
@@ -391,7 +391,7 @@ Generated from internal/checks/docs/faults_test.go: ` + "`go generate ./internal
 	}
 	for _, m := range reasons {
 		if used(t, filepath.Join(root, "stream"), m[1]) && !strings.Contains(all, "halt `"+m[2]+"`") {
-			t.Errorf("no fault is named that leads to the halt %q", m[2])
+			t.Errorf("the matrix has no fault that leads to the halt %q", m[2])
 		}
 	}
 
@@ -402,11 +402,11 @@ Generated from internal/checks/docs/faults_test.go: ` + "`go generate ./internal
 		}
 	}
 	if was, err := os.ReadFile(path); err != nil || !bytes.Equal(was, b.Bytes()) {
-		t.Errorf("%s is not what the matrix says; go generate ./internal/checks/docs writes it: %v", path, err)
+		t.Errorf("%s differs from the matrix; go generate ./internal/checks/docs writes it: %v", path, err)
 	}
 }
 
-// used reports whether a package of the daemon, tests aside, halts for a reason of package failure.
+// used reports whether a package of the daemon, without its tests, uses a reason of package failure.
 func used(t *testing.T, dir, name string) bool {
 	list, err := filepath.Glob(filepath.Join(dir, "*", "*.go"))
 	if err != nil {
