@@ -74,7 +74,7 @@ func newAMB(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, er
 	return m, err
 }
 
-// levelOf returns the level of the confidence intervals, 0 if the stream has none.
+// levelOf returns the level of the confidence intervals, or 0 if the stream has none.
 func levelOf(c *sgd.Config) float64 {
 	if !*c.Intervals {
 		return 0
@@ -82,7 +82,7 @@ func levelOf(c *sgd.Config) float64 {
 	return c.Level
 }
 
-// approximateIntervals says what the intervals of a regression rest on, if it has any.
+// approximateIntervals says what a regression's intervals are based on, if it has any.
 func approximateIntervals(c *sgd.Config, scatter string) []string {
 	if !*c.Intervals {
 		return nil
