@@ -113,6 +113,6 @@ func TestDiff(t *testing.T) {
 	f(`{"a":9007199254740993}`, `{"a":9007199254740992}`, "a: 9007199254740993 → 9007199254740992")
 	f(`{"a":{"b":1}}`, `{"a":2}`, "a: absent → 2", "a.b: 1 → absent")
 	f(`{"a":"<&>"}`, `{"a":"é"}`, `a: "<&>" → "é"`)
-	f(`{`, `{}`, "the old configuration is no JSON")
-	f(`{}`, `{}}`, "the new configuration is no JSON")
+	f(`{`, `{}`, "the old configuration is not JSON")
+	f(`{}`, `{}}`, "the new configuration is not JSON")
 }

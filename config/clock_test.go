@@ -36,18 +36,18 @@ func TestClock(t *testing.T) {
 			t.Errorf("%s: %v, want %s", new, err, want)
 		}
 	}
-	f("[40.0, 3.0, 1.2]", `"auto"`, "stream.orders.step: needs centre, scale and clip that are given")
+	f("[40.0, 3.0, 1.2]", `"auto"`, "stream.orders.step: must be a number of offsets if centre")
 	f("clip = 1.0", "clip = 1.0\nmethod = \"pp\"",
 		"stream.orders.moments.method: must not be \"pp\" for steps of several slots")
 	f("step_max = 5000", "step_max = 0", "stream.orders.step_max: must be 1 to 1099511627776 (0)")
 	f("step_max = 5000", "dead_letter = { mode = \"reference\", topic = \"dead\" }",
 		"stream.orders.dead_letter.mode: must be \"off\" with steps by the clock")
-	f("\"b\"", "\"orders\"", "kafka.boundary_topic: must not be a topic that is read")
-	f("\"b\"", "\"orders.dp\"", "kafka.boundary_topic: must be a topic of its own")
+	f("\"b\"", "\"orders\"", "kafka.boundary_topic: must not be an input topic")
+	f("\"b\"", "\"orders.dp\"", "kafka.boundary_topic: must differ from")
 	_, err = Parse("f", []byte(strings.Replace(gradients(), "step   = 64", "step = \"1m\"", 1)))
 	if err == nil ||
 		!strings.Contains(err.Error(),
-			"updates.step: must be a number of offsets for adam: its steps have sizes that are known") {
+			"updates.step: must be a number of offsets for adam: the sizes of its steps must be known in advance") {
 		t.Errorf("adam: %v", err)
 	}
 }
@@ -94,7 +94,7 @@ func TestClockRefit(t *testing.T) {
 		}
 	}
 	f("step_max = 9000\n", "",
-		"step_max: required with a step by the clock: a window and its memory have room for so many records")
+		"step_max: required with a step by the clock: it bounds the records of a window, and so its memory")
 	f("step_max = 9000", "step_max = 0", "step_max: must be 1 to 1099511627776 (0)")
 	f("\"1h\"", "\"often\"", "step: must be")
 	f("step_max = 9000", "step_max = 2147483649", "step_max: must be at most 2147483648 for windows (2147483649)")
@@ -102,10 +102,9 @@ func TestClockRefit(t *testing.T) {
 	f("target =", "stride = 200\ntarget =", "refit.stride: must not be there: windows are steps by the clock (200)")
 	f("step = \"1h\"\nstep_max = 9000\n", "", "refit.window: required, or a step by the clock, such as step = \"1h\"")
 	f("step = \"1h\"\nstep_max = 9000\n", "step = 100\n",
-		"step: must not be there: steps of refit are its windows: give their number of offsets as window, or a "+
-			"period of the clock (100)")
+		"step: must be absent: for refit a step is a window: set refit.window to its number of offsets, or step to a period of the clock (100)")
 	f("clip_x = 4.0", "clip_x = \"auto\"",
-		"step: needs centre, scale and clip that are given: a warm-up has a number of offsets")
+		"step: must be a number of offsets if centre, scale or clip is \"auto\": the length of a warm-up is a number of offsets")
 	parse(t, strings.Replace(hourly, "target =", "solver = \"ihm\"\ntarget =", 1))
 	hourly = strings.Replace(hourly, "step_max", "merge = true\nstep_max", 1)
 	f("target =", "solver = \"ihm\"\ntarget =",
@@ -119,7 +118,7 @@ func TestClockFaultOnce(t *testing.T) {
 		[]byte(strings.Replace(demand, "[stream.demand.privacy]", "step = \"1m\"\n[stream.demand.privacy]", 1)))
 	if err == nil ||
 		!strings.HasSuffix(err.Error(),
-			`stream.demand.step: must not be there: sgd has steps of its own length ("1m")`) ||
+			`stream.demand.step: must be absent: sgd chooses the length of its steps ("1m")`) ||
 		strings.Contains(err.Error(), "\n") {
 		t.Error(err)
 	}

@@ -85,7 +85,7 @@ func TestClusterFaults(t *testing.T) {
 		`8: cluster.shards: must be 1 to 4096 (4097)`, `9: cluster.session_timeout: must be "1s" to "5m" ("301s")`)
 
 	f(strings.Replace(shared(group), "[state]", "group = \"g\"\n[state]", 1),
-		`3: kafka.group: must not be cluster.group: that group has members, and takes no offsets from elsewhere ("g")`)
+		`3: kafka.group: must not be cluster.group: that group has members, and accepts offsets from them only ("g")`)
 	if c := parse(t, strings.Replace(shared(group), "[state]", "group = \"lag\"\n[state]", 1)); c.Kafka.Group != "lag" {
 		t.Errorf("%+v", c.Kafka)
 	}
@@ -93,20 +93,20 @@ func TestClusterFaults(t *testing.T) {
 	// What shards can't share.
 	f(strings.Replace(shared(group), "[state]",
 		"control_topic = \"claims\"\n[state]\nencrypt = true\narchive = true", 1),
-		`3: kafka.control_topic: must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself ("claims")`,
-		`5: state.encrypt: must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it (true)`,
-		`6: state.archive: must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can keep releases (true)`)
+		`3: kafka.control_topic: must be absent with [cluster]: each shard's ledger is a topic already, with one writer ("claims")`,
+		`5: state.encrypt: must be false with [cluster]: state in Kafka is always encrypted, and instances keep nothing in state.dir that needs encryption (true)`,
+		`6: state.archive: must be false with [cluster]: a shard holds 64 MiB, and an archive grows without limit; let the output topic keep the releases (true)`)
 	merged := strings.Replace(shared(group), "step   = 100", "merge = true\nstep = 100", 1)
 	f(merged,
-		`16: stream.orders.merge: needs cluster.assign = "topic": then one ledger has the budgets of all partitions that are merged`)
+		`16: stream.orders.merge: needs cluster.assign = "topic": then one ledger holds the budgets of all merged partitions`)
 	f(strings.Replace(merged, group, group+"\nassign = \"topic\"", 1))
 	f(strings.Replace(shared(group), "step   = 100",
 		"user = { key = \"record-key\", cap = 2, max_users = 100000 }\nstep = 100", 1),
-		`16: stream.orders.user: must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own`)
+		`16: stream.orders.user: must be absent with [cluster]: the persons of a population share one budget, but each shard has a ledger of its own`)
 	f(strings.Replace(shared(`group = "orders"`), `topic = "orders.dp"`, `topic = "orders.ledger"`, 1),
-		`13: stream.orders.output.topic: must not be a topic of the group of [cluster] ("orders.ledger")`)
+		`13: stream.orders.output.topic: must not be one of the topics that belong to cluster.group ("orders.ledger")`)
 	f(strings.Replace(shared(`group = "x"`), `topic = "orders", `, `topic = "x.state", `, 1),
-		`12: stream.orders.input.topic: must not be a topic of the group of [cluster] ("x.state")`)
+		`12: stream.orders.input.topic: must not be one of the topics that belong to cluster.group ("x.state")`)
 	f(strings.Replace(shared(group), "[state]", "boundary_topic = \"g.control\"\n[state]", 1),
-		`3: kafka.boundary_topic: must not be a topic of the group of [cluster] ("g.control")`)
+		`3: kafka.boundary_topic: must not be one of the topics that belong to cluster.group ("g.control")`)
 }

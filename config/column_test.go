@@ -193,7 +193,7 @@ func TestColumnFaults(t *testing.T) {
 	// Lists that are for columns are now for the numbers of a row.
 	text = strings.Replace(sectioned, "TABLES", columnTables, 1)
 	_, err := Parse("f", []byte(text))
-	want := "must be one number, or one for each of the 5 numbers of a row: amount, items=two, items=more, " +
+	want := "must be one number, or a list with one for each of the 5 numbers of a row: amount, items=two, items=more, " +
 		"items=other, weight"
 	if err == nil || strings.Count(err.Error(), want) != 2 {
 		t.Errorf("%v", err)
@@ -208,7 +208,7 @@ func TestColumnFaults(t *testing.T) {
 	text = strings.Replace(withTables("[stream.orders.input.column.amount]\ntype = \"category\"\ncategories = [\"x\"]"),
 		`"items"`, `"amount=x"`, 1)
 	if _, err := Parse("f", []byte(text)); err == nil ||
-		!strings.Contains(err.Error(), `must not give a row two numbers of one name ("amount=x")`) {
+		!strings.Contains(err.Error(), `must not give two numbers of a row the same name ("amount=x")`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -212,7 +212,7 @@ adjacency = "zero-out"
 	f("[stream.orders]",
 		"[stream.more]\ninput = { topic = \"orders.dp\", columns = [\"a\"] }\n"+
 			"privacy = { epsilon = 1, delta = 1e-8, adjacency = \"replace\" }\nmoments = {}\n[stream.orders]",
-		`10: stream.orders.output.topic: must not be a topic that is read, as stream.more.input.topic is ("orders.dp")`)
+		`10: stream.orders.output.topic: must not be an input topic, as stream.more.input.topic is ("orders.dp")`)
 	f("[stream.orders]",
 		"[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\n"+
 			"privacy = { epsilon = 1, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
@@ -220,9 +220,9 @@ adjacency = "zero-out"
 	f("[stream.orders]",
 		"[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\noutput.topic = \"more\"\n"+
 			"privacy = { epsilon = 2, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
-		"13: stream.orders.privacy.limit_epsilon: must be that of [stream.more], which reads the same topic: 2 (1)")
+		"13: stream.orders.privacy.limit_epsilon: must be the same as in [stream.more], which reads the same topic: 2 (1)")
 	f(`topic = "orders"`, `topic = "`+strings.Repeat("x", 247)+`"`,
-		`6: stream.orders.output.topic: required, for the input's topic with ".dp" is too long a name`)
+		`6: stream.orders.output.topic: required: the default, the input's topic followed by ".dp", is too long`)
 }
 
 func TestLoadUnreadable(t *testing.T) {

@@ -87,14 +87,13 @@ func TestDefects(t *testing.T) {
 	f("step   = 100", "step = 100\nmerge = true\nmerge_ahead = 0",
 		"16: stream.orders.merge_ahead: must be 1 to 1000 (0)")
 	f("step   = 100", "step = 100\nmerge = true\ndead_letter = { mode = \"reference\", topic = \"dead\" }",
-		"16: stream.orders.dead_letter.mode: must be \"off\" with merge = true: dead letters follow one partition "+
+		"16: stream.orders.dead_letter.mode: must be \"off\" with merge = true: dead letters can only follow one partition "+
 			"(\"reference\")")
 	f(`start = "earliest", codec = "json", columns = ["amount", "items", "weight"] }`,
 		"start = 7, codec = \"json\", columns = [\"amount\", \"items\", \"weight\"] }\nmerge = true",
-		"10: stream.orders.input.start: must be \"earliest\" or \"latest\" with merge = true: partitions have "+
-			"offsets of their own")
+		"10: stream.orders.input.start: must be \"earliest\" or \"latest\" with merge = true: each partition has its own offsets")
 	f("centre = [40.0, 3.0, 1.2]", "merge = true\ncentre = \"auto\"",
-		"12: stream.orders.merge: needs centre, scale and clip norms that are given: a warm-up reads one partition")
+		"12: stream.orders.merge: must be false if centre, scale or a clip norm is \"auto\": a warm-up reads one partition")
 	f("partition = 0", `partition = ["all"]`,
 		`10: stream.orders.input.partition: must be an integer or a list of integers ("all")`)
 	f("partition = 0", `partition = [0, 1.0]`,
@@ -118,16 +117,14 @@ func TestDefects(t *testing.T) {
 	f("clip = 1.0", "clip = inf", "21: stream.orders.moments.clip: must be finite (+Inf)")
 	f("[40.0, 3.0, 1.2]", "[40.0,\n3.0, nan]", "13: stream.orders.centre: must be finite (NaN)")
 	f("epsilon = 1.0", "epsilon = 1e9",
-		"16: stream.orders.privacy.epsilon: must be less: noise so small is cut off where every delta below 1 would "+
-			"look (1e+09)")
+		"16: stream.orders.privacy.epsilon: must be smaller: with so little noise, every delta below 1 would need its tail, which is cut off (1e+09)")
 	f("epsilon = 1.0", "epsilon = 0", "16: stream.orders.privacy.epsilon: must be positive (0)")
 	f("epsilon = 1.0", "epsilon = -1.5", "16: stream.orders.privacy.epsilon: must be positive (-1.5)")
 	f("delta = 1e-8", "delta = 0.0", "17: stream.orders.privacy.delta: must be in (0, 1) (0.0)")
 	f("delta = 1e-8", "delta = 1", "17: stream.orders.privacy.delta: must be in (0, 1) (1)")
 	for _, delta := range []string{"1e-19", "1e-31", "1e-300"} {
 		f("delta = 1e-8", "delta = "+delta,
-			"17: stream.orders.privacy.delta: must be at least 2.2e-19, for noise is cut off where a smaller delta "+
-				"would look ("+delta+")")
+			"17: stream.orders.privacy.delta: must be at least 2.2e-19: a smaller delta would need noise beyond the point where its tail is cut off ("+delta+")")
 	}
 	f("limit_epsilon = 3.0", "limit_epsilon = 0.9",
 		"19: stream.orders.privacy.limit_epsilon: must be at least epsilon, 1 (0.9)")
@@ -140,9 +137,9 @@ func TestDefects(t *testing.T) {
 	f("step   = 100", `step = "99ms"`, `14: stream.orders.step: must be at least "100ms" ("99ms")`)
 	f("step   = 100", `step = "-1m"`, `14: stream.orders.step: must be at least "100ms" ("-1m")`)
 	f("step   = 100", "step = 100\nstep_max = 5",
-		"15: stream.orders.step_max: belongs to steps by the clock, such as step = \"1m\" (5)")
+		"15: stream.orders.step_max: is only for steps by the clock, such as step = \"1m\" (5)")
 	f("step   = 100", "step = \"1m\"",
-		"1: kafka.boundary_topic: required, because steps of [stream.orders] are by the clock")
+		"1: kafka.boundary_topic: required, because [stream.orders] has steps by the clock")
 	f("step   = 100", "step = 100\nhorizon = -1", "15: stream.orders.horizon: must be at least 0 (-1)")
 	f("step   = 100", "step = 4096\nhorizon = 4503599627370496",
 		"15: stream.orders.horizon: must be less: its steps have more offsets than a log (4503599627370496)")
@@ -155,7 +152,7 @@ func TestDefects(t *testing.T) {
 	f("partition = 0", "partition = [0, 4294967296]",
 		"10: stream.orders.input.partition: must be 0 to 2147483647 (4294967296)")
 	f("partition = 0", "partition = []", "10: stream.orders.input.partition: must name at least one partition")
-	f("partition = 0", "partition = [1, 0, 1]", "10: stream.orders.input.partition: must not be there twice (1)")
+	f("partition = 0", "partition = [1, 0, 1]", "10: stream.orders.input.partition: must not be repeated (1)")
 	f(`"orders.dp"`, `"orders.dp", partition = 2147483648`,
 		"11: stream.orders.output.partition: must be 0 to 2147483647 (2147483648)")
 	f("[80.0, 5.0, 2.0]", "[80.0, 5.0, 0.0]", "13: stream.orders.scale: must be positive, with a finite inverse (0.0)")
@@ -164,9 +161,9 @@ func TestDefects(t *testing.T) {
 	f("[80.0, 5.0, 2.0]", "-1", "13: stream.orders.scale: must be positive, with a finite inverse (-1)")
 	f("[80.0, 5.0, 2.0]", "1e-310", "13: stream.orders.scale: must be positive, with a finite inverse (1e-310)")
 	f("[80.0, 5.0, 2.0]", "[80.0, 5.0]",
-		"13: stream.orders.scale: must be one number, or one for each of the 3 columns")
-	f("[40.0, 3.0, 1.2]", "[]", "12: stream.orders.centre: must be one number, or one for each of the 3 columns")
-	f("[40.0, 3.0, 1.2]", "[1]", "12: stream.orders.centre: must be one number, or one for each of the 3 columns")
+		"13: stream.orders.scale: must be one number, or a list with one for each of the 3 columns")
+	f("[40.0, 3.0, 1.2]", "[]", "12: stream.orders.centre: must be one number, or a list with one for each of the 3 columns")
+	f("[40.0, 3.0, 1.2]", "[1]", "12: stream.orders.centre: must be one number, or a list with one for each of the 3 columns")
 
 	// Durations.
 	f("[http]", "commit_interval = 200\n[http]",
@@ -183,7 +180,7 @@ func TestDefects(t *testing.T) {
 		`6: state.commit_interval: must be at least "10ms", or "0s" ("1ns")`)
 	f("[\"localhost:9092\"]\n[state]",
 		"[\"localhost:9092\", \"kafka.example:9092\"]\n[state]\ncommit_interval = \"0s\"",
-		`4: state.commit_interval: commits at every step are for tests: all brokers must be loopback addresses ("0s")`)
+		`4: state.commit_interval: must be at least "10ms" unless all brokers are loopback addresses: commits at every step are for tests ("0s")`)
 
 	// Words.
 	f(`"zero-out"`, `"zeroout"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("zeroout")`)
@@ -231,17 +228,17 @@ func TestDefects(t *testing.T) {
 	sasl := func(text string, want ...string) { t.Helper(); f("[state]", "sasl = { "+text+" }\n[state]", want...) }
 	sasl(`mechanism = "plain"`, `3: kafka.sasl.username: required`, `3: kafka.sasl.password_file: required`)
 	sasl(`mechanism = "scram-sha-512", username = "u", password_file = "p", token_file = "t"`,
-		`3: kafka.sasl.token_file: must not be there with mechanism = "scram-sha-512"`)
-	sasl(`mechanism = "oauthbearer"`, `3: kafka.sasl.token_url: required, or token_file`)
+		`3: kafka.sasl.token_file: must be absent with mechanism = "scram-sha-512"`)
+	sasl(`mechanism = "oauthbearer"`, `3: kafka.sasl.token_url: required unless token_file is set`)
 	sasl(`mechanism = "oauthbearer", token_file = "t", username = "u"`,
-		`3: kafka.sasl.username: must not be there with mechanism = "oauthbearer"`)
+		`3: kafka.sasl.username: must be absent with mechanism = "oauthbearer"`)
 	sasl(`mechanism = "oauthbearer", token_file = "t", token_url = "https://o", scopes = ["s"]`,
-		`3: kafka.sasl.token_url: must not be there with token_file: that token is asked for by another program`,
-		`3: kafka.sasl.scopes: must not be there with token_file: that token is asked for by another program`)
+		`3: kafka.sasl.token_url: must be absent with token_file: another program fetches that token`,
+		`3: kafka.sasl.scopes: must be absent with token_file: another program fetches that token`)
 	sasl(`mechanism = "oauthbearer", token_url = "https://o"`, `3: kafka.sasl.client_id: required`,
 		`3: kafka.sasl.client_secret_file: required`)
 	sasl(`mechanism = "aws-msk-iam", username = "u"`,
-		`3: kafka.sasl.username: must not be there with mechanism = "aws-msk-iam"`, `3: kafka.sasl.region: required`)
+		`3: kafka.sasl.username: must be absent with mechanism = "aws-msk-iam"`, `3: kafka.sasl.region: required`)
 	sasl(`mechanism = "aws-msk-iam", region = "Frankfurt", role_arn = "admin"`,
 		`3: kafka.sasl.region: must be a region of AWS, such as "eu-central-1" ("Frankfurt")`,
 		`3: kafka.sasl.role_arn: must be the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME" ("admin")`)
@@ -263,9 +260,9 @@ func TestDefects(t *testing.T) {
 	f("[state]", "control_topic = \"a b\"\n[state]",
 		`3: kafka.control_topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
 	f("[state]", "control_topic = \"orders\"\n[state]",
-		`3: kafka.control_topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
+		`3: kafka.control_topic: must not be an input topic, as stream.orders.input.topic is ("orders")`)
 	f("[state]", "control_topic = \"orders.dp\"\n[state]",
-		`3: kafka.control_topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
+		`3: kafka.control_topic: must differ from the topic of stream.orders.output.topic ("orders.dp")`)
 	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: `+former,
 		`8: http.tls.cert_file: required`, `8: http.tls.key_file: required`, `9: http.basic_auth.username: required`,
 		`9: http.basic_auth.password_file: required`)
@@ -276,9 +273,9 @@ func TestDefects(t *testing.T) {
 	f("step ", "dead_letter = { mode = \"some\", topic = \"d\" }\nstep ",
 		`14: stream.orders.dead_letter.mode: must be "off", "reference" or "full" ("some")`)
 	f("step ", "dead_letter = { mode = \"full\", topic = \"orders\" }\nstep ",
-		`14: stream.orders.dead_letter.topic: must be a topic of its own, not that of stream.orders.input.topic ("orders")`)
+		`14: stream.orders.dead_letter.topic: must differ from the topic of stream.orders.input.topic ("orders")`)
 	f("step ", "dead_letter = { mode = \"full\", topic = \"orders.dp\" }\nstep ",
-		`14: stream.orders.dead_letter.topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
+		`14: stream.orders.dead_letter.topic: must differ from the topic of stream.orders.output.topic ("orders.dp")`)
 
 	f("[http]", "epoch_secret_retention = \"-1h\"\n[http]",
 		`6: state.epoch_secret_retention: must be at least "0s" ("-1h")`)
@@ -344,8 +341,8 @@ func TestDefects(t *testing.T) {
 		`3: kafka.brokers: must be host:port (":9092")`, `4: kafka.brokers: must be host:port ("h:0")`,
 		`4: kafka.brokers: must be host:port ("h:65536")`, `4: kafka.brokers: must be host:port ("h:kafka")`,
 		`4: kafka.brokers: must be host:port ("kafka://h:9")`)
-	f(`["localhost:9092"]`, `["a:1", "b:1", "a:1"]`, `2: kafka.brokers: must not be there twice ("a:1")`)
-	const beyond = `must be a loopback address: beyond this machine it needs [http.tls] or [http.basic_auth], or http.insecure_listen = true`
+	f(`["localhost:9092"]`, `["a:1", "b:1", "a:1"]`, `2: kafka.brokers: must not be repeated ("a:1")`)
+	const beyond = `must be a loopback address, unless there is [http.tls] or [http.basic_auth], or http.insecure_listen = true`
 	for _, address := range []string{":9464", "0.0.0.0:9464", "[::]:9464", "192.0.2.1:9464", "metrics.example.org:9464"} {
 		f(`"127.0.0.1:9464"`, fmt.Sprintf("%q", address), fmt.Sprintf(`7: http.listen: %s (%q)`, beyond, address))
 		f(`"127.0.0.1:9464"`, fmt.Sprintf("%q\ninsecure_listen = false", address),
@@ -363,12 +360,12 @@ func TestDefects(t *testing.T) {
 	f(`"/var/lib/streamdp"`, `""`, `4: state.dir: must not be empty`)
 	f(`"/var/lib/streamdp"`, `"/var\n"`, `4: state.dir: must not hold control characters`)
 	f(`topic = "orders.dp"`, `topic = "orders"`,
-		`11: stream.orders.output.topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
+		`11: stream.orders.output.topic: must not be an input topic, as stream.orders.input.topic is ("orders")`)
 
 	// Columns.
 	f(`["amount", "items", "weight"]`, `[]`, "10: stream.orders.input.columns: must name at least one column")
 	f(`"items", "weight"]`, "\"items\",\n \"amount\"]",
-		`11: stream.orders.input.columns: must not be there twice ("amount")`)
+		`11: stream.orders.input.columns: must not be repeated ("amount")`)
 	f(`"items"`, `""`, `10: stream.orders.input.columns: must not be empty`)
 	f(`"items"`, `"a..b"`,
 		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("a..b")`)
@@ -381,7 +378,7 @@ func TestDefects(t *testing.T) {
 	f(`"orders.dp"`, `"orders.dp", values = ["mean", "sum"]`,
 		`11: stream.orders.output.values: must be a value that this stream publishes: "mean", "second_moment", "covariance", "mean_original", "covariance_original" or "full_share" ("sum")`)
 	f(`"orders.dp"`, `"orders.dp", values = ["mean", "mean"]`,
-		`11: stream.orders.output.values: must not be there twice ("mean")`)
+		`11: stream.orders.output.values: must not be repeated ("mean")`)
 
 	// Environment.
 	f(`"/var/lib/streamdp"`, `"${STREAMDP_NOT_SET}/x"`,
@@ -408,25 +405,25 @@ func TestStreams(t *testing.T) {
 		t.Error("streams are not sorted by name")
 	}
 	f(strings.NewReplacer("epsilon = 2", "epsilon = 3", "limit_epsilon = 3 ", "limit_epsilon = 3.5 "),
-		"27: stream.other.privacy.limit_epsilon: must be that of [stream.orders], which reads the same topic: 3 (3.5)")
+		"27: stream.other.privacy.limit_epsilon: must be the same as in [stream.orders], which reads the same topic: 3 (3.5)")
 	f(strings.NewReplacer("limit_epsilon = 3 ", "limit_epsilon = 3, limit_delta = 1e-6 "),
-		"27: stream.other.privacy.limit_delta: must be that of [stream.orders], which reads the same topic: "+
+		"27: stream.other.privacy.limit_delta: must be the same as in [stream.orders], which reads the same topic: "+
 			"1e-08 (1e-06)")
 	f(strings.NewReplacer("delta = 1e-8, adj", "delta = 1e-9, adj"),
-		"27: stream.other.privacy.limit_delta: must be that of [stream.orders], which reads the same topic: "+
+		"27: stream.other.privacy.limit_delta: must be the same as in [stream.orders], which reads the same topic: "+
 			"1e-08 (1e-09)")
 	f(strings.NewReplacer("delta = 1e-8, adj", "delta = 1, adj"),
 		"27: stream.other.privacy.delta: must be in (0, 1) (1)")
 	f(strings.NewReplacer(`"zero-out", limit`, `"replace", limit`),
-		`27: stream.other.privacy.adjacency: must be that of [stream.orders], which reads the same topic: "zero-out" ("replace")`)
+		`27: stream.other.privacy.adjacency: must be the same as in [stream.orders], which reads the same topic: "zero-out" ("replace")`)
 	f(strings.NewReplacer(`topic = "orders", columns`, `topic = "elsewhere", columns`, `"zero-out", limit`,
 		`"replace", limit`))
 	f(strings.NewReplacer(`"other.dp"`, `"orders.dp"`),
-		`25: stream.other.output.topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
+		`25: stream.other.output.topic: must differ from the topic of stream.orders.output.topic ("orders.dp")`)
 	f(strings.NewReplacer(`"other.dp"`, `"orders"`),
-		`25: stream.other.output.topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
+		`25: stream.other.output.topic: must not be an input topic, as stream.orders.input.topic is ("orders")`)
 	f(strings.NewReplacer(`topic = "orders", columns`, `topic = "orders.dp", columns`),
-		`11: stream.orders.output.topic: must not be a topic that is read, as stream.other.input.topic is ("orders.dp")`)
+		`11: stream.orders.output.topic: must not be an input topic, as stream.other.input.topic is ("orders.dp")`)
 	// A typo in one stream is found though the other has the key.
 	f(strings.NewReplacer("moments.clip = 2", "moments.clip = 2\nmoments.workoad = \"mean\""),
 		"29: stream.other.moments.workoad: unknown key (did you mean workload?)")

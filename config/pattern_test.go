@@ -167,7 +167,7 @@ func TestPatternsTwice(t *testing.T) {
 	if _,
 		err := Parse("f",
 		[]byte(both[:i]+strings.Replace(both[i:], "limit_epsilon = 3.0", "limit_epsilon = 4.0", 1))); err == nil ||
-		!strings.Contains(err.Error(), "must be that of [stream.orders], which reads the same topic") {
+		!strings.Contains(err.Error(), "must be the same as in [stream.orders], which reads the same topic") {
 		t.Error(err)
 	}
 }
@@ -317,8 +317,8 @@ func TestNamed(t *testing.T) {
 // TestPatternFaults: what a pattern can't have.
 func TestPatternFaults(t *testing.T) {
 	for _, x := range []struct{ text, want string }{
-		{patterned(`topic = "a", topics = "b"`), `input.topics: must not be there with input.topic ("b")`},
-		{patterned(`topic = "a", max_topics = 5`), `input.max_topics: belongs to input.topics (5)`},
+		{patterned(`topic = "a", topics = "b"`), `input.topics: must be absent with input.topic ("b")`},
+		{patterned(`topic = "a", max_topics = 5`), `input.max_topics: is only for input.topics (5)`},
 		{patterned(`topics = "b", max_topics = 0`), `input.max_topics: must be 1 to 10000 (0)`},
 		{patterned(`topics = "a)|(b"`),
 			`input.topics: must be a regular expression (RE2): unexpected ): ` + "`a)|(b`" + ` ("a)|(b")`},
@@ -326,11 +326,11 @@ func TestPatternFaults(t *testing.T) {
 			`input.topics: must be a regular expression (RE2): missing closing ): ` + "`(`" + ` ("(")`},
 		{patterned(`topics = ""`), `input.topic: required`},
 		{strings.Replace(patterned(`topics = "a"`), `"earliest"`, "7", 1),
-			`input.start: must be "earliest" or "latest" with input.topics: topics have offsets of their own`},
+			`input.start: must be "earliest" or "latest" with input.topics: each topic has its own offsets`},
 		{strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
-			`output.topic: must have "*" in it, which stands for the input's topic, with input.topics: each has an output of its own ("orders.dp")`},
+			`output.topic: must contain "*" with input.topics: it stands for the input's topic, so that each topic has an output of its own ("orders.dp")`},
 		{strings.Replace(strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
-			`"orders.dp"`, `"*"`, 1), `output.topic: must be more than "*", the input's topic ("*")`},
+			`"orders.dp"`, `"*"`, 1), `output.topic: must not be "*" alone, which is the input's own topic ("*")`},
 		{strings.Replace(orders, `"orders.dp"`, `"*.dp"`, 1),
 			`output.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.dp")`},
 		{strings.Replace(orders, `"orders.dp"`, `"*.*"`, 1),
@@ -342,9 +342,9 @@ func TestPatternFaults(t *testing.T) {
 			"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dp\" }\n", 1),
 			`dead_letter.topic: must not be output.topic ("*.dp")`},
 		{patterned(`topics = "a"`, second("a", "*.dp")),
-			`stream.second.output.topic: must be topics of its own, not those of stream.orders.output.topic ("*.dp")`},
+			`stream.second.output.topic: must differ from stream.orders.output.topic, so that the topics differ ("*.dp")`},
 		{patterned(`topics = "a"`, "[cluster]\ngroup = \"g\"\n"),
-			`input.topics: must not be there with [cluster]: how many topics are taken is known to all instances together only ("a")`},
+			`input.topics: must be absent with [cluster]: no single instance knows how many topics are in use ("a")`},
 	} {
 		if _, err := Parse("f", []byte(x.text)); err == nil || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%v\nwant %s", err, x.want)

@@ -83,7 +83,7 @@ func TestRefitDefects(t *testing.T) {
 	f(`"sold"`+"\n", `"returned"`+"\n", `17: stream.weekly.refit.target: must be one of the columns ("returned")`)
 	f("clip_x = 4.0", "clip_x = 0", `18: stream.weekly.refit.clip_x: must be positive and finite (0)`)
 	f("clip_y = 3.0", "residual_clip = 1.0",
-		`19: stream.weekly.refit.residual_clip: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
+		`19: stream.weekly.refit.residual_clip: must be absent: its unit depends on a centre, scale or bound that is "auto"`)
 	f(end, "window = 0", `20: stream.weekly.refit.window: must be 1 to 2147483648 slots (0)`)
 	f(end, "", `16: stream.weekly.refit.window: required, or a step by the clock, such as step = "1h"`)
 	f(end, end+"\nstride = 4000",
@@ -106,7 +106,7 @@ func TestRefitDefects(t *testing.T) {
 	f(end, end+"\nsolver = \"fast-ihm\"\ntransforms = 2",
 		`22: stream.weekly.refit.transforms: must be 1 or the number of iterations (2)`)
 	f("scale ", "step = 100\nscale ",
-		`10: stream.weekly.step: must not be there: steps of refit are its windows: give their number of offsets as window, or a period of the clock (100)`)
+		`10: stream.weekly.step: must be absent: for refit a step is a window: set refit.window to its number of offsets, or step to a period of the clock (100)`)
 	f(`"weekly.dp"`, `"weekly.dp", values = ["theta", "eta"]`,
 		`8: stream.weekly.output.values: must be a value that this stream publishes: "theta", "intercept", "theta_original" or "intercept_original" ("eta")`)
 }

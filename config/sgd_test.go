@@ -100,7 +100,7 @@ func TestSGDDefects(t *testing.T) {
 	f(`target = "sold"`, ``, `16: stream.demand.sgd.target: required`)
 	f(`"sold"`+"\n", `"returned"`+"\n", `18: stream.demand.sgd.target: must be one of the columns ("returned")`)
 	f("clip_x = 4.0", "",
-		`22: stream.demand.sgd.amb.curvature: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
+		`22: stream.demand.sgd.amb.curvature: must be absent: its unit depends on a centre, scale or bound that is "auto"`)
 	f("clip_x = 4.0", "clip_x = 0",
 		`19: stream.demand.sgd.clip_x: must be positive and in the range 1e-60 to 1e60: scale the columns to about 1 (0)`)
 	f("radius = 20.0", "", `16: stream.demand.sgd.radius: required for method "amb"`)
@@ -138,10 +138,10 @@ func TestSGDDefects(t *testing.T) {
 	f("[stream.demand.sgd.amb]\n"+end, "[stream.demand.sgd.newton]\ncurvature = 1",
 		`21: stream.demand.sgd.newton: unknown key`)
 	f("scale ", "step = 100\nscale ",
-		`10: stream.demand.step: must not be there: sgd has steps of its own length (100)`)
+		`10: stream.demand.step: must be absent: sgd chooses the length of its steps (100)`)
 	f(`columns = ["price", "weekday", "sold"]`, `columns = ["sold"]`,
-		`9: stream.demand.centre: must be one number, or one for each of the 1 columns`,
-		`10: stream.demand.scale: must be one number, or one for each of the 1 columns`)
+		`9: stream.demand.centre: must be one number, or a list with one for each of the 1 columns`,
+		`10: stream.demand.scale: must be one number, or a list with one for each of the 1 columns`)
 	f(`"demand.dp"`, `"demand.dp", values = ["theta", "mean"]`,
 		`8: stream.demand.output.values: must be a value that this stream publishes: "theta", "theta_average", "interval_low", "interval_high", "zeta", "average_start", "iteration", "slots" or "theta_average_original" ("mean")`)
 	f(`"demand.dp" }`, `"demand.dp", values = ["interval_low"] }`+"\nsgd.intervals = false",

@@ -65,5 +65,5 @@ func TestTraceFaults(t *testing.T) {
 	f(traced("endpoint = \"https://c\"\ntls.cert_file = \"c\""), `8: trace.tls.cert_file: needs key_file too`)
 	// Who may not see what depends on records may not see traces.
 	f(strings.Replace(traced(plain), `exposure = "operator"`, `exposure = "public"`, 1),
-		`6: trace: must not be there with http.exposure = "public": times of traces depend on records, as metrics of class P do`)
+		`6: trace: must be absent with http.exposure = "public": the times in traces depend on records, as metrics of class P do`)
 }

@@ -58,7 +58,7 @@ func TestUserFaults(t *testing.T) {
 	f(finite, `key = "field:", max_users = 5000`,
 		`user.key: must be "record-key", "field:PATH" or "header:NAME" ("field:")`)
 	f(finite, `key = "field:amount", max_users = 5000`,
-		`user.key: must not be a column, nor inside or around one ("field:amount")`)
+		`user.key: must not be a column, nor be inside a column or contain one ("field:amount")`)
 	f(finite, `key = "field:a..b", max_users = 5000`,
 		`user.key: must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name ("field:a..b")`)
 	f(finite, good+", cap = 16777216", "user.cap: must be 1 to 16777215 (16777216)")
@@ -72,8 +72,7 @@ func TestUserFaults(t *testing.T) {
 
 	// Room for everybody.
 	f(finite, `key = "record-key", max_users = 999, separation = 10`,
-		"user.max_users: must be at least 1000 (separation × step): whoever is refused there would change who "+
-			"counts later (999)")
+		"user.max_users: must be at least 1000 (separation × step): a person refused for lack of room would change who counts later (999)")
 	f(finite, `key = "record-key", max_users = 1000, separation = 10`)
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 5`)
 	// Fewer steps than the separation would allow: everybody is remembered.
@@ -81,36 +80,32 @@ func TestUserFaults(t *testing.T) {
 	f("step = 100", good, "user.cap: required without a horizon or a period, or where epochs continue after it")
 	f("step = 100", good+", cap = 3")
 	f("step = 100\nhorizon = 5000000000", good+", cap = 3",
-		"horizon: must be at most 4294967294 where persons are protected (5000000000)")
+		"horizon: must be at most 4294967294 with [user] (5000000000)")
 	// In a period a person has that many steps, whatever the horizon.
 	f("step = 100", `key = "record-key", max_users = 500, separation = 5, period = 20`)
 	f("step = 100", `key = "record-key", max_users = 499, separation = 5, period = 20`,
-		"user.max_users: must be at least 500 (separation × step): whoever is refused there would change who "+
-			"counts later (499)")
+		"user.max_users: must be at least 500 (separation × step): a person refused for lack of room would change who counts later (499)")
 	f("step = 100", `key = "record-key", max_users = 2000, separation = 50, period = 20`)
-	f(finite, good+", period = 50", "user.period: must be less than the horizon (50), or not be there (50)")
+	f(finite, good+", period = 50", "user.period: must be less than the horizon (50), or absent (50)")
 	// By the clock a step has step_max records at most.
 	const clock = "step = \"1m\"\nhorizon = 50\nstep_max = 60"
 	f(clock, `key = "record-key", max_users = 600, separation = 10`)
 	f(clock, `key = "record-key", max_users = 599, separation = 10`,
-		"user.max_users: must be at least 600 (separation × step_max): whoever is refused there would change who "+
-			"counts later (599)")
+		"user.max_users: must be at least 600 (separation × step_max): a person refused for lack of room would change who counts later (599)")
 	f(clock, `key = "record-key", max_users = 2999, cap = 2`)
 	// Merged, each user key counts in one partition, or the order of partitions would decide; and tables
 	// have room where two of them would change.
 	const merged = finite + "\nmerge = true"
 	f(merged, good,
-		`merge: must be false where persons are protected, unless user.partitioner is "murmur2": records of partitions have no common order, so which of a person's count would depend on how partitions are read; with "murmur2" all that count are in one`)
+		`merge: must be false with [user], unless user.partitioner is "murmur2": records of different partitions have no common order, so the order of reading would decide which of a person's records count; with "murmur2" all that count are in one partition`)
 	f(merged, `key = "header:u", max_users = 5000, partitioner = "murmur2"`,
 		`user.partitioner: must be "none" unless key is "record-key" ("murmur2")`)
 	const home = `key = "record-key", partitioner = "murmur2", `
 	f(merged, home+"max_users = 100")
 	f(merged, home+"max_users = 99",
-		"user.max_users: must be at least 100 (separation × step): whoever is refused there would change who "+
-			"counts later (99)")
+		"user.max_users: must be at least 100 (separation × step): a person refused for lack of room would change who counts later (99)")
 	f(merged, home+"max_users = 5, cap = 2") // zero-out: one table changes, and the noise covers it
-	const two = " with adjacency \"replace\" and merge = true: of two full partitions, who goes lets somebody into " +
-		"one, and who comes puts somebody out of the other"
+	const two = " with adjacency \"replace\" and merge = true: with full tables, replacing a person lets somebody into one partition and keeps somebody out of another"
 	orders = strings.Replace(orders, `"zero-out"`, `"replace"`, 1)
 	f(finite, home+"max_users = 5, cap = 2")
 	f(merged, home+"max_users = 5000, cap = 2")
@@ -133,7 +128,7 @@ func TestUserOfRegressions(t *testing.T) {
 		// A step of newton may have 16 times the slots of a search.
 		{"cap = 2, max_users = 9999999", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n", ""},
 		{"max_users = 9, cap = 2, separation = 40", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n",
-			"(separation × records a step)"},
+			"(separation × records per step)"},
 		// The first of fifty steps is the search.
 		{"max_users = 80000", amb, ""},
 		{"max_users = 1963000, cap = 3", amb, ""},
@@ -144,13 +139,12 @@ func TestUserOfRegressions(t *testing.T) {
 			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nstride = 250\n", ""},
 		{"per_step = 1",
 			"[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nsolver = \"linmix\"\n",
-			"refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" where persons are " +
-				"protected: a sketch"},
+			"refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" where persons are protected: a sketch"},
 		{"max_users = 199999, separation = 4", amb,
-			"user.max_users: must be at least 200000 (separation × records a step)"},
+			"user.max_users: must be at least 200000 (separation × records per step)"},
 		{"max_users = 1962999, cap = 3", amb,
-			"user.max_users: must be at least 1963000 (horizon × records a step) with adjacency \"zero-out\""},
-		{"max_users = 99, cap = 3, period = 9", amb, "(period × records a step) with adjacency \"zero-out\""},
+			"user.max_users: must be at least 1963000 (horizon × records per step) with adjacency \"zero-out\""},
+		{"max_users = 99, cap = 3, period = 9", amb, "(period × records per step) with adjacency \"zero-out\""},
 		{"max_users = 1, cap = 3", strings.Replace(amb, "radius = 1", "radius = 0", 1), "sgd.radius"},
 		// Without a horizon nobody knows how many records a period of a regression has.
 		{"max_users = 99, cap = 3, period = 9", strings.Replace(amb, "clip_x", "# no horizon\nclip_x", 1),
@@ -179,11 +173,11 @@ func TestUserOfAdam(t *testing.T) {
 		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"momentum\"", ""},
 		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"jme_per_example\"",
 			"adam.factorization: must be \"identity\" where persons are protected and both moments have noise"},
-		{gradients(), "header:u", "field:u", "user.key: must not be a field: a record of codec float32 has none"},
+		{gradients(), "header:u", "field:u", "user.key: must not be a field: records of codec float32 have no fields"},
 		{gradients(), "max_users = 640", "max_users = 639", "user.max_users: must be at least 640 (separation × step)"},
 		{learning, "", "", ""},
 		{learning, "[40, 3e4, 0.5]", "[\"auto\", 3e4, 0.5]",
-			"user: must not be there with a centre, scale or clip norm that is \"auto\""},
+			"user: must be absent if centre, scale or clip norm is \"auto\""},
 	} {
 		text := strings.Replace(strings.Replace(c.text, "step   = 64", user, 1), c.old, c.new, 1)
 		got := faults(t, text)
@@ -209,16 +203,16 @@ func TestPopulations(t *testing.T) {
 	for _, c := range []struct{ first, second, topic, limit, want string }{
 		{a, a, "orders", "", ""},
 		{a, a, "clicks", "", ""},
-		{a, "", "orders", "", "must have [user] if and only if stream.orders has, which reads the same topic"},
+		{a, "", "orders", "", "must have [user] if and only if stream.orders, which reads the same topic, has it"},
 		{a, "", "clicks", "", ""},
 		{a, `user = { key = "header:u", max_users = 5000 }`, "orders", "",
-			"must have the key and the population of stream.orders, which reads the same topic"},
+			"must have the same key and population as stream.orders, which reads the same topic"},
 		{a, `user = { key = "record-key", max_users = 5000, population = "p" }`, "orders", "",
-			"must have the key and the population of stream.orders, which reads the same topic"},
+			"must have the same key and population as stream.orders, which reads the same topic"},
 		{a, `user = { key = "record-key", max_users = 5000, period = 9, population = "orders" }`, "clicks", "",
-			"must have the period of stream.orders, whose persons are the same population"},
+			"must have the same period as stream.orders, which has the same population"},
 		{a, `user = { key = "record-key", max_users = 5000, population = "orders" }`, "clicks", "9.0",
-			"must have the limit and the adjacency of stream.orders, whose persons are the same population"},
+			"must have the same limit and adjacency as stream.orders, which has the same population"},
 	} {
 		s := second(user(c.second), c.topic)
 		if c.limit != "" {

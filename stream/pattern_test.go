@@ -517,7 +517,7 @@ func TestPatternPage(t *testing.T) {
 	eventually(x, "the second stream", func(all []monitor.TaskStatus) bool { return len(all) == 2 })
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-c", 1, nil))
 	p.Until(ctx, "the new stream, and what is not taken",
-		`document.querySelector('[id^="s-orders.sales-b~"]') && document.getElementById("alerts").innerText.includes("Stream orders does not take 1 of the topics that match sales-.*. sales-c: the stream has 2 topics already, input.max_topics.")`)
+		`document.querySelector('[id^="s-orders.sales-b~"]') && document.getElementById("alerts").innerText.includes("Stream orders does not take 1 of the topics that match sales-.*. sales-c: the stream has 2 topics, as many as input.max_topics allows.")`)
 	p.Eval(`document.querySelectorAll("details").forEach((d) => { d.open = true })`, nil)
 	for _, fault := range fixtures.Accessible(t, p) { // one stream has a release, the other none
 		t.Error(fault)
