@@ -106,8 +106,8 @@ func TestAdamCommands(t *testing.T) {
 		t.Errorf("%d audits of %s, want 3: the worst pair among them", n, a.Streams[1].Stream)
 	}
 
-	want(t, exitUsage, "takes gradients", "feed", "-c", file, "--stream", "updates", "--csv", file)
-	want(t, exitUsage, "takes gradients", "replay", "-c", file, "--stream", "updates", file)
+	want(t, exitUsage, "reads gradients", "feed", "-c", file, "--stream", "updates", "--csv", file)
+	want(t, exitUsage, "reads gradients", "replay", "-c", file, "--stream", "updates", file)
 }
 
 // TestAdamReplay replays examples: a release is a line, however long.

@@ -187,7 +187,7 @@ func TestClusterCommands(t *testing.T) {
 	for late := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		code, out, errs := call(t, "status", "-c", other)
 		if code == exitFailure && strings.Contains(errs, halted) &&
-			strings.Contains(errs, "shards are halted (4): their tasks do not run") {
+			strings.Contains(errs, "4 shards are halted: their tasks do not run") {
 			break
 		}
 		if time.Now().After(late) {
@@ -208,10 +208,10 @@ func (s *clusterSite) begins(a string) {
 	if out := want(t, exitDone, "", "cluster", "status", "-c", a); !strings.Contains(out, "has no instances") {
 		t.Error(out)
 	}
-	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "4 of 4 ledgers were begun") {
+	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "started 4 of 4 ledgers") {
 		t.Error(out)
 	}
-	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "4 ledgers already") {
+	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "already has its topics and 4 ledgers") {
 		t.Error(out)
 	}
 	want(t, exitDone, "have no epochs", "epoch", "list", "-c", a)
@@ -240,7 +240,7 @@ func (s *clusterSite) every(a, b string) {
 	s.t.Helper()
 	t := s.t
 	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out,
-		"4 shards are whole, with 4 ledger lines") {
+		"4 shards are complete, with 4 ledger lines") {
 		t.Error(out)
 	}
 	if out := want(t, exitDone, "", "status", "-c", a); !strings.Contains(out, "INSTANCE\n") ||
@@ -325,7 +325,7 @@ func TestRealKafkaClusterCommands(t *testing.T) {
 	y.stop(syscall.SIGKILL)
 	t.Logf("SIGKILL: %v", s.runBy(a, "a"))
 	s.feed(250, 150)
-	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out, "4 shards are whole") {
+	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out, "4 shards are complete") {
 		t.Error(out)
 	}
 	// Another key, another limit.

@@ -54,8 +54,8 @@ func TestDemoFlags(t *testing.T) {
 		r.Adjacency != "replace" {
 		t.Errorf("%+v", r)
 	}
-	want(t, exitUsage, "--workload goes without --persons", "demo", "--persons", "--workload", "sum")
-	want(t, exitUsage, "--open goes without --once", "demo", "--once", "--open")
+	want(t, exitUsage, "--workload cannot be used with --persons", "demo", "--persons", "--workload", "sum")
+	want(t, exitUsage, "--open cannot be used with --once", "demo", "--once", "--open")
 }
 
 // TestDemoInstancesAreThisProgram: the processes of the demonstration of instances are this program
@@ -74,7 +74,7 @@ func TestDemoInstancesFlags(t *testing.T) {
 	for args, said := range map[string]string{
 		"--instances 1":                    "--instances is 1, must be 2 to 6",
 		"--instances 7":                    "--instances is 7, must be 2 to 6",
-		"--instances 3 --persons":          "--persons goes without --instances",
+		"--instances 3 --persons":          "--persons cannot be used with --instances",
 		"--instances 3 --once --step 1000": "with --once at most 500",
 		"--instances 3 --step 1s":          "must be a number of offsets",
 	} {
@@ -172,7 +172,7 @@ func TestDemoOfAFile(t *testing.T) {
 			t.Errorf("demo --json with diagnostics lacks %s: %v", key, r)
 		}
 	}
-	want(t, exitUsage, "--insecure-diagnostics goes with --csv", "demo", "--once", "--insecure-diagnostics")
+	want(t, exitUsage, "--insecure-diagnostics needs --csv", "demo", "--once", "--insecure-diagnostics")
 }
 
 // realSets are data sets with public constants that suit them: what somebody

@@ -58,7 +58,7 @@ func TestEpochs(t *testing.T) {
 		}
 	}
 	said(
-		"epoch 1 of orders-0 is closed; it is charged for offsets [0, 20) of orders/0\n"+
+		"epoch 1 of orders-0 is closed and charged for offsets [0, 20) of orders/0\n"+
 			"records have paid at most 1 so far; the limit is 1\n", "close")
 	<-d.read // nothing is left to run, and the daemon ends
 	d.cmd.Wait()
@@ -97,7 +97,8 @@ func TestEpochs(t *testing.T) {
 		t.Errorf("epoch list --json: %+v, %v", epochs, err)
 	}
 	text := want(t, exitDone, "", "ledger", "-c", s.config, "--records", "3")
-	for _, w := range []string{"orders/0 of cluster", "PERSON WITH 3", "[0, 20)", "orders-0 epoch 1 (1)", ", open)", "the limit is 2.5"} {
+	for _, w := range []string{"orders/0 of cluster", "PERSON WITH 3", "[0, 20)", "orders-0 epoch 1 (1)", ", " +
+		"open)", "the limit is 2.5"} {
 		if !strings.Contains(text, w) {
 			t.Errorf("ledger does not say %q:\n%s", w, text)
 		}
@@ -112,9 +113,9 @@ func TestEpochs(t *testing.T) {
 	want(t, exitFailure, "no open epoch", "epoch", "close", "orders", "-c", s.config, "--yes")
 
 	// Without --yes it asks, says where the epoch begins, and no answer is a no.
-	want(t, exitFailure, "not done", "epoch", "open", "orders", "-c", s.config)
+	want(t, exitFailure, "not confirmed", "epoch", "open", "orders", "-c", s.config)
 	want(t, exitFailure, "It begins at offset 0, where epoch 4 ended, or", "epoch", "open", "orders", "-c", s.config)
 	want(t, exitFailure, "It begins at offset 7.\n", "epoch", "open", "orders", "-c", s.config, "--from", "7")
-	want(t, exitFailure, "It begins at the first offset", "epoch", "open", "orders", "-c", s.config,
+	want(t, exitFailure, "It begins at the log's first offset", "epoch", "open", "orders", "-c", s.config,
 		"--from", "earliest")
 }

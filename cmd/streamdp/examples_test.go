@@ -113,7 +113,7 @@ func TestReadmeFiles(t *testing.T) {
 	// Of a file that is shorter than the warm-up both say so.
 	want(t, exitDone, "the warm-up takes the first 5000 records", "check", "-c", "examples/auto.toml", "--sample",
 		"examples/orders.csv")
-	want(t, exitDone, "all are in the warm-up, which takes 5000", "replay", "-c", "examples/auto.toml",
+	want(t, exitDone, "all of them belong to the warm-up, which takes 5000", "replay", "-c", "examples/auto.toml",
 		"examples/orders.csv")
 	want(t, exitDone, "", "fit", "--csv", "examples/orders.csv", "--target", "amount", "--epsilon", "1", "--delta",
 		"1e-8", "--adjacency", "zero-out")

@@ -86,7 +86,7 @@ func TestFeed(t *testing.T) {
 			append(slices.Clone(nowhere), "--create", "--partition", partition, "--csv", file("j3.csv", "1,2\n"))...)
 	}
 	several := []string{"feed", "--brokers", s.broker.Addr(), "--topic", "several"}
-	want(t, exitUsage, "--partitions is for --create",
+	want(t, exitUsage, "--partitions needs --create",
 		append(slices.Clone(several), "--partitions", "3", "--csv", file("j5.csv", "1,2\n"))...)
 	want(t, exitDone, "1 record sent to several/0",
 		append(slices.Clone(several), "--create", "--partitions", "3", "--csv", file("j6.csv", "1,2\n"))...)
@@ -101,7 +101,7 @@ func TestFeed(t *testing.T) {
 	stream := []string{"feed", "-c", s.config, "--stream", "orders"}
 	want(t, exitUsage, "does not read partition 7",
 		append(slices.Clone(stream), "--partition", "7", "--csv", file("k.csv", "1,2\n"))...)
-	want(t, exitUsage, "--topic is what --stream takes",
+	want(t, exitUsage, "--topic cannot be used with --stream",
 		append(slices.Clone(stream), "--topic", "x", "--csv", file("l.csv", "1,2\n"))...)
 	text, err := os.ReadFile(s.config)
 	if err != nil {

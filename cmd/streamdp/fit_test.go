@@ -191,7 +191,7 @@ func TestFitUsage(t *testing.T) {
 		t.Helper()
 		want(t, exitUsage, text, append(slices.Clone(flags), more...)...)
 	}
-	want(t, exitUsage, "--csv is needed", "fit", "--solver", "dp-gd")
+	want(t, exitUsage, "--csv is required", "fit", "--solver", "dp-gd")
 	f("give either --solver or --compare", "--solver", "dp-gd", "--compare")
 	f(`--solver is "sgd", must be newton, dp-gd,`, "--solver", "sgd")
 	f("it needs --insecure-diagnostics", "--compare")

@@ -91,7 +91,7 @@ func TestMergedCommands(t *testing.T) {
 	}
 	want(t, exitState, "partitions have offsets of their own", "epoch", "open", "orders", "-c", s.config, "--yes",
 		"--from", "5")
-	said("epoch 1 of orders-merged is closed; it is charged for offsets [0, 20), [0, 20) of orders/0,1", "epoch",
+	said("epoch 1 of orders-merged is closed and charged for offsets [0, 20), [0, 20) of orders/0,1", "epoch",
 		"close", "orders", "--yes")
 	said("epoch 2 of orders-merged is open from offset 20,20 of orders/0,1", "epoch", "open", "orders", "--yes")
 }

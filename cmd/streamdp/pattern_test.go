@@ -36,7 +36,7 @@ func TestPatternCommands(t *testing.T) {
 		strings.Contains(out, "orders.orders") {
 		t.Errorf("check: %s", out)
 	}
-	said("stream orders.* takes 1 of at most 1 topics: orders\n", "check", "--connect")
+	said("stream orders.* reads 1 topics (at most 1): orders\n", "check", "--connect")
 	if err := s.broker.CreateTopic(t.Context(), "orders-b", 1, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestPatternCommands(t *testing.T) {
 	d.until("two steps", released(2))
 	out := want(t, exitDone, "", "status", "--url", d.url)
 	if !strings.Contains(out, "orders.orders-0  running") ||
-		!strings.Contains(out, "orders.*: 1 of at most 1 topics that match orders.* are taken\n") {
+		!strings.Contains(out, "orders.*: reads 1 topics (at most 1) that match orders.*\n") {
 		t.Errorf("status: %s", out)
 	}
 	said("orders.orders", "epoch", "list")

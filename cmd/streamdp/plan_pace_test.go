@@ -52,7 +52,7 @@ func TestPlanPace(t *testing.T) {
 	for _, bad := range []string{"0.5", "0", "-1", "NaN", "1e13"} {
 		want(t, exitUsage, "must be 1 to 1e12", "plan", "-c", file, "--condition="+bad)
 	}
-	want(t, exitUsage, `by method "amb", and there is none`, "plan", "-c",
+	want(t, exitUsage, `with method "amb", and the configuration has none`, "plan", "-c",
 		filepath.Join(cases.Root(t), "examples", "demand.toml"), "--condition", "5")
 
 	write("curvature = 1.6 ", "#")

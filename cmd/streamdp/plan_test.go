@@ -58,7 +58,7 @@ func TestPlanWithHorizon(t *testing.T) {
 	if len(plans) != 1 || !slices.Equal(plans[0].Steps, []uint64{1, 10, 50}) {
 		t.Errorf("plan shows %+v", plans)
 	}
-	want(t, exitUsage, "--steps has no step of stream orders, which ends with step 50", "plan", "-c", s.config,
+	want(t, exitUsage, "--steps has no step that stream orders reaches: it ends with step 50", "plan", "-c", s.config,
 		"--steps", "100")
 }
 

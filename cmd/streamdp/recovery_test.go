@@ -31,7 +31,7 @@ func TestRecoveryCommands(t *testing.T) {
 	s.feed(45)
 	d := s.start()
 	d.until("four steps", released(4))
-	said(t, exitDone, "orders-0 epoch 1: 4 releases up to step 4, of offsets [0, 40), are the bytes", "verify",
+	said(t, exitDone, "orders-0 epoch 1: 4 releases up to step 4, for offsets [0, 40), are the bytes", "verify",
 		"-c", s.config)
 	whole := filepath.Join(s.dir, "epoch.json")
 	want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
@@ -48,7 +48,7 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 	want(t, exitFailure, "the task is running: there is nothing to recover", "recover", "-c", s.config)
 	want(t, exitFailure, "there is no committed release", "republish", "-c", s.config)
-	said(t, exitDone, "published what is committed of orders-0 again", "republish", "-c", s.config, "--from-log")
+	said(t, exitDone, "published the committed releases of orders-0 again", "republish", "-c", s.config, "--from-log")
 	d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" })
 	d.stop(syscall.SIGTERM)
 

@@ -43,8 +43,8 @@ func TestReplayClock(t *testing.T) {
 		}
 		return all
 	}
-	note := "6 records, 3 releases; the last 1 records are in a step that has not ended\n" +
-		"steps end where the records' times say\n"
+	note := "6 records, 3 releases; the last 1 records belong to a step that has not ended\n" +
+		"steps end according to the records' times\n"
 	byTime := want(t, exitDone, note, "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts",
 		write(t, "a.ndjson", documents))
 	if got := fmt.Sprint(rows(byTime)); got != "[3 0 2]" {
@@ -55,8 +55,8 @@ func TestReplayClock(t *testing.T) {
 		t.Error("a.csv gives other releases than a.ndjson")
 	}
 	if got := want(t, exitDone,
-		"6 records, 3 releases; the last 1 records are in a step that has not ended\n"+
-			"steps end where the published releases say\n",
+		"6 records, 3 releases; the last 1 records belong to a step that has not ended\n"+
+			"steps end according to the published releases\n",
 		"replay", "-c", cfg, "--insecure-seed", "7", "--boundaries", write(t, "out", byTime),
 		write(t, "a.ndjson", documents)); got != byTime {
 		t.Error("by published releases others than by times")
@@ -113,7 +113,7 @@ refit = { target = "sold", clip_x = 1.0, clip_y = 1.0 }
 	args := []string{"replay", "-c", cfg, "--insecure-seed", "7"}
 	records := write(t, "a.csv", table)
 	out := want(t, exitDone, "101 records, 3 releases; the last 1 records", append(args, "--time", "ts", records)...)
-	if got := want(t, exitDone, "steps end where the published releases say",
+	if got := want(t, exitDone, "steps end according to the published releases",
 		append(args, "--boundaries", write(t, "out", out), records)...); got != out {
 		t.Error("by published releases others than by times")
 	}

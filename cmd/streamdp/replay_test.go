@@ -49,7 +49,7 @@ func TestReplay(t *testing.T) {
 		documents += fmt.Sprintf("{\"amount\":0.%d,\"items\":0.%d}\n", i%10, i%7)
 	}
 	note := "34 records, 3 releases; the last 4 records do not fill a step\n" +
-		"whoever publishes these releases has spent (1, 1e-08), zero-out, on each record once more\nINSECURE"
+		"publishing these releases costs each record another (1, 1e-08), zero-out\nINSECURE"
 	first := want(t, exitDone, note, "replay", "-c", s.config, "--stream", "orders", "--insecure-seed", "7",
 		write("a.csv", table))
 	for _, file := range []string{write("a.csv.gz", table), write("a.ndjson", documents), write("a.txt.gz", documents)} {
@@ -75,13 +75,13 @@ func TestReplay(t *testing.T) {
 		"{\"amount\":0.1,\"items\":1}\n{\"amount\":1}\n{\"amount\":\"x\",\"items\":1}\n[1]\n{\"items\":2}\n")
 	want(t, exitDone,
 		"not private: 4 records gave no row (malformed 1, missing 2, not-number 1)\n"+
-			"not private: rows shortened to the clip norm: 1\nwhoever", "replay", "-c", s.config,
+			"not private: rows shortened to the clip norm: 1\npublishing", "replay", "-c", s.config,
 		"--insecure-diagnostics", bad)
 	want(t, exitDone,
 		"not private: every record gave a row\nnot private: rows shortened to the clip norm: 1\n"+
 			"not private: the last release, step 3, ", "replay", "-c", s.config, "--insecure-diagnostics",
 		write("b.ndjson", documents))
-	want(t, exitDone, "do not fill a step\nwhoever", "replay", "-c", s.config, bad)
+	want(t, exitDone, "do not fill a step\npublishing", "replay", "-c", s.config, bad)
 	example, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "churn.toml"))
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestReplayTruth(t *testing.T) {
 	for _, encoding := range []string{"json", "base64"} {
 		for _, workload := range []string{"", "workload = \"window\"\nwindow = 3\n", "workload = \"exponential\"\ndecay = 0.9\n"} {
 			errs := replay(fmt.Sprintf(tables, encoding, workload), fixed.String(), "--insecure-diagnostics")
-			for _, line := range []string{"not private: 33 records gave no row (not-number 33)\n", "not private: rows shortened to the clip norm: 33\n", "not private: the last release, step 32, beside"} {
+			for _, line := range []string{"not private: 33 records gave no row (not-number 33)\n", "not private: rows shortened to the clip norm: 33\n", "not private: the last release, step 32, next to"} {
 				if !strings.Contains(errs, line) {
 					t.Errorf("%q is not in\n%s", line, errs)
 				}

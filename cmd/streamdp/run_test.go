@@ -193,7 +193,7 @@ func TestReloadCommand(t *testing.T) {
 			t.Errorf("%q prints\n%s\nwant\n%s", args, out, wants)
 		}
 	}
-	prints(exitDone, "nothing differs\n", "")
+	prints(exitDone, "no differences\n", "")
 	text, err := os.ReadFile(s.config)
 	if err != nil {
 		t.Fatal(err)
@@ -213,10 +213,10 @@ func TestReloadCommand(t *testing.T) {
 	prints(exitDone, difference+"nothing was changed\n", "", "--dry-run")
 	prints(exitDone,
 		difference+
-			"without an open epoch: sales-0; streamdp epoch open STREAM opens one, streamdp reload --open "+
-			"all of them\n", "")
-	prints(exitDone, "nothing differs\ntheir next epochs open, and are charged: sales-0\n", "", "--open")
-	prints(exitDone, "nothing differs\n", "", "--open")
+			"without an open epoch: sales-0; open one with streamdp epoch open STREAM, or all with streamdp reload " +
+			"--open\n", "")
+	prints(exitDone, "no differences\nopening and charging the next epochs of: sales-0\n", "", "--open")
+	prints(exitDone, "no differences\n", "", "--open")
 	write(strings.Replace(string(text), "step   = 10", "step = 20", 1))
 	want(t, exitConfig,
 		"stream orders: step: 10 → 20: the guarantee of epoch 1 of task orders-0 depends on it, which is open: close "+
@@ -244,7 +244,7 @@ func TestReloadCommand(t *testing.T) {
 // nothing is wrong, nothing is. Warnings are repeated.
 func TestStatusVerdicts(t *testing.T) {
 	t.Parallel()
-	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "no longer fit", "biased": "se_with_clipping", "fail": "needs"} {
+	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "do not fit", "biased": "se_with_clipping", "fail": "needs"} {
 		var out bytes.Buffer
 		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Verdict: verdict}},
 			nil); err != nil {
@@ -262,11 +262,11 @@ func TestStatusVerdicts(t *testing.T) {
 	}{
 		{monitor.TaskStatus{Stream: "orders", Unit: "record"}, ""},
 		{monitor.TaskStatus{Stream: "orders", Unit: "person"},
-			"\norders-0: epsilon and limit are those of a person, with all records\n"},
+			"\norders-0: epsilon and limit are for a person with all records\n"},
 		{monitor.TaskStatus{Stream: "orders", Unit: "person",
 			Person: &core.Protected{Key: "record-key", Cap: 12, Separation: 720, PerStep: 1, Population: "shop",
 				EpsilonRecord: &epsilon}},
-			"\norders-0: epsilon, charged and limit are those of a person (record-key, population shop), who counts " +
+			"\norders-0: epsilon, charged and limit are for a person (record-key, population shop), who counts " +
 				"in at most 12 steps, at least 720 apart, with at most 1 records in each; one record pays at most " +
 				"epsilon 0.1234\n"},
 	} {
