@@ -62,8 +62,8 @@ func TestDemoFlags(t *testing.T) {
 // with a flag that its help does not show.
 func TestDemoInstancesAreThisProgram(t *testing.T) {
 	args := strings.Fields("demo --once --instances 2 --insecure-seed 5")
-	out := want(t, exitDone, " is killed; it had the partitions ", args...)
-	if !strings.Contains(out, "one process that reads the same log publishes the same releases, byte for byte\n") {
+	out := want(t, exitDone, ", which had partitions ", args...)
+	if !strings.Contains(out, "a single process that reads the same log publishes the same releases, byte for byte\n") {
 		t.Errorf("demo --instances prints\n%s", out)
 	}
 	want(t, exitFailure, "no such file", "demo", "--instance", filepath.Join(t.TempDir(), "none.toml"))

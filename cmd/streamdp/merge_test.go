@@ -38,9 +38,9 @@ func TestMergedCommands(t *testing.T) {
 	}
 	for _, c := range [][2]string{
 		{"[0, 1]",
-			"2 partitions are one sequence of releases; 2 with noise of their own, averaged, would have 1.41 " +
+			"2 partitions share one sequence of releases; the average of 2 separate noisy sequences would have 1.41 " +
 				"times the noise"},
-		{`"all"`, "what follows is for 2 partitions: for more, name them in input.partition"},
+		{`"all"`, "the following is for 2 partitions: for more, list them in input.partition"},
 	} {
 		planned := filepath.Join(s.dir, "planned.toml")
 		if err := os.WriteFile(planned,

@@ -37,9 +37,9 @@ func TestPlanPace(t *testing.T) {
 		"condition number of 1\n", "12 are the least and 274 advised")
 	holds(t,
 		want(t, exitDone,
-			"fewer than the 374 below which coefficients diverge, if the features' condition number is 1000; 1496",
+			"below 374 slots coefficients diverge, if the features' condition number is 1000; the default would then be 1496",
 			"plan", "-c", file, "--condition", "1000"),
-		"374 are the least and 1496 advised, and coefficients settle in 20")
+		"the smallest useful batch is 374, the advised one 1496, and coefficients settle in 20")
 	var plans []struct{ Pace sgd.Pace }
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file)), &plans); err != nil ||
 		len(plans) != 1 {

@@ -165,8 +165,7 @@ func TestPlanSaysWhy(t *testing.T) {
 	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto took blt, because for workload \"window\"")
 	one := planned("step   = 100 ", "step = 1 ")
 	says(one,
-		"auto took jme, because pp_debiased and combined, its other choices, square noisy rows, which goes with "+
-			"other factorizations only")
+		"auto took jme, because its other choices, pp_debiased and combined, square noisy rows, which needs another factorization")
 	says(planned(mean, mean+"\nfactorization = \"identity\""), "auto took jme")
 	if named := planned(mean, mean+"\nmethod = \"jme\"\nfactorization = \"phased\""); len(named.Why) > 0 {
 		t.Errorf("nothing is auto, and the plan says %q", named.Why)

@@ -96,7 +96,7 @@ func TestGuardedStatus(t *testing.T) {
 	want(t, exitFailure, "401 Unauthorized", flags[:5]...)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address, "--ca-file", other)
-	want(t, exitUsage, "--user and --password-file need each other", "status", "--url", "https://"+address,
+	want(t, exitUsage, "give both --user and --password-file, or neither", "status", "--url", "https://"+address,
 		"--user", "reader")
 	want(t, exitConfig, "no such file", "status", "--url", "https://"+address, "--ca-file", cert+"x")
 	file("cert.pem", kafkatest.NewCertificate(t).Cert)

@@ -89,7 +89,7 @@ func TestGroup(t *testing.T) {
 	all := Endpoint{}.Group(t.Context(), cfg, []cluster.MemberStatus{
 		{Instance: "a", URL: s.URL}, {Instance: "b"}, {Instance: "c", URL: "http://127.0.0.1:1"},
 	})
-	if len(all) != 3 || all[0].Error != "" || all[1].Error != "it advertises no address" ||
+	if len(all) != 3 || all[0].Error != "" || all[1].Error != "the instance advertises no address: set cluster.advertise" ||
 		!strings.HasPrefix(all[2].Error, "no daemon answers: ") {
 		t.Fatalf("the answers are %+v", all)
 	}

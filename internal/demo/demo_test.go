@@ -136,7 +136,7 @@ func TestDemoIsReproducible(t *testing.T) {
 
 func TestDemoTable(t *testing.T) {
 	out, _ := run(t, options(1))
-	for _, text := range []string{"40000 records in 400 steps of 100", "mean v9", "second moment v9·v9", "above 6.58 once in a million runs", "INSECURE"} {
+	for _, text := range []string{"40000 records in 400 steps of 100", "mean v9", "second moment v9·v9", "exceeds 6.58 once in a million runs", "INSECURE"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("missing %q in\n%s", text, out)
 		}

@@ -120,15 +120,15 @@ func TestCheckPersons(t *testing.T) {
 		words            string
 	}{
 		{"[0]", "cap = 5", 1, "the population: 18"},
-		{"[0, 1, 2, 3]", "cap = 5", 2, "is 4 epochs, which a person pays all: mu 0.473"},
+		{"[0, 1, 2, 3]", "cap = 5", 2, "is 4 epochs, all of which a person pays: mu 0.473"},
 		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
 		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full`, 1, "of which a person pays one"},
-		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full, replace`, 2, "which a person pays all"},
+		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full, replace`, 2, "all of which a person pays"},
 		{`"all"`, "cap = 5", 1, "the root of their number times mu"},
 		{`"all"`, `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
-		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which every person begins anew"},
+		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which counting starts again for every person"},
 		{"[0]", "cap = 5, period = 100", 1,
-			"the limit allows before it begins anew, if nobody else charges the population: 18"},
+			"the limit allows before it starts again, if nobody else charges the population: 18"},
 	} {
 		user, replace := strings.CutSuffix(c.user, ", replace")
 		user, full := strings.CutSuffix(user, ", full")
