@@ -169,19 +169,19 @@ func TestColumnFaults(t *testing.T) {
 	f(amount+"default = [1]", `input.column.amount.default: must be a number, true, false or a string`)
 	f(amount + "path = \"items\"")
 	f(amount+"path = \"items.x\"", `input.column.amount.path: must not lie inside another column ("items.x")`)
-	f(amount+"path = \"[0]\"", `input.columns: must not make one value an array and an object ("items")`,
-		`input.columns: must not make one value an array and an object ("weight")`,
-		`input.column.amount.path: must not make one value an array and an object ("[0]")`)
+	f(amount+"path = \"[0]\"", `input.columns: must not use one value both as an array and as an object ("items")`,
+		`input.columns: must not use one value both as an array and as an object ("weight")`,
+		`input.column.amount.path: must not use one value both as an array and as an object ("[0]")`)
 	f(amount+"path = \"\"", `input.column.amount.path: must not be empty`)
 	f(amount+"type = \"category\"", `input.column.amount.categories: required: the public list of categories`)
 	f(amount+"type = \"category\"\ncategories = [\"x\", \"x\"]",
-		`input.column.amount.categories: must not hold a category twice ("x")`)
+		`input.column.amount.categories: must not contain a category twice ("x")`)
 	f(amount+"transform = \"power\"", `input.column.amount.exponent: must be -16 to 16, and not 0 (0)`)
 	f(amount+"transform = \"log\"\noffset = inf", `input.column.amount.offset: must be finite (+Inf)`)
 	f(amount+"type = \"timestamp\"\ntake = \"hours\"",
 		`input.column.amount.take: must be `+toml.Alternatives(column.Taking())+` ("hours")`)
 	f(amount+"type = \"timestamp\"\nutc_offset = \"CET\"",
-		`input.column.amount.utc_offset: must be an offset of at most 18 hours, as "+01:00" ("CET")`)
+		`input.column.amount.utc_offset: must be an offset of at most 18 hours, such as "+01:00" ("CET")`)
 	// A dot outside of quotes begins a table within the table.
 	text := strings.Replace(withTables("[stream.orders.input.column.ship.weight]\ndefault = 0.0"), `"amount"`,
 		`"ship.weight"`, 1)

@@ -213,7 +213,7 @@ func TestReloadCommand(t *testing.T) {
 	prints(exitDone, difference+"nothing was changed\n", "", "--dry-run")
 	prints(exitDone,
 		difference+
-			"without an open epoch: sales-0; open one with streamdp epoch open STREAM, or all with streamdp reload " +
+			"without an open epoch: sales-0; open one with streamdp epoch open STREAM, or all with streamdp reload "+
 			"--open\n", "")
 	prints(exitDone, "no differences\nopening and charging the next epochs of: sales-0\n", "", "--open")
 	prints(exitDone, "no differences\n", "", "--open")
