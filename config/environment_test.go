@@ -29,7 +29,7 @@ func TestEnvironment(t *testing.T) {
 	f(`"$${A_1}${A_1}"`, "${A_1}one")
 	for value, want := range map[string]string{
 		`"${EMPTY}"`: "4: state.dir: must not be empty",
-		`"${QUOTE}"`: "4: state.dir: must not hold control characters",
+		`"${QUOTE}"`: "4: state.dir: must not contain control characters",
 		`"${a-b}"`:   "4: state.dir: ${ begins the name",
 		`"${1}"`:     "4: state.dir: ${ begins the name",
 	} {

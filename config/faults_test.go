@@ -254,7 +254,7 @@ func TestDefects(t *testing.T) {
 		`mechanism = "oauthbearer", token_url = "http://127.0.0.1/t", client_id = "c", client_secret_file = "p", scopes = ["a b"]`, `3: kafka.sasl.scopes: must be a scope: printable, without spaces, quotes and backslashes ("a b")`)
 
 	// What no version has had, and what earlier ones took with its default alone.
-	const former = `unknown key (leave it out: this version has nothing that it would turn on)`
+	const former = `unknown key (remove it: it has no effect in this version)`
 	f("[state]", "group = \"a b\"\n[state]",
 		`3: kafka.group: must be 1 to 200 of letters, digits, ".", "_" and "-" ("a b")`)
 	f("[state]", "control_topic = \"a b\"\n[state]",
@@ -358,7 +358,7 @@ func TestDefects(t *testing.T) {
 		`10: stream.orders.input.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("..")`)
 	f(`topic = "orders"`, `topic = ""`, `10: stream.orders.input.topic: must not be empty`)
 	f(`"/var/lib/streamdp"`, `""`, `4: state.dir: must not be empty`)
-	f(`"/var/lib/streamdp"`, `"/var\n"`, `4: state.dir: must not hold control characters`)
+	f(`"/var/lib/streamdp"`, `"/var\n"`, `4: state.dir: must not contain control characters`)
 	f(`topic = "orders.dp"`, `topic = "orders"`,
 		`11: stream.orders.output.topic: must not be an input topic, as stream.orders.input.topic is ("orders")`)
 
@@ -384,9 +384,9 @@ func TestDefects(t *testing.T) {
 	f(`"/var/lib/streamdp"`, `"${STREAMDP_NOT_SET}/x"`,
 		`4: state.dir: environment variable STREAMDP_NOT_SET is not set`)
 	f(`"/var/lib/streamdp"`, `"${}"`,
-		`4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
+		`4: state.dir: ${ must be followed by the name of an environment variable and }, as in ${HOME}; write $${ for a literal ${`)
 	f(`"/var/lib/streamdp"`, `"${HOME"`,
-		`4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
+		`4: state.dir: ${ must be followed by the name of an environment variable and }, as in ${HOME}; write $${ for a literal ${`)
 	f(`"zero-out"`, `"${SECRET}"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("${SECRET}")`)
 	f(`"items"`, `"${SECRET}.", "x"`,
 		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("${SECRET}.")`)

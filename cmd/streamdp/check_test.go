@@ -35,7 +35,7 @@ func TestFaultsOfAConfiguration(t *testing.T) {
 		file + ":10: stream.x.privacy.adjacency: must be \"zero-out\" or \"replace\" (\"add-remove\")",
 		file + ":12: stream.x.moments.clib: unknown key (did you mean clip?)",
 		file + ":13: stream.x.moments.factorization: \"dense\" needs the stream's horizon",
-		file + ":15: http.pprof: unknown key (leave it out: this version has nothing that it would turn on)",
+		file + ":15: http.pprof: unknown key (remove it: it has no effect in this version)",
 	} {
 		if !strings.Contains(errs, line) {
 			t.Errorf("missing %q in\n%s", line, errs)
@@ -186,5 +186,5 @@ func TestCheckTraces(t *testing.T) {
 	if err := os.Chmod(headers, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitConfig, "must not be open to others", "check", "-c", s.config)
+	want(t, exitConfig, "must not be accessible to others", "check", "-c", s.config)
 }

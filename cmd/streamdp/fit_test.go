@@ -136,7 +136,7 @@ func TestFitOutput(t *testing.T) {
 			args := with("--csv", file, "--target", "last", "--header", n)
 			if fault && n == "auto" {
 				want(t, exitUsage,
-					"x.csv: the first line has numbers and cells that are none: say --header yes or --header no\n",
+					"x.csv: the first line has cells of both kinds, numbers and others: use --header yes or --header no\n",
 					args...)
 				continue
 			}

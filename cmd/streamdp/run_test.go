@@ -19,7 +19,7 @@ import (
 func TestKeyFiles(t *testing.T) {
 	s := newSite(t)
 	key := filepath.Join(s.dir, "key")
-	want(t, exitFailure, "file exists: a key is never overwritten", "keygen", key)
+	want(t, exitFailure, "file exists: a key file is never overwritten", "keygen", key)
 	info, err := os.Stat(key)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("key file: %v, %v", info.Mode(), err)
@@ -30,9 +30,9 @@ func TestKeyFiles(t *testing.T) {
 		text string
 		want string
 	}{
-		{0o644, "", "must not be open to others"},
+		{0o644, "", "must not be accessible to others"},
 		{0o640, "", "must not be readable for its group"},
-		{0o600, "abc", "must hold 64 hexadecimal digits"},
+		{0o600, "abc", "must contain 64 hexadecimal digits"},
 		{0o600, strings.Repeat("0", 64), "must not be a key of zeros"},
 	} {
 		if c.text != "" {
@@ -47,7 +47,7 @@ func TestKeyFiles(t *testing.T) {
 		os.Chmod(key, 0o600)
 	}
 	os.Remove(key)
-	want(t, exitConfig, "no such file or directory: streamdp keygen writes one", "run", "-c", s.config)
+	want(t, exitConfig, "no such file or directory; create one with streamdp keygen", "run", "-c", s.config)
 	want(t, exitDone, "", "keygen", key)
 	s.write(
 		fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n",

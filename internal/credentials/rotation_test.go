@@ -58,7 +58,7 @@ func TestRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	look("open to others", false, "", b)
-	look("open to others", false, "must not be open to others", b)
+	look("open to others", false, "must not be accessible to others", b)
 	if err := os.Remove(key); err != nil {
 		t.Fatal(err)
 	}

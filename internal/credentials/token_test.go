@@ -162,8 +162,8 @@ func TestNoToken(t *testing.T) {
 		answer func(http.ResponseWriter, int64)
 		want   string
 	}{
-		"no JSON":    {says(200, "s3cret"), "the answer is no token"},
-		"empty":      {says(200, `{}`), "the answer is no token"},
+		"no JSON":    {says(200, "s3cret"), "the answer is not a token"},
+		"empty":      {says(200, `{}`), "the answer is not a token"},
 		"other type": {says(200, `{"access_token": "s3cret", "token_type": "mac"}`), "not a bearer token"},
 		"control": {says(200, `{"access_token": "s3cret\u0001auth=x", "token_type": "bearer"}`),
 			"no bearer token"},

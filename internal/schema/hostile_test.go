@@ -211,7 +211,7 @@ func TestBoundedProtobuf(t *testing.T) {
 				many(500, field("int32")) + strings.Repeat("}", 30), nil, "full names", 20},
 		{"nesting", head + strings.Repeat("message M{", 50_000) + strings.Repeat("}", 50_000), nil, "brackets", 5},
 		{"nesting, less", head + strings.Repeat("message M{", 50) + strings.Repeat("}", 50), nil, "nesting depth", 5},
-		{"nesting, serialized", serialized(t, deep), nil, "messages are inside", 20},
+		{"nesting, serialized", serialized(t, deep), nil, "messages are nested", 20},
 		{"an option's nesting", head + "message M {} option x = {" + strings.Repeat("m{", 300_000), nil, "brackets", 5},
 		{"an option", head + "message M {} option x = {" + strings.Repeat("m{}", 300_000) + "};", nil,
 			"words and marks", 5},
@@ -225,7 +225,7 @@ func TestBoundedProtobuf(t *testing.T) {
 		{"comments", head + "message M {}" + strings.Repeat("/**/", full/4), nil, "words and marks", 5},
 		{"optional fields", head + "message M {" + many(9900, field("optional int32")) + "}", nil, "", 100},
 		{"public imports", public("a0", "b0") + "message M { int32 a = 1; }", diamond, "too many imports", 20},
-		{"a row of imports", public("c0") + "message M { int32 a = 1; }", row, "import one another", 20},
+		{"a row of imports", public("c0") + "message M { int32 a = 1; }", row, "a chain of imports has more than", 20},
 		{"names in imports", imports + "message M {" + many(3000, field("T")) + "}", wide, "too many imports", 60},
 		{"itself", `syntax = "proto3"; import "a"; message M {}`,
 			[]Reference{{"a", `syntax = "proto3"; import "the schema";`}}, "imports itself", 5},
@@ -310,7 +310,7 @@ func TestBoundedJSON(t *testing.T) {
 		{"anchors",
 			`{"$id":"http://h/` + strings.Repeat("x", 480) + `","a":[` +
 				repeated(full, func(i int) string { return fmt.Sprintf(`{"$anchor":"a%d"},`, i) }) + `1]}`,
-			"have a name", 0},
+			"have names", 0},
 		{"too long", `{"a":"` + strings.Repeat("x", MaxText) + `"}`, "more than 1024 KiB", 0},
 	} {
 		var s *Schema

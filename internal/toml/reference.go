@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Describe returns a section for each table below n, in order, with a table of its keys in Markdown.
+// Describe returns a Markdown section for each table below n, in order, with a table of its keys.
 func (n *Node) Describe() string {
 	var b strings.Builder
 	n.describe(&b)
@@ -17,7 +17,7 @@ func (n *Node) describe(b *strings.Builder) {
 		if c.Kind != Table {
 			continue
 		}
-		if c.Named == nil { // or it holds names only
+		if c.Named == nil { // otherwise it contains only names
 			c.section(b)
 		}
 		c.describe(b)
@@ -69,7 +69,7 @@ func (n *Node) defaultText() string {
 	return "none"
 }
 
-// listed prints words as code.
+// listed formats words as code.
 func listed(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
