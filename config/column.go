@@ -71,7 +71,7 @@ func (in *Input) Row() []string {
 	return names
 }
 
-// what names the things of which centre and scale have one number each.
+// what names the quantities for which centre and scale have one number each.
 func (in *Input) what() string {
 	if len(in.Row()) == len(in.Columns) {
 		return "columns"

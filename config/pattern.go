@@ -88,8 +88,8 @@ func (s *Stream) For(topic string) *Stream {
 }
 
 // Representative returns the configuration with one stream for each pattern. The topic and name of that stream are as
-// long as any may be. It serves checks of what all streams of a pattern have in common, and bounds on the length of
-// what contains their names. Patterns with the same text get the same topic.
+// long as any may be. Checks use it for the properties that all streams of a pattern share, and for the largest length
+// of texts with their names. Patterns with the same text get the same topic.
 func (c *Config) Representative() *Config {
 	x := *c
 	x.Streams = nil
@@ -318,7 +318,7 @@ func (e *expansion) refuses(p, s *Stream) string {
 	}
 	if first := e.persons[s.User.Population]; first != nil {
 		if s.User.Period != first.User.Period || !s.Privacy.agrees(first.Privacy) {
-			return "its persons are those of stream " + first.Name + ", which has another period, limit or adjacency"
+			return "it has the same persons as stream " + first.Name + ", but another period, limit or adjacency"
 		}
 	}
 	return ""

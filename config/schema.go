@@ -38,10 +38,10 @@ var schema = []toml.Row{
 			"partition and is not compacted. A missing topic is created like this, with unlimited retention. Several " +
 			"streams, and copies of a state directory, share one topic."},
 	{Path: "kafka.control_topic", Kind: toml.Text, Def: `""`, Rule: topicOrNone,
-		Doc: "Topic that mirrors the ledger and in which an epoch is claimed before its first noise. Of copies of a " +
-			"state directory, or several daemons that run one stream, only one can then open epochs, and a directory " +
-			"restored from an old copy does not start. All daemons that may read the same input share it. It has one " +
-			"partition and unlimited retention, and a missing topic is created like this."},
+		Doc: "Topic that mirrors the ledger and in which an epoch is claimed before its first noise. With it, only one " +
+			"of several copies of a state directory, or of several daemons that run one stream, can open epochs, and " +
+			"a state directory restored from an old copy does not start. All daemons that may read the same input " +
+			"share the topic. It has one partition and unlimited retention; a missing topic is created like this."},
 	{Path: "kafka.group", Kind: toml.Text, Def: `""`, Rule: groupOrNone,
 		Doc: "Consumer group to which the daemon commits the positions of its tasks, every 5 seconds if they " +
 			"changed, for tools that show the lag of consumer groups. The daemon never reads these offsets: nothing " +

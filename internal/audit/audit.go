@@ -1,10 +1,10 @@
 // Package audit looks for privacy faults of a mechanism from outside. It feeds rows, reads releases, and knows or
-// chooses the noise. Of the audited code it uses only the public description of its noise. It has its own arithmetic
-// for the matrices that correlate noise.
+// chooses the noise. It relies on the audited code only for the public description of its noise. It has its own
+// arithmetic for the matrices that correlate noise.
 //
 //	A0  sensitivity  the noise that makes two neighbouring streams release the
 //	                 same is at most μ away (Sensitivity, Coupling)
-//	A1  noise        the releases hold the noise that was drawn, and it is white
+//	A1  noise        the releases contain the noise that was drawn, and it is white
 //	                 (Noise)
 //	A2  shift        releases under fresh keys tell neighbours apart no better
 //	                 than a Gaussian mechanism of μ (Shift)
@@ -30,7 +30,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Mechanism is the interface of an audited mechanism. Its methods are those of the daemon's estimators.
+// Mechanism is the interface of an audited mechanism, with the methods of the daemon's estimators.
 type Mechanism interface {
 	Columns() int
 	Range(t uint64) (first, end uint64)

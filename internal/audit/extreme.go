@@ -53,8 +53,8 @@ func (g Target) axis(k int, size, y float64) []float64 {
 	return g.row(y, x...)
 }
 
-// extremeCopies is the number of copies of each record besides the pair's own. They make every eigenvalue larger than
-// the one in the pair's direction.
+// extremeCopies is the number of copies of each record, apart from the pair's own. They make every eigenvalue larger
+// than the one in the pair's direction.
 const extremeCopies = 8
 
 // Extremes returns pairs for the solvers "ihm", "linmix" and "dp-gd-residual". It returns none for other solvers, and

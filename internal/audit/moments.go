@@ -27,8 +27,8 @@ type Moments struct {
 	Exp, SecondExp, CountExp, FullExp int
 }
 
-// Worst returns the pair of neighbouring records that is farthest apart. In general it is that of JointWorst for the
-// weight that the deviations give the second moment. It is a record and an invalid one under zero-out, and under
+// Worst returns the pair of neighbouring records that is farthest apart. In general it is the pair of JointWorst for
+// the weight that the deviations give the second moment. It is a record and an invalid one under zero-out, and under
 // replace if the number of valid records is released and that pair is farther apart.
 func (m Moments) Worst(adjacency dp.Adjacency) Pair {
 	nu := 0.0

@@ -22,9 +22,9 @@ type Online struct {
 	Bits       int // resolution of the lattices
 	Features   int // d, including the constant
 	C          Matrix
-	// Gradient is the standard deviation of a gradient's independent draws, in lattice units. Count is that of the
-	// count next to it. Locate is that of the counts of a median, in units of 2^(Bits−4) per record; it is 0 without an
-	// intercept.
+	// Gradient is the standard deviation of a gradient's independent draws, in lattice units. Count is the deviation of
+	// the count next to it. Locate is the deviation of the counts of a median, in units of 2^(Bits−4) per record; it is
+	// 0 without an intercept.
 	Gradient, Count, Locate float64
 	// Person, if not zero, says in which steps a person has records. All records of a person then count as one record,
 	// and gradients take a column of C in searches too.

@@ -38,7 +38,7 @@ type Suite struct {
 	Beyond float64
 	// SketchRows is the number of sketch rows that a record is charged for; 0: none.
 	SketchRows int
-	// Steps are the steps, from 0, besides the first, in which the other pairs are tested.
+	// Steps are the steps, from 0, in which the other pairs are tested in addition to the first step.
 	Steps []int
 	// Horizon is the last step, 0 if there is none.
 	Horizon uint64

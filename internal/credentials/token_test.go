@@ -166,7 +166,7 @@ func TestNoToken(t *testing.T) {
 		"empty":      {says(200, `{}`), "the answer is not a token"},
 		"other type": {says(200, `{"access_token": "s3cret", "token_type": "mac"}`), "not a bearer token"},
 		"control": {says(200, `{"access_token": "s3cret\u0001auth=x", "token_type": "bearer"}`),
-			"no bearer token"},
+			"not a bearer token"},
 		"server trouble": {says(503, "s3cret"), "503 Service Unavailable"},
 		"elsewhere": {func(w http.ResponseWriter, _ int64) {
 			w.Header().Set("Location", "http://192.0.2.1/s3cret")

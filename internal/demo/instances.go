@@ -284,7 +284,7 @@ func (d *instancesDemo) start(x *instance) error {
 }
 
 // RunInstance runs an instance with this configuration. It ends when the input ends, as it does when the demonstration
-// dies. Of the options it uses Seed, Log and Version.
+// dies. It uses only the options Seed, Log and Version.
 func RunInstance(ctx context.Context, configuration string, input io.Reader, o Options) error {
 	text, err := os.ReadFile(configuration)
 	if err != nil {

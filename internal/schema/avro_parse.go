@@ -57,7 +57,7 @@ type avroParser struct {
 	primitives map[string]*avroType
 	named      map[avroName]*avroType
 	types      int // number of types that were read
-	// What must wait until the end of the current schema.
+	// Uses and unions that must wait until the end of the current schema.
 	later  []avroUse
 	unions []*avroType
 }

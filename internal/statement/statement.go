@@ -59,7 +59,7 @@ type Stream struct {
 	AuditError string            `json:"audit_missing,omitempty"` // why there is no audit
 }
 
-// Options are the inputs of a statement besides the configuration.
+// Options are the inputs of a statement in addition to the configuration.
 type Options struct {
 	Configuration string                        // name of the file or directory that was read
 	Version       string                        // of this build

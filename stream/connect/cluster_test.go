@@ -167,7 +167,7 @@ func TestTokenFiles(t *testing.T) {
 		{tokens, "hunter2", 0o644, "must not be accessible to others"},
 		{tokens, "", 0o600, "must contain one token"},
 		{tokens, "hunter2\nhunter3", 0o600, "must contain one token"},
-		{tokens, "hunter{2}", 0o600, "no bearer token"},
+		{tokens, "hunter{2}", 0o600, "not a bearer token"},
 		{secret, "hunter2", 0o640, "must not be readable for its group"},
 		{secret, "hunter2\nhunter3", 0o600, "must contain one line"},
 	} {

@@ -23,8 +23,8 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 	var beyond float64
 	c := *s.Moments
 	if c.Automatic() {
-		// This audits the mechanism after the warm-up: its noise is for the clip norm 1, whatever norm was found. Tests
-		// of internal/bounds audit the warm-up.
+		// This audits the mechanism after the warm-up. Its noise is computed for the clip norm 1, so the result holds
+		// for any norm that the warm-up finds. Tests of internal/bounds audit the warm-up.
 		c.Centre, c.Scale, c.Warmup, c.WarmupMode = nil, nil, 0, ""
 		if math.IsNaN(c.Clip) {
 			c.Clip = 1

@@ -20,7 +20,7 @@ func Refit(s *config.Stream) (*audit.Suite, error) {
 	}
 	p := r.Plan()
 	adjacency := s.Privacy.Adjacency
-	if s.User != nil { // a person's noise is that of single records under zero-out
+	if s.User != nil { // persons get the noise of single records under zero-out
 		adjacency = dp.ZeroOut
 	}
 	w := audit.Windows{

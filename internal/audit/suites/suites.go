@@ -14,15 +14,15 @@ import (
 // and [audit.NoneError].
 type Builder func(s *config.Stream) (*audit.Suite, error)
 
-// Of returns the audits of a stream, made by build. A nil build, for a mechanism without audits, is an
-// [audit.NoneError]: a mechanism that cannot be audited must not pass.
+// Of returns the audits that build makes for a stream. A nil build means that the mechanism has no audits; this is the
+// error [audit.NoneError], because a mechanism that cannot be audited must not pass.
 func Of(s *config.Stream, build Builder) (*audit.Suite, error) {
 	if build == nil {
 		return nil, audit.NoneError(s.Mechanism())
 	}
 	if s.Automatic() {
-		// This audits the mechanism after the warm-up, for the bound 1, whatever bound was found. Tests of stream/core
-		// and internal/bounds audit the warm-up.
+		// This audits the mechanism after the warm-up, with all bounds equal to 1; the result holds for any bounds that
+		// the warm-up finds. Tests of stream/core and internal/bounds audit the warm-up.
 		s = s.Standing()
 	}
 	return build(s)
