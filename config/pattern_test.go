@@ -244,7 +244,7 @@ moments = { clip = 1.0 }
 `
 	x, refused := parse(t, replace(patterned(`topics = "t."`, user, third))).Expand(Topics{Found: []string{"t1", "t2"}})
 	if len(x.Streams) != 2 || x.Stream("orders.t1") != nil || len(refused) != 1 ||
-		!strings.Contains(refused[0].Reason, "its persons are those of stream third") {
+		!strings.Contains(refused[0].Reason, "it has the same persons as stream third") {
 		t.Errorf("%q %+v", shown(x), refused)
 	}
 }
