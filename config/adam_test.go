@@ -80,7 +80,7 @@ func TestAdam(t *testing.T) {
 	}
 }
 
-// TestAdamFaults changes one thing at a time.
+// TestAdamFaults changes one part at a time.
 func TestAdamFaults(t *testing.T) {
 	f := func(src, old, new string, want ...string) {
 		t.Helper()
@@ -147,8 +147,7 @@ func TestAdamFaults(t *testing.T) {
 		`fit.input.columns: must be absent for gradients, which have adam.dim numbers; only mode "model" has columns`)
 }
 
-// TestSchemaAgreesWithAdam: words and defaults of the table are those that the
-// package itself has.
+// TestSchemaAgreesWithAdam: words and defaults of the schema are those of package adam.
 func TestSchemaAgreesWithAdam(t *testing.T) {
 	n := root().At("stream", "NAME", "adam")
 	for _, name := range []string{"mode", "method", "schedule", "negative", "factorization", "release"} {
@@ -181,8 +180,8 @@ func TestSchemaAgreesWithAdam(t *testing.T) {
 	}
 }
 
-// TestAdamDigest: the digest holds every key that is not the default, and not
-// where initial parameters were read from.
+// TestAdamDigest: the digest holds every key that differs from its default, but not the name of the file of initial
+// parameters.
 func TestAdamDigest(t *testing.T) {
 	canonical := func(src string) string { return string(parse(t, src).Streams[0].Canonical(0)) }
 	base := canonical(gradients())
@@ -195,7 +194,7 @@ func TestAdamDigest(t *testing.T) {
 		t.Errorf("canonical form %s", got)
 	}
 	if got := canonical(strings.Replace(gradients(), "dim  = 1000", "dim = 1000\nnegative = \"abs\"", 1)); got == base {
-		t.Error("another rule for negative moments is the same configuration")
+		t.Error("another rule for negative moments does not change the configuration")
 	}
 	if got := canonical(learning); !strings.Contains(got, `"model":{"loss":"logistic","target":"paid"}`) {
 		t.Errorf("canonical form %s", got)

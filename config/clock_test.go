@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// TestClock: a step is a number of offsets or a period of the clock, and mechanisms that can't
-// have the latter say so.
+// TestClock: a step is a number of offsets or a period of the clock. Mechanisms that do not support a period refuse it.
 func TestClock(t *testing.T) {
 	text := strings.NewReplacer(`brokers = ["localhost:9092"]`,
 		"brokers = [\"localhost:9092\"]\nboundary_topic = \"b\"",
@@ -52,8 +51,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestClockRefit: a window of a refit has so many offsets, or it is a step by the clock of so
-// many at most.
+// TestClockRefit: a window of a refit is a number of offsets, or a step by the clock with a largest number of offsets.
 func TestClockRefit(t *testing.T) {
 	hourly := strings.NewReplacer("[state]", "boundary_topic = \"b\"\n[state]", "[stream.weekly.privacy]",
 		"step = \"1h\"\nstep_max = 9000\n[stream.weekly.privacy]",
@@ -66,7 +64,7 @@ func TestClockRefit(t *testing.T) {
 	if !strings.Contains(canonical, `"step":"1h0m0s","step_max":9000}`) || strings.Contains(canonical, "window") {
 		t.Errorf("canonical %s", canonical)
 	}
-	// The default is written and not in the canonical form: an epoch with it can be read.
+	// The default is written to the file but not to the canonical form, so an epoch with it can be read.
 	for _, most := range []string{"9000", "10000000"} {
 		s := parse(t, strings.Replace(hourly, "9000", most, 1)).Streams[0]
 		again, err := StreamOf("weekly", s.Canonical(0))
@@ -102,17 +100,19 @@ func TestClockRefit(t *testing.T) {
 	f("target =", "stride = 200\ntarget =", "refit.stride: must not be there: windows are steps by the clock (200)")
 	f("step = \"1h\"\nstep_max = 9000\n", "", "refit.window: required, or a step by the clock, such as step = \"1h\"")
 	f("step = \"1h\"\nstep_max = 9000\n", "step = 100\n",
-		"step: must be absent: for refit a step is a window: set refit.window to its number of offsets, or step to a period of the clock (100)")
+		"step: must be absent: for refit a step is a window: set refit.window to its number of offsets, or step to a "+
+			"period of the clock (100)")
 	f("clip_x = 4.0", "clip_x = \"auto\"",
-		"step: must be a number of offsets if centre, scale or clip is \"auto\": the length of a warm-up is a number of offsets")
+		"step: must be a number of offsets if centre, scale or clip is \"auto\": the length of a warm-up is a number "+
+			"of offsets")
 	parse(t, strings.Replace(hourly, "target =", "solver = \"ihm\"\ntarget =", 1))
 	hourly = strings.Replace(hourly, "step_max", "merge = true\nstep_max", 1)
 	f("target =", "solver = \"ihm\"\ntarget =",
 		"refit.solver: must be \"newton\", \"adassp\" or \"dp-gd-residual\" with merge = true")
 }
 
-// TestClockFaultOnce: a mechanism that can't have steps by the clock says so once, in the words
-// of the file.
+// TestClockFaultOnce: a mechanism that does not support steps by the clock reports one fault, with the value as in the
+// file.
 func TestClockFaultOnce(t *testing.T) {
 	_, err := Parse("f",
 		[]byte(strings.Replace(demand, "[stream.demand.privacy]", "step = \"1m\"\n[stream.demand.privacy]", 1)))

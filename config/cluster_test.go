@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// shared is the example with a table [cluster] whose header is line 6.
+// shared returns the example with a table [cluster] whose header is line 6.
 func shared(lines string) string {
 	return strings.Replace(orders, "[http]", "[cluster]\n"+lines+"\n[http]", 1)
 }
@@ -31,16 +31,15 @@ func TestClusterTable(t *testing.T) {
 	}
 	alone := parse(t, orders)
 	if alone.Cluster != nil {
-		t.Error("a table that is not there")
+		t.Error("the example has no [cluster], but Parse returned one")
 	}
-	// The same epochs, wherever they run.
+	// The epochs are the same with and without [cluster].
 	if !bytes.Equal(alone.Streams[0].Canonical(0), c.Streams[0].Canonical(0)) {
 		t.Error("[cluster] is in the digest")
 	}
 }
 
-// TestShard: this never changes. A partition that moved to another shard would be charged in
-// another ledger.
+// TestShard: the shard of a partition must never change. Otherwise the partition would be charged in another ledger.
 func TestShard(t *testing.T) {
 	for _, want := range []struct {
 		topic                     string
@@ -90,7 +89,7 @@ func TestClusterFaults(t *testing.T) {
 		t.Errorf("%+v", c.Kafka)
 	}
 
-	// What shards can't share.
+	// Settings that do not go with shards.
 	f(strings.Replace(shared(group), "[state]",
 		"control_topic = \"claims\"\n[state]\nencrypt = true\narchive = true", 1),
 		`3: kafka.control_topic: must be absent with [cluster]: each shard's ledger is a topic already, with one writer ("claims")`,

@@ -34,8 +34,8 @@ clip_y = 3.0                       # and on the target's size
 window = 5000
 `
 
-// TestRefit reads a refit: what the stream says is in its configuration, and the
-// digest holds what is not a default.
+// TestRefit reads a refit: its configuration gets the stream's settings, and the digest holds the keys that differ from
+// their defaults.
 func TestRefit(t *testing.T) {
 	s := parse(t, weekly).Stream("weekly")
 	yes := true
@@ -62,11 +62,11 @@ func TestRefit(t *testing.T) {
 	}
 	if got := string(s.Canonical(0)); !strings.Contains(got,
 		`"iterations":5,"solver":"fast-ihm","stride":6000,"target":"sold","transforms":5`) {
-		t.Errorf("%s lacks what is no default", got)
+		t.Errorf("%s lacks a key that differs from its default", got)
 	}
 }
 
-// TestRefitDefects has a line for each defect of a refit's table.
+// TestRefitDefects has one line for each defect of a refit's table.
 func TestRefitDefects(t *testing.T) {
 	f := func(old, new string, want ...string) {
 		t.Helper()
@@ -111,8 +111,7 @@ func TestRefitDefects(t *testing.T) {
 		`8: stream.weekly.output.values: must be a value that this stream publishes: "theta", "intercept", "theta_original" or "intercept_original" ("eta")`)
 }
 
-// TestSchemaAgreesWithRefit: words and defaults of the table are those that the
-// package itself has.
+// TestSchemaAgreesWithRefit: words and defaults of the schema are those of package refit.
 func TestSchemaAgreesWithRefit(t *testing.T) {
 	n := root().At("stream", "NAME", "refit")
 	c := n.Child("solver")
@@ -137,7 +136,7 @@ func TestSchemaAgreesWithRefit(t *testing.T) {
 	d := &document{toml.Of("", nil)}
 	d.ReadTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
-	mine.ClipX, mine.ClipY = 0, 0 // of a file they are "auto"
+	mine.ClipX, mine.ClipY = 0, 0 // in a file the default is "auto"
 	if !reflect.DeepEqual(mine, theirs) {
 		t.Errorf("defaults %+v, the package has %+v", mine, theirs)
 	}

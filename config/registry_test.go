@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// schemas is orders with a table [registry], and with this in place of its codec.
+// schemas returns orders with a table [registry], and with this text instead of its codec.
 func schemas(codec string) string {
 	return strings.Replace(orders, `codec = "json"`, codec, 1) + "\n[registry]\nurls = [\"https://registry:8081\"]\n"
 }
 
-// TestSchemasFaults: each way to find no schema is a fault of its own key.
+// TestSchemasFaults: each missing source of a schema is a fault of its own key.
 func TestSchemasFaults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "orders.avsc")
 	if err := os.WriteFile(file, []byte(`{"type":"record"}`), 0o600); err != nil {
@@ -75,8 +75,7 @@ func TestSchemasFaults(t *testing.T) {
 	}
 }
 
-// TestSchemasDigest: what decides what a row is enters the digest, and where the registry is does
-// not.
+// TestSchemasDigest: settings that determine rows are in the digest, the address of the registry is not.
 func TestSchemasDigest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "orders.avsc")
 	const text = `{"type":"record"}`
@@ -104,7 +103,7 @@ func TestSchemasDigest(t *testing.T) {
 	}
 }
 
-// TestSchemaSubjects: the subject is that of the topic, unless others are named.
+// TestSchemaSubjects: the subject follows from the topic, unless others are named.
 func TestSchemaSubjects(t *testing.T) {
 	for codec, want := range map[string][]string{`codec = "avro"`: {"orders-value"}, `codec = "avro", subjects = ["b", "a"]`: {"b", "a"}} {
 		in := &parse(t, schemas(codec)).Streams[0].Input
@@ -117,7 +116,7 @@ func TestSchemaSubjects(t *testing.T) {
 	}
 }
 
-// TestInClear: a token or a password over http is seen by the network, unless it stays on this machine.
+// TestInClear: a token or a password is sent in the clear over http, unless it stays on this machine.
 func TestInClear(t *testing.T) {
 	for url, want := range map[string]bool{"http://registry:8081": true, "https://registry": false, "http://127.0.0.1:8081": false, "http://localhost": false} {
 		if r := (&Registry{URLs: []string{url}, TokenFile: "secret"}); r.InClear() != want {

@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// TestAutoRegression: bounds of a regression that are "auto" are NaN, and "auto" to the
-// digest; an epoch with a horizon has the warm-up's steps before those of the regression,
-// which is checked with numbers in their place. Without "auto" the digest is the same as
-// ever.
+// TestAutoRegression: bounds of a regression that are "auto" are NaN, and "auto" in the digest. With a horizon, the
+// steps of the warm-up precede those of the regression, which is checked with numbers in place of "auto". Without
+// "auto" the digest is unchanged.
 func TestAutoRegression(t *testing.T) {
 	const head = "[kafka]\nbrokers = [\"h:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n[stream.s]\n" +
 		"input = { topic = \"t\", columns = [\"a\", \"y\"] }\noutput.topic = \"o\"\nhorizon = 10\n%s\n" +

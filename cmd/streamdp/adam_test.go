@@ -110,7 +110,7 @@ func TestAdamCommands(t *testing.T) {
 	want(t, exitUsage, "reads gradients", "replay", "-c", file, "--stream", "updates", file)
 }
 
-// TestAdamReplay replays examples: a release is a line, however long.
+// TestAdamReplay replays examples: a release is one line of any length.
 func TestAdamReplay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -143,8 +143,8 @@ func TestAdamReplay(t *testing.T) {
 	}
 }
 
-// TestAdamAuditOfExamples: under zero-out an audit compares an example with no
-// record. A row of zeros has a gradient too, here the opposite one.
+// TestAdamAuditOfExamples: under zero-out an audit compares an example with no record. A row of zeros also has a
+// gradient, which here is the opposite one.
 func TestAdamAuditOfExamples(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

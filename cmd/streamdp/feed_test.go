@@ -63,7 +63,7 @@ func TestFeed(t *testing.T) {
 		append(slices.Clone(to), "--partition", "7", "--csv", file("f.csv", "1,2\n"))...)
 	want(t, exitUsage, "no column",
 		append(slices.Clone(to), "--columns", "zzz", "--csv", file("g.csv", "x,y\n1,2\n"))...)
-	// A line of numbers is no header, and no error shows it.
+	// A line of numbers is not a header, and no error shows it.
 	want(t, exitUsage, "no column \"zzz\" among c1, c2\n",
 		append(slices.Clone(to), "--columns", "zzz", "--csv", file("h.csv", "1.5,2\n"))...)
 	want(t, exitUsage, "no column \"zzz\" among c1, c2\n",
@@ -78,7 +78,7 @@ func TestFeed(t *testing.T) {
 	nowhere := []string{"feed", "--brokers", s.broker.Addr(), "--topic", "nowhere"}
 	want(t, exitFailure, "topic nowhere does not exist: create it first, or give --create\n",
 		append(slices.Clone(nowhere), "--csv", file("j.csv", "1,2\n"))...)
-	// Created even for a file without rows, and once.
+	// The topic is created even for a file without rows, and only once.
 	want(t, exitDone, "0 records sent to nowhere/1",
 		append(slices.Clone(nowhere), "--create", "--partition", "1", "--csv", file("j2.csv", "x,y\n"))...)
 	for _, partition := range []string{"0", "1"} {
@@ -97,7 +97,7 @@ func TestFeed(t *testing.T) {
 	want(t, exitUsage, "the configuration has no stream order, only orders\n", "feed", "-c", s.config, "--stream",
 		"order", "--csv", file("j4.csv", "1,2\n"))
 
-	// What the stream says holds, and what contradicts it is refused.
+	// Settings of the stream apply, and a contradicting flag is refused.
 	stream := []string{"feed", "-c", s.config, "--stream", "orders"}
 	want(t, exitUsage, "does not read partition 7",
 		append(slices.Clone(stream), "--partition", "7", "--csv", file("k.csv", "1,2\n"))...)
@@ -125,8 +125,8 @@ func TestFeed(t *testing.T) {
 		append(slices.Clone(stream), "--csv", file("p.csv", "1,2,3\n"))...)
 }
 
-// TestFeedKeepsRecordsApart: a topic gets a record for each line, in order; one that it
-// does not accept, and one of a line that is no CSV, has no row.
+// TestFeedKeepsRecordsApart: a topic gets one record for each line, in order. A record that the topic does not accept,
+// and one of a line that is not CSV, has no row.
 func TestFeedKeepsRecordsApart(t *testing.T) {
 	s := newSite(t)
 	c, err := kafka.NewClient(kafka.Options{Brokers: []string{s.broker.Addr()}})

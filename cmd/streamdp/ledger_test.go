@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// TestPrintPopulations: the command says what a person and several have paid, by which epochs,
-// and whether these are added up.
+// TestPrintPopulations: the command prints what one person and several persons have paid, for which epochs, and how the
+// epochs add up.
 func TestPrintPopulations(t *testing.T) {
 	t.Parallel()
 	two := 3.0284
@@ -49,7 +49,8 @@ func TestPrintPopulations(t *testing.T) {
 	}
 	p.OnePartition, p.Epochs[2].Period = true, 30
 	if got := show(); !strings.Contains(got, "in one period of 30 steps") ||
-		!strings.Contains(got, "every user key counts in one partition only") || strings.Contains(got, "all partitions") {
+		!strings.Contains(got, "every user key counts in one partition only") || strings.Contains(got, "all "+
+		"partitions") {
 		t.Error(got)
 	}
 }

@@ -18,17 +18,17 @@ import (
 
 var update = flag.Bool("update", false, "write golden files anew")
 
-// asProgram makes a test binary the program that it tests: exit codes, signals
-// and locks are those of a real process.
+// asProgram makes the test binary run as the program that it tests, so that exit codes, signals and locks are those of
+// a real process.
 const asProgram = "STREAMDP_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
-	// Tests wait for other processes most of their time. -parallel overrides this.
+	// Tests mostly wait for other processes, so more of them run in parallel. -parallel overrides this.
 	parallel := 4 * runtime.GOMAXPROCS(0)
-	if race.Enabled { // which leaves them less to wait for
+	if race.Enabled { // the race detector makes them wait less
 		parallel /= 2
 	}
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
@@ -45,8 +45,7 @@ func program(ctx context.Context, args ...string) *exec.Cmd {
 	return c
 }
 
-// patience is how long a program may run, on a machine with more to do: beyond it, it
-// hangs.
+// patience is how long a program may run on a busy machine before it counts as hanging.
 const patience = 5 * time.Minute
 
 // call runs the program to its end.
@@ -64,8 +63,7 @@ func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return c.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// want runs the program and fails unless it ends with the code and its standard
-// error holds the text.
+// want runs the program and fails unless it ends with the code and its standard error contains the text.
 func want(t *testing.T, code int, text string, args ...string) (stdout string) {
 	t.Helper()
 	got, out, errs := call(t, args...)

@@ -15,8 +15,7 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// TestMergedCommands: commands need no partition for a merged stream, and say of each of
-// its partitions what it is charged for.
+// TestMergedCommands: commands need no partition for a merged stream, and print the charge of each of its partitions.
 func TestMergedCommands(t *testing.T) {
 	s := newSite(t)
 	add := func(count int32) {

@@ -11,9 +11,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// TestPlanPace: a plan says how batches, step size and settling follow from the
-// guarantee and a guess of the conditioning, warns of what will not learn, and refuses
-// a batch that diverges in any case.
+// TestPlanPace: a plan shows how batches, step size and settling follow from the guarantee and an assumed condition
+// number, warns of settings that will not learn, and refuses a batch that always diverges.
 func TestPlanPace(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "demand-amb.toml"))
@@ -37,7 +36,8 @@ func TestPlanPace(t *testing.T) {
 		"condition number of 1\n", "12 are the least and 274 advised")
 	holds(t,
 		want(t, exitDone,
-			"below 374 slots coefficients diverge, if the features' condition number is 1000; the default would then be 1496",
+			"below 374 slots coefficients diverge, if the features' condition number is 1000; the default would then "+
+				"be 1496",
 			"plan", "-c", file, "--condition", "1000"),
 		"the smallest useful batch is 374, the advised one 1496, and coefficients settle in 20")
 	var plans []struct{ Pace sgd.Pace }
@@ -63,7 +63,7 @@ func TestPlanPace(t *testing.T) {
 	want(t, exitConfig, "must be at least 12 slots: with less the noise outweighs every step", "audit", "-c", file)
 }
 
-// holds fails unless the text has all parts.
+// holds fails unless the text contains all parts.
 func holds(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {

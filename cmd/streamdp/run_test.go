@@ -57,8 +57,7 @@ func TestKeyFiles(t *testing.T) {
 	}
 }
 
-// TestGuardedStatus: status speaks to a listener with a certificate and a
-// password, by the configuration and by flags.
+// TestGuardedStatus: status reaches a listener with a certificate and a password, configured by file and by flags.
 func TestGuardedStatus(t *testing.T) {
 	s := newSite(t)
 	pair := kafkatest.NewCertificate(t)
@@ -138,7 +137,7 @@ func TestRun(t *testing.T) {
 	if code := d.stop(syscall.SIGINT); code != exitDone {
 		t.Errorf("SIGINT: exit code %d\n%s", code, d.log)
 	}
-	// The log says where a restart goes on, and that the end was one.
+	// The log says where the restart continues, and that the daemon stopped regularly.
 	for _, line := range []string{`"msg":"task running","task":"orders-0","epoch":1,"step":3,"next_offset":30,`, `"msg":"stopped"`} {
 		if !strings.Contains(d.log.String(), line) {
 			t.Errorf("the log lacks %s:\n%s", line, d.log)
@@ -149,8 +148,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestHangup: SIGHUP does not end the daemon. It reads its configuration again, and says in the log what
-// came of that.
+// TestHangup: SIGHUP does not end the daemon. The daemon reads its configuration again and logs the result.
 func TestHangup(t *testing.T) {
 	s := newSite(t)
 	s.feed(25)
@@ -180,7 +178,7 @@ func TestHangup(t *testing.T) {
 	}
 }
 
-// TestReloadCommand: reload prints the difference, and what became of it.
+// TestReloadCommand: reload prints the differences and their effect.
 func TestReloadCommand(t *testing.T) {
 	s := newSite(t)
 	want(t, exitFailure, "no daemon runs on", "reload", "-c", s.config)
@@ -240,11 +238,12 @@ func TestReloadCommand(t *testing.T) {
 	}
 }
 
-// TestStatusVerdicts: what a release says of bounds that were found is said in words; where
-// nothing is wrong, nothing is. Warnings are repeated.
+// TestStatusVerdicts: status explains a release's verdict about bounds that were found, unless it is good. It also
+// repeats warnings.
 func TestStatusVerdicts(t *testing.T) {
 	t.Parallel()
-	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "do not fit", "biased": "se_with_clipping", "fail": "needs"} {
+	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "do not " +
+		"fit", "biased": "se_with_clipping", "fail": "needs"} {
 		var out bytes.Buffer
 		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Verdict: verdict}},
 			nil); err != nil {
@@ -288,7 +287,7 @@ func TestStatusVerdicts(t *testing.T) {
 	}
 }
 
-// TestClusterRefused: no command takes the state directory for the state of instances that share it.
+// TestClusterRefused: commands for a state directory refuse a configuration with [cluster].
 func TestClusterRefused(t *testing.T) {
 	s := newSite(t)
 	s.write("\n[cluster]\ngroup = \"g\"\n", "3")

@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestStatusWarnings: below the table stands what is wrong of a task that runs, under the task's name.
+// TestStatusWarnings: below the table, status prints the warnings of each running task, under the task's name.
 func TestStatusWarnings(t *testing.T) {
 	var out bytes.Buffer
 	task := monitor.TaskStatus{Stream: "orders", Partition: core.Merged, State: "running", FewValid: true,

@@ -278,7 +278,7 @@ func TestStabilityOfPeriods(t *testing.T) {
 				}
 				for u := 1; u <= users; u++ {
 					if !admissible(c.Rule, l[first:end], all[n][first:end], u) {
-						t.Fatalf("%+v: the counted records of person %d of %v break the rule in period %d: " +
+						t.Fatalf("%+v: the counted records of person %d of %v break the rule in period %d: "+
 							"%v", c.Rule, u,
 							l, p, all[n])
 					}

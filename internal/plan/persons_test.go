@@ -42,7 +42,7 @@ func personsConfig(t *testing.T, partitions, user string) *config.Config {
 	return c
 }
 
-// TestPlanPersons: the noise of a rule is what the design measured for a year of hourly steps.
+// TestPlanPersons: the noise of a rule agrees with the measurements of the design, for a year of hourly steps.
 func TestPlanPersons(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -78,7 +78,7 @@ func TestPlanPersons(t *testing.T) {
 			t.Errorf("%s: caps %+v", c.user, p.OfPersons.Caps)
 		}
 	}
-	// What it compares with is possible: with a period nobody's steps are farther apart.
+	// The compared rules are possible: in a period no steps are farther apart than the period.
 	cfg := personsConfig(t, "0", "cap = 12, separation = 8, period = 100")
 	if p, err := Of(cfg, cfg.Streams[0], Options{Steps: []uint64{8760}}); err != nil || len(p.OfPersons.Caps) != 4 {
 		t.Errorf("%v, %+v", err, p.OfPersons)
@@ -102,8 +102,8 @@ func TestPlanPersons(t *testing.T) {
 	}
 }
 
-// TestCheckPersons: one opening over several partitions costs the root of their number, unless
-// a user key counts in one only; and as many fit the limit as the ledger would open.
+// TestCheckPersons: an opening over several partitions costs the root of their number, unless a user key counts in one
+// partition only. The limit allows as many openings as the ledger would accept.
 func TestCheckPersons(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-6)
@@ -136,7 +136,7 @@ func TestCheckPersons(t *testing.T) {
 		if replace {
 			s.Privacy.Adjacency = dp.Replace
 		}
-		if full { // the table may be
+		if full { // the table may be full
 			s.User.MaxUsers = 1000
 		}
 		d, err := dryrun.Describe(s)

@@ -447,7 +447,7 @@ func (c *avroCase) compare(t *testing.T, value []byte, whole bool) (read bool, f
 			found++
 		}
 		if !c.kinds[i].Has(got.Kind) && got.Kind != column.Other && (got.Kind != column.Absent || c.kinds[i] != 0) {
-			t.Fatalf("schema %s: path %v has kind %d, which is not in the announced set " +
+			t.Fatalf("schema %s: path %v has kind %d, which is not in the announced set "+
 				"%b", c.text, p, got.Kind, c.kinds[i])
 		}
 		switch {

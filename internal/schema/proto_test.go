@@ -374,7 +374,7 @@ func (c *protoCase) compare(t *testing.T, value []byte, whole bool) (read bool, 
 			found++
 		}
 		if !c.kinds[i].Has(got.Kind) && got.Kind != column.Other && (got.Kind != column.Absent || c.kinds[i] != 0) {
-			t.Fatalf("%s of %s: path %v has kind %d, which is not in the announced set " +
+			t.Fatalf("%s of %s: path %v has kind %d, which is not in the announced set "+
 				"%b", c.of.FullName(), c.text, p, got.Kind, c.kinds[i])
 		}
 		if want.Kind == column.Text && !utf8.Valid(want.Text) {
