@@ -30,8 +30,8 @@ func TestEnvironment(t *testing.T) {
 	for value, want := range map[string]string{
 		`"${EMPTY}"`: "4: state.dir: must not be empty",
 		`"${QUOTE}"`: "4: state.dir: must not contain control characters",
-		`"${a-b}"`:   "4: state.dir: ${ begins the name",
-		`"${1}"`:     "4: state.dir: ${ begins the name",
+		`"${a-b}"`:   "4: state.dir: ${ must be followed by the name",
+		`"${1}"`:     "4: state.dir: ${ must be followed by the name",
 	} {
 		if got := faults(t, strings.Replace(orders, `"/var/lib/streamdp"`, value, 1)); len(got) != 1 ||
 			!strings.HasPrefix(got[0], want) {

@@ -112,7 +112,7 @@ func TestDemoInterrupted(t *testing.T) {
 		c.Process.Signal(os.Interrupt)
 		for lines.Scan() {
 		}
-		if err := c.Wait(); err != nil || !strings.Contains(out.String(), "over all ") {
+		if err := c.Wait(); err != nil || !strings.Contains(out.String(), " values of all steps: largest |z| ") {
 			t.Errorf("round %d: %v\n%s%s", round, err, out.String(), errs.String())
 		}
 	}

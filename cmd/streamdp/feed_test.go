@@ -68,10 +68,10 @@ func TestFeed(t *testing.T) {
 		append(slices.Clone(to), "--columns", "zzz", "--csv", file("h.csv", "1.5,2\n"))...)
 	want(t, exitUsage, "no column \"zzz\" among c1, c2\n",
 		append(slices.Clone(to), "--columns", "zzz", "--csv", file("h2.csv", "1.5,word\n"))...)
-	want(t, exitUsage, "the first line has 2 columns, --header names 3",
+	want(t, exitUsage, "the first line has 2 columns, but --header names 3",
 		append(slices.Clone(to), "--header", "x,y,z", "--csv", file("h3.csv", "1,2\n"))...)
 	for _, wrong := range []string{"maybe", "x,x", "x,,y", ","} {
-		want(t, exitUsage, "--header is \""+wrong+"\", must be auto, yes, no, or names that differ",
+		want(t, exitUsage, "--header is \""+wrong+"\", must be auto, yes, no, or different names",
 			append(slices.Clone(to), "--header", wrong, "--csv", file("h4.csv", "1,2\n"))...)
 	}
 	want(t, exitUsage, "--rate is -1", append(slices.Clone(to), "--rate", "-1", "--csv", file("i.csv", "1,2\n"))...)
@@ -121,7 +121,7 @@ func TestFeed(t *testing.T) {
 	if got := values()[n:]; !slices.Equal(got, []string{"[3,2]", "[4,5]", "[1,2]"}) {
 		t.Errorf("fed to columns amount, items: %s", got)
 	}
-	want(t, exitUsage, "has 3 columns, the stream has 2 (amount, items)",
+	want(t, exitUsage, "has 3 columns, but the stream has 2 (amount, items)",
 		append(slices.Clone(stream), "--csv", file("p.csv", "1,2,3\n"))...)
 }
 

@@ -245,7 +245,7 @@ func TestFirstLine(t *testing.T) {
 	rows := rowsWith(100, -1, "", "\n")
 	for _, first := range []string{"", `"`, `amount,"items`} {
 		for _, more := range [][]string{nil, {"--header", "yes"}, {"--header", "no"}, {"--columns", "1,2"}} {
-			want(t, exitUsage, "the first line is empty, too long or no CSV: ", with(first+"\n"+rows, more...)...)
+			want(t, exitUsage, "the first line is empty, too long or not CSV: ", with(first+"\n"+rows, more...)...)
 		}
 		if out := want(t, exitDone, "",
 			with(first+"\n"+rows, "--header", "no", "--columns", "1,2")...); !strings.Contains(out, " on 101 rows") {

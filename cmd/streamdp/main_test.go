@@ -91,7 +91,7 @@ func TestUsage(t *testing.T) {
 		{"completion bash x", exitUsage, "takes no argument \"x\"\n"},
 		{"run -c /nonexistent/file", exitConfig, "no such file"},
 		{"keygen", exitUsage, "streamdp: keygen needs FILE"},
-		{"keygen /nonexistent/dir/key", exitFailure, "make its folder first: mkdir -p -m 700 /nonexistent/dir"},
+		{"keygen /nonexistent/dir/key", exitFailure, "create its folder first: mkdir -p -m 700 /nonexistent/dir"},
 		{"demo --clip x", exitUsage, "invalid argument"},
 		{"demo --once --csv x", exitUsage, "--clip is required"},
 		{"demo --once --adjacency add-remove", exitUsage, "must be \"zero-out\" or \"replace\""},

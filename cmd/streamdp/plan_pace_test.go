@@ -33,7 +33,7 @@ func TestPlanPace(t *testing.T) {
 	write("radius = 10.0", "radius = 20.0")
 	holds(t, want(t, exitDone, "", "plan", "-c", file),
 		"expected excess risk of theta_average", "batches of 274 slots, searches of 188, step size 0.18",
-		"condition number of 1\n", "12 are the least and 274 advised")
+		"condition number of 1\n", "the smallest useful batch is 12, the advised one 274")
 	holds(t,
 		want(t, exitDone,
 			"below 374 slots coefficients diverge, if the features' condition number is 1000; the default would then "+

@@ -155,26 +155,26 @@ func TestPlanSaysWhy(t *testing.T) {
 	mean := `workload = "mean"`
 	own, tuned := planned(mean, mean), planned(mean, mean+"\ntune = 10000")
 	gain, loss := 1-noise(tuned, 4)/noise(own, 4), noise(tuned, 0)/noise(own, 0)-1
-	says(own, "auto took jme, because pp_debiased and combined, its other choices, square rows one by one",
-		"auto took phased, because neither horizon nor tune is named",
-		fmt.Sprintf("with tune = 10000 noise would be %.0f %% less at step 10000, and %.0f %% more at step 1",
+	says(own, "auto chose jme, because its other choices, pp_debiased and combined, square single rows",
+		"auto chose phased, because neither horizon nor tune is set",
+		fmt.Sprintf("with tune = 10000 the noise would be %.0f %% less at step 10000, and %.0f %% more at step 1",
 			100*gain, 100*loss))
 	if !(gain > 0.2 && loss > 0.5) {
 		t.Errorf("tune gains %g and costs %g", gain, loss)
 	}
-	says(tuned, "auto took blt, because horizon or tune names 10000 steps")
-	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto took blt, because for workload \"window\"")
+	says(tuned, "auto chose blt, because it has the least error at 10000 steps")
+	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto chose blt, because for workload \"window\"")
 	one := planned("step   = 100 ", "step = 1 ")
 	says(one,
-		"auto took jme, because its other choices, pp_debiased and combined, square noisy rows, which needs another "+
+		"auto chose jme, because its other choices, pp_debiased and combined, square noisy rows, which needs another "+
 			"factorization")
-	says(planned(mean, mean+"\nfactorization = \"identity\""), "auto took jme")
+	says(planned(mean, mean+"\nfactorization = \"identity\""), "auto chose jme")
 	if named := planned(mean, mean+"\nmethod = \"jme\"\nfactorization = \"phased\""); len(named.Why) > 0 {
 		t.Errorf("nothing is auto, but the plan says %q", named.Why)
 	}
 	says(planned("step   = 100 ", "horizon = 50\nstep = 1 "),
 		"least weighted sum of the squared errors of mean and second moment (jme ", "pp_debiased ", "step 50",
-		"auto took blt, because horizon or tune names 50 steps")
+		"auto chose blt, because it has the least error at 50 steps")
 }
 
 // TestPlot draws a plan in both forms, and refuses to draw more than one stream.

@@ -74,7 +74,7 @@ func TestReplayClock(t *testing.T) {
 	want(t, exitUsage, "give either --boundaries or --time", "replay", "-c", cfg, write(t, "a.ndjson", documents))
 	want(t, exitUsage, "are for steps by the clock", "replay", "-c", s.config, "--stream", "orders", "--time", "ts",
 		write(t, "a.ndjson", documents))
-	want(t, exitFailure, "step 3, and step 2 is missing", "replay", "-c", cfg, "--boundaries",
+	want(t, exitFailure, "step 3, but step 2 is missing", "replay", "-c", cfg, "--boundaries",
 		write(t, "gap", lines[0]+lines[2]), write(t, "a.ndjson", documents))
 	// A step may include offsets without records, such as those that end transactions; the file then has fewer records.
 	wide := strings.NewReplacer(`"offsets":[0,3]`, `"offsets":[0,5]`, `"offsets":[3,3]`, `"offsets":[5,6]`,
@@ -188,7 +188,7 @@ func TestPlanClock(t *testing.T) {
 	}
 	if out := want(t, exitDone, "", "plan", "-c", path, "--stream", "orders"); !strings.Contains(out,
 		"by the clock, every 1m, each of at most 10000000 offsets") ||
-		!strings.Contains(out, "for 1000 records a step") ||
+		!strings.Contains(out, "for 1000 records per step") ||
 		!strings.Contains(out, ", step 1m by the clock, ") {
 		t.Errorf("plan prints\n%s", out)
 	}

@@ -91,7 +91,7 @@ func TestGuardedStatus(t *testing.T) {
 			t.Errorf("%q prints %q", args, out)
 		}
 	}
-	want(t, exitFailure, "401 Unauthorized, not a status: user and password are needed", append(flags, wrong)...)
+	want(t, exitFailure, "did not answer with a status, but with 401 Unauthorized: user and password are needed", append(flags, wrong)...)
 	want(t, exitFailure, "401 Unauthorized", flags[:5]...)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address, "--ca-file", other)
@@ -99,7 +99,7 @@ func TestGuardedStatus(t *testing.T) {
 		"--user", "reader")
 	want(t, exitConfig, "no such file", "status", "--url", "https://"+address, "--ca-file", cert+"x")
 	file("cert.pem", kafkatest.NewCertificate(t).Cert)
-	want(t, exitFailure, "the listener's certificate is not that of", "status", "-c", s.config)
+	want(t, exitFailure, "the listener's certificate differs from", "status", "-c", s.config)
 	if code := d.stop(syscall.SIGTERM); code != exitDone {
 		t.Errorf("exit code %d\n%s", code, d.log)
 	}

@@ -24,7 +24,7 @@ func TestStatusWarnings(t *testing.T) {
 	}
 	for _, want := range []string{
 		"orders-merged: warning: a setting\n",
-		"orders-merged: warning: the released counts show almost no valid records ",
+		"orders-merged: warning: the released counts show almost no valid records; check ",
 		"orders-merged: warning: records with the newest schema of orders-value, version 3 (id 17), give no rows: " +
 			"weight: the schema has no such path; paid: another\n",
 	} {

@@ -157,7 +157,7 @@ func TestWhiteners(t *testing.T) {
 		}
 	}
 	if _, err := Stored(&matfact.Stored{Kind: "unheard-of"}, matfact.Workload{}, 0); err == nil ||
-		!strings.Contains(err.Error(), "know no") {
+		!strings.Contains(err.Error(), "do not support") {
 		t.Errorf("an unknown factorization: %v", err)
 	}
 }

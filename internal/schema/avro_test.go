@@ -692,8 +692,7 @@ func TestAvroIgnored(t *testing.T) {
 	t.Parallel()
 	s := mustAvro(t,
 		`{"type": "record", "name": "default", "aliases": 7, "doc": {}, "order": [], "size": 1e999, "items": "R", "fields": [
-		{"name": "default", "type": "int", "default": {"x": [1e999]}, "default": "no " +
-			"int", "aliases": ["default"], "order": "up"},
+		{"name": "default", "type": "int", "default": {"x": [1e999]}, "default": "no int", "aliases": ["default"], "order": "up"},
 		{"name": "x", "type": ["null", {"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}], "default": {"name": "x"}}]}`)
 	plan, _ := s.Plan(paths("default", "x"))
 	if r := NewReader(plan); !r.Read([]byte{2, 2, 0}) || r.Value(0).Num != 1 || string(r.Value(1).Text) != "A" {
