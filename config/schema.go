@@ -38,8 +38,8 @@ var schema = []toml.Row{
 			"partition and is not compacted. A missing topic is created like this, with unlimited retention. Several " +
 			"streams, and copies of a state directory, share one topic."},
 	{Path: "kafka.control_topic", Kind: toml.Text, Def: `""`, Rule: topicOrNone,
-		Doc: "Topic that mirrors the ledger and in which an epoch is claimed before its first noise. With it, only one " +
-			"of several copies of a state directory, or of several daemons that run one stream, can open epochs, and " +
+		Doc: "Topic that mirrors the ledger and in which an epoch is claimed before its first noise. With it, only " +
+			"one of several copies of a state directory, or of several daemons that run one stream, can open epochs, and " +
 			"a state directory restored from an old copy does not start. All daemons that may read the same input " +
 			"share the topic. It has one partition and unlimited retention; a missing topic is created like this."},
 	{Path: "kafka.group", Kind: toml.Text, Def: `""`, Rule: groupOrNone,

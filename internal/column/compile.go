@@ -112,7 +112,8 @@ func Compile(codec string, specs []Spec) (columns []*Column, errs []error) {
 // checkPaths finds columns whose paths contradict one another. A nil column already has faults.
 func checkPaths(columns []*Column, lists []fault.List) {
 	const names, indexes = 1, 2
-	whole, around := map[string]bool{}, map[string]int{} // by path: values of columns; types of the values that contain them
+	// By path: the values of columns, and the types of the values that contain them.
+	whole, around := map[string]bool{}, map[string]int{}
 	in := func(e Element) int {
 		if e.Index >= 0 {
 			return indexes
