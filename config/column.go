@@ -24,7 +24,7 @@ type Column struct {
 	Categories []string `toml:"categories"`
 	// Other adds a number for values outside the list. Default false.
 	Other bool `toml:"other"`
-	// Baseline is a category without a number of its own. Default "": none.
+	// Baseline is a category that has no number. Default "": none.
 	Baseline string `toml:"baseline"`
 	// Take says which number is taken from a time. Default "": "seconds".
 	Take string `toml:"take"`

@@ -55,8 +55,8 @@ type Config struct {
 
 // Kafka is the table [kafka]: the Kafka cluster.
 type Kafka struct {
-	// Brokers are the addresses from which the cluster is found, each
-	// host:port, none twice. Required.
+	// Brokers are the addresses through which the client finds the cluster, each host:port, without duplicates.
+	// Required.
 	Brokers []string `toml:"brokers"`
 	// ClientID is the name under which brokers know this client. Default
 	// "streamdp".
@@ -86,7 +86,7 @@ type TLS struct {
 	KeyFile  string `toml:"key_file"`
 }
 
-// State is the table [state]: what must survive a restart.
+// State is the table [state]: where the state that must survive a restart is kept, and its key.
 type State struct {
 	// Dir is the directory of checkpoints, manifests and the ledger. Required.
 	Dir string `toml:"dir"`
@@ -186,8 +186,7 @@ type Stream struct {
 	// OnHorizon says what happens after the last step: "halt" (the default), "rollover" or "continue". Only with a
 	// horizon.
 	OnHorizon string `toml:"on_horizon"`
-	// OnGap is what happens when records were deleted before they were read:
-	// "halt" (the default) or "null".
+	// OnGap says what happens if records were deleted before they were read: "halt" (the default) or "null".
 	OnGap string `toml:"on_gap"`
 	// DeadLetter is the table [stream.NAME.dead_letter].
 	DeadLetter DeadLetter `toml:"dead_letter"`
@@ -226,8 +225,7 @@ type Input struct {
 	// Codec is the form of a record's value: "json" (the default),
 	// "json-array", "csv", "float64", "float32", "avro", "protobuf" or "json-schema".
 	Codec string `toml:"codec"`
-	// Framing says what stands before a record with a schema: "confluent" (the default) or
-	// "plain".
+	// Framing is the header before a record with a schema: "confluent" (the default) or "plain", which is none.
 	Framing string `toml:"framing"`
 	// Subjects are the registry's subjects that have the schemas; see SchemaSubjects.
 	Subjects []string `toml:"subjects"`

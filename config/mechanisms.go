@@ -18,9 +18,9 @@ type estimator interface {
 	Values() []string
 }
 
-// mechanism is a table of which a stream has exactly one, [stream.NAME.…]. To add a
-// mechanism, add a row to [mechanisms], rows for its keys to [schema], and a field to
-// [Stream]; no other code here asks which mechanism a stream has.
+// mechanism is a table [stream.NAME.…] that describes a mechanism; each stream has exactly one. To add a mechanism, add
+// a row to [mechanisms], rows for its keys to [schema], and a field to [Stream]; no other code here asks which
+// mechanism a stream has.
 type mechanism struct {
 	name string
 	// of returns the mechanism's configuration in a stream, nil if the stream has another one.

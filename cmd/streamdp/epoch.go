@@ -297,7 +297,7 @@ func (g *globals) ask() error {
 	return errors.New("cancelled: not confirmed (--yes skips the question)")
 }
 
-// inputOf names the input of an epoch: a partition, or those of a merged epoch.
+// inputOf names the input of an epoch: one partition, or all partitions of a merged epoch.
 func inputOf(e ledger.EpochInfo) string {
 	if len(e.Parts) == 0 {
 		return fmt.Sprintf("%s/%d", e.Topic, e.Partition)

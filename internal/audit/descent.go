@@ -85,8 +85,8 @@ func (h heard) At(j int) float64 {
 	return z
 }
 
-// question returns the count that a search asks for after its answers so far. bins counts the
-// records by rung; then come those above all rungs, and null records.
+// question returns the count that a search asks for in draw j, given its answers so far. bins holds the number of
+// records of each rung, then the number above all rungs, then the number of null records.
 func (l *listener) question(j int, bins []int64) int64 {
 	if l.Scan {
 		return l.count(bins, j)

@@ -37,8 +37,8 @@ func Reload(ctx context.Context, dir string, q httpapi.ReloadRequest) (*httpapi.
 	return &answer, nil
 }
 
-// post sends a request to the control socket of the daemon that runs on a state directory, and decodes the
-// answer. It reports whether there is such a daemon.
+// post sends a request to the control socket of the daemon that runs on a state directory, and decodes the answer. It
+// reports whether a daemon runs there.
 func post(ctx context.Context, dir, path string, q, answer any) (asked bool, err error) {
 	socket := filepath.Join(dir, httpapi.ControlSocket)
 	client := &http.Client{Transport: &http.Transport{

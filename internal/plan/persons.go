@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// rulesNoise says what protecting persons costs a stream of moments in accuracy.
+// rulesNoise is the cost in accuracy of protecting persons in a stream of moments.
 type rulesNoise struct {
 	// Steps is the step for which the noise is given: the horizon, else the step for which the noise is tuned, else 10
 	// 000.
