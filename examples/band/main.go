@@ -1,15 +1,14 @@
-// Command band draws one released value against the records that it covers, with the
-// band that its noise leaves: the release plus and minus 1.96 standard errors.
+// Command band plots one released value against the records that it covers, with a band for its noise: the release plus
+// and minus 1.96 standard errors.
 //
 //	streamdp replay -c orders.toml orders.csv | go run ./examples/band -value mean_original -entry 0 -o mean.svg
 //
-// Releases come from standard input, one JSON object a line, as streamdp replay prints
-// them and as a Kafka console consumer prints a topic. The newest ones of a running
-// daemon, an object with a list under "data", are read as well:
+// Releases come from standard input, one JSON object per line, as streamdp replay prints them and as a Kafka console
+// consumer prints a topic. It also reads the newest releases of a running daemon, an object with a list under "data":
 //
 //	curl -s 'http://127.0.0.1:9464/api/v1/streams/orders/releases' | go run ./examples/band
 //
-// Where a release comes twice the first is taken: both have the same bytes.
+// If a release occurs twice, the first is used: both have the same bytes.
 package main
 
 import (
@@ -25,7 +24,7 @@ import (
 	"github.com/streamdp/streamdp/internal/chart"
 )
 
-// release is what the picture needs of a release (docs/release.md).
+// release holds the fields of a release that the plot needs (docs/release.md).
 type release struct {
 	Partition int
 	Epoch     uint64
@@ -38,7 +37,7 @@ type release struct {
 	}
 }
 
-// standardErrors are standard errors: one number for all, or one for each.
+// standardErrors are standard errors: one number for all entries, or one for each.
 type standardErrors []float64
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -53,8 +52,8 @@ func (e *standardErrors) UnmarshalJSON(text []byte) error {
 
 func main() {
 	value := flag.String("value", "mean", "released value to draw")
-	entry := flag.Int("entry", 0, "which number of it, from 0")
-	skip := flag.Int("skip", 0, "first releases to leave out: their bands are the widest")
+	entry := flag.Int("entry", 0, "index of the number in the value, from 0")
+	skip := flag.Int("skip", 0, "number of first releases to omit: their bands are the widest")
 	out := flag.String("o", "band.svg", "file to write, .svg or .png")
 	flag.Parse()
 	if err := run(os.Stdin, *value, *entry, *skip, *out); err != nil {
@@ -63,7 +62,7 @@ func main() {
 	}
 }
 
-// run reads releases and writes the picture.
+// run reads releases and writes the plot.
 func run(in io.Reader, value string, entry, skip int, out string) error {
 	all, err := read(in)
 	if err != nil {
@@ -76,13 +75,13 @@ func run(in io.Reader, value string, entry, skip int, out string) error {
 	return c.Write(out, 18, 9)
 }
 
-// read returns the releases of the newest epoch, each once, by their steps.
+// read returns the releases of the newest epoch, each once, in the order of their steps.
 func read(in io.Reader) ([]release, error) {
 	var all []release
 	for dec := json.NewDecoder(in); ; {
 		var r struct {
 			release
-			Data []release // of an answer of the daemon
+			Data []release // in a response of the daemon
 		}
 		err := dec.Decode(&r)
 		if errors.Is(err, io.EOF) {
@@ -98,7 +97,7 @@ func read(in io.Reader) ([]release, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, errors.New("no release: streamdp status says what the stream waits for")
+		return nil, errors.New("no release: streamdp status shows what the stream waits for")
 	}
 	newest := slices.MaxFunc(all, func(a, b release) int { return cmp.Compare(a.Epoch, b.Epoch) }).Epoch
 	all = slices.DeleteFunc(all, func(r release) bool { return r.Epoch != newest || r.Partition != all[0].Partition })
@@ -106,7 +105,7 @@ func read(in io.Reader) ([]release, error) {
 	return slices.CompactFunc(all, func(a, b release) bool { return a.Step == b.Step }), nil
 }
 
-// band returns the picture of one number of a value.
+// band returns the plot of one number of a value.
 func band(all []release, value string, entry, skip int) (*chart.Chart, error) {
 	var x, y, low, high []float64
 	name := value
@@ -130,7 +129,7 @@ func band(all []release, value string, entry, skip int) (*chart.Chart, error) {
 		switch len(v.SE) {
 		case 0:
 			return nil, fmt.Errorf("%s is released without a standard error", value)
-		case 1: // common to all numbers
+		case 1: // the same for all numbers
 			se = v.SE[0]
 		default:
 			se = v.SE[entry]

@@ -14,8 +14,7 @@ const lines = `{"epoch":2,"step":3,"covers":[0,300],"columns":["a","b"],"values"
 {"epoch":1,"step":9,"covers":[0,900],"columns":["a","b"],"values":{"mean":{"data":[7,7],"se":null}}}
 `
 
-// TestBand reads releases out of order, twice and of an older epoch, in both forms,
-// and writes the picture.
+// TestBand reads releases in both forms, out of order, twice and from an older epoch, and writes the plot.
 func TestBand(t *testing.T) {
 	for _, in := range []string{lines, `{"data":[` + strings.ReplaceAll(strings.TrimSpace(lines), "\n", ",") + `],"status":"success"}`} {
 		all, err := read(strings.NewReader(in))

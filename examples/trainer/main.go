@@ -1,15 +1,13 @@
-// Trainer trains a model without ever showing its gradients to anybody but the
-// daemon: it sends them to a topic, and takes the parameters for the next step from
-// the daemon's releases.
+// Trainer trains a model and shows its gradients only to the daemon: it sends them to a topic, and takes the parameters
+// for the next step from the daemon's releases.
 //
 //	streamdp keygen /etc/streamdp/key
 //	kafka-topics.sh --bootstrap-server localhost:9092 --create --topic gradients
 //	streamdp run -c examples/trainer/trainer.toml
 //	go run ./examples/trainer -brokers localhost:9092
 //
-// The model is a logistic regression of made-up examples. Each example is used in
-// one step and never again: that is what makes the guarantee of the stream one for
-// the whole training.
+// The model is a logistic regression on made-up examples. Each example is used in one step only. Therefore the
+// guarantee of the stream covers the whole training.
 package main
 
 import (
@@ -34,9 +32,9 @@ func main() {
 	flag.StringVar(&o.gradients, "gradients", "gradients", "topic to send gradients to")
 	flag.StringVar(&o.parameters, "parameters", "parameters", "topic to take parameters from")
 	flag.IntVar(&o.features, "features", 10, "features of an example; the daemon's adam.dim is one more")
-	flag.IntVar(&o.batch, "batch", 64, "examples of a step, the daemon's step")
-	flag.IntVar(&o.steps, "steps", 300, "steps of the training, the daemon's horizon")
-	flag.Uint64Var(&o.seed, "seed", 1, "of the examples")
+	flag.IntVar(&o.batch, "batch", 64, "examples per step, as the daemon's step")
+	flag.IntVar(&o.steps, "steps", 300, "steps of the training, as the daemon's horizon")
+	flag.Uint64Var(&o.seed, "seed", 1, "seed of the examples")
 	flag.Parse()
 	o.brokers, o.report = strings.Split(*brokers, ","), log.Printf
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -48,7 +46,7 @@ func main() {
 	fmt.Printf("right for %.1f %% of new examples\n", 100*accuracy)
 }
 
-// options are what a training needs to know.
+// options are the settings of a training.
 type options struct {
 	brokers               []string
 	gradients, parameters string
@@ -74,7 +72,7 @@ func train(ctx context.Context, o options) (accuracy float64, err error) {
 	defer reader.Close()
 
 	examples := newExamples(o.features, o.seed)
-	theta := make([]float64, o.features+1) // as the daemon begins
+	theta := make([]float64, o.features+1) // the daemon's initial parameters
 	var releases assembler
 	for step := 0; step < o.steps; step++ {
 		messages := make([]kafka.Message, o.batch)
@@ -92,7 +90,7 @@ func train(ctx context.Context, o options) (accuracy float64, err error) {
 			return 0, err
 		}
 		if len(theta) != o.features+1 {
-			return 0, fmt.Errorf("the daemon has %d parameters, this model %d", len(theta), o.features+1)
+			return 0, fmt.Errorf("the daemon has %d parameters, but this model has %d", len(theta), o.features+1)
 		}
 		if (step+1)%50 == 0 {
 			o.report("step %d: loss of new examples %.4f", step+1, examples.loss(theta))
@@ -108,7 +106,7 @@ func train(ctx context.Context, o options) (accuracy float64, err error) {
 	return float64(right) / float64(total), nil
 }
 
-// follow returns the parameters of a step's release, as soon as they are there.
+// follow waits for the release of a step and returns its parameters.
 func follow(ctx context.Context, reader *kafka.Reader, releases *assembler, step uint64) ([]float64, error) {
 	for {
 		m, err := reader.ReadMessage(ctx)
@@ -125,8 +123,7 @@ func follow(ctx context.Context, reader *kafka.Reader, releases *assembler, step
 	}
 }
 
-// gradient is that of −log P(y) of a logistic regression, the last parameter being
-// the bias.
+// gradient returns the gradient of −log P(y) of a logistic regression, whose last parameter is the bias.
 func gradient(theta, x []float64, y float64) []float64 {
 	p := 1 / (1 + math.Exp(-score(theta, x)))
 	g := make([]float64, len(theta))
@@ -153,8 +150,7 @@ func pack(x []float64) []byte {
 	return b
 }
 
-// examples makes them up: features in [−1, 1], of which a hidden rule makes
-// classes, with a tenth of them wrong.
+// examples generates examples: features in [−1, 1], with classes by a hidden rule, a tenth of them wrong.
 type examples struct {
 	source *rand.Rand
 	rule   []float64

@@ -15,19 +15,18 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// release is what this trainer reads of one.
+// release holds the fields of a release that this trainer reads.
 type release struct {
 	Epoch  uint64
 	Step   uint64
 	Values map[string]struct{ Data json.RawMessage }
 }
 
-// parameters returns the parameters of a release, JSON numbers or base64 of
-// little-endian float64s.
+// parameters returns the parameters of a release, from JSON numbers or base64 of little-endian float64s.
 func (r *release) parameters() ([]float64, error) {
 	raw, ok := r.Values["parameters"]
 	if !ok {
-		return nil, fmt.Errorf("release of step %d holds no parameters", r.Step)
+		return nil, fmt.Errorf("release of step %d contains no parameters", r.Step)
 	}
 	var x []float64
 	if err := json.Unmarshal(raw.Data, &x); err == nil {
@@ -39,7 +38,7 @@ func (r *release) parameters() ([]float64, error) {
 	}
 	b, err := base64.StdEncoding.DecodeString(text)
 	if err != nil || len(b)%8 != 0 {
-		return nil, fmt.Errorf("release of step %d: no float64s", r.Step)
+		return nil, fmt.Errorf("release of step %d: its data are not float64s", r.Step)
 	}
 	for ; len(b) > 0; b = b[8:] {
 		x = append(x, math.Float64frombits(binary.LittleEndian.Uint64(b)))
@@ -47,21 +46,19 @@ func (r *release) parameters() ([]float64, error) {
 	return x, nil
 }
 
-// assembler makes releases of the messages of an output partition, in order. A
-// message may come again, and is then the same; everything else that is not the
-// next one is an error: a release, or a piece of one, that was lost, that came too
-// early, or that is not what the hash says.
+// assembler assembles releases from the messages of an output partition, in order. A message may be repeated with the
+// same content. Any other message that is not the next one is an error: a release, or a piece of one, was lost, came
+// too early, or does not match its hash.
 type assembler struct {
-	epoch, step uint64 // of the last whole release
+	epoch, step uint64 // of the last complete release
 
-	identity string // of the release whose pieces are coming in
+	identity string // of the release that is being assembled
 	hash     string
 	pieces   [][]byte
 	of       int
 }
 
-// add takes the next message. It returns a release when the message completes
-// one that was not there yet.
+// add takes the next message. If the message completes a new release, add returns it.
 func (a *assembler) add(m kafka.Message) (*release, error) {
 	identity, i, n := string(m.Key), 1, 1
 	chunk, hash := header(m, "streamdp_chunk"), header(m, "streamdp_sha256")
@@ -118,7 +115,7 @@ func (a *assembler) add(m kafka.Message) (*release, error) {
 	return a.whole(identity, epoch, step, value)
 }
 
-// whole takes a release that is not there yet.
+// whole parses a complete new release.
 func (a *assembler) whole(identity string, epoch, step uint64, value []byte) (*release, error) {
 	if epoch > a.epoch && step != 1 || epoch == a.epoch && step != a.step+1 {
 		return nil, fmt.Errorf("release %s comes after step %d of epoch %d: releases are missing", identity,
@@ -144,7 +141,7 @@ func parseIdentity(identity string) (epoch, step uint64, err error) {
 		}
 	}
 	if len(parts) != 4 || err != nil || epoch == 0 || step == 0 {
-		return 0, 0, fmt.Errorf("message %q is no release", identity)
+		return 0, 0, fmt.Errorf("message %q is not a release", identity)
 	}
 	return epoch, step, nil
 }
@@ -156,7 +153,7 @@ func parseChunk(text string) (i, n int, err error) {
 		n, err = strconv.Atoi(second)
 	}
 	if err != nil || i < 1 || n < i {
-		return 0, 0, fmt.Errorf("%q is no piece", text)
+		return 0, 0, fmt.Errorf("%q is not a piece", text)
 	}
 	return i, n, nil
 }

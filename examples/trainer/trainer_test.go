@@ -21,8 +21,8 @@ import (
 	"github.com/streamdp/streamdp/stream/connect"
 )
 
-// TestTraining runs the trainer against the daemon, over a broker in this process,
-// with the configuration beside it. It learns, and says so.
+// TestTraining runs the trainer against the daemon, over a broker in this process, with the configuration of this
+// folder. The model learns, and the trainer reports it.
 func TestTraining(t *testing.T) {
 	t.Parallel()
 	b, err := embedded.Start(embedded.Options{Topics: []string{"gradients", "parameters"}})
@@ -74,7 +74,7 @@ func TestTraining(t *testing.T) {
 	stop()
 	<-done
 	t.Logf("right for %.1f %%; %s", 100*accuracy, strings.Join(lines, "; "))
-	// A tenth of the examples is labelled wrong, and nobody gets these right.
+	// A tenth of the examples has wrong labels, which no model predicts.
 	if accuracy < 0.85 {
 		t.Errorf("right for %.1f %% of new examples", 100*accuracy)
 	}
@@ -103,8 +103,8 @@ func pieces(step, n int) []kafka.Message {
 	return all
 }
 
-// TestAssembler loses, repeats and reorders messages: what is repeated is
-// harmless, and everything else is noticed at once.
+// TestAssembler loses, repeats and reorders messages: repetitions are harmless, and everything else is detected at
+// once.
 func TestAssembler(t *testing.T) {
 	t.Parallel()
 	stream := slices.Concat(pieces(1, 3), pieces(2, 1), pieces(3, 4), pieces(4, 2), pieces(5, 1))
@@ -134,30 +134,30 @@ func TestAssembler(t *testing.T) {
 		t.Fatalf("steps %d: %v", steps, err)
 	}
 	for i := range stream {
-		// Again at once, and everything again from there on.
+		// One message repeated at once, and all messages repeated from there on.
 		if steps, err := read(slices.Insert(slices.Clone(stream), i, stream[i])); err != nil ||
 			!slices.Equal(steps, all) {
 			t.Errorf("message %d twice: steps %d, %v", i, steps, err)
 		}
 		lost := slices.Delete(slices.Clone(stream), i, i+1)
 		if steps, err := read(lost); err == nil && len(steps) == 5 || err == nil && i < len(stream)-1 {
-			t.Errorf("message %d is lost, and nobody notices: %d", i, steps)
+			t.Errorf("message %d is lost, but no error is reported: %d", i, steps)
 		}
 		for j := range i {
 			swapped := slices.Clone(stream)
 			swapped[i], swapped[j] = swapped[j], swapped[i]
 			if _, err := read(swapped); err == nil {
-				t.Errorf("messages %d and %d are exchanged, and nobody notices", j, i)
+				t.Errorf("messages %d and %d are exchanged, but no error is reported", j, i)
 			}
 		}
 		other := slices.Clone(stream)
 		other[i].Value = append([]byte(nil), other[i].Value...)
 		other[i].Value[0] ^= 1
 		if _, err := read(other); err == nil {
-			t.Errorf("message %d is another, and nobody notices", i)
+			t.Errorf("message %d is changed, but no error is reported", i)
 		}
 	}
-	// A publisher that was interrupted sends all of its outbox again.
+	// An interrupted publisher sends its whole outbox again.
 	for i := range stream {
 		for j := range i + 1 {
 			if steps, err := read(slices.Concat(stream[:i+1], stream[j:])); err != nil || !slices.Equal(steps, all) {

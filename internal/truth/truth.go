@@ -42,8 +42,8 @@ type constants struct {
 	clip          float64
 }
 
-// Moments holds sums, or means, of rows and of the upper triangles of their outer products: of shortened rows, and of
-// rows as they are (Plain).
+// Moments holds sums, or means, of rows and of the upper triangles of their outer products: for shortened rows, and for
+// unshortened rows (Plain).
 type Moments struct {
 	Mean, Second, PlainMean, PlainSecond []float64
 	weight                               []float64 // total weight of the rows, one number
