@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// SASL is the table [kafka.sasl]: who this client is to the brokers.
+// SASL is the table [kafka.sasl]: how this client authenticates to the brokers.
 type SASL struct {
 	// Mechanism is "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam".
 	// Required.
@@ -20,17 +20,16 @@ type SASL struct {
 	// PasswordFile is the file of the password. Required for plain and scram.
 	PasswordFile string `toml:"password_file"`
 
-	// TokenFile is a file that another program keeps filled with a token.
+	// TokenFile is a file with a token, which another program keeps up to date.
 	TokenFile string `toml:"token_file"`
-	// TokenURL is an OAuth server's token endpoint. Either TokenFile or TokenURL is there for
-	// oauthbearer.
+	// TokenURL is an OAuth server's token endpoint. oauthbearer needs either TokenFile or TokenURL.
 	TokenURL string `toml:"token_url"`
-	// TokenCAFile holds the authorities to trust for TokenURL instead of the system's.
+	// TokenCAFile holds the certificate authorities to trust for TokenURL instead of the system's.
 	TokenCAFile string `toml:"token_ca_file"`
 	// ClientID and ClientSecretFile are required with TokenURL.
 	ClientID         string `toml:"client_id"`
 	ClientSecretFile string `toml:"client_secret_file"`
-	// Scopes and Audience are what the token is asked for. Empty: not sent.
+	// Scopes and Audience go into the request for a token. An empty one is not sent.
 	Scopes   []string `toml:"scopes"`
 	Audience string   `toml:"audience"`
 	// Extensions are sent with the token, each NAME=VALUE.
@@ -38,17 +37,17 @@ type SASL struct {
 
 	// Region is the AWS region of the brokers. Required for aws-msk-iam.
 	Region string `toml:"region"`
-	// RoleARN is the role to assume. Empty: the keys that are found are used as they are.
+	// RoleARN is the role to assume. Empty: the AWS keys are used directly, without a role.
 	RoleARN string `toml:"role_arn"`
 }
 
 // Token reports whether the mechanism sends a token.
 func (s *SASL) Token() bool { return s.Mechanism == "oauthbearer" }
 
-// AWS reports whether the mechanism signs with keys of AWS.
+// AWS reports whether the mechanism signs with AWS keys.
 func (s *SASL) AWS() bool { return s.Mechanism == "aws-msk-iam" }
 
-// mechanismKeys are the keys of [kafka.sasl] that a mechanism has beside its name.
+// mechanismKeys lists the keys of [kafka.sasl] that a mechanism uses, apart from "mechanism" itself.
 func mechanismKeys(mechanism string) []string {
 	switch mechanism {
 	case "oauthbearer":
@@ -60,7 +59,7 @@ func mechanismKeys(mechanism string) []string {
 	return []string{"username", "password_file"}
 }
 
-// checkSASL finds keys that the mechanism needs or has no use for.
+// checkSASL finds keys that the mechanism needs and that are missing, and keys that it does not use.
 func (d *document) checkSASL(c *Config) {
 	s, table := c.Kafka.SASL, toml.Key{"kafka", "sasl"}
 	if s == nil || !d.Sound(under(table, "mechanism")) {
@@ -69,7 +68,7 @@ func (d *document) checkSASL(c *Config) {
 	own := mechanismKeys(s.Mechanism)
 	for _, k := range root().At("kafka", "sasl").Children {
 		if k.Name != "mechanism" && !slices.Contains(own, k.Name) {
-			d.refuse(table, fmt.Sprintf("must not be there with mechanism = %q", s.Mechanism), k.Name)
+			d.refuse(table, fmt.Sprintf("must be absent with mechanism = %q", s.Mechanism), k.Name)
 		}
 	}
 	need := func(names ...string) {
@@ -82,10 +81,10 @@ func (d *document) checkSASL(c *Config) {
 	switch {
 	case s.Token() && s.TokenFile == "" && s.TokenURL == "":
 		if key := under(table, "token_url"); d.Sound(key) && d.Sound(under(table, "token_file")) {
-			d.Add(key, -1, "required, or token_file", nil)
+			d.Add(key, -1, "required unless token_file is set", nil)
 		}
 	case s.Token() && s.TokenFile != "":
-		d.refuse(table, "must not be there with token_file: that token is asked for by another program",
+		d.refuse(table, "must be absent with token_file: another program fetches that token",
 			"token_url", "token_ca_file", "client_id", "client_secret_file", "scopes", "audience")
 	case s.Token():
 		need("client_id", "client_secret_file")
@@ -96,7 +95,7 @@ func (d *document) checkSASL(c *Config) {
 	}
 }
 
-// tokenURL is a token endpoint. The client's secret is sent to it.
+// tokenURL is the rule of token endpoints. It demands TLS because the client's secret is sent there.
 var tokenURL = toml.MustBe(`a URL that begins with "https://" ("http://" on a loopback address), without a user`,
 	func(v any) bool {
 		u, err := url.Parse(v.(string))
@@ -110,7 +109,7 @@ var tokenURL = toml.MustBe(`a URL that begins with "https://" ("http://" on a lo
 		return u.Scheme == "https" || u.Scheme == "http" && Loopback(u.Hostname()+":"+port)
 	})
 
-// scope is one of RFC 6749, section 3.3.
+// scope is the rule of OAuth scopes: RFC 6749, section 3.3.
 var scope = toml.MustBe("a scope: printable, without spaces, quotes and backslashes", func(v any) bool {
 	s := v.(string)
 	return s != "" &&
@@ -119,7 +118,7 @@ var scope = toml.MustBe("a scope: printable, without spaces, quotes and backslas
 
 var extensionPattern = regexp.MustCompile(`^[A-Za-z]+=[\x20-\x7e]+$`)
 
-// extension is one of RFC 7628, section 3.1, which keeps the name auth for itself.
+// extension is the rule of SASL extensions: RFC 7628, section 3.1, which reserves the name auth.
 var extension = toml.MustBe(`NAME=VALUE, a name of letters that is not "auth"`, func(v any) bool {
 	s := v.(string)
 	name, _, _ := strings.Cut(s, "=")
@@ -132,7 +131,7 @@ var (
 		matches(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]{1,512}$`))
 )
 
-// matches is a rule by a regular expression.
+// matches returns a rule's check: the value matches a regular expression.
 func matches(pattern string) func(any) bool {
 	p := regexp.MustCompile(pattern)
 	return func(v any) bool { return p.MatchString(v.(string)) }

@@ -80,7 +80,7 @@ func TestAdam(t *testing.T) {
 	}
 }
 
-// TestAdamFaults changes one thing at a time.
+// TestAdamFaults changes one part at a time.
 func TestAdamFaults(t *testing.T) {
 	f := func(src, old, new string, want ...string) {
 		t.Helper()
@@ -104,10 +104,10 @@ func TestAdamFaults(t *testing.T) {
 	f(g, `"float32"`, `"csv"`,
 		`updates.input.codec: must be "float32", "float64" or "json-array" for gradients ("csv")`)
 	f(g, `"float32"`, `"float64", columns = ["a"]`,
-		`updates.input.columns: belongs to rows; a gradient has adam.dim numbers, and mode "model" takes rows`)
+		`updates.input.columns: must be absent for gradients, which have adam.dim numbers; only mode "model" has columns`)
 	f(g, "step   = 64", "step = 64\ncentre = 1\nscale = 2",
-		"updates.centre: belongs to rows; a gradient is taken as it is",
-		"updates.scale: belongs to rows; a gradient is taken as it is")
+		"updates.centre: must be absent for gradients, which are not scaled",
+		"updates.scale: must be absent for gradients, which are not scaled")
 	f(g, "step   = 64", "", "updates.step: required")
 	f(g, "dim  = 1000", "", `updates.adam.dim: required for mode "gradients"`)
 	f(g, "dim  = 1000", "dim = 0", `updates.adam.dim: must be 1 to 1e+10 parameters (0)`)
@@ -124,7 +124,7 @@ func TestAdamFaults(t *testing.T) {
 	f(g, `encoding = "base64"`, `values = ["parameters", "update"]`,
 		`updates.output.values: must be a value that this stream publishes: "parameters", "v_noise" or "model_step" ("update")`)
 	f(g, `encoding = "base64"`, `privacy_every = 10`,
-		`updates.output.privacy_every: must be 1 for adam: not every step of it has a release in one message (10)`)
+		`updates.output.privacy_every: must be 1 for adam: some of its steps have no release, or one of several messages (10)`)
 	f(g, "clip = 1.5", "clip = 1\ndecay = 1",
 		`updates.adam.decay: unknown key (it belongs in [stream.updates.moments])`)
 
@@ -141,14 +141,13 @@ func TestAdamFaults(t *testing.T) {
 		`fit.adam.max_staleness: belongs to mode "gradients" (2)`)
 	f(learning, `mode  = "model"`, ``, `fit.adam.dim: required for mode "gradients"`,
 		`fit.adam.model: belongs to mode "model"`,
-		`fit.centre: belongs to rows; a gradient is taken as it is`,
-		`fit.scale: belongs to rows; a gradient is taken as it is`,
+		`fit.centre: must be absent for gradients, which are not scaled`,
+		`fit.scale: must be absent for gradients, which are not scaled`,
 		`fit.input.codec: required for gradients: "float32", "float64" or "json-array"`,
-		`fit.input.columns: belongs to rows; a gradient has adam.dim numbers, and mode "model" takes rows`)
+		`fit.input.columns: must be absent for gradients, which have adam.dim numbers; only mode "model" has columns`)
 }
 
-// TestSchemaAgreesWithAdam: words and defaults of the table are those that the
-// package itself has.
+// TestSchemaAgreesWithAdam: words and defaults of the schema are those of package adam.
 func TestSchemaAgreesWithAdam(t *testing.T) {
 	n := root().At("stream", "NAME", "adam")
 	for _, name := range []string{"mode", "method", "schedule", "negative", "factorization", "release"} {
@@ -181,8 +180,8 @@ func TestSchemaAgreesWithAdam(t *testing.T) {
 	}
 }
 
-// TestAdamDigest: the digest holds every key that is not the default, and not
-// where initial parameters were read from.
+// TestAdamDigest: the digest holds every key that differs from its default, but not the name of the file of initial
+// parameters.
 func TestAdamDigest(t *testing.T) {
 	canonical := func(src string) string { return string(parse(t, src).Streams[0].Canonical(0)) }
 	base := canonical(gradients())
@@ -195,7 +194,7 @@ func TestAdamDigest(t *testing.T) {
 		t.Errorf("canonical form %s", got)
 	}
 	if got := canonical(strings.Replace(gradients(), "dim  = 1000", "dim = 1000\nnegative = \"abs\"", 1)); got == base {
-		t.Error("another rule for negative moments is the same configuration")
+		t.Error("another rule for negative moments does not change the configuration")
 	}
 	if got := canonical(learning); !strings.Contains(got, `"model":{"loss":"logistic","target":"paid"}`) {
 		t.Errorf("canonical form %s", got)

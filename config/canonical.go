@@ -9,21 +9,20 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// Canonical returns the part of the stream's table that the guarantee of an epoch depends
-// on, for the task of one partition. It is JSON without blanks, with sorted keys and with
-// defaults filled in. Two configurations are the same to an epoch if and only if these texts
-// are equal.
+// Canonical returns the canonical configuration of the task of one partition: the keys of the stream's table that the
+// guarantee of an epoch depends on. It is JSON without blanks, with sorted keys and with defaults filled in. Two
+// configurations are the same to an epoch if and only if these texts are equal.
 //
 // The text differs from the file in these points:
 //   - input.partition is the task's own partition, so that the operator may add others;
-//   - of a merged stream it is the list of its partitions, and "all" where they are not
+//   - for a merged stream it is the list of the stream's partitions, and "all" while they are not
 //     known yet;
-//   - on_horizon is "continue" or "end", because nothing else of it matters to an epoch;
+//   - on_horizon is "continue" or "end", because an epoch depends on nothing else of it;
 //   - the keys of [stream.NAME.sgd.amb] are in sgd itself, where earlier versions had them;
-//   - of the columns' tables there is what differs from a plain number at the path that the column's
-//     name is, and each path with an index;
+//   - a column's table has only what differs from the default, which is a plain number at the path that
+//     the column's name gives; but a path with an index is always there;
 //   - the keys that docs/config.md marks ° are absent;
-//   - input.schema_sha256 is the SHA-256 of the text of input.schema_file, where there is one;
+//   - input.schema_sha256 is the SHA-256 of the text of input.schema_file, if there is one;
 //   - a key that the first version did not have is absent while it has its default.
 func (s *Stream) Canonical(partition int) []byte {
 	t := root().At("stream", "NAME").Canonical(reflect.ValueOf(s).Elem())
@@ -45,9 +44,8 @@ func (s *Stream) Canonical(partition int) []byte {
 	return toml.JSON(t)
 }
 
-// Digest returns the digest of the configuration of one task, which enters the
-// keys of its noise. versions are those of the mechanism and of the noise
-// format.
+// Digest returns the digest of the configuration of one task, which enters the keys of its noise. versions holds the
+// versions of the mechanism and of the noise format.
 func (s *Stream) Digest(partition int, versions map[string]string) [32]byte {
 	return DigestOf(s.Canonical(partition), versions)
 }
@@ -67,8 +65,8 @@ func DigestOf(canonical []byte, versions map[string]string) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// Changes lists the keys in which the canonical configuration of a task differs from an earlier one, as
-// [Diff] does. Of a key that holds the value of an environment variable it says that it changed.
+// Changes lists the keys in which the canonical configuration of a task differs from an earlier one, as [Diff] does.
+// For a key that holds the value of an environment variable it says only that it changed.
 func (s *Stream) Changes(old []byte, partition int) []string {
 	lines := Diff(old, s.Canonical(partition))
 	for i, line := range lines {
@@ -89,9 +87,9 @@ func Diff(old, new []byte) (lines []string) {
 	after, errAfter := toml.Leaves(new)
 	switch {
 	case errBefore != nil:
-		return []string{"the old configuration is no JSON"}
+		return []string{"the old configuration is not JSON"}
 	case errAfter != nil:
-		return []string{"the new configuration is no JSON"}
+		return []string{"the new configuration is not JSON"}
 	}
 	for _, d := range before.Differences(after) {
 		lines = append(lines, d.String())

@@ -8,16 +8,14 @@ import (
 	"testing"
 )
 
-// canonicalOrders is written by hand from the example and the defaults of the
-// reference.
+// canonicalOrders is written by hand from the example and the defaults in the reference.
 const canonicalOrders = `{"centre":[40,3,1.2],"horizon":0,` +
 	`"input":{"allow_compacted":false,"codec":"json","columns":["amount","items","weight"],"partition":0,"start":"earliest","topic":"orders"},` +
 	`"lattice_bits":24,` +
 	`"moments":{"buffers":0,"clip":1,"covariance":true,"decay":0,"factorization":"auto","inflation":0,"method":"auto","nu":0,"tune":0,"weights":[],"window":0,"workload":"mean"},` +
 	`"on_horizon":"end","privacy":{"adjacency":"zero-out","delta":1e-8,"epsilon":1},"scale":[80,5,2],"step":100}`
 
-// TestCanonical: this text and this digest never change. An upgrade under which
-// they did would end every open epoch.
+// TestCanonical: this text and this digest must never change. An upgrade that changed them would end every open epoch.
 func TestCanonical(t *testing.T) {
 	s := parse(t, orders).Streams[0]
 	if got := string(s.Canonical(0)); got != canonicalOrders {
@@ -28,7 +26,7 @@ func TestCanonical(t *testing.T) {
 	whole := sha256.Sum256(
 		[]byte(`{"stream":` + canonicalOrders + `,"versions":{"mechanism":"moments/1","noise":"1"}}`))
 	if got != whole || got != DigestOf(s.Canonical(0), versions) {
-		t.Error("the digest is not that of the text")
+		t.Error("the digest is not the hash of the text")
 	}
 	if hex.EncodeToString(got[:]) != "94d194e74b2a6f7558fb913334a902b7cb5b3d3296afe5ec4b03191b63053267" {
 		t.Errorf("digest %x", got)
@@ -38,11 +36,11 @@ func TestCanonical(t *testing.T) {
 		t.Error("partition or versions are not in the digest")
 	}
 	if s.Digest(0, nil) != s.Digest(0, map[string]string{}) {
-		t.Error("no versions are two things")
+		t.Error("nil and empty versions differ")
 	}
 }
 
-// TestDigestCovers: what ends an epoch, and what does not.
+// TestDigestCovers: which changes end an epoch, and which do not.
 func TestDigestCovers(t *testing.T) {
 	base := parse(t, orders).Streams[0].Canonical(0)
 	f := func(old, new string, want ...string) {
@@ -56,7 +54,7 @@ func TestDigestCovers(t *testing.T) {
 		}
 	}
 	end := "workload = \"mean\"\n"
-	// Not part of the guarantee, or the same thing in other words.
+	// Not part of the guarantee, or equivalent to the former text.
 	f("localhost:9092", "kafka.example:9093")
 	f("/var/lib", "/srv")
 	f("/etc/streamdp", "/run/secrets")
@@ -71,7 +69,7 @@ func TestDigestCovers(t *testing.T) {
 	f(end, end+"method = \"auto\"\nfactorization = \"auto\"\ncovariance = true\nweights = []\nbands = 16\n")
 	f(end, other)
 	f(`"amount", "items", "weight"`, `"\u0061mount", 'items', """weight"""`)
-	// Part of it.
+	// Part of the guarantee.
 	f(`topic = "orders"`, `topic = "orders2"`, `input.topic: "orders" → "orders2"`)
 	f(`"earliest"`, `100`, `input.start: "earliest" → "100"`)
 	f(`"items"`, `"pieces"`, `input.columns: ["amount","items","weight"] → ["amount","pieces","weight"]`)
@@ -113,6 +111,6 @@ func TestDiff(t *testing.T) {
 	f(`{"a":9007199254740993}`, `{"a":9007199254740992}`, "a: 9007199254740993 → 9007199254740992")
 	f(`{"a":{"b":1}}`, `{"a":2}`, "a: absent → 2", "a.b: 1 → absent")
 	f(`{"a":"<&>"}`, `{"a":"é"}`, `a: "<&>" → "é"`)
-	f(`{`, `{}`, "the old configuration is no JSON")
-	f(`{}`, `{}}`, "the new configuration is no JSON")
+	f(`{`, `{}`, "the old configuration is not JSON")
+	f(`{}`, `{}}`, "the new configuration is not JSON")
 }

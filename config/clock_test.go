@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// TestClock: a step is a number of offsets or a period of the clock, and mechanisms that can't
-// have the latter say so.
+// TestClock: a step is a number of offsets or a period of the clock. Mechanisms that do not support a period refuse it.
 func TestClock(t *testing.T) {
 	text := strings.NewReplacer(`brokers = ["localhost:9092"]`,
 		"brokers = [\"localhost:9092\"]\nboundary_topic = \"b\"",
@@ -36,24 +35,23 @@ func TestClock(t *testing.T) {
 			t.Errorf("%s: %v, want %s", new, err, want)
 		}
 	}
-	f("[40.0, 3.0, 1.2]", `"auto"`, "stream.orders.step: needs centre, scale and clip that are given")
+	f("[40.0, 3.0, 1.2]", `"auto"`, "stream.orders.step: must be a number of offsets if centre")
 	f("clip = 1.0", "clip = 1.0\nmethod = \"pp\"",
 		"stream.orders.moments.method: must not be \"pp\" for steps of several slots")
 	f("step_max = 5000", "step_max = 0", "stream.orders.step_max: must be 1 to 1099511627776 (0)")
 	f("step_max = 5000", "dead_letter = { mode = \"reference\", topic = \"dead\" }",
 		"stream.orders.dead_letter.mode: must be \"off\" with steps by the clock")
-	f("\"b\"", "\"orders\"", "kafka.boundary_topic: must not be a topic that is read")
-	f("\"b\"", "\"orders.dp\"", "kafka.boundary_topic: must be a topic of its own")
+	f("\"b\"", "\"orders\"", "kafka.boundary_topic: must not be an input topic")
+	f("\"b\"", "\"orders.dp\"", "kafka.boundary_topic: must differ from")
 	_, err = Parse("f", []byte(strings.Replace(gradients(), "step   = 64", "step = \"1m\"", 1)))
 	if err == nil ||
 		!strings.Contains(err.Error(),
-			"updates.step: must be a number of offsets for adam: its steps have sizes that are known") {
+			"updates.step: must be a number of offsets for adam: the sizes of its steps must be known in advance") {
 		t.Errorf("adam: %v", err)
 	}
 }
 
-// TestClockRefit: a window of a refit has so many offsets, or it is a step by the clock of so
-// many at most.
+// TestClockRefit: a window of a refit is a number of offsets, or a step by the clock with a largest number of offsets.
 func TestClockRefit(t *testing.T) {
 	hourly := strings.NewReplacer("[state]", "boundary_topic = \"b\"\n[state]", "[stream.weekly.privacy]",
 		"step = \"1h\"\nstep_max = 9000\n[stream.weekly.privacy]",
@@ -66,7 +64,7 @@ func TestClockRefit(t *testing.T) {
 	if !strings.Contains(canonical, `"step":"1h0m0s","step_max":9000}`) || strings.Contains(canonical, "window") {
 		t.Errorf("canonical %s", canonical)
 	}
-	// The default is written and not in the canonical form: an epoch with it can be read.
+	// The default is written to the file but not to the canonical form, so an epoch with it can be read.
 	for _, most := range []string{"9000", "10000000"} {
 		s := parse(t, strings.Replace(hourly, "9000", most, 1)).Streams[0]
 		again, err := StreamOf("weekly", s.Canonical(0))
@@ -94,7 +92,7 @@ func TestClockRefit(t *testing.T) {
 		}
 	}
 	f("step_max = 9000\n", "",
-		"step_max: required with a step by the clock: a window and its memory have room for so many records")
+		"step_max: required with a step by the clock: it bounds the records of a window, and so its memory")
 	f("step_max = 9000", "step_max = 0", "step_max: must be 1 to 1099511627776 (0)")
 	f("\"1h\"", "\"often\"", "step: must be")
 	f("step_max = 9000", "step_max = 2147483649", "step_max: must be at most 2147483648 for windows (2147483649)")
@@ -102,24 +100,25 @@ func TestClockRefit(t *testing.T) {
 	f("target =", "stride = 200\ntarget =", "refit.stride: must not be set: the clock ends windows (200)")
 	f("step = \"1h\"\nstep_max = 9000\n", "", "refit.window: required, or a step by the clock, such as step = \"1h\"")
 	f("step = \"1h\"\nstep_max = 9000\n", "step = 100\n",
-		"step: must not be there: steps of refit are its windows: give their number of offsets as window, or a "+
+		"step: must be absent: for refit a step is a window: set refit.window to its number of offsets, or step to a "+
 			"period of the clock (100)")
 	f("clip_x = 4.0", "clip_x = \"auto\"",
-		"step: needs centre, scale and clip that are given: a warm-up has a number of offsets")
+		"step: must be a number of offsets if centre, scale or clip is \"auto\": the length of a warm-up is a number "+
+			"of offsets")
 	parse(t, strings.Replace(hourly, "target =", "solver = \"ihm\"\ntarget =", 1))
 	hourly = strings.Replace(hourly, "step_max", "merge = true\nstep_max", 1)
 	f("target =", "solver = \"ihm\"\ntarget =",
 		"refit.solver: must be \"newton\", \"adassp\" or \"dp-gd-residual\" with merge = true")
 }
 
-// TestClockFaultOnce: a mechanism that can't have steps by the clock says so once, in the words
-// of the file.
+// TestClockFaultOnce: a mechanism that does not support steps by the clock reports one fault, with the value as in the
+// file.
 func TestClockFaultOnce(t *testing.T) {
 	_, err := Parse("f",
 		[]byte(strings.Replace(demand, "[stream.demand.privacy]", "step = \"1m\"\n[stream.demand.privacy]", 1)))
 	if err == nil ||
 		!strings.HasSuffix(err.Error(),
-			`stream.demand.step: must not be there: sgd has steps of its own length ("1m")`) ||
+			`stream.demand.step: must be absent: sgd chooses the length of its steps ("1m")`) ||
 		strings.Contains(err.Error(), "\n") {
 		t.Error(err)
 	}

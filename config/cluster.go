@@ -9,38 +9,38 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// Cluster is the table [cluster]: several instances that share the tasks of one configuration,
-// with their state in Kafka. No key of it is in a digest.
+// Cluster is the table [cluster]: several instances share the tasks of one configuration and keep their state in Kafka.
+// No key of it is in a digest.
 type Cluster struct {
-	// Group is the consumer group of the instances. It begins the names of their topics and
-	// transactional ids. Required.
+	// Group is the consumer group of the instances. The names of their topics and transactional ids begin with it.
+	// Required.
 	Group string `toml:"group"`
 	// Shards is the number of parts, 1 to 4096, into which the tasks are divided, each with a
 	// ledger and one owner at a time. It never changes. Default 64.
 	Shards int `toml:"shards"`
-	// Assign says what decides the shard of an input partition: "partition" (the default),
-	// its topic and number; or "topic", its topic alone. It never changes.
+	// Assign says how the shard of an input partition follows: "partition" (the default) from its topic and number,
+	// "topic" from its topic alone. It never changes.
 	Assign string `toml:"assign"`
 	// SessionTimeout is the silence after which an instance counts as dead. Default 6 s.
 	SessionTimeout time.Duration `toml:"session_timeout"`
 	// Instance names this instance to people. Empty: the host's name.
 	Instance string `toml:"instance"`
-	// Advertise is host:port at which others find this instance's status. Empty: the address
-	// that it listens on.
+	// Advertise is the host:port at which other machines reach this instance's status. Empty: the address that it
+	// listens on.
 	Advertise string `toml:"advertise"`
 	// AllowUnreplicated accepts topics with a single replica. Default false.
 	AllowUnreplicated bool `toml:"allow_unreplicated"`
 }
 
-// AssignTopic is the value of Cluster.Assign by which all partitions of a topic are in one shard.
+// AssignTopic is the value of Cluster.Assign that puts all partitions of a topic into one shard.
 const AssignTopic = "topic"
 
-// maxGroup is the length of a group beyond which a topic of it would be too long for Kafka.
+// maxGroup is the longest name of a group: with a longer one the names of its topics would be too long for Kafka.
 const maxGroup = 200
 
 // The topics of a group.
 
-// StateTopic is the topic of what tasks keep.
+// StateTopic is the topic of the tasks' state.
 func (c *Cluster) StateTopic() string { return c.Group + ".state" }
 
 // LedgerTopic is the topic of the ledgers.
@@ -49,7 +49,7 @@ func (c *Cluster) LedgerTopic() string { return c.Group + ".ledger" }
 // ControlTopic is the topic of requests and their answers.
 func (c *Cluster) ControlTopic() string { return c.Group + ".control" }
 
-// PartialsTopic is the topic of the sums of partitions that are merged.
+// PartialsTopic is the topic through which instances exchange the sums of merged partitions.
 func (c *Cluster) PartialsTopic() string { return c.Group + ".partials" }
 
 // topics returns the topics of the group.
@@ -57,8 +57,8 @@ func (c *Cluster) topics() []string {
 	return []string{c.StateTopic(), c.LedgerTopic(), c.ControlTopic(), c.PartialsTopic()}
 }
 
-// Shard returns the shard of an input partition, from 0. All tasks that read the partition are
-// in it, so the partition's budget has one ledger. It is
+// Shard returns the shard of an input partition, from 0. All tasks that read the partition are in this shard, so one
+// ledger holds the partition's budget. It is
 //
 //	u64be(SHA-256(u32be(len(topic)) ‖ topic ‖ u32be(partition))[:8]) mod Shards,
 //
@@ -73,7 +73,7 @@ func (c *Cluster) Shard(topic string, partition int) int {
 	return int(binary.BigEndian.Uint64(sum[:8]) % uint64(c.Shards))
 }
 
-// checkCluster finds what instances that share tasks can't do.
+// checkCluster checks [cluster], and keys of other tables that do not go with it.
 func (d *document) checkCluster(c *Config) {
 	if c.Cluster == nil {
 		return
@@ -89,51 +89,51 @@ func (d *document) checkCluster(c *Config) {
 	}
 }
 
-// checkShared finds keys of the process that instances cannot have.
+// checkShared finds keys of the process that do not go with [cluster].
 func (d *document) checkShared(c *Config) {
 	if key := (toml.Key{"kafka", "control_topic"}); d.Sound(key) && c.Kafka.ControlTopic != "" {
-		d.Add(key, -1, "must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself",
+		d.Add(key, -1, "must be absent with [cluster]: each shard's ledger is a topic already, with one writer",
 			c.Kafka.ControlTopic)
 	}
 	if key := (toml.Key{"state", "encrypt"}); d.Sound(key) && c.State.Encrypt {
 		d.Add(key, -1,
-			"must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing "+
-				"in state.dir that needs it", c.State.Encrypt)
+			"must be false with [cluster]: state in Kafka is always encrypted, and instances keep nothing "+
+				"in state.dir that needs encryption", c.State.Encrypt)
 	}
 	if key := (toml.Key{"state", "archive"}); d.Sound(key) && c.State.Archive {
 		d.Add(key, -1,
-			"must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can "+
-				"keep releases", c.State.Archive)
+			"must be false with [cluster]: a shard holds 64 MiB, and an archive grows without limit; let the output "+
+				"topic keep the releases", c.State.Archive)
 	}
 	group := toml.Key{"cluster", "group"}
 	if key := (toml.Key{"kafka", "group"}); d.Sound(key) && d.Sound(group) && c.Kafka.Group == c.Cluster.Group {
-		d.Add(key, -1, "must not be cluster.group: that group has members, and takes no offsets from elsewhere",
+		d.Add(key, -1, "must not be cluster.group: that group has members, and accepts offsets from them only",
 			c.Kafka.Group)
 	}
 }
 
-// checkGroupTopic finds a topic that the group has for itself.
+// checkGroupTopic refuses a topic that belongs to the group.
 func (d *document) checkGroupTopic(c *Config, key toml.Key, topic string) {
 	if d.Sound(toml.Key{"cluster", "group"}) && d.Sound(key) && slices.Contains(c.Cluster.topics(), topic) {
-		d.Note(key, -1, "must not be a topic of the group of [cluster]", topic)
+		d.Note(key, -1, "must not be one of the topics that belong to cluster.group", topic)
 	}
 }
 
-// checkSharedStream finds what a stream cannot do whose tasks are in several shards.
+// checkSharedStream checks a stream whose tasks are spread over several shards.
 func (d *document) checkSharedStream(c *Config, s *Stream, key toml.Key) {
 	assign := toml.Key{"cluster", "assign"}
 	if merge := under(key, "merge"); s.Merge && d.Sound(merge) && d.Sound(assign) && c.Cluster.Assign != AssignTopic {
 		d.Add(merge, -1,
-			"needs cluster.assign = \"topic\": then one ledger has the budgets of all partitions that are merged", nil)
+			"needs cluster.assign = \"topic\": then one ledger holds the budgets of all merged partitions", nil)
 	}
 	if topics := under(key, "input", "topics"); s.Dynamic() && d.Sound(topics) {
 		d.Add(topics, -1,
-			"must not be there with [cluster]: how many topics are taken is known to all instances together only",
+			"must be absent with [cluster]: no single instance knows how many topics are in use",
 			s.Input.Topics)
 	}
 	if s.User != nil {
 		d.Note(under(key, "user"), -1,
-			"must not be there with [cluster]: the persons of a population share one budget, and each shard has a "+
+			"must be absent with [cluster]: the persons of a population share one budget, but each shard has a "+
 				"ledger of its own", nil)
 	}
 }

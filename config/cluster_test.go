@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// shared is the example with a table [cluster] whose header is line 6.
+// shared returns the example with a table [cluster] whose header is line 6.
 func shared(lines string) string {
 	return strings.Replace(orders, "[http]", "[cluster]\n"+lines+"\n[http]", 1)
 }
@@ -31,16 +31,15 @@ func TestClusterTable(t *testing.T) {
 	}
 	alone := parse(t, orders)
 	if alone.Cluster != nil {
-		t.Error("a table that is not there")
+		t.Error("the example has no [cluster], but Parse returned one")
 	}
-	// The same epochs, wherever they run.
+	// The epochs are the same with and without [cluster].
 	if !bytes.Equal(alone.Streams[0].Canonical(0), c.Streams[0].Canonical(0)) {
 		t.Error("[cluster] is in the digest")
 	}
 }
 
-// TestShard: this never changes. A partition that moved to another shard would be charged in
-// another ledger.
+// TestShard: the shard of a partition must never change. Otherwise the partition would be charged in another ledger.
 func TestShard(t *testing.T) {
 	for _, want := range []struct {
 		topic                     string
@@ -85,28 +84,28 @@ func TestClusterFaults(t *testing.T) {
 		`8: cluster.shards: must be 1 to 4096 (4097)`, `9: cluster.session_timeout: must be "1s" to "5m" ("301s")`)
 
 	f(strings.Replace(shared(group), "[state]", "group = \"g\"\n[state]", 1),
-		`3: kafka.group: must not be cluster.group: that group has members, and takes no offsets from elsewhere ("g")`)
+		`3: kafka.group: must not be cluster.group: that group has members, and accepts offsets from them only ("g")`)
 	if c := parse(t, strings.Replace(shared(group), "[state]", "group = \"lag\"\n[state]", 1)); c.Kafka.Group != "lag" {
 		t.Errorf("%+v", c.Kafka)
 	}
 
-	// What shards can't share.
+	// Settings that do not go with shards.
 	f(strings.Replace(shared(group), "[state]",
 		"control_topic = \"claims\"\n[state]\nencrypt = true\narchive = true", 1),
-		`3: kafka.control_topic: must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself ("claims")`,
-		`5: state.encrypt: must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it (true)`,
-		`6: state.archive: must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can keep releases (true)`)
+		`3: kafka.control_topic: must be absent with [cluster]: each shard's ledger is a topic already, with one writer ("claims")`,
+		`5: state.encrypt: must be false with [cluster]: state in Kafka is always encrypted, and instances keep nothing in state.dir that needs encryption (true)`,
+		`6: state.archive: must be false with [cluster]: a shard holds 64 MiB, and an archive grows without limit; let the output topic keep the releases (true)`)
 	merged := strings.Replace(shared(group), "step   = 100", "merge = true\nstep = 100", 1)
 	f(merged,
-		`16: stream.orders.merge: needs cluster.assign = "topic": then one ledger has the budgets of all partitions that are merged`)
+		`16: stream.orders.merge: needs cluster.assign = "topic": then one ledger holds the budgets of all merged partitions`)
 	f(strings.Replace(merged, group, group+"\nassign = \"topic\"", 1))
 	f(strings.Replace(shared(group), "step   = 100",
 		"user = { key = \"record-key\", cap = 2, max_users = 100000 }\nstep = 100", 1),
-		`16: stream.orders.user: must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own`)
+		`16: stream.orders.user: must be absent with [cluster]: the persons of a population share one budget, but each shard has a ledger of its own`)
 	f(strings.Replace(shared(`group = "orders"`), `topic = "orders.dp"`, `topic = "orders.ledger"`, 1),
-		`13: stream.orders.output.topic: must not be a topic of the group of [cluster] ("orders.ledger")`)
+		`13: stream.orders.output.topic: must not be one of the topics that belong to cluster.group ("orders.ledger")`)
 	f(strings.Replace(shared(`group = "x"`), `topic = "orders", `, `topic = "x.state", `, 1),
-		`12: stream.orders.input.topic: must not be a topic of the group of [cluster] ("x.state")`)
+		`12: stream.orders.input.topic: must not be one of the topics that belong to cluster.group ("x.state")`)
 	f(strings.Replace(shared(group), "[state]", "boundary_topic = \"g.control\"\n[state]", 1),
-		`3: kafka.boundary_topic: must not be a topic of the group of [cluster] ("g.control")`)
+		`3: kafka.boundary_topic: must not be one of the topics that belong to cluster.group ("g.control")`)
 }

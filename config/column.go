@@ -11,27 +11,26 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// Column is a table [stream.NAME.input.column.COLUMN]: what the row's numbers are of a column that
-// is not plainly a number at the path that its name is.
+// Column is a table [stream.NAME.input.column.COLUMN]: how a column becomes numbers of the row, if it is not plainly
+// the number at the path that its name gives.
 type Column struct {
-	// Path is where the value is. Default "": as the column's name says.
+	// Path says where the value is. Default "": where the column's name says.
 	Path string `toml:"path"`
 	// Type is one of column.Types. Default "number".
 	Type string `toml:"type"`
-	// Default stands for a value that is missing: a float64, a bool or a string; nil: none.
+	// Default replaces a missing value: a float64, a bool or a string. Nil: a missing value has no replacement.
 	Default any `toml:"default"`
-	// Categories are the public list of categories.
+	// Categories is the public list of categories.
 	Categories []string `toml:"categories"`
-	// Other adds a number for values that are none of them. Default false.
+	// Other adds a number for values outside the list. Default false.
 	Other bool `toml:"other"`
-	// Baseline is a category without a number of its own. Default "": none.
+	// Baseline is a category that has no number. Default "": none.
 	Baseline string `toml:"baseline"`
-	// Take is what of a time is the number. Default "": "seconds".
+	// Take says which number is taken from a time. Default "": "seconds".
 	Take string `toml:"take"`
-	// Unit is that of a time that is a number. Default "": a number is no time.
+	// Unit is the unit of a time that is given as a number. Default "": a number is not a time.
 	Unit string `toml:"unit"`
-	// UTCOffset is how far the clock of Take is ahead of UTC, as "+01:00". Default "": not at
-	// all.
+	// UTCOffset is how far the clock of Take is ahead of UTC, as "+01:00". Default "": 0.
 	UTCOffset string `toml:"utc_offset"`
 	// Transform is a function of the number plus Offset. Default "": none.
 	Transform string  `toml:"transform"`
@@ -39,7 +38,7 @@ type Column struct {
 	Offset    float64 `toml:"offset"`
 }
 
-// Specs returns the specifications of the columns, in order; nil where all are plain numbers.
+// Specs returns the specifications of the columns, in order; nil if all are plain numbers.
 func (in *Input) Specs() []column.Spec {
 	if len(in.Column) == 0 {
 		return nil
@@ -58,8 +57,8 @@ func (in *Input) Specs() []column.Spec {
 	return specs
 }
 
-// Row returns the names of the numbers of a row, in order: those of the columns, where each of a
-// list of categories has a number and a name of its own, as "country=DE".
+// Row returns the names of the numbers of a row, in order. A column with a list of categories has one number for each,
+// with a name such as "country=DE".
 func (in *Input) Row() []string {
 	specs := in.Specs()
 	if specs == nil {
@@ -72,7 +71,7 @@ func (in *Input) Row() []string {
 	return names
 }
 
-// what says what centre and scale have one number for each of.
+// what names the quantities for which centre and scale have one number each.
 func (in *Input) what() string {
 	if len(in.Row()) == len(in.Columns) {
 		return "columns"
@@ -80,8 +79,8 @@ func (in *Input) what() string {
 	return "numbers of a row: " + strings.Join(in.Row(), ", ")
 }
 
-// severalOf says which numbers a row has of the column that a value names, "" where it names none that has
-// several: nothing but columns speaks of such a column by its name.
+// severalOf says which numbers a row has for the column that a value names. It returns "" if the value names no column
+// with several numbers. Only the columns' tables call such a column by its own name.
 func (in *Input) severalOf(value any) string {
 	for _, s := range in.Specs() {
 		if names := s.Names(); value == s.Name && !slices.Contains(names, s.Name) {
@@ -91,8 +90,7 @@ func (in *Input) severalOf(value any) string {
 	return ""
 }
 
-// Fields returns the paths of the values that a record has for the columns, each once, in the
-// order of the columns.
+// Fields returns the paths of the values that a record holds for the columns, each once, in the order of the columns.
 func (in *Input) Fields() []string {
 	specs := in.Specs()
 	if specs == nil {
@@ -111,7 +109,7 @@ func (in *Input) Fields() []string {
 	return paths
 }
 
-// readColumns reads the tables [stream.NAME.input.column.COLUMN], of which n is the row, into the Input dst.
+// readColumns reads the tables [stream.NAME.input.column.COLUMN] into the Input dst. n is their row of the schema.
 func readColumns(d *toml.Document, n *toml.Node, key toml.Key, v any, dst reflect.Value) {
 	t, ok := v.(map[string]any)
 	if !ok {
@@ -154,10 +152,10 @@ func (d *document) checkColumns(s *Stream, key toml.Key) {
 			}
 		}
 	}
-	broken := map[string]bool{} // columns whose tables have faults already
+	broken := map[string]bool{} // columns with faults in their tables
 	for name := range s.Input.Column {
 		if broken[name] = !d.SoundBelow(under(tables, name)); broken[name] {
-			d.Spoil(columns) // what follows needs all columns
+			d.Spoil(columns) // later checks need all columns
 		}
 	}
 	if !d.Sound(tables) || !d.Sound(under(key, "input", "codec")) {
@@ -192,7 +190,7 @@ func (d *document) checkColumns(s *Stream, key toml.Key) {
 	for i := range specs {
 		for _, name := range specs[i].Names() {
 			if seen[name] {
-				d.Add(columns, i, "must not give a row two numbers of one name", name)
+				d.Add(columns, i, "must not give two numbers of a row the same name", name)
 			}
 			seen[name] = true
 		}
@@ -202,9 +200,9 @@ func (d *document) checkColumns(s *Stream, key toml.Key) {
 // hasPaths reports whether the columns of a codec are at paths whose brackets hold indexes.
 func hasPaths(codec string) bool { return !column.Pathless(codec) && codec != "csv" }
 
-// canonicalColumns adds the columns' tables to the canonical form of an input. A table that says nothing else
-// than its absence is left out, and so is a path that is the column's name. But a path with an index is always there:
-// earlier versions took brackets as part of a name, and an epoch that they began must not go on with other values.
+// canonicalColumns adds the columns' tables to the canonical form of an input. It omits a table that changes nothing,
+// and a path that equals the column's name. A path with an index is always there: earlier versions took brackets as
+// part of a name, and an epoch that they began must not go on with other values.
 func (in *Input) canonicalColumns(t map[string]any) {
 	n := root().At("stream", "NAME", "input", "column", "COLUMN")
 	tables := map[string]any{}

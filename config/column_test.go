@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// columnTables makes columns of orders into something else than plain numbers.
+// columnTables turns columns of orders into something other than plain numbers.
 const columnTables = `[stream.orders.input.column.amount]
 type = "decimal"
 path = "total.amount"
@@ -39,7 +39,7 @@ var sectioned = func() string {
 		section+"[stream.orders.privacy]", 1)
 }()
 
-// withTables returns orders with these tables of columns, and one centre and scale for all.
+// withTables returns orders with these tables of columns, and a single centre and scale.
 func withTables(tables string) string {
 	text := strings.Replace(sectioned, "TABLES", tables, 1)
 	text = strings.Replace(text, "centre = [40.0, 3.0, 1.2]", "centre = 0", 1)
@@ -83,7 +83,7 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// TestColumnDigests: what is the same row to an epoch, and what is not.
+// TestColumnDigests: which changes of columns keep the row of an epoch, and which do not.
 func TestColumnDigests(t *testing.T) {
 	base := parse(t, withTables("")).Streams[0].Canonical(0)
 	for _, x := range []struct {
@@ -114,7 +114,7 @@ func TestColumnDigests(t *testing.T) {
 			t.Errorf("%s: %v", x.tables, err)
 		}
 	}
-	// Brackets were part of a name once. An epoch of that time has another digest now.
+	// In earlier versions brackets were part of a name. An epoch of such a version has another digest.
 	for name, want := range map[string][]string{
 		`"a[0]"`: {`input.column.a[0].path: absent → "a[0]"`}, `'a\[0\]'`: nil, `"a]"`: nil,
 	} {
@@ -169,20 +169,20 @@ func TestColumnFaults(t *testing.T) {
 	f(amount+"default = [1]", `input.column.amount.default: must be a number, true, false or a string`)
 	f(amount + "path = \"items\"")
 	f(amount+"path = \"items.x\"", `input.column.amount.path: must not lie inside another column ("items.x")`)
-	f(amount+"path = \"[0]\"", `input.columns: must not make one value an array and an object ("items")`,
-		`input.columns: must not make one value an array and an object ("weight")`,
-		`input.column.amount.path: must not make one value an array and an object ("[0]")`)
+	f(amount+"path = \"[0]\"", `input.columns: must not use one value both as an array and as an object ("items")`,
+		`input.columns: must not use one value both as an array and as an object ("weight")`,
+		`input.column.amount.path: must not use one value both as an array and as an object ("[0]")`)
 	f(amount+"path = \"\"", `input.column.amount.path: must not be empty`)
 	f(amount+"type = \"category\"", `input.column.amount.categories: required: the public list of categories`)
 	f(amount+"type = \"category\"\ncategories = [\"x\", \"x\"]",
-		`input.column.amount.categories: must not hold a category twice ("x")`)
+		`input.column.amount.categories: must not contain a category twice ("x")`)
 	f(amount+"transform = \"power\"", `input.column.amount.exponent: must be -16 to 16, and not 0 (0)`)
 	f(amount+"transform = \"log\"\noffset = inf", `input.column.amount.offset: must be finite (+Inf)`)
 	f(amount+"type = \"timestamp\"\ntake = \"hours\"",
 		`input.column.amount.take: must be `+toml.Alternatives(column.Taking())+` ("hours")`)
 	f(amount+"type = \"timestamp\"\nutc_offset = \"CET\"",
-		`input.column.amount.utc_offset: must be an offset of at most 18 hours, as "+01:00" ("CET")`)
-	// A dot outside of quotes begins a table within the table.
+		`input.column.amount.utc_offset: must be an offset of at most 18 hours, such as "+01:00" ("CET")`)
+	// A dot outside of quotes begins a subtable.
 	text := strings.Replace(withTables("[stream.orders.input.column.ship.weight]\ndefault = 0.0"), `"amount"`,
 		`"ship.weight"`, 1)
 	if _, err := Parse("f", []byte(text)); err == nil ||
@@ -190,25 +190,25 @@ func TestColumnFaults(t *testing.T) {
 			`input.column.ship: must be a table of one of input.columns ("ship") (a name with dots is quoted: [stream.orders.input.column."ship.weight"])`) {
 		t.Errorf("%v", err)
 	}
-	// Lists that are for columns are now for the numbers of a row.
+	// Lists with one entry per column must now have one entry per number of a row.
 	text = strings.Replace(sectioned, "TABLES", columnTables, 1)
 	_, err := Parse("f", []byte(text))
-	want := "must be one number, or one for each of the 5 numbers of a row: amount, items=two, items=more, " +
-		"items=other, weight"
+	want := "must be one number, or a list with one for each of the 5 numbers of a row: amount, items=two, " +
+		"items=more, items=other, weight"
 	if err == nil || strings.Count(err.Error(), want) != 2 {
 		t.Errorf("%v", err)
 	}
-	// What is wrong with a table is said once: nothing is said of lists whose length follows from it.
+	// A fault of a table is reported once: faults in the lengths of lists that follow from it are not.
 	text = strings.NewReplacer("centre = [40.0, 3.0, 1.2]", "centre = [1, 2, 3, 4, 5]", "scale  = [80.0, 5.0, 2.0]",
 		"scale = [1, 2, 3, 4, 5]", `"two", "more"]`, `"two", 3]`).Replace(text)
 	if _, err := Parse("f", []byte(text)); err == nil || len(err.(Faults)) != 1 {
 		t.Errorf("%v", err)
 	}
-	// Two columns may not have numbers of one name.
+	// Two columns must not have numbers of the same name.
 	text = strings.Replace(withTables("[stream.orders.input.column.amount]\ntype = \"category\"\ncategories = [\"x\"]"),
 		`"items"`, `"amount=x"`, 1)
 	if _, err := Parse("f", []byte(text)); err == nil ||
-		!strings.Contains(err.Error(), `must not give a row two numbers of one name ("amount=x")`) {
+		!strings.Contains(err.Error(), `must not give two numbers of a row the same name ("amount=x")`) {
 		t.Errorf("%v", err)
 	}
 }

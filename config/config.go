@@ -38,40 +38,38 @@ type Config struct {
 	State State `toml:"state"`
 	HTTP  HTTP  `toml:"http"`
 	Log   Log   `toml:"log"`
-	// Registry is the table [registry]. Nil: there is none.
+	// Registry is the table [registry]. Nil: the file has none.
 	Registry *Registry `toml:"registry"`
 	// Trace is the table [trace]. Nil: no traces are sent.
 	Trace *Trace `toml:"trace"`
 	// Cluster is the table [cluster]. Nil: this process alone runs the tasks.
 	Cluster *Cluster `toml:"cluster"`
-	// Streams are the tables [stream.NAME] and the streams that patterns have made, by name.
+	// Streams are the tables [stream.NAME] and the streams made from patterns, by name.
 	Streams []*Stream `toml:"-"`
-	// Patterns are the tables [stream.NAME] with input.topics, by name; see [Config.Expand]. There is
-	// at least one table.
+	// Patterns are the tables [stream.NAME] with input.topics, by name; see [Config.Expand]. The file has at least one
+	// table, of either kind.
 	Patterns []*Stream `toml:"-"`
 
-	masked map[string]bool `toml:"-"` // keys whose values hold those of environment variables; see Differences
+	masked map[string]bool `toml:"-"` // keys with values from environment variables; see Differences
 }
 
-// Kafka is the table [kafka]: the cluster.
+// Kafka is the table [kafka]: the Kafka cluster.
 type Kafka struct {
-	// Brokers are the addresses from which the cluster is found, each
-	// host:port, none twice. Required.
+	// Brokers are the addresses through which the client finds the cluster, each host:port, without duplicates.
+	// Required.
 	Brokers []string `toml:"brokers"`
 	// ClientID is the name under which brokers know this client. Default
 	// "streamdp".
 	ClientID string `toml:"client_id"`
-	// BoundaryTopic is a topic of the cluster that holds the boundaries of steps by the
-	// clock. Default "": none.
+	// BoundaryTopic is the topic that holds the boundaries of steps by the clock. Default "": none.
 	BoundaryTopic string `toml:"boundary_topic"`
-	// ControlTopic is a topic of the cluster that mirrors the ledger and in which
-	// epochs are claimed. Empty: none.
+	// ControlTopic is the topic that mirrors the ledger and in which epochs are claimed. Empty: none.
 	ControlTopic string `toml:"control_topic"`
-	// Group is a consumer group to which offsets are committed, for tools that show lag.
-	// Nothing reads them. Empty: none.
+	// Group is a consumer group to which offsets are committed, for tools that show lag. The daemon never reads them.
+	// Empty: none.
 	Group string `toml:"group"`
-	// FetchMemory is the memory in bytes that all tasks together have for answers of
-	// brokers and the records and rows in them. Default 256 MiB.
+	// FetchMemory is the memory in bytes that all tasks together have for brokers' responses and the records and rows
+	// in them. Default 256 MiB.
 	FetchMemory int `toml:"fetch_memory"`
 	// TLS is the table [kafka.tls]. Nil: none.
 	TLS *TLS `toml:"tls"`
@@ -79,16 +77,16 @@ type Kafka struct {
 	SASL *SASL `toml:"sasl"`
 }
 
-// TLS is the table [kafka.tls]: encryption towards the brokers.
+// TLS is the table [kafka.tls]: TLS towards the brokers.
 type TLS struct {
-	// CAFile holds the authorities to trust instead of the system's.
+	// CAFile holds the certificate authorities to trust instead of the system's.
 	CAFile string `toml:"ca_file"`
-	// CertFile and KeyFile are this client's certificate. Both or none.
+	// CertFile and KeyFile are this client's certificate and its key. Both or none.
 	CertFile string `toml:"cert_file"`
 	KeyFile  string `toml:"key_file"`
 }
 
-// State is the table [state]: what must survive a restart.
+// State is the table [state]: where the state that must survive a restart is kept, and its key.
 type State struct {
 	// Dir is the directory of checkpoints, manifests and the ledger. Required.
 	Dir string `toml:"dir"`
@@ -97,8 +95,8 @@ type State struct {
 	// KeyGroupReadable accepts a key file that its group may read. Default
 	// false.
 	KeyGroupReadable bool `toml:"key_group_readable"`
-	// CommitInterval is the period of durable commits, at least 10 ms. Default
-	// 200 ms. 0 commits at every step; then all brokers are loopback addresses.
+	// CommitInterval is the period of durable commits, at least 10 ms. Default 200 ms. 0 commits at every step, which
+	// is accepted only if all brokers are loopback addresses.
 	CommitInterval time.Duration `toml:"commit_interval"`
 	// EpochSecretRetention is how long the secret of a closed epoch is kept.
 	// Default 0.
@@ -124,20 +122,20 @@ type HTTP struct {
 	// InsecureListen accepts a listener that other machines can reach and that has
 	// neither TLS nor a password. Default false.
 	InsecureListen bool `toml:"insecure_listen"`
-	// TLS is nil for HTTP in the clear.
+	// TLS is nil for HTTP without TLS.
 	TLS *ServerTLS `toml:"tls"`
-	// BasicAuth is nil where no password is asked for.
+	// BasicAuth is nil if no password is required.
 	BasicAuth *BasicAuth `toml:"basic_auth"`
 }
 
 // ServerTLS is the table [http.tls].
 type ServerTLS struct {
-	// CertFile and KeyFile are the listener's certificate. Required.
+	// CertFile and KeyFile are the listener's certificate and its key. Required.
 	CertFile string `toml:"cert_file"`
 	KeyFile  string `toml:"key_file"`
 }
 
-// BasicAuth is the table [http.basic_auth]: who may read.
+// BasicAuth is the table [http.basic_auth]: user and password of readers.
 type BasicAuth struct {
 	// Username is required.
 	Username string `toml:"username"`
@@ -155,27 +153,24 @@ type Log struct {
 
 // Stream is a table [stream.NAME]: one topic, its partitions, one mechanism.
 type Stream struct {
-	// Name is 1 to 63 of a-z, 0-9, _ and -, or what [Stream.StreamName] says.
+	// Name is 1 to 63 of a-z, 0-9, _ and -. For a stream made from a pattern it is the result of [Stream.StreamName].
 	Name   string `toml:"-"`
 	Input  Input  `toml:"input"`
 	Output Output `toml:"output"`
-	// Centre is subtracted from each column before it is divided by Scale.
-	// One number per column, NaN for "auto". Default 0; "auto" where the clip norm of
-	// moments is.
+	// Centre is subtracted from each column before it is divided by Scale. One number per column, NaN for "auto".
+	// Default 0, or "auto" if moments.clip is "auto".
 	Centre []float64 `toml:"centre"`
-	// Scale is positive, one number per column, NaN for "auto". Default 1, or "auto"
-	// likewise.
+	// Scale is positive, one number per column, NaN for "auto". Default 1, or "auto" if moments.clip is "auto".
 	Scale []float64 `toml:"scale"`
-	// Warmup is the number of offsets from which what is "auto" is found. Default 0:
-	// the mechanism's choice.
+	// Warmup is the number of offsets from which "auto" values are found. Default 0: the mechanism's choice.
 	Warmup uint64 `toml:"warmup"`
 	// WarmupMode is "buffer" (the default) or "split".
 	WarmupMode string `toml:"warmup_mode"`
-	found      bool   `toml:"-"` // what was "auto" has been given; see Bounded
-	// masked is as in Config, with keys below the stream.
+	found      bool   `toml:"-"` // numbers replaced all "auto"; see Bounded
+	// masked is like Config.masked, for keys below the stream.
 	masked map[string]bool `toml:"-"`
-	// Step is the length of a step: a number of offsets, at least 1, or a period of the
-	// clock. Default 100 offsets for moments. Steps of refits are windows: only a period.
+	// Step is the length of a step: a number of offsets, at least 1, or a period of the clock. Default 100 offsets for
+	// moments. For refits a step is a window, and can only be a period.
 	Step Step `toml:"step"`
 	// StepMax is the largest number of offsets of a step by the clock, of all partitions
 	// together. Default 10 million; required for refits.
@@ -183,47 +178,44 @@ type Stream struct {
 	// Merge makes all partitions one task, whose steps hold Step offsets of each. Default
 	// false.
 	Merge bool `toml:"merge"`
-	// MergeAhead is the number of steps that a partition may be ahead of the slowest, and
-	// of windows that a refit by the clock may be ahead of the one that is solved.
-	// Default 4.
+	// MergeAhead is the number of steps by which a partition may be ahead of the slowest one. For a refit by the clock
+	// it is also the number of windows that may be read ahead of the one being solved. Default 4.
 	MergeAhead int `toml:"merge_ahead"`
-	// Horizon is the number of steps of an epoch. Default 0: no end.
+	// Horizon is the number of steps of an epoch. Default 0: unlimited.
 	Horizon uint64 `toml:"horizon"`
-	// OnHorizon says what follows the last step: "halt" (the default), "rollover" or
-	// "continue". Only with a horizon.
+	// OnHorizon says what happens after the last step: "halt" (the default), "rollover" or "continue". Only with a
+	// horizon.
 	OnHorizon string `toml:"on_horizon"`
-	// OnGap is what happens when records were deleted before they were read:
-	// "halt" (the default) or "null".
+	// OnGap says what happens if records were deleted before they were read: "halt" (the default) or "null".
 	OnGap string `toml:"on_gap"`
 	// DeadLetter is the table [stream.NAME.dead_letter].
 	DeadLetter DeadLetter `toml:"dead_letter"`
-	// LatticeBits says how much finer than clip norm and noise the lattice is, in bits:
-	// 24 to 30. Default 24.
+	// LatticeBits says by how many bits the lattice is finer than clip norm and noise: 24 to 30. Default 24.
 	LatticeBits int     `toml:"lattice_bits"`
 	Privacy     Privacy `toml:"privacy"`
-	// User makes persons the unit of the guarantee; nil: records are.
+	// User makes persons the unit of the guarantee. Nil: the unit is one record.
 	User *User `toml:"user"`
 
-	// Moments, SGD, Refit and Adam are the mechanisms. Exactly one is not nil. Its columns,
-	// steps, horizon, centre and scale are those of the stream.
+	// Moments, SGD, Refit and Adam are the mechanisms. Exactly one is not nil. It takes its columns, steps, horizon,
+	// centre and scale from the stream.
 	Moments *moments.Config `toml:"moments"`
 	SGD     *sgd.Config     `toml:"sgd"`
 	Refit   *refit.Config   `toml:"refit"`
 	// The configuration does not set Adam's Initial.
 	Adam *adam.Config `toml:"adam"`
 
-	matches *regexp.Regexp `toml:"-"` // of a pattern
-	of      *Stream        `toml:"-"` // the pattern that made the stream; nil: it is in the file
+	matches *regexp.Regexp `toml:"-"` // only for a pattern
+	of      *Stream        `toml:"-"` // the pattern that made the stream; nil: it is a table of the file
 }
 
 // Input is the table [stream.NAME.input]: where records come from.
 type Input struct {
-	// Topic is the topic. Required, but for a pattern, which has none.
+	// Topic is the topic. Required; a pattern has none.
 	Topic string `toml:"topic"`
-	// Topics makes the stream a pattern: a regular expression (RE2) that matches whole names of
-	// topics. Default "": it is none.
+	// Topics makes the stream a pattern: a regular expression (RE2) that matches whole names of topics. Default "": the
+	// stream is not a pattern.
 	Topics string `toml:"topics"`
-	// MaxTopics is how many topics a pattern takes at most. Default 100.
+	// MaxTopics is the largest number of topics that a pattern reads. Default 100.
 	MaxTopics int `toml:"max_topics"`
 	// Partitions are the partitions, ascending, at least one; or AllPartitions alone.
 	// Default [0].
@@ -233,26 +225,23 @@ type Input struct {
 	// Codec is the form of a record's value: "json" (the default),
 	// "json-array", "csv", "float64", "float32", "avro", "protobuf" or "json-schema".
 	Codec string `toml:"codec"`
-	// Framing says what stands before a record with a schema: "confluent" (the default) or
-	// "plain".
+	// Framing is the header before a record with a schema: "confluent" (the default) or "plain", which is none.
 	Framing string `toml:"framing"`
 	// Subjects are the registry's subjects that have the schemas; see SchemaSubjects.
 	Subjects []string `toml:"subjects"`
-	// SchemaFile is the schema of all records, with framing "plain", and SchemaText what it
-	// holds.
+	// SchemaFile is the schema of all records, with framing "plain". SchemaText is its content.
 	SchemaFile string `toml:"schema_file"`
 	SchemaText string `toml:"-"`
-	// Message is the Protobuf message of all records. Default "": the one that a record names
-	// or, with framing "plain", the schema's first.
+	// Message is the Protobuf message type of all records. Default "": the one that a record names or, with framing
+	// "plain", the schema's first.
 	Message string `toml:"message"`
-	// Columns are the columns, in order: for json names or paths, for csv positions
-	// from "1", elsewhere labels. Required.
+	// Columns are the columns, in order: names or paths for json, positions from "1" for csv, labels for other codecs.
+	// Required.
 	Columns []string `toml:"columns"`
-	// Column are the tables [stream.NAME.input.column.COLUMN], by column: those of columns that
-	// are not plainly numbers. Row names the numbers of a row, which may be more than Columns.
+	// Column holds the tables [stream.NAME.input.column.COLUMN], by column: one for each column that is not plainly a
+	// number. Row names the numbers of a row, which may be more than Columns.
 	Column map[string]*Column `toml:"column"`
-	// MaxRecordBytes is the size beyond which a record counts as null. Default 0:
-	// chosen by the length of a row.
+	// MaxRecordBytes is the size beyond which a record counts as null. Default 0: chosen from the length of a row.
 	MaxRecordBytes int `toml:"max_record_bytes"`
 	// AllowCompacted accepts a topic that Kafka compacts. Default false.
 	AllowCompacted bool `toml:"allow_compacted"`
@@ -261,8 +250,7 @@ type Input struct {
 // AllPartitions, alone in Input.Partitions, stands for every partition of the topic.
 const AllPartitions = toml.All
 
-// FewestMerged is how many partitions a merged stream over all of them is taken to have while
-// nobody has asked the cluster: to check it, and to plan.
+// FewestMerged is the partition count assumed for `partition = "all"` when check and plan run offline.
 const FewestMerged = 2
 
 // All reports whether the stream reads every partition of its topic.
@@ -278,29 +266,27 @@ func (in *Input) First() int { return max(0, in.Partitions[0]) }
 
 // Output is the table [stream.NAME.output]: where releases go.
 type Output struct {
-	// Topic is the topic, no other stream's and no input. Default that of the input,
-	// followed by ".dp".
+	// Topic is the topic; it may be no other stream's output and no input. Default: the input's topic followed by
+	// ".dp".
 	Topic string `toml:"topic"`
 	// Partition is the partition of all releases. Default 0.
 	Partition int `toml:"partition"`
-	// Create makes the topic where it is missing. Default true.
+	// Create creates the topic if it is missing. Default true.
 	Create bool `toml:"create"`
-	// Values are the names of the values to publish. Empty, the default: all
-	// that the mechanism has.
+	// Values are the names of the values to publish. Empty, the default: all values of the mechanism.
 	Values []string `toml:"values"`
-	// Encoding of the numbers is "json" (the default) or "base64".
+	// Encoding is the form of the numbers: "json" (the default) or "base64".
 	Encoding string `toml:"encoding"`
-	// PrivacyEvery says which releases hold the whole privacy block: those of step 1 and of
-	// every so many steps after it. Default 1: all.
+	// PrivacyEvery is n if step 1 and every n-th step after it hold the whole privacy block. Default 1: all releases
+	// do.
 	PrivacyEvery uint64 `toml:"privacy_every"`
 }
 
-// DeadLetter is the table [stream.NAME.dead_letter]: where is written which records gave
-// no row.
+// DeadLetter is the table [stream.NAME.dead_letter]: whether and where records that gave no row are reported.
 type DeadLetter struct {
 	// Mode is "off" (the default), "reference" or "full".
 	Mode string `toml:"mode"`
-	// Topic is required unless Mode is "off"; no input, and no output.
+	// Topic is required unless Mode is "off". It must be no input and no output.
 	Topic string `toml:"topic"`
 }
 
@@ -310,32 +296,31 @@ type Privacy struct {
 	Epsilon float64 `toml:"epsilon"`
 	// Delta is in (0, 1). Required.
 	Delta float64 `toml:"delta"`
-	// Adjacency is what neighbouring logs differ in. Required.
+	// Adjacency says in what neighbouring logs differ. Required.
 	Adjacency dp.Adjacency `toml:"adjacency"`
-	// LimitEpsilon is an upper bound, at least Epsilon, on what all epochs of all
-	// streams together may cost a record of the input partition. Default Epsilon.
+	// LimitEpsilon bounds what all epochs of all streams together may cost a record of the input partition. It is at
+	// least Epsilon. Default Epsilon.
 	LimitEpsilon float64 `toml:"limit_epsilon"`
-	// LimitDelta is at least Delta. Default Delta.
+	// LimitDelta is the bound of δ, at least Delta. Default Delta.
 	LimitDelta float64 `toml:"limit_delta"`
 }
 
-// agrees reports whether two streams have the same limit and the same adjacency, as streams must that share a budget.
+// agrees reports whether two streams have the same limit and the same adjacency. Streams that share a budget must
+// agree.
 func (p Privacy) agrees(q Privacy) bool {
 	return p.LimitEpsilon == q.LimitEpsilon && p.LimitDelta == q.LimitDelta && p.Adjacency == q.Adjacency
 }
 
-// Step is the length of a step: so many offsets or, negative, a period of the clock in
-// nanoseconds.
+// Step is the length of a step: a number of offsets or, if negative, a period of the clock in nanoseconds.
 type Step int64
 
-// Every returns the length of steps that end at each multiple of a period of the clock.
+// Every returns the Step whose steps end at each multiple of a period of the clock.
 func Every(period time.Duration) Step { return Step(-period) }
 
-// Clock returns the period of steps by the clock, 0 for steps of so many offsets.
+// Clock returns the period of steps by the clock, 0 for steps of a number of offsets.
 func (s Step) Clock() time.Duration { return max(0, time.Duration(-s)) }
 
-// Slots returns the largest number of offsets of a step, of one partition or, by the clock,
-// of all together.
+// Slots returns the largest number of offsets of a step: in one partition or, for steps by the clock, in all together.
 func (s *Stream) Slots() uint64 {
 	if s.Step.Clock() > 0 {
 		return s.StepMax
@@ -401,8 +386,7 @@ func Load(path string) (*Config, error) {
 	return parseFiles(files)
 }
 
-// Text returns what Load reads at path: the text of a file, or those of a directory's files one after the
-// other.
+// Text returns the text that Load reads at path: that of a file, or the files of a directory one after the other.
 //
 // Errors: a file could not be read.
 func Text(path string) ([]byte, error) {
@@ -437,7 +421,7 @@ func parseFiles(files []toml.Source) (*Config, error) {
 	return c, nil
 }
 
-// Stream returns the named stream, nil where there is none.
+// Stream returns the named stream, nil if there is none.
 func (c *Config) Stream(name string) *Stream {
 	for _, s := range c.Streams {
 		if s.Name == name {
@@ -447,8 +431,7 @@ func (c *Config) Stream(name string) *Stream {
 	return nil
 }
 
-// Params returns the guarantee in the form that estimators take. Their adjacency is "replace" also where
-// [Stream.Crowds] holds.
+// Params returns the guarantee in the form that estimators take. Its adjacency is "replace" if [Stream.Crowds] holds.
 func (s *Stream) Params() dp.Params {
 	adjacency := s.Privacy.Adjacency
 	if s.Crowds() {

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/config.md")
 
-// orders is the configuration that was promised to work as it stands.
+// orders is a configuration that must always be accepted exactly as it is.
 const orders = `[kafka]
 brokers = ["localhost:9092"]
 [state]
@@ -43,7 +43,7 @@ clip = 1.0                         # bound on the row's Euclidean norm after sca
 workload = "mean"
 `
 
-// other is a second stream, to be put behind orders; its header is line 23.
+// other is a second stream, to be appended to orders; its header is line 23.
 const other = `[stream.other]
 input = { topic = "orders", columns = ["amount"] }
 output.topic = "other.dp"
@@ -69,7 +69,7 @@ func faults(t *testing.T, src string) []string {
 		return nil
 	}
 	if c != nil {
-		t.Error("a configuration beside an error")
+		t.Error("a configuration is returned with an error")
 	}
 	if _, ok := err.(Faults); !ok {
 		t.Fatalf("%T, want Faults", err)
@@ -117,13 +117,13 @@ func TestOrders(t *testing.T) {
 	if got := parse(t, orders); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v\nstream %+v\nwant   %+v", got, want, got.Streams[0], s)
 	}
-	// The example says the same, with comments.
+	// The example file is the same with comments.
 	got, err := Load("../examples/orders.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("the example is another configuration: %+v", got.Streams[0])
+		t.Errorf("the example differs: %+v", got.Streams[0])
 	}
 	if got.Stream("orders") != got.Streams[0] || got.Stream("order") != nil {
 		t.Error("Stream finds the wrong one")
@@ -136,8 +136,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// TestExampleHoldsTheOriginal: comments may be added to the example, nothing
-// may be changed.
+// TestExampleHoldsTheOriginal: the example may have additional comments, but nothing else may differ.
 func TestExampleHoldsTheOriginal(t *testing.T) {
 	data, err := os.ReadFile("../examples/orders.toml")
 	if err != nil {
@@ -154,9 +153,9 @@ func TestExampleHoldsTheOriginal(t *testing.T) {
 	}
 }
 
-// TestLeast: where the file has nothing but topic, columns and guarantee, moments find all
-// bounds, with a release at every hundredth offset, for one epoch. That is the configuration
-// that says so, and one that gives its clip norm has the constants 0 and 1 as ever.
+// TestLeast: if the file has only topic, columns and guarantee, moments find all bounds, with a release at every
+// hundredth offset, for one epoch. This is the same configuration as one that states these values. A configuration with
+// a clip norm still has the constants 0 and 1.
 func TestLeast(t *testing.T) {
 	const least = `[kafka]
 brokers = ["localhost:9092"]
@@ -198,7 +197,7 @@ adjacency = "zero-out"
 		t.Errorf("with one scale: centre %v, scale %v", part.Centre, part.Scale)
 	}
 
-	// What has no default, and what a default collides with.
+	// Keys without defaults, and values that conflict with a default.
 	f := func(old, new string, want ...string) {
 		t.Helper()
 		src := strings.Replace(least, old, new, 1)
@@ -212,7 +211,7 @@ adjacency = "zero-out"
 	f("[stream.orders]",
 		"[stream.more]\ninput = { topic = \"orders.dp\", columns = [\"a\"] }\n"+
 			"privacy = { epsilon = 1, delta = 1e-8, adjacency = \"replace\" }\nmoments = {}\n[stream.orders]",
-		`10: stream.orders.output.topic: must not be a topic that is read, as stream.more.input.topic is ("orders.dp")`)
+		`10: stream.orders.output.topic: must not be an input topic, as stream.more.input.topic is ("orders.dp")`)
 	f("[stream.orders]",
 		"[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\n"+
 			"privacy = { epsilon = 1, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
@@ -220,9 +219,10 @@ adjacency = "zero-out"
 	f("[stream.orders]",
 		"[stream.more]\ninput = { topic = \"orders\", columns = [\"a\"] }\noutput.topic = \"more\"\n"+
 			"privacy = { epsilon = 2, delta = 1e-8, adjacency = \"zero-out\" }\nmoments = {}\n[stream.orders]",
-		"13: stream.orders.privacy.limit_epsilon: must be that of [stream.more], which reads the same topic: 2 (1)")
+		"13: stream.orders.privacy.limit_epsilon: must be the same as in [stream.more], which reads the same topic: "+
+			"2 (1)")
 	f(`topic = "orders"`, `topic = "`+strings.Repeat("x", 247)+`"`,
-		`6: stream.orders.output.topic: required, for the input's topic with ".dp" is too long a name`)
+		`6: stream.orders.output.topic: required: the default, the input's topic followed by ".dp", is too long`)
 }
 
 func TestLoadUnreadable(t *testing.T) {
@@ -231,11 +231,11 @@ func TestLoadUnreadable(t *testing.T) {
 		t.Error(err)
 	}
 	if _, ok := err.(Faults); ok {
-		t.Error("a file that is not there has no faults")
+		t.Error("a missing file is not an error of type Faults")
 	}
 }
 
-// TestValues: what is accepted beside the example, and what becomes of it.
+// TestValues: other accepted values, and how they are read.
 func TestValues(t *testing.T) {
 	f := func(old, new string, get func(*Config) any, want any) {
 		t.Helper()
@@ -324,12 +324,11 @@ func TestStart(t *testing.T) {
 		}
 	}
 	if _, err := Start(-3).MarshalText(); err == nil {
-		t.Error("-3 is written")
+		t.Error("-3 can be marshalled")
 	}
 }
 
-// TestAuto: bounds that are "auto" are NaN to the mechanism, and "auto" to the digest;
-// other mechanisms find none.
+// TestAuto: bounds that are "auto" are NaN for the mechanism and "auto" in the digest. Other mechanisms refuse "auto".
 func TestAuto(t *testing.T) {
 	edit := func(replace ...string) string {
 		text := strings.NewReplacer(replace...).Replace(orders)
@@ -354,7 +353,7 @@ func TestAuto(t *testing.T) {
 	}
 	before := parse(t, orders).Streams[0].Canonical(0)
 	if strings.Contains(string(before), "warmup") {
-		t.Errorf("a stream without a warm-up has another digest: %s", before)
+		t.Errorf("the digest of a stream without a warm-up has changed: %s", before)
 	}
 	if d := Diff(before, []byte(c)); len(d) != 5 {
 		t.Errorf("differences %q", d)

@@ -7,9 +7,9 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// Difference is a key that has different values in two configurations. Its name is dotted; of a stream, without
-// stream.NAME. Its values are empty for the path of a file and for what holds the value of an environment variable,
-// which may be a secret. Most keys of a stream that have their default are "absent".
+// Difference is a key that has different values in two configurations. Its name is dotted; for a key of a stream it
+// omits stream.NAME. Its values are empty if they are the path of a file or hold the value of an environment variable,
+// which may be a secret. Most keys of a stream that have their default count as "absent".
 type Difference = toml.Difference
 
 // Differences lists the keys outside of [stream.NAME] in which two configurations differ, sorted.
@@ -23,8 +23,8 @@ func (c *Config) settings() toml.Settings {
 	return all
 }
 
-// Differences lists the keys in which two tables of a stream differ, sorted: those that an epoch depends on, and
-// those outside of its digest. Without any, the two are the same in all that a file can say of them.
+// Differences lists the keys in which two tables of a stream differ, sorted: those that an epoch depends on and those
+// outside of its digest. An empty list means that the two tables are equal in everything that a file can set.
 func (s *Stream) Differences(other *Stream) []Difference {
 	return s.settings().Differences(other.settings())
 }
@@ -37,7 +37,7 @@ func (s *Stream) settings() toml.Settings {
 		panic("config: " + err.Error()) // unreachable: it was marshalled
 	}
 	maps.Copy(all, inside)
-	// Of these the text has what matters to an epoch alone.
+	// For these keys the canonical text has only what matters to an epoch; settings needs their full values.
 	partitions := toml.JSON(s.Input.Partitions)
 	if s.Input.All() {
 		partitions = []byte(`"all"`)

@@ -21,8 +21,8 @@ func directory(t *testing.T, files ...string) string {
 	return dir
 }
 
-// TestDirectory: the files of a directory are one configuration. Faults are in the file that has them, and a
-// key that two files have is told with both places.
+// TestDirectory: the files of a directory are one configuration. A fault names the file that has it, and a key that two
+// files have is reported with both places.
 func TestDirectory(t *testing.T) {
 	process, stream, _ := strings.Cut(orders, "[stream.orders]\n")
 	stream = "[stream.orders]\n" + stream
@@ -65,15 +65,15 @@ func TestDirectory(t *testing.T) {
 	}, "a.toml", strings.Replace(process, `"127.0.0.1:9464"`, "1", 1), "b.toml",
 		strings.Replace(broken, "clip =", "clib =", 1),
 		"c.toml", strings.Replace(other, "step =", "horizo = 1\nstep =", 1))
-	// A key that is in two files, and a table that is a value elsewhere.
+	// A key in two files, and a table that is a value in another file.
 	f([]string{
-		"b.toml:2: kafka.brokers: stands in a.toml:2 too",
-		"c.toml:1: http.listen: stands in a.toml:7 too",
-		"c.toml:2: state: stands in a.toml:3 too",
-		"d.toml:1: stream.orders.moments.clip: stands in a.toml:21 too",
+		"b.toml:2: kafka.brokers: is also in a.toml:2",
+		"c.toml:1: http.listen: is also in a.toml:7",
+		"c.toml:2: state: is also in a.toml:3",
+		"d.toml:1: stream.orders.moments.clip: is also in a.toml:21",
 	}, "a.toml", orders, "b.toml", "[kafka]\nbrokers = [\"other:9092\"]\n", "c.toml",
 		"http.listen = \"a:1\"\nstate = 1\n", "d.toml", "stream.orders.moments.clip = 2\n")
-	// Texts that are no TOML hide the faults of all files but their own.
+	// A text that is not TOML hides all other faults, except those of other texts that are not TOML.
 	f([]string{
 		"b.toml:1: not TOML: expected '.' or '=', but got '\\n' instead",
 		"c.toml:2: not TOML: expected '.' or '=', but got '\\n' instead",
@@ -86,8 +86,8 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestDifferences: whatever a file can say differently is found, inside of the digest and outside. Paths of files
-// and what an environment variable holds are not shown.
+// TestDifferences: every difference between two files is found, inside and outside the digest. Paths of files and
+// values of environment variables are not shown.
 func TestDifferences(t *testing.T) {
 	t.Setenv("STREAMDP_TEST_TOPIC", "secret.dp")
 	text := func(list []Difference) string {
@@ -134,8 +134,8 @@ on_horizon: "halt" → "rollover"`)
 	f("step   = 100", "step   = 100\non_gap = \"null\"", "", `on_gap: "halt" → "null"`)
 }
 
-// TestDifferencesHidden: that is so too for columns whose names have dots, for patterns, and where the
-// digest of an open epoch differs.
+// TestDifferencesHidden: values of environment variables are also hidden for columns whose names have dots, for
+// patterns, and if the digest of an open epoch differs.
 func TestDifferencesHidden(t *testing.T) {
 	for name, edit := range map[string]func(string) string{
 		"a column": func(s string) string {

@@ -7,16 +7,16 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// document is what the files of a configuration say. Its methods find the faults that concern several keys.
+// document is the parsed configuration files. Its methods find the faults that concern several keys.
 type document struct{ *toml.Document }
 
-// Fault is a violated rule, and the place in the file where it is violated.
+// Fault is a violated rule and its place in the file.
 type Fault = toml.Fault
 
 // Faults are all faults of a configuration, in the order of its lines.
 type Faults = toml.Faults
 
-// refuse adds a fault of each of the keys of a table that the file has.
+// refuse adds a fault for each of the named keys of a table that the file sets.
 func (d *document) refuse(table toml.Key, rule string, names ...string) {
 	for _, name := range names {
 		if key := under(table, name); d.Written(key) != nil {
@@ -25,8 +25,8 @@ func (d *document) refuse(table toml.Key, rule string, names ...string) {
 	}
 }
 
-// keepMasked notes which keys hold values of environment variables, which nothing prints, by the names that
-// Difference has for them.
+// keepMasked records which keys hold values of environment variables, under the names that Difference uses. Nothing
+// prints their values.
 func (d *document) keepMasked(c *Config) {
 	for _, key := range d.Hidden {
 		if len(key) < 3 || key[0] != "stream" {

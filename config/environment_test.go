@@ -21,7 +21,7 @@ func TestEnvironment(t *testing.T) {
 	f(`'${A_1}'`, "one")
 	f(`"/x/${A_1}/${A_1}-y"`, "/x/one/one-y")
 	f(`"x${EMPTY}"`, "x")
-	f(`"${LOOP}"`, "${A_1}") // read once
+	f(`"${LOOP}"`, "${A_1}") // not expanded again
 	f(`"$${A_1}"`, "${A_1}")
 	f(`"$$${A_1}"`, "$${A_1}")
 	f(`"$$A_1$"`, "$$A_1$")
@@ -29,9 +29,9 @@ func TestEnvironment(t *testing.T) {
 	f(`"$${A_1}${A_1}"`, "${A_1}one")
 	for value, want := range map[string]string{
 		`"${EMPTY}"`: "4: state.dir: must not be empty",
-		`"${QUOTE}"`: "4: state.dir: must not hold control characters",
-		`"${a-b}"`:   "4: state.dir: ${ begins the name",
-		`"${1}"`:     "4: state.dir: ${ begins the name",
+		`"${QUOTE}"`: "4: state.dir: must not contain control characters",
+		`"${a-b}"`:   "4: state.dir: ${ must be followed by the name",
+		`"${1}"`:     "4: state.dir: ${ must be followed by the name",
 	} {
 		if got := faults(t, strings.Replace(orders, `"/var/lib/streamdp"`, value, 1)); len(got) != 1 ||
 			!strings.HasPrefix(got[0], want) {
@@ -48,7 +48,7 @@ func TestEnvironment(t *testing.T) {
 		!strings.HasSuffix(got[0], "must be UTF-8") {
 		t.Error(got)
 	}
-	// What the environment says is not told, wherever the rule is checked.
+	// No message shows the value of a variable, wherever the rule is checked.
 	t.Setenv("SECRET", "hunter2")
 	got := strings.Join(
 		faults(t,
@@ -62,8 +62,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotPrinted: what should stand in a file is not told when it
-// stands here.
+// TestSecretsAreNotPrinted: a secret that was written instead of a file name is not shown.
 func TestSecretsAreNotPrinted(t *testing.T) {
 	const key = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00"
 	for _, edit := range [][2]string{

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestDefects has a line for each defect: what is replaced in the example, by
-// what, and the faults that follow.
+// TestDefects has one line for each defect: the part of the example to replace, its replacement, and the resulting
+// faults.
 func TestDefects(t *testing.T) {
 	t.Setenv("SECRET", "hunter2")
 	f := func(old, new string, want ...string) {
@@ -26,7 +26,7 @@ func TestDefects(t *testing.T) {
 	}
 	end := "workload = \"mean\"\n"
 
-	// No TOML: the one fault that hides all others.
+	// A text that is not TOML has one fault, which hides all others.
 	f("[state]", "[state", `3: not TOML: expected '.' or ']' to end table name, but got '\n' instead`)
 	f("[state]", "[kafka]", "3: not TOML: Key 'kafka' has already been defined.")
 	f("clip = 1.0", "clip = 1.0\nclip = 2", "22: not TOML: Key 'stream.orders.moments.clip' has already been defined.")
@@ -50,7 +50,7 @@ func TestDefects(t *testing.T) {
 		"20: stream.order.input: required table, with topic, columns",
 		"20: stream.order.privacy: required table, with epsilon, delta, adjacency")
 
-	// Upper case, which the TOML package would take for the same key.
+	// Upper case, which the TOML package would match with the same key.
 	f("clip = 1.0", "Clip = 1.0", "21: stream.orders.moments.Clip: keys are lower case (did you mean clip?)")
 	f("clip = 1.0", "clip = 1.0\nCLIP = 2", "22: stream.orders.moments.CLIP: keys are lower case (did you mean clip?)")
 	f("[http]", "[HTTP]", "6: HTTP: keys are lower case (did you mean http?)")
@@ -87,14 +87,16 @@ func TestDefects(t *testing.T) {
 	f("step   = 100", "step = 100\nmerge = true\nmerge_ahead = 0",
 		"16: stream.orders.merge_ahead: must be 1 to 1000 (0)")
 	f("step   = 100", "step = 100\nmerge = true\ndead_letter = { mode = \"reference\", topic = \"dead\" }",
-		"16: stream.orders.dead_letter.mode: must be \"off\" with merge = true: dead letters follow one partition "+
+		"16: stream.orders.dead_letter.mode: must be \"off\" with merge = true: dead letters can only follow one "+
+			"partition "+
 			"(\"reference\")")
 	f(`start = "earliest", codec = "json", columns = ["amount", "items", "weight"] }`,
 		"start = 7, codec = \"json\", columns = [\"amount\", \"items\", \"weight\"] }\nmerge = true",
-		"10: stream.orders.input.start: must be \"earliest\" or \"latest\" with merge = true: partitions have "+
-			"offsets of their own")
+		"10: stream.orders.input.start: must be \"earliest\" or \"latest\" with merge = true: each partition has its "+
+			"own offsets")
 	f("centre = [40.0, 3.0, 1.2]", "merge = true\ncentre = \"auto\"",
-		"12: stream.orders.merge: needs centre, scale and clip norms that are given: a warm-up reads one partition")
+		"12: stream.orders.merge: must be false if centre, scale or a clip norm is \"auto\": a warm-up reads one "+
+			"partition")
 	f("partition = 0", `partition = ["all"]`,
 		`10: stream.orders.input.partition: must be an integer or a list of integers ("all")`)
 	f("partition = 0", `partition = [0, 1.0]`,
@@ -112,22 +114,22 @@ func TestDefects(t *testing.T) {
 	f("[stream.orders.moments]", "[[stream.orders.moments]]", "20: stream.orders.moments: must be a table")
 	f(end, end+"weights = 1\n", "23: stream.orders.moments.weights: must be a list of numbers (1)")
 
-	// Numbers that are none, and ranges.
+	// Values that are not finite numbers, and ranges.
 	f("epsilon = 1.0", "epsilon = nan", "16: stream.orders.privacy.epsilon: must be finite (NaN)")
 	f("epsilon = 1.0", "epsilon = -inf", "16: stream.orders.privacy.epsilon: must be finite (-Inf)")
 	f("clip = 1.0", "clip = inf", "21: stream.orders.moments.clip: must be finite (+Inf)")
 	f("[40.0, 3.0, 1.2]", "[40.0,\n3.0, nan]", "13: stream.orders.centre: must be finite (NaN)")
 	f("epsilon = 1.0", "epsilon = 1e9",
-		"16: stream.orders.privacy.epsilon: must be less: noise so small is cut off where every delta below 1 would "+
-			"look (1e+09)")
+		"16: stream.orders.privacy.epsilon: must be smaller: with so little noise, every delta below 1 would need "+
+			"its tail, which is cut off (1e+09)")
 	f("epsilon = 1.0", "epsilon = 0", "16: stream.orders.privacy.epsilon: must be positive (0)")
 	f("epsilon = 1.0", "epsilon = -1.5", "16: stream.orders.privacy.epsilon: must be positive (-1.5)")
 	f("delta = 1e-8", "delta = 0.0", "17: stream.orders.privacy.delta: must be in (0, 1) (0.0)")
 	f("delta = 1e-8", "delta = 1", "17: stream.orders.privacy.delta: must be in (0, 1) (1)")
 	for _, delta := range []string{"1e-19", "1e-31", "1e-300"} {
 		f("delta = 1e-8", "delta = "+delta,
-			"17: stream.orders.privacy.delta: must be at least 2.2e-19, for noise is cut off where a smaller delta "+
-				"would look ("+delta+")")
+			"17: stream.orders.privacy.delta: must be at least 2.2e-19: a smaller delta would need noise beyond the "+
+				"point where its tail is cut off ("+delta+")")
 	}
 	f("limit_epsilon = 3.0", "limit_epsilon = 0.9",
 		"19: stream.orders.privacy.limit_epsilon: must be at least epsilon, 1 (0.9)")
@@ -140,9 +142,9 @@ func TestDefects(t *testing.T) {
 	f("step   = 100", `step = "99ms"`, `14: stream.orders.step: must be at least "100ms" ("99ms")`)
 	f("step   = 100", `step = "-1m"`, `14: stream.orders.step: must be at least "100ms" ("-1m")`)
 	f("step   = 100", "step = 100\nstep_max = 5",
-		"15: stream.orders.step_max: belongs to steps by the clock, such as step = \"1m\" (5)")
+		"15: stream.orders.step_max: is only for steps by the clock, such as step = \"1m\" (5)")
 	f("step   = 100", "step = \"1m\"",
-		"1: kafka.boundary_topic: required, because steps of [stream.orders] are by the clock")
+		"1: kafka.boundary_topic: required, because [stream.orders] has steps by the clock")
 	f("step   = 100", "step = 100\nhorizon = -1", "15: stream.orders.horizon: must be at least 0 (-1)")
 	f("step   = 100", "step = 4096\nhorizon = 4503599627370496",
 		"15: stream.orders.horizon: must be less: its steps have more records than a log can hold (4503599627370496)")
@@ -155,18 +157,20 @@ func TestDefects(t *testing.T) {
 	f("partition = 0", "partition = [0, 4294967296]",
 		"10: stream.orders.input.partition: must be 0 to 2147483647 (4294967296)")
 	f("partition = 0", "partition = []", "10: stream.orders.input.partition: must name at least one partition")
-	f("partition = 0", "partition = [1, 0, 1]", "10: stream.orders.input.partition: must not be there twice (1)")
+	f("partition = 0", "partition = [1, 0, 1]", "10: stream.orders.input.partition: must not be repeated (1)")
 	f(`"orders.dp"`, `"orders.dp", partition = 2147483648`,
 		"11: stream.orders.output.partition: must be 0 to 2147483647 (2147483648)")
 	f("[80.0, 5.0, 2.0]", "[80.0, 5.0, 0.0]", "13: stream.orders.scale: must be positive, with a finite inverse (0.0)")
-	// once
+	// The same faulty element is reported once.
 	f("[80.0, 5.0, 2.0]", "[0.0, 5.0, 0.0]", "13: stream.orders.scale: must be positive, with a finite inverse (0.0)")
 	f("[80.0, 5.0, 2.0]", "-1", "13: stream.orders.scale: must be positive, with a finite inverse (-1)")
 	f("[80.0, 5.0, 2.0]", "1e-310", "13: stream.orders.scale: must be positive, with a finite inverse (1e-310)")
 	f("[80.0, 5.0, 2.0]", "[80.0, 5.0]",
-		"13: stream.orders.scale: must be one number, or one for each of the 3 columns")
-	f("[40.0, 3.0, 1.2]", "[]", "12: stream.orders.centre: must be one number, or one for each of the 3 columns")
-	f("[40.0, 3.0, 1.2]", "[1]", "12: stream.orders.centre: must be one number, or one for each of the 3 columns")
+		"13: stream.orders.scale: must be one number, or a list with one for each of the 3 columns")
+	f("[40.0, 3.0, 1.2]", "[]", "12: stream.orders.centre: must be one number, or a list with one for each of the 3 "+
+		"columns")
+	f("[40.0, 3.0, 1.2]", "[1]", "12: stream.orders.centre: must be one number, or a list with one for each of the 3 "+
+		"columns")
 
 	// Durations.
 	f("[http]", "commit_interval = 200\n[http]",
@@ -183,7 +187,7 @@ func TestDefects(t *testing.T) {
 		`6: state.commit_interval: must be at least "10ms", or "0s" ("1ns")`)
 	f("[\"localhost:9092\"]\n[state]",
 		"[\"localhost:9092\", \"kafka.example:9092\"]\n[state]\ncommit_interval = \"0s\"",
-		`4: state.commit_interval: commits at every step are for tests: all brokers must be loopback addresses ("0s")`)
+		`4: state.commit_interval: must be at least "10ms" unless all brokers are loopback addresses: commits at every step are for tests ("0s")`)
 
 	// Words.
 	f(`"zero-out"`, `"zeroout"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("zeroout")`)
@@ -231,17 +235,17 @@ func TestDefects(t *testing.T) {
 	sasl := func(text string, want ...string) { t.Helper(); f("[state]", "sasl = { "+text+" }\n[state]", want...) }
 	sasl(`mechanism = "plain"`, `3: kafka.sasl.username: required`, `3: kafka.sasl.password_file: required`)
 	sasl(`mechanism = "scram-sha-512", username = "u", password_file = "p", token_file = "t"`,
-		`3: kafka.sasl.token_file: must not be there with mechanism = "scram-sha-512"`)
-	sasl(`mechanism = "oauthbearer"`, `3: kafka.sasl.token_url: required, or token_file`)
+		`3: kafka.sasl.token_file: must be absent with mechanism = "scram-sha-512"`)
+	sasl(`mechanism = "oauthbearer"`, `3: kafka.sasl.token_url: required unless token_file is set`)
 	sasl(`mechanism = "oauthbearer", token_file = "t", username = "u"`,
-		`3: kafka.sasl.username: must not be there with mechanism = "oauthbearer"`)
+		`3: kafka.sasl.username: must be absent with mechanism = "oauthbearer"`)
 	sasl(`mechanism = "oauthbearer", token_file = "t", token_url = "https://o", scopes = ["s"]`,
-		`3: kafka.sasl.token_url: must not be there with token_file: that token is asked for by another program`,
-		`3: kafka.sasl.scopes: must not be there with token_file: that token is asked for by another program`)
+		`3: kafka.sasl.token_url: must be absent with token_file: another program fetches that token`,
+		`3: kafka.sasl.scopes: must be absent with token_file: another program fetches that token`)
 	sasl(`mechanism = "oauthbearer", token_url = "https://o"`, `3: kafka.sasl.client_id: required`,
 		`3: kafka.sasl.client_secret_file: required`)
 	sasl(`mechanism = "aws-msk-iam", username = "u"`,
-		`3: kafka.sasl.username: must not be there with mechanism = "aws-msk-iam"`, `3: kafka.sasl.region: required`)
+		`3: kafka.sasl.username: must be absent with mechanism = "aws-msk-iam"`, `3: kafka.sasl.region: required`)
 	sasl(`mechanism = "aws-msk-iam", region = "Frankfurt", role_arn = "admin"`,
 		`3: kafka.sasl.region: must be a region of AWS, such as "eu-central-1" ("Frankfurt")`,
 		`3: kafka.sasl.role_arn: must be the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME" ("admin")`)
@@ -256,16 +260,16 @@ func TestDefects(t *testing.T) {
 	sasl(
 		`mechanism = "oauthbearer", token_url = "http://127.0.0.1/t", client_id = "c", client_secret_file = "p", scopes = ["a b"]`, `3: kafka.sasl.scopes: must be a scope: printable, without spaces, quotes and backslashes ("a b")`)
 
-	// What no version has had, and what earlier ones took with its default alone.
-	const former = `unknown key (leave it out: this version has nothing that it would turn on)`
+	// Keys that no version had, and keys of earlier versions that accepted only their default.
+	const former = `unknown key (remove it: it has no effect in this version)`
 	f("[state]", "group = \"a b\"\n[state]",
 		`3: kafka.group: must be 1 to 200 of letters, digits, ".", "_" and "-" ("a b")`)
 	f("[state]", "control_topic = \"a b\"\n[state]",
 		`3: kafka.control_topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
 	f("[state]", "control_topic = \"orders\"\n[state]",
-		`3: kafka.control_topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
+		`3: kafka.control_topic: must not be an input topic, as stream.orders.input.topic is ("orders")`)
 	f("[state]", "control_topic = \"orders.dp\"\n[state]",
-		`3: kafka.control_topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
+		`3: kafka.control_topic: must differ from the topic of stream.orders.output.topic ("orders.dp")`)
 	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: `+former,
 		`8: http.tls.cert_file: required`, `8: http.tls.key_file: required`, `9: http.basic_auth.username: required`,
 		`9: http.basic_auth.password_file: required`)
@@ -276,9 +280,9 @@ func TestDefects(t *testing.T) {
 	f("step ", "dead_letter = { mode = \"some\", topic = \"d\" }\nstep ",
 		`14: stream.orders.dead_letter.mode: must be "off", "reference" or "full" ("some")`)
 	f("step ", "dead_letter = { mode = \"full\", topic = \"orders\" }\nstep ",
-		`14: stream.orders.dead_letter.topic: must be a topic of its own, not that of stream.orders.input.topic ("orders")`)
+		`14: stream.orders.dead_letter.topic: must differ from the topic of stream.orders.input.topic ("orders")`)
 	f("step ", "dead_letter = { mode = \"full\", topic = \"orders.dp\" }\nstep ",
-		`14: stream.orders.dead_letter.topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
+		`14: stream.orders.dead_letter.topic: must differ from the topic of stream.orders.output.topic ("orders.dp")`)
 
 	f("[http]", "epoch_secret_retention = \"-1h\"\n[http]",
 		`6: state.epoch_secret_retention: must be at least "0s" ("-1h")`)
@@ -293,7 +297,7 @@ func TestDefects(t *testing.T) {
 	f(end, end+"normalise = true\nfactorization = \"bsr\"\n",
 		`23: stream.orders.moments.normalise: needs a horizon of at most 65536 steps (true)`)
 
-	// What the mechanism's package says, at its place.
+	// Faults from the mechanism's package, with the right line.
 	f("clip = 1.0", "clip = -1.0", "21: stream.orders.moments.clip: must be positive and finite (-1)")
 	f(`"mean"`, `"mean"`+"\ndecay = 0.5", `23: stream.orders.moments.decay: belongs to workload "exponential" (0.5)`)
 	f(`"mean"`, `"exponential"`, `20: stream.orders.moments.decay: required for workload "exponential"`)
@@ -344,8 +348,8 @@ func TestDefects(t *testing.T) {
 		`3: kafka.brokers: must be host:port (":9092")`, `4: kafka.brokers: must be host:port ("h:0")`,
 		`4: kafka.brokers: must be host:port ("h:65536")`, `4: kafka.brokers: must be host:port ("h:kafka")`,
 		`4: kafka.brokers: must be host:port ("kafka://h:9")`)
-	f(`["localhost:9092"]`, `["a:1", "b:1", "a:1"]`, `2: kafka.brokers: must not be there twice ("a:1")`)
-	const beyond = `must be a loopback address: beyond this machine it needs [http.tls] or [http.basic_auth], or http.insecure_listen = true`
+	f(`["localhost:9092"]`, `["a:1", "b:1", "a:1"]`, `2: kafka.brokers: must not be repeated ("a:1")`)
+	const beyond = `must be a loopback address, unless there is [http.tls] or [http.basic_auth], or http.insecure_listen = true`
 	for _, address := range []string{":9464", "0.0.0.0:9464", "[::]:9464", "192.0.2.1:9464", "metrics.example.org:9464"} {
 		f(`"127.0.0.1:9464"`, fmt.Sprintf("%q", address), fmt.Sprintf(`7: http.listen: %s (%q)`, beyond, address))
 		f(`"127.0.0.1:9464"`, fmt.Sprintf("%q\ninsecure_listen = false", address),
@@ -361,14 +365,14 @@ func TestDefects(t *testing.T) {
 		`10: stream.orders.input.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("..")`)
 	f(`topic = "orders"`, `topic = ""`, `10: stream.orders.input.topic: must not be empty`)
 	f(`"/var/lib/streamdp"`, `""`, `4: state.dir: must not be empty`)
-	f(`"/var/lib/streamdp"`, `"/var\n"`, `4: state.dir: must not hold control characters`)
+	f(`"/var/lib/streamdp"`, `"/var\n"`, `4: state.dir: must not contain control characters`)
 	f(`topic = "orders.dp"`, `topic = "orders"`,
-		`11: stream.orders.output.topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
+		`11: stream.orders.output.topic: must not be an input topic, as stream.orders.input.topic is ("orders")`)
 
 	// Columns.
 	f(`["amount", "items", "weight"]`, `[]`, "10: stream.orders.input.columns: must name at least one column")
 	f(`"items", "weight"]`, "\"items\",\n \"amount\"]",
-		`11: stream.orders.input.columns: must not be there twice ("amount")`)
+		`11: stream.orders.input.columns: must not be repeated ("amount")`)
 	f(`"items"`, `""`, `10: stream.orders.input.columns: must not be empty`)
 	f(`"items"`, `"a..b"`,
 		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("a..b")`)
@@ -381,21 +385,21 @@ func TestDefects(t *testing.T) {
 	f(`"orders.dp"`, `"orders.dp", values = ["mean", "sum"]`,
 		`11: stream.orders.output.values: must be a value that this stream publishes: "mean", "second_moment", "covariance", "mean_original", "covariance_original" or "full_share" ("sum")`)
 	f(`"orders.dp"`, `"orders.dp", values = ["mean", "mean"]`,
-		`11: stream.orders.output.values: must not be there twice ("mean")`)
+		`11: stream.orders.output.values: must not be repeated ("mean")`)
 
 	// Environment.
 	f(`"/var/lib/streamdp"`, `"${STREAMDP_NOT_SET}/x"`,
 		`4: state.dir: environment variable STREAMDP_NOT_SET is not set`)
 	f(`"/var/lib/streamdp"`, `"${}"`,
-		`4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
+		`4: state.dir: ${ must be followed by the name of an environment variable and }, as in ${HOME}; write $${ for a literal ${`)
 	f(`"/var/lib/streamdp"`, `"${HOME"`,
-		`4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
+		`4: state.dir: ${ must be followed by the name of an environment variable and }, as in ${HOME}; write $${ for a literal ${`)
 	f(`"zero-out"`, `"${SECRET}"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("${SECRET}")`)
 	f(`"items"`, `"${SECRET}.", "x"`,
 		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("${SECRET}.")`)
 }
 
-// TestStreams: what two streams must not do to each other.
+// TestStreams: conflicts between two streams.
 func TestStreams(t *testing.T) {
 	f := func(edit *strings.Replacer, want ...string) {
 		t.Helper()
@@ -408,31 +412,32 @@ func TestStreams(t *testing.T) {
 		t.Error("streams are not sorted by name")
 	}
 	f(strings.NewReplacer("epsilon = 2", "epsilon = 3", "limit_epsilon = 3 ", "limit_epsilon = 3.5 "),
-		"27: stream.other.privacy.limit_epsilon: must be that of [stream.orders], which reads the same topic: 3 (3.5)")
+		"27: stream.other.privacy.limit_epsilon: must be the same as in [stream.orders], which reads the same topic: "+
+			"3 (3.5)")
 	f(strings.NewReplacer("limit_epsilon = 3 ", "limit_epsilon = 3, limit_delta = 1e-6 "),
-		"27: stream.other.privacy.limit_delta: must be that of [stream.orders], which reads the same topic: "+
+		"27: stream.other.privacy.limit_delta: must be the same as in [stream.orders], which reads the same topic: "+
 			"1e-08 (1e-06)")
 	f(strings.NewReplacer("delta = 1e-8, adj", "delta = 1e-9, adj"),
-		"27: stream.other.privacy.limit_delta: must be that of [stream.orders], which reads the same topic: "+
+		"27: stream.other.privacy.limit_delta: must be the same as in [stream.orders], which reads the same topic: "+
 			"1e-08 (1e-09)")
 	f(strings.NewReplacer("delta = 1e-8, adj", "delta = 1, adj"),
 		"27: stream.other.privacy.delta: must be in (0, 1) (1)")
 	f(strings.NewReplacer(`"zero-out", limit`, `"replace", limit`),
-		`27: stream.other.privacy.adjacency: must be that of [stream.orders], which reads the same topic: "zero-out" ("replace")`)
+		`27: stream.other.privacy.adjacency: must be the same as in [stream.orders], which reads the same topic: "zero-out" ("replace")`)
 	f(strings.NewReplacer(`topic = "orders", columns`, `topic = "elsewhere", columns`, `"zero-out", limit`,
 		`"replace", limit`))
 	f(strings.NewReplacer(`"other.dp"`, `"orders.dp"`),
-		`25: stream.other.output.topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
+		`25: stream.other.output.topic: must differ from the topic of stream.orders.output.topic ("orders.dp")`)
 	f(strings.NewReplacer(`"other.dp"`, `"orders"`),
-		`25: stream.other.output.topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
+		`25: stream.other.output.topic: must not be an input topic, as stream.orders.input.topic is ("orders")`)
 	f(strings.NewReplacer(`topic = "orders", columns`, `topic = "orders.dp", columns`),
-		`11: stream.orders.output.topic: must not be a topic that is read, as stream.other.input.topic is ("orders.dp")`)
-	// A typo in one stream is found though the other has the key.
+		`11: stream.orders.output.topic: must not be an input topic, as stream.other.input.topic is ("orders.dp")`)
+	// A typo in one stream is found even if the other stream has the key.
 	f(strings.NewReplacer("moments.clip = 2", "moments.clip = 2\nmoments.workoad = \"mean\""),
 		"29: stream.other.moments.workoad: unknown key (did you mean workload?)")
 }
 
-// TestEveryFaultAtOnce: no fault hides another, and none is made up.
+// TestEveryFaultAtOnce: no fault hides another, and no fault is wrong.
 func TestEveryFaultAtOnce(t *testing.T) {
 	_, err := Load("testdata/faults.toml")
 	if err == nil {
@@ -446,11 +451,11 @@ func TestEveryFaultAtOnce(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 	if _, ok := errors.AsType[*Fault](err); !ok {
-		t.Error("a single fault cannot be had")
+		t.Error("errors.As does not find a single fault")
 	}
 }
 
-// TestTraps pins what the TOML package would let through by itself.
+// TestTraps pins cases that the TOML package alone would accept.
 func TestTraps(t *testing.T) {
 	f := func(src, want string) {
 		t.Helper()
@@ -458,32 +463,32 @@ func TestTraps(t *testing.T) {
 			t.Errorf("got\n%s\nwant %s", got, want)
 		}
 	}
-	// Undecoded misses a typo in one table of an array when another has the key.
+	// Undecoded misses a typo in one table of an array if another table has the key.
 	f("[[stream]]\nstep = 1\n[[stream]]\nsteb = 1\n", "1: stream: must be a table")
-	// An unknown key has no line there.
+	// The TOML package gives no line for an unknown key.
 	f(orders+"\n\nfoo = 1\n", "25: stream.orders.moments.foo: unknown key")
-	// A wrong type has a line in the error's text only, and stops the decoder.
+	// The TOML package gives the line of a wrong type only in the error's text, and stops there.
 	f(strings.NewReplacer("clip = 1.0", "clip = true", "step   = 100", "step = true").Replace(orders),
 		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (true)\n"+
 			"21: stream.orders.moments.clip: must be a number, or \"auto\" (true)")
-	// A bare integer is nanoseconds.
+	// The TOML package reads a bare integer as nanoseconds.
 	f(strings.Replace(orders, "[http]", "commit_interval = 5\n[http]", 1),
 		"6: state.commit_interval: must be a duration")
-	// nan and inf are numbers.
+	// The TOML package accepts nan and inf as numbers.
 	f(strings.Replace(orders, "delta = 1e-8", "delta = nan", 1),
 		"17: stream.orders.privacy.delta: must be finite (NaN)")
-	// Keys match in any case, and the last one wins.
+	// The TOML package matches keys in any case, and the last one wins.
 	f(strings.Replace(orders, "delta = 1e-8", "delta = 1e-8\nDelta = 0.5", 1),
 		"18: stream.orders.privacy.Delta: keys are lower case")
 	f(strings.Replace(orders, "[http]", "[Http]", 1), "6: Http: keys are lower case")
-	// A number put where a table is expected is no error in some places.
+	// The TOML package accepts a number instead of a table in some places.
 	f(strings.Replace(orders, "[http]\nlisten = \"127.0.0.1:9464\"\nexposure = \"operator\"", "", 1)+"[log.level]\n",
 		"21: log.level: must be a string")
 	f("http = 1\n"+strings.Replace(orders, "[http]", "[log]", 1), "1: http: must be a table (1)")
-	// An integer takes a float's place, but a float never an integer's.
+	// An integer is accepted instead of a float, but never a float instead of an integer.
 	f(strings.Replace(orders, "step   = 100", "step = 100.5", 1),
 		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.5)")
-	// The parser panics on what it takes for bugs of its own.
+	// The parser panics in states that it considers its own bugs.
 	for _, src := range []string{"a = 0b", "a = 0x", "a = 0o", "x = \"\"\"\\\r\"\"\"", "\xff\xfea", "\x00", "a = \"\x00\""} {
 		f(src, "1: not TOML")
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// render writes a configuration as TOML with every key spelled out.
+// render writes a configuration with every key spelled out.
 func render(c *Config) []byte {
 	var b bytes.Buffer
 	var section func(name string, n *toml.Node, v reflect.Value)
@@ -30,7 +30,7 @@ func render(c *Config) []byte {
 				continue
 			}
 			if s, ok := v.Interface().(Stream); ok && c.Name == "on_horizon" && s.Horizon == 0 {
-				continue // would be a fault
+				continue // writing it would be a fault
 			}
 			if c.Kind == toml.Boolean && f.Kind() == reflect.Pointer && f.IsNil() {
 				continue // follows from other keys
@@ -90,9 +90,8 @@ func renderValue(v any) string {
 	return fmt.Sprint(v)
 }
 
-// FuzzParse: whatever the file says, the reader comes back with faults that
-// have a line, or with a configuration that says the same when it is written
-// out and read again.
+// FuzzParse: for any file, the reader returns either faults with lines, or a configuration that is the same after
+// writing it out and reading it again.
 func FuzzParse(f *testing.F) {
 	f.Add(orders)
 	f.Add(orders + other)

@@ -6,7 +6,7 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// startText says what a [Start] is.
+// startText says which values a [Start] may have.
 const startText = `"earliest", "latest" or an offset`
 
 // start is the kind of a [Start].

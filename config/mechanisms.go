@@ -8,19 +8,19 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// estimator is what mechanisms' configurations have in common.
+// estimator is the interface that all mechanisms' configurations implement.
 type estimator interface {
 	Defaults()
 	Validate() error
-	// LastStep returns the step after which an epoch ends, 0 for none.
+	// LastStep returns the step after which an epoch ends, 0 if it does not end.
 	LastStep() uint64
 	// Values returns the names of the values that a release may hold.
 	Values() []string
 }
 
-// mechanism is a table of which a stream has exactly one, [stream.NAME.…]. To add a
-// mechanism, add a row to [mechanisms], rows for its keys to [schema], and a field to
-// [Stream]; no other code here asks which mechanism a stream has.
+// mechanism is a table [stream.NAME.…] that describes a mechanism; each stream has exactly one. To add a mechanism, add
+// a row to [mechanisms], rows for its keys to [schema], and a field to [Stream]; no other code here asks which
+// mechanism a stream has.
 type mechanism struct {
 	name string
 	// of returns the mechanism's configuration in a stream, nil if the stream has another one.
@@ -28,32 +28,31 @@ type mechanism struct {
 	// bind copies the stream's columns, steps, horizon, centre and scale into the mechanism's
 	// configuration. endless says that epochs continue after their horizon.
 	bind func(s *Stream, endless bool)
-	// steps says why a stream must not set the number of offsets of a step; empty: it may.
-	// step is the number where it sets no length; 0: it must.
+	// steps says why a stream must not set the number of offsets of a step; empty: it may. step is the default number;
+	// 0: the stream must set it.
 	steps string
 	step  Step
 
 	// The fields below may be nil.
 
-	// clock says why steps can't be by the clock; empty: they can.
+	// clock says why steps cannot be by the clock; empty: they can.
 	clock string
-	// bounded says why step_max must be given for them; empty: it has a default.
+	// bounded says why steps by the clock need step_max; empty: step_max has a default.
 	bounded string
-	// merge makes a step that of so many partitions together; nil: it can't be one.
+	// merge makes a step that of all the given number of partitions together; nil: the mechanism cannot merge.
 	merge func(s *Stream, partitions int)
-	// finds: the mechanism has a warm-up of its own, which finds what is "auto".
+	// finds says that the mechanism has a warm-up of its own, which finds the "auto" values.
 	finds bool
-	// warmup says what a warm-up finds for a mechanism that has none of its own; nil:
-	// nothing may be "auto".
+	// warmup describes the warm-up that runs before a mechanism that has none of its own; nil: nothing may be "auto".
 	warmup *warmup
 	// check finds faults that depend on the guarantee.
 	check func(s *Stream) error
 	// ends says why an epoch cannot continue after its horizon; empty: it can.
 	ends func(s *Stream) string
-	// persons: it can protect persons.
+	// persons says that the mechanism can protect persons.
 	persons bool
-	// slots returns an upper bound on the offsets of so many steps in a row, until the stream's
-	// last one, and whether it is known; nil: steps have s.longest each.
+	// slots returns an upper bound on the offsets of the given number of consecutive steps, up to the stream's last
+	// one, and whether it is known; nil: each step has s.longest offsets.
 	slots func(s *Stream, steps uint64) (uint64, bool)
 	// gradients reports whether records are gradients.
 	gradients func(s *Stream) bool
@@ -73,7 +72,7 @@ var mechanisms = []*mechanism{
 		},
 		merge: func(s *Stream, partitions int) {
 			if s.Step.Clock() > 0 {
-				return // a step is that of all partitions
+				return // a step covers all partitions
 			}
 			m := *s.Moments
 			if m.Step = s.Slots() * uint64(partitions); s.Slots() > math.MaxInt64/uint64(partitions) {
@@ -97,17 +96,17 @@ var mechanisms = []*mechanism{
 	},
 	{
 		name:    "sgd",
-		clock:   "its steps have sizes that are known",
+		clock:   "the sizes of its steps must be known in advance",
 		of:      func(s *Stream) estimator { return s.SGD },
 		bind:    bindSGD,
 		persons: true,
 		slots: func(s *Stream, steps uint64) (uint64, bool) {
-			t := *s // perhaps not bound yet
+			t := *s // it may not be bound yet
 			own := *s.SGD
 			if t.SGD = &own; t.last() == 0 {
 				return 0, false
 			}
-			if own.Defaults(); own.Method == "newton" { // without the defaults of amb, which may still be there
+			if own.Defaults(); own.Method == "newton" { // without amb's defaults, which may still be set
 				own = sgd.Config{
 					Target: own.Target, ClipX: own.ClipX, ClipY: own.ClipY, Intercept: own.Intercept,
 					Method: own.Method,
@@ -134,15 +133,14 @@ var mechanisms = []*mechanism{
 			needs: func(s *Stream) map[string]bool {
 				return map[string]bool{"curvature": s.SGD.Curvature > 0 && math.IsNaN(s.SGD.ClipX)}
 			},
-			// Columns of deviation 1 have a second moment whose trace is their number, and no
-			// eigenvalue is above that.
+			// Columns with deviation 1 have a second moment with trace features, and no eigenvalue exceeds the trace.
 			unit: func(s *Stream, features int) {
 				if m := s.SGD; m.Method == "amb" && m.Curvature == 0 {
 					m.Curvature = min(float64(features), m.ClipX*m.ClipX)
 				}
 			},
 		},
-		steps: "sgd has steps of its own length",
+		steps: "sgd chooses the length of its steps",
 	},
 	{
 		name: "refit",
@@ -171,12 +169,13 @@ var mechanisms = []*mechanism{
 				return map[string]bool{"residual_clip": s.Refit.ResidualClip > 0 && math.IsNaN(s.Refit.ClipY)}
 			},
 		},
-		steps:   "steps of refit are its windows: give their number of offsets as window, or a period of the clock",
-		bounded: "a window and its memory have room for so many records",
+		steps: "for refit a step is a window: set refit.window to its number of offsets, or step to a period of " +
+			"the clock",
+		bounded: "it bounds the records of a window, and so its memory",
 	},
 	{
 		name:  "adam",
-		clock: "its steps have sizes that are known",
+		clock: "the sizes of its steps must be known in advance",
 		of:    func(s *Stream) estimator { return s.Adam },
 		bind: func(s *Stream, endless bool) {
 			m := s.Adam
@@ -187,7 +186,7 @@ var mechanisms = []*mechanism{
 			}
 		},
 		warmup: &warmup{
-			// A model has no bounds but centre and scale; clip is that of its gradients.
+			// A model has no bounds besides centre and scale; clip bounds its gradients.
 			bounds: func(s *Stream) (string, *float64, *float64) {
 				if s.Adam.Model == nil {
 					return "", new(float64), new(float64)
@@ -212,8 +211,7 @@ func bindSGD(s *Stream, endless bool) {
 	m.Person = s.Participation()
 }
 
-// mechanism returns the first mechanism that the stream has, and its configuration. Both are
-// nil if the stream has none.
+// mechanism returns the first mechanism that the stream has and its configuration. Both are nil if the stream has none.
 func (s *Stream) mechanism() (*mechanism, estimator) {
 	for _, m := range mechanisms {
 		if e := m.of(s); !reflect.ValueOf(e).IsNil() {
@@ -231,7 +229,7 @@ func (s *Stream) Mechanism() string {
 	return ""
 }
 
-// LastStep returns the step after which an epoch ends, 0 for none.
+// LastStep returns the step after which an epoch ends, 0 if it does not end.
 func (s *Stream) LastStep() uint64 {
 	_, e := s.mechanism()
 	if e == nil {
@@ -244,8 +242,8 @@ func (s *Stream) LastStep() uint64 {
 	return last
 }
 
-// Over returns a merged stream as it is over these partitions: its mechanism's steps hold
-// the offsets of all of them. Every other stream is returned as it is.
+// Over returns a merged stream with its mechanism bound to these partitions: its steps hold the offsets of all of them.
+// Any other stream is returned unchanged.
 func (s *Stream) Over(partitions []int) *Stream {
 	if !s.Merge {
 		return s

@@ -17,16 +17,16 @@ import (
 // the streams.
 
 const (
-	// maxStreamName is the length of a stream's name that no topic makes longer. With "-" and a
-	// partition it is the name of a directory, which may have 255 bytes.
+	// maxStreamName is the longest name of a stream made from a topic. With "-" and a partition it names a directory,
+	// which may have 255 bytes.
 	maxStreamName = 200
 	// maxTopic is the length of the longest name of a topic.
 	maxTopic = 249
 	// maxTopicsDefault is the default of input.max_topics.
 	maxTopicsDefault = 100
-	// systems begins, by convention, the names of topics that no application writes.
+	// systems is the prefix that marks, by convention, topics that no application writes.
 	systems = "_"
-	// released ends the names of output topics by default.
+	// released is the default suffix of output topics.
 	released = ".dp"
 	// anyTopic stands for the input's topic in the names that a pattern writes to.
 	anyTopic = "*"
@@ -35,8 +35,7 @@ const (
 // Dynamic reports whether the stream is a pattern.
 func (s *Stream) Dynamic() bool { return s.Input.Topics != "" }
 
-// Pattern returns the name of the pattern that the stream was made by, "" for a stream that the
-// configuration has.
+// Pattern returns the name of the pattern that made the stream, "" for a stream that is a table of the configuration.
 func (s *Stream) Pattern() string {
 	if s.of == nil {
 		return ""
@@ -44,21 +43,21 @@ func (s *Stream) Pattern() string {
 	return s.of.Name
 }
 
-// compilePattern reads a pattern, which must match a topic's name from its begin to its end.
+// compilePattern compiles a pattern such that it must match a topic's whole name.
 func compilePattern(text string) (*regexp.Regexp, error) {
-	if _, err := regexp.Compile(text); err != nil { // by itself: a bracket must not close ours
+	if _, err := regexp.Compile(text); err != nil { // alone, so that its bracket cannot close ours
 		return nil, err
 	}
 	return regexp.Compile(`\A(?:` + text + `)\z`)
 }
 
-// StreamName returns the name of the stream that a pattern makes of a topic: NAME.TOPIC. Where
-// the topic has capitals, or the name would have more than 200 bytes, it is NAME.topic~HASH, with
-// the topic in small letters and cut off so that it has no more. HASH is the base32 form, in
-// small letters and without padding, of the first 16 bytes of the topic's SHA-256.
+// StreamName returns the name of the stream that a pattern makes of a topic: NAME.TOPIC. If the topic has capitals, or
+// the name would have more than 200 bytes, it is NAME.topic~HASH, with the topic in small letters and cut so that the
+// name has at most 200 bytes. HASH is the base32 form, in small letters and without padding, of the first 16 bytes of
+// the topic's SHA-256.
 //
-// Two topics, or two patterns, never have one name, also where small letters and capitals are the
-// same: no pattern's name has a dot, and no topic's a tilde.
+// Two topics, or two patterns, never give the same name, even if capitals count as small letters: no pattern's name has
+// a dot, and no topic's name has a tilde.
 func (s *Stream) StreamName(topic string) string {
 	name := s.Name + "." + topic
 	if len(name) <= maxStreamName && strings.ToLower(topic) == topic {
@@ -70,8 +69,8 @@ func (s *Stream) StreamName(topic string) string {
 	return name[:min(len(name), maxStreamName-len(end))] + end
 }
 
-// For returns the stream that a pattern makes of a topic, as if the configuration had a table for
-// it: it has the topic, the pattern's everything else, and the digest of such a table.
+// For returns the stream that a pattern makes from a topic, as if the configuration had a table for it: everything but
+// the topic comes from the pattern, and the digest is that of this table.
 func (s *Stream) For(topic string) *Stream {
 	x := *s
 	x.of, x.matches = s, nil
@@ -88,9 +87,9 @@ func (s *Stream) For(topic string) *Stream {
 	return &x
 }
 
-// Representative returns the configuration with one stream for each pattern, whose topic and name are
-// as long as any may be: for what holds of all streams of a pattern, and bounds of what has their
-// names. Streams of patterns with the same text have the same topic.
+// Representative returns the configuration with one stream for each pattern. The topic and name of that stream are as
+// long as any may be. Checks use it for the properties that all streams of a pattern share, and for the largest length
+// of texts with their names. Patterns with the same text get the same topic.
 func (c *Config) Representative() *Config {
 	x := *c
 	x.Streams = nil
@@ -111,16 +110,16 @@ func (c *Config) Representative() *Config {
 // Taken is a topic that a pattern's stream reads.
 type Taken struct{ Stream, Topic string }
 
-// Topics are what a configuration's patterns are compared with.
+// Topics is the input of [Config.Expand].
 type Topics struct {
-	// Kept are the topics that streams of patterns read already, the oldest first: they come
-	// before all others. Those that no pattern matches are left out. One that a pattern reads is
-	// kept for all patterns of the same text.
+	// Kept are the topics that streams of patterns read already, the oldest first: they come before all others. Topics
+	// that no pattern matches are ignored. If one pattern reads a topic, the topic is kept for all patterns with the
+	// same text.
 	Kept []Taken
 	// Found are the topics of the cluster, in any order.
 	Found []string
-	// Written are topics that this process has written to, whatever its configuration says
-	// now. Nothing reads them.
+	// Written are topics that this process has written to, even if its present configuration does not write them. No
+	// stream reads them.
 	Written []string
 }
 
@@ -129,21 +128,20 @@ type Refusal struct {
 	Pattern string `json:"pattern"`
 	Topic   string `json:"topic"`
 	Reason  string `json:"reason"`
-	// Beyond says that the pattern has as many topics as it may have, input.max_topics.
+	// Beyond says that the pattern already has input.max_topics topics.
 	Beyond bool `json:"beyond,omitempty"`
 }
 
-// Expand returns the configuration with a stream for each topic that a pattern matches, and the
-// topics that match and are not taken. The streams that c had from patterns count only where they
-// are among those kept; they stay the same values.
+// Expand returns the configuration with a stream for each topic that a pattern matches, and the topics that match but
+// are refused. A stream that c has from a pattern is kept, as the same value, only if its topic is in Kept.
 //
-// A topic is never read that this process writes to, or could write to for another topic: outputs
-// and dead letters of streams and patterns, boundaries, control, and the topics of [cluster]. Nor
-// is one that begins with "_", by convention a system's, or ends in ".dp", as releases do; or one
-// that a table of the configuration reads. Nothing says that these match.
+// Three kinds of topics are never read, and not reported as refused. The first are topics that this process writes to,
+// or could write to for another topic: outputs and dead letters of streams and patterns, boundaries, control, and the
+// topics of [cluster]. The second are topics whose names begin with "_", by convention a system's, or end in ".dp", as
+// those of releases do. The third are topics that a table of the configuration reads.
 //
-// A topic that two patterns match is the first one's: by Kept, then by name. It is refused to the
-// second unless both are the same text: then somebody wants both, and both are charged.
+// A topic that two patterns match goes to the first one: by Kept, then by name. It is refused to the second, unless
+// both have the same text: then the operator wants both, and both are charged.
 func (c *Config) Expand(t Topics) (*Config, []Refusal) {
 	x := *c
 	x.Streams = nil
@@ -181,15 +179,15 @@ func (c *Config) Expand(t Topics) (*Config, []Refusal) {
 	return &x, e.refused
 }
 
-// expansion is a call of Expand.
+// expansion is the working state of one call of Expand.
 type expansion struct {
 	c       *Config
 	had     map[string]*Stream
-	asked   map[string]bool      // pattern and topic
+	asked   map[string]bool      // by pattern and topic
 	names   map[string]bool      // of streams
-	readers map[string][]*Stream // of a topic
-	written map[string]string    // topics that are written, and by what
-	taken   map[string]int       // topics of a pattern
+	readers map[string][]*Stream // by topic
+	written map[string]string    // writers by topic
+	taken   map[string]int       // number of topics by pattern
 	persons map[string]*Stream   // the first stream of a population
 	refused []Refusal
 }
@@ -222,7 +220,7 @@ func newExpansion(c *Config, had map[string]*Stream, written []string) *expansio
 	return e
 }
 
-// enter notes what a stream reads and writes.
+// enter records what a stream reads and writes.
 func (e *expansion) enter(s *Stream) {
 	e.names[s.Name] = true
 	e.readers[s.Input.Topic] = append(e.readers[s.Input.Topic], s)
@@ -235,7 +233,8 @@ func (e *expansion) enter(s *Stream) {
 	}
 }
 
-// matches reports whether a pattern would read a topic, were it alone. It answers once.
+// matches reports whether a pattern, if it were the only one, would read a topic. For each pair it returns true only
+// once.
 func (e *expansion) matches(p *Stream, topic string) bool {
 	key := p.Name + "." + topic
 	if e.asked[key] {
@@ -259,14 +258,14 @@ func (e *expansion) matches(p *Stream, topic string) bool {
 	return true
 }
 
-// instance reports whether a topic could be what a pattern writes to for some input.
+// instance reports whether a pattern that writes to template could write to topic for some input.
 func instance(template, topic string) bool {
 	before, after, ok := strings.Cut(template, anyTopic)
 	return ok && len(topic) > len(before)+len(after) && strings.HasPrefix(topic, before) &&
 		strings.HasSuffix(topic, after)
 }
 
-// take makes a stream, or says why not.
+// take makes a stream from a topic, or records why it is refused.
 func (e *expansion) take(p *Stream, topic string) {
 	s := p.For(topic)
 	if old := e.had[s.Name]; old != nil && old.of == p && old.Input.Topic == topic {
@@ -279,7 +278,8 @@ func (e *expansion) take(p *Stream, topic string) {
 	if e.taken[p.Name] >= p.Input.MaxTopics {
 		e.refused = append(e.refused,
 			Refusal{p.Name, topic,
-				fmt.Sprintf("the stream has %d topics already, input.max_topics", p.Input.MaxTopics), true})
+				fmt.Sprintf("the stream already has %d topics, as many as input.max_topics "+
+					"allows", p.Input.MaxTopics), true})
 		return
 	}
 	e.taken[p.Name]++
@@ -287,19 +287,20 @@ func (e *expansion) take(p *Stream, topic string) {
 	e.c.Streams = append(e.c.Streams, s)
 }
 
-// refuses says why a stream can't be there beside those that are, "" if it can.
+// refuses says why a new stream cannot coexist with the others, "" if it can.
 func (e *expansion) refuses(p, s *Stream) string {
 	for _, other := range e.readers[s.Input.Topic] {
 		if other.of.Input.Topics != p.Input.Topics {
 			return fmt.Sprintf(
-				"it matches [stream.%s] too, which has it; its records would pay for both: make the patterns the "+
-					"same text if that is meant", other.of.Name)
+				"[stream.%s] matches it too and reads it already; with both, its records would pay twice: give both "+
+					"patterns the same text if you want that", other.of.Name)
 		}
 	}
 	if e.names[s.Name] {
-		return "another topic has given its name to stream " + s.Name
+		return "the stream's name is taken by that of another topic: stream " + s.Name
 	}
-	for _, w := range []struct{ what, topic string }{{"its output ", s.Output.Topic}, {"the topic of its dead letters, ", s.DeadLetter.Topic}} {
+	for _, w := range []struct{ what, topic string }{{"its output ", s.Output.Topic}, {"the topic of its dead " +
+		"letters, ", s.DeadLetter.Topic}} {
 		if w.topic == "" || w.topic == p.DeadLetter.Topic {
 			continue
 		}
@@ -317,15 +318,15 @@ func (e *expansion) refuses(p, s *Stream) string {
 	}
 	if first := e.persons[s.User.Population]; first != nil {
 		if s.User.Period != first.User.Period || !s.Privacy.agrees(first.Privacy) {
-			return "its persons are those of stream " + first.Name + ", which has another period, limit or adjacency"
+			return "it has the same persons as stream " + first.Name + ", but another period, limit or adjacency"
 		}
 	}
 	return ""
 }
 
-// Named returns the stream of that name where a pattern makes it of a topic whose name the stream's
-// ends with, nil where none does: for commands, which can't ask which topics there are. A name with
-// a hash says no topic.
+// Named returns the stream with that name if a pattern can make it: the name consists of a pattern's name and a topic.
+// It returns nil otherwise. Commands that cannot ask the cluster for its topics use it. A name with a hash does not
+// tell the topic.
 func (c *Config) Named(name string) *Stream {
 	if s := c.Stream(name); s != nil {
 		return s
@@ -351,10 +352,10 @@ func (d *document) checkPattern(s *Stream, key toml.Key) {
 	case !given && d.Written(topic) == nil:
 		d.Add(topic, -1, "required", nil)
 	case !given && d.Sound(most) && s.Input.MaxTopics != maxTopicsDefault:
-		d.Add(most, -1, "belongs to input.topics", s.Input.MaxTopics)
+		d.Add(most, -1, "is only for input.topics", s.Input.MaxTopics)
 	case !given || !d.Sound(topics):
 	case d.Written(topic) != nil:
-		d.Add(topics, -1, "must not be there with input.topic", s.Input.Topics)
+		d.Add(topics, -1, "must be absent with input.topic", s.Input.Topics)
 	default:
 		var err error
 		if s.matches, err = compilePattern(s.Input.Topics); err != nil {
@@ -367,7 +368,7 @@ func (d *document) checkPattern(s *Stream, key toml.Key) {
 		return
 	}
 	if at := under(input, "start"); s.Input.Start >= 0 && d.Sound(at) {
-		d.Add(at, -1, "must be \"earliest\" or \"latest\" with input.topics: topics have offsets of their own", nil)
+		d.Add(at, -1, "must be \"earliest\" or \"latest\" with input.topics: each topic has its own offsets", nil)
 	}
 	d.readTemplate(&s.Output.Topic, under(key, "output", "topic"), true)
 	if s.DeadLetter.Topic != "" {
@@ -381,7 +382,7 @@ func (d *document) checkPattern(s *Stream, key toml.Key) {
 	}
 }
 
-// readTemplate checks the name of the topics that a pattern writes to.
+// readTemplate checks the template for the names of topics that a pattern writes to.
 func (d *document) readTemplate(template *string, key toml.Key, own bool) {
 	if !d.Sound(key) || *template == "" {
 		return
@@ -389,14 +390,14 @@ func (d *document) readTemplate(template *string, key toml.Key, own bool) {
 	switch stars := strings.Count(*template, anyTopic); {
 	case own && stars == 0:
 		d.Add(key, -1,
-			"must have \"*\" in it, which stands for the input's topic, with input.topics: each has an "+
+			"must contain \"*\" with input.topics: it stands for the input's topic, so that each topic has an "+
 				"output of its own", *template)
 	case *template == anyTopic:
-		d.Add(key, -1, "must be more than \"*\", the input's topic", *template)
+		d.Add(key, -1, "must not be \"*\" alone, which is the input's own topic", *template)
 	}
 }
 
-// checkTemplates checks that no two patterns write to topics of the same names.
+// checkTemplates checks that no two patterns can write to the same topic.
 func (d *document) checkTemplates(c *Config) {
 	written := map[string]toml.Key{}
 	for _, s := range d.byLine(c) {
@@ -406,7 +407,7 @@ func (d *document) checkTemplates(c *Config) {
 		out := toml.Key{"stream", s.Name, "output", "topic"}
 		if d.Sound(out) {
 			if other, ok := written[s.Output.Topic]; ok {
-				d.Note(out, -1, "must be topics of its own, not those of "+other.String(), s.Output.Topic)
+				d.Note(out, -1, "must differ from "+other.String()+", so that the topics differ", s.Output.Topic)
 			} else {
 				written[s.Output.Topic] = out
 			}
@@ -415,12 +416,12 @@ func (d *document) checkTemplates(c *Config) {
 	for _, s := range c.Streams {
 		letters := toml.Key{"stream", s.Name, "dead_letter", "topic"}
 		if other, ok := written[s.DeadLetter.Topic]; ok && d.Sound(letters) && s.DeadLetter.Topic != "" {
-			d.Note(letters, -1, "must be topics of its own, not those of "+other.String(), s.DeadLetter.Topic)
+			d.Note(letters, -1, "must differ from "+other.String()+", so that the topics differ", s.DeadLetter.Topic)
 		}
 	}
 }
 
-// part divides the streams of a file into those and the patterns.
+// part divides the tables of a file into streams and patterns.
 func (c *Config) part() {
 	all := c.Streams
 	c.Streams = nil
@@ -433,6 +434,6 @@ func (c *Config) part() {
 	}
 }
 
-// reads says what a stream shares with another one that reads the same topics: the topic's name, or
-// the text of its pattern.
+// reads identifies what a stream reads: the topic's name, or the text of its pattern. Streams that share their input
+// have equal results.
 func (s *Stream) reads() string { return s.Input.Topic + "\n" + s.Input.Topics }

@@ -35,8 +35,8 @@ func shown(c *Config) (all []string) {
 	return all
 }
 
-// TestPatternStream: a topic that matches is what a table for it would be, but for the name: the
-// same values and the same digest.
+// TestPatternStream: the stream of a matching topic equals that of a table for it, except for the name: the same values
+// and the same digest.
 func TestPatternStream(t *testing.T) {
 	c := parse(t, patterned(`topics = "sales\\.[a-z]+", max_topics = 5`))
 	if len(c.Streams) != 0 || len(c.Patterns) != 1 || !c.Patterns[0].Dynamic() {
@@ -58,7 +58,7 @@ func TestPatternStream(t *testing.T) {
 			"output = { topic = \"orders.dp\" }\n", "").Replace(orders)).Streams[0]
 	s := *x.Stream("orders.sales.de")
 	if s.Pattern() != "orders" || written.Pattern() != "" {
-		t.Error("the stream does not know its pattern")
+		t.Error("the stream does not return its pattern")
 	}
 	if !bytes.Equal(s.Canonical(0), written.Canonical(0)) || s.Digest(0, nil) != written.Digest(0, nil) {
 		t.Errorf("%v", Diff(written.Canonical(0), s.Canonical(0)))
@@ -72,7 +72,7 @@ func TestPatternStream(t *testing.T) {
 	}
 }
 
-// TestPatternOutputs: nothing that is written is read, in whatever order topics appear.
+// TestPatternOutputs: no topic that is written is read, whatever the order in which topics appear.
 func TestPatternOutputs(t *testing.T) {
 	text := patterned(`topics = ".*"`, second("b-.*", "x.*.sums"), `[stream.third]
 input = { topic = "plain", columns = ["a"] }
@@ -102,7 +102,7 @@ moments = { clip = 1.0 }
 	if y, _ := parse(t, letters).Expand(Topics{Found: []string{"a-dead"}}); len(y.Streams) > 0 {
 		t.Errorf("dead letters are read: %q", shown(y))
 	}
-	// Whatever the order: no output, dead letter or topic of the process is ever an input.
+	// In any order, no output, dead letter or other topic of the process ever becomes an input.
 	random := rand.New(rand.NewPCG(1, 2))
 	parts := []string{"a", "b-", "x.", ".sums", ".dp", ".dead", "plain", "con", "third-out", "_", "B"}
 	for range 40 {
@@ -115,7 +115,7 @@ moments = { clip = 1.0 }
 			topics = append(topics, name)
 		}
 		now := c
-		for k := range topics { // found one after the other
+		for k := range topics { // found one after another
 			var kept []Taken
 			for _, s := range now.Streams {
 				kept = append(kept, Taken{s.Name, s.Input.Topic})
@@ -138,8 +138,8 @@ moments = { clip = 1.0 }
 	}
 }
 
-// TestPatternsTwice: a topic that two patterns match is the first one's, and stays that of who has it;
-// where both patterns are the same text both have it.
+// TestPatternsTwice: a topic that two patterns match belongs to the first one, and stays with the pattern that has it.
+// If both patterns have the same text, both have it.
 func TestPatternsTwice(t *testing.T) {
 	c := parse(t, patterned(`topics = "a.*"`, second("a.|b", "*.second")))
 	x, refused := c.Expand(Topics{Found: []string{"ab", "b"}})
@@ -161,18 +161,18 @@ func TestPatternsTwice(t *testing.T) {
 		len(refused) > 0 {
 		t.Errorf("%q %+v", shown(x), refused)
 	}
-	// They pay from one budget, so both say the same of it.
+	// Both streams pay from one budget, so their limits must agree.
 	both := patterned(`topics = "a.*"`, second("a.*", "*.second"))
 	i := strings.LastIndex(both, "limit_epsilon = 3.0")
 	if _,
 		err := Parse("f",
 		[]byte(both[:i]+strings.Replace(both[i:], "limit_epsilon = 3.0", "limit_epsilon = 4.0", 1))); err == nil ||
-		!strings.Contains(err.Error(), "must be that of [stream.orders], which reads the same topic") {
+		!strings.Contains(err.Error(), "must be the same as in [stream.orders], which reads the same topic") {
 		t.Error(err)
 	}
 }
 
-// TestPatternBound: what was taken stays taken, the oldest first, and no more than max_topics are.
+// TestPatternBound: topics in use stay in use, the oldest first, and at most max_topics are used.
 func TestPatternBound(t *testing.T) {
 	c := parse(t, patterned(`topics = "t.", max_topics = 2`))
 	x, refused := c.Expand(Topics{Found: []string{"t3", "t1", "t2", "t2"}})
@@ -191,14 +191,14 @@ func TestPatternBound(t *testing.T) {
 	if len(refused) != 2 || refused[0].Topic != "t4" || refused[1].Topic != "t1" {
 		t.Errorf("%+v", refused)
 	}
-	// What stays is the same value.
+	// A kept stream is the same value.
 	z, _ := y.Expand(Topics{Kept: []Taken{{"orders.t9", "t9"}}, Found: []string{"t5"}})
 	if z.Stream("orders.t9") != y.Stream("orders.t9") || z.Stream("orders.t3") != nil || z.Stream("orders.t5") == nil {
 		t.Errorf("%q", shown(z))
 	}
 }
 
-// TestPatternConflicts: a topic whose output is another stream's input or output is refused.
+// TestPatternConflicts: a topic is refused if its output is another stream's input or output.
 func TestPatternConflicts(t *testing.T) {
 	c := parse(t, patterned(`topics = "[a-z]+"`, `[stream.third]
 input = { topic = "one.dp", columns = ["a"] }
@@ -221,7 +221,7 @@ moments = { clip = 1.0 }
 	}
 }
 
-// TestPatternPersons: persons are those of the topic, unless the pattern names a population.
+// TestPatternPersons: a population is named after the topic, unless the pattern names one.
 func TestPatternPersons(t *testing.T) {
 	user := "[stream.orders.user]\nkey = \"record-key\"\ncap = 2\nmax_users = 1000\n"
 	replace := func(text string) string { return strings.Replace(text, `"zero-out"`, `"replace"`, 1) }
@@ -234,7 +234,7 @@ func TestPatternPersons(t *testing.T) {
 	if len(x.Streams) != 2 || x.Streams[0].User.Population != "all" || x.Streams[1].User.Population != "all" {
 		t.Errorf("%+v", shown(x))
 	}
-	// A population that another stream has with another limit is not shared.
+	// A population for which another stream has a different limit is refused.
 	third := `[stream.third]
 input = { topic = "p", columns = ["a"] }
 step = 10
@@ -244,13 +244,13 @@ moments = { clip = 1.0 }
 `
 	x, refused := parse(t, replace(patterned(`topics = "t."`, user, third))).Expand(Topics{Found: []string{"t1", "t2"}})
 	if len(x.Streams) != 2 || x.Stream("orders.t1") != nil || len(refused) != 1 ||
-		!strings.Contains(refused[0].Reason, "its persons are those of stream third") {
+		!strings.Contains(refused[0].Reason, "it has the same persons as stream third") {
 		t.Errorf("%q %+v", shown(x), refused)
 	}
 }
 
-// TestStreamNames: names are different wherever pattern or topic are, whether or not capitals count;
-// they are short enough for a directory, and hold nothing that a file system reads otherwise.
+// TestStreamNames: different patterns or topics give different names, even if capitals are ignored. Names are short
+// enough for a directory and contain no characters that are special to a file system.
 func TestStreamNames(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	topics := []string{"a", "A", "a.b", "a-0", "a-merged", "b", "a~", strings.Repeat("a", 249),
@@ -291,13 +291,13 @@ func TestStreamNames(t *testing.T) {
 			}
 		}
 	}
-	// It is in ledgers and the names of files, and never changes.
+	// The name is in ledgers and in the names of files, so it must never change.
 	if got := (&Stream{Name: "p"}).StreamName("Orders"); got != "p.orders~w7ukzxksfzqzblevm6wrnx7zq4" {
 		t.Errorf("the name is %q", got)
 	}
 }
 
-// TestNamed: a command may name a stream whose topic nobody has asked for.
+// TestNamed: a command can name a stream of a pattern without asking the cluster for topics.
 func TestNamed(t *testing.T) {
 	c := parse(t, patterned(`topics = "t.+", max_topics = 1`))
 	c, _ = c.Expand(Topics{Kept: []Taken{{"orders.t1", "t1"}}})
@@ -314,11 +314,11 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestPatternFaults: what a pattern can't have.
+// TestPatternFaults: settings that do not go with a pattern.
 func TestPatternFaults(t *testing.T) {
 	for _, x := range []struct{ text, want string }{
-		{patterned(`topic = "a", topics = "b"`), `input.topics: must not be there with input.topic ("b")`},
-		{patterned(`topic = "a", max_topics = 5`), `input.max_topics: belongs to input.topics (5)`},
+		{patterned(`topic = "a", topics = "b"`), `input.topics: must be absent with input.topic ("b")`},
+		{patterned(`topic = "a", max_topics = 5`), `input.max_topics: is only for input.topics (5)`},
 		{patterned(`topics = "b", max_topics = 0`), `input.max_topics: must be 1 to 10000 (0)`},
 		{patterned(`topics = "a)|(b"`),
 			`input.topics: must be a regular expression (RE2): unexpected ): ` + "`a)|(b`" + ` ("a)|(b")`},
@@ -326,11 +326,11 @@ func TestPatternFaults(t *testing.T) {
 			`input.topics: must be a regular expression (RE2): missing closing ): ` + "`(`" + ` ("(")`},
 		{patterned(`topics = ""`), `input.topic: required`},
 		{strings.Replace(patterned(`topics = "a"`), `"earliest"`, "7", 1),
-			`input.start: must be "earliest" or "latest" with input.topics: topics have offsets of their own`},
+			`input.start: must be "earliest" or "latest" with input.topics: each topic has its own offsets`},
 		{strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
-			`output.topic: must have "*" in it, which stands for the input's topic, with input.topics: each has an output of its own ("orders.dp")`},
+			`output.topic: must contain "*" with input.topics: it stands for the input's topic, so that each topic has an output of its own ("orders.dp")`},
 		{strings.Replace(strings.Replace(orders, `topic = "orders", partition`, `topics = "a", partition`, 1),
-			`"orders.dp"`, `"*"`, 1), `output.topic: must be more than "*", the input's topic ("*")`},
+			`"orders.dp"`, `"*"`, 1), `output.topic: must not be "*" alone, which is the input's own topic ("*")`},
 		{strings.Replace(orders, `"orders.dp"`, `"*.dp"`, 1),
 			`output.topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("*.dp")`},
 		{strings.Replace(orders, `"orders.dp"`, `"*.*"`, 1),
@@ -342,9 +342,9 @@ func TestPatternFaults(t *testing.T) {
 			"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dp\" }\n", 1),
 			`dead_letter.topic: must not be output.topic ("*.dp")`},
 		{patterned(`topics = "a"`, second("a", "*.dp")),
-			`stream.second.output.topic: must be topics of its own, not those of stream.orders.output.topic ("*.dp")`},
+			`stream.second.output.topic: must differ from stream.orders.output.topic, so that the topics differ ("*.dp")`},
 		{patterned(`topics = "a"`, "[cluster]\ngroup = \"g\"\n"),
-			`input.topics: must not be there with [cluster]: how many topics are taken is known to all instances together only ("a")`},
+			`input.topics: must be absent with [cluster]: no single instance knows how many topics are in use ("a")`},
 	} {
 		if _, err := Parse("f", []byte(x.text)); err == nil || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%v\nwant %s", err, x.want)

@@ -34,8 +34,8 @@ clip_y = 3.0                       # and on the target's size
 window = 5000
 `
 
-// TestRefit reads a refit: what the stream says is in its configuration, and the
-// digest holds what is not a default.
+// TestRefit reads a refit: its configuration gets the stream's settings, and the digest holds the keys that differ from
+// their defaults.
 func TestRefit(t *testing.T) {
 	s := parse(t, weekly).Stream("weekly")
 	yes := true
@@ -62,11 +62,11 @@ func TestRefit(t *testing.T) {
 	}
 	if got := string(s.Canonical(0)); !strings.Contains(got,
 		`"iterations":5,"solver":"fast-ihm","stride":6000,"target":"sold","transforms":5`) {
-		t.Errorf("%s lacks what is no default", got)
+		t.Errorf("%s lacks a key that differs from its default", got)
 	}
 }
 
-// TestRefitDefects has a line for each defect of a refit's table.
+// TestRefitDefects has one line for each defect of a refit's table.
 func TestRefitDefects(t *testing.T) {
 	f := func(old, new string, want ...string) {
 		t.Helper()
@@ -83,7 +83,7 @@ func TestRefitDefects(t *testing.T) {
 	f(`"sold"`+"\n", `"returned"`+"\n", `17: stream.weekly.refit.target: must be one of the columns ("returned")`)
 	f("clip_x = 4.0", "clip_x = 0", `18: stream.weekly.refit.clip_x: must be positive and finite (0)`)
 	f("clip_y = 3.0", "residual_clip = 1.0",
-		`19: stream.weekly.refit.residual_clip: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
+		`19: stream.weekly.refit.residual_clip: must be absent: its unit depends on a centre, scale or bound that is "auto"`)
 	f(end, "window = 0", `20: stream.weekly.refit.window: must be 1 to 2147483648 slots (0)`)
 	f(end, "", `16: stream.weekly.refit.window: required, or a step by the clock, such as step = "1h"`)
 	f(end, end+"\nstride = 4000",
@@ -107,13 +107,12 @@ func TestRefitDefects(t *testing.T) {
 	f(end, end+"\nsolver = \"fast-ihm\"\ntransforms = 2",
 		`22: stream.weekly.refit.transforms: must be 1 or the number of iterations (2)`)
 	f("scale ", "step = 100\nscale ",
-		`10: stream.weekly.step: must not be there: steps of refit are its windows: give their number of offsets as window, or a period of the clock (100)`)
+		`10: stream.weekly.step: must be absent: for refit a step is a window: set refit.window to its number of offsets, or step to a period of the clock (100)`)
 	f(`"weekly.dp"`, `"weekly.dp", values = ["theta", "eta"]`,
 		`8: stream.weekly.output.values: must be a value that this stream publishes: "theta", "intercept", "theta_original" or "intercept_original" ("eta")`)
 }
 
-// TestSchemaAgreesWithRefit: words and defaults of the table are those that the
-// package itself has.
+// TestSchemaAgreesWithRefit: words and defaults of the schema are those of package refit.
 func TestSchemaAgreesWithRefit(t *testing.T) {
 	n := root().At("stream", "NAME", "refit")
 	c := n.Child("solver")
@@ -138,7 +137,7 @@ func TestSchemaAgreesWithRefit(t *testing.T) {
 	d := &document{toml.Of("", nil)}
 	d.ReadTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
-	mine.ClipX, mine.ClipY = 0, 0 // of a file they are "auto"
+	mine.ClipX, mine.ClipY = 0, 0 // in a file the default is "auto"
 	if !reflect.DeepEqual(mine, theirs) {
 		t.Errorf("defaults %+v, the package has %+v", mine, theirs)
 	}

@@ -24,13 +24,13 @@ type Registry struct {
 	Timeout time.Duration `toml:"timeout"`
 	// TokenFile holds a bearer token. Empty: none.
 	TokenFile string `toml:"token_file"`
-	// BasicAuth is nil where no password is sent.
+	// BasicAuth holds user and password. Nil: no password is sent.
 	BasicAuth *BasicAuth `toml:"basic_auth"`
 	// TLS is the table [registry.tls]. Nil: the system's authorities.
 	TLS *TLS `toml:"tls"`
 }
 
-// InClear reports whether what it authenticates with crosses the network in the clear.
+// InClear reports whether the credentials for the registry cross the network without encryption.
 func (r *Registry) InClear() bool {
 	return (r.TokenFile != "" || r.BasicAuth != nil) && slices.ContainsFunc(r.URLs, func(s string) bool {
 		u, err := url.Parse(s)
@@ -50,13 +50,13 @@ func (in *Input) Schemas() bool {
 	return slices.Contains([]string{codecAvro, codecProtobuf, codecJSON}, in.Codec)
 }
 
-// Looked reports whether the schemas of the records are looked up in the registry.
+// Looked reports whether the schemas of the records come from the registry.
 func (in *Input) Looked() bool { return in.Schemas() && in.Framing == framed }
 
-// Binary reports whether a record's value is no text.
+// Binary reports whether a record's value is not text.
 func (in *Input) Binary() bool { return in.Schemas() && (in.Codec != codecJSON || in.Looked()) }
 
-// SchemaSubjects returns the subjects of the registry that have the schemas of the records.
+// SchemaSubjects returns the subjects of the registry that hold the schemas of the records.
 func (in *Input) SchemaSubjects() []string {
 	if len(in.Subjects) == 0 {
 		return []string{in.Topic + "-value"}
@@ -88,10 +88,10 @@ var messageName = toml.MustBe("a name, with its package", func(v any) bool {
 	return s == "" || protobufName.MatchString(s)
 })
 
-// maxSubjects is how many subjects a stream's schemas may be in.
+// maxSubjects is the largest number of subjects that a stream may name.
 const maxSubjects = 100
 
-// checkRegistry finds what is wrong with [registry] by itself.
+// checkRegistry checks the table [registry].
 func (d *document) checkRegistry(c *Config) {
 	r, key := c.Registry, toml.Key{"registry"}
 	if r == nil {
@@ -104,18 +104,18 @@ func (d *document) checkRegistry(c *Config) {
 		checkTwice(d, urls, r.URLs)
 		for i, s := range r.URLs {
 			if u, err := url.Parse(s); err == nil && u.User != nil {
-				d.Add(urls, i, "must not hold a user or a password: they are in [registry.basic_auth]", nil)
+				d.Add(urls, i, "must not contain a user or a password: they belong in [registry.basic_auth]", nil)
 			}
 		}
 	}
 	if token := under(key, "token_file"); r.BasicAuth != nil && d.Written(token) != nil && d.Sound(token) {
-		d.Add(token, -1, "must not be there with [registry.basic_auth]: a request has one of them", nil)
+		d.Add(token, -1, "must be absent with [registry.basic_auth]: a request carries only one of them", nil)
 	}
 	d.checkPair(r.TLS, under(key, "tls"))
 }
 
-// checkSchemas finds what is wrong with how a stream finds the schemas of its records, and reads
-// the schema of all of them.
+// checkSchemas checks the keys that say where a stream's schemas come from, and reads the file with the schema of all
+// records.
 func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 	in, at := &s.Input, func(name string) toml.Key { return under(key, "input", name) }
 	if !d.Sound(at("codec")) || !d.Sound(at("framing")) {
@@ -130,17 +130,18 @@ func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 	}
 	if !in.Schemas() {
 		for _, name := range []string{"framing", "subjects", "schema_file", "message"} {
-			fault(name, `belongs to codecs with schemas: "avro", "protobuf" and "json-schema"`)
+			fault(name, `is only for codecs with schemas: "avro", "protobuf" and "json-schema"`)
 		}
 		return
 	}
 	if in.Codec != codecProtobuf {
-		fault("message", `belongs to codec "protobuf"`)
+		fault("message", `is only for codec "protobuf"`)
 	}
 	if in.Looked() {
-		fault("schema_file", `belongs to framing "plain": with "confluent" schemas are in the registry`)
+		fault("schema_file", `is only for framing "plain": with "confluent", schemas come from the registry`)
 		if c.Registry == nil {
-			d.Note(toml.Key{"registry"}, -1, "required, because records of ["+key.String()+"] name schemas in it", nil)
+			d.Note(toml.Key{"registry"}, -1, "required, because records of ["+key.String()+"] name schemas in the "+
+				"registry", nil)
 		}
 		if d.Sound(at("subjects")) {
 			checkTwice(d, at("subjects"), in.Subjects)
@@ -150,7 +151,7 @@ func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 		}
 		return
 	}
-	fault("subjects", `belongs to framing "confluent": with "plain" schema_file is the schema of all records`)
+	fault("subjects", `is only for framing "confluent": with "plain", schema_file is the schema of all records`)
 	if !d.Sound(at("schema_file")) {
 		return
 	}
@@ -160,7 +161,7 @@ func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 	}
 	text, err := readSchema(in.SchemaFile)
 	if err != nil {
-		d.Add(at("schema_file"), -1, "can't be read: "+err.Error(), nil)
+		d.Add(at("schema_file"), -1, "cannot be read: "+err.Error(), nil)
 		return
 	}
 	in.SchemaText = text
@@ -169,7 +170,7 @@ func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 // readSchema reads the text of a schema.
 func readSchema(path string) (string, error) {
 	const most = 1 << 20
-	// O_NONBLOCK: opening a pipe that nobody writes must not hang.
+	// O_NONBLOCK: opening a pipe that has no writer must not hang.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
@@ -180,7 +181,7 @@ func readSchema(path string) (string, error) {
 	case err != nil:
 		return "", err
 	case !info.Mode().IsRegular():
-		return "", errors.New("it is no regular file")
+		return "", errors.New("it is not a regular file")
 	}
 	text, err := io.ReadAll(io.LimitReader(f, most+1))
 	switch {

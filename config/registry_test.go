@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// schemas is orders with a table [registry], and with this in place of its codec.
+// schemas returns orders with a table [registry], and with this text instead of its codec.
 func schemas(codec string) string {
 	return strings.Replace(orders, `codec = "json"`, codec, 1) + "\n[registry]\nurls = [\"https://registry:8081\"]\n"
 }
 
-// TestSchemasFaults: each way to find no schema is a fault of its own key.
+// TestSchemasFaults: each missing source of a schema is a fault of its own key.
 func TestSchemasFaults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "orders.avsc")
 	if err := os.WriteFile(file, []byte(`{"type":"record"}`), 0o600); err != nil {
@@ -24,27 +24,27 @@ func TestSchemasFaults(t *testing.T) {
 	registry := "[registry]\nurls = [\"https://registry:8081\"]\n"
 	for _, c := range []struct{ text, fault string }{
 		{strings.Replace(orders, `"json"`, `"avro"`, 1),
-			"registry: required, because records of [stream.orders] name schemas in it"},
+			"registry: required, because records of [stream.orders] name schemas in the registry"},
 		{schemas(`codec = "json", framing = "plain"`),
-			`stream.orders.input.framing: belongs to codecs with schemas: "avro", "protobuf" and "json-schema"`},
-		{schemas(`codec = "csv", subjects = ["a"]`), `stream.orders.input.subjects: belongs to codecs with schemas`},
+			`stream.orders.input.framing: is only for codecs with schemas: "avro", "protobuf" and "json-schema"`},
+		{schemas(`codec = "csv", subjects = ["a"]`), `stream.orders.input.subjects: is only for codecs with schemas`},
 		{schemas(`codec = "avro", framing = "none"`),
 			`stream.orders.input.framing: must be "confluent" or "plain" ("none")`},
-		{schemas(`codec = "avro", message = "a.B"`), `stream.orders.input.message: belongs to codec "protobuf"`},
+		{schemas(`codec = "avro", message = "a.B"`), `stream.orders.input.message: is only for codec "protobuf"`},
 		{schemas(`codec = "protobuf", message = "a..B"`),
 			`stream.orders.input.message: must be a name, with its package ("a..B")`},
 		{schemas(`codec = "avro", schema_file = "` + file + `"`),
-			`stream.orders.input.schema_file: belongs to framing "plain"`},
+			`stream.orders.input.schema_file: is only for framing "plain"`},
 		{schemas(`codec = "avro", framing = "plain"`),
 			`stream.orders.input.schema_file: required with framing "plain"`},
 		{schemas(`codec = "avro", framing = "plain", schema_file = "/nowhere/at all"`),
-			`stream.orders.input.schema_file: can't be read: open /nowhere/at all: no such file or directory`},
+			`stream.orders.input.schema_file: cannot be read: open /nowhere/at all: no such file or directory`},
 		{schemas(`codec = "avro", framing = "plain", schema_file = "/dev/null"`),
-			`stream.orders.input.schema_file: can't be read: it is no regular file`},
+			`stream.orders.input.schema_file: cannot be read: it is not a regular file`},
 		{schemas(`codec = "avro", framing = "plain", subjects = ["a"], schema_file = "` + file + `"`),
-			`stream.orders.input.subjects: belongs to framing "confluent"`},
+			`stream.orders.input.subjects: is only for framing "confluent"`},
 		{schemas(`codec = "avro", subjects = ["a", "a"]`),
-			`stream.orders.input.subjects: must not be there twice ("a")`},
+			`stream.orders.input.subjects: must not be repeated ("a")`},
 		{schemas(`codec = "avro", subjects = [""]`), `stream.orders.input.subjects: must not be empty`},
 		{strings.Replace(schemas(`codec = "json"`), `["https://registry:8081"]`, `["registry:8081"]`, 1),
 			"registry.urls: must be http or https, a host, and at most a path: `https://registry:8081` " +
@@ -57,7 +57,7 @@ func TestSchemasFaults(t *testing.T) {
 		{schemas(`codec = "json"`) + "timeout = \"90ms\"\n", `registry.timeout: must be "100ms" to "1m" ("90ms")`},
 		{schemas(`codec = "json"`) +
 			"token_file = \"/t\"\n[registry.basic_auth]\nusername = \"u\"\npassword_file = \"/p\"\n",
-			"registry.token_file: must not be there with [registry.basic_auth]"},
+			"registry.token_file: must be absent with [registry.basic_auth]"},
 		{schemas(`codec = "json"`) + "[registry.tls]\ncert_file = \"/c\"\n",
 			"registry.tls.cert_file: needs key_file too"},
 		{orders + registry + registry, "registry"},
@@ -69,14 +69,13 @@ func TestSchemasFaults(t *testing.T) {
 		}
 	}
 	_, err := Parse("f.toml", []byte(strings.Replace(schemas(`codec = "json"`), "https://", "https://me:secret@", 1)))
-	if err == nil || !strings.Contains(err.Error(), "must not hold a user or a password") ||
+	if err == nil || !strings.Contains(err.Error(), "must not contain a user or a password") ||
 		strings.Contains(err.Error(), "secret") {
 		t.Errorf("a password in a URL: %v", err)
 	}
 }
 
-// TestSchemasDigest: what decides what a row is enters the digest, and where the registry is does
-// not.
+// TestSchemasDigest: settings that determine rows are in the digest, the address of the registry is not.
 func TestSchemasDigest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "orders.avsc")
 	const text = `{"type":"record"}`
@@ -104,7 +103,7 @@ func TestSchemasDigest(t *testing.T) {
 	}
 }
 
-// TestSchemaSubjects: the subject is that of the topic, unless others are named.
+// TestSchemaSubjects: the subject follows from the topic, unless others are named.
 func TestSchemaSubjects(t *testing.T) {
 	for codec, want := range map[string][]string{`codec = "avro"`: {"orders-value"}, `codec = "avro", subjects = ["b", "a"]`: {"b", "a"}} {
 		in := &parse(t, schemas(codec)).Streams[0].Input
@@ -117,7 +116,7 @@ func TestSchemaSubjects(t *testing.T) {
 	}
 }
 
-// TestInClear: a token or a password over http is seen by the network, unless it stays on this machine.
+// TestInClear: a token or a password is sent in the clear over http, unless it stays on this machine.
 func TestInClear(t *testing.T) {
 	for url, want := range map[string]bool{"http://registry:8081": true, "https://registry": false, "http://127.0.0.1:8081": false, "http://localhost": false} {
 		if r := (&Registry{URLs: []string{url}, TokenFile: "secret"}); r.InClear() != want {

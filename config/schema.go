@@ -17,18 +17,16 @@ import (
 // stepMaxDefault is the default of step_max.
 const stepMaxDefault = "10000000"
 
-// schema has a row for every key, in the order of the reference. Decoding, the search for
-// unknown keys, the digest and docs/config.md all use it. NAME stands for the name of a stream,
-// COLUMN for that of a column.
+// schema has a row for every key, in the order of the reference. Decoding, the search for unknown keys, the digest and
+// docs/config.md all use it. NAME stands for the name of a stream, COLUMN for that of a column.
 //
-// The canonical form of a stream's table is in the digest. toml.Outside: not in the digest; may
-// change while an epoch is open. toml.Always: all keys of a stream in the first version have this
-// flag or toml.Outside. A key of a later version has neither: it enters the digest only when it
-// differs from its default. So an upgrade alone ends no epoch. Never give toml.Always to a new
-// key, except in a table of a later version that is in the digest as a whole, or not at all.
+// The canonical form of a stream's table is in the digest. A key with toml.Outside is not in the digest and may change
+// while an epoch is open. All other keys of a stream that the first version had are marked toml.Always. A key of a
+// later version has neither: it enters the digest only when it differs from its default. So an upgrade alone ends no
+// epoch. Give toml.Always to a new key only if it is in a new table that is in the digest as a whole or not at all.
 //
-// toml.Usual: required, unless the mechanism has no use for it; validate knows which mechanisms
-// have none. toml.Found: a warm-up finds the number that is "auto".
+// A key with toml.Usual is required unless the mechanism does not use it, which validate knows. A key with toml.Found
+// may be "auto": a warm-up finds its number.
 var schema = []toml.Row{
 	{Path: "kafka", Kind: toml.Table, Flags: toml.Required | toml.Outside, Doc: "The Kafka cluster."},
 	{Path: "kafka.brokers", Kind: toml.Texts, Flags: toml.Required, Rule: broker,
@@ -269,7 +267,7 @@ var schema = []toml.Row{
 			"unless the column has a `path`. Otherwise: labels, one for each number of the record. Each column is " +
 			"one number of the row, unless it has its own table."},
 	{Path: "stream.NAME.input.column", Kind: toml.Table, Named: readColumns,
-		Doc: "Columns that are not plainly numbers, by name."},
+		Doc: "Columns that are not plain numbers, by name."},
 	{Path: "stream.NAME.input.column.COLUMN", Kind: toml.Table,
 		Doc: "How one of `input.columns` becomes numbers of the row. COLUMN is its name, quoted if it has dots or " +
 			"brackets. See [howto/columns.md](howto/columns.md). None of this costs budget: rows are " +
@@ -330,7 +328,7 @@ var schema = []toml.Row{
 	{Path: "stream.NAME.output.create", Kind: toml.Boolean, Def: `true`,
 		Doc: "Create a missing topic, compacted, with the broker's default replication."},
 	{Path: "stream.NAME.output.values", Kind: toml.Texts, Def: `[]`,
-		Doc: "Names of the values to publish. Empty: all that the mechanism has."},
+		Doc: "Names of the values to publish. Empty: all values of the mechanism."},
 	{Path: "stream.NAME.output.encoding", Kind: toml.Text, Def: `"json"`, Words: []string{"json", "base64"},
 		Doc: "Format of the numbers: JSON, or base64 of little-endian float64."},
 	{Path: "stream.NAME.output.privacy_every", Kind: toml.Whole, Def: `1`, Rule: fromOne,
@@ -368,7 +366,7 @@ var schema = []toml.Row{
 		Doc: "Steps that a partition of a merged stream may be ahead of the slowest; their sums (for refits, rows) " +
 			"stay in memory. For an unmerged refit by the clock: windows held ahead of the one being solved."},
 	{Path: "stream.NAME.horizon", Kind: toml.Whole, Flags: toml.Always, Def: `0`, Rule: natural,
-		Doc: "Steps of an epoch; 0: no end."},
+		Doc: "Steps of an epoch; 0: unlimited."},
 	{Path: "stream.NAME.on_horizon", Kind: toml.Text, Flags: toml.Always, Def: `"halt"`,
 		Words: []string{"halt", "rollover", "continue"},
 		Doc: "After the last step of the horizon: stop (`\"halt\"`); start a new epoch, charged as one " +
@@ -490,7 +488,7 @@ var schema = []toml.Row{
 		Doc: "Chooses ν by the factor by which the mean's variance may grow. At most one of `nu`, `weights` and " +
 			"`inflation` is set."},
 	{Path: "stream.NAME.moments.split", Kind: toml.Number, Def: `0.5`, Rule: fraction,
-		Doc: "Part of μ² that `ime` spends on the mean."},
+		Doc: "Share of μ² that `ime` spends on the mean."},
 	{Path: "stream.NAME.moments.tau", Kind: toml.Number, Rule: says("positive"),
 		Says: "required for `cs`, else not allowed",
 		Doc:  "Weight λ of the second moment in `cs`, in scaled units to the power −2."},
@@ -556,9 +554,9 @@ var schema = []toml.Row{
 		Rule: toml.MustBe("positive and at most 100", positive.OK),
 		Doc:  "Gain with which `track` follows the quantile."},
 	{Path: "stream.NAME.sgd.amb.fraction", Kind: toml.Number, Def: `0.05`, Rule: fraction,
-		Doc: "Part of the budget μ² that the counts of `track` cost."},
+		Doc: "Share of the budget μ² that the counts of `track` cost."},
 	{Path: "stream.NAME.sgd.amb.rungs", Kind: toml.Whole, Def: `32`, Rule: toml.MustBe("1 to 10000", atLeast(1)),
-		Doc: "Doublings that a search covers."},
+		Doc: "Number of doublings that a search covers."},
 	{Path: "stream.NAME.sgd.amb.top", Kind: toml.Number, Def: `65536`, Rule: positive,
 		Doc: "Largest clip norm that a search finds."},
 	{Path: "stream.NAME.sgd.amb.zeta", Kind: toml.Number, Rule: positive,
@@ -619,16 +617,16 @@ var schema = []toml.Row{
 	{Path: "stream.NAME.refit.iterations", Kind: toml.Whole, Def: `0`, Rule: natural,
 		Doc: "Iterations of `ihm`, `fast-ihm` and `dp-gd-residual`; 0: chosen."},
 	{Path: "stream.NAME.refit.eigen_test", Kind: toml.Boolean, Def: `false`,
-		Doc: "Spend budget on the smallest eigenvalue, for `ihm` and `adassp`: less noise where windows have " +
+		Doc: "Spend budget on the smallest eigenvalue, for `ihm` and `adassp`: less noise if windows have " +
 			"variance in every direction."},
 	{Path: "stream.NAME.refit.debias", Kind: toml.Boolean, Def: `false`,
-		Doc: "Correct the length of `ihm`'s steps, with `eigen_test` where a sketch has no noise."},
+		Doc: "Correct the length of `ihm`'s steps; with `eigen_test` only while a sketch has no noise."},
 	{Path: "stream.NAME.refit.pool", Kind: toml.Boolean, Def: `false`,
 		Doc: "Also use the sketches of earlier iterations of `ihm`."},
 	{Path: "stream.NAME.refit.residual_clip", Kind: toml.Number, Def: `0`, Rule: natural,
 		Doc: "Bound on residuals of `ihm`, `fast-ihm` and `dp-gd-residual`; 0: `clip_y`."},
 	{Path: "stream.NAME.refit.transforms", Kind: toml.Whole, Def: `1`, Rule: says("1 or `iterations`"),
-		Doc: "Fast transforms of `fast-ihm`."},
+		Doc: "Number of fast transforms in `fast-ihm`."},
 	{Path: "stream.NAME.refit.ratio", Kind: toml.Number, Def: `4`, Rule: positive,
 		Doc: "Rows of `fast-ihm`'s transform, divided by the number of features or by a logarithm if that is larger."},
 	{Path: "stream.NAME.refit.radius", Kind: toml.Number, Def: `0`, Rule: natural,
@@ -672,7 +670,7 @@ var schema = []toml.Row{
 	{Path: "stream.NAME.adam.eps", Kind: toml.Number, Def: `1e-8`, Rule: says("positive and finite"),
 		Doc: "Added to the root of the second moment."},
 	{Path: "stream.NAME.adam.v_floor", Kind: toml.Number, Def: `0`, Rule: says("positive, or 0 (chosen)"),
-		Doc: "Least second moment; 0: the standard deviation of its noise."},
+		Doc: "Lower bound of the second moment; 0: the standard deviation of its noise."},
 	{Path: "stream.NAME.adam.negative", Kind: toml.Text, Def: `"floor"`, Words: []string{"floor", "zero", "abs"},
 		Doc: "Replacement for a second moment that noise made negative: `v_floor` (`\"floor\"`), 0, which needs " +
 			"`update_clip` (`\"zero\"`), or its absolute value (`\"abs\"`)."},
@@ -716,7 +714,7 @@ var (
 	natural = toml.MustBe("at least 0", atLeast(0))
 	fromOne = toml.MustBe("at least 1", atLeast(1))
 	stepMax = toml.MustBe("1 to 1099511627776", between(1, 1<<40))
-	// recordSize is a size that a reader of package kafka accepts, or 0 for the default.
+	// recordSize accepts a size that a reader of package kafka accepts, or 0 for the default.
 	recordSize  = toml.MustBe("in [0, 1073741824]", between(0, 1<<30))
 	fetchMemory = toml.MustBe("16777216 to 1099511627776", between(16<<20, 1<<40))
 	positive    = toml.MustBe("positive", func(v any) bool { x, ok := v.(float64); return ok && x > 0 })
@@ -741,21 +739,21 @@ var (
 	topic       = toml.MustBe("a Kafka topic: 1 to 249 of letters, digits, \".\", \"_\" and \"-\"", isTopic)
 	groupName   = toml.MustBe(groupNames, isGroup)
 	groupOrNone = toml.MustBe(groupNames, func(v any) bool { return v == "" || isGroup(v) })
-	// instanceName is a name that a message, a metric and a page show as it is.
+	// instanceName accepts a name that messages, metrics and pages show unchanged.
 	instanceName = toml.MustBe("at most 200 characters", func(v any) bool { return len(v.(string)) <= 200 })
 	topicOrNone  = toml.MustBe(topic.Text, func(v any) bool { return v == "" || isTopic(v) })
-	// topicOfOutput is a topic or, of a pattern, one for each of its topics; topicOrMany also none.
+	// topicOfOutput accepts a topic or, for a pattern, a template with "*"; topicOrMany also accepts the empty text.
 	topicOfOutput = toml.MustBe(topic.Text, func(v any) bool { return v != "" && topicOrMany.OK(v) })
 	topicOrMany   = toml.MustBe(topic.Text,
 		func(v any) bool { return v == "" || isTopic(strings.Replace(v.(string), anyTopic, "x", 1)) })
 )
 
-// groupNames are the consumer groups that a configuration may name.
+// groupNames describes the consumer groups that a configuration may name.
 const groupNames = `1 to 200 of letters, digits, ".", "_" and "-"`
 
 func isGroup(v any) bool { return isTopic(v) && len(v.(string)) <= maxGroup }
 
-// says is a rule that the mechanism's package checks; text is for the reference.
+// says describes a rule that the mechanism's package checks; text is for the reference.
 func says(text string) toml.Rule { return toml.Rule{Text: text} }
 
 func atLeast(least int64) func(any) bool {
@@ -770,12 +768,12 @@ func atLeast(least int64) func(any) bool {
 	}
 }
 
-// between is a rule for integers from least to most.
+// between is a rule for integers from least to most, both inclusive.
 func between(least, most int64) func(any) bool {
 	return func(v any) bool { n, ok := v.(int64); return ok && n >= least && n <= most }
 }
 
-// lasts is a rule for durations from least to most.
+// lasts is a rule for durations from least to most, both inclusive.
 func lasts(least, most time.Duration) func(any) bool {
 	return func(v any) bool { d, ok := v.(time.Duration); return ok && d >= least && d <= most }
 }
@@ -807,8 +805,7 @@ func isTopic(v any) bool {
 	return topicPattern.MatchString(s) && s != "." && s != ".."
 }
 
-// former are keys of earlier versions. They accepted their default alone, because the
-// program could do nothing else.
+// former are keys of earlier versions that accepted only their default and have no effect.
 var former = []string{"http.pprof"}
 
 // root is the schema as a tree.

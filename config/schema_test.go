@@ -19,7 +19,7 @@ import (
 var filled = []string{"centre", "columns", "dense", "endless", "found", "horizon", "initial", "most", "partitions",
 	"person", "scale", "second", "start", "step", "warmup", "warmup_mode"}
 
-// TestSchema: the table agrees with itself and with the structs.
+// TestSchema: the schema is consistent, and agrees with the structs.
 func TestSchema(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range schema {
@@ -31,7 +31,7 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s stands before its table", k.Path)
 		}
 		if k.Doc == "" || !strings.HasSuffix(k.Doc, ".") {
-			t.Errorf("%s: %q is no sentence", k.Path, k.Doc)
+			t.Errorf("%s: %q is not a sentence", k.Path, k.Doc)
 		}
 		if k.Path != strings.NewReplacer("stream.name", "stream.NAME", "column.column",
 			"column.COLUMN").Replace(strings.ToLower(k.Path)) {
@@ -83,7 +83,7 @@ func TestSchema(t *testing.T) {
 			}
 		}
 		if n.Has(toml.Flat) {
-			return // fields of the table around
+			return // fields of the surrounding table
 		}
 		for i := range typ.NumField() {
 			if name := toml.FieldKey(typ.Field(i)); name != "-" && !slices.Contains(filled, name) &&
@@ -110,8 +110,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaAgreesWithMoments: words and defaults of the table are those that
-// the package itself has.
+// TestSchemaAgreesWithMoments: words and defaults of the schema are those of package moments.
 func TestSchemaAgreesWithMoments(t *testing.T) {
 	n := root().At("stream", "NAME", "moments")
 	for _, name := range []string{"method", "workload", "factorization"} {
@@ -139,15 +138,15 @@ func TestSchemaAgreesWithMoments(t *testing.T) {
 	d := &document{toml.Of("", nil)}
 	d.ReadTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
-	mine.Clip = 0           // of a file it is "auto"
-	theirs.Covariance = nil // follows from the workload
-	theirs.WarmupMode = ""  // a key of the stream
+	mine.Clip = 0           // in a file the default is "auto"
+	theirs.Covariance = nil // depends on the workload
+	theirs.WarmupMode = ""  // is a key of the stream
 	if !reflect.DeepEqual(mine, theirs) {
 		t.Errorf("defaults %+v, the package has %+v", mine, theirs)
 	}
 }
 
-// TestReference: docs/config.md is what the schema says.
+// TestReference: docs/config.md agrees with the schema.
 func TestReference(t *testing.T) {
 	const path = "../docs/config.md"
 	want := Reference()
@@ -166,7 +165,7 @@ func TestReference(t *testing.T) {
 	for _, k := range schema {
 		name := "`" + k.Path[strings.LastIndex(k.Path, ".")+1:] + "`"
 		if k.Path == "stream" || k.Path == "stream.NAME.input.column" {
-			continue // which hold names only
+			continue // a table that holds only names
 		}
 		if k.Kind == toml.Table {
 			name = "## [" + k.Path + "]"

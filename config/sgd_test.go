@@ -41,8 +41,8 @@ radius = 20.0                      # and on that of the coefficients
 curvature = 1.5                    # no eigenvalue of the features' second moment is larger
 `
 
-// TestSGD reads a regression: what the stream says is in its configuration, and
-// the digest holds what is not a default.
+// TestSGD reads a regression: its configuration gets the stream's settings, and the digest holds the keys that differ
+// from their defaults.
 func TestSGD(t *testing.T) {
 	s := parse(t, demand).Stream("demand")
 	yes := true
@@ -68,21 +68,21 @@ func TestSGD(t *testing.T) {
 	s = parse(t,
 		strings.Replace(demand, "scale ", "horizon = 7\non_horizon = \"continue\"\nscale ", 1)).Stream("demand")
 	if s.LastStep() != 0 || s.SGD.Horizon != 7 || !s.SGD.Endless {
-		t.Errorf("a horizon that goes on: %+v", s.SGD)
+		t.Errorf("on_horizon = continue: %+v", s.SGD)
 	}
 	s = parse(t,
 		strings.Replace(demand, "radius", "intervals = false\nintercept = false\nradius", 1)+
 			"restart = false\nbands = 1\naverage = \"smooth\"\n").Stream("demand")
 	if *s.SGD.Restart || *s.SGD.Intervals || *s.SGD.Intercept {
-		t.Errorf("what is off is on: %+v", s.SGD)
+		t.Errorf("an option that is off is on: %+v", s.SGD)
 	}
 	if got := string(s.Canonical(0)); !strings.Contains(got,
 		`"average":"smooth","bands":1,"clip_x":4,"curvature":1.5,"intercept":false,"intervals":false,"method":"amb","radius":20,"restart":false`) {
-		t.Errorf("%s lacks what is no default", got)
+		t.Errorf("%s lacks a key that differs from its default", got)
 	}
 }
 
-// TestSGDDefects has a line for each defect of a regression's table.
+// TestSGDDefects has one line for each defect of a regression's table.
 func TestSGDDefects(t *testing.T) {
 	f := func(old, new string, want ...string) {
 		t.Helper()
@@ -101,7 +101,7 @@ func TestSGDDefects(t *testing.T) {
 	f(`target = "sold"`, ``, `16: stream.demand.sgd.target: required`)
 	f(`"sold"`+"\n", `"returned"`+"\n", `18: stream.demand.sgd.target: must be one of the columns ("returned")`)
 	f("clip_x = 4.0", "",
-		`22: stream.demand.sgd.amb.curvature: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
+		`22: stream.demand.sgd.amb.curvature: must be absent: its unit depends on a centre, scale or bound that is "auto"`)
 	f("clip_x = 4.0", "clip_x = 0",
 		`19: stream.demand.sgd.clip_x: must be positive and in the range 1e-60 to 1e60: scale the columns to about 1 (0)`)
 	f("radius = 20.0", "", `16: stream.demand.sgd.radius: required for method "amb"`)
@@ -128,7 +128,7 @@ func TestSGDDefects(t *testing.T) {
 	f(end, "batch = -1\nbands = 300\naverage = \"mean\"", `22: stream.demand.sgd.amb.batch: must be at least 0 (-1)`,
 		`23: stream.demand.sgd.amb.bands: must be 1 to 256 (300)`,
 		`24: stream.demand.sgd.amb.average: must be "tail" or "smooth" ("mean")`)
-	// A key of the table around, and mistyped ones.
+	// A key of the surrounding table, and misspelt keys.
 	f(end, "level = 0.9", `22: stream.demand.sgd.amb.level: unknown key (it belongs in [stream.demand.sgd])`)
 	f(end, "clip_x = 4.0\nCurvature = 1\ncurvatur = 1",
 		`22: stream.demand.sgd.amb.clip_x: unknown key (it belongs in [stream.demand.sgd])`,
@@ -140,17 +140,17 @@ func TestSGDDefects(t *testing.T) {
 	f("[stream.demand.sgd.amb]\n"+end, "[stream.demand.sgd.newton]\ncurvature = 1",
 		`21: stream.demand.sgd.newton: unknown key`)
 	f("scale ", "step = 100\nscale ",
-		`10: stream.demand.step: must not be there: sgd has steps of its own length (100)`)
+		`10: stream.demand.step: must be absent: sgd chooses the length of its steps (100)`)
 	f(`columns = ["price", "weekday", "sold"]`, `columns = ["sold"]`,
-		`9: stream.demand.centre: must be one number, or one for each of the 1 columns`,
-		`10: stream.demand.scale: must be one number, or one for each of the 1 columns`)
+		`9: stream.demand.centre: must be one number, or a list with one for each of the 1 columns`,
+		`10: stream.demand.scale: must be one number, or a list with one for each of the 1 columns`)
 	f(`"demand.dp"`, `"demand.dp", values = ["theta", "mean"]`,
 		`8: stream.demand.output.values: must be a value that this stream publishes: "theta", "theta_average", "interval_low", "interval_high", "zeta", "average_start", "iteration", "slots" or "theta_average_original" ("mean")`)
 	f(`"demand.dp" }`, `"demand.dp", values = ["interval_low"] }`+"\nsgd.intervals = false",
 		`8: stream.demand.output.values: must be a value that this stream publishes: "theta", "theta_average", "zeta", "average_start", "iteration", "slots" or "theta_average_original" ("interval_low")`)
 }
 
-// everyAMB has all keys of method amb at values that are no defaults.
+// everyAMB sets all keys of method amb to values other than the defaults.
 const everyAMB = `clip = "fixed"
 zeta = 2.5
 value = "residual"
@@ -168,10 +168,9 @@ tail = 0.5
 restart = false
 `
 
-// TestAMBMoved: what the keys of method amb said in the mechanism's own table, where
-// they stood in earlier versions, they say in the table that they have now, to the
-// same digest, and an open epoch goes on. The digests are those that the earlier
-// version computed for the same keys at the old places.
+// TestAMBMoved: in earlier versions the keys of method amb were in the mechanism's own table. In their present table
+// they have the same meaning and digest, so an open epoch continues. The digests are those that the earlier version
+// computed for the same keys at their old places.
 func TestAMBMoved(t *testing.T) {
 	f := func(keys, digest string, more ...string) {
 		t.Helper()
@@ -203,7 +202,7 @@ func TestAMBMoved(t *testing.T) {
 	f("bootstrap = 300\n", "8105cba4a73a8619427369a6bc92de63d38987a7b0f51101d23d820de3dd2976")
 	f("", "56d00ba5ed991fea7ce505e420f90174d46be46010b712f3644570b6a11ddcd7", "method = \"amb\"\n", "",
 		"radius = 20.0 ", "radius = 7 # ")
-	// What follows from a key at its old place is no fault of its own.
+	// A fault that follows from a key at its old place is not reported separately.
 	halfway := strings.Replace(demand, "radius = ", "clip = \"bisect\"\nzeta = 1\nradius = ", 1) + "stat = 300\n"
 	want := []string{`20: stream.demand.sgd.clip: unknown key (moved to [stream.demand.sgd.amb])`,
 		`21: stream.demand.sgd.zeta: unknown key (moved to [stream.demand.sgd.amb])`}
@@ -217,7 +216,7 @@ func TestAMBMoved(t *testing.T) {
 	}
 }
 
-// TestExampleDigests: examples open the epochs that they opened in earlier versions.
+// TestExampleDigests: the examples have the same digests as in earlier versions.
 func TestExampleDigests(t *testing.T) {
 	for name, want := range map[string]map[string]string{
 		"orders":     {"orders": "94d194e74b2a6f7558fb913334a902b7cb5b3d3296afe5ec4b03191b63053267"},
@@ -244,7 +243,7 @@ func TestExampleDigests(t *testing.T) {
 	}
 }
 
-// TestNewton reads a regression that has hardly more than bounds.
+// TestNewton reads a regression that sets little more than bounds.
 func TestNewton(t *testing.T) {
 	bare := strings.NewReplacer("method = \"amb\"\n", "", "[stream.demand.sgd.amb]\n", "", "curvature = 1.5 ", "# ",
 		"radius = 20.0 ", "# ").Replace(demand)
@@ -276,8 +275,7 @@ func TestNewton(t *testing.T) {
 	f("level = 1", `21: stream.demand.sgd.level: must be in (0, 1) (1)`)
 }
 
-// TestSchemaAgreesWithSGD: words and defaults of the table are those that the
-// package itself has.
+// TestSchemaAgreesWithSGD: words and defaults of the schema are those of package sgd.
 func TestSchemaAgreesWithSGD(t *testing.T) {
 	n := root().At("stream", "NAME", "sgd")
 	for _, name := range []string{"method", "clip", "value", "growth", "average"} {
@@ -311,7 +309,7 @@ func TestSchemaAgreesWithSGD(t *testing.T) {
 	if mine.Method != theirs.Method {
 		t.Errorf("the default method is %q, the package has %q", mine.Method, theirs.Method)
 	}
-	mine.ClipX = 0 // of a file it is "auto"
+	mine.ClipX = 0 // in a file the default is "auto"
 	mine.Method = "amb"
 	theirs = sgd.Config{Method: "amb"}
 	theirs.Defaults()
@@ -325,7 +323,7 @@ func TestSchemaAgreesWithSGD(t *testing.T) {
 	if !reflect.DeepEqual(mine, theirs) {
 		t.Errorf("defaults of newton %+v, the package has %+v", mine, theirs)
 	}
-	// Every value that a release can hold has a name that the configuration knows.
+	// The configuration knows the name of every value that a release can have.
 	theirs.Centre = []float64{1, 0}
 	for method, want := range map[string]int{"amb": 9, "newton": 11} {
 		theirs.Method = method

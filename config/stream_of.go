@@ -10,10 +10,10 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// StreamOf returns the stream of a canonical configuration, as kept in a manifest. It has
-// what [Stream.Canonical] writes, and defaults for the rest; its limit is its ε and δ.
+// StreamOf returns the stream that a canonical configuration describes, as kept in a manifest. It has the keys that
+// [Stream.Canonical] writes, and defaults for the rest; its limit is its own ε and δ.
 //
-// Errors: text that is not the canonical configuration of a stream of this version.
+// Errors: the text is not the canonical configuration of a stream in this version.
 func StreamOf(name string, text []byte) (*Stream, error) {
 	tree, err := tableOf(text)
 	if err != nil {
@@ -56,7 +56,7 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 	if d.checkMechanism(s, key); len(d.Faults) > 0 {
 		return nil, fmt.Errorf("the epoch's configuration: %w", d.Faults)
 	}
-	if s.Gradients() { // which have neither, as in a file
+	if s.Gradients() { // which have no rows, as when read from a file
 		s.clearRows()
 	}
 	if d.checkEstimator(s, key); len(d.Faults) > 0 {
@@ -64,18 +64,18 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 	}
 	if len(s.Input.Partitions) != 1 && !s.Merge || s.Input.All() ||
 		!bytes.Equal(s.Canonical(s.Input.Partitions[0]), text) {
-		return nil, fmt.Errorf("the epoch's configuration is not one of this version")
+		return nil, fmt.Errorf("this version cannot read the epoch's configuration")
 	}
 	return s, nil
 }
 
-// tableOf reads a JSON object as the TOML package reads a table.
+// tableOf converts a JSON object to the form in which the TOML package returns a table.
 func tableOf(text []byte) (map[string]any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var t map[string]any
 	if err := d.Decode(&t); err != nil || t == nil {
-		return nil, fmt.Errorf("the epoch's configuration is no table")
+		return nil, fmt.Errorf("the epoch's configuration is not a table")
 	}
 	return plainTOML(t).(map[string]any), nil
 }
@@ -91,7 +91,7 @@ func plainTOML(v any) any {
 			v[i] = plainTOML(v[i])
 		}
 	case string:
-		return strings.ReplaceAll(v, "${", "$${") // it is no variable
+		return strings.ReplaceAll(v, "${", "$${") // not a variable
 	case json.Number:
 		if i, err := v.Int64(); err == nil {
 			return i

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestStreamOf: a stream is found again from its canonical text, for every mechanism.
+// TestStreamOf: a stream is restored from its canonical text, for every mechanism.
 func TestStreamOf(t *testing.T) {
 	files, err := filepath.Glob("../examples/*.toml")
 	if err != nil || len(files) < 5 {
@@ -44,7 +44,7 @@ func TestStreamOf(t *testing.T) {
 				t.Errorf("%s: another stream", s.Name)
 			}
 			seen[s.Mechanism()] = true
-			// Another text is no canonical one, though it says the same.
+			// Any other text is not canonical, even if it means the same.
 			if _, err := StreamOf(s.Name, append([]byte(" "), canonical...)); err == nil {
 				t.Error("with a blank")
 			}

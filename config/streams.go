@@ -11,7 +11,7 @@ import (
 
 var streamName = regexp.MustCompile(`^[a-z0-9_-]{1,63}$`)
 
-// readStreams reads the tables [stream.NAME], of which n is the row, into the Config dst.
+// readStreams reads the tables [stream.NAME] into the Config dst. n is their row of the schema.
 func readStreams(d *toml.Document, n *toml.Node, key toml.Key, v any, dst reflect.Value) {
 	c := dst.Addr().Interface().(*Config)
 	t, ok := v.(map[string]any)

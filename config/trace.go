@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// Trace is the table [trace]: where traces of the daemon's work go. No key of it is in a digest.
+// Trace is the table [trace]: where traces of the daemon's work are sent. No key of it is in a digest.
 type Trace struct {
 	// Endpoint is the URL of a receiver of OTLP over HTTP. Required. See URL.
 	Endpoint string `toml:"endpoint"`
@@ -21,7 +21,7 @@ type Trace struct {
 	TLS *TLS `toml:"tls"`
 }
 
-// URL returns where requests go: the endpoint, with the path of OTLP where it has none.
+// URL returns the address of requests: the endpoint, with OTLP's path if it has none.
 func (t *Trace) URL() string {
 	u, err := url.Parse(t.Endpoint)
 	if err == nil && strings.Trim(u.Path, "/") == "" {
@@ -31,8 +31,7 @@ func (t *Trace) URL() string {
 	return t.Endpoint
 }
 
-// isOTLP reports whether v is a URL that traces can be sent to. What a URL holds is shown in
-// messages, so it has no place for a password.
+// isOTLP reports whether v is a URL that traces can be sent to. Messages show URLs, so it may not contain a password.
 func isOTLP(v any) bool {
 	s, _ := v.(string)
 	u, err := url.Parse(s)
@@ -40,7 +39,7 @@ func isOTLP(v any) bool {
 		u.User == nil && u.RawQuery == "" && !u.ForceQuery && u.Fragment == "" && !strings.Contains(s, "#")
 }
 
-// checkTrace finds what makes traces unsafe or impossible.
+// checkTrace finds settings with which traces would be unsafe or impossible.
 func (d *document) checkTrace(c *Config) {
 	t, table := c.Trace, toml.Key{"trace"}
 	if t == nil {
@@ -48,7 +47,7 @@ func (d *document) checkTrace(c *Config) {
 	}
 	if d.Sound(toml.Key{"http", "exposure"}) && c.HTTP.Exposure == "public" {
 		d.Note(table, -1,
-			"must not be there with http.exposure = \"public\": times of traces depend on records, as metrics "+
+			"must be absent with http.exposure = \"public\": the times in traces depend on records, as metrics "+
 				"of class P do", nil)
 	}
 	if key := under(table, "endpoint"); t.TLS != nil && d.Sound(key) && !strings.HasPrefix(t.Endpoint, "https:") {

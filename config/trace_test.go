@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// traced is the example with a table [trace] whose header is line 6.
+// traced returns the example with a table [trace] whose header is line 6.
 func traced(lines string) string {
 	return strings.Replace(orders, "[http]", "[trace]\n"+lines+"\n[http]", 1)
 }
@@ -19,7 +19,7 @@ func TestTraceTable(t *testing.T) {
 	}
 	alone := parse(t, orders)
 	if alone.Trace != nil {
-		t.Error("a table that is not there")
+		t.Error("the example has no [trace], but Parse returned one")
 	}
 	if !bytes.Equal(alone.Streams[0].Canonical(0), c.Streams[0].Canonical(0)) {
 		t.Error("[trace] is in the digest")
@@ -63,7 +63,7 @@ func TestTraceFaults(t *testing.T) {
 		`9: trace.headers_file: must not be empty`)
 	f(traced(plain+"tls.ca_file = \"c\""), `7: trace.endpoint: must begin with https: with [trace.tls] ("http://c")`)
 	f(traced("endpoint = \"https://c\"\ntls.cert_file = \"c\""), `8: trace.tls.cert_file: needs key_file too`)
-	// Who may not see what depends on records may not see traces.
+	// Traces depend on records, so they do not go with a public listener.
 	f(strings.Replace(traced(plain), `exposure = "operator"`, `exposure = "public"`, 1),
-		`6: trace: must not be there with http.exposure = "public": times of traces depend on records, as metrics of class P do`)
+		`6: trace: must be absent with http.exposure = "public": the times in traces depend on records, as metrics of class P do`)
 }

@@ -17,20 +17,19 @@ import (
 // User is the table [stream.NAME.user]: persons are the unit of the guarantee, and which of
 // their records count.
 type User struct {
-	// Key is UserRecordKey, or UserField or UserHeader and what follows it. Required.
+	// Key is UserRecordKey, or UserField or UserHeader followed by a name. Required.
 	Key string `toml:"key"`
-	// Cap is the largest number of steps in which a person counts. Default 0: what horizon and
-	// separation allow.
+	// Cap is the largest number of steps in which a person counts. Default 0: as many as horizon and separation allow.
 	Cap uint64 `toml:"cap"`
-	// Separation is the least number of steps between two of them. Default 1.
+	// Separation is the least distance between two steps in which a person counts. Default 1.
 	Separation uint64 `toml:"separation"`
 	// PerStep is the largest number of a person's records that count in a step. Default 1.
 	PerStep uint64 `toml:"per_step"`
-	// Period is the number of steps after which every person begins anew: the unit of the
-	// guarantee is then a person's records of one period, and the limit begins anew behind epochs that
-	// have so many steps. Default 0: of the whole epoch.
+	// Period is the number of steps after which counting starts again for every person. The unit of the guarantee is
+	// then a person's records of one period, and the limit starts again after epochs with that number of steps. Default
+	// 0: the unit is the whole epoch.
 	Period uint64 `toml:"period"`
-	// MaxUsers is the number of persons that are remembered of a partition, at most. Required.
+	// MaxUsers is the largest number of persons that are remembered for a partition. Required.
 	MaxUsers uint64 `toml:"max_users"`
 	// Partitioner is "none" (the default) or "murmur2".
 	Partitioner string `toml:"partitioner"`
@@ -38,14 +37,14 @@ type User struct {
 	Population string `toml:"population"`
 }
 
-// The places of a user key, or how they begin.
+// The places of a user key, or their prefixes.
 const (
 	UserRecordKey = "record-key"
 	UserField     = "field:"
 	UserHeader    = "header:"
 )
 
-// last returns the step after which an epoch certainly ends, 0 if it may go on.
+// last returns the step after which an epoch always ends, 0 if it may continue.
 func (s *Stream) last() uint64 {
 	if s.OnHorizon == "continue" {
 		return 0
@@ -53,20 +52,20 @@ func (s *Stream) last() uint64 {
 	return s.Horizon
 }
 
-// Participation returns in which steps a person may count, zero if records are protected.
+// Participation returns the steps in which a person may count; zero if records are protected.
 func (s *Stream) Participation() matfact.Participation {
 	if s.User == nil {
 		return matfact.Participation{}
 	}
 	p := matfact.Participation{Count: s.User.Cap, Separation: s.User.Separation, PerStep: s.User.PerStep}
 	if p.Count == 0 {
-		p.Count = s.span() // cut below
+		p.Count = s.span() // limited below
 	}
 	return p.Within(s.span())
 }
 
-// span returns the number of steps in which the records of one unit are, at most: those of a
-// period, or of the epoch; 0 if it may go on.
+// span returns the largest number of steps that hold records of one unit: the steps of a period, or of the epoch; 0 if
+// the epoch may continue.
 func (s *Stream) span() uint64 {
 	n := s.last()
 	if p := s.User.Period; p > 0 && (n == 0 || p < n) {
@@ -75,10 +74,9 @@ func (s *Stream) span() uint64 {
 	return n
 }
 
-// Crowds reports whether, with adjacency zero-out, one person more in the map may keep another one out.
-// Then to leave a person out lets another one in, which costs what it costs to replace one. A
-// configuration in which that may happen in an online regression is refused: there the lengths of steps
-// depend on what is charged.
+// Crowds reports whether, with adjacency zero-out, one more person in the map may keep another one out. Then leaving
+// out a person lets another one in, which costs as much as replacing a person. checkUser refuses such a configuration
+// for an online regression, whose step lengths depend on what is charged.
 func (s *Stream) Crowds() bool {
 	if s.User == nil || s.SGD != nil || s.Privacy.Adjacency != dp.ZeroOut || s.separated() {
 		return false
@@ -87,16 +85,16 @@ func (s *Stream) Crowds() bool {
 	return n == 0 || s.User.MaxUsers < times(n, s.longest())
 }
 
-// longest returns the largest number of offsets of a step, other than of an online regression.
+// longest returns the largest number of offsets of a step, for mechanisms other than online regression.
 func (s *Stream) longest() uint64 {
-	if s.Refit != nil { // records between windows count for nothing
+	if s.Refit != nil { // records between windows do not count
 		return max(s.Refit.Window, s.Slots())
 	}
 	return s.Slots()
 }
 
-// PersonRule returns which records of persons count, in an epoch of one partition or in one of the
-// partitions of a merged epoch. There is a user.
+// PersonRule returns the rule for which records of persons count, in an epoch of one partition or in one partition of a
+// merged epoch. s.User must not be nil.
 func (s *Stream) PersonRule() persons.Rule {
 	u, n := s.User, s.span()
 	r := persons.Rule{Cap: u.Cap, Separation: u.Separation, PerStep: u.PerStep, Period: u.Period, Users: u.MaxUsers}
@@ -113,8 +111,8 @@ func (s *Stream) PersonRule() persons.Rule {
 	return r
 }
 
-// Refuses reports whether the table may be full, so that to leave one person out lets another one
-// in. There is a user.
+// Refuses reports whether the map of persons may become full, so that leaving out one person lets another one in.
+// s.User must not be nil.
 func (s *Stream) Refuses() bool {
 	n := s.span()
 	if s.separated() {
@@ -124,7 +122,7 @@ func (s *Stream) Refuses() bool {
 	return n == 0 || !known || s.User.MaxUsers < all
 }
 
-// room returns an upper bound on the records of so many steps in a row, and whether it is known.
+// room returns an upper bound on the records of the given number of consecutive steps, and whether it is known.
 func (s *Stream) room(steps uint64) (records uint64, known bool) {
 	if m, _ := s.mechanism(); m != nil && m.slots != nil {
 		return m.slots(s, steps)
@@ -132,14 +130,14 @@ func (s *Stream) room(steps uint64) (records uint64, known bool) {
 	return times(steps, s.longest()), true
 }
 
-// StepLength returns how long a step is: a period of the clock, or the largest number of offsets from
-// one step's end to the next; "" where that is not known.
+// StepLength returns the length of a step: a period of the clock, or the largest number of offsets from one step's end
+// to the next; "" if it is not known.
 func (s *Stream) StepLength() string {
 	if d := s.Step.Clock(); d > 0 {
 		return d.String()
 	}
 	if n, known := s.room(1); known {
-		if s.Refit != nil { // between windows time goes by, too
+		if s.Refit != nil { // a step includes the gap between windows
 			n = max(n, s.Refit.Stride)
 		}
 		return fmt.Sprintf("%d offsets", n)
@@ -147,27 +145,27 @@ func (s *Stream) StepLength() string {
 	return ""
 }
 
-// stepsOf says in what unit a stream gives the number of records of its steps.
+// stepsOf names the unit in which a stream gives the number of records of its steps.
 func (s *Stream) stepsOf() string {
 	switch {
 	case s.Step.Clock() > 0:
 		return "step_max"
 	case s.Mechanism() == "sgd":
-		return "records a step"
+		return "records per step"
 	case s.Mechanism() == "refit":
 		return "window"
 	}
 	return "step"
 }
 
-// separated reports whether the separation alone says in which steps a person counts: then no
-// cap could be reached.
+// separated reports whether the separation alone decides in which steps a person counts, because a cap would never be
+// reached.
 func (s *Stream) separated() bool {
 	n := s.span()
 	return n > 0 && (s.User.Cap == 0 || s.User.Cap >= 1+(n-1)/max(1, s.User.Separation))
 }
 
-// times multiplies, and returns more than any rule allows instead of what does not fit.
+// times returns a·b or, on overflow, a number larger than any rule allows.
 func times(a, b uint64) uint64 {
 	if a > 0 && b > 1<<62/a {
 		return 1 << 62
@@ -177,7 +175,7 @@ func times(a, b uint64) uint64 {
 
 var populationName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
 
-// checkUser finds what can't protect persons.
+// checkUser finds settings that cannot protect persons.
 func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	u, here := s.User, under(key, "user")
 	if u == nil {
@@ -187,7 +185,7 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 		return !slices.ContainsFunc(names, func(name string) bool { return !d.Sound(under(here, name)) })
 	}
 	if m, _ := s.mechanism(); m != nil && !m.persons {
-		d.Add(here, -1, "must not be there: "+m.name+" does not protect persons", nil)
+		d.Add(here, -1, "must be absent: "+m.name+" cannot protect persons", nil)
 		return
 	}
 	if u.Population == "" {
@@ -201,18 +199,18 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	}
 	if s.Automatic() {
 		d.Note(here, -1,
-			"must not be there with a centre, scale or clip norm that is \"auto\": the warm-up that finds it "+
-				"protects single records", nil)
+			"must be absent if centre, scale or clip norm is \"auto\": the warm-up that finds them "+
+				"protects only single records", nil)
 	}
 	if s.Merge && sound("partitioner") && u.Partitioner != "murmur2" {
 		d.Add(under(key, "merge"), -1,
-			"must be false where persons are protected, unless user.partitioner is \"murmur2\": "+
-				"records of partitions have no common order, so which of a person's count would depend on how "+
-				"partitions are read; with \"murmur2\" all that count are in one", nil)
+			"must be false with [user], unless user.partitioner is \"murmur2\": "+
+				"records of different partitions have no common order, so the order of reading would decide which of "+
+				"a person's records count; with \"murmur2\" all that count are in one partition", nil)
 	}
 	if c.State.Encrypt {
 		d.Add(toml.Key{"state", "encrypt"}, -1,
-			"must be false where persons are protected: what is kept of them is not encrypted", true)
+			"must be false with [user]: the state that is kept about persons is not encrypted", true)
 	}
 	d.checkUserKey(s, key)
 
@@ -223,7 +221,7 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	}
 	n := s.last()
 	if n > persons.MaxStep {
-		d.Add(horizon, -1, fmt.Sprintf("must be at most %d where persons are protected", uint64(persons.MaxStep)), n)
+		d.Add(horizon, -1, fmt.Sprintf("must be at most %d with [user]", uint64(persons.MaxStep)), n)
 		return
 	}
 	if !sound("cap", "separation", "per_step", "period", "max_users") {
@@ -231,7 +229,7 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	}
 	if n > 0 && u.Period >= n {
 		d.Add(under(here, "period"), -1,
-			fmt.Sprintf("must be less than the horizon (%d), or not be there", n), u.Period)
+			fmt.Sprintf("must be less than the horizon (%d), or absent", n), u.Period)
 		return
 	}
 	n = s.span()
@@ -241,24 +239,25 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	switch {
 	case n > 0 && !known && s.last() == 0 && (s.separated() || s.Privacy.Adjacency == dp.ZeroOut):
 		d.Add(under(here, "period"), -1,
-			"needs a horizon for "+s.Mechanism()+": how many records so many steps have is not known without one",
+			"needs a horizon for "+s.Mechanism()+": without it the number of records in a period is unknown",
 			u.Period)
 	case n > 0 && !known:
-		return // for a fault that is noted elsewhere
+		return // another check reports this fault
 	case n == 0 && u.Cap == 0:
 		d.Add(under(here, "cap"), -1, "required without a horizon or a period, or where epochs continue after it", nil)
 	case s.separated() && u.MaxUsers < needed:
 		d.Add(users, -1,
-			fmt.Sprintf("must be at least %d (separation × %s): whoever is refused there would change who counts later",
+			fmt.Sprintf("must be at least %d (separation × %s): a person refused for lack of room would change who "+
+				"counts later",
 				needed, slots), u.MaxUsers)
 	case s.SGD != nil && !s.separated() && d.Sound(under(key, "privacy", "adjacency")) &&
 		s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
-		rule := "must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person " +
-			"out lets another one in"
+		rule := "must not be reached with adjacency \"zero-out\": with a full table, leaving out one person lets " +
+			"another one in"
 		if n > 0 {
 			rule = fmt.Sprintf(
-				"must be at least %d (%s × %s) with adjacency \"zero-out\": when so many are remembered, to leave "+
-					"one person out lets another one in", all, s.spanOf(), slots)
+				"must be at least %d (%s × %s) with adjacency \"zero-out\": with a full table, leaving out one "+
+					"person lets another one in", all, s.spanOf(), slots)
 		}
 		d.Add(users, -1, rule, u.MaxUsers)
 	case s.Merge && d.Sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.Replace && s.Refuses():
@@ -268,12 +267,12 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 		}
 		d.Add(users, -1,
 			rule+
-				" with adjacency \"replace\" and merge = true: of two full partitions, who goes lets somebody into "+
-				"one, and who comes puts somebody out of the other", u.MaxUsers)
+				" with adjacency \"replace\" and merge = true: with full tables, replacing a person lets somebody "+
+				"into one partition and keeps somebody out of another", u.MaxUsers)
 	}
 }
 
-// spanOf says what span is the length of.
+// spanOf names the quantity that span returns.
 func (s *Stream) spanOf() string {
 	if s.User.Period > 0 {
 		return "period"
@@ -281,7 +280,7 @@ func (s *Stream) spanOf() string {
 	return "horizon"
 }
 
-// checkUserKey finds what no decoder can read a user key from.
+// checkUserKey finds places of a user key that no decoder can read.
 func (d *document) checkUserKey(s *Stream, key toml.Key) {
 	at := under(key, "user", "key")
 	path, isField := strings.CutPrefix(s.User.Key, UserField)
@@ -300,21 +299,20 @@ func (d *document) checkUserKey(s *Stream, key toml.Key) {
 			other, _ := column.Parse(c)
 			if k := min(len(names), len(other)); slices.Equal(names[:k], other[:k]) ||
 				len(other) > 0 && other[0].Index >= 0 {
-				d.Add(at, -1, "must not be a column, nor inside or around one", s.User.Key)
+				d.Add(at, -1, "must not be a column, nor be inside a column or contain one", s.User.Key)
 			}
 		}
 	case "csv":
 		if _, ok := column.Position(path); !ok || slices.Contains(s.Input.Fields(), path) {
-			d.Add(at, -1, `must be "field:" and a position that is no column, for codec "csv"`, s.User.Key)
+			d.Add(at, -1, `must be "field:" and a position that is not a column, for codec "csv"`, s.User.Key)
 		}
 	default:
-		d.Add(at, -1, "must not be a field: a record of codec "+s.Input.Codec+" has none", s.User.Key)
+		d.Add(at, -1, "must not be a field: records of codec "+s.Input.Codec+" have no fields", s.User.Key)
 	}
 }
 
-// checkPopulations checks that streams of one population state the same limit and adjacency, and
-// that streams with one topic agree on who its persons are: the ledger charges a topic's records
-// or persons, never both.
+// checkPopulations checks that streams of one population state the same limit and adjacency, and that streams with one
+// topic agree on its persons: the ledger charges either a topic's records or its persons, never both.
 func (d *document) checkPopulations(c *Config) {
 	topics, populations := map[string]*Stream{}, map[string]*Stream{}
 	for _, s := range d.byLine(c) {
@@ -328,10 +326,10 @@ func (d *document) checkPopulations(c *Config) {
 			topics[s.reads()] = s
 		case (s.User == nil) != (other.User == nil):
 			d.Note(key, -1,
-				"must have [user] if and only if stream."+other.Name+" has, which reads the same topic", nil)
+				"must have [user] if and only if stream."+other.Name+", which reads the same topic, has it", nil)
 		case s.User != nil && (s.User.Key != other.User.Key || s.User.Population != other.User.Population):
 			d.Note(under(key, "user"), -1,
-				"must have the key and the population of stream."+other.Name+", which reads the same topic", nil)
+				"must have the same key and population as stream."+other.Name+", which reads the same topic", nil)
 		}
 		if s.User == nil {
 			continue
@@ -344,11 +342,11 @@ func (d *document) checkPopulations(c *Config) {
 		}
 		if s.User.Period != first.User.Period {
 			d.Note(under(key, "user"), -1,
-				"must have the period of stream."+first.Name+", whose persons are the same population", nil)
+				"must have the same period as stream."+first.Name+", which has the same population", nil)
 		}
 		if first.reads() != s.reads() && !s.Privacy.agrees(first.Privacy) {
 			d.Note(under(key, "privacy"), -1,
-				"must have the limit and the adjacency of stream."+first.Name+", whose persons are the same population",
+				"must have the same limit and adjacency as stream."+first.Name+", which has the same population",
 				nil)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestUserIsAccepted: a file that protects persons as moments can is one without faults; its keys
-// are in the digest, with the topic as the population.
+// TestUserIsAccepted: moments with protected persons are accepted. The keys are in the digest, with the topic as the
+// population.
 func TestUserIsAccepted(t *testing.T) {
 	text := strings.Replace(orders, "step   = 100",
 		"step = 100\nhorizon = 50\nuser = { key = \"record-key\", max_users = 5000 }", 1)
@@ -58,7 +58,7 @@ func TestUserFaults(t *testing.T) {
 	f(finite, `key = "field:", max_users = 5000`,
 		`user.key: must be "record-key", "field:PATH" or "header:NAME" ("field:")`)
 	f(finite, `key = "field:amount", max_users = 5000`,
-		`user.key: must not be a column, nor inside or around one ("field:amount")`)
+		`user.key: must not be a column, nor be inside a column or contain one ("field:amount")`)
 	f(finite, `key = "field:a..b", max_users = 5000`,
 		`user.key: must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name ("field:a..b")`)
 	f(finite, good+", cap = 16777216", "user.cap: must be 1 to 16777215 (16777216)")
@@ -70,47 +70,47 @@ func TestUserFaults(t *testing.T) {
 	f(finite, good+`, population = "a b"`,
 		`user.population: must be 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
 
-	// Room for everybody.
+	// Room for all persons.
 	f(finite, `key = "record-key", max_users = 999, separation = 10`,
-		"user.max_users: must be at least 1000 (separation × step): whoever is refused there would change who "+
-			"counts later (999)")
+		"user.max_users: must be at least 1000 (separation × step): a person refused for lack of room would change "+
+			"who counts later (999)")
 	f(finite, `key = "record-key", max_users = 1000, separation = 10`)
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 5`)
-	// Fewer steps than the separation would allow: everybody is remembered.
+	// Fewer steps than the separation would allow: all persons are remembered.
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 4`)
 	f("step = 100", good, "user.cap: required without a horizon or a period, or where epochs continue after it")
 	f("step = 100", good+", cap = 3")
 	f("step = 100\nhorizon = 5000000000", good+", cap = 3",
-		"horizon: must be at most 4294967294 where persons are protected (5000000000)")
-	// In a period a person has that many steps, whatever the horizon.
+		"horizon: must be at most 4294967294 with [user] (5000000000)")
+	// In a period a person counts in at most that many steps, whatever the horizon.
 	f("step = 100", `key = "record-key", max_users = 500, separation = 5, period = 20`)
 	f("step = 100", `key = "record-key", max_users = 499, separation = 5, period = 20`,
-		"user.max_users: must be at least 500 (separation × step): whoever is refused there would change who "+
-			"counts later (499)")
+		"user.max_users: must be at least 500 (separation × step): a person refused for lack of room would change "+
+			"who counts later (499)")
 	f("step = 100", `key = "record-key", max_users = 2000, separation = 50, period = 20`)
-	f(finite, good+", period = 50", "user.period: must be less than the horizon (50), or not be there (50)")
-	// By the clock a step has step_max records at most.
+	f(finite, good+", period = 50", "user.period: must be less than the horizon (50), or absent (50)")
+	// A step by the clock has at most step_max records.
 	const clock = "step = \"1m\"\nhorizon = 50\nstep_max = 60"
 	f(clock, `key = "record-key", max_users = 600, separation = 10`)
 	f(clock, `key = "record-key", max_users = 599, separation = 10`,
-		"user.max_users: must be at least 600 (separation × step_max): whoever is refused there would change who "+
-			"counts later (599)")
+		"user.max_users: must be at least 600 (separation × step_max): a person refused for lack of room would "+
+			"change who counts later (599)")
 	f(clock, `key = "record-key", max_users = 2999, cap = 2`)
-	// Merged, each user key counts in one partition, or the order of partitions would decide; and tables
-	// have room where two of them would change.
+	// In a merged stream each user key must count in one partition, because otherwise the order of partitions would
+	// decide; and tables must have room if replacing a person would change two of them.
 	const merged = finite + "\nmerge = true"
 	f(merged, good,
-		`merge: must be false where persons are protected, unless user.partitioner is "murmur2": records of partitions have no common order, so which of a person's count would depend on how partitions are read; with "murmur2" all that count are in one`)
+		`merge: must be false with [user], unless user.partitioner is "murmur2": records of different partitions have no common order, so the order of reading would decide which of a person's records count; with "murmur2" all that count are in one partition`)
 	f(merged, `key = "header:u", max_users = 5000, partitioner = "murmur2"`,
 		`user.partitioner: must be "none" unless key is "record-key" ("murmur2")`)
 	const home = `key = "record-key", partitioner = "murmur2", `
 	f(merged, home+"max_users = 100")
 	f(merged, home+"max_users = 99",
-		"user.max_users: must be at least 100 (separation × step): whoever is refused there would change who "+
-			"counts later (99)")
+		"user.max_users: must be at least 100 (separation × step): a person refused for lack of room would change "+
+			"who counts later (99)")
 	f(merged, home+"max_users = 5, cap = 2") // zero-out: one table changes, and the noise covers it
-	const two = " with adjacency \"replace\" and merge = true: of two full partitions, who goes lets somebody into " +
-		"one, and who comes puts somebody out of the other"
+	const two = " with adjacency \"replace\" and merge = true: with full tables, replacing a person lets somebody " +
+		"into one partition and keeps somebody out of another"
 	orders = strings.Replace(orders, `"zero-out"`, `"replace"`, 1)
 	f(finite, home+"max_users = 5, cap = 2")
 	f(merged, home+"max_users = 5000, cap = 2")
@@ -124,8 +124,8 @@ func TestUserFaults(t *testing.T) {
 		"user.max_users: must be at least 3000 (horizon × step_max)"+two+" (2999)")
 }
 
-// TestUserOfRegressions: what protects no persons says why, and room is asked for by what steps
-// hold.
+// TestUserOfRegressions: a solver that cannot protect persons gives the reason, and the required room follows from the
+// size of steps.
 func TestUserOfRegressions(t *testing.T) {
 	amb := "[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"amount\"\nclip_x = 1\nradius = 1\n" +
 		"amb = { curvature = 0.5, batch = 40000, bootstrap = 3000 }\n"
@@ -133,7 +133,7 @@ func TestUserOfRegressions(t *testing.T) {
 		// A step of newton may have 16 times the slots of a search.
 		{"cap = 2, max_users = 9999999", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n", ""},
 		{"max_users = 9, cap = 2, separation = 40", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n",
-			"(separation × records a step)"},
+			"(separation × records per step)"},
 		// The first of fifty steps is the search.
 		{"max_users = 80000", amb, ""},
 		{"max_users = 1963000, cap = 3", amb, ""},
@@ -147,12 +147,12 @@ func TestUserOfRegressions(t *testing.T) {
 			"refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" if persons are " +
 				"protected: a sketch"},
 		{"max_users = 199999, separation = 4", amb,
-			"user.max_users: must be at least 200000 (separation × records a step)"},
+			"user.max_users: must be at least 200000 (separation × records per step)"},
 		{"max_users = 1962999, cap = 3", amb,
-			"user.max_users: must be at least 1963000 (horizon × records a step) with adjacency \"zero-out\""},
-		{"max_users = 99, cap = 3, period = 9", amb, "(period × records a step) with adjacency \"zero-out\""},
+			"user.max_users: must be at least 1963000 (horizon × records per step) with adjacency \"zero-out\""},
+		{"max_users = 99, cap = 3, period = 9", amb, "(period × records per step) with adjacency \"zero-out\""},
 		{"max_users = 1, cap = 3", strings.Replace(amb, "radius = 1", "radius = 0", 1), "sgd.radius"},
-		// Without a horizon nobody knows how many records a period of a regression has.
+		// Without a horizon the number of records in a period of a regression is unknown.
 		{"max_users = 99, cap = 3, period = 9", strings.Replace(amb, "clip_x", "# no horizon\nclip_x", 1),
 			"user.period: needs a horizon for sgd"},
 	} {
@@ -171,19 +171,19 @@ func TestUserOfRegressions(t *testing.T) {
 	}
 }
 
-// TestUserOfAdam: what a person's charge is not known for is refused, and what it follows from
-// reaches the optimiser.
+// TestUserOfAdam: settings for which a person's charge is unknown are refused, and the participation of persons reaches
+// the optimiser.
 func TestUserOfAdam(t *testing.T) {
 	user := "step   = 64\nhorizon = 50\nuser = { key = \"header:u\", max_users = 640, separation = 10 }"
 	for _, c := range []struct{ text, old, new, want string }{
 		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"momentum\"", ""},
 		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"jme_per_example\"",
 			"adam.factorization: must be \"identity\" if persons are protected and both moments have noise"},
-		{gradients(), "header:u", "field:u", "user.key: must not be a field: a record of codec float32 has none"},
+		{gradients(), "header:u", "field:u", "user.key: must not be a field: records of codec float32 have no fields"},
 		{gradients(), "max_users = 640", "max_users = 639", "user.max_users: must be at least 640 (separation × step)"},
 		{learning, "", "", ""},
 		{learning, "[40, 3e4, 0.5]", "[\"auto\", 3e4, 0.5]",
-			"user: must not be there with a centre, scale or clip norm that is \"auto\""},
+			"user: must be absent if centre, scale or clip norm is \"auto\""},
 	} {
 		text := strings.Replace(strings.Replace(c.text, "step   = 64", user, 1), c.old, c.new, 1)
 		got := faults(t, text)
@@ -193,8 +193,7 @@ func TestUserOfAdam(t *testing.T) {
 	}
 }
 
-// TestPopulations: streams of one topic agree on their persons, and those of one population on
-// their limit.
+// TestPopulations: streams of one topic agree on their persons, and those of one population on their limit.
 func TestPopulations(t *testing.T) {
 	user := func(s string) string {
 		return strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 50\n"+s, 1)
@@ -209,16 +208,16 @@ func TestPopulations(t *testing.T) {
 	for _, c := range []struct{ first, second, topic, limit, want string }{
 		{a, a, "orders", "", ""},
 		{a, a, "clicks", "", ""},
-		{a, "", "orders", "", "must have [user] if and only if stream.orders has, which reads the same topic"},
+		{a, "", "orders", "", "must have [user] if and only if stream.orders, which reads the same topic, has it"},
 		{a, "", "clicks", "", ""},
 		{a, `user = { key = "header:u", max_users = 5000 }`, "orders", "",
-			"must have the key and the population of stream.orders, which reads the same topic"},
+			"must have the same key and population as stream.orders, which reads the same topic"},
 		{a, `user = { key = "record-key", max_users = 5000, population = "p" }`, "orders", "",
-			"must have the key and the population of stream.orders, which reads the same topic"},
+			"must have the same key and population as stream.orders, which reads the same topic"},
 		{a, `user = { key = "record-key", max_users = 5000, period = 9, population = "orders" }`, "clicks", "",
-			"must have the period of stream.orders, whose persons are the same population"},
+			"must have the same period as stream.orders, which has the same population"},
 		{a, `user = { key = "record-key", max_users = 5000, population = "orders" }`, "clicks", "9.0",
-			"must have the limit and the adjacency of stream.orders, whose persons are the same population"},
+			"must have the same limit and adjacency as stream.orders, which has the same population"},
 	} {
 		s := second(user(c.second), c.topic)
 		if c.limit != "" {
@@ -231,7 +230,7 @@ func TestPopulations(t *testing.T) {
 	}
 }
 
-// ordersWith returns the example's stream with a user, as a manifest has it.
+// ordersWith returns the example's stream with a user, as read from a manifest.
 func ordersWith(t *testing.T, horizon, onHorizon, user string) *Stream {
 	t.Helper()
 	c, err := Parse("t", []byte(strings.Replace(orders, "step   = 100", "step = 100\n"+horizon, 1)))
@@ -248,8 +247,8 @@ func ordersWith(t *testing.T, horizon, onHorizon, user string) *Stream {
 	return s
 }
 
-// TestUserCountsValid: records of persons that count are counted unless the file says otherwise, and
-// an epoch goes on with what it began with. Streams without persons keep their digests.
+// TestUserCountsValid: with protected persons the counted records are counted by default, and an epoch keeps the
+// setting with which it began. Streams without persons keep their digests.
 func TestUserCountsValid(t *testing.T) {
 	f := func(of string, valid *bool, count bool, digest string) {
 		t.Helper()
@@ -283,7 +282,7 @@ func TestUserCountsValid(t *testing.T) {
 	f("persons", new(false), false, `"valid_count":false`)
 }
 
-// TestUserStream: every value is in the digest, also a default; and what follows from them.
+// TestUserStream: every value is in the digest, including defaults; and the participation that follows from them.
 func TestUserStream(t *testing.T) {
 	const user = `{"cap":0,"key":"record-key","max_users":5000,"partitioner":"none","per_step":2,"population":"orders","separation":10}`
 	s := ordersWith(t, "horizon = 50", "end", user)
@@ -312,8 +311,8 @@ func TestUserStream(t *testing.T) {
 			t.Errorf("%+v: %+v and %+v", c, got, s.Participation())
 		}
 	}
-	// With a period, a unit's records are in so many steps. Where its persons fill the map, zero-out pays
-	// what replace does.
+	// With a period, a unit's records are in that many steps. If the persons of a period fill the map, zero-out costs
+	// as much as replace.
 	for _, c := range []struct {
 		on                       string
 		cap, period, max         uint64
@@ -345,8 +344,8 @@ func TestUserStream(t *testing.T) {
 	}
 }
 
-// TestUserCrowds: for a solver a step is a window, so zero-out pays what replace does unless there is
-// room for all records of all windows.
+// TestUserCrowds: for a refit a step is a window, so zero-out costs as much as replace unless there is room for all
+// records of all windows.
 func TestUserCrowds(t *testing.T) {
 	for user, want := range map[string]bool{
 		"cap = 2, max_users = 50000":              false,
@@ -368,11 +367,11 @@ func TestUserCrowds(t *testing.T) {
 	}
 }
 
-// TestUserRefuses: a table may be full unless max_users is enough for all records, or for those
-// of a separation where that alone decides.
+// TestUserRefuses: a table may become full unless max_users is enough for all records, or for those of a separation if
+// only the separation binds.
 func TestUserRefuses(t *testing.T) {
 	for user, want := range map[string]bool{
-		"separation = 10, max_users = 1000":          false, // steps of 100
+		"separation = 10, max_users = 1000":          false, // steps have 100 records
 		"cap = 5, separation = 10, max_users = 1000": false, // no person has more than 5
 		"cap = 2, max_users = 5000":                  false,
 		"cap = 2, max_users = 4999":                  true,
@@ -390,15 +389,15 @@ func TestUserRefuses(t *testing.T) {
 	}
 }
 
-// TestUserCrowdsWindows: the table of a refit may be full, though the number of offsets of its steps is
-// that of its window. Then zero-out has the noise of replace.
+// TestUserCrowdsWindows: the table of a refit may become full, because the size of its steps is that of its window.
+// Then zero-out has the noise of replace.
 func TestUserCrowdsWindows(t *testing.T) {
 	for _, c := range []struct {
 		users, stride string
 		want          bool
 	}{
 		{"50000", "", false}, {"49999", "", true}, {"10", "", true},
-		{"50000", "stride = 1500", false}, {"49999", "stride = 1500", true}, // records between windows take no place
+		{"50000", "stride = 1500", false}, {"49999", "stride = 1500", true}, // records between windows need no room
 	} {
 		users, want := c.users, c.want
 		text := orders[:strings.Index(orders, "[stream.orders.moments]")] +
@@ -413,7 +412,8 @@ func TestUserCrowdsWindows(t *testing.T) {
 		if got := s.Crowds(); got != want || (s.Params().Adjacency == dp.Replace) != want {
 			t.Errorf("%s persons, 50 windows of 1000 records: crowds %v, noise of %s", users, got, s.Params().Adjacency)
 		}
-		// A window and what follows it are a step: with another stride, as many steps are another time.
+		// A step is a window with the gap after it: with another stride, the same number of steps is another length of
+		// time.
 		if got, want := s.StepLength(),
 			map[bool]string{true: "1000 offsets", false: "1500 offsets"}[c.Streams[0].Refit.Stride == 0]; got != want {
 			t.Errorf("steps of %s, want %s", got, want)

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// validate makes the checks that concern several values. It skips a check if one of its
-// values has a fault already, because a second message would only follow from the first.
+// validate makes the checks that concern several values. It skips a check if one of its values already has a fault, to
+// avoid faults that only follow from the first.
 func (d *document) validate(c *Config) {
 	d.checkBrokers(c)
 	d.checkPair(c.Kafka.TLS, toml.Key{"kafka", "tls"})
@@ -65,7 +65,8 @@ func (d *document) checkBrokers(c *Config) {
 	commits := toml.Key{"state", "commit_interval"}
 	remote := func(b string) bool { return !Loopback(b) }
 	if d.Sound(commits) && c.State.CommitInterval == 0 && slices.ContainsFunc(c.Kafka.Brokers, remote) {
-		d.Add(commits, -1, "commits at every step are for tests: all brokers must be loopback addresses", "0s")
+		d.Add(commits, -1, "must be at least \"10ms\" unless all brokers are loopback addresses: commits at every "+
+			"step are for tests", "0s")
 	}
 }
 
@@ -83,7 +84,7 @@ func (d *document) checkPair(t *TLS, key toml.Key) {
 	}
 }
 
-// checkListener finds a listener that everybody could read.
+// checkListener finds a listener that anybody could read.
 func (d *document) checkListener(c *Config) {
 	h, key := &c.HTTP, toml.Key{"http", "listen"}
 	if !d.Sound(key) || Loopback(h.Listen) || h.TLS != nil || h.BasicAuth != nil || h.InsecureListen ||
@@ -91,7 +92,7 @@ func (d *document) checkListener(c *Config) {
 		return
 	}
 	d.Add(key, -1,
-		"must be a loopback address: beyond this machine it needs [http.tls] or [http.basic_auth], or "+
+		"must be a loopback address, unless there is [http.tls] or [http.basic_auth], or "+
 			"http.insecure_listen = true", h.Listen)
 }
 
@@ -105,11 +106,11 @@ func Loopback(address string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// checkTwice finds elements that occur twice in a list.
+// checkTwice finds elements that are repeated in a list.
 func checkTwice[T comparable](d *document, key toml.Key, list []T) {
 	for i, x := range list {
 		if slices.Contains(list[:i], x) {
-			d.Add(key, i, "must not be there twice", x)
+			d.Add(key, i, "must not be repeated", x)
 		}
 	}
 }
@@ -137,12 +138,12 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 	case d.Written(step) == nil:
 		s.Step = m.step
 	case m.steps != "" && d.Sound(step) && (m.clock != "" || s.Step.Clock() == 0):
-		d.Add(step, -1, "must not be there: "+m.steps, toml.Scalar(d.Written(step)))
+		d.Add(step, -1, "must be absent: "+m.steps, toml.Scalar(d.Written(step)))
 	}
 }
 
-// hasUnknownTable reports whether a stream has a table that the schema does not have. It may
-// be a mechanism under a wrong name, which has been reported already.
+// hasUnknownTable reports whether a stream has a table that the schema does not have. It may be a misspelt mechanism,
+// which is reported already.
 func (d *document) hasUnknownTable(key toml.Key) bool {
 	t, _ := d.Written(key).(map[string]any)
 	for name, v := range t {
@@ -206,7 +207,8 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 			*list = slices.Repeat(*list, columns)
 		} else if len(*list) != columns {
 			d.Add(here, -1,
-				fmt.Sprintf("must be one number, or one for each of the %d %s", columns, s.Input.what()), nil)
+				fmt.Sprintf("must be one number, or a list with one for each of the %d "+
+					"%s", columns, s.Input.what()), nil)
 		}
 	}
 	each(under(key, "centre"), &s.Centre)
@@ -214,7 +216,7 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 	d.checkAuto(s, key)
 }
 
-// checkMerge finds what a merged stream can't do.
+// checkMerge finds settings that do not go with merge = true.
 func (d *document) checkMerge(s *Stream, key toml.Key) {
 	merge := under(key, "merge")
 	if !s.Merge {
@@ -228,25 +230,26 @@ func (d *document) checkMerge(s *Stream, key toml.Key) {
 		return
 	}
 	if s.automatic() {
-		d.Add(merge, -1, "needs centre, scale and clip norms that are given: a warm-up reads one partition", nil)
+		d.Add(merge, -1, "must be false if centre, scale or a clip norm is \"auto\": a warm-up reads one "+
+			"partition", nil)
 	}
 	if s.DeadLetter.Mode != "off" {
 		d.Add(under(key, "dead_letter", "mode"), -1,
-			"must be \"off\" with merge = true: dead letters follow one partition", s.DeadLetter.Mode)
+			"must be \"off\" with merge = true: dead letters can only follow one partition", s.DeadLetter.Mode)
 	}
 	if s.Input.Start >= 0 {
 		d.Add(under(key, "input", "start"), -1,
-			"must be \"earliest\" or \"latest\" with merge = true: partitions have offsets of their own", nil)
+			"must be \"earliest\" or \"latest\" with merge = true: each partition has its own offsets", nil)
 	}
 }
 
-// automatic reports whether anything is found by a warm-up, of whatever mechanism.
+// automatic reports whether a warm-up, of any mechanism, finds anything.
 func (s *Stream) automatic() bool {
 	return s.Automatic() || s.Moments != nil && math.IsNaN(s.Moments.Clip) ||
 		slices.ContainsFunc(slices.Concat(s.Centre, s.Scale), math.IsNaN)
 }
 
-// checkClock finds what a stream with steps by the clock can't do.
+// checkClock finds settings that do not go with steps by the clock.
 func (d *document) checkClock(c *Config, s *Stream, key toml.Key) {
 	step, most := under(key, "step"), under(key, "step_max")
 	m, _ := s.mechanism()
@@ -255,25 +258,27 @@ func (d *document) checkClock(c *Config, s *Stream, key toml.Key) {
 		return
 	case s.Step.Clock() == 0:
 		if d.Sound(most) && strconv.FormatUint(s.StepMax, 10) != stepMaxDefault {
-			d.Add(most, -1, "belongs to steps by the clock, such as step = \"1m\"", s.StepMax)
+			d.Add(most, -1, "is only for steps by the clock, such as step = \"1m\"", s.StepMax)
 		}
 		return
 	case m != nil && (m.clock != "" || m.merge == nil):
-		d.Add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it has no sums of a step"),
+		d.Add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it does not sum the records "+
+			"of a step"),
 			toml.Scalar(d.Written(step)))
 		return
 	case m != nil && m.bounded != "" && d.Written(most) == nil:
 		d.Add(most, -1, "required with a step by the clock: "+m.bounded, nil)
 	}
 	if s.automatic() {
-		d.Add(step, -1, "needs centre, scale and clip that are given: a warm-up has a number of offsets",
+		d.Add(step, -1, "must be a number of offsets if centre, scale or clip is \"auto\": the length of a warm-up "+
+			"is a number of offsets",
 			toml.Scalar(d.Written(step)))
 	}
 	if s.DeadLetter.Mode != "off" {
 		d.Add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with steps by the clock", s.DeadLetter.Mode)
 	}
 	if topic := (toml.Key{"kafka", "boundary_topic"}); d.Sound(topic) && c.Kafka.BoundaryTopic == "" {
-		d.Add(topic, -1, "required, because steps of ["+key.String()+"] are by the clock", nil)
+		d.Add(topic, -1, "required, because ["+key.String()+"] has steps by the clock", nil)
 	}
 }
 
@@ -311,11 +316,13 @@ func (d *document) checkPrivacy(s *Stream, key toml.Key) {
 		case err != nil || dp.CheckDelta(mu, p.Delta) == nil:
 		case dp.LeastDelta(mu) < 1:
 			d.Add(delta, -1,
-				fmt.Sprintf("must be at least %.2g, for noise is cut off where a smaller delta would look",
+				fmt.Sprintf("must be at least %.2g: a smaller delta would need noise beyond the point where its tail "+
+					"is cut off",
 					dp.LeastDelta(mu)), p.Delta)
 		default:
 			d.Add(epsilon, -1,
-				"must be less: noise so small is cut off where every delta below 1 would look", p.Epsilon)
+				"must be smaller: with so little noise, every delta below 1 would need its tail, which is cut "+
+					"off", p.Epsilon)
 		}
 	}
 	if d.Sound(epsilon) && d.Sound(limitEpsilon) && p.LimitEpsilon < p.Epsilon {
@@ -371,7 +378,7 @@ var follows = map[string][]string{
 	"adam.factorization":    {"horizon", "dim"},
 }
 
-// needs has the keys that some value of another key requires, and the message for them.
+// needs gives, for each key that another key may require, the message for its absence.
 var needs = map[string]func(s *Stream) string{
 	"moments.decay":  func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
 	"moments.window": func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
@@ -432,7 +439,7 @@ func (d *document) addEstimator(s *Stream, key toml.Key, f *fault.Fault) {
 	}
 	for _, name := range causes {
 		at, _ := locate(key, table, name)
-		// A key at its former place has been reported there.
+		// If the key stands at its former place, the fault is reported there.
 		if !d.Sound(at) || !d.Sound(under(key, table, name)) {
 			return
 		}
@@ -469,8 +476,7 @@ func locate(stream toml.Key, table, name string) (toml.Key, *toml.Node) {
 	return under(stream, table), own
 }
 
-// clearOthers sets the keys of other methods in a mechanism's table to zero. They had been
-// set to their defaults.
+// clearOthers sets the keys of other methods in a mechanism's table to zero, to remove their defaults.
 func (d *document) clearOthers(n *toml.Node, key toml.Key, v reflect.Value) {
 	for _, t := range n.Children {
 		if t.Of == "" || t.Of == toml.Field(v, "method").String() {
@@ -512,18 +518,18 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 	}
 }
 
-// checkEvery checks that releases that leave out their privacy block have one to refer to: that
-// of step 1, in one message.
+// checkEvery checks that privacy_every exceeds 1 only if every step has a release in one message: then the releases
+// without a privacy block can refer to that of step 1.
 func (d *document) checkEvery(s *Stream, key toml.Key) {
 	every := under(key, "output", "privacy_every")
 	if name := s.Mechanism(); d.Sound(every) && s.Output.PrivacyEvery > 1 && (name == "sgd" || name == "adam") {
-		d.Add(every, -1, "must be 1 for "+name+": not every step of it has a release in one message",
+		d.Add(every, -1, "must be 1 for "+name+": some of its steps have no release, or one of several messages",
 			s.Output.PrivacyEvery)
 	}
 }
 
-// checkTopics checks that no output topic is an input topic or another stream's output,
-// and no topic of dead letters either of them.
+// checkTopics checks that each output topic is neither an input topic nor another stream's output, and that a topic of
+// dead letters is neither an input nor an output.
 func (d *document) checkTopics(c *Config) {
 	type use struct {
 		key   toml.Key
@@ -551,7 +557,7 @@ func (d *document) checkTopics(c *Config) {
 			writes(out)
 		case d.Sound(out) && d.Sound(under(key, "input", "topic")):
 			if s.Output.Topic = s.Input.Topic + ".dp"; !isTopic(s.Output.Topic) {
-				d.Add(out, -1, "required, for the input's topic with \".dp\" is too long a name", nil)
+				d.Add(out, -1, "required: the default, the input's topic followed by \".dp\", is too long", nil)
 			}
 			outputs = append(outputs, use{out, s.Output.Topic, false})
 		}
@@ -568,7 +574,7 @@ func (d *document) checkTopics(c *Config) {
 	for _, l := range letters {
 		for _, other := range append(inputs[:len(inputs):len(inputs)], outputs...) {
 			if other.topic == l.topic {
-				d.Note(l.key, -1, "must be a topic of its own, not that of "+other.key.String(), l.topic)
+				d.Note(l.key, -1, "must differ from the topic of "+other.key.String(), l.topic)
 				break
 			}
 		}
@@ -581,7 +587,7 @@ func (d *document) checkTopics(c *Config) {
 	for i, out := range outputs {
 		for _, in := range inputs {
 			if in.topic == out.topic {
-				d.Note(out.key, -1, "must not be a topic that is read, as "+in.key.String()+" is", out.topic)
+				d.Note(out.key, -1, "must not be an input topic, as "+in.key.String()+" is", out.topic)
 				break
 			}
 		}
@@ -595,7 +601,7 @@ func (d *document) checkTopics(c *Config) {
 						"required, because streams %s and %s read the same topic and would both publish to its default",
 						other.key[1], out.key[1]), out.topic)
 			} else {
-				d.Note(out.key, -1, "must be a topic of its own, not that of "+other.key.String(), out.topic)
+				d.Note(out.key, -1, "must differ from the topic of "+other.key.String(), out.topic)
 			}
 			break
 		}
@@ -615,7 +621,7 @@ func (d *document) checkLimits(c *Config) {
 			first[s.reads()] = s
 			continue
 		}
-		// cause is the key that the value follows from if its own key is not in the file.
+		// cause is the key that determines the value if its own key is not in the file.
 		agree := func(name, cause string, mine, theirs any) {
 			for _, stream := range []string{s.Name, other.Name} {
 				privacy := toml.Key{"stream", stream, "privacy"}
@@ -625,7 +631,8 @@ func (d *document) checkLimits(c *Config) {
 			}
 			if mine != theirs {
 				d.Note(toml.Key{"stream", s.Name, "privacy", name}, -1,
-					fmt.Sprintf("must be that of [stream.%s], which reads the same topic: %#v", other.Name, theirs),
+					fmt.Sprintf("must be the same as in [stream.%s], which reads the same topic: "+
+						"%#v", other.Name, theirs),
 					mine)
 			}
 		}
@@ -636,7 +643,7 @@ func (d *document) checkLimits(c *Config) {
 	}
 }
 
-// byLine returns the streams in the order of the file.
+// byLine returns the streams in the order of their lines in the file.
 func (d *document) byLine(c *Config) []*Stream {
 	streams := slices.Clone(c.Streams)
 	slices.SortStableFunc(streams, func(a, b *Stream) int {

@@ -8,23 +8,23 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// warmup says what is found for a regression beside centre and scale.
+// warmup says what a warm-up finds for a regression, besides centre and scale.
 type warmup struct {
-	// bounds returns the target and where the bounds on features and target are, which are
-	// NaN to be found.
+	// bounds returns the target, and pointers to the bounds on features and target; a bound is NaN if it is to be
+	// found.
 	bounds func(s *Stream) (target string, x, y *float64)
 	// own gives a stream a copy of its mechanism's configuration.
 	own func(s *Stream)
-	// needs has the keys whose meaning depends on centre, scale or a bound; true: it is one
-	// to be found.
+	// needs returns the keys whose meaning depends on centre, scale or a bound. The value is true if that one is to be
+	// found.
 	needs func(s *Stream) map[string]bool
-	// unit tells the mechanism that its features, as many as are not frozen, have been
-	// scaled to deviation 1; nil: it need not know.
+	// unit tells the mechanism that its features (their number without frozen ones) have been scaled to deviation 1;
+	// nil: it need not know.
 	unit func(s *Stream, features int)
 }
 
-// Automatic reports whether a warm-up precedes the mechanism, which is then given what the
-// warm-up found. Moments have a warm-up of their own, and gradients have none.
+// Automatic reports whether a warm-up runs before the mechanism and gives it what it found. Moments have a warm-up of
+// their own, and gradients have none.
 func (s *Stream) Automatic() bool {
 	m, _ := s.mechanism()
 	if m == nil || m.warmup == nil || s.Gradients() {
@@ -35,7 +35,7 @@ func (s *Stream) Automatic() bool {
 		slices.ContainsFunc(s.Scale, math.IsNaN)
 }
 
-// Bounds returns what the warm-up of an automatic stream must find.
+// Bounds returns the task of the warm-up of an automatic stream.
 func (s *Stream) Bounds() bounds.Config {
 	m, _ := s.mechanism()
 	target, x, y := m.warmup.bounds(s)
@@ -63,9 +63,8 @@ func (s *Stream) warmupSteps() uint64 {
 	return s.Bounds().Parts()
 }
 
-// Bounded returns an automatic stream with these constants, x and y in the place of bounds
-// that are "auto"; features is the number of those that are not frozen. Its releases state
-// original units whatever the constants are.
+// Bounded returns an automatic stream with these constants. x and y replace bounds that are "auto". features is the
+// number of features that are not frozen. Its releases are in original units, whatever the constants are.
 func (s *Stream) Bounded(centre, scale []float64, x, y float64, features int) *Stream {
 	t := *s
 	m, _ := t.mechanism()
@@ -85,16 +84,16 @@ func (s *Stream) Bounded(centre, scale []float64, x, y float64, features int) *S
 	return &t
 }
 
-// finds reports whether centre or scale of a column are found.
+// finds reports whether a warm-up finds centre or scale of a column.
 func (s *Stream) finds(column string) bool {
 	j := slices.Index(s.Input.Row(), column)
 	return j >= 0 && j < min(len(s.Centre), len(s.Scale)) && (math.IsNaN(s.Centre[j]) || math.IsNaN(s.Scale[j]))
 }
 
-// standard reports whether centre and scale of all features are found.
+// standard reports whether a warm-up finds centre and scale of all features.
 func (s *Stream) standard(target string) bool {
 	if len(s.Centre) != len(s.Input.Row()) || len(s.Scale) != len(s.Input.Row()) {
-		return false // a fault that is noted elsewhere
+		return false // another check reports this fault
 	}
 	for j, name := range s.Input.Row() {
 		if name != target && !(math.IsNaN(s.Centre[j]) && math.IsNaN(s.Scale[j])) {
@@ -104,9 +103,8 @@ func (s *Stream) standard(target string) bool {
 	return true
 }
 
-// Standing returns an automatic stream with 0 and 1 in the place of what is "auto". Its
-// mechanism has the guarantee, the noise and the steps of the one that follows the
-// warm-up.
+// Standing returns an automatic stream with 0 and 1 in place of "auto". Its mechanism has the same guarantee, noise and
+// steps as the one that follows the warm-up.
 func (s *Stream) Standing() *Stream {
 	or := func(given []float64, missing float64) []float64 {
 		all := slices.Clone(given)
@@ -120,8 +118,8 @@ func (s *Stream) Standing() *Stream {
 	return s.Bounded(or(s.Centre, 0), or(s.Scale, 1), 1, 1, 1)
 }
 
-// checkAuto notes bounds that are to be found by a mechanism for which none are, and keys of
-// a warm-up that it does not have.
+// checkAuto reports "auto" for a mechanism that cannot find bounds, and keys of a warm-up that the mechanism does not
+// have.
 func (d *document) checkAuto(s *Stream, key toml.Key) {
 	m, _ := s.mechanism()
 	if m == nil || m.finds || m.warmup != nil {
@@ -129,13 +127,13 @@ func (d *document) checkAuto(s *Stream, key toml.Key) {
 	}
 	for name, list := range map[string][]float64{"centre": s.Centre, "scale": s.Scale} {
 		if here := under(key, name); d.Sound(here) && slices.ContainsFunc(list, math.IsNaN) {
-			d.Add(here, -1, "must be numbers for "+m.name+", which has no warm-up to find them", nil)
+			d.Add(here, -1, "must not be \"auto\" for "+m.name+", which has no warm-up", nil)
 		}
 	}
-	d.refuse(key, "belongs to mechanisms with a warm-up, and "+m.name+" has none", "warmup", "warmup_mode")
+	d.refuse(key, "must be absent: "+m.name+" has no warm-up", "warmup", "warmup_mode")
 }
 
-// checkWarmup checks what belongs to the warm-up before a regression.
+// checkWarmup checks the keys of the warm-up before a regression.
 func (d *document) checkWarmup(s *Stream, key toml.Key) {
 	m, _ := s.mechanism()
 	if m.warmup == nil {
@@ -151,16 +149,16 @@ func (d *document) checkWarmup(s *Stream, key toml.Key) {
 		return
 	}
 	if !s.Automatic() {
-		d.refuse(key, "belongs to a centre, scale, clip_x or clip_y that is \"auto\"", "warmup", "warmup_mode")
+		d.refuse(key, "is only for a centre, scale, clip_x or clip_y that is \"auto\"", "warmup", "warmup_mode")
 		return
 	}
 	if here := under(key, "warmup"); d.Sound(here) && s.Warmup > 1<<60 {
-		d.Add(here, -1, "must be fewer offsets than a log has", s.Warmup)
+		d.Add(here, -1, "must be less than the largest offset of a log", s.Warmup)
 	}
 	for name, found := range m.warmup.needs(s) {
 		if here, _ := locate(key, m.name, name); found && d.Sound(here) {
 			d.Add(here, -1,
-				"does not go with \"auto\": its unit is that of a centre, scale or bound which is to be found", nil)
+				"must be absent: its unit depends on a centre, scale or bound that is \"auto\"", nil)
 		}
 	}
 }

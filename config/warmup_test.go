@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// TestAutoRegression: bounds of a regression that are "auto" are NaN, and "auto" to the
-// digest; an epoch with a horizon has the warm-up's steps before those of the regression,
-// which is checked with numbers in their place. Without "auto" the digest is the same as
-// ever.
+// TestAutoRegression: bounds of a regression that are "auto" are NaN, and "auto" in the digest. With a horizon, the
+// steps of the warm-up precede those of the regression, which is checked with numbers in place of "auto". Without
+// "auto" the digest is unchanged.
 func TestAutoRegression(t *testing.T) {
 	const head = "[kafka]\nbrokers = [\"h:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n[stream.s]\n" +
 		"input = { topic = \"t\", columns = [\"a\", \"y\"] }\noutput.topic = \"o\"\nhorizon = 10\n%s\n" +
@@ -76,28 +75,28 @@ func TestAutoRegression(t *testing.T) {
 		})
 	}
 	for _, x := range []struct{ stream, table, keys, want string }{
-		{"warmup = 100", "sgd", "clip_x = 1", `warmup: belongs to a centre, scale, clip_x or clip_y that is "auto"`},
+		{"warmup = 100", "sgd", "clip_x = 1", `warmup: is only for a centre, scale, clip_x or clip_y that is "auto"`},
 		{"warmup_mode = \"split\"", "refit", "clip_x = 1\nclip_y = 1\nwindow = 9",
-			`warmup_mode: belongs to a centre, scale, clip_x or clip_y that is "auto"`},
+			`warmup_mode: is only for a centre, scale, clip_x or clip_y that is "auto"`},
 		{"", "sgd", "method = \"amb\"\nradius = 3.0\nclip_x = \"auto\"\namb.curvature = 0.5",
-			"sgd.amb.curvature: does not go with \"auto\""},
+			"sgd.amb.curvature: must be absent: its unit depends"},
 		{"", "refit", "solver = \"dp-gd-residual\"\nclip_x = 1\nclip_y = \"auto\"\nwindow = 9\nresidual_clip = 0.5",
-			"refit.residual_clip: does not go with \"auto\""},
+			"refit.residual_clip: must be absent: its unit depends"},
 		{"", "sgd", `clip_x = "automatic"`, `sgd.clip_x: must be a number, or "auto"`},
 		{"", "sgd", `clip_x = -1`, `sgd.clip_x: must be positive`},
 		{"", "sgd", "clip_x = \"auto\"\nradius = \"auto\"", "sgd.radius: must be a number"},
 		{"", "sgd", "clip_x = \"auto\"\nlevel = 2.0", "sgd.level: must be in (0, 1)"},
 		{"centre = \"auto\"\nstep = 10", "adam",
 			"clip = 1\nrate = 0.1\nmode = \"model\"\nmodel = { loss = \"logistic\", target = \"y\" }",
-			"adam.model.target: does not go with \"auto\""},
+			"adam.model.target: must be absent: its unit depends"},
 		{"scale = \"auto\"\nstep = 10", "adam",
 			"clip = 1\nrate = 0.1\nmode = \"model\"\ninitial_file = \"/p\"\n" +
-				"model = { loss = \"linear\", target = \"y\" }", "adam.initial_file: does not go with \"auto\""},
+				"model = { loss = \"linear\", target = \"y\" }", "adam.initial_file: must be absent: its unit depends"},
 		{"step = 10\nwarmup = 10", "adam",
 			"clip = 1\nrate = 0.1\nmode = \"model\"\nmodel = { loss = \"linear\", target = \"y\" }",
-			"warmup: belongs to a centre, scale, clip_x or clip_y that is \"auto\""},
+			"warmup: is only for a centre, scale, clip_x or clip_y that is \"auto\""},
 		{"centre = \"auto\"\nstep = 10", "adam", "clip = 1\nrate = 0.1\ndim = 4",
-			"centre: belongs to rows; a gradient is taken as it is"},
+			"centre: must be absent for gradients, which are not scaled"},
 	} {
 		text := fmt.Sprintf(head, x.stream, x.table, x.keys)
 		if x.table == "adam" {

@@ -464,7 +464,7 @@ func TestPatternsOfOneTopic(t *testing.T) {
 	x = s.Start(soon)
 	runs(x, 0, "orders.sales-a", "orders.sales-aa", "second.b")
 	if p := x.D.Patterns()[1]; p.Refused != 2 ||
-		!strings.Contains(p.Missing[0].Reason, "it matches [stream.orders] too, which has it") {
+		!strings.Contains(p.Missing[0].Reason, "[stream.orders] matches it too and reads it already") {
 		t.Errorf("%+v", p)
 	}
 	if n := strings.Count(s.Log.String(), "a topic matches a pattern but gets no stream"); n != 2 {
@@ -515,7 +515,7 @@ func TestPatternPage(t *testing.T) {
 	eventually(x, "the second stream", func(all []monitor.TaskStatus) bool { return len(all) == 2 })
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-c", 1, nil))
 	p.Until(ctx, "the new stream, and what is not taken",
-		`document.querySelector('[id^="s-orders.sales-b~"]') && document.getElementById("alerts").innerText.includes("Stream orders does not take 1 of the topics that match sales-.*. sales-c: the stream has 2 topics already, input.max_topics.")`)
+		`document.querySelector('[id^="s-orders.sales-b~"]') && document.getElementById("alerts").innerText.includes("Stream orders does not take 1 of the topics that match sales-.*. sales-c: the stream already has 2 topics, as many as input.max_topics allows.")`)
 	p.Eval(`document.querySelectorAll("details").forEach((d) => { d.open = true })`, nil)
 	for _, fault := range fixtures.Accessible(t, p) { // one stream has a release, the other none
 		t.Error(fault)

@@ -106,11 +106,11 @@ func TestAdamCommands(t *testing.T) {
 		t.Errorf("%d audits of %s, want 3: the worst pair among them", n, a.Streams[1].Stream)
 	}
 
-	want(t, exitUsage, "takes gradients", "feed", "-c", file, "--stream", "updates", "--csv", file)
-	want(t, exitUsage, "takes gradients", "replay", "-c", file, "--stream", "updates", file)
+	want(t, exitUsage, "reads gradients", "feed", "-c", file, "--stream", "updates", "--csv", file)
+	want(t, exitUsage, "reads gradients", "replay", "-c", file, "--stream", "updates", file)
 }
 
-// TestAdamReplay replays examples: a release is a line, however long.
+// TestAdamReplay replays examples: a release is one line of any length.
 func TestAdamReplay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -143,8 +143,8 @@ func TestAdamReplay(t *testing.T) {
 	}
 }
 
-// TestAdamAuditOfExamples: under zero-out an audit compares an example with no
-// record. A row of zeros has a gradient too, here the opposite one.
+// TestAdamAuditOfExamples: under zero-out an audit compares an example with no record. A row of zeros also has a
+// gradient, which here is the opposite one.
 func TestAdamAuditOfExamples(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

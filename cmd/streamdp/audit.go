@@ -19,22 +19,22 @@ func auditCommand(g *globals) *cobra.Command {
 	var quick bool
 	c := &cobra.Command{
 		Use:   "audit -c FILE",
-		Short: "Test whether every stream's mechanism is as private as it says",
-		Long: "Build every stream's mechanism as it is configured, run it over made-up records\n" +
-			"under keys that are thrown away, and look for privacy faults from outside: how\n" +
-			"far apart the releases of neighbouring streams are under one noise, whether\n" +
-			"releases hold the noise that was drawn and it is white, and how well neighbours\n" +
-			"can be told apart under fresh keys.\n\n" +
-			"No record, no key file and no state is read, and nothing is published or\n" +
-			"charged. Every audit states the probability that it fails without a fault\n" +
-			"(level), and what it finds with which probability (power).",
+		Short: "Test whether every stream's mechanism is as private as it claims",
+		Long: "Build each stream's mechanism as it is configured, run it on made-up records\n" +
+			"with temporary keys, and look for privacy faults in its output. The audits test\n" +
+			"how far apart the releases of neighbouring streams are under the same noise,\n" +
+			"whether releases contain the noise that was drawn and whether it is white, and\n" +
+			"how well neighbours can be told apart under fresh keys.\n\n" +
+			"No record, key file or state is read, and nothing is published or charged. Each\n" +
+			"audit states the probability that it fails without a fault (level), and the size\n" +
+			"of fault that it finds with a given probability (power).",
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := g.load()
 			if err != nil {
 				return err
 			}
 			var all []*audit.Report
-			var missing error // the others are audited all the same
+			var missing error // the other streams are audited nevertheless
 			for _, s := range cfg.Representative().Streams {
 				suite, err := suiteOf(s)
 				if errors.As(err, new(audit.NoneError)) {
@@ -58,10 +58,10 @@ func auditCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// suiteOf returns the audits of a stream's mechanism. A mechanism without audits is an error.
+// suiteOf returns the audits of a stream's mechanism. It fails for a mechanism without audits.
 func suiteOf(s *config.Stream) (*audit.Suite, error) { return suites.Of(s, plan.Audits(s)) }
 
-// reportAudits prints the findings. It is an error if one of them failed.
+// reportAudits prints the findings. It returns an error if an audit failed.
 func reportAudits(g *globals, all []*audit.Report) error {
 	failed, total := 0, 0
 	for _, a := range all {

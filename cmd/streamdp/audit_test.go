@@ -56,9 +56,8 @@ type auditAnswer struct {
 	Streams []audit.Report
 }
 
-// TestAudit runs the command, quickly and in full. The key file and the state
-// directory that the configuration names do not exist, and need not. Its keys are
-// fresh: by their levels these runs fail once in 10⁸ times.
+// TestAudit runs the command, with --quick and in full. The key file and the state directory in the configuration do
+// not exist, and are not needed. The keys are fresh: by the audits' levels these runs fail once in 10⁸ times.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -67,7 +66,8 @@ func TestAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	table := want(t, exitDone, "", "audit", "-c", file, "--quick")
-	for _, text := range []string{"stream orders: mu 0.1960", "stream window: mu 1.666", "AUDIT", "A0", "A1", "A2", "pass"} {
+	for _, text := range []string{"stream orders: mu 0.1960", "stream window: mu " +
+		"1.666", "AUDIT", "A0", "A1", "A2", "pass"} {
 		if !strings.Contains(table, text) {
 			t.Errorf("the table lacks %q:\n%s", text, table)
 		}
@@ -109,8 +109,8 @@ func answerOf(t *testing.T, out string) auditAnswer {
 	return a
 }
 
-// TestAuditFails: an estimator that costs three times what it says fails its audits, and
-// the command ends with exit code 1, in words and in JSON.
+// TestAuditFails: an estimator that costs three times as much as it claims fails its audits, and the command ends with
+// exit code 1, in text and in JSON.
 func TestAuditFails(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse("test.toml", []byte(auditConfig))
@@ -152,13 +152,14 @@ func TestAuditFails(t *testing.T) {
 	}
 }
 
-// TestRefitCommands: plan and audit know refits; a solver without an audit does not
-// pass, and keeps no other stream from its own.
+// TestRefitCommands: plan and audit support refits. A solver without an audit does not pass, and does not prevent the
+// audits of other streams.
 func TestRefitCommands(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(cases.Root(t), "examples", "refit.toml")
 	out := want(t, exitDone, "", "plan", "-c", file)
-	for _, w := range []string{"(0.5, 1e-08)-differential privacy", "exact Gaussian accounting", "errors depend on the window", "method newton", "standard error of mean"} {
+	for _, w := range []string{"(0.5, 1e-08)-differential privacy", "exact Gaussian accounting", "errors depend on the data of " +
+		"the window", "method newton", "standard error of mean"} {
 		if !strings.Contains(out, w) {
 			t.Errorf("no %q in\n%s", w, out)
 		}
@@ -171,7 +172,8 @@ func TestRefitCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ solver, accounting string }{{"adassp", "exact Gaussian"}, {"dp-gd", "exact Gaussian"}, {"dp-gd-residual", "exact Gaussian"}, {"ihm", "exact"}, {"linmix", "exact"}, {"fast-ihm", "rdp"}} {
+	for _, c := range []struct{ solver, accounting string }{{"adassp", "exact Gaussian"}, {"dp-gd", "exact " +
+		"Gaussian"}, {"dp-gd-residual", "exact Gaussian"}, {"ihm", "exact"}, {"linmix", "exact"}, {"fast-ihm", "rdp"}} {
 		other := filepath.Join(t.TempDir(), "refit.toml")
 		if err := os.WriteFile(other,
 			[]byte(strings.Replace(string(text), "window = 20000", "window = 20000\nsolver = \""+c.solver+"\"", 1)),
@@ -193,8 +195,7 @@ func TestRefitCommands(t *testing.T) {
 	}
 }
 
-// TestAuditPersons: where persons are protected all records of one stand in the place of one
-// record's, and use what is charged.
+// TestAuditPersons: with protected persons, all records of a person replace a single record, and use the charged μ.
 func TestAuditPersons(t *testing.T) {
 	t.Parallel()
 	const user = "user = { key = \"record-key\", cap = 3, separation = 2, max_users = 9000 }\n"
@@ -220,14 +221,14 @@ sgd = { target = "m", clip_x = 1.0 }
 				far = max(far, f.Statistic)
 			}
 		}
-		if far < 0.85 { // one record of a person is worth 0.6 at most
-			t.Errorf("stream %s: the worst person is worth %g of mu", s.Stream, far)
+		if far < 0.85 { // one record of a person uses at most 0.6
+			t.Errorf("stream %s: the worst person uses %g of mu", s.Stream, far)
 		}
 	}
 }
 
-// TestAuditFullMap: where the map of persons may be full, zero-out has the noise of replace, and is
-// audited by its pairs.
+// TestAuditFullMap: if the map of persons may become full, zero-out has the noise of replace, and the audit uses the
+// pairs of replace.
 func TestAuditFullMap(t *testing.T) {
 	t.Parallel()
 	const text = `[kafka]
@@ -247,5 +248,5 @@ clip = 1.0
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitDone, "", "audit", "-c", file, "--quick") // or a finding has failed
+	want(t, exitDone, "", "audit", "-c", file, "--quick") // else a finding has failed
 }

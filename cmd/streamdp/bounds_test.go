@@ -13,12 +13,11 @@ import (
 	"github.com/streamdp/streamdp/internal/truth"
 )
 
-// TestBoundsOfRealData: two data sets, columns as they are, from 10⁻⁸ to 10³ in size, rows in
-// random order, one pass, ε = 1, of which replay is told topic, columns, ε, δ and adjacency
-// and nothing else. In the last release the errors of the means, against all rows of the
-// set, are at most 0.03 of each column's deviation: root mean square over the columns that
-// are not frozen. A good hand, which looked at the rows, has 0.011 to 0.021. Orders and keys
-// are fixed: what passes, passes always.
+// TestBoundsOfRealData uses two data sets with their original columns, from 10⁻⁸ to 10³ in size, and rows in random
+// order. There is one pass with ε = 1, and replay knows only topic, columns, ε, δ and adjacency. In the last release
+// the errors of the means, against all rows of the set, are at most 0.03 of each column's deviation, as root mean
+// square over the columns that are not frozen. An expert who looked at the rows reaches 0.011 to 0.021. Orders and keys
+// are fixed, so the test always has the same result.
 func TestBoundsOfRealData(t *testing.T) {
 	t.Parallel()
 	if dataset.Folder() == "" {

@@ -24,14 +24,14 @@ func checkCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check -c FILE",
 		Short: "Check a configuration and print its privacy statement",
-		Long: "Check the configuration and the key file, build every estimator, and print\n" +
-			"what each stream promises. Every fault is reported at once.\n\n" +
-			"With --connect it also asks the brokers for each permission that the daemon\n" +
-			"needs, and the schema registry for every version of the records' schemas. What\n" +
-			"is missing, or does not go with the columns, it names. Asking changes nothing.\n\n" +
-			"With --sample it decodes the records of a file as the stream would, and says\n" +
-			"how many give a row and which columns hold no number: before any budget is\n" +
-			"spent on a stream that reads nothing. What it prints is not private.",
+		Long: "Check the configuration and the key file, build every estimator, and print the\n" +
+			"guarantee of each stream. All faults are reported at once.\n\n" +
+			"With --connect, also ask the brokers for each permission that the daemon needs,\n" +
+			"and the schema registry for every version of the records' schemas. The command\n" +
+			"names what is missing or does not fit the columns. It changes nothing.\n\n" +
+			"With --sample, decode the records of a file as the stream would, and print how\n" +
+			"many give a row and which columns contain no numbers. This finds a wrong codec\n" +
+			"or column before budget is spent on it. The output is not private.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if sample != "" {
 				return g.sample(c.Context(), sample, name, header)
@@ -40,16 +40,16 @@ func checkCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&sample, "sample", "",
-		"decode the records of this file, as replay reads them, and check nothing else: not private")
-	c.Flags().StringVar(&name, "stream", "", "stream whose records --sample has (default: the only one)")
+		"only decode the records of this file, which is read as by replay; the output is not private")
+	c.Flags().StringVar(&name, "stream", "", "stream whose records --sample contains (default: the only one)")
 	c.Flags().StringVar(&header, "header", "auto", "whether a CSV file of --sample has a header: "+table.HeaderUsage)
 	c.Flags().BoolVar(&connect, "connect", false,
-		"also ask the brokers and the schema registry: reachable, each permission there, topics and schemas "+
-			"there and fit")
+		"also ask brokers and schema registry: are they reachable, do permissions, topics and schemas "+
+			"suffice")
 	return c
 }
 
-// sample decodes the records of a file and counts what they give.
+// sample decodes the records of a file and counts rows, null records and usable columns.
 func (g *globals) sample(ctx context.Context, file, name, header string) error {
 	if err := table.CheckHeader(header); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (g *globals) sample(ctx context.Context, file, name, header string) error {
 	}
 	if d, err := dryrun.Describe(s); err == nil && x.Records < d.WarmupOffsets { // the number of records is public
 		fmt.Fprintf(g.stderr,
-			"streamdp: warning: the warm-up takes the first %d records, and with these alone nothing else is "+
-				"released (%s)\n", d.WarmupOffsets, fewerForWarmup)
+			"streamdp: warning: the warm-up takes the first %d records, so these records alone give no other "+
+				"release (%s)\n", d.WarmupOffsets, fewerForWarmup)
 	}
 	fmt.Fprintln(g.stderr, "not private: every number here is an exact function of the records")
 	if g.json {
@@ -116,7 +116,7 @@ func (g *globals) sample(ctx context.Context, file, name, header string) error {
 	return nil
 }
 
-// byReason lists counts by reason.
+// byReason formats counts by reason.
 func byReason(found map[string]int64) string {
 	var list []string
 	for _, why := range slices.Sorted(maps.Keys(found)) {
@@ -125,8 +125,7 @@ func byReason(found map[string]int64) string {
 	return strings.Join(list, ", ")
 }
 
-// check checks the configuration and prints the guarantees. With connect it also checks the
-// cluster.
+// check checks the configuration and prints the guarantees. If ask is set it also asks brokers and registry.
 func (g *globals) check(ctx context.Context, ask bool) error {
 	cfg, err := g.load()
 	if err != nil {

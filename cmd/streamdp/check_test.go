@@ -35,7 +35,7 @@ func TestFaultsOfAConfiguration(t *testing.T) {
 		file + ":10: stream.x.privacy.adjacency: must be \"zero-out\" or \"replace\" (\"add-remove\")",
 		file + ":12: stream.x.moments.clib: unknown key (did you mean clip?)",
 		file + ":13: stream.x.moments.factorization: \"dense\" needs the stream's horizon",
-		file + ":15: http.pprof: unknown key (leave it out: this version has nothing that it would turn on)",
+		file + ":15: http.pprof: unknown key (remove it: it has no effect in this version)",
 	} {
 		if !strings.Contains(errs, line) {
 			t.Errorf("missing %q in\n%s", line, errs)
@@ -44,7 +44,7 @@ func TestFaultsOfAConfiguration(t *testing.T) {
 	want(t, exitConfig, "", "check", "-c", file)
 }
 
-// TestCheckReportsAll: what is wrong with the key hides nothing of the streams.
+// TestCheckReportsAll: a fault of the key does not hide the faults of streams.
 func TestCheckReportsAll(t *testing.T) {
 	s := newSite(t)
 	if err := os.Remove(filepath.Join(s.dir, "key")); err != nil {
@@ -79,7 +79,7 @@ func TestCheckConnect(t *testing.T) {
 		"--connect", "-c", s.config)
 }
 
-// TestCheckConnectPassword: a wrong password is called that, with the table where it is configured.
+// TestCheckConnectPassword: a wrong password is reported as such, with the table that configures it.
 func TestCheckConnectPassword(t *testing.T) {
 	s := newSite(t)
 	b, err := embedded.Start(
@@ -102,8 +102,8 @@ func TestCheckConnectPassword(t *testing.T) {
 	}
 }
 
-// TestCheckIsDocumented: every line that check prints, and every array of noise, is in the
-// tables of docs/operations.md.
+// TestCheckIsDocumented: every line that check prints, and every array of noise, is in the tables of
+// docs/operations.md.
 func TestCheckIsDocumented(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "docs", "operations.md"))
 	if err != nil {
@@ -152,8 +152,8 @@ func TestCheckIsDocumented(t *testing.T) {
 	}
 }
 
-// TestCheckTraces: check reads the files of [trace], and asks the collector with --connect. One
-// that does not answer is a warning, for nothing depends on it.
+// TestCheckTraces: check reads the files of [trace], and with --connect asks the collector. A collector that does not
+// answer is only a warning, because nothing depends on it.
 func TestCheckTraces(t *testing.T) {
 	s := newSite(t)
 	c := tracetest.New(t)
@@ -187,5 +187,5 @@ func TestCheckTraces(t *testing.T) {
 	if err := os.Chmod(headers, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitConfig, "must not be open to others", "check", "-c", s.config)
+	want(t, exitConfig, "must not be accessible to others", "check", "-c", s.config)
 }

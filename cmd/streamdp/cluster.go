@@ -22,15 +22,15 @@ func clusterCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
 		Short: "Set up and watch instances that share tasks",
-		Long: "Several instances with one configuration and one key share the tasks where the\n" +
-			"configuration has [cluster]. What must survive is in Kafka then.",
+		Long: "With the table [cluster] in the configuration, several instances with the same\n" +
+			"configuration and key share the tasks and keep their state in Kafka.",
 	}
 	c.AddCommand(clusterInitCommand(g), clusterStatusCommand(g), clusterCheckCommand(g), clusterImportCommand(g),
 		clusterExportCommand(g))
 	return c
 }
 
-// together loads a configuration with [cluster].
+// together loads a configuration that must have [cluster].
 func (g *globals) together() (*config.Config, error) {
 	c, err := g.load()
 	if err == nil && c.Cluster == nil {
@@ -39,7 +39,7 @@ func (g *globals) together() (*config.Config, error) {
 	return c, err
 }
 
-// togetherWithKey is together, and reads the master key.
+// togetherWithKey is together, and also reads the master key.
 func (g *globals) togetherWithKey() (*config.Config, *[32]byte, error) {
 	c, err := g.together()
 	if err != nil {
@@ -52,10 +52,10 @@ func (g *globals) togetherWithKey() (*config.Config, *[32]byte, error) {
 func clusterInitCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init -c FILE",
-		Short: "Make the topics of the group and begin its ledgers, once",
-		Long: "Make the topics of the group and begin the ledger of each shard. No other\n" +
-			"command makes them: a ledger that was lost must not come back empty. Run it once,\n" +
-			"before the first instance; where it failed, run it again.",
+		Short: "Create the group's topics and start its ledgers, once",
+		Long: "Create the topics of the group and start the ledger of each shard. No other\n" +
+			"command creates them, so that a lost ledger cannot come back empty. Run it once,\n" +
+			"before the first instance. If it fails, run it again.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, key, err := g.togetherWithKey()
 			if err != nil {
@@ -70,12 +70,12 @@ func clusterInitCommand(g *globals) *cobra.Command {
 					map[string]any{"group": cfg.Cluster.Group, "shards": cfg.Cluster.Shards, "begun": begun})
 			}
 			if begun == 0 {
-				fmt.Fprintf(g.stdout, "group %s has its topics and %d ledgers already\n", cfg.Cluster.Group,
+				fmt.Fprintf(g.stdout, "group %s already has its topics and %d ledgers\n", cfg.Cluster.Group,
 					cfg.Cluster.Shards)
 				return nil
 			}
 			fmt.Fprintf(g.stdout,
-				"group %s has its topics; %d of %d ledgers were begun\nnext, on each machine: streamdp run -c %s\n",
+				"group %s has its topics; started %d of %d ledgers\nnext, on each machine: streamdp run -c %s\n",
 				cfg.Cluster.Group, begun, cfg.Cluster.Shards, g.config)
 			return nil
 		},
@@ -99,7 +99,7 @@ func clusterStatusCommand(g *globals) *cobra.Command {
 				return json.NewEncoder(g.stdout).Encode(s)
 			}
 			if len(s.Members) == 0 {
-				fmt.Fprintf(g.stdout, "group %s has no instances: no task runs\n", s.Group)
+				fmt.Fprintf(g.stdout, "group %s has no instances, so no task runs\n", s.Group)
 				return nil
 			}
 			w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
@@ -111,7 +111,7 @@ func clusterStatusCommand(g *globals) *cobra.Command {
 				return err
 			}
 			if len(s.Unowned) > 0 {
-				fmt.Fprintf(g.stdout, "\nnobody has the shards %s\n", words.Ranges(s.Unowned))
+				fmt.Fprintf(g.stdout, "\nno instance has these shards: %s\n", words.Ranges(s.Unowned))
 			}
 			return nil
 		},
@@ -121,10 +121,10 @@ func clusterStatusCommand(g *globals) *cobra.Command {
 func clusterCheckCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check -c FILE",
-		Short: "Check the topics of the group and all that is in them",
-		Long: "Check the settings of the group's topics and, of each shard, that its ledger is\n" +
-			"whole, that every line and every value was written with this key, and that the\n" +
-			"ledger is as long as the state says. Instances may run meanwhile.",
+		Short: "Check the group's topics and everything in them",
+		Long: "Check the settings of the group's topics. Check for each shard that its ledger\n" +
+			"is complete, that every line and every value was written with this key, and that\n" +
+			"the ledger is as long as the state says. Instances may run meanwhile.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, key, err := g.togetherWithKey()
 			if err != nil {
@@ -147,7 +147,7 @@ func clusterCheckCommand(g *globals) *cobra.Command {
 					return err
 				}
 			} else if len(faults) == 0 {
-				fmt.Fprintf(g.stdout, "group %s: %d shards are whole, with %d ledger lines and %s of state\n",
+				fmt.Fprintf(g.stdout, "group %s: %d shards are complete, with %d ledger lines and %s of state\n",
 					cfg.Cluster.Group, len(found.Shards), lines, words.Size(bytes))
 			}
 			if len(faults) > 0 {
@@ -164,10 +164,11 @@ func clusterImportCommand(g *globals) *cobra.Command {
 		Use:   "import DIR -c FILE",
 		Short: "Move the tasks of a state directory into the group",
 		Long: "Move the tasks of DIR, the state directory of a daemon without [cluster], into\n" +
-			"the group: all that was ever charged, and the open epochs, which go on where they\n" +
-			"are. Stop the daemon and all instances first. No daemon runs on DIR afterwards,\n" +
-			"nor may one on a copy of it. What was interrupted can be repeated. Persons, and\n" +
-			"input partitions that the group knows already, are refused.",
+			"the group: all charges, and the open epochs, which continue where they are. Stop\n" +
+			"the daemon and all instances first. Afterwards no daemon can run on DIR, and\n" +
+			"none may run on a copy of it. If the command is interrupted, run it again. It\n" +
+			"refuses tasks with protected persons, and input partitions that the group\n" +
+			"already knows.",
 		Args: needs("DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, key, err := g.togetherWithKey()
@@ -176,8 +177,8 @@ func clusterImportCommand(g *globals) *cobra.Command {
 			}
 			if !yes {
 				fmt.Fprintf(g.stderr,
-					"The tasks of %s become those of group %s. Afterwards the directory is for reading only,\n"+
-						"and its secrets and checkpoints are removed. There is no way back.\n", args[0],
+					"The tasks of %s move to group %s. Afterwards the directory is read-only,\n"+
+						"and its secrets and checkpoints are removed. This cannot be undone.\n", args[0],
 					cfg.Cluster.Group)
 				if err := g.ask(); err != nil {
 					return err
@@ -195,7 +196,7 @@ func clusterImportCommand(g *globals) *cobra.Command {
 				lines += s.Lines
 			}
 			fmt.Fprintf(g.stdout,
-				"group %s has %d tasks of %s, with %d ledger lines in %d shards; %d epochs are open and go on\n"+
+				"group %s has %d tasks of %s, with %d ledger lines in %d shards; %d open epochs continue\n"+
 					"next, on each machine: streamdp run -c %s\n",
 				got.Group, got.Tasks, args[0], lines, len(got.Shards), got.Open, g.config)
 			return nil
@@ -209,12 +210,12 @@ func clusterExportCommand(g *globals) *cobra.Command {
 	var secrets bool
 	c := &cobra.Command{
 		Use:   "export DIR -c FILE",
-		Short: "Copy ledgers and manifests of the group into a directory, for reading",
-		Long: "Copy the ledgers of all shards, as one, and the manifests into DIR, which must be\n" +
-			"new or empty. With a configuration without [cluster] whose state.dir is DIR,\n" +
-			"ledger, report, epoch list and, with --with-secrets, verify read it. Nothing can\n" +
-			"run on it: it has no checkpoints, and its ledger says that it is a copy. Instances\n" +
-			"may run meanwhile.",
+		Short: "Copy the group's ledgers and manifests to a directory, for reading",
+		Long: "Copy the manifests and the ledgers of all shards, joined into one, to DIR, which\n" +
+			"must be new or empty. To read the copy, write a configuration without [cluster]\n" +
+			"whose state.dir is DIR; then the commands ledger, report, epoch list and, with\n" +
+			"--with-secrets, verify can use it. No daemon can run on it: it has no\n" +
+			"checkpoints, and its ledger is marked as a copy. Instances may run meanwhile.",
 		Args: needs("DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, key, err := g.togetherWithKey()
@@ -228,18 +229,18 @@ func clusterExportCommand(g *globals) *cobra.Command {
 			if g.json {
 				return json.NewEncoder(g.stdout).Encode(got)
 			}
-			fmt.Fprintf(g.stdout, "%s has a copy of %d ledger lines about %d epochs, and %d files, for reading\n",
+			fmt.Fprintf(g.stdout, "%s has a copy of %d ledger lines about %d epochs, and %d files, all for reading "+
+				"only\n",
 				got.Dir, got.Lines, got.Epochs, got.Files)
 			return nil
 		},
 	}
 	c.Flags().BoolVar(&secrets, "with-secrets", false,
-		"copy the secrets of epochs, too: with them and the master key noise can be subtracted")
+		"also copy the epochs' secrets: with them and the master key, noise can be removed")
 	return c
 }
 
-// books reads the ledgers of a configuration: that of its state directory or, of instances that
-// share tasks, those in Kafka.
+// books reads the ledgers of a configuration: from its state directory or, with [cluster], from Kafka.
 func (g *globals) books(ctx context.Context, cfg *config.Config) (*ledger.Books, error) {
 	if cfg.Cluster == nil {
 		books, err := ledger.ReadBooks(cfg.State.Dir)
@@ -255,8 +256,7 @@ func (g *globals) books(ctx context.Context, cfg *config.Config) (*ledger.Books,
 	return cluster.ReadBooks(ctx, cfg, key)
 }
 
-// ledgersOf begins a sentence about the ledgers of a configuration, with a verb for one and for
-// several.
+// ledgersOf begins a sentence about the ledgers of a configuration: one is the verb for one ledger, several for more.
 func ledgersOf(cfg *config.Config, one, several string) string {
 	if cfg.Cluster == nil {
 		return fmt.Sprintf("the ledger of %s %s", cfg.State.Dir, one)

@@ -26,7 +26,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// clusterConfig returns the configuration in the how-to about instances.
+// clusterConfig returns the configuration of the how-to about instances.
 func clusterConfig(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "docs", "howto", "cluster.md"))
@@ -70,7 +70,7 @@ func (s *clusterSite) client() *kafka.Client {
 	return c
 }
 
-// file writes the configuration of an instance, with words replaced, and returns its name.
+// file writes the configuration of an instance, with replacements, and returns its name.
 func (s *clusterSite) file(instance string, replace ...string) string {
 	s.t.Helper()
 	text := clusterConfig(s.t)
@@ -110,7 +110,7 @@ func (s *clusterSite) feed(from, n int) {
 	}
 }
 
-// instance starts one.
+// instance starts an instance.
 func (s *clusterSite) instance(file string) *daemon {
 	d := (&site{t: s.t, config: file}).start()
 	s.t.Cleanup(func() {
@@ -122,8 +122,8 @@ func (s *clusterSite) instance(file string) *daemon {
 	return d
 }
 
-// steps waits until the tasks of the group, whichever instance has them, have released so many steps
-// each, in all of these instances and no other. It returns how long that took.
+// steps waits until the tasks of the group have released at least step steps each, and until exactly these instances
+// run them. It returns how long that took.
 func (s *clusterSite) steps(file string, step uint64, instances ...string) time.Duration {
 	s.t.Helper()
 	begun := time.Now()
@@ -160,7 +160,7 @@ func (s *clusterSite) steps(file string, step uint64, instances ...string) time.
 	return 0
 }
 
-// TestClusterCommands: from nothing to a group, as an operator does it.
+// TestClusterCommands sets up and runs a group as an operator does.
 func TestClusterCommands(t *testing.T) {
 	t.Parallel()
 	b, err := embedded.Start(embedded.Options{Extra: []kfake.Opt{kfake.GroupMinSessionTimeout(100 * time.Millisecond)}})
@@ -178,7 +178,7 @@ func TestClusterCommands(t *testing.T) {
 	x.cmd.Process.Kill()
 	x.stop(syscall.SIGKILL)
 
-	// Another group with the state directory of the first: what it knows there is of another ledger.
+	// A second group with the state directory of the first: the ledger known there is another one.
 	other := s.file("a", `"6s"`, `"1s"`, strconv.Quote(s.group), strconv.Quote(s.group+"-2"))
 	want(t, exitDone, "", "cluster", "init", "-c", other)
 	s.instance(other)
@@ -187,7 +187,7 @@ func TestClusterCommands(t *testing.T) {
 	for late := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		code, out, errs := call(t, "status", "-c", other)
 		if code == exitFailure && strings.Contains(errs, halted) &&
-			strings.Contains(errs, "shards are halted (4): their tasks do not run") {
+			strings.Contains(errs, "4 shards are halted: their tasks do not run") {
 			break
 		}
 		if time.Now().After(late) {
@@ -196,7 +196,7 @@ func TestClusterCommands(t *testing.T) {
 	}
 }
 
-// begins tries what needs a group before there is one, and makes it.
+// begins runs commands that need a group before it exists, and then creates it.
 func (s *clusterSite) begins(a string) {
 	s.t.Helper()
 	t := s.t
@@ -208,14 +208,15 @@ func (s *clusterSite) begins(a string) {
 	if out := want(t, exitDone, "", "cluster", "status", "-c", a); !strings.Contains(out, "has no instances") {
 		t.Error(out)
 	}
-	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "4 of 4 ledgers were begun") {
+	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "started 4 of 4 ledgers") {
 		t.Error(out)
 	}
-	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "4 ledgers already") {
+	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "already has its topics and "+
+		"4 ledgers") {
 		t.Error(out)
 	}
 	want(t, exitDone, "have no epochs", "epoch", "list", "-c", a)
-	// Somebody else's configuration or key.
+	// A different configuration or key.
 	shards := s.file("shards", "shards = 4", "shards = 8")
 	key := s.file("key", `/key"`, `/other"`)
 	for _, c := range []struct{ file, init, run, list string }{
@@ -236,12 +237,12 @@ func (s *clusterSite) begins(a string) {
 	}
 }
 
-// every tries the commands of every day, with configurations of two instances.
+// every runs the everyday commands, with configurations of two instances.
 func (s *clusterSite) every(a, b string) {
 	s.t.Helper()
 	t := s.t
 	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out,
-		"4 shards are whole, with 4 ledger lines") {
+		"4 shards are complete, with 4 ledger lines") {
 		t.Error(out)
 	}
 	if out := want(t, exitDone, "", "status", "-c", a); !strings.Contains(out, "INSTANCE\n") ||
@@ -265,7 +266,7 @@ func (s *clusterSite) every(a, b string) {
 		t.Error(out)
 	}
 	want(t, exitConfig, "not possible with [cluster]", "verify", "-c", a)
-	// A copy, for what reads files.
+	// A copy, for commands that read files.
 	copied := filepath.Join(s.dir, "copy")
 	if out := want(t, exitDone, "", "cluster", "export", copied, "--with-secrets", "-c", a); !strings.Contains(out,
 		"7 ledger lines about 5 epochs") && !strings.Contains(out, "8 ledger lines about 5 epochs") {
@@ -292,8 +293,8 @@ func (s *clusterSite) every(a, b string) {
 	want(t, exitState, "a copy of the ledgers of group", "cluster", "import", copied, "--yes", "-c", a)
 }
 
-// TestRealKafkaClusterCommands: two instances on Apache Kafka, of which one ends and one is killed;
-// and topics that are not what a group needs.
+// TestRealKafkaClusterCommands: two instances on Apache Kafka, one of which is stopped and one killed; and topics with
+// wrong settings.
 func TestRealKafkaClusterCommands(t *testing.T) {
 	s := newClusterSite(t, kafkatest.NewReal(t).Addrs)
 	a, b := s.file("a"), s.file("b")
@@ -312,12 +313,12 @@ func TestRealKafkaClusterCommands(t *testing.T) {
 		}
 		res.Body.Close()
 	}
-	// SIGTERM: no waiting for the session's end.
+	// After SIGTERM nobody waits for the session timeout.
 	if code := x.stop(syscall.SIGTERM); code != exitDone {
 		t.Errorf("code %d\n%s", code, x.log)
 	}
 	if took := s.runBy(b, "b"); took > 5*time.Second {
-		t.Errorf("b took over from one that ended in %v", took)
+		t.Errorf("b took over from a stopped instance in %v", took)
 	} else {
 		t.Logf("SIGTERM: %v", took)
 	}
@@ -326,10 +327,10 @@ func TestRealKafkaClusterCommands(t *testing.T) {
 	y.stop(syscall.SIGKILL)
 	t.Logf("SIGKILL: %v", s.runBy(a, "a"))
 	s.feed(250, 150)
-	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out, "4 shards are whole") {
+	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out, "4 shards are complete") {
 		t.Error(out)
 	}
-	// Another key, another limit.
+	// A different key, a different limit.
 	for words, file := range map[string]string{
 		"most instances have another key":           s.file("k", `/key"`, `/other"`),
 		"most instances have another configuration": s.file("l", "limit_epsilon = 3.0", "limit_epsilon = 4.0"),
@@ -341,7 +342,7 @@ func TestRealKafkaClusterCommands(t *testing.T) {
 	if code := x.stop(syscall.SIGTERM); code != exitDone {
 		t.Errorf("code %d\n%s", code, x.log)
 	}
-	// Settings that lose lines.
+	// Settings with which lines would be lost.
 	for _, c := range []struct{ topic, name, bad, good string }{
 		{".ledger", "cleanup.policy", "compact", "delete"},
 		{".ledger", "retention.ms", "1000000000", "-1"},
@@ -360,7 +361,7 @@ func TestRealKafkaClusterCommands(t *testing.T) {
 	want(t, exitFailure, "fewer than 3 replicas", "run", "-c", replicated)
 }
 
-// runBy waits until these instances, and no others, run all tasks.
+// runBy waits until exactly these instances run all tasks.
 func (s *clusterSite) runBy(file string, instances ...string) time.Duration {
 	s.t.Helper()
 	begun := time.Now()
@@ -411,7 +412,7 @@ func (s *clusterSite) says(url, words string) {
 	s.t.Errorf("%s never says %q: %s", url, words, body)
 }
 
-// set changes a setting of a topic, and waits until the broker says so.
+// set changes a setting of a topic, and waits until the broker reports it.
 func (s *clusterSite) set(topic, name, value string) {
 	s.t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(s.addrs...))

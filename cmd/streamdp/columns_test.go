@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestColumnsPage does what docs/howto/columns.md says, and sees what it shows.
+// TestColumnsPage follows docs/howto/columns.md, and compares the results with the page.
 func TestColumnsPage(t *testing.T) {
 	read := func(path string) string {
 		text, err := os.ReadFile(path)
@@ -39,7 +39,7 @@ func TestColumnsPage(t *testing.T) {
 		switch kind, text := m[1], m[2]; kind {
 		case "json":
 			write("orders.ndjson", text)
-		case "toml", "": // a part of it that is no configuration by itself has no kind
+		case "toml", "": // a block without kind is only part of a configuration
 			if !strings.Contains(example, text) {
 				t.Errorf("not in examples/columns.toml:\n%s", text)
 			}
@@ -51,10 +51,10 @@ func TestColumnsPage(t *testing.T) {
 			}
 			out := want(t, code, first, strings.Fields(strings.TrimPrefix(command, "$ streamdp "))...)
 			if code == exitDone && first+out != shown {
-				t.Errorf("%s\n%s%s\nand the page shows\n%s", command, first, out, shown)
+				t.Errorf("%s\n%s%s\nbut the page shows\n%s", command, first, out, shown)
 			}
 		default:
-			t.Errorf("a block of %s", kind)
+			t.Errorf("an unexpected block of %s", kind)
 		}
 		seen[m[1]]++
 	}
@@ -62,7 +62,7 @@ func TestColumnsPage(t *testing.T) {
 		t.Errorf("blocks %v", seen)
 	}
 
-	// The row of each record, by hand: means over so many that the noise is small.
+	// The row of each record, computed by hand; the means are over so many records that the noise is small.
 	section := example[strings.Index(example, "[stream.totals.input]"):strings.Index(example,
 		"[stream.totals.privacy]")]
 	write("moments.toml", `kafka.brokers = ["localhost:9092"]

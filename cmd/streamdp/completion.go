@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/fit"
 )
 
-// flagValues are what a shell offers for the flags of these names, whatever the command.
+// flagValues are the values that a shell offers for flags with these names, for any command.
 var flagValues = map[string][]string{
 	"adjacency":  {"zero-out", "replace"},
 	"codec":      feedCodecs,
@@ -23,7 +23,7 @@ var flagValues = map[string][]string{
 	"workload":   {"mean", "sum", "exponential", "window"},
 }
 
-// flagFiles are the endings of the files that a shell offers for the flags of these names.
+// flagFiles are the file extensions that a shell offers for flags with these names.
 var flagFiles = map[string][]string{
 	"config": {"toml"},
 	"csv":    {"csv", "gz"},
@@ -31,8 +31,8 @@ var flagFiles = map[string][]string{
 	"plot":   {"svg", "png"},
 }
 
-// complete lets a shell offer values of the flags and arguments of a command and of its
-// children: of --stream and --partition what the configuration of -c has.
+// complete lets a shell offer values for the flags and arguments of a command and its children. For --stream and
+// --partition it offers those in the configuration of -c.
 func (g *globals) complete(c *cobra.Command) {
 	offer := func(flag string, values func(args []string) []string) {
 		must(
@@ -58,7 +58,7 @@ func (g *globals) complete(c *cobra.Command) {
 	}
 	if c.Flags().Lookup("partition") != nil {
 		offer("partition", func(args []string) []string {
-			name, _ := c.Flags().GetString("stream") // an empty name where there is no such flag
+			name, _ := c.Flags().GetString("stream") // "" if the command has no such flag
 			if len(args) > 0 {
 				name = args[0]
 			}
@@ -81,7 +81,7 @@ func (g *globals) complete(c *cobra.Command) {
 	}
 }
 
-// must panics: a flag that was just found is missing, or has two completions.
+// must panics on an error: a flag that was just found is missing, or has two completions.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -92,8 +92,8 @@ func startingWith(values []string, begun string) []string {
 	return slices.DeleteFunc(slices.Clone(values), func(v string) bool { return !strings.HasPrefix(v, begun) })
 }
 
-// configured returns the configuration's streams, or none if it has a fault: a shell must not
-// print faults between what is being typed.
+// configured returns the configuration's streams, or none if it has a fault: a shell must not print faults into the
+// line that the user types.
 func (g *globals) configured() []*config.Stream {
 	if g.config == "" {
 		return nil

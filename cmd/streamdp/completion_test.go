@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/fit"
 )
 
-// completions returns what a shell offers behind the words.
+// completions returns the suggestions of a shell after the words.
 func completions(t *testing.T, words ...string) []string {
 	t.Helper()
 	code, out, errs := call(t, append([]string{cobra.ShellCompNoDescRequestCmd}, words...)...)
@@ -50,7 +50,7 @@ func TestCompletions(t *testing.T) {
 		{[]string{"plan", "-c", two, "--stream", ""}, "orders returns"},
 		{[]string{"verify", "-c", two, "--stream", "r"}, "returns"},
 		{[]string{"verify", "-c", two, "--stream", "orders", "--partition", ""}, "0 3"},
-		{[]string{"verify", "-c", two, "--partition", ""}, ""}, // of which stream?
+		{[]string{"verify", "-c", two, "--partition", ""}, ""}, // the stream is unknown
 		{[]string{"epoch", "open", "-c", two, ""}, "orders returns"},
 		{[]string{"epoch", "close", "-c", two, "returns", ""}, ""},
 		{[]string{"epoch", "close", "-c", two, "returns", "--partition", "3"}, "3"},
@@ -58,7 +58,7 @@ func TestCompletions(t *testing.T) {
 		{[]string{"plan", "-c", faulty, "--stream", ""}, ""},
 		{[]string{"plan", "--stream", ""}, ""},
 		{[]string{"run", "--log-level", "w"}, "warn"},
-		{[]string{"run", "-c", ""}, "toml"}, // the ending of files that the shell then looks for
+		{[]string{"run", "-c", ""}, "toml"}, // the extension of the files that the shell then offers
 	} {
 		if got := strings.Join(completions(t, c.words...), " "); got != c.want {
 			t.Errorf("%q: %q, want %q", c.words, got, c.want)
@@ -79,7 +79,7 @@ func TestManualPages(t *testing.T) {
 		}
 		pages++
 		if !strings.Contains(string(page), ".SH SYNOPSIS") || !strings.HasPrefix(string(page), ".nh\n.TH ") {
-			t.Errorf("%s is no manual page: %.80q", name, page)
+			t.Errorf("%s is not a manual page: %.80q", name, page)
 		}
 		for _, child := range c.Commands() {
 			if child.IsAvailableCommand() {

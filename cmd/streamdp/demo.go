@@ -17,30 +17,34 @@ import (
 func demoCommand(g *globals) *cobra.Command {
 	var o demo.Options
 	var rows demoRows
-	var instance string // configuration of the instance that this process is
+	var instance string // configuration, if this process is an instance
 	var seed uint64
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the daemon at work on a stream whose truth is known",
-		Long: "Start a broker in this process, feed it a stream, run the daemon against it\n" +
-			"over TCP, and compare every release with the truth.\n\n" +
+		Short: "Show the daemon at work on a stream whose true values are known",
+		Long: "Start a broker in this process, feed it a stream, run the daemon against it over\n" +
+			"TCP, and compare every release with the truth.\n\n" +
 			"Without --csv the stream is synthetic: nine correlated columns, the last one\n" +
-			"heavy-tailed, so that rows are clipped. With --csv it is your file; centre,\n" +
-			"scale and clip are then public constants that you give, never derived from\n" +
-			"the rows, and the truth is compared and shown with --insecure-diagnostics only.\n\n" +
-			"Without --once the synthetic stream lasts ten minutes, and broker and daemon run\n" +
-			"on until they are interrupted. The records are in three partitions, which are\n" +
-			"merged: there is one release a second. Two more streams predict a column y from\n" +
-			"v1, v2 and v3 of partition 0, one while records come in and one for each window. The columns' means\n" +
-			"swing, and every two minutes y is made in another way. The address of the page\n" +
-			"that shows all this is printed, and --open opens it. A configuration of your\n" +
-			"own may read topic demo (JSON, columns v1, v2 and so on) of the broker.\n\n" +
-			"With --persons the log is one of a few busy persons and many with few records,\n" +
-			"and three streams show what protecting a person instead of a record costs, and\n" +
-			"what is then estimated.\n\n" +
-			"With --instances so many processes share twelve partitions, with their state in\n" +
-			"the broker. One of them is killed, and others go on with what it had. In the end\n" +
-			"one process alone reads the same log, and all releases are compared with its.",
+			"heavy-tailed, so that some rows are clipped. With --csv the stream is your file.\n" +
+			"Centre, scale and clip are then public constants that you give, never derived\n" +
+			"from the rows. Releases are compared with the truth only with\n" +
+			"--insecure-diagnostics.\n\n" +
+			"With --once the command ends with the stream. Without it, the synthetic stream\n" +
+			"lasts ten minutes, and broker and daemon then continue until they are\n" +
+			"interrupted. The records are in three partitions, which are merged, with one\n" +
+			"release per second. Two more streams predict a column y from v1, v2 and v3 of\n" +
+			"partition 0: one continuously, the other once per window. The columns' means\n" +
+			"swing, and every two minutes the relation of y to the other columns changes. The\n" +
+			"command prints the address of a page that shows all this; --open opens it. Your\n" +
+			"own daemon may read the topic demo (JSON, columns v1, v2 and so on) from the\n" +
+			"broker.\n\n" +
+			"With --persons the log has a few persons with many records and many with few.\n" +
+			"Three streams show what protecting a person instead of a record costs, and what\n" +
+			"is then estimated.\n\n" +
+			"With --instances N, N processes share twelve partitions and keep their state in\n" +
+			"the broker. One of them is killed, and the others continue its work. Finally a\n" +
+			"single process reads the same log, and all releases are compared with its\n" +
+			"releases.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("insecure-seed") {
 				o.Seed = &seed
@@ -57,53 +61,53 @@ func demoCommand(g *globals) *cobra.Command {
 	fl := c.Flags()
 	fl.BoolVar(&o.Once, "once", false, "end when the stream is consumed; without it, run until interrupted")
 	fl.BoolVar(&o.Persons, "persons", false,
-		"one made-up log three times: protected by record, by person, and by so many records as a person has")
+		"one made-up log three times: protecting a record, a person, or as many records as a person has")
 	fl.IntVar(&o.Instances, "instances", 0,
 		fmt.Sprintf("processes that share the work, 2 to %d; one of them is killed", demo.MaxInstances))
-	fl.StringVar(&instance, "instance", "", "be an instance with this configuration")
+	fl.StringVar(&instance, "instance", "", "run as an instance with this configuration")
 	fl.MarkHidden("instance")
 	fl.BoolVar(&o.Open, "open", false, "open the page in a browser")
 	fl.StringVar(&rows.csv, "csv", "", "CSV file to stream, also .gz")
 	fl.StringVar(&rows.header, "header", "auto", "whether the CSV file has a header: "+table.HeaderUsage)
 	fl.StringSliceVar(&rows.columns, "columns", nil, "columns of the CSV file, names or 1-based numbers (default: all)")
-	fl.StringVar(&rows.centre, "centre", "0", "constant to subtract, one number or one a column")
-	fl.StringVar(&rows.scale, "scale", "1", "constant to divide by, one number or one a column")
+	fl.StringVar(&rows.centre, "centre", "0", "constant to subtract: one number, or one for each column")
+	fl.StringVar(&rows.scale, "scale", "1", "constant to divide by: one number, or one for each column")
 	fl.Float64Var(&o.Clip, "clip", 0, "bound on a row's norm after scaling (required with --csv)")
 	fl.StringVar(&o.Step, "step", "100",
-		"offsets per release; without --once and --csv of each of three partitions, which are merged, or a period of "+
-			"the clock, by default 1s")
+		"offsets per release (without --once and --csv: of each of three merged partitions), or a period of "+
+			"the clock (the default there: 1s)")
 	fl.StringVar(&o.Workload, "workload", "mean",
-		"what a release sums up: mean, sum, exponential (decay 0.99, by the clock 0.9; the default without --once) "+
+		"workload of a release: mean, sum, exponential (decay 0.99, by the clock 0.9; the default without --once) "+
 			"or window (20 steps)")
 	fl.Float64Var(&o.Epsilon, "epsilon", 1, "epsilon of the guarantee")
 	fl.Float64Var(&o.Delta, "delta", 1e-8, "delta of the guarantee")
-	fl.StringVar(&o.Adjacency, "adjacency", "zero-out", "what neighbouring streams differ in: zero-out or replace")
+	fl.StringVar(&o.Adjacency, "adjacency", "zero-out", "how neighbouring streams differ: zero-out or replace")
 	fl.StringVar(&o.Listen, "listen", "127.0.0.1:0", "address of metrics and status")
 	fl.BoolVar(&o.Diagnostics, "insecure-diagnostics", false,
-		"compare the releases of --csv with the truth, which is an exact function of the file")
-	fl.Uint64Var(&seed, "insecure-seed", 0, "derive keys and data from a number: reproducible, and protecting nothing")
+		"compare the releases of --csv with the truth, an exact function of the file: not private")
+	fl.Uint64Var(&seed, "insecure-seed", 0, "derive keys and data from a number: reproducible, but protects nothing")
 	return c
 }
 
-// demoRows are the flags that say which rows of a file the demonstration streams.
+// demoRows are the flags that select the rows of a file to stream.
 type demoRows struct {
 	csv, header   string
 	columns       []string
 	centre, scale string
 }
 
-// demoUsage checks which flags go together, and completes defaults.
+// demoUsage checks which flags go together, and fills in defaults.
 func demoUsage(o *demo.Options, rows *demoRows, changed func(string) bool) error {
 	without := func(flag string, names ...string) error {
 		for _, name := range names {
 			if changed(name) {
-				return exit.Usagef("--%s goes without --%s", name, flag)
+				return exit.Usagef("--%s cannot be used with --%s", name, flag)
 			}
 		}
 		return nil
 	}
 	if o.Once && o.Open {
-		return exit.Usagef("--open goes without --once: with it the daemon ends when the stream does")
+		return exit.Usagef("--open cannot be used with --once, with which the daemon ends with the stream")
 	}
 	if changed("instances") {
 		err := without("instances", "csv", "header", "columns", "centre", "scale", "insecure-diagnostics", "persons",
@@ -123,11 +127,11 @@ func demoUsage(o *demo.Options, rows *demoRows, changed func(string) bool) error
 	if rows.csv == "" {
 		for _, name := range []string{"header", "columns", "centre", "scale", "insecure-diagnostics"} {
 			if changed(name) {
-				return exit.Usagef("--%s goes with --csv", name)
+				return exit.Usagef("--%s needs --csv", name)
 			}
 		}
 		if !o.Once && !changed("workload") {
-			o.Workload = "exponential" // what changes shall be seen
+			o.Workload = "exponential" // so that changes become visible
 		}
 		if !o.Once && !changed("step") {
 			o.Step = "1s"
@@ -138,7 +142,7 @@ func demoUsage(o *demo.Options, rows *demoRows, changed func(string) bool) error
 		return err
 	}
 	if !(o.Clip > 0) {
-		return exit.Usagef("--clip is needed: a public bound on a row's norm after scaling")
+		return exit.Usagef("--clip is required: a public bound on a row's norm after scaling")
 	}
 	return nil
 }
@@ -180,8 +184,7 @@ func (f *demoRows) file(t *table.Table) (rows *demo.File, err error) {
 	return rows, err
 }
 
-// instanceProgram returns the command of a process that is an instance of the demonstration: this
-// program.
+// instanceProgram returns the command that runs an instance of the demonstration: this same program.
 func instanceProgram(configuration string, seed uint64) (*exec.Cmd, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -191,7 +194,7 @@ func instanceProgram(configuration string, seed uint64) (*exec.Cmd, error) {
 	return exec.Command(program, "demo", "--instance", configuration, "--insecure-seed", number), nil
 }
 
-// demoInstance is the process of an instance. It ends when its standard input does.
+// demoInstance runs an instance in a process of its own. It ends when its standard input ends.
 func (g *globals) demoInstance(ctx context.Context, configuration string, o demo.Options) (err error) {
 	if o.Log, err = g.logger("warn", "text"); err != nil {
 		return err

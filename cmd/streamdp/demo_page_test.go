@@ -13,9 +13,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/browser"
 )
 
-// TestDemoPage: the demonstration's page shows its three streams, each with the truth beside
-// what is released, and complains of nothing. With STREAMDP_PICTURES=FOLDER it goes on until the
-// coefficients have jumped, two and a half minutes, and draws the page there.
+// TestDemoPage: the demonstration's page shows its three streams, each with truth and releases, and reports no problem.
+// With STREAMDP_PICTURES=FOLDER it continues until the coefficients have jumped, for two and a half minutes, and saves
+// a picture of the page.
 func TestDemoPage(t *testing.T) {
 	path := browser.Find()
 	if path == "" {
@@ -77,8 +77,8 @@ func TestDemoPage(t *testing.T) {
 	}
 }
 
-// TestDemoPagePersons: the page of the demonstration of persons says what a person is, shows the
-// mean of what counts, and complains of nothing.
+// TestDemoPagePersons: the page of the demonstration of persons explains what a person is, shows the mean of the
+// counted records, and reports no problem.
 func TestDemoPagePersons(t *testing.T) {
 	path := browser.Find()
 	if path == "" {

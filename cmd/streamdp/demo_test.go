@@ -19,7 +19,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// demoResult has the fields of what demo --json prints that tests look at.
+// demoResult has the fields of demo --json that tests use.
 type demoResult struct {
 	Records, Steps, Releases int
 	Epsilon, Delta           float64
@@ -29,7 +29,7 @@ type demoResult struct {
 	Coverage                 float64
 }
 
-// demoRun runs the demonstration and decodes what --json prints.
+// demoRun runs the demonstration and decodes the output of --json.
 func demoRun(t *testing.T, args ...string) demoResult {
 	t.Helper()
 	code, out, errs := call(t, append([]string{"demo", "--once", "--json"}, args...)...)
@@ -46,7 +46,7 @@ func demoRun(t *testing.T, args ...string) demoResult {
 	return r
 }
 
-// TestDemoFlags: the demonstration shows what its flags say.
+// TestDemoFlags: the demonstration obeys its flags.
 func TestDemoFlags(t *testing.T) {
 	flags := "--insecure-seed 3 --workload sum --adjacency replace --epsilon 2 --delta 1e-7 --step 50"
 	r := demoRun(t, strings.Fields(flags)...)
@@ -54,16 +54,15 @@ func TestDemoFlags(t *testing.T) {
 		r.Adjacency != "replace" {
 		t.Errorf("%+v", r)
 	}
-	want(t, exitUsage, "--workload goes without --persons", "demo", "--persons", "--workload", "sum")
-	want(t, exitUsage, "--open goes without --once", "demo", "--once", "--open")
+	want(t, exitUsage, "--workload cannot be used with --persons", "demo", "--persons", "--workload", "sum")
+	want(t, exitUsage, "--open cannot be used with --once", "demo", "--once", "--open")
 }
 
-// TestDemoInstancesAreThisProgram: the processes of the demonstration of instances are this program
-// with a flag that its help does not show.
+// TestDemoInstancesAreThisProgram: the processes of the demonstration of instances run this program with a hidden flag.
 func TestDemoInstancesAreThisProgram(t *testing.T) {
 	args := strings.Fields("demo --once --instances 2 --insecure-seed 5")
-	out := want(t, exitDone, " is killed; it had the partitions ", args...)
-	if !strings.Contains(out, "one process that reads the same log publishes the same releases, byte for byte\n") {
+	out := want(t, exitDone, ", which had partitions ", args...)
+	if !strings.Contains(out, "a single process that reads the same log publishes the same releases, byte for byte\n") {
 		t.Errorf("demo --instances prints\n%s", out)
 	}
 	want(t, exitFailure, "no such file", "demo", "--instance", filepath.Join(t.TempDir(), "none.toml"))
@@ -74,7 +73,7 @@ func TestDemoInstancesFlags(t *testing.T) {
 	for args, said := range map[string]string{
 		"--instances 1":                    "--instances is 1, must be 2 to 6",
 		"--instances 7":                    "--instances is 7, must be 2 to 6",
-		"--instances 3 --persons":          "--persons goes without --instances",
+		"--instances 3 --persons":          "--persons cannot be used with --instances",
 		"--instances 3 --once --step 1000": "with --once at most 500",
 		"--instances 3 --step 1s":          "must be a number of offsets",
 	} {
@@ -82,8 +81,8 @@ func TestDemoInstancesFlags(t *testing.T) {
 	}
 }
 
-// TestDemoInterrupted: without --once the demonstration says where it serves,
-// and an interrupt ends it with the comparison, wherever in a step it comes.
+// TestDemoInterrupted: without --once the demonstration prints its address, and an interrupt at any point of a step
+// ends it with the comparison.
 func TestDemoInterrupted(t *testing.T) {
 	rounds := 1
 	if os.Getenv("STREAMDP_SLOW") != "" {
@@ -113,14 +112,14 @@ func TestDemoInterrupted(t *testing.T) {
 		c.Process.Signal(os.Interrupt)
 		for lines.Scan() {
 		}
-		if err := c.Wait(); err != nil || !strings.Contains(out.String(), "over all ") {
+		if err := c.Wait(); err != nil || !strings.Contains(out.String(), " values of all steps: largest |z| ") {
 			t.Errorf("round %d: %v\n%s%s", round, err, out.String(), errs.String())
 		}
 	}
 }
 
-// TestDemoOfAFile: of a user's file the demonstration shows releases and public numbers,
-// and the truth only where it is asked for and labelled.
+// TestDemoOfAFile: for a user's file the demonstration shows releases and public numbers; it shows the truth only on
+// request, and labels it.
 func TestDemoOfAFile(t *testing.T) {
 	var b strings.Builder
 	for i := range 1000 {
@@ -172,11 +171,10 @@ func TestDemoOfAFile(t *testing.T) {
 			t.Errorf("demo --json with diagnostics lacks %s: %v", key, r)
 		}
 	}
-	want(t, exitUsage, "--insecure-diagnostics goes with --csv", "demo", "--once", "--insecure-diagnostics")
+	want(t, exitUsage, "--insecure-diagnostics needs --csv", "demo", "--once", "--insecure-diagnostics")
 }
 
-// realSets are data sets with public constants that suit them: what somebody
-// who knows the units would write down, not what the rows say.
+// realSets are data sets with suitable public constants: those that somebody who knows only the units would choose.
 var realSets = map[string][]string{
 	"kin40k": {"--centre", "0", "--scale", "3", "--clip", "1.2"},
 	"elevators": {"--centre", "0", "--clip", "1.5", "--scale",
@@ -195,7 +193,7 @@ func TestDemoOnRealData(t *testing.T) {
 			var sum float64
 			runs := 6
 			if race.Enabled {
-				runs = 2 // the seeds are fixed: what passes, passes always
+				runs = 2 // the seeds are fixed, so the result is always the same
 			}
 			for seed := 1; seed <= runs; seed++ {
 				r := demoRun(t,

@@ -57,7 +57,7 @@ func dashboardQueries(t *testing.T) (queries []string) {
 	return queries
 }
 
-// TestDeployedMetrics: dashboard and alerts ask for metrics that there are.
+// TestDeployedMetrics: dashboard and alerts use only existing metrics.
 func TestDeployedMetrics(t *testing.T) {
 	reference := string(monitor.MetricsReference())
 	text := deployed(t, "prometheus/rules.yml") + strings.Join(dashboardQueries(t), "\n")
@@ -72,7 +72,7 @@ func TestDeployedMetrics(t *testing.T) {
 	}
 }
 
-// TestKubernetesConfiguration: the configuration in the manifest is one that the daemon takes.
+// TestKubernetesConfiguration: the daemon accepts the configuration in the manifest.
 func TestKubernetesConfiguration(t *testing.T) {
 	_, text, ok := strings.Cut(deployed(t, "kubernetes/streamdp.yaml"), "  streamdp.toml: |\n")
 	if !ok {
@@ -91,9 +91,9 @@ func TestKubernetesConfiguration(t *testing.T) {
 	}
 }
 
-// TestPrometheus: a real Prometheus scrapes a real daemon, answers every query of the
-// dashboard, and fires the alerts on a spent budget, on rejected records and on a halted task,
-// which here do not wait; with STREAMDP_SLOW=1 also that on a lag above the headroom.
+// TestPrometheus: a real Prometheus scrapes a real daemon, answers every query of the dashboard, and fires the alerts
+// for a spent budget, rejected records and a halted task, here without their waiting time; with STREAMDP_SLOW=1 also
+// the alert for a lag above the headroom.
 func TestPrometheus(t *testing.T) {
 	path, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -144,7 +144,7 @@ func TestPrometheus(t *testing.T) {
 		}
 	}()
 
-	// ask returns how many series answer a query.
+	// ask returns the number of series that answer a query.
 	ask := func(query string) int {
 		res, err := http.Get("http://" + address + "/api/v1/query?query=" + url.QueryEscape(query))
 		if err != nil {
@@ -188,7 +188,7 @@ func TestPrometheus(t *testing.T) {
 	ofGroup := regexp.MustCompile(`streamdp_(group|shards?|takeover|state)_`)
 	for _, query := range dashboardQueries(t) {
 		if ofGroup.MatchString(query) {
-			ask(query) // this daemon is in no group, so nothing answers; but it must be a query
+			ask(query) // this daemon is in no group, so there is no answer; but the query must be valid
 			continue
 		}
 		until(query)
@@ -199,16 +199,16 @@ func TestPrometheus(t *testing.T) {
 		}
 	}
 
-	// Somebody else's record among the releases halts the task.
+	// Another producer's record among the releases halts the task.
 	if _,
 		err := client.Produce(ctx, "orders.dp", 0,
 		[]kafka.Message{{Key: []byte("orders/0/1/99"), Value: []byte("{}"), Time: time.UnixMilli(1)}}); err != nil {
 		t.Fatal(err)
 	}
-	s.feed(10) // for a release to publish
+	s.feed(10) // so that there is a release to publish
 	until(`ALERTS{alertname="StreamdpTaskHalted",alertstate="firing",stream="orders"}`)
-	if os.Getenv("STREAMDP_SLOW") != "" { // a halted task looks at its lag twice a minute
-		s.feed(100) // more than the log has behind it
+	if os.Getenv("STREAMDP_SLOW") != "" { // a halted task checks its lag twice a minute
+		s.feed(100) // more than the retention headroom
 		until(`ALERTS{alertname="StreamdpLagAboveHeadroom",alertstate="firing",stream="orders"}`)
 	}
 }

@@ -27,8 +27,9 @@ func epochCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "epoch",
 		Short: "List, open, close and export epochs",
-		Long: "An epoch is one run of a stream's mechanism with one configuration and one\n" +
-			"key, charged once. A new one is the way out of every refusal and every halt.",
+		Long: "An epoch is one run of a stream's mechanism with one configuration and one key.\n" +
+			"It is charged once. If a task refuses to continue or has halted, a new epoch\n" +
+			"always lets it continue.",
 	}
 	c.AddCommand(epochListCommand(g), epochOpenCommand(g), epochCloseCommand(g), epochExportCommand(g))
 	return c
@@ -73,7 +74,7 @@ func epochListCommand(g *globals) *cobra.Command {
 	}
 }
 
-// epochFlags are the flags that open and close share.
+// epochFlags are the flags that the commands open and close share.
 type epochFlags struct {
 	partition int
 	yes       bool
@@ -84,18 +85,19 @@ func epochOpenCommand(g *globals) *cobra.Command {
 	var f epochFlags
 	c := &cobra.Command{
 		Use:   "open STREAM -c FILE",
-		Short: "Close the open epoch, if there is one, and open another",
-		Long: "Close the open epoch of a task and open another under the present\n" +
-			"configuration. The new one starts from nothing and is charged in full; where\n" +
-			"it begins at the offset at which the old one ended, no record pays twice. Persons\n" +
-			"pay for every epoch, wherever it begins.",
+		Short: "Close the open epoch, if any, and open another one",
+		Long: "Close the open epoch of a task and open another one under the present\n" +
+			"configuration. The new epoch starts without state and is charged in full. If it\n" +
+			"begins at the offset where the old one ended, no record pays twice. Persons pay\n" +
+			"for every epoch, wherever it begins.",
 		Args: needs("STREAM"),
 		RunE: func(c *cobra.Command, args []string) error { return g.changeEpoch(c.Context(), "open", args[0], &f) },
 	}
 	f.register(c)
-	c.Flags().StringVar(&f.open.From, "from", "continue", "where it begins: continue, earliest, latest or an offset")
+	c.Flags().StringVar(&f.open.From, "from", "continue", "where the new epoch begins: continue, earliest, latest or "+
+		"an offset")
 	c.Flags().BoolVar(&f.open.SameLog, "same-log", false,
-		"assert that the log is the one of the old epoch, where retention has deleted the record that would prove it")
+		"assert that this is the log of the old epoch, if retention has deleted the record that would prove it")
 	return c
 }
 
@@ -113,13 +115,12 @@ func epochCloseCommand(g *globals) *cobra.Command {
 
 func (f *epochFlags) register(c *cobra.Command) {
 	c.Flags().IntVar(&f.partition, "partition", -1, "input partition (default: the stream's only one)")
-	c.Flags().Lookup("partition").DefValue = "0" // which the help leaves out
-	c.Flags().BoolVar(&f.open.DropOutbox, "drop-outbox", false, "give up releases that are not published yet")
+	c.Flags().Lookup("partition").DefValue = "0" // so that the help omits it
+	c.Flags().BoolVar(&f.open.DropOutbox, "drop-outbox", false, "discard releases that are not published yet")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 }
 
-// changeEpoch asks the operator to confirm, and then has the running daemon change the
-// epoch. If no daemon runs, it takes the directory's lock and changes the epoch itself.
+// changeEpoch asks the operator to confirm and then changes the epoch, as change does.
 func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFlags) error {
 	cfg, err := g.load()
 	if err != nil {
@@ -162,8 +163,8 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 	return g.changed(books, s, task)
 }
 
-// change has the instance change the epoch that runs the task, or the daemon that runs on the state
-// directory. If no daemon runs there, it does so itself.
+// change lets the running process change the epoch: the instance that runs the task, or the daemon that runs on the
+// state directory. If no daemon runs there, change takes the directory's lock and changes the epoch itself.
 func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t core.Task,
 	open epoch.OpenRequest) error {
 	q := task.NewRequest(kind, t)
@@ -178,8 +179,8 @@ func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t
 	return g.command(ctx, cfg, q)
 }
 
-// abandoned returns the partitions of a stream that have an open epoch and are not in
-// the configuration any more, where it is s; nil: the stream is not.
+// abandoned returns the partitions of a stream that have an open epoch but are not in the configuration any more. s is
+// nil if the configuration does not have the stream.
 func abandoned(books *ledger.Books, s *config.Stream, name string) (partitions []int) {
 	for _, e := range books.Epochs() {
 		if e.Stream == name && e.State == "open" &&
@@ -190,7 +191,7 @@ func abandoned(books *ledger.Books, s *config.Stream, name string) (partitions [
 	return partitions
 }
 
-// changed shows the task's newest epoch and what is spent.
+// changed prints the task's newest epoch and what its records or persons have paid.
 func (g *globals) changed(books *ledger.Books, s *config.Stream, t core.Task) error {
 	for _, e := range slices.Backward(books.Epochs()) {
 		if e.Stream != t.Stream || e.Partition != t.Partition {
@@ -202,10 +203,10 @@ func (g *globals) changed(books *ledger.Books, s *config.Stream, t core.Task) er
 		if e.State == "open" {
 			fmt.Fprintf(g.stdout, "epoch %d of %s is open from offset %s of %s\n", e.Epoch, t, firsts(e), inputOf(e))
 		} else {
-			fmt.Fprintf(g.stdout, "epoch %d of %s is closed; it is charged for offsets %s of %s\n", e.Epoch, t,
+			fmt.Fprintf(g.stdout, "epoch %d of %s is closed and charged for offsets %s of %s\n", e.Epoch, t,
 				ranges(e), inputOf(e))
 		}
-		if s.Input.Topic == "" { // of a stream that the configuration has no longer
+		if s.Input.Topic == "" { // the stream is not in the configuration
 			break
 		}
 		charged, err := books.Charged(s, t.Partition)
@@ -223,10 +224,11 @@ func (g *globals) changed(books *ledger.Books, s *config.Stream, t core.Task) er
 	return nil
 }
 
-// confirm shows what the change costs and asks for a yes.
+// confirm prints what the change costs and asks the operator to confirm.
 func (g *globals) confirm(books *ledger.Books, s *config.Stream, t core.Task, kind, from string) error {
 	if kind == "close" {
-		fmt.Fprintf(g.stderr, "The open epoch of %s ends. Its secret and state are destroyed; its charge stays.\n", t)
+		fmt.Fprintf(g.stderr, "This ends the open epoch of %s. Its secret and state are destroyed; its charge "+
+			"remains.\n", t)
 	} else {
 		charged, err := books.Charged(s, t.Partition)
 		if err != nil {
@@ -239,7 +241,7 @@ func (g *globals) confirm(books *ledger.Books, s *config.Stream, t core.Task, ki
 		}
 		payers := fmt.Sprintf("Records of %s/%s", s.Input.Topic, core.PartitionName(t.Partition))
 		if s.User != nil {
-			payers = "Wherever it begins, it charges all persons again. Those of population " + s.User.Population
+			payers = "It charges all persons again, wherever it begins. Persons of population " + s.User.Population
 		}
 		fmt.Fprintf(g.stderr, "A new epoch of %s charges epsilon %g at delta %g (%s).\nIt begins %s.\n"+
 			"%s have paid at most %s so far; the limit is %g.\n",
@@ -248,22 +250,23 @@ func (g *globals) confirm(books *ledger.Books, s *config.Stream, t core.Task, ki
 	return g.ask()
 }
 
-// beginning says where a new epoch of a task will begin, as far as the ledger tells.
+// beginning says where a new epoch of a task will begin, as far as the ledger shows.
 func beginning(books *ledger.Books, s *config.Stream, t core.Task, from string) (string, error) {
 	for _, e := range slices.Backward(books.Epochs()) {
 		switch {
 		case from != "continue" || e.Stream != t.Stream || e.Partition != t.Partition:
 		case e.State == "open":
-			return fmt.Sprintf("where epoch %d, which began at offset %s, ends now: behind its last committed step",
+			return fmt.Sprintf("after the last committed step of epoch %d, which began at offset %s",
 				e.Epoch, firsts(e)), nil
 		case len(e.Parts) > 0:
-			return fmt.Sprintf("where epoch %d ended, which had the offsets %s", e.Epoch, ranges(e)), nil
+			return fmt.Sprintf("where epoch %d ended (its offsets: %s)", e.Epoch, ranges(e)), nil
 		case e.End >= 0:
-			return fmt.Sprintf("at offset %d, where epoch %d ended, or at the first one that the log still has", e.End,
+			return fmt.Sprintf("at offset %d, where epoch %d ended, or at the log's first offset if that is "+
+				"later", e.End,
 				e.Epoch), nil
 		}
 	}
-	if from == "continue" { // the first epoch: input.start says
+	if from == "continue" { // the first epoch begins at input.start
 		start, err := s.Input.Start.MarshalText()
 		if err != nil {
 			return "", err
@@ -272,16 +275,16 @@ func beginning(books *ledger.Books, s *config.Stream, t core.Task, from string) 
 	}
 	switch from {
 	case "earliest":
-		return "at the first offset that the log still has", nil
+		return "at the log's first offset", nil
 	case "latest":
 		return "at the end of the log", nil
 	}
 	return "at offset " + from, nil
 }
 
-// ask asks the operator for a yes.
+// ask asks the operator to confirm.
 func (g *globals) ask() error {
-	fmt.Fprint(g.stderr, "Go on? [y/N] ")
+	fmt.Fprint(g.stderr, "Continue? [y/N] ")
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
 		return nil
@@ -291,10 +294,10 @@ func (g *globals) ask() error {
 	} else if err != nil {
 		return err
 	}
-	return errors.New("not done (--yes does not ask)")
+	return errors.New("cancelled: not confirmed (--yes skips the question)")
 }
 
-// inputOf names the input of an epoch: a partition, or those of a merged epoch.
+// inputOf names the input of an epoch: one partition, or all partitions of a merged epoch.
 func inputOf(e ledger.EpochInfo) string {
 	if len(e.Parts) == 0 {
 		return fmt.Sprintf("%s/%d", e.Topic, e.Partition)

@@ -10,11 +10,10 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestEpochs walks an operator's way out of every refusal: a changed
-// configuration, a spent budget, a closed epoch.
+// TestEpochs follows an operator's way out of every refusal: a changed configuration, a spent budget, a closed epoch.
 func TestEpochs(t *testing.T) {
 	s := newSite(t)
-	// An empty ledger is said to be one, with its directory: it may be a wrong one.
+	// An empty ledger is reported with its directory, because the directory may be wrong.
 	want(t, exitDone, "state has no epochs", "epoch", "list", "-c", s.config)
 	want(t, exitDone, "state charges nothing\n", "ledger", "-c", s.config)
 	want(t, exitDone, "charges nothing for stream orders", "ledger", "-c", s.config, "--stream", "orders")
@@ -24,8 +23,7 @@ func TestEpochs(t *testing.T) {
 	s.feed(25)
 	d := s.start()
 	d.until("two steps", released(2))
-	// What can't open is refused before the open epoch is given up for it, by
-	// the running daemon and without one.
+	// An epoch that cannot open is refused before the open epoch is closed for it, with and without a running daemon.
 	refused := func(closed, code int, text string, args ...string) {
 		t.Helper()
 		want(t, code, text, append([]string{"epoch", "open", "orders", "-c", s.config, "--yes"}, args...)...)
@@ -58,9 +56,9 @@ func TestEpochs(t *testing.T) {
 		}
 	}
 	said(
-		"epoch 1 of orders-0 is closed; it is charged for offsets [0, 20) of orders/0\n"+
+		"epoch 1 of orders-0 is closed and charged for offsets [0, 20) of orders/0\n"+
 			"records have paid at most 1 so far; the limit is 1\n", "close")
-	<-d.read // nothing is left to run, and the daemon ends
+	<-d.read // the daemon has nothing left to run and ends
 	d.cmd.Wait()
 	if code := d.cmd.ProcessState.ExitCode(); code != exitDone {
 		t.Errorf("after closing: exit code %d\n%s", code, d.log)
@@ -69,21 +67,21 @@ func TestEpochs(t *testing.T) {
 		"nothing to run: every epoch is closed or at its horizon; open another: streamdp epoch open STREAM\n", "run",
 		"-c", s.config)
 
-	// A new epoch where the old one ended: no record pays twice.
+	// A new epoch begins where the old one ended, so no record pays twice.
 	said("epoch 2 of orders-0 is open from offset 20 of orders/0\n", "open")
 	d = s.start()
 	if st := d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" }); st.Epoch != 2 ||
 		st.Base != 20 || st.ChargedEpsilon > 1.0000001 {
 		t.Errorf("second epoch: %+v", st)
 	}
-	// From the beginning: over the limit.
+	// An epoch from the beginning would exceed the limit.
 	refused(1, exitNothing, "budget of orders/0 spent", "--from", "earliest")
 	d.stop(syscall.SIGTERM)
 	refused(1, exitNothing, "budget of orders/0 spent", "--from", "earliest")
 	s.write("", "2.5")
 	said(`"epoch":3,"state":"open"`, "open", "--from", "earliest", "--json")
 
-	// A changed guarantee is refused with the difference.
+	// A changed guarantee is refused, with the difference.
 	s.write("lattice_bits = 26", "2.5")
 	want(t, exitState, "lattice_bits: 24 → 26", "run", "-c", s.config)
 	want(t, exitDone, "", "epoch", "open", "orders", "-c", s.config, "--yes")
@@ -97,7 +95,8 @@ func TestEpochs(t *testing.T) {
 		t.Errorf("epoch list --json: %+v, %v", epochs, err)
 	}
 	text := want(t, exitDone, "", "ledger", "-c", s.config, "--records", "3")
-	for _, w := range []string{"orders/0 of cluster", "PERSON WITH 3", "[0, 20)", "orders-0 epoch 1 (1)", ", open)", "the limit is 2.5"} {
+	for _, w := range []string{"orders/0 of cluster", "PERSON WITH 3", "[0, 20)", "orders-0 epoch 1 (1)", ", " +
+		"open)", "the limit is 2.5"} {
 		if !strings.Contains(text, w) {
 			t.Errorf("ledger does not say %q:\n%s", w, text)
 		}
@@ -111,10 +110,10 @@ func TestEpochs(t *testing.T) {
 	want(t, exitDone, "", "epoch", "close", "orders", "-c", s.config, "--yes")
 	want(t, exitFailure, "no open epoch", "epoch", "close", "orders", "-c", s.config, "--yes")
 
-	// Without --yes it asks, says where the epoch begins, and no answer is a no.
-	want(t, exitFailure, "not done", "epoch", "open", "orders", "-c", s.config)
+	// Without --yes the command asks and says where the epoch begins. No answer means no.
+	want(t, exitFailure, "not confirmed", "epoch", "open", "orders", "-c", s.config)
 	want(t, exitFailure, "It begins at offset 0, where epoch 4 ended, or", "epoch", "open", "orders", "-c", s.config)
 	want(t, exitFailure, "It begins at offset 7.\n", "epoch", "open", "orders", "-c", s.config, "--from", "7")
-	want(t, exitFailure, "It begins at the first offset", "epoch", "open", "orders", "-c", s.config,
+	want(t, exitFailure, "It begins at the log's first offset", "epoch", "open", "orders", "-c", s.config,
 		"--from", "earliest")
 }

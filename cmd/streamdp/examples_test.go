@@ -18,8 +18,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestExamples checks and plans every configuration of examples/, with this
-// machine's paths.
+// TestExamples runs check and plan on every configuration of examples/, with this machine's paths.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -56,8 +55,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestHowTos: the configurations in the how-tos are whole, but for what every file has, a stream
-// where a how-to is not about one, and its guarantee where it is about something else.
+// TestHowTos: the configurations in the how-tos are complete, except for the tables that every file has, a stream if a
+// how-to is not about one, and its guarantee if the how-to is about something else.
 func TestHowTos(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(cases.Root(t), "docs", "howto", "*.md"))
@@ -102,18 +101,18 @@ func TestHowTos(t *testing.T) {
 	}
 }
 
-// TestReadmeFiles: what the README's commands read is there, and a replay of the sample gives
-// a release for every hundred orders. Neither needs a key.
+// TestReadmeFiles: the files that the README's commands read exist, and a replay of the sample gives one release per
+// hundred orders. Neither needs a key.
 func TestReadmeFiles(t *testing.T) {
 	t.Chdir(cases.Root(t))
 	if out := want(t, exitDone, "", "replay", "-c", "examples/orders.toml", "examples/orders.csv"); strings.Count(out,
 		"\n") != 20 {
 		t.Errorf("the replay has %d releases, want 20", strings.Count(out, "\n"))
 	}
-	// Of a file that is shorter than the warm-up both say so.
+	// Both commands report that a file is shorter than the warm-up.
 	want(t, exitDone, "the warm-up takes the first 5000 records", "check", "-c", "examples/auto.toml", "--sample",
 		"examples/orders.csv")
-	want(t, exitDone, "all are in the warm-up, which takes 5000", "replay", "-c", "examples/auto.toml",
+	want(t, exitDone, "all of them belong to the warm-up, which takes 5000", "replay", "-c", "examples/auto.toml",
 		"examples/orders.csv")
 	want(t, exitDone, "", "fit", "--csv", "examples/orders.csv", "--target", "amount", "--epsilon", "1", "--delta",
 		"1e-8", "--adjacency", "zero-out")
@@ -121,16 +120,17 @@ func TestReadmeFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, command := range []string{"replay -c examples/orders.toml examples/orders.csv", "fit --csv examples/orders.csv --target amount --epsilon 1 --delta 1e-8 --adjacency zero-out"} {
+	for _, command := range []string{"replay -c examples/orders.toml examples/orders.csv", "fit --csv " +
+		"examples/orders.csv --target amount --epsilon 1 --delta 1e-8 --adjacency zero-out"} {
 		if !bytes.Contains(readme, []byte("./streamdp "+command)) {
-			t.Errorf("the README does not say %q", command)
+			t.Errorf("the README does not contain %q", command)
 		}
 	}
 }
 
-// TestReadmeConfiguration: the README's first configuration is examples/auto.toml without its
-// comments, and runs as it stands, with this machine's addresses and paths: a warm-up of 5000
-// records, whatever their columns hold, and a release for every hundred that follow.
+// TestReadmeConfiguration: the README's first configuration is examples/auto.toml without comments. With this machine's
+// addresses and paths it runs: a warm-up of 5000 records with any columns, and then a release for every hundred
+// records.
 func TestReadmeConfiguration(t *testing.T) {
 	root := cases.Root(t)
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
@@ -182,8 +182,8 @@ func TestReadmeConfiguration(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// The noise of three steps is much larger than the spread of so many rows: five of its
-	// deviations are exceeded once in 6·10⁵ runs.
+	// The noise of three steps is much larger than the spread of that many rows; five of its deviations are exceeded
+	// once in 6·10⁵ runs.
 	mean := last.Values["mean_original"]
 	for j, exact := range []float64{50, 5, 0.0041} {
 		if !(math.Abs(mean.Data.At(j)-exact) < 5*mean.SE.At(j)) {

@@ -32,7 +32,7 @@ type feedFlags struct {
 	partition, partitions                     int
 	rate                                      int
 	create                                    bool
-	labels                                    []string // of the stream's columns, where records hold them without names
+	labels                                    []string // the stream's columns, if records hold them without names
 	texts                                     map[string]bool
 }
 
@@ -42,16 +42,16 @@ func feedCommand(g *globals) *cobra.Command {
 		Use:   "feed (-c FILE --stream NAME | --brokers LIST --topic TOPIC) (--csv FILE | --ndjson FILE)",
 		Short: "Send the rows of a file to a topic",
 		Long: "Send the rows of a CSV file, or the lines of an NDJSON file, to a topic, in\n" +
-			"order. A file may be compressed (.gz) or - for standard input. If a broker\n" +
-			"fails, a request is sent again: rows may then be there twice.\n\n" +
-			"Each line is one record, whatever it holds: a line that is empty, no CSV, or\n" +
-			"larger than the topic accepts becomes a record without a row, and a cell that is\n" +
-			"no number makes its record invalid. Both count as the zero row.\n\n" +
-			"The topic must exist, or --create makes it with the cluster's defaults.",
+			"order. The file may be compressed (.gz), or - for standard input. If a broker\n" +
+			"fails, the request is repeated, which may write rows twice.\n\n" +
+			"Each line becomes one record, whatever it contains. A line that is empty, not\n" +
+			"CSV, or larger than the topic accepts becomes a record without a row, and a cell\n" +
+			"that is not a number makes its record invalid. Both count as the zero row.\n\n" +
+			"The topic must exist, unless --create creates it with the cluster's defaults.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"brokers", "topic", "codec"} {
 				if f.stream != "" && c.Flags().Changed(name) {
-					return exit.Usagef("--%s is what --stream takes from the configuration: give one of them", name)
+					return exit.Usagef("--%s cannot be used with --stream, which takes it from the configuration", name)
 				}
 			}
 			return g.feed(c.Context(), &f, c.Flags().Changed("partition"))
@@ -66,14 +66,14 @@ func feedCommand(g *globals) *cobra.Command {
 	fl.IntVar(&f.partition, "partition", 0, "partition (default: the stream's first, else 0)")
 	fl.StringVar(&f.codec, "codec", "json", "form of the records: "+strings.Join(feedCodecs, ", "))
 	fl.StringVar(&f.csv, "csv", "", "CSV file")
-	fl.StringVar(&f.ndjson, "ndjson", "", "file of one JSON document a line, sent as they are")
+	fl.StringVar(&f.ndjson, "ndjson", "", "file with one JSON document per line; each is sent unchanged")
 	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+table.HeaderUsage)
 	fl.StringSliceVar(&f.columns, "columns", nil,
 		"columns of the CSV file, names or 1-based numbers (default: the stream's, else all)")
-	fl.IntVar(&f.rate, "rate", 0, "records a second (default: as fast as possible)")
-	fl.BoolVar(&f.create, "create", false, "create the topic where it is missing, with the cluster's defaults")
+	fl.IntVar(&f.rate, "rate", 0, "records per second (default: as fast as possible)")
+	fl.BoolVar(&f.create, "create", false, "create a missing topic, with the cluster's defaults")
 	fl.IntVar(&f.partitions, "partitions", 0,
-		"with --create: how many partitions the new topic has (default: as many as it takes to have --partition)")
+		"with --create: number of partitions of the new topic (default: just enough for --partition)")
 	return c
 }
 
@@ -130,13 +130,13 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 	return nil
 }
 
-// checkFile checks the flags that say what to send.
+// checkFile checks the flags that select the file to send.
 func (f *feedFlags) checkFile() error {
 	switch {
 	case (f.csv == "") == (f.ndjson == ""):
 		return exit.Usagef("give either --csv FILE or --ndjson FILE")
 	case f.partitions != 0 && !f.create:
-		return exit.Usagef("--partitions is for --create: a topic that is there keeps its partitions")
+		return exit.Usagef("--partitions needs --create: the partitions of an existing topic do not change")
 	case f.partitions < 0:
 		return exit.Usagef("--partitions is %d, must be at least 1", f.partitions)
 	case f.rate < 0:
@@ -152,7 +152,7 @@ func (f *feedFlags) fromStream(cfg *config.Config, choosesPartition bool) error 
 		return noStream(cfg, f.stream)
 	}
 	if s.Gradients() {
-		return exit.Usagef("stream %s takes gradients, which its trainer sends: a file has none", f.stream)
+		return exit.Usagef("stream %s reads gradients, which only its trainer can send", f.stream)
 	}
 	f.topic, f.codec = s.Input.Topic, s.Input.Codec
 	if !choosesPartition {
@@ -167,11 +167,10 @@ func (f *feedFlags) fromStream(cfg *config.Config, choosesPartition bool) error 
 	return nil
 }
 
-// name names the numbers of the records after the columns of a stream, in the way that its
-// codec wants.
+// name sets the names of the numbers of a record to those of a stream's columns, as its codec requires.
 func (f *feedFlags) name(columns []string) {
 	switch f.codec {
-	case "csv": // lines go as they are
+	case "csv": // lines are sent unchanged
 	case "json":
 		f.columns = columns
 	default:
@@ -179,15 +178,15 @@ func (f *feedFlags) name(columns []string) {
 	}
 }
 
-// checkTopic checks the flags that say where to send, and in which form.
+// checkTopic checks the flags that say where to send records, and in which form.
 func (f *feedFlags) checkTopic(brokers []string) error {
 	switch {
 	case len(brokers) == 0 || f.topic == "":
-		return exit.Usagef("--brokers and --topic are needed, or -c FILE and --stream")
+		return exit.Usagef("give --brokers and --topic, or -c FILE and --stream")
 	case !slices.Contains(feedCodecs, f.codec):
 		return exit.Usagef("--codec is %q, must be one of %s", f.codec, strings.Join(feedCodecs, ", "))
 	case f.ndjson != "" && f.codec != "json" && f.codec != "json-array":
-		return exit.Usagef("--ndjson goes with codec json or json-array, not %s", f.codec)
+		return exit.Usagef("--ndjson needs codec json or json-array, not %s", f.codec)
 	}
 	return nil
 }
@@ -201,7 +200,7 @@ func (f *feedFlags) createTopic(ctx context.Context, client *kafka.Client) error
 	return err
 }
 
-// source returns the values of the records.
+// source returns the function that yields the values of the records.
 func (f *feedFlags) source() (next func() ([]byte, error), read *table.File, size int64, done func() error, err error) {
 	if f.ndjson != "" {
 		file, err := table.OpenFile(f.ndjson)
@@ -212,7 +211,7 @@ func (f *feedFlags) source() (next func() ([]byte, error), read *table.File, siz
 	}
 	whole, columns := f.codec == "csv" && f.columns == nil, f.columns
 	if whole && f.header == "no" {
-		columns = []string{"1"} // lines go as they are, and none says how many columns there are
+		columns = []string{"1"} // lines are sent unchanged; their number of columns is unknown
 	}
 	t, err := table.Open(f.csv, f.header, columns)
 	if err == nil && f.labels != nil {
@@ -234,7 +233,7 @@ func (f *feedFlags) source() (next func() ([]byte, error), read *table.File, siz
 	}, t.File(), t.File().Size, t.Close, nil
 }
 
-// lines returns the lines of r.
+// lines returns a function that yields the lines of r.
 func lines(r io.Reader) func() ([]byte, error) {
 	in := table.NewLines(r)
 	return func() ([]byte, error) {
@@ -242,7 +241,7 @@ func lines(r io.Reader) func() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return append([]byte{}, line...), nil // an empty line is an empty value, and no tombstone
+		return append([]byte{}, line...), nil // an empty line is an empty value, not a tombstone
 	}
 }
 

@@ -63,22 +63,22 @@ func TestFeed(t *testing.T) {
 		append(slices.Clone(to), "--partition", "7", "--csv", file("f.csv", "1,2\n"))...)
 	want(t, exitUsage, "no column",
 		append(slices.Clone(to), "--columns", "zzz", "--csv", file("g.csv", "x,y\n1,2\n"))...)
-	// A line of numbers is no header, and no error shows it.
+	// A line of numbers is not a header, and no error shows it.
 	want(t, exitUsage, "no column \"zzz\" among c1, c2\n",
 		append(slices.Clone(to), "--columns", "zzz", "--csv", file("h.csv", "1.5,2\n"))...)
 	want(t, exitUsage, "no column \"zzz\" among c1, c2\n",
 		append(slices.Clone(to), "--columns", "zzz", "--csv", file("h2.csv", "1.5,word\n"))...)
-	want(t, exitUsage, "the first line has 2 columns, --header names 3",
+	want(t, exitUsage, "the first line has 2 columns, but --header names 3",
 		append(slices.Clone(to), "--header", "x,y,z", "--csv", file("h3.csv", "1,2\n"))...)
 	for _, wrong := range []string{"maybe", "x,x", "x,,y", ","} {
-		want(t, exitUsage, "--header is \""+wrong+"\", must be auto, yes, no, or names that differ",
+		want(t, exitUsage, "--header is \""+wrong+"\", must be auto, yes, no, or different names",
 			append(slices.Clone(to), "--header", wrong, "--csv", file("h4.csv", "1,2\n"))...)
 	}
 	want(t, exitUsage, "--rate is -1", append(slices.Clone(to), "--rate", "-1", "--csv", file("i.csv", "1,2\n"))...)
 	nowhere := []string{"feed", "--brokers", s.broker.Addr(), "--topic", "nowhere"}
 	want(t, exitFailure, "topic nowhere does not exist: create it first, or give --create\n",
 		append(slices.Clone(nowhere), "--csv", file("j.csv", "1,2\n"))...)
-	// Created even for a file without rows, and once.
+	// The topic is created even for a file without rows, and only once.
 	want(t, exitDone, "0 records sent to nowhere/1",
 		append(slices.Clone(nowhere), "--create", "--partition", "1", "--csv", file("j2.csv", "x,y\n"))...)
 	for _, partition := range []string{"0", "1"} {
@@ -86,7 +86,7 @@ func TestFeed(t *testing.T) {
 			append(slices.Clone(nowhere), "--create", "--partition", partition, "--csv", file("j3.csv", "1,2\n"))...)
 	}
 	several := []string{"feed", "--brokers", s.broker.Addr(), "--topic", "several"}
-	want(t, exitUsage, "--partitions is for --create",
+	want(t, exitUsage, "--partitions needs --create",
 		append(slices.Clone(several), "--partitions", "3", "--csv", file("j5.csv", "1,2\n"))...)
 	want(t, exitDone, "1 record sent to several/0",
 		append(slices.Clone(several), "--create", "--partitions", "3", "--csv", file("j6.csv", "1,2\n"))...)
@@ -97,11 +97,11 @@ func TestFeed(t *testing.T) {
 	want(t, exitUsage, "the configuration has no stream order, only orders\n", "feed", "-c", s.config, "--stream",
 		"order", "--csv", file("j4.csv", "1,2\n"))
 
-	// What the stream says holds, and what contradicts it is refused.
+	// Settings of the stream apply, and a contradicting flag is refused.
 	stream := []string{"feed", "-c", s.config, "--stream", "orders"}
 	want(t, exitUsage, "does not read partition 7",
 		append(slices.Clone(stream), "--partition", "7", "--csv", file("k.csv", "1,2\n"))...)
-	want(t, exitUsage, "--topic is what --stream takes",
+	want(t, exitUsage, "--topic cannot be used with --stream",
 		append(slices.Clone(stream), "--topic", "x", "--csv", file("l.csv", "1,2\n"))...)
 	text, err := os.ReadFile(s.config)
 	if err != nil {
@@ -121,12 +121,12 @@ func TestFeed(t *testing.T) {
 	if got := values()[n:]; !slices.Equal(got, []string{"[3,2]", "[4,5]", "[1,2]"}) {
 		t.Errorf("fed to columns amount, items: %s", got)
 	}
-	want(t, exitUsage, "has 3 columns, the stream has 2 (amount, items)",
+	want(t, exitUsage, "has 3 columns, but the stream has 2 (amount, items)",
 		append(slices.Clone(stream), "--csv", file("p.csv", "1,2,3\n"))...)
 }
 
-// TestFeedKeepsRecordsApart: a topic gets a record for each line, in order; one that it
-// does not accept, and one of a line that is no CSV, has no row.
+// TestFeedKeepsRecordsApart: a topic gets one record for each line, in order. A record that the topic does not accept,
+// and one of a line that is not CSV, has no row.
 func TestFeedKeepsRecordsApart(t *testing.T) {
 	s := newSite(t)
 	c, err := kafka.NewClient(kafka.Options{Brokers: []string{s.broker.Addr()}})

@@ -21,15 +21,15 @@ func fitCommand(g *globals) *cobra.Command {
 		Short: "Fit a private regression to a file, without Kafka",
 		Long: "Fit a linear regression of one column of a CSV file on the others, once, under\n" +
 			"(epsilon, delta)-differential privacy. The file may be compressed (.gz) or - for\n" +
-			"standard input. Each line is one record. Every cell of the chosen columns is a\n" +
-			"number; a line in which one is not, an empty line, and a quote that its line does\n" +
-			"not close make a null record. The number of lines is public.\n\n" +
-			"A first line is public, too: auto takes it for a header where no cell is a number,\n" +
-			"and it says how many columns there are. With --header no and --columns it is a\n" +
+			"standard input. Each line is one record. Every cell of the chosen columns must be\n" +
+			"a number. A line with any other cell, an empty line, and a line with an unclosed\n" +
+			"quote make a null record. The number of lines is public.\n\n" +
+			"The first line is public too: auto takes it as a header if no cell is a number,\n" +
+			"and it determines the number of columns. With --header no and --columns it is a\n" +
 			"record like any other. Bounds, centre and scale are public constants that you\n" +
-			"give. Those that are auto, as all are where --clip-x is not given, are found\n" +
-			"privately with a part of the budget: 10 % to 50 %, the less the more rows there\n" +
-			"are. Each run costs its epsilon and delta again.\n\n" +
+			"give. Those that are auto (all of them, without --clip-x) are found privately\n" +
+			"with a share of the budget: 10 % to 50 %, and less with more rows.\n" +
+			"Each run costs its epsilon and delta again.\n\n" +
 			"Solvers:\n" + fit.Help(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("insecure-seed") {
@@ -37,7 +37,7 @@ func fitCommand(g *globals) *cobra.Command {
 			}
 			for _, name := range []string{"csv", "target", "epsilon", "delta", "adjacency"} {
 				if !c.Flags().Changed(name) {
-					return exit.Usagef("--%s is needed", name)
+					return exit.Usagef("--%s is required", name)
 				}
 			}
 			if r.Compare && c.Flags().Changed("solver") {
@@ -52,15 +52,15 @@ func fitCommand(g *globals) *cobra.Command {
 	fl.StringVar(&r.Header, "header", "auto", "whether the file has a header: "+table.HeaderUsage)
 	fl.StringVar(&r.Target, "target", "", "column to predict: a name, a 1-based number, or last")
 	fl.StringSliceVar(&r.Columns, "columns", nil,
-		"columns to use, the target among them, names or 1-based numbers (default: all)")
+		"columns to use, including the target: names or 1-based numbers (default: all)")
 	fl.StringVar(&r.Centre, "centre", "",
-		"constant to subtract, one number or one a column, or auto (default: 0, auto where clip-x is)")
+		"constant to subtract: one number, one for each column, or auto (default: 0, or auto if --clip-x is auto)")
 	fl.StringVar(&r.Scale, "scale", "",
-		"constant to divide by, one number or one a column, or auto (default: 1, auto where clip-x is)")
+		"constant to divide by: one number, one for each column, or auto (default: 1, or auto if --clip-x is auto)")
 	fl.Float64Var(&r.Epsilon, "epsilon", 0, "epsilon of the guarantee")
 	fl.Float64Var(&r.Delta, "delta", 0, "delta of the guarantee")
 	fl.StringVar(&r.Adjacency, "adjacency", "",
-		"what neighbouring files differ in: one row nulled (zero-out) or replaced (replace)")
+		"how neighbouring files differ: one row nulled (zero-out) or replaced (replace)")
 	fl.StringVar(&r.ClipX, "clip-x", "auto",
 		"bound on the features' Euclidean norm, after scaling, or auto; longer rows are shortened")
 	fl.StringVar(&r.ClipY, "clip-y", "auto", "bound on the target's absolute value, after scaling, or auto")
@@ -68,18 +68,18 @@ func fitCommand(g *globals) *cobra.Command {
 	fl.Float64Var(&r.Radius, "radius", 0,
 		"bound on the coefficients' norm, for dp-gd, ambssgd (default: 100 clip-y/clip-x)")
 	fl.Float64Var(&r.Curvature, "curvature", 0,
-		"bound on the largest eigenvalue of the features' second moment, for ambssgd, dp-ssgd, dp-gd (default: for "+
-			"the first two clip-x squared, usually far too large)")
+		"bound on the largest eigenvalue of the features' second moment, for ambssgd, dp-ssgd, dp-gd (default for "+
+			"the first two: clip-x squared, usually far too large)")
 	fl.BoolVar(&r.Compare, "compare", false,
 		"run all solvers, each at the full cost, and show their errors; needs --insecure-diagnostics")
 	fl.BoolVar(&r.Diagnostics, "insecure-diagnostics", false,
-		"print the error on the file, which is an exact function of it, and allow the solver ols, which "+
+		"print the error on the file, an exact function of it, and allow the solver ols, which "+
 			"protects nothing")
-	fl.Uint64Var(&seed, "insecure-seed", 0, "derive keys from a number: reproducible, and protecting nothing")
+	fl.Uint64Var(&seed, "insecure-seed", 0, "derive keys from a number: reproducible, but protects nothing")
 	return c
 }
 
-// fit runs the request and prints what came of it.
+// fit runs the request and prints the result.
 func (g *globals) fit(r *fit.Request) error {
 	var bar *progressbar.ProgressBar
 	all, err := fit.Run(r, func(solver string, done, all int) {
@@ -93,7 +93,8 @@ func (g *globals) fit(r *fit.Request) error {
 		return err
 	}
 	if r.Diagnostics {
-		fmt.Fprintln(g.stderr, "streamdp: warning: the errors printed are exact functions of the file, and not private")
+		fmt.Fprintln(g.stderr, "streamdp: warning: the printed errors are exact functions of the file, so they are "+
+			"not private")
 	}
 	if r.Seed != nil {
 		fmt.Fprintln(g.stderr, "streamdp: warning: INSECURE: keys follow from --insecure-seed; nothing was protected")

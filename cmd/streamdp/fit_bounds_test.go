@@ -15,9 +15,9 @@ func withoutBounds(flags []string) []string {
 	return slices.Clone(flags[:slices.Index(flags, "--clip-x")])
 }
 
-// TestFitBounds: without any constant the solvers whose budget is a μ find the relation in
-// the file's units. Under replace, with some constants and for a column that never varies
-// too. The others refuse, and so do files with too few rows.
+// TestFitBounds: without any constants the solvers whose budget is a μ find the relation in the file's units. This also
+// holds under replace, with some constants given, and with a column that never varies. Other solvers refuse, and so
+// does a file with too few rows.
 func TestFitBounds(t *testing.T) {
 	t.Parallel()
 	flags := withoutBounds(fitFile(t, 20000))
@@ -41,7 +41,7 @@ func TestFitBounds(t *testing.T) {
 			t.Fatalf("%s %v: %+v", c.name, c.more, r)
 		}
 		for i, x := range relation {
-			// In units in which u, v and the target have deviation 1.
+			// The units in which u, v and the target have deviation 1.
 			unit := []float64{49 / 2., 49 / 5., 49 * math.Sqrt(1+25)}[i]
 			if e := math.Abs(r.Original[i]-x) / unit; !(e <= c.most) {
 				t.Errorf("%s %v: coefficient %d is %g, want %g", c.name, c.more, i, r.Original[i], x)

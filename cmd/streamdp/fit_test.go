@@ -16,8 +16,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// fitFile writes rows of y = 2u − v + 1 + noise, with original units, some of them
-// damaged, and returns the flags that fit needs for it.
+// fitFile writes rows of y = 2u − v + 1 + noise in original units, some of them damaged, and returns the flags that fit
+// needs for the file.
 func fitFile(t *testing.T, n int) []string {
 	t.Helper()
 	source := rand.New(rand.NewPCG(1, 2))
@@ -41,8 +41,8 @@ func fitFile(t *testing.T, n int) []string {
 		"--clip-x", "5", "--clip-y", "8", "--centre", "10,100,0", "--scale", "2,20,5"}
 }
 
-// TestFit runs every solver: the estimate is the relation's, as far as the solver
-// finds it, in scaled and in original units; a run without a seed is another one.
+// TestFit runs every solver: the estimate is close to the relation, as far as the solver can find it, in scaled and in
+// original units. A run without a seed gives another result.
 func TestFit(t *testing.T) {
 	t.Parallel()
 	const n = 20000
@@ -107,13 +107,14 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestFitOutput: text, comparison, diagnostics.
+// TestFitOutput checks text, comparison and diagnostics.
 func TestFitOutput(t *testing.T) {
 	t.Parallel()
 	flags := fitFile(t, 3000)
 	with := func(more ...string) []string { return append(slices.Clone(flags), more...) }
 	out := want(t, exitDone, "", with("--solver", "dp-gd")...)
-	for _, w := range []string{"dp-gd of sold on 3000 rows: (2, 1e-06)-differentially private, zero-out, accounting exact", "original units", "intercept"} {
+	for _, w := range []string{"dp-gd of sold on 3000 rows: (2, 1e-06)-differentially private, zero-out, accounting " +
+		"exact", "original units", "intercept"} {
 		if !strings.Contains(out, w) {
 			t.Errorf("no %q in\n%s", w, out)
 		}
@@ -121,14 +122,15 @@ func TestFitOutput(t *testing.T) {
 	if strings.Contains(out, "squared error") {
 		t.Errorf("an error on the file is printed without being asked for:\n%s", out)
 	}
-	// How long it took is a function of the file, and so are a first line's cells.
+	// The duration is a function of the file, and so are the cells of a first line.
 	var r fit.Result
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--json")...)), &r); err != nil ||
 		r.Seconds != math.Floor(r.Seconds) || r.Seconds == 0 {
 		t.Errorf("a fit took %g seconds, %v", r.Seconds, err)
 	}
 	file := filepath.Join(t.TempDir(), "x.csv")
-	for line, fault := range map[string]bool{"1,a secret,3": true, "7,,3": true, ",,": false, "u,sold,v": false, "1,2,3": false} {
+	for line, fault := range map[string]bool{"1,a " +
+		"secret,3": true, "7,,3": true, ",,": false, "u,sold,v": false, "1,2,3": false} {
 		if err := os.WriteFile(file, []byte(line+strings.Repeat("\n1,2,3", 100)), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +138,8 @@ func TestFitOutput(t *testing.T) {
 			args := with("--csv", file, "--target", "last", "--header", n)
 			if fault && n == "auto" {
 				want(t, exitUsage,
-					"x.csv: the first line has numbers and cells that are none: say --header yes or --header no\n",
+					"x.csv: the first line has cells of both kinds, numbers and others: use --header yes or --header "+
+						"no\n",
 					args...)
 				continue
 			}
@@ -183,7 +186,7 @@ func TestFitOutput(t *testing.T) {
 	}
 }
 
-// TestFitUsage has a line for each command line that can't be meant.
+// TestFitUsage has one line for each invalid command line.
 func TestFitUsage(t *testing.T) {
 	t.Parallel()
 	flags := fitFile(t, 10)
@@ -191,7 +194,7 @@ func TestFitUsage(t *testing.T) {
 		t.Helper()
 		want(t, exitUsage, text, append(slices.Clone(flags), more...)...)
 	}
-	want(t, exitUsage, "--csv is needed", "fit", "--solver", "dp-gd")
+	want(t, exitUsage, "--csv is required", "fit", "--solver", "dp-gd")
 	f("give either --solver or --compare", "--solver", "dp-gd", "--compare")
 	f(`--solver is "sgd", must be newton, dp-gd,`, "--solver", "sgd")
 	f("add --insecure-diagnostics", "--compare")
@@ -218,7 +221,8 @@ func TestPlanNewton(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(cases.Root(t), "examples", "demand.toml")
 	out := want(t, exitDone, "", "plan", "-c", file)
-	for _, w := range []string{"a null record, which takes its place", "3 searches of 188 slots each", "4 and later", "useful after 30 gradient steps, from slot 3654 on",
+	for _, w := range []string{"a null record, which takes its place", "3 searches of 188 slots each", "4 and " +
+		"later", "useful after 30 gradient steps, from slot 3654 on",
 		"by privacy", "all of amb's", "search 188, batches [103, ", "nulls 25.5", "histogram 29.45", "median 16.13"} {
 		if !strings.Contains(out, w) {
 			t.Errorf("no %q in\n%s", w, out)
@@ -252,13 +256,14 @@ func TestPlanNewton(t *testing.T) {
 	}
 }
 
-// TestPlanRegression prints the plan of the example of method amb, and warns of what the
-// example does not do.
+// TestPlanRegression prints the plan of the example of method amb, and warnings for settings that differ from the
+// example.
 func TestPlanRegression(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(cases.Root(t), "examples", "demand-amb.toml")
 	out := want(t, exitDone, "", "plan", "-c", file)
-	for _, w := range []string{"a null record, which takes its place", "by privacy", "with independent noise", "batch 274, search 188", "count and search in records"} {
+	for _, w := range []string{"a null record, which takes its place", "by privacy", "with independent " +
+		"noise", "batch 274, search 188", "count and search in records"} {
 		if !strings.Contains(out, w) {
 			t.Errorf("no %q in\n%s", w, out)
 		}

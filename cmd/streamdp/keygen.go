@@ -14,10 +14,10 @@ func keygenCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "keygen FILE",
 		Short: "Write a new master key to a file that does not exist",
-		Long: "Write a new master key, 32 random bytes in hexadecimal, to FILE with mode\n" +
-			"0600, and print its id. Whoever has the key and an epoch's secret can\n" +
-			"subtract the noise from every release of the epoch: keep it out of backups\n" +
-			"that hold releases.",
+		Long: "Write a new master key, 32 random bytes in hexadecimal, to FILE with mode 0600,\n" +
+			"and print its id. Anyone who has the key and an epoch's secret can remove the\n" +
+			"noise from every release of the epoch. Keep the key out of backups that contain\n" +
+			"releases.",
 		Args: needs("FILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			secret := dp.NewSecret()

@@ -23,14 +23,15 @@ func ledgerCommand(g *globals) *cobra.Command {
 	var records, persons []int
 	c := &cobra.Command{
 		Use:   "ledger -c FILE",
-		Short: "Show what records and persons have paid, and by whom",
-		Long: "For every input partition whose records epochs protect, by ranges of offsets: what\n" +
-			"a record in them is charged, by which epochs, and what a person with several\n" +
-			"records in them is guaranteed. For every population whose persons epochs protect:\n" +
-			"what a person is charged, by which epochs, and what several persons together are\n" +
-			"guaranteed. The ledger's chain is checked first.\n\n" +
-			"The limit is the guarantee. The sum of the charges is one too if nobody chose\n" +
-			"an epoch in view of releases.",
+		Short: "Show what records and persons have paid, and which epochs charged it",
+		Long: "For every input partition whose records are protected, show by ranges of\n" +
+			"offsets: the charge to a record, the epochs that charge it, and the guarantee of\n" +
+			"a person with several records in the range. For every population whose persons\n" +
+			"are protected, show the charge to a person, the epochs that charge it, and the\n" +
+			"guarantee of several persons together. The command checks the ledger's hash\n" +
+			"chain first.\n\n" +
+			"The limit is the guarantee. The sum of the charges is a guarantee too, but only\n" +
+			"if nobody looked at releases before deciding on an epoch.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, k := range records {
 				if k < 1 {
@@ -62,7 +63,7 @@ func ledgerCommand(g *globals) *cobra.Command {
 			case len(spent)+len(populations) > 0:
 			case name == "":
 				fmt.Fprintf(g.stderr, "%s nothing\n", ledgersOf(cfg, "charges", "charge"))
-			case cfg.Named(name) == nil: // else the ledger may know it from an earlier configuration
+			case cfg.Named(name) == nil: // else the ledger may have it from an earlier configuration
 				return exit.Usagef("neither the configuration nor the ledger has a stream %s", name)
 			default:
 				fmt.Fprintf(g.stderr, "%s nothing for stream %s\n", ledgersOf(cfg, "charges", "charge"), name)
@@ -89,9 +90,9 @@ func ledgerCommand(g *globals) *cobra.Command {
 	c.AddCommand(ledgerRepairCommand(g))
 	c.Flags().StringVar(&name, "stream", "", "only partitions that this stream has read")
 	c.Flags().IntSliceVar(&records, "records", []int{2, 10},
-		"numbers of records of a person, where epochs protect records")
+		"numbers of records of one person, for epochs that protect records")
 	c.Flags().IntSliceVar(&persons, "persons", []int{2, 10},
-		"numbers of persons together, where epochs protect persons")
+		"numbers of persons taken together, for epochs that protect persons")
 	return c
 }
 
@@ -99,14 +100,14 @@ func ledgerRepairCommand(g *globals) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "repair -c FILE",
-		Short: "Work a damaged, lost or old ledger out again",
-		Long: "Work the ledger out again from the lines of it that can be believed, and from\n" +
-			"what the control topic, manifests, checkpoints and secrets tell of besides.\n" +
-			"What would be added is shown first. The old ledger is kept under another name.\n\n" +
-			"What nothing tells of counts against the budget: a closed epoch without a horizon\n" +
-			"is charged without end where its closing is lost. Prefer a backup of the newest\n" +
-			"ledger where there is one. A manifest that nothing vouches for is named and refused.\n" +
-			"No daemon may run on the directory.",
+		Short: "Reconstruct a damaged, lost or outdated ledger",
+		Long: "Reconstruct the ledger from those of its lines that are intact, and from the\n" +
+			"control topic, manifests, checkpoints and secrets. The command shows the lines\n" +
+			"to be added first. It keeps the old ledger under another name.\n\n" +
+			"Where evidence is missing, the repair assumes the higher charge: if the closing\n" +
+			"of an epoch without a horizon is lost, the epoch is charged without end. If you\n" +
+			"have a backup of the newest ledger, prefer it. The command names and refuses a\n" +
+			"manifest that nothing confirms. No daemon may run on the directory.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := g.alone()
 			if err != nil {
@@ -129,7 +130,7 @@ func ledgerRepairCommand(g *globals) *cobra.Command {
 				if g.json {
 					return json.NewEncoder(g.stdout).Encode(diff)
 				}
-				fmt.Fprintf(g.stderr, "the ledger of %s lacks nothing that its files tell of\n", cfg.State.Dir)
+				fmt.Fprintf(g.stderr, "the ledger of %s is complete: its files add nothing\n", cfg.State.Dir)
 				return nil
 			}
 			if !yes {
@@ -145,7 +146,7 @@ func ledgerRepairCommand(g *globals) *cobra.Command {
 				return json.NewEncoder(g.stdout).Encode(diff)
 			}
 			printRepair(g.stdout, diff)
-			fmt.Fprintf(g.stdout, "the ledger was repaired; the old one is %s\n", diff.Old)
+			fmt.Fprintf(g.stdout, "repaired the ledger; the old one is %s\n", diff.Old)
 			return nil
 		},
 	}
@@ -153,9 +154,9 @@ func ledgerRepairCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// printRepair shows what a repair changes.
+// printRepair prints what a repair changes.
 func printRepair(out io.Writer, r *recovery.LedgerRepair) {
-	fmt.Fprintf(out, "%d lines of the ledger can be believed, %d bytes behind them can't\n", r.Kept, r.Dropped)
+	fmt.Fprintf(out, "%d lines of the ledger are intact; %d bytes after them are not\n", r.Kept, r.Dropped)
 	for _, e := range r.Added {
 		fmt.Fprintf(out, "+ %s %s epoch %d", e.Kind, e.Task(), e.Epoch)
 		switch e.Kind {
@@ -169,7 +170,7 @@ func printRepair(out io.Writer, r *recovery.LedgerRepair) {
 	}
 }
 
-// printPopulations shows what persons have paid.
+// printPopulations prints what persons have paid.
 func printPopulations(out io.Writer, all []ledger.PopulationSpent) error {
 	for i, p := range all {
 		if i > 0 {
@@ -190,17 +191,20 @@ func printPopulations(out io.Writer, all []ledger.PopulationSpent) error {
 		}
 		if p.OnePartition {
 			fmt.Fprintln(out,
-				"  every user key counts in one partition: mu is the largest root of the sum of a partition's squares")
+				"  every user key counts in one partition only: mu is the root of the sum of squares, maximized over "+
+					"partitions")
 		} else {
-			fmt.Fprintln(out, "  a person may have records anywhere: mu is the root of the sum of all epochs' squares")
+			fmt.Fprintln(out, "  a person may have records in all partitions: mu is the root of the sum of squares "+
+				"over all epochs")
 		}
 		if n := len(p.Epochs); n > 0 && p.Epochs[n-1].Period > 0 {
 			fmt.Fprintf(out,
-				"  a person is what one user key has in a period of %d steps; in q periods of an epoch it is q "+
-					"times as much\n", p.Epochs[n-1].Period)
+				"  the unit is one user key in one period of %d steps; a person with records in q periods of an epoch "+
+					"pays q times as much\n", p.Epochs[n-1].Period)
 			fmt.Fprintf(out,
-				"  and in one stretch of each task: its epochs in a row, until they have %d steps, and then anew; mu "+
-					"has the dearest one\n", p.Epochs[n-1].Period)
+				"  consecutive epochs of a task are grouped until they have %d steps; a person pays for one group "+
+					"per task, "+
+					"and mu is for the most expensive one\n", p.Epochs[n-1].Period)
 		}
 		w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "TASK\tEPOCH\tTOPIC\tUSER KEY\tSTEPS\tAPART\tA STEP\tPARTITIONER\tMU\tEPSILON\tSTATE")
@@ -210,7 +214,7 @@ func printPopulations(out io.Writer, all []ledger.PopulationSpent) error {
 			case e.Open:
 				state = "open"
 			case !e.Charged:
-				state = "closed without a step: charges nothing"
+				state = "closed without a step, charges nothing"
 			}
 			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%.6g\t%g\t%s\n",
 				core.Task{Stream: e.Stream, Partition: e.Partition}, e.Epoch, e.Topic,

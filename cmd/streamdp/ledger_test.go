@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// TestPrintPopulations: the command says what a person and several have paid, by which epochs,
-// and whether these are added up.
+// TestPrintPopulations: the command prints what one person and several persons have paid, for which epochs, and how the
+// epochs add up.
 func TestPrintPopulations(t *testing.T) {
 	t.Parallel()
 	two := 3.0284
@@ -40,16 +40,17 @@ func TestPrintPopulations(t *testing.T) {
 		"population members: a person pays at most epsilon 1.4426 at delta 1e-08 (zero-out), mu 0.27728; the " +
 			"limit is 3\n",
 		"2 persons together pay at most epsilon 3.0284\n", "1000 persons together have no guarantee\n",
-		"the root of the sum of all epochs' squares",
-		"orders-0  1 ", "closed\n", "closed without a step: charges nothing\n", "orders-1  1 ", "open\n",
+		"the root of the sum of squares over all epochs",
+		"orders-0  1 ", "closed\n", "closed without a step, charges nothing\n", "orders-1  1 ", "open\n",
 	} {
 		if !strings.Contains(got, words) {
 			t.Errorf("without %q:\n%s", words, got)
 		}
 	}
 	p.OnePartition, p.Epochs[2].Period = true, 30
-	if got := show(); !strings.Contains(got, "in a period of 30 steps") ||
-		!strings.Contains(got, "every user key counts in one partition") || strings.Contains(got, "all epochs'") {
+	if got := show(); !strings.Contains(got, "in one period of 30 steps") ||
+		!strings.Contains(got, "every user key counts in one partition only") || strings.Contains(got, "all "+
+		"partitions") {
 		t.Error(got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/internal/table"
 )
 
-// write writes a file into a folder of the test's own, packed where its name says so.
+// write writes a file into a folder of the test, compressed if its name says so.
 func write(t *testing.T, name, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)
@@ -39,9 +39,9 @@ func write(t *testing.T, name, text string) (path string) {
 	return path
 }
 
-// damages returns lines that hold no row, and that a reader of whole files takes for something else than
-// one line: for none, for two, or for the begin of what follows. It is a function because one is long, and the tests
-// run this binary as a program hundreds of times.
+// damages returns lines without a row that a reader of whole files does not take for exactly one line, but for none,
+// for two, or for the beginning of the next one. It is a function because one line is long, and the tests run this
+// binary as a program hundreds of times.
 func damages() map[string]string {
 	return map[string]string{
 		"empty":          ``,
@@ -58,7 +58,7 @@ func damages() map[string]string {
 	}
 }
 
-// rowsWith returns n lines of two numbers, line k being another one.
+// rowsWith returns n lines of two numbers, with the given line as line k.
 func rowsWith(n, k int, line, end string) string {
 	var b strings.Builder
 	for i := range n {
@@ -71,8 +71,8 @@ func rowsWith(n, k int, line, end string) string {
 	return b.String()
 }
 
-// inside runs the program in this process, which is faster, and fails unless it is done
-// and says the text.
+// inside runs the program in this process, which is faster, and fails unless it succeeds and its standard error
+// contains the text.
 func inside(t *testing.T, text string, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -82,7 +82,7 @@ func inside(t *testing.T, text string, args ...string) string {
 	return out.String()
 }
 
-// fitted runs fit under keys that are always the same.
+// fitted runs fit with fixed keys.
 func fitted(t *testing.T, file string, more ...string) fit.Result {
 	t.Helper()
 	out := inside(t, "",
@@ -98,9 +98,9 @@ func fitted(t *testing.T, file string, more ...string) fit.Result {
 	return r
 }
 
-// TestRecordsStayApart: whatever one line of a file holds, fit and replay count as many
-// records, and release what they release where that line is any other null record. A line that
-// is too long is the first one alone, without STREAMDP_SLOW=1.
+// TestRecordsStayApart: with any content of one line of a file, fit and replay count the same number of records, and
+// release the same as for any other null record in that line. Without STREAMDP_SLOW=1, only the first line is made too
+// long.
 func TestRecordsStayApart(t *testing.T) {
 	config := siteOfLines(t).config
 	const n = 1000
@@ -148,14 +148,14 @@ func TestRecordsStayApart(t *testing.T) {
 			rows := rowsWith(n, k, line, "\n")
 			for _, f := range forms {
 				if got := f.run(line, rows); !reflect.DeepEqual(got, f.want) {
-					t.Errorf("%s in line %d: %s gives other results than a null record", name, k, f.what)
+					t.Errorf("%s in line %d: %s gives results other than with a null record", name, k, f.what)
 				}
 			}
 		}
 	}
 }
 
-// siteOfLines is a site whose second stream, lines, has the codec csv.
+// siteOfLines returns a site whose second stream, lines, has the codec csv.
 func siteOfLines(t *testing.T) *site {
 	s := newSite(t)
 	text, err := os.ReadFile(s.config)
@@ -175,8 +175,7 @@ moments.clip = 1.0
 	return s
 }
 
-// TestFilesInEveryForm: CRLF, a byte order mark, a last line without its end, .gz and
-// standard input change nothing.
+// TestFilesInEveryForm: CRLF, a byte order mark, a missing end of the last line, .gz and standard input change nothing.
 func TestFilesInEveryForm(t *testing.T) {
 	s := siteOfLines(t)
 	const n = 200
@@ -236,7 +235,7 @@ func TestFilesInEveryForm(t *testing.T) {
 	}
 }
 
-// TestFirstLine: what the first line decides, and what it can't.
+// TestFirstLine: what the first line decides, and what it cannot decide.
 func TestFirstLine(t *testing.T) {
 	fit := []string{"fit", "--target", "last", "--epsilon", "2", "--delta", "1e-6", "--adjacency", "zero-out",
 		"--clip-x", "1", "--clip-y", "1"}
@@ -246,14 +245,14 @@ func TestFirstLine(t *testing.T) {
 	rows := rowsWith(100, -1, "", "\n")
 	for _, first := range []string{"", `"`, `amount,"items`} {
 		for _, more := range [][]string{nil, {"--header", "yes"}, {"--header", "no"}, {"--columns", "1,2"}} {
-			want(t, exitUsage, "the first line is empty, too long or no CSV: ", with(first+"\n"+rows, more...)...)
+			want(t, exitUsage, "the first line is empty, too long or not CSV: ", with(first+"\n"+rows, more...)...)
 		}
 		if out := want(t, exitDone, "",
 			with(first+"\n"+rows, "--header", "no", "--columns", "1,2")...); !strings.Contains(out, " on 101 rows") {
 			t.Errorf("%q:\n%s", first, out)
 		}
 	}
-	// A cell too many is none of the first record's alone.
+	// A surplus cell belongs only to the first record.
 	for _, columns := range []string{"1,2", "c1,c2"} {
 		if out := want(t, exitDone, "",
 			with("1,2,3\n"+rows, "--header", "no", "--columns", columns)...); !strings.Contains(out, "last of") &&

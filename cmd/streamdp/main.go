@@ -30,8 +30,8 @@ const (
 	exitFailure     = 1   // a failure while running
 	exitUsage       = 2   // the command line
 	exitConfig      = 3   // the configuration, key file included
-	exitState       = 4   // state damaged, missing or locked, or the world ahead of it
-	exitNothing     = 5   // budget or horizon leaves nothing to do
+	exitState       = 4   // state damaged, missing, locked, or older than the output
+	exitNothing     = 5   // budget or horizon used up: nothing to do
 	exitInterrupted = 130 // interrupted twice
 )
 
@@ -50,8 +50,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitCode(c, err, stderr)
 }
 
-// interruptible returns a context that the first SIGINT or SIGTERM cancels. The second one
-// ends the process at once; that is safe at any moment.
+// interruptible returns a context that the first SIGINT or SIGTERM cancels. The second one ends the process at once,
+// which is safe at any moment.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -68,7 +68,7 @@ func interruptible() (context.Context, func()) {
 	return ctx, func() { signal.Stop(signals); close(signals); cancel() }
 }
 
-// noStream says that the configuration does not have the stream, and lists those it has.
+// noStream returns the error that the configuration does not have the stream. It lists the streams that exist.
 func noStream(cfg *config.Config, name string) error {
 	var names []string
 	for _, s := range cfg.Streams {
@@ -132,7 +132,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Use:   "streamdp",
 		Short: "Differentially private statistics of Kafka streams",
 		Long: "streamdp consumes Kafka records and publishes only differentially private\n" +
-			"results of them: running means, second moments, covariances, regressions.\n\n" +
+			"results: running means, second moments, covariances, regressions.\n\n" +
 			"Start with: streamdp demo --once",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -147,8 +147,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	})
 	f := root.PersistentFlags()
 	f.StringVarP(&g.config, "config", "c", "",
-		"configuration: a file, or a directory of which all *.toml are read as one")
-	f.BoolVar(&g.json, "json", false, "print JSON where a program may read")
+		"configuration: a file, or a directory whose *.toml files are read as one")
+	f.BoolVar(&g.json, "json", false, "print JSON, for programs, where a command supports it")
 	f.StringVar(&g.logLevel, "log-level", "", "debug, info, warn or error (default: log.level of the configuration)")
 	f.StringVar(&g.logFormat, "log-format", "", "json or text (default: log.format of the configuration)")
 	for _, c := range []*cobra.Command{
@@ -195,10 +195,10 @@ func strict(c *cobra.Command) {
 	}
 }
 
-// load reads the configuration file that the flags name.
+// load reads the configuration that the flags name.
 func (g *globals) load() (*config.Config, error) {
 	if g.config == "" {
-		return nil, exit.Usagef("a configuration is needed: -c FILE")
+		return nil, exit.Usagef("a configuration is required: -c FILE")
 	}
 	c, err := config.Load(g.config)
 	var faults config.Faults
@@ -211,7 +211,8 @@ func (g *globals) load() (*config.Config, error) {
 	return c, err
 }
 
-// alone reads the configuration file of a command that changes or reads a state directory.
+// alone reads the configuration for a command that changes or reads a state directory, which needs one without
+// [cluster].
 func (g *globals) alone() (*config.Config, error) {
 	c, err := g.load()
 	if err == nil && c.Cluster != nil {
@@ -229,13 +230,13 @@ func loadKey(c *config.Config) (*[32]byte, error) {
 	return key, nil
 }
 
-// logger returns a logger as the flags and the configuration want it.
+// logger returns a logger with level and format from the flags or else the configuration.
 func (g *globals) logger(level, format string) (*slog.Logger, error) {
 	log, _, err := g.adjustable(level, format)
 	return log, err
 }
 
-// adjustable returns such a logger, and its least level, which may be changed.
+// adjustable returns the same logger and its lowest level, which may be changed later.
 func (g *globals) adjustable(level, format string) (*slog.Logger, *slog.LevelVar, error) {
 	if g.logLevel != "" {
 		level = g.logLevel
@@ -257,11 +258,10 @@ func (g *globals) adjustable(level, format string) (*slog.Logger, *slog.LevelVar
 	return nil, nil, exit.Usagef("log format is %q, must be json or text", format)
 }
 
-// release is the version that the linker was told: see deploy/release.
+// release is the version that the linker sets: see deploy/release.
 var release string
 
-// version returns the version of this build: that which the linker was told, or else the
-// module's, or else the commit's.
+// version returns the version of this build: the one that the linker set, else the module's, else the commit's.
 func version() string {
 	if release != "" {
 		return release

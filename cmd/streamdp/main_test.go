@@ -18,17 +18,17 @@ import (
 
 var update = flag.Bool("update", false, "write golden files anew")
 
-// asProgram makes a test binary the program that it tests: exit codes, signals
-// and locks are those of a real process.
+// asProgram makes the test binary run as the program that it tests, so that exit codes, signals and locks are those of
+// a real process.
 const asProgram = "STREAMDP_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
-	// Tests wait for other processes most of their time. -parallel overrides this.
+	// Tests mostly wait for other processes, so more of them run in parallel. -parallel overrides this.
 	parallel := 4 * runtime.GOMAXPROCS(0)
-	if race.Enabled { // which leaves them less to wait for
+	if race.Enabled { // the race detector makes them wait less
 		parallel /= 2
 	}
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
@@ -45,8 +45,7 @@ func program(ctx context.Context, args ...string) *exec.Cmd {
 	return c
 }
 
-// patience is how long a program may run, on a machine with more to do: beyond it, it
-// hangs.
+// patience is how long a program may run on a busy machine before it counts as hanging.
 const patience = 5 * time.Minute
 
 // call runs the program to its end.
@@ -64,8 +63,7 @@ func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return c.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// want runs the program and fails unless it ends with the code and its standard
-// error holds the text.
+// want runs the program and fails unless it ends with the code and its standard error contains the text.
 func want(t *testing.T, code int, text string, args ...string) (stdout string) {
 	t.Helper()
 	got, out, errs := call(t, args...)
@@ -83,7 +81,7 @@ func TestUsage(t *testing.T) {
 		text string
 	}{
 		{"frobnicate", exitUsage, "streamdp has no command \"frobnicate\"\nstreamdp --help lists commands and flags\n"},
-		{"run", exitUsage, "a configuration is needed: -c FILE"},
+		{"run", exitUsage, "a configuration is required: -c FILE"},
 		{"run --config.file x", exitUsage, "the flag is --config, or -c"},
 		{"run --nope", exitUsage, "unknown flag: --nope"},
 		{"run x -c y", exitUsage, "streamdp: run takes no argument \"x\"\nstreamdp run --help lists its flags\n"},
@@ -93,19 +91,19 @@ func TestUsage(t *testing.T) {
 		{"completion bash x", exitUsage, "takes no argument \"x\"\n"},
 		{"run -c /nonexistent/file", exitConfig, "no such file"},
 		{"keygen", exitUsage, "streamdp: keygen needs FILE"},
-		{"keygen /nonexistent/dir/key", exitFailure, "make its folder first: mkdir -p -m 700 /nonexistent/dir"},
+		{"keygen /nonexistent/dir/key", exitFailure, "create its folder first: mkdir -p -m 700 /nonexistent/dir"},
 		{"demo --clip x", exitUsage, "invalid argument"},
-		{"demo --once --csv x", exitUsage, "--clip is needed"},
+		{"demo --once --csv x", exitUsage, "--clip is required"},
 		{"demo --once --adjacency add-remove", exitUsage, "must be \"zero-out\" or \"replace\""},
 		{"demo --once --epsilon -1", exitUsage, "streamdp: --epsilon: must be positive (-1)\nstreamdp"},
-		{"demo --once --epsilon 1e9", exitUsage, "--epsilon: must be less: noise so small is cut off"},
-		{"demo --once --scale 3", exitUsage, "--scale goes with --csv"},
-		{"feed --csv x", exitUsage, "--brokers and --topic are needed"},
+		{"demo --once --epsilon 1e9", exitUsage, "--epsilon: must be smaller: with so little noise"},
+		{"demo --once --scale 3", exitUsage, "--scale needs --csv"},
+		{"feed --csv x", exitUsage, "give --brokers and --topic"},
 		{"feed", exitUsage, "give either --csv FILE or --ndjson FILE"},
 		{"feed --csv x --codec avro --brokers a:1 --topic t", exitUsage, "--codec is \"avro\""},
 		{"plan -c ../../examples/orders.toml --steps 0", exitUsage, "must be a positive number"},
 		{"plan -c ../../examples/orders.toml --stream nope", exitUsage, "no stream nope"},
-		{"audit", exitUsage, "a configuration is needed: -c FILE"},
+		{"audit", exitUsage, "a configuration is required: -c FILE"},
 		{"audit x -c ../../examples/orders.toml", exitUsage, "takes no argument"},
 		{"audit --slow", exitUsage, "unknown flag: --slow"},
 		{"epoch open nope -c ../../examples/orders.toml", exitUsage, "no stream nope"},

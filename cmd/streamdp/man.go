@@ -10,9 +10,10 @@ import (
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIRECTORY",
-		Short: "Write the manual pages, one a command",
-		Long: "Write the manual pages, one a command, into a directory: man -l DIR/streamdp.1\n" +
-			"shows one. The Debian package has them. SOURCE_DATE_EPOCH sets their date.",
+		Short: "Write the manual pages, one for each command",
+		Long: "Write the manual pages, one for each command, into a directory. To read one: man\n" +
+			"-l DIR/streamdp.1. The Debian package contains them. SOURCE_DATE_EPOCH sets\n" +
+			"their date.",
 		Args: needs("DIRECTORY"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {

@@ -14,9 +14,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// tallyFiles and tallyLines are the program with another mechanism, that of
-// testdata/tally: the files that are new, and what stands in old ones behind a text of
-// theirs. DESIGN.md names the same places, "Adding a mechanism".
+// tallyFiles and tallyLines are the changes that add the mechanism of testdata/tally: new files, and lines to insert
+// after a given text in existing files. DESIGN.md, "Adding a mechanism", names the same places.
 var (
 	tallyFiles = map[string]string{
 		"tally/tally.go":                 "tally.go",
@@ -38,7 +37,7 @@ var (
 	}
 )
 
-// tallySchema are its keys, in front of the first mechanism's.
+// tallySchema has the mechanism's keys, which are inserted before those of the first mechanism.
 const tallySchema = `	{Path: "stream.NAME.tally", Kind: toml.Table, Doc: "Mechanism: sums."},
 	{Path: "stream.NAME.tally.clip", Kind: toml.Number, Flags: toml.Required | toml.Always, Rule: says("positive"), Doc: "Bound."},
 `
@@ -101,9 +100,8 @@ func withTally(t *testing.T) (binary string) {
 	return binary
 }
 
-// TestAnotherMechanism adds a mechanism to the program in the places that DESIGN.md
-// names and in no other, and has it checked, planned, audited, run, restarted,
-// interrupted by a change of its configuration, and released.
+// TestAnotherMechanism adds a mechanism to the program in exactly the places that DESIGN.md names. Then it runs check,
+// plan, audit and the daemon with it, restarts the daemon, changes the configuration, and reads its releases.
 func TestAnotherMechanism(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("builds the program a second time: runs with STREAMDP_SLOW=1, which the CI script sets")
@@ -177,9 +175,9 @@ func TestAnotherMechanism(t *testing.T) {
 			t.Fatalf("release %s", m.Value)
 		}
 		for j, want := range []float64{5, 10} {
-			// Beyond 7 standard errors once in 4·10¹¹ values; there are 18.
+			// 7 standard errors are exceeded once in 4·10¹¹ values, and there are 18.
 			if math.Abs(v.Data[j]-want) > 7*v.SE || v.Data[j] == want {
-				t.Errorf("step %d: sum %d is %g ± %g, and was %g", r.Step, j, v.Data[j], v.SE, want)
+				t.Errorf("step %d: sum %d is %g ± %g, the truth is %g", r.Step, j, v.Data[j], v.SE, want)
 			}
 		}
 		if !strings.Contains(strings.Join(r.Privacy.Statements, " "), "replacing one record by the zero record") {
@@ -187,7 +185,7 @@ func TestAnotherMechanism(t *testing.T) {
 		}
 	}
 
-	// Its keys are in the digest: another clip norm is another guarantee.
+	// Its keys are in the digest, so another clip norm is another guarantee.
 	write("3.0")
 	d = s.start()
 	<-d.read

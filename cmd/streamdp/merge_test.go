@@ -15,8 +15,7 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// TestMergedCommands: commands need no partition for a merged stream, and say of each of
-// its partitions what it is charged for.
+// TestMergedCommands: commands need no partition for a merged stream, and print the charge of each of its partitions.
 func TestMergedCommands(t *testing.T) {
 	s := newSite(t)
 	add := func(count int32) {
@@ -38,9 +37,9 @@ func TestMergedCommands(t *testing.T) {
 	}
 	for _, c := range [][2]string{
 		{"[0, 1]",
-			"2 partitions are one sequence of releases; 2 with noise of their own, averaged, would have 1.41 " +
+			"2 partitions share one sequence of releases; the average of 2 separate noisy sequences would have 1.41 " +
 				"times the noise"},
-		{`"all"`, "what follows is for 2 partitions: for more, name them in input.partition"},
+		{`"all"`, "the following is for 2 partitions: for more, list them in input.partition"},
 	} {
 		planned := filepath.Join(s.dir, "planned.toml")
 		if err := os.WriteFile(planned,
@@ -91,7 +90,7 @@ func TestMergedCommands(t *testing.T) {
 	}
 	want(t, exitState, "each partition has its own offsets", "epoch", "open", "orders", "-c", s.config, "--yes",
 		"--from", "5")
-	said("epoch 1 of orders-merged is closed; it is charged for offsets [0, 20), [0, 20) of orders/0,1", "epoch",
+	said("epoch 1 of orders-merged is closed and charged for offsets [0, 20), [0, 20) of orders/0,1", "epoch",
 		"close", "orders", "--yes")
 	said("epoch 2 of orders-merged is open from offset 20,20 of orders/0,1", "epoch", "open", "orders", "--yes")
 }

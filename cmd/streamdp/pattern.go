@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/stream/preflight"
 )
 
-// known returns the configuration with the streams that its patterns have made, by the ledger. Where
-// that can't be read it has none of them: what needs the ledger says why.
+// known returns the configuration with the streams that its patterns have made, according to the ledger. If the ledger
+// cannot be read, it adds none: commands that need the ledger report the reason.
 func known(cfg *config.Config) *config.Config {
 	if len(cfg.Patterns) == 0 {
 		return cfg
@@ -23,8 +23,8 @@ func known(cfg *config.Config) *config.Config {
 	return books.Expand(cfg)
 }
 
-// names reports whether a name is that of a stream of [config.Config.Representative], or of what it
-// stands for: the pattern, or a stream of it.
+// names reports whether a name denotes a stream of [config.Config.Representative]: the stream itself, its pattern, or
+// any stream of that pattern.
 func names(cfg *config.Config, s *config.Stream, name string) bool {
 	if s.Pattern() == "" {
 		return s.Name == name
@@ -36,9 +36,9 @@ func names(cfg *config.Config, s *config.Stream, name string) bool {
 	return of != nil && of.Pattern() == s.Pattern()
 }
 
-// decodedAs returns a stream whose records are decoded as those of the named one, "" for the only one. The name
-// of a pattern will do, because its streams differ in their topics alone, unless the topic names the
-// subject of the schemas. nil: there is none.
+// decodedAs returns a stream whose records have the same form as those of the named one; name "" stands for the only
+// stream. The name of a pattern is accepted, because its streams differ only in their topics, unless the topic names
+// the subject of the schemas. It returns nil if there is no such stream.
 func decodedAs(cfg *config.Config, name string) *config.Stream {
 	of := cfg.Representative()
 	if name == "" && len(of.Streams) == 1 {
@@ -57,8 +57,8 @@ func decodedAs(cfg *config.Config, name string) *config.Stream {
 	return nil
 }
 
-// canonical returns the part of a stream's configuration that its epochs depend on. Of a pattern the
-// topic is left open.
+// canonical returns the part of a stream's configuration that its epochs depend on. For a pattern it leaves the topic
+// open.
 func canonical(s *config.Stream) string {
 	if s.Pattern() != "" {
 		x := *s
@@ -68,7 +68,7 @@ func canonical(s *config.Stream) string {
 	return string(s.Canonical(s.Input.First()))
 }
 
-// printTaken prints which topics patterns take.
+// printTaken prints the topics that patterns read.
 func (g *globals) printTaken(cfg *config.Config) {
 	for _, p := range cfg.Patterns {
 		var topics []string
@@ -78,23 +78,23 @@ func (g *globals) printTaken(cfg *config.Config) {
 			}
 		}
 		if len(topics) > 0 {
-			fmt.Fprintf(g.stdout, "\nstream %s takes %d of at most %d topics: %s\n",
+			fmt.Fprintf(g.stdout, "\nstream %s reads %d topics (at most %d): %s\n",
 				preflight.Title(cfg.Stream(p.StreamName(topics[0]))), len(topics), p.Input.MaxTopics,
 				strings.Join(topics, ", "))
 		}
 	}
 }
 
-// printPatterns prints which topics a daemon's patterns match and do not take.
+// printPatterns prints the topics that a daemon's patterns match but do not read.
 func printPatterns(g *globals, all []httpapi.PatternStatus) {
 	for _, p := range all {
-		fmt.Fprintf(g.stdout, "\n%s.*: %d of at most %d topics that match %s are taken\n", p.Pattern, p.Taken,
+		fmt.Fprintf(g.stdout, "\n%s.*: reads %d topics (at most %d) that match %s\n", p.Pattern, p.Taken,
 			p.Most, p.Topics)
 		for _, r := range p.Missing {
-			fmt.Fprintf(g.stdout, "%s.*: topic %s is not taken: %s\n", p.Pattern, r.Topic, r.Reason)
+			fmt.Fprintf(g.stdout, "%s.*: does not read topic %s: %s\n", p.Pattern, r.Topic, r.Reason)
 		}
 		if n := p.Beyond + p.Refused - len(p.Missing); n > 0 {
-			fmt.Fprintf(g.stdout, "%s.*: %d more topics are not taken\n", p.Pattern, n)
+			fmt.Fprintf(g.stdout, "%s.*: does not read %d more topics\n", p.Pattern, n)
 		}
 	}
 }

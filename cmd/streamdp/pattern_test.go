@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/config"
 )
 
-// TestPatternCommands: commands know the streams that a pattern makes, by the cluster, by the ledger
-// or by the topic in their names.
+// TestPatternCommands: commands find the streams of a pattern through the cluster, the ledger or the topic in their
+// names.
 func TestPatternCommands(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -36,7 +36,7 @@ func TestPatternCommands(t *testing.T) {
 		strings.Contains(out, "orders.orders") {
 		t.Errorf("check: %s", out)
 	}
-	said("stream orders.* takes 1 of at most 1 topics: orders\n", "check", "--connect")
+	said("stream orders.* reads 1 topics (at most 1): orders\n", "check", "--connect")
 	if err := s.broker.CreateTopic(t.Context(), "orders-b", 1, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -63,12 +63,12 @@ func TestPatternCommands(t *testing.T) {
 	d.until("two steps", released(2))
 	out := want(t, exitDone, "", "status", "--url", d.url)
 	if !strings.Contains(out, "orders.orders-0  running") ||
-		!strings.Contains(out, "orders.*: 1 of at most 1 topics that match orders.* are taken\n") {
+		!strings.Contains(out, "orders.*: reads 1 topics (at most 1) that match orders.*\n") {
 		t.Errorf("status: %s", out)
 	}
 	said("orders.orders", "epoch", "list")
 	said("epoch 1 of orders.orders-0 is closed", "epoch", "close", "orders.orders", "--yes")
-	// It goes on, because a topic may come.
+	// The daemon continues to run, because a topic may appear.
 	if out := want(t, exitDone, "", "status", "--url", d.url); !strings.Contains(out, "closed") {
 		t.Errorf("status: %s", out)
 	}
@@ -88,7 +88,7 @@ func TestPatternCommands(t *testing.T) {
 		"orders.orders\n") {
 		t.Errorf("completion offers %s", out)
 	}
-	// A stream whose topic no longer matches: its epoch can be closed.
+	// A stream whose topic does not match any more: its epoch can be closed.
 	if err := os.WriteFile(s.config, []byte(strings.Replace(changed, `"orders.*"`, `"orders-.*"`, 1)),
 		0o600); err != nil {
 		t.Fatal(err)

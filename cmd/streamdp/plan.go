@@ -23,15 +23,15 @@ func planCommand(g *globals) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use:   "plan -c FILE",
-		Short: "Show, before any data, the guarantee and the noise of every released value",
-		Long: "Show what a configuration promises and how noisy its releases will be,\n" +
-			"without reading any data: everything printed is a function of the\n" +
-			"configuration alone. Standard errors are of noise only, in scaled units, for\n" +
-			"steps whose every slot holds a record; those of steps by the clock are for\n" +
-			"--step-records, and smaller where a step has more. For an online regression, what is\n" +
-			"shown is the expected excess risk and the length of steps: by newton for\n" +
-			"features of any second moment, by amb for independent ones of unit variance,\n" +
-			"and with step size and settling time for the condition number given.",
+		Short: "Show the guarantee and the noise of every released value, before any data is read",
+		Long: "Show the guarantee of a configuration and the noise of its releases without\n" +
+			"reading any data: all output is a function of the configuration alone. Standard\n" +
+			"errors are of the noise only, in scaled units, and assume that every slot of a\n" +
+			"step holds a record. For steps by the clock they assume --step-records records,\n" +
+			"and are smaller for larger steps. For an online regression the command shows the\n" +
+			"expected excess risk and the length of steps: with newton for features of any\n" +
+			"second moment, with amb for independent features of unit variance, and step size\n" +
+			"and settling time for the given condition number.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !(condition >= 1 && condition <= 1e12) {
 				return exit.Usagef("--condition is %g, must be 1 to 1e12", condition)
@@ -58,7 +58,7 @@ func planCommand(g *globals) *cobra.Command {
 				guessed = guessed || plan.Conditioned(s)
 				within := plan.Steps(s, at, chosen)
 				if len(within) == 0 {
-					return exit.Usagef("--steps has no step of stream %s, which ends with step %d", s.Name,
+					return exit.Usagef("--steps has no step that stream %s reaches: it ends with step %d", s.Name,
 						s.LastStep())
 				}
 				p, err := plan.Of(of, s, plan.Options{
@@ -75,7 +75,8 @@ func planCommand(g *globals) *cobra.Command {
 				return noStream(cfg, name)
 			}
 			if !guessed {
-				return exit.Usagef("--condition is for regressions by method \"amb\", and there is none")
+				return exit.Usagef("--condition is only for regressions with method \"amb\", and the configuration " +
+					"has none")
 			}
 			for _, p := range plans {
 				warn(g, p.Description)
@@ -87,10 +88,11 @@ func planCommand(g *globals) *cobra.Command {
 			}
 			if plotFile != "" {
 				if len(plans) > 1 {
-					return exit.Usagef("--plot draws one stream: choose it with --stream")
+					return exit.Usagef("--plot draws one stream only: choose it with --stream")
 				}
 				if plans[0].Comparison == nil {
-					return exit.Usagef("--plot draws the noise of moments, stream %s has none", plans[0].Stream)
+					return exit.Usagef("--plot draws the noise of moments, but stream %s has another "+
+						"mechanism", plans[0].Stream)
 				}
 				if err := plans[0].Draw(plotFile); errors.Is(err, chart.ErrForm) {
 					return exit.Usagef("--plot is %q, must end in .svg or .png", plotFile)
@@ -114,12 +116,12 @@ func planCommand(g *globals) *cobra.Command {
 	}
 	c.Flags().StringVar(&name, "stream", "", "only this stream")
 	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000",
-		"steps at which to show the noise; unless given, the horizon too")
+		"steps at which to show the noise (default: these and the horizon)")
 	c.Flags().Float64Var(&condition, "condition", 1,
-		"for a regression by amb: a guess of the condition number of the features' second moment")
+		"for a regression with amb: assumed condition number of the features' second moment")
 	c.Flags().Uint64Var(&records, "step-records", 1000,
-		"records that a step by the clock is taken to hold, for its errors")
-	c.Flags().BoolVar(&all, "factorizations", true, "show the other factorizations beside the configured one")
+		"records assumed in a step by the clock, for its errors")
+	c.Flags().BoolVar(&all, "factorizations", true, "compare the configured factorization with the others")
 	c.Flags().StringVar(&plotFile, "plot", "",
 		"draw the error of every factorization against time into this .svg or .png file")
 	return c
@@ -137,7 +139,7 @@ func parseSteps(list string) ([]uint64, error) {
 	return steps, nil
 }
 
-// warn prints the settings that are probably not meant.
+// warn prints the settings that are probably mistakes.
 func warn(g *globals, d *core.Description) {
 	for _, w := range d.Warnings {
 		fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: %s\n", d.Stream, w)

@@ -11,9 +11,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// TestPlanPace: a plan says how batches, step size and settling follow from the
-// guarantee and a guess of the conditioning, warns of what will not learn, and refuses
-// a batch that diverges in any case.
+// TestPlanPace: a plan shows how batches, step size and settling follow from the guarantee and an assumed condition
+// number, warns of settings that will not learn, and refuses a batch that always diverges.
 func TestPlanPace(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "demand-amb.toml"))
@@ -34,12 +33,13 @@ func TestPlanPace(t *testing.T) {
 	write("radius = 10.0", "radius = 20.0")
 	holds(t, want(t, exitDone, "", "plan", "-c", file),
 		"expected excess risk of theta_average", "batches of 274 slots, searches of 188, step size 0.18",
-		"condition number of 1\n", "12 are the least and 274 advised")
+		"condition number of 1\n", "the smallest useful batch is 12, the advised one 274")
 	holds(t,
 		want(t, exitDone,
-			"fewer than the 374 below which coefficients diverge, if the features' condition number is 1000; 1496",
+			"below 374 slots coefficients diverge, if the features' condition number is 1000; the default would then "+
+				"be 1496",
 			"plan", "-c", file, "--condition", "1000"),
-		"374 are the least and 1496 advised, and coefficients settle in 20")
+		"the smallest useful batch is 374, the advised one 1496, and coefficients settle in 20")
 	var plans []struct{ Pace sgd.Pace }
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file)), &plans); err != nil ||
 		len(plans) != 1 {
@@ -52,7 +52,7 @@ func TestPlanPace(t *testing.T) {
 	for _, bad := range []string{"0.5", "0", "-1", "NaN", "1e13"} {
 		want(t, exitUsage, "must be 1 to 1e12", "plan", "-c", file, "--condition="+bad)
 	}
-	want(t, exitUsage, `by method "amb", and there is none`, "plan", "-c",
+	want(t, exitUsage, `with method "amb", and the configuration has none`, "plan", "-c",
 		filepath.Join(cases.Root(t), "examples", "demand.toml"), "--condition", "5")
 
 	write("curvature = 1.6 ", "#")
@@ -63,7 +63,7 @@ func TestPlanPace(t *testing.T) {
 	want(t, exitConfig, "must be at least 12 slots: in smaller batches the noise", "audit", "-c", file)
 }
 
-// holds fails unless the text has all parts.
+// holds fails unless the text contains all parts.
 func holds(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {

@@ -46,8 +46,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanWithHorizon: the last step is what a horizon is for, and steps after it
-// have no noise to show.
+// TestPlanWithHorizon: the plan shows the last step of the horizon, and no steps after it.
 func TestPlanWithHorizon(t *testing.T) {
 	s := newSite(t)
 	s.write("horizon = 50", "1.0")
@@ -58,12 +57,12 @@ func TestPlanWithHorizon(t *testing.T) {
 	if len(plans) != 1 || !slices.Equal(plans[0].Steps, []uint64{1, 10, 50}) {
 		t.Errorf("plan shows %+v", plans)
 	}
-	want(t, exitUsage, "--steps has no step of stream orders, which ends with step 50", "plan", "-c", s.config,
+	want(t, exitUsage, "--steps has no step that stream orders reaches: it ends with step 50", "plan", "-c", s.config,
 		"--steps", "100")
 }
 
-// TestPlanWarmup: where a regression's bounds are found, plan says from how many offsets,
-// and shows the steps behind them; the audit is of what follows.
+// TestPlanWarmup: if the bounds of a regression are found, the plan shows the offsets of the warm-up and the steps
+// after it. The audit is about the mechanism that follows.
 func TestPlanWarmup(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -79,7 +78,8 @@ func TestPlanWarmup(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := want(t, exitDone, "", "plan", "-c", file)
-	for _, part := range []string{"found by the warm-up", "warm-up: the first 5000 offsets, 1 step; at least ", "the estimate is useful after"} {
+	for _, part := range []string{"found by the warm-up", "warm-up: the first 5000 offsets, 1 step; at least ", "the " +
+		"estimate is useful after"} {
 		if !strings.Contains(out, part) {
 			t.Errorf("%q is not in\n%s", part, out)
 		}
@@ -96,7 +96,7 @@ func TestPlanWarmup(t *testing.T) {
 	want(t, exitDone, "", "audit", "--quick", "-c", file)
 }
 
-// TestPlanInWords: a mechanism's numbers have six digits, and what is not compared says why.
+// TestPlanInWords: a mechanism's numbers have six digits, and a missing comparison has a reason.
 func TestPlanInWords(t *testing.T) {
 	t.Parallel()
 	out := want(t, exitDone, "", "plan", "-c", filepath.Join(cases.Root(t), "examples", "auto.toml"))
@@ -107,8 +107,8 @@ func TestPlanInWords(t *testing.T) {
 	}
 }
 
-// TestPlanSaysWhy: the plan says what auto took, and what it says of tune is what the plan of
-// a stream with that tune shows.
+// TestPlanSaysWhy: the plan says what auto chose. What it says about tune agrees with the plan of a stream with that
+// tune.
 func TestPlanSaysWhy(t *testing.T) {
 	example, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "orders.toml"))
 	if err != nil {
@@ -154,29 +154,29 @@ func TestPlanSaysWhy(t *testing.T) {
 	mean := `workload = "mean"`
 	own, tuned := planned(mean, mean), planned(mean, mean+"\ntune = 10000")
 	gain, loss := 1-noise(tuned, 4)/noise(own, 4), noise(tuned, 0)/noise(own, 0)-1
-	says(own, "auto took jme, because pp_debiased and combined, its other choices, square rows one by one",
-		"auto took phased, because neither horizon nor tune is named",
-		fmt.Sprintf("with tune = 10000 noise would be %.0f %% less at step 10000, and %.0f %% more at step 1",
+	says(own, "auto chose jme, because its other choices, pp_debiased and combined, square single rows",
+		"auto chose phased, because neither horizon nor tune is set",
+		fmt.Sprintf("with tune = 10000 the noise would be %.0f %% less at step 10000, and %.0f %% more at step 1",
 			100*gain, 100*loss))
 	if !(gain > 0.2 && loss > 0.5) {
 		t.Errorf("tune gains %g and costs %g", gain, loss)
 	}
-	says(tuned, "auto took blt, because horizon or tune names 10000 steps")
-	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto took blt, because for workload \"window\"")
+	says(tuned, "auto chose blt, because it has the least error at 10000 steps")
+	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto chose blt, because for workload \"window\"")
 	one := planned("step   = 100 ", "step = 1 ")
 	says(one,
-		"auto took jme, because pp_debiased and combined, its other choices, square noisy rows, which goes with "+
-			"other factorizations only")
-	says(planned(mean, mean+"\nfactorization = \"identity\""), "auto took jme")
+		"auto chose jme, because its other choices, pp_debiased and combined, square noisy rows, which needs another "+
+			"factorization")
+	says(planned(mean, mean+"\nfactorization = \"identity\""), "auto chose jme")
 	if named := planned(mean, mean+"\nmethod = \"jme\"\nfactorization = \"phased\""); len(named.Why) > 0 {
-		t.Errorf("nothing is auto, and the plan says %q", named.Why)
+		t.Errorf("nothing is auto, but the plan says %q", named.Why)
 	}
 	says(planned("step   = 100 ", "horizon = 50\nstep = 1 "),
 		"least weighted sum of the squared errors of mean and second moment (jme ", "pp_debiased ", "step 50",
-		"auto took blt, because horizon or tune names 50 steps")
+		"auto chose blt, because it has the least error at 50 steps")
 }
 
-// TestPlot draws a plan in both forms, and nothing for a stream too many.
+// TestPlot draws a plan in both forms, and refuses to draw more than one stream.
 func TestPlot(t *testing.T) {
 	file := filepath.Join(cases.Root(t), "examples", "orders.toml")
 	dir := t.TempDir()
@@ -187,7 +187,8 @@ func TestPlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"<svg", "dense", "sqrt", "blt, 2 buffers", "phased *", "bisr, 16 bands", "identity", "standard deviation"} {
+	for _, name := range []string{"<svg", "dense", "sqrt", "blt, 2 buffers", "phased *", "bisr, 16 " +
+		"bands", "identity", "standard deviation"} {
 		if !strings.Contains(string(text), name) {
 			t.Errorf("the plot does not have %q", name)
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// taskFlags name a task, and an epoch of it.
+// taskFlags are the flags that select a task and one of its epochs.
 type taskFlags struct {
 	stream    string
 	partition int
@@ -32,7 +32,7 @@ type taskFlags struct {
 func (f *taskFlags) register(c *cobra.Command, epoch string) {
 	c.Flags().StringVar(&f.stream, "stream", "", "stream (default: the only one)")
 	c.Flags().IntVar(&f.partition, "partition", -1, "input partition (default: the stream's only one)")
-	c.Flags().Lookup("partition").DefValue = "0" // which the help leaves out
+	c.Flags().Lookup("partition").DefValue = "0" // so that the help omits it
 	if epoch != "" {
 		c.Flags().Uint64Var(&f.epoch, "epoch", 0, epoch)
 		c.Flags().Lookup("epoch").DefValue = "0"
@@ -55,7 +55,7 @@ func (f *taskFlags) load(g *globals) (cfg *config.Config, t core.Task, err error
 	return cfg, t, err
 }
 
-// taskOf returns the task of a stream's partition, −1 for its only one.
+// taskOf returns the task of a stream's partition; −1 stands for the only one.
 func taskOf(s *config.Stream, partition int) (t core.Task, err error) {
 	t = core.Task{Stream: s.Name, Partition: partition}
 	switch {
@@ -76,14 +76,14 @@ func recoverCommand(g *globals) *cobra.Command {
 	var from string
 	c := &cobra.Command{
 		Use:   "recover -c FILE",
-		Short: "Bring a task's damaged or lost state back",
-		Long: "Bring back the state of a task's open epoch whose checkpoint is damaged or lost:\n" +
-			"from the commit before it where that is whole, else from the epoch's first\n" +
-			"record on. Every release that the output holds is worked out again and its bytes\n" +
-			"are compared. When all have matched, a checkpoint is written, and the daemon can\n" +
-			"go on. On the first difference the command ends with 1 and changes nothing.\n\n" +
-			"Manifest, secret and ledger must be there; --from brings the first two back from\n" +
-			"a file of `streamdp epoch export --with-secret`.",
+		Short: "Restore the damaged or lost state of a task",
+		Long: "Restore the state of a task's open epoch if its checkpoint is damaged or lost:\n" +
+			"from the previous commit if that is intact, else from the epoch's first record\n" +
+			"on. The command computes each release that the output holds again and compares\n" +
+			"the bytes. If all match, it writes a checkpoint and the daemon can continue. At\n" +
+			"the first difference it ends with exit code 1 and changes nothing.\n\n" +
+			"It needs manifest, secret and ledger. --from restores manifest and secret from a\n" +
+			"file of `streamdp epoch export --with-secret`.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, t, err := f.load(g)
 			if err != nil {
@@ -102,11 +102,11 @@ func recoverCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return g.done("recovered %s: all that is published has come out again", t)
+			return g.done("recovered %s: every published release was reproduced", t)
 		},
 	}
 	f.register(c, "")
-	c.Flags().StringVar(&from, "from", "", "exported epoch that brings manifest and secret back")
+	c.Flags().StringVar(&from, "from", "", "exported epoch from which to restore manifest and secret")
 	return c
 }
 
@@ -115,11 +115,11 @@ func republishCommand(g *globals) *cobra.Command {
 	var q recovery.RepublishRequest
 	c := &cobra.Command{
 		Use:   "republish -c FILE",
-		Short: "Publish committed releases again, the same bytes",
-		Long: "Publish every committed release of a task again: those that the archive holds\n" +
-			"(state.archive), those that are not acknowledged yet, and with --from-log those\n" +
-			"that the log of the open epoch gives again. It charges nothing. What the output\n" +
-			"holds is compared first; where one release differs, nothing is sent.",
+		Short: "Publish committed releases again, with the same bytes",
+		Long: "Publish every committed release of a task again: those in the archive\n" +
+			"(state.archive), those not yet acknowledged and, with --from-log, those computed\n" +
+			"again from the log of the open epoch. This charges nothing. The command first\n" +
+			"compares the releases in the output, and sends nothing if one differs.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, t, err := f.load(g)
 			if err != nil {
@@ -131,13 +131,13 @@ func republishCommand(g *globals) *cobra.Command {
 			if err := g.command(c.Context(), cfg, asked); err != nil {
 				return err
 			}
-			return g.done("published what is committed of %s again", t)
+			return g.done("published the committed releases of %s again", t)
 		},
 	}
 	f.register(c, "only this epoch")
-	c.Flags().BoolVar(&q.FromLog, "from-log", false, "work the open epoch's releases out of its log again")
+	c.Flags().BoolVar(&q.FromLog, "from-log", false, "compute the open epoch's releases from its log again")
 	c.Flags().BoolVar(&q.OnlyCopy, "only-copy", false,
-		"assert that no other copy of the state directory has run, where the output lost what would tell")
+		"assert that no other copy of the state directory has run, if the output lost the evidence of that")
 	return c
 }
 
@@ -146,14 +146,14 @@ func verifyCommand(g *globals) *cobra.Command {
 	var from string
 	c := &cobra.Command{
 		Use:   "verify -c FILE",
-		Short: "Work every published release out again and compare its bytes",
-		Long: "Work every published release of a task out again, from the log, the master key,\n" +
-			"and the manifest and secret of its epoch, and compare the bytes. It writes\n" +
-			"nothing and may run beside the daemon. The first release of an epoch that\n" +
-			"differs ends with exit code 1.\n\n" +
-			"It works as long as the epoch's secret exists and the log goes back to the\n" +
-			"epoch's first record. A closed epoch's secret is destroyed after\n" +
-			"state.epoch_secret_retention, and then nobody can verify it any more.",
+		Short: "Compute every published release again and compare its bytes",
+		Long: "Compute every published release of a task again, from the log, the master key\n" +
+			"and the epoch's manifest and secret, and compare the bytes. The command writes\n" +
+			"nothing and may run while the daemon runs. If a release differs, the exit code\n" +
+			"is 1.\n\n" +
+			"It needs the epoch's secret and the log back to the epoch's first record. A\n" +
+			"closed epoch's secret is destroyed after state.epoch_secret_retention; then its\n" +
+			"releases cannot be verified any more.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			x, err := readExport(from)
 			if err != nil {
@@ -184,7 +184,7 @@ func verifyCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// of takes the task of an exported epoch.
+// of sets the task to that of an exported epoch.
 func (f *taskFlags) of(x *recovery.Export) error {
 	m, err := core.ParseManifest([]byte(x.Manifest))
 	if err != nil {
@@ -194,7 +194,7 @@ func (f *taskFlags) of(x *recovery.Export) error {
 	return nil
 }
 
-// verify prints what an audit of published releases finds.
+// verify prints the findings of an audit of published releases.
 func (g *globals) verify(ctx context.Context, a recovery.Audit, t core.Task) error {
 	all, err := recovery.Verify(ctx, a, t)
 	if err != nil {
@@ -220,7 +220,7 @@ func (g *globals) verify(ctx context.Context, a recovery.Audit, t core.Task) err
 	}
 	switch {
 	case differ > 0:
-		return wrong{errors.New("published releases differ from what was worked out again")}
+		return wrong{errors.New("published releases differ from those computed again")}
 	case verified == 0:
 		return wrong{errors.New("no epoch could be verified")}
 	}
@@ -241,10 +241,10 @@ func printVerification(out io.Writer, v recovery.Verification) {
 	if v.Releases == 1 {
 		be = "is"
 	}
-	fmt.Fprintf(out, "%s up to step %d, of offsets [%d, %d), %s the bytes that log, key and manifest give",
+	fmt.Fprintf(out, "%s up to step %d, for offsets [%d, %d), %s the bytes that follow from log, key and manifest",
 		words.Plural(v.Releases, "release"), v.Step, v.First, v.End, be)
 	if v.Missing > 0 {
-		fmt.Fprintf(out, "; %d more are not in the output", v.Missing)
+		fmt.Fprintf(out, "; %d more are missing from the output", v.Missing)
 	}
 	fmt.Fprintln(out)
 }
@@ -252,10 +252,10 @@ func printVerification(out io.Writer, v recovery.Verification) {
 func inspectCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect FILE",
-		Short: "Show what a file of the state directory says, without any data",
-		Long: "Show what a manifest, a checkpoint, a ledger, an archive or an exported epoch\n" +
-			"says. Nothing of it is a function of a record's content: no sums, no noise, no\n" +
-			"secret.",
+		Short: "Show the contents of a state file, except for data",
+		Long: "Show the contents of a manifest, a checkpoint, a ledger, an archive or an\n" +
+			"exported epoch. The output contains no function of a record's content: no sums,\n" +
+			"no noise, no secret.",
 		Args: needs("FILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			data, err := os.ReadFile(args[0])
@@ -281,7 +281,7 @@ func inspectCommand(g *globals) *cobra.Command {
 	}
 }
 
-// shown writes a value of a state file for people.
+// shown formats a value of a state file for people.
 func shown(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -322,10 +322,11 @@ func epochExportCommand(g *globals) *cobra.Command {
 	var secret bool
 	c := &cobra.Command{
 		Use:   "export STREAM -c FILE",
-		Short: "Write an epoch to one file: manifest, ledger and, if asked for, secret",
-		Long: "Write what `streamdp verify --from` and `streamdp recover --from` take: the\n" +
-			"epoch's manifest and the ledger, and with --with-secret the epoch's secret.\n" +
-			"Whoever has the secret and the master key can take the noise off its releases.",
+		Short: "Write an epoch to one file: manifest, ledger and, on request, secret",
+		Long: "Write an epoch to one file, as input of `streamdp verify --from` and `streamdp\n" +
+			"recover --from`: its manifest, the ledger and, with --with-secret, the epoch's\n" +
+			"secret. Anyone who has the secret and the master key can remove the noise from\n" +
+			"the epoch's releases.",
 		Args: needs("STREAM"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			cfg, err := g.alone()
@@ -363,15 +364,15 @@ func epochExportCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().IntVar(&f.partition, "partition", -1, "input partition (default: the stream's only one)")
-	c.Flags().Lookup("partition").DefValue = "0" // which the help leaves out
+	c.Flags().Lookup("partition").DefValue = "0" // so that the help omits it
 	c.Flags().Uint64Var(&f.epoch, "epoch", 0, "epoch (default: the newest)")
 	c.Flags().Lookup("epoch").DefValue = "0"
 	c.Flags().StringVar(&to, "to", "", "new file to write, 0600 (default: standard output)")
-	c.Flags().BoolVar(&secret, "with-secret", false, "with the epoch's secret")
+	c.Flags().BoolVar(&secret, "with-secret", false, "include the epoch's secret")
 	return c
 }
 
-// writePrivate writes a new file that nobody else can read.
+// writePrivate writes a new file that only its owner can read.
 func writePrivate(name string, data []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -387,7 +388,7 @@ func writePrivate(name string, data []byte) error {
 	return err
 }
 
-// readExport reads an exported epoch; nil where no name is given.
+// readExport reads an exported epoch. It returns nil if no name is given.
 func readExport(name string) (*recovery.Export, error) {
 	if name == "" {
 		return nil, nil
@@ -403,8 +404,8 @@ func readExport(name string) (*recovery.Export, error) {
 	return x, nil
 }
 
-// command asks the running daemon or, where none runs, does it itself under the
-// directory's lock.
+// command lets the running daemon carry out a request. If no daemon runs, it takes the directory's lock and carries it
+// out itself.
 func (g *globals) command(ctx context.Context, cfg *config.Config, q task.Request) error {
 	asked, err := client.Change(ctx, cfg.State.Dir, q)
 	if asked || err != nil {
@@ -418,7 +419,7 @@ func (g *globals) command(ctx context.Context, cfg *config.Config, q task.Reques
 	return d.Do(ctx, q)
 }
 
-// done says what a command has done.
+// done prints the result of a command.
 func (g *globals) done(format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	if g.json {
@@ -428,7 +429,7 @@ func (g *globals) done(format string, args ...any) error {
 	return nil
 }
 
-// wrong is an audit or a recovery that found something wrong: exit code 1.
+// wrong is the error of an audit or a recovery that found a fault: exit code 1.
 type wrong struct{ error }
 
 func (f wrong) Unwrap() error { return f.error }

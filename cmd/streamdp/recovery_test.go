@@ -24,14 +24,14 @@ func said(t *testing.T, code int, text string, args ...string) {
 	}
 }
 
-// TestRecoveryCommands: an operator exports an epoch, verifies it, loses and recovers
-// its state, loses and republishes its output; each by command, with its exit code.
+// TestRecoveryCommands: an operator exports an epoch, verifies it, loses and recovers its state, and loses and
+// republishes its output, each with the right command and exit code.
 func TestRecoveryCommands(t *testing.T) {
 	s := newSite(t)
 	s.feed(45)
 	d := s.start()
 	d.until("four steps", released(4))
-	said(t, exitDone, "orders-0 epoch 1: 4 releases up to step 4, of offsets [0, 40), are the bytes", "verify",
+	said(t, exitDone, "orders-0 epoch 1: 4 releases up to step 4, for offsets [0, 40), are the bytes", "verify",
 		"-c", s.config)
 	whole := filepath.Join(s.dir, "epoch.json")
 	want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
@@ -48,7 +48,7 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 	want(t, exitFailure, "the task is running: there is nothing to recover", "recover", "-c", s.config)
 	want(t, exitFailure, "there is no committed release", "republish", "-c", s.config)
-	said(t, exitDone, "published what is committed of orders-0 again", "republish", "-c", s.config, "--from-log")
+	said(t, exitDone, "published the committed releases of orders-0 again", "republish", "-c", s.config, "--from-log")
 	d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" })
 	d.stop(syscall.SIGTERM)
 
@@ -74,14 +74,14 @@ func TestRecoveryCommands(t *testing.T) {
 	want(t, exitState, "streamdp recover --stream orders --partition 0 --from FILE", "run", "-c", s.config)
 	want(t, exitFailure, "the manifest of epoch 1 is missing", "recover", "-c", s.config)
 	said(t, exitDone, "recovered orders-0", "recover", "-c", s.config, "--from", whole)
-	said(t, exitDone, "recovered orders-0", "recover", "-c", s.config) // again: it is whole
+	said(t, exitDone, "recovered orders-0", "recover", "-c", s.config) // again, with intact state
 	s.feed(20)
 	d = s.start()
 	d.until("six steps", released(6))
 	d.stop(syscall.SIGTERM)
 	said(t, exitDone, "6 releases up to step 6", "verify", "-c", s.config, "--epoch", "1")
 
-	// A forged release is found, by verify and by recover.
+	// verify and recover detect a forged release.
 	c, err := kafka.NewClient(kafka.Options{Brokers: []string{s.broker.Addr()}})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 }
 
-// TestCheckConnectWarns: check --connect says what nobody reads, and what is missing.
+// TestCheckConnectWarns: check --connect reports partitions that no stream reads, and missing ones.
 func TestCheckConnectWarns(t *testing.T) {
 	s := newSite(t)
 	s.write("dead_letter = { mode = \"reference\", topic = \"dead\" }", "1.0")

@@ -18,16 +18,16 @@ func reloadCommand(g *globals) *cobra.Command {
 	var q httpapi.ReloadRequest
 	c := &cobra.Command{
 		Use:   "reload -c FILE",
-		Short: "Have the running daemon read its configuration again",
-		Long: "Have the daemon that runs on the configuration's state directory read its\n" +
-			"configuration again, and print the difference. Streams are added, removed and\n" +
-			"changed while the others go on: all of it or, where anything can't be taken,\n" +
-			"nothing. What other tables say takes effect at a start only; so it is refused,\n" +
-			"as is a change on which the guarantee of an open epoch depends.\n\n" +
-			"Nothing is charged: a stream that is added waits, halted, until somebody opens\n" +
-			"its first epoch with streamdp epoch open. With --open it is opened at once, as\n" +
-			"at a start. The epoch of a stream that is removed stays open, and goes on when\n" +
-			"the stream comes back.",
+		Short: "Make the running daemon read its configuration again",
+		Long: "Make the daemon that runs on the configuration's state directory read its\n" +
+			"configuration again, and print the differences. Streams are added, removed and\n" +
+			"changed while the others continue. The change is all or nothing: if any part\n" +
+			"cannot be applied, nothing is. A change outside of streams is refused, because\n" +
+			"it takes effect only at a start. So is a change on which the guarantee of an\n" +
+			"open epoch depends.\n\n" +
+			"Nothing is charged. A new stream is halted until its first epoch is opened with\n" +
+			"streamdp epoch open; with --open it is opened at once, as at a start. The epoch\n" +
+			"of a removed stream stays open, and continues when the stream comes back.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := g.load()
 			if err != nil {
@@ -55,13 +55,13 @@ func reloadCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&q.Open, "open", false,
-		"open the first epoch of each stream that is added, and of those that wait for it: it is charged")
+		"open, and charge, the first epoch of each new stream, and of those that wait for one")
 	c.Flags().BoolVar(&q.DryRun, "dry-run", false, "print the difference and change nothing")
 	return c
 }
 
-// printReload prints how the configuration differs, and what became of that. dry says that it is only what
-// would.
+// printReload prints the differences of the configuration and the effect. With dry it prints the effect that a reload
+// would have.
 func (g *globals) printReload(r *httpapi.Reload, dry bool) error {
 	if g.json {
 		return json.NewEncoder(g.stdout).Encode(r)
@@ -83,16 +83,16 @@ func (g *globals) printReload(r *httpapi.Reload, dry bool) error {
 	}
 	switch {
 	case len(r.Added)+len(r.Removed)+len(r.Changed)+len(r.Process) == 0:
-		fmt.Fprintln(g.stdout, "nothing differs")
+		fmt.Fprintln(g.stdout, "no differences")
 	case dry:
 		fmt.Fprintln(g.stdout, "nothing was changed")
 	}
 	if len(r.Opened) > 0 {
-		fmt.Fprintf(g.stdout, "their next epochs open, and are charged: %s\n", strings.Join(r.Opened, ", "))
+		fmt.Fprintf(g.stdout, "opening and charging the next epochs of: %s\n", strings.Join(r.Opened, ", "))
 	}
 	if len(r.Unopened) > 0 {
 		fmt.Fprintf(g.stdout,
-			"without an open epoch: %s; streamdp epoch open STREAM opens one, streamdp reload --open all of them\n",
+			"without an open epoch: %s; open one with streamdp epoch open STREAM, or all with streamdp reload --open\n",
 			strings.Join(r.Unopened, ", "))
 	}
 	return nil

@@ -32,29 +32,28 @@ type replayFlags struct {
 	diagnostics      bool
 }
 
-// fewerForWarmup says what to do where a warm-up takes more records than there are.
-const fewerForWarmup = "the key warmup says how many it takes, streamdp plan how many it needs"
+// fewerForWarmup is the advice for a file with fewer records than the warm-up takes.
+const fewerForWarmup = "the key warmup sets how many it takes; streamdp plan shows how many it needs"
 
 func replayCommand(g *globals) *cobra.Command {
 	var f replayFlags
 	c := &cobra.Command{
 		Use:   "replay -c FILE --stream NAME [RECORDS]",
 		Short: "Run a stream's estimator on a file, without Kafka",
-		Long: "Run a stream's estimator on the records of a file, or of standard input, and\n" +
-			"print its releases, one JSON object a line: the same decoder, estimator and\n" +
-			"format as run has, from the first record on. There is no Kafka, no state and\n" +
-			"no ledger.\n\n" +
+		Long: "Run a stream's estimator on the records of a file or of standard input, and\n" +
+			"print its releases, one JSON object per line. Decoder, estimator and format are\n" +
+			"those of streamdp run. There is no Kafka, no state and no ledger.\n\n" +
 			"A file whose name ends in .csv or .csv.gz is read as feed reads it. Any other\n" +
-			"holds the values of records as the stream's codec has them: one a line, an empty\n" +
-			"line being an empty record, or for float64 and float32 one after the other. Of\n" +
-			"avro and protobuf, and of json-schema in a frame, each stands behind its length in\n" +
-			"four bytes, as kcat -f '%R%s' writes it. With framing \"confluent\" the registry\n" +
-			"is asked for their schemas.\n\n" +
+			"file holds the values of records in the stream's codec: one per line, where an\n" +
+			"empty line is an empty record, or without separators for float64 and float32.\n" +
+			"With avro, protobuf, and json-schema with a header, each value follows its\n" +
+			"length in four bytes, as kcat -f '%R%s' writes it. With framing \"confluent\" the\n" +
+			"schemas come from the registry.\n\n" +
 			"Steps by the clock end where those of published releases did (--boundaries), or\n" +
-			"where the times of the records say (--time). Those times are taken for public, as\n" +
-			"arrival times are: they decide which records a step holds.\n\n" +
-			"Every run draws keys of its own and forgets them: it is a mechanism beside\n" +
-			"everything else that reads these records, and costs its (epsilon, delta) again.",
+			"by the times in the records (--time). Those times decide which records a step\n" +
+			"holds, so the guarantee treats them as public, like arrival times.\n\n" +
+			"Every run draws its own keys and forgets them. So each run costs its (epsilon,\n" +
+			"delta) again, in addition to all other uses of these records.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			f.seeded = c.Flags().Changed("insecure-seed")
@@ -68,15 +67,15 @@ func replayCommand(g *globals) *cobra.Command {
 	c.Flags().StringVar(&f.stream, "stream", "", "stream of the configuration (default: the only one)")
 	c.Flags().StringVar(&f.header, "header", "auto", "whether a CSV file has a header: "+table.HeaderUsage)
 	c.Flags().StringVar(&f.boundaries, "boundaries", "",
-		"of steps by the clock: file of the epoch's published releases, one JSON object a line, from step 1 on; each "+
-			"step takes as many records as there")
+		"for steps by the clock: file of the epoch's published releases, one JSON object per line, from step 1 on; "+
+			"each step takes as many records as its release says")
 	c.Flags().StringVar(&f.time, "time", "",
-		"of steps by the clock: name in JSON records, or in the header of a CSV file, of a record's time: RFC 3339 "+
+		"for steps by the clock: name of a record's time in JSON records or in the header of a CSV file: RFC 3339 "+
 			"or seconds since 1970")
 	c.Flags().BoolVar(&f.diagnostics, "insecure-diagnostics", false,
-		"say how many records gave no row, and why; of moments also how many rows were shortened, and the truth "+
-			"beside the last release: exact functions of the records")
-	c.Flags().Uint64Var(&f.seed, "insecure-seed", 0, "derive keys from a number: reproducible, and protecting nothing")
+		"print how many records gave no row, and why; for moments also how many rows were shortened, and the truth "+
+			"next to the last release: exact functions of the records, not private")
+	c.Flags().Uint64Var(&f.seed, "insecure-seed", 0, "derive keys from a number: reproducible, but protects nothing")
 	return c
 }
 
@@ -96,7 +95,8 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		return noStream(cfg, f.stream)
 	}
 	if s.Gradients() {
-		return exit.Usagef("stream %s takes gradients at its own releases, each with a header: a file has none", s.Name)
+		return exit.Usagef("stream %s reads gradients, which depend on its own releases: no file can replace its "+
+			"trainer", s.Name)
 	}
 	steps, columns, err := f.steps(s, file)
 	if err != nil {
@@ -119,7 +119,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		seed = &f.seed
 	}
 	var t *truth.Truth
-	var last *truth.Release // with values
+	var last *truth.Release // the last one with values
 	if f.diagnostics && s.Moments != nil && steps == nil {
 		t = truth.New(s)
 		t.Forget()
@@ -186,20 +186,20 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	fmt.Fprintf(g.stderr, "%s, %s", words.Plural(all, "record"), words.Plural(releases, "release"))
 	switch {
 	case open > 0 && releases == 0 && (s.Automatic() || s.Moments != nil && s.Moments.Automatic()):
-		fmt.Fprintf(g.stderr, "; all are in the warm-up, which takes %d (%s)", r.Warmup(), fewerForWarmup)
+		fmt.Fprintf(g.stderr, "; all of them belong to the warm-up, which takes %d (%s)", r.Warmup(), fewerForWarmup)
 	case open > 0 && steps != nil:
-		fmt.Fprintf(g.stderr, "; the last %d records are in a step that has not ended", open)
+		fmt.Fprintf(g.stderr, "; the last %d records belong to a step that has not ended", open)
 	case open > 0:
 		fmt.Fprintf(g.stderr, "; the last %d records do not fill a step", open)
 	}
 	switch {
 	case r.Failed():
-		fmt.Fprint(g.stderr, "; the warm-up found no bounds, its release says why")
+		fmt.Fprint(g.stderr, "; the warm-up found no bounds: its release gives the reason")
 	case ended:
-		fmt.Fprint(g.stderr, "; the file goes on behind the horizon")
+		fmt.Fprint(g.stderr, "; the file has further records after the horizon")
 	}
 	if steps != nil {
-		fmt.Fprintf(g.stderr, "\nsteps end where %s say", steps.Says())
+		fmt.Fprintf(g.stderr, "\nsteps end according to %s", steps.Says())
 	}
 	if f.diagnostics {
 		fmt.Fprintf(g.stderr, "\nnot private: %s", rejections(r.Rejected()))
@@ -208,14 +208,15 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		}
 		if last != nil {
 			fmt.Fprintf(g.stderr,
-				"\nnot private: the last release, step %d, beside the rows as they are and as they were clipped\n",
+				"\nnot private: the last release, step %d, next to exact values of the rows, as they are and as "+
+					"clipped\n",
 				last.Step)
 			if err := t.Print(g.stderr, last); err != nil {
 				return err
 			}
 		}
 	}
-	fmt.Fprintf(g.stderr, "\nwhoever publishes these releases has spent (%g, %g), %s, on each record once more\n",
+	fmt.Fprintf(g.stderr, "\npublishing these releases costs each record another (%g, %g), %s\n",
 		s.Privacy.Epsilon, s.Privacy.Delta, s.Privacy.Adjacency)
 	if f.seeded {
 		fmt.Fprintln(g.stderr, "INSECURE: keys follow from --insecure-seed; nothing was protected")
@@ -223,8 +224,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	return nil
 }
 
-// steps returns where a file's steps by the clock end, nil where steps are not by the clock, and the
-// columns to read.
+// steps returns the ends of a file's steps by the clock, nil if steps are not by the clock, and the columns to read.
 func (f *replayFlags) steps(s *config.Stream, file string) (*replay.Steps, []string, error) {
 	columns := s.Input.Fields()
 	period := s.Step.Clock()
@@ -232,17 +232,17 @@ func (f *replayFlags) steps(s *config.Stream, file string) (*replay.Steps, []str
 	case period == 0 && f.boundaries+f.time != "":
 		return nil, nil,
 			exit.Usagef(
-				"--boundaries and --time are for steps by the clock, and those of stream %s are so many offsets",
+				"--boundaries and --time are for steps by the clock; those of stream %s have a number of offsets",
 				s.Name)
 	case period == 0:
 		return nil, columns, nil
 	case (f.boundaries == "") == (f.time == ""):
 		return nil, nil,
 			exit.Usagef(
-				"steps of stream %s are by the clock: give either --boundaries or --time, to say where they "+
+				"stream %s has steps by the clock: give either --boundaries or --time, to say where they "+
 					"end in the file", s.Name)
 	case f.time != "" && s.Input.Codec != "json":
-		return nil, nil, exit.Usagef("--time is a name in records, which codec %q has not: give --boundaries",
+		return nil, nil, exit.Usagef("--time needs names in records, which codec %q does not have: give --boundaries",
 			s.Input.Codec)
 	case f.time != "":
 		if strings.HasSuffix(strings.TrimSuffix(file, ".gz"), ".csv") {
@@ -254,7 +254,7 @@ func (f *replayFlags) steps(s *config.Stream, file string) (*replay.Steps, []str
 	return steps, columns, err
 }
 
-// rejections says how many records gave no row, by reason.
+// rejections formats how many records gave no row, by reason.
 func rejections(found map[string]int64) string {
 	if len(found) == 0 {
 		return "every record gave a row"
@@ -266,8 +266,8 @@ func rejections(found map[string]int64) string {
 	return fmt.Sprintf("%d records gave no row (%s)", total, byReason(found))
 }
 
-// values returns the values of a file's records. columns are the paths of the values in one, and texts
-// those of them that stay text.
+// values returns a function that yields the values of a file's records. columns are the paths of the values in a
+// record; those in texts stay text.
 func values(file, header string, in *config.Input, columns []string,
 	texts map[string]bool) (next func() ([]byte, error), read *table.File, size int64, done func() error, err error) {
 	if name := strings.TrimSuffix(file, ".gz"); strings.HasSuffix(name, ".csv") && !in.Binary() {
@@ -297,7 +297,7 @@ func values(file, header string, in *config.Input, columns []string,
 	}, r, r.Size, r.Close, nil
 }
 
-// texts returns the paths of a stream's categories.
+// texts returns the paths of a stream's columns of categories.
 func texts(s *config.Stream) map[string]bool {
 	paths := map[string]bool{}
 	for _, c := range s.Input.Specs() {
@@ -308,13 +308,13 @@ func texts(s *config.Stream) map[string]bool {
 	return paths
 }
 
-// sized returns the values of records that stand behind their lengths: 4 bytes, the highest first;
-// −1 is a tombstone. A value longer than table.MaxLine counts as an empty one.
+// sized returns a function that yields the values of records that follow their length: 4 bytes, big-endian; length −1
+// is a tombstone. A value longer than table.MaxLine counts as an empty one.
 func sized(r io.Reader, file string) func() ([]byte, error) {
 	in, value := bufio.NewReaderSize(r, 1<<16), []byte(nil)
 	no := func(what string) error {
 		return fmt.Errorf(
-			"%s %s: each record of this codec stands behind its length in four bytes, as kcat -f '%%R%%s' writes it",
+			"%s %s: with this codec each record must follow its length in four bytes, as kcat -f '%%R%%s' writes it",
 			file, what)
 	}
 	return func() ([]byte, error) {
@@ -329,7 +329,7 @@ func sized(r io.Reader, file string) func() ([]byte, error) {
 		case n == -1:
 			return nil, nil
 		case n < 0:
-			return nil, no("has no record's length where there should be one")
+			return nil, no("has no valid length where a record should begin")
 		case n > table.MaxLine:
 			if _, err := io.CopyN(io.Discard, in, int64(n)); err != nil {
 				return nil, no("ends in the middle of a record")
@@ -347,7 +347,7 @@ func sized(r io.Reader, file string) func() ([]byte, error) {
 	}
 }
 
-// openSchemas makes the schemas of a stream's records known.
+// openSchemas loads the schemas of a stream's records.
 func openSchemas(ctx context.Context, cfg *config.Config, s *config.Stream) (*connect.Schemas, error) {
 	x, err := connect.OpenSchemas(cfg)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestReplayClock: steps by the clock end in a file where the records' times say, or where
-// published releases ended, and replay says which.
+// TestReplayClock: steps by the clock in a file end according to the records' times or to published releases, and
+// replay says which.
 func TestReplayClock(t *testing.T) {
 	s := newSite(t)
 	text, err := os.ReadFile(s.config)
@@ -22,8 +22,8 @@ func TestReplayClock(t *testing.T) {
 	j := i + strings.IndexByte(clock[i:], '\n')
 	clock = clock[:i] + "step = \"1m\"" + clock[j:]
 	cfg := write(t, "clock.toml", clock)
-	// Minutes with 3, 0 and 2 records, and one record in the minute that has not ended; one
-	// without a time and one that is late belong to the step of the record before.
+	// Minutes with 3, 0 and 2 records, and one record in a minute that has not ended. A record without a time and a
+	// late one belong to the step of the previous record.
 	documents, table := "", "amount,ts,items\n"
 	for _, at := range []string{"10", "20.5", "", "150", "30", "185"} {
 		stamp := ""
@@ -43,8 +43,8 @@ func TestReplayClock(t *testing.T) {
 		}
 		return all
 	}
-	note := "6 records, 3 releases; the last 1 records are in a step that has not ended\n" +
-		"steps end where the records' times say\n"
+	note := "6 records, 3 releases; the last 1 records belong to a step that has not ended\n" +
+		"steps end according to the records' times\n"
 	byTime := want(t, exitDone, note, "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts",
 		write(t, "a.ndjson", documents))
 	if got := fmt.Sprint(rows(byTime)); got != "[3 0 2]" {
@@ -52,16 +52,16 @@ func TestReplayClock(t *testing.T) {
 	}
 	if got := want(t, exitDone, note, "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts",
 		write(t, "a.csv", table)); got != byTime {
-		t.Error("a.csv gives other releases than a.ndjson")
+		t.Error("a.csv and a.ndjson give different releases")
 	}
 	if got := want(t, exitDone,
-		"6 records, 3 releases; the last 1 records are in a step that has not ended\n"+
-			"steps end where the published releases say\n",
+		"6 records, 3 releases; the last 1 records belong to a step that has not ended\n"+
+			"steps end according to the published releases\n",
 		"replay", "-c", cfg, "--insecure-seed", "7", "--boundaries", write(t, "out", byTime),
 		write(t, "a.ndjson", documents)); got != byTime {
-		t.Error("by published releases others than by times")
+		t.Error("steps by published releases and by times give different releases")
 	}
-	// One time far ahead would put all later records into its step, for good.
+	// One time far ahead would put all later records into the same step.
 	for _, far := range []string{"1e6,20", "4070908800,20"} {
 		table := "amount,ts,items\n"
 		for _, at := range strings.Split("10,"+far, ",") {
@@ -74,9 +74,9 @@ func TestReplayClock(t *testing.T) {
 	want(t, exitUsage, "give either --boundaries or --time", "replay", "-c", cfg, write(t, "a.ndjson", documents))
 	want(t, exitUsage, "are for steps by the clock", "replay", "-c", s.config, "--stream", "orders", "--time", "ts",
 		write(t, "a.ndjson", documents))
-	want(t, exitFailure, "step 3, and step 2 is missing", "replay", "-c", cfg, "--boundaries",
+	want(t, exitFailure, "step 3, but step 2 is missing", "replay", "-c", cfg, "--boundaries",
 		write(t, "gap", lines[0]+lines[2]), write(t, "a.ndjson", documents))
-	// A step's offsets may hold no record, such as a transaction's end: then the file has fewer.
+	// A step may include offsets without records, such as those that end transactions; the file then has fewer records.
 	wide := strings.NewReplacer(`"offsets":[0,3]`, `"offsets":[0,5]`, `"offsets":[3,3]`, `"offsets":[5,6]`,
 		`"offsets":[3,5]`, `"offsets":[6,9]`).Replace(byTime)
 	if wide == byTime {
@@ -88,8 +88,8 @@ func TestReplayClock(t *testing.T) {
 	}
 }
 
-// TestReplayClockRefit: the windows of a refit end where steps by the clock do. The last record's
-// window has not ended, and one without records has no solution.
+// TestReplayClockRefit: the windows of a refit end where steps by the clock do. The window of the last record has not
+// ended, and one without records has no solution.
 func TestReplayClockRefit(t *testing.T) {
 	cfg := write(t, "clock.toml", `[kafka]
 brokers = ["localhost:9092"]
@@ -113,9 +113,9 @@ refit = { target = "sold", clip_x = 1.0, clip_y = 1.0 }
 	args := []string{"replay", "-c", cfg, "--insecure-seed", "7"}
 	records := write(t, "a.csv", table)
 	out := want(t, exitDone, "101 records, 3 releases; the last 1 records", append(args, "--time", "ts", records)...)
-	if got := want(t, exitDone, "steps end where the published releases say",
+	if got := want(t, exitDone, "steps end according to the published releases",
 		append(args, "--boundaries", write(t, "out", out), records)...); got != out {
-		t.Error("by published releases others than by times")
+		t.Error("windows by published releases and by times give different releases")
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	for i, rows := range []int{40, 0, 60} {
@@ -139,7 +139,7 @@ refit = { target = "sold", clip_x = 1.0, clip_y = 1.0 }
 	}
 }
 
-// TestPlanClock: plan says what steps by the clock are, and for how many records errors are.
+// TestPlanClock: plan describes steps by the clock, and says for how many records its errors are.
 func TestPlanClock(t *testing.T) {
 	s := newSite(t)
 	text, err := os.ReadFile(s.config)
@@ -188,7 +188,7 @@ func TestPlanClock(t *testing.T) {
 	}
 	if out := want(t, exitDone, "", "plan", "-c", path, "--stream", "orders"); !strings.Contains(out,
 		"by the clock, every 1m, each of at most 10000000 offsets") ||
-		!strings.Contains(out, "for 1000 records a step") ||
+		!strings.Contains(out, "for 1000 records per step") ||
 		!strings.Contains(out, ", step 1m by the clock, ") {
 		t.Errorf("plan prints\n%s", out)
 	}

@@ -16,8 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestReplay runs a stream's estimator on the same records in every form that a
-// file may have.
+// TestReplay runs a stream's estimator on the same records in every form that a file may have.
 func TestReplay(t *testing.T) {
 	s := newSite(t)
 	dir := t.TempDir()
@@ -49,12 +48,12 @@ func TestReplay(t *testing.T) {
 		documents += fmt.Sprintf("{\"amount\":0.%d,\"items\":0.%d}\n", i%10, i%7)
 	}
 	note := "34 records, 3 releases; the last 4 records do not fill a step\n" +
-		"whoever publishes these releases has spent (1, 1e-08), zero-out, on each record once more\nINSECURE"
+		"publishing these releases costs each record another (1, 1e-08), zero-out\nINSECURE"
 	first := want(t, exitDone, note, "replay", "-c", s.config, "--stream", "orders", "--insecure-seed", "7",
 		write("a.csv", table))
 	for _, file := range []string{write("a.csv.gz", table), write("a.ndjson", documents), write("a.txt.gz", documents)} {
 		if got := want(t, exitDone, note, "replay", "-c", s.config, "--insecure-seed", "7", file); got != first {
-			t.Errorf("%s gives other releases than a.csv", filepath.Base(file))
+			t.Errorf("%s and a.csv give different releases", filepath.Base(file))
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(first), "\n")
@@ -75,13 +74,13 @@ func TestReplay(t *testing.T) {
 		"{\"amount\":0.1,\"items\":1}\n{\"amount\":1}\n{\"amount\":\"x\",\"items\":1}\n[1]\n{\"items\":2}\n")
 	want(t, exitDone,
 		"not private: 4 records gave no row (malformed 1, missing 2, not-number 1)\n"+
-			"not private: rows shortened to the clip norm: 1\nwhoever", "replay", "-c", s.config,
+			"not private: rows shortened to the clip norm: 1\npublishing", "replay", "-c", s.config,
 		"--insecure-diagnostics", bad)
 	want(t, exitDone,
 		"not private: every record gave a row\nnot private: rows shortened to the clip norm: 1\n"+
 			"not private: the last release, step 3, ", "replay", "-c", s.config, "--insecure-diagnostics",
 		write("b.ndjson", documents))
-	want(t, exitDone, "do not fill a step\nwhoever", "replay", "-c", s.config, bad)
+	want(t, exitDone, "do not fill a step\npublishing", "replay", "-c", s.config, bad)
 	example, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "churn.toml"))
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +95,7 @@ func TestReplay(t *testing.T) {
 	want(t, exitFailure, "no such file", "replay", "-c", s.config, filepath.Join(dir, "missing.ndjson"))
 	want(t, exitUsage, "no column \"items\"", "replay", "-c", s.config, write("c.csv", "amount,other\n1,2\n"))
 
-	// Packed records stand one after the other.
+	// Packed records follow one another without separators.
 	text, err := os.ReadFile(s.config)
 	if err != nil {
 		t.Fatal(err)
@@ -113,8 +112,8 @@ func TestReplay(t *testing.T) {
 		write("q.bin", strings.Repeat("\x00\x00\x00\x3f", 41)))
 }
 
-// TestReplayTruth: of moments the diagnostics show the last release beside the rows as they
-// are and as they were clipped, and count those. Without the flag nothing of it is printed.
+// TestReplayTruth: for moments the diagnostics show the last release next to exact values of the rows, as they are and
+// as clipped, and count the clipped rows. Without the flag none of this is printed.
 func TestReplayTruth(t *testing.T) {
 	t.Parallel()
 	replay := func(tables, rows string, more ...string) string {
@@ -156,9 +155,8 @@ func TestReplayTruth(t *testing.T) {
 	}
 	const privacy = "[stream.x.privacy]\nepsilon = 8.0\ndelta = 1e-6\nadjacency = \"zero-out\"\nlimit_epsilon = 8.0\n"
 
-	// Of four records one is of norm 5 and is shortened to 2.5, one is null, and two are as
-	// they are; all around centre (10, 0), with scales 1 and 2. Of the last step there is
-	// the window alone.
+	// Of every four records, one has norm 5 and is shortened to 2.5, one is null, and two are unchanged; all are around
+	// the centre (10, 0), with scales 1 and 2. The last step covers only its window.
 	var fixed strings.Builder
 	for i := range 130 {
 		fmt.Fprintln(&fixed, []string{`{"u":13,"v":8}`, `{"u":"x","v":8}`, `{"u":11,"v":1}`, `{"u":9,"v":0}`}[i%4])
@@ -166,9 +164,11 @@ func TestReplayTruth(t *testing.T) {
 	tables := "output = { topic = \"b\", encoding = %q }\ncentre = [10, 0]\nscale = [1, 2]\nstep = 4\n" + privacy +
 		"[stream.x.moments]\nclip = 2.5\n%s"
 	for _, encoding := range []string{"json", "base64"} {
-		for _, workload := range []string{"", "workload = \"window\"\nwindow = 3\n", "workload = \"exponential\"\ndecay = 0.9\n"} {
+		for _, workload := range []string{"", "workload = \"window\"\nwindow = 3\n", "workload = " +
+			"\"exponential\"\ndecay = 0.9\n"} {
 			errs := replay(fmt.Sprintf(tables, encoding, workload), fixed.String(), "--insecure-diagnostics")
-			for _, line := range []string{"not private: 33 records gave no row (not-number 33)\n", "not private: rows shortened to the clip norm: 33\n", "not private: the last release, step 32, beside"} {
+			for _, line := range []string{"not private: 33 records gave no row (not-number 33)\n", "not private: " +
+				"rows shortened to the clip norm: 33\n", "not private: the last release, step 32, next to"} {
 				if !strings.Contains(errs, line) {
 					t.Errorf("%q is not in\n%s", line, errs)
 				}
@@ -183,7 +183,7 @@ func TestReplayTruth(t *testing.T) {
 			near("variance", x["variance v"][0], 65.0/4-81.0/16)
 			near("clipped variance", x["variance v"][1], 17.0/4-25.0/16)
 			for name, v := range x {
-				if !(math.Abs(v[2]-v[1]) < 5.5*v[3]) { // of 48 once in 5·10⁵
+				if !(math.Abs(v[2]-v[1]) < 5.5*v[3]) { // of 48 values, one exceeds it once in 5·10⁵ runs
 					t.Errorf("%s: released %g ± %g, the truth is %g", name, v[2], v[3], v[1])
 				}
 			}
@@ -194,7 +194,7 @@ func TestReplayTruth(t *testing.T) {
 		t.Errorf("without diagnostics:\n%s", errs)
 	}
 
-	// Bounds that are found: the truth is that of the rows behind the warm-up.
+	// If bounds are found, the truth is that of the rows after the warm-up.
 	source := rand.New(rand.NewPCG(5, 6))
 	var found strings.Builder
 	var mean, square float64
@@ -224,8 +224,7 @@ func TestReplayTruth(t *testing.T) {
 	}
 }
 
-// TestPlanMethods shows the errors of every applicable method, and warns of a
-// release that a topic does not take.
+// TestPlanMethods shows the errors of every applicable method, and warns of a release that is too large for a topic.
 func TestPlanMethods(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "c.toml")
@@ -291,7 +290,7 @@ func TestPlanMethods(t *testing.T) {
 	}
 }
 
-// TestSample: what a file's records give, column by column, and that it is not private.
+// TestSample prints what the records of a file give, column by column, and that this is not private.
 func TestSample(t *testing.T) {
 	s := newSite(t)
 	path := filepath.Join(t.TempDir(), "records.ndjson")
@@ -310,7 +309,8 @@ func TestSample(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := want(t, exitDone, "not private: ", "check", "-c", s.config, "--sample", path)
-	for _, line := range []string{"stream orders: 10 records, 7 rows, 3 null (malformed 1, not-number 2)\n", "  column amount is a number in 7 records (malformed 1, not-number 2)\n",
+	for _, line := range []string{"stream orders: 10 records, 7 rows, 3 null (malformed 1, not-number 2)\n", "  " +
+		"column amount is a number in 7 records (malformed 1, not-number 2)\n",
 		"  column items is a number in 9 records (malformed 1)\n"} {
 		if !strings.Contains(out, line) {
 			t.Errorf("%q is not in\n%s", line, out)

@@ -18,15 +18,15 @@ func reportCommand(g *globals) *cobra.Command {
 	var quick bool
 	c := &cobra.Command{
 		Use:   "report -c FILE",
-		Short: "Write what a stream promises, has charged and was audited for, to be signed",
-		Long: "Write one HTML page, complete in itself and made to be printed: the promise in\n" +
-			"plain words with an example, who is protected with how many records, every\n" +
-			"charge and every change of a limit with its time, all epochs, the audits with\n" +
-			"level and power, the configuration's digest, what is not promised, a glossary,\n" +
-			"and a line to sign.\n\n" +
-			"It reads the configuration and the ledger, and runs the audits, which takes\n" +
-			"some seconds. It reads no record and no key. If an audit fails the report says\n" +
-			"so, and the exit code is 1.",
+		Short: "Write a report for signature: guarantee, charges and audits of each stream",
+		Long: "Write one self-contained HTML page for printing: the guarantee in plain words\n" +
+			"with an example, who is protected with how many records, every charge and every\n" +
+			"change of a limit with its time, all epochs, the audits with level and power,\n" +
+			"the configuration's digest, what is not promised, a glossary, and a line to\n" +
+			"sign.\n\n" +
+			"The command reads the configuration and the ledger and runs the audits, which\n" +
+			"takes some seconds. It reads no record and no key. If an audit fails, the report\n" +
+			"says so and the exit code is 1.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := g.statement(c.Context(), quick)
 			if err != nil {
@@ -36,10 +36,10 @@ func reportCommand(g *globals) *cobra.Command {
 				return err
 			}
 			if output != "" {
-				fmt.Fprintf(g.stderr, "the report is in %s\n", output)
+				fmt.Fprintf(g.stderr, "wrote the report to %s\n", output)
 			}
 			if !r.Passed {
-				return errors.New("an audit failed: do not run this build, and sign nothing")
+				return errors.New("an audit failed: do not run this build, and do not sign the report")
 			}
 			return nil
 		},
@@ -49,7 +49,7 @@ func reportCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// statement gathers what the report says.
+// statement gathers the contents of the report.
 func (g *globals) statement(ctx context.Context, quick bool) (*statement.Statement, error) {
 	cfg, err := g.load()
 	if err != nil {
@@ -61,8 +61,7 @@ func (g *globals) statement(ctx context.Context, quick bool) (*statement.Stateme
 	})
 }
 
-// writeReport writes the page, or JSON, to a file or to standard output. A file appears whole
-// or not at all.
+// writeReport writes the page, or JSON, to a file or to standard output. A file appears only when it is complete.
 func (g *globals) writeReport(r *statement.Statement, path string) (err error) {
 	if path == "" {
 		return g.printReport(g.stdout, r)

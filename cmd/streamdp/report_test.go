@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestReport: the report says what the ledger charged, before and behind a change of the limit,
-// and names the configuration that did; it asks for nothing from elsewhere.
+// TestReport: the report lists the charges before and after a change of the limit, names the configuration, and loads
+// nothing from elsewhere.
 func TestReport(t *testing.T) {
 	s := newSite(t)
 	path := filepath.Join(t.TempDir(), "report.html")
@@ -55,9 +55,9 @@ func TestReport(t *testing.T) {
 		}
 	}
 	if found := regexp.MustCompile(`(?i)<script|https?:|src=|url\(|@import`).FindAllString(page, -1); found != nil {
-		t.Errorf("the report has %v: it must be complete in itself", found)
+		t.Errorf("the report has %v: it must be self-contained", found)
 	}
-	// Every element that is opened is closed.
+	// Every element that is opened is also closed.
 	x := xml.NewDecoder(strings.NewReader(page))
 	x.Entity = xml.HTMLEntity
 	for {
@@ -83,7 +83,7 @@ func TestReport(t *testing.T) {
 		kinds = append(kinds, e.Kind)
 		last = e.ChargedEpsilon
 		if e.ChargedEpsilon > e.LimitEpsilon*(1+1e-9) {
-			t.Errorf("more is charged than the limit: %+v", e)
+			t.Errorf("the charge exceeds the limit: %+v", e)
 		}
 	}
 	if strings.Join(kinds, " ") != "open limit close open" || r.Budgets[0].Events[0].LimitEpsilon != 1 ||
@@ -103,7 +103,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportOfExamples: every example can be reported on.
+// TestReportOfExamples: a report can be made for every example.
 func TestReportOfExamples(t *testing.T) {
 	for _, name := range []string{"demand.toml", "refit.toml", "auto.toml"} {
 		t.Run(name, func(t *testing.T) {

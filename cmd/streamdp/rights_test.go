@@ -15,9 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// TestRealKafkaCheckRights: `check --connect` names each permission that the brokers do not give,
-// with the command that gives it. After these commands it finds nothing, and nothing else was
-// changed.
+// TestRealKafkaCheckRights: `check --connect` names each permission that the brokers do not grant, with the command
+// that grants it. After these commands it finds nothing, and nothing else has changed.
 func TestRealKafkaCheckRights(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	if b.SASL == "" {
@@ -47,7 +46,8 @@ func TestRealKafkaCheckRights(t *testing.T) {
 		t.Fatalf("code %d: %s", code, out)
 	}
 	var commands []string
-	for _, r := range []string{"Read, DescribeConfigs topic " + in, "Read, Write, Create topic " + in + ".dp", "Read group " + group} {
+	for _, r := range []string{"Read, DescribeConfigs topic " + in, "Read, Write, Create topic " + in + ".dp", "Read " +
+		"group " + group} {
 		_, rest, found := strings.Cut(errs, "this user may not "+r+": kafka-acls.sh ")
 		if !found {
 			t.Fatalf("%s is not named:\n%s", r, errs)
@@ -58,8 +58,8 @@ func TestRealKafkaCheckRights(t *testing.T) {
 	if n := strings.Count(errs, "this user may not"); n != 3 {
 		t.Errorf("%d resources:\n%s", n, errs)
 	}
-	// One as it stands, by Kafka's tool, at the listener that lets everybody do so; the others,
-	// which would take seconds each, as it would do them.
+	// The first command runs literally, with Kafka's tool, at the listener that lets everybody do so. The others, which
+	// would take seconds each, are imitated.
 	for i, command := range commands {
 		words := strings.Fields(command)
 		if jars := os.Getenv("JARS"); i == 1 && jars != "" {
@@ -92,7 +92,8 @@ func TestRealKafkaCheckRights(t *testing.T) {
 			break
 		}
 	}
-	for _, r := range []string{"may Read, DescribeConfigs topic " + in + "\n", "may Read, Write, Create topic " + in + ".dp\n", "may Read group " + group + "\n"} {
+	for _, r := range []string{"may Read, DescribeConfigs topic " + in + "\n", "may Read, Write, Create topic " +
+		"" + in + ".dp\n", "may Read group " + group + "\n"} {
 		if code != exitDone || !strings.Contains(out, r) {
 			t.Fatalf("no %q, code %d:\n%s%s", r, code, out, errs)
 		}
@@ -103,6 +104,6 @@ func TestRealKafkaCheckRights(t *testing.T) {
 	}
 	defer c.Close()
 	if made, err := c.Topic(t.Context(), in+".dp"); err != nil || made.Exists {
-		t.Errorf("the check made a topic: %+v, %v", made, err)
+		t.Errorf("the check created a topic: %+v, %v", made, err)
 	}
 }

@@ -21,15 +21,15 @@ func runCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "run -c FILE",
 		Short: "Run the daemon",
-		Long: "Run the daemon until SIGTERM or SIGINT, or until every epoch is closed. Where the\n" +
-			"configuration has [cluster] it runs the tasks that its group gives to it, and does\n" +
-			"not end by itself; see streamdp cluster.\n\n" +
-			"An epoch is opened, and its budget charged, the first time a task runs, and\n" +
-			"after a horizon where on_horizon is \"rollover\"; every other one is opened by\n" +
-			"streamdp epoch open.\n\n" +
+		Long: "Run the daemon until SIGTERM or SIGINT, or until every epoch is closed. With\n" +
+			"[cluster] in the configuration it runs the tasks that its group assigns to it\n" +
+			"and does not end by itself; see streamdp cluster.\n\n" +
+			"The daemon opens an epoch, and charges its budget, when a task runs for the\n" +
+			"first time, and after a horizon if on_horizon is \"rollover\". All other epochs\n" +
+			"are opened by streamdp epoch open.\n\n" +
 			"SIGHUP makes it read the configuration again; see streamdp reload.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			// Unless it is asked for, the signal ends the process.
+			// Without Notify, SIGHUP would end the process.
 			hangups := make(chan os.Signal, 1)
 			signal.Notify(hangups, syscall.SIGHUP)
 			defer signal.Stop(hangups)
@@ -40,7 +40,7 @@ func runCommand(g *globals) *cobra.Command {
 			defer d.Close()
 			go func() {
 				for range hangups {
-					_, _ = d.Reload(httpapi.ReloadRequest{}) // which says in the log what came of it
+					_, _ = d.Reload(httpapi.ReloadRequest{}) // it logs the result itself
 				}
 			}()
 			return d.Run(c.Context())
@@ -48,7 +48,7 @@ func runCommand(g *globals) *cobra.Command {
 	}
 }
 
-// daemon builds the configured daemon, for all tasks or for some of them.
+// daemon builds the configured daemon, for the given tasks; nil stands for all.
 func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
 	read := g.load
 	if tasks != nil {
@@ -60,7 +60,7 @@ func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
 	}
 	level := cfg.Log.Level
 	if tasks != nil {
-		level = "warn" // a command says itself what it has done
+		level = "warn" // a command prints its own result
 	}
 	log, least, err := g.adjustable(level, cfg.Log.Format)
 	if err != nil {
@@ -71,8 +71,8 @@ func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
 		return nil, err
 	}
 	o := stream.Options{Config: cfg, Key: key, Log: log, Version: version(), Tasks: tasks, Load: read}
-	if g.logLevel == "" { // the flag goes before the file
-		o.SetLevel = func(level string) { _ = least.UnmarshalText([]byte(level)) } // which a configuration has checked
+	if g.logLevel == "" { // the flag overrides the file
+		o.SetLevel = func(level string) { _ = least.UnmarshalText([]byte(level)) } // config has checked it
 	}
 	return stream.New(o)
 }
@@ -94,7 +94,7 @@ func versionCommand(g *globals) *cobra.Command {
 	}
 }
 
-// one returns the only element of a list. With several, the user must choose by the flag.
+// one returns the only element of a list. If there are several, the error tells the user which flag chooses one.
 func one[T any](list []T, what, flag string) (T, error) {
 	var zero T
 	switch len(list) {

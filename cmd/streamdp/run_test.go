@@ -19,7 +19,7 @@ import (
 func TestKeyFiles(t *testing.T) {
 	s := newSite(t)
 	key := filepath.Join(s.dir, "key")
-	want(t, exitFailure, "file exists: a key is never overwritten", "keygen", key)
+	want(t, exitFailure, "file exists: a key file is never overwritten", "keygen", key)
 	info, err := os.Stat(key)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("key file: %v, %v", info.Mode(), err)
@@ -30,9 +30,9 @@ func TestKeyFiles(t *testing.T) {
 		text string
 		want string
 	}{
-		{0o644, "", "must not be open to others"},
+		{0o644, "", "must not be accessible to others"},
 		{0o640, "", "must not be readable for its group"},
-		{0o600, "abc", "must hold 64 hexadecimal digits"},
+		{0o600, "abc", "must contain 64 hexadecimal digits"},
 		{0o600, strings.Repeat("0", 64), "must not be a key of zeros"},
 	} {
 		if c.text != "" {
@@ -47,7 +47,7 @@ func TestKeyFiles(t *testing.T) {
 		os.Chmod(key, 0o600)
 	}
 	os.Remove(key)
-	want(t, exitConfig, "no such file or directory: streamdp keygen writes one", "run", "-c", s.config)
+	want(t, exitConfig, "no such file or directory; create one with streamdp keygen", "run", "-c", s.config)
 	want(t, exitDone, "", "keygen", key)
 	s.write(
 		fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n",
@@ -57,8 +57,7 @@ func TestKeyFiles(t *testing.T) {
 	}
 }
 
-// TestGuardedStatus: status speaks to a listener with a certificate and a
-// password, by the configuration and by flags.
+// TestGuardedStatus: status reaches a listener with a certificate and a password, configured by file and by flags.
 func TestGuardedStatus(t *testing.T) {
 	s := newSite(t)
 	pair := kafkatest.NewCertificate(t)
@@ -92,15 +91,15 @@ func TestGuardedStatus(t *testing.T) {
 			t.Errorf("%q prints %q", args, out)
 		}
 	}
-	want(t, exitFailure, "401 Unauthorized, not a status: user and password are required", append(flags, wrong)...)
+	want(t, exitFailure, "did not answer with a status, but with 401 Unauthorized: user and password are needed", append(flags, wrong)...)
 	want(t, exitFailure, "401 Unauthorized", flags[:5]...)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address, "--ca-file", other)
-	want(t, exitUsage, "--user and --password-file need each other", "status", "--url", "https://"+address,
+	want(t, exitUsage, "give both --user and --password-file, or neither", "status", "--url", "https://"+address,
 		"--user", "reader")
 	want(t, exitConfig, "no such file", "status", "--url", "https://"+address, "--ca-file", cert+"x")
 	file("cert.pem", kafkatest.NewCertificate(t).Cert)
-	want(t, exitFailure, "the listener's certificate is not that of", "status", "-c", s.config)
+	want(t, exitFailure, "the listener's certificate differs from", "status", "-c", s.config)
 	if code := d.stop(syscall.SIGTERM); code != exitDone {
 		t.Errorf("exit code %d\n%s", code, d.log)
 	}
@@ -138,7 +137,7 @@ func TestRun(t *testing.T) {
 	if code := d.stop(syscall.SIGINT); code != exitDone {
 		t.Errorf("SIGINT: exit code %d\n%s", code, d.log)
 	}
-	// The log says where a restart goes on, and that the end was one.
+	// The log says where the restart continues, and that the daemon stopped regularly.
 	for _, line := range []string{`"msg":"task running","task":"orders-0","epoch":1,"step":3,"next_offset":30,`, `"msg":"stopped"`} {
 		if !strings.Contains(d.log.String(), line) {
 			t.Errorf("the log lacks %s:\n%s", line, d.log)
@@ -149,8 +148,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestHangup: SIGHUP does not end the daemon. It reads its configuration again, and says in the log what
-// came of that.
+// TestHangup: SIGHUP does not end the daemon. The daemon reads its configuration again and logs the result.
 func TestHangup(t *testing.T) {
 	s := newSite(t)
 	s.feed(25)
@@ -180,7 +178,7 @@ func TestHangup(t *testing.T) {
 	}
 }
 
-// TestReloadCommand: reload prints the difference, and what became of it.
+// TestReloadCommand: reload prints the differences and their effect.
 func TestReloadCommand(t *testing.T) {
 	s := newSite(t)
 	want(t, exitFailure, "no daemon runs on", "reload", "-c", s.config)
@@ -193,7 +191,7 @@ func TestReloadCommand(t *testing.T) {
 			t.Errorf("%q prints\n%s\nwant\n%s", args, out, wants)
 		}
 	}
-	prints(exitDone, "nothing differs\n", "")
+	prints(exitDone, "no differences\n", "")
 	text, err := os.ReadFile(s.config)
 	if err != nil {
 		t.Fatal(err)
@@ -213,10 +211,10 @@ func TestReloadCommand(t *testing.T) {
 	prints(exitDone, difference+"nothing was changed\n", "", "--dry-run")
 	prints(exitDone,
 		difference+
-			"without an open epoch: sales-0; streamdp epoch open STREAM opens one, streamdp reload --open "+
-			"all of them\n", "")
-	prints(exitDone, "nothing differs\ntheir next epochs open, and are charged: sales-0\n", "", "--open")
-	prints(exitDone, "nothing differs\n", "", "--open")
+			"without an open epoch: sales-0; open one with streamdp epoch open STREAM, or all with streamdp reload "+
+			"--open\n", "")
+	prints(exitDone, "no differences\nopening and charging the next epochs of: sales-0\n", "", "--open")
+	prints(exitDone, "no differences\n", "", "--open")
 	write(strings.Replace(string(text), "step   = 10", "step = 20", 1))
 	want(t, exitConfig,
 		"stream orders: step: 10 → 20: the guarantee of the open epoch 1 of task orders-0 depends on it: close the "+
@@ -240,11 +238,12 @@ func TestReloadCommand(t *testing.T) {
 	}
 }
 
-// TestStatusVerdicts: what a release says of bounds that were found is said in words; where
-// nothing is wrong, nothing is. Warnings are repeated.
+// TestStatusVerdicts: status explains a release's verdict about bounds that were found, unless it is good. It also
+// repeats warnings.
 func TestStatusVerdicts(t *testing.T) {
 	t.Parallel()
-	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "no longer fit", "biased": "se_with_clipping", "fail": "needs"} {
+	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "do not " +
+		"fit", "biased": "se_with_clipping", "fail": "needs"} {
 		var out bytes.Buffer
 		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Verdict: verdict}},
 			nil); err != nil {
@@ -262,11 +261,11 @@ func TestStatusVerdicts(t *testing.T) {
 	}{
 		{monitor.TaskStatus{Stream: "orders", Unit: "record"}, ""},
 		{monitor.TaskStatus{Stream: "orders", Unit: "person"},
-			"\norders-0: epsilon and limit are those of a person, with all records\n"},
+			"\norders-0: epsilon and limit are for a person with all records\n"},
 		{monitor.TaskStatus{Stream: "orders", Unit: "person",
 			Person: &core.Protected{Key: "record-key", Cap: 12, Separation: 720, PerStep: 1, Population: "shop",
 				EpsilonRecord: &epsilon}},
-			"\norders-0: epsilon, charged and limit are those of a person (record-key, population shop), who counts " +
+			"\norders-0: epsilon, charged and limit are for a person (record-key, population shop), who counts " +
 				"in at most 12 steps, at least 720 apart, with at most 1 records in each; one record pays at most " +
 				"epsilon 0.1234\n"},
 	} {
@@ -288,7 +287,7 @@ func TestStatusVerdicts(t *testing.T) {
 	}
 }
 
-// TestClusterRefused: no command takes the state directory for the state of instances that share it.
+// TestClusterRefused: commands for a state directory refuse a configuration with [cluster].
 func TestClusterRefused(t *testing.T) {
 	s := newSite(t)
 	s.write("\n[cluster]\ngroup = \"g\"\n", "3")

@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/internal/table"
 )
 
-// behindLength appends a value behind its length, nil as a tombstone.
+// behindLength appends a length and a value; nil is a tombstone.
 func behindLength(b, value []byte) []byte {
 	if value == nil {
 		return append(b, 0xff, 0xff, 0xff, 0xff)
@@ -25,7 +25,7 @@ func behindLength(b, value []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(value))), value...)
 }
 
-// TestSized: values come as they were written, and a file that ends within one is a fault.
+// TestSized: values are read as they were written, and a file that ends inside one is a fault.
 func TestSized(t *testing.T) {
 	values := [][]byte{[]byte("one\ntwo"), {}, nil, []byte("three")}
 	var file []byte
@@ -40,7 +40,7 @@ func TestSized(t *testing.T) {
 		}
 	}
 	if _, err := next(); err != io.EOF {
-		t.Errorf("behind the last value: %v", err)
+		t.Errorf("after the last value: %v", err)
 	}
 	for _, cut := range []int{len(file) - 1, len(file) - 6, len(file) - 8} {
 		next := sized(strings.NewReader(string(file[:cut])), "f")
@@ -53,7 +53,7 @@ func TestSized(t *testing.T) {
 		}
 	}
 	if _, err := sized(strings.NewReader("\x80\x00\x00\x00"), "f")(); err == nil || errors.Is(err, io.EOF) {
-		t.Errorf("a length that is none: %v", err)
+		t.Errorf("an invalid length: %v", err)
 	}
 	long := sized(
 		io.MultiReader(strings.NewReader("\x01\x00\x00\x01"), io.LimitReader(zeros{}, table.MaxLine+1),
@@ -62,7 +62,7 @@ func TestSized(t *testing.T) {
 		t.Errorf("a value that is too long is %d bytes, %v", len(got), err)
 	}
 	if got, err := long(); err != nil || string(got) != "x" {
-		t.Errorf("behind it: %q, %v", got, err)
+		t.Errorf("after it: %q, %v", got, err)
 	}
 }
 
@@ -70,8 +70,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestSchemaCommands: check compares the columns with the schemas before anything is spent; sample
-// and replay read a file of records as kcat writes it, with the registry's schemas.
+// TestSchemaCommands: check compares the columns with the schemas before any budget is spent. sample and replay read a
+// file of records in kcat's form, with schemas from the registry.
 func TestSchemaCommands(t *testing.T) {
 	reg := srfake.New()
 	defer reg.Close()
@@ -119,7 +119,8 @@ func TestSchemaCommands(t *testing.T) {
 	withFrame = behindLength(behindLength(withFrame, nil), []byte{0, 0, 0, 0, 9, 1})
 	sample := want(t, exitDone, "not private", "check", "-c", framed, "--sample",
 		write("framed.bin", string(withFrame)))
-	for _, text := range []string{"22 records, 13 rows, 9 null (missing 7, no-schema 1, null 1)", "column items is a number in 13 records", "column amount is a number in 20 records"} {
+	for _, text := range []string{"22 records, 13 rows, 9 null (missing 7, no-schema 1, null 1)", "column items is a " +
+		"number in 13 records", "column amount is a number in 20 records"} {
 		if !strings.Contains(sample, text) {
 			t.Errorf("sample does not say %q:\n%s", text, sample)
 		}

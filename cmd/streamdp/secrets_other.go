@@ -2,6 +2,5 @@
 
 package main
 
-// keepSecrets has no portable form. docs/operations.md says how an operator can forbid core
-// dumps.
+// keepSecrets does nothing on this system. docs/operations.md explains how an operator can forbid core dumps.
 func keepSecrets() {}

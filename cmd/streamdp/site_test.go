@@ -26,7 +26,7 @@ type site struct {
 	broker *embedded.Broker
 	dir    string
 	config string
-	binary string // of the daemon; empty: this test, as the program
+	binary string // program of the daemon; empty: this test binary
 }
 
 const siteConfig = `[kafka]
@@ -67,7 +67,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// write writes the configuration with further keys of the stream and a limit.
+// write writes the configuration, with further keys of the stream and with a limit.
 func (s *site) write(extra, limit string) {
 	s.t.Helper()
 	text := fmt.Sprintf(siteConfig, s.broker.Addr(), filepath.Join(s.dir, "state"), filepath.Join(s.dir, "key"),
@@ -148,7 +148,7 @@ func (d *daemon) stop(s os.Signal) int {
 	return d.cmd.ProcessState.ExitCode()
 }
 
-// until waits for a status that the condition accepts.
+// until waits for a status that ok accepts.
 func (d *daemon) until(what string, ok func(monitor.TaskStatus) bool) monitor.TaskStatus {
 	d.t.Helper()
 	var last monitor.TaskStatus
@@ -172,7 +172,7 @@ func (d *daemon) until(what string, ok func(monitor.TaskStatus) bool) monitor.Ta
 	return last
 }
 
-// shows waits until the metrics have a text.
+// shows waits until the metrics contain a text.
 func (d *daemon) shows(text string) {
 	d.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

@@ -22,10 +22,10 @@ func statusCommand(g *globals) *cobra.Command {
 	var e client.Endpoint
 	c := &cobra.Command{
 		Use:   "status [-c FILE | --url URL]",
-		Short: "Show what a running daemon does",
-		Long: "Show what the tasks of a running daemon do. With [cluster] in the configuration all\n" +
-			"instances of the group are asked, at the addresses that they advertise; a password\n" +
-			"leaves over TLS only.",
+		Short: "Show the tasks of a running daemon",
+		Long: "Show the tasks of a running daemon. With [cluster] in the configuration, ask all\n" +
+			"instances of the group at the addresses that they advertise. A password is sent\n" +
+			"over TLS only.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			var cfg *config.Config
 			if e.URL == "" && g.config != "" {
@@ -63,7 +63,7 @@ func statusCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// groupStatus asks all instances of a group, at the same time.
+// groupStatus asks all instances of a group concurrently.
 func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e client.Endpoint) error {
 	look, err := cluster.Look(ctx, cfg)
 	if err != nil {
@@ -73,7 +73,7 @@ func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e client.
 	if g.json {
 		err = json.NewEncoder(g.stdout).Encode(map[string]any{"group": look, "instances": all})
 	} else if len(all) == 0 {
-		fmt.Fprintf(g.stdout, "group %s has no instances: no task runs\n", look.Group)
+		fmt.Fprintf(g.stdout, "group %s has no instances, so no task runs\n", look.Group)
 	} else {
 		err = printInstances(g, cfg, all)
 	}
@@ -96,15 +96,14 @@ func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e client.
 	case silent > 0:
 		return fmt.Errorf("%d of %d instances did not answer", silent, len(all))
 	case len(look.Unowned) > 0:
-		return fmt.Errorf("nobody has the shards %s", words.Ranges(look.Unowned))
+		return fmt.Errorf("no instance has these shards, so their tasks do not run: %s", words.Ranges(look.Unowned))
 	case halted > 0:
-		return fmt.Errorf("shards are halted (%d): their tasks do not run", halted)
+		return fmt.Errorf("%d shards are halted: their tasks do not run", halted)
 	}
 	return nil
 }
 
-// printHalted says why shards of an instance are halted, those with one reason in one line, and returns how many
-// are.
+// printHalted prints why shards of an instance are halted, with one line per reason, and returns their number.
 func printHalted(g *globals, x client.Instance) (n int, err error) {
 	if x.Error != "" {
 		return 0, nil
@@ -131,7 +130,7 @@ func printHalted(g *globals, x client.Instance) (n int, err error) {
 	return n, nil
 }
 
-// printInstances prints the tasks of all instances, as one table.
+// printInstances prints the tasks of all instances in one table.
 func printInstances(g *globals, cfg *config.Config, all []client.Instance) error {
 	type task struct {
 		monitor.TaskStatus
@@ -165,7 +164,8 @@ func printInstances(g *globals, cfg *config.Config, all []client.Instance) error
 	return printStatus(g, list, instances)
 }
 
-// printStatus prints a table of tasks, with the instances that run them; nil: one daemon does.
+// printStatus prints a table of tasks. instances names the instance that runs each of them; nil: one daemon runs them
+// all.
 func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) error {
 	w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
 	fmt.Fprint(w, "TASK\tSTATE\tEPOCH\tSTEP\tOFFSET\tLAG\tOUTBOX\tEPSILON\tCHARGED\tLIMIT")
@@ -198,8 +198,9 @@ func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) err
 		}
 		if t.FewValid {
 			fmt.Fprintf(g.stdout,
-				"\n%s: warning: by the published numbers hardly a record counts: are columns, codec, centre, scale "+
-					"and clip those of the topic?\n",
+				"\n%s: warning: the released counts show almost no valid records; check that columns, codec, centre, "+
+					"scale "+
+					"and clip fit the topic\n",
 				core.Task{Stream: t.Stream, Partition: t.Partition})
 		}
 		for _, warning := range t.Warnings {
@@ -208,7 +209,7 @@ func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) err
 		for _, x := range t.Schemas {
 			if len(x.Faults) > 0 {
 				fmt.Fprintf(g.stdout,
-					"\n%s: warning: records of the newest schema of %s, version %d (id %d), give no rows: %s\n",
+					"\n%s: warning: records with the newest schema of %s, version %d (id %d), give no rows: %s\n",
 					core.Task{Stream: t.Stream, Partition: t.Partition}, x.Subject, x.Version, x.ID,
 					strings.Join(x.Faults, "; "))
 			}
@@ -221,21 +222,21 @@ func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) err
 	return nil
 }
 
-// personsOf says in words what the numbers of a task are about, "" where that is single records.
+// personsOf explains in words whom the numbers of a task are about, "" if they are about single records.
 func personsOf(t *monitor.TaskStatus) string {
 	if t.Unit == "" || t.Unit == "record" {
 		return ""
 	}
 	p := t.Person
 	if p == nil {
-		return "epsilon and limit are those of a person, with all records"
+		return "epsilon and limit are for a person with all records"
 	}
 	text := fmt.Sprintf(
-		"epsilon, charged and limit are those of a person (%s, population %s), who counts in at most %d steps, at "+
+		"epsilon, charged and limit are for a person (%s, population %s), who counts in at most %d steps, at "+
 			"least %d apart, with at most %d records in each",
 		p.Key, p.Population, p.Cap, p.Separation, p.PerStep)
 	if p.Period > 0 {
-		text += fmt.Sprintf(", of each period of %d steps; somebody with records in several periods pays for each",
+		text += fmt.Sprintf(", in each period of %d steps; a person with records in several periods pays for each",
 			p.Period)
 	}
 	if p.EpsilonRecord != nil {
@@ -244,13 +245,13 @@ func personsOf(t *monitor.TaskStatus) string {
 	return text
 }
 
-// verdicts say in words what a release says of bounds that a warm-up found.
+// verdicts explains the verdicts of a release about the bounds that a warm-up found.
 var verdicts = map[string]string{
-	"partial": "a column is frozen, for too few rows differ there; its mean is its centre and its moments are 0",
-	"stale": "fewer rows count in full than in the warm-up, so the constants no longer fit; another epoch " +
-		"finds new ones",
-	"biased": "clipping takes more than twice what the noise is at the horizon, or at step 10 000 (tune says " +
-		"another): se_with_clipping estimates that",
-	"fail": "the warm-up found none: too few valid records (is a column mistyped?), or no column varies; its release " +
-		"says how many it needs",
+	"partial": "a column is frozen because too few rows differ in it: its mean is its centre and its moments are 0",
+	"stale": "fewer rows are within the clip norm than in the warm-up, so the constants do not fit any more; a new " +
+		"epoch finds new ones",
+	"biased": "clipping costs more than twice the noise at the horizon, or else at step 10 000 (the key tune sets " +
+		"another step): see se_with_clipping",
+	"fail": "the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies; its " +
+		"release says how many it needs",
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestStatusWarnings: below the table stands what is wrong of a task that runs, under the task's name.
+// TestStatusWarnings: below the table, status prints the warnings of each running task, under the task's name.
 func TestStatusWarnings(t *testing.T) {
 	var out bytes.Buffer
 	task := monitor.TaskStatus{Stream: "orders", Partition: core.Merged, State: "running", FewValid: true,
@@ -24,8 +24,8 @@ func TestStatusWarnings(t *testing.T) {
 	}
 	for _, want := range []string{
 		"orders-merged: warning: a setting\n",
-		"orders-merged: warning: by the published numbers hardly a record counts: ",
-		"orders-merged: warning: records of the newest schema of orders-value, version 3 (id 17), give no rows: " +
+		"orders-merged: warning: the released counts show almost no valid records; check ",
+		"orders-merged: warning: records with the newest schema of orders-value, version 3 (id 17), give no rows: " +
 			"weight: the schema has no such path; paid: another\n",
 	} {
 		if !strings.Contains(out.String(), want) {

@@ -1,6 +1,5 @@
-// Command sbom writes what a Go program was built from, as a CycloneDX bill of materials: the
-// modules that the linker put into it, with their versions and checksums. It reads the
-// program itself, so that the list is that of the program and not of the source tree.
+// Command sbom writes a CycloneDX bill of materials of a Go program: the modules that the linker put into it, with
+// versions and checksums. It reads the program itself, so the list describes the program, not the source tree.
 //
 //	go run ./deploy/sbom PROGRAM VERSION > PROGRAM.cdx.json
 package main
@@ -32,7 +31,7 @@ func main() {
 	}
 }
 
-// component is a part of the program in CycloneDX' form.
+// component is a part of the program in CycloneDX form.
 type component struct {
 	Type       string     `json:"type"`
 	Name       string     `json:"name"`
@@ -57,7 +56,7 @@ func write(w io.Writer, info *debug.BuildInfo, version string) error {
 		}
 		c := component{Type: "library", Name: m.Path, Version: m.Version,
 			PURL: "pkg:golang/" + m.Path + "@" + m.Version}
-		// A module's checksum is of the list of its files, not of an archive.
+		// A module's checksum covers the list of its files, not an archive.
 		if sum, ok := strings.CutPrefix(m.Sum, "h1:"); ok {
 			raw, err := base64.StdEncoding.DecodeString(sum)
 			if err != nil {

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestWrite: every module that was linked is named once, with its checksum; a replaced one by
-// what replaces it.
+// TestWrite: every linked module is listed once with its checksum; a replaced module is listed as its replacement.
 func TestWrite(t *testing.T) {
 	const sum = "h1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 	info := &debug.BuildInfo{
@@ -53,6 +52,6 @@ func TestWrite(t *testing.T) {
 	}
 	info.Deps[0].Sum = "h1:?"
 	if err := write(&b, info, "v1.2.3"); err == nil {
-		t.Error("a checksum that is none is taken")
+		t.Error("an invalid checksum is accepted")
 	}
 }

@@ -53,8 +53,8 @@ func (e *standardErrors) UnmarshalJSON(text []byte) error {
 
 func main() {
 	value := flag.String("value", "mean", "released value to draw")
-	entry := flag.Int("entry", 0, "which number of it, from 0")
-	skip := flag.Int("skip", 0, "first releases to leave out: their bands are the widest")
+	entry := flag.Int("entry", 0, "index of the number in the value, from 0")
+	skip := flag.Int("skip", 0, "number of first releases to omit: their bands are the widest")
 	out := flag.String("o", "band.svg", "file to write, .svg or .png")
 	flag.Parse()
 	if err := run(os.Stdin, *value, *entry, *skip, *out); err != nil {
@@ -63,7 +63,7 @@ func main() {
 	}
 }
 
-// run reads releases and writes the picture.
+// run reads releases and writes the plot.
 func run(in io.Reader, value string, entry, skip int, out string) error {
 	all, err := read(in)
 	if err != nil {

@@ -32,9 +32,9 @@ func main() {
 	flag.StringVar(&o.gradients, "gradients", "gradients", "topic to send gradients to")
 	flag.StringVar(&o.parameters, "parameters", "parameters", "topic to take parameters from")
 	flag.IntVar(&o.features, "features", 10, "features of an example; the daemon's adam.dim is one more")
-	flag.IntVar(&o.batch, "batch", 64, "examples of a step, the daemon's step")
-	flag.IntVar(&o.steps, "steps", 300, "steps of the training, the daemon's horizon")
-	flag.Uint64Var(&o.seed, "seed", 1, "of the examples")
+	flag.IntVar(&o.batch, "batch", 64, "examples per step, as the daemon's step")
+	flag.IntVar(&o.steps, "steps", 300, "steps of the training, as the daemon's horizon")
+	flag.Uint64Var(&o.seed, "seed", 1, "seed of the examples")
 	flag.Parse()
 	o.brokers, o.report = strings.Split(*brokers, ","), log.Printf
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

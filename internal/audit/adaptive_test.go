@@ -13,9 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/audit"
 )
 
-// descent is a minimal adaptive mechanism: gradient descent towards the mean,
-// with a clip norm that follows a noisy quantile of the gradients' norms, found by
-// bisection in a histogram. What it computes on depends on what it released.
+// descent is a minimal adaptive mechanism: gradient descent towards the mean, with a clip norm that follows a noisy
+// quantile of the gradients' norms, found by bisection in a histogram. Its computations depend on its releases.
 type descent struct {
 	state struct {
 		Theta [2]float64
@@ -24,14 +23,14 @@ type descent struct {
 	}
 	sum   []int64
 	bins  []int64
-	asked int // the rung that the bisection is asking about
+	asked int // the rung of the bisection's current question
 	fault string
 }
 
 const (
 	descentK  = 1 << 24 // a clipped gradient, in lattice units
 	rungs     = 8
-	gradient  = 0.5 // their shares of μ: noise is K/gradient and 1/count
+	gradient  = 0.5 // shares of μ: the noise is K/gradient and 1/count
 	count     = 0.4
 	countUnit = 1 << 20
 )
@@ -46,7 +45,7 @@ func newDescent(fault string) *audit.Subject {
 			case "descent/grad":
 				return audit.Array{Deviations: []float64{descentK / gradient}}, true
 			case "descent/count":
-				// Three questions, each about the bins up to the asked one.
+				// Three questions, each about the bins up to one rung.
 				return audit.Array{Deviations: []float64{countUnit * math.Sqrt(3) / count},
 					Signal: func(_ int, hidden []int64) int64 {
 						var n int64
@@ -130,10 +129,9 @@ func (m *descent) UnmarshalBinary(b []byte) error {
 	return binary.Read(bytes.NewReader(b), binary.LittleEndian, &m.state)
 }
 
-// TestCouplingAdaptive couples an adaptive mechanism, in which the neighbour
-// would go its own way under the same noise. The distance is the mechanism's μ at
-// most, also where computations later than the differing record depend on it; and
-// each fault shows.
+// TestCouplingAdaptive couples an adaptive mechanism, in which the neighbour would behave differently under the same
+// noise. The distance is at most the mechanism's μ, even if computations after the differing record depend on it. Each
+// fault is detected.
 func TestCouplingAdaptive(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 3))
@@ -175,8 +173,8 @@ func TestCouplingAdaptive(t *testing.T) {
 	}
 }
 
-// TestNullPairs: a quick audit cuts the pairs short, and what counts null records shows on
-// a record beside none alone.
+// TestNullPairs: a quick audit uses only the first pairs, so a record compared with none, which alone reveals a count
+// of null records, must be among them.
 func TestNullPairs(t *testing.T) {
 	t.Parallel()
 	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {

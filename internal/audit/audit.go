@@ -1,25 +1,22 @@
-// Package audit looks for privacy faults of a mechanism from outside. It feeds rows,
-// reads releases, and knows or chooses the noise. It uses nothing from the audited code
-// but the public description of its noise. For the matrices that correlate noise it has
-// arithmetic of its own.
+// Package audit looks for privacy faults of a mechanism from outside. It feeds rows, reads releases, and knows or
+// chooses the noise. It relies on the audited code only for the public description of its noise. It has its own
+// arithmetic for the matrices that correlate noise.
 //
 //	A0  sensitivity  the noise that makes two neighbouring streams release the
 //	                 same is at most μ away (Sensitivity, Coupling)
-//	A1  noise        the releases hold the noise that was drawn, and it is white
+//	A1  noise        the releases contain the noise that was drawn, and it is white
 //	                 (Noise)
 //	A2  shift        releases under fresh keys tell neighbours apart no better
 //	                 than a Gaussian mechanism of μ (Shift)
 //	A3  sketches     released rows tell neighbours apart no better than claimed
 //	                 (Sketch)
 //
-// A0 and A1 together are the guarantee of a mechanism with additive noise: the signal is
-// at most μ if the noise is white of variance 1, and A1 tests that it is. They have
-// almost no false alarms, and see faults of any size. A2 and A3 assume nothing about the
-// mechanism, and see only larger faults. docs/theory/audit.md says, with proofs, what
-// each can find.
+// For a mechanism with additive noise, A0 and A1 together establish the guarantee: A0 tests that the signal is at most
+// μ if the noise is white with variance 1, and A1 tests that the noise is. They have almost no false alarms and find
+// faults of any size. A2 and A3 assume nothing about the mechanism, but find only larger faults. docs/theory/audit.md
+// proves what each audit can find.
 //
-// The noise of audits protects nothing, so this package hands out no noise. It stays in
-// the runs that the package makes.
+// The noise of audits protects nothing, so this package never hands it out: it is used only in the package's own runs.
 package audit
 
 import (
@@ -33,8 +30,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Mechanism is what is audited. The methods are those of the daemon's
-// estimators.
+// Mechanism is the interface of an audited mechanism, with the methods of the daemon's estimators.
 type Mechanism interface {
 	Columns() int
 	Range(t uint64) (first, end uint64)
@@ -47,19 +43,16 @@ type Mechanism interface {
 // Subject is a mechanism with the public description of its noise.
 type Subject struct {
 	Mechanism
-	// Mu is what all releases together cost one record, according to the mechanism.
+	// Mu is the cost of all releases together for one record, as the mechanism states it.
 	Mu float64
-	// Array describes an array of noise that the mechanism opens in step t. It is called when
-	// the mechanism opens the array, so it may depend on earlier releases. false: the
-	// mechanism should not have such an array.
+	// Array describes an array of noise that the mechanism opens in step t. It is called when the mechanism opens the
+	// array, so it may depend on earlier releases. It returns false if the mechanism should not have that array.
 	Array func(name string, t uint64) (Array, bool)
-	// Recover returns the noisy integer rows from which releases 1, 2, … were made, by array,
-	// as numbers near integers; nil if the releases do not determine them. The row of a step
-	// in which the array is not opened is nil.
+	// Recover returns the noisy integer rows from which releases 1, 2, … were made, by array, as numbers near integers;
+	// nil if the releases do not determine them. A row is nil if its step does not open the array.
 	Recover func(releases []*dp.Release) (map[string][][]float64, error)
-	// Released appends the part of the mechanism's state that follows from releases and public
-	// numbers: the part that decides about later steps. Coupling checks that. nil: no such
-	// part is claimed.
+	// Released appends the part of the mechanism's state that follows from releases and public numbers, and that
+	// decides about later steps. Coupling checks this claim. nil: the mechanism does not claim such a part.
 	Released func(b []byte) []byte
 
 	start    []byte // the state before the first step
@@ -74,12 +67,10 @@ type Array struct {
 	// C correlates the draws over time: the integer noise W solves CW = σZ, up to its
 	// rounding. nil is the identity.
 	C Matrix
-	// Signal returns the integer that coordinate j hides, if that is not hidden[j]; for
-	// example, the answer to a question about a histogram. It is called when the coordinate
-	// is drawn.
+	// Signal returns the integer that coordinate j hides if it is not simply hidden[j]; for example, the answer to a
+	// question about a histogram. It is called when the coordinate is drawn.
 	Signal func(j int, hidden []int64) int64
-	// Squares, if not nil, says that the noise is not additive: the square of a sketch is
-	// drawn from the array.
+	// Squares, if not nil, says that the noise is not additive: the array draws the square of a sketch.
 	Squares *Squares
 }
 
@@ -104,11 +95,10 @@ func (a *Array) whitener() Whitener {
 	return a.C()
 }
 
-// Stream holds the records of each step, in its first slots; nil is an invalid
-// one.
+// Stream holds the records of each step, from its first slot on; nil is an invalid record.
 type Stream [][][]float64
 
-// Replace returns the neighbour of s whose record i of step t (from 0) is x.
+// Replace returns the neighbour of s in which record i of step t (from 0) is x.
 func (s Stream) Replace(t, i int, x []float64) Stream {
 	n := slices.Clone(s)
 	n[t] = slices.Clone(n[t])
@@ -119,14 +109,14 @@ func (s Stream) Replace(t, i int, x []float64) Stream {
 // Source gives the noise of each step of a run.
 type Source = func(t uint64) dp.Noise
 
-// outcome is what a step leaves behind that may depend on nothing but releases.
+// outcome is the result of a step, which may depend only on releases.
 type outcome struct {
 	first, end uint64      // the step's slots
-	release    *dp.Release // nil: the step has none
+	release    *dp.Release // nil: the step releases nothing
 	released   [sha256.Size]byte
 }
 
-// run feeds the stream to the mechanism from its first step on.
+// run feeds the stream to the mechanism, from the stream's first step on.
 func (s *Subject) run(x Stream, noise Source) ([]outcome, error) {
 	if s.start == nil {
 		start, err := s.AppendBinary([]byte{})
@@ -157,7 +147,7 @@ func (s *Subject) run(x Stream, noise Source) ([]outcome, error) {
 	return all, nil
 }
 
-// clone copies a release: it may share memory with the mechanism.
+// clone copies a release, which may share memory with the mechanism.
 func clone(r *dp.Release) *dp.Release {
 	if r == nil {
 		return nil
@@ -171,7 +161,7 @@ func clone(r *dp.Release) *dp.Release {
 	return &c
 }
 
-// rows runs the stream and returns the rows from which its releases were made.
+// rows runs the stream and returns the noisy rows from which its releases were made.
 func (s *Subject) rows(x Stream, noise Source) (map[string][][]float64, error) {
 	if s.Recover == nil {
 		return nil, errors.New("the releases do not determine the noisy rows")
@@ -187,7 +177,7 @@ func (s *Subject) rows(x Stream, noise Source) (map[string][][]float64, error) {
 	return s.Recover(releases)
 }
 
-// difference says where two runs' outcomes differ, nil if they are equal to the last bit.
+// difference says where two runs' outcomes differ; nil if they are equal in every bit.
 func difference(x, y []outcome) error {
 	for t := range x {
 		a, b := x[t], y[t]
@@ -197,7 +187,7 @@ func difference(x, y []outcome) error {
 		case !reflect.DeepEqual(a.release, b.release):
 			return fmt.Errorf("step %d: %w", t+1, differing(a.release, b.release))
 		case a.released != b.released:
-			return fmt.Errorf("step %d: the releases are the same and what is to follow from them in the state is not",
+			return fmt.Errorf("step %d: the releases are equal, but the state that should follow from them is not",
 				t+1)
 		}
 	}
@@ -207,7 +197,7 @@ func difference(x, y []outcome) error {
 // differing says how two releases differ.
 func differing(a, b *dp.Release) error {
 	if a == nil || b == nil || len(a.Values) != len(b.Values) {
-		return errors.New("the releases are of different form")
+		return errors.New("the releases have different forms")
 	}
 	for i := range a.Values {
 		if !reflect.DeepEqual(a.Values[i], b.Values[i]) {
@@ -217,11 +207,10 @@ func differing(a, b *dp.Release) error {
 	return errors.New("the releases differ")
 }
 
-// Restart makes runs begin from the mechanism's present state.
+// Restart makes later runs begin from the mechanism's present state.
 func (s *Subject) Restart() { s.start = nil }
 
-// NoneError names a mechanism or solver that has no audit. Callers must not treat it as a
-// pass.
+// NoneError names a mechanism or solver without an audit. Callers must not treat it as a pass.
 type NoneError string
 
 func (e NoneError) Error() string { return "there is no audit of " + string(e) }

@@ -7,18 +7,17 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Descent describes regression by clipped gradient steps. Its arrays are: searches of the clip
-// norm, ambssgd/stat, whose noise is on answers about a histogram; noisy counts, ambssgd/clip;
-// and the sums of gradients, ambssgd/grad.
+// Descent describes regression by clipped gradient steps. It has three arrays: ambssgd/stat for searches of the clip
+// norm, whose noise is on answers about a histogram; ambssgd/clip for noisy counts; and ambssgd/grad for sums of
+// gradients.
 type Descent struct {
 	Mechanism
 	// Closed is the number of steps that the mechanism has closed. Runs begin
 	// with the next one.
 	Closed uint64
 	Mu     float64
-	C      Matrix // of the gradients
-	// Standard deviations of the independent draws, in lattice units; 0 for an array that
-	// does not exist.
+	C      Matrix // correlates the gradients' noise
+	// Standard deviations of the independent draws, in lattice units; 0 for a missing array.
 	Search, Count, Gradient float64
 	// Scan says that searches ask one rung after another; otherwise they bisect.
 	Scan  bool
@@ -27,14 +26,14 @@ type Descent struct {
 	// are the lattice units of a record and a null record.
 	Threshold  float64
 	Unit, Null int64
-	// Released is as in a Subject.
+	// Released is like Subject.Released.
 	Released func(b []byte) []byte
 
 	arrays []string // of the searches; nil: ambssgd/stat
 }
 
-// Subject returns the mechanism in the form that is audited. Clip norms depend on
-// releases, and the questions of a search on its answers, so it is for Coupling.
+// Subject returns the mechanism in the form that Coupling audits. It is not for other audits, because clip norms depend
+// on releases, and the questions of a search depend on its answers.
 func (d Descent) Subject() *Subject {
 	d.arrays = []string{"ambssgd/stat"}
 	l := &listener{Descent: d}
@@ -54,7 +53,7 @@ func (d Descent) Subject() *Subject {
 	}
 }
 
-// listener sees the draws of a search, and so knows its questions.
+// listener watches the draws of a search and so knows its questions.
 type listener struct {
 	Descent
 	drawn []float64 // by the search of the open step
@@ -86,8 +85,8 @@ func (h heard) At(j int) float64 {
 	return z
 }
 
-// question returns the count that a search asks for after its answers so far. bins counts the
-// records by rung; then come those above all rungs, and null records.
+// question returns the count that a search asks for in draw j, given its answers so far. bins holds the number of
+// records of each rung, then the number above all rungs, then the number of null records.
 func (l *listener) question(j int, bins []int64) int64 {
 	if l.Scan {
 		return l.count(bins, j)
@@ -96,7 +95,7 @@ func (l *listener) question(j int, bins []int64) int64 {
 	return c
 }
 
-// count returns how many lattice units the records up to bin last are.
+// count returns the number of records up to bin last, in lattice units.
 func (l *listener) count(bins []int64, last int) (sum int64) {
 	for i, n := range bins[:len(bins)-1] {
 		if i <= last {
@@ -106,9 +105,8 @@ func (l *listener) count(bins []int64, last int) (sum int64) {
 	return sum
 }
 
-// bisect follows a search among places 0 … top, from the draw of number asked on; ends
-// has the last bin of each place. It returns the count of draw j or, if j comes later,
-// the place that was found.
+// bisect follows a search among places 0 … top. asked is the number of its first draw, and end returns the last bin of
+// a place. It returns the count of draw j or, if j comes later, the place that the search found.
 func (l *listener) bisect(bins []int64, top, asked, j int, sd float64, end func(place int) int) (c int64, place int) {
 	low, high := 0, top
 	for i := asked; low < high; i++ {

@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestTables computes the tables of docs/theory/audit.md: how much is needed to
-// find an error of a given size with probability audit.Power.
+// TestTables computes the tables of docs/theory/audit.md: the number of draws, runs or rows that finds an error of a
+// given size with probability audit.Power.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	line := func(first string, cells []int) string {
@@ -23,7 +23,7 @@ func TestTables(t *testing.T) {
 		}
 		return s
 	}
-	// A1: f²χ² must be below the quantile that χ² is below with probability α.
+	// A1: f²χ² must be below the quantile below which χ² is with probability α.
 	var draws []int
 	for _, factor := range []float64{1.05, 1.1, 1.4, 2} {
 		draws = append(draws, least(func(n int) bool {
@@ -62,7 +62,7 @@ func TestTables(t *testing.T) {
 	cases.Table(t, "docs/theory/audit.md", "| claimed γ |", table)
 }
 
-// least returns the smallest n ≥ 8 from which on f holds.
+// least returns the smallest n ≥ 8 from which on f returns true.
 func least(f func(n int) bool) int {
 	top := 8
 	for !f(top) {
@@ -71,7 +71,7 @@ func least(f func(n int) bool) int {
 	return max(8, top/2+sort.Search(top-top/2, func(i int) bool { return f(top/2 + i) }))
 }
 
-// thousands writes 17532 as 17 532.
+// thousands formats 17532 as 17 532.
 func thousands(n int) string {
 	s := strconv.Itoa(n)
 	if len(s) < 5 {

@@ -8,31 +8,30 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Extreme is a pair of neighbouring streams, and noise for it, whose cost is known. The
-// pair of [Pairs] that costs most may cost much less than the mechanism charges. Then it
-// cannot show that the mechanism charges too little.
+// Extreme is a pair of neighbouring streams, with noise for it, whose cost is known. The most expensive of [Pairs] may
+// cost much less than the mechanism charges, and then it cannot show that the mechanism charges too little. An extreme
+// pair can.
 type Extreme struct {
 	X, Y Stream
 	// Lean returns the draws of X's run in an array, one per coordinate; nil: all 0.
 	Lean func(array string) []float64
-	// Part is the share of μ by which the two are apart, and Sketch the share of 1/γ that a
-	// sketch shows; 0 for neither.
+	// Part is the distance of the pair, as a share of μ. Sketch is the part of 1/γ that a sketch shows. 0: the pair has
+	// no such distance.
 	Part, Sketch float64
 }
 
-// Target says where a window's rows have their target, which bounds features and target
-// have, and the bound on residuals divided by that on the target.
+// Target says which column of a window's rows is the target, the bounds on features and target, and the bound on
+// residuals divided by the one on the target.
 type Target struct {
 	Columns, Target        int
 	ClipX, ClipY, Residual float64
 	Iterations             int
-	Tau                    float64 // of the test of the least eigenvalue
-	Debias, Pool           bool    // ihm's
+	Tau                    float64 // deviation in the test of the least eigenvalue
+	Debias, Pool           bool    // options of ihm
 	Slots                  int
 }
 
-// row returns a record with features x in units of their bound, those beyond x 0, and
-// target y in units of its bound.
+// row returns a record with features x in units of their bound, followed by zeros, and target y in units of its bound.
 func (g Target) row(y float64, x ...float64) []float64 {
 	row, next := make([]float64, g.Columns), 0
 	for j := range row {
@@ -54,26 +53,26 @@ func (g Target) axis(k int, size, y float64) []float64 {
 	return g.row(y, x...)
 }
 
-// extremeCopies is how many times each of the records beside the pair's is there. So every
-// direction but the pair's own has a larger eigenvalue than that one.
+// extremeCopies is the number of copies of each record, apart from the pair's own. They make every eigenvalue larger
+// than the one in the pair's direction.
 const extremeCopies = 8
 
-// Extremes returns the pairs for solvers "ihm", "linmix" and "dp-gd-residual". For other
-// solvers, and for windows that are too short, it returns none. In a pair, a record at
-// the bounds of the first feature and of the target stands beside no record; under
-// replace there is also a pair with the opposite target. The draws keep the iterates
-// where that record's residual is as large as it can be: at 0 or, with a radius R, near
-// the end of the ball. The test of the least eigenvalue just does not fail.
+// Extremes returns pairs for the solvers "ihm", "linmix" and "dp-gd-residual". It returns none for other solvers, and
+// for windows that are too short. In a pair, a record at the bounds of the first feature and of the target is compared
+// with no record; under replace there is also a pair with the opposite target. The draws keep the iterates where that
+// record's residual is as large as possible: at 0 or, with a radius R, near the boundary of the ball. The test of the
+// least eigenvalue only just passes.
 //
-//   - linmix: the others span what is orthogonal to the record, and leave its direction,
-//     so that λ_min moves by all of its squared norm, 2, and Σ = γC² with it.
-//   - ihm, dp-gd-residual: a gradient of the clip norm in every iteration; with a radius
-//     what the descent leads to, of 1+R that is charged. The test counts without an intercept
-//     only: with one no records are orthogonal to one at the bound.
+//   - linmix: the other records span the space orthogonal to the record and do not
+//     contribute in its direction, so λ_min moves by all of its squared norm, 2, and
+//     Σ = γC² with it.
+//   - ihm, dp-gd-residual: the record has a gradient of the clip norm in every iteration;
+//     with a radius, the gradient that descent computes, out of the 1+R that is charged.
+//     The test counts only without an intercept: with one, no record is orthogonal to a
+//     record at the bound.
 //
-// Under replace, a record beside no record is half of what gradients are charged for, and
-// a record beside one with the opposite target is all of it. With a radius no pair
-// reaches that.
+// Under replace, a record compared with no record makes half of the move that gradients are charged for, and a record
+// compared with one of opposite target makes all of it. With a radius no pair reaches the charge.
 func (w Windows) Extremes(g Target) (all []Extreme) {
 	features := g.Columns - 1
 	var others [][]float64
@@ -103,7 +102,7 @@ func (w Windows) Extremes(g Target) (all []Extreme) {
 	none := Stream{rows}
 	e := Extreme{X: none.Replace(0, 0, g.axis(0, 1, 1)), Y: none}
 
-	// Parts of the squared distance that is charged: of the test, of gradients.
+	// Shares of the squared distance that is charged: by the test, and by gradients.
 	test, moved := 0.0, 1.0
 	if w.Test > 0 {
 		test = 1 / (w.Test * w.Test * w.Mu * w.Mu)
@@ -114,7 +113,7 @@ func (w Windows) Extremes(g Target) (all []Extreme) {
 		test = 1
 	case w.Solver == "dp-gd-residual":
 		e.Sketch = 0
-	case w.Test == 0 || w.Centred: // η² = γ, and the record's own variance
+	case w.Test == 0 || w.Centred: // η² is γ plus the record's own variance
 		e.Sketch = w.Gamma / (1 + w.Gamma)
 		moved = 0
 	}
@@ -141,7 +140,7 @@ func (w Windows) Extremes(g Target) (all []Extreme) {
 		case !strings.HasPrefix(array, "grad"):
 			return nil
 		}
-		// What brings the sum to 0, or the iterate to −R.
+		// size brings the sum to 0, or the iterate to −R.
 		size := -1 / w.Noise / max(1, g.Residual)
 		if w.Radius > 0 {
 			size = -radiusLean
@@ -160,8 +159,8 @@ func (w Windows) Extremes(g Target) (all []Extreme) {
 	return all
 }
 
-// radiusLean is by how many standard deviations the noise pushes ihm's iterates in each
-// iteration, if there is a radius.
+// radiusLean is the number of standard deviations by which the noise pushes ihm's iterates in each iteration, if there
+// is a radius.
 const radiusLean = 12
 
 // descent returns the root of the mean square of (1−s_t)/(1+R) for the iterates s_t, along
@@ -189,17 +188,18 @@ func (w Windows) descent(g Target, h float64) float64 {
 	return math.Sqrt(sum/float64(g.Iterations)) / (1 + r)
 }
 
-// extremes is A0 and A3 on the pairs of the suite that are known.
+// extremes runs A0 and A3 on the suite's extreme pairs.
 func (s *Suite) extremes() (all []Finding, err error) {
 	c, before := s.Configured, s.Configured.sketches
 	for _, e := range s.Extremes {
 		c.sketches = spectrum{}
 		distance, err := c.couple(e.X, e.Y, &coupling{still: true, lean: e.Lean})
 		all = append(all,
-			known("A0", fmt.Sprintf("sensitivity/mu of a pair known for %.4g", e.Part), distance/c.Mu, e.Part, err))
+			known("A0", fmt.Sprintf("sensitivity/mu of a pair with known value "+
+				"%.4g", e.Part), distance/c.Mu, e.Part, err))
 		if e.Sketch > 0 {
 			all = append(all,
-				known("A3", fmt.Sprintf("what sketches show of a record known for %.4g/gamma", e.Sketch),
+				known("A3", fmt.Sprintf("share of a record in sketches, known value %.4g/gamma", e.Sketch),
 					c.sketches.far, e.Sketch, nil))
 		}
 	}
@@ -207,8 +207,8 @@ func (s *Suite) extremes() (all []Finding, err error) {
 	return all, nil
 }
 
-// knownTo is how exactly the cost of an extreme pair is known: draws are rounded, and so
-// is the noise of the iterates.
+// knownTo is the relative precision to which the cost of an extreme pair is known: draws are rounded, and so is the
+// noise of the iterates.
 const knownTo = 0.01
 
 func known(audit, what string, statistic, want float64, err error) Finding {

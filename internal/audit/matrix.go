@@ -20,13 +20,12 @@ type Whitener interface {
 	Ahead() (c, s float64)
 	// Push takes the next x.
 	Push(x float64)
-	// Later returns Σ (Cx)_t² over all later t, up to the end of C if it has one, for x that
-	// are 0 from here on.
+	// Later returns Σ (Cx)_t² over all later t, to the end of C if it has one, assuming that x is 0 from here on.
 	Later() float64
 }
 
-// Whiten returns Cx and C_tt for each t. w must be at its beginning; afterwards it is
-// behind x, so that Later gives what x adds later.
+// Whiten returns Cx and C_tt for each t. w must be at its beginning. Afterwards w has consumed x, so that Later gives
+// the later contribution of x.
 func Whiten(w Whitener, x []float64) (white, diagonal []float64) {
 	white, diagonal = make([]float64, len(x)), make([]float64, len(x))
 	for t, v := range x {
@@ -46,8 +45,7 @@ func (identity) Ahead() (c, s float64) { return 1, 0 }
 func (identity) Push(float64)          {}
 func (identity) Later() float64        { return 0 }
 
-// Toeplitz returns the matrix with C_tj = c[t−j] for t < len(c), and no further
-// rows. It costs O(t) at step t.
+// Toeplitz returns the matrix with C_tj = c[t−j] and len(c) rows. It costs O(t) at step t.
 func Toeplitz(c []float64) Matrix {
 	energy := make([]float64, len(c)+1) // Σ_{j≥t} c_j²
 	for t := len(c) - 1; t >= 0; t-- {
@@ -108,8 +106,7 @@ func Inverse(d []float64, rows int) Matrix {
 	return Toeplitz(c)
 }
 
-// Dense returns the lower triangular matrix of the given rows, and no further
-// ones. It costs O(t) at step t.
+// Dense returns the lower triangular matrix with exactly the given rows. It costs O(t) at step t.
 func Dense(rows [][]float64) Matrix {
 	return func() Whitener { return &dense{rows: rows} }
 }
@@ -162,9 +159,8 @@ func (w *columns) Push(x float64) {
 	w.t++
 }
 
-// Normalised returns the first rows of a Toeplitz matrix with C_tt = 1, each column
-// divided by its norm in them: times the largest multiple of 2⁻²⁰ that makes it no
-// longer than 1.
+// Normalised returns the first rows of a Toeplitz matrix with C_tt = 1, each column divided by its norm in these rows:
+// multiplied by the largest multiple of 2⁻²⁰ that makes it no longer than 1.
 func Normalised(c Matrix, rows int) Matrix {
 	first := make([]float64, rows)
 	first[0] = 1
@@ -178,21 +174,21 @@ func Normalised(c Matrix, rows int) Matrix {
 	return Columns(Toeplitz(column), m)
 }
 
-// Stored returns the matrix of a stored factorization, from its integers; for "sqrt" from
-// workload and horizon. An unknown kind is an error.
+// Stored returns the matrix of a stored factorization, computed from its integers, or for "sqrt" from workload and
+// horizon. An unknown kind is an error.
 func Stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, error) {
 	if s.Height == 0 {
 		return stored(s, w, horizon)
 	}
 	if horizon != 0 && s.Height != horizon {
-		return nil, fmt.Errorf("columns are normalised in %d rows, the horizon is %d", s.Height, horizon)
+		return nil, fmt.Errorf("columns are normalised over %d rows, but the horizon is %d", s.Height, horizon)
 	}
 	c, err := stored(s, w, s.Height)
 	if err != nil {
 		return nil, err
 	}
 	if diagonal, _ := c().Ahead(); diagonal != 1 || s.Kind == "dense" || s.Kind == "phased" {
-		return nil, fmt.Errorf("the audits know no normalised %q", s.Kind)
+		return nil, fmt.Errorf("the audits do not support normalised %q", s.Kind)
 	}
 	return Normalised(c, int(s.Height)), nil
 }
@@ -226,7 +222,7 @@ func stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 		rows, entries := make([][]float64, len(s.Scales)), s.Entries
 		for t, r := range s.Scales {
 			if len(entries) < t {
-				return nil, fmt.Errorf("%d rows have but %d entries", len(rows), len(s.Entries))
+				return nil, fmt.Errorf("%d rows have only %d entries", len(rows), len(s.Entries))
 			}
 			for _, e := range entries[:t] {
 				rows[t] = append(rows[t], float64(e)*0x1p-62)
@@ -243,10 +239,10 @@ func stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 		}
 		return func() Whitener { return &buffered{stored: s, state: make([]float64, len(s.Decay))} }, nil
 	}
-	return nil, fmt.Errorf("the audits know no factorization %q", s.Kind)
+	return nil, fmt.Errorf("the audits do not support factorization %q", s.Kind)
 }
 
-// reciprocal returns as many coefficients of 1/c(x), for c[0] = 1.
+// reciprocal returns len(c) coefficients of 1/c(x), for c[0] = 1.
 func reciprocal(c []float64) []float64 {
 	d := make([]float64, len(c))
 	d[0] = 1
@@ -288,7 +284,7 @@ func (b *banded) Push(x float64) {
 	b.past = append(b.past, x)
 }
 
-// Later follows y until nothing is left of it.
+// Later follows y until nothing more of it remains.
 func (b *banded) Later() (sum float64) {
 	rest := banded{b.c, b.inverse, slices.Clone(b.past)}
 	for quiet := 0; quiet < len(b.c); quiet++ {
@@ -333,7 +329,7 @@ func (b *buffered) Push(x float64) {
 
 func (b *buffered) decay(i int) float64 { return float64(b.stored.Decay[i]) * 0x1p-64 }
 
-// gap is 1 − Θ_i, which float64 could not hold as a difference.
+// gap is 1 − Θ_i, computed from the integer, because the difference would lose precision in float64.
 func (b *buffered) gap(i int) float64 { return float64(-b.stored.Decay[i]) * 0x1p-64 }
 
 func (b *buffered) Later() (sum float64) {
@@ -345,13 +341,12 @@ func (b *buffered) Later() (sum float64) {
 	return sum
 }
 
-// KernelRoot returns n coefficients of the square root c(x) of a workload's
-// kernel a(x), from 2c'a = a'c:
+// KernelRoot returns n coefficients of the square root c(x) of a workload's kernel a(x), from 2c'a = a'c:
 //
 //	j·c_j = ½(Σ_{i<j} c_i − W·Σ_{m≥1} c_{j−Wm})
 //
-// for a window of W steps, without the second sum for sums, and times β^j for
-// exponential weights. Some of Σ_i c_ic_{j−i} = a_j are checked.
+// for a window of W steps, without the second sum for sums, and times β^j for exponential weights. It checks Σ_i
+// c_ic_{j−i} = a_j for some j.
 func KernelRoot(w matfact.Workload, n int) ([]float64, error) {
 	w = w.Kernel()
 	if err := w.Validate(); err != nil {

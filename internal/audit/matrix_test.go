@@ -9,8 +9,7 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestWhiteners compares entry by entry with dense products, and the energy of
-// what is to come with its sum.
+// TestWhiteners compares whiteners with dense products entry by entry, and their later energy with its sum.
 func TestWhiteners(t *testing.T) {
 	t.Parallel()
 	const steps, end = 12, 4000
@@ -103,7 +102,7 @@ func TestWhiteners(t *testing.T) {
 		"normalised banded": {normalised("banded", sums), 40},
 		"normalised blt":    {normalised("blt", sums), 40},
 	} {
-		column := func(j, n int) []float64 { // of C
+		column := func(j, n int) []float64 { // column of C
 			unit := make([]float64, n)
 			unit[j] = 1
 			white, _ := Whiten(c.m(), unit)
@@ -138,7 +137,7 @@ func TestWhiteners(t *testing.T) {
 				w.Push(0)
 			}
 			if got -= w.Later(); !(math.Abs(got-later) <= 1e-9*(1+later)) {
-				t.Errorf("%s: the energy to come is %.12g, want %.12g", name, got, later)
+				t.Errorf("%s: the later energy is %.12g, want %.12g", name, got, later)
 			}
 		}
 	}
@@ -158,7 +157,7 @@ func TestWhiteners(t *testing.T) {
 		}
 	}
 	if _, err := Stored(&matfact.Stored{Kind: "unheard-of"}, matfact.Workload{}, 0); err == nil ||
-		!strings.Contains(err.Error(), "know no") {
+		!strings.Contains(err.Error(), "do not support") {
 		t.Errorf("an unknown factorization: %v", err)
 	}
 }

@@ -7,35 +7,33 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Moments describes moment estimation of d columns by any method: arrays jme/first, the
-// rows; jme/second, the upper triangle of their squares, unless the second moment is made
-// of noisy rows; jme/count, the valid records; jme/full, the rows that are not shortened.
+// Moments describes moment estimation of d columns by any method. Its arrays are jme/first with the rows; jme/second
+// with the upper triangle of their squares, unless the second moment is made of noisy rows; jme/count with the number
+// of valid records; and jme/full with the number of rows that are not shortened.
 type Moments struct {
 	Mechanism
 	Mu       float64
 	Method   string // as package moments names it
 	Workload matfact.Workload
-	C        Matrix // of all arrays but a second moment with its own
-	// Second and SecondC are those of the second moment, where they differ.
+	C        Matrix // for all arrays, unless the second moment has its own
+	// Second and SecondC belong to the second moment, if it has its own.
 	Second  matfact.Workload
 	SecondC Matrix
-	// Clip bounds the norm of a row. First, Diagonal, OffDiagonal, Count and Full are the
-	// standard deviations of one step's independent draws, in scaled units and in
-	// records; 0 for an array that is not there.
+	// Clip bounds the norm of a row. First, Diagonal, OffDiagonal, Count and Full are the standard deviations of one
+	// step's independent draws, in scaled units and in records; 0 for a missing array.
 	Clip                                      float64
 	First, Diagonal, OffDiagonal, Count, Full float64
 	// Exp, SecondExp, CountExp and FullExp are the exponents of the lattices' steps.
 	Exp, SecondExp, CountExp, FullExp int
 }
 
-// Worst returns the pair of neighbouring records that is farthest apart. It is that of
-// JointWorst for the weight that the deviations give the second moment, or a record and
-// an invalid one: under zero-out always, otherwise if the number of valid records is
-// released and that pair is farther.
+// Worst returns the pair of neighbouring records that is farthest apart. In general it is the pair of JointWorst for
+// the weight that the deviations give the second moment. It is a record and an invalid one under zero-out, and under
+// replace if the number of valid records is released and that pair is farther apart.
 func (m Moments) Worst(adjacency dp.Adjacency) Pair {
 	nu := 0.0
 	if m.Diagonal > 0 {
-		// Column norms of two matrices are not known here; at 1 they are equal.
+		// This code does not know the column norms of two different matrices; if both are 1 they are equal.
 		nu = m.First * m.First / (m.Diagonal * m.Diagonal) * m.Clip * m.Clip
 	}
 	p := JointWorst(nu, m.Clip, m.Columns(), adjacency)
@@ -44,7 +42,7 @@ func (m Moments) Worst(adjacency dp.Adjacency) Pair {
 		p.Y = nil // a row of zeros counts in full
 		return p
 	case m.Columns() == 1 && p.Y[0] == -m.Clip:
-		p.Y[0] *= 1 - 1e-6 // counts in full, where the other is taken for a shortened row
+		p.Y[0] *= 1 - 1e-6 // counts in full, while the other looks like a shortened row
 	}
 	if m.Count == 0 {
 		return p
@@ -67,8 +65,8 @@ func (m Moments) Worst(adjacency dp.Adjacency) Pair {
 	return p
 }
 
-// Subject returns the mechanism in the form that is audited. The releases of
-// "combined" determine its rows for independent noise only.
+// Subject returns the mechanism in the form that is audited. The releases of "combined" determine its rows only with
+// independent noise.
 func (m Moments) Subject() *Subject {
 	value := "mean"
 	if m.Workload.Kind == "sum" {
@@ -129,9 +127,8 @@ func (m Moments) Subject() *Subject {
 	return s
 }
 
-// unmix takes the squares of noisy rows out of the second moments of "combined".
-// For independent noise their weight is the same in every release: both errors
-// fall as Σa².
+// unmix removes the squares of noisy rows from the second moments of "combined". With independent noise their weight is
+// the same in every release, because both errors fall as Σa².
 func (m Moments) unmix(releases []*dp.Release, rows [][]float64) []*dp.Release {
 	d, tau2 := float64(m.Columns()), m.First*m.First
 	joint := d * (d + 1) / 2 * m.Diagonal * m.Diagonal

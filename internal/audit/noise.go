@@ -11,19 +11,18 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// NoiseReport is what audits of noise found in one or several runs.
+// NoiseReport is the result of noise audits in one or several runs.
 type NoiseReport struct {
-	// White holds C(x̃−x)/σ by array, a row for each opening. In a sound mechanism these are
-	// independent standard Gaussians. Draws is their number.
+	// White holds C(x̃−x)/σ by array, with a row for each opening. In a sound mechanism these are independent standard
+	// Gaussians. Draws is their number.
 	White map[string][][]float64
 	Draws int
-	// Off is the largest distance between a whitened release and the noise that was drawn,
-	// divided by the largest distance that one rounding can make: at most 1 if all is well.
-	// Identity says where it is more.
+	// Off is the largest distance between a whitened release and the noise that was drawn, divided by the largest
+	// distance that one rounding can make: at most 1 in a sound mechanism. Identity says where it is larger.
 	Off      float64
 	Identity error
-	// Words is the number of the generator's words that were remembered. None came twice,
-	// unless Repeated names one.
+	// Words is the number of the generator's words that were remembered. All were different, unless Repeated names one
+	// that came twice.
 	Words    int
 	Repeated error
 
@@ -31,13 +30,12 @@ type NoiseReport struct {
 	words map[uint64]bool
 }
 
-// lags is how many steps apart noise is tested for correlation.
+// lags is the largest distance in steps over which noise is tested for correlation.
 const lags = 8
 
-// Noise runs the stream under known noise. The releases, whitened, must hold the noise
-// that was drawn, rounded once: |C(x̃−x) − σZ| ≤ C_tt/2 lattice units. Because of this
-// the released integers are a function of the Gaussian mechanism's output. Law tests the
-// report's White. Noise needs Recover.
+// Noise runs the stream under known noise. The whitened releases must contain the noise that was drawn, rounded once:
+// |C(x̃−x) − σZ| ≤ C_tt/2 lattice units. The released integers are then a function of the Gaussian mechanism's output.
+// Law tests the report's White. Noise needs Recover.
 func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 	recorders := make([]*recorder, len(x))
 	rows, err := s.rows(x, func(t uint64) dp.Noise {
@@ -52,7 +50,7 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 	for t, r := range recorders {
 		for _, name := range slices.Sorted(maps.Keys(r.rows)) {
 			if rows[name] == nil || rows[name][t] == nil {
-				return nil, fmt.Errorf("step %d: array %s is opened and never released", t+1, name)
+				return nil, fmt.Errorf("step %d: array %s is opened but never released", t+1, name)
 			}
 			for _, w := range r.rows[name].words {
 				n.see(w)
@@ -72,13 +70,13 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 			for i, t := range q.steps {
 				k := recorders[t].rows[name]
 				if k == nil {
-					return nil, fmt.Errorf("step %d: array %s is released and was not opened", t+1, name)
+					return nil, fmt.Errorf("step %d: array %s is released but was not opened", t+1, name)
 				}
 				q.x[i] -= float64(k.hidden[j])
 				reach = max(reach, math.Abs(q.x[i]))
 			}
 			white, diagonal := Whiten(q.whitener, q.x)
-			// The audit's own rounding: a few units of 2⁻⁵² of the largest sum.
+			// The error of the audit's own rounding: a few units of 2⁻⁵² of the largest sum.
 			slack := reach * 0x1p-45
 			for i, t := range q.steps {
 				n.White[name][i] = append(n.White[name][i], white[i]/q.sd[i])
@@ -100,13 +98,13 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 	return n, nil
 }
 
-// NoiseUnder is Noise with the noise of new keys.
+// NoiseUnder is Noise with the noise of a new run of keys.
 func (s *Subject) NoiseUnder(x Stream, keys *Keys) (*NoiseReport, error) {
 	return s.Noise(x, keys.next())
 }
 
-// maxWords is the largest number of words that are remembered. So many random words are all
-// different, except with probability 2⁻³¹.
+// maxWords is the largest number of words that are remembered. This many random words are all different except with
+// probability 2⁻³¹.
 const maxWords = 1 << 17
 
 func (n *NoiseReport) see(word uint64) {
@@ -120,7 +118,7 @@ func (n *NoiseReport) see(word uint64) {
 	n.Words = len(n.words)
 }
 
-// Add adds the report of another run, under other keys. No word may be in both.
+// Add adds the report of another run under other keys. A word that is in both runs is a fault.
 func (n *NoiseReport) Add(o *NoiseReport) {
 	for name, rows := range o.White {
 		n.White[name] = append(n.White[name], rows...)
@@ -137,10 +135,9 @@ func (n *NoiseReport) Add(o *NoiseReport) {
 	}
 }
 
-// Law tests that White is white: the variance of each coordinate and of all, means,
-// correlations between coordinates (of one array and of different arrays), and
-// correlations with the next 8 openings. alpha is divided among all tests. The first test
-// is the variance of all draws of the arrays that every step opens.
+// Law tests that White is white. It tests the variance of each coordinate and of all together, the means, correlations
+// between coordinates (of one array and of different arrays), and correlations with the next 8 openings. alpha is
+// divided among all tests. The first test is the variance of all draws of the arrays that every step opens.
 func (n *NoiseReport) Law(alpha float64) []stattest.Check {
 	// The arrays that every step opens are tested together, as one wide row.
 	var groups [][][]float64
@@ -165,7 +162,7 @@ func (n *NoiseReport) Law(alpha float64) []stattest.Check {
 	return checks
 }
 
-// Failed joins the checks that fail.
+// Failed returns an error with the checks that fail, nil if none does.
 func Failed(checks []stattest.Check) error {
 	var errs []error
 	for _, c := range checks {

@@ -7,39 +7,39 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Online describes online Newton steps: two searches, newton/boot, with an intercept one
-// of a median between them, newton/locate, steps with a sum of clipped gradients,
-// newton/grad, beside a count and a count of null records, newton/count, and the two
-// releases of an epoch's end, newton/hist and newton/gram.
+// Online describes online Newton steps. Its arrays are newton/boot for two searches, and with an intercept
+// newton/locate for the search of a median between them; newton/grad for sums of clipped gradients; newton/count for a
+// count next to each sum and a count of null records; and newton/hist and newton/gram, which are released at the end of
+// an epoch.
 type Online struct {
 	Mechanism
 	// Closed is the number of steps that the mechanism has closed. Runs begin
 	// with the next one.
 	Closed uint64
-	// Mu is what is promised; Budget is what the noise is calibrated for, 0 for Mu.
+	// Mu is the promised μ. Budget is the μ for which the noise is calibrated; 0: Mu.
 	Mu, Budget float64
 	Adjacency  dp.Adjacency
-	Bits       int // of the lattices
-	Features   int // d, the constant included
+	Bits       int // resolution of the lattices
+	Features   int // d, including the constant
 	C          Matrix
-	// Gradient is the standard deviation of a gradient's independent draws, in
-	// lattice units, Count that of the count beside it and Locate that of the counts of
-	// a median, in counts of 2^(Bits−4) a record. Without an intercept Locate is 0.
+	// Gradient is the standard deviation of a gradient's independent draws, in lattice units. Count is the deviation of
+	// the count next to it. Locate is the deviation of the counts of a median, in units of 2^(Bits−4) per record; it is
+	// 0 without an intercept.
 	Gradient, Count, Locate float64
-	// Person, if not zero, says in which steps a person has records: then all of a person's
-	// are one record, and gradients take a column of C in searches, too.
+	// Person, if not zero, says in which steps a person has records. All records of a person then count as one record,
+	// and gradients take a column of C in searches too.
 	Person matfact.Participation
-	// Epoch returns the number of steps of the open epoch. It is asked where there is a Person.
+	// Epoch returns the number of steps of the open epoch. It is called only if there is a Person.
 	Epoch func() uint64
-	// Course returns what earlier releases led to: the quantile and the slots of the open
-	// search, and R², the squared norm to which rows are shortened in the open epoch's matrix.
+	// Course returns the results of earlier releases: the quantile and the slots of the open search, and R², the
+	// squared norm to which rows are shortened in the open epoch's matrix.
 	Course func() (quantile float64, slots uint64, squared float64)
-	// Released is as in a Subject.
+	// Released is like Subject.Released.
 	Released func(b []byte) []byte
 }
 
-// Subject returns the mechanism in the form that is audited. All of it depends on
-// releases, so it is for Coupling.
+// Subject returns the mechanism in the form that Coupling audits. Other audits do not apply, because everything depends
+// on earlier releases.
 func (o Online) Subject() *Subject {
 	mu := o.Budget
 	if mu == 0 {
@@ -49,7 +49,7 @@ func (o Online) Subject() *Subject {
 	const rungs, questions = 32, 6
 	several := o.several()
 	search := math.Sqrt(questions) / mu * unit * several("search")
-	// A median is sought among 64 intervals and then 16 parts of one, by ten counts.
+	// A search for a median asks ten counts: first among 64 intervals, then among 16 parts of one of them.
 	const intervals, parts = 64, 16
 	matrix := 1.0
 	if o.Locate > 0 { // a constant of half the features' norm
@@ -93,10 +93,10 @@ func (o Online) Subject() *Subject {
 	}
 }
 
-// several returns how much more a person moves counts and matrices than a record does: m
-// records in each of k steps. What one epoch sums up has at most its number of steps of these,
-// and the sum over epochs of (steps/√(k·most))² is at most 1. Two persons have null records in
-// 2k steps, and searches in which one of them has records count at most 0.8 of a record.
+// several returns the factor by which a person moves counts and matrices more than a record does, with m records in
+// each of k steps. A sum over one epoch contains at most as many of the k steps as the epoch has, and the sum over
+// epochs of (steps/√(k·most))² is at most 1. Two persons have null records in 2k steps. A search in which one of them
+// has records counts at most 0.8 of a record.
 func (o Online) several() func(what string) float64 {
 	p := o.Person
 	if p.Count == 0 {
@@ -108,7 +108,7 @@ func (o Online) several() func(what string) float64 {
 		switch {
 		case what == "epoch" || what == "matrix":
 			square = k * min(k, float64(o.Epoch()))
-			if two && what == "matrix" { // blocks are rounded for each of two persons
+			if two && what == "matrix" { // blocks are rounded separately for each of two persons
 				m *= 1 + math.Ldexp(float64(o.Features), -o.Bits)/2
 			}
 		case two && what == "nulls":
@@ -120,9 +120,8 @@ func (o Online) several() func(what string) float64 {
 	}
 }
 
-// Filled returns a mechanism in which every slot without a record gets one. The records
-// are made from keys, have features of norm up to about clip, and are the same in all
-// runs.
+// Filled returns a mechanism in which every empty slot gets a record. These records are made from keys, have features
+// of norm up to about clip, and are the same in all runs.
 func Filled(m Mechanism, keys *Keys, clip float64) Mechanism {
 	return &filled{Mechanism: m, keys: keys, clip: clip, given: map[uint64][]float64{}}
 }

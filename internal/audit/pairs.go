@@ -6,19 +6,16 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Pair is two records, one of which replaces the other. Under zero-out the second one is
-// invalid or zero.
+// Pair is two records, one of which replaces the other. Under zero-out, Y is invalid or zero.
 type Pair struct{ X, Y []float64 }
 
-// JointWorst returns a pair of records in the ball of radius clip of ℝᵈ that is farthest
-// apart in
+// JointWorst returns a pair of records in the ball of radius clip of ℝᵈ that is farthest apart in
 //
 //	‖x−y‖² + (ν/clip²)‖xxᵀ−yyᵀ‖²_F
 //
-// Under zero-out they are a record and the zero record. Under replacement they are
-// opposite records as long as that is free, ν ≤ ½; for larger ν records at an angle of
-// cosine −1/(2ν). For d = 1, from ν = (11+5√5)/8 on, they are records of opposite sign
-// and unequal size.
+// Under zero-out the pair is a record and the zero record. Under replacement it is two opposite records for ν ≤ ½, and
+// two records whose angle has cosine −1/(2ν) for larger ν. For d = 1, from ν = (11+5√5)/8 on, it is two records of
+// opposite sign and unequal size.
 func JointWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	x, y := make([]float64, d), make([]float64, d)
 	x[0] = clip
@@ -34,9 +31,9 @@ func JointWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	return Pair{x, y}
 }
 
-// SquaresWorst is JointWorst for the squares of the coordinates in place of the matrices
-// xxᵀ. The distance is the same. The records are at that angle on both sides of the
-// diagonal of the first two axes, where the difference of the matrices is diagonal.
+// SquaresWorst is JointWorst with the squares of the coordinates instead of the matrices xxᵀ. The distance is the same.
+// The two records lie at the same angle, symmetric about the diagonal of the first two axes; there the difference of
+// the matrices is diagonal.
 func SquaresWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	if adjacency == dp.ZeroOut || d == 1 || nu <= 0.5 {
 		return JointWorst(nu, clip, d, adjacency)
@@ -48,8 +45,8 @@ func SquaresWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	return Pair{x, y}
 }
 
-// Pairs returns neighbouring records of every kind for a mechanism that clips rows of d
-// numbers to the norm clip: at all angles, of all sizes, and rows that are no record.
+// Pairs returns neighbouring records of every kind for a mechanism that clips rows of d numbers to the norm clip: at
+// all angles, of all sizes, and rows that are not records.
 func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	unit := func(scale float64, angle float64) []float64 {
 		x := make([]float64, d)
@@ -81,7 +78,7 @@ func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 		for _, size := range []float64{1, 0.6, 1e6} {
 			all = append(all, Pair{unit(clip, 0), unit(clip*size, angle)})
 		}
-		// Symmetric about an axis: the squares differ off the diagonal only.
+		// Records symmetric about an axis: the squares differ only off the diagonal.
 		all = append(all, Pair{unit(clip, angle/2), unit(clip, -angle/2)})
 	}
 	for i, x := range special {
@@ -90,9 +87,8 @@ func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	return all
 }
 
-// NullPairs is Pairs for a mechanism in which a row of zeros is a record like others: under
-// zero-out the second of a pair is not a record. A record beside none comes first, because
-// counts of null records steer some mechanisms.
+// NullPairs is Pairs for a mechanism in which a row of zeros is an ordinary record. Under zero-out, Y is then not a
+// record. A record compared with none comes first, because counts of null records steer some mechanisms.
 func NullPairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	row := make([]float64, d)
 	row[0] = clip

@@ -9,9 +9,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Running describes a mechanism that releases workload-weighted sums of the noisy
-// rows of its arrays, each array in every step, over a public divisor: the
-// weighted number of records, at least 1, or 1 for the workload "sum".
+// Running describes a mechanism that releases workload-weighted sums of the noisy rows of its arrays, each array in
+// every step, divided by a public number: the weighted number of records, at least 1, or 1 for the workload "sum".
 type Running struct {
 	Mechanism
 	Mu       float64
@@ -26,8 +25,8 @@ type Series struct {
 	Exp        int       // its lattice has the step 2^Exp
 	Deviations []float64 // in lattice units
 	C          Matrix
-	// Workload is the array's own workload, if it has one. Undivided says that its sums are
-	// released without a divisor, and Divided that even those of the workload "sum" have one.
+	// Workload is the array's own workload, if it has one. With Undivided its sums are released without a divisor. With
+	// Divided they have a divisor even for the workload "sum".
 	Workload           matfact.Workload
 	Undivided, Divided bool
 }
@@ -46,7 +45,7 @@ func (r Running) Subject() *Subject {
 	}
 }
 
-// recover undoes divisor and workload.
+// recover inverts divisor and workload.
 func (r Running) recover(releases []*dp.Release) (map[string][][]float64, error) {
 	all := map[string][][]float64{}
 	for _, s := range r.Series {
@@ -60,7 +59,7 @@ func (r Running) recover(releases []*dp.Release) (map[string][][]float64, error)
 		var weight float64 // Σ_j a_tj m_j
 		for t, release := range releases {
 			if release == nil {
-				return nil, fmt.Errorf("step %d has no release", t+1)
+				return nil, fmt.Errorf("step %d releases nothing", t+1)
 			}
 			i := slices.IndexFunc(release.Values, func(v dp.Value) bool { return v.Name == s.Value })
 			if i < 0 {
@@ -70,7 +69,7 @@ func (r Running) recover(releases []*dp.Release) (map[string][][]float64, error)
 			if total == nil {
 				total = make([]float64, len(data))
 			}
-			left := t - int(kernel.Window) // the step that leaves a window
+			left := t - int(kernel.Window) // the step that leaves the window
 			switch {
 			case kernel.Kind == "exponential":
 				weight *= kernel.Decay

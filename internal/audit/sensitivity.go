@@ -10,10 +10,9 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Sensitivity runs two neighbouring streams under the same noise. It returns the whitened
-// distance between what they release, now and for ever, which is the share of μ that they
-// use. It needs Recover, and a mechanism whose computations do not depend on its
-// releases. Other mechanisms must be audited by Coupling.
+// Sensitivity runs two neighbouring streams under the same noise. It returns the whitened distance between their
+// releases, over the run and all later time, which is the share of μ that the pair uses. It needs Recover, and a
+// mechanism whose computations do not depend on its releases. Other mechanisms must be audited by Coupling.
 //
 // Cost: two runs.
 func (s *Subject) Sensitivity(x, y Stream, keys *Keys) (distance float64, err error) {
@@ -32,8 +31,8 @@ func (s *Subject) Sensitivity(x, y Stream, keys *Keys) (distance float64, err er
 	return s.Distance(first, second)
 }
 
-// Distance returns √Σ|C(y−x)/σ|² over all arrays and coordinates: how far apart two
-// sequences of rows are for the noise.
+// Distance returns √Σ|C(y−x)/σ|² over all arrays and coordinates: the distance of two sequences of rows in units of the
+// noise.
 func (s *Subject) Distance(x, y map[string][][]float64) (float64, error) {
 	var sum float64
 	for name, rows := range x {
@@ -57,12 +56,12 @@ func (s *Subject) Distance(x, y map[string][][]float64) (float64, error) {
 
 // sequence is one coordinate of an array over time.
 type sequence struct {
-	steps    []int // from 0, in which the array is opened
+	steps    []int // steps, from 0, in which the array is opened
 	x, sd    []float64
 	whitener Whitener
 }
 
-// sequences takes the rows of an array apart.
+// sequences splits the rows of an array into its sequences.
 func (s *Subject) sequences(name string, rows [][]float64) ([]sequence, error) {
 	var all []sequence
 	for t, row := range rows {
@@ -84,32 +83,29 @@ func (s *Subject) sequences(name string, rows [][]float64) ([]sequence, error) {
 	return all, nil
 }
 
-// Coupling runs a stream under chosen noise, and then its neighbour under the noise that
-// makes it release the same: integer noise w' = w + x − x', that is, Gaussians moved by
-// C(x−x')/σ. It returns how far they had to be moved, which is the share of μ that the
-// pair uses. If the releases are not the same to the last bit, they are not a function of
-// integers with the described noise, and it returns an error.
+// Coupling runs a stream under chosen noise, and then its neighbour under the noise with which it releases the same:
+// the integer noise w' = w + x − x', which moves the Gaussians by C(x−x')/σ. It returns the distance by which the
+// Gaussians moved, which is the share of μ that the pair uses. If the two runs' releases differ in any bit, they are
+// not a function of integers with the described noise, and Coupling returns an error.
 //
-// The squares of sketches stay the same: the neighbour's draws are those that give the
-// same square from another covariance. The suite's A3 tests how far the covariances are
-// apart.
+// The squares of sketches stay the same: the neighbour's draws are those that give the same square from another
+// covariance. The suite's A3 tests the distance of the covariances.
 //
-// It works however the mechanism adapts to its releases, because both runs have the same
-// releases. It does not need Recover. A draw cannot be moved by more than about 11
-// standard deviations.
+// Coupling works for any way in which the mechanism adapts to its releases, because both runs have the same releases.
+// It does not need Recover. A draw cannot move by more than about 11 standard deviations.
 //
 // Cost: two runs.
 func (s *Subject) Coupling(x, y Stream, keys *Keys) (distance float64, err error) {
 	return s.couple(x, y, &coupling{keys: keys})
 }
 
-// Unlike runs a stream without noise, and then another one under the noise that makes it
-// release the same, as Coupling does. The two need not be neighbours: their records may
-// all be different, if no sum of a step differs by more than a draw can. It returns an
-// error if the releases, the steps' slots, or what follows from them are not the same.
+// Unlike runs a stream without noise, and then another one under the noise with which it releases the same, as Coupling
+// does. The two streams need not be neighbours: all their records may differ, as long as no sum of a step differs by
+// more than a draw can. Unlike returns an error if the releases, the steps' slots, or the state that follows from them
+// differ.
 //
-// Its purpose is a rule that fires at an exact count in place of a released one. Coupling
-// finds such a rule only if the one record of the pair changes the decision.
+// It finds rules that look at an exact count instead of a released one. Coupling finds such a rule only if the single
+// record of its pair changes the decision.
 //
 // Cost: two runs.
 func (s *Subject) Unlike(x, y Stream) error {
@@ -117,7 +113,7 @@ func (s *Subject) Unlike(x, y Stream) error {
 	return err
 }
 
-// couple is Coupling, with the noise that first chooses for the run of x.
+// couple is Coupling with first as the noise of x's run.
 func (s *Subject) couple(x, y Stream, first *coupling) (distance float64, err error) {
 	first.subject, first.err = s, new(error)
 	a, err := s.run(x, first.source)
@@ -142,30 +138,30 @@ func (s *Subject) couple(x, y Stream, first *coupling) (distance float64, err er
 type coupling struct {
 	subject *Subject
 	keys    *Keys
-	// still says that draws of the first run are those of lean, 0 without one, and
-	// squares of sketches their expectation: not such as keys give.
+	// still says that the first run has fixed noise instead of keyed noise: its draws are those of lean (0 without
+	// lean), and squares of sketches have their expected value.
 	still  bool
 	lean   func(array string) []float64
 	other  *coupling // the first run, in the second
 	arrays map[string]*coupledArray
-	opened []*coupledRow // in order
+	opened []*coupledRow // in order of opening
 	moved  float64       // Σ of squares
-	// sketched counts the rows of sketches by step.
+	// sketched is the number of sketch rows by step.
 	sketched map[uint64]int
 	err      *error
 }
 
-// coupledArray follows the integer noise of an array and, in the second run, its distance from
-// that of the first run.
+// coupledArray tracks the integer noise of an array and, in the second run, its distance from the noise of the first
+// run.
 type coupledArray struct {
 	noise, moved []Whitener
 }
 
-// coupledRow is what one opening hid and chose, by coordinate.
+// coupledRow holds, by coordinate, the hidden integers and chosen noise of one opening.
 type coupledRow struct {
 	array string
 	drawn []draw
-	// Of an array of squares: Σ, and in the first run A.
+	// For an array of squares: Σ, and in the first run A.
 	covariance *mat.SymDense
 	bartlett   *mat.TriDense
 }
@@ -175,8 +171,7 @@ type draw struct {
 	signal, noise int64
 }
 
-// at returns coordinate j; the row grows where a mechanism draws more numbers
-// than it hides.
+// at returns coordinate j. The row grows if a mechanism draws more numbers than it hides.
 func (r *coupledRow) at(j int) *draw {
 	if j >= len(r.drawn) {
 		r.drawn = append(r.drawn, make([]draw, j+1-len(r.drawn))...)
@@ -207,7 +202,7 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 	var before *coupledRow
 	if c.other != nil {
 		if n := len(c.opened); n > len(c.other.opened) || c.other.opened[n-1].array != name {
-			fail(c.err, fmt.Errorf("step %d: the neighbour opens array %s where the stream does not", t, name))
+			fail(c.err, fmt.Errorf("step %d: the neighbour opens array %s, but the stream does not", t, name))
 			return newGiven(c.err, len(hidden), func(int) float64 { return 0 })
 		}
 		before = c.other.opened[len(c.opened)-1]
@@ -241,13 +236,13 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 		diagonal, ahead := a.noise[j].Ahead()
 		var w int64
 		if before == nil {
-			// Any noise will do. A small one leaves the most room to move it.
+			// Any noise is allowed here. Small noise leaves the most room to move it.
 			w = int64(math.Round((sd*small[j%len(small)] - ahead) / diagonal))
 		} else {
 			first := before.at(j)
 			if !first.made {
 				fail(c.err,
-					fmt.Errorf("step %d: the neighbour draws coordinate %d of %s, the stream does not", t, j, name))
+					fmt.Errorf("step %d: the neighbour draws coordinate %d of %s, but the stream does not", t, j, name))
 			}
 			w = first.noise + first.signal - signal
 			moved := float64(first.signal-signal) / sd
@@ -257,22 +252,22 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 		}
 		*row.at(j) = draw{true, signal, w}
 		a.noise[j].Push(float64(w))
-		// The exact middle of what rounds to w.
+		// z is the middle of the interval that rounds to w.
 		z := (diagonal*float64(w) + ahead) / sd
 		if math.Abs(z) > maxDraw {
 			fail(c.err,
 				fmt.Errorf(
-					"step %d: coordinate %d of %s would have to be drawn as %.3g, further out than a draw can be", t,
+					"step %d: coordinate %d of %s would need the draw %.3g, which is outside the generator's range", t,
 					j, name, z))
 		}
 		return z
 	})
 }
 
-// maxDraw is what draws of the generator stay below.
+// maxDraw bounds the absolute value of the generator's draws.
 const maxDraw = 13
 
-// distance returns how far the noise was moved, steps after the run included.
+// distance returns the distance by which the noise moved, including the steps after the run.
 func (c *coupling) distance() float64 {
 	sum := c.moved
 	for _, a := range c.arrays {

@@ -8,23 +8,22 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// ShiftReport is what an audit of releases under fresh keys found.
+// ShiftReport is the result of an audit of releases under fresh keys.
 type ShiftReport struct {
 	// Runs is the number of runs for each of the two streams.
 	Runs int
-	// T is the distance between the two means of the best linear statistic, in standard
-	// errors. It must be in [Low, High]; for a sound mechanism it is outside with probability
-	// at most alpha.
+	// T is the distance between the two means of the best linear statistic, in standard errors. It must be in [Low,
+	// High]; a sound mechanism is outside with probability at most alpha.
 	T, Low, High float64
 	// Finds is a multiple of the distance: if the distance is that large, the audit alarms
 	// with probability Power.
 	Finds float64
 }
 
-// Power is the probability with which an audit finds the fault that it says it finds.
+// Power is the probability with which an audit finds the fault that it claims to find.
 const Power = 0.999
 
-// Err reports a T out of its interval.
+// Err returns an error if T is outside its interval.
 func (r *ShiftReport) Err() error {
 	if r.T >= r.Low && r.T <= r.High {
 		return nil
@@ -32,19 +31,17 @@ func (r *ShiftReport) Err() error {
 	return fmt.Errorf("the neighbours' means are %.6g standard errors apart, must be %.6g to %.6g", r.T, r.Low, r.High)
 }
 
-// Shift runs two neighbouring streams again and again under fresh keys and tells them
-// apart as well as a linear statistic can: T = ⟨v, x̃⟩ with v = CᵀC(y−x)/σ². Under the
-// claim T has variance |C(y−x)/σ|² in either stream, and its means are as much apart. The
-// two samples are compared by their own standard deviations:
+// Shift runs two neighbouring streams repeatedly under fresh keys and tells them apart as well as a linear statistic
+// can: T = ⟨v, x̃⟩ with v = CᵀC(y−x)/σ². If the claim is true, T has variance |C(y−x)/σ|² in either stream, and the
+// distance of its means equals that variance. The two samples are compared by their own standard deviations:
 //
 //	t = (T̄_y − T̄_x)/(s·√(2/runs))
 //
-// has the noncentral distribution of Student with 2·runs − 2 degrees of freedom and shift
-// D√(runs/2). D is at most what μ leaves after the steps to come have shown their part. A
-// t above its upper quantile refutes the privacy; one below its lower quantile refutes
-// the accuracy. Shift needs Recover. It uses C and σ only for v.
+// has a noncentral Student distribution with 2·runs − 2 degrees of freedom and shift D√(runs/2). D is at most μ,
+// reduced by the share of later steps. A t above its upper quantile refutes the privacy claim; a t below its lower
+// quantile refutes the accuracy claim. Shift needs Recover. It uses C and σ only for v.
 //
-// Cost: two runs without noise and twice as many as runs with it.
+// Cost: two runs without noise, and 2·runs runs with noise.
 func (s *Subject) Shift(x, y Stream, keys *Keys, runs int, alpha float64) (*ShiftReport, error) {
 	v, distance, later, err := s.direction(x, y)
 	if err != nil {
@@ -52,7 +49,8 @@ func (s *Subject) Shift(x, y Stream, keys *Keys, runs int, alpha float64) (*Shif
 	}
 	left := s.Mu*s.Mu - later*later
 	if !(distance > 0 && left > 0) {
-		return nil, fmt.Errorf("the streams are %g apart and later %g, the claim is %g", distance, later, s.Mu)
+		return nil, fmt.Errorf("the streams are %g apart, and %g in later steps, but the claim is "+
+			"%g", distance, later, s.Mu)
 	}
 	samples := [2][]float64{}
 	for range runs {
@@ -98,8 +96,8 @@ func (s *Subject) Shift(x, y Stream, keys *Keys, runs int, alpha float64) (*Shif
 	return r, nil
 }
 
-// direction returns CᵀC(y−x)/σ², from runs without noise, the distance of the
-// streams within their steps and that of the steps to come.
+// direction returns, from runs without noise, CᵀC(y−x)/σ², the distance of the streams within their steps, and their
+// distance in later steps.
 func (s *Subject) direction(x, y Stream) (v map[string][][]float64, distance, later float64, err error) {
 	var asked error
 	first, err := s.rows(x, silence(&asked))
@@ -117,7 +115,7 @@ func (s *Subject) direction(x, y Stream) (v map[string][][]float64, distance, la
 			return nil, 0, 0, err
 		}
 		v[name] = make([][]float64, len(rows))
-		var columns [][]float64 // of C
+		var columns [][]float64 // columns of C
 		for j, q := range sequences {
 			for i, t := range q.steps {
 				q.x[i] = (second[name][t][j] - q.x[i]) / q.sd[i]

@@ -10,36 +10,34 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// Sketch is a released sketch of one data set: rows that are independent Gaussian
-// vectors, given what was released before them.
+// Sketch is a released sketch of one data set: its rows are independent Gaussian vectors, given the earlier releases.
 type Sketch interface {
-	// Covariance returns that of one row, as it is claimed: symmetric and
-	// positive definite.
+	// Covariance returns the claimed covariance of one row: symmetric and positive definite.
 	Covariance() *mat.SymDense
-	// Along draws a sketch under fresh keys and returns Σ⟨row, v⟩² and the number
-	// of rows. A Gram matrix W of the rows knows it too: vᵀWv.
+	// Along draws a sketch under fresh keys and returns Σ⟨row, v⟩² and the number of rows. For a Gram matrix W of the
+	// rows the sum is vᵀWv.
 	Along(v []float64, run uint64) (sum float64, rows int, err error)
 }
 
-// SketchReport is what an audit of sketches found.
+// SketchReport is the result of an audit of sketches.
 type SketchReport struct {
-	// Rows is how many rows each of the two sums of squares has.
+	// Rows is the number of rows in each of the two sums of squares.
 	Rows int
-	// Claimed is the variance along v of the neighbour's rows, where that of the
-	// stream's is 1: the claim of the two covariances.
+	// Claimed is the variance of the neighbour's rows along v, in units of that of the stream's rows, according to the
+	// two claimed covariances.
 	Claimed float64
 	// Ratio is the quotient of the two sums of squares, the larger over the smaller according
 	// to the claim. If γ is as claimed, it exceeds High with probability at most alpha/3.
 	Ratio, High float64
 	// X and Y check that the rows of the two data sets have the claimed covariances.
 	X, Y stattest.Check
-	// Repeated says that two runs gave the same sum, so a sketch was used twice.
+	// Repeated says that two runs gave the same sum, so that a sketch was used twice.
 	Repeated error
 	// Finds is a multiple of 1/γ: if 1/γ is that large, Ratio shows it with probability Power.
 	Finds float64
 }
 
-// Err returns everything that was found.
+// Err returns all faults that were found.
 func (r *SketchReport) Err() error {
 	var far error
 	if !(r.Ratio <= r.High) {
@@ -49,20 +47,17 @@ func (r *SketchReport) Err() error {
 	return errors.Join(far, r.X.Err(), r.Y.Err(), r.Repeated)
 }
 
-// Sketches draws sketches of two neighbouring data sets and tells them apart as well as
-// rows N(0, Σ) and N(0, Σ') allow: by R = Σ⟨row, v⟩² along the v with vᵀΣv = 1 at which λ
-// = vᵀΣ'v is farthest from 1 in its logarithm, the extreme eigenvector of Σ⁻¹Σ'. Then R ~
-// χ²_N and R' ~ λχ²_N with N the number of rows of all runs. Where every row is as
+// Sketches draws sketches of two neighbouring data sets and tells them apart as well as rows N(0, Σ) and N(0, Σ')
+// allow: by R = Σ⟨row, v⟩² along the v with vᵀΣv = 1 at which |ln λ| is largest for λ = vᵀΣ'v. This v is the extreme
+// eigenvector of Σ⁻¹Σ'. Then R ~ χ²_N and R' ~ λχ²_N, where N is the number of rows of all runs. If every row is as
 // private as γ says, λ is in [1−1/γ, 1+1/γ], so
 //
 //	R/R' ≤ F/(1−1/γ)  for λ < 1,   R'/R ≤ F·(1+1/γ)  for λ > 1
 //
-// except with probability alpha/3, with F the upper quantile of the ratio of two χ²_N. R
-// and R'/λ must also be χ²_N by themselves, which finds noise that is missing in both. No
-// sum may come twice.
+// except with probability alpha/3, where F is the upper quantile of the ratio of two χ²_N. R and R'/λ must also each be
+// χ²_N, a test that finds noise missing in both. No sum may occur twice.
 //
-// A removed record whose row is x has λ = 1 − xᵀΣ⁻¹x: of all records take the one with
-// the largest xᵀΣ⁻¹x, see Leverage.
+// Removing a record with row x gives λ = 1 − xᵀΣ⁻¹x, so use the record with the largest xᵀΣ⁻¹x: see Leverage.
 func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchReport, error) {
 	if !(gamma > 1) {
 		return nil, fmt.Errorf("gamma is %g, must be above 1", gamma)
@@ -90,7 +85,7 @@ func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchRepor
 		}
 	}
 	if rows[0] != rows[1] {
-		return nil, fmt.Errorf("%d rows and %d: the neighbours tell themselves apart", rows[0], rows[1])
+		return nil, fmt.Errorf("%d rows and %d: the number of rows tells the neighbours apart", rows[0], rows[1])
 	}
 	n := rows[0]
 	f := stattest.Ratio(n, alpha/3)
@@ -99,7 +94,7 @@ func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchRepor
 		X: stattest.SquaresCheck(sums[0], n, alpha/3),
 		Y: stattest.SquaresCheck(sums[1]/lambda, n, alpha/3),
 	}
-	// What the ratio is below with probability 1 − Power.
+	// The ratio is below miss with probability 1 − Power.
 	miss := 1 / stattest.Ratio(n, 1-Power)
 	if lambda < 1 {
 		r.Ratio, r.High = sums[0]/sums[1], f/(1-1/gamma)
@@ -111,8 +106,7 @@ func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchRepor
 	return r, nil
 }
 
-// extreme returns the v with vᵀav = 1 at which vᵀbv is farthest from 1 in its
-// logarithm, and that value.
+// extreme returns the v with vᵀav = 1 at which |ln vᵀbv| is largest, and vᵀbv.
 func extreme(a, b *mat.SymDense) (v []float64, lambda float64, err error) {
 	var chol mat.Cholesky
 	if !chol.Factorize(a) {
@@ -158,8 +152,8 @@ func extreme(a, b *mat.SymDense) (v []float64, lambda float64, err error) {
 	return back.RawVector().Data, values[at], nil
 }
 
-// Leverage returns the record of X with the largest xᵀ(XᵀX + ηI)⁻¹x, and that number. A
-// sketch with noise η² = eta2 shows that record most.
+// Leverage returns the index of the record of X with the largest xᵀ(XᵀX + ηI)⁻¹x, and that number. It is the record
+// that a sketch with noise η² = eta2 reveals most.
 func Leverage(x *mat.Dense, eta2 float64) (record int, s float64, err error) {
 	n, _ := x.Dims()
 	var chol mat.Cholesky

@@ -11,14 +11,14 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// gaussian is a minimal Gaussian sketch: k rows of SX + ηξ, with S and ξ standard
-// Gaussian. claimed is the noise's η² as it is stated, drawn as it is.
+// gaussian is a minimal Gaussian sketch: k rows of SX + ηξ, where S and ξ are standard Gaussian. claimed is the stated
+// η² of the noise, drawn is the real one.
 type gaussian struct {
 	x              *mat.Dense
 	rows           int
 	claimed, drawn float64
 	gram           bool // releases the Gram matrix of the rows
-	once           bool // one sketch for all runs
+	once           bool // the same sketch in all runs
 	seed           uint64
 }
 
@@ -53,8 +53,8 @@ func (g gaussian) Along(v []float64, run uint64) (sum float64, rows int, err err
 	return mat.Dot(&p, &p), g.rows, nil
 }
 
-// neighbours returns records of norm at most 1, the same without the one that a
-// sketch with noise eta2 shows most, and λ_min of the former.
+// neighbours returns records of norm at most 1; the same without the record that a sketch with noise eta2 reveals most;
+// and λ_min of the former.
 func neighbours(t *testing.T, eta2 float64) (x, y *mat.Dense, least float64) {
 	t.Helper()
 	const n, d = 60, 3
@@ -79,8 +79,8 @@ func neighbours(t *testing.T, eta2 float64) (x, y *mat.Dense, least float64) {
 	return x, y, e.Values(nil)[0]
 }
 
-// TestAuditSketch audits the reference sketch at γ = 5 and finds every mutant of
-// it: 20 runs of 200 rows, which show a factor 2 in 1/γ with probability 0.999.
+// TestAuditSketch audits the reference sketch at γ = 5 and detects every mutant of it. Its 20 runs of 200 rows detect a
+// factor 2 in 1/γ with probability 0.999.
 func TestAuditSketch(t *testing.T) {
 	const gamma, rows, runs = 5, 200, 20
 	_, _, least := neighbours(t, 0)
@@ -97,7 +97,7 @@ func TestAuditSketch(t *testing.T) {
 	}
 	for _, m := range []struct {
 		name     string
-		far, law bool // which checks must find it
+		far, law bool // which checks must detect it
 		f        func(g *gaussian)
 	}{
 		{"none", false, false, func(*gaussian) {}},
@@ -123,7 +123,7 @@ func TestAuditSketch(t *testing.T) {
 				r.High, 1/r.Claimed, r.Finds, r.Err())
 		})
 	}
-	// An added record: the reverse direction, towards a larger variance.
+	// With an added record the direction is reversed, towards a larger variance.
 	r, err := audit.Sketches(good(y, 3), good(x, 4), gamma, runs, stattest.Alpha)
 	if err != nil {
 		t.Fatal(err)
@@ -133,8 +133,8 @@ func TestAuditSketch(t *testing.T) {
 	}
 }
 
-// TestSketchPower: the numbers of rows at which the ratio shows 1.1, 1.4 and 2
-// times 1/γ are those of an independent computation.
+// TestSketchPower: the numbers of rows at which the ratio detects 1.1, 1.4 and 2 times 1/γ agree with an independent
+// computation.
 func TestSketchPower(t *testing.T) {
 	for _, c := range []struct {
 		gamma float64
@@ -157,7 +157,7 @@ func TestSketchPower(t *testing.T) {
 	}
 }
 
-// fixedSum is a sketch of one column whose rows have the variance exactly.
+// fixedSum is a sketch of one column whose rows have exactly the given variance.
 type fixedSum struct {
 	variance float64
 	rows     int

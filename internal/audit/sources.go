@@ -7,14 +7,14 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// This noise protects nothing, so none of these types may leave the package.
+// The noise of this file protects nothing, so none of these types may leave the package.
 
-// given is a row of chosen numbers; coordinate j is made when it is first read.
+// given is a row of chosen numbers. Coordinate j is computed when it is first read.
 type given struct {
 	make func(j int) float64
 	z    []float64
 	made []bool
-	err  *error // where to say that more was asked than Gaussians
+	err  *error // set if something other than Gaussians is drawn
 }
 
 func newGiven(err *error, length int, f func(j int) float64) *given {
@@ -43,7 +43,7 @@ func (g *given) Above(j int, b *big.Rat) bool {
 }
 
 func (g *given) Word(j int) uint64 {
-	fail(g.err, fmt.Errorf("coordinate %d is drawn as a word: this audit knows Gaussians only", j))
+	fail(g.err, fmt.Errorf("coordinate %d is drawn as a word, but this audit supports only Gaussians", j))
 	return 1 << 62
 }
 
@@ -68,9 +68,8 @@ func silence(err *error) Source {
 	}
 }
 
-// Keys makes keyed noise for as many runs as needed. It is that of the production path,
-// under keys derived from a secret. With a secret of its own, no other run of anything
-// has that noise.
+// Keys makes keyed noise for any number of runs, by the production code under keys derived from a secret. With a fresh
+// secret, no other run of anything has the same noise.
 //
 // Keys are not safe for concurrent use.
 type Keys struct {
@@ -84,12 +83,11 @@ type freeRow struct {
 	step  uint64
 }
 
-// NewKeys returns keys made from secret: dp.NewSecret, to be thrown away, or
-// fixed bytes for a test that must not vary.
+// NewKeys returns keys made from secret. Use dp.NewSecret and forget it afterwards, or fixed bytes for a test that must
+// be reproducible.
 func NewKeys(secret [32]byte) *Keys { return &Keys{secret: secret, free: map[freeRow][]float64{}} }
 
-// next returns the noise of a new run. Like the daemon's, it depends on the integers that
-// it hides.
+// next returns the noise of a new run. Like the daemon's noise, it depends on the integers that it hides.
 func (k *Keys) next() Source {
 	k.runs++
 	e, h := k.epoch("run", k.runs)
@@ -99,7 +97,7 @@ func (k *Keys) next() Source {
 	}
 }
 
-// unbound returns noise that depends on step and array alone, the same in all runs.
+// unbound returns noise that depends only on step and array, and is the same in all runs.
 func (k *Keys) unbound(err *error) Source {
 	return func(t uint64) dp.Noise {
 		return noiseFunc(func(array string, hidden []int64) dp.Row {
@@ -130,7 +128,7 @@ func (k *Keys) epoch(name string, number uint64) (*dp.Epoch, *dp.Transcript) {
 	return e, &h
 }
 
-// recorder passes noise on, and remembers it and what it hid.
+// recorder passes noise on, and records it with the integers that it hid.
 type recorder struct {
 	dp.Noise
 	rows map[string]*recorded

@@ -21,38 +21,36 @@ type Suite struct {
 	// Clip is the norm to which rows are clipped, Adjacency the relation.
 	Clip      float64
 	Adjacency dp.Adjacency
-	// Worst are the pairs that are farthest apart. They must use all of μ, up to 0.1 %. If
-	// the charged sensitivity is only an upper bound, Attained states which share of μ they
-	// must use; 0 means all of it.
+	// Worst are the pairs that are farthest apart. They must use all of μ, up to 0.1 %. If the charged sensitivity is
+	// only an upper bound, Attained is the share of μ that they must use; 0 means all of it.
 	Worst    []Pair
 	Attained float64
-	// Extremes are pairs of which it is known what they cost.
+	// Extremes are pairs whose cost is known.
 	Extremes []Extreme
-	// Others are the other pairs; nil: Pairs.
+	// Others are other pairs; nil: those of the function Pairs.
 	Others []Pair
-	// Person, if not zero, says in which steps a person has records. Then a pair stands in all of
-	// these, as often as a step allows, and Norm gives the joint norm of the columns of so many steps.
-	// A distance is what is released for ever. Where the charge is for an epoch that ends, Beyond is
-	// by how much that is more; 0 means that it is not.
+	// Person, if not zero, says in which steps a person has records. A pair is then placed in all of these steps, as
+	// often as a step allows, and Norm gives the joint norm of the columns of these steps. A distance covers all
+	// releases, without end. If the charge is for an epoch that ends, Beyond is the factor by which a distance may
+	// exceed it; 0: not at all.
 	Person matfact.Participation
 	Norm   func(steps uint64) float64
 	Beyond float64
 	// SketchRows is the number of sketch rows that a record is charged for; 0: none.
 	SketchRows int
-	// Steps are the steps, from 0, in which the other pairs are tested besides the first.
+	// Steps are the steps, from 0, in which the other pairs are tested in addition to the first step.
 	Steps []int
-	// Horizon is the last step, 0 for none.
+	// Horizon is the last step, 0 if there is none.
 	Horizon uint64
-	// Keys give all noise and all records.
+	// Keys generates all noise and all records.
 	Keys *Keys
-	// Quick runs a tenth of the draws.
+	// Quick makes a tenth of the draws.
 	Quick bool
 
-	slots int // of the first step
+	slots int // slots of the first step
 }
 
-// Finding is the outcome of one audit. It passes where Low ≤ Statistic ≤ High and
-// Fault is empty.
+// Finding is the outcome of one audit. It passes if Low ≤ Statistic ≤ High and Fault is empty.
 type Finding struct {
 	Audit string `json:"audit"` // A0, A1, A2, A3
 	What  string `json:"what"`
@@ -61,16 +59,16 @@ type Finding struct {
 	Statistic float64 `json:"statistic"`
 	Low       float64 `json:"low"`
 	High      float64 `json:"high"`
-	// Level is an upper bound on the probability that a sound mechanism fails; 0: it cannot.
+	// Level is an upper bound on the probability that a sound mechanism fails; 0: it cannot fail.
 	Level float64 `json:"level"`
-	// Finds is the fault that the audit finds with probability at least Power.
+	// Finds describes the fault that the audit finds with probability at least Power.
 	Finds  string  `json:"finds"`
 	Power  float64 `json:"power"`
 	Passed bool    `json:"passed"`
 	Fault  string  `json:"fault,omitempty"`
 }
 
-// verdict decides. What went wrong in detail goes first.
+// verdict decides whether f passes. If err is not nil, it is the fault.
 func (f Finding) verdict(err error) Finding {
 	f.Passed = err == nil && f.Statistic >= f.Low && f.Statistic <= f.High
 	switch {
@@ -79,7 +77,7 @@ func (f Finding) verdict(err error) Finding {
 	case !f.Passed:
 		f.Fault = fmt.Sprintf("%.6g is outside [%.6g, %.6g]", f.Statistic, f.Low, f.High)
 	}
-	if f.Statistic-f.Statistic != 0 { // JSON has no such numbers
+	if f.Statistic-f.Statistic != 0 { // JSON has no infinities
 		f.Statistic = 0
 	}
 	return f
@@ -98,17 +96,17 @@ func (s *Suite) Run() ([]Finding, error) {
 	return all, nil
 }
 
-// Report is what the audits found in one stream's mechanism.
+// Report is the result of the audits of one stream's mechanism.
 type Report struct {
 	Stream    string       `json:"stream"`
 	Adjacency dp.Adjacency `json:"adjacency"`
 	Mu        float64      `json:"mu"`
-	Passed    bool         `json:"passed"` // every audit
+	Passed    bool         `json:"passed"` // every audit passed
 	Findings  []Finding    `json:"findings"`
 }
 
-// Report runs the suite and returns its findings under the name of a stream. An error means what that of
-// [Suite.Run] does.
+// Report runs the suite and returns its findings under the name of a stream. An error means that an audit could not be
+// made, as with [Suite.Run].
 func (s *Suite) Report(stream string) (*Report, error) {
 	found, err := s.Run()
 	if err != nil {
@@ -121,7 +119,7 @@ func (s *Suite) Report(stream string) (*Report, error) {
 	return r, nil
 }
 
-// budget is about how many coordinates one audit may draw, over all steps and runs.
+// budget returns approximately how many coordinates one audit may draw over all steps and runs.
 func (s *Suite) budget() int {
 	if s.Quick {
 		return 3e5
@@ -129,8 +127,7 @@ func (s *Suite) budget() int {
 	return 3e7
 }
 
-// width counts the coordinates that one step draws; some mechanisms draw none where
-// there is no record.
+// width returns the number of coordinates that one step draws. Some mechanisms draw none for a step without records.
 func (s *Suite) width() (int, error) {
 	n := 0
 	var asked error
@@ -153,8 +150,7 @@ func (s *Suite) steps(most int) int {
 	return most
 }
 
-// records returns rows of up to three records a step, no more than fit; some are
-// clipped, some invalid.
+// records returns rows: up to three records per step, as many as fit. Some are clipped, some invalid.
 func (s *Suite) records(steps int) Stream {
 	d := s.Configured.Columns()
 	first, end := s.Configured.Range(1)
@@ -178,9 +174,8 @@ func (s *Suite) records(steps int) Stream {
 	return x
 }
 
-// place puts x and y into a step of the stream, in a slot that may lie far behind
-// the last record. All records of a person stand in slots up to that one, or from the first on, and
-// in later steps.
+// place puts x and y into a slot of a step, which may be far behind the last record. All records of a person are in
+// slots up to that one, or from the first slot on, and in later steps.
 func (s *Suite) place(base Stream, t, slot int, p Pair) (x, y Stream) {
 	visits, apart, per := s.visits(t, len(base)), int(s.Person.Separation), max(1, int(s.Person.PerStep))
 	from := max(0, slot-per+1)
@@ -198,7 +193,7 @@ func (s *Suite) place(base Stream, t, slot int, p Pair) (x, y Stream) {
 	return x, y
 }
 
-// visits returns in how many of so many steps, from t on, a record or all of a person's are.
+// visits returns in how many of the given number of steps, from t on, the record is, or all records of the person are.
 func (s *Suite) visits(t, steps int) int {
 	if s.Person.Count == 0 {
 		return 1
@@ -217,7 +212,7 @@ func (s *Suite) sensitivity() ([]Finding, error) {
 		steps--
 	}
 	trials := s.trials(steps)
-	// The worst pairs come first, so that none of them is left out.
+	// The worst pairs come first, so that all of them are kept.
 	if most := max(6*len(s.Worst), s.budget()/(4*steps*width)); len(trials) > most {
 		trials = trials[:most]
 	}
@@ -231,8 +226,8 @@ type trial struct {
 	t, slot int
 }
 
-// trials returns every pair in the first slot, the worst ones in other slots and steps too,
-// and the others in the steps that the suite names.
+// trials returns every pair in the first slot, the worst pairs also in other slots and steps, and the others also in
+// the steps that the suite names.
 func (s *Suite) trials(steps int) (all []trial) {
 	c := s.Configured
 	others := s.Others
@@ -257,9 +252,9 @@ func (s *Suite) trials(steps int) (all []trial) {
 	return all
 }
 
-// observed is what the trials of A0 showed: distances divided by μ, the largest one and
-// the smallest one of a worst pair in the first step; the number of pairs for which no
-// noise gives the same releases; and the first error of either kind.
+// observed is the result of the trials of A0. It holds distances divided by μ: the largest one, and the smallest one of
+// a worst pair in the first step. It also holds the number of pairs for which no noise gives equal releases, and the
+// first error of either kind.
 type observed struct {
 	far, worst, apart float64
 	leak, failed      error
@@ -291,7 +286,7 @@ func (s *Suite) observe(base Stream, trials []trial) observed {
 	return o
 }
 
-// judge makes findings from the results of so many steps, pairs and draws.
+// judge makes findings from the results for these numbers of steps, pairs and draws.
 func (s *Suite) judge(o observed, steps, pairs, draws int) []Finding {
 	found := []Finding{
 		Finding{
@@ -299,21 +294,21 @@ func (s *Suite) judge(o observed, steps, pairs, draws int) []Finding {
 			Statistic: o.far, Low: 0, High: 1 + 1e-9, Finds: "any excess on these pairs", Power: 1,
 		}.verdict(o.failed),
 		Finding{
-			Audit: "A0", What: "pairs that no noise makes release the same", Draws: draws,
-			Statistic: o.apart, Low: 0, High: 0, Finds: "releases of more than noisy integers", Power: 1,
+			Audit: "A0", What: "pairs for which no noise gives equal releases", Draws: draws,
+			Statistic: o.apart, Low: 0, High: 0, Finds: "releases that use more than noisy integers", Power: 1,
 		}.verdict(o.leak),
 	}
 	if s.SketchRows > 0 {
 		seen := s.Configured.sketches
 		found = append(found,
 			Finding{
-				Audit: "A3", What: "what sketches show of a record, in parts of 1/gamma", Draws: draws,
+				Audit: "A3", What: "share of a record in sketches, in units of 1/gamma", Draws: draws,
 				Statistic: seen.far, Low: 0x1p-1022, High: 1 + 1e-9, Finds: "any excess on these pairs", Power: 1,
 			}.verdict(nil),
 			Finding{
-				Audit: "A3", What: "rows of sketches, over those charged", Draws: draws,
+				Audit: "A3", What: "rows of sketches, divided by those charged", Draws: draws,
 				Statistic: float64(seen.rows) / float64(s.SketchRows), Low: 1, High: 1,
-				Finds: "a row that is not charged", Power: 1,
+				Finds: "an uncharged row", Power: 1,
 			}.verdict(nil))
 	}
 	if len(s.Worst) > 0 {
@@ -342,14 +337,14 @@ func (s *Suite) noise() ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	target, most := 40000, 500000 // 40 000 draws show 4 % less noise
+	target, most := 40000, 500000 // 40 000 draws detect 4 % too little noise
 	if s.Quick {
 		target, most = 6000, 50000
 	}
 	steps := min(s.steps(512), max(16, most/width))
 	base := s.records(steps)
 	var n *NoiseReport
-	var runs [2][]float64 // every second run
+	var runs [2][]float64 // even and odd runs
 	for k := 0; k < 2 || k%2 == 1 || n.Draws < target; k++ {
 		r, err := c.NoiseUnder(base, s.Keys)
 		if err != nil {
@@ -364,7 +359,7 @@ func (s *Suite) noise() ([]Finding, error) {
 			n.Add(r)
 		}
 	}
-	const alpha = stattest.Alpha / 2 // a half for the runs' correlation
+	const alpha = stattest.Alpha / 2 // the other half is for the runs' correlation
 	checks := n.Law(alpha)
 	between := stattest.CorrelationCheck(runs[0], runs[1], alpha)
 	variance, others := checks[0], append(checks[1:], between)
@@ -377,8 +372,8 @@ func (s *Suite) noise() ([]Finding, error) {
 	_, high := stattest.ChiSquared(n.Draws, 1-Power)
 	return []Finding{
 		Finding{
-			Audit: "A1", What: "releases off the noise drawn, in roundings", Draws: n.Draws,
-			Statistic: n.Off, Low: 0, High: 1, Finds: "another size, shape or rounding", Power: 1,
+			Audit: "A1", What: "distance of releases from the drawn noise, in roundings", Draws: n.Draws,
+			Statistic: n.Off, Low: 0, High: 1, Finds: "a wrong size, shape or rounding", Power: 1,
 		}.verdict(n.Identity),
 		Finding{
 			Audit: "A1", What: "variance of whitened releases", Draws: n.Draws,
@@ -386,12 +381,12 @@ func (s *Suite) noise() ([]Finding, error) {
 			Finds: fmt.Sprintf("a deviation %.2g %% too small", 100*(1-math.Sqrt(low/high))), Power: Power,
 		}.verdict(nil),
 		Finding{
-			Audit: "A1", What: fmt.Sprintf("largest of %d moments, over its bound", len(others)), Draws: n.Draws,
+			Audit: "A1", What: fmt.Sprintf("largest of %d moments, divided by its bound", len(others)), Draws: n.Draws,
 			Statistic: used, Low: 0, High: 1, Level: stattest.Alpha,
 			Finds: fmt.Sprintf("a correlation of %.2g", correlationFound(others)), Power: Power,
 		}.verdict(Failed(others)),
 		Finding{
-			Audit: "A1", What: fmt.Sprintf("words given twice, of %d", n.Words), Draws: n.Draws,
+			Audit: "A1", What: fmt.Sprintf("random words used twice, of %d", n.Words), Draws: n.Draws,
 			Statistic: boolean(n.Repeated != nil), Low: 0, High: 0,
 			Level: float64(n.Words) * float64(n.Words) * 0x1p-65,
 			Finds: "a row used twice", Power: 1,
@@ -444,7 +439,7 @@ func (s *Suite) shift() ([]Finding, error) {
 		return nil, err
 	}
 	return []Finding{Finding{
-		Audit: "A2", What: fmt.Sprintf("%d runs a side under fresh keys, mu %.3g", r.Runs, s.Loud.Mu),
+		Audit: "A2", What: fmt.Sprintf("%d runs of each stream under fresh keys, mu %.3g", r.Runs, s.Loud.Mu),
 		Draws: 2 * r.Runs * steps * width, Statistic: r.T, Low: r.Low, High: r.High, Level: stattest.Alpha,
 		Finds: fmt.Sprintf("%.3g times mu", r.Finds), Power: Power,
 	}.verdict(nil)}, nil

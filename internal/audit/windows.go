@@ -8,35 +8,32 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Windows describes a regression at the end of each window. Its releases are Gaussian and
-// additive, or computed from squares of Gaussian sketches. The formulas here are the
-// audit's own.
+// Windows describes a regression at the end of each window. Its releases are Gaussian and additive, or computed from
+// squares of Gaussian sketches. The audit has its own formulas.
 type Windows struct {
 	Mechanism
 	Mu        float64
 	Adjacency dp.Adjacency
-	Bits      int // of the lattices
-	Features  int // d, the constant included
-	// Centred says that newton has an intercept, and centres its rows.
+	Bits      int // resolution of the lattices
+	Features  int // d, including the constant
+	// Centred says that newton has an intercept and centres its rows.
 	Centred bool
-	// Solver is "newton", "adassp", "dp-gd", "dp-gd-residual", "ihm" or "linmix"; others
-	// are a NoneError.
+	// Solver is "newton", "adassp", "dp-gd", "dp-gd-residual", "ihm" or "linmix". Any other solver is a NoneError.
 	Solver string
-	// Budget is the μ of newton and dp-gd, Noise the deviation of a release over its
-	// sensitivity of adassp, and of a gradient over its clip norm of dp-gd-residual and
-	// ihm.
+	// Budget is the μ of newton and dp-gd. Noise is the deviation of a release divided by its sensitivity (adassp), or
+	// of a gradient divided by its clip norm (dp-gd-residual and ihm).
 	Budget, Noise float64
-	// Test is the deviation of the least eigenvalue of ihm and linmix over its
-	// sensitivity, Rows and Gamma are those of their sketches, Radius is ihm's.
+	// Test is the deviation of the least eigenvalue of ihm and linmix divided by its sensitivity. Rows and Gamma
+	// describe their sketches. Radius is for ihm.
 	Test, Gamma, Radius float64
 	Rows                int
-	// Course returns what newton's earlier releases of the open window led to: the
-	// number of its steps, how many of them come before the average, c and R².
+	// Course returns the results of newton's earlier releases of the open window: its number of steps, how many of them
+	// precede the average, c and R².
 	Course func() (steps, start int, counted, squared float64)
 }
 
-// Subject returns the mechanism in the form that is audited. Its questions depend on
-// releases, and the solution does not determine them, so it is for Coupling.
+// Subject returns the mechanism in the form that Coupling audits. Other audits do not apply: the questions depend on
+// releases, and the solution does not determine them.
 func (w Windows) Subject() (*Subject, error) {
 	open := &counted{Mechanism: w.Mechanism}
 	s := &Subject{Mechanism: open, Mu: w.Mu}
@@ -101,7 +98,7 @@ func (w Windows) Subject() (*Subject, error) {
 			case "lambda":
 				return w.eigenvalue(1), w.Test > 0
 			case "grad":
-				if w.Radius > 0 { // sums, released as they are
+				if w.Radius > 0 { // the sums themselves are released
 					bound := 1 + w.Radius
 					return w.vector(factor*bound, bound*w.Noise, w.Features), true
 				}
@@ -123,7 +120,7 @@ func (w Windows) Subject() (*Subject, error) {
 			return Array{}, false
 		},
 		"dp-gd": func(array string, _ int) (Array, bool) {
-			// A tenth of μ² is for the curvature, and a tenth of the rest for the counts.
+			// A tenth of μ² is for the curvature, and a tenth of the rest is for the counts.
 			rest := w.Budget * math.Sqrt(0.9)
 			half := float64(open.n) * rest * math.Sqrt(0.1) / 2
 			step := rest / math.Sqrt(math.Floor(min(200, max(10, half*half))))
@@ -152,7 +149,7 @@ func (w Windows) Subject() (*Subject, error) {
 	return s, nil
 }
 
-// counted counts the records of the open window.
+// counted is a mechanism that counts the records of the open window.
 type counted struct {
 	Mechanism
 	n int
@@ -169,7 +166,7 @@ func (c *counted) Close(n dp.Noise) (*dp.Release, error) {
 	return r, err
 }
 
-// finest returns the lattice units of a norm of 1 beside noise of deviation sd.
+// finest returns the number of lattice units in a norm of 1, for noise of deviation sd.
 func (w Windows) finest(sd float64) float64 {
 	_, e := math.Frexp(min(1, sd))
 	units := math.Exp2(float64(w.Bits + 1 - e))
@@ -179,7 +176,7 @@ func (w Windows) finest(sd float64) float64 {
 	return units
 }
 
-// vector describes d numbers with noise sd, whose norm moves by at most this bound.
+// vector describes d numbers with noise sd, whose norm moves by at most moves.
 func (w Windows) vector(moves, sd float64, d int) Array {
 	step := math.Exp2(math.Floor(math.Log2(min(moves, sd))) - float64(w.Bits))
 	return Array{Deviations: []float64{sd * (1 + math.Sqrt(float64(d))*step/moves) / step}}
@@ -189,8 +186,8 @@ func (w Windows) vector(moves, sd float64, d int) Array {
 // most bound.
 func (w Windows) eigenvalue(bound float64) Array { return w.vector(bound, bound*w.Test, 1) }
 
-// matrixArray describes the upper triangle of a Gram matrix of so many features, of rows
-// of squared norm at most bound, with noise sd on the diagonal and off beside it.
+// matrixArray describes the upper triangle of a Gram matrix with the given number of features, of rows of squared norm
+// at most bound. The noise is sd on the diagonal and off elsewhere.
 func matrixArray(features, bits int, bound, sd, off float64) Array {
 	step := math.Exp2(math.Floor(math.Log2(min(bound, sd/math.Sqrt2))) - float64(bits))
 	scale := (bound + float64(features)*step) / bound / step
@@ -204,8 +201,8 @@ func matrixArray(features, bits int, bound, sd, off float64) Array {
 	return Array{Deviations: all}
 }
 
-// gradient returns the deviation, in clip norms, of a sum of gradients whose noise is to
-// be sd before its rounding is paid for, and the lattice units of a clip norm.
+// gradient returns the deviation, in clip norms, of a sum of gradients whose noise is sd before paying for its
+// rounding, and the number of lattice units in a clip norm.
 func (w Windows) gradient(sd float64) (deviation, units float64) {
 	out := float64(w.Bits)
 	if sd < 1 {

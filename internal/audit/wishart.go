@@ -10,28 +10,26 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Squares describes an array of noise of which the square X̃ᵀX̃ of a Gaussian sketch is
-// drawn, by Bartlett's decomposition L·A·Aᵀ·Lᵀ of the rows' covariance Σ = LLᵀ. It
-// hides the float64 bits of Σ, row by row; of Rows·d draws, for i = 0 … d−1 the next
-// Rows−i are those whose squares add up to A_ii², the next i are A_i0 … A_i,i−1.
+// Squares describes an array of noise from which the square X̃ᵀX̃ of a Gaussian sketch is drawn, by Bartlett's
+// decomposition L·A·Aᵀ·Lᵀ, where the rows' covariance is Σ = LLᵀ. The array hides the float64 bits of Σ, row by row. It
+// has Rows·d draws. For i = 0 … d−1 they are: Rows−i draws whose squares add up to A_ii², then the i draws A_i0 …
+// A_i,i−1.
 type Squares struct {
 	Rows int
-	// Gamma is what no eigenvalue of Σ may be below, in units of the records' largest
-	// squared norm.
+	// Gamma is the lower bound of the eigenvalues of Σ, in units of the records' largest squared norm.
 	Gamma float64
 }
 
-// spectrum is what coupled runs have found about sketches.
+// spectrum is the result of coupled runs about sketches.
 type spectrum struct {
 	// far is the largest γ(1 − min(λ, 1/λ)) over eigenvalues λ of Σ⁻¹Σ' for neighbours.
 	far float64
-	// rows is the largest number of rows of one run's step.
+	// rows is the largest number of sketch rows in one step of a run.
 	rows int
 }
 
-// square opens an array from which a sketch's square is drawn. In the second run the
-// draws are those that give the first run's square. Then the pair differs only in the
-// covariance of the rows.
+// square opens an array from which a sketch's square is drawn. In the second run the draws are those that give the
+// first run's square, so that the pair differs only in the covariance of the rows.
 func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, before, row *coupledRow) dp.Row {
 	d := int(math.Sqrt(float64(len(hidden))))
 	zero := newGiven(c.err, len(hidden), func(int) float64 { return 0 })
@@ -51,7 +49,7 @@ func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, 
 	draws := func(z []float64) dp.Row {
 		return newGiven(c.err, len(z), func(j int) float64 {
 			if j >= len(z) {
-				fail(c.err, fmt.Errorf("step %d: %s draws more than %d rows take", t, name, desc.Rows))
+				fail(c.err, fmt.Errorf("step %d: %s draws more numbers than %d rows need", t, name, desc.Rows))
 				return 0
 			}
 			return z[j]
@@ -59,7 +57,7 @@ func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, 
 	}
 	if before == nil {
 		var z []float64
-		if c.still { // the covariance itself
+		if c.still { // the expected square
 			z = even(d, desc.Rows)
 		} else {
 			z = c.keys.row(name, t, desc.Rows*d)[:desc.Rows*d]
@@ -76,7 +74,7 @@ func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, 
 	return draws(z)
 }
 
-// bartlett returns A of an array's draws.
+// bartlett returns the matrix A for an array's draws.
 func bartlett(z []float64, d, rows int) *mat.TriDense {
 	a := mat.NewTriDense(d, mat.Lower, nil)
 	for i := range d {
@@ -94,7 +92,7 @@ func bartlett(z []float64, d, rows int) *mat.TriDense {
 	return a
 }
 
-// even returns the draws of A = √rows·I.
+// even returns the draws for A = √rows·I.
 func even(d, rows int) []float64 {
 	z, at := make([]float64, rows*d), 0
 	for range d {
@@ -104,19 +102,19 @@ func even(d, rows int) []float64 {
 	return z
 }
 
-// transport returns draws that give the neighbour's array the square of the first
-// run's, and γ(1 − min(λ, 1/λ)) for the eigenvalue λ of Σ⁻¹Σ' that is farthest from 1.
+// transport returns draws with which the neighbour's array has the square of the first run, and γ(1 − min(λ, 1/λ)) for
+// the eigenvalue λ of Σ⁻¹Σ' that is farthest from 1.
 func transport(first, second *coupledRow, desc *Squares) (z []float64, far float64, err error) {
 	d := first.covariance.SymmetricDim()
 	if second.covariance.SymmetricDim() != d {
-		return nil, 0, errors.New("neighbours have sketches of different width")
+		return nil, 0, errors.New("the neighbours' sketches have different widths")
 	}
 	_, lambda, err := extreme(first.covariance, second.covariance)
 	if err != nil {
 		return nil, 0, err
 	}
-	// A record in Σ ⪰ γ has a share of the variance in its direction of at most 1/γ: λ is
-	// what is left without it, or 1/λ where the record is the neighbour's.
+	// With Σ ⪰ γ, a record contributes at most 1/γ of the variance in its direction. λ is the rest without it, or 1/λ
+	// is if the neighbour has the record.
 	far = desc.Gamma * (1 - min(lambda, 1/lambda))
 	lower := func(s *mat.SymDense) *mat.TriDense {
 		var c mat.Cholesky
@@ -132,7 +130,7 @@ func transport(first, second *coupledRow, desc *Squares) (z []float64, far float
 	}
 	for i := range d {
 		if !(a.At(i, i) > 0) {
-			return nil, 0, errors.New("the first run's square is none of the neighbour's")
+			return nil, 0, errors.New("the neighbour cannot have the first run's square")
 		}
 		part := make([]float64, desc.Rows-i)
 		part[0] = a.At(i, i)

@@ -1,6 +1,5 @@
-// Package bin writes and reads the little-endian fields of state files. A Reader never
-// panics, whatever its input is: a missing or impossible field sets Bad, and all later
-// fields read as zero.
+// Package bin writes and reads the little-endian fields of state files. A Reader never panics, whatever its input is: a
+// missing or impossible field sets Bad, and then all later fields read as zero.
 package bin
 
 import (
@@ -23,7 +22,7 @@ func (w *Writer) Int(v int64) { w.Uint(uint64(v)) }
 // Float appends the 8 bytes of a float64.
 func (w *Writer) Float(v float64) { w.Uint(math.Float64bits(v)) }
 
-// Raw appends bytes. Their number must be known to the reader.
+// Raw appends bytes. The reader must know their number.
 func (w *Writer) Raw(v []byte) { w.B = append(w.B, v...) }
 
 // Bytes appends a length and the bytes; nil and empty are different.
@@ -42,7 +41,7 @@ func (w *Writer) String(v string) {
 	w.B = append(w.B, v...)
 }
 
-// Blob appends what f appends, behind its length.
+// Blob appends the bytes that f appends, preceded by their length.
 func (w *Writer) Blob(f func(b []byte) ([]byte, error)) error {
 	at := len(w.B)
 	w.Uint(0)
@@ -61,7 +60,7 @@ type Reader struct {
 	Bad bool
 }
 
-// Raw returns the next n bytes, nil where there are fewer.
+// Raw returns the next n bytes, nil if there are fewer.
 func (r *Reader) Raw(n uint64) []byte {
 	if r.Bad || n > uint64(len(r.B)) {
 		r.Bad = true
@@ -91,7 +90,7 @@ func (r *Reader) Uint() uint64 {
 // Int reads what Writer.Int wrote.
 func (r *Reader) Int() int64 { return int64(r.Uint()) }
 
-// Float reads a finite float64; another one is Bad.
+// Float reads a finite float64. Any other float64 sets Bad.
 func (r *Reader) Float() float64 {
 	v := math.Float64frombits(r.Uint())
 	if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -101,7 +100,7 @@ func (r *Reader) Float() float64 {
 	return v
 }
 
-// Index reads a Uint below n; another one is Bad.
+// Index reads a Uint below n. Any other number sets Bad.
 func (r *Reader) Index(n int) int {
 	v := r.Uint()
 	if v >= uint64(n) {

@@ -9,13 +9,13 @@ import (
 type axis struct {
 	log       bool
 	low, high float64
-	from, to  float64 // where low and high are
+	from, to  float64 // places of low and high
 	ticks     []tick
 }
 
 func newAxis(log bool) *axis { return &axis{log: log, low: math.Inf(1), high: math.Inf(-1)} }
 
-// include widens the axis, so that it holds v.
+// include widens the axis to contain v.
 func (a *axis) include(v float64) error {
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):
@@ -27,7 +27,7 @@ func (a *axis) include(v float64) error {
 	return nil
 }
 
-// mark makes ticks, and widens an axis that has no length.
+// mark makes ticks, and widens an axis of length 0.
 func (a *axis) mark() {
 	switch {
 	case a.low > a.high:
@@ -44,7 +44,7 @@ func (a *axis) mark() {
 	}
 }
 
-// place returns where a number is on the page.
+// place returns the place of a number on the page.
 func (a *axis) place(v float64) float64 {
 	low, high := a.low, a.high
 	if a.log {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/image/vector"
 )
 
-// resolution is how many pixels of a bitmap are one typographic point: 150 an inch.
+// resolution is the number of pixels per typographic point: 150 pixels per inch.
 const resolution = 150.0 / 72
 
-// bitmap is a canvas that becomes a PNG file.
+// bitmap is a canvas for a PNG file.
 type bitmap struct{ image *image.RGBA }
 
 func newBitmap(width, height float64) *bitmap {
@@ -23,8 +23,8 @@ func newBitmap(width, height float64) *bitmap {
 	return b
 }
 
-// line fills a rectangle for each segment, and a disc where two meet. All of them turn the same
-// way round, so that where they overlap nothing cancels.
+// line fills a rectangle for each segment, and a disc at each joint. All shapes have the same orientation, so that
+// overlaps do not cancel.
 func (b *bitmap) line(points []point, s stroke) {
 	var shapes [][]point
 	half := s.width / 2

@@ -1,5 +1,5 @@
-// Package chart draws lines into an SVG or PNG file: the plots of the program and the figures of
-// the documents. The names of the lines stand beside the axes, where they hide no line.
+// Package chart draws lines into an SVG or PNG file: the program's plots and the figures of the documents. The names of
+// the lines are next to the axes, where they cover no line.
 package chart
 
 import (
@@ -19,19 +19,18 @@ type Line struct {
 	Bold   bool
 }
 
-// Chart is some curves over common axes.
+// Chart is a set of curves over common axes.
 type Chart struct {
 	Title, X, Y string
 	LogX, LogY  bool
-	Top         float64 // end of the y axis, which figures of papers set; 0: where the lines end
+	Top         float64 // end of the y axis, as in a paper's figure; 0: at the end of the lines
 	Lines       []Line
 }
 
-// ErrForm says that Write does not know the form of a file.
+// ErrForm says that Write does not support the file's extension.
 var ErrForm = errors.New("a chart's file must end in .svg or .png")
 
-// Write draws the chart into a file, with the size in centimetres. The end of the file's name
-// chooses the form.
+// Write draws the chart into a file, with the size in centimetres. The file's extension chooses the form.
 func (c *Chart) Write(path string, width, height float64) error {
 	const centimetre = 72 / 2.54
 	width, height = width*centimetre, height*centimetre
@@ -57,20 +56,19 @@ func (c *Chart) Write(path string, width, height float64) error {
 // point is a place on a page, in typographic points (1/72 inch) from its upper left corner.
 type point struct{ x, y float64 }
 
-// stroke is how a line is drawn. Lengths are in typographic points.
+// stroke is the style of a line. Lengths are in typographic points.
 type stroke struct {
 	colour color.RGBA
 	width  float64
 	dashes []float64 // lengths of dash and gap; nil: none
 }
 
-// canvas is a page in one form.
+// canvas is a page in one file format.
 type canvas interface {
 	// line draws straight lines from each point to the next.
 	line(points []point, s stroke)
-	// text writes a text in size fontSize. The point is on its baseline: at its beginning
-	// where share is 0, in the middle at ½, at its end at 1. A text that stands up is read
-	// from below.
+	// text writes a text in size fontSize. The point is on its baseline: at the beginning of the text if share is 0, in
+	// the middle if it is ½, at the end if it is 1. With up, the text runs upwards.
 	text(at point, share float64, up bool, text string)
 	encode() ([]byte, error)
 }
@@ -81,7 +79,7 @@ const (
 	margin   = 6
 	spacing  = 14 // between lines of text
 	tickLong = 5
-	tickFine = 2 // of a tick without a label
+	tickFine = 2 // length of a tick without a label
 	swatch   = 22
 )
 
@@ -91,17 +89,16 @@ var (
 	gridLine = stroke{colour: color.RGBA{221, 221, 221, 255}, width: 0.5}
 )
 
-// palette is that of Okabe and Ito. People with other colour vision can tell its colours
-// apart.
+// palette is the palette of Okabe and Ito, which people with any colour vision can tell apart.
 var palette = []color.RGBA{
 	{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {0, 0, 0, 255},
 	{204, 121, 167, 255}, {230, 159, 0, 255}, {86, 180, 233, 255},
 }
 
-// dashes tell lines of one colour apart; the second are those of dashed lines.
+// dashes distinguish lines of one colour. dashes[1] is also the style of dashed lines.
 var dashes = [][]float64{nil, {5, 3}, {2, 2}}
 
-// style returns how line i is drawn.
+// style returns the style of line i.
 func (c *Chart) style(i int) stroke {
 	s := stroke{colour: palette[i%len(palette)], width: 1.4, dashes: dashes[i/len(palette)%len(dashes)]}
 	if c.Lines[i].Bold {
@@ -175,13 +172,13 @@ func (c *Chart) draw(page canvas, width, height float64) error {
 	return nil
 }
 
-// below returns the parts of a line that are not above a height, where the page counts down.
+// below returns the parts of a line that are not above a height. On the page, y grows downwards.
 func below(points []point, top float64) [][]point {
 	var parts [][]point
 	inside := false
 	for i := range points {
 		p := points[i]
-		if i > 0 && (p.y < top) == inside { // it crosses top
+		if i > 0 && (p.y < top) == inside { // the line crosses top
 			q := points[i-1]
 			edge := point{q.x + (p.x-q.x)*(top-q.y)/(p.y-q.y), top}
 			if inside {
@@ -199,7 +196,7 @@ func below(points []point, top float64) [][]point {
 	return parts
 }
 
-// axes returns the axes that hold every line. They are not placed yet.
+// axes returns axes that contain every line. Their places on the page are not set yet.
 func (c *Chart) axes() (x, y *axis, err error) {
 	x, y = newAxis(c.LogX), newAxis(c.LogY)
 	for _, l := range c.Lines {

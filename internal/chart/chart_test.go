@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestWrite draws a chart in both forms: the SVG is well formed and holds every name
-// and the ticks, the PNG has its size.
+// TestWrite draws a chart in both forms: the SVG is well formed and contains every name and the ticks; the PNG has the
+// right size.
 func TestWrite(t *testing.T) {
 	c := Chart{Title: "noise", X: "step", Y: "deviation", LogX: true, LogY: true, Lines: []Line{
 		{Name: "a long name of a line", X: []float64{1, 10, 1000}, Y: []float64{1e-5, 2e-3, 1e-6}},
@@ -36,7 +36,8 @@ func TestWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"a long name of a line", "other", "noise", "step", "deviation", ">1e-05<", ">0.1<", ">1000<"} {
+	for _, want := range []string{"a long name of a " +
+		"line", "other", "noise", "step", "deviation", ">1e-05<", ">0.1<", ">1000<"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the chart has no %q", want)
 		}
@@ -53,17 +54,16 @@ func TestWrite(t *testing.T) {
 		t.Errorf("the bitmap: %v", err)
 	}
 	if err := c.Write(filepath.Join(dir, "chart.pdf"), 17, 9); !errors.Is(err, ErrForm) {
-		t.Errorf("another form: %v", err)
+		t.Errorf("an unsupported form: %v", err)
 	}
-	c.Lines[0].Y[1] = 0 // has no logarithm
+	c.Lines[0].Y[1] = 0 // 0 has no logarithm
 	if err := c.Write(file, 17, 9); err == nil {
 		t.Error("zero on a logarithmic axis is drawn")
 	}
 }
 
-// TestUnusual draws lines that leave an axis without a length, a chart without lines, and one
-// whose lines are cut at the top. Lines without points or with numbers that are not finite are
-// errors.
+// TestUnusual draws lines that leave an axis with length 0, a chart without lines, and one whose lines are cut at the
+// top. Lines without points or with numbers that are not finite are errors.
 func TestUnusual(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "chart.svg")
 	level := Line{Name: "level", X: []float64{3, 3}, Y: []float64{5, 5}}
@@ -93,7 +93,7 @@ func TestUnusual(t *testing.T) {
 	}
 }
 
-// TestTicks: a logarithmic axis has at most 20 labels, and at least two.
+// TestTicks: a logarithmic axis has at least two labels and at most 20.
 func TestTicks(t *testing.T) {
 	for _, x := range []struct{ low, high float64 }{{1, 1.9}, {3, 8}, {0.18, 0.5}, {1, 10}, {2, 150}, {1e-3, 1e3}, {1e-10, 1e-2}, {1e-200, 1e100}} {
 		labels := 0

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// fontFamily names fonts that are about as wide as the one that textWidth measures.
+// fontFamily names fonts of approximately the widths that textWidth measures.
 const fontFamily = "'Liberation Sans', Arial, Helvetica, 'DejaVu Sans', sans-serif"
 
-// svg is a canvas that becomes an SVG file.
+// svg is a canvas for an SVG file.
 type svg struct{ b bytes.Buffer }
 
 func newSVG(width, height float64) *svg {
@@ -31,7 +31,7 @@ func (s *svg) line(points []point, k stroke) {
 	for i, p := range points {
 		at := decimal(p.x) + "," + decimal(p.y)
 		if at == was && i != len(points)-1 {
-			continue // nobody sees it
+			continue // too short to be visible
 		}
 		if was != "" {
 			s.b.WriteByte(' ')
@@ -60,7 +60,7 @@ func (s *svg) text(at point, share float64, up bool, text string) {
 		fmt.Fprintf(&s.b, ` transform="rotate(-90 %s %s)"`, x, y)
 	}
 	s.b.WriteByte('>')
-	xml.EscapeText(&s.b, []byte(text)) // a buffer takes everything
+	xml.EscapeText(&s.b, []byte(text)) // a buffer never fails
 	s.b.WriteString("</text>\n")
 }
 
@@ -69,7 +69,7 @@ func (s *svg) encode() ([]byte, error) {
 	return s.b.Bytes(), nil
 }
 
-// decimal prints a length with two places at most.
+// decimal formats a length with at most two decimals.
 func decimal(v float64) string {
 	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(v, 'f', 2, 64), "0"), ".")
 }

@@ -9,24 +9,24 @@ import (
 	"golang.org/x/image/math/fixed"
 )
 
-// letters is the font of bitmaps. Its widths stand for those of an SVG's font as well.
+// letters is the font of bitmaps. Its widths also serve as those of an SVG's font.
 var letters = sync.OnceValue(func() *sfnt.Font {
 	f, err := sfnt.Parse(goregular.TTF)
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // unreachable: the font is part of the program
 	}
 	return f
 })
 
-// glyphs calls f with each glyph of a text, and where it begins. It returns where the text
-// ends, in typographic points.
+// glyphs calls f with each glyph of a text and the place where it begins. It returns the place where the text ends, in
+// typographic points.
 func glyphs(text string, f func(b *sfnt.Buffer, glyph sfnt.GlyphIndex, x float64)) float64 {
 	var b sfnt.Buffer
 	x := 0.0
 	for _, r := range text {
 		glyph, err := letters().GlyphIndex(&b, r)
 		if err != nil {
-			glyph = 0 // the box for a rune that the font does not have
+			glyph = 0 // the box for a rune that the font lacks
 		}
 		if f != nil {
 			f(&b, glyph, x)
@@ -41,10 +41,10 @@ func glyphs(text string, f func(b *sfnt.Buffer, glyph sfnt.GlyphIndex, x float64
 // em is a size at which the font's coordinates are whole numbers.
 func em() fixed.Int26_6 { return fixed.I(int(letters().UnitsPerEm())) }
 
-// length turns a length at size em into one at size fontSize.
+// length converts a length at size em into one at size fontSize.
 func length(v fixed.Int26_6) float64 { return float64(v) / float64(em()) * fontSize }
 
-// textWidth returns how wide a text is, in typographic points.
+// textWidth returns the width of a text in typographic points.
 func textWidth(text string) float64 { return glyphs(text, nil) }
 
 // outlines returns the shapes of a text that begins at (0, 0).

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// tick is a mark on an axis, with a label or without.
+// tick is a mark on an axis, with or without a label.
 type tick struct {
 	value float64
 	label string
@@ -36,9 +36,8 @@ func linear(low, high float64) []tick {
 	return ticks
 }
 
-// decades puts ticks at powers of ten. It labels 2 and 5 between them too where there are few
-// powers, all where there is hardly one, and only some powers where there are many. An axis over
-// which numbers do not double has the ticks of linear.
+// decades puts ticks at powers of ten. Between few powers it also labels 2 and 5; with about one power it labels all
+// digits; of many powers it labels only some. An axis over which numbers do not double gets the ticks of linear.
 func decades(low, high float64) []tick {
 	if high < 2*low {
 		return linear(low, high)

@@ -16,10 +16,10 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// daemon answers at the control socket of a directory, which it returns.
+// daemon serves answer at the control socket of a directory, which it returns.
 func daemon(t *testing.T, answer http.HandlerFunc) (dir string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "client") // the name of a socket must be short
+	dir, err := os.MkdirTemp("", "client") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,8 +34,8 @@ func daemon(t *testing.T, answer http.HandlerFunc) (dir string) {
 	return dir
 }
 
-// TestControl: a request reaches the daemon of a directory, whose answer is an error where it says so. That
-// no daemon runs there is none.
+// TestControl: a request reaches the daemon of a directory, whose answer may be an error. It is not an error if no
+// daemon runs there.
 func TestControl(t *testing.T) {
 	asked, err := Change(t.Context(), t.TempDir(), task.Request{Kind: task.RequestOpen})
 	if asked || err != nil {
@@ -69,8 +69,8 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// TestGroup: every member is asked, and one that does not answer is none of the others' concern. No member
-// gets the password over an open connection.
+// TestGroup: every member is asked, and one that does not answer does not affect the others. No member gets the
+// password over an unencrypted connection.
 func TestGroup(t *testing.T) {
 	password := ""
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -89,7 +89,8 @@ func TestGroup(t *testing.T) {
 	all := Endpoint{}.Group(t.Context(), cfg, []cluster.MemberStatus{
 		{Instance: "a", URL: s.URL}, {Instance: "b"}, {Instance: "c", URL: "http://127.0.0.1:1"},
 	})
-	if len(all) != 3 || all[0].Error != "" || all[1].Error != "it advertises no address" ||
+	if len(all) != 3 || all[0].Error != "" || all[1].Error != "the instance advertises no address: set "+
+		"cluster.advertise" ||
 		!strings.HasPrefix(all[2].Error, "no daemon answers: ") {
 		t.Fatalf("the answers are %+v", all)
 	}
@@ -99,7 +100,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("the status is %+v, %v", of, err)
 	}
 	if password != "" {
-		t.Error("a member got the password over an open connection")
+		t.Error("a member got the password over an unencrypted connection")
 	}
 	given := Endpoint{URL: s.URL, User: "reader", PasswordFile: file}
 	if _, err := given.Status(t.Context(), nil); err != nil || password != "secret" {

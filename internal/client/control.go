@@ -1,5 +1,5 @@
-// Package client asks running daemons: over the control socket of a state directory to do something, and
-// over HTTP for their status.
+// Package client sends requests to running daemons: commands over the control socket of a state directory, and requests
+// for their status over HTTP.
 package client
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// Change has the daemon that runs on a state directory do what q asks. asked is false, without an error, if no
-// daemon runs there.
+// Change sends the request q to the daemon that runs on a state directory. If no daemon runs there, asked is false and
+// the error nil.
 func Change(ctx context.Context, dir string, q task.Request) (asked bool, err error) {
 	var answer task.Answer
 	if asked, err = post(ctx, dir, "/epoch/"+q.Kind, q, &answer); err == nil && asked {
@@ -26,8 +26,8 @@ func Change(ctx context.Context, dir string, q task.Request) (asked bool, err er
 	return asked, err
 }
 
-// Reload has the daemon that runs on a state directory read its configuration again. The answer says
-// whether it did; it is nil, without an error, if no daemon runs there.
+// Reload tells the daemon that runs on a state directory to read its configuration again. The answer says whether it
+// did. If no daemon runs there, both results are nil.
 func Reload(ctx context.Context, dir string, q httpapi.ReloadRequest) (*httpapi.ReloadAnswer, error) {
 	var answer httpapi.ReloadAnswer
 	asked, err := post(ctx, dir, "/reload", q, &answer)
@@ -37,8 +37,8 @@ func Reload(ctx context.Context, dir string, q httpapi.ReloadRequest) (*httpapi.
 	return &answer, nil
 }
 
-// post sends a request to the control socket of the daemon that runs on a state directory, and decodes the
-// answer. It reports whether there is such a daemon.
+// post sends a request to the control socket of the daemon that runs on a state directory, and decodes the answer. It
+// reports whether a daemon runs there.
 func post(ctx context.Context, dir, path string, q, answer any) (asked bool, err error) {
 	socket := filepath.Join(dir, httpapi.ControlSocket)
 	client := &http.Client{Transport: &http.Transport{

@@ -23,38 +23,37 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Endpoint says how to reach a daemon's HTTP server. What is empty comes from the configuration, if there
-// is one.
+// Endpoint says how to reach a daemon's HTTP server. Empty fields come from the configuration, if there is one.
 type Endpoint struct {
 	URL    string
 	CAFile string // certificates to trust instead of the system's
-	// User and PasswordFile are for http.basic_auth. They need each other.
+	// User and PasswordFile are for http.basic_auth. Both or none are set.
 	User, PasswordFile string
 }
 
-// Instance is what an instance of a group answered.
+// Instance is the answer of an instance of a group.
 type Instance struct {
 	Instance string          `json:"instance"`
 	URL      string          `json:"url"`
-	Error    string          `json:"error,omitempty"` // why there is no status
+	Error    string          `json:"error,omitempty"` // why the status is missing
 	Status   json.RawMessage `json:"status,omitempty"`
 }
 
-// Status has the parts of a status that commands show.
+// Status holds the parts of a status that commands show.
 type Status struct {
 	Tasks    []monitor.TaskStatus
 	Patterns []httpapi.PatternStatus
-	Group    *cluster.Status // nil: the daemon is in no group
+	Group    *cluster.Status // nil: the daemon does not belong to a group
 }
 
-// Decode reads the status that a daemon answered.
+// Decode reads a daemon's answer to a request for its status.
 func Decode(answer json.RawMessage) (s Status, err error) {
 	err = json.Unmarshal(answer, &s)
 	return s, err
 }
 
-// Group asks all members of a group for their status, at the same time, and returns their answers in the
-// order of the members.
+// Group asks all members of a group for their status concurrently, and returns their answers in the order of the
+// members.
 func (e Endpoint) Group(ctx context.Context, cfg *config.Config, members []cluster.MemberStatus) []Instance {
 	all := make([]Instance, len(members))
 	var wg sync.WaitGroup
@@ -62,7 +61,7 @@ func (e Endpoint) Group(ctx context.Context, cfg *config.Config, members []clust
 		wg.Go(func() {
 			of := e
 			all[i].Instance, all[i].URL, of.URL = m.Instance, m.URL, m.URL
-			err := fmt.Errorf("it advertises no address")
+			err := fmt.Errorf("the instance advertises no address: set cluster.advertise")
 			if of.URL != "" {
 				all[i].Status, err = of.Status(ctx, cfg)
 			}
@@ -75,10 +74,11 @@ func (e Endpoint) Group(ctx context.Context, cfg *config.Config, members []clust
 	return all
 }
 
-// Status asks a daemon for its status, which [Decode] reads. cfg is nil where there is no configuration. With
-// a configuration, URL is the address that a member of the group advertises: it gets no password but over TLS.
+// Status asks a daemon for its status, which [Decode] reads. cfg is nil if there is no configuration. With a
+// configuration, URL is the address that a member of the group advertises. To such an address Status sends a password
+// over TLS only.
 //
-// Errors: an [exit.Usage] or an [exit.Config] where the daemon cannot be asked this way.
+// Errors: an [exit.Usage] or an [exit.Config] if the daemon cannot be asked in this way.
 func (e Endpoint) Status(ctx context.Context, cfg *config.Config) (json.RawMessage, error) {
 	client, req, err := e.request(ctx, cfg)
 	if err != nil {
@@ -99,15 +99,16 @@ func (e Endpoint) Status(ctx context.Context, cfg *config.Config) (json.RawMessa
 		if answer.Error != "" {
 			answer.Error = ": " + answer.Error
 		}
-		return nil, fmt.Errorf("%s answered %s, not a status%s", req.URL.Redacted(), res.Status, answer.Error)
+		return nil, fmt.Errorf("%s did not answer with a status, but with "+
+			"%s%s", req.URL.Redacted(), res.Status, answer.Error)
 	}
 	return answer.Data, nil
 }
 
-// request returns a request for the status, and the client that sends it.
+// request returns a request for the status, and the client to send it with.
 func (e Endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client, *http.Request, error) {
 	if (e.User == "") != (e.PasswordFile == "") {
-		return nil, nil, exit.Usagef("--user and --password-file need each other")
+		return nil, nil, exit.Usagef("give both --user and --password-file, or neither")
 	}
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
@@ -119,7 +120,7 @@ func (e Endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 		trust = files.Config()
 	}
 	groupReadable := false
-	member := cfg != nil && e.URL != "" // of a group, at an address that it says of itself
+	member := cfg != nil && e.URL != "" // a group's member chooses this address itself
 	if cfg == nil && e.URL == "" {
 		e.URL = "http://127.0.0.1:9464"
 	}
@@ -144,7 +145,7 @@ func (e Endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 			}
 		}
 		if member && !strings.HasPrefix(e.URL, "https://") {
-			e.User = "" // whoever is in the group could ask for the password otherwise
+			e.User = "" // else any member of the group could obtain the password
 		} else if b := cfg.HTTP.BasicAuth; b != nil && e.User == "" {
 			e.User, e.PasswordFile = b.Username, b.PasswordFile
 		}
@@ -166,13 +167,13 @@ func (e Endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 	return &http.Client{
 		Timeout:   10 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: trust, Proxy: http.ProxyFromEnvironment},
-		// The password is for this address only.
+		// A redirect is refused because the password is for this address only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, req, nil
 }
 
-// trustOnly trusts a listener that shows the certificate in a file, under whatever name or
-// address it is reached.
+// trustOnly returns a TLS configuration that trusts only a listener with the certificate in a file, under any name or
+// address.
 func trustOnly(certFile string) (*tls.Config, error) {
 	data, err := os.ReadFile(certFile)
 	if err != nil {
@@ -184,10 +185,10 @@ func trustOnly(certFile string) (*tls.Config, error) {
 	}
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, // instead: it is this certificate, byte for byte
+		InsecureSkipVerify: true, // VerifyConnection compares the certificate byte for byte
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if !bytes.Equal(s.PeerCertificates[0].Raw, block.Bytes) {
-				return fmt.Errorf("the listener's certificate is not that of %s", certFile)
+				return fmt.Errorf("the listener's certificate differs from that in %s", certFile)
 			}
 			return nil
 		},

@@ -1,11 +1,9 @@
-// Package column says what a configured column makes of the value that a record has for it: a
-// number, or several.
+// Package column converts the value that a record has for a configured column into a number of the row, or several.
 //
-// A decoder finds a [Value] at a column's path. [Column.Put] turns it into numbers of the row:
-// a category into one number for each of a public list, a time into its hour, a number into
-// its logarithm. What it computes depends on the value and on public constants alone, and has
-// the same bits on every machine. Rows are clipped after it, so none of this has a sensitivity
-// of its own.
+// A decoder finds a [Value] at a column's path. [Column.Put] turns it into numbers of the row: a category into one
+// number for each of a public list, a time into its hour, a number into its logarithm. The result depends only on the
+// value and on public constants, and has the same bits on every machine. Rows are clipped afterwards, so none of this
+// has a sensitivity of its own.
 package column
 
 import (
@@ -15,22 +13,22 @@ import (
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// Kind says what a Value is.
+// Kind is the kind of a Value.
 type Kind uint8
 
 // The kinds.
 const (
-	Absent  Kind = iota // nothing is there, or null
+	Absent  Kind = iota // no value, or null
 	Number              // Num, perhaps not finite
 	Text                // Text: a string, without quotes and escapes
 	Truth               // Num is 0 or 1
-	Enum                // Text is the symbol of an enumeration, empty for one without; Num is its number
-	Instant             // Sec and Nsec, of a field whose schema says that it is a time
-	Other               // an object, an array, bytes …: nothing that a column can use
-	Kinds               // their number
+	Enum                // Text is the symbol of an enumeration, empty if it has none; Num is its number
+	Instant             // Sec and Nsec; the schema says that the field is a time
+	Other               // an object, an array, bytes …: no column can use it
+	Kinds               // number of kinds
 )
 
-// String returns the kind as messages call it.
+// String returns the kind's name in messages.
 func (k Kind) String() string {
 	if k >= Kinds {
 		return "unknown"
@@ -38,13 +36,13 @@ func (k Kind) String() string {
 	return [Kinds]string{"null", "number", "string", "boolean", "enumeration", "time", "other"}[k]
 }
 
-// A Value is what a record has at a column's path.
+// Value is the value of a record at a column's path.
 type Value struct {
 	Kind Kind
 	Num  float64
 	Sec  int64  // since 1970-01-01T00:00Z
 	Nsec int32  // after Sec: 0 to 999999999
-	Text []byte // may point into the record; nothing keeps it
+	Text []byte // may point into the record; a Column does not keep it
 }
 
 // Fault says why a value gives no numbers.
@@ -54,12 +52,12 @@ type Fault uint8
 const (
 	OK          Fault = iota // none
 	Missing                  // there is no value, and the column has no default
-	NotNumber                // it is no number
+	NotNumber                // it is not a number
 	NotFinite                // it is NaN, infinite or too large for a float64, perhaps after a transform
-	NotBoolean               // it is no boolean
-	NotCategory              // it is none of the categories
-	NotTime                  // it is no time, or none of the years 1 to 9999
-	Faults                   // their number
+	NotBoolean               // it is not a boolean
+	NotCategory              // it is not one of the categories
+	NotTime                  // it is not a time of the years 1 to 9999
+	Faults                   // number of faults
 )
 
 // Column is one configured column. It is immutable.
@@ -67,18 +65,18 @@ type Column struct {
 	spec       Spec
 	path       []Element
 	names      []string
-	categories map[string]int // where its 1 goes, or none
-	other      int            // where that of any other text goes, or none, or refused
-	fallback   []float64      // the numbers of the default; nil: there is none
+	categories map[string]int // place of a category's 1, or none
+	other      int            // place of the 1 for any other text, or none, or refused
+	fallback   []float64      // the numbers of the default; nil: no default
 	take       func(t moment) float64
 	offset     int64 // seconds that its clock is ahead of UTC
-	perSecond  int64 // units of a time that is a number; 0: it is none
+	perSecond  int64 // units per second of a time given as a number; 0: a number is not a time
 	transform  transform
 	maxText    int
 }
 
-// No places of a row: that of the baseline, whose numbers are all 0, and that of a text that is
-// no category and gives no row.
+// Values instead of a place in the row: none for the baseline, whose numbers are all 0; refused for a text that is not
+// a category and gives no row.
 const (
 	none    = -1
 	refused = -2
@@ -90,28 +88,28 @@ func (c *Column) Name() string { return c.spec.Name }
 // Type returns the column's type, as in [Spec].
 func (c *Column) Type() string { return c.spec.Type }
 
-// Path returns where the column's value is. The caller must not change it.
+// Path returns the path of the column's value. The caller must not change it.
 func (c *Column) Path() []Element { return c.path }
 
-// Width returns how many numbers of a row the column has.
+// Width returns the column's number of numbers in a row.
 func (c *Column) Width() int { return len(c.names) }
 
-// Names returns the names of these numbers: the column's own, or "country=DE" and so on for
-// categories. The caller must not change them.
+// Names returns the names of these numbers: the column's own, or for categories "country=DE" and so on. The caller must
+// not change them.
 func (c *Column) Names() []string { return c.names }
 
-// Plain reports whether the column's one number is the value itself: it is a number, needs no
-// transform and has no default. Put of such a column sets dst[0] to a finite Num.
+// Plain reports whether the column's only number is the value itself: the value is a number, without a transform or a
+// default. For such a column Put sets dst[0] to Num if Num is finite.
 func (c *Column) Plain() bool {
 	return c.spec.Plain()
 }
 
-// MaxText returns a length in bytes: a longer Text gives the same answer as one that is cut to
-// MaxText+1 bytes. So a decoder can resolve escapes in bounded memory.
+// MaxText returns a length in bytes: a longer Text gives the same answer as its first MaxText+1 bytes. So a decoder can
+// resolve escapes in bounded memory.
 func (c *Column) MaxText() int { return c.maxText }
 
-// Takes reports whether values of this kind can be put: what a schema is compared with. Absent
-// always is, because a schema may say that a value is optional.
+// Takes reports whether Put accepts values of this kind, for comparison with a schema. It always accepts Absent,
+// because a schema may say that a value is optional.
 func (c *Column) Takes(k Kind) bool {
 	if k == Absent {
 		return true
@@ -131,8 +129,8 @@ func (c *Column) Takes(k Kind) bool {
 	return k == Text || k == Enum || k == Number || k == Truth // category
 }
 
-// Put writes the column's numbers to dst[:Width()], or says why there are none; then dst may
-// hold anything. It does not allocate.
+// Put writes the column's numbers to dst[:Width()], or returns the fault that prevents it; dst is then undefined. It
+// does not allocate.
 func (c *Column) Put(dst []float64, v *Value) Fault {
 	var x float64
 	switch {
@@ -172,7 +170,7 @@ func (c *Column) Put(dst []float64, v *Value) Fault {
 	return c.finish(dst, x)
 }
 
-// finish writes the one number of a column, after the transform.
+// finish writes the only number of a column, after the transform.
 func (c *Column) finish(dst []float64, x float64) Fault {
 	if x-x != 0 {
 		return NotFinite
@@ -186,7 +184,7 @@ func (c *Column) finish(dst []float64, x float64) Fault {
 	return OK
 }
 
-// wrong returns the fault of a value of a kind that the column does not take.
+// wrong returns the fault for a value of a kind that the column does not accept.
 func (c *Column) wrong() Fault {
 	switch c.spec.Type {
 	case "bool":
@@ -199,12 +197,12 @@ func (c *Column) wrong() Fault {
 	return NotNumber
 }
 
-// maxWhole is up to where all whole numbers are float64s: 2⁵³. Beyond it different numbers of
-// a record may be one float64, and so are no categories.
+// maxWhole is 2⁵³: up to it all whole numbers are exact as float64. Beyond it different numbers of a record may have
+// the same float64, so they are not categories.
 const maxWhole = 1 << 53
 
-// putCategory writes a 1 at the category's place and 0 elsewhere. A whole number is the
-// category of its digits, and a boolean is "true" or "false".
+// putCategory writes a 1 at the category's place and 0 elsewhere. A whole number stands for the category spelt with its
+// digits, and a boolean for "true" or "false".
 func (c *Column) putCategory(dst []float64, v *Value) Fault {
 	at, known := 0, false
 	switch v.Kind {
@@ -235,10 +233,9 @@ func (c *Column) putCategory(dst []float64, v *Value) Fault {
 	return OK
 }
 
-// PutCell is Put for the cell of a format whose values are all text, such as CSV, without quotes. What the
-// text is follows from the column: a number, a boolean ("true" or "false" in upper or lower
-// case, "1" or "0"), a time or a category. An empty cell is absent. Except in a category, spaces and
-// tabs around it don't count.
+// PutCell is Put for a cell of a format whose values are all text, such as CSV, without quotes. The column decides how
+// to read the text: as a number, a boolean ("true" or "false" in any case, "1" or "0"), a time or a category. An empty
+// cell is absent. Surrounding spaces and tabs are ignored, except for a category.
 func (c *Column) PutCell(dst []float64, cell []byte) Fault {
 	if c.spec.Type != "category" {
 		cell = trim(cell)

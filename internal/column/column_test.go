@@ -134,7 +134,7 @@ func TestPut(t *testing.T) {
 				t.Errorf("%v, fault %d, want %v, fault %d", dst, f, x.want, x.f)
 			}
 			if f == OK && x.in.Kind != Absent && !c.Takes(x.in.Kind) {
-				t.Error("takes what it says that it does not take")
+				t.Error("Put accepts a kind that Takes refuses")
 			}
 			if x.in.Kind == Text && len(x.in.Text) > c.MaxText() {
 				cut := Value{Kind: Text, Text: x.in.Text[:c.MaxText()+1]}
@@ -244,7 +244,7 @@ func TestFaults(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := New(Spec{Name: "a", Path: "b"}, nil); err == nil {
-		t.Error("a path where there are none")
+		t.Error("a path is accepted for a codec without paths")
 	}
 }
 

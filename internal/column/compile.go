@@ -6,7 +6,7 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// Width returns how many numbers of a row a valid column has.
+// Width returns the number of numbers that a valid column has in a row.
 func (s *Spec) Width() int {
 	n := len(s.Categories)
 	if n == 0 {
@@ -21,13 +21,12 @@ func (s *Spec) Width() int {
 	return n
 }
 
-// Plain reports whether the row's number is the value itself, wherever that is.
+// Plain reports whether the row's number is the value itself, for any path.
 func (s *Spec) Plain() bool {
 	return (s.Type == "" || s.Type == "number") && s.Transform == "" && s.Default == nil
 }
 
-// Names returns the names of these numbers: the column's own, or "country=DE" and so on for
-// categories.
+// Names returns the names of these numbers: the column's own, or for categories "country=DE" and so on.
 func (s *Spec) Names() []string {
 	if len(s.Categories) == 0 {
 		return []string{s.Name}
@@ -44,7 +43,7 @@ func (s *Spec) Names() []string {
 	return names
 }
 
-// Plain returns specifications of columns of plain numbers.
+// Plain returns specifications of columns of plain numbers with these names.
 func Plain(names []string) []Spec {
 	specs := make([]Spec, len(names))
 	for i, name := range names {
@@ -53,14 +52,14 @@ func Plain(names []string) []Spec {
 	return specs
 }
 
-// Pathless reports whether the columns of a codec follow one another in a record: they have no
-// paths, and their names are labels.
+// Pathless reports whether a codec's columns have no paths: they follow one another in a record, and their names are
+// labels.
 func Pathless(codec string) bool {
 	return codec == "json-array" || codec == "float64" || codec == "float32"
 }
 
-// Position reads the position of a cell, "1" the first, as the index of an array. It accepts
-// only the spelling that Itoa writes, so that "1" and "01" cannot name the same cell.
+// Position parses the position of a cell, from "1", into an index. It accepts only the spelling that Itoa writes, so
+// that "1" and "01" cannot name the same cell.
 func Position(s string) (path []Element, ok bool) {
 	p, err := strconv.Atoi(s)
 	if err != nil || p < 1 || p > maxIndex || strconv.Itoa(p) != s {
@@ -69,12 +68,12 @@ func Position(s string) (path []Element, ok bool) {
 	return []Element{{Index: p - 1}}, true
 }
 
-// Compile returns the columns of a codec, one for each specification. errs[i] holds the faults of
-// the i-th, of the keys of [Spec] in lower case with underscores, or is nil. All are nil if and
-// only if all columns are there.
+// Compile returns the columns of a codec, one for each specification. errs[i] holds the faults of the i-th
+// specification, as faults of the keys of [Spec] in lower case with underscores; nil if it has none. All errs are nil
+// if and only if all columns are built.
 //
-// Several columns may read one value. A value can't be both a column and around one, nor both an
-// array and an object.
+// Several columns may read one value. A value cannot be a column and also contain one, nor be both an array and an
+// object.
 func Compile(codec string, specs []Spec) (columns []*Column, errs []error) {
 	lists := make([]fault.List, len(specs))
 	columns, errs = make([]*Column, len(specs)), make([]error, len(specs))
@@ -94,7 +93,7 @@ func Compile(codec string, specs []Spec) (columns []*Column, errs []error) {
 		switch list := &lists[i]; c.Type() {
 		case "number":
 			list.Check(codec != "float64" && codec != "float32" ||
-				s.Default == nil, "default", "must not be set for packed numbers: none can be missing", s.Default)
+				s.Default == nil, "default", "must not be set for packed numbers, which are never missing", s.Default)
 		case "enum":
 			list.Check(codec == "avro" ||
 				codec == "protobuf", "type",
@@ -110,11 +109,11 @@ func Compile(codec string, specs []Spec) (columns []*Column, errs []error) {
 	return columns, errs
 }
 
-// checkPaths finds columns whose paths contradict one another. A column that is nil has faults
-// already.
+// checkPaths finds columns whose paths contradict one another. A nil column already has faults.
 func checkPaths(columns []*Column, lists []fault.List) {
 	const names, indexes = 1, 2
-	whole, around := map[string]bool{}, map[string]int{} // by paths: a column's value; what is in a value on the way
+	// By path: the values of columns, and the types of the values that contain them.
+	whole, around := map[string]bool{}, map[string]int{}
 	in := func(e Element) int {
 		if e.Index >= 0 {
 			return indexes
@@ -141,7 +140,7 @@ func checkPaths(columns []*Column, lists []fault.List) {
 				break
 			}
 			if around[outer] == names|indexes {
-				lists[i].Add("path", "must not make one value an array and an object", Format(c.path))
+				lists[i].Add("path", "must not use one value both as an array and as an object", Format(c.path))
 				break
 			}
 		}

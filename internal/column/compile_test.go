@@ -58,7 +58,7 @@ func TestCompile(t *testing.T) {
 	}
 	for _, s := range []Spec{countries, with(countries, func(s *Spec) { s.Other = true }), with(countries, func(s *Spec) { s.Baseline = "FR" }), {Type: "bool"}} {
 		if c := column(t, s); c.Width() != s.Width() {
-			t.Errorf("%+v: width %d, and the specification says %d", s, c.Width(), s.Width())
+			t.Errorf("%+v: width %d, but the specification says %d", s, c.Width(), s.Width())
 		}
 	}
 }

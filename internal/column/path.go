@@ -5,35 +5,34 @@ import (
 	"strings"
 )
 
-// An Element of a path is a name, with Index −1, or the index of an array, counted from 0.
+// Element is one element of a path: a name, with Index −1, or the index of an array, from 0.
 type Element struct {
 	Name  string
 	Index int
 }
 
-// Syntax is how a codec's paths are written.
+// Syntax is the notation of a codec's paths.
 type Syntax struct {
 	read func(string) ([]Element, bool)
 	rule string
 }
 
-// The two ways to write a path: see [Parse] and [Position].
+// The two notations of a path: see [Parse] and [Position].
 var (
 	Paths     = &Syntax{Parse, `must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name`}
 	Positions = &Syntax{Position, `must be a position from "1" to "1000000"`}
 )
 
-// maxIndex is the largest index of a path. A decoder that passes over the elements before it
-// reads them all.
+// maxIndex is the largest index in a path. A decoder must read all elements before the indexed one.
 const maxIndex = 999_999
 
-// Parse splits a path into the elements that lead to a value: "a.b[2].c" into a, b, 2 and c.
-// A backslash makes a dot, a backslash or a bracket after it part of a name: `a\.b` is one
-// name. A closing bracket needs none. An index has no sign and no leading zeros, and is at most
-// 999999. A path may begin with an index; then the value itself is an array.
+// Parse splits a path into the elements that lead to a value: "a.b[2].c" into a, b, 2 and c. A backslash makes the
+// following dot, backslash or bracket part of a name: `a\.b` is one name. A closing bracket needs no backslash. An
+// index has no sign and no leading zeros, and is at most 999999. A path may begin with an index; then the value itself
+// is an array.
 //
-// It reports false for a text that is no path: an empty name, another use of a backslash, or
-// brackets around anything but an index.
+// It reports false for a text that is not a path: it has an empty name, another use of a backslash, or brackets around
+// something other than an index.
 func Parse(s string) (path []Element, ok bool) {
 	for i, first := 0, true; i < len(s) || first; first = false {
 		if i < len(s) && s[i] == '[' {
@@ -52,7 +51,7 @@ func Parse(s string) (path []Element, ok bool) {
 		}
 		if !first {
 			if s[i] != '.' {
-				return nil, false // something behind an index
+				return nil, false // something follows an index
 			}
 			i++
 		}
@@ -74,7 +73,7 @@ func Parse(s string) (path []Element, ok bool) {
 	return path, true
 }
 
-// Format writes a path as Parse reads it.
+// Format formats a path as Parse reads it.
 func Format(path []Element) string {
 	var b strings.Builder
 	for i, e := range path {

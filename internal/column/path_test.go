@@ -37,7 +37,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What Parse reads, Format writes so that it means the same.
+// FuzzParse: Format writes what Parse read such that it has the same meaning.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"a.b[2].c", `a\.b`, `\[\]\\`, "[0][1]", "a[0]b", "a]"} {
 		f.Add(s)

@@ -2,11 +2,10 @@ package column
 
 import "math"
 
-// The functions here have the same bits on every architecture. Those of package math need not:
-// some are written in assembly, and a compiler may fuse a multiplication and an addition into
-// one operation that rounds once. An explicit conversion to float64 forbids that (Go
-// specification, "Floating-point operators"). math.Sqrt, math.Frexp, math.Ldexp and math.FMA are
-// exact or correctly rounded, so they are the same everywhere.
+// The functions of this file have the same bits on every architecture. Those of package math may not: some are written
+// in assembly, and a compiler may fuse a multiplication and an addition into one operation that rounds once. An
+// explicit conversion to float64 forbids that (Go specification, "Floating-point operators"). math.Sqrt, math.Frexp,
+// math.Ldexp and math.FMA are exact or correctly rounded, so they are the same everywhere.
 
 const (
 	ln2High = 6.93147180369123816490e-01 // its last 32 bits are 0: k·ln2High is exact for |k| < 2¹¹
@@ -27,8 +26,8 @@ var oddParts = []float64{2. / 3, 2. / 5, 2. / 7, 2. / 9, 2. / 11, 2. / 13, 2. / 
 
 // logarithm returns ln x within 2 units of the last place; NaN for x < 0, −Inf for 0.
 //
-// x = m·2ᵏ with m between √½ and √2. With f = m − 1, which is exact, and s = f/(2 + f),
-// ln m = 2·atanh(s), and 2s = f − s·f, so that the leading term is exact.
+// Write x = m·2ᵏ with m between √½ and √2. With f = m − 1, which is exact, and s = f/(2 + f), ln m = 2·atanh(s) and 2s
+// = f − s·f, so the leading term is exact.
 func logarithm(x float64) float64 {
 	switch {
 	case x < 0 || x != x:
@@ -47,13 +46,13 @@ func logarithm(x float64) float64 {
 	s := f / (2 + f)
 	z := s * s
 	rest := float64(s * float64(z*horner(z, oddParts)))
-	// n·ln 2 + f − (s·f − rest), the small terms together first
+	// n·ln 2 + f − (s·f − rest), adding the small terms first.
 	small := float64(s*f) - rest
 	return float64(n*ln2High) + (f - (small - float64(n*ln2Low)))
 }
 
-// logarithm1p returns ln(1 + x) within 4 units of the last place; NaN below −1, −Inf at −1.
-// Where 1 + x is rounded, ln u/(u − 1) at the rounded u is nearly that at 1 + x (Kahan).
+// logarithm1p returns ln(1 + x) within 4 units of the last place; NaN below −1, −Inf at −1. The quotient ln u/(u − 1)
+// is nearly the same at 1 + x and at the rounded u = 1 + x (Kahan).
 func logarithm1p(x float64) float64 {
 	u := 1 + float64(x)
 	if u == 1 {
@@ -81,11 +80,11 @@ var factorials = func() []float64 {
 // exponential returns eˣ for |x| ≤ 1 within 2 units of the last place.
 func exponential(x float64) float64 { return 1 + float64(x*horner(x, factorials[1:])) }
 
-// power returns xʸ within 16 units of the last place, for 0 < |y| ≤ maxExponent; NaN for a
-// negative x unless y is a whole number.
+// power returns xʸ within 16 units of the last place, for 0 < |y| ≤ maxExponent; NaN for a negative x unless y is a
+// whole number.
 //
-// |x| = m·2ᵏ and y = w + v, with w whole and |v| ≤ ½. The power is mʷ·mᵛ·2^(k·y), where k·y is
-// divided into a whole part and a rest without an error that grows with k.
+// |x| = m·2ᵏ and y = w + v, with w whole and |v| ≤ ½. The power is mʷ·mᵛ·2^(k·y), where k·y is split into a whole part
+// and a rest such that the error does not grow with k.
 func power(x, y float64) float64 {
 	w := math.RoundToEven(y)
 	v := y - w
@@ -99,7 +98,7 @@ func power(x, y float64) float64 {
 	case math.IsInf(x, 0):
 		return x * x // not finite
 	case v == 0.5 || v == -0.5:
-		// √x is correctly rounded; y·2 is odd.
+		// The square root is correctly rounded, and 2y is odd.
 		return power(math.Sqrt(x), 2*y)
 	}
 	m, k := math.Frexp(math.Abs(x))
@@ -116,7 +115,7 @@ func power(x, y float64) float64 {
 		low := math.FMA(float64(k), v, -e)
 		whole := math.RoundToEven(e)
 		shift += int(whole)
-		// ln m is in [−ln 2, 0] and |v| < ½
+		// ln m is in [−ln 2, 0], and |v| < ½.
 		p = float64(p * exponential(float64(v*logarithm(m))))
 		p = float64(p * exponential(float64(((e-whole)+low)*math.Ln2)))
 	}
@@ -135,12 +134,12 @@ var sines, cosines = func() (s, c []float64) {
 	return
 }()
 
-// circle returns sine and cosine of 2π·part/whole, for 0 ≤ part < whole ≤ 2⁵⁹, within 2.5·10⁻¹⁶. The
-// eighth of the circle is found in whole numbers, so a quarter is exactly 1 and 0.
+// circle returns sine and cosine of 2π·part/whole, for 0 ≤ part < whole ≤ 2⁵⁹, within 2.5·10⁻¹⁶. It finds the eighth of
+// the circle in integer arithmetic, so that a quarter gives exactly 1 and 0.
 func circle(part, whole int64) (sin, cos float64) {
 	eighth, rest := 8*part/whole, 8*part%whole
 	if eighth%2 == 1 {
-		rest = whole - rest // to the next axis, or from the diagonal
+		rest = whole - rest // distance to the next axis, or from the diagonal
 	}
 	x := float64(rest) / float64(whole) * (math.Pi / 4)
 	z := x * x

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// ulps returns how many float64s are between got and want.
+// ulps returns the number of float64s between got and want.
 func ulps(got, want float64) float64 {
 	if got == want || got != got && want != want {
 		return 0
@@ -21,7 +21,7 @@ func ulps(got, want float64) float64 {
 	return math.Abs(got-want) / unit
 }
 
-// edges are numbers where functions go wrong.
+// edges are numbers at which functions often go wrong.
 var edges = []float64{
 	0, math.Copysign(0, -1), 1, -1, 2, 0.5, math.SmallestNonzeroFloat64, -math.SmallestNonzeroFloat64, 0x1p-1022,
 	0x1.fffffffffffffp-1023,
@@ -40,7 +40,7 @@ func numbers(n int) []float64 {
 	return xs
 }
 
-// bits is the precision of references.
+// bits is the precision of the reference values.
 const bits = 300
 
 func number(x float64) *big.Float { return new(big.Float).SetPrec(bits).SetFloat64(x) }
@@ -92,14 +92,14 @@ func TestLogarithm(t *testing.T) {
 				t.Errorf("ln %v = %v, %v units from %v", x, logarithm(x), u, want)
 			}
 		}
-		if x > -1 && x != 0 && math.Abs(x) > 1e-40 { // 1 + x is exact in so many bits
+		if x > -1 && x != 0 && math.Abs(x) > 1e-40 { // 1 + x is exact with this precision
 			want, _ := preciseLog(number(0).Add(number(1), number(x))).Float64()
 			if u := ulps(logarithm1p(x), want); u > 4 {
 				t.Errorf("ln(1 + %v) = %v, %v units from %v", x, logarithm1p(x), u, want)
 			}
 		}
 	}
-	for _, x := range numbers(3000) { // many more, against another implementation that is right for normal numbers
+	for _, x := range numbers(3000) { // many more, compared with an implementation that is correct for normal numbers
 		if math.Abs(x) > 1e-300 && ulps(logarithm(x), math.Log(x)) > 3 || ulps(logarithm1p(x), math.Log1p(x)) > 5 {
 			t.Errorf("logarithms of %v and 1 + it: %v and %v, want %v and %v", x, logarithm(x), logarithm1p(x),
 				math.Log(x), math.Log1p(x))
@@ -108,7 +108,7 @@ func TestLogarithm(t *testing.T) {
 	inf := math.Inf(1)
 	if logarithm(1) != 0 || logarithm(0) != -inf || logarithm(inf) != inf || logarithm(-1) == logarithm(-1) ||
 		logarithm1p(-1) != -inf || logarithm1p(-2) == logarithm1p(-2) || logarithm1p(5e-324) != 5e-324 {
-		t.Error("an edge is wrong")
+		t.Error("wrong value at an edge")
 	}
 }
 
@@ -129,7 +129,7 @@ func TestPower(t *testing.T) {
 			}
 			want, _ := exact.Float64()
 			got := power(x, y)
-			if math.IsInf(got, 0) || math.IsInf(want, 0) { // at the edge of the range, either may round
+			if math.IsInf(got, 0) || math.IsInf(want, 0) { // at the edge of the range either one may overflow
 				if math.Abs(got) < math.MaxFloat64*(1-1e-14) || math.Abs(want) < math.MaxFloat64*(1-1e-14) {
 					t.Errorf("%v^%v = %v, want %v", x, y, got, want)
 				}
@@ -213,8 +213,8 @@ func TestCircle(t *testing.T) {
 	}
 }
 
-// The bits of these functions are part of rows, so they must not change, and must be the same on
-// each architecture: this is a test of the golden ones, which run on others too.
+// TestGoldenBits: the bits of these functions are part of rows, so they must never change, and must be the same on each
+// architecture. This is one of the golden tests, which also run on other architectures.
 func TestGoldenBits(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	h := fnv.New64a()

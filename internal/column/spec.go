@@ -9,38 +9,35 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// Spec is a column as it is configured. Its zero value with a name is a column of numbers, at the path that its name
-// is.
+// Spec is the specification of a column. Its zero value with a name is a column of numbers, with the name as its path.
 type Spec struct {
 	// Name is the column's name.
 	Name string
-	// Path is where its value is, as a codec reads paths; empty: as Name says.
+	// Path is the path of the column's value, in the codec's notation; empty: Name is the path.
 	Path string
 	// Type is one of [Types]; empty: "number".
 	Type string
-	// Default stands for a value that is missing or null, before the transform: a float64, for
-	// "bool" also a bool, for categories a string. Nil: there is none, and such a record gives no row.
+	// Default replaces a value that is missing or null, before the transform. It is a float64; for "bool" it may be a
+	// bool, for categories a string. Nil: without a value, a record gives no row.
 	Default any
-	// Categories are the public list of a column of type "category", or of a "timestamp" whose
-	// Take gives whole numbers. Each has a number of the row, which is 1 for a value that it is
-	// and else 0.
+	// Categories is the public list of a column of type "category", or of a "timestamp" whose Take gives whole numbers.
+	// Each has a number in the row: 1 if the value is that category, else 0.
 	Categories []string
-	// Other adds a number for values that are none of the categories; else such a record gives
-	// no row.
+	// Other adds a number for values outside the categories. Without it, a record with such a value gives no row.
 	Other bool
-	// Baseline is a category, or "other", that has no number of its own: all are 0. Empty: none.
+	// Baseline is a category, or "other", that has no number: for it all numbers are 0. Empty: none.
 	Baseline string
-	// Take is what of a time is the number, one of [Taking]; empty: "seconds".
+	// Take says which number is taken from a time, one of [Taking]; empty: "seconds".
 	Take string
-	// Unit is that of a time that is a number since 1970-01-01T00:00Z: "s", "ms", "us" or "ns".
-	// Empty: a number is no time.
+	// Unit is the unit of a time that is given as a number since 1970-01-01T00:00Z: "s", "ms", "us" or "ns". Empty: a
+	// number is not a time.
 	Unit string
-	// UTCOffset is how far the clock of Take is ahead of UTC, "+01:00"; empty: not at all. A time
-	// without an offset is one by that clock.
+	// UTCOffset is the offset of the clock of Take from UTC, such as "+01:00"; empty: 0. A time without an offset is
+	// read by that clock.
 	UTCOffset string
-	// Transform is one of [Transforms], of the value + Offset; empty: none.
+	// Transform is one of [Transforms], applied to the value + Offset; empty: none.
 	Transform string
-	// Exponent is that of the transform "power".
+	// Exponent is the exponent of the transform "power".
 	Exponent float64
 	// Offset is added before the transform.
 	Offset float64
@@ -49,13 +46,13 @@ type Spec struct {
 // Types are the types of a column.
 var Types = []string{"number", "decimal", "bool", "category", "enum", "timestamp"}
 
-// Transforms are the functions of a number x, the value plus Offset.
+// Transforms are functions of a number x, the value plus Offset.
 var Transforms = []string{"log", "log1p", "sqrt", "power"}
 
-// Units are those of a time that is a number.
+// Units are the units of a time that is given as a number.
 var Units = []string{"s", "ms", "us", "ns"}
 
-// Taking returns what may be taken of a time.
+// Taking returns the possible values of [Spec.Take].
 func Taking() []string {
 	names := make([]string, len(taking))
 	for i := range taking {
@@ -64,24 +61,24 @@ func Taking() []string {
 	return names
 }
 
-// transform is a function of a number; NaN or ±Inf where it has no value.
+// transform is a function of a number. Its value is NaN or ±Inf if undefined.
 type transform func(x float64) float64
 
 const (
 	// maxExponent is the largest exponent of a power.
 	maxExponent = 16
-	// maxCategories is the length of the longest list of categories.
+	// maxCategories is the largest length of a list of categories.
 	maxCategories = 1 << 16
-	// maxPath is the number of elements of the longest path: no document is nested deeper.
+	// maxPath is the largest number of elements in a path: documents are not nested deeper.
 	maxPath = 128
-	// maxDecimal is the length of the longest text that is read as a number.
+	// maxDecimal is the largest length of a text that is read as a number.
 	maxDecimal = 1 << 10
-	// otherName is the name of the number of values that are none of the categories.
+	// otherName is the name of the number for values outside the categories.
 	otherName = "other"
 )
 
-// New returns the column of a specification. Its errors are faults of the keys of [Spec], in lower
-// case with underscores. path says how a path is written; nil: the column has none.
+// New returns the column of a specification. Its errors are faults of the keys of [Spec], in lower case with
+// underscores. path is the notation of the path; nil: the column has no path.
 func New(s Spec, path *Syntax) (*Column, error) {
 	var faults fault.List
 	if s.Type == "" {
@@ -100,7 +97,7 @@ func New(s Spec, path *Syntax) (*Column, error) {
 		faults.Check(len(c.path) <= maxPath, "path",
 			fmt.Sprintf("must have at most %d names and indexes", maxPath), nil)
 	} else {
-		faults.Check(s.Path == "", "path", "must not be set for this codec: its columns follow one another", s.Path)
+		faults.Check(s.Path == "", "path", "must not be set for this codec, whose columns follow one another", s.Path)
 	}
 	c.setTime(&s, &faults)
 	c.setTransform(&s, &faults)
@@ -144,7 +141,7 @@ func (c *Column) setTime(s *Spec, faults *fault.List) {
 	faults.Check(c.take != nil, "take", "must be "+fault.Quoted(Taking(), "or"), s.Take)
 	faults.Check(c.take == nil || whole ||
 		len(s.Categories) == 0, "categories",
-		"must not be set for what is taken of the time: it is no whole number", take)
+		"must not be set with this take, whose values are not whole numbers", take)
 	if s.Unit != "" {
 		i := slices.Index(Units, s.Unit)
 		faults.Check(i >= 0, "unit", "must be "+fault.Quoted(Units, "or"), s.Unit)
@@ -156,7 +153,7 @@ func (c *Column) setTime(s *Spec, faults *fault.List) {
 	if s.UTCOffset != "" {
 		var ok bool
 		c.offset, ok = readOffset([]byte(s.UTCOffset))
-		faults.Check(ok, "utc_offset", `must be an offset of at most 18 hours, as "+01:00"`, s.UTCOffset)
+		faults.Check(ok, "utc_offset", `must be an offset of at most 18 hours, such as "+01:00"`, s.UTCOffset)
 	}
 }
 
@@ -212,16 +209,16 @@ func (c *Column) setCategories(s *Spec, faults *fault.List) {
 	}
 	for _, text := range s.Categories {
 		_, twice := c.categories[text]
-		faults.Check(!twice, "categories", "must not hold a category twice", text)
+		faults.Check(!twice, "categories", "must not contain a category twice", text)
 		faults.Check(utf8.ValidString(text), "categories", "must be valid UTF-8", text)
 		c.categories[text] = place(text)
 	}
 	if s.Other {
 		_, twice := c.categories[otherName]
-		faults.Check(!twice, "categories", `must not hold "other", which other = true adds`, otherName)
+		faults.Check(!twice, "categories", `must not contain "other", which other = true adds`, otherName)
 		c.other = place(otherName)
 	}
-	faults.Check(len(c.names) > 0, "categories", "must be more than the baseline", nil)
+	faults.Check(len(c.names) > 0, "categories", "must contain more than the baseline", nil)
 }
 
 func (c *Column) setDefault(value any, faults *fault.List) {
@@ -252,14 +249,14 @@ func (c *Column) setDefault(value any, faults *fault.List) {
 			faults.Add("default", "must be "+c.wants(), v)
 			return
 		}
-		faults.Check(c.finish(fallback, v) == OK, "default", "must be finite, and so must its transform", v)
+		faults.Check(c.finish(fallback, v) == OK, "default", "must be finite, with a finite transform", v)
 	default:
 		faults.Add("default", "must be "+c.wants(), nil)
 	}
 	c.fallback = fallback
 }
 
-// wants says what a default must be.
+// wants describes the values that a default may have.
 func (c *Column) wants() string {
 	switch {
 	case c.categories != nil:

@@ -2,20 +2,19 @@ package column
 
 import "math"
 
-// moment is a time by the clock of a column.
+// moment is a time on the clock of a column.
 type moment struct {
 	day     int64 // since 1970-01-01
-	nano    int64 // of the day
+	nano    int64 // nanoseconds of the day
 	utc     int64 // seconds since 1970-01-01T00:00Z
-	nsec    int64 // after them
+	nsec    int64 // nanoseconds after utc
 	year    int64
 	yearDay int64 // from 0
 	month   int64 // from 1
-	dayOf   int64 // of the month, from 1
+	dayOf   int64 // day of the month, from 1
 }
 
-// Times are of the years 1 to 9999: others are mistakes, for example milliseconds that are
-// taken for seconds.
+// Times must be in the years 1 to 9999. Others are mistakes, for example milliseconds read as seconds.
 const (
 	firstSecond = -62135596800 // 0001-01-01T00:00:00Z
 	lastSecond  = 253402300799 // 9999-12-31T23:59:59Z
@@ -33,8 +32,8 @@ func floorDiv(a, b int64) (q, r int64) {
 	return q, r
 }
 
-// at returns the moment so many seconds after 1970-01-01T00:00Z by a clock that is offset
-// seconds ahead of UTC. It reports false outside of the years 1 to 9999, in UTC or by that clock.
+// at returns the moment utc seconds and nsec nanoseconds after 1970-01-01T00:00Z, on a clock that is offset seconds
+// ahead of UTC. It reports false outside the years 1 to 9999, in UTC or on that clock.
 func at(utc, nsec, offset int64) (t moment, ok bool) {
 	if utc < firstSecond || utc > lastSecond || utc+offset < firstSecond || utc+offset > lastSecond {
 		return t, false
@@ -45,8 +44,8 @@ func at(utc, nsec, offset int64) (t moment, ok bool) {
 	return t, true
 }
 
-// date finds year, month and day. Years are taken to begin in March, so that a leap day is the
-// last of its year: 400 of them have 146097 days, and months of 153 days in five repeat.
+// date computes year, month and day. Its years begin in March, so that a leap day is the last day of its year: 400
+// years have 146097 days, and the lengths of months repeat every five months, in 153 days.
 func (t *moment) date() {
 	const in400, in100, in4, in1 = 146097, 36524, 1461, 365
 	era, d := floorDiv(t.day+719468, in400) // days from 0000-03-01
@@ -62,7 +61,7 @@ func (t *moment) date() {
 	t.yearDay = t.day - dayOf(t.year, 1, 1)
 }
 
-// dayOf returns the days from 1970-01-01 to a date.
+// dayOf returns the number of days from 1970-01-01 to a date.
 func dayOf(year, month, day int64) int64 {
 	if month < 3 {
 		year, month = year-1, month+12
@@ -86,10 +85,10 @@ func (t moment) weekday() int64 {
 	return d
 }
 
-// taking is what [Spec.Take] may say, in the order of the reference.
+// taking lists the values of [Spec.Take], in the order of the reference.
 var taking = []struct {
 	name  string
-	whole bool // a whole number: it may be one of categories
+	whole bool // its values are whole numbers, so they may be categories
 	of    func(t moment) float64
 }{
 	{"seconds", false, func(t moment) float64 { return float64(t.utc) + float64(t.nsec)/second }},
@@ -120,10 +119,10 @@ func (t moment) ofYear() (sin, cos float64) {
 	return circle(t.yearDay*dayNanos+t.nano, daysOfYear(t.year)*dayNanos)
 }
 
-// maxTime is the length of the longest text that is read as a time.
+// maxTime is the largest length of a text that is read as a time.
 const maxTime = 64
 
-// momentOf returns the time that a value is, by the column's clock.
+// momentOf converts a value to a time on the column's clock.
 func (c *Column) momentOf(v *Value) (t moment, ok bool) {
 	switch v.Kind {
 	case Instant:
@@ -132,14 +131,14 @@ func (c *Column) momentOf(v *Value) (t moment, ok bool) {
 		}
 		return at(v.Sec, int64(v.Nsec), c.offset)
 	case Number:
-		// Whole units, and a fraction of one. The bound keeps them in an int64.
+		// Split the number into whole units and a fraction. The bound keeps the units in an int64.
 		if !(math.Abs(v.Num) < 1<<62) {
 			return t, false
 		}
 		floor := math.Floor(v.Num)
 		sec, rest := floorDiv(int64(floor), c.perSecond)
 		unit := second / c.perSecond
-		// A fraction just below 1 may round up to a whole unit, which is the next one's.
+		// A fraction just below 1 could round up to a whole unit; min keeps it below.
 		return at(sec, rest*unit+min(unit-1, int64((v.Num-floor)*float64(unit))), c.offset)
 	}
 	sec, nsec, offset, given, ok := readTime(v.Text)
@@ -152,9 +151,9 @@ func (c *Column) momentOf(v *Value) (t moment, ok bool) {
 	return at(sec-offset, nsec, c.offset)
 }
 
-// readTime reads a date and a time of day, as RFC 3339 and ISO 8601 write them. sec are seconds
-// from 1970-01-01T00:00 by the clock that the text was written by, and offset is how far that is
-// ahead of UTC, where that is given:
+// readTime reads a date and a time of day, as RFC 3339 and ISO 8601 write them. sec is the number of seconds since
+// 1970-01-01T00:00 on the clock of the text. If given is true, offset is the number of seconds by which that clock is
+// ahead of UTC:
 //
 //	2026-11-23
 //	2026-11-23T20:04
@@ -162,8 +161,8 @@ func (c *Column) momentOf(v *Value) (t moment, ok bool) {
 //	2026-11-23T20:04:05Z
 //	2026-11-23T20:04:05+01:00, +0100 or +01
 //
-// Between date and time is a T, a t or one space. A fraction of a second may have any number
-// of digits, of which nine count. There is no second 60.
+// Date and time are separated by T, t or one space. A fraction of a second may have any number of digits, of which nine
+// count. Second 60 is not accepted.
 func readTime(b []byte) (sec, nsec, offset int64, given, ok bool) {
 	if len(b) > maxTime {
 		return
@@ -216,7 +215,7 @@ func readTime(b []byte) (sec, nsec, offset int64, given, ok bool) {
 	return sec, nsec, offset, true, ok
 }
 
-// readOffset reads "+01:00", "+0100" or "+01" as seconds, of at most 18 hours.
+// readOffset reads an offset of at most 18 hours, "+01:00", "+0100" or "+01", in seconds.
 func readOffset(b []byte) (offset int64, ok bool) {
 	if len(b) == 0 || b[0] != '+' && b[0] != '-' {
 		return 0, false
@@ -236,7 +235,7 @@ func readOffset(b []byte) (offset int64, ok bool) {
 	return offset, ok && minutes < 60 && hours*60+minutes <= 18*60
 }
 
-// next reads a separator and two digits, where ok.
+// next reads a separator and two digits, if ok is true.
 func next(b []byte, separator byte, ok bool) (int64, []byte, bool) {
 	if !ok || len(b) == 0 || b[0] != separator {
 		return 0, b, false

@@ -25,27 +25,26 @@ import (
 )
 
 const (
-	// signatureLife is how long a signature is good, in seconds. It is used at once.
+	// signatureLife is the validity of a signature in seconds. The signature is used at once.
 	signatureLife = "900"
-	// awsTimeout bounds the search for keys, which may ask the machine and AWS.
+	// awsTimeout bounds the search for keys, which may contact the machine's metadata service and AWS.
 	awsTimeout = 10 * time.Second
-	// keysEarly is how long before their end keys count as used up.
+	// keysEarly is how long before their expiry keys are renewed.
 	keysEarly = 5 * time.Minute
 )
 
-// AWS signs logins to brokers with AWS_MSK_IAM. Its keys are those of the AWS SDK's default chain:
-// environment, shared files, web identity, container, machine. They are renewed as they end.
+// AWS signs logins to brokers with AWS_MSK_IAM. Its keys come from the AWS SDK's default chain: environment, shared
+// files, web identity, container, machine. They are renewed before they expire.
 type AWS struct {
 	region string
 	agent  string
 	keys   aws.CredentialsProvider
 	signer *v4.Signer
-	now    func() time.Time // tests have their own
+	now    func() time.Time // replaced in tests
 }
 
-// NewAWS finds out where keys come from, and asks nobody for them yet. region is that of the
-// brokers. role is the ARN of a role to assume with the keys, or empty. agent names this program
-// to AWS.
+// NewAWS sets up the search for keys, without contacting anybody yet. region is the region of the brokers. role is the
+// ARN of a role to assume with the keys, or empty. agent names this program to AWS.
 func NewAWS(ctx context.Context, region, role, agent string) (*AWS, error) {
 	c, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(region), awsconfig.WithLogger(logging.Nop{}))
 	if err != nil {
@@ -61,10 +60,9 @@ func NewAWS(ctx context.Context, region, role, agent string) (*AWS, error) {
 	return &AWS{region, agent, keys, v4.NewSigner(), time.Now}, nil
 }
 
-// Sign returns the message that logs in to the broker at address, host:port: a signed request for
-// kafka-cluster:Connect to the host, whose query is a JSON object, with names in lower case.
-// Source: the description of the mechanism in aws/aws-msk-iam-auth, and AWS Signature Version 4,
-// with the signature in the query.
+// Sign returns the login message for the broker at address, host:port: a signed request for kafka-cluster:Connect to
+// the host, with the query as a JSON object with lower-case names. Source: the description of the mechanism in
+// aws/aws-msk-iam-auth, and AWS Signature Version 4 with the signature in the query.
 func (a *AWS) Sign(ctx context.Context, address string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, awsTimeout)
 	defer cancel()
@@ -79,17 +77,17 @@ func (a *AWS) Sign(ctx context.Context, address string) ([]byte, error) {
 	query := url.Values{"Action": {"kafka-cluster:Connect"}, "X-Amz-Expires": {signatureLife}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+"/?"+query.Encode(), nil)
 	if err != nil {
-		return nil, errors.New("AWS: the broker's name is no host")
+		return nil, errors.New("AWS: the broker's address is not host:port")
 	}
 	nothing := sha256.Sum256(nil)
 	signed, _,
 		err := a.signer.PresignHTTP(ctx, keys, req, hex.EncodeToString(nothing[:]), "kafka-cluster", a.region, a.now())
 	if err != nil {
-		return nil, errors.New("AWS: the request cannot be signed")
+		return nil, errors.New("AWS: cannot sign the login request")
 	}
 	u, err := url.Parse(signed)
 	if err != nil {
-		return nil, errors.New("AWS: the request cannot be signed")
+		return nil, errors.New("AWS: cannot sign the login request")
 	}
 	msg := map[string]string{"version": "2020_10_22", "host": host, "user-agent": a.agent}
 	for name, values := range u.Query() {
@@ -98,9 +96,9 @@ func (a *AWS) Sign(ctx context.Context, address string) ([]byte, error) {
 	return json.Marshal(msg)
 }
 
-// awsError says why there are no keys: what AWS answered, or what failed on the way. Of answers that
-// may repeat what was sent, such as a token or a header with one, it has the code alone; and nothing
-// of the output of a program for keys.
+// awsError says why there are no keys: the answer of AWS, or the failure on the way. If an answer may repeat what was
+// sent, such as a token or a header with one, only its code is shown. Nothing of the output of a credential_process is
+// shown.
 func awsError(err error) error {
 	var answer smithy.APIError
 	var program *processcreds.ProviderError
@@ -115,5 +113,5 @@ func awsError(err error) error {
 	return fmt.Errorf("AWS: %.200q", answer.ErrorCode())
 }
 
-// shownAnswers are the codes of answers whose messages name users, roles and providers alone.
+// shownAnswers are the codes of answers whose messages contain only names of users, roles and providers.
 var shownAnswers = []string{"AccessDenied", "AccessDeniedException", "InvalidIdentityToken", "RegionDisabledException"}

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// signature is Signature Version 4 of a GET request, as AWS documents it ("Authenticating
-// requests: using query parameters"): of query, all parameters but the signature.
+// signature computes Signature Version 4 of a GET request as AWS documents it ("Authenticating requests: using query
+// parameters"). query has all parameters except the signature.
 func signature(secret, host, path string, query url.Values, payload string) string {
 	mac := func(key []byte, text string) []byte {
 		h := hmac.New(sha256.New, key)
@@ -41,7 +41,7 @@ func signature(secret, host, path string, query url.Values, payload string) stri
 				"\n")))
 }
 
-// TestSignature: the test's own algorithm gives the signature of AWS's documented example.
+// TestSignature: this implementation gives the signature of AWS's documented example.
 func TestSignature(t *testing.T) {
 	got := signature("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "examplebucket.s3.amazonaws.com",
 		"/test.txt", url.Values{
@@ -54,7 +54,7 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-// alone keeps the keys and settings of the machine that tests run on out of a test.
+// alone isolates a test from the keys and settings of the machine.
 func alone(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -67,7 +67,7 @@ func alone(t *testing.T) {
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 }
 
-// checkLogin checks a message to a broker, and returns the key that signed it.
+// checkLogin checks a login message to a broker, and returns the key that signed it.
 func checkLogin(t *testing.T, msg []byte, host, region, token string, secrets map[string]string,
 	now time.Time) (key string) {
 	t.Helper()
@@ -103,7 +103,7 @@ func checkLogin(t *testing.T, msg []byte, host, region, token string, secrets ma
 	return key
 }
 
-// TestAWSEnvironment: keys of the environment sign for the host and region of a broker.
+// TestAWSEnvironment: keys from the environment sign for the host and region of a broker.
 func TestAWSEnvironment(t *testing.T) {
 	alone(t)
 	const key, secret = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -138,8 +138,7 @@ func TestAWSEnvironment(t *testing.T) {
 	}
 }
 
-// TestAWSSecrets: no error shows what a program for keys has written, nor what an answer of AWS
-// repeats of a request.
+// TestAWSSecrets: no error shows the output of a credential_process, or what an answer of AWS repeats of a request.
 func TestAWSSecrets(t *testing.T) {
 	const secret = "wJalrXUtnFEMI"
 	refused := func(t *testing.T, role string) {
@@ -156,7 +155,8 @@ func TestAWSSecrets(t *testing.T) {
 		alone(t)
 		dir := t.TempDir()
 		file, settings := filepath.Join(dir, "out"), filepath.Join(dir, "config")
-		for name, text := range map[string]string{file: out, settings: "[default]\ncredential_process = cat " + file + "\n"} {
+		for name, text := range map[string]string{file: out, settings: "[default]\ncredential_process = cat " +
+			"" + file + "\n"} {
 			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -182,10 +182,10 @@ func TestAWSSecrets(t *testing.T) {
 
 // machine is a metadata service and an STS.
 type machine struct {
-	given   atomic.Int64 // keys
-	assumed atomic.Int64 // roles
+	given   atomic.Int64 // number of keys given
+	assumed atomic.Int64 // number of times the role was assumed
 	refuse  atomic.Bool
-	life    atomic.Int64 // of a role's keys, a time.Duration
+	life    atomic.Int64 // validity of a role's keys, a time.Duration
 }
 
 func (m *machine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -223,8 +223,7 @@ func (m *machine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestAWSRole: the keys of the machine, and those of a role that is assumed with them, which are
-// renewed before they end.
+// TestAWSRole: keys of the machine, and keys of a role that is assumed with them, are renewed before they expire.
 func TestAWSRole(t *testing.T) {
 	alone(t)
 	m := &machine{}
@@ -250,7 +249,7 @@ func TestAWSRole(t *testing.T) {
 	}
 	for range 2 {
 		if key := sign(plain, "imds-session"); key != "IMDS1" || m.given.Load() != 1 {
-			t.Errorf("signed by %s, keys asked for %d times", key, m.given.Load())
+			t.Errorf("signed by %s, keys requested %d times", key, m.given.Load())
 		}
 	}
 	m.given.Store(0)
@@ -258,11 +257,11 @@ func TestAWSRole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.life.Store(int64(keysEarly - time.Second)) // they count as used up
+	m.life.Store(int64(keysEarly - time.Second)) // they are renewed
 	if key := sign(role, "role-session"); key != "ROLE1" {
 		t.Errorf("signed by %s", key)
 	}
-	m.life.Store(int64(keysEarly + time.Minute)) // and these do not
+	m.life.Store(int64(keysEarly + time.Minute)) // and these are not
 	for range 2 {
 		if key := sign(role, "role-session"); key != "ROLE2" || m.assumed.Load() != 2 {
 			t.Errorf("signed by %s, role assumed %d times", key, m.assumed.Load())

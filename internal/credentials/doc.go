@@ -1,6 +1,6 @@
-// Package credentials reads credentials from files that nobody else may read: the master key,
-// passwords, tokens, headers, certificates with their keys. It makes those that are good for a
-// while and have to be renewed: tokens of an OAuth server, and signatures with the keys of AWS.
+// Package credentials reads credentials from files that only their owner may read: the master key, passwords, tokens,
+// headers, certificates with their keys. It also obtains and renews credentials that expire: tokens of an OAuth server,
+// and signatures with AWS keys.
 //
-// No error of this package holds a secret, a token or a key.
+// No error of this package contains a secret, a token or a key.
 package credentials

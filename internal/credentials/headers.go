@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// LoadHeaders reads headers for requests: `Name: value` in each line, at most 16 KiB. The file
-// must have the permissions of a key file. No error shows what a line holds.
+// LoadHeaders reads headers for requests: one `Name: value` in each line, at most 16 KiB. The file must have the
+// permissions of a key file. No error shows the content of a line.
 func LoadHeaders(path string, groupReadable bool) (http.Header, error) {
 	const most = 16 << 10
 	text, err := readSecret("headers file", path, groupReadable, most+1)
@@ -34,7 +34,7 @@ func LoadHeaders(path string, groupReadable bool) (http.Header, error) {
 	return h, nil
 }
 
-// isToken reports whether a header may have the name.
+// isToken reports whether name is valid as the name of a header.
 func isToken(name []byte) bool {
 	return len(name) > 0 && !bytes.ContainsFunc(name, func(r rune) bool {
 		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' ||
@@ -42,7 +42,7 @@ func isToken(name []byte) bool {
 	})
 }
 
-// isFieldValue reports whether a header may have the value, in ASCII.
+// isFieldValue reports whether value is valid, in ASCII, as the value of a header.
 func isFieldValue(value []byte) bool {
 	return len(value) > 0 && !bytes.ContainsFunc(value, func(r rune) bool { return r != '\t' && (r < ' ' || r > '~') })
 }

@@ -16,14 +16,14 @@ import (
 
 // LoadKey reads a master key: 64 hexadecimal digits and at most one newline.
 //
-// LoadKey follows symbolic links, because secrets are often mounted as such. The file they
-// lead to must be regular. Only its owner may write it. Only its owner may read it or, with
-// groupReadable, its group too. LoadKey checks this on the opened file, so that nobody can
-// replace the file in between. It refuses a key of zeros. No error shows the file's content.
+// LoadKey follows symbolic links, because secrets are often mounted as links. The file must be regular, writable only
+// by its owner, and readable only by its owner or, with groupReadable, its group. LoadKey checks this on the opened
+// file, so that nobody can replace the file between check and read. It refuses a key of zeros. No error shows the
+// file's content.
 func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
-	text, err := readSecret("key file", path, groupReadable, keyText+2) // one byte more than is allowed
+	text, err := readSecret("key file", path, groupReadable, keyText+2) // one byte more than allowed
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: streamdp keygen writes one", err)
+		return nil, fmt.Errorf("%w; create one with streamdp keygen", err)
 	}
 	if err != nil {
 		return nil, err
@@ -39,20 +39,19 @@ func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
 // keyText is the number of hexadecimal digits of a key.
 const keyText = 2 * 32
 
-// parseKey reads the text of a key file. Its errors tell the length of the text and nothing
-// else about it.
+// parseKey parses the text of a key file. Its errors contain only the length of the text.
 func parseKey(text []byte) (*[32]byte, error) {
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	if len(text) > keyText {
-		return nil, fmt.Errorf("must hold %d hexadecimal digits, holds more", keyText)
+		return nil, fmt.Errorf("must contain %d hexadecimal digits, contains more", keyText)
 	}
 	if len(text) != keyText {
-		return nil, fmt.Errorf("must hold %d hexadecimal digits, holds %d bytes", keyText, len(text))
+		return nil, fmt.Errorf("must contain %d hexadecimal digits, contains %d bytes", keyText, len(text))
 	}
 	var key [32]byte
 	if _, err := hex.Decode(key[:], text); err != nil {
 		clear(key[:])
-		return nil, fmt.Errorf("must hold %d hexadecimal digits, holds something else", keyText)
+		return nil, fmt.Errorf("must contain %d hexadecimal digits, contains other characters", keyText)
 	}
 	if key == [32]byte{} {
 		return nil, errors.New("must not be a key of zeros")
@@ -60,8 +59,8 @@ func parseKey(text []byte) (*[32]byte, error) {
 	return &key, nil
 }
 
-// KeyID returns a name for a key that reveals nothing of it: the first 8 bytes of
-// SHA-256("streamdp/keyid" ‖ key), in hexadecimal.
+// KeyID returns an identifier of a key that reveals nothing about it: the first 8 bytes of SHA-256("streamdp/keyid" ‖
+// key), in hexadecimal.
 func KeyID(key *[32]byte) string {
 	h := sha256.New()
 	h.Write([]byte("streamdp/keyid"))
@@ -69,9 +68,9 @@ func KeyID(key *[32]byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// GenerateKey writes a new master key, 32 random bytes, to a new file with mode 0600, and
-// returns the key's KeyID. When it returns without an error, the file is on disk. After an
-// error there is no file. random must be a cryptographic source.
+// GenerateKey writes a new master key, 32 random bytes, to a new file with mode 0600, and returns the key's KeyID.
+// Without an error, the file is durable on disk. After an error there is no file. random must be a cryptographic
+// source.
 func GenerateKey(path string, random io.Reader) (id string, err error) {
 	var key [32]byte
 	defer clear(key[:])
@@ -79,14 +78,14 @@ func GenerateKey(path string, random io.Reader) (id string, err error) {
 		return "", fmt.Errorf("key: %w", err)
 	}
 	if key == [32]byte{} {
-		return "", errors.New("key: the random source gave zeros")
+		return "", errors.New("key: the random source returned only zeros")
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return "", fmt.Errorf("key file: %w: a key is never overwritten", err)
+		return "", fmt.Errorf("key file: %w: a key file is never overwritten", err)
 	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("key file: %w: make its folder first: mkdir -p -m 700 %s", err, filepath.Dir(path))
+		return "", fmt.Errorf("key file: %w: create its folder first: mkdir -p -m 700 %s", err, filepath.Dir(path))
 	case err != nil:
 		return "", fmt.Errorf("key file: %w", err)
 	}

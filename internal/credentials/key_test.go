@@ -48,26 +48,26 @@ func TestLoadKey(t *testing.T) {
 	f(keyHex, 0o440, true, "")
 	f(keyHex, 0o640, true, "")
 	f(keyHex, 0o440, false,
-		"must not be readable for its group (mode 0440, chmod 0600) unless state.key_group_readable = true")
-	f(keyHex, 0o644, true, "must not be open to others (mode 0644, chmod 0600)")
-	f(keyHex, 0o601, true, "must not be open to others (mode 0601, chmod 0600)")
-	f(keyHex, 0o602, false, "must not be open to others (mode 0602, chmod 0600)")
-	f(keyHex, 0o620, true, "must not be writable for its group (mode 0620, chmod 0600)")
-	f(keyHex, 0o660, true, "must not be writable for its group (mode 0660, chmod 0600)")
-	f("", 0o600, false, "must hold 64 hexadecimal digits, holds 0 bytes")
-	f("\n", 0o600, false, "must hold 64 hexadecimal digits, holds 0 bytes")
-	f(keyHex[1:], 0o600, false, "must hold 64 hexadecimal digits, holds 63 bytes")
-	f(keyHex+"0", 0o600, false, "must hold 64 hexadecimal digits, holds more")
-	f(keyHex+"\n\n", 0o600, false, "must hold 64 hexadecimal digits, holds more")
-	f(keyHex+"\r\n", 0o600, false, "must hold 64 hexadecimal digits, holds more")
-	f("\n"+keyHex, 0o600, false, "must hold 64 hexadecimal digits, holds more")
-	f(keyHex+strings.Repeat("\n", 1<<20), 0o600, false, "must hold 64 hexadecimal digits, holds more")
-	f(" "+keyHex[1:], 0o600, false, "must hold 64 hexadecimal digits, holds something else")
-	f("g"+keyHex[1:], 0o600, false, "must hold 64 hexadecimal digits, holds something else")
-	f(keyHex[:63]+"\x00", 0o600, false, "must hold 64 hexadecimal digits, holds something else")
+		"must not be readable for its group: its mode is 0440; chmod 0600, or set state.key_group_readable = true")
+	f(keyHex, 0o644, true, "must not be accessible to others: its mode is 0644; chmod 0600")
+	f(keyHex, 0o601, true, "must not be accessible to others: its mode is 0601; chmod 0600")
+	f(keyHex, 0o602, false, "must not be accessible to others: its mode is 0602; chmod 0600")
+	f(keyHex, 0o620, true, "must not be writable for its group: its mode is 0620; chmod 0600")
+	f(keyHex, 0o660, true, "must not be writable for its group: its mode is 0660; chmod 0600")
+	f("", 0o600, false, "must contain 64 hexadecimal digits, contains 0 bytes")
+	f("\n", 0o600, false, "must contain 64 hexadecimal digits, contains 0 bytes")
+	f(keyHex[1:], 0o600, false, "must contain 64 hexadecimal digits, contains 63 bytes")
+	f(keyHex+"0", 0o600, false, "must contain 64 hexadecimal digits, contains more")
+	f(keyHex+"\n\n", 0o600, false, "must contain 64 hexadecimal digits, contains more")
+	f(keyHex+"\r\n", 0o600, false, "must contain 64 hexadecimal digits, contains more")
+	f("\n"+keyHex, 0o600, false, "must contain 64 hexadecimal digits, contains more")
+	f(keyHex+strings.Repeat("\n", 1<<20), 0o600, false, "must contain 64 hexadecimal digits, contains more")
+	f(" "+keyHex[1:], 0o600, false, "must contain 64 hexadecimal digits, contains other characters")
+	f("g"+keyHex[1:], 0o600, false, "must contain 64 hexadecimal digits, contains other characters")
+	f(keyHex[:63]+"\x00", 0o600, false, "must contain 64 hexadecimal digits, contains other characters")
 	f(strings.Repeat("0", 64), 0o600, false, "must not be a key of zeros")
 
-	// A link is followed, as mounted secrets need; the file it leads to counts.
+	// A link is followed, which mounted secrets need; the checks apply to the file that it leads to.
 	link := filepath.Join(dir, "link")
 	path := write(keyHex, 0o600)
 	if err := os.Symlink("key", link); err != nil {
@@ -80,9 +80,9 @@ func TestLoadKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := LoadKey(link, false); err == nil {
-		t.Error("a link to a file open to others is taken")
+		t.Error("a link to a file open to others is accepted")
 	}
-	// Nothing that is no file, and no waiting for a pipe.
+	// Only regular files are accepted, and opening a pipe does not hang.
 	if _, err := LoadKey(dir, false); err == nil || !strings.HasSuffix(err.Error(), "must be a regular file") {
 		t.Error(err)
 	}
@@ -125,7 +125,7 @@ func TestGenerateKey(t *testing.T) {
 	if err != nil || !bytes.Equal(key[:], raw) || KeyID(key) != id {
 		t.Errorf("%x, %v", key, err)
 	}
-	// Never over another key, not even through a link that leads nowhere.
+	// A key is never written over another one, not even through a dangling link.
 	if _, err := GenerateKey(path, bytes.NewReader(bytes.Repeat([]byte{7}, 32))); !errors.Is(err, fs.ErrExist) {
 		t.Error(err)
 	}
@@ -139,25 +139,24 @@ func TestGenerateKey(t *testing.T) {
 	if _, err := GenerateKey(link, bytes.NewReader(raw)); !errors.Is(err, fs.ErrExist) {
 		t.Error(err)
 	}
-	// No key of a source that is none.
+	// A broken random source gives no key.
 	for _, random := range []io.Reader{bytes.NewReader(raw[:31]), bytes.NewReader(make([]byte, 32))} {
 		none := path + ".none"
 		if _, err := GenerateKey(none, random); err == nil {
-			t.Error("a bad source is taken")
+			t.Error("a bad source is accepted")
 		}
 		if _, err := os.Lstat(none); !errors.Is(err, fs.ErrNotExist) {
 			t.Error("a file is left behind")
 		}
 	}
 	if _, err := GenerateKey(filepath.Join(path, "key"), bytes.NewReader(raw)); err == nil {
-		t.Error("a key in a file")
+		t.Error("a key was written to a file")
 	}
 }
 
 var keyPattern = regexp.MustCompile(`^[0-9a-fA-F]{64}\n?$`)
 
-// FuzzKey: what is taken is a key and nothing else, and no error tells the
-// text.
+// FuzzKey: only valid keys are accepted, and no error shows the text.
 func FuzzKey(f *testing.F) {
 	for _, s := range []string{"", keyHex, keyHex + "\n", keyHex + "\r\n", strings.Repeat("0", 64), keyHex[1:], "x" + keyHex[1:]} {
 		f.Add([]byte(s))
@@ -176,7 +175,7 @@ func FuzzKey(f *testing.F) {
 			t.Errorf("%q: read as %x", text, key)
 		}
 		if err != nil && len(text) > 4 && strings.Contains(err.Error(), string(text)) {
-			t.Errorf("%q is told: %v", text, err)
+			t.Errorf("%q is shown: %v", text, err)
 		}
 	})
 }

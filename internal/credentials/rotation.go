@@ -11,24 +11,23 @@ import (
 	"time"
 )
 
-// Rotation is the TLS configuration of files that may be replaced while it is in use. It is safe
-// for concurrent use.
+// Rotation is a TLS configuration from files that may be replaced while it is in use. It is safe for concurrent use.
 type Rotation struct {
 	files         TLSFiles
 	groupReadable bool
 
 	mu     sync.Mutex
 	now    *tls.Config
-	sum    [sha256.Size]byte // of what now was made of
-	broken string            // what the last look could not use; "" where it could
-	told   bool              // the caller knows of it
+	sum    [sha256.Size]byte // of the files from which now was made
+	broken string            // fault of the files at the last look; "" if none
+	told   bool              // the caller has been told
 }
 
-// TLSFiles are the paths of files in PEM, each of which may be empty.
+// TLSFiles are the paths of PEM files, each of which may be empty.
 type TLSFiles struct {
-	// CAFile holds the authorities to trust. Empty: the system's.
+	// CAFile holds the certificate authorities to trust. Empty: the system's.
 	CAFile string
-	// CertFile and KeyFile are the certificate that this side shows. Both or none.
+	// CertFile and KeyFile are this side's certificate and its key. Both or none.
 	CertFile string
 	KeyFile  string
 }
@@ -42,16 +41,16 @@ func OpenTLS(files TLSFiles, groupReadable bool) (*Rotation, error) {
 	return r, nil
 }
 
-// Config returns the configuration in force. The caller does not change it.
+// Config returns the configuration in force. The caller must not change it.
 func (r *Rotation) Config() *tls.Config {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.now
 }
 
-// Look reads the files again. It reports whether what is in force has changed. Files that cannot
-// be used change nothing; they are an error the second time that Look sees them, once: a
-// certificate and its key are two files, and cannot be replaced at the same moment.
+// Look reads the files again. It reports whether the configuration in force has changed. Files that are unusable change
+// nothing. Look returns an error for them only the second time that it sees them, and only once, because a certificate
+// and its key are two files that cannot be replaced at the same moment.
 func (r *Rotation) Look() (changed bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +85,7 @@ func (r *Rotation) look() error {
 	return nil
 }
 
-// Until returns when the certificate in force ends, the zero time where there is none.
+// Until returns the expiry of the certificate in force, the zero time if there is none.
 func (r *Rotation) Until() time.Time {
 	if c := r.Config(); len(c.Certificates) > 0 && c.Certificates[0].Leaf != nil {
 		return c.Certificates[0].Leaf.NotAfter
@@ -94,7 +93,7 @@ func (r *Rotation) Until() time.Time {
 	return time.Time{}
 }
 
-// pemFiles are the texts of the files of a TLS configuration, nil where there is no such file.
+// pemFiles are the contents of the files of a TLS configuration, nil for a missing file.
 type pemFiles struct{ ca, cert, key []byte }
 
 func (t TLSFiles) read(groupReadable bool) (f *pemFiles, err error) {
@@ -115,7 +114,7 @@ func (t TLSFiles) read(groupReadable bool) (f *pemFiles, err error) {
 	return f, nil
 }
 
-// sum tells texts apart.
+// sum returns a hash that tells contents apart.
 func (f *pemFiles) sum() [sha256.Size]byte {
 	var b []byte
 	for _, text := range [][]byte{f.ca, f.cert, f.key} {
@@ -125,13 +124,13 @@ func (f *pemFiles) sum() [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// config parses the texts. Messages name their files.
+// config parses the contents. Its errors name the files.
 func (f *pemFiles) config(files TLSFiles) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.ca != nil {
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(f.ca) {
-			return nil, fmt.Errorf("authorities %s: no certificate in PEM", files.CAFile)
+			return nil, fmt.Errorf("certificate authorities %s: contains no certificate in PEM", files.CAFile)
 		}
 	}
 	if f.cert != nil {

@@ -9,8 +9,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// TestRotation: files that are replaced are taken as a whole or not at all, and what stays broken
-// is told once.
+// TestRotation: replaced files are used only if all of them are valid, and files that stay broken are reported once.
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, ca := filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca")
@@ -58,7 +57,7 @@ func TestRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	look("open to others", false, "", b)
-	look("open to others", false, "must not be open to others", b)
+	look("open to others", false, "must not be accessible to others", b)
 	if err := os.Remove(key); err != nil {
 		t.Fatal(err)
 	}
@@ -78,11 +77,11 @@ func TestRotation(t *testing.T) {
 	write(ca, b.Cert)
 	look("another authority", true, "", b)
 	if !r.Config().RootCAs.Equal(b.Pool) {
-		t.Error("the authorities are the former ones")
+		t.Error("the old authorities are still trusted")
 	}
 
 	if _, err := OpenTLS(TLSFiles{CertFile: cert, KeyFile: filepath.Join(dir, "none")}, false); err == nil {
-		t.Error("a listener without a key")
+		t.Error("a listener without a key is accepted")
 	}
 	if r, err := OpenTLS(TLSFiles{}, false); err != nil || !r.Until().IsZero() || r.Config().RootCAs != nil {
 		t.Errorf("the table alone: %v", err)

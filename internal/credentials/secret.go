@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// LoadPassword reads a password: a line of at most 1000 bytes, without its newline. The file
-// must have the permissions of a key file.
+// LoadPassword reads a password: one line of at most 1000 bytes, without its newline. The file must have the
+// permissions of a key file.
 func LoadPassword(path string, groupReadable bool) (string, error) {
 	const most = 1000
 	text, err := readSecret("password file", path, groupReadable, most+2)
@@ -25,15 +25,15 @@ func LoadPassword(path string, groupReadable bool) (string, error) {
 	case len(line) == 0:
 		return "", fmt.Errorf("password file %s: must not be empty", path)
 	case len(line) > most || bytes.ContainsAny(line, "\n\x00"):
-		return "", fmt.Errorf("password file %s: must hold one line of at most %d bytes", path, most)
+		return "", fmt.Errorf("password file %s: must contain one line of at most %d bytes", path, most)
 	}
 	return string(line), nil
 }
 
-// LoadToken reads a bearer token: a line of at most 64 KiB, without its newline. The file must
-// have the permissions of a key file.
+// LoadToken reads a bearer token: one line of at most 64 KiB, without its newline. The file must have the permissions
+// of a key file.
 func LoadToken(path string, groupReadable bool) (string, error) {
-	token, err := readToken(path, groupReadable, "must hold one token in one line")
+	token, err := readToken(path, groupReadable, "must contain one token in one line")
 	if err == nil {
 		err = checkToken(token)
 	}
@@ -43,8 +43,7 @@ func LoadToken(path string, groupReadable bool) (string, error) {
 	return token, nil
 }
 
-// readToken reads a line of visible characters, without its newline. rule is the message about a
-// file that holds something else.
+// readToken reads a line of visible characters, without its newline. rule is the error message for other content.
 func readToken(path string, groupReadable bool, rule string) (string, error) {
 	text, err := readSecret("token file", path, groupReadable, maxToken+2)
 	if err != nil {
@@ -59,20 +58,20 @@ func readToken(path string, groupReadable bool, rule string) (string, error) {
 	return string(line), nil
 }
 
-// Login is what an HTTP client authenticates with: a bearer token or, where TokenFile is empty, a
-// user and a password. Without either file it is nothing.
+// Login says how an HTTP client authenticates: with a bearer token or, if TokenFile is empty, with a user and a
+// password. Without either file it does not authenticate.
 type Login struct {
 	TokenFile              string
 	Username, PasswordFile string
 }
 
-// Authorization returns the value of the header Authorization of a request, "" for none. It reads
-// the file of the token or the password each time, so that it may change while the daemon runs.
-// The files must have the permissions of a key file. No error shows what they hold.
+// Authorization returns the value of the header Authorization of a request, "" for none. It reads the file of the token
+// or the password for each call, so that the file may change while the daemon runs. The files must have the permissions
+// of a key file. No error shows their content.
 func (l Login) Authorization(groupReadable bool) (string, error) {
 	switch {
 	case l.TokenFile != "":
-		rule := fmt.Sprintf("must hold one line of at most %d visible characters", maxToken)
+		rule := fmt.Sprintf("must contain one line of at most %d visible characters", maxToken)
 		token, err := readToken(l.TokenFile, groupReadable, rule)
 		if err != nil {
 			return "", err
@@ -88,10 +87,9 @@ func (l Login) Authorization(groupReadable bool) (string, error) {
 	return "", nil
 }
 
-// readSecret reads a file that others must not be able to read. It reads at most so many
-// bytes.
+// readSecret reads at most most bytes of a file that others must not be able to read.
 func readSecret(what, path string, groupReadable bool, most int) ([]byte, error) {
-	// O_NONBLOCK: opening a pipe that nobody writes must not hang the daemon.
+	// O_NONBLOCK: opening a pipe that has no writer must not hang the daemon.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
@@ -117,16 +115,17 @@ func checkMode(mode os.FileMode, groupReadable bool) error {
 	perm := mode.Perm()
 	switch {
 	case runtime.GOOS == "windows":
-		return errors.New("is refused: on Windows streamdp can't tell who may read it")
+		return errors.New("is refused: on Windows streamdp cannot check who may read it")
 	case !mode.IsRegular():
 		return errors.New("must be a regular file")
 	case perm&0o007 != 0:
-		return fmt.Errorf("must not be open to others (mode %04o, chmod 0600)", perm)
+		return fmt.Errorf("must not be accessible to others: its mode is %04o; chmod 0600", perm)
 	case perm&0o020 != 0:
-		return fmt.Errorf("must not be writable for its group (mode %04o, chmod 0600)", perm)
+		return fmt.Errorf("must not be writable for its group: its mode is %04o; chmod 0600", perm)
 	case perm&0o040 != 0 && !groupReadable:
 		return fmt.Errorf(
-			"must not be readable for its group (mode %04o, chmod 0600) unless state.key_group_readable = true", perm)
+			"must not be readable for its group: its mode is %04o; chmod 0600, or set state.key_group_readable = "+
+				"true", perm)
 	}
 	return nil
 }

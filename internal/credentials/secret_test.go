@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestAuthorization: token and password are read each time, from files that nobody else reads.
+// TestAuthorization: token and password are read for each call, from files that only their owner may read.
 func TestAuthorization(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
 	write := func(text string, mode os.FileMode) {

@@ -18,18 +18,17 @@ import (
 const (
 	// tokenTimeout bounds a request for a token.
 	tokenTimeout = 10 * time.Second
-	// renewAt is the part of a token's life after which another one is asked for, in percent.
-	// Clients show their token again after four fifths of what is left of it, so each has seen
-	// the new one before the old one ends.
+	// renewAt is the share of a token's life, in percent, after which a new one is requested. Clients send their token
+	// again after four fifths of its remaining life, so each of them has seen the new one before the old one expires.
 	renewAt = 75
-	// pauseAfterFailure is how long nobody asks after a failure: the connections of a process
-	// share its answer.
+	// pauseAfterFailure is the time after a failed request in which no other is sent: all connections of the process
+	// share the failure.
 	pauseAfterFailure = time.Second
-	// maxToken is the size in bytes beyond which a text is no token.
+	// maxToken is the largest size of a token in bytes.
 	maxToken = 1 << 16
 )
 
-// TokenOptions are how to ask for tokens by client credentials (RFC 6749, section 4.4).
+// TokenOptions say how to request tokens for client credentials (RFC 6749, section 4.4).
 type TokenOptions struct {
 	// URL is the token endpoint. Required.
 	URL string
@@ -37,29 +36,29 @@ type TokenOptions struct {
 	ClientID string
 	// Secret returns the client's secret. It is called for each request. Required.
 	Secret func() (string, error)
-	// Scopes are asked for. None: the server's default.
+	// Scopes are the requested scopes. None: the server's default.
 	Scopes []string
-	// Audience is sent as the parameter audience, which some servers want. Empty: not sent.
+	// Audience is sent as the parameter audience, which some servers require. Empty: not sent.
 	Audience string
-	// Roots are the authorities to trust. Nil: the system's.
+	// Roots are the certificate authorities to trust. Nil: the system's.
 	Roots *x509.CertPool
 }
 
-// Tokens asks for tokens, and keeps one as long as it is good. It is safe for concurrent use.
+// Tokens requests tokens, and keeps each while it is valid. It is safe for concurrent use.
 type Tokens struct {
 	o      TokenOptions
 	client *http.Client
-	now    func() time.Time // tests have their own
+	now    func() time.Time // replaced in tests
 
-	turn   chan struct{} // holds the fields below
+	turn   chan struct{} // lock of the fields below
 	token  string
-	renew  time.Time // from then on another one is asked for
+	renew  time.Time // time from which a new one is requested
 	ends   time.Time
-	failed error // of the last request
+	failed error // error of the last request
 	since  time.Time
 }
 
-// NewTokens asks for nothing yet.
+// NewTokens sends no request yet.
 func NewTokens(o TokenOptions) *Tokens {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.Roots}
@@ -69,15 +68,14 @@ func NewTokens(o TokenOptions) *Tokens {
 		turn: make(chan struct{}, 1),
 		client: &http.Client{
 			Transport: transport, Timeout: tokenTimeout,
-			// The secret is for the endpoint, and for nobody that it names.
+			// A redirect is refused: the secret is only for the endpoint itself.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
 }
 
-// Token returns a token: the one that it has, until three quarters of that one's life have
-// passed, and then a new one. While the server gives none, the old one is returned as long as it
-// is good. A token whose life the server does not tell is used once.
+// Token returns a token: the present one until three quarters of its life have passed, then a new one. While the server
+// issues none, it returns the old one as long as that is valid. A token of unknown life is used once.
 func (t *Tokens) Token(ctx context.Context) (string, error) {
 	select {
 	case t.turn <- struct{}{}:
@@ -93,7 +91,7 @@ func (t *Tokens) Token(ctx context.Context) (string, error) {
 		t.failed = t.ask(ctx)
 		t.since = t.now()
 		if ctx.Err() != nil {
-			t.since = time.Time{} // it says nothing about the server
+			t.since = time.Time{} // a cancelled request says nothing about the server
 		}
 	}
 	if t.failed == nil || t.now().Before(t.ends) {
@@ -102,7 +100,7 @@ func (t *Tokens) Token(ctx context.Context) (string, error) {
 	return "", t.failed
 }
 
-// ask asks for a new token.
+// ask requests a new token.
 func (t *Tokens) ask(ctx context.Context) error {
 	secret, err := t.o.Secret()
 	if err != nil {
@@ -131,7 +129,7 @@ func (t *Tokens) ask(ctx context.Context) error {
 	return nil
 }
 
-// refusal says why there is no token, without the server's answer: nobody knows what is in it.
+// refusal says why there is no token, without the server's answer, whose content is unknown.
 func refusal(err error) error {
 	var answer *oauth2.RetrieveError
 	if errors.As(err, &answer) && answer.Response != nil {
@@ -145,10 +143,10 @@ func refusal(err error) error {
 	if errors.As(err, &call) {
 		return call.Err
 	}
-	return errors.New("the answer is no token")
+	return errors.New("the answer is not a token")
 }
 
-// fault says which endpoint has given no token. What the URL asks for is left out.
+// fault adds the endpoint to an error. It omits the query of the URL.
 func (t *Tokens) fault(err error) error {
 	where := "of an unreadable URL"
 	if u, parsed := url.Parse(t.o.URL); parsed == nil {
@@ -157,8 +155,8 @@ func (t *Tokens) fault(err error) error {
 	return fmt.Errorf("token endpoint %s: %w", where, err)
 }
 
-// checkToken reports what is wrong with a text that should be a bearer token (RFC 6750, section
-// 2.1): letters, digits and -._~+/, and then signs =.
+// checkToken returns an error if a text is not a bearer token (RFC 6750, section 2.1): letters, digits and -._~+/,
+// followed by any number of =.
 func checkToken(text string) error {
 	body := strings.TrimRight(text, "=")
 	other := func(r rune) bool {
@@ -166,7 +164,7 @@ func checkToken(text string) error {
 			strings.ContainsRune("-._~+/", r))
 	}
 	if body == "" || len(text) > maxToken || strings.ContainsFunc(body, other) {
-		return errors.New("the text is no bearer token")
+		return errors.New("the text is not a bearer token")
 	}
 	return nil
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// endpoint is a token endpoint over TLS. answer is what it says to a right request.
+// endpoint is a token endpoint over TLS. answer replies to a valid request.
 type endpoint struct {
 	*httptest.Server
 	asked  atomic.Int64
-	answer func(w http.ResponseWriter, n int64) // set while nobody asks
+	answer func(w http.ResponseWriter, n int64) // set while there is no request
 	form   atomic.Pointer[url.Values]
 }
 
@@ -38,7 +38,7 @@ func newEndpoint(t *testing.T) (*endpoint, TokenOptions, *atomic.Pointer[string]
 		n := e.asked.Add(1)
 		err := r.ParseForm()
 		user, secret, basic := r.BasicAuth()
-		if !basic { // a client that was refused tries the other way
+		if !basic { // a refused client tries the other method
 			user, secret = r.PostForm.Get("client_id"), r.PostForm.Get("client_secret")
 		}
 		if err != nil || r.Method != "POST" || user != "streamdp" || secret != "hunter2" {
@@ -63,8 +63,8 @@ func newEndpoint(t *testing.T) (*endpoint, TokenOptions, *atomic.Pointer[string]
 	}, &secret
 }
 
-// TestTokens: a token is kept for three quarters of its life. Then another one is asked for; while
-// there is none, the old one serves until its end.
+// TestTokens: a token is kept for three quarters of its life. Then a new one is requested; until there is one, the old
+// token is used as long as it is valid.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	e, o, secret := newEndpoint(t)
@@ -81,7 +81,7 @@ func TestTokens(t *testing.T) {
 	ask("token-1", 1)
 	if f := *e.form.Load(); f.Get("grant_type") != "client_credentials" || f.Get("scope") != "kafka read" ||
 		f.Get("audience") != "https://kafka.example" || f.Has("client_secret") {
-		t.Errorf("asked with %v", f)
+		t.Errorf("requested with %v", f)
 	}
 	begun := now
 	now = begun.Add(74 * time.Second)
@@ -90,7 +90,7 @@ func TestTokens(t *testing.T) {
 	ask("token-2", 2)
 	begun = now
 
-	// The server refuses: after 76 s, the old token is good for some time.
+	// The server refuses after 76 s; the old token is still valid for some time.
 	wrong := "wrong"
 	secret.Store(&wrong)
 	now = begun.Add(76 * time.Second)
@@ -99,7 +99,7 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("%q, %v", got, err)
 	}
 	asked = e.asked.Load()
-	ask("token-2", asked) // not again within a second
+	ask("token-2", asked) // no second request within a second
 	now = begun.Add(101 * time.Second)
 	_, err := x.Token(t.Context())
 	if err == nil || !strings.HasSuffix(err.Error(), `: 401 Unauthorized ("invalid_client")`) ||
@@ -110,13 +110,13 @@ func TestTokens(t *testing.T) {
 	secret.Store(&right)
 	asked = e.asked.Load()
 	if _, err := x.Token(t.Context()); err == nil || e.asked.Load() != asked {
-		t.Errorf("asked again at once: %v", err)
+		t.Errorf("requested again at once: %v", err)
 	}
 	now = now.Add(pauseAfterFailure)
 	ask(fmt.Sprint("token-", asked+1), asked+1)
 }
 
-// TestTokensShared: who comes while a token is being asked for waits for that one.
+// TestTokensShared: callers wait for a request that is under way and share its token.
 func TestTokensShared(t *testing.T) {
 	t.Parallel()
 	e, o, _ := newEndpoint(t)
@@ -133,13 +133,13 @@ func TestTokensShared(t *testing.T) {
 	if n := e.asked.Load(); n != 1 {
 		t.Errorf("%d requests", n)
 	}
-	// A caller who gives up says nothing about the server to the others.
+	// The cancellation of one caller says nothing about the server to the others.
 	x = NewTokens(o)
 	gone, cancel := context.WithCancel(t.Context())
 	answer := e.answer
 	e.answer = func(http.ResponseWriter, int64) { cancel(); time.Sleep(10 * time.Millisecond) }
 	if _, err := x.Token(gone); err == nil || gone.Err() == nil {
-		t.Errorf("a token for nobody: %v", err)
+		t.Errorf("a cancelled call: %v", err)
 	}
 	e.answer = answer
 	if _, err := x.Token(t.Context()); err != nil {
@@ -147,7 +147,7 @@ func TestTokensShared(t *testing.T) {
 	}
 }
 
-// TestNoToken: what is no token is refused, and no error has what the server said.
+// TestNoToken: an invalid token is refused, and no error contains the server's answer.
 func TestNoToken(t *testing.T) {
 	t.Parallel()
 	e, o, _ := newEndpoint(t)
@@ -162,11 +162,11 @@ func TestNoToken(t *testing.T) {
 		answer func(http.ResponseWriter, int64)
 		want   string
 	}{
-		"no JSON":    {says(200, "s3cret"), "the answer is no token"},
-		"empty":      {says(200, `{}`), "the answer is no token"},
+		"no JSON":    {says(200, "s3cret"), "the answer is not a token"},
+		"empty":      {says(200, `{}`), "the answer is not a token"},
 		"other type": {says(200, `{"access_token": "s3cret", "token_type": "mac"}`), "not a bearer token"},
 		"control": {says(200, `{"access_token": "s3cret\u0001auth=x", "token_type": "bearer"}`),
-			"no bearer token"},
+			"not a bearer token"},
 		"server trouble": {says(503, "s3cret"), "503 Service Unavailable"},
 		"elsewhere": {func(w http.ResponseWriter, _ int64) {
 			w.Header().Set("Location", "http://192.0.2.1/s3cret")
@@ -180,7 +180,7 @@ func TestNoToken(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
-	// The life that a server does not tell.
+	// The server does not state the token's life.
 	e.answer = says(200, `{"access_token": "a", "token_type": "bearer"}`)
 	x, before := NewTokens(o), e.asked.Load()
 	for range 2 {

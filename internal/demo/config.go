@@ -57,7 +57,7 @@ limit_epsilon = %g
 		d.o.Epsilon, d.o.Delta, quote(d.o.Adjacency), limit*d.o.Epsilon, d.o.moments(decay), more)
 }
 
-// moments returns the table of that name, without its head.
+// moments returns the keys of the table [stream.demo.moments].
 func (o *Options) moments(decay float64) string {
 	workload, _ := json.Marshal(o.Workload)
 	text := fmt.Sprintf("clip = %g\nworkload = %s\n", o.Clip, workload)
@@ -82,7 +82,7 @@ func tomlNumbers(x []float64) string {
 	return "[" + strings.Join(words, ", ") + "]"
 }
 
-// flagOf has the keys of the configuration that a flag of streamdp demo sets.
+// flagOf maps keys of the configuration to the flags of streamdp demo that set them.
 var flagOf = map[string]string{
 	"http.listen":                   "--listen",
 	"stream.demo.centre":            "--centre",
@@ -95,14 +95,13 @@ var flagOf = map[string]string{
 	"stream.demo.moments.workload":  "--workload",
 }
 
-// flagFaults turns the faults of the configuration into faults of the flags that it was made
-// from.
+// flagFaults converts the faults of the configuration into faults of the flags that it was made from.
 func flagFaults(err error) error {
 	var faults config.Faults
 	errors.As(err, &faults)
 	var lines []string
 	for _, f := range faults {
-		// A key without a flag follows from a key that has a fault too.
+		// A fault of a key without a flag always follows from that of a key that has a flag.
 		if flag := flagOf[f.Key]; flag != "" {
 			lines = append(lines, (&fault.Fault{Key: flag, Rule: f.Rule, Value: f.Value}).Error())
 		}

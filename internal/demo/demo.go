@@ -1,5 +1,5 @@
-// Package demo shows the daemon at work on a stream whose truth is known: a broker in the process, a
-// feeder, the daemon, and a comparison of all releases with the truth.
+// Package demo shows the daemon at work on a stream whose true values are known: it runs a broker in the process, a
+// feeder and the daemon, and compares all releases with the truth.
 package demo
 
 import (
@@ -27,41 +27,40 @@ import (
 	"github.com/streamdp/streamdp/stream/connect"
 )
 
-// Options are what a demonstration shows, and with what. Faults of them are [exit.Usage] errors under the
-// names of the flags of streamdp demo.
+// Options are the options of a demonstration. Faults in them are [exit.Usage] errors that name the flags of streamdp
+// demo.
 type Options struct {
-	Once      bool // end when the stream is consumed; without it, run until the context ends
+	Once      bool // end with the stream; else run until the context ends
 	Open      bool // open the page in a browser
 	Persons   bool // the demonstration of persons
-	Instances int  // at least 2: the demonstration of instances, with so many processes
+	Instances int  // at least 2: the demonstration of instances, with this number of processes
 
 	File        *File   // the rows to stream; nil: made-up ones
-	Clip        float64 // bound on a row's norm after scaling; 0: that of the made-up rows
+	Clip        float64 // bound on a row's norm after scaling; 0: the default for made-up rows
 	Step        string  // offsets per release, or a period of the clock
-	Workload    string  // of moments
+	Workload    string  // workload of moments
 	Epsilon     float64
 	Delta       float64
 	Adjacency   string
 	Listen      string // address of metrics and status
 	Diagnostics bool   // compare the releases of File with the truth, which is an exact function of it
-	// Seed derives keys and data from a number: reproducible, and protecting nothing. nil: they are
-	// drawn.
+	// Seed derives keys and data from a number: reproducible, but protects nothing. Nil: they are drawn at random.
 	Seed *uint64
 
 	JSON    bool      // print the result as JSON
 	Stdout  io.Writer // takes the result
-	Stderr  io.Writer // takes what happens on the way
+	Stderr  io.Writer // takes progress messages
 	Log     *slog.Logger
 	Version string // of this build
 
-	// Progress returns a bar for work of so many units, 0 if their number is unknown.
+	// Progress returns a progress bar for total units of work, 0 if the number is unknown.
 	Progress func(total int64) Bar
 	// Program returns the command of a process that calls RunInstance with this configuration and seed.
 	// It is needed for the demonstration of instances.
 	Program func(configuration string, seed uint64) (*exec.Cmd, error)
 }
 
-// File has the rows of a file of the user. Centre and scale are public constants, one a column.
+// File has the rows of a user's file. Centre and scale are public constants, one per column.
 type File struct {
 	Columns []string
 	Centre  []float64
@@ -69,17 +68,17 @@ type File struct {
 	Next    func() (cells []string, err error) // io.EOF after the last row
 }
 
-// Bar shows how much of some work is done.
+// Bar shows the progress of some work.
 type Bar interface {
 	Set64(done int64) error
 	Finish() error
 }
 
-// madeUpRows is the length of the built-in stream with Once.
+// madeUpRows is the number of rows of the synthetic stream with Once.
 const madeUpRows = 40_000
 
-// Run runs the demonstration until its stream is consumed or, without Once, until ctx ends. It prints
-// the result and returns nil then, too.
+// Run runs the demonstration until its stream is consumed or, without Once, until ctx ends. In both cases it prints the
+// result and returns nil.
 func Run(ctx context.Context, o Options) error {
 	switch {
 	case o.Instances > 0:
@@ -90,20 +89,20 @@ func Run(ctx context.Context, o Options) error {
 	return runStream(ctx, &o)
 }
 
-// demonstration is a running demonstration.
+// demonstration is the state of a running demonstration.
 type demonstration struct {
 	o       *Options
-	step    uint64 // offsets; 0: by the clock
+	step    uint64 // offsets; 0: steps by the clock
 	names   []string
 	centre  []float64
 	scale   []float64
 	rows    func() ([]string, error) // cells of the next row
 	total   int64                    // rows, 0 if unknown
 	mu      sync.Mutex               // guards truth, which the daemon's page asks for
-	truth   *truth.Truth             // nil where it is that of a file, and not to be shown
+	truth   *truth.Truth             // nil if the rows are a file's and the truth must not be shown
 	records int64
-	client  *kafka.Client // of the broker
-	read    int64         // of the boundary topic
+	client  *kafka.Client // connected to the broker
+	read    int64         // next offset of the boundary topic
 }
 
 // runStream runs the demonstration of one stream: broker, daemon, rows, and the comparison.
@@ -124,7 +123,7 @@ func runStream(ctx context.Context, o *Options) error {
 		return err
 	}
 	defer broker.Close()
-	// Nothing is deleted, so that producers' timestamps decide nothing.
+	// Retention is unlimited, because otherwise producers' timestamps decide about deletion and the daemon warns.
 	if err := broker.CreateTopic(ctx, "demo", d.partitions(), map[string]string{"retention.ms": "-1"}); err != nil {
 		return err
 	}
@@ -191,7 +190,7 @@ func runStream(ctx context.Context, o *Options) error {
 		return err
 	}
 	if result.Seconds = time.Since(begun).Seconds(); d.truth == nil {
-		result.Seconds = math.Ceil(result.Seconds) // how long work took depends on the records
+		result.Seconds = math.Ceil(result.Seconds) // the duration of work depends on the records
 	}
 	if o.JSON {
 		return json.NewEncoder(o.Stdout).Encode(result)
@@ -199,7 +198,7 @@ func runStream(ctx context.Context, o *Options) error {
 	return d.print(o.Stdout, result, last)
 }
 
-// daemon returns the daemon. Its master key exists as long as the demonstration.
+// daemon returns the daemon. Its master key exists only as long as the demonstration.
 func (d *demonstration) daemon(cfg *config.Config) (*stream.Daemon, error) {
 	secret := dp.NewSecret()
 	o := stream.Options{Config: cfg, Key: &secret, Log: d.o.Log, Version: d.o.Version}
@@ -222,7 +221,7 @@ func (o *Options) seed() uint64 {
 
 // feed sends all rows and adds them to the truth.
 func (d *demonstration) feed(ctx context.Context, client *kafka.Client, bar Bar) error {
-	// The rows go round the partitions.
+	// The rows are distributed over the partitions in turn.
 	all := make([]*feed.Sender, d.partitions())
 	rate := 0
 	if d.live() {
@@ -231,7 +230,7 @@ func (d *demonstration) feed(ctx context.Context, client *kafka.Client, bar Bar)
 	for i := range all {
 		all[i] = feed.NewSender(client, "demo", int32(i), rate)
 	}
-	defer func() { // an interrupt may leave some unsent
+	defer func() { // an interrupt may leave some rows unsent
 		for _, s := range all {
 			d.records += int64(s.Sent())
 		}
@@ -257,7 +256,7 @@ func (d *demonstration) feed(ctx context.Context, client *kafka.Client, bar Bar)
 		if err != nil {
 			return err
 		}
-		// Add first, then send: at an interrupt the daemon may have the row already.
+		// Add the row to the truth before sending it: after an interrupt the daemon may already have it.
 		if d.truth != nil {
 			d.mu.Lock()
 			d.truth.Cells(cells)
@@ -293,8 +292,7 @@ func ended(err error) error {
 	return err
 }
 
-// consumed waits until every step is published or, without Once, until the
-// user interrupts.
+// consumed waits until every step is published or, without Once, until the user interrupts.
 func (d *demonstration) consumed(ctx context.Context, daemon *stream.Daemon, done chan error, bar Bar) error {
 	step := max(1, int64(d.step)) * int64(d.partitions())
 	said := false

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// asInstance makes the test binary an instance with this configuration: an instance that is killed
-// is a process of its own.
+// asInstance makes the test binary run an instance with this configuration: an instance that is killed needs its own
+// process.
 const asInstance = "STREAMDP_DEMO_INSTANCE"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func logTo(w *os.File) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// patience is how long a demonstration may run, on a machine with more to do: beyond it, it hangs.
+// patience is how long a demonstration may run on a busy machine before it counts as hanging.
 const patience = 5 * time.Minute
 
 // noBar is a bar that shows nothing.
@@ -47,7 +47,7 @@ type noBar struct{}
 func (noBar) Set64(int64) error { return nil }
 func (noBar) Finish() error     { return nil }
 
-// options are those of streamdp demo --once, with the keys of a seed; 0: drawn ones.
+// options returns the options of streamdp demo --once, with the keys of a seed; 0: random keys.
 func options(seed uint64) Options {
 	o := Options{
 		Once: true, Step: "100", Workload: "mean", Epsilon: 1, Delta: 1e-8, Adjacency: "zero-out",
@@ -78,7 +78,7 @@ func run(t *testing.T, o Options) (stdout, stderr string) {
 	return out.String(), errs.String()
 }
 
-// compared runs a demonstration and decodes what it prints as JSON.
+// compared runs a demonstration and decodes its JSON output.
 func compared(t *testing.T, o Options) result {
 	t.Helper()
 	o.JSON = true
@@ -93,8 +93,8 @@ func compared(t *testing.T, o Options) result {
 	return r
 }
 
-// TestDemo runs the daemon over TCP under every workload and both adjacencies.
-// The bound on |z| is exceeded by chance once in 10⁶ keys; the keys are fixed.
+// TestDemo runs the daemon over TCP with every workload and both adjacencies. One in 10⁶ keys exceeds the bound on |z|
+// by chance; the keys are fixed.
 func TestDemo(t *testing.T) {
 	all := []struct {
 		name   string
@@ -130,13 +130,14 @@ func TestDemoIsReproducible(t *testing.T) {
 		t.Errorf("%+v and %+v", a, b)
 	}
 	if c := compared(t, options(0)); c.MaxAbsZ == a.MaxAbsZ {
-		t.Error("a run without a seed repeats one with a seed")
+		t.Error("a run without a seed repeats a run with a seed")
 	}
 }
 
 func TestDemoTable(t *testing.T) {
 	out, _ := run(t, options(1))
-	for _, text := range []string{"40000 records in 400 steps of 100", "mean v9", "second moment v9·v9", "above 6.58 once in a million runs", "INSECURE"} {
+	for _, text := range []string{"40000 records in 400 steps of 100", "mean v9", "second moment v9·v9", "exceeds " +
+		"6.58 once in a million runs", "INSECURE"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("missing %q in\n%s", text, out)
 		}

@@ -4,5 +4,5 @@ package demo
 
 import "os/exec"
 
-// ownGroup does nothing here: an interrupt at the terminal reaches all processes.
+// ownGroup does nothing on this system: an interrupt at the terminal reaches all processes.
 func ownGroup(*exec.Cmd) {}

@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// ownGroup makes a process that an interrupt at the terminal does not reach: who started it ends
+// ownGroup puts a process into its own group, so that an interrupt at the terminal does not reach it. Its parent ends
 // it.
 func ownGroup(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }

@@ -39,13 +39,13 @@ const (
 	instancesPartitions = 12
 	instancesShards     = 12
 	instancesRecords    = 24_000 // with --once
-	instancesRate       = 6000   // records a second with --once; without it, those of a release a second
+	instancesRate       = 6000   // records per second with --once; without it, enough for one release per second
 	instancesSession    = time.Second
-	instancesBack       = 10 * time.Second // without --once the killed one comes back
-	instancesAlone      = "demo.alone"     // topic of what one process publishes
+	instancesBack       = 10 * time.Second // without --once, the time until the killed instance comes back
+	instancesAlone      = "demo.alone"     // output topic of the single process
 )
 
-// instancesResult is what --json prints.
+// instancesResult is the result that --json prints.
 type instancesResult struct {
 	Instances  int     `json:"instances"`
 	Partitions int     `json:"partitions"`
@@ -54,10 +54,10 @@ type instancesResult struct {
 	Killed     string  `json:"killed"`
 	Partial    []int   `json:"killed_had_partitions"`
 	Takeover   float64 `json:"takeover_seconds"`
-	// Duplicates were published twice, with the same bytes.
+	// Duplicates is the number of releases published twice with the same bytes.
 	Duplicates int `json:"duplicates"`
-	// Conflicts are keys with two values, Different and Missing those where one process publishes
-	// another value, or one that is not there.
+	// Conflicts is the number of keys with two different values. Different and Missing count releases that have another
+	// value than those of the single process, or are missing.
 	Conflicts int     `json:"conflicts"`
 	Different int     `json:"different"`
 	Missing   int     `json:"missing"`
@@ -65,12 +65,12 @@ type instancesResult struct {
 	Insecure  bool    `json:"insecure"`
 }
 
-// instancesDemo is a running demonstration of instances.
+// instancesDemo is the state of a running demonstration of instances.
 type instancesDemo struct {
 	*demonstration
 	dir    string
 	broker string
-	cfg    *config.Config // of an instance
+	cfg    *config.Config // configuration of an instance
 	client *kafka.Client
 	all    []*instance
 	sent   [instancesPartitions]atomic.Int64
@@ -78,17 +78,17 @@ type instancesDemo struct {
 	result instancesResult
 }
 
-// instance is a process.
+// instance is an instance in its own process.
 type instance struct {
 	number int
 	cmd    *exec.Cmd
-	input  io.Closer // it ends in order when this is closed
+	input  io.Closer // the instance shuts down when this is closed
 	ended  chan error
 }
 
 func (x *instance) String() string { return fmt.Sprint("instance ", x.number) }
 
-// steps reads the length of a step.
+// steps parses the length of a step.
 func (d *instancesDemo) steps() (err error) {
 	const most = instancesRecords / instancesPartitions / 4
 	if d.step, err = strconv.ParseUint(d.o.Step, 10, 31); err != nil || d.step == 0 || d.o.Once && d.step > most {
@@ -97,8 +97,8 @@ func (d *instancesDemo) steps() (err error) {
 	return nil
 }
 
-// runInstances runs the demonstration of instances. Its keys follow from a number, so that one
-// process can publish the same afterwards: its records are made up, and nobody is protected.
+// runInstances runs the demonstration of instances. Its keys follow from a number, so that a single process can publish
+// the same releases afterwards. Its records are made up, so nobody needs protection.
 func runInstances(ctx context.Context, o *Options) (err error) {
 	begun := time.Now()
 	if o.Seed == nil {
@@ -137,7 +137,7 @@ func runInstances(ctx context.Context, o *Options) (err error) {
 	defer d.end()
 	if err := d.begin(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // nothing was published, and the instances end
+			return nil // nothing was published
 		}
 		return err
 	}
@@ -166,7 +166,7 @@ func runInstances(ctx context.Context, o *Options) (err error) {
 		}
 	}
 	d.end()
-	// An interrupt ends the stream, and the comparison is still made.
+	// After an interrupt the stream ends, but the comparison is still made.
 	comparing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := d.compareAlone(comparing); err != nil {
@@ -179,12 +179,12 @@ func runInstances(ctx context.Context, o *Options) (err error) {
 		err = d.result.print(o.Stdout)
 	}
 	if r := d.result; err == nil && r.Conflicts+r.Different+r.Missing > 0 {
-		err = errors.New("the instances have not published what one process does")
+		err = errors.New("the instances published other releases than a single process")
 	}
 	return err
 }
 
-// begin makes the topics of the group, and starts the instances.
+// begin creates the topics of the group and starts the instances.
 func (d *instancesDemo) begin(ctx context.Context) error {
 	for n := 1; n <= d.o.Instances; n++ {
 		text := d.instanceText(n, "demo.dp")
@@ -213,7 +213,7 @@ func (d *instancesDemo) begin(ctx context.Context) error {
 	return d.shared(ctx)
 }
 
-// shared waits until every instance has a shard, and prints who has what.
+// shared waits until every instance has a shard, and prints which partitions each has.
 func (d *instancesDemo) shared(ctx context.Context) error {
 	return d.until(ctx, "the instances to share the partitions", func() bool {
 		s, err := cluster.Look(ctx, d.cfg)
@@ -230,11 +230,11 @@ func (d *instancesDemo) shared(ctx context.Context) error {
 	})
 }
 
-// say prints who has what.
+// say prints which partitions each instance has.
 func (d *instancesDemo) say(s *cluster.Status) {
 	slices.SortFunc(s.Members, func(a, b cluster.MemberStatus) int { return strings.Compare(a.Instance, b.Instance) })
 	for i, m := range s.Members {
-		fmt.Fprintf(d.o.Stderr, "%s has the partitions %s; its page is at %s\n", m.Instance,
+		fmt.Fprintf(d.o.Stderr, "%s has partitions %s; its page is at %s\n", m.Instance,
 			words.Ranges(d.partitionsOf(m)), m.URL)
 		if d.o.Open && i == 0 {
 			if err := openPage(m.URL); err != nil {
@@ -259,7 +259,7 @@ func (d *instancesDemo) path(n int, ending string) string {
 	return filepath.Join(d.dir, fmt.Sprintf("%d.%s", n, ending))
 }
 
-// start starts an instance as a process of its own. Its messages go into a file.
+// start starts an instance in its own process. Its messages go into a file.
 func (d *instancesDemo) start(x *instance) error {
 	var err error
 	if x.cmd, err = d.o.Program(d.path(x.number, "toml"), *d.o.Seed); err != nil {
@@ -283,8 +283,8 @@ func (d *instancesDemo) start(x *instance) error {
 	return nil
 }
 
-// RunInstance is the process of an instance, with this configuration. It ends when the input does, as
-// when the demonstration dies. Of the options it uses Seed, Log and Version.
+// RunInstance runs an instance with this configuration. It ends when the input ends, as it does when the demonstration
+// dies. It uses only the options Seed, Log and Version.
 func RunInstance(ctx context.Context, configuration string, input io.Reader, o Options) error {
 	text, err := os.ReadFile(configuration)
 	if err != nil {
@@ -308,7 +308,7 @@ func RunInstance(ctx context.Context, configuration string, input io.Reader, o O
 	return daemon.Run(running)
 }
 
-// end ends all instances in order.
+// end shuts all instances down.
 func (d *instancesDemo) end() {
 	for _, x := range d.all {
 		if x.input != nil {
@@ -329,7 +329,7 @@ func (d *instancesDemo) end() {
 	}
 }
 
-// feedAll sends all rows, round the partitions.
+// feedAll sends all rows, to the partitions in turn.
 func (d *instancesDemo) feedAll(ctx context.Context) error {
 	rate := instancesRate / instancesPartitions
 	if !d.o.Once {
@@ -361,7 +361,7 @@ func (d *instancesDemo) feedAll(ctx context.Context) error {
 	return nil
 }
 
-// expected is how many releases there are to be.
+// expected returns the number of releases to expect.
 func (d *instancesDemo) expected() (n int) {
 	for p := range d.sent {
 		n += int(d.sent[p].Load() / int64(d.step))
@@ -369,8 +369,8 @@ func (d *instancesDemo) expected() (n int) {
 	return n
 }
 
-// showKill kills an instance when every partition has published something, and shows that others
-// take over what it had. Without --once it comes back later.
+// showKill kills an instance when every partition has published a release, and shows that others take over its
+// partitions. Without --once the instance comes back later.
 func (d *instancesDemo) showKill(ctx context.Context) error {
 	every := make([]int, instancesPartitions)
 	for p := range every {
@@ -391,10 +391,10 @@ func (d *instancesDemo) showKill(ctx context.Context) error {
 	}
 	i := slices.IndexFunc(d.all, func(x *instance) bool { return x.String() == victim.Instance })
 	if i < 0 {
-		return fmt.Errorf("%q is no instance of the demonstration", victim.Instance)
+		return fmt.Errorf("%q is not an instance of the demonstration", victim.Instance)
 	}
 	x, had := d.all[i], d.partitionsOf(victim)
-	fmt.Fprintf(d.o.Stderr, "%s is killed; it had the partitions %s\n", x, words.Ranges(had))
+	fmt.Fprintf(d.o.Stderr, "killed %s, which had partitions %s\n", x, words.Ranges(had))
 	x.cmd.Process.Kill()
 	<-x.ended
 	x.input = nil
@@ -408,7 +408,7 @@ func (d *instancesDemo) showKill(ctx context.Context) error {
 		return err
 	}
 	d.result.Takeover = time.Since(died).Seconds()
-	fmt.Fprintf(d.o.Stderr, "%.1f s later others publish what it would have published\n", d.result.Takeover)
+	fmt.Fprintf(d.o.Stderr, "after %.1f s other instances publish the releases of its partitions\n", d.result.Takeover)
 	if s, err = cluster.Look(ctx, d.cfg); err != nil {
 		return err
 	}
@@ -432,7 +432,7 @@ func (d *instancesDemo) showKill(ctx context.Context) error {
 	return nil
 }
 
-// until reads the outputs until something holds.
+// until reads the outputs until ok returns true.
 func (d *instancesDemo) until(ctx context.Context, what string, ok func() bool) error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		if err := d.seen.follow(ctx, d.client); err != nil {
@@ -464,16 +464,16 @@ func (d *instancesDemo) until(ctx context.Context, what string, ok func() bool) 
 	}
 }
 
-// outputs is what a reader of the output has.
+// outputs is what a reader has read from the output topics.
 type outputs struct {
 	next       int64
 	values     map[string][]byte
-	lately     map[int]int // releases by partition, since it was last cleared
+	lately     map[int]int // number of releases by partition since it was last cleared
 	duplicates int
 	conflicts  map[string]bool
 }
 
-// follow reads what is new.
+// follow reads new releases.
 func (o *outputs) follow(ctx context.Context, client *kafka.Client) error {
 	if o.values == nil {
 		o.values, o.lately, o.conflicts = map[string][]byte{}, map[int]int{}, map[string]bool{}
@@ -483,7 +483,7 @@ func (o *outputs) follow(ctx context.Context, client *kafka.Client) error {
 
 func (o *outputs) read(ctx context.Context, client *kafka.Client, topic string) error {
 	if t, err := client.Topic(ctx, topic); err != nil || !t.Exists {
-		return err // the first release makes it
+		return err // the first release creates the topic
 	}
 	return client.ReadBack(ctx, topic, 0, o.next, func(r *kafka.Record) error {
 		task, _, _, ok := core.ParseIdentity(r.Key)
@@ -505,13 +505,13 @@ func (o *outputs) read(ctx context.Context, client *kafka.Client, topic string) 
 	})
 }
 
-// have reports whether each of the partitions had so many releases lately.
+// have reports whether each of the partitions has had n releases lately.
 func (o *outputs) have(partitions []int, n int) bool {
 	return !slices.ContainsFunc(partitions, func(p int) bool { return o.lately[p] < n })
 }
 
-// compareAlone runs one process, without instances, over the same records and with the same keys,
-// and compares.
+// compareAlone runs a single process without [cluster] over the same records with the same keys, and compares the
+// releases.
 func (d *instancesDemo) compareAlone(ctx context.Context) error {
 	if err := d.seen.follow(ctx, d.client); err != nil {
 		return err
@@ -538,7 +538,8 @@ func (d *instancesDemo) compareAlone(ctx context.Context) error {
 		case err := <-done:
 			return ended(err)
 		case <-ctx.Done():
-			return fmt.Errorf("one process published %d of %d releases in a minute", len(alone.values), d.expected())
+			return fmt.Errorf("a single process published %d of %d releases in a "+
+				"minute", len(alone.values), d.expected())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -556,7 +557,7 @@ func (d *instancesDemo) compareAlone(ctx context.Context) error {
 			r.Different++
 		}
 	}
-	if d.o.Once { // an interrupt leaves some unpublished
+	if d.o.Once { // after an interrupt some are unpublished
 		r.Missing = max(0, len(alone.values)-len(d.seen.values))
 	}
 	return nil
@@ -570,25 +571,27 @@ func (r *instancesResult) print(w io.Writer) error {
 		fmt.Fprintf(w, "%s was killed; others published its partitions %.1f s later, with a session of %v\n", r.Killed,
 			r.Takeover, instancesSession)
 	case r.Killed != "":
-		fmt.Fprintf(w, "%s was killed; the interrupt came before others published its partitions\n", r.Killed)
+		fmt.Fprintf(w, "%s was killed; you interrupted before others published its partitions\n", r.Killed)
 	}
 	if r.Releases == 0 {
 		_, err := fmt.Fprintln(w, "INSECURE: keys follow from a number; nothing was published")
 		return err
 	}
-	fmt.Fprintf(w, "%d releases came twice with the same bytes, %d with two values\n", r.Duplicates, r.Conflicts)
+	fmt.Fprintf(w, "%d releases were published twice with the same bytes, %d with different "+
+		"values\n", r.Duplicates, r.Conflicts)
 	if r.Different+r.Missing == 0 {
-		fmt.Fprintln(w, "one process that reads the same log publishes the same releases, byte for byte")
+		fmt.Fprintln(w, "a single process that reads the same log publishes the same releases, byte for byte")
 	} else {
 		fmt.Fprintf(w,
-			"one process that reads the same log publishes %d of them with other bytes, and %d that are missing here\n",
+			"a single process that reads the same log publishes %d of them with other bytes, and %d that are missing "+
+				"here\n",
 			r.Different, r.Missing)
 	}
 	_, err := fmt.Fprintln(w, "INSECURE: keys follow from a number; nothing was protected")
 	return err
 }
 
-// instanceText is the configuration of an instance; of one process without instances for 0.
+// instanceText returns the configuration of instance n; for 0, that of the single process without instances.
 func (d *instancesDemo) instanceText(n int, output string) []byte {
 	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
 	cluster := ""

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestDemoInstances: three processes share a topic, one is killed, and what all of them published
-// is what one process publishes.
+// TestDemoInstances: three processes share a topic, one is killed, and together they publish what a single process
+// publishes.
 func TestDemoInstances(t *testing.T) {
 	o := options(5)
 	o.Instances, o.JSON = 3, true
@@ -21,14 +21,15 @@ func TestDemoInstances(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if !(r.Takeover >= instancesSession.Seconds()/2) {
-		t.Errorf("taken over %g s after a kill, before the session was over: it was not dead", r.Takeover)
+		t.Errorf("taken over %g s after a kill, before the session timeout: the instance was not dead", r.Takeover)
 	}
-	for _, text := range []string{"instance 1 has the partitions ", "instance 3 has the partitions ", "; its page is at http://127.0.0.1:", r.Killed + " is killed; it had the partitions ", " later others publish"} {
+	for _, text := range []string{"instance 1 has partitions ", "instance 3 has partitions ", "; its page is at " +
+		"http://127.0.0.1:", "killed " + r.Killed + ", which had partitions ", " s other instances publish"} {
 		if !strings.Contains(errs, text) {
 			t.Errorf("missing %q in\n%s", text, errs)
 		}
 	}
-	_, after, _ := strings.Cut(errs, " later others publish")
+	_, after, _ := strings.Cut(errs, " s other instances publish")
 	if strings.Contains(after, r.Killed) {
 		t.Errorf("%s still has partitions:\n%s", r.Killed, errs)
 	}

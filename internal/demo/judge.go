@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/truth"
 )
 
-// result is what --json prints.
+// result is the result that --json prints.
 type result struct {
 	Records   int64        `json:"records"`
 	Steps     uint64       `json:"steps"`
@@ -22,15 +22,15 @@ type result struct {
 	Delta     float64      `json:"delta"`
 	Adjacency dp.Adjacency `json:"adjacency"`
 	Values    int          `json:"values"`
-	// Seconds are rounded up for a file's records, except with diagnostics.
+	// Seconds are rounded up for the records of a file, unless diagnostics are allowed.
 	Seconds  float64 `json:"seconds"`
 	Insecure bool    `json:"insecure,omitempty"`
-	// NotPrivate names the keys that are exact functions of a file.
+	// NotPrivate names the keys that are exact functions of the file.
 	NotPrivate []string `json:"not_private,omitempty"`
 	*Comparison
 }
 
-// Comparison is how far the releases are from the truth.
+// Comparison is the distance of the releases from the truth.
 type Comparison struct {
 	// MaxAbsZ is the largest |release − truth| / standard error, over all entries of the
 	// means and second moments of all steps. Bound is the value that MaxAbsZ exceeds in
@@ -71,7 +71,7 @@ func (d *demonstration) judge(client *kafka.Client) (*result, *truth.Release, er
 			return err
 		}
 		if seen[p.Step] {
-			return nil // published again, the same bytes
+			return nil // published again with the same bytes
 		}
 		seen[p.Step] = true
 		r.Releases++
@@ -98,15 +98,15 @@ func (d *demonstration) judge(client *kafka.Client) (*result, *truth.Release, er
 	return r, last, nil
 }
 
-// compare updates c with the distance of a release from the truth. It returns how many
-// values of the release are within 1.96 standard errors.
+// compare updates c with the distance of a release from the truth. It returns the number of values of the release
+// within 1.96 standard errors.
 func (d *demonstration) compare(p *truth.Release, c *Comparison) (near int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.follow(context.Background(), p.Step)
 	want, ok := d.truth.At(p.Step)
 	if !ok {
-		return 0, fmt.Errorf("release of step %d, which is not complete", p.Step)
+		return 0, fmt.Errorf("the release of step %d is there, but its rows are not complete", p.Step)
 	}
 	for name, exact := range map[string][]float64{d.first(): want.Mean, "second_moment": want.Second} {
 		v := p.Values[name]
@@ -125,7 +125,7 @@ func (d *demonstration) print(w io.Writer, r *result, last *truth.Release) error
 	fmt.Fprintf(w, "%d records in %d steps of %s, %d releases, (%g, %g)-private, %s, in %g s\n",
 		r.Records, r.Steps, d.o.Step, r.Releases, r.Epsilon, r.Delta, r.Adjacency, math.Round(10*r.Seconds)/10)
 	if r.NotPrivate != nil {
-		fmt.Fprintln(w, "not private: truth, z, what is said of all z, and the seconds are exact functions of the file")
+		fmt.Fprintln(w, "not private: truth, z, the summary of all z and the seconds are exact functions of the file")
 	}
 	fmt.Fprintln(w)
 	var want truth.Moments
@@ -162,11 +162,11 @@ func (d *demonstration) print(w io.Writer, r *result, last *truth.Release) error
 	}
 	if c := r.Comparison; c != nil {
 		fmt.Fprintf(w,
-			"\nover all %d values of all steps: largest |z| %.2f (above %.2f once in a million runs), %.1f %% below "+
+			"\nall %d values of all steps: largest |z| %.2f (exceeds %.2f once in a million runs), %.1f %% below "+
 				"1.96 (expected 95 %%)\n",
 			r.Values, c.MaxAbsZ, c.Bound, 100*c.Coverage)
 	} else {
-		fmt.Fprintln(w, "\nthe truth of a file is not shown: --insecure-diagnostics compares with it")
+		fmt.Fprintln(w, "\nthe truth of a file is not shown; --insecure-diagnostics shows it")
 	}
 	if d.o.Seed != nil {
 		fmt.Fprintln(w, "INSECURE: keys follow from --insecure-seed; nothing was protected")

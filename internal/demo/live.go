@@ -20,37 +20,35 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Without Once the synthetic stream shows change: the columns' means swing, and the
-// coefficients of one more column, y, jump. Two more streams find those: regression while
-// records come in, refit once a window.
+// Without Once the synthetic stream changes over time: the columns' means swing, and the coefficients of one more
+// column, y, jump. Two more streams estimate these coefficients: regression continuously, and refit once per window.
 const (
-	liveRate       = 1000                           // rows a second
+	liveRate       = 1000                           // rows per second
 	liveRows       = 600 * liveRate                 // ten minutes: the broker keeps all of them in memory
 	liveSwing      = 90 * liveRate                  // rows of one swing of the means
 	livePartitions = 3                              // row n is in partition n mod 3
-	liveDecay      = 0.9                            // of a step of a second
+	liveDecay      = 0.9                            // per step of a second
 	liveBoundaries = "demo.boundaries"              // topic
 	liveEra        = 120 * liveRate                 // rows until the coefficients jump
 	liveWindow     = 20 * liveRate / livePartitions // of refit, in offsets of partition 0
-	liveFeature    = 3                              // y depends on so many columns
-	liveTarget     = "y"                            // by this name
-	liveCentre     = 2.0                            // of y: public constants, as all centres and scales
+	liveFeature    = 3                              // number of columns on which y depends
+	liveTarget     = "y"                            // name of the column y
+	liveCentre     = 2.0                            // of y: a public constant, as all centres and scales are
 	liveScale      = 3.0                            // of y
 	liveNoise      = 1.0                            // deviation of y around its expectation
 	liveHeight     = 0.2                            // of the swings
 	liveLimit      = 4                              // times epsilon: three streams read the topic
 	liveClip       = 3.0                            // norm of scaled features, and of the scaled target
 	liveRefit      = "refit"                        // name of a stream
-	liveOnline     = "regression"                   // of the other one
+	liveOnline     = "regression"                   // name of the other stream
 )
 
-// liveMean is what the mean of column j differs from its centre by, in row n.
+// liveMean returns the mean of column j in row n, minus its centre.
 func liveMean(n int64, j int) float64 {
 	return liveHeight * math.Sin(2*math.Pi*float64(n)/liveSwing+float64(j))
 }
 
-// liveCoefficients returns what y is made of in row n: one coefficient a feature, and the
-// intercept.
+// liveCoefficients returns the coefficients of y in row n: one for each feature, and the intercept.
 func liveCoefficients(n int64) []float64 {
 	if n/liveEra%2 == 0 {
 		return []float64{1.5, -1, 0.5, 2}
@@ -58,8 +56,8 @@ func liveCoefficients(n int64) []float64 {
 	return []float64{0.5, 1, 0.5, 2}
 }
 
-// liveExpectation returns y's expectation for the cells of row n, without noise. Features enter
-// as they differ from their centres.
+// liveExpectation returns y's expectation for the cells of row n, without noise. Features enter as differences from
+// their centres.
 func liveExpectation(n int64, features []float64) float64 {
 	c := liveCoefficients(n)
 	y := c[liveFeature]
@@ -91,8 +89,8 @@ limit_epsilon = %[9]g
 			quote(liveTarget), liveClip, liveClip, liveWindow)
 }
 
-// truthOf is what a value of a release would be without noise: of moments, of the rows
-// shortened to the clip norm; of regressions, what y was made of. nil where nobody knows.
+// truthOf returns a value of a release as it would be without noise: for moments, computed from the rows shortened to
+// the clip norm; for regressions, the coefficients from which y was made. It returns nil if the truth is unknown.
 func (d *demonstration) truthOf(r *core.Released, value string) []float64 {
 	if r.Stream == "demo" {
 		d.mu.Lock()
@@ -102,18 +100,18 @@ func (d *demonstration) truthOf(r *core.Released, value string) []float64 {
 		d.follow(ctx, r.Step)
 		return d.truth.Value(r.Step, value)
 	}
-	// The newest row's coefficients, and the window's mean ones.
+	// The truth of regression is the newest row's coefficients, that of refit their mean over the window.
 	first, end := r.Offsets[1]-1, r.Offsets[1]
 	if r.Stream == liveRefit {
 		first = r.Offsets[0]
 	}
 	c := make([]float64, liveFeature+1)
 	for n := first; n < end; n++ {
-		for j, x := range liveCoefficients(n * livePartitions) { // of partition 0
+		for j, x := range liveCoefficients(n * livePartitions) { // n is an offset of partition 0
 			c[j] += x / float64(end-first)
 		}
 	}
-	// c is of features from their centres; scaled ones are a third of that, as y is.
+	// c is for differences from centres. In scaled units features are a third of that, and so is y.
 	scaled := slices.Clone(c)
 	scaled[liveFeature] = (c[liveFeature] - liveCentre) / liveScale
 	original := slices.Clone(c)
@@ -149,16 +147,16 @@ func openPage(url string) error {
 	}
 	c := exec.Command(command[0], append(command[1:], url)...)
 	if err := c.Start(); err != nil {
-		return fmt.Errorf("--open: no browser is opened, open %s yourself: %w", url, err)
+		return fmt.Errorf("--open: cannot start a browser; open %s yourself: %w", url, err)
 	}
 	go c.Wait()
 	return nil
 }
 
-// live reports whether the demonstration is the one with three streams.
+// live reports whether this is the demonstration with three streams.
 func (d *demonstration) live() bool { return !d.o.Once && d.o.File == nil }
 
-// partitions returns how many the topic has.
+// partitions returns the topic's number of partitions.
 func (d *demonstration) partitions() int {
 	if d.live() {
 		return livePartitions
@@ -172,7 +170,7 @@ func (d *demonstration) status(daemon *stream.Daemon) monitor.TaskStatus {
 	return all[slices.IndexFunc(all, func(s monitor.TaskStatus) bool { return s.Stream == "demo" })]
 }
 
-// steps reads the length of a step.
+// steps parses the length of a step.
 func (d *demonstration) steps() (err error) {
 	length := d.o.Step
 	if d.step, err = strconv.ParseUint(length, 10, 62); err == nil {
@@ -185,14 +183,14 @@ func (d *demonstration) steps() (err error) {
 		return exit.Usagef("--step is %q, must be a number of offsets, or a period such as 1s", length)
 	}
 	if !d.live() {
-		return exit.Usagef("--step is %s: a period goes with the synthetic stream without --once", length)
+		return exit.Usagef("--step is %s: a period needs the synthetic stream without --once", length)
 	}
 	d.step = 0
 	return nil
 }
 
-// follow ends the truth's steps up to one whose release is there: where the boundaries say
-// that it ended, or after so many offsets of each partition.
+// follow ends the truth's steps up to one whose release is there. Boundaries say where a step ended; without them it
+// has a fixed number of offsets of each partition.
 func (d *demonstration) follow(ctx context.Context, step uint64) {
 	if d.truth == nil || !d.live() {
 		return
@@ -205,7 +203,7 @@ func (d *demonstration) follow(ctx context.Context, step uint64) {
 	if d.step > 0 || d.truth.Steps() >= step || d.client == nil {
 		return
 	}
-	// What does not arrive shows as a truth that is not known.
+	// If reading fails, the truth is shown as unknown.
 	_ = d.client.ReadBack(ctx, liveBoundaries, 0, d.read, func(rec *kafka.Record) error {
 		var v struct {
 			Step uint64
@@ -214,8 +212,8 @@ func (d *demonstration) follow(ctx context.Context, step uint64) {
 		if err := json.Unmarshal(rec.Value, &v); err != nil || len(v.Ends) != livePartitions {
 			return errors.New("no boundary")
 		}
-		if v.Step == d.truth.Steps()+1 && !d.truth.Until(v.Ends) { // of several of a step the first counts
-			return errors.New("the rows are not here yet")
+		if v.Step == d.truth.Steps()+1 && !d.truth.Until(v.Ends) { // the first of several boundaries of a step counts
+			return errors.New("the truth does not have these rows yet")
 		}
 		d.read = rec.Offset + 1
 		return nil

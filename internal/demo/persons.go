@@ -16,24 +16,24 @@ import (
 	"github.com/streamdp/streamdp/stream"
 )
 
-// The demonstration of persons: one log of a few heavy users and many with few records, in three
-// topics of their own, because a topic's ledger charges records or persons and never both.
+// The demonstration of persons uses one log with a few heavy users and many users with few records. It is copied to
+// three topics, because a topic's ledger charges either records or persons, never both.
 //
 //	records  protects one record at (ε, δ)
-//	persons  protects all records of a person at (ε, δ), of which some count
-//	group    protects records, at such a smaller ε that so many records as the busiest person has
+//	persons  protects all records of a person at (ε, δ); only some of them count
+//	group    protects records at a smaller ε, at which as many records as the busiest person has
 //	         are protected together at (ε, δ)
 const (
 	personsStep       = 400 // offsets
 	personsSteps      = 100
 	personsSeparation = 10
-	personsCap        = personsSteps/personsSeparation + 1 // with the horizon one step behind the log's end
+	personsCap        = personsSteps/personsSeparation + 1 // the horizon is one step after the log's end
 	personsUsers      = 6000
 	personsCentre     = 50 // of amounts from 0 to 100
 	personsScale      = 50
 )
 
-// personStreams are the names of the streams, and how they begin those of their topics.
+// personStreams are the names of the streams. Their topics' names begin with them.
 var personStreams = []string{"records", "persons", "group"}
 
 // runPersons runs the demonstration of persons.
@@ -156,7 +156,7 @@ func allPublished(ctx context.Context, daemon *stream.Daemon, done chan error) e
 	}
 }
 
-// configuration returns that of the daemon.
+// configuration returns the daemon's configuration.
 func (l *personLog) configuration(o *Options, broker, dir string) ([]byte, error) {
 	group, err := l.groupEpsilon(o)
 	if err != nil {
@@ -189,8 +189,8 @@ moments = { clip = 1.0, covariance = false }
 	return text, nil
 }
 
-// groupEpsilon returns the ε of single records at which as many records as the busiest person
-// has cost the ε of the demonstration together, rounded down.
+// groupEpsilon returns the ε of single records at which as many records as the busiest person has cost together the ε
+// of the demonstration, rounded down.
 func (l *personLog) groupEpsilon(o *Options) (float64, error) {
 	p := dp.Params{Epsilon: o.Epsilon, Delta: o.Delta}
 	if err := p.Adjacency.UnmarshalText([]byte(o.Adjacency)); err != nil {
@@ -205,7 +205,7 @@ func (l *personLog) groupEpsilon(o *Options) (float64, error) {
 		return 0, exit.Usage{Err: fmt.Errorf("delta is too large to protect %d records together: %w", l.busiest, err)}
 	}
 	if epsilon *= 1 - 1e-6; !(epsilon > 0) {
-		return 0, exit.Usagef("--delta: must be less, or %d records together need no noise", l.busiest)
+		return 0, exit.Usagef("--delta: must be smaller: with this delta %d records together need no noise", l.busiest)
 	}
 	return epsilon, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/streamdp/streamdp/internal/truth"
 )
 
-// personsResult is what the demonstration of persons prints, with --json as it stands here.
+// personsResult is the result of the demonstration of persons. With --json it is printed in this form.
 type personsResult struct {
 	Records   int          `json:"records"`
 	Steps     int          `json:"steps"`
@@ -25,7 +25,7 @@ type personsResult struct {
 	Counted   float64      `json:"share_counted"`
 	Delta     float64      `json:"delta"`
 	Adjacency dp.Adjacency `json:"adjacency"`
-	// The means of the made-up amounts: over records, over persons, and over records that count.
+	// The means of the made-up amounts: over all records, over persons, and over the records that count.
 	OverRecords float64          `json:"mean_over_records"`
 	OverPersons float64          `json:"mean_over_persons"`
 	OverCounted float64          `json:"mean_over_counted"`
@@ -38,7 +38,7 @@ type personsResult struct {
 type personsRelease struct {
 	Stream string `json:"stream"`
 	Unit   string `json:"unit"`
-	// What a record costs, and all records of the busiest person together.
+	// The cost of one record, and of all records of the busiest person together.
 	EpsilonRecord float64 `json:"epsilon_record"`
 	EpsilonPerson float64 `json:"epsilon_busiest_person,omitempty"` // absent: no ε holds
 	Value         string  `json:"value"`
@@ -72,7 +72,7 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options)
 		}
 		var last release
 		err := client.ReadBack(ctx, name+".dp", 0, 0, func(rec *kafka.Record) error {
-			last = release{} // a value that one release lacks is not that of another
+			last = release{} // keep no values of the previous release
 			return json.Unmarshal(rec.Value, &last)
 		})
 		if err != nil {
@@ -102,8 +102,8 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options)
 // print writes the streams side by side.
 func (r *personsResult) print(w io.Writer) error {
 	fmt.Fprintf(w, "%d made-up records of %d persons, in %d steps of %d, in %.1f s.\n"+
-		"The busiest 1 %% of them wrote %.0f %%, one alone wrote %d; half wrote at most %d.\n"+
-		"What one person writes is alike, and busy persons write larger amounts.\n"+
+		"The busiest 1 %% of persons wrote %.0f %%, one of them %d; half wrote at most %d.\n"+
+		"The amounts of one person are similar, and busy persons write larger ones.\n"+
 		"Protected as persons they count in at most %d steps, at least %d apart, once in\n"+
 		"each: %.0f %% of the records.\n\n",
 		r.Records, r.Persons, r.Steps, personsStep, r.Seconds, 100*r.Top, r.Busiest, r.Median, personsCap,
@@ -148,16 +148,17 @@ func (r *personsResult) print(w io.Writer) error {
 	for line := range strings.Lines(table.String()) {
 		fmt.Fprintln(w, strings.TrimRight(line, " \n"))
 	}
-	fmt.Fprintf(w, "\nAll at delta %g, %s. A cap moves what is estimated from the mean over\n"+
-		"records towards the mean over persons. The group has noise for the %d records\n"+
-		"of the busiest person; a real log has no such bound unless it is enforced.\n", r.Delta, r.Adjacency, r.Busiest)
+	fmt.Fprintf(w, "\nAll at delta %g, %s. A cap moves the estimate from the mean over\n"+
+		"records towards the mean over persons. The stream group has noise for the\n"+
+		"%d records of the busiest person; a real log has no such bound unless it\n"+
+		"enforces one.\n", r.Delta, r.Adjacency, r.Busiest)
 	if r.Insecure {
 		fmt.Fprintln(w, "INSECURE: keys follow from --insecure-seed; nothing was protected")
 	}
 	return nil
 }
 
-// threeDigits writes an ε with three digits, and "none" where there is none.
+// threeDigits formats an ε with three digits, and a missing one as "none".
 func threeDigits(epsilon float64) string {
 	switch {
 	case epsilon == 0:

@@ -12,17 +12,17 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// personLog is a made-up log: who wrote each record, and what. A person's amounts are alike, and
-// busy persons have larger ones, so the mean over records is not that over persons.
+// personLog is a made-up log: the writer of each record and its amount. The amounts of one person are similar, and busy
+// persons have larger ones, so the mean over records differs from the mean over persons.
 type personLog struct {
 	records []personAmount
 	busiest int // records of the person with the most
 
-	persons int     // who wrote something
-	top     float64 // share of records of the busiest hundredth of them
-	median  int     // records of the middle person
-	// The means over records, over persons, each by their own mean, and over the records that
-	// count, and the share of these.
+	persons int     // with at least one record
+	top     float64 // share of the records that the busiest 1 % wrote
+	median  int     // number of records of the median person
+	// The means over records, over persons (each by their own mean), and over the records that count, and the share of
+	// records that count.
 	overRecords, overPersons, overCounted, counted float64
 }
 
@@ -31,7 +31,7 @@ type personAmount struct {
 	amount float64
 }
 
-// newPersonLog makes a log.
+// newPersonLog creates a log.
 func newPersonLog(seed uint64) *personLog {
 	source := rand.New(rand.NewPCG(seed, 2))
 	weights, level, sum := make([]float64, personsUsers), make([]float64, personsUsers), 0.0
@@ -50,7 +50,7 @@ func newPersonLog(seed uint64) *personLog {
 	return l
 }
 
-// describe works out the truth, in plain numbers that share nothing with the daemon.
+// describe computes the truth by plain arithmetic that shares no code with the daemon.
 func (l *personLog) describe() {
 	type person struct {
 		records, last int
@@ -90,7 +90,7 @@ func (l *personLog) describe() {
 	l.overCounted, l.counted = countedSum/counted, counted/n
 }
 
-// send writes the log to a topic, and tells how far it is.
+// send writes the log to a topic and reports its progress to tell.
 func (l *personLog) send(ctx context.Context, client *kafka.Client, topic string, tell func(n int)) error {
 	s := feed.NewSender(client, topic, 0, 0)
 	for i, r := range l.records {

@@ -8,9 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestDemoPersons: each stream's mean and error are those of what it estimates, by truths that the
-// demonstration works out by itself; and ε and noise are as the protection says. The keys are
-// fixed.
+// TestDemoPersons: each stream's mean and error agree with what it estimates, by truths that the demonstration computes
+// independently; ε and noise agree with the protection. The keys are fixed.
 func TestDemoPersons(t *testing.T) {
 	t.Parallel()
 	replace := options(2)
@@ -48,20 +47,22 @@ func TestDemoPersons(t *testing.T) {
 			!(group.EpsilonPerson <= epsilon && group.EpsilonPerson > 0.99*epsilon) || !(records.EpsilonPerson > 1000) {
 			t.Errorf("%s: epsilons of %+v", args, r.Streams)
 		}
-		// More than one record, less than the busiest person's one by one.
+		// The error is larger than for one record, but less than if the busiest person's records were protected one by
+		// one.
 		if least := 3 * records.SE; persons.SE < least || persons.SE > group.SE/20 {
 			t.Errorf("%s: errors of %+v", args, r.Streams)
 		}
 	}
 }
 
-// TestDemoPersonsTable: what is printed fits a terminal.
+// TestDemoPersonsTable: the output fits into a terminal.
 func TestDemoPersonsTable(t *testing.T) {
 	t.Parallel()
 	o := options(3)
 	o.Persons = true
 	out, _ := run(t, o)
-	for _, text := range []string{"40000 made-up records of 3336 persons", "at most 11 steps", "off the mean over persons, ", "INSECURE"} {
+	for _, text := range []string{"40000 made-up records of 3336 persons", "at most 11 steps", "off the mean over " +
+		"persons, ", "INSECURE"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("missing %q in\n%s", text, out)
 		}

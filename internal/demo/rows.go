@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// open readies the rows: those of the file, or the synthetic ones.
+// open prepares the rows: those of the file, or synthetic ones.
 func (d *demonstration) open() {
 	if f := d.o.File; f != nil {
 		d.names, d.centre, d.scale, d.rows = f.Columns, f.Centre, f.Scale, f.Next
@@ -20,9 +20,9 @@ func (d *demonstration) open() {
 	d.synthetic()
 }
 
-// synthetic makes rows with mean j in column j and correlation 0.6^|i−j|; the
-// last column has a tail of two moments (Student's t with 2.5 degrees). Without Once the
-// means swing, and y is behind them.
+// synthetic makes rows with mean j in column j and correlation 0.6^|i−j|. The last column is heavy-tailed: it has
+// Student's t distribution with 2.5 degrees of freedom, so only two moments. Without Once the means swing, and y
+// follows as one more column.
 func (d *demonstration) synthetic() {
 	const columns, rho = 9, 0.6
 	source := rand.New(rand.NewPCG(d.o.seed(), 1))

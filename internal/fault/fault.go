@@ -1,5 +1,5 @@
-// Package fault has the form in which a package reports faults of its configuration: one
-// value for each fault, so that the reader of the file can name the line of each.
+// Package fault defines the form in which a package reports faults of its configuration: one value for each fault, so
+// that the reader of the file can name the line of each.
 package fault
 
 import (
@@ -10,12 +10,12 @@ import (
 
 // Fault is one violated rule.
 type Fault struct {
-	Key   string // the TOML key, relative to the table it stands in: "clip"
-	Rule  string // what must hold: "must be positive and finite"
-	Value any    // what was found; nil where nothing was
+	Key   string // the TOML key relative to its table, such as "clip"
+	Rule  string // the violated rule, such as "must be positive and finite"
+	Value any    // the value found; nil if none was
 }
 
-// Error returns "key: rule (value)", and "key: rule" where there is no value.
+// Error returns "key: rule (value)", or "key: rule" if there is no value.
 func (f *Fault) Error() string {
 	if f.Value == nil {
 		return f.Key + ": " + f.Rule
@@ -48,11 +48,10 @@ func (l *List) Check(ok bool, key, rule string, value any) {
 	}
 }
 
-// Err joins the faults; nil where there are none.
+// Err joins the faults; nil if there are none.
 func (l List) Err() error { return errors.Join(l...) }
 
-// All returns the faults inside a joined error, in order. It keeps an error that is not a
-// fault as it is.
+// All returns the faults inside a joined error, in order. An error that is not a fault stays as it is.
 func All(err error) []error {
 	if err == nil {
 		return nil
@@ -67,7 +66,7 @@ func All(err error) []error {
 	return []error{err}
 }
 
-// Quoted returns words as a rule names them: "a", "b" or "c".
+// Quoted returns words as rules list them: "a", "b" or "c".
 func Quoted[S ~string](words []S, last string) string {
 	s := ""
 	for i, w := range words {

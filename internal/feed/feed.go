@@ -1,4 +1,4 @@
-// Package feed sends records to a topic, in batches and at the wanted rate.
+// Package feed sends records to a topic, in batches and at a given rate.
 package feed
 
 import (
@@ -11,8 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// Sender sends records to a partition, in their order. It repeats requests that fail, so records may
-// be there twice.
+// Sender sends records to a partition, in order. It repeats requests that fail, so records may be duplicated.
 type Sender struct {
 	client    *kafka.Client
 	topic     string
@@ -24,20 +23,20 @@ type Sender struct {
 	bytes     int
 }
 
-// NewSender returns a sender to a partition that sends rate records a second from now on, or as fast
-// as possible if rate is 0.
+// NewSender returns a sender to a partition that sends rate records per second from now on, or as fast as possible if
+// rate is 0.
 func NewSender(client *kafka.Client, topic string, partition int32, rate int) *Sender {
 	return &Sender{client: client, topic: topic, partition: partition, rate: rate, started: time.Now()}
 }
 
-// Count returns how many records were given to the sender.
+// Count returns the number of records given to the sender.
 func (s *Sender) Count() int { return s.count }
 
-// Sent returns how many of them are in the topic.
+// Sent returns the number of these records that are in the topic.
 func (s *Sender) Sent() int { return s.count - len(s.batch) }
 
-// SendAll sends a record for each value that next returns, until its error is io.EOF, and calls tell
-// after every thousand.
+// SendAll sends a record for each value that next returns, until next returns io.EOF. It calls tell after every
+// thousand records.
 func (s *Sender) SendAll(ctx context.Context, next func() ([]byte, error), tell func()) error {
 	for {
 		value, err := next()
@@ -56,8 +55,8 @@ func (s *Sender) SendAll(ctx context.Context, next func() ([]byte, error), tell 
 	}
 }
 
-// Send takes a record with a key, nil for none. It sends the batch when that is full, and then waits
-// until the next record is due.
+// Send takes a record with a key, nil for none. It sends the batch when it is full, and then waits until the next
+// record is due.
 func (s *Sender) Send(ctx context.Context, key, value []byte) error {
 	s.batch = append(s.batch, kafka.Message{Key: key, Value: value, Time: time.Now().Truncate(time.Millisecond)})
 	s.bytes += len(key) + len(value)
@@ -83,8 +82,8 @@ func (s *Sender) Send(ctx context.Context, key, value []byte) error {
 	return ctx.Err()
 }
 
-// Flush sends the batch. If a record is larger than the topic accepts, Flush sends an empty
-// record in its place: the content of one record must not stop the others.
+// Flush sends the batch. If a record is larger than the topic accepts, Flush sends an empty record instead, because the
+// content of one record must not block the others.
 func (s *Sender) Flush(ctx context.Context) error {
 	if len(s.batch) == 0 {
 		return nil
@@ -97,7 +96,7 @@ func (s *Sender) Flush(ctx context.Context) error {
 			return nil
 		}
 		if large, ok := errors.AsType[*kafka.TooLargeError](err); ok && len(rest[large.Index].Value) > 0 {
-			rest = rest[large.Index:] // those before it were appended
+			rest = rest[large.Index:] // the records before it were appended
 			rest[0].Value = []byte{}
 			continue
 		}

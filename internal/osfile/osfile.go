@@ -1,5 +1,5 @@
-// Package osfile does with files what each operating system does in its own way: it locks
-// them, and makes the names in a directory durable.
+// Package osfile contains the file operations that differ between operating systems: it locks files, and makes the
+// names in a directory durable.
 package osfile
 
 import "errors"

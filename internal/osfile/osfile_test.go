@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Every opening of a file has a lock of its own, so one process shows what two would see.
+// TestLock: each open file has its own lock, so one process can test what two processes would see.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	open := func() *os.File {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Lock locks an open file for this process, or returns ErrLocked at once. The lock ends with
-// the process, even if that is killed.
+// Lock locks an open file for this process, or returns ErrLocked at once. The lock ends with the process, even if the
+// process is killed.
 func Lock(f *os.File) error {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -18,7 +18,7 @@ func Lock(f *os.File) error {
 	return err
 }
 
-// Unlock ends the lock. To close the file would leave it to a process forked at this moment.
+// Unlock ends the lock. Closing the file instead would leave the lock to a process forked at this moment.
 func Unlock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
 
 // SyncDir makes the names in a directory durable.

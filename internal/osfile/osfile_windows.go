@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockedByte is the offset of the byte that Lock locks. Locks keep others from reading and
-// writing on this system, and no file reaches this offset.
+// lockedByte is the offset of the byte that Lock locks. On this system a lock keeps others from reading and writing the
+// byte, so it is an offset that no file reaches.
 var lockedByte = windows.Overlapped{OffsetHigh: 1 << 30}
 
-// Lock locks an open file for this process, or returns ErrLocked at once. The lock ends with
-// the process, even if that is killed.
+// Lock locks an open file for this process, or returns ErrLocked at once. The lock ends with the process, even if the
+// process is killed.
 func Lock(f *os.File) error {
 	at := lockedByte
 	err := windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY,
@@ -29,8 +29,7 @@ func Unlock(f *os.File) error {
 	return windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &at)
 }
 
-// SyncDir makes the names in a directory durable. Its handle must allow writing, which
-// os.Open's does not.
+// SyncDir makes the names in a directory durable. Its handle must allow writing, which a handle of os.Open does not.
 func SyncDir(path string) error {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {

@@ -10,9 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// BenchmarkPersons is what a million and ten million persons cost, all of whom contributed once:
-// a look-up in random order, beside one in Go's map; the table's memory; and a start, which
-// reads them back from the journal and hashes it, beside the hash alone.
+// BenchmarkPersons measures one and ten million persons who contributed once each: a look-up in random order compared
+// with Go's map; the table's memory; and a start, which reads and hashes the journal, compared with the hash alone.
 func BenchmarkPersons(b *testing.B) {
 	for _, users := range []int{1e6, 1e7} {
 		r := Rule{Cap: 1000, Separation: 1, PerStep: 1, Users: uint64(users)}

@@ -10,13 +10,13 @@ import (
 	"slices"
 )
 
-// simDisk is one directory in memory that forgets: content is durable after Sync, and a name
-// after SyncDir. A crash keeps what is durable and any part of the rest.
+// simDisk is a directory in memory that loses unsynced data: content is durable after Sync, and a name after SyncDir. A
+// crash keeps everything durable and any part of the rest.
 type simDisk struct {
 	names, kept map[string]*inode
-	ops         int   // that changed something
-	crash       int   // the operation before which the machine stops, −1 never
-	refuse      error // of the operation, in place of a crash
+	ops         int   // number of operations that changed something
+	crash       int   // operation before which the machine stops; −1: never
+	refuse      error // error of that operation instead of a crash
 }
 
 type inode struct{ data, synced []byte }
@@ -61,7 +61,7 @@ func (d *simDisk) reboot(mode int, rng *rand.Rand) *simDisk {
 	for name := range all {
 		sorted = append(sorted, name)
 	}
-	slices.Sort(sorted) // a fixed order of random numbers
+	slices.Sort(sorted) // so that the random numbers are reproducible
 	for _, name := range sorted {
 		i := d.kept[name]
 		if arrives() {
@@ -74,7 +74,7 @@ func (d *simDisk) reboot(mode int, rng *rand.Rand) *simDisk {
 		if arrives() {
 			data = bytes.Clone(i.data)
 			for at := len(i.synced); at < len(data) && mode == crashMixed; at++ {
-				if rng.IntN(50) == 0 { // what was not synced is any bytes
+				if rng.IntN(50) == 0 { // unsynced content may be arbitrary bytes
 					data[at] = 0
 				}
 			}

@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// Disk is where a [Journal] keeps its files.
+// Disk is the file system of a [Journal].
 type Disk interface {
 	// Open opens a file for reading.
 	Open(name string) (io.ReadCloser, error)
-	// Create makes a new file. It fails if the name is taken.
+	// Create creates a file. It fails if the name exists.
 	Create(name string) (File, error)
 	// Append opens a file for writing at its end.
 	Append(name string) (File, error)
@@ -29,7 +29,7 @@ type Disk interface {
 	SyncDir(dir string) error
 }
 
-// File is a file that is open for writing.
+// File is a file open for writing.
 type File interface {
 	io.WriteCloser
 	Sync() error
@@ -37,42 +37,39 @@ type File interface {
 
 // Journal keeps on disk what a [Map] needs after a restart.
 //
-// At a commit, Append makes the entries of all closed steps durable and returns the position
-// for the checkpoint. Once the checkpoint is durable, Committed removes the files that neither
-// it nor the checkpoint before needs. What is behind a checkpoint's position does not count:
-// the first Append after [OpenJournal] cuts it off. So a process that begins at any of the two last
-// checkpoints has the map of that checkpoint, and reads the log on from there.
+// At a commit, Append makes the entries of all closed steps durable and returns the position for the checkpoint. Once
+// the checkpoint is durable, Committed removes the files that neither it nor the previous checkpoint needs. Bytes after
+// a checkpoint's position do not count: the first Append after [OpenJournal] cuts them off. So a process that starts
+// from either of the last two checkpoints has the map of that checkpoint, and reads the log on from there.
 //
-// With a cap, a snapshot of the map takes the place of the entries from time to time. When it
-// is written, and when files are begun and removed, depends on the rule and the number of
-// records alone, not on who wrote them.
+// With a cap, a snapshot of the map replaces the entries from time to time. The times at which snapshots are written
+// and files are created and removed depend only on the rule and the number of records, not on their persons.
 //
-// Disk: without a cap 20 bytes for each contribution of 1¼ separations, and with one twice
-// the sum of max(64 MiB, 48 bytes a user) and a snapshot of 24 bytes a user. What one commit
-// writes comes on top.
+// Disk: without a cap, 20 bytes for each contribution in 1¼ separations; with a cap, twice the sum of max(64 MiB, 48
+// bytes per user) and a snapshot of 24 bytes per user. The bytes of one commit come on top.
 type Journal struct {
 	disk   Disk
 	dir    string
 	prefix string
 	m      *Map
 	at     Position
-	hash   hash.Hash // state of the last segment's; nil: the next entries begin one
-	torn   bool      // the last file may have more than what counts, or the next one be there
+	hash   hash.Hash // hash state of the last segment; nil: the next entries begin a segment
+	torn   bool      // the last file may be longer than its segment, or the next file exist
 	oldest uint64    // number of the oldest file
-	first  uint64    // of the last checkpoint's first
-	last   uint64    // of the last that a checkpoint may have
+	first  uint64    // number of the first file of the last checkpoint
+	last   uint64    // number of the last file that a checkpoint may have
 }
 
-// SnapshotLeast is the least number of bytes of entries that a snapshot takes the place of. Tests
-// lower it before they open a journal.
+// SnapshotLeast is the smallest number of bytes of entries that a snapshot replaces. Tests lower it before they open a
+// journal.
 var SnapshotLeast uint64 = 64 << 20
 
-// OpenJournal fills m, which is new, with what the files hold at a position. The position of a
-// new epoch is zero. The files are dir/prefix1, dir/prefix2 and so on. It changes none of them: what is
-// behind the position stays until something is appended.
+// OpenJournal fills m, a new map, with the content of the files up to a position. The position of a new epoch is zero.
+// The files are dir/prefix1, dir/prefix2 and so on. It does not change them: bytes after the position stay until
+// something is appended.
 //
-// Cost: it reads and hashes all that counts, in memory that doesn't grow with it.
-// Errors: ErrDamaged, if the files are not those of the position; errors of the disk.
+// Cost: it reads and hashes all bytes up to the position, in constant memory. Errors: ErrDamaged, if the files do not
+// match the position; errors of the disk.
 func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, error) {
 	j := &Journal{disk: d, dir: dir, prefix: prefix, m: m, at: at}
 	j.at.Segments = slices.Clone(at.Segments)
@@ -99,7 +96,7 @@ func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, err
 	if n := len(at.Segments); n > 0 && at.Segments[n-1].Snapshot {
 		j.hash = nil
 	}
-	m.enter(uint32(at.Step)) // maybe of another period than the last entry
+	m.enter(uint32(at.Step)) // this may be a later period than that of the last entry
 	m.open, m.fresh, m.taken, m.seen = false, m.fresh[:0], 0, at.Seen
 	m.kept = Entries{step: uint32(at.Step)}
 	return j, nil
@@ -123,11 +120,11 @@ func (j *Journal) read(s *Segment) error {
 	return err
 }
 
-// Check compares the files with a position, and changes nothing. What OpenJournal finds damaged
-// for other reasons than changed bytes no journal has written.
+// Check compares the files with a position and changes nothing. It detects changed bytes. The other damage that
+// OpenJournal reports cannot come from a journal.
 //
-// Cost: it reads and hashes all that counts, in little memory.
-// Errors: ErrDamaged, if the files are not those of the position; errors of the disk.
+// Cost: it reads and hashes all bytes up to the position, in little memory. Errors: ErrDamaged, if the files do not
+// match the position; errors of the disk.
 func Check(d Disk, dir, prefix string, at Position) error {
 	j := &Journal{disk: d, dir: dir, prefix: prefix}
 	for i := range at.Segments {
@@ -158,7 +155,7 @@ func (j *Journal) name(number uint64) string {
 	return filepath.Join(j.dir, j.prefix+strconv.FormatUint(number, 10))
 }
 
-// numbers returns those of the files that there are.
+// numbers returns the numbers of the files that exist.
 func (j *Journal) numbers() (all []uint64, err error) {
 	names, err := j.disk.ReadDir(j.dir)
 	for _, name := range names {
@@ -171,14 +168,14 @@ func (j *Journal) numbers() (all []uint64, err error) {
 	return all, err
 }
 
-// SnapshotDue reports whether a snapshot should be written. Append writes it only while no step is
-// open, because the map of the last closed step is gone otherwise. So whoever closes a step
-// asks, and if it is due, commits before the next one begins.
+// SnapshotDue reports whether a snapshot should be written. Append writes it only while no step is open, because an
+// open step has changed the map of the last closed step. So the caller asks after closing a step and, if a snapshot is
+// due, commits before it opens the next step.
 func (j *Journal) SnapshotDue() bool { return j.m.kept.due }
 
-// Append makes the entries of the map's closed steps durable. It returns the position for the
-// checkpoint, valid until the next call. To call it again for the same step changes nothing.
-// After an error it can be called again, and so can a process begin at the last checkpoint.
+// Append makes the entries of the map's closed steps durable. It returns the position for the checkpoint, valid until
+// the next call. Calling it again for the same step changes nothing. After an error it can be called again, or a
+// process can start from the last checkpoint.
 func (j *Journal) Append() (*Position, error) {
 	if err := j.append(); err != nil {
 		return nil, err
@@ -189,9 +186,9 @@ func (j *Journal) Append() (*Position, error) {
 	return &j.at, nil
 }
 
-// Spill writes the entries of the map's closed steps to disk where no checkpoint follows, so that they don't
-// pile up in memory. A process that begins at the last checkpoint cuts them off. It removes files that no
-// checkpoint needs. After an error it can be called again.
+// Spill writes the entries of the map's closed steps to disk without a checkpoint, so that they do not accumulate in
+// memory. A process that starts from the last checkpoint cuts them off. Spill removes files that no checkpoint needs.
+// After an error it can be called again.
 func (j *Journal) Spill() error {
 	if err := j.append(); err != nil {
 		return err
@@ -202,7 +199,7 @@ func (j *Journal) Spill() error {
 	return j.remove(j.last+1, j.at.Segments[0].Number)
 }
 
-// append makes the entries of closed steps durable, and moves the position.
+// append makes the entries of closed steps durable and advances the position.
 func (j *Journal) append() error {
 	m := j.m
 	if err := m.kept.Err(); err != nil {
@@ -258,13 +255,12 @@ func (j *Journal) append() error {
 	return nil
 }
 
-// snapshotAfter returns the number of records after which a snapshot takes the place of
-// their entries.
+// snapshotAfter returns the number of records after which a snapshot replaces their entries.
 func (r Rule) snapshotAfter() uint64 {
 	return max(SnapshotLeast, 2*snapshotBytes*r.Users) / entryBytes
 }
 
-// snapshot writes all that the map holds, in place of all segments.
+// snapshot writes the whole map, replacing all segments.
 func (j *Journal) snapshot() error {
 	if err := j.mend(); err != nil {
 		return err
@@ -276,10 +272,10 @@ func (j *Journal) snapshot() error {
 	return nil
 }
 
-// Rewrite makes durable all that the map holds, in one snapshot, whatever the files hold. It is for
-// a map that was filled by reading the log again, with [Map.Forget] after each step. No step may be
-// open. It changes no file that there is, so that any checkpoint can still be continued. The next
-// Committed removes them all. After an error it can be called again.
+// Rewrite makes the whole map durable in one snapshot, regardless of the files. It is for a map that was filled by
+// reading the log again, with [Map.Forget] after each step. No step may be open. It does not change existing files, so
+// a process can still start from any checkpoint. The next Committed removes those files. After an error it can be
+// called again.
 func (j *Journal) Rewrite() (*Position, error) {
 	if err := j.m.Err(); err != nil {
 		return nil, err
@@ -297,14 +293,14 @@ func (j *Journal) Rewrite() (*Position, error) {
 	}
 	j.oldest = 1
 	if err := j.take(s); err != nil {
-		j.disk.Remove(j.name(s.Number)) // the next call takes another name if this fails
+		j.disk.Remove(j.name(s.Number)) // if this fails, the next call uses another name
 		return nil, err
 	}
 	j.first, j.last, j.torn = s.Number, s.Number, false
 	return &j.at, nil
 }
 
-// take writes a snapshot, in place of all segments.
+// take writes a snapshot, replacing all segments.
 func (j *Journal) take(s Segment) error {
 	h := sha256.New()
 	if err := j.begin(&s, func(w io.Writer) error {
@@ -347,8 +343,7 @@ func (j *Journal) begin(s *Segment, content func(io.Writer) error) error {
 	return j.disk.SyncDir(j.dir)
 }
 
-// mend removes what is behind the position: what an append that failed may have left, or a
-// later process.
+// mend removes bytes and files after the position, which a failed append or a later process may have left.
 func (j *Journal) mend() error {
 	if !j.torn {
 		return nil
@@ -366,8 +361,8 @@ func (j *Journal) mend() error {
 	return nil
 }
 
-// drop removes segments from the position whose persons are all gone in the next step. The
-// files stay until no checkpoint needs them.
+// drop removes segments from the position if all their persons are gone in the next step. The files stay until no
+// checkpoint needs them.
 func (j *Journal) drop() {
 	if j.m.rule.Cap > 0 {
 		return
@@ -379,8 +374,8 @@ func (j *Journal) drop() {
 	j.at.Segments = slices.Clone(s)
 }
 
-// Committed says that the checkpoint with the last position is durable. It removes the files
-// that neither this checkpoint nor the one before needs.
+// Committed is called once the checkpoint with the last position is durable. It removes the files that neither this
+// checkpoint nor the previous one needs.
 func (j *Journal) Committed() error {
 	if len(j.at.Segments) == 0 {
 		return nil
@@ -397,7 +392,7 @@ func (j *Journal) Committed() error {
 	return nil
 }
 
-// remove removes the files of numbers [from, to).
+// remove removes the files with numbers in [from, to).
 func (j *Journal) remove(from, to uint64) error {
 	numbers, err := j.numbers()
 	if err != nil {
@@ -419,13 +414,13 @@ func (j *Journal) remove(from, to uint64) error {
 	return j.disk.SyncDir(j.dir)
 }
 
-// Erase removes all files of a journal, with the epoch's checkpoints.
+// Erase removes all files of a journal. It is called with the removal of the epoch's checkpoints.
 func Erase(d Disk, dir, prefix string) error {
 	j := &Journal{disk: d, dir: dir, prefix: prefix}
 	return j.remove(0, 1<<63)
 }
 
-// write writes a file that was just opened, syncs and closes it.
+// write writes content to a newly opened file, syncs and closes it.
 func write(f File, err error, content func(io.Writer) error) error {
 	if err != nil {
 		return err

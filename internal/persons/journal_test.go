@@ -15,7 +15,7 @@ const (
 	simDir    = "/task"
 	simPrefix = "users-7."
 	simSteps  = 16
-	simRows   = 4 // records of a step
+	simRows   = 4 // records per step
 )
 
 // simLog returns the tags of a log, by step.
@@ -31,7 +31,7 @@ func simLog(r Rule) (log [][]Tag) {
 	return log
 }
 
-// simRules have every way of a journal: segments that go, and snapshots.
+// simRules exercise everything that a journal does: dropping segments, and snapshots.
 var simRules = []Rule{
 	{Separation: 5, PerStep: 1, Users: 5 * simRows},
 	{Separation: 12, PerStep: 2, Users: 12 * simRows},
@@ -41,12 +41,12 @@ var simRules = []Rule{
 	{Separation: 9, PerStep: 1, Period: 7, Users: 7 * simRows},
 }
 
-// run is a process: a journal over a disk, and the checkpoints it has made durable, as bytes. A
-// checkpoint here is a position and all answers so far.
+// run is a process: a journal on a disk, and its durable checkpoints as bytes. A checkpoint here is a position and all
+// answers so far.
 type run struct {
-	every       int           // steps of a commit; 0: one
-	spill       bool          // no checkpoint follows, save every fifth step
-	checkpoints [2]checkpoint // the one before the last, and the last
+	every       int           // steps per commit; 0: one
+	spill       bool          // spill without a checkpoint, except at every fifth step
+	checkpoints [2]checkpoint // the last two, the older first
 }
 
 type checkpoint struct {
@@ -55,7 +55,7 @@ type checkpoint struct {
 	answers  []Answer
 }
 
-// from continues at a checkpoint to the end of the log.
+// from continues from a checkpoint to the end of the log.
 func (p *run) from(d *simDisk, r Rule, log [][]Tag, c checkpoint) ([]Answer, error) {
 	var at Position
 	if c.position != nil {
@@ -75,7 +75,7 @@ func (p *run) from(d *simDisk, r Rule, log [][]Tag, c checkpoint) ([]Answer, err
 	for step := c.step + 1; step <= len(log); step++ {
 		records := log[step-1]
 		if m.Step() == uint64(step) {
-			records = records[1:] // one was taken before a commit
+			records = records[1:] // one was already taken before a commit
 		} else if err := m.Open(uint64(step)); err != nil {
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func (p *run) from(d *simDisk, r Rule, log [][]Tag, c checkpoint) ([]Answer, err
 			answers = append(answers, m.Take(tag))
 		}
 		m.Close()
-		// Commits come every step, or every third, some while the next step has begun.
+		// Commits come at every step or every third one, some of them during the next step.
 		if step < len(log) && every > 1 && step%every != 0 && !j.SnapshotDue() {
 			continue
 		}
@@ -107,14 +107,14 @@ func (p *run) from(d *simDisk, r Rule, log [][]Tag, c checkpoint) ([]Answer, err
 			continue
 		}
 		position, err := j.Append()
-		if errors.Is(err, syscall.ENOSPC) { // passes
+		if errors.Is(err, syscall.ENOSPC) { // a full disk is temporary
 			position, err = j.Append()
 		}
 		if err != nil {
 			return nil, err
 		}
 		data, _ := position.AppendBinary(nil)
-		// The checkpoint's write is one operation, all or nothing.
+		// The write of the checkpoint is one atomic operation.
 		if err := d.do(); err != nil && !errors.Is(err, syscall.ENOSPC) {
 			return nil, err
 		} else if err == nil {
@@ -143,9 +143,8 @@ func lowSnapshots(t *testing.T) {
 	t.Cleanup(func() { SnapshotLeast = before })
 }
 
-// TestJournalCrashes stops the machine before every operation, three ways each, and continues
-// from the last checkpoint and from the one before. The answers are those of a process that
-// never stopped.
+// TestJournalCrashes stops the machine before every operation, in three ways each, and continues from each of the last
+// two checkpoints. The answers must equal those of a process that never stopped.
 func TestJournalCrashes(t *testing.T) {
 	lowSnapshots(t)
 	for i, r := range slices.Repeat(simRules, 3) {
@@ -170,19 +169,19 @@ func TestJournalCrashes(t *testing.T) {
 				for back, c := range p.checkpoints {
 					after := d.reboot(mode, rng)
 					if back == 0 && c.position == nil {
-						continue // there was none before
+						continue // there is no earlier checkpoint
 					}
 					next := run{every, spill, [2]checkpoint{{}, c}}
 					got, err := next.from(after, r, log, c)
-					if err == nil { // and what it left can be read
+					if err == nil { // the files can be read
 						_, err = new(run).from(after.reboot(crashLost, rng), r, log, next.checkpoints[1])
 					}
 					if err != nil || !slices.Equal(got, want) {
-						t.Fatalf("%+v, operation %d, mode %d, from step %d: %v; the answers are others", r, op, mode,
+						t.Fatalf("%+v, operation %d, mode %d, from step %d: %v; the answers differ", r, op, mode,
 							c.step, err)
 					}
 				}
-				// A second crash, while the first one is mended.
+				// A second crash, during the repair after the first.
 				after := d.reboot(mode, rng)
 				after.crash = op % 3
 				if _, err := new(run).from(after, r, log, p.checkpoints[1]); err != nil && !errors.Is(err, errCrashed) {
@@ -200,7 +199,7 @@ func TestJournalCrashes(t *testing.T) {
 	}
 }
 
-// TestJournalFullDisk fails every operation once: the process goes on, with the same answers.
+// TestJournalFullDisk fails every operation once: the process continues with the same answers.
 func TestJournalFullDisk(t *testing.T) {
 	lowSnapshots(t)
 	for i, r := range slices.Repeat(simRules, 2) {
@@ -227,8 +226,7 @@ func TestJournalFullDisk(t *testing.T) {
 	}
 }
 
-// TestJournalFiles: as many files as promised, the same bytes whenever the process was started again, and
-// none after Erase.
+// TestJournalFiles: the number of files is as promised, their bytes do not depend on restarts, and Erase removes all.
 func TestJournalFiles(t *testing.T) {
 	lowSnapshots(t)
 	for _, r := range simRules {
@@ -265,13 +263,13 @@ func TestJournalFiles(t *testing.T) {
 		}
 		d.names[simDir+"/users-77.1"] = &inode{}
 		if err := Erase(d, simDir, simPrefix); err != nil || len(d.names) != 1 {
-			t.Errorf("%d files after Erase, %v; want that of another epoch", len(d.names), err)
+			t.Errorf("%d files after Erase, %v; want only that of another epoch", len(d.names), err)
 		}
 	}
 }
 
-// TestSpill: as little on disk as with commits, though no checkpoint follows, and the files of the last
-// two stay.
+// TestSpill: without checkpoints the disk holds as little as with commits, and the files of the last two checkpoints
+// stay.
 func TestSpill(t *testing.T) {
 	lowSnapshots(t)
 	for _, r := range simRules {
@@ -319,7 +317,7 @@ func TestSpill(t *testing.T) {
 	}
 }
 
-// TestJournalDamage: any changed byte, missing file or file cut short is seen at once.
+// TestJournalDamage: any changed byte, missing file or truncated file is detected at once.
 func TestJournalDamage(t *testing.T) {
 	lowSnapshots(t)
 	for _, r := range simRules {
@@ -369,8 +367,8 @@ func FuzzPosition(f *testing.F) {
 	})
 }
 
-// FuzzSegment: a segment of any bytes is damage or a map that obeys the rule, and to write what was
-// read gives an equal map.
+// FuzzSegment: arbitrary bytes of a segment are either damage or a map that obeys the rule, and writing and reading
+// that map gives an equal one.
 func FuzzSegment(f *testing.F) {
 	entries := appendEntry(slices.Clone(journalMagic), &Tag{1}, 3)
 	f.Add(appendEntry(entries, &Tag{2}, 4), true)
@@ -392,7 +390,7 @@ func FuzzSegment(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The hash is wrong: what matters is that nothing before it trips.
+		// The hash is wrong, so the result must be ErrDamaged; nothing before the check may panic.
 		if _, _, err := m.readSegment(bytes.NewReader(data), &s, 100); !errors.Is(err, ErrDamaged) {
 			t.Fatal(err)
 		}
@@ -414,12 +412,12 @@ func FuzzSegment(f *testing.F) {
 		other, _ := NewMap(r)
 		other.readSegment(bytes.NewReader(out.Bytes()), &s, 100)
 		if other.writeTo(&again); !bytes.Equal(again.Bytes(), out.Bytes()) {
-			t.Fatal("a snapshot of a snapshot is another one")
+			t.Fatal("a snapshot differs after reading and writing it")
 		}
 	})
 }
 
-// TestJournalPeriods: a process that begins in a period of which no entry was written holds nobody.
+// TestJournalPeriods: a process that starts in a period without entries has an empty map.
 func TestJournalPeriods(t *testing.T) {
 	t.Parallel()
 	r := Rule{Cap: 1, Separation: 1, PerStep: 1, Period: 2, Users: 1}

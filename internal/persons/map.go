@@ -7,11 +7,11 @@ import (
 	"math/bits"
 )
 
-// slot is what the map remembers of a person.
+// slot is the entry of a person in the map.
 type slot struct {
 	tag   Tag
 	last  uint32 // step of the last contribution; 0: the slot is empty
-	steps uint32 // number of steps with one, and in the upper 8 bits of records in the last
+	steps uint32 // number of steps with a contribution; upper 8 bits: records in the last one
 }
 
 const (
@@ -20,48 +20,47 @@ const (
 	oneRecord = MaxCap + 1
 )
 
-// Map answers which records count, in the order of the log. Its answers are a function of the
-// rule, the tags and their steps.
+// Map decides which records count, in the order of the log. Its answers are a function of the rule, the tags and their
+// steps.
 //
-// It is a table with linear probing. The tag itself is the hash: it is pseudorandom, so
-// nobody can choose user keys that collide. Without a cap, who contributed at least
-// Separation steps ago is as good as not there. Such slots are taken by others, and each step
-// removes some, by a schedule that depends on the rule alone.
+// It is a hash table with linear probing. The tag itself is the hash: it is pseudorandom, so nobody can choose user
+// keys that collide. Without a cap, a person who contributed at least Separation steps ago counts as absent. Other
+// persons take such slots, and each step removes some of them, by a schedule that depends on the rule alone.
 //
 // A Map is not safe for concurrent use.
 type Map struct {
 	rule          Rule
 	step          uint32
 	slots         []slot
-	shift         int    // from the first 8 bytes of a tag to its place
+	shift         int    // shifts the first 8 bytes of a tag to its place
 	users         uint64 // with a cap: persons in the map
-	hand          uint64 // without: where the next removal begins
-	quota         uint64 // and how many slots it looks at
+	hand          uint64 // without a cap: where the next removal begins
+	quota         uint64 // and the number of slots that it examines
 	open          bool   // step is open
-	fresh         []byte // entries of the open step: each person once
-	taken         uint64 // records of it
-	seen          uint64 // records of closed steps since the last snapshot
+	fresh         []byte // entries of the open step, one for each person
+	taken         uint64 // number of records of the open step
+	seen          uint64 // number of records of closed steps since the last snapshot
 	overflow      bool
-	snapshotAfter uint64 // records after which one is due
-	near          uint32 // keeps the compiler from leaving out what Warm reads
-	// kept is what the journal has not taken yet. Everything above may be used by another
-	// goroutine; see CloseInto.
+	snapshotAfter uint64 // number of records after which a snapshot is due
+	near          uint32 // keeps the compiler from removing Warm's reads
+	// kept holds the entries that the journal has not taken yet. Another goroutine may use the fields above: see
+	// CloseInto.
 	kept Entries
 }
 
-// Entries is what closed steps add to a [Journal]. They are exact facts about persons.
+// Entries are the entries of closed steps for a [Journal]. They are exact facts about persons.
 type Entries struct {
-	list     []byte // each person once in each step
+	list     []byte // one entry for each person in each step
 	step     uint32 // the last closed one
 	records  uint64
 	overflow bool
-	due      bool // a snapshot is
+	due      bool // a snapshot is due
 }
 
 // SnapshotDue reports whether the journal should write a snapshot, before the next step begins.
 func (e *Entries) SnapshotDue() bool { return e.due }
 
-// Err is [Map.Err] of these steps.
+// Err returns the error that [Map.Err] had in these steps.
 func (e *Entries) Err() error {
 	if e.overflow {
 		return errOverflow
@@ -71,8 +70,8 @@ func (e *Entries) Err() error {
 
 var errOverflow = errors.New("internal: more persons than max_users within a separation")
 
-// NewMap returns the map of an epoch before its first step. All its memory is allocated here,
-// except for the entries that the journal has not taken.
+// NewMap returns the map of an epoch before its first step. It allocates all memory of the map, except that for entries
+// that the journal has not taken.
 func NewMap(r Rule) (*Map, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -80,12 +79,12 @@ func NewMap(r Rule) (*Map, error) {
 	n := r.slots()
 	m := &Map{rule: r, slots: make([]slot, n), shift: 64 - bits.TrailingZeros64(n), snapshotAfter: r.snapshotAfter()}
 	inLargePages(m.slots)
-	// Four rounds in Separation steps: what is gone makes up at most a fifth of the entries.
+	// Four rounds in Separation steps: absent persons make up at most a fifth of the entries.
 	m.quota = min(n, n/max(1, r.Separation/4)+1)
 	return m, nil
 }
 
-// Open begins a step, which must be behind the one before. That one is closed.
+// Open begins a step, whose number must be larger than the previous one. It closes the previous step.
 func (m *Map) Open(step uint64) error {
 	if step <= uint64(m.step) || step > MaxStep {
 		return fmt.Errorf("internal: step %d of persons follows %d", step, m.step)
@@ -101,7 +100,7 @@ func (m *Map) Open(step uint64) error {
 	return nil
 }
 
-// enter goes on to a step. With a new period the map is empty.
+// enter advances to a step. A new period empties the map.
 func (m *Map) enter(step uint32) {
 	if m.rule.period(step) != m.rule.period(m.step) {
 		clear(m.slots)
@@ -113,10 +112,10 @@ func (m *Map) enter(step uint32) {
 // Close ends the open step: the journal may take its entries.
 func (m *Map) Close() { m.CloseInto(&m.kept) }
 
-// CloseInto ends the open step, and adds its entries to e, which [Map.Keep] gives to the journal
-// later. So one goroutine may go through the log while another one keeps what it knows of
-// earlier steps. Where a snapshot is due, the first must not open a step before the second has
-// called [Journal.Append] or [Journal.Spill], for a snapshot holds the whole map.
+// CloseInto ends the open step and adds its entries to e, which [Map.Keep] gives to the journal later. So one goroutine
+// may process the log while another one handles the entries of earlier steps. If a snapshot is due, the first goroutine
+// must not open a step before the second has called [Journal.Append] or [Journal.Spill], because a snapshot holds the
+// whole map.
 func (m *Map) CloseInto(e *Entries) {
 	e.list, e.step = append(e.list, m.fresh...), m.step
 	e.records += m.taken
@@ -126,7 +125,7 @@ func (m *Map) CloseInto(e *Entries) {
 	e.due = e.due || m.rule.Cap > 0 && m.seen >= m.snapshotAfter
 }
 
-// Keep gives the journal the entries of the steps after those that it was given, and empties e.
+// Keep gives the entries of further steps to the journal, and empties e.
 func (m *Map) Keep(e *Entries) {
 	k := &m.kept
 	k.list, k.step = append(k.list, e.list...), e.step
@@ -135,8 +134,7 @@ func (m *Map) Keep(e *Entries) {
 	*e = Entries{list: e.list[:0]}
 }
 
-// Take answers for the next record of the open step. No step is open before the first Open, and
-// after a Close.
+// Take decides about the next record of the open step. No step is open before the first Open and after a Close.
 func (m *Map) Take(tag Tag) Answer {
 	m.taken++
 	if tag == (Tag{}) || !m.open {
@@ -162,8 +160,8 @@ func (m *Map) Take(tag Tag) Answer {
 	return Counts
 }
 
-// Warm reads the places of tags that will be taken soon, and the ones behind them, all at once. It changes no answer: a
-// large table is in memory, and what a processor waits for one place it can wait for ten at a time.
+// Warm reads the places of tags that will be taken soon, and the places after them, all at once. It changes no answer.
+// A large table is in main memory, and a processor can wait for ten such reads at the same time.
 func (m *Map) Warm(tags []Tag) {
 	sum, mask := uint32(0), uint64(len(m.slots)-1)
 	for i := range tags {
@@ -173,7 +171,7 @@ func (m *Map) Warm(tags []Tag) {
 	m.near = sum
 }
 
-// find returns a person's slot or, if there is none, the one to take, nil if all are taken.
+// find returns a person's slot or, if the person has none, a free slot; nil if all slots are taken.
 func (m *Map) find(tag *Tag) (s, free *slot) {
 	mask := uint64(len(m.slots) - 1)
 	at := m.home(tag)
@@ -196,7 +194,7 @@ func (m *Map) find(tag *Tag) (s, free *slot) {
 	return nil, free
 }
 
-// again answers for a record of a person who is in the map.
+// again decides about a record of a person who is in the map.
 func (m *Map) again(s *slot) Answer {
 	if s.last == m.step {
 		if uint64(s.steps/oneRecord) < m.rule.PerStep {
@@ -212,18 +210,17 @@ func (m *Map) again(s *slot) Answer {
 	return Counts
 }
 
-// contribute notes the person's first contribution in the open step.
+// contribute records the person's first contribution in the open step.
 func (m *Map) contribute(s *slot) {
 	steps := s.steps & stepsMask
-	if m.rule.Cap > 0 { // otherwise nothing asks for it
+	if m.rule.Cap > 0 { // without a cap nobody needs it
 		steps++
 	}
 	s.last, s.steps = m.step, steps|oneRecord
 	m.fresh = appendEntry(m.fresh, &s.tag, m.step)
 }
 
-// Err says whether the map had no room where the rule must leave some. Nothing may be released
-// then.
+// Err returns an error if the map had no room although the rule must leave some. Nothing may be released then.
 func (m *Map) Err() error {
 	if m.overflow {
 		return errOverflow
@@ -231,14 +228,14 @@ func (m *Map) Err() error {
 	return nil
 }
 
-// Forget removes the entries of closed steps that no journal has taken. It is for a process that keeps
-// none, because it reads a log again: such entries would pile up in memory.
+// Forget removes the entries of closed steps that no journal has taken. It is for a process without a journal, which
+// reads a log again: these entries would otherwise accumulate in memory.
 func (m *Map) Forget() {
 	m.kept.list, m.kept.records = m.kept.list[:0], 0
 }
 
-// Waiting returns an upper bound on the bytes of entries that the journal may take. It depends on the
-// number of records alone.
+// Waiting returns an upper bound on the bytes of entries that the journal has not taken. It depends only on the number
+// of records.
 func (m *Map) Waiting() uint64 { return entryBytes * m.kept.records }
 
 // Step returns the number of the step that was opened last, 0 before the first.
@@ -247,26 +244,26 @@ func (m *Map) Step() uint64 { return uint64(m.step) }
 // Closed returns the number of the last closed step, as far as the journal knows.
 func (m *Map) Closed() uint64 { return uint64(m.kept.step) }
 
-// home returns a tag's place: its first bits, so that the table is nearly in the order of tags.
+// home returns a tag's place, from its first bits, so that the table is nearly in the order of tags.
 func (m *Map) home(tag *Tag) uint64 { return binary.BigEndian.Uint64(tag[:8]) >> m.shift }
 
-// gone reports whether a person is as good as not in the map.
+// gone reports whether a person counts as absent.
 func (m *Map) gone(s *slot) bool {
 	return m.rule.Cap == 0 && uint64(m.step-s.last) >= m.rule.Separation
 }
 
-// sweep removes who is gone from a part of the table.
+// sweep removes absent persons from a part of the table.
 func (m *Map) sweep() {
 	mask := uint64(len(m.slots) - 1)
 	for range m.quota {
 		for s := &m.slots[m.hand]; s.last != 0 && m.gone(s); {
-			m.remove(m.hand) // something else may be there now
+			m.remove(m.hand) // another slot may have moved here
 		}
 		m.hand = (m.hand + 1) & mask
 	}
 }
 
-// remove empties a slot, and moves others back that would not be found behind it.
+// remove empties a slot, and moves back the later slots that could not be found otherwise.
 func (m *Map) remove(at uint64) {
 	mask := uint64(len(m.slots) - 1)
 	for next := at; ; {
@@ -275,7 +272,7 @@ func (m *Map) remove(at uint64) {
 		if s.last == 0 || next == at {
 			break
 		}
-		// It may move if its own place is not behind the hole.
+		// The slot may move back if its home is not after the hole.
 		if (next-m.home(&s.tag))&mask >= (next-at)&mask {
 			m.slots[at] = *s
 			at = next

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// tagOf returns a tag that stands for person u, 0 for none. All have the same home in a small
-// table if they are crowded.
+// tagOf returns the tag of person u, 0 for nobody. With crowded all tags have the same home in a small table.
 func tagOf(u int, crowded bool) (t Tag) {
 	if u == 0 {
 		return t
@@ -24,7 +23,7 @@ func tagOf(u int, crowded bool) (t Tag) {
 // record is a record of a small log: its step and its person, 0 for none.
 type record struct{ step, user int }
 
-// counted says which records of a log count, by the map.
+// counted returns which records of a log count according to the map.
 func counted(t testing.TB, r Rule, log []record, crowded bool) []bool {
 	t.Helper()
 	m, err := NewMap(r)
@@ -46,7 +45,7 @@ func counted(t testing.TB, r Rule, log []record, crowded bool) []bool {
 	return out
 }
 
-// reference is the same in the words of the rule, in memory that never forgets.
+// reference applies the rule literally, with memory that never forgets.
 func reference(r Rule, log []record) []bool {
 	type person struct{ steps, last, in int }
 	all := map[int]*person{}
@@ -97,13 +96,13 @@ func TestMapIsTheRule(t *testing.T) {
 		want := reference(r, log)
 		for _, crowded := range []bool{false, true} {
 			if got := counted(t, r, log, crowded); !slices.Equal(got, want) {
-				t.Fatalf("trial %d, %+v, crowded %v: the map and the rule differ", trial, r, crowded)
+				t.Fatalf("trial %d, %+v, crowded %v: the map deviates from the rule", trial, r, crowded)
 			}
 		}
 	}
 }
 
-// admissible reports whether one person's counted records obey the rule. Cap 0 is none.
+// admissible reports whether one person's counted records obey the rule. Cap 0 means no cap.
 func admissible(r Rule, log []record, counts []bool, user int) bool {
 	steps, last, in := 0, -1<<30, 0
 	for i, x := range log {
@@ -125,17 +124,16 @@ func admissible(r Rule, log []record, counts []bool, user int) bool {
 	return r.Cap == 0 || uint64(steps) <= r.Cap
 }
 
-// TestStability enumerates all logs of six slots in three or six steps over three persons and
-// none, and all neighbours of each. What counts of others stays, and every person obeys the rule. In a full table with
-// a cap, at most one other person changes; in one without a cap and with room for all of a
-// separation, none.
+// TestStability enumerates all logs of six slots in three or six steps over three persons and nobody, and all
+// neighbours of each log. The answers for other persons must stay, and every person must obey the rule. With a full
+// table and a cap, at most one other person changes; without a cap, and with room for a whole separation, none does.
 func TestStability(t *testing.T) {
 	t.Parallel()
 	const slots, users = 6, 3
 	rules := []struct {
 		Rule
-		perStep int // slots in a step
-		others  int // who may change
+		perStep int // slots per step
+		others  int // number of other persons that may change
 	}{
 		{Rule{Cap: 1, Separation: 1, PerStep: 1, Users: 9}, 2, 0},
 		{Rule{Cap: 2, Separation: 1, PerStep: 2, Users: 9}, 2, 0},
@@ -149,7 +147,7 @@ func TestStability(t *testing.T) {
 		{Rule{Cap: 2, Separation: 1, PerStep: 1, Users: 2}, 2, 1},
 	}
 	for _, r := range rules {
-		// Each log's counted records, by its number in base users+1.
+		// The counted records of each log, by its number in base users+1.
 		base, total := users+1, 1
 		for range slots {
 			total *= base
@@ -168,15 +166,14 @@ func TestStability(t *testing.T) {
 			all[n] = counted(t, r.Rule, l, n%2 == 0)
 			for u := 1; u <= users; u++ {
 				if !admissible(r.Rule, l, all[n], u) {
-					t.Fatalf("%+v: person %d of %v counts beyond the rule: %v", r.Rule, u, l, all[n])
+					t.Fatalf("%+v: the counted records of person %d of %v break the rule: %v", r.Rule, u, l, all[n])
 				}
 			}
 		}
 		worst := 0
 		for n := range all {
 			l := log(n)
-			// Neighbours: u's records become nobody's or, at any slots of u or of nobody, one
-			// fresh person's or u's again.
+			// Neighbours: u's records become nobody's, or a new person's or u's own, at any slots of u or of nobody.
 			for u := 1; u <= users; u++ {
 				neighbours(l, u, base, func(other []record, fresh int) {
 					k := 0
@@ -200,17 +197,17 @@ func TestStability(t *testing.T) {
 			}
 		}
 		if worst > r.others {
-			t.Errorf("%+v: one person changes which records of %d others count, must be %d at most", r.Rule,
+			t.Errorf("%+v: one person changes the counted records of %d others, must be at most %d", r.Rule,
 				worst, r.others)
 		}
 		if r.others > 0 && worst == 0 {
-			t.Errorf("%+v: the full table was not reached", r.Rule)
+			t.Errorf("%+v: the table never became full", r.Rule)
 		}
 	}
 }
 
-// neighbours calls f with every log in which the records of u give way to those of one person:
-// nobody (0), u itself, or one who is not in the log, at any of the slots of u and of nobody.
+// neighbours calls f with every log in which the records of u are replaced by those of one person at any of the slots
+// of u and of nobody. That person is nobody (0), u itself, or one who is not in the log.
 func neighbours(log []record, u, base int, f func(other []record, fresh int)) {
 	var free []int
 	present := make([]bool, base)
@@ -237,10 +234,10 @@ func neighbours(log []record, u, base int, f func(other []record, fresh int)) {
 	}
 }
 
-// TestStabilityOfPeriods: with periods, a unit is one person in one of them. All logs of six slots over two
-// persons and none, with all neighbours: a unit's records give way, inside its period, to nobody's or
-// to those of one person who is not there in it. What counts of other units stays, also of the same person,
-// and each obeys the rule.
+// TestStabilityOfPeriods: with periods, a unit is one person in one period. It enumerates all logs of six slots over
+// two persons and nobody, with all neighbours: within its period, a unit's records are replaced by nobody's or by those
+// of one person who is not in the log in that period. The answers for other units must stay, even for the same person,
+// and each unit must obey the rule.
 func TestStabilityOfPeriods(t *testing.T) {
 	t.Parallel()
 	const slots, users, base = 6, 2, 3
@@ -256,7 +253,7 @@ func TestStabilityOfPeriods(t *testing.T) {
 		{Rule{Separation: 3, PerStep: 2, Period: 2, Users: 4}, 2, 0},
 		{Rule{Cap: 1, Separation: 1, PerStep: 1, Period: 3, Users: 1}, 1, 1},
 	} {
-		period := func(i int) int { return i / c.perStep / int(c.Period) } // of a slot
+		period := func(i int) int { return i / c.perStep / int(c.Period) } // period of a slot
 		total := 1
 		for range slots {
 			total *= base
@@ -281,7 +278,8 @@ func TestStabilityOfPeriods(t *testing.T) {
 				}
 				for u := 1; u <= users; u++ {
 					if !admissible(c.Rule, l[first:end], all[n][first:end], u) {
-						t.Fatalf("%+v: person %d of %v counts beyond the rule in period %d: %v", c.Rule, u,
+						t.Fatalf("%+v: the counted records of person %d of %v break the rule in period %d: "+
+							"%v", c.Rule, u,
 							l, p, all[n])
 					}
 				}
@@ -320,17 +318,17 @@ func TestStabilityOfPeriods(t *testing.T) {
 			}
 		}
 		if worst > c.others {
-			t.Errorf("%+v: one unit changes which records of %d others count, must be %d at most", c.Rule,
+			t.Errorf("%+v: one unit changes the counted records of %d others, must be at most %d", c.Rule,
 				worst, c.others)
 		}
 		if c.others > 0 && worst == 0 {
-			t.Errorf("%+v: the full table was not reached", c.Rule)
+			t.Errorf("%+v: the table never became full", c.Rule)
 		}
 	}
 }
 
-// TestRefusingBreaksStability: without a cap, one refusal changes more than one other
-// person. So a map without room for a separation refuses to be released from.
+// TestRefusingBreaksStability: without a cap, one refusal changes more than one other person. So a map without room for
+// a whole separation reports an error, and nothing may be released.
 func TestRefusingBreaksStability(t *testing.T) {
 	t.Parallel()
 	m, err := NewMap(Rule{Separation: 100, PerStep: 1, Users: 4})
@@ -342,15 +340,15 @@ func TestRefusingBreaksStability(t *testing.T) {
 		m.Take(tagOf(u, false))
 	}
 	if m.Err() == nil {
-		t.Error("a map without a cap had no room, and says nothing")
+		t.Error("a map without a cap had no room but reports no error")
 	}
 	m.Open(2)
 	if m.Err() == nil {
-		t.Error("the next step forgets that")
+		t.Error("the next step loses the error")
 	}
 }
 
-// TestSweep: without a cap, who is gone does not fill the table.
+// TestSweep: without a cap, absent persons do not fill the table.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	for _, separation := range []uint64{1, 3, 40} {
@@ -407,11 +405,11 @@ func TestRuleFaults(t *testing.T) {
 		}
 	}
 	if m.Open(5) != nil || m.Open(5) == nil || m.Open(4) == nil {
-		t.Error("a step opens that is not behind the last one")
+		t.Error("a step opens that does not follow the last one")
 	}
 }
 
-// TestMemory: at least 32 and at most 64 bytes a person.
+// TestMemory: a person needs at least 32 and at most 64 bytes.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	for users := uint64(1000); users < MaxUsers; users = users*5/4 + 1 {
@@ -422,7 +420,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestLargestSteps: the fields of a slot hold what a rule may ask for.
+// TestLargestSteps: the fields of a slot can hold the largest values of a rule.
 func TestLargestSteps(t *testing.T) {
 	t.Parallel()
 	m, err := NewMap(Rule{Cap: MaxCap, Separation: 1, PerStep: MaxPerStep, Users: 1})
@@ -446,8 +444,7 @@ func TestLargestSteps(t *testing.T) {
 	}
 }
 
-// TestMapAway: records whose user key belongs elsewhere are nobody's, and nobody keeps a place for
-// them.
+// TestMapAway: records whose user key belongs to another partition are nobody's, and take no place in the map.
 func TestMapAway(t *testing.T) {
 	m, err := NewMap(Rule{Cap: 1, Separation: 1, PerStep: 1, Users: 1})
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"unsafe"
 )
 
-// inLargePages asks the system to keep a table in pages of 2 MiB. A table of a million persons is
-// read at random places, and with pages of 4 KiB nearly each of them also is a walk through the
-// page tables. A system that does not, keeps small pages, and nothing else changes.
+// inLargePages asks the system to keep a table in pages of 2 MiB. A table of a million persons is read at random
+// places, and with pages of 4 KiB nearly every read also walks the page tables. If the system refuses, the table stays
+// in small pages and is only slower.
 func inLargePages(slots []slot) {
 	const page = 2 << 20
 	table := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(slots))), len(slots)*slotBytes)

@@ -1,24 +1,22 @@
 // Package persons decides which records of a person count.
 //
-// A person is all records of an epoch with one user key. A [Tagger] turns a user key into a
-// [Tag] of 16 bytes, under a key of the epoch. A [Map] holds a [Rule]: in how many steps a
-// person may contribute, how far apart, with how many records in a step. It answers for each
-// record, in the order of the log, whether it counts. A [Journal] keeps on disk what a Map
-// needs after a restart.
+// A person is all records of an epoch with one user key. A [Tagger] turns a user key into a [Tag] of 16 bytes, under a
+// key of the epoch. A [Rule] says in how many steps a person may contribute, how far apart, and with how many records
+// in a step. A [Map] applies the rule: it decides for each record, in the order of the log, whether it counts. A
+// [Journal] keeps on disk what a Map needs after a restart.
 //
 // # Stability
 //
-// Which of a person's records count depends on the slots of that person's records alone, as
-// long as the map has room for everybody. So a change of one person changes no answer for
-// another one, and the counted records of each person obey the rule in every log. That is all
-// that the sensitivity of a person relies on: matfact.Sensitivity is the largest change of the
-// sums under this rule. docs/theory/persons.md has the proof, and what a full map costs.
+// As long as the map has room for all persons, the answers for a person's records depend only on the slots of these
+// records. So a change of one person's records changes no answer for another person, and in every log the counted
+// records of each person obey the rule. The sensitivity of a person relies only on this: matfact.Sensitivity is the
+// largest change of the sums under the rule. docs/theory/persons.md has the proof, and the cost of a full map.
 //
 // # Cost
 //
-// A tag costs one AES block for a user key of up to 16 bytes. An answer costs one look-up in
-// an open-addressing table whose memory is allocated once: 32 to 64 bytes a person, see
-// [Rule.Memory]. A contribution costs 20 bytes in the journal.
+// A tag costs one AES block for a user key of up to 16 bytes. An answer costs one look-up in an open-addressing table
+// whose memory is allocated once: 32 to 64 bytes per person, see [Rule.Memory]. A contribution costs 20 bytes in the
+// journal.
 package persons
 
 import (
@@ -27,31 +25,30 @@ import (
 	"math/bits"
 )
 
-// Rule says which records of a person count. A record in step t counts if the person has
-// contributed in t, by fewer than PerStep records; or if it is the person's first of t that
-// could count, the person has contributed in fewer than Cap steps, and at least Separation
-// steps ago.
+// Rule says which records of a person count. A record in step t counts in two cases: if the person has already
+// contributed in t, with fewer than PerStep records; or if the person has not yet contributed in t, has contributed in
+// fewer than Cap steps, and for the last time at least Separation steps ago.
 type Rule struct {
 	// Cap is the largest number of steps in which a person contributes; 0 means that
 	// Separation alone decides.
 	Cap uint64
-	// Separation is the least number of steps between two of them; 1 allows consecutive ones.
+	// Separation is the least distance between two of these steps; 1 allows consecutive ones.
 	Separation uint64
-	// Period is the number of steps after which everybody begins anew, as if nobody had
-	// contributed; 0 means never. The first period begins with step 1.
+	// Period is the number of steps after which counting starts again for everybody, as if nobody had contributed; 0
+	// means never. The first period begins with step 1.
 	Period uint64
 	// PerStep is the largest number of a person's records that count in one step.
 	PerStep uint64
-	// Users is the number of persons that the map has room for.
+	// Users is the number of persons for which the map has room.
 	//
-	// With a Cap it remembers everybody who ever contributed. When so many have, records of
-	// others don't count. Without one it forgets who contributed Separation steps ago. Then
-	// nobody may be refused, because one refusal would change who is refused later: Users
-	// must be at least the number of records in Separation steps.
+	// With a Cap the map remembers everybody who ever contributed, and once it is full, records of other persons do not
+	// count. Without a Cap it forgets persons who contributed Separation steps ago. It must then never refuse anybody,
+	// because one refusal would change who is refused later. So Users must be at least the number of records in
+	// Separation steps.
 	Users uint64
 }
 
-// The largest values of a rule, as the table holds them.
+// The largest values of a rule that the table can hold.
 const (
 	MaxCap     = 1<<24 - 1
 	MaxPerStep = 1<<8 - 1
@@ -59,7 +56,7 @@ const (
 	MaxUsers   = 1 << 31
 )
 
-// Validate returns what is wrong with a rule.
+// Validate returns an error if the rule is invalid.
 func (r Rule) Validate() error {
 	switch {
 	case r.Cap > MaxCap:
@@ -76,7 +73,7 @@ func (r Rule) Validate() error {
 	return nil
 }
 
-// period returns the number of the period that a step is in.
+// period returns the number of the period that contains a step.
 func (r Rule) period(step uint32) uint64 {
 	if r.Period == 0 || step == 0 {
 		return 0
@@ -84,19 +81,18 @@ func (r Rule) period(step uint32) uint64 {
 	return uint64(step-1) / r.Period
 }
 
-// slots returns the size of the table: a power of two of which the users fill at most three
-// quarters.
+// slots returns the size of the table: a power of two, such that the users fill at most three quarters.
 func (r Rule) slots() uint64 {
 	need := r.Users + (r.Users+2)/3
 	return 1 << bits.Len64(max(need, 8)-1)
 }
 
-// Memory returns the bytes that a map of this rule allocates when it is made. A contribution
-// that the journal has not taken adds 20 bytes.
+// Memory returns the bytes that a map of this rule allocates when it is created. Each contribution that the journal has
+// not taken adds 20 bytes.
 func (r Rule) Memory() uint64 { return r.slots() * slotBytes }
 
-// Answer says whether a record counts, and if not, why. An answer is an exact fact about the
-// records of one person: it may not leave the process without protection.
+// Answer says whether a record counts, and if not, why. An answer is an exact fact about the records of one person, so
+// it must not leave the process unprotected.
 type Answer uint8
 
 // The answers.
@@ -106,7 +102,7 @@ const (
 	OverCap               // its person has contributed enough, or too recently
 	Foreign               // its user key belongs to another partition
 	Full                  // its person is new, and the map has no room
-	Answers               // their number
+	Answers               // number of answers
 )
 
 // String returns the answer's name.

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// again fills a map by reading a log from its beginning, as who lost the files does, and returns a
-// journal of it that is at an old position.
+// again fills a map by reading a log from its beginning, like a process that lost the files, and returns a journal of
+// it at an old position.
 func again(d *simDisk, r Rule, log [][]Tag, at Position) (*Journal, error) {
 	m, err := NewMap(r)
 	if err != nil {
@@ -35,9 +35,9 @@ func again(d *simDisk, r Rule, log [][]Tag, at Position) (*Journal, error) {
 	return j, nil
 }
 
-// TestRewrite stops the machine before every operation while the files are written anew. Before that
-// they still are those of the checkpoint that there was; afterwards those of the new one, with which
-// a process goes on to the answers of one that never stopped.
+// TestRewrite stops the machine before every operation while the files are rewritten. Until the new checkpoint is
+// durable the files must be those of the old one, afterwards those of the new one; from either a process continues with
+// the answers of one that never stopped.
 func TestRewrite(t *testing.T) {
 	lowSnapshots(t)
 	for _, r := range simRules {
@@ -46,7 +46,7 @@ func TestRewrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, n := range []int{0, 1, 7, 12} { // steps before the rewriting
+		for _, n := range []int{0, 1, 7, 12} { // steps before the rewrite
 			whole := newSimDisk()
 			p := &run{}
 			if _, err := p.from(whole, r, log[:n+2], checkpoint{}); err != nil {
@@ -63,7 +63,7 @@ func TestRewrite(t *testing.T) {
 					return nil, err
 				}
 				data := mustBinary(position)
-				if err := d.do(); err != nil { // the checkpoint's write
+				if err := d.do(); err != nil { // the write of the checkpoint
 					return nil, err
 				}
 				return data, j.Committed()
@@ -88,7 +88,7 @@ func TestRewrite(t *testing.T) {
 					answers := want[:simRows*(n+2)]
 					got, err := new(run).from(after, r, log, checkpoint{data, n + 2, answers})
 					if err != nil || !slices.Equal(got, want) {
-						t.Fatalf("%s: afterwards: %v, or other answers", what, err)
+						t.Fatalf("%s: afterwards: %v, or different answers", what, err)
 					}
 					break
 				}
@@ -96,18 +96,18 @@ func TestRewrite(t *testing.T) {
 					t.Fatalf("%s: %v, want a crash", what, err)
 				}
 				if data != nil {
-					continue // the new checkpoint was durable: the files are those of that
+					continue // the new checkpoint was durable, and the files belong to it
 				}
 				got, err := new(run).from(after, r, log, old)
 				if err != nil || !slices.Equal(got, want) {
-					t.Fatalf("%s: from the old checkpoint: %v, or other answers", what, err)
+					t.Fatalf("%s: from the old checkpoint: %v, or different answers", what, err)
 				}
 			}
 		}
 	}
 }
 
-// TestCheck finds changed bytes, missing files and those cut short, and changes nothing.
+// TestCheck: Check detects changed bytes and missing or truncated files, and changes nothing.
 func TestCheck(t *testing.T) {
 	lowSnapshots(t)
 	for _, r := range simRules {

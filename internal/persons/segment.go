@@ -14,10 +14,9 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// A segment is a file of entries behind a header. A journal's entry is a tag and a step, 20
-// bytes: the person's first contribution in that step, in the order of the log. A snapshot's is a
-// tag, the last step and the number of steps, 24 bytes: all that the map knew of the person,
-// in the order of the table.
+// A segment is a file of entries after a header. An entry of a journal is a tag and a step, 20 bytes: the person's
+// first contribution in that step, in the order of the log. An entry of a snapshot is a tag, the last step and the
+// number of steps, 24 bytes: everything that the map knows of the person, in the order of the table.
 var (
 	journalMagic  = []byte("streamdp users 1 j\n")
 	snapshotMagic = []byte("streamdp users 1 s\n")
@@ -28,22 +27,22 @@ const (
 	snapshotBytes = 24
 )
 
-// ErrDamaged says that the files are not those that were written.
+// ErrDamaged says that the files differ from those that were written.
 var ErrDamaged = errors.New("the files of persons are missing or damaged")
 
 // Segment is one file of a [Position].
 type Segment struct {
 	Number   uint64
 	Snapshot bool
-	First    uint64 // step of its first entries; of a snapshot the last one
-	Length   uint64 // bytes that count, with the header
+	First    uint64 // step of its first entries; for a snapshot the last step
+	Length   uint64 // number of bytes that count, with the header
 	Hash     [32]byte
 }
 
-// Position says what of the files counts. It belongs into the checkpoint that it was made for.
+// Position says which bytes of the files count. It belongs to the checkpoint for which it was made.
 type Position struct {
-	Step     uint64 // the last one that it holds
-	Seen     uint64 // records since the last snapshot
+	Step     uint64 // the last step that it covers
+	Seen     uint64 // number of records since the last snapshot
 	Segments []Segment
 }
 
@@ -75,7 +74,7 @@ func (p *Position) UnmarshalBinary(b []byte) error {
 	for n := r.Uint(); n > 0 && !r.Bad; n-- {
 		s := Segment{Number: r.Uint(), Snapshot: r.Index(2) == 1, First: r.Uint(), Length: r.Uint()}
 		copy(s.Hash[:], r.Raw(32))
-		// Numbers follow one another, steps don't fall, and a snapshot is the first.
+		// Numbers are consecutive, steps do not decrease, and only the first segment may be a snapshot.
 		if k := len(p.Segments); k > 0 {
 			before := &p.Segments[k-1]
 			r.Bad = r.Bad || s.Snapshot || s.Number != before.Number+1 || s.First < before.First
@@ -93,8 +92,8 @@ func appendEntry(b []byte, tag *Tag, step uint32) []byte {
 	return binary.LittleEndian.AppendUint32(append(b, tag[:]...), step)
 }
 
-// readSegment reads what counts of a segment into the map, and returns the state of its hash.
-// Further reports whether the file has more. No entry may be of a step behind until.
+// readSegment reads the bytes of a segment that count into the map, and returns the state of their hash. further
+// reports whether the file is longer. All entries must be of steps up to until.
 func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, further bool, err error) {
 	h = sha256.New()
 	r := bufio.NewReaderSize(in, 1<<16)
@@ -112,7 +111,7 @@ func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, 
 	if _, err := io.ReadFull(content, head); err != nil || string(head) != string(magic) {
 		return nil, false, damaged(err)
 	}
-	// In chunks of whole entries: hashing byte by byte costs more than reading.
+	// The file is read in chunks of whole entries, because hashing entry by entry costs more than reading.
 	chunk := make([]byte, 1000*size)
 	for rest > 0 {
 		c := chunk[:min(rest, uint64(len(chunk)))]
@@ -146,7 +145,7 @@ func (m *Map) warmFrom(entries []byte, size int) {
 	}
 }
 
-// restore puts one entry into the map. What no map can have written is damage.
+// restore puts one entry into the map. An entry that no map can have written is damage.
 func (m *Map) restore(entry []byte, s *Segment, until uint64) error {
 	tag, step := Tag(entry), binary.LittleEndian.Uint32(entry[16:])
 	if tag == (Tag{}) || uint64(step) > until {
@@ -177,17 +176,17 @@ func (m *Map) restore(entry []byte, s *Segment, until uint64) error {
 	if m.Take(tag) != Counts || len(m.fresh) == 0 {
 		return ErrDamaged
 	}
-	m.fresh = m.fresh[:0] // the journal has it
+	m.fresh = m.fresh[:0] // the journal already has the entry
 	return nil
 }
 
-// writeTo writes a snapshot of the map after the last closed step, and returns its length. Who is as good
-// as not there in the next step is left out. With a cap the bytes depend on what the
-// map holds and not on the order in which that came: with linear probing, neither do the slots
-// that are taken, and within a run of them the entries are sorted by tag.
+// writeTo writes a snapshot of the map after the last closed step, and returns its length. It omits persons who count
+// as absent in the next step. With a cap the bytes depend only on the content of the map, not on the order in which it
+// was filled: with linear probing the set of taken slots does not depend on that order, and within a run of taken slots
+// the entries are sorted by tag.
 func (m *Map) writeTo(out io.Writer) (n uint64, err error) {
 	w := bufio.NewWriterSize(out, 1<<16)
-	w.Write(snapshotMagic) // an error stays until Flush
+	w.Write(snapshotMagic) // Flush returns an earlier error
 	n = uint64(len(snapshotMagic))
 	var entry [snapshotBytes]byte
 	var run []slot
@@ -212,11 +211,11 @@ func (m *Map) writeTo(out io.Writer) (n uint64, err error) {
 			run = append(run, *s)
 		}
 	}
-	flush() // a table of which no slot is empty
+	flush() // for a table without an empty slot
 	return n, w.Flush()
 }
 
-// damaged returns the error of a read: a file that is too short is damaged.
+// damaged converts an error of a read: a file that is too short is damaged.
 func damaged(err error) error {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return ErrDamaged

@@ -6,36 +6,33 @@ import (
 	"encoding/binary"
 )
 
-// Tag stands for a person inside one epoch. The zero Tag stands for no person.
+// Tag stands for a person within one epoch. The zero Tag stands for no person.
 type Tag [16]byte
 
-// Away returns the tag of all records whose user key belongs to another partition. They are
-// nobody's, as those with the zero Tag. That somebody has one of the two by chance is as unlikely
-// as any other given tag.
+// Away returns the tag of all records whose user key belongs to another partition. Like records with the zero Tag, they
+// belong to nobody. That a person gets one of these two tags by chance is as unlikely as any other given tag.
 func Away() Tag { return Tag{0: 0xff, 15: 0xff} }
 
 // KeyBytes is the length of a Tagger's key.
 const KeyBytes = 16
 
-// Tagger turns user keys into tags by AES-CMAC (RFC 4493), a pseudorandom function of byte
-// strings of any length. Two of q persons whose keys have at most ℓ blocks of 16 bytes share a
-// tag with probability at most q²(5ℓ+1)/2¹²⁸, plus the advantage against AES-128: 1.8·10⁻²² for
-// 10⁸ persons with keys of up to 16 bytes. Who shares a tag is one person to the map; who
-// writes user keys sees no tag, so cannot look for two that do.
+// Tagger turns user keys into tags by AES-CMAC (RFC 4493), a pseudorandom function of byte strings of any length. Two
+// of q persons whose keys have at most ℓ blocks of 16 bytes share a tag with probability at most q²(5ℓ+1)/2¹²⁸, plus
+// the advantage against AES-128: 1.8·10⁻²² for 10⁸ persons with keys of up to 16 bytes. Persons who share a tag are one
+// person to the map. Somebody who writes user keys sees no tags, and so cannot search for two keys that share one.
 //
-// Cost: one AES block for each 16 bytes of the user key, no allocation. It takes time that
-// depends on the length of the user key, and where the processor has no AES instructions also
-// on the key's bytes.
+// Cost: one AES block for each 16 bytes of the user key, no allocation. Its time depends on the length of the user key
+// and, on processors without AES instructions, also on the key's bytes.
 //
 // A Tagger is not safe for concurrent use.
 type Tagger struct {
 	block cipher.Block
 	whole Tag // K1: masks a last block that is full
 	short Tag // K2: masks a padded one
-	x     Tag // here, as what goes through an interface would escape
+	x     Tag // a field, because a local variable would escape through the interface
 }
 
-// NewTagger returns a Tagger. Two of one key give the same tags.
+// NewTagger returns a Tagger. Two Taggers with the same key give the same tags.
 func NewTagger(key *[KeyBytes]byte) *Tagger {
 	block, err := aes.NewCipher(key[:])
 	if err != nil {
@@ -56,7 +53,7 @@ func double(a Tag) (b Tag) {
 	return b
 }
 
-// Tag returns the tag of a user key. An empty key has none.
+// Tag returns the tag of a user key. An empty key has the zero Tag.
 func (t *Tagger) Tag(user []byte) Tag {
 	if len(user) == 0 {
 		return Tag{}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The examples of RFC 4493, section 4.
+// TestTagIsCMAC uses the examples of RFC 4493, section 4.
 func TestTagIsCMAC(t *testing.T) {
 	t.Parallel()
 	bytesOf := func(s string) []byte {
@@ -31,24 +31,24 @@ func TestTagIsCMAC(t *testing.T) {
 			t.Errorf("%d bytes: %x, want %s", length, got, want)
 		}
 	}
-	// The empty message, of which a user key makes no tag.
+	// The empty message, for which Tag returns the zero Tag.
 	if hex.EncodeToString(tagger.whole[:]) != "fbeed618357133667c85e08f7236a8de" ||
 		hex.EncodeToString(tagger.short[:]) != "f7ddac306ae266ccf90bc11ee46d513b" {
 		t.Errorf("subkeys %x and %x", tagger.whole, tagger.short)
 	}
 	if tagger.Tag(nil) != (Tag{}) || tagger.Tag([]byte{}) != (Tag{}) {
-		t.Error("no user has a tag")
+		t.Error("an empty user key has a tag")
 	}
 }
 
-// TestTagsDiffer: of keys that are nearly the same, as padding and lengths could mix them up.
+// TestTagsDiffer: keys that are nearly equal, as padding and lengths could confuse them, have different tags.
 func TestTagsDiffer(t *testing.T) {
 	t.Parallel()
 	tagger := NewTagger(new([KeyBytes]byte))
 	seen := map[Tag]string{}
 	add := func(key []byte) {
 		if other, there := seen[tagger.Tag(key)]; there && other != string(key) {
-			t.Errorf("%q and %q have one tag", other, key)
+			t.Errorf("%q and %q have the same tag", other, key)
 		}
 		seen[tagger.Tag(key)] = string(key)
 	}
@@ -62,7 +62,7 @@ func TestTagsDiffer(t *testing.T) {
 	}
 }
 
-// BenchmarkTag has HMAC-SHA256 beside it, the other function that was considered.
+// BenchmarkTag compares with HMAC-SHA256, the alternative function.
 func BenchmarkTag(b *testing.B) {
 	for _, n := range []int{8, 16, 36} {
 		user := make([]byte, n)

@@ -12,7 +12,7 @@ type adamPlan struct{ *adam.Estimator }
 
 func (e adamPlan) expect(t uint64) any { return e.Expect(t) }
 
-// ofAdam shows the noise of the moments that updates are made from.
+// ofAdam shows the noise of the moments from which updates are computed.
 func (p *Plan) ofAdam(s *config.Stream, ask Options) error {
 	p.tables = p.printAdam
 	configured, err := adam.New(*s.Adam, s.Params())
@@ -44,7 +44,7 @@ func (p *Plan) printAdam(w io.Writer) error {
 			return err
 		}
 	}
-	fmt.Fprintln(w, "\n  * is what the stream uses")
+	fmt.Fprintln(w, "\n  * marks what the stream uses")
 	printMissing(w, p.Factorizations)
 	return nil
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// explain says in sentences what "auto" took for moments, and why. Where it took the
-// factorization that serves any number of steps, explain also says what it would gain to name
-// a number in tune.
+// explain says in sentences what "auto" chose for moments, and why. If it chose the factorization for any number of
+// steps, explain also says what setting tune would gain.
 func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 	m := s.Moments
 	if m.Method == "auto" {
@@ -29,18 +28,18 @@ func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 	if named == 0 {
 		named = m.Horizon
 	}
-	// What Auto of package matfact decides by.
-	reason := fmt.Sprintf("horizon or tune names %d steps, for which its error is the least", named)
+	// The conditions are those by which Auto of package matfact decides.
+	reason := fmt.Sprintf("it has the least error at %d steps, the value of horizon or tune", named)
 	switch sums := m.Workload == "sum" || m.Workload == "mean"; {
 	case !sums && uses.Factorization.Kind == "blt":
-		reason = fmt.Sprintf("for workload %q so few buffers come close to the best there is, at every step",
+		reason = fmt.Sprintf("for workload %q its few buffers come close to the optimum at every step",
 			m.Workload)
 	case uses.Factorization.Kind == "identity":
 		reason = "squares of noisy rows need noise that is independent from row to row"
 	case named == 0:
-		reason = "neither horizon nor tune is named, and it serves any number of steps"
+		reason = "neither horizon nor tune is set, and it is good for any number of steps"
 	}
-	why = append(why, fmt.Sprintf("factorization: auto took %s, because %s", uses.Factorization.Kind, reason))
+	why = append(why, fmt.Sprintf("factorization: auto chose %s, because %s", uses.Factorization.Kind, reason))
 	if uses.Factorization.Kind == "phased" && named == 0 {
 		if gain := p.gainOfTune(s); gain != "" {
 			why = append(why, gain)
@@ -49,36 +48,36 @@ func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 	return why
 }
 
-// whyMethod says why auto took the method that the plan uses.
+// whyMethod says why auto chose the method that the plan uses.
 func whyMethod(m *moments.Config, uses moments.Plan) string {
 	c := uses.Choice
 	if c == nil {
-		reason := "pp_debiased and combined, its other choices, square noisy rows, which goes with other " +
-			"factorizations only"
+		reason := "its other choices, pp_debiased and combined, square noisy rows, which needs another " +
+			"factorization"
 		switch {
 		case m.Step > 1:
-			reason = "pp_debiased and combined, its other choices, square rows one by one, and a step of several " +
-				"offsets has their sum"
+			reason = "its other choices, pp_debiased and combined, square single rows, but a step of several " +
+				"offsets has only their sum"
 		case m.Second != nil:
-			reason = "the second moment has a workload or factorization of its own"
+			reason = "the second moment has its own workload or factorization"
 		}
-		return fmt.Sprintf("auto took %s, because %s", uses.Method, reason)
+		return fmt.Sprintf("auto chose %s, because %s", uses.Method, reason)
 	}
-	which := fmt.Sprintf("of the release of step %d", c.Step)
+	which := fmt.Sprintf("in the release of step %d", c.Step)
 	if c.Metric == "sum" {
-		which = fmt.Sprintf("of all releases up to step %d together", c.Step)
+		which = fmt.Sprintf("in all releases up to step %d together", c.Step)
 	}
 	var compared []string
 	for _, a := range c.Alternatives {
 		compared = append(compared, fmt.Sprintf("%s %.3g and %.3g", a.Method, a.First, a.Second))
 	}
 	return fmt.Sprintf(
-		"auto took %s, because it has the least weighted sum of the squared errors of mean and second moment (%s), %s",
+		"auto chose %s, because it has the least weighted sum of the squared errors of mean and second moment (%s), %s",
 		uses.Method, strings.Join(compared, ", "), which)
 }
 
-// gainOfTune compares the stream with itself if tune named the last of the plan's steps. It is
-// empty if such a stream can't be built, or the plan has one step only.
+// gainOfTune compares the stream with itself with tune set to the last of the plan's steps. It returns "" if that
+// stream cannot be built, or if the plan has only one step.
 func (p *Plan) gainOfTune(s *config.Stream) string {
 	last, first := slices.Max(p.Steps), slices.Min(p.Steps)
 	c := *s.Moments
@@ -99,21 +98,21 @@ func (p *Plan) gainOfTune(s *config.Stream) string {
 		return fmt.Sprintf("%.0f %% more", 100*(ratio-1))
 	}
 	return fmt.Sprintf(
-		"with tune = %d noise would be %s at step %d, and %s at step %d: name it if about so many steps are what "+
-			"counts (it is no end: more may follow)",
+		"with tune = %d the noise would be %s at step %d, and %s at step %d: set it if about that many steps "+
+			"matter to you (more steps may follow)",
 		last, change(last), last, change(first), first)
 }
 
-// InWords writes a JSON object, such as the description of a mechanism, for people: key and value,
-// key and value. Numbers have six digits. What a plan says elsewhere in sentences is left out, as
-// how long a step by the clock can be.
+// InWords formats a JSON object, such as the description of a mechanism, for people: key and value, key and value.
+// Numbers have six digits. It omits what a plan says elsewhere in sentences, such as the possible length of a step by
+// the clock.
 func InWords(raw []byte) string {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return string(raw)
 	}
 	var all []string
-	kind := "" // the mechanism's name, which comes first
+	kind := "" // the mechanism's name, printed first
 	for d.More() {
 		var value json.RawMessage
 		name, err := d.Token()
@@ -126,7 +125,7 @@ func InWords(raw []byte) string {
 		key := fmt.Sprint(name)
 		switch {
 		case key == "choice" || key == "warmup":
-		case key == "clock" && len(all) > 0: // then the length before it is a bound
+		case key == "clock" && len(all) > 0: // then the preceding length is an upper bound
 			length, _, _ := strings.Cut(all[len(all)-1], " ")
 			all[len(all)-1] = length + " " + core.Brief(short(value)) + " by the clock"
 		case key == "name":
@@ -143,8 +142,8 @@ func InWords(raw []byte) string {
 	return strings.Join(all, ", ")
 }
 
-// short writes a JSON value that is no object: words without quotes, lists with blanks, and of
-// a number that is no integer six digits.
+// short formats a JSON value that is not an object: words without quotes, lists with blanks, and numbers that are not
+// integers with six digits.
 func short(value json.RawMessage) string {
 	if x, err := strconv.ParseFloat(string(value), 64); err == nil && x != math.Trunc(x) {
 		return fmt.Sprintf("%.6g", x)

@@ -15,9 +15,9 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// comparison holds the errors of all factorizations of one workload, for a number of steps.
-// They are the errors of one coordinate of a release, when a record moves a row by at most 1
-// and the noise multiplier is 1. A divisor that is not part of the workload is left out.
+// comparison holds the errors of all factorizations of one workload, for a number of steps. They are the errors of one
+// coordinate of a release, when a record moves a row by at most 1 and the noise multiplier is 1. They omit a divisor
+// that is not part of the workload.
 type comparison struct {
 	Workload string  `json:"workload"`
 	Steps    uint64  `json:"steps"`
@@ -34,18 +34,16 @@ type candidate struct {
 	Configured bool    `json:"configured,omitempty"` // the one that the stream uses
 	Max        float64 `json:"max,omitempty"`        // largest standard deviation of any step
 	RMSE       float64 `json:"rmse,omitempty"`       // root of the mean variance
-	// StateBytes is the size of the noise's state, in memory and in checkpoints, for
-	// each coordinate.
+	// StateBytes is the size of the noise's state for each coordinate, in memory and in checkpoints.
 	StateBytes  int64  `json:"state_bytes"`
 	ValidSteps  uint64 `json:"valid_steps,omitempty"` // absent: every length
 	Unavailable string `json:"unavailable,omitempty"`
 
-	factor matfact.Factorization // nil for the tree, which has none
+	factor matfact.Factorization // nil for the tree, which is not a factorization
 }
 
-// comparisonOf compares the factorizations for a stream of moments. The number of steps is
-// the horizon; without one, the length that the noise is tuned for; without that, the last
-// of steps.
+// comparisonOf compares the factorizations for a stream of moments. The number of steps is the horizon, else the length
+// for which the noise is tuned, else the last of steps.
 func comparisonOf(m *moments.Config, stored *matfact.Stored, steps []uint64) (*comparison, error) {
 	w := matfact.Workload{Kind: m.Workload, Decay: m.Decay, Window: m.Window}
 	n := cmp.Or(m.Horizon, m.Tune, slices.Max(append(steps, 1)))
@@ -58,11 +56,11 @@ func comparisonOf(m *moments.Config, stored *matfact.Stored, steps []uint64) (*c
 	return compare(w, n, m.Bands, used), nil
 }
 
-// Beyond these lengths the expensive candidates are left out.
+// Beyond these numbers of steps the expensive candidates are left out.
 const (
-	longestDense      = 100     // seconds beyond
+	longestDense      = 100     // beyond it they take seconds
 	longestNormalised = 4096    // their errors take O(n²)
-	longestRoot       = 1 << 20 // it keeps every row
+	longestRoot       = 1 << 20 // its state has every row
 )
 
 // compare builds the factorizations for n steps of w. bands is the number of bands of the
@@ -149,8 +147,8 @@ func (c *comparison) mark(used matfact.Factorization, w matfact.Workload, n uint
 	c.Candidates = slices.Insert(c.Candidates, 0, own)
 }
 
-// alike reports whether two numbers are those of one matrix: a narrow state has weights with
-// fewer bits.
+// alike reports whether two numbers can belong to one matrix. They need not be equal, because the weights of a narrow
+// state have fewer bits.
 func alike(x, y float64) bool { return math.Abs(x-y) <= 1e-5*y }
 
 // describeFactor returns the name that compare gives to a factorization.

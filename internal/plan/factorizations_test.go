@@ -17,8 +17,8 @@ import (
 
 //go:generate go test -run ^TestFactorizationsPage$ -update
 
-// TestFactorizationsPage: the tables of docs/factorizations.md are what the
-// library computes. -update writes them, and the plot beside them.
+// TestFactorizationsPage: the tables of docs/factorizations.md are those that the library computes. -update writes them
+// and the plot.
 func TestFactorizationsPage(t *testing.T) {
 	dir := filepath.Join(cases.Root(t), "docs")
 	page := filepath.Join(dir, "factorizations.md")
@@ -51,9 +51,8 @@ func TestFactorizationsPage(t *testing.T) {
 	}
 }
 
-// pageTables makes the tables of the page: largest error and root mean square by
-// number of steps, for sums and for running averages, and the limits of the
-// workloads that have one.
+// pageTables makes the tables of the page: the largest error and the root mean square by number of steps, for sums and
+// for running averages, and the limits of the workloads that have one.
 func pageTables() string {
 	var b strings.Builder
 	table := func(title string, columns []string, made []*comparison, cell func(*comparison, candidate) string) {
@@ -125,8 +124,8 @@ func pageTables() string {
 	return b.String()
 }
 
-// TestComparison: the configured factorization is marked once, wherever it comes
-// from, the table has what --json has, and no candidate beats the bound.
+// TestComparison: the configured factorization is marked exactly once, whatever its origin; the table shows the same as
+// --json; and no candidate is below the bound.
 func TestComparison(t *testing.T) {
 	sum := matfact.Workload{Kind: "sum"}
 	for _, c := range []matfact.Config{

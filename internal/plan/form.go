@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// form holds the errors under one factorization, or of one method.
+// form holds the errors under one factorization or with one method.
 type form struct {
 	Factorization string `json:"factorization"`
 	Method        string `json:"method,omitempty"`
@@ -29,7 +29,7 @@ func (f *form) name() string {
 	return f.Factorization
 }
 
-// planned has the methods of a mechanism that tables of errors use.
+// planned lists the methods of a mechanism that tables of errors use.
 type planned interface {
 	Sizes() dp.Sizes
 	expect(t uint64) any
@@ -44,7 +44,7 @@ func (p *Plan) form(e planned, factorization string) form {
 	return f
 }
 
-// unavailable returns the form that a mechanism does not have, and why.
+// unavailable returns the form that a mechanism cannot have, with the reason.
 func unavailable(factorization string, err error) form {
 	var why []string
 	for _, err := range fault.All(err) {
@@ -54,15 +54,15 @@ func unavailable(factorization string, err error) form {
 			why = append(why, err.Error())
 		case f.Key == "factorization" || f.Key == "method":
 			why = append(why, f.Rule)
-		default: // without the value, which is the plan's and not the file's
+		default: // without the value, which comes from the plan, not from the file
 			why = append(why, f.Key+" "+f.Rule)
 		}
 	}
 	return form{Factorization: factorization, Unavailable: strings.Join(why, "; ")}
 }
 
-// compare fills in the errors under each kind of factorization or, without all, under the
-// configured one only. other builds the mechanism with another kind.
+// compare fills in the errors under each kind of factorization, or without all only under the configured one. other
+// builds the mechanism with another kind.
 func (p *Plan) compare(kinds []string, all bool, configured planned, other func(kind string) (planned, error)) {
 	switch {
 	case !all:
@@ -84,8 +84,8 @@ func (p *Plan) compare(kinds []string, all bool, configured planned, other func(
 	}
 }
 
-// printTable prints one number of each form by step, and nothing if all are 0. E is the type
-// of the mechanism's errors.
+// printTable prints one number of each form by step. It prints nothing if all are 0. E is the type of the mechanism's
+// errors.
 func printTable[E any](w io.Writer, p *Plan, title string, forms []form, of func(E) float64) error {
 	if !slices.ContainsFunc(forms, func(f form) bool { return len(f.Errors) > 0 && of(f.Errors[0].(E)) > 0 }) {
 		return nil
@@ -115,7 +115,7 @@ func printTable[E any](w io.Writer, p *Plan, title string, forms []form, of func
 	return t.Flush()
 }
 
-// printMissing names the forms that are not available, and says why.
+// printMissing lists the forms that are not available, with reasons.
 func printMissing(w io.Writer, forms ...[]form) {
 	for _, f := range slices.Concat(forms...) {
 		if f.Unavailable != "" {

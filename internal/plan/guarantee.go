@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// PrintGuarantee writes what a stream promises, as rows with names, and behind them one more row: a
-// name and its text.
+// PrintGuarantee writes the guarantee of a stream as rows with names. It adds one more row, with the given name and
+// text.
 func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	fmt.Fprintf(w, "stream %s\n", d.Stream)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
@@ -31,7 +31,8 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	} else {
 		over := "all epochs of the population"
 		if n := d.Person.Period; n > 0 {
-			over = fmt.Sprintf("epochs of the population in a row until they have %d steps, and then anew", n)
+			over = fmt.Sprintf("consecutive epochs of the population until they have %d steps, then again from the "+
+				"next epoch", n)
 		}
 		row("limit", "(%g, %g) over %s, of every stream, topic and partition", d.LimitEpsilon, d.LimitDelta, over)
 		personRows(d, row)
@@ -42,12 +43,12 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	switch {
 	case d.Merged && d.Partitions == 0:
 		row("merged",
-			"all partitions are one sequence of releases; as many sequences with noise of their own, averaged, would "+
-				"have the root of their number times the noise")
-		row("", "what follows is for %d partitions: for more, name them in input.partition", config.FewestMerged)
+			"all partitions share one sequence of releases; the average of one noisy sequence per partition would "+
+				"have √(number of partitions) times the noise")
+		row("", "the following is for %d partitions: for more, list them in input.partition", config.FewestMerged)
 	case d.Merged:
 		row("merged",
-			"%d partitions are one sequence of releases; %d with noise of their own, averaged, would have %.2f "+
+			"%d partitions share one sequence of releases; the average of %d separate noisy sequences would have %.2f "+
 				"times the noise", d.Partitions, d.Partitions, math.Sqrt(float64(d.Partitions)))
 	}
 	if d.Clock != "" {
@@ -55,7 +56,7 @@ func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	}
 	row("mu", "%.6g (noise multiplier %.6g)", d.Mu, d.NoiseMultiplier)
 	if d.Found {
-		row("clip", "found by the warm-up; what follows is in units of it")
+		row("clip", "found by the warm-up; the following is in units of it")
 	} else {
 		row("clip", "%.6g", d.Clip)
 	}
@@ -102,28 +103,29 @@ func joinFloats(x []float64) string {
 	return strings.Join(words, ", ")
 }
 
-// personRows writes what a guarantee for persons says, and what it does not.
+// personRows writes what a guarantee for persons covers, and what it does not.
 func personRows(d *core.Description, row func(name, format string, args ...any)) {
 	p := d.Person
 	if p.Period > 0 {
 		row("person",
-			"all records of one period of %d steps with one user key (%s), of population %s; somebody with records "+
-				"in g periods is g persons", p.Period, p.Key, p.Population)
+			"all records of one period of %d steps with one user key (%s), of population %s; a human with records "+
+				"in g periods counts as g persons", p.Period, p.Key, p.Population)
 	} else {
 		row("person", "all records of an epoch with one user key (%s), of population %s", p.Key, p.Population)
 	}
 	row("counts",
-		"a person's first records, in at most %d steps, at least %d apart, at most %d in each; all others, and those "+
-			"without a user key, are null records", p.Cap, p.Separation, p.PerStep)
+		"a person's first records, in at most %d steps, at least %d apart, at most %d in each; all other records, and "+
+			"those without a user key, are null records", p.Cap, p.Separation, p.PerStep)
 	if p.Period > 0 {
 		row("period",
-			"%d steps, after which every person begins anew; what somebody has in several periods adds up: q of them "+
-				"cost q times mu at most", p.Period)
+			"%d steps, after which counting starts again for every person; the costs of several periods add up: q of "+
+				"them "+
+				"cost at most q times mu", p.Period)
 	}
 	if p.Crowds {
 		row("full map",
-			"when records of %d persons count, those of others do not, so to leave one person out may let another "+
-				"one in: the noise is that of adjacency replace", p.MaxUsers)
+			"once records of %d persons count, those of others do not, so leaving out one person may let another "+
+				"one in: the noise is therefore that of adjacency replace", p.MaxUsers)
 	}
 	together := ""
 	for _, g := range d.Persons {
@@ -132,37 +134,38 @@ func personRows(d *core.Description, row func(name, format string, args ...any))
 		}
 	}
 	row("not covered",
-		"a human with several user keys; whoever can write under another's key changes two persons; g persons "+
+		"a human with several user keys counts as several persons; one who writes under another's key affects two; g "+
+			"persons "+
 			"together pay g times mu%s", together)
 	switch {
 	case p.Partitions == 0 && p.OnePartition:
 		row("an opening",
-			"is an epoch for each partition that the topic has, of which a person pays one: mu %.6g, epsilon %g",
+			"is one epoch for each partition of the topic, of which a person pays one: mu %.6g, epsilon %g",
 			p.OpeningMu, p.OpeningEpsilon)
 	case p.Partitions == 0:
 		row("an opening",
-			"is an epoch for each partition that the topic has, all of which a person pays: the root of their "+
+			"is one epoch for each partition of the topic, all of which a person pays: the root of their "+
 				"number times mu")
 	case p.Partitions > 1 && p.OnePartition:
 		row("an opening",
-			"is %d epochs, of which a person pays one, for a user key counts in one partition only: mu "+
+			"is %d epochs, of which a person pays one, because a user key counts in one partition only: mu "+
 				"%.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
 	case p.Partitions == 1:
 		row("an opening", "is one epoch: mu %.6g, epsilon %g", p.OpeningMu, p.OpeningEpsilon)
 	default:
-		row("an opening", "is %d epochs, which a person pays all: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu,
+		row("an opening", "is %d epochs, all of which a person pays: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu,
 			p.OpeningEpsilon)
 	}
 	if p.Partitions > 0 {
 		until := ""
 		if p.Period > 0 {
-			until = " before it begins anew"
+			until = " before it starts again"
 		}
 		row("", "openings that the limit allows%s, if nobody else charges the population: %d", until, p.Openings)
 	}
 	row("map", "%s of memory and at most %s on disk for each partition", words.Size(int64(p.MapBytes)),
 		words.Size(int64(p.DiskBytes)))
 	if p.Norm > 0 {
-		row("norm", "%.6g for a person's records together", p.Norm)
+		row("norm", "%.6g for all records of a person together", p.Norm)
 	}
 }

@@ -6,12 +6,11 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// mechanism is what the commands know of a mechanism, besides what package core knows.
+// mechanism is what the commands need to know of a mechanism, in addition to package core.
 type mechanism struct {
-	// plan fills in what the command plan shows of a stream after its guarantee, and how to
-	// print it.
+	// plan fills in what the command plan shows of a stream after its guarantee, and the function that prints it.
 	plan func(p *Plan, s *config.Stream, ask Options) error
-	// audits builds the audits of a stream's mechanism; nil: there are none.
+	// audits builds the audits of a stream's mechanism; nil: it has none.
 	audits suites.Builder
 	// conditioned says that the plan depends on Options.Condition.
 	conditioned bool
@@ -32,6 +31,5 @@ func mechanismOf(s *config.Stream) mechanism { return mechanisms[core.MechanismN
 // Conditioned reports whether the plan of a stream depends on [Options.Condition].
 func Conditioned(s *config.Stream) bool { return mechanismOf(s).conditioned }
 
-// Audits returns what builds the audits of a stream's mechanism, for [suites.Of]; nil if there are
-// none.
+// Audits returns the builder of audits for a stream's mechanism, for [suites.Of]; nil if it has no audits.
 func Audits(s *config.Stream) suites.Builder { return mechanismOf(s).audits }

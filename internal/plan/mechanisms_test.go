@@ -8,7 +8,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// TestMechanisms: what core has can be planned and audited, and nothing else can.
+// TestMechanisms: exactly the mechanisms of package core can be planned and audited.
 func TestMechanisms(t *testing.T) {
 	t.Parallel()
 	want := slices.Sorted(slices.Values(core.MechanismNames()))

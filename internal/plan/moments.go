@@ -15,8 +15,7 @@ type momentsPlan struct{ *moments.Estimator }
 
 func (e momentsPlan) expect(t uint64) any { return e.Expect(t) }
 
-// ofMoments shows the errors under every factorization, and of every method that the stream
-// could use.
+// ofMoments computes the errors under every factorization, and with every method that the stream could use.
 func (p *Plan) ofMoments(s *config.Stream, ask Options) error {
 	p.tables = p.printMoments
 	if s.Step.Clock() > 0 {
@@ -70,8 +69,8 @@ func (p *Plan) ofMoments(s *config.Stream, ask Options) error {
 	return err
 }
 
-// variant returns the configuration of the same stream with another method. The weight of
-// the second moment is that of the stream, if it has one.
+// variant returns the configuration of the same stream with another method. The weight of the second moment stays, if
+// the stream has one.
 func variant(c moments.Config, method string, uses moments.Plan) moments.Config {
 	if method != "jme" && method != "combined" {
 		c.Nu, c.Weights, c.Inflation = 0, nil, 0
@@ -88,8 +87,8 @@ func variant(c moments.Config, method string, uses moments.Plan) moments.Config 
 	return c
 }
 
-// correlation returns the correlations of the means' noise between steps, one row for each
-// step with the steps up to it. It is nil if they depend on records.
+// correlation returns the correlations of the means' noise between steps: one row for each step, with the steps up to
+// it. It is nil if they depend on records.
 func correlation(e *moments.Estimator, steps []uint64) [][]float64 {
 	rows := make([][]float64, len(steps))
 	sd := make([]float64, len(steps))
@@ -119,12 +118,12 @@ func (p *Plan) printMoments(w io.Writer) error {
 	}
 	units := "scaled units"
 	if p.StepRecords > 0 {
-		units += fmt.Sprintf(", for %d records a step", p.StepRecords)
+		units += fmt.Sprintf(", for %d records per step", p.StepRecords)
 	}
 	if b, ok := p.Warmup.(*moments.WarmupPlan); ok {
 		printWarmup(w, b.Records, b.Needed, b.Parts)
 		if p.found {
-			units = "units of the clip norm that is found"
+			units = "units of the clip norm that the warm-up finds"
 		}
 	}
 	for _, v := range []column{
@@ -167,10 +166,11 @@ func (p *Plan) printMoments(w io.Writer) error {
 			return err
 		}
 	}
-	fmt.Fprintln(w, "\n  * is what the stream uses")
+	fmt.Fprintln(w, "\n  * marks what the stream uses")
 	if p.original {
-		fmt.Fprintln(w, "  in original units (values …_original) entry i of the mean has scale[i] times that error,\n"+
-			"  entry ij of the covariance scale[i]·scale[j] times")
+		fmt.Fprintln(w, "  in original units (values …_original) multiply the error of entry i of the mean by "+
+			"scale[i],\n"+
+			"  that of entry ij of the covariance by scale[i]·scale[j]")
 	}
 	printMissing(w, p.Factorizations, p.Methods)
 	return nil

@@ -11,34 +11,33 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// rulesNoise says what protecting persons costs a stream of moments in accuracy.
+// rulesNoise is the cost in accuracy of protecting persons in a stream of moments.
 type rulesNoise struct {
-	// Steps is the step at whose end the noise is: the horizon or, without one, the step that
-	// the noise is tuned for, or 10 000.
+	// Steps is the step for which the noise is given: the horizon, else the step for which the noise is tuned, else 10
+	// 000.
 	Steps uint64      `json:"steps"`
-	Alpha float64     `json:"column_norm"` // of the configured factorization
+	Alpha float64     `json:"column_norm"` // largest, of the configured factorization
 	Caps  []ruleNoise `json:"caps"`
 }
 
-// ruleNoise is what one rule costs. Noise is that of one coordinate of a sum at noise
-// multiplier 1 and clip norm 1.
+// ruleNoise is the cost of one rule. Noise is that of one coordinate of a sum at noise multiplier 1 and clip norm 1.
 type ruleNoise struct {
 	Configured bool    `json:"configured,omitempty"`
 	Cap        uint64  `json:"cap"`
 	Separation uint64  `json:"separation"`
 	Norm       float64 `json:"norm"`
 	Noise      float64 `json:"noise"`
-	// OverRecords is the noise by that of single records, and OverFloor by cap·per_step, by
-	// which one person alone can move the sum: no Gaussian release has less noise.
+	// OverRecords is the noise divided by that of single records. OverFloor is the noise divided by cap·per_step, by
+	// which a single person can move the sum: no Gaussian release has less noise.
 	OverRecords float64 `json:"over_records"`
 	OverFloor   float64 `json:"over_floor"`
 }
 
-// longestPersons is the number of steps beyond which the noise of rules is not compared.
+// longestPersons is the largest number of steps for which the noise of rules is compared.
 const longestPersons = 1 << 20
 
-// personsCost compares the stream's rule with others, and the configured factorization with those
-// that suit them. It returns nil where records are protected, or there is no sum.
+// personsCost compares the stream's rule with others, and the configured factorization with those that suit them. It
+// returns nil if records are protected, or if there is no sum.
 func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) {
 	m := s.Moments
 	if s.User == nil || m == nil || stored == nil {
@@ -55,8 +54,8 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 	if err != nil {
 		return nil, err
 	}
-	record := matfact.MaxError(records, sum, n) // times its column norm, which is what a record moves
-	end := m.Horizon                            // after which nobody counts
+	record := matfact.MaxError(records, sum, n) // includes its column norm, by which a record moves it
+	end := m.Horizon                            // after it nobody counts
 	if s.OnHorizon == "continue" {
 		end = 0
 	}
@@ -83,7 +82,7 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 	}
 	own.Configured = true
 	p.Caps = append(p.Caps, own)
-	span := n // in which a person has all records
+	span := n // steps that hold all records of a person
 	if period := s.User.Period; period > 0 {
 		span = min(span, period)
 	}
@@ -109,7 +108,7 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 // print writes the table.
 func (p *rulesNoise) print(w io.Writer) error {
 	fmt.Fprintf(w,
-		"\n  what a person's cap costs: noise of a sum at step %d, at noise multiplier 1 and clip 1; the largest "+
+		"\n  cost of a person's cap: noise of a sum at step %d, with noise multiplier 1 and clip 1; the largest "+
 			"column norm of the stream's matrix is %.6g\n", p.Steps, p.Alpha)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "  steps of a person\tapart\tnorm\tnoise\ttimes that of records\ttimes the least possible\t\n")
@@ -125,7 +124,7 @@ func (p *rulesNoise) print(w io.Writer) error {
 		return err
 	}
 	_, err := fmt.Fprintln(w,
-		"  A larger cap pays off where many have so many records: one person can move a sum by cap × per_step, and "+
-			"no noise is less. With a small one the mean is that over persons, more than that over records.")
+		"  A larger cap pays off if many persons have that many records. One person can move a sum by cap × per_step, "+
+			"and no noise is less. With a small cap the mean is closer to the mean over persons than over records.")
 	return err
 }

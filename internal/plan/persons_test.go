@@ -42,7 +42,7 @@ func personsConfig(t *testing.T, partitions, user string) *config.Config {
 	return c
 }
 
-// TestPlanPersons: the noise of a rule is what the design measured for a year of hourly steps.
+// TestPlanPersons: the noise of a rule agrees with the measurements of the design, for a year of hourly steps.
 func TestPlanPersons(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -78,7 +78,7 @@ func TestPlanPersons(t *testing.T) {
 			t.Errorf("%s: caps %+v", c.user, p.OfPersons.Caps)
 		}
 	}
-	// What it compares with is possible: with a period nobody's steps are farther apart.
+	// The compared rules are possible: in a period no steps are farther apart than the period.
 	cfg := personsConfig(t, "0", "cap = 12, separation = 8, period = 100")
 	if p, err := Of(cfg, cfg.Streams[0], Options{Steps: []uint64{8760}}); err != nil || len(p.OfPersons.Caps) != 4 {
 		t.Errorf("%v, %+v", err, p.OfPersons)
@@ -102,8 +102,8 @@ func TestPlanPersons(t *testing.T) {
 	}
 }
 
-// TestCheckPersons: one opening over several partitions costs the root of their number, unless
-// a user key counts in one only; and as many fit the limit as the ledger would open.
+// TestCheckPersons: an opening over several partitions costs the root of their number, unless a user key counts in one
+// partition only. The limit allows as many openings as the ledger would accept.
 func TestCheckPersons(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-6)
@@ -120,15 +120,15 @@ func TestCheckPersons(t *testing.T) {
 		words            string
 	}{
 		{"[0]", "cap = 5", 1, "the population: 18"},
-		{"[0, 1, 2, 3]", "cap = 5", 2, "is 4 epochs, which a person pays all: mu 0.473"},
+		{"[0, 1, 2, 3]", "cap = 5", 2, "is 4 epochs, all of which a person pays: mu 0.473"},
 		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
 		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full`, 1, "of which a person pays one"},
-		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full, replace`, 2, "which a person pays all"},
+		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full, replace`, 2, "all of which a person pays"},
 		{`"all"`, "cap = 5", 1, "the root of their number times mu"},
 		{`"all"`, `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
-		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which every person begins anew"},
+		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which counting starts again for every person"},
 		{"[0]", "cap = 5, period = 100", 1,
-			"the limit allows before it begins anew, if nobody else charges the population: 18"},
+			"the limit allows before it starts again, if nobody else charges the population: 18"},
 	} {
 		user, replace := strings.CutSuffix(c.user, ", replace")
 		user, full := strings.CutSuffix(user, ", full")
@@ -136,7 +136,7 @@ func TestCheckPersons(t *testing.T) {
 		if replace {
 			s.Privacy.Adjacency = dp.Replace
 		}
-		if full { // the table may be
+		if full { // the table may be full
 			s.User.MaxUsers = 1000
 		}
 		d, err := dryrun.Describe(s)

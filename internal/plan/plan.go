@@ -1,6 +1,6 @@
-// Package plan says before any data what a stream promises and how noisy each released value will
-// be. It knows of each mechanism what the commands show of it, and which audits it has: its table
-// is one of three that name the mechanisms.
+// Package plan computes, before any data, the guarantee of a stream and the noise of each released value. It knows for
+// each mechanism what the commands show of it and which audits it has. Its table is one of the three that name the
+// mechanisms.
 package plan
 
 import (
@@ -20,14 +20,14 @@ type Plan struct {
 	Steps          []uint64 `json:"steps"`
 	Factorizations []form   `json:"factorizations,omitempty"`
 	Methods        []form   `json:"methods,omitempty"`
-	// Correlation is the correlation of the noise between these steps: of the means, and
-	// so of the second moments. It is absent if it depends on records.
+	// Correlation is the correlation of the noise between these steps: for the means, and so for the second moments. It
+	// is absent if it depends on records.
 	Correlation [][]float64 `json:"correlation,omitempty"`
 	// Comparison has the errors of all factorizations of the workload. It is nil if the stream has no
 	// moments, or Options asks for neither Factorizations nor Figure.
 	Comparison *comparison `json:"comparison,omitempty"`
-	// Outlook is the expected error of a regression after so many gradient steps.
-	// Independent is the same with independent noise instead of correlated noise.
+	// Outlook is the expected error of a regression after given numbers of gradient steps. Independent is the same with
+	// independent instead of correlated noise.
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
 	Pace        *sgd.Pace     `json:"pace,omitempty"`
@@ -36,26 +36,25 @@ type Plan struct {
 	Schedule *schedule     `json:"schedule,omitempty"`
 	Descent  []sgd.Outlook `json:"outlook_amb,omitempty"`
 
-	// Warmup is what goes before a mechanism whose bounds are found: a *moments.WarmupPlan or
-	// a *core.WarmupPlan.
+	// Warmup is the plan of the warm-up that finds bounds before the mechanism starts: a *moments.WarmupPlan or a
+	// *core.WarmupPlan.
 	Warmup any `json:"warmup,omitempty"`
 
-	// OfPersons is what protecting persons costs, nil where records are protected.
+	// OfPersons is the cost of protecting persons, nil if records are protected.
 	OfPersons *rulesNoise `json:"persons_cost,omitempty"`
 
-	// Why says what "auto" took, and why, in sentences.
+	// Why says in sentences what "auto" chose, and why.
 	Why []string `json:"why,omitempty"`
 
-	// StepRecords is the number of records that a step by the clock is taken to hold, 0 for
-	// other steps.
+	// StepRecords is the number of records assumed in a step by the clock, 0 for other steps.
 	StepRecords uint64 `json:"step_records,omitempty"`
 
 	tables   func(w io.Writer) error // prints what follows the guarantee
 	original bool                    // values in original units are released too
-	found    bool                    // the clip norm is found
+	found    bool                    // the warm-up finds the clip norm
 }
 
-// Options say what a plan shows beside the guarantee.
+// Options say what a plan shows in addition to the guarantee.
 type Options struct {
 	// Steps are the steps whose errors are shown: see [Steps].
 	Steps []uint64
@@ -63,21 +62,20 @@ type Options struct {
 	Factorizations bool
 	// Figure says that [Plan.Draw] will be called.
 	Figure bool
-	// Condition is a guess of the condition number of the features' second moment, for a mechanism
-	// that is [Conditioned].
+	// Condition is the assumed condition number of the features' second moment, for a mechanism that is [Conditioned].
 	Condition float64
-	// StepRecords is the number of records that a step by the clock is taken to hold.
+	// StepRecords is the number of records assumed in a step by the clock.
 	StepRecords uint64
 }
 
-// Steps returns those of the steps that an epoch of the stream has. It adds the last step of
-// the epoch, unless the user chose the steps.
+// Steps returns those of the given steps that an epoch of the stream reaches. It adds the last step of the epoch,
+// unless the user chose the steps.
 func Steps(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 	last := s.LastStep()
 	if last == 0 {
 		return steps
 	}
-	switch { // what is shown is of the mechanism, whose steps begin behind the warm-up
+	switch { // the mechanism's steps begin after the warm-up
 	case s.Moments != nil:
 		last -= s.Moments.WarmupSteps()
 	case s.Automatic():
@@ -133,12 +131,12 @@ func (p *Plan) Print(w io.Writer) error {
 	return p.tables(w)
 }
 
-// printWarmup says what goes before a mechanism whose bounds are found.
+// printWarmup describes the warm-up that finds bounds before the mechanism starts.
 func printWarmup(w io.Writer, records, needed, parts uint64) {
 	steps := "1 step"
 	if parts > 1 {
 		steps = fmt.Sprintf("%d steps", parts)
 	}
 	fmt.Fprintf(w, "\n  warm-up: the first %d offsets, %s; at least %d of their records must be valid, up to √6\n"+
-		"  times as many where columns have large offsets; the steps below begin behind it\n", records, steps, needed)
+		"  times as many if columns have large offsets; the steps below begin after it\n", records, steps, needed)
 }

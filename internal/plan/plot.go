@@ -8,13 +8,12 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Draw plots the noise of a step under each factorization into a file. Comparison must not be nil.
-// The end of the file's name, .svg or .png, chooses the form; for any other the error is
-// [chart.ErrForm].
+// Draw plots the noise of a step under each factorization into a file. Comparison must not be nil. The extension of the
+// file, .svg or .png, chooses the form. Any other extension is the error [chart.ErrForm].
 func (p *Plan) Draw(path string) error { return p.Comparison.draw(path) }
 
-// draw plots the standard deviation of a step against the step, one line for each candidate,
-// into a file. The end of the file's name chooses the form.
+// draw plots the standard deviation of a step against the step into a file, with one line for each candidate. The
+// file's extension chooses the form.
 func (c *comparison) draw(path string) error {
 	drawn := chart.Chart{
 		Title: fmt.Sprintf("Noise of workload %q under factorizations for %d steps (sensitivity 1, noise multiplier 1)",
@@ -35,7 +34,7 @@ func (c *comparison) draw(path string) error {
 	return drawn.Write(path, 24, 13)
 }
 
-// curve returns the error of x at about 40 steps a decade.
+// curve returns the error of x at about 40 steps per decade.
 func (x *candidate) curve(w matfact.Workload, n uint64) (line chart.Line) {
 	if x.ValidSteps > 0 {
 		n = min(n, x.ValidSteps)

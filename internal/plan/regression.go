@@ -9,10 +9,10 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// ofRefit shows no errors: they depend on the window.
+// ofRefit shows no errors, because they depend on the window.
 func (p *Plan) ofRefit(*config.Stream, Options) error {
 	p.tables = func(w io.Writer) error {
-		_, err := fmt.Fprintln(w, "\n  errors depend on the window, and are not known before it")
+		_, err := fmt.Fprintln(w, "\n  errors depend on the data of the window, so they are not known in advance")
 		return err
 	}
 	return nil
@@ -20,13 +20,13 @@ func (p *Plan) ofRefit(*config.Stream, Options) error {
 
 // schedule says when the steps of method newton end.
 type schedule struct {
-	// Searches is the number of searches, and Search the number of slots of each.
+	// Searches is the number of searches. Search is the number of slots of each.
 	Searches uint64 `json:"searches"`
 	Search   uint64 `json:"search"`
-	// Epochs are the first internal epochs. In the later ones a step is as long as in the
-	// last of these, and each has twice as many steps as the one before.
+	// Epochs are the first internal epochs. Each later epoch has twice as many steps as the one before, and its steps
+	// are as long as those of the last epoch listed here.
 	Epochs []scheduleEpoch `json:"epochs"`
-	// Useful is the slot with which the estimate becomes useful.
+	// Useful is the slot from which on the estimate is useful.
 	Useful uint64 `json:"useful_after_slots"`
 }
 
@@ -35,8 +35,8 @@ type scheduleEpoch struct {
 	Slots uint64 `json:"slots_per_step"`
 }
 
-// ofNewton shows the schedule and the expected error. Beside it stands the error of method
-// amb, if it were told the curvature.
+// ofNewton computes the schedule and the expected error. It compares the error with that of method amb, assuming that
+// amb is given the curvature.
 func (p *Plan) ofNewton(s *config.Stream, _ Options) error {
 	p.tables = p.printNewton
 	e, err := sgd.NewNewton(*s.SGD, s.Params())
@@ -75,10 +75,11 @@ func (p *Plan) ofNewton(s *config.Stream, _ Options) error {
 
 // printNewton writes the tables of ofNewton.
 func (p *Plan) printNewton(w io.Writer) error {
-	fmt.Fprintf(w, "\n  %d searches of %d slots each come first, without a release, and again where the data jump\n",
+	fmt.Fprintf(w, "\n  %d searches of %d slots each come first, without a release, and again if the data change "+
+		"abruptly\n",
 		p.Schedule.Searches, p.Schedule.Search)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "  epoch\tsteps\tslots a step\t")
+	fmt.Fprintln(t, "  epoch\tsteps\tslots per step\t")
 	last := len(p.Schedule.Epochs) - 1
 	for k, e := range p.Schedule.Epochs {
 		if k == last {
@@ -94,9 +95,10 @@ func (p *Plan) printNewton(w io.Writer) error {
 		"\n  the estimate is useful after %d gradient steps, from slot %d on: until then releases hold little more "+
 			"than noise\n", sgd.UsefulSteps, p.Schedule.Useful)
 	if len(p.Outlook) > 0 {
-		fmt.Fprint(w, "\n  expected excess risk of theta_average, over the residuals' variance, for features of any\n"+
-			"  second moment that does not change; and of method amb, for uncorrelated features of unit\n"+
-			"  variance, told so\n")
+		fmt.Fprint(w, "\n  expected excess risk of theta_average, divided by the residuals' variance, for features "+
+			"with\n"+
+			"  any constant second moment; and of method amb, for uncorrelated features of unit variance,\n"+
+			"  with this fact configured\n")
 		fmt.Fprint(t, "  iteration\tslots\tby sampling\tby privacy\t")
 		if p.Descent != nil {
 			fmt.Fprint(t, "all of amb's\t")
@@ -113,12 +115,12 @@ func (p *Plan) printNewton(w io.Writer) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of all else in records")
+	_, err := fmt.Fprintln(w, "\n  the noise of gradient is in clip norms, all other noise in records")
 	return err
 }
 
-// ofDescent shows the expected error of a descent, and whether its steps suit features of
-// the condition number that the user named.
+// ofDescent computes the expected error of a descent, and whether its steps suit features with the condition number
+// that the user gave.
 func (p *Plan) ofDescent(s *config.Stream, ask Options) error {
 	p.tables = p.printOutlook
 	e, err := sgd.NewAMB(*s.SGD, s.Params())
@@ -130,8 +132,8 @@ func (p *Plan) ofDescent(s *config.Stream, ask Options) error {
 	if pace.Batch < pace.Least {
 		p.Warnings = append(p.Warnings,
 			fmt.Sprintf(
-				"batches of %d slots are fewer than the %d below which coefficients diverge, if the features' "+
-					"condition number is %g; %d would be chosen for it",
+				"batches of %d slots are too short: below %d slots coefficients diverge, if the features' "+
+					"condition number is %g; the default would then be %d",
 				pace.Batch, pace.Least, ask.Condition, pace.Advised))
 	}
 	outlook := func(c sgd.Config) ([]sgd.Outlook, error) {
@@ -151,14 +153,14 @@ func (p *Plan) ofDescent(s *config.Stream, ask Options) error {
 	}
 	c.Bands = 1
 	if p.Independent, err = outlook(c); err != nil {
-		p.Independent = nil // a batch that is too short for it
+		p.Independent = nil // the batch is too short for it
 	}
 	return nil
 }
 
-// printOutlook writes what a regression will reach.
+// printOutlook writes the expected errors of a regression.
 func (p *Plan) printOutlook(w io.Writer) error {
-	fmt.Fprint(w, "\n  expected excess risk of theta_average, over the residuals' variance,\n"+
+	fmt.Fprint(w, "\n  expected excess risk of theta_average, divided by the residuals' variance,\n"+
 		"  for independent features of unit variance that do not change\n")
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "  iteration\tslots\tby sampling\tby privacy\t")
@@ -178,9 +180,9 @@ func (p *Plan) printOutlook(w io.Writer) error {
 	}
 	a := p.Pace
 	fmt.Fprintf(w, "\n  batches of %d slots, searches of %d, step size %.3g; for a condition number of %g\n"+
-		"  batches of %d are the least and %d advised, and coefficients settle in %d steps\n",
+		"  the smallest useful batch is %d, the advised one %d, and coefficients settle in %d steps\n",
 		a.Batch, a.Search, a.StepSize, a.Condition, a.Least, a.Advised, a.Settling)
-	fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of count and search in records;\n"+
-		"  searches of the clip norm have no release")
+	fmt.Fprintln(w, "\n  the noise of gradient is in clip norms, that of count and search in records;\n"+
+		"  searches for the clip norm have no release")
 	return nil
 }

@@ -20,13 +20,13 @@ var update = flag.Bool("update", false, "write the generated documents")
 
 //go:generate go test -run ^TestSupportPage$ -update
 
-// supported is a row of the table: streams' mechanisms that go with the same.
+// supported is a row of the table: tables of mechanisms that support the same features.
 type supported struct {
 	name   string
 	input  string
 	tables []string
-	step   string   // where the mechanism needs one
-	auto   []string // replaced where bounds are to be found
+	step   string   // if the mechanism needs one
+	auto   []string // keys that are removed if bounds are to be found
 }
 
 const inputRows = `columns = ["x", "y"]`
@@ -36,7 +36,7 @@ var (
 	clipXFound = []string{`clip_x = 1.0 → clip_x = "auto"`}
 )
 
-// each returns a table for each of these words.
+// each returns a table for each word.
 func each(table string, words ...string) (all []string) {
 	for _, w := range words {
 		all = append(all, strings.Replace(table, "WORD", w, 1))
@@ -69,7 +69,7 @@ var supportedMechanisms = []supported{
 		[]string{`# centre = 0.0 → centre = "auto"`}},
 }
 
-// features are the columns of the table: what is replaced in the configuration.
+// features are the columns of the table, as replacements in the configuration.
 var features = []struct {
 	name string
 	of   func(s supported) []string
@@ -122,7 +122,7 @@ privacy = { epsilon = 1.0, delta = 1e-6, adjacency = "zero-out" }
 	return config.Parse("s.toml", []byte(text))
 }
 
-// audited says what an audit looks at.
+// audited names what an audit examines.
 func audited(s *config.Stream) string {
 	switch suite, err := suites.Of(s, Audits(s)); {
 	case err != nil:
@@ -133,8 +133,8 @@ func audited(s *config.Stream) string {
 	return "sensitivity"
 }
 
-// TestSupportPage: docs/mechanisms.md says which mechanism goes with what, as configurations
-// are accepted and audits are there. A refusal is quoted.
+// TestSupportPage: docs/mechanisms.md shows which mechanism supports which feature, by trying to parse configurations
+// and build audits. It quotes refusals.
 func TestSupportPage(t *testing.T) {
 	var page bytes.Buffer
 	var reasons []string
@@ -166,7 +166,7 @@ func TestSupportPage(t *testing.T) {
 				word = because(err)
 			}
 			if (word == "yes") != (err == nil) {
-				t.Errorf("%s is not as the others of %s: %v", table, s.name, err)
+				t.Errorf("%s differs from the others of %s: %v", table, s.name, err)
 			}
 		}
 		fmt.Fprintf(&page, " %s |", word)
@@ -229,7 +229,7 @@ func TestSupportPage(t *testing.T) {
 	}
 }
 
-// TestAuditPersonsOfAll: no audit of any mechanism finds a fault where persons are protected.
+// TestAuditPersonsOfAll: with protected persons, no audit of any mechanism finds a fault.
 func TestAuditPersonsOfAll(t *testing.T) {
 	t.Parallel()
 	protected, audits := 0, 0

@@ -1,10 +1,9 @@
-// Package registry reads schemas from a schema registry that speaks the API of Confluent's, as
-// Confluent, Apicurio (at /apis/ccompat/v7), Redpanda and Karapace do.
+// Package registry reads schemas from a schema registry with Confluent's API, which Confluent, Apicurio (at
+// /apis/ccompat/v7), Redpanda and Karapace provide.
 //
-// A [Client] reaches the registry. [Client.Subjects] gives the versions of some subjects; it is
-// the codec.Resolver of a stream's decoders. Which id a record has decides only whether the list
-// of versions is read again: no id leaves the process, and no answer about an id is kept that
-// another record's id brought about. docs/theory/input.md says why.
+// A [Client] reaches the registry. [Client.Subjects] returns the versions of some subjects; they are the codec.Resolver
+// of a stream's decoders. The id in a record decides only whether the list of versions is read again. No id leaves the
+// process, and no answer that the id of another record brought about is kept. docs/theory/input.md gives the reason.
 package registry
 
 import (
@@ -23,44 +22,44 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 )
 
-// Bounds on what a registry can make this process hold or wait for.
+// Bounds on the memory and time that answers of a registry can take.
 const (
-	// MaxAnswer is the size in bytes of an answer beyond which it is refused.
+	// MaxAnswer is the largest size of an accepted answer in bytes.
 	MaxAnswer = 4 << 20
-	// MaxVersions is the number of versions of one stream's subjects that are read at most.
+	// MaxVersions is the largest number of versions that are read of one stream's subjects.
 	MaxVersions = 10_000
-	// maxTexts is the size in bytes that the schemas of one stream's subjects may have together.
+	// maxTexts is the largest total size, in bytes, of the schemas of one stream's subjects.
 	maxTexts = 64 << 20
-	// atOnce is how many versions are read at the same time.
+	// atOnce is the number of versions that are read concurrently.
 	atOnce = 4
-	// maxReferences is how many other schemas a schema may refer to, directly or not.
+	// maxReferences is the largest number of other schemas to which a schema refers, directly or indirectly.
 	maxReferences = 1000
 )
 
 // Options say how a registry is reached.
 type Options struct {
-	// URLs are addresses of the same registry, tried in turn. At least one.
+	// URLs are addresses of the same registry, tried in turn. There must be at least one.
 	URLs []string
-	// Authorization returns the value of the header Authorization; it is called for every
-	// request, so that a token in a file may change. Nil: there is none.
+	// Authorization returns the value of the header Authorization. It is called for every request, so that a token in a
+	// file may change. Nil: no header.
 	Authorization func() (string, error)
-	// TLS returns what https trusts and shows. When it returns another configuration, new connections
-	// are made with that. Nil: the system's authorities.
+	// TLS returns the TLS configuration for https. When it returns another one, new connections use it. Nil: the
+	// system's authorities.
 	TLS func() *tls.Config
-	// Timeout is how long one request may take. Required.
+	// Timeout bounds one request. Required.
 	Timeout time.Duration
 
-	patience, again, pause time.Duration // tests: instead of the constants
+	patience, again, pause time.Duration // replace the constants in tests
 }
 
-// How long a decoder waits for the registry.
+// The time that a decoder waits for the registry.
 const (
-	// patience is how long a decoder that met an unknown id repeats a request that fails.
+	// patience is how long a decoder that met an unknown id repeats a failing request.
 	patience = 10 * time.Second
-	// again is how long after an answer without the id it asks once more: a registry of several
-	// instances may answer with what one of them does not know yet.
+	// again is the time after an answer without the id until the decoder asks once more: one instance of the registry
+	// may not know yet what another one does.
 	again = 50 * time.Millisecond
-	// pause is between requests that fail.
+	// pause is the time between failing requests.
 	pause = 500 * time.Millisecond
 )
 
@@ -71,13 +70,13 @@ type Client struct {
 	servers []*sr.Client // one for each URL
 
 	mu       sync.Mutex
-	first    int                  // the server that answered last
-	subjects map[string]*Subjects // by their names
+	first    int                  // index of the server that answered last
+	subjects map[string]*Subjects // by name
 }
 
 // New returns a client. It sends nothing yet.
 //
-// Errors: a URL that is none.
+// Errors: a URL is invalid.
 func New(o Options) (*Client, error) {
 	c := &Client{options: o, subjects: map[string]*Subjects{}}
 	for d, or := range map[*time.Duration]time.Duration{&c.options.patience: patience, &c.options.again: again, &c.options.pause: pause} {
@@ -117,13 +116,13 @@ func (c *Client) authorize(req *http.Request) error {
 	return err
 }
 
-// rotating makes connections by the TLS configuration of the moment.
+// rotating is a transport whose connections use the current TLS configuration.
 type rotating struct {
 	tls func() *tls.Config // nil: the system's
 
 	mu        sync.Mutex
 	now       *tls.Config
-	transport *http.Transport // by now; nil before the first request
+	transport *http.Transport // current transport; nil before the first request
 }
 
 func (r *rotating) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -153,14 +152,14 @@ func (r *rotating) close() {
 	}
 }
 
-// CloseIdleConnections is what http.Client.CloseIdleConnections calls.
+// CloseIdleConnections is called by http.Client.CloseIdleConnections.
 func (r *rotating) CloseIdleConnections() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.close()
 }
 
-// bounded refuses answers that are too large.
+// bounded is a transport that refuses answers that are too large.
 type bounded struct{ *rotating }
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -187,12 +186,12 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ErrNotThere says that the registry has no such subject or version.
+// ErrNotThere says that the registry does not have the subject or version.
 var ErrNotThere = errors.New("is not in the registry")
 
-// ask has one server after the other answer, until one does. The errors of all that did not are
-// in the error, with neither credentials nor ids of records. It is ErrNotThere if a server
-// answered so, and errTooLarge if its answer was too large: these answers count.
+// ask calls one server after another until one answers. The error contains the errors of all that did not, without
+// credentials and ids of records. A server's answer that something is missing (ErrNotThere), or an answer that is too
+// large (errTooLarge), is final.
 func (c *Client) ask(call func(*sr.Client) error) error {
 	c.mu.Lock()
 	first := c.first
@@ -224,7 +223,7 @@ func (c *Client) ask(call func(*sr.Client) error) error {
 	return errors.Join(errs...)
 }
 
-// plainly returns an error's message without the address before it.
+// plainly returns an error's message without the leading address.
 func plainly(err error) string {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -236,7 +235,7 @@ func plainly(err error) string {
 	return err.Error()
 }
 
-// brief shortens what a server says to something for a log.
+// brief shortens a server's message for a log.
 func brief(s string) string {
 	const most = 200
 	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " ")
@@ -246,7 +245,7 @@ func brief(s string) string {
 	return s
 }
 
-// versionsOf lists the versions of a subject, deleted ones too as long as the registry has them.
+// versionsOf lists the versions of a subject, including deleted ones that the registry still has.
 func (c *Client) versionsOf(ctx context.Context, subject string) (versions []int, err error) {
 	err = c.ask(func(s *sr.Client) (err error) {
 		versions, err = s.SubjectVersions(sr.WithParams(ctx, sr.ShowDeleted), subject)
@@ -255,7 +254,7 @@ func (c *Client) versionsOf(ctx context.Context, subject string) (versions []int
 	return versions, err
 }
 
-// newest is the version that [Client.at] takes for the newest that is not deleted.
+// newest stands, in [Client.at], for the newest version that is not deleted.
 const newest = -1
 
 // at returns the schema of a version.

@@ -26,7 +26,7 @@ import (
 	"github.com/streamdp/streamdp/internal/schema"
 )
 
-// avro is an Avro schema of a record with so many columns a, b, ….
+// avro returns an Avro schema of a record with the given number of columns a, b, ….
 func avro(columns int) sr.Schema {
 	var fields []string
 	for i := range columns {
@@ -35,7 +35,7 @@ func avro(columns int) sr.Schema {
 	return sr.Schema{Schema: `{"type":"record","name":"r","fields":[` + strings.Join(fields, ",") + `]}`}
 }
 
-// served is a registry whose requests are counted.
+// served is a registry that counts its requests.
 type served struct {
 	*srfake.Registry
 	requests atomic.Int64
@@ -64,7 +64,7 @@ func (s *served) failing(f func(w http.ResponseWriter, r *http.Request) bool) {
 	s.fail = f
 }
 
-// client returns a client of servers with short times.
+// client returns a client of servers with short timeouts.
 func client(t *testing.T, o Options, urls ...string) *Client {
 	t.Helper()
 	o.URLs, o.Timeout = urls, 2*time.Second
@@ -84,7 +84,7 @@ func look(t *testing.T, s *Subjects) {
 	}
 }
 
-// ids returns which of the first ids are known.
+// ids returns which of the lowest ids are known.
 func ids(s *Subjects) (known []int32) {
 	for id := range int32(20) {
 		if _, ok := s.Known(id); ok {
@@ -94,8 +94,8 @@ func ids(s *Subjects) (known []int32) {
 	return known
 }
 
-// TestSubjects: all versions of the subjects are known after a look, those of others never, and
-// one that is registered later is found when a record needs it.
+// TestSubjects: after a look all versions of the subjects are known, and none of other subjects. A version that is
+// registered later is found when a record needs it.
 func TestSubjects(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("orders-value", 1, 3, avro(1))
@@ -105,10 +105,10 @@ func TestSubjects(t *testing.T) {
 	c := client(t, Options{}, r.URL())
 	s := c.Subjects([]string{"orders-value", "second"})
 	if c.Subjects([]string{"orders-value", "second"}) != s || c.Subjects([]string{"second"}) == s {
-		t.Error("subjects are not those of their names")
+		t.Error("the same names give other subjects")
 	}
 	if ids(s) != nil {
-		t.Error("something is known before a look")
+		t.Error("an id is known before a look")
 	}
 	look(t, s)
 	if got := ids(s); !slices.Equal(got, []int32{3, 5, 9}) {
@@ -120,14 +120,14 @@ func TestSubjects(t *testing.T) {
 	before := r.requests.Load()
 	s.Resolve([]int32{3, 5, 9})
 	if r.requests.Load() != before {
-		t.Error("known ids were asked for")
+		t.Error("known ids caused a request")
 	}
 	r.SeedSchema("second", 2, 11, avro(5))
 	if found := s.Resolve([]int32{5, 11, 13}); found[5] == nil || found[11] == nil || len(found) != 2 {
 		t.Errorf("found are %v", found)
 	}
 	if len(s.Versions()) != 3 {
-		t.Error("what a record needed is shown before a look by the clock")
+		t.Error("a version that a record needed is shown before the next look")
 	}
 	look(t, s)
 	if got := ids(s); !slices.Equal(got, []int32{3, 5, 9, 11}) {
@@ -144,9 +144,8 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestFlood: however many unknown ids a batch has, the registry gets as many requests, none of
-// them with an id, and an id that is new is found among them. Nothing is remembered of those that
-// were unknown: when one is registered, it is found.
+// TestFlood: any number of unknown ids in a batch causes the same number of requests, none of which contains an id, and
+// a new id among them is found. Unknown ids are not remembered: one that is registered later is found.
 func TestFlood(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -171,7 +170,7 @@ func TestFlood(t *testing.T) {
 	}
 	r.SeedSchema("t-value", 3, 1000, avro(3))
 	if s.Resolve([]int32{1000})[1000] == nil {
-		t.Error("an id that was unknown is unknown for ever")
+		t.Error("an unknown id stays unknown after it is registered")
 	}
 	for _, p := range r.paths {
 		if strings.Contains(p, "ids") {
@@ -180,7 +179,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestShared: decoders that meet unknown ids at the same time share what they ask.
+// TestShared: decoders that meet unknown ids at the same time share their requests.
 func TestShared(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -198,8 +197,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestOutage: a decoder waits for the registry, but not longer than it may; and not again once
-// looks by the clock have failed for as long. What was known stays known.
+// TestOutage: a decoder waits for the registry, but only for the allowed time, and not again once looks have failed for
+// as long. Known ids stay known.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	r := serve(t)
@@ -224,7 +223,7 @@ func TestOutage(t *testing.T) {
 			t.Errorf("%s: known are %v", name, got)
 		}
 	}
-	// It comes back while a decoder waits.
+	// The registry comes back while a decoder waits.
 	const id = 4
 	r.failing(nil)
 	r.SeedSchema("t-value", 2, id, avro(2))
@@ -238,7 +237,7 @@ func TestOutage(t *testing.T) {
 	if client(t, Options{}, r.URL()).Subjects([]string{"t-value"}).Resolve([]int32{id})[id] == nil {
 		t.Error("not found after a short outage")
 	}
-	// A long one.
+	// A long outage.
 	r.failing(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
 	if err := s.Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), r.URL()+" answers 500") {
 		t.Errorf("a look at a server that is down: %v", err)
@@ -252,11 +251,11 @@ func TestOutage(t *testing.T) {
 	r.failing(nil)
 	look(t, s)
 	if s.downFor() != 0 {
-		t.Error("down after a look that succeeded")
+		t.Error("down after a successful look")
 	}
 }
 
-// TestBehind: a new id is found also where the server that answers first is behind.
+// TestBehind: a new id is found even if the server that answers first is behind.
 func TestBehind(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -276,8 +275,8 @@ func TestBehind(t *testing.T) {
 	if found := s.Resolve([]int32{2}); found[2] == nil || lists != 2 {
 		t.Errorf("found is %v after %d lists", found, lists)
 	}
-	// What a list had is found, also where another record of the batch has the list read again by a
-	// server that is behind.
+	// An id of the first list is found, even if another record of the batch causes a second list from a server that is
+	// behind.
 	r.SeedSchema("t-value", 3, 3, avro(2))
 	lists = -1
 	if found := s.Resolve([]int32{3, 99}); found[3] == nil || lists != 1 {
@@ -285,9 +284,9 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestNothingKept: what a record's id made somebody ask for helps no record with that id later, while
-// the registry is away or has lost it. Only looks by the clock make ids known. So it is the same for
-// a record whether there was another one before it.
+// TestNothingKept: if the id of a record causes a request, this does not help a later record with the same id while the
+// registry is down or has lost the version. Only looks make ids known, so a record's fate does not depend on earlier
+// records.
 func TestNothingKept(t *testing.T) {
 	t.Parallel()
 	for name, gone := range map[string]func(r *served){
@@ -314,7 +313,7 @@ func TestNothingKept(t *testing.T) {
 			t.Fatal("not found")
 		}
 		if _, ok := s.Known(2); ok || s.Has(2) {
-			t.Errorf("%s: what a record had asked for is known", name)
+			t.Errorf("%s: an id that a record asked for is known", name)
 		}
 		gone(r)
 		if found := s.Resolve([]int32{1, 2}); found[2] != nil || found[1] == nil {
@@ -327,7 +326,7 @@ func TestNothingKept(t *testing.T) {
 	}
 }
 
-// TestLooksDoNotWait: a look does not wait for what records have asked for.
+// TestLooksDoNotWait: a look does not wait for requests that records caused.
 func TestLooksDoNotWait(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -352,7 +351,7 @@ func TestLooksDoNotWait(t *testing.T) {
 	wg.Wait()
 }
 
-// TestLook: a look reads again only what is older than it asks for, and a failure is tried again.
+// TestLook: a look reads again only if the last reading is older than it allows, and retries after a failure.
 func TestLook(t *testing.T) {
 	r := serve(t)
 	c := client(t, Options{}, r.URL())
@@ -363,11 +362,11 @@ func TestLook(t *testing.T) {
 	}
 	r.SeedSchema("t-value", 1, 1, avro(1))
 	if err := s.Look(t.Context(), time.Hour); err != nil {
-		t.Errorf("a failure was kept: %v", err)
+		t.Errorf("a failure was remembered: %v", err)
 	}
 	before := r.requests.Load()
 	if err := s.Look(t.Context(), time.Hour); err != nil || r.requests.Load() != before {
-		t.Error("what was just read was read again")
+		t.Error("a fresh reading was repeated")
 	}
 	look(t, s)
 	if r.requests.Load() == before {
@@ -376,18 +375,17 @@ func TestLook(t *testing.T) {
 	r.SeedSchema("t-value", 2, 2, avro(2))
 	s.Resolve([]int32{2})
 	if err := s.Look(t.Context(), time.Hour); err != nil || len(s.Versions()) != 1 {
-		t.Error("what a look shows depends on what records brought about")
+		t.Error("the result of a look depends on requests that records caused")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Look(ctx, 0); !errors.Is(err, context.Canceled) || s.downFor() != 0 {
-		t.Errorf("a look that was given up: %v", err)
+		t.Errorf("a cancelled look: %v", err)
 	}
 }
 
-// TestDeleted: versions that were deleted stay known, here and in a process that starts later, as
-// long as the registry has them; a subject that was deleted for good and registered anew gives
-// its new ids.
+// TestDeleted: deleted versions stay known, also in a process that starts later, as long as the registry has them. A
+// subject that was deleted permanently and registered again gives its new ids.
 func TestDeleted(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -427,7 +425,7 @@ func TestDeleted(t *testing.T) {
 	}
 }
 
-// TestUnusable: what the registry has and nobody can use concerns its own id alone, and is said.
+// TestUnusable: an unusable schema affects only its own id, and is reported.
 func TestUnusable(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -457,13 +455,13 @@ func TestUnusable(t *testing.T) {
 		}
 	}
 	before := r.requests.Load()
-	s.Resolve([]int32{2}) // the registry has it: to ask again is of no use
+	s.Resolve([]int32{2}) // the registry has this id, so asking again is useless
 	if r.requests.Load() != before {
-		t.Error("an id whose schema can't be used was asked for")
+		t.Error("an id with an unusable schema caused a request")
 	}
 }
 
-// TestTexts: schemas of all versions beyond a size are not held. The newest stay.
+// TestTexts: schemas beyond the total size are dropped, and the newest stay.
 func TestTexts(t *testing.T) {
 	t.Parallel()
 	r := serve(t)
@@ -483,12 +481,12 @@ func TestTexts(t *testing.T) {
 		}
 	}
 	if _, known := s.Known(1); known || !s.Has(1) {
-		t.Error("the first one is known, or would be asked for")
+		t.Error("the first one is known, or would cause a request")
 	}
 }
 
-// TestReferences: a schema is read with those that it refers to, each behind those that it needs
-// itself; one that leads back to itself is refused.
+// TestReferences: a schema is read with its references, each after those that it needs; a circular reference is
+// refused.
 func TestReferences(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("inner", 1, 1,
@@ -522,7 +520,7 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// TestServers: a second address answers where the first does not, and stays the first to be asked.
+// TestServers: if the first address does not answer, the second one is used, and is then asked first.
 func TestServers(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -539,8 +537,8 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// TestCredentials: each request has the present token; TLS checks the server; a redirection is
-// not followed, for it would take the token elsewhere; and no error shows it.
+// TestCredentials: each request carries the current token; TLS verifies the server; redirects are not followed, because
+// they would send the token elsewhere; and no error shows the token.
 func TestCredentials(t *testing.T) {
 	r := serve(t, srfake.WithAuth("Bearer second"))
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -561,7 +559,7 @@ func TestCredentials(t *testing.T) {
 	o.TLS = nil
 	if err := client(t, o, secure.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil ||
 		!strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a server that nobody knows: %v", err)
+		t.Errorf("an untrusted server: %v", err)
 	}
 	o.Authorization = func() (string, error) { return "", errors.New("token file /t: is gone") }
 	if err := client(t, o, r.URL()).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil ||
@@ -579,8 +577,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestRotation: a client shows another certificate as soon as it has one, and closes what it has open
-// with the former.
+// TestRotation: a client uses a new certificate at once, and closes connections that use the old one.
 func TestRotation(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -621,7 +618,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestBounds: no answer takes more memory than it may.
+// TestBounds: no answer takes more memory than allowed.
 func TestBounds(t *testing.T) {
 	endless := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "[1")

@@ -21,64 +21,63 @@ import (
 type Version struct {
 	Subject string
 	Number  int
-	ID      int32 // negative where it is not known
-	// Latest says that it is the subject's newest version that is not deleted.
+	ID      int32 // negative if unknown
+	// Latest says that this is the subject's newest version that is not deleted.
 	Latest bool
-	// Schema is nil if the registry's text can't be used; Err says why.
+	// Schema is nil if the registry's text is unusable; Err gives the reason.
 	Schema *schema.Schema
 	Err    error
 
-	passing bool // Err may be gone when the version is read again
-	bytes   int  // of the text of a schema and of its references, 0 where Schema is nil
+	passing bool // Err may disappear when the version is read again
+	bytes   int  // size of the schema's text and its references, 0 if Schema is nil
 }
 
-// Subjects are the versions of some subjects of a registry, as far as they were read. It is the
-// codec.Resolver of decoders: [Subjects.Known] tells the schema of an id, as of the looks by the
-// clock, and [Subjects.Resolve] reads versions that were added since, for those who ask and nobody
-// else. It is safe for concurrent use.
+// Subjects are the versions of some subjects of a registry, as far as they have been read. It is the codec.Resolver of
+// decoders. Looks read the versions by the clock, and [Subjects.Known] returns the schema of an id that a look has
+// found. [Subjects.Resolve] reads versions that were added since, for its caller only. It is safe for concurrent use.
 type Subjects struct {
 	client *Client
 	names  []string
 
-	known atomic.Pointer[byID] // as of the looks
+	known atomic.Pointer[byID] // found by looks
 
-	looks, questions turn // never wait for each other
+	looks, questions turn // the two never wait for each other
 
 	mu       sync.Mutex
-	versions map[place]*Version // as of the looks; replaced as a whole
-	shown    []Version          // as of the last look that succeeded
-	down     time.Time          // since when every look has failed; zero: the last one did not
+	versions map[place]*Version // found by looks; the map is replaced, never changed
+	shown    []Version          // as of the last successful look
+	down     time.Time          // time since which every look has failed; zero: the last one succeeded
 }
 
-// byID are schemas by their ids, nil where the schema can't be used.
+// byID are schemas by id, nil if the schema is unusable.
 type byID map[int32]*schema.Schema
 
-// turn has those who read the versions for one purpose wait for each other, and share what they find.
+// turn serializes the readings for one purpose, and lets callers share their results.
 type turn struct {
-	busy chan struct{} // has an element while the versions are read
+	busy chan struct{} // contains an element while the versions are being read
 	last reading
 }
 
-// reading is a reading of the versions: when it began, and what came of it.
+// reading is one reading of the versions: when it began, and its result.
 type reading struct {
 	begun    time.Time
-	versions map[place]*Version // with those that were known before; also where err is not nil
+	versions map[place]*Version // including those known before; valid even if err is not nil
 	err      error
 }
 
-// since reports whether it began at a time or later.
+// since reports whether the reading began at a time or later.
 func (r reading) since(at time.Time) bool { return !r.begun.IsZero() && !r.begun.Before(at) }
 
-// noID is the id of a version whose id is not known.
+// noID is the id of a version whose id is unknown.
 const noID = -1
 
-// place is where a schema is in the registry.
+// place identifies a schema in the registry.
 type place struct {
 	subject string
 	version int
 }
 
-// Subjects returns the versions of subjects, the same for the same names. Nothing is read yet.
+// Subjects returns the versions of subjects, the same value for the same names. It reads nothing yet.
 func (c *Client) Subjects(names []string) *Subjects {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,26 +92,26 @@ func (c *Client) Subjects(names []string) *Subjects {
 	return s
 }
 
-// Known returns the schema of an id. It is false for an id that no version has which a look found,
-// and for one whose schema can't be used. It takes some nanoseconds and no lock.
+// Known returns the schema of an id. It returns false for an id that no look has found, and for one whose schema is
+// unusable. It takes some nanoseconds and no lock.
 func (s *Subjects) Known(id int32) (*schema.Schema, bool) {
 	found := (*s.known.Load())[id]
 	return found, found != nil
 }
 
-// Has reports whether a version that a look found has an id.
+// Has reports whether a look has found a version with an id.
 func (s *Subjects) Has(id int32) bool {
 	_, ok := (*s.known.Load())[id]
 	return ok
 }
 
-// Resolve reads the versions if one of the ids is unknown, and once more after a moment if it still
-// is. It returns the schemas of all ids that are known then: when these are all of them, or the
-// registry has said twice that others are not there, or it has not been reached for ten seconds.
+// Resolve reads the versions if one of the ids is unknown, and once more after a moment if it still is. It returns the
+// schemas of all known ids when all are known, when the registry has answered twice that the others do not exist, or
+// when it has been unreachable for ten seconds.
 //
-// How often the registry is asked does not depend on how many ids are unknown. Calls at the same
-// time share what they ask. Nothing is remembered for later ones, neither of what was found nor of
-// what was not: the next call has what looks by the clock have found, and what it finds itself.
+// The number of requests to the registry does not depend on the number of unknown ids. Concurrent calls share their
+// requests. Resolve remembers no result, found or not, for later calls: the next call starts with what looks have
+// found, and what it finds itself.
 func (s *Subjects) Resolve(all []int32) map[int32]*schema.Schema {
 	known := maps.Clone(*s.known.Load())
 	for n := range 2 {
@@ -135,12 +134,12 @@ func (s *Subjects) Resolve(all []int32) map[int32]*schema.Schema {
 	return found
 }
 
-// has reports whether all of some ids are there.
+// has reports whether it contains all ids.
 func (x byID) has(all []int32) bool {
 	return !slices.ContainsFunc(all, func(id int32) bool { _, has := x[id]; return !has })
 }
 
-// add adds the ids of versions. An id that is there stays there with its schema.
+// add adds the ids of versions. An id that is there already keeps its schema.
 func (x byID) add(versions map[place]*Version) {
 	for _, v := range versions {
 		if v.ID != noID && x[v.ID] == nil && !v.passing {
@@ -149,9 +148,9 @@ func (x byID) add(versions map[place]*Version) {
 	}
 }
 
-// patiently reads the versions, and again if that fails, for as long as a decoder waits, and adds
-// to known what was found. Where looks by the clock have failed for as long already, it tries once:
-// so an outage of the registry holds decoders up only at its beginning.
+// patiently reads the versions and adds them to known. If that fails, it tries again for as long as a decoder waits. If
+// looks have already failed for as long, it tries only once, so that an outage of the registry delays decoders only at
+// its beginning.
 func (s *Subjects) patiently(known byID) error {
 	began := time.Now()
 	for {
@@ -166,7 +165,7 @@ func (s *Subjects) patiently(known byID) error {
 	}
 }
 
-// downFor returns for how long the registry has not been reached, as looks by the clock know it.
+// downFor returns how long the registry has been unreachable according to looks.
 func (s *Subjects) downFor() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,12 +175,11 @@ func (s *Subjects) downFor() time.Duration {
 	return time.Since(s.down)
 }
 
-// Look reads the versions unless another look has begun less than a time ago. It is called by the
-// clock. What it returns and when, and what [Subjects.Versions] returns, do not depend on what
-// decoders met.
+// Look reads the versions, unless another look began within the time ago. It is called by the clock. Its result, its
+// timing, and the result of [Subjects.Versions] do not depend on the records that decoders met.
 //
-// Errors: what the registry answers, or why it can't be reached; ErrNotThere if it does not have
-// a subject of which nothing has been read.
+// Errors: the registry's answer, or why it is unreachable; ErrNotThere if the registry lacks a subject and nothing has
+// been read of it before.
 func (s *Subjects) Look(ctx context.Context, ago time.Duration) error {
 	now := time.Now()
 	err := s.read(ctx, &s.looks, now.Add(-ago)).err
@@ -202,14 +200,14 @@ func (s *Subjects) Look(ctx context.Context, ago time.Duration) error {
 	return err
 }
 
-// Versions returns the versions as of the last look that succeeded, by subject and number.
+// Versions returns the versions as of the last successful look, sorted by subject and number.
 func (s *Subjects) Versions() []Version {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.shown)
 }
 
-// keep makes what a look has read known, and, if it has read all, shows it.
+// keep makes the result of a look known and, if the look read everything, lets Versions return it.
 func (s *Subjects) keep(r reading) {
 	known := maps.Clone(*s.known.Load())
 	known.add(r.versions)
@@ -230,9 +228,9 @@ func (s *Subjects) keep(r reading) {
 	s.shown = all
 }
 
-// read reads the versions, unless a reading in this turn that began at since or later has been made
-// meanwhile: then it returns that one. What looks read is kept; what questions read is not, or one
-// record's id would decide, while the registry is away, what becomes of others with that id.
+// read reads the versions. If another reading of the same turn that began at since or later has been made meanwhile, it
+// returns that one. The results of looks are kept. The results of questions are not: otherwise, while the registry is
+// unreachable, the id of one record would decide what becomes of other records with that id.
 func (s *Subjects) read(ctx context.Context, t *turn, since time.Time) reading {
 	select {
 	case t.busy <- struct{}{}:
@@ -249,14 +247,14 @@ func (s *Subjects) read(ctx context.Context, t *turn, since time.Time) reading {
 		s.keep(now)
 	}
 	if now.err != nil && errors.Is(ctx.Err(), context.Canceled) {
-		now.err = ctx.Err() // nothing is known of the registry
+		now.err = ctx.Err() // this says nothing about the registry
 		return now
 	}
 	t.last = now
 	return now
 }
 
-// load returns the versions that looks have found, with those that were added.
+// load returns the versions that looks have found, and those added since.
 func (s *Subjects) load(ctx context.Context) (versions map[place]*Version, err error) {
 	s.mu.Lock()
 	versions = maps.Clone(s.versions)
@@ -270,13 +268,12 @@ func (s *Subjects) load(ctx context.Context) (versions map[place]*Version, err e
 	return versions, errors.Join(errs...)
 }
 
-// loadSubject adds the versions of a subject that were added. A version's number can come back
-// with another schema only after all of the subject has been deleted for good. Then the newest
-// version is another one, and all are read.
+// loadSubject adds the new versions of a subject. The number of a version can come back with another schema only after
+// the whole subject was deleted permanently. The newest version then differs, and all versions are read again.
 func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[place]*Version) error {
 	numbers, err := s.client.versionsOf(ctx, name)
 	if errors.Is(err, ErrNotThere) && has(versions, name) {
-		return nil // it was deleted
+		return nil // the subject was deleted
 	}
 	if err != nil {
 		return err
@@ -295,7 +292,7 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 		return fmt.Errorf("more than %d versions", MaxVersions)
 	}
 	slices.Sort(numbers)
-	slices.Reverse(numbers) // where not all have room, the newest have
+	slices.Reverse(numbers) // if not all fit, keep the newest
 	texts := 0
 	for _, v := range versions {
 		texts += v.bytes
@@ -331,18 +328,18 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 	return errors.Join(errs...)
 }
 
-// within takes the schema from a version if all texts would be too large with it. It returns how
-// large all are then.
+// within removes the schema from a version if it would make the total of all texts too large. It returns the total.
 func (v *Version) within(texts int) int {
 	if texts+v.bytes > maxTexts {
 		v.Schema, v.bytes = nil, 0
 		v.Err = fmt.Errorf(
-			"the schemas of all versions have more than %d MiB, with what they refer to: delete old ones", maxTexts>>20)
+			"the schemas of all versions, with their references, have more than %d MiB: delete old "+
+				"versions", maxTexts>>20)
 	}
 	return texts + v.bytes
 }
 
-// has reports whether there is a version of a subject.
+// has reports whether versions contains a version of a subject.
 func has(versions map[place]*Version, name string) bool {
 	for at := range versions {
 		if at.subject == name {
@@ -352,13 +349,13 @@ func has(versions map[place]*Version, name string) bool {
 	return false
 }
 
-// version reads one version of a subject. An answer that can't be used is in the version's Err.
+// version reads one version of a subject. If the answer is unusable, the version's Err says why.
 func (c *Client) version(ctx context.Context, subject string, number int) (*Version, error) {
 	v := &Version{Subject: subject, Number: number}
 	found, err := c.at(ctx, subject, number)
 	switch {
 	case errors.Is(err, ErrNotThere):
-		return nil, nil // deleted meanwhile
+		return nil, nil // deleted in the meantime
 	case errors.Is(err, errTooLarge):
 		v.Err, v.ID = err, noID
 		return v, nil
@@ -383,7 +380,7 @@ func (c *Client) version(ctx context.Context, subject string, number int) (*Vers
 	format := map[sr.SchemaType]string{sr.TypeAvro: schema.Avro, sr.TypeProtobuf: schema.Protobuf,
 		sr.TypeJSON: schema.JSON}[found.Type]
 	if format == "" {
-		v.Err = fmt.Errorf("its type is %q, which is none of AVRO, PROTOBUF and JSON", brief(found.Type.String()))
+		v.Err = fmt.Errorf("its type is %q, must be AVRO, PROTOBUF or JSON", brief(found.Type.String()))
 		return v, nil
 	}
 	if v.Schema, err = schema.Parse(format, found.Schema.Schema, closure.all); err != nil {
@@ -394,17 +391,17 @@ func (c *Client) version(ctx context.Context, subject string, number int) (*Vers
 	return v, nil
 }
 
-// errReferences is the error of references that can't be followed.
+// errReferences begins the errors of references that cannot be followed.
 var errReferences = errors.New("its references")
 
-// references are the schemas that another one refers to, each behind those that it needs.
+// references collects the schemas to which another one refers, each after those that it needs.
 type references struct {
 	all   []schema.Reference
-	have  map[place]string // under which name
+	have  map[place]string // name of the schema at each place
 	bytes int
 }
 
-// read adds what refs name. inside are the places that lead here.
+// read adds the schemas that refs name. inside are the places on the way to refs.
 func (r *references) read(ctx context.Context, c *Client, refs []sr.SchemaReference, inside map[place]bool) error {
 	for _, ref := range refs {
 		at := place{ref.Subject, ref.Version}

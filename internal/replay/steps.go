@@ -1,5 +1,5 @@
-// Package replay says where the steps by the clock of a file of records end, which has neither the clock
-// nor the boundaries of a topic.
+// Package replay finds the ends of steps by the clock in a file of records, which has neither a clock nor a boundary
+// topic.
 package replay
 
 import (
@@ -12,36 +12,36 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// Steps says where the steps by the clock of a file end.
+// Steps finds the ends of the steps by the clock of a file.
 type Steps struct {
-	says string // what says so
+	says string // the source of the ends
 
-	sizes []uint64 // records of the steps to come, by published releases; nil: by times
-	taken uint64   // of the first of them
+	sizes []uint64 // sizes of the next steps, from published releases; nil: the steps follow times
+	taken uint64   // number of records in the first of them
 
-	name   string        // of a record's time, which is public: it decides where other records go
-	period time.Duration // of the steps
+	name   string        // name of a record's time, which is public because it decides about the steps of other records
+	period time.Duration // length of the steps
 	tick   time.Time     // end of the open step; zero before the first record
-	most   uint64        // records of a step
+	most   uint64        // largest number of records of a step
 	open   uint64
 }
 
-// maxSilence bounds the steps without a record that a file's times make one after the other.
+// maxSilence is the largest number of consecutive steps without a record that a file's times may produce.
 const maxSilence = 1_000_000
 
-// minLate is how long before the open step a record's time may be at least. A record that is earlier by
-// more than that and by more than a period shows a file out of order, or that the record before it had
-// a time far ahead. All later ones would fall into that step.
+// minLate is the least time before the open step that makes a record too early. A record that is earlier by more than
+// minLate and by more than a period shows that the file is out of order, or that the previous record had a time far
+// ahead, so that all later records would fall into the open step.
 const minLate = time.Hour
 
-// ByTimes returns steps of this period, which end where the times of the records say. name is that of
-// the time in JSON records: RFC 3339 or seconds since 1970. A step with more than most records is an error.
+// ByTimes returns steps of this period, which end according to the times of the records. name is the name of the time
+// in JSON records: RFC 3339 or seconds since 1970. A step with more than most records is an error.
 func ByTimes(name string, period time.Duration, most uint64) *Steps {
 	return &Steps{says: "the records' times", name: name, period: period, most: most}
 }
 
-// ByReleases returns the steps of an epoch's published releases, which a file holds as one JSON object a
-// line, from step 1 on.
+// ByReleases returns the steps of an epoch's published releases, which a file contains as one JSON object per line,
+// from step 1 on.
 func ByReleases(file string) (*Steps, error) {
 	sizes, err := releasedSizes(file)
 	if err != nil {
@@ -50,11 +50,11 @@ func ByReleases(file string) (*Steps, error) {
 	return &Steps{says: "the published releases", sizes: sizes}, nil
 }
 
-// Says returns what says where the steps end, in the plural.
+// Says names the source of the steps' ends, in the plural.
 func (c *Steps) Says() string { return c.says }
 
-// releasedSizes returns how many records each step of published releases has, from step 1 on. A file
-// has no offsets without a record, such as those of transactions' ends.
+// releasedSizes returns the number of records in each step of published releases, from step 1 on. A file has no offsets
+// without records, such as those that end transactions.
 func releasedSizes(file string) (sizes []uint64, err error) {
 	in, err := os.Open(file)
 	if err != nil {
@@ -77,12 +77,13 @@ func releasedSizes(file string) (sizes []uint64, err error) {
 		}
 		switch next := uint64(len(sizes)) + 1; {
 		case r.Epoch != epoch:
-			return nil, fmt.Errorf("%s:%d: a release of epoch %d among those of epoch %d: give those of one", file, n,
+			return nil, fmt.Errorf("%s:%d: a release of epoch %d among those of epoch %d: use a file with one "+
+				"epoch", file, n,
 				r.Epoch, epoch)
 		case r.Step < next: // published again
 			continue
 		case r.Step > next:
-			return nil, fmt.Errorf("%s:%d: step %d, and step %d is missing", file, n, r.Step, next)
+			return nil, fmt.Errorf("%s:%d: step %d, but step %d is missing", file, n, r.Step, next)
 		}
 		sizes = append(sizes, r.Rows)
 	}
@@ -90,12 +91,12 @@ func releasedSizes(file string) (sizes []uint64, err error) {
 		return nil, err
 	}
 	if sizes == nil {
-		return nil, fmt.Errorf("%s holds no release", file)
+		return nil, fmt.Errorf("%s contains no release", file)
 	}
 	return sizes, nil
 }
 
-// Before ends the steps that end before the next record, whose value this is.
+// Before ends the steps that end before the next record, which has this value.
 func (c *Steps) Before(value []byte, end func() error) error {
 	if c.name == "" {
 		if err := c.End(end); err != nil {
@@ -113,13 +114,14 @@ func (c *Steps) Before(value []byte, end func() error) error {
 	}
 	if !at.IsZero() {
 		if at.Sub(c.tick)/c.period > maxSilence {
-			return fmt.Errorf("a record's time is %s, more than %d steps after the one before",
+			return fmt.Errorf("a record's time is %s, more than %d steps after the previous one",
 				at.Format(time.RFC3339), maxSilence)
 		}
 		if late := c.tick.Sub(at) - c.period; late > max(c.period, minLate) {
 			return fmt.Errorf(
-				"a record's time is %s, and the step that ends at %s is open: sort the file by time, or mend a time "+
-					"before it that is too far ahead",
+				"a record's time is %s, but the open step ends only at %s: sort the file by time, or correct an "+
+					"earlier time "+
+					"that is too far ahead",
 				at.Format(time.RFC3339), c.tick.Format(time.RFC3339))
 		}
 	}
@@ -146,8 +148,8 @@ func (c *Steps) End(end func() error) error {
 	return nil
 }
 
-// timeOf returns a record's time, the zero time where the record has none: then it is in the
-// step of the record before.
+// timeOf returns a record's time. It returns the zero time if the record has none; the record then belongs to the step
+// of the previous one.
 func timeOf(value []byte, name string) (time.Time, error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(value, &fields) != nil {

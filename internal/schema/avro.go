@@ -14,11 +14,11 @@ type avroType struct {
 	fields  []avroField
 	of      []*avroType // items, values or branches
 	symbols [][]byte
-	size    int // of fixed
-	scale   int // of a decimal
+	size    int // size of a fixed
+	scale   int // scale of a decimal
 	sized   sizing
-	least   int // bytes that a value has at least
-	exact   int // bytes that every value has; -1: they differ
+	least   int // smallest number of bytes of a value
+	exact   int // number of bytes of every value; -1: values differ
 }
 
 type avroField struct {
@@ -26,7 +26,7 @@ type avroField struct {
 	of   *avroType
 }
 
-// sizing says how far least and exact are worked out.
+// sizing is the state of the computation of least and exact.
 type sizing uint8
 
 const (
@@ -35,11 +35,11 @@ const (
 	isSized
 )
 
-// maxSize is where sizes stop growing. No record is as long.
+// maxSize is the limit at which sizes stop growing. No record is that long.
 const maxSize = 1 << 40
 
-// measure works out least and exact. While a type is being measured, what it contains of itself
-// counts nothing, and has no exact size.
+// measure computes least and exact. If a type contains itself, the inner occurrence counts 0 bytes and has no exact
+// size.
 func (t *avroType) measure() (least, exact int) {
 	switch t.sized {
 	case beingSized:
@@ -81,14 +81,14 @@ func (t *avroType) measure() (least, exact int) {
 	return t.least, t.exact
 }
 
-// avroOp is what a node of a plan does with the bytes of its type.
+// avroOp says how a node of a plan handles the bytes of its type.
 type avroOp uint8
 
 const (
-	avroFixed     avroOp = iota // size bytes; Other where a slot is
-	avroInts                    // size numbers of 32 bits, which nobody needs
-	avroLongs                   // the same of 64 bits
-	avroSkipBytes               // a length and as many bytes; Other where a slot is
+	avroFixed     avroOp = iota // size bytes; Other, if there is a slot
+	avroInts                    // skips size numbers of 32 bits
+	avroLongs                   // skips size numbers of 64 bits
+	avroSkipBytes               // a length and that many bytes; Other, if there is a slot
 	avroBool
 	avroInt
 	avroLong
@@ -100,8 +100,8 @@ const (
 	avroFixedDecimal // size bytes
 	avroUUID         // 16 bytes
 	avroDate
-	avroTicks32 // an int of which size make a second
-	avroTicks   // a long of which size make a second
+	avroTicks32 // an int, in units of 1/size second
+	avroTicks   // a long, in units of 1/size second
 	avroUnion
 	avroRecord
 	avroArray
@@ -112,27 +112,27 @@ const (
 type avroNode struct {
 	op   avroOp
 	slot int // -1: none
-	// size is a number of bytes, of numbers, or of ticks in a second; of an array or map, what an
-	// element has at least. scale is a decimal's.
+	// size is a number of bytes, of values, or of ticks per second; for an array or map, the least number of bytes of
+	// an element. scale is the scale of a decimal.
 	size, scale int
 	symbols     [][]byte
 	body        *avroBody
 }
 
-// avroBody is what is inside of a record, union, array or map.
+// avroBody holds the parts of a record, union, array or map.
 type avroBody struct {
-	nodes []avroNode // fields, branches; of an array, by place in items; of a map, by names
-	items []int      // indexes that are needed, in order
+	nodes []avroNode // fields or branches; for an array in the order of items, for a map of names
+	items []int      // needed indexes, ascending
 	names map[string]int
-	clear []want   // slots that an entry's value sets, for it may come twice
-	rest  avroNode // what is not needed of an array or map
-	exact int      // bytes of each element that is not needed, or -1
+	clear []want   // slots to clear before an entry's value is read, because a key may repeat
+	rest  avroNode // skips an element that is not needed
+	exact int      // bytes of each such element, or -1
 }
 
-// avroCompiler makes a plan.
+// avroCompiler builds a plan.
 type avroCompiler struct {
 	slots  int
-	bodies map[*avroType]*avroBody // of records that nobody needs anything of
+	bodies map[*avroType]*avroBody // of records without needed values
 	wanted map[avroWant]avroWanted
 }
 
@@ -146,8 +146,8 @@ type avroWanted struct {
 	kinds []Kinds
 }
 
-// node returns what reads type t at w, nil where nothing is needed, and adds to kinds what values
-// are at the slots of w and below.
+// node returns the node that reads type t at w, nil if nothing below w is needed. It adds the possible kinds of values
+// at the slots of w and below to kinds.
 func (c *avroCompiler) node(t *avroType, w *want, kinds []Kinds) avroNode {
 	if w == nil {
 		return c.skip(t)
@@ -155,7 +155,8 @@ func (c *avroCompiler) node(t *avroType, w *want, kinds []Kinds) avroNode {
 	if t.kind != "record" {
 		return c.make(t, w, kinds)
 	}
-	// A record can be in several branches of a union, each of these in several others, and so on.
+	// Results are kept: a record can be in several branches of a union, each of these in several others, and so on, so
+	// the tree can grow exponentially.
 	done, ok := c.wanted[avroWant{t, w}]
 	if !ok {
 		done.kinds = make([]Kinds, c.slots)
@@ -243,7 +244,7 @@ func (c *avroCompiler) make(t *avroType, w *want, kinds []Kinds) avroNode {
 		}
 		n.body.rest = c.skip(t.of[0])
 	}
-	if w.slot < 0 && n.body == nil { // only something inside is needed, and there is nothing inside
+	if w.slot < 0 && n.body == nil { // a path leads inside, but the type has no inside
 		return c.skip(t)
 	}
 	if w.slot >= 0 {
@@ -275,7 +276,7 @@ func (c *avroCompiler) union(t *avroType, w *want, kinds []Kinds) avroNode {
 	return n
 }
 
-// maybe says that what is found at and below w need not be there.
+// maybe records that values at and below w may be absent.
 func (w *want) maybe(kinds []Kinds) {
 	for i := w.lo; i < w.hi; i++ {
 		if kinds[i] != 0 {
@@ -292,7 +293,7 @@ func sortedNames(w *want) (names []string) {
 	return names
 }
 
-// skip returns what skips a value of type t.
+// skip returns a node that skips a value of type t.
 func (c *avroCompiler) skip(t *avroType) avroNode {
 	n := avroNode{slot: -1, size: 1}
 	if t.exact >= 0 {
@@ -320,7 +321,7 @@ func (c *avroCompiler) skip(t *avroType) avroNode {
 		}
 	case "record":
 		n.op, n.body = avroRecord, c.bodies[t]
-		if n.body == nil { // it may contain itself
+		if n.body == nil { // the type may contain itself
 			n.body = &avroBody{}
 			c.bodies[t] = n.body
 			for _, f := range t.fields {
@@ -331,7 +332,7 @@ func (c *avroCompiler) skip(t *avroType) avroNode {
 	return n
 }
 
-// add adds a field. Fields that nobody needs are skipped together.
+// add adds a field. Consecutive fields that are not needed become one node.
 func (b *avroBody) add(n avroNode) {
 	if n.slot < 0 {
 		if n.op == avroFixed && n.size == 0 {

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// maxSchemaDepth is how many types stand inside one another in a schema's text.
+	// maxSchemaDepth is the largest nesting depth of types in a schema's text.
 	maxSchemaDepth = 1000
-	// maxTypes is how many types a schema has, with those that it refers to. Each may be inside of the one
-	// before it by its name, and measuring and planning go down such a chain.
+	// maxTypes is the largest number of types in a schema and its references. Types may contain each other by name in a
+	// chain of that length, and measuring and planning recurse along it.
 	maxTypes = 100_000
 )
 
 // ParseAvro reads an Avro schema, and before it the schemas that it refers to.
 //
-// Only what says how records are laid out is read. Defaults, aliases and orders are for those who
-// read with another schema than the writer's.
+// It reads only what determines the layout of records. Defaults, aliases and orders matter only to readers with another
+// schema than the writer's.
 //
-// Errors: what is not valid in which of them.
+// Errors say what is invalid, and in which schema.
 func ParseAvro(text string, references []Reference) (*Schema, error) {
 	p := newAvroParser()
-	have := map[string]*avroType{} // by text: one schema may be referred to by two names
+	have := map[string]*avroType{} // by text: one schema may have two reference names
 	for i := range references {
 		if have[references[i].Text] != nil {
 			continue
@@ -47,23 +47,22 @@ func ParseAvro(text string, references []Reference) (*Schema, error) {
 	return &Schema{format: Avro, avro: root}, nil
 }
 
-// avroName is the full name of a type. Its parts are never joined: a long namespace may stand
-// around many types.
+// avroName is the full name of a type. Its parts are not joined, because many types may share a long namespace.
 type avroName struct {
 	space, name string
 }
 
-// avroParser reads one schema after the other. A type keeps its name for those that follow.
+// avroParser reads several schemas in a row. Named types remain known to the later ones.
 type avroParser struct {
 	primitives map[string]*avroType
 	named      map[avroName]*avroType
-	types      int // that were read
-	// What the schema at hand leaves to its end.
+	types      int // number of types that were read
+	// Uses and unions that must wait until the end of the current schema.
 	later  []avroUse
 	unions []*avroType
 }
 
-// avroUse is a place with the name of a type that is defined further on, and the namespace there.
+// avroUse is a use of a type by name before its definition, with the namespace at that place.
 type avroUse struct {
 	name, space string
 	at          **avroType
@@ -77,7 +76,7 @@ func newAvroParser() *avroParser {
 	return p
 }
 
-// parse reads one schema and returns the type that it is of.
+// parse reads one schema and returns its type.
 func (p *avroParser) parse(text string) (root *avroType, err error) {
 	x, err := decodeAvro(text)
 	if err != nil {
@@ -89,8 +88,8 @@ func (p *avroParser) parse(text string) (root *avroType, err error) {
 	return root, p.finish()
 }
 
-// decodeAvro decodes a text of one JSON value. encoding/json takes 10 000 levels at most, and the
-// last of two members with one name.
+// decodeAvro decodes a text with one JSON value. encoding/json accepts at most 10 000 levels, and uses the last of two
+// members with the same name.
 func decodeAvro(text string) (x any, err error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
@@ -103,7 +102,7 @@ func decodeAvro(text string) (x any, err error) {
 	return x, nil
 }
 
-// use puts the type that x stands for at *at. space is the namespace where x stands.
+// use puts the type that x describes at *at. space is the namespace around x.
 func (p *avroParser) use(x any, space string, at **avroType, depth int) error {
 	if depth > maxSchemaDepth {
 		return errors.New("the schema is nested too deeply")
@@ -124,8 +123,8 @@ func (p *avroParser) use(x any, space string, at **avroType, depth int) error {
 	return errors.New("a type is neither a string nor an array nor an object")
 }
 
-// refer puts the type of a name at *at, now or at the schema's end. A name means what it means
-// where it stands: a later type of that name in the same namespace does not change it.
+// refer puts the type of a name at *at, now or at the schema's end. The meaning of a name is fixed where it is used: a
+// later type of that name in the same namespace does not change it.
 func (p *avroParser) refer(name, space string, at **avroType) error {
 	if len(name) > maxName {
 		return errLongName
@@ -136,8 +135,7 @@ func (p *avroParser) refer(name, space string, at **avroType) error {
 	return nil
 }
 
-// find returns the type of a name: one without a dot is looked for in the namespace around it,
-// then in none.
+// find returns the type of a name. A name without a dot is looked up in the surrounding namespace first, then in none.
 func (p *avroParser) find(name, space string) *avroType {
 	if t := p.primitives[name]; t != nil {
 		return t
@@ -151,7 +149,7 @@ func (p *avroParser) find(name, space string) *avroType {
 	return p.named[avroName{"", name}]
 }
 
-// finish does what has to wait for all types of a schema.
+// finish does the work that needs all types of a schema.
 func (p *avroParser) finish() error {
 	for _, u := range p.later {
 		if *u.at = p.find(u.name, u.space); *u.at == nil {
@@ -159,7 +157,7 @@ func (p *avroParser) finish() error {
 		}
 	}
 	for _, union := range p.unions {
-		have := map[any]bool{} // types with a name, kinds of others
+		have := map[any]bool{} // named types, and kinds of unnamed ones
 		for _, of := range union.of {
 			var key any = of.kind
 			switch of.kind {
@@ -192,7 +190,7 @@ func (p *avroParser) union(t *avroType, branches []any, space string, depth int)
 func (p *avroParser) object(m map[string]any, space string, at **avroType, depth int) (err error) {
 	kind, ok := m["type"].(string)
 	if !ok {
-		return errors.New(`a type is an object whose "type" is no string`)
+		return errors.New(`the "type" of a type is not a string`)
 	}
 	t := &avroType{kind: kind}
 	t.logical, _ = m["logicalType"].(string)
@@ -221,14 +219,14 @@ func (p *avroParser) object(m map[string]any, space string, at **avroType, depth
 		return t.readSymbols(m)
 	case "fixed":
 		if t.size, ok = wholeOf(m["size"]); !ok {
-			return errors.New(`a fixed has no "size" that is a whole number from 0`)
+			return errors.New(`the "size" of a fixed is not a whole number of at least 0`)
 		}
 	}
 	t.readScale(m)
 	return nil
 }
 
-// name keeps t under its full name, and returns the namespace inside of it.
+// name registers t under its full name, and returns the namespace for names inside it.
 func (p *avroParser) name(t *avroType, m map[string]any, space string) (inside string, err error) {
 	name, _ := m["name"].(string)
 	of, given := m["namespace"]
@@ -237,21 +235,21 @@ func (p *avroParser) name(t *avroType, m map[string]any, space string) (inside s
 	} else if given {
 		var ok bool
 		if space, ok = of.(string); !ok {
-			return "", errors.New(`a "namespace" is no string`)
+			return "", errors.New(`a "namespace" is not a string`)
 		}
 	}
 	if err := checkName(name); err != nil {
 		return "", err
 	}
 	if len(space) > maxName {
-		return "", errLongName // what else it may be made of, writers do not agree about
+		return "", errLongName // its characters are not checked: writers disagree about them
 	}
 	full := avroName{space, name}
 	if p.named[full] != nil {
 		return "", fmt.Errorf("two types are named %q in namespace %q", name, space)
 	}
 	if space == "" && p.primitives[name] != nil {
-		return "", fmt.Errorf("a type is named %q, as a primitive one", name)
+		return "", fmt.Errorf("a type has the name of a primitive type, %q", name)
 	}
 	p.named[full] = t
 	return space, nil
@@ -260,7 +258,7 @@ func (p *avroParser) name(t *avroType, m map[string]any, space string) (inside s
 func (p *avroParser) fields(t *avroType, m map[string]any, space string, depth int) error {
 	fields, ok := m["fields"].([]any)
 	if !ok {
-		return errors.New(`a record has no "fields" that are an array`)
+		return errors.New(`the "fields" of a record are not an array`)
 	}
 	t.fields = make([]avroField, len(fields))
 	have := make(map[string]bool, len(fields))
@@ -280,7 +278,7 @@ func (p *avroParser) fields(t *avroType, m map[string]any, space string, depth i
 		case nil:
 			return fmt.Errorf("field %q has no type", name)
 		case "record", "error", "enum", "fixed", "array", "map":
-			of = f // goavro's way: the type's members stand among the field's
+			of = f // goavro writes the type's members among the field's
 		}
 		if err := p.use(of, space, &t.fields[i].of, depth+1); err != nil {
 			return err
@@ -292,7 +290,7 @@ func (p *avroParser) fields(t *avroType, m map[string]any, space string, depth i
 func (t *avroType) readSymbols(m map[string]any) error {
 	symbols, ok := m["symbols"].([]any)
 	if !ok {
-		return errors.New(`an enum has no "symbols" that are an array`)
+		return errors.New(`the "symbols" of an enum are not an array`)
 	}
 	have := make(map[string]bool, len(symbols))
 	for _, x := range symbols {
@@ -309,8 +307,8 @@ func (t *avroType) readSymbols(m map[string]any) error {
 	return nil
 }
 
-// readScale reads the scale of a decimal. One whose precision or scale is not valid is its bytes and no number, as the
-// specification says.
+// readScale reads the scale of a decimal. If precision or scale is invalid, the value is bytes instead of a number, as
+// the specification says.
 func (t *avroType) readScale(m map[string]any) {
 	if t.logical != "decimal" || t.kind != "bytes" && t.kind != "fixed" {
 		return
@@ -325,7 +323,7 @@ func (t *avroType) readScale(m map[string]any) {
 	}
 }
 
-// wholeOf returns a number that is whole and not negative. It may stand in quotes.
+// wholeOf returns a whole number that is not negative. It may be written in quotes.
 func wholeOf(x any) (n int, ok bool) {
 	digits := ""
 	switch x := x.(type) {
@@ -347,11 +345,11 @@ func checkName(s string) error {
 		switch {
 		case 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', c == '_', i > 0 && '0' <= c && c <= '9':
 		default:
-			return fmt.Errorf("%q is no name: letters, digits and underscores, no digit first", s)
+			return fmt.Errorf("%q is not a name: it must have letters, digits and underscores, and no digit first", s)
 		}
 	}
 	if s == "" {
-		return errors.New("a name is missing, empty or no string")
+		return errors.New("a name is missing, empty or not a string")
 	}
 	return nil
 }

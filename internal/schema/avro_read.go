@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// avro reads what n describes from b[i:], and returns the index behind it, -1 if it is not there.
+// avro reads the value that n describes from b[i:], and returns the index after it, -1 if the bytes are invalid.
 func (r *Reader) avro(n *avroNode, b []byte, i, depth int) int {
 	var v *column.Value
 	if n.slot >= 0 {
@@ -135,9 +135,8 @@ func (r *Reader) avro(n *avroNode, b []byte, i, depth int) int {
 	return r.avroMap(n, b, i, depth-1)
 }
 
-// avroBlock reads what stands before a block of an array or map: how many elements are in it, 0
-// behind the last one. least is what each has at least, so that no record can claim more than it
-// has bytes for.
+// avroBlock reads the header of a block of an array or map: its number of elements, 0 after the last block. least is
+// the smallest number of bytes of an element, so that no record can claim more elements than it has bytes for.
 func avroBlock(b []byte, i, least int) (count uint64, next int) {
 	x, i := avro64(b, i)
 	if i < 0 {
@@ -146,7 +145,7 @@ func avroBlock(b []byte, i, least int) (count uint64, next int) {
 	count = uint64(x)
 	if x < 0 {
 		count = -count
-		size, next := avro64(b, i) // of the block, for those who want to skip it
+		size, next := avro64(b, i) // size of the block, for readers that skip it
 		if next < 0 || size < 0 || size > int64(len(b)-next) {
 			return 0, -1
 		}
@@ -159,7 +158,7 @@ func avroBlock(b []byte, i, least int) (count uint64, next int) {
 }
 
 func (r *Reader) avroArray(n *avroNode, b []byte, i, depth int) int {
-	needed, index := 0, uint64(0) // of the next element that is needed, and of the next one
+	needed, index := 0, uint64(0) // place in items of the next needed element; index of the next element
 	least := n.size
 	if n.body.exact == 0 {
 		least = 0
@@ -169,7 +168,7 @@ func (r *Reader) avroArray(n *avroNode, b []byte, i, depth int) int {
 		if count, i = avroBlock(b, i, least); i < 0 || count == 0 {
 			return i
 		}
-		// Where elements have no bytes this may wrap round: then all that are needed were before it.
+		// With elements of 0 bytes this sum may overflow. Then all needed elements come before the overflow.
 		end := index + count
 		for index < end {
 			of := &n.body.rest
@@ -177,12 +176,12 @@ func (r *Reader) avroArray(n *avroNode, b []byte, i, depth int) int {
 			case needed < len(n.body.items) && index == uint64(n.body.items[needed]):
 				of = &n.body.nodes[needed]
 				needed++
-			case n.body.exact >= 0: // up to the next one that is needed at once
+			case n.body.exact >= 0: // skip to the next needed element
 				to := end
 				if needed < len(n.body.items) {
 					to = min(end, uint64(n.body.items[needed]))
 				}
-				// The block has room for all its elements.
+				// avroBlock has checked that the block has room for all its elements.
 				i += int(to-index) * n.body.exact
 				index = to
 				if i < 0 || i > len(b) {
@@ -214,7 +213,7 @@ func (r *Reader) avroMap(n *avroNode, b []byte, i, depth int) int {
 			if n.body.names != nil {
 				if k, ok := n.body.names[string(b[from:i])]; ok {
 					of = &n.body.nodes[k]
-					// A second entry of the same name replaces the first.
+					// A second entry with the same name replaces the first.
 					for slot := n.body.clear[k].lo; slot < n.body.clear[k].hi; slot++ {
 						r.values[slot].Kind = column.Absent
 					}
@@ -227,8 +226,8 @@ func (r *Reader) avroMap(n *avroNode, b []byte, i, depth int) int {
 	}
 }
 
-// avro64 reads a zigzag number of at most 64 bits and 10 bytes from b[i:], and returns the index
-// behind it, -1 if there is none.
+// avro64 reads a zigzag number of at most 64 bits and 10 bytes from b[i:], and returns the index after it, -1 if there
+// is none.
 func avro64(b []byte, i int) (x int64, next int) {
 	u, next := varint(b, i)
 	return int64(u>>1) ^ -int64(u&1), next
@@ -243,7 +242,7 @@ func avro32(b []byte, i int) (x int64, next int) {
 	return int64(u>>1) ^ -int64(u&1), next
 }
 
-// varint reads seven bits a byte, the lowest first.
+// varint reads a number with seven bits per byte, the lowest bits first.
 func varint(b []byte, i int) (u uint64, next int) {
 	if i < len(b) && b[i] < 0x80 {
 		return uint64(b[i]), i + 1

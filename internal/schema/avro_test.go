@@ -21,7 +21,7 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// name and at are elements of paths, path a whole one.
+// name and at return elements of paths; path parses a whole path.
 func name(s string) column.Element { return column.Element{Name: s, Index: -1} }
 func at(i int) column.Element      { return column.Element{Index: i} }
 
@@ -30,24 +30,24 @@ func path(s string) []column.Element {
 	return p
 }
 
-// avroSource makes up Avro schemas and their records.
+// avroSource generates random Avro schemas and records of them.
 type avroSource struct {
 	*rand.Rand
-	named   []string // full names of records and enums that can be spoken of
-	open    []string // of records that are being defined
-	space   string   // the namespace at hand
+	named   []string // full names of records and enums that can be referred to
+	open    []string // names of records being defined
+	space   string   // the current namespace
 	count   int
-	endless bool // a value had no end
+	endless bool // a value would never end
 }
 
 func (r *avroSource) pick(of ...string) string { return of[r.IntN(len(of))] }
 
-// call gives a type a name, in one of the ways to say its namespace, and returns both of them.
+// call names a type, stating its namespace in one of the possible ways, and returns full name and namespace.
 func (r *avroSource) call(t map[string]any) (full, space string) {
 	r.count++
 	name := fmt.Sprintf("T%d", r.count)
 	if r.IntN(4) == 0 {
-		name = r.pick("A", "B", "C") // of several namespaces
+		name = r.pick("A", "B", "C") // the same names in several namespaces
 	}
 	space = r.pick("", "a", "a.b", "c")
 	switch r.IntN(5) {
@@ -55,7 +55,7 @@ func (r *avroSource) call(t map[string]any) (full, space string) {
 		t["namespace"] = space
 	case 1:
 		if space != "" {
-			t["namespace"] = "z" // counts nothing beside a dot
+			t["namespace"] = "z" // ignored if the name has a dot
 			t["name"] = space + "." + name
 			return space + "." + name, space
 		}
@@ -70,7 +70,7 @@ func (r *avroSource) call(t map[string]any) (full, space string) {
 	return space + "." + name, space
 }
 
-// speak returns one of names, or only what is behind its last dot: that may be another type, or none.
+// speak returns one of names, or only the part after its last dot, which may name another type or none.
 func (r *avroSource) speak(names []string) string {
 	name := names[r.IntN(len(names))]
 	if r.IntN(2) == 0 {
@@ -79,7 +79,7 @@ func (r *avroSource) speak(names []string) string {
 	return name
 }
 
-// schema returns a type as JSON. inUnion: only what a union can hold beside others.
+// schema returns a type as JSON. With inUnion it returns only a type that is allowed in a union.
 func (r *avroSource) schema(depth int) any {
 	primitives := []string{"null", "boolean", "int", "long", "float", "double", "string", "bytes"}
 	kinds := 12
@@ -167,7 +167,7 @@ func (r *avroSource) record(depth int) any {
 	return record
 }
 
-// encode appends a random value of type t, arrays and maps in any blocks.
+// encode appends a random value of type t. It splits arrays and maps into random blocks.
 func (r *avroSource) encode(b []byte, t *avroType, depth int) []byte {
 	if r.endless = r.endless || depth < -20; r.endless {
 		return b
@@ -180,7 +180,7 @@ func (r *avroSource) encode(b []byte, t *avroType, depth int) []byte {
 	case "long":
 		x := int64(r.Uint64()>>r.IntN(64)) - 3
 		if t.logical == "time-micros" {
-			x %= 86400e6 // more is no time.Duration
+			x %= 86400e6 // larger values overflow time.Duration
 		}
 		return binary.AppendVarint(b, x)
 	case "float":
@@ -241,7 +241,7 @@ func (r *avroSource) bytes(b []byte, n int) []byte {
 	return b
 }
 
-// paths returns paths into t: into what is there, and a few beside it.
+// paths returns paths into t: mostly existing ones, and some that do not exist.
 func (r *avroSource) paths(t *avroType, n int) (all [][]column.Element) {
 	for range n {
 		var p []column.Element
@@ -275,8 +275,7 @@ func (r *avroSource) paths(t *avroType, n int) (all [][]column.Element) {
 	return all
 }
 
-// reference returns the value at a path of what the library decoded, with union branches
-// tagged by their types.
+// reference returns the value at a path in the library's result, where union branches are tagged by their types.
 func (c *avroCase) reference(x any, t *avroType, p []column.Element) (v column.Value) {
 	if t.kind == "union" {
 		if x == nil {
@@ -354,7 +353,7 @@ func avroLeaf(x any, t *avroType) (v column.Value) {
 	return v
 }
 
-// same compares values, and only what their kind says anything of.
+// same compares values, ignoring fields that have no meaning for their kind.
 func same(a, b *column.Value) bool {
 	if a.Kind != b.Kind {
 		return false
@@ -372,10 +371,10 @@ func same(a, b *column.Value) bool {
 	return true
 }
 
-// avroCase is a schema that was made up, and paths.
+// avroCase is a random schema with paths.
 type avroCase struct {
 	*avroSource
-	text    string // with those that it refers to, for messages
+	text    string // the schema with its references, for messages
 	library *avro.Schema
 	of      *avroType
 	names   map[*avroType]string
@@ -384,8 +383,8 @@ type avroCase struct {
 	reader  *Reader
 }
 
-// newAvroCase returns nil where the library refuses what was made up, a name that is defined twice or nowhere,
-// and where a record may have no end.
+// newAvroCase returns nil if the library refuses the random schema, which happens for a name that is defined twice or
+// nowhere, and if a record might never end.
 func newAvroCase(t testing.TB, seed uint64) *avroCase {
 	c := &avroCase{avroSource: &avroSource{Rand: rand.New(rand.NewPCG(seed, 1))}, names: map[*avroType]string{}}
 	var cache avro.SchemaCache
@@ -421,8 +420,8 @@ func newAvroCase(t testing.TB, seed uint64) *avroCase {
 	return c
 }
 
-// compare compares what the reader finds in a record with what the library decodes. whole says that it is a true
-// one. It returns whether both read it, and how many values were found.
+// compare compares the values that the reader finds in a record with those of the library. whole says that the record
+// is undamaged. It returns whether both read the record, and how many values were found.
 func (c *avroCase) compare(t *testing.T, value []byte, whole bool) (read bool, found int) {
 	t.Helper()
 	var x any
@@ -436,9 +435,9 @@ func (c *avroCase) compare(t *testing.T, value []byte, whole bool) (read bool, f
 	case err != nil:
 		return false, 0
 	case !ok:
-		// The library takes some bytes that no encoder writes: it must have been such.
+		// The library accepts some bytes that no encoder writes. Only these may be refused.
 		if again, err := c.library.Encode(x); err == nil && bytes.Equal(again, value) {
-			t.Fatalf("schema %s: record %x is refused, and the library reads it", c.text, value)
+			t.Fatalf("schema %s: record %x is refused, but the library reads it", c.text, value)
 		}
 		return false, 0
 	}
@@ -448,13 +447,14 @@ func (c *avroCase) compare(t *testing.T, value []byte, whole bool) (read bool, f
 			found++
 		}
 		if !c.kinds[i].Has(got.Kind) && got.Kind != column.Other && (got.Kind != column.Absent || c.kinds[i] != 0) {
-			t.Fatalf("schema %s: path %v has kind %d, and %b was said", c.text, p, got.Kind, c.kinds[i])
+			t.Fatalf("schema %s: path %v has kind %d, which is not in the announced set "+
+				"%b", c.text, p, got.Kind, c.kinds[i])
 		}
 		switch {
 		case got.Kind == column.Other && want.Kind == column.Number && want.Num == 0 && got.Text == nil:
-			// a decimal without bytes: no number here, 0 there
+			// A decimal without bytes: not a number for the reader, 0 for the library.
 		case got.Kind == column.Other && want.Kind == column.Number && len(value) > maxDecimal:
-			// a decimal of too many bytes
+			// A decimal with too many bytes.
 		case got.Kind == column.Other && want.Kind == column.Text && (!utf8.Valid(want.Text) || got.Nsec == uuid):
 		case !same(got, &want):
 			t.Fatalf("schema %s: record %x: path %v: %+v, the library: %+v", c.text, value, p, *got, want)
@@ -463,7 +463,7 @@ func (c *avroCase) compare(t *testing.T, value []byte, whole bool) (read bool, f
 	return true, found
 }
 
-// What the reader finds is what the library decodes, of random schemas, paths and records.
+// TestAvroReference: for random schemas, paths and records the reader finds the values that the library decodes.
 func TestAvroReference(t *testing.T) {
 	read, found := 0, 0
 	for seed := range uint64(1500) {
@@ -484,11 +484,11 @@ func TestAvroReference(t *testing.T) {
 		}
 	}
 	if read < 4000 || found < 10000 {
-		t.Errorf("%d records were read, %d values were found: too few to tell", read, found)
+		t.Errorf("only %d records were read and %d values found", read, found)
 	}
 }
 
-// A schema by its number, and any bytes.
+// FuzzAvroReference takes the number of a schema and arbitrary bytes.
 func FuzzAvroReference(f *testing.F) {
 	cases := map[uint16]*avroCase{}
 	of := func(t testing.TB, schema uint16) *avroCase {
@@ -509,7 +509,8 @@ func FuzzAvroReference(f *testing.F) {
 	})
 }
 
-// A type is looked for in the namespace around its name, then in none, as the Avro specification says.
+// TestAvroNames: a type is looked up in the surrounding namespace first and then in none, as the Avro specification
+// says.
 func TestAvroNames(t *testing.T) {
 	t.Parallel()
 	status := func(space, symbols string) string {
@@ -522,7 +523,7 @@ func TestAvroNames(t *testing.T) {
 	for _, c := range []struct {
 		text       string
 		references []Reference
-		path, want string // of the record of zeros
+		path, want string // value in a record of zeros
 	}{
 		{record(`"name": "R", "namespace": "a"`,
 			`{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+status("", `"OPEN", "PAID"`)+
@@ -532,7 +533,7 @@ func TestAvroNames(t *testing.T) {
 				record(`"name": "a.S"`,
 					`{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}, {"name": "v", "type": "Status"}`)+`}`),
 			nil, "r.v", "OPEN"},
-		// Behind the inner record the outer namespace holds again.
+		// After the inner record the outer namespace applies again.
 		{record(`"name": "R"`,
 			`{"name": "r", "type": `+
 				record(`"name": "a.S"`, `{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}`)+
@@ -565,14 +566,14 @@ func TestAvroNames(t *testing.T) {
 		{record(`"name": "a.b.R"`,
 			`{"name": "l", "type": {"type": "array", "items": `+status("", `"OPEN", "PAID"`)+
 				`}}, {"name": "v", "type": "a.b.Status"}`), []Reference{{"Status", paid}}, "v", "OPEN"},
-		// One schema under two names, and one that only names a type.
+		// One schema under two reference names, and a schema that only names a type.
 		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"again", paid}},
 			"v", "PAID"},
 		{`"a.R"`, []Reference{{"a.R", record(`"name": "a.R"`, `{"name": "v", "type": `+open+`}`)}}, "v", "OPEN"},
-		// A primitive's name is no other type's where no dot stands.
+		// Another type may not have a primitive's name, unless it is written with a dot.
 		{record(`"name": "a.R"`,
 			`{"name": "i", "type": {"type": "enum", "name": "string", "symbols": ["OPEN"]}}, {"name": "s", "type": "string"}, {"name": "v", "type": "a.string"}`), nil, "v", "OPEN"},
-		// Members of the type among the field's.
+		// The type's members among the field's.
 		{record(`"name": "a.R"`, `{"name": "e", "type": "enum", "symbols": ["OPEN"]}, {"name": "v", "type": "a.e"}`),
 			nil, "v", "OPEN"},
 	} {
@@ -597,20 +598,20 @@ func TestAvroNames(t *testing.T) {
 	plan, _ := node.Plan(paths("next.v"))
 	if r := NewReader(plan); !r.Read(append(append(make([]byte, 8), 2), make([]byte, 9)...)) ||
 		r.Value(0).Kind != column.Number {
-		t.Error("a record in a namespace does not contain itself")
+		t.Error("a record in a namespace cannot contain itself")
 	}
-	// The second type is 8 bytes long, the first 7.
+	// The second type has 8 bytes, the first 7.
 	sized := mustAvro(t,
 		record(`"name": "a.R"`,
 			`{"name": "x", "type": {"type": "fixed", "name": "F", "namespace": "", "size": 7}}, {"name": "y", "type": {"type": "fixed", "name": "F", "size": 8}}, {"name": "z", "type": "F"}`))
 	plan, _ = sized.Plan(paths("z"))
 	if r := NewReader(plan); r.Read(make([]byte, 22)) || !r.Read(make([]byte, 23)) {
-		t.Error("a fixed has another one's size")
+		t.Error("a fixed has the size of another one")
 	}
 }
 
-// TestAvroLenient: writers take what the specification has otherwise. A decimal that says no scale is bytes, and a
-// namespace may be any text.
+// TestAvroLenient: schemas that deviate from the specification in common ways are accepted. A decimal without a scale
+// is bytes, and a namespace may be any text.
 func TestAvroLenient(t *testing.T) {
 	t.Parallel()
 	kinds := func(of string) string {
@@ -659,7 +660,7 @@ func TestAvroRefused(t *testing.T) {
 		strings.Repeat("[", 1<<20), strings.Repeat(`{"a":`, 1<<18),
 	} {
 		if _, err := ParseAvro(bad, nil); err == nil {
-			t.Errorf("%.200s is taken", bad)
+			t.Errorf("%.200s is accepted", bad)
 		} else if len(err.Error()) > 2*maxName {
 			t.Errorf("%.200s: an error of %d bytes", bad, len(err.Error()))
 		}
@@ -674,7 +675,7 @@ func TestAvroRefused(t *testing.T) {
 			Reference{"r", fmt.Sprintf(`{"type": "record", "name": "R%d", "fields": [%s]}`, i, fields.String()[1:])})
 	}
 	if _, err := ParseAvro(`"int"`, many); err == nil {
-		t.Error("any number of types is taken")
+		t.Error("an unlimited number of types is accepted")
 	}
 	if _, err := ParseAvro(`"int"`, many[1:]); err != nil {
 		t.Error(err)
@@ -685,7 +686,8 @@ func TestAvroRefused(t *testing.T) {
 	}
 }
 
-// What does not say how records are laid out is not read, whatever stands there.
+// TestAvroIgnored: parts of a schema that do not determine the layout of records are not read, even if they are
+// malformed.
 func TestAvroIgnored(t *testing.T) {
 	t.Parallel()
 	s := mustAvro(t,
@@ -698,7 +700,7 @@ func TestAvroIgnored(t *testing.T) {
 	}
 }
 
-// What reading a schema takes is in proportion to its text, whatever stands there: 100 bytes of memory for one
+// TestAvroMemory: reading a schema takes memory in proportion to its text, for any schema: at most 100 bytes per byte
 // of text.
 func TestAvroMemory(t *testing.T) {
 	const size = 1 << 20
@@ -799,7 +801,7 @@ func TestAvroMemory(t *testing.T) {
 	}
 }
 
-// A schema that the library takes is taken, and a plan can be made of any.
+// FuzzAvroSchema: every schema that the library accepts is accepted, and a plan can be made for any schema.
 func FuzzAvroSchema(f *testing.F) {
 	for seed := range uint64(30) {
 		if c := newAvroCase(f, seed); c != nil {
@@ -816,7 +818,7 @@ func FuzzAvroSchema(f *testing.F) {
 			return
 		}
 		if _, library := avro.Parse(text); library == nil {
-			t.Errorf("%s: %v, and the library takes it", text, err)
+			t.Errorf("%s: %v, but the library accepts it", text, err)
 		}
 	})
 }

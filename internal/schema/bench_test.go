@@ -17,7 +17,8 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// Sixteen columns among 22 fields: an identifier, a time, a status, a note, and an optional field.
+// The benchmarks read sixteen columns out of 22 fields, among them an identifier, a time, a status, a note and an
+// optional field.
 var benchAvroSchema, benchProtoSchema = func() (string, string) {
 	var a, p strings.Builder
 	a.WriteString(
@@ -96,7 +97,7 @@ func benchAvro(n int) [][]byte {
 	return records
 }
 
-// benchProto returns the same as messages.
+// benchProto returns the same records as Protobuf messages.
 func benchProto(t testing.TB, s *Schema, n int) [][]byte {
 	r := rand.New(rand.NewPCG(9, 10))
 	records := make([][]byte, n)
@@ -123,8 +124,8 @@ func benchProto(t testing.TB, s *Schema, n int) [][]byte {
 	return records
 }
 
-// BenchmarkSchema reports what a record of 16 columns costs as a part of what a library takes to
-// decode it, both measured turn by turn.
+// BenchmarkSchema reports the cost of a record with 16 columns as a share of the cost of decoding it with a library.
+// The two are measured alternately.
 func BenchmarkSchema(b *testing.B) {
 	const many = 4096
 	a := mustAvro(b, benchAvroSchema)

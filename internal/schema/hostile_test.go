@@ -19,7 +19,7 @@ func init() {
 	parsers["panic"] = func(string, []Reference) (*Schema, error) { panic("as a parser does") }
 }
 
-// TestPanic: a parser or a plan that panics is an error of that schema.
+// TestPanic: a panic in a parser or in making a plan becomes an error of that schema.
 func TestPanic(t *testing.T) {
 	if s, err := Parse("panic", "", nil); s != nil || err == nil || strings.Contains(err.Error(), "goroutine") {
 		t.Errorf("%v, %v", s, err)
@@ -32,16 +32,16 @@ func TestPanic(t *testing.T) {
 		!strings.Contains(err.Error(), "default value") {
 		t.Error(err)
 	}
-	if _, err := Parse(Protobuf, "\"\\\xf0", nil); err == nil { // an index beyond the file, in the parser
-		t.Error("an escape that is none")
+	if _, err := Parse(Protobuf, "\"\\\xf0", nil); err == nil { // makes the parser index beyond the file
+		t.Error("an invalid escape is accepted")
 	}
 	if _, err := Parse("none", "", nil); err == nil {
-		t.Error("a format that is none")
+		t.Error("an unknown format is accepted")
 	}
 }
 
-// TestKnownMessages: a message is read as one value only if it has the fields for it, whatever it is
-// called.
+// TestKnownMessages: a message is read as a single value only if it has the right fields, not because of its name
+// alone.
 func TestKnownMessages(t *testing.T) {
 	t.Parallel()
 	const head = `syntax = "proto3"; package google.protobuf; message Order { `
@@ -91,7 +91,7 @@ func TestKnownMessages(t *testing.T) {
 	}
 }
 
-// repeated returns what f gives for 0, 1, …, as much as fits into so many bytes.
+// repeated concatenates f(0), f(1), … up to the given number of bytes.
 func repeated(bytes int, f func(i int) string) string {
 	var b strings.Builder
 	for i := 0; ; i++ {
@@ -103,7 +103,7 @@ func repeated(bytes int, f func(i int) string) string {
 	}
 }
 
-// many returns so many of them.
+// many concatenates n results of f.
 func many(n int, f func(i int) string) string {
 	var b strings.Builder
 	for i := range n {
@@ -124,8 +124,8 @@ func serialized(t *testing.T, d *descriptorpb.FileDescriptorProto) string {
 	return base64.StdEncoding.EncodeToString(data)
 }
 
-// bounded runs f, and says if it takes more memory, also such as is given back, or much longer than
-// it should. The time is many times what it takes alone on a machine.
+// bounded runs f, and fails if f allocates more memory in total, or takes much longer, than it should. The time limit
+// is many times the usual time on an idle machine.
 func bounded(t *testing.T, name string, megabytes uint64, f func()) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -135,15 +135,14 @@ func bounded(t *testing.T, name string, megabytes uint64, f func()) {
 	took := time.Since(began)
 	runtime.ReadMemStats(&after)
 	if asked := (after.TotalAlloc - before.TotalAlloc) >> 20; asked > megabytes {
-		t.Errorf("%s: %d MiB were asked for, more than %d", name, asked, megabytes)
+		t.Errorf("%s: %d MiB were allocated, more than %d", name, asked, megabytes)
 	}
 	if took > 20*time.Second {
 		t.Errorf("%s: took %v", name, took)
 	}
 }
 
-// TestBoundedProtobuf: a schema that would take much memory or time is refused before it does, or takes
-// little.
+// TestBoundedProtobuf: a schema that would take much memory or time is refused before it does.
 func TestBoundedProtobuf(t *testing.T) {
 	const (
 		head = `syntax = "proto3"; `
@@ -196,7 +195,7 @@ func TestBoundedProtobuf(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
 		references []Reference
-		want       string // in the error; "": there is none
+		want       string // part of the error; "": no error
 		megabytes  uint64
 	}{
 		{"too long", head + strings.Repeat("\n", MaxText) + "message M {}", nil, "more than 1024 KiB", 1},
@@ -211,7 +210,7 @@ func TestBoundedProtobuf(t *testing.T) {
 				many(500, field("int32")) + strings.Repeat("}", 30), nil, "full names", 20},
 		{"nesting", head + strings.Repeat("message M{", 50_000) + strings.Repeat("}", 50_000), nil, "brackets", 5},
 		{"nesting, less", head + strings.Repeat("message M{", 50) + strings.Repeat("}", 50), nil, "nesting depth", 5},
-		{"nesting, serialized", serialized(t, deep), nil, "messages are inside", 20},
+		{"nesting, serialized", serialized(t, deep), nil, "messages are nested", 20},
 		{"an option's nesting", head + "message M {} option x = {" + strings.Repeat("m{", 300_000), nil, "brackets", 5},
 		{"an option", head + "message M {} option x = {" + strings.Repeat("m{}", 300_000) + "};", nil,
 			"words and marks", 5},
@@ -225,7 +224,7 @@ func TestBoundedProtobuf(t *testing.T) {
 		{"comments", head + "message M {}" + strings.Repeat("/**/", full/4), nil, "words and marks", 5},
 		{"optional fields", head + "message M {" + many(9900, field("optional int32")) + "}", nil, "", 100},
 		{"public imports", public("a0", "b0") + "message M { int32 a = 1; }", diamond, "too many imports", 20},
-		{"a row of imports", public("c0") + "message M { int32 a = 1; }", row, "import one another", 20},
+		{"a row of imports", public("c0") + "message M { int32 a = 1; }", row, "a chain of imports has more than", 20},
 		{"names in imports", imports + "message M {" + many(3000, field("T")) + "}", wide, "too many imports", 60},
 		{"itself", `syntax = "proto3"; import "a"; message M {}`,
 			[]Reference{{"a", `syntax = "proto3"; import "the schema";`}}, "imports itself", 5},
@@ -243,8 +242,8 @@ func TestBoundedProtobuf(t *testing.T) {
 	}
 }
 
-// TestBoundedPlan: a plan is not larger than the schema, however many members a oneof has, and however
-// many columns are of one enum.
+// TestBoundedPlan: a plan is not larger than the schema, for any number of members of a oneof and of columns of one
+// enum.
 func TestBoundedPlan(t *testing.T) {
 	one := mustProto(t, `syntax = "proto3"; message M { oneof o {`+many(15_000, field("int32"))+"} }")
 	symbols := mustProto(t,
@@ -258,8 +257,7 @@ func TestBoundedPlan(t *testing.T) {
 	bounded(t, "enum", 20, func() { symbols.Plan(paths(columns...)) })
 }
 
-// TestBoundedJSON: neither a schema's patterns, nor its names, nor how often it leads to itself takes
-// much memory or time.
+// TestBoundedJSON: a schema with large patterns, many names or many recursive references takes little memory and time.
 func TestBoundedJSON(t *testing.T) {
 	const full = MaxText - 2000
 	patterns := func(n int, pattern func(i int) string) string {
@@ -273,7 +271,7 @@ func TestBoundedJSON(t *testing.T) {
 	gone := absent | kindsOf(column.Number)
 	for _, c := range []struct {
 		name, text string
-		want       string // in the error
+		want       string // part of the error
 		kinds      Kinds
 	}{
 		{"a pattern that is known", `{` + patterns(1, func(int) string { return "^[a-z]{1,64}$" }) + `}`, "", gone},
@@ -310,7 +308,7 @@ func TestBoundedJSON(t *testing.T) {
 		{"anchors",
 			`{"$id":"http://h/` + strings.Repeat("x", 480) + `","a":[` +
 				repeated(full, func(i int) string { return fmt.Sprintf(`{"$anchor":"a%d"},`, i) }) + `1]}`,
-			"have a name", 0},
+			"have names", 0},
 		{"too long", `{"a":"` + strings.Repeat("x", MaxText) + `"}`, "more than 1024 KiB", 0},
 	} {
 		var s *Schema
@@ -332,7 +330,7 @@ func TestBoundedJSON(t *testing.T) {
 	}
 }
 
-// TestJSONCost: what is looked at has its price before it is looked at.
+// TestJSONCost: the search pays for each part before it looks at it.
 func TestJSONCost(t *testing.T) {
 	t.Parallel()
 	for _, word := range []string{"allOf", "anyOf", "oneOf", "enum", "required", "type"} {
@@ -345,7 +343,7 @@ func TestJSONCost(t *testing.T) {
 			t.Errorf("%s costs %d", word, cost)
 		}
 	}
-	long := strings.Repeat("x", maxPattern) // which costs nothing but its place
+	long := strings.Repeat("x", maxPattern) // costs only its comparison
 	for name, of := range map[string]map[string]any{
 		"many patterns":  {long + "a": true, long + "b": true, long + "c": true, long + "d": true, long + "e": true},
 		"a long pattern": {strings.Repeat("a|", 100): true},

@@ -15,26 +15,25 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// jsonSchema is a JSON Schema document and those that it refers to. What matters of it is where a
-// record can have a value, and of which type: records are not validated.
+// jsonSchema is a JSON Schema document with the documents that it refers to. It answers only which types of value a
+// record can have at a path: it does not validate records.
 type jsonSchema struct {
 	root  jsonNode
 	found map[jsonName]jsonNode
 }
 
-// jsonName is the absolute URI of a schema, and the name of an anchor in it, "" for the whole.
+// jsonName is the absolute URI of a schema, and the name of an anchor in it, "" for the whole schema.
 type jsonName struct{ base, anchor string }
 
-// jsonNode is a schema and the URI that its relative references are relative to.
+// jsonNode is a schema and the base URI of its relative references.
 type jsonNode struct {
 	of   any // map[string]any or bool
 	base *url.URL
 }
 
-// ParseJSON reads a JSON Schema, of drafts 4 to 2020-12, and those that it refers to.
+// ParseJSON reads a JSON Schema, of drafts 4 to 2020-12, and the schemas that it refers to.
 //
-// Errors: that one of them is no JSON, or neither an object nor a boolean, or that names
-// are too long or too many.
+// Errors: one of them is not JSON, or neither an object nor a boolean, or has names that are too long or too many.
 func ParseJSON(text string, references []Reference) (*Schema, error) {
 	s := &jsonSchema{found: map[jsonName]jsonNode{}}
 	for _, r := range append(references[:len(references):len(references)], Reference{Text: text}) {
@@ -68,8 +67,7 @@ func ParseJSON(text string, references []Reference) (*Schema, error) {
 	return &Schema{format: JSON, json: s}, nil
 }
 
-// baseOf returns what references inside a schema are relative to. What is longer than a name can be
-// is none.
+// baseOf returns the base URI for references inside a schema. It ignores an id that is longer than a name may be.
 func (s *jsonSchema) baseOf(m map[string]any, base *url.URL) *url.URL {
 	for _, word := range []string{"$id", "id"} {
 		id, ok := m[word].(string)
@@ -87,10 +85,10 @@ func (s *jsonSchema) baseOf(m map[string]any, base *url.URL) *url.URL {
 	return base
 }
 
-// collect finds all schemas that have a name of their own. name is the text of base.
+// collect finds all schemas with a name. name is the text of base.
 func (s *jsonSchema) collect(x any, base *url.URL, name string, depth int) error {
 	if len(s.found) > maxJSONNames {
-		return fmt.Errorf("more than %d schemas have a name", maxJSONNames)
+		return fmt.Errorf("more than %d schemas have names", maxJSONNames)
 	}
 	if depth > maxSchemaDepth {
 		return nil
@@ -111,7 +109,7 @@ func (s *jsonSchema) collect(x any, base *url.URL, name string, depth int) error
 			anchor, ok := x[word].(string)
 			if ok && len(anchor) > maxName {
 				if word == "id" {
-					continue // an example has one of its own
+					continue // an example is not a schema, and may have an id of its own
 				}
 				return errLongName
 			}
@@ -119,7 +117,8 @@ func (s *jsonSchema) collect(x any, base *url.URL, name string, depth int) error
 				s.found[jsonName{name, strings.TrimPrefix(anchor, "#")}] = jsonNode{x, base}
 			}
 		}
-		// Of two with one name the last counts, whichever the order of a map is: rows depend on it.
+		// The last of two schemas with the same name counts. The order must not be that of a map, because rows depend
+		// on it.
 		for _, word := range slices.Sorted(maps.Keys(x)) {
 			if err := s.collect(x[word], base, name, depth+1); err != nil {
 				return err
@@ -129,10 +128,10 @@ func (s *jsonSchema) collect(x any, base *url.URL, name string, depth int) error
 	return nil
 }
 
-// pointerEscapes are those of a JSON pointer.
+// pointerEscapes replaces the escape sequences of a JSON pointer.
 var pointerEscapes = strings.NewReplacer("~1", "/", "~0", "~")
 
-// resolve returns what a reference leads to.
+// resolve returns the schema that a reference leads to.
 func (s *jsonSchema) resolve(ref string, base *url.URL) (jsonNode, bool) {
 	u, err := url.Parse(ref)
 	if err != nil {
@@ -150,7 +149,7 @@ func (s *jsonSchema) resolve(ref string, base *url.URL) (jsonNode, bool) {
 	}
 	n, ok := s.found[jsonName{base: u.String()}]
 	if !ok {
-		// Producers speak of a reference by what the registry calls it, whatever its base.
+		// Producers may refer to a schema by its name in the registry, whatever its base URI.
 		if path, _, _ := strings.Cut(ref, "#"); path != "" {
 			n, ok = s.found[jsonName{base: path}]
 		} else {
@@ -180,11 +179,11 @@ func (s *jsonSchema) resolve(ref string, base *url.URL) (jsonNode, bool) {
 	return n, ok
 }
 
-// anything is what a schema allows that says nothing.
+// anything is what an empty schema allows.
 var anything = kindsOf(column.Absent, column.Number, column.Text, column.Truth, column.Other)
 
-// jsonSearch looks for one path. What it looks at is taken from left, in units of some 100 ns, for a
-// document can be large, and refer to itself in many ways.
+// jsonSearch looks for one path. It subtracts its work from left, in units of about 100 ns, because a document can be
+// large and refer to itself in many ways.
 type jsonSearch struct {
 	*jsonSchema
 	left int
@@ -192,12 +191,12 @@ type jsonSearch struct {
 
 const (
 	maxJSONSearch  = 200_000
-	maxJSONNames   = 10_000 // schemas with a name
-	maxPattern     = 4096   // bytes of a pattern; a longer one matches nothing
-	maxPatternSize = 5000   // its steps, with those that it repeats
+	maxJSONNames   = 10_000 // largest number of schemas with names
+	maxPattern     = 4096   // largest size of a pattern in bytes; a longer one matches nothing
+	maxPatternSize = 5000   // largest number of steps of a pattern, with repetitions written out
 )
 
-// kinds returns what values at a path can be. A path that takes too long to find is not there.
+// kinds returns the possible kinds of values at a path. A path that takes too long to find counts as missing.
 func (s *jsonSchema) kinds(path []column.Element) Kinds {
 	search := &jsonSearch{s, maxJSONSearch}
 	kinds, declared := search.at(s.root, path, 0)
@@ -207,14 +206,14 @@ func (s *jsonSchema) kinds(path []column.Element) Kinds {
 	return kinds
 }
 
-// takes reports whether so much is left, and takes it.
+// takes subtracts units from the remaining work, and reports whether that much was left.
 func (s *jsonSearch) takes(units int) bool {
 	s.left -= units
 	return s.left >= 0
 }
 
-// at returns what values at a path inside of n can be. declared says that n speaks of the path at
-// all; without that, what it allows is not known.
+// at returns the possible kinds of values at a path inside n. declared reports whether n says anything about the path;
+// if not, its values are unknown.
 func (s *jsonSearch) at(n jsonNode, path []column.Element, depth int) (kinds Kinds, declared bool) {
 	m, ok := n.of.(map[string]any)
 	if depth > 4*maxDepth || !s.takes(costOf(m)) {
@@ -227,7 +226,7 @@ func (s *jsonSearch) at(n jsonNode, path []column.Element, depth int) (kinds Kin
 		return anything, len(path) == 0
 	}
 	kinds, declared = anything, len(path) == 0
-	both := func(of Kinds, says bool) { // of two schemas that hold at once
+	both := func(of Kinds, says bool) { // combines schemas that apply together
 		if says {
 			kinds, declared = kinds&of, true
 		}
@@ -279,7 +278,7 @@ func (s *jsonSearch) at(n jsonNode, path []column.Element, depth int) (kinds Kin
 	return kinds, declared
 }
 
-// costOf is what looking at a schema takes, without its patterns and what is inside.
+// costOf returns the cost of looking at a schema, without its patterns and its parts.
 func costOf(m map[string]any) int {
 	cost := 20
 	for _, word := range []string{"$ref", "$id", "id"} {
@@ -301,7 +300,7 @@ func (s *jsonSchema) child(x any, base *url.URL) jsonNode {
 	return jsonNode{x, base}
 }
 
-// below returns the schema of what is at one element of a path.
+// below returns the schema of the value at one element of a path.
 func (s *jsonSearch) below(n jsonNode, m map[string]any, e column.Element) (of jsonNode, ok bool) {
 	if e.Index >= 0 {
 		rest := m["items"]
@@ -338,7 +337,7 @@ func (s *jsonSearch) below(n jsonNode, m map[string]any, e column.Element) (of j
 	return of, false
 }
 
-// matches reports whether a name matches a pattern, false for one that is not known or too large.
+// matches reports whether a name matches a pattern. A pattern that is invalid or too large matches nothing.
 func (s *jsonSearch) matches(pattern, name string) bool {
 	if len(pattern) > maxPattern || !s.takes(20*len(pattern)) {
 		return false
@@ -355,7 +354,7 @@ func (s *jsonSearch) matches(pattern, name string) bool {
 	return err == nil && compiled.MatchString(name)
 }
 
-// stepsOf returns how many steps a pattern has when what it repeats is written out.
+// stepsOf returns the number of steps of a pattern with its repetitions written out.
 func stepsOf(r *syntax.Regexp) int {
 	steps := 1 + len(r.Rune)
 	for _, below := range r.Sub {
@@ -377,7 +376,7 @@ func required(m map[string]any, e column.Element) bool {
 	return false
 }
 
-// ownKinds returns what a schema's own words about a value allow.
+// ownKinds returns the kinds that a schema's own keywords about a value allow.
 func ownKinds(m map[string]any) Kinds {
 	kinds := anything
 	switch of := m["type"].(type) {

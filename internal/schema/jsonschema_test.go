@@ -6,7 +6,7 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// Where a JSON Schema says that a value is, and of which kinds.
+// TestJSONSchema: the kinds of values that a JSON Schema allows at a path.
 func TestJSONSchema(t *testing.T) {
 	const (
 		gone   = 1 << column.Absent
@@ -82,8 +82,8 @@ func TestJSONSchema(t *testing.T) {
 	}
 }
 
-// TestJSONOrder: what a schema says does not depend on the order of a map. Rows do depend on it: after
-// a restart, and in another worker, they must be the same.
+// TestJSONOrder: results do not depend on the order of a map. Rows depend on the results, and must be the same after a
+// restart and in another worker.
 func TestJSONOrder(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{

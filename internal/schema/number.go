@@ -9,20 +9,20 @@ import (
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// maxDecimal is the length in bytes of the longest unscaled number that is read: 10¹⁵³ and more.
+// maxDecimal is the length in bytes of the longest unscaled number that is read, which reaches 10¹⁵³.
 const maxDecimal = 64
 
-// digitsBuffer has room for the digits of such a number, a sign, and an exponent.
+// digitsBuffer is the size of a buffer for the digits of that number, a sign and an exponent.
 const digitsBuffer = 192
 
 var powersOfTen = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
 	1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
 
-// setDecimal sets the float64 nearest to unscaled·10^-scale, where unscaled is a number in two's
-// complement, its highest byte first. A number without bytes, or with too many, is Other.
+// setDecimal sets the float64 nearest to unscaled·10^-scale, where unscaled is a big-endian number in two's complement.
+// A number with no bytes, or with too many, becomes Other.
 func (r *Reader) setDecimal(v *column.Value, unscaled []byte, scale int) {
 	for len(unscaled) > 1 && (unscaled[0] == 0 && unscaled[1] < 0x80 || unscaled[0] == 0xff && unscaled[1] >= 0x80) {
-		unscaled = unscaled[1:] // says what the next byte's first bit says
+		unscaled = unscaled[1:] // repeats the sign bit of the next byte
 	}
 	if len(unscaled) == 0 || len(unscaled) > maxDecimal {
 		setOther(v)
@@ -37,13 +37,13 @@ func (r *Reader) setDecimal(v *column.Value, unscaled []byte, scale int) {
 		for _, c := range unscaled {
 			x = x<<8 | int64(c)
 		}
-		// Both are exact float64s, so their quotient is rounded once.
+		// Both numbers are exact as float64, so their quotient is rounded only once.
 		if -1<<53 <= x && x <= 1<<53 && scale < len(powersOfTen) {
 			setNumber(v, float64(x)/powersOfTen[scale])
 			return
 		}
 	}
-	// Limbs of 32 bits of the magnitude, the highest first.
+	// The magnitude in limbs of 32 bits, the highest first.
 	var limbs [maxDecimal / 4]uint32
 	fill := byte(0)
 	if negative {
@@ -56,12 +56,12 @@ func (r *Reader) setDecimal(v *column.Value, unscaled []byte, scale int) {
 		}
 		limbs[i/4] = limbs[i/4]<<8 | uint32(c^fill)
 	}
-	if negative { // two's complement: one more than all bits turned round
+	if negative { // two's complement: invert all bits and add 1
 		for i, carry := len(limbs)-1, uint32(1); i >= 0; i-- {
 			limbs[i], carry = bits.Add32(limbs[i], 0, carry)
 		}
 	}
-	// Nine digits a division, from the right.
+	// Nine digits per division, from the right.
 	exponent := strconv.AppendInt(append(r.digits[:0], 'e'), -int64(scale), 10)
 	end := len(r.digits) - len(exponent)
 	copy(r.digits[end:], exponent)
@@ -89,7 +89,7 @@ func (r *Reader) setDecimal(v *column.Value, unscaled []byte, scale int) {
 	setNumber(v, x)
 }
 
-// setText sets a text, which is Other if it is not valid UTF-8.
+// setText sets a text, or Other if it is not valid UTF-8.
 func setText(v *column.Value, text []byte) {
 	if !utf8.Valid(text) {
 		setOther(v)

@@ -20,17 +20,17 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// protoSchema is a file, and the message in it that records are.
+// protoSchema is a file, and the message type of the records in it.
 type protoSchema struct {
 	file    protoreflect.FileDescriptor
 	message protoreflect.MessageDescriptor
 }
 
-// protoFile is the name under which a schema is read. No import can have it.
+// protoFile is the file name under which a schema is compiled. No import can have this name.
 const protoFile = "the schema"
 
-// knownProtos are files that producers import without naming them as references: registries know
-// them. Those of google.protobuf are in the compiler.
+// knownProtos are files that producers import without listing them as references, because registries know them. The
+// compiler knows those of google.protobuf.
 var knownProtos = map[string]string{
 	"confluent/meta.proto": `syntax = "proto3"; package confluent; import "google/protobuf/descriptor.proto";
 message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; }
@@ -43,12 +43,11 @@ extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }`,
 message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }`,
 }
 
-// ParseProtobuf reads a .proto file, and the files that it imports. Each is its text, or its
-// FileDescriptorProto in base64. Those of google.protobuf need not be among the references, and are
-// not taken from them. The schema is that of the file's first message; see [Schema.Message].
+// ParseProtobuf reads a .proto file, and the files that it imports. Each is its text, or its FileDescriptorProto in
+// base64. Those of google.protobuf need not be among the references, and are not taken from them. The schema is that of
+// the file's first message; see [Schema.Message].
 //
-// Errors: what is not valid in which of them, that they are more than can be compiled, or that there
-// is no message.
+// Errors say what is invalid and in which file, that the files are too large to compile, or that there is no message.
 func ParseProtobuf(text string, references []Reference) (*Schema, error) {
 	files := &protoFiles{texts: maps.Clone(knownProtos), read: map[string]*protoParsed{}}
 	for _, r := range references {
@@ -63,7 +62,7 @@ func ParseProtobuf(text string, references []Reference) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The compiler's own descriptors hold the syntax trees too.
+	// Only the descriptors are kept: the compiler's own also hold the syntax trees.
 	var set descriptorpb.FileDescriptorSet
 	collectFiles(&set, map[string]bool{}, compiled[0])
 	built, err := protodesc.NewFiles(&set)
@@ -80,8 +79,8 @@ func ParseProtobuf(text string, references []Reference) (*Schema, error) {
 	return &Schema{format: Protobuf, proto: &protoSchema{file, file.Messages().Get(0)}}, nil
 }
 
-// serializedFile reads a file as some serializers register it: a FileDescriptorProto in base64. A
-// .proto file is never that, for it has blanks and semicolons. It returns nil for other text.
+// serializedFile reads a file in the form in which some serializers register it: a FileDescriptorProto in base64. It
+// returns nil for other text. A .proto file is never base64, because it has blanks and semicolons.
 func serializedFile(text, path string) *descriptorpb.FileDescriptorProto {
 	data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 	if err != nil || len(data) == 0 {
@@ -97,8 +96,8 @@ func serializedFile(text, path string) *descriptorpb.FileDescriptorProto {
 	return file
 }
 
-// nameMessages and nameFields give fields the names that they have in JSON. Descriptors in programs
-// of Python lack them, and the compiler takes none for a name that all of them have.
+// nameMessages and nameFields set the JSON names of fields. Descriptors from Python programs lack them, and the
+// compiler accepts a descriptor only if all fields have one.
 func nameMessages(messages []*descriptorpb.DescriptorProto) {
 	for _, m := range messages {
 		nameFields(m.Field)
@@ -126,7 +125,7 @@ func nameFields(fields []*descriptorpb.FieldDescriptorProto) {
 	}
 }
 
-// collectFiles adds a file to the set, behind the files that it imports.
+// collectFiles adds a file to the set, after the files that it imports.
 func collectFiles(set *descriptorpb.FileDescriptorSet, done map[string]bool, file protoreflect.FileDescriptor) {
 	if done[file.Path()] {
 		return
@@ -172,8 +171,8 @@ func (s *Schema) MessageName() string {
 	return string(s.proto.message.FullName())
 }
 
-// MessageAt returns the Protobuf schema of the message to which indexes lead: that of a message in
-// the file, of one in this message, and so on. It reports false if they lead to none.
+// MessageAt returns the Protobuf schema of the message to which indexes lead: the first is the index of a message in
+// the file, the next that of a message inside it, and so on. It reports false if they lead to no message.
 func (s *Schema) MessageAt(indexes []int) (*Schema, bool) {
 	if s.format != Protobuf || len(indexes) == 0 {
 		return nil, false
@@ -190,7 +189,7 @@ func (s *Schema) MessageAt(indexes []int) (*Schema, bool) {
 	return &Schema{format: Protobuf, proto: &protoSchema{s.proto.file, m}}, true
 }
 
-// protoOp is what becomes of a field's number.
+// protoOp says how a field's value is stored.
 type protoOp uint8
 
 const (
@@ -207,9 +206,9 @@ const (
 	protoEnum
 	protoText
 	protoBytes
-	protoSeconds // of the slot's instant
+	protoSeconds // seconds of the slot's instant
 	protoNanos
-	protoUnscaled // of the slot's decimal
+	protoUnscaled // unscaled value of the slot's decimal
 	protoScale
 	protoInside // a message
 	protoGroup
@@ -217,18 +216,18 @@ const (
 	protoMap
 )
 
-// protoMessage is a message for one node of the tree of paths.
+// protoMessage is the reader of a message at one node of the tree of paths.
 type protoMessage struct {
 	part
-	mark   int           // what says that it has been seen
-	fields []protoField  // the rest is found by number
-	dense  []int32       // of a field by its number, -1 for none
+	mark   int           // the mark that the message has been seen
+	fields []protoField  // found by number through dense and sparse
+	dense  []int32       // index of a field by its number, -1 for none
 	sparse map[int32]int // for numbers beyond that
-	first  []protoFirst  // values when the message has been seen and its fields not
+	first  []protoFirst  // values of fields that are absent from a message that is there
 }
 
-// part is what a reader knows of a message or list, and of all inside it: slots from lo to hi-1, marks from
-// markLo to markHi-1.
+// part is the range of a reader's memory for a message or list and everything inside it: slots from lo to hi-1, marks
+// from markLo to markHi-1.
 type part struct{ lo, hi, markLo, markHi int }
 
 type protoFirst struct {
@@ -236,17 +235,17 @@ type protoFirst struct {
 	value column.Value
 }
 
-// protoField reads a field for one node of the tree of paths.
+// protoField is the reader of a field at one node of the tree of paths.
 type protoField struct {
 	op      protoOp
-	wire    protowire.Type // of one value
-	packed  bool           // many can stand in one length
-	slot    int            // of a number or text
+	wire    protowire.Type // wire type of one value
+	packed  bool           // several values can follow one length
+	slot    int            // slot of a number or text
 	symbols map[int32][]byte
 	message *protoMessage
 	also    *protoField // the same value for another slot
-	oneof   []part      // what a value of this field makes absent
-	// Of a list: its count, and what is needed, by index. Of a map: what is needed, by key.
+	oneof   []part      // other members of the oneof, which a value of this field clears
+	// For a list: its count, and the needed elements by index. For a map: the needed entries by key.
 	mark  int
 	items []protoItem
 	last  int
@@ -260,21 +259,21 @@ type protoItem struct {
 	index int
 	part
 	field protoField
-	first []protoFirst // of a map's entry without a value
+	first []protoFirst // values for a map's entry without a value
 }
 
-// protoCompiler makes a plan.
+// protoCompiler builds a plan.
 type protoCompiler struct {
 	plan    *Plan
 	symbols map[protoreflect.EnumDescriptor]map[int32][]byte
 }
 
-// message returns what reads messages of type d at w, and adds to kinds what values are at the slots
-// of w and below.
+// message returns the reader of messages of type d at w. It adds the possible kinds of values at the slots of w and
+// below to kinds.
 func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds []Kinds) *protoMessage {
 	m := &protoMessage{mark: c.plan.marks, part: part{lo: w.lo, hi: w.hi, markLo: c.plan.marks}}
 	c.plan.marks++
-	parts := map[protoreflect.OneofDescriptor]map[int]part{} // of members of a oneof, by their place in it
+	parts := map[protoreflect.OneofDescriptor]map[int]part{} // needed members of each oneof, by their place in it
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		below := w.names[string(f.Name())]
@@ -313,8 +312,8 @@ func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds
 	return m
 }
 
-// addOneof has each member of a oneof make the others absent, of which those that are needed are in
-// parts, by their place.
+// addOneof makes each member of a oneof clear the others when it is read. parts holds the needed members by their
+// place.
 func (m *protoMessage) addOneof(one protoreflect.OneofDescriptor, parts map[int]part) {
 	places := slices.Sorted(maps.Keys(parts))
 	var all []part
@@ -338,7 +337,7 @@ func (m *protoMessage) addOneof(one protoreflect.OneofDescriptor, parts map[int]
 	}
 }
 
-// whole makes the message itself a value.
+// whole makes a reader for the message itself as a value.
 func (c *protoCompiler) whole(d protoreflect.MessageDescriptor, m *protoMessage, slot int, kinds []Kinds) {
 	first := column.Value{Kind: column.Other}
 	kinds[slot] |= kindsOf(column.Other)
@@ -370,7 +369,7 @@ func (c *protoCompiler) whole(d protoreflect.MessageDescriptor, m *protoMessage,
 	m.first = append(m.first, protoFirst{slot, first})
 }
 
-// knownMessages are messages that are one value, with the kinds of the fields by which it is read.
+// knownMessages are message types that stand for one value, with the kinds of the fields from which the value is read.
 var knownMessages = map[protoreflect.FullName]map[protoreflect.FieldNumber]protoreflect.Kind{
 	"google.protobuf.Timestamp":   {1: protoreflect.Int64Kind, 2: protoreflect.Int32Kind},
 	"google.protobuf.Duration":    {1: protoreflect.Int64Kind, 2: protoreflect.Int32Kind},
@@ -385,8 +384,8 @@ var knownMessages = map[protoreflect.FullName]map[protoreflect.FieldNumber]proto
 	"google.protobuf.StringValue": {1: protoreflect.StringKind},
 }
 
-// knownMessage returns the name of a message that is one value, "" for another one. Anybody can give
-// a message such a name, so the fields count too.
+// knownMessage returns the name of a message type that stands for one value, "" for any other. It also checks the
+// fields, because anybody can give a message such a name.
 func knownMessage(d protoreflect.MessageDescriptor) protoreflect.FullName {
 	for number, kind := range knownMessages[d.FullName()] {
 		f := d.Fields().ByNumber(number)
@@ -412,7 +411,7 @@ func (m *protoMessage) alsoAdd(number protowire.Number, f protoField) {
 	m.add(number, f)
 }
 
-// denseNumbers are the field numbers that are looked up in a list.
+// denseNumbers is the number of field numbers that are looked up in a slice.
 const denseNumbers = 256
 
 func (m *protoMessage) add(number protowire.Number, f protoField) {
@@ -446,7 +445,7 @@ func (m *protoMessage) field(number uint64) *protoField {
 	return nil
 }
 
-// field returns what reads a field at w.
+// field returns the reader of a field at w.
 func (c *protoCompiler) field(f protoreflect.FieldDescriptor, w *want, kinds []Kinds) protoField {
 	switch {
 	case f.IsMap():
@@ -457,7 +456,7 @@ func (c *protoCompiler) field(f protoreflect.FieldDescriptor, w *want, kinds []K
 	return c.one(f, w, kinds)
 }
 
-// one returns what reads one value of a field.
+// one returns the reader of one value of a field.
 func (c *protoCompiler) one(f protoreflect.FieldDescriptor, w *want, kinds []Kinds) protoField {
 	if f.Message() == nil {
 		return c.scalar(f, w.slot, kinds)
@@ -484,7 +483,7 @@ func (c *protoCompiler) scalar(f protoreflect.FieldDescriptor, slot int, kinds [
 		kind, field.symbols = column.Enum, c.symbolsOf(f.Enum())
 	}
 	if slot < 0 {
-		field.op = protoNothing // a path goes on where nothing can be
+		field.op = protoNothing // the path continues inside a scalar
 		return field
 	}
 	kinds[slot] |= kindsOf(kind)
@@ -552,7 +551,7 @@ func (c *protoCompiler) mapField(f protoreflect.FieldDescriptor, w *want, kinds 
 	return field
 }
 
-// keyOf returns a map's key by its text, as it is compared.
+// keyOf converts a map's key from text to the form in which keys are compared.
 func keyOf(op protoOp, text string) (uint64, bool) {
 	var key uint64
 	var again string
@@ -622,14 +621,14 @@ func (c *protoCompiler) symbolsOf(d protoreflect.EnumDescriptor) map[int32][]byt
 	c.symbols[d] = symbols
 	for i := range d.Values().Len() {
 		v := d.Values().Get(i)
-		if symbols[int32(v.Number())] == nil { // the first of several names
+		if symbols[int32(v.Number())] == nil { // keep the first of several names
 			symbols[int32(v.Number())] = []byte(v.Name())
 		}
 	}
 	return symbols
 }
 
-// defaultOf returns what a field without presence is where it is not there.
+// defaultOf returns the value of an absent field without presence.
 func (c *protoCompiler) defaultOf(f protoreflect.FieldDescriptor) (v column.Value) {
 	switch f.Kind() {
 	case protoreflect.BoolKind:
@@ -651,7 +650,7 @@ func (c *protoCompiler) defaultOf(f protoreflect.FieldDescriptor) (v column.Valu
 	return v
 }
 
-// set gives a value's bits to its slot.
+// set stores a value, given as bits, in its slot.
 func (f *protoField) set(r *Reader, bits uint64) {
 	v := &r.values[f.slot]
 	switch f.op {
@@ -687,7 +686,7 @@ func (f *protoField) set(r *Reader, bits uint64) {
 	}
 }
 
-// setBytes gives bytes to their slot.
+// setBytes stores bytes in their slot.
 func (f *protoField) setBytes(r *Reader, content []byte) {
 	switch v := &r.values[f.slot]; f.op {
 	case protoText:

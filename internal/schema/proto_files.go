@@ -12,48 +12,47 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// Bounds on a Protobuf schema, with all files that it imports. The compiler takes memory and time for
-// each of these.
+// Bounds on a Protobuf schema with all files that it imports. The compiler needs memory and time in proportion to each
+// of these.
 const (
-	maxTokens   = 1 << 17 // words, marks and comments
-	maxBrackets = 100     // inside one another
-	maxMessages = 32      // inside one another
-	maxDeclared = 20_000  // messages, fields, enums, symbols and what else has a name or is a range
-	maxNames    = 4 << 20 // bytes of their full names
-	maxImported = 32      // files that import one another in a row
-	maxLookups  = 1 << 22 // declarations, times the places where the compiler looks for a name
+	maxTokens   = 1 << 17 // words, punctuation marks and comments
+	maxBrackets = 100     // nesting depth
+	maxMessages = 32      // nesting depth
+	maxDeclared = 20_000  // messages, fields, enums, symbols, other named things, and ranges
+	maxNames    = 4 << 20 // total bytes of their full names
+	maxImported = 32      // length of a chain of imports
+	maxLookups  = 1 << 22 // declarations × places where the compiler looks for a name
 )
 
-// protoFiles are the files that a schema may import. They are read and bounded before any of them is
-// compiled.
+// protoFiles are the files that a schema may import. Each is read and its size checked before any of them is compiled.
 type protoFiles struct {
 	texts map[string]string       // by path
-	read  map[string]*protoParsed // nil while its imports are read
+	read  map[string]*protoParsed // by path; nil while a file's imports are being read
 
 	tokens, declared, names, lookups int
 }
 
-// protoParsed is a file that was read: its syntax, or its descriptor.
+// protoParsed is a file that was read, as syntax or as descriptor.
 type protoParsed struct {
 	syntax     *ast.FileNode
 	descriptor *descriptorpb.FileDescriptorProto
 	reach
 }
 
-// reach is what the compiler looks through for a name that may be in a file.
+// reach is the cost for the compiler to look a name up in a file.
 type reach struct {
-	files int // itself and its public imports, some often
-	row   int // how many files, itself the first, import one another
+	files int // itself and its public imports, with repetitions
+	row   int // length of the longest chain of imports from this file
 }
 
-// standardProtos has the files that the compiler brings along. No reference takes their place, for
-// what their messages are read as is known by their names.
+// standardProtos resolves the files that are built into the compiler. No reference can replace them, because this
+// package handles some of their messages by name.
 var standardProtos = protocompile.WithStandardImports(
 	protocompile.ResolverFunc(func(path string) (found protocompile.SearchResult, err error) {
 		return found, fmt.Errorf("%s is not among the references", path)
 	}))
 
-// FindFileByPath gives the compiler a file that was read.
+// FindFileByPath gives the compiler a file that add has read.
 func (p *protoFiles) FindFileByPath(path string) (protocompile.SearchResult, error) {
 	if f := p.read[path]; f != nil {
 		return protocompile.SearchResult{AST: f.syntax, Proto: f.descriptor}, nil
@@ -61,7 +60,7 @@ func (p *protoFiles) FindFileByPath(path string) (protocompile.SearchResult, err
 	return standardProtos.FindFileByPath(path)
 }
 
-// add reads a file and all that it imports.
+// add reads a file and everything that it imports.
 func (p *protoFiles) add(path string) (r reach, err error) {
 	if f, ok := p.read[path]; ok {
 		if f == nil {
@@ -99,7 +98,7 @@ func (p *protoFiles) add(path string) (r reach, err error) {
 		}
 	}
 	if f.row > maxImported {
-		return r, fmt.Errorf("more than %d files import one another", maxImported)
+		return r, fmt.Errorf("a chain of imports has more than %d files", maxImported)
 	}
 	if err := p.bound(d, all); err != nil {
 		return r, err
@@ -108,7 +107,7 @@ func (p *protoFiles) add(path string) (r reach, err error) {
 	return f.reach, nil
 }
 
-// parse reads a file by itself. d is its descriptor before names are resolved.
+// parse reads one file. d is its descriptor before names are resolved.
 func (p *protoFiles) parse(path, text string) (f *protoParsed, d *descriptorpb.FileDescriptorProto, err error) {
 	if d = serializedFile(text, path); d != nil {
 		return &protoParsed{descriptor: d}, d, nil
@@ -128,7 +127,7 @@ func (p *protoFiles) parse(path, text string) (f *protoParsed, d *descriptorpb.F
 	return &protoParsed{syntax: syntax}, result.FileDescriptorProto(), nil
 }
 
-// scan counts what a .proto file is made of.
+// scan counts the tokens of a .proto file and refuses too many.
 func (p *protoFiles) scan(text string) error {
 	depth := 0
 	for i := 0; i < len(text); {
@@ -160,7 +159,7 @@ func (p *protoFiles) scan(text string) error {
 				depth = max(0, depth-1)
 			}
 			if depth > maxBrackets {
-				return fmt.Errorf("more than %d brackets are inside one another", maxBrackets)
+				return fmt.Errorf("more than %d brackets are nested", maxBrackets)
 			}
 			if c == ' ' || c == '\t' || c == '\n' || c == '\r' {
 				continue
@@ -173,7 +172,7 @@ func (p *protoFiles) scan(text string) error {
 	return nil
 }
 
-// behind returns the index behind the first end in text[i:].
+// behind returns the index after the first occurrence of end in text[i:].
 func behind(text string, i int, end string) int {
 	if n := strings.Index(text[i:], end); n >= 0 {
 		return i + n + len(end)
@@ -185,7 +184,7 @@ func wordByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_'
 }
 
-// bound refuses a file with too much in it, which looks names up in so many files.
+// bound refuses a file that declares too much. files is the number of files in which the compiler looks its names up.
 func (p *protoFiles) bound(d *descriptorpb.FileDescriptorProto, files int) error {
 	c := &protoCount{}
 	c.word(d.GetPackage())
@@ -209,7 +208,7 @@ func (p *protoFiles) bound(d *descriptorpb.FileDescriptorProto, files int) error
 	case c.longest > maxName:
 		return errLongName
 	case c.depth > maxMessages:
-		return fmt.Errorf("more than %d messages are inside one another", maxMessages)
+		return fmt.Errorf("more than %d messages are nested", maxMessages)
 	case p.declared > maxDeclared:
 		return fmt.Errorf("more than %d messages, fields and symbols", maxDeclared)
 	case p.names > maxNames:
@@ -222,15 +221,15 @@ func (p *protoFiles) bound(d *descriptorpb.FileDescriptorProto, files int) error
 	return nil
 }
 
-// protoCount is what a file declares.
+// protoCount counts what a file declares.
 type protoCount struct {
 	declared, names, longest, depth int
-	defaults                        bool // of a message
+	defaults                        bool // a message has a default value
 }
 
 func (c *protoCount) word(s string) { c.longest = max(c.longest, len(s)) }
 
-// name counts a declaration whose full name has so many bytes before its name.
+// name counts a declaration. at is the number of bytes of its full name that precede its own name.
 func (c *protoCount) name(s string, at int) {
 	c.word(s)
 	c.declared++

@@ -41,7 +41,7 @@ func (r *Reader) readProto(b []byte) bool {
 	return true
 }
 
-// forget makes a part absent.
+// forget makes all values of a part absent.
 func (r *Reader) forget(p part) {
 	for i := p.lo; i < p.hi; i++ {
 		r.values[i].Kind = column.Absent
@@ -49,7 +49,7 @@ func (r *Reader) forget(p part) {
 	clear(r.marks[p.markLo:p.markHi])
 }
 
-// seen says that a message is there. If it comes again, its fields are added to those of before.
+// seen marks a message as present. If it occurs again, its fields are merged with the earlier ones.
 func (r *Reader) seen(m *protoMessage) {
 	if r.marks[m.mark] == 0 {
 		r.marks[m.mark] = 1
@@ -59,8 +59,8 @@ func (r *Reader) seen(m *protoMessage) {
 	}
 }
 
-// message reads the fields of a message from b: up to the end of b, or if group is not 0 behind the
-// end of the group of that number. It returns how many bytes these are, -1 if they are none.
+// message reads the fields of a message from b: up to the end of b or, if group is not 0, past the end of the group
+// with that number. It returns the number of bytes read, -1 if they are invalid.
 func (r *Reader) message(m *protoMessage, b []byte, group uint64, depth int) int {
 	if depth == 0 {
 		return -1
@@ -101,7 +101,7 @@ func (r *Reader) message(m *protoMessage, b []byte, group uint64, depth int) int
 	return len(b)
 }
 
-// field reads a value from b[i:], and returns the index behind it, -1 if there is none.
+// field reads a value from b[i:], and returns the index after it, -1 if the bytes are invalid.
 func (r *Reader) field(f *protoField, b []byte, i int, number uint64, wire protowire.Type, depth int) int {
 	if f.op == protoList {
 		return r.list(f, b, i, number, wire, depth)
@@ -171,7 +171,7 @@ func (r *Reader) list(f *protoField, b []byte, i int, number uint64, wire protow
 	return next
 }
 
-// element counts an element, and returns what reads it, nil if nobody needs it.
+// element counts an element of a list, and returns its reader, nil if it is not needed.
 func (r *Reader) element(f *protoField) *protoField {
 	if f.slot >= 0 {
 		setOther(&r.values[f.slot])
@@ -189,8 +189,8 @@ func (r *Reader) element(f *protoField) *protoField {
 	return nil
 }
 
-// entry reads an entry of a map: its last key, and its values if that key is needed. An entry of
-// the same key replaces one before.
+// entry reads an entry of a map: its last key, and its values if that key is needed. An entry replaces an earlier one
+// with the same key.
 func (r *Reader) entry(f *protoField, b []byte, depth int) bool {
 	if f.slot >= 0 {
 		setOther(&r.values[f.slot])
@@ -245,7 +245,7 @@ func (r *Reader) entry(f *protoField, b []byte, depth int) bool {
 	return true
 }
 
-// keyBits returns a key as keyOf does.
+// keyBits returns a key in the form of keyOf.
 func keyBits(op protoOp, bits uint64) uint64 {
 	switch op {
 	case protoBool:
@@ -264,7 +264,7 @@ func keyBits(op protoOp, bits uint64) uint64 {
 	return bits
 }
 
-// protoTag reads a tag from b[i:], with a number up to most.
+// protoTag reads a tag from b[i:]. Its number must be at most most.
 func protoTag(b []byte, i int, most uint64) (number uint64, wire protowire.Type, next int) {
 	tag, next := varint(b, i)
 	number = tag >> 3
@@ -287,7 +287,7 @@ func protoBits(b []byte, i int, wire protowire.Type) (bits uint64, next int) {
 	return 0, -1
 }
 
-// protoBytesAt reads a length and as many bytes from b[i:].
+// protoBytesAt reads a length and that many bytes from b[i:].
 func protoBytesAt(b []byte, i int) (content []byte, next int) {
 	size, from := varint(b, i)
 	if from < 0 || size > uint64(len(b)-from) {
@@ -296,7 +296,7 @@ func protoBytesAt(b []byte, i int) (content []byte, next int) {
 	return b[from : from+int(size)], from + int(size)
 }
 
-// skipProto returns the index behind a value of which only number and wire type are known.
+// skipProto returns the index after an unneeded value with the given field number and wire type.
 func skipProto(b []byte, i int, number uint64, wire protowire.Type, depth int) int {
 	switch wire {
 	case protowire.BytesType:
@@ -307,7 +307,7 @@ func skipProto(b []byte, i int, number uint64, wire protowire.Type, depth int) i
 			return -1
 		}
 		for i >= 0 && i < len(b) {
-			n, w, next := protoTag(b, i, math.MaxInt32) // as protobuf-go has it, in groups that nobody knows
+			n, w, next := protoTag(b, i, math.MaxInt32) // the bound of protobuf-go for unknown groups
 			if next < 0 {
 				return -1
 			}

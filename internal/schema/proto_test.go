@@ -21,12 +21,12 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// protoSource makes up .proto files and their messages.
+// protoSource generates random .proto files and their messages.
 type protoSource struct {
 	*rand.Rand
 	syntax string // "proto2", "proto3" or "2023"
 	count  int
-	made   []string // messages that can be spoken of
+	made   []string // messages that can be referred to
 }
 
 func (r *protoSource) pick(of ...string) string { return of[r.IntN(len(of))] }
@@ -120,7 +120,7 @@ func (r *protoSource) kind() string {
 	return protoScalars[r.IntN(len(protoScalars))]
 }
 
-// encode appends a message of type d: fields in any order, some twice, some that are unknown.
+// encode appends a message of type d: fields in any order, some of them twice, some unknown.
 func (r *protoSource) encode(b []byte, d protoreflect.MessageDescriptor, depth int) []byte {
 	if d.Fields().Len() == 0 {
 		return b
@@ -199,7 +199,7 @@ func (r *protoSource) scalar(b []byte, f protoreflect.FieldDescriptor, depth int
 	return protowire.AppendString(b, r.pick("", "a", "b", "Zürich"))
 }
 
-// paths returns paths into d: to what is there, and a few beside it.
+// paths returns paths into d: mostly existing ones, and some that do not exist.
 func (r *protoSource) paths(d protoreflect.MessageDescriptor, n int) (all [][]column.Element) {
 	for range n {
 		var p []column.Element
@@ -227,7 +227,7 @@ func (r *protoSource) paths(d protoreflect.MessageDescriptor, n int) (all [][]co
 	return all
 }
 
-// protoReference returns the value at a path of what the library decoded.
+// protoReference returns the value at a path in the library's result.
 func protoReference(m protoreflect.Message, p []column.Element) (v column.Value) {
 	if len(p) == 0 {
 		return protoWhole(m)
@@ -322,7 +322,7 @@ func protoWhole(m protoreflect.Message) (v column.Value) {
 	return v
 }
 
-// protoCase is a file that was made up, a message in it, and paths.
+// protoCase is a random file, a message in it, and paths.
 type protoCase struct {
 	*protoSource
 	text   string
@@ -349,8 +349,8 @@ func newProtoCase(t testing.TB, seed uint64) *protoCase {
 	return c
 }
 
-// compare compares what the reader finds in a message with what the library decodes. whole says that it is a
-// true one. It returns whether both read it, and how many values were found.
+// compare compares the values that the reader finds in a message with those of the library. whole says that the message
+// is undamaged. It returns whether both read the message, and how many values were found.
 func (c *protoCase) compare(t *testing.T, value []byte, whole bool) (read bool, found int) {
 	t.Helper()
 	m := dynamicpb.NewMessage(c.of)
@@ -363,7 +363,7 @@ func (c *protoCase) compare(t *testing.T, value []byte, whole bool) (read bool, 
 		t.Fatalf("%s of %s: %x: the library: %v", c.of.FullName(), c.text, value, err)
 	}
 	if err != nil {
-		return false, 0 // the reader looks at less
+		return false, 0 // the reader checks less than the library
 	}
 	if !ok {
 		t.Fatalf("%s of %s: %x is refused", c.of.FullName(), c.text, value)
@@ -374,7 +374,8 @@ func (c *protoCase) compare(t *testing.T, value []byte, whole bool) (read bool, 
 			found++
 		}
 		if !c.kinds[i].Has(got.Kind) && got.Kind != column.Other && (got.Kind != column.Absent || c.kinds[i] != 0) {
-			t.Fatalf("%s of %s: path %v has kind %d, and %b was said", c.of.FullName(), c.text, p, got.Kind, c.kinds[i])
+			t.Fatalf("%s of %s: path %v has kind %d, which is not in the announced set "+
+				"%b", c.of.FullName(), c.text, p, got.Kind, c.kinds[i])
 		}
 		if want.Kind == column.Text && !utf8.Valid(want.Text) {
 			want.Kind = column.Other
@@ -386,7 +387,7 @@ func (c *protoCase) compare(t *testing.T, value []byte, whole bool) (read bool, 
 	return true, found
 }
 
-// damage returns a value as it is, shortened, or with a bit turned round.
+// damage returns a value unchanged, shortened, or with one bit flipped.
 func damage(r *rand.Rand, value []byte) (_ []byte, whole bool) {
 	switch {
 	case r.IntN(3) > 0 || len(value) == 0:
@@ -400,8 +401,8 @@ func damage(r *rand.Rand, value []byte) (_ []byte, whole bool) {
 
 var errLibrary = errors.New("the library panics")
 
-// unmarshalProto is the library's decoder, which panics when the key of a map's entry comes a
-// second time and with another wire type.
+// unmarshalProto calls the library's decoder. The decoder panics if the key of a map's entry is repeated with another
+// wire type.
 func unmarshalProto(value []byte, m proto.Message) (err error) {
 	defer func() {
 		if found := recover(); found != nil {
@@ -411,7 +412,7 @@ func unmarshalProto(value []byte, m proto.Message) (err error) {
 	return proto.UnmarshalOptions{AllowPartial: true}.Unmarshal(value, m)
 }
 
-// What the reader finds is what the library decodes, of random files, paths and messages.
+// TestProtoReference: for random files, paths and messages the reader finds the values that the library decodes.
 func TestProtoReference(t *testing.T) {
 	read, found := 0, 0
 	for seed := range uint64(60) {
@@ -425,11 +426,11 @@ func TestProtoReference(t *testing.T) {
 		}
 	}
 	if read < 2000 || found < 3000 {
-		t.Errorf("%d messages were read, %d values were found: too few to tell", read, found)
+		t.Errorf("only %d messages were read and %d values found", read, found)
 	}
 }
 
-// A file by its number, and any bytes.
+// FuzzProtoReference takes the number of a file and arbitrary bytes.
 func FuzzProtoReference(f *testing.F) {
 	cases := map[uint8]*protoCase{}
 	of := func(t testing.TB, file uint8) *protoCase {
@@ -446,7 +447,7 @@ func FuzzProtoReference(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file uint8, value []byte) { of(t, file).compare(t, value, false) })
 }
 
-// TestJSONNames: a field without a name in JSON gets the one that it has by default.
+// TestJSONNames: a field without a JSON name gets its default one.
 func TestJSONNames(t *testing.T) {
 	for _, name := range []string{"a", "two_words", "_x", "a__b", "a_1", "a_B", "trailing_", "camelCase"} {
 		f := &descriptorpb.FieldDescriptorProto{Name: &name}

@@ -1,13 +1,12 @@
-// Package schema reads values out of records whose form a schema describes: Avro, Protobuf, and
-// (types only) JSON Schema.
+// Package schema reads values out of records whose layout a schema describes: Avro, Protobuf, and (types only) JSON
+// Schema.
 //
-// A [Schema] is what [Parse] read. [Schema.PlanWithKey] compiles it for some paths, and a [Reader] of
-// that plan reads the values at these paths straight from a record's bytes. For example, of an Avro
-// record {"id": string, "at": {"x": double}} and the path at.x, the reader skips a string and reads
-// eight bytes.
+// [Parse] returns a [Schema]. [Schema.PlanWithKey] compiles it for some paths, and a [Reader] of that plan reads the
+// values at these paths straight from a record's bytes. For example, for an Avro record {"id": string, "at": {"x":
+// double}} and the path at.x, the reader skips a string and reads eight bytes.
 //
-// A reader accepts any bytes. It does not allocate, it works at most in proportion to the record's
-// length, and what it finds depends on this record and the schema alone.
+// A reader accepts any bytes. It does not allocate, its work is at most proportional to the record's length, and its
+// results depend only on this record and the schema.
 package schema
 
 import (
@@ -21,14 +20,14 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// The formats of schemas, by the names of their codecs.
+// The formats of schemas, named as the codecs are.
 const (
 	Avro     = "avro"
 	Protobuf = "protobuf"
 	JSON     = "json-schema"
 )
 
-// Schema is a parsed schema, by which a record was written. It never changes.
+// Schema is the parsed schema with which a record was written. It is immutable.
 type Schema struct {
 	format string
 	avro   *avroType
@@ -36,19 +35,18 @@ type Schema struct {
 	json   *jsonSchema
 }
 
-// Reference is another schema that a schema needs. Name is how it is spoken of: the full name of
-// a type in Avro, the path in the import statement in Protobuf, and the URI before the fragment
-// of a "$ref" in JSON Schema. A reference that needs others stands behind them.
+// Reference is another schema that a schema needs. Name is the name by which the schema refers to it: the full name of
+// a type in Avro, the path in the import statement in Protobuf, and the URI before the fragment of a "$ref" in JSON
+// Schema. In a list, a reference comes after the references that it needs itself.
 type Reference struct {
 	Name, Text string
 }
 
-// Bounds on a schema, of any format.
+// Bounds on schemas of all formats.
 const (
-	// MaxText is how many bytes the text of a schema and those of its references have together at
-	// most.
+	// MaxText is the largest total size, in bytes, of a schema's text and those of its references.
 	MaxText = 1 << 20
-	// maxName is how many bytes the name of something in a schema has at most.
+	// maxName is the largest size, in bytes, of a name in a schema.
 	maxName = 512
 )
 
@@ -58,17 +56,16 @@ var parsers = map[string]func(text string, references []Reference) (*Schema, err
 	Avro: ParseAvro, Protobuf: ParseProtobuf, JSON: ParseJSON,
 }
 
-// parsing is held while a schema is parsed. So that takes the memory of one schema, whoever asks.
+// parsing is held while a schema is parsed, so that concurrent calls need the memory of one schema only.
 var parsing sync.Mutex
 
-// Parse reads a schema of a format, which anybody may have written. It takes bounded time and memory.
+// Parse reads a schema of a format. The schema may come from anybody: Parse takes bounded time and memory.
 //
-// Errors: those of ParseAvro, ParseProtobuf and ParseJSON, that the schema or a name is too long, and
-// that the parser failed.
+// Errors: those of ParseAvro, ParseProtobuf and ParseJSON; the schema or a name is too long; the parser panicked.
 func Parse(format, text string, references []Reference) (s *Schema, err error) {
 	parse := parsers[format]
 	if parse == nil {
-		return nil, fmt.Errorf("there is no format %q of schemas", format)
+		return nil, fmt.Errorf("unknown schema format %q", format)
 	}
 	size := len(text)
 	for _, r := range references {
@@ -78,7 +75,7 @@ func Parse(format, text string, references []Reference) (s *Schema, err error) {
 		size += len(r.Text)
 	}
 	if size > MaxText {
-		return nil, fmt.Errorf("it has more than %d KiB with its references", MaxText>>10)
+		return nil, fmt.Errorf("the schema has more than %d KiB with its references", MaxText>>10)
 	}
 	parsing.Lock()
 	defer parsing.Unlock()
@@ -86,11 +83,11 @@ func Parse(format, text string, references []Reference) (s *Schema, err error) {
 	return parse(text, references)
 }
 
-// recovered makes an error of a panic. The parsers are other people's, and were not made for schemas
-// that are meant to harm.
+// recovered converts a panic into an error. The parsers are third-party code and were not written for malicious
+// schemas.
 func recovered(err *error) {
 	if found := recover(); found != nil {
-		*err = fmt.Errorf("reading it fails: %v", found)
+		*err = fmt.Errorf("the parser failed: %v", found)
 	}
 }
 
@@ -103,11 +100,10 @@ type Kinds uint16
 // Has reports whether k is in the set.
 func (ks Kinds) Has(k column.Kind) bool { return ks&(1<<k) != 0 }
 
-// Any reports whether there is a kind in the set other than column.Absent.
+// Any reports whether the set contains any kind but column.Absent.
 func (ks Kinds) Any() bool { return ks&^(absent|mayKey) != 0 }
 
-// Key reports whether a value can be a user key, in the set that [Schema.PlanWithKey] returns for
-// one.
+// Key reports whether a value can be a user key, for the set that [Schema.PlanWithKey] returns for the key.
 func (ks Kinds) Key() bool { return ks&mayKey != 0 }
 
 // String names the kinds, as in "number or null".
@@ -136,31 +132,29 @@ const (
 	mayKey Kinds = 1 << 15
 )
 
-// Plan reads the values at some paths from records of one schema. It never changes, and any
-// number of readers can use it.
+// Plan reads the values at some paths from records of one schema. It is immutable, and any number of readers can share
+// it.
 type Plan struct {
-	slots []int // of each path
+	slots []int // slot of each path
 	key   int   // slot of the user key, -1 without one
-	many  int   // slots
+	many  int   // number of slots
 	avro  *avroNode
 	proto *protoMessage
-	marks int // what a reader remembers of Protobuf's messages and lists
-	// What a timestamp, a duration or a decimal of Protobuf is made of is read into one value, which is
-	// looked at when all of it is there.
+	marks int // number of marks for Protobuf's messages and lists
+	// Slots of Protobuf values that consist of several fields. They are evaluated when all fields have been read.
 	instants, durations, decimals []int
 	texts                         bool // values may point into the record
 }
 
-// PlanWithKey compiles the schema for paths, and for a user key at one more path, see [Reader.Key];
-// nil: there is no key. kinds[i] is what values at path i can be; it is empty if the schema has no
-// such path: then its value is always absent. A kind may be there that no record has, but no record
-// has one that is not there, as long as its text is valid UTF-8, its decimals have at most 64 bytes,
-// and its timestamps are valid; else it is column.Other. key is what values of the key can be; empty
-// without a path, or if the schema has none.
+// PlanWithKey compiles the schema for paths, and for a user key at one more path, see [Reader.Key]; nil: there is no
+// key. kinds[i] is the set of possible kinds of values at path i. It is empty if the schema has no such path, and then
+// the value is always absent. The set may contain kinds that no record has. A record has no kind outside the set,
+// except column.Other for a text that is not valid UTF-8, a decimal of more than 64 bytes, or an invalid timestamp. key
+// is the set for the key; it is empty without a path, or if the schema has no such path.
 //
 // The plan is nil for JSON Schema, whose records the JSON codec reads.
 //
-// Errors: that the schema can't be used, for making a plan of it fails.
+// Errors: no plan can be made for the schema.
 func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (plan *Plan, kinds []Kinds, key Kinds,
 	err error) {
 	defer func() {
@@ -209,13 +203,13 @@ func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (p
 	return plan, kinds, key, nil
 }
 
-// want is a node of the tree of paths. Equal paths are one node.
+// want is a node of the tree of paths. Equal paths share a node.
 type want struct {
-	slot   int // where its value goes; -1: none is wanted
-	lo, hi int // slots of this node and of all below: from lo to hi-1
+	slot   int // slot for its value; -1: no path ends here
+	lo, hi int // slots of this node and all below: from lo to hi-1
 	names  map[string]*want
 	items  []*wantItem // by index
-	order  []*want     // the nodes below, as they came
+	order  []*want     // the nodes below, in the order of the paths
 }
 
 type wantItem struct {
@@ -223,7 +217,7 @@ type wantItem struct {
 	*want
 }
 
-// newWants returns the tree of paths, each path's slot, and how many slots there are.
+// newWants returns the tree of paths, each path's slot, and the number of slots.
 func newWants(paths [][]column.Element) (root *want, slots []int, many int) {
 	root = &want{slot: -1}
 	ends := make([]*want, len(paths))
@@ -276,12 +270,12 @@ func (w *want) number(next *int) {
 	w.hi = *next
 }
 
-// Reader reads records by a plan. It is for one goroutine.
+// Reader reads records by a plan. Only one goroutine may use it.
 type Reader struct {
 	plan   *Plan
 	values []column.Value // by slot
 	marks  []uint32
-	digits [digitsBuffer]byte // of a decimal or a user key
+	digits [digitsBuffer]byte // digits of a decimal or a user key
 }
 
 // NewReader returns a reader of a plan.
@@ -289,11 +283,10 @@ func NewReader(plan *Plan) *Reader {
 	return &Reader{plan: plan, values: make([]column.Value, plan.many), marks: make([]uint32, plan.marks)}
 }
 
-// Read reads a record's value. It reports false if these are not the bytes of a record of this
-// schema: then no value is there. Parts that no path needs are looked at only as far as it takes
-// to get past them.
+// Read reads a record's value. If the bytes are not a record of this schema it returns false, and all values are
+// absent. Parts that no path needs are checked only as far as is necessary to skip them.
 //
-// A record may be as deep as 1000 records, arrays and maps, or messages, inside one another.
+// Records, arrays, maps and messages may be nested up to 1000 levels.
 func (r *Reader) Read(value []byte) bool {
 	for i := range r.values {
 		r.values[i].Kind = column.Absent
@@ -310,13 +303,12 @@ func (r *Reader) Read(value []byte) bool {
 	return ok
 }
 
-// Value returns the value at path i of the record read last. It is valid until the next record is
-// read, and as long as the bytes of this one.
+// Value returns the value at path i of the last record. It is valid until the next record is read, and only as long as
+// the bytes of the record are.
 func (r *Reader) Value(i int) *column.Value { return &r.values[r.plan.slots[i]] }
 
-// Key returns the user key of the record read last: the text of a string or an enum's symbol, the
-// decimal digits of an integer, a UUID in its usual form. It is empty if there is none, and valid
-// as a value is.
+// Key returns the user key of the last record: the text of a string or an enum's symbol, the decimal digits of an
+// integer, or a UUID in its usual form. It is empty if there is none, and is valid as long as a value is.
 func (r *Reader) Key() []byte {
 	if r.plan.key < 0 {
 		return nil
@@ -335,7 +327,7 @@ func (r *Reader) Key() []byte {
 	return nil
 }
 
-// Release gives up the values of the record read last: nothing refers to its bytes any more.
+// Release drops the values of the last record, so that nothing refers to its bytes any more.
 func (r *Reader) Release() {
 	if r.plan.texts {
 		r.clear()
@@ -348,11 +340,11 @@ func (r *Reader) clear() {
 	}
 }
 
-// maxDepth is how many records, arrays, maps, messages and groups may be inside one another.
+// maxDepth is the largest nesting depth of records, arrays, maps, messages and groups.
 const maxDepth = 1000
 
-// What Nsec says of a Number or Other: that Sec is an integer exactly, for a number above 2⁵³ has
-// a neighbour with the same float64, or that Text is the 16 bytes of a UUID.
+// Values of Nsec for a Number or Other. signed and unsigned: Sec holds the integer exactly, which Num may not, because
+// above 2⁵³ neighbouring integers share a float64. uuid: Text is the 16 bytes of a UUID.
 const (
 	signed int32 = 1 + iota
 	unsigned
@@ -373,7 +365,7 @@ func setNumber(v *column.Value, x float64) {
 
 func setOther(v *column.Value) { v.Kind, v.Nsec, v.Text = column.Other, 0, nil }
 
-// setTicks sets an instant of so many units, of which perSecond make a second.
+// setTicks sets an instant given in units of 1/perSecond second.
 func setTicks(v *column.Value, ticks, perSecond int64) {
 	sec, rest := ticks/perSecond, ticks%perSecond
 	if rest < 0 {

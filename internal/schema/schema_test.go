@@ -42,7 +42,7 @@ func paths(of ...string) (all [][]column.Element) {
 	return all
 }
 
-// A decimal is the nearest float64 of what its bytes say, as math/big works it out.
+// TestDecimal: a decimal is the float64 nearest to the value of its bytes, computed with math/big.
 func TestDecimal(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 6))
@@ -71,7 +71,7 @@ func TestDecimal(t *testing.T) {
 	}
 }
 
-// The user key is the exact text of an integer, a string, a symbol or a UUID.
+// TestKey: the user key is the exact text of an integer, a string, a symbol or a UUID.
 func TestKey(t *testing.T) {
 	t.Parallel()
 	read := func(s *Schema, value []byte) string {
@@ -82,7 +82,7 @@ func TestKey(t *testing.T) {
 			t.Fatalf("%x is refused", value)
 		}
 		if len(r.Key()) > 0 && !kinds.Key() {
-			t.Errorf("%x has a key, and %v was said to have none", value, kinds)
+			t.Errorf("%x has a key although the kinds are %v", value, kinds)
 		}
 		return string(r.Key())
 	}
@@ -133,8 +133,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// Bytes that claim more than there is, or come without end, are refused, at once and without
-// memory.
+// TestHostile: bytes that claim more than there is, or that never end, are refused quickly and without memory.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	long := func(x int64) string { return string(binary.AppendVarint(nil, x)) }
@@ -179,18 +178,18 @@ func TestHostile(t *testing.T) {
 		}
 	}
 
-	// A list in a list, and so on: up to the limit.
+	// Nested lists are read up to the limit.
 	for depth, want := range map[int]bool{900: true, 1100: false} {
 		value := strings.Repeat("\x02", depth) + "\x00" + strings.Repeat("\x0e", depth+1)
 		for _, p := range []string{"next.next.x", "x"} {
 			plan, _ := mustAvro(t, list).Plan(paths(p))
 			if r := NewReader(plan); r.Read([]byte(value)) != want || want && r.Value(0).Num != 7 {
-				t.Errorf("%d lists inside one another, %s: read %t", depth, p, !want)
+				t.Errorf("%d nested lists, %s: read %t", depth, p, !want)
 			}
 		}
 	}
 
-	// As many elements of no bytes as a count can say are a step each block.
+	// The largest possible count of elements without bytes costs one step per block.
 	plan,
 		_ := mustAvro(t,
 		`{"type": "array", "items": {"type": "record", "name": "R", "fields": [{"name": "n", "type": "null"}]}}`).Plan(
@@ -235,7 +234,7 @@ func TestHostile(t *testing.T) {
 		{"\x22\x03\x0a\x01k", true},
 		{"\xf8\xff\xff\xff\x0f\x00", true},  // the largest number
 		{"\x80\x80\x80\x80\x10\x00", false}, // one more
-		// a varint of ten bytes, and then a tag of another
+		// A varint of ten bytes, and then one as a tag.
 		{"\x88\x80\x80\x80\x80\x80\x80\x80\x80\x00" + "abcd", false},
 	} {
 		if ok := r.Read([]byte(c.value)); ok != c.ok {
@@ -245,22 +244,22 @@ func TestHostile(t *testing.T) {
 	plan, _ = s.Plan(paths("c"))
 	if list := NewReader(plan); !list.Read([]byte("\x1a\x00")) || list.Value(0).Kind != column.Absent ||
 		!list.Read([]byte("\x1a\x08"+strings.Repeat("x", 8))) || list.Value(0).Kind != column.Other {
-		t.Error("a list of nothing is something")
+		t.Error("an empty list has a value")
 	}
 	if !r.Read([]byte("\x2a\x02\xff\xff")) || r.Value(4).Kind != column.Other {
 		t.Errorf("invalid UTF-8 is %+v", r.Value(4))
 	}
 }
 
-// A sub-message that is given twice is one; a list's packed and single elements count alike; of an
-// entry with a key twice the last counts.
+// TestProtoMerge: a sub-message that occurs twice is merged; packed and single elements of a list count alike; of two
+// entries with one key the last counts.
 func TestProtoMerge(t *testing.T) {
 	t.Parallel()
 	s := mustProto(t,
 		`syntax = "proto3"; message M { P p = 1; repeated int32 l = 2; map<int32, P> m = 3; oneof o { P q = 4; int32 i = 5; } message P { int32 a = 1; int32 b = 2; } }`)
 	plan, _ := s.Plan(paths("p.a", "p.b", "l[0]", "l[2]", "l[3]", "m.7.a", "m.7.b", "q.a", "q.b", "i"))
 	r := NewReader(plan)
-	// p.a = 5, l = 1, 2, p.b = 6, l = 3
+	// The message: p.a = 5, l = 1, 2, p.b = 6, l = 3.
 	value := "\x0a\x02\x08\x05" + "\x12\x02\x01\x02" + "\x0a\x02\x10\x06" + "\x10\x03" +
 		"\x1a\x06\x08\x07\x12\x02\x08\x01" + "\x1a\x06\x08\x07\x12\x02\x10\x02" + // m[7] = {a: 1}, then {b: 2}
 		"\x22\x02\x08\x01" + "\x28\x09" + "\x22\x02\x10\x02" // q.a = 1, i = 9, q.b = 2
@@ -277,8 +276,8 @@ func TestProtoMerge(t *testing.T) {
 	}
 }
 
-// A map's number is its lowest 32 bits where it has 32. A wrapper is its value, whatever else is asked
-// of it.
+// TestProtoOdd: a map's number of 32 bits is the lowest 32 bits of what was written. A wrapper is its value, even if a
+// path leads inside.
 func TestProtoOdd(t *testing.T) {
 	t.Parallel()
 	s := mustProto(t,
@@ -301,7 +300,7 @@ func TestProtoOdd(t *testing.T) {
 	}
 }
 
-// A decimal of Confluent's is the number that its bytes and its scale are.
+// TestProtoDecimal: Confluent's decimal is the number given by its bytes and scale.
 func TestProtoDecimal(t *testing.T) {
 	t.Parallel()
 	s := mustProto(t,
@@ -317,7 +316,7 @@ func TestProtoDecimal(t *testing.T) {
 	}{
 		{"", column.Value{}},
 		{"\x0a\x06\x0a\x02\x30\x39\x18\x02", column.Value{Kind: column.Number, Num: 123.45}},
-		// in two parts
+		// The decimal in two parts.
 		{"\x0a\x04\x18\x02\x10\x05\x0a\x04\x0a\x02\xcf\xc7", column.Value{Kind: column.Number, Num: -123.45}},
 		{"\x0a\x04\x0a\x02\x30\x39", column.Value{Kind: column.Number, Num: 12345}},
 		{"\x0a\x02\x18\x02", column.Value{Kind: column.Other}},
@@ -331,7 +330,7 @@ func TestProtoDecimal(t *testing.T) {
 	}
 }
 
-// Reading does not allocate, whatever is read.
+// TestNoAllocation: reading does not allocate.
 func TestNoAllocation(t *testing.T) {
 	s := mustAvro(t, benchAvroSchema)
 	plan, _ := s.Plan(benchPaths())
@@ -353,7 +352,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// A schema finds what it refers to in its references, and says what it does not find.
+// TestReferences: a schema finds its references, and names a missing one.
 func TestReferences(t *testing.T) {
 	t.Parallel()
 	s := mustAvro(t,
@@ -388,7 +387,7 @@ func TestReferences(t *testing.T) {
 			t.Errorf("%v is found", indexes)
 		}
 	}
-	// Serializers of Python register descriptors in base64, without names in JSON.
+	// Python serializers register descriptors in base64 without JSON names.
 	serialized := func(name string) string {
 		var file protoreflect.FileDescriptor = p.proto.file.Imports().Get(0)
 		if name == "b/e.proto" {
@@ -430,7 +429,7 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// Any bytes are read or refused.
+// FuzzBytes: arbitrary bytes are either read or refused.
 func FuzzBytes(f *testing.F) {
 	a := mustAvro(f,
 		`{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": ["null", "R", "double"]}}, {"name": "m", "type": {"type": "map", "values": "R"}}, {"name": "s", "type": ["string", {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 9}]}]}`)

@@ -1,4 +1,4 @@
-// Package statement writes what streams promise, have charged and were audited for: a page to be signed.
+// Package statement writes a page to be signed: the guarantees, charges and audits of streams.
 package statement
 
 import (
@@ -28,12 +28,12 @@ import (
 //go:embed statement.html
 var pageHTML string
 
-// Statement is what the page shows. Its JSON has the same for programs.
+// Statement is the content of the page, also as JSON for programs.
 type Statement struct {
 	Made          time.Time `json:"made"`
 	Version       string    `json:"version"`
 	Go            string    `json:"go"`
-	Configuration string    `json:"configuration"` // its name
+	Configuration string    `json:"configuration"` // name of the file or directory
 	// FileSHA256 is the hash of the configuration file, in hexadecimal.
 	FileSHA256 string                `json:"file_sha256"`
 	State      string                `json:"state"`
@@ -43,7 +43,7 @@ type Statement struct {
 	Epochs     []ledger.EpochInfo    `json:"epochs"`
 }
 
-// Stream is a stream as it is configured now.
+// Stream is a stream as currently configured.
 type Stream struct {
 	*core.Description
 	Topic      string            `json:"topic"`
@@ -51,24 +51,24 @@ type Stream struct {
 	Columns    []string          `json:"columns"`
 	Computes   string            `json:"computes"`
 	Promise    string            `json:"promise"`
-	Unit       string            `json:"unit"`    // of the promise: see core.Unit
-	User       *config.User      `json:"-"`       // nil where the unit is a record
-	Digests    map[string]string `json:"digests"` // by partition, "merged" of all together
+	Unit       string            `json:"unit"`    // what the guarantee protects: see core.Unit
+	User       *config.User      `json:"-"`       // nil if the unit is a record
+	Digests    map[string]string `json:"digests"` // by partition; "merged" for all together
 	Versions   map[string]string `json:"versions"`
 	Audit      *audit.Report     `json:"audit,omitempty"`
-	AuditError string            `json:"audit_missing,omitempty"` // why there is none
+	AuditError string            `json:"audit_missing,omitempty"` // why there is no audit
 }
 
-// Options are what a statement is about besides the configuration.
+// Options are the inputs of a statement in addition to the configuration.
 type Options struct {
-	Configuration string                        // name of the file or directory that it was read from
+	Configuration string                        // name of the file or directory that was read
 	Version       string                        // of this build
 	Books         func() (*ledger.Books, error) // reads the ledgers
 	Quick         bool                          // audits with fewer draws
 }
 
-// New gathers what a statement says, and runs the audits of every stream. It fails with an [exit.Config]
-// where the configuration cannot be run. An audit that fails is no error: see Passed.
+// New gathers the content of a statement, and runs the audits of every stream. It fails with an [exit.Config] if the
+// configuration cannot be run. An audit that fails is not an error: see Passed.
 func New(cfg *config.Config, o Options) (*Statement, error) {
 	text, err := config.Text(o.Configuration)
 	if err != nil {
@@ -92,7 +92,7 @@ func New(cfg *config.Config, o Options) (*Statement, error) {
 	if r.Budgets, err = books.Budget(); err != nil {
 		return nil, err
 	}
-	audits := map[string]*audit.Report{} // of patterns
+	audits := map[string]*audit.Report{} // by pattern
 	for i, s := range cfg.Streams {
 		one := Stream{
 			Description: all[i], Topic: s.Input.Topic, Output: s.Output.Topic, Columns: s.Input.Row(),
@@ -106,7 +106,7 @@ func New(cfg *config.Config, o Options) (*Statement, error) {
 			one.Digests[core.PartitionName(t.partition)] = hex.EncodeToString(digest[:])
 		}
 		switch suite, err := suites.Of(s, plan.Audits(s)); {
-		case audits[s.Pattern()] != nil: // that of another topic, which has the same
+		case audits[s.Pattern()] != nil: // the audit of another topic of the pattern applies
 			one.Audit = audits[s.Pattern()]
 		case errors.As(err, new(audit.NoneError)):
 			one.AuditError = err.Error()
@@ -129,17 +129,17 @@ func New(cfg *config.Config, o Options) (*Statement, error) {
 
 // task is a task of a stream.
 type task struct {
-	stream    *config.Stream // as the task has it
+	stream    *config.Stream // as the task runs it
 	partition int            // or core.Merged
 }
 
-// tasks returns the tasks of a stream: of the partitions of its configuration, or where that
-// has all, of those of which the ledger knows. A merged stream has one, over the partitions
-// of its last epoch; none before that where the configuration has all.
+// tasks returns the tasks of a stream: one for each partition of its configuration or, if that is "all", for each
+// partition in the ledger. A merged stream has one task, over the partitions of its last epoch; before its first epoch
+// it has none if its partitions are "all".
 func (r *Statement) tasks(s *config.Stream) (all []task) {
 	if s.Merge {
 		numbers := s.Input.Partitions
-		for _, e := range r.Epochs { // in their order
+		for _, e := range r.Epochs { // oldest first
 			if e.Stream != s.Name || e.Partition != core.Merged {
 				continue
 			}
@@ -172,10 +172,10 @@ func (r *Statement) tasks(s *config.Stream) (all []task) {
 	return all
 }
 
-// HTML writes the page. It is complete in itself and made to be printed.
+// HTML writes the page. It is self-contained and designed for printing.
 func (r *Statement) HTML(w io.Writer) error { return page.Execute(w, r) }
 
-// JSON writes the same for programs.
+// JSON writes the same content for programs.
 func (r *Statement) JSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
@@ -188,7 +188,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"partition": core.PartitionName,
 	"offset":    words.Offset,
 	"short":     func(digest string) string { return digest[:min(16, len(digest))] },
-	// exact says that a caveat is none: the guarantee holds in finite precision.
+	// exact reports whether a caveat is positive: it says that the guarantee holds in finite precision.
 	"exact": func(caveat string) bool { return strings.HasPrefix(caveat, "Finite precision: exact") },
 	"percent": func(epsilon *float64, delta float64) string {
 		if epsilon == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// TestReportOfPersons: where persons are protected the report speaks of them, and of no record that
-// is charged; elsewhere it does not.
+// TestReportOfPersons: if persons are protected, the report speaks of persons and not of charged records; otherwise the
+// reverse.
 func TestReportOfPersons(t *testing.T) {
 	t.Parallel()
 	two := 2.708
@@ -21,12 +21,15 @@ func TestReportOfPersons(t *testing.T) {
 		if err := r.HTML(&page); err != nil {
 			t.Fatal(err)
 		}
-		for _, text := range []string{"A person is charged at most <b>ε = 3</b>", "population <code>shop</code>", "all records with one user key (<code>header:customer</code>)", "with and without any one person."} {
+		for _, text := range []string{"A person is charged at most <b>ε = 3</b>", "population " +
+			"<code>shop</code>", "all records with one user key (<code>header:customer</code>)", "with and without " +
+			"any one person."} {
 			if strings.Contains(page.String(), text) != (user != nil) {
 				t.Errorf("user %+v: %q in\n%s", user, text, page.String())
 			}
 		}
-		for _, text := range []string{"A record is charged at most", "A person with several records is protected less", "with and without any one record."} {
+		for _, text := range []string{"A record is charged at most", "A person with several records is protected " +
+			"less", "with and without any one record."} {
 			if strings.Contains(page.String(), text) != (user == nil) {
 				t.Errorf("user %+v: %q in\n%s", user, text, page.String())
 			}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzLines: a file has as many lines as it has ends of lines, and one more where it does
-// not end with one; no line has a part of another, whatever it holds.
+// FuzzLines: a file has one line for each end of line, plus one if it does not end with one; no line contains a part of
+// another, whatever its content.
 func FuzzLines(f *testing.F) {
 	for _, s := range []string{"", "a\n\"b\r\n\r\nc\rd\r\r\n", "\xef\xbb\xbfa,\"b\"\"c\"\n\xef\xbb\xbf,", "1,\"2\n3\",4"} {
 		f.Add([]byte(s))
@@ -25,7 +25,7 @@ func FuzzLines(f *testing.F) {
 			if line != strings.TrimSuffix(string(want[i]), "\r") {
 				t.Fatalf("line %d is %q, want %q", i+1, line, want[i])
 			}
-			// Cells of a line, quoted and joined, are split as they were.
+			// Cells that are quoted and joined are split into the same cells again.
 			cells, ok := splitCells(nil, line)
 			if !ok {
 				continue

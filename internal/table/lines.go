@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// File is an open file. Reading from it gives its content, unpacked if its name ends in .gz.
+// File is an open file. Reading from it yields its content, uncompressed if its name ends in .gz.
 type File struct {
 	io.Reader
-	// Size is the size of the file as it is stored, 0 if it is unknown.
+	// Size is the size of the stored file, 0 if unknown.
 	Size int64
 
 	stored counter
 	close  func() error
 }
 
-// counter counts the bytes that are read from a file, packed or not.
+// counter counts the bytes that are read from the stored file.
 type counter struct {
 	io.Reader
 	n int64
@@ -57,34 +57,32 @@ func OpenFile(path string) (*File, error) {
 	return opened, nil
 }
 
-// Position returns how many bytes of the stored file were read. It ends at Size.
+// Position returns the number of bytes of the stored file that have been read. At the end it equals Size.
 func (f *File) Position() int64 { return f.stored.n }
 
 // Close closes the file.
 func (f *File) Close() error { return f.close() }
 
-// MaxLine is the largest number of bytes of a line. A longer line is a null record; not more
-// than this of it is kept in memory.
+// MaxLine is the largest number of bytes of a line. A longer line is a null record, and at most this many bytes of it
+// are kept in memory.
 const MaxLine = 16 << 20
 
-// Lines splits a file into lines. Every line is one record, whatever it holds: the file
-// "a\n\"b\n\nc" has the four lines a, "b, the empty one, and c.
+// Lines splits a file into lines. Every line is one record, whatever it contains: the file "a\n\"b\n\nc" has the four
+// lines a, "b, the empty one, and c.
 //
-// Privacy: the number of lines is public. The content of one line cannot add, remove or
-// shift another one. A line ends with LF or CRLF and with nothing else. The last line may
-// lack its end; it counts unless it is empty. A line longer than MaxLine counts as an empty
-// one. A byte order mark before the first line is not part of the line.
+// Privacy: the number of lines is public. The content of one line cannot add, remove or shift another one. A line ends
+// with LF or CRLF only. The last line may lack its end; it counts unless it is empty. A line longer than MaxLine counts
+// as an empty one. A byte order mark before the first line does not belong to the line.
 type Lines struct {
 	in      *bufio.Reader
-	long    []byte // what came of a line that the reader's buffer does not hold
+	long    []byte // the part read so far of a line that exceeds the reader's buffer
 	started bool
 }
 
 // NewLines returns the lines of r.
 func NewLines(r io.Reader) *Lines { return &Lines{in: bufio.NewReaderSize(r, 1<<16)} }
 
-// Next returns the next line without its end, or io.EOF. The line is valid until the next
-// call.
+// Next returns the next line without its end, or io.EOF. The line is valid until the next call.
 func (l *Lines) Next() ([]byte, error) {
 	l.long = l.long[:0]
 	tooLong, any := false, false
@@ -101,7 +99,7 @@ func (l *Lines) Next() ([]byte, error) {
 			l.long = l.long[:0]
 		}
 		if err == nil && len(l.long) == 0 && !tooLong {
-			return l.trim(part), nil // the usual case: no copy
+			return l.trim(part), nil // the usual case, without a copy
 		}
 		if !tooLong {
 			l.long = append(l.long, part...)
@@ -125,9 +123,9 @@ func (l *Lines) trim(line []byte) []byte {
 	return line
 }
 
-// splitCells appends the cells of a line of CSV. A cell that begins with a quote ends at the
-// next single quote; two quotes stand for one. Any other cell is taken as it is. ok is false
-// if a quote is not closed in the line, or if anything but a comma follows it.
+// splitCells appends the cells of a line of CSV. A cell that begins with a quote ends at the next single quote; two
+// quotes stand for one. Any other cell is taken literally. ok is false if a quote is not closed in the line, or if
+// something other than a comma follows it.
 func splitCells(cells []string, line string) (_ []string, ok bool) {
 	for {
 		if !strings.HasPrefix(line, `"`) {
@@ -146,7 +144,7 @@ func splitCells(cells []string, line string) (_ []string, ok bool) {
 			if end+1 == len(line) || line[end+1] != '"' {
 				break
 			}
-			end++ // the first of two
+			end++ // the first of two quotes
 		}
 		if end == len(line) {
 			return cells, false

@@ -35,16 +35,16 @@ func TestLines(t *testing.T) {
 	f("a\n\n\"b\r\n\r\nc\rd\r\r\n", "a", "", `"b`, "", "c\rd\r")
 	f("\xef\xbb\xbfa\n\xef\xbb\xbfb\n", "a", "\xef\xbb\xbfb")
 	f("\xef\xbb\xbf", "")
-	wide := strings.Repeat("x", 70_000) // more than the reader's buffer
+	wide := strings.Repeat("x", 70_000) // longer than the reader's buffer
 	f("a\n"+wide+"\r\n"+wide+"\nb", "a", wide, wide, "b")
 	most := strings.Repeat("x", MaxLine)
 	f(most+"\r\n"+most+"y\n"+most+most+"\nb\n"+most+"y", most, "", "", "b", "")
 	if cap(keptAfter(t, most+most+most)) > MaxLine*3/2 {
-		t.Error("a long line is held")
+		t.Error("a long line stays in memory")
 	}
 }
 
-// keptAfter returns what a reader keeps after one line.
+// keptAfter returns the bytes that a reader keeps after one line.
 func keptAfter(t *testing.T, text string) []byte {
 	t.Helper()
 	in := NewLines(strings.NewReader(text))
@@ -54,8 +54,8 @@ func keptAfter(t *testing.T, text string) []byte {
 	return in.long
 }
 
-// TestLinesStayApart: any bytes but an end of line, put in place of one line, leave
-// all others and their number as they are.
+// TestLinesStayApart: replacing one line by any bytes except an end of line changes neither the other lines nor their
+// number.
 func TestLinesStayApart(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	const alphabet = "\"\"\",,1.\r x\x00\xef\xbb\xbf\\'#;\t"
@@ -65,7 +65,7 @@ func TestLinesStayApart(t *testing.T) {
 			for range source.IntN(6) {
 				lines[i] += alphabet[source.IntN(len(alphabet)):][:1]
 			}
-			lines[i] = strings.TrimRight(lines[i], "\r") // the last is of the line's end
+			lines[i] = strings.TrimRight(lines[i], "\r") // a last \r belongs to the line's end
 		}
 		lines[0] = strings.TrimPrefix(lines[0], "\xef\xbb\xbf")
 		end := []string{"\n", "\r\n"}[source.IntN(2)]
@@ -75,8 +75,8 @@ func TestLinesStayApart(t *testing.T) {
 	}
 }
 
-// TestSplitCells: cells of a line are those that encoding/csv finds, and where that finds
-// a fault, none but for a quote inside a cell that begins without one.
+// TestSplitCells: a line has the cells that encoding/csv finds. If encoding/csv reports a fault, the line has none; the
+// exception is a quote inside a cell that begins without one.
 func TestSplitCells(t *testing.T) {
 	f := func(line string, ok bool, cells ...string) {
 		t.Helper()
@@ -109,12 +109,12 @@ func TestSplitCells(t *testing.T) {
 		case line == "x": // encoding/csv skips it
 		case err == nil:
 			if agreed++; !ok || !slices.Equal(got, want) {
-				t.Fatalf("%q has the cells %q, %t, encoding/csv has %q", line[1:], got, ok, want)
+				t.Fatalf("%q has the cells %q, %t, but encoding/csv has %q", line[1:], got, ok, want)
 			}
 		case strings.Contains(err.Error(), csv.ErrBareQuote.Error()):
 		default:
 			if refused++; ok {
-				t.Fatalf("%q has the cells %q, encoding/csv says %v", line[1:], got, err)
+				t.Fatalf("%q has the cells %q, but encoding/csv says %v", line[1:], got, err)
 			}
 		}
 	}

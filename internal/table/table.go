@@ -1,8 +1,7 @@
-// Package table reads files in which every line is one record, whatever it holds.
+// Package table reads files in which every line is one record, whatever it contains.
 //
-// [Open] opens a CSV file, chooses its columns and returns the cells of each line. [OpenFile]
-// and [NewLines] read files of other forms, such as one JSON document a line. A mistake in what
-// the user asked for is an [exit.Usage].
+// [Open] opens a CSV file, chooses its columns and returns the cells of each line. [OpenFile] and [NewLines] read files
+// of other forms, such as one JSON document per line. A mistake in the user's request is an [exit.Usage].
 package table
 
 import (
@@ -24,22 +23,22 @@ type Table struct {
 	// Names are the names of the columns that Picked returns.
 	Names []string
 
-	header  []string // of the whole file: its first line, or names that --header has, or c1 … cN
+	header  []string // names of all columns: the first line, the names of --header, or c1 … cN
 	pick    []int
 	file    *File
 	lines   *Lines
-	cells   []string // of the row that Next returned
-	pending bool     // cells are those of a first line that is a row
+	cells   []string // cells of the row that Next returned
+	pending bool     // cells hold the first line, which is a row
 }
 
 // Open opens a CSV file, "-" for standard input. columns are names or 1-based numbers, none for all.
 //
 // header is "auto", "yes", "no" or the names of the columns. With auto, the first line is a row if every cell of the
-// chosen columns is a number, and a header if none is. In any other case auto is an error: a
-// damaged record, taken for a header, would be published, and one record would be missing.
+// chosen columns is a number, and a header if no cell is. Anything else is an error: otherwise a damaged record might
+// be taken for a header, and would be published instead of counted.
 //
-// Privacy: the first line is public, because it decides how all others are read. It is
-// private like any other record if header is "no" and columns are given.
+// Privacy: the first line is public, because it decides how all others are read. It is private like any other record if
+// header is "no" and columns are given.
 func Open(path, header string, columns []string) (*Table, error) {
 	f, err := OpenFile(path)
 	if err != nil {
@@ -59,7 +58,7 @@ func Open(path, header string, columns []string) (*Table, error) {
 	return t, nil
 }
 
-// File returns the file that the table is read from, for a progress bar.
+// File returns the file of the table, for a progress bar.
 func (t *Table) File() *File { return t.file }
 
 // Close closes the file.
@@ -77,7 +76,7 @@ func (t *Table) readHead(header string, columns []string) (err error) {
 	t.header, t.pending = numbered(len(first)), true
 	if names := headerNames(header); names != nil {
 		if len(first) != len(names) {
-			return exit.Usagef("the first line has %d columns, --header names %d", len(first), len(names))
+			return exit.Usagef("the first line has %d columns, but --header names %d", len(first), len(names))
 		}
 		t.header = names
 		t.pick, err = pickColumns(t.header, columns)
@@ -91,18 +90,18 @@ func (t *Table) readHead(header string, columns []string) (err error) {
 	}
 	if len(first) == 0 {
 		return exit.Usagef(
-			"the first line is empty, too long or no CSV: if it is a record, say --header no and choose the columns " +
+			"the first line is empty, too long or not CSV: if it is a record, use --header no and choose the columns " +
 				"by their numbers")
 	}
 	isHeader := header == "yes"
 	if header == "auto" {
 		_, named := pickColumns(first, columns)
 		plain, err := pickColumns(t.header, columns)
-		// A line that holds numbers, and not the chosen names, is data: no message may show
-		// it.
+		// A line with numbers and without the chosen names is data, so no message may show it.
 		isHeader = (err != nil || !allNumbers(first, plain)) && (named == nil || !anyNumber(first, all(len(first))))
 		if isHeader && err == nil && anyNumber(first, plain) {
-			return exit.Usagef("the first line has numbers and cells that are none: say --header yes or --header no")
+			return exit.Usagef("the first line has cells of both kinds, numbers and others: use --header yes or " +
+				"--header no")
 		}
 	}
 	if isHeader {
@@ -112,27 +111,27 @@ func (t *Table) readHead(header string, columns []string) (err error) {
 	return err
 }
 
-// HeaderUsage ends the help of --header.
-const HeaderUsage = "auto, yes, no, or where it has none the names of its columns, a,b,c"
+// HeaderUsage is the end of the help text of --header.
+const HeaderUsage = "auto, yes, no, or for a file without a header the names of its columns, a,b,c"
 
 // CheckHeader checks a value of --header. Its error is an [exit.Usage].
 func CheckHeader(header string) error {
 	names := headerNames(header)
 	for i, name := range names {
 		if name == "" || slices.Contains(names[:i], name) || !strings.Contains(header, ",") {
-			return exit.Usagef("--header is %q, must be auto, yes, no, or names that differ, with commas: a,b or a,",
+			return exit.Usagef("--header is %q, must be auto, yes, no, or different names with commas: a,b or a,",
 				header)
 		}
 	}
 	return nil
 }
 
-// headerNames returns the names of columns that a value of --header has, nil if it has none.
+// headerNames returns the names of columns in a value of --header, nil if it has none.
 func headerNames(header string) []string {
 	if slices.Contains([]string{"auto", "yes", "no"}, header) {
 		return nil
 	}
-	names := strings.Split(strings.TrimSuffix(header, ","), ",") // "x," is one name
+	names := strings.Split(strings.TrimSuffix(header, ","), ",") // "x," stands for one name
 	for i, name := range names {
 		names[i] = strings.TrimSpace(name)
 	}
@@ -148,8 +147,8 @@ func numbered(n int) []string {
 	return names
 }
 
-// highest returns the names c1 … cN, where N is the highest of the given columns. These are
-// numbers, or names of the form cN.
+// highest returns the names c1 … cN, where N is the highest of the given columns, which are numbers or names of the
+// form cN.
 func highest(columns []string) ([]string, error) {
 	n := 0
 	for _, c := range columns {
@@ -162,8 +161,8 @@ func highest(columns []string) ([]string, error) {
 	return numbered(n), nil
 }
 
-// Label chooses the columns whose names are the labels. If the file has other names, Label
-// takes all columns; then there must be as many as labels.
+// Label chooses the columns whose names are the labels. If the file has other names, it takes all columns, whose number
+// must then be the number of labels.
 func (t *Table) Label(path string, labels []string) error {
 	pick := make([]int, len(labels))
 	for k, l := range labels {
@@ -174,15 +173,16 @@ func (t *Table) Label(path string, labels []string) error {
 	}
 	if len(pick) != len(labels) {
 		t.Close()
-		return exit.Usagef("%s: has %d columns, the stream has %d (%s): choose them with --columns", path, len(pick),
+		return exit.Usagef("%s has %d columns, but the stream has %d (%s): choose columns with "+
+			"--columns", path, len(pick),
 			len(labels), strings.Join(labels, ", "))
 	}
 	t.pick, t.Names = pick, labels
 	return nil
 }
 
-// Column returns the place of a column among the chosen ones, −1 if it is none of them. The column
-// is a name, or a 1-based number in the file.
+// Column returns the place of a column among the chosen ones, −1 if it was not chosen. The column is a name or a
+// 1-based number in the file.
 func (t *Table) Column(column string) int {
 	if i := slices.Index(t.Names, column); i >= 0 {
 		return i
@@ -240,15 +240,14 @@ func anyNumber(line []string, pick []int) bool {
 	return false
 }
 
-// Number reads a decimal number as the daemon's codecs do.
+// Number parses a decimal number as the daemon's codecs do.
 func Number(cell string) (float64, bool) {
 	cell = strings.Trim(cell, " \t")
 	f, n := decimal.Plain([]byte(cell))
 	return f, n > 0 && n == len(cell)
 }
 
-// Next returns the cells of the next line, none if the line has none. They are valid until
-// the next call.
+// Next returns the cells of the next line, none if the line is a null record. They are valid until the next call.
 func (t *Table) Next() ([]string, error) {
 	if t.pending {
 		t.pending = false
@@ -269,7 +268,7 @@ func (t *Table) Next() ([]string, error) {
 	return cells, nil
 }
 
-// Picked returns the chosen cells of a line. A cell that the line lacks is empty.
+// Picked returns the chosen cells of a line. A missing cell is empty.
 func (t *Table) Picked(line []string) []string {
 	cells := make([]string, len(t.pick))
 	for k, i := range t.pick {
@@ -280,8 +279,8 @@ func (t *Table) Picked(line []string) []string {
 	return cells
 }
 
-// Numbers parses the value of a flag: a list of one number, or of one number per column. Its error
-// is an [exit.Usage] that names the flag.
+// Numbers parses the value of a flag: one number, or one number per column. Its error is an [exit.Usage] that names the
+// flag.
 func Numbers(flag, list string, columns int) ([]float64, error) {
 	words := strings.Split(list, ",")
 	if len(words) != 1 && len(words) != columns {

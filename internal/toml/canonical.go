@@ -9,8 +9,8 @@ import (
 	"reflect"
 )
 
-// Canonical returns the keys of table n that are not outside of the canonical form, with their values in struct v.
-// A key without the flag Always is there only if it differs from its default: so a new key alone is no change.
+// Canonical returns the keys of table n that belong to the canonical form, with their values in struct v. A key without
+// the flag Always is there only if it differs from its default, so that adding a key to the schema changes nothing.
 func (n *Node) Canonical(v reflect.Value) map[string]any {
 	t := map[string]any{}
 	for _, c := range n.Children {
@@ -47,8 +47,8 @@ func (n *Node) isDefault(f reflect.Value) bool {
 	return reflect.DeepEqual(f.Interface(), same.Interface())
 }
 
-// Plain returns the value of the key as the canonical form has it: an empty list for a nil list, "off"
-// for a missing number, "auto" for one that is found, and the text of a value that has one.
+// Plain returns the value of the key in canonical form: an empty list for a nil list, "off" for a missing number,
+// "auto" for a number that is found, and the text of a value that has one.
 func (n *Node) Plain(f reflect.Value) any {
 	if f.Kind() == reflect.Pointer {
 		if f.IsNil() {
@@ -82,7 +82,7 @@ func (n *Node) Plain(f reflect.Value) any {
 	return f.Interface()
 }
 
-// autoOr returns a number, or "auto" for one that is found.
+// autoOr returns a number, or "auto" for one that is to be found.
 func autoOr(x float64) any {
 	if math.IsNaN(x) {
 		return "auto"

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestLaterKeys: a key that has not been there from the first version on is
-// left out while it has its default.
+// TestLaterKeys: a key that the first version did not have is omitted while it has its default.
 func TestLaterKeys(t *testing.T) {
 	type settings struct {
 		First int       `toml:"first"`

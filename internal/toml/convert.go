@@ -10,9 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// convert checks a value against its row of the schema: its type, that it is finite, its
-// words, its rule. It returns string, bool, int64, float64, time.Duration, a slice
-// of one of these, or what Kind.Read returns.
+// convert checks a value against its row of the schema: its type, finiteness, words and rule. It returns string, bool,
+// int64, float64, time.Duration, a slice of one of these, or the result of Kind.Read.
 func (d *Document) convert(n *Node, key Key, v any) (value any, ok bool) {
 	list, isList := v.([]any)
 	switch n.Kind {
@@ -73,8 +72,8 @@ func (d *Document) convertList(n *Node, key Key, list []any) (any, bool) {
 	return floats, ok
 }
 
-// convertOne converts a value that is not a list. If it cannot, broken is the rule that the
-// value breaks, and show is the value as the message may show it.
+// convertOne converts a value that is not a list. On failure, broken is the violated rule, and show is the value as far
+// as the message may show it.
 func (d *Document) convertOne(n *Node, key Key, element int, v any) (value any, broken string, show any) {
 	wrong := "must be " + n.Kind.Wants
 	if n.Has(Found) {
@@ -158,7 +157,7 @@ func (d *Document) convertOne(n *Node, key Key, element int, v any) (value any, 
 	return value, "", nil
 }
 
-// finite reads a finite number, and says which rule anything else breaks.
+// finite returns a finite number, or the rule that v violates.
 func finite(v any, wrong string) (x float64, broken string) {
 	switch v := v.(type) {
 	case int64:
@@ -171,10 +170,10 @@ func finite(v any, wrong string) (x float64, broken string) {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return 0, "must be finite"
 	}
-	return x + 0, "" // no negative zero: it would make another digest
+	return x + 0, "" // +0 turns −0 into 0, which would have another digest
 }
 
-// Duration reads a duration with its unit, which "0" has not.
+// Duration parses a duration with its unit. "0" has no unit and is refused.
 func Duration(s string) (time.Duration, bool) {
 	t, err := time.ParseDuration(s)
 	return t, err == nil && unicode.IsLetter(rune(s[len(s)-1]))
@@ -182,8 +181,7 @@ func Duration(s string) (time.Duration, bool) {
 
 var keyLike = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
 
-// checkText returns the rule that a string breaks, and the string if a message may show
-// it.
+// checkText returns the rule that a string violates, and the string if a message may show it.
 func (n *Node) checkText(s string) (broken string, show any) {
 	switch {
 	case s == "" && n.Def != `""`:
@@ -191,9 +189,9 @@ func (n *Node) checkText(s string) (broken string, show any) {
 	case !utf8.ValidString(s):
 		return "must be UTF-8", nil
 	case strings.ContainsFunc(s, unicode.IsControl):
-		return "must not hold control characters", nil
+		return "must not contain control characters", nil
 	case n.Kind == File && keyLike.MatchString(s):
-		return "must be the path of a file, not what stands in it", nil
+		return "must be the path of a file, not its content", nil
 	case len(n.Words) > 0 && !slices.Contains(n.Words, s):
 		return "must be " + Alternatives(n.Words), s
 	}

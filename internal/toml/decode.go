@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// ReadTable reads the table t of row n into the struct dst. If the files have no such table, t is
-// nil, and ReadTable sets the defaults.
+// ReadTable reads the table t of row n into the struct dst. If the files do not have the table, t is nil and ReadTable
+// sets the defaults.
 func (d *Document) ReadTable(n *Node, key Key, t map[string]any, dst reflect.Value) {
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		if n.Child(name) == nil {
@@ -31,7 +31,7 @@ func (d *Document) ReadTable(n *Node, key Key, t map[string]any, dst reflect.Val
 		case c.Has(Required):
 			d.Add(here, -1, "required table, with "+strings.Join(c.mustHave(), ", "), nil)
 		default:
-			// A pointer stays nil if the file has no table for it.
+			// A pointer stays nil if the file does not have the table.
 			if f := c.In(dst); f.Kind() == reflect.Struct {
 				d.ReadTable(c, here, nil, f)
 			}
@@ -53,7 +53,7 @@ func (d *Document) readSubtable(n *Node, key Key, v any, dst reflect.Value) {
 	t, ok := v.(map[string]any)
 	if !ok {
 		if slices.ContainsFunc(n.Children, func(c *Node) bool { return c.Kind == File }) {
-			v = nil // it may be what should stand in a file
+			v = nil // it may be a secret that belongs in a file
 		}
 		d.Add(key, -1, "must be a table", Scalar(v))
 		return
@@ -66,8 +66,7 @@ func (d *Document) readSubtable(n *Node, key Key, v any, dst reflect.Value) {
 	d.ReadTable(n, key, t, f)
 }
 
-// readKey reads one value into its field of dst. If the file has no value, it sets the
-// default.
+// readKey reads one value into its field of dst. If the file does not have the key, it sets the default.
 func (d *Document) readKey(n *Node, key Key, v any, given, noTable bool, dst reflect.Value) {
 	f := Field(dst, n.Name)
 	if !given {
@@ -95,7 +94,7 @@ func assign(f reflect.Value, value any) {
 	if s, ok := value.(string); ok && f.CanAddr() {
 		if u, ok := f.Addr().Interface().(encoding.TextUnmarshaler); ok {
 			if err := u.UnmarshalText([]byte(s)); err != nil {
-				panic("toml: a word of the schema is not understood: " + err.Error())
+				panic("toml: a type does not accept a word of its schema: " + err.Error())
 			}
 			return
 		}

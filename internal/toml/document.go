@@ -9,31 +9,31 @@ import (
 	burnt "github.com/BurntSushi/toml"
 )
 
-// Document is a file, or several that are read as one. The TOML package parses it into maps; a tree of rows says
-// which keys are taken from them. The package could decode into structs, but it would match keys
-// in any case, read 5 as 5 ns, and report faults without their lines.
+// Document is the content of a file, or of several files that are read as one. The TOML package parses it into maps; a
+// tree of rows says which keys are read from them. The package could decode into structs, but it would match keys in
+// any case, read 5 as 5 ns, and report faults without their lines.
 type Document struct {
 	*positions
 	files  []Source
-	masked map[string]string // values out of the environment, as the file writes them
-	bad    map[string]bool   // keys that have a fault
+	masked map[string]string // values with environment variables, as written in the file
+	bad    map[string]bool   // keys with a fault
 
-	// Tree is the table of all that the files say.
+	// Tree is the table of all content.
 	Tree map[string]any
 	// Hidden are the keys that hold values of environment variables, which nothing prints.
 	Hidden []Key
-	// Faults are those found until now, in the order in which they were found.
+	// Faults are the faults found so far, in the order in which they were found.
 	Faults Faults
 }
 
-// Parse reads files as one document. Its faults are those of texts that are no TOML, and of keys that two files have.
+// Parse reads files as one document. It records a fault for a text that is not TOML, and for a key that two files have.
 func Parse(files []Source) *Document {
 	d := Of("", nil)
 	d.parse(files)
 	return d
 }
 
-// Of returns a document that says what tree does, without lines. Its faults name the file name.
+// Of returns a document with the content of tree and without lines. Its faults name the file as name.
 func Of(name string, tree map[string]any) *Document {
 	return &Document{
 		positions: scan(""), files: []Source{{Name: name}}, Tree: tree, masked: map[string]string{},
@@ -49,12 +49,12 @@ func (d *Document) Err() error {
 	slices.SortStableFunc(d.Faults, func(a, b *Fault) int {
 		return cmp.Or(d.number(a.File)-d.number(b.File), cmp.Compare(a.Line, b.Line))
 	})
-	// A list in one line may hold the same faulty element twice: report it once.
+	// A list in one line may contain the same faulty element twice, which is reported once.
 	return slices.CompactFunc(d.Faults, func(a, b *Fault) bool { return a.Error() == b.Error() })
 }
 
-// parse reads TOML. If a text is not TOML, that is the only fault of its file, and of the others no
-// more is read than whether they are.
+// parse reads TOML. If a text is not TOML, this is the only fault of its file, and the other files are only checked for
+// being TOML.
 func (d *Document) parse(files []Source) {
 	d.files = files
 	for i := 1; i < len(files); i++ {
@@ -73,14 +73,14 @@ func (d *Document) parse(files []Source) {
 // decode reads the tables of a file.
 func (d *Document) decode(f *Source) (tree map[string]any, ok bool) {
 	defer func() {
-		if r := recover(); r != nil { // the parser panics where it meets a state it calls a bug
+		if r := recover(); r != nil { // the parser panics in states that it considers bugs
 			d.fail(f, 1, "not TOML")
 		}
 	}()
 	if _, err := burnt.Decode(f.Text, &tree); err != nil {
 		line, message := 1, "cannot be read"
 		if e, ok := errors.AsType[burnt.ParseError](err); ok {
-			// If a line ends too early, the parser reports the line after it.
+			// If a line ends too early, the parser reports the following line.
 			before := strings.TrimPrefix(f.Text, "\xef\xbb\xbf")
 			before = before[:min(max(e.Position.Start, 0), len(before))]
 			line, message = 1+strings.Count(before, "\n"), harmless(e.Message)
@@ -101,8 +101,8 @@ func (d *Document) Add(key Key, element int, rule string, value any) *Fault {
 	return d.Note(key, element, rule, value)
 }
 
-// Note records a fault as Add does. It is for faults of a table as a whole: the keys in the
-// table are still checked.
+// Note records a fault like Add. It is for faults of a table as a whole: later checks still look at the keys in the
+// table.
 func (d *Document) Note(key Key, element int, rule string, value any) *Fault {
 	if _, ok := value.(string); ok {
 		if source, ok := d.masked[place(key, element)]; ok {
@@ -115,11 +115,11 @@ func (d *Document) Note(key Key, element int, rule string, value any) *Fault {
 	return f
 }
 
-// Line returns the line of the key, or of the nearest table around it that the files mention, counted over all
+// Line returns the line of the key or, if the files do not have it, of the nearest table around it, counted over all
 // files. element ≥ 0 asks for the line of that element of a list.
 func (d *Document) Line(key Key, element int) int { return d.positions.line(key, element) }
 
-// Spoil has later checks skip the key, as if it had a fault of its own.
+// Spoil makes later checks skip the key, as if it had a fault.
 func (d *Document) Spoil(key Key) { d.bad[key.String()] = true }
 
 // SoundBelow reports whether no key in the table has a fault.
@@ -132,8 +132,8 @@ func (d *Document) SoundBelow(table Key) bool {
 	return true
 }
 
-// Sound reports whether neither the key nor a table around it has a fault. Only then can
-// later checks use the key's value.
+// Sound reports whether neither the key nor a table around it has a fault. Only then may later checks use the key's
+// value.
 func (d *Document) Sound(key Key) bool {
 	for n := 1; n <= len(key); n++ {
 		if d.bad[key[:n].String()] {
@@ -143,7 +143,7 @@ func (d *Document) Sound(key Key) bool {
 	return true
 }
 
-// Written returns what the file says for the key, nil if the key is not in the file.
+// Written returns the value that the file gives the key, nil if the key is not in the file.
 func (d *Document) Written(key Key) any {
 	var v any = d.Tree
 	for _, name := range key {

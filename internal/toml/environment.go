@@ -9,9 +9,8 @@ import (
 
 var variable = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
-// Expand replaces ${NAME} by the environment variable NAME, and $${ by ${. It does not
-// expand the result again, and the result is never printed. broken is the rule that s
-// breaks, "" if none.
+// Expand replaces ${NAME} by the environment variable NAME, and $${ by ${. It does not expand the result again, and the
+// result is never printed. broken is the rule that s violates, "" if none.
 func (d *Document) Expand(key Key, element int, s string) (expanded, broken string) {
 	var b strings.Builder
 	source := s
@@ -25,7 +24,8 @@ func (d *Document) Expand(key Key, element int, s string) (expanded, broken stri
 		case strings.HasPrefix(s, "${"):
 			m := variable.FindStringSubmatch(s)
 			if m == nil {
-				return "", "${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself"
+				return "", "${ must be followed by the name of an environment variable and }, as in ${HOME}; write " +
+					"$${ for a literal ${"
 			}
 			value, ok := os.LookupEnv(m[1])
 			if !ok {

@@ -12,17 +12,17 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// Fault is a violated rule, and the place in the file where it is violated.
+// Fault is a violated rule and its place in the file.
 type Fault struct {
-	File  string // as it was named in its Source
-	Line  int    // from 1; of the table for a key that is missing
-	Key   string // full dotted key; "" where the file is no TOML
-	Rule  string // what must hold: "must be positive"
-	Value any    // what was found; nil where nothing was, or where it may be a secret
-	Hint  string // "did you mean clip?"; may be empty
+	File  string // name of the file in its Source
+	Line  int    // from 1; for a missing key the line of its table
+	Key   string // full dotted key; "" if the file is not TOML
+	Rule  string // the violated rule, such as "must be positive"
+	Value any    // the value found; nil if none was, or if it may be a secret
+	Hint  string // such as "did you mean clip?"; may be empty
 }
 
-// Error returns "file:line: key: rule (value) (hint)", without the parts that are empty.
+// Error returns "file:line: key: rule (value) (hint)", without empty parts.
 func (f *Fault) Error() string {
 	s := f.Rule
 	if f.Key != "" {
@@ -35,11 +35,10 @@ func (f *Fault) Error() string {
 	return s
 }
 
-// Faults are faults of a document. Its Error has one line for
-// each fault.
+// Faults are the faults of a document. Error has one line for each fault.
 type Faults []*Fault
 
-// Error returns the faults, one a line.
+// Error returns the faults, one per line.
 func (f Faults) Error() string {
 	lines := make([]string, len(f))
 	for i := range f {
@@ -62,8 +61,8 @@ var (
 	outOfRange = regexp.MustCompile(`^\S+ is out of range`)
 )
 
-// harmless removes what a parser's message quotes from the file, except single characters
-// and names of keys. The quoted text may be a password whose quotes were forgotten.
+// harmless removes text that a parser's message quotes from the file, except single characters and names of keys. The
+// quoted text may be a password whose quotes are missing.
 func harmless(message string) string {
 	if strings.HasPrefix(message, "Key '") {
 		return message
@@ -88,9 +87,8 @@ func (n *Node) show(v any) any {
 // literal is text that a message shows without quotes.
 type literal string
 
-// Scalar returns v for a message, nil for lists and tables. A float keeps its decimal point:
-// for 100.0 the message is "must be an integer (100.0)", because "(100)" would puzzle its
-// reader.
+// Scalar returns v for a message, nil for lists and tables. A float keeps its decimal point: for 100.0 the message is
+// "must be an integer (100.0)", because "(100)" would be confusing.
 func Scalar(v any) any {
 	switch v := v.(type) {
 	case string, bool, int64:

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// Source is a file, or a text that is read like one.
+// Source is a file, or a text that is read like a file.
 type Source struct {
 	Name   string
 	Text   string
-	before int // lines of the files before it
+	before int // number of lines in the files before it
 }
 
-// Sources reads the file at path or, where that is a directory, the files in it whose names end in .toml and do
-// not begin with a dot, in the order of their names.
+// Sources reads the file at path or, if path is a directory, its files whose names end in .toml and do not begin with a
+// dot, in the order of their names.
 func Sources(path string) (files []Source, err error) {
 	names := []string{path}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -45,7 +45,7 @@ func Sources(path string) (files []Source, err error) {
 	return files, nil
 }
 
-// place returns the file of a line, and its number there.
+// place returns the file of a line, and the line's number in it.
 func (d *Document) place(line int) (file string, number int) {
 	f := d.files[0]
 	for _, next := range d.files[1:] {
@@ -56,13 +56,13 @@ func (d *Document) place(line int) (file string, number int) {
 	return f.Name, line - f.before
 }
 
-// number returns the place of a file among those that are read.
+// number returns the index of a file.
 func (d *Document) number(file string) int {
 	return slices.IndexFunc(d.files, func(f Source) bool { return f.Name == file })
 }
 
-// merge adds the tables of a file to those of the files before it. Both may have a table, and each
-// some of its keys. here has the lines of the file.
+// merge adds the tables of a file to those of the earlier files. Two files may have the same table, each with some of
+// its keys. here has the lines of the file.
 func (d *Document) merge(above Key, into, tree map[string]any, here *positions, f *Source) map[string]any {
 	if into == nil {
 		return tree
@@ -81,14 +81,14 @@ func (d *Document) merge(above Key, into, tree map[string]any, here *positions, 
 			file, line := d.place(d.Line(key, -1))
 			d.Faults = append(d.Faults,
 				&Fault{File: f.Name, Line: here.line(key, -1), Key: key.String(),
-					Rule: fmt.Sprintf("stands in %s:%d too", file, line)})
+					Rule: fmt.Sprintf("is also in %s:%d", file, line)})
 		}
 	}
 	return into
 }
 
-// add adds the positions of a file that follows so many lines. What files before it mention stays where
-// they do.
+// add adds the positions of a file that follows before lines. It keeps the positions of keys that earlier files
+// mention.
 func (p *positions) add(file *positions, before int) {
 	p.order = append(p.order, file.order...)
 	for name, line := range file.written {

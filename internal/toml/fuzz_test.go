@@ -9,7 +9,7 @@ import (
 	burnt "github.com/BurntSushi/toml"
 )
 
-// FuzzPositions: whatever the file says, the keys that the scanner finds are those of the TOML package.
+// FuzzPositions: for any file, the scanner finds the same keys as the TOML package.
 func FuzzPositions(f *testing.F) {
 	for _, path := range []string{"../../examples/orders.toml", "../../config/testdata/faults.toml"} {
 		data, err := os.ReadFile(path)
@@ -28,7 +28,7 @@ func FuzzPositions(f *testing.F) {
 func comparePositions(t *testing.T, src string) {
 	defer func() {
 		if recover() != nil {
-			scan(src) // no TOML, but an end
+			scan(src) // not TOML, but scan must return
 		}
 	}()
 	var tree map[string]any

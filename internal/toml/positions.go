@@ -7,17 +7,17 @@ import (
 	burnt "github.com/BurntSushi/toml"
 )
 
-// positions says on which line of a file each key is. The TOML package keeps no positions
-// for keys, so the source is read a second time, after that package has accepted it. So the
-// text read here is valid, and the result is used for line numbers only.
+// positions gives the line of each key of a file. The TOML package records no positions of keys, so the source is read
+// a second time after that package has accepted it. The text read here is therefore valid, and the result is used only
+// for line numbers.
 type positions struct {
-	order   []Key          // keys and table headers as they appear
+	order   []Key          // keys and table headers, in order of appearance
 	written map[string]int // line of a key or header, by Key.String()
 	implied map[string]int // line of the first mention of a table that has no header
 }
 
-// line returns the line of the key, or of the nearest table around it that the
-// file mentions. element ≥ 0 asks for the line of that element of a list.
+// line returns the line of the key or, if the file does not have it, of the nearest table around it. element ≥ 0 asks
+// for the line of that element of a list.
 func (p *positions) line(key Key, element int) int {
 	if n, ok := p.written[place(key, element)]; ok {
 		return n
@@ -33,8 +33,8 @@ func (p *positions) line(key Key, element int) int {
 	return 1
 }
 
-// place names a key or, if element ≥ 0, an element of its list. The name of an element
-// cannot be a key's: a key with a bracket in it is quoted.
+// place names a key or, if element ≥ 0, an element of its list. The name of an element cannot be the name of a key,
+// because a key with a bracket is quoted.
 func place(key Key, element int) string {
 	if element < 0 {
 		return key.String()
@@ -65,7 +65,7 @@ func scan(src string) *positions {
 		} else {
 			s.pair(section)
 		}
-		if s.at == before { // not TOML after all
+		if s.at == before { // only if the text is not TOML
 			break
 		}
 	}
@@ -79,7 +79,7 @@ type scanner struct {
 	out  *positions
 }
 
-// found notes key, written relative to section.
+// found records key, written relative to section.
 func (s *scanner) found(section, key Key, line int) {
 	full := append(section[:len(section):len(section)], key...)
 	s.out.order = append(s.out.order, full)
@@ -100,7 +100,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// space skips blanks on the line.
+// space skips blanks on a line.
 func (s *scanner) space() {
 	for s.peek() == ' ' || s.peek() == '\t' {
 		s.at++
@@ -139,7 +139,7 @@ func (s *scanner) pair(section Key) {
 	s.value(append(section[:len(section):len(section)], key...))
 }
 
-// Row reads a key of one or more parts, and the blanks after it.
+// key reads a key of one or more parts, and the blanks after it.
 func (s *scanner) key() (key Key) {
 	for {
 		s.space()
@@ -169,8 +169,7 @@ func bare(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'
 }
 
-// unquote returns the string of a one-line literal. It calls the TOML package, so that
-// escapes are read in one way only.
+// unquote returns the string of a one-line literal. It uses the TOML package, so that escapes have one meaning only.
 func unquote(literal string) string {
 	var v struct{ Key string }
 	if _, err := burnt.Decode("key = "+literal, &v); err != nil {
@@ -205,7 +204,7 @@ func (s *scanner) elements(bracket byte, read func(i int)) {
 		if s.peek() == ',' {
 			s.at++
 		}
-		if s.at == before { // not TOML after all
+		if s.at == before { // only if the text is not TOML
 			return
 		}
 	}
@@ -250,10 +249,10 @@ func (s *scanner) text() {
 		case strings.HasPrefix(s.src[s.at:], end):
 			s.at += len(end)
 			for n := 0; long && n < 2 && strings.HasPrefix(s.src[s.at:], quote); n++ {
-				s.at++ // one or two quotes may stand before the three
+				s.at++ // one or two quotes may precede the closing three
 			}
 			return
 		}
 	}
-	s.at = len(s.src) // it has no end: not TOML
+	s.at = len(s.src) // without end: not TOML
 }

@@ -13,8 +13,7 @@ import (
 	burnt "github.com/BurntSushi/toml"
 )
 
-// TestLines: in each source the key x, or the one named, stands on the line
-// that says HERE.
+// TestLines: in each source the key x, or the named one, is on the line that says HERE.
 func TestLines(t *testing.T) {
 	f := func(src string, key ...string) {
 		t.Helper()
@@ -66,7 +65,7 @@ func TestLines(t *testing.T) {
 	f("[a]\nb = {\nc.x = 1 } # HERE", "a", "b", "c", "x")
 	f("[[a]]\nx = 1 # HERE\n[[a]]\nx = 2", "a", "x")
 	f("[[ x ]] # HERE\n[[x]]")
-	// What is not there has the line of the table around it.
+	// A missing key has the line of the table around it.
 	f("[a]\n[x.b] # HERE\n[c]", "x", "no")
 	f("[a]\n[x.b] # HERE\n[c]", "x", "b", "no", "no")
 	f("a = { b = 1 }\nx = { # HERE\n}", "x", "no")
@@ -83,11 +82,11 @@ func TestLines(t *testing.T) {
 		t.Errorf("the inner element is on line %d", got)
 	}
 	if got := p.line(Key{"x"}, 9); got != 1 {
-		t.Errorf("an element that is not there is on line %d", got)
+		t.Errorf("a missing element is on line %d", got)
 	}
 }
 
-// TestScanEnds: whatever it is given, the scanner comes to an end.
+// TestScanEnds: the scanner terminates on any input.
 func TestScanEnds(t *testing.T) {
 	for _, src := range []string{"", "x", "x=", "=", "]", "[", "[[", "[a", "x = [", "x = {", "x = \"", "x = \"\"\"", "x = \"\\", "x = '''",
 		"x = [1 2", "x = {a 1", ".", "a.", "a..b", "\x00", "x = }", "x = [}", "x = {]", "a = [,]", "#", "\"", "é = 1",
@@ -96,9 +95,8 @@ func TestScanEnds(t *testing.T) {
 	}
 }
 
-// TestTOMLSuite compares the scanner with the TOML package on the files of the
-// official test suite, which that package carries: the same keys in the same
-// order, and for single values the same lines.
+// TestTOMLSuite compares the scanner with the TOML package on the files of the official test suite, which that package
+// contains: it must find the same keys in the same order, and the same lines for single values.
 func TestTOMLSuite(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/BurntSushi/toml").Output()
 	if err != nil {
@@ -125,7 +123,7 @@ func TestTOMLSuite(t *testing.T) {
 		if !reflect.DeepEqual(p.order, md.Keys()) && len(p.order)+len(md.Keys()) > 0 {
 			t.Errorf("%s: keys\n%q, want\n%q", path, p.order, md.Keys())
 		}
-		if !strings.Contains(string(data), "[[") { // there one name stands for several keys
+		if !strings.Contains(string(data), "[[") { // with arrays of tables one name stands for several keys
 			lines += compareLines(t, path, string(data), p, &md, nil, tree)
 		}
 		return nil
@@ -138,8 +136,8 @@ func TestTOMLSuite(t *testing.T) {
 	}
 }
 
-// refused is decoded into to learn a value's line: the TOML package tells it
-// with an error of UnmarshalText.
+// refused is a target for decoding that reveals a value's line: the TOML package reports the line in an error of
+// UnmarshalText.
 type refused struct{}
 
 func (refused) UnmarshalText([]byte) error { return errors.New("refused") }
@@ -158,7 +156,7 @@ func compareLines(t *testing.T, path, src string, p *positions, md *burnt.MetaDa
 			continue // a list
 		}
 		got := p.line(key, -1)
-		// The parser's line is where a value ends, and a value's text may be long.
+		// The parser reports the line where a value ends, and a text may have many lines.
 		if lines := strings.Split(src, "\n"); strings.Contains(lines[min(got, len(lines))-1], `"""`) ||
 			strings.Contains(lines[min(got, len(lines))-1], "'''") {
 			continue
@@ -170,7 +168,7 @@ func compareLines(t *testing.T, path, src string, p *positions, md *burnt.MetaDa
 	return compared
 }
 
-// TestHarmless: no message of the parser shows what may be a secret.
+// TestHarmless: no message of the parser shows a possible secret.
 func TestHarmless(t *testing.T) {
 	for _, src := range []string{
 		"password = hunter2", "password = \"hunter2\nx", "password = \"hunter2 \\u12\"", "password = \"hunter2 \\q\"",

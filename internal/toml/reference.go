@@ -17,7 +17,7 @@ func (n *Node) describe(b *strings.Builder) {
 		if c.Kind != Table {
 			continue
 		}
-		if c.Named == nil { // or it holds names only
+		if c.Named == nil { // otherwise it contains only names
 			c.section(b)
 		}
 		c.describe(b)
@@ -75,7 +75,7 @@ func explains(text string, words []string) bool {
 	return true
 }
 
-// listed prints words as code.
+// listed formats words as code.
 func listed(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {

@@ -8,25 +8,25 @@ import (
 	burnt "github.com/BurntSushi/toml"
 )
 
-// Key is a dotted key, part by part.
+// Key is a dotted key, one element for each part.
 type Key = burnt.Key
 
 // Kind is the type of a key's value.
 type Kind struct {
-	// Wants completes "must be" in the message about a value of another type.
+	// Wants completes the message "must be …" for a value of another type.
 	Wants string
-	// Name is the kind in the reference.
+	// Name is the name of the kind in the reference.
 	Name string
-	// Read reads a value. It returns nil and "" for one of another type, or the rule that the value breaks. nil
-	// for the kinds of this package.
+	// Read converts a value. It returns nil and "" for a value of another type, or the rule that the value violates.
+	// Nil for the kinds of this package.
 	Read func(v any) (value any, broken string)
-	// Plain returns a value as the canonical form has it. nil: as it is.
+	// Plain returns a value in canonical form. Nil: the value itself.
 	Plain func(value any) any
 }
 
-// The kinds of values. A key of kind File has a path, and what stands there is never printed. Number is an integer
-// or a float, and read as float64. Span is a string: a duration with its unit. Spread is one number or a list, and
-// Wholes one integer or a list. Off is "off" or a number. AnyValue is a number, a boolean or a string.
+// The kinds of values. File is the path of a file whose content is never printed. Number is an integer or a float, read
+// as float64. Span is a string with a duration and its unit. Spread is one number or a list. Wholes is one integer or a
+// list. Off is "off" or a number. AnyValue is a number, a boolean or a string.
 var (
 	Table    = &Kind{}
 	Text     = &Kind{Wants: "a string", Name: "string"}
@@ -43,54 +43,53 @@ var (
 	AnyValue = &Kind{Wants: "a number, true, false or a string", Name: "number, boolean or string"}
 )
 
-// Flags of a key. Outside holds for everything in a table that has it.
+// Flags of a key. Outside applies to everything in a table that has it.
 type Flags int
 
 const (
-	// Required: there is no default.
+	// Required: the key has no default.
 	Required Flags = 1 << iota
 	// Usual: required, but only the caller knows when.
 	Usual
-	// Flat: the file has a table, the struct and the canonical form do not. The keys of the table
-	// are fields of the struct of the table around it, and are in that table in the canonical form.
+	// Flat: the table exists in the file, but not in the struct and the canonical form. Its keys are fields of the
+	// struct of the surrounding table, and belong to that table in the canonical form.
 	Flat
 	// Outside: not in the canonical form.
 	Outside
-	// Found: may be "auto". It is read as NaN.
+	// Found: may be "auto", which is read as NaN.
 	Found
-	// Always: in the canonical form even if it has its default.
+	// Always: in the canonical form even with its default.
 	Always
-	// Every: may be "all". It is read as [All].
+	// Every: may be "all", which is read as [All].
 	Every
 )
 
 // All stands for "all" in a list of integers.
 const All = -1
 
-// Row is what is known of a key.
+// Row describes a key.
 type Row struct {
-	Path  string // dotted; the rows of tables stand before those of their keys
+	Path  string // dotted; the row of a table precedes those of its keys
 	Kind  *Kind
 	Flags Flags
-	Def   string   // the default as TOML text; "" where there is none
-	Says  string   // the default in words, where it follows from other keys
-	Words []string // an enumeration's words
-	Of    string   // the choice that the table belongs to; with another one its keys have no value
+	Def   string   // the default as TOML text; "" if there is none
+	Says  string   // the default in words, if it depends on other keys
+	Words []string // the words of an enumeration
+	Of    string   // the choice that the table belongs to; with another choice its keys have no value
 	Rule  Rule
-	Doc   string // one line for the reference
-	// Named reads a table in which the file gives tables names of its own. The only row below is that of such a
-	// table, n. dst is the struct of the table around. A required table is read also where the file has none; then
-	// v is nil.
+	Doc   string // text for the reference
+	// Named reads a table in which the file names the subtables. The only row below it is that of a subtable, n. dst is
+	// the struct of the surrounding table. A required table is read even if the file does not have it; then v is nil.
 	Named func(d *Document, n *Node, key Key, v any, dst reflect.Value)
 }
 
-// Rule is what a value, or each element of a list, must satisfy besides its type.
+// Rule is a condition on a value, or on each element of a list, in addition to its type.
 type Rule struct {
-	Text string         // completes "must be"
-	OK   func(any) bool // nil: the caller checks it, the text is for the reference
+	Text string         // completes "must be …"
+	OK   func(any) bool // nil: the caller checks it, and Text is for the reference only
 }
 
-// MustBe returns the rule that a value must be what text says and ok reports.
+// MustBe returns the rule that text describes and ok checks.
 func MustBe(text string, ok func(any) bool) Rule { return Rule{text, ok} }
 
 // Node is a row in the tree of tables.
@@ -99,12 +98,11 @@ type Node struct {
 	Name     string // the last part of the path
 	Parent   *Node
 	Children []*Node
-	fallback any      // the default as the TOML package reads it; nil where there is none
-	former   []string // of the top
+	fallback any      // the default as the TOML package reads it; nil if there is none
+	former   []string // only in the top node
 }
 
-// New returns the tree of the rows. former are the paths of keys that are no longer there, and that did nothing
-// but what happens without them.
+// New returns the tree of the rows. former are the paths of removed keys that had no effect.
 func New(rows []Row, former ...string) *Node {
 	top := &Node{former: former}
 	for _, k := range rows {
@@ -117,7 +115,7 @@ func New(rows []Row, former ...string) *Node {
 	return top
 }
 
-// named reports whether the file gives tables like n their names.
+// named reports whether n is a table that the file names.
 func (n *Node) named() bool { return n.Parent != nil && n.Parent.Named != nil }
 
 // Child returns the row of the named key, nil if there is none.
@@ -130,7 +128,7 @@ func (n *Node) Child(name string) *Node {
 	return nil
 }
 
-// At returns the row that the names lead to, one below the other, nil if there is none.
+// At returns the row at the end of a path of names, nil if there is none.
 func (n *Node) At(names ...string) *Node {
 	for _, name := range names {
 		if n = n.Child(name); n == nil {
@@ -155,9 +153,9 @@ func (k *Row) fallback() any {
 	return v.Default
 }
 
-// Default returns the value of the key where a file has none, nil if the row has no default.
+// Default returns the value of the key if a file does not have it, nil if the row has no default.
 //
-// Errors: the default breaks its own row.
+// Errors: the default violates its own row.
 func (n *Node) Default() (any, error) {
 	if n.fallback == nil {
 		return nil, nil
@@ -170,8 +168,7 @@ func (n *Node) Default() (any, error) {
 	return value, nil
 }
 
-// In returns the field of struct v that row n is read into. For a flat table it returns v
-// itself.
+// In returns the field of struct v into which row n is read. For a flat table it returns v itself.
 func (n *Node) In(v reflect.Value) reflect.Value {
 	if n.Has(Flat) {
 		return v

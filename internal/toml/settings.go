@@ -17,14 +17,14 @@ type Setting struct {
 	Hidden bool   // the text may be a secret
 }
 
-// Settings are the values of keys by their dotted names.
+// Settings are the values of keys, by dotted name.
 type Settings map[string]Setting
 
-// Settings returns the keys of table n that are outside of the canonical form, with their values in struct v. A table
-// of them that may be absent is "present". Tables to which the file gives names are left out.
+// Settings returns the keys of table n that do not belong to the canonical form, with their values in struct v. An
+// optional table among them is "present". Tables that the file names are omitted.
 func (n *Node) Settings(v reflect.Value) Settings { return n.settings(v, nil) }
 
-// settings is Settings. above is where the table is.
+// settings is Settings. above is the path of the table.
 func (n *Node) settings(v reflect.Value, above []string) Settings {
 	all := Settings{}
 	for _, c := range n.Children {
@@ -97,7 +97,7 @@ func (s Settings) Hide(keys map[string]bool) {
 // Difference is a key that has different values in two configurations.
 type Difference struct {
 	Key string `json:"key"` // dotted
-	// Old and New are the values as JSON, "absent" where there is none. Both are empty where one of them is hidden.
+	// Old and New are the values as JSON, "absent" if there is none. Both are empty if one of them is hidden.
 	Old string `json:"old,omitempty"`
 	New string `json:"new,omitempty"`
 }

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// unknown records a fault for a key that table n does not have, and guesses which was meant.
+// unknown records a fault for a key that table n does not have, and guesses the intended key.
 func (d *Document) unknown(n *Node, key Key) {
 	name := key[len(key)-1]
 	rule := "unknown key"
@@ -18,7 +18,7 @@ func (d *Document) unknown(n *Node, key Key) {
 	if into := n.movedInto(name); into != "" {
 		hint = "moved to [" + append(key[:len(key)-1:len(key)-1], into).String() + "]"
 	} else if slices.Contains(n.top().former, path) {
-		hint = "leave it out: this version has nothing that it would turn on"
+		hint = "remove it: it has no effect in this version"
 	} else if n.Has(Flat) && n.Parent.Child(name) != nil {
 		hint = "it belongs in [" + key[:len(key)-2].String() + "]"
 	} else if near := nearest(name, n); near != "" {
@@ -32,7 +32,7 @@ func (d *Document) unknown(n *Node, key Key) {
 	d.Add(key, -1, rule, nil).Hint = hint
 }
 
-// top returns the top of the tree.
+// top returns the root of the tree.
 func (n *Node) top() *Node {
 	for n.Parent != nil {
 		n = n.Parent
@@ -40,8 +40,8 @@ func (n *Node) top() *Node {
 	return n
 }
 
-// movedInto returns the flat table of n that has the named key, "" if none has. In earlier
-// versions such a key was in n itself.
+// movedInto returns the flat table of n that has the named key, "" if none has. In earlier versions that key was in n
+// itself.
 func (n *Node) movedInto(name string) string {
 	for _, t := range n.Children {
 		if t.Has(Flat) && t.Child(name) != nil {
@@ -51,8 +51,8 @@ func (n *Node) movedInto(name string) string {
 	return ""
 }
 
-// homeOf returns the table that the stream's key of that name belongs to, "" if there is
-// none. A usual mistake with TOML is to write a key below the header of another table.
+// homeOf returns the table of the stream that has a key of that name, "" if there is none. A common mistake in TOML is
+// to write a key below the header of another table.
 func homeOf(name string, n *Node, key Key) string {
 	var around *Node
 	for up := n; up != nil; up = up.Parent {
@@ -82,7 +82,7 @@ func homeOf(name string, n *Node, key Key) string {
 	return ""
 }
 
-// nearest returns the key of table n whose name is most like the given one.
+// nearest returns the key of table n with the most similar name.
 func nearest(name string, n *Node) string {
 	name = strings.ToLower(name)
 	best, least := "", max(1, utf8.RuneCountInString(name)/3)+1
@@ -101,8 +101,8 @@ func nearest(name string, n *Node) string {
 	return best
 }
 
-// Distance returns how many insertions, deletions, replacements and swaps of neighbours turn
-// a into b.
+// Distance returns the smallest number of insertions, deletions, replacements and swaps of neighbours that turn a into
+// b.
 func Distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	rows := make([][]int, len(x)+1)

@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// Release has the fields of a release that comparisons use. It is read from the release's JSON.
+// Release holds the fields of a release that comparisons need. It is read from the release's JSON.
 type Release struct {
 	Step   uint64
 	Values map[string]Value
@@ -18,16 +18,16 @@ type Release struct {
 	}
 }
 
-// Value is a value of a release, with the standard errors of its entries: of the noise, and with
-// that of clipping where the release says it.
+// Value is a value of a release, with the standard errors of its entries: of the noise alone, and with that of clipping
+// if the release has it.
 type Value struct {
 	Data Numbers
 	SE   Numbers
 	Wide Numbers `json:"se_with_clipping"`
 }
 
-// Numbers are a list, in either encoding and with NaN for null, or one number for
-// all entries of another.
+// Numbers is a list of numbers, in either encoding and with NaN for null, or a single number that stands for all
+// entries.
 type Numbers []float64
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -52,7 +52,7 @@ func (x *Numbers) UnmarshalJSON(data []byte) (err error) {
 	return nil
 }
 
-// At returns entry i, NaN where there is none.
+// At returns entry i, NaN if there is none.
 func (x Numbers) At(i int) float64 {
 	switch {
 	case len(x) == 1:

@@ -1,5 +1,5 @@
-// Package truth computes what releases of moments estimate, from the rows and without noise, so that
-// a demonstration or a replay can show how far a release is from it.
+// Package truth computes, from the rows and without noise, what releases of moments estimate. A demonstration or a
+// replay uses it to show the distance of a release from the truth.
 package truth
 
 import (
@@ -13,40 +13,40 @@ import (
 	"github.com/streamdp/streamdp/internal/table"
 )
 
-// Truth computes what the releases of a stream of moments estimate, in plain float64: the
-// workload's moments of the scaled rows, as they are and shortened to the clip norm.
-// Releases are compared with it, so it shares no code with the estimator.
+// Truth computes what the releases of a stream of moments estimate, in plain float64: the workload's moments of the
+// scaled rows, both as they are and shortened to the clip norm. Releases are compared with it, so it shares no code
+// with the estimator.
 //
-// What a warm-up finds it takes from the releases. Until then it holds the rows.
+// It takes bounds that a warm-up found from the releases. Until then it keeps the rows.
 //
-// Nothing of it is private.
+// Nothing in it is private.
 type Truth struct {
 	s         *config.Stream
 	constants *constants // nil: not found yet
-	caps      []*float64 // from the warm-up's release
+	caps      []*float64 // from the release of the warm-up
 	held      [][]float64
 	row       []float64
-	open      Moments // of the open step
+	open      Moments // moments of the open step
 	steps     []Moments
-	before    uint64        // steps that are not in steps any more
-	keep      uint64        // newest steps that stay; 0: all
-	count     uint64        // rows in the open step
-	apart     [][][]float64 // of steps that releases end: rows that wait, by partition; nil: other steps
-	begun     []int64       // rows of a partition that wait no longer
+	before    uint64        // number of steps dropped from steps
+	keep      uint64        // number of newest steps to keep; 0: all
+	count     uint64        // number of rows in the open step
+	apart     [][][]float64 // waiting rows by partition, if releases end the steps; else nil
+	begun     []int64       // number of rows of each partition that were taken into a step
 }
 
-// constants are those by which rows are scaled and shortened.
+// constants are the constants with which rows are scaled and shortened.
 type constants struct {
 	centre, scale []float64
-	limits        []float64 // of scaled values: 0 where a column is frozen
+	limits        []float64 // bounds of scaled values; 0 for a frozen column
 	clip          float64
 }
 
-// Moments holds sums, or means, of rows and of the upper triangles of their outer products,
-// of shortened rows and of rows as they are (Plain).
+// Moments holds sums, or means, of rows and of the upper triangles of their outer products: for shortened rows, and for
+// unshortened rows (Plain).
 type Moments struct {
 	Mean, Second, PlainMean, PlainSecond []float64
-	weight                               []float64 // of the rows, one number
+	weight                               []float64 // total weight of the rows, one number
 }
 
 // each calls f with the entries of x and y.
@@ -59,7 +59,7 @@ func (x *Moments) each(y *Moments, f func(a, b *float64)) {
 	}
 }
 
-// New returns the truth of a stream of moments that has no row yet.
+// New returns the truth of a stream of moments, without any row yet.
 func New(s *config.Stream) *Truth {
 	t := &Truth{s: s, row: make([]float64, len(s.Input.Row()))}
 	t.open = t.zero()
@@ -76,7 +76,7 @@ func (t *Truth) zero() Moments {
 		make([]float64, 1)}
 }
 
-// Forget makes t keep only the steps that the newest one's value needs. Call it before any row is added.
+// Forget makes t keep only the steps that the newest step's value needs. Call it before adding rows.
 func (t *Truth) Forget() {
 	t.keep = 1
 	if t.s.Moments.Workload == "window" {
@@ -97,13 +97,13 @@ func (t *Truth) Cells(cells []string) {
 	t.Add(row)
 }
 
-// Merge makes steps end where the releases of a stream say that merges so many partitions.
+// Merge makes steps end at the ends that releases of a merged stream over this number of partitions give to Until.
 func (t *Truth) Merge(partitions int) {
 	t.apart, t.begun = make([][][]float64, partitions), make([]int64, partitions)
 }
 
-// Until ends the open step at these ends of the partitions. It returns false, and does
-// nothing, where there are not so many rows.
+// Until ends the open step at these ends of the partitions. It returns false and does nothing if rows up to these ends
+// are missing.
 func (t *Truth) Until(ends []int64) bool {
 	for i, end := range ends {
 		if n := end - t.begun[i]; n < 0 || n > int64(len(t.apart[i])) {
@@ -121,7 +121,7 @@ func (t *Truth) Until(ends []int64) bool {
 	return true
 }
 
-// Add adds a record; nil gives no row, and counts as a row of zeros.
+// Add adds a record. A nil row stands for a record without a row, and counts as a row of zeros.
 func (t *Truth) Add(row []float64) {
 	c := t.constants
 	if c == nil {
@@ -160,7 +160,7 @@ func (t *Truth) take(row []float64) {
 	}
 }
 
-// scale writes the scaled row; false where it has none.
+// scale writes the scaled row. It returns false if the row is not valid.
 func (t *Truth) scale(row []float64) bool {
 	for j, v := range row {
 		v = (v - t.constants.centre[j]) / t.constants.scale[j]
@@ -185,7 +185,7 @@ func accumulate(mean, second, row []float64) ([]float64, []float64) {
 	return mean, second
 }
 
-// Found takes from a release what a warm-up found, and then the rows that it held.
+// Found takes the bounds that a warm-up found from its release, and then the rows that were kept.
 func (t *Truth) Found(r *Release) {
 	if t.constants != nil {
 		return
@@ -214,7 +214,7 @@ func (t *Truth) Found(r *Release) {
 // close turns the open step's sums into the workload's value.
 func (t *Truth) close() {
 	m := t.s.Moments
-	keep := 1.0 // weight of what came before
+	keep := 1.0 // weight of the earlier steps
 	if m.Workload == "exponential" {
 		keep = m.Decay
 	}
@@ -233,11 +233,10 @@ func (t *Truth) close() {
 	}
 }
 
-// Steps returns how many steps behind the warm-up are complete.
+// Steps returns the number of complete steps after the warm-up.
 func (t *Truth) Steps() uint64 { return t.before + uint64(len(t.steps)) }
 
-// At returns the value of step n ≥ 1 behind the warm-up, and false if the step is not
-// complete, or no longer there.
+// At returns the value of step n ≥ 1 after the warm-up. It returns false if the step is not complete or was dropped.
 func (t *Truth) At(n uint64) (Moments, bool) {
 	if n <= t.before || n > t.before+uint64(len(t.steps)) {
 		return Moments{}, false
@@ -261,7 +260,7 @@ func (t *Truth) At(n uint64) (Moments, bool) {
 	return out, true
 }
 
-// Value returns what a value of moments would be without noise, nil where it is not known.
+// Value returns a value of moments without noise, nil if it is unknown.
 func (t *Truth) Value(step uint64, name string) []float64 {
 	m, ok := t.At(step)
 	if !ok || t.constants == nil {
@@ -301,12 +300,12 @@ func (t *Truth) Value(step uint64, name string) []float64 {
 // versus is one line of the comparison of a release with the rows.
 type versus struct {
 	name            string
-	truth, clipped  float64 // of rows as they are, and of shortened ones
-	value, se, wide float64 // as released; NaN where the release does not say
+	truth, clipped  float64 // from rows as they are, and from shortened rows
+	value, se, wide float64 // from the release; NaN if it is not there
 }
 
-// compared returns what a release says of the first moment and the variance of every
-// column, beside both truths: in original units where the release has them.
+// compared returns the first moment and the variance of every column in a release, next to both truths, in original
+// units if the release has them.
 func (t *Truth) compared(r *Release) (lines []versus) {
 	m, ok := t.At(r.Step - t.s.Moments.WarmupSteps())
 	if !ok {
@@ -315,9 +314,9 @@ func (t *Truth) compared(r *Release) (lines []versus) {
 	d := len(t.row)
 	for _, x := range []struct {
 		label    string
-		names    [3]string // the first one that there is
+		names    [3]string // the release uses the first that exists
 		original string
-		power    float64 // of the scale
+		power    float64 // power of the scale
 		entry    func(j int) int
 		of       func(mean, second []float64, j int) float64
 	}{
@@ -357,7 +356,7 @@ func (t *Truth) compared(r *Release) (lines []versus) {
 	return lines
 }
 
-// diagonal returns the place of entry (j, j) in an upper triangle of d columns.
+// diagonal returns the index of entry (j, j) in an upper triangle of d columns.
 func diagonal(j, d int) int { return j*d - j*(j-1)/2 }
 
 // Print writes the comparison of a release as a table.

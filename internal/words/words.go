@@ -1,4 +1,4 @@
-// Package words writes numbers for people.
+// Package words formats numbers for people.
 package words
 
 import (
@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Plural counts things, whose name takes an s.
+// Plural formats a number of things. The plural of their name must take an s.
 func Plural[N int | int64 | uint64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -14,7 +14,7 @@ func Plural[N int | int64 | uint64](n N, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Size writes a number of bytes, from 10 000 on in kB and from 10 000 000 on in MB.
+// Size formats a number of bytes: from 10 000 on in kB, from 10 000 000 on in MB.
 func Size(n int64) string {
 	switch {
 	case n < 10_000:
@@ -25,7 +25,7 @@ func Size(n int64) string {
 	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
 }
 
-// Ranges writes ascending numbers as 0-3,5; "–" for none.
+// Ranges formats ascending numbers as 0-3,5; "–" for none.
 func Ranges(numbers []int) string {
 	var parts []string
 	for i := 0; i < len(numbers); {
@@ -46,7 +46,7 @@ func Ranges(numbers []int) string {
 	return strings.Join(parts, ",")
 }
 
-// Offset writes the end of a range of offsets, which is negative where the range has none yet.
+// Offset formats the end of a range of offsets. It is negative while the range has no end.
 func Offset(end int64) string {
 	if end < 0 {
 		return "…"

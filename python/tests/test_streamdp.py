@@ -109,7 +109,7 @@ def test_numbers() -> None:
     assert cov.matrix() == [[1, 2, 3], [2, 4, 5], [3, 5, 6]]
     assert cov.se[2] is None
     assert cov.labels[1] == (r.columns[0], r.columns[1])
-    with pytest.raises(ReleaseError, match="no matrix"):
+    with pytest.raises(ReleaseError, match="not a matrix"):
         r.values["mean"].matrix()
 
 

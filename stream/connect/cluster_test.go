@@ -81,8 +81,8 @@ password_file = %q
 			t.Errorf("%s: %v, want %s", file, err, want)
 		}
 	}
-	f("password", "hunter2\n", 0o644, "must not be open to others")
-	f("password", "hunter2\nhunter3\n", 0o600, "must hold one line")
+	f("password", "hunter2\n", 0o644, "must not be accessible to others")
+	f("password", "hunter2\nhunter3\n", 0o600, "must contain one line")
 	f("password", "", 0o600, "must not be empty")
 	f("key.pem", string(cert.Key), 0o640, "must not be readable for its group")
 	f("key.pem", "hunter2", 0o600, "certificate")
@@ -168,12 +168,12 @@ func TestTokenFiles(t *testing.T) {
 		mode os.FileMode
 		want string
 	}{
-		{tokens, "hunter2", 0o644, "must not be open to others"},
-		{tokens, "", 0o600, "must hold one token"},
-		{tokens, "hunter2\nhunter3", 0o600, "must hold one token"},
-		{tokens, "hunter{2}", 0o600, "no bearer token"},
+		{tokens, "hunter2", 0o644, "must not be accessible to others"},
+		{tokens, "", 0o600, "must contain one token"},
+		{tokens, "hunter2\nhunter3", 0o600, "must contain one token"},
+		{tokens, "hunter{2}", 0o600, "not a bearer token"},
 		{secret, "hunter2", 0o640, "must not be readable for its group"},
-		{secret, "hunter2\nhunter3", 0o600, "must hold one line"},
+		{secret, "hunter2\nhunter3", 0o600, "must contain one line"},
 	} {
 		write(test.text, test.mode)
 		if _, err := connect.Cluster(test.c); !errors.Is(err, connect.ErrCredentials) ||

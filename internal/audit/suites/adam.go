@@ -9,12 +9,11 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// adamParameters limits how many parameters an audit looks at. All are treated alike, so
-// that few show what all do.
+// adamParameters limits the number of parameters in an audit. All parameters are treated alike, so a few suffice.
 const adamParameters = 1 << 10
 
-// Adam builds the audits of the sensitivity alone, by coupling. The noise cannot be audited: the
-// noisy means do not follow from the released parameters.
+// Adam builds audits of the sensitivity only, by coupling. The noise cannot be audited, because the noisy means do not
+// follow from the released parameters.
 func Adam(s *config.Stream) (*audit.Suite, error) {
 	c := *s.Adam
 	c.Dim = min(c.Dim, adamParameters)
@@ -41,7 +40,7 @@ func Adam(s *config.Stream) (*audit.Suite, error) {
 	}
 	subject := &audit.Subject{Mechanism: e,
 		Array: func(name string, _ uint64) (audit.Array, bool) { a, ok := arrays[name]; return a, ok }}
-	// Test against the published guarantee, ε at δ, not against the plan's μ.
+	// The audit tests the published guarantee, ε at δ, instead of the plan's μ.
 	if subject.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
 		return nil, err
 	}
@@ -50,11 +49,11 @@ func Adam(s *config.Stream) (*audit.Suite, error) {
 		Others:  audit.NullPairs(plan.Clip, e.Columns(), s.Params().Adjacency),
 		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}
-	if plan.First.Kind == "identity" { // whose columns end with their step
+	if plan.First.Kind == "identity" { // each column ends with its step
 		suite.Person = s.Participation()
 	}
 	if c.Mode == "gradients" && s.User == nil {
-		switch c.Method { // of which one pair is the worst whatever stands beside it
+		switch c.Method { // with these, one pair is the worst for all other records
 		case "pp", "pp_debiased", "momentum":
 			suite.Worst = []audit.Pair{audit.SquaresWorst(0, plan.Clip, c.Dim, s.Params().Adjacency)}
 		case "jme", "jme_per_example":

@@ -11,11 +11,11 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// loudMu is about the μ at which the fewest runs show a relative error.
+// loudMu is approximately the μ at which the fewest runs show a relative error.
 const loudMu = 4
 
-// Moments builds the audits of a stream of moments, for the plan with the published guarantee and
-// for the same plan with a loud μ.
+// Moments builds the audits of a stream of moments: for the plan with the published guarantee, and for the same plan
+// with μ = loudMu.
 func Moments(s *config.Stream) (*audit.Suite, error) {
 	var attained float64
 	var worst audit.Pair
@@ -23,8 +23,8 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 	var beyond float64
 	c := *s.Moments
 	if c.Automatic() {
-		// What follows the warm-up: the noise for the clip norm 1, whatever is found. The
-		// warm-up is audited in the tests of internal/bounds.
+		// This audits the mechanism after the warm-up. Its noise is computed for the clip norm 1, so the result holds
+		// for any norm that the warm-up finds. Tests of internal/bounds audit the warm-up.
 		c.Centre, c.Scale, c.Warmup, c.WarmupMode = nil, nil, 0, ""
 		if math.IsNaN(c.Clip) {
 			c.Clip = 1
@@ -47,7 +47,7 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 			norm = func(steps uint64) float64 {
 				p := s.Participation()
 				p.Count = steps
-				n, _ := matfact.Sensitivity(f, p, end) // of as many steps there is one
+				n, _ := matfact.Sensitivity(f, p, end) // no error with these numbers of steps
 				return n
 			}
 			if end = f.Horizon(); end == 0 && c.LastStep() > 0 {
@@ -57,7 +57,7 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 				end = 0
 			}
 			if plan.Nu > 0.5 && s.Params().Adjacency == dp.Replace {
-				attained = 1e-9 // what is charged is for persons in different steps
+				attained = 1e-9 // the charge is for persons in different steps
 			}
 		}
 		matrix, err := audit.Stored(plan.Factorization, w, s.Moments.Horizon)
@@ -77,7 +77,7 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Test against the published guarantee, ε at δ, not against the plan's μ.
+	// The audit tests the published guarantee, ε at δ, instead of the plan's μ.
 	if configured.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
 		return nil, err
 	}

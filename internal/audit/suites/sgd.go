@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// Descent builds the audits of a regression by method amb, by coupling. Its steps depend on its
-// releases, so two neighbouring streams cannot be compared under one and the same noise.
+// Descent builds the audits of a regression with method amb, by coupling: its steps depend on its releases, so two
+// neighbouring streams cannot be compared under the same noise.
 func Descent(s *config.Stream) (*audit.Suite, error) {
 	e, err := sgd.NewAMB(*s.SGD, s.Params())
 	if err != nil {
@@ -37,9 +37,8 @@ func Descent(s *config.Stream) (*audit.Suite, error) {
 	}, nil
 }
 
-// Newton builds the audits of a regression by method newton, by coupling as in [Descent]. Every slot
-// of the streams holds a record, because gradient steps need records. The streams are longer than an
-// epoch.
+// Newton builds the audits of a regression with method newton, by coupling as in [Descent]. Every slot of the streams
+// holds a record, because gradient steps need records. The streams are longer than an epoch.
 func Newton(s *config.Stream) (*audit.Suite, error) {
 	e, err := sgd.NewNewton(*s.SGD, s.Params())
 	if err != nil {
@@ -62,7 +61,7 @@ func Newton(s *config.Stream) (*audit.Suite, error) {
 		Budget:   p.Mu,
 		Released: e.AppendReleased, Person: s.Participation(), Epoch: e.EpochSteps,
 	}
-	// Test against the published guarantee, ε at δ, not against the plan's μ.
+	// The audit tests the published guarantee, ε at δ, instead of the plan's μ.
 	if o.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
 		return nil, err
 	}

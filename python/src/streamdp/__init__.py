@@ -1,12 +1,12 @@
-"""Reads what streamdp publishes.
+"""Reads the releases that streamdp publishes.
 
 >>> import streamdp
 >>> releases = streamdp.read("localhost:9092", "orders.dp")       # or read_file("releases.ndjson")
 >>> frame = streamdp.frame(releases, "mean_original")             # pandas; backend="polars"
 >>> streamdp.plot_mean(releases)
 
-The package itself needs nothing but Python. Frames need pandas or polars, plots matplotlib,
-Parquet files pyarrow, the check against the schema jsonschema, and read a Kafka client.
+The package itself needs only Python. Frames need pandas or polars, plots need matplotlib, Parquet
+files need pyarrow, verify_schema needs jsonschema, and read needs a Kafka client.
 """
 
 from ._frame import frame, records, write_parquet

@@ -8,17 +8,17 @@ from typing import Any
 
 from ._release import Release, ReleaseError
 
-Z = 1.959963984540054  # of a band with 95 %
+Z = 1.959963984540054  # standard errors on each side of a 95 % band
 
 COLUMNS = ("stream", "partition", "epoch", "step", "first", "end", "rows", "value", "column", "other", "x", "se", "low", "high")
 
 
 def records(releases: Iterable[Release], value: str | None = None) -> list[dict[str, Any]]:
-    """One record for each number of each release, of one value or of all.
+    """Returns one record for each number of each release, for one value or for all.
 
-    column says what the number is of; for a matrix, column and other do. low and high are
-    x ∓ 1.96 se, a band of 95 %. se is that of the noise alone or, where the release has
-    se_with_clipping, that one. All three are None where the release states no error.
+    column names the number's column; for an entry of a matrix, column and other name its row and
+    column. low and high are x ∓ 1.96 se, a 95 % band. se is the standard error of the noise alone
+    or, if the release has it, se_with_clipping. All three are None if the release states no error.
     """
     out = []
     for r in releases:
@@ -36,7 +36,7 @@ def records(releases: Iterable[Release], value: str | None = None) -> list[dict[
 
 
 def frame(releases: Iterable[Release], value: str | None = None, *, backend: str = "pandas") -> Any:
-    """A data frame of records, by "pandas" or "polars"."""
+    """Returns records as a data frame of "pandas" or "polars"."""
     rows = records(releases, value)
     columns = {c: [row[c] for row in rows] for c in COLUMNS}
     if backend == "pandas":

@@ -1,4 +1,4 @@
-"""Pictures by matplotlib. Each takes axes to draw on, or makes some, and returns them."""
+"""Plots with matplotlib. Each function draws on the given axes, or creates some, and returns them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _choose(releases: Sequence[Release], value: str | None, preferred: Sequence[
 
 def _one(releases: Sequence[Release]) -> None:
     if len({(r.stream, r.partition) for r in releases}) > 1:
-        raise ReleaseError("the releases are of several streams or partitions: choose one, as in [r for r in releases if r.stream == 'orders']")
+        raise ReleaseError("the releases belong to several streams or partitions: choose one, as in [r for r in releases if r.stream == 'orders']")
 
 
 def plot_mean(releases: Sequence[Release], column: str | None = None, value: str | None = None, *, skip: int = 0, ax: Any = None) -> Any:
-    """A released value over time, in its band of ±1.96 standard errors.
+    """Plots a released value over time, with a band of ±1.96 standard errors.
 
-    column is one of the value's, the first where it is None. The first skip releases, the
-    noisiest ones, are left out. The line breaks between epochs.
+    column is one of the value's columns; None stands for the first. The first skip releases, which are
+    the noisiest, are omitted. The line breaks between epochs.
     """
     _one(releases)
     name = _choose(releases, value, ("mean_original", "mean", "sum", "theta_average", "theta_original", "theta"))
@@ -69,8 +69,8 @@ def plot_mean(releases: Sequence[Release], column: str | None = None, value: str
 
 
 def plot_correlation(releases: Sequence[Release], value: str | None = None, *, ax: Any = None) -> Any:
-    """The correlation that the newest release's covariance has. Entries are blank where a released variance is
-    not positive."""
+    """Plots the correlation matrix that follows from the newest release's covariance. An entry is blank if one of
+    its two variances is not positive."""
     _one(releases)
     name = _choose(releases, value, ("covariance_original", "covariance", "covariance_psd"))
     ax = _axes(ax)
@@ -93,7 +93,7 @@ def plot_correlation(releases: Sequence[Release], value: str | None = None, *, a
 
 
 def plot_coefficients(releases: Sequence[Release], value: str | None = None, *, ax: Any = None) -> Any:
-    """The newest release's coefficients, with their intervals where it has some."""
+    """Plots the newest release's coefficients, with intervals if it has them."""
     _one(releases)
     name = _choose(releases, value, ("theta_average", "theta_average_original", "theta_original", "theta"))
     ax = _axes(ax)

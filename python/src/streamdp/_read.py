@@ -15,8 +15,8 @@ from ._release import Release, assemble
 def read(brokers: str, topic: str, *, timeout: float = 30.0, **settings: Any) -> list[Release]:
     """Reads all releases of a topic, up to its end at the time of the call.
 
-    It uses confluent-kafka, or kafka-python where that is not installed. settings go to the
-    client, as {"security.protocol": "SSL"} does to confluent-kafka. With another client, give
+    It uses confluent-kafka or, if that is not installed, kafka-python. settings are passed to the
+    client, for example {"security.protocol": "SSL"} to confluent-kafka. If you use another client, pass
     its messages to assemble.
     """
     try:
@@ -28,7 +28,7 @@ def read(brokers: str, topic: str, *, timeout: float = 30.0, **settings: Any) ->
     try:
         import kafka
     except ImportError:
-        raise ImportError("read needs a Kafka client: pip install confluent-kafka, or kafka-python; or give messages of your own to streamdp.assemble") from None
+        raise ImportError("read needs a Kafka client: pip install confluent-kafka, or kafka-python; or pass your own messages to streamdp.assemble") from None
     return assemble(_kafka_python(kafka, brokers, topic, timeout, settings))
 
 
@@ -87,8 +87,8 @@ def _kafka_python(client: Any, brokers: str, topic: str, timeout: float, setting
 
 
 def read_file(path: str | os.PathLike[str]) -> list[Release]:
-    """Reads releases from a file, also .gz: one JSON object a line, as `streamdp replay` and console
-    consumers print them; a JSON list; or an answer of the daemon's /api/v1/streams/NAME/releases."""
+    """Reads releases from a file, possibly .gz. The file holds one JSON object per line, as `streamdp replay` and
+    console consumers print them; or a JSON list; or a response of the daemon's /api/v1/streams/NAME/releases."""
     raw = Path(path).read_bytes()
     text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
     try:

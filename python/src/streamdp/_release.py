@@ -1,4 +1,4 @@
-"""Releases: their numbers, and putting them together from messages."""
+"""Releases, and their assembly from messages."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ SCHEMA = "streamdp.release.v1"
 
 
 class ReleaseError(ValueError):
-    """What was read is no release, or not the one that was published."""
+    """The input is not a release, or differs from the release that was published."""
 
 
 @dataclass(frozen=True)
 class Value:
     """One released value.
 
-    data has the numbers in the order of the release. se has one standard error an entry,
-    None where the release states none; with one error for all entries it is repeated.
+    data holds the numbers in the order of the release. se holds one standard error per entry,
+    None if the release states none. A single error for all entries is repeated.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Value:
     data: tuple[float, ...]
     se: tuple[float | None, ...]
     labels: tuple[tuple[str, str], ...]
-    """What each entry is of: (column, "") or, of a matrix, (row, column)."""
+    """The names of each entry: (column, "") or, for a matrix, (row, column)."""
 
     def matrix(self) -> list[list[float]]:
         """The symmetric matrix of a value with layout "upper"."""
         if self.layout != "upper":
-            raise ReleaseError(f"{self.name} is no matrix")
+            raise ReleaseError(f"{self.name} is not a matrix")
         n = self.shape[0]
         out = [[0.0] * n for _ in range(n)]
         k = 0
@@ -72,19 +72,19 @@ class Release:
 
     @property
     def order(self) -> tuple[str, int, int, int]:
-        """By this releases are sorted."""
+        """The sort key of releases."""
         return (self.stream, self.partition, self.epoch, self.step)
 
     @property
     def unit(self) -> str:
-        """What the guarantee is about: "record", "person" for all records with one user key, or "person-period"
-        for those of one period. Empty where the release names the hash of its guarantee only."""
+        """What the guarantee protects: "record", "person" for all records with one user key, or "person-period"
+        for those of one period. Empty if the release has only the hash of its guarantee."""
         return str(self.raw.get("privacy", {}).get("unit", ""))
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What is promised and what is not, in words. Empty where the release names the hash of its guarantee only,
-        which the release of step 1 of its epoch then has (output.privacy_every)."""
+        """What is promised and what is not, in words. Empty if the release has only the hash of its guarantee; the
+        release of step 1 of its epoch then has the statements (output.privacy_every)."""
         return tuple(self.raw.get("privacy", {}).get("statements", ()))
 
 
@@ -92,7 +92,7 @@ def _numbers(data: Any) -> list[float]:
     if isinstance(data, str):  # little-endian float64s
         raw = base64.b64decode(data, validate=True)
         if len(raw) % 8:
-            raise ReleaseError("base64 data are no float64s")
+            raise ReleaseError("base64 data are not float64s")
         return list(struct.unpack(f"<{len(raw) // 8}d", raw))
     return [math.nan if x is None else float(x) for x in data]
 
@@ -115,7 +115,7 @@ def _labels(shape: tuple[int, ...], layout: str, n: int, columns: tuple[str, ...
 
 
 def parse(value: bytes | str) -> Release:
-    """Reads the JSON object of a release. Raises ReleaseError if it is none."""
+    """Parses the JSON object of a release. Raises ReleaseError if it is not a release."""
     try:
         raw = json.loads(value)
         if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
@@ -135,11 +135,11 @@ def parse(value: bytes | str) -> Release:
                 errors = [None if math.isnan(x) else x for x in _numbers(se)]
                 errors = errors * len(data) if len(errors) == 1 else errors
             if len(errors) != len(data):
-                raise ReleaseError(f"{name} has {len(data)} numbers and {len(errors)} errors")
+                raise ReleaseError(f"{name} has {len(data)} numbers but {len(errors)} standard errors")
             shape, layout = tuple(v["shape"]), v.get("layout", "")
             size = shape[0] * (shape[0] + 1) // 2 if layout == "upper" else math.prod(shape)
             if size != len(data):
-                raise ReleaseError(f"{name} has {len(data)} numbers, its shape {size}")
+                raise ReleaseError(f"{name} has {len(data)} numbers, but its shape has {size}")
             values[name] = Value(name, shape, layout, tuple(data), tuple(errors), _labels(shape, layout, len(data), columns, target, name))
         return Release(
             raw["stream"], raw["partition"], raw["epoch"], raw["step"], raw["rows"], (raw["offsets"][0], raw["offsets"][1]),
@@ -152,10 +152,10 @@ def parse(value: bytes | str) -> Release:
 
 
 class Assembler:
-    """Makes releases of messages in the order of their partition.
+    """Assembles releases from messages in the order of their partition.
 
-    A message may come again; it is dropped, and must be the same. A large release comes in
-    pieces; they are joined, and their hash is compared.
+    Duplicates are dropped; a duplicate with other content is an error. A large release comes in
+    pieces, which are joined and checked against their hash.
     """
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Assembler:
         self._of: tuple[str, str, int] = ("", "", 0)  # identity, hash, number of pieces
 
     def add(self, key: bytes | str | None, value: bytes | str | None, headers: Iterable[tuple[str, bytes | str | None]] | None = None) -> Release | None:
-        """Takes a message. Returns the release that it completes, None if there is none."""
+        """Takes the next message. Returns the release that it completes, or None."""
         if value is None:
             return None  # a tombstone
         body = value.encode() if isinstance(value, str) else bytes(value)
@@ -187,14 +187,14 @@ class Assembler:
         elif (identity, expected, int(n)) != self._of or int(i) != len(self._pieces) + 1:
             if int(i) <= len(self._pieces) and identity == self._of[0]:
                 return None  # again
-            raise ReleaseError(f"{name}: a piece is missing before it")
+            raise ReleaseError(f"{name}: the previous piece is missing")
         self._pieces.append(body)
         if int(i) < int(n):
             return None
         whole = b"".join(self._pieces)
         self._pieces = []
         if hashlib.sha256(whole).hexdigest() != expected:
-            raise ReleaseError(f"{identity}: the pieces do not have the hash that they say")
+            raise ReleaseError(f"{identity}: the pieces do not match the hash in their headers")
         return self._whole(whole)
 
     def _whole(self, body: bytes) -> Release | None:
@@ -210,7 +210,7 @@ class Assembler:
 
 
 def assemble(messages: Iterable[Any]) -> list[Release]:
-    """Makes releases of messages, in order of stream, partition, epoch and step.
+    """Assembles releases from messages, sorted by stream, partition, epoch and step.
 
     A message is the value alone (bytes or str), a tuple (key, value) or (key, value, headers),
     or a message of confluent-kafka or kafka-python.
@@ -233,4 +233,4 @@ def _message(m: Any) -> tuple[Any, Any, Any]:
         return m.key(), m.value(), m.headers()
     if hasattr(m, "value"):  # kafka-python
         return m.key, m.value, m.headers
-    raise TypeError(f"{type(m).__name__} is no message: give bytes, (key, value[, headers]), or a message of a Kafka client")
+    raise TypeError(f"{type(m).__name__} is not a message: pass bytes, (key, value[, headers]), or a message of a Kafka client")

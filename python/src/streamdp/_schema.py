@@ -1,4 +1,4 @@
-"""The check against the JSON Schema of releases."""
+"""Validation against the JSON Schema of releases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._release import Release
 
 
 class SchemaError(ValueError):
-    """A release is not as its schema says."""
+    """A release violates the schema."""
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def _validator() -> Any:
 
 
 def verify_schema(release: Release | bytes | str) -> None:
-    """Checks a release, or the bytes of one. Raises SchemaError with every fault. Needs jsonschema."""
+    """Validates a release, or the bytes of one. Raises SchemaError with all faults. Needs jsonschema."""
     raw = release.raw if isinstance(release, Release) else json.loads(release)
     faults = [f"{e.json_path}: {e.message}" for e in _validator().iter_errors(raw)]
     if faults:

@@ -1,9 +1,8 @@
-// Package tally is a small mechanism, with which a test proves what DESIGN.md says of
-// adding one: the noisy sum of the clipped rows of each step.
+// Package tally is a small mechanism with which a test checks DESIGN.md's instructions for adding one: it releases the
+// noisy sum of the clipped rows of each step.
 //
-// A record is in one step, so releases cost it one Gaussian mechanism over the whole
-// epoch, under either adjacency: sensitivity K of the lattice under zero-out, 2K under
-// replacement.
+// Each record is in one step, so the releases of a whole epoch cost it one Gaussian mechanism, under either adjacency.
+// The sensitivity is K of the lattice under zero-out and 2K under replacement.
 package tally
 
 import (
@@ -26,23 +25,23 @@ type Config struct {
 	Step, Horizon uint64 `toml:"-"`
 }
 
-// Defaults has nothing to fill in.
+// Defaults fills in nothing: the configuration has no defaults.
 func (c *Config) Defaults() {}
 
-// LastStep returns the step after which an epoch ends, 0 for none.
+// LastStep returns the step after which an epoch ends, 0 if it does not end.
 func (c *Config) LastStep() uint64 { return c.Horizon }
 
-// Values returns the names of what is released.
+// Values returns the names of the released values.
 func (c *Config) Values() []string { return []string{"tally"} }
 
-// Validate reports what is wrong.
+// Validate returns the faults of the configuration.
 func (c *Config) Validate() error {
 	var l fault.List
 	l.Check(c.Clip > 0 && c.Clip < 1e300, "clip", "must be positive and finite", c.Clip)
 	return l.Err()
 }
 
-// Plan is what an epoch keeps: the lattice, and the noise in its units.
+// Plan is the saved plan of an epoch: the lattice, and the noise in its units.
 type Plan struct {
 	Mu      float64    `json:"mu"`
 	Lattice dp.Lattice `json:"lattice"`
@@ -72,7 +71,7 @@ func New(c Config, p dp.Params) (*Estimator, error) {
 	return Adopt(c, p, Plan{mu, l, float64(l.K) * p.Adjacency.Factor() / mu * dp.RoundUp})
 }
 
-// Adopt goes on with an epoch's plan.
+// Adopt continues an epoch with its saved plan.
 func Adopt(c Config, p dp.Params, plan Plan) (*Estimator, error) {
 	return &Estimator{cfg: c, plan: plan, adjacency: p.Adjacency, sum: make([]int64, c.Columns),
 		row: make([]int64, c.Columns)}, nil
@@ -84,10 +83,10 @@ func (e *Estimator) Plan() Plan { return e.plan }
 // Columns returns the length of a row.
 func (e *Estimator) Columns() int { return e.cfg.Columns }
 
-// Range returns the slots of a step.
+// Range returns the range of slots of a step.
 func (e *Estimator) Range(t uint64) (first, end uint64) { return (t - 1) * e.cfg.Step, t * e.cfg.Step }
 
-// Add adds a record; a row of another length is worth what none is.
+// Add adds a record. A row of the wrong length counts like an absent record.
 func (e *Estimator) Add(_ uint64, row []float64) {
 	e.rows++
 	if len(row) != len(e.row) || !e.plan.Lattice.Quantise(e.row, row) {
@@ -116,12 +115,12 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	return r, nil
 }
 
-// Cost is that of one Gaussian mechanism: steps have no record in common.
+// Cost returns the cost of one Gaussian mechanism: no two steps share a record.
 func (e *Estimator) Cost() dp.Cost {
 	return dp.Cost{Adjacency: e.adjacency, Mu: e.plan.Mu * dp.LedgerRoom}
 }
 
-// Sizes returns what the estimator takes.
+// Sizes returns the memory that the estimator needs, in bytes.
 func (e *Estimator) Sizes() dp.Sizes {
 	return dp.Sizes{State: 8, Release: 8 * int64(len(e.sum)+1), Peak: 32 * int64(len(e.sum))}
 }
@@ -131,7 +130,7 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(b, e.step), nil
 }
 
-// UnmarshalBinary goes back to a state.
+// UnmarshalBinary restores a state.
 func (e *Estimator) UnmarshalBinary(b []byte) error {
 	if len(b) != 8 {
 		return errors.New("state of another mechanism")
