@@ -113,7 +113,7 @@ d = 10, n = 100, prefix sums, C = I, σ = 1. Root of the summed squared errors, 
 	p.text(
 		"The order of the methods is the paper's; with JME at λ = ½ the second moment is free. Difference: IME "+
 			"divides the budget as μ² here, in the paper's Algorithm 4 as (ε, δ). At (1, 10⁻⁶) and α = ½ that needs "+
-			"multipliers of %.2f and %.2f instead of %.2f each, and the curve lies %.0f %% higher. Under zero-out the "+
+			"multipliers of %.2f and %.2f instead of %.2f each, and its curve lies %.0f %% higher. Under zero-out the "+
 			"three curves coincide.\n",
 		s1, s2, sigma*math.Sqrt2, 100*(s1/(sigma*math.Sqrt2)-1))
 	return nil

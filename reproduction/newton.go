@@ -32,7 +32,8 @@ newton is told only the bound of the features' norm; amb is told all bounds, a r
 	for _, c := range contenders {
 		head = append(head, c.name)
 	}
-	if err := p.large("newton", head, append(cells, ends...), nil); err != nil {
+	if err := p.large("newton", head, append(cells, ends...),
+		func(row []string) bool { return row[0] == "geometric mean" }, 0, 1, 4, 5, 6, 7); err != nil {
 		return err
 	}
 	p.text(
