@@ -1,7 +1,7 @@
-// Command reproduction recomputes the figures of the papers. It writes RESULTS.md with plots. The file contains, for
-// each figure, the paper's number, ours, and the reason for any difference. Nothing in the file is written by hand.
-// docs/reproduction.md summarises it, and a test looks up the numbers of the summary in RESULTS.md. Run the command by
-// make reproduction.
+// Command reproduction recomputes the figures of the papers. It writes RESULTS.md with plots, and the numbers to CSV
+// files in the folder results. The page says for each figure whether our result differs from the paper's, and why.
+// Nothing in these files is written by hand. docs/reproduction.md summarises them, and a test looks up the numbers of
+// the summary there. Run the command by make reproduction.
 //
 // The command is a separate module, so that the program's module does not depend on packages that only the figures
 // need.
