@@ -15,76 +15,76 @@ import (
 type Config struct {
 	// Mode says what a row is. In mode "gradients" (the default) a row is a gradient. In mode "model" it is an example,
 	// features and target; its gradient is the gradient of Model at the current parameters.
-	Mode string `toml:"mode"`
+	Mode string
 	// Method is "pp_debiased" (the default), "pp", "jme", "jme_per_example",
 	// "jme_batch", "joint_clip" or "momentum"; see Estimator.
-	Method string `toml:"method"`
+	Method string
 	// Clip is the bound ζ on the Euclidean norm of one gradient. Required.
-	Clip float64 `toml:"clip"`
+	Clip float64
 	// MeanClip also bounds the norm of a step's mean gradient, for "jme_batch", whose noise grows with the largest
 	// possible mean. 0 means no bound.
-	MeanClip float64 `toml:"mean_clip"`
+	MeanClip float64
 	// Nu is the dimensionless weight ν of the second moment in the methods "jme…". 0 lets the package choose: for
 	// single vectors under replacement, the largest weight that costs the first moment nothing; otherwise a weight that
 	// balances the errors of both moments.
-	Nu float64 `toml:"nu"`
+	Nu float64
 	// Tau is the weight τ of the squares, in 1/gradient². It is required for "joint_clip", and must be 0 otherwise.
-	Tau float64 `toml:"tau"`
+	Tau float64
 	// Beta1 and Beta2 are the weights of the previous step in the two moments,
 	// in (0, 1). Default 0.9 and 0.999.
-	Beta1 float64 `toml:"beta1"`
-	Beta2 float64 `toml:"beta2"`
+	Beta1 float64
+	Beta2 float64
 	// Rate is the learning rate. Required.
-	Rate float64 `toml:"rate"`
+	Rate float64
 	// Schedule is "constant" (the default); "inverse-sqrt": rate/√i in step i; or "cosine": from rate to 0 over the
 	// horizon.
-	Schedule string `toml:"schedule"`
+	Schedule string
 	// Eps is added to the root of the second moment. Default 1e-8.
-	Eps float64 `toml:"eps"`
+	Eps float64
 	// VFloor is the smallest second moment. 0 means the standard deviation of its noise.
-	VFloor float64 `toml:"v_floor"`
+	VFloor float64
 	// Negative says how a noisy second moment below 0 is treated. "floor" (the default) raises all values below VFloor
 	// to VFloor. "zero" raises negative values to 0, and "abs" takes their absolute value; these two ignore VFloor.
-	Negative string `toml:"negative"`
+	Negative string
 	// UpdateClip bounds the Euclidean norm of the update before the rate is applied. 0 means no bound. It is required
 	// for "zero", which divides by Eps.
-	UpdateClip float64 `toml:"update_clip"`
+	UpdateClip float64
 	// WeightDecay is the decoupled decay: every step shrinks the parameters by the share rate·WeightDecay.
-	WeightDecay float64 `toml:"weight_decay"`
+	WeightDecay float64
 	// Factorization is "identity" (the default), "blt" or "sqrt".
-	Factorization string `toml:"factorization"`
+	Factorization string
 	// Dim is the number of parameters. It is required for mode "gradients", and must be 0 for mode "model", where Model
 	// determines it.
-	Dim int `toml:"dim"`
+	Dim int
 	// Release is "parameters" (the default), or "update", the change of the parameters.
-	Release string `toml:"release"`
+	Release string
 	// Model is required for mode "model", and must be nil otherwise.
-	Model *Model `toml:"model"`
+	Model *Model
 	// MaxStaleness is the largest age, in steps, of the parameters at which a gradient was computed; see
 	// Estimator.Stale.
-	MaxStaleness uint64 `toml:"max_staleness"`
+	MaxStaleness uint64
 
 	// StepHeader and InitialFile are for the daemon. StepHeader names the record header that holds the step whose
 	// parameters a gradient was computed at; default "model-step". InitialFile is the file from which Initial is read.
-	StepHeader  string `toml:"step_header"`
-	InitialFile string `toml:"initial_file"`
+	StepHeader  string
+	InitialFile string
 
 	// Person, if not zero, protects all records of a person instead of single records. A person has records in at most
 	// Count steps, any two at least Separation steps apart, and at most PerStep records in each. The caller of Add must
 	// enforce this: it replaces further records by nil rows. The cost of the releases is then the cost for a person.
-	Person matfact.Participation `toml:"-"`
+	Person matfact.Participation
 
 	// Columns are the names of the numbers of a row in mode "model", including the target.
-	Columns []string `toml:"-"`
+	Columns []string
 	// Step is the number m of slots of one step. Means are divided by m, even if some slots hold no record.
-	Step uint64 `toml:"-"`
+	Step uint64
 	// Horizon is the number of steps of the epoch; 0 means no end.
-	Horizon uint64 `toml:"-"`
+	Horizon uint64
 	// Endless says that steps continue after Horizon. The noise is still tuned for Horizon.
-	Endless bool `toml:"-"`
+	Endless bool
 	// Initial holds the parameters before the first step. They are public. Empty means 0, or small fixed weights for a
 	// network.
-	Initial []float64 `toml:"-"`
+	Initial []float64
 }
 
 const stepHeader = "model-step"

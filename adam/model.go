@@ -20,14 +20,14 @@ import (
 // To make two classes from a number, set the target's centre to a public threshold.
 type Model struct {
 	// Loss is "linear", "logistic", "softmax" or "mlp". Required.
-	Loss string `toml:"loss" json:"loss"`
+	Loss string `json:"loss"`
 	// Target is the column of the target. Required.
-	Target string `toml:"target" json:"target"`
+	Target string `json:"target"`
 	// Classes is the number of classes, at least 2. It is required for "softmax". It is 0 for an "mlp" with a linear
 	// output, and must be 0 for the other losses.
-	Classes int `toml:"classes" json:"classes,omitempty"`
+	Classes int `json:"classes,omitempty"`
 	// Hidden is the number of hidden units. It is required for "mlp", and must be 0 otherwise.
-	Hidden int `toml:"hidden" json:"hidden,omitempty"`
+	Hidden int `json:"hidden,omitempty"`
 }
 
 // Classifies reports whether the target is a class.

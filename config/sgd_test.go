@@ -47,8 +47,9 @@ func TestSGD(t *testing.T) {
 	s := parse(t, demand).Stream("demand")
 	yes := true
 	want := sgd.Config{
-		Target: "sold", ClipX: 4, Intercept: &yes, Method: "amb", Clip: "track", Value: "gradnorm", Quantile: 0.6,
-		Kappa: 1, Fraction: 0.05,
+		Target: "sold", ClipX: 4, Intercept: &yes, Method: "amb", Clip: "track", Value: "gradnorm",
+		ThresholdQuantile: 0.6,
+		Kappa:             1, Fraction: 0.05,
 		Rungs: 32, Top: 65536, Bands: 16, Eta0: 0.3, Curvature: 1.5, Growth: "none", Average: "tail", Tail: 0.25,
 		Restart: &yes, Radius: 20,
 		Intervals: &yes, Level: 0.95, Columns: []string{"price", "weekday", "sold"}, Centre: []float64{10, 3, 50},

@@ -2,8 +2,8 @@ package dp
 
 import "testing"
 
-// BenchmarkConversion measures every way from a cost to ε and to δ, at the sizes
-// of a refit: 3 iterations of 72 rows.
+// BenchmarkConversion measures every conversion from a cost to ε and to δ, for the size of a refit: 3 iterations of 72
+// rows.
 func BenchmarkConversion(b *testing.B) {
 	const delta, mu, gamma, rows = 1e-6, 0.2, 327.2, 216
 	curve := Cost{Adjacency: ZeroOut, Mu: mu, Rows: rows, Gamma: gamma,

@@ -2,20 +2,19 @@ package dp
 
 import "fmt"
 
-// Adjacency says which two streams are neighbours, and so what a record is protected against.
-// For example, under Replace nobody can tell whether a record said 3 or 4; under ZeroOut,
-// whether it said 3 or nothing. Adjacency is a privacy parameter like ε and δ: it has no
-// default, and every function refuses the zero value.
+// Adjacency says which two streams are neighbours, that is, what the guarantee hides about a record. For example, under
+// Replace nobody can tell whether a record said 3 or 4; under ZeroOut, whether it said 3 or nothing. Adjacency is a
+// privacy parameter like ε and δ: it has no default, and every function refuses the zero value.
 //
-// In both relations the two streams differ in the content of one committed record at one
-// offset. The number, the offsets and the transaction status of records are public.
+// In both relations the two streams differ in the content of one committed record at one offset. The number, the
+// offsets and the transaction status of records are public.
 type Adjacency int
 
 const (
-	// ZeroOut: one of the two records is the all-zero record. A sum of vectors
-	// of norm at most ζ then has sensitivity ζ.
+	// ZeroOut: one of the two records is the all-zero record. A sum of vectors of norm at most ζ then has sensitivity
+	// ζ.
 	ZeroOut Adjacency = iota + 1
-	// Replace: the two records are any two. The same sum has sensitivity 2ζ.
+	// Replace: both records are arbitrary. A sum of vectors of norm at most ζ then has sensitivity 2ζ.
 	Replace
 )
 

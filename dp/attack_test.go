@@ -10,15 +10,13 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// The reachable-set attack: publish y = x + noise once, for a secret x of two
-// candidates. A sampler of float64 returns few of the numbers near a real one, so
-// y − candidate is a number that it can return for one candidate only, whatever ε
-// was paid for. Against NormFloat64 that is x itself, nearly always. Against the
-// noise of this package nothing is left to find.
+// The reachable-set attack: y = x + noise is published once, for a secret x that is one of two candidates. A sampler of
+// float64 can return only few of the numbers near any real number, so usually y − candidate is a possible result of the
+// sampler for one candidate only, however small ε is. Against NormFloat64 that candidate is almost always x. Against
+// the noise of this package the attack learns nothing.
 
-// strips returns the table of math/rand/v2's ziggurat: NormFloat64 returns
-// j·strips[i] for an int32 j, but for one draw in 2000. It is read off a source
-// that always gives strip i and j = 1.
+// strips returns the table of math/rand/v2's ziggurat: except for one draw in 2000, NormFloat64 returns j·strips[i] for
+// an int32 j. The table is computed with a source that always gives strip i and j = 1.
 func strips(t *testing.T) [128]float64 {
 	t.Helper()
 	var w [128]float64
@@ -34,12 +32,12 @@ type fixedWord uint64
 
 func (w fixedWord) Uint64() uint64 { return uint64(w) }
 
-// reachable reports whether y can be x + σ·NormFloat64(), computed in float64, with
-// the product rounded or fused into the sum, as the processor has it.
+// reachable reports whether y can be x + σ·NormFloat64(), computed in float64. The product may be rounded, or fused
+// with the sum, depending on the processor.
 func reachable(y, x, sigma float64, strips *[128]float64) bool {
 	for _, w := range strips {
 		j := math.Round((y - x) / sigma / w)
-		// (y−x)/σ is off by some units of the last place: try the neighbours.
+		// (y−x)/σ is off by some units in the last place: try the neighbours.
 		for d := -1.0; d <= 1; d++ {
 			z := float64((j + d) * w)
 			if math.Abs(j+d) <= 1<<31 && (x+float64(sigma*z) == y || math.FMA(sigma, z, x) == y) {
@@ -50,8 +48,7 @@ func reachable(y, x, sigma float64, strips *[128]float64) bool {
 	return false
 }
 
-// guess returns the candidate that the attack settles on; where it accepts both or
-// none, a coin does.
+// guess returns the candidate that the attack chooses. If it accepts both or none, it tosses the coin.
 func guess(accepts [2]bool, coin *rand.Rand) int {
 	if accepts[0] != accepts[1] {
 		if accepts[0] {
@@ -62,8 +59,8 @@ func guess(accepts [2]bool, coin *rand.Rand) int {
 	return coin.IntN(2)
 }
 
-// TestAttackFloat: the attack names x after one output in more than 99 of 100
-// trials, at ε = 0.001. That is what adding floats costs.
+// TestAttackFloat: the attack finds x from one output in more than 99 of 100 trials, at ε = 0.001. This is the
+// consequence of adding floats.
 func TestAttackFloat(t *testing.T) {
 	t.Parallel()
 	table := strips(t)
@@ -87,15 +84,15 @@ func TestAttackFloat(t *testing.T) {
 				right++
 			}
 		}
-		t.Logf("σ = %.6g: %.2f %% right, the other candidate accepted in %.3f %%", sigma, 100*float64(right)/trials,
+		t.Logf("σ = %.6g: %.2f %% right, the other candidate is accepted in %.3f %%", sigma, 100*float64(right)/trials,
 			100*float64(false1)/trials)
 		if right <= trials*99/100 {
-			t.Errorf("σ = %g: the attack names x in %d of %d trials", sigma, right, trials)
+			t.Errorf("σ = %g: the attack finds x in %d of %d trials", sigma, right, trials)
 		}
 	}
 }
 
-// lattice noise of one trial, as a mechanism draws it.
+// latticeNoise returns a function that draws the lattice noise of one trial, as a mechanism does.
 func latticeNoise(t *testing.T) func(trial uint64, sd float64, hidden int64) int64 {
 	t.Helper()
 	e, err := dp.NewEpoch(&[32]byte{3}, &[32]byte{4}, "attack", 1, [16]byte{}, [32]byte{})
@@ -110,26 +107,24 @@ func latticeNoise(t *testing.T) func(trial uint64, sd float64, hidden int64) int
 	}
 }
 
-// exists reports whether a word of the generator rounds to w: whether one of the
-// 2⁶³ equidistant p lies between the tails at (w ± ½)/sd. Beyond |Z| = 4.2 words are
-// extended by 64 bits and more, and everything is reachable.
+// exists reports whether a word of the generator rounds to w: whether one of the 2⁶³ equidistant p is between the tails
+// at (w ± ½)/sd. Beyond |Z| = 4.2 words are extended by 64 bits and more, so every w exists.
 func exists(w int64, sd float64) bool {
 	z := math.Abs(float64(w))
 	if z/sd > 4.2 {
 		return true
 	}
-	tail := func(x float64) *big.Float { // Q(x/sd)·2⁶⁴, by float64: 2⁻⁵² of it is far less than the gap
+	tail := func(x float64) *big.Float { // Q(x/sd)·2⁶⁴, with the float64 error 2⁻⁵², which is much less than the gap
 		return new(big.Float).SetMantExp(big.NewFloat(math.Erfc(x/sd/math.Sqrt2)/2), 64)
 	}
 	low, high := tail(z+0.5), tail(math.Max(z-0.5, 0))
 	return new(big.Float).Sub(high, low).Cmp(big.NewFloat(2)) > 0
 }
 
-// TestAttackLattice: against rounded Gaussians on a lattice the same attack, and
-// kin of it, do no better than chance. (ε, δ)-privacy with Gaussian parameter μ
-// leaves any attack a chance of Φ(μ/2) at most; of 20 000 trials so many more are
-// right only with probability 10⁻⁹ (Hoeffding). And the two candidates are
-// reachable alike: what is tested is accepted for both.
+// TestAttackLattice: against rounded Gaussians on a lattice, the same attack and similar ones guess no better than
+// chance. With Gaussian parameter μ, any attack is right with probability at most Φ(μ/2). In 20 000 trials it is right
+// more often than the bound below only with probability 10⁻⁹ (Hoeffding). The lattice sampler can reach y from both
+// candidates.
 func TestAttackLattice(t *testing.T) {
 	t.Parallel()
 	table := strips(t)
@@ -143,13 +138,13 @@ func TestAttackLattice(t *testing.T) {
 		t.Fatal(err)
 	}
 	sd := sigma / l.Step()
-	// More can't be right than by chance and by what μ allows.
+	// The largest number of right guesses: by the privacy guarantee and by chance.
 	most := trials*stattest.Gaussian(1/sigma/2) + math.Sqrt(trials*math.Log(1/stattest.Alpha)/2)
 	coin := rand.New(rand.NewPCG(5, 5))
 	draw := latticeNoise(t)
 	attacks := []struct {
 		name   string
-		accept func(y, x float64) bool // x may be the secret of y
+		accept func(y, x float64) bool // whether x may be the secret of y
 	}{
 		{"set of NormFloat64", func(y, x float64) bool { return reachable(y, x, sigma, &table) }},
 		{"set of the lattice sampler", func(y, x float64) bool { return exists(int64((y-x)/l.Step()), sd) }},
@@ -173,9 +168,9 @@ func TestAttackLattice(t *testing.T) {
 		}
 	}
 	for i, a := range attacks {
-		t.Logf("%s: %.2f %% right, at most %.2f %% are", a.name, 100*float64(right[i])/trials, 100*most/trials)
+		t.Logf("%s: %.2f %% right, at most %.2f %% allowed", a.name, 100*float64(right[i])/trials, 100*most/trials)
 		if float64(right[i]) > most {
-			t.Errorf("%s names x in %d of %d trials, chance allows %.0f", a.name, right[i], trials, most)
+			t.Errorf("%s finds x in %d of %d trials, at most %.0f are allowed", a.name, right[i], trials, most)
 		}
 	}
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// The audits of internal/audit, on the one mechanism that goes through all of this
-// package, and on mutants of it with the faults that published implementations
-// had. An audit that passes a mutant proves nothing about the original.
+// The audits of internal/audit, applied to the one mechanism that uses all of this package, and to mutants of it with
+// the faults that published implementations had. If an audit misses a mutant, its success for the original proves
+// nothing.
 
-// auditKeys returns fixed keys: a test must not vary.
+// auditKeys returns fixed keys, because a test must give the same result in every run.
 func auditKeys(seed byte) *audit.Keys { return audit.NewKeys([32]byte{0xa, seed}) }
 
 func estimator(t *testing.T, c moments.Config, p dp.Params) (*moments.Estimator, moments.Plan) {
@@ -33,7 +33,7 @@ func estimator(t *testing.T, c moments.Config, p dp.Params) (*moments.Estimator,
 	return e, e.Plan()
 }
 
-// joint describes a mechanism that goes by the plan.
+// joint describes a mechanism with the given plan to the audits.
 func joint(t *testing.T, m audit.Mechanism, c moments.Config, p moments.Plan) *audit.Subject {
 	t.Helper()
 	w := matfact.Workload{Kind: c.Workload, Decay: c.Decay, Window: c.Window}
@@ -46,14 +46,13 @@ func joint(t *testing.T, m audit.Mechanism, c moments.Config, p moments.Plan) *a
 		Diagonal: p.Diagonal, OffDiagonal: p.OffDiagonal,
 		Exp: p.Lattice.Exp, SecondExp: p.SecondExp,
 	}
-	if _, original := m.(*moments.Estimator); original { // mutants count no rows
+	if _, original := m.(*moments.Estimator); original { // a mutant does not count rows
 		d.Full, d.FullExp = p.Full, p.FullExp
 	}
 	return d.Subject()
 }
 
-// TestAuditOriginal runs all audits on the estimator itself, for every way to
-// correlate its noise.
+// TestAuditOriginal runs all audits on the estimator itself, for every way to correlate its noise.
 func TestAuditOriginal(t *testing.T) {
 	t.Parallel()
 	for i, kind := range []string{"identity", "sqrt", "blt", "phased"} {
@@ -100,15 +99,15 @@ func TestAuditOriginal(t *testing.T) {
 	}
 }
 
-// mutable is joint moment estimation written down again, with places for faults.
-// Without one its releases are the estimator's, to the last bit.
+// mutable is an independent implementation of joint moment estimation into which faults can be planted. Without a fault
+// its releases equal the estimator's, to the last bit.
 type mutable struct {
 	columns, steps int
 	lattice        dp.Lattice
 	secondExp      int
-	sd             [2][]float64 // of both arrays, in lattice units
+	sd             [2][]float64 // standard deviations of both arrays, in lattice units
 	shaper         [2]func() matfact.Shaper
-	reuse          func(array int, step uint64) (int, uint64) // whose draws to use
+	reuse          func(array int, step uint64) (int, uint64) // the array and step whose draws are used
 
 	step, records uint64
 	open          [2][]int64 // sums of the open step
@@ -145,7 +144,7 @@ func (m *mutable) Columns() int                          { return m.columns }
 func (m *mutable) Range(t uint64) (first, end uint64)    { return t - 1, t }
 func (m *mutable) AppendBinary(b []byte) ([]byte, error) { return b, nil }
 
-// UnmarshalBinary goes back to the start, the only state that is ever restored.
+// UnmarshalBinary resets the mechanism to the start, the only state that is ever restored.
 func (m *mutable) UnmarshalBinary([]byte) error {
 	m.step, m.records, m.drawn = 0, 0, map[string][]float64{}
 	for a := range m.open {
@@ -212,8 +211,7 @@ func (m *mutable) Close(n dp.Noise) (*dp.Release, error) {
 	return r, nil
 }
 
-// shaperMutant solves with coefficients of its own in float64, and can feed back
-// what was drawn before it was rounded.
+// shaperMutant solves with given coefficients in float64, and can feed back the draws before they are rounded.
 type shaperMutant struct {
 	c         []float64
 	dim       int
@@ -259,17 +257,17 @@ func (s *shaperMutant) Push(w []int64) {
 func (s *shaperMutant) AppendBinary(b []byte) ([]byte, error) { return b, nil }
 func (s *shaperMutant) UnmarshalBinary([]byte) error          { return errors.New("not needed") }
 
-// audited is what the audits found in a mutant.
+// audited is the result of all audits of a mutant.
 type audited struct {
-	far                   float64 // the largest sensitivity over μ
-	finds                 float64 // the multiple of μ that A2 finds
+	far                   float64 // the largest sensitivity, divided by μ
+	finds                 float64 // the multiple of μ that A2 measures
 	coupled, noise, law   error
 	repeated, shift       error
 	draws                 int
 	sensitivity, spectrum time.Duration
 }
 
-// found lists what was found, for people.
+// found lists the audits that found a fault, as text.
 func (a audited) found() string {
 	var all []string
 	if a.far > 1+1e-9 || a.far < 0.999 {
@@ -290,12 +288,10 @@ func (a audited) found() string {
 	return strings.Join(all, ", ")
 }
 
-// TestAuditMutants plants each fault into joint moment estimation and finds it. 16
-// steps of 3 columns, clip norm 2, replacement, square root, μ = 4; the pairs are
-// those of the suite and, where replaced records are at an angle, the worst for
-// weights of the second moment that are too large. A1 draws 18 000 Gaussians and
-// A2 makes 700 runs a side: at level 10⁻⁹ they see 5 % less noise and 1.25 times μ
-// with probability 0.999.
+// TestAuditMutants plants each fault into joint moment estimation, and the audits must find it: 16 steps of 3 columns,
+// clip norm 2, replacement, square root, μ = 4. The pairs are the suite's and, for replaced records at an angle, the
+// worst pairs for too large weights of the second moment. A1 draws 18 000 Gaussians and A2 makes 700 runs for each of
+// two streams: at level 10⁻⁹ they detect 5 % less noise and 1.25 times μ with probability 0.999.
 func TestAuditMutants(t *testing.T) {
 	t.Parallel()
 	const steps, columns, clip, mu, runs = 16, 3, 2, 4, 700
@@ -306,7 +302,7 @@ func TestAuditMutants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inverse := make([]float64, steps) // of 1/root
+	inverse := make([]float64, steps) // coefficients of 1/root
 	var norm float64
 	for j := range inverse {
 		norm = math.Hypot(norm, root[j])
@@ -331,20 +327,20 @@ func TestAuditMutants(t *testing.T) {
 	}
 	for i, m := range []struct {
 		name  string
-		plan  func(*moments.Plan) // what the mutant's plan says
-		plant func(*mutable)      // and what it does besides
-		far   float64             // sensitivity over μ
-		by    string              // which audits must find it
+		plan  func(*moments.Plan) // changes the mutant's plan
+		plant func(*mutable)      // changes the mutant in addition
+		far   float64             // the sensitivity, divided by μ
+		by    string              // the audits that must find the fault
 	}{
 		{"none", nil, nil, 1, ""},
 		{"wrong factor 2", less(2, 1), nil, 2, "A0 A2"},
-		// Calibrated for zeroed records: 1 + ν where r(ν) = 4 is due.
+		// Calibrated for zeroed records: 1 + ν instead of r(ν) = 4.
 		{"zero-out noise under replacement", less(math.Sqrt(4/1.5), 1), nil, math.Sqrt(4 / 1.5), "A0 A2"},
-		// The variance for the deviation: here more than 1, so too much noise.
+		// The variance used as the deviation: here it is more than 1, so there is too much noise.
 		{"σ² for σ", less(1/plan.First, 1), nil, 1 / plan.First, "A0"},
-		// λ = 2/ζ² for 1/(2ζ²): r(2) = 6.25 where 4 is charged.
+		// λ = 2/ζ² instead of 1/(2ζ²): r(2) = 6.25, but 4 is charged.
 		{"λ upside down", less(1, 2), nil, 1.25, "A0 A2"},
-		// λ = 1/2 for 1/(2ζ²) with ζ = 2: again r(2).
+		// λ = 1/2 instead of 1/(2ζ²) with ζ = 2: again r(2).
 		{"missing ζ²", less(1, clip), nil, 1.25, "A0 A2"},
 		// The last column of the square root has norm 1.
 		{"last column norm instead of the largest", less(norm, 1), nil, norm, "A0 A2"},
@@ -358,7 +354,7 @@ func TestAuditMutants(t *testing.T) {
 		{"independent noise for a correlated budget", nil,
 			func(m *mutable) { shapers(m, make([]float64, steps), false) }, 1, "coupling law identity"},
 		{"unrounded feedback", nil, func(m *mutable) { shapers(m, root, true) }, 1, "identity"},
-		// Finer than any statistic: only equality finds it.
+		// Too small for any statistic: only the test of equality finds it.
 		{"a deviation smaller by 10⁻⁶", nil, func(m *mutable) { m.sd[0][0] *= 1 - 1e-6 }, 1, "coupling identity"},
 	} {
 		t.Run(m.name, func(t *testing.T) {
@@ -373,7 +369,7 @@ func TestAuditMutants(t *testing.T) {
 			s := joint(t, mutant, c, p)
 			a := auditAll(t, s, plan.Clip, steps, runs, byte(i))
 			if math.Abs(a.far-m.far) > 1e-3*m.far {
-				t.Errorf("the sensitivity is %.6g μ, the fault is worth %.6g", a.far, m.far)
+				t.Errorf("the sensitivity is %.6g μ, the fault costs %.6g", a.far, m.far)
 			}
 			for _, c := range []struct {
 				name  string
@@ -383,17 +379,17 @@ func TestAuditMutants(t *testing.T) {
 				{"law", errors.Join(a.law, a.repeated) != nil}, {"A2", a.shift != nil},
 			} {
 				if must := strings.Contains(m.by, c.name); must && !c.found || m.by == "" && c.found {
-					t.Errorf("%s: found is %v, must be %v", c.name, c.found, must)
+					t.Errorf("%s: found = %v, want %v", c.name, c.found, must)
 				}
 			}
 			if m.by == "" && a.finds > 1.25 {
-				t.Errorf("A2 finds %.4g times μ only", a.finds)
+				t.Errorf("A2 finds only %.4g times μ", a.finds)
 			}
 			t.Logf("%s: found by %s; %d draws, A0 %v, A1 and A2 %v", m.name, a.found(), a.draws,
 				a.sensitivity.Round(time.Millisecond), a.spectrum.Round(time.Millisecond))
 		})
 	}
-	// What is mutated is the estimator.
+	// Without a fault, mutable equals the estimator.
 	t.Run("the mutants' original is the estimator", func(t *testing.T) {
 		same(t, joint(t, newMutable(t, columns, steps, plan), c, plan), joint(t, e, c, plan), steps)
 	})
@@ -486,7 +482,7 @@ func same(t *testing.T, x, y *audit.Subject, steps int) {
 	}
 }
 
-// sums is noise for both sums, and none for what else an estimator counts.
+// sums is noise for rows and squares, and zero for the counts of an estimator.
 type sums struct{ dp.Noise }
 
 func (n sums) Row(array string, hidden []int64) dp.Row {
@@ -496,18 +492,17 @@ func (n sums) Row(array string, hidden []int64) dp.Row {
 	return n.Noise.Row(array, hidden)
 }
 
-// TestAuditSampler looks at 2²⁰ draws of the generator itself, over streams,
-// epochs, arrays and steps: Kolmogorov's distance, how many lie beyond 4 and 5,
-// variance, correlations of everything with everything, and no word twice. The
-// correlations share a level of 10⁻⁹, as each of the other tests has; that a word
-// comes twice by chance has the probability 2⁻²⁵.
+// TestAuditSampler tests 2²⁰ draws of the generator itself, over streams, epochs, arrays and steps: the Kolmogorov
+// distance, the numbers of draws beyond 4 and 5, the variance, correlations between all columns and lags, and that no
+// word occurs twice. The correlations together have a level of 10⁻⁹, as each of the other tests has. A word occurs
+// twice by chance with probability 2⁻²⁵.
 func TestAuditSampler(t *testing.T) {
 	t.Parallel()
 	const steps, width = 64, 2048
 	var all []float64
 	var columns [][]float64
 	words := map[uint64]bool{}
-	for k := range 8 { // stream, epoch, array
+	for k := range 8 { // all combinations of stream, epoch and array
 		e, err := dp.NewEpoch(&[32]byte{5}, &[32]byte{6}, fmt.Sprint("stream-", k&1), uint64(1+k>>1&1),
 			[16]byte{}, [32]byte{})
 		if err != nil {
@@ -522,7 +517,7 @@ func TestAuditSampler(t *testing.T) {
 			for j := range z {
 				w := row.Word(j)
 				if words[w] {
-					t.Fatalf("word %016x comes twice", w)
+					t.Fatalf("word %016x occurs twice", w)
 				}
 				words[w] = true
 			}
@@ -563,7 +558,7 @@ func TestAuditSampler(t *testing.T) {
 			}
 		}
 		for lag := 1; lag <= 8; lag++ {
-			for _, distance := range []int{lag, lag * width} { // coordinates, steps
+			for _, distance := range []int{lag, lag * width} { // along coordinates, along steps
 				if err := stattest.Lag(a, distance, share); err != nil {
 					t.Error(err)
 				}
@@ -572,9 +567,8 @@ func TestAuditSampler(t *testing.T) {
 	}
 }
 
-// poisson returns the least and the largest count that a Poisson variable leaves
-// with probability at most alpha on either side; a binomial one of small p has
-// lighter tails.
+// poisson returns a range of counts that a Poisson variable leaves with probability at most alpha on either side. A
+// binomial variable of small p has lighter tails.
 func poisson(mean, alpha float64) (low, high int) {
 	p, sum := math.Exp(-mean), 0.0
 	for k := 0; ; k++ {

@@ -8,9 +8,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// BenchmarkRow measures secure lattice noise of an opened row: keystream,
-// Gaussians and exact rounding, against NormFloat64 on ChaCha8 for as many
-// coordinates. What opening a row costs is in BenchmarkStep.
+// BenchmarkRow measures secure lattice noise of an opened row: keystream, Gaussians and exact rounding. The rival is
+// NormFloat64 on ChaCha8 for the same number of coordinates. BenchmarkStep includes opening the row.
 func BenchmarkRow(b *testing.B) {
 	for _, d := range []int{1024, 1_000_000} {
 		b.Run(fmt.Sprintf("D=%d", d), func(b *testing.B) {
@@ -21,8 +20,7 @@ func BenchmarkRow(b *testing.B) {
 	}
 }
 
-// BenchmarkStep measures everything that a step's noise takes: the record count
-// and the integer row absorbed besides.
+// BenchmarkStep measures all noise of a step, including absorbing the record count and the integer row.
 func BenchmarkStep(b *testing.B) {
 	for _, d := range []int{10, 65, 1024} {
 		b.Run(fmt.Sprintf("D=%d", d), func(b *testing.B) {
@@ -47,7 +45,7 @@ func benchEpoch(b testing.TB) *Epoch {
 	return e
 }
 
-// normals returns the rival: d draws that protect nothing.
+// normals returns the rival: d draws without any protection.
 func normals(d int) func() {
 	source := rand.New(rand.NewChaCha8([32]byte{}))
 	return func() {
@@ -59,7 +57,7 @@ func normals(d int) func() {
 
 var benchSink float64
 
-// BenchmarkQuantise measures what one record costs before it is added.
+// BenchmarkQuantise measures the conversion of one record to integers.
 func BenchmarkQuantise(b *testing.B) {
 	for _, d := range []int{3, 16, 100} {
 		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {

@@ -182,7 +182,7 @@ func caseComposition(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	var costs []Cost
-	var terms Curve     // every mechanism with its own γ
+	var terms Curve     // each mechanism with its own γ
 	var least []float64 // the γ of dense rows
 	for _, m := range in.Mechanisms {
 		n := 1
@@ -204,7 +204,7 @@ func caseComposition(t *testing.T, c cases.Case) {
 		case "pure":
 			cost.Terms = []Term{{Kind: KindPure, Count: n, Epsilon: m.Epsilon}}
 		default:
-			t.Fatalf("mechanism of the unknown type %q", m.Type)
+			t.Fatalf("unknown type of mechanism: %q", m.Type)
 		}
 		costs, terms = append(costs, cost), terms.Add(cost.Curve()...)
 	}
@@ -219,8 +219,8 @@ func caseComposition(t *testing.T, c cases.Case) {
 	if want.Order != nil {
 		isOptimum(t, terms, *want.Order, in.Delta, got)
 	}
-	// A composed cost has one γ, the least: the same where there is one, else no
-	// better.
+	// A composed cost has one γ, the least. If all rows have the same γ, the result is the same as with separate γ,
+	// otherwise no better.
 	total := Compose(costs...)
 	composed, err := total.Curve().Epsilon(in.Delta)
 	if err != nil {
@@ -236,9 +236,8 @@ func caseComposition(t *testing.T, c cases.Case) {
 	}
 }
 
-// isOptimum fails unless the conversion at an order that is about the best one
-// gives about the best ε, which is at least 0: in the square of how near the
-// order is.
+// isOptimum fails unless the conversion at an order close to the best one gives almost the best ε, which is at least 0.
+// The error of ε is quadratic in the error of the order.
 func isOptimum(t *testing.T, c Curve, order, delta, eps float64) {
 	t.Helper()
 	if order == 0 {
@@ -254,9 +253,8 @@ func isOptimum(t *testing.T, c Curve, order, delta, eps float64) {
 	}
 }
 
-// mironov converts a curve by its classical rule, r(α) + log(1/δ)/(α−1), on a
-// fine grid that goes as far as Epsilon's orders: a curve that is bounded, of
-// Laplace noise for one, has its best order there.
+// mironov converts a curve by its classical rule, r(α) + log(1/δ)/(α−1), on a fine grid of the orders that Epsilon
+// searches. Bounded curves, for example of Laplace noise, have their best order at its end.
 func mironov(t *testing.T, c Curve, delta float64) float64 {
 	t.Helper()
 	limit, err := c.Range()
@@ -294,7 +292,7 @@ func caseJointDelta(t *testing.T, c cases.Case) {
 	in.near(t, c, "delta", got, max(in.want.Remove, in.want.Add))
 }
 
-// directionCase is a case that states both directions of zeroing.
+// directionCase is a case with results for both directions of zeroing.
 type directionCase struct {
 	Epsilon, Mu, Gamma float64
 	Rows               int
@@ -311,8 +309,7 @@ func (in *directionCase) check(t *testing.T, c cases.Case) {
 	in.near(t, c, "addition", expUp(pair{in.Mu, 0, k, in.Gamma}.logDelta(in.Epsilon)), in.want.Add)
 }
 
-// near adds to the case's tolerance 10⁻²⁰: where it says 0, it means too little
-// for its method.
+// near adds 10⁻²⁰ to the case's tolerance, because the case says 0 where its method underflows.
 func (in *directionCase) near(t *testing.T, c cases.Case, what string, got, want float64) {
 	t.Helper()
 	rel, abs := c.Tolerance(t)
@@ -394,7 +391,7 @@ func caseGroup(t *testing.T, c cases.Case) {
 	c.Near(t, "epsilon", eps, want.Epsilon)
 }
 
-// keyInputs are what the key cases share.
+// keyInputs are the inputs that all key cases have.
 type keyInputs struct {
 	Master     string `json:"master_hex"`
 	Secret     string `json:"epoch_secret_hex"`
@@ -495,7 +492,7 @@ func caseRowKeys(t *testing.T, c cases.Case) {
 	wantWord(t, "extension word", ext[0], want.FirstExt)
 }
 
-// gaussianBits is the float64 form of a word and its first extension word.
+// gaussianBits returns the float64 of a word and its first extension word.
 func gaussianBits(u, ext uint64) float64 {
 	if isTail(u) {
 		return gaussianTail(u, ext)
@@ -515,7 +512,7 @@ func caseWordToGaussian(t *testing.T, c cases.Case) {
 		ext = parseWord(t, *in.Ext)
 	}
 	if isTail(u) && in.Ext == nil { // any other word needs no extension
-		t.Fatalf("word %x is of the tail and has no extension", u)
+		t.Fatalf("word %x is in the tail, but has no extension", u)
 	}
 	c.Near(t, "z", gaussianBits(u, ext), want.Z)
 }

@@ -10,41 +10,36 @@ import (
 	"slices"
 )
 
-// Cost is what one record pays for all releases of a mechanism over an epoch, in the
-// mechanism's adjacency. It has a field for each kind of release: Gaussian mechanisms, rows of
-// sketches, and mechanisms of which only a Rényi curve is known. A last field is the
-// probability that the guarantee fails.
+// Cost is the privacy loss of one record over all releases of a mechanism in an epoch, in the mechanism's adjacency. It
+// has fields for each kind of release: Gaussian mechanisms, rows of sketches, and mechanisms with only a Rényi curve. A
+// last field is the probability that the guarantee fails.
 //
-// Add costs with [Compose], and compute ε and δ once, from the sum. To add up the parts' ε
-// would give a larger ε than the sum has.
+// Add costs with [Compose], and compute ε and δ once, from the sum. Adding the ε of the parts would give a larger ε.
 //
-// In JSON a cost is an object with the fields below, without those that are zero. An invalid
-// cost does not parse.
+// In JSON a cost is an object with the fields below; fields that are zero are left out. Parsing an invalid cost fails.
 type Cost struct {
 	// Adjacency is the relation that the other fields are stated for.
 	Adjacency Adjacency `json:"adjacency"`
-	// Mu is the ratio of sensitivity to noise of the Gaussian part.
+	// Mu is the sensitivity of the Gaussian part divided by the standard deviation of its noise.
 	Mu float64 `json:"mu"`
 	// Rows is the number of rows N(0, XᵀX + η²I) of dense Gaussian sketches, for
 	// rows x of norm at most 1.
 	Rows int `json:"rows,omitempty"`
 	// Gamma is a lower bound on the eigenvalues of XᵀX + η²I, above 1; 0 without rows.
 	Gamma float64 `json:"gamma,omitempty"`
-	// Terms are the mechanisms of which only Rényi curves are known: pure, Laplace and
-	// FastMix terms, in any order.
+	// Terms are the mechanisms for which only Rényi curves are known: pure, Laplace and FastMix terms, in any order.
 	Terms []Term `json:"terms,omitempty"`
-	// BadDelta is the probability, for every data set, of an event in which the other
-	// fields do not hold; for example, that a private lower bound of an eigenvalue is above
-	// the eigenvalue. It is a part of δ.
+	// BadDelta bounds the probability, for every data set, of an event in which the other fields do not hold; for
+	// example, that a private lower bound of an eigenvalue is above the eigenvalue. It is a part of δ.
 	BadDelta float64 `json:"bad_delta,omitempty"`
 }
 
-// Validate returns everything that is wrong with the cost, joined.
+// Validate returns all faults of the cost, joined, or nil.
 func (c Cost) Validate() error {
 	_, err := newJoint(c.Mu, c.Rows, c.Gamma, c.Adjacency)
 	errs := []error{err}
 	if c.Rows == 0 && c.Gamma != 0 {
-		errs = append(errs, fmt.Errorf("gamma is %g without rows", c.Gamma))
+		errs = append(errs, fmt.Errorf("gamma is %g, must be 0 without rows", c.Gamma))
 	}
 	for i, t := range c.Terms {
 		if err := t.Validate(); err != nil {
@@ -52,7 +47,7 @@ func (c Cost) Validate() error {
 		}
 		switch {
 		case t.Kind == KindGaussian || t.Kind == KindSketchRow || t.Kind == KindSketchRowReplace:
-			errs = append(errs, fmt.Errorf("term %d: %q belongs in mu and rows", i, t.Kind))
+			errs = append(errs, fmt.Errorf("term %d: kind %q must be stated in mu and rows", i, t.Kind))
 		case t.Kind == KindFastMixRow && c.Adjacency == Replace:
 			errs = append(errs, errFastMix)
 		}
@@ -63,7 +58,7 @@ func (c Cost) Validate() error {
 	return errors.Join(errs...)
 }
 
-var errFastMix = errors.New("FastMix rows have a guarantee for one record and the adjacency zero-out only")
+var errFastMix = errors.New("FastMix rows are private for a single record under adjacency zero-out only")
 
 // UnmarshalJSON reads a cost. It refuses unknown fields and an invalid cost.
 func (c *Cost) UnmarshalJSON(data []byte) error {
@@ -81,20 +76,20 @@ func (c *Cost) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Empty reports whether the cost is that of releasing nothing.
+// Empty reports whether nothing is paid: the cost of releasing nothing.
 func (c Cost) Empty() bool {
 	return c.Mu == 0 && c.Rows == 0 && len(c.Terms) == 0 && c.BadDelta == 0
 }
 
-// Equal reports whether two costs are the same.
+// Equal reports whether two costs have equal fields.
 func (c Cost) Equal(o Cost) bool {
 	return c.Adjacency == o.Adjacency && c.Mu == o.Mu && c.Rows == o.Rows && c.Gamma == o.Gamma &&
 		c.BadDelta == o.BadDelta && slices.Equal(c.Terms, o.Terms)
 }
 
-// Covers reports whether a record that pays c pays for everything that o pays for, whatever ε
-// and δ are: every field of o is at most that of c, or at least for Gamma. It is a partial
-// order on valid costs of one adjacency whose terms Compose has merged.
+// Covers reports whether paying c is at least as much as paying o, for every ε and δ: each field of o is at most that
+// of c, except Gamma, which is at least that of c. It is a partial order on valid costs of one adjacency whose terms
+// Compose has merged.
 func (c Cost) Covers(o Cost) bool {
 	if c.Adjacency != o.Adjacency || !(c.Mu >= o.Mu) || c.Rows < o.Rows || o.Rows > 0 && c.Gamma > o.Gamma ||
 		c.BadDelta < o.BadDelta {
@@ -112,16 +107,15 @@ func (c Cost) Covers(o Cost) bool {
 	return true
 }
 
-// Compose returns the cost of a record that pays all of costs. It also holds if a later
-// mechanism was chosen after seeing an earlier one's releases:
+// Compose returns the cost of a record that pays all of costs. It also holds if a later mechanism was chosen after
+// seeing an earlier one's releases:
 //
 //	μ = √Σμ_i²,  K = ΣK_i,  γ = min γ_i,  all terms,  δ_bad = Σδ_bad,i
 //
-// rounded up. Rows of a larger γ are a post-processing of rows of a smaller one.
-// The result does not depend on the order.
+// rounded up. The least γ holds for all rows, because rows of a larger γ are a post-processing of rows of a smaller
+// one. The result does not depend on the order.
 //
-// Privacy: all costs must be stated for the same adjacency; otherwise it panics. [Cost.In]
-// converts them.
+// Privacy: all costs must be stated for the same adjacency; otherwise Compose panics. [Cost.In] converts them.
 func Compose(costs ...Cost) Cost {
 	if len(costs) == 0 {
 		return Cost{}
@@ -146,7 +140,7 @@ func Compose(costs ...Cost) Cost {
 	return c
 }
 
-// rootSum returns √Σx², rounded up; x itself where the others are zero.
+// rootSum returns √Σx², rounded up. If only one x is not zero, it returns that x exactly.
 func rootSum(xs []float64) float64 {
 	slices.Sort(xs)
 	top, sum, more := xs[len(xs)-1], 1.0, false
@@ -161,7 +155,7 @@ func rootSum(xs []float64) float64 {
 	return top * math.Sqrt(sum) * (1 + float64(len(xs)+4)*0x1p-53)
 }
 
-// sumUp returns Σx, rounded up; x itself where the others are zero.
+// sumUp returns Σx, rounded up. If only one x is not zero, it returns that x exactly.
 func sumUp(xs ...float64) float64 {
 	slices.Sort(xs)
 	top, sum := xs[len(xs)-1], 0.0
@@ -197,12 +191,11 @@ func merge(terms []Term) []Term {
 	return merged
 }
 
-// Parallel returns the cost of the worst-off record if every record pays only one of costs.
-// That is the cost with the largest ε at δ. A cost that has no ε at δ is the worst. If one cost
-// covers all others, δ does not matter.
+// Parallel returns the cost of the worst-off record if every record pays only one of costs. That is the cost with the
+// largest ε at δ. A cost that has no ε at δ counts as the worst. If one cost covers all others, δ does not matter.
 //
-// Privacy: the mechanisms must read disjoint sets of record positions. All costs must be stated
-// for the same adjacency; otherwise it panics.
+// Privacy: the mechanisms must read disjoint sets of record positions. All costs must be stated for the same adjacency;
+// otherwise Parallel panics.
 // Errors: δ outside (0, 1); no costs.
 func Parallel(delta float64, costs ...Cost) (Cost, error) {
 	if len(costs) == 0 {
@@ -234,8 +227,7 @@ func Parallel(delta float64, costs ...Cost) (Cost, error) {
 	return worst, nil
 }
 
-// maximal returns the costs that no other one covers, in an order that does not
-// depend on theirs.
+// maximal returns the costs that no other one covers. Their order does not depend on the order of costs.
 func maximal(costs []Cost) []Cost {
 	costs = slices.Clone(costs)
 	slices.SortFunc(costs, compare)
@@ -260,9 +252,9 @@ func compare(a, b Cost) int {
 		}))
 }
 
-// Epsilon returns the smallest ε ≥ 0 that the cost guarantees at δ, rounded up. It first
-// subtracts BadDelta from δ. For Gaussians, with or without sketch rows, the curve is exact.
-// With any other term it converts the sum of the Rényi curves.
+// Epsilon returns the smallest ε ≥ 0 that the cost guarantees at δ, rounded up. It first subtracts BadDelta from δ. For
+// Gaussians, with or without sketch rows, it uses the exact curve. With any other term it converts the sum of the Rényi
+// curves.
 //
 // Errors: δ outside (0, 1); BadDelta of at least δ; an invalid cost.
 func (c Cost) Epsilon(delta float64) (float64, error) {
@@ -287,10 +279,10 @@ func (c Cost) left(delta float64) float64 {
 	return math.Nextafter(delta-c.BadDelta, math.Inf(-1))
 }
 
-// Delta returns the smallest δ that the cost guarantees at ε, rounded up,
-// BadDelta included, by the same curves as Epsilon.
+// Delta returns the smallest δ that the cost guarantees at ε, rounded up, including BadDelta. It uses the same curves
+// as Epsilon.
 //
-// Errors: ε negative, NaN or infinite; a cost that is not valid.
+// Errors: ε negative, NaN or infinite; an invalid cost.
 func (c Cost) Delta(eps float64) (float64, error) {
 	if err := errors.Join(checkEpsDelta(eps, 0.5), c.Validate()); err != nil {
 		return 0, err
@@ -305,12 +297,10 @@ func (c Cost) Delta(eps float64) (float64, error) {
 	return min(1, sumUp(delta, c.BadDelta)), err
 }
 
-// Within reports whether the cost guarantees (ε, δ). A mechanism calibrated to
-// (ε, δ), by [Mu] or so that Delta(ε) ≤ δ, is within it: nothing is rounded
-// twice.
+// Within reports whether the cost guarantees (ε, δ). A mechanism that was calibrated to (ε, δ), by [Mu] or so that
+// Delta(ε) ≤ δ, is within it: Within does not round up a second time.
 //
-// Errors: ε negative, NaN or infinite; δ outside (0, 1); a cost that is not
-// valid.
+// Errors: ε negative, NaN or infinite; δ outside (0, 1); an invalid cost.
 func (c Cost) Within(eps, delta float64) (bool, error) {
 	if err := errors.Join(checkEpsDelta(eps, delta), c.Validate()); err != nil {
 		return false, err
@@ -327,17 +317,17 @@ func (c Cost) Within(eps, delta float64) (bool, error) {
 	return d <= delta, err
 }
 
-// Curve returns the Rényi curve of the cost without BadDelta. For a cost without terms,
-// Epsilon's exact curve is tighter.
+// Curve returns the Rényi curve of the cost without BadDelta. For a cost without terms, the exact curve of Epsilon is
+// tighter.
 func (c Cost) Curve() Curve {
 	return rowCurve(c.Mu, c.Rows, c.Gamma, c.Adjacency).Add(c.Terms...)
 }
 
-// In returns the cost stated for another adjacency. A replacement is two zeroings, so from
-// ZeroOut to Replace μ and ε₀ double, Laplace scales are halved, and sketch rows mean those of
-// both zeroings. The zero record is a record, so from Replace to ZeroOut no number changes.
+// In returns the cost, stated for another adjacency. To replace a record is to zero out two records, so from ZeroOut to
+// Replace μ and ε₀ double, Laplace scales are halved, and a sketch row pays for both. The zero record is a record, so
+// from Replace to ZeroOut no number changes.
 //
-// Errors: FastMix rows to Replace; an adjacency that is not set.
+// Errors: FastMix rows cannot be stated for Replace; an adjacency that is not set.
 func (c Cost) In(a Adjacency) (Cost, error) {
 	if !c.Adjacency.Valid() || !a.Valid() {
 		return Cost{}, errors.New("adjacency is not set")
@@ -349,17 +339,17 @@ func (c Cost) In(a Adjacency) (Cost, error) {
 	return c, nil
 }
 
-// Group returns the cost that protects k records of one person, in the cost's
-// adjacency: kμ for Gaussians, kε₀ for pure mechanisms, 1/k of a Laplace scale.
+// Group returns the cost that protects k records of one person together, in the cost's adjacency: kμ for Gaussians, kε₀
+// for pure mechanisms, 1/k of a Laplace scale.
 //
-// Errors: k not positive. Sketch rows, FastMix rows and BadDelta have no such rule: use
+// Errors: k not positive; a cost with sketch rows, FastMix rows or BadDelta, which have no such rule. For these use
 // [Cost.GroupEpsilon].
 func (c Cost) Group(k int) (Cost, error) {
 	if k < 1 {
 		return Cost{}, fmt.Errorf("group of %d records, must be at least 1", k)
 	}
 	if k > 1 && (c.Rows > 0 || c.BadDelta > 0) {
-		return Cost{}, errors.New("sketch rows and bad_delta have no cost for a group of records")
+		return Cost{}, errors.New("a cost with sketch rows or bad_delta has no cost for a group of records")
 	}
 	if k == 1 {
 		return c, nil
@@ -385,7 +375,7 @@ func (c Cost) shifted(k float64, a Adjacency) (Cost, error) {
 	return c, nil
 }
 
-// timesUp returns kx, rounded up, exactly where it can.
+// timesUp returns kx, exactly if it is a float64, otherwise rounded up.
 func timesUp(x, k float64) float64 {
 	p := k * x
 	if math.FMA(k, x, -p) > 0 {
@@ -394,13 +384,12 @@ func timesUp(x, k float64) float64 {
 	return p
 }
 
-// GroupEpsilon returns an ε that protects k records of one person at δ, rounded up. If the cost
-// has a Group, it is the ε of that. Otherwise it is the smallest ε that follows from the cost
-// of one record,
+// GroupEpsilon returns an ε that protects k records of one person at δ, rounded up. If [Cost.Group] succeeds, it is the
+// ε of its result. Otherwise it is the smallest ε that follows from the cost of one record by
 //
 //	(kε, δ'·(e^{kε}−1)/(e^ε−1)) for every ε and δ' = Delta(ε)
 //
-// Errors: as Epsilon's; or no ε is large enough, as for γ ≤ k.
+// Errors: as [Cost.Epsilon]; no ε is large enough, for example if γ ≤ k.
 func (c Cost) GroupEpsilon(k int, delta float64) (float64, error) {
 	group, err := c.Group(k)
 	if err == nil {
@@ -413,8 +402,7 @@ func (c Cost) GroupEpsilon(k int, delta float64) (float64, error) {
 		return 0, err
 	}
 	target, n := math.Log(delta), float64(k)
-	// one is the ε of one record at δ' = e^l, +Inf where that gives the group
-	// more than δ.
+	// one is the ε of one record at δ' = e^l, or +Inf if the group's δ is then too large.
 	one := func(l float64) float64 {
 		eps, err := c.Epsilon(math.Exp(l))
 		if err != nil {
@@ -429,8 +417,8 @@ func (c Cost) GroupEpsilon(k int, delta float64) (float64, error) {
 		}
 		return eps
 	}
-	// The largest δ' gives the least ε. It is the first of 64 found, from the
-	// largest that can be on, then refined.
+	// The largest δ' gives the least ε. Try 64 values of δ', beginning with the largest possible one, then refine the
+	// first that works.
 	top, floor := target-math.Log(n), max(-700, math.Log(c.BadDelta))
 	hi, lo, eps := top, top, math.Inf(1)
 	for i := 1.0; i <= 64 && math.IsInf(eps, 1); i++ {
@@ -438,7 +426,7 @@ func (c Cost) GroupEpsilon(k int, delta float64) (float64, error) {
 		eps = one(lo)
 	}
 	if math.IsInf(eps, 1) {
-		return 0, fmt.Errorf("no epsilon found that protects %d records at delta %g", k, delta)
+		return 0, fmt.Errorf("no epsilon protects %d records at delta %g", k, delta)
 	}
 	for hi-lo > 1e-12 {
 		mid := lo + (hi-lo)/2

@@ -17,11 +17,11 @@ func TestCompose(t *testing.T) {
 	}
 	if one := (Cost{Adjacency: Replace, Mu: 0.3}); !Compose(one).Equal(one) ||
 		!Compose(one, Cost{Adjacency: Replace}).Equal(one) {
-		t.Error("one cost composes to another")
+		t.Error("composing a single cost changes it")
 	}
 	if c := Compose(Cost{Adjacency: ZeroOut, Mu: 1e-200},
 		Cost{Adjacency: ZeroOut, Mu: 1e-200}); !(c.Mu >= math.Sqrt2*1e-200) {
-		t.Errorf("squares underflow: %g", c.Mu)
+		t.Errorf("the sum of small squares is %g", c.Mu)
 	}
 	laplace, pure := Term{Kind: KindLaplace, Count: 2, Scale: 10}, Term{Kind: KindPure, Count: 1, Epsilon: 0.1}
 	fast := Term{Kind: KindFastMixRow, Count: 100, Gamma: 20, C2: 2}
@@ -38,17 +38,17 @@ func TestCompose(t *testing.T) {
 		t.Error("Compose wrote into its arguments")
 	}
 	if !got.Covers(a) || !got.Covers(b) || a.Covers(b) || b.Covers(a) || a.Covers(got) || !got.Covers(got) {
-		t.Error("a composition covers its parts and nothing else")
+		t.Error("a composition must cover its parts and must not be covered by them")
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("two adjacencies composed")
+			t.Error("Compose accepted two adjacencies")
 		}
 	}()
 	Compose(Cost{Adjacency: ZeroOut, Mu: 1}, Cost{Adjacency: Replace, Mu: 1})
 }
 
-// TestComposeOrder: the order of costs changes no bit.
+// TestComposeOrder: the order of costs does not change a bit.
 func TestComposeOrder(t *testing.T) {
 	source := rand.New(rand.NewPCG(2, 2))
 	for range 200 {
@@ -69,7 +69,7 @@ func TestComposeOrder(t *testing.T) {
 	}
 }
 
-// TestComposeRounds: sums are not below the exact ones, and close.
+// TestComposeRounds: sums are at least the exact ones, and close to them.
 func TestComposeRounds(t *testing.T) {
 	source := rand.New(rand.NewPCG(4, 2))
 	for range 300 {
@@ -116,8 +116,7 @@ func randomCost(source *rand.Rand, a Adjacency) Cost {
 	return c
 }
 
-// TestCostEpsilon: each kind of cost goes through the tightest curve that holds
-// for it, and BadDelta comes off first.
+// TestCostEpsilon: each kind of cost uses the tightest curve that holds for it, and BadDelta is subtracted first.
 func TestCostEpsilon(t *testing.T) {
 	const delta = 1e-6
 	is := func(c Cost, delta float64, want float64, err error) {
@@ -153,7 +152,8 @@ func TestCostEpsilon(t *testing.T) {
 		}
 	}
 	// δ(ε) includes BadDelta.
-	for _, c := range []Cost{c, {Adjacency: ZeroOut, Mu: 0.3, BadDelta: 1e-7}, {Adjacency: ZeroOut, Rows: 60, Gamma: 20, BadDelta: 1e-7}} {
+	for _, c := range []Cost{c, {Adjacency: ZeroOut, Mu: 0.3, BadDelta: 1e-7},
+		{Adjacency: ZeroOut, Rows: 60, Gamma: 20, BadDelta: 1e-7}} {
 		eps, err := c.Epsilon(delta)
 		back, err2 := c.Delta(eps)
 		if err != nil || err2 != nil || !(back <= delta*(1+1e-9) && back >= delta*(1-1e-6)) {
@@ -162,8 +162,7 @@ func TestCostEpsilon(t *testing.T) {
 	}
 }
 
-// TestWithin: what was calibrated to (ε, δ) fits, and what is one part in 10⁹
-// more does not.
+// TestWithin: a cost that was calibrated to (ε, δ) is within it; a cost that is larger by one part in 10⁹ is not.
 func TestWithin(t *testing.T) {
 	for _, eps := range []float64{0.1, 1, 3.7} {
 		for _, delta := range []float64{1e-5, 1e-9} {
@@ -178,7 +177,7 @@ func TestWithin(t *testing.T) {
 			if !in || out || err != nil || err2 != nil {
 				t.Errorf("Gaussian at (%g, %g): %v, %v, %v, %v", eps, delta, in, out, err, err2)
 			}
-			// The smallest γ of 60 rows and μ = 0.8·Mu, as a calibration finds it.
+			// The smallest γ for 60 rows and μ = 0.8·Mu, as a calibration finds it.
 			c = Cost{Adjacency: Replace, Mu: 0.8 * mu, Rows: 60}
 			lo, hi := 1.1, 1e6
 			for hi-lo > 1e-12*hi {
@@ -199,7 +198,7 @@ func TestWithin(t *testing.T) {
 		}
 	}
 	if in, err := (Cost{Adjacency: ZeroOut, Mu: 1e-9, BadDelta: 1e-6}).Within(1, 1e-6); in || err != nil {
-		t.Errorf("nothing left of delta: %v, %v", in, err)
+		t.Errorf("no delta left: %v, %v", in, err)
 	}
 	if in, err := (Cost{Adjacency: ZeroOut}).Within(0, 1e-300); !in || err != nil {
 		t.Errorf("nothing spent: %v, %v", in, err)
@@ -260,7 +259,7 @@ func TestGroup(t *testing.T) {
 		{Adjacency: Replace, Rows: 60, Gamma: 20, BadDelta: 1e-12},
 	} {
 		if g, err := c.Group(2); err == nil {
-			t.Errorf("%+v: a group costs %+v", c, g)
+			t.Errorf("%+v has the group cost %+v, want an error", c, g)
 		}
 		last, err := c.GroupEpsilon(1, delta)
 		one, err2 := c.Epsilon(delta)
@@ -272,7 +271,7 @@ func TestGroup(t *testing.T) {
 			if err != nil || !(eps > float64(k)*one && eps > last) {
 				t.Errorf("%+v: %d records %g after %g, %v", c, k, eps, last, err)
 			}
-			// It is what it says.
+			// The ε must satisfy its definition.
 			e := eps / float64(k)
 			d, err := c.Delta(e)
 			if d *= math.Expm1(eps) / math.Expm1(e); err != nil || !(d <= delta*(1+1e-9)) {
@@ -299,7 +298,7 @@ func TestGroup(t *testing.T) {
 
 func TestParallel(t *testing.T) {
 	gaussian, sketch := Cost{Adjacency: ZeroOut, Mu: 0.4}, Cost{Adjacency: ZeroOut, Rows: 20, Gamma: 10}
-	// Their curves cross: which is worse depends on δ.
+	// Their curves cross, so δ decides which one is worse.
 	a, err := Parallel(1e-2, gaussian, sketch)
 	b, err2 := Parallel(1e-9, sketch, gaussian)
 	if err != nil || err2 != nil || a.Equal(b) {
@@ -310,21 +309,20 @@ func TestParallel(t *testing.T) {
 		t.Errorf("a cost without ε is not the worst: %+v, %v", c, err)
 	}
 	if c, err := Parallel(1e-6); err == nil {
-		t.Errorf("of nothing: %+v", c)
+		t.Errorf("without costs: %+v", c)
 	}
 	if c, err := Parallel(0, gaussian); err == nil {
 		t.Errorf("at δ = 0: %+v", c)
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("two adjacencies compared")
+			t.Error("Parallel accepted two adjacencies")
 		}
 	}()
 	Parallel(1e-6, gaussian, Cost{Adjacency: Replace})
 }
 
-// TestCostJSON: today's ledger lines parse and stay as they are; what is not a
-// cost does not parse.
+// TestCostJSON: lines of existing ledgers parse and are written again unchanged; other text does not parse.
 func TestCostJSON(t *testing.T) {
 	for line, want := range map[string]Cost{
 		`{"adjacency":"zero-out","mu":0.25}`:                      {Adjacency: ZeroOut, Mu: 0.25},
@@ -368,8 +366,8 @@ func TestCostJSON(t *testing.T) {
 	}
 }
 
-// FuzzCost: whatever parses is a valid cost that survives writing, converts and
-// composes, and has an ε or a reason, never NaN.
+// FuzzCost: if a text parses, it is a valid cost. It survives writing, it can be converted and composed, and it has an
+// ε or an error, never NaN.
 func FuzzCost(f *testing.F) {
 	f.Add([]byte(`{"adjacency":"zero-out","mu":0.25}`))
 	f.Add([]byte(`{"adjacency":"replace","mu":0.1,"rows":216,"gamma":327.2,"bad_delta":1e-8}`))
@@ -383,7 +381,7 @@ func FuzzCost(f *testing.F) {
 			return
 		}
 		if err := c.Validate(); err != nil {
-			t.Fatalf("%s parses and is not valid: %v", line, err)
+			t.Fatalf("%s parses, but is not valid: %v", line, err)
 		}
 		out, err := json.Marshal(c)
 		if err != nil {

@@ -2,42 +2,41 @@ package dp
 
 import "math/big"
 
-// CursorStep divides every coordinate at which a Cursor may start.
+// CursorStep divides every coordinate from which a Cursor may start.
 const CursorStep = blockWords
 
-// Cursor draws the noise of a row from any coordinate on, so that a long row can be drawn in
-// pieces. The noise does not depend on how it is cut. If Open returns true, several goroutines
-// may draw from one row at once, each with its own Cursor. The zero value is ready to be
-// opened. A Cursor can be opened for one row after another; it keeps the keys of the last.
+// Cursor draws the noise of a row from any coordinate on, so that a long row can be drawn in pieces. The noise does not
+// depend on where the row is cut. If Open returns true, several goroutines may draw from one row at the same time, each
+// with its own Cursor. The zero value is ready to be opened. A Cursor can be opened for one row after another. It
+// retains the keys of the last one.
 type Cursor struct {
 	row   Row
-	fast  bool // keyed is the row
+	fast  bool // the row is a keyedRow, copied into keyed
 	keyed keyedRow
 }
 
-// Open sets the cursor to a row. shared reports whether cursors of the row may be used at once:
-// those of an Epoch's long rows may, those of a test's rows may not. Open all cursors before
-// using the first.
+// Open sets the cursor to a row. shared reports whether several cursors may draw from the row at the same time: from
+// the long rows of an Epoch they may, from the rows of a test they may not. Open all cursors of a row before using the
+// first.
 func (c *Cursor) Open(row Row) (shared bool) {
 	c.row = row
 	keyed, ok := row.(*keyedRow)
 	c.fast = ok && keyed.size == blockWords
 	if c.fast {
-		keyed.extend() // while nobody else does
+		keyed.extend() // now, while no other goroutine uses the row
 		c.keyed.step, c.keyed.block, c.keyed.size, c.keyed.ext = keyed.step, keyed.block, keyed.size, keyed.ext
 		c.keyed.stream, c.keyed.next, c.keyed.held = nil, -1, -1
 	}
 	return c.fast
 }
 
-// Round is RoundRow for the coordinates from … from+len(w)−1 of the row; sd and
-// s are those coordinates'. from must be a multiple of CursorStep.
+// Round is RoundRow for the coordinates from … from+len(w)−1 of the row; sd and s hold the values of these coordinates.
+// from must be a multiple of CursorStep.
 //
-// Cost: as RoundRow, and one allocation where it does not go on from the end of
-// the call before.
+// Cost: as RoundRow, and one allocation unless the call continues where the last one ended.
 func (c *Cursor) Round(w []int64, from int, sd, s []float64, r float64) {
 	if from%CursorStep != 0 {
-		panic("dp: a cursor is set between blocks")
+		panic("dp: a cursor must start at a multiple of CursorStep")
 	}
 	switch {
 	case c.fast:
@@ -50,7 +49,7 @@ func (c *Cursor) Round(w []int64, from int, sd, s []float64, r float64) {
 	}
 }
 
-// shifted is a row from one of its coordinates on.
+// shifted is a row without its first coordinates.
 type shifted struct {
 	row  Row
 	from int

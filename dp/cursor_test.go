@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestCursor draws rows in pieces, in any order and by several goroutines: they
-// are the rows drawn at once, tails and exact decisions included.
+// TestCursor draws rows in pieces, in any order and by several goroutines. The result equals that of drawing them at
+// once, including tails and exact decisions.
 func TestCursor(t *testing.T) {
 	t.Parallel()
 	for _, length := range []int{1, 255, 256, 1000, 300_000} {
@@ -15,8 +15,8 @@ func TestCursor(t *testing.T) {
 		h := NewTranscript([32]byte{1})
 		hidden := make([]int64, length)
 		row := e.Step(1, &h).Row("a", hidden)
-		// At 2⁻²⁰ of the usual lattice a tenth of the draws needs a closer
-		// look, and with s all of them are rounded one by one.
+		// With 2⁻²⁰ of the usual lattice units, a tenth of the draws need a closer look, and with s all of them are
+		// rounded one by one.
 		for _, sd := range []float64{16, 1 << 24, 1 << 40} {
 			s := make([]float64, length)
 			for j := range s {
@@ -44,7 +44,7 @@ func TestCursor(t *testing.T) {
 				} else {
 					var wg sync.WaitGroup
 					for k, c := range []*Cursor{&one, &two} {
-						wg.Go(func() { // one the even pieces, two the odd, backwards
+						wg.Go(func() { // one goroutine draws the even pieces, the other one the odd pieces, backwards
 							for from := (length - 1) / piece * piece; from >= 0; from -= piece {
 								if from/piece%2 == k {
 									draw(c, from, min(from+piece, length))
@@ -62,10 +62,9 @@ func TestCursor(t *testing.T) {
 	}
 }
 
-// TestCursorExtensions draws a block of nothing but tail words at the far end of a row,
-// where the digits of Z are extension words alone: a cursor reads those of the
-// coordinates in the row, not in its piece. What it would give for the latter is the
-// planted fault.
+// TestCursorExtensions draws a block of tail words only, at the far end of a row, where all digits of Z come from
+// extension words. A cursor must read the extension words of the coordinates in the row, not in its piece. Reading
+// those of the piece is the planted fault.
 func TestCursorExtensions(t *testing.T) {
 	t.Parallel()
 	const block, length = 5, 6 * blockWords
@@ -76,7 +75,7 @@ func TestCursorExtensions(t *testing.T) {
 	if !c.Open(row) {
 		t.Fatal("the row is not shared")
 	}
-	tails := func(r *keyedRow) { // block's words have no digit but their last ones
+	tails := func(r *keyedRow) { // makes all words of the block zero except for their last digits
 		clear(r.buffer[:])
 		for i := range blockWords {
 			r.buffer[8*i], r.buffer[8*i+7] = byte(i%4), byte(i<<7)
@@ -101,11 +100,11 @@ func TestCursorExtensions(t *testing.T) {
 		}
 	}
 	if found < blockWords*9/10 {
-		t.Errorf("extension words of the piece change %d of %d draws only", found, blockWords)
+		t.Errorf("the extension words of the piece change only %d of %d draws", found, blockWords)
 	}
 }
 
-// TestCursorOfOtherRows draws from a row that is not keyed.
+// TestCursorOfOtherRows draws from a row that is not a keyedRow.
 func TestCursorOfOtherRows(t *testing.T) {
 	t.Parallel()
 	e := benchEpoch(t)
@@ -115,7 +114,7 @@ func TestCursorOfOtherRows(t *testing.T) {
 	RoundRow(want, row, []float64{1 << 24}, nil, 1)
 	var c Cursor
 	if c.Open(row) {
-		t.Error("a foreign row is shared")
+		t.Error("a row that is not a keyedRow is shared")
 	}
 	c.Round(got[:512], 0, []float64{1 << 24}, nil, 1)
 	c.Round(got[512:], 512, []float64{1 << 24}, nil, 1)
@@ -124,7 +123,7 @@ func TestCursorOfOtherRows(t *testing.T) {
 	}
 }
 
-// TestCursorAllocations draws on without allocating.
+// TestCursorAllocations: continuing a row allocates nothing.
 func TestCursorAllocations(t *testing.T) {
 	e := benchEpoch(t)
 	h := NewTranscript([32]byte{1})

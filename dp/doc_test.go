@@ -9,9 +9,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestPrivacyTable computes the table of docs/privacy.md: what mechanisms of the
-// papers, calibrated to (ε, 10⁻⁶) as their papers do, spend in truth, and the
-// factor by which their noise may shrink.
+// TestPrivacyTable computes the table of docs/privacy.md: what mechanisms of the papers really spend if they are
+// calibrated to (ε, 10⁻⁶) as in their papers, and the factor by which their noise may shrink.
 func TestPrivacyTable(t *testing.T) {
 	const delta = 1e-6
 	must := func(x float64, err error) float64 {
@@ -22,14 +21,14 @@ func TestPrivacyTable(t *testing.T) {
 		return x
 	}
 	mu := func(eps, delta float64) float64 { return must(dp.Mu(eps, delta)) }
-	// A Gaussian mechanism that its paper believes to be (ε, δ)-private at μ.
+	// A Gaussian mechanism for which its paper claims (ε, δ)-privacy at the μ that believed returns.
 	gaussian := func(believed func(eps float64) float64) func(eps float64) (exact, factor float64) {
 		return func(eps float64) (float64, float64) {
 			m := believed(eps)
 			return must(dp.Epsilon(delta, m)), m / mu(eps, delta)
 		}
 	}
-	// Sketch rows and Gaussians at γ and σ: the factor scales both.
+	// Sketch rows and Gaussians at γ and σ; the factor scales both.
 	joint := func(rows int, calibrate func(eps float64) (gamma float64), mu func(eps, gamma, factor float64) float64,
 		bad float64) func(float64) (float64, float64) {
 		return func(eps float64) (float64, float64) {

@@ -7,8 +7,8 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// How much Gaussian noise a count needs for (ε, δ) = (1, 10⁻⁶), if one record changes it
-// by at most 1; and what a noise that is given guarantees.
+// How much Gaussian noise a count needs for (ε, δ) = (1, 10⁻⁶), if one record changes it by at most 1; and the
+// guarantee of a given noise.
 func Example_calibration() {
 	sd, err := dp.Sigma(1, 1e-6, 1)
 	if err != nil {
@@ -36,8 +36,8 @@ func Example_calibration() {
 	// standard deviation 100: ε = 0.0337
 }
 
-// Two estimators read the same records. Their costs add up as μ² does, and ε follows at
-// the end, once: it is less than the sum of the two.
+// Two estimators read the same records. Their costs add up as μ², and ε is computed once, at the end: it is less than
+// the sum of the two ε.
 func ExampleCompose() {
 	cost := func(eps float64) dp.Cost {
 		mu, err := dp.Mu(eps, 1e-6)
@@ -57,8 +57,8 @@ func ExampleCompose() {
 	// μ = 0.3348, ε = 1.4547 at δ = 1e-6
 }
 
-// A ledger of one log: a daily estimator whose days are disjoint, and one over all of
-// them. A record is in one day and in the whole, so it pays for two charges of the four.
+// The ledger of one log: an estimator for each of three disjoint days, and one over all days. A record is in one day
+// and in the estimator of all days, so it pays for two of the four charges.
 func ExampleCharged() {
 	cost := func(mu float64) dp.Cost { return dp.Cost{Adjacency: dp.Replace, Mu: mu} }
 	ledger := []dp.Charge{
@@ -89,7 +89,7 @@ func ExampleCharged() {
 	// within a limit of ε = 3: true
 }
 
-// The noise of a run: an estimator's steps, each closed with the run's next one.
+// The noise of a run: each step of an estimator is closed with the next step of the run.
 func ExampleRun() {
 	e, err := moments.New(moments.Config{Clip: 100, Columns: []string{"age"}, Step: 50_000},
 		dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
@@ -116,7 +116,7 @@ func ExampleRun() {
 	// step 3: mean 30
 }
 
-// A restart. State and release leave the estimator together; the state is durable first.
+// A restart. Make the state durable before the release leaves the program.
 func ExampleResumeRun() {
 	cfg := moments.Config{Clip: 100, Columns: []string{"age"}, Step: 50_000}
 	params := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}
@@ -137,13 +137,13 @@ func ExampleResumeRun() {
 		fmt.Println(err)
 		return
 	}
-	state, err := run.AppendState(nil, e) // to a file, with the plan, before the release is published
+	state, err := run.AppendState(nil, e) // write it to a file, with the plan, before the release is published
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 
-	// What the program would have released next, had it gone on.
+	// The next release of the program, if it had continued.
 	add(e, 2)
 	next, err := e.Close(run.Step(50_000))
 	if err != nil {
@@ -172,11 +172,11 @@ func ExampleResumeRun() {
 	// step 2 to the last bit: true
 }
 
-// A mechanism by hand: the sum of ten thousand vectors of norm at most 5, as integers on a
-// lattice, with a Gaussian that is rounded to it.
+// A mechanism without an estimator: the sum of ten thousand vectors of norm at most 5, as integers on a lattice, with a
+// Gaussian that is rounded to the lattice.
 func ExampleRoundRow() {
 	const bound, records, eps, delta = 5, 10_000, 1, 1e-6
-	factor := dp.Replace.Factor() // one record moves the sum by 2·bound at most
+	factor := dp.Replace.Factor() // one record changes the sum by at most factor·bound
 	sd, err := dp.Sigma(eps, delta, factor*bound)
 	if err != nil {
 		fmt.Println(err)
@@ -187,14 +187,14 @@ func ExampleRoundRow() {
 		fmt.Println(err)
 		return
 	}
-	// In lattice steps a record has norm K at most, and that is what is calibrated for.
+	// In lattice steps a record has norm at most K, for which the noise is calibrated.
 	if sd, err = dp.Sigma(eps, delta, factor*float64(l.K)); err != nil {
 		fmt.Println(err)
 		return
 	}
 	sum, k := make([]int64, 2), make([]int64, 2)
 	for range records {
-		l.Quantise(k, []float64{3, -1}) // zeros where the record holds no numbers
+		l.Quantise(k, []float64{3, -1}) // writes zeros for a record that is not finite
 		for j := range sum {
 			sum[j] += k[j]
 		}

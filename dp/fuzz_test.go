@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzAdjacency: two words parse, and say the same when they are written again;
-// all others leave the value alone.
+// FuzzAdjacency: two words parse, and are written again unchanged. All others are refused without changing the value.
 func FuzzAdjacency(f *testing.F) {
 	for _, s := range []string{"zero-out", "replace", "", "Replace", "replace ", "add-remove", "unset", "1"} {
 		f.Add([]byte(s))
@@ -16,7 +15,7 @@ func FuzzAdjacency(f *testing.F) {
 		var a Adjacency
 		if err := a.UnmarshalText(text); err != nil {
 			if a != 0 {
-				t.Fatalf("%q is refused and sets %v", text, a)
+				t.Fatalf("%q is refused, but sets %v", text, a)
 			}
 			if s := string(text); s == "zero-out" || s == "replace" {
 				t.Fatalf("%q is refused: %v", text, err)
@@ -30,8 +29,8 @@ func FuzzAdjacency(f *testing.F) {
 	})
 }
 
-// FuzzParams: whatever the numbers, there is an error or a budget that keeps them;
-// never NaN, and no budget without adjacency.
+// FuzzParams: for all numbers, there is an error or a budget that satisfies them; never NaN, and no budget without
+// adjacency.
 func FuzzParams(f *testing.F) {
 	f.Add(1.0, 1e-8, 0.0, 1, 0)
 	f.Add(0.0, 0.5, 0.0, 2, 30)
@@ -66,8 +65,7 @@ func FuzzParams(f *testing.F) {
 	})
 }
 
-// FuzzTranscript: two histories of steps have one transcript only if they are the
-// same history, and then the same noise.
+// FuzzTranscript: two histories of steps have the same transcript and the same noise if and only if they are equal.
 func FuzzTranscript(f *testing.F) {
 	f.Add([]byte{}, []byte{0})
 	f.Add([]byte{3, 1, 0, 0, 0, 0, 0, 0, 0, 7}, []byte{3, 1, 0, 0, 0, 0, 0, 0, 0, 8})
@@ -83,9 +81,8 @@ func FuzzTranscript(f *testing.F) {
 	})
 }
 
-// replay reads steps (number of records, length of a row, its integers) and
-// returns the transcript after them, the next step's first word, and the history in
-// words that tell it from every other.
+// replay reads steps (number of records, length of a row, its integers). It returns the transcript after them, the next
+// step's first word, and a string that identifies the history.
 func replay(t *testing.T, data []byte) (h Transcript, word uint64, history string) {
 	e, err := NewEpoch(&[32]byte{1}, &[32]byte{2}, "fuzz", 1, [16]byte{}, [32]byte{})
 	if err != nil {

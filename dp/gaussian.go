@@ -9,24 +9,21 @@ import (
 	"gonum.org/v1/gonum/integrate/quad"
 )
 
-// slack is subtracted in every comparison with log δ, relative and absolute. It is more than the
-// error of LogDelta (10⁻¹⁴, docs/theory/dp.md). So what is computed to be private is private in
-// exact arithmetic too.
+// slack is a margin, relative and absolute, in every comparison with log δ. It is more than the error of LogDelta
+// (10⁻¹⁴, docs/theory/dp.md). So a mechanism that passes the comparison is private in exact arithmetic too.
 const slack = 1e-13
 
-// LogDelta returns log δ(ε, μ), the exact privacy profile of the Gaussian
-// mechanism with sensitivity-to-noise ratio μ:
+// LogDelta returns log δ(ε, μ), the exact privacy profile of the Gaussian mechanism with sensitivity-to-noise ratio μ:
 //
 //	δ(ε, μ) = Q(ε/μ − μ/2) − e^ε Q(ε/μ + μ/2)
 //
-// for any real ε and μ > 0. It works in the log domain throughout, so it keeps
-// its digits down to δ = 10⁻³⁰⁰ and beyond, where the difference has none.
+// for any real ε and μ > 0. It works in the log domain throughout, so it is accurate down to δ = 10⁻³⁰⁰ and below,
+// where the computed difference would lose all digits.
 //
-// Privacy: the curve holds for both directions of either adjacency relation;
-// the relation enters through μ = sensitivity/σ alone.
+// Privacy: the curve holds for both directions of either adjacency relation; the relation enters through μ =
+// sensitivity/σ alone.
 // Cost: at most 128 evaluations of the integrand.
-// Source: Balle and Wang (2018), Theorem 8; the branches are derived in
-// docs/theory/dp.md.
+// Source: Balle and Wang (2018), Theorem 8; the branches are derived in docs/theory/dp.md.
 func LogDelta(eps, mu float64) float64 {
 	if !(mu > 0) || math.IsNaN(eps) {
 		return math.NaN()
@@ -35,7 +32,7 @@ func LogDelta(eps, mu float64) float64 {
 	logPhi := -a*a/2 - logSqrt2Pi // log φ(a) = ε + log φ(b)
 	switch {
 	case a < -1:
-		// δ is not small: its complement is a sum of positive terms.
+		// δ is not small: compute its complement, a sum of positive terms.
 		var t float64 // e^ε Q(b)
 		if b < 5 {
 			t = math.Exp(eps) * math.Erfc(b/math.Sqrt2) / 2
@@ -46,7 +43,7 @@ func LogDelta(eps, mu float64) float64 {
 	case mu > 1:
 		return logPhi + math.Log(mills(a)-mills(b))
 	}
-	// δ = φ(a) ∫₀^∞ exp(−at − t²/2) (1 − exp(−μt)) dt, without a difference.
+	// δ = φ(a) ∫₀^∞ exp(−at − t²/2) (1 − exp(−μt)) dt, which needs no difference of nearly equal numbers.
 	top := -a + math.Sqrt(a*a+84)
 	if a > 0 {
 		top = 84 / (a + math.Sqrt(a*a+84))

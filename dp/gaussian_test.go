@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestGaussianInverses: δ∘μ and δ∘ε stay below δ and come within 10⁻⁹ of it,
-// over the whole range that is promised.
+// TestGaussianInverses: δ at the result of Mu or Epsilon is at most δ, and within 10⁻⁹ of it, over the whole documented
+// range.
 func TestGaussianInverses(t *testing.T) {
 	for _, eps := range []float64{1e-6, 1e-3, 0.1, 0.5, 1, 3, 10, 50} {
 		for _, delta := range []float64{1e-300, 1e-100, 1e-20, 1e-9, 1e-6, 1e-3, 0.1} {
@@ -28,7 +28,7 @@ func TestGaussianInverses(t *testing.T) {
 	}
 }
 
-// TestGaussianLargest: a limit that stands for none is an answer too.
+// TestGaussianLargest: the largest ε, which may stand for no limit, has a result too.
 func TestGaussianLargest(t *testing.T) {
 	if mu, err := Mu(math.MaxFloat64, 1e-8); err != nil || !(mu > 1e153 && mu < 1.9e154) {
 		t.Errorf("Mu(MaxFloat64) = %g, %v", mu, err)
@@ -66,6 +66,6 @@ func TestGaussianRefuses(t *testing.T) {
 		}
 	}
 	if _, err := (Params{Epsilon: 1, Delta: 1e-6}).Budget(); err == nil {
-		t.Error("a budget without adjacency")
+		t.Error("Budget accepted parameters without adjacency")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestGuide: the code of docs/library.md is that of the examples it names. With
-// STREAMDP_WRITE=1 it writes it.
+// TestGuide: the code in docs/library.md equals the code of the examples that it names. With STREAMDP_WRITE=1 the test
+// writes it.
 func TestGuide(t *testing.T) {
 	root := cases.Root(t)
 	guide := filepath.Join(root, "docs", "library.md")
@@ -42,10 +42,10 @@ func TestGuide(t *testing.T) {
 		}
 		return
 	}
-	t.Error("docs/library.md has other code than the examples: STREAMDP_WRITE=1 go test -run Guide ./dp writes it")
+	t.Error("the code in docs/library.md differs from the examples: STREAMDP_WRITE=1 go test -run Guide ./dp writes it")
 }
 
-// exampleBody returns what stands between the braces of an example, one tab to the left.
+// exampleBody returns the body of an example, without one tab of indentation.
 func exampleBody(t *testing.T, root, pkg, name string) string {
 	t.Helper()
 	path := filepath.Join(root, pkg, "example_test.go")

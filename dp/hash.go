@@ -9,28 +9,28 @@ import (
 	"hash"
 )
 
-// A step with one array takes four SHA-256 of one or two blocks each, and a third of the time of
-// hash.Hash is not compression: Sum copies the state, pads the copy, and copies its hash out.
-// Here the length of a message is known. So it is padded here, and the state after its last
-// block, which AppendBinary tells, is the hash itself (FIPS 180-4, 6.2.2). HMAC keeps the states
-// after its two padded keys, as FIPS 198-1 allows in section 6; they are as secret as the key.
+// A step with one array takes four SHA-256 hashes of one or two blocks each. With hash.Hash, a third of the time is not
+// compression: Sum copies the state, pads the copy, and copies its hash out. Here the length of a message is known. So
+// this file pads the message itself, and takes the hash from the state after the last block, which AppendBinary returns
+// (FIPS 180-4, 6.2.2). HMAC keeps the states after its two padded keys, as FIPS 198-1 allows in section 6; they are as
+// secret as the key.
 
-// digest is what sha256.New returns.
+// digest is the type that sha256.New returns.
 type digest interface {
 	hash.Hash
 	encoding.BinaryAppender
 	encoding.BinaryUnmarshaler
 }
 
-// A digest's state is a word that tells the kind, the hash so far, the bytes of an open block,
-// and a length.
+// The serialised state of a digest has four parts: a word that tells the kind, the hash so far, the bytes of an
+// incomplete block, and a length.
 const (
 	stateSize = 4 + sha256.Size + sha256.BlockSize + 8
 	stateHash = 4
 )
 
-// statesAreHashes reports whether this build's digests have states of that form. If they do not,
-// all hashes come from Sum; they are the same, and take longer.
+// statesAreHashes reports whether the digests of this build serialise their state in this form. If they do not, all
+// hashes come from Sum; they are equal, but take longer.
 var statesAreHashes = func() bool {
 	d, ok := sha256.New().(digest)
 	if !ok {
@@ -49,8 +49,8 @@ var statesAreHashes = func() bool {
 	return d.UnmarshalBinary(state) == nil
 }()
 
-// pad makes whole blocks of a message of n bytes that is at their beginning, after so many bytes
-// of other blocks.
+// pad pads a message of n bytes, which are at the beginning of blocks, to whole blocks. before is the number of bytes
+// hashed before the message.
 func pad(blocks []byte, n, before int) {
 	clear(blocks[n:])
 	blocks[n] = 0x80
@@ -70,7 +70,7 @@ func hash64(a, b *[32]byte) (sum [32]byte) {
 	d := sha256.New()
 	d.Write(blocks[:])
 	var state [stateSize]byte
-	// Written like this, digest and state are on the stack.
+	// In this form, digest and state stay on the stack.
 	after, err := d.(encoding.BinaryAppender).AppendBinary(state[:0])
 	if err != nil {
 		panic(err) // unreachable: statesAreHashes
@@ -79,7 +79,7 @@ func hash64(a, b *[32]byte) (sum [32]byte) {
 	return sum
 }
 
-// longestText is the most that a keyedHash takes: two blocks with their padding.
+// longestText is the longest text that a keyedHash accepts: two blocks with their padding.
 const longestText = 2*sha256.BlockSize - 9
 
 // keyedHash is HMAC-SHA256 under one key, for short messages.
@@ -88,7 +88,7 @@ type keyedHash struct {
 	inner, outer []byte // states after the padded keys
 	state        []byte
 	blocks       [2 * sha256.BlockSize]byte
-	whole        hash.Hash // in place of all that, where states are not hashes
+	whole        hash.Hash // used instead of the other fields if !statesAreHashes
 }
 
 func newKeyedHash(key *[32]byte) *keyedHash {
@@ -101,7 +101,7 @@ func newKeyedHash(key *[32]byte) *keyedHash {
 	return k
 }
 
-// start returns the state after the key, padded with zeros and masked.
+// start returns the state after the key, which is padded with zeros and XORed with mask.
 func (k *keyedHash) start(key *[32]byte, mask byte) []byte {
 	block := k.blocks[:sha256.BlockSize]
 	clear(block[copy(block, key[:]):])
@@ -126,7 +126,7 @@ func (k *keyedHash) sum(dst *[32]byte, text []byte) {
 		return
 	}
 	if len(text) > longestText {
-		panic("dp: a text is longer than two blocks")
+		panic("dp: the text is longer than two blocks")
 	}
 	blocks := k.blocks[:]
 	if len(text)+9 <= sha256.BlockSize {
@@ -140,7 +140,7 @@ func (k *keyedHash) sum(dst *[32]byte, text []byte) {
 	copy(dst[:], k.state[stateHash:])
 }
 
-// after sets the state to that after blocks, from one before.
+// after sets the state to that after hashing blocks, starting from the state before.
 func (k *keyedHash) after(before, blocks []byte) {
 	if err := k.digest.UnmarshalBinary(before); err != nil {
 		panic(err) // unreachable: its own state

@@ -7,12 +7,11 @@ import (
 	"testing"
 )
 
-// TestHashes compares the hashes that are padded by hand with those of the standard library, at
-// every length, and once more as a build makes them whose states have another form. It also
-// holds that this build does not need that.
+// TestHashes compares the hashes of hash.go with those of the standard library, at every length. It does so also
+// without the shortcut, as in a build where states have another form, and checks that this build uses the shortcut.
 func TestHashes(t *testing.T) {
 	if !statesAreHashes {
-		t.Error("states of crypto/sha256 have another form; hashes are the same, and slower")
+		t.Error("states of crypto/sha256 have another form; hashes are the same, but slower")
 	}
 	source := rand.NewChaCha8([32]byte{1})
 	check := func() {
@@ -28,7 +27,7 @@ func TestHashes(t *testing.T) {
 			}
 			k, want := newKeyedHash(&key), hmac.New(sha256.New, key[:])
 			want.Write(text)
-			for range 2 { // one does not depend on what came before
+			for range 2 { // the second one must not depend on the first
 				if k.sum(&sum, text); sum != [32]byte(want.Sum(nil)) {
 					t.Errorf("HMAC of %d bytes is wrong", n)
 				}

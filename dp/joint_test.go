@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-// above fails unless got is at least the exact value and exceeds it by no more
-// than the relative tolerance. want has 25 digits.
+// above fails unless got is at least the exact value and exceeds it by at most the relative tolerance. want has 25
+// digits.
 func above(t *testing.T, what string, got float64, want string, rel float64) {
 	t.Helper()
 	exact, _, err := big.ParseFloat(want, 10, 200, big.ToNearestEven)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Half a unit of the 25th digit.
+	// Allow half a unit of the 25th digit.
 	unit := new(big.Float).Mul(exact, big.NewFloat(1e-24))
 	low := new(big.Float).Sub(exact, unit.Abs(unit))
 	if math.IsNaN(got) || big.NewFloat(got).Cmp(low) < 0 {
@@ -29,8 +29,8 @@ func above(t *testing.T, what string, got float64, want string, rel float64) {
 	}
 }
 
-// TestJointTable compares both directions with values of 25 digits, which come
-// from another formula: never below, and above by no more than is promised.
+// TestJointTable compares both directions with values of 25 digits from another formula: the result is never below, and
+// exceeds them by no more than documented.
 func TestJointTable(t *testing.T) {
 	for _, c := range jointTable {
 		name := fmt.Sprintf("epsilon %g, mu %g, %d rows, gamma %g: ", c.eps, c.mu, c.rows, c.gamma)
@@ -50,7 +50,7 @@ func TestJointTable(t *testing.T) {
 			t.Errorf("%s%g, %v", name, got, err)
 		}
 		if c.mu == 0 {
-			// Where the closed form is used, the integral must agree with it.
+			// If the closed form is used, the integral must agree with it.
 			if rel = max(1e-10, 1e-13*math.Sqrt(k)); c.rows < 8 {
 				rel = 1e-7
 			}
@@ -80,9 +80,8 @@ func TestEpsilonTable(t *testing.T) {
 	}
 }
 
-// chiSquare calls f with the nodes of R ~ χ²_K and their weights, by quadrature
-// in u = √R between cuts: 9 equidistant ones, and where the inner curve bends,
-// at c and c ± {1, 2, 4, 8}·w.
+// chiSquare calls f with the nodes of R ~ χ²_K and their weights, by quadrature in u = √R between cuts: 9 equidistant
+// ones, and c and c ± {1, 2, 4, 8}·w, where the inner curve bends.
 func chiSquare(k, c, w float64, f func(r, weight float64)) {
 	lo, hi := max(0, k-10*math.Sqrt(2*k)), k+12*math.Sqrt(2*k)+60
 	var cuts []float64
@@ -118,8 +117,8 @@ func sortFloats(x []float64) {
 	}
 }
 
-// conditioned returns δ(ε) by conditioning on the χ² part: the textbook form of
-// the integral, by other nodes in another variable.
+// conditioned returns δ(ε) by conditioning on the χ² part: the textbook form of the integral, with other nodes in
+// another variable.
 func conditioned(p pair, eps float64) float64 {
 	if p.removed > 0 && p.added > 0 {
 		var delta float64
@@ -148,8 +147,7 @@ func conditioned(p pair, eps float64) float64 {
 	return delta
 }
 
-// TestJointConditioned: two ways to integrate one thing, at 20 random points, with
-// STREAMDP_SLOW=1 at 40.
+// TestJointConditioned compares two ways to compute the integral, at 20 random points, with STREAMDP_SLOW=1 at 40.
 func TestJointConditioned(t *testing.T) {
 	points := 20
 	if os.Getenv("STREAMDP_SLOW") != "" {
@@ -181,10 +179,9 @@ func TestJointConditioned(t *testing.T) {
 	check(pair{0.01, 12, 12, 10}, 1, 1e-9)
 }
 
-// TestJointFewRows: with a few rows and next to no Gaussian noise the tail of the
-// sum decides how far above it is. The closed form without Gaussian noise stands
-// for the exact value: so little noise moves it by less than the bounds compared. With
-// STREAMDP_SLOW=1 it takes twice as many ε.
+// TestJointFewRows: with few rows and almost no Gaussian noise, the tail of the sum decides how much the result exceeds
+// the exact value. The closed form without Gaussian noise is used as the exact value, because so little noise changes
+// it by less than the compared bounds. With STREAMDP_SLOW=1 it tests twice as many ε.
 func TestJointFewRows(t *testing.T) {
 	apart := 1.
 	if os.Getenv("STREAMDP_SLOW") != "" {
@@ -217,8 +214,8 @@ func TestJointFewRows(t *testing.T) {
 	}
 }
 
-// TestJointLimits: without Gaussian noise it is the sketch's curve, without rows
-// the Gaussian's, and it joins both without a jump.
+// TestJointLimits: without Gaussian noise the result is the sketch's curve, without rows the Gaussian's, and it is
+// continuous at both.
 func TestJointLimits(t *testing.T) {
 	for _, a := range []Adjacency{ZeroOut, Replace} {
 		for _, eps := range []float64{0.1, 0.5, 2} {
@@ -248,8 +245,8 @@ func TestJointLimits(t *testing.T) {
 	}
 }
 
-// TestJointMonotone: δ falls in ε and γ, rises in μ and K, and under Replace with
-// twice the shift is at least that of ZeroOut.
+// TestJointMonotone: δ falls with ε and γ, and rises with μ and K. Under Replace with twice the shift it is at least
+// that of ZeroOut.
 func TestJointMonotone(t *testing.T) {
 	delta := func(eps, mu float64, rows int, gamma float64, a Adjacency) float64 {
 		d, err := jointDelta(eps, mu, rows, gamma, a)
@@ -284,8 +281,8 @@ func TestJointMonotone(t *testing.T) {
 	}
 }
 
-// TestJointInverse: δ∘ε comes back to just below δ, for δ down to 10⁻³⁰⁰, and the
-// exact ε is at most that of the Rényi curve.
+// TestJointInverse: δ at the computed ε is just below δ, for δ down to 10⁻³⁰⁰, and the exact ε is at most that of the
+// Rényi curve.
 func TestJointInverse(t *testing.T) {
 	for _, a := range []Adjacency{ZeroOut, Replace} {
 		for _, c := range []Cost{
@@ -317,8 +314,8 @@ func TestJointInverse(t *testing.T) {
 	}
 }
 
-// TestReplaceTwoSteps: a replacement is a removal and an addition, so
-// δ_replace(2ε; 2μ) ≤ δ_removed(ε; μ) + e^ε δ_added(ε; μ). It is far below.
+// TestReplaceTwoSteps: a replacement is a removal and an addition, so δ_replace(2ε; 2μ) ≤ δ_removed(ε; μ) + e^ε
+// δ_added(ε; μ). It is in fact much smaller.
 func TestReplaceTwoSteps(t *testing.T) {
 	for _, c := range []struct {
 		mu, gamma, eps float64
@@ -367,8 +364,7 @@ func TestJointRefuses(t *testing.T) {
 	}
 }
 
-// TestJointFinite: whatever valid arguments there are, the answer is a
-// probability.
+// TestJointFinite: for all valid arguments the result is a probability.
 func TestJointFinite(t *testing.T) {
 	for _, eps := range []float64{0, 1e-300, 1e-9, 1, 700, 1e6, 1e300} {
 		for _, mu := range []float64{0, 1e-300, 1e-9, 1, 1e6} {

@@ -12,13 +12,12 @@ import (
 	"github.com/streamdp/streamdp/internal/keys"
 )
 
-// NoiseFormat is the version of everything between a master key and a noise row: derivations,
-// word layout, table, rounding. It is part of an epoch's digest, so a new version needs a new
-// epoch.
+// NoiseFormat is the version of every step from a master key to a noise row: derivations, word layout, table, rounding.
+// It is part of an epoch's digest, so a new version needs a new epoch.
 const NoiseFormat = "row/v1"
 
-// NewSecret returns 32 fresh bytes from the system's generator, for a master key or an epoch
-// secret. It never fails: without entropy the program ends.
+// NewSecret returns 32 fresh bytes from the system's generator. They serve as a master key or an epoch secret. It never
+// fails: the program ends if the system has no randomness.
 func NewSecret() (s [32]byte) {
 	rand.Read(s[:])
 	return s
@@ -31,14 +30,12 @@ func NewSecret() (s [32]byte) {
 //	K  = HMAC(TK, "streamdp/row/v1\0" ‖ u64be(t) ‖ h)
 //	X  = HMAC(TK, "streamdp/row-ext/v1\0" ‖ u64be(t) ‖ h)
 //
-// with SHA-256 throughout, lp(s) = u32be(len) ‖ s, and h the transcript after it
-// has absorbed the array's integer row. K gives the words of row t, X the
-// extension words of its tail and of exact decisions.
+// with SHA-256 throughout, lp(s) = u32be(len) ‖ s, and h the transcript after it has absorbed the array's integer row.
+// K gives the words of row t. X gives the extension words, which its tail and exact decisions need.
 //
-// Privacy: the rows of one run are independent of each other and of everything released before,
-// whatever the records are, if HMAC-SHA256 and AES-256 are pseudo-random. In that sense the
-// guarantee is computational. Whoever has the master key and the epoch secret can subtract the
-// noise of every release of the epoch.
+// Privacy: the rows of one run are independent of each other and of everything released before, for any records, if
+// HMAC-SHA256 and AES-256 are pseudo-random. In that sense the guarantee is computational. Anybody who has the master
+// key and the epoch secret can subtract the noise of every release of the epoch.
 // Cost: 0.6 µs and two allocations a row, one up to 12 words, nothing per coordinate.
 // Source: docs/theory/dp.md.
 //
@@ -65,8 +62,8 @@ func NewEpoch(master, secret *[32]byte, stream string, epoch uint64, nonce [16]b
 	return e, nil
 }
 
-// Check returns the first 8 bytes of SHA-256("streamdp/ekid\0" ‖ EK), stored
-// in the manifest so that a wrong key or secret is noticed before any noise.
+// Check returns the first 8 bytes of SHA-256("streamdp/ekid\0" ‖ EK). They are stored in the manifest, so that a wrong
+// key or secret is detected before any noise is drawn.
 func (e *Epoch) Check() (id [8]byte) {
 	sum := sha256.Sum256(append([]byte("streamdp/ekid\x00"), e.key[:]...))
 	copy(id[:], sum[:])
@@ -77,7 +74,7 @@ func (e *Epoch) Check() (id [8]byte) {
 //
 //	HKDF(EK, "streamdp/user/v1\0" ‖ lp(task)), its first 16 bytes
 //
-// It tells nothing of the noise.
+// It reveals nothing about the noise.
 func (e *Epoch) UserKey(task string) (k [16]byte) {
 	key := keys.DeriveFor(&e.key, keys.ForUsers, nil, lengthPrefixed(task))
 	copy(k[:], key[:])
@@ -85,15 +82,15 @@ func (e *Epoch) UserKey(task string) (k [16]byte) {
 	return k
 }
 
-// Destroy overwrites the keys. The epoch gives no noise afterwards.
+// Destroy overwrites the keys. Drawing noise from the epoch panics afterwards.
 func (e *Epoch) Destroy() {
 	clear(e.key[:])
 	clear(e.arrays)
 	e.arrays = nil
 }
 
-// Step returns the noise of step t ≥ 1. h must have absorbed the number of the step's records.
-// Opening an array changes h.
+// Step returns the noise of step t ≥ 1. Before the call, h must have absorbed the step's number of records. Opening an
+// array changes h.
 func (e *Epoch) Step(t uint64, h *Transcript) Noise {
 	e.noise = stepNoise{epoch: e, step: t, transcript: h, opening: e.noise.opening + 1}
 	return &e.noise
@@ -106,7 +103,7 @@ type stepNoise struct {
 	opening    uint64 // counts calls of Step
 }
 
-// Row implements Noise: absorb the integers, then derive the keys.
+// Row implements Noise: it absorbs the integers, then derives the keys.
 func (n *stepNoise) Row(name string, hidden []int64) Row {
 	a := n.epoch.array(name)
 	if a.opened == n.opening {
@@ -117,23 +114,23 @@ func (n *stepNoise) Row(name string, hidden []int64) Row {
 	return a.row(n.step, n.transcript, len(hidden))
 }
 
-// array is one independent sequence of noise rows.
+// array is an independent sequence of noise rows, one for each step.
 type array struct {
 	mac      *keyedHash  // HMAC under TK
 	absorber cipher.AEAD // GMAC for the integers that rows hide
 	current  keyedRow
 
-	// Reused, for what passes through an interface would be allocated.
+	// These are fields because an argument that passes through an interface is allocated.
 	message []byte   // label ‖ u64be(t) ‖ h
 	sum     [32]byte // a key
 	tags    [][32]byte
 	taggers []tagger
-	opened  uint64 // the opening that last used it
+	opened  uint64 // the last call of Step whose noise opened the array
 }
 
 // tagger is the scratch space of one goroutine that makes tags.
 type tagger struct {
-	bytes []byte // integers, for the absorber
+	bytes []byte // integers to be absorbed
 	nonce [12]byte
 }
 
@@ -142,7 +139,7 @@ func (e *Epoch) array(name string) *array {
 		return a
 	}
 	if e.arrays == nil {
-		panic("dp: noise asked of a destroyed epoch")
+		panic("dp: noise drawn from a destroyed epoch")
 	}
 	lp := lengthPrefixed(name)
 	taskKey := keys.DeriveFor(&e.key, keys.ForNoise, nil, lp)
@@ -162,24 +159,23 @@ func (e *Epoch) array(name string) *array {
 	return a
 }
 
-// absorbPiece is the number of integers that one tag covers; longer rows have
-// several, which are made at once.
+// absorbPiece is the number of integers that one tag covers. Longer rows have several tags, which are computed in
+// parallel.
 const absorbPiece = 1 << 16
 
-// absorb takes the integer row of a step into the transcript: for each piece,
-// in order, GMAC(piece) ‖ 16 zero bytes, under the nonce u32be(piece) ‖ u64be(t).
-// Two pieces of one step get equal tags with probability (blocks+1)/2¹²⁸; a tag
+// absorb appends the integer row of a step to the transcript: for each piece, in order, GMAC(piece) ‖ 16 zero bytes,
+// under the nonce u32be(piece) ‖ u64be(t). Two different pieces get equal tags with probability (blocks+1)/2¹²⁸. A tag
 // leaves the process only inside the transcript's hash.
 func (a *array) absorb(h *Transcript, step uint64, hidden []int64) {
 	pieces := max(1, (len(hidden)+absorbPiece-1)/absorbPiece)
 	for len(a.tags) < pieces {
 		a.tags = append(a.tags, [32]byte{}) // its second half stays zero
 	}
-	if pieces == 1 { // without GOMAXPROCS, which takes a lock
+	if pieces == 1 { // avoids GOMAXPROCS, which takes a lock
 		a.tagEach(a.tagger(0), 0, 1, step, hidden)
 	} else {
 		workers := min(pieces, runtime.GOMAXPROCS(0))
-		a.tagger(workers - 1) // all of them
+		a.tagger(workers - 1) // creates all of them before goroutines use them
 		var wg sync.WaitGroup
 		for w := range workers {
 			wg.Go(func() { a.tagEach(&a.taggers[w], w*pieces/workers, (w+1)*pieces/workers, step, hidden) })
@@ -191,7 +187,7 @@ func (a *array) absorb(h *Transcript, step uint64, hidden []int64) {
 	}
 }
 
-// tagger returns one of the taggers, and makes those that are missing.
+// tagger returns tagger i, and creates those that are missing.
 func (a *array) tagger(i int) *tagger {
 	for len(a.taggers) <= i {
 		a.taggers = append(a.taggers, tagger{})
@@ -199,7 +195,7 @@ func (a *array) tagger(i int) *tagger {
 	return &a.taggers[i]
 }
 
-// putIntegers writes little-endian integers, 8 bytes each. Four at a time take a third of the
+// putIntegers writes integers in 8 bytes each, little-endian. It writes four at a time, which takes a third of the
 // instructions.
 func putIntegers(data []byte, x []int64) {
 	for len(x) >= 4 && len(data) >= 32 {

@@ -9,24 +9,22 @@ import (
 	"sync"
 )
 
-// Lattice is the grid on which records become integers. Its step is g = 2^Exp, and K is the
-// largest norm of a record in units of g. The clip norm is K·g, which may be a little less than
-// the configured one. Clipping and calibration both use Bound.
+// Lattice is the grid on which records become integers. Its step is g = 2^Exp, and K is the largest norm of a record in
+// units of g. The clip norm is K·g, which may be slightly smaller than the configured one. Clipping and calibration
+// both use Bound, which returns it.
 type Lattice struct {
 	Exp int
 	K   int64
 }
 
-// NewLattice returns the lattice for records clipped to bound and noise of
-// standard deviation sd in the same units:
+// NewLattice returns the lattice for records clipped to bound and noise of standard deviation sd in the same units:
 //
 //	g = 2^e ≤ 2^−bits·min(bound, sd),  K = ⌊bound/g⌋ ≤ 2³⁰
 //
-// with the largest such e. If K ≤ 2³⁰ needs a coarser step, g has fewer than the wanted bits
-// (24–30), but at least 24.
+// with the largest such e. If K ≤ 2³⁰ needs a coarser step, bits is reduced, to no less than 24.
 //
-// Errors: a bound or sd that is not positive and finite; bits outside 24–30; noise so much
-// smaller than the bound that 24 bits do not fit.
+// Errors: a bound or sd that is not positive and finite; bits outside 24–30; noise so much smaller than the bound that
+// 24 bits do not fit.
 func NewLattice(bound, sd float64, bits int) (Lattice, error) {
 	var errs []error
 	if !(bound > 0) || !finite(bound) {
@@ -41,7 +39,7 @@ func NewLattice(bound, sd float64, bits int) (Lattice, error) {
 	if err := errors.Join(errs...); err != nil {
 		return Lattice{}, err
 	}
-	_, e := math.Frexp(min(bound, sd)) // 2^(e−1) ≤ min < 2^e
+	_, e := math.Frexp(min(bound, sd)) // 2^(e−1) ≤ min(bound, sd) < 2^e
 	l := Lattice{Exp: e - 1 - bits}
 	if l.Exp < -500 || l.Exp > 500 {
 		return Lattice{}, fmt.Errorf("lattice step 2^%d is out of range: scale the columns to about 1", l.Exp)
@@ -65,23 +63,22 @@ func (l Lattice) Step() float64 { return math.Ldexp(1, l.Exp) }
 // Bound returns K·g, the norm to which records are clipped.
 func (l Lattice) Bound() float64 { return math.Ldexp(float64(l.K), l.Exp) }
 
-// Quantise clips x to norm K·g and writes the nearest lattice point to dst. The calibrated
-// sensitivity is ‖dst‖₂ ≤ K, and that is tested in integers. If x is not finite, or no rounding
-// brings it inside, dst becomes the zero vector and the result is false. dst and x have equal
-// length; x is not changed.
+// Quantise clips x to norm K·g and writes the nearest lattice point to dst. ‖dst‖₂ ≤ K, on which the calibration
+// relies, is tested in integers. If x is not finite, or no rounding brings it inside, dst becomes the zero vector and
+// the result is false. dst and x have equal length; x is not changed.
 //
-// Privacy: for records in slots of public position, a sum of quantised rows
-// has ℓ₂ sensitivity exactly K·g under ZeroOut and 2K·g under Replace.
+// Privacy: for records in slots of public position, a sum of quantised rows has ℓ₂ sensitivity exactly K·g under
+// ZeroOut and 2K·g under Replace.
 // Cost: O(d), no allocation.
 func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	_, inside := l.QuantiseSquare(dst, x)
 	return inside
 }
 
-// QuantiseSquare is Quantise, and returns Σ dst_j² as well.
+// QuantiseSquare is Quantise, and also returns Σ dst_j².
 func (l Lattice) QuantiseSquare(dst []int64, x []float64) (square uint64, inside bool) {
 	sum := sumOfSquares(x)
-	if ordinary(sum) && -500 <= l.Exp && l.Exp <= 500 { // nearly every record
+	if ordinary(sum) && -500 <= l.Exp && l.Exp <= 500 { // the case of almost every record
 		scale, norm := powerOfTwo(-l.Exp), math.Sqrt(sum)
 		if norm > float64(l.K)*powerOfTwo(l.Exp) {
 			scale = float64(l.K) / norm
@@ -103,9 +100,8 @@ func (l Lattice) QuantiseSquare(dst []int64, x []float64) (square uint64, inside
 	return 0, false
 }
 
-// roundNear is round for e = 0 and the first of shrinks, where ‖scale·x‖ is at most K, up to
-// its last bits. So no integer, and no sum of squares, comes near the end of its type, and one
-// test at the end is enough.
+// roundNear is round for e = 0 and shrink = toNearest. ‖scale·x‖ is at most K, up to its last bits. So no integer and
+// no sum of squares can overflow, and one test at the end is enough.
 func (l Lattice) roundNear(dst []int64, x []float64, scale float64) (sum uint64, inside bool) {
 	dst = dst[:len(x)]
 	for j, v := range x {
@@ -116,7 +112,7 @@ func (l Lattice) roundNear(dst []int64, x []float64, scale float64) (sum uint64,
 	return sum, sum <= uint64(l.K)*uint64(l.K)
 }
 
-// roundDown is roundNear for the second of shrinks, 1.
+// roundDown is roundNear for shrink = 1.
 func (l Lattice) roundDown(dst []int64, x []float64, scale float64) (sum uint64, inside bool) {
 	dst = dst[:len(x)]
 	for j, v := range x {
@@ -130,9 +126,9 @@ func (l Lattice) roundDown(dst []int64, x []float64, scale float64) (sum uint64,
 // powerOfTwo returns 2^e for |e| ≤ 500.
 func powerOfTwo(e int) float64 { return math.Float64frombits(uint64(1023+e) << 52) }
 
-// QuantiseLong is Quantise on all processors, if x has 2¹⁶ coordinates or more. It adds up the
-// norm in pieces, so its last bits may differ from those of Quantise. They do not depend on the
-// number of processors. The integer test is the same.
+// QuantiseLong is Quantise, but uses all processors if x has 2¹⁶ coordinates or more. It sums the norm in pieces, so
+// the last bits may differ from those of Quantise. They do not depend on the number of processors. The integer test
+// does not differ.
 //
 // Privacy: as Quantise.
 // Cost: O(d) over the processors, a few allocations.
@@ -150,8 +146,8 @@ func (l Lattice) QuantiseLong(dst []int64, x []float64) bool {
 	return false
 }
 
-// scaling returns the factor scale·2^−e that brings x, whose Σ x_j² is sum, into
-// the ball in lattice units; false where x is not finite.
+// scaling returns the factor scale·2^−e that brings x into the ball, in lattice units. sum is Σ x_j². ok is false if x
+// is not finite.
 func (l Lattice) scaling(x []float64, sum float64) (scale float64, e int, ok bool) {
 	norm, e, ok := norm2(x, sum) // ‖x‖ = norm·2^e
 	if !ok {
@@ -164,15 +160,14 @@ func (l Lattice) scaling(x []float64, sum float64) (scale float64, e int, ok boo
 	return scale, e, true
 }
 
-// shrinks are how round is tried: to nearest, which leaves the ball for a third of
-// the clipped records; toward zero, which leaves it only by the error of scale; and
-// with a margin for that.
+// shrinks are the ways of rounding that round tries in turn: to nearest, which leaves the ball for a third of the
+// clipped records; toward zero, which leaves it only if scale was rounded up; and toward zero with a margin for that.
 var shrinks = [...]float64{toNearest, 1, 1 - 1.0/(1<<40)}
 
 const toNearest = 0
 
-// round writes scale·2^−e·x to dst, rounded to nearest, or multiplied by shrink
-// and rounded toward zero, and returns its squares as far as they are inside.
+// round writes scale·2^−e·x to dst, rounded to nearest, or multiplied by shrink and rounded toward zero. It returns the
+// sum of squares, and false as soon as that exceeds K².
 func (l Lattice) round(dst []int64, x []float64, scale float64, e int, shrink float64) (sum uint64, inside bool) {
 	dst = dst[:len(x)]
 	for j, v := range x {
@@ -211,7 +206,7 @@ func (l Lattice) Inside(k []int64) bool {
 	return ok
 }
 
-// squares returns Σ k_j² where that is at most K² ≤ 2⁶⁰, else false.
+// squares returns Σ k_j², or false if it exceeds K² ≤ 2⁶⁰.
 func (l Lattice) squares(k []int64) (sum uint64, ok bool) {
 	limit := uint64(l.K) * uint64(l.K)
 	for _, v := range k {
@@ -225,15 +220,15 @@ func (l Lattice) squares(k []int64) (sum uint64, ok bool) {
 	return sum, true
 }
 
-// longRow is the length from which a row is worth several goroutines,
-// pieces the number of parts that it then has, whatever the number of processors.
+// longRow is the length from which several goroutines process a row. pieces is the number of parts that the row is then
+// cut into; it does not depend on the number of processors.
 const (
 	longRow = 1 << 16
 	pieces  = 64
 )
 
-// inPieces calls f with the number and the borders of each piece of n
-// coordinates, on all processors, and returns when all have returned.
+// inPieces calls f with the number and the bounds of each piece of n coordinates, on all processors. It returns when
+// all calls have returned.
 func inPieces(n int, f func(i, from, to int)) {
 	workers := runtime.GOMAXPROCS(0)
 	var wg sync.WaitGroup
@@ -247,11 +242,11 @@ func inPieces(n int, f func(i, from, to int)) {
 	wg.Wait()
 }
 
-// ordinary reports whether a sum of squares and what made it stayed in the range of float64.
+// ordinary reports whether neither a sum of squares nor its terms have left the range of float64.
 func ordinary(sum float64) bool { return sum > 1e-280 && sum < 1e300 }
 
-// norm2 returns n and e with ‖x‖₂ = n·2^e, e = 0 unless sum, Σ x_j², left the
-// range of float64; false where x holds a NaN or an infinity.
+// norm2 returns n and e with ‖x‖₂ = n·2^e. sum is Σ x_j²; e is 0 unless sum has left the range of float64. ok is false
+// if x contains a NaN or an infinity.
 func norm2(x []float64, sum float64) (n float64, e int, ok bool) {
 	if ordinary(sum) {
 		return math.Sqrt(sum), 0, true
@@ -293,8 +288,7 @@ func sumOfSquaresLong(x []float64) (sum float64) {
 	return sum
 }
 
-// Wide is a 128-bit two's complement integer, hi·2⁶⁴ + lo. It is for sums over all steps, which
-// int64 could not hold for ever.
+// Wide is a 128-bit two's complement integer, hi·2⁶⁴ + lo. It holds sums over all steps, which could overflow int64.
 type Wide struct {
 	Hi int64
 	Lo uint64
@@ -313,8 +307,7 @@ func (w *Wide) AddWide(x Wide) {
 	w.Lo, w.Hi = lo, w.Hi+x.Hi+int64(carry)
 }
 
-// Rounded returns the nearest integer to w/2^shift, halves up. It must fit int64, and w must
-// be less than 2¹²⁶ in size.
+// Rounded returns the nearest integer to w/2^shift, halves up. It must fit int64, and |w| must be less than 2¹²⁶.
 func (w Wide) Rounded(shift uint) int64 {
 	if shift == 0 {
 		return int64(w.Lo)
@@ -333,7 +326,7 @@ func (w *Wide) Sub(v int64) {
 // AddProduct adds a·b.
 func (w *Wide) AddProduct(a, b int64) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	hi -= uint64(a)&uint64(b>>63) + uint64(b)&uint64(a>>63) // from unsigned to signed
+	hi -= uint64(a)&uint64(b>>63) + uint64(b)&uint64(a>>63) // from the unsigned to the signed product
 	var carry uint64
 	w.Lo, carry = bits.Add64(w.Lo, lo, 0)
 	w.Hi += int64(hi + carry)
@@ -351,8 +344,8 @@ func (w Wide) Float(exp int) float64 {
 		hi, _ = bits.Sub64(0, hi, borrow)
 		sign = -1
 	}
-	// Shift the leading one to the top of hi and keep the rest as a sticky
-	// bit, so that the conversion rounds once. Here hi ≠ 0, or lo ≥ 2⁶³.
+	// Shift the leading one to the top of hi, and combine the lower bits into a sticky bit, so that the conversion
+	// rounds only once. Here hi ≠ 0, or lo ≥ 2⁶³.
 	shift := bits.LeadingZeros64(hi)
 	top, rest := hi<<shift|lo>>(64-shift), lo<<shift
 	if rest != 0 {
@@ -361,27 +354,25 @@ func (w Wide) Float(exp int) float64 {
 	return math.Ldexp(sign*float64(top), exp+64-shift)
 }
 
-// Radius returns a norm, in lattice units. A vector of d coordinates of at most that norm stays
-// inside the ball of radius K when each coordinate is rounded to nearest. It is K − √d/2 − 1; the
-// 1 covers the error of a computed norm. It is not positive if d is too large for the lattice.
+// Radius returns a norm, in lattice units: a vector of d coordinates with at most this norm stays inside the ball of
+// radius K when each coordinate is rounded to nearest. It is K − √d/2 − 1; the 1 covers the error of a computed norm.
+// It is not positive if d is too large for the lattice.
 func (l Lattice) Radius(d int) float64 {
 	return float64(l.K) - math.Sqrt(float64(d))/2 - 1
 }
 
-// Accumulate adds to sum the nearest lattice point k of scale·x, scale in lattice units, if
-// ‖k‖₂ ≤ K. Otherwise it leaves sum unchanged and returns false. A vector within Radius is always
-// added.
+// Accumulate adds to sum the lattice point k nearest to scale·x, if ‖k‖₂ ≤ K; scale is in lattice units. Otherwise it
+// leaves sum unchanged and returns false. A vector within Radius is always added.
 //
-// All numbers are integers below 2⁵³, which float64 adds without rounding in any order, in half
-// the time of int64. |sum_j| ≤ 2⁵² must hold before and after. The test is exact for K ≤ 2²⁶,
-// because the squares and their sum are. For larger K they are rounded, and the test is
-// stricter by as much as they may err; Radius leaves more room than that. sum and x have equal
-// length.
+// All numbers are integers below 2⁵³, which float64 adds without rounding in any order, in half the time of int64.
+// |sum_j| ≤ 2⁵² must hold before and after. For K ≤ 2²⁶ the test of the norm is exact, because the squares and their
+// sum are. For larger K it is stricter by the rounding error of the sum; Radius leaves more room than that. sum and x
+// have equal length.
 //
-// Privacy: as Quantise. The caller clips, and the test verifies it.
+// Privacy: as Quantise. The caller clips; the test verifies it.
 // Cost: O(d), one pass, no allocation.
 //
-// It panics if an entry of scale·x is not below 2⁵⁰. sum is lost then.
+// Accumulate panics if an entry of scale·x is not below 2⁵⁰ in absolute value. The contents of sum are lost then.
 func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
 	n := len(x)
 	sum = sum[:n]
@@ -407,7 +398,7 @@ func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
 		return true
 	}
 	if !(square < 1<<100) {
-		panic("dp: Accumulate: a vector is far outside of the lattice's ball")
+		panic("dp: Accumulate: the vector is far outside the lattice's ball")
 	}
 	for j, v := range x {
 		sum[j] -= nearest(v, scale)
@@ -415,6 +406,6 @@ func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
 	return false
 }
 
-// nearest returns scale·v rounded to an integer, halves to even, where it is
-// below 2⁵⁰; some larger number, or NaN, where it is not.
+// nearest returns scale·v rounded to an integer, halves to even, if |scale·v| is below 2⁵⁰. Otherwise it returns a
+// larger number or NaN.
 func nearest(v, scale float64) float64 { return (float64(v*scale) + magic) - magic }

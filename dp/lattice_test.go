@@ -9,11 +9,12 @@ import (
 	"testing"
 )
 
-// TestQuantiseStaysInside is the sensitivity: whatever the record, the integer
-// norm is at most K, and a neighbour is at most that far.
+// TestQuantiseStaysInside tests the sensitivity: for every record the integer norm is at most K, and the distance of a
+// neighbour is within the factor of the adjacency.
 func TestQuantiseStaysInside(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 1))
-	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1 - 0x1p-53, 1}, {0.1, 1e9}, {64, 1}} {
+	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1 - 0x1p-53, 1},
+		{0.1, 1e9}, {64, 1}} {
 		l, err := NewLattice(c.bound, c.sd, 24)
 		if err != nil {
 			t.Fatal(err)
@@ -36,7 +37,7 @@ func TestQuantiseStaysInside(t *testing.T) {
 				outside++
 			}
 			wantInside(t, l, k)
-			// Clipping keeps the direction, to the lattice and its rounding.
+			// Clipping keeps the direction, up to rounding to the lattice.
 			norm := 0.0
 			for _, v := range x {
 				norm = math.Hypot(norm, v)
@@ -54,13 +55,13 @@ func TestQuantiseStaysInside(t *testing.T) {
 	}
 }
 
-// TestQuantiseWays: the ways for nearly every record give the same integers as the general
-// one, on both sides of the bound, where rounding to nearest leaves the ball, and near the ends
-// of what they take.
+// TestQuantiseWays: the fast ways for almost every record give the same integers as the general one, on both sides of
+// the bound, where rounding to nearest leaves the ball, and near the limits of the fast ways.
 func TestQuantiseWays(t *testing.T) {
 	source := rand.New(rand.NewPCG(3, 1))
 	tries := map[int]int{}
-	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1e-130, 1e-130}, {1e140, 1e140}, {64, 1}} {
+	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1e-130, 1e-130},
+		{1e140, 1e140}, {64, 1}} {
 		l, err := NewLattice(c.bound, c.sd, 24)
 		if err != nil {
 			t.Fatal(err)
@@ -90,7 +91,7 @@ func TestQuantiseWays(t *testing.T) {
 		}
 	}
 	if tries[0] < 1000 || tries[1] < 1000 {
-		t.Errorf("the tries that were enough: %v", tries)
+		t.Errorf("the numbers of records per try are %v", tries)
 	}
 }
 
@@ -120,7 +121,7 @@ func TestQuantiseExtremes(t *testing.T) {
 		{[]float64{-inf, inf}, nil},
 		{[]float64{0, math.Copysign(0, -1)}, []int64{0, 0}},
 		{[]float64{5e-324, 0}, []int64{0, 0}},
-		{[]float64{math.MaxFloat64, 0}, []int64{l.K, 0}}, // finite huge numbers are clipped
+		{[]float64{math.MaxFloat64, 0}, []int64{l.K, 0}}, // huge finite numbers are clipped
 		{[]float64{-math.MaxFloat64, 0}, []int64{-l.K, 0}},
 		{[]float64{1e155, 0}, []int64{l.K, 0}},
 		{[]float64{1e-170, 1}, []int64{0, l.K}},
@@ -141,7 +142,7 @@ func TestQuantiseExtremes(t *testing.T) {
 		}
 		wantInside(t, l, k)
 	}
-	// Both coordinates at the largest float: the norm itself overflows.
+	// Both coordinates are the largest float64, so the norm overflows.
 	k := make([]int64, 2)
 	if !l.Quantise(k, []float64{math.MaxFloat64, -math.MaxFloat64}) {
 		t.Error("a finite row became zero")
@@ -150,7 +151,7 @@ func TestQuantiseExtremes(t *testing.T) {
 		t.Errorf("%v, want ±%g", k, want)
 	}
 	wantInside(t, l, k)
-	// On the stack, too: a row of the caller's must not be made to leave it.
+	// The row must stay on the caller's stack.
 	if n := testing.AllocsPerRun(100, func() { l.Quantise(k, []float64{3, 4}) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -174,7 +175,7 @@ func TestNewLatticeRefuses(t *testing.T) {
 	}
 }
 
-// TestNewLatticeTrades: K ≤ 2³⁰ goes before the wished bits, 24 bits before it.
+// TestNewLatticeTrades: bits above 24 are given up to keep K ≤ 2³⁰; if 24 bits do not fit, NewLattice returns an error.
 func TestNewLatticeTrades(t *testing.T) {
 	for _, c := range []struct {
 		bound, sd float64
@@ -215,7 +216,7 @@ func TestWide(t *testing.T) {
 	for i := range 100_000 {
 		v := int64(source.Uint64()) >> source.UintN(64)
 		if i%3 == 0 {
-			v = math.MinInt64 // the sum leaves 64 bits at once
+			v = math.MinInt64 // the sum exceeds 64 bits after few terms
 		}
 		w.Add(v)
 		sum.Add(sum, big.NewInt(v))
@@ -243,7 +244,7 @@ func TestWide(t *testing.T) {
 	}
 }
 
-// TestWideProducts adds products of every sign and size, the extremes among them.
+// TestWideProducts adds products of every sign and size, including the extremes.
 func TestWideProducts(t *testing.T) {
 	source := rand.New(rand.NewPCG(3, 3))
 	values := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MinInt64 + 1, 1 << 32, -1 << 32}
@@ -267,8 +268,8 @@ func TestWideProducts(t *testing.T) {
 	}
 }
 
-// TestAccumulate adds vectors inside and far outside of the ball: what is added
-// is inside by integers, and a vector that is refused leaves no trace.
+// TestAccumulate adds vectors inside and far outside the ball. An added vector is inside by integers, and a refused
+// vector leaves the sum unchanged.
 func TestAccumulate(t *testing.T) {
 	source := rand.New(rand.NewPCG(2, 2))
 	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1, 0.02}, {1.7, 3}, {1 - 0x1p-53, 0x1p-6}} {
@@ -306,7 +307,7 @@ func TestAccumulate(t *testing.T) {
 				refused++
 				for _, v := range k {
 					if v != 0 {
-						t.Fatal("a refused vector left a trace")
+						t.Fatal("a refused vector changed the sum")
 					}
 				}
 				if i%4 == 0 {
@@ -327,14 +328,14 @@ func TestAccumulate(t *testing.T) {
 	}
 }
 
-// TestAccumulateFarOutside: what float64 could not take back stops the program.
+// TestAccumulateFarOutside: Accumulate panics if float64 could not restore the sum.
 func TestAccumulateFarOutside(t *testing.T) {
 	l := Lattice{Exp: -24, K: 1 << 24}
 	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1.7e308, 0x1p50} {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%g is taken", v)
+					t.Errorf("%g was accepted", v)
 				}
 			}()
 			l.Accumulate(make([]float64, 5), []float64{0, 1, 2, 3, v}, 1)
@@ -342,15 +343,14 @@ func TestAccumulateFarOutside(t *testing.T) {
 	}
 }
 
-// TestAccumulateRounds: on the finest lattices squares are rounded, and what is longer
-// than K is refused all the same.
+// TestAccumulateRounds: on the finest lattices squares are rounded, but vectors longer than K are still refused.
 func TestAccumulateRounds(t *testing.T) {
 	l := Lattice{Exp: -30, K: 1 << 30}
 	for _, d := range []int{3, 40, 4000, 1 << 20} {
 		x := make([]float64, d)
 		for i := range 12 {
 			x[0] = float64(l.K)
-			for j := 2; j < d; j += 2 { // added after K², where they are lost
+			for j := 2; j < d; j += 2 { // small squares, which are lost when added to K²
 				x[j] = float64(i)
 			}
 			if i > 0 && l.Accumulate(make([]float64, d), x, 1) {
@@ -382,7 +382,7 @@ func BenchmarkAccumulate(b *testing.B) {
 	}
 }
 
-// TestWideRounded: sums of 128 bits are rounded as integers of any size are.
+// TestWideRounded compares the rounding of 128-bit sums with that of big integers.
 func TestWideRounded(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	for range 10_000 {
@@ -402,7 +402,7 @@ func TestWideRounded(t *testing.T) {
 		if shift > 0 {
 			want.Add(want, new(big.Int).Lsh(big.NewInt(1), shift-1))
 		}
-		want.Rsh(want, shift) // floors, as of two's complement
+		want.Rsh(want, shift) // rounds toward −∞, as shifting two's complement does
 		if want.IsInt64() && w.Rounded(shift) != want.Int64() {
 			t.Fatalf("shift %d: %d, want %d", shift, w.Rounded(shift), want)
 		}

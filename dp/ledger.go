@@ -5,34 +5,29 @@ import (
 	"slices"
 )
 
-// Charge is a cost and the records that pay it: those at the offsets [First, End) of a log.
-// End < 0 means without end.
+// Charge is a cost that all records at the offsets [First, End) of a log pay. End < 0 means without end.
 type Charge struct {
-	// Log distinguishes logs: equal offsets in different logs are different records. Still,
-	// the records of two logs may belong to the same people, so the charges of two logs
-	// add up.
+	// Log distinguishes logs: equal offsets in different logs are different records. Still, the records of two logs may
+	// belong to the same people, so the charges of two logs add up.
 	Log        uint64
 	First, End int64
 	Cost       Cost
 }
 
-// Charged returns the largest cost that any record pays, stated for the given adjacency.
-// Charges that cover the same position add up; those of disjoint ranges of a log do not; the
-// largest costs of all logs add up. If several positions are the worst in different respects, it
-// takes the one with the largest ε at δ. Without charges it returns the empty cost.
+// Charged returns the largest cost that any record pays, stated for the given adjacency. Charges that cover the same
+// position add up; charges of disjoint ranges of a log do not; the largest costs of all logs add up. If different
+// positions pay most in different respects, Charged returns the cost with the largest ε at δ. Without charges it
+// returns the empty cost.
 //
-// Privacy: parallel composition over disjoint ranges of public positions, sequential
-// composition where ranges overlap. The result is a guarantee if nobody looked at releases when
-// choosing the charges.
+// Privacy: parallel composition over disjoint ranges of public positions, sequential composition where ranges overlap.
+// The result is a guarantee if the charges were chosen without looking at releases.
 //
-// Often later charges do depend on earlier releases. Then the result only says what was spent.
-// The guarantee is a limit that was fixed before the first release and is enforced at every
-// charge. For Gaussians a limit on μ is one (Σμ² ≤ μ_max²). A limit on every field by itself is
-// another (besides μ, at most K_max rows of γ ≥ γ_min). For a limit on (ε, δ) no proof is known,
-// because Gaussians and sketches can be traded against each other after seeing releases: use
-// [Cost.WithinReserve].
-// Cost: O(n²) for n charges, and one conversion to ε for each position that is the worst in some
-// respect.
+// Often later charges do depend on earlier releases. Then the result only says what was spent. The guarantee is a limit
+// that was fixed before the first release and is enforced at every charge. For Gaussians a limit on μ is such a limit
+// (Σμ² ≤ μ_max²). A separate limit on every field is another one (on μ, and at most K_max rows of γ ≥ γ_min). For a
+// limit on (ε, δ) no proof is known, because Gaussians and sketches can be traded against each other after seeing
+// releases: use [Cost.WithinReserve].
+// Cost: O(n²) for n charges, and one conversion to ε for each cost that no other one covers.
 // Errors: a charge that cannot be stated for the adjacency; δ outside (0, 1).
 func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error) {
 	if err := checkEpsDelta(0, delta); err != nil {
@@ -45,12 +40,11 @@ func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error)
 	return Parallel(delta, worst...)
 }
 
-// MostCharged returns the costs that records pay, as [Charged] adds them up, without those that
-// another one covers. If all of these are within a limit, then so is what every record pays.
-// Without charges it returns the empty cost.
+// MostCharged returns the costs that records pay, added up as in [Charged], without costs that another one covers. If
+// all of these are within a limit, then so is the cost of every record. Without charges it returns the empty cost.
 //
 // Cost: O(n²) for n charges.
-// Errors: a charge that can't be stated for the adjacency.
+// Errors: a charge that cannot be stated for the adjacency.
 func MostCharged(charges []Charge, adjacency Adjacency) ([]Cost, error) {
 	logs := map[uint64][]Charge{}
 	for _, c := range charges {
@@ -80,12 +74,11 @@ func MostCharged(charges []Charge, adjacency Adjacency) ([]Cost, error) {
 	return worst, nil
 }
 
-// most is how many incomparable costs MostCharged keeps apart. If there are more, a cost that
-// covers them all replaces them; it is still an upper bound.
+// most is the largest number of incomparable costs that MostCharged returns. If there are more, it returns one cost
+// that covers them all, which is still an upper bound.
 const most = 256
 
-// totals returns what is paid at each position where a range begins. No other position pays
-// more.
+// totals returns the cost at each position where a range begins. No other position pays more.
 func totals(charges []Charge) []Cost {
 	var all []Cost
 	for _, at := range charges {
@@ -102,8 +95,7 @@ func totals(charges []Charge) []Cost {
 	return all
 }
 
-// join returns the smallest cost that covers all of costs, except that it takes all their
-// terms.
+// join returns the smallest cost that covers all of costs, except that it takes all their terms.
 func join(costs []Cost) Cost {
 	c := Cost{Adjacency: costs[0].Adjacency}
 	for _, k := range costs {

@@ -17,13 +17,13 @@ func TestCharged(t *testing.T) {
 	}{
 		{nil, 0},
 		{[]Charge{z(0, 10, 3)}, 3},
-		{[]Charge{z(0, 10, 3), z(10, 20, 4)}, 4},              // disjoint: parallel
-		{[]Charge{z(0, 11, 3), z(10, 20, 4)}, 5},              // one position meets both
+		{[]Charge{z(0, 10, 3), z(10, 20, 4)}, 4},              // disjoint ranges: parallel
+		{[]Charge{z(0, 11, 3), z(10, 20, 4)}, 5},              // one position is in both ranges
 		{[]Charge{z(0, -1, 3), z(1000, -1, 4)}, 5},            // without end
 		{[]Charge{z(0, 10, 3), z(0, 10, 4), z(5, 6, 12)}, 13}, // two streams and a refit
-		{[]Charge{z(5, 5, 9), z(0, 10, 3)}, 3},                // an empty range covers nothing
+		{[]Charge{z(5, 5, 9), z(0, 10, 3)}, 3},                // an empty range charges nothing
 		{[]Charge{z(5, 5, 9)}, 0},
-		{[]Charge{z(0, 10, 3), log(1, z(10, 20, 4))}, 5}, // two logs may hold the same people
+		{[]Charge{z(0, 10, 3), log(1, z(10, 20, 4))}, 5}, // two logs may contain the same people
 		{[]Charge{z(0, 10, 3), z(10, 20, 2), log(1, z(0, 1, 4)), log(1, z(1, 2, 1))}, 5},
 	} {
 		cost, err := Charged(c.charges, ZeroOut, delta)
@@ -31,7 +31,7 @@ func TestCharged(t *testing.T) {
 			t.Errorf("%v: %v, want %v, %v", c.charges, got, c.want, err)
 		}
 	}
-	// Zero-out charges under a limit for replacement count twice.
+	// Zero-out charges count twice when they are stated for replacement.
 	mixed := []Charge{z(0, 1, 3), {End: 1, Cost: Cost{Adjacency: Replace, Mu: 8}}}
 	if got, err := Charged(mixed, Replace, delta); err != nil || got.Mu < 10 || got.Mu > 10.0000001 {
 		t.Errorf("mixed adjacency: %v, want 10, %v", got.Mu, err)
@@ -45,9 +45,8 @@ func TestCharged(t *testing.T) {
 	}
 }
 
-// TestChargedIncomparable: a stream of means over some records and refits over
-// others and both. Neither cost covers the other; the worst record depends on δ,
-// and across logs it is the pair that is worst together.
+// TestChargedIncomparable: a stream of means over some records, and refits over others and over both. Neither cost
+// covers the other, so δ decides which record pays most. Over several logs the worst combination counts.
 func TestChargedIncomparable(t *testing.T) {
 	means, refit := Cost{Adjacency: ZeroOut, Mu: 0.4}, Cost{Adjacency: ZeroOut, Rows: 20, Gamma: 10}
 	disjoint := []Charge{{First: 0, End: 10, Cost: means}, {First: 10, End: 20, Cost: refit}}
@@ -62,8 +61,8 @@ func TestChargedIncomparable(t *testing.T) {
 	if err != nil || both.Mu != 0.4 || both.Rows != 20 {
 		t.Errorf("overlapping: %+v, %v", both, err)
 	}
-	// Another log with refits only: a record that had refits in the first log
-	// has 40 rows then. Whichever pair is worst, it is no better than any.
+	// Another log with refits only: together with a record that had refits in the first log it has 40 rows. The result
+	// is at least as large as for every combination.
 	other := append(disjoint[:2:2], Charge{Log: 7, End: 1, Cost: refit})
 	total, err := Charged(other, ZeroOut, 1e-9)
 	if err != nil {
@@ -80,7 +79,7 @@ func TestChargedIncomparable(t *testing.T) {
 	}
 }
 
-// TestChargedProperties: monotone in every charge, and independent of order.
+// TestChargedProperties: the result is monotone in every charge, and does not depend on their order.
 func TestChargedProperties(t *testing.T) {
 	const delta = 1e-6
 	source := rand.New(rand.NewPCG(1, 1))
@@ -105,7 +104,7 @@ func TestChargedProperties(t *testing.T) {
 		}
 		a, err := less.Epsilon(delta)
 		b, err2 := total.Epsilon(delta)
-		// 10⁻⁹: dense rows leave their exact curve where a Laplace term joins.
+		// The factor 1 + 10⁻⁹ is needed because dense rows do not use their exact curve together with a Laplace term.
 		if err != nil || err2 != nil || !(a <= b*(1+1e-9)) {
 			t.Fatalf("%v: %v without the first, %v with it, %v, %v", charges, a, b, err, err2)
 		}
@@ -123,8 +122,7 @@ func TestChargedProperties(t *testing.T) {
 	}
 }
 
-// TestChargedJoin: more incomparable costs than are kept apart become one that
-// covers them.
+// TestChargedJoin: if there are more incomparable costs than MostCharged keeps, they become one cost that covers them.
 func TestChargedJoin(t *testing.T) {
 	var charges []Charge
 	for i := range 2 * most {

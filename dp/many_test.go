@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// onProcessors runs f with 1 and with 5 processors; what it returns must be equal.
+// onProcessors runs f with 1 and with 5 processors; the results must be equal.
 func onProcessors(t *testing.T, f func() []int64) []int64 {
 	t.Helper()
 	one := runtime.GOMAXPROCS(1)
@@ -24,9 +24,8 @@ func onProcessors(t *testing.T, f func() []int64) []int64 {
 	return want
 }
 
-// TestQuantiseLong gives long rows to the quantiser: inside the ball, the nearest
-// point or that toward zero, whatever the number of processors. It is not
-// parallel: it sets their number.
+// TestQuantiseLong quantises long rows. The result is inside the ball, and each coordinate is rounded to nearest or
+// toward zero, independently of the number of processors. The test is not parallel, because it sets their number.
 func TestQuantiseLong(t *testing.T) {
 	const d = longRow + 777
 	l, err := NewLattice(3.3, 1, 24)
@@ -67,10 +66,10 @@ func TestQuantiseLong(t *testing.T) {
 		x := row(1)
 		x[d-1], k[3] = bad, 7
 		if l.QuantiseLong(k, x) || slices.ContainsFunc(k, func(v int64) bool { return v != 0 }) {
-			t.Errorf("a row with %g is taken", bad)
+			t.Errorf("a row with %g was accepted", bad)
 		}
 	}
-	// The last coordinate alone leaves the ball.
+	// The last coordinate alone is outside the ball.
 	x := make([]float64, d)
 	x[d-1] = 1e9
 	if !l.QuantiseLong(k, x) || k[d-1] != l.K {
@@ -78,8 +77,8 @@ func TestQuantiseLong(t *testing.T) {
 	}
 }
 
-// TestAbsorbPieces compares the transcript of long rows with its definition: one
-// tag for each 2¹⁶ integers. It is not parallel: it sets the number of processors.
+// TestAbsorbPieces compares the transcript of long rows with its definition: one tag for each 2¹⁶ integers. It is not
+// parallel, because it sets the number of processors.
 func TestAbsorbPieces(t *testing.T) {
 	for _, d := range []int{0, 1, absorbPiece, absorbPiece + 1, 5*absorbPiece - 3} {
 		hidden := make([]int64, d)
@@ -117,7 +116,7 @@ func TestAbsorbPieces(t *testing.T) {
 			want.absorb(&tag)
 		}
 		if got := step(hidden); got != want || words[0] != int64(binary.BigEndian.Uint64(want[:])) {
-			t.Errorf("%d integers: another transcript than defined", d)
+			t.Errorf("%d integers: the transcript differs from its definition", d)
 		}
 		if d == 0 {
 			continue
@@ -125,11 +124,11 @@ func TestAbsorbPieces(t *testing.T) {
 		for _, j := range []int{0, d / 2, d - 1} {
 			hidden[j]++
 			if step(hidden) == want {
-				t.Errorf("%d integers: another one at %d gives the same transcript", d, j)
+				t.Errorf("%d integers: a changed integer %d gives the same transcript", d, j)
 			}
 			hidden[j]--
 		}
-		if d > absorbPiece+1 { // two pieces exchanged
+		if d > absorbPiece+1 { // exchange two pieces
 			swapped := slices.Clone(hidden)
 			copy(swapped, hidden[absorbPiece:2*absorbPiece])
 			copy(swapped[absorbPiece:], hidden[:absorbPiece])

@@ -7,18 +7,16 @@ import (
 	"math/bits"
 )
 
-// The inverse CDF by table: a fixed function from 64 uniform bits (and 64 more
-// for one word in 2¹⁵) to a Gaussian, the same bits on every architecture.
+// The inverse CDF by table: a fixed function from 64 uniform bits (and 64 more for one word in 2¹⁵) to a Gaussian, with
+// the same result on every architecture.
 //
-// Bit 63 of a word is the sign; m, the low 63 bits, give p = (m + ½)·2⁻⁶⁴, and
-// |Z| = Q⁻¹(p). Each octave of p ≥ 2⁻¹⁶ is cut into 32 rows with a polynomial
-// of degree 6; the tail, where the first extension word e gives
-// p = (m·2⁶⁴ + e + ½)·2⁻¹²⁸, has one polynomial of degree 19 an octave.
+// Bit 63 of a word is the sign; m, the low 63 bits, gives p = (m + ½)·2⁻⁶⁴, and |Z| = Q⁻¹(p). Each octave of p ≥ 2⁻¹⁶
+// is cut into 32 rows with a polynomial of degree 6. In the tail, the first extension word e gives p = (m·2⁶⁴ + e +
+// ½)·2⁻¹²⁸, and each octave has one polynomial of degree 19.
 //
-// The error against the exact Q⁻¹ of the uniform real number whose first bits
-// these are is proven below 2⁻⁴⁸ for |Z| ≤ 10 (docs/theory/dp.md;
-// TestNormalBudget recomputes it). Beyond, which happens once in 2⁷⁶ draws,
-// the callers decide exactly.
+// The true Z is the exact Q⁻¹ of the uniform real number that begins with these bits. The error against it is proven
+// below 2⁻⁴⁸ for |Z| ≤ 10 (docs/theory/dp.md; TestNormalBudget recomputes it). Larger values occur once in 2⁷⁶ draws;
+// for these the callers decide exactly.
 //
 // A change of one bit of the table is a new noise format and ends every epoch.
 
@@ -33,11 +31,11 @@ const (
 )
 
 var (
-	// mainTable rows are c0 … c6 and a zero, one cache line, at the place that
-	// mainIndex gives; 32 more rows make the index a mask without a check.
+	// mainTable rows are c0 … c6 and a zero, one cache line, in the order of mainIndex. 32 extra rows let a masked
+	// index replace the bounds check.
 	mainTable [mainRows + 32][mainDegree + 2]float64
-	// nearTable is the same for polynomials in m − centre, which is row[7]: the
-	// coefficients scaled by powers of two, exactly.
+	// nearTable is the same for polynomials in m − centre, where row[7] is the centre: the coefficients are scaled by
+	// powers of two, which is exact.
 	nearTable [mainRows + 32][mainDegree + 2]float64
 	tailTable [tailRows][tailDegree + 1]float64
 )
@@ -54,7 +52,7 @@ func init() {
 		row, near := &mainTable[place], &nearTable[place]
 		for k := range mainDegree + 1 {
 			row[k] = next()
-			near[k] = math.Ldexp(row[k], -k*(57-zeros)) // a row is 2^(57−zeros) wide in m
+			near[k] = math.Ldexp(row[k], -k*(57-zeros)) // a row covers 2^(57−zeros) values of m
 		}
 		near[7] = math.Ldexp(32+float64(i%32)+0.5, 57-zeros)
 	}
@@ -68,9 +66,8 @@ func init() {
 // isTail reports whether the word needs an extension word.
 func isTail(u uint64) bool { return u<<1 < 1<<49 }
 
-// gaussianMain maps a word that is not in the tail. Every product is converted
-// explicitly, which forbids fusing it with the addition. fillMain is the same
-// for many words; a test holds them together.
+// gaussianMain maps a word that is not in the tail. Every product is converted explicitly, which forbids fusing it with
+// the addition. fillMain does the same for many words; a test compares the two.
 func gaussianMain(u uint64) float64 {
 	var z [1]float64
 	var word [8]byte
@@ -79,13 +76,12 @@ func gaussianMain(u uint64) float64 {
 	return z[0]
 }
 
-// mainIndex is the place of the row for p with the given number of leading
-// zeros behind the point less one, and the 5 bits behind the leading one: the
-// low bits of the exponent and mantissa of float64(m).
+// mainIndex returns the index of the row for p. zeros is the number of leading zeros of p after the binary point, less
+// one; bits5 are the 5 bits after the leading one. The index consists of the low bits of the exponent and the high bits
+// of the mantissa of float64(m).
 func mainIndex(zeros, bits5 uint64) uint64 { return ((1085-zeros)&15)<<5 | bits5 }
 
-// fillMain maps len(z) words. It returns whether one of them is in the tail,
-// where its value means nothing.
+// fillMain maps len(z) words. It returns whether one of them is in the tail; then z is meaningless.
 func fillMain(z []float64, words []byte) (tail bool) {
 	words = words[:8*len(z)]
 	least := ^uint64(0)
@@ -106,11 +102,10 @@ func fillMain(z []float64, words []byte) (tail bool) {
 	return least < 1<<49
 }
 
-// fillNear is fillMain with a cheaper way to row and x: the conversion of m to
-// float64 finds the leading one, and x is its distance from the row's centre. It
-// keeps 47 bits of x where fillMain keeps 52, and so is another number near the
-// same Z, still within 2⁻⁴⁸. Rounding may use it, because what it cannot decide
-// is decided exactly; nothing else may.
+// fillNear is fillMain with a cheaper way to row and x: the conversion of m to float64 finds the leading one, and x is
+// its distance from the row's centre. x has 47 bits, in fillMain it has 52. So the result may differ from that of
+// fillMain, but is within 2⁻⁴⁸ of Z too. Only rounding may use it, because it decides exactly whenever the error
+// matters.
 func fillNear(z []float64, words []byte) (tail bool) {
 	words = words[:8*len(z)]
 	least := ^uint64(0)
@@ -124,9 +119,8 @@ func fillNear(z []float64, words []byte) (tail bool) {
 	return least < 1<<48
 }
 
-// nearRow returns the row of nearTable for m, a word without its sign, and m's distance from the
-// row's centre. nearZ is a function of its own because the compiler would not put both into a
-// loop as one.
+// nearRow returns the row of nearTable for m, a word without its sign, and the distance x of m from the row's centre.
+// nearZ is a separate function because the compiler would not inline the two as one.
 func nearRow(m uint64) (row *[mainDegree + 2]float64, x float64) {
 	f := float64(int64(m))
 	row = &nearTable[math.Float64bits(f)>>47&511]

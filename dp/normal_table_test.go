@@ -13,15 +13,15 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write normal.table anew")
+var update = flag.Bool("update", false, "write normal.table")
 
-// The table is made here, from the definition, with 420-bit arithmetic.
+// The test computes the table from its definition, with 420-bit arithmetic.
 const tablePrec = 420
 
 // inverseTail returns z with Q(z) = p by Newton's method.
 func inverseTail(p *big.Float) *big.Float {
 	f, _ := p.Float64()
-	// A start good to a few digits: Q⁻¹ is concave in −log p.
+	// Start from a value that is right to a few digits: Q⁻¹ is concave in −log p.
 	lo, hi := 0.0, 14.0
 	for range 60 {
 		mid := (lo + hi) / 2
@@ -131,7 +131,7 @@ func chebyshev(c []*big.Float) []*big.Float {
 	return out
 }
 
-// powers is the inverse of chebyshev.
+// powers is the inverse function of chebyshev.
 func powers(t []*big.Float) []*big.Float {
 	n := len(t)
 	out := make([]*big.Float, n)
@@ -160,7 +160,7 @@ func powers(t []*big.Float) []*big.Float {
 	return out
 }
 
-// tableRow is one row's domain and its degree.
+// tableRow is the domain of one row, and its degree.
 type tableRow struct {
 	left, width *big.Float // of p
 	degree      int
@@ -189,7 +189,7 @@ func (r tableRow) centre() *big.Float {
 	return half.Add(half, r.left)
 }
 
-// extra is how far the Taylor polynomial goes beyond the stored degree.
+// extra returns the number of degrees of the Taylor polynomial beyond the stored degree.
 func (r tableRow) extra() int {
 	if r.degree == mainDegree {
 		return 12
@@ -206,7 +206,7 @@ func (r tableRow) coefficients() []float64 {
 	return c
 }
 
-// TestNormalTable pins the stored table; with -update it makes it anew.
+// TestNormalTable pins the stored table; with -update it writes it.
 func TestNormalTable(t *testing.T) {
 	if *update {
 		var out []byte
@@ -241,8 +241,8 @@ func TestNormalTable(t *testing.T) {
 	}
 }
 
-// TestNormalGolden pins the bits of 2²¹ draws on every architecture: the words
-// are AES-256-CTR under the zero key and IV, the extension word of u is NOT u.
+// TestNormalGolden pins the bits of 2²¹ draws on every architecture: the words are the keystream of AES-256-CTR under
+// the zero key and IV, and the extension word of u is NOT u.
 func TestNormalGolden(t *testing.T) {
 	block, err := aes.NewCipher(make([]byte, 32))
 	if err != nil {

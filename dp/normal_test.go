@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestUpperTail compares the power series with 120 digits of another program
-// (mpmath, erfc).
+// TestUpperTail compares the power series with results of 120 digits from another program (mpmath, erfc).
 func TestUpperTail(t *testing.T) {
 	for _, c := range []struct{ b, want string }{
 		{"0.5",
@@ -58,8 +57,7 @@ func exactP(u, ext uint64) *big.Float {
 	return p.SetMantExp(p, exp)
 }
 
-// TestNormalError measures the table against the exact law: every end of every
-// row and octave, and random words.
+// TestNormalError measures the error of the table: at the ends of every row and octave, and for random words.
 func TestNormalError(t *testing.T) {
 	t.Parallel()
 	type word struct{ u, ext uint64 }
@@ -70,7 +68,7 @@ func TestNormalError(t *testing.T) {
 			words = append(words, word{first, 0}, word{first + 1<<(57-zeros) - 1, 0})
 		}
 	}
-	for shift := range uint(48) { // octaves with a leading one in the first word
+	for shift := range uint(48) { // octaves whose leading one is in the first word
 		words = append(words, word{1 << (47 - shift), 0}, word{1<<(48-shift) - 1, ^uint64(0)})
 	}
 	for shift := range uint(64) {
@@ -107,14 +105,13 @@ func TestNormalError(t *testing.T) {
 	t.Logf("largest error: main 2^%.2f, near 2^%.2f, tail 2^%.2f", math.Log2(worstMain), math.Log2(worstNear),
 		math.Log2(worstTail))
 	if worstMain > 0x1p-49 || worstNear > 0x1p-48 || worstTail > 0x1p-48 {
-		t.Error("above the proven bound")
+		t.Error("the error is above the proven bound")
 	}
 }
 
-// TestNormalBudget recomputes the proven error of every row: approximation with
-// rounded coefficients, from the Chebyshev coefficients of Taylor polynomial
-// minus stored polynomial and the Taylor remainder; the cut of x; and the
-// roundings of the evaluation.
+// TestNormalBudget computes the proven error of every row again. It is the sum of the approximation error with rounded
+// coefficients (from the Chebyshev coefficients of Taylor polynomial minus stored polynomial, and the Taylor
+// remainder), the cut of x, and the roundings of the evaluation.
 func TestNormalBudget(t *testing.T) {
 	t.Parallel()
 	const u = 0x1p-53
@@ -130,8 +127,7 @@ func TestNormalBudget(t *testing.T) {
 			f, _ := v.Float64()
 			approx += math.Abs(f)
 		}
-		// Remainder: P_{N+1}(z)/φ(z)^{N+1}·(w/2)^{N+1}/(N+1)! at the left end,
-		// where it is largest.
+		// The remainder is P_{N+1}(z)/φ(z)^{N+1}·(w/2)^{N+1}/(N+1)! at the left end, where it is largest.
 		z := inverseTail(row.left)
 		ratio := newFloat(tablePrec).Quo(row.width, densityAt(z))
 		ratio.Quo(ratio, newFloat(tablePrec).SetInt64(2))
@@ -149,7 +145,7 @@ func TestNormalBudget(t *testing.T) {
 		}
 		var eval float64
 		if row.degree == mainDegree {
-			// |x| ≤ ½; each product or sum adds u of its value.
+			// |x| ≤ ½; each product or sum errs by u times its value.
 			x, x2, x3 := 0.5, 0.25, 0.125
 			a := abs[1]*x + abs[2]*x2
 			b1 := abs[3] + abs[4]*x
@@ -161,7 +157,7 @@ func TestNormalBudget(t *testing.T) {
 			eval += abs[1] * 0x1p-52 * 1.1 // x cut to 52 bits
 			mainWorst = max(mainWorst, approx+eval)
 		} else {
-			// Horner: the k-th partial sum passes through 2k more roundings.
+			// Horner: the k-th partial sum is rounded 2k more times.
 			p := 1.0
 			for k := range abs {
 				eval += u * float64(2*k+1) * abs[k] * p
@@ -176,20 +172,19 @@ func TestNormalBudget(t *testing.T) {
 	}
 	t.Logf("proven: main 2^%.2f, tail 2^%.2f", math.Log2(mainWorst), math.Log2(tailWorst))
 
-	// What separates the stored value from the exact Z of an endless stream of
-	// digits: half of the last digit of p. For rounding, which drops that half
-	// and converts m to float64, a whole one and 2⁻⁵³ of p.
+	// The distance of the stored value from the exact Z, which has infinitely many digits: half of the last digit of p.
+	// Rounding drops that half and converts m to float64; then it is a whole digit and 2⁻⁵³ of p.
 	density := math.Exp(-4.2*4.2/2) / math.Sqrt(2*math.Pi) // at p = 2⁻¹⁶, the smallest of the main table
 	if near := mainWorst + 0x1p-64/density + 0x1p-52; near > errZ {
 		t.Errorf("near: 2^%.2f, above the 2^%.2f that rounding assumes", math.Log2(near), math.Log2(errZ))
 	}
-	density = math.Exp(-10.1*10.1/2) / math.Sqrt(2*math.Pi) // beyond maxFloatZ nothing is assumed
+	density = math.Exp(-10.1*10.1/2) / math.Sqrt(2*math.Pi) // rounding assumes nothing beyond maxFloatZ
 	if tail := tailWorst + 0x1p-129/density; tail > errZ {
 		t.Errorf("tail: 2^%.2f, above the 2^%.2f that rounding assumes", math.Log2(tail), math.Log2(errZ))
 	}
 }
 
-// TestNormalJoins checks that neighbouring rows meet.
+// TestNormalJoins checks that neighbouring rows have the same value at their common end.
 func TestNormalJoins(t *testing.T) {
 	poly := func(c []float64, x float64) float64 {
 		v := newFloat(200)
@@ -220,13 +215,13 @@ func TestNormalJoins(t *testing.T) {
 			continue
 		}
 		joins++
-		// The tail's first row meets the main table's last one too.
+		// The first row of the tail and the last one of the main table must meet too.
 		most := 0x1p-50
 		if len(r.stored) != len(next.stored) || len(r.stored) > mainDegree+1 {
 			most = 0x1p-48
 		}
 		if d := math.Abs(poly(r.stored, 0.5) - poly(next.stored, -0.5)); d > most {
-			t.Errorf("row %d: a jump of 2^%.2f", i, math.Log2(d))
+			t.Errorf("row %d: there is a jump of 2^%.2f", i, math.Log2(d))
 		}
 	}
 	if joins != mainRows+tailRows-1 {

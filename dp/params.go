@@ -9,23 +9,22 @@ import (
 
 // Params is the privacy that an estimator guarantees. Only LatticeBits has a default.
 type Params struct {
-	// Epsilon, in (0, ∞). Required unless Mu is set.
+	// Epsilon is ε, in (0, ∞). Required unless Mu is set.
 	Epsilon float64
-	// Delta, in (0, 1). Required unless Mu is set.
+	// Delta is δ, in (0, 1). Required unless Mu is set.
 	Delta float64
-	// Mu > 0 states the budget as Gaussian differential privacy, in place of Epsilon and
-	// Delta. It is for library use and reference cases; the daemon's configuration does not
-	// have it.
+	// Mu > 0 states the budget as Gaussian differential privacy, instead of Epsilon and Delta. It is for library use
+	// and reference cases; the daemon's configuration has no key for it.
 	Mu float64
-	// Adjacency. Required.
+	// Adjacency is required.
 	Adjacency Adjacency
-	// LatticeBits is the number of bits by which the lattice step is finer
-	// than the clip norm and the noise, 24–30. 0 means 24.
+	// LatticeBits, 24–30, sets how fine the lattice is: its step is at most 2^−LatticeBits times the clip norm and the
+	// standard deviation of the noise. 0 means 24.
 	LatticeBits int
 }
 
-// Budget returns μ: Mu if that is set, otherwise the largest μ whose Gaussian mechanism is
-// (ε, δ)-private, rounded down. It refuses a δ below LeastDelta. It reports all faults at once.
+// Budget returns μ: Mu if that is set, otherwise the largest μ for which a Gaussian mechanism is (ε, δ)-private,
+// rounded down. It refuses a δ below LeastDelta. The error joins all faults.
 func (p Params) Budget() (mu float64, err error) {
 	var errs []error
 	if !p.Adjacency.Valid() {
@@ -63,17 +62,16 @@ func (p Params) Bits() int {
 	return p.LatticeBits
 }
 
-// LeastDelta returns the smallest δ that the noise of this package supports for a mechanism with
-// the given μ.
+// LeastDelta returns the smallest δ that the noise of this package supports for a mechanism with the given μ.
 //
-// The noise is cut at ±c standard deviations, c = maxZ; a Gaussian has no such end. Over N noisy
-// coordinates, whose shifts between neighbours have norm at most μ, the cut adds at most
+// The noise is cut at ±c standard deviations, c = maxZ, although a Gaussian is unbounded. Over N noisy coordinates,
+// whose shifts between neighbours have norm at most μ, the cut adds at most
 //
 //	δ_cut = Q(c − μ) + N·2⁻¹²⁸
 //
-// to the δ of either direction of the adjacency. LeastDelta is 2¹⁰·δ_cut for N = 2⁵⁶, which is
-// more coordinates than any epoch has. So the stated δ is too small by at most a thousandth. It
-// is about 2⁻⁶² up to μ = 3, and more than 1 if μ reaches c.
+// to the δ of either direction of the adjacency. LeastDelta is 2¹⁰·δ_cut for N = 2⁵⁶, which is more coordinates than
+// any epoch has. So the true δ exceeds the stated one by at most a thousandth. LeastDelta is about 2⁻⁶² up to μ = 3,
+// and more than 1 from μ = c on.
 //
 // Source: docs/theory/dp.md, "The cut".
 func LeastDelta(mu float64) float64 {
@@ -88,7 +86,7 @@ func LeastDelta(mu float64) float64 {
 func CheckDelta(mu, delta float64) error {
 	if least := LeastDelta(mu); delta < least {
 		return fmt.Errorf(
-			"delta is %g, must be at least %.2g: noise is cut off %g standard deviations out, which a smaller delta "+
+			"delta is %g, must be at least %.2g: noise is cut off at %g standard deviations, which a smaller delta "+
 				"would not cover", delta, least, maxZ)
 	}
 	return nil

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// TestLeastDelta: what the cut of noise adds to δ, shift by shift, is within the
-// bound, however a shift of norm μ is spread over the coordinates; and a δ that
-// the bound could show in is refused.
+// TestLeastDelta: the part of δ that is due to the cut of the noise is within the bound, for every way to spread a
+// shift of norm μ over the coordinates. A δ for which it would matter is refused.
 func TestLeastDelta(t *testing.T) {
 	q := func(x float64) float64 {
 		if x <= 0 {
@@ -31,12 +30,12 @@ func TestLeastDelta(t *testing.T) {
 				v := make([]float64, n)
 				var norm float64
 				for j := range v {
-					v[j] = math.Exp(4 * rng.NormFloat64()) // some one coordinate, some many
+					v[j] = math.Exp(4 * rng.NormFloat64()) // sometimes one coordinate dominates, sometimes many count
 					norm += v[j] * v[j]
 				}
 				var cut float64
 				for _, x := range v {
-					// Beyond the cut on one side by itself, on the other by the shift.
+					// Noise beyond the cut: on one side without the shift, on the other side because of it.
 					cut += q(maxZ-mu*x/math.Sqrt(norm)) + atCut
 				}
 				if bound := q(maxZ-mu) + float64(n)*0x1p-128; cut > bound*(1+1e-9) {
@@ -49,15 +48,16 @@ func TestLeastDelta(t *testing.T) {
 		}
 	}
 	if least := LeastDelta(maxZ + 1); !(least > 1) {
-		t.Errorf("a shift beyond the cut supports delta %g", least)
+		t.Errorf("LeastDelta for a shift beyond the cut is %g", least)
 	}
-	for delta, ok := range map[float64]bool{1e-300: false, 0x1p-101: false, 0x1p-63: false, 0x1p-61: true, 1e-12: true} {
+	for delta, ok := range map[float64]bool{1e-300: false, 0x1p-101: false, 0x1p-63: false, 0x1p-61: true,
+		1e-12: true} {
 		_, err := Params{Epsilon: 1, Delta: delta, Adjacency: ZeroOut}.Budget()
 		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "must be at least 2.2e-19") {
 			t.Errorf("delta %g: %v", delta, err)
 		}
 	}
-	// Weak privacy: the shift reaches the cut before the tail does.
+	// Weak privacy: a large shift reaches the cut although the tail is small.
 	if _, err := (Params{Epsilon: 60, Delta: 1e-9, Adjacency: ZeroOut}).Budget(); err == nil {
 		t.Error("epsilon 60 with delta 1e-9 is accepted")
 	}

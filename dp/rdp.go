@@ -29,35 +29,33 @@ const (
 	KindFastMixRow Kind = "fastmix-row"
 )
 
-// Term is Count uses of one kind of mechanism. Which parameters it has depends
-// on Kind; the others are zero.
+// Term is Count uses of one kind of mechanism. Kind decides which parameters it has; the others are zero.
 type Term struct {
 	Kind  Kind `json:"kind"`
 	Count int  `json:"count"` // at least 1
-	// Mu, of a Gaussian: sensitivity/σ.
+	// Mu is sensitivity/σ of a Gaussian.
 	Mu float64 `json:"mu,omitempty"`
-	// Epsilon, of a pure mechanism.
+	// Epsilon is the ε of a pure mechanism.
 	Epsilon float64 `json:"epsilon,omitempty"`
-	// Scale, of a Laplace mechanism: noise scale/sensitivity.
+	// Scale is noise scale/sensitivity of a Laplace mechanism.
 	Scale float64 `json:"scale,omitempty"`
-	// Gamma, of rows: above 1, of FastMix rows above (1+√(1+4κ))/2.
+	// Gamma is γ of rows: above 1, for FastMix rows above (1+√(1+4κ))/2.
 	Gamma float64 `json:"gamma,omitempty"`
-	// C2, of FastMix rows: C² ≥ 1 where the releases show it. 0: unknown.
+	// C2 is C² ≥ 1 of FastMix rows, if the releases show it. 0: unknown.
 	C2 float64 `json:"c2,omitempty"`
 }
 
-// maxCount bounds counts of rows and uses: all are exact in float64, and sums of
-// a thousand of them in int.
+// maxCount bounds counts of rows and uses: all are exact in float64, and an int can hold a sum of a thousand of them.
 const maxCount = 1 << 53
 
-// Validate says what is wrong with the term.
+// Validate returns all faults of the term, joined, or nil.
 func (t Term) Validate() error {
 	var errs []error
 	if t.Count < 1 || t.Count > maxCount {
 		errs = append(errs, fmt.Errorf("count is %d, must be 1 to 2^53", t.Count))
 	}
-	// The parameters that the kind has are checked and taken out; what then
-	// remains does not belong.
+	// Check the parameters that the kind has, and clear them in rest. Any parameter that remains does not belong to the
+	// kind.
 	rest := t
 	rest.Kind, rest.Count = "", 0
 	switch t.Kind {
@@ -83,23 +81,23 @@ func (t Term) Validate() error {
 		rest.Gamma = 0
 	case KindFastMixRow:
 		if t.C2 != 0 && !(t.C2 >= 1) || math.IsInf(t.C2, 0) {
-			errs = append(errs, fmt.Errorf("c2 is %g, must be at least 1, or 0 where it is unknown", t.C2))
+			errs = append(errs, fmt.Errorf("c2 is %g, must be at least 1, or 0 if it is unknown", t.C2))
 		} else if !(t.limit() > 1) || math.IsInf(t.Gamma, 0) {
 			errs = append(errs,
 				fmt.Errorf("gamma is %g, must be finite and above %g", t.Gamma, (1+math.Sqrt(1+4*t.kappa()))/2))
 		}
 		rest.Gamma, rest.C2 = 0, 0
 	default:
-		return fmt.Errorf("kind of curve is %q, which is unknown", t.Kind)
+		return fmt.Errorf("unknown kind of curve: %q", t.Kind)
 	}
 	if rest != (Term{}) {
-		errs = append(errs, fmt.Errorf("a term of kind %q has parameters of another", t.Kind))
+		errs = append(errs, fmt.Errorf("a term of kind %q has parameters of another kind", t.Kind))
 	}
 	return errors.Join(errs...)
 }
 
 const (
-	maxMu   = 1e6 // beyond these nothing is protected, and squares overflow
+	maxMu   = 1e6 // larger values protect nothing, and their squares overflow
 	maxPure = 1e9
 )
 
@@ -121,7 +119,7 @@ func (t Term) limit() float64 {
 	return math.Inf(1)
 }
 
-// kappa returns κ = ¼((C²−1)/C²)², ¼ where C² is unknown.
+// kappa returns κ = ¼((C²−1)/C²)², or ¼ if C² is unknown.
 func (t Term) kappa() float64 {
 	if t.C2 == 0 {
 		return 0.25
@@ -130,11 +128,10 @@ func (t Term) kappa() float64 {
 	return k * k / 4
 }
 
-// divergence returns r(1+x) of one use, +Inf outside the domain. Every formula
-// is a sum of positive terms, or of two whose difference keeps its digits, for
-// all x > 0, however small x, 1/γ or 1/scale: relative error below 2⁻⁴⁸. Where
-// the orders end, and where those of FastMix rows begin to, it errs upwards.
-// lost(z) = z − log(1+z) takes the place of the logarithms.
+// divergence returns r(1+x) of one use, +Inf outside the domain. Every formula is a sum of positive terms, or of two
+// terms whose difference is accurate, for all x > 0, however small x, 1/γ or 1/scale are: the relative error is below
+// 2⁻⁴⁸. At the end of the orders, and for FastMix rows already near it, it errs upwards. lost(z) = z − log(1+z)
+// replaces the logarithms.
 func (t Term) divergence(x float64) float64 {
 	switch t.Kind {
 	case KindGaussian:
@@ -164,9 +161,8 @@ func (t Term) divergence(x float64) float64 {
 	return math.Inf(1)
 }
 
-// pole returns lost(−z) for a z that errs by condition units in the last place,
-// rounded up: near 1, where the orders end, its logarithm has no digits. Where it
-// has none at all, and beyond, it is +Inf.
+// pole returns lost(−z), rounded up. The error of z is condition units in the last place. Near z = 1, where the orders
+// end, few digits of the logarithm are right. Where none is, and beyond, the result is +Inf.
 func pole(z, condition float64) float64 {
 	rest := 1 - z
 	if !(rest > sixteenRoundings*condition) {
@@ -187,7 +183,7 @@ func addedRow(x, gamma float64) float64 {
 	return (u*q - lost(u) + lost(x*q)/x) / 2
 }
 
-// lost returns z − log(1+z) ≥ 0 for z > −1, with all digits also near 0.
+// lost returns z − log(1+z) ≥ 0 for z > −1, accurately also near 0.
 func lost(z float64) float64 {
 	if math.Abs(z) > 0.25 {
 		return z - math.Log1p(z)
@@ -201,7 +197,7 @@ func lost(z float64) float64 {
 	return r * (z - 2*s*sum)
 }
 
-// expLost returns w − 1 + e^−w ≥ 0 for w ≥ 0, with all digits also near 0.
+// expLost returns w − 1 + e^−w ≥ 0 for w ≥ 0, accurately also near 0.
 func expLost(w float64) float64 {
 	if w > 0.25 {
 		return w + math.Expm1(-w)
@@ -213,12 +209,11 @@ func expLost(w float64) float64 {
 	return sum * w * w / 2
 }
 
-// Curve bounds the Rényi divergence between the outputs on neighbouring streams,
-// as a function of the order α > 1:
+// Curve bounds the Rényi divergence between the outputs on neighbouring streams, as a function of the order α > 1:
 //
 //	r(α) = Σ count·r_term(α)
 //
-// with, for one use, u = 1/γ and κ = ¼((C²−1)/C²)² (¼ where C² is unknown),
+// with, for one use, u = 1/γ and κ = ¼((C²−1)/C²)² (¼ if C² is unknown),
 //
 //	gaussian            αμ²/2
 //	pure                min(ε₀, αε₀²/2)
@@ -227,19 +222,16 @@ func expLost(w float64) float64 {
 //	sketch-row-replace  the same + [α log(1+u) − log(1+αu)]/(2(α−1)),       α < γ
 //	fastmix-row         [α log(1−u−κu²) − log(1−αu−κα²u²)]/(2(α−1)),        α < 2γ/(1+√(1+4κ))
 //
-// Curves add under composition, also where a mechanism is chosen in view of the
-// releases of earlier ones. Zero terms are a mechanism that releases nothing.
+// Curves add under composition, also if a mechanism was chosen after seeing the releases of earlier ones. A curve
+// without terms belongs to a mechanism that releases nothing.
 //
-// Privacy: the terms must be stated for one adjacency; what follows holds for
-// that one. Converting a sum once is never worse, and mostly far better, than
-// adding the ε of its terms.
+// Privacy: the terms must be stated for one adjacency; the results hold for that one. Converting a sum once is never
+// worse, and usually far better, than adding the ε of its terms.
 //
-// Source: Mironov (2017) for composition, Gaussian and Laplace; Bun and Steinke
-// (2016) for pure; the row curves are those of "The Fast Mixing Mechanism for
-// Differential Privacy", whose closed form 25α/(32γ²) is not used: it is up to
-// twice as large, on a third of the range. Its α < 4γ/5 is widened to where the
-// curve is finite. Replace rows and the evaluation are derived in
-// docs/theory/accounting.md.
+// Source: Mironov (2017) for composition, Gaussian and Laplace; Bun and Steinke (2016) for pure. The row curves are
+// those of "The Fast Mixing Mechanism for Differential Privacy". Its closed form 25α/(32γ²) is not used, because it is
+// up to twice as large and valid on a third of the range. Its condition α < 4γ/5 is widened to all α for which the
+// curve is finite. Replace rows and the evaluation are derived in docs/theory/accounting.md.
 type Curve []Term
 
 // Add returns the curve of the composition with further terms.
@@ -263,7 +255,7 @@ func rowCurve(mu float64, rows int, gamma float64, a Adjacency) Curve {
 
 // Range returns the supremum of the valid orders, which are those in (1, limit).
 //
-// Errors: a term that is not valid.
+// Errors: an invalid term.
 func (c Curve) Range() (limit float64, err error) {
 	limit = math.Inf(1)
 	for i, t := range c {
@@ -275,10 +267,10 @@ func (c Curve) Range() (limit float64, err error) {
 	return limit, nil
 }
 
-// At returns r(α), rounded up.
+// At returns r(α), rounded up. The result is finite.
 //
-// Errors: an order outside the range, NaN included, or so near to its end that no
-// digit is left; a term that is not valid. The result is never NaN, and finite.
+// Errors: an order outside the range, or NaN; an order so close to the end of the range that no digit of the result is
+// right; an invalid term.
 func (c Curve) At(alpha float64) (float64, error) {
 	limit, err := c.Range()
 	if err != nil {
@@ -310,9 +302,9 @@ func (c Curve) divergence(x float64) float64 {
 //	ε = min over real α of r(α) + log(1−1/α) − log(αδ)/(α−1)
 //
 // Cost: about 500 evaluations of the curve.
-// Errors: δ outside (0, 1); a term that is not valid.
-// Source: Canonne, Kamath and Steinke (2020), Proposition 12; every order gives
-// a valid ε, so the search for the best one can cost utility only.
+// Errors: δ outside (0, 1); an invalid term.
+// Source: Canonne, Kamath and Steinke (2020), Proposition 12. Every order gives a valid ε, so an imperfect search for
+// the best order can cost utility only.
 func (c Curve) Epsilon(delta float64) (float64, error) {
 	if err := checkEpsDelta(0, delta); err != nil {
 		return 0, err
@@ -332,8 +324,8 @@ func (c Curve) Epsilon(delta float64) (float64, error) {
 //
 //	δ = min over real α of exp((α−1)(r(α)−ε))·(1−1/α)^α/(α−1)
 //
-// Cost and source: as Epsilon's.
-// Errors: ε negative, NaN or infinite; a term that is not valid.
+// Cost and source: as for Epsilon.
+// Errors: ε negative, NaN or infinite; an invalid term.
 func (c Curve) Delta(eps float64) (float64, error) {
 	if err := checkEpsDelta(eps, 0.5); err != nil {
 		return 0, err
@@ -349,8 +341,8 @@ func (c Curve) logDelta(eps float64) (float64, error) {
 	})
 }
 
-// minimise returns the least value found of f over x = α−1: 400 points
-// equidistant in log x, then a golden section around the best one.
+// minimise searches the minimum of f over x = α−1, at 400 points equidistant in log x and then by a golden section
+// around the best one. It returns the least value found.
 func (c Curve) minimise(f func(x float64) float64) (float64, error) {
 	limit, err := c.Range()
 	if err != nil {

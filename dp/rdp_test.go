@@ -7,15 +7,14 @@ import (
 	"testing"
 )
 
-// TestRenyiTable compares every kind of term with 25 digits of the formulas as
-// they are printed, at the ends of their ranges too.
+// TestRenyiTable compares every kind of term with 25 digits of the printed formulas, also at the ends of their ranges.
 func TestRenyiTable(t *testing.T) {
 	for _, c := range renyiTable {
 		got, err := Curve{c.term}.At(c.alpha)
 		if err != nil {
 			t.Fatal(err)
 		}
-		// alpha is a float64, and near the end of the range that shows.
+		// Near the end of the range the rounding of alpha to float64 matters.
 		rel := 2e-14
 		if limit := c.term.limit(); c.alpha > 0.9*limit {
 			rel *= 1 / (1 - c.alpha/limit)
@@ -24,8 +23,8 @@ func TestRenyiTable(t *testing.T) {
 	}
 }
 
-// TestTightTable compares conversions with the minimum over all orders, in 25
-// digits: not below it, and hardly above.
+// TestTightTable compares conversions with the minimum over all orders in 25 digits: they are never below it, and
+// within 10⁻¹⁰ of it.
 func TestTightTable(t *testing.T) {
 	for _, c := range tightTable {
 		eps, err := c.curve.Epsilon(c.delta)
@@ -37,7 +36,7 @@ func TestTightTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// above takes negative numbers too: above is nearer to zero.
+		// For a negative number, being above means being closer to zero.
 		above(t, fmt.Sprintf("log δ(%g) of %+v", c.eps, c.curve), l, c.logDelta, -1e-10)
 		if d, err := c.curve.Delta(c.eps); err != nil || !(d >= math.Exp(l) && d <= 1) {
 			t.Errorf("δ(%g) of %+v is %g, %v", c.eps, c.curve, d, err)
@@ -45,8 +44,8 @@ func TestTightTable(t *testing.T) {
 	}
 }
 
-// TestCurveRange: orders outside the range, and terms without a meaning, are
-// errors; inside it no curve is NaN, infinite, negative or falling.
+// TestCurveRange: orders outside the range and invalid terms are errors. Inside the range no curve is NaN, infinite,
+// negative or falling.
 func TestCurveRange(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, c := range []struct {
@@ -118,11 +117,11 @@ func TestCurveRange(t *testing.T) {
 	}
 }
 
-// TestCurveInverse: δ∘ε is δ, more terms cost more, and no terms cost nothing.
+// TestCurveInverse: δ at the computed ε is δ, more terms cost more, and no terms cost nothing.
 func TestCurveInverse(t *testing.T) {
 	source := rand.New(rand.NewPCG(5, 5))
 	for range 200 {
-		// A Gaussian, so that δ reaches 0 at no finite ε.
+		// With a Gaussian term, δ is positive for every finite ε.
 		c := Curve{{Kind: KindGaussian, Count: 1, Mu: 0.05 + source.ExpFloat64()}}
 		for range source.IntN(3) {
 			n := 1 + source.IntN(20)
@@ -156,9 +155,9 @@ func TestCurveInverse(t *testing.T) {
 		}
 	}
 	if e, err := (Curve{}).Epsilon(0.5); err != nil || e != 0 {
-		t.Errorf("nothing released costs %g, %v", e, err)
+		t.Errorf("an empty curve costs %g, %v", e, err)
 	}
-	// Add does not write into the curve that it extends.
+	// Add must not write into the curve that it extends.
 	base := append(make(Curve, 0, 8), Term{Kind: KindGaussian, Count: 1, Mu: 1})
 	one, two := base.Add(Term{Kind: KindPure, Count: 1, Epsilon: 1}),
 		base.Add(Term{Kind: KindPure, Count: 1, Epsilon: 2})
@@ -167,8 +166,7 @@ func TestCurveInverse(t *testing.T) {
 	}
 }
 
-// TestClosedFormLoose: the exact row curve is below the papers' closed forms
-// where those hold.
+// TestClosedFormLoose: the exact row curve is below the papers' closed forms wherever these hold.
 func TestClosedFormLoose(t *testing.T) {
 	for _, gamma := range []float64{5, 20, 300, 1e4} {
 		for alpha := 1.001; alpha < 8*gamma/25; alpha *= 1.05 {
@@ -206,7 +204,8 @@ func TestZCDP(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, c := range [][2]float64{{-1, 0.1}, {nan, 0.1}, {inf, 0.1}, {1, 0}, {1, 1}, {1, nan}} {
 		rho := ZCDP(c[0])
-		for what, f := range map[string]func(float64) (float64, error){"simple": rho.Simple, "tight": rho.Tight, "exact": rho.Exact} {
+		for what, f := range map[string]func(float64) (float64, error){"simple": rho.Simple, "tight": rho.Tight,
+			"exact": rho.Exact} {
 			if e, err := f(c[1]); err == nil {
 				t.Errorf("%s%v = %g", what, c, e)
 			}

@@ -8,50 +8,46 @@ var ErrExhausted = errors.New("horizon reached: the epoch's budget covers no fur
 
 // Value is one released array.
 type Value struct {
-	// Name says what it is, for example "mean"; docs/release.md has all names.
+	// Name says what the value is, for example "mean"; docs/release.md lists all names.
 	Name string
-	// Shape is the array's shape as its readers think of it: [d] for a vector,
-	// [d d] for a symmetric matrix of layout "upper".
+	// Shape is the mathematical shape of the array: [d] for a vector, [d d] for a symmetric matrix, also with the
+	// layout "upper".
 	Shape []int
-	// Layout is "" for row-major dense data, or "upper" for the upper triangle
-	// of a symmetric matrix, row by row, true entries.
+	// Layout is "" for row-major dense data, or "upper" for the upper triangle of a symmetric matrix, row by row,
+	// without scaling of off-diagonal entries.
 	Layout string
 	// Data are the released numbers, all finite.
 	Data []float64
-	// SE is the standard deviation of the noise: one number common to all
-	// entries, or one per entry; nil where it is not known.
-	// Where nothing is known of an entry it is NaN.
+	// SE is the standard deviation of the noise: one number for all entries, or one per entry; nil if it is not known.
+	// It is NaN for an entry whose noise is not known.
 	SE []float64
-	// SEWithClipping adds an estimate of what clipping took from each entry; nil where
-	// there is none.
+	// SEWithClipping has, per entry, SE plus an estimate of the loss by clipping; nil if there is no estimate.
 	SEWithClipping []float64
 }
 
-// Note is what a mechanism says of a step beside its values. Like those it is public.
+// Note is additional information of a mechanism about a step, apart from the values. It is public, as the values are.
 type Note struct {
 	Name  string
-	Value any // has a form in JSON
+	Value any // must have a form in JSON
 }
 
-// Release is what a mechanism publishes for one step. The daemon adds stream,
-// epoch, offsets and the guarantee, and serialises once.
+// Release is the result of a mechanism for one step. The daemon adds stream, epoch, offsets and the guarantee, and
+// serialises it once.
 type Release struct {
 	Step   uint64  // step number within the epoch, from 1
 	Rows   uint64  // committed records of the step, valid or not
 	Values []Value // in the mechanism's fixed order
-	// Failed says that the step has no values, in words that depend on no record.
-	// Empty: it has.
+	// Failed says why the step has no values, in words that depend on no record. It is empty if the step has values.
 	Failed string
 	Notes  []Note // in the mechanism's fixed order
-	// Verdict is a note's, on the bounds that rows are scaled and clipped by; "" where
-	// they are given.
+	// Verdict is the verdict of a note on the bounds by which rows are scaled and clipped; "" if the bounds are given.
 	Verdict string
 }
 
-// Sizes is what an estimator takes, in bytes.
+// Sizes is how much memory an estimator needs, in bytes.
 type Sizes struct {
 	State   int64 // its serialised state, what a checkpoint holds
 	Release int64 // one release's numbers
-	Peak    int64 // everything in memory, between steps and inside one, without parts
-	Part    int64 // a [Part] of a step, where it has parts
+	Peak    int64 // the most memory in use at a time, between and during steps, without parts
+	Part    int64 // one [Part] of a step, if steps have parts
 }

@@ -5,15 +5,13 @@ import (
 	"fmt"
 )
 
-// Reserve returns the part of a limit (ε, δ) that has to be set aside for sketches and
-// terms before the first release:
+// Reserve returns the part of a limit (ε, δ) that has to be set aside for sketches and terms before the first release:
 //
-//	all of m copies of c but their Gaussian part, m the largest number (at most 1024)
+//	m copies of c without their Gaussian part, m the largest number (at most 1024)
 //	whose composition is within (ε, δ)
 //
-// Without it, a later choice could replace Gaussians by sketches after seeing releases, and no
-// proof is known that (ε, δ) still holds. A Gaussian c needs nothing set aside: the result is the
-// empty cost, in c's adjacency.
+// Without it, a later choice could replace Gaussians by sketches after seeing releases, and no proof is known that (ε,
+// δ) still holds. A Gaussian c needs nothing set aside: the result is the empty cost, in c's adjacency.
 //
 // Cost: some twenty evaluations of δ.
 // Errors: c itself is not within (ε, δ); as [Cost.Within].
@@ -41,7 +39,7 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 		low = high
 	}
 	if low == 0 {
-		return none, fmt.Errorf("(%g, %g) is less than what is to be charged", eps, delta)
+		return none, fmt.Errorf("the limit (%g, %g) is below a single charge", eps, delta)
 	}
 	for high = min(high, 1025); high-low > 1; {
 		middle := (low + high) / 2
@@ -56,7 +54,7 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 		}
 	}
 	c = copies(low)
-	// As far as it fits, room for what sums in another order round up.
+	// If it fits, add room to cover the rounding of sums in another order.
 	roomy := c
 	roomy.BadDelta *= RoundUp
 	ok, err := roomy.Within(eps, delta)
@@ -70,21 +68,20 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 	return c, nil
 }
 
-// gaussian reports whether μ is all that there is to the cost.
+// gaussian reports whether the cost consists of μ alone.
 func (c Cost) gaussian() bool { return c.Rows == 0 && len(c.Terms) == 0 && c.BadDelta == 0 }
 
-// WithinReserve reports whether the cost is within (ε, δ), if reserved is set aside for the part
-// of it that is not Gaussian. That means: reserved covers that part, field by field, and
-// reserved together with the Gaussian part is within (ε, δ).
+// WithinReserve reports whether the cost is within (ε, δ), if reserved is set aside for the part of it that is not
+// Gaussian. That means: reserved covers that part, field by field, and reserved together with the Gaussian part is
+// within (ε, δ).
 //
-// Privacy: a limit enforced in this way holds for charges that were chosen after seeing
-// releases, if reserved was fixed before the first release. The reason: with mechanisms that
-// read no data, every cost that it admits can be filled up to one and the same cost, which is
-// reserved and the rest of μ, and that cost is within (ε, δ).
+// Privacy: a limit enforced in this way holds for charges that were chosen after seeing releases, if reserved was fixed
+// before the first release. The reason: every admitted cost can be filled up, by mechanisms that read no data, to one
+// fixed cost, namely reserved and the rest of μ; and that cost is within (ε, δ).
 // Errors: as [Cost.Within]; two adjacencies.
 func (c Cost) WithinReserve(reserved Cost, eps, delta float64) (bool, error) {
 	if c.Adjacency != reserved.Adjacency {
-		return false, errors.New("a cost and what is set aside are of two adjacencies")
+		return false, errors.New("the cost and the reserve are stated for different adjacencies")
 	}
 	gauss := Cost{Adjacency: c.Adjacency, Mu: c.Mu}
 	c.Mu = 0
@@ -94,8 +91,8 @@ func (c Cost) WithinReserve(reserved Cost, eps, delta float64) (bool, error) {
 	return Compose(reserved, gauss).Within(eps, delta)
 }
 
-// ReservedMu returns how much μ the limit (ε, δ) leaves for Gaussians beside what is
-// set aside, to nine digits and rounded down; 0 where it leaves nothing.
+// ReservedMu returns the μ that the limit (ε, δ) leaves for Gaussians after reserved is set aside, to nine digits and
+// rounded down; 0 if it leaves nothing.
 //
 // Errors: as [Cost.Within].
 func ReservedMu(reserved Cost, eps, delta float64) (float64, error) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestReserve: as many copies as fit are set aside, and no more; a Gaussian needs none.
+// TestReserve: the reserve covers the largest number of copies that fit; a Gaussian needs none.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	const eps, delta = 3, 1e-7
@@ -35,12 +35,12 @@ func TestReserve(t *testing.T) {
 		want.Mu = 0
 		if !r.Covers(want) || r.BadDelta > want.BadDelta*(1+0x1p-39) || r.Rows != want.Rows ||
 			!slices.Equal(r.Terms, want.Terms) {
-			t.Errorf("%s: %+v is set aside, want %d times %+v", name, r, m, c)
+			t.Errorf("%s: the reserve is %+v, want %d times %+v", name, r, m, c)
 		}
 		if m < 3 {
 			t.Errorf("%s: only %d copies fit", name, m)
 		}
-		// A stream that takes the whole limit has it to itself.
+		// A stream whose cost is the whole limit must be admitted, alone.
 		whole, err := c.Epsilon(delta)
 		if err != nil {
 			t.Fatal(err)
@@ -51,23 +51,23 @@ func TestReserve(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ok, err := c.WithinReserve(r, whole, delta); err != nil || !ok {
-			t.Errorf("%s: what takes the whole limit is not within it: %v", name, err)
+			t.Errorf("%s: a cost of the whole limit is not within it: %v", name, err)
 		}
 		if _, err := Reserve(c, whole*0.99, delta); err == nil {
-			t.Errorf("%s: a limit below the cost", name)
+			t.Errorf("%s: Reserve accepted a limit below the cost", name)
 		}
 	}
 	if r, err := Reserve(Cost{Adjacency: ZeroOut, Mu: 100}, eps, delta); err != nil || !r.Empty() ||
 		r.Adjacency != ZeroOut {
-		t.Errorf("a Gaussian has %+v set aside, %v", r, err)
+		t.Errorf("a Gaussian has the reserve %+v, %v", r, err)
 	}
 	if _, err := Reserve(rows, -1, delta); err == nil {
-		t.Error("a negative limit")
+		t.Error("ReservedMu accepted a negative limit")
 	}
 }
 
-// TestWithinReserve: what is admitted is ordered in every field by itself. A cost that
-// is within (ε, δ) by trading one field for another is refused.
+// TestWithinReserve: admitted costs are bounded in every field separately. A cost that is within (ε, δ) only by trading
+// one field for another is refused.
 func TestWithinReserve(t *testing.T) {
 	t.Parallel()
 	const eps, delta = 3, 1e-7
@@ -78,11 +78,11 @@ func TestWithinReserve(t *testing.T) {
 	}
 	most, err := ReservedMu(reserved, eps, delta)
 	if err != nil || !(most > 0.2) {
-		t.Fatalf("%g is left for Gaussians, %v", most, err)
+		t.Fatalf("the mu left for Gaussians is %g, %v", most, err)
 	}
 	alone, err := Mu(eps, delta)
 	if err != nil || !(most < alone) {
-		t.Fatalf("%g is left for Gaussians, of %g", most, alone)
+		t.Fatalf("the mu left for Gaussians is %g of %g", most, alone)
 	}
 	with := func(change func(*Cost)) Cost {
 		x := reserved
@@ -111,13 +111,14 @@ func TestWithinReserve(t *testing.T) {
 			t.Errorf("%s: within is %t, %v, want %t", step.name, got, err, step.want)
 		}
 	}
-	// What trades is within (ε, δ) by itself: the reserve is what refuses it.
-	for _, x := range []Cost{with(func(x *Cost) { x.Mu, x.Rows, x.Gamma, x.BadDelta = 1.01*most, 0, 0, 0 }), with(func(x *Cost) { x.Mu = 0; x.Rows++ })} {
+	// The costs that trade fields are within (ε, δ) on their own: only the reserve refuses them.
+	for _, x := range []Cost{with(func(x *Cost) { x.Mu, x.Rows, x.Gamma, x.BadDelta = 1.01*most, 0, 0, 0 }),
+		with(func(x *Cost) { x.Mu = 0; x.Rows++ })} {
 		if ok, err := x.Within(eps, delta); err != nil || !ok {
 			t.Errorf("%+v is not within (%g, %g), %v", x, float64(eps), delta, err)
 		}
 	}
-	// Without anything set aside the limit is that of Gaussians.
+	// With an empty reserve only Gaussians are admitted.
 	none := Cost{Adjacency: ZeroOut}
 	for mu, want := range map[float64]bool{alone: true, alone * (1 + 1e-9): false} {
 		if ok, err := (Cost{Adjacency: ZeroOut, Mu: mu}).WithinReserve(none, eps, delta); err != nil || ok != want {

@@ -6,24 +6,22 @@ import (
 	"math/big"
 )
 
-// maxUnits bounds what is rounded: below it float64 counts lattice units, and
-// the error bound of a rounding stays below ½.
+// maxUnits bounds the numbers that are rounded: below it float64 can represent every integer of lattice units and its
+// half, and the error bound of a rounding stays below ½.
 const maxUnits = 1 << 51
 
-// RoundRow sets w_j = ⌊r(sd_j·Z_j − s_j) + ½⌋, exactly, for the real numbers
-// Z_j of the row: the integer noise of one step.
+// RoundRow sets w_j = ⌊r(sd_j·Z_j − s_j) + ½⌋, exactly, where Z_j are the real numbers of the row: the integer noise of
+// one step.
 //
-// sd is the standard deviation in lattice units, one per coordinate or one for
-// all; s is what earlier noise predicts, nil for none; r = 1/C_tt. The value is
-// computed in float64 with a proven error bound. Where that bound allows two
-// integers, which happens once in 10⁶ draws, the row decides between them
-// exactly, so w is the rounded Gaussian itself and not a number near it.
+// sd is the standard deviation in lattice units, one number per coordinate or one for all; s is the prediction from
+// earlier noise, nil for none; r = 1/C_tt. RoundRow computes the value in float64 with a proven error bound. Once in
+// 10⁶ draws that bound allows two integers. Then it decides between them exactly, so w is the rounded Gaussian itself
+// and not a number near it.
 //
-// Cost: 3 to 4 ns a coordinate, no allocation outside the exact decisions (0.05 ms).
+// Cost: 3 to 4 ns a coordinate, no allocation except in exact decisions (0.05 ms).
 // Source: docs/theory/dp.md, "Noise that survives finite precision".
 //
-// It panics if |r(sd_j·Z_j − s_j)| can reach 2⁵¹; NewLattice and the
-// factorization's limits exclude that by configuration.
+// RoundRow panics if |r(sd_j·Z_j − s_j)| can reach 2⁵¹; NewLattice and the factorization's limits prevent that.
 func RoundRow(w []int64, row Row, sd, s []float64, r float64) {
 	if len(sd) != 1 && len(sd) != len(w) || s != nil && len(s) != len(w) {
 		panic("dp: RoundRow: lengths differ")
@@ -42,9 +40,9 @@ func RoundRow(w []int64, row Row, sd, s []float64, r float64) {
 		few, tail, looked := 0, false, fast
 		switch {
 		case fast && s == nil:
-			few, tail = keyed.plain(block, &first)
+			few, tail = keyed.roundPlain(block, &first)
 		case fast:
-			few, tail, looked = keyed.shaped(block, s[j:j+n], &first)
+			few, tail, looked = keyed.roundShaped(block, s[j:j+n], &first)
 		}
 		if !looked {
 			z := keyed.near[:n]
@@ -63,7 +61,7 @@ func RoundRow(w []int64, row Row, sd, s []float64, r float64) {
 	}
 }
 
-// at returns s_j, where one number may stand for all and nil for 0.
+// at returns s_j; s may also be one number for all coordinates, or nil for 0.
 func at(s []float64, j int) float64 {
 	switch len(s) {
 	case 0:
@@ -74,14 +72,13 @@ func at(s []float64, j int) float64 {
 	return s[j]
 }
 
-// RoundAt returns coordinate j of RoundRow for independent noise. A search
-// that asks one count after another reads nothing ahead.
+// RoundAt returns coordinate j of RoundRow for independent noise. It computes no other coordinate, so it suits a search
+// that needs one count after another.
 func RoundAt(row Row, j int, sd float64) int64 {
 	return roundOne(row.At(j), row, j, sd, 0, 1)
 }
 
-// The float64 error of r(sd·z − s): what z errs (2⁻⁴⁸ for |z| ≤ maxFloatZ),
-// and four roundings.
+// The float64 error of r(sd·z − s): the error of z (2⁻⁴⁸ for |z| ≤ maxFloatZ), and four roundings.
 const (
 	errZ      = 1.0 / (1 << 48)
 	errOp     = 1.0 / (1 << 51)
@@ -91,44 +88,43 @@ const (
 )
 
 func roundOne(z float64, row Row, j int, sd, s, r float64) int64 {
-	x, n, tau := shaped(float64(sd*z), float64(errZ*sd), s, r)
+	x, n, tau := candidate(float64(sd*z), float64(errZ*sd), s, r)
 	if math.Abs(x-n) < 0.5-tau && math.Abs(z) <= maxFloatZ && math.Abs(x) < maxUnits {
 		return int64(n)
 	}
 	return roundExactly(x, tau, z, row, j, sd, s, r)
 }
 
-// look is the first look at coordinates that have one standard deviation. It computes
-// r(sd·Z_j − s_j) in units of 2⁻¹², which settle the integer of all but one in 2000 draws, and
-// leaves those to roundOne. It maps words as fillNear does. Map and rounding are one loop without
-// a call, so that of a coordinate nothing is stored but its integer.
+// look is a fast first attempt at rounding, for coordinates that share one standard deviation. It computes r(sd·Z_j −
+// s_j) in units of 2⁻¹², which decides the integer of all but one in 2000 draws, and leaves the others to roundOne. It
+// maps words as fillNear does. Mapping and rounding share one loop without calls, so only the integer is stored per
+// coordinate.
 //
-// What a loop reads is in fields, for the compiler loads constants anew in each turn.
+// The constants of the loop are fields, because the compiler would load a constant again in each iteration.
 type look struct {
-	signed [2]float64 // r·sd units, for a positive and a negative draw
-	back   float64    // r units
+	signed [2]float64 // r·sd in units, with its sign for a positive and for a negative draw
+	back   float64    // r in units
 	whole  float64    // magic
-	bias   int64      // makes whole units, and half an integer more, of the sum's bits
+	bias   int64      // turns the bits of the sum into units, and adds half an integer
 }
 
 const (
 	lookBits = 12
 	lookUnit = 1 << lookBits
-	// farthest is the largest |r(sd·Z_j − s_j)| of a first look, in units.
+	// farthest is the largest |r(sd·Z_j − s_j)| that look can round, in units.
 	farthest = 1 << 49
 )
 
-// newLook returns the first look at a row, if there is one.
+// newLook returns the look for a row. ok is false if sd, s and r do not permit one.
 //
-// Let x = r(sd·Z − s), and a = r·sd. A word of the main table has |Z| < 4.3. So r·sd·z errs by
-// less than 2⁻⁴⁸·a for z, and by two roundings of less than 2⁻⁵³·4.3a; r·s, which is less than
-// 4.3a + |x| + 1, by one, and their difference by another. Together that is less than
+// Let x = r(sd·Z − s), and a = r·sd. A word of the main table has |Z| < 4.3. Then r·sd·z errs by less than 2⁻⁴⁸·a
+// because of z, and by two roundings of less than 2⁻⁵³·4.3a; r·s, which is less than 4.3a + |x| + 1, errs by one
+// rounding, and their difference by another. Together that is less than
 //
 //	2⁻⁴⁸·a + 2⁻⁵³(13a + 2|x| + 1) < 2⁻⁴⁷·a + 2⁻⁵²|x| + 2⁻⁵³,
 //
-// which is below ½ unit of 2⁻¹² for a ≤ 2³² and |x| ≤ 2³⁷, that is farthest, and without s,
-// where x is at most 4.3a, for a ≤ 2³³. Adding magic rounds to units: the sum's bits err by less
-// than one.
+// which is below ½ unit of 2⁻¹² for a ≤ 2³² and |x| ≤ 2³⁷, that is farthest. Without s, x is at most 4.3a, and it is
+// below ½ unit for a ≤ 2³³. Adding magic rounds to units: the sum's bits err by less than one unit.
 func newLook(sd, s []float64, r float64) (l look, ok bool) {
 	if len(sd) != 1 {
 		return l, false
@@ -142,10 +138,9 @@ func newLook(sd, s []float64, r float64) (l look, ok bool) {
 	return l, a <= 1<<32
 }
 
-// plain looks at the words that the buffer holds, where there are no predictions. It lists the
-// coordinates that are unsure, and returns their number, and whether a word is in the tail, where
-// w means nothing.
-func (r *keyedRow) plain(w []int64, l *look) (few int, tail bool) {
+// roundPlain rounds the words in the buffer without predictions. It lists the coordinates that it cannot decide in
+// r.unsure, and returns their number. tail reports that a word is in the tail; then w is meaningless.
+func (r *keyedRow) roundPlain(w []int64, l *look) (few int, tail bool) {
 	signed, whole, bias, least := l.signed, l.whole, l.bias, ^uint64(0)
 	_ = r.buffer[0]
 	for i := range w {
@@ -164,9 +159,8 @@ func (r *keyedRow) plain(w []int64, l *look) (few int, tail bool) {
 	return few, least < 1<<48
 }
 
-// shaped is plain with predictions. It returns false where it has not looked, because one of them
-// is too far away, or no number.
-func (r *keyedRow) shaped(w []int64, s []float64, l *look) (few int, tail, ok bool) {
+// roundShaped is roundPlain with predictions. ok is false, and w is not set, if a prediction is too large or NaN.
+func (r *keyedRow) roundShaped(w []int64, s []float64, l *look) (few int, tail, ok bool) {
 	s = s[:len(w)]
 	signed, back, whole, bias, least := l.signed, l.back, l.whole, l.bias, ^uint64(0)
 	squares := 0.0
@@ -189,7 +183,7 @@ func (r *keyedRow) shaped(w []int64, s []float64, l *look) (few int, tail, ok bo
 	return few, least < 1<<48, squares < farthest*farthest
 }
 
-// roundBlock rounds coordinates j … j+len(z)−1 where no first look serves them.
+// roundBlock rounds coordinates j … j+len(z)−1 of a row that no look can round.
 func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float64) {
 	w = w[:len(z)]
 	if len(sd) < 2 || s == nil {
@@ -200,7 +194,7 @@ func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float
 	}
 	sd, s = sd[j:j+len(z)], s[j:j+len(z)]
 	for i, zi := range z {
-		x, n, tau := shaped(float64(sd[i]*zi), float64(errZ*sd[i]), s[i], r)
+		x, n, tau := candidate(float64(sd[i]*zi), float64(errZ*sd[i]), s[i], r)
 		if math.Abs(x-n) < 0.5-tau && math.Abs(zi) <= maxFloatZ && math.Abs(x) < maxUnits {
 			w[i] = int64(n)
 			continue
@@ -209,11 +203,11 @@ func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float
 	}
 }
 
-// shaped returns x = r(a − s), the integer next to it and the bound on the error
-// of x, where z's share of the bound is base.
-func shaped(a, base, s, r float64) (x, n, tau float64) {
+// candidate returns x = r(a − s), the integer next to it, and the bound tau of the error of x. base is the part of the
+// bound that comes from z.
+func candidate(a, base, s, r float64) (x, n, tau float64) {
 	x = float64(r * (a - s))
-	n = (x + magic) - magic // half to even; a half is ambiguous and decided exactly
+	n = (x + magic) - magic // half to even; a half is ambiguous, and is decided exactly
 	tau = float64(r * (base + float64(errOp*(math.Abs(a)+math.Abs(s)))))
 	return x, n, tau
 }
@@ -224,8 +218,7 @@ func shaped(a, base, s, r float64) (x, n, tau float64) {
 func roundExactly(x, tau, z float64, row Row, j int, sd, s, r float64) int64 {
 	low, high := x-2*tau, x+2*tau
 	if math.Abs(z) > maxFloatZ {
-		// z itself may err by more than its bound: anything between
-		// maxFloatZ and the cut, on its side.
+		// z may exceed its error bound: it may be anything from maxFloatZ to the cut, with its sign.
 		a, b := r*(sd*math.Copysign(maxFloatZ-0.1, z)-s), r*(sd*math.Copysign(maxZ+0.1, z)-s)
 		low, high = min(a, b), max(a, b)
 	}
@@ -242,8 +235,7 @@ func roundExactly(x, tau, z float64, row Row, j int, sd, s, r float64) int64 {
 		b.Quo(b, ratSD)
 		return row.Above(j, b)
 	}
-	// tau is more than the roundings of these two lines, so lo holds and hi
-	// does not; usually one comparison decides.
+	// tau is larger than the rounding errors of these two lines, so m ≥ lo and m < hi. Usually one comparison decides.
 	lo, hi := int64(math.Floor(low+0.5)), int64(math.Floor(high+0.5))+1
 	for hi-lo > 1 {
 		mid := lo + (hi-lo)/2

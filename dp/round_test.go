@@ -19,8 +19,7 @@ func testRow(seed byte, step uint64, length int) *keyedRow {
 	return row
 }
 
-// digits returns Z's sign and the first 64·words bits of its p, as an interval
-// [lo, lo + 2^−64·words).
+// digits returns Z's sign and the first 64·words bits of its p, as the interval [lo, lo + 2^−64·words).
 func digits(row *keyedRow, j, words int) (negative bool, lo *big.Float, bits int) {
 	u := row.Word(j)
 	n := new(big.Int).SetUint64(u << 1 >> 1)
@@ -33,9 +32,8 @@ func digits(row *keyedRow, j, words int) (negative bool, lo *big.Float, bits int
 	return u>>63 == 1, p.SetMantExp(p, -64*words), 64 * words
 }
 
-// wantRounded fails unless w = ⌊r(sd·Z − s) + ½⌋, by 512 digits of Z and 600-bit
-// tails: an oracle that shares upperTail with the code, but none of its
-// decisions.
+// wantRounded fails unless w = ⌊r(sd·Z − s) + ½⌋, computed from 512 digits of Z and 600-bit tails. It shares upperTail
+// with the code under test, but none of its decisions.
 func wantRounded(t *testing.T, w int64, row *keyedRow, j int, sd, s, r float64) {
 	t.Helper()
 	negative, p, _ := digits(row, j, 8)
@@ -63,7 +61,7 @@ func wantRounded(t *testing.T, w int64, row *keyedRow, j int, sd, s, r float64) 
 func TestRoundRowIsExact(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 4))
-	apart := 24 // at most
+	apart := 24 // coordinates are checked at random distances up to this
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		apart = 12
 	}
@@ -88,8 +86,8 @@ func TestRoundRowIsExact(t *testing.T) {
 				}
 				check([]float64{sd}, s)
 				check(sds, s)
-				// Predictions that put every value within float64 error of
-				// a half: nothing but the exact decision can be right.
+				// With these predictions every value is within its float64 error of a half, so only the exact decision
+				// can be right.
 				z := make([]float64, n)
 				row.Fill(z)
 				for j := range s {
@@ -97,8 +95,8 @@ func TestRoundRowIsExact(t *testing.T) {
 					s[j] = sd*z[j] - half/r
 				}
 				check([]float64{sd}, s)
-				// The same with predictions so large that no first look serves them, alone in
-				// their block or not, and around the largest for which one does.
+				// The same with predictions too large for the fast look, alone in their block or not, and around the
+				// largest prediction that it can round.
 				for _, every := range []int{4, 101} {
 					for j := range s {
 						far := 64 * sd * r
@@ -115,9 +113,8 @@ func TestRoundRowIsExact(t *testing.T) {
 	}
 }
 
-// TestRoundRowLooksCloser gives rows the deviations with which one draw after another
-// comes as near to a half as can be, on either side: 12 bits do not tell on which. The
-// planted fault decides by them, as RoundRow does where they settle it.
+// TestRoundRowLooksCloser uses deviations with which each draw is as close to a half as possible, on either side, so
+// that 12 bits do not decide. The planted fault decides by these 12 bits, as RoundRow does if they are enough.
 func TestRoundRowLooksCloser(t *testing.T) {
 	t.Parallel()
 	const n = 300 // more than a block
@@ -129,7 +126,7 @@ func TestRoundRowLooksCloser(t *testing.T) {
 		for k, off := range []float64{0, 1e-15, -1e-15, 1e-12, -1e-12, 1e-9, -1e-9} {
 			half := math.Copysign(float64(uint64(1)<<(4*k)*(1+uint64(j)))+0.5, z[j])
 			sd := half / z[j] * (1 + off)
-			if sd >= 1<<35 { // no shortcut
+			if sd >= 1<<35 { // too large for the fast look
 				continue
 			}
 			RoundRow(w, row, []float64{sd}, nil, 1)
@@ -141,14 +138,13 @@ func TestRoundRowLooksCloser(t *testing.T) {
 		}
 	}
 	if wrong < tried/4 {
-		t.Errorf("12 bits alone are wrong at %d of %d draws only", wrong, tried)
+		t.Errorf("12 bits alone are wrong for only %d of %d draws", wrong, tried)
 	}
 }
 
-// TestFirstLook compares rows with their coordinates one by one, as roundOne decides them: with
-// deviations on both sides of the largest that a first look serves, with predictions that are
-// none, usual, or in some blocks further than farthest or no draw's, and through the words of the
-// tail. Where there is a first look, it must leave hardly anything to others.
+// TestFirstLook compares rows with their coordinates one by one, as roundOne decides them. It uses deviations on both
+// sides of the largest that look can round; no predictions, usual ones, and in some blocks predictions that are too
+// large or NaN; and words in the tail. If there is a look, it must leave only few coordinates to roundOne.
 func TestFirstLook(t *testing.T) {
 	t.Parallel()
 	const n = 1 << 16
@@ -156,7 +152,8 @@ func TestFirstLook(t *testing.T) {
 	source := rand.New(rand.NewPCG(5, 6))
 	w, s := make([]int64, n), make([]float64, n)
 	for _, r := range []float64{1, 1.25} {
-		for _, a := range []float64{1e-9, 0.7, 1 << 12, 1 << 24, 1.3 * (1 << 30), 1 << 32, 1.01 * (1 << 32), 1 << 33, 1.01 * (1 << 33)} {
+		for _, a := range []float64{1e-9, 0.7, 1 << 12, 1 << 24, 1.3 * (1 << 30), 1 << 32, 1.01 * (1 << 32), 1 << 33,
+			1.01 * (1 << 33)} {
 			sd := a / r
 			for j := range s {
 				s[j] = sd * source.NormFloat64()
@@ -174,7 +171,7 @@ func TestFirstLook(t *testing.T) {
 						continue
 					}
 					if want := roundOne(row.At(j), row, j, sd, at(predictions, j), r); w[j] != want {
-						t.Fatalf("sd %g, r %g, predictions %v: coordinate %d is %d, must be %d", sd, r,
+						t.Fatalf("sd %g, r %g, predictions %v: coordinate %d is %d, want %d", sd, r,
 							predictions != nil, j, w[j], want)
 					}
 				}
@@ -192,13 +189,13 @@ func TestFirstLook(t *testing.T) {
 				if !ok || a < 1 {
 					continue
 				}
-				block := int(blockWords) // without far predictions
+				block := int(blockWords) // a block without large predictions
 				row.words(1)
 				few := 0
 				if predictions == nil {
-					few, _ = row.plain(w[:block], &look)
+					few, _ = row.roundPlain(w[:block], &look)
 				} else {
-					few, _, ok = row.shaped(w[:block], predictions[block:2*block], &look)
+					few, _, ok = row.roundShaped(w[:block], predictions[block:2*block], &look)
 				}
 				if few > 4 || !ok {
 					t.Errorf("sd %g, r %g, predictions %v: the first look leaves %d of %d, %v", sd, r,
@@ -209,8 +206,8 @@ func TestFirstLook(t *testing.T) {
 	}
 }
 
-// TestRoundRowInTheTail reaches the tail's code with rows that are long enough
-// to hold tail words, and the deep tail with words of its own.
+// TestRoundRowInTheTail tests the code for the tail with rows that are long enough to contain tail words, and for the
+// far tail with words that the test sets.
 func TestRoundRowInTheTail(t *testing.T) {
 	const n = 1 << 18
 	row := testRow(1, 2, n)
@@ -229,7 +226,7 @@ func TestRoundRowInTheTail(t *testing.T) {
 	if tails < 2 {
 		t.Fatalf("%d tail words in %d", tails, n)
 	}
-	// p < 2^−120: Z near ±13, where float64 and 128 digits are not enough.
+	// p < 2^−120: Z is near ±13, where float64 and 128 digits are not enough.
 	for _, u := range []uint64{0, 1 << 63} {
 		row := testRow(9, 1, 2)
 		row.words(0)
@@ -257,7 +254,7 @@ func TestRowRandomAccess(t *testing.T) {
 			t.Fatalf("At(%d) = %v after Fill gave %v", j, got, z[j])
 		}
 	}
-	// The block size, which follows the row's length, changes no word.
+	// The block size depends on the row's length, but changes no word.
 	for length := range 20 {
 		short := testRow(2, 9, length)
 		for _, j := range []int{0, 1, 2, 3, 4, 5, 511, 512, 999, 0, 11} {
@@ -292,14 +289,14 @@ func TestRowAbove(t *testing.T) {
 func TestRoundRowPanicsOnOverflow(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("no panic at 2^60 lattice units")
+			t.Error("RoundRow does not panic at 2^60 lattice units")
 		}
 	}()
 	RoundRow(make([]int64, 10), testRow(1, 1, 10), []float64{1 << 60}, nil, 1)
 }
 
-// TestNoiseIsBoundToIntegers: the same integers have the same noise; one integer
-// changed, now or earlier, changes every word from there on.
+// TestNoiseIsBoundToIntegers: the same integers have the same noise. Changing one integer, now or earlier, changes
+// every word from there on.
 func TestNoiseIsBoundToIntegers(t *testing.T) {
 	master, secret := [32]byte{1}, [32]byte{2}
 	run := func(edit func(step uint64, records *uint64, first, second []int64)) (words [][]uint64) {
@@ -335,7 +332,7 @@ func TestNoiseIsBoundToIntegers(t *testing.T) {
 		for i := range base {
 			for j := range base[i] {
 				if (base[i][j] == other[i][j]) != (i < equal) {
-					t.Errorf("row %d word %d: equal is %v", i, j, base[i][j] == other[i][j])
+					t.Errorf("row %d word %d: equal = %v", i, j, base[i][j] == other[i][j])
 				}
 			}
 		}
@@ -377,14 +374,13 @@ func TestArrayOpensOnceAStep(t *testing.T) {
 	n.Row("a", nil)
 	defer func() {
 		if recover() == nil {
-			t.Error("the array opened a second time")
+			t.Error("opening the array a second time does not panic")
 		}
 	}()
 	n.Row("a", nil)
 }
 
-// TestRowAllocations holds the one allocation of a fresh AES key. A longer row has another
-// one for its counter mode.
+// TestRowAllocations: a row allocates once, for its AES key. A longer row also allocates for its counter mode.
 func TestRowAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector's build allocates what others have on the stack")

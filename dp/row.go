@@ -8,12 +8,12 @@ import (
 	"math/big"
 )
 
-// maxZ bounds every coordinate: Z is cut at ±maxZ, which changes its law by
-// 2⁻¹³¹, far below what the pseudo-random function may differ by.
+// maxZ bounds every coordinate: Z is cut at ±maxZ. That changes its distribution by 2⁻¹³¹, far less than the distance
+// of the pseudo-random function from a random one.
 const maxZ = 13.3
 
-// blockWords is how many words are made at once: keystream, Gaussians and
-// rounding of one block stay in the first-level cache.
+// blockWords is the number of words that are made at once: keystream, Gaussians and rounding of one block stay in the
+// first-level cache.
 const blockWords = 256
 
 var zeros [8 * blockWords]byte
@@ -21,30 +21,28 @@ var zeros [8 * blockWords]byte
 // fewWords is the length up to which the words of a row are encrypted one by one.
 const fewWords = 12
 
-// keyedRow is a row of the keyed generator. Word j is the little-endian uint64
-// at byte 8j of the AES-256-CTR keystream under K with IV u64be(step) ‖ 0;
-// extension word i of coordinate j lies at byte 8i of the keystream under X
-// with IV u64be(step) ‖ u64be(j·2¹⁶). X is derived when first needed.
+// keyedRow is a row of the keyed generator. Word j is the little-endian uint64 at byte 8j of the AES-256-CTR keystream
+// under K with IV u64be(step) ‖ 0. Extension word i of coordinate j is at byte 8i of the keystream under X with IV
+// u64be(step) ‖ u64be(j·2¹⁶). X is derived when first needed.
 type keyedRow struct {
 	step       uint64
 	block      cipher.Block
 	stream     cipher.Stream
-	base       int // block of coordinate 0: not the first for a Cursor's
-	next       int // block of words that stream gives next
-	held       int // block of words that buffer holds, −1 none
+	base       int // the block of coordinate 0; may differ from 0 in a Cursor
+	next       int // the block of words that stream returns next
+	held       int // the block of words that buffer holds, −1: none
 	size       int // words a block
 	buffer     [8 * blockWords]byte
 	iv         [16]byte
 	near       [blockWords]float64 // scratch of RoundRow
-	unsure     [blockWords]uint8   // the same
+	unsure     [blockWords]uint8   // scratch of RoundRow
 	ext        cipher.Block
 	pair       [32]byte // scratch of extension: counter and two words
 	source     *array
 	transcript Transcript
 }
 
-// open starts the row under key, which it overwrites. length is the number of
-// coordinates that will usually be read.
+// open starts the row under key, and overwrites key. length is the number of coordinates that will probably be read.
 func (r *keyedRow) open(key *[32]byte, step uint64, length int) {
 	r.step = step
 	r.block = newAES(key)
@@ -69,9 +67,9 @@ func (r *keyedRow) words(b int) []byte {
 		return r.buffer[:8*r.size]
 	}
 	if r.size <= fewWords {
-		// Counter mode by hand: for a few blocks that is less than a stream and its memory.
-		// All counters are written before the first is read: a block that is read just after
-		// its halves were written waits for them.
+		// Encrypt counters directly: for a few blocks that takes less time and memory than a cipher.Stream. All
+		// counters are written before the first is read, because reading a block just after its halves were written
+		// stalls.
 		blocks := r.buffer[:8*r.size]
 		for i := range r.size / 2 {
 			binary.BigEndian.PutUint64(blocks[16*i:], r.step)
@@ -92,7 +90,7 @@ func (r *keyedRow) words(b int) []byte {
 	return r.buffer[:8*r.size]
 }
 
-// extend derives X.
+// extend derives the key X.
 func (r *keyedRow) extend() {
 	if r.ext == nil {
 		r.ext = newAES(r.source.keyFor("streamdp/row-ext/v1\x00", r.step, &r.transcript))
@@ -102,7 +100,7 @@ func (r *keyedRow) extend() {
 // extension writes extension words 0 … len(dst)−1 of coordinate j.
 func (r *keyedRow) extension(j int, dst []uint64) {
 	r.extend()
-	// Counter mode by hand: one block at a time, into memory of the row.
+	// Encrypt counters directly: one block at a time, into memory of the row.
 	counter, words := r.pair[:16], r.pair[16:]
 	binary.BigEndian.PutUint64(counter, r.step)
 	for i := range dst {
@@ -141,8 +139,7 @@ func (r *keyedRow) Fill(dst []float64) {
 	}
 }
 
-// fillFrom writes coordinates j … j+len(z)−1, which lie in the block that
-// starts with j.
+// fillFrom writes coordinates j … j+len(z)−1, all in the block that starts with j.
 func (r *keyedRow) fillFrom(z []float64, j int) {
 	words := r.words(j / r.size)
 	if fillMain(z, words) {
@@ -150,8 +147,7 @@ func (r *keyedRow) fillFrom(z []float64, j int) {
 	}
 }
 
-// eachTail calls f with the place and the value of each tail word among the
-// first n of the block that starts with j.
+// eachTail calls f with index and value of each tail word among the first n of the block that starts with j.
 func (r *keyedRow) eachTail(n, j int, f func(i int, z float64)) {
 	words := r.words(j / r.size)
 	for i := range n {
@@ -161,14 +157,13 @@ func (r *keyedRow) eachTail(n, j int, f func(i int, z float64)) {
 	}
 }
 
-// Above implements Row. The exact Z_j is the real number whose uniform digits
-// are bit 63 of the word for the sign, its other 63 bits and then extension
-// words without end; it compares P(Z > |b|) with them, extending the digits or
-// the precision as long as the two intervals meet.
+// Above implements Row. The exact Z_j is the real number whose uniform digits are bit 63 of the word for the sign, its
+// other 63 bits, and then unlimited extension words. Above compares P(Z > |b|) with these digits, and adds digits or
+// precision as long as the two intervals overlap.
 func (r *keyedRow) Above(j int, b *big.Rat) bool {
 	u := r.Word(j)
 	negative := u>>63 == 1
-	// |Z| > |b| settles it, unless the signs do.
+	// Unless the signs decide, the answer is |Z| > |b| or its negation.
 	if b.Sign() == 0 {
 		return !negative
 	}
@@ -192,8 +187,7 @@ func (r *keyedRow) exceeds(m uint64, j int, b *big.Rat) bool {
 		margin := newFloat(prec+64).SetMantExp(newFloat(64).SetInt64(1), -int(prec))
 		low, high := newFloat(prec+64).Sub(q, margin), newFloat(prec+64).Add(q, margin)
 
-		// Digits that are finer than the margin do not help; take as many
-		// as fit in the precision.
+		// Digits finer than the error of q do not help; take as many as fit in the precision.
 		for want := int(prec)/64 - 1; words < want; words++ {
 			e := make([]uint64, words+1)
 			r.extension(j, e)
@@ -211,7 +205,7 @@ func (r *keyedRow) exceeds(m uint64, j int, b *big.Rat) bool {
 			return true
 		}
 		if prec = prec*3 + 64; prec > 1<<14 {
-			// Two independent numbers that agree in 16 000 bits.
+			// Two independent numbers have 16 000 equal bits: that cannot happen.
 			panic("dp: exact decision does not end")
 		}
 	}

@@ -17,21 +17,19 @@ import (
 //	run := dp.NewRun()
 //	release, err := estimator.Close(run.Step(records))
 //
-// It contains the keys of an [Epoch] and the [Transcript] of what their noise has hidden. A
-// program needs nothing else.
+// It contains the keys of an [Epoch], and the [Transcript] of all integers that their noise has hidden. A program needs
+// nothing else.
 //
-// Privacy: the noise of a step is a function of the keys, the step's number, its number of
-// records, and the very integers that it hides, in this step and all steps before. The same
-// steps over the same integers have the same noise. If one integer differs, now or earlier, the
-// noise is independent from there on. So the same noise never hides two different data sets, and
-// nobody can subtract their releases to remove it. The guarantee is computational: it assumes
-// that HMAC-SHA256 and AES-256 are pseudo-random.
+// Privacy: the noise of a step is a function of the keys, the step's number, its number of records, and the very
+// integers that it hides, in this step and all steps before. The same steps over the same integers have the same noise.
+// If one integer differs, now or earlier, the noise is independent from there on. So the same noise never hides two
+// different data sets, and subtracting two releases never removes it. The guarantee is computational: it assumes that
+// HMAC-SHA256 and AES-256 are pseudo-random.
 //
-// One run serves one estimator. After a restart both continue from one state, see
-// [Run.AppendState]. A program that keeps no state begins a new run with a new estimator; records
-// that it reads again then pay once more.
+// One run serves one estimator. After a restart both continue from one state, see [Run.AppendState]. A program that
+// keeps no state begins a new run with a new estimator; records that it reads again then pay once more.
 //
-// Cost: 0.6 µs and two allocations an array of a step, nothing per coordinate.
+// Cost: 0.6 µs and two allocations for each array of a step, nothing per coordinate.
 //
 // A Run is not safe for concurrent use.
 type Run struct {
@@ -40,8 +38,8 @@ type Run struct {
 	step       uint64
 }
 
-// NewRun returns a run with fresh keys from the system's generator. They exist in memory and in
-// the states of the run, nowhere else. It never fails: without entropy the program ends.
+// NewRun returns a run with fresh keys from the system's generator. The keys exist in memory and in the states of the
+// run, nowhere else. NewRun never fails: the program ends if the system has no randomness.
 func NewRun() *Run {
 	master, secret := NewSecret(), NewSecret()
 	e, err := NewEpoch(&master, &secret, "library/fresh", 1, keys.NewNonce(), [32]byte{})
@@ -53,32 +51,31 @@ func NewRun() *Run {
 	return &Run{epoch: e, transcript: NewTranscript([32]byte{})}
 }
 
-// NewKeyedRun returns the run that belongs to a key and an identity. With it a program can make
-// the same releases again, on another machine or after a crash, from the key and the records
-// alone. It is for programs that keep a key safe anyway; other programs call [NewRun].
+// NewKeyedRun returns the run that belongs to a key and an identity. With it a program can make the same releases
+// again, on another machine or after a crash, from the key and the records alone. It is for programs that keep a key
+// safe anyway; other programs call [NewRun].
 //
-// key is 32 bytes of [NewSecret]. Keep it as long as the releases matter: whoever has it and the
-// identity can subtract the noise of all of them. The identity is name, number and bound. bound
-// is everything that decides what a release is made of, most simply the estimator's
-// configuration, its plan and its [Params]; it is taken as JSON. Two runs that differ in any of
-// this must differ in bound, so that their noise is independent: the same draws, scaled to two
-// sizes over equal integers, would reveal the integers.
+// key is 32 bytes of [NewSecret]. Keep it secret as long as the releases matter: anybody who has the key and the
+// identity can subtract the noise of all releases. The identity is name, number and bound. bound contains everything
+// that affects the releases, most simply the estimator's configuration, its plan and its [Params]; it is encoded as
+// JSON. Two runs that differ in any of this must differ in bound, so that their noise is independent. Otherwise two
+// releases of equal integers with the same draws in two sizes would reveal the integers.
 //
-// It refuses a key of zeros, because nobody has set it, an empty name, and an empty bound.
+// NewKeyedRun refuses a key of zeros, because nobody has set it, an empty name, and an empty bound.
 func NewKeyedRun(key *[32]byte, name string, number uint64, bound ...any) (*Run, error) {
 	switch {
 	case key == nil || *key == [32]byte{}:
-		return nil, errors.New("the key of a run is not set: 32 bytes of dp.NewSecret")
+		return nil, errors.New("the key of the run is not set; take 32 bytes of dp.NewSecret")
 	case name == "":
 		return nil, errors.New("a keyed run needs a name")
 	case len(bound) == 0:
 		return nil,
 			errors.New(
-				"a keyed run needs what decides its releases: the estimator's configuration, plan and parameters")
+				"a keyed run needs bound: the estimator's configuration, plan and parameters")
 	}
 	text, err := json.Marshal(bound)
 	if err != nil {
-		return nil, fmt.Errorf("what a keyed run is bound to: %w", err)
+		return nil, fmt.Errorf("encoding the bound of a keyed run: %w", err)
 	}
 	digest := sha256.Sum256(append([]byte("streamdp/run/v1\x00"), text...))
 	e, err := NewEpoch(key, &digest, "library/keyed/"+name, number, [16]byte{}, digest)
@@ -88,17 +85,17 @@ func NewKeyedRun(key *[32]byte, name string, number uint64, bound ...any) (*Run,
 	return &Run{epoch: e, transcript: NewTranscript(digest)}, nil
 }
 
-// Step returns the noise of the next step, which holds so many records, valid or not. Pass it to
-// one call of Close: opening an array twice in a step panics. If Close fails, take a new Step for
-// the next call; its noise is independent.
+// Step returns the noise of the next step. records is the step's number of records, valid or not. Pass the noise to one
+// call of Close: opening an array twice in a step panics. If Close fails, call Step again for the next Close; its noise
+// is independent.
 func (r *Run) Step(records uint64) Noise {
 	r.step++
 	r.transcript.AbsorbRecords(records)
 	return r.epoch.Step(r.step, &r.transcript)
 }
 
-// Destroy overwrites the keys. After that the run gives no noise, and no release can be made
-// again from memory.
+// Destroy overwrites the keys. Drawing noise from the run panics afterwards, so no release can be made again from
+// memory.
 func (r *Run) Destroy() { r.epoch.Destroy() }
 
 // runVersion is the first byte of a serialised run:
@@ -112,17 +109,16 @@ const (
 	runSum  = 8
 )
 
-// AppendState appends the state of the run and of its estimator, both after the last Close. It
-// is as secret as the records: whoever has it can subtract the noise.
+// AppendState appends the state of the run and of its estimator, both after the last Close. It is as secret as the
+// records: anybody who has it can subtract the noise.
 //
-// Make it durable before the release of that Close leaves the process. Then a crash loses
-// nothing that anybody has seen: after a restart the next step of the same records has the same
-// noise as it would have had. Suppose instead that a program restarts from an older state, and
-// closes a published step again over other records. Then it has released two draws of noise for
-// that step, and the step's records pay twice.
+// Make the state durable before the release of that Close leaves the process. Then a crash loses nothing that anybody
+// has seen: after a restart the next step of the same records has the same noise as it would have had. If a program
+// restarts from an older state instead, and closes a published step again over other records, it releases two draws of
+// noise for that step, and the step's records pay twice.
 func (r *Run) AppendState(b []byte, estimator encoding.BinaryAppender) ([]byte, error) {
 	if r.epoch.arrays == nil {
-		return b, errors.New("state of a run: its keys are destroyed")
+		return b, errors.New("cannot write the state of a run: its keys are destroyed")
 	}
 	start := len(b)
 	b = append(b, runVersion)
@@ -137,18 +133,17 @@ func (r *Run) AppendState(b []byte, estimator encoding.BinaryAppender) ([]byte, 
 	return append(b, sum[:runSum]...), nil
 }
 
-// ResumeRun returns the run that AppendState wrote, and restores the estimator. The estimator
-// must have the same configuration and the same plan; all estimators of this module refuse the
-// state of another. ResumeRun refuses a damaged state: with other keys or another transcript the
-// same records would get a second draw of noise. After an error use neither the run nor the
-// estimator.
+// ResumeRun returns the run that AppendState wrote, and restores the estimator. The estimator must have the same
+// configuration and the same plan; the estimators of this module refuse the state of another configuration. ResumeRun
+// refuses a damaged state, because with other keys or another transcript the same records would get a second draw of
+// noise. After an error use neither the run nor the estimator.
 func ResumeRun(state []byte, estimator encoding.BinaryUnmarshaler) (*Run, error) {
 	if len(state) < runHead+runSum || state[0] != runVersion {
-		return nil, errors.New("state of a run: of another version, or damaged")
+		return nil, errors.New("cannot read the state of a run: it is damaged or of another version")
 	}
 	body, sum := state[:len(state)-runSum], state[len(state)-runSum:]
 	if want := sha256.Sum256(body); !bytes.Equal(want[:runSum], sum) {
-		return nil, errors.New("state of a run: damaged")
+		return nil, errors.New("cannot read the state of a run: it is damaged")
 	}
 	if err := estimator.UnmarshalBinary(body[runHead:]); err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// drawn returns the first words of the noise that a run has for two arrays of a step.
+// drawn returns the first words of a run's noise for two arrays of a step.
 func drawn(r *dp.Run, records uint64, integers ...int64) (words []uint64) {
 	n := r.Step(records)
 	for _, name := range []string{"first", "second"} {
@@ -43,8 +43,8 @@ func disjoint(t *testing.T, what string, a, b []uint64) {
 	}
 }
 
-// TestRunIsBoundToData: a run has the same noise for the same steps over the same
-// integers, and independent noise from the first one on that differs.
+// TestRunIsBoundToData: a run has the same noise for the same steps over the same integers, and independent noise from
+// the first difference on.
 func TestRunIsBoundToData(t *testing.T) {
 	begin := func() *dp.Run { return keyed(t, 1, "orders", 1, "plan") }
 	one, two := begin(), begin()
@@ -58,14 +58,14 @@ func TestRunIsBoundToData(t *testing.T) {
 	disjoint(t, "the next step", drawn(one, 10, 1, 2), drawn(two, 10, 1, 3))
 	disjoint(t, "an integer of an earlier step", drawn(one, 10, 1, 2), drawn(two, 10, 1, 2))
 
-	// A step whose Close failed moves a run on.
+	// A step whose Close failed counts as a step of the run.
 	one, two = begin(), begin()
 	one.Step(10)
 	disjoint(t, "after a step without a release", drawn(one, 10, 1, 2), drawn(two, 10, 1, 2))
 }
 
-// TestRunIdentity: runs under fresh keys, and keyed runs of which anything differs, have
-// independent noise over the same data.
+// TestRunIdentity: runs with fresh keys, and keyed runs that differ in key, name, number or bound, have independent
+// noise over the same data.
 func TestRunIdentity(t *testing.T) {
 	p := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}
 	runs := []*dp.Run{
@@ -86,8 +86,8 @@ func TestRunIdentity(t *testing.T) {
 	}
 }
 
-// TestRunGolden: a keyed run's noise is part of what its releases are a function of, so no
-// later version may change it.
+// TestRunGolden pins the noise of a keyed run: its releases are a function of the key, so no later version may change
+// it.
 func TestRunGolden(t *testing.T) {
 	r := keyed(t, 1, "orders", 7, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}, []int{1, 2})
 	got := append(drawn(r, 10, 1, 2), drawn(r, 11, -1)...)
@@ -99,7 +99,7 @@ func TestRunGolden(t *testing.T) {
 		t.Errorf("%#x, want %#x", got, want)
 	}
 
-	// The same from its parts.
+	// The same words, computed from the parts of the derivation.
 	digest := sha256.Sum256([]byte("streamdp/run/v1\x00" +
 		`[{"Epsilon":1,"Delta":0.000001,"Mu":0,"Adjacency":"replace","LatticeBits":0},[1,2]]`))
 	keys, err := dp.NewEpoch(&[32]byte{1}, &digest, "library/keyed/orders", 7, [16]byte{}, digest)
@@ -128,11 +128,11 @@ func TestRunRefuses(t *testing.T) {
 	r := dp.NewRun()
 	r.Destroy()
 	if _, err := r.AppendState(nil, blob{}); err == nil {
-		t.Error("a destroyed run has a state")
+		t.Error("AppendState accepted a destroyed run")
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a destroyed run has noise")
+			t.Error("a destroyed run still has noise")
 		}
 	}()
 	drawn(r, 1)
@@ -140,7 +140,7 @@ func TestRunRefuses(t *testing.T) {
 
 func second(_ *dp.Run, err error) error { return err }
 
-// blob is the state of an estimator.
+// blob is an estimator that consists of its state.
 type blob struct {
 	bytes []byte
 	err   error
@@ -153,7 +153,7 @@ func (b *blob) UnmarshalBinary(data []byte) error {
 	return b.err
 }
 
-// TestRunState: a run goes on from its state, which is refused where one bit differs.
+// TestRunState: a run continues from its state. A state with one changed bit is refused.
 func TestRunState(t *testing.T) {
 	r := dp.NewRun()
 	drawn(r, 10, 1, 2)
@@ -185,7 +185,7 @@ func TestRunState(t *testing.T) {
 		}
 	}
 
-	failure := errors.New("of another configuration")
+	failure := errors.New("the state of another configuration")
 	if _, err := dp.ResumeRun(state, &blob{err: failure}); !errors.Is(err, failure) {
 		t.Errorf("%v", err)
 	}
@@ -195,9 +195,8 @@ func TestRunState(t *testing.T) {
 	}
 }
 
-// TestRunOfEstimator: an estimator that is stopped after any step and resumed with its run
-// releases what it would have released, and a state is refused by an estimator that adds
-// less noise.
+// TestRunOfEstimator: an estimator that is stopped after any step and resumed with its run has the same releases as
+// without the stop. An estimator with less noise refuses the state.
 func TestRunOfEstimator(t *testing.T) {
 	cfg := moments.Config{Clip: 2, Columns: dptest.Columns(2), Step: 3, Horizon: 5}
 	params := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}
@@ -248,6 +247,6 @@ func TestRunOfEstimator(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := dp.ResumeRun(states[0], other); err == nil || !strings.Contains(err.Error(), "another configuration") {
-		t.Errorf("an estimator of less noise resumed the run: %v", err)
+		t.Errorf("an estimator with less noise resumed the run: %v", err)
 	}
 }

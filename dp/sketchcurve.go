@@ -6,18 +6,17 @@ import (
 	"gonum.org/v1/gonum/mathext"
 )
 
-// sketchDelta returns δ(ε), rounded up, of a dense Gaussian sketch alone: K rows
-// drawn from N(0, XᵀX + η²I). It is exact, the curve of the worst data set:
+// sketchDelta returns δ(ε), rounded up, of a dense Gaussian sketch alone: K rows drawn from N(0, XᵀX + η²I). It is the
+// exact curve of the worst data set:
 //
 //	removal:  S(t) − e^ε S(t/v),  v = 1 − 1/γ,  t = 2(ε − (K/2)log v)/(1/v − 1)
 //	addition: F(t) − e^ε F(t/w),  w = 1 + 1/γ,  t = 2((K/2)log w − ε)/(1 − 1/w)
 //
-// the larger of the two, with F and S the distribution function of χ²_K and its complement. If
-// these differences have lost their digits, it uses the integral of [jointDelta], which is also
-// exact.
+// the larger of the two, with F and S the distribution function of χ²_K and its complement. If these differences are
+// not accurate, it uses the integral of [jointDelta], which is also exact.
 //
-// Privacy: ZeroOut, for rows x with ‖x‖ ≤ 1 and data sets whose XᵀX + η²I has no
-// eigenvalue below γ. For Replace use jointDelta.
+// Privacy: ZeroOut, for rows x with ‖x‖ ≤ 1 and data sets whose XᵀX + η²I has no eigenvalue below γ. For Replace use
+// jointDelta.
 // Cost: four incomplete gamma functions.
 // Errors: ε negative, NaN or infinite; rows negative; γ not above 1.
 // Source: docs/theory/accounting.md.
@@ -32,19 +31,17 @@ func sketchEpsilon(delta float64, rows int, gamma float64) (float64, error) {
 	return jointEpsilon(delta, 0, rows, gamma, ZeroOut)
 }
 
-// gammaError bounds the relative error of gonum's regularised incomplete gamma
-// functions, that of their arguments included, for K ≤ gammaRows and
-// probabilities from gammaLeast on: 4·10⁻¹³ was the largest seen. Outside they
-// err by more: by factors from 10⁷ rows on, where their sums end too early.
+// gammaError bounds the relative error of gonum's regularised incomplete gamma functions, including the error of their
+// arguments, for K ≤ gammaRows and probabilities of at least gammaLeast: the largest error found was 4·10⁻¹³. Outside
+// they err by more, and from 10⁷ rows on by factors, because their sums end too early.
 const (
 	gammaError = 2e-12
 	gammaRows  = 200_000
 	gammaLeast = 1e-85
 )
 
-// rowsDelta returns an upper bound of δ(ε) of K rows, removed or added, by
-// incomplete gamma functions. sharp says that it is one, and within 10⁻⁹ of δ;
-// without it the number means nothing. It holds for every real ε.
+// rowsDelta returns an upper bound of δ(ε) of K rows, removed or added, by incomplete gamma functions. It holds for
+// every real ε. sharp reports that delta is such a bound, and within 10⁻⁹ of δ; if it is false, delta is meaningless.
 func rowsDelta(eps, rows, gamma float64, removed bool) (delta float64, sharp bool) {
 	tail, t, s := mathext.GammaIncRegComp, 0.0, 0.0
 	if removed {
@@ -59,9 +56,9 @@ func rowsDelta(eps, rows, gamma float64, removed bool) (delta float64, sharp boo
 		if removed { // the loss is always above ε
 			return min(1, -math.Expm1(eps)*(1+eightRoundings)), true
 		}
-		return 0, true // never
+		return 0, true // the loss is never above ε
 	}
-	// gonum takes t/2.
+	// gonum's argument is t/2.
 	p, q := tail(rows/2, t*s), tail(rows/2, t*gamma)
 	known := rows <= gammaRows && min(p, q) >= gammaLeast
 	q *= math.Exp(eps)

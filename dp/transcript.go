@@ -5,10 +5,9 @@ import (
 	"encoding/binary"
 )
 
-// Transcript is the running hash of everything that an epoch's noise has hidden: the manifest,
-// the number of records of each step, and every integer row before noise. The keys of a noise row
-// are derived from it. So if a row's integers, or any earlier ones, differ in one bit, the row
-// gets independent noise.
+// Transcript is the running hash of everything that an epoch's noise depends on: the manifest, the number of records of
+// each step, and every integer row before noise is added. The keys of a noise row are derived from it. So if one bit
+// differs in a row's integers, or in any earlier ones, the row gets independent noise.
 //
 // It is a function of raw data. Keep it secret: it belongs in the checkpoint only.
 type Transcript [32]byte

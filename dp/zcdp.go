@@ -5,15 +5,14 @@ import (
 	"math"
 )
 
-// ZCDP is the parameter ρ of zero-concentrated differential privacy: the
-// mechanism's Rényi divergence of order α is at most αρ, for every α > 1. A
-// Gaussian mechanism has ρ = μ²/2.
+// ZCDP is the parameter ρ of zero-concentrated differential privacy: the mechanism's Rényi divergence of order α is at
+// most αρ, for every α > 1. A Gaussian mechanism has ρ = μ²/2.
 //
-// ρ is stated for one adjacency relation, and so is everything derived from it. Conversions fail
-// if ρ is negative, NaN or infinite, or δ is outside (0, 1).
+// ρ is stated for one adjacency relation, and so is everything derived from it. Conversions fail if ρ is negative, NaN
+// or infinite, or δ is outside (0, 1).
 //
-// It is for calibrations as papers have them. For a new one use [Mu]: at equal ε and δ a Gaussian
-// mechanism needs less noise by its exact curve.
+// It serves to calibrate as papers do. For a new calibration use [Mu]: at equal ε and δ a Gaussian mechanism needs less
+// noise by its exact curve.
 type ZCDP float64
 
 // Simple returns ρ + 2√(ρ log 1/δ), rounded up: the bound that papers quote.
@@ -57,7 +56,7 @@ func (rho ZCDP) Exact(delta float64) (float64, error) {
 //
 //	ρ = (√(L+ε) − √L)²,  L = log 1/δ
 //
-// A Gaussian mechanism may have a larger one, Mu(ε, δ)²/2.
+// For a Gaussian mechanism, Mu(ε, δ)²/2 may be larger.
 //
 // Errors: ε negative, NaN or infinite; δ outside (0, 1).
 func RhoSimple(eps, delta float64) (ZCDP, error) {
@@ -65,7 +64,7 @@ func RhoSimple(eps, delta float64) (ZCDP, error) {
 		return 0, err
 	}
 	l := -math.Log(delta)
-	root := eps / (math.Sqrt(l+eps) + math.Sqrt(l)) // the difference, without one
+	root := eps / (math.Sqrt(l+eps) + math.Sqrt(l)) // √(L+ε) − √L without cancellation
 	return ZCDP(root * root * (1 - eightRoundings)), nil
 }
 

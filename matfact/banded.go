@@ -11,34 +11,32 @@ import (
 // many bands, a BLT with a few buffers does better.
 const maxBands = 256
 
-// banded is a Toeplitz matrix C. Either C itself or C⁻¹ has few bands. Its coefficients are
-// integers in units of 2⁻⁶⁴, m_k = Bands[k−1]·2⁻⁶⁴ for k = 1 … p−1:
+// banded is a Toeplitz matrix C for which C itself or C⁻¹ has few bands. Its coefficients are integers in units of
+// 2⁻⁶⁴, m_k = Bands[k−1]·2⁻⁶⁴ for k = 1 … p−1:
 //
 //	bsr, banded  c(x)   = 1 + Σ_k m_k x^k      1 > m_1 > m_2 > … > 0
 //	bisr         1/c(x) = 1 − Σ_k m_k x^k      Σ_k m_k < 1
 //
-// In the first, (1−x)c(x) = 1 − Σ_k d_k x^k with positive d that add up to 1: the
-// partial sums of 1/c are a weighted mean of the p before them, so C⁻¹ is stable.
-// In the second c_t = Σ_k m_k c_{t−k} is positive and decays geometrically. Both
-// are valid for every length.
+// For bsr and banded, (1−x)c(x) = 1 − Σ_k d_k x^k with positive d that add up to 1. So each partial sum of 1/c is a
+// weighted mean of the p before it, and C⁻¹ is stable. For bisr, c_t = Σ_k m_k c_{t−k} is positive and decays
+// geometrically. All are valid for every length.
 //
-// bsr and bisr take the first p coefficients of the kernel's square root and of
-// its inverse; banded has those that optimiseBands finds.
+// bsr and bisr take the first p coefficients of the kernel's square root and of its inverse; banded has those that
+// optimiseBands finds.
 //
-// Source: Kalinin, Lampert, "Banded Square Root Matrix Factorization for
-// Differentially Private Model Training", and Kalinin, McKenna, Upadhyay,
-// Lampert, "Back to Square Roots: An Optimal Bound on the Matrix Factorization
-// Error for Multi-Epoch Differentially Private SGD" (bisr).
+// Source: Kalinin, Lampert, "Banded Square Root Matrix Factorization for Differentially Private Model Training", and
+// Kalinin, McKenna, Upadhyay, Lampert, "Back to Square Roots: An Optimal Bound on the Matrix Factorization Error for
+// Multi-Epoch Differentially Private SGD" (bisr).
 type banded struct {
 	response
 	stored  *Stored
 	colNorm float64
-	reach   float64 // largest |w| for |q| ≤ 1
-	gain    float64 // Σ_t c_t, of bisr
+	reach   float64 // the largest |w| for |q| ≤ 1
+	gain    float64 // Σ_t c_t; for bisr only
 }
 
-// rootBands returns the m of bsr (α = ½) and bisr (α = −½) for w. It returns at most as many
-// bands as a window has steps: beyond them the coefficients of a window's root change sign.
+// rootBands returns the m of bsr (α = ½) and bisr (α = −½) for w. For a window it returns at most as many bands as the
+// window has steps, because the further coefficients of its root change sign.
 func rootBands(kind string, w Workload, p int) *Stored {
 	alpha, sign := 0.5, 1.0
 	if kind == "bisr" {
@@ -51,7 +49,7 @@ func rootBands(kind string, w Workload, p int) *Stored {
 	for _, c := range seriesPower(w.Kernel(), alpha, p)[1:] {
 		m := floorFixed(sign * c)
 		if n := len(s.Bands); m == 0 || kind == "bsr" && n > 0 && m >= s.Bands[n-1] {
-			break // a decay so fast that 2⁻⁶⁴ is reached
+			break // the decay is so fast that m_k is below 2⁻⁶⁴
 		}
 		s.Bands = append(s.Bands, m)
 	}
@@ -93,14 +91,14 @@ func (s *Stored) validateBands() error {
 		errs = append(errs, fmt.Errorf("stored factorization: "+format, args...))
 	}
 	if len(s.Decay) > 0 || len(s.Phases) > 0 || len(s.Scales) > 0 || len(s.Entries) > 0 {
-		add("%s has neither decays nor phases nor entries", s.Kind)
+		add("%s must have neither decays nor phases nor entries", s.Kind)
 	}
 	if len(s.Bands) > maxBands-1 {
 		add("has %d bands, must be at most %d", len(s.Bands)+1, maxBands)
 	}
 	for i, m := range s.Bands {
 		if m == 0 || s.Kind != "bisr" && i > 0 && m >= s.Bands[i-1] {
-			add("band %d must be positive and, but for bisr, smaller than the one before", i+1)
+			add("band %d must be positive and, except for bisr, smaller than the one before", i+1)
 		}
 	}
 	if s.Kind == "bisr" && len(errs) == 0 && s.remainder() < 1<<40 {
@@ -109,8 +107,7 @@ func (s *Stored) validateBands() error {
 	return errors.Join(errs...)
 }
 
-// remainder returns 1 − Σm_k in units of 2⁻⁶⁴, 0 if that is not positive, and 2⁶⁴−1 if there
-// are no bands.
+// remainder returns 1 − Σm_k in units of 2⁻⁶⁴: 0 if that is not positive, 2⁶⁴−1 if there are no bands.
 func (s *Stored) remainder() uint64 {
 	var sum, carry uint64
 	for _, m := range s.Bands {
@@ -126,10 +123,9 @@ func (s *Stored) remainder() uint64 {
 
 // inverseNorm returns an upper bound on √(Σ_t c_t²), c = 1/(1 − Σ_k m_k x^k).
 //
-// c_t = Σ_k m_k c_{t−k} is summed in units of 2⁻⁶² and rounded up, so that no
-// value is too small; the loss adds up to less than 2⁻⁶² Σc. Once p−1 consecutive
-// values are at most M, the next p−1 are at most M·Σm_k, and so on, so what is
-// left of the sum is at most (p−1)M²/(1−(Σm)²).
+// c_t = Σ_k m_k c_{t−k} is summed in units of 2⁻⁶² and rounded up, so that no value is too small; the excess adds up to
+// less than 2⁻⁶² Σc. Once p−1 consecutive values are at most M, the next p−1 are at most M·Σm_k, and so on, so the rest
+// of the sum is at most (p−1)M²/(1−(Σm)²).
 func inverseNorm(m []Fixed, remainder uint64) float64 {
 	if len(m) == 0 {
 		return roundUp
@@ -155,14 +151,13 @@ func inverseNorm(m []Fixed, remainder uint64) float64 {
 	}
 }
 
-// invertBands returns the coefficients of 1/c, c = 1 + Σ_k m_k x^k, up to those that are
-// negligible, and an upper bound on Σ|ĉ_t| over all of them.
+// invertBands returns the coefficients of 1/c, c = 1 + Σ_k m_k x^k, until they are negligible, and an upper bound on
+// Σ|ĉ_t| over all of them.
 //
-// With the d_k of banded, ĉ_t = Σ_k d_k ĉ_{t−k} for t > p: a weighted mean, and
-// Σ_k c_k ĉ_{t−k} = 0 puts 0 between the smallest and the largest of p consecutive
-// values. Over p steps each value is a mean of the p before with weights of at
-// least d² each, d the smallest d_k, so their range shrinks to 1 − pd² of itself
-// and what is left of the sum is at most range/d².
+// With the d_k of banded, ĉ_t = Σ_k d_k ĉ_{t−k} for t > p is a weighted mean. Because of Σ_k c_k ĉ_{t−k} = 0, 0 is
+// between the smallest and the largest of p consecutive values. Within p steps each value becomes a mean of the p
+// before with weights of at least d² each, d the smallest d_k. So their range shrinks to 1 − pd² of itself, and the
+// rest of the sum is at most range/d².
 //
 // Errors: coefficients that do not decay within 2²⁶ products.
 func invertBands(m []Fixed) (inverse []float64, sum float64, err error) {
@@ -179,7 +174,7 @@ func invertBands(m []Fixed) (inverse []float64, sum float64, err error) {
 		least = min(least, before-after)
 	}
 	inverse, sum = []float64{1}, 1
-	var low, high float64 // of the last p values
+	var low, high float64 // the range of the last p values
 	for t := 1; len(m) > 0; t++ {
 		var c float64
 		for k := 1; k <= min(t, len(m)); k++ {
@@ -213,9 +208,8 @@ func (b *banded) Stored() *Stored { return b.stored.Clone() }
 
 // Limits implements Factorization: |w| ≤ |q|·Σ|ĉ|.
 //
-// Where C has the bands, s_t is an exact sum of integers and errs by its
-// conversion alone. Where C⁻¹ has them the state is q in units of 2⁻²⁰, rounded
-// once a step by at most half a unit, which C adds up: 2⁻²¹ Σ_t c_t.
+// If C has the bands, s_t is an exact sum of integers, and only its conversion errs. If C⁻¹ has them, the state is q in
+// units of 2⁻²⁰, rounded once a step by at most half a unit; C adds these errors up to 2⁻²¹ Σ_t c_t.
 func (b *banded) Limits(sd float64) (Limits, error) {
 	if b.stored.Kind == "bisr" {
 		return b.fineLimits(sd, fineUnit)

@@ -1,7 +1,7 @@
 package matfact
 
-// bandedFilter keeps the last p−1 rows. If C has the bands, y_t = z_t − Σ_k m_k y_{t−k} and
-// the rows are of Y. If C⁻¹ has them, y_t = z_t − Σ_k m_k z_{t−k} and the rows are of Z.
+// bandedFilter keeps the last p−1 rows. If C has the bands, y_t = z_t − Σ_k m_k y_{t−k}, and it keeps rows of Y. If C⁻¹
+// has them, y_t = z_t − Σ_k m_k z_{t−k}, and it keeps rows of Z.
 type bandedFilter struct {
 	bands   []float64
 	inverse bool
@@ -34,7 +34,7 @@ func (f *bandedFilter) Next(dst, z []float64) {
 	}
 	for first := 0; first < f.dim; first += block {
 		last := min(first+block, f.dim)
-		row := func(k int) []float64 { // of step t−k
+		row := func(k int) []float64 { // the row of step t−k
 			return f.ring[(f.step+depth-k)%depth*f.dim:][first:last]
 		}
 		sum := f.past[:last-first]
@@ -49,7 +49,7 @@ func (f *bandedFilter) Next(dst, z []float64) {
 				sum[j] += m * x
 			}
 		}
-		kept := row(depth) // the oldest row is not needed any more
+		kept := row(depth) // replaces the oldest row, which is not needed any more
 		in, out := z[first:last], dst[first:last]
 		for j, x := range sum {
 			y := in[j] - x

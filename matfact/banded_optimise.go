@@ -8,22 +8,20 @@ import (
 	"github.com/streamdp/streamdp/internal/optimise"
 )
 
-// bandObjective is what a C with p bands is optimised for: the square of its
-// error for sensitivity 1 and noise multiplier 1,
+// bandObjective is the function that a C with p bands minimises: the square of its error for sensitivity 1 and noise
+// multiplier 1,
 //
 //	Σ_{k<p} c_k² · Σ_{j<n} b_j²,   b = a/c.
 //
-// The variables are x ∈ ℝ^(p−1), with d_k = e^{x_k}/Σ_i e^{x_i} (x_p = 0) and
-// c_k = 1 − d_1 − … − d_k: every x is a matrix that newBanded takes, with
-// c_k positive and decreasing and a stable inverse.
+// The variables are x ∈ ℝ^(p−1), with d_k = e^{x_k}/Σ_i e^{x_i} (x_p = 0) and c_k = 1 − d_1 − … − d_k. Every x gives a
+// matrix that newBanded accepts, with c_k positive and decreasing and a stable inverse.
 type bandObjective struct {
 	kernel Workload // "sum", "exponential" or "window"
-	length uint64   // n, for a sum; the others are taken as endless
+	length uint64   // n for a sum; other workloads are endless
 }
 
-// Limits of the optimisation, in steps and in bands. For streams longer than p² steps the
-// best bands are nearly equal, and their inverse hardly decays: finding them would take
-// long, and a BLT does better.
+// Limits of the optimisation, in steps and in bands. For streams longer than p² steps the best bands are nearly equal,
+// and their inverse decays very slowly: finding them would take long, and a BLT is better.
 const (
 	maxBandTune  = 1 << 20
 	maxBestBands = 64
@@ -64,11 +62,11 @@ func newBandedOptimum(cfg Config, w Workload) (*Stored, error) {
 	return s, nil
 }
 
-// optimiseBands minimises o over the matrices with p bands, from the first p
-// coefficients of the kernel's root. It returns c and the value.
+// optimiseBands minimises o over the matrices with p bands. The search begins at the first p coefficients of the
+// kernel's root. It returns c and the value.
 //
-// Cost: 20 to 1000 evaluations of O(Tp), T the number of coefficients that 1/c
-// has before it vanishes: 0.1 s for 16 bands and 10⁴ steps, 4 s for 32 and 10⁵.
+// Cost: 20 to 1000 evaluations of O(Tp), where T is the number of coefficients of 1/c that are not negligible: 0.1 s
+// for 16 bands and 10⁴ steps, 4 s for 32 and 10⁵.
 func optimiseBands(p int, o bandObjective) (c []float64, value float64, err error) {
 	if p == 1 {
 		return []float64{1}, math.Exp(o.log(nil, nil)), nil
@@ -80,7 +78,7 @@ func optimiseBands(p int, o bandObjective) (c []float64, value float64, err erro
 	}
 	f := optimise.Minimise(x, o.log)
 	if math.IsInf(f, 0) || math.IsNaN(f) {
-		return nil, 0, errors.New("optimising the bands found no finite error")
+		return nil, 0, errors.New("cannot optimise the bands: no finite error found")
 	}
 	c, _ = bandsOf(x)
 	return c, math.Exp(f), nil
@@ -113,12 +111,10 @@ func bandsOf(x []float64) (c, d []float64) {
 	return c, d
 }
 
-// log returns ln Σc² + ln Σb² at x, +Inf if 1/c does not decay. It writes the gradient to
-// grad unless that is nil.
+// log returns ln Σc² + ln Σb² at x, +Inf if 1/c does not decay. It writes the gradient to grad unless that is nil.
 //
-// With ĉ = 1/c and e_j = ∂E/∂ĉ_j, ∂ĉ/∂c_k = −x^kĉ² gives ∂E/∂c_k = −Σ_t u_tĉ_{t−k},
-// u_t = e_t − Σ_k c_k u_{t+k}. Where ĉ is negligible, b continues as the kernel does, so the
-// rest of E is a multiple of its last square.
+// With ĉ = 1/c and e_j = ∂E/∂ĉ_j, ∂ĉ/∂c_k = −x^kĉ² gives ∂E/∂c_k = −Σ_t u_tĉ_{t−k}, u_t = e_t − Σ_k c_k u_{t+k}. Where
+// ĉ is negligible, b decays as the kernel does, so the rest of E is a multiple of the last square.
 func (o bandObjective) log(x, grad []float64) float64 {
 	c, d := bandsOf(x)
 	p := len(c)
@@ -141,9 +137,9 @@ func (o bandObjective) log(x, grad []float64) float64 {
 			u[t] -= c[k] * u[t+k]
 		}
 	}
-	// Turn derivatives by c into derivatives by d, ∂/∂d_i = −Σ_{k≥i} ∂/∂c_k, and these into
-	// derivatives by the variables.
-	byD := make([]float64, p) // of d_{i+1}
+	// Turn the derivatives by c into derivatives by d, ∂/∂d_i = −Σ_{k≥i} ∂/∂c_k, and these into derivatives by the
+	// variables.
+	byD := make([]float64, p) // derivatives by d_{i+1}
 	var tail, mean float64
 	for k := p - 1; k >= 1; k-- {
 		var sum float64
@@ -162,7 +158,7 @@ func (o bandObjective) log(x, grad []float64) float64 {
 	return f
 }
 
-// vanished bounds the coefficients of 1/c that are taken as zero.
+// vanished is the size below which coefficients of 1/c are taken as zero.
 const vanished = 0x1p-52
 
 // invert returns the coefficients of 1/c until p consecutive ones are negligible, or up to
@@ -189,9 +185,9 @@ func (o bandObjective) invert(c []float64) []float64 {
 	return inverse
 }
 
-// energy returns E = Σ_j b_j² and its derivatives with respect to the
-// coefficients of 1/c, for as many as count in log: all of them up to the length,
-// or twice as many as have not vanished.
+// energy returns E = Σ_j b_j² and its derivatives with respect to the coefficients of 1/c. There are as many
+// derivatives as log needs: one for each step up to the length, but at most twice as many as there are coefficients in
+// inverse.
 func (o bandObjective) energy(inverse []float64) (e float64, derivative []float64) {
 	size := 2 * len(inverse)
 	if o.length > 0 {
@@ -206,7 +202,7 @@ func (o bandObjective) energy(inverse []float64) (e float64, derivative []float6
 	if o.kernel.Kind == "window" {
 		return o.windowEnergy(size, at)
 	}
-	beta, more := 1.0, float64(o.length)-float64(size) // b_j² beyond size, in units of the last
+	beta, more := 1.0, float64(o.length)-float64(size) // b_j² beyond size, as multiples of the last one
 	if o.kernel.Kind == "exponential" {
 		beta = o.kernel.Decay
 		more = beta * beta / ((1 - beta) * (1 + beta))
@@ -228,12 +224,11 @@ func (o bandObjective) energy(inverse []float64) (e float64, derivative []float6
 	return e, b
 }
 
-// windowEnergy is energy for a window, n = ∞. A window much longer than 1/c adds
-// only to the stretch in which b is constant.
+// windowEnergy is energy for a window, n = ∞. If the window is much longer than 1/c, the additional b are constant.
 func (o bandObjective) windowEnergy(size int, at func(int) float64) (e float64, derivative []float64) {
 	width := int(min(o.kernel.Window, uint64(size)))
 	more := float64(o.kernel.Window) - float64(width)
-	b := make([]float64, size+width) // of the sum, then of the window
+	b := make([]float64, size+width) // first of the sum, then of the window
 	var sum float64
 	for j := range b {
 		sum += at(j)

@@ -8,30 +8,28 @@ import (
 	"slices"
 )
 
-// fineUnit is the unit in which a fineShaper counts, as a multiple of a lattice unit.
+// fineUnit is the unit in which the Shaper inside a fineShaper counts, in lattice units.
 const fineUnit = 0x1p-20
 
-// maxFine is the largest number in units of fineUnit that is stored.
+// maxFine is the largest stored number, in units of fineUnit.
 const maxFine = 1 << 61
 
-// bandedShaper keeps the last p−1 rows of integers. With u_t the row that Push takes at step
-// t, it predicts
+// bandedShaper keeps the last p−1 rows of integers. With u_t the row that Push gets at step t, it predicts
 //
 //	bsr, banded   s_t = Σ_k m_k u_{t−k}              keeps u
 //	bisr          s_t = ⌊Σ_k m_k q_{t−k} + ½⌋        keeps q_t = u_t + s_t
 //
-// The sum is exact: products of 64-bit integers in 128 bits. For bisr, C⁻¹q = u would hold
-// exactly without the rounding; all roundings together move s by less than half of Σ_t c_t
-// units.
+// The sum is exact: products of 64-bit integers in 128 bits. For bisr, C⁻¹q = u would hold exactly without the
+// rounding; all roundings together change s by less than half of Σ_t c_t units.
 type bandedShaper struct {
 	bands       []Fixed
-	inverse     bool // keeps q
+	inverse     bool // keeps q, not u
 	fingerprint uint64
 	dim         int
-	step        uint64    // steps pushed
+	step        uint64    // number of rows pushed
 	ring        []int64   // the row of step t at ((t−1) mod (p−1))·dim
 	next        []float64 // s of the next step
-	whole       []int64   // the same as integers, of bisr
+	whole       []int64   // s of the next step as integers; for bisr only
 	sum         []int128  // scratch
 }
 
@@ -110,8 +108,8 @@ func (s *bandedShaper) predict() {
 	}
 }
 
-// accumulate adds m·x to sum, in units of 2⁻⁶⁴. A negative x, read as unsigned, is 2⁶⁴ too
-// large; a correction of the high word undoes that.
+// accumulate adds m·x to sum, in units of 2⁻⁶⁴. The product treats x as unsigned, so a negative x is 2⁶⁴ too large;
+// subtracting m from the high word corrects that.
 func accumulate(sum []int128, x []int64, m uint64) {
 	sum = sum[:len(x)]
 	for j, v := range x {
@@ -123,8 +121,8 @@ func accumulate(sum []int128, x []int64, m uint64) {
 	}
 }
 
-// AppendBinary implements Shaper. It writes its rows, the oldest first, in the place of the
-// buffers of a buffered shaper.
+// AppendBinary implements Shaper. The state has the form of a buffered shaper's state, with the rows, oldest first,
+// instead of buffers.
 func (s *bandedShaper) AppendBinary(b []byte) ([]byte, error) {
 	rows := min(s.step, uint64(len(s.bands)))
 	b = slices.Grow(b, shaperHeader+8*int(rows)*s.dim)

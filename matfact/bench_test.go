@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// The rival of the benchmarks below draws as many Gaussians that protect nothing,
-// by NormFloat64 on ChaCha8.
+// The rival of the benchmarks below draws the same number of Gaussians, without any protection, by NormFloat64 on
+// ChaCha8.
 
 // BenchmarkFilter measures a step in float64 without the draw.
 func BenchmarkFilter(b *testing.B) {
@@ -43,8 +43,7 @@ func BenchmarkShaper(b *testing.B) {
 	})
 }
 
-// BenchmarkNoise measures all that a step's noise takes: the row absorbed, keys, draws,
-// exact rounding and shaping.
+// BenchmarkNoise measures all noise of a step: absorbing the row, keys, draws, exact rounding and correlation.
 func BenchmarkNoise(b *testing.B) {
 	eachFactor(b, func(b *testing.B, c benchedFactor, dim int) {
 		step := noiseStep(b, c, dim, "bench")
@@ -52,8 +51,8 @@ func BenchmarkNoise(b *testing.B) {
 	})
 }
 
-// BenchmarkCores measures a step of a long row, draws included, by two goroutines
-// that have half of the coordinates each, against the same by one.
+// BenchmarkCores measures a step of a long row, including draws, by two goroutines with half of the coordinates each.
+// The rival does the same with one goroutine.
 func BenchmarkCores(b *testing.B) {
 	c := benchedFactor{"blt4",
 		Narrow(mustNew(b, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, Workload{Kind: "sum"}), benchNoise), 0}
@@ -119,15 +118,14 @@ const benchNoise = 1 << 24
 
 var benchSink float64
 
-// benchedFactor is a factorization, and a number of steps after which a shaper
-// or filter of it is measured.
+// benchedFactor is a factorization, and the number of steps after which its shaper or filter is measured.
 type benchedFactor struct {
 	name string
 	f    Factorization
 	from uint64
 }
 
-// filter returns a filter that has its full state.
+// filter returns a filter with its full state.
 func (c benchedFactor) filter(dim int) Filter {
 	filter, z := c.f.NewFilter(dim), make([]float64, dim)
 	if f, ok := filter.(*bufferedFilter); ok && c.from > 0 {
@@ -140,7 +138,7 @@ func (c benchedFactor) filter(dim int) Filter {
 	return filter
 }
 
-// shaper returns a shaper that has its full state.
+// shaper returns a shaper with its full state.
 func (c benchedFactor) shaper(dim int) Shaper {
 	shaper, w := c.f.NewShaper(dim), make([]int64, dim)
 	if s, ok := shaper.(*bufferedShaper); ok {
@@ -152,8 +150,7 @@ func (c benchedFactor) shaper(dim int) Shaper {
 	return shaper
 }
 
-// benched returns factorizations; blt4 is what estimators use for single rows, wide4 what they
-// use for those of persons.
+// benched returns factorizations. Estimators use blt4 for single rows and wide4 for rows of persons.
 func benched(t testing.TB) []benchedFactor {
 	sum := Workload{Kind: "sum"}
 	return []benchedFactor{
@@ -169,10 +166,11 @@ func benched(t testing.TB) []benchedFactor {
 	}
 }
 
-// BenchmarkRowVar measures consecutive steps, as releases ask for them.
+// BenchmarkRowVar measures consecutive steps, as releases need them.
 func BenchmarkRowVar(b *testing.B) {
 	for _, kind := range []string{"blt", "phased"} {
-		for _, w := range []Workload{{Kind: "mean"}, {Kind: "exponential", Decay: 0.999}, {Kind: "window", Window: 1000}} {
+		for _, w := range []Workload{{Kind: "mean"}, {Kind: "exponential", Decay: 0.999},
+			{Kind: "window", Window: 1000}} {
 			b.Run(kind+"/"+w.Kind, func(b *testing.B) {
 				f := mustNew(b, Config{Kind: kind, Tune: 1e6}, w)
 				b.ReportAllocs()

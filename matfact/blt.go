@@ -2,16 +2,13 @@ package matfact
 
 import "math"
 
-// newBLT optimises a buffered linear Toeplitz matrix for w and returns its
-// integers.
+// newBLT optimises a buffered linear Toeplitz matrix for w and returns its integers.
 //
-// C is Toeplitz with c_0 = 1 and c_j = Σ_i ω_i θ_i^(j−1), so that C⁻¹ needs one buffer of the
-// size of a row for each θ_i. The column norm is √S(∞), S(∞) = Σ_j c_j² over all j. It is
-// finite, so C is valid on a stream of any length. For sums and means the error is minimised
-// at the length c.Tune or c.Horizon; far beyond that length it grows like √t. For
-// exponential weights and windows the error of an endless stream is minimised. With
-// c.Participation, the largest norm that one person's rows can have together takes the place
-// of the column norm.
+// C is Toeplitz with c_0 = 1 and c_j = Σ_i ω_i θ_i^(j−1), so that C⁻¹ needs one buffer of the size of a row for each
+// θ_i. The column norm is √S(∞), S(∞) = Σ_j c_j² over all j. It is finite, so C is valid on a stream of any length. For
+// sums and means the error is minimised at the length c.Tune or c.Horizon; far beyond that length it grows like √t. For
+// exponential weights and windows the error of an endless stream is minimised. With c.Participation, the largest norm
+// that one person's rows can have together replaces the column norm.
 func newBLT(c Config, w Workload) (*Stored, error) {
 	length := c.Tune
 	if length == 0 {
@@ -41,12 +38,11 @@ func newBLT(c Config, w Workload) (*Stored, error) {
 	return storeBLT(a, ahat), nil
 }
 
-// storeBLT rounds a BLT to the integers Θ_i = ⌊2⁶⁴θ_i⌋, Ω_i = ⌊2⁶⁴ω_i⌋. From then on C is
-// the matrix of these integers.
+// storeBLT rounds a BLT to the integers Θ_i = ⌊2⁶⁴θ_i⌋, Ω_i = ⌊2⁶⁴ω_i⌋. From then on C is the matrix of these integers.
 //
-// If fewer buffers would be enough, as for short windows, the optimiser lets the weight of
-// one go to 0, or moves it onto another one. A buffer that adds less than 10⁻⁹ to the norm of
-// a column, ω_i/√a_i, is left out: it would only make the modes ill-conditioned.
+// If fewer buffers would be enough, for example for short windows, the optimiser lets the weight of a buffer go to 0,
+// or makes two buffers equal. storeBLT drops a buffer that adds less than 10⁻⁹ to the norm of a column, ω_i/√a_i,
+// because it would make the modes ill-conditioned.
 func storeBLT(a, ahat []float64) *Stored {
 	omega := residues(ahat, a)
 	s := &Stored{Kind: "blt"}
@@ -64,8 +60,7 @@ func storeBLT(a, ahat []float64) *Stored {
 	return s
 }
 
-// floorFixed returns ⌊2⁶⁴x⌋ for x in [0, 1), 0 below and the largest value
-// above. The product is exact.
+// floorFixed returns ⌊2⁶⁴x⌋ for x in [0, 1), 0 for smaller and 2⁶⁴−1 for larger x. The product is exact.
 func floorFixed(x float64) Fixed {
 	switch {
 	case !(x > 0):
@@ -76,7 +71,7 @@ func floorFixed(x float64) Fixed {
 	return Fixed(math.Ldexp(x, 64))
 }
 
-// floorDecay returns ⌊2⁶⁴(1−a)⌋ for a gap a in (0, 1], without forming 1−a.
+// floorDecay returns ⌊2⁶⁴(1−a)⌋ for a gap a in (0, 1], without computing 1−a in float64.
 func floorDecay(a float64) Fixed {
 	up := math.Ceil(math.Ldexp(a, 64))
 	if !(up < 0x1p64) {

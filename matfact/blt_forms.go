@@ -2,19 +2,17 @@ package matfact
 
 import "math"
 
-// The closed forms of a buffered linear Toeplitz matrix (BLT). In the paper's
-// letters it has the generating functions
+// The closed forms of a buffered linear Toeplitz matrix (BLT). In the paper's notation it has the generating functions
 //
 //	c(x)   = Π_i (1−θ̂_i x)/(1−θ_i x) = 1 + Σ_i ω_i x/(1−θ_i x)      of C
 //	1/c(x)                            = 1 + Σ_i ω̂_i x/(1−θ̂_i x)     of C⁻¹
 //
-// and is held in gap form, a_i = 1−θ_i and â_i = 1−θ̂_i, because the best decays are as near
-// to 1 as 1−10⁻⁹. All functions in this file compute in float64, for optimising and planning.
-// Neither releases nor privacy depend on them.
+// This file holds it in gap form, a_i = 1−θ_i and â_i = 1−θ̂_i, because the best decays are as close to 1 as 1−10⁻⁹.
+// All functions in this file compute in float64, for optimising and planning. Neither releases nor privacy depend on
+// them.
 //
-// Source: Dvijotham, McMahan, Pillutla, Steinke, Thakurta, "Efficient and
-// Near-Optimal Noise Generation for Streaming Differential Privacy". The gap
-// form, and the sums without cancellation that follow from it, are derived in
+// Source: Dvijotham, McMahan, Pillutla, Steinke, Thakurta, "Efficient and Near-Optimal Noise Generation for Streaming
+// Differential Privacy". The gap form, and the sums without cancellation that follow from it, are derived in
 // docs/theory/matfact.md.
 
 // residues returns the weights b_i = Π_j(r_j−p_i) / Π_{l≠i}(p_l−p_i) of the

@@ -7,22 +7,20 @@ import (
 	"github.com/streamdp/streamdp/internal/optimise"
 )
 
-// bltObjective is what a BLT is optimised for: S·E, or P²·E for persons, the square of its
-// error for sensitivity 1 and noise multiplier 1.
+// bltObjective is the function that a BLT minimises: S·E, or P²·E for persons, the square of its error for sensitivity
+// 1 and noise multiplier 1.
 type bltObjective struct {
 	pole   float64 // a₀ of the workload 1/(1−(1−a₀)x)
 	sens   float64 // length n of S(n); +Inf: valid for every length
-	length float64 // length n of E(n); may be +Inf where pole > 0
-	window float64 // > 0: a sum over that many steps, n = ∞; length is unused
-	// count and separation are k and b of a person's rows. With count > 1, P²(k, b) at
-	// infinite height takes the place of S.
+	length float64 // length n of E(n); may be +Inf if pole > 0
+	window float64 // > 0: the workload is a sum over that many steps, n = ∞, and length is unused
+	// count and separation are k and b of a person's rows. With count > 1, P²(k, b) at infinite height replaces S.
 	count, separation float64
 }
 
-// starts returns the points at which the search begins. For single rows one is enough,
-// except for windows of about ten steps. For persons the optimum may lie at the scale of the
-// stream, of a person's rows, or between; nine starts miss a known better one by less than
-// 10⁻³ of the error, up to 10⁷ steps.
+// starts returns the points at which the search begins. For single rows one is enough, except for windows of about ten
+// steps. For persons the optimum may be at the time scale of the stream, of a person's rows, or between. Nine starts
+// come within 10⁻³ of the best known error, up to 10⁷ steps.
 func (o bltObjective) starts(buffers int) (list [][]float64) {
 	scale := o.length
 	switch {
@@ -44,17 +42,15 @@ func (o bltObjective) starts(buffers int) (list [][]float64) {
 	return list
 }
 
-// optimiseBLT minimises o over the BLTs with the given number of buffers. It
-// returns the gaps a and â, interlaced a₁ < â₁ < a₂ < … < â_d ≤ 1, and the
-// value of o.
+// optimiseBLT minimises o over the BLTs with the given number of buffers. It returns the gaps a and â, interlaced a₁ <
+// â₁ < a₂ < … < â_d ≤ 1, and the value of o.
 //
-// Interlacing makes all ω_i > 0 and all ω̂_i < 0; it is built into the variables
-// x ∈ ℝ^2d,
+// Interlacing makes all ω_i > 0 and all ω̂_i < 0. The variables x ∈ ℝ^2d guarantee it:
 //
 //	q₁ = x₁,  q_m = q_{m−1} + exp(x_m),  (a₁, â₁, a₂, …)_m = 1/(1 + exp(−q_m)),
 //
-// so BFGS runs unconstrained, on ln S + ln E with the exact gradient. The cost
-// does not depend on n: 0.2 to 3 ms, for persons up to 40 ms.
+// so BFGS runs unconstrained, on ln S + ln E with the exact gradient. The cost does not depend on n: 0.2 to 3 ms, for
+// persons up to 40 ms.
 //
 // Errors: no finite value found.
 func optimiseBLT(buffers int, o bltObjective) (a, ahat []float64, value float64, err error) {
@@ -66,14 +62,13 @@ func optimiseBLT(buffers int, o bltObjective) (a, ahat []float64, value float64,
 		}
 	}
 	if x == nil {
-		return nil, nil, 0, errors.New("optimising the BLT found no finite error")
+		return nil, nil, 0, errors.New("cannot optimise the BLT: no finite error found")
 	}
 	a, ahat = interlaced(x)
 	return a, ahat, math.Exp(best), nil
 }
 
-// bltStart returns the x of 2d points q equally spaced between
-// ln(min(2/N, 0.2)) and top.
+// bltStart returns the x for which the 2d points q are equally spaced between ln(min(2/N, 0.2)) and top.
 func bltStart(buffers int, scale, top float64) []float64 {
 	m := 2 * buffers
 	x := make([]float64, m)
@@ -85,7 +80,7 @@ func bltStart(buffers int, scale, top float64) []float64 {
 	return x
 }
 
-// interlaced maps the variables of the optimiser to the gaps.
+// interlaced converts the variables of the optimiser to the gaps.
 func interlaced(x []float64) (a, ahat []float64) {
 	a, ahat = make([]float64, len(x)/2), make([]float64, len(x)/2)
 	var q float64
@@ -124,7 +119,7 @@ func (o bltObjective) log(x, grad []float64) float64 {
 		f = math.Inf(1)
 	}
 	if grad != nil {
-		var tail float64 // Σ over the points from m on of ∂f/∂q
+		var tail float64 // the sum of ∂f/∂q over the points from m on
 		for m := len(x) - 1; m >= 0; m-- {
 			var d, gap float64
 			if m%2 == 0 {

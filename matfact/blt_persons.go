@@ -2,8 +2,8 @@ package matfact
 
 import "math"
 
-// The sensitivity of a BLT to all rows of one person, as a function that an optimiser can
-// follow. docs/theory/matfact.md derives it.
+// The sensitivity of a BLT to all rows of one person, as a differentiable function for the optimiser.
+// docs/theory/matfact.md derives it.
 
 // personSensitivity returns
 //
@@ -78,7 +78,7 @@ func meanGeometricSlope(delta, n float64) (h, dh float64) {
 	h = meanGeometric(delta, n)
 	x := n * delta
 	if x < 1e-2 {
-		// Of each term the derivative, up to x⁵.
+		// Add the derivative of each term, up to x⁵.
 		f := n*n - 1
 		return h, -f/6 + delta*f*(n-2)/12 - delta*delta*f*(n-2)*(n-3)/40 +
 			delta*delta*delta*f*(n-2)*(n-3)*(n-4)/180

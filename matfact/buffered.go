@@ -5,21 +5,20 @@ import (
 	"sort"
 )
 
-// buffered is a C whose columns are sums of geometric sequences with common
-// decays: the identity (no buffers), a BLT (one phase) and the phased scheme
-// (many). See Stored for the matrix, docs/theory/matfact.md for the derivations.
+// buffered is a C whose columns are sums of geometric sequences with common decays: the identity (no buffers), a BLT
+// (one phase) and the phased scheme (many phases). Stored documents the matrix, docs/theory/matfact.md has the
+// derivations.
 //
-// Throughout this type's methods, a product that is added to something is written
-// float64(x*y). The conversion forbids the compiler to fuse multiplication and addition,
-// which it does on some architectures. A fused operation has other last bits, and the
-// release would differ from the same release made elsewhere.
+// In all methods of this type, a product that is added to something is written float64(x*y). The conversion prevents
+// the compiler from fusing multiplication and addition, which it does on some architectures. A fused operation has
+// different last bits, so the release would differ from the same release made elsewhere.
 type buffered struct {
 	stored  *Stored
 	colNorm float64
 
-	modes   []*modes    // by phase, on demand
-	reached *[2]float64 // what reach returns, on demand
-	chains  []*chain    // by workload, most recent first
+	modes   []*modes    // by phase; created when needed
+	reached *[2]float64 // the results of reach; created when needed
+	chains  []*chain    // by workload, most recently used first
 	scratch walker
 }
 
@@ -35,18 +34,17 @@ func newBuffered(s *Stored) (Factorization, error) {
 	return b, nil
 }
 
-// identity is C = I: every row gets its own noise.
+// identity returns C = I: the noise of the rows is independent.
 func identity() *Stored {
 	return &Stored{Kind: "identity", Phases: []Phase{{Start: 1, Scale: 1}}}
 }
 
-// colNorm2 returns the squared norm, at infinite height, of the columns of
-// phase p,
+// colNorm2 returns the squared norm, at infinite height, of the columns of phase p,
 //
 //	1/r² + Σ_ik Ω_iΩ_k / (1 − Θ_iΘ_k).
 //
-// All terms are positive and 1 − Θ_iΘ_k = a_i + a_kΘ_i has no cancellation, so
-// with at most 16 buffers the relative error is below 270·2⁻⁵³.
+// All terms are positive, and 1 − Θ_iΘ_k = a_i + a_kΘ_i is computed without cancellation, so with at most 16 buffers
+// the relative error is below 270·2⁻⁵³.
 func (b *buffered) colNorm2(p int) float64 {
 	ph, decay := b.stored.Phases[p], b.stored.Decay
 	sum := 1 / float64(ph.Scale*ph.Scale)

@@ -40,7 +40,7 @@ func TestCases(t *testing.T) {
 	cases.Run(t, "matfact", kinds)
 }
 
-// near checks |got − want| ≤ tol·|want|, and |got| ≤ tol where want is 0.
+// near checks |got − want| ≤ tol·|want|; if want is 0, |got| ≤ tol.
 func near(t *testing.T, name string, got, want, tol float64) {
 	t.Helper()
 	bound := tol * math.Abs(want)
@@ -97,7 +97,7 @@ func caseSqrtCoefs(t *testing.T, c testCase) {
 	w := kernelOf(in.Beta)
 	nearAll(t, "c", seriesPower(w, 0.5, int(in.N)), want.C, c.Tol)
 	nearAll(t, "cinv", seriesPower(w, -0.5, int(in.N)), want.Cinv, c.Tol)
-	// What is used are the integers.
+	// The stored integers are what the factorization uses.
 	for j, k := range mustNew(t, Config{Kind: "sqrt", Horizon: in.N}, w).(*root).coef {
 		if got := float64(k) * 0x1p-62; math.Abs(got-want.C[j]) > c.Tol*want.C[j]+0x1p-62 {
 			t.Errorf("stored c[%d] = %.17g, want %.17g", j, got, want.C[j])
@@ -133,7 +133,7 @@ func caseBandedPrefix(t *testing.T, c testCase) {
 	sum := Workload{Kind: "sum"}
 	for kind, v := range map[string][2]float64{"bsr": want.BSR, "bisr": want.BISR} {
 		f := mustNew(t, Config{Kind: kind, Bands: in.P}, sum)
-		// The values are for columns that end at row n. ColNorm is for ever.
+		// The values are for columns that end at row n; ColNorm is for columns without end.
 		cut := columnNorm(f, in.N) / f.ColNorm()
 		if cut > 1 {
 			t.Errorf("%s: a column of height %d has norm %g of ColNorm", kind, in.N, cut)
@@ -166,7 +166,7 @@ func caseDensePrefix(t *testing.T, c testCase) {
 	near(t, "gamma2", mustDense(t, workloadRows(sum, in.N), true).Value, want.Gamma2, c.Tol)
 	for w, v := range map[Workload]float64{sum: want.RMSE, mean: want.Mean} {
 		near(t, w.Kind+" rmse", mustDense(t, workloadRows(w, in.N), false).Value, v, c.Tol)
-		// What New builds has the same error.
+		// The factorization that New builds has the same error.
 		f := mustNew(t, Config{Kind: "dense", Horizon: uint64(in.N)}, w)
 		near(t, w.Kind+" rmse of the factorization", RMSE(f, w, uint64(in.N)), v, c.Tol)
 	}
@@ -216,7 +216,7 @@ func caseMinSepSqrt(t *testing.T, c testCase) {
 	near(t, "sens2", mustSensitivity2(t, f, in.K, in.B, in.N), want.Sens2, c.Tol)
 }
 
-// caseMinSepGeneral: an upper bound, and not a useless one.
+// caseMinSepGeneral checks that Sensitivity is an upper bound, and not much too large.
 func caseMinSepGeneral(t *testing.T, c testCase) {
 	var in struct {
 		N        int
@@ -310,7 +310,7 @@ func caseExpAdam(t *testing.T, c testCase) {
 		f := mustNew(t, Config{Kind: kind, Horizon: in.N}, w)
 		for name, scale := range map[string]func(t uint64) float64{
 			"exp": func(uint64) float64 { return 1 },
-			// Adam's bias correction, (1−β)/(1−β^t).
+			// adam is the row scaling of Adam's bias correction, (1−β)/(1−β^t).
 			"adam": func(t uint64) float64 {
 				return (1 - in.Beta) / -math.Expm1(float64(t)*math.Log(in.Beta))
 			},
@@ -326,9 +326,8 @@ func caseExpAdam(t *testing.T, c testCase) {
 	}
 }
 
-// caseBLTOpt runs blt_opt, √(S(n)E(n)), and blt_opt_horizon_free, √(S(∞)E(n)).
-// The optimiser's claim is checked against the closed forms, and where C is
-// valid for every length against what New builds and RowVar says.
+// caseBLTOpt runs blt_opt, √(S(n)E(n)), and blt_opt_horizon_free, √(S(∞)E(n)). The optimiser's value is compared with
+// the closed forms and, if C is valid for every length, with RowVar of the factorization that New builds.
 func caseBLTOpt(t *testing.T, c testCase) {
 	var in struct {
 		N       float64
@@ -352,7 +351,8 @@ func caseBLTOpt(t *testing.T, c testCase) {
 	if free {
 		w := Workload{Kind: "sum"}
 		f := mustNew(t, Config{Kind: "blt", Tune: uint64(in.N), Buffers: in.Buffers}, w)
-		atMost(t, "error of what New builds", f.ColNorm()*math.Sqrt(f.RowVar(w, uint64(in.N))), want.Value, c.Tol)
+		atMost(t, "error of the factorization that New builds", f.ColNorm()*math.Sqrt(f.RowVar(w, uint64(in.N))),
+			want.Value, c.Tol)
 	}
 }
 
@@ -394,7 +394,7 @@ func caseBLTGiven(t *testing.T, c testCase) {
 	near(t, "E_last", e, want.Elast, c.Tol)
 	near(t, "E_mean", meanEnergy(beta, p, in.N), want.Emean, c.Tol)
 
-	// What is built from the same numbers.
+	// The factorization built from the same numbers.
 	f, err := newBuffered(storeBLT(in.A, in.Ahat))
 	if err != nil {
 		t.Fatal(err)
@@ -425,7 +425,7 @@ func caseBLTGiven(t *testing.T, c testCase) {
 	nearAll(t, "prefix_noise", prefix, want.Prefix, c.Tol)
 }
 
-// meanEnergy is energy averaged over the lengths 1 … n.
+// meanEnergy returns the mean of energy over the lengths 1 … n.
 func meanEnergy(b, p []float64, n float64) float64 {
 	var q float64
 	for i := range b {
@@ -436,8 +436,7 @@ func meanEnergy(b, p []float64, n float64) float64 {
 	return q
 }
 
-// impulse returns the first n entries of the first column of C, as the Shaper
-// predicts them.
+// impulse returns the first n entries of the first column of C, by Predict of a Shaper.
 func impulse(f Factorization, n int) []float64 {
 	const unit = 1 << 50
 	shaper, s := f.NewShaper(1), []float64{0}
@@ -512,9 +511,8 @@ func caseWindowGiven(t *testing.T, c testCase) {
 	near(t, "RowVar", f.RowVar(Workload{Kind: "window", Window: uint64(in.W)}, 1<<40), want.Err2, c.Tol)
 }
 
-// casePhasedErr compares RowVar with reference values that were computed by a
-// recursion in float64, whose own error grows in proportion to t (1.1·10⁻⁷ at
-// t = 10¹¹, see TestPhasedExact): the tolerance follows it.
+// casePhasedErr compares RowVar with reference values that were computed by a float64 recursion. Their error grows in
+// proportion to t (1.1·10⁻⁷ at t = 10¹¹, see TestPhasedExact), and so does the tolerance.
 func casePhasedErr(t *testing.T, c testCase) {
 	var in struct {
 		T     uint64

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestColNorm compares ColNorm with the columns' norms at infinite height in
-// 300-bit arithmetic on the stored integers, which it must not be below, and
-// with sums of entries where these end soon enough.
+// TestColNorm compares ColNorm with the norms of columns at infinite height, computed in 300-bit arithmetic from the
+// stored integers. ColNorm must not be below them. If the entries of a column end early enough, it also compares with
+// sums of entries.
 func TestColNorm(t *testing.T) {
 	for _, f := range factorizations(t, 3000) {
 		colNorm := f.ColNorm()
@@ -147,9 +147,8 @@ func checkColNorm(t *testing.T, name string, got float64, square *big.Float) {
 	}
 }
 
-// TestPhasedBorders evaluates columns on both sides of each phase border down to
-// a finite height, through the Shaper: crossing a border must not change a
-// column that was begun before it, and no column may exceed 1.
+// TestPhasedBorders evaluates columns on both sides of each phase border down to a finite height, by the Shaper:
+// crossing a border must not change a column that began before it, and no column may have a norm above 1.
 func TestPhasedBorders(t *testing.T) {
 	f := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"})
 	const height, unit = 9000, 1 << 50

@@ -2,20 +2,17 @@ package matfact
 
 import "math/bits"
 
-// toeplitz is a Factorization with a Toeplitz matrix: every column is the sequence c_0 = 1,
-// c_1, …, shifted, and cut off at the last row.
+// toeplitz is a Factorization with a Toeplitz matrix: every column is the sequence c_0 = 1, c_1, …, shifted, and cut
+// off at the last row.
 type toeplitz interface {
 	Factorization
-	// column returns |c_0| … |c_{n−1}| in units of 2⁻⁶². Each is rounded up by enough
-	// that no norm computed from them is too small. n is at most the horizon, if there is
-	// one.
+	// column returns |c_0| … |c_{n−1}| in units of 2⁻⁶². Each is rounded up by enough that no norm computed from them
+	// is too small. n is at most the horizon, if there is one.
 	column(n int) []uint64
-	// inverseSeries returns the first n coefficients of C⁻¹, the same bits on every
-	// architecture.
+	// inverseSeries returns the first n coefficients of C⁻¹, with the same bits on every architecture.
 	inverseSeries(n int) []float64
-	// fineShaper returns a Shaper that counts s and w in units of its caller's choice.
-	// fineLimits returns its limits in lattice units, with unit the number of the caller's
-	// units in a lattice unit.
+	// fineShaper returns a Shaper that counts s and w in any unit that its caller chooses. fineLimits returns its
+	// limits in lattice units; unit is the number of the caller's units in a lattice unit.
 	fineShaper(dim int, fingerprint uint64) Shaper
 	fineLimits(sd, unit float64) (Limits, error)
 }
@@ -45,8 +42,8 @@ func (b *banded) column(n int) []uint64 {
 	return c
 }
 
-// weightedSum returns ⌈Σ_k m_k c_{t−k}⌉. It takes indices modulo the length of c, so that c
-// may be a ring of len(m) values.
+// weightedSum returns ⌈Σ_k m_k c_{t−k}⌉. It takes indices modulo the length of c, so that c may be a ring of len(m)
+// values.
 func weightedSum(m []Fixed, c []uint64, t int) uint64 {
 	var hi, lo, carry uint64
 	for k := 1; k <= min(t, len(m)); k++ {
@@ -60,7 +57,7 @@ func weightedSum(m []Fixed, c []uint64, t int) uint64 {
 	return hi
 }
 
-// column is for a matrix of one phase with ones on its diagonal.
+// column implements toeplitz. The matrix must have one phase, and ones on its diagonal.
 func (b *buffered) column(n int) []uint64 {
 	c := make([]uint64, n)
 	v := make([]uint64, len(b.stored.Decay)) // ΩΘ^(t−1), in units of 2⁻⁶⁴
@@ -84,10 +81,10 @@ func (b *buffered) column(n int) []uint64 {
 	return c
 }
 
-// ceilColumn turns units of 2⁻⁶⁴ into units of columnUnit.
+// ceilColumn converts units of 2⁻⁶⁴ to units of columnUnit, rounded up.
 func ceilColumn(x uint64) uint64 { return x>>2 + (x&3+3)>>2 }
 
-// squares is a sum of squares of column's integers, exact.
+// squares is an exact sum of squares of the integers that column returns.
 type squares struct{ top, hi, lo uint64 }
 
 func (e *squares) add(c uint64) {
@@ -98,7 +95,7 @@ func (e *squares) add(c uint64) {
 	e.top += carry
 }
 
-// float returns the sum, within a factor 1 ± 2⁻⁵¹.
+// float returns the sum with a relative error of at most 2⁻⁵¹.
 func (e *squares) float() float64 {
 	return float64(e.top)*0x1p4 + float64(e.hi)*0x1p-60 + float64(e.lo)*0x1p-124
 }

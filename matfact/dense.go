@@ -13,26 +13,25 @@ import (
 	"github.com/streamdp/streamdp/internal/optimise"
 )
 
-// maxDenseHorizon is the longest horizon of a dense optimum: finding one takes seconds, and
-// it holds n² numbers.
+// maxDenseHorizon is the longest horizon of a dense optimum: computing one takes seconds, and it stores n² numbers.
 const maxDenseHorizon = 300
 
-// dense is, of all lower triangular matrices C, the one with the smallest root mean square
-// error over the n rows of a workload, its row scaling included. Its entries below the
-// diagonal are integers in units of 2⁻⁶², and its diagonal is 1/Scales[t].
+// dense is the lower triangular matrix C with the smallest root mean square error over the n rows of a workload,
+// including the workload's row scaling. Its entries below the diagonal are integers in units of 2⁻⁶², and its diagonal
+// is 1/Scales[t].
 //
-// It is for few steps, and to compare others with. For sums of 100 steps the error of the
-// square root is within 6 % of it, and so is that of a BLT.
+// It is for few steps, and for comparison. For sums of 100 steps the error of the square root is within 6 % of that of
+// dense, and so is the error of a BLT.
 type dense struct {
 	stored  *Stored
 	n       int
 	colNorm float64
-	reach   float64     // largest |w| for |q| ≤ 1
+	reach   float64     // the largest |w| for |q| ≤ 1
 	inverse [][]float64 // rows of C⁻¹
 	tables  []denseTable
 }
 
-// denseTable is AC⁻¹ for one kernel.
+// denseTable holds AC⁻¹ for one kernel.
 type denseTable struct {
 	kernel Workload
 	rows   [][]float64
@@ -112,7 +111,7 @@ func newDense(s *Stored, horizon uint64) (Factorization, error) {
 func (s *Stored) validateDense(horizon uint64) error {
 	var errs []error
 	if len(s.Decay) > 0 || len(s.Phases) > 0 || len(s.Bands) > 0 {
-		errs = append(errs, errors.New("stored factorization: dense has neither decays nor phases nor bands"))
+		errs = append(errs, errors.New("stored factorization: dense must have neither decays nor phases nor bands"))
 	}
 	if n := len(s.Scales); uint64(n) != horizon || len(s.Entries) != n*(n-1)/2 {
 		errs = append(errs,

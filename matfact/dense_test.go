@@ -92,7 +92,7 @@ func invert(c [][]float64) [][]float64 {
 	return x
 }
 
-// apply returns the rows of A·x without the row scaling.
+// apply returns the rows of A·x, without the row scaling.
 func apply(w Workload, x [][]float64) [][]float64 {
 	n := len(x)
 	b := newMatrix(n)
@@ -132,9 +132,8 @@ type named struct {
 	Factorization
 }
 
-// factorizations returns one of each kind, and a few that no optimiser would
-// make: phases of odd lengths with unrelated weights, and buffers whose modes
-// nearly coincide.
+// factorizations returns one of each kind, and some that no optimiser would find: phases of odd lengths with unrelated
+// weights, and buffers whose modes nearly coincide.
 func factorizations(t testing.TB, horizon uint64) []named {
 	t.Helper()
 	sum, mean := Workload{Kind: "sum"}, Workload{Kind: "mean"}
@@ -189,8 +188,7 @@ func factorizations(t testing.TB, horizon uint64) []named {
 	return append(list, named{"odd phases", f})
 }
 
-// denseFor returns the dense optimum where that is quick, else some matrix with
-// entries of both signs.
+// denseFor returns the dense optimum if that is quick, otherwise a matrix with entries of both signs.
 func denseFor(t testing.TB, horizon uint64) Factorization {
 	t.Helper()
 	if horizon <= 64 {
@@ -199,7 +197,7 @@ func denseFor(t testing.TB, horizon uint64) Factorization {
 	s := &Stored{Kind: "dense"}
 	for i := range min(horizon, maxDenseHorizon) {
 		s.Scales = append(s.Scales, 1+float64(i%10)/32)
-		for j := range i { // integers alone: TestGolden pins what follows
+		for j := range i { // computed from integers only, because TestGolden pins the results
 			c := int64((7919*i+104729*j)%1000 - 500)
 			s.Entries = append(s.Entries, c*(1<<51)/int64(1+(i-j)*(i-j)))
 		}
@@ -211,8 +209,8 @@ func denseFor(t testing.TB, horizon uint64) Factorization {
 	return f
 }
 
-// workloads returns the workloads that variances are checked for. Exponential
-// weights whose pole meets a mode of f are the hard ones.
+// workloads returns the workloads for which variances are checked. The hard ones are exponential weights whose pole
+// coincides with a mode of f.
 func workloads(f Factorization) []Workload {
 	list := []Workload{{Kind: "sum"}, {Kind: "mean"}}
 	for _, n := range []uint64{1, 3, 10, 100, 1000} {
@@ -244,8 +242,7 @@ func TestVariance(t *testing.T) {
 	for _, f := range factorizations(t, n) {
 		t.Run(f.name, func(t *testing.T) {
 			inverse := invert(denseMatrix(f.Factorization, int(n)))
-			// The workloads are asked in turn, so that none finds a cache that
-			// fits it.
+			// Alternate between the workloads, so that the cache is never that of the same workload.
 			list := workloads(f.Factorization)
 			rows := make([][][]float64, len(list))
 			for i, w := range list {
@@ -291,9 +288,8 @@ func TestVariance(t *testing.T) {
 	}
 }
 
-// TestVarianceHistory asks for variances in two orders, one of which starts with
-// far rows and other workloads: releases state them, so they may not depend on
-// what was asked before.
+// TestVarianceHistory computes variances in two orders; the second one begins with far rows and other workloads.
+// Releases state variances, so they must not depend on earlier calls.
 func TestVarianceHistory(t *testing.T) {
 	for _, make := range []func() Factorization{
 		func() Factorization { return mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"}) },
@@ -316,9 +312,8 @@ func TestVarianceHistory(t *testing.T) {
 	}
 }
 
-// TestPhasedExact compares with the covariance recursion in 80-digit arithmetic
-// on the stored integers, up to 10³ times the length of the table. (The recursion
-// in float64 is wrong by 10⁻⁷ at t = 10¹¹: 133.80953 instead of 133.80955.)
+// TestPhasedExact compares with the covariance recursion in 80-digit arithmetic on the stored integers, up to 10³ times
+// the length of the table. (The recursion in float64 is wrong by 10⁻⁷ at t = 10¹¹: 133.80953 instead of 133.80955.)
 func TestPhasedExact(t *testing.T) {
 	sum := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"})
 	mean := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "mean"})
@@ -350,8 +345,8 @@ func TestPhasedExact(t *testing.T) {
 	}
 }
 
-// TestColumns reassembles C from what Shaper and Filter do with unit vectors,
-// and compares every column's norm, continued to infinite height, with ColNorm.
+// TestColumns computes C from the results of Shaper and Filter for unit vectors, and compares the norm of every column,
+// continued to infinite height, with ColNorm.
 func TestColumns(t *testing.T) {
 	const n = 64
 	for _, f := range factorizations(t, 4*n) {
@@ -360,7 +355,7 @@ func TestColumns(t *testing.T) {
 			inverse := invert(c)
 			unit := int64(1) << 50
 			if f.Kind() == "bisr" || strings.HasPrefix(f.name, "normalised") || strings.HasPrefix(f.name, "narrow") {
-				unit = 1 << 40 // times 2²⁰, what its state holds
+				unit = 1 << 40 // times 2²⁰ in the state
 			}
 			for j := range n {
 				shaper, filter := f.NewShaper(1), f.NewFilter(1)

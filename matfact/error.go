@@ -5,12 +5,12 @@ import (
 	"math/bits"
 )
 
-// The errors here are for sensitivity 1 and noise multiplier 1. They include C's column norm,
-// so that factorizations can be compared. To get the standard deviation of a coordinate,
-// multiply by σΔ, the noise multiplier times the sensitivity of one row.
+// The errors in this file are for sensitivity 1 and noise multiplier 1. They include C's column norm, so that
+// factorizations can be compared. To get the standard deviation of a coordinate, multiply by σΔ, the noise multiplier
+// times the sensitivity of one row.
 
-// MaxError returns ‖C‖·max_{t≤n} √RowVar(w, t), the largest standard deviation of
-// the first n rows. It evaluates all of them: O(n).
+// MaxError returns ‖C‖·max_{t≤n} √RowVar(w, t), the largest standard deviation of the first n rows. It evaluates all of
+// them: O(n).
 func MaxError(f Factorization, w Workload, n uint64) float64 {
 	worst, _ := rowErrors(f, n, func(t uint64) float64 { return f.RowVar(w, t) })
 	return worst
@@ -45,7 +45,7 @@ func Errors(f Factorization, w Workload, n uint64) (worst, rmse float64) {
 	for t, at := uint64(1), uint64(0); at < n; t += 1 + t>>9 {
 		t = min(t, n)
 		v := f.RowVar(w, t)
-		// Rows at+1 … t on the line from last to v.
+		// Rows at+1 … t are on the line from last to v.
 		step := float64(t - at)
 		sum += step*v - (v-last)*(step-1)/2
 		worst, last, at = max(worst, v), v, t
@@ -53,30 +53,28 @@ func Errors(f Factorization, w Workload, n uint64) (worst, rmse float64) {
 	return f.ColNorm() * math.Sqrt(worst), f.ColNorm() * math.Sqrt(sum/float64(n))
 }
 
-// TreeError returns the errors of prefix sums by the binary tree mechanism for n
-// steps, the usual baseline: every node of a tree over 2^h ≥ n leaves is released
-// with independent noise, so one row counts h+1 times. The naive estimator adds
-// the nodes that partition [1, t],
+// TreeError returns the errors of prefix sums by the binary tree mechanism for n steps, the usual baseline. Every node
+// of a tree over 2^h ≥ n leaves is released with independent noise, so each row is part of h+1 nodes. The naive
+// estimator adds the nodes that partition [1, t],
 //
 //	variance = number of one bits of t,
 //
-// Honaker's also averages each with what lies below it,
+// Honaker's estimator also averages each node with the nodes below it,
 //
 //	variance = Σ over the one bits l of t of 2^l/(2^(l+1)−1).
 //
-// Its C is rectangular, so there is no Factorization of it. O(log n).
+// There is no Factorization of the tree mechanism, because its C is not square. O(log n).
 func TreeError(n uint64, honaker bool) (worst, rmse float64) {
 	if n == 0 {
 		return 0, 0
 	}
-	// The largest variance is that of n, or of n with one of its one bits cleared and all
-	// lower bits set.
+	// The largest variance occurs at step n, or at n with one of its one bits cleared and all lower bits set.
 	top := treeVar(n, honaker)
 	for rest := n; rest != 0; rest &= rest - 1 {
 		low := rest & -rest
 		top = max(top, treeVar((n&^(2*low-1))|(low-1), honaker))
 	}
-	// Of the steps up to n, bit l is set in whole runs of 2^l, and part of one.
+	// In the steps up to n, bit l is set in whole runs of 2^l steps, and in part of one run.
 	var sum float64
 	for l := range bits.Len64(n) {
 		run := uint64(1) << l
@@ -106,14 +104,13 @@ func treeVar(t uint64, honaker bool) (v float64) {
 	return v
 }
 
-// SumBound returns a lower bound on both errors of n prefix sums, for any C:
-// the trace norm of the matrix over n,
+// SumBound returns a lower bound on both errors of n prefix sums, for any C: the trace norm of the matrix over n,
 //
 //	(1/n) Σ_{k=1}^n 1/(2 sin((2k−1)π/(4n+2))).
 //
-// Beyond 10⁵ terms the rest is an integral, exact to 10⁻¹¹.
+// Beyond 10⁵ terms it computes the rest as an integral, exact to 10⁻¹¹.
 //
-// For comparison: a lower bound on what [New] can reach.
+// For comparison: no result of [New] has a smaller error.
 func SumBound(n uint64) float64 {
 	const terms = 100000
 	var sum float64
@@ -127,11 +124,10 @@ func SumBound(n uint64) float64 {
 	return sum / float64(n)
 }
 
-// ExpOptimum returns the smallest maximal error that any C has for exponential
-// weights on an endless stream, (2/π)K(β) = 1/AGM(1, √(1−β²)) with the complete
-// elliptic integral K of modulus β. The square root attains it.
+// ExpOptimum returns the smallest maximal error of any C for exponential weights on an endless stream, (2/π)K(β) =
+// 1/AGM(1, √(1−β²)) with the complete elliptic integral K of modulus β. The square root attains it.
 //
-// For comparison: a lower bound on what [New] can reach.
+// For comparison: no result of [New] has a smaller error.
 func ExpOptimum(decay float64) float64 {
 	a, b := 1.0, math.Sqrt((1-decay)*(1+decay))
 	for range 64 {
@@ -143,14 +139,13 @@ func ExpOptimum(decay float64) float64 {
 	return 1 / a
 }
 
-// WindowOptimum returns the smallest maximal error that any C has for sums over
-// the last width steps of an endless stream,
+// WindowOptimum returns the smallest maximal error of any C for sums over the last width steps of an endless stream,
 //
 //	(1/π) ∫_0^π |sin(width·x/2)/sin(x/2)| dx,
 //
 // by 16-point Gauss–Legendre rules between the zeros of the integrand.
 //
-// For comparison: a lower bound on what [New] can reach.
+// For comparison: no result of [New] has a smaller error.
 func WindowOptimum(width uint64) float64 {
 	w := float64(width)
 	var sum float64

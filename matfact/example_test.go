@@ -8,9 +8,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// The factorization for running averages of a stream whose length nobody knows,
-// and the noise of three released means for noise multiplier 1 and rows that
-// move by at most 1.
+// The factorization for running averages of a stream of unknown length, and the noise of three released means for noise
+// multiplier 1, if a row changes by at most 1.
 func ExampleNew() {
 	w := matfact.Workload{Kind: "mean"}
 	f, err := matfact.New(matfact.Auto(w, 0), w)
@@ -29,8 +28,8 @@ func ExampleNew() {
 	// step 1000000000: standard deviation 1.1e-08
 }
 
-// Sums over a year of days in which one person has rows in at most 52 steps, 7 days apart. A
-// matrix that is best for single rows has far more noise for persons.
+// Sums over a year of days in which one person has rows in at most 52 steps, 7 days apart. The matrix that is best for
+// single rows has much more noise for persons.
 func ExampleSensitivity() {
 	w, person := matfact.Workload{Kind: "sum"}, matfact.Participation{Count: 52, Separation: 7}
 	for _, c := range []matfact.Config{matfact.AutoPersons(w, 364, person), matfact.Auto(w, 364), {Kind: "identity"}} {
@@ -87,8 +86,8 @@ func ExampleFactorization_newFilter() {
 	// blt: simulated 1.4, stated 1.5
 }
 
-// The release path of one step: the caller draws, rounds and pushes. Here the
-// draw is a constant; package dp has the one that protects data.
+// The release path of one step: the caller draws, rounds and pushes. Here the draw is a constant; package dp draws
+// noise that protects data.
 func ExampleShaper() {
 	w := matfact.Workload{Kind: "sum"}
 	f, err := matfact.New(matfact.Auto(w, 1000), w)

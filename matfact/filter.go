@@ -4,15 +4,14 @@ package matfact
 //
 //	y = r(z − Σ_j κ_j²u_j),   u_j ← (1−â_j)u_j + z
 //
-// with u = c/κ. No output is fed back, so rounding errors do not add up over time. A gap â
-// below 2⁻²⁴ multiplies u itself, because 1−â would lose it. A new phase converts u to its
-// own modes. The rows are within 10⁻⁸ of the exact ones over 10⁹ steps; float32 would not
-// be accurate enough.
+// with u = c/κ. No output is fed back, so rounding errors do not add up over time. A gap â below 2⁻²⁴ multiplies u
+// directly, because 1−â would lose its digits. A new phase converts u to its own modes. The rows are within 10⁻⁸ of the
+// exact ones over 10⁹ steps; float32 would not be accurate enough.
 type bufferedFilter struct {
 	matrix *buffered
 	modes  *modes
 	weight []float64 // κ²
-	decay  []float64 // 1−â, of the modes with large gaps, which come first
+	decay  []float64 // 1−â of the modes with large gaps, which come first
 	phase  int
 	step   uint64
 	dim    int
@@ -23,14 +22,14 @@ type bufferedFilter struct {
 // NewFilter implements Factorization.
 func (b *buffered) NewFilter(dim int) Filter {
 	checkDim(dim)
-	own := *b // modes are made on demand
+	own := *b // enter adds modes, so do not share them
 	own.modes = make([]*modes, len(b.modes))
 	f := &bufferedFilter{matrix: &own, dim: dim, copied: make([]float64, min(block, dim))}
 	f.enter(0)
 	return f
 }
 
-// enter begins a phase: with c_j = κ_ju_j, c' = Rc.
+// enter begins phase p. With c_j = κ_ju_j, the new coordinates are c' = Rc.
 func (f *bufferedFilter) enter(p int) {
 	next := f.matrix.mode(p)
 	state := make([][]float64, len(next.gap))
@@ -73,7 +72,7 @@ func (f *bufferedFilter) Next(dst, z []float64) {
 		if again {
 			in = f.copied[:copy(f.copied, in)]
 		}
-		base, j := in, 0 // what is left of z after the modes before j
+		base, j := in, 0 // z minus the outputs of the modes before j
 		for ; j+4 <= len(f.decay); j += 4 {
 			filter4(out, base, in, f.state[j:], f.weight[j:], f.decay[j:], first)
 			base = out
@@ -97,7 +96,7 @@ func (f *bufferedFilter) Next(dst, z []float64) {
 	}
 }
 
-// filter1 moves one mode with gap a: out = base − w·u, u ← u + (z − a·u).
+// filter1 advances one mode with gap a by one step: out = base − w·u, u ← u + (z − a·u).
 func filter1(out, base, z, u []float64, w, a float64) {
 	out, base, u = out[:len(z)], base[:len(z)], u[:len(z)]
 	for i, x := range z {
@@ -107,7 +106,7 @@ func filter1(out, base, z, u []float64, w, a float64) {
 	}
 }
 
-// filter2 moves the first two of modes with decays d.
+// filter2 advances modes first and first+1 by one step.
 func filter2(out, base, z []float64, u [][]float64, w, d []float64, first int) {
 	n := len(z)
 	u0, u1 := u[0][first:first+n], u[1][first:first+n]
@@ -122,7 +121,7 @@ func filter2(out, base, z []float64, u [][]float64, w, d []float64, first int) {
 	}
 }
 
-// filter4 moves four.
+// filter4 advances four modes.
 func filter4(out, base, z []float64, u [][]float64, w, d []float64, first int) {
 	n := len(z)
 	u0, u1, u2, u3 := u[0][first:first+n], u[1][first:first+n], u[2][first:first+n], u[3][first:first+n]
@@ -142,6 +141,6 @@ func filter4(out, base, z []float64, u [][]float64, w, d []float64, first int) {
 
 func checkDim(dim int) {
 	if dim < 1 {
-		panic("matfact: dimension is not positive")
+		panic("matfact: the dimension must be positive")
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"math"
 )
 
-// maxDraw bounds |Z|: the row generator's Gaussians are below 13.3.
+// maxDraw bounds |Z|: the Gaussians of package dp are below 13.3.
 const maxDraw = 14
 
-// maxState bounds |s_i| in lattice units; sums of maxDecays of them fit 128 bits.
+// maxState bounds |s_i| in lattice units, so that a sum of maxDecays of them fits 128 bits.
 const maxState = 1 << 58
 
 // maxNoise bounds everything that is converted to float64 and rounded there.
@@ -16,27 +16,25 @@ const maxNoise = 1 << 51
 
 // Limits implements Factorization.
 //
-// W solves CW = Q with |q_t| ≤ 14·sd + 2: the draw, half a unit of rounding
-// times 1/r ≤ 1, and Limits.Rounding ≤ 1. For |q| ≤ 1 mode j is at most
-// b_j ← (1−g)b_j + gκ_j/â_j after n steps of a phase, g = 1−(1−â_j)ⁿ, never more
-// than max(b_j, κ_j/â_j) in between; R takes the bounds to the next phase.
-// Hence |1ᵀs| ≤ Σκ_jb_j, |w| ≤ r(1 + |1ᵀs|), |s_i| ≤ ω_iΣ_j κ_jb_j/|â_j−a_i|. For a
-// BLT this gives |w| < 2·|q|.
+// W solves CW = Q with |q_t| ≤ 14·sd + 2: the draw, half a unit of rounding times 1/r ≤ 1, and Limits.Rounding ≤ 1. For
+// |q| ≤ 1 mode j is at most b_j ← (1−g)b_j + gκ_j/â_j after n steps of a phase, g = 1−(1−â_j)ⁿ, and never more than
+// max(b_j, κ_j/â_j) in between; R converts the bounds to the next phase. Hence |1ᵀs| ≤ Σκ_jb_j, |w| ≤ r(1 + |1ᵀs|),
+// |s_i| ≤ ω_iΣ_j κ_jb_j/|â_j−a_i|. For a BLT this gives |w| < 2·|q|.
 func (b *buffered) Limits(sd float64) (Limits, error) { return b.fineLimits(sd, 1) }
 
 func (b *buffered) fineLimits(sd, unit float64) (Limits, error) {
 	noise, state := b.reach()
-	// The floor loses less than one unit of 2⁻⁶⁴ a step and buffer.
+	// The floor takes less than one unit of 2⁻⁶⁴ from each buffer in each step.
 	var floor float64
 	for _, d := range b.stored.Decay {
 		floor += 0x1p-64 / d.gap()
 	}
-	if b.stored.Fraction != 0 { // the same in units of 2^−Fraction
+	if b.stored.Fraction != 0 { // the unit is 2^−Fraction
 		floor = math.Ldexp(floor, 64-b.stored.Fraction)
 	}
 	l, err := limits(sd, noise, state/unit, floor*unit)
 	if err == nil && b.stored.Fraction != 0 && b.room(sd) < b.stored.Fraction {
-		err = fmt.Errorf("noise of %g lattice units can leave a state of 64 bits, %d of them behind the point", sd,
+		err = fmt.Errorf("noise of %g lattice units can overflow a 64-bit state with %d fractional bits", sd,
 			b.stored.Fraction)
 	}
 	if len(b.stored.Decay) == 0 {
@@ -45,22 +43,21 @@ func (b *buffered) fineLimits(sd, unit float64) (Limits, error) {
 	return l, err
 }
 
-// margin leaves room for the float64 rounding of the bounds below.
+// margin covers the float64 rounding of the bounds below.
 const margin = 1 + 0x1p-20
 
-// roundUp times a column norm is at least the exact norm: float64 sums and roots err by far
-// less than this factor.
+// roundUp times a column norm is at least the exact norm: float64 sums and roots err by much less than this factor.
 const roundUp = 1 + 0x1p-40
 
-// limits returns the Limits, given the largest |w| and |s_i| for |q| ≤ 1 and the error of
-// the state, in lattice units. It returns an error if |s_i| may exceed 2⁵⁷.
+// limits returns the Limits, given the largest |w| and |s_i| for |q| ≤ 1 and the error of the state, in lattice units.
+// It returns an error if |s_i| may exceed 2⁵⁷.
 func limits(sd, noise, state, floor float64) (Limits, error) {
 	if !(sd >= 0) || math.IsInf(sd, 0) {
 		return Limits{}, fmt.Errorf("noise is %g lattice units, must be finite and at least 0", sd)
 	}
 	q := float64(maxDraw*sd) + 2
 	l := Limits{Noise: float64(q * noise * margin)}
-	// s_t = q_t − w_t/r, and the state's error comes on top.
+	// s_t = q_t − w_t/r, plus the error of the state.
 	reach := float64((l.Noise + q + 1) * margin)
 	l.Rounding = (floor + float64(0x1p-53*(reach+1))) * margin
 	switch {
@@ -71,7 +68,7 @@ func limits(sd, noise, state, floor float64) (Limits, error) {
 	case q*state >= maxState/2:
 		return Limits{},
 			fmt.Errorf(
-				"noise of %g lattice units can leave the range of the state, by a factor of %g: take a coarser lattice",
+				"noise of %g lattice units can exceed the range of the state by a factor of %g: take a coarser lattice",
 				sd, q*state/(maxState/2))
 	case l.Rounding > 1:
 		return Limits{},
@@ -80,7 +77,7 @@ func limits(sd, noise, state, floor float64) (Limits, error) {
 	return l, nil
 }
 
-// inverseSeries follows the modes of the one phase, whose scale is 1.
+// inverseSeries implements toeplitz. It follows the modes of the only phase, whose scale is 1.
 func (b *buffered) inverseSeries(n int) []float64 {
 	c := make([]float64, n)
 	m := b.mode(0)
@@ -111,11 +108,11 @@ func (b *buffered) reach() (noise, state float64) {
 }
 
 func (b *buffered) farthest() (noise, state float64) {
-	var bound []float64 // of the modes, where the phase begins
+	var bound []float64 // of the modes at the beginning of the phase
 	for p, ph := range b.stored.Phases {
 		m := b.mode(p)
 		k := len(m.gap)
-		top := make([]float64, k) // … and anywhere in it
+		top := make([]float64, k) // of the modes anywhere in the phase
 		if p > 0 {
 			shift, before := b.mode(p-1).shift(m), bound
 			bound = make([]float64, k)

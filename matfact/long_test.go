@@ -8,13 +8,11 @@ import (
 	"testing"
 )
 
-// slow reports whether tests that take long run as well: with STREAMDP_SLOW=1,
-// which the CI script sets.
+// slow reports whether tests that take long are run as well: with STREAMDP_SLOW=1, which the CI script sets.
 func slow() bool { return os.Getenv("STREAMDP_SLOW") != "" }
 
-// feedback solves Cy = z for one coordinate from its own y, as a buffered C is
-// defined: y = r(z − Σs_i), s_i ← s_i − a_is_i + Ω_iy. With the decays so written
-// it is as exact as float64 is.
+// feedback solves Cy = z for one coordinate by the definition of a buffered C, from its own y: y = r(z − Σs_i), s_i ←
+// s_i − a_is_i + Ω_iy. In this form of the decays it has full float64 accuracy.
 type feedback struct {
 	stored *Stored
 	step   uint64
@@ -35,11 +33,10 @@ func (f *feedback) next(z float64) float64 {
 	return y
 }
 
-// TestLongRun follows a stream of sums for 2·10⁵ steps, 10⁷ with STREAMDP_SLOW.
-// The sum of the noise must be the same by the Filter, by feedback, and directly
-// from the modes of B = AC⁻¹, to 10⁻⁹. The Shaper rounds each row by at most half
-// a lattice unit, which passes through B as the draws do: its sum may differ by
-// eight standard deviations of that, 10⁻¹⁴ a time by chance.
+// TestLongRun runs a stream of sums for 2·10⁵ steps, 10⁷ with STREAMDP_SLOW. The sum of the noise must be equal, to
+// 10⁻⁹, by the Filter, by feedback, and directly from the modes of B = AC⁻¹. The Shaper rounds each row by at most half
+// a lattice unit. The rounding passes through B like the draws, so its sum may differ by eight standard deviations of
+// that; by chance it differs by more with probability 10⁻¹⁴.
 func TestLongRun(t *testing.T) {
 	steps := uint64(2e5)
 	if slow() {
@@ -90,8 +87,7 @@ func TestLongRun(t *testing.T) {
 	}
 }
 
-// cumulative gives BZ row by row, Σ_i β_i v_i with v_i ← (1−p_i)v_i + z, for sums:
-// without adding up rows of C⁻¹Z.
+// cumulative computes BZ for sums row by row, as Σ_i β_i v_i with v_i ← (1−p_i)v_i + z, without adding up rows of C⁻¹Z.
 type cumulative struct{ gap, weight, state []float64 }
 
 func newCumulative(m *modes) *cumulative {
@@ -107,9 +103,8 @@ func (c *cumulative) next(z float64) (sum float64) {
 	return sum
 }
 
-// BenchmarkLong runs the Shaper and the Filter side by side, for 10⁹ steps with
-// STREAMDP_SLOW, and reports the largest difference of their sums in units of the
-// bound that TestLongRun derives.
+// BenchmarkLong runs the Shaper and the Filter on the same draws, for 10⁹ steps with STREAMDP_SLOW, and reports the
+// largest difference of their sums in units of the bound that TestLongRun derives.
 func BenchmarkLong(b *testing.B) {
 	steps := uint64(1e6)
 	if slow() {
@@ -148,10 +143,9 @@ func BenchmarkLong(b *testing.B) {
 	}
 }
 
-// TestPhasedMonteCarlo compares the exact variance of a released sum with that of
-// 10⁵ coordinates, to 300 steps, or 10⁴ with STREAMDP_SLOW. An estimate has a
-// standard deviation of 0.45 %; at 3 %, one of these is off by chance with
-// probability 10⁻⁹. The seed is fixed.
+// TestPhasedMonteCarlo compares the exact variance of a released sum with that of 10⁵ coordinates, up to 300 steps, or
+// 10⁴ with STREAMDP_SLOW. An estimate has a standard deviation of 0.45 %; the tolerance is 3 %, which one of them
+// exceeds by chance with probability 10⁻⁹. The seed is fixed.
 func TestPhasedMonteCarlo(t *testing.T) {
 	const dim = 100000
 	steps := uint64(300)
@@ -183,9 +177,9 @@ func TestPhasedMonteCarlo(t *testing.T) {
 	}
 }
 
-// TestPhasedRatio: a sum of an endless stream is at most 22.4 % noisier, at every
-// step from 10 to 10⁶, than one by the best Toeplitz matrix for just so many
-// steps, whose error is Σ_{j<t} f_j²; at powers of ten it is at most 21 %.
+// TestPhasedRatio compares the error of a sum of an endless stream with that of the best Toeplitz matrix for exactly
+// this number of steps, Σ_{j<t} f_j². It is at most 22.4 % larger at every step from 10 to 10⁶, and at most 21 % at
+// powers of ten.
 func TestPhasedRatio(t *testing.T) {
 	sum := Workload{Kind: "sum"}
 	f := mustNew(t, Config{Kind: "phased"}, sum)
@@ -202,9 +196,9 @@ func TestPhasedRatio(t *testing.T) {
 		ratio := f.ColNorm() * math.Sqrt(f.RowVar(sum, step)) / best
 		if step == ten {
 			ten *= 10
-			t.Logf("step %d: %.4f times the best for so many steps", step, ratio)
+			t.Logf("step %d: %.4f times the best for this number of steps", step, ratio)
 			if ratio > 1.21 {
-				t.Errorf("step %d: the error is %.4f times the best for so many steps", step, ratio)
+				t.Errorf("step %d: the error is %.4f times the best for this number of steps", step, ratio)
 			}
 		}
 		if step == next {
@@ -216,6 +210,6 @@ func TestPhasedRatio(t *testing.T) {
 	}
 	t.Logf("largest ratio %.4f, at step %d", worst, at)
 	if worst > 1.224 {
-		t.Errorf("step %d: the error is %.4f times the best for so many steps", at, worst)
+		t.Errorf("step %d: the error is %.4f times the best for this number of steps", at, worst)
 	}
 }

@@ -1,30 +1,28 @@
-// Package matfact factorizes workloads. A stream of private releases has independent noise in
-// every release, or correlated noise; a factorization says how to correlate it so that the
-// released rows are more accurate. The package is linear algebra: it draws no noise and
-// charges no budget.
+// Package matfact factorizes workloads. A stream of private releases has independent noise in every release, or
+// correlated noise; a factorization says how to correlate it so that the released rows are more accurate. The package
+// is linear algebra: it draws no noise and charges no budget.
 //
-// For example, of running sums over 1000 steps with independent noise the last one has the
-// noise of 1000 draws added up. [Auto] chooses a matrix with which later noise cancels most
-// of the earlier noise, at the same guarantee:
+// For example, a stream releases running sums over 1000 steps. If each step adds independent noise, the last sum
+// contains the noise of 1000 draws. [Auto] chooses a matrix with which later noise cancels most of the earlier noise,
+// at the same guarantee:
 //
 //	f, err := matfact.New(matfact.Auto(matfact.Workload{Kind: "sum"}, 1000), matfact.Workload{Kind: "sum"})
 //
-// A workload A maps the stream of rows x₁, x₂, … ∈ ℝ^D to what is wanted: sums, means, moving
-// averages. Instead of AX a mechanism releases
+// A workload A maps the stream of rows x₁, x₂, … ∈ ℝ^D to the wanted results: sums, means, moving averages. Instead of
+// AX a mechanism releases
 //
 //	A(X + C⁻¹Z) = AX + BZ,   B = AC⁻¹,
 //
 // with C lower triangular with a positive diagonal and Z independent Gaussians.
 //
-// Privacy: the released rows are a function of CX + Z, computable row by row. So the
-// guarantee is that of one Gaussian mechanism. It also holds if rows are chosen after seeing
-// earlier releases. If two streams differ in one row by at most Δ (ℓ₂), CX moves by at most
-// Δ·ColNorm, so noise of standard deviation σ·Δ·ColNorm has noise multiplier σ. ColNorm is the
-// largest norm of a column of C, over all columns and all their rows; a column has
-// infinitely many rows unless the factorization has a horizon. A factorization without a
-// horizon stays private on a stream that never ends.
+// Privacy: the released rows are a function of CX + Z, computable row by row. So the guarantee equals that of one
+// Gaussian mechanism. It also holds if rows are chosen after seeing earlier releases. If two streams differ in one row
+// by at most Δ (ℓ₂), CX changes by at most Δ·ColNorm, so noise of standard deviation σ·Δ·ColNorm has noise multiplier
+// σ. ColNorm is the largest norm of a column of C, over all columns and all their rows; a column has infinitely many
+// rows unless the factorization has a horizon. A factorization without a horizon stays private on a stream that never
+// ends.
 //
-// These matrices C are built:
+// The package builds these matrices C:
 //
 //	identity  C = I: independent noise. No state.
 //	sqrt      C = A^½ of a Toeplitz workload: the best Toeplitz matrix for a
@@ -33,26 +31,24 @@
 //	bisr      the C whose inverse has the first p coefficients of A^−½: better
 //	          than bsr at equal p.
 //	banded    the best C with p bands. For short streams and exponential
-//	          weights; else a BLT does more with less.
-//	dense     the best of all matrices for up to 300 steps, O(t·D) a step; to
-//	          measure the others against.
+//	          weights; for others a BLT is more accurate at a lower cost.
+//	dense     the best of all matrices for up to 300 steps, O(t·D) a step; a
+//	          reference for the others.
 //	blt       geometric columns from 1–8 buffers: within 1.5 % of sqrt for the
 //	          length it is tuned for, O(D) a step, valid for every length.
-//	phased    buffers that are added, and injected into with other weights, as
-//	          the stream doubles in length: 17–27 % above the best Toeplitz
-//	          error of every length from 10 to 10¹¹ at once, O(D log t) a step.
+//	phased    buffers that are added, and get other weights, as the stream
+//	          doubles in length: 17–27 % above the best Toeplitz error of
+//	          every length from 10 to 10¹¹ at once, O(D log t) a step.
 //
 // [Auto] chooses one of them, [AutoPersons] if one person may have many rows. Identity and sqrt are the usual
-// baselines. The errors of the tree mechanism and lower bounds on the error are there for comparison: [TreeError],
+// baselines. For comparison there are the errors of the tree mechanism and lower bounds on the error: [TreeError],
 // [SumBound], [ExpOptimum], [WindowOptimum].
 //
-// A Factorization computes C⁻¹Z in two ways. A Shaper computes in integers, with the same bits
-// on every architecture; use it for everything that is released. A Filter computes in
-// float64, for simulations. The variances have the same bits on every architecture too,
-// because releases state them.
+// A Factorization computes C⁻¹Z in two ways. A Shaper computes in integers, with the same bits on every architecture;
+// use it for everything that is released. A Filter computes in float64, for simulations. The variances have the same
+// bits on every architecture too, because releases state them.
 //
-// Derivations, error tables and the argument for the fixed-point arithmetic are
-// in docs/theory/matfact.md.
+// Derivations, error tables and the argument for the fixed-point arithmetic are in docs/theory/matfact.md.
 package matfact
 
 import (
@@ -62,8 +58,8 @@ import (
 	"fmt"
 )
 
-// maxBuffers is the largest number of buffers of a BLT: 8 are within 0.5 % of
-// the square root for 10⁹ steps.
+// maxBuffers is the largest number of buffers of a BLT: the error with 8 is within 0.5 % of the square root's for 10⁹
+// steps.
 const maxBuffers = 8
 
 // defaultBands is the number of bands if none is given.
@@ -74,37 +70,34 @@ type Config struct {
 	// Kind is "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt" or
 	// "phased". Required; see Auto.
 	Kind string
-	// Horizon is the number of steps of the stream, 0 if it has no end. "sqrt" and
-	// "dense" require it, and refuse further steps. "blt" and "banded" of a sum or mean
-	// are tuned for it unless Tune is set. The others do not use it.
+	// Horizon is the number of steps of the stream, 0 if it has no end. "sqrt" and "dense" require it, and accept no
+	// further steps. "blt" and "banded" of a sum or mean are tuned for it unless Tune is set. The other kinds ignore
+	// it.
 	Horizon uint64
 	// Buffers is the number of buffers of a BLT, 1–8; 0 lets New choose it as Auto does.
 	// It must be 0 for the other kinds.
 	Buffers int
-	// Bands is the number of bands p of "bsr", "bisr" and "banded", the diagonal
-	// included: 1–256 or, for "banded", 1–64; 0 means 16. A window has no more bands than
-	// steps. It must be 0 for the other kinds.
+	// Bands is the number of bands p of "bsr", "bisr" and "banded", including the diagonal: 1–256 or, for "banded",
+	// 1–64; 0 means 16. For a window, p is at most its number of steps. It must be 0 for the other kinds.
 	Bands int
 	// Normalise divides every column of "sqrt", "bsr", "bisr", "banded" or "blt" by its
 	// norm down to row Horizon, which must be at most 65536. That gives up to 6 % less
 	// noise for a stream that ends there. It must be false for the other kinds.
 	Normalise bool
-	// Tune is the number of steps for which the error of "blt" or "banded" of a
-	// sum or mean is minimised; 0 means Horizon. It does not limit the stream. The other kinds
-	// and workloads do not use it.
+	// Tune is the number of steps for which the error of "blt" or "banded" of a sum or mean is minimised; 0 means
+	// Horizon. It does not limit the stream. The other kinds and workloads ignore it.
 	Tune uint64
-	// Participation tunes "blt" for the rows of one person in place of single rows: it
-	// minimises the error times what Sensitivity returns for Participation, without an end.
-	// The zero value, and a Count of 1, stand for single rows. The other kinds do not use it.
+	// Participation tunes "blt" for all rows of one person together instead of single rows: it minimises the error
+	// times the Sensitivity for Participation on an endless stream. The zero value, and a Count of 1, stand for single
+	// rows. The other kinds ignore it.
 	Participation Participation
-	// Stored is what Factorization.Stored returned when the stream began. If it is given,
-	// New does not optimise. A restarted stream needs it: on another processor an
-	// optimiser may find other last bits, and then the noise would no longer match the
-	// earlier releases.
+	// Stored is the result of Factorization.Stored at the beginning of the stream. If it is given, New does not
+	// optimise. A restarted stream needs it: on another processor an optimiser may find different last bits, and then
+	// the noise would not match the earlier releases.
 	Stored *Stored
 }
 
-// Auto returns the factorization to use for w if nothing particular is wanted:
+// Auto returns the default factorization for w:
 //
 //	sum, mean, no horizon   phased
 //	sum, mean, horizon N    BLT, the fewest buffers within 1.5 % of the
@@ -124,14 +117,14 @@ func Auto(w Workload, horizon uint64) Config {
 // personTune is the number of steps for which AutoPersons tunes sums of a stream without end.
 const personTune = 10_000
 
-// AutoPersons returns the factorization to use for w if nothing particular is wanted and one
-// person can have the rows of p, for a stream of horizon steps, 0 if it has no end:
+// AutoPersons returns the default factorization for w if one person may have several rows, as p describes. horizon is
+// the number of steps of the stream, 0 if it has no end.
 //
 //	p.Count 1                        as Auto
 //	rows in every step of a sum      identity: no C has a smaller error at the end
-//	else                             BLT of as many buffers as Auto's, tuned for p
+//	else                             BLT with as many buffers as Auto's, tuned for p
 //
-// A BLT for sums of a stream without end is tuned for 10 000 steps, and valid for ever.
+// For sums of a stream without end the BLT is tuned for 10 000 steps; it is valid for every length.
 func AutoPersons(w Workload, horizon uint64, p Participation) Config {
 	p = p.Within(horizon)
 	switch {
@@ -148,10 +141,9 @@ func AutoPersons(w Workload, horizon uint64, p Participation) Config {
 	return c
 }
 
-// autoBuffers returns the number of buffers of a BLT for w, tuned for n steps. For a sum it
-// is the smallest number whose error is within 1.5 % of the square root's. Both are
-// optimised for S(∞)·E(n). TestAuto checks where the number changes. For rows of persons the
-// error is within 1 % of that of 8 buffers: TestPersonBuffers.
+// autoBuffers returns the number of buffers of a BLT for w, tuned for n steps. For a sum it is the smallest number
+// whose error is within 1.5 % of the square root's, where both minimise S(∞)·E(n). TestAuto checks the lengths at which
+// the number changes. For rows of persons the error is within 1 % of the error with 8 buffers: TestPersonBuffers.
 func autoBuffers(w Workload, n uint64) int {
 	switch w.Kind {
 	case "exponential":
@@ -181,7 +173,7 @@ func autoBuffers(w Workload, n uint64) int {
 
 // New returns the factorization that c asks for, made for w.
 //
-// Errors: everything that is wrong with c, w and c.Stored, joined.
+// Errors: all faults of c, w and c.Stored, joined.
 func New(c Config, w Workload) (Factorization, error) {
 	var errs []error
 	if err := w.Validate(); err != nil {
@@ -190,7 +182,7 @@ func New(c Config, w Workload) (Factorization, error) {
 	switch c.Kind {
 	case "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt", "phased":
 	case "auto":
-		errs = append(errs, errors.New("factorization is \"auto\", must be resolved by Auto first"))
+		errs = append(errs, errors.New("factorization is \"auto\": call Auto to choose one"))
 	default:
 		errs = append(errs,
 			fmt.Errorf(
@@ -199,7 +191,7 @@ func New(c Config, w Workload) (Factorization, error) {
 	}
 	if c.Kind == "blt" {
 		if c.Buffers < 0 || c.Buffers > maxBuffers {
-			errs = append(errs, fmt.Errorf("buffers is %d, must be 0 (chosen) to %d", c.Buffers, maxBuffers))
+			errs = append(errs, fmt.Errorf("buffers is %d, must be 0 (automatic) to %d", c.Buffers, maxBuffers))
 		}
 	} else if c.Buffers != 0 {
 		errs = append(errs, fmt.Errorf("buffers is %d, belongs to factorization \"blt\"", c.Buffers))
@@ -247,7 +239,7 @@ func New(c Config, w Workload) (Factorization, error) {
 		}
 		if c.Horizon == 0 || c.Horizon > maxNormalised {
 			errs = append(errs,
-				fmt.Errorf("horizon is %d, must be 1–%d where columns are normalised", c.Horizon, maxNormalised))
+				fmt.Errorf("horizon is %d, must be 1–%d if columns are normalised", c.Horizon, maxNormalised))
 		}
 	}
 	if c.Stored != nil && c.Normalise != (c.Stored.Height > 0) ||
@@ -274,7 +266,7 @@ func New(c Config, w Workload) (Factorization, error) {
 		return f, err
 	}
 	if ph := f.Stored().Phases; len(ph) > 0 && ph[0].Scale != 1 {
-		return nil, fmt.Errorf("stored factorization: has scale %g, must be 1 where columns are normalised",
+		return nil, fmt.Errorf("stored factorization: has scale %g, must be 1 if columns are normalised",
 			ph[0].Scale)
 	}
 	return newNormalised(f.(toeplitz), f.Stored(), int(c.Horizon)), nil
@@ -323,28 +315,26 @@ func (c Config) build(w Workload) (Factorization, error) {
 // banded reports whether the kind uses Bands.
 func (c Config) banded() bool { return c.Kind == "bsr" || c.Kind == "bisr" || c.Kind == "banded" }
 
-// Factorization is a lower triangular matrix C with a positive diagonal. Its coefficients are
-// integers, and everything below is computed from them, not from the numbers that an
-// optimiser returned.
+// Factorization is a lower triangular matrix C with a positive diagonal. Its coefficients are integers. The results of
+// all methods are computed from them, not from the float64 numbers that an optimiser found.
 //
-// A Factorization caches what its variances need, and is not safe for concurrent use. The
-// Shapers and Filters that it makes share nothing with it.
+// A Factorization caches intermediate results for its variances, and is not safe for concurrent use. The Shapers and
+// Filters that it makes share nothing with it.
 type Factorization interface {
-	// Kind returns the name by which New knows the factorization.
+	// Kind returns the Kind that selects the factorization in Config.
 	Kind() string
-	// Horizon returns the number of rows of C; 0: valid for every length.
+	// Horizon returns the number of rows of C; 0: C is valid for every length.
 	Horizon() uint64
 	// ColNorm returns the largest column norm of C, over all columns and full
 	// height, rounded up by a factor 1+2⁻⁴⁰ that covers float64 rounding.
 	ColNorm() float64
-	// NewShaper returns a realisation in integers for rows of length dim ≥ 1.
+	// NewShaper returns a Shaper for rows of length dim ≥ 1.
 	NewShaper(dim int) Shaper
-	// NewFilter returns a realisation in float64 for rows of length dim ≥ 1.
+	// NewFilter returns a Filter for rows of length dim ≥ 1.
 	NewFilter(dim int) Filter
-	// RowVar returns Σ_j (AC⁻¹)²_tj, the variance in row t of w for unit noise. The
-	// result has the same bits on every architecture, whatever was computed before.
-	// t ≥ 1; 0 gives 0. RowVar, CinvVar and Cov panic if t is beyond the horizon or the
-	// workload is invalid.
+	// RowVar returns Σ_j (AC⁻¹)²_tj, the variance in row t of w for unit noise. The result has the same bits on every
+	// architecture, regardless of earlier calls. t ≥ 1; 0 gives 0. RowVar, CinvVar and Cov panic if t is beyond the
+	// horizon or the workload is invalid.
 	RowVar(w Workload, t uint64) float64
 	// CinvVar returns Σ_j (C⁻¹)²_tj, the variance of the noise in row t before
 	// the workload.
@@ -364,34 +354,32 @@ type Factorization interface {
 type Limits struct {
 	// Noise is an upper bound on |w|.
 	Noise float64
-	// Rounding is an upper bound on |ŝ_t − s_t|, the difference between the number that
-	// Predict returns and the exact one. Two neighbouring streams may round differently:
-	// over n steps of D coordinates that adds 2·Rounding·√(nD) to the sensitivity.
+	// Rounding is an upper bound on |ŝ_t − s_t|, the difference between the number that Predict returns and the exact
+	// one. The states of two neighbouring streams may be rounded differently: over n steps of D coordinates that adds
+	// 2·Rounding·√(nD) to the sensitivity.
 	Rounding float64
 }
 
-// Shaper turns independent Gaussian noise into integer noise correlated by C⁻¹. It solves
-// CW = Z row by row. Step t is
+// Shaper turns independent Gaussian noise into integer noise correlated by C⁻¹. It solves CW = Z row by row. Step t is
 //
 //	r := Predict(s)                           s_t = Σ_{j<t} C_tj w_j,  r_t = 1/C_tt
 //	w_t = ⌊ r_t(σZ_t/g − s_t) + ½ ⌋           by the caller
 //	Push(w)
 //
-// Privacy: adding w_t to an integer row x_t gives ⌊r_t([Cx]_t + σZ_t/g −
-// Σ_{j<t} C_tj(x_j+w_j)) + ½⌋. That is a function of the real-valued Gaussian mechanism's
-// output and of past releases, so rounding costs no privacy. It holds only if the caller
-// subtracts the very s that Predict returned, and pushes the very w that it used.
+// Privacy: adding w_t to an integer row x_t gives ⌊r_t([Cx]_t + σZ_t/g − Σ_{j<t} C_tj(x_j+w_j)) + ½⌋. That is a
+// function of the real-valued Gaussian mechanism's output and of past releases, so rounding costs no privacy. It holds
+// only if the caller subtracts exactly the s that Predict returned, and pushes exactly the w that it added.
 //
-// The state is integers, and they are converted to float64 once, with one rounding. So every
-// architecture gets the same s.
+// The state consists of integers, which are converted to float64 with a single rounding. So every architecture gets the
+// same s.
 //
 // A Shaper is not safe for concurrent use.
 type Shaper interface {
 	// Predict writes s_t of the next step t into s, in lattice units, and returns r_t. It
 	// changes no state.
 	Predict(s []float64) (r float64)
-	// Push takes the integer row that was used, each entry within
-	// Limits.Noise, and ends the step. It panics beyond the horizon.
+	// Push ends the step. w is the integer row that the caller used; each entry must be within Limits.Noise. Push
+	// panics beyond the horizon.
 	Push(w []int64)
 	// AppendBinary appends the state. It is as secret as the rows that the
 	// noise hides.

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestNewErrors: every fault is reported, all at once.
+// TestNewErrors: New reports all faults at once.
 func TestNewErrors(t *testing.T) {
 	check := func(c Config, w Workload, want ...string) {
 		t.Helper()
@@ -95,7 +95,7 @@ func TestNewErrors(t *testing.T) {
 	check(
 		Config{Kind: "identity",
 			Stored: &Stored{Kind: "identity", Decay: good.Weight[:1],
-				Phases: []Phase{{Start: 1, Scale: 1, Weight: good.Weight[:1]}}}}, sum, "identity has buffers")
+				Phases: []Phase{{Start: 1, Scale: 1, Weight: good.Weight[:1]}}}}, sum, "identity must not have buffers")
 	check(
 		Config{Kind: "blt", Stored: &Stored{Kind: "blt", Phases: []Phase{{Start: 1, Scale: 1}, {Start: 2, Scale: 1}}}},
 		sum, "2 phases")
@@ -111,7 +111,7 @@ func TestNewErrors(t *testing.T) {
 	bands("bisr", []Fixed{1 << 63, 1 << 63}, "add up to 1")
 	bands("bisr", []Fixed{1 << 63, 1<<63 - 1}, "add up to 1")
 	bands("bisr", []Fixed{1 << 63, 0}, "band 2 must be positive")
-	bands("phased", []Fixed{1}, "phased has neither bands nor entries", "must have a phase")
+	bands("phased", []Fixed{1}, "phased must have neither bands nor entries", "must have a phase")
 	check(Config{Kind: "bsr", Stored: &Stored{Kind: "bsr", Phases: []Phase{good}}}, sum, "neither decays nor phases")
 	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Bands: []Fixed{1}}}, sum, "bands nor entries")
 	stored(phase(), "must have a phase")
@@ -133,8 +133,7 @@ func TestNewErrors(t *testing.T) {
 	stored(&Stored{Kind: "phased", Decay: []Fixed{0, 1 << 63}, Phases: []Phase{good}}, "decay 0", "unstable")
 }
 
-// TestStored: what JSON brings back is the same matrix, and nothing is
-// optimised again.
+// TestStored: a factorization read back from JSON is the same matrix, and New does not optimise again.
 func TestStored(t *testing.T) {
 	for _, f := range factorizations(t, 100) {
 		text, err := json.Marshal(f.Stored())
@@ -160,7 +159,7 @@ func TestStored(t *testing.T) {
 			t.Errorf("%s: differs after a round trip", f.name)
 		}
 		if !strings.HasPrefix(f.name, "sqrt") {
-			// The copies share nothing with the factorization.
+			// The returned copies share no memory with the factorization.
 			for _, ph := range f.Stored().Phases {
 				clear(ph.Weight)
 			}
@@ -182,8 +181,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// FuzzStored: a manifest gives an error or a matrix that works, never a panic,
-// a hang or a NaN.
+// FuzzStored: stored integers give an error or a matrix that works, never a panic, a hang or a NaN.
 func FuzzStored(f *testing.F) {
 	for _, x := range factorizations(f, 20) {
 		text, _ := json.Marshal(x.Stored())
@@ -223,8 +221,8 @@ func FuzzStored(f *testing.F) {
 	})
 }
 
-// TestErrors checks error functions against their definitions where no case
-// does, and the published figures for running averages.
+// TestErrors checks error functions that no case checks against their definitions, and against the published figures
+// for running averages.
 func TestErrors(t *testing.T) {
 	mean := Workload{Kind: "mean"}
 	phased := mustNew(t, Config{Kind: "phased"}, mean)
@@ -238,10 +236,11 @@ func TestErrors(t *testing.T) {
 	near(t, "normalised square root, max", MaxError(root, Workload{Kind: "sum"}, 1000), 3.073, 2e-4)
 	near(t, "normalised square root, rmse", RMSE(root, Workload{Kind: "sum"}, 1000), 2.984, 2e-4)
 
-	// Sampled errors are the true ones.
+	// Errors, which samples rows, agrees with the functions that evaluate all of them.
 	window := Workload{Kind: "window", Window: 300}
 	for _, w := range []Workload{{Kind: "sum"}, mean, {Kind: "exponential", Decay: 0.999}, window} {
-		for _, c := range []Config{{Kind: "identity"}, {Kind: "phased"}, {Kind: "blt", Tune: 5000}, {Kind: "sqrt", Horizon: 20000}, {Kind: "bisr"}} {
+		for _, c := range []Config{{Kind: "identity"}, {Kind: "phased"}, {Kind: "blt", Tune: 5000},
+			{Kind: "sqrt", Horizon: 20000}, {Kind: "bisr"}} {
 			for _, n := range []uint64{1, 1024, 1025, 20000} {
 				f := mustNew(t, c, w)
 				worst, rmse := Errors(f, w, n)
@@ -255,7 +254,7 @@ func TestErrors(t *testing.T) {
 		}
 	}
 
-	// The tree's errors and the bound of sums by their definitions.
+	// The tree's errors and the bound for sums, by their definitions.
 	for _, honaker := range []bool{false, true} {
 		var top, sum float64
 		for n := uint64(1); n <= 700; n++ {
@@ -283,7 +282,7 @@ func TestErrors(t *testing.T) {
 	}
 	near(t, "SumBound", SumBound(many), bound/many, 1e-10)
 
-	// No C beats the bounds, and a window of one step is independent noise.
+	// No C has a smaller error than the bounds; for a window of one step, independent noise attains it.
 	if b := SumBound(1); math.Abs(b-1) > 1e-12 {
 		t.Errorf("SumBound(1) = %g", b)
 	}

@@ -2,21 +2,20 @@ package matfact
 
 import "math"
 
-// modes is one phase of C⁻¹ in the basis in which its buffers do not mix.
+// modes is one phase of C⁻¹ in a basis in which its buffers do not interact.
 //
-// With unit noise z the buffers move by y = r(z − 1ᵀs), s ← Θs + Ωy, that is
+// With unit noise z a step of the buffers is y = r(z − 1ᵀs), s ← Θs + Ωy, that is
 //
 //	s ← (diag θ − ω1ᵀ)s + ωz,   ω = rΩ.
 //
-// Divided by √ω, s has the symmetric matrix I − (diag a + √ω√ωᵀ), a = 1−θ, whose
-// eigenvectors are orthonormal: V_ij = κ_j√ω_i/(â_j−a_i), where â_j solves
-// Σ_i ω_i/(â−a_i) = 1, one in each gap between the a and one above, and
-// κ_j⁻² = Σ_i ω_i/(â_j−a_i)². In these coordinates,
+// Divided by √ω, s has the symmetric matrix I − (diag a + √ω√ωᵀ), a = 1−θ, whose eigenvectors are orthonormal: V_ij =
+// κ_j√ω_i/(â_j−a_i), where â_j solves Σ_i ω_i/(â−a_i) = 1, one in each gap between the a and one above, and κ_j⁻² = Σ_i
+// ω_i/(â_j−a_i)². In these coordinates,
 //
 //	c = Vᵀ(s/√ω),   c_j ← (1−â_j)c_j + κ_jz,   1ᵀs = κᵀc.
 //
-// The differences â_j−a_i keep full relative accuracy: each root is solved for
-// as a distance from its nearer pole.
+// The differences â_j−a_i keep full relative accuracy, because each root is solved for as a distance from its nearer
+// pole.
 type modes struct {
 	scale float64   // r
 	gap   []float64 // â
@@ -42,7 +41,7 @@ func newModes(decay []Fixed, ph Phase) *modes {
 	}
 	for j := range k {
 		row := m.diff[j*k : (j+1)*k]
-		// The root lies above pole j and below pole j−1, decays being sorted.
+		// The root is above pole j and below pole j−1, because decays are sorted.
 		origin, width, sign := j, sum, 1.0
 		if j > 0 {
 			width = poleDistance(decay, j-1, j) / 2

@@ -9,38 +9,36 @@ import (
 	"slices"
 )
 
-// A narrow BLT keeps 64 bits for each number of its state where a wide one keeps 128. A step
-// then takes a third of the multiplications and half of the memory. Its rounding error is
-// larger: Limits.Rounding states it, so whoever calibrates noise charges it.
-// docs/theory/matfact.md, §6.
+// A narrow BLT has 64 bits for each number of its state instead of 128. A step then takes a third of the
+// multiplications and half of the memory. Its rounding error is larger. Limits.Rounding states it, and the calibration
+// of the noise must include it. See docs/theory/matfact.md, §6.
 
-// An epoch's plan is compared with its configuration's, so with other numbers here, or in room,
-// an open epoch may be refused.
+// Changing these constants, or room, changes the plans of new epochs. An open epoch compares its plan with one made
+// from its configuration, so it may then be refused.
 const (
 	// maxFraction and minFraction bound the fractional bits of a narrow state.
 	maxFraction, minFraction = 40, 16
-	// narrowState bounds |s_i|, the sum of all s_i, and their roundings, in units of a narrow
-	// state. Half of what 64 bits hold is never used.
+	// narrowState bounds |s_i|, the sum of all s_i, and their roundings, in units of a narrow state. Only half of the
+	// range of 64 bits is used.
 	narrowState = 1 << 62
-	// leastWeight is the least Ω_i in units of a narrow state: cutting it off there moves it by
-	// less than a thousandth.
+	// leastWeight is the least Ω_i in units of a narrow state: then cutting it to these units changes it by less than a
+	// thousandth.
 	leastWeight = 1 << 10
 )
 
-// Narrow returns the factorization f with weights cut to as many fractional bits as a state of
-// 64 bits has room for, whatever noise of standard deviation sd, in lattice units, does to it.
-// It returns nil where there is none: for another kind than a BLT, where columns are
-// normalised, and where too few bits are left.
+// Narrow returns the factorization f with weights cut to a number of fractional bits. It chooses the largest number for
+// which a 64-bit state cannot overflow with noise of standard deviation sd, in lattice units. It returns nil if f is
+// not a BLT, if its columns are normalised, or if too few bits remain.
 //
-// Its matrix is another one than f's, and has its own ColNorm, variances and Limits, which must
-// be used in place of f's. Its Limits refuse an sd that the state has no room for. It is for
-// single rows: New refuses its integers together with a Participation.
+// The result is another matrix than f. Use its ColNorm, variances and Limits instead of those of f. Its Limits return
+// an error for an sd that may overflow the state. It is for single rows: New refuses its integers together with a
+// Participation.
 func Narrow(f Factorization, sd float64) Factorization {
 	b, ok := f.(*buffered)
 	if !ok || b.stored.Kind != "blt" || b.stored.Fraction != 0 || len(b.stored.Decay) == 0 {
 		return nil
 	}
-	// One per cent is for what cutting the weights does to the bounds.
+	// One per cent covers the effect of cutting the weights on the bounds.
 	fraction := b.room(1.01 * sd)
 	if fraction < minFraction {
 		return nil
@@ -61,11 +59,11 @@ func Narrow(f Factorization, sd float64) Factorization {
 	return n
 }
 
-// room returns the largest number of fractional bits, up to maxFraction, that leave room for
-// the state and its sum with noise of standard deviation sd. It may be negative.
+// room returns the largest number of fractional bits, up to maxFraction, with which the state and its sum cannot
+// overflow with noise of standard deviation sd. It may be negative.
 //
-// With |q_t| ≤ q, |s_i| is at most q·state by reach, and |Σs_i| = |q_t − w_t| at most q(1+noise).
-// The state differs from the exact one by less than Limits.Rounding ≤ 1.
+// With |q_t| ≤ q, |s_i| is at most q·state by reach, and |Σs_i| = |q_t − w_t| at most q(1+noise). The state differs
+// from the exact one by less than Limits.Rounding ≤ 1.
 func (b *buffered) room(sd float64) int {
 	noise, state := b.reach()
 	q := float64(maxDraw*sd) + 2
@@ -77,13 +75,13 @@ func (b *buffered) room(sd float64) int {
 	return min(62-e, maxFraction)
 }
 
-// validateNarrow reports what is wrong with the fraction of s.
+// validateNarrow calls add for each fault of s that concerns its fraction.
 func (s *Stored) validateNarrow(add func(format string, args ...any)) {
 	if s.Fraction == 0 {
 		return
 	}
 	if s.Kind != "blt" || s.Height != 0 || len(s.Decay) == 0 {
-		add("%s has no narrow state", s.Kind)
+		add("%s cannot have a narrow state", s.Kind)
 	}
 	if s.Fraction < minFraction || s.Fraction > maxFraction {
 		add("has %d fractional bits, must be %d to %d", s.Fraction, minFraction, maxFraction)
@@ -101,21 +99,20 @@ func (s *Stored) validateNarrow(add func(format string, args ...any)) {
 	}
 }
 
-// narrowShaper solves CW = Z in 64-bit fixed point, in units of 2^−Fraction. The state is
-// u_i = s_i + 2⁶³, and a step is
+// narrowShaper solves CW = Z in 64-bit fixed point, in units of 2^−Fraction. The state is u_i = s_i + 2⁶³, and a step
+// is
 //
 //	u_i ← ⌊Θ_i u_i⌋ + Ω_i w_t + k_i,   k_i = 2⁶³ − ⌊Θ_i 2⁶³⌋,
 //
-// so that one unsigned multiplication does. Without the floors that is s_i ← Θ_i s_i + Ω_i w_t;
-// both floors together err by less than a unit. So s_i differs from Σ_{j≤t} Ω_iΘ_i^(t−j)w_j by
-// less than 1/(1−Θ_i) units, however long the stream is.
+// so that one unsigned multiplication is enough. Without the floors that is s_i ← Θ_i s_i + Ω_i w_t; both floors
+// together err by less than a unit. So s_i differs from Σ_{j≤t} Ω_iΘ_i^(t−j)w_j by less than 1/(1−Θ_i) units, however
+// long the stream is.
 //
-// Nothing overflows: Limits bounds s_i and Σs_i. Sums in between may wrap around, which is
-// exact modulo 2⁶⁴.
+// Nothing overflows: Limits bounds s_i and Σs_i. Intermediate sums may wrap around, which is exact modulo 2⁶⁴.
 type narrowShaper struct {
 	stored      *Stored
 	fingerprint uint64
-	step        uint64 // steps pushed
+	step        uint64 // number of rows pushed
 	unit        float64
 	buffers     []narrowBuffer
 	next        []float64 // s of step+1
@@ -146,8 +143,7 @@ func newNarrowShaper(s *Stored, dim int, fingerprint uint64) *narrowShaper {
 	return n
 }
 
-// biases returns the sum of the biases of all buffers, modulo 2⁶⁴: bias if their number is odd,
-// else 0.
+// biases returns the sum of the biases of all buffers, modulo 2⁶⁴: bias if their number is odd, else 0.
 func (s *narrowShaper) biases() uint64 { return uint64(len(s.buffers)) * bias }
 
 // Predict implements Shaper.
@@ -156,8 +152,8 @@ func (s *narrowShaper) Predict(dst []float64) (r float64) {
 	return 1
 }
 
-// Push implements Shaper. The last buffer's loop makes s of the next step, and rounds it once, to
-// float64: that loop waits for the processor's multiplier, and has time for it.
+// Push implements Shaper. The last buffer's loop also computes s of the next step and rounds it once to float64: that
+// loop waits for the processor's multiplier, so the conversion takes no extra time.
 func (s *narrowShaper) Push(w []int64) {
 	w = w[:len(s.next)]
 	end := len(s.buffers) - 1
@@ -179,9 +175,9 @@ func (s *narrowShaper) Push(w []int64) {
 	s.step++
 }
 
-// pushNarrow moves one buffer by one step and adds it to sum. Its loop takes all registers. It
-// does four numbers a turn: a multiplication takes the registers of decay and of sum, and the
-// compiler puts them back once a turn.
+// pushNarrow advances one buffer by one step and adds it to sum. Its loop uses all registers. It handles four numbers
+// per iteration: a multiplication uses the registers of decay and of sum, and the compiler restores them once per
+// iteration.
 //
 //go:noinline
 func pushNarrow(decay, weight, constant uint64, state []uint64, w []int64, sum []uint64) {
@@ -211,7 +207,7 @@ func pushNarrow(decay, weight, constant uint64, state []uint64, w []int64, sum [
 	}
 }
 
-// pushLast is pushNarrow, but adds to no sum: it writes what would be the sum, times unit.
+// pushLast is pushNarrow for the last buffer: instead of adding to sum it writes the total, times unit, to dst.
 //
 //go:noinline
 func pushLast(decay, weight, constant uint64, state []uint64, w []int64, sum []uint64, next []float64, unit float64) {
@@ -241,7 +237,8 @@ func pushLast(decay, weight, constant uint64, state []uint64, w []int64, sum []u
 	}
 }
 
-// narrowVersion is that of the state: as that of a wide Shaper, with 8 bytes for each number.
+// narrowVersion is the version of the state, which has the layout of a wide Shaper's state, but 8 bytes for each
+// number.
 const narrowVersion = 2
 
 // AppendBinary implements Shaper.

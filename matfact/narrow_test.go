@@ -32,9 +32,9 @@ func narrowed(t *testing.T, sd float64) []named {
 	return list
 }
 
-// TestNarrowExact runs narrow Shapers against exact fractions: with Gaussian draws, with the
-// largest that can occur, and with noise that is chosen, among 32 neighbours, so that the next
-// floors lose the most or the least. Every buffer must keep its own bound, and room.
+// TestNarrowExact runs narrow Shapers and exact fractions on the same noise: Gaussian draws, the largest possible
+// draws, and noise that is chosen among 32 neighbours so that the next floors lose the most or the least. Every buffer
+// must keep its own bound, and must not overflow.
 func TestNarrowExact(t *testing.T) {
 	const steps = 600
 	for _, sd := range []float64{1.9 * (1 << 25), 1 << 33} {
@@ -78,14 +78,14 @@ func TestNarrowExact(t *testing.T) {
 				for i, b := range shaper.buffers {
 					x := int64(b.state[0] - bias)
 					if x > narrowState || x < -narrowState {
-						t.Errorf("sd %g, %s: buffer %d leaves its room", sd, f.name, i)
+						t.Errorf("sd %g, %s: buffer %d exceeds its range", sd, f.name, i)
 					}
 					have := bigFloat(0).SetPrec(64*steps + 300).SetInt64(x)
 					have.SetMantExp(have, -s.Fraction)
 					want := bigFloat(0).SetPrec(64*steps + 300).SetInt(o.state[i])
 					want.SetMantExp(want, -64*steps)
 					lost, _ := want.Sub(want, have).Float64()
-					// 1/a is the bound for ever, Σθ^m that of so many steps.
+					// 1/a is the bound for any number of steps, Σθ^m the bound for this number of steps.
 					gap := s.Decay[i].gap()
 					bound := math.Ldexp(gapPower(gap, steps)/gap, -s.Fraction)
 					if math.Abs(lost) >= bound {
@@ -95,15 +95,15 @@ func TestNarrowExact(t *testing.T) {
 					nearest = max(nearest, math.Abs(lost)/bound)
 				}
 			}
-			if nearest < 0.45 { // half of it where Θ is odd, and a floor is a rounding
-				t.Errorf("sd %g, %s: the adversary reaches %.2f of the bound only", sd, f.name, nearest)
+			if nearest < 0.45 { // half of the bound if Θ is odd, because a floor then rounds
+				t.Errorf("sd %g, %s: the adversary reaches only %.2f of the bound", sd, f.name, nearest)
 			}
 		}
 	}
 }
 
-// worstOf returns the change of w, 0 to 31, after which the next floor of the slowest buffer
-// loses the most (sign 1) or the least (−1).
+// worstOf returns the change of w, 0 to 31, with which the next floor of the slowest buffer loses the most (sign 1) or
+// the least (−1).
 func worstOf(s *narrowShaper, w int64, sign int) int64 {
 	b := &s.buffers[len(s.buffers)-1]
 	high, _ := bits.Mul64(b.decay, b.state[0])
@@ -121,15 +121,14 @@ func worstOf(s *narrowShaper, w int64, sign int) int64 {
 	return best
 }
 
-// TestNarrowRoom drives every buffer, and their sum, to the largest values that draws of ±14
-// give them, and finds all of them in their room: less than half of 64 bits. Limits refuses four
-// times the noise, and two fractional bits more.
+// TestNarrowRoom drives every buffer, and their sum, to the largest values that draws of ±14 can give. All must use
+// less than half of the range of 64 bits. Limits must refuse four times the noise, and two more fractional bits.
 func TestNarrowRoom(t *testing.T) {
 	const n = 600
 	for _, sd := range []float64{1 << 22, 1 << 24, 1.99 * (1 << 24), 1.7 * (1 << 30), 1 << 36} {
 		for _, f := range narrowed(t, sd) {
 			s := f.Stored()
-			// Row i of the impulse response of buffer i to q, from C⁻¹.
+			// The response of buffer i to an impulse of q, row by row, from C⁻¹.
 			inverse := f.Factorization.(*buffered).inverseSeries(n)
 			most := 0.0
 			total := make([]float64, n)
@@ -165,33 +164,32 @@ func TestNarrowRoom(t *testing.T) {
 	}
 }
 
-// TestNarrowWide: where no position of the point fits, and for other matrices than BLTs,
-// there is no narrow factorization.
+// TestNarrowWide: Narrow returns nil if no number of fractional bits fits, and for matrices that are not BLTs.
 func TestNarrowWide(t *testing.T) {
 	sum := Workload{Kind: "sum"}
 	blt := mustNew(t, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, sum)
 	for _, sd := range []float64{1 << 42, 1 << 50, math.Inf(1), math.NaN()} {
 		if Narrow(blt, sd) != nil {
-			t.Errorf("noise of %g fits 64 bits", sd)
+			t.Errorf("Narrow accepted noise of %g", sd)
 		}
 	}
 	if Narrow(mustNew(t, Config{Kind: "blt", Tune: 1e9, Buffers: 8}, sum), 1<<38) != nil {
-		t.Error("weights of some 10⁻⁵ are cut to a few bits")
+		t.Error("Narrow cut weights of about 10⁻⁵ to a few bits")
 	}
 	if Narrow(Narrow(blt, 1<<24), 1<<24) != nil {
-		t.Error("a narrow factorization is made narrow")
+		t.Error("Narrow accepted a narrow factorization")
 	}
 	for _, f := range factorizations(t, 40) {
 		if f.Kind() != "blt" || strings.HasPrefix(f.name, "normalised") {
 			if Narrow(f.Factorization, 1<<24) != nil {
-				t.Errorf("%s: is made narrow", f.name)
+				t.Errorf("%s: Narrow accepted it", f.name)
 			}
 		}
 	}
 }
 
-// TestNarrowMatrix: cutting the weights changes the error by next to nothing, and the column
-// norm is that of the weights that are left.
+// TestNarrowMatrix: cutting the weights changes the error only slightly, and the column norm belongs to the weights
+// after the cut.
 func TestNarrowMatrix(t *testing.T) {
 	w := Workload{Kind: "sum"}
 	wide := mustNew(t, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, w)
@@ -212,12 +210,12 @@ func TestNarrowMatrix(t *testing.T) {
 	}
 }
 
-// TestNarrowStored: a stored fraction that does not go with the rest is refused.
+// TestNarrowStored: a stored fraction that does not fit the rest is refused.
 func TestNarrowStored(t *testing.T) {
 	sum := Workload{Kind: "sum"}
 	good := Narrow(mustNew(t, Config{Kind: "blt", Tune: 1e4, Buffers: 3}, sum), 1<<24).Stored()
 	if f := mustNew(t, Config{Kind: "blt", Stored: good}, sum); f.Stored().Fraction != good.Fraction {
-		t.Error("the fraction is lost")
+		t.Error("Stored lost the fraction")
 	}
 	persons := Participation{Count: 3, Separation: 2}
 	for name, edit := range map[string]func(c *Config){
@@ -244,8 +242,8 @@ func TestNarrowStored(t *testing.T) {
 	}
 }
 
-// TestNarrowState: a state of 128 bits does not go into a narrow Shaper, nor the reverse,
-// even where the matrix is the same.
+// TestNarrowState: a narrow Shaper refuses a state of 128 bits, and a wide Shaper a state of 64 bits, even for the same
+// matrix.
 func TestNarrowState(t *testing.T) {
 	narrow := Narrow(mustNew(t, Config{Kind: "blt", Tune: 1e4, Buffers: 3}, Workload{Kind: "sum"}), 1<<24).Stored()
 	wide := narrow.Clone()
@@ -265,15 +263,15 @@ func TestNarrowState(t *testing.T) {
 		n, narrowState := of(narrow, steps)
 		w, wideState := of(wide, steps)
 		if n.UnmarshalBinary(wideState) == nil || w.UnmarshalBinary(narrowState) == nil {
-			t.Errorf("after %d steps a state goes into another kind of Shaper", steps)
+			t.Errorf("after %d steps another kind of Shaper accepted the state", steps)
 		}
 		if n.UnmarshalBinary(narrowState) != nil || w.UnmarshalBinary(wideState) != nil {
-			t.Errorf("after %d steps a state is refused", steps)
+			t.Errorf("after %d steps the Shaper refused its state", steps)
 		}
 	}
 }
 
-// TestPushNarrow: a buffer of any length moves as its numbers do one by one.
+// TestPushNarrow compares a buffer of any length with its numbers computed one by one.
 func TestPushNarrow(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(41, 42))
@@ -292,11 +290,11 @@ func TestPushNarrow(t *testing.T) {
 		}
 		pushNarrow(decay, weight, constant, state, w, sum)
 		if !slices.Equal(state, states) || !slices.Equal(sum, sums) {
-			t.Errorf("%d numbers move to %x with sums %x, want %x, %x", n, state, sum, states, sums)
+			t.Errorf("%d numbers become %x with sums %x, want %x, %x", n, state, sum, states, sums)
 		}
 		pushLast(decay, weight, constant, before, w, first, next, 0x1p-40)
 		if !slices.Equal(before, states) {
-			t.Errorf("last of all, %d numbers move to %x, want %x", n, before, states)
+			t.Errorf("in the last buffer, %d numbers become %x, want %x", n, before, states)
 		}
 		for j, x := range sums {
 			if want := float64(int64(x)) * 0x1p-40; next[j] != want {
@@ -306,9 +304,8 @@ func TestPushNarrow(t *testing.T) {
 	}
 }
 
-// TestNarrowPush: a Shaper of any number of buffers, and rows of several blocks, predict and
-// move as one coordinate after another does by the recursion of narrowShaper, with the biases
-// taken from the sum at the end.
+// TestNarrowPush compares a Shaper with any number of buffers and rows of several blocks with the recursion of
+// narrowShaper for one coordinate after the other, with the biases subtracted from the sum at the end.
 func TestNarrowPush(t *testing.T) {
 	t.Parallel()
 	const sd = 1 << 24
@@ -325,13 +322,13 @@ func TestNarrowPush(t *testing.T) {
 				for j := range w {
 					w[j] = int64(sd * source.NormFloat64())
 				}
-				if step == 3 { // goes on from its state
+				if step == 3 { // continue from the state
 					state, err := shaper.AppendBinary(nil)
 					if err != nil {
 						t.Fatal(err)
 					}
 					if shaper = f.NewShaper(dim).(*narrowShaper); shaper.UnmarshalBinary(state) != nil {
-						t.Fatal("a state is refused")
+						t.Fatal("the Shaper refused its state")
 					}
 				}
 				shaper.Predict(s)

@@ -6,19 +6,18 @@ import (
 	"math"
 )
 
-// maxNormalised is the longest horizon of normalised columns. Variances cost O(t) a step,
-// and for so many steps the gain is below 4 %.
+// maxNormalised is the longest horizon of normalised columns. Variances cost O(t) a step, and for longer streams the
+// gain is below 4 %.
 const maxNormalised = 1 << 16
 
-// normalised is a Toeplitz C for a stream that certainly ends at step n. Every column is
-// divided by its own norm down to row n:
+// normalised is a Toeplitz C for a stream that certainly ends at step n. Every column is divided by its own norm down
+// to row n:
 //
 //	C' = C·diag(1/r),   r_t² = Σ_{j≤n−t} c_j²,   C'⁻¹ = diag(r)·C⁻¹.
 //
-// Columns near the end are short, so their norms are smaller: undivided, the last rows would
-// cost less than the first and get too much noise. r_t is 2²⁰/M_t with an integer M_t,
-// rounded so that no norm exceeds 1. The shaper solves with C'_tj = c_{t−j}M_j2⁻²⁰: it pushes
-// M_t·w_t to the shaper of C, which counts in units of 2⁻²⁰.
+// Columns near the end are short, so their norms are smaller: without the division, the last rows would cost less than
+// the first and get more noise than they need. r_t is 2²⁰/M_t with an integer M_t, rounded so that no norm exceeds 1.
+// The shaper solves with C'_tj = c_{t−j}M_j2⁻²⁰: it pushes M_t·w_t to the shaper of C, which counts in units of 2⁻²⁰.
 type normalised struct {
 	inner   toeplitz
 	stored  *Stored
@@ -62,8 +61,7 @@ func (f *normalised) ColNorm() float64 { return f.colNorm }
 // Stored implements Factorization.
 func (f *normalised) Stored() *Stored { return f.stored.Clone() }
 
-// Limits implements Factorization. |w| ≤ r|u|, with u the rows that the inner Shaper is
-// given, in units of 2⁻²⁰.
+// Limits implements Factorization. |w| ≤ r|u|, where u are the rows pushed to the inner Shaper, in units of 2⁻²⁰.
 func (f *normalised) Limits(sd float64) (Limits, error) {
 	inner, err := f.inner.fineLimits(sd, fineUnit)
 	inner.Noise *= f.scale[0] * margin
@@ -83,17 +81,17 @@ func (f *normalised) NewShaper(dim int) Shaper {
 	}
 }
 
-// fineShaper lets another Shaper count in units of 2⁻²⁰ lattice units. Its rounding then
-// costs that much less, and columns can be scaled.
+// fineShaper makes another Shaper count in units of 2⁻²⁰ lattice units. That makes its rounding error 2²⁰ times
+// smaller, and allows columns to be scaled.
 type fineShaper struct {
 	inner  Shaper
 	fine   []int64   // scratch
-	factor []int64   // M by step; nil: 2²⁰
-	scale  []float64 // r by step; nil: 1
+	factor []int64   // M by step; nil: 2²⁰ in all steps
+	scale  []float64 // r by step; nil: 1 in all steps
 	step   int
 }
 
-// Predict implements Shaper. After the last step there is nothing to predict.
+// Predict implements Shaper. After the last step the result has no meaning.
 func (s *fineShaper) Predict(dst []float64) (r float64) {
 	r = s.inner.Predict(dst)
 	for j := range s.fine {
@@ -140,7 +138,7 @@ func (s *fineShaper) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// normalisedFilter scales the rows of C⁻¹Z.
+// normalisedFilter computes C'⁻¹Z by scaling the rows of C⁻¹Z.
 type normalisedFilter struct {
 	Filter
 	scale []float64
@@ -163,8 +161,8 @@ func (f *normalisedFilter) Next(dst, z []float64) {
 	f.scale = f.scale[1:]
 }
 
-// normalisedTable is the rows of AC'⁻¹ for one kernel, up to some step: the row
-// itself of the last one, and the squared norms of all.
+// normalisedTable holds the squared norms of the rows of AC'⁻¹ for one kernel, up to some step, and the entries of the
+// last of these rows.
 type normalisedTable struct {
 	kernel Workload
 	row    []float64
@@ -199,8 +197,7 @@ func (f *normalised) advance(t *normalisedTable) {
 	t.energy = append(t.energy, sum)
 }
 
-// RowVar implements Factorization. It costs O(t) for the step after the last one asked for,
-// and O(t²) for the first one.
+// RowVar implements Factorization. It costs O(t) if t follows the last step that was computed, otherwise up to O(t²).
 func (f *normalised) RowVar(w Workload, t uint64) float64 {
 	w.must()
 	f.within(t)

@@ -54,7 +54,7 @@ func checkGradient(t *testing.T, name string, x []float64, f func(x, grad []floa
 			y[i] += d
 			return f(y, unused)
 		}
-		// Fifth-order differences.
+		// Use fifth-order differences.
 		want := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
 		if math.Abs(grad[i]-want) > 1e-8*(1+math.Abs(want)) {
 			t.Errorf("%s: ∂/∂x[%d] = %.12g, differences give %.12g", name, i, grad[i], want)
@@ -97,7 +97,7 @@ func TestGradient(t *testing.T) {
 	}
 }
 
-// TestOptimum looks for a better BLT from random starts.
+// TestOptimum searches for a better BLT from random starts.
 func TestOptimum(t *testing.T) {
 	source := rand.New(rand.NewPCG(3, 4))
 	for _, o := range objectives() {
@@ -121,8 +121,8 @@ func TestOptimum(t *testing.T) {
 	}
 }
 
-// TestInterlacing: whatever the optimiser tries, a < â < a < … makes c positive
-// and decreasing and C⁻¹ negative below its diagonal.
+// TestInterlacing: for all variables of the optimiser, a < â < a < … makes c positive and decreasing, and C⁻¹ negative
+// below its diagonal.
 func TestInterlacing(t *testing.T) {
 	source := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
@@ -147,7 +147,7 @@ func TestInterlacing(t *testing.T) {
 				t.Fatalf("a = %v, â = %v: c_%d = %g after %g, ĉ = %g", a, ahat, j, c[j][0], c[j-1][0], inverse[j][0])
 			}
 		}
-		// What New builds has the optimiser's constants.
+		// The factorization that New builds has the optimiser's constants.
 		s, _, _ := sensitivity(a, ahat, math.Inf(1), false)
 		near(t, "ColNorm²", f.ColNorm()*f.ColNorm(), s, 1e-7)
 		e, _, _ := squaredError(a, ahat, 0, 1000, 0, false)
@@ -155,15 +155,15 @@ func TestInterlacing(t *testing.T) {
 	}
 }
 
-// TestAuto: the number of buffers that Auto takes for a horizon is the smallest
-// within 1.5 % of the square root at the borders of its table.
+// TestAuto: at the borders of its table, the number of buffers that Auto chooses for a horizon is the smallest within
+// 1.5 % of the square root.
 func TestAuto(t *testing.T) {
 	excess := func(d int, n float64) float64 {
 		_, _, v, err := optimiseBLT(d, bltObjective{sens: math.Inf(1), length: n})
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Σ_{j<n} f_j², to 1/(4πn).
+		// Σ_{j<n} f_j², with an error of 1/(4πn).
 		root := (math.Log(n) + 0.57721566490153286 + 4*math.Ln2) / math.Pi
 		return math.Sqrt(v)/root - 1
 	}
@@ -206,8 +206,7 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// TestTune: short and odd lengths, where fewer buffers than were asked for have
-// any use, build something sound.
+// TestTune: for short and odd lengths, which need fewer buffers than were asked for, the factorization is valid.
 func TestTune(t *testing.T) {
 	for _, tune := range []uint64{1, 2, 3, 4, 5, 7, 10, 33, 1 << 62} {
 		for d := range maxBuffers + 1 {
@@ -229,7 +228,7 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// TestTuneBands does the same for bands.
+// TestTuneBands is TestTune for bands.
 func TestTuneBands(t *testing.T) {
 	sound := func(c Config, w Workload) {
 		t.Helper()
@@ -255,7 +254,7 @@ func TestTuneBands(t *testing.T) {
 	}
 }
 
-// checkSound checks what holds for every matrix, whoever made it.
+// checkSound checks properties that every factorization must have.
 func checkSound(t *testing.T, name string, f Factorization) {
 	t.Helper()
 	finite := func(what string, x float64) {
@@ -276,9 +275,8 @@ func checkSound(t *testing.T, name string, f Factorization) {
 	}
 }
 
-// TestBandedOptimum: nothing near the optimum, and no random start, is better
-// than what optimiseBands returns; its value is what New's matrix has; and bsr
-// and bisr are worse.
+// TestBandedOptimum: no point near the optimum, and no random start, is better than the result of optimiseBands. Its
+// value is the error of the matrix that New builds. bsr and bisr are worse.
 func TestBandedOptimum(t *testing.T) {
 	source := rand.New(rand.NewPCG(7, 8))
 	for _, o := range bandObjectives() {
@@ -320,11 +318,12 @@ func TestBandedOptimum(t *testing.T) {
 	}
 }
 
-// TestDenseOptimum: the error of C is what the optimiser says and what New
-// builds, the bound is a bound, and no other factorization is better.
+// TestDenseOptimum: the error of C equals that of the optimiser and of the factorization that New builds; the bound is
+// a bound; and no other factorization has a smaller error.
 func TestDenseOptimum(t *testing.T) {
 	for _, n := range []uint64{1, 2, 7, 40} {
-		for _, w := range []Workload{{Kind: "sum"}, {Kind: "mean"}, {Kind: "exponential", Decay: 0.8}, {Kind: "window", Window: 3}} {
+		for _, w := range []Workload{{Kind: "sum"}, {Kind: "mean"}, {Kind: "exponential", Decay: 0.8},
+			{Kind: "window", Window: 3}} {
 			name := fmt.Sprintf("%d rows of %s", n, w.Kind)
 			a := workloadRows(w, int(n))
 			best, most := mustDense(t, a, false), &optimise.Optimum{Value: 1, Bound: 1}

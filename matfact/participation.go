@@ -6,22 +6,21 @@ import (
 	"math"
 )
 
-// Participation describes in how many steps one person has rows, and how far apart they are.
+// Participation describes in how many steps one person may have rows, and how far apart these steps are.
 type Participation struct {
 	// Count is the largest number of steps in which one person has rows.
 	Count uint64
-	// Separation is the least number of steps between two of them; 1 allows
-	// consecutive steps.
+	// Separation is the least number of steps between two of these steps; 1 allows consecutive steps.
 	Separation uint64
-	// Fixed says that a person's consecutive rows are exactly Separation steps apart, as
-	// if every epoch reads the same rows in the same order.
+	// Fixed says that a person's consecutive rows are exactly Separation steps apart, as in training that reads the
+	// same rows in the same order in every epoch.
 	Fixed bool
 	// PerStep is the largest number of a person's rows in one step; 0 means 1.
 	PerStep uint64
 }
 
-// Within returns p for a stream that certainly ends after n steps, 0 if it does not end. In n
-// steps no person has rows in more than 1 + ⌊(n−1)/Separation⌋ of them.
+// Within returns p for a stream that certainly ends after n steps; n = 0 means that it does not end. In n steps no
+// person has rows in more than 1 + ⌊(n−1)/Separation⌋ of them.
 func (p Participation) Within(n uint64) Participation {
 	if n > 0 && p.Separation > 0 {
 		p.Count = min(p.Count, 1+(n-1)/p.Separation)
@@ -37,14 +36,13 @@ func (p Participation) validate() error {
 	return nil
 }
 
-// Sensitivity returns an upper bound on ‖Σ_{i∈π} C e_i x_iᵀ‖, over all sets π of steps in
-// which one person can have rows and over all x_i that are sums of at most PerStep rows of norm
-// 1. For a single row that is ColNorm. n is the number of steps after which the stream
-// certainly ends, 0 if it does not end. Then columns end at row n, and a person has rows in as
-// many steps as the separation allows, at most p.Count.
+// Sensitivity returns an upper bound on ‖Σ_{i∈π} C e_i x_iᵀ‖, over all sets π of steps in which one person can have
+// rows and over all x_i that are sums of at most PerStep rows of norm 1. For a single row that is ColNorm. n is the
+// number of steps after which the stream certainly ends, 0 if it does not end. If it ends, columns end at row n, and a
+// person has rows in as many steps as the separation allows, at most p.Count.
 //
-// With m = PerStep and X = CᵀC, the result is at most m·max_π √(Σ_{i,j∈π} |X_ij|), and equal to
-// it where X ≥ 0. How that is maximised depends on C:
+// With m = PerStep and X = CᵀC, the exact value is at most m·max_π √(Σ_{i,j∈π} |X_ij|), and equal to it if X ≥ 0. How
+// that is maximised depends on C:
 //
 //	non-negative, non-increasing Toeplitz   steps 1, 1+b, 1+2b, …: exact
 //	phased                                  X_ij at lag (j−i)b, for the worst phases
@@ -53,14 +51,13 @@ func (p Participation) validate() error {
 //	                                        all offsets of a fixed one
 //	other                                   Count·ColNorm
 //
-// It is rounded up: by a factor 1+2⁻³⁴, which covers the float64 roundings. A BLT costs
-// O(d²) for d buffers, or O(Count·d²) up to 1000 steps of a stream that ends. The result has
-// the same bits on every architecture for "identity", "blt" and "phased".
+// It is rounded up, by a factor 1+2⁻³⁴ that covers the float64 roundings. A BLT costs O(d²) for d buffers, or
+// O(Count·d²) up to 1000 steps of a stream that ends. The result has the same bits on every architecture for
+// "identity", "blt" and "phased".
 //
-// The result is for one matrix. Do not combine the results for two matrices C₁, C₂ in a joint
-// calibration of two arrays, as two ColNorms are combined: joint sensitivity is convex in the
-// pair of squares, so the true value can exceed the combination. For equal matrices the
-// combination is right. docs/theory/matfact.md has an example.
+// The result is for one matrix. Do not combine the results for two matrices C₁, C₂ in a joint calibration of two arrays
+// in the way two ColNorms are combined: joint sensitivity is convex in the pair of squares, so the true value can
+// exceed the combination. For equal matrices the combination is right. docs/theory/matfact.md has an example.
 //
 // Errors: a count or separation of 0; n beyond C's horizon.
 func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
@@ -70,7 +67,7 @@ func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
 	}
 	if h := f.Horizon(); h > 0 {
 		if n > h {
-			errs = append(errs, fmt.Errorf("the stream has %d steps, the factorization %d", n, h))
+			errs = append(errs, fmt.Errorf("the stream has %d steps, the factorization only %d", n, h))
 		}
 		if n == 0 {
 			n = h
@@ -98,7 +95,7 @@ func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
 		}
 		square = patternBound(absGram(entries(f, int(n))), p)
 	}
-	// All terms are positive; the factor covers their roundings.
+	// All terms are positive; the factor covers their rounding errors.
 	return min(most, math.Sqrt(square)*(1+0x1p-34)*rows), nil
 }
 
@@ -117,7 +114,7 @@ func (b *buffered) participation(p Participation, n uint64) float64 {
 	}
 	square := float64(p.Count) * b.colNorm * b.colNorm
 	for m := uint64(1); m < p.Count; {
-		// Lags m … end−1 are all taken as m, which can only overstate the sum.
+		// Lags m … end−1 are all computed as lag m, which can only overstate the sum.
 		end := min(p.Count, m+1+m/16)
 		var worst float64
 		for i, first := range b.stored.Phases {
@@ -128,7 +125,7 @@ func (b *buffered) participation(p Participation, n uint64) float64 {
 				worst = max(worst, b.overlap(first, second, m*p.Separation))
 			}
 		}
-		// 2 Σ_{m≤j<end} (k−j)
+		// The factor is 2 Σ_{m≤j<end} (k−j).
 		square += float64(worst * float64(end-m) * (2*float64(p.Count) - float64(m) - float64(end-1)))
 		m = end
 	}
@@ -149,8 +146,7 @@ func (b *buffered) overlap(first, second Phase, lag uint64) float64 {
 	return sum
 }
 
-// equallySpaced returns Σ_{m=1}^{k−1} (k−m)·X(mb) of a BLT: X is a sum of
-// geometric sequences.
+// equallySpaced returns Σ_{m=1}^{k−1} (k−m)·X(mb) of a BLT, for which X is a sum of geometric sequences.
 func (b *buffered) equallySpaced(p Participation) float64 {
 	ph := b.stored.Phases[0]
 	var sum float64
@@ -174,9 +170,8 @@ func meanGeometric(delta, n float64) float64 {
 	return meanOfSums(delta, n, g)
 }
 
-// meanOfSums returns H(δ, n), given G(δ, n). Where nδ is small, the closed form would lose
-// digits. There a series takes its place, whose terms alternate and fall: it ends after a
-// positive one, and so is not too small.
+// meanOfSums returns H(δ, n), given G(δ, n). For small nδ, the closed form would lose digits. There it uses a series
+// whose terms alternate and fall. It ends the series after a positive term, so the result is not too small.
 func meanOfSums(delta, n, g float64) float64 {
 	x := n * delta
 	if x < 1e-2 {
@@ -189,16 +184,16 @@ func meanOfSums(delta, n, g float64) float64 {
 
 // pairs returns Σ_{p,q<k} X of a BLT whose columns end at row n,
 //
-//	X = Σ_{s<h} c_s c_{s+τ},   τ = (q−p)b, h = n − qb the rows that both have.
+//	X = Σ_{s<h} c_s c_{s+τ},   τ = (q−p)b, h = n − qb the number of rows that both columns have.
 func (b *buffered) pairs(p Participation, n uint64) float64 {
 	ph, decay := b.stored.Phases[0], b.stored.Decay
 	var square float64
 	for q := range p.Count {
-		rows := n - q*p.Separation // that column q has
+		rows := n - q*p.Separation // the number of rows of column q
 		square += 1 / (ph.Scale * ph.Scale)
 		for i, wi := range ph.Weight {
 			theta := decay[i].float()
-			// Σ_{m=0}^q θ^(mb), and from m = 1 doubled.
+			// Σ_{m=0}^q θ^(mb), with the terms from m = 1 on doubled.
 			spaced := 1.0
 			first := 0.0 // 2 Σ_{m=1}^q θ^(mb−1)
 			if q > 0 {
@@ -252,9 +247,8 @@ func toeplitzParticipation(f toeplitz, p Participation, n uint64) float64 {
 	return spacedColumns(c, p)
 }
 
-// spacedColumns returns Σ_t (Σ_{j<k} c_{t−jb})², the squared norm of the sum of the columns 1,
-// 1+b, 1+2b, … of a Toeplitz matrix whose columns begin with c and end with it. It returns 0 if c
-// increases somewhere.
+// spacedColumns returns Σ_t (Σ_{j<k} c_{t−jb})², the squared norm of the sum of the columns 1, 1+b, 1+2b, … of a
+// Toeplitz matrix whose columns have only the coefficients c. It returns 0 if c increases somewhere.
 func spacedColumns(c []float64, p Participation) float64 {
 	for j := 1; j < len(c); j++ {
 		if c[j] > c[j-1] {
@@ -278,8 +272,8 @@ func spacedColumns(c []float64, p Participation) float64 {
 	return square
 }
 
-// significant returns a number of coefficients of C. Those beyond it are 0, or add less than
-// 2⁻⁴⁰ to any sum of products of them.
+// significant returns a number of coefficients of C that is enough: those beyond it are 0, or add less than 2⁻⁴⁰ to any
+// sum of products of them.
 func (b *banded) significant() uint64 {
 	p := uint64(len(b.stored.Bands))
 	if p == 0 || b.stored.Kind != "bisr" {
@@ -340,9 +334,9 @@ func invertLower(c [][]float64) [][]float64 {
 	return x
 }
 
-// patternBound returns an upper bound on max_π Σ_{i,j∈π} x_ij for x ≥ 0. With r_i the largest
-// sum over a pattern of entries in row i, it is the largest sum over a pattern of the r_i.
-// For a fixed pattern it returns the maximum itself.
+// patternBound returns an upper bound on max_π Σ_{i,j∈π} x_ij for x ≥ 0. Let r_i be the largest sum of entries in row i
+// over a pattern; the bound is the largest sum of the r_i over a pattern. For a fixed pattern it returns the maximum
+// itself.
 func patternBound(x [][]float64, p Participation) float64 {
 	if p.Fixed {
 		var most float64
@@ -384,10 +378,10 @@ func bestPattern(x []float64, p Participation) float64 {
 	return fewer[0]
 }
 
-// NonNegativeGram reports whether no two columns of C have a negative inner product: CᵀC ≥ 0, entry by
-// entry. Then Sensitivity is attained by equal rows, and some mechanisms have sharper bounds. It
-// holds for all matrices without negative entries. It is not claimed for "dense", nor for
-// "sqrt" of a window of more than one step, whose coefficients change sign.
+// NonNegativeGram reports whether no two columns of C have a negative inner product: CᵀC ≥ 0, entry by entry. Then
+// equal rows attain Sensitivity, and some mechanisms have tighter bounds. It is true for all matrices without negative
+// entries. It is false, because not proven, for "dense" and for "sqrt" of a window of more than one step, whose
+// coefficients change sign.
 func NonNegativeGram(f Factorization) bool {
 	switch f := f.(type) {
 	case *dense:

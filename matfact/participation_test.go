@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// TestSensitivity enumerates all patterns and all signs for rows of one
-// coordinate: no combination may be longer than Sensitivity, and where C is a
-// non-negative, non-increasing Toeplitz matrix one must be as long.
+// TestSensitivity enumerates all patterns and all signs for rows of one coordinate: no combination may have a larger
+// norm than Sensitivity. If C is a non-negative, non-increasing Toeplitz matrix, one must attain it.
 func TestSensitivity(t *testing.T) {
 	const n = 11
 	for _, f := range factorizations(t, n) {
@@ -21,7 +20,8 @@ func TestSensitivity(t *testing.T) {
 		c := denseMatrix(f.Factorization, n)
 		_, isToeplitz := f.Factorization.(toeplitz)
 		exact := isToeplitz && f.name != "sqrt window" && !strings.Contains(f.name, "phase")
-		for _, p := range []Participation{{1, 1, false, 0}, {2, 1, false, 0}, {2, 4, false, 0}, {3, 1, false, 0}, {3, 2, false, 0}, {4, 3, false, 0}, {9, 5, false, 0}, {3, 2, true, 0}, {20, 3, true, 0}} {
+		for _, p := range []Participation{{1, 1, false, 0}, {2, 1, false, 0}, {2, 4, false, 0}, {3, 1, false, 0},
+			{3, 2, false, 0}, {4, 3, false, 0}, {9, 5, false, 0}, {3, 2, true, 0}, {20, 3, true, 0}} {
 			got, err := Sensitivity(f.Factorization, p, n)
 			if err != nil {
 				t.Fatal(err)
@@ -62,8 +62,7 @@ func TestSensitivity(t *testing.T) {
 	}
 }
 
-// eachPattern calls f with all sets of at most p.Count of n steps that are far
-// enough apart.
+// eachPattern calls f with all sets of at most p.Count of n steps with the separation of p.
 func eachPattern(n int, p Participation, f func(pattern []int)) {
 	var extend func(pattern []int, from int)
 	extend = func(pattern []int, from int) {
@@ -83,8 +82,8 @@ func eachPattern(n int, p Participation, f func(pattern []int)) {
 	extend(nil, 0)
 }
 
-// TestSensitivityEndless: the forms for streams without end, and for more rows
-// than a double sum takes, continue those for many steps.
+// TestSensitivityEndless: the formulas for streams without end, and for more rows than the double sum handles, agree
+// with those for many steps.
 func TestSensitivityEndless(t *testing.T) {
 	for _, f := range factorizations(t, 11) {
 		if f.Horizon() > 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestCasesPersons runs the reference cases for rows of persons, those of matrices. Package
-// moments runs those of moments.
+// TestCasesPersons runs the reference cases for rows of persons that concern matrices. Package moments runs those that
+// concern moments.
 func TestCasesPersons(t *testing.T) {
 	cases.Run(t, "persons", map[string]func(*testing.T, cases.Case){
 		"persons_toeplitz": casePersonsToeplitz,
@@ -17,11 +17,11 @@ func TestCasesPersons(t *testing.T) {
 		"persons_total":    casePersonsTotal,
 		"persons_blt":      casePersonsBLT,
 		"persons_optimum":  casePersonsOptimum,
-		"persons_moments":  func(*testing.T, cases.Case) {}, // TestCasesPersons of package moments
+		"persons_moments":  func(*testing.T, cases.Case) {}, // see TestCasesPersons of package moments
 	})
 }
 
-// personCase is what the inputs of all kinds have in common.
+// personCase has the inputs that all kinds share.
 type personCase struct {
 	Coefficients []float64
 	N            int
@@ -63,7 +63,7 @@ func worstPattern(c [][]float64, p Participation) float64 {
 	return most
 }
 
-// casePersonsToeplitz: the closed form where it holds, else an upper bound.
+// casePersonsToeplitz tests the closed form if it holds, otherwise an upper bound.
 func casePersonsToeplitz(t *testing.T, c cases.Case) {
 	var in personCase
 	var want struct {
@@ -92,7 +92,7 @@ func casePersonsToeplitz(t *testing.T, c cases.Case) {
 		t.Errorf("the bound for any matrix is %g, the sensitivity %g", bound, want.Sensitivity)
 	}
 
-	// The same through a factorization, where a kind has these coefficients.
+	// The same through a factorization, if a kind has these coefficients.
 	bands := &Stored{Kind: "bsr"}
 	for _, x := range in.Coefficients[1:] {
 		if x > 0 {
@@ -115,7 +115,7 @@ func casePersonsToeplitz(t *testing.T, c cases.Case) {
 	}
 }
 
-// casePersonsMatrix: the bound for any matrix is one, and not a useless one.
+// casePersonsMatrix checks that the bound for any matrix holds, and is not much too large.
 func casePersonsMatrix(t *testing.T, c cases.Case) {
 	var in struct {
 		personCase
@@ -147,8 +147,8 @@ func casePersonsMatrix(t *testing.T, c cases.Case) {
 	}
 }
 
-// casePersonsTotal: with a cap on the rows in place of the steps, the worst person fills as
-// few steps as can be. Counting steps is an upper bound.
+// casePersonsTotal: if the number of rows is limited instead of the number of steps, the worst person has rows in as
+// few steps as possible. Counting steps gives an upper bound.
 func casePersonsTotal(t *testing.T, c cases.Case) {
 	var in struct {
 		personCase
@@ -230,8 +230,8 @@ func casePersonsBLT(t *testing.T, c cases.Case) {
 	c.Near(t, "P", float64(max(1, in.PerStep))*math.Sqrt(p2), want.Sensitivity)
 }
 
-// casePersonsOptimum: what New builds is at most as much worse as the tolerance says, and the
-// given buffers have the given error.
+// casePersonsOptimum: the factorization that New builds may be worse by the tolerance only, and the given buffers must
+// have the given error.
 func casePersonsOptimum(t *testing.T, c cases.Case) {
 	var in struct {
 		N, Separation, Cap uint64
@@ -256,9 +256,8 @@ func casePersonsOptimum(t *testing.T, c cases.Case) {
 	near(t, "error of the given buffers", math.Sqrt(p2*e), want.Error, 1e-6)
 }
 
-// personError returns the error at step n of what New builds: its standard deviation at noise
-// multiplier 1 where each row has norm 1, with what a person's rows have together at infinite
-// height.
+// personError returns the error at step n of the factorization that New builds: its standard deviation at noise
+// multiplier 1 for rows of norm 1, times the joint norm of a person's rows at infinite height.
 func personError(t *testing.T, c Config, w Workload, p Participation, n uint64) float64 {
 	t.Helper()
 	f := mustNew(t, c, w)

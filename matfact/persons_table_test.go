@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestPersonsTable: docs/howto/persons.md has the noise of persons that the factorizations have.
-// To make the table again: go test ./matfact -run PersonsTable -update.
+// TestPersonsTable: the table in docs/howto/persons.md equals the noise of the factorizations for persons. To write the
+// table: go test ./matfact -run PersonsTable -update.
 func TestPersonsTable(t *testing.T) {
 	t.Parallel()
 	const (
@@ -53,7 +53,7 @@ func TestPersonsTable(t *testing.T) {
 	head, rest, ok := bytes.Cut(doc, []byte(begins))
 	old, tail, also := bytes.Cut(rest, []byte(ends))
 	if !ok || !also {
-		t.Fatal("the marks of the table are not there")
+		t.Fatal("the marks of the table are missing")
 	}
 	if *update {
 		if err := os.WriteFile(path,
@@ -62,11 +62,11 @@ func TestPersonsTable(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if string(old) != b.String() {
-		t.Errorf("%s is not current: go test ./matfact -run PersonsTable -update\n%s", path, b.String())
+		t.Errorf("%s is out of date: go test ./matfact -run PersonsTable -update\n%s", path, b.String())
 	}
 }
 
-// threeDigits writes a number below 10 000 with three significant digits.
+// threeDigits formats a number below 10 000 with three significant digits.
 func threeDigits(x float64) string {
 	if x >= 1000 {
 		return fmt.Sprintf("%.0f", 10*math.Round(x/10))

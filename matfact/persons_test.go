@@ -14,8 +14,7 @@ import (
 	"github.com/streamdp/streamdp/internal/optimise"
 )
 
-// personObjectives are sums over n steps, exponential weights and windows of persons with few
-// and many rows.
+// personObjectives are sums over n steps, exponential weights and windows, for persons with few and with many rows.
 func personObjectives() []bltObjective {
 	inf := math.Inf(1)
 	var list []bltObjective
@@ -53,7 +52,7 @@ func TestPersonGradient(t *testing.T) {
 	}
 }
 
-// TestPersonOptimum looks for a better BLT from random starts.
+// TestPersonOptimum searches for a better BLT from random starts.
 func TestPersonOptimum(t *testing.T) {
 	source := rand.New(rand.NewPCG(33, 34))
 	for _, o := range personObjectives() {
@@ -77,9 +76,8 @@ func TestPersonOptimum(t *testing.T) {
 	}
 }
 
-// TestPersonTable: errors of sums at step n for persons with rows in k steps, b apart, as
-// docs/theory/matfact.md states them. The reference was computed independently, to three
-// digits.
+// TestPersonTable compares errors of sums at step n, for persons with rows in k steps, b apart, with
+// docs/theory/matfact.md. Its figures were computed independently, to three digits.
 func TestPersonTable(t *testing.T) {
 	sum := Workload{Kind: "sum"}
 	for _, c := range []struct {
@@ -89,7 +87,7 @@ func TestPersonTable(t *testing.T) {
 		{1e4, 1, 10, 33.1}, {1e4, 10, 10, 28.3}, {1e4, 100, 100, 116}, {1e4, 10, 1000, 1027}, {1e4, 1000, 10, 17.3},
 		{1e6, 10, 1000, 2602}, {1e6, 100, 1000, 1886}, {1e6, 1000, 10, 32.9}, {1e6, 1000, 100, 207},
 		{1e6, 1000, 1000, 1073},
-		// Hourly steps over a year.
+		// Hourly steps of a year.
 		{8760, 8760, 1, 3.98}, {8760, 720, 12, 19.7}, {8760, 1, 12, 38.5}, {8760, 168, 52, 64.7}, {8760, 1, 52, 143},
 		{8760, 24, 365, 387}, {8760, 1, 365, 774}, {8760, 1, 8760, 8760},
 	} {
@@ -98,11 +96,11 @@ func TestPersonTable(t *testing.T) {
 		if math.Abs(got/c.want-1) > 0.005 {
 			t.Errorf("n = %d, b = %d, k = %d: error %.4g, want %g", c.n, c.b, c.k, got, c.want)
 		}
-		// One person's sum can move by k.
+		// One person can change the sum by k.
 		if got < float64(c.k) {
-			t.Errorf("n = %d, b = %d, k = %d: error %.4g is below what any matrix has", c.n, c.b, c.k, got)
+			t.Errorf("n = %d, b = %d, k = %d: error %.4g is below that of every matrix", c.n, c.b, c.k, got)
 		}
-		// Tuning for single rows is worse, if there are more.
+		// For more than one row, a matrix tuned for single rows is worse.
 		if single := personError(t, Config{Kind: "blt", Horizon: c.n, Buffers: 5}, sum, p, c.n); single < got*(1-1e-6) {
 			t.Errorf("n = %d, b = %d, k = %d: error %.4g, tuned for single rows %.4g", c.n, c.b, c.k, got, single)
 		}
@@ -119,11 +117,11 @@ func TestPersonTable(t *testing.T) {
 	}
 }
 
-// TestPersonBuffers: the numbers of buffers that are enough for single rows are enough for
-// persons.
+// TestPersonBuffers: the number of buffers that is enough for single rows is enough for persons.
 func TestPersonBuffers(t *testing.T) {
 	for _, n := range []uint64{100, 1e4, 1e6} {
-		for _, p := range []Participation{{Count: 2, Separation: 10}, {Count: 10, Separation: 1}, {Count: 6, Separation: n / 10}, {Count: n / 20, Separation: 20}} {
+		for _, p := range []Participation{{Count: 2, Separation: 10}, {Count: 10, Separation: 1},
+			{Count: 6, Separation: n / 10}, {Count: n / 20, Separation: 20}} {
 			o := bltObjective{sens: math.Inf(1), length: float64(n), count: float64(p.Count),
 				separation: float64(p.Separation)}
 			few, many := AutoPersons(Workload{Kind: "sum"}, n, p).Buffers, 8
@@ -142,8 +140,8 @@ func TestPersonBuffers(t *testing.T) {
 	}
 }
 
-// TestAutoPersons: what is chosen; and that the optimiser, too, finds the identity where a
-// person may have rows in every step.
+// TestAutoPersons tests the choice, and that the optimiser, too, finds the identity if a person may have rows in every
+// step.
 func TestAutoPersons(t *testing.T) {
 	sum, exp := Workload{Kind: "sum"}, Workload{Kind: "exponential", Decay: 0.999}
 	ten := Participation{Count: 10, Separation: 5}
@@ -193,8 +191,8 @@ func TestAutoPersons(t *testing.T) {
 	}
 }
 
-// TestPersonSensitivityExact compares Sensitivity without an end with 600-bit arithmetic on
-// the stored integers: it is never below, and never above by more than its margin.
+// TestPersonSensitivityExact compares Sensitivity of an endless stream with 600-bit arithmetic on the stored integers:
+// it is never below, and never above by more than its margin.
 func TestPersonSensitivityExact(t *testing.T) {
 	const prec = 400
 	num := func(x float64) *big.Float { return new(big.Float).SetPrec(prec).SetFloat64(x) }
@@ -289,8 +287,8 @@ func TestPersonSensitivityEnds(t *testing.T) {
 	}
 }
 
-// TestPersonSensitivityMonotone: more steps, nearer together, more rows a step or a longer
-// stream never cost less.
+// TestPersonSensitivityMonotone: more steps, closer together, more rows a step or a longer stream never have a smaller
+// sensitivity.
 func TestPersonSensitivityMonotone(t *testing.T) {
 	of := func(f Factorization, p Participation, n uint64) float64 {
 		s, err := Sensitivity(f, p, n)
@@ -308,7 +306,8 @@ func TestPersonSensitivityMonotone(t *testing.T) {
 		if f.Horizon() == 0 {
 			lengths = append(lengths, 1e6, 0)
 		}
-		for _, p := range []Participation{{1, 1, false, 0}, {3, 2, false, 1}, {5, 4, false, 2}, {1000, 1, false, 1}, {1 << 20, 7, false, 3}} {
+		for _, p := range []Participation{{1, 1, false, 0}, {3, 2, false, 1}, {5, 4, false, 2}, {1000, 1, false, 1},
+			{1 << 20, 7, false, 3}} {
 			for i, length := range lengths {
 				more, nearer, fuller := p, p, p
 				more.Count++
@@ -330,7 +329,7 @@ func TestPersonSensitivityMonotone(t *testing.T) {
 	}
 }
 
-// TestNonNegativeGram: where no negative inner product is claimed there is none.
+// TestNonNegativeGram: if NonNegativeGram is true, no inner product of columns is negative.
 func TestNonNegativeGram(t *testing.T) {
 	for _, f := range factorizations(t, 40) {
 		n := 40
@@ -361,7 +360,7 @@ func TestNonNegativeGram(t *testing.T) {
 		}
 	}
 	if !NonNegativeGram(mustNew(t, Config{Kind: "blt", Horizon: 40}, Workload{Kind: "sum"})) {
-		t.Error("a BLT has no negative entries")
+		t.Error("NonNegativeGram is false for a BLT")
 	}
 }
 
@@ -386,7 +385,8 @@ func TestPersonGolden(t *testing.T) {
 		{"bisr", mustNew(t, Config{Kind: "bisr"}, sum), "52d49df76ea8456b5e8ef40716013c54"},
 	} {
 		h := sha256.New()
-		for _, p := range []Participation{{Count: 1, Separation: 1}, {Count: 10, Separation: 1}, {Count: 12, Separation: 720, PerStep: 4}, {Count: 365, Separation: 24}, {Count: 100000, Separation: 10}} {
+		for _, p := range []Participation{{Count: 1, Separation: 1}, {Count: 10, Separation: 1},
+			{Count: 12, Separation: 720, PerStep: 4}, {Count: 365, Separation: 24}, {Count: 100000, Separation: 10}} {
 			for _, n := range []uint64{0, 1000, 1e6} {
 				s, err := Sensitivity(c.f, p, n)
 				if err != nil {

@@ -6,17 +6,15 @@ import (
 	"github.com/streamdp/streamdp/internal/optimise"
 )
 
-// optimisePhase minimises S·E(n) over the weights ω > 0 of buffers with the
-// given gaps a, largest first: the Toeplitz matrix of one phase of the phased
-// scheme. It returns the weights, S = 1 + Σ_ik ω_iω_k/D_ik, the squared norm of a
+// optimisePhase minimises S·E(n) over the weights ω > 0 of buffers with the given gaps a, largest first: the Toeplitz
+// matrix of one phase of the phased scheme. It returns the weights, S = 1 + Σ_ik ω_iω_k/D_ik, the squared norm of a
 // column of infinite height, and the value S·E.
 //
-// The variables are ln ω. E follows from the roots â of Σ ω_i/(â−a_i) = 1, of
-// which the largest must stay below 1; its gradient goes through
-// ∂â_j/∂ω_i = κ_j²/(â_j−a_i).
+// The variables are ln ω. E follows from the roots â of Σ ω_i/(â−a_i) = 1, where the largest root must stay below 1;
+// its gradient uses ∂â_j/∂ω_i = κ_j²/(â_j−a_i).
 func optimisePhase(a []float64, n float64) (omega []float64, s, value float64) {
 	p := newPhaseObjective(a, n)
-	// Inside a long phase the best weights settle at ω_i ≈ 0.73√a_i.
+	// In a long phase the best weights are ω_i ≈ 0.73√a_i.
 	x := make([]float64, len(a))
 	for i := range x {
 		x[i] = math.Log(0.6 * math.Sqrt(a[i]))
@@ -31,7 +29,7 @@ type phaseObjective struct {
 	gap   []float64
 	decay []Fixed
 	n     float64
-	omega []float64 // of the latest evaluation, as is sens
+	omega []float64 // of the last evaluation, like sens
 	sens  float64
 }
 
@@ -43,8 +41,7 @@ func newPhaseObjective(a []float64, n float64) *phaseObjective {
 	return p
 }
 
-// log returns ln S + ln E at x = ln ω, and its gradient; +Inf where C⁻¹ is not
-// stable.
+// log returns ln S + ln E at x = ln ω, and its gradient; +Inf if C⁻¹ is not stable.
 func (p *phaseObjective) log(x, grad []float64) float64 {
 	k := len(x)
 	ph := Phase{Scale: 1, Weight: make([]Fixed, k)}
@@ -71,9 +68,8 @@ func (p *phaseObjective) log(x, grad []float64) float64 {
 	return math.Log(p.sens) + math.Log(e)
 }
 
-// phaseWeights optimises the weights of the phase that ends before step end,
-// with at least the given number of buffers: as few as come within 10⁻⁶ of the
-// best S·E(m·end).
+// phaseWeights optimises the weights of the phase that ends before step end. It uses at least the given number of
+// buffers, and no more than are needed to come within 10⁻⁶ of the best S·E(m·end).
 func phaseWeights(m, end float64, least int) tablePhase {
 	n := m * end
 	best := math.Inf(1)

@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "write phased_table.go")
 
-// TestPhasedTable optimises the table of running averages again, and the one of
-// sums, and compares the errors they reach; -update writes the former.
+// TestPhasedTable optimises the tables of running averages and of sums again, and compares the errors with those of the
+// stored tables. -update writes the table of running averages.
 func TestPhasedTable(t *testing.T) {
 	made := make([]tablePhase, len(phasedSum))
 	least := 1

@@ -7,11 +7,10 @@ import (
 	"testing"
 )
 
-// TestRandomMatrices draws what Stored allows, the awkward above all: decays
-// that differ by 2⁻⁶⁴ or are tiny, weights of 2⁻⁶⁴, modes at the border of
-// stability. Every formula must still agree with the dense matrix. (Where the
-// weight of a buffer falls from one phase to the next by a factor q, about
-// log₁₀ q digits are lost; in the tables q is below 1.6.)
+// TestRandomMatrices draws random matrices that Stored allows, mostly difficult ones: decays that differ by 2⁻⁶⁴ or are
+// tiny, weights of 2⁻⁶⁴, modes at the border of stability. Every formula must still agree with the dense matrix. (If
+// the weight of a buffer falls from one phase to the next by a factor q, about log₁₀ q digits are lost; in the tables q
+// is below 1.6.)
 func TestRandomMatrices(t *testing.T) {
 	const n = 40
 	source := rand.New(rand.NewPCG(9, 10))
@@ -43,7 +42,7 @@ func TestRandomMatrices(t *testing.T) {
 		for k < len(s.Decay) {
 			k += 1 + source.IntN(len(s.Decay)-k)
 			ph := Phase{Start: start, Scale: 1 + 3*source.Float64()}
-			// Shares of the border Σ rΩ_i/θ_i = 1.
+			// Divide the stability limit Σ rΩ_i/θ_i = 1 into random shares.
 			share, sum, spread := make([]float64, k), 0.0, -40.0
 			if k < len(s.Decay) || start > 1 {
 				spread = -4
@@ -62,7 +61,7 @@ func TestRandomMatrices(t *testing.T) {
 		}
 		f, err := newBuffered(s)
 		if err != nil {
-			continue // the weight 1 of a decay below 2⁻⁴⁰, say
+			continue // invalid, for example the weight 1 for a decay below 2⁻⁴⁰
 		}
 		name := fmt.Sprintf("trial %d", trial)
 		checkSound(t, name, f)
@@ -94,16 +93,15 @@ func TestRandomMatrices(t *testing.T) {
 	t.Logf("largest relative error %.1e", worst)
 }
 
-// TestRandomBands draws bands of every kind that Stored allows, normalised or
-// not, and compares what is claimed with the dense matrix: variances, column
-// norms, the reach of the noise, and what Shaper and Filter do.
+// TestRandomBands draws random bands of every kind that Stored allows, normalised or not, and compares with the dense
+// matrix: variances, column norms, the largest noise, and the results of Shaper and Filter.
 func TestRandomBands(t *testing.T) {
 	const n = 40
 	source := rand.New(rand.NewPCG(17, 18))
 	for trial := range 300 {
 		s := &Stored{Kind: []string{"bsr", "bisr", "banded"}[trial%3]}
 		p := 1 + source.IntN(12)
-		// Shares of 1 that add up to less (bisr), or steps down from 1 to 0.
+		// Random shares that add up to less than 1 (bisr), or steps down from 1 to 0.
 		share, sum := make([]float64, p), 0.0
 		for k := range share {
 			share[k] = math.Exp(-6 * source.Float64())
@@ -142,7 +140,8 @@ func TestRandomBands(t *testing.T) {
 		if err != nil || limits.Noise < reach*14*(1<<24) {
 			t.Fatalf("%s: Limits is %+v, %v; rows of C⁻¹ reach %g", name, limits, err, reach)
 		}
-		for _, w := range []Workload{{Kind: "sum"}, {Kind: "window", Window: 7}, {Kind: "exponential", Decay: source.Float64()}} {
+		for _, w := range []Workload{{Kind: "sum"}, {Kind: "window", Window: 7},
+			{Kind: "exponential", Decay: source.Float64()}} {
 			rows := apply(w, inverse)
 			for step := uint64(1); step <= n; step += 3 {
 				scale := math.Sqrt(f.RowVar(w, step) * f.RowVar(w, n))

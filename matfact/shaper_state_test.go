@@ -32,8 +32,7 @@ func TestShaperLayout(t *testing.T) {
 	}
 }
 
-// TestShaperRestore interrupts a run at every step and demands the same bits
-// from there on.
+// TestShaperRestore interrupts a run at every step, and requires the same bits from there on.
 func TestShaperRestore(t *testing.T) {
 	const n, dim, sd = 300, 3, 1 << 30
 	for _, f := range factorizations(t, n) {
@@ -99,8 +98,8 @@ func TestShaperFar(t *testing.T) {
 	}
 }
 
-// TestShaperMalformed: what is not a state of this matrix and dimension is
-// refused, and the Shaper left alone.
+// TestShaperMalformed: a Shaper refuses data that is not a state of its matrix and dimension, and is unchanged
+// afterwards.
 func TestShaperMalformed(t *testing.T) {
 	for _, f := range factorizations(t, 50) {
 		shaper := f.NewShaper(2)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// draw is the caller's part of a step: w = ⌊r(sd·z − s) + ½⌋. Here float64 is
-// exact enough: a w that is off by one is as good an input as the right one.
+// draw does the caller's part of a step: w = ⌊r(sd·z − s) + ½⌋. float64 is exact enough here: for the tests, a w that
+// is off by one is as good as the right one.
 func draw(w []int64, z, s []float64, sd, r float64) {
 	for i := range w {
 		w[i] = int64(math.Floor(r*(sd*z[i]-s[i]) + 0.5))
@@ -60,9 +60,8 @@ func (o *oracle) difference(x float64) float64 {
 	return d
 }
 
-// TestShaperExact runs the Shaper in its loop for thousands of steps, with
-// Gaussian draws and with the largest that can occur, against fractions. The
-// state before its conversion is held against its own, far smaller, bound.
+// TestShaperExact runs the Shaper for thousands of steps, with Gaussian draws and with the largest possible draws, and
+// compares it with fractions. The state before its conversion has a separate, much smaller bound.
 func TestShaperExact(t *testing.T) {
 	const sd = 1 << 27
 	steps := 800
@@ -98,7 +97,7 @@ func TestShaperExact(t *testing.T) {
 					}
 				}
 				z[0], z[1] = source.NormFloat64(), 14
-				z[2] = 14 * float64(1-2*(step/100%2)) // turns every 100 steps
+				z[2] = 14 * float64(1-2*(step/100%2)) // changes sign every 100 steps
 				draw(w, z, row, sd, r)
 				for i := range dim {
 					oracles[i].push(w[i])
@@ -110,14 +109,13 @@ func TestShaperExact(t *testing.T) {
 				"s: error %.2g, Limits.Rounding %.2g; state: error %.2g, bound %.2g; |w| up to %.3g, Limits.Noise %.3g",
 				worst, limits.Rounding, worstState, floor, largest, limits.Noise)
 			if worst > limits.Rounding || worstState > floor || largest > limits.Noise {
-				t.Error("a limit does not hold")
+				t.Error("a limit is exceeded")
 			}
 		})
 	}
 }
 
-// stateError returns by how much the sum of coordinate j's buffers is below the
-// exact one.
+// stateError returns the difference of the exact sum of coordinate j's buffers and the computed one.
 func stateError(s *bufferedShaper, o *oracle, j int) float64 {
 	sum := new(big.Int)
 	for _, state := range s.state {
@@ -134,12 +132,12 @@ func stateError(s *bufferedShaper, o *oracle, j int) float64 {
 	want.SetMantExp(want, -64*int(o.step))
 	d, _ := want.Sub(want, have).Float64()
 	if d < 0 {
-		return math.Inf(1) // it rounds down
+		return math.Inf(1) // the state must be rounded down
 	}
 	return d
 }
 
-// TestRootShaperExact does the same for the square root.
+// TestRootShaperExact is TestShaperExact for the square root.
 func TestRootShaperExact(t *testing.T) {
 	const sd, steps = 1 << 27, 400
 	for _, w := range []Workload{{Kind: "sum"}, {Kind: "window", Window: 5}} {
@@ -177,7 +175,7 @@ func TestRootShaperExact(t *testing.T) {
 	}
 }
 
-// TestBandedShaperExact does the same for bands, in 3000-bit arithmetic.
+// TestBandedShaperExact is TestShaperExact for bands, in 3000-bit arithmetic.
 func TestBandedShaperExact(t *testing.T) {
 	const steps, precision = 500, 3000
 	sum := Workload{Kind: "sum"}
@@ -224,14 +222,14 @@ func TestBandedShaperExact(t *testing.T) {
 			t.Logf("%s %d: s: error %.2g, Limits.Rounding %.2g; |w| up to %.3g, Limits.Noise %.3g", c.kind, c.bands,
 				worst, limits.Rounding, largest, limits.Noise)
 			if worst > limits.Rounding || largest > limits.Noise {
-				t.Errorf("%s with %d bands: a limit does not hold", c.kind, c.bands)
+				t.Errorf("%s with %d bands: a limit is exceeded", c.kind, c.bands)
 			}
 		}
 	}
 }
 
-// TestLimitsAttained drives each row to the largest noise that draws of ±14 give
-// it, z_j = 14·sign (C⁻¹)_tj, and finds it below Limits.Noise, by little for a BLT.
+// TestLimitsAttained drives each row to the largest noise that draws of ±14 can give, z_j = 14·sign (C⁻¹)_tj. It must
+// be below Limits.Noise, for a BLT only slightly.
 func TestLimitsAttained(t *testing.T) {
 	const n, sd = 300, 1 << 24
 	for _, f := range factorizations(t, n) {
@@ -254,13 +252,12 @@ func TestLimitsAttained(t *testing.T) {
 	}
 }
 
-// TestLimitsErrors: no state that fits its integers is refused, none that does
-// not is accepted.
+// TestLimitsErrors: Limits accepts every state that fits its integers, and refuses every other one.
 func TestLimitsErrors(t *testing.T) {
 	for _, f := range factorizations(t, 300) {
 		for _, sd := range []float64{0, 1, 1 << 24, 1 << 30, 1 << 36} {
 			if sd == 1<<36 && f.name == "normalised blt" {
-				continue // counts in units of 2⁻²⁰
+				continue // it counts in units of 2⁻²⁰
 			}
 			if _, err := f.Limits(sd); err != nil && f.name != "odd phases" {
 				t.Errorf("%s: Limits(%g): %v", f.name, sd, err)
@@ -274,8 +271,7 @@ func TestLimitsErrors(t *testing.T) {
 	}
 }
 
-// TestShaperFilter feeds both realisations with the same noise on a fine
-// lattice.
+// TestShaperFilter gives the same noise on a fine lattice to Shaper and Filter.
 func TestShaperFilter(t *testing.T) {
 	const n, dim, sd = 400, 5, 1 << 36
 	for _, f := range factorizations(t, n) {
@@ -303,9 +299,9 @@ func TestShaperFilter(t *testing.T) {
 	}
 }
 
-// TestMonteCarlo estimates the variance of every row from 50 000 coordinates at
-// once. The standard deviation of an estimate is 0.63 %, the tolerance 4 %: one
-// of these 2640 fails by chance with probability 10⁻⁶; the seed is fixed.
+// TestMonteCarlo estimates the variance of every row from 50 000 coordinates at once. The standard deviation of an
+// estimate is 0.63 %, the tolerance 4 %: one of these 2640 estimates fails by chance with probability 10⁻⁶. The seed is
+// fixed.
 func TestMonteCarlo(t *testing.T) {
 	const n, dim = 40, 50000
 	if testing.Short() {
@@ -356,9 +352,8 @@ func TestShaperAllocs(t *testing.T) {
 	}
 }
 
-// TestGolden pins every bit that a release can depend on: the numbers of
-// Predict, the state, ColNorm, Limits and variances. Another value on another
-// architecture means that a product was fused with a sum.
+// TestGolden pins every bit on which a release can depend: the numbers of Predict, the state, ColNorm, Limits and
+// variances. A different value on another architecture means that the compiler fused a product with a sum.
 func TestGolden(t *testing.T) {
 	blt := storeBLT([]float64{9.836865043880268e-07, 1.88849494123769e-05, 0.25},
 		[]float64{5.146947372507541e-06, 0.01, 0.75})
@@ -414,7 +409,8 @@ func TestGolden(t *testing.T) {
 				w[i] = int64(step*0x9e3779b97f4a7c15*uint64(i+1))>>37 - int64(s[i])
 			}
 			shaper.Push(w)
-			for _, x := range []Workload{{Kind: "mean"}, {Kind: "exponential", Decay: 0.97}, {Kind: "window", Window: 50}} {
+			for _, x := range []Workload{{Kind: "mean"}, {Kind: "exponential", Decay: 0.97},
+				{Kind: "window", Window: 50}} {
 				put(c.f.RowVar(x, step), c.f.Cov(x, step, (step+1)/2))
 			}
 			put(c.f.CinvVar(step))
@@ -456,7 +452,7 @@ func TestRootHorizon(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s goes beyond the horizon", name)
+					t.Errorf("%s does not panic beyond the horizon", name)
 				}
 			}()
 			step()

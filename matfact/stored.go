@@ -33,18 +33,16 @@ func (f Fixed) float() float64 { return float64(f) * 0x1p-64 }
 // gap returns 1 − f·2⁻⁶⁴, rounded to nearest. f must not be 0.
 func (f Fixed) gap() float64 { return float64(-f) * 0x1p-64 }
 
-// Stored is a factorization, written as the integers that define it. Keep it, as JSON, with
-// the stream from its beginning: see Config.Stored.
+// Stored is a factorization, written as the integers that define it. Save it, as JSON, when the stream begins: see
+// Config.Stored.
 //
-// With Θ_i = Decay[i]·2⁻⁶⁴ and, in the phase that holds step j,
-// Ω_i = Weight[i]·2⁻⁶⁴ and r = Scale, the matrix is
+// With Θ_i = Decay[i]·2⁻⁶⁴ and, in the phase that contains step j, Ω_i = Weight[i]·2⁻⁶⁴ and r = Scale, the matrix is
 //
 //	C_jj = 1/r,   C_tj = Σ_i Ω_i Θ_i^(t−j−1)  for t > j.
 //
-// "identity" is one phase without buffers, "blt" one phase with r = 1. "sqrt" has neither
-// decays nor phases: its coefficients follow from workload and horizon, with the same bits on
-// every architecture. "bsr" and "bisr" are Toeplitz, with ones on the diagonal and
-// m_k = Bands[k−1]·2⁻⁶⁴:
+// "identity" is one phase without buffers, "blt" one phase with r = 1. "sqrt" has neither decays nor phases: its
+// coefficients follow from workload and horizon, with the same bits on every architecture. "bsr" and "bisr" are
+// Toeplitz, with ones on the diagonal and m_k = Bands[k−1]·2⁻⁶⁴:
 //
 //	C_t,t−k = m_k of bsr,   C⁻¹_t,t−k = −m_k of bisr,   0 beyond.
 type Stored struct {
@@ -56,10 +54,10 @@ type Stored struct {
 	// C_t,t−1 for each row in turn, in units of 2⁻⁶².
 	Scales  []float64 `json:"scales,omitempty"`
 	Entries Packed    `json:"entries,omitempty"`
-	// Height is the number of rows down to which columns are normalised; 0: they are not.
+	// Height is the number of rows down to which columns are normalised; 0: columns are not normalised.
 	Height uint64 `json:"height,omitempty"`
-	// Fraction is the number of fractional bits of a state of 64 bits, see Narrow. All weights
-	// of "blt" are multiples of 2^−Fraction then. 0: the state has 128 bits.
+	// Fraction is the number of fractional bits of a 64-bit state, see Narrow; all weights of "blt" are then multiples
+	// of 2^−Fraction. 0: the state has 128 bits.
 	Fraction int `json:"fraction,omitempty"`
 }
 
@@ -78,16 +76,15 @@ type Phase struct {
 	Weight []Fixed `json:"weight,omitempty"`
 }
 
-// validate reports everything about the phases and decays of s for which the formulas of this
-// package do not hold. If it returns nil, C has a finite column norm and a stable inverse,
-// even if s comes from elsewhere.
+// validate reports all faults in the phases and decays of s, that is, conditions of this package's formulas that do not
+// hold. If it returns nil, C has a finite column norm and a stable inverse, also if s comes from elsewhere.
 func (s *Stored) validate() error {
 	var errs []error
 	add := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("stored factorization: "+format, args...))
 	}
 	if len(s.Bands) > 0 || len(s.Scales) > 0 || len(s.Entries) > 0 {
-		add("%s has neither bands nor entries", s.Kind)
+		add("%s must have neither bands nor entries", s.Kind)
 	}
 	if len(s.Decay) > maxDecays {
 		add("has %d decays, must be at most %d", len(s.Decay), maxDecays)
@@ -103,7 +100,7 @@ func (s *Stored) validate() error {
 	case s.Kind != "phased" && n != 1:
 		add("%s has %d phases, must have 1", s.Kind, n)
 	case s.Kind == "identity" && len(s.Decay) > 0:
-		add("identity has buffers")
+		add("identity must not have buffers")
 	}
 	for p, ph := range s.Phases {
 		if p == 0 && ph.Start != 1 {
@@ -126,8 +123,8 @@ func (s *Stored) validate() error {
 			}
 			one += float64(ph.Scale*w.float()) / s.Decay[i].float()
 		}
-		// The largest root of Σ ω_i/(s−a_i) = 1 is at most 1 exactly where
-		// Σ ω_i/θ_i ≤ 1. A BLT whose optimum has θ̂ = 0 is on the border.
+		// The largest root of Σ ω_i/(s−a_i) = 1 is at most 1 if and only if Σ ω_i/θ_i ≤ 1. A BLT whose optimum has θ̂ =
+		// 0 has equality.
 		if one > roundUp {
 			add("phase %d has an unstable inverse (%g > 1)", p, one)
 		}
@@ -139,8 +136,7 @@ func (s *Stored) validate() error {
 	return errors.Join(errs...)
 }
 
-// fingerprint identifies the matrix in the state of a Shaper, so that a state cannot be
-// continued with another C.
+// fingerprint identifies the matrix in the state of a Shaper, so that a state cannot be continued with another C.
 func (s *Stored) fingerprint() uint64 {
 	h := fnv.New64a()
 	var buf []byte
@@ -171,7 +167,7 @@ func (s *Stored) fingerprint() uint64 {
 		put(s.Height)
 	}
 	if s.Fraction != 0 {
-		put(^uint64(s.Fraction)) // no height is so large
+		put(^uint64(s.Fraction)) // cannot be confused with a height, which is smaller
 	}
 	h.Write(buf)
 	return h.Sum64()

@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// maxSqrtHorizon is the longest horizon of a square root. Step t costs O(t·D), so it is meant
-// for a few thousand steps.
+// maxSqrtHorizon is the longest horizon of a square root. Step t costs O(t·D), so it is practical for a few thousand
+// steps only.
 const maxSqrtHorizon = 1 << 24
 
 // root is the Toeplitz square root C = A^½ of a kernel, for a known number of
@@ -25,7 +25,7 @@ type root struct {
 	response
 	kernel  Workload
 	coef    []int64
-	reverse []int64 // coef from the last to c_1, so that rows of C are stretches of it
+	reverse []int64 // coef from the last to c_1, so that each row of C is a slice of it
 	colNorm float64
 }
 
@@ -33,7 +33,7 @@ func newRoot(stored *Stored, w Workload, horizon uint64) (Factorization, error) 
 	if stored != nil &&
 		(len(stored.Decay) > 0 || len(stored.Phases) > 0 || len(stored.Bands) > 0 || len(stored.Scales) > 0 ||
 			len(stored.Entries) > 0) {
-		return nil, errors.New("stored factorization: a square root has neither decays nor phases, bands nor entries")
+		return nil, errors.New("stored factorization: sqrt must have neither decays nor phases, bands nor entries")
 	}
 	r := &root{kernel: w.Kernel(), coef: make([]int64, horizon)}
 	for j, c := range seriesPower(r.kernel, 0.5, int(horizon)) {
@@ -96,9 +96,9 @@ func (r *root) ColNorm() float64 { return r.colNorm }
 // Stored implements Factorization.
 func (r *root) Stored() *Stored { return &Stored{Kind: "sqrt"} }
 
-// Limits implements Factorization: |w| ≤ |q|·Σ|ĉ_j|. ĉ is the inverse of the exact root, not
-// of the stored one; a margin covers the difference. Coefficients that differ by
-// Σ|e_j| = ε change the sum L by less than L²ε/(1−Lε), and Lε < 10⁻⁵.
+// Limits implements Factorization: |w| ≤ |q|·Σ|ĉ_j|. ĉ is the inverse of the exact root, not of the stored one; a
+// margin covers the difference. If coefficients differ by Σ|e_j| = ε, the sum L changes by less than L²ε/(1−Lε), and Lε
+// < 10⁻⁵.
 func (r *root) Limits(sd float64) (Limits, error) { return r.fineLimits(sd, 1) }
 
 func (r *root) fineLimits(sd, unit float64) (Limits, error) {
@@ -128,7 +128,7 @@ func (r *root) NewShaper(dim int) Shaper {
 }
 
 func (r *root) fineShaper(dim int, fingerprint uint64) Shaper {
-	// The given fingerprint stands for kind and horizon only; add the kernel.
+	// The given fingerprint identifies kind and horizon only; add the kernel.
 	return newHistoryShaper(r, len(r.coef), maxFine, fingerprint^kernelHash(r.kernel), dim)
 }
 

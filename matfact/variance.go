@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// How variances are computed. The noise of a workload's kernel 1/(1−(1−a₀)x) is
-// a filter of unit noise z with one more state, the kernel's own accumulator P,
+// How variances are computed. The noise of a workload's kernel 1/(1−(1−a₀)x) is a filter of unit noise z with one more
+// state, the kernel's own accumulator P,
 //
 //	P ← (1−a₀)P + y,   y = r(z − κᵀc).
 //
@@ -14,19 +14,17 @@ import (
 //
 //	π ← (1−a₀)π + r(1 − Σ_j κ_j²/(â_j−a₀))z,
 //
-// So all states decay by themselves, and the covariance that n steps add has a closed form:
-// drive_i·drive_l·(1−(1−D_il)ⁿ)/D_il, D = p+q−pq. Powers are kept as gaps, 1−(1−p)ⁿ, and
-// doubled by g ← g(2−g), which loses no accuracy. For sums every term is positive. If some
-// â_j is near a₀ (which happens for exponential kernels only), its mode stays coupled to π,
-// by λ_j = −rκ_j.
+// So the states decay independently, and the covariance that n steps add has a closed form:
+// drive_i·drive_l·(1−(1−D_il)ⁿ)/D_il, D = p+q−pq. Powers are stored as gaps, 1−(1−p)ⁿ, and doubled by g ← g(2−g), which
+// loses no accuracy. For sums every term is positive. If some â_j is near a₀ (which happens for exponential kernels
+// only), its mode stays coupled to π, by λ_j = −rκ_j.
 //
-// A variance is computed by walking backwards in time. The wanted rows are linear functionals
-// of the state; going back n steps adds f·Q·gᵀ to the covariance and turns f into fM. A window
-// subtracts the accumulator at its border. At the start of a phase, the covariance of the
-// state is known from the phase before.
+// A variance is computed by walking backwards in time. The wanted rows are linear functionals of the state; going back
+// n steps adds f·Q·gᵀ to the covariance and turns f into fM. A window subtracts the accumulator at its start. At the
+// beginning of a phase, the covariance of the state is known from the phase before.
 //
-// Results are a function of the stored integers and t alone, not of earlier calls, in
-// operations that have the same bits everywhere: see buffered.
+// Results are a function of the stored integers and t alone, not of earlier calls, in operations that have the same
+// bits on every architecture: see buffered.
 
 // RowVar implements Factorization. It costs O(k² + k log t) for k buffers, 0.3 to 4 µs, and
 // allocates nothing. The first call in a phase costs O(k⁴) more.
@@ -76,17 +74,17 @@ func newSystem(m *modes, pole float64) *system {
 	return s
 }
 
-// walker holds what n steps of a system do to its state, and scratch space.
+// walker holds the effect of n steps of a system on its state, and scratch space.
 type walker struct {
 	sys  *system
 	gap  []float64 // 1 − (1−p)ⁿ
-	mix  []float64 // λ_j Σ_{m<n} (1−a₀)^(n−1−m) (1−â_j)^m: what π gains from state j
+	mix  []float64 // λ_j Σ_{m<n} (1−a₀)^(n−1−m) (1−â_j)^m: the coefficient of state j in π
 	cov  []float64 // Q, (k+1)²
 	old  []float64
 	f, g []float64 // functionals
 }
 
-// steps sets w to n steps of s.
+// steps sets w to the effect of n steps of s.
 func (w *walker) steps(s *system, n uint64) {
 	k := len(s.gap)
 	w.sys = s
@@ -118,8 +116,7 @@ func (w *walker) steps(s *system, n uint64) {
 	}
 }
 
-// modeCov returns the covariance that n steps, with gaps w.gap, give two states
-// that decay by themselves.
+// modeCov returns the covariance of two independently decaying states after n steps, whose gaps are in w.gap.
 func (w *walker) modeCov(i, l int, n uint64) float64 {
 	s := w.sys
 	num := w.gap[i] + float64(w.gap[l]*(1-w.gap[i]))
@@ -130,8 +127,8 @@ func (w *walker) modeCov(i, l int, n uint64) float64 {
 	return float64(s.drive[i]*s.drive[l]) * (num / den)
 }
 
-// doubleCoupled doubles the number of steps of mix and of row 0 of cov, the
-// covariances of π. The gaps come after.
+// doubleCoupled doubles the number of steps of mix and of row 0 of cov, the covariances of π. The caller doubles the
+// gaps afterwards.
 func (w *walker) doubleCoupled() {
 	row := w.cov[:len(w.gap)]
 	w.old = append(w.old[:0], row...)
@@ -144,7 +141,7 @@ func (w *walker) doubleCoupled() {
 	}
 }
 
-// stepCoupled adds one step to the same.
+// stepCoupled adds one step to mix and to row 0 of cov.
 func (w *walker) stepCoupled() {
 	s, row := w.sys, w.cov[:len(w.gap)]
 	w.carry(s.lambda, s.gap)
@@ -156,8 +153,7 @@ func (w *walker) stepCoupled() {
 	}
 }
 
-// carry takes row 0 of cov through steps that let state l decay by 1−gap_l and
-// add Σ_j gain_j·state_j to π.
+// carry applies steps to row 0 of cov. In these steps state l decays by 1−gap_l, and Σ_j gain_j·state_j is added to π.
 func (w *walker) carry(gain, gap []float64) {
 	row, own := w.cov[:len(w.gap)], 1-gap[0]
 	var cross, square float64
@@ -190,8 +186,7 @@ func form(q, f, g []float64) float64 {
 	return sum
 }
 
-// back turns a functional of the state after the steps into one of the state
-// before them.
+// back turns a functional of the state after the steps into a functional of the state before them.
 func (w *walker) back(f []float64) {
 	first := f[0]
 	for i := range f {
@@ -199,13 +194,13 @@ func (w *walker) back(f []float64) {
 	}
 }
 
-// chain holds the systems of the phases for one kernel, as far as they have been used, and
-// the covariance of the state at the beginning of each phase.
+// chain holds the systems of all phases so far for one kernel, and the covariance of the state at the beginning of each
+// phase.
 type chain struct {
 	pole    float64
 	systems []*system
 	start   [][]float64 // covariance before the phase's first step
-	basis   [][]float64 // state of the phase from that of the one before
+	basis   [][]float64 // the matrix from the state of the phase before to the state of the phase
 }
 
 // chain returns the chain of a kernel, extended to phase p. It costs O(k⁴) for every new
@@ -287,8 +282,8 @@ func (b *buffered) walk(pole float64, window, t, u uint64) float64 {
 	rows := [2][]float64{resize(w.f, k), resize(w.g, k)} // functionals of u and t
 	w.f, w.g = rows[0], rows[1]
 
-	// The times at which an accumulator is read into a row. An accumulator without steps
-	// is 0 and need not be read.
+	// events are the times at which an accumulator is read into a row. An accumulator without steps is 0 and need not
+	// be read.
 	type event struct {
 		at   uint64
 		row  int

@@ -5,29 +5,26 @@ import (
 	"fmt"
 )
 
-// Workload is the lower triangular matrix A that is applied to the stream of
-// private rows. Row t weighs the rows 1 … t:
+// Workload is the lower triangular matrix A that is applied to the stream of private rows. Row t weighs the rows 1 … t:
 //
 //	"sum"         A_tk = 1
 //	"mean"        A_tk = 1/t
 //	"exponential" A_tk = Decay^(t−k)
 //	"window"      A_tk = 1 for t−Window < k ≤ t, else 0
 //
-// A divisor other than the 1/t of "mean" is not part of the workload: a window's width, a bias
-// correction, a number of records. It changes neither the factorization nor the privacy:
-// divide the released row, and its standard deviation, by it.
+// Only the divisor 1/t of "mean" is part of a workload. Other divisors are not: a window's width, a bias correction, a
+// number of records. They change neither the factorization nor the privacy: divide the released row, and its standard
+// deviation, by them.
 type Workload struct {
 	// Kind is "sum", "mean", "exponential" or "window". Required.
 	Kind string
-	// Decay is the weight of the previous step, in (0, 1). Required for
-	// "exponential", 0 elsewhere.
+	// Decay is the weight of the previous step, in (0, 1). Required for "exponential", 0 for the other kinds.
 	Decay float64
-	// Window is the number of steps a window holds, at least 1. Required for
-	// "window", 0 elsewhere.
+	// Window is the number of steps of a window, at least 1. Required for "window", 0 for the other kinds.
 	Window uint64
 }
 
-// Validate returns everything that is wrong with w, joined; nil if w is valid.
+// Validate returns all faults of w, joined; nil if w is valid.
 func (w Workload) Validate() error {
 	var errs []error
 	switch w.Kind {
@@ -51,8 +48,8 @@ func (w Workload) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Kernel returns w without its row scaling: "sum" for "mean", w itself for the others. It is
-// the Toeplitz matrix that noise is shaped for.
+// Kernel returns w without its row scaling: "sum" for "mean", w itself for the others. It is the Toeplitz matrix that a
+// factorization is made for.
 func (w Workload) Kernel() Workload {
 	if w.Kind == "mean" {
 		return Workload{Kind: "sum"}
@@ -77,8 +74,8 @@ func (w Workload) scale(t uint64) float64 {
 	return 1
 }
 
-// must panics if w is invalid. The methods that take a workload return no error, and an
-// invalid one is a mistake in the calling program.
+// must panics if w is invalid. It serves the methods that take a workload and return no error: an invalid workload is a
+// mistake in the calling program.
 func (w Workload) must() {
 	if err := w.Validate(); err != nil {
 		panic("matfact: " + err.Error())

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// TestAddTakesNothingElse adds rows that are none beside ordinary ones: they must
-// count, contribute zeros, and leave no trace in the records after them.
+// TestAddTakesNothingElse adds invalid rows together with ordinary ones. They must count, contribute zeros, and not
+// affect the records after them.
 func TestAddTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	good := []float64{0.25, -0.5, 0.125}
@@ -47,7 +47,7 @@ func TestAddTakesNothingElse(t *testing.T) {
 }
 
 func TestAddAllocatesNothing(t *testing.T) {
-	for _, mu := range []float64{0.5, 50} { // float64 kernel and integer form
+	for _, mu := range []float64{0.5, 50} { // these use the float64 kernel and the integer form
 		e := mustNew(t, Config{Clip: 1.1, Columns: dptest.Columns(16), Step: 1 << 20},
 			dp.Params{Mu: mu, Adjacency: dp.Replace})
 		row := make([]float64, 16)

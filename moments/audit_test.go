@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// The audits of internal/audit take an estimator as a stranger would: rows in,
-// releases out. This file tells them what is public about one.
+// The audits of internal/audit see only the rows and releases of an estimator. This file provides the public facts
+// about an estimator that they need.
 
 // subject is an estimator under audit.
 type subject struct {
@@ -22,7 +22,7 @@ type subject struct {
 	worst  func(dp.Adjacency) audit.Pair
 }
 
-// newSubject returns a subject for e, which must not have closed a step.
+// newSubject returns a subject for e, which must not have closed a step yet.
 func newSubject(e *Estimator) (*subject, error) {
 	p, w := e.Plan(), e.cfg.workload()
 	c, err := audit.Stored(p.Factorization, w, e.cfg.Horizon)
@@ -43,8 +43,8 @@ func newSubject(e *Estimator) (*subject, error) {
 	return &subject{m.Subject(), e, e.cfg, p, w.Kernel(), c, m.Worst}, nil
 }
 
-// mustSubject builds an estimator also where New refuses a weight as useless: it
-// must be private all the same.
+// mustSubject builds an estimator even if New refuses a weight as useless, because the estimator must be private
+// nevertheless.
 func mustSubject(t testing.TB, c Config, p dp.Params) *subject {
 	t.Helper()
 	e, err := newEstimator(c, p)

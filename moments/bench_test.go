@@ -10,9 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// BenchmarkAdd measures a record, quantised, tested and added to both moments
-// exactly, against what a program without privacy would do: a float64 sum and a
-// float64 rank-1 update of the upper triangle.
+// BenchmarkAdd measures adding one record: it is quantised, checked and added to both moments exactly. The rival is the
+// work of a program without privacy: a float64 sum and a float64 rank-1 update of the upper triangle.
 func BenchmarkAdd(b *testing.B) {
 	for _, d := range []int{3, 16, 100} {
 		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {
@@ -21,7 +20,7 @@ func BenchmarkAdd(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			rows := make([][]float64, 64) // a few, for the branch of clipping
+			rows := make([][]float64, 64) // several, so that the branch of clipping is not always predicted
 			source := rand.New(rand.NewPCG(1, 2))
 			for i := range rows {
 				rows[i] = make([]float64, d)
@@ -46,9 +45,9 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkStep measures the records of a whole step, up to where noise is drawn:
-// what BenchmarkAdd does, and at the step's end what is left of blocks, and the
-// rounding of squares to their lattice. A step of one record has an end for each.
+// BenchmarkStep measures the records of a whole step, up to drawing noise: the work of BenchmarkAdd, and at the end of
+// the step the last block and the rounding of squares to their lattice. A step of one record has such an end for each
+// record.
 func BenchmarkStep(b *testing.B) {
 	for _, d := range []int{10, 100, 1000} {
 		for _, step := range []int{1, 100} {
@@ -97,8 +96,7 @@ func rankOne(square, x []float64) {
 	}
 }
 
-// BenchmarkMethods measures a step of one record and its release by every method,
-// against that of joint estimation.
+// BenchmarkMethods measures a step of one record and its release for every method, compared with joint estimation.
 func BenchmarkMethods(b *testing.B) {
 	for _, d := range []int{10, 100} {
 		for _, method := range []string{"ime", "pp_debiased", "combined"} {
@@ -128,9 +126,9 @@ func BenchmarkMethods(b *testing.B) {
 	}
 }
 
-// BenchmarkClose measures the end of a step: keys, noise and its shaping for both
-// moments, sums, standard errors and the release, with the covariance. Its rival
-// draws as many Gaussians that protect nothing, and nothing else.
+// BenchmarkClose measures the end of a step: keys, drawing and correlating noise for both moments, sums, standard
+// errors and the release, with the covariance. The rival only draws the same number of Gaussians, without protecting
+// anything.
 func BenchmarkClose(b *testing.B) {
 	for _, kind := range []string{"identity", "phased"} {
 		for _, d := range []int{3, 16, 100} {
@@ -148,7 +146,7 @@ func BenchmarkClose(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				for range 1000 { // nine of the phased factorization's ranges
+				for range 1000 { // passes through nine phases of the phased factorization
 					closeStep()
 				}
 				draws := d * (d + 3) / 2

@@ -10,9 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// TestThousandColumns takes 1000 columns, 500 500 coordinates of the second moment,
-// through steps with correlated noise, within the memory that Sizes states. It
-// runs with STREAMDP_SLOW=1.
+// TestThousandColumns runs steps of 1000 columns, with 500 500 coordinates of the second moment, with correlated noise.
+// It checks that they need no more memory than Sizes states. It runs with STREAMDP_SLOW=1.
 func TestThousandColumns(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("takes long: runs with STREAMDP_SLOW=1, which the CI script sets")

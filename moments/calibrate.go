@@ -13,15 +13,15 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// noisy is one array of noisy sums of a step. A mechanism has up to four: the rows, the rows that count in full,
-// the second moments, and the valid records.
+// noisy is one array of noisy sums of a step. A mechanism has up to four: the rows, the second moments, the number of
+// rows that are not shortened, and the number of valid records.
 type noisy struct {
 	calibration.Array
 	exp    int     // the lattice step is 2^exp
-	scale  float64 // of a count: the root of its weight times the clip norm
-	most   float64 // a step's sum without the noise, in lattice steps, at most
+	scale  float64 // for a count: the root of its weight times the clip norm
+	most   float64 // the largest sum of a step without noise, in lattice steps
 	limits matfact.Limits
-	rule   string // for the size of a step, if the sums do not fit
+	rule   string // the fault of Config.Step if the sums do not fit
 }
 
 // noisyRows returns the array of the rows' sums.
@@ -31,7 +31,7 @@ func noisyRows(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noise)
 			Deviation: n.First, Weight: 1},
 		exp:  l.Exp,
 		most: float64(cfg.Step) * float64(l.K),
-		rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", l.K),
+		rule: fmt.Sprintf("must be less: sums of %d lattice steps a record must fit 62 bits", l.K),
 	}
 }
 
@@ -55,12 +55,12 @@ func noisySquares(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noi
 		},
 		exp:  exp,
 		most: step*k*k*math.Ldexp(1, 2*l.Exp-exp) + step,
-		rule: "must be less, for sums of squares to fit 62 bits",
+		rule: "must be less: sums of squares must fit 62 bits",
 	}, nil
 }
 
-// noisyCount returns the array of one count of records. A record counts 2^−exp lattice steps, and has the weight
-// in the sensitivity, in units of ζ². The array is in the unit of the rows, as the weight says.
+// noisyCount returns the array of one count of records. A record counts 2^−exp lattice steps. weight is the weight of
+// the count in the sensitivity, in units of ζ²; it also sets the unit of the array in relation to that of the rows.
 func noisyCount(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noise, weight float64, bits int) *noisy {
 	scale := math.Sqrt(weight) * l.Bound()
 	exp := calibration.Exponent(min(1, n.First/scale*calibration.NoiseRoom), bits)
@@ -73,8 +73,7 @@ func noisyCount(cfg *Config, factor matfact.Factorization, l dp.Lattice, n Noise
 	}
 }
 
-// calibrate finds method, lattices and noise for a configuration, the ratio μ and the shapes of
-// both moments.
+// calibrate finds method, lattices and noise for a configuration, the ratio μ and the shapes of both moments.
 func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error) {
 	d := len(cfg.Columns)
 	factor := over.first.factor
@@ -82,7 +81,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	if err = errors.Join(err, cfg.checkNonNegative(factor)); err != nil {
 		return nil, err
 	}
-	beta := alpha // persons have one matrix
+	beta := alpha // persons have a single matrix
 	if !cfg.personal() {
 		beta = over.second.factor.ColNorm()
 	}
@@ -92,8 +91,8 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	}
 	share := cfg.tradeoff(method, nu, p.Adjacency)
 
-	// The lattice depends on the noise, and the noise on the clip norm of the lattice.
-	// That norm is smaller than the configured one by less than 2⁻²³.
+	// The lattice depends on the noise, and the noise on the clip norm of the lattice. That norm is smaller than the
+	// configured one by less than 2⁻²³ of it.
 	rough := share.Noise(mu, cfg.Clip, alpha, beta)
 	lattice, err := dp.NewLattice(cfg.Clip, rough.First*calibration.NoiseRoom, p.Bits())
 	if err != nil {
@@ -101,36 +100,35 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	}
 	clip := lattice.Bound()
 	n := share.Noise(mu, clip, alpha, beta)
-	// Computing standard errors of covariances takes fourth powers.
+	// The standard errors of covariances need fourth powers.
 	if !(clip > 1e-60 && clip < 1e60 && n.First < 1e60) {
 		return nil,
-			fmt.Errorf("rows of norm %g and noise of %g leave the range of float64: scale the columns to about 1",
+			fmt.Errorf("rows of norm %g and noise of %g exceed the range of float64: scale the columns to about 1",
 				clip, n.First)
 	}
 	joint := method != "pp" && method != "pp_debiased"
 	if joint && !(vector.Positive(n.Lambda) && vector.Positive(n.Diagonal)) {
-		return nil, fmt.Errorf("nu is %g, must be nearer to 1: the second moment's noise would be %g",
+		return nil, fmt.Errorf("nu is %g, must be closer to 1: the second moment's noise would be %g",
 			share.Nu, n.Diagonal)
 	}
 
 	rows := noisyRows(cfg, factor, lattice, n)
 	full := noisyCount(cfg, factor, lattice, n, cfg.fullCount(method, nu, p.Adjacency).weight, p.Bits())
-	full.rule = "must be less, for the number of rows that are not shortened to fit 62 bits"
+	full.rule = "must be less: the number of rows that are not shortened must fit 62 bits"
 	var squares, valid *noisy // nil: the mechanism has none
 	if joint {
 		if squares, err = noisySquares(cfg, over.second.factor, lattice, n, p.Bits()); err != nil {
 			return nil, err
 		}
 	}
-	if cfg.counts() {
+	if cfg.countsValid() {
 		valid = noisyCount(cfg, factor, lattice, n, cfg.countWeight(method, nu, p.Adjacency), p.Bits())
-		valid.rule = "must be less, for the number of valid records to fit 62 bits"
+		valid.rule = "must be less: the number of valid records must fit 62 bits"
 	}
 
-	// Arithmetic adds to the sensitivity. Squares are rounded once a block; for
-	// neighbours that differs by less than g₂ per entry. Correlated noise is rounded too. Of
-	// persons under replacement, blocks differ where the one has records and where the other
-	// has.
+	// Arithmetic adds to the sensitivity. Squares are rounded once a block, which differs between neighbours by less
+	// than g₂ per entry. Correlated noise is rounded too. For persons under replacement, blocks differ both where one
+	// neighbour has records and where the other one has.
 	rounded, apart := 0.0, 1.0
 	if squares != nil {
 		rounded = float64(squares.Weight * beta * float64(d) * squares.Unit)
@@ -156,7 +154,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	if err := calibration.Grown(total.First, n.First); err != nil {
 		return nil, err
 	}
-	// int64 must hold every sum: rows and squares of one step, and the noise.
+	// int64 must hold every sum of one step's rows or squares, and its noise.
 	for _, a := range []*noisy{rows, squares, valid, full} {
 		if a != nil && !calibration.Fits(a.most, a.limits) {
 			return nil, &fault.Fault{Key: "step", Rule: a.rule, Value: cfg.Step}
@@ -191,7 +189,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	if reach := float64(lattice.K) + rows.limits.Noise; plan.squares() && !fit(reach, squaredSteps(cfg, d)) {
 		return nil,
 			fmt.Errorf(
-				"squares of noisy rows, of up to %.1g lattice steps, would not fit 127 bits when they are summed: "+
+				"squares of noisy rows, of up to %.1g lattice steps, would not fit 127 bits when summed: "+
 					"lower lattice_bits", reach)
 	}
 	return plan, nil

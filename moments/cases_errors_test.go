@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// literal is a workload as the cases have it: rows are not divided by records but
-// by t for a mean, by k for a window, by nothing for the others.
+// literal is a workload in the form of the reference cases. Their rows are not divided by the number of records, but by
+// t for a mean, by k for a window, and by 1 for the others.
 type literal struct {
 	Kind string
 	Beta float64
@@ -41,8 +41,7 @@ func (l literal) read(t *testing.T) (matfact.Workload, func(t uint64) float64) {
 	return matfact.Workload{}, nil
 }
 
-// setting is a workload with one factorization for both moments, and the gains of
-// its releases.
+// setting is a workload with one factorization for both moments, and the gains of its releases.
 type setting struct {
 	factor  matfact.Factorization
 	shapes  shapes
@@ -67,7 +66,7 @@ func (s *setting) at(t uint64) Gains {
 	return g
 }
 
-// sum returns those of the first n releases.
+// sum returns the sum of the gains of the first n releases.
 func (s *setting) sum(n uint64) (g Gains) {
 	for t := uint64(1); t <= n; t++ {
 		g = g.Plus(s.at(t))
@@ -75,7 +74,7 @@ func (s *setting) sum(n uint64) (g Gains) {
 	return g
 }
 
-// full is the error of d² independent draws for that of d(d+1)/2.
+// full converts the error of d(d+1)/2 independent draws to that of d² draws.
 func full(sym float64, d int) float64 { return sym * 2 * float64(d) / float64(d+1) }
 
 func noiseOf(t Tradeoff, sigma, clip float64, s *setting) Noise {
@@ -116,7 +115,7 @@ func caseMultiParticipation(t *testing.T, c cases.Case) {
 	}
 	bound := ParticipationSensitivity(m, m, in.Steps, in.Lambda, in.Zeta, in.D, adjacency)
 	if in.Workload.Kind == "window" && in.Factorization == "sqrt" {
-		bound /= math.Sqrt(float64(in.Workload.K)) // the root of rows of 1/k, as in the kind mse
+		bound /= math.Sqrt(float64(in.Workload.K)) // because rows contain 1/k, as in the kind mse
 	}
 	c.Near(t, "sens_bound", bound, want.Bound)
 }
@@ -194,8 +193,8 @@ func caseErrors(t *testing.T, c cases.Case) {
 	g := s.sum(in.N)
 	n := noiseOf(Joint(nu, in.D, in.Adjacency), in.Sigma, in.Zeta, s)
 	mean, joint := ExpectedError("jme", n, in.Zeta, in.D, g)
-	// Post-processing at the deviation of joint estimation, as in a combination,
-	// or at its own. They are one where the second moment is free.
+	// Post-processing with the deviation of joint estimation, as in a combination, or with its own. The two are equal
+	// if the second moment is free.
 	if own := noiseOf(Single(in.Adjacency), in.Sigma, in.Zeta, s); own.First < n.First {
 		if _, v := ExpectedError("pp_debiased", own, in.Zeta, in.D, g); math.Abs(v/want.PP-1) < 1e-3 {
 			n = own
@@ -206,8 +205,8 @@ func caseErrors(t *testing.T, c cases.Case) {
 	c.Near(t, "mse_Y", mean, want.MeanError)
 	c.Near(t, "mse_S_jme_sym", joint, want.Symmetric)
 	c.Near(t, "mse_S_jme_full_d2", full(joint, in.D), want.Full)
-	// The cases take the square root of a window's rows with their 1/k, which
-	// scales C and so the noise before the workload; errors are the same.
+	// The cases use the square root of a window's rows including their 1/k. That scales C, and so the noise before the
+	// workload; errors do not change.
 	unit := 1.0
 	if in.Workload.Kind == "window" && in.Factorization == "sqrt" {
 		unit = float64(in.Workload.K)
@@ -216,7 +215,7 @@ func caseErrors(t *testing.T, c cases.Case) {
 	c.Near(t, "pp_cross_upper", unit*g.Cross, want.Cross)
 	c.Near(t, "mse_S_pp_debiased_upper", processed, want.PP)
 	c.Near(t, "pp_bias_sq", biased-processed, want.Bias)
-	// Two values of the cross term: for equal rows ΣM, for orthogonal ones tr M.
+	// Two values of the cross term: ΣM for equal rows, tr M for orthogonal ones.
 	var trace float64
 	for row := uint64(1); row <= in.N; row++ {
 		for k := uint64(1); k <= row; k++ {
@@ -234,10 +233,9 @@ func caseErrors(t *testing.T, c cases.Case) {
 	c.Near(t, "pp_cross_trace", unit*trace, want.Trace)
 }
 
-// covarianceSums returns the expected squared errors of the covariance over all
-// releases, for joint estimation with d² and d(d+1)/2 draws, and a bracket of
-// post-processing's: the lower end takes alternating rows, whose means vanish at
-// even steps.
+// covarianceSums returns the expected squared errors of the covariance over all releases: for joint estimation with d²
+// and d(d+1)/2 draws, and a lower and an upper bound for post-processing. The lower one is for alternating rows, whose
+// means vanish at even steps.
 func covarianceSums(t *testing.T, w literal, kind string, n uint64, d int, sigma, clip float64) (jmeFull, jme, lower,
 	upper float64) {
 	t.Helper()
@@ -460,8 +458,7 @@ func caseFigure1(t *testing.T, c cases.Case) {
 	}
 }
 
-// brackets keeps the suprema of post-processing's cross term, which take seconds
-// each and do not depend on σ.
+// brackets caches the suprema of post-processing's cross term. Each takes seconds and does not depend on σ.
 var brackets sync.Map
 
 // bracket returns a lower and an upper bound of sup_X tr(MXXᵀ), M = (AᵀA)∘Q.
@@ -469,7 +466,7 @@ func (s *setting) bracket(t *testing.T, name string, n uint64, d int) (lower, up
 	t.Helper()
 	if s.factor.Kind() == "identity" {
 		g := s.sum(n)
-		return g.Cross, g.Cross // M is diagonal
+		return g.Cross, g.Cross // exact, because M is diagonal
 	}
 	key := fmt.Sprint(name, n, min(d, 16))
 	if v, ok := brackets.Load(key); ok {
@@ -490,7 +487,7 @@ func root(t *testing.T, kernel matfact.Workload, n int) []float64 {
 	return c
 }
 
-// dense returns M by matrices.
+// dense computes M with dense matrices.
 func (s *setting) dense(t *testing.T, n int) *mat.SymDense {
 	a := mat.NewDense(n, n, nil)
 	for row := range n {
@@ -526,8 +523,7 @@ func (s *setting) dense(t *testing.T, n int) *mat.SymDense {
 	return q
 }
 
-// casePostProcessing is Figures 2 and 7. Suprema are bracketed: ours must lie in
-// what the case allows.
+// casePostProcessing tests Figures 2 and 7. They give bounds of suprema, between which ours must be.
 func casePostProcessing(t *testing.T, c cases.Case) {
 	var in struct {
 		N             uint64

@@ -167,8 +167,8 @@ func caseLambda(t *testing.T, c cases.Case) {
 	}
 }
 
-// caseTrace replays rows and draws through the production path: at 30 lattice
-// bits, which errs by 10⁻⁷, where a wrong formula errs by far more.
+// caseTrace replays rows and draws through Add and Close. With 30 lattice bits rounding errs by 10⁻⁷; a wrong formula
+// would err by much more.
 func caseTrace(t *testing.T, c cases.Case) {
 	var in struct {
 		Workload        literal
@@ -208,12 +208,13 @@ func caseTrace(t *testing.T, c cases.Case) {
 	}
 	w, scale := in.Workload.read(t)
 	covariance := want.Cov != nil
-	// One column under replace pays for the rows that count in full, which no case has.
+	// For one column under replace the product charges the count of rows that are not shortened, which the cases do not
+	// have.
 	charged := 1.0
 	if in.D == 1 && adjacency == dp.Replace {
 		charged = math.Sqrt(1.02)
 	}
-	still := make([][]float64, len(in.X)) // their noise
+	still := make([][]float64, len(in.X)) // the noise of these rows
 	for i := range still {
 		still[i] = []float64{0}
 	}
@@ -226,7 +227,7 @@ func caseTrace(t *testing.T, c cases.Case) {
 		if method == "jme" || method == "combined" {
 			cfg.Nu = in.Nu
 		}
-		// New refuses a weight below the free one, which a case may have.
+		// Not New: it refuses a weight below the free one, which a case may have.
 		e, err := newEstimator(cfg, dp.Params{Mu: charged / in.Sigma, Adjacency: adjacency, LatticeBits: 30})
 		if err != nil {
 			t.Fatal(err)
@@ -243,7 +244,7 @@ func caseTrace(t *testing.T, c cases.Case) {
 	if want.Sens != nil {
 		sens := e.Plan().Sensitivity / charged
 		if w.Kind == "window" && in.Factorization == "sqrt" && *want.Sens < 0.99*sens {
-			sens /= math.Sqrt(float64(w.Window)) // the root of rows of 1/k: releases are the same
+			sens /= math.Sqrt(float64(w.Window)) // because rows contain 1/k; releases are the same
 		}
 		near("sens", sens, *want.Sens)
 	}
@@ -256,7 +257,7 @@ func caseTrace(t *testing.T, c cases.Case) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The product divides by records, the cases by what the workload says.
+		// The product divides by the number of records, a case by the divisor of its workload.
 		literal := scale(uint64(s)+1) * max(1, e.weight.total())
 		if w.Kind == "sum" {
 			literal = 1
@@ -294,8 +295,8 @@ func caseTrace(t *testing.T, c cases.Case) {
 	if want.SPP == nil {
 		return
 	}
-	// Squares of the same noisy rows: those of the combination, and where its
-	// deviation is that of post-processing alone, what that releases.
+	// The squares of the same noisy rows are the post-processed part of the combination. If its deviation equals that
+	// of post-processing alone, they are also the release of that method.
 	combined := build("combined")
 	methods := []*Estimator{combined}
 	if alone := build("pp"); math.Abs(alone.plan.First-combined.plan.First) < 1e-6*alone.plan.First {

@@ -14,14 +14,14 @@ type circumstances struct {
 	Clip      float64
 	Dim       int
 	Adjacency dp.Adjacency
-	// Joint is the dimension by which the joint sensitivity of both moments is found.
+	// Joint is the number of columns for which the joint sensitivity of both moments is computed.
 	Joint int
-	// Alpha and Beta are the column norms of the two moments' matrices; for persons, P.
+	// Alpha and Beta are the column norms of the matrices of the two moments; for persons, their P.
 	Alpha, Beta float64
-	// Gains are those of the releases whose errors are compared.
+	// Gains are the gains of the releases whose errors are compared.
 	Gains Gains
-	// Squares allows post-processing. It needs steps of one record, and gains that say what it
-	// costs. Combine allows the combination, which pays for its larger state only if C = I.
+	// Squares allows post-processing, which needs steps of one record, and gains from which its error can be computed.
+	// Combine allows the combination, which justifies its larger state only if C = I.
 	Squares, Combine bool
 	// Nu is the weight of joint estimation. Search allows another weight for the
 	// combination.
@@ -41,10 +41,9 @@ type Alternative struct {
 	Second float64 `json:"rmse_second"`
 }
 
-// choose returns the methods that it compared, and which of them has the smallest weighted
-// sum of squared errors. It compares joint estimation, post-processing with its bias removed,
-// and the combination of both. Post-processing has less noise in the first moment if joint
-// estimation has to pay for the second.
+// choose returns the methods that it compared, and the index of the one with the smallest weighted sum of squared
+// errors. It compares joint estimation, post-processing with its bias removed, and the combination of both.
+// Post-processing has less noise in the first moment if joint estimation has to pay for the second.
 //
 // Source: docs/theory/moments.md.
 func (c *circumstances) choose() (all []Alternative, best int) {
@@ -70,7 +69,7 @@ func (c *circumstances) choose() (all []Alternative, best int) {
 func (c *circumstances) best(method string) (Alternative, float64) {
 	a, cost := c.try(method, c.Nu)
 	if method == "combined" && c.Search {
-		// A grid of products of roots of 2, which every processor computes with the same bits.
+		// Try a grid of products of roots of 2, which every processor computes with the same bits.
 		root := math.Sqrt(math.Sqrt(math.Sqrt2))
 		for nu := 0x1p-10; nu < 0x1p10; nu *= root {
 			if c.Adjacency == dp.Replace && nu < calibration.FreeSquares(c.Joint) {
@@ -95,16 +94,15 @@ func (c *circumstances) try(method string, nu float64) (Alternative, float64) {
 		float64(c.Weights[1]*second)
 }
 
-// Choice records how a method was chosen: by the errors of the release of Step, or by those
-// of all releases up to it.
+// Choice records how a method was chosen: by the errors of the release of Step, or by the sum over all releases up to
+// it.
 type Choice struct {
 	Metric       string        `json:"metric"` // "last" or "sum"
 	Step         uint64        `json:"step"`
 	Alternatives []Alternative `json:"alternatives"`
 }
 
-// agrees reports whether two choices are the same. Their errors may differ by a relative
-// tolerance.
+// agrees reports whether two choices are equal, except that their errors may differ by a relative tolerance.
 func (c *Choice) agrees(other *Choice, tolerance float64) bool {
 	if c == nil || other == nil {
 		return c == other

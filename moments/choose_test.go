@@ -13,8 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestRefusals: configurations that could be built and should not be, each with
-// its reason.
+// TestRefusals: configurations that could be built but are refused, each for its reason.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	floor, negative, yes, no := 0.0, -1.0, true, false
@@ -27,41 +26,41 @@ func TestRefusals(t *testing.T) {
 		{"squares of block sums", func(c *Config) { c.Method, c.Step = "pp", 2 }, "square their sum"},
 		{"a combination over blocks", func(c *Config) { c.Method, c.Step = "combined", 100 }, "square their sum"},
 		{"squares over phased noise", func(c *Config) { c.Method, c.Factorization = "pp_debiased", "phased" },
-			"can't tell its error"},
+			"cannot compute its error"},
 		{"squares over correlated noise without end",
 			func(c *Config) { c.Method, c.Factorization, c.Tune = "pp", "blt", 100 }, "needs a last step"},
 		{"squares over correlated noise for too long",
 			func(c *Config) { c.Method, c.Factorization, c.Horizon = "pp", "sqrt", longestSquares+1 }, "at most 16384"},
-		{"squares over correlated noise that goes on",
+		{"squares over correlated noise that does not end",
 			func(c *Config) { c.Method, c.Factorization, c.Horizon, c.Endless = "pp", "blt", 10, true },
 			"needs a last step"},
 		{"two matrices for concatenation", func(c *Config) { c.Method, c.Tau, c.Second = "cs", 1, &Second{} },
 			"one matrix C"},
 		{"two matrices for squares", func(c *Config) { c.Method, c.Second = "pp", &Second{} },
-			"no factorization for the second moment"},
+			"does not go with a second factorization"},
 		{"concatenation without a weight", func(c *Config) { c.Method = "cs" }, "tau: must be positive"},
-		{"a weight of nothing", func(c *Config) { c.Tau = 1 }, "tau: belongs to method \"cs\""},
-		{"a share of nothing", func(c *Config) { c.Split = 0.2 }, "split: belongs to method \"ime\""},
-		{"a share of all", func(c *Config) { c.Method, c.Split = "ime", 1 }, "split: must be in (0, 1)"},
+		{"a weight without its method", func(c *Config) { c.Tau = 1 }, "tau: belongs to method \"cs\""},
+		{"a share without its method", func(c *Config) { c.Split = 0.2 }, "split: belongs to method \"ime\""},
+		{"a share of 1", func(c *Config) { c.Method, c.Split = "ime", 1 }, "split: must be in (0, 1)"},
 		{"a weight for independent moments", func(c *Config) { c.Method, c.Nu = "ime", 1 },
 			"nu: belongs to the methods"},
 		{"weights for squares", func(c *Config) { c.Method, c.Weights = "pp", []float64{1, 1} },
 			"weights: belongs to the methods"},
 		{"an inflation for concatenation", func(c *Config) { c.Method, c.Tau, c.Inflation = "cs", 1, 2 },
 			"inflation: belongs to the methods"},
-		{"a weight below the free one", func(c *Config) { c.Nu = 0.4 }, "up to there the second moment is free"},
-		{"another metric", func(c *Config) { c.Metric = "mean" }, "metric: must be \"last\" or \"sum\""},
-		{"a metric where nothing is chosen", func(c *Config) { c.Method, c.Metric = "jme", "sum" },
+		{"a weight below the free one", func(c *Config) { c.Nu = 0.4 }, "up to that weight the second moment is free"},
+		{"an unknown metric", func(c *Config) { c.Metric = "mean" }, "metric: must be \"last\" or \"sum\""},
+		{"a metric although the method is given", func(c *Config) { c.Method, c.Metric = "jme", "sum" },
 			"metric: belongs to method \"auto\""},
 		{"a metric over too many steps", func(c *Config) { c.Metric, c.Horizon = "sum", longestSum+1 },
 			"at most 1048576"},
 		{"a floor below zero", func(c *Config) { c.PSDFloor = &negative }, "psd_floor: must be at least 0"},
-		{"a floor of no covariance", func(c *Config) { c.PSDFloor, c.Covariance = &floor, &no },
+		{"a floor without a covariance", func(c *Config) { c.PSDFloor, c.Covariance = &floor, &no },
 			"psd_floor: needs the covariance"},
 		{"a covariance of two workloads",
 			func(c *Config) { c.Second, c.Covariance = &Second{Workload: "window", Window: 2}, &yes },
 			"covariance: needs one workload"},
-		{"a second moment that can't be", func(c *Config) { c.Second = &Second{Workload: "window"} },
+		{"an invalid second moment", func(c *Config) { c.Second = &Second{Workload: "window"} },
 			"second moment: window: must be at least 1"},
 		{"a window larger than memory", func(c *Config) { c.Workload, c.Window = "window", 1<<40 }, "more than 16 GiB"},
 		{"an unknown method", func(c *Config) { c.Method = "sum" }, "\"pp_debiased\" or \"combined\""},
@@ -80,8 +79,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestChoice: auto takes the alternative of the least weighted error, states all
-// of them, and what it states is what the methods' own plans expect.
+// TestChoice: auto takes the alternative with the least weighted error and states all of them. The stated errors are
+// those that the methods' own plans expect.
 func TestChoice(t *testing.T) {
 	t.Parallel()
 	chosen := map[string]int{}
@@ -116,7 +115,7 @@ func TestChoice(t *testing.T) {
 						if least = min(least, cost); a.Method == plan.Method {
 							taken = cost
 						}
-						// The same method, asked for.
+						// The same method, given in the configuration.
 						own := c
 						own.Method, own.Metric = a.Method, ""
 						if own.Weights, own.Inflation, own.Nu = nil, 0, a.Nu; a.Method == "pp_debiased" {
@@ -133,7 +132,7 @@ func TestChoice(t *testing.T) {
 							first += x.RMSEMean * x.RMSEMean
 							second += x.RMSESecondMoment * x.RMSESecondMoment
 						}
-						// Expect knows what arithmetic adds to the noise.
+						// Expect includes the part of the noise that covers rounding.
 						if !(math.Abs(math.Sqrt(first)/a.First-1) < 1e-4) ||
 							!(math.Abs(math.Sqrt(second)/a.Second-1) < 1e-4) {
 							t.Errorf("%s: %s states errors of %g and %g, its own plan %g and %g", name, a.Method,
@@ -153,8 +152,7 @@ func TestChoice(t *testing.T) {
 		}
 	}
 	t.Log(chosen)
-	// Nothing to choose: several slots a step, noise without a Toeplitz matrix,
-	// squares that no integer holds.
+	// No choice: several slots a step, noise without a Toeplitz matrix, squares that no integer can hold.
 	for name, c := range map[string]Config{
 		"several slots": {Step: 2, Factorization: "identity"},
 		"phased noise":  {Step: 1},
@@ -172,8 +170,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestCombinationGrid compares the weight of a combination under zero-out with a
-// search among all weights.
+// TestCombinationGrid compares the weight of a combination under zero-out with a search over all weights.
 func TestCombinationGrid(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(5, 2))
@@ -196,17 +193,17 @@ func TestCombinationGrid(t *testing.T) {
 			}
 		}
 		if found > least*1.002 {
-			t.Errorf("d = %d, mu %g: the grid finds %g, there is %g", x.Dim, x.Mu, found, least)
+			t.Errorf("d = %d, mu %g: the grid finds %g, the least is %g", x.Dim, x.Mu, found, least)
 		}
 	}
 }
 
-// TestAdoptMethods accepts every method's own plan, and refuses plans of other
-// methods and altered ones.
+// TestAdoptMethods: Adopt accepts the plan of every method's configuration, and refuses plans of other methods and
+// changed plans.
 func TestAdoptMethods(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.ZeroOut}
-	kept := func(own Plan) (k Plan) { // as the epoch's manifest gives it back
+	kept := func(own Plan) (k Plan) { // encoded and decoded, as in the epoch's manifest
 		text, err := json.Marshal(own)
 		if err != nil {
 			t.Fatal(err)
@@ -226,13 +223,13 @@ func TestAdoptMethods(t *testing.T) {
 			continue
 		}
 		if e.fingerprint != mustNew(t, c, p).fingerprint {
-			t.Errorf("%s, %s: an adopted plan is another one", c.Method, describe(c))
+			t.Errorf("%s, %s: an adopted plan has changed", c.Method, describe(c))
 		}
 		refuse := func(what string, alter func(*Plan)) {
 			k := kept(own)
 			alter(&k)
 			if _, err := Adopt(c, p, k); err == nil {
-				t.Errorf("%s, %s: another %s is accepted", c.Method, describe(c), what)
+				t.Errorf("%s, %s: a changed %s is accepted", c.Method, describe(c), what)
 			}
 		}
 		refuse("method", func(k *Plan) { k.Method = map[bool]string{true: "cs", false: "pp"}[own.Method == "pp"] })

@@ -13,105 +13,94 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Config describes a moment estimator. The fields with a TOML name are the keys of a stream's
-// moments table; docs/config.md explains them. The other fields follow from the stream.
+// Config describes a moment estimator. The fields with a TOML name are the keys of a stream's moments table;
+// docs/config.md explains them. The daemon derives the other fields from the rest of the stream's configuration.
 type Config struct {
-	// Method is "auto" (the default), "jme" (joint estimation), "ime"
-	// (independent), "cs" (concatenation and split), "pp" and "pp_debiased"
-	// (squares of noisy rows, as they are or with their bias removed) or
-	// "combined" (jme and pp_debiased).
-	Method string `toml:"method"`
-	// Clip is the bound on a row's Euclidean norm, in scaled units. Required. NaN lets the
-	// warm-up find one.
-	Clip float64 `toml:"clip"`
+	// Method is "auto" (the default), "jme" (joint estimation), "ime" (independent), "cs" (concatenation and split),
+	// "pp" or "pp_debiased" (squares of noisy rows, with their bias or without it) or "combined" (jme and pp_debiased).
+	Method string
+	// Clip is the bound on a row's Euclidean norm, in scaled units. Required. If it is NaN, the warm-up finds one.
+	Clip float64
 	// Workload is "mean" (the default), "sum", "exponential" or "window".
-	Workload string `toml:"workload"`
+	Workload string
 	// Decay is the weight β of the previous step, in (0, 1). Required for "exponential"; it
 	// must be 0 otherwise.
-	Decay float64 `toml:"decay"`
+	Decay float64
 	// Window is the number of steps averaged. Required for "window"; it must be 0 otherwise.
-	Window uint64 `toml:"window"`
+	Window uint64
 	// Factorization is "auto" (the default), "identity", "sqrt", "bsr", "bisr",
 	// "banded", "dense", "blt" or "phased".
-	Factorization string `toml:"factorization"`
+	Factorization string
 	// Buffers is the number of buffers of a BLT, 1–8; 0 lets the package choose.
-	Buffers int `toml:"buffers"`
-	// Bands is the number of bands of "bsr", "bisr" and "banded", the diagonal
-	// included, 1–256, or 1–64 for "banded". Default 16; the other factorizations
-	// do not use it.
-	Bands int `toml:"bands"`
+	Buffers int
+	// Bands is the number of bands of "bsr", "bisr" and "banded", including the diagonal, 1–256, or 1–64 for "banded".
+	// Default 16; the other factorizations do not use it.
+	Bands int
 	// Normalise reduces the noise of an epoch that certainly ends at its horizon. It is for
 	// "sqrt", "bsr", "bisr", "banded" and "blt".
-	Normalise bool `toml:"normalise"`
+	Normalise bool
 	// Tune is the number of steps for which the error of "blt" and "banded" is
 	// minimised; 0 means the horizon.
-	Tune uint64 `toml:"tune"`
-	// Nu is the dimensionless weight ν of the second moment. 0 lets the package choose it: by
-	// Weights or Inflation if one of them is given. Otherwise it is, under replacement, the
-	// largest weight that costs the mean nothing, and, under zero-out, the one for the default
-	// Weights.
-	Nu float64 `toml:"nu"`
-	// Weights are the weights of the squared errors of mean and second moment
-	// from which ν is chosen. Default, under zero-out, [1/ζ², 1/ζ⁴].
-	Weights []float64 `toml:"weights"`
+	Tune uint64
+	// Nu is the dimensionless weight ν of the second moment. 0 lets the package choose it: by Weights or Inflation if
+	// one of them is given. Otherwise, under replacement, it is the largest weight that costs the mean nothing; under
+	// zero-out, it is chosen by the default Weights.
+	Nu float64
+	// Weights are the weights of the squared errors of mean and second moment by which ν is chosen. Default, under
+	// zero-out, [1/ζ², 1/ζ⁴].
+	Weights []float64
 	// Inflation ≥ 1 chooses ν by the factor by which the mean's variance may grow. At most
 	// one of Nu, Weights and Inflation may be given.
-	Inflation float64 `toml:"inflation"`
-	// Split is the share of μ² that "ime" gives the mean, in (0, 1). Default ½.
-	Split float64 `toml:"split"`
-	// Tau is the weight λ of the second moment in "cs", in 1/x². Required for it; it must be
-	// 0 otherwise.
-	Tau float64 `toml:"tau"`
-	// Metric is the error by which "auto" chooses: "last" (the default) is that of the release
-	// of the last step, "sum" that of all releases up to it. Without a horizon the last step
-	// is Tune, or 10 000.
-	Metric string `toml:"metric"`
-	// PSDFloor asks for covariance_psd: the covariance with its eigenvalues raised to this
-	// number, at least 0. Default nil: no such value.
-	PSDFloor *float64 `toml:"psd_floor"`
-	// Project asks for second_moment_projected: the nearest positive semidefinite matrix to
-	// the second moment whose trace clipped rows can have.
-	Project bool `toml:"project"`
-	// Covariance asks for the covariance; default true, but false for "sum",
-	// which has none.
-	Covariance *bool `toml:"covariance"`
-	// ValidCount asks for the number of valid records, with noise of its own. Default nil: where
-	// persons are protected, because most of their records may not count; see Person.
-	ValidCount *bool `toml:"valid_count"`
+	Inflation float64
+	// Split is the share of μ² that "ime" uses for the mean, in (0, 1). Default ½.
+	Split float64
+	// Tau is the weight λ of the second moment in "cs", in 1/x². Required for "cs"; it must be 0 otherwise.
+	Tau float64
+	// Metric is the error by which "auto" chooses the method: "last" (the default) is the error of the release of the
+	// last step, "sum" the sum over all releases up to it. Without a horizon the last step is Tune, or 10 000.
+	Metric string
+	// PSDFloor adds the value covariance_psd: the covariance with its eigenvalues raised to at least PSDFloor ≥ 0.
+	// Default nil: no such value.
+	PSDFloor *float64
+	// Project adds the value second_moment_projected: the positive semidefinite matrix nearest to the second moment
+	// whose trace is possible for clipped rows.
+	Project bool
+	// Covariance adds the covariance; default true, but false for "sum", which has none.
+	Covariance *bool
+	// ValidCount adds the number of valid records, with its own noise. Default nil: true if persons are protected,
+	// because most of their records may not count; see Person.
+	ValidCount *bool
 
-	// Second, if not nil, gives the second moment its own workload and
-	// factorization, in the methods "jme" and "ime". Library only.
-	Second *Second `toml:"-"`
+	// Second, if not nil, gives the second moment a separate workload and factorization, in the methods "jme" and
+	// "ime". It cannot be set in a configuration file.
+	Second *Second
 
-	// Person, if not zero, protects all records of a person in place of a single one: in at
-	// most Count steps, any two at least Separation apart, at most PerStep in a step. Whoever
-	// adds rows must hold persons to that, by nil rows for records beyond it. What the
-	// releases cost is then a person's cost.
-	Person matfact.Participation `toml:"-"`
+	// Person, if not zero, protects all records of a person instead of single records. A person may have records in at
+	// most Count steps, any two at least Separation apart, and at most PerStep in a step. The caller of Add must
+	// enforce that, by passing nil for any further record. Cost is then the cost of a person.
+	Person matfact.Participation
 
-	// Columns are the names of a row's numbers, d of them.
-	Columns []string `toml:"-"`
-	// Step is the number of slots of one step. Noise is added once a step, to the sum of its
-	// records.
-	Step uint64 `toml:"-"`
-	// Horizon is the number of steps of the epoch; 0: no end.
-	Horizon uint64 `toml:"-"`
-	// Endless says that steps continue after Horizon; then noise is tuned for Horizon.
-	Endless bool `toml:"-"`
-	// Centre and Scale are the public constants by which rows were scaled, used to publish
-	// original units. Empty: 0 and 1. NaN lets the warm-up find a constant.
-	Centre, Scale []float64 `toml:"-"`
+	// Columns are the names of the d numbers of a row.
+	Columns []string
+	// Step is the number of slots of one step. Noise is added once a step, to the sum of its records.
+	Step uint64
+	// Horizon is the number of steps of the epoch; 0: the epoch does not end.
+	Horizon uint64
+	// Endless says that steps continue after Horizon; the noise is then tuned for Horizon.
+	Endless bool
+	// Centre and Scale are the public constants by which rows were scaled. Releases are converted back to original
+	// units with them. Empty: 0 and 1. If a constant is NaN, the warm-up finds it.
+	Centre, Scale []float64
 
-	// Where something is to be found by a warm-up, rows are not scaled when they are
-	// added, by nobody. Warmup is its number of slots, a multiple of Step; 0: the larger
-	// of 5000 and twice what it needs. WarmupMode is "buffer" (the default), for which
-	// all records take part in all stages and are kept in memory, or "split".
-	Warmup     uint64 `toml:"-"`
-	WarmupMode string `toml:"-"`
+	// Warmup is the number of slots of the warm-up, a multiple of Step; 0: the larger of 5000 and twice the number that
+	// it needs. There is a warm-up if Clip or any Centre or Scale is NaN. Then callers must pass unscaled rows to Add.
+	// WarmupMode is "buffer" (the default), which uses all records in all stages and keeps them in memory, or "split".
+	Warmup     uint64
+	WarmupMode string
 }
 
-// Second is a workload and a factorization for the second moment alone; its fields are as
-// those of Config. A covariance needs equal workloads.
+// Second is a workload and a factorization for the second moment alone. Its fields have the meaning of Config's. A
+// covariance needs equal workloads.
 type Second struct {
 	Workload      string
 	Decay         float64
@@ -123,7 +112,8 @@ type Second struct {
 	Tune          uint64
 }
 
-// second returns the configuration of a stream in which both moments are as the second one.
+// second returns the configuration of a stream in which both moments have the workload and factorization of the second
+// one.
 func (c *Config) second() *Config {
 	if c.Second == nil {
 		return c
@@ -136,7 +126,7 @@ func (c *Config) second() *Config {
 	return &x
 }
 
-// Defaults fills in what has a default.
+// Defaults sets fields without a value to their defaults.
 func (c *Config) Defaults() {
 	if c.Method == "" {
 		c.Method = "auto"
@@ -164,20 +154,19 @@ func (c *Config) Defaults() {
 		c.Covariance = &yes
 	}
 	if c.ValidCount != nil && *c.ValidCount == c.personal() {
-		c.ValidCount = nil // the default has one form
+		c.ValidCount = nil // the default, written in one way only
 	}
 }
 
-// counts reports whether the number of valid records is released.
-func (c *Config) counts() bool {
+// countsValid reports whether the number of valid records is released.
+func (c *Config) countsValid() bool {
 	if c.ValidCount != nil {
 		return *c.ValidCount
 	}
 	return c.personal()
 }
 
-// Values returns the names of the values that a release can hold, in their order. Call Defaults
-// first.
+// Values returns the names of the values that a release can contain, in their order. Call Defaults first.
 func (c *Config) Values() []string {
 	names := []string{"mean", "second_moment"}
 	if c.Workload == "sum" {
@@ -194,16 +183,16 @@ func (c *Config) Values() []string {
 	add(c.Project, "second_moment_projected")
 	add(original, "mean_original")
 	add(original && *c.Covariance, "covariance_original")
-	add(c.counts(), "valid_count")
-	share := c.counts() && c.personal()
+	add(c.countsValid(), "valid_count")
+	share := c.countsValid() && c.personal()
 	add(share, "counted_share")
 	add(share, "mean_counted")
 	add(share && c.scaled(), "mean_counted_original")
 	return append(names, "full_share")
 }
 
-// LastStep returns the step after which the estimator ends, 0 for none. The steps of a warm-up
-// come before those of the horizon.
+// LastStep returns the number of the estimator's last step, including the steps of a warm-up before those of the
+// horizon; 0 if it has none.
 func (c *Config) LastStep() uint64 {
 	if h := c.last(); h > 0 {
 		return c.WarmupSteps() + h
@@ -211,7 +200,7 @@ func (c *Config) LastStep() uint64 {
 	return 0
 }
 
-// last returns the last step of moments.
+// last returns the last step that releases moments, from 1 after the warm-up.
 func (c *Config) last() uint64 {
 	if c.Endless {
 		return 0
@@ -225,7 +214,7 @@ func (c *Config) scaled() bool {
 		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
 }
 
-// Validate returns all violated rules at once, as *fault.Fault joined. Call Defaults first.
+// Validate returns all faults at once, joined, each of type *fault.Fault. Call Defaults first.
 func (c *Config) Validate() error {
 	var l fault.List
 	oneOf := func(key, value string, built ...string) {
@@ -254,7 +243,7 @@ func (c *Config) Validate() error {
 	} else {
 		l.Check(c.Window == 0, "window", "belongs to workload \"window\"", c.Window)
 	}
-	l.Check(c.Buffers >= 0 && c.Buffers <= 8, "buffers", "must be 0 (chosen) to 8", c.Buffers)
+	l.Check(c.Buffers >= 0 && c.Buffers <= 8, "buffers", "must be 0 (automatic) to 8", c.Buffers)
 	kind := c.factorization(c.Method)
 	l.Check(c.Buffers == 0 || kind == "blt", "buffers", "belongs to factorization \"blt\"", c.Buffers)
 	l.Check(c.Bands >= 1 && c.Bands <= 256, "bands", "must be 1 to 256", c.Bands)
@@ -268,7 +257,7 @@ func (c *Config) Validate() error {
 		l.Check(c.Horizon >= 1 && c.Horizon <= 1<<16, "normalise", "needs a horizon of at most 65536 steps", true)
 		l.Check(!c.Endless, "on_horizon", "must not be \"continue\": normalised noise ends at the horizon", nil)
 	}
-	l.Check(c.Nu >= 0 && !math.IsInf(c.Nu, 0), "nu", "must be positive and finite, or 0 (chosen)", c.Nu)
+	l.Check(c.Nu >= 0 && !math.IsInf(c.Nu, 0), "nu", "must be positive and finite, or 0 (automatic)", c.Nu)
 	l.Check(len(c.Weights) == 0 ||
 		len(c.Weights) == 2 && vector.Positive(c.Weights[0]) && vector.Positive(c.Weights[1]),
 		"weights", "must be two positive numbers", c.Weights)
@@ -299,13 +288,13 @@ func (c *Config) Validate() error {
 		"factorization \"banded\" of a sum or mean needs it, or the stream's horizon", nil)
 	l.Check(len(c.Columns) >= 1, "columns", "must name at least one column", len(c.Columns))
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
-	// The charge of an epoch ends with its last slot.
+	// The charge of an epoch ends with its last slot, which must be a valid offset.
 	slots := uint64(maxSlots)
 	if c.Automatic() {
-		slots /= 2 // the rest is for the warm-up
+		slots /= 2 // leaves the rest for the warm-up
 	}
 	l.Check(c.Step == 0 ||
-		c.last() <= slots/c.Step, "horizon", "must be less: its steps have more offsets than a log", c.Horizon)
+		c.last() <= slots/c.Step, "horizon", "must be less: its steps have more records than a log can hold", c.Horizon)
 	return l.Err()
 }
 
@@ -314,8 +303,8 @@ func squaring(method string) bool {
 	return method == "pp" || method == "pp_debiased" || method == "combined"
 }
 
-// factorization returns the kind of factorization that is used with a method. For squares of
-// noisy rows it is the identity, because they gain nothing from correlated noise.
+// factorization returns the kind of factorization that is used with a method. For squares of noisy rows it is the
+// identity, because they gain nothing from correlated noise.
 func (c *Config) factorization(method string) string {
 	switch {
 	case c.Factorization != "auto":
@@ -326,13 +315,12 @@ func (c *Config) factorization(method string) string {
 	return c.auto().Kind
 }
 
-// validateMethod checks keys that belong to some methods only. kind is the kind of
-// factorization in use.
+// validateMethod checks keys that belong to some methods only. kind is the kind of factorization in use.
 func (c *Config) validateMethod(l *fault.List, kind string) {
 	if squaring(c.Method) {
 		l.Check(c.Step <= 1, "method",
 			fmt.Sprintf(
-				"must not be %q for steps of several slots: it squares rows one by one, and would square their sum",
+				"must not be %q for steps of several slots: it must square single rows, but would square their sum",
 				c.Method), nil)
 		if reason := checkSquares(kind, c.Normalise, c.last()); reason != "" {
 			l.Add("factorization", "must not be with method \""+c.Method+"\": "+reason, c.Factorization)
@@ -341,7 +329,7 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 	if c.Method == "cs" {
 		l.Check(vector.Positive(c.Tau), "tau", "must be positive and finite for method \"cs\"", c.Tau)
 		l.Check(c.Second == nil, "method",
-			"\"cs\" needs one matrix C for both moments: it shapes them as one vector", nil)
+			"\"cs\" needs one matrix C for both moments, because it releases them as one vector", nil)
 	} else {
 		l.Check(c.Tau == 0, "tau", "belongs to method \"cs\"", c.Tau)
 	}
@@ -362,7 +350,8 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 	if c.Metric == "sum" {
 		l.Check(c.Method == "auto", "metric", "belongs to method \"auto\"", c.Metric)
 		l.Check(c.reference() <= longestSum, "metric",
-			fmt.Sprintf("\"sum\" needs a horizon or tune of at most %d steps, for it adds them up", longestSum),
+			fmt.Sprintf("\"sum\" needs a horizon or tune of at most %d steps, because it adds up their errors",
+				longestSum),
 			c.Metric)
 	}
 	if c.PSDFloor != nil {
@@ -372,7 +361,7 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 	}
 	if c.Second != nil {
 		l.Check(c.Method == "auto" || c.Method == "jme" || c.Method == "ime" || c.Method == "cs", "method",
-			"squares noisy rows, which have no factorization for the second moment", c.Method)
+			"does not go with a second factorization: it squares noisy rows", c.Method)
 		l.Check(!*c.Covariance ||
 			c.second().workload() == c.workload(), "covariance", "needs one workload for both moments", true)
 		for _, err := range fault.All(c.second().Validate()) {
@@ -384,10 +373,10 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 	}
 }
 
-// longestSum is the largest number of steps whose errors are added up to choose a method.
+// longestSum is the largest number of steps over which errors are added up to choose a method.
 const longestSum = 1 << 20
 
-// reference returns the step at whose release methods are compared.
+// reference returns the step whose release decides between methods.
 func (c *Config) reference() uint64 {
 	if t := c.Horizon; t != 0 {
 		return t
@@ -398,14 +387,14 @@ func (c *Config) reference() uint64 {
 	return 1e4
 }
 
-// ValidateFor returns what is wrong under the given adjacency only: a weight that costs the
-// second moment accuracy and gains the first one nothing. Call Defaults first.
+// ValidateFor returns a fault that depends on the adjacency: a weight that makes the second moment less accurate
+// without improving the first one. Call Defaults first.
 func (c *Config) ValidateFor(adjacency dp.Adjacency) error {
 	if adjacency == dp.Replace && len(c.Columns) > 0 && c.Nu > 0 && c.Nu < calibration.FreeSquares(c.dimension()) {
 		return &fault.Fault{Key: "nu", Value: c.Nu,
 			Rule: fmt.Sprintf(
-				"must be at least %.6g under \"replace\": up to there the second moment is free, and less of it "+
-					"gains the mean nothing", calibration.FreeSquares(c.dimension()))}
+				"must be at least %.6g under \"replace\": up to that weight the second moment is free, and a "+
+					"smaller weight does not improve the mean", calibration.FreeSquares(c.dimension()))}
 	}
 	return nil
 }
@@ -416,8 +405,8 @@ const defaultBands = 16
 // banded reports whether a factorization has bands.
 func banded(kind string) bool { return kind == "bsr" || kind == "bisr" || kind == "banded" }
 
-// validateScaling reports faults of Centre and Scale. They are not part of Validate, because
-// the reader of a configuration fills them in and checks them.
+// validateScaling reports faults of Centre and Scale. It is not part of Validate, because package config fills in and
+// checks these fields separately.
 func (c *Config) validateScaling() error {
 	var l fault.List
 	each := func(key string, list []float64, ok func(float64) bool, must string) {
@@ -432,7 +421,7 @@ func (c *Config) validateScaling() error {
 	return l.Err()
 }
 
-// maxSlots is the largest number of slots of an epoch with an end: offsets are int64.
+// maxSlots is the largest number of slots of an epoch with an end, because offsets are int64.
 const maxSlots = 1 << 62
 
 // maxRing is the largest memory of a window, in bytes.

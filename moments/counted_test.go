@@ -22,9 +22,8 @@ func released(r *dp.Release, name string) *dp.Value {
 	return nil
 }
 
-// TestCountedMean: without noise counted_share and mean_counted are the share of the records that
-// count and their mean under the workload's weights, however many others there are, and however
-// rows were scaled.
+// TestCountedMean: without noise counted_share and mean_counted are the share of valid records and the mean of these,
+// under the workload's weights, independently of the number of other records and of the scaling.
 func TestCountedMean(t *testing.T) {
 	t.Parallel()
 	const steps, slots = 6, 40
@@ -71,7 +70,7 @@ func TestCountedMean(t *testing.T) {
 			share, mean, original := released(r, "counted_share"), released(r, "mean_counted"),
 				released(r, "mean_counted_original")
 			if share == nil || mean == nil || original == nil {
-				t.Fatalf("%s, step %d: a value is not there", w.Workload, step+1)
+				t.Fatalf("%s, step %d: a value is missing", w.Workload, step+1)
 			}
 			if !(math.Abs(share.Data[0]-n/all) < 1e-9) {
 				t.Errorf("%s, step %d: a share of %g, want %g", w.Workload, step+1, share.Data[0], n/all)
@@ -101,8 +100,8 @@ func names(r *dp.Release) (all []string) {
 	return all
 }
 
-// TestCountedError: the stated error of mean_counted is that of releases. The number's noise
-// decides it where the mean is large, the sum's where it is 0.
+// TestCountedError: the stated error of mean_counted is the error of releases. If the mean is large, the noise of the
+// number dominates it; if the mean is 0, the noise of the sum.
 func TestCountedError(t *testing.T) {
 	t.Parallel()
 	const rounds, slots, valid = 2000, 100, 60
@@ -139,8 +138,8 @@ func TestCountedError(t *testing.T) {
 	}
 }
 
-// TestCountedTooFew: while the noisy number is not far above 0, no mean is divided by it. Records
-// have none of these values, and persons none without the number.
+// TestCountedTooFew: unless the noisy number is far above 0, no mean is divided by it. If single records are protected,
+// none of these values is released; if persons are protected without the number, none either.
 func TestCountedTooFew(t *testing.T) {
 	t.Parallel()
 	c := Config{Workload: "mean", Factorization: "identity", Clip: 1, Columns: dptest.Columns(1), Step: 1000,
@@ -183,8 +182,8 @@ func TestCountedTooFew(t *testing.T) {
 	}
 }
 
-// TestRecordCost: no record of a person, whose user key stays, is worth more than RecordCost, and
-// the worst one is worth nearly that.
+// TestRecordCost: no record of a person whose user key does not change costs more than RecordCost, and the worst one
+// costs almost that.
 func TestRecordCost(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -197,7 +196,7 @@ func TestRecordCost(t *testing.T) {
 				t.Errorf("%d, %s: a record costs %g, a person %g, want about %g", i, adjacency, cost.Mu,
 					a.plan.Mu, plain)
 			}
-			// The other records of the person stay where they are.
+			// The other records of the person do not change.
 			base := person(others(2), same([]float64{personClip, 0}, a.plan.Person.PerStep, 0, 4, 8))
 			x, y := []float64{personClip, 0}, []float64(nil)
 			if adjacency == dp.Replace && a.plan.Nu <= 0.5 {
@@ -220,6 +219,6 @@ func TestRecordCost(t *testing.T) {
 	}
 	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 1}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
 	if got := e.RecordCost(); got.Mu != e.Cost().Mu || got.Adjacency != dp.ZeroOut {
-		t.Error("where records are protected a record costs something else")
+		t.Error("if single records are protected, RecordCost differs from Cost")
 	}
 }

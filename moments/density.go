@@ -11,17 +11,16 @@ type Density struct {
 	factor []float64 // lower Cholesky factor of the covariance, row by row
 }
 
-// NewDensity returns the Gaussian of the given mean and covariance. covariance is an upper
-// triangle, row by row. Its eigenvalues are raised to floor > 0: the noisy covariance of few
-// rows has small and negative eigenvalues, and a density needs positive ones.
+// NewDensity returns the Gaussian of the given mean and covariance. covariance is an upper triangle, row by row. Its
+// eigenvalues are raised to floor > 0: the noisy covariance of few rows has small and negative eigenvalues, and a
+// density needs positive ones.
 //
-// Privacy: a function of releases, so it costs nothing. The floor must be a public constant.
-// About the standard error of a covariance is a good one: then the inverse does not amplify
-// noise.
+// Privacy: a function of releases, so it costs nothing. The floor must be a public constant. A good choice is about the
+// standard error of a covariance: then the inverse does not amplify noise.
 // Cost: O(d³) once, O(d²) a point.
 func NewDensity(mean, covariance []float64, floor float64) (*Density, error) {
 	if !(floor > 0) {
-		return nil, errors.New("floor must be positive: a density has an inverse covariance")
+		return nil, errors.New("floor must be positive: a density needs the inverse of the covariance")
 	}
 	d := len(mean)
 	upper, err := ProjectPSD(covariance, d, floor)

@@ -16,10 +16,9 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestErrata is the evidence for docs/errata.md: a subtest for each erratum of
-// "Continual Release Moment Estimation with Differential Privacy", by number. Each
-// computes what the paper prints and what is right, and shows which of them agrees
-// with a simulation, a search or a definition.
+// TestErrata is the evidence for docs/errata.md. It has a subtest, with its number, for each erratum of "Continual
+// Release Moment Estimation with Differential Privacy". Each computes the printed and the corrected result, and
+// compares them with a simulation, a search or a definition.
 func TestErrata(t *testing.T) {
 	t.Parallel()
 	for _, e := range []struct {
@@ -67,7 +66,7 @@ func near(t *testing.T, what string, got, want, relative float64) {
 	}
 }
 
-// Equation (4) has 2ζ where the error is 2ζ²: λ contains 1/ζ².
+// Equation (4) has 2ζ, but the error is 2ζ²: λ contains 1/ζ².
 func erratumPrefactor(t *testing.T) {
 	const n, d, zeta, runs = 6, 3, 1.7, 3000
 	e := mustNew(t,
@@ -91,7 +90,7 @@ func erratumPrefactor(t *testing.T) {
 		square += total * total / runs
 	}
 	s := literal{Kind: "prefix"}.setting(t, "sqrt", n)
-	// RMSE = 2ζ²√(c_d d²)·σ‖C₂‖‖A₂C₂⁻¹‖ with d(d+1)/2 draws in place of d².
+	// RMSE = 2ζ²√(c_d d²)·σ‖C₂‖‖A₂C₂⁻¹‖, with d(d+1)/2 draws instead of d².
 	right := 4 * math.Pow(zeta, 4) / calibration.FreeSquares(d) * float64(d*(d+1)/2) * math.Pow(s.factor.ColNorm(),
 		2) * s.sum(n).Second
 	printed := right / (zeta * zeta)
@@ -101,7 +100,7 @@ func erratumPrefactor(t *testing.T) {
 	}
 }
 
-// σ_{ε,δ} is called a variance; a Gaussian of that variance is not (ε, δ)-private.
+// σ_{ε,δ} is called a variance, but a Gaussian of that variance is not (ε, δ)-private.
 func erratumDeviation(t *testing.T) {
 	for _, x := range []struct{ epsilon, delta, sigma float64 }{{8, 1e-3, 0.4801}, {0.1, 1e-9, 50.21}} {
 		sigma, err := dp.Sigma(x.epsilon, x.delta, 1)
@@ -126,7 +125,7 @@ func erratumInverse(t *testing.T) {
 	near(t, "r₂(c₂)", calibration.SquaresSensitivity(2, 2, dp.Replace), 6.25, 1e-12)
 }
 
-// λ* is called the smallest λ with r = 4; every smaller one has it too.
+// λ* is called the smallest λ with r = 4, but every smaller one has r = 4 too.
 func erratumLargest(t *testing.T) {
 	for _, d := range []int{1, 3} {
 		for _, x := range []float64{1e-6, 0.1, 0.9, 1} {
@@ -138,8 +137,7 @@ func erratumLargest(t *testing.T) {
 	}
 }
 
-// Its proof has ζ²/α₁² where the result has ζ²α₁², and below it noise of
-// ζ²α₁r(λζ²β₁/α₁)σ.
+// The proof has ζ²/α₁², but the result ζ²α₁², and below it noise of ζ²α₁r(λζ²β₁/α₁)σ.
 func erratumColumnNorms(t *testing.T) {
 	const zeta, alpha, beta, d = 1.7, 2.3, 0.8, 2
 	lambda := 0.9
@@ -149,20 +147,20 @@ func erratumColumnNorms(t *testing.T) {
 	near(t, "ζ²α²r", zeta*zeta*alpha*alpha*r, distance, 1e-12)
 	near(t, "the sensitivity", math.Sqrt(distance),
 		JointSensitivity([]float64{alpha}, []float64{beta}, lambda, zeta, d, dp.Replace), 1e-12)
-	for _, printed := range []float64{zeta * zeta / (alpha * alpha) * r, math.Pow(zeta*zeta*alpha*calibration.SquaresSensitivity(lambda*zeta*zeta*beta/alpha, d, dp.Replace), 2)} {
+	for _, printed := range []float64{zeta * zeta / (alpha * alpha) * r,
+		math.Pow(zeta*zeta*alpha*calibration.SquaresSensitivity(lambda*zeta*zeta*beta/alpha, d, dp.Replace), 2)} {
 		if math.Abs(printed/distance-1) < 0.5 {
-			t.Errorf("what is printed gives %g, the distance is %g", printed, distance)
+			t.Errorf("the printed formula gives %g, the distance is %g", printed, distance)
 		}
 	}
 }
 
-// In Lemma 3.8, Corollary 3.9 and section 4 σ is the deviation of the first
-// moment's noise, twice the multiplier of Theorem 3.3; and its quartic term has a
-// ζ² that is none.
+// In Lemma 3.8, Corollary 3.9 and section 4, σ is the deviation of the first moment's noise, which is twice the
+// multiplier of Theorem 3.3. Also, the quartic term has a ζ² that does not belong there.
 func erratumSigma(t *testing.T) {
 	const n, d, sigma, zeta, runs = 5, 2, 0.7, 1.3, 20000
 	source := rand.New(rand.NewPCG(6, 6))
-	x := make([][]float64, n) // rows of full norm: then the supremum is attained
+	x := make([][]float64, n) // rows of full norm, which attain the supremum
 	for k := range x {
 		x[k] = []float64{zeta * math.Cos(float64(k)), zeta * math.Sin(float64(k))}
 	}
@@ -197,15 +195,15 @@ func erratumSigma(t *testing.T) {
 	}
 }
 
-// After Corollary 3.9 the new method's error in high dimension is "2σ²‖A₂‖²".
+// The text after Corollary 3.9 says that the new method's error in high dimension is "2σ²‖A₂‖²".
 func erratumDimensions(t *testing.T) {
 	s := literal{Kind: "prefix"}.setting(t, "identity", 10)
 	const d, sigma = 1000, 0.8
 	g := s.sum(10)
 	_, ours := ExpectedError("jme", noiseOf(Joint(calibration.FreeSquares(d), d, dp.Replace), sigma, 1, s), 1, d, g)
 	near(t, "d² draws", full(ours, d), 8*d*d*sigma*sigma*g.Second, 1e-9) // 2d²ω², ω = 2σ
-	// Where joint estimation begins to win: σ² = ½ with d² draws, ¼ with symmetric
-	// ones, up to terms of order 1/d.
+	// The σ from which joint estimation is better: σ² = ½ with d² draws, ¼ with symmetric ones, up to terms of order
+	// 1/d.
 	crossover := func(f func(sigma float64) (joint, processed float64)) float64 {
 		lo, hi := 0.01, 10.0
 		for range 60 {
@@ -230,8 +228,8 @@ func erratumDimensions(t *testing.T) {
 	}), math.Sqrt(0.5), 2e-3)
 }
 
-// The bias is ‖Σ_i(A₂)_{[i,·]}‖² read as rows that are added up: running averages
-// show that it is the norm of the row sums.
+// The bias is printed as ‖Σ_i(A₂)_{[i,·]}‖², which seems to add up rows. Running averages show that it is the norm of
+// the row sums.
 func erratumBiasNorm(t *testing.T) {
 	const n = 10
 	rowSums, added := 0.0, 0.0
@@ -269,13 +267,13 @@ func erratumGram(t *testing.T) {
 		near(t, "the first variance", inverse.At(0, 0), x.from, 1e-4)
 		near(t, "the last variance", inverse.At(n-1, n-1), x.to, 1e-4)
 	}
-	// The noise of step 1 is the first draw: variance 1.
+	// The noise of step 1 is the first draw: it has variance 1.
 	near(t, "the variance of the first step's noise", f.CinvVar(1), 1, 1e-12)
 	near(t, "the variance of the last step's noise", f.CinvVar(n), 1.2718, 1e-4)
 }
 
-// The bias b_t of Algorithm 6 uses that matrix, lacks 4ζ², is a sum over k already
-// and is subtracted from every x̂x̂ᵀ, to be summed again.
+// The bias b_t of Algorithm 6 uses that matrix and lacks 4ζ². It is already a sum over k, but is subtracted from every
+// x̂x̂ᵀ, so it is summed again.
 func erratumBias(t *testing.T) {
 	for _, x := range []struct {
 		n               int
@@ -290,9 +288,9 @@ func erratumBias(t *testing.T) {
 		s := literal{Kind: "prefix"}.setting(t, "sqrt", uint64(x.n))
 		norm := s.factor.ColNorm()
 		bias, _, _ := s.overlap.at(uint64(x.n))
-		// What squares of noisy rows are too large by after n steps, ζ = σ = 1.
+		// The bias of the squares of noisy rows after n steps, for ζ = σ = 1.
 		near(t, "the bias", 4*norm*norm*bias, x.right, 2e-3)
-		// What the algorithm takes off, literally.
+		// The bias that the algorithm subtracts, taken literally.
 		var off, cumulative float64
 		for k := range x.n {
 			cumulative += inverse.At(k, k)
@@ -302,8 +300,7 @@ func erratumBias(t *testing.T) {
 	}
 }
 
-// Algorithm 4 draws Z₂ with σ for σ₂, takes √2ζ² also for d = 1, and splits the
-// budget by basic composition.
+// Algorithm 4 draws Z₂ with σ instead of σ₂, uses √2ζ² also for d = 1, and splits the budget by basic composition.
 func erratumSplit(t *testing.T) {
 	first, second, err := SplitBasic(0.5, 1, 1e-6)
 	if err != nil {
@@ -334,8 +331,8 @@ func erratumSplit(t *testing.T) {
 	}
 }
 
-// The sensitivity in Algorithm 5 is 2ζ√(1+τ), of unit ζ and without ‖C‖: under a
-// square root neighbours are farther apart than that.
+// The sensitivity in Algorithm 5 is 2ζ√(1+τ), with the unit of ζ and without ‖C‖. With a square root, neighbours are
+// farther apart than that.
 func erratumConcatenation(t *testing.T) {
 	const n, zeta, tau = 64, 1.5, 0.4
 	s := literal{Kind: "prefix"}.setting(t, "sqrt", n)
@@ -348,7 +345,7 @@ func erratumConcatenation(t *testing.T) {
 	}
 }
 
-// "Privacy for free" and the dominance of Theorems 3.6 and 3.7 are of replacement.
+// "Privacy for free" and the dominance of Theorems 3.6 and 3.7 hold for replacement only.
 func erratumFree(t *testing.T) {
 	for _, nu := range []float64{0.01, 0.3, 0.5} {
 		near(t, "r under replacement", calibration.SquaresSensitivity(nu, 3, dp.Replace),
@@ -362,8 +359,7 @@ func erratumFree(t *testing.T) {
 	}
 }
 
-// Captions of Figures 2 and 7: the square root "improves the quality of both
-// methods".
+// The captions of Figures 2 and 7 say that the square root "improves the quality of both methods".
 func erratumSquareRoot(t *testing.T) {
 	const n, d = 1000, 1000
 	var joint, processed [2]float64
@@ -371,9 +367,9 @@ func erratumSquareRoot(t *testing.T) {
 		s := literal{Kind: "prefix"}.setting(t, kind, n)
 		g, v := s.sum(n), noiseOf(Joint(calibration.FreeSquares(d), d, dp.Replace), 1, 1, s)
 		_, joint[i] = ExpectedError("jme", v, 1, d, g)
-		g.Cross = 0 // a lower bound, whatever the rows
+		g.Cross = 0 // a lower bound for all rows
 		if kind == "identity" {
-			g = s.sum(n) // an upper bound
+			g = s.sum(n) // an upper bound for all rows
 		}
 		_, processed[i] = ExpectedError("pp_debiased", v, 1, d, g)
 	}
@@ -382,8 +378,8 @@ func erratumSquareRoot(t *testing.T) {
 	}
 }
 
-// Algorithms 1 and 3 draw d² values for a symmetric matrix: symmetrised, they are
-// the noise of d(d+1)/2 draws, whose norm is nearly half.
+// Algorithms 1 and 3 draw d² values for a symmetric matrix. Symmetrised, their noise equals that of d(d+1)/2 draws,
+// whose squared norm is about half.
 func erratumSymmetric(t *testing.T) {
 	const d, runs = 3, 60000
 	source := rand.New(rand.NewPCG(7, 7))
@@ -411,7 +407,7 @@ func erratumSymmetric(t *testing.T) {
 		}
 	}
 	if err := stattest.Covariance(rows, want, stattest.Alpha); err != nil {
-		t.Errorf("(G+Gᵀ)/2 has another law: %v", err)
+		t.Errorf("(G+Gᵀ)/2 has another distribution: %v", err)
 	}
 	near(t, "‖G‖²", whole, d*d, 0.05)
 	var halved float64
@@ -421,13 +417,13 @@ func erratumSymmetric(t *testing.T) {
 	near(t, "‖(G+Gᵀ)/2‖²", halved, float64(d*(d+1))/2, 0.05)
 }
 
-// Theorem 4.2's bounds hold, but its supremum is between tighter ones: a single
-// record has no covariance, and alternating records have means of 0 at even steps.
+// The bounds of Theorem 4.2 hold, but the supremum is between tighter ones: a single record has no covariance, and
+// alternating records have means of 0 at even steps.
 func erratumCovariance(t *testing.T) {
 	const n = 12
 	var alternating, h1, h3, odd float64
 	for step := 1; step <= n; step++ {
-		mean := float64(step%2) / float64(step)        // of ±1
+		mean := float64(step%2) / float64(step)        // of alternating rows ±1
 		alternating += (1 - mean*mean) / float64(step) // Σ_k (x_k−x̄)²/t²
 		h1 += 1 / float64(step)
 		h3 += math.Pow(float64(step), -3)
@@ -439,8 +435,7 @@ func erratumCovariance(t *testing.T) {
 	if !(h1-h3 < h1-odd && h1-odd <= h1-1 && h1-1 < h1) {
 		t.Errorf("bounds %g, %g, %g, %g", h1-h3, h1-odd, h1-1, h1)
 	}
-	// No rows exceed H₁ − 1: at every step the mean square deviation is at most 1,
-	// and 0 at the first.
+	// No rows exceed H₁ − 1: at every step the mean square deviation is at most 1, and at the first step it is 0.
 	source := rand.New(rand.NewPCG(1, 16))
 	for range 2000 {
 		var total, sum, squares float64
@@ -460,7 +455,7 @@ func erratumCovariance(t *testing.T) {
 	}
 }
 
-// Figure 5 has Gaussian rows, no clip norm and noise for norm 1.
+// Figure 5 uses Gaussian rows without a clip norm, but noise for rows of norm 1.
 func erratumFigure5(t *testing.T) {
 	const d, draws = 5, 4000
 	source := rand.New(rand.NewPCG(5, 17))
@@ -493,8 +488,8 @@ func erratumFigure5(t *testing.T) {
 	}
 }
 
-// "Decreasing column norms" are needed for the closed form to be exact, not for
-// privacy: for any C the largest norms give a bound.
+// "Decreasing column norms" are needed for the closed form to be exact, not for privacy: for any C the largest norms
+// give a bound.
 func erratumDecreasing(t *testing.T) {
 	source := rand.New(rand.NewPCG(18, 18))
 	exact, loose := 0, 0

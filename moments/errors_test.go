@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// clipped returns x scaled to norm at most clip, the zero row where it is none.
+// clipped returns x, scaled to norm at most clip, or the zero row if x is not a valid row.
 func clipped(x []float64, d int, clip float64) []float64 {
 	y := make([]float64, d)
 	var sum float64
@@ -33,11 +33,11 @@ func clipped(x []float64, d int, clip float64) []float64 {
 	return y
 }
 
-// truth is the exact mean, second moment and covariance of each step.
+// truth holds the exact mean, second moment and covariance of each step.
 type truth struct{ mean, second, covariance [][]float64 }
 
-// exactly computes what a program without privacy and without increments would:
-// every step anew from all records, in float64.
+// exactly computes the result of a program without privacy and without increments: every step from all records so far,
+// in float64.
 func exactly(s audit.Stream, c Config, clip float64) truth {
 	var x truth
 	d := len(c.Columns)
@@ -85,19 +85,18 @@ func exactly(s audit.Stream, c Config, clip float64) truth {
 	return x
 }
 
-// TestStandardErrors releases one stream under many keys and compares the errors
-// with the standard errors that are published:
+// TestStandardErrors releases one stream under many keys and compares the errors with the standard errors that are
+// published:
 //
 //   - mean and second moment: (error/SE)² summed over runs and coordinates, which
-//     is exactly χ² but for the lattice (10⁻⁷);
-//   - covariance: bias, which debiasing must take away, and variance. Its SE takes
-//     the noisy mean for the true one: on average SE² is the variance plus 4v² on
-//     the diagonal and 2v² off it, v the variance of a mean. Errors are no
-//     Gaussians there; the tolerance comes from the sample's fourth moment.
+//     is exactly χ², except for the effect of the lattice (10⁻⁷);
+//   - covariance: the bias, which must be removed, and the variance. The SE uses the
+//     noisy mean instead of the true one: on average SE² is the variance plus 4v² on
+//     the diagonal and 2v² off it, v the variance of a mean. The errors are not
+//     Gaussian there; the tolerance comes from the sample's fourth moment.
 //
-// Runs are independent, their steps are not: each step is an assertion of its
-// own. 6·(3 + 2·6) + 6 assertions share alpha 10⁻⁹. 30 000 runs, with STREAMDP_SLOW=1
-// 60 000.
+// Runs are independent, but their steps are not, so each step has a separate assertion. 6·(3 + 2·6) + 6 assertions
+// share alpha 10⁻⁹. There are 30 000 runs, with STREAMDP_SLOW=1 60 000.
 func TestStandardErrors(t *testing.T) {
 	t.Parallel()
 	const steps, d, clip, alpha = 6, 3, 1.7, stattest.Alpha / 96
@@ -181,7 +180,7 @@ func TestStandardErrors(t *testing.T) {
 				slack *= 2
 			}
 			expected := stated[step][i]/n - slack
-			// The variance's own error and that of the mean of SE².
+			// The error of the variance, and that of the mean of SE².
 			most := z * (math.Sqrt((kurtosis-variance*variance)/n) + 4*v[step]*clip*math.Sqrt(v[step]/n) +
 				4*v[step]*v[step]/math.Sqrt(n))
 			if !(math.Abs(variance-expected) <= most) {
@@ -196,8 +195,8 @@ func TestStandardErrors(t *testing.T) {
 		runs, worst[0], worst[1], worst[2])
 }
 
-// TestGoldenErrors: standard errors of covariances are rounded after every
-// operation, on every processor: releases are compared byte by byte.
+// TestGoldenErrors: standard errors of covariances must be rounded after every operation, on every processor, because
+// releases are compared byte by byte.
 func TestGoldenErrors(t *testing.T) {
 	round := func(op func(z, x, y *big.Float) *big.Float, x, y float64) float64 {
 		z, _ := op(new(big.Float).SetPrec(53), big.NewFloat(x), big.NewFloat(y)).Float64()
@@ -231,8 +230,8 @@ func TestGoldenErrors(t *testing.T) {
 	}
 }
 
-// TestExpect compares what is announced with the standard errors of a stream that
-// fills every slot. The covariance's are announced for the largest mean.
+// TestExpect compares the result of Expect with the standard errors of a stream that fills every slot. For the
+// covariance, Expect assumes the largest mean.
 func TestExpect(t *testing.T) {
 	t.Parallel()
 	const steps = 40
@@ -251,7 +250,7 @@ func TestExpect(t *testing.T) {
 			}
 			near := func(what string, got, want, tolerance float64) {
 				if !(math.Abs(got-want) <= tolerance*want) {
-					t.Errorf("%s, step %d: %s has SE %.15g, announced %.15g", describe(c), step, what, got, want)
+					t.Errorf("%s, step %d: %s has SE %.15g, expected %.15g", describe(c), step, what, got, want)
 				}
 			}
 			near("mean", r.Values[0].SE[0], want.Mean, 1e-13)
@@ -259,7 +258,7 @@ func TestExpect(t *testing.T) {
 			near("off-diagonal", r.Values[1].SE[1], want.OffDiagonal, 1e-13)
 			if c.Workload == "sum" {
 				if want.CovarianceDiagonal != 0 || want.CovarianceOffDiagonal != 0 {
-					t.Errorf("%s: a covariance is announced", describe(c))
+					t.Errorf("%s: an error of the covariance is expected", describe(c))
 				}
 				continue
 			}
@@ -269,8 +268,8 @@ func TestExpect(t *testing.T) {
 	}
 }
 
-// TestWorkloads compares releases without noise with sums that are computed anew
-// for every step: empty steps, empty slots, invalid rows, a step of one record.
+// TestWorkloads compares releases without noise with sums computed from all records in every step, with empty steps,
+// empty slots, invalid rows, and a step of one record.
 func TestWorkloads(t *testing.T) {
 	t.Parallel()
 	const steps, d = 60, 3
@@ -303,8 +302,8 @@ func TestWorkloads(t *testing.T) {
 				if r.Step != uint64(step)+1 || r.Rows != uint64(len(records)) {
 					t.Errorf("%s: step %d, %d rows; want %d, %d", describe(c), r.Step, r.Rows, step+1, len(records))
 				}
-				// A record moves by at most g, its square by 2ζg, and a step's
-				// squares are rounded to g₂. Old records weigh less.
+				// Rounding changes a record by at most g, its square by 2ζg, and a step's squares by g₂. Old records
+				// have smaller weights.
 				g, g2 := e.plan.Lattice.Step(), e.plan.SecondStep()
 				divisor := e.plan.First *
 					math.Sqrt(e.shapes.first.factor.RowVar(e.shapes.first.kernel, uint64(step)+1)) / r.Values[0].SE[0]
@@ -321,10 +320,10 @@ func TestWorkloads(t *testing.T) {
 				if c.Workload == "sum" {
 					continue
 				}
-				// The debiasing term is that of the stated error.
+				// The debiasing term follows from the stated error.
 				v := r.Values[0].SE[0] * r.Values[0].SE[0]
 				if v < variance*(1-1e-12) {
-					t.Errorf("%s, step %d: fewer records have a smaller variance, %g of %g", describe(c), step+1,
+					t.Errorf("%s, step %d: with fewer records the variance is smaller, %g of %g", describe(c), step+1,
 						v, variance)
 				}
 				covariance := slices.Clone(want.covariance[step])
@@ -339,8 +338,8 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// TestOriginalUnits derives the values in original units from those in scaled
-// ones, and leaves them out where they are the same.
+// TestOriginalUnits computes the values in original units from those in scaled units. If the units are equal, these
+// values must be left out.
 func TestOriginalUnits(t *testing.T) {
 	t.Parallel()
 	centre, scale := []float64{10, -3}, []float64{2, 0.25}
@@ -381,8 +380,7 @@ func TestOriginalUnits(t *testing.T) {
 	}
 }
 
-// TestValues compares the names that a configuration announces with those of a
-// release, and every shape with its data.
+// TestValues compares the result of Values with the names of a release's values, and every shape with its data.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false
@@ -428,8 +426,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestHorizon closes steps up to the last one and none after it, and ends where
-// there is no end only with the rounding charge.
+// TestHorizon closes steps up to the last one, and none after it. Without a horizon, the estimator ends where the
+// charge for rounding ends.
 func TestHorizon(t *testing.T) {
 	t.Parallel()
 	for _, c := range everything(5) {
@@ -476,8 +474,7 @@ func TestHorizon(t *testing.T) {
 
 func endlessSteps(d uint64) uint64 { return 1 << 56 / (d * (d + 1) / 2) }
 
-// TestSlots refuses a step that was given more records than it has slots, for
-// which its sums were not sized.
+// TestSlots: a step that got more records than it has slots is refused, because its sums may overflow.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 3, Factorization: "identity"},
@@ -497,12 +494,11 @@ func TestSlots(t *testing.T) {
 		}
 	}
 	if noise.Hidden("jme/first") != nil {
-		t.Error("noise was drawn for a step that is refused")
+		t.Error("noise was drawn for a refused step")
 	}
 }
 
-// TestMechanism compares releases with A(X + C⁻¹Z) by dense matrices, for the
-// noise that was drawn.
+// TestMechanism compares releases with A(X + C⁻¹Z), computed with dense matrices from the noise that was drawn.
 func TestMechanism(t *testing.T) {
 	t.Parallel()
 	const steps, d = 24, 2
@@ -511,7 +507,7 @@ func TestMechanism(t *testing.T) {
 		a := mustSubject(t, c, dp.Params{Mu: 1.5, Adjacency: dp.ZeroOut})
 		s := auditStream(steps, d)
 		want := exactly(s, c, a.plan.Clip)
-		// Column j of C from the audit's matrix.
+		// Column j of C comes from the audit's matrix.
 		matrix := make([][]float64, steps)
 		for j := range matrix {
 			unit := make([]float64, steps)

@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// The plan of an estimator for running means and covariances of two columns,
-// before any record: what a record costs, and how large the noise will be.
+// The plan of an estimator for running means and covariances of two columns says before any record how much a record
+// pays, and how large the noise will be.
 func ExampleNew() {
 	e, err := moments.New(moments.Config{
 		Columns: []string{"height", "weight"},
@@ -68,9 +68,8 @@ func ExampleEstimator_Close() {
 	// mean [0.4 1.1], se [0.0001]; covariance [0.1 -0.1 0.1]
 }
 
-// Invalid records and empty slots: nil counts as a record and contributes zeros,
-// a slot without a record is not added. Noise of zero, which no program may use,
-// shows what is averaged.
+// Invalid records and empty slots: nil counts as a record and contributes zeros; a slot without a record is not added.
+// Zero noise, which no program may use, shows the exact average.
 func ExampleEstimator_Add() {
 	e, err := moments.New(moments.Config{Clip: 5, Columns: dptest.Columns(2), Step: 4, Factorization: "identity"},
 		dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
@@ -80,7 +79,7 @@ func ExampleEstimator_Add() {
 	}
 	e.Add(0, []float64{3, 1})
 	e.Add(1, nil)
-	e.Add(2, []float64{30, 40}) // norm 50: counts as 3, 4
+	e.Add(2, []float64{30, 40}) // norm 50: shortened to 3, 4
 	r, err := e.Close(dptest.Zero())
 	if err != nil {
 		fmt.Println(err)
@@ -91,8 +90,8 @@ func ExampleEstimator_Add() {
 	// 3 records, mean [2.000 1.667], second moment [6.000 5.000 5.667]
 }
 
-// A restart: the plan of the epoch and the state of run and estimator continue elsewhere,
-// byte for byte as if nothing had happened.
+// A restart: with the plan of the epoch and the state of run and estimator, a program continues with the same bytes as
+// if it had not been interrupted.
 func ExampleAdopt() {
 	cfg := moments.Config{Columns: []string{"x"}, Clip: 1, Step: 1000, Workload: "sum", Horizon: 10}
 	params := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}
@@ -101,7 +100,7 @@ func ExampleAdopt() {
 		fmt.Println(err)
 		return
 	}
-	// Both are kept: the plan at the beginning, the state before each release is published.
+	// Save the plan at the beginning, and the state before each release is published.
 	plan := e.Plan()
 	state, err := dp.NewRun().AppendState(nil, e)
 	if err != nil {
@@ -133,11 +132,10 @@ func ExampleAdopt() {
 	// both continue alike: true
 }
 
-// Private linear regression from moments: with rows of features and target,
-// covariances hold everything that least squares needs, so coefficients after
-// every step cost nothing beyond the moments themselves. The covariance is raised
-// to the size of its noise before it is inverted: directions that the noise hides
-// would otherwise be amplified.
+// Private linear regression from moments: with rows of features and target, covariances contain everything that least
+// squares needs, so coefficients after every step cost nothing in addition to the moments. The eigenvalues of the
+// covariance are raised to the size of its noise before it is inverted: otherwise directions that are mostly noise
+// would be amplified.
 func ExampleProjectPSD_regression() {
 	e, err := moments.New(moments.Config{
 		Columns: []string{"x1", "x2", "y"}, Clip: 2, Step: 50_000,
@@ -185,15 +183,14 @@ func ExampleProjectPSD_regression() {
 	// 200000 records: y = 0.8x₁ -0.5x₂ +0.15, standard error of a covariance 1e-04
 }
 
-// A Gaussian density from a private mean and covariance, and how far it is from
-// another one.
+// A Gaussian density from a private mean and covariance, and its divergence from another one.
 func ExampleNewDensity() {
 	truth, err := moments.NewDensity([]float64{0.2, -0.1}, []float64{0.3, 0.1, 0.2}, 1e-9)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	// What a release might hold; the floor is of the size of its standard errors.
+	// A release might contain these values. The floor has the size of its standard errors.
 	private, err := moments.NewDensity([]float64{0.21, -0.08}, []float64{0.28, 0.12, 0.21}, 0.02)
 	if err != nil {
 		fmt.Println(err)

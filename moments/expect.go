@@ -7,9 +7,9 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Errors holds standard errors of one release, in scaled units, and its expected root
-// squared errors: the Euclidean norm for the mean, the Frobenius norm for the others. An
-// error that depends on the rows is an upper bound over all rows.
+// Errors holds standard errors of one release, in scaled units, and its expected root squared errors: the Euclidean
+// norm for the mean, the Frobenius norm for the others. An error that depends on the rows is replaced by its upper
+// bound over all rows.
 type Errors struct {
 	Mean                  float64 `json:"mean"`
 	Diagonal              float64 `json:"second_moment_diagonal"`
@@ -24,9 +24,8 @@ type Errors struct {
 	RMSECovariance   float64 `json:"rmse_covariance,omitempty"`
 }
 
-// Expect returns the errors that the release of step t will state if every slot holds a
-// record. They are known before any record. Those of the covariance depend on the mean,
-// and are given for its largest possible norm.
+// Expect returns the errors that the release of step t will state if every slot holds a record. They are known before
+// any record. The errors of the covariance depend on the mean; Expect gives them for the mean of largest possible norm.
 //
 // Cost: as a release; with post-processing over correlated noise O(t²).
 func (e *Estimator) Expect(t uint64) Errors {
@@ -57,8 +56,8 @@ func (e *Estimator) Expect(t uint64) Errors {
 	return x
 }
 
-// Covariances are covariances of the noise of two releases, by entry. Entries of different
-// coordinates are independent.
+// Covariances are the covariances between an entry in one release and the same entry in another. The noise of different
+// entries is independent.
 type Covariances struct{ Mean, Diagonal, OffDiagonal float64 }
 
 // Across returns the covariances of the noise of releases t and u, if every slot holds a
@@ -71,7 +70,7 @@ func (e *Estimator) Across(t, u uint64) (Covariances, error) {
 	case t == 0 || u == 0 || max(t, u) > e.horizon:
 		return Covariances{}, dp.ErrExhausted
 	case e.plan.squares():
-		return Covariances{}, errors.New("covariances of squared rows over time depend on the rows")
+		return Covariances{}, errors.New("the covariances over time of squared rows depend on the rows")
 	}
 	slots := e.cfg.Step
 	between := func(s *shape) float64 {

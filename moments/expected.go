@@ -7,10 +7,9 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// ExpectedError returns the expected squared errors of both moments in releases
-// whose gains are g: of the first moment's Euclidean norm, and of the second
-// moment's Frobenius norm. With the deviations τ of first-moment draws, v of
-// diagonal and v/2 of other second-moment draws,
+// ExpectedError returns the expected squared errors of both moments in releases whose gains are g: of the first
+// moment's Euclidean norm, and of the second moment's Frobenius norm. With the deviation τ of the first moment's draws,
+// and the variances v of the second moment's diagonal and v/2 of its other draws,
 //
 //	first                      d·τ²·First
 //	second of jme, ime, cs     d(d+1)/2·v·Second
@@ -18,11 +17,11 @@ import (
 //	       of pp               that and dτ⁴·Bias                      at most
 //	       of combined         v_J v_P/(v_J + v_P)                    at most
 //
-// A number that depends on the rows is bounded over all rows of norm at most clip. The bound
-// of combined is for one release, or for several with the same ratio v_J/v_P.
+// An error that depends on the rows is bounded over all rows of norm at most clip. The bound for combined holds for one
+// release, or for several with the same ratio v_J/v_P.
 //
-// Source: Kalinin, Upadhyay, Lampert, Theorem 3.3, Lemma 3.8, Corollary 3.9, all
-// corrected: docs/theory/moments.md, docs/errata.md. The combination is ours.
+// Source: Kalinin, Upadhyay, Lampert, Theorem 3.3, Lemma 3.8, Corollary 3.9, all corrected: docs/theory/moments.md,
+// docs/errata.md. The combination is ours.
 func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first, second float64) {
 	dim := float64(d)
 	square := float64(n.First * n.First)
@@ -43,11 +42,11 @@ func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first,
 	return first, joint
 }
 
-// ReleaseGains returns the sum of the gains of the releases first … last of a workload,
-// its row scaling included, over noise shaped by c1 and c2.
+// ReleaseGains returns the sum of the gains of the releases first … last of a workload, including its row scaling, over
+// noise correlated by c1 and c2.
 //
-// Errors: the gains of post-processing are not known over the first moment's factorization.
-// The other gains are returned even so.
+// Errors: the gains of post-processing are not known for the first moment's factorization. The other gains are returned
+// nevertheless.
 // Cost: O(last²) for squares over correlated noise.
 func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last uint64) (sum Gains, err error) {
 	s := shapes{shape{factor: c1, kernel: w.Kernel()}, shape{factor: c2, kernel: w.Kernel()}}
@@ -68,14 +67,13 @@ func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last 
 	return sum, err
 }
 
-// ExpectedCovarianceError returns an upper bound on the expected squared Frobenius error of
-// the debiased covariance in release t of running means, for steps of one record. It is for
-// joint estimation, which attains the bound, for post-processing, or for their best
-// combination.
+// ExpectedCovarianceError returns an upper bound on the expected squared Frobenius error of the debiased covariance in
+// release t of running means, for steps of one record. The method is joint estimation, which attains the bound,
+// post-processing, or their best combination.
 //
 // Errors: as ReleaseGains, for methods that square rows.
-// Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and 4.2, corrected; ours for
-// the combination. docs/theory/moments.md.
+// Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and 4.2, corrected; ours for the combination.
+// docs/theory/moments.md.
 func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, clip float64, d int,
 	t uint64) (float64, error) {
 	mean := matfact.Workload{Kind: "mean"}
@@ -100,21 +98,20 @@ func Combine(joint, processed float64) (weight, combined float64) {
 	return weight, float64(weight * joint)
 }
 
-// scatter holds what the covariance of post-processed rows depends on besides the noise. With
-// the release's normalised weights a and the weight w of joint estimation,
-// Σ̂ = wŜ_J + Σ_kl H_kl x̂_k x̂_lᵀ − E[noise], H = (1−w)diag(a) − aaᵀ.
+// scatter holds the numbers other than the noise on which the covariance of post-processed rows depends. With the
+// release's normalised weights a and the weight w of joint estimation, Σ̂ = wŜ_J + Σ_kl H_kl x̂_k x̂_lᵀ − E[noise], H =
+// (1−w)diag(a) − aaᵀ.
 type scatter struct {
 	gains Gains
 	total float64 // Σ_k a_k over all slots
 	white bool    // Q = I
-	// For equal weights 1/divisor: the slots and the records in them; slots is 0 for other
-	// weights. peak is the largest weight.
+	// For equal weights 1/divisor: the number of slots and of records in them. slots is 0 for other weights. peak is
+	// the largest weight.
 	slots, records, divisor, peak float64
 }
 
-// spread returns upper bounds on what H adds to the error, for c = 1 − w. linear bounds
-// tr(XᵀHQHX)/ζ² over rows of norm at most ζ, and quartic bounds tr((HQ)²). An entry of the
-// covariance has a variance of at most
+// spread returns upper bounds on the contribution of H to the error, for c = 1 − w. linear bounds tr(XᵀHQHX)/ζ² over
+// rows of norm at most ζ, and quartic bounds tr((HQ)²). An entry of the covariance has a variance of at most
 //
 //	w²v₂ + 4τ²ζ²·linear + 2τ⁴·quartic    on the diagonal
 //	w²v₂/2 + τ²ζ²·linear + τ⁴·quartic    off it

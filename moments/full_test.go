@@ -13,9 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// withCountOf returns by how much neighbours x and y are apart with the count of rows that
-// are not shortened: ‖x−y‖² + ν‖xxᵀ−yyᵀ‖² + κ(h(x)−h(y))², for rows in the unit ball;
-// nil is an invalid one.
+// withCountOf returns the squared distance of x and y, including the count of rows that are not shortened: ‖x−y‖² +
+// ν‖xxᵀ−yyᵀ‖² + κ(h(x)−h(y))², for rows in the unit ball; nil is an invalid row.
 func withCountOf(f *fullCount, nu float64, x, y []float64) float64 {
 	dot := func(a, b []float64) (s float64) {
 		for i := range a {
@@ -36,9 +35,8 @@ func withCountOf(f *fullCount, nu float64, x, y []float64) float64 {
 	return u + v - 2*b + nu*(u*u+v*v-2*b*b) + f.weight*h*h
 }
 
-// TestFullCountIsFree: random pairs of neighbours, and pairs of every two norms at all
-// angles, never exceed r(ν), which is attained; for one column under replace they
-// reach r(ν) + κ and no more.
+// TestFullCountIsFree: random pairs of neighbours, and pairs of all norms and angles, never exceed r(ν), and some
+// attain it. For one column under replace they reach r(ν) + κ and no more.
 func TestFullCountIsFree(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(31, 32))
@@ -86,7 +84,7 @@ func TestFullCountIsFree(t *testing.T) {
 							try(unit(a, 0), unit(b, float64(angle)*math.Pi/48))
 						}
 						if nu > 0.5 {
-							try(unit(a, 0), unit(b, math.Acos(-1/(2*nu)))) // the worst for equal norms
+							try(unit(a, 0), unit(b, math.Acos(-1/(2*nu)))) // the worst pair of equal norms
 						}
 					}
 				}
@@ -102,9 +100,9 @@ func TestFullCountIsFree(t *testing.T) {
 	}
 }
 
-// TestFullCountFalls: on the lattice h falls with the norm, is 1 for short rows and 0 for
-// rows at the clip norm, and never exceeds the root of the room by which it is defined.
-// The norms up to which rows count in full are those of docs/theory/moments.md, §10.
+// TestFullCountFalls: on the lattice h falls with the norm, is 1 for short rows and 0 for rows at the clip norm, and
+// never exceeds the bound by which it is defined. The norms up to which rows have h = 1 agree with
+// docs/theory/moments.md, §10.
 func TestFullCountFalls(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
@@ -120,7 +118,7 @@ func TestFullCountFalls(t *testing.T) {
 			f, k := e.unshortened, uint64(e.plan.Lattice.K)
 			last, full := int64(f.one), 0.0
 			for i := uint64(0); i <= 4000; i++ {
-				// More points near the clip norm.
+				// Points are closer to each other near the clip norm.
 				n := k - uint64(float64(k)*math.Pow(1-float64(i)/4000, 3))
 				h := f.of(n * n)
 				if h > last || h < 0 {
@@ -134,18 +132,18 @@ func TestFullCountFalls(t *testing.T) {
 				}
 			}
 			if last != 0 {
-				t.Errorf("%s, nu %g: a row of the clip norm counts", x.adjacency, nu)
+				t.Errorf("%s, nu %g: a row with the clip norm counts", x.adjacency, nu)
 			}
 			if full < x.lo || full > x.hi {
-				t.Errorf("%s, nu %g: rows up to %.4f of the clip norm count in full, want %g to %g", x.adjacency, nu,
+				t.Errorf("%s, nu %g: rows up to %.4f of the clip norm have h = 1, want %g to %g", x.adjacency, nu,
 					full, x.lo, x.hi)
 			}
 		}
 	}
 }
 
-// TestFullCountWhole: rows that are taken for short without a look at h have h = 1, and most
-// that have it are taken so.
+// TestFullCountWhole: rows below f.whole, for which h is not computed, have h = 1, and almost all rows with h = 1 are
+// below f.whole.
 func TestFullCountWhole(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
@@ -166,7 +164,7 @@ func TestFullCountWhole(t *testing.T) {
 				}
 				for i := range uint64(20_000) {
 					square := source.Uint64N(f.border)
-					if i < 10_000 && whole > 0 { // near the end of short rows
+					if i < 10_000 && whole > 0 { // rows near f.whole
 						square = whole - 1 - i
 					}
 					if got, want := f.of(square), long.of(square); got != want {
@@ -174,7 +172,7 @@ func TestFullCountWhole(t *testing.T) {
 					}
 				}
 				if next := whole + f.top>>19; whole > 0 && (long.of(next) == int64(f.one) || whole < f.top/2) {
-					t.Errorf("%s, nu %g: rows of %d of %d are not taken for short, and h is %d of %g", adjacency, nu,
+					t.Errorf("%s, nu %g: rows of %d of %d are not below whole, although h is %d of %g", adjacency, nu,
 						next, f.top, long.of(next), f.one)
 				}
 			}
@@ -182,9 +180,9 @@ func TestFullCountWhole(t *testing.T) {
 	}
 }
 
-// TestFullShare: without noise the release says which share of the records is not
-// shortened, null records among those that are; with it the stated error is its
-// deviation, in the unit of √10·α√u/μ records.
+// TestFullShare: without noise the released share is the share of the records that are not shortened, where null
+// records count as not shortened. With noise the stated error is its standard deviation, in the unit of √10·α√u/μ
+// records.
 func TestFullShare(t *testing.T) {
 	t.Parallel()
 	for _, workload := range []string{"mean", "sum", "window", "exponential"} {
@@ -242,7 +240,7 @@ func TestFullShare(t *testing.T) {
 					u := e.shapes.first.variance(uint64(k + 1))
 					factor := math.Sqrt(10)
 					switch method {
-					case "ime": // the first moment's part of the budget
+					case "ime": // the first moment's share of the budget
 						factor /= math.Sqrt(c.Split + boolean(c.Split == 0)*0.5)
 					case "cs":
 						factor = e.plan.First / e.plan.Clip * 0.5 / math.Sqrt(e.unshortened.weight)
@@ -256,7 +254,7 @@ func TestFullShare(t *testing.T) {
 	}
 }
 
-// count returns the rows that count in full in a step of TestFullShare.
+// count returns the number of rows in a step of TestFullShare that are not shortened.
 func count(k, step int) (n float64) {
 	for i := range step {
 		n += boolean((k+i)%4 == 0 || (k+i)%4 == 3)
@@ -271,8 +269,7 @@ func boolean(yes bool) float64 {
 	return 0
 }
 
-// TestMutantFullCount shows that the sensitivity audit finds a count of shortened rows
-// whose weight is not charged.
+// TestMutantFullCount: the sensitivity audit finds a count of rows that are not shortened whose weight is not charged.
 func TestMutantFullCount(t *testing.T) {
 	t.Parallel()
 	const clip, steps = 1.5, 5
@@ -282,9 +279,9 @@ func TestMutantFullCount(t *testing.T) {
 		d         int
 		plant     func(e *Estimator)
 		x, y      []float64
-		want      float64 // μ that is reached
+		want      float64 // the distance in units of μ
 	}{
-		// An indicator in place of h: rows just inside count 1 beside r(ν).
+		// An indicator instead of h: rows just inside the ball count 1 in addition to r(ν).
 		{"indicator", dp.ZeroOut, 3, func(e *Estimator) { e.unshortened.plain = true },
 			[]float64{clip * (1 - 1e-5), 0, 0}, nil, math.Sqrt(1.1)},
 		{"indicator under replace", dp.Replace, 3, func(e *Estimator) { e.unshortened.plain = true },

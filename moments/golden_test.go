@@ -15,10 +15,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestGolden pins every bit of plans, releases and states of joint moment
-// estimation, on every architecture and for good: an epoch that one version
-// began another one must go on with. The noise is keyed, workloads and
-// factorizations are all of audited, adjacency and the choice of ν alternate.
+// TestGolden pins every bit of plans, releases and states of joint moment estimation, on every architecture and
+// permanently, because another version must be able to continue an epoch. The noise is keyed. It covers all workloads
+// and factorizations of audited; adjacency and the choice of ν alternate.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	const steps = 40
@@ -37,7 +36,7 @@ func TestGolden(t *testing.T) {
 	if got := hashOf(t, all, steps); got != want {
 		t.Errorf("plans, releases or states of joint estimation changed: %s, were %s", got, want)
 	}
-	// Normalised columns; what optimisers find has other last bits elsewhere.
+	// Normalised columns, without factorizations from optimisers, whose last bits differ between machines.
 	all = nil
 	for _, c := range ending(steps) {
 		if c.Factorization == "sqrt" || c.Factorization == "bisr" {
@@ -57,7 +56,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// ends reports whether a configuration is one of ending.
+// ends reports whether a configuration is one of those that ending returns.
 func ends(c Config) bool {
 	return c.Normalise || c.Factorization == "banded" || c.Factorization == "dense"
 }
@@ -71,7 +70,7 @@ func hashOf(t *testing.T, all []Config, steps int) string {
 		binary.LittleEndian.PutUint64(b[:], math.Float64bits(x))
 		h.Write(b[:])
 	}
-	// NormFloat64 has other bits elsewhere; multiples of 2⁻¹⁰ have not.
+	// NormFloat64 has different last bits on other architectures; rounding to multiples of 2⁻¹⁰ removes the difference.
 	source := rand.New(rand.NewPCG(14, 15))
 	s := make(audit.Stream, steps)
 	for t := range s {
@@ -84,7 +83,7 @@ func hashOf(t *testing.T, all []Config, steps int) string {
 		}
 	}
 	for i, c := range all {
-		// A BLT's optimiser finds other last bits elsewhere.
+		// The optimiser of a BLT finds different last bits on other architectures.
 		if c.Factorization == "blt" || c.Second != nil && c.Second.Factorization == "blt" {
 			continue
 		}

@@ -18,12 +18,11 @@ func methodPairs(a *subject, adjacency dp.Adjacency) []audit.Pair {
 	return append([]audit.Pair{a.worst(adjacency)}, audit.NullPairs(a.plan.Clip, len(a.cfg.Columns), adjacency)...)
 }
 
-// TestMethodsSensitivity is the sensitivity audit of every method, by releases
-// where they determine the noisy rows and by coupling everywhere: releases of
-// neighbours are the same to the last bit, squares, weights and projections
-// included, under noise that is moved by no more than μ. At the worst pair it must
-// be moved by what the method says that it attains. STREAMDP_SLOW=1 takes all pairs
-// for each configuration, else a fifth.
+// TestMethodsSensitivity is the sensitivity audit of every method: by releases if they determine the noisy rows, and by
+// coupling in all cases. Coupling: releases of neighbours are the same to the last bit, including squares, weights and
+// projections, if the noise is moved by the difference of the neighbours, which must be at most μ. For the worst pair
+// it must be exactly the distance that the method claims to attain. STREAMDP_SLOW=1 tests all pairs for each
+// configuration, otherwise a fifth.
 func TestMethodsSensitivity(t *testing.T) {
 	t.Parallel()
 	const steps = 5
@@ -38,7 +37,7 @@ func TestMethodsSensitivity(t *testing.T) {
 					a := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
 					base, fixed, top := within(auditStream(steps, d), c.Step), keys(byte(i)), 0.0
 					for k, p := range methodPairs(a, adjacency) {
-						// A square root's columns are longest at the first step.
+						// The longest column of a square root is the first.
 						places := []int{0, steps / 2, steps - 1}
 						if k > 0 {
 							if places = places[:1]; !slow && (k+i)%5 > 0 {
@@ -64,12 +63,12 @@ func TestMethodsSensitivity(t *testing.T) {
 							}
 							released, err := a.Sensitivity(x, y, fixed)
 							if err != nil || math.Abs(released-distance) > 1e-9*a.plan.Mu {
-								t.Errorf("%s, %s: %g and %g are %.9g of μ apart, by their releases %.9g: %v",
+								t.Errorf("%s, %s: %g and %g are %.9g of μ apart by coupling, %.9g by releases: %v",
 									describe(c), adjacency, p.X, p.Y, distance/a.plan.Mu, released/a.plan.Mu, err)
 							}
 						}
 					}
-					// Two matrices attain their norms in different columns.
+					// Two different matrices attain their norms in different columns.
 					if attained := a.e.Attained(); c.Second == nil && math.Abs(top/a.plan.Mu-attained) > 1e-3*attained {
 						t.Errorf("%s, %s: the worst pair is %.6g of μ apart, must be %.6g", describe(c), adjacency,
 							top/a.plan.Mu, attained)
@@ -80,9 +79,9 @@ func TestMethodsSensitivity(t *testing.T) {
 	}
 }
 
-// TestMethods runs the whole suite of audits over every method: A0, A1 and A2,
-// with d = 1 under one adjacency and d = 3 under the other; with STREAMDP_SLOW=1 at length,
-// with d = 1, 2, 3 under both. The false-alarm probability is 10⁻⁹ an audit.
+// TestMethods runs all audits over every method: A0, A1 and A2, with d = 1 under one adjacency and d = 3 under the
+// other; with STREAMDP_SLOW=1 with more runs, and d = 1, 2, 3 under both. The probability of a false alarm is 10⁻⁹ an
+// audit.
 func TestMethods(t *testing.T) {
 	t.Parallel()
 	slow := os.Getenv("STREAMDP_SLOW") != ""
@@ -125,7 +124,7 @@ func TestMethods(t *testing.T) {
 					}
 					kinds := map[string]bool{}
 					for _, f := range found {
-						// Two matrices attain their norms in different columns.
+						// Two different matrices attain their norms in different columns.
 						if kinds[f.Audit] = true; !f.Passed &&
 							!(c.Second != nil && f.Low > 0.9 && f.Statistic < f.Low) {
 							t.Errorf("%s, %s: %s: %s: %s", describe(c), adjacency, f.Audit, f.What, f.Fault)
@@ -143,8 +142,8 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// TestMutantMethods plants faults into the methods that post-process or divide a
-// budget, and shows that an audit finds each, and measures by how much.
+// TestMutantMethods plants faults into the methods that post-process or divide a budget. An audit must find each fault
+// and measure its size.
 func TestMutantMethods(t *testing.T) {
 	t.Parallel()
 	const steps = 4
@@ -153,8 +152,8 @@ func TestMutantMethods(t *testing.T) {
 		c     Config
 		p     dp.Params
 		plant func(e *Estimator)
-		// what the sensitivity audit measures in parts of μ; 0: releases are no
-		// function of noisy integers
+		// the distance measured by the sensitivity audit, in units of μ; 0: releases are not a function of noisy
+		// integers
 		distance float64
 	}{
 		{"none", Config{Method: "pp_debiased"}, dp.Params{Mu: 4, Adjacency: dp.Replace}, func(*Estimator) {}, 1},
@@ -163,7 +162,7 @@ func TestMutantMethods(t *testing.T) {
 			func(e *Estimator) { e.first.sd[0] /= 2 }, 2},
 		{"squares of exact rows", Config{Method: "pp"}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut},
 			func(e *Estimator) { e.first.shaper = exactSquares{e.first.shaper, e} }, 0},
-		// μ² spent by each of two mechanisms: √2.
+		// Each of two mechanisms spends μ²: √2.
 		{"all of the budget for each moment", Config{Method: "ime", Split: 0.5},
 			dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
 				for _, s := range []*series{e.first, e.second} {
@@ -172,7 +171,7 @@ func TestMutantMethods(t *testing.T) {
 					}
 				}
 			}, math.Sqrt2},
-		// Charged 1 + ν, moved by 1 + ν + κ.
+		// 1 + ν is charged, but the distance is 1 + ν + κ.
 		{"a free number of valid records under zero-out", Config{Method: "jme", Nu: 1, ValidCount: new(true)},
 			dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
 				factor := math.Sqrt((2 + countWeight) / 2)
@@ -200,7 +199,7 @@ func TestMutantMethods(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.plant(e)
-			// What the mechanism really draws is what it is audited for.
+			// The audit gets the noise that the mechanism really draws.
 			described := a.Array
 			a.Array = func(name string, step uint64) (audit.Array, bool) {
 				x, ok := described(name, step)
@@ -223,7 +222,7 @@ func TestMutantMethods(t *testing.T) {
 	}
 }
 
-// exactSquares squares what the noise hides.
+// exactSquares is the fault of squaring rows before noise is added.
 type exactSquares struct {
 	matfact.Shaper
 	e *Estimator
@@ -231,5 +230,5 @@ type exactSquares struct {
 
 func (s exactSquares) Push(w []int64) {
 	s.Shaper.Push(w)
-	s.e.products.add(s.e.first.integers) // not noisy yet
+	s.e.products.add(s.e.first.integers) // without noise
 }

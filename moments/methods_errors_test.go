@@ -12,15 +12,13 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// TestExpectedErrors simulates every formula of an expected error: squared errors
-// of both moments and of the covariance, summed over all releases, of estimators
-// under many keys. ζ is not 1, the matrix is a square root. What depends on the
-// rows is put in for the stream at hand; that the stated bounds hold for all rows
-// is TestScatter's.
+// TestExpectedErrors simulates every formula of an expected error: the squared errors of both moments and of the
+// covariance, summed over all releases, of estimators under many keys. ζ is not 1, and the matrix is a square root.
+// Terms that depend on the rows are computed for the stream of the test; TestScatter checks that the stated bounds hold
+// for all rows.
 //
-// The tolerance follows from the sample's own variance; 3 assertions for each of
-// the methods, workloads and matrices share alpha 10⁻⁹. With STREAMDP_SLOW=1 there
-// are 2·10⁵ runs and all errors must be within 1 % besides.
+// The tolerance follows from the sample's own variance; 3 assertions for each of the methods, workloads and matrices
+// share alpha 10⁻⁹. With STREAMDP_SLOW=1 there are 2·10⁵ runs, and all errors must be within 1 % in addition.
 func TestExpectedErrors(t *testing.T) {
 	t.Parallel()
 	const steps, d, clip, sigma = 6, 3, 1.7, 0.6
@@ -105,8 +103,7 @@ func TestExpectedErrors(t *testing.T) {
 	t.Logf("%d runs of %d configurations: observed over expected is off by at most %.2g", runs, len(all), worst)
 }
 
-// squared returns ‖x−y‖², of symmetric matrices given by their upper triangles
-// where d > 0.
+// squared returns ‖x−y‖². If d > 0, x and y are the upper triangles of symmetric matrices.
 func squared(x, y []float64, d int) (sum float64) {
 	if d == 0 {
 		for i := range x {
@@ -127,9 +124,8 @@ func squared(x, y []float64, d int) (sum float64) {
 	return sum
 }
 
-// expectedErrors returns the expected squared errors of all releases for the rows
-// of s, by the formulas of ExpectedError and covarianceError with the exact cross
-// terms, and what Expect states.
+// expectedErrors returns the expected squared errors of all releases for the rows of s, by the formulas of
+// ExpectedError and covarianceError with the exact cross terms, and the errors that Expect states.
 func expectedErrors(e *Estimator, s audit.Stream, c Config) (exact, stated [3]float64) {
 	n := Noise{First: e.plan.First, Diagonal: e.plan.Diagonal}
 	clip, d := e.plan.Clip, len(c.Columns)
@@ -158,7 +154,7 @@ func expectedErrors(e *Estimator, s audit.Stream, c Config) (exact, stated [3]fl
 		at.Cross, at.Fourth = plain/(clip*clip), fourth
 		method := e.plan.Method
 		if method == "combined" {
-			// The weight is public; the error is that of the mixture.
+			// The weight is public, so the error follows from the mixture.
 			_, joint := ExpectedError("jme", n, clip, d, at)
 			_, processed := ExpectedError("pp_debiased", n, clip, d, at)
 			first, _ := ExpectedError("jme", n, clip, d, at)
@@ -182,10 +178,9 @@ func expectedErrors(e *Estimator, s audit.Stream, c Config) (exact, stated [3]fl
 	return exact, stated
 }
 
-// TestStatedErrors compares, for the methods that square rows, the variance of
-// every released entry with its stated standard error, which is an upper bound,
-// and the mean with the truth: only pp has a bias, in the second moment. 2000 runs, with
-// STREAMDP_SLOW=1 4000.
+// TestStatedErrors tests the methods that square rows. The variance of every released entry must not exceed that of its
+// stated standard error, which is an upper bound. The mean must be the true value, except for the second moment of pp,
+// which is biased. 2000 runs, with STREAMDP_SLOW=1 4000.
 func TestStatedErrors(t *testing.T) {
 	t.Parallel()
 	const steps, d, alpha = 5, 2, stattest.Alpha / 500
@@ -249,8 +244,7 @@ func TestStatedErrors(t *testing.T) {
 	}
 }
 
-// TestAcross compares covariances over time with those of released noise, by
-// dense matrices.
+// TestAcross compares covariances over time with those of released noise, computed with dense matrices.
 func TestAcross(t *testing.T) {
 	t.Parallel()
 	const n = 12
@@ -260,14 +254,15 @@ func TestAcross(t *testing.T) {
 		got, err := e.Across(3, 7)
 		if squaring(c.Method) {
 			if err == nil {
-				t.Errorf("%s, %s: covariances that depend on the rows are %v", c.Method, describe(c), got)
+				t.Errorf("%s, %s: Across returns %v although the covariances depend on the rows", c.Method, describe(c),
+					got)
 			}
 			continue
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Rows of AC⁻¹ over the divisors of full slots, by impulses.
+		// Rows of AC⁻¹ divided by the divisors for full slots, computed from unit impulses.
 		rows := func(s *shape) (u, v []float64) {
 			u, v = make([]float64, n), make([]float64, n)
 			for j := range n {

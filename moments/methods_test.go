@@ -14,10 +14,9 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// variants are configurations of every method but plain joint estimation, with a
-// horizon of n steps, all workloads and the factorizations that fit; where nothing
-// forbids it with projections, the number of valid records, or a second moment of
-// its own shape. Step is filled in.
+// variants are configurations of every method except plain joint estimation, with a horizon of n steps, all workloads
+// and the factorizations that fit. Where possible they have projections, the number of valid records, or a second
+// moment with a separate workload and factorization. The caller sets Step.
 func variants(n uint64) []Config {
 	floor := 0.01
 	var all []Config
@@ -58,7 +57,7 @@ func variants(n uint64) []Config {
 	return all
 }
 
-// everything is audited and variants, with slots filled in.
+// everything returns audited and variants, with Step set.
 func everything(n uint64) []Config {
 	all := audited(n)
 	for i := range all {
@@ -67,7 +66,7 @@ func everything(n uint64) []Config {
 	return append(all, variants(n)...)
 }
 
-// within cuts a stream to steps of at most so many records.
+// within cuts the steps of a stream to at most n records.
 func within(s audit.Stream, n uint64) audit.Stream {
 	c := slices.Clone(s)
 	for i, records := range c {
@@ -76,8 +75,8 @@ func within(s audit.Stream, n uint64) audit.Stream {
 	return c
 }
 
-// TestGram compares what it computes step by step with dense matrices, in
-// ascending order and any other, for both forms of Q.
+// TestGram compares the step-by-step results of overlap with dense matrices, in ascending and in random order, for both
+// forms of Q.
 func TestGram(t *testing.T) {
 	t.Parallel()
 	const n = 40
@@ -129,7 +128,8 @@ func TestGram(t *testing.T) {
 					}
 				}
 				gotBias, gotFourth, gotCross := g.at(uint64(step))
-				for name, x := range map[string][2]float64{"bias": {gotBias, bias}, "fourth": {gotFourth, fourth}, "cross": {gotCross, cross}} {
+				for name, x := range map[string][2]float64{"bias": {gotBias, bias}, "fourth": {gotFourth, fourth},
+					"cross": {gotCross, cross}} {
 					if !(math.Abs(x[0]-x[1]) <= 1e-12*x[1]) {
 						t.Errorf("%v, %s, step %d: %s is %.15g, want %.15g", w, kind, step, name, x[0], x[1])
 					}
@@ -158,16 +158,14 @@ func sum(x []float64) (s float64) {
 	return s
 }
 
-// dense is a release's row a of weights over all slots with Q, for exact errors of
-// given rows.
+// dense is a release's row a of weights over all slots, and Q, for exact errors of given rows.
 type dense struct {
 	a []float64
 	q *mat.SymDense
-	x [][]float64 // rows, zero where a slot has none
+	x [][]float64 // rows, zero for slots without a record
 }
 
-// cross returns tr(XᵀHQHX) and tr((HQ)²) for H = c·diag(a) − aaᵀ, or, where plain
-// is set, for H = diag(a).
+// cross returns tr(XᵀHQHX) and tr((HQ)²) for H = c·diag(a) − aaᵀ or, if plain is set, for H = diag(a).
 func (d *dense) cross(c float64, plain bool) (linear, quartic float64) {
 	n := len(d.a)
 	h := mat.NewDense(n, n, nil)
@@ -198,14 +196,14 @@ func (d *dense) cross(c float64, plain bool) (linear, quartic float64) {
 	return linear, quartic
 }
 
-// TestScatter compares the bounds of the covariance's error with exact values for
-// random rows, weights and empty slots, and looks for rows that exceed them; for
-// independent noise and equal weights they are attained.
+// TestScatter compares the bounds of the covariance's error with exact values for random rows, weights and empty slots,
+// and searches for rows that exceed them. For independent noise and equal weights the bounds are attained.
 func TestScatter(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(31, 7))
 	const n = 9
-	for _, w := range []matfact.Workload{{Kind: "sum"}, {Kind: "exponential", Decay: 0.8}, {Kind: "window", Window: 4}} {
+	for _, w := range []matfact.Workload{{Kind: "sum"}, {Kind: "exponential", Decay: 0.8},
+		{Kind: "window", Window: 4}} {
 		for _, kind := range []string{"identity", "sqrt"} {
 			f, err := matfact.New(matfact.Config{Kind: kind, Horizon: n}, w)
 			if err != nil {
@@ -264,7 +262,7 @@ func TestScatter(t *testing.T) {
 							top = max(top, wantLinear/linear)
 						}
 					}
-					// The mean of the squares' noise, and the plain error's cross term.
+					// The mean of the squared noise, and the cross term of the error without a covariance.
 					var trace float64
 					for k := range n {
 						trace += d.a[k] * q.At(k, k)
@@ -279,7 +277,7 @@ func TestScatter(t *testing.T) {
 					}
 				}
 				if kind == "identity" && w.Kind != "exponential" && step > 1 && step%2 == 0 && top < 0.9 {
-					t.Errorf("%v, step %d: rows come to no more than %g of the bound", w, step, top)
+					t.Errorf("%v, step %d: no rows exceed %g of the bound", w, step, top)
 				}
 			}
 		}
@@ -298,7 +296,7 @@ func covarianceOf(s *setting, n int) *mat.SymDense {
 	return q
 }
 
-// TestScatterWeight compares the weight with all others.
+// TestScatterWeight compares the weight with a grid of all others.
 func TestScatterWeight(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 8))

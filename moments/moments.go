@@ -1,18 +1,16 @@
-// Package moments releases running first and second moments of a stream under differential
-// privacy, and the covariance that follows from them.
+// Package moments releases running first and second moments of a stream under differential privacy, and the covariance
+// that follows from them.
 //
-// For example, an [Estimator] with Columns "height", "weight", Step 100 and the default
-// workload takes 100 rows by [Estimator.Add]. Then [Estimator.Close] returns the mean of all
-// rows so far, their second moment and covariance, each with standard errors.
+// For example, an [Estimator] with Columns "height", "weight", Step 100 and the default workload takes 100 rows by
+// [Estimator.Add]. Then [Estimator.Close] returns the mean of all rows so far, their second moment and covariance, each
+// with standard errors.
 //
-// The default method is joint moment estimation: rows and their squares are two sums of one
-// mechanism with one joint sensitivity. Under replacement the second moment then costs
-// nothing. Rows longer than the clip bound are shortened to it. A row with a number that is
-// not finite counts as the zero row, in its slot.
+// The default method is joint moment estimation: rows and their squares are two sums of one mechanism with one joint
+// sensitivity. Under replacement the second moment then costs nothing. Rows longer than the clip bound are shortened to
+// it. A row with a number that is not finite counts as the zero row, in its slot.
 //
-// All arithmetic up to the noisy sums is in integers, on the lattice of package dp. Package
-// matfact correlates the noise over time. docs/theory/moments.md has derivations, corrected
-// formulas, and what they were checked against.
+// All arithmetic up to the noisy sums is in integers, on the lattice of package dp. Package matfact correlates the
+// noise over time. docs/theory/moments.md has derivations and corrected formulas, and says how they were checked.
 package moments
 
 import (
@@ -26,40 +24,33 @@ import (
 	"github.com/streamdp/streamdp/internal/gram"
 )
 
-// Estimator estimates running moments. The rows x_k ∈ ℝᵈ, ‖x_k‖₂ ≤ ζ, of step t are summed to
-// X_t = Σx_k and S_t = Σx_kx_kᵀ. With workload weights a_tj and the number m_j of records in
-// step j, joint estimation releases at the end of step t
+// Estimator estimates running moments. The rows x_k ∈ ℝᵈ, ‖x_k‖₂ ≤ ζ, of step t are summed to X_t = Σx_k and S_t =
+// Σx_kx_kᵀ. With workload weights a_tj and the number m_j of records in step j, joint estimation releases at the end of
+// step t
 //
 //	mean          Ŷ_t = Σ_j a_tj (X_j + [C⁻¹Z₁]_j) / M_t            ∈ ℝᵈ
 //	second moment Ŝ_t = Σ_j a_tj (S_j + λ^(−½)[C⁻¹Z₂]_j) / M_t      ∈ ℝᵈˣᵈ, symmetric
 //	covariance    Ŝ_t − Ŷ_tŶ_tᵀ + τ²u_t·I,  u_t = Var[Ŷ_t]/τ²
 //
-// with M_t = max(1, Σ_j a_tj m_j), or 1 for the workload "sum"; Z₁ has
-// independent entries N(0, τ²), Z₂ is symmetric with independent entries
-// N(0, τ²) on and N(0, τ²/2) above the diagonal; τ = s/μ. Units are those of
-// the scaled rows.
+// with M_t = max(1, Σ_j a_tj m_j), or 1 for the workload "sum". Z₁ has independent entries N(0, τ²). Z₂ is symmetric
+// with independent entries N(0, τ²) on and N(0, τ²/2) above the diagonal. τ = s/μ. All units refer to scaled rows.
 //
-// The other methods differ in s and λ (independent estimation, concatenation), or
-// draw no Z₂ and square noisy rows instead: with x̂_j = X_j + [C⁻¹Z₁]_j, one
-// record a step,
+// Independent estimation and concatenation differ in s and λ. Post-processing draws no Z₂, but squares noisy rows; the
+// combination does both. With x̂_j = X_j + [C⁻¹Z₁]_j, one record a step,
 //
 //	post-processing   Ŝ_t = Σ_j a_tj (x̂_jx̂_jᵀ − b_j I) / M_t,  b_j = Var x̂_j or 0
-//	combination       w_t of joint estimation and 1 − w_t of that
+//	combination       w_t of joint estimation and 1 − w_t of post-processing
 //
-// Privacy: all releases together are one Gaussian mechanism with ratio μ. (For independent
-// estimation they are two, whose squared ratios add up to μ².) So they are (ε, δ)-private
-// with the exact curve. The unit is one record, zeroed or replaced (Params.Adjacency) in its
-// slot. The guarantee holds adaptively, and for ever if there is no horizon. s is the joint
-// sensitivity, including what quantisation and rounding add. Squares of noisy rows, weights
-// and projections are functions of releases. The number of records in each slot, valid or
-// not, is public.
+// Privacy: all releases together are one Gaussian mechanism with ratio μ. (For independent estimation they are two,
+// whose squared ratios add up to μ².) So they are (ε, δ)-private with the exact curve. The unit is one record, zeroed
+// or replaced (Params.Adjacency) in its slot. The guarantee holds adaptively, and without a limit in time if there is
+// no horizon. s is the joint sensitivity, including the effect of quantisation and rounding. Squares of noisy rows,
+// weights and projections are functions of releases. The number of records in each slot, valid or not, is public.
 //
-// Cost: O(d²) time a record, O(d²·b) a step with b buffers of C; memory
-// O(d²·b), and W·d²/2 numbers for a window of W steps. Add allocates nothing.
-// Projections take O(d³) a release.
-// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
-// Differential Privacy", Algorithms 1 and 3 to 6. Deviations: symmetric noise,
-// corrected constants, zero-out adjacency, integer noise, sums over steps, the
+// Cost: O(d²) time a record, O(d²·b) a step with b buffers of C; memory O(d²·b), and W·d²/2 numbers for a window of W
+// steps. Add allocates nothing. Projections take O(d³) a release.
+// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with Differential Privacy", Algorithms 1 and
+// 3 to 6. Deviations: symmetric noise, corrected constants, zero-out adjacency, integer noise, sums over steps, the
 // combination; docs/theory/moments.md.
 //
 // An Estimator is not safe for concurrent use.
@@ -70,40 +61,38 @@ type Estimator struct {
 	shapes  shapes
 	horizon uint64 // the last step
 
-	fingerprint uint64 // of what a state depends on
+	fingerprint uint64 // identifies the configuration and plan to which a state belongs
 
-	step         uint64    // last closed
-	weight       weight    // of the divisor
-	secondWeight *weight   // of the second moment's divisor, where it has its own
+	step         uint64    // the last closed step
+	weight       weight    // the divisor
+	secondWeight *weight   // the second moment's divisor, if it has a separate one
 	first        *series   // X
 	second       *series   // upper triangle of S; nil for post-processing
-	count        *series   // valid records, where they are released
-	full         *series   // rows that are not shortened
-	unshortened  fullCount // what they count
-	arrays       []*series // those that are there, in the order in which a step opens them
+	count        *series   // valid records, if their number is released
+	full         *series   // the count of rows that are not shortened
+	unshortened  fullCount // how a row adds to full
+	arrays       []*series // the arrays that are not nil, in the order in which a step opens them
 	products     *products
-	overlap      *overlap // with products: what their error depends on
+	overlap      *overlap // for squares of noisy rows: the sums that their error depends on
 
 	warmup *bounds.Warmup // nil: all bounds are given
-	found  *bounds.Found  // what it found; nil: nothing, or not yet
-	unit   float64        // the clip norm that was found, in whose unit rows are; else 1
+	found  *bounds.Found  // the bounds that the warm-up found; nil: none, or not yet
+	unit   float64        // the clip norm that was found, which is the unit of rows; else 1
 
-	// The open step; no part of the state.
+	// The open step, which is not part of the state.
 	rows    uint64
-	row     []float64  // one record, scaled by what was found
+	row     []float64  // one record, scaled by the bounds that were found
 	integer []int64    // one record on the lattice
 	squares gram.Exact // of the current block
 	inBlock uint64     // records in it
-	block   uint64     // records a block takes
-	// wide takes the exact squares of blocks where the step is summed in parts; nil: each
-	// block is rounded by itself.
+	block   uint64     // number of records of a block
+	// wide holds the exact squares of blocks if the step is summed in parts; nil: each block is rounded separately.
 	wide []dp.Wide
 
-	clipped, refused uint64 // since New or Adopt; no part of the state
+	clipped, refused uint64 // counted since New or Adopt; not part of the state
 }
 
-// New returns the estimator that cfg describes, with the guarantee p. It reports all faults
-// at once.
+// New returns the estimator that cfg describes, with the guarantee p. It reports all faults at once.
 func New(cfg Config, p dp.Params) (*Estimator, error) {
 	cfg.Defaults()
 	if err := cfg.ValidateFor(p.Adjacency); err != nil {
@@ -112,7 +101,7 @@ func New(cfg Config, p dp.Params) (*Estimator, error) {
 	return newEstimator(cfg, p)
 }
 
-// newEstimator is New, but accepts a weight that only costs accuracy: it is private too.
+// newEstimator is New, but accepts a weight that ValidateFor refuses: such a weight is private too.
 func newEstimator(cfg Config, p dp.Params) (*Estimator, error) {
 	cfg.Defaults()
 	plan, s, err := resolve(&cfg, p, nil, calibration.NarrowGrowth)
@@ -122,9 +111,9 @@ func newEstimator(cfg Config, p dp.Params) (*Estimator, error) {
 	return build(cfg, p, plan, s, true)
 }
 
-// Adopt returns the estimator of an epoch that has begun, with the plan that the epoch
-// recorded. Recomputed numbers could differ in their last bits, and then the releases would
-// change. It refuses a plan that does not belong to the configuration.
+// Adopt returns the estimator of an epoch that has begun, with the plan that the epoch recorded. Without the plan,
+// recomputed numbers could differ in their last bits, and the releases would change. Adopt refuses a plan that does not
+// belong to the configuration.
 func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
 	k, err := Keep(cfg, p, plan)
 	if err != nil {
@@ -133,16 +122,15 @@ func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
 	return k.Estimator()
 }
 
-// Kept is a recorded plan that was found to belong to its configuration. Many epochs with the
-// same plan need that found once. It never changes, and is safe for concurrent use.
+// Kept is a recorded plan that has been checked against its configuration, so that many epochs with the same plan check
+// it only once. It never changes, and is safe for concurrent use.
 type Kept struct {
 	cfg    Config
 	params dp.Params
 	plan   Plan
 }
 
-// Keep returns a plan that an epoch recorded. It refuses one that does not belong to the
-// configuration.
+// Keep checks a plan that an epoch recorded. It refuses a plan that does not belong to the configuration.
 func Keep(cfg Config, p dp.Params, plan Plan) (*Kept, error) {
 	cfg.Defaults()
 	if err := adopt(&plan, &cfg, p); err != nil {
@@ -151,7 +139,7 @@ func Keep(cfg Config, p dp.Params, plan Plan) (*Kept, error) {
 	return &Kept{cfg, p, plan.clone()}, nil
 }
 
-// Estimator returns an estimator with the plan, which shares nothing that changes with others.
+// Estimator returns a new estimator with the plan. Estimators of one Kept share no mutable memory.
 func (k *Kept) Estimator() (*Estimator, error) {
 	s, err := shapesOf(&k.cfg, &k.plan)
 	if err != nil {
@@ -160,8 +148,7 @@ func (k *Kept) Estimator() (*Estimator, error) {
 	return build(k.cfg, k.params, &k.plan, s, false)
 }
 
-// build makes an estimator from the numbers of a plan. fresh says that the plan was made just
-// now.
+// build makes an estimator from the numbers of a plan. fresh says that the plan was made just now.
 func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estimator, err error) {
 	d := len(cfg.Columns)
 	pairs := d * (d + 1) / 2
@@ -179,7 +166,7 @@ func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estima
 	}
 	if plan.joint() {
 		e.squares = gram.NewExact(d, plan.Lattice.K)
-		// A block has so many squares that their sum fits 62 bits.
+		// A block is short enough for the sum of its squares to fit 62 bits.
 		e.block = uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K)
 		sd := make([]float64, 0, pairs)
 		for i := range d {
@@ -223,14 +210,14 @@ func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estima
 		w := newWeight(s.second.kernel)
 		e.secondWeight = &w
 	}
-	if err := e.warmUp(fresh); err != nil {
+	if err := e.makeWarmup(fresh); err != nil {
 		return nil, err
 	}
 	e.fingerprint, err = e.identify()
 	return e, err
 }
 
-// Plan returns the public numbers that the configuration resolved to.
+// Plan returns the plan, the public numbers that follow from the configuration.
 func (e *Estimator) Plan() Plan { return e.plan.clone() }
 
 // Columns returns the length of a row.
@@ -248,15 +235,14 @@ func (e *Estimator) Range(t uint64) (first, end uint64) {
 	return first + (t-1)*e.cfg.Step, first + t*e.cfg.Step
 }
 
-// Cost returns what all releases of an epoch cost a single record or, where persons are
-// protected, all records of a person.
+// Cost returns the cost of all releases of an epoch for a single record or, if persons are protected, for all records
+// of a person.
 func (e *Estimator) Cost() dp.Cost {
 	return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu}
 }
 
-// Attained returns the share of μ by which two neighbours can be apart, up to what arithmetic
-// adds. It is 1, except for methods that charge an upper bound on the distance of both moments
-// together.
+// Attained returns the largest possible distance of two neighbours as a share of μ, except for the part of μ that
+// covers rounding. It is 1, except for methods that charge an upper bound on the joint distance of both moments.
 func (e *Estimator) Attained() float64 {
 	t := e.cfg.tradeoff(e.plan.Method, e.plan.Nu, e.params.Adjacency)
 	if e.cfg.personal() {
@@ -264,16 +250,16 @@ func (e *Estimator) Attained() float64 {
 		return math.Sqrt(PersonJoint(t.Nu, kappa, e.params.Adjacency).Square / t.Square)
 	}
 	exact := Joint(t.Nu, len(e.cfg.Columns), e.params.Adjacency)
-	if e.cfg.counts() {
+	if e.cfg.countsValid() {
 		exact = exact.withCount(countWeight)
 	}
 	exact = e.unshortened.charge(exact)
 	return math.Sqrt(exact.Square / t.Square)
 }
 
-// Add adds a record to the open step. row is in scaled units or, if a warm-up finds the
-// scaling, unscaled. Add neither changes nor keeps it. A row whose length is not Columns, in
-// particular nil, is an invalid record: it is counted, and contributes the zero row.
+// Add adds a record to the open step. row is in scaled units or, if there is a warm-up, unscaled. Add neither changes
+// nor retains it. A row whose length is not Columns, in particular nil, is an invalid record: it is counted, and
+// contributes the zero row.
 func (e *Estimator) Add(slot uint64, row []float64) {
 	e.rows++
 	if e.warmup != nil {
@@ -306,7 +292,7 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 			e.count.integers[0] += 1 << -e.plan.CountExp
 		}
 	}
-	// Blocks are counted in records, valid or not, so that their borders are public.
+	// A block is a number of records, valid or not, so that its borders are public.
 	if e.inBlock++; e.inBlock == e.block {
 		e.endBlock()
 	}
@@ -321,16 +307,15 @@ func (e *Estimator) beyond(row []float64) bool {
 	return square > e.plan.Clip*e.plan.Clip
 }
 
-// Clipped returns how many rows since New or Adopt were shortened to the clip norm. It is not
-// private, and not part of the state.
+// Clipped returns the number of rows since New or Adopt that were shortened to the clip norm. It is not private, and
+// not part of the state.
 func (e *Estimator) Clipped() uint64 { return e.clipped }
 
-// Refused returns how many rows since New or Adopt had a number that is not finite, for
-// example because scaling made it too large. It is not private, and not part of the state.
+// Refused returns the number of rows since New or Adopt that had a number that is not finite, for example because
+// scaling made it too large. It is not private, and not part of the state.
 func (e *Estimator) Refused() uint64 { return e.refused }
 
-// endBlock rounds the block's squares to the lattice of the second moment, and adds them to
-// those of the step.
+// endBlock rounds the block's squares to the lattice of the second moment, and adds them to the squares of the step.
 func (e *Estimator) endBlock() {
 	e.inBlock = 0
 	if e.second == nil {
@@ -356,7 +341,7 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 		return e.closeWarmup(n)
 	}
 	if e.rows > e.cfg.Step {
-		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range",
+		return nil, fmt.Errorf("step %d got %d records for %d slots: its sums may have overflowed",
 			e.step+1, e.rows, e.cfg.Step)
 	}
 	e.endBlock()

@@ -12,12 +12,10 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// The tests of this file audit estimators with a planted fault each, of the kind
-// that published implementations had. An audit that passes one of them proves
-// nothing about the estimator itself.
+// The tests of this file audit estimators with planted faults, of the kinds that published implementations had. If an
+// audit misses such a fault, its success for the real estimator proves nothing.
 
-// recalibrate returns an estimator whose noise is what f makes of the plan. The
-// plan goes on claiming its μ.
+// recalibrate returns an estimator whose noise follows a plan changed by f. The plan still claims the same μ.
 func recalibrate(t *testing.T, c Config, p dp.Params, f func(*Plan)) *subject {
 	t.Helper()
 	e := mustNew(t, c, p)
@@ -33,8 +31,8 @@ func recalibrate(t *testing.T, c Config, p dp.Params, f func(*Plan)) *subject {
 	return a
 }
 
-// TestMutantCalibrations shows that the sensitivity audit finds every wrong
-// calibration, measures by how much it is wrong, and passes the right one.
+// TestMutantCalibrations: the sensitivity audit finds every wrong calibration, measures the size of the error, and
+// accepts the right one.
 func TestMutantCalibrations(t *testing.T) {
 	t.Parallel()
 	const clip, steps = 2, 6
@@ -42,7 +40,8 @@ func TestMutantCalibrations(t *testing.T) {
 	replace, zeroOut := dp.Params{Mu: 2, Adjacency: dp.Replace}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut}
 	// The largest and the last column norm of the square root for sums.
 	var largest float64
-	for _, c := range mustSubject(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 1, Workload: "sum", Factorization: "sqrt", Horizon: steps}, replace).root(t, steps) {
+	for _, c := range mustSubject(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 1, Workload: "sum",
+		Factorization: "sqrt", Horizon: steps}, replace).root(t, steps) {
 		largest = math.Hypot(largest, c)
 	}
 	less := func(all, second, off float64) func(p *Plan) {
@@ -56,22 +55,22 @@ func TestMutantCalibrations(t *testing.T) {
 		name   string
 		params dp.Params
 		alter  func(p *Plan)
-		factor float64 // by which neighbours are farther apart than μ
+		factor float64 // the distance of neighbours, divided by μ
 	}{
 		{"none", replace, less(1, 1, 1), 1},
 		{"none, zero-out", zeroOut, less(1, 1, 1), 1},
 		{"sensitivity without its factor 2", replace, less(2, 1, 1), 2},
-		// λ = 2/ζ² for 1/(2ζ²): r(2) = 6.25 where 4 was charged.
+		// λ = 2/ζ² instead of 1/(2ζ²): r(2) = 6.25, but 4 was charged.
 		{"weight upside down", replace, less(1, 2, 1), 1.25},
-		// λ = 1/2 for 1/(2ζ²): the relative weight is ζ²/2 = 2.
+		// λ = 1/2 instead of 1/(2ζ²): the relative weight is ζ²/2 = 2.
 		{"weight without the clip norm's square", replace, less(1, clip, 1), 1.25},
 		// ν = 1 with the noise of the first moment alone: r(1) = 4.5.
 		{"free beyond the free point", replace, less(1, math.Sqrt2, 1), math.Sqrt(4.5 / 4)},
-		// Zeroed records have no free point: 1 + ν where 1 was charged.
+		// Zeroed records have no free weight: the sensitivity is 1 + ν, but 1 was charged.
 		{"free under zero-out", zeroOut, less(math.Sqrt(1+nu), 1, 1), math.Sqrt(1 + nu)},
 		// The last column of a square root has norm 1.
 		{"last column for the largest", replace, less(largest, 1, 1), largest},
-		// As if x_ix_j and not √2·x_ix_j were a coordinate: ν = 1 off the diagonal.
+		// As if the coordinate were x_ix_j instead of √2·x_ix_j: ν = 1 off the diagonal.
 		{"off-diagonal variance halved twice", replace, less(1, 1, math.Sqrt2), math.Sqrt(4.5 / 4)},
 	} {
 		t.Run(m.name, func(t *testing.T) {
@@ -79,7 +78,7 @@ func TestMutantCalibrations(t *testing.T) {
 				Horizon: steps, Nu: nu}
 			a := recalibrate(t, c, m.params, m.alter)
 			all := pairs(nu, a.plan.Clip, 3, m.params.Adjacency)
-			if m.params.Adjacency == dp.Replace { // weights for which the faults show most
+			if m.params.Adjacency == dp.Replace { // the weights for which the faults have the largest effect
 				for _, nu := range []float64{1, 2} {
 					all = append(all, audit.JointWorst(nu, a.plan.Clip, 3, m.params.Adjacency))
 				}
@@ -95,7 +94,7 @@ func TestMutantCalibrations(t *testing.T) {
 					t.Fatal(err)
 				}
 				top = max(top, distance/a.plan.Mu)
-				// The coupling finds the same distance, without the releases.
+				// The coupling measures the same distance without the releases.
 				coupled, err := a.Coupling(x, y, fixed)
 				if err != nil || math.Abs(coupled-distance) > 1e-9*a.plan.Mu {
 					t.Errorf("the coupling measures %.9g of μ, the releases %.9g: %v", coupled/a.plan.Mu,
@@ -112,10 +111,9 @@ func TestMutantCalibrations(t *testing.T) {
 	}
 }
 
-// TestMutantNoise shows that the noise audit finds noise that is used twice, too
-// small, shaped by the wrong matrix, or fed back unrounded, and passes the right
-// one. Statistics alone find what is said so; the others are finer than a
-// thousand steps can show, and only the identity finds them.
+// TestMutantNoise: the noise audit finds noise that is used twice, is too small, is correlated by the wrong matrix, or
+// is fed back without rounding, and accepts the right noise. Statistics find only the faults with law set. The others
+// are too small for a thousand steps, and only the audit's identity finds them.
 func TestMutantNoise(t *testing.T) {
 	t.Parallel()
 	const steps = 1000
@@ -127,7 +125,7 @@ func TestMutantNoise(t *testing.T) {
 	}
 	for _, m := range []struct {
 		name          string
-		identity, law bool // which of the two must find it
+		identity, law bool // which of the two tests must find it
 		plant         func(a *subject, noise source) source
 	}{
 		{"none", false, false, func(_ *subject, noise source) source { return noise }},
@@ -187,7 +185,7 @@ func TestMutantNoise(t *testing.T) {
 			}
 			law := audit.Failed(n.Law(stattest.Alpha))
 			if m.identity && n.Identity == nil || m.law && law == nil {
-				t.Errorf("the audit found no more than: %v, %v", n.Identity, law)
+				t.Errorf("the audit missed the fault: %v, %v", n.Identity, law)
 			}
 			if !m.identity && !m.law && errors.Join(n.Identity, n.Repeated, law) != nil {
 				t.Errorf("the audit found: %v, %v, %v", n.Identity, n.Repeated, law)
@@ -196,10 +194,9 @@ func TestMutantNoise(t *testing.T) {
 	}
 }
 
-// TestMutantBands shows that the noise audit finds the two ways in which noise by
-// multiplication with a banded C⁻¹ is no longer a function of the Gaussian
-// mechanism's output: feeding back what was drawn, and feeding back the noise
-// itself, which is a solve with other numbers.
+// TestMutantBands: noise by multiplication with a banded C⁻¹ can stop being a function of the Gaussian mechanism's
+// output in two ways: by feeding back the draws, and by feeding back the noise itself, which solves with other numbers.
+// The noise audit finds both.
 func TestMutantBands(t *testing.T) {
 	t.Parallel()
 	const steps = 1000
@@ -239,7 +236,7 @@ func TestMutantBands(t *testing.T) {
 	}
 }
 
-// reuse returns noise that opens, for an array in step t, what other names.
+// reuse returns noise that, for an array in step t, opens the array and step that other returns.
 func reuse(noise func(uint64) dp.Noise, other func(array string, t uint64) (string, uint64)) func(uint64) dp.Noise {
 	drawn := map[string][]float64{}
 	return func(t uint64) dp.Noise { return reused{noise(t), t, other, drawn} }
@@ -263,7 +260,7 @@ func (n reused) Row(array string, hidden []int64) dp.Row {
 	return dptest.Arrays(map[string][][]float64{array: {z}}).Row(array, hidden)
 }
 
-// tapped lets shapers see the Gaussians.
+// tapped is noise that also gives its Gaussians to a mutantShaper.
 type tapped struct {
 	dp.Noise
 	shapers map[string]*mutantShaper
@@ -279,16 +276,16 @@ func (n tapped) Row(array string, hidden []int64) dp.Row {
 	return row
 }
 
-// mutantShaper solves with the given Toeplitz coefficients in float64, and can
-// feed back what was drawn before it was rounded.
+// mutantShaper solves with the given Toeplitz coefficients in float64, and can feed back the draws before they are
+// rounded.
 type mutantShaper struct {
 	coef      []float64
 	dim       int
 	past      [][]float64
 	sd, z     []float64
 	feedDrawn bool
-	coarse    bool                              // feeds back multiples of 4
-	keep      func(w, s, drawn float64) float64 // what is fed back, if not nil
+	coarse    bool                              // feeds back rounded to multiples of 4
+	keep      func(w, s, drawn float64) float64 // returns the number to feed back; may be nil
 }
 
 func (s *mutantShaper) Predict(dst []float64) float64 {
@@ -319,7 +316,7 @@ func (s *mutantShaper) Push(w []int64) {
 	s.past = append(s.past, row)
 }
 
-// The state of a mutant is its number of steps: it is never restored but at 0.
+// The state of a mutant is its number of steps only, because it is restored only at step 0.
 func (s *mutantShaper) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, make([]byte, 33)...), nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestNarrow: where a BLT shapes the noise of single rows its state has 64 bits, for hardly more
-// noise; for persons, and where rounding would cost too much, it has 128.
+// TestNarrow: if the noise of single rows is correlated by a BLT, its state has 64 bits, for only slightly more noise.
+// For persons, and where rounding would cost too much, it has 128 bits.
 func TestNarrow(t *testing.T) {
 	t.Parallel()
 	persons := matfact.Participation{Count: 3, Separation: 4}
@@ -36,7 +36,8 @@ func TestNarrow(t *testing.T) {
 		"persons":    {Config{Horizon: 1000, Person: persons}, [2]bool{}},
 		"persons once": {Config{Horizon: 1000, Person: matfact.Participation{Count: 1, Separation: 1, PerStep: 2}},
 			[2]bool{}},
-		"persons for ever": {Config{Workload: "exponential", Decay: 0.999, Endless: true, Person: persons}, [2]bool{}},
+		"persons without end": {Config{Workload: "exponential", Decay: 0.999, Endless: true, Person: persons},
+			[2]bool{}},
 	} {
 		c, p := x.c, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
 		c.Clip, c.Columns, c.Step = 1.4, dptest.Columns(3), 4
@@ -62,8 +63,8 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestNarrowPersons: a plan for persons that states a fraction is refused, also where it follows
-// from its matrix by arithmetic.
+// TestNarrowPersons: a plan for persons that states a fraction is refused, even if everything else in it is calibrated
+// to that matrix.
 func TestNarrowPersons(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
@@ -86,8 +87,8 @@ func TestNarrowPersons(t *testing.T) {
 	}
 }
 
-// TestNarrowEpochs: an epoch that began with wide states goes on with them, and its bits stay as
-// they were; neither kind of epoch takes the other's states.
+// TestNarrowEpochs: an epoch that began with wide states continues with them, and its bits do not change. Neither kind
+// of epoch accepts the other's states.
 func TestNarrowEpochs(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4},
@@ -103,7 +104,7 @@ func TestNarrowEpochs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if calibration.IsNarrow(e.plan.Factorization) {
-			t.Fatal("an epoch with wide states goes on with narrow ones")
+			t.Fatal("an epoch with wide states continued with narrow ones")
 		}
 		return e
 	}
@@ -126,25 +127,25 @@ func TestNarrowEpochs(t *testing.T) {
 		e = again
 		if adopt().UnmarshalBinary(estimatortest.State(t, fresh)) == nil ||
 			mustNew(t, c, p).UnmarshalBinary(state) == nil {
-			t.Fatalf("step %d: a state goes into the other kind of epoch", step+1)
+			t.Fatalf("step %d: the other kind of epoch accepted the state", step+1)
 		}
 	}
-	// Without its fraction a plan is one for wide states, whose rounding may cost the same to the
-	// last bits; its epoch has none. A fraction cannot be added.
+	// Without its fraction a plan is one for wide states, whose rounding may cost the same to the last bits; then its
+	// epoch has wide states. A fraction cannot be added.
 	plan := fresh.Plan()
 	plan.Factorization.Fraction = 0
 	if e, err := Adopt(c, p, plan); err == nil && e.UnmarshalBinary(estimatortest.State(t, fresh)) == nil {
-		t.Error("a narrow epoch goes on with wide states")
+		t.Error("a narrow epoch continued with wide states")
 	}
 	plan = *old
 	plan.Factorization = fresh.Plan().Factorization
 	if _, err := Adopt(c, p, plan); err == nil {
-		t.Error("the noise of a wide plan is adopted with a narrow matrix")
+		t.Error("Adopt accepted the noise of a wide plan with a narrow matrix")
 	}
 }
 
-// TestNarrowOtherProcessor: an epoch goes on with a fraction that differs by a bit from what this
-// processor's optimiser leads to.
+// TestNarrowOtherProcessor: an epoch continues with its fraction even if this processor's optimiser would lead to one
+// that differs by one bit.
 func TestNarrowOtherProcessor(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4},
@@ -165,9 +166,8 @@ func TestNarrowOtherProcessor(t *testing.T) {
 	}
 }
 
-// TestNarrowGolden pins plan, releases and state of an epoch with narrow states, on every
-// architecture and for good. The matrix is given, because an optimiser finds other last bits
-// elsewhere.
+// TestNarrowGolden pins plan, releases and state of an epoch with narrow states, on every architecture and permanently.
+// The matrix is given, because an optimiser finds different last bits on other machines.
 func TestNarrowGolden(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.25, Columns: dptest.Columns(3), Step: 4,

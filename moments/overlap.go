@@ -7,12 +7,11 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Gains say how large a release's errors are if the noise, before it is correlated, has
-// variance 1. To add up squared errors over several releases, add their gains.
+// Gains say how large a release's errors are if the noise, before it is correlated, has variance 1. To add up squared
+// errors over several releases, add their gains.
 //
-// a is the release's row of the workload, and Q = (CᵀC)⁻¹ is the covariance of the noise before
-// the workload. The last three gains are for post-processing, which squares noisy rows; they
-// are 0 for other methods.
+// a is the release's row of the workload, and Q = (CᵀC)⁻¹ is the covariance of the noise before the workload. The last
+// three gains are for post-processing, which squares noisy rows; they are 0 for other methods.
 type Gains struct {
 	First  float64 // aᵀQa of the first moment
 	Second float64 // aᵀQa of the second moment
@@ -21,7 +20,7 @@ type Gains struct {
 	Bias   float64 // (Σ_k a_k Q_kk)²
 }
 
-// Plus returns the sums of the gains of g and h.
+// Plus returns the sum of the gains g and h, field by field.
 func (g Gains) Plus(h Gains) Gains {
 	return Gains{g.First + h.First, g.Second + h.Second, g.Fourth + h.Fourth, g.Cross + h.Cross, g.Bias + h.Bias}
 }
@@ -32,29 +31,29 @@ func (g Gains) over(divisor float64) Gains {
 	return Gains{g.First / s, g.Second / s, g.Fourth / s, g.Cross / s, g.Bias / s}
 }
 
-// longestSquares is the largest number of steps of post-processing over correlated noise. It
-// takes O(t) at step t, and O(n²) to plan for n steps.
+// longestSquares is the largest number of steps of post-processing over correlated noise. It takes O(t) at step t, and
+// planning n steps takes O(n²).
 const longestSquares = 1 << 14
 
-// overlap computes, step by step, the sums that post-processing over correlated noise depends
-// on: Σ_k a_k Q_kk, Σ_kl a_k a_l Q_kl² and Σ_kl |a_k a_l Q_kl| for the rows a of a kernel. With C
-// Toeplitz and c′ the coefficients of its inverse,
+// overlap computes, step by step, the sums on which post-processing over correlated noise depends: Σ_k a_k Q_kk, Σ_kl
+// a_k a_l Q_kl² and Σ_kl |a_k a_l Q_kl| for the rows a of a kernel. With C Toeplitz and c′ the coefficients of its
+// inverse,
 //
 //	Q_{t,t−m} = Q_{t−1,t−1−m} + c′_{t−1}c′_{t−1−m},   m < t.
 //
-// Cost: O(t) time and memory at step t, O(W) time for a window. For C = I it is O(1), because
-// all follow from Σa and Σa².
+// Cost: O(t) time and memory at step t, O(W) time for a window. For C = I it is O(1), because all follow from Σa and
+// Σa².
 // Source: as for ExpectedError.
 type overlap struct {
 	kernel  matfact.Workload
 	factor  matfact.Factorization
-	inverse []float64 // c′ as far as it was asked for; nil for C = I
+	inverse []float64 // the coefficients c′ computed so far; nil for C = I
 
 	step                uint64
 	q                   []float64 // Q_{t,t−m} by m
 	bias, fourth, cross float64
-	// For a window: what the pairs of step k with itself and later steps contribute, at
-	// k mod W. It is subtracted when step k leaves.
+	// For a window: the contribution of the pairs of step k with itself and later steps, at k mod W. It is subtracted
+	// when step k leaves the window.
 	leaving []Gains
 }
 
@@ -71,17 +70,16 @@ func newOverlap(f matfact.Factorization, kernel matfact.Workload) *overlap {
 	return g
 }
 
-// checkSquares returns a reason why rows with noise correlated by this factorization cannot
-// be squared, "" if they can. horizon is the number of steps; normalised says that the
-// columns are normalised.
+// checkSquares returns the reason why rows with noise correlated by this factorization cannot be squared, "" if they
+// can. horizon is the number of steps; normalised says whether the columns are normalised.
 func checkSquares(kind string, normalised bool, horizon uint64) string {
 	switch {
 	case kind == "identity":
 		return ""
 	case normalised:
-		return "post-processing can't tell its error over noise of normalised columns"
+		return "post-processing cannot compute its error for noise of normalised columns"
 	case kind != "sqrt" && kind != "blt":
-		return fmt.Sprintf("post-processing can't tell its error over noise that %q shapes", kind)
+		return fmt.Sprintf("post-processing cannot compute its error for noise of the factorization %q", kind)
 	case horizon == 0 || horizon > longestSquares:
 		return fmt.Sprintf(
 			"post-processing over correlated noise needs a last step, at most %d, and gains nothing from the "+
@@ -90,8 +88,8 @@ func checkSquares(kind string, normalised bool, horizon uint64) string {
 	return ""
 }
 
-// at returns Σ_k a_k Q_kk and the gains of post-processing in row t of the kernel. Ask for the
-// rows in ascending order: going back costs time.
+// at returns Σ_k a_k Q_kk and the gains of post-processing in row t of the kernel. Calls with increasing t are fast; a
+// smaller t starts again from row 1.
 func (g *overlap) at(t uint64) (bias, fourth, cross float64) {
 	if g.inverse == nil {
 		square := g.factor.RowVar(g.kernel, t)
@@ -106,7 +104,7 @@ func (g *overlap) at(t uint64) (bias, fourth, cross float64) {
 	return g.bias, g.fourth, g.cross
 }
 
-// next moves to the next step.
+// next advances to the next step.
 func (g *overlap) next() {
 	g.step++
 	t := g.step
@@ -138,7 +136,7 @@ func (g *overlap) next() {
 	case "window":
 		w := len(g.leaving)
 		place := int((t - 1) % uint64(w))
-		old := g.leaving[place] // of step t−W, all zeros if there was none
+		old := g.leaving[place] // of step t−W, zeros if there was none
 		g.leaving[place] = Gains{Fourth: float64(own * own), Cross: own, Bias: own}
 		fourth, cross := float64(own*own), own
 		for m := 1; m < min(w, len(g.q)); m++ {

@@ -7,24 +7,24 @@ import (
 	"github.com/streamdp/streamdp/internal/gram"
 )
 
-// Part sums some of the records of a step, for example those of one partition, so that
-// several goroutines can sum a step together. It is not safe for concurrent use, but
-// several parts may be used at the same time, and while the estimator is.
+// Part sums some of the records of a step, for example those of one partition, so that several goroutines can sum a
+// step together. A Part is not safe for concurrent use, but different parts, and the estimator, may be used at the same
+// time.
 type Part struct {
 	of *Estimator
-	e  Estimator // a copy with integers of its own
+	e  Estimator // a copy with separate integers
 }
 
-// NewPart returns an empty part of a step. It sums records as the estimator does, the same
-// integers, but leaves squares unrounded: those of all parts are rounded once, when the step
-// is closed. So a step's integers depend on its records alone, not on how they are divided
-// among parts. A record changes the rounded sum as it changes that of one block, so the
-// sensitivity is that of the estimator.
+// NewPart returns an empty part of a step. It computes the same integers as the estimator, but does not round squares:
+// the squares of all parts are rounded once, when the step is closed. So a step's integers depend on its records alone,
+// not on how they are divided among parts. A record changes the rounded sum as it would change the sum of one block, so
+// the sensitivity does not change.
 //
-// Memory: O(d²). Errors: a warm-up, whose records can't be summed in parts.
+// Memory: O(d²).
+// Errors: a warm-up, whose records cannot be summed in parts.
 func (e *Estimator) NewPart() (dp.Part, error) {
 	if e.warmup != nil {
-		return nil, errors.New("a warm-up takes the records of a step one by one")
+		return nil, errors.New("the records of a warm-up cannot be summed in parts")
 	}
 	p := &Part{of: e, e: *e}
 	c := &p.e
@@ -56,14 +56,14 @@ func (e *Estimator) NewPart() (dp.Part, error) {
 // Add adds a record, as [Estimator.Add] does.
 func (p *Part) Add(slot uint64, row []float64) { p.e.Add(slot, row) }
 
-// Merge adds the records of a part to the open step, and empties the part. Sums of integers
-// are exact, so that the order of merging does not matter.
+// Merge adds the records of a part to the open step, and empties the part. Sums of integers are exact, so the order of
+// merging does not matter.
 //
 // Errors: a part of another estimator. Then nothing is added.
 func (e *Estimator) Merge(part dp.Part) error {
 	p, ok := part.(*Part)
 	if !ok || p.of != e {
-		return errors.New("a part of another estimator")
+		return errors.New("the part belongs to another estimator")
 	}
 	c := &p.e
 	c.endBlock()

@@ -9,12 +9,12 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// AppendBinary appends to b what the part has summed, exactly, so that a part of another
-// process may take it by [Part.UnmarshalBinary]: the numbers of records, then the integers of
-// each array, then the squares in 128 bits.
+// AppendBinary appends the exact sums of the part to b, so that another process can read them by
+// [Part.UnmarshalBinary]: the numbers of records, then the integers of each array, then the squares in 128 bits.
 //
 // Privacy: these are sums of records without noise. They are as private as the records.
-// Cost: O(d²). Errors: none.
+// Cost: O(d²).
+// Errors: none.
 func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	c := &p.e
 	c.endBlock()
@@ -24,7 +24,7 @@ func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	w.Uint(c.refused)
 	for _, s := range c.arrays {
 		if s == c.second {
-			continue // its squares are not rounded yet
+			continue // the squares, which are not rounded yet
 		}
 		for _, k := range s.integers {
 			w.Int(k)
@@ -37,13 +37,12 @@ func (p *Part) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
-// UnmarshalBinary makes the part hold what [Part.AppendBinary] wrote of a part of an
-// estimator with the same configuration and plan.
+// UnmarshalBinary replaces the sums of the part by those that [Part.AppendBinary] wrote. The estimators of both parts
+// must have the same configuration and plan.
 //
-// Privacy: sums that no records of a step can have are refused, because sensitivities rely on
-// the bound of every record.
-// Errors: anything else than such a part, also one of more records than a step has slots. The
-// part is empty then.
+// Privacy: it refuses sums that no records of a step can have, because sensitivities rely on the bound of every record.
+// Errors: anything else than the state of such a part; a part with more records than a step has slots. The part is
+// empty after an error.
 func (p *Part) UnmarshalBinary(data []byte) error {
 	p.Reset()
 	c, r := &p.e, bin.Reader{B: data}
@@ -61,7 +60,7 @@ func (p *Part) UnmarshalBinary(data []byte) error {
 	}
 	if !r.Done() || !c.possible() {
 		p.Reset()
-		return errors.New("sums of a part: damaged, or of another estimator")
+		return errors.New("cannot read the sums of a part: they are damaged, or belong to another estimator")
 	}
 	return nil
 }
@@ -77,7 +76,7 @@ func (p *Part) Reset() {
 	clear(c.wide)
 }
 
-// possible reports whether rows of a step can have these sums.
+// possible reports whether records of a step can have these sums.
 func (e *Estimator) possible() bool {
 	if e.rows > e.cfg.Step || e.clipped > e.rows || e.refused > e.rows {
 		return false
@@ -99,7 +98,7 @@ func (e *Estimator) possible() bool {
 		for j := i; j < len(e.integer) && next < len(e.wide); j++ {
 			x, most := e.wide[next], k*k
 			if next++; i == j && x.Hi < 0 {
-				return false // a sum of squares
+				return false // a sum of squares cannot be negative
 			} else if i != j {
 				most /= 2
 			}
@@ -123,7 +122,7 @@ func beyond(x dp.Wide, n, most uint64) bool {
 	return hi > mostHi || hi == mostHi && lo > mostLo
 }
 
-// counts reports whether n records of 0 to one each can have this sum.
+// counts reports whether n records that each add 0 to one can have this sum.
 func counts(sum int64, n, one uint64) bool {
 	return sum >= 0 && !beyond(dp.Wide{Lo: uint64(sum)}, n, one)
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestPartMoved: a step that another estimator has summed in parts, which came as bytes, has the
-// release of one that is summed here, whatever the method; and a part says the same when it is
-// written again.
+// TestPartMoved: a step whose parts another estimator summed and encoded has the same release as a step that is summed
+// here, for every method. Encoding a decoded part gives the same bytes.
 func TestPartMoved(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"jme", "ime", "cs", "pp"} {
@@ -56,7 +55,7 @@ func TestPartMoved(t *testing.T) {
 				}
 				for j := range 2 {
 					there, here := parts[1][j].(*Part), parts[2][j].(*Part)
-					there.Add(0, nil) // what Reset takes away
+					there.Add(0, nil) // Reset must remove this
 					if there.Reset(); step == 0 {
 						for i := j; i < int(cfg.Step); i += 2 {
 							there.Add(uint64(i), []float64{float64(i), 1, 2})
@@ -71,7 +70,7 @@ func TestPartMoved(t *testing.T) {
 						t.Fatal(err)
 					}
 					if again, err := here.AppendBinary(nil); err != nil || string(again) != string(moved[1:]) {
-						t.Fatalf("written again it is another: %v", err)
+						t.Fatalf("encoded again the part differs: %v", err)
 					}
 					if err := there.UnmarshalBinary(moved[1:]); err != nil {
 						t.Fatal(err)
@@ -91,7 +90,7 @@ func TestPartMoved(t *testing.T) {
 					releases[i] = fmt.Sprintf("%+v", r)
 				}
 				if releases[0] != releases[2] || releases[0] != releases[1] {
-					t.Fatalf("step %d: other releases\n%s\n%s", step, releases[0], releases[2])
+					t.Fatalf("step %d: releases differ\n%s\n%s", step, releases[0], releases[2])
 				}
 			}
 			if a, b := all[0], all[2]; a.Clipped() != b.Clipped() || a.Refused() != b.Refused() ||
@@ -102,8 +101,8 @@ func TestPartMoved(t *testing.T) {
 	}
 }
 
-// TestPartDamaged: a part that is cut, longer, or has sums that no rows have is refused, and
-// leaves the part empty.
+// TestPartDamaged: a part that is cut, longer, or has sums that no rows can have is refused, and the part is empty
+// afterwards.
 func TestPartDamaged(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Clip: 1, Columns: []string{"a", "b"}, Step: 5, ValidCount: new(true)}
@@ -129,7 +128,7 @@ func TestPartDamaged(t *testing.T) {
 		if err := p.UnmarshalBinary(data); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)
 		} else if now, _ := p.AppendBinary(nil); !want && !reflect.DeepEqual(now, empty) {
-			t.Errorf("%s: something of it is kept", name)
+			t.Errorf("%s: the part is not empty", name)
 		}
 	}
 	try("as it was", sound, true)
@@ -137,12 +136,12 @@ func TestPartDamaged(t *testing.T) {
 		try(fmt.Sprint("the first ", n), sound[:n], false)
 	}
 	try("longer", append(sound[:len(sound):len(sound)], 0), false)
-	// rows, clipped, refused, first (2), count, full, squares (3 of 16 bytes, high words first)
+	// the order of the words: rows, clipped, refused, first (2), count, full, squares (3 of 16 bytes, high words first)
 	const first, count, full, squares = 3, 5, 6, 7
 	k := e.plan.Lattice.K
 	at := func(word int) int64 { return int64(binary.LittleEndian.Uint64(sound[8*word:])) }
 	if at(first) != 4*k || at(count) != 4<<-e.plan.CountExp || at(squares+1) != 4*k*k {
-		t.Fatal("the words are others")
+		t.Fatal("the words do not have the expected order")
 	}
 	for name, c := range map[string]struct {
 		word  int

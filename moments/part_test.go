@@ -13,9 +13,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
-// TestParts: a step that is summed in parts, by several goroutines, has the release of a
-// step that is summed at once: sums of integers are exact in any order. Errors are equal
-// too. The rows fit one block, so that second moments are rounded once in both.
+// TestParts: a step that several goroutines sum in parts has the same release as a step that is summed at once, because
+// sums of integers are exact in any order. Errors are equal too. The rows fit one block, so second moments are rounded
+// once in both cases.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"jme", "ime", "cs"} {
@@ -37,7 +37,7 @@ func TestParts(t *testing.T) {
 						t.Fatal(err)
 					}
 					if whole.block < 640 {
-						t.Fatalf("a block takes %d records", whole.block)
+						t.Fatalf("a block has %d records", whole.block)
 					}
 					list := make([]dp.Part, parts)
 					for i := range list {
@@ -83,8 +83,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsRefused: a part belongs to one estimator, and a step with more records than
-// slots is refused however it is summed.
+// TestPartsRefused: a part belongs to one estimator, and a step with more records than slots is refused, whether it is
+// summed in parts or not.
 func TestPartsRefused(t *testing.T) {
 	cfg := Config{Clip: 1, Columns: []string{"a"}, Step: 2}
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.Replace}
@@ -101,7 +101,7 @@ func TestPartsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if two.Merge(part) == nil {
-		t.Error("a part of another estimator is merged")
+		t.Error("Merge accepted a part of another estimator")
 	}
 	for i := range 3 {
 		part.Add(uint64(i), []float64{0.5})
@@ -110,12 +110,12 @@ func TestPartsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := one.Close(dptest.Seeded(1)); err == nil {
-		t.Error("three records in two slots are released")
+		t.Error("a step with three records in two slots was released")
 	}
 }
 
-// TestPartsOfManyBlocks: also where a step has more records than a block of squares, its
-// integers do not depend on the number of its parts.
+// TestPartsOfManyBlocks: even if a step has more records than a block of squares, its integers do not depend on the
+// number of its parts.
 func TestPartsOfManyBlocks(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Clip: 1, Columns: []string{"a", "b"}, Step: 600}
@@ -132,7 +132,7 @@ func TestPartsOfManyBlocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.block > 100 {
-			t.Fatalf("a block takes %d records", e.block)
+			t.Fatalf("a block has %d records", e.block)
 		}
 		list := make([]dp.Part, parts)
 		for i := range list {
@@ -160,7 +160,7 @@ func TestPartsOfManyBlocks(t *testing.T) {
 	}
 }
 
-// TestPartMemory: a part of a step takes what is stated, and two kilobytes for itself.
+// TestPartMemory: a part of a step takes the stated memory, and two kilobytes for the Part itself.
 func TestPartMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
@@ -168,7 +168,7 @@ func TestPartMemory(t *testing.T) {
 	const d = 64
 	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(d), Step: 10, Factorization: "identity"},
 		dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
-	if _, err := e.NewPart(); err != nil { // the first one makes what all of them share
+	if _, err := e.NewPart(); err != nil { // the first one creates memory that all parts share
 		t.Fatal(err)
 	}
 	var before, after runtime.MemStats
@@ -184,6 +184,6 @@ func TestPartMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	took, stated := int64(after.TotalAlloc-before.TotalAlloc), e.Sizes().Part
 	if took > stated+stated/10+2048 || stated > 3*took {
-		t.Errorf("a part takes %d bytes, said %d", took, stated)
+		t.Errorf("a part takes %d bytes, stated %d", took, stated)
 	}
 }

@@ -9,29 +9,28 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Persons: a neighbour differs in all records of one person in place of one record.
+// Persons: neighbouring streams differ in all records of one person, not in one record.
 //
-// The person has records in at most k steps, any two at least b steps apart, at most m in a step.
-// Under replace these records may give way to as many of another person, at other slots. The
-// noise is that of single records times s/s₁, with
+// The person has records in at most k steps, any two at least b steps apart, at most m in a step. Under replace the
+// same number of records of another person may replace them, at other slots. The noise is the one for single records,
+// times s/s₁, with
 //
 //	P = m·max over patterns of √Σ|CᵀC|_ij        (matfact.Sensitivity)
 //	s = ζP·√Square                               (PersonJoint and its like)
 //
-// in place of s₁ = ζ‖C‖√Square. docs/theory/moments.md, §19, has the proofs.
+// instead of s₁ = ζ‖C‖√Square. docs/theory/moments.md, §19, has the proofs.
 
-// PersonJoint is joint estimation where all records of a person are protected, with the number
-// of valid records as a third coordinate of weight kappa (0: it is not released). Its Square
-// is in units of (ζP)², P of matfact.Sensitivity:
+// PersonJoint is joint estimation that protects all records of a person, with the number of valid records as a third
+// coordinate of weight kappa (0: it is not released). Its Square is in units of (ζP)², P of matfact.Sensitivity:
 //
 //	zero-out  1 + ν + κ
 //	replace   max(r(ν), 2(1+ν+κ)),  r(ν) = 4 for ν ≤ ½, else 2 + 2ν + 1/(2ν)
 //
-// in every dimension. For single records of one column r(ν) is smaller; that value would not
-// be private here, because a person may move to other steps.
+// in every dimension. For single records of one column r(ν) is smaller; that value would not be private here, because a
+// person may move to other steps.
 //
-// Privacy: an upper bound on the squared ℓ₂ sensitivity of (CX, √λ·CS, √κζ·Cn) to one person, for
-// any C without negative inner products of columns. It is attained as long as 2(1+ν+κ) ≤ r(ν).
+// Privacy: an upper bound on the squared ℓ₂ sensitivity of (CX, √λ·CS, √κζ·Cn) to one person, for any C without
+// negative inner products of columns. It is attained as long as 2(1+ν+κ) ≤ r(ν).
 func PersonJoint(nu, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	square := 1 + nu + kappa
 	if adjacency == dp.Replace {
@@ -40,9 +39,9 @@ func PersonJoint(nu, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{nu, square}
 }
 
-// PersonCS is concatenation and split where all records of a person are protected: joint
-// estimation with the crude sensitivity of one vector, the norm √(1+ν+κ), or twice √(1+ν).
-// Under replace that is at least PersonJoint's.
+// PersonCS is concatenation and split that protects all records of a person: joint estimation with the crude
+// sensitivity of one vector, the norm √(1+ν+κ), or twice √(1+ν). Under replace that is at least PersonJoint's
+// sensitivity.
 func PersonCS(nu, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	t := PersonJoint(nu, kappa, adjacency)
 	if adjacency == dp.Replace {
@@ -51,16 +50,16 @@ func PersonCS(nu, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	return t
 }
 
-// PersonSplit is independent estimation where all records of a person are protected: share·μ²
-// for the first moment and the count, the rest for the second moment. The second
-// mechanism alone costs 1 under zero-out, and 2 under replace in every dimension.
+// PersonSplit is independent estimation that protects all records of a person: share·μ² for the first moment and the
+// count, the rest for the second moment. The squared sensitivity of the second mechanism alone is 1 under zero-out, and
+// 2 under replace in every dimension.
 func PersonSplit(share, kappa float64, adjacency dp.Adjacency) Tradeoff {
 	return PersonJoint(0, kappa, adjacency).split(share, 2, adjacency)
 }
 
-// PersonCountWeight returns the weight κ of the number of valid records beside moments of
-// relative weight ν, where all records of a person are protected: 0.1 or, under replace, the
-// largest that is free if that is more, (r(ν) − 2 − 2ν)/2.
+// PersonCountWeight returns the weight κ of the number of valid records if it is released with moments of relative
+// weight ν and all records of a person are protected: 0.1 or, under replace, the largest weight that is free, (r(ν) − 2
+// − 2ν)/2, if that is more.
 func PersonCountWeight(nu float64, adjacency dp.Adjacency) float64 {
 	if adjacency == dp.Replace {
 		return max(countWeight, (calibration.SquaresSensitivity(nu, 2, adjacency)-2-2*nu)/2)
@@ -68,17 +67,16 @@ func PersonCountWeight(nu float64, adjacency dp.Adjacency) float64 {
 	return countWeight
 }
 
-// personal reports whether persons are protected in place of single records.
+// personal reports whether persons are protected, not single records.
 func (c *Config) personal() bool { return c.Person != matfact.Participation{} }
 
-// participation returns in what steps a person can have records. A step has no more of
-// them than slots.
+// participation returns the steps in which a person can have records. PerStep is at most the number of slots of a step.
 func (c *Config) participation() matfact.Participation {
 	return calibration.Persons(c.Person, c.Step)
 }
 
-// norm returns the largest joint norm of the columns of C that neighbours can differ in: ColNorm
-// for single records, P for persons.
+// norm returns the largest joint norm of the columns of C in which neighbours can differ: ColNorm for single records, P
+// for persons.
 func (c *Config) norm(f matfact.Factorization) (float64, error) {
 	if !c.personal() {
 		return f.ColNorm(), nil
@@ -86,8 +84,8 @@ func (c *Config) norm(f matfact.Factorization) (float64, error) {
 	return matfact.Sensitivity(f, c.participation(), c.last())
 }
 
-// dimension returns the d by which the joint sensitivity of both moments is found. For persons
-// one column costs what two do.
+// dimension returns the number of columns for which the joint sensitivity of both moments is computed. For persons one
+// column costs as much as two.
 func (c *Config) dimension() int {
 	if c.personal() {
 		return max(2, len(c.Columns))
@@ -99,7 +97,7 @@ func (c *Config) dimension() int {
 // not released.
 func (c *Config) countWeight(method string, nu float64, adjacency dp.Adjacency) float64 {
 	switch {
-	case !c.counts():
+	case !c.countsValid():
 		return 0
 	case c.personal():
 		return PersonCountWeight(c.firstNu(method, nu), adjacency)
@@ -107,8 +105,8 @@ func (c *Config) countWeight(method string, nu float64, adjacency dp.Adjacency) 
 	return countWeight
 }
 
-// firstNu returns the weight of the second moment in the mechanism that also has the first: 0
-// where that has one of its own.
+// firstNu returns the weight of the second moment in the mechanism that contains the first: 0 if the second moment has
+// a mechanism of its own.
 func (c *Config) firstNu(method string, nu float64) float64 {
 	switch method {
 	case "ime", "pp", "pp_debiased":
@@ -131,7 +129,7 @@ func (c *Config) personTradeoff(method string, nu float64, adjacency dp.Adjacenc
 	return PersonJoint(first, kappa, adjacency)
 }
 
-// validatePerson reports what cannot protect persons. kind is the kind of factorization in use.
+// validatePerson reports faults of a configuration that protects persons. kind is the kind of factorization in use.
 func (c *Config) validatePerson(l *fault.List, kind string) {
 	if !c.personal() {
 		return
@@ -140,28 +138,28 @@ func (c *Config) validatePerson(l *fault.List, kind string) {
 	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
 	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
 	l.Check(!p.Fixed, "separation",
-		"must be the least distance of two steps: records are not admitted by an exact one", nil)
+		"must be the least distance between two steps, not an exact one", nil)
 	l.Check(!c.Normalise, "normalise",
-		"must be false where persons are protected: it gives every single column the norm 1, and a person has several",
+		"must be false if persons are protected: it gives every single column the norm 1, but a person has several",
 		true)
 	l.Check(kind != "dense", "factorization",
-		"must not be \"dense\" where persons are protected: the rows of one person may cancel in it, and the joint "+
-			"sensitivity of both moments is proven where they do not", nil)
+		"must not be \"dense\" if persons are protected: the rows of one person may cancel out, and the joint "+
+			"sensitivity of both moments is proven only if they do not", nil)
 	l.Check(kind != "sqrt" ||
 		c.Workload != "window", "factorization",
-		"must not be \"sqrt\" of a window where persons are protected: its coefficients change sign, and the joint "+
-			"sensitivity of both moments is proven for others", nil)
+		"must not be \"sqrt\" of a window if persons are protected: its coefficients change sign, and the joint "+
+			"sensitivity of both moments is proven only for coefficients that do not", nil)
 	l.Check(c.Second == nil, "method",
-		"must have one matrix C for both moments where persons are protected: joint sensitivity is convex, so two "+
+		"must have one matrix C for both moments if persons are protected: joint sensitivity is convex, so two "+
 			"sensitivities of a person do not combine as two column norms do", nil)
 	l.Check(!c.Automatic(), "clip",
-		"must be given, with centre and scale, where persons are protected: a warm-up protects single records", nil)
+		"must be given, with centre and scale, if persons are protected: a warm-up protects single records only", nil)
 }
 
 // checkNonNegative refuses a factorization for which PersonJoint is not proven.
 func (c *Config) checkNonNegative(f matfact.Factorization) error {
 	if c.personal() && !matfact.NonNegativeGram(f) {
-		return fmt.Errorf("factorization %q may have negative inner products of columns, and protects no persons",
+		return fmt.Errorf("factorization %q may have negative inner products of columns, and cannot protect persons",
 			f.Kind())
 	}
 	return nil

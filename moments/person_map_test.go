@@ -18,8 +18,8 @@ type slotOf struct {
 	row  []float64
 }
 
-// counted passes a log through the map, as the daemon does, and returns what reaches the estimator.
-// A map is made anew before the step restart (from 0), as if it had been lost; −1: never.
+// counted passes a log through the map of persons, as the daemon does, and returns the rows that reach the estimator.
+// Before the step restart (from 0) the map is replaced by an empty one, as if it had been lost; −1: never.
 func counted(t *testing.T, r persons.Rule, log []slotOf, restart int) audit.Stream {
 	t.Helper()
 	var m *persons.Map
@@ -48,10 +48,10 @@ func counted(t *testing.T, r persons.Rule, log []slotOf, restart int) audit.Stre
 	return s
 }
 
-// TestPersonsThroughMap is the sensitivity audit of capping map and estimator together, for whole
-// logs: a person's records give way to null records or, under replace, to those of somebody new at
-// other slots. No two are farther apart than μ. Somebody who writes into every slot is worth
-// all of it, and maps that are too generous are found.
+// TestPersonsThroughMap is the sensitivity audit of the map of persons and the estimator together, for whole logs: a
+// person's records are replaced by null records or, under replace, by those of a new person at other slots. No two such
+// logs are farther apart than μ. A person who writes into every slot reaches μ, and the audit finds maps that admit too
+// much.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	for _, factorization := range []string{"auto", "identity"} {
@@ -112,7 +112,7 @@ func TestPersonsThroughMap(t *testing.T) {
 					everywhere[i] = slotOf{1, []float64{personClip, 0}}
 				}
 				if d := apart(rule, everywhere, nobody, -1); d < 0.999 || d > 1+1e-9 {
-					t.Errorf("%s: somebody who is everywhere is worth %.6g of μ", name, d)
+					t.Errorf("%s: a person in every slot costs %.6g of μ", name, d)
 				}
 				generous := map[string]persons.Rule{
 					"records of a step": {Cap: rule.Cap, Separation: rule.Separation, PerStep: rule.PerStep + 1,
@@ -127,22 +127,22 @@ func TestPersonsThroughMap(t *testing.T) {
 				}
 				for what, r := range generous {
 					if d := apart(r, everywhere, nobody, -1); d < 1.005 {
-						t.Errorf("%s: a map with more %s is worth %.6g of μ, and not found", name, what, d)
+						t.Errorf("%s: the audit misses a map with more %s: %.6g of μ", name, what, d)
 					}
 				}
-				// White noise does not tell adjacent steps from others, so only a cap shows there.
+				// With independent noise, adjacent steps cost no more than others, so there only the cap has an effect.
 				if d := apart(rule, everywhere, nobody, 1); d < 1.005 && factorization == "auto" {
-					t.Errorf("%s: a map that is lost is worth %.6g of μ, and not found", name, d)
+					t.Errorf("%s: the audit misses a map that was lost: %.6g of μ", name, d)
 				}
 			}
 		}
 	}
 }
 
-// TestPersonPeriodsThroughMap is the audit where a unit is a person's records of one period. To void or
-// replace one costs μ at most and all of it where somebody writes into every slot of the period; two
-// periods of one person cost more, and at most twice that. Maps are found that do not begin anew, or
-// at another step.
+// TestPersonPeriodsThroughMap is the audit if the unit of protection is a person's records of one period. Voiding or
+// replacing one period costs at most μ, and exactly μ for a person who writes into every slot of the period. Two
+// periods of one person cost more, but at most twice that. The audit finds maps that are not emptied at a new period,
+// or at another step.
 func TestPersonPeriodsThroughMap(t *testing.T) {
 	t.Parallel()
 	const period = 4
@@ -187,7 +187,7 @@ func TestPersonPeriodsThroughMap(t *testing.T) {
 		if adjacency == dp.Replace {
 			continue
 		}
-		// Somebody is everywhere; one, or both, of the first two periods are voided.
+		// A person writes into every slot; one, or both, of the first two periods are voided.
 		everywhere := make([]slotOf, personSteps*personSlots)
 		for i := range everywhere {
 			everywhere[i] = slotOf{1, []float64{personClip, 0}}
@@ -199,13 +199,14 @@ func TestPersonPeriodsThroughMap(t *testing.T) {
 		}
 		for p := range 2 {
 			if d := apart(rule, everywhere, without(p, p+1)); d < 0.99 || d > 1+1e-9 {
-				t.Errorf("somebody who is everywhere in period %d is worth %.6g of μ", p, d)
+				t.Errorf("a person in every slot of period %d costs %.6g of μ", p, d)
 			}
 		}
 		if d := apart(rule, everywhere, without(0, 2)); d < 1.3 || d > 2 {
-			t.Errorf("two periods of one person are worth %.6g of μ", d)
+			t.Errorf("two periods of one person cost %.6g of μ", d)
 		}
-		for what, wrong := range map[string]uint64{"does not begin anew": 0, "begins anew a step early": period - 1, "has the cap over two periods": 2 * period} {
+		for what, wrong := range map[string]uint64{"is not emptied": 0, "is emptied a step early": period - 1,
+			"is emptied every second period": 2 * period} {
 			r := rule
 			r.Period = wrong
 			most := 0.0
@@ -213,7 +214,7 @@ func TestPersonPeriodsThroughMap(t *testing.T) {
 				most = max(most, apart(r, everywhere, without(p, p+1)))
 			}
 			if most < 1.005 {
-				t.Errorf("a map that %s is worth %.6g of μ, and not found", what, most)
+				t.Errorf("the audit misses a map that %s: %.6g of μ", what, most)
 			}
 		}
 	}

@@ -16,8 +16,7 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestCasesPersons runs the reference cases for moments of persons. Package matfact runs those
-// of matrices.
+// TestCasesPersons runs the reference cases for moments of persons. Package matfact runs the cases for matrices.
 func TestCasesPersons(t *testing.T) {
 	elsewhere := func(*testing.T, cases.Case) {}
 	cases.Run(t, "persons", map[string]func(*testing.T, cases.Case){
@@ -31,7 +30,8 @@ func TestCasesPersons(t *testing.T) {
 	})
 }
 
-// casePersonsMoments: the bounds, in units of the clip norm, and that no search got above.
+// casePersonsMoments compares the bounds, in units of the clip norm, and checks that no search of the case exceeds
+// them.
 func casePersonsMoments(t *testing.T, c cases.Case) {
 	var in struct {
 		Coefficients []float64
@@ -50,7 +50,7 @@ func casePersonsMoments(t *testing.T, c cases.Case) {
 		FoundSame    float64 `json:"found_same_pattern"`
 	}
 	c.Read(t, &in, &want)
-	overlap := func(i, j int) (sum float64) { // of columns, to row n
+	overlap := func(i, j int) (sum float64) { // of columns i and j, down to row n
 		for r := max(i, j); r < in.N; r++ {
 			if r-min(i, j) < len(in.Coefficients) {
 				sum += in.Coefficients[r-i] * in.Coefficients[r-j]
@@ -88,7 +88,7 @@ const (
 	personClip  = 1.7
 )
 
-// personConfigs are configurations for persons with rows in three steps, four apart.
+// personConfigs are configurations for persons with rows in at most three steps, four apart.
 func personConfigs() (all []Config) {
 	for _, c := range []Config{
 		{Workload: "sum", Factorization: "auto", Tune: 12, Endless: true},
@@ -108,7 +108,7 @@ func personConfigs() (all []Config) {
 	return all
 }
 
-// person writes the rows of one person into a stream: in these steps (from 0), the first slots.
+// person writes the rows of one person into the first slots of these steps (from 0) of a stream.
 func person(s audit.Stream, rows map[int][][]float64) audit.Stream {
 	for t, list := range rows {
 		for i, x := range list {
@@ -131,7 +131,7 @@ func others(d int) audit.Stream {
 	return s
 }
 
-// same returns per rows x in each of the steps.
+// same returns per copies of the row x in each of the steps.
 func same(x []float64, per uint64, steps ...int) map[int][][]float64 {
 	rows := map[int][][]float64{}
 	for _, t := range steps {
@@ -142,8 +142,8 @@ func same(x []float64, per uint64, steps ...int) map[int][][]float64 {
 	return rows
 }
 
-// personPairs returns what two neighbours can hold: pairs that are worst somewhere, and random
-// ones.
+// personPairs returns pairs of the records of a person in two neighbouring streams: pairs that are the worst in some
+// case, and random ones.
 func personPairs(nu float64, d int, per uint64, adjacency dp.Adjacency) (pairs [][2]map[int][][]float64) {
 	x := make([]float64, d)
 	x[0] = personClip
@@ -165,7 +165,7 @@ func personPairs(nu float64, d int, per uint64, adjacency dp.Adjacency) (pairs [
 		add(same(x, per, 0, 4, 8), nil)
 		add(same(x, per, 0, 4), same(y, per, 3, 7))     // another person, other slots
 		add(same(x, per, 0, 4, 8), same(x, per, 2, 6))  // the same rows at other steps
-		add(same(w.X, per, 0, 4, 8), same(w.Y, per, 1)) // one with fewer rows
+		add(same(w.X, per, 0, 4, 8), same(w.Y, per, 1)) // another person with fewer rows
 		add(same(x, per, 0), same(x, per, 8))
 	}
 	source := rand.New(rand.NewPCG(43, 44))
@@ -188,8 +188,8 @@ func personPairs(nu float64, d int, per uint64, adjacency dp.Adjacency) (pairs [
 	return pairs
 }
 
-// TestPersonSensitivity is the sensitivity audit for whole persons: no two neighbouring streams
-// are farther apart than μ, and the worst ones are at least 0.999μ, where the charge is exact.
+// TestPersonSensitivity is the sensitivity audit for whole persons: no two neighbouring streams are farther apart than
+// μ. If the charge is exact, the worst ones are at least 0.999μ apart.
 func TestPersonSensitivity(t *testing.T) {
 	t.Parallel()
 	for i, c := range personConfigs() {
@@ -225,7 +225,7 @@ func TestPersonSensitivity(t *testing.T) {
 							method == "jme" && (d > 1 && a.plan.Nu <= 2.5 || a.plan.Nu <= 0.5)
 						if a.plan.Factorization.Kind == "phased" || method == "cs" && adjacency == dp.Replace ||
 							method == "ime" {
-							exact = false // an upper bound
+							exact = false // the charge is an upper bound
 						}
 						if exact && top < 0.999 {
 							t.Errorf("%s: the worst pair is only %.6g of μ apart", name, top)
@@ -240,7 +240,7 @@ func TestPersonSensitivity(t *testing.T) {
 	}
 }
 
-// TestMutantPersons: the audit finds faults that a calibration or a capping map could have.
+// TestMutantPersons: the audit finds faults that a calibration or a map of persons could have.
 func TestMutantPersons(t *testing.T) {
 	t.Parallel()
 	x := []float64{personClip}
@@ -268,16 +268,16 @@ func TestMutantPersons(t *testing.T) {
 		"no separation at all": same(x, 1, 0, 1),
 	} {
 		if found := at(c, dp.ZeroOut, rows, nil); found < 1.005 {
-			t.Errorf("%s: %g of μ", name, found)
+			t.Errorf("%s: only %g of μ", name, found)
 		}
 	}
-	// Calibrated to one column.
+	// The noise is calibrated to the norm of one column.
 	single := c
 	single.Person = matfact.Participation{}
 	if found := at(single, dp.ZeroOut, same(x, 1, 0, 4), nil); found < 1.3 {
 		t.Errorf("one column's norm: %g of μ", found)
 	}
-	// r(ν) of single records in one dimension, for a person who moves to another step.
+	// r(ν) of single records in one dimension, used for a person who moves to another step.
 	white := c
 	white.Factorization, white.Buffers, white.Tune, white.Person.Count = "identity", 0, 0, 1
 	moved := at(white, dp.Replace, same(x, 1, 0), same(x, 1, 1))
@@ -287,8 +287,8 @@ func TestMutantPersons(t *testing.T) {
 	}
 }
 
-// TestPersonFactorization: auto is tuned for persons; the identity where all steps may hold
-// their rows. What is stated follows from P.
+// TestPersonFactorization: auto is tuned for persons, and is the identity if a person may have rows in all steps. The
+// stated sensitivity follows from P.
 func TestPersonFactorization(t *testing.T) {
 	c := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 10, Horizon: 1000,
 		Person: matfact.Participation{Count: 100, Separation: 10, PerStep: 20}}
@@ -332,8 +332,7 @@ func TestPersonFactorization(t *testing.T) {
 	}
 }
 
-// TestPersonAdopt: an epoch goes on with its plan, and only where the same records of a person
-// are protected.
+// TestPersonAdopt: an epoch continues with its plan only if the same records of a person are protected.
 func TestPersonAdopt(t *testing.T) {
 	c := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 4, Horizon: 500,
 		Person: matfact.Participation{Count: 20, Separation: 5, PerStep: 2}}
@@ -359,7 +358,7 @@ func TestPersonAdopt(t *testing.T) {
 	}
 }
 
-// TestPersonRefused: what cannot protect persons is refused, by a fault that says why.
+// TestPersonRefused: a configuration that cannot protect persons is refused, by a fault that gives the reason.
 func TestPersonRefused(t *testing.T) {
 	good := Config{Workload: "sum", Clip: 1, Columns: dptest.Columns(2), Step: 1, Horizon: 50,
 		Person: matfact.Participation{Count: 5, Separation: 2}}
@@ -387,8 +386,8 @@ func TestPersonRefused(t *testing.T) {
 	}
 }
 
-// TestPersonCharges: a person with one record costs no less than that record; more of anything
-// never costs less; the number of valid records is free under replace up to its weight.
+// TestPersonCharges: a person with one record costs no less than that record; a larger value of any parameter never
+// costs less; under replace the number of valid records is free up to its weight.
 func TestPersonCharges(t *testing.T) {
 	for _, nu := range []float64{0, 0.1, 0.5, 0.7, 2.5, 2.8, 10} {
 		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -407,7 +406,7 @@ func TestPersonCharges(t *testing.T) {
 			}
 			if split := PersonSplit(0.5, kappa, adjacency); split.Square < PersonJoint(split.Nu, kappa,
 				adjacency).Square*(1-1e-12) {
-				t.Errorf("%s: ime charges %g, both together cost %g", adjacency, split.Square,
+				t.Errorf("%s: ime charges %g, the two mechanisms together cost %g", adjacency, split.Square,
 					PersonJoint(split.Nu, kappa, adjacency).Square)
 			}
 		}
@@ -417,9 +416,9 @@ func TestPersonCharges(t *testing.T) {
 	}
 }
 
-// TestPersonsApart: one who goes in one partition and one who comes in another cost no more than
-// one charge, with all that arithmetic adds to each. Here the exact bound of both is that of a
-// replacement, so nothing is left for roundings.
+// TestPersonsApart: a person removed in one partition and a person added in another cost together no more than one
+// charge, including everything that arithmetic adds to each. In this case the exact bound of both equals that of a
+// replacement, so no margin is left for roundings.
 func TestPersonsApart(t *testing.T) {
 	c := Config{
 		Method: "jme", Nu: 2.5, ValidCount: new(true), Workload: "sum", Factorization: "blt", Tune: 100, Endless: true,
@@ -429,10 +428,10 @@ func TestPersonsApart(t *testing.T) {
 		PersonJoint(2.5, countWeight, dp.Replace).Square; math.Abs(2*one-two) > 1e-12 {
 		t.Fatalf("twice %g is not %g", one, two)
 	}
-	// The same deviations, and so the same roundings.
+	// With the same deviations, and therefore the same roundings.
 	goes := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}).Plan().Sensitivity
 	charged := mustNew(t, c, dp.Params{Mu: math.Sqrt2, Adjacency: dp.Replace}).Plan().Sensitivity
 	if both := math.Sqrt2 * goes; both > charged {
-		t.Errorf("both cost %.12g, and %.12g is charged", both, charged)
+		t.Errorf("both cost %.12g, but %.12g is charged", both, charged)
 	}
 }

@@ -15,9 +15,8 @@ import (
 // Version names the mechanism's algorithm and state. A new version needs a new epoch.
 const Version = "jme/v2"
 
-// Plan holds what a configuration resolves to before the first record: public numbers that the
-// releases depend on. An epoch records its plan, because another processor may compute other
-// last bits.
+// Plan contains the public numbers on which releases depend and which follow from the configuration before the first
+// record. An epoch records its plan, because another processor may compute different last bits.
 type Plan struct {
 	Method        string          `json:"method"`
 	Factorization *matfact.Stored `json:"factorization"`
@@ -27,40 +26,39 @@ type Plan struct {
 	// if it is made of noisy rows alone.
 	Nu     float64 `json:"nu"`
 	Lambda float64 `json:"lambda"`
-	// Sensitivity is what is charged for the joint ℓ₂ sensitivity of both moments, including
-	// what quantisation and the rounding of correlated noise add.
+	// Sensitivity is the charged joint ℓ₂ sensitivity of both moments, including the effect of quantisation and of
+	// rounding correlated noise.
 	Sensitivity float64 `json:"sensitivity"`
-	// Mu is Sensitivity divided by the noise: the guarantee.
+	// Mu is Sensitivity divided by the standard deviation of the noise: the guarantee.
 	Mu float64 `json:"mu"`
 	// First, Diagonal and OffDiagonal are the standard deviations of one
 	// step's independent draws, in scaled units.
 	First       float64 `json:"first"`
 	Diagonal    float64 `json:"diagonal"`
 	OffDiagonal float64 `json:"off_diagonal"`
-	// Lattice is that of the rows. SecondExp is the exponent of the lattice step of the second
-	// moments.
+	// Lattice is the lattice of the rows. SecondExp is the exponent of the lattice step of the second moments.
 	Lattice   dp.Lattice `json:"lattice"`
 	SecondExp int        `json:"second_exp"`
-	// SecondFactorization is that of the second moment, if it has its own.
+	// SecondFactorization is the factorization of the second moment, if it has a separate one.
 	SecondFactorization *matfact.Stored `json:"second_factorization,omitempty"`
-	// Count is the standard deviation of a step's draw for the number of valid records, if
-	// that is released. CountExp is the exponent of its lattice step.
+	// Count is the standard deviation of a step's draw for the number of valid records, if that is released. CountExp
+	// is the exponent of its lattice step.
 	Count    float64 `json:"count,omitempty"`
 	CountExp int     `json:"count_exp,omitempty"`
-	// Full is the standard deviation of a step's draw for the rows that count in full,
-	// in rows, and FullExp the exponent of its step.
+	// Full is the standard deviation of a step's draw for the number of rows that are not shortened, in rows. FullExp
+	// is the exponent of its lattice step.
 	Full    float64 `json:"full"`
 	FullExp int     `json:"full_exp"`
-	// Person says what is protected where that is not a single record.
+	// Person says how the records of a person are protected; nil: single records are protected.
 	Person *PersonPlan `json:"person,omitempty"`
-	// Choice says what Method was chosen from, if there was a choice.
+	// Choice says between which methods Method was chosen; nil: the configuration gave it.
 	Choice *Choice `json:"choice,omitempty"`
-	// Warmup is not nil if a warm-up finds bounds. If the clip norm is one of them, Clip is
-	// about 1, and all numbers above are in units of the clip norm that is found.
+	// Warmup is not nil if a warm-up finds bounds. If the clip norm is one of them, Clip is about 1, and all numbers
+	// above are in units of the clip norm that will be found.
 	Warmup *WarmupPlan `json:"warmup,omitempty"`
 }
 
-// PersonPlan says what records of a person are protected together, and by what norm.
+// PersonPlan says which records of a person are protected together, and with which norm.
 type PersonPlan = calibration.Person
 
 // joint reports whether the second moment has noise of its own.
@@ -77,16 +75,15 @@ func (p *Plan) second() *matfact.Stored {
 	return p.Factorization
 }
 
-// resolve computes the plan and the shapes of both moments. If kept is not nil it uses the
-// factorizations in kept, otherwise those that the configuration asks for, with narrow states if
-// they can have them and the noise becomes at most growth times as large. It does not choose a
-// method whose sums do not fit their integers.
+// resolve computes the plan and the shapes of both moments. If kept is not nil it uses the factorizations in kept.
+// Otherwise it uses those that the configuration asks for, with narrow states if that is possible and increases the
+// noise by at most the factor growth. It does not choose a method whose sums do not fit their integers.
 func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, shapes, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), err); err != nil {
 		return nil, shapes{}, err
 	}
-	if cfg.autoClip() { // everything is in units of what is found
+	if cfg.autoClip() { // the unit is the clip norm that will be found
 		unit := *cfg
 		unit.Clip, cfg = 1, &unit
 	}
@@ -141,12 +138,12 @@ func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan, growth floa
 	return plan, over, nil
 }
 
-// narrow returns the shapes with narrow states for the noise of a plan, and whether any can
-// have one.
+// narrow returns the shapes with narrow states for the noise of a plan, and whether any factorization can have one.
 func (s *shapes) narrow(cfg *Config, plan *Plan) (shapes, bool) {
 	first := max(plan.First/plan.Lattice.Step(), math.Ldexp(plan.Count, -plan.CountExp),
 		math.Ldexp(plan.Full, -plan.FullExp))
-	second := plan.Diagonal / plan.SecondStep() // of the largest entries; 0: there are none
+	// of the entries with the most noise; 0: the moment has no noise of its own
+	second := plan.Diagonal / plan.SecondStep()
 	if cfg.Second == nil {
 		all, some := calibration.Narrow([]matfact.Factorization{s.first.factor}, []float64{max(first, second)})
 		shape := newShape(cfg, all[0])
@@ -160,7 +157,7 @@ func (s *shapes) narrow(cfg *Config, plan *Plan) (shapes, bool) {
 // units of ζ².
 const countWeight = 0.1
 
-// tradeoff returns how a method weighs the moments and what it charges.
+// tradeoff returns the weights of the moments in a method, and what it charges.
 func (c *Config) tradeoff(method string, nu float64, adjacency dp.Adjacency) Tradeoff {
 	if c.personal() {
 		return c.personTradeoff(method, nu, adjacency)
@@ -178,7 +175,7 @@ func (c *Config) tradeoff(method string, nu float64, adjacency dp.Adjacency) Tra
 	return full.charge(Joint(nu, len(c.Columns), adjacency).withCount(kappa))
 }
 
-// choose determines the method and the weight ν, and returns what it chose from.
+// choose determines the method and the weight ν, and returns the methods that it compared.
 func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha, beta float64) (method string,
 	nu float64, choice *Choice, err error) {
 	d, reference := len(c.Columns), c.reference()
@@ -199,7 +196,7 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha,
 	if !compare && method != "combined" {
 		return method, nu, nil, nil
 	}
-	// What is charged for rows that count in full increases the errors of all methods alike.
+	// The charge for the count of rows that are not shortened increases the errors of all methods alike.
 	if f := c.fullCount(method, nu, adjacency); f.plain {
 		mu /= math.Sqrt(1 + plainWeight)
 	}
@@ -229,13 +226,13 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha,
 	return all[best].Method, nu, &Choice{Metric: c.Metric, Step: reference, Alternatives: all}, nil
 }
 
-// adopt returns an error unless a kept plan is what the configuration resolves to. A plan
-// decides how much noise there is, so one that somebody else wrote must not pass.
+// adopt returns an error unless a kept plan belongs to the configuration. A plan decides how much noise there is, so a
+// plan from another source must not pass.
 //
-// Everything but the factorizations follows from the configuration and the factorizations by
-// arithmetic, and is compared to within the margin that resolve adds to the sensitivity. A
-// factorization may come from another processor's optimiser: it is equally good, with other
-// numbers. Those of an epoch that began before there were narrow states stay wide.
+// Everything except the factorizations follows from the configuration and the factorizations by arithmetic, and is
+// compared within the margin that resolve adds to the sensitivity. A factorization may come from another processor's
+// optimiser: it is equally good, with different numbers. If the plan of an old epoch has no narrow states, the states
+// stay wide.
 func adopt(kept *Plan, cfg *Config, p dp.Params) error {
 	fresh, best, err := resolve(cfg, p, nil, calibration.GrowthOf(kept.Factorization, kept.SecondFactorization))
 	if err != nil {
@@ -294,7 +291,7 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) error {
 	return nil
 }
 
-// tune returns the number of steps that a factorization is made for, 0 for none.
+// tune returns the number of steps for which a factorization is made, 0 for none.
 func (c *Config) tune() uint64 {
 	if c.Tune != 0 {
 		return c.Tune
@@ -330,7 +327,7 @@ func factorize(cfg *Config, stored *matfact.Stored) (matfact.Factorization, erro
 	return matfact.New(c, cfg.workload())
 }
 
-// auto returns the factorization to use if nothing particular is wanted.
+// auto returns the default factorization.
 func (c *Config) auto() matfact.Config {
 	if c.personal() {
 		return matfact.AutoPersons(c.workload(), c.tune(), c.participation())
@@ -342,9 +339,8 @@ func (c *Config) workload() matfact.Workload {
 	return matfact.Workload{Kind: c.Workload, Decay: c.Decay, Window: c.Window}
 }
 
-// nu returns the weight of the second moment. If both moments have the same workload and
-// factorization, the weights of the errors decide alone: K₂/K₁ = w₂ζ²(d+1)/(2w₁), whatever the
-// step is. Otherwise it uses the gains of the reference step.
+// nu returns the weight of the second moment. If both moments have the same workload and factorization, the weights of
+// the errors alone decide: K₂/K₁ = w₂ζ²(d+1)/(2w₁) at every step. Otherwise it uses the gains of the reference step.
 func (c *Config) nu(adjacency dp.Adjacency, over *shapes, gains Gains) (float64, error) {
 	ratio, d := float64(len(c.Columns)+1)/2, c.dimension()
 	if c.Second != nil {

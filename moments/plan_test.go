@@ -15,15 +15,15 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestAdopt accepts the plan of the same configuration, also one whose last bits
-// another processor computed, and refuses every other one.
+// TestAdopt: Adopt accepts the plan of the same configuration, even if another processor computed different last bits,
+// and refuses every other plan.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.Replace}
 	for _, c := range audited(1000) {
 		c.Clip, c.Columns, c.Step = 1.4, dptest.Columns(3), 4
 		own := mustNew(t, c, p).Plan()
-		kept := func() Plan { // as the epoch's manifest gives it back
+		kept := func() Plan { // encoded and decoded, as in the epoch's manifest
 			text, err := json.Marshal(own)
 			if err != nil {
 				t.Fatal(err)
@@ -42,7 +42,7 @@ func TestAdopt(t *testing.T) {
 				return
 			}
 			if got := e.Plan(); got.First != k.First || got.Mu != k.Mu || e.Cost().Mu != k.Mu {
-				t.Errorf("%s: %s is not what is used", describe(c), what)
+				t.Errorf("%s: the estimator does not use %s", describe(c), what)
 			}
 		}
 		refuse := func(what string, k Plan) {
@@ -52,8 +52,8 @@ func TestAdopt(t *testing.T) {
 			}
 		}
 		accept("the same plan", kept())
-		// The least change of the matrix that is told apart: normalised columns
-		// have the same norm, so the noise is the same, until it is worse.
+		// The smallest change of the matrix that Adopt must notice. Normalised columns have the same norm, so the noise
+		// does not change until the matrix is worse.
 		finest := 30
 		if c.Normalise {
 			finest = 3
@@ -121,7 +121,7 @@ func TestAdopt(t *testing.T) {
 			alter(&k)
 			refuse("another "+name, k)
 		}
-		// A plan for other parameters.
+		// A plan for other parameters is refused.
 		for what, other := range map[string]dp.Params{
 			"epsilon":   {Epsilon: 1.001, Delta: 1e-7, Adjacency: dp.Replace},
 			"adjacency": {Epsilon: 1, Delta: 1e-7, Adjacency: dp.ZeroOut},
@@ -132,7 +132,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestForeignPlans changes every number of plans that hold everything there is.
+// TestForeignPlans changes every number of plans that have every field.
 func TestForeignPlans(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.ZeroOut}
@@ -152,9 +152,8 @@ func TestForeignPlans(t *testing.T) {
 	}
 }
 
-// TestAdoptAnotherOptimum adopts a BLT that another processor's optimiser might
-// have found, with all that follows from it, and refuses the same matrix with the
-// noise of ours.
+// TestAdoptAnotherOptimum: Adopt accepts a BLT that another processor's optimiser might have found, with everything
+// that follows from it, and refuses the same matrix with the noise of ours.
 func TestAdoptAnotherOptimum(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Clip: 1.4, Columns: dptest.Columns(3), Step: 4, Factorization: "blt", Horizon: 1000},
@@ -174,7 +173,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 		t.Fatal(err)
 	}
 	if consistent.First == own.First {
-		t.Fatal("the other optimum has the same column norm; the test shows nothing")
+		t.Fatal("the other optimum has the same column norm, so the test is useless")
 	}
 	e, err := Adopt(c, p, *consistent)
 	if err != nil {
@@ -183,8 +182,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 	if _, err := e.Close(dptest.Zero()); err != nil {
 		t.Fatal(err)
 	}
-	// A worse matrix, consistently calibrated, is private but not this
-	// configuration's.
+	// A worse matrix, consistently calibrated, is private, but it is not the one of this configuration.
 	for i := range moved.Factorization.Decay {
 		w := &moved.Factorization.Phases[0].Weight[i]
 		*w = *w >> (65 - own.Factorization.Fraction) << (64 - own.Factorization.Fraction)
@@ -198,7 +196,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 	}
 }
 
-// TestPlanIsACopy changes what Plan returned and what Adopt was given.
+// TestPlanIsACopy: changing the result of Plan, or the argument of Adopt, does not change the estimator.
 func TestPlanIsACopy(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Clip: 1, Columns: dptest.Columns(2), Step: 1, Factorization: "blt", Horizon: 10},
@@ -216,12 +214,12 @@ func TestPlanIsACopy(t *testing.T) {
 	other := e.Plan()
 	other.Factorization.Phases[0].Scale = 5
 	if got, err := json.Marshal(e.Plan()); err != nil || string(got) != string(want) {
-		t.Errorf("the plan became %s", got)
+		t.Errorf("the estimator's plan changed to %s", got)
 	}
 }
 
-// TestLimits takes configurations to where integers or float64 end: either an
-// error, or an estimator whose release is right.
+// TestLimits uses configurations at the limits of integers and float64: New must return an error, or an estimator whose
+// release is right.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	replace := dp.Params{Mu: 1, Adjacency: dp.Replace}
@@ -279,7 +277,7 @@ func TestLimits(t *testing.T) {
 		{"no adjacency", base, dp.Params{Mu: 1}, "adjacency"},
 		{"no budget", base, dp.Params{Adjacency: dp.Replace}, "delta"},
 		{"centre of another length", with(func(c *Config) { c.Centre = []float64{1} }), replace, "centre"},
-		{"centre that is none", with(func(c *Config) { c.Centre = []float64{1, math.Inf(-1)} }), replace, "centre"},
+		{"infinite centre", with(func(c *Config) { c.Centre = []float64{1, math.Inf(-1)} }), replace, "centre"},
 		{"scale of another length", with(func(c *Config) { c.Scale = []float64{1, 2, 3} }), replace, "scale"},
 		{"scale of zero", with(func(c *Config) { c.Scale = []float64{1, 0} }), replace, "scale"},
 		{"a square root without end", with(func(c *Config) { c.Factorization, c.Horizon, c.Endless = "sqrt", 9, true }),
@@ -288,22 +286,22 @@ func TestLimits(t *testing.T) {
 		{"a horizon beyond all offsets", with(func(c *Config) { c.Step, c.Horizon = 4096, 1<<52 }), replace, "horizon"},
 		{"the largest horizon", with(func(c *Config) { c.Factorization, c.Step, c.Horizon = "identity", 4096, 1<<50 }),
 			replace, ""},
-		{"a horizon to tune for",
+		{"a horizon that is only tuned for",
 			with(func(c *Config) { c.Factorization, c.Step, c.Horizon, c.Endless = "identity", 4096, 1<<52, true }),
 			replace, ""},
-		{"buffers of no BLT", with(func(c *Config) { c.Buffers = 2 }), replace, "buffers"},
-		{"buffers where auto takes no BLT", with(func(c *Config) { c.Factorization, c.Buffers = "auto", 2 }),
+		{"buffers without a BLT", with(func(c *Config) { c.Buffers = 2 }), replace, "buffers"},
+		{"buffers although auto takes no BLT", with(func(c *Config) { c.Factorization, c.Buffers = "auto", 2 }),
 			replace, "buffers"},
-		{"buffers where auto takes a BLT",
+		{"buffers if auto takes a BLT",
 			with(func(c *Config) { c.Factorization, c.Buffers, c.Horizon = "auto", 2, 50 }), replace, ""},
 		{"bands", with(func(c *Config) { c.Factorization, c.Bands = "bisr", 2 }), replace, ""},
-		{"bands of no banded factorization", with(func(c *Config) { c.Factorization, c.Bands = "blt", 2 }),
+		{"bands without a banded factorization", with(func(c *Config) { c.Factorization, c.Bands = "blt", 2 }),
 			replace, "bands"},
 		{"too many bands", with(func(c *Config) { c.Factorization, c.Bands = "bsr", 257 }), replace, "1 to 256"},
-		{"fewer bands than one", with(func(c *Config) { c.Factorization, c.Bands = "bsr", -1 }), replace, "1 to 256"},
+		{"fewer than one band", with(func(c *Config) { c.Factorization, c.Bands = "bsr", -1 }), replace, "1 to 256"},
 		{"too many bands to optimise",
 			with(func(c *Config) { c.Factorization, c.Bands, c.Horizon = "banded", 65, 100 }), replace, "at most 64"},
-		{"bands to optimise for no length", with(func(c *Config) { c.Factorization = "banded" }), replace, "tune"},
+		{"bands to optimise without a length", with(func(c *Config) { c.Factorization = "banded" }), replace, "tune"},
 		{"optimised bands", with(func(c *Config) { c.Factorization, c.Bands, c.Tune = "banded", 3, 100 }), replace, ""},
 		{"dense without horizon", with(func(c *Config) { c.Factorization = "dense" }), replace, "horizon"},
 		{"dense with a long horizon", with(func(c *Config) { c.Factorization, c.Horizon = "dense", 301 }),
@@ -366,8 +364,7 @@ func TestLimits(t *testing.T) {
 			if fine := math.Ldexp(min(x.c.Clip, plan.First), -24); g > fine {
 				t.Errorf("g is %g, must be at most %g", g, fine)
 			}
-			// The largest possible step: one row of full norm, all of it in one
-			// column or spread out.
+			// The largest possible step: rows of full norm, all of it in one column or spread over all columns.
 			row := make([]float64, len(x.c.Columns))
 			for i := range row {
 				row[i] = 2 * plan.Clip
@@ -387,12 +384,12 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSumsFit adds rows at the limits of int64 by hand: the largest step that New
-// allows holds its sums and the largest noise.
+// TestSumsFit sets sums to the limits of int64: the largest step that New allows can hold its sums and the largest
+// noise.
 func TestSumsFit(t *testing.T) {
 	t.Parallel()
 	for _, bits := range []int{24, 27, 30} {
-		// Squares are the first to be too large, or rows.
+		// For one ν squares are the first to become too large, for the other one rows.
 		for _, nu := range []float64{0.5, 0.02} {
 			c := Config{Clip: 1, Columns: dptest.Columns(1), Step: 1, Factorization: "phased", Nu: nu}
 			p := dp.Params{Mu: 20 * math.Exp2(24-float64(bits)), Adjacency: dp.ZeroOut, LatticeBits: bits}
@@ -414,18 +411,17 @@ func TestSumsFit(t *testing.T) {
 				t.Errorf("%d bits, nu %g: rows may reach %g, squares %g", bits, nu, rows, squares)
 			}
 			if max(rows, squares) < 1<<61 {
-				t.Errorf("%d bits, nu %g: steps end at %d records, which is too careful", bits, nu, lo)
+				t.Errorf("%d bits, nu %g: steps end at %d records, although longer steps would fit", bits, nu, lo)
 			}
 			if nu < 0.1 && bits == 24 && rows < squares {
-				t.Error("rows are never the first to be too large, so their test shows nothing")
+				t.Error("rows are never the first to become too large, so their test is useless")
 			}
 		}
 	}
 }
 
-// TestWeights compares the ν that is chosen with others, by the errors that are
-// announced for them: Σ over the mean's entries, and over all d² of the second
-// moment, with their weights.
+// TestWeights compares the chosen ν with others, by the errors that Expect returns for them: summed over the mean's
+// entries, and over all d² entries of the second moment, with their weights.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -459,10 +455,9 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// TestCharges adds up what the sensitivity must contain: the joint sensitivity for
-// the largest column norm, a unit of the squares' lattice in every entry of the
-// matrix, and twice the rounding of every prediction, over all that will ever be
-// released.
+// TestCharges adds up the parts that the sensitivity must contain: the joint sensitivity for the largest column norm, a
+// unit of the squares' lattice in every entry of the matrix, and twice the rounding of every prediction, over all
+// coordinates of the epoch.
 func TestCharges(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {

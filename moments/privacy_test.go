@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// audited are the combinations of factorization and workload that the audits
-// cover, with a horizon of n steps where one is needed.
+// audited are the combinations of factorization and workload that the audits cover, with a horizon of n steps if one is
+// needed.
 func audited(n uint64) []Config {
 	var all []Config
 	for _, kind := range []string{"identity", "sqrt", "bsr", "bisr", "blt", "phased"} {
@@ -34,8 +34,8 @@ func audited(n uint64) []Config {
 	return append(all, ending(n)...)
 }
 
-// ending returns those of audited whose matrix is optimised with bands or as a
-// whole, or has columns normalised for the horizon: audited ends with them.
+// ending returns the configurations of audited whose matrix has optimised bands, is dense, or has columns normalised
+// for the horizon. They are the last ones of audited.
 func ending(n uint64) []Config {
 	all := []Config{
 		{Workload: "mean", Factorization: "banded", Bands: 3},
@@ -62,14 +62,13 @@ func describe(c Config) string {
 	return fmt.Sprintf("%s/%s/normalise=%t/d=%d/nu=%g", c.Factorization, c.Workload, c.Normalise, len(c.Columns), c.Nu)
 }
 
-// pairs returns neighbouring records of every kind: the worst ones first.
+// pairs returns neighbouring records of every kind, the worst ones first.
 func pairs(nu, clip float64, d int, adjacency dp.Adjacency) []audit.Pair {
 	return append([]audit.Pair{worstPair(nu, clip, d, adjacency)}, audit.NullPairs(clip, d, adjacency)...)
 }
 
-// worstPair is audit.JointWorst with what the count of rows that are not shortened
-// adds: a row of zeros counts in full, an invalid record does not; and of two rows in
-// one dimension one must be a little shorter than the clip norm.
+// worstPair is audit.JointWorst, adapted to the count of rows that are not shortened: a row of zeros counts there, but
+// an invalid record does not; and of two rows in one dimension one must be slightly shorter than the clip norm.
 func worstPair(nu, clip float64, d int, adjacency dp.Adjacency) audit.Pair {
 	p := audit.JointWorst(nu, clip, d, adjacency)
 	switch {
@@ -81,9 +80,9 @@ func worstPair(nu, clip float64, d int, adjacency dp.Adjacency) audit.Pair {
 	return p
 }
 
-// TestSensitivity is the sensitivity audit, for every factorization, workload and
-// adjacency: no pair of neighbouring streams is farther apart than μ, and the worst pair
-// is at least 0.999μ. With STREAMDP_SLOW=1 it takes twice the dimensions and weights.
+// TestSensitivity is the sensitivity audit, for every factorization, workload and adjacency: no pair of neighbouring
+// streams is farther apart than μ, and the worst pair is at least 0.999μ apart. With STREAMDP_SLOW=1 it uses twice as
+// many dimensions and weights.
 func TestSensitivity(t *testing.T) {
 	t.Parallel()
 	const steps, slots, clip, mu = 7, 3, 1.7, 4
@@ -116,9 +115,8 @@ func TestSensitivity(t *testing.T) {
 	}
 }
 
-// auditPairs audits pairs of streams of the given shape and returns their number
-// and the largest distance. All pairs differ in the first record of the first
-// step; some also in others.
+// auditPairs audits pairs of streams of the given shape, and returns the number of pairs and the largest distance. All
+// pairs differ in the first record of the first step, some also in other records.
 func auditPairs(t *testing.T, a *subject, adjacency dp.Adjacency, steps, slots int) (n int, top float64) {
 	t.Helper()
 	d := len(a.cfg.Columns)
@@ -128,7 +126,7 @@ func auditPairs(t *testing.T, a *subject, adjacency dp.Adjacency, steps, slots i
 		base[s] = make([][]float64, slots)
 		for i := range base[s] {
 			if (s+i)%5 == 4 {
-				continue // invalid
+				continue // leaves an invalid record
 			}
 			base[s][i] = make([]float64, d)
 			for j := range d {
@@ -136,7 +134,7 @@ func auditPairs(t *testing.T, a *subject, adjacency dp.Adjacency, steps, slots i
 			}
 		}
 	}
-	base[2] = base[2][:1] // slots without a record
+	base[2] = base[2][:1] // the other slots have no record
 	fixed := keys(11)
 	for k, p := range pairs(a.plan.Nu, a.plan.Clip, d, adjacency) {
 		at := [][2]int{{0, 0}}
@@ -162,10 +160,9 @@ func auditPairs(t *testing.T, a *subject, adjacency dp.Adjacency, steps, slots i
 	return n, top
 }
 
-// TestCoupling couples neighbouring streams: where the noise moves by their
-// difference, and only by μ, every release is the same to the last bit, standard
-// errors included. So releases are a function of the noisy integers alone. Of the first, another
-// and the last step one has the difference, with STREAMDP_SLOW=1 each in turn.
+// TestCoupling couples neighbouring streams: if the noise is moved by their difference, which must be at most μ, every
+// release is the same to the last bit, including standard errors. So releases are a function of the noisy integers
+// alone. The streams differ in the first, a middle or the last step, with STREAMDP_SLOW=1 in each step in turn.
 func TestCoupling(t *testing.T) {
 	t.Parallel()
 	const steps, slots = 9, 4
@@ -189,7 +186,7 @@ func TestCoupling(t *testing.T) {
 					}
 					distance, err := a.Sensitivity(x, y, fixed)
 					if err != nil || !(math.Abs(coupled-distance) <= 1e-9*a.plan.Mu && coupled <= a.plan.Mu*(1+1e-9)) {
-						t.Errorf("%s, %s: %g and %g in step %d are %.9g of μ apart, by their releases %.9g: %v",
+						t.Errorf("%s, %s: %g and %g in step %d are %.9g of μ apart by coupling, %.9g by releases: %v",
 							describe(c), adjacency, p.X, p.Y, at+1, coupled/a.plan.Mu, distance/a.plan.Mu, err)
 					}
 				}
@@ -198,8 +195,8 @@ func TestCoupling(t *testing.T) {
 	}
 }
 
-// TestSensitivityAtBlocks puts the differing record on both sides of the borders
-// at which squares are rounded, on a lattice where a block holds 13 records.
+// TestSensitivityAtBlocks puts the differing record on both sides of the borders at which squares are rounded, on a
+// lattice with blocks of 13 records.
 func TestSensitivityAtBlocks(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -207,7 +204,7 @@ func TestSensitivityAtBlocks(t *testing.T) {
 		a := mustSubject(t, Config{Clip: 1.1, Columns: dptest.Columns(3), Step: slots, Factorization: "phased"},
 			dp.Params{Mu: 40, Adjacency: adjacency})
 		if a.e.block != 13 {
-			t.Fatalf("a block holds %d records", a.e.block)
+			t.Fatalf("a block has %d records", a.e.block)
 		}
 		source := rand.New(rand.NewPCG(6, 7))
 		base := audit.Stream{make([][]float64, slots), make([][]float64, slots), nil}
@@ -229,11 +226,10 @@ func TestSensitivityAtBlocks(t *testing.T) {
 	}
 }
 
-// TestNoise is the noise audit with the keyed noise of an epoch: for every
-// factorization and workload the whitened releases are the Gaussians that were
-// drawn, and these are white, also between two epochs. 13 500 draws each, of which
-// a deviation 6 % too small would show, with STREAMDP_SLOW=1 27 000 and 4 %; 48 assertions
-// of alpha 10⁻⁹.
+// TestNoise is the noise audit with the keyed noise of an epoch. For every factorization and workload the whitened
+// releases are the Gaussians that were drawn, and these are white, also between two epochs. Each has 13 500 draws,
+// which would show a deviation that is 6 % too small; with STREAMDP_SLOW=1 27 000 draws and 4 %. 48 assertions have
+// alpha 10⁻⁹ each.
 func TestNoise(t *testing.T) {
 	t.Parallel()
 	steps := uint64(1500)
@@ -265,7 +261,7 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// auditStream returns rows of up to four records a step, some of them invalid.
+// auditStream returns a stream with up to four records a step, some of them invalid.
 func auditStream(steps, d int) audit.Stream {
 	source := rand.New(rand.NewPCG(8, 9))
 	s := make(audit.Stream, steps)
@@ -285,8 +281,7 @@ func auditStream(steps, d int) audit.Stream {
 	return s
 }
 
-// keyed returns the noise of an epoch with fixed keys. Its transcript absorbs
-// what the daemon's does.
+// keyed returns the noise of an epoch with fixed keys. Its transcript absorbs the same data as in the daemon.
 func keyed(t testing.TB, key byte) func(step uint64) dp.Noise {
 	e, err := dp.NewEpoch(&[32]byte{1, key}, &[32]byte{2, key}, "audit", 1, [16]byte{}, [32]byte{})
 	if err != nil {
@@ -299,12 +294,11 @@ func keyed(t testing.TB, key byte) func(step uint64) dp.Noise {
 	}
 }
 
-// keys returns fixed keys for runs that need noise of no matter which.
+// keys returns fixed keys for runs that need arbitrary noise.
 func keys(seed byte) *audit.Keys { return audit.NewKeys([32]byte{seed}) }
 
-// TestSensitivityLate puts the differing record at the first and last steps of
-// the ranges in which the phased factorization changes its columns, and far from
-// both ends of the others.
+// TestSensitivityLate puts the differing record into the first and last steps of the phases of the phased factorization
+// and, for the other factorizations, into the middle of the stream.
 func TestSensitivityLate(t *testing.T) {
 	t.Parallel()
 	const steps = 70
@@ -332,9 +326,9 @@ func TestSensitivityLate(t *testing.T) {
 	}
 }
 
-// TestOtherAdjacency measures what an estimator for zeroed records grants against
-// replaced ones: √(r(ν)/(1+ν))·μ, which dp.Cost bounds by 2μ; and the reverse,
-// √((1+ν)/r(ν))·μ, which it bounds by μ. What rounding may cost is below 10⁻⁴.
+// TestOtherAdjacency measures the guarantee of an estimator for zeroed records against replaced ones: √(r(ν)/(1+ν))·μ,
+// which dp.Cost bounds by 2μ; and the reverse, √((1+ν)/r(ν))·μ, which it bounds by μ. The cost of rounding is below
+// 10⁻⁴.
 func TestOtherAdjacency(t *testing.T) {
 	t.Parallel()
 	for _, nu := range []float64{0.2, 0.5, 1, 5} {

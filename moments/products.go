@@ -8,14 +8,14 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// products applies a workload's kernel to the squares x̂x̂ᵀ of noisy rows, which are public.
-// Sums over all steps and over windows are exact integers of 128 bits, so no error builds up
-// over years of adding and subtracting. Decaying sums are float64.
+// products applies a workload's kernel to the squares x̂x̂ᵀ of noisy rows, which are public. Sums over all steps and
+// over windows are exact integers of 128 bits, so no error builds up over years of adding and subtracting. Decaying
+// sums are float64.
 type products struct {
 	decay  float64
 	window bool
 	wide   []dp.Wide // upper triangle, row by row
-	float  []float64 // instead, for exponential weights
+	float  []float64 // instead of wide, for exponential weights
 }
 
 func newProducts(w matfact.Workload, d int) *products {
@@ -64,13 +64,13 @@ func (p *products) value(exp int, divisor float64) []float64 {
 	return x
 }
 
-// fit reports whether the squares of so many steps fit, for rows with entries of at most
-// most: 127 bits must hold the sums, and float64 each product.
+// fit reports whether the sum of the squares of this number of steps fits, if the entries of rows are at most most: 127
+// bits must hold the sums, and float64 each product.
 func fit(most, steps float64) bool { return most < 1<<53 && most*most*steps < 0x1p126 }
 
 func (p *products) appendTo(w *bin.Writer) {
 	if p.window {
-		return // it follows from the rows that the window holds
+		return // the sums follow from the rows of the window
 	}
 	for _, v := range p.float {
 		w.Float(v)
@@ -81,7 +81,7 @@ func (p *products) appendTo(w *bin.Writer) {
 	}
 }
 
-// restore reads what appendTo wrote. rows is the accumulator of the noisy rows.
+// restore reads the format of appendTo. rows is the accumulator of the noisy rows.
 func (p *products) restore(r *bin.Reader, rows accumulator, d int) {
 	if p.window {
 		clear(p.wide)

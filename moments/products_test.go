@@ -12,13 +12,14 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestProducts compares sums of squared noisy rows with integers of any size, for
-// sums, windows and decays, at entries up to the limit of what fits.
+// TestProducts compares sums of squared noisy rows with integers of arbitrary size, for sums, windows and decays, with
+// entries up to the largest that fit.
 func TestProducts(t *testing.T) {
 	t.Parallel()
 	const steps, d = 30, 3
 	source := rand.New(rand.NewPCG(6, 6))
-	for _, w := range []matfact.Workload{{Kind: "sum"}, {Kind: "window", Window: 4}, {Kind: "exponential", Decay: 0.75}} {
+	for _, w := range []matfact.Workload{{Kind: "sum"}, {Kind: "window", Window: 4},
+		{Kind: "exponential", Decay: 0.75}} {
 		for _, size := range []int64{3, 1 << 30, 1<<53 - 1} {
 			p, ring := newProducts(w, d), newAccumulator(w, d)
 			var rows [][]int64
@@ -68,12 +69,12 @@ func TestProducts(t *testing.T) {
 		}
 	}
 	if !fit(1<<52, 1<<21) || fit(1<<52, 1<<22) || fit(1<<53, 1) {
-		t.Error("the range of sums is another one")
+		t.Error("the range of sums has changed")
 	}
 }
 
-// TestSquaresNeedNoData closes a step of a method that squares noisy rows twice,
-// over records that the noise makes equal: the releases are the same.
+// TestSquaresNeedNoData closes a step of a method that squares noisy rows twice, over different records with noise that
+// makes the noisy rows equal: the releases must be equal.
 func TestSquaresNeedNoData(t *testing.T) {
 	t.Parallel()
 	c := Config{Method: "pp", Clip: 1, Columns: dptest.Columns(1), Step: 1, Factorization: "identity", Workload: "sum"}

@@ -8,18 +8,15 @@ import (
 	"github.com/streamdp/streamdp/internal/eigen"
 )
 
-// errEigen is for an eigenvalue iteration that did not converge, and for numbers that are not
-// finite.
-var errEigen = errors.New("eigenvalues: no convergence")
+// errEigen is returned if an eigenvalue iteration does not converge, or for numbers that are not finite.
+var errEigen = errors.New("the eigenvalues do not converge")
 
-// ProjectPSD returns the nearest matrix, in Frobenius norm, whose eigenvalues are at least
-// floor: M = QΛQᵀ becomes Q·max(Λ, floor)·Qᵀ. upper is the upper triangle of M, row by row,
-// and so is the result.
+// ProjectPSD returns the nearest matrix, in Frobenius norm, whose eigenvalues are at least floor: M = QΛQᵀ becomes
+// Q·max(Λ, floor)·Qᵀ. upper is the upper triangle of M, row by row, and so is the result.
 //
-// The result is at least as near as M to every such matrix; in particular to the truth, if
-// its eigenvalues are at least floor. The estimate gains a bias and loses variance, so the
-// standard errors of M are not those of the result. As a function of a release it costs no
-// budget.
+// The result is at least as close as M to every matrix with such eigenvalues, in particular to the true one if its
+// eigenvalues are at least floor. The estimate gains a bias and loses variance, so the standard errors of M are not
+// those of the result. As a function of a release it costs no budget.
 // Cost: O(d³).
 func ProjectPSD(upper []float64, d int, floor float64) ([]float64, error) {
 	return project(upper, d, func(values []float64) {
@@ -45,8 +42,8 @@ func ProjectMoment(upper []float64, d int, limit float64) ([]float64, error) {
 	})
 }
 
-// ProjectBall shortens x to norm at most radius, in place. That is the nearest vector in the
-// ball; means, and sums, of rows of bounded norm are in such a ball.
+// ProjectBall shortens x to norm at most radius, in place. The result is the nearest vector in the ball; means and sums
+// of rows of bounded norm are in such a ball.
 func ProjectBall(x []float64, radius float64) {
 	var sum float64
 	for _, v := range x {
@@ -59,8 +56,8 @@ func ProjectBall(x []float64, radius float64) {
 	}
 }
 
-// project computes the eigenvalues of a symmetric matrix, changes them, and puts the matrix
-// together again.
+// project computes the eigenvalues of a symmetric matrix, changes them, and returns the matrix with the changed
+// eigenvalues and the same eigenvectors.
 func project(upper []float64, d int, change func(values []float64)) ([]float64, error) {
 	q := make([]float64, d*d)
 	n := 0
@@ -93,7 +90,7 @@ func project(upper []float64, d int, change func(values []float64)) ([]float64, 
 	return out, nil
 }
 
-// simplex replaces x ≥ 0 by the nearest vector ≥ 0 with sum total: x − θ, or 0 if that is less.
+// simplex replaces x ≥ 0 by the nearest vector ≥ 0 with sum total: max(x − θ, 0) for some θ.
 func simplex(x []float64, total float64) {
 	sorted := slices.Sorted(slices.Values(x))
 	slices.Reverse(sorted)

@@ -30,9 +30,8 @@ func random(source *rand.Rand, d int) []float64 {
 	return x
 }
 
-// TestProjections: what comes out is in the set, nothing in the set is nearer, and
-// what is in the set stays as it is. A nearest point p of a convex set is where
-// ⟨x−p, q−p⟩ ≤ 0 for all q in it.
+// TestProjections: the result is in the set, no matrix in the set is nearer, and a matrix in the set does not change. p
+// is the nearest point of a convex set if ⟨x−p, q−p⟩ ≤ 0 for all q in it.
 func TestProjections(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(9, 1))
@@ -107,7 +106,8 @@ func TestProjections(t *testing.T) {
 					again, err = ProjectMoment(p.upper, d, limit)
 				}
 				if err != nil || squared(again, p.upper, d) > 1e-22*float64(d*d) {
-					t.Errorf("d = %d: a projection moves again, by %g (%v)", d, squared(again, p.upper, d), err)
+					t.Errorf("d = %d: projecting twice changes the result by %g (%v)", d, squared(again, p.upper, d),
+						err)
 				}
 			}
 		}
@@ -121,12 +121,12 @@ func TestProjections(t *testing.T) {
 		}
 	}
 	if p, err := ProjectPSD([]float64{math.NaN(), 1, 1}, 2, 0); err == nil && vector.Finite(p) {
-		t.Errorf("a matrix that is none has the projection %v", p)
+		t.Errorf("an invalid matrix has the projection %v", p)
 	}
 }
 
-// TestDensity compares the divergence with an average of log ratios, and the log
-// density with its formula in one dimension.
+// TestDensity compares the divergence with an average of log ratios, and the log density with its formula in one
+// dimension.
 func TestDensity(t *testing.T) {
 	t.Parallel()
 	one, err := NewDensity([]float64{1}, []float64{4}, 1e-3)
@@ -145,7 +145,7 @@ func TestDensity(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := p.Divergence(p); math.Abs(got) > 1e-14 {
-		t.Errorf("a density is %g from itself", got)
+		t.Errorf("the divergence of a density from itself is %g", got)
 	}
 	source := rand.New(rand.NewPCG(1, 6))
 	const n = 200000
@@ -161,7 +161,7 @@ func TestDensity(t *testing.T) {
 	if got, most := p.Divergence(q), 7*math.Sqrt((m2-m1*m1)/n); math.Abs(got-m1) > most {
 		t.Errorf("divergence %g, by simulation %g ± %g", got, m1, most)
 	}
-	// The floor makes a density of what has none.
+	// With a floor, an indefinite matrix gives a density.
 	if g, err := NewDensity([]float64{0, 0}, []float64{1, 2, 1}, 0.01); err != nil ||
 		math.Abs(g.logDet()-math.Log(3*0.01)) > 1e-12 {
 		t.Errorf("eigenvalues 3 and −1 at a floor of 0.01: %v", err)
@@ -173,8 +173,7 @@ func TestDensity(t *testing.T) {
 	}
 }
 
-// TestElliptope brackets the supremum of small problems, where trying all signs
-// and many angles finds it.
+// TestElliptope compares the bounds with the supremum of small problems, which trying all signs and many angles finds.
 func TestElliptope(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(2, 9))

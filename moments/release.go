@@ -8,7 +8,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// release returns the release of the step just closed.
+// release returns the release of the step that was just closed.
 func (e *Estimator) release() (*dp.Release, error) {
 	d := len(e.cfg.Columns)
 	name, first, second := "mean", 1.0, 1.0
@@ -49,7 +49,7 @@ func (e *Estimator) release() (*dp.Release, error) {
 			n++
 			c := raw[n] - float64(mean[i]*mean[j])
 			if i == j {
-				c += v.debias // squares of noise have its variance as their mean
+				c += v.debias // corrects the bias: the mean of squared noise is its variance
 			}
 			return c
 		})
@@ -100,7 +100,7 @@ func (e *Estimator) release() (*dp.Release, error) {
 		count := e.count.value(1)
 		values = append(values, dp.Value{Name: "valid_count", Shape: []int{1}, Data: count, SE: []float64{v.count}})
 		if e.cfg.personal() {
-			values = append(values, e.counted(count[0], v.count, mean, math.Sqrt(v.mean), first)...)
+			values = append(values, e.countedValues(count[0], v.count, mean, math.Sqrt(v.mean), first)...)
 		}
 	}
 	share := max(1, e.weight.total())
@@ -108,7 +108,7 @@ func (e *Estimator) release() (*dp.Release, error) {
 		dp.Value{Name: "full_share", Shape: []int{1}, Data: e.full.value(share), SE: []float64{v.full / share}})
 	for _, v := range values {
 		if !vector.Finite(v.Data) || !vector.Finite(v.SE) {
-			return nil, errors.New("a released value left the range of float64: scale the columns to about 1")
+			return nil, errors.New("a released value exceeds the range of float64: scale the columns to about 1")
 		}
 	}
 	r := &dp.Release{Step: e.parts() + e.step, Rows: e.rows, Values: values}
@@ -121,8 +121,8 @@ func (e *Estimator) release() (*dp.Release, error) {
 	return r, nil
 }
 
-// moments returns two second moments: the one to release, and the one with the
-// covariance's weight and without bias removed, from which the covariance is computed.
+// moments returns two second moments. moment is to be released. raw has the weight of the covariance, still has its
+// bias, and is used to compute the covariance.
 func (e *Estimator) moments(v *variances, first, second float64) (moment, raw []float64) {
 	var joint []float64
 	if e.second != nil {
@@ -150,27 +150,25 @@ func (e *Estimator) moments(v *variances, first, second float64) (moment, raw []
 	return mix(v.weight, v.bias), mix(v.mixed, 0)
 }
 
-// variances holds the variances of the entries of one release, and the public numbers
-// that turn noisy sums into it.
+// variances holds the variances of the entries of one release, and the public numbers that turn noisy sums into it.
 type variances struct {
 	mean          float64
-	diagonal, off float64 // of the second moment; upper bounds for squared rows
+	diagonal, off float64 // variances of the second moment; upper bounds for squared rows
 	count         float64 // standard error of the number of valid records
-	full          float64 // of the number of rows that are not shortened
+	full          float64 // standard error of the number of rows that are not shortened
 
-	// weight is the weight of joint estimation in the second moment. bias is by how much
-	// squared rows are too large, on the diagonal.
+	// weight is the weight of joint estimation in the second moment. bias is the bias of squared rows, which adds to
+	// the diagonal.
 	weight, bias float64
-	// mixed is the weight in the covariance. debias is what its diagonal lacks.
+	// mixed is the weight of joint estimation in the covariance. debias is the correction of the covariance's diagonal.
 	mixed, debias float64
-	// linear and quartic are bounds of what rows and noise add to the variance of
-	// an entry of the covariance off the diagonal, joint that of joint estimation's
-	// second moment; not used where nothing is squared.
+	// linear and quartic bound the contribution of rows and noise to the variance of an entry of the covariance off the
+	// diagonal. joint is the variance of joint estimation's second moment. The three are used only if rows are squared.
 	squared                bool
 	linear, quartic, joint float64
 }
 
-// in returns the variances in units whose square is this.
+// in returns the variances in a unit with the given square.
 func (v variances) in(square float64) variances {
 	fourth := float64(square * square)
 	v.mean *= square
@@ -182,8 +180,8 @@ func (v variances) in(square float64) variances {
 	return v
 }
 
-// variances returns those of release t with the given divisors, whose workload
-// covers so many records.
+// variances returns the variances of release t with the given divisors. records is the number of records that its
+// workload covers.
 func (e *Estimator) variances(g *overlap, t uint64, first, second, records float64) variances {
 	square := func(x, u float64) float64 { return float64(float64(x*x) * u) }
 	p := &e.plan
@@ -227,8 +225,8 @@ func (e *Estimator) variances(g *overlap, t uint64, first, second, records float
 	return v
 }
 
-// covariance returns the standard error of an entry of the covariance. a and b are the mean's
-// entries for its row and column.
+// covariance returns the standard error of an entry of the covariance. a and b are the mean's entries for its row and
+// column.
 func (v *variances) covariance(a, b float64, diagonal bool) float64 {
 	if v.squared {
 		joint := float64(float64(v.mixed*v.mixed) * v.joint)
@@ -243,7 +241,7 @@ func (v *variances) covariance(a, b float64, diagonal bool) float64 {
 	return math.Sqrt(v.off + float64(v.mean*(float64(a*a)+float64(b*b))) + float64(v.mean*v.mean))
 }
 
-// upper makes the upper triangle of a symmetric matrix, row by row.
+// upper builds the upper triangle of a symmetric matrix, row by row.
 func upper(d int, entry func(i, j int) float64) []float64 {
 	x := make([]float64, 0, d*(d+1)/2)
 	for i := range d {

@@ -8,21 +8,18 @@ import (
 	"github.com/streamdp/streamdp/internal/calibration"
 )
 
-// JointSensitivity returns the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to one
-// record of norm at most clip, in the unit of a record:
+// JointSensitivity returns the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to one record of norm at most clip, in the unit of a
+// record:
 //
 //	s² = max_i ζ²·(α_i²·r(λζ²β_i²/α_i²))
 //
-// with α_i, β_i the norms of columns i of C₁ and C₂, given in first and second. λ has the unit
-// 1/x². C₁ and C₂ may be any lower triangular matrices, and inputs may depend on earlier
-// outputs.
+// with α_i, β_i the norms of columns i of C₁ and C₂, given in first and second. λ has the unit 1/x². C₁ and C₂ may be
+// any lower triangular matrices, and inputs may depend on earlier outputs.
 //
-// Privacy: a record contributes to one column, so s is exact if that column attains the
-// maximum. Source: as calibration.SquaresSensitivity. The paper asks for decreasing column norms; only
-// exactness needs them.
+// Privacy: a record contributes to one column, so s is exact if that column attains the maximum.
+// Source: as calibration.SquaresSensitivity. The paper requires decreasing column norms; only exactness needs them.
 //
-// An estimator calibrates by [Joint], which is the same for equal columns. This function
-// serves the reproduction.
+// An estimator calibrates by [Joint], which is the same for equal columns. This function serves the reproduction.
 func JointSensitivity(first, second []float64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
 	var s2 float64
 	for i, a := range first {
@@ -43,15 +40,14 @@ func support(a, b float64, d int, adjacency dp.Adjacency) float64 {
 	return b
 }
 
-// ParticipationSensitivity returns an upper bound on the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to
-// all records of one person. The person contributes to the given steps (from 0) in both of
-// two neighbouring streams:
+// ParticipationSensitivity returns an upper bound on the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to all records of one
+// person. The person contributes to the given steps (from 0) in both of two neighbouring streams:
 //
 //	s² ≤ Σ_{i∈π} sup R¹_i‖x−y‖² + λR²_i‖xxᵀ−yyᵀ‖²_F,   R_i = Σ_{j∈π} |CᵀC|_ij
 //
-// first and second are the matrices, by row, over the full horizon: two columns overlap in
-// all rows after the later one. For several possible patterns of steps, take the largest
-// bound. With one step it is the exact sensitivity to a single record.
+// first and second are the matrices, by row, over the full horizon: two columns overlap in all rows after the later
+// one. If several patterns of steps are possible, take the largest bound. With one step it is the exact sensitivity to
+// a single record.
 //
 // Source: docs/theory/moments.md.
 func ParticipationSensitivity(first, second [][]float64, steps []int, lambda, clip float64, d int,
@@ -115,12 +111,10 @@ func chooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
 	return max(calibration.FreeSquares(1), 2/(kappa*(2-kappa)))
 }
 
-// nuForInflation returns the largest ν at which the variance of the first moment is at most
-// inflation times its variance without a second moment: r(ν) = 4φ under replacement,
-// 1 + ν = φ under zero-out, for inflation φ.
+// nuForInflation returns the largest ν at which the variance of the first moment is at most inflation times its
+// variance without a second moment: r(ν) = 4φ under replacement, 1 + ν = φ under zero-out, for inflation φ.
 //
-// Errors: an inflation below 1. Under zero-out also 1 itself, because there the second moment
-// is never free.
+// Errors: an inflation below 1; under zero-out also 1 itself, because there the second moment is never free.
 func nuForInflation(inflation float64, d int, adjacency dp.Adjacency) (float64, error) {
 	if !(inflation >= 1) || math.IsInf(inflation, 0) {
 		return 0, fmt.Errorf("inflation is %g, must be at least 1 and finite", inflation)

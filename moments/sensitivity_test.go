@@ -25,9 +25,9 @@ func apart(x, y []float64, alpha, beta, lambda float64) float64 {
 	return alpha*alpha*first + lambda*beta*beta*second
 }
 
-// TestJointSensitivity looks for two records that are farther apart than the
-// closed form says, by random search with refinement, from pairs that include the
-// worst one: none is, and the form is attained.
+// TestJointSensitivity searches for two records that are farther apart than the closed form says, by random search with
+// refinement. The search begins at pairs that include the worst one. No pair exceeds the closed form, and one attains
+// it.
 func TestJointSensitivity(t *testing.T) {
 	t.Parallel()
 	const clip, alpha, beta = 1.7, 1.3, 0.6
@@ -38,7 +38,8 @@ func TestJointSensitivity(t *testing.T) {
 				lambda := nu * alpha * alpha / (clip * clip * beta * beta)
 				closed := JointSensitivity([]float64{alpha}, []float64{beta}, lambda, clip, d, adjacency)
 				n := Joint(nu, d, adjacency).Noise(2, clip, alpha, beta)
-				for what, got := range map[string]float64{"lambda": n.Lambda / lambda, "sensitivity": n.Sensitivity / closed, "first": n.First * 2 / closed,
+				for what, got := range map[string]float64{"lambda": n.Lambda / lambda,
+					"sensitivity": n.Sensitivity / closed, "first": n.First * 2 / closed,
 					"diagonal": n.Diagonal / n.First * math.Sqrt(lambda),
 					"off":      n.OffDiagonal / n.Diagonal * math.Sqrt2} {
 					if math.Abs(got-1) > 1e-14 {
@@ -81,7 +82,7 @@ func TestJointSensitivity(t *testing.T) {
 	t.Logf("%d pairs", tried)
 }
 
-// inBall returns a random vector of norm at most clip, every second on the sphere.
+// inBall returns a random vector of norm at most clip; every second one is on the sphere.
 func inBall(source *rand.Rand, d int, clip float64) []float64 {
 	x := make([]float64, d)
 	var sum float64
@@ -115,8 +116,8 @@ func moved(source *rand.Rand, x []float64, size, clip float64) []float64 {
 	return y
 }
 
-// TestJointSensitivityOfColumns takes the largest column, wherever it is, and
-// columns where one of the matrices is 0; inserting the maxima bounds it.
+// TestJointSensitivityOfColumns: the result is the sensitivity of the worst column, also if one of the matrices has a
+// zero column. The largest norms of both matrices together give a bound.
 func TestJointSensitivityOfColumns(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 3))
@@ -145,9 +146,8 @@ func TestJointSensitivityOfColumns(t *testing.T) {
 	}
 }
 
-// TestRoundedSquares looks for neighbours whose rounded squares are farther apart
-// than the sensitivity that is charged for them, on lattices so coarse that
-// rounding is most of it: blocks with arbitrary other contents.
+// TestRoundedSquares searches for neighbours whose rounded squares are farther apart than the charged sensitivity, in
+// blocks with arbitrary other contents, on lattices so coarse that rounding is most of the distance.
 func TestRoundedSquares(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(4, 5))
@@ -187,7 +187,7 @@ func TestRoundedSquares(t *testing.T) {
 						top, charged)
 				}
 				if shift == 8 && d > 1 && top < exact {
-					t.Errorf("%s, d=%d, shift %d: rounding adds nothing (%g of %g), so this shows nothing", adjacency,
+					t.Errorf("%s, d=%d, shift %d: rounding adds nothing (%g of %g), so the test is useless", adjacency,
 						d, shift, top, exact)
 				}
 			}
@@ -195,8 +195,7 @@ func TestRoundedSquares(t *testing.T) {
 	}
 }
 
-// TestChooseNu compares the choice with all others on a grid, and the choice by
-// inflation with its definition.
+// TestChooseNu compares the chosen ν with all others on a grid, and the ν chosen by inflation with its definition.
 func TestChooseNu(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
@@ -242,9 +241,10 @@ func TestChooseNu(t *testing.T) {
 			}
 		}
 	}
-	// d = 1 under replacement, where the closed form holds: searched for with 40
-	// digits, which finds half of them.
-	for ratio, want := range map[float64]float64{1000: 32.130809304009794, 30: 6.0274543613966332, 12: 4.0484442026938767, 1e5: 316.72855783823252, 4: calibration.FreeSquares(1), 0.25: calibration.FreeSquares(1)} {
+	// d = 1 under replacement, in the range of the closed form: values found by a search with 40 digits, which
+	// determines half of them.
+	for ratio, want := range map[float64]float64{1000: 32.130809304009794, 30: 6.0274543613966332,
+		12: 4.0484442026938767, 1e5: 316.72855783823252, 4: calibration.FreeSquares(1), 0.25: calibration.FreeSquares(1)} {
 		if nu := chooseNu(1, ratio, 1, dp.Replace); math.Abs(nu/want-1) > 1e-14 {
 			t.Errorf("d=1, ratio %g: nu is %.17g, want %.17g", ratio, nu, want)
 		}
@@ -256,15 +256,14 @@ func TestChooseNu(t *testing.T) {
 	}
 }
 
-// TestTradeoffs looks for neighbours that are farther apart than each method
-// charges, over both moments and the number of valid records: none is, and where
-// the method says so they are as far.
+// TestTradeoffs searches for neighbours that are farther apart than each method charges, over both moments and the
+// number of valid records. There are none; if the method claims an exact charge, some are as far apart.
 func TestTradeoffs(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		for _, d := range []int{1, 2, 4} {
 			for _, kappa := range []float64{0, 0.1, 2.4, 5} {
-				// Weights and whether what is charged is a supremum.
+				// A tradeoff, and whether its charge is exact.
 				type charged struct {
 					name  string
 					t     Tradeoff
@@ -280,7 +279,7 @@ func TestTradeoffs(t *testing.T) {
 				}
 				source := rand.New(rand.NewPCG(uint64(d), 77))
 				for _, c := range all {
-					top := 1 + c.t.Nu + kappa // a record that becomes invalid
+					top := 1 + c.t.Nu + kappa // the distance for a record that becomes invalid
 					if adjacency == dp.Replace {
 						p := audit.JointWorst(c.t.Nu, 1, d, adjacency)
 						top = max(top, apart(p.X, p.Y, 1, 1, c.t.Nu))
@@ -298,8 +297,8 @@ func TestTradeoffs(t *testing.T) {
 					}
 				}
 			}
-			// Independent moments and joint estimation have one frontier under
-			// zero-out; under replacement the latter is better everywhere.
+			// Under zero-out, independent and joint estimation have the same frontier; under replacement joint
+			// estimation is better everywhere.
 			for _, share := range []float64{0.1, 0.5, 0.9} {
 				split := Split(share, d, adjacency)
 				joint := Joint(split.Nu, d, adjacency)
@@ -316,9 +315,9 @@ func TestTradeoffs(t *testing.T) {
 	}
 }
 
-// TestParticipationSensitivity compares the bound for persons of several records
-// with the largest distance that a search finds: never above, one record exactly
-// the single sensitivity, and at ν = ½ attained by alternating or equal signs.
+// TestParticipationSensitivity compares the bound for persons with several records with the largest distance that a
+// search finds. The distance never exceeds the bound. For one record the bound is the exact sensitivity; at ν = ½
+// alternating or equal signs attain it.
 func TestParticipationSensitivity(t *testing.T) {
 	t.Parallel()
 	const n, clip = 6, 1.4

@@ -10,15 +10,15 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// series is one array of the mechanism. It takes the exact integers of a step, adds noise,
-// and accumulates the noisy integers under the workload's kernel.
+// series is one array of the mechanism. It collects the exact integers of a step, adds noise, and accumulates the noisy
+// integers under the workload's kernel.
 type series struct {
 	name     string
 	exp      int // lattice step 2^exp
 	sd       []float64
 	shaper   matfact.Shaper
 	shaped   bool
-	reach    float64 // bounds predictions, in lattice units
+	reach    float64 // bounds |prediction|, in lattice units
 	total    accumulator
 	integers []int64 // the open step's row
 
@@ -50,7 +50,7 @@ func newSeries(name string, dim int, time *shape, exp int, sd []float64) (*serie
 	return s, nil
 }
 
-// draw adds the step's noise to the integers. Only after that are they public.
+// draw adds the step's noise to the integers. They are public only after that.
 func (s *series) draw(n dp.Noise) {
 	row := n.Row(s.name, s.integers)
 	r := 1.0
@@ -82,7 +82,7 @@ func (s *series) value(divisor float64) []float64 {
 // accumulator applies a workload's kernel to noisy rows, which are public.
 type accumulator interface {
 	add(row []int64)
-	read(exp int) []float64 // times 2^exp
+	read(exp int) []float64 // the total times 2^exp
 	appendTo(w *bin.Writer)
 	restore(r *bin.Reader, step uint64)
 }
@@ -97,7 +97,7 @@ func newAccumulator(w matfact.Workload, dim int) accumulator {
 	return &running{make([]dp.Wide, dim)}
 }
 
-// running is a sum over all steps. 128 bits are enough for ever.
+// running is a sum over all steps. 128 bits cannot overflow.
 type running struct{ sum []dp.Wide }
 
 func (a *running) add(row []int64) {

@@ -6,12 +6,11 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// shape says how a moment is spread over time: which steps a release sums up, and how its
-// noise is correlated.
+// shape says how a moment is spread over time: which steps a release sums, and how its noise is correlated.
 type shape struct {
 	factor     matfact.Factorization
 	kernel     matfact.Workload // without the row scaling of a mean
-	normalised bool             // divided by the records, as all but sums are
+	normalised bool             // divided by the number of records, as for all workloads but sums
 }
 
 func newShape(cfg *Config, f matfact.Factorization) shape {
@@ -46,8 +45,8 @@ func (s *shapes) gains(g *overlap, t uint64, first, second float64) (gains Gains
 	return x.Plus(y), bias
 }
 
-// total returns the gains of the release of step t or, with all, of all releases up to it, if
-// every slot holds a record.
+// total returns the gains of the release of step t or, with all, of all releases up to it, if every slot holds a
+// record.
 func (s *shapes) total(g *overlap, t, slots uint64, all bool) (sum Gains) {
 	from := t
 	if all {
@@ -60,9 +59,8 @@ func (s *shapes) total(g *overlap, t, slots uint64, all bool) (sum Gains) {
 	return sum
 }
 
-// scatter returns what the covariance of post-processed rows depends on in release t with
-// gains g. records is the number of records in the last slots, and divisor the weighted
-// number.
+// scatter returns the scatter of release t with gains g. records is the number of records in the steps that the release
+// covers, and divisor their weighted number.
 func (s *shapes) scatter(g Gains, t uint64, records, divisor float64) *scatter {
 	all := weights(s.first.kernel, t)
 	c := &scatter{gains: g, total: all / divisor, white: s.first.factor.Kind() == "identity", divisor: divisor,

@@ -5,9 +5,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Sizes returns the memory and state that the estimator needs at its end, in bytes. It
-// needs less at the beginning: the phased factorization starts with fewer buffers, others
-// with fewer rows.
+// Sizes returns the memory and state that the estimator needs in its last step, in bytes. It needs less at the
+// beginning: the phased factorization starts with fewer buffers, others with fewer rows.
 func (e *Estimator) Sizes() dp.Sizes {
 	const header, shaper = 1 + 8 + 8, 8 + 33
 	d := int64(len(e.cfg.Columns))
@@ -16,7 +15,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 	add := func(s *shape, stored *matfact.Stored, coordinates int64) {
 		state += shaper + coordinates*(held(s, 16, 8, 8)+stored.StateBytes(e.horizon))
 	}
-	all := d // coordinates that are noisy or squared
+	all := d // number of coordinates of sums and squares
 	add(&e.shapes.first, e.plan.Factorization, d)
 	if e.second != nil {
 		add(&e.shapes.second, e.plan.second(), pairs)
@@ -48,11 +47,11 @@ func (e *Estimator) Sizes() dp.Sizes {
 	if e.warmup != nil {
 		warming = e.warmup.Sizes()
 		state += warming.State
-		release += 8 * (2*d + 16) // what is repeated
+		release += 8 * (2*d + 16) // the bounds that every release repeats
 		release = max(release, warming.Release)
 	}
-	// In addition: open sums, squares in two forms, draws, predictions, deviations, a
-	// window's sum, squares of a window's rows, a matrix and its eigenvectors.
+	// In addition: open sums, squares in two forms, draws, predictions, deviations, a window's sum, squares of a
+	// window's rows, a matrix and its eigenvectors.
 	peak := state + release + all*8*10
 	if e.products != nil {
 		peak += 16 * pairs
@@ -64,14 +63,14 @@ func (e *Estimator) Sizes() dp.Sizes {
 		peak += 16 * int64(e.horizon)
 	}
 	part := 8 * (all + d)
-	if e.second != nil { // squares in two forms, of which one is in whole tiles
+	if e.second != nil { // squares in two forms, one of them in whole tiles
 		part += 24*pairs + 8*(d+8)*(d+12)
 	}
 	return dp.Sizes{State: state, Release: release, Peak: peak + warming.Peak, Part: part}
 }
 
-// held returns the bytes of an accumulator's coordinate: a sum, a decaying sum, or
-// an entry for each step of a window.
+// held returns the bytes that an accumulator needs for a coordinate: those of a sum, of a decaying sum, or of an entry
+// for each step of a window.
 func held(s *shape, sum, decaying, entry int64) int64 {
 	switch s.kernel.Kind {
 	case "exponential":

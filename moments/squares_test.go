@@ -10,9 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestBlocks compares what a step hands to the noise with products in int64,
-// rounded where the documentation says: after every ⌊2⁶²/K²⌋ records counted from
-// the step's start, valid or not. Steps end before, at and after a border.
+// TestBlocks compares the sums of a step before noise with products in int64, rounded where the documentation says:
+// after every ⌊2⁶²/K²⌋ records counted from the step's start, valid or not. Steps end before, at and after a border.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	for _, mu := range []float64{0.5, 50} { // K = 1.1·2²⁴ and 1.1·2²⁹: kernel and integer form

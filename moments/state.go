@@ -16,16 +16,14 @@ import (
 //	version, u64 fingerprint, u64 step, warm-up?, weight, second weight?,
 //	(accumulator, u64 length, shaper's state) for each array, products?
 //
-// all little-endian but the shaper's, which is matfact's. weight is the divisor's state,
-// accumulator the noisy sum: for sums and means u64 records and 128 bits a coordinate,
-// for exponential weights a float64 each, for windows the last W numbers each, by step
-// modulo W. products are sums of squared noisy rows, as the accumulators; those of a
-// window follow from its rows. Arrays, dimensions, and whether the parts marked ? are
-// there, are in the plan, and the fingerprint identifies the plan.
+// Everything is little-endian, except for the shaper's state, which package matfact writes. weight is the divisor's
+// state. accumulator is the noisy sum: for sums and means u64 records and 128 bits a coordinate, for exponential
+// weights a float64 each, for windows the last W numbers each, by step modulo W. products are sums of squared noisy
+// rows in the format of accumulators; for a window they are left out, because they follow from its rows. The plan says
+// which arrays and which of the parts marked ? are there, and their dimensions. The fingerprint identifies the plan.
 const stateVersion = 1
 
-// identify returns the fingerprint of everything that a reader of a state must know to
-// understand its numbers.
+// identify returns the fingerprint of everything that is needed to interpret the numbers of a state.
 func (e *Estimator) identify() (uint64, error) {
 	h := fnv.New64a()
 	all := []any{
@@ -39,8 +37,8 @@ func (e *Estimator) identify() (uint64, error) {
 	return h.Sum64(), err
 }
 
-// AppendBinary appends the state after the last Close. It leaves out the open step. It is as
-// secret as the rows: whoever has it can subtract the noise.
+// AppendBinary appends the state after the last Close. It leaves out the open step. The state is as secret as the rows:
+// anybody who has it can subtract the noise.
 func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	w := &bin.Writer{B: b}
 	w.Byte(stateVersion)
@@ -65,20 +63,20 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
-var errDamaged = errors.New("state of moments: damaged")
+var errDamaged = errors.New("cannot read the state of moments: it is damaged")
 
-// UnmarshalBinary restores a state that an estimator with the same plan and configuration
-// wrote. It drops the open step. After an error the estimator must not be used.
+// UnmarshalBinary restores a state that an estimator with the same plan and configuration wrote. It drops the open
+// step. After an error the estimator must not be used.
 //
-// It refuses a state whose form AppendBinary cannot have written. It cannot detect a
-// changed number, so whoever stores a state must also store a hash of it.
+// It refuses a state whose form AppendBinary cannot have written. It cannot detect a changed number, so a program that
+// stores a state must also store a hash of it.
 func (e *Estimator) UnmarshalBinary(data []byte) error {
 	r := &bin.Reader{B: data}
 	if r.Byte() != stateVersion {
-		return errors.New("state of moments: unknown version")
+		return errors.New("cannot read the state of moments: its version is unknown")
 	}
 	if r.Uint() != e.fingerprint {
-		return errors.New("state of moments: of another configuration")
+		return errors.New("cannot read the state of moments: it belongs to another configuration")
 	}
 	e.step = r.Uint()
 	if e.step > e.horizon {
@@ -91,7 +89,7 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 		if e.step > 0 && (e.warming() || e.warmup.Failed()) {
 			return errDamaged
 		}
-		e.warmed()
+		e.adoptBounds()
 	}
 	e.weight.restore(r, e.step, e.cfg.Step)
 	if e.secondWeight != nil {
@@ -122,7 +120,7 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 // restore reads a shaper's state, and drops the open step.
 func (s *series) restore(blob []byte, step uint64) error {
 	if err := calibration.RestoreShaper(s.shaper, blob, step, s.predict, s.reach); err != nil {
-		return fmt.Errorf("state of moments: %w", err)
+		return fmt.Errorf("cannot read the state of moments: %w", err)
 	}
 	clear(s.integers)
 	return nil
@@ -166,7 +164,7 @@ func (a *windowed) restore(r *bin.Reader, step uint64) {
 	for i := range a.ring {
 		v := r.Int()
 		if v != 0 && uint64(i/dim) >= step {
-			r.Bad = true // a row of a step that was not
+			r.Bad = true // the row of a step that does not exist must be zero
 			return
 		}
 		a.ring[i] = v
@@ -188,7 +186,7 @@ func (w *weight) appendTo(b *bin.Writer) {
 	}
 }
 
-// restore reads the divisor after step steps of at most slots records.
+// restore reads the divisor. step is the number of closed steps, slots the largest number of records of a step.
 func (w *weight) restore(r *bin.Reader, step, slots uint64) {
 	switch w.kind {
 	case "exponential":
@@ -213,7 +211,7 @@ func (w *weight) restore(r *bin.Reader, step, slots uint64) {
 	}
 }
 
-// numbers returns x in a form that JSON can represent, with null for what a warm-up finds.
+// numbers returns x in a form that JSON can represent, with null for a constant that the warm-up finds.
 func numbers(x []float64) []*float64 {
 	if x == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// contractOf is that of an estimator whose step t takes the records of s[t−1].
+// contractOf returns the contract of an estimator whose step t gets the records s[t−1].
 func contractOf(t testing.TB, c Config, p dp.Params, s audit.Stream) estimatortest.Contract[*Estimator] {
 	t.Helper()
 	return estimatortest.Contract[*Estimator]{
@@ -27,7 +27,7 @@ func contractOf(t testing.TB, c Config, p dp.Params, s audit.Stream) estimatorte
 	}
 }
 
-// TestRestart ends runs of every method, workload and factorization.
+// TestRestart interrupts runs of every method, workload and factorization.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	steps := uint64(20)
@@ -43,14 +43,14 @@ func TestRestart(t *testing.T) {
 			e, states := contract.Restart(t)
 			if e.plan.Factorization.Kind != "phased" && e.plan.second().Kind != "phased" &&
 				int64(len(states[steps-1])) < e.Sizes().State {
-				t.Errorf("a state of %d bytes, announced %d", len(states[steps-1]), e.Sizes().State)
+				t.Errorf("a state has %d bytes, announced %d", len(states[steps-1]), e.Sizes().State)
 			}
 		})
 	}
 }
 
-// TestRestartInABlock ends a run in the middle of a step whose squares are rounded
-// every 13 records: the borders are counted from the step's start again.
+// TestRestartInABlock interrupts a run in the middle of a step whose squares are rounded every 13 records. After the
+// restart the blocks are counted from the step's start again.
 func TestRestartInABlock(t *testing.T) {
 	t.Parallel()
 	s := make(audit.Stream, 3)
@@ -62,12 +62,11 @@ func TestRestartInABlock(t *testing.T) {
 	c := contractOf(t, Config{Clip: 1.1, Columns: dptest.Columns(8), Step: 30, Factorization: "phased"},
 		dp.Params{Mu: 40, Adjacency: dp.Replace}, s)
 	if e, _ := c.Restart(t); e.block != 13 {
-		t.Fatalf("a block holds %d records", e.block)
+		t.Fatalf("a block has %d records", e.block)
 	}
 }
 
-// TestDamaged damages a state of every method, workload and factorization; of every second
-// one without STREAMDP_SLOW=1.
+// TestDamaged damages a state of every method, workload and factorization; without STREAMDP_SLOW=1 of every second one.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
 	const steps = 6
@@ -86,8 +85,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestStateRefused gives a state to estimators of other configurations, and
-// damaged states to its own.
+// TestStateRefused: estimators of other configurations refuse a state, and the estimator itself refuses damaged ones.
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}
@@ -124,7 +122,7 @@ func TestStateRefused(t *testing.T) {
 	refuse := func(what string, damaged []byte) {
 		t.Helper()
 		if err := mustNew(t, own, p).UnmarshalBinary(damaged); err == nil {
-			t.Errorf("%s is taken", what)
+			t.Errorf("a state with %s was accepted", what)
 		}
 	}
 	const weight, total = 17, 17 + 3*8
@@ -133,7 +131,7 @@ func TestStateRefused(t *testing.T) {
 		order.PutUint64(b[at:], v)
 		return b
 	}
-	for i := 9; i < 17; i++ { // step
+	for i := 9; i < 17; i++ { // the bytes of the step
 		b := slices.Clone(state)
 		b[i] ^= 0x10
 		refuse(fmt.Sprintf("another byte %d", i), b)
@@ -151,10 +149,10 @@ func TestStateRefused(t *testing.T) {
 	fresh := estimatortest.State(t, before)
 	b := slices.Clone(fresh)
 	b[total] = 1
-	refuse("a row of a step that was not", b)
+	refuse("a row of a step that does not exist", b)
 	b = slices.Clone(fresh)
 	b[weight] = 1
-	refuse("records of a step that was not", b)
+	refuse("records of a step that does not exist", b)
 
 	exponential := mustNew(t,
 		Config{Clip: 1, Columns: dptest.Columns(1), Step: 4, Workload: "exponential", Decay: 0.5}, p)
@@ -162,16 +160,16 @@ func TestStateRefused(t *testing.T) {
 	for _, sum := range []float64{-1, 8.1, math.NaN(), math.Inf(1)} {
 		binary.LittleEndian.PutUint64(start[weight:], math.Float64bits(sum))
 		if err := exponential.UnmarshalBinary(start); err == nil {
-			t.Errorf("a weight of %g is taken", sum)
+			t.Errorf("a weight of %g was accepted", sum)
 		}
 	}
 	mean := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 4, Factorization: "identity", Horizon: 7}, p)
 	start = estimatortest.State(t, mean)
 	start[weight] = 1
 	if err := mean.UnmarshalBinary(start); err == nil {
-		t.Error("a record before the first step is taken")
+		t.Error("a record before the first step was accepted")
 	}
-	for _, steps := range []byte{7, 8} { // in the state and all shapers'
+	for _, steps := range []byte{7, 8} { // changed in the state and in all shapers' states
 		start[9], start[weight] = steps, 0
 		for i := range 3 {
 			start[weight+8+16+8+24+i*(33+16+8)] = steps
@@ -182,7 +180,7 @@ func TestStateRefused(t *testing.T) {
 	}
 }
 
-// TestRowOfShaperState pins where every shaper's state holds its steps.
+// TestRowOfShaperState pins the position of the number of steps in every shaper's state.
 func TestRowOfShaperState(t *testing.T) {
 	t.Parallel()
 	for _, c := range everything(5) {

@@ -12,28 +12,26 @@ import (
 
 // WarmupPlan describes the warm-up of an epoch that finds bounds. Its numbers are public.
 type WarmupPlan struct {
-	Records uint64 `json:"records"` // slots before the first step of moments
-	Needed  uint64 `json:"needed"`  // valid records among them, in every stage
-	Parts   uint64 `json:"parts"`   // steps that they are
-	// Gains are the deviations of moments for the clip norm 1 by which the clip norm is
-	// chosen.
+	Records uint64 `json:"records"` // number of slots before the first step of moments
+	Needed  uint64 `json:"needed"`  // number of valid records that every stage needs
+	Parts   uint64 `json:"parts"`   // number of steps before the first step of moments
+	// Gains are the deviations of moments for the clip norm 1. The choice of the clip norm uses them.
 	Gains bounds.Gains `json:"gains"`
 }
 
 // leastWarmup is the default of Config.Warmup, unless the noise needs more.
 const leastWarmup = 5000
 
-// Automatic reports whether a warm-up finds bounds: the clip norm, or a column's centre
-// or scale.
+// Automatic reports whether a warm-up finds bounds: the clip norm, or a column's centre or scale.
 func (c *Config) Automatic() bool {
 	return c.autoClip() || slices.ContainsFunc(c.Centre, math.IsNaN) || slices.ContainsFunc(c.Scale, math.IsNaN)
 }
 
-// autoClip reports whether the clip norm is found.
+// autoClip reports whether the warm-up finds the clip norm.
 func (c *Config) autoClip() bool { return math.IsNaN(c.Clip) }
 
-// Version returns the version of the mechanism. A clip norm that is found has one beside it:
-// v1 had other values of se_with_clipping on diagonals.
+// Version returns the version of the mechanism. If a clip norm is found, it includes a second version, because v1 had
+// other values of se_with_clipping on diagonals.
 func (c *Config) Version() string {
 	if c.autoClip() {
 		return Version + " clip/v2"
@@ -41,7 +39,7 @@ func (c *Config) Version() string {
 	return Version
 }
 
-// bounds returns what the warm-up must find, for a mechanism of these gains.
+// bounds returns the configuration of the warm-up before a mechanism with these gains.
 func (c *Config) bounds(gains bounds.Gains) bounds.Config {
 	given := func(x []float64, missing float64) []float64 {
 		if len(x) > 0 {
@@ -63,7 +61,7 @@ func (c *Config) WarmupSteps() uint64 {
 	return c.bounds(bounds.Gains{}).Parts()
 }
 
-// validateWarmup checks what belongs to bounds that are found.
+// validateWarmup checks the fields that concern a warm-up.
 func (c *Config) validateWarmup(l *fault.List) {
 	auto := c.Automatic()
 	l.Check(c.WarmupMode == "buffer" ||
@@ -72,17 +70,16 @@ func (c *Config) validateWarmup(l *fault.List) {
 		c.WarmupMode != "split", "warmup_mode", "belongs to a centre, scale or clip that is \"auto\"", c.WarmupMode)
 	l.Check(auto || c.Warmup == 0, "warmup", "belongs to a centre, scale or clip that is \"auto\"", c.Warmup)
 	l.Check(c.Step == 0 || c.Warmup%c.Step == 0, "warmup", "must be a multiple of step", c.Warmup)
-	l.Check(c.Warmup <= maxSlots/4, "warmup", "must be fewer offsets than a log has", c.Warmup)
+	l.Check(c.Warmup <= maxSlots/4, "warmup", "must be less than the number of offsets of a log", c.Warmup)
 	if c.autoClip() {
-		l.Check(c.Tau == 0, "tau", "needs a clip that is given: its unit is that of the rows", c.Tau)
+		l.Check(c.Tau == 0, "tau", "needs a clip that is given, because it is in units of the rows", c.Tau)
 		l.Check(len(c.Weights) == 0, "weights",
-			"needs a clip that is given: their units are those of the rows", c.Weights)
+			"needs a clip that is given, because they are in units of the rows", c.Weights)
 	}
-	l.Check(!auto || c.Second == nil, "warmup", "does not go with a second factorization", nil)
+	l.Check(!auto || c.Second == nil, "warmup", "cannot be combined with a second factorization", nil)
 }
 
-// planWarmup resolves the warm-up that precedes e: its length and the gains by which
-// the clip norm is chosen.
+// planWarmup computes the length of the warm-up before e, and the gains by which the clip norm is chosen.
 func (e *Estimator) planWarmup(mu float64) *WarmupPlan {
 	c, t := &e.cfg, e.cfg.reference()
 	rows := float64(c.Step) * weights(e.shapes.first.kernel, t)
@@ -90,7 +87,7 @@ func (e *Estimator) planWarmup(mu float64) *WarmupPlan {
 	if e.plan.squares() {
 		g = newOverlap(e.shapes.first.factor, e.shapes.first.kernel)
 	}
-	// Of the moments of a row also where sums are released.
+	// Use the gains of means, also if sums are released.
 	v := e.variances(g, t, rows, rows, rows)
 	gains := bounds.Gains{Mean: math.Sqrt(v.mean), Second: math.Sqrt(v.off), Reference: rows}
 	b := c.bounds(gains)
@@ -102,7 +99,7 @@ func (e *Estimator) planWarmup(mu float64) *WarmupPlan {
 	return p
 }
 
-// agrees reports whether a kept warm-up is that of the configuration.
+// agrees reports whether a kept warm-up equals that of the configuration.
 func (p *WarmupPlan) agrees(own *WarmupPlan) bool {
 	near := func(a, b float64) bool { return calibration.Near(a, b, calibration.Optimum) }
 	return p.Records == own.Records && p.Parts == own.Parts && near(float64(p.Needed), float64(own.Needed)) &&
@@ -110,8 +107,8 @@ func (p *WarmupPlan) agrees(own *WarmupPlan) bool {
 		near(p.Gains.Reference, own.Gains.Reference)
 }
 
-// warmUp makes the warm-up of a plan. fresh says that the plan is a new one.
-func (e *Estimator) warmUp(fresh bool) error {
+// makeWarmup creates the warm-up of a plan. fresh says that the plan was made just now.
+func (e *Estimator) makeWarmup(fresh bool) error {
 	e.unit = 1
 	if !e.cfg.Automatic() {
 		if e.plan.Warmup != nil {
@@ -144,8 +141,8 @@ func (e *Estimator) warmUp(fresh bool) error {
 // warming reports whether the open step belongs to the warm-up.
 func (e *Estimator) warming() bool { return e.warmup != nil && !e.warmup.Done() }
 
-// warmed takes the constants that the warm-up found, when it is complete.
-func (e *Estimator) warmed() {
+// adoptBounds takes over the bounds that the warm-up found, when it is complete.
+func (e *Estimator) adoptBounds() {
 	e.unit, e.found = 1, nil
 	if e.warmup == nil || !e.warmup.Done() || e.warmup.Failed() {
 		return
@@ -155,7 +152,7 @@ func (e *Estimator) warmed() {
 	}
 }
 
-// parts returns the number of steps before the first one of moments.
+// parts returns the number of steps before the first step of moments.
 func (e *Estimator) parts() uint64 {
 	if e.plan.Warmup == nil {
 		return 0
@@ -163,8 +160,8 @@ func (e *Estimator) parts() uint64 {
 	return e.plan.Warmup.Parts
 }
 
-// Ended reports that no step can follow, because the warm-up found no bounds, and returns the
-// reason. The release says which stage failed, and how many records it needed.
+// Ended reports that no step can follow, because the warm-up found no bounds, and returns the reason. The release says
+// which stage failed, and how many records it needed.
 func (e *Estimator) Ended() (why string, ended bool) {
 	if e.warmup != nil && e.warmup.Failed() {
 		return "warmup", true
@@ -172,7 +169,7 @@ func (e *Estimator) Ended() (why string, ended bool) {
 	return "", false
 }
 
-// scaled returns the row in the unit of the lattice, nil for an invalid one.
+// scaled returns the row in the unit of the lattice, nil for an invalid row.
 func (e *Estimator) scaled(row []float64) []float64 {
 	if e.found == nil || len(row) != len(e.row) || !e.found.Scaled(e.row, row) {
 		return nil
@@ -192,35 +189,34 @@ func (e *Estimator) closeWarmup(n dp.Noise) (*dp.Release, error) {
 	r := &dp.Release{Step: e.warmup.Part(), Rows: e.rows, Notes: []dp.Note{{Name: "warmup", Value: stages}},
 		Verdict: stages[len(stages)-1].Verdict}
 	if e.warmup.Failed() && e.cfg.WarmupMode == "split" {
-		r.Step++ // the part that failed is not among those that are over
+		r.Step++ // the failed part is not counted among the closed ones
 	} else if e.warmup.Failed() {
 		r.Step = 1
 	}
-	e.warmed()
+	e.adoptBounds()
 	e.rows = 0
 	return r, nil
 }
 
-// Bounds is what a release repeats of the warm-up.
+// Bounds is the note on bounds that every release repeats.
 type Bounds struct {
 	// Verdict is "ok", or the first that applies of
 	//
-	//	biased   what clipping takes is more than twice the noise of the reference release
-	//	stale    fewer rows count in full than in the warm-up: bounds no longer fit
+	//	biased   clipping takes away more than twice the noise of the reference release
+	//	stale    fewer rows are not shortened than in the warm-up: the bounds no longer fit
 	//	partial  a column is frozen
 	Verdict string    `json:"verdict"`
 	Centre  []float64 `json:"centre"`
 	Scale   []float64 `json:"scale"`
-	Frozen  []string  `json:"frozen"` // columns
-	// Clip is in scaled units. What follows is there where it was found.
+	Frozen  []string  `json:"frozen"` // names of columns
+	// Clip is in scaled units. The fields below are set if the warm-up found it.
 	Clip float64 `json:"clip"`
 	*bounds.Clipping
 	FullShareWarmup   *float64 `json:"full_share_warmup,omitempty"`
 	FullShareWarmupSE *float64 `json:"full_share_warmup_se,omitempty"`
 }
 
-// bounds returns what the release with this share of rows that count in full says of
-// its bounds.
+// bounds returns the note on bounds of a release. share is the share of rows that are not shortened.
 func (e *Estimator) bounds(share, se float64) *Bounds {
 	f := e.found
 	b := &Bounds{Verdict: "ok", Centre: f.Centre, Scale: f.Scale, Frozen: []string{}, Clip: e.plan.Clip * e.unit}
@@ -243,15 +239,15 @@ func (e *Estimator) bounds(share, se float64) *Bounds {
 	return b
 }
 
-// withClipping sets the deviations that count what clipping takes away, and what is
-// said of frozen columns: they are at their centre, and no deviation is known.
+// withClipping sets the deviations that include the loss by clipping. Frozen columns are released at their centre, with
+// an unknown deviation:
 //
 //	mean                        √(se² + scale_j²·b₁²/d′)
 //	second moment, covariance   √(se² + (scale_i·scale_j·b₂/d′)²), on the diagonal with b₂/d′^¾
 //
-// for d′ columns that are not frozen. b₂ is a Frobenius norm. Where it is spread over all
-// entries, each has b₂/d′ of it; where it is on the diagonal, as for independent columns with
-// heavy tails, each of the diagonal has b₂/√d′. b₂/d′^¾ is half-way.
+// for d′ columns that are not frozen. b₂ is a Frobenius norm. If it is spread over all entries, each entry has b₂/d′ of
+// it. If it is on the diagonal, as for independent columns with heavy tails, each diagonal entry has b₂/√d′. b₂/d′^¾ is
+// between the two.
 func (e *Estimator) withClipping(values []dp.Value) {
 	f, d := e.found, len(e.cfg.Columns)
 	frozen := f.FrozenColumns()
@@ -322,8 +318,8 @@ func (e *Estimator) withClipping(values []dp.Value) {
 	}
 }
 
-// Sample returns a release that is as large as any, of a warm-up and of moments at once where
-// there is a warm-up. No value that may be absent is.
+// Sample returns a release of the largest possible size. If there is a warm-up, it has the notes of the warm-up and the
+// values of moments. No optional value is left out.
 func (e *Estimator) Sample() *dp.Release {
 	const longest = -2.2250738585072014e-308
 	d := len(e.cfg.Columns)

@@ -16,13 +16,13 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
-// automatic returns a configuration of d columns whose bounds are all found.
+// automatic returns a configuration of d columns whose bounds are all to be found.
 func automatic(d int) Config {
 	nan := slices.Repeat([]float64{math.NaN()}, d)
 	return Config{Columns: dptest.Columns(d), Step: 500, Tune: 40, Clip: math.NaN(), Centre: nan, Scale: nan}
 }
 
-// runStep feeds e all slots of its next step from a source of rows and closes it.
+// runStep adds a row from row for every slot of the next step of e, and closes the step.
 func runStep(t testing.TB, e *Estimator, step uint64, noise dp.Noise, row func() []float64) *dp.Release {
 	t.Helper()
 	first, end := e.Range(step)
@@ -68,17 +68,16 @@ func boundsOf(t testing.TB, r *dp.Release) *Bounds {
 			return b
 		}
 	}
-	t.Fatalf("step %d says nothing of its bounds", r.Step)
+	t.Fatalf("the release of step %d has no note on its bounds", r.Step)
 	return nil
 }
 
-// TestWarmupAccuracy: ten Gaussian columns of very different places and sizes, N = 5000,
-// then 20 000 records, ε = 1, δ = 10⁻⁶: with bounds from the warm-up the root mean
-// square errors of the mean and of the covariance, each column in units of its
-// deviation, are within 1.1 of those with constants from somebody who knows the data and
-// the best clip norm. 24 runs of two independent estimators each: the ratio of the means' errors has a deviation
-// of about 1/√(24·10) = 6.5 % from noise alone; so that the test sees no more than bounds,
-// both estimators are given the same rows and the same noise.
+// TestWarmupAccuracy: ten Gaussian columns with very different centres and scales, N = 5000, then 20 000 records, ε =
+// 1, δ = 10⁻⁶. The root mean square errors of the mean and of the covariance, with each column in units of its
+// deviation, are computed with bounds from the warm-up, and with the true constants and the best clip norm. The ratio
+// must be at most 1.1. There are 24 runs of two estimators each. With independent noise, the ratio of the means' errors
+// would have a deviation of about 1/√(24·10) = 6.5 %. So both estimators get the same rows and the same noise, and only
+// the bounds differ.
 func TestWarmupAccuracy(t *testing.T) {
 	t.Parallel()
 	const d, runs = 10, 24
@@ -142,8 +141,8 @@ func TestWarmupAccuracy(t *testing.T) {
 			oracle[clip] = [2]float64{oracle[clip][0] + m, oracle[clip][1] + v}
 		}
 	}
-	// The oracle's clip norm is the best for the error of an entry of the mean and of one
-	// of the covariance, as squares of equal weight.
+	// The oracle's clip norm minimises the sum of the squared errors of an entry of the mean and of an entry of the
+	// covariance.
 	var best [2]float64
 	least := math.Inf(1)
 	for clip, x := range oracle {
@@ -153,15 +152,15 @@ func TestWarmupAccuracy(t *testing.T) {
 		}
 	}
 	first, second := math.Sqrt(mean/best[0]), math.Sqrt(covariance/best[1])
-	t.Logf("errors beside the oracle's: mean %.3f, covariance %.3f", first, second)
+	t.Logf("errors divided by the oracle's: mean %.3f, covariance %.3f", first, second)
 	if !(first <= 1.1 && second <= 1.1) {
-		t.Errorf("errors beside the oracle's: mean %.3f, covariance %.3f", first, second)
+		t.Errorf("errors divided by the oracle's: mean %.3f, covariance %.3f", first, second)
 	}
 }
 
-// TestWarmupStates takes an estimator through its warm-up, buffered and split, with and
-// without bounds that are given, and restores it after every step: it goes on to the same
-// bytes. Releases of moments repeat the constants, and rows are scaled by them.
+// TestWarmupStates runs an estimator through its warm-up, buffered and split, with and without given bounds, and
+// restores it after every step: it continues with the same bytes. Releases of moments repeat the constants, and rows
+// are scaled by them.
 func TestWarmupStates(t *testing.T) {
 	t.Parallel()
 	nan := math.NaN()
@@ -192,7 +191,7 @@ func TestWarmupStates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// No slot is in two steps: a record is in the warm-up or in moments.
+			// No slot is in two steps: each record is either in the warm-up or in moments.
 			var covered uint64
 			for step := uint64(1); step <= e.plan.Warmup.Parts+2; step++ {
 				first, end := e.Range(step)
@@ -207,7 +206,7 @@ func TestWarmupStates(t *testing.T) {
 			for step := uint64(1); step <= steps; step++ {
 				state := estimatortest.State(t, e)
 				if most := e.Sizes().State; int64(len(state)) > most {
-					t.Errorf("step %d: a state of %d bytes, at most %d were stated", step, len(state), most)
+					t.Errorf("step %d: a state has %d bytes, at most %d were stated", step, len(state), most)
 				}
 				var kept Plan
 				if err := json.Unmarshal(plan, &kept); err != nil {
@@ -223,7 +222,7 @@ func TestWarmupStates(t *testing.T) {
 				for n := range state {
 					if step < 2 || n%7 == 0 {
 						if err := mustNewer(t, c, p, kept).UnmarshalBinary(state[:n]); err == nil {
-							t.Fatalf("step %d: a state cut to %d bytes is taken", step, n)
+							t.Fatalf("step %d: a state cut to %d bytes was accepted", step, n)
 						}
 					}
 					if n > 400 {
@@ -274,8 +273,8 @@ func TestWarmupStates(t *testing.T) {
 			}
 			v := valueOf(t, last, "mean_original")
 			for j, want := range []float64{5, 100, 0} {
-				// The mean of some hundred rows with noise and clipping: a tenth of a deviation
-				// and five of the noise.
+				// The mean of some hundred rows with noise and clipping may be off by a tenth of a deviation and five
+				// of the noise.
 				if deviation := []float64{2, 10, 1}[j]; math.Abs(v.Data[j]-want) > 0.3*deviation+5*v.SE[j] {
 					t.Errorf("column %d: mean %g ± %g, want %g", j, v.Data[j], v.SE[j], want)
 				}
@@ -293,7 +292,7 @@ func mustNewer(t testing.TB, c Config, p dp.Params, plan Plan) *Estimator {
 	return e
 }
 
-// encoded returns a release in a form that has NaN.
+// encoded encodes a release in a form that can represent NaN.
 func encoded(t testing.TB, r *dp.Release) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -318,9 +317,8 @@ func encoded(t testing.TB, r *dp.Release) []byte {
 	return append(b.Bytes(), notes...)
 }
 
-// TestWarmupVerdicts: a stage without enough records ends the estimator; a constant
-// column is frozen, at its centre, with deviations that are not known; rows that drift
-// beyond the clip norm make releases stale; a heavy tail makes them biased.
+// TestWarmupVerdicts: a stage without enough records ends the estimator; a constant column is frozen at its centre,
+// with unknown deviations; rows that drift beyond the clip norm make releases stale; a heavy tail makes them biased.
 func TestWarmupVerdicts(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 2, Adjacency: dp.ZeroOut}
@@ -339,7 +337,7 @@ func TestWarmupVerdicts(t *testing.T) {
 				t.Errorf("%s: %+v", mode, s)
 			}
 			if why, ended := e.Ended(); !ended || why != "warmup" {
-				t.Errorf("%s: the estimator goes on", mode)
+				t.Errorf("%s: the estimator continues", mode)
 			}
 			state := estimatortest.State(t, e)
 			other := mustNew(t, c, p)
@@ -370,7 +368,8 @@ func TestWarmupVerdicts(t *testing.T) {
 		if m.Data[1] != 42.5 || !math.IsNaN(m.SE[1]) || !math.IsNaN(m.SEWithClipping[1]) || math.IsNaN(m.SE[0]) {
 			t.Errorf("mean_original %v ± %v, %v", m.Data, m.SE, m.SEWithClipping)
 		}
-		for _, name := range []string{"second_moment", "covariance", "covariance_psd", "covariance_original", "second_moment_projected"} {
+		for _, name := range []string{"second_moment", "covariance", "covariance_psd", "covariance_original",
+			"second_moment_projected"} {
 			v := valueOf(t, r, name)
 			for n, entry := range [][2]int{{0, 0}, {0, 1}, {0, 2}, {1, 1}, {1, 2}, {2, 2}} {
 				frozen := entry[0] == 1 || entry[1] == 1
@@ -415,8 +414,7 @@ func TestWarmupVerdicts(t *testing.T) {
 		if b.Verdict != "biased" || !(b.BiasSecond > 0) {
 			t.Errorf("%+v, %+v", b, b.Clipping)
 		}
-		// Of two columns, each entry off the diagonal has half of the estimate, each on it
-		// its half-way part, 2^−¾.
+		// With two columns, each entry off the diagonal has half of the estimate, and each entry on it 2^−¾.
 		m := valueOf(t, r, "covariance")
 		for n, part := range []float64{math.Pow(2, -0.75), 0.5, math.Pow(2, -0.75)} {
 			if want := math.Hypot(m.SE[n], part*b.BiasSecond); math.Abs(m.SEWithClipping[n]-want) > 1e-12*want {
@@ -426,8 +424,8 @@ func TestWarmupVerdicts(t *testing.T) {
 	})
 }
 
-// TestWarmupUnits: where the clip norm is found, releases are those of an estimator that
-// is given what was found, but for the lattice of its rows.
+// TestWarmupUnits: if the clip norm is found, releases equal those of an estimator with the found bounds as given ones,
+// except for the lattice of its rows.
 func TestWarmupUnits(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"jme", "combined", "pp_debiased"} {
@@ -476,7 +474,7 @@ func TestWarmupUnits(t *testing.T) {
 	}
 }
 
-// TestWarmupConfiguration lists what is refused.
+// TestWarmupConfiguration lists configurations that are refused.
 func TestWarmupConfiguration(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 0.2, Adjacency: dp.ZeroOut}
@@ -485,13 +483,13 @@ func TestWarmupConfiguration(t *testing.T) {
 		edit func(*Config)
 		want string
 	}{
-		{"as it is", func(*Config) {}, ""},
+		{"valid", func(*Config) {}, ""},
 		{"few records", func(c *Config) { c.Warmup = 500 }, "warmup: must be at least"},
 		{"a part of a step", func(c *Config) { c.Warmup = 100_250 }, "warmup: must be a multiple of step"},
 		{"a mode", func(c *Config) { c.WarmupMode = "whole" }, "warmup_mode: must be"},
 		{"tau", func(c *Config) { c.Method, c.Tau = "cs", 1 }, "tau: needs a clip"},
 		{"weights", func(c *Config) { c.Weights = []float64{1, 2} }, "weights: needs a clip"},
-		{"second", func(c *Config) { c.Second = &Second{Workload: "mean"} }, "warmup: does not go with"},
+		{"second", func(c *Config) { c.Second = &Second{Workload: "mean"} }, "warmup: cannot be combined with"},
 		{"nothing to find", func(c *Config) { c.Clip, c.Centre, c.Scale, c.Warmup = 1, nil, nil, 5000 },
 			"warmup: belongs to"},
 		{"no mode without", func(c *Config) { c.Clip, c.Centre, c.Scale, c.WarmupMode = 1, nil, nil, "split" },
@@ -504,7 +502,7 @@ func TestWarmupConfiguration(t *testing.T) {
 			t.Errorf("%s: %v, want %q", x.name, err, x.want)
 		}
 	}
-	// A plan of another warm-up is foreign.
+	// A plan with another warm-up is refused.
 	e := mustNew(t, automatic(2), p)
 	for name, edit := range map[string]func(*WarmupPlan){
 		"records": func(w *WarmupPlan) { w.Records += 500 },
@@ -514,12 +512,12 @@ func TestWarmupConfiguration(t *testing.T) {
 		plan := e.Plan()
 		edit(plan.Warmup)
 		if _, err := Adopt(automatic(2), p, plan); err == nil {
-			t.Errorf("a plan with other %s is adopted", name)
+			t.Errorf("Adopt accepted a plan with other %s", name)
 		}
 	}
 	plan := e.Plan()
 	plan.Warmup = nil
 	if _, err := Adopt(automatic(2), p, plan); err == nil {
-		t.Error("a plan without a warm-up is adopted")
+		t.Error("Adopt accepted a plan without a warm-up")
 	}
 }

@@ -17,80 +17,80 @@ var Solvers = []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd",
 // table; docs/config.md explains them. The other fields follow from the stream.
 type Config struct {
 	// Target is the column to predict. Required.
-	Target string `toml:"target"`
+	Target string
 	// ClipX is the bound on the features' Euclidean norm, in scaled units. Required.
-	ClipX float64 `toml:"clip_x"`
+	ClipX float64
 	// ClipY is the bound on the target's absolute value, in scaled units. Required.
-	ClipY float64 `toml:"clip_y"`
+	ClipY float64
 	// Intercept asks for a constant. Default true.
-	Intercept *bool `toml:"intercept"`
+	Intercept *bool
 	// Window is the number of slots of a window. Required, unless Most is set.
-	Window uint64 `toml:"window"`
+	Window uint64
 	// Stride is the number of slots from the start of a window to the start of the next. It is at least Window, the
 	// default.
-	Stride uint64 `toml:"stride"`
+	Stride uint64
 	// Solver is one of Solvers; default "newton".
-	Solver string `toml:"solver"`
+	Solver string
 	// Accounting is "exact", "rdp" or "paper", for "adassp" also "analytic". The default is "exact", or "rdp" for
 	// "fast-ihm", which has no exact accounting. "newton" allows only "exact".
-	Accounting Accounting `toml:"accounting"`
+	Accounting Accounting
 	// Share is the share of the budget for sketches, in (0, 1); default 0.2. For "ihm" and
 	// "fast-ihm".
-	Share float64 `toml:"share"`
+	Share float64
 	// Rows is the number of rows of a sketch; 0 lets the package choose. For "ihm", "linmix"
 	// and "fast-ihm".
-	Rows int `toml:"rows"`
+	Rows int
 	// Iterations is the number of iterations. 0, the default, means 3, or 4 for "fast-ihm". For "ihm", "fast-ihm" and
 	// "dp-gd-residual".
-	Iterations int `toml:"iterations"`
+	Iterations int
 	// EigenTest spends budget on the smallest eigenvalue. A window whose rows vary in every
 	// direction then gets less noise. For "ihm" and "adassp".
-	EigenTest bool `toml:"eigen_test"`
+	EigenTest bool
 	// Debias corrects the mean of an inverted sketch. With EigenTest it does so only if the sketch had no noise. For
 	// "ihm".
-	Debias bool `toml:"debias"`
+	Debias bool
 	// Pool averages the sketches of all iterations so far. For "ihm".
-	Pool bool `toml:"pool"`
+	Pool bool
 	// ResidualClip bounds residuals, in scaled units. 0 means ClipY. For "ihm", "fast-ihm" and "dp-gd-residual".
-	ResidualClip float64 `toml:"residual_clip"`
+	ResidualClip float64
 	// Transforms is the number of fast transforms, 1 or Iterations. Default 1. For
 	// "fast-ihm".
-	Transforms int `toml:"transforms"`
+	Transforms int
 	// Ratio is the number of rows of the fast transform, in units of max(d, log(4T/ϱ)) with
 	// ϱ = δ/10; default 4. For "fast-ihm".
-	Ratio float64 `toml:"ratio"`
+	Ratio float64
 	// Radius bounds the norm of the coefficients; 0 means no bound. Its unit is ClipY divided by the bound on a row of
 	// features with its constant. With a radius, "ihm" needs no pass over the rows and does not store them; "dp-gd"
 	// uses it to bound its clip norm.
-	Radius float64 `toml:"radius"`
+	Radius float64
 
 	// Dense computes sketches explicitly; otherwise only their squares are drawn. The distribution is equal, but it
 	// takes tens of times longer. For comparisons, with "ihm" without a radius.
-	Dense bool `toml:"-"`
+	Dense bool
 	// Partitions is the number of partitions whose records are added to separate parts and then merged; see
 	// [Refit.NewPart]. Window and Stride then count slots of each partition; Most counts slots of all partitions. 0
 	// means that all records come from one log.
-	Partitions uint64 `toml:"-"`
+	Partitions uint64
 	// Most says that windows end by something other than a number of slots, for example a clock: each call of
 	// [Refit.Close] ends one. A window then has any number of slots from 0 to Most, in all partitions together, and
 	// Window and Stride must be 0. If Most is 0, a window has Window slots.
-	Most uint64 `toml:"-"`
+	Most uint64
 	// Columns are the names of a row's numbers.
-	Columns []string `toml:"-"`
+	Columns []string
 	// Horizon is the number of windows of the epoch; 0 means no end. Endless says that windows continue after Horizon.
-	Horizon uint64 `toml:"-"`
-	Endless bool   `toml:"-"`
+	Horizon uint64
+	Endless bool
 	// Centre and Scale are the public constants by which rows were scaled. They are needed to publish original units.
 	// Empty means 0 and 1.
-	Centre, Scale []float64 `toml:"-"`
+	Centre, Scale []float64
 	// Found says that a warm-up found the bounds. Then releases have original units, even if Centre and Scale are
 	// empty.
-	Found bool `toml:"-"`
+	Found bool
 	// Person, if not zero, protects all records of a person instead of single records. A person has records in at most
 	// Count windows, any two at least Separation windows apart, and at most PerStep records in each. The caller of Add
 	// must enforce this: it replaces further records by nil rows. The cost of the releases is then the cost for a
 	// person.
-	Person matfact.Participation `toml:"-"`
+	Person matfact.Participation
 }
 
 // Defaults sets the fields that have a constant default and are not set.

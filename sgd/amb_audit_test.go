@@ -82,7 +82,7 @@ func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta floa
 			continue
 		}
 		zeta = value(releases[i+1], "zeta")[0]
-		count := (c.Quantile - math.Log(zeta/value(r, "zeta")[0])/c.Kappa) * float64(b) * float64(p.Unit)
+		count := (c.ThresholdQuantile - math.Log(zeta/value(r, "zeta")[0])/c.Kappa) * float64(b) * float64(p.Unit)
 		all["ambssgd/clip"] = append(all["ambssgd/clip"], []float64{math.Round(count)})
 	}
 	return all, nil
@@ -153,7 +153,7 @@ func TestCoupling(t *testing.T) {
 					least[true] = math.Sqrt(
 						math.Floor(math.Log2(float64(e.cfg.Rungs+1))) / float64(e.ladder.Searches()))
 					if adjacency == dp.ZeroOut {
-						least[true] *= max(e.cfg.Quantile, 1-e.cfg.Quantile)
+						least[true] *= max(e.cfg.ThresholdQuantile, 1-e.cfg.ThresholdQuantile)
 					}
 				}
 				if c.Clip == "scan" {
@@ -162,7 +162,7 @@ func TestCoupling(t *testing.T) {
 				if c.Clip == "track" {
 					least[false] = math.Sqrt(1 - e.cfg.Fraction)
 					if adjacency == dp.ZeroOut {
-						least[false] = math.Sqrt(1 - e.cfg.Fraction + e.cfg.Fraction*e.cfg.Quantile*e.cfg.Quantile)
+						least[false] = math.Sqrt(1 - e.cfg.Fraction + e.cfg.Fraction*e.cfg.ThresholdQuantile*e.cfg.ThresholdQuantile)
 					}
 				}
 				t.Logf("%s: %d pairs; worst %.6f of μ in a search, %.6f in a gradient step", adjacency, pairs,
@@ -210,7 +210,7 @@ func TestCouplingBounds(t *testing.T) {
 				fall := zeta / e.zeta
 				least := 1.0
 				if adjacency == dp.ZeroOut {
-					least = math.Sqrt(1 - e.cfg.Fraction + e.cfg.Fraction*e.cfg.Quantile*e.cfg.Quantile)
+					least = math.Sqrt(1 - e.cfg.Fraction + e.cfg.Fraction*e.cfg.ThresholdQuantile*e.cfg.ThresholdQuantile)
 				}
 				t.Logf("%d bands, kappa %g, %s: %.6f of μ; the clip norm falls by %.3g", bands, kappa, adjacency,
 					distance/s.Mu, fall)

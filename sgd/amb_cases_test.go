@@ -230,7 +230,8 @@ func caseStreamReplay(t *testing.T, c cases.Case) {
 	x := in.Config
 	cfg := Config{
 		Method: "amb", Target: "y", ClipX: 1e6, Intercept: &no, Restart: &no, Intervals: &no, Radius: 1, Clip: x.Clip,
-		Bands: max(x.Bands, 1), Rungs: x.Rungs, Top: x.Top, Quantile: x.Quantile, Fraction: x.Fraction, Kappa: x.Kappa,
+		Bands: max(x.Bands, 1), Rungs: x.Rungs, Top: x.Top, ThresholdQuantile: x.Quantile, Fraction: x.Fraction,
+		Kappa: x.Kappa,
 		Value: map[string]string{"gnorm": "gradnorm", "resid": "residual"}[x.Value], Zeta: x.Zeta,
 		Horizon: 1000,
 	}
@@ -249,7 +250,7 @@ func caseStreamReplay(t *testing.T, c cases.Case) {
 	}
 	plan.Batch, plan.Search, plan.Radius = x.Batch, max(x.Stat, x.Bootstrap), 0
 	plan.Bound, plan.Curvature, cfg.Eta0 = 1, 1, x.Eta // a step size of eta
-	plan.Threshold, plan.Multiplier = cfg.Quantile*float64(plan.Search), 1
+	plan.Threshold, plan.Multiplier = cfg.ThresholdQuantile*float64(plan.Search), 1
 	if x.Threshold != 0 {
 		plan.Threshold = x.Threshold
 	}

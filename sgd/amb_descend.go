@@ -15,7 +15,7 @@ func (e *AMB) descend(n dp.Noise, b uint64) {
 		row := n.Row("ambssgd/clip", []int64{count})
 		part := float64(count+dp.RoundAt(row, 0, e.plan.CountNoise)) / float64(float64(e.plan.Unit)*float64(b))
 		part = min(max(part, 0), 1)
-		e.setZeta(float64(e.zeta*newton.Exp(float64(-e.cfg.Kappa*(part-e.cfg.Quantile)))), false)
+		e.setZeta(float64(e.zeta*newton.Exp(float64(-e.cfg.Kappa*(part-e.cfg.ThresholdQuantile)))), false)
 	}
 
 	sum := e.gradients.integers()

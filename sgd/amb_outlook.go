@@ -14,7 +14,7 @@ import (
 // clipping leaves; docs/theory/sgd.md.
 func (e *AMB) Expect(iteration uint64) Outlook {
 	d := float64(len(e.w))
-	size, zeta, curvature := clippedMoments(len(e.w), e.cfg.Quantile)
+	size, zeta, curvature := clippedMoments(len(e.w), e.cfg.ThresholdQuantile)
 	v := noiseShape(e.plan.Factorization, e.factor.ColNorm())
 	noise := e.plan.GradientNoise / e.factor.ColNorm() / e.plan.One * zeta
 
@@ -75,7 +75,7 @@ func (e *AMB) Pace(condition float64) Pace {
 	p := &e.plan
 	least, want := p.sizes(&e.cfg, p.single(), e.params.Adjacency.Factor(), e.factor.ColNorm(), condition)
 	rate := p.rate(e.cfg.Eta0, p.Batch)
-	_, _, left := clippedMoments(len(e.w), e.cfg.Quantile)
+	_, _, left := clippedMoments(len(e.w), e.cfg.ThresholdQuantile)
 	return Pace{
 		Condition: condition, Batch: p.Batch, Search: p.Search, StepSize: rate,
 		Least: uint64(math.Ceil(least)), Advised: uint64(math.Ceil(want)),
@@ -148,8 +148,8 @@ func (e *AMB) Warnings() []string {
 			"clip \"scan\" is the published search: it overshoots, and it fails in small batches. Use \"track\" or " +
 				"\"bisect\"")
 	}
-	if c.Clip != "fixed" && c.Clip != "scan" && c.Quantile > 0.95 {
-		warn("threshold_quantile %g is too near to 1: the clip norm can only grow", c.Quantile)
+	if c.Clip != "fixed" && c.Clip != "scan" && c.ThresholdQuantile > 0.95 {
+		warn("threshold_quantile %g is too near to 1: the clip norm can only grow", c.ThresholdQuantile)
 	}
 	if least := 12 * c.Kappa * alpha / math.Sqrt(c.Fraction); c.Clip == "track" && float64(e.plan.Batch) < least*0.99 {
 		warn(

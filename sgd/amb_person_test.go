@@ -23,7 +23,7 @@ func personConfigs() (all []Config) {
 				Person: matfact.Participation{Count: 2, Separation: 4, PerStep: 2}}
 			switch clip {
 			case "track":
-				c.Bootstrap, c.Quantile, c.Fraction = 20, 0.9, 0.2
+				c.Bootstrap, c.ThresholdQuantile, c.Fraction = 20, 0.9, 0.2
 			case "fixed":
 				c.Zeta = 5
 			default:

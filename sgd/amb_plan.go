@@ -110,7 +110,7 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 		Unit:  1 << (p.Bits() - 4),
 		Start: slices.Clone(cfg.Start),
 	}
-	plan.Null = int64(math.Floor(cfg.Quantile*float64(plan.Unit) + 0.5))
+	plan.Null = int64(math.Floor(cfg.ThresholdQuantile*float64(plan.Unit) + 0.5))
 
 	// The constant feature gets the same curvature as the features: otherwise steps would be too long in its direction.
 	if *cfg.Intercept {
@@ -231,7 +231,7 @@ func (p *AMBPlan) searches(cfg *Config, mu float64) error {
 		return fmt.Errorf("noise of %.3g records is too large for counts: raise epsilon", noise/float64(p.Unit))
 	}
 	// The noise must be small enough to tell a count above or below the threshold from the threshold.
-	least := math.Ceil(max(15, 3/min(cfg.Quantile, 1-cfg.Quantile)) * spread)
+	least := math.Ceil(max(15, 3/min(cfg.ThresholdQuantile, 1-cfg.ThresholdQuantile)) * spread)
 	if !(least <= 1<<31) {
 		return errors.New("a search would need more than 2^31 slots: raise epsilon")
 	}
@@ -239,7 +239,7 @@ func (p *AMBPlan) searches(cfg *Config, mu float64) error {
 	if p.Search == 0 {
 		p.Search = max(64, uint64(least))
 	}
-	p.Threshold = cfg.Quantile * float64(p.Search)
+	p.Threshold = cfg.ThresholdQuantile * float64(p.Search)
 	if cfg.Clip == "scan" {
 		p.Threshold = float64(p.Search) // as in the paper
 	}
@@ -252,7 +252,7 @@ func (p *AMBPlan) searches(cfg *Config, mu float64) error {
 func (p *AMBPlan) sizes(cfg *Config, mu, adjacency, norm, condition float64) (least, want float64) {
 	d, alpha := float64(cfg.features()), 1/mu
 	v := noiseShape(p.Factorization, norm)
-	half := math.Sqrt2 * math.Erfinv(cfg.Quantile) // half the width of the interval that holds a share q of N(0, 1)
+	half := math.Sqrt2 * math.Erfinv(cfg.ThresholdQuantile) // half the width of the interval that holds a share q of N(0, 1)
 	strength := adjacency * alpha * half
 	least = strength * d * v.step * math.Sqrt(cfg.Eta0/(2-cfg.Eta0)) * math.Sqrt(condition)
 	want = max(4*least, 2*strength*strength*d*v.average, 20)
@@ -293,7 +293,7 @@ func (p *AMBPlan) rules(cfg *Config, mu float64) {
 		switch cfg.Clip {
 		case "track":
 			// The deviation of one step of ln ζ, due to noise and sampling; it depends on public numbers only.
-			b, q := float64(p.Batch), cfg.Quantile
+			b, q := float64(p.Batch), cfg.ThresholdQuantile
 			sd := cfg.Kappa * math.Sqrt(1/(mu*mu*cfg.Fraction)+b*q*(1-q)) / b
 			p.Jump = math.Exp(max(math.Log(1.5), 5*sd))
 		case "bisect", "scan":

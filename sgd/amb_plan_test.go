@@ -116,7 +116,7 @@ func TestFaults(t *testing.T) {
 		"value":              func(c *Config) { c.Value = "loss" },
 		"growth":             func(c *Config) { c.Growth = "linear" },
 		"average":            func(c *Config) { c.Average = "median" },
-		"threshold_quantile": func(c *Config) { c.Quantile = 1 },
+		"threshold_quantile": func(c *Config) { c.ThresholdQuantile = 1 },
 		"fraction":           func(c *Config) { c.Fraction = -0.1 },
 		"tail":               func(c *Config) { c.Tail = 1.5 },
 		"kappa":              func(c *Config) { c.Kappa = math.Inf(1) },
@@ -172,7 +172,7 @@ func TestWarnings(t *testing.T) {
 	for want, alter := range map[string]func(*Config){
 		"curvature is not set": func(c *Config) { c.Curvature = 0 },
 		"published search":     func(c *Config) { c.Clip = "scan" },
-		"can only grow":        func(c *Config) { c.Quantile = 0.97 },
+		"can only grow":        func(c *Config) { c.ThresholdQuantile = 0.97 },
 		"moves the clip norm":  func(c *Config) { c.Batch, c.Bootstrap = 9, 20 },
 		"do not change":        func(c *Config) { c.Growth = "double" },
 	} {

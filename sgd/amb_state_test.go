@@ -96,7 +96,7 @@ func TestStateRefused(t *testing.T) {
 		"value":     func(c *Config, _ *dp.Params) { c.Value = "residual" },
 		"batch":     func(c *Config, _ *dp.Params) { c.Batch = 25 },
 		"bootstrap": func(c *Config, _ *dp.Params) { c.Bootstrap = 17 },
-		"quantile":  func(c *Config, _ *dp.Params) { c.Quantile = 0.7 },
+		"quantile":  func(c *Config, _ *dp.Params) { c.ThresholdQuantile = 0.7 },
 		"kappa":     func(c *Config, _ *dp.Params) { c.Kappa = 0.9 },
 		"fraction":  func(c *Config, _ *dp.Params) { c.Fraction = 0.06 },
 		"rungs":     func(c *Config, _ *dp.Params) { c.Rungs = 31 },

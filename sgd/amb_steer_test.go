@@ -77,7 +77,7 @@ func (s *steered) descendExactly() (zeta float64) {
 	for j, v := range g.integers() {
 		s.exact[j] -= step * float64(v)
 	}
-	return s.zeta * newton.Exp(-s.cfg.Kappa*(part-s.cfg.Quantile))
+	return s.zeta * newton.Exp(-s.cfg.Kappa*(part-s.cfg.ThresholdQuantile))
 }
 
 // eventfulAMB has so few records in a step that they all disappear in its noise.

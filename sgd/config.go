@@ -17,92 +17,92 @@ import (
 // amb" must not be set for newton.
 type Config struct {
 	// Target is the column to predict from all others. Required.
-	Target string `toml:"target"`
+	Target string
 	// ClipX is the bound on the features' Euclidean norm; longer records are
 	// shortened to it. Required.
-	ClipX float64 `toml:"clip_x"`
+	ClipX float64
 	// ClipY is the bound on the target's absolute value. 0, the default, means none.
-	ClipY float64 `toml:"clip_y"`
+	ClipY float64
 	// Intercept asks for a constant. Default true.
-	Intercept *bool `toml:"intercept"`
+	Intercept *bool
 	// Method is "newton" (the default) or "amb".
-	Method string `toml:"method"`
+	Method string
 	// Clip, of amb, says how the clip norm of the gradients is found. "track" (the default) follows a quantile by a
 	// count in every step. "bisect" and "scan" search for it before every step, in records of their own. "fixed" uses
 	// Zeta.
-	Clip string `toml:"clip"`
+	Clip string
 	// Value, of amb, is the quantity whose quantile is the clip norm. "gradnorm" (the default) is the norm of the
 	// gradient. "residual" is the size of the residual; its quantile is then multiplied by the largest norm of the
 	// features.
-	Value string `toml:"value"`
+	Value string
 	// Batch, of amb, is the number of slots of a gradient step. 0, the default, chooses enough slots that the noise is
 	// at most the sampling error.
-	Batch uint64 `toml:"batch"`
+	Batch uint64
 	// Stat, of amb with "bisect" or "scan", is the number of slots of a search. 0, the
 	// default, lets the package choose.
-	Stat uint64 `toml:"stat"`
+	Stat uint64
 	// Bootstrap, of amb with "track", is the number of slots of the first step, which is a
 	// search. 0, the default, lets the package choose.
-	Bootstrap uint64 `toml:"bootstrap"`
-	// Quantile, of amb, is the share of records that are not clipped, in (0, 1). Default 0.6. "scan" does not use it.
-	Quantile float64 `toml:"threshold_quantile"`
+	Bootstrap uint64
+	// ThresholdQuantile, of amb, is the share of records that are not clipped, in (0, 1). Default 0.6. "scan" does not use it.
+	ThresholdQuantile float64 `json:"Quantile"` // states hold the first name
 	// Kappa, of amb, is the gain with which "track" follows the quantile. Default 1.
-	Kappa float64 `toml:"kappa"`
+	Kappa float64
 	// Fraction, of amb, is the share of μ² that the counts of "track" cost. Default 0.05.
-	Fraction float64 `toml:"fraction"`
+	Fraction float64
 	// Rungs, of amb, is the number of doublings that a search covers. Default 32.
-	Rungs int `toml:"rungs"`
+	Rungs int
 	// Top, of amb, is the largest value that a search can find. Default 65536.
-	Top float64 `toml:"top"`
+	Top float64
 	// Zeta, of amb, is the clip norm of "fixed". It is required for "fixed", and must be 0 otherwise.
-	Zeta float64 `toml:"zeta"`
+	Zeta float64
 	// Bands, of amb, is the number of bands of the correlated noise; 1 is
 	// independent noise. Default 16.
-	Bands int `toml:"bands"`
+	Bands int
 	// Eta0, of amb, is the step size, in (0, 1]. Default 0.3. With the right curvature, steps below 2 are stable.
-	Eta0 float64 `toml:"eta0"`
+	Eta0 float64
 	// Curvature, of amb, is a bound on the largest eigenvalue of the features' second moment about 0. 0, the default,
 	// uses the square of the largest norm. That is usually far too large, and makes the steps far too short.
-	Curvature float64 `toml:"curvature"`
+	Curvature float64
 	// Growth, of amb, is "none" (the default) or "double": batches double in size whenever the number of steps has
 	// doubled, from step 32 on. "double" is for stationary data.
-	Growth string `toml:"growth"`
+	Growth string
 	// Average, of amb, is "tail" (the default), the mean of the last iterates, or
 	// "smooth", a mean with weights that fall with age.
-	Average string `toml:"average"`
+	Average string
 	// Tail, of amb, is the largest share of the iterates that "tail" leaves out. Default 0.25.
-	Tail float64 `toml:"tail"`
+	Tail float64
 	// Restart, of amb, restarts the average when released numbers show that the data have changed. Default true. newton
 	// always does this.
-	Restart *bool `toml:"restart"`
+	Restart *bool
 	// Radius is the bound on the norm of the iterates; for newton, without the intercept. It is required for amb. For
 	// newton 0, the default, means no bound.
-	Radius float64 `toml:"radius"`
+	Radius float64
 	// Intervals asks for standard errors and approximate confidence intervals. Default true.
-	Intervals *bool `toml:"intervals"`
+	Intervals *bool
 	// Level is the level of the intervals, in (0, 1). Default 0.95.
-	Level float64 `toml:"level"`
+	Level float64
 
 	// Columns are the names of a row's numbers.
-	Columns []string `toml:"-"`
+	Columns []string
 	// Horizon is the number of steps of the epoch, including searches; 0 means no end.
-	Horizon uint64 `toml:"-"`
+	Horizon uint64
 	// Endless says that steps continue after Horizon.
-	Endless bool `toml:"-"`
+	Endless bool
 	// Person, if not zero, protects all records of a person instead of single records. A person has records in at most
 	// Count steps, searches included, any two at least Separation steps apart, and at most PerStep records in each. The
 	// caller of Add must enforce this: it replaces further records by nil rows. The cost of the releases is then the
 	// cost for a person.
-	Person matfact.Participation `toml:"-" json:"-"`
+	Person matfact.Participation `json:"-"`
 	// Centre and Scale are the public constants by which rows were scaled. They are needed to publish original units.
 	// Empty means 0 and 1.
-	Centre, Scale []float64 `toml:"-"`
+	Centre, Scale []float64
 	// Found says that a warm-up found the bounds. Then releases have original units, with a constant, even if
 	// Centre and Scale are empty.
-	Found bool `toml:"-" json:",omitempty"`
+	Found bool `json:",omitempty"`
 	// Start is the first iterate, for example the iterate of an earlier release. It has the plan's dimension. Nil means
 	// 0.
-	Start []float64 `toml:"-"`
+	Start []float64
 }
 
 // Defaults sets the fields that have a default and are not set.
@@ -135,7 +135,7 @@ func (c *Config) Defaults() {
 	word(&c.Value, "gradnorm")
 	word(&c.Growth, "none")
 	word(&c.Average, "tail")
-	number(&c.Quantile, 0.6)
+	number(&c.ThresholdQuantile, 0.6)
 	number(&c.Kappa, 1)
 	number(&c.Fraction, 0.05)
 	number(&c.Top, 65536)
@@ -290,7 +290,7 @@ func (c *Config) validateNewton(l *fault.List) {
 		key   string
 		value float64
 	}{
-		{"threshold_quantile", c.Quantile}, {"kappa", c.Kappa}, {"fraction", c.Fraction}, {"top", c.Top},
+		{"threshold_quantile", c.ThresholdQuantile}, {"kappa", c.Kappa}, {"fraction", c.Fraction}, {"top", c.Top},
 		{"zeta", c.Zeta},
 		{"eta0", c.Eta0}, {"curvature", c.Curvature}, {"tail", c.Tail},
 	} {
@@ -319,7 +319,7 @@ func (c *Config) validateAMB(l *fault.List) {
 	oneOf("growth", c.Growth, "none", "double")
 	oneOf("average", c.Average, "tail", "smooth")
 	fraction := func(key string, x float64) { l.Check(x > 0 && x < 1, key, "must be in (0, 1)", x) }
-	fraction("threshold_quantile", c.Quantile)
+	fraction("threshold_quantile", c.ThresholdQuantile)
 	fraction("fraction", c.Fraction)
 	fraction("tail", c.Tail)
 	l.Check(vector.Positive(c.Kappa) && c.Kappa <= 100, "kappa", "must be positive and at most 100", c.Kappa)

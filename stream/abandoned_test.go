@@ -18,9 +18,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestRemovedStream: the epoch of a stream that the configuration has no longer is
-// seen, can be closed by a running daemon and by a command, and is charged no
-// further than it came.
+// TestRemovedStream: the open epoch of a stream that was removed from the configuration is shown, can be closed by a
+// running daemon or a command, and is charged only as far as it read.
 func TestRemovedStream(t *testing.T) {
 	t.Parallel()
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
@@ -80,25 +79,25 @@ func TestRemovedStream(t *testing.T) {
 			t.Errorf("%s: %s", by, r.Kinds())
 		}
 		if left, _ := filepath.Glob(filepath.Join(st, "tasks", "second-0", "[cs]*")); len(left) > 0 {
-			t.Errorf("%s: %v is left", by, left)
+			t.Errorf("%s: %v still exists", by, left)
 		}
 	}
 }
 
-// TestOpeningLooksEverywhere: an old copy of the ledger is noticed by the files of
-// any task, not of the one alone that opens an epoch.
+// TestOpeningLooksEverywhere: the files of any task reveal an old copy of the ledger, not only those of the task that
+// opens an epoch.
 func TestOpeningLooksEverywhere(t *testing.T) {
 	t.Parallel()
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
 		"stream.second")
 	for name, ahead := range map[string]func(r *streamtest.Rig){
-		// The second stream opens an epoch that the copy does not know.
+		// The second stream opens an epoch that the copy does not have.
 		"an epoch": func(r *streamtest.Rig) {
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 				return streamtest.OpenEpoch(ctx, d, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 			}))
 		},
-		// Its limit is raised, and its checkpoint follows.
+		// Its limit is raised, and its next checkpoint names that line.
 		"a limit": func(r *streamtest.Rig) {
 			r.Toml = strings.ReplaceAll(r.Toml, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
 			r.Produce(350, 200)
@@ -126,7 +125,7 @@ func TestOpeningLooksEverywhere(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if now, _ := os.ReadFile(r.LedgerFile()); strings.Count(string(now), `"kind":"open"`) != 2 {
-			t.Errorf("%s: charged over an old ledger: %s", name, r.Kinds())
+			t.Errorf("%s: an epoch was charged to an old ledger: %s", name, r.Kinds())
 		}
 	}
 }

@@ -30,7 +30,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// gradient is a record of packed float64s taken at the parameters of a step.
+// gradient returns a record of packed float64s, computed at the parameters of a step.
 func gradient(step uint64, x ...float64) kafka.Message {
 	return kafka.Message{Value: core.PackParameters(x), Headers: stepHeader(step), Time: time.UnixMilli(1)}
 }
@@ -68,7 +68,7 @@ func data(t testing.TB, value, name string) []float64 {
 	return x
 }
 
-// assembled puts the pieces of an output together and judges it as if there were none.
+// assembled joins the pieces in an output, and then judges it like an output of whole releases.
 func assembled(t testing.TB, list []fixtures.Published, records []kafka.Record) []fixtures.Published {
 	t.Helper()
 	var all []fixtures.Published
@@ -112,9 +112,8 @@ func header(rec kafka.Record, key string) string {
 	return ""
 }
 
-// TestGradients runs a stream of gradients end to end: every release moves the
-// parameters, follows the schema, and what is no gradient, or not one of these
-// parameters, counts as nothing in its slot.
+// TestGradients runs a stream of gradients end to end. Every release moves the parameters and conforms to the schema. A
+// record that is no gradient, or is stale, adds nothing in its slot.
 func TestGradients(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.GradientStream)
@@ -122,7 +121,7 @@ func TestGradients(t *testing.T) {
 		gradient(0, 1, 2), gradient(0, 1, 2, 3, 4), gradient(0, 1, math.NaN(), 0), gradient(0, math.Inf(1), 0, 0),
 		{Headers: stepHeader(0), Time: time.UnixMilli(1)},
 		{Value: core.PackParameters([]float64{1, 1, 1}), Time: time.UnixMilli(1)},
-		gradient(7, 1, 1, 1), gradient(3, 1, 1, 1), // future and stale, in steps 7 and 8
+		gradient(7, 1, 1, 1), gradient(3, 1, 1, 1), // from the future and stale, in steps 7 and 8
 		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: append(stepHeader(0), stepHeader(0)...),
 			Time: time.UnixMilli(1)},
 		{Value: core.PackParameters([]float64{1, 1, 1}),
@@ -165,7 +164,7 @@ func TestGradients(t *testing.T) {
 		t.Errorf("parameters %g do not follow the gradients", last)
 	}
 
-	// With nulls in place of what was refused, the same bytes.
+	// With null records in place of the refused ones, the releases have the same bytes.
 	nulls := streamtest.NewRig(t, fixtures.GradientStream)
 	nulls.Seed = r.Seed
 	y := nulls.Start()
@@ -177,14 +176,13 @@ func TestGradients(t *testing.T) {
 	y.End()
 	for i, p := range nulls.Output("orders.dp") {
 		if !slices.Equal(data(t, p.Value, "parameters"), data(t, list[i].Value, "parameters")) {
-			t.Errorf("step %d: a refused record is not worth what a null is", i+1)
+			t.Errorf("step %d: a refused record does not count as a null", i+1)
 		}
 	}
 }
 
-// TestPieces publishes releases that are larger than a message, is interrupted
-// everywhere, and restored from an old copy: the pieces are those of a run without
-// interruption.
+// TestPieces publishes releases larger than a message, interrupts the daemon everywhere, and restores an old copy. The
+// pieces equal those of an uninterrupted run.
 func TestPieces(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.GradientStream, "dim  = 3",
@@ -219,7 +217,7 @@ func TestPieces(t *testing.T) {
 		t.Fatalf("%d steps in %d messages", v.Steps, len(list))
 	}
 
-	// Without interruption, at another broker.
+	// An uninterrupted run at another broker.
 	other := streamtest.NewRig(t, toml)
 	other.Chunk = 700
 	for i := range uint64(4 * steps) {
@@ -235,20 +233,20 @@ func TestPieces(t *testing.T) {
 		}
 	}
 
-	if strings.Contains(other.Log.String(), "the output holds the same releases") {
+	if strings.Contains(other.Log.String(), "the repeated releases match the output") {
 		t.Error("an uninterrupted run says that it compared")
 	}
 
-	// The old copy repeats what is out and compares it, then goes on.
+	// The old copy repeats and compares the published releases, and then continues.
 	z := copied.Start()
 	z.Published(steps)
 	z.End()
 	if log := copied.Log.String(); !strings.Contains(log, "repeating releases to compare them") ||
-		strings.Count(log, "the output holds the same releases") != 1 {
+		strings.Count(log, "the repeated releases match the output") != 1 {
 		t.Error("the copy did not notice that the output is ahead")
 	}
 	if n := len(r.Output("orders.dp")); n != len(list) {
-		t.Errorf("the copy published %d messages that were out", n-len(list))
+		t.Errorf("the copy published %d messages that were published before", n-len(list))
 	}
 }
 
@@ -263,23 +261,22 @@ func wholeOf(list []fixtures.Published, step uint64) string {
 	return b.String()
 }
 
-// TestOwnSize publishes releases above what topics take by default, from a state that
-// goes to slots, without any test's limit, and goes on where it was ended.
+// TestOwnSize publishes releases above the default largest message of topics, with a state large enough for slots,
+// without a test's limits, and continues after a restart.
 func TestOwnSize(t *testing.T) {
 	t.Parallel()
 	large(t, 250_000, 3)
 }
 
-// TestTenMillion is TestOwnSize with ten million parameters, whose gradients take 40 MB
-// each. It takes half a minute and, with the broker and what is read back, 5 GB, and
-// runs with STREAMDP_SLOW=1.
+// TestTenMillion is TestOwnSize with ten million parameters, whose gradients have 40 MB each. It takes half a minute
+// and 5 GB, including the broker and the output, and runs with STREAMDP_SLOW=1.
 func TestTenMillion(t *testing.T) {
 	fixtures.Slow(t)
 	large(t, 10_000_000, 119)
 }
 
-// large publishes two steps of dim parameters, in so many messages each, by two
-// daemons one after the other.
+// large publishes two steps of dim parameters, each in the given number of messages, by two daemons one after the
+// other.
 func large(t *testing.T, dim, messages int) {
 	r := streamtest.NewRig(t,
 		fixtures.With(fixtures.GradientStream, "dim  = 3", fmt.Sprintf("dim = %d", dim), `codec = "float64"`,
@@ -331,9 +328,8 @@ func large(t *testing.T, dim, messages int) {
 	}
 }
 
-// TestLearnt: a successor begins with what its predecessor ended with, whether the
-// horizon or an operator ended it, running or not, and whatever else changes; the
-// manifest says so. The first begins with initial_file.
+// TestLearnt: an epoch begins with the final parameters of its predecessor, whether the horizon or an operator ended
+// it, running or not, and despite other changes. The manifest says so. The first epoch begins with initial_file.
 func TestLearnt(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -343,7 +339,7 @@ func TestLearnt(t *testing.T) {
 	fixtures.Must(t, os.WriteFile(file, core.PackParameters([]float64{5, -6, 7}), 0o600))
 	r.Toml = fixtures.With(r.Toml, "INITIAL", file)
 	for i := range uint64(30) {
-		postOn(r, gradient(i/4%2, 1, 1, 1)) // taken at step 0 or 1 of its epoch
+		postOn(r, gradient(i/4%2, 1, 1, 1)) // used at step 0 or 1 of its epoch
 	}
 	x := r.Start()
 	x.Until("three epochs", func(s monitor.TaskStatus) bool { return s.Epoch == 4 })
@@ -373,14 +369,14 @@ func TestLearnt(t *testing.T) {
 	}
 	for epoch := uint64(2); epoch <= 3; epoch++ {
 		if got := initial(epoch); got != hash(last[epoch-1]) {
-			t.Errorf("epoch %d does not begin with what epoch %d ended with", epoch, epoch-1)
+			t.Errorf("epoch %d does not begin with the final parameters of epoch %d", epoch, epoch-1)
 		}
 	}
 	if theta := last[1]; !(theta[0] > 3 && theta[0] < 6) {
 		t.Errorf("epoch 1 ends with %g", theta)
 	}
 
-	// Another rate, opened by an operator while nothing runs.
+	// An operator opens an epoch with another rate while nothing runs.
 	r.Toml = fixtures.With(r.Toml, "rate = 0.1", "rate = 0.2")
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
@@ -388,25 +384,25 @@ func TestLearnt(t *testing.T) {
 	if got := initial(5); got != hash(last[4]) && got != hash(last[3]) {
 		t.Errorf("epoch 5 begins with %s", got)
 	}
-	// Another number of parameters: nothing to begin with fits.
+	// With another number of parameters, the old ones do not fit.
 	r.Toml = strings.Replace(fixtures.With(r.Toml, "dim  = 3", "dim = 4"),
 		fmt.Sprintf("\ninitial_file = %q", file), "", 1)
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}))
-	if got := initial(6); got != "" || !strings.Contains(r.Log.String(), "are another model's") {
+	if got := initial(6); got != "" || !strings.Contains(r.Log.String(), "do not fit the model") {
 		t.Errorf("epoch 6 begins with %s", got)
 	}
-	// A changed file is not what the epoch began with.
+	// A changed file does not hold the epoch's initial parameters.
 	fixtures.Must(t, os.WriteFile(r.File(state.InitialName(6)), core.PackParameters([]float64{1, 2, 3, 4}), 0o600))
 	y := r.Start()
 	y.Halts(failure.State, "manifest of epoch 6")
 	if y.Ends() == nil {
-		t.Error("the daemon ends well")
+		t.Error("the daemon ends without an error")
 	}
 }
 
-// TestInitialFile refuses a file that holds no parameters of this model.
+// TestInitialFile: a file that holds no parameters of this model is refused.
 func TestInitialFile(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -423,7 +419,7 @@ func TestInitialFile(t *testing.T) {
 			fixtures.Must(t, os.WriteFile(file, content, 0o600))
 		}
 		if _, err := dryrun.Describe(s.Streams[0]); err == nil {
-			t.Errorf("a file that is %s is taken", name)
+			t.Errorf("a file that is %s is accepted", name)
 		}
 	}
 	fixtures.Must(t, os.WriteFile(file, core.PackParameters([]float64{1, 2, 3}), 0o600))
@@ -458,14 +454,17 @@ func TestModel(t *testing.T) {
 	if !(len(theta) == 3 && theta[0] > 0.3 && theta[1] < -0.1) {
 		t.Errorf("parameters %g", theta)
 	}
-	for _, want := range []string{`"name":"adam"`, `"model":{"loss":"logistic","target":"paid"}`, `"parameters":3`, `"columns":["a","b","paid"]`} {
+	for _, want := range []string{
+		`"name":"adam"`, `"model":{"loss":"logistic","target":"paid"}`, `"parameters":3`,
+		`"columns":["a","b","paid"]`,
+	} {
 		if !strings.Contains(list[0].Value, want) {
 			t.Errorf("a release lacks %s", want)
 		}
 	}
 }
 
-// TestRefusedClasses counts examples whose target is no class.
+// TestRefusedClasses: examples whose target is no class are counted.
 func TestRefusedClasses(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,

@@ -30,16 +30,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-// statesBefore reads testdata/states-before.tar.gz. It has a directory for each case of
-// TestStatesOfTheBuildBefore: streams.toml, the state directory, and output.jsonl with the releases.
-// The build before stream was split into packages wrote it (seed 7, broker without topic ids). It had read
-// 550 records, or 110 where persons are protected, of each partition: epoch 1, and two steps of epoch 2.
+// statesBefore reads testdata/states-before.tar.gz. It has a directory for each case of TestStatesOfTheBuildBefore,
+// with streams.toml, the state directory, and output.jsonl with the releases. The build before package stream was split
+// wrote it (seed 7, broker without topic ids). It had read 550 records of each partition, or 110 if the stream protects
+// persons: epoch 1, and two steps of epoch 2.
 func statesBefore(t *testing.T) (cases map[string]map[string][]byte) {
 	t.Helper()
 	return archived(t, "states-before.tar.gz")
 }
 
-// archived reads an archive in testdata: its files, by directory of the first level.
+// archived reads an archive in testdata. It returns its files by top-level directory.
 func archived(t *testing.T, name string) (dirs map[string]map[string][]byte) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name))
@@ -62,8 +62,8 @@ func archived(t *testing.T, name string) (dirs map[string]map[string][]byte) {
 	}
 }
 
-// TestStatesOfTheBuildBefore: a daemon goes on with a state directory of the build before stream was split into
-// packages. It completes epoch 2 and opens epoch 3, and all releases are those of an uninterrupted run.
+// TestStatesOfTheBuildBefore: a daemon continues from a state directory of the build before package stream was split.
+// It completes epoch 2 and opens epoch 3, and all releases equal those of an uninterrupted run.
 func TestStatesOfTheBuildBefore(t *testing.T) {
 	t.Parallel()
 	all := statesBefore(t)
@@ -71,7 +71,7 @@ func TestStatesOfTheBuildBefore(t *testing.T) {
 		name             string
 		partitions       int
 		encrypt, archive bool
-		step             int // in records of a partition
+		step             int // records per partition
 	}{
 		{name: "plain", partitions: 1, step: 100},
 		{name: "encrypted", partitions: 1, step: 100, encrypt: true, archive: true},
@@ -131,7 +131,7 @@ func TestStatesOfTheBuildBefore(t *testing.T) {
 			x.Until("running",
 				func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && !s.Comparing })
 			if s := x.D.Status()[0]; s.Epoch != 2 || s.Step != 2 {
-				t.Errorf("goes on at epoch %d, step %d", s.Epoch, s.Step)
+				t.Errorf("continues at epoch %d, step %d", s.Epoch, s.Step)
 			}
 			x.End()
 			send(5*c.step+c.step/2, 2*c.step)
@@ -165,14 +165,14 @@ func unpack(t *testing.T, dir string, files map[string][]byte) {
 	}
 }
 
-// TestGroupOfTheBuildBefore: an instance goes on with the topics of a group that the build before stream was split
-// into packages wrote. It opens no epoch, completes epoch 2 and opens epoch 3, and takes a request. All releases are
-// those of a run without a group, in one go.
+// TestGroupOfTheBuildBefore: an instance continues from the topics of a group that the build before package stream was
+// split wrote. It opens no epoch at first, completes epoch 2, opens epoch 3, and serves a request. All releases equal
+// those of an uninterrupted run without a group.
 //
-// testdata/group-before.tar.gz has what that build left: streams.toml and cluster.toml in config, the directory of
-// the embedded broker, the instance's state directory, and the lines of each shard's ledger (seed 7). Instance a had
-// read 110 records of orders and of each of the two partitions of sales, which are merged: epoch 1, and two steps of
-// epoch 2. Of visits it had read 30 records, one step, and had closed epoch 1 on request. It was told to end.
+// testdata/group-before.tar.gz has what that build left: streams.toml and cluster.toml in config, the directory of the
+// embedded broker, the instance's state directory, and the lines of each shard's ledger (seed 7). Instance a had read
+// 110 records of orders and of each of the two merged partitions of sales: epoch 1, and two steps of epoch 2. It had
+// read 30 records of visits, one step, and had closed epoch 1 on request. It was stopped regularly.
 func TestGroupOfTheBuildBefore(t *testing.T) {
 	t.Parallel()
 	const shards = 4
@@ -187,7 +187,8 @@ func TestGroupOfTheBuildBefore(t *testing.T) {
 
 	streams := []string{"orders", "sales", "visits"}
 	partitions := map[string]int{"orders": 1, "sales": 2, "visits": 1}
-	ended := map[string]int{"orders": 110, "sales": 110, "visits": 30} // first record of a partition that is not there
+	// ended is the offset of the first record that was not read, by stream.
+	ended := map[string]int{"orders": 110, "sales": 110, "visits": 30}
 	send := func(stream string, n int) {
 		t.Helper()
 		first := ended[stream]
@@ -213,7 +214,7 @@ func TestGroupOfTheBuildBefore(t *testing.T) {
 		x.Of("visits", "closed",
 			func(s monitor.TaskStatus) bool { return s.State == monitor.StateClosed && s.Outbox == 0 })
 	}
-	// lines are those of a shard's ledger, without the genesis.
+	// lines returns the lines of a shard's ledger, without the genesis.
 	lines := func(shard int) []byte {
 		t.Helper()
 		var all []byte
@@ -282,7 +283,7 @@ func TestGroupOfTheBuildBefore(t *testing.T) {
 			t.Errorf("the ledger of shard %d does not begin with what it had:\n%s", shard, now)
 		}
 	}
-	// kinds are those of the lines of a stream.
+	// kinds returns the kinds of a stream's lines.
 	kinds := func(stream string, ledgers ...*ledger.Ledger) (all []string) {
 		for _, l := range ledgers {
 			for _, e := range l.Entries {

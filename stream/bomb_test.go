@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/streamtest"
 )
 
-// TestBomb: a batch of 58 kB that decompresses to 1.8 GB is three records to a daemon, the
-// middle one null, in the memory that it needs for others.
+// TestBomb: a batch of 58 kB that decompresses to 1.8 GB gives three records, the middle one null, and needs no more
+// memory than other batches.
 func TestBomb(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector takes several times the memory")

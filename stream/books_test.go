@@ -5,7 +5,7 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// What commands read of a state directory's ledger.
+// These functions read a state directory's ledger as commands do.
 
 func readPopulations(dir, stream string, groups []int) ([]ledger.PopulationSpent, error) {
 	b, err := ledger.ReadBooks(dir)

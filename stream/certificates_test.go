@@ -21,9 +21,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// TestCertificatesReplaced: a daemon whose certificates and authorities are replaced while it
-// runs has them for its next connections, towards the brokers and as a listener. Files that
-// cannot be used change nothing, and are told once.
+// TestCertificatesReplaced: a daemon whose certificates and authorities are replaced while it runs uses them for its
+// next connections, to the brokers and as a listener. Files that cannot be used change nothing, and are reported once.
 func TestCertificatesReplaced(t *testing.T) {
 	t.Parallel()
 	var broker atomic.Pointer[kafkatest.Certificate]
@@ -40,7 +39,7 @@ func TestCertificatesReplaced(t *testing.T) {
 	t.Cleanup(b.Close)
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key.pem")
-	// The daemon looks every few milliseconds, and is to find no file that is written by half.
+	// The daemon looks every few milliseconds, so a file must never be half written.
 	replace := func(name string, text []byte) {
 		t.Helper()
 		fixtures.Must(t, os.WriteFile(name+".new", text, 0o600))
@@ -88,7 +87,7 @@ func TestCertificatesReplaced(t *testing.T) {
 	fixtures.Must(t, ask(old))
 	fixtures.Must(t, x.In.Process.Client.Probe(t.Context()))
 
-	const refused = "new certificate files cannot be used"
+	const refused = "cannot use the new certificate files"
 	replace(key, []byte("hunter2"))
 	until("all are told", func() bool { return strings.Count(r.Log.String(), refused) >= 3 })
 	fixtures.Must(t, ask(old))
@@ -97,10 +96,10 @@ func TestCertificatesReplaced(t *testing.T) {
 	renewed := kafkatest.NewCertificate(t)
 	broker.Store(renewed)
 	if err := x.In.Process.Client.Probe(t.Context()); err == nil {
-		t.Error("the broker takes the former certificate")
+		t.Error("the broker accepts the former certificate")
 	}
 	write(renewed)
-	until("all are replaced", func() bool { // some may be twice: between the files of one
+	until("all are replaced", func() bool { // some may be replaced twice, if the daemon looks between two files
 		log := r.Log.String()
 		for _, table := range []string{"kafka.tls", "http.tls", "registry.tls"} {
 			if !strings.Contains(log, `msg="certificates replaced" table=`+table) {
@@ -111,7 +110,7 @@ func TestCertificatesReplaced(t *testing.T) {
 	})
 	fixtures.Must(t, ask(renewed))
 	if err := ask(old); err == nil {
-		t.Error("the listener has the former certificate")
+		t.Error("the listener still has the former certificate")
 	}
 	fixtures.Must(t, x.In.Process.Client.Probe(t.Context()))
 	until("the metrics have the renewed certificate's end", func() bool {
@@ -128,6 +127,6 @@ func TestCertificatesReplaced(t *testing.T) {
 	})
 	x.End()
 	if log := r.Log.String(); strings.Contains(log, "hunter") || strings.Count(log, refused) != 3 {
-		t.Errorf("told %d times", strings.Count(log, refused))
+		t.Errorf("reported %d times", strings.Count(log, refused))
 	}
 }

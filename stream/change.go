@@ -12,34 +12,33 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// errStopping says that the daemon ends.
+// errStopping says that the daemon is stopping.
 var errStopping = errors.New("the daemon is stopping")
 
-// errClosing and errOpening say that streams can't change at the moment.
+// errClosing and errOpening say that streams cannot change at the moment.
 var (
-	errClosing = errors.New("an epoch of a task that is no longer configured is being closed: ask again later")
-	errOpening = errors.New("an epoch is being opened: ask again later")
+	errClosing = errors.New("an epoch of a task outside the configuration is being closed: try again later")
+	errOpening = errors.New("an epoch is being opened: try again later")
 )
 
-// closingTime is how long a change waits for each of them.
+// closingTime is how long a change waits for each of these.
 const closingTime = time.Second
 
-// change makes the streams those of another configuration, which next makes of the present one. The
-// tables of the process are to be the same in both. While next runs no epoch is opened, so that what it
-// finds in the ledger holds until streams have changed. An error of next changes nothing, nor do
-// errClosing and errOpening. Any other error ends the daemon.
+// change replaces the configuration by one with other streams, which next makes from the present one. The tables of the
+// process must be the same in both. While next runs no epoch is opened, so what next finds in the ledger holds until
+// the streams have changed. If next fails, or change fails with errClosing or errOpening, nothing changes. Any other
+// error ends the daemon.
 //
-// A stream whose pointer is in both goes on, untouched. One that is in the present configuration
-// alone ends as at the end of the process: its tasks commit and publish what they have, their epochs
-// stay open, and are known as those of a stream that was removed between two starts. One that
-// is in the other alone begins as at a start. One of the same name with another pointer does both, one
-// after the other, over the same files.
+// A stream whose pointer is in both configurations is not touched. A stream only in the present one ends as at the end
+// of the process: its tasks commit and publish what they have, and its epochs stay open, like those of a stream that
+// was removed between two starts. A stream only in the new one begins as at a start. A stream with the same name but a
+// different pointer does both, one after the other, over the same files.
 //
-// Tasks that begin may open an epoch for which nobody has asked only where next says so, by open, or where
-// a task of the same name might have; see [task.Runner.Hold].
+// A new task may open an epoch by itself only if next returns open, or if a task of the same name was allowed to; see
+// [task.Runner.Hold].
 //
-// There is one change at a time, the first one when the tasks have begun. It takes as long as the last commits and what
-// is published after them, at most somewhat longer than ShutdownTime where brokers do not answer.
+// Changes run one at a time, the first one after the tasks have begun. A change takes as long as the last commits and
+// their publication, at most a little longer than ShutdownTime if brokers do not answer.
 func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open bool, err error)) error {
 	<-d.begun
 	d.changing.Lock()
@@ -78,7 +77,7 @@ func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open
 	return errors.Join(errs...)
 }
 
-// end makes sure that nothing more begins.
+// end makes sure that nothing more is started.
 func (d *Daemon) end() {
 	d.changing.Lock()
 	d.ended = true
@@ -88,13 +87,13 @@ func (d *Daemon) end() {
 	}
 }
 
-// adopt makes the streams those of the present configuration, while the shard's tasks run. The caller is
-// alone; see [shardTasks.Alone]. An error, of the state, ends all tasks of the shard.
+// adopt makes the shard's streams those of the present configuration, while its tasks run. The caller holds the shard;
+// see [shardTasks.Alone]. If adopt fails, with an error of the state, all tasks of the shard end.
 func (c *shardTasks) adopt(open bool) (err error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	if c.run == nil || c.made == c.Config() {
-		return nil // it has ended, or is as it is to be
+		return nil // the shard has ended, or has the streams already
 	}
 	defer func() {
 		if err != nil {
@@ -109,14 +108,14 @@ func (c *shardTasks) adopt(open bool) (err error) {
 	for _, q := range before {
 		if !slices.Contains(c.made.Streams, q.s) {
 			old = append(old, q)
-			q.stop() // all at once
+			q.stop() // stop all, then wait for each
 		}
 	}
 	for _, q := range old {
 		q.end()
 	}
 	known := len(c.othersNow())
-	c.forsakeOthers() // some may run again
+	c.dropOthers() // some may run again
 	var streams, begun []*streamTasks
 	for _, s := range c.made.Streams {
 		i := slices.IndexFunc(before, func(q *streamTasks) bool { return q.s == s })
@@ -148,23 +147,23 @@ func (c *shardTasks) adopt(open bool) (err error) {
 		q.start()
 	}
 	if len(c.othersNow()) > known {
-		c.run(c.finishOthers) // a closing may have been interrupted
+		c.run(c.finishOthers) // in case a closing was interrupted
 	}
 	return nil
 }
 
-// sameOpening reports whether no difference of two tables of a stream has to do with the opening of an
-// epoch: neither what is charged, for which records, nor whether it is possible. Only then is an
-// epoch that the old table's tasks were about to open one that somebody wanted.
+// sameOpening reports whether two tables of a stream differ only in ways that do not affect the opening of an epoch:
+// what is charged, for which records, and whether the opening is possible. Then an epoch that the old table's tasks
+// were about to open is still wanted.
 func sameOpening(old, s *config.Stream) bool {
 	return !slices.ContainsFunc(old.Differences(s), func(x config.Difference) bool {
 		return !strings.HasPrefix(x.Key, "dead_letter.") && x.Key != "merge_ahead" &&
 			!slices.Contains(formKeys, x.Key) &&
-			(x.Key != "input.partition" || old.Merge || s.Merge) // what partitions are added is held
+			(x.Key != "input.partition" || old.Merge || s.Merge) // tasks of added partitions are held
 	})
 }
 
-// mayOpen returns the tasks of a stream, which has ended, that are not held.
+// mayOpen returns the tasks of an ended stream that are not held.
 func (q *streamTasks) mayOpen() (all []core.Task) {
 	for _, r := range q.tasks() {
 		if !r.Held() {

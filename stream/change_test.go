@@ -25,11 +25,11 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// ofTopic is OrdersStream under another name, over a topic of that name.
+// ofTopic returns OrdersStream under another name, over a topic of that name.
 func ofTopic(name string) string { return strings.ReplaceAll(fixtures.OrdersStream, "orders", name) }
 
-// streamsNow makes the streams of a running daemon those of some tables. Streams that were there
-// stay the same where their table does, which was before.
+// streamsNow changes the streams of a running daemon to those of the tables in after. A stream whose table is in before
+// keeps its pointer.
 func streamsNow(x *streamtest.Running, open bool, before, after []string) error {
 	x.T.Helper()
 	text := func(tables []string) string { return strings.Join(tables, "") }
@@ -48,8 +48,8 @@ func streamsNow(x *streamtest.Running, open bool, before, after []string) error 
 	})
 }
 
-// goroutines returns a function that counts the goroutines that the test has started, and
-// those that they have started, beside other tests that run.
+// goroutines returns a function that counts the goroutines that this test has started, directly or indirectly, and not
+// those of other tests.
 func goroutines(t testing.TB) (count func() int) {
 	t.Helper()
 	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("test", t.Name())))
@@ -61,7 +61,7 @@ func goroutines(t testing.TB) (count func() int) {
 			if !strings.Contains(stack, label) {
 				continue
 			}
-			for line := range strings.Lines(stack) { // "goroutine profile: total N" is above the first one
+			for line := range strings.Lines(stack) { // above the first one stands "goroutine profile: total N"
 				var alike int
 				if _, err := fmt.Sscanf(line, "%d @ ", &alike); err == nil {
 					n += alike
@@ -69,15 +69,15 @@ func goroutines(t testing.TB) (count func() int) {
 			}
 		}
 		if n == 0 {
-			t.Fatal("the goroutine that counts is not among those that the test has started")
+			t.Fatal("the counting goroutine is not among those of the test")
 		}
 		return n
 	}
 }
 
-// TestChange: streams come, go and change while others run, and while records come in. One that
-// comes back goes on with its epoch; every release is that of a run without interruption. Of one
-// that is gone nothing is left in the process. None opens an epoch unless that is allowed.
+// TestChange: streams are added, removed and changed while others run under load. A stream that comes back continues
+// its epoch. Every release equals that of an uninterrupted run. A removed stream leaves nothing in the process. No
+// stream opens an epoch unless that is allowed.
 func TestChange(t *testing.T) {
 	t.Parallel()
 	own := goroutines(t)
@@ -116,14 +116,14 @@ func TestChange(t *testing.T) {
 		t.Fatalf("after one was removed: %+v", s)
 	}
 	if text := metrics(); strings.Contains(text, `stream="sales"`) || !strings.Contains(text, `stream="orders"`) {
-		t.Error("series of a stream that is gone, or none of one that is there")
+		t.Error("a removed stream still has series, or a present one has none")
 	}
 	if n := x.In.Process.Tails.Len(); n != 1 || x.In.Process.TaskCount.Load() != 1 || (*x.D.Own()).Running.Load() != 1 {
 		t.Errorf("%d outputs are served, %d tasks have a share", n, x.In.Process.TaskCount.Load())
 	}
 	if err := x.D.CloseAbandoned(t.Context(), task.Request{Kind: task.RequestOpen, Stream: "sales"}); err == nil ||
 		(*x.D.Own()).Other(core.Task{Stream: "sales"}) == nil {
-		t.Error("the epoch of the stream that is gone is not known as open:", err)
+		t.Error("the epoch of the removed stream is not known as open:", err)
 	}
 	gone := own()
 	produce("sales", 100)
@@ -163,7 +163,7 @@ func TestChange(t *testing.T) {
 	}
 	fixtures.Must(t, streamsNow(x, false, []string{orderTable, moved}, both))
 
-	// A new one waits for somebody who opens its epoch.
+	// A new stream waits until somebody opens its epoch.
 	produce("visits", 100)
 	three := append(slices.Clone(both), ofTopic("visits"))
 	fixtures.Must(t, streamsNow(x, false, both, three))
@@ -177,7 +177,7 @@ func TestChange(t *testing.T) {
 	fixtures.Must(t, x.ControlOf("visits", task.RequestOpen, epoch.OpenRequest{}))
 	x.Reaches("visits", 1)
 
-	// Another one need not.
+	// Another new stream may open its epoch.
 	produce("returns", 100)
 	four := append(slices.Clone(three), ofTopic("returns"))
 	fixtures.Must(t, streamsNow(x, true, three, four))
@@ -199,7 +199,7 @@ func TestChange(t *testing.T) {
 		t.Error("after the end:", err)
 	}
 
-	// The output of the one that moved is in two topics.
+	// The output of the moved stream is in two topics.
 	whole := r.Sibling(orderTable + fixtures.With(salesTable, `"sales.dp"`, `"sales.whole.dp"`))
 	whole.Toml = fixtures.With(whole.Toml, `"orders.dp"`, `"orders.whole.dp"`)
 	y := whole.Start()
@@ -212,8 +212,7 @@ func TestChange(t *testing.T) {
 	parts.Equals(t, whole.History("sales.whole.dp"))
 }
 
-// TestRunEndsChange: a change that is under way when the daemon ends does not begin anything after
-// that, nor does it hold up the end.
+// TestRunEndsChange: a change in progress when the daemon ends starts nothing after that, and does not delay the end.
 func TestRunEndsChange(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -12,11 +12,10 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// TestClockRefit: windows end where a clock ends them, of one partition or of merged ones, with
-// every solver that can. A window without a record has no solution, one of few records has a
-// release all the same, and what is beyond step_max falls into the next. A restart goes on with
-// the boundaries that are recorded, another fetch size gives the same bytes, and verify finds
-// them. refit.TestEndedWindows says that such windows are those by offsets.
+// TestClockRefit: windows end by the clock, for one partition and for merged ones, with every solver that supports it.
+// A window without records has no solution, one with few records still has a release, and records beyond step_max are
+// in the next window. A restart continues with the recorded boundaries, another fetch size gives the same bytes, and
+// verify finds them. refit.TestEndedWindows shows that such windows equal windows by offsets.
 func TestClockRefit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -43,14 +42,14 @@ func TestClockRefit(t *testing.T) {
 			h := streamtest.NewHand()
 			x := r.Start(h.On)
 			x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
-			sent := []int{80, 0, 2, 100, 30} // records of partition 0; of others half as many
+			sent := []int{80, 0, 2, 100, 30} // records of partition 0; the others get half as many
 			want := []int{80, 0, 2, 100, 30, 300, 1}
 			if partitions > 1 {
 				want = []int{160, 0, 4, 200, 60, 100, 100, 100, 1}
 			}
 			first := 0
 			for i, n := range sent {
-				if i == 3 { // in the middle of a window, by half of its records
+				if i == 3 { // in the middle of a window, after half of its records
 					r.SendTo(0, first, n/2)
 					x.End()
 					r.Fetch = 2000
@@ -89,7 +88,7 @@ func TestClockRefit(t *testing.T) {
 				at += int64(n)
 				switch theta := rel.Values["theta"].Data; {
 				case n == 0 && !strings.Contains(value, `"failed":"no solution was found"`):
-					t.Errorf("step %d of no record is %s", i+1, value)
+					t.Errorf("step %d without records is %s", i+1, value)
 				case n >= 80 && (len(theta) != 2 || math.IsNaN(theta[0])):
 					t.Errorf("step %d: theta is %v", i+1, theta)
 				}

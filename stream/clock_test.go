@@ -17,19 +17,17 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// wallClock is the system's clock after somebody has set it: its wall reading is off, and
-// its monotonic reading goes on.
+// wallClock is the system's clock after somebody has set it: its wall reading is off, and its monotonic reading is not.
 type wallClock struct{ seconds atomic.Int64 }
 
 func (w *wallClock) now() time.Time {
 	t := time.Now()
-	// A time.Time that has a monotonic reading holds the wall's seconds in 33 bits above
-	// 30 bits of nanoseconds.
+	// A time.Time with a monotonic reading holds the wall seconds in 33 bits above 30 bits of nanoseconds.
 	(*struct{ wall uint64 })(unsafe.Pointer(&t)).wall += uint64(w.seconds.Load()) << 30
 	return t
 }
 
-// TestWallClock holds the layout that wallClock relies on.
+// TestWallClock checks the layout that wallClock relies on.
 func TestWallClock(t *testing.T) {
 	t.Parallel()
 	var w wallClock
@@ -45,9 +43,8 @@ func TestWallClock(t *testing.T) {
 	}
 }
 
-// TestClockJumps sets the wall clock forward and back while the daemon runs. Ticks and
-// pauses go on as if nothing had happened, so do the times of messages, and releases are
-// those of a run without jumps. The retention of secrets follows the wall clock.
+// TestClockJumps sets the wall clock forward and back while the daemon runs. Ticks, pauses and message times are not
+// affected, and releases equal those of a run without jumps. Only the retention of secrets follows the wall clock.
 func TestClockJumps(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -118,8 +115,8 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// TestAnotherBuild: a program of another version and build that has the same versions of
-// mechanism and formats goes on with an epoch as if it had begun it.
+// TestAnotherBuild: a program of another version and build, with the same versions of mechanism and formats, continues
+// an epoch as if it had opened it.
 func TestAnotherBuild(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -148,7 +145,7 @@ func TestAnotherBuild(t *testing.T) {
 	v.Equals(t, ref.History("reference.dp"))
 }
 
-// TestPartitionAdded: a partition more changes nothing for the tasks of the others.
+// TestPartitionAdded: an added partition does not affect the tasks of the others.
 func TestPartitionAdded(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// timedDisk adds up how long syncs take.
+// timedDisk adds up the time of syncs.
 type timedDisk struct {
 	state.Disk
 	files, directories time.Duration
@@ -38,10 +38,9 @@ func (f timedFile) Sync() error {
 	return f.File.Sync()
 }
 
-// BenchmarkCommit makes a checkpoint durable, against the same bytes written over a file
-// and synced, which a crash would leave half of; and against what is as safe: a new file,
-// synced, renamed over the old one, and the directory synced. It also reports how much of the
-// time the syncs of file and directory are.
+// BenchmarkCommit makes a checkpoint durable. It compares this with the same bytes written over a file and synced,
+// which a crash could leave half written, and with a method that is as safe: a new file, synced and renamed over the
+// old one, and the directory synced. It also reports the share of the time that the syncs of file and directory take.
 func BenchmarkCommit(b *testing.B) {
 	for _, kilobytes := range []int{10, 100} {
 		b.Run(fmt.Sprintf("%dkB", kilobytes), func(b *testing.B) {

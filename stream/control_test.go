@@ -21,7 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestControl: what commands ask of a running daemon.
+// TestControl sends the requests of commands to a running daemon.
 func TestControl(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -48,7 +48,7 @@ func TestControl(t *testing.T) {
 	if p := v.ByKey["orders/0/2/5"]; !strings.Contains(p.Value, `"covers":[500,1000]`) {
 		t.Errorf("release %.200s", p.Value)
 	}
-	// A closed task stays closed, until a command opens it.
+	// A closed task stays closed until a command opens it.
 	if err := r.Start().Ends(); !errors.Is(err, failure.ErrNothing) {
 		t.Errorf("ended with %v", err)
 	}
@@ -73,7 +73,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// TestControlWhileWaiting: a task that waits for a topic still takes requests.
+// TestControlWhileWaiting: a task that waits for a topic still serves requests.
 func TestControlWhileWaiting(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -91,8 +91,8 @@ func TestControlWhileWaiting(t *testing.T) {
 	closedWell(r, t, "while waiting", 1)
 }
 
-// TestCloseWhileComparing: a restored copy that is told to close before it has
-// caught up covers what the other copy has published, and publishes nothing.
+// TestCloseWhileComparing: a restored copy that is closed before it has caught up is charged for what the other copy
+// has published, and publishes nothing.
 func TestCloseWhileComparing(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -108,8 +108,8 @@ func TestCloseWhileComparing(t *testing.T) {
 	x.End()
 	before := len(r.Output("orders.dp"))
 	backup.CopyState(r)
-	// It stays at 500, where its state ends: an answer from there may hold all records, with which it would
-	// catch up. It can read the records before.
+	// Hold the copy at 500, where its state ends: a response from there may hold all records, with which it would catch
+	// up. It may read the records before.
 	var released atomic.Bool
 	r.Broker.Cluster().ControlKey(int16(kmsg.Fetch), func(q kmsg.Request) (kmsg.Response, error, bool) {
 		r.Broker.Cluster().KeepControl()
@@ -145,6 +145,6 @@ func TestCloseWhileComparing(t *testing.T) {
 		}
 	}
 	if after := len(r.Output("orders.dp")); after != before {
-		t.Errorf("%d releases came out", after-before)
+		t.Errorf("%d releases were published", after-before)
 	}
 }

@@ -17,8 +17,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// copies starts two daemons that draw their secrets on two copies of one state, in the
-// middle of epoch 1.
+// copies starts two daemons on two copies of one state in the middle of epoch 1. Each draws its own secrets.
 func copies(t *testing.T, toml string) (r, s *streamtest.Rig, x, y *streamtest.Running) {
 	t.Helper()
 	r = streamtest.NewRig(t, toml)
@@ -32,8 +31,8 @@ func copies(t *testing.T, toml string) (r, s *streamtest.Rig, x, y *streamtest.R
 	return r, s, r.Start(), s.Start()
 }
 
-// forked fails unless at least one of two copies has halted, and keys with two
-// releases are only the first of an epoch: what a copy published before it could know.
+// forked fails unless at least one of two copies has halted, and only the first key of an epoch has two releases: the
+// one that a copy published before it could know of the other.
 func forked(t *testing.T, r *streamtest.Rig, x, y *streamtest.Running, halts int) *streamtest.Verdict {
 	t.Helper()
 	halted := 0
@@ -57,9 +56,8 @@ func forked(t *testing.T, r *streamtest.Rig, x, y *streamtest.Running, halts int
 	return &v
 }
 
-// TestCopiesRollOver: two copies of one state that run at once open their next
-// epochs with secrets of their own. Each halts at the first release of the other's
-// epoch, and nothing follows the one release that it may have published itself.
+// TestCopiesRollOver: two copies of one state run at the same time and open their next epochs with their own secrets.
+// Each halts at the first release of the other's epoch, after at most one release of its own.
 func TestCopiesRollOver(t *testing.T) {
 	t.Parallel()
 	r, _, x, y := copies(t, fixtures.RollsStream)
@@ -67,13 +65,13 @@ func TestCopiesRollOver(t *testing.T) {
 	y.Published(2)
 	r.Produce(250, 1000)
 	halted := func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }
-	// The fourth epoch, which is too short for a step, may begin before anybody looks.
+	// The fourth epoch, which is too short for a step, may begin before the test looks.
 	late := func(s monitor.TaskStatus) bool {
 		return halted(s) || s.Epoch == 3 && s.Step == 4 && s.Outbox == 0 || s.Epoch == 4
 	}
 	x.Until("a halt or the end", late)
 	y.Until("a halt or the end", late)
-	// Whoever is left hears of the other at its next release.
+	// A copy that still runs learns of the other at its next release.
 	r.Produce(1250, 100)
 	x.Until("a halt", func(s monitor.TaskStatus) bool { return halted(s) || halted(y.D.Status()[0]) })
 	v := forked(t, r, x, y, 1)
@@ -82,8 +80,8 @@ func TestCopiesRollOver(t *testing.T) {
 	}
 }
 
-// TestCopyOpens: an operator opens an epoch on one of two copies that run. The other
-// halts before its next release, and the first where the other has gone on.
+// TestCopyOpens: an operator opens an epoch on one of two running copies. The other halts before its next release, and
+// the first halts if the other has continued.
 func TestCopyOpens(t *testing.T) {
 	t.Parallel()
 	r, _, x, y := copies(t, fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.5"))
@@ -107,8 +105,8 @@ func TestCopyOpens(t *testing.T) {
 	}
 }
 
-// TestFreshDirectory: a second daemon with an empty state directory, started while
-// the output is empty still, has an epoch 1 of its own.
+// TestFreshDirectory: a second daemon with an empty state directory, started while the output is still empty, has its
+// own epoch 1.
 func TestFreshDirectory(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -131,8 +129,8 @@ func TestFreshDirectory(t *testing.T) {
 	forked(t, r, x, y, 1)
 }
 
-// TestCopiesApart is the control: the same two copies with an output each, where neither
-// sees the other. If the checker finds no forks then, it is blind.
+// TestCopiesApart is the control: the same two copies with separate outputs, so neither sees the other. If the checker
+// finds no forks then, it does not work.
 func TestCopiesApart(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.RollsStream)
@@ -164,9 +162,9 @@ func TestCopiesApart(t *testing.T) {
 	}
 }
 
-// TestCopyCutOff: a copy is cut off between the charge of an epoch and its manifest, while the
-// other one publishes an epoch of that number. It halts, as one that may have published that
-// itself: it takes no charge back, and opens no other epoch.
+// TestCopyCutOff: a copy loses its connection between the charge of an epoch and its manifest, while the other
+// publishes an epoch of that number. The first copy halts, because it may have published the releases itself. It does
+// not take its charge back, and opens no other epoch.
 func TestCopyCutOff(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

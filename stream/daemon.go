@@ -1,25 +1,22 @@
-// Package stream is the daemon. It reads Kafka records, feeds them to private estimators,
-// and publishes their releases. [New] makes a [Daemon] from a configuration and a master
-// key, and [Daemon.Run] runs it. [RepairLedger] works out a ledger for a
-// state directory whose own is damaged or lost.
+// Package stream is the daemon. It reads Kafka records, feeds them to private estimators, and publishes their releases.
+// [New] makes a [Daemon] from a configuration and a master key, and [Daemon.Run] runs it. [RepairLedger] reconstructs
+// the ledger of a state directory whose own is damaged or lost.
 //
-// A task is the work of one stream on one partition. It has four goroutines: one fetches
-// records, one decodes them, one owns the estimator, and one publishes. Everything that
-// must be consistent has one owner, and goes to disk in one write. These rules hold
-// everywhere:
+// A task is the work of one stream on one partition. It has four goroutines: one fetches records, one decodes them, one
+// owns the estimator, and one publishes. All state that must be consistent has one owner, and goes to disk in one
+// write. These rules hold everywhere:
 //
 //   - A release is a function of the keys, the epoch's manifest and the log up to its step. Clocks,
-//     fetch sizes and scheduling change when something happens, and never what.
+//     fetch sizes and scheduling affect only when something happens.
 //   - State, position, transcript and unpublished releases become durable in one atomic write. No
-//     byte of a release leaves before that.
+//     byte of a release is sent before that.
 //   - A release that is published again is sent from the stored bytes.
-//   - Before a task reads on, it checks that the log is still the same. In doubt it halts; the
-//     process goes on. The message says what the operator can do.
+//   - Before a task continues reading, it checks that the log has not been replaced. In doubt it halts, and
+//     the process goes on. The message says what the operator can do.
 //   - The budget is charged, durably, before an epoch's first noise.
 //   - Nothing computed from a record reaches a log, an error or a metric of class "–".
 //
-// docs/theory/stream.md has the formats and the faults, and what happens after each
-// fault.
+// docs/theory/stream.md describes the formats, the faults, and what happens after each fault.
 package stream
 
 import (
@@ -56,85 +53,84 @@ type Options struct {
 	Config *config.Config
 	// Key is the master key. The daemon keeps it until Run returns.
 	Key *[32]byte
-	// Log receives messages. Required.
+	// Log receives messages. It is required.
 	Log *slog.Logger
 	// Version is written into manifests.
 	Version string
-	// InsecureSeed fixes keys, secrets and nonces by a number, for demonstrations. Then
-	// nothing is protected, and every release says so.
+	// InsecureSeed fixes keys, secrets and nonces by a number, for demonstrations. Then nothing is protected, and every
+	// release says so.
 	InsecureSeed *uint64
-	// Load reads the configuration again; see [Daemon.Reload]. Nil: it can't be.
+	// Load reads the configuration again; see [Daemon.Reload]. nil: it cannot be read again.
 	Load func() (*config.Config, error)
-	// SetLevel sets the least level of messages that Log writes, a word of log.level. It may be nil.
+	// SetLevel sets the lowest level of messages that Log writes, given a word of log.level. It may be nil.
 	SetLevel func(level string)
 	// Tasks are the tasks to run, for commands; nil: all.
 	Tasks []core.Task
 
-	// Truth is for demonstrations only: it returns what a value of a release would be
-	// without noise, nil where nobody knows. The API and the page show it beside the value.
+	// Truth is for demonstrations only. It returns what a value of a release would be without noise, or nil if that is
+	// unknown. The API and the page show it with the value.
 	Truth func(r *core.Released, value string) []float64
 
 	// Hooks are for tests.
 	Hooks Hooks
 }
 
-// Hooks are what tests replace or watch. A program leaves them alone.
+// Hooks are what tests replace or watch. Programs must leave them alone.
 type Hooks struct {
 	Disk  state.Disk  // nil: the disk
-	Shard state.Shard // where the state is; nil: in files of Disk
-	// Chunk is the size above which a release is published in pieces; 0: the usual one.
+	Shard state.Shard // holds the state; nil: files of Disk
+	// Chunk is the size above which a release is published in pieces; 0: the default.
 	Chunk int
-	// FetchBytes is the largest response of the broker; 0: 4 MiB. With less, each repeats more of the batch
-	// before it. The configuration's kafka.fetch_memory may allow a task less.
+	// FetchBytes is the largest response of the broker; 0: 4 MiB. Smaller responses waste more: each starts with the
+	// rest of a batch that was already read. The configuration's kafka.fetch_memory may allow a task less.
 	FetchBytes int
-	// LookEvery, LagEvery and Rotation replace how often a task looks for added partitions, the lag is
-	// reported, and files of certificates are read again; 0: the usual times.
+	// LookEvery, LagEvery and Rotation are the intervals at which a task looks for added partitions, the lag is
+	// reported, and certificate files are read again; 0: the defaults.
 	LookEvery, LagEvery, Rotation time.Duration
-	Clock                         func() time.Time // nil: the machine's
-	// waits for the next boundary by the clock; nil: until the clock is there
+	Clock                         func() time.Time // nil: the machine's clock
+	// Beat waits for the next boundary; nil: by the clock.
 	Beat    func(context.Context) error
-	Observe func()        // is called after each change of a task's status; may be nil
-	Opened  func(*Inside) // is called at the end of New; may be nil
+	Observe func()        // called after each change of a task's status; may be nil
+	Opened  func(*Inside) // called at the end of New; may be nil
 }
 
-// Inside are parts of a daemon that tests look into.
+// Inside are parts of a daemon that tests inspect.
 type Inside struct {
 	Process *epoch.Process
-	Own     *epoch.Shard    // nil: the daemon shares tasks with others
-	Member  *cluster.Member // nil: it does not
+	Own     *epoch.Shard    // nil: the daemon shares tasks with other instances
+	Member  *cluster.Member // nil: it does not share tasks
 	Tasks   func() []*task.Runner
 }
 
-// lookEvery is how often a task looks for added partitions, and a halted task for its lag.
+// lookEvery is the interval at which a task looks for added partitions, and a halted task measures its lag.
 const lookEvery = 30 * time.Second
 
-// Daemon is a running set of tasks over one state directory.
+// Daemon is a running set of tasks over one state directory, or an instance that shares tasks with others.
 type Daemon struct {
 	process  epoch.Process
-	server   *httpapi.Server // of the status, and the control socket
-	reach    kafka.Options   // how the cluster is reached
+	server   *httpapi.Server // serves status and control socket
+	reach    kafka.Options   // how to connect to the cluster
 	certs    connect.Certificates
-	own      *shardTasks     // of the state directory; nil: tasks are shared
+	own      *shardTasks     // tasks of the state directory; nil: tasks are shared
 	sharing  *cluster.Member // nil: tasks are not shared
 	patterns patterns
 	mu       sync.Mutex
-	shards   []*shardTasks // that run, or will
-	// changing is held while streams begin and end, and while watch looks at the tasks.
+	shards   []*shardTasks // whose tasks run, or will run
+	// changing is held while streams begin and end, and while watch reads the states of tasks.
 	changing sync.Mutex
-	// reloading is held from the reading of a file to the end of what follows from it: of two reloads the
-	// later one has the last word, and what one of them allows is allowed to its own streams.
+	// reloading is held from reading a file until its changes are made. So the later of two reloads wins, and the Open
+	// of a reload applies to its own streams.
 	reloading sync.Mutex
 	load      func() (*config.Config, error)
 	setLevel  func(string)
 	begun     chan struct{} // closed by begin: the tasks run, or never will
 	begin     func()
-	ended     bool // nothing begins any more
+	ended     bool // no more tasks begin
 	lock      *os.File
 	held      *ledger.Held
 }
 
-// New locks the state directory, reads the ledger and prepares the tasks. Close releases the
-// lock and everything else.
+// New locks the state directory, reads the ledger and prepares the tasks. Close releases the lock and everything else.
 func New(o Options) (*Daemon, error) {
 	d, err := prepare(o)
 	if err != nil {
@@ -154,7 +150,7 @@ func New(o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// prepare makes a daemon that has taken nothing yet.
+// prepare makes a daemon without opening or locking anything.
 func prepare(o Options) (*Daemon, error) {
 	h := &o.Hooks
 	d := &Daemon{process: epoch.Process{
@@ -172,13 +168,13 @@ func prepare(o Options) (*Daemon, error) {
 	if d.process.Insecure != nil &&
 		slices.ContainsFunc(d.process.Cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {
 		return nil,
-			errors.New("an insecure seed is for brokers on loopback addresses only: nothing is protected with it")
+			errors.New("an insecure seed protects nothing: it is allowed only with brokers on loopback addresses")
 	}
 	if d.process.Truth != nil &&
 		(d.process.Cfg.HTTP.Exposure == "public" ||
 			slices.ContainsFunc(d.process.Cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) })) {
 		return nil,
-			errors.New("the truth is for demonstrations only: with brokers on loopback addresses, for operators")
+			errors.New("true values are for demonstrations only: with brokers on loopback addresses, and for operators")
 	}
 	d.certs.Every = cmp.Or(h.Rotation, connect.RotationEvery)
 	switch {
@@ -195,7 +191,7 @@ func prepare(o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// lockState takes the state directory and its ledger for this process.
+// lockState locks the state directory and its ledger for this process.
 func (d *Daemon) lockState() (err error) {
 	dir := d.process.Cfg.State.Dir
 	if err := d.own.Disk.MkdirAll(filepath.Join(dir, "tasks")); err != nil {
@@ -238,7 +234,7 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 	return nil
 }
 
-// connect makes what reaches the cluster, and what readers of the status reach.
+// connect makes the connections to the cluster, and the server of the status.
 func (d *Daemon) connect() error {
 	c, files, err := connect.KafkaOptions(d.process.Cfg)
 	if err != nil {
@@ -284,7 +280,7 @@ func (d *Daemon) connect() error {
 	return nil
 }
 
-// traced counts what became of spans, and warns once while they are lost.
+// traced returns a function that counts sent and dropped spans, and warns once while spans are dropped.
 func (d *Daemon) traced() func(sent, dropped int, err error) {
 	r := failure.NewRetrier(d.process.Log.With("endpoint", d.process.Cfg.Trace.URL()),
 		d.process.Metrics.KafkaError, func() {})
@@ -298,8 +294,7 @@ func (d *Daemon) traced() func(sent, dropped int, err error) {
 	}
 }
 
-// Close releases the state directory and the connections. Run must have
-// returned.
+// Close releases the state directory and the connections. Run must have returned.
 func (d *Daemon) Close() {
 	if d.process.Client != nil {
 		d.process.Client.Close()
@@ -315,7 +310,7 @@ func (d *Daemon) Close() {
 // Addr returns the address of the HTTP server, once Run serves it.
 func (d *Daemon) Addr() string { return d.server.Addr() }
 
-// join adds the tasks of a shard to those that the process shows.
+// join adds the tasks of a shard to the tasks that the process shows.
 func (d *Daemon) join(c *shardTasks) {
 	d.mu.Lock()
 	d.shards = append(d.shards, c)
@@ -323,7 +318,7 @@ func (d *Daemon) join(c *shardTasks) {
 	d.process.StateChanged()
 }
 
-// part takes the tasks of a shard, none of which runs any more, away again.
+// part removes the tasks of a shard. None of them may be running.
 func (d *Daemon) part(c *shardTasks) {
 	d.mu.Lock()
 	d.shards = slices.DeleteFunc(d.shards, func(x *shardTasks) bool { return x == c })
@@ -332,15 +327,15 @@ func (d *Daemon) part(c *shardTasks) {
 	d.process.StateChanged()
 }
 
-// shardsNow returns the tasks by shard, as they are now.
+// shardsNow returns the present shards.
 func (d *Daemon) shardsNow() []*shardTasks {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.shards)
 }
 
-// tasks returns the runners of all shards, as they are now: of several in the order of their
-// streams in the configuration, then of their partitions.
+// tasks returns the present runners of all shards. With several shards, they are in the order of streams in the
+// configuration, then of partitions.
 func (d *Daemon) tasks() (all []*task.Runner) {
 	shards := d.shardsNow()
 	for _, c := range shards {

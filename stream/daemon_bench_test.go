@@ -16,9 +16,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// BenchmarkDaemon runs the daemon over packed records of 16 columns, from the first
-// commit to that of the last step, in turn with a reader that does nothing with them. The
-// broker is another process.
+// BenchmarkDaemon runs the daemon over packed records of 16 columns, from the first commit to the commit of the last
+// step. It alternates with a reader that ignores the records. The broker is another process.
 func BenchmarkDaemon(b *testing.B) {
 	benchDaemon(b,
 		[]string{streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up().Addr}, "in")
@@ -79,16 +78,15 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkDaemonUsers runs the daemon over packed records of 16 columns with a user key, of a million
-// persons in random order, protected as persons and as records in turn. It reports the processor time of
-// a record, fetch and release included, of which memory and cores of others change little. The broker is
-// another process.
+// BenchmarkDaemonUsers runs the daemon over packed records of 16 columns with a user key, of a million persons in
+// random order. It alternates between protecting persons and records. It reports the processor time per record,
+// including fetch and release; other users of memory and cores affect that little. The broker is another process.
 func BenchmarkDaemonUsers(b *testing.B) {
 	const columns, step, records = 16, 1000, 1_200_000
 	defer func(least, most uint64) {
 		persons.SnapshotLeast, state.PersonsBytes = least, most
 	}(persons.SnapshotLeast, state.PersonsBytes)
-	persons.SnapshotLeast, state.PersonsBytes = 64<<20, epoch.MaxPendingBytes // what tests lower
+	persons.SnapshotLeast, state.PersonsBytes = 64<<20, epoch.MaxPendingBytes // tests lower these
 	addr := streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up().Addr
 	p := kafkatest.NewProducer(b, []string{addr}, "in", 0, "")
 	rng := rand.New(rand.NewPCG(20, 21))
@@ -102,7 +100,10 @@ func BenchmarkDaemonUsers(b *testing.B) {
 	}
 	costs := map[string][]float64{}
 	for i := 0; b.Loop(); i++ {
-		for name, user := range map[string]string{"with": "user = { key = \"record-key\", cap = 1200, per_step = 255, max_users = 1000000 }\n", "without": ""} {
+		for name, user := range map[string]string{
+			"with":    "user = { key = \"record-key\", cap = 1200, per_step = 255, max_users = 1000000 }\n",
+			"without": "",
+		} {
 			toml := fixtures.With(fixtures.WideStream(columns, step), `"out"`,
 				fmt.Sprintf("%q", fmt.Sprint(name, ".dp-", i)), "step = 1000\n", "step = 1000\n"+user)
 			r := streamtest.NewRigAt(b, nil, addr, toml)

@@ -18,14 +18,12 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// BenchmarkRealDaemon runs the daemon over records of 16 columns in Apache Kafka, from its first
-// commit to the last one before the log ends, in turn with programs that read the same log and
-// do nothing with it: bare fetches of kafka-go, and franz-go's PollFetches. For moments a third rival is an ordinary
-// consumer without privacy: kafka-go's Reader, a decoder, and sums of products. It reports millions
-// of records a second of each and the daemon's divided by each; and the processor time of each,
-// which neighbours on the machine change less; and how many processors daemon and broker
-// together kept busy: where that is all of them, their times bound the rate. The rivals are
-// other processes. With
+// BenchmarkRealDaemon runs the daemon over records of 16 columns in Apache Kafka, from its first commit to the last one
+// before the log ends. It alternates with programs that read the same log and ignore the records: bare fetches of
+// kafka-go, and franz-go's PollFetches. For moments a third rival is an ordinary consumer without privacy: kafka-go's
+// Reader, a decoder, and sums of products. It reports millions of records per second of each program and the daemon's rate
+// divided by each; the processor time of each, which other load affects less; and how many processors daemon and broker
+// kept busy. If that is all of them, their times limit the rate. The rivals are other processes. With
 // STREAMDP_PROFILE=FILE the daemon's CPU profiles are written to FILE.0, FILE.1 and so on.
 func BenchmarkRealDaemon(b *testing.B) {
 	addrs := kafkatest.NewReal(b).Addrs
@@ -72,7 +70,7 @@ func BenchmarkRealDaemon(b *testing.B) {
 				rivals = append(rivals, "consumer-"+bench.codec)
 			}
 			rates, costs := map[string][]float64{}, map[string][]float64{}
-			var busy []float64 // processors of daemon and broker together
+			var busy []float64 // by daemon and broker together
 			for i := 0; b.Loop(); i++ {
 				toml := fixtures.With(bench.toml, `"in"`, fmt.Sprintf("%q", topic), `"out"`,
 					fmt.Sprintf("%q", fmt.Sprint(topic, ".", bench.name, "-", i)))
@@ -135,7 +133,7 @@ func BenchmarkRealDaemon(b *testing.B) {
 					which = "ratio-consumer"
 				}
 				b.ReportMetric(own/fixtures.Median(rates[name]), which)
-				// If all processors were busy with daemon and broker, and with nothing else.
+				// The rate if daemon and broker kept all processors busy, without other load.
 				most := float64(runtime.NumCPU()) * 1e9 / (fixtures.Median(costs["daemon"]) +
 					fixtures.Median(costs["broker"]))
 				b.ReportMetric(most/fixtures.Median(rates[name]), "most-"+which)
@@ -146,8 +144,7 @@ func BenchmarkRealDaemon(b *testing.B) {
 	}
 }
 
-// brokerTime is the processor time that the broker has taken, to a hundredth of a second; 0
-// where its process is not known.
+// brokerTime returns the processor time of the broker, to a hundredth of a second, or 0 if its process is unknown.
 func brokerTime(b *testing.B) time.Duration {
 	pid, err := os.ReadFile(filepath.Join(os.Getenv("STREAMDP_KAFKA_DIR"), "pid"))
 	if err != nil {
@@ -156,14 +153,13 @@ func brokerTime(b *testing.B) time.Duration {
 	return processTime(b, strings.TrimSpace(string(pid)))
 }
 
-// processTime is the processor time that a process has taken, to a hundredth of a second; 0 where
-// that is not known.
+// processTime returns the processor time of a process, to a hundredth of a second, or 0 if it is unknown.
 func processTime(b *testing.B, pid string) time.Duration {
 	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	if err != nil {
 		return 0
 	}
-	// User and system time are the 14th and 15th field; the second one, a name, ends with ")".
+	// User and system time are the 14th and 15th field; the second field, a name, ends with ")".
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 13 {
 		b.Fatalf("/proc/%s/stat: %s", pid, stat)
@@ -177,7 +173,7 @@ func processTime(b *testing.B, pid string) time.Duration {
 	return time.Duration(ticks) * (time.Second / 100)
 }
 
-// profile begins a CPU profile, if one is wanted, and returns what ends it.
+// profile begins a CPU profile, if one is wanted, and returns a function that ends it.
 func profile(b *testing.B, round int) func() {
 	name := os.Getenv("STREAMDP_PROFILE")
 	if name == "" {
@@ -192,7 +188,7 @@ func profile(b *testing.B, round int) func() {
 	}
 }
 
-// jsonRow is a record with columns c0, c1, … for codec json.
+// jsonRow returns a record with columns c0, c1, … for codec json.
 func jsonRow(columns, i int) []byte {
 	var b strings.Builder
 	for c := range columns {

@@ -12,10 +12,9 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// Run runs all tasks until the context ends, or all epochs are closed, or a failure
-// concerns the whole process. In the first two cases it returns nil; if no task ever ran,
-// it returns ErrNothing or ErrHalted. It also returns ErrNothing if a warm-up failed and
-// nothing else is left to run.
+// Run runs all tasks until the context ends, all epochs are closed, or a failure concerns the whole process. In the
+// first two cases it returns nil; if no task ever ran, it returns ErrNothing or ErrHalted. It also returns ErrNothing
+// if a warm-up failed and nothing else is left to run.
 func (d *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -27,11 +26,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	endLag, endTrace := d.process.Lag.Start(), d.process.Trace.Start()
 	wg.Go(func() { d.certs.Watch(ctx, d.process.Log, d.process.Metrics.Certificate) })
-	var failed atomic.Pointer[error] // the first failure of the process
+	var failed atomic.Pointer[error] // the first failure that concerns the process
 	run := func(f func(context.Context) error) {
 		wg.Go(func() {
 			if err := f(ctx); err != nil {
-				d.process.Log.Error("stopping", "error", err.Error())
+				d.process.Log.Error("stopping the daemon: a failure concerns all tasks", "error", err.Error())
 				failed.CompareAndSwap(nil, &err)
 				cancel(err)
 			}
@@ -40,7 +39,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.sharing != nil {
 		d.begin()
 		run(d.sharing.Share)
-		<-ctx.Done() // it does not end by itself
+		<-ctx.Done() // shared tasks never end by themselves
 	} else {
 		d.own.start(run)
 		d.begin()
@@ -65,30 +64,30 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // watch returns when nothing is left to run.
 func (d *Daemon) watch(ctx context.Context) error {
-	ran := false // a task did, perhaps one that is gone
+	ran := false // a task ran, perhaps one that is gone
 	for {
 		done, stopped := 0, 0
-		d.changing.Lock() // a task that begins anew is gone for a moment
+		d.changing.Lock() // a task that is being replaced is missing for a moment
 		runners, searching := d.tasks(), d.searching()
 		d.changing.Unlock()
 		for _, r := range runners {
-			// A task sets ran before any state that comes after running.
+			// A task sets ran before any state that follows running.
 			switch s := r.Shown(); {
 			case s.State == monitor.StateExhausted || s.State == monitor.StateClosed:
 				done++
 			case s.State == monitor.StateHalted && s.Reason != failure.Unopened:
-				// which waits for an operator: the next start would open it
+				// The task waits for an operator: the next start would open its epoch.
 				stopped++
 			}
 			ran = ran || r.Ran()
 		}
 		switch n := len(runners); {
 		case searching || len(d.process.Config().Patterns) > 0:
-			// More tasks are to come, or may.
+			// More tasks will come, or may come.
 		case done == n && ran:
 			return d.failedWarmup()
 		case done == n:
-			return fmt.Errorf("%w: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another",
+			return fmt.Errorf("%w: every epoch is closed or at its horizon; open another: streamdp epoch open STREAM",
 				failure.ErrNothing)
 		case done+stopped == n && !ran && stopped > 0:
 			return d.haltedAtStart()
@@ -101,14 +100,14 @@ func (d *Daemon) watch(ctx context.Context) error {
 	}
 }
 
-// failedWarmup returns ErrNothing if a task ended because its warm-up found no bounds, as its
-// release says: somebody has to look, and a supervisor sees only how the process ends.
+// failedWarmup returns ErrNothing if a task ended because its warm-up found no bounds, as its release says. An operator
+// has to look at it, and a supervisor sees only the exit code.
 func (d *Daemon) failedWarmup() error {
 	for _, r := range d.tasks() {
 		if s := r.Shown(); s.State == monitor.StateClosed && s.Verdict == "fail" {
 			return fmt.Errorf(
-				"%w: the warm-up of epoch %d of %s found no bounds: too few valid records, or no column varies; "+
-					"correct the stream, then: streamdp epoch open %s",
+				"%w: the warm-up of epoch %d of %s found no bounds: too few records are valid, or no column varies; "+
+					"correct the stream, then open a new epoch: streamdp epoch open %s",
 				failure.ErrNothing, s.Epoch, r.Task, failure.EpochArgs(r.Task))
 		}
 	}
@@ -130,8 +129,8 @@ func (d *Daemon) haltedAtStart() error {
 	return errors.Join(errs...)
 }
 
-// Ask gives a request to its task's owner and waits for the answer: until ctx ends because the daemon stops, or
-// until patience ends.
+// Ask gives a request to its task's owner and waits for the answer, until ctx ends because the daemon stops, or
+// patience ends.
 func (d *Daemon) Ask(ctx, patience context.Context, q task.Request) error {
 	t := q.Task()
 	q.Reply = make(chan error, 1)
@@ -143,14 +142,14 @@ func (d *Daemon) Ask(ctx, patience context.Context, q task.Request) error {
 	return d.closeAbandoned(patience, q)
 }
 
-// Do meets a request. It is for a daemon whose Run has not been called: commands ask a running daemon through its
-// control socket.
+// Do carries out a request in a daemon whose Run has not been called. Commands ask a running daemon through its control
+// socket instead.
 //
-// An open request closes the task's open epoch, if there is one, and opens another one. A recover request restores
-// the state of an open epoch whose checkpoint is damaged or lost. It continues from the commit before, or from the
-// epoch's first offset, computes again what was published since then, and writes a checkpoint only if every byte is
-// the same. A republish request publishes the committed releases of a task again, with the same bytes and at no
-// charge. It sends nothing if a release in the output differs.
+// An open request closes the task's open epoch, if there is one, and opens another one. A recover request restores the
+// state of an open epoch whose checkpoint is damaged or lost. It continues from the commit before, or from the epoch's
+// first offset, computes again what was published since then, and writes a checkpoint only if no byte differs. A
+// republish request publishes the committed releases of a task again, with the same bytes and without a charge. It
+// sends nothing if a release in the output differs.
 func (d *Daemon) Do(ctx context.Context, q task.Request) error {
 	if q.ChangesEpoch() {
 		d.own.Ledger.AcceptKey()
@@ -167,7 +166,7 @@ func (d *Daemon) Do(ctx context.Context, q task.Request) error {
 	return d.closeAbandoned(ctx, q)
 }
 
-// closeAbandoned closes the open epoch of a task that nobody runs; see [shardTasks.closeAbandoned].
+// closeAbandoned closes the open epoch of a task that no process runs; see [shardTasks.closeAbandoned].
 func (d *Daemon) closeAbandoned(ctx context.Context, q task.Request) error {
 	t := q.Task()
 	for _, c := range d.shardsNow() {

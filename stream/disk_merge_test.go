@@ -20,8 +20,8 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// newMergedScenario is NewScenario for a stream that merges three partitions: a whole epoch
-// of three steps, and two steps of the next.
+// newMergedScenario is NewScenario for a stream that merges three partitions: a whole epoch of three steps, and two
+// steps of the next.
 func newMergedScenario(t testing.TB) *streamtest.Scenario {
 	t.Helper()
 	r := streamtest.NewRigOn(t,
@@ -34,29 +34,27 @@ func newMergedScenario(t testing.TB) *streamtest.Scenario {
 	for p := range 3 {
 		r.SendTo(p, 100*p, fixtures.ScenarioRecords/3+p)
 	}
-	// Unlike that of a single partition, its checkpoint may have the last position before
-	// the last release has left.
+	// Unlike the checkpoint of a single partition, this one may have the last position before the last release is
+	// published.
 	return &streamtest.Scenario{R: r, Also: func() bool { return len(r.OutputOf("orders.dp")) == 5 }}
 }
 
-// TestMergedDiskCrashes crashes before disk operations of a merged stream's life, in its
-// openings, commits and closings. Whatever is on disk then: the next start goes on, no key
-// has two releases, each partition's records are in one release each, every epoch with a
-// release is charged in all partitions, and no record has paid for two epochs.
+// TestMergedDiskCrashes crashes before disk operations of a merged stream, in openings, commits and closings. Whatever
+// is on disk then: the next start continues, no key has two releases, each record of a partition is in one release,
+// every epoch with a release is charged in all partitions, and no record is charged for two epochs.
 func TestMergedDiskCrashes(t *testing.T) {
 	t.Parallel()
 	crashMerged(t, newMergedScenario, 29)
 }
 
-// TestClockDiskCrashes is the same with steps by the clock, which hold what those have that
-// are so many offsets.
+// TestClockDiskCrashes is the same with steps by the clock that hold the same offsets.
 func TestClockDiskCrashes(t *testing.T) {
 	t.Parallel()
 	crashMerged(t, newMergedClockScenario, 41)
 }
 
-// newMergedClockScenario is newMergedScenario with a clock that ends five steps of at most
-// five offsets of each partition, and then stands still.
+// newMergedClockScenario is newMergedScenario with a clock that ends five steps of at most five offsets of each
+// partition, and then stops.
 func newMergedClockScenario(t testing.TB) *streamtest.Scenario {
 	s := newMergedScenario(t)
 	s.R.Toml = fixtures.With(s.R.Toml, "step = 5", "step = \"1m\"\nstep_max = 15")
@@ -73,7 +71,7 @@ func newMergedClockScenario(t testing.TB) *streamtest.Scenario {
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
-				case <-time.After(time.Millisecond): // until the boundary of the last beat is there
+				case <-time.After(time.Millisecond): // until the boundary of the last beat exists
 				}
 			}
 		}
@@ -81,8 +79,7 @@ func newMergedClockScenario(t testing.TB) *streamtest.Scenario {
 	return s
 }
 
-// crashMerged crashes before every so-and-so-manieth operation of a scenario, with
-// STREAMDP_SLOW=1 before each.
+// crashMerged crashes before every n-th operation of a scenario, n = every; with STREAMDP_SLOW=1 before each.
 func crashMerged(t *testing.T, scenarioOf func(testing.TB) *streamtest.Scenario, every int) {
 	whole := scenarioOf(t)
 	fixtures.Must(t, whole.Run(t))
@@ -134,7 +131,7 @@ func verifyMerged(s *streamtest.Scenario, t testing.TB) {
 		fixtures.Must(t, json.Unmarshal([]byte(value), &rel))
 		opened := l.Opening(fixtures.MergedTask, rel.Epoch)
 		if opened == nil || len(opened.Parts) != 3 || len(rel.Parts) != 3 {
-			t.Fatalf("release %s, and the epoch is charged by %+v", key, opened)
+			t.Fatalf("release %s exists, but the epoch's charge is %+v", key, opened)
 		}
 		for _, p := range rel.Parts {
 			next[p.Partition] = append(next[p.Partition], p.Offsets[0])
@@ -151,7 +148,7 @@ func verifyMerged(s *streamtest.Scenario, t testing.TB) {
 		src := core.Source{Cluster: l.Entries[0].Cluster, Topic: "orders", Partition: p}
 		if paid, err := l.Epsilon(streamtest.OfRecords(src), dp.ZeroOut, 1e-8, nil); err != nil || paid < 0.999 ||
 			paid > 1.001 {
-			t.Errorf("records of partition %d have paid epsilon %g, want that of one epoch; %v", p, paid, err)
+			t.Errorf("records of partition %d are charged epsilon %g, want that of one epoch; %v", p, paid, err)
 		}
 	}
 }

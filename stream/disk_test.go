@@ -21,11 +21,10 @@ import (
 
 const ()
 
-// TestDiskCrashes stops the machine before every operation of the scenario, and
-// once more somewhere in the recovery. What was not synced is lost, has
-// arrived, or any part of it has. It is run with checkpoints in a file and in
-// slots. Every fourth operation takes one of these three losses, drawn, others with slots
-// than with a file; with STREAMDP_SLOW=1 each takes all.
+// TestDiskCrashes stops the machine before every operation of the scenario, and once more during the recovery. Unsynced
+// data is lost, is complete, or is there in part. The test runs with checkpoints in a file and in slots. Every fourth
+// operation takes one of these three kinds of loss, drawn at random, different for slots and file; with STREAMDP_SLOW=1
+// every operation takes all three.
 func TestDiskCrashes(t *testing.T) {
 	slow := os.Getenv("STREAMDP_SLOW") != ""
 	for _, slots := range []bool{false, true} {
@@ -54,7 +53,7 @@ func TestDiskCrashes(t *testing.T) {
 			points, recoveries := 0, 0
 			jobs := make(chan int)
 			var wg sync.WaitGroup
-			for range 3 { // most of a run is waiting for the network
+			for range 3 { // most of a run waits for the network
 				wg.Go(func() {
 					for k := range jobs {
 						drawn := rand.New(rand.NewPCG(uint64(k), 99)).IntN(simdisk.CrashModes)
@@ -107,8 +106,8 @@ func TestDiskCrashes(t *testing.T) {
 	}
 }
 
-// operations returns the numbers of the scenario's operations that ok takes,
-// and their names, from the first charge to the last publication.
+// operations returns the numbers and names of the scenario's operations that ok accepts, from the first charge to the
+// last publication.
 func operations(t testing.TB, ok func(op string) bool) (list []int, names []string) {
 	t.Helper()
 	s := streamtest.NewScenario(t)
@@ -127,9 +126,9 @@ func operations(t testing.TB, ok func(op string) bool) (list []int, names []stri
 	return list, names
 }
 
-// TestDiskSyncFails: after a sync that failed nothing on the disk is known, so
-// the process ends with an error, whichever sync it is; and the next one finds
-// everything. It takes every second sync, and with STREAMDP_SLOW=1 all.
+// TestDiskSyncFails: after a failed sync the content of the disk is unknown, so the process ends with an error, no
+// matter which sync failed. The next process finds everything. The test takes every second sync, and with
+// STREAMDP_SLOW=1 all.
 func TestDiskSyncFails(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0), streamtest.Reference(t, 1)}
@@ -160,8 +159,8 @@ func TestDiskSyncFails(t *testing.T) {
 	t.Logf("of %d syncs one in %d failed", len(syncs), stride)
 }
 
-// TestDiskFull: a disk without room, from any operation on, stops a task at its
-// last commit; when there is room it goes on, and nothing is lost.
+// TestDiskFull: if the disk is full, from any operation on, a task stops at its last commit. When there is room it
+// continues, and nothing is lost.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}
@@ -195,7 +194,7 @@ func TestDiskFull(t *testing.T) {
 		x.End()
 		s.Verify(t, refs)
 	}
-	// All of them take ten seconds; every fifth shows every kind.
+	// All of them take ten seconds; every fifth covers every kind.
 	stride := 5
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		stride = 1
@@ -208,9 +207,8 @@ func TestDiskFull(t *testing.T) {
 	t.Logf("full at %d operations", count)
 }
 
-// TestDescriptorsOut: a process without a free descriptor, from any opening of a
-// file on, waits like one whose disk is full; when there are some it goes on, and
-// nothing is lost.
+// TestDescriptorsOut: a process without free descriptors, from any opening of a file on, waits as for a full disk. When
+// there are some it continues, and nothing is lost.
 func TestDescriptorsOut(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}
@@ -221,7 +219,7 @@ func TestDescriptorsOut(t *testing.T) {
 		d := s.R.Disk.(*simdisk.SimDisk)
 		var free atomic.Bool
 		first := 0
-		s.R.Prepare = func(*stream.Inside) { // before it opens anything more
+		s.R.Prepare = func(*stream.Inside) { // before it opens anything else
 			d.Mu.Lock()
 			defer d.Mu.Unlock()
 			first = d.Opens
@@ -251,7 +249,7 @@ func TestDescriptorsOut(t *testing.T) {
 	count := 0
 	for k := 0; k < total*3/4; k += stride {
 		if !check(k) {
-			t.Errorf("nobody noticed that from opening %d of %d on there was no descriptor", k, total)
+			t.Errorf("nothing was reported although from opening %d of %d on there was no descriptor", k, total)
 		}
 		count++
 	}
@@ -261,7 +259,7 @@ func TestDescriptorsOut(t *testing.T) {
 	t.Logf("none left at %d of %d openings", count, total)
 }
 
-// outputIfAny is output of a topic that may be missing.
+// outputIfAny returns the output in a topic that may be missing.
 func outputIfAny(r *streamtest.Rig, topic string) []fixtures.Published {
 	r.T.Helper()
 	c := fixtures.Dial(r.T, r.Addr)

@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestConfigurationEdited: the difference is shown, and undoing it is enough.
+// TestConfigurationEdited: the halt shows the difference, and undoing it resolves the halt.
 func TestConfigurationEdited(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -38,7 +38,7 @@ func TestConfigurationEdited(t *testing.T) {
 	x := r.Start()
 	x.Published(11)
 	x.End()
-	// What is not in the digest ends no epoch.
+	// Keys outside the digest end no epoch.
 	r.Toml = fixtures.With(was, "limit_epsilon = 3.0", "limit_epsilon = 4.0", `topic = "orders.dp"`,
 		`topic = "orders.dp", values = ["mean"]`)
 	r.Produce(1150, 100)
@@ -52,7 +52,7 @@ func TestConfigurationEdited(t *testing.T) {
 	}
 }
 
-// TestHorizon: what comes after the last step.
+// TestHorizon: what happens after the last step.
 func TestHorizon(t *testing.T) {
 	t.Parallel()
 	t.Run("halt", func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestHorizon(t *testing.T) {
 			s.Lag != 0 {
 			t.Errorf("state %s, epoch %d up to %d, lag %d", s.State, s.Epoch, s.NextOffset, s.Lag)
 		}
-		// A log that is lost afterwards is none of its business.
+		// Losing the log afterwards does not matter to it.
 		r.Recreate(0, 10)
 		if err := r.Start().Ends(); !errors.Is(err, failure.ErrNothing) {
 			t.Errorf("a run without its log ended with %v", err)
@@ -90,7 +90,7 @@ func TestHorizon(t *testing.T) {
 		r.Produce(0, 1050)
 		x := r.Start()
 		x.Until("the horizon", func(s monitor.TaskStatus) bool { return s.Step == 4 && s.Outbox == 4 })
-		r.Recreate(0, 10) // what it would still read is gone: it reads no more
+		r.Recreate(0, 10) // the daemon reads no more, so the loss does not matter
 		ctx, cancel := context.WithTimeout(t.Context(), fixtures.Patience)
 		defer cancel()
 		if err := fault.Wait(ctx, fault.Hits()+2); err != nil {
@@ -114,7 +114,11 @@ func TestHorizon(t *testing.T) {
 		x.Until("epoch 3", func(s monitor.TaskStatus) bool { return s.Epoch == 3 && s.Step == 2 && s.Outbox == 0 })
 		x.End()
 		v := r.History("orders.dp")
-		for key, covers := range map[string]string{"orders/0/1/4": `"covers":[0,400]`, "orders/0/2/1": `"covers":[400,500]`, "orders/0/3/2": `"covers":[800,1000]`} {
+		for key, covers := range map[string]string{
+			"orders/0/1/4": `"covers":[0,400]`,
+			"orders/0/2/1": `"covers":[400,500]`,
+			"orders/0/3/2": `"covers":[800,1000]`,
+		} {
 			if p := v.ByKey[key]; !strings.Contains(p.Value, covers) {
 				t.Errorf("release %s: %.200s", key, p.Value)
 			}
@@ -133,7 +137,7 @@ func TestHorizon(t *testing.T) {
 		x := r.Start()
 		x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 })
 		x.End()
-		// Its records may be the same people's: they would pay twice.
+		// Its records may belong to the same persons, who would be charged twice.
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 			return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 		}))

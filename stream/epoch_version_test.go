@@ -22,14 +22,13 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestEpochOfAnotherVersion: an epoch that an older version of a mechanism opened is not
-// gone on with. The daemon halts and names both versions, and releases nothing; a new
-// epoch begins after the records of the old one.
+// TestEpochOfAnotherVersion: an epoch opened with an older version of a mechanism is not continued. The daemon halts,
+// names both versions, and releases nothing. A new epoch begins after the records of the old one.
 func TestEpochOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		toml, was, now string
-		records        int // of seven releases
+		records        int // in seven releases
 	}{
 		"newton": {killNewton, "newton/v2", "newton/v3", 1050},
 		"refit": {fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
@@ -85,7 +84,7 @@ func TestEpochOfAnotherVersion(t *testing.T) {
 				t.Fatalf("ended with %v", err)
 			}
 			if after := len(r.Output("orders.dp")); after != before {
-				t.Errorf("%d releases came out", after-before)
+				t.Errorf("%d releases were published", after-before)
 			}
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})

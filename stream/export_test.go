@@ -1,6 +1,6 @@
 package stream
 
-// This file shows the tests in package stream_test what they look into.
+// This file exports internals to the tests in package stream_test.
 
 import (
 	"context"

@@ -20,8 +20,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestRetention: records that were deleted before they were read halt the task,
-// or are empty slots where that is configured; the steps stay where they are.
+// TestRetention: records deleted before they were read halt the task or, if so configured, count as empty slots. Steps
+// keep their offsets.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -41,7 +41,7 @@ func TestRetention(t *testing.T) {
 			t.Errorf("step %d has %d rows, want %d", step, rel.Rows, rows)
 		}
 	}
-	if !strings.Contains(r.Log.String(), "records were deleted before they were read") {
+	if !strings.Contains(r.Log.String(), "records were deleted before this task read them") {
 		t.Error("the gap is not in the log")
 	}
 }
@@ -53,7 +53,7 @@ func TestRetentionLive(t *testing.T) {
 	r.Produce(0, 250)
 	x := r.Start()
 	x.Published(2)
-	// The daemon waits at 250. The answer to its fetch must be late.
+	// The daemon waits at 250. The response to its fetch must be late.
 	held := r.Broker.Cluster().Fault(
 		kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "orders", Err: kerr.NotLeaderForPartition, Count: -1})
 	ctx, cancel := context.WithTimeout(t.Context(), fixtures.Patience)
@@ -67,8 +67,8 @@ func TestRetentionLive(t *testing.T) {
 	x.Halts(failure.Gap, "offsets 250 to 399")
 }
 
-// TestAnchorDeleted: retention may take the record that proves the log, and
-// nothing unread; then the log is trusted once.
+// TestAnchorDeleted: retention may delete the record that identifies the log if nothing unread is deleted. Then the log
+// is trusted once.
 func TestAnchorDeleted(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -81,7 +81,7 @@ func TestAnchorDeleted(t *testing.T) {
 	x = r.Start()
 	x.Published(15)
 	x.End()
-	if !strings.Contains(r.Log.String(), "the log is trusted this once") {
+	if !strings.Contains(r.Log.String(), "assuming once that the log is the same") {
 		t.Error("a dropped anchor is not in the log")
 	}
 	if n := len(r.History("orders.dp").Bytes); n != 15 {
@@ -89,9 +89,8 @@ func TestAnchorDeleted(t *testing.T) {
 	}
 }
 
-// TestLogReplaced: a log that is not the one that was read halts the task,
-// whatever it looks like: too short, refilled, re-created while the daemon
-// runs, of another cluster.
+// TestLogReplaced: a log that is not the one read before halts the task. Such a log may be too short, refilled,
+// re-created while the daemon runs, or of another cluster.
 func TestLogReplaced(t *testing.T) {
 	t.Parallel()
 	check := func(name, reason string, change func(r *streamtest.Rig)) {
@@ -110,7 +109,7 @@ func TestLogReplaced(t *testing.T) {
 			if after := len(r.Output("orders.dp")); after != before {
 				t.Errorf("%d releases were published by a halted task", after-before)
 			}
-			// A restart examines the cause again, and finds it.
+			// A restart checks the cause again, and finds it.
 			r.Start().Halts(reason)
 		})
 	}
@@ -150,8 +149,8 @@ func TestLogReplaced(t *testing.T) {
 	})
 }
 
-// TestLogReplacedBeforeFirst: an epoch that has read nothing yet knows its log by
-// the record that the one before ended with.
+// TestLogReplacedBeforeFirst: an epoch that has read nothing yet identifies its log by the last record of the epoch
+// before.
 func TestLogReplacedBeforeFirst(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewOldRig(t,
@@ -177,8 +176,8 @@ func TestLogReplacedBeforeFirst(t *testing.T) {
 	x.End()
 }
 
-// TestCompacted: the cleaner decides by keys which records there are, so such a
-// topic is refused, or accepted by name, and then the release says so.
+// TestCompacted: the cleaner deletes records by their keys, so a compacted topic is refused, or accepted explicitly,
+// and then the release says so.
 func TestCompacted(t *testing.T) {
 	t.Parallel()
 	b, err := embedded.Start(embedded.Options{})

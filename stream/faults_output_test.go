@@ -22,9 +22,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestOutputDeleted: an output topic that is deleted under the daemon is made
-// anew, for what is to come; one that is gone at the start would have told
-// whether this state is the newest.
+// TestOutputDeleted: an output topic that is deleted while the daemon runs is created again for later releases. If it
+// is missing at the start, the task halts, because only it could show whether this state is the newest.
 func TestOutputDeleted(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -48,15 +47,14 @@ func TestOutputDeleted(t *testing.T) {
 	r.Start().Halts(failure.OutputTruncated, "epoch open")
 }
 
-// TestRestoredCopy: a state directory older than its output repeats what was
-// published, compares, publishes nothing meanwhile, and goes on.
+// TestRestoredCopy: a state directory older than its output repeats the published releases, compares them, publishes
+// nothing meanwhile, and continues.
 func TestRestoredCopy(t *testing.T) {
 	t.Parallel()
 	restoredCopy(t, streamtest.NewRig(t, fixtures.OrdersStream))
 }
 
-// TestUsersRestoredCopy is the same where persons are protected: the map is as of the commit that is
-// restored.
+// TestUsersRestoredCopy is the same for a stream that protects persons: the map is in the state of the restored commit.
 func TestUsersRestoredCopy(t *testing.T) {
 	t.Parallel()
 	for mode, m := range fixtures.PersonModes {
@@ -96,7 +94,7 @@ func restoredCopy(t *testing.T, r *streamtest.Rig) {
 	x.End()
 	r.History("orders.dp").Equals(t, r.Uninterrupted(20))
 
-	// The old commit beside the last one does the same.
+	// The older commit in the other file gives the same result.
 	if err := os.Rename(r.File(state.PreviousName), r.File(state.CheckpointName)); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +103,7 @@ func restoredCopy(t *testing.T, r *streamtest.Rig) {
 	x.End()
 	r.History("orders.dp").Equals(t, r.Uninterrupted(20))
 
-	// And a lost checkpoint repeats everything.
+	// A lost checkpoint repeats everything.
 	for _, name := range []string{state.PreviousName, state.CheckpointName} {
 		os.Remove(r.File(name))
 	}
@@ -115,9 +113,8 @@ func restoredCopy(t *testing.T, r *streamtest.Rig) {
 	r.History("orders.dp").Equals(t, r.Uninterrupted(20))
 }
 
-// TestRestoredCopyForks: a restored copy that meets other records before it has
-// caught up halts at the first release that differs, and publishes nothing. A
-// new epoch covers what the other copy has published.
+// TestRestoredCopyForks: a restored copy that reads different records before it has caught up halts at the first
+// release that differs, and publishes nothing. A new epoch covers what the other copy has published.
 func TestRestoredCopyForks(t *testing.T) {
 	t.Parallel()
 	for _, offline := range []bool{false, true} {
@@ -135,7 +132,7 @@ func TestRestoredCopyForks(t *testing.T) {
 		backup.CopyState(r)
 		before := len(r.Output("orders.dp"))
 
-		r.Recreate(0, 870) // the same records, and one with another digit
+		r.Recreate(0, 870) // the same records, but one has a different digit
 		r.Send([]byte(`{"amount": 20.26, "items": 1, "weight": 0.1, "note": "x"}`))
 		r.Produce(871, 1129)
 		x = r.Start()
@@ -166,8 +163,8 @@ func TestRestoredCopyForks(t *testing.T) {
 	}
 }
 
-// TestForkInOutbox: what a copy owes may have been published with other bytes.
-// It is not published then, and closing its epoch does not publish it either.
+// TestForkInOutbox: the releases in a copy's outbox may have been published with other bytes. Then they are not
+// published, not even by closing the epoch.
 func TestForkInOutbox(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -207,8 +204,8 @@ func TestForkInOutbox(t *testing.T) {
 	}
 }
 
-// TestOutputTruncated: an output that lost what came after the last
-// acknowledged release can't tell a restored copy from the original.
+// TestOutputTruncated: an output that lost its releases since the last acknowledged one cannot show whether this state
+// is a restored copy.
 func TestOutputTruncated(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -225,7 +222,7 @@ func TestOutputTruncated(t *testing.T) {
 	if s := x.D.Status()[0]; s.Reason != failure.OutputTruncated {
 		t.Errorf("reason %s", s.Reason)
 	}
-	// Without a checkpoint nothing may be missing from the start on.
+	// Without a checkpoint, the output must be complete from its start.
 	r = streamtest.Ran(t, fixtures.OrdersStream)
 	kafkatest.DeleteRecords(t, r.Broker.Addrs(), "orders.dp", 0, 1)
 	for _, name := range []string{state.PreviousName, state.CheckpointName} {
@@ -237,8 +234,7 @@ func TestOutputTruncated(t *testing.T) {
 	}
 }
 
-// TestUnknownEpoch: releases of an epoch that the ledger does not know mean that
-// a newer state exists somewhere.
+// TestUnknownEpoch: releases of an epoch that is not in the ledger show that a newer state exists.
 func TestUnknownEpoch(t *testing.T) {
 	t.Parallel()
 	foreign := func(r *streamtest.Rig, key string) {
@@ -250,16 +246,16 @@ func TestUnknownEpoch(t *testing.T) {
 		}
 	}
 	r := streamtest.Ran(t, fixtures.OrdersStream)
-	foreign(r, "orders/1/9/1") // another task's
+	foreign(r, "orders/1/9/1") // of another task
 	foreign(r, "other/0/9/1")
-	foreign(r, "orders/0/09/1") // nobody's
+	foreign(r, "orders/0/09/1") // no valid key
 	x := r.Start()
 	x.Published(10)
 	x.End()
 	foreign(r, "orders/0/2/1")
 	x = r.Start()
 	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
-		!strings.Contains(err.Error(), "epoch 2, which this ledger does not know") {
+		!strings.Contains(err.Error(), "epoch 2, which is not in this ledger") {
 		t.Errorf("ended with %v", err)
 	}
 
@@ -267,13 +263,13 @@ func TestUnknownEpoch(t *testing.T) {
 	r = r.Sibling(fixtures.OrdersStream)
 	x = r.Start()
 	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
-		!strings.Contains(err.Error(), "releases of this stream that the ledger knows no epoch of") {
+		!strings.Contains(err.Error(), "releases of this stream, but the ledger has no epoch of it") {
 		t.Errorf("ended with %v", err)
 	}
 	if len(r.Entries()) > 0 {
 		t.Error("it was charged")
 	}
-	// The operator may pay again.
+	// The operator may accept a new charge.
 	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}); err != nil {
@@ -281,9 +277,8 @@ func TestUnknownEpoch(t *testing.T) {
 	}
 }
 
-// TestRestoredClosed: a copy that was made while its epoch was closed opens no
-// successor by itself where the output holds one that it does not know, and none
-// of a number that was used.
+// TestRestoredClosed: a copy made while its epoch was closed opens no next epoch by itself if the output holds an
+// unknown one, and never uses its number again.
 func TestRestoredClosed(t *testing.T) {
 	t.Parallel()
 	halts := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4")
@@ -302,21 +297,21 @@ func TestRestoredClosed(t *testing.T) {
 
 	x = s.Start()
 	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) ||
-		!strings.Contains(err.Error(), "epoch 3, which this ledger does not know") {
+		!strings.Contains(err.Error(), "epoch 3, which is not in this ledger") {
 		t.Errorf("the copy ended with %v", err)
 	}
 	if got := s.Kinds(); got != "open close key-destroyed" {
 		t.Errorf("the copy's ledger: %s", got)
 	}
-	// The operator may pay again.
+	// The operator may accept a new charge.
 	fixtures.Must(t, s.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}))
 	if all := s.Entries(); all[len(all)-1].Epoch != 4 {
 		t.Errorf("epoch %d is opened", all[len(all)-1].Epoch)
 	}
-	if !strings.Contains(s.Log.String(), "does not know") {
-		t.Error("nobody was told")
+	if !strings.Contains(s.Log.String(), "that is not in this ledger") {
+		t.Error("the log does not warn")
 	}
 	x = s.Start()
 	x.Until("epoch 5", func(s monitor.TaskStatus) bool { return s.Epoch == 5 && s.Step == 2 && s.Outbox == 0 })
@@ -324,8 +319,7 @@ func TestRestoredClosed(t *testing.T) {
 	s.History("orders.dp") // no number has two releases
 }
 
-// TestOutputMoves: with another output in the configuration the old one is read
-// to its end first.
+// TestOutputMoves: if the configuration names another output, the old one is first read to its end.
 func TestOutputMoves(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -339,7 +333,7 @@ func TestOutputMoves(t *testing.T) {
 	if v.Steps != 15 {
 		t.Errorf("%d steps", v.Steps)
 	}
-	// An old copy, moved: what the old output holds is compared.
+	// An old copy with another output: releases in the old output are compared.
 	r = streamtest.NewRig(t, fixtures.OrdersStream)
 	r.Produce(0, 550)
 	x = r.Start()
@@ -357,6 +351,6 @@ func TestOutputMoves(t *testing.T) {
 	x.Published(10)
 	x.End()
 	if list := outputIfAny(r, "elsewhere"); len(list) > 0 {
-		t.Errorf("%d releases came out again", len(list))
+		t.Errorf("%d releases were published again", len(list))
 	}
 }

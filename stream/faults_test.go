@@ -30,8 +30,7 @@ func port(t testing.TB, addr string) (n int) {
 	return n
 }
 
-// TestBrokerGone: without a broker the daemon lives and is not ready; with it
-// nothing is lost.
+// TestBrokerGone: without a broker the daemon stays up but is not ready. When the broker is back, nothing is lost.
 func TestBrokerGone(t *testing.T) {
 	t.Parallel()
 	o := embedded.Options{Topics: []string{"orders"}, DataDir: fixtures.ShortDir(t)}
@@ -81,8 +80,8 @@ func TestBrokerGone(t *testing.T) {
 	x.End()
 }
 
-// TestTopicsMissing: a missing input topic is waited for, a missing output
-// topic is made, or waited for where it may not be made.
+// TestTopicsMissing: the task waits for a missing input topic. It creates a missing output topic, or waits for it if it
+// may not.
 func TestTopicsMissing(t *testing.T) {
 	t.Parallel()
 	b, err := embedded.Start(embedded.Options{})
@@ -114,8 +113,8 @@ func TestTopicsMissing(t *testing.T) {
 	}
 }
 
-// TestKafkaFaults: errors that a cluster gives in bad moments, produce requests
-// that were applied and answered with an error among them, change nothing.
+// TestKafkaFaults: transient errors of a cluster change nothing, including produce requests that were applied but
+// answered with an error.
 func TestKafkaFaults(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 10"))
@@ -140,7 +139,9 @@ func TestKafkaFaults(t *testing.T) {
 		t.Errorf("state %s", s.State)
 	}
 	_, metrics := x.Get("/metrics")
-	for _, label := range []string{`api="produce",code="7"`, `api="produce",code="6"`, `api="fetch",code="6"`, `api="list_offsets",code="5"`} {
+	for _, label := range []string{
+		`api="produce",code="7"`, `api="produce",code="6"`, `api="fetch",code="6"`, `api="list_offsets",code="5"`,
+	} {
 		if !strings.Contains(metrics, "streamdp_kafka_errors_total{"+label+"}") {
 			t.Errorf("no metric with %s", label)
 		}
@@ -158,8 +159,7 @@ func TestKafkaFaults(t *testing.T) {
 	v.Equals(t, r.Uninterrupted(40))
 }
 
-// TestLeaderMoves: the leader of input and output goes to other brokers and
-// back.
+// TestLeaderMoves: the leader of input and output moves to other brokers and back.
 func TestLeaderMoves(t *testing.T) {
 	t.Parallel()
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}, Brokers: 3})
@@ -186,8 +186,7 @@ func TestLeaderMoves(t *testing.T) {
 	}
 }
 
-// TestTooLarge: a release that the topic refuses for its size halts the task,
-// and is published when the topic takes it.
+// TestTooLarge: a release that is too large for the topic halts the task, and is published when the topic accepts it.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -196,7 +195,7 @@ func TestTooLarge(t *testing.T) {
 	r.Produce(0, 350)
 	x := r.Start()
 	x.Halts(failure.ReleaseTooLarge, "max.message.bytes", "orders/0/1/1")
-	// What was asked for meanwhile is answered.
+	// Requests during the halt get an answer.
 	if err := x.Control(task.RequestClose, epoch.OpenRequest{}); err == nil ||
 		!strings.Contains(err.Error(), "--drop-outbox") {
 		t.Errorf("close: %v", err)
@@ -211,8 +210,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestPublishRefused: an error of the output that no waiting mends halts the task, and
-// what it owes is published when the cause is gone.
+// TestPublishRefused: an error of the output that waiting does not cure halts the task. Its outbox is published when
+// the cause is gone.
 func TestPublishRefused(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -229,7 +228,7 @@ func TestPublishRefused(t *testing.T) {
 	r.History("orders.dp").Equals(t, r.Uninterrupted(3))
 }
 
-// TestStateLocked: one process a directory.
+// TestStateLocked: only one process may use a directory.
 func TestStateLocked(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -243,7 +242,7 @@ func TestStateLocked(t *testing.T) {
 	x.End()
 }
 
-// TestInsecureSeed: a seed is for this machine only.
+// TestInsecureSeed: a seed is allowed only with brokers on this machine.
 func TestInsecureSeed(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -22,17 +22,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// haltedState is a way to bring a task to a halt.
+// haltedState is a way to halt a task.
 type haltedState struct {
 	name    string
 	reason  string
 	prepare func(t *testing.T, r *streamtest.Rig)
-	// stays: the cause is not of the epoch, so that another one can't open.
+	// stays says that the cause does not depend on the epoch, so another one cannot open.
 	stays bool
 }
 
-// haltedStates are applied to a rig that ran ten steps, of 100 offsets each, on
-// 1050 records. That for want of budget is in TestLimit.
+// haltedStates are applied to a rig that ran ten steps of 100 offsets on 1050 records. TestLimit covers the halt for
+// lack of budget.
 var haltedStates = []haltedState{
 	{name: "configuration edited", reason: failure.Configuration, prepare: func(t *testing.T, r *streamtest.Rig) {
 		r.Toml = fixtures.With(r.Toml, "clip = 1.0", "clip = 1.5")
@@ -114,9 +114,8 @@ func edit(t testing.TB, path, old, new string) {
 	fixtures.Must(t, os.WriteFile(path, bytes.Replace(data, []byte(old), []byte(new), 1), 0o600))
 }
 
-// TestHaltedStates brings a task to every halt, and out of it again: by the
-// control socket, and by a command where no daemon runs. Each halt is left in all four ways
-// with STREAMDP_SLOW=1, in two without.
+// TestHaltedStates brings a task to every halt and out of it again, by the control socket, and by a command without a
+// daemon. With STREAMDP_SLOW=1 each halt is resolved in all four ways, else in two.
 func TestHaltedStates(t *testing.T) {
 	t.Parallel()
 	for i, h := range haltedStates {
@@ -128,12 +127,12 @@ func TestHaltedStates(t *testing.T) {
 			}
 			for _, how := range ways {
 				if h.name == "another key" && strings.HasPrefix(how, "socket") {
-					continue // the second task halts too: under a new key nothing opens unasked
+					continue // the second task halts too, because no epoch opens by itself under a new key
 				}
 				r := streamtest.NewOldRig(t, fixtures.OrdersStream).TenSteps()
 				h.prepare(t, r)
-				// A second task keeps the daemon alive where the first halts at
-				// the start: then the process would end.
+				// A second task keeps the daemon running if the first halts at the start; otherwise the process would
+				// end.
 				r.Toml += strings.ReplaceAll(
 					fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`,
 						`topic = "idle"`), "stream.orders", "stream.other")
@@ -183,7 +182,7 @@ func TestHaltedStates(t *testing.T) {
 	}
 }
 
-// TestStatusOfHalted says what an operator sees.
+// TestStatusOfHalted checks what an operator sees of a halted task.
 func TestStatusOfHalted(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewOldRig(t, fixtures.OrdersStream).TenSteps()

@@ -20,8 +20,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestIncarnation: under which number the ledger counts a log, and where the
-// next epoch begins.
+// TestIncarnation: the number under which the ledger counts a log, and where the next epoch begins.
 func TestIncarnation(t *testing.T) {
 	t.Parallel()
 	check := func(name string, want uint64, first int64, req epoch.OpenRequest, change func(r *streamtest.Rig)) {
@@ -59,8 +58,8 @@ func TestIncarnation(t *testing.T) {
 	check("cut behind the last record read", 1, 1000, epoch.OpenRequest{},
 		func(r *streamtest.Rig) { r.Recreate(0, 1000) })
 
-	// What another stream has read of it proves it too: one that the command
-	// does not run, one that is no longer configured, one without its checkpoint.
+	// Records that another stream has read prove the log too: a stream that the command does not run, one that was
+	// removed from the configuration, one without its checkpoint.
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
 		"stream.second")
 	for _, by := range []string{"command", "removed", "damaged", "same log"} {
@@ -113,8 +112,8 @@ func TestIncarnation(t *testing.T) {
 	}
 }
 
-// TestTopicMadeAgain: a topic that was made anew is another log, and its records are
-// not taken for those of the old one, however equal they are.
+// TestTopicMadeAgain: a topic that was deleted and created again is a different log. Its records are never taken for
+// the old ones, even if they are equal.
 func TestTopicMadeAgain(t *testing.T) {
 	t.Parallel()
 	beats := func(n int) (all [][]byte) {
@@ -135,29 +134,29 @@ func TestTopicMadeAgain(t *testing.T) {
 	r.Send(beats(3000)...)
 	before := len(r.Output("orders.dp"))
 	x = r.Start()
-	x.Halts(failure.Replaced, "was deleted and made again", "epoch open orders")
+	x.Halts(failure.Replaced, "was deleted and created again", "epoch open orders")
 	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) {
 		t.Errorf("ended with %v", err)
 	}
 	if n := len(r.Output("orders.dp")); n != before {
 		t.Errorf("%d releases of another log", n-before)
 	}
-	// The operator's word is about what retention took, and not about this.
+	// The operator's assertion is only about records that retention deleted, so it does not help here.
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{SameLog: true})
 	}))
 	all := r.Entries()
 	if e := all[len(all)-1]; e.Kind != ledger.KindOpen || e.Incarnation != 2 || e.First != 0 ||
 		e.TopicID == all[0].TopicID || e.TopicID == "" {
-		t.Errorf("opened anew: %+v", e)
+		t.Errorf("opened again: %+v", e)
 	}
 	x = r.Start()
 	x.Published(30)
 	x.End()
 }
 
-// TestAnchorOfAnotherGone: where retention took the record by which another stream
-// knew the log, nothing tells that it is the same, so it counts as another one.
+// TestAnchorOfAnotherGone: if retention deleted the record by which another stream identified the log, nothing proves
+// that the log is the same, so it counts as a different one.
 func TestAnchorOfAnotherGone(t *testing.T) {
 	t.Parallel()
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
@@ -181,12 +180,12 @@ func TestAnchorOfAnotherGone(t *testing.T) {
 	}
 }
 
-// TestEqualAtTheAnchor: a log that has the record by which the last one is known, a
-// heartbeat, where that had it, and others before it, is noticed by these.
+// TestEqualAtTheAnchor: a log with the identifying record of the old one, such as a heartbeat, at the same offset but
+// with different records before it, is recognised by those.
 func TestEqualAtTheAnchor(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewOldRig(t, fixtures.OrdersStream)
-	for i := range 15 { // a commit for each, and an anchor
+	for i := range 15 { // a commit for each, with an anchor
 		r.Produce(70*i, 70)
 		x := r.Start()
 		x.Published(uint64(70 * (i + 1) / 100))
@@ -202,17 +201,17 @@ func TestEqualAtTheAnchor(t *testing.T) {
 	}
 	at := int(cp.Position.Anchor.Offset)
 	r.Recreate(7, at)
-	r.Produce(at, 1)      // the record of the anchor
-	r.Produce(at+8, 3*at) // and on, past what was read
+	r.Produce(at, 1)      // the anchor's record
+	r.Produce(at+8, 3*at) // more records, beyond what was read
 	before := len(r.Output("orders.dp"))
 	x := r.Start()
-	x.Halts(failure.Replaced, "another record at offset", "epoch open orders")
+	x.Halts(failure.Replaced, "a different record at offset", "epoch open orders")
 	x.End()
 	if n := len(r.Output("orders.dp")); n != before {
 		t.Errorf("%d releases of another log", n-before)
 	}
 
-	// Retention takes anchors one after another, and proves nothing by that.
+	// Retention deletes anchors one after the other, which proves nothing.
 	s := streamtest.NewOldRig(t, fixtures.OrdersStream).TenSteps()
 	s.Produce(1050, 1000)
 	y := s.Start()
@@ -225,7 +224,7 @@ func TestEqualAtTheAnchor(t *testing.T) {
 	y.End()
 }
 
-// TestThinned: older anchors reach far back, and there are few.
+// TestThinned: older anchors reach far back, but are few.
 func TestThinned(t *testing.T) {
 	t.Parallel()
 	var older []kafka.Anchor

@@ -19,8 +19,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestInterruptedOpening: a charge without a manifest, and nothing that would
-// show that the epoch ran, is void, and its number is not used again.
+// TestInterruptedOpening: a charge without a manifest, and without any evidence that the epoch ran, is void, and its
+// number is not used again.
 func TestInterruptedOpening(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"start", "offline open", "offline close"} {
@@ -36,7 +36,7 @@ func TestInterruptedOpening(t *testing.T) {
 		fixtures.Must(t, os.WriteFile(r.File(state.OpeningName(2)), nil, 0o600))
 		switch by {
 		case "start":
-			// The last one that counts is closed by request: nothing opens by itself.
+			// The last epoch that counts was closed by request, so nothing opens by itself.
 			if err := r.Start().Ends(); !errors.Is(err, failure.ErrNothing) {
 				t.Errorf("ended with %v", err)
 			}
@@ -63,14 +63,13 @@ func TestInterruptedOpening(t *testing.T) {
 		}
 		for _, name := range []string{state.SecretName(2), state.OpeningName(2), state.OpeningName(3)} {
 			if _, err := os.Stat(r.File(name)); err == nil {
-				t.Errorf("%s: %s is still there", by, name)
+				t.Errorf("%s: %s still exists", by, name)
 			}
 		}
 	}
 }
 
-// TestLostFiles: an epoch whose files and releases are gone has run, as far as
-// anybody knows: its charge stays.
+// TestLostFiles: an epoch whose files and releases are lost may have run, so its charge stays.
 func TestLostFiles(t *testing.T) {
 	t.Parallel()
 	for how, lose := range map[string]func(r *streamtest.Rig){
@@ -97,8 +96,8 @@ func TestLostFiles(t *testing.T) {
 	}
 }
 
-// TestLostCoverage: where nothing says how far an epoch read, and the log is one
-// that ends before it began, its charge has no end.
+// TestLostCoverage: if nothing says how far an epoch read, and the log ends before the epoch began, its charge has no
+// end.
 func TestLostCoverage(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -120,8 +119,8 @@ func TestLostCoverage(t *testing.T) {
 	}
 }
 
-// TestInterruptedClosing: what a crash inside a closing left is destroyed at the
-// next start, and before a command opens another epoch.
+// TestInterruptedClosing: files left by a crash in a closing are destroyed at the next start, and before a command
+// opens another epoch.
 func TestInterruptedClosing(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"start", "offline open"} {
@@ -146,8 +145,7 @@ func TestInterruptedClosing(t *testing.T) {
 	}
 }
 
-// TestLedgerOfTheState: the ledger must be the one that the files were written
-// with.
+// TestLedgerOfTheState: the ledger must be the one with which the files were written.
 func TestLedgerOfTheState(t *testing.T) {
 	t.Parallel()
 	damage := map[string]func(t *testing.T, r *streamtest.Rig){
@@ -203,7 +201,7 @@ func TestLedgerOfTheState(t *testing.T) {
 			t.Errorf("%s: something was charged", name)
 		}
 	}
-	// Lines that came after the epoch opened count too.
+	// Lines written after the epoch was opened count too.
 	r := streamtest.Ran(t, fixtures.OrdersStream)
 	data, err := os.ReadFile(r.LedgerFile())
 	fixtures.Must(t, err)

@@ -15,10 +15,10 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// canaries are texts of the values below. None may ever leave but as noise.
+// canaries are texts of the values below. They must never appear outside, except in noisy numbers.
 var canaries = []string{"canary", "71c3", "7.1318371", "71318371", "1e999", "1.7e308", "8723415"}
 
-// leaks fails where a canary shows up.
+// leaks fails if a canary appears in text.
 func leaks(t *testing.T, what, text string) {
 	t.Helper()
 	low := strings.ToLower(text)
@@ -29,9 +29,8 @@ func leaks(t *testing.T, what, text string) {
 	}
 }
 
-// TestNullInvariance: whatever the records hold, the steps, their offsets, the
-// number of records in each, and the number of releases are the same; and
-// nothing of a value is in a log, an error, a metric, or the status.
+// TestNullInvariance: the content of records does not affect the steps, their offsets, their numbers of records or the
+// number of releases. No part of a value appears in a log, an error, a metric or the status.
 func TestNullInvariance(t *testing.T) {
 	t.Parallel()
 	stream := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 10", "scale  = [80.0, 5.0, 2.0]",
@@ -75,7 +74,7 @@ func TestNullInvariance(t *testing.T) {
 				list = append(list, rec)
 			}
 			p.Send(list...)
-			// A transaction that is aborted, one that counts, and their markers.
+			// An aborted transaction, a committed one, and their markers.
 			txn.Begin()
 			txn.Send(kafkatest.Record{Value: []byte(`{"amount": 8723415, "items": 1, "weight": 1}`)},
 				kafkatest.Record{Value: []byte("canary")})
@@ -93,7 +92,10 @@ func TestNullInvariance(t *testing.T) {
 			leaks(t, path, body)
 		}
 		if hostile {
-			for _, reason := range []codec.Reason{codec.Null, codec.Malformed, codec.TooDeep, codec.Missing, codec.Duplicate, codec.NotNumber, codec.NotFinite} {
+			for _, reason := range []codec.Reason{
+				codec.Null, codec.Malformed, codec.TooDeep, codec.Missing, codec.Duplicate, codec.NotNumber,
+				codec.NotFinite,
+			} {
 				if !strings.Contains(metrics,
 					fmt.Sprintf(`streamdp_diagnostic_records_rejected_total{partition="0",reason=%q,stream="orders"}`,
 						reason.String())) {
@@ -110,7 +112,7 @@ func TestNullInvariance(t *testing.T) {
 			rel := p.Parse(t)
 			got = append(got, shape{rel.Offsets, rel.Covers, rel.Rows})
 			rows += rel.Rows
-			// A released number may begin like anything; a text may not.
+			// A released number may begin with any digits; a text must not contain a canary.
 			for _, c := range []string{"canary", "71c3"} {
 				if strings.Contains(p.Value, c) {
 					t.Errorf("release %s holds %q", p.Key, c)
@@ -118,7 +120,7 @@ func TestNullInvariance(t *testing.T) {
 			}
 		}
 		leaks(t, "the log", r.Log.String())
-		// All records but the aborted ones and the markers.
+		// All records except aborted ones and markers.
 		if want := uint64(n + n/100*2); rows > want || rows < want-10 {
 			t.Errorf("%d rows, want %d and less than a step fewer", rows, want)
 		}
@@ -130,8 +132,7 @@ func TestNullInvariance(t *testing.T) {
 	}
 }
 
-// TestNoLeaks brings a task to halts with private records on the way, and looks
-// for them in everything that is said.
+// TestNoLeaks halts a task while private records pass, and looks for them in everything that is logged or shown.
 func TestNoLeaks(t *testing.T) {
 	t.Parallel()
 	private := func(i int) []byte {
@@ -157,7 +158,7 @@ func TestNoLeaks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// It halts, or the process ends with what it would say.
+		// The task halts, or the process ends with the same message.
 		x.Until("halt", func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted })
 		text := r.Log.String()
 		if x.D.Addr() != "" {
@@ -168,13 +169,13 @@ func TestNoLeaks(t *testing.T) {
 		}
 		leaks(t, h.name, text+x.D.Status()[0].Message)
 		if !strings.Contains(text, "halted") {
-			t.Errorf("%s: nothing was said", h.name)
+			t.Errorf("%s: nothing was logged", h.name)
 		}
 	}
 }
 
-// TestProducersDecideRetention: a start says that the timestamps of producers
-// decide what is deleted, where they do, and only there.
+// TestProducersDecideRetention: a start warns if the timestamps of producers decide which records are deleted, and only
+// then.
 func TestProducersDecideRetention(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -187,7 +188,7 @@ func TestProducersDecideRetention(t *testing.T) {
 		x := r.Start()
 		x.Until("up", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 		x.End()
-		if n := strings.Count(r.Log.String(), "producers' timestamps decide"); (n == 1) != c.warns || n > 1 {
+		if n := strings.Count(r.Log.String(), "timestamps that producers set"); (n == 1) != c.warns || n > 1 {
 			t.Errorf("%s, retention %s: warned %d times", c.kind, c.retention, n)
 		}
 	}

@@ -34,11 +34,11 @@ type feeder struct {
 
 func feedOn(r *streamtest.Rig) *feeder { return feedAt(r, 4*time.Millisecond, 25) }
 
-// feedAt appends n records every pause.
+// feedAt appends n records, then pauses, and repeats.
 func feedAt(r *streamtest.Rig, pause time.Duration, n int) *feeder {
 	ctx, stop := context.WithCancel(context.Background())
 	f := &feeder{stop: stop}
-	// It has a client of its own, whose broker may die.
+	// It has its own client, whose broker may die.
 	client := fixtures.Dial(r.T, r.Addr)
 	f.done.Go(func() {
 		tick := time.NewTicker(pause)
@@ -53,8 +53,8 @@ func feedAt(r *streamtest.Rig, pause time.Duration, n int) *feeder {
 			for range n {
 				list = append(list, kafka.Message{Value: r.RecordOf(f.fed + len(list)), Time: time.UnixMilli(1)})
 			}
-			// The end does not interrupt it: what is sent would come in later, after
-			// the steps have been counted.
+			// The end does not interrupt a request, because its records could arrive later, after the steps have been
+			// counted.
 			sending, cancel := context.WithTimeout(context.Background(), time.Minute)
 			if _, err := client.Produce(sending, "orders", 0, list); err == nil {
 				f.fed += len(list)
@@ -75,7 +75,7 @@ func specOf(r *streamtest.Rig, role string, fetch int) streamtest.ChildSpec {
 	return streamtest.ChildSpec{Role: role, Config: string(r.Text()), Seed: r.Seed, Real: r.Real, Fetch: fetch}
 }
 
-// stepsOf returns the whole steps in the input.
+// stepsOf returns the number of complete steps in the input.
 func stepsOf(r *streamtest.Rig, length int64) uint64 {
 	r.T.Helper()
 	c := fixtures.Dial(r.T, r.Addr)
@@ -86,18 +86,18 @@ func stepsOf(r *streamtest.Rig, length int64) uint64 {
 	return uint64(end / length)
 }
 
-// interruptions counts what kills hit.
+// interruptions counts what the kills interrupted.
 type interruptions struct {
 	kills     int
 	inCommit  int // a commit was being written
-	unsent    int // a commit was durable, and its releases had not left
-	unacked   int // they had left, and no later commit knew
+	unsent    int // a commit was durable, and its releases were not published
+	unacked   int // they were published, and no later commit recorded it
 	lastSeen  uint64
 	nextInOut int64
-	window    time.Duration // kills come at most that long after the start, see killLoop
+	window    time.Duration // kills come at most this long after the start, see killLoop
 }
 
-// note looks at what a kill has left.
+// note examines the state after a kill.
 func (i *interruptions) note(t testing.TB, r *streamtest.Rig) {
 	t.Helper()
 	i.kills++
@@ -106,7 +106,7 @@ func (i *interruptions) note(t testing.TB, r *streamtest.Rig) {
 	}
 	var cp *state.Checkpoint
 	data, err := os.ReadFile(r.File(state.CheckpointName))
-	if errors.Is(err, fs.ErrNotExist) { // the daemon had not come to its first one
+	if errors.Is(err, fs.ErrNotExist) { // the daemon had not written its first one
 		cp = &state.Checkpoint{}
 	} else if cp, err = state.ParseCheckpoint(data); err != nil {
 		t.Fatalf("after kill %d: %v", i.kills, err)
@@ -124,7 +124,7 @@ func (i *interruptions) note(t testing.TB, r *streamtest.Rig) {
 		t.Fatalf("after kill %d: step %d is published, the last commit is of step %d", i.kills, i.lastSeen, cp.Step)
 	}
 	if n := len(cp.Outbox); n > 0 {
-		// Both may hold: of several releases some had left.
+		// Both may be true: some of several releases were published.
 		if cp.Outbox[n-1].Step > i.lastSeen {
 			i.unsent++
 		}
@@ -134,9 +134,9 @@ func (i *interruptions) note(t testing.TB, r *streamtest.Rig) {
 	}
 }
 
-// killLoop starts and kills daemons until the number is reached. The moment of a kill is
-// drawn from a window after the start. With hit, the window grows while the daemon is
-// killed before it has published anything, as on a busy machine, and shrinks again.
+// killLoop starts and kills daemons until the number is reached. The moment of a kill is drawn from a window after the
+// start. With hit, the window grows while the daemon is killed before it has published anything, as on a busy machine,
+// and shrinks again.
 func killLoop(t testing.TB, r *streamtest.Rig, spec streamtest.ChildSpec, rng *rand.Rand, kills int,
 	hit *interruptions) {
 	t.Helper()
@@ -147,7 +147,7 @@ func killLoop(t testing.TB, r *streamtest.Rig, spec streamtest.ChildSpec, rng *r
 	}
 	for range kills {
 		p := streamtest.Spawn(t, spec).Up()
-		// the moment of the kill, nothing waits for it
+		// The kill comes at a random moment.
 		time.Sleep(3*time.Millisecond + time.Duration(rng.Int64N(int64(window))))
 		p.Kill()
 		if hit == nil {
@@ -181,10 +181,9 @@ func killsOf(few, many int) int {
 	return few
 }
 
-// TestKill kills the daemon 15 times at random moments, 200 times in the slow job, and more
-// where none of them hit a moment that matters. Whatever was under way: no step has two different releases,
-// none is missing, and all are those of a run without interruption. A release that had
-// left is seldom sent again: a start finds it in the output.
+// TestKill kills the daemon 15 times at random moments, 200 times in the slow job, and more often if no kill hit an
+// important moment. No step has two different releases, none is missing, and all equal those of an uninterrupted run. A
+// published release is seldom sent again, because a start finds it in the output.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	const seed = 20
@@ -212,12 +211,12 @@ func TestKill(t *testing.T) {
 		t.Errorf("%d steps, the input has %d", v.Steps, steps)
 	}
 	if missed() {
-		t.Errorf("the kills missed: %+v", hit)
+		t.Errorf("the kills hit no important moment: %+v", hit)
 	}
 }
 
-// TestKillNaive is the control: the usual loop under the same kills and the
-// same checker. If it passes, the checker is blind.
+// TestKillNaive is the control: a naive loop under the same kills and the same checker. If it passes, the checker does
+// not work.
 func TestKillNaive(t *testing.T) {
 	t.Parallel()
 	const seed = 21
@@ -231,8 +230,7 @@ func TestKillNaive(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := feedOn(r)
-	// On a machine with more to do no attempt comes as far as a release before it is killed. So each is given longer
-	// until some have.
+	// On a busy machine no attempt may publish a release before it is killed. So attempts run longer until some have.
 	var v streamtest.Verdict
 	for window := 40 * time.Millisecond; len(v.Forks) == 0 &&
 		window < fixtures.Patience/time.Duration(kills); window *= 4 {
@@ -251,14 +249,13 @@ func TestKillNaive(t *testing.T) {
 	}
 }
 
-// TestKillCopies runs two daemons on copies of one state directory, with other
-// sizes of fetches, into one output, and kills both. They publish the same
-// bytes.
+// TestKillCopies runs two daemons on copies of one state directory, with different fetch sizes, into one output, and
+// kills both. They publish the same bytes.
 func TestKillCopies(t *testing.T) {
 	t.Parallel()
 	steps, duplicates := killTwo(t, streamtest.NewRig(t, killStream), 22, killsOf(12, 25))
 	if duplicates < int(steps)/10 {
-		t.Errorf("only %d duplicates of %d steps: the copies were not at work at the same time", duplicates, steps)
+		t.Errorf("only %d duplicates of %d steps: the copies did not run at the same time", duplicates, steps)
 	}
 }
 
@@ -275,8 +272,8 @@ func killTwo(t *testing.T, r *streamtest.Rig, seed uint64, kills int) (steps uin
 		})
 	}
 	wg.Wait()
-	// On a busy machine one copy is dead or behind while the other publishes. So the log
-	// grows by a quarter while both are down, and then both publish that.
+	// On a busy machine one copy is dead or behind while the other publishes. So the log grows by a quarter while both
+	// are down, and then both publish that.
 	for published := r.History("orders.dp").Steps; stepsOf(r, 20) < published+published/4; {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -293,10 +290,9 @@ func killTwo(t *testing.T, r *streamtest.Rig, seed uint64, kills int) (steps uin
 	return steps, v.Duplicates
 }
 
-// TestKillCopiesRolling kills two copies of a state whose epochs roll over every few
-// steps, each with secrets of its own. A copy halts after the first release that the
-// other one did not make: no later step of an epoch has two values. One that was killed when it
-// opened an epoch that the other has begun halts too, see TestCopyCutOff.
+// TestKillCopiesRolling kills two copies of a state whose epochs roll over every few steps, each with its own secrets.
+// A copy halts after the first release that the other did not make, so no later step of an epoch has two values. A copy
+// killed while it opened an epoch that the other has begun halts too, see TestCopyCutOff.
 func TestKillCopiesRolling(t *testing.T) {
 	t.Parallel()
 	const seed = 25
@@ -320,7 +316,7 @@ func TestKillCopiesRolling(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
 			for range kills {
 				p := streamtest.Spawn(t, specOf(x, "daemon", 16<<10))
-				// the moment of the kill, nothing waits for it
+				// The kill comes at a random moment.
 				time.Sleep(time.Duration(50+rng.IntN(150)) * time.Millisecond)
 				p.Cmd.Process.Kill()
 				<-p.Done
@@ -328,8 +324,7 @@ func TestKillCopiesRolling(t *testing.T) {
 					halted.Add(1)
 				}
 			}
-			// On a busy machine a copy is killed before it has come so far. So both work on
-			// until one of them has halted.
+			// On a busy machine both copies may be killed too early. So both run until one of them has halted.
 			p := streamtest.Spawn(t, specOf(x, "daemon", 16<<10))
 			for late := time.Now().Add(fixtures.Patience); halted.Load() == 0 &&
 				time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
@@ -354,14 +349,13 @@ func TestKillCopiesRolling(t *testing.T) {
 		for i, end := range ends {
 			t.Logf("copy %d: ...%s", i, end[max(0, len(end)-2000):])
 		}
-		t.Error("no copy halted: they never were at work in different epochs")
+		t.Error("no copy halted: they never worked in different epochs")
 	}
-	t.Logf("%d kills of two copies, %d halts, %d releases, of which %d have two values", 2*kills, halted.Load(),
+	t.Logf("%d kills of two copies, %d halts, %d releases, %d with two values", 2*kills, halted.Load(),
 		len(v.Bytes), len(v.Forks))
 }
 
-// TestKillBroker kills the broker too. What it had acknowledged is there when it
-// comes back, and daemons wait for it.
+// TestKillBroker kills the broker too. Acknowledged releases exist when it comes back, and daemons wait for it.
 func TestKillBroker(t *testing.T) {
 	t.Parallel()
 	const seed = 23
@@ -395,15 +389,15 @@ func TestKillBroker(t *testing.T) {
 	}
 }
 
-// killLoopDown kills a daemon that has lost its broker, half of the time.
+// killLoopDown kills a daemon that has lost its broker, in half of the calls.
 func killLoopDown(t testing.TB, p *streamtest.Process, rng *rand.Rand) {
 	t.Helper()
 	time.Sleep(time.Duration(rng.IntN(40)) * time.Millisecond)
 	p.Kill()
 }
 
-// TestTerminate: SIGTERM ends the daemon with 0, everything that was closed is
-// published, and the next run repeats nothing.
+// TestTerminate: SIGTERM ends the daemon with exit code 0. All closed steps are published, and the next run repeats
+// nothing.
 func TestTerminate(t *testing.T) {
 	t.Parallel()
 	rounds := killsOf(6, 12)

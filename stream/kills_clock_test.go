@@ -23,11 +23,10 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestKillsOfClock kills a daemon at random moments whose steps end ten times a second, of
-// three streams: one merges three partitions, of which one is quiet, the others read one, and
-// one of these is a regression, whose windows are the steps. No
-// key has two releases and none is missing, each step begins in each partition where the
-// one before ended, and an auditor works every release out again.
+// TestKillsOfClock kills a daemon at random moments. Its three streams have steps that end ten times a second: one
+// merges three partitions, of which one is quiet; the others read one partition, and one of these is a regression whose
+// windows are the steps. No key has two releases, none is missing, each step begins in each partition where the one
+// before ended, and an auditor recomputes every release.
 func TestKillsOfClock(t *testing.T) {
 	t.Parallel()
 	const round = 250
@@ -86,7 +85,7 @@ func killClock(t *testing.T, round uint64, n int) {
 					return true
 				}
 			}
-			h.Tick() // a task that compares, or that rolls over, may have missed its own
+			h.Tick() // a task that compares or rolls over may have missed its own tick
 			return false
 		})
 	}
@@ -96,7 +95,11 @@ func killClock(t *testing.T, round uint64, n int) {
 	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience+time.Duration(n)*time.Second)
 	defer cancel()
 	total := 0
-	for task, topic := range map[core.Task]string{fixtures.MergedTask: "orders.dp", {Stream: "one"}: "one.dp", {Stream: "fit"}: "fit.dp"} {
+	for task, topic := range map[core.Task]string{
+		fixtures.MergedTask: "orders.dp",
+		{Stream: "one"}:     "one.dp",
+		{Stream: "fit"}:     "fit.dp",
+	} {
 		out := r.OutputOf(topic)
 		total += len(out)
 		all,
@@ -126,19 +129,19 @@ func killClock(t *testing.T, round uint64, n int) {
 			}
 		}
 		if verified != len(out) || verified == 0 {
-			t.Errorf("%s: %d of %d releases were worked out again", task, verified, len(out))
+			t.Errorf("%s: %d of %d releases were recomputed", task, verified, len(out))
 		}
 	}
 	t.Logf("%d kills in %v: %d releases, of %v records in three partitions", n, took.Round(time.Second), total,
 		fmt.Sprint(fed))
 }
 
-// TestClockMutant: a copy that decides boundaries anew, because it has none of those that
-// were decided, is found. Where the output has a release of the step it makes none; where
-// both copies are at work before either has published, one halts before its second release.
+// TestClockMutant: a copy that decides boundaries again, because it has none of the decided ones, is detected. If the
+// output has a release of the step, it publishes none. If both copies run before either has published, one halts before
+// its second release.
 func TestClockMutant(t *testing.T) {
 	t.Parallel()
-	// mutant makes of a copy's state, before its first step, one with a boundary topic of its own.
+	// mutant returns a copy of a state before its first step, with a boundary topic of its own.
 	mutant := func(r *streamtest.Rig) *streamtest.Rig {
 		m := r.Sibling(fixtures.ClockStream)
 		r.CopyState(m)
@@ -150,7 +153,7 @@ func TestClockMutant(t *testing.T) {
 		fixtures.Must(t, err)
 		cp.BoundaryTopic, cp.Boundary = "anew", state.UnknownBoundary
 		fixtures.Must(t, os.WriteFile(m.File(state.CheckpointName), cp.Encode(nil), 0o600))
-		m.Prepare = func(in *stream.Inside) { in.Own.Ledger.Entries[0].Boundaries = nil } // which would tell
+		m.Prepare = func(in *stream.Inside) { in.Own.Ledger.Entries[0].Boundaries = nil } // it would reveal the change
 		return m
 	}
 	begin := func() (*streamtest.Rig, *streamtest.Rig) {
@@ -172,7 +175,7 @@ func TestClockMutant(t *testing.T) {
 		r.SendTo(0, 50, 50)
 		h.Tick()
 		x = m.Start(h.On)
-		x.Halts(failure.OutputAhead, "holds step 1 of epoch 1, and boundary topic anew holds boundaries up to step 0")
+		x.Halts(failure.OutputAhead, "holds step 1 of epoch 1, but boundary topic anew holds boundaries up to step 0")
 		x.EndHalted()
 		if out := r.OutputOf("orders.dp"); len(out) != 1 {
 			t.Errorf("%d releases", len(out))
@@ -189,7 +192,7 @@ func TestClockMutant(t *testing.T) {
 		one.Tick()
 		x.Published(1)
 		r.SendTo(0, 50, 50)
-		two.Tick() // its first step holds 100 records, that of the other 50
+		two.Tick() // its first step holds 100 records, the other's 50
 		y.Halts(failure.OutputAhead)
 		y.EndHalted()
 		one.Tick()

@@ -31,8 +31,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// fourStreams are one of each mechanism on one topic, whose epochs end after a few steps
-// and are followed by others.
+// fourStreams are streams with one mechanism each on one topic. Their epochs roll over every few steps.
 var fourStreams = func() string {
 	stream := func(name, more, table string) string {
 		s := fixtures.With(fixtures.OrdersStream, "step   = 100\n", more+"on_horizon = \"rollover\"\n",
@@ -53,7 +52,7 @@ var fourStreams = func() string {
 
 var fourTasks = []string{"orders", "slopes", "windows", "model"}
 
-// kills is how many daemons such a test kills: a few, or STREAMDP_KILLS.
+// kills returns how many daemons a test kills: a few, or STREAMDP_KILLS.
 func kills(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("STREAMDP_KILLS")
@@ -65,14 +64,13 @@ func kills(t testing.TB) int {
 	return n
 }
 
-// kept is the rig's configuration with secrets that are kept, so that all that was
-// published can be worked out again.
+// kept returns the rig's configuration with secrets that are kept, so that all published releases can be recomputed.
 func kept(r *streamtest.Rig) string {
 	return strings.Replace(string(r.Text()), "[http]\n", "epoch_secret_retention = \"100h\"\n[http]\n", 1)
 }
 
-// killSome starts and kills daemons, and returns how many it killed. It ends early where a
-// daemon has ended by itself because every task of it halted, if that may be.
+// killSome starts and kills daemons, and returns how many it killed. If mayHalt is true, it ends early if a daemon has
+// ended by itself because all of its tasks halted.
 func killSome(t testing.TB, spec streamtest.ChildSpec, rng *rand.Rand, kills int, mayHalt bool,
 	feed func()) (killed int) {
 	t.Helper()
@@ -87,10 +85,10 @@ func killSome(t testing.TB, spec streamtest.ChildSpec, rng *rand.Rand, kills int
 		err := error(nil)
 		select {
 		case err = <-up:
-		case <-time.After(time.Second): // its first task has halted, others run
+		case <-time.After(time.Second): // its first task has halted, but others run
 		}
 		if err == nil {
-			// the moment of the kill, nothing waits for it
+			// The kill comes at a random moment.
 			time.Sleep(3*time.Millisecond + time.Duration(rng.IntN(120_000))*time.Microsecond)
 		}
 		p.Cmd.Process.Kill()
@@ -107,8 +105,8 @@ func killSome(t testing.TB, spec streamtest.ChildSpec, rng *rand.Rand, kills int
 	return kills
 }
 
-// epochsFollow fails unless the epochs of a history cover the log from its begin on
-// without a gap and without a record in two.
+// epochsFollow fails unless the epochs of a history cover the log from its beginning on, without a gap and without a
+// record in two epochs.
 func epochsFollow(v *streamtest.Verdict, t testing.TB, what string) (epochs int, end int64) {
 	t.Helper()
 	type span struct {
@@ -135,14 +133,12 @@ func epochsFollow(v *streamtest.Verdict, t testing.TB, what string) (epochs int,
 	return len(all), end
 }
 
-// TestKillsOfAll kills a daemon with a task of every mechanism at random moments, in the
-// middle of steps, commits, publications, closings and openings. No key has two
-// releases, none is missing, the epochs of a task follow each other without a gap, no
-// record is charged for two epochs of a task, and an auditor who works every
-// release out again finds the same bytes.
+// TestKillsOfAll kills a daemon with a task of every mechanism at random moments: in steps, commits, publications,
+// closings and openings. No key has two releases, none is missing, the epochs of a task follow each other without a
+// gap, no record is charged for two epochs of a task, and an auditor who recomputes every release finds the same bytes.
 func TestKillsOfAll(t *testing.T) {
 	t.Parallel()
-	// A start reads the whole ledger: it must not grow for ever.
+	// A start reads the whole ledger, so the ledger must not grow without limit.
 	const round = 500
 	n := kills(t)
 	for i := uint64(0); n > 0 && !t.Failed(); i++ {
@@ -162,7 +158,7 @@ func killAll(t *testing.T, round uint64, n int) {
 	fed := 0
 	begun := time.Now()
 	killSome(t, spec, rand.New(rand.NewPCG(31, round)), n, false, func() {
-		// As much as the slowest task gets done: what is left must be read in the end.
+		// Feed only as much as the slowest task can read, because the rest must be read at the end.
 		if fed-slowest(r) < 300 {
 			r.Produce(fed, 120)
 			fed += 120
@@ -211,7 +207,7 @@ func killAll(t *testing.T, round uint64, n int) {
 			}
 		}
 		if verified != len(v.Bytes) || verified == 0 {
-			t.Errorf("%s: %d of %d releases were worked out again", name, verified, len(v.Bytes))
+			t.Errorf("%s: %d of %d releases were recomputed", name, verified, len(v.Bytes))
 		}
 		said = append(said,
 			fmt.Sprintf("%s: %d releases in %d epochs, %d sent again", name, len(v.Bytes), epochs, v.Duplicates))
@@ -221,7 +217,7 @@ func killAll(t *testing.T, round uint64, n int) {
 		strings.Join(said, "; "))
 }
 
-// slowest returns the least offset that a task has committed, 0 where one has no checkpoint.
+// slowest returns the smallest offset that a task has committed, or 0 if one has no checkpoint.
 func slowest(r *streamtest.Rig) int {
 	least := math.MaxInt
 	for _, name := range fourTasks {
@@ -236,8 +232,8 @@ func slowest(r *streamtest.Rig) int {
 	return least
 }
 
-// chargedOnce fails unless the worst-off record has paid for one epoch of each task, and
-// returns the number of openings that are void.
+// chargedOnce fails unless the worst-off record is charged for one epoch of each task. It returns the number of void
+// openings.
 func chargedOnce(r *streamtest.Rig, t testing.TB) (voids int) {
 	t.Helper()
 	data, err := os.ReadFile(r.LedgerFile())
@@ -266,17 +262,17 @@ func chargedOnce(r *streamtest.Rig, t testing.TB) (voids int) {
 	got, err := paid.Epsilon(1e-8)
 	fixtures.Must(t, err)
 	if len(costs) != len(fourTasks) || !(got <= want*(1+1e-9) && got > 0) {
-		t.Errorf("the worst-off record has paid ε = %g, an epoch of each of %d tasks costs %g", got, len(costs), want)
+		t.Errorf("the worst-off record is charged ε = %g, but one epoch of %d tasks costs %g", got, len(costs), want)
 	}
 	return voids
 }
 
-// conflicts returns the keys that have two releases. It fails where such a key is not the
-// first release of its epoch: a copy must have halted before its second.
+// conflicts returns the keys that have two releases. It fails if such a key is not the first release of its epoch,
+// because a copy must halt before its second.
 func conflicts(t testing.TB, list []fixtures.Published) (forks []string) {
 	t.Helper()
 	values := map[string][32]byte{}
-	first := map[uint64]uint64{} // step of an epoch's first release
+	first := map[uint64]uint64{} // the step of each epoch's first release
 	of := map[string]fixtures.Published{}
 	for _, p := range list {
 		if s, ok := first[p.Epoch]; !ok || p.Step < s {
@@ -295,7 +291,7 @@ func conflicts(t testing.TB, list []fixtures.Published) (forks []string) {
 	return forks
 }
 
-// TestConflicts is the control of TestKillsOfCopies: its checker sees a copy that goes on.
+// TestConflicts is the control of TestKillsOfCopies: its checker detects a copy that continues.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	at := func(epoch, step uint64, value byte) fixtures.Published {
@@ -315,7 +311,7 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// failures counts complaints.
+// failures counts failures.
 type failures struct {
 	testing.TB
 	n int
@@ -324,10 +320,9 @@ type failures struct {
 func (*failures) Helper()                 {}
 func (f *failures) Errorf(string, ...any) { f.n++ }
 
-// TestKillsOfCopies kills two daemons that run at once on copies of one state and draw
-// their secrets, with epochs that end every few steps. As long as the epochs of the copy
-// last both publish the same bytes. Where each opens an epoch, one key at most has two
-// releases, the first of that epoch: a copy has halted before its second.
+// TestKillsOfCopies kills two daemons that run at the same time on copies of one state and draw their own secrets, with
+// epochs that end every few steps. In the epochs that they have in common, both publish the same bytes. When each opens
+// an epoch, at most one key has two releases, the first of that epoch, because a copy halts before its second.
 func TestKillsOfCopies(t *testing.T) {
 	t.Parallel()
 	n, done, rounds, halts, releases := kills(t), 0, 0, 0, 0
@@ -341,7 +336,7 @@ func TestKillsOfCopies(t *testing.T) {
 		"%d kills in %d rounds: %d releases, %d tasks of a copy halted, %d keys with two releases, each the first "+
 			"of its epoch", done, rounds, releases, halts, len(all))
 	if halts == 0 {
-		t.Error("no copy halted: they were not at work at the same time")
+		t.Error("no copy halted: they did not run at the same time")
 	}
 }
 
@@ -354,7 +349,7 @@ func killCopies(t *testing.T, round uint64) (kills, halts, releases int, forks [
 	f := feedAt(r, 50*time.Millisecond, 10)
 	spec := streamtest.ChildSpec{Role: "daemon", Config: string(r.Text()), Seed: r.Seed, Real: true, Fetch: 16 << 10}
 	p := streamtest.Spawn(t, spec).Up()
-	time.Sleep(200 * time.Millisecond) // somewhere in its life
+	time.Sleep(200 * time.Millisecond) // at some moment of its life
 	p.Kill()
 	s := r.Sibling(fourStreams)
 	r.CopyState(s)
@@ -388,8 +383,7 @@ func killCopies(t *testing.T, round uint64) (kills, halts, releases int, forks [
 			if s.State == monitor.StateHalted {
 				halts++
 				halted[s.Stream] = true
-				// A crash inside an opening is not voided where the output holds releases of
-				// that epoch, the other copy's.
+				// A crash in an opening is not voided if the output holds releases of that epoch from the other copy.
 				if s.Reason != failure.OutputAhead &&
 					!(s.Reason == failure.State && strings.Contains(s.Message, "the epoch may have run")) {
 					t.Errorf("%s halted with %s: %s", s.Stream, s.Reason, s.Message)

@@ -14,10 +14,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestKillsOfUsers kills daemons that protect persons at random moments, with a snapshot of the map after
-// every second step and files that change after each: with a cap and a full table, and with a separation
-// alone. No key has two releases, none is missing, and all are those of a run without interruption, in
-// which the map was never read from disk.
+// TestKillsOfUsers kills daemons that protect persons at random moments, with a snapshot of the map after every second
+// step and files that change after each: with a cap and a full table, and with a separation alone. No key has two
+// releases, none is missing, and all equal those of an uninterrupted run, which never read the map from disk.
 func TestKillsOfUsers(t *testing.T) {
 	t.Parallel()
 	n := kills(t)
@@ -25,7 +24,7 @@ func TestKillsOfUsers(t *testing.T) {
 		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
 			for round, left := uint64(0), (n+1)/2; left > 0 && !t.Failed(); round++ {
-				killUsers(t, mode, round, min(left, 500)) // a horizon has room for that many
+				killUsers(t, mode, round, min(left, 500)) // a horizon has room for this many
 				left -= 500
 			}
 		})
@@ -49,7 +48,7 @@ func killUsers(t *testing.T, mode int, round uint64, kills int) {
 	steps := stepsOf(r, 20)
 	finish(r, steps)
 	if usersBehind(r) {
-		t.Error("files of persons hold more than the last commit, though nobody was killed")
+		t.Error("files of persons hold more than the last commit, although there was no kill")
 	}
 	r.History("orders.dp").Equals(t, r.Uninterrupted(steps))
 	t.Logf("%d kills, %d steps; after %d kills the files of persons held more than the last commit", kills,
@@ -95,7 +94,7 @@ func TestUsersKillCopies(t *testing.T) {
 			if _,
 				duplicates := killTwo(t, streamtest.PersonRig(t, mode, 20), 42+uint64(mode),
 				killsOf(8, 15)); duplicates == 0 {
-				t.Error("the copies were not at work at the same time")
+				t.Error("the copies did not run at the same time")
 			}
 		})
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestLimit: an opening beyond the limit is refused and changes nothing; a
-// raised limit is a line of the ledger; one below what is charged is refused.
+// TestLimit: an opening beyond the limit is refused and changes nothing. A raised limit is a line of the ledger. A
+// limit below what is charged is refused.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.2")
@@ -27,7 +27,7 @@ func TestLimit(t *testing.T) {
 	r.Produce(0, 1050)
 	x := r.Start()
 	x.Published(10)
-	// The same records again: refused, and the epoch goes on.
+	// The same records again: refused, and the epoch continues.
 	for _, from := range []string{"0", "500", "900"} {
 		if err := x.Control(task.RequestOpen, epoch.OpenRequest{From: from}); err == nil ||
 			!strings.Contains(err.Error(), "above limit_epsilon 1.2") {
@@ -35,12 +35,12 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	if err := x.Control(task.RequestOpen, epoch.OpenRequest{From: "yesterday"}); err == nil {
-		t.Error("opened from yesterday")
+		t.Error("an opening from yesterday is accepted")
 	}
 	if s := x.D.Status()[0]; s.State != monitor.StateRunning || s.Epoch != 1 {
 		t.Errorf("after a refusal: %+v", s)
 	}
-	// Those that come after it pay their own.
+	// Later records have their own budget.
 	if err := x.Control(task.RequestOpen, epoch.OpenRequest{}); err != nil {
 		t.Errorf("open: %v", err)
 	}
@@ -52,7 +52,7 @@ func TestLimit(t *testing.T) {
 	if e := r.Entries()[3]; e.First != 1000 {
 		t.Errorf("the successor begins at %d", e.First)
 	}
-	// Offline as well.
+	// The same applies offline.
 	err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{From: "0"})
 	})
@@ -69,8 +69,7 @@ func TestLimit(t *testing.T) {
 	if e := r.Entries(); e[len(e)-1].Kind != ledger.KindLimit || e[len(e)-1].LimitEpsilon != 2.5 {
 		t.Errorf("ledger: %s", r.Kinds())
 	}
-	// The release says what the limit was when the epoch opened, and a restart
-	// writes no second line.
+	// The release states the limit at the epoch's opening, and a restart writes no second line.
 	x = r.Start()
 	x.Published(1)
 	x.End()
@@ -98,7 +97,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestLimitShared: two streams that read the same records pay together.
+// TestLimitShared: two streams that read the same records share the limit.
 func TestLimitShared(t *testing.T) {
 	t.Parallel()
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
@@ -160,11 +159,11 @@ func TestCharged(t *testing.T) {
 	d.Published(5)
 	d.End()
 	r.Recreate(7, 2000)
-	near(x(epoch.OpenRequest{}), 1.78) // and the log that came after, √3
+	near(x(epoch.OpenRequest{}), 1.78) // and the next log, √3
 }
 
-// TestMemoryGivenBack: a task that has ended has no share of kafka.fetch_memory, and one that runs
-// again has.
+// TestMemoryGivenBack: a task whose epoch has ended has no share of kafka.fetch_memory, and gets one when it runs
+// again.
 func TestMemoryGivenBack(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,

@@ -17,8 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// TestManyTasks runs a hundred tasks in one process, from their first epochs to a release of
-// each in every second. TestThousandTasks runs a thousand.
+// TestManyTasks runs a hundred tasks in one process, from their first epochs to one release per task and second.
+// TestThousandTasks runs a thousand.
 func TestManyTasks(t *testing.T) {
 	t.Parallel()
 	if race.Enabled {
@@ -30,8 +30,8 @@ func TestManyTasks(t *testing.T) {
 	}
 }
 
-// TestIdleTaskSleeps: a task to which nothing happens does nothing at the ticks. It wakes for
-// records, and shows what it did at the next tick; for requests; and for its end.
+// TestIdleTaskSleeps: an idle task does nothing at ticks. It wakes up for records, and shows its work at the next tick;
+// for requests; and for its end.
 func TestIdleTaskSleeps(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -53,7 +53,7 @@ func TestIdleTaskSleeps(t *testing.T) {
 			}
 			break
 		}
-		// Fifty ticks were due at most. A few changes are those of the last step.
+		// At most fifty ticks were due. The last step causes a few changes.
 		if changes > 20 {
 			t.Errorf("the status of an idle task changed %d times", changes)
 		}
@@ -68,8 +68,8 @@ func TestIdleTaskSleeps(t *testing.T) {
 	x.End()
 }
 
-// TestThousandTasks shows what a process with a thousand tasks needs. The figures are goals for
-// a machine that does nothing else.
+// TestThousandTasks measures what a process with a thousand tasks needs. The figures are goals for a machine without
+// other load.
 func TestThousandTasks(t *testing.T) {
 	tasks, err := strconv.Atoi(os.Getenv("STREAMDP_TASKS"))
 	if err != nil {
@@ -86,18 +86,18 @@ func TestThousandTasks(t *testing.T) {
 	}
 }
 
-// figures are what manyTasks measured.
+// figures are the results of manyTasks.
 type figures struct {
 	start, restart time.Duration // until every task runs: with an epoch to open, and without
-	again          time.Duration // and after releases
-	used           time.Duration // of processors, in again
-	memory         float64       // MB, at most
-	idle, busy     float64       // cores
+	again          time.Duration // the same after releases
+	used           time.Duration // processor time in again
+	memory         float64       // in MB, largest
+	idle, busy     float64       // in cores
 	late           time.Duration // from the last record to the last release
 }
 
-// manyTasks runs n tasks in a process, with packed records of 16 columns and a broker in
-// another process. Each gets so many steps, one a second.
+// manyTasks runs n tasks in a process, with packed records of 16 columns and a broker in another process. Each task
+// gets one step per second.
 func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	const columns, step = 16, 50
 	b := streamtest.Spawn(t, streamtest.ChildSpec{Role: "broker", Topics: []string{"other"}}).Up()
@@ -167,7 +167,7 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	x, f.again = launch()
 	f.used = cpuTime(t, x.p.Cmd.Process.Pid)
 	t.Logf(
-		"%d tasks: running after %.1f s, of which each opened an epoch, %.1f s again, and %.1f s after releases, "+
+		"%d tasks: running after %.1f s with an epoch to open, %.1f s again, and %.1f s after releases, "+
 			"with %.1f s of a core; %.1f MB of resident memory at most; %.4f of a core while idle, %.2f at a release "+
 			"a second; the last release %.1f s after the last second; stopped in %.1f s",
 		n, f.start.Seconds(), f.restart.Seconds(), f.again.Seconds(), f.used.Seconds(), f.memory, f.idle, f.busy,
@@ -175,7 +175,7 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	return f
 }
 
-// cpuTime is the time that a process has used of the processors.
+// cpuTime returns the processor time that a process has used.
 func cpuTime(t testing.TB, pid int) time.Duration {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -184,7 +184,7 @@ func cpuTime(t testing.TB, pid int) time.Duration {
 	}
 	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
 	var ticks time.Duration
-	for _, f := range fields[11:13] { // utime, stime
+	for _, f := range fields[11:13] { // utime and stime
 		v, err := strconv.Atoi(f)
 		if err != nil {
 			t.Fatal(err)

@@ -15,12 +15,11 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/streamtest"
 )
 
-// TestMemory: the daemon's resident memory with 100 packed columns and broker in
-// another process. The collector is asked to keep to 64 MiB and to begin early: else the peak is
-// decided by when it gets the processor. On a busy machine it may get it late, so twice as much is
-// allowed, without the program's own pages. Holding the log once, as records and as rows, takes more. Three answers of
-// 4 MiB are held at a time, four chunks of a MiB with their rows, and at 200 kB a release 4 MiB of these for each of
-// two commits.
+// TestMemory measures the daemon's resident memory with 100 packed columns and the broker in another process. The
+// garbage collector is told to keep to 64 MiB and to start early; otherwise the peak would depend on when it gets the
+// processor. On a busy machine it may start late, so twice as much is allowed, without the program's own pages. Holding
+// the log once, as records and as rows, would take more. The daemon holds three responses of 4 MiB, four chunks of 1
+// MiB with their rows, and, at 200 kB per release, 4 MiB of releases for each of two commits.
 func TestMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector takes several times the memory")
@@ -50,7 +49,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, p.Stderr)
 	}
 	t.Logf(
-		"%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB beside the program's pages",
+		"%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB without the program's pages",
 		records, columns, records*columns*8>>20, peak)
 	if peak > 2*64 {
 		t.Errorf("%.1f MB of resident memory", peak)
@@ -75,12 +74,12 @@ func (x *remote) until(line string) {
 		if time.Now().After(deadline) {
 			x.t.Fatalf("not reached: %s\n%s\n%s", line, page, x.p.Stderr)
 		}
-		time.Sleep(20 * time.Millisecond) // between two looks; no notice comes from another process
+		time.Sleep(20 * time.Millisecond) // poll, because another process sends no notice
 	}
 }
 
-// resident returns a part of the resident memory of a process, in MB: VmHWM is the largest so far, RssFile that
-// of files now, which are the program.
+// resident returns a part of the resident memory of a process, in MB: VmHWM is the largest so far, RssFile the present
+// part of files, which is the program.
 func resident(t testing.TB, pid int, part string) float64 {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))

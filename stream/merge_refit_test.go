@@ -17,10 +17,9 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// TestMergeRefit: windows of three partitions are one sequence of regressions, of each
-// solver that sums. It survives restarts, in the middle of a window too, with the same
-// bytes; another pace gives the same bytes; verify finds them; and the release says which
-// offsets of each partition the window has.
+// TestMergeRefit: windows of three partitions are one sequence of regressions, with each solver that sums. Restarts,
+// also in the middle of a window, and another pace of reading give the same bytes, verify finds them, and the release
+// states the offsets of each partition in the window.
 func TestMergeRefit(t *testing.T) {
 	t.Parallel()
 	for name, keys := range map[string]string{
@@ -84,7 +83,7 @@ func TestMergeRefit(t *testing.T) {
 			y.Published(3)
 			y.End()
 			if again := s.OutputOf("second.dp"); fmt.Sprint(again) != fmt.Sprint(out) {
-				t.Error("read at another pace, other bytes")
+				t.Error("reading at another pace gives other bytes")
 			}
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 				return streamtest.OpenEpoch(ctx, d, fixtures.MergedTask, epoch.OpenRequest{})
@@ -98,13 +97,12 @@ func TestMergeRefit(t *testing.T) {
 	}
 }
 
-// TestMergeEqual: the same records in the same steps, in 1, 3 and 64 partitions, have releases
-// of equal error, whose values are equal but for noise, at an ε at which that is small.
-// That integers are equal, in every pass of a regression too, is for moments.TestParts and
-// refit.TestParts to show.
+// TestMergeEqual: the same records in the same steps, in 1, 3 and 64 partitions, give releases with equal errors, whose
+// values differ only by noise, at an ε at which the noise is small. moments.TestParts and refit.TestParts show that the
+// integers are equal, in every pass of a regression too.
 func TestMergeEqual(t *testing.T) {
 	t.Parallel()
-	const rows = 192 // of a step, over all partitions
+	const rows = 192 // per step, over all partitions
 	type value struct{ Data, SE []float64 }
 	var want map[string]value
 	for _, partitions := range []int{1, 3, 64} {
@@ -134,7 +132,7 @@ func TestMergeEqual(t *testing.T) {
 		got := map[string]value{}
 		for name, v := range rel.Values {
 			se := make([]float64, len(v.Data))
-			if err := json.Unmarshal(v.SE, &se); err != nil { // one for all
+			if err := json.Unmarshal(v.SE, &se); err != nil { // one for all values
 				fixtures.Must(t, json.Unmarshal(v.SE, &se[0]))
 				for j := range se {
 					se[j] = se[0]

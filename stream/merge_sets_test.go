@@ -35,8 +35,8 @@ func openingOn(r *streamtest.Rig, epoch uint64) *ledger.Entry {
 	return &all[i]
 }
 
-// TestMergedSets: a partition that a merged stream leaves out for an epoch is taken up
-// again where it was left. Its records are charged once.
+// TestMergedSets: a partition that a merged stream leaves out for an epoch is later read from where it was left. Its
+// records are charged once.
 func TestMergedSets(t *testing.T) {
 	t.Parallel()
 	both := fixtures.With(fixtures.MergedStream, `"all"`, "[0, 1]")
@@ -68,8 +68,7 @@ func TestMergedSets(t *testing.T) {
 	}
 }
 
-// TestMergedLag: of a halted merged task, lag and headroom are those of the partitions where
-// they are worst, as of a running one.
+// TestMergedLag: a halted merged task shows lag and headroom of its worst partition, as a running one does.
 func TestMergedLag(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 2)
@@ -90,8 +89,7 @@ func TestMergedLag(t *testing.T) {
 	x.EndHalted()
 }
 
-// TestMergedAddedBudget: an epoch is not closed for another one that could not pay for a
-// partition that was added.
+// TestMergedAddedBudget: an epoch is not closed if the next one exceeded the budget of an added partition.
 func TestMergedAddedBudget(t *testing.T) {
 	t.Parallel()
 	small := func(s string) string { return fixtures.With(s, "limit_epsilon = 3.0", "limit_epsilon = 1.1") }
@@ -131,8 +129,8 @@ func TestMergedAddedBudget(t *testing.T) {
 	}
 }
 
-// TestMergedImplausible: a release of a step that one partition does not have yet is
-// nobody's, however long the others are.
+// TestMergedImplausible: a release of a step that one partition does not have yet halts the task, however long the
+// other partitions are.
 func TestMergedImplausible(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 2)
@@ -140,21 +138,21 @@ func TestMergedImplausible(t *testing.T) {
 	r.SendTo(1, 1000, 150)
 	x := r.Start()
 	x.Published(1)
-	r.Forge("{}", "orders/merged/1/5") // 500 offsets of each, and both have 1050
+	r.Forge("{}", "orders/merged/1/5") // needs 500 offsets of each; together they have 1050
 	r.SendTo(1, 1150, 50)
-	x.Halts(failure.OutputAhead, "whose records the input does not have", "orders/1 ends at offset")
+	x.Halts(failure.OutputAhead, "whose records are not in the input", "orders/1 ends at offset")
 	x.EndHalted()
 }
 
-// TestAbandonedTruncated: a task that is no longer configured and whose checkpoint is lost is
-// charged no less than its releases cover, where its log lost its end.
+// TestAbandonedTruncated: a task outside the configuration, whose checkpoint is lost and whose log lost its end, is
+// charged at least for what its releases cover.
 func TestAbandonedTruncated(t *testing.T) {
 	t.Parallel()
 	other := strings.ReplaceAll(
 		fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "other"`),
 		"stream.orders", "stream.other")
 	for name, c := range map[string]struct {
-		forget bool // what the ledger says of the output
+		forget bool // remove the output from the ledger's line
 		covers string
 		end    int64
 	}{

@@ -25,8 +25,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestMerge: three partitions are one sequence of releases, in which a step is over when
-// all partitions have it; it survives restarts with the same bytes, and verify finds them.
+// TestMerge: three partitions give one sequence of releases, in which a step ends when all partitions have it. Restarts
+// give the same bytes, and verify finds them.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 3)
@@ -83,7 +83,7 @@ func TestMerge(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Releases != 4 || all[0].Difference != "" || all[0].Unverifiable != "" {
 		t.Errorf("verify: %+v, %v", all, err)
 	}
-	// Another state directory with the same secrets, another pace: the same bytes.
+	// Another state directory with the same secrets, at another pace, gives the same bytes.
 	s := r.Sibling(
 		fixtures.With(fixtures.MergedStream, `"orders.dp"`, `"second.dp"`, "merge = true",
 			"merge = true\nmerge_ahead = 1"))
@@ -91,7 +91,7 @@ func TestMerge(t *testing.T) {
 	y.Published(4)
 	y.End()
 	if again := s.OutputOf("second.dp"); fmt.Sprint(again) != fmt.Sprint(out) {
-		t.Error("read at another pace, other bytes")
+		t.Error("reading at another pace gives other bytes")
 	}
 	spent, err := streamtest.ReadSpent(r.Dir+"/state", "", nil)
 	if err != nil || len(spent) != 3 {
@@ -110,7 +110,7 @@ func TestMerge(t *testing.T) {
 			}
 		}
 	}
-	// A successor goes on where each partition ended.
+	// The next epoch continues where each partition ended.
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.MergedTask, epoch.OpenRequest{})
 	}))
@@ -123,8 +123,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestMergeBudget: each partition is charged, all or none, and a limit that one of them
-// exceeds leaves the others as they were.
+// TestMergeBudget: either all partitions are charged or none, and a limit that one of them exceeds leaves the others
+// unchanged.
 func TestMergeBudget(t *testing.T) {
 	t.Parallel()
 	one := fixtures.With(strings.ReplaceAll(fixtures.OrdersStream, "stream.orders", "stream.one"), `topic = "orders"`,
@@ -153,8 +153,8 @@ func TestMergeBudget(t *testing.T) {
 	}
 }
 
-// TestMergeBecomes: a stream that becomes merged goes on where its tasks ended, and one
-// that is merged no longer does too; while one of these epochs is open it halts.
+// TestMergeBecomes: a stream that becomes merged or unmerged continues where its tasks ended. While one of these epochs
+// is open, it halts.
 func TestMergeBecomes(t *testing.T) {
 	t.Parallel()
 	apart := fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "orders", partition = [0, 1]`)
@@ -169,7 +169,7 @@ func TestMergeBecomes(t *testing.T) {
 	x.End()
 	r.Toml = fixtures.With(fixtures.MergedStream, `"all"`, "[0, 1]")
 	x = r.Start()
-	x.Halts(failure.Configuration, "orders/0 is read by epoch 1 of task orders-0",
+	x.Halts(failure.Configuration, "epoch 1 of task orders-0 is open and reads orders/0",
 		"streamdp epoch close orders --partition 0")
 	x.EndHalted()
 	for p := range 2 {
@@ -190,7 +190,7 @@ func TestMergeBecomes(t *testing.T) {
 	open := func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}
-	if err := r.Offline(open); err == nil || !strings.Contains(err.Error(), "task orders-merged, which is open") {
+	if err := r.Offline(open); err == nil || !strings.Contains(err.Error(), "task orders-merged is open") {
 		t.Errorf("while the merged epoch is open: %v", err)
 	}
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
@@ -206,13 +206,15 @@ func TestMergeBecomes(t *testing.T) {
 	x.End()
 }
 
-// TestMergeForgotten: a state directory that is lost at the same time as merge is changed is
-// missed, by what the output holds. Without that the same records would be released again,
-// and charged once.
+// TestMergeForgotten: if a state directory is lost and merge is changed at the same time, the output reveals the loss.
+// Otherwise the same records would be released again but charged once.
 func TestMergeForgotten(t *testing.T) {
 	t.Parallel()
 	merged := fixtures.With(fixtures.MergedStream, `"all"`, "[0]")
-	for name, c := range map[string][2]string{"merged": {fixtures.OrdersStream, merged}, "merged no longer": {merged, fixtures.OrdersStream}} {
+	for name, c := range map[string][2]string{
+		"merged":           {fixtures.OrdersStream, merged},
+		"merged no longer": {merged, fixtures.OrdersStream},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := streamtest.NewMergedRig(t, c[0], 1)
@@ -221,7 +223,7 @@ func TestMergeForgotten(t *testing.T) {
 			x.Published(1)
 			x.End()
 			x = r.Sibling(c[1]).Start()
-			x.Halts(failure.OutputAhead, "releases of this stream that the ledger knows no epoch of",
+			x.Halts(failure.OutputAhead, "releases of this stream, but the ledger has no epoch of it",
 				"streamdp epoch open orders")
 			x.EndHalted()
 		})
@@ -249,7 +251,7 @@ func TestMergePartitionAdded(t *testing.T) {
 	x.Published(1)
 	x.End()
 	if !strings.Contains(r.Log.String(), "the next epoch reads them") {
-		t.Error("the log does not say when")
+		t.Error("the log does not say when it will be read")
 	}
 	if v := r.OutputOf("orders.dp")["orders/merged/2/1"]; !strings.Contains(v,
 		`{"partition":2,"offsets":[0,100],"covers":[0,100]}`) {
@@ -257,8 +259,8 @@ func TestMergePartitionAdded(t *testing.T) {
 	}
 }
 
-// TestMergeRecovery: a damaged checkpoint, a lost one and a restored copy lead to the same
-// bytes; a log that was made anew in one partition halts.
+// TestMergeRecovery: a damaged checkpoint, a lost one and a restored copy lead to the same bytes. A log that was
+// created again in one partition halts the task.
 func TestMergeRecovery(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 3)
@@ -278,7 +280,7 @@ func TestMergeRecovery(t *testing.T) {
 	x.Published(5)
 	x.End()
 	want := fmt.Sprint(r.OutputOf("orders.dp"))
-	// The copy repeats, and goes on.
+	// The copy repeats, and continues.
 	send(550, 60)
 	x = old.Start()
 	x.Published(6)
@@ -286,7 +288,7 @@ func TestMergeRecovery(t *testing.T) {
 	if out := r.OutputOf("orders.dp"); len(out) != 6 {
 		t.Errorf("%d releases", len(out))
 	} else if delete(out, "orders/merged/1/6"); fmt.Sprint(out) != want {
-		t.Error("the copy made others")
+		t.Error("the copy made other releases")
 	}
 	fixtures.FlipByte(t, old.Dir+"/state/tasks/orders-merged/checkpoint", 100)
 	x = old.Start()
@@ -306,7 +308,7 @@ func TestMergeRecovery(t *testing.T) {
 	if err != nil || all[0].Releases != 7 || all[0].Difference != "" {
 		t.Errorf("verify: %+v, %v", all, err)
 	}
-	// A ledger that is lost comes back with the charges of all partitions.
+	// A lost ledger is reconstructed with the charges of all partitions.
 	fixtures.Must(t, os.Remove(old.LedgerFile()))
 	rep, err := stream.RepairLedger(t.Context(), old.Options(), true)
 	if err != nil || len(rep.Added) == 0 || len(rep.Added[0].Parts) != 3 {
@@ -318,25 +320,24 @@ func TestMergeRecovery(t *testing.T) {
 	x.End()
 }
 
-// TestMergeShortened: a partition whose log lost its end is charged no less than the releases
-// cover, however long the logs of the others are. By offsets the output says here that each
-// partition was read up to 300, and one has 100 records; by the clock, that one was read up to
-// 800, which has 600, and the other not at all.
+// TestMergeShortened: a partition whose log lost its end is charged at least for what the releases cover, however long
+// the other logs are. By offsets, the output says that each partition was read up to 300, but one has 100 records. By
+// the clock, it says that one was read up to 800, which has 600, and the other not at all.
 func TestMergeShortened(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		clock  bool
-		covers string // step 3, which the records that are left do not have
+		covers string // step 3, whose records are partly lost
 		ends   [2]int64
 	}{
 		"by offsets": {false,
 			`{"offsets":[400,600],"parts":[{"partition":0,"offsets":[200,300]},{"partition":1,"offsets":[200,300]}]}`,
 			[2]int64{-1, 900}},
-		// The first partition has all of the step; an even share of it would be in both logs.
+		// The first partition has the whole step; an even share of it would be in both logs.
 		"by the clock": {true,
 			`{"offsets":[600,800],"parts":[{"partition":0,"offsets":[0,0]},{"partition":1,"offsets":[600,800]}]}`,
 			[2]int64{400, -1}},
-		"nobody's share": {false, `{"offsets":[400,600]}`, [2]int64{-1, -1}},
+		"an unknown share": {false, `{"offsets":[400,600]}`, [2]int64{-1, -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -353,7 +354,7 @@ func TestMergeShortened(t *testing.T) {
 			x := r.Start(h.On)
 			x.Published(1)
 			x.End()
-			r.Client = fixtures.Dial(t, r.Addr) // which knows the output
+			r.Client = fixtures.Dial(t, r.Addr) // a client that knows the output
 			_, err := r.Client.Produce(t.Context(), "orders.dp", 0,
 				[]kafka.Message{{Key: []byte("orders/merged/1/3"), Value: []byte(c.covers), Time: time.UnixMilli(1)}})
 			fixtures.Must(t, err)
@@ -370,8 +371,7 @@ func TestMergeShortened(t *testing.T) {
 	}
 }
 
-// TestMergeShuffled: whatever the order in which partitions get their records, the
-// releases have the same bytes.
+// TestMergeShuffled: the releases do not depend on the order in which the partitions get their records.
 func TestMergeShuffled(t *testing.T) {
 	t.Parallel()
 	var want string
@@ -398,13 +398,13 @@ func TestMergeShuffled(t *testing.T) {
 		if want == "" {
 			want = got
 		} else if got != want {
-			t.Error("another order, other bytes")
+			t.Error("another order gives other bytes")
 		}
 	}
 }
 
-// TestMergedCheckpoint: a merged checkpoint says the same when it is written and read
-// again, and one whose positions can't be is refused.
+// TestMergedCheckpoint: a merged checkpoint is unchanged by writing and reading, and one with impossible positions is
+// refused.
 func TestMergedCheckpoint(t *testing.T) {
 	sound := func() *state.Checkpoint {
 		c := streamtest.GoldenCheckpoint()
@@ -439,7 +439,7 @@ func TestMergedCheckpoint(t *testing.T) {
 		c := sound()
 		change(c)
 		if _, err := state.ParseCheckpoint(c.Encode(nil)); err == nil {
-			t.Errorf("%s is believed", name)
+			t.Errorf("%s is accepted", name)
 		}
 	}
 }

@@ -34,9 +34,9 @@ func usersOfMerged(r *streamtest.Rig, epoch uint64, partition int) []string {
 	return names
 }
 
-// TestMergedUsers: a merged task that is stopped after every step makes the bytes of a copy that reads all
-// stepsOf at once, and of its auditor. Each partition has files of persons of its own; where those of one are
-// lost, recover goes on to the same bytes.
+// TestMergedUsers: a merged task that is stopped after every step makes the same bytes as a copy that reads all steps
+// at once, and as its auditor. Each partition has its own files of persons. If those of one are lost, recover continues
+// to the same bytes.
 func TestMergedUsers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -132,7 +132,7 @@ func TestMergedUsers(t *testing.T) {
 			}
 			r.OutputOf("orders.dp") // each release once
 			verify(len(r.OutputOf("orders.dp")))
-			// The persons of all partitions are one account, which pays the epoch once.
+			// The persons of all partitions are one account, which is charged once for the epoch.
 			spent, err := readPopulations(filepath.Join(r.Dir, "state"), "orders", nil)
 			if err != nil || len(spent) != 1 || len(spent[0].Epochs) != 1 || !spent[0].OnePartition ||
 				spent[0].ChargedEpsilon < 0.999 || spent[0].ChargedEpsilon > 1.001 {
@@ -150,7 +150,7 @@ func TestMergedUsers(t *testing.T) {
 	}
 }
 
-// newMergedUsersScenario is newMergedScenario where persons are protected: two epochs, of three steps and of
+// newMergedUsersScenario is newMergedScenario for a stream that protects persons: two epochs, of three steps and of
 // two.
 func newMergedUsersScenario(t testing.TB) *streamtest.Scenario {
 	s := newMergedScenario(t)
@@ -158,9 +158,9 @@ func newMergedUsersScenario(t testing.TB) *streamtest.Scenario {
 	return s
 }
 
-// TestMergedUsersDiskCrashes stops the machine before operations on files of persons of three partitions and
-// on checkpoints, and fills its disk there: the output is that of a run without a fault, and no file of
-// persons outlives its epoch. It takes every eleventh of them, and with STREAMDP_SLOW=1 all.
+// TestMergedUsersDiskCrashes stops the machine before operations on files of persons of three partitions and on
+// checkpoints, and fills its disk there. The output equals that of a run without a fault, and no file of persons
+// outlives its epoch. The test takes every eleventh operation, and with STREAMDP_SLOW=1 all.
 func TestMergedUsersDiskCrashes(t *testing.T) {
 	t.Parallel()
 	var want map[string]string
@@ -170,7 +170,7 @@ func TestMergedUsersDiskCrashes(t *testing.T) {
 			want = out
 		}
 		if len(out) != 5 || fmt.Sprint(out) != fmt.Sprint(want) {
-			t.Errorf("other releases than without a fault: %d", len(out))
+			t.Errorf("%d releases, which differ from those without a fault", len(out))
 		}
 		files := s.R.Disk.(*simdisk.SimDisk).Holds(state.PersonsPrefix)
 		for p := range 3 {
@@ -180,7 +180,7 @@ func TestMergedUsersDiskCrashes(t *testing.T) {
 			}
 		}
 		if slices.ContainsFunc(files, func(name string) bool { return !strings.HasPrefix(name, state.UsersOf(2)) }) {
-			t.Errorf("epoch 2 is open, and there are %v", files)
+			t.Errorf("epoch 2 is open, but there are %v", files)
 		}
 	}
 	streamtest.CrashUsers(t, 11, newMergedUsersScenario, verify)

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestOpenings: nobody begins while it is shut; whoever has begun is waited for, for as long as the context
-// says, and then all goes on.
+// TestOpenings: no opening begins while the gate is shut. Shut waits for openings in progress until the context ends;
+// then the gate stays open.
 func TestOpenings(t *testing.T) {
 	t.Parallel()
 	var o epoch.OpenGate
@@ -25,33 +25,34 @@ func TestOpenings(t *testing.T) {
 	fixtures.Must(t, o.Begin(ended))
 	fixtures.Must(t, o.Begin(t.Context()))
 	if err := o.Shut(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("shut while two are under way: %v", err)
+		t.Errorf("shut during two openings: %v", err)
 	}
-	fixtures.Must(t, o.Begin(t.Context())) // it is as before
+	fixtures.Must(t, o.Begin(t.Context())) // the gate is open as before
 	o.End()
 	shut := make(chan error)
 	go func() { shut <- o.Shut(t.Context()) }()
 	o.End()
 	select {
 	case err := <-shut:
-		t.Fatalf("shut while one is under way: %v", err)
+		t.Fatalf("shut during one opening: %v", err)
 	case <-time.After(5 * time.Millisecond):
 	}
 	o.End()
 	fixtures.Must(t, <-shut)
 	if err := o.Begin(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("begin while it is shut: %v", err)
+		t.Errorf("begin while the gate is shut: %v", err)
 	}
 	begun := make(chan error)
 	go func() { begun <- o.Begin(t.Context()) }()
 	o.Reopen()
 	fixtures.Must(t, <-begun)
 	if o.N != 1 {
-		t.Errorf("%d are under way", o.N)
+		t.Errorf("%d openings are in progress", o.N)
 	}
 }
 
-// TestReloadWaitsForOpening: while an epoch is being charged nothing changes, and while streams change none is.
+// TestReloadWaitsForOpening: streams do not change while an epoch is being charged, and no epoch is charged while
+// streams change.
 func TestReloadWaitsForOpening(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -76,7 +77,7 @@ func TestReloadWaitsForOpening(t *testing.T) {
 		time.Now().Before(late); {
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(20 * time.Millisecond) // it must not be charged, however long it waits
+	time.Sleep(20 * time.Millisecond) // however long it waits, it must not be charged
 	if kinds := r.Kinds(); kinds != "open close key-destroyed" {
 		t.Errorf("the ledger has %s", kinds)
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestWaysOut: what a halt names besides a new epoch brings the task back, in the epoch
-// in which it halted, and to the bytes of a run without a halt.
+// TestWaysOut: each remedy that a halt names, other than a new epoch, brings the task back in the same epoch, and to
+// the bytes of a run without a halt.
 func TestWaysOut(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -40,7 +40,7 @@ func TestWaysOut(t *testing.T) {
 			},
 		},
 		{
-			"another key", failure.Key, "configure the file of that key",
+			"another key", failure.Key, "configure that key's file",
 			func(t *testing.T, r *streamtest.Rig) { r.Seed++ },
 			func(t *testing.T, r *streamtest.Rig) { r.Seed-- },
 		},
@@ -108,7 +108,7 @@ func TestWaysOut(t *testing.T) {
 	})
 }
 
-// TestHaltedLag: a halted task shows how far behind it falls.
+// TestHaltedLag: a halted task shows its growing lag.
 func TestHaltedLag(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -133,14 +133,14 @@ func TestHaltedLag(t *testing.T) {
 	x.End()
 }
 
-// TestAddedPartitions: partitions that are added and that nobody reads are said to be.
+// TestAddedPartitions: a warning names added partitions that no stream reads.
 func TestAddedPartitions(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
 	x := r.Start(func(o *stream.Options) { o.Hooks.LookEvery = 20 * time.Millisecond })
 	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 	if strings.Contains(r.Log.String(), "more partitions") {
-		t.Error("warned of partitions that are not there")
+		t.Error("warned of partitions that do not exist")
 	}
 	streamtest.AddPartitions(t, r, "orders", 3)
 	x.Until("two are unread", func(s monitor.TaskStatus) bool { return s.Unread == 2 })
@@ -158,8 +158,8 @@ func TestAddedPartitions(t *testing.T) {
 	}
 }
 
-// TestAllPartitions: a stream of all partitions runs a task for each, also for one that
-// is added while it runs, and for one that is added while no daemon does.
+// TestAllPartitions: a stream of all partitions runs a task for each, also for one added while it runs, and for one
+// added while no daemon runs.
 func TestAllPartitions(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -187,12 +187,12 @@ func TestAllPartitions(t *testing.T) {
 	x := r.Start(short)
 	running(x, 2)
 	if strings.Contains(r.Log.String(), "was added") {
-		t.Error("the first partitions are said to be new")
+		t.Error("the first partitions are reported as new")
 	}
 	add(3)
 	running(x, 3)
-	if !strings.Contains(r.Log.String(), "a partition was added to the input topic, and becomes a task") {
-		t.Errorf("nothing is said of the new one:\n%s", r.Log)
+	if !strings.Contains(r.Log.String(), "a partition was added to the input topic: starting a task for it") {
+		t.Errorf("the new partition is not reported:\n%s", r.Log)
 	}
 	x.End()
 	add(4)
@@ -217,8 +217,7 @@ func TestAllPartitions(t *testing.T) {
 	}
 }
 
-// TestAllWaits: a stream of all partitions whose topic is not there is not ready, and runs
-// when it is.
+// TestAllWaits: a stream of all partitions of a missing topic is not ready, and runs when the topic exists.
 func TestAllWaits(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -228,7 +227,7 @@ func TestAllWaits(t *testing.T) {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-late:
-			t.Fatal("nothing is served")
+			t.Fatal("the HTTP server does not answer")
 		}
 	}
 	if code, body := x.Get("/-/ready"); code != http.StatusServiceUnavailable ||
@@ -246,8 +245,7 @@ func TestAllWaits(t *testing.T) {
 	x.End()
 }
 
-// TestMistypedColumn: that hardly a record counts shows in readiness where the stream
-// publishes how many do, and only there.
+// TestMistypedColumn: readiness shows that almost no record counts if the stream publishes their number, and only then.
 func TestMistypedColumn(t *testing.T) {
 	t.Parallel()
 	const mistyped = `"weihgt"`
@@ -288,10 +286,10 @@ func TestMistypedColumn(t *testing.T) {
 			if _,
 				body := x.Get("/metrics"); c.few != strings.Contains(body,
 				`streamdp_few_valid{partition="0",stream="orders"} 1`) {
-				t.Error("the metric says otherwise")
+				t.Error("the metric few_valid is wrong")
 			}
-			if c.few != strings.Contains(r.Log.String(), "hardly a record counts") {
-				t.Error("the log says otherwise")
+			if c.few != strings.Contains(r.Log.String(), "at most a tenth of the last records") {
+				t.Error("the log is wrong about the validity of records")
 			}
 			x.End()
 		})

@@ -11,10 +11,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/streamtest"
 )
 
-// BenchmarkPartials merges 64 partitions of JSON records with one process and with two, each of
-// which may use one processor; the broker is another process. Reported are records a second of
-// both, from the tenth release to the last, their ratio, and the bytes of the topic of sums for
-// each record.
+// BenchmarkPartials merges 64 partitions of JSON records with one process and with two; each may use one
+// processor; the broker is another process. It reports the records per second of both, from the tenth release to the
+// last, their ratio, and the bytes of the topic of sums per record.
 func BenchmarkPartials(b *testing.B) {
 	const columns, step, partitions, each = 16, 1000, 64, 15_000
 	broker := streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker"}).Up()

@@ -19,22 +19,21 @@ import (
 	"github.com/streamdp/streamdp/stream/cluster"
 )
 
-// BenchmarkPartialsReal merges 8 and 64 partitions of Apache Kafka, of records of 16 columns, with
-// one instance of a group and with two, in turn. Each instance runs Go code on one processor at a
-// time. In the benchmarks "half" it has half of a processor besides (a control group's quota), so that
-// the broker on the same two has as much as it wants in both cases: these tell what another
-// machine adds. In the others the instances and the broker share the two.
+// BenchmarkPartialsReal merges 8 and 64 partitions of Apache Kafka, of records of 16 columns, with one instance of a
+// group and with two, in turn. Each instance runs Go code on one processor at a time. In the benchmarks "half" it also
+// has only half of a processor (a control group's quota), so that the broker on the same two processors has as much as
+// it wants in both cases: these show what another machine would add. In the others the instances and the broker share
+// the two processors.
 //
-// While one instance is measured another one of another group, which reads the same, runs beside it. So in both cases
-// two instances share caches, memory and broker, which two machines would not, and a record takes the processor as long
-// as it does when somebody else needs them. With one instance alone on the machine a record takes it
-// a tenth less.
+// While one instance is measured, an instance of another group, which reads the same, runs at the same time. So in both
+// cases two instances share caches, memory and broker, which two machines would not, and a record takes as much
+// processor time as with competition. With one instance alone on the machine it takes a tenth less.
 //
 // With STREAMDP_CHILD_PROFILE=FILE each instance writes a profile of its processor time to FILE.PID.
 //
-// Reported are, between a moment at which all instances take part and the last release: the
-// rates of records and their ratio; the processor time of each process for a record of all; the processors
-// that all of them kept busy; and what came into the group's topics for each record.
+// The benchmark reports, from the moment when all instances take part to the last release: the rates of records and
+// their ratio; the processor time of each process per record; the processors that all of them kept busy; and the bytes
+// added to the group's topics per record.
 func BenchmarkPartialsReal(b *testing.B) {
 	real := kafkatest.NewReal(b)
 	const columns, step = 16, 1000
@@ -73,7 +72,7 @@ func BenchmarkPartialsReal(b *testing.B) {
 				return runPartials(b, real, toml, fmt.Sprintf("%s.%d", in, runs), n, c.half, c.partitions*step,
 					c.each/step)
 			}
-			run(2) // the first time the broker compiles what it does
+			run(2) // the broker's first run includes compilation
 			for b.Loop() {
 				for n := 1; n <= 2; n++ {
 					all[n] = append(all[n], run(n))
@@ -86,7 +85,7 @@ func BenchmarkPartialsReal(b *testing.B) {
 				}
 				return fixtures.Median(list)
 			}
-			// of the one with more to do
+			// cost returns the processor time per record of the busier instance.
 			cost := func(x partialsRun) float64 { return max(x.root, x.worker).Seconds() * 1e9 / x.records }
 			rate := func(x partialsRun) float64 { return x.records / x.took.Seconds() / 1e6 }
 			for n, name := range map[int]string{1: "one", 2: "two"} {
@@ -102,7 +101,8 @@ func BenchmarkPartialsReal(b *testing.B) {
 			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.worker.Seconds() * 1e9 / x.records }),
 				"cpu-ns/record-worker-two")
 			b.ReportMetric(of(2, rate)/of(1, rate), "ratio")
-			// What two have at most, where each has so much of a processor as one had, and nothing else waits.
+			// The largest speed-up of two instances, if each has as much of a processor as one had, and nothing else
+			// delays them.
 			b.ReportMetric(of(1, cost)/of(2, cost), "ratio-by-processor-time")
 			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.partials / x.records }),
 				"bytes/record-partials")
@@ -114,7 +114,7 @@ func BenchmarkPartialsReal(b *testing.B) {
 	}
 }
 
-// fillPartials makes a topic of so many partitions with records in each, and returns its name.
+// fillPartials makes a topic with records in each partition, and returns its name.
 func fillPartials(b *testing.B, addrs []string, codec string, columns, partitions, each int) string {
 	b.Helper()
 	in := fmt.Sprintf("in-%s-%d-%d", codec, partitions, time.Now().UnixNano())
@@ -141,17 +141,17 @@ func fillPartials(b *testing.B, addrs []string, codec string, columns, partition
 	return in
 }
 
-// partialsRun is what was measured of one run.
+// partialsRun holds the measurements of one run.
 type partialsRun struct {
 	records, steps       float64
 	took                 time.Duration
 	root, worker, beside time.Duration // processor time
-	broker               time.Duration // with what it does for all of them
-	partials, kept       float64       // bytes that came into the group's topics
+	broker               time.Duration // including its work for all of them
+	partials, kept       float64       // bytes added to the group's topics
 }
 
-// runPartials merges a topic's partitions with so many instances of a group. Beside one instance another
-// group has one.
+// runPartials merges a topic's partitions with the given number of instances of a group. If that is one, an instance of
+// another group runs at the same time.
 func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances int, half bool, perStep,
 	steps int) (x partialsRun) {
 	b.Helper()
@@ -257,7 +257,7 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 		return at, s
 	}
 	begun, before := sample()
-	steps -= steps / 10 // what runs beside this does not end before
+	steps -= steps / 10 // the other group's run does not end earlier
 	until("the end", func() bool { return released() >= steps })
 	ended, after := sample()
 	x.steps = float64(steps - first)
@@ -267,20 +267,21 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 	x.partials, x.kept = after.partials-before.partials, after.kept-before.kept
 	for _, p := range all {
 		if text := p.Stderr.String(); strings.Contains(text, "read here") {
-			b.Errorf("a root has read what another instance reads\n%s", text)
+			b.Errorf("a coordinator has read another instance's partition\n%s", text)
 		}
 	}
-	b.Logf("%d instances, process %d the root: %v for %d steps, root %v, worker %v, beside %v, broker %v", instances,
-		root.Cmd.Process.Pid, x.took.Round(time.Millisecond),
+	b.Logf("%d instances, process %d coordinates: %v for %d steps; coordinator %v, worker %v, others %v, broker %v",
+		instances, root.Cmd.Process.Pid, x.took.Round(time.Millisecond),
 		int(x.steps), x.root, x.worker, x.beside, x.broker)
 	return x
 }
 
-// halfProcessor returns what gives a process half of a processor, in slices of 5 ms, before others get any.
+// halfProcessor returns a function that limits a process to half of a processor, in slices of 5 ms, before others get
+// any.
 func halfProcessor(b *testing.B) func(pid int) {
 	b.Helper()
 	write := func(dir, file, text string) error {
-		// the kernel has made it, or it is no control group
+		// The file exists if the directory is a control group; do not create it.
 		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
 		if err != nil {
 			return err
@@ -302,12 +303,12 @@ func halfProcessor(b *testing.B) func(pid int) {
 		if os.Mkdir(dir, 0o755) != nil {
 			continue
 		}
-		b.Cleanup(func() { os.Remove(dir) }) // after all processes in it have ended
+		b.Cleanup(func() { os.Remove(dir) }) // after all its processes have ended
 		if make(dir) == nil {
 			return func(pid int) { fixtures.Must(b, write(dir, "cgroup.procs", strconv.Itoa(pid))) }
 		}
 	}
-	b.Skip("no control group of processors can be made here")
+	b.Skip("cannot make a control group of processors here")
 	return nil
 }
 
@@ -323,7 +324,7 @@ func topicDisk(b *testing.B, data, topic string) (n float64) {
 					n += float64(info.Size())
 				}
 			}
-			return nil // a segment that goes meanwhile
+			return nil // the segment was deleted meanwhile
 		})
 		fixtures.Must(b, err)
 	}

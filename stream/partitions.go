@@ -11,9 +11,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// partitionsAtStart returns the partitions whose tasks exist before the cluster was asked:
-// those in the configuration or, for a stream that reads all, those in the ledger. A
-// merged stream has one task.
+// partitionsAtStart returns the partitions whose tasks exist before the cluster was asked: those in the configuration
+// or, for a stream that reads all, those in the ledger. A merged stream has one task.
 func (c *shardTasks) partitionsAtStart(s *config.Stream, only []core.Task) (partitions []int) {
 	if s.Merge {
 		return []int{core.Merged}
@@ -31,8 +30,7 @@ func (c *shardTasks) partitionsAtStart(s *config.Stream, only []core.Task) (part
 	return partitions
 }
 
-// follow makes a task of every partition of the stream's topic that has none, until the
-// context ends.
+// follow makes a task for every partition of the stream's topic that has none, until the context ends.
 func (q *streamTasks) follow(ctx context.Context) error {
 	c, s := q.c, q.s
 	found, wait := false, kafka.Backoff{Max: c.LookEvery}
@@ -64,7 +62,7 @@ func (q *streamTasks) follow(ctx context.Context) error {
 	}
 }
 
-// takeUp makes a task of a partition, unless there is one or it is another shard's. added says that the topic had
+// takeUp makes a task for a partition, unless it has one or belongs to another shard. added says that the topic had
 // fewer partitions before.
 func (q *streamTasks) takeUp(partition int, added bool) error {
 	t := core.Task{Stream: q.s.Name, Partition: partition}
@@ -75,7 +73,7 @@ func (q *streamTasks) takeUp(partition int, added bool) error {
 		return err
 	}
 	if added {
-		q.c.Log.Info("a partition was added to the input topic, and becomes a task", "task", t.String(), "topic",
+		q.c.Log.Info("a partition was added to the input topic: starting a task for it", "task", t.String(), "topic",
 			q.s.Input.Topic)
 	}
 	tasks := q.tasks()

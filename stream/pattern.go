@@ -13,26 +13,25 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// shownRefusals is how many topics of a pattern that are not taken a status names.
+// shownRefusals is the largest number of refused topics of a pattern that the status names.
 const shownRefusals = 20
 
 // patterns are what the process knows of the topics that patterns match.
 type patterns struct {
-	changed chan struct{} // has an element when there are others
+	changed chan struct{} // receives when there are other patterns
 	mu      sync.Mutex
-	sought  bool // the cluster's topics have been compared
+	sought  bool // the cluster's topics have been compared with the patterns
 	refused []config.Refusal
 	warned  map[config.Refusal]bool
-	beyond  map[string]int // pattern → topics beyond its bound, of the last warning
+	beyond  map[string]int // pattern → number of topics beyond its limit, at the last warning
 
-	// read counts how often a configuration was read again that has other patterns, and looked is that
-	// number as of the topics that were compared last. Streams of topics that are there at the first look
-	// after a reload open no epoch by themselves.
+	// read counts the reloads that changed patterns. looked is read's value before the topics that were last compared
+	// were listed. Streams of topics found at the first look after such a reload open no epoch by themselves.
 	read, looked int
 }
 
-// expandKnown gives the daemon the streams of topics that it knows before it has asked the cluster:
-// those with an open epoch. A command, which names tasks, gets these, and all that the ledger knows.
+// expandKnown adds the streams of topics that the daemon knows before it has asked the cluster: those with an open
+// epoch. For a command, which names tasks, it adds the streams of these tasks and of all topics in the ledger.
 func (d *Daemon) expandKnown(only []core.Task) {
 	c := d.process.Config()
 	if len(c.Patterns) == 0 {
@@ -50,13 +49,13 @@ func (d *Daemon) expandKnown(only []core.Task) {
 	d.process.Current.Store(x)
 }
 
-// seek makes streams of the topics that match patterns, until the context ends. A topic that is gone
-// keeps its stream, which waits for it, until the process ends and, if it has an open epoch, longer.
+// seek makes streams of the topics that match patterns, until the context ends. The stream of a deleted topic waits for
+// the topic until the process ends, and after a restart too if it has an open epoch.
 func (d *Daemon) seek(ctx context.Context) error {
 	look, wait := failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, d.process.StateChanged),
 		kafka.Backoff{Max: d.process.LookEvery}
 	for {
-		pause := make(<-chan time.Time) // without patterns nothing is to be done until there are
+		pause := make(<-chan time.Time) // without patterns, wait for a reload
 		if len(d.process.Config().Patterns) > 0 {
 			read := d.patterns.count()
 			names, err := d.process.Client.Topics(ctx)
@@ -83,30 +82,30 @@ func (d *Daemon) seek(ctx context.Context) error {
 	}
 }
 
-// count returns how often patterns were read again.
+// count returns how often reloads changed patterns.
 func (p *patterns) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.read
 }
 
-// holds reports whether patterns were read again whose topics have not been looked at, and whose streams will
-// open no epoch by themselves.
+// holds reports whether a reload changed patterns whose topics have not been looked at since. Their streams will open
+// no epoch by themselves.
 func (p *patterns) holds() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.read != p.looked
 }
 
-// open lets streams of patterns that were read again open their epochs.
+// open lets streams of changed patterns open epochs by themselves.
 func (p *patterns) open() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.looked = p.read
 }
 
-// again notes that patterns were read again, and returns what takes that back. open says that their streams
-// may open epochs.
+// again records that a reload changed patterns, and returns a function that takes that back. open says that their
+// streams may open epochs by themselves.
 func (p *patterns) again(open bool) (undo func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,8 +121,7 @@ func (p *patterns) again(open bool) (undo func()) {
 	}
 }
 
-// match makes streams of those of the cluster's topics that are to be taken. The topics were asked for when
-// patterns had been read again so often.
+// match makes streams of the matching topics among names. read is the value of count before the topics were listed.
 func (d *Daemon) match(names []string, read int) error {
 	var added []*config.Stream
 	var refused []config.Refusal
@@ -157,14 +155,14 @@ func (d *Daemon) match(names []string, read int) error {
 	d.patterns.looked = max(d.patterns.looked, read)
 	d.patterns.mu.Unlock()
 	for _, s := range added {
-		d.process.Log.Info("a topic matches a pattern, and becomes a stream", "pattern", s.Pattern(), "topic",
+		d.process.Log.Info("a topic matches a pattern: starting a stream for it", "pattern", s.Pattern(), "topic",
 			s.Input.Topic, "stream", s.Name)
 	}
 	d.refusals(refused)
 	return nil
 }
 
-// kept returns the topics that streams of patterns read now, those of the ledger first, in its order.
+// kept returns the topics that streams of patterns read now, first those in the ledger, in its order.
 func (d *Daemon) kept(now *config.Config) (t config.Topics) {
 	all := map[config.Taken]bool{}
 	for _, s := range now.Streams {
@@ -186,7 +184,7 @@ func (d *Daemon) kept(now *config.Config) (t config.Topics) {
 	return t
 }
 
-// refusals notes the topics that match and are not taken, and warns of each once, for as long as it is there.
+// refusals records the matching topics that are refused, and warns of each once while it exists.
 func (d *Daemon) refusals(refused []config.Refusal) {
 	p := &d.patterns
 	p.mu.Lock()
@@ -202,13 +200,13 @@ func (d *Daemon) refusals(refused []config.Refusal) {
 			if warned[r] = true; p.warned[r] {
 				continue
 			}
-			d.process.Log.Warn("a topic matches a pattern and is not taken", "pattern", r.Pattern, "topic", r.Topic,
+			d.process.Log.Warn("a topic matches a pattern but gets no stream", "pattern", r.Pattern, "topic", r.Topic,
 				"reason", r.Reason)
 		}
 	}
 	for name, n := range beyond {
 		if n > p.beyond[name] {
-			d.process.Log.Warn("more topics match a pattern than it takes", "pattern", name, "not_taken", n, "first",
+			d.process.Log.Warn("more topics match a pattern than allowed", "pattern", name, "not_taken", n, "first",
 				first[name], "remedy", "input.max_topics")
 		}
 	}

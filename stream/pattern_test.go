@@ -30,13 +30,13 @@ import (
 var salesStream = fixtures.With(fixtures.OrdersStream, `topic = "orders",`, `topics = "sales-.*",`,
 	"output = { topic = \"orders.dp\" }\n", "")
 
-// newPatternRig is a rig with these topics.
+// newPatternRig returns a rig with these topics.
 func newPatternRig(t *testing.T, toml string, topics ...string) *streamtest.Rig {
 	t.Helper()
 	return streamtest.NewRigOn(t, toml, embedded.Options{Topics: topics})
 }
 
-// soon shortens how long a daemon takes to find topics.
+// soon shortens the time in which a daemon finds topics.
 func soon(o *stream.Options) { o.Hooks.LookEvery = 20 * time.Millisecond }
 
 // fill appends n records to a topic.
@@ -82,8 +82,7 @@ func drop(r *streamtest.Rig, topic string) {
 	fixtures.Must(r.T, err)
 }
 
-// runs waits until the tasks that run are those of these streams, whose every epoch is at least at a
-// step.
+// runs waits until exactly these streams run, each at the given step or later.
 func runs(x *streamtest.Running, step uint64, streams ...string) {
 	x.T.Helper()
 	eventually(x, fmt.Sprintf("%q run", streams), func(all []monitor.TaskStatus) bool {
@@ -113,7 +112,7 @@ func eventually(x *streamtest.Running, what string, ok func([]monitor.TaskStatus
 	}
 }
 
-// releases reads a topic's records.
+// releasesOf reads a topic's records.
 func releasesOf(r *streamtest.Rig, topic string) (all []kafka.Record) {
 	r.T.Helper()
 	fixtures.Must(r.T, r.Client.ReadBack(r.T.Context(), topic, 0, 0, func(rec *kafka.Record) error {
@@ -123,9 +122,9 @@ func releasesOf(r *streamtest.Rig, topic string) (all []kafka.Record) {
 	return all
 }
 
-// TestPattern: each topic that matches is a stream with an epoch and an output of its own, also one
-// that is made while the daemon runs; none that the process writes to is. What was taken is known
-// without the cluster, and goes on at the next start.
+// TestPattern: each topic that matches is a stream with its own epoch and output, also a topic created while the daemon
+// runs, but no topic that the process writes to. Topics taken before are known without the cluster, and continue at the
+// next start.
 func TestPattern(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a", "other", "sales-b.dp", "sales-Q")
@@ -178,7 +177,7 @@ func TestPattern(t *testing.T) {
 	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 3 {
 		t.Errorf("%d epochs were opened, want one for each topic", n)
 	}
-	// Without the cluster the streams of the ledger are known.
+	// Without the cluster, the streams in the ledger are known.
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		if len(d.Status()) != 3 {
 			t.Errorf("%+v", d.Status())
@@ -200,8 +199,8 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-// TestPatternAsWritten: a topic that a pattern takes has the releases of a table for it, but for the
-// stream's name in their keys and noise, and the same digest.
+// TestPatternAsWritten: a topic that a pattern takes has the same digest and releases as with a table for it, apart
+// from the stream's name in keys and noise.
 func TestPatternAsWritten(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
@@ -225,8 +224,7 @@ func TestPatternAsWritten(t *testing.T) {
 	}
 }
 
-// TestPatternBudgets: each topic has a budget of its own: a second epoch of one topic does not charge
-// another one.
+// TestPatternBudgets: each topic has its own budget, so a second epoch of one topic does not charge another topic.
 func TestPatternBudgets(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, fixtures.With(salesStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0"),
@@ -240,7 +238,7 @@ func TestPatternBudgets(t *testing.T) {
 			t.Errorf("%s is charged %g", s.Stream, s.ChargedEpsilon)
 		}
 	}
-	// The records of one topic have paid all that they may; new ones of the other have not.
+	// The records of one topic have used up their budget; new records of the other have not.
 	err := x.ControlOf("orders.sales-a", "open", epoch.OpenRequest{From: "earliest", Reason: "requested"})
 	if err == nil || !strings.Contains(err.Error(), "limit") {
 		t.Errorf("a second epoch over the same records: %v", err)
@@ -260,8 +258,8 @@ func TestPatternBudgets(t *testing.T) {
 	}
 }
 
-// TestPatternBound: no more topics than max_topics are taken; what was taken stays taken, whatever
-// its name, and what is not is said once.
+// TestPatternBound: at most max_topics topics are taken. A topic once taken stays, even if names before it appear, and
+// refused topics are reported once.
 func TestPatternBound(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, fixtures.With(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`),
@@ -289,16 +287,16 @@ func TestPatternBound(t *testing.T) {
 		`streamdp_pattern_topics{pattern="orders",state="beyond"} 1`) {
 		t.Error("no metric")
 	}
-	time.Sleep(60 * time.Millisecond) // it looks again, twice
+	time.Sleep(60 * time.Millisecond) // it looks twice more
 	runs(x, 0, "orders.sales-m", "orders.sales-n")
 	x.End()
-	if n := strings.Count(r.Log.String(), "more topics match a pattern than it takes"); n != 1 {
+	if n := strings.Count(r.Log.String(), "more topics match a pattern than allowed"); n != 1 {
 		t.Errorf("warned %d times", n)
 	}
 	x = r.Start(soon)
 	missing()
 	runs(x, 0, "orders.sales-m", "orders.sales-n")
-	// A topic that is gone keeps its place while its epoch is open.
+	// A deleted topic keeps its place while its epoch is open.
 	drop(r, "sales-m")
 	time.Sleep(60 * time.Millisecond)
 	x.End()
@@ -307,7 +305,7 @@ func TestPatternBound(t *testing.T) {
 	if all := x.D.Status(); len(all) != 2 || all[0].Stream != "orders.sales-m" || all[1].Stream != "orders.sales-n" {
 		t.Errorf("%+v", all)
 	}
-	// Closed, it has no place after the next start.
+	// With a closed epoch, it has no place after the next start.
 	fixtures.Must(t, x.ControlOf("orders.sales-m", "close", epoch.OpenRequest{DropOutbox: true}))
 	x.End()
 	x = r.Start(soon)
@@ -318,8 +316,8 @@ func TestPatternBound(t *testing.T) {
 	}
 }
 
-// TestPatternMadeAnew: a topic that was deleted and made again under its name is another log: the
-// task halts, and another epoch charges the records as those of a new log.
+// TestPatternMadeAnew: a topic that was deleted and created again under its name is a different log. The task halts,
+// and another epoch charges the records as those of a new log.
 func TestPatternMadeAnew(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
@@ -368,7 +366,7 @@ func TestPatternWaits(t *testing.T) {
 	x.End()
 }
 
-// TestPatternCommand: a command names a stream that the ledger knows, or whose topic its name says.
+// TestPatternCommand: a command names a stream in the ledger, or one whose topic follows from its name.
 func TestPatternCommand(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a", "sales-b")
@@ -400,8 +398,8 @@ func TestPatternCommand(t *testing.T) {
 	}
 }
 
-// TestPatternReadsNoOutput: a pattern of everything reads nothing that the process writes: releases,
-// dead letters, the mirror of its ledger; nor what begins as systems' topics do.
+// TestPatternReadsNoOutput: a pattern that matches everything reads nothing that the process writes (releases, dead
+// letters, the copy of its ledger), and no topic with a name like a system topic.
 func TestPatternReadsNoOutput(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t,
@@ -427,26 +425,26 @@ func TestPatternReadsNoOutput(t *testing.T) {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-late:
-			t.Fatalf("there are only %q", names())
+			t.Fatalf("there are only the topics %q", names())
 		}
 	}
-	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "z", 1, nil)) // is found after those
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "z", 1, nil)) // found after those
 	runs(x, 0, "orders.a", "orders.z")
 	x.End()
 	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 2 {
 		t.Errorf("%d epochs", n)
 	}
-	// An output of before is none to read, whatever the configuration says now.
+	// A former output is not read, even if the configuration changed.
 	r.Toml = fixtures.With(salesStream, "sales-.*", ".*", "[stream.orders]\n",
 		"[stream.orders]\noutput = { topic = \"*.out\" }\n")
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "y", 1, nil))
 	x = r.Start(soon)
-	runs(x, 0, "orders.a", "orders.a.dead", "orders.y", "orders.z") // dead letters are no longer this process's
+	runs(x, 0, "orders.a", "orders.a.dead", "orders.y", "orders.z") // now dead letters are not this process's
 	x.End()
 }
 
-// TestPatternsOfOneTopic: two patterns that match a topic both read it only where they are the same
-// text; then its records pay for both from one budget.
+// TestPatternsOfOneTopic: two patterns that match a topic both read it only if they are the same text. Then its records
+// are charged for both, from one budget.
 func TestPatternsOfOneTopic(t *testing.T) {
 	t.Parallel()
 	second := strings.NewReplacer("stream.orders", "stream.second", `codec = "json"`,
@@ -458,7 +456,7 @@ func TestPatternsOfOneTopic(t *testing.T) {
 	runs(x, 1, "orders.sales-a", "second.sales-a")
 	for _, s := range x.D.Status() {
 		if s.ChargedEpsilon < 1.3 {
-			t.Errorf("%s: its records have paid %g for two epochs", s.Stream, s.ChargedEpsilon)
+			t.Errorf("%s: its records are charged %g for two epochs", s.Stream, s.ChargedEpsilon)
 		}
 	}
 	x.End()
@@ -469,14 +467,14 @@ func TestPatternsOfOneTopic(t *testing.T) {
 		!strings.Contains(p.Missing[0].Reason, "it matches [stream.orders] too, which has it") {
 		t.Errorf("%+v", p)
 	}
-	if n := strings.Count(s.Log.String(), "a topic matches a pattern and is not taken"); n != 2 {
+	if n := strings.Count(s.Log.String(), "a topic matches a pattern but gets no stream"); n != 2 {
 		t.Errorf("warned %d times", n)
 	}
 	x.End()
 }
 
-// TestManyOpenAtOnce: tasks that open epochs at once, with a control topic, do not take the lines that
-// others add meanwhile for lines that the topic lost.
+// TestManyOpenAtOnce: tasks that open epochs at the same time, with a control topic, do not mistake lines that others
+// are adding for lines that the topic lost.
 func TestManyOpenAtOnce(t *testing.T) {
 	t.Parallel()
 	var topics, want []string
@@ -494,8 +492,8 @@ func TestManyOpenAtOnce(t *testing.T) {
 	}
 }
 
-// TestPatternPage: the status page shows a stream for each topic, also one that comes while it is open, and
-// says which topics are not taken.
+// TestPatternPage: the status page shows a stream for each topic, also for one that appears while the page is open, and
+// says which topics are refused.
 func TestPatternPage(t *testing.T) {
 	t.Parallel()
 	path := browser.Find()
@@ -528,8 +526,8 @@ func TestPatternPage(t *testing.T) {
 	x.End()
 }
 
-// TestTopicMadeAnewWhileRunning: the same records under the same name are another log, also for a task that met no
-// start between, and whose last record is there.
+// TestTopicMadeAnewWhileRunning: the same records under the same name are a different log, also for a task that ran all
+// the time and whose last record is there.
 func TestTopicMadeAnewWhileRunning(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")

@@ -50,8 +50,8 @@ func sendOf(r *streamtest.Rig, topic string, partition int32, first, n int) {
 	fixtures.Must(r.T, err)
 }
 
-// TestPersonsDaemon: a file that protects persons runs as it is: over a restart, to the horizon
-// and into a second epoch, which persons pay although no offset is read twice, until the limit.
+// TestPersonsDaemon runs a stream that protects persons over a restart, to the horizon and into a second epoch, until
+// the limit. Persons are charged for the second epoch although no offset is read twice.
 func TestPersonsDaemon(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, personStream)
@@ -70,7 +70,7 @@ func TestPersonsDaemon(t *testing.T) {
 	if s := x.D.Status()[0]; !(s.ChargedEpsilon > 1.42 && s.ChargedEpsilon < 1.46) || len(s.Budget) != 3 {
 		t.Errorf("in the second epoch %g is charged, by %+v", s.ChargedEpsilon, s.Budget)
 	}
-	// Closing and opening by hand would pay a third time.
+	// Closing and opening by request would charge a third time.
 	if err := x.Control("open", epoch.OpenRequest{From: "latest"}); err == nil ||
 		!strings.Contains(err.Error(), "budget of population orders spent") {
 		t.Errorf("a third epoch by hand: %v", err)
@@ -91,7 +91,7 @@ func TestPersonsDaemon(t *testing.T) {
 		t.Errorf("populations: %+v", all)
 	}
 	if spent, err := streamtest.ReadSpent(r.Dir+"/state", "", nil); err != nil || len(spent) != 0 {
-		t.Errorf("what records have paid: %+v, %v", spent, err)
+		t.Errorf("records are charged %+v, %v", spent, err)
 	}
 	releases := r.Output("orders.dp")
 	if len(releases) != 6 {
@@ -112,8 +112,8 @@ func TestPersonsDaemon(t *testing.T) {
 	}
 }
 
-// TestPersonsPartitions: two partitions add up, and so do two streams; with the keys' partitioner
-// enforced, the larger of the partitions counts.
+// TestPersonsPartitions: the charges of two partitions add up, and so do those of two streams. If the keys' partitioner
+// is enforced, the larger charge of the partitions counts.
 func TestPersonsPartitions(t *testing.T) {
 	t.Parallel()
 	run := func(toml string) *streamtest.Rig {
@@ -177,7 +177,7 @@ func TestPersonsPartitions(t *testing.T) {
 	}
 	x.End()
 
-	// The topic's records can't be protected instead.
+	// The topic's records cannot be protected instead.
 	r.Toml = fixtures.With(personStream, "user = { key = \"record-key\", max_users = 60 }\n", "", "[stream.orders]",
 		"[stream.records]", "[stream.orders.privacy]", "[stream.records.privacy]",
 		"[stream.orders.moments]", "[stream.records.moments]", "orders.dp", "records.dp")
@@ -186,8 +186,8 @@ func TestPersonsPartitions(t *testing.T) {
 	x.EndHalted()
 }
 
-// TestPersonsRepair: a ledger that is worked out again charges the population what the lost one
-// did, and says the same of its persons; nobody else may be charged instead.
+// TestPersonsRepair: a reconstructed ledger charges the population as the lost one did, with the same persons, and
+// charges no other account instead.
 func TestPersonsRepair(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -222,7 +222,7 @@ func TestPersonsRepair(t *testing.T) {
 	if len(epochs) != 2 || epochs[0].Unit != "person" || epochs[1].Population != "orders" {
 		t.Errorf("epochs %+v", epochs)
 	}
-	// The open epoch goes on, and the limit leaves no third one.
+	// The open epoch continues, and the limit does not allow a third one.
 	sendOf(r, "orders", 0, 80, 60)
 	x = r.Start()
 	x.Halts(failure.Budget, "budget of population orders spent")

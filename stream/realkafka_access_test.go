@@ -22,7 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// issuer is an OAuth server that gives tokens of user streamdp over TLS, which nobody signs.
+// issuer is an OAuth server that issues unsigned tokens of user streamdp over TLS.
 type issuer struct {
 	url, ca string
 	asked   atomic.Int64
@@ -50,7 +50,7 @@ func newIssuer(t *testing.T, dir string, life time.Duration) *issuer {
 	return x
 }
 
-// unsigned is a token of a user that ends after some time.
+// unsigned returns a token of a user that expires after some time.
 func unsigned(user string, life time.Duration) string {
 	part := base64.RawURLEncoding.EncodeToString
 	now := time.Now()
@@ -60,8 +60,8 @@ func unsigned(user string, life time.Duration) string {
 				float64(now.Add(life).UnixMilli())/1e3)) + "."
 }
 
-// grantSite allows user streamdp what docs/howto/access.md says that a daemon needs, and waits until the broker
-// acts on it.
+// grantSite allows user streamdp what docs/howto/access.md says that a daemon needs, and waits until the broker applies
+// it.
 func grantSite(b *kafkatest.Real, s *streamtest.Site) {
 	s.T.Helper()
 	b.Grant(kmsg.ACLResourceTypeTopic, s.In, kmsg.ACLOperationRead, kmsg.ACLOperationDescribeConfigs)
@@ -83,8 +83,8 @@ func grantSite(b *kafkatest.Real, s *streamtest.Site) {
 	}
 }
 
-// TestRealKafkaOAuth: the tokens of a daemon end while it runs. Its connections show new ones in
-// time, and no request fails. While the OAuth server gives none, the task waits and says why.
+// TestRealKafkaOAuth: a daemon's tokens expire while it runs. Its connections present new ones in time, and no request
+// fails. While the OAuth server issues none, the task waits and says why.
 func TestRealKafkaOAuth(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	if b.SASL == "" {
@@ -109,7 +109,7 @@ client_secret_file = %q
 	for begun := time.Now(); time.Since(begun) < 9*time.Second; time.Sleep(50 * time.Millisecond) {
 		w.Write(20)
 		if st := d.D.Status()[0]; st.State == monitor.StateRetrying {
-			t.Fatalf("trouble: %s", st.Message)
+			t.Fatalf("retrying: %s", st.Message)
 		}
 	}
 	w.Settle(s)
@@ -118,7 +118,7 @@ client_secret_file = %q
 		t.Errorf("%d requests for tokens that last 6 s, in 9 s", n)
 	}
 	if log := s.Log.String(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
-		t.Errorf("not quiet:\n%s", log)
+		t.Errorf("warnings or errors:\n%s", log)
 	}
 	x.closed.Store(true)
 	d.Wait("trouble", func(st monitor.TaskStatus) bool {
@@ -135,8 +135,8 @@ client_secret_file = %q
 	}
 }
 
-// TestRealKafkaCertificates: a daemon's certificate is replaced while it runs. After the former
-// one has ended, and every connection with it, the daemon goes on and has lost nothing.
+// TestRealKafkaCertificates: a daemon's certificate is replaced while it runs. After the former one has expired, and
+// every connection with it, the daemon continues and has lost nothing.
 func TestRealKafkaCertificates(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	if b.Mutual == "" {
@@ -177,7 +177,7 @@ key_file  = %q
 	d.End()
 	w.Expect(s.Output())
 
-	// The former one is of no use any more: it was not what let the daemon in.
+	// The former certificate is useless now, so it did not let the daemon in.
 	write(former)
 	d = s.Run()
 	d.Wait("the end of the certificate", func(st monitor.TaskStatus) bool {

@@ -20,10 +20,9 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// TestRealKafkaClock merges three partitions, of which one is quiet, in steps of a tenth of a second, for
-// moments and for a regression, and kills the broker under load, once while the daemon ends without it.
-// Each step begins in each partition where the one before ended, all records are in one, and an auditor
-// works every release out again.
+// TestRealKafkaClock merges three partitions, of which one is quiet, in steps of a tenth of a second, for moments and
+// for a regression. It kills the broker under load, once while the daemon ends without it. Each step begins in each
+// partition where the one before ended, each record is in one step, and an auditor recomputes every release.
 func TestRealKafkaClock(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	s := streamtest.NewSite(t, b.Addrs, "")
@@ -58,7 +57,7 @@ refit = { target = "weight", clip_x = 1.5, clip_y = 2.0 }
 	var load sync.WaitGroup
 	for partition := range int32(2) {
 		load.Go(func() {
-			// What is not acknowledged may be in the log, and is appended again.
+			// Unacknowledged records may be in the log, and are appended again.
 			for n := 0; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 				if send(partition, n, 20) == nil {
 					n += 20

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/streamtest"
 )
 
-// TestRealKafkaLag: kafka-consumer-groups, from the jars of the broker, shows the daemon's lag:
-// the records of the open step while it runs, and what is written while it does not.
+// TestRealKafkaLag: kafka-consumer-groups, from the broker's jars, shows the daemon's lag: the records of the open step
+// while it runs, and what is written while it does not.
 func TestRealKafkaLag(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	jars := os.Getenv("JARS")
@@ -62,12 +62,12 @@ func TestRealKafkaLag(t *testing.T) {
 	send(730)
 	d := s.Run()
 	d.Published(7)
-	shown("0", "700", "730", "30") // with the period that a daemon has
+	shown("0", "700", "730", "30") // with a daemon's usual period
 	d.End()
 	send(500)
 	shown("0", "700", "1230", "530")
 	d = s.Run()
 	d.Published(12)
-	d.End() // commits at the end
+	d.End() // commits the offsets at its end
 	shown("0", "1200", "1230", "30")
 }

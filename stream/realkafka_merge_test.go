@@ -15,11 +15,11 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// spreadLoad writes to each partition of a topic, one that fails apart from the others.
+// spreadLoad writes to each partition of a topic. A failing partition does not affect the others.
 type spreadLoad struct {
 	stop func()
 	all  sync.WaitGroup
-	sent [3]atomic.Int64 // acknowledged
+	sent [3]atomic.Int64 // acknowledged records
 	// pause is held while a batch is sent to the partition.
 	pause [3]sync.Mutex
 }
@@ -31,13 +31,12 @@ func newSpreadLoad(t *testing.T, c *kafka.Client, topic string) *spreadLoad {
 	for p := range l.sent {
 		l.all.Go(func() {
 			for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-				list := make([]kafka.Message, 20*(3-p)) // at different paces
+				list := make([]kafka.Message, 20*(3-p)) // at different rates
 				for i := range list {
 					list[i] = kafka.Message{Value: fixtures.OrderRecord(int(l.sent[p].Load()) + i),
 						Time: time.UnixMilli(1)}
 				}
-				// What is not acknowledged may be in the log, and is appended again: both
-				// daemons read the same.
+				// Unacknowledged records may be in the log, and are appended again; both daemons read the same log.
 				l.pause[p].Lock()
 				sending, cancel := context.WithTimeout(ctx, 30*time.Second)
 				if _, err := c.Produce(sending, topic, int32(p), list); err == nil {
@@ -62,10 +61,10 @@ func (l *spreadLoad) more(t *testing.T, p int, n int64) {
 	}
 }
 
-// TestRealKafkaMerged merges three partitions, of which one lies on a second broker. That
-// broker is away for a while, and with it the partition's leader, also while the daemon starts; a partition is quiet
-// for a while; the first broker is killed under load, twice or STREAMDP_BROKER_KILLS times; and the daemon starts anew
-// in every other of these. What comes out is what a daemon publishes that reads the same logs in one go.
+// TestRealKafkaMerged merges three partitions, of which one lies on a second broker. That broker is down for a while,
+// and with it the partition's leader, also while the daemon starts. A partition is quiet for a while. The first broker
+// is killed under load, twice or STREAMDP_BROKER_KILLS times, and every other time the daemon restarts. The releases
+// equal those of a daemon that reads the same logs without interruption.
 func TestRealKafkaMerged(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	second := b.Second()
@@ -77,7 +76,7 @@ func TestRealKafkaMerged(t *testing.T) {
 		return s
 	}
 	s := site()
-	s.Out = kafkatest.Spread(t, b.Addrs, "compact", 1) // not where the leader is gone
+	s.Out = kafkatest.Spread(t, b.Addrs, "compact", 1) // not on the broker that goes down
 	load := newSpreadLoad(t, s.Client, in)
 	d := s.Run()
 	running := func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning }
@@ -92,7 +91,7 @@ func TestRealKafkaMerged(t *testing.T) {
 
 	second.Kill()
 	d.Wait("trouble with the leader that is gone", trouble)
-	load.more(t, 0, 400) // the other partitions go on
+	load.more(t, 0, 400) // the other partitions continue
 	load.more(t, 2, 400)
 	if s := d.D.Status()[0]; s.State != monitor.StateRetrying {
 		t.Errorf("without the leader of a partition the task is %s", s.State)
@@ -130,7 +129,7 @@ func TestRealKafkaMerged(t *testing.T) {
 	d.Wait("it runs", running)
 	load.more(t, 0, 100)
 	if is := d.D.Status()[0].Step; is != last {
-		t.Errorf("step %d is closed, and a partition has %d records", is, quiet)
+		t.Errorf("step %d is closed, but a partition has only %d records", is, quiet)
 	}
 	load.pause[2].Unlock()
 	another()
@@ -138,7 +137,8 @@ func TestRealKafkaMerged(t *testing.T) {
 	rng := rand.New(rand.NewPCG(34, 0))
 	for i := range kills {
 		another()
-		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond) // the moment of the kill, nothing waits for it
+		// the kill comes at a random moment
+		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
 		b.Kill()
 		if i%2 == 1 {
 			d.Wait("trouble", trouble)
@@ -165,11 +165,11 @@ func TestRealKafkaMerged(t *testing.T) {
 	want := again.Output()
 	for key, p := range want {
 		if !p.Equal(got[key]) {
-			t.Errorf("release %s:\n%s\nin one go:\n%s", key, got[key].Value, p.Value)
+			t.Errorf("release %s:\n%s\nwithout interruption:\n%s", key, got[key].Value, p.Value)
 		}
 	}
 	if len(got) != len(want) || uint64(len(got)) != steps {
-		t.Errorf("%d releases, %d in one go, of %d steps", len(got), len(want), steps)
+		t.Errorf("%d releases, %d without interruption, of %d steps", len(got), len(want), steps)
 	}
 	t.Logf("the leader of a partition gone, a partition quiet, %d kills of the other broker: %d releases",
 		kills, len(got))

@@ -14,9 +14,9 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestRealKafkaPattern: on a real broker topics that match a pattern are found at the start and while
-// the daemon runs, each with an epoch and an output of its own. A topic that is deleted ends nothing but its own
-// stream, and nothing is opened for the one that comes in its place.
+// TestRealKafkaPattern: on a real broker, topics that match a pattern are found at the start and while the daemon runs,
+// each with its own epoch and output. Deleting a topic ends only its own stream, and no epoch is opened for a new topic
+// in its place.
 func TestRealKafkaPattern(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	s := streamtest.NewSite(t, b.Addrs, fmt.Sprint("sales-", time.Now().UnixNano(), "-"))
@@ -29,12 +29,12 @@ func TestRealKafkaPattern(t *testing.T) {
 	}
 	create := func(topic string, n int) {
 		t.Helper()
-		// the records are of 1970
+		// The records' timestamps are from 1970.
 		kafkatest.CreateTopic(t, b.Addrs, topic, map[string]string{"message.timestamp.type": "LogAppendTime"})
 		fill(topic, n)
 	}
 	var d *streamtest.SiteRun
-	// are waits until the streams that run have published so many steps.
+	// are waits until the running streams have published the given steps.
 	are := func(want ...string) {
 		t.Helper()
 		var got []string
@@ -53,7 +53,7 @@ func TestRealKafkaPattern(t *testing.T) {
 	}
 	create(s.In+"a", 250)
 	create(s.In+"b", 100)
-	create(s.In+"7", 100) // matches not
+	create(s.In+"7", 100) // does not match
 	d = s.Run()
 	are("a 2", "b 1")
 	create(s.In+"c", 120)
@@ -63,7 +63,7 @@ func TestRealKafkaPattern(t *testing.T) {
 	kafkatest.DeleteTopic(t, b.Addrs, s.In+"b")
 	are("a 3", "c 1")
 	kafkatest.CreateTopic(t, b.Addrs, s.In+"b", nil)
-	// Other records
+	// Other records.
 	kafkatest.NewProducer(t, b.Addrs, s.In+"b", 0,
 		"").Send(slices.Repeat([]kafkatest.Record{{Value: fixtures.OrderRecord(1)}}, 300)...)
 	fill(s.In+"c", 100)

@@ -26,9 +26,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// endToEnd reads transactional input with restarts and an outage of the broker,
-// which calls away while it is away, and a second time from scratch without
-// either.
+// endToEnd reads transactional input with restarts and an outage of the broker, during which outage calls away. It then
+// reads the input a second time from scratch, without restarts and outage.
 func endToEnd(t *testing.T, addrs []string, outage func(away func())) {
 	s := streamtest.NewSite(t, addrs, kafkatest.Topic(t, addrs, nil))
 	w := streamtest.NewTraffic(t, addrs, s.In)
@@ -48,7 +47,7 @@ func endToEnd(t *testing.T, addrs []string, outage func(away func())) {
 		w.Txns[0].Begin()
 		w.Open[0] = true
 	}
-	// Open during the outage, and then aborted.
+	// This transaction is open during the outage, and then aborted.
 	w.Sent[0] = append(w.Sent[0], w.Send(w.Txns[0], w.Batch())...)
 	d.Wait("some more", func(s monitor.TaskStatus) bool { return s.Step > first })
 	outage(func() {
@@ -124,7 +123,7 @@ func TestRealKafkaEndToEnd(t *testing.T) {
 	})
 }
 
-// The conditions of input and output in which a task stops.
+// logHalts tests the conditions of input and output in which a task halts.
 func logHalts(t *testing.T, addrs []string) {
 	// begin runs a daemon to step 5 of a topic.
 	begin := func(t *testing.T, table string) (*streamtest.Site, *streamtest.SiteRun, *kafkatest.Producer) {
@@ -158,7 +157,7 @@ func logHalts(t *testing.T, addrs []string) {
 			}
 		}
 	})
-	// remake makes the input topic again.
+	// remake creates the input topic again.
 	remake := func(s *streamtest.Site, n int) {
 		kafkatest.DeleteTopic(s.T, addrs, s.In)
 		kafkatest.CreateTopic(s.T, addrs, s.In, nil)
@@ -176,7 +175,7 @@ func logHalts(t *testing.T, addrs []string) {
 	})
 	t.Run("made again, longer", func(t *testing.T) {
 		s, d, _ := begin(t, "")
-		d.End() // while it runs it may see the new log when that is still short
+		d.End() // a running daemon may see the new log while it is still short
 		remake(s, 900)
 		s.Run().HaltsAtStart(failure.Replaced)
 		if n := len(s.Output()); n != 5 {
@@ -232,7 +231,7 @@ func TestLogHalts(t *testing.T) {
 
 func TestRealKafkaLogHalts(t *testing.T) { logHalts(t, kafkatest.NewReal(t).Addrs) }
 
-// The command itself: check, and a daemon that is killed again and again.
+// TestRealKafkaCommand runs the command itself: check, and a daemon that is killed again and again.
 func TestRealKafkaCommand(t *testing.T) {
 	addrs := kafkatest.NewReal(t).Addrs
 	bin := filepath.Join(t.TempDir(), "streamdp")
@@ -241,7 +240,7 @@ func TestRealKafkaCommand(t *testing.T) {
 		"github.com/streamdp/streamdp/cmd/streamdp").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	// command returns one that reads the site's configuration.
+	// command returns a command that reads the site's configuration.
 	command := func(s *streamtest.Site, args ...string) (*exec.Cmd, *bytes.Buffer) {
 		file := filepath.Join(s.Dir, "streamdp.toml")
 		if err := os.WriteFile(file, []byte(s.File()), 0o600); err != nil {
@@ -323,8 +322,7 @@ func TestRealKafkaCommand(t *testing.T) {
 	t.Cleanup(func() { cmd.Process.Kill() })
 	steps := int(w.Slots / 100)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		// A kill between the charge of an epoch and its manifest voids the
-		// epoch, and the next one takes its place.
+		// A kill between the charge of an epoch and its manifest voids the epoch, and the next one takes its place.
 		done := false
 		for key := range fine.Output() {
 			done = done || strings.HasSuffix(key, fmt.Sprint("/", steps))
@@ -355,9 +353,8 @@ func brokerKills(t *testing.T, n int) int {
 	return n
 }
 
-// TestRealKafkaKills kills the broker under load, three times or STREAMDP_BROKER_KILLS, and
-// the daemon in every other outage. What comes out is what a daemon publishes that reads
-// the same log in one go.
+// TestRealKafkaKills kills the broker under load, three times or STREAMDP_BROKER_KILLS times, and the daemon in every
+// other outage. The releases equal those of a daemon that reads the same log without interruption.
 func TestRealKafkaKills(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	kills := brokerKills(t, 3)
@@ -372,8 +369,7 @@ func TestRealKafkaKills(t *testing.T) {
 			for i := range list {
 				list[i] = kafka.Message{Value: fixtures.OrderRecord(n + i), Time: time.UnixMilli(1)}
 			}
-			// What is not acknowledged may be in the log, and is appended again: both
-			// daemons read the same.
+			// Unacknowledged records may be in the log, and are appended again; both daemons read the same log.
 			sending, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			if _, err := s.Client.Produce(sending, s.In, 0, list); err == nil {
 				n += len(list)
@@ -387,7 +383,8 @@ func TestRealKafkaKills(t *testing.T) {
 	for i := range kills {
 		step := d.D.Status()[0].Step
 		d.Wait("a step", func(s monitor.TaskStatus) bool { return s.Step > step })
-		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond) // the moment of the kill, nothing waits for it
+		// the kill comes at a random moment
+		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
 		b.Kill()
 		if i%2 == 1 {
 			d.Wait("trouble", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRetrying })
@@ -417,11 +414,11 @@ func TestRealKafkaKills(t *testing.T) {
 	want := again.Output()
 	for key, p := range want {
 		if !p.Equal(got[key]) {
-			t.Errorf("release %s:\n%s\nin one go:\n%s", key, got[key].Value, p.Value)
+			t.Errorf("release %s:\n%s\nwithout interruption:\n%s", key, got[key].Value, p.Value)
 		}
 	}
 	if len(got) != len(want) || len(got) != int(end/100) {
-		t.Errorf("%d releases, %d in one go, of %d steps", len(got), len(want), end/100)
+		t.Errorf("%d releases, %d without interruption, of %d steps", len(got), len(want), end/100)
 	}
 	t.Logf("%d kills of the broker, %d of the daemon's runs ended without it; %d offsets, %d releases", kills, kills/2,
 		end, len(got))

@@ -25,9 +25,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestRealKafkaUsers protects persons in two partitions, each person in one of them, and kills the broker
-// under load; the daemon starts anew. Then one task loses its files of persons and is
-// recovered. An auditor who reads the logs in one go works every release out again.
+// TestRealKafkaUsers protects persons in two partitions, each person in one of them. It kills the broker under load,
+// and the daemon restarts. Then one task loses its files of persons and is recovered. An auditor who reads the logs
+// without interruption recomputes every release.
 func TestRealKafkaUsers(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	topic := fmt.Sprint("users-", time.Now().UnixNano())
@@ -50,7 +50,7 @@ func TestRealKafkaUsers(t *testing.T) {
 						list[i].Key = fmt.Append(nil, "person ", u)
 					}
 				}
-				// What is not acknowledged may be in the log, and is appended again.
+				// Unacknowledged records may be in the log, and are appended again.
 				sending, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 				if _, err := s.Client.Produce(sending, topic, partition, list); err == nil {
 					n += len(list)

@@ -52,8 +52,8 @@ func schemaHowTo(t *testing.T, replace ...string) *config.Config {
 	return c
 }
 
-// TestRealRegistry: what ordinary producers write in Java and Python with a real registry gives the
-// rows that they meant, in all formats, and a daemon releases them. It needs .ci/registry/run.
+// TestRealRegistry: records of ordinary producers in Java and Python, with a real registry, give the intended rows in
+// all formats, and a daemon releases them. It needs .ci/registry/run.
 func TestRealRegistry(t *testing.T) {
 	url := os.Getenv("STREAMDP_REGISTRY_URL")
 	if url == "" {
@@ -166,8 +166,8 @@ func TestRealRegistry(t *testing.T) {
 					r.Wait("a new version that does not fit", func(s monitor.TaskStatus) bool {
 						return len(s.Schemas) == 1 && s.Schemas[0].Version == 2 && len(s.Schemas[0].Faults) > 1
 					})
-					if !strings.Contains(log.String(), "records of a schema in the registry give no rows") {
-						t.Error("a new version that does not fit is not in the log")
+					if !strings.Contains(log.String(), "records with this schema of the registry give no rows") {
+						t.Error("the log does not warn of a new version that does not fit")
 					}
 				}
 				r.End()

@@ -16,12 +16,12 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// killRefit is killStream with refits, whose windows are re-read after a kill.
+// killRefit is killStream with refits, whose windows are read again after a kill.
 var killRefit = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
 	"[stream.orders.refit]\ntarget = \"weight\"\nclip_x = 2.0\nclip_y = 1.0\nwindow = 100\n")
 
-// TestKillRefit kills a daemon in the middle of windows and of their refits: every
-// window has the release of a run without interruption, and one only.
+// TestKillRefit kills a daemon in the middle of windows and of their refits. Every window has one release, that of an
+// uninterrupted run.
 func TestKillRefit(t *testing.T) {
 	t.Parallel()
 	const seed = 26
@@ -40,8 +40,8 @@ func TestKillRefit(t *testing.T) {
 	}
 }
 
-// TestRefitShowsProgress: status and metrics say how far the records of an open window have
-// been read, also after a pause; and a window that is not full is no part of a commit.
+// TestRefitShowsProgress: status and metrics show how far an open window has been read, also after a pause. An
+// incomplete window is not part of a commit.
 func TestRefitShowsProgress(t *testing.T) {
 	t.Parallel()
 	for _, commit := range []string{"20ms", "0s"} {
@@ -66,7 +66,7 @@ func TestRefitShowsProgress(t *testing.T) {
 			x.Published(1)
 			x.Until("the rest is read", func(s monitor.TaskStatus) bool { return s.NextOffset == 1050 })
 			x.End()
-			x = r.Start() // from the last window's end on
+			x = r.Start() // from the last window's end
 			x.Until("the open window is read again",
 				func(s monitor.TaskStatus) bool { return s.NextOffset == 1050 && s.Step == 1 })
 			x.End()
@@ -74,7 +74,7 @@ func TestRefitShowsProgress(t *testing.T) {
 	}
 }
 
-// beside is a stream of moments and two of refits, on one topic.
+// beside returns a stream of moments and two streams of refits on one topic.
 func beside(columns []string, target string, window int) string {
 	list, err := json.Marshal(columns)
 	if err != nil {
@@ -101,8 +101,7 @@ limit_delta = 1e-7
 	return stream("orders", "[stream.orders.moments]\nclip = 1.5\n") + refit("first", "newton") + refit("second", "ihm")
 }
 
-// runBeside feeds rows to the three streams, and returns each refit's releases. The
-// ledger adds the three charges.
+// runBeside feeds rows to the three streams, and returns each refit's releases. The ledger adds the three charges.
 func runBeside(t *testing.T, columns []string, target string, rows [][]float64,
 	window int) map[string][]fixtures.Release {
 	t.Helper()
@@ -131,8 +130,7 @@ func runBeside(t *testing.T, columns []string, target string, rows [][]float64,
 		return true
 	})
 	x.End()
-	// Three streams read every record: what it pays is more than any of them costs and
-	// less than their sum.
+	// Three streams read every record. Its charge exceeds each single cost, and is below their sum.
 	var costs []dp.Cost
 	for _, e := range r.Entries() {
 		if !e.Cost.Empty() {
@@ -144,7 +142,7 @@ func runBeside(t *testing.T, columns []string, target string, rows [][]float64,
 	}
 	total, err := dp.Compose(costs...).Epsilon(3e-8)
 	if err != nil || !(total > 1.2 && total < 2.5) {
-		t.Errorf("a record pays %g: %v", total, err)
+		t.Errorf("a record is charged %g: %v", total, err)
 	}
 	all := map[string][]fixtures.Release{}
 	for _, name := range []string{"first", "second"} {
@@ -157,7 +155,7 @@ func runBeside(t *testing.T, columns []string, target string, rows [][]float64,
 	return all
 }
 
-// TestRefitsBeside runs two refits and moments on one topic, in one ledger.
+// TestRefitsBeside runs two refits and moments on one topic, with one ledger.
 func TestRefitsBeside(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(7, 8))
@@ -181,8 +179,7 @@ func TestRefitsBeside(t *testing.T) {
 	}
 }
 
-// TestRefitStallsNone: moments of the topic release all their steps while a refit that
-// takes long is at work.
+// TestRefitStallsNone: moments of the topic release all their steps while a slow refit is being solved.
 func TestRefitStallsNone(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(beside([]string{"a", "b"}, "b", 500), `solver = "ihm"`,
@@ -205,20 +202,20 @@ func TestRefitStallsNone(t *testing.T) {
 	})
 	for _, s := range x.D.Status() {
 		if s.Stream == "second" && s.Step == 10 {
-			t.Error("the refit was done before the moments: it took no time")
+			t.Error("the refit ended before the moments: it was not slow")
 		}
 	}
 	x.End()
 }
 
-// TestRefitData runs windows of 5000 records of two data sets, prepared as the papers
-// do, through the broker, and compares each window's error with that of no coefficients.
+// TestRefitData runs windows of 5000 records of two data sets, prepared as in the papers, through the broker, and
+// compares each window's error with that of zero coefficients.
 func TestRefitData(t *testing.T) {
 	for _, name := range []string{"pol", "elevators"} {
 		t.Run(name, func(t *testing.T) {
 			x, y := cases.DataSet(t, name, 0)
 			d := len(x[0])
-			for j := range d { // standardised, which is not private
+			for j := range d { // standardising is not private
 				var mean, square float64
 				for i := range x {
 					mean += x[i][j] / float64(len(x))
@@ -278,8 +275,8 @@ func TestRefitData(t *testing.T) {
 	}
 }
 
-// TestFewRecordsWarn: windows of too few records for their noise are warned of where the daemon
-// shows its state, for as long as the epoch runs; others are not.
+// TestFewRecordsWarn: a warning about windows with too few records for their noise is shown in the state as long as the
+// epoch runs. Other windows have none.
 func TestFewRecordsWarn(t *testing.T) {
 	t.Parallel()
 	for window, warned := range map[string]bool{"window = 10\n": true, "window = 100\n": false} {

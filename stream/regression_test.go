@@ -12,14 +12,13 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// killRegression is killStream with a regression, whose steps have the same
-// offsets; the first one is a search.
+// killRegression is killStream with a regression, whose steps have the same offsets; the first step is a search.
 var killRegression = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
 	"[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"weight\"\nclip_x = 2.0\nradius = 5.0\n"+
 		"amb = { curvature = 1.0, batch = 20, bootstrap = 20 }\n")
 
-// TestKillRegression kills a daemon whose mechanism adapts to what it released:
-// a step repeated with other noise would change all later ones.
+// TestKillRegression kills a daemon whose mechanism adapts to its releases: repeating a step with other noise would
+// change all later ones.
 func TestKillRegression(t *testing.T) {
 	t.Parallel()
 	const seed = 25
@@ -38,14 +37,13 @@ func TestKillRegression(t *testing.T) {
 	}
 }
 
-// killNewton is killRegression with the default method, and a budget that leaves its
-// stepsOf short.
+// killNewton is killRegression with the default method, and a budget that keeps its steps short.
 var killNewton = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
 	"[stream.orders.sgd]\ntarget = \"weight\"\nclip_x = 2.0\n",
 	"epsilon = 1.0", "epsilon = 40.0", "limit_epsilon = 3.0", "limit_epsilon = 50.0")
 
-// TestKillNewton is TestKillRegression with steps that differ in length, searches
-// before them, and ends of epochs between.
+// TestKillNewton is TestKillRegression with steps of different lengths, searches before them, and ends of epochs in
+// between.
 func TestKillNewton(t *testing.T) {
 	t.Parallel()
 	const seed = 26
@@ -75,8 +73,8 @@ func TestKillNewton(t *testing.T) {
 	}
 }
 
-// TestRegressionDiverges: targets without bound halt the task, for a reason that
-// says what to change and nothing of the records.
+// TestRegressionDiverges: unbounded targets halt the task. The reason says what to change, and reveals nothing of the
+// records.
 func TestRegressionDiverges(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.With(killRegression, "batch = 20,", "batch = 200,"))
@@ -88,7 +86,7 @@ func TestRegressionDiverges(t *testing.T) {
 	x := r.Start()
 	status := x.Halts(failure.Mechanism, "the clip norm has been near its upper bound for 64 steps", "curvature")
 	if strings.Contains(fmt.Sprint(status), "7.16") {
-		t.Errorf("the status tells a record: %+v", status)
+		t.Errorf("the status reveals a record: %+v", status)
 	}
 	x.End()
 }

@@ -21,18 +21,17 @@ func unchanged(r *httpapi.Reload) bool {
 	return len(r.Added)+len(r.Removed)+len(r.Changed)+len(r.Process) == 0
 }
 
-// Reload reads the configuration again and, unless it is a dry run, makes it that of the running daemon:
-// streams are added, removed and changed. All of it is done, or nothing.
+// Reload reads the configuration again and, unless it is a dry run, applies it to the running daemon: streams are
+// added, removed and changed. Either all changes are made or none.
 //
-// It opens, charges and closes no epoch by itself; see [ReloadRequest]. It leaves every open epoch the
-// bytes that it would have had: a change on which the guarantee of an open epoch depends is refused, as is
-// whatever is not a stream's but the level of messages, a limit below what is paid, and a stream whose
-// estimator can't be built. What tasks publish afterwards is what they would publish if the process had
-// been stopped and started with the new configuration, where they would not have halted. It waits until Run
-// has begun the tasks.
+// It opens, charges and closes no epoch by itself; see [httpapi.ReloadRequest]. An open epoch keeps the bytes that it
+// would have had. So Reload refuses a change on which an open epoch's guarantee depends, every change outside of
+// streams except the log level, a limit below what is charged, and a stream whose estimator cannot be built. Afterwards
+// tasks publish what they would publish if the process had been restarted with the new configuration, unless they would
+// have halted. Reload waits until Run has begun the tasks.
 //
-// Errors: config.Faults, *RefusedError with the difference, errors of reading files; then nothing is changed. After
-// another error the daemon ends.
+// Errors: config.Faults, *httpapi.RefusedError with the difference, and errors of reading files. Then nothing is
+// changed. After any other error the daemon ends.
 func (d *Daemon) Reload(q httpapi.ReloadRequest) (*httpapi.Reload, error) {
 	found, err := d.reload(q)
 	if q.DryRun {
@@ -40,20 +39,20 @@ func (d *Daemon) Reload(q httpapi.ReloadRequest) (*httpapi.Reload, error) {
 	}
 	d.process.Metrics.Reloaded(err == nil, d.process.Now())
 	if err != nil {
-		d.process.Log.Warn("the configuration was read again, and nothing was changed", "error", err.Error())
+		d.process.Log.Warn("cannot reload the configuration: nothing was changed", "error", err.Error())
 		return found, err
 	}
 	var changed []string
 	for _, s := range found.Changed {
 		changed = append(changed, s.Stream)
 	}
-	d.process.Log.Info("the configuration was read again", "added", found.Added, "removed", found.Removed, "changed",
+	d.process.Log.Info("reloaded the configuration", "added", found.Added, "removed", found.Removed, "changed",
 		changed, "opened", found.Opened, "unopened", found.Unopened)
 	return found, nil
 }
 
-// errNoFile is for a daemon that does not know where its configuration comes from.
-var errNoFile = errors.New("this daemon's configuration cannot be read again")
+// errNoFile is for a daemon without Options.Load.
+var errNoFile = errors.New("this daemon cannot reload its configuration")
 
 func (d *Daemon) reload(q httpapi.ReloadRequest) (found *httpapi.Reload, err error) {
 	if d.load == nil {
@@ -84,7 +83,7 @@ func (d *Daemon) reload(q httpapi.ReloadRequest) (found *httpapi.Reload, err err
 		return found, err
 	}
 	if patterns {
-		d.process.Metrics.ForgetPatterns() // of those that are gone, too
+		d.process.Metrics.ForgetPatterns() // removes those of removed patterns
 		failure.Signal(d.patterns.changed)
 	}
 	if d.setLevel != nil {
@@ -101,7 +100,7 @@ func (d *Daemon) reload(q httpapi.ReloadRequest) (found *httpapi.Reload, err err
 	return found, nil
 }
 
-// unopened returns what waits for a request to open an epoch; see [Reload].
+// unopened returns the tasks, streams and patterns that wait for a request to open an epoch; see [Daemon.Reload].
 func (d *Daemon) unopened() []string {
 	all := []string{}
 	for _, c := range d.shardsNow() {
@@ -130,7 +129,7 @@ func (d *Daemon) unopened() []string {
 	return all
 }
 
-// release lets the tasks that are held open their epochs.
+// release lets the held tasks open their epochs.
 func (c *shardTasks) release() {
 	c.growing.Lock()
 	defer c.growing.Unlock()
@@ -142,8 +141,8 @@ func (c *shardTasks) release() {
 	}
 }
 
-// compare returns the configuration that a daemon runs after a file was read again, and how it differs from
-// that of now, or why that is refused. Streams that are the same keep their pointers.
+// compare returns the configuration that a daemon runs after a reload, and how it differs from the present one, or why
+// the reload is refused. Streams that are the same keep their pointers.
 func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *httpapi.Reload) {
 	found = &httpapi.Reload{Added: []string{}, Removed: []string{}, Changed: []httpapi.StreamChange{},
 		Opened: []string{}, Unopened: []string{}, Refused: []string{}}
@@ -151,12 +150,12 @@ func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *
 		found.Refused = append(found.Refused, fmt.Sprintf(format, args...))
 	}
 	if now.Cluster != nil {
-		refuse("instances that share tasks must all have one configuration: stop and start them, one after the other")
+		refuse("instances that share tasks must have the same configuration: restart them one after the other")
 	}
 	found.Process = config.Differences(now, file)
 	for _, x := range found.Process {
 		if x.Key != "log.level" {
-			refuse("%s: it takes effect at a start of the process only", x)
+			refuse("%s: it takes effect only at a restart of the process", x)
 		}
 	}
 	next := *now
@@ -169,7 +168,7 @@ func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *
 	own := func(all []*config.Stream) []*config.Stream { return slices.DeleteFunc(slices.Clone(all), ofPattern) }
 	then.Streams = tables(found, own(now.Streams), own(file.Streams))
 	for _, s := range now.Streams {
-		if ofPattern(s) { // what of them stays, the patterns say
+		if ofPattern(s) { // Expand decides which of them stay
 			then.Streams = append(then.Streams, s)
 		}
 	}
@@ -194,8 +193,8 @@ func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *
 // ofPattern reports whether a stream was made by a pattern.
 func ofPattern(s *config.Stream) bool { return s.Pattern() != "" }
 
-// tables notes how tables of streams differ, and returns the new ones; the old one where there is no
-// difference.
+// tables records how tables of streams differ, and returns the new ones. For a stream without a difference, it returns
+// the old one.
 func tables(r *httpapi.Reload, old, new []*config.Stream) (all []*config.Stream) {
 	named := func(list []*config.Stream, name string) *config.Stream {
 		if i := slices.IndexFunc(list, func(s *config.Stream) bool { return s.Name == name }); i >= 0 {
@@ -221,7 +220,8 @@ func tables(r *httpapi.Reload, old, new []*config.Stream) (all []*config.Stream)
 	return all
 }
 
-// unfit says why a running daemon can't take a stream, which was old before; nil: it was none.
+// unfit returns why a running daemon cannot use the table s of a stream. old is the stream's table before; nil: it is
+// new.
 func (d *Daemon) unfit(old, s *config.Stream) (why []string) {
 	if old == nil || !sameEstimator(old, s) {
 		if _, err := dryrun.Describe(s); err != nil {
@@ -231,14 +231,14 @@ func (d *Daemon) unfit(old, s *config.Stream) (why []string) {
 	for _, c := range d.shardsNow() {
 		for _, t := range c.Ledger.Tasks() {
 			opened := c.Ledger.Newest(t)
-			// nil: its only opening was voided
+			// opened is nil if the only opening was voided.
 			if t.Stream != s.Name || opened == nil || opened.Kind != ledger.KindOpen {
 				continue
 			}
 			if !reading(s, t) {
 				if old != nil && reading(old, t) && old.Merge != s.Merge {
 					why = append(why,
-						fmt.Sprintf("merge: epoch %d of task %s is open: close it first, with: streamdp epoch close %s",
+						fmt.Sprintf("merge: epoch %d of task %s is open: close it first: streamdp epoch close %s",
 							opened.Epoch, t, failure.EpochArgs(t)))
 				}
 				continue
@@ -249,7 +249,7 @@ func (d *Daemon) unfit(old, s *config.Stream) (why []string) {
 	return why
 }
 
-// sameEstimator reports whether the estimators of two tables of a stream are the same.
+// sameEstimator reports whether two tables of a stream have the same estimator.
 func sameEstimator(a, b *config.Stream) bool {
 	p := a.Input.First()
 	return slices.Equal(a.Canonical(p), b.Canonical(p))
@@ -263,36 +263,36 @@ func reading(s *config.Stream, t core.Task) bool {
 	return !s.Merge && s.Input.Reads(t.Partition)
 }
 
-// formKeys are those that change the form of an epoch's releases, and no number in them. An epoch's bytes
-// do not depend on when a configuration was read again.
+// formKeys are the keys that change the form of an epoch's releases, but no number in them. A reload must not change
+// them for an open epoch, because an epoch's bytes must not depend on the time of a reload.
 var formKeys = []string{"output.encoding", "output.privacy_every", "output.values"}
 
-// unfitFor says why an open epoch can't go on with a stream's table, as resuming it would find out. Before,
-// the table was old; nil: there was none.
+// unfitFor returns why an open epoch cannot continue with a stream's table, as resuming the epoch would find out. old
+// is the stream's table before; nil: there was none.
 func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why []string) {
 	if old != nil {
 		for _, x := range old.Differences(s) {
 			if slices.Contains(formKeys, x.Key) {
 				why = append(why,
 					fmt.Sprintf(
-						"%s: the bytes of epoch %d of task %s depend on it, which is open: stop and start the "+
-							"process, or close the epoch first, with: streamdp epoch close %s",
+						"%s: the bytes of the open epoch %d of task %s depend on it: restart the process, or close "+
+							"the epoch first: streamdp epoch close %s",
 						x, opened.Epoch, opened.Task(), failure.EpochArgs(opened.Task())))
 			}
 		}
 	}
 	t := opened.Task()
-	// A task that runs may be writing its files: Open would take away what is half written.
+	// The task may be writing its files, and Open would remove half-written ones.
 	r := &epoch.Keeper{Feed: &input.Feed{Task: t}, D: &c.Shard,
 		Store: state.OpenReader(c.Disk, c.TaskDir(t), c.Sealer(t))}
 	m, _, err := r.Manifest(opened)
 	if err != nil {
-		return nil // the task halts, now as before
+		return nil // the task halts anyway
 	}
 	for _, key := range core.Changes(s, m) {
 		why = append(why,
 			fmt.Sprintf(
-				"%s: the guarantee of epoch %d of task %s depends on it, which is open: close it first, with: "+
+				"%s: the guarantee of the open epoch %d of task %s depends on it: close the epoch first: "+
 					"streamdp epoch close %s",
 				key, m.Epoch, r.Task, failure.EpochArgs(r.Task)))
 	}

@@ -49,8 +49,8 @@ func sendTopic(r *streamtest.Rig, topic string, first, n int) {
 	fixtures.Must(r.T, err)
 }
 
-// TestReload: a daemon reads its file again and again, under load. What it publishes has the bytes of a
-// run without interruption; nothing is lost.
+// TestReload: a daemon reloads its file again and again, under load. Its releases have the bytes of an uninterrupted
+// run, and nothing is lost.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	sales, visits := ofTopic("sales"), ofTopic("visits")
@@ -76,7 +76,7 @@ func TestReload(t *testing.T) {
 	}
 	sendTopic(r, "sales", 250, 250)
 	if x.In.Tasks()[0] != orders {
-		t.Error("another stream's tasks were started again")
+		t.Error("another stream's tasks were restarted")
 	}
 	got = reloads(x, httpapi.ReloadRequest{Open: true}, fixtures.OrdersStream, visits)
 	if !slices.Equal(got.Added, []string{"visits"}) || !slices.Equal(got.Removed, []string{"sales"}) ||
@@ -86,7 +86,7 @@ func TestReload(t *testing.T) {
 	sendTopic(r, "visits", 0, 300)
 	sendTopic(r, "sales", 500, 250)
 	x.Reaches("visits", 3)
-	// The orders' tasks are started again, with another limit, which is written down and charges nothing.
+	// The tasks of orders restart with another limit, which is recorded and charges nothing.
 	raised := fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
 	for range 4 {
 		reloads(x, httpapi.ReloadRequest{}, raised, visits, sales)
@@ -119,8 +119,8 @@ func TestReload(t *testing.T) {
 	y.End()
 }
 
-// TestReloadOrder: of two reloads that come at once, the later one reads the file when the other has
-// been done. A file that was read earlier never replaces one that was read later.
+// TestReloadOrder: of two concurrent reloads, the later one reads the file after the other has finished. A file read
+// earlier never replaces one read later.
 func TestReloadOrder(t *testing.T) {
 	t.Parallel()
 	sales := ofTopic("sales")
@@ -147,11 +147,11 @@ func TestReloadOrder(t *testing.T) {
 	}
 	go reload(first)
 	<-read
-	r.Write(fixtures.OrdersStream) // the operator takes a stream out
+	r.Write(fixtures.OrdersStream) // the operator removes a stream
 	go reload(second)
 	select {
 	case err := <-second:
-		t.Errorf("the later one did not wait: %v", err)
+		t.Errorf("the later reload did not wait: %v", err)
 		second <- err
 	case <-time.After(100 * time.Millisecond):
 	}
@@ -164,8 +164,8 @@ func TestReloadOrder(t *testing.T) {
 	x.End()
 }
 
-// TestReloadBeforeRun: a request that comes while the daemon starts waits until its tasks have begun, and then opens
-// no epoch, like every other one.
+// TestReloadBeforeRun: a reload requested while the daemon starts waits until its tasks have begun. Like any other, it
+// opens no epoch.
 func TestReloadBeforeRun(t *testing.T) {
 	t.Parallel()
 	sales := ofTopic("sales")
@@ -184,7 +184,7 @@ func TestReloadBeforeRun(t *testing.T) {
 		}()
 		select {
 		case x := <-found:
-			t.Error("a daemon without tasks has taken a stream")
+			t.Error("a daemon without tasks has added a stream")
 			found <- x
 		case <-time.After(50 * time.Millisecond):
 		}
@@ -202,8 +202,8 @@ func TestReloadBeforeRun(t *testing.T) {
 	x.End()
 }
 
-// TestReloadRefused: what a daemon can't take while it runs is refused as a whole. Nothing is changed then, not
-// even what it could take, and the answer says everything that it can't.
+// TestReloadRefused: a change that a running daemon cannot make is refused as a whole. Then nothing changes, not even
+// what could, and the answer lists everything that cannot.
 func TestReloadRefused(t *testing.T) {
 	t.Parallel()
 	sales := ofTopic("sales")
@@ -233,13 +233,13 @@ func TestReloadRefused(t *testing.T) {
 		want   []string
 	}{
 		{nil, []string{fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 50"), visits},
-			[]string{"stream orders: step: 100 → 50: the guarantee of epoch 1 of task orders-0 depends on it"}},
+			[]string{"stream orders: step: 100 → 50: the guarantee of the open epoch 1 of task orders-0 depends"}},
 		{nil,
 			[]string{fixtures.With(fixtures.OrdersStream, "epsilon = 1.0", "epsilon = 0.5"),
 				fixtures.With(sales, "clip = 1.0", "clip = 2.0")},
 			[]string{"stream orders: privacy.epsilon: 1 → 0.5", "stream sales: moments.clip: 1 → 2"}},
 		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", encoding = "base64"`)},
-			[]string{`output.encoding: "json" → "base64": the bytes of epoch 1 of task orders-0 depend on it`}},
+			[]string{`output.encoding: "json" → "base64": the bytes of the open epoch 1 of task orders-0 depend`}},
 		{nil, []string{fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"orders.dp", values = ["mean"]`)},
 			[]string{"output.values"}},
 		{nil,
@@ -285,7 +285,7 @@ func TestReloadRefused(t *testing.T) {
 		unchanged(fmt.Sprint(c.want))
 	}
 
-	// A limit below what is paid.
+	// A limit below what is charged.
 	low := fixtures.With(fixtures.OrdersStream, "epsilon = 1.0", "epsilon = 1.0", "limit_epsilon = 3.0",
 		"limit_epsilon = 1.0\nlimit_delta = 2e-8")
 	r.Write(low, sales)
@@ -293,7 +293,7 @@ func TestReloadRefused(t *testing.T) {
 		t.Errorf("a limit that is enough: %+v, %v", found, err)
 	}
 
-	// A file with faults: all of them, with their lines.
+	// A file with faults: the answer has all of them, with their lines.
 	r.Write(fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 0"),
 		fixtures.With(sales, "clip = 1.0", "clib = 1.0"))
 	_, err := x.D.Reload(httpapi.ReloadRequest{})
@@ -309,7 +309,7 @@ func TestReloadRefused(t *testing.T) {
 	}
 	unchanged("no file")
 
-	// A dry run shows what would be, and leaves the metric as it is.
+	// A dry run shows what would change, and leaves the metric unchanged.
 	r.Write(fixtures.OrdersStream, visits)
 	found, err := x.D.Reload(httpapi.ReloadRequest{DryRun: true, Open: true})
 	if err != nil || !slices.Equal(found.Added, []string{"visits"}) || !slices.Equal(found.Removed, []string{"sales"}) {
@@ -317,7 +317,7 @@ func TestReloadRefused(t *testing.T) {
 	}
 	unchanged("dry run")
 
-	// After the epoch was closed, its stream takes any change; it opens no epoch.
+	// After its epoch was closed, a stream accepts any change, which opens no epoch.
 	fixtures.Must(t, x.ControlOf("sales", task.RequestClose, epoch.OpenRequest{}))
 	ledger = r.Kinds()
 	edited := *r
@@ -341,7 +341,7 @@ func TestReloadRefused(t *testing.T) {
 	y.End()
 }
 
-// TestReloadClosed: a task whose epoch was closed on request waits for no reload. Another epoch is opened by name.
+// TestReloadClosed: a task whose epoch was closed on request waits for no reload. Another epoch must be opened by name.
 func TestReloadClosed(t *testing.T) {
 	t.Parallel()
 	sales := ofTopic("sales")
@@ -370,14 +370,14 @@ func TestReloadClosed(t *testing.T) {
 	x.End()
 }
 
-// TestReloadLimit: a limit below what was paid is refused.
+// TestReloadLimit: a limit below what is charged is refused.
 func TestReloadLimit(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
 	r.Produce(0, 100)
 	x := r.Start(r.Reloadable)
 	x.Published(1)
-	fixtures.Must(t, x.Control(task.RequestOpen, epoch.OpenRequest{From: "earliest"})) // paid twice
+	fixtures.Must(t, x.Control(task.RequestOpen, epoch.OpenRequest{From: "earliest"})) // charged twice
 	x.Of("orders", "in epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 })
 	before := r.Kinds()
 	r.Write(fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.2"))
@@ -391,8 +391,7 @@ func TestReloadLimit(t *testing.T) {
 	x.End()
 }
 
-// TestReloadHorizon: an epoch that ended at its horizon has no successor because on_horizon was changed. With
-// --open it has one.
+// TestReloadHorizon: changing on_horizon does not open the next epoch of a task at its horizon. With --open it does.
 func TestReloadHorizon(t *testing.T) {
 	t.Parallel()
 	short := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 2")
@@ -422,8 +421,8 @@ func TestReloadHorizon(t *testing.T) {
 	x.End()
 }
 
-// TestReloadOpensNothing: a task that had not opened its epoch yet, because it waited or could not pay for it,
-// does not open one because a reload made that possible.
+// TestReloadOpensNothing: a task that had not opened its epoch, because it waited or the budget did not suffice, does
+// not open one because a reload made that possible.
 func TestReloadOpensNothing(t *testing.T) {
 	t.Parallel()
 	both := fixtures.OrdersStream + fixtures.With(ofTopic("sales"), `topic = "sales"`, `topic = "orders"`)
@@ -431,7 +430,7 @@ func TestReloadOpensNothing(t *testing.T) {
 	waits := fixtures.With(ofTopic("sales"), `topic = "sales"`, `topic = "visits"`)
 	for name, c := range map[string]struct {
 		before, after string
-		waits         string // a task's state
+		waits         string // the task's state
 	}{
 		"another topic":  {waits, ofTopic("sales"), monitor.StateRetrying},
 		"a higher limit": {poor, both, monitor.StateHalted},
@@ -452,7 +451,7 @@ func TestReloadOpensNothing(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			opened := strings.Count(r.Kinds(), "open")
-			// What has nothing to do with an opening leaves the task as it is.
+			// A change unrelated to openings leaves the task as it is.
 			letters := fmt.Sprintf("[stream.%s.dead_letter]\nmode = \"reference\"\ntopic = \"rejected\"\n", stream)
 			if got := reloads(x, httpapi.ReloadRequest{}, c.before+letters); len(got.Unopened) > 0 ||
 				len(got.Changed) != 1 {
@@ -480,7 +479,7 @@ func TestReloadOpensNothing(t *testing.T) {
 	}
 }
 
-// TestReloadAccess: who may have the configuration read again, and what the answer is.
+// TestReloadAccess: who may request a reload, and what the answer is.
 func TestReloadAccess(t *testing.T) {
 	t.Parallel()
 	ask := func(x *streamtest.Running, edit func(*http.Request)) (int, httpapi.ReloadAnswer) {
@@ -513,9 +512,9 @@ func TestReloadAccess(t *testing.T) {
 		t.Errorf("GET: %d", code)
 	}
 	if len(x.D.Status()) != 1 {
-		t.Fatal("somebody had the configuration read")
+		t.Fatal("a request without access reloaded the configuration")
 	}
-	// Nobody opens an epoch over HTTP.
+	// An epoch cannot be opened over HTTP.
 	if code, a := ask(x, func(q *http.Request) { q.URL.RawQuery = "open=true" }); code != http.StatusOK ||
 		a.Status != "success" || !slices.Equal(a.Data.Added, []string{"sales"}) {
 		t.Errorf("%d: %+v", code, a)
@@ -534,7 +533,7 @@ func TestReloadAccess(t *testing.T) {
 		!strings.Contains(a.Error, "streamdp.toml:") {
 		t.Errorf("%d: %+v", code, a)
 	}
-	// On the control socket an epoch may be opened.
+	// An epoch can be opened over the control socket.
 	r.Write(fixtures.OrdersStream, ofTopic("sales"))
 	body, err := json.Marshal(httpapi.ReloadRequest{Open: true})
 	fixtures.Must(t, err)
@@ -561,15 +560,14 @@ func TestReloadAccess(t *testing.T) {
 	x.End()
 }
 
-// TestReloadKilled kills a daemon that reads its configuration again all the time: a stream comes and goes, and
-// the other one's tasks begin again and again. No release is lost, and each has the bytes of a run without
-// interruption.
+// TestReloadKilled kills a daemon that reloads its configuration all the time: a stream is added and removed, and the
+// other one's tasks restart again and again. No release is lost, and each has the bytes of an uninterrupted run.
 func TestReloadKilled(t *testing.T) {
 	t.Parallel()
 	const seed = 23
 	r := streamtest.NewRig(t, killStream)
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "sales", 1, nil))
-	// An opening that is killed is void, and the next one is another epoch, with other bytes.
+	// A kill in an opening voids it, and the next epoch has other bytes.
 	first := r.Sibling(killStream + ofTopic("sales"))
 	first.Dir = r.Dir
 	begun := first.Start()
@@ -609,8 +607,8 @@ func TestReloadKilled(t *testing.T) {
 	r.History("sales.dp").Equals(t, whole.History("sales.whole.dp"))
 }
 
-// TestReloadPatterns: a pattern that is added takes topics, and opens no epoch of those that are there. One
-// that is removed leaves nothing of its streams in the process; their epochs stay open.
+// TestReloadPatterns: an added pattern takes topics, and opens no epoch for existing ones. A removed pattern leaves
+// nothing of its streams in the process, and their epochs stay open.
 func TestReloadPatterns(t *testing.T) {
 	t.Parallel()
 	pattern := strings.ReplaceAll(salesStream, "stream.orders", "stream.all")
@@ -626,9 +624,9 @@ func TestReloadPatterns(t *testing.T) {
 	if s := x.Of("all.sales-a", "halted",
 		func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }); s.Reason != failure.Unopened ||
 		r.Kinds() != "open" {
-		t.Errorf("a topic that was there: %s: %s; the ledger has %s", s.Reason, s.Message, r.Kinds())
+		t.Errorf("an existing topic: %s: %s; the ledger has %s", s.Reason, s.Message, r.Kinds())
 	}
-	// A topic that comes later is what the pattern is for.
+	// A later topic gets an epoch.
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-b", 1, nil))
 	fill(r, "sales-b", 100)
 	x.Reaches("all.sales-b", 1)
@@ -636,7 +634,7 @@ func TestReloadPatterns(t *testing.T) {
 		[]string{"all.sales-a-0"}) || !stream.Unchanged(got) {
 		t.Errorf("the same file: %+v", got)
 	}
-	// Where whoever reads the file knows of topics, from the ledger, that is no difference either.
+	// It is no difference either if the file's reader knows topics from the ledger.
 	plain := (*x.D.Load())
 	(*x.D.Load()) = func() (*config.Config, error) {
 		c, err := plain()
@@ -652,7 +650,7 @@ func TestReloadPatterns(t *testing.T) {
 	x.Reaches("all.sales-a", 1)
 	before := r.Kinds()
 
-	// Its streams begin again where the pattern changes, and go on with their epochs.
+	// If the pattern changes, its streams restart and continue their epochs.
 	more := fixtures.With(pattern, `topics = "sales-.*",`, `topics = "sales-[ab]", max_topics = 2,`)
 	if got := reloads(x, httpapi.ReloadRequest{}, more, fixtures.OrdersStream); len(got.Changed) != 1 ||
 		len(got.Added)+len(got.Removed)+len(got.Unopened) > 0 {
@@ -671,7 +669,7 @@ func TestReloadPatterns(t *testing.T) {
 		t.Errorf("removed: %v", got.Removed)
 	}
 	if _, body := x.Get("/metrics"); strings.Contains(body, "sales-a") || strings.Contains(body, `pattern="all"`) {
-		t.Error("series of streams or patterns that are gone")
+		t.Error("removed streams or patterns still have series")
 	}
 	if s := x.D.Status(); len(s) != 1 || r.Kinds() != before {
 		t.Errorf("%d tasks, the ledger has %s", len(s), r.Kinds())

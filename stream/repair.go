@@ -12,23 +12,20 @@ import (
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
-// RepairLedger works out a ledger for a state directory whose own is damaged, lost or
-// an old copy: the lines that can be believed, then those that follow them in the control
-// topic, if one is configured, then what manifests, checkpoints and secrets tell of beside
-// them. With write it takes the old one's place, which is kept under another name. No
-// daemon may run.
+// RepairLedger reconstructs the ledger of a state directory whose own is damaged, lost or an old copy. It takes the
+// lines that can be trusted, then those that follow them in the control topic, if one is configured, then what else
+// manifests, checkpoints and secrets show. With write, the result replaces the old ledger, which is kept under another
+// name. No daemon may be running.
 //
-// What is not known counts against the budget. An epoch whose closing is lost is charged
-// to its horizon, or without end: its published releases say what it reached at least,
-// not at most. So is one that is open. No closing has an anchor, so that without the
-// operator's word the log counts as another one. What no file tells of is lost: epochs
-// without a manifest, limits that were raised since the last opening.
+// Everything unknown is charged to the budget. An epoch whose closing is lost, or that is open, is charged to its
+// horizon, or without end: its published releases show only a lower bound of what it read. No reconstructed closing has
+// an anchor, so without the operator's assertion the log counts as a different one. Facts that no file shows are lost:
+// epochs without a manifest, and limits that were raised since the last opening.
 //
-// A manifest is believed only if something else vouches for what it says of its cost:
-// the mechanism, built again from its configuration and plan, costs no more, or the
-// epoch's checkpoint names the hash of that very file.
+// The cost in a manifest is trusted only if there is other evidence for it: the mechanism, built again from its
+// configuration and plan, costs no more, or the epoch's checkpoint names the hash of that file.
 //
-// Errors: as New; a manifest that is damaged, or that nothing vouches for.
+// Errors: as New; a manifest that is damaged, or whose cost has no such evidence.
 func RepairLedger(ctx context.Context, o Options, write bool) (*recovery.LedgerRepair, error) {
 	d, err := prepare(o)
 	if err != nil {

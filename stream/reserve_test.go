@@ -17,8 +17,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestLedgerReserve: sketches are charged against what the source's first opening has
-// set aside, and nothing that is within the limit by trading them for Gaussians is.
+// TestLedgerReserve: sketches are charged against what the source's first opening reserved. A charge that would fit the
+// limit only by using the reserve for Gaussian releases is refused.
 func TestLedgerReserve(t *testing.T) {
 	t.Parallel()
 	src := core.Source{Cluster: "c", Topic: "in", Partition: 0}
@@ -51,17 +51,17 @@ func TestLedgerReserve(t *testing.T) {
 		}
 	}
 
-	// Nothing is set aside after the first opening.
+	// Nothing is reserved after the first opening.
 	l, open := begin()
 	fixtures.Must(t, open(gauss(0.01), dp.Cost{}))
 	refused("sketches after Gaussians", open(sketch, reserved), "has nothing set aside for sketches")
-	fixtures.Must(t, open(gauss(alone*0.9), dp.Cost{})) // Gaussians have the whole limit
+	fixtures.Must(t, open(gauss(alone*0.9), dp.Cost{})) // Gaussian releases have the whole limit
 	refused("Gaussians beyond the limit", open(gauss(alone*0.9), dp.Cost{}), "above limit_epsilon 2")
 	if len(l.All()) != 2 {
 		t.Errorf("refused epochs are in the ledger: %v", l.All())
 	}
 
-	// The first opening says what is, whatever it is itself; later ones change nothing.
+	// The first opening records the reserve, even if its mechanism has no sketches; later ones change nothing.
 	l, open = begin()
 	fixtures.Must(t, open(gauss(0.01), reserved))
 	huge := reserved
@@ -69,12 +69,12 @@ func TestLedgerReserve(t *testing.T) {
 	fixtures.Must(t, open(sketch, huge))
 	for _, e := range l.All() {
 		if first := e.Seq == 1; first != (e.Reserved.Rows == reserved.Rows) {
-			t.Errorf("entry %d sets aside %+v", e.Seq, e.Reserved)
+			t.Errorf("entry %d reserves %+v", e.Seq, e.Reserved)
 		}
 	}
 	copies := reserved.Rows / sketch.Rows
 	if copies < 3 {
-		t.Fatalf("%d copies are set aside", copies)
+		t.Fatalf("%d copies are reserved", copies)
 	}
 	for range copies - 1 {
 		fixtures.Must(t, open(sketch, huge))
@@ -86,7 +86,7 @@ func TestLedgerReserve(t *testing.T) {
 	refused("less gamma", open(low, huge), "has set aside for sketches is spent")
 	fixtures.Must(t, open(gauss(0.01), dp.Cost{}))
 
-	// Where no sketch was charged, what is set aside for them is not for Gaussians.
+	// The reserve for sketches is not available for Gaussian releases, even if no sketch was charged.
 	l, open = begin()
 	fixtures.Must(t, open(gauss(most*0.99), reserved))
 	refused("Gaussians for sketches", open(gauss(most*0.5), reserved), "above limit_epsilon 2")
@@ -99,7 +99,7 @@ func TestLedgerReserve(t *testing.T) {
 	}
 	fixtures.Must(t, limit(2.5))
 
-	// An epoch that never began sets nothing aside unless it said so.
+	// An epoch that never began reserves only what its entry says.
 	l, open = begin()
 	fixtures.Must(t, open(gauss(0.01), dp.Cost{}))
 	fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindVoid, Stream: "a", Source: src, Epoch: 1}))
@@ -140,8 +140,7 @@ clip_y = 10.0
 window = 100
 `
 
-// TestReserve: what is set aside follows from the configuration alone, and all streams
-// of the topic fit together.
+// TestReserve: the reserve depends only on the configuration, and all streams of the topic fit together.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	parse := func(toml string) *config.Config {
@@ -159,33 +158,33 @@ func TestReserve(t *testing.T) {
 	b, err := core.Reserve(c, c.Stream("b"))
 	fixtures.Must(t, err)
 	if !a.Sketches.Equal(b.Sketches) || a.Mu != b.Mu || a.Sketches.Rows == 0 {
-		t.Errorf("two streams of a topic set aside %+v and %+v", a, b)
+		t.Errorf("two streams of a topic reserve %+v and %+v", a, b)
 	}
 	d, err := dryrun.Describe(c.Stream("b"))
 	fixtures.Must(t, err)
 	m, err := core.NewMechanism(c.Stream("a"), nil, nil)
 	fixtures.Must(t, err)
 	if n := a.Sketches.Rows; n < 216 || !(a.Mu > m.Cost().Mu) || d.Epsilon != 1 {
-		t.Errorf("%d rows are set aside, and %g for Gaussians", n, a.Mu)
+		t.Errorf("%d rows are reserved, and %g for Gaussian releases", n, a.Mu)
 	}
 	if text := a.String(); !strings.Contains(text, "rows at gamma") || !strings.Contains(text, "mu at most") {
-		t.Errorf("it says %q", text)
+		t.Errorf("the text is %q", text)
 	}
 	plain := parse(strings.Replace(reserveStreams, `"ihm"`, `"newton"`, 1))
 	r, err := core.Reserve(plain, plain.Stream("b"))
 	fixtures.Must(t, err)
 	if !r.Sketches.Empty() || r.String() != "" {
-		t.Errorf("without sketches %+v is set aside", r)
+		t.Errorf("without sketches %+v is reserved", r)
 	}
 	tight := parse(strings.ReplaceAll(reserveStreams, "limit_epsilon = 3.0", "limit_epsilon = 1.2"))
 	if _, err := core.Reserve(tight, tight.Stream("a")); err == nil ||
-		!strings.Contains(err.Error(), "does not cover all streams of topic orders together (a, b)") {
+		!strings.Contains(err.Error(), "does not cover one epoch of all streams of topic orders together (a, b)") {
 		t.Errorf("a limit that does not cover both: %v", err)
 	}
 }
 
-// TestReserveRun: a topic that a stream of moments has read opens no stream with
-// sketches later; with both from the first, both run.
+// TestReserveRun: on a topic that a stream of moments has read, a stream with sketches cannot open later. If both are
+// configured from the start, both run.
 func TestReserveRun(t *testing.T) {
 	t.Parallel()
 	first, _, _ := strings.Cut(reserveStreams, "[stream.b]")

@@ -12,9 +12,9 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// TestRotateKey: a new master key goes on where the last epoch ended, and no record pays
-// twice, where the operator does as docs/howto/rotate-keys.md says. Where only the former
-// key knows how far the epoch read, nothing is closed or charged without it.
+// TestRotateKey: with a new master key, the task continues where the last epoch ended, and no record is charged twice,
+// if the operator follows docs/howto/rotate-keys.md. If only the former key reveals how far the epoch read, nothing is
+// closed or charged without it.
 func TestRotateKey(t *testing.T) {
 	t.Parallel()
 	closing := func(ctx context.Context, d *stream.Daemon) error {
@@ -35,7 +35,7 @@ func TestRotateKey(t *testing.T) {
 		if encrypt {
 			r.Seed++
 			for _, q := range []func(context.Context, *stream.Daemon) error{closing, opening(false), opening(true)} {
-				if err := r.Offline(q); err == nil || !strings.Contains(err.Error(), "name the former key") {
+				if err := r.Offline(q); err == nil || !strings.Contains(err.Error(), "configure the former key") {
 					t.Errorf("without the former key: %v", err)
 				}
 			}
@@ -56,7 +56,7 @@ func TestRotateKey(t *testing.T) {
 		x.Published(1)
 		x.End()
 	}
-	// Without the operator's word it is another log, whose records may be the same.
+	// Without the operator's assertion it is a different log, whose records may be the same.
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
 	r.Produce(0, 1050)
 	x := r.Start()
@@ -67,6 +67,6 @@ func TestRotateKey(t *testing.T) {
 	fixtures.Must(t, r.Offline(opening(false)))
 	e := r.Entries()
 	if last := e[len(e)-1]; last.Incarnation != 2 || last.First != 0 {
-		t.Errorf("without a word: from %d of log %d", last.First, last.Incarnation)
+		t.Errorf("without an assertion: from %d of log %d", last.First, last.Incarnation)
 	}
 }

@@ -32,10 +32,9 @@ func metricsOf(d *stream.Daemon) string {
 	return w.Body.String()
 }
 
-// TestSchemas: a task waits for the registry before it is charged; each record is read by its own
-// schema; one without, or with one that does not fit, is null and changes nothing for the others;
-// of a new version that does not fit there is one warning; and without the registry the task goes
-// on.
+// TestSchemas: a task waits for the registry before its epoch is charged. Each record is decoded by its own schema. A
+// record without a schema, or with one that does not fit, is null and does not affect others. A new version that does
+// not fit causes one warning. Without the registry, a running task continues.
 func TestSchemas(t *testing.T) {
 	broker, err := embedded.Start(embedded.Options{})
 	if err != nil {
@@ -111,7 +110,7 @@ func TestSchemas(t *testing.T) {
 	}
 	if text := metricsOf(d.D); !strings.Contains(text, `streamdp_schema_faults{partition="0",stream="orders"} 1`) ||
 		!strings.Contains(text, "\nstreamdp_registry_reachable 1\n") {
-		t.Error("metrics do not show the newest schema")
+		t.Error("the metrics do not show the newest schema")
 	}
 	down.Store(true)
 	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(metricsOf(d.D),
@@ -132,13 +131,13 @@ func TestSchemas(t *testing.T) {
 	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(metricsOf(d.D),
 		"\nstreamdp_registry_reachable 1\n"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("that the registry is back is not shown")
+			t.Fatal("the metrics do not show that the registry is back")
 		}
 	}
 	d.End()
 	logged := s.Log.String()
 	for of, n := range map[string]int{
-		"records of a schema in the registry give no rows": 3, "version=1 id=10": 1, "version=4 id=13": 1,
+		"records with this schema of the registry give no rows": 3, "version=1 id=10": 1, "version=4 id=13": 1,
 		"version=5 id=14":                     1,
 		"the schema registry does not answer": 1, "answers 503": 1, "the schema registry answers again": 1,
 		"4711": 0, "id=15": 0,
@@ -148,7 +147,7 @@ func TestSchemas(t *testing.T) {
 		}
 	}
 
-	// The same bytes again, from another state directory, and nothing of records for the public.
+	// Another state directory gives the same bytes, and public metrics reveal nothing of records.
 	again := streamtest.NewSite(t, broker.Addrs(), in)
 	again.Look = s.Look
 	again.Edit = strings.NewReplacer(`codec = "json"`, `codec = "avro"`, "[stream.orders]",
@@ -157,7 +156,7 @@ func TestSchemas(t *testing.T) {
 	d.Published(2)
 	if text := metricsOf(d.D); strings.Contains(text, "diagnostic_schema") ||
 		!strings.Contains(text, "streamdp_schema_faults") {
-		t.Error("metrics for the public have counts of records, or lack what is public")
+		t.Error("public metrics have counts of records, or lack public series")
 	}
 	d.End()
 	first, second := s.Output(), again.Output()
@@ -171,8 +170,8 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// TestCheckSchemas: what the newest schema lacks is an error, and what only an older one lacks a
-// warning; a schema file is compared without asking anybody.
+// TestCheckSchemas: a fault of the newest schema is an error, and one of an older schema only a warning. A schema file
+// is compared without the registry.
 func TestCheckSchemas(t *testing.T) {
 	reg := srfake.New()
 	defer reg.Close()
@@ -204,8 +203,8 @@ func TestCheckSchemas(t *testing.T) {
 	}
 	if warnings, err := check(true, avro); err != nil || len(warnings) != 1 ||
 		!strings.Contains(warnings[0],
-			"subject orders-value: is not in the registry yet; run waits until a producer registers it, or "+
-				"input.subjects names another") {
+			"subject orders-value: is not in the registry yet: run waits until a producer registers it; or "+
+				"correct input.subjects") {
 		t.Errorf("a missing subject: %q, %v", warnings, err)
 	}
 	reg.SeedSchema("orders-value", 1, 1, fixtures.AvroOrder("amount bytes", "items bytes"))

@@ -19,8 +19,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// closedWell fails unless an epoch is closed, charged for all that it released,
-// and nothing of it is left.
+// closedWell fails unless an epoch is closed, charged for all that it released, and has no files left.
 func closedWell(r *streamtest.Rig, t *testing.T, how string, epoch uint64) {
 	t.Helper()
 	var closed, destroyed bool
@@ -40,7 +39,7 @@ func closedWell(r *streamtest.Rig, t *testing.T, how string, epoch uint64) {
 		t.Errorf("%s: closed %t, destroyed %t", how, closed, destroyed)
 	}
 	if _, err := os.Stat(r.File(state.SecretName(epoch))); err == nil {
-		t.Errorf("%s: the secret is still there", how)
+		t.Errorf("%s: the secret still exists", how)
 	}
 	for _, p := range outputIfAny(r, "orders.dp") {
 		if p.Epoch == epoch && p.Value != "{}" {
@@ -52,15 +51,14 @@ func closedWell(r *streamtest.Rig, t *testing.T, how string, epoch uint64) {
 	for _, name := range []string{state.CheckpointName, state.PreviousName} {
 		if data, err := os.ReadFile(r.File(name)); err == nil {
 			if c, err := state.ParseCheckpoint(data); err != nil || c.Epoch == epoch {
-				t.Errorf("%s: %s of the closed epoch is still there", how, name)
+				t.Errorf("%s: %s of the closed epoch still exists", how, name)
 			}
 		}
 	}
 }
 
-// TestSecretRetention: a closed epoch's secret is kept as long as configured,
-// its sums are not; a running daemon destroys it when its time has come, and so
-// does the next start.
+// TestSecretRetention: a closed epoch's secret is kept for the configured time, but its sums are not. When the time is
+// over, a running daemon destroys the secret, and so does a start.
 func TestSecretRetention(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -84,12 +82,12 @@ func TestSecretRetention(t *testing.T) {
 		}
 		x.Until("the next epoch", func(s monitor.TaskStatus) bool { return s.Epoch == n+1 })
 		if !exists(n) || destroyed(n) {
-			t.Errorf("the secret of epoch %d is gone at once", n)
+			t.Errorf("the secret of epoch %d is destroyed at once", n)
 		}
 		for _, name := range []string{state.CheckpointName, state.PreviousName} {
 			if data, err := os.ReadFile(r.File(name)); err == nil {
 				if c, err := state.ParseCheckpoint(data); err != nil || c.Epoch <= n {
-					t.Errorf("%s of epoch %d is still there", name, n)
+					t.Errorf("%s of epoch %d still exists", name, n)
 				}
 			}
 		}
@@ -100,7 +98,7 @@ func TestSecretRetention(t *testing.T) {
 	for deadline := time.Now().Add(fixtures.Patience); exists(1) || exists(2) || !destroyed(1) ||
 		!destroyed(2); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the secrets are still there: %s", r.Kinds())
+			t.Fatalf("the secrets still exist: %s", r.Kinds())
 		}
 	}
 	if err := x.Control(task.RequestOpen, epoch.OpenRequest{}); err != nil {
@@ -115,8 +113,8 @@ func TestSecretRetention(t *testing.T) {
 	}
 }
 
-// TestAbandonedSecret: a task that is no longer configured, or not of the command
-// that runs, keeps its secrets no longer than others.
+// TestAbandonedSecret: secrets of a task outside the configuration, or outside the running command, are kept no longer
+// than others.
 func TestAbandonedSecret(t *testing.T) {
 	t.Parallel()
 	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders",
@@ -133,7 +131,7 @@ func TestAbandonedSecret(t *testing.T) {
 		if _, err := os.Stat(r.File(state.SecretName(1))); err != nil {
 			t.Fatalf("%s: the secret is not kept: %v", by, err)
 		}
-		// What an interrupted closing leaves is no better.
+		// The same holds for files that an interrupted closing left.
 		fixtures.Must(t, os.WriteFile(r.File(state.PreviousName), []byte("sums"), 0o600))
 		r.Toml = second
 		if by == "daemon" {
@@ -143,7 +141,7 @@ func TestAbandonedSecret(t *testing.T) {
 			for deadline := time.Now().Add(fixtures.Patience); !strings.Contains(r.Kinds(),
 				ledger.KindDestroyed); time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("the secret is still there: %s", r.Kinds())
+					t.Fatalf("the secret still exists: %s", r.Kinds())
 				}
 			}
 			x.End()

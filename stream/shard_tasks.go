@@ -16,22 +16,21 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// shardTasks is the tasks of a shard that this process has: those that run, and those that only the
-// ledger knows.
+// shardTasks are a shard's tasks in this process: running ones, and those that are only in the ledger.
 type shardTasks struct {
 	epoch.Shard
-	mine func(topic string, partition int) bool // whether an input partition is the shard's; nil: all are
+	mine func(topic string, partition int) bool // whether an input partition belongs to the shard; nil: all do
 
 	changing sync.Mutex                        // held while streams begin and end
-	run      func(func(context.Context) error) // see start; nil before it, and once all ends
+	run      func(func(context.Context) error) // see start; nil before start and after End
 
-	made *config.Config // what has the streams
+	made *config.Config // the configuration that has the streams
 
-	growing sync.Mutex      // held while what follows is read or changes
+	growing sync.Mutex      // held while the fields below are read or change
 	streams []*streamTasks  // of the configuration's streams, in their order
-	others  []*epoch.Keeper // of tasks of the ledger that this process does not run
+	others  []*epoch.Keeper // of tasks in the ledger that this process does not run
 
-	closing chan struct{} // has an element while something of the others is closed, or they change
+	closing chan struct{} // has an element while an epoch of others is being closed, or others change
 }
 
 func newShardTasks(h *epoch.Process, s state.Shard, dir string) *shardTasks {
@@ -48,12 +47,12 @@ func (c *shardTasks) OpenLedger() (err error) {
 	}
 	c.Ledger.Now = c.Now
 	if c.Ledger.Torn {
-		c.Log.Warn("a torn last line of the ledger was cut off")
+		c.Log.Warn("removed an incomplete last line from the ledger")
 	}
 	return nil
 }
 
-// Prepare makes the runners of the shard's tasks, or of some; nil: all. The ledger was read.
+// Prepare makes the runners of the shard's tasks, or only of the given ones; nil: all. The ledger must be open.
 func (c *shardTasks) Prepare(only []core.Task) (err error) {
 	defer func() {
 		if err != nil {
@@ -71,8 +70,7 @@ func (c *shardTasks) Prepare(only []core.Task) (err error) {
 	return c.findOthers()
 }
 
-// findOthers makes the runners of tasks that only the ledger knows, and of which something is left to
-// do.
+// findOthers makes keepers for tasks that are only in the ledger and have an open epoch or an unfinished closing.
 func (c *shardTasks) findOthers() error {
 	var others []*epoch.Keeper
 	running := c.Tasks()
@@ -96,8 +94,8 @@ func (c *shardTasks) findOthers() error {
 	return nil
 }
 
-// forsakeOthers takes those runners down.
-func (c *shardTasks) forsakeOthers() {
+// dropOthers removes these keepers.
+func (c *shardTasks) dropOthers() {
 	c.growing.Lock()
 	before := c.others
 	c.others = nil
@@ -109,13 +107,13 @@ func (c *shardTasks) forsakeOthers() {
 	}
 }
 
-// has reports whether a stream's partition is the shard's.
+// has reports whether a stream's partition belongs to the shard.
 func (c *shardTasks) has(s *config.Stream, partition int) bool {
 	return c.mine == nil || c.mine(s.Input.Topic, partition)
 }
 
-// Tasks returns the runners as they are now. Those of a stream that reads every partition
-// of its topic become more as partitions are found.
+// Tasks returns the present runners. A stream that reads every partition of its topic gets more of them as partitions
+// are found.
 func (c *shardTasks) Tasks() (all []*task.Runner) {
 	c.growing.Lock()
 	defer c.growing.Unlock()
@@ -125,22 +123,21 @@ func (c *shardTasks) Tasks() (all []*task.Runner) {
 	return all
 }
 
-// othersNow returns the runners of tasks that only the ledger knows, as they are now.
+// othersNow returns the present keepers of tasks that are only in the ledger.
 func (c *shardTasks) othersNow() []*epoch.Keeper {
 	c.growing.Lock()
 	defer c.growing.Unlock()
 	return slices.Clone(c.others)
 }
 
-// searching reports whether a stream reads every partition of a topic whose partitions are not
-// known yet.
+// searching reports whether a stream reads every partition of a topic whose partitions are not known yet.
 func (c *shardTasks) searching() bool {
 	c.growing.Lock()
 	defer c.growing.Unlock()
 	return slices.ContainsFunc(c.streams, func(q *streamTasks) bool { return q.searching.Load() })
 }
 
-// Other returns the runner of a task that only the ledger knows, nil if it is none.
+// Other returns the keeper of a task that is only in the ledger, or nil if it is not such a task.
 func (c *shardTasks) Other(t core.Task) *epoch.Keeper {
 	for _, r := range c.othersNow() {
 		if r.Task == t {
@@ -150,9 +147,8 @@ func (c *shardTasks) Other(t core.Task) *epoch.Keeper {
 	return nil
 }
 
-// start starts all that is to be done for the shard. run runs a part of it beside the others,
-// until its context ends, and sees to an error, which concerns all. Before whoever made the context
-// waits for all parts, it calls end.
+// start starts the tasks of the shard. run starts a function in a goroutine until its context ends, and handles its
+// error, which concerns the process. Before the creator of the context waits for these goroutines, it must call End.
 func (c *shardTasks) start(run func(func(context.Context) error)) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -172,7 +168,7 @@ func (c *shardTasks) End() {
 	c.run = nil
 }
 
-// Alone waits until nothing of the others is closed, nor do they change; free ends that.
+// Alone waits until no epoch of others is being closed and others do not change. The caller must call Free.
 func (c *shardTasks) Alone(ctx context.Context) error {
 	select {
 	case c.closing <- struct{}{}:
@@ -182,22 +178,22 @@ func (c *shardTasks) Alone(ctx context.Context) error {
 	}
 }
 
+// Free ends what Alone began.
 func (c *shardTasks) Free() { <-c.closing }
 
-// leave takes down what the process has of the tasks, after all that start began has ended.
-// They may come back, as other runners.
+// leave removes the tasks from the process, after everything that start began has ended. They may come back with other
+// runners.
 func (c *shardTasks) leave() {
 	for _, r := range c.Tasks() {
 		r.Leave()
 	}
-	c.forsakeOthers()
+	c.dropOthers()
 }
 
-// closeAbandoned closes the open epoch of a task that is no longer in the configuration.
-// Otherwise new records would be charged for it, without a horizon for ever. Where its
-// releases went, its checkpoint says or, where that is lost, the line that opened it. They
-// say how far the epoch read at least, which a log that lost its end does not. So where
-// neither says it, the charge keeps its end, the horizon's or none.
+// closeAbandoned closes the open epoch of a task that is no longer in the configuration. Otherwise, without a horizon,
+// new records would be charged for it without end. Its checkpoint says where its releases are or, if that is lost, the
+// line of its opening. The releases give a lower bound of how far the epoch read, even if the log lost its end. If
+// neither says where they are, the charge keeps its end: the horizon, or none.
 func (c *shardTasks) closeAbandoned(ctx context.Context, q task.Request) error {
 	t := q.Task()
 	if err := c.Alone(ctx); err != nil {
@@ -226,8 +222,8 @@ func (c *shardTasks) closeAbandoned(ctx context.Context, q task.Request) error {
 		return r.CloseStopped(ctx, opened, q.Open.DropOutbox)
 	}
 	r.Log.Warn(
-		"epoch closed without its checkpoint, and the ledger does not say where its releases went: its charge has " +
-			"the end that it was opened with, which is none without a horizon")
+		"closed the epoch without a checkpoint, and the ledger does not say where its releases are: records are " +
+			"charged up to the epoch's planned end, or without limit if it has no horizon")
 	var ends []ledger.EntryPart
 	for _, v := range opened.Views() {
 		ends = append(ends, ledger.EntryPart{Partition: v.Partition, End: v.End})
@@ -235,8 +231,8 @@ func (c *shardTasks) closeAbandoned(ctx context.Context, q task.Request) error {
 	return r.CloseEpoch(ctx, opened, ends, 0, ledger.ReasonRequest)
 }
 
-// finishOthers finishes the closings of tasks that this process does not run: a command runs
-// another task, or the configuration no longer has them.
+// finishOthers finishes the closings of tasks that this process does not run, because a command runs only some tasks,
+// or the configuration no longer has them.
 func (c *shardTasks) finishOthers(ctx context.Context) error {
 	if c.Ledger.Waits() {
 		return nil
@@ -259,7 +255,7 @@ func (c *shardTasks) destroySecrets(ctx context.Context) error {
 		return err
 	}
 	if c.Cfg.State.EpochSecretRetention == 0 {
-		return nil // each closing has done it
+		return nil // each closing has destroyed its secret
 	}
 	tick := time.NewTicker(min(c.Cfg.State.EpochSecretRetention, time.Minute))
 	defer tick.Stop()

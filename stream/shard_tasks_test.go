@@ -30,9 +30,8 @@ func (w *waitedFor) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// TestPart: when the tasks of a shard leave a process, nothing of them is left in it: no status,
-// no series, no share of what tasks share. A request that waits for one learns that. They may
-// come again.
+// TestPart: when the tasks of a shard leave a process, nothing of them remains: no status, no series, no share of
+// shared resources. A request that waits for one of them gets an error. The tasks may come back.
 func TestPart(t *testing.T) {
 	t.Parallel()
 	for _, metrics := range []string{"task", "aggregate"} {
@@ -85,7 +84,7 @@ func TestPart(t *testing.T) {
 		first := (*d.Own()).Tasks()[0]
 		if text := get("/metrics"); metrics == "task" && !strings.Contains(text, `stream="orders"`) ||
 			!strings.Contains(get("/api/v1/streams/orders"), "orders") {
-			t.Fatalf("nothing is shown: %s", text)
+			t.Fatalf("the tasks are not shown: %s", text)
 		}
 		asked := make(chan error)
 		ctx, cancel := context.WithTimeout(t.Context(), fixtures.Patience)
@@ -104,16 +103,16 @@ func TestPart(t *testing.T) {
 		}
 		if text := get("/metrics"); strings.Contains(text, `stream="orders"`) ||
 			strings.Contains(text, "streamdp_lag_records") {
-			t.Errorf("%s: series are left: %s", metrics, text)
+			t.Errorf("%s: series remain: %s", metrics, text)
 		}
 		if strings.Contains(get("/api/v1/streams/orders"), "success") {
-			t.Error("the stream is shown still")
+			t.Error("the stream is still shown")
 		}
 		if n := d.Process().TaskCount.Load(); n != 0 || first.Expected != 0 {
 			t.Errorf("%d tasks have a share, %d readers of the first", n, first.Expected)
 		}
 		if n := first.Out.Partition.Served(); n != 0 {
-			t.Errorf("the output's tail serves %d tasks", n)
+			t.Errorf("the output's partition serves %d tasks", n)
 		}
 		if n := d.Process().Metrics.Tasks(); n != 0 {
 			t.Errorf("%d numbers of tasks are kept", n)

@@ -16,8 +16,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// openShared prepares a daemon that shares tasks with others. What it finds in its state directory
-// is no state of a task.
+// openShared prepares a daemon that shares tasks with other instances. Its state directory holds no state of tasks.
 func (d *Daemon) openShared() (err error) {
 	dir := d.process.Cfg.State.Dir
 	if err := (state.OS{}).MkdirAll(filepath.Join(dir, cluster.WitnessDir)); err != nil {
@@ -25,7 +24,7 @@ func (d *Daemon) openShared() (err error) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, ledger.FileName)); err == nil {
 		return fmt.Errorf(
-			"%w: %s has the ledger of a daemon without [cluster]: give each instance a directory of its own",
+			"%w: %s holds the ledger of a daemon without [cluster]: give each instance its own directory",
 			failure.ErrState, dir)
 	}
 	if d.lock, err = state.Lock(dir); err != nil {
@@ -47,15 +46,17 @@ func (d *Daemon) openShared() (err error) {
 	return nil
 }
 
-// sharedTasks are the tasks of one shard of several.
+// sharedTasks are the tasks of a shard that this instance owns.
 type sharedTasks struct {
 	*shardTasks
 	d *Daemon
 }
 
+// Begin starts the tasks.
 func (s sharedTasks) Begin(run func(func(context.Context) error)) {
 	s.d.join(s.shardTasks)
 	s.start(run)
 }
 
+// Gone removes the tasks after they have ended.
 func (s sharedTasks) Gone() { s.d.part(s.shardTasks) }

@@ -18,11 +18,10 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestSoak runs a daemon at full speed for as long as STREAMDP_SOAK says, with epochs that
-// roll over. Memory after a collection, goroutines and descriptors of the last third are
-// those of the third before it: the middle one of their samples counts. Buffers of answers
-// may be in use or not, which is some MB; in half an hour less than a byte a record would
-// be more.
+// TestSoak runs a daemon at full speed for the time in STREAMDP_SOAK, with epochs that roll over. Memory after a
+// collection, goroutines and descriptors in the last third must equal those in the second third, comparing medians of
+// samples. Response buffers may be in use or not, which accounts for some MB; in half an hour, a leak of less than one
+// byte per record would exceed that.
 func TestSoak(t *testing.T) {
 	text := os.Getenv("STREAMDP_SOAK")
 	if text == "" {
@@ -55,7 +54,7 @@ func TestSoak(t *testing.T) {
 		if s.State == monitor.StateHalted {
 			t.Fatalf("halted: %s", s.Message)
 		}
-		// Always enough to read; what is read is deleted, so that the broker can hold it.
+		// There is always enough to read. Records that were read are deleted, so that the broker can hold the rest.
 		if lag = end - s.NextOffset; lag < 40_000 {
 			_, err := r.Client.Produce(t.Context(), "in", 0, list)
 			fixtures.Must(t, err)
@@ -98,7 +97,7 @@ func TestSoak(t *testing.T) {
 		slices.Sort(v)
 		return v[len(v)/2]
 	}
-	// Of an epoch the ledger's lines and their index stay in memory, 2.5 kB.
+	// Each epoch leaves its ledger lines and their index in memory, 2.5 kB.
 	n := len(samples) / 3
 	var said []string
 	for _, c := range []struct {

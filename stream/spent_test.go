@@ -18,8 +18,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestSpent: ranges begin and end where charges do, costs add where ranges
-// meet, in the relation of the last opening, and a void epoch charges nothing.
+// TestSpent: ranges begin and end where charges do, costs add where ranges overlap, in the adjacency of the last
+// opening, and a void epoch charges nothing.
 func TestSpent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -74,7 +74,7 @@ func TestSpent(t *testing.T) {
 		"[100,-1) 0.300000 a3"; strings.Join(lines, "; ") != want {
 		t.Errorf("ranges %s\nwant %s", strings.Join(lines, "; "), want)
 	}
-	// The worst record of one log, and the one of the other, may be the same person's.
+	// The worst record of one log and the worst of the other may belong to the same person.
 	if want, _ := dp.Epsilon(1e-7, math.Sqrt(0.2+0.09)); math.Abs(got.ChargedEpsilon-want) > 1e-6 {
 		t.Errorf("charged %g, want %g", got.ChargedEpsilon, want)
 	}
@@ -92,6 +92,6 @@ func TestSpent(t *testing.T) {
 	fixtures.Must(t, err)
 	fixtures.Must(t, os.WriteFile(file, []byte(strings.Replace(string(data), `"mu":0.2`, `"mu":0.1`, 1)), 0o600))
 	if _, err := streamtest.ReadSpent(dir, "", nil); err == nil {
-		t.Error("an edited ledger is believed")
+		t.Error("an edited ledger is accepted")
 	}
 }

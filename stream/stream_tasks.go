@@ -12,24 +12,23 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// streamTasks is the tasks of one stream in a shard. It begins and ends as a whole: a stream that changes
-// while the daemon runs gets other streamTasks, over the same files.
+// streamTasks are the tasks of one stream in a shard. They begin and end together. A stream that changes while the
+// daemon runs gets new streamTasks, over the same files.
 type streamTasks struct {
 	c *shardTasks
 	s *config.Stream
-	// searching says that the stream reads every partition of its topic, and that these are not
-	// known yet.
+	// searching says that the stream reads every partition of its topic, and that these are not known yet.
 	searching atomic.Bool
-	runners   []*task.Runner // shardTasks.growing is held while it is read or changes
-	// holds says that tasks are held, see [task.Runner.Hold], but those of partitions that were added to
-	// the topic since, and those in exempt.
+	runners   []*task.Runner // guarded by shardTasks.growing
+	// holds says that tasks are held, see [task.Runner.Hold], except those of partitions added to the topic later, and
+	// those in exempt.
 	holds  atomic.Bool
 	exempt []core.Task
 
 	begin func(func(context.Context) error) // see [shardTasks.start]
-	over  context.Context                   // ends when the tasks are to
+	over  context.Context                   // ends when the tasks should end
 	stop  context.CancelFunc
-	parts sync.WaitGroup // that run
+	parts sync.WaitGroup // running goroutines
 }
 
 func newStreamTasks(c *shardTasks, s *config.Stream) *streamTasks {
@@ -38,7 +37,7 @@ func newStreamTasks(c *shardTasks, s *config.Stream) *streamTasks {
 	return q
 }
 
-// prepare makes the runners of the tasks that are known, or of some; nil: all.
+// prepare makes the runners of the known tasks, or only of the given ones; nil: all.
 func (q *streamTasks) prepare(only []core.Task) error {
 	q.searching.Store(only == nil && q.s.Input.All() && !q.s.Merge)
 	for _, p := range q.c.partitionsAtStart(q.s, only) {
@@ -52,8 +51,8 @@ func (q *streamTasks) prepare(only []core.Task) error {
 	return nil
 }
 
-// add makes the runner of a partition, unless that is another shard's. added says that the topic
-// had fewer partitions before.
+// add makes the runner of a partition, unless the partition belongs to another shard. added says that the topic had
+// fewer partitions before.
 func (q *streamTasks) add(partition int, added bool) error {
 	if !q.c.has(q.s, partition) {
 		return nil
@@ -71,14 +70,14 @@ func (q *streamTasks) add(partition int, added bool) error {
 	return nil
 }
 
-// tasks returns the runners as they are now.
+// tasks returns the present runners.
 func (q *streamTasks) tasks() []*task.Runner {
 	q.c.growing.Lock()
 	defer q.c.growing.Unlock()
 	return slices.Clone(q.runners)
 }
 
-// start starts the tasks, and what looks for more of them.
+// start starts the tasks, and a search for more partitions if necessary.
 func (q *streamTasks) start() {
 	q.begin = q.c.run
 	for _, r := range q.tasks() {
@@ -89,7 +88,7 @@ func (q *streamTasks) start() {
 	}
 }
 
-// run runs a part beside the others, until the tasks of the stream or of its shard end.
+// run runs a function in a goroutine, until the tasks of the stream or of its shard end.
 func (q *streamTasks) run(f func(context.Context) error) {
 	q.parts.Add(1)
 	q.begin(func(ctx context.Context) error {
@@ -101,9 +100,8 @@ func (q *streamTasks) run(f func(context.Context) error) {
 	})
 }
 
-// end ends the tasks: they commit and publish what they have, as at the end of the process. It
-// returns when nothing of them runs any more and, if brokers answer, nothing of them is under way
-// to an output.
+// end ends the tasks: they commit and publish what they have, as at the end of the process. It returns when none of
+// them runs and, if brokers answer, none of their messages is in flight.
 func (q *streamTasks) end() {
 	q.stop()
 	q.parts.Wait()

@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// slowListener gives connections whose answers take a while longer, however many there are at a time.
+// slowListener accepts connections whose responses are delayed, any number of them at a time.
 type slowListener struct {
 	net.Listener
 	late *atomic.Int64
@@ -75,10 +75,10 @@ func (c *slowConn) send() {
 	}
 }
 
-// BenchmarkTakeover kills the instance that has a group's only shard, with a task that reads one partition, and reports
-// how many answers of brokers come one after the other before the other instance publishes for the task, at first what
-// was committed last: the time from the end of the session until the broker has it, in units of the delay of every
-// answer. That is 40 ms, beside which the machine's other work counts little. Epochs do not end meanwhile.
+// BenchmarkTakeover kills the instance that owns a group's only shard, with a task that reads one partition. It reports
+// how many responses of brokers come one after the other until the other instance publishes for the task, starting with
+// what was committed last: the time from the end of the session until the broker has the release, in units of the delay
+// of every response. The delay is 40 ms, so the machine's other work matters little. Epochs do not end meanwhile.
 func BenchmarkTakeover(b *testing.B) {
 	const session, delay = 1500 * time.Millisecond, 40 * time.Millisecond
 	var late atomic.Int64
@@ -168,7 +168,7 @@ func BenchmarkTakeover(b *testing.B) {
 		next()
 		killed := time.Now()
 		all[owner].Kill()
-		time.Sleep(delay) // what was under way
+		time.Sleep(delay) // for requests in flight
 		took := next().Sub(killed) - session
 		late.Store(0)
 		answers = append(answers, took.Seconds()/delay.Seconds())

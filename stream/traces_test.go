@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// saying is what a span says besides its times and its identifiers.
+// saying returns the content of a span without times and identifiers.
 func saying(s tracetest.Span) string {
 	text := fmt.Sprint(s.Name, " ", s.Kind, " ", s.Failed)
 	for _, key := range slices.Sorted(maps.Keys(s.Attributes)) {
@@ -25,13 +25,12 @@ func saying(s tracetest.Span) string {
 	return text
 }
 
-// traced runs a daemon over 450 records, and returns what its spans say, in order: those of
-// stepsOf with what they are within. How many fetches and requests to the output there are
-// depends on moments and sizes, so of fetches each kind is there once, and releases count by
-// step.
+// traced runs a daemon over 450 records, and returns the contents of its spans, in order: those of steps with their
+// parents. The numbers of fetches and of requests to the output depend on timing and sizes, so each kind of fetch
+// appears once, and releases count by step.
 func traced(t *testing.T, r *streamtest.Rig, c *tracetest.Receiver) (said []string, spans []tracetest.Span) {
 	t.Helper()
-	for n := 0; n < 450; n += 50 { // so that records of other sizes come in as many answers
+	for n := 0; n < 450; n += 50 { // so that records of other sizes give the same number of responses
 		r.Produce(n, 50)
 	}
 	x := r.Start()
@@ -59,7 +58,7 @@ func traced(t *testing.T, r *streamtest.Rig, c *tracetest.Receiver) (said []stri
 			if parent, ok := byID[s.Parent]; ok {
 				within = " in " + saying(parent)
 			} else if s.Parent != "" {
-				t.Errorf("%s is within nothing", saying(s))
+				t.Errorf("%s has no parent", saying(s))
 			}
 			said = append(said, saying(s)+within)
 		}
@@ -74,9 +73,9 @@ func traced(t *testing.T, r *streamtest.Rig, c *tracetest.Receiver) (said []stri
 	return kept, spans
 }
 
-// TestTraces is the audit of what traces say. Two runs over records with other values, other
-// lengths and another share of invalid ones, at the same offsets, give the same spans but for
-// times, and none has an attribute that is not in the list. Releases are those without traces.
+// TestTraces checks that traces reveal nothing of records. Two runs over records with other values, other lengths and
+// another share of invalid ones, at the same offsets, give the same spans apart from times, and no span has an
+// attribute outside the list. Releases equal those without traces.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	run := func(record func(i int) []byte, on bool) (said []string, spans []tracetest.Span, out map[string]string) {
@@ -101,7 +100,7 @@ func TestTraces(t *testing.T) {
 	said, spans, out := run(nil, true)
 	saidOther, _, _ := run(other, true)
 	if !slices.Equal(said, saidOther) {
-		t.Errorf("other records, other spans:\n%s\n\n%s", strings.Join(said, "\n"), strings.Join(saidOther, "\n"))
+		t.Errorf("other records give other spans:\n%s\n\n%s", strings.Join(said, "\n"), strings.Join(saidOther, "\n"))
 	}
 	if nothing, _, without := run(nil, false); len(nothing) > 0 || !maps.Equal(out, without) {
 		t.Errorf("%d spans without [trace]; other releases with it: %t", len(nothing), !maps.Equal(out, without))
@@ -119,15 +118,14 @@ func TestTraces(t *testing.T) {
 			t.Errorf("%s", saying(s))
 		}
 	}
-	// Five commits: of each step, and of what was acknowledged at the end.
+	// Five commits: one per step, and one of the acknowledgements at the end.
 	if kinds["steps"] != 4 || kinds["close"] != 4 || kinds["commit"] != 5 || kinds["publish"] == 0 ||
 		kinds["fetch"] == 0 || len(kinds) != 5 {
 		t.Errorf("%v", kinds)
 	}
 }
 
-// TestTracesBounded: a trace has a bounded number of spans, however many steps a commit makes
-// durable.
+// TestTracesBounded: the number of spans in a trace is bounded, however many steps a commit makes durable.
 func TestTracesBounded(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 1"))
@@ -154,8 +152,8 @@ func TestTracesBounded(t *testing.T) {
 	}
 }
 
-// TestTracesLost: a collector that hangs, refuses or is not there costs one warning: no release,
-// and at the end no more than two seconds.
+// TestTracesLost: a collector that hangs, refuses or is missing causes one warning. It costs no release, and at most
+// two seconds at the end.
 func TestTracesLost(t *testing.T) {
 	t.Parallel()
 	for what, lose := range map[string]func(t *testing.T, c *tracetest.Receiver){
@@ -184,7 +182,7 @@ func TestTracesLost(t *testing.T) {
 			if took := time.Since(began); took > 2*time.Second+fixtures.Patience/6 {
 				t.Errorf("the end took %v", took)
 			}
-			if n := strings.Count(r.Log.String(), "level=WARN msg=retrying"); n != 1 ||
+			if n := strings.Count(r.Log.String(), "level=WARN msg=\"call failed: retrying\""); n != 1 ||
 				!strings.Contains(r.Log.String(), "send traces") {
 				t.Errorf("%d warnings:\n%s", n, r.Log)
 			}

@@ -5,11 +5,11 @@ import (
 	"github.com/streamdp/streamdp/stream/httpapi"
 )
 
-// served is the daemon as its HTTP server and the membership of its group see it. It implements [httpapi.Daemon] and
-// [cluster.Runner].
+// served is the daemon as seen by its HTTP server and by the membership of its group. It implements [httpapi.Daemon]
+// and [cluster.Runner].
 type served struct{ *Daemon }
 
-// Waiting says what is not known yet, so that tasks are missing.
+// Waiting says why tasks may be missing.
 func (d served) Waiting() (missing []string) {
 	if d.searching() {
 		missing = append(missing, "the partitions of an input topic are not known yet")
@@ -37,10 +37,10 @@ func (d served) Shown() (all []httpapi.ShownTask) {
 	return all
 }
 
-// Group returns what the instance knows of its group, nil where it shares no tasks.
+// Group returns the status of the instance's group, or nil if it shares no tasks.
 func (d served) Group() *cluster.Status { return d.sharing.Status() }
 
-// Patterns returns what is known of the patterns, in their order.
+// Patterns returns the status of the patterns, in their order.
 func (d served) Patterns() (all []httpapi.PatternStatus) {
 	c := d.process.Config()
 	d.patterns.mu.Lock()
@@ -70,7 +70,7 @@ func (d served) Patterns() (all []httpapi.PatternStatus) {
 	return all
 }
 
-// OpenShard makes the tasks of a shard that the instance acquired.
+// OpenShard makes the tasks of a shard that the instance has acquired.
 func (d served) OpenShard(shard int, files *cluster.Shard) (cluster.Tasks, error) {
 	c := newShardTasks(&d.process, files, "")
 	c.mine = func(topic string, partition int) bool { return d.process.Cfg.Cluster.Shard(topic, partition) == shard }

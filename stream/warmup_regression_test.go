@@ -32,16 +32,15 @@ var autoRegressions = map[string]string{
 			"model = { loss = \"linear\", target = \"amount\" }\n"),
 }
 
-// warmRegression is what tests read of a release of a regression whose bounds are found.
+// warmRegression is what tests read from a release of a regression whose bounds are found.
 type warmRegression struct {
 	fixtures.Release
 	Warmup []struct{ Stage, Verdict, Reason string }
 	Bounds *core.Bounds
 }
 
-// TestWarmupRegression: a daemon that is killed again and again, in the warm-up and behind
-// it, publishes the same bytes. The warm-up's release comes first, and later ones repeat what
-// it found; all have the published schema.
+// TestWarmupRegression: a daemon that is killed again and again, in the warm-up and after it, publishes the same bytes.
+// The warm-up's release comes first, and later ones repeat what it found. All conform to the published schema.
 func TestWarmupRegression(t *testing.T) {
 	t.Parallel()
 	for name, text := range autoRegressions {
@@ -69,7 +68,7 @@ func TestWarmupRegression(t *testing.T) {
 			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
 				p := streamtest.Spawn(t, spec).Up()
-				// the moment of the kill, nothing waits for it
+				// The kill comes at a random moment.
 				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond)
 				p.Kill()
 			}
@@ -97,7 +96,7 @@ func TestWarmupRegression(t *testing.T) {
 				if step == 1 {
 					continue
 				}
-				// amounts are 20.25 … 79.25, items 1 … 7, weights about as far from 0 as from 1.
+				// Amounts are 20.25 … 79.25, items 1 … 7, weights about as far from 0 as from 1.
 				if b := x.Bounds; !(b.Centre[0] > 35 && b.Centre[0] < 65 && b.Scale[0] > 10 && b.Scale[0] < 30 &&
 					(b.ClipX > 1 && b.ClipX < 20 || name == "adam" && b.ClipX == 0) && b.Verdict == "ok") {
 					t.Errorf("bounds %+v", b)

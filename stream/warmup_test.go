@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// autoStream finds everything from 1500 offsets: with ε = 8 half of them are enough.
+// autoStream finds all bounds from 1500 offsets; with ε = 8 half of them suffice.
 func autoStream(mode string) string {
 	return fixtures.With(fixtures.OrdersStream, "centre = [40.0, 3.0, 1.2]", `centre = "auto"`,
 		"scale  = [80.0, 5.0, 2.0]", `scale = "auto"`,
@@ -26,7 +26,7 @@ func autoStream(mode string) string {
 			map[string]int{"buffer": 1500, "split": 3000}[mode], mode))
 }
 
-// warm is what tests read of a release of a stream whose bounds are found.
+// warm is what tests read from a release of a stream whose bounds are found.
 type warm struct {
 	fixtures.Release
 	Centre []any
@@ -41,9 +41,9 @@ type warm struct {
 	}
 }
 
-// TestWarmup: the warm-up's releases come first, of one step or of five, and later ones
-// repeat what they found and state original units; all have the published schema.
-// Killed again and again, a daemon publishes the same bytes.
+// TestWarmup: the warm-up's releases come first, in one step or in five, and later ones repeat what they found and give
+// original units. All conform to the published schema. A daemon that is killed again and again publishes the same
+// bytes.
 func TestWarmup(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"buffer", "split"} {
@@ -63,7 +63,7 @@ func TestWarmup(t *testing.T) {
 			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
 				p := streamtest.Spawn(t, spec).Up()
-				// the moment of the kill, nothing waits for it
+				// The kill comes at a random moment.
 				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond)
 				p.Kill()
 			}
@@ -97,7 +97,7 @@ func TestWarmup(t *testing.T) {
 				if step < steps {
 					continue
 				}
-				// amounts are 20.25 … 79.25, items 1 … 7, all alike.
+				// Amounts are 20.25 … 79.25, items 1 … 7, all alike.
 				mean := x.Values["mean_original"].Data
 				if !(mean[0] > 35 && mean[0] < 65 && mean[1] > 3 && mean[1] < 5 && mean[2] > 0.3 && mean[2] < 0.6) {
 					t.Errorf("means %v, bounds %+v", mean, x.Bounds)
@@ -113,12 +113,16 @@ func TestWarmup(t *testing.T) {
 	}
 }
 
-// TestWarmupFails: a warm-up without enough valid records ends the epoch, which is charged
-// for its offsets and no more, also where epochs follow one another; its release says
-// how many records it needed. A restart changes nothing.
+// TestWarmupFails: a warm-up without enough valid records ends the epoch, which is charged for its offsets only, also
+// if epochs roll over. Its release says how many records it needed. A restart changes nothing.
 func TestWarmupFails(t *testing.T) {
 	t.Parallel()
-	for mode, text := range map[string]string{"buffer": autoStream("buffer"), "split": autoStream("split"), "refit": autoRegressions["refit"], "adam": autoRegressions["adam"]} {
+	for mode, text := range map[string]string{
+		"buffer": autoStream("buffer"),
+		"split":  autoStream("split"),
+		"refit":  autoRegressions["refit"],
+		"adam":   autoRegressions["adam"],
+	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			r := streamtest.NewRig(t,
@@ -138,7 +142,7 @@ func TestWarmupFails(t *testing.T) {
 			}
 			end := int64(1500)
 			if mode == "split" {
-				end = 360 // of A1
+				end = 360 // the records of stage A1
 			}
 			entries := r.Entries()
 			if got := r.Kinds(); got != "open close key-destroyed" || entries[1].Reason != "warmup" ||
@@ -163,7 +167,7 @@ func TestWarmupFails(t *testing.T) {
 	}
 }
 
-// TestWarmupStatus: while the warm-up waits for records, the status says how many are to come.
+// TestWarmupStatus: while the warm-up waits for records, the status says how many are still to come.
 func TestWarmupStatus(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, autoStream("buffer"))
@@ -171,7 +175,7 @@ func TestWarmupStatus(t *testing.T) {
 	x := r.Start()
 	x.Until("the warm-up waits", func(s monitor.TaskStatus) bool {
 		return strings.HasPrefix(s.Message,
-			"the warm-up takes the first 1500 records of the epoch, of which 400 are still to come")
+			"the warm-up takes the first 1500 records of the epoch; 400 are still to come")
 	})
 	r.Produce(1100, 500)
 	x.Until("its end", func(s monitor.TaskStatus) bool { return s.NextOffset == 1600 && s.Message == "" })

@@ -176,7 +176,7 @@ func TestCheckTraces(t *testing.T) {
 	}
 	c.Status.Store(401)
 	want(t, exitDone,
-		"trace.endpoint: the collector answers 401 Unauthorized; run drops traces until the collector takes them",
+		"trace.endpoint: the collector answered 401 Unauthorized; run drops traces until the collector takes them",
 		"check", "--connect", "-c", s.config)
 	requests := c.Requests.Load()
 	want(t, exitDone, "", "check", "-c", s.config)

@@ -36,7 +36,7 @@ func TestEpochs(t *testing.T) {
 	impossible := func() {
 		t.Helper()
 		refused(0, exitNothing, "budget of orders/0 spent", "--from", "earliest")
-		refused(0, exitFailure, "start offset 9999 is not in the log of orders/0, which holds 0 to 25",
+		refused(0, exitFailure, "start offset 9999 is not in the log of orders/0, which has offsets 0 to 25",
 			"--from", "9999")
 	}
 	impossible()
@@ -66,7 +66,7 @@ func TestEpochs(t *testing.T) {
 		t.Errorf("after closing: exit code %d\n%s", code, d.log)
 	}
 	want(t, exitNothing,
-		"nothing to run: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another\n", "run",
+		"nothing to run: every epoch is closed or at its horizon; open another: streamdp epoch open STREAM\n", "run",
 		"-c", s.config)
 
 	// A new epoch where the old one ended: no record pays twice.

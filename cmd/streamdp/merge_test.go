@@ -89,7 +89,7 @@ func TestMergedCommands(t *testing.T) {
 	if err := os.WriteFile(s.config, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitState, "partitions have offsets of their own", "epoch", "open", "orders", "-c", s.config, "--yes",
+	want(t, exitState, "each partition has its own offsets", "epoch", "open", "orders", "-c", s.config, "--yes",
 		"--from", "5")
 	said("epoch 1 of orders-merged is closed; it is charged for offsets [0, 20), [0, 20) of orders/0,1", "epoch",
 		"close", "orders", "--yes")

@@ -219,14 +219,14 @@ func TestReloadCommand(t *testing.T) {
 	prints(exitDone, "nothing differs\n", "", "--open")
 	write(strings.Replace(string(text), "step   = 10", "step = 20", 1))
 	want(t, exitConfig,
-		"stream orders: step: 10 → 20: the guarantee of epoch 1 of task orders-0 depends on it, which is open: close "+
-			"it first, with: streamdp epoch close orders", "reload", "-c", s.config)
+		"stream orders: step: 10 → 20: the guarantee of the open epoch 1 of task orders-0 depends on it: close the "+
+			"epoch first: streamdp epoch close orders", "reload", "-c", s.config)
 	write(strings.Replace(string(text), "[http]", "[kafka.tls]\n[http]", 1))
 	prints(exitConfig,
 		"removed sales\nchanged orders\n  output.create: false → true\nchanged outside of streams\n"+
 			"  kafka.tls: absent → present\n"+
 			"  kafka.tls.ca_file: changed\n  kafka.tls.cert_file: changed\n  kafka.tls.key_file: changed\n",
-		"nothing was changed: kafka.tls: absent → present: it takes effect at a start of the process only")
+		"nothing was changed: kafka.tls: absent → present: it takes effect only at a restart of the process")
 	write(strings.Replace(string(text), "[log]", "[lag]", 1))
 	want(t, exitConfig, "lag: unknown key", "reload", "-c", s.config)
 	write(string(text))

@@ -10,14 +10,13 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// audited runs a warm-up over base and, stage by stage, counts base with record x and
-// with record y in the same slot. All releases are those of x. It returns how far apart
-// the two are, in units of μ:
+// audited runs a warm-up over base. In each stage it counts base with record x, and base with record y in the same
+// slot; the releases are those with x. It returns the distance of the two, in units of μ:
 //
 //	√Σ ‖C(h − h′)/σ‖² / μ,
 //
-// the distance by which the noise of one must move for the same releases. alter is told
-// of each stage's histograms before they are used and may plant a fault.
+// by which the noise of one would have to change to give the same releases. alter gets each stage's histograms before
+// they are used, and may plant a fault.
 func audited(t testing.TB, cfg Config, mu float64, adjacency dp.Adjacency, base [][]float64, at int, x, y []float64,
 	seed uint64, alter func(w *Warmup, s int, h *histograms)) (float64, *Warmup) {
 	t.Helper()
@@ -87,8 +86,7 @@ func distance(h *histograms, a, b []int64) (square float64) {
 	return square
 }
 
-// auditRows are n rows of d columns of different kinds. The first is the one that is
-// changed.
+// auditRows returns n rows of d columns of different kinds. The audits change the first row.
 func auditRows(n, d int, seed uint64) [][]float64 {
 	source := rand.New(rand.NewPCG(seed, 41))
 	rows := make([][]float64, n)
@@ -103,14 +101,14 @@ func auditRows(n, d int, seed uint64) [][]float64 {
 			case 2:
 				rows[i][j] = math.Exp(2 * z)
 			case 3:
-				rows[i][j] = math.Floor(source.Float64() * 1.06) // hardly ever 1
+				rows[i][j] = math.Floor(source.Float64() * 1.06) // rarely 1
 			}
 		}
 	}
 	return rows
 }
 
-// extreme returns a record of no matter what.
+// extreme returns a record with values of arbitrary size.
 func extreme(source *rand.Rand, d int) []float64 {
 	if source.IntN(6) == 0 {
 		return nil
@@ -133,10 +131,9 @@ func extreme(source *rand.Rand, d int) []float64 {
 	return x
 }
 
-// TestWarmupSensitivity: whatever record is changed, by zeroing it out or replacing it,
-// the releases of all stages together are at most μ apart. The worst records reach 0.97
-// of that: under zero-out one whose values are in the first bins, under replace one
-// column that goes from the first to a far bin.
+// TestWarmupSensitivity: the releases of all stages together are at most μ apart, for any record that is zeroed out or
+// replaced. The worst records reach 0.97 of that: under zero-out a record whose values are in the first bins, under
+// replace a record of one column that moves from the first to a far bin.
 func TestWarmupSensitivity(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []bool{false, true} {
@@ -164,7 +161,7 @@ func TestWarmupSensitivity(t *testing.T) {
 							t.Fatal("the warm-up failed")
 						}
 						if !(got <= 1) {
-							t.Errorf("d %d: %v and %v are %.9g of μ apart", d, x, y, got)
+							t.Errorf("d %d: the streams with %v and with %v are %.9g of μ apart", d, x, y, got)
 						}
 						runs++
 					}
@@ -180,9 +177,9 @@ func TestWarmupSensitivity(t *testing.T) {
 	}
 }
 
-// worstOfOne returns the distance of the worst of some records of one column: one in the
-// first bins of all stages but A2, whose circle has no end, against none, or against one
-// in the last bins or near the centre.
+// worstOfOne returns the distance of the worst of some records of one column. A record in the first bins of all stages
+// but A2, whose circle has no first bin, is compared with a null record, or with a record in the last bins or near the
+// centre.
 func worstOfOne(t testing.TB, adjacency dp.Adjacency, alter func(w *Warmup, s int, h *histograms)) (worst float64) {
 	t.Helper()
 	source := rand.New(rand.NewPCG(3, 43))
@@ -210,10 +207,10 @@ func worstOfOne(t testing.TB, adjacency dp.Adjacency, alter func(w *Warmup, s in
 	return worst
 }
 
-// TestMutantWarmups plants faults and finds each with the audit above.
+// TestMutantWarmups plants faults and finds each one with the audit above.
 func TestMutantWarmups(t *testing.T) {
 	t.Parallel()
-	// σ with another W, ρ or α than the stage has.
+	// one returns a fault: σ computed with another W, ρ or α than the stage has.
 	one := func(factor func(w *Warmup, s int, h *histograms) float64) func(w *Warmup, s int, h *histograms) {
 		return func(w *Warmup, s int, h *histograms) { h.sigma *= factor(w, s, h) }
 	}
@@ -226,21 +223,21 @@ func TestMutantWarmups(t *testing.T) {
 		{"zero-out's ρ under replace", dp.Replace, 1,
 			one(func(_ *Warmup, _ int, h *histograms) float64 { return 1 / math.Sqrt(h.shape.square) })},
 		{"σ without α", dp.ZeroOut, 1, one(func(_ *Warmup, _ int, h *histograms) float64 { return 1 / h.shape.alpha })},
-		// Six circles of a column, noise of one.
+		// A column has six circles; the fault has noise for one.
 		{"W = d in A2", dp.ZeroOut, 4, one(func(_ *Warmup, s int, h *histograms) float64 {
 			if s == circles {
 				return math.Sqrt(4 / float64(h.width))
 			}
 			return 1
 		})},
-		// A4 looks at all columns again, with the noise of one.
+		// A4 counts all columns again; the fault has noise for one.
 		{"W of A4", dp.ZeroOut, 5, one(func(_ *Warmup, s int, h *histograms) float64 {
 			if s == again {
 				return 1 / math.Sqrt(float64(h.width))
 			}
 			return 1
 		})},
-		{"all of the budget for each stage", dp.ZeroOut, 1,
+		{"the whole budget for each stage", dp.ZeroOut, 1,
 			one(func(_ *Warmup, s int, h *histograms) float64 { return math.Sqrt(float64(percent[s]) / 100) })},
 	} {
 		t.Run(m.name, func(t *testing.T) {
@@ -271,15 +268,15 @@ func TestMutantWarmups(t *testing.T) {
 				}
 			}
 			if !(worst > 1.02) {
-				t.Errorf("the fault is not found: the worst records are %.6g of μ apart", worst)
+				t.Errorf("the audit did not find the fault: the worst records are %.6g of μ apart", worst)
 			}
 			t.Logf("%.4f of μ", worst)
 		})
 	}
 }
 
-// TestShapes compares α² and ρ with numbers that were computed independently, and
-// deviations of linear forms with simulated noise.
+// TestShapes compares α² and ρ with independently computed numbers, and deviations of linear forms with simulated
+// noise.
 func TestShapes(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
@@ -296,15 +293,16 @@ func TestShapes(t *testing.T) {
 				x.square, x.rise)
 		}
 	}
-	// Differences of released prefix sums without data: their mean square over 4000
-	// histograms has a relative deviation of √(2/4000) = 2.2 %; 6 of these at most.
+	// Differences of released prefix sums without data: their mean square over 4000 histograms has a relative deviation
+	// of √(2/4000) = 2.2 %; allow 6 of these.
 	s := normShape()
 	h, err := newHistograms(s, 4000, 2, dp.ZeroOut, 24, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := h.release(dptest.Seeded(8), "warmup/B")
-	for _, terms := range [][]term{{{0, 1}}, {{127, 1}}, {{100, 1}, {30, -1}}, {{64, 1}, {63, -1}}, {{90, 0.5}, {20, 2}, {-1, 7}}} {
+	for _, terms := range [][]term{{{0, 1}}, {{127, 1}}, {{100, 1}, {30, -1}}, {{64, 1}, {63, -1}},
+		{{90, 0.5}, {20, 2}, {-1, 7}}} {
 		var square float64
 		for _, prefix := range p.prefix {
 			v := value(prefix, terms)
@@ -317,8 +315,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestNeeded: the number of records that is asked for is (need·α²·√(Wρ))/(μ√share), and
-// a stage with fewer fails.
+// TestNeeded: the number of needed records is (need·α²·√(Wρ))/(μ√share), and a stage with fewer records fails.
 func TestNeeded(t *testing.T) {
 	t.Parallel()
 	for _, split := range []bool{false, true} {
@@ -340,7 +337,7 @@ func TestNeeded(t *testing.T) {
 		}
 		c.Records = uint64(want)
 		if _, err := New(c, 0.7, dp.Replace, 24); err == nil {
-			t.Error("too few records are taken")
+			t.Error("a stage with too few records succeeded")
 		}
 		c.Records++
 		if _, err := New(c, 0.7, dp.Replace, 24); err != nil {
@@ -349,26 +346,26 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
-// TestTooMuchNoise: a budget whose noise leaves the integers is an error.
+// TestTooMuchNoise: a budget whose noise exceeds the integers is an error.
 func TestTooMuchNoise(t *testing.T) {
 	t.Parallel()
 	for _, split := range []bool{false, true} {
 		for _, mu := range []float64{1e-6, 1e-9, 1e-300} {
 			c := Config{Columns: 3, Clip: true, Split: split, Records: 1 << 61}
 			if _, err := New(c, mu, dp.Replace, 30); err == nil {
-				t.Errorf("split %v: a budget of %g is taken", split, mu)
+				t.Errorf("split %v: a budget of %g was accepted", split, mu)
 			}
 		}
 	}
 }
 
-// TestParts: the parts of a split warm-up are the shares, in order, and leave nothing out.
+// TestParts: the parts of a split warm-up have the sizes given by the shares, in order, without gaps.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	nan := math.NaN()
 	for _, x := range []struct {
 		c    Config
-		want []uint64 // borders for 1001 records
+		want []uint64 // the borders for 1001 records
 	}{
 		{Config{Clip: true}, []uint64{120, 300, 621, 851, 1001}},
 		{Config{}, []uint64{120, 300, 771, 1001}},

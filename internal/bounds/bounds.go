@@ -1,19 +1,18 @@
-// Package bounds finds the centre and scale of columns and the clip norm of rows
-// privately, from the first records of a stream: its warm-up.
+// Package bounds finds the centre and scale of columns and the clip norm of rows privately, from the first records of a
+// stream: its warm-up.
 //
-// For example: five thousand rows whose columns lie around 2·10⁹, 0.3 and 40 give
-// centres 2e9, 0.31 and 38, scales 1100, 0.27 and 12, and the clip norm 3.1, which
-// one row in a hundred exceeds. Later rows are scaled by that, and the mechanism
-// that takes them is as good as with constants from somebody who knows the data.
+// For example: five thousand rows whose columns lie around 2·10⁹, 0.3 and 40 give centres 2e9, 0.31 and 38, scales
+// 1100, 0.27 and 12, and the clip norm 3.1, which one row in a hundred exceeds. Later rows are scaled by these
+// constants. The mechanism that uses them is as accurate as with constants from somebody who knows the data.
 //
-// Five stages follow one another, each a set of histograms whose noisy prefix sums
-// are released; a stage uses what earlier ones released and nothing else:
+// There are five stages. Each fills a set of histograms and releases their noisy prefix sums. A stage uses only the
+// releases of earlier stages:
 //
-//	A1  octaves      of which size is a column?
+//	A1  octaves      what is the size of a column's values?
 //	A2  circles      where is its middle?
-//	A3  deviations   how far from there do values lie?
-//	A4  deviations   the same again, for columns that had no spread in A3, with less
-//	                 noise; for all where each had one
+//	A3  deviations   how far from the middle are values?
+//	A4  deviations   A3 again with less noise, for columns without a spread in A3;
+//	                 for all columns if each had one
 //	B   norms        how long are scaled rows?
 //
 // The derivation is in docs/theory/bounds.md.
@@ -31,7 +30,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// The stages in their order.
+// The stages, in order.
 const (
 	octaves = iota
 	circles
@@ -45,121 +44,114 @@ var (
 	names = [stages]string{"A1", "A2", "A3", "A4", "B"}
 	// percent is each stage's share of μ² ("buffer"), or of the records ("split").
 	percent = [stages]uint64{12, 18, 32, 23, 15}
-	// percentRegression is the same before a regression, which leaves the choice of a clip
-	// norm to what follows: stages ask for about the same number of records.
+	// percentRegression is percent for a warm-up before a regression that chooses the clip norm itself: with these
+	// shares all stages need about the same number of records.
 	percentRegression = [stages]uint64{22, 22, 24, 25, 7}
-	// need is how many deviations of its noise the number of a stage's records must
-	// be.
+	// need is the least ratio of a stage's number of records to its standard deviation.
 	need = [stages]float64{14, 10, 14, 14, 14}
 )
 
-// Config says what is looked for, and in how many records.
+// Config says which bounds to find, and in how many records.
 type Config struct {
 	// Columns is the length of a row.
 	Columns int
-	// Centre and Scale are the constants that are given, NaN where one is to be
-	// found. Nil: all are.
+	// Centre and Scale are the given constants, NaN for a constant to find. Nil: find all.
 	Centre, Scale []float64
-	// Clip says that the clip norm is to be found too.
+	// Clip says that the clip norm is to be found as well.
 	Clip bool
-	// Regression is not nil where a regression follows. Then it says which bounds are
-	// found beside centres and scales, and Clip is false.
+	// Regression is not nil if a regression follows. Then it says which bounds to find in addition to centres and
+	// scales, and Clip is false.
 	Regression *Regression
 	// Records is the number of slots, N.
 	Records uint64
-	// Split gives each stage records of its own, in place of all records and a share
-	// of the budget: nothing is buffered, and two to three times as many are needed.
+	// Split gives each stage separate records, instead of all records and a share of the budget. Then nothing is
+	// buffered, but two to three times as many records are needed.
 	Split bool
-	// Gains are those of the mechanism that follows, for the choice of the clip norm.
+	// Gains are the gains of the mechanism that follows. The choice of the clip norm uses them.
 	Gains Gains
-	// Full returns how much a row counts whose norm is so much of the clip norm; it falls
-	// from 1 to 0 at 1. Nil: the share of such rows is not estimated.
+	// Full returns the weight with which a row counts as not shortened. norm is the row's norm divided by the clip
+	// norm. The weight falls from 1 to 0 at norm 1. Nil: the share of such rows is not estimated.
 	Full func(norm float64) float64
 }
 
-// Regression says which bounds of a regression's records are found.
+// Regression says which bounds on a regression's records to find.
 type Regression struct {
 	// Target is the column that is predicted from the others, the features.
 	Target int
-	// X is the bound on the norm of the scaled features, Y that on the absolute value of
-	// the scaled target.
+	// X is the bound on the norm of the scaled features, Y the bound on the absolute value of the scaled target.
 	X, Y bool
 }
 
-// Gains are public numbers of the mechanism that follows the warm-up: the standard
-// deviations of an entry of the mean and of one off the diagonal of the second moment
-// for the clip norm 1, at the release by which the clip norm is chosen, and the
-// number of that release's rows.
+// Gains are public numbers of the mechanism that follows the warm-up: for the clip norm 1, the standard deviations of
+// an entry of the mean and of an entry off the diagonal of the second moment, at the release by which the clip norm is
+// chosen; and the number of that release's rows.
 type Gains struct {
 	Mean      float64 `json:"mean"`
 	Second    float64 `json:"second"`
 	Reference float64 `json:"rows"`
 }
 
-// Stage is what a stage releases. Numbers that a stage does not find are left out.
+// Stage is the release of one stage. Numbers that a stage does not find are left out.
 type Stage struct {
 	Stage   string `json:"stage"`
 	Verdict string `json:"verdict"` // "ok" or "fail"
 	Reason  string `json:"reason,omitempty"`
-	// Records is the noisy number of valid records, Needed what it must be, Sigma the
-	// noise of one bin's draw. 0 where the stage had nothing to count.
+	// Records is the noisy number of valid records, Needed the least number that the stage needs, Sigma the noise of
+	// one bin's draw. All are 0 if the stage had nothing to count.
 	Records float64 `json:"records"`
 	Needed  float64 `json:"needed"`
 	Sigma   float64 `json:"sigma"`
-	// Ranges are the octaves of each column's middle half, Circles the number of its
-	// circles in A2.
+	// Ranges are the octaves of each column's middle half. Circles are the numbers of circles of the columns in A2.
 	Ranges  [][2]float64 `json:"ranges,omitempty"`
 	Circles []int        `json:"circles,omitempty"`
 	Centre  []float64    `json:"centre,omitempty"`
 	Dead    []float64    `json:"dead,omitempty"`
 	Scale   []float64    `json:"scale,omitempty"`
-	// Cap is the largest deviation from the centre that is told from larger ones, 0 for
-	// a frozen column, null for one whose scale was given.
+	// Cap is the largest deviation from the centre that could be found, larger ones not being distinguished from noise;
+	// 0 for a frozen column, null for a column with a given scale.
 	Cap    []*float64 `json:"cap,omitempty"`
-	Frozen []int      `json:"frozen,omitempty"` // from 0
-	// Unseen: in fewer than about this share of the rows a frozen column differs from
-	// its centre.
+	Frozen []int      `json:"frozen,omitempty"` // numbers of columns, from 0
+	// Unseen is about the largest share of rows in which a frozen column can differ from its centre.
 	Unseen float64 `json:"unseen,omitempty"`
 	Clip   float64 `json:"clip,omitempty"`
 	*Clipping
-	// Features and Target are what stage B found for a regression.
+	// Features and Target are the bounds that stage B found for a regression.
 	Features *Limit `json:"features,omitempty"`
 	Target   *Limit `json:"target,omitempty"`
 }
 
-// Limit is a bound on features or target of a regression.
+// Limit is a bound on the features or the target of a regression.
 type Limit struct {
 	Clip float64 `json:"clip"`
-	// Clipped is the share of rows beyond it, ClippedSE its deviation.
+	// Clipped is the share of rows beyond the bound, ClippedSE its standard deviation.
 	Clipped   float64 `json:"clipped"`
 	ClippedSE float64 `json:"clipped_se"`
 }
 
-// Clipping is what stage B says of its clip norm.
+// Clipping is the result of stage B for its clip norm.
 type Clipping struct {
-	// Clipped is the share of rows beyond the clip norm, ClippedSE its deviation.
+	// Clipped is the share of rows beyond the clip norm, ClippedSE its standard deviation.
 	Clipped   float64 `json:"clipped"`
 	ClippedSE float64 `json:"clipped_se"`
-	// BiasMean and BiasSecond estimate what clipping takes from the mean of scaled
-	// rows, as a Euclidean norm, and from their second moment, as a Frobenius norm.
+	// BiasMean and BiasSecond estimate the change by clipping of the mean of scaled rows, as a Euclidean norm, and of
+	// their second moment, as a Frobenius norm.
 	BiasMean   float64 `json:"bias_mean"`
 	BiasSecond float64 `json:"bias_second"`
-	// BiasedMean and BiasedSecond: it is more than twice what the noise is at the
-	// reference release.
+	// BiasedMean and BiasedSecond say whether that change is more than twice the noise at the reference release.
 	BiasedMean   bool `json:"biased_mean"`
 	BiasedSecond bool `json:"biased_second"`
 }
 
-// Warmup finds bounds. It is fed the records of the slots [0, N), in one part or, if
-// they are split, in one part a stage, and then maps rows to scaled ones.
+// Warmup finds bounds. It gets the records of the slots [0, N), in one part or, if they are split, in one part for each
+// stage. Afterwards it converts rows to scaled rows.
 //
-// Privacy: everything that it releases is, together, μ-Gaussian private for one
-// record zeroed out or replaced in its slot. A mechanism over other records may use
-// what was found and have the same μ again: a record is in one of the two.
+// Privacy: all its releases together are μ-Gaussian private for one record zeroed out or replaced in its slot. A
+// mechanism over other records may use the bounds and spend the same μ again, because each record is in one of the two
+// only.
 //
-// Memory: 8·N·d bytes for rows that are buffered; for the largest stage, A2 with six
-// circles a column, 8·3072·d bytes of counts and, while noise is drawn, twice as much
-// again; 8·833·d bytes from A3 to A4. A1 and A3 alone need 417 and 833 in place of 3072.
+// Memory: 8·N·d bytes for rows that are buffered; for the largest stage, A2 with six circles a column, 8·3072·d bytes
+// of counts and, while noise is drawn, twice as much in addition; 8·833·d bytes from A3 to A4. A1 and A3 alone need 417
+// and 833 instead of 3072.
 //
 // A Warmup is not safe for concurrent use.
 type Warmup struct {
@@ -167,46 +159,45 @@ type Warmup struct {
 	mu        float64
 	adjacency dp.Adjacency
 	bits      int
-	taken     []int // the stages that the configuration has, in order
+	taken     []int // the stages that the configuration needs, in order
 	shares    [stages]uint64
 
-	// What was released.
-	next     int // of taken: the stage that is to come
+	// The releases so far.
+	next     int // index in taken of the next stage
 	failed   bool
-	ranges   []circle  // of the columns in A1
-	dead     []float64 // of the columns in A3
-	middle   []float64 // the centre of A2, of all columns
-	pool     *sums     // of A3, until A4 is over
-	found    Found     // what is known so far
-	released []*sums   // raw, of the last Close, for audits and replays
-	choice   *choice   // of stage B, likewise; nil for a regression
+	ranges   []circle  // of the columns counted in A1
+	dead     []float64 // of the columns counted in A3
+	middle   []float64 // the centres found in A2, for all columns
+	pool     *sums     // the sums of A3, until A4 has ended
+	found    Found     // the bounds so far
+	released []*sums   // the raw releases of the last Close, for audits and replays
+	choice   *choice   // of stage B, for audits and replays; nil for a regression
 
 	// The open part.
-	columns []int       // that the open stage looks at
-	edges   [][]float64 // of stage B's histograms
-	open    *histograms // nil where there is nothing to count
-	rows    []float64   // buffered
-	records uint64      // of the open part, valid or not
+	columns []int       // the columns that the open stage counts
+	edges   [][]float64 // the edges of stage B's histograms
+	open    *histograms // nil if there is nothing to count
+	rows    []float64   // the buffered rows
+	records uint64      // number of records of the open part, valid or not
 }
 
-// Found is what a warm-up found, and what was given.
+// Found holds the bounds that a warm-up found, and those that were given.
 type Found struct {
 	Centre, Scale []float64
-	// Cap is the largest deviation that is told from larger ones: 0 of a frozen column,
-	// +Inf where the scale was given.
+	// Cap is the largest deviation from the centre that could be found: 0 for a frozen column, +Inf if the scale was
+	// given.
 	Cap    []float64
-	Clip   float64 // 0 where it was not looked for
+	Clip   float64 // 0 if the warm-up did not have to find it
 	Unseen float64
 	Clipping
-	// X and Y are bounds on the features and the target of a regression, 0 where they were
-	// not looked for.
+	// X and Y are bounds on the features and the target of a regression, 0 if the warm-up did not have to find them.
 	X, Y Limit
-	// Full estimates the share of the records that count in full, by Config.Full, from
-	// below. FullSE is its deviation.
+	// Full is a lower estimate of the share of the records that are not shortened, each with the weight of Config.Full.
+	// FullSE is its standard deviation.
 	Full, FullSE float64
 }
 
-// Frozen reports whether nothing is known of a column's spread: its scaled value is 0.
+// Frozen reports whether no spread was found for a column: its scaled value is 0.
 func (f *Found) Frozen(j int) bool { return f.Cap[j] == 0 }
 
 // FrozenColumns returns the numbers of the frozen columns.
@@ -218,7 +209,7 @@ func (f *Found) FrozenColumns() []int {
 	return f.frozenOf(all)
 }
 
-// frozenOf returns those of some columns that are frozen.
+// frozenOf returns those of the given columns that are frozen.
 func (f *Found) frozenOf(columns []int) (frozen []int) {
 	for _, j := range columns {
 		if f.Frozen(j) {
@@ -228,8 +219,8 @@ func (f *Found) frozenOf(columns []int) (frozen []int) {
 	return frozen
 }
 
-// Scaled writes (x − centre)/scale to dst, 0 for frozen columns, no further from 0 than
-// 16 caps. It returns false, and dst is of no use, where a number of x is not finite.
+// Scaled writes (x − centre)/scale to dst, limited to 16 caps in absolute value, and 0 for frozen columns. It returns
+// false if a number of x is not finite; then the contents of dst have no meaning.
 func (f *Found) Scaled(dst, x []float64) bool {
 	for j, v := range x {
 		if v-v != 0 {
@@ -275,15 +266,16 @@ func New(cfg Config, mu float64, adjacency dp.Adjacency, bits int) (*Warmup, err
 	}
 	w := newWarmup(cfg, mu, adjacency, bits)
 	if len(w.taken) == 0 {
-		return nil, errors.New("warm-up: all bounds are given, there is nothing to find")
+		return nil, errors.New("warm-up: all bounds are given, so there is nothing to find")
 	}
 	if least := w.Needed(); cfg.Records < least {
 		return nil, &fault.Fault{Key: "warmup", Value: cfg.Records,
 			Rule: fmt.Sprintf(
-				"must be at least %d offsets, or there are too few records to find bounds beside the noise", least)}
+				"must be at least %d offsets; fewer records cannot be told from the noise", least)}
 	}
 	for _, s := range w.taken {
-		// The least and the most that there can be: circles and frozen columns come later.
+		// Try the fewest and the most histograms that are possible: the numbers of circles and of frozen columns are
+		// known only later.
 		widths := []int{1, w.width(s)}
 		if s == circles {
 			widths[1] *= mostCircles
@@ -298,8 +290,7 @@ func New(cfg Config, mu float64, adjacency dp.Adjacency, bits int) (*Warmup, err
 	return w, nil
 }
 
-// newWarmup is New without a test of the number of records and of the noise; it has not
-// begun.
+// newWarmup is New without the checks of the number of records and of the noise. It does not call begin.
 func newWarmup(cfg Config, mu float64, adjacency dp.Adjacency, bits int) *Warmup {
 	given := func(x []float64) []float64 {
 		if x != nil {
@@ -313,7 +304,7 @@ func newWarmup(cfg Config, mu float64, adjacency dp.Adjacency, bits int) *Warmup
 	return w
 }
 
-// begin sets what is known before the first record.
+// begin sets the bounds that are known before the first record.
 func (w *Warmup) begin() {
 	f := Found{Centre: slices.Clone(w.cfg.Centre), Scale: slices.Clone(w.cfg.Scale),
 		Cap: make([]float64, w.cfg.Columns)}
@@ -340,7 +331,7 @@ func (w *Warmup) reset() {
 	}
 }
 
-// unknown returns the columns whose given constant is to be found.
+// unknown returns the columns whose constant has to be found.
 func unknown(given []float64) (columns []int) {
 	for j, v := range given {
 		if math.IsNaN(v) {
@@ -350,9 +341,8 @@ func unknown(given []float64) (columns []int) {
 	return columns
 }
 
-// stages returns the stages that take place, and their shares. The share of a clip
-// norm that is given goes to the first look at deviations, that of other stages
-// without columns to all that are left.
+// stages returns the stages that take place, and their shares. If the clip norm is given, its share goes to A3; the
+// share of any other stage without columns is divided among the remaining stages.
 func (c *Config) stages() (taken []int, shares [stages]uint64) {
 	centred, scaled := len(unknown(c.Centre)) > 0, len(unknown(c.Scale)) > 0
 	shares = percent
@@ -417,8 +407,8 @@ func (w *Warmup) shape(s int) *shape {
 	return deviationShape()
 }
 
-// looksAt returns the columns of a stage, as far as they are known.
-func (w *Warmup) looksAt(s int) []int {
+// stageColumns returns those columns that a stage counts and that are known already.
+func (w *Warmup) stageColumns(s int) []int {
 	switch s {
 	case octaves, circles:
 		return unknown(w.cfg.Centre)
@@ -434,8 +424,8 @@ func (w *Warmup) looksAt(s int) []int {
 	return all
 }
 
-// width returns the number W of a stage's histograms, for A2 with one circle a column
-// as long as their number is not known.
+// width returns the number W of a stage's histograms. For A2 it assumes one circle a column as long as their number is
+// not known.
 func (w *Warmup) width(s int) int {
 	switch {
 	case s == norms:
@@ -447,12 +437,11 @@ func (w *Warmup) width(s int) int {
 		}
 		return n
 	}
-	return len(w.looksAt(s))
+	return len(w.stageColumns(s))
 }
 
-// Needed returns the number of valid records that the stages need, from the public
-// configuration alone, with one circle a column in A2. √6 times as many are enough
-// there for any data.
+// Needed returns the number of valid records that the stages need, from the public configuration alone. It assumes one
+// circle a column in A2; √6 times as many records are enough for any data.
 func (w *Warmup) Needed() (least uint64) {
 	for _, s := range w.taken {
 		shape := w.shape(s)
@@ -465,7 +454,7 @@ func (w *Warmup) Needed() (least uint64) {
 	return least
 }
 
-// Parts returns the number of parts that the records come in.
+// Parts returns the number of parts of the warm-up.
 func (w *Warmup) Parts() uint64 { return w.cfg.Parts() }
 
 // Range returns the slots of part t, from 1: [first, end).
@@ -485,7 +474,7 @@ func (w *Warmup) Range(t uint64) (first, end uint64) {
 	return border(before), border(before + w.shares[w.taken[t-1]])
 }
 
-// Part returns the number of parts that are over.
+// Part returns the number of closed parts.
 func (w *Warmup) Part() uint64 {
 	if w.cfg.Split {
 		return uint64(w.next)
@@ -496,17 +485,16 @@ func (w *Warmup) Part() uint64 {
 	return 0
 }
 
-// Done reports whether all parts are over, or one failed.
+// Done reports whether all parts are closed, or one has failed.
 func (w *Warmup) Done() bool { return w.failed || w.next == len(w.taken) }
 
-// Failed reports whether a part found no bounds. Then nothing may follow.
+// Failed reports whether a part found no bounds. Then no step may follow.
 func (w *Warmup) Failed() bool { return w.failed }
 
-// Found returns what was found; it is complete when the warm-up is done and has not
-// failed.
+// Found returns the bounds so far. They are complete when the warm-up is done and has not failed.
 func (w *Warmup) Found() *Found { return &w.found }
 
-// Sizes returns what the warm-up takes: what is left of it when it is done is small.
+// Sizes returns the memory of the warm-up. After its end it needs little.
 func (w *Warmup) Sizes() dp.Sizes {
 	d := int64(w.cfg.Columns)
 	counts := 8 * max(circleBins*mostCircles*int64(len(unknown(w.cfg.Centre))),
@@ -520,8 +508,8 @@ func (w *Warmup) Sizes() dp.Sizes {
 	return s
 }
 
-// Add adds a record to the open part. One of another length than the columns', or with
-// a number that is not finite, counts nowhere.
+// Add adds a record to the open part. A record of the wrong length, or with a number that is not finite, is counted in
+// no histogram.
 func (w *Warmup) Add(row []float64) {
 	w.records++
 	if len(row) != w.cfg.Columns || !vector.Finite(row) {
@@ -535,10 +523,10 @@ func (w *Warmup) Add(row []float64) {
 	}
 }
 
-// openStage makes ready what the next stage counts.
+// openStage prepares the histograms of the next stage.
 func (w *Warmup) openStage() {
 	s := w.taken[w.next]
-	w.columns, w.open = w.looksAt(s), nil
+	w.columns, w.open = w.stageColumns(s), nil
 	if s == norms {
 		w.edges = w.normEdges()
 	}
@@ -548,7 +536,7 @@ func (w *Warmup) openStage() {
 	}
 	h, err := newHistograms(w.shape(s), width, w.budget(s), w.adjacency, w.bits, w.cfg.Records)
 	if err != nil {
-		panic(err) // New tried the most and the least noise that there can be
+		panic(err) // New has tried the smallest and the largest possible noise
 	}
 	w.open = h
 }
@@ -590,8 +578,7 @@ func (w *Warmup) count(row []float64) {
 	}
 }
 
-// Close ends the open part and returns what its stages release, in order. A stage that
-// fails is the last.
+// Close ends the open part and returns the releases of its stages, in order. If a stage fails, it is the last.
 func (w *Warmup) Close(n dp.Noise) ([]Stage, error) {
 	if w.Done() {
 		return nil, dp.ErrExhausted
@@ -618,7 +605,7 @@ func (w *Warmup) Close(n dp.Noise) ([]Stage, error) {
 	return all, nil
 }
 
-// closeStage releases the open stage and draws its conclusions.
+// closeStage releases the open stage and computes its bounds.
 func (w *Warmup) closeStage(n dp.Noise) Stage {
 	s := w.taken[w.next]
 	x := Stage{Stage: names[s], Verdict: "ok"}
@@ -669,7 +656,7 @@ func (w *Warmup) fail(x *Stage, stage, reason string) {
 	w.failed, w.open = true, nil
 }
 
-// closeDeviations takes scales from the prefix sums of A3, or A4.
+// closeDeviations computes scales from the prefix sums of A3 or A4.
 func (w *Warmup) closeDeviations(s int, p *sums, x *Stage) {
 	all := unknown(w.cfg.Scale)
 	if s == again && len(w.columns) == len(all) && len(w.found.frozenOf(all)) == 0 {
@@ -700,13 +687,13 @@ func (w *Warmup) closeDeviations(s int, p *sums, x *Stage) {
 	}
 	if w.pool = nil; s == deviations {
 		w.pool = p
-	} else if why := w.without(); why != "" {
+	} else if why := w.noSpread(); why != "" {
 		w.fail(x, names[deviations], why)
 	}
 }
 
-// with adds the prefix sums of other records, or, with the inverse variances as weights,
-// other sums of the same ones.
+// with combines two releases. If same is false, it adds the prefix sums of different records. If same is true, both
+// have counted the same records, and it averages the sums with the inverse variances as weights.
 func (p *sums) with(q *sums, same bool) *sums {
 	a, b, sigma := 1.0, 1.0, math.Hypot(p.sigma, q.sigma)
 	if same {
@@ -725,9 +712,8 @@ func (p *sums) with(q *sums, same bool) *sums {
 	return out
 }
 
-// without says in words why nothing can follow though there are records enough; "" if it
-// can.
-func (w *Warmup) without() string {
+// noSpread returns the reason why no step can follow although there are enough records; "" if steps can follow.
+func (w *Warmup) noSpread() string {
 	if r := w.cfg.Regression; r != nil {
 		switch {
 		case w.found.Frozen(r.Target):
@@ -742,7 +728,7 @@ func (w *Warmup) without() string {
 	return ""
 }
 
-// closeNorms takes the clip norm from the prefix sums of B.
+// closeNorms chooses the clip norm from the prefix sums of B.
 func (w *Warmup) closeNorms(p *sums, x *Stage) {
 	if w.cfg.Regression != nil {
 		w.closeLimits(p, x)
@@ -763,14 +749,14 @@ func (w *Warmup) closeNorms(p *sums, x *Stage) {
 	x.Clip, x.Clipping, w.choice = f.Clip, &clipping, c
 }
 
-// estimateFull sets the share of records that count in full: Σ (P_i − P_(i−1))·h of a
-// bin's upper edge, which is at most h of any row in it.
+// estimateFull sets the share of records that are not shortened: Σ (P_i − P_(i−1))·h, with h at a bin's upper edge,
+// which is at most the h of any row in the bin.
 func (w *Warmup) estimateFull(p *sums) {
 	if w.cfg.Full == nil || w.records == 0 {
 		return
 	}
 	f, edges := &w.found, normEdges(w.active())
-	full := make([]float64, normBins+1) // h(upper edge) by bin, 0 behind the last
+	full := make([]float64, normBins+1) // h(upper edge) by bin, 0 after the last
 	for i := 1; i < normBins; i++ {
 		if edges[i-1] < f.Clip {
 			full[i] = w.cfg.Full(edges[i-1] / f.Clip)

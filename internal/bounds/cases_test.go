@@ -18,11 +18,11 @@ func TestCases(t *testing.T) {
 	cases.Run(t, "bounds", map[string]func(*testing.T, cases.Case){"bounds_warmup": caseWarmup})
 }
 
-// replayBits make the lattice so fine that rounding stays below a case's tolerance.
+// replayBits makes the lattice so fine that rounding stays below a case's tolerance.
 const replayBits = 41
 
-// replayed is the noise of the case of that name: sums of twelve uniform numbers of a
-// linear congruence, histogram by histogram.
+// replayed is the noise of the case with that name: sums of twelve uniform numbers of a linear congruential generator,
+// histogram by histogram.
 type replayed string
 
 // Row implements dp.Noise.
@@ -115,7 +115,7 @@ func caseWarmup(t *testing.T, c cases.Case) {
 		}
 		d = max(d, len(row))
 	}
-	// A case may have fewer records than a warm-up is opened with.
+	// Not New: a case may have fewer records than New accepts.
 	w := newWarmup(Config{
 		Columns: d, Clip: true, Records: uint64(len(rows)), Split: in.Mode == "split",
 		Gains: Gains{in.Gain1, in.Gain2, in.NRef},
@@ -168,7 +168,7 @@ func caseWarmup(t *testing.T, c cases.Case) {
 	if r := &want.Report; !w.Failed() {
 		f := w.Found()
 		if r.Verdict != "ok" {
-			t.Errorf("it did not fail; want %s in %s", r.Verdict, r.Stage)
+			t.Errorf("the warm-up did not fail; want %s in %s", r.Verdict, r.Stage)
 		}
 		same(t, "report: centre", f.Centre, r.Centre)
 		same(t, "report: scale", f.Scale, r.Scale)
@@ -239,7 +239,7 @@ func compareStage(t *testing.T, c cases.Case, w *Warmup, name string, x *Stage, 
 		}
 		c.Near(t, name+": unseen", x.Unseen, want.Unseen)
 		if len(p.prefix) != len(want.Cols) {
-			t.Errorf("%s: looked at %d columns, want %v", name, len(p.prefix), want.Cols)
+			t.Errorf("%s: counted %d columns, want %v", name, len(p.prefix), want.Cols)
 		}
 	case "B":
 		if w.active() != want.Active || w.choice.first != want.First {
@@ -249,7 +249,7 @@ func compareStage(t *testing.T, c cases.Case, w *Warmup, name string, x *Stage, 
 		c.Near(t, "B: tail", w.choice.exponent, want.Tail)
 		c.Near(t, "B: b1", w.choice.choose.mean[w.choice.edge], want.B1)
 		c.Near(t, "B: b2", w.choice.choose.other[w.choice.edge], want.B2)
-		// A stage does not say whether it is biased in the case.
+		// A stage of the case does not say whether it is biased.
 		got := *x.Clipping
 		got.BiasedMean, got.BiasedSecond = false, false
 		compareClipping(t, c, x.Clip, &got, want.Clip, &want.Clipping)

@@ -5,22 +5,20 @@ import (
 	"sort"
 )
 
-// circleBins is the number of bins of a circle. The bins of a column's next circle are
-// finer times as fine.
+// circleBins is the number of bins of a circle. The bins of a column's next circle are narrower by the factor finer.
 const (
 	circleBins  = 512
 	finer       = 64
 	mostCircles = 6
 )
 
-// circle is a column's circles: circle k has bins of width/64^k, and all begin at
-// origin.
+// circle describes the circles of a column: circle k has bins of width/64^k, and all circles begin at origin.
 type circle struct {
 	count         int
 	width, origin float64
 }
 
-// newCircle returns those of a column whose middle half lies in [lo, hi].
+// newCircle returns the circles of a column whose middle half is in [lo, hi].
 func newCircle(lo, hi float64, count int) circle {
 	if count == 0 {
 		return circle{}
@@ -34,7 +32,7 @@ func newCircle(lo, hi float64, count int) circle {
 	return circle{count, w, math.Floor(((lo+hi)/2-around/2)/w) * w}
 }
 
-// possible reports whether every value that histograms see has a bin.
+// possible reports whether the circles have a bin for every value that histograms can count.
 func (c *circle) possible() bool {
 	if c.count == 0 {
 		return c.width == 0 && c.origin == 0
@@ -53,16 +51,16 @@ func (c *circle) bin(k int, x float64) int {
 	return b
 }
 
-// centre returns a centre of the column from the prefix sums of its circles, and the
-// deviation below which a value counts as no deviation from it.
+// centre returns a centre of the column from the prefix sums of its circles, and the deviation below which a value
+// counts as equal to the centre.
 //
-// It looks for the shortest arc with half of the records, in one circle after
-// another, until that is longer than two bins.
+// It finds the shortest arc with half of the records, in one circle after another, until the arc is longer than two
+// bins.
 func (c *circle) centre(prefix [][]float64) (centre, dead float64) {
 	if c.count == 0 {
 		return 0, 0
 	}
-	// mid is in bins of the current circle, from origin; a multiple of ½.
+	// mid is in bins of the current circle, from origin; it is a multiple of ½.
 	mid, w := float64(circleBins/2), c.width
 	for k, p := range prefix {
 		if k > 0 {
@@ -91,7 +89,7 @@ func (c *circle) centre(prefix [][]float64) (centre, dead float64) {
 	return simplest(x-w, x+w), dead
 }
 
-// rotated returns prefix sums from the given bin on, once around.
+// rotated returns the prefix sums that begin at the given bin, once around the circle.
 func rotated(p []float64, first int) []float64 {
 	before, last := 0.0, p[len(p)-1]
 	if first > 0 {
@@ -107,8 +105,8 @@ func rotated(p []float64, first int) []float64 {
 	return out
 }
 
-// shortest returns the first of the shortest stretches of bins with at least mass
-// between prefix sums m, which rise; the whole where none has.
+// shortest returns the first of the shortest ranges of bins that contain at least mass, given rising prefix sums m; if
+// no range does, it returns all bins.
 func shortest(m []float64, mass float64) (from, length int) {
 	length = len(m)
 	for i := range m {
@@ -124,7 +122,7 @@ func shortest(m []float64, mass float64) (from, length int) {
 	return from, length
 }
 
-// crossing returns where prefix sums reach a value, in bins, linear within them.
+// crossing returns the position, in bins, at which prefix sums reach a value. It interpolates linearly within bins.
 func crossing(m []float64, value float64) float64 {
 	before := 0.0
 	for b, v := range m {

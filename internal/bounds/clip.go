@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// normBins: levels √d′·2^(k/8−6) of the norm of a scaled row, k = 127 … 0, from the
-// largest down. The first bin is open above, the last below, so a prefix sum is the
-// number of rows beyond a level.
+// normBins is the number of bins of the norm of a scaled row. Their edges are the levels √d′·2^(k/8−6), k = 127 … 0,
+// from the largest down. The first bin is unbounded above, the last below, so a prefix sum is the number of rows beyond
+// a level.
 const normBins = 128
 
-// normEdges returns the lower edges of the bins for so many columns, falling.
+// normEdges returns the lower edges of the bins, falling. active is d′, the number of columns that are not frozen.
 func normEdges(active int) []float64 {
 	edges := make([]float64, normBins)
 	root := math.Sqrt(float64(active))
@@ -22,7 +22,7 @@ func normEdges(active int) []float64 {
 
 // normBin returns the bin of a norm.
 func normBin(edges []float64, norm float64) int {
-	lo, hi := 0, normBins-1 // the last is open below
+	lo, hi := 0, normBins-1 // the last bin has no lower edge
 	for lo < hi {
 		mid := (lo + hi) / 2
 		if norm >= edges[mid] {
@@ -34,21 +34,19 @@ func normBin(edges []float64, norm float64) int {
 	return lo
 }
 
-// tails are estimated shares of rows beyond each level of the norm, from the highest
-// level down.
+// tails holds the estimated shares of rows beyond each level of the norm, from the highest level down.
 type tails struct {
 	edges []float64
-	share []float64 // of rows beyond an edge
-	mean  []float64 // b₁ of an edge: what clipping there takes from the mean
-	other []float64 // b₂: what it takes from the second moment
+	share []float64 // the share of rows beyond an edge
+	mean  []float64 // b₁: the change of the mean by clipping at an edge
+	other []float64 // b₂: the change of the second moment by clipping at an edge
 }
 
 // newTails integrates shares of rows:
 //
 //	b₁(R) = ∫_R^∞ share dr,   b₂(R) = ∫_R^∞ share d(r²)
 //
-// with the geometric mean between two edges, and half of the lower one's where the
-// upper has none.
+// Between two edges it uses the geometric mean of their shares; if the upper share is 0, half of the lower one.
 func newTails(edges, share []float64) *tails {
 	t := &tails{edges, share, make([]float64, normBins), make([]float64, normBins)}
 	for i := 1; i < normBins; i++ {
@@ -64,23 +62,23 @@ func newTails(edges, share []float64) *tails {
 	return t
 }
 
-// choice is a clip norm and how it came about.
+// choice is a clip norm, and how it was chosen.
 type choice struct {
 	clip         float64
-	edge         int // bin whose edge it is, before it is rounded
+	edge         int // the bin whose edge it is, before it was rounded
 	choose, tell *tails
 	first        int     // the highest level that is certain to be reached
-	exponent     float64 // of the power law beyond
-	shareSum     float64 // of all levels, as measured
+	exponent     float64 // of the power law above that level
+	shareSum     float64 // sum of the shares of all levels
 }
 
-// chooseClip balances noise, which grows with the clip norm, against what clipping
-// takes away, by the estimated shares of rows beyond each level:
+// chooseClip balances noise, which grows with the clip norm, against the loss by clipping, using the estimated shares
+// of rows beyond each level. It minimises
 //
 //	[(g₁R)² + b₁²d^−½/d]/V + [(g₂R²)² + b₂²d^−½/d²]/V²,   V = max(1, b₂(lowest)/d)
 //
-// over the levels that shorten a quarter of the rows at most. d^−½ lies between all
-// clipped rows in one direction and in none.
+// over the levels that shorten at most a quarter of the rows. The factor d^−½ is between two extremes: all clipped rows
+// in one direction, or in all directions.
 func chooseClip(prefix []float64, sigma, records float64, active int, gains Gains) *choice {
 	c, share, beyond := measured(prefix, sigma, records, active, gains.Reference)
 	edges, d := normEdges(active), float64(active)
@@ -112,10 +110,9 @@ func chooseClip(prefix []float64, sigma, records float64, active int, gains Gain
 	return c
 }
 
-// measured returns the shares of rows beyond each level: as the prefix sums have them up to
-// the highest level that is certain to be reached, and by a power law beyond, until less
-// than one of reference rows is left. beyond is the share of that level, 1/reference at
-// least.
+// measured returns the shares of rows beyond each level. Up to the highest level that is certain to be reached it takes
+// them from the prefix sums. Above, it follows a power law, until less than one of reference rows remains. beyond is
+// the share at that highest level, at least 1/reference.
 func measured(prefix []float64, sigma, records float64, active int, reference float64) (c *choice, share []float64,
 	beyond float64) {
 	s := normShape()

@@ -7,15 +7,15 @@ import (
 	"gonum.org/v1/gonum/mathext"
 )
 
-// deviationBins: levels e_q = 2^(q/2 − 104), q from 0 to 415, of either sign, and zero
-// in the middle.
+// deviationBins is the number of bins of deviations. Their edges are the levels e_q = 2^(q/2 − 104), q from 0 to 415,
+// with either sign; the middle bin holds zero.
 const (
 	deviationBins = 833
 	deviationZero = 416
 	levels        = 416
 )
 
-// deviation returns the bin of a distance from the centre, below dead that of zero.
+// deviation returns the bin of a distance from the centre. A distance below dead is in the bin of zero.
 func deviation(y, dead float64) int {
 	size := math.Abs(y)
 	if size < max(0x1p-104, dead) {
@@ -42,8 +42,8 @@ func level(q int) float64 {
 	return x
 }
 
-// above returns the prefix sums whose sum is T_q, the number of rows with a
-// distance of at least e_q on either side: none from level 416 on.
+// above returns the linear form of prefix sums for T_q, the number of rows with a distance of at least e_q on either
+// side. It is empty from level 416 on.
 func above(q int) []term {
 	if q >= levels {
 		return nil
@@ -51,7 +51,7 @@ func above(q int) []term {
 	return []term{{deviationBins - 1, 1}, {deviationZero + q, -1}, {deviationZero - 1 - q, 1}}
 }
 
-// beyond returns those of the number above less the number below: up_q − down_q.
+// beyond returns the linear form for up_q − down_q, the number of rows above the centre less the number below it.
 func beyond(q int) []term {
 	if q >= levels {
 		return nil
@@ -81,15 +81,15 @@ func value(p []float64, terms []term) (sum float64) {
 	return sum
 }
 
-// window is levels [from, to) and the deviation of its mass for σ = 1.
+// window is the levels [from, to), and the deviation of the number of rows in them for σ = 1.
 type window struct {
 	from, to int
 	terms    []term
 	sd       float64
 }
 
-// windows are the 801 in which a spread is looked for, 2 to 32 levels wide, and the
-// largest of their deviations. ahead are the masses of 24 levels from each.
+// windows are the 801 windows in which a spread is searched, each 2 to 32 levels wide, and the largest of their
+// deviations. ahead are the numbers of rows in the 24 levels from each level on.
 var windows = sync.OnceValue(func() (w struct {
 	all     []window
 	largest float64
@@ -113,29 +113,26 @@ var windows = sync.OnceValue(func() (w struct {
 	return w
 })
 
-// reachAhead is how many levels, two an octave, a tail is looked at, so that gaps are
-// crossed.
+// reachAhead is the number of levels, two an octave, that the search for a tail looks ahead, so that it crosses gaps.
 const reachAhead = 24
 
-// chance is the probability with which a stage takes noise for a spread.
+// chance is the probability with which a stage mistakes noise for a spread.
 const chance = 1e-3
 
-// certain returns how many deviations a mass must have not to be noise, where so
-// many masses are looked at: the quantile of the normal distribution at
-// 1 − chance/looks.
+// certain returns the number of deviations that a count must exceed to be distinguished from noise, if looks counts are
+// compared: the quantile of the normal distribution at 1 − chance/looks.
 func certain(looks float64) float64 { return -mathext.NormalQuantile(chance / looks) }
 
-// spread is what prefix sums say of a column's distances from its centre.
+// spread describes a column's distances from its centre, as estimated from prefix sums.
 type spread struct {
 	frozen  bool
-	mean    float64 // m₁, of the distances; 0 where it is not certain
-	scale   float64 // not rounded
+	mean    float64 // m₁, the mean of the distances; 0 if it is not certain
+	scale   float64 // before rounding
 	largest float64 // the cap
 }
 
-// spreadOf finds the largest level that is certain to be reached, from there on
-// upward as long as the tail is likely, and takes the two moments of the distances
-// up to there from the numbers of rows beyond each level.
+// spreadOf finds the largest level that is certain to be reached. From there it goes upward as long as the tail is
+// likely. It computes the two moments of the distances up to the last level from the numbers of rows beyond each level.
 func spreadOf(prefix []float64, sigma, records, certainty float64) spread {
 	s, w := deviationShape(), windows()
 	k := -1
@@ -159,7 +156,7 @@ func spreadOf(prefix []float64, sigma, records, certainty float64) spread {
 	}
 
 	first := max(0, k-reachAhead)
-	tail := make([]float64, 0, k-first+1) // falling: from k down, rising
+	tail := make([]float64, 0, k-first+1) // from k down, therefore rising
 	for q := k; q >= first; q-- {
 		tail = append(tail, value(prefix, minus(above(q), above(k+reachAhead), 1)))
 	}
@@ -169,7 +166,7 @@ func spreadOf(prefix []float64, sigma, records, certainty float64) spread {
 	var before1, before2 float64
 	for q := first; q <= k; q++ {
 		e := level(q)
-		// What the values of a level are on average if their logarithm is uniform.
+		// The mean value and square of a level's values if their logarithm is uniform.
 		e1, e2 := e*(math.Sqrt2-1)/(math.Ln2/2), e*e/math.Ln2
 		second += (e2 - before2) * max(tail[k-q], 0)
 		mean = append(mean, minus(beyond(q), beyond(k+reachAhead), e1-before1)...)
@@ -184,7 +181,7 @@ func spreadOf(prefix []float64, sigma, records, certainty float64) spread {
 	return spread{mean: m1, scale: math.Sqrt(max(m2-m1*m1, m2/8, e*e/256)), largest: math.Sqrt2 * e}
 }
 
-// merged adds up the terms of equal bins.
+// merged adds up the terms with equal bins.
 func merged(terms []term) []term {
 	at := map[int]int{}
 	var out []term

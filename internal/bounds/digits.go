@@ -5,9 +5,8 @@ import (
 	"strconv"
 )
 
-// simplest returns the number of [lo, hi] that is easiest to read: 0 where that lies
-// in it, else the middle rounded to the fewest significant digits that stay inside.
-// [4.93, 5.11] gives 5, [1.61, 1.64] gives 1.62.
+// simplest returns the number in [lo, hi] that is easiest to read: 0 if it is inside, otherwise the middle rounded to
+// the fewest significant digits that stay inside. [4.93, 5.11] gives 5, [1.61, 1.64] gives 1.62.
 func simplest(lo, hi float64) float64 {
 	if lo <= 0 && hi >= 0 {
 		return 0
@@ -21,11 +20,11 @@ func simplest(lo, hi float64) float64 {
 	return rounded(middle, 17)
 }
 
-// rounded returns x with so many significant decimal digits.
+// rounded returns x with the given number of significant decimal digits.
 func rounded(x float64, digits int) float64 {
 	y, err := strconv.ParseFloat(strconv.FormatFloat(x, 'e', digits-1, 64), 64)
 	if err != nil {
-		return math.NaN() // beyond the range of float64, which no value here is
+		return math.NaN() // beyond the range of float64; no value of this package is
 	}
 	return y
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// FuzzState: a state that is accepted is written as it was read, and can be gone on with.
+// FuzzState: a state that is accepted is written again unchanged, and the warm-up can continue from it.
 func FuzzState(f *testing.F) {
 	const mu = 3
 	fuzzed := func(t testing.TB, split bool) *Warmup {
@@ -22,7 +22,7 @@ func FuzzState(f *testing.F) {
 		}
 		return w
 	}
-	// goOn does a part, and reports whether there is one.
+	// goOn runs the next part, and reports whether there is one.
 	goOn := func(w *Warmup, t testing.TB) bool {
 		if w.Done() {
 			return false
@@ -41,7 +41,7 @@ func FuzzState(f *testing.F) {
 			var b bin.Writer
 			w.AppendTo(&b)
 			f.Add(b.B, split)
-			lacks, b := *w, bin.Writer{} // what the next part needs
+			lacks, b := *w, bin.Writer{} // the number of records that the next part needs
 			lacks.ranges, lacks.pool = nil, nil
 			lacks.AppendTo(&b)
 			f.Add(b.B, split)
@@ -64,7 +64,7 @@ func FuzzState(f *testing.F) {
 		for goOn(w, t) {
 		}
 		if row := make([]float64, 2); !w.Failed() && !w.Found().Scaled(row, []float64{0.5, 100}) {
-			t.Logf("the row is refused by %+v", w.Found())
+			t.Logf("Scaled refused the row: %+v", w.Found())
 		}
 	})
 }

@@ -9,11 +9,10 @@ import (
 const (
 	// limitShare is the share of rows that the bounds of a regression may shorten.
 	limitShare = 1e-3
-	// limitReference is the number of rows of which less than one lies beyond where the
-	// power law of a tail ends.
+	// limitReference ends the power law of a tail: where less than one of limitReference rows lies beyond.
 	limitReference = 1e6
-	// limitReach is how many levels, two octaves, a bound may lie beyond the highest that is
-	// certain to be reached: with few rows a power law goes on for too long.
+	// limitReach is the number of levels, two octaves, by which a bound may exceed the highest level that is certain to
+	// be reached: with few rows a power law falls too slowly.
 	limitReach = 16
 )
 
@@ -56,7 +55,7 @@ func (w *Warmup) countLimits(row []float64) {
 	}
 }
 
-// closeLimits takes the bounds of a regression from the prefix sums of B.
+// closeLimits computes the bounds of a regression from the prefix sums of B.
 func (w *Warmup) closeLimits(p *sums, x *Stage) {
 	r, n := w.cfg.Regression, 0
 	if r.X {
@@ -72,8 +71,8 @@ func (w *Warmup) closeLimits(p *sums, x *Stage) {
 	}
 }
 
-// limit returns the least level that at most limitShare of the rows exceed, as far as the
-// tail of a histogram tells, rounded to two digits.
+// limit returns the least level that at most limitShare of the rows exceed, as estimated from the tail of a histogram,
+// rounded to two digits.
 func limit(p *sums, n, active int) Limit {
 	c, share, _ := measured(p.prefix[n], p.sigma, p.records, active, limitReference)
 	edges, i := normEdges(active), max(0, c.first-limitReach)
@@ -84,8 +83,7 @@ func limit(p *sums, n, active int) Limit {
 		ClippedSE: p.sigma * normShape().deviation(term{i, 1}) / p.records}
 }
 
-// limits returns the numbers of a regression's bounds for the state; none where no
-// regression follows.
+// limits returns the numbers of a regression's bounds in the state; none if no regression follows.
 func (w *Warmup) limits() []*float64 {
 	if w.cfg.Regression == nil {
 		return nil
@@ -94,11 +92,11 @@ func (w *Warmup) limits() []*float64 {
 	return []*float64{&f.X.Clip, &f.X.Clipped, &f.X.ClippedSE, &f.Y.Clip, &f.Y.Clipped, &f.Y.ClippedSE}
 }
 
-// Find looks for the bounds of a table: all of its rows are the warm-up, in one part. A nil
-// row is an invalid record. What follows on the same rows must have a budget of its own.
+// Find finds the bounds of a table: all its rows are the records of the warm-up, in one part. A nil row is an invalid
+// record. A mechanism that uses the same rows afterwards needs a budget of its own.
 //
-// Errors: too few rows for the noise, before anything is released. A stage that failed is
-// none: the last of the stages says so, and found is nil.
+// Errors: too few rows for the noise, before anything is released. If a stage fails, Find returns no error: the last of
+// the stages says so, and found is nil.
 func Find(cfg Config, rows [][]float64, mu float64, adjacency dp.Adjacency, bits int, n dp.Noise) (found *Found,
 	stages []Stage, err error) {
 	cfg.Records, cfg.Split = uint64(len(rows)), false

@@ -11,8 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// regressionRows are rows of three features and a target; a row in fifty is ten times as
-// far from the middle.
+// regressionRows returns rows of three features and a target. One row in fifty is ten times as far from the middle.
 func regressionRows(n int, seed uint64) [][]float64 {
 	source := rand.New(rand.NewPCG(seed, 51))
 	rows := make([][]float64, n)
@@ -27,9 +26,8 @@ func regressionRows(n int, seed uint64) [][]float64 {
 	return rows
 }
 
-// TestRegressionSensitivity: with bounds of a regression, one record changed moves all
-// releases together by μ at most. A stage B with the noise of one histogram for two is
-// found out.
+// TestRegressionSensitivity: with bounds of a regression, changing one record changes all releases together by at most
+// μ. The audit finds a stage B that has noise for one histogram but releases two.
 func TestRegressionSensitivity(t *testing.T) {
 	t.Parallel()
 	base := regressionRows(3000, 1)
@@ -71,13 +69,12 @@ func TestRegressionSensitivity(t *testing.T) {
 		}
 	}
 	if got := worst(dp.ZeroOut, false, one); !(got > 1.02) {
-		t.Errorf("the fault is not found: the worst records are %.6g of μ apart", got)
+		t.Errorf("the audit did not find the fault: the worst records are %.6g of μ apart", got)
 	}
 }
 
-// TestLimits: the bounds of a regression are levels that about one row in a thousand
-// exceeds, of features and target by themselves; state and restored state find the same.
-// With a bound that is given stage B has one histogram less.
+// TestLimits: the bounds of a regression are levels that about one row in a thousand exceeds, separately for features
+// and target. A restored state finds the same bounds. If a bound is given, stage B has one histogram less.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	rows := regressionRows(25000, 3)
@@ -109,8 +106,8 @@ func TestLimits(t *testing.T) {
 					beyondY++
 				}
 			}
-			// Noise of stage B is 6 of 25 000 records a level: the level lies where 0.03 % to
-			// 0.3 % are beyond it.
+			// The noise of stage B is 6 of 25 000 records a level: the level found has 0.03 % to 0.3 % of the rows
+			// beyond it.
 			for _, x := range []struct {
 				found  bool
 				limit  Limit
@@ -118,7 +115,7 @@ func TestLimits(t *testing.T) {
 			}{{r.X, f.X, beyondX}, {r.Y, f.Y, beyondY}} {
 				if !x.found {
 					if x.limit != (Limit{}) {
-						t.Errorf("a bound that was given is found: %+v", x.limit)
+						t.Errorf("the warm-up found a bound that was given: %+v", x.limit)
 					}
 				} else if x.beyond < 7 || x.beyond > 75 || x.limit.Clipped > limitShare {
 					t.Errorf("%d of %d rows are beyond %+v", x.beyond, len(rows), x.limit)
@@ -141,11 +138,11 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestRegressionFails: a target without a spread, or features of which none has one, end
-// the warm-up.
+// TestRegressionFails: the warm-up fails if the target has no spread, or none of the features has one.
 func TestRegressionFails(t *testing.T) {
 	t.Parallel()
-	for name, constant := range map[string][]int{"the target has no spread": {1}, "no feature has a spread": {0, 2, 3}} {
+	for name, constant := range map[string][]int{"the target has no spread": {1},
+		"no feature has a spread": {0, 2, 3}} {
 		rows := regressionRows(6000, 5)
 		w, err := New(Config{Columns: 4, Regression: &Regression{Target: 1, X: true}, Records: 6000}, 2, dp.ZeroOut, 24)
 		if err != nil {

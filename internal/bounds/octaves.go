@@ -2,15 +2,15 @@ package bounds
 
 import "math"
 
-// octaveBins: the octaves 2^e ≤ |x| < 2^(e+1), e from −104 to 103, of either sign, and
-// zero in the middle.
+// octaveBins is the number of bins of octaves, 2^e ≤ |x| < 2^(e+1), e from −104 to 103, with either sign; the middle
+// bin holds zero.
 const (
 	octaveBins = 417
 	octaveZero = 208
 	topOctave  = 104 // values are clamped to ±2^topOctave
 )
 
-// clamped returns x inside of what histograms see.
+// clamped returns x, limited to the range of the histograms.
 func clamped(x float64) float64 { return max(-0x1p104, min(x, 0x1p104)) }
 
 // octave returns the bin of x.
@@ -26,7 +26,7 @@ func octave(x float64) int {
 	return octaveZero - k
 }
 
-// octaveEdges returns the borders of a bin of octaves, both 0 for that of zero.
+// octaveEdges returns the edges of a bin of octaves; both are 0 for the bin of zero.
 func octaveEdges(bin int) (lo, hi float64) {
 	switch k := bin - octaveZero; {
 	case k > 0:
@@ -37,10 +37,10 @@ func octaveEdges(bin int) (lo, hi float64) {
 	return 0, 0
 }
 
-// quartiles returns the range of octaves from the first to the third quarter of a
-// column's values, and how many circles the next stage needs for its centre:
+// quartiles returns the range of octaves from the first to the third quarter of a column's values, and the number of
+// circles that the next stage needs for its centre:
 //
-//	0  it is zero
+//	0  all of this range is zero
 //	6  an offset may dominate: one sign, and the ends differ by a factor of 4 at most
 //	1  otherwise
 func quartiles(prefix []float64, records float64) (lo, hi float64, circles int) {

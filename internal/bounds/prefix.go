@@ -15,8 +15,8 @@ import (
 //
 //	P = cumsum(h) + σ·C z,   C_ij = f_{i−j} for i ≥ j,   f₀ = 1, f_k = f_{k−1}(2k−1)/(2k)
 //
-// C·C is the matrix of prefix sums. So P is a function of C h + σz, a Gaussian
-// mechanism: the square root factorization of a stream of B steps, a bin a step.
+// C·C is the matrix of prefix sums. So P is a function of C h + σz, a Gaussian mechanism: the square root factorization
+// of a stream of B steps, with one bin in each step.
 type shape struct {
 	bins   int
 	f      []float64
@@ -25,7 +25,7 @@ type shape struct {
 	factor matfact.Factorization
 }
 
-// The histograms of the stages.
+// The shapes of the stages' histograms.
 var (
 	octaveShape    = sync.OnceValue(func() *shape { return newShape(octaveBins) })
 	circleShape    = sync.OnceValue(func() *shape { return newShape(circleBins) })
@@ -36,16 +36,16 @@ var (
 func newShape(bins int) *shape {
 	factor, err := matfact.New(matfact.Config{Kind: "sqrt", Horizon: uint64(bins)}, matfact.Workload{Kind: "sum"})
 	if err != nil {
-		panic(err) // the same for every configuration
+		panic(err) // cannot happen: the arguments do not depend on the configuration
 	}
 	s := &shape{bins: bins, f: make([]float64, bins), alpha: factor.ColNorm(), factor: factor}
 	s.f[0] = 1
 	for k := 1; k < bins; k++ {
 		s.f[k] = s.f[k-1] * float64(2*k-1) / float64(2*k)
 	}
-	// ‖c_i − c_j‖² = S_i + S_j − 2⟨c_i, c_j⟩. For j = i + l the product grows by one
-	// term with each step to the left.
-	norm := make([]float64, bins) // of column i
+	// ‖c_i − c_j‖² = S_i + S_j − 2⟨c_i, c_j⟩. For j = i + l, the inner product grows by one term when i decreases by
+	// one.
+	norm := make([]float64, bins) // S_i of column i
 	for i := bins - 1; i >= 0; i-- {
 		k := bins - 1 - i
 		norm[i] = s.f[k] * s.f[k]
@@ -53,7 +53,7 @@ func newShape(bins int) *shape {
 			norm[i] += norm[i+1]
 		}
 	}
-	largest := norm[0] // a null record in place of one in the first bin
+	largest := norm[0] // a null record replaces one in the first bin
 	for lag := 1; lag < bins; lag++ {
 		var product float64
 		for i := bins - 1 - lag; i >= 0; i-- {
@@ -66,10 +66,10 @@ func newShape(bins int) *shape {
 	return s
 }
 
-// moves returns ρ of an adjacency: a record moves W histograms by at most α·√(Wρ).
+// moves returns ρ of an adjacency: changing a record changes W histograms by at most α·√(Wρ).
 //
-//	zero-out   1: a record is one of W unit vectors, and a null one is nothing
-//	replace    ρ: it goes from one bin to another; entries of C are positive
+//	zero-out   1: a record adds one to a bin of each histogram, a null record adds nothing
+//	replace    ρ: it moves from one bin to another; entries of C are positive
 func (s *shape) moves(a dp.Adjacency) float64 {
 	if a == dp.Replace {
 		return s.square
@@ -77,14 +77,13 @@ func (s *shape) moves(a dp.Adjacency) float64 {
 	return 1
 }
 
-// term is a bin of a linear form in prefix sums and its factor.
+// term is a bin and its factor in a linear form of prefix sums.
 type term struct {
 	bin    int
 	factor float64
 }
 
-// deviation returns the standard deviation of Σ factor·P_bin for σ = 1. Bins below
-// the first are sums of nothing.
+// deviation returns the standard deviation of Σ factor·P_bin for σ = 1. Terms with a bin below the first are 0.
 func (s *shape) deviation(terms ...term) float64 {
 	last := -1
 	for _, t := range terms {
@@ -103,27 +102,26 @@ func (s *shape) deviation(terms ...term) float64 {
 	return math.Sqrt(sum)
 }
 
-// histograms are the W histograms of one stage: exact counts in, noisy prefix sums
-// out.
+// histograms are the W histograms of one stage. They count exactly and release noisy prefix sums.
 type histograms struct {
 	shape *shape
 	width int     // W
 	sigma float64 // noise of one bin's draw, in records
 	exp   int     // lattice step 2^exp
-	one   int64   // a record, in lattice steps
-	// counts are in lattice steps, bin by bin: histogram w of bin b is at b·W + w.
+	one   int64   // one record, in lattice steps
+	// counts are in lattice steps, bin by bin: bin b of histogram w is at b·W + w.
 	counts []int64
 }
 
-// newHistograms returns empty ones with the noise of
+// newHistograms returns empty histograms with noise of
 //
 //	σ = α√(Wρ)/μ
 //
-// and what the rounding of correlated noise adds to the sensitivity, for at most so
-// many records.
+// increased by the effect that rounding of correlated noise has on the sensitivity, for at most the given number of
+// records.
 //
-// Privacy: releasing their prefix sums is μ-Gaussian private for one record zeroed
-// out or replaced, which is in each histogram once at most.
+// Privacy: releasing their prefix sums is μ-Gaussian private for one record zeroed out or replaced, if each record is
+// counted at most once in each histogram.
 func newHistograms(s *shape, width int, mu float64, a dp.Adjacency, bits int, records uint64) (*histograms, error) {
 	s2, exp, err := calibrate(s, width, mu, a, bits, records)
 	if err != nil {
@@ -160,8 +158,8 @@ func calibrate(s *shape, width int, mu float64, a dp.Adjacency, bits int, record
 // add counts a record in a bin of histogram w.
 func (h *histograms) add(bin, w int) { h.counts[bin*h.width+w] += h.one }
 
-// release draws the noise of all bins and returns the noisy prefix sums, in
-// records, by histogram. Then nothing is left of the counts.
+// release draws the noise of all bins and returns the noisy prefix sums, in records, by histogram. Afterwards the
+// counts are gone.
 func (h *histograms) release(n dp.Noise, array string) *sums {
 	width, bins := h.width, h.shape.bins
 	row := &stretch{Row: n.Row(array, h.counts)}
@@ -205,8 +203,8 @@ func (s *stretch) Fill(dst []float64) {
 	}
 }
 
-// sums are released prefix sums of a stage, one slice a histogram. Everything that is
-// made of them is post-processing.
+// sums are the released prefix sums of a stage, one slice for each histogram. Everything computed from them is
+// post-processing.
 type sums struct {
 	shape   *shape
 	sigma   float64
@@ -214,11 +212,10 @@ type sums struct {
 	prefix  [][]float64
 }
 
-// noise returns the standard deviation of a last prefix sum, σα.
+// noise returns the standard deviation of the last prefix sum, σα.
 func (p *sums) noise() float64 { return p.sigma * p.shape.alpha }
 
-// rising returns the nondecreasing sequence that is nearest to x in least squares,
-// by pooling adjacent violators.
+// rising returns the nondecreasing sequence nearest to x in least squares, by pooling adjacent violators.
 func rising(x []float64) []float64 {
 	type pool struct {
 		sum float64

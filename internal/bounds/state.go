@@ -8,8 +8,7 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// AppendTo appends the state after the last Close: what was released, and nothing of
-// the open part.
+// AppendTo appends the state after the last Close: the releases so far, and nothing of the open part.
 func (w *Warmup) AppendTo(b *bin.Writer) {
 	b.Uint(uint64(w.next))
 	flag(b, w.failed)
@@ -20,7 +19,8 @@ func (w *Warmup) AppendTo(b *bin.Writer) {
 	for _, x := range f.Cap {
 		b.Uint(math.Float64bits(x)) // may be infinite
 	}
-	for _, x := range []*float64{&f.Clip, &f.Unseen, &f.Clipped, &f.ClippedSE, &f.BiasMean, &f.BiasSecond, &f.Full, &f.FullSE} {
+	for _, x := range []*float64{&f.Clip, &f.Unseen, &f.Clipped, &f.ClippedSE, &f.BiasMean, &f.BiasSecond, &f.Full,
+		&f.FullSE} {
 		b.Float(*x)
 	}
 	for _, x := range w.limits() {
@@ -58,8 +58,8 @@ func flag(b *bin.Writer, yes bool) {
 	}
 }
 
-// Restore reads what AppendTo of a warm-up with the same configuration wrote, and drops
-// the open part. After an error the warm-up must not be used.
+// Restore reads the state that AppendTo of a warm-up with the same configuration wrote, and drops the open part. After
+// an error the warm-up must not be used.
 func (w *Warmup) Restore(r *bin.Reader) error {
 	w.begin()
 	isSet := func() bool {
@@ -91,7 +91,8 @@ func (w *Warmup) Restore(r *bin.Reader) error {
 		f.Cap[j] = math.Float64frombits(r.Uint())
 		r.Bad = r.Bad || !(f.Cap[j] >= 0) || math.IsInf(f.Cap[j], 1) == math.IsNaN(w.cfg.Scale[j])
 	}
-	for _, x := range []*float64{&f.Clip, &f.Unseen, &f.Clipped, &f.ClippedSE, &f.BiasMean, &f.BiasSecond, &f.Full, &f.FullSE} {
+	for _, x := range []*float64{&f.Clip, &f.Unseen, &f.Clipped, &f.ClippedSE, &f.BiasMean, &f.BiasSecond, &f.Full,
+		&f.FullSE} {
 		*x = r.Float()
 	}
 	for _, x := range w.limits() {
@@ -121,14 +122,14 @@ func (w *Warmup) Restore(r *bin.Reader) error {
 			w.pool.prefix = append(w.pool.prefix, x)
 		}
 	}
-	// What octaves find is kept; the pool of deviations lives until they are taken again.
+	// Ranges from octaves are kept. The sums of A3 are kept until A4 is closed.
 	closed := w.taken[:w.next]
 	hasRanges, hasPool := slices.Contains(closed, octaves), slices.Contains(closed, deviations) &&
 		!slices.Contains(closed, again)
 	r.Bad = r.Bad || (w.ranges != nil) != hasRanges || w.pool != nil && !hasPool ||
 		w.pool == nil && hasPool && !w.failed
 	if r.Bad {
-		return errors.New("state of the warm-up: damaged")
+		return errors.New("cannot read the state of the warm-up: it is damaged")
 	}
 	w.reset()
 	return nil

@@ -1,12 +1,9 @@
-// Package calibration turns a budget into correlated noise on a lattice. All estimators
-// use it.
+// Package calibration turns a budget into correlated noise on a lattice. All estimators use it.
 //
-// An estimator computes its sensitivity s, and the noise for it, as if numbers were real.
-// That noise, times NoiseRoom, decides the lattices. Then [Charge] adds to s what
-// arithmetic on these lattices can add to the distance of neighbours, and the noise that
-// is drawn is calibrated to the sum. [Fits] says whether the sums of a step fit their
-// integers. When an epoch is resumed, [Same] and [Near] compare the recorded plan with
-// one that is computed again.
+// An estimator computes its sensitivity s, and the noise for it, for real numbers. That noise, times NoiseRoom, decides
+// the lattices. Then [Charge] adds to s the distance of neighbours that arithmetic on these lattices can add, and the
+// noise that is drawn is calibrated to the sum. [Fits] says whether the sums of a step fit their integers. When an
+// epoch is resumed, [Factor.Same] and [Near] compare the recorded plan with one that is computed again.
 package calibration
 
 import (
@@ -18,20 +15,20 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Endless is the number of noisy coordinates for which the rounding of correlated noise
-// is charged if there is no horizon: ten million a second for two centuries. A mechanism
-// ends there.
+// Endless is the number of noisy coordinates for which the rounding of correlated noise is charged if there is no
+// horizon: ten million a second for two centuries. A mechanism ends there.
 const Endless = 1 << 56
 
 const (
-	// Lattices are chosen for NoiseRoom times the noise for real numbers. The clip norm of a
-	// lattice is a little less than the configured one, and so is the noise for it.
+	// NoiseRoom is the factor from the noise for real numbers to the noise for which lattices are chosen. It is less
+	// than 1, because the clip norm of a lattice is slightly smaller than the configured one, and so is the noise for
+	// it.
 	NoiseRoom = 1 - 0x1p-20
 	// Growth is the largest factor by which rounding may increase the noise. The limits of the
 	// noise are computed before that factor is known. A plan with a larger factor is refused.
 	Growth = 1 + 0x1p-10
-	// BudgetRoom times the budget is the μ to which noise is calibrated. It is less than the μ
-	// that is stated, which is dp.LedgerRoom times the budget.
+	// BudgetRoom is the factor from the budget to the μ to which noise is calibrated. The result is less than the
+	// stated μ, which is dp.LedgerRoom times the budget.
 	BudgetRoom = 1 - 0x1p-48
 )
 
@@ -39,20 +36,19 @@ const (
 // time.
 type Array struct {
 	Factor  matfact.Factorization
-	Entries int // of a step
+	Entries int // number of entries of a step
 	// Unit is the lattice step, and Deviation the standard deviation of a step's
 	// independent draws before rounding is charged, in the same units.
 	Unit, Deviation float64
 	// Weight is the factor of this array in the joint norm of all arrays.
 	Weight float64
-	// Symmetric says that the array is the upper triangle of a matrix. Then the entries beside
-	// the diagonal count twice in the square of the norm.
+	// Symmetric says that the array is the upper triangle of a matrix. Then the entries off the diagonal count twice in
+	// the square of the norm.
 	Symmetric bool
 }
 
-// Coordinates returns the number of coordinates, over all steps, of an array with so many
-// entries a step. Steps end at last (0: none) and at the factorization's horizon; if
-// there is neither, it returns Endless.
+// Coordinates returns the number of coordinates, over all steps, of an array with this number of entries a step. Steps
+// end at last (0: none) and at the factorization's horizon; if there is neither, it returns Endless.
 func Coordinates(f matfact.Factorization, last uint64, entries int) float64 {
 	if h := f.Horizon(); h > 0 {
 		last = h
@@ -63,9 +59,8 @@ func Coordinates(f matfact.Factorization, last uint64, entries int) float64 {
 	return Endless
 }
 
-// LastStep returns the step after which a mechanism ends: the configured one (0: none), or the
-// first at which a factorization ends; if there is none, the step at which so many noisy
-// coordinates a step have reached Endless.
+// LastStep returns the last step of a mechanism: the configured one (0: none), or the first at which a factorization
+// ends. If there is none of these, it is the step at which the number of noisy coordinates reaches Endless.
 func LastStep(configured uint64, entries int, factors ...matfact.Factorization) uint64 {
 	last := configured
 	for _, f := range factors {
@@ -82,20 +77,19 @@ func LastStep(configured uint64, entries int, factors ...matfact.Factorization) 
 	return last
 }
 
-// Charge returns the sensitivity to calibrate noise to,
+// Charge returns the sensitivity to which noise must be calibrated,
 //
 //	s' = (s·r + squares + Σ_a 2·Rounding_a·Unit_a·Weight_a·√(n_a))·r,   r = dp.RoundUp,
 //
-// where s is the joint ℓ₂ sensitivity of all arrays for real numbers, squares is what the
-// rounding of sums to a coarser lattice adds, and n_a counts the coordinates of array a
-// through all steps: each prediction of correlated noise may err by its Rounding on
-// either side of two neighbours. An entry of a symmetric array counts for √2. It also
-// returns the limits of every array's noise.
+// where s is the joint ℓ₂ sensitivity of all arrays for real numbers, squares is the additional sensitivity due to
+// rounding sums to a coarser lattice, and n_a is the number of coordinates of array a over all steps: each prediction
+// of correlated noise may err by its Rounding in each of two neighbouring streams. An entry of a symmetric array counts
+// for √2. Charge also returns the limits of every array's noise.
 //
-// Privacy: for every adjacency for which s is a sensitivity. The caller must use at most
-// Growth times the noise in the arrays, see Grown.
+// Privacy: for every adjacency for which s is a sensitivity. The caller must use at most Growth times the noise in the
+// arrays, see Grown.
 //
-// Errors: noise that leaves the range of a factorization's integers.
+// Errors: noise that exceeds the range of a factorization's integers.
 func Charge(s, squares float64, last uint64, arrays ...Array) (float64, []matfact.Limits, error) {
 	s = float64(s*dp.RoundUp) + squares
 	all := make([]matfact.Limits, len(arrays))
@@ -116,8 +110,8 @@ func Charge(s, squares float64, last uint64, arrays ...Array) (float64, []matfac
 	return float64(s * dp.RoundUp), all, nil
 }
 
-// Grown refuses noise that rounding made larger than Charge allowed for. before is the
-// deviation that Charge was given, after the one calibrated to Charge's sensitivity.
+// Grown returns an error if rounding made the noise larger than Charge assumed. before is the deviation passed to
+// Charge, after the one calibrated to Charge's sensitivity.
 func Grown(after, before float64) error {
 	if !(after <= Growth*before) {
 		return fmt.Errorf(
@@ -127,8 +121,8 @@ func Grown(after, before float64) error {
 	return nil
 }
 
-// Fits reports whether a step's sum fits an int64 with one bit to spare. Before the noise
-// it is at most so many lattice steps.
+// Fits reports whether a step's sum fits an int64 with one bit to spare. sum is its bound before the noise, in lattice
+// steps.
 func Fits(sum float64, limits matfact.Limits) bool { return sum+limits.Noise < 1<<62 }
 
 // Exponent returns the exponent of the largest power of two that is at most 2^−bits·size.

@@ -16,8 +16,7 @@ func factor(t *testing.T, c matfact.Config) matfact.Factorization {
 	return f
 }
 
-// TestCharge compares what is charged with the sum of its parts, and with the limits
-// of each array's noise.
+// TestCharge compares the charge with the sum of its parts, and with the limits of each array's noise.
 func TestCharge(t *testing.T) {
 	t.Parallel()
 	shaped, ends := factor(t, matfact.Config{Kind: "bisr", Bands: 5}),
@@ -50,23 +49,23 @@ func TestCharge(t *testing.T) {
 			want += each * math.Sqrt(coordinates[i])
 		}
 		if !(s > want && s < want*(1+0x1p-38)) {
-			t.Errorf("%.17g is charged, want a little more than %.17g", s, want)
+			t.Errorf("Charge returns %.17g, want slightly more than %.17g", s, want)
 		}
 		if all, _, err := Charge(7, 0.25, last, arrays...); err != nil ||
 			!(all > s+7.25 && all < (s+7.25)*(1+0x1p-38)) {
-			t.Errorf("%.17g is charged with 7.25, %.17g without: %v", all, s, err)
+			t.Errorf("Charge returns %.17g with squares of 7.25, %.17g without: %v", all, s, err)
 		}
 	}
 	arrays[0].Deviation, arrays[1].Deviation = 0x1p40, 0x1p40
 	if _, _, err := Charge(7, 0, 0, arrays...); err == nil {
-		t.Error("noise beyond the integers is charged")
+		t.Error("Charge accepted noise beyond the integers")
 	}
 	if Grown(1.001, 1) == nil || Grown(1.0009, 1) != nil || Grown(math.NaN(), 1) == nil {
-		t.Error("the noise may grow by 2⁻¹⁰")
+		t.Error("Grown accepted noise that grew by more than 2⁻¹⁰")
 	}
 }
 
-// TestLastStep: the first end counts.
+// TestLastStep: the mechanism ends with the first factorization that ends.
 func TestLastStep(t *testing.T) {
 	t.Parallel()
 	for _, end := range []bool{false, true} {
@@ -79,13 +78,13 @@ func TestLastStep(t *testing.T) {
 				want = min(want, 50)
 			}
 			if got := LastStep(configured, 7, nil, f); got != want {
-				t.Errorf("step %d is the last, want %d", got, want)
+				t.Errorf("the last step is %d, want %d", got, want)
 			}
 		}
 	}
 }
 
-// TestSame takes factorizations that are equally good, and no worse ones.
+// TestSame: Same accepts factorizations that are equally good, and refuses worse ones.
 func TestSame(t *testing.T) {
 	t.Parallel()
 	w := matfact.Workload{Kind: "sum"}
@@ -104,23 +103,23 @@ func TestSame(t *testing.T) {
 		kept, fresh matfact.Config
 		want        bool
 	}{
-		"same":               {blt, blt, true},
-		"other last bits":    {matfact.Config{Kind: "blt", Stored: moved}, blt, true},
-		"worse":              {matfact.Config{Kind: "blt", Stored: worse}, blt, false},
-		"other kind":         {bands, blt, false},
-		"not searched":       {bands, bands, true},
-		"searched by nobody": {matfact.Config{Kind: "bisr", Bands: 6}, bands, false},
+		"same":                {blt, blt, true},
+		"different last bits": {matfact.Config{Kind: "blt", Stored: moved}, blt, true},
+		"worse":               {matfact.Config{Kind: "blt", Stored: worse}, blt, false},
+		"other kind":          {bands, blt, false},
+		"not searched":        {bands, bands, true},
+		"not optimised":       {matfact.Config{Kind: "bisr", Bands: 6}, bands, false},
 	} {
 		if got := compare(c.kept, c.fresh); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	if !SameKind(nil, nil) || SameKind(moved, nil) || (&Factor{}).Same() != true {
-		t.Error("no factorization is that of nothing")
+		t.Error("a factorization equals nil")
 	}
 }
 
-// TestRestoreShaper refuses states of another step and predictions beyond all noise.
+// TestRestoreShaper: RestoreShaper refuses states of another step, and predictions beyond all noise.
 func TestRestoreShaper(t *testing.T) {
 	t.Parallel()
 	f := factor(t, matfact.Config{Kind: "bisr", Bands: 5})
@@ -156,6 +155,6 @@ func TestRestoreShaper(t *testing.T) {
 		}
 	}
 	if RestoreShaper(f.NewShaper(3), state, 2, nil, reach) == nil {
-		t.Error("a state of two coordinates was taken for three")
+		t.Error("a state of two coordinates was accepted for three")
 	}
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// ErrForeign is the error of a kept plan that does not belong to the configuration. A
-// plan decides how much noise there is, so one that somebody else wrote must not pass.
+// ErrForeign is returned for a kept plan that does not belong to the configuration. A plan decides how much noise there
+// is, so a plan from another source must not pass.
 var ErrForeign = errors.New("the epoch's plan does not belong to this configuration")
 
-// LastBits is the relative difference that two processors may have in a number of a plan,
-// computed from the same factorizations. It is less than the margins of a plan.
+// LastBits is the largest relative difference between two processors in a number of a plan that they compute from the
+// same factorizations. It is less than the margins of a plan.
 const LastBits = 0x1p-42
 
-// Optimum is the relative difference that the errors may have of factorizations found by the
-// optimisers of two processors.
+// Optimum is the largest relative difference between the errors of factorizations that the optimisers of two processors
+// find.
 const Optimum = 1e-6
 
 // Near reports whether a and b differ by at most tolerance·b.
@@ -27,24 +27,22 @@ func Near(a, b, tolerance float64) bool { return math.Abs(a-b) <= tolerance*math
 // Factor compares a kept factorization with the one of the configuration.
 type Factor struct {
 	Kept, Fresh *matfact.Stored
-	Own, Best   matfact.Factorization // built of Kept and of Fresh
+	Own, Best   matfact.Factorization // built from Kept and from Fresh
 	Workload    matfact.Workload
 	At          uint64 // the step whose error is compared
-	// OwnNorm and BestNorm are the norms of their columns that noise is calibrated to; 0:
-	// ColNorm.
+	// OwnNorm and BestNorm are the norms of their columns to which noise is calibrated; 0: ColNorm.
 	OwnNorm, BestNorm float64
 }
 
-// SameKind reports whether both are nil, or both factorizations of one kind, with narrow states
-// or without. The number of their bits is a logarithm, rounded down, of numbers that an
-// optimiser found, and may differ by one on another processor.
+// SameKind reports whether a and b are both nil, or both factorizations of one kind, with narrow states or both
+// without. It does not compare the number of fractional bits. That number is a rounded logarithm of optimised numbers,
+// so it may differ by one on another processor.
 func SameKind(a, b *matfact.Stored) bool {
 	return (a == nil) == (b == nil) && (a == nil || a.Kind == b.Kind && IsNarrow(a) == IsNarrow(b))
 }
 
-// Same reports whether the kept factorization is the fresh one, or one that another
-// processor's optimiser may have found: equally good, with other numbers. Both must be of
-// the same kind.
+// Same reports whether the kept factorization equals the fresh one, or could be found by another processor's optimiser:
+// equally good, with different numbers. Both must be of the same kind.
 func (f *Factor) Same() bool {
 	if f.Kept == nil {
 		return true
@@ -56,7 +54,7 @@ func (f *Factor) Same() bool {
 	switch f.Kept.Kind {
 	case "blt":
 	case "banded":
-		// The optimum is flat, so the search may end elsewhere on it.
+		// The optimum is flat, so the search may end at another point with almost the same error.
 		tolerance = 1e-3
 	case "dense":
 		deviation = func(c matfact.Factorization, _ float64) float64 { return matfact.RMSE(c, f.Workload, c.Horizon()) }

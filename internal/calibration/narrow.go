@@ -7,16 +7,15 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// NarrowGrowth is the largest factor by which narrow states may increase the noise. Where they
-// would do more, an estimator keeps wide ones.
+// NarrowGrowth is the largest factor by which narrow states may increase the noise. If they would increase it more, an
+// estimator keeps wide states.
 const NarrowGrowth = 1 + 0x1p-12
 
-// Narrow returns factorizations with states of 64 bits for those that can have one, see
-// matfact.Narrow, and whether there is any. sd holds the largest deviation, in lattice units, of
-// the arrays that each of them shapes.
+// Narrow replaces the factorizations that can have states of 64 bits by those, see matfact.Narrow, and reports whether
+// there are any. sd holds the largest deviation, in lattice units, of the arrays that each factorization is used for.
 //
-// The caller must calibrate noise to what is returned, and must not use it where the rows of
-// persons are protected.
+// The caller must calibrate noise to the returned factorizations, and must not use them if the records of persons are
+// protected.
 func Narrow(factors []matfact.Factorization, sd []float64) (_ []matfact.Factorization, some bool) {
 	narrow := make([]matfact.Factorization, len(factors))
 	for i, f := range factors {
@@ -28,9 +27,9 @@ func Narrow(factors []matfact.Factorization, sd []float64) (_ []matfact.Factoriz
 	return narrow, some
 }
 
-// GrowthOf returns the largest factor by which narrow states may increase the noise of a
-// configuration whose kept plan has these factorizations: any where one is narrow, as its noise
-// is charged as it is, and 0 for wide states.
+// GrowthOf returns the largest factor by which narrow states may increase the noise of a configuration whose kept plan
+// has these factorizations. If one of them is narrow, there is no limit, because the plan charges the noise that it
+// states. If all are wide, the factor is 0.
 func GrowthOf(kept ...*matfact.Stored) float64 {
 	if slices.ContainsFunc(kept, IsNarrow) {
 		return math.Inf(1)

@@ -7,9 +7,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Person says what records of a person a plan protects together: in how many steps, how far
-// apart, and how many in a step. Norm is P of matfact.Sensitivity, which takes the place of a
-// column norm.
+// Person says which records of a person a plan protects together: in how many steps, how far apart, and how many in a
+// step. Norm is P of matfact.Sensitivity, which replaces the column norm.
 type Person struct {
 	Cap        uint64  `json:"cap"`
 	Separation uint64  `json:"separation"`
@@ -17,13 +16,12 @@ type Person struct {
 	Norm       float64 `json:"norm"`
 }
 
-// NewPerson returns what a plan records of a participation and its norm.
+// NewPerson returns the Person that a plan records for a participation and its norm.
 func NewPerson(p matfact.Participation, norm float64) *Person {
 	return &Person{Cap: p.Count, Separation: p.Separation, PerStep: p.PerStep, Norm: norm}
 }
 
-// Agrees reports whether two plans protect the same records, with norms that may differ in
-// their last bits.
+// Agrees reports whether two plans protect the same records, with norms that may differ in their last bits.
 func (p *Person) Agrees(o *Person) bool {
 	if p == nil || o == nil {
 		return p == o
@@ -31,7 +29,7 @@ func (p *Person) Agrees(o *Person) bool {
 	return p.Cap == o.Cap && p.Separation == o.Separation && p.PerStep == o.PerStep && Near(p.Norm, o.Norm, LastBits)
 }
 
-// Clone returns a copy; that of nil is nil.
+// Clone returns a copy; the copy of nil is nil.
 func (p *Person) Clone() *Person {
 	if p == nil {
 		return nil
@@ -40,15 +38,15 @@ func (p *Person) Clone() *Person {
 	return &c
 }
 
-// Persons returns p for steps of so many slots: no person has more records in one.
+// Persons returns p with at most slots records of a person in a step, because a step has no more.
 func Persons(p matfact.Participation, slots uint64) matfact.Participation {
 	p.PerStep = max(1, min(p.PerStep, slots))
 	return p
 }
 
-// ApartWeight is the factor that [Array.Weight] has where persons are protected. Under replace the
-// person who goes and the one who comes may be in two partitions with epochs of their own. Each
-// of the two changes has the rounding of predictions, and both together √2 times as much.
+// ApartWeight is the factor of [Array.Weight] if persons are protected. Under replace the removed and the added person
+// may be in two partitions, each with its own epoch. Each of the two changes is affected by the rounding of
+// predictions, so together the effect is √2 times as large.
 func ApartWeight(a dp.Adjacency) float64 {
 	if a == dp.Replace {
 		return math.Sqrt2 * dp.RoundUp

@@ -9,19 +9,19 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Reach is an upper bound on what a shaper predicts, in lattice units, for draws of standard
-// deviation sd. Step t draws q_t, rounds it, and has s_t = q_t − w_t/r with r ≥ 1.
+// Reach is an upper bound on the predictions of a shaper, in lattice units, for draws of standard deviation sd. Step t
+// draws q_t, rounds it, and has s_t = q_t − w_t/r with r ≥ 1.
 func Reach(limits matfact.Limits, sd float64) float64 {
 	return limits.Noise + float64(dp.MaxDraw*sd) + 4
 }
 
-var errShaper = errors.New("damaged: the noise is not that of the sums")
+var errShaper = errors.New("damaged: the state of the noise does not belong to the sums")
 
-// RestoreShaper gives s a state that was taken after so many steps. scratch is as long
-// as a row, or nil for independent noise, which predicts nothing.
+// RestoreShaper restores a state into s that was taken after the given number of steps. scratch has the length of a
+// row, or is nil for independent noise, which has no predictions.
 //
-// Errors: a state of another factorization or dimension, of another number of steps,
-// or with a prediction beyond reach, see Reach.
+// Errors: a state of another factorization or dimension, of another number of steps, or with a prediction beyond reach,
+// see Reach.
 func RestoreShaper(s matfact.Shaper, state []byte, steps uint64, scratch []float64, reach float64) error {
 	if err := s.UnmarshalBinary(state); err != nil {
 		return err

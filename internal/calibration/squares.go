@@ -6,8 +6,8 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// SquaresSensitivity returns r(ν), the squared joint sensitivity of a vector in the
-// unit ball of ℝᵈ and its squares at relative weight ν:
+// SquaresSensitivity returns r(ν), the squared joint sensitivity of a vector in the unit ball of ℝᵈ and its squares at
+// relative weight ν:
 //
 //	r(ν) = sup ‖x−y‖² + ν‖xxᵀ−yyᵀ‖²_F   over neighbouring x, y
 //
@@ -18,9 +18,8 @@ import (
 // It is the same for the squares of the entries alone, x∘x, as for the matrix xxᵀ.
 //
 // Privacy: exact; one pair attains it.
-// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
-// Differential Privacy", Lemma 3.5 and Theorem 4.3; the zero-out form is ours.
-// docs/theory/moments.md.
+// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with Differential Privacy", Lemma 3.5 and
+// Theorem 4.3; the zero-out form is ours. See docs/theory/moments.md.
 func SquaresSensitivity(nu float64, d int, a dp.Adjacency) float64 {
 	switch {
 	case a == dp.ZeroOut:
@@ -34,8 +33,8 @@ func SquaresSensitivity(nu float64, d int, a dp.Adjacency) float64 {
 	return (3 - q) * (3 - q) * (float64(nu*q) + 1 + nu) / 8
 }
 
-// FreeSquares returns ν*, the largest weight at which, under replacement, the squares
-// of a vector in ℝᵈ cost nothing beside it: r(ν*) = 4 = r(0).
+// FreeSquares returns ν*, the largest weight at which, under replacement, releasing the squares of a vector in ℝᵈ
+// together with the vector costs no more than the vector alone: r(ν*) = 4 = r(0).
 func FreeSquares(d int) float64 {
 	if d == 1 {
 		return (11 + 5*math.Sqrt(5)) / 8

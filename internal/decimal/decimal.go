@@ -1,9 +1,8 @@
-// Package decimal reads decimal numbers in records: with the grammar of JSON, or with the
-// wider one of a CSV cell.
+// Package decimal reads decimal numbers in records, either with the grammar of JSON or with the wider grammar of a CSV
+// cell.
 //
-// It returns what strconv.ParseFloat returns, and is faster: it reads grammar and digits
-// in one pass, and never allocates. It accepts plain decimals only, so "nan", "inf",
-// "0x1p-2" and "1_000" are not numbers.
+// It returns the same numbers as strconv.ParseFloat, but is faster: it reads grammar and digits in one pass, and never
+// allocates. It accepts plain decimals only, so "nan", "inf", "0x1p-2" and "1_000" are not numbers.
 package decimal
 
 import (
@@ -19,15 +18,15 @@ import (
 // JSON ignores what follows the number: of "1]" it reads "1".
 func JSON(b []byte) (f float64, n int) { return read(b, true) }
 
-// Plain is JSON with the grammar of spreadsheets and programs that print
-// numbers: a sign '+', leading zeros, "5." and ".5" are read too.
+// Plain is JSON with the grammar of spreadsheets and of programs that print numbers: it also accepts a sign '+',
+// leading zeros, "5." and ".5".
 func Plain(b []byte) (f float64, n int) { return read(b, false) }
 
 // maxDigits is the number of decimal digits that always fit a uint64.
 const maxDigits = 19
 
-// maxExponent is where an exponent stops growing while it is read. No text has enough
-// digits to bring a number with such an exponent back into range.
+// maxExponent is the largest exponent that is stored; larger ones are cut to it. No text has enough digits to bring a
+// number with such an exponent back into range.
 const maxExponent = 1 << 48
 
 func read(b []byte, strict bool) (f float64, n int) {
@@ -78,9 +77,9 @@ func read(b []byte, strict bool) (f float64, n int) {
 	if whole+fraction > maxDigits {
 		return math.Float64frombits(sign | long(b[first:last], exp)), i
 	}
-	// With up to 15 digits integer and power are exact, so one operation
-	// rounds once. A comparison with 2⁵³ would let more numbers pass, but it
-	// cannot be predicted: floats printed in full lie on both sides of it.
+	// With up to 15 digits the integer and the power of ten are exact, so one operation rounds once. A comparison with
+	// 2⁵³ would let more numbers pass, but the processor could not predict it: numbers printed with all digits are on
+	// both sides of 2⁵³.
 	if whole+fraction <= 15 && -22 <= exp && exp <= 22 {
 		f = float64(mant)
 		if exp < 0 {
@@ -97,8 +96,8 @@ func read(b []byte, strict bool) (f float64, n int) {
 	return math.Float64frombits(sign | u), i
 }
 
-// readExponent returns the exponent that begins at b[i] with its sign or first digit, and
-// the index behind it, 0 if it has no digit.
+// readExponent returns the exponent that begins at b[i] with its sign or first digit, and the index after it, 0 if it
+// has no digit.
 func readExponent(b []byte, i int) (e int64, end int) {
 	negative := false
 	if i < len(b) && (b[i] == '-' || b[i] == '+') {
@@ -124,7 +123,7 @@ func readExponent(b []byte, i int) (e int64, end int) {
 	return e, i
 }
 
-// append10 appends the digits from b[i] on to mant, and returns the index behind them.
+// append10 appends the digits from b[i] on to mant, and returns the index after them.
 func append10(mant uint64, b []byte, i int) (uint64, int) {
 	for ; i < len(b); i++ {
 		d := uint64(b[i]) - '0'
@@ -136,10 +135,9 @@ func append10(mant uint64, b []byte, i int) (uint64, int) {
 	return mant, i
 }
 
-// appendFraction does the same for numbers with many digits, eight bytes a step. It finds
-// without a branch how many of the eight bytes are digits: lengths differ from number to
-// number, so a branch is often predicted wrongly. That also holds for a branch between 16
-// and 17 digits; therefore the second step does not end with one.
+// appendFraction is append10 for numbers with many digits, eight bytes a step. It finds without a branch how many of
+// the eight bytes are digits, because the processor often predicts such a branch wrongly: lengths differ from number to
+// number. For the same reason there is no branch between 16 and 17 digits.
 func appendFraction(mant uint64, b []byte, i int) (uint64, int) {
 	for i+16 <= len(b) {
 		x, n := digits(binary.LittleEndian.Uint64(b[i:]))
@@ -156,26 +154,26 @@ func appendFraction(mant uint64, b []byte, i int) (uint64, int) {
 	return append10(mant, b, i)
 }
 
-// digits returns the values of the leading digits in the eight bytes of a word,
-// right-aligned behind zeros, and their number.
+// digits returns the values of the leading digits in the eight bytes of a word, right-aligned after zeros, and their
+// number.
 func digits(x uint64) (values uint64, n int) {
 	x ^= 0x3030303030303030
 	n = bits.TrailingZeros64((x|(x+0x0606060606060606))&0xF0F0F0F0F0F0F0F0) >> 3
 	return x << (64 - 8*uint(n)), n
 }
 
-// eight returns the number that eight digits spell. Byte 0 of x is the value,
-// not the character, of the first.
+// eight returns the number with the given eight digits. Byte 0 of x is the value, not the character, of the first
+// digit.
 func eight(x uint64) uint64 {
 	x = x*10 + x>>8 // bytes 0, 2, 4, 6: pairs
 	const mask = 0x000000FF000000FF
 	return ((x&mask)*(100+1000000<<32) + (x>>16&mask)*(1+10000<<32)) >> 32
 }
 
-// pow10 has 16 entries so that an index cut to four bits needs no check.
+// pow10 has 16 entries, so that an index cut to four bits needs no bounds check.
 var pow10 = [16]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
 
-// exact are the powers of ten that are float64s.
+// exact are the powers of ten that a float64 represents exactly.
 var exact = [23]float64{
 	1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
 	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,

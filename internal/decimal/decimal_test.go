@@ -18,8 +18,8 @@ var (
 	plainNumber = regexp.MustCompile(`\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z`)
 )
 
-// parse is strconv.ParseFloat where that can be trusted: it misplaces the point
-// of integers of more than 800 digits, and stops reading an exponent at five.
+// parse returns the result of strconv.ParseFloat if that is right, otherwise its own: ParseFloat misplaces the point of
+// integers of more than 800 digits, and stops reading an exponent after five digits.
 func parse(s string) float64 {
 	f, _ := strconv.ParseFloat(s, 64)
 	if len(s) < 800 {
@@ -34,9 +34,8 @@ func parse(s string) float64 {
 	return f
 }
 
-// check compares both readers with the grammars above and with strconv, as
-// such and with something behind the number, which decides whether eight
-// bytes can be loaded at once.
+// check compares both readers with the grammars above and with strconv: for the number alone, and with other text after
+// it, because the text decides whether eight bytes can be loaded at once.
 func check(t *testing.T, s string) {
 	t.Helper()
 	want := parse(s)
@@ -49,7 +48,7 @@ func check(t *testing.T, s string) {
 		for _, tail := range []string{"", ",", "]         ", ",\"abcdefgh\":1234567890"} {
 			f, n := r.read([]byte(s + tail))
 			if ok && n != len(s) || !ok && n == len(s) && n > 0 {
-				t.Fatalf("%s(%q) read %d bytes, grammar says %v", r.name, s+tail, n, ok)
+				t.Fatalf("%s(%q) read %d bytes, the grammar accepts it: %v", r.name, s+tail, n, ok)
 			}
 			if ok && math.Float64bits(f) != math.Float64bits(want) {
 				t.Fatalf("%s(%q) = %x, want %x", r.name, s+tail, f, want)
@@ -76,7 +75,7 @@ func TestGrammar(t *testing.T) {
 	}
 }
 
-// Any byte at any place among digits, for eight of them are looked at at once.
+// TestEveryByte puts every byte at every place among digits, because the reader processes eight bytes at once.
 func TestEveryByte(t *testing.T) {
 	for i := range 20 {
 		for c := range 256 {
@@ -87,26 +86,26 @@ func TestEveryByte(t *testing.T) {
 	}
 }
 
-// Every line is a number that a plausible reader gets wrong.
+// TestHard: every line is a number that a plausible reader gets wrong.
 func TestHard(t *testing.T) {
 	for _, s := range []string{
-		// the ends of the powers
+		// the ends of the table of powers
 		"1e308", "17e307", "18e307", "18446744073709551615e-342", "1844674407370955161e-343", "1e-342",
-		"1e22", "1e23", "9007199254740991e22", "9007199254740993e22", // the last exact power, and one beyond
-		// ties at an exact power of ten
+		"1e22", "1e23", "9007199254740991e22", "9007199254740993e22", // the last exact power, and the next one
+		// ties with an exact power of ten
 		"9007199254740992", "9007199254740993", "9007199254740995", "-9007199254740993",
-		// ties at a cut one
+		// ties with a power of ten that is rounded down
 		"4503599627370496.5", "4503599627370497.5", "4503599627370496.49999999999999999",
 		"4503599627370496.500000000000000001",
-		// digits past the nineteenth decide
+		// the digits after the nineteenth decide
 		"9007199254740993.00000000000000000000000001", "9007199254740992.99999999999999999999999999",
 		// 19 and 20 digits, 2⁶⁴
 		"18446744073709551615", "18446744073709551616", "9999999999999999999", "10000000000000000000",
 		"99999999999999999999", "0.99999999999999999999", "18446744073709551615000", // wraps around in 64 bits
-		"00000000000000000000000001.5", "0.0000000000000000000000000000015", // leading zeros are no digits
-		"1797693134862315708145274237317043567981e269", // the largest number, written long
+		"00000000000000000000000001.5", "0.0000000000000000000000000000015", // leading zeros do not count as digits
+		"1797693134862315708145274237317043567981e269", // the largest number, with many digits
 		"1.7976931348623157e308", "1.7976931348623158e308", "1.7976931348623159e308", "1.797693134862315807e308",
-		// 2 | half an ulp above the largest
+		// 2 | half a unit in the last place above the largest number
 		overflow, overflow + ".0", overflow + "000e-3", overflow[:308] + "1", overflow[:308] + "1.99999",
 		overflow + ".00001",
 		"2e308", "1e309", "1e999", "-1e999", "1e400000000000000000000", "123456789012345678901234567890e300",
@@ -123,8 +122,8 @@ func TestHard(t *testing.T) {
 	}
 }
 
-// midpoint returns the exact decimal expansion of the point half way between
-// the positive float with the given bits and the next one.
+// midpoint returns the exact decimal expansion of the midpoint between the positive float with the given bits and the
+// next one.
 func midpoint(u uint64) string {
 	a := new(big.Float).SetPrec(2200).SetFloat64(math.Float64frombits(u))
 	b := new(big.Float).SetPrec(2200).SetFloat64(math.Float64frombits(u + 1))
@@ -158,7 +157,7 @@ func TestHalfway(t *testing.T) {
 		if last := digits[len(digits)-1]; last > '0' && last <= '9' {
 			check(t, digits[:len(digits)-1]+string(last-1)+"9999999999"+exp)
 		}
-		for _, k := range []int{17, 18, 19, 20, 21} { // and cut, around the digits that fit 64 bits
+		for _, k := range []int{17, 18, 19, 20, 21} { // also cut near the number of digits that fits 64 bits
 			if len(digits) > k+1 {
 				check(t, digits[:k+1]+exp)
 			}
@@ -166,17 +165,16 @@ func TestHalfway(t *testing.T) {
 	}
 }
 
-// randomNumber returns numbers of all the kinds that records hold, and of those
-// that test the reader.
+// randomNumber returns numbers of all kinds that occur in records, and of kinds that are hard for the reader.
 func randomNumber(r *rand.Rand, kind int) string {
 	switch kind {
 	case 0: // any float, shortest
 		return strconv.FormatFloat(math.Float64frombits(r.Uint64()), 'e', -1, 64)
 	case 1: // any float, 17 digits
 		return strconv.FormatFloat(math.Float64frombits(r.Uint64()), 'e', 16, 64)
-	case 2: // what programs print
+	case 2: // the numbers that programs print
 		return strconv.FormatFloat(r.NormFloat64()*math.Exp(20*r.Float64()-10), 'g', -1, 64)
-	case 3: // money, measurements
+	case 3: // amounts of money and measurements
 		return strconv.FormatFloat(r.NormFloat64()*1000, 'f', r.IntN(9), 64)
 	case 4: // integers
 		return strconv.FormatUint(r.Uint64()>>r.UintN(64), 10)
@@ -221,7 +219,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// The table and the logarithm, against their definitions.
+// TestPowers compares the table and the logarithm with their definitions.
 func TestPowers(t *testing.T) {
 	for q := minPower; q <= maxPower; q++ {
 		e := q * 217706 >> 16
@@ -245,7 +243,7 @@ func TestPowers(t *testing.T) {
 		low := new(big.Rat).SetInt(T)
 		high := new(big.Rat).SetInt(T.Add(T, big.NewInt(1)))
 		if x.Cmp(low) < 0 || x.Cmp(high) >= 0 {
-			t.Fatalf("power of 10^%d is not cut", q)
+			t.Fatalf("power of 10^%d is not rounded down", q)
 		}
 		if exact := 0 <= q && q <= maxExactPower; exact != (x.Cmp(low) == 0) {
 			t.Fatalf("10^%d: exact is %v", q, !exact)
@@ -253,8 +251,8 @@ func TestPowers(t *testing.T) {
 	}
 }
 
-// strconv stops reading an exponent at five digits, and with enough digits to
-// match returns another number. This reader does not.
+// TestLongExponent: strconv stops reading an exponent after five digits, so with enough digits in the number it returns
+// a wrong result. This reader does not.
 func TestLongExponent(t *testing.T) {
 	for s, want := range map[string]float64{
 		"0." + strings.Repeat("0", 200_000) + "15e200001":                                             1.5,
@@ -269,7 +267,9 @@ func TestLongExponent(t *testing.T) {
 
 func TestNoAllocation(t *testing.T) {
 	var all [][]byte
-	for _, s := range []string{"0", "1.5", "-0.12345678901234567", "1e999", "x", midpoint(0x3FF0000000000000), midpoint(1), overflow + ".1", "-" + overflow, overflow[:308] + "1.5", "4503599627370496.5", strings.Repeat("9", 5000) + "e-4700"} {
+	for _, s := range []string{"0", "1.5", "-0.12345678901234567", "1e999", "x", midpoint(0x3FF0000000000000),
+		midpoint(1), overflow + ".1", "-" + overflow, overflow[:308] + "1.5", "4503599627370496.5",
+		strings.Repeat("9", 5000) + "e-4700"} {
 		all = append(all, []byte(s))
 	}
 	if n := testing.AllocsPerRun(50, func() {
@@ -283,12 +283,14 @@ func TestNoAllocation(t *testing.T) {
 }
 
 func FuzzDecimal(f *testing.F) {
-	for _, s := range []string{"0", "-0", "1", "-1.5e-5", "+.5", "5.", "123456789012345678901234567890", "1e999", "4.9e-324", "2.4703282292062327e-324", "9007199254740993", "0.12345678", "1.7976931348623159e308", "1e", "0x1p-2", "nan"} {
+	for _, s := range []string{"0", "-0", "1", "-1.5e-5", "+.5", "5.", "123456789012345678901234567890", "1e999",
+		"4.9e-324", "2.4703282292062327e-324", "9007199254740993", "0.12345678", "1.7976931348623159e308", "1e",
+		"0x1p-2", "nan"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if e := bytes.LastIndexAny(b, "eE"); len(b) > 9000 || len(b) >= 800 && e > 0 && len(b)-e > 6 {
-			return // too slow to check
+			return // checking it would take too long
 		}
 		check(t, string(b))
 	})
@@ -305,7 +307,8 @@ func BenchmarkDecimal(b *testing.B) {
 		{"digits17", func() string { return strconv.FormatFloat(r.NormFloat64(), 'f', -1, 64) }},
 		{"decimals3", func() string { return strconv.FormatFloat(100*r.NormFloat64(), 'f', 3, 64) }},
 		{"exponent", func() string { return strconv.FormatFloat(math.Float64frombits(r.Uint64()>>2), 'e', -1, 64) }},
-		{"halfway17", func() string { return strconv.FormatUint(1<<52|r.Uint64()>>12, 10) + ".5" }}, // left to strconv
+		// decided by strconv
+		{"halfway17", func() string { return strconv.FormatUint(1<<52|r.Uint64()>>12, 10) + ".5" }},
 		{"halfway700", func() string { return midpoint(1 + r.Uint64N(1<<20)) }},
 		{"digits25", func() string { return fmt.Sprintf("0.%010d%015d", 1+r.Uint64N(1e10-1), r.Uint64N(1e15)) }},
 	} {

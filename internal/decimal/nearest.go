@@ -18,12 +18,11 @@ const (
 
 const infinity = 0x7FF << 52
 
-// power is the 128-bit mantissa T of a power of ten, cut, not rounded:
-// T ≤ 10^q/2^(e−127) < T+1 with e = ⌊log₂ 10^q⌋.
+// power is the 128-bit mantissa T of a power of ten, rounded down: T ≤ 10^q/2^(e−127) < T+1 with e = ⌊log₂ 10^q⌋.
 type power struct{ hi, lo uint64 }
 
-// powers[q−minPower] is the mantissa of 10^q. They are computed at start, in 0.1 ms. A
-// file with 1302 constants would be no easier to verify.
+// powers[q−minPower] is the mantissa of 10^q. They are computed at start, in 0.1 ms: a file with 1302 constants would
+// not be easier to verify.
 var powers = computePowers()
 
 func computePowers() *[maxPower - minPower + 1]power {
@@ -33,7 +32,7 @@ func computePowers() *[maxPower - minPower + 1]power {
 		x.FillBytes(w[:])
 		t[q-minPower] = power{be64(w[:8]), be64(w[8:])}
 	}
-	// The mantissa of 10^q is that of 5^q.
+	// The mantissa of 10^q equals the mantissa of 5^q.
 	five, x := big.NewInt(5), new(big.Int)
 	p := big.NewInt(1)
 	for q := 0; q <= -minPower; q++ {
@@ -47,7 +46,7 @@ func computePowers() *[maxPower - minPower + 1]power {
 			set(q, x)
 		}
 		if q > 0 {
-			// 5^q is no power of two, so the quotient has 128 bits.
+			// 5^q is not a power of two, so the quotient has 128 bits.
 			set(-q, x.Quo(x.Lsh(big.NewInt(1), uint(127+n)), p))
 		}
 		p.Mul(p, five)
@@ -65,18 +64,17 @@ func be64(b []byte) (u uint64) {
 // maxExactPower is the largest q for which T is exact.
 const maxExactPower = 55
 
-// nearest returns the bits of the float64 nearest to mant·10^exp, ties to even. It
-// returns false if 128 bits of the power do not decide.
+// nearest returns the bits of the float64 nearest to mant·10^exp, ties to even. It returns false if 128 bits of the
+// power do not decide.
 //
-// With mant = w·2⁻ˡ, 2⁶³ ≤ w < 2⁶⁴, the product w·T is hi:mid:lo in words. If T is exact,
-// so is the product. Otherwise the true product is larger by less than w < 2⁶⁴, one unit
-// of mid. So the part below the last kept bit of hi decides the rounding, except if it is
-// one half less at most one unit of mid: then the true value may be a tie or above it,
-// and slow computes the answer.
+// With mant = w·2⁻ˡ, 2⁶³ ≤ w < 2⁶⁴, the product w·T is hi:mid:lo in words. If T is exact, so is the product. Otherwise
+// the true product is larger by less than w < 2⁶⁴, one unit of mid. So the part below the last kept bit of hi decides
+// the rounding, unless it is one half minus at most one unit of mid: then the true value may be a tie or above it, and
+// slow computes the answer.
 //
-// Cost: one wide multiplication, three in one of 500 numbers.
-// Source: after Lemire, "Number Parsing at a Gigabyte per Second" (2021), with its error
-// analysis replaced by the interval above.
+// Cost: one wide multiplication, three for one in 500 numbers.
+// Source: after Lemire, "Number Parsing at a Gigabyte per Second" (2021), with its error analysis replaced by the
+// interval above.
 func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	if mant == 0 || exp < minPower {
 		return 0, true
@@ -89,8 +87,8 @@ func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	t := &powers[exp-minPower]
 	hi, mid := bits.Mul64(w, t.hi)
 
-	// hi has 63 or 64 bits, of which 53 stay; fewer where the result is
-	// subnormal. 217706/2¹⁶ is log₂ 10, good for ⌊q·log₂ 10⌋ on the whole range.
+	// hi has 63 or 64 bits; 53 of them are kept, or fewer if the result is subnormal. 217706/2¹⁶ approximates log₂ 10
+	// well enough for ⌊q·log₂ 10⌋ on the whole range.
 	drop := uint(10 + hi>>63)
 	e := int(exp)*217706>>16 + 1 - l + int(drop) + 52 + 1023
 	if e < 1 {
@@ -104,8 +102,7 @@ func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	rest := hi & (half<<1 - 1)
 	kept := hi >> drop
 
-	// The first product lacks w·t.lo, less than one unit of hi. That matters
-	// next to one half only.
+	// The first product lacks w·t.lo, less than one unit of hi. That matters only if the rest is close to one half.
 	if rest == half || rest == half-1 {
 		c, lo := bits.Mul64(w, t.lo)
 		var carry uint64
@@ -115,7 +112,7 @@ func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 		kept = hi >> drop
 		if 0 <= exp && exp <= maxExactPower {
 			if rest == half && mid|lo == 0 && kept&1 == 0 {
-				kept-- // a tie: the step up below ends at the even number
+				kept-- // a tie: the increment below then gives the even number
 			}
 		} else if rest == half-1 && mid == math.MaxUint64 {
 			return 0, false
@@ -124,8 +121,8 @@ func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	if rest >= half {
 		kept++
 	}
-	// kept = 2⁵³ moves into the exponent by itself, and so does 2⁵² out of the
-	// subnormals: their exponent field is one less than e says.
+	// kept = 2⁵³ carries into the exponent, which is right. So does 2⁵² for a subnormal number, because its exponent
+	// field is one less than e says.
 	u = uint64(e-1)<<52 + kept
 	if u > infinity {
 		u = infinity
@@ -133,8 +130,8 @@ func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	return u, true
 }
 
-// long reads numbers of more than 19 digits. The digits, with or without a
-// point, make an integer D; the number is D·10^exp.
+// long reads numbers of more than 19 digits. D is the integer with these digits, without the decimal point; the number
+// is D·10^exp.
 func long(digits []byte, exp int64) uint64 {
 	var mant uint64
 	n, dropped, more := 0, int64(0), false
@@ -153,8 +150,7 @@ func long(digits []byte, exp int64) uint64 {
 	}
 	u, ok := nearest(mant, exp+dropped)
 	if more {
-		// The number lies between two numbers that nearest can read. Usually both round
-		// to the same float64.
+		// The number is between two numbers that nearest can read. Usually both round to the same float64.
 		v, vok := nearest(mant+1, exp+dropped)
 		ok = ok && vok && u == v
 	}
@@ -164,14 +160,12 @@ func long(digits []byte, exp int64) uint64 {
 	return slow(digits, exp)
 }
 
-// maxSignificant is more than 767, the largest number of digits of a number half way
-// between two float64s. It is less than 800, beyond which strconv misplaces the point of
-// an integer.
+// maxSignificant is more than 767, the largest number of digits of the midpoint of two float64s. It is less than 800,
+// beyond which strconv misplaces the point of an integer.
 const maxSignificant = 780
 
-// slow is exact for every number that is neither clearly 0 nor clearly infinite. It
-// passes the digits to strconv in a canonical form: the original may have an exponent,
-// with digits to match, that strconv cuts.
+// slow is exact for every number that is neither clearly 0 nor clearly infinite. It passes the digits to strconv in a
+// canonical form, because the original may have a long exponent, which strconv cuts.
 func slow(digits []byte, exp int64) uint64 {
 	var buf [maxSignificant + 32]byte
 	n, more := 0, false
@@ -187,12 +181,12 @@ func slow(digits []byte, exp int64) uint64 {
 		}
 	}
 	if more {
-		// Only whether the rest is zero matters, not its size.
+		// Only whether the remaining digits are all zero matters, not their value.
 		buf[n] = '1'
 		n++
 		exp--
 	}
-	// strconv reports overflow by an error, which is an allocation.
+	// strconv would report overflow by an error, which it allocates.
 	if int64(n)+exp == int64(len(overflow)) && string(buf[:n]) >= overflow {
 		return infinity
 	}

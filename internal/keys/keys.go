@@ -10,59 +10,59 @@ import (
 
 // Purpose says what a derived key protects. It is the label of the derivation, the info of HKDF.
 //
-// The constants below are all purposes. Each label ends with a zero byte and none begins another one, so keys of
-// two purposes are independent, whatever follows a label. Only this package of the module uses HKDF. "Master" is the
-// master key of the key file, EK an epoch's key, W a key that wraps a shard's values.
+// The constants below are all purposes. Each label ends with a zero byte, and no label is a prefix of another one. So
+// keys of two purposes are independent, for any text that follows the label. Only this package of the module uses HKDF.
+// "Master" is the master key of the key file, EK an epoch's key, W a key that wraps a shard's values.
 type Purpose string
 
-// Keys from the master key, or from a key that follows from it.
+// Keys that are derived from the master key, or from a key that is derived from it.
 const (
 	// ForLedger is the key of the MACs of the ledger's lines. From: master. Salt: none.
 	ForLedger Purpose = "streamdp/ledger/v1\x00"
 	// ForControl is the key of the MACs of ledger lines that are copied to the control topic.
 	// From: master. Salt: none.
 	ForControl Purpose = "streamdp/control/v1\x00"
-	// ForRequests is the key of the MACs of commands' requests and of the answers, in a group's control topic.
-	// From: master. Salt: none.
+	// ForRequests is the key of the MACs of the requests that commands put into a group's control topic, and of the
+	// answers there. From: master. Salt: none.
 	ForRequests Purpose = "streamdp/request/v1\x00"
-	// ForAnchors is the key of the MACs of records' hashes, by which a task recognizes its input log. With the plain
-	// hash, anybody who guesses a record could confirm the guess. From: master. Salt: none.
+	// ForAnchors is the key of the MACs of records' hashes, by which a task recognizes its input log. Without a key,
+	// anybody who guesses a record could confirm the guess by its hash. From: master. Salt: none.
 	ForAnchors Purpose = "streamdp/anchor/v1\x00"
 	// ForBoundaries is the key of the MACs of an epoch's boundary records, which say where steps by the clock end.
-	// From: master. Salt: u64be(length of the records' key) ‖ that key ‖ the epoch's nonce; public.
+	// From: master. Salt: u64be(length of the records' key) ‖ the records' key ‖ the epoch's nonce; public.
 	ForBoundaries Purpose = "streamdp/boundary/v1\x00"
 	// ForPartials encrypts one record of sums without noise, which instances of a group exchange.
 	// From: master. Salt: 32 random bytes, new in each record; public.
 	ForPartials Purpose = "streamdp/partials/v1\x00"
-	// ForState encrypts state, under two kinds of key:
+	// ForState is the key that encrypts two kinds of state:
 	//
 	//   - a checkpoint's or secret's file in the state directory, with its nonce. From: master. Salt: 32 random
 	//     bytes, new at every write; public.
 	//   - one record of a shard's value in a group's state topic. From: W. Salt: 32 random bytes, new in each
 	//     record; public.
 	ForState Purpose = "streamdp/state/v1\x00"
-	// ForWrap is W, from which the keys of a shard's values follow that have no other value above them.
-	// From: master. Salt: none.
+	// ForWrap is W, the key from which the keys of a shard's top-level values are derived. From: master. Salt: none.
 	ForWrap Purpose = "streamdp/wrap/v1\x00"
-	// ForStore is W of a shard's values under another value, such as an epoch's checkpoint under its secret. They
-	// are gone once that value is. From: master. Salt: the bytes of that value; secret.
+	// ForStore is W of a shard's values that depend on another value, for example of an epoch's checkpoint, which
+	// depends on the epoch's secret. Once that other value is deleted, they cannot be read. From: master. Salt: the
+	// bytes of the other value; secret.
 	ForStore Purpose = "streamdp/store/v1\x00"
-	// ForEpoch is EK, from which an epoch's noise follows. From: master. Salt: the epoch's secret; reference
-	// vectors have none. Behind the label: lp(stream) ‖ u64be(epoch) ‖ nonce ‖ digest.
+	// ForEpoch is EK, from which an epoch's noise is derived. From: master. Salt: the epoch's secret; reference vectors
+	// have none. After the label: lp(stream) ‖ u64be(epoch) ‖ nonce ‖ digest.
 	ForEpoch Purpose = "streamdp/epoch/v1\x00"
-	// ForNoise is the key of the MACs that give the keys of an array's noise rows. From: EK. Salt: none.
-	// Behind the label: lp(array).
+	// ForNoise is the key of the MACs that give the keys of an array's noise rows. From: EK. Salt: none. After the
+	// label: lp(array).
 	ForNoise Purpose = "streamdp/noise/v1\x00"
-	// ForAbsorbing is the key of the GMAC by which noise depends on the integers that it hides.
-	// From: EK. Salt: none. Behind the label: lp(array).
+	// ForAbsorbing is the key of the GMAC that makes noise depend on the integers that it hides. From: EK. Salt: none.
+	// After the label: lp(array).
 	ForAbsorbing Purpose = "streamdp/absorb/v1\x00"
-	// ForUsers is the key of the tags of persons; its first 16 bytes count. From: EK. Salt: none.
-	// Behind the label: lp(task).
+	// ForUsers is the key of the tags of persons; only its first 16 bytes are used. From: EK. Salt: none. After the
+	// label: lp(task).
 	ForUsers Purpose = "streamdp/user/v1\x00"
 )
 
-// Derive returns a purpose's key, HKDF-SHA256(key, salt, purpose). The list of purposes says from which key and
-// with which salt; nil is no salt. The caller overwrites what it need not keep.
+// Derive returns the key of a purpose, HKDF-SHA256(key, salt, purpose). The list of purposes says which key and which
+// salt to use; nil is no salt. The caller should overwrite keys that it no longer needs.
 func Derive(key *[32]byte, purpose Purpose, salt []byte) (derived [32]byte) {
 	return DeriveFor(key, purpose, salt, nil)
 }
@@ -74,8 +74,8 @@ func DeriveFor(key *[32]byte, purpose Purpose, salt, context []byte) (derived [3
 	return derived
 }
 
-// DeriveWithNonce returns 44 bytes of the same derivation, for a cipher: the key of Derive and a nonce.
-// The salt must be new for each content that is encrypted.
+// DeriveWithNonce returns 44 bytes of the same derivation to be used in a cipher: the key of Derive and a nonce. Use a
+// new salt for every content that is encrypted.
 func DeriveWithNonce(key *[32]byte, purpose Purpose, salt []byte) (derived [32]byte, nonce [12]byte) {
 	var both [32 + 12]byte
 	derive(both[:], key, purpose, salt, nil)

@@ -60,7 +60,7 @@ func TestPurposesDiffer(t *testing.T) {
 	}
 }
 
-// The vectors are what streamdp made while each caller derived its own key.
+// TestDerive: the vectors were made by the program before dp derived all keys, so no key has changed.
 func TestDerive(t *testing.T) {
 	var master, salt [32]byte
 	for i := range master {
@@ -111,7 +111,7 @@ func TestDerive(t *testing.T) {
 	}
 	check(ForState, sealed(key[:], nonce[:], file), "8a583bd9e62d3e46e33d5f04b4ce336184b7df61fd791b")
 	if !bytes.Equal(key[:], of(ForState, salt[:])) {
-		t.Error("DeriveWithNonce returns another key than Derive")
+		t.Error("DeriveWithNonce and Derive return different keys")
 	}
 
 	check(ForWrap, of(ForWrap, nil), "b33f6b7aa156b95b3fc863a313c06fd11a93dad801f5eedbc7fb6e7a36e03a71")

@@ -1,5 +1,6 @@
-// Package ladder searches for a scale privately: for the first of the values top·2^(i−rungs) that enough records are
-// below. It asks noisy counts of a histogram, in turn or by halves, and uses nothing else of the records.
+// Package ladder searches privately for a scale: for the first of the values top·2^(i−rungs) that is at least as large
+// as the values of enough records. It reads noisy counts of a histogram, in turn or by bisection, and uses nothing else
+// of the records.
 package ladder
 
 import (
@@ -25,7 +26,7 @@ func (l Ladder) Index(u float64) int {
 	switch {
 	case ratio > 1:
 		return l.Rungs + 1
-	case ratio <= 0: // also where the quotient is below all float64
+	case ratio <= 0: // also if the quotient is below all float64
 		return 0
 	}
 	fraction, e := math.Frexp(ratio)
@@ -35,11 +36,11 @@ func (l Ladder) Index(u float64) int {
 	return max(e+l.Rungs, 0)
 }
 
-// Searches counts the questions of a binary search among the rungs.
+// Searches returns the number of counts that a binary search among the rungs reads.
 func (l Ladder) Searches() int { return bits.Len(uint(l.Rungs)) }
 
-// Histogram counts records by rung: bins 0 … Rungs, then those above the top, then null records.
-// A search keeps nothing else of the records.
+// Histogram counts records by rung: bins 0 … Rungs, then a bin for records above the top, then one for null records. A
+// search keeps nothing else of the records.
 type Histogram []int64
 
 // Histogram returns an empty histogram of the ladder.
@@ -48,24 +49,23 @@ func (l Ladder) Histogram() Histogram { return make(Histogram, l.Rungs+3) }
 // Nulls returns the bin of the null records.
 func (h Histogram) Nulls() *int64 { return &h[len(h)-1] }
 
-// Counting says how counts become integers: a record is Unit lattice steps, a null record Null
-// lattice steps, and the noise has a standard deviation of SD steps.
+// Counting says how counts become integers: a record is Unit lattice steps, a null record Null lattice steps, and the
+// noise has a standard deviation of SD steps.
 //
-// Privacy: a count moves by at most Unit between neighbours, for 0 ≤ Null ≤ Unit.
+// Privacy: a count differs by at most Unit between neighbours, for 0 ≤ Null ≤ Unit.
 type Counting struct {
 	Unit, Null int64
 	SD         float64
 }
 
-// Scan releases the first rung with at least threshold records up to it. It asks the rungs, all
-// but the last, in turn. It returns the first one whose noisy count reaches the threshold, the
-// last rung if none does.
+// Scan releases the first rung with at least threshold records up to it. It compares the noisy counts of all rungs
+// except the last, in turn, and returns the first rung whose count reaches the threshold, or the last rung if none
+// does.
 //
-// Privacy: at most Rungs counts of sensitivity Unit, each with noise of standard deviation SD:
-// μ = Unit·√Rungs/SD, under both adjacencies.
-// Source: Varshney, Thakurta, Jain (2022), "(Nearly) Optimal Private Linear Regression for
-// Sub-Gaussian Data via Adaptive Clipping", DP-STAT, which asks for one count more than needed.
-// Null records count as 0.
+// Privacy: at most Rungs counts of sensitivity Unit, each with noise of standard deviation SD: μ = Unit·√Rungs/SD,
+// under both adjacencies.
+// Source: Varshney, Thakurta, Jain (2022), "(Nearly) Optimal Private Linear Regression for Sub-Gaussian Data via
+// Adaptive Clipping", DP-STAT, which reads one count more than needed. Null records count as 0 there.
 func (l Ladder) Scan(h Histogram, c Counting, threshold float64, row dp.Row) int {
 	var count int64
 	for i := range l.Rungs {
@@ -77,24 +77,23 @@ func (l Ladder) Scan(h Histogram, c Counting, threshold float64, row dp.Row) int
 	return l.Rungs
 }
 
-// Bisect does the same as Scan by binary search: Rungs+1 answers in ⌈log₂(Rungs+1)⌉ counts.
+// Bisect is Scan by binary search: it finds one of Rungs+1 rungs with ⌈log₂(Rungs+1)⌉ counts.
 //
 // Privacy: μ = Unit·√Searches/SD.
 func (l Ladder) Bisect(h Histogram, c Counting, threshold float64, row dp.Row) int {
 	return l.Locate(h, c, threshold, row).Place
 }
 
-// Locate is Bisect, and also returns what else its counts say.
+// Locate is Bisect, and also returns the noisy counts and their distance from the threshold.
 func (l Ladder) Locate(h Histogram, c Counting, threshold float64, row dp.Row) Found {
 	return h.Search(l.Rungs+1, h.UpTo, c, threshold, row, 0)
 }
 
-// Found is what a binary search finds.
+// Found is the result of a binary search.
 type Found struct {
 	Place int
-	// Far is Σ((count − threshold)/SD)² over the noisy counts. With null records alone, each
-	// counted as the threshold's share of a record, it is χ² with as many degrees of freedom
-	// as counts.
+	// Far is Σ((count − threshold)/SD)² over the noisy counts. If all records are null records, each counting as the
+	// threshold's share of a record, its distribution is χ² with one degree of freedom for each count.
 	Far float64
 	// Answers are the noisy counts.
 	Answers []Answer
@@ -106,8 +105,8 @@ type Answer struct {
 	Count float64
 }
 
-// Search bisects among so many places for the first one with at least threshold records up to
-// it. It uses the draws of row from the one after asked on.
+// Search finds by bisection the first of the given number of places with at least threshold records up to it. It uses
+// the draws of row after the first asked ones.
 func (h Histogram) Search(places int, records func(place int) int64, c Counting, threshold float64, row dp.Row,
 	asked int) Found {
 	low, high := 0, places-1
@@ -141,5 +140,5 @@ func reached(count int64, c Counting, threshold float64) bool {
 	return float64(count) >= float64(threshold*float64(c.Unit))
 }
 
-// MaxRungs is the largest number of rungs: lattices and scales range over 2^±500.
+// MaxRungs is the largest number of rungs, because lattices and scales range over 2^±500.
 const MaxRungs = 10000

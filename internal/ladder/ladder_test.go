@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestIndex compares with the definition, at and around every rung.
+// TestIndex compares Index with its definition, at and around every rung.
 func TestIndex(t *testing.T) {
 	l := Ladder{Top: 3, Rungs: 20}
 	for i := range l.Rungs + 1 {
@@ -18,7 +18,7 @@ func TestIndex(t *testing.T) {
 		}
 	}
 	if l.Index(0) != 0 || l.Index(-1) != 0 || l.Index(math.Inf(1)) != l.Rungs+1 {
-		t.Error("numbers beyond the ladder")
+		t.Error("Index is wrong for numbers outside the ladder")
 	}
 }
 
@@ -51,7 +51,8 @@ func TestSearch(t *testing.T) {
 			}
 		}
 	}
-	// A null record counts as half of one where half is asked for, and so decides nothing.
+	// A null record counts as half a record. If half of the records are asked for, null records alone are exactly at
+	// the threshold.
 	l, c := Ladder{Top: 1, Rungs: 4}, Counting{Unit: 4, Null: 2, SD: 1}
 	h := l.Histogram()
 	*h.Nulls() = 10

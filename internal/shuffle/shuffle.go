@@ -1,5 +1,5 @@
-// Package shuffle accounts for records that are shuffled before they are seen: n of them, in a random order that
-// nobody knows, each through a randomizer of its own. Together they are more private than each one alone.
+// Package shuffle computes the privacy of shuffled records: each of n records passes a separate randomizer, and they
+// are seen in a random order that nobody knows. Together they are more private than each one alone.
 package shuffle
 
 import (
@@ -11,13 +11,13 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Delta returns δ(ε), rounded up, for n shuffled records, each of which goes through a pure
-// ε₀-local randomizer. It is the δ of the pair
+// Delta returns δ(ε), rounded up, for n shuffled records that each pass a pure ε₀-local randomizer. It is the δ
+// of the pair
 //
 //	P = (A + D, C − A + 1 − D),   Q = (A + 1 − D, C − A + D)
 //
-// with C ~ Bin(n−1, e^−ε₀), A ~ Bin(C, ½), D ~ Bern(e^ε₀/(1+e^ε₀)), which
-// dominates every such mechanism. For a given C the best event is a half-line of A.
+// with C ~ Bin(n−1, e^−ε₀), A ~ Bin(C, ½), D ~ Bern(e^ε₀/(1+e^ε₀)), which dominates every such mechanism. For a given C
+// the best event is a half-line of A.
 //
 // Cost: O(√n).
 // Errors: n below 1, ε or ε₀ negative or not finite.
@@ -29,12 +29,12 @@ func Delta(n int, epsilon0, epsilon float64) (float64, error) {
 	return newClones(n, epsilon0).delta(epsilon), nil
 }
 
-// clones holds what Delta computes once for all ε.
+// clones holds the numbers that do not depend on ε, so that they are computed once.
 type clones struct {
 	n           int
 	epsilon0    float64
 	p           float64 // e^−ε₀
-	least, most int     // of C, but for
+	least, most int     // the range of C; dropped is the probability outside
 	dropped     float64
 }
 
@@ -53,14 +53,13 @@ func (s clones) delta(epsilon float64) float64 {
 	slope := (a*grow - (1 - a)) / ((2*a - 1) * (1 + grow))
 	event := func(c int) int { return max(1, int(math.Ceil(float64(c+1)*slope))) }
 
-	// By recursion over C = c and k = event(c): the weight of c, P(A ≥ k) and
-	// P(A = k−1).
+	// Compute by recursion over C = c and k = event(c): the weight of c, P(A ≥ k) and P(A = k−1).
 	c := s.least
 	k := event(c)
 	weight := binomial(s.n-1, c, s.p)
 	at, terms := upperTail(c, k)
 	one := binomial(c, k-1, 0.5)
-	first, most, moved, steps := at, 0.0, 0.0, 0.0 // for the bound of errors
+	first, most, moved, steps := at, 0.0, 0.0, 0.0 // for the bound of the rounding errors
 	delta := s.dropped
 	for {
 		above := at + one
@@ -84,8 +83,8 @@ func (s clones) delta(epsilon float64) float64 {
 			steps++
 		}
 	}
-	// A binomial has a relative error of 10⁻¹³. A step rounds a binomial twice, weight up to
-	// five times, and the new value of at once.
+	// A binomial has a relative error of 10⁻¹³. A step rounds a binomial twice, weight up to five times, and the new
+	// value of at once.
 	step := 0x1p-52 * steps
 	off := first*(1e-13+0x1p-51*terms) + moved*(1e-13+2*step) + most*(step+1e-15)
 	return min(1, delta*(1+1e-12+3*step)+off*(1+grow))
@@ -152,8 +151,8 @@ func deviance(x, m float64) float64 {
 	return x*math.Log(x/m) + m - x
 }
 
-// binomialRange returns a range of Bin(n, p), and an upper bound on the probability outside of
-// it, which is at most about 2·mass.
+// binomialRange returns a range of Bin(n, p), and an upper bound on the probability outside it, which is at most about
+// 2·mass.
 func binomialRange(n int, p, mass float64) (least, most int, outside float64) {
 	if n == 0 {
 		return 0, 0, 0
@@ -195,8 +194,7 @@ func binomialRange(n int, p, mass float64) (least, most int, outside float64) {
 	return least, low, below(least) + above(low)
 }
 
-// Epsilon returns ε, rounded up, for n shuffled records, each of which goes through a pure
-// ε₀-local randomizer.
+// Epsilon returns ε, rounded up, for n shuffled records that each pass a pure ε₀-local randomizer.
 //
 // Errors: as Delta, and δ outside (0, 1).
 func Epsilon(n int, epsilon0, delta float64) (float64, error) {
@@ -222,17 +220,17 @@ func Epsilon(n int, epsilon0, delta float64) (float64, error) {
 	return high, nil
 }
 
-// Guarantee is Epsilon of shuffled Gaussian randomizers. It follows from Epsilon0, the pure guarantee of a single
+// Guarantee is the ε of shuffled Gaussian randomizers. It is derived from Epsilon0, the pure guarantee of a single
 // randomizer, which fails with probability Delta0. Epsilon is +Inf if none was found.
 type Guarantee struct{ Epsilon, Epsilon0, Delta0 float64 }
 
-// Gaussian returns the guarantee at δ of n shuffled randomizers, each μ-Gaussian private. Half of δ is for
-// the clones, and half for the event that one randomizer is not ε₀-private:
+// Gaussian returns the guarantee at δ of n shuffled randomizers, each μ-Gaussian private. Half of δ is for the shuffled
+// ε₀-private randomizers, and half for the event that one randomizer is not ε₀-private:
 //
 //	δ = δ′ + (e^ε + 1)(1 + e^−ε₀/2)·n·δ₀
 //
-// δ₀ depends on the ε to be found, so it iterates until ε no longer changes. At the end it checks
-// that the sum is at most δ.
+// δ₀ depends on the resulting ε, so Gaussian iterates until ε no longer changes. At the end it checks that the sum is
+// at most δ.
 func Gaussian(n int, mu, delta float64) (Guarantee, error) {
 	s := Guarantee{Epsilon: 1, Epsilon0: 1}
 	events := func() float64 { return (math.Exp(s.Epsilon) + 1) * (1 + math.Exp(-s.Epsilon0)/2) * float64(n) }

@@ -7,14 +7,14 @@ import (
 	"gonum.org/v1/gonum/mathext"
 )
 
-// TestCloneDelta enumerates the pair of the shuffle bound for few records.
+// TestCloneDelta compares with an enumeration of the pair's outcomes, for few records.
 func TestCloneDelta(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2, 5, 12} {
 		for _, epsilon0 := range []float64{0, 0.3, 1, 4} {
 			p := math.Exp(-epsilon0)
 			d := 1 / (1 + p)
-			// P(A + D, C − A + 1 − D) as a map of outcomes.
+			// P(A + D, C − A + 1 − D), as a map of outcomes, and likewise Q.
 			first, second := map[[2]int]float64{}, map[[2]int]float64{}
 			choose := func(n, k int) float64 {
 				x := 1.0
@@ -50,9 +50,9 @@ func TestCloneDelta(t *testing.T) {
 	}
 }
 
-// TestCloneDeltaExact compares with sums of 40 digits: never below them, and above by
-// what is dropped of C and by less than 10⁻⁶ of them: tails are the largest, and so are
-// their roundings, where C is least.
+// TestCloneDeltaExact compares with sums of 40 digits. The results are never below them. They are above by at most the
+// dropped probability of C plus a relative 10⁻⁶, which covers the roundings: these are largest for the smallest C,
+// whose tails are largest.
 func TestCloneDeltaExact(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
@@ -71,8 +71,8 @@ func TestCloneDeltaExact(t *testing.T) {
 	}
 }
 
-// TestCloneDeltaLarge compares with tails that are computed one by one: what is added
-// for rounding is little even for a δ of 10⁻¹⁰.
+// TestCloneDeltaLarge compares with tails that are computed one by one: the margin for rounding is small even for a δ
+// of 10⁻¹⁰.
 func TestCloneDeltaLarge(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {

@@ -13,7 +13,7 @@ func NoncentralT(n int, shift, alpha float64) float64 {
 	if !(alpha > 0 && alpha <= 0.5) {
 		return math.NaN()
 	}
-	// The median is above this: that of √(χ²_n/n) is between 0.67 and 1.
+	// The median is above lo, because the median of √(χ²_n/n) is between 0.67 and 1.
 	lo, hi := min(shift, 2*shift)-1, shift+1
 	for NoncentralTail(n, shift, hi) > alpha {
 		hi += 2 * (hi - lo)
@@ -82,17 +82,16 @@ func Ratio(n int, alpha float64) float64 {
 	return root * root
 }
 
-// OneRun returns the p-value of the hypothesis that a mechanism is (ε, δ)-private
-// in an audit with one run: each of m canaries was put into the data or left out
-// by a fair coin, guesses of the coins were made for some of them, and so many
-// were correct.
+// OneRun returns the p-value of the hypothesis that a mechanism is (ε, δ)-private in an audit with one run. Each of m
+// canaries was put into the data or left out by a fair coin. The auditor then guessed the coins of guesses canaries,
+// and correct of the guesses were right.
 //
 //	P[B ≥ v] + 2mδ·max_{1≤i≤v} P[v−i ≤ B < v]/i,  B ~ Bin(guesses, e^ε/(1+e^ε))
 //
-// Source: Steinke, Nasr, Jagielski (2023), "Privacy Auditing with One (1)
-// Training Run", Theorem 5.2. It sees errors of a factor three and more in μ.
+// Source: Steinke, Nasr, Jagielski (2023), "Privacy Auditing with One (1) Training Run", Theorem 5.2. It detects errors
+// of a factor three and more in μ.
 func OneRun(canaries, guesses, correct int, eps, delta float64) float64 {
-	// log of p and 1 − p, for large ε too
+	// The logarithms of p and 1 − p, accurate also for large ε.
 	logP, logNot := -math.Log1p(math.Exp(-eps)), -eps-math.Log1p(math.Exp(-eps))
 	all, _ := math.Lgamma(float64(guesses) + 1)
 	mass := func(k int) float64 {

@@ -29,7 +29,7 @@ func TestNoncentralT(t *testing.T) {
 			t.Errorf("quantile of %.15g, n = %d, shift = %g: %.15g, want %.15g", got, c.n, c.shift, q, c.t)
 		}
 	}
-	// Many degrees of freedom make it a Gaussian.
+	// With many degrees of freedom the distribution is Gaussian.
 	if q := StudentT(1e9, 1e-9); math.Abs(q-Normal(2e-9)) > 1e-6 {
 		t.Errorf("quantile of Student's distribution with 10⁹ degrees of freedom: %.9g", q)
 	}
@@ -51,8 +51,8 @@ func TestRatio(t *testing.T) {
 	}
 }
 
-// TestOneRun: with δ = 0 the p-value is a binomial tail; it is never too small
-// for randomised response, which attains (ε, 0).
+// TestOneRun: with δ = 0 the p-value is a binomial tail. For randomised response, which attains (ε, 0), it is never too
+// small.
 func TestOneRun(t *testing.T) {
 	if p := OneRun(10, 3, 2, math.Log(3), 0); math.Abs(p-(0.75*0.75*0.75+3*0.75*0.75*0.25)) > 1e-15 {
 		t.Errorf("p = %.17g", p)

@@ -1,11 +1,10 @@
-// Package stattest has statistical assertions. Their tolerance follows from the number of
-// samples and from a stated probability of a false alarm, alpha. With fixed seeds a test
-// either always passes or always fails. Then alpha is the probability that a correct
-// program got an unlucky seed when the test was written. Nothing is ever retried. Tests
-// import it, and the audits of internal/audit.
+// Package stattest has statistical assertions. Their tolerance follows from the number of samples and from a stated
+// probability of a false alarm, alpha. With fixed seeds a test either always passes or always fails, and alpha is the
+// probability that a correct program got an unlucky seed when the test was written. No test is ever repeated with
+// another seed. Tests and the audits of internal/audit import this package.
 //
-// Every function returns an error that says how far off the samples are, nil if they are
-// within the tolerance. NaN is never within it.
+// Every function returns an error that says how far off the samples are, nil if they are within the tolerance. NaN is
+// never within it.
 package stattest
 
 import (
@@ -31,14 +30,14 @@ func Normal(alpha float64) float64 {
 // below low and of mass alpha above high.
 func ChiSquared(n int, alpha float64) (low, high float64) {
 	a, sd := float64(n)/2, math.Sqrt(float64(n)/2)
-	// From the bracket that certainly holds it: the tails fall faster than a
-	// Gaussian's below, slower than e^(−x/2) above.
+	// The brackets certainly contain the quantiles: the lower tail falls faster than a Gaussian's, the upper one more
+	// slowly than e^(−x/2).
 	low = bisect(0, a, func(x float64) bool { return mathext.GammaIncReg(a, x) >= alpha })
 	high = bisect(a, a+60*sd+800, func(x float64) bool { return mathext.GammaIncRegComp(a, x) <= alpha })
 	return 2 * low, 2 * high
 }
 
-// bisect returns where f becomes true between lo and hi.
+// bisect returns the number between lo and hi from which f is true.
 func bisect(lo, hi float64, f func(float64) bool) float64 {
 	for range 200 {
 		mid := lo + (hi-lo)/2
@@ -54,7 +53,7 @@ func bisect(lo, hi float64, f func(float64) bool) float64 {
 	return hi
 }
 
-// Check is one number that a test computed, and where it must be.
+// Check is one number that a test computed, and the interval in which it must be.
 type Check struct {
 	What             string // "variance", "coordinate 3: mean"
 	Value, Low, High float64
@@ -62,7 +61,7 @@ type Check struct {
 	Alpha            float64
 }
 
-// Err returns nil where the value is in its place.
+// Err returns nil if the value is in its interval.
 func (c Check) Err() error {
 	if c.Value >= c.Low && c.Value <= c.High {
 		return nil
@@ -71,8 +70,8 @@ func (c Check) Err() error {
 		c.Samples, c.Alpha)
 }
 
-// Used returns how far the value is on its way from the middle of its interval to
-// the ends: above 1 outside.
+// Used returns the distance of the value from the middle of its interval, divided by half of the interval's length: it
+// is above 1 outside.
 func (c Check) Used() float64 {
 	return math.Abs(c.Value-(c.Low+c.High)/2) / ((c.High - c.Low) / 2)
 }
@@ -82,11 +81,11 @@ func (c Check) at(format string, args ...any) Check {
 	return c
 }
 
-// Variance reports samples of N(0, 1), independent, whose sum of squares is
-// outside the χ² quantiles of mass alpha/2 each.
+// Variance checks independent samples of N(0, 1): their sum of squares must be between the χ² quantiles of mass alpha/2
+// at each end.
 func Variance(z []float64, alpha float64) error { return VarianceCheck(z, alpha).Err() }
 
-// VarianceCheck is the check that Variance makes.
+// VarianceCheck returns the check of Variance.
 func VarianceCheck(z []float64, alpha float64) Check {
 	var sum float64
 	for _, x := range z {
@@ -95,18 +94,18 @@ func VarianceCheck(z []float64, alpha float64) Check {
 	return SquaresCheck(sum, len(z), alpha)
 }
 
-// SumOfSquares is Variance of n samples whose squares add up to sum.
+// SumOfSquares is Variance for n samples whose squares add up to sum.
 func SumOfSquares(sum float64, n int, alpha float64) error { return SquaresCheck(sum, n, alpha).Err() }
 
-// SquaresCheck is the check that SumOfSquares makes.
+// SquaresCheck returns the check of SumOfSquares.
 func SquaresCheck(sum float64, samples int, alpha float64) Check {
 	low, high := ChiSquared(samples, alpha/2)
 	n := float64(samples)
 	return Check{"variance", sum / n, low / n, high / n, samples, alpha}
 }
 
-// Mean reports samples of variance sd², independent and Gaussian or many, whose
-// mean is farther from want than sd·z/√n.
+// Mean checks samples of variance sd² that are independent and either Gaussian or many: the distance of their mean from
+// want must be at most sd·z/√n.
 func Mean(samples []float64, want, sd, alpha float64) error {
 	return mean(samples, want, sd, alpha).Err()
 }
@@ -121,12 +120,11 @@ func mean(samples []float64, want, sd, alpha float64) Check {
 	return Check{"mean", want + sum/n, want - most, want + most, len(samples), alpha}
 }
 
-// Correlation reports two sequences of mean 0, independent of each other and
-// each of independent Gaussians, whose correlation r has |r|√n > z. r√n has the
-// variance of a standard Gaussian and lighter tails, for alpha below 1 %.
+// Correlation checks two sequences of Gaussians of mean 0, all independent: their correlation r must have |r|√n ≤ z.
+// r√n has the variance of a standard Gaussian and lighter tails, for alpha below 1 %.
 func Correlation(a, b []float64, alpha float64) error { return CorrelationCheck(a, b, alpha).Err() }
 
-// CorrelationCheck is the check that Correlation makes.
+// CorrelationCheck returns the check of Correlation.
 func CorrelationCheck(a, b []float64, alpha float64) Check {
 	var ab, aa, bb float64
 	for i, x := range a {
@@ -139,16 +137,14 @@ func CorrelationCheck(a, b []float64, alpha float64) Check {
 	return Check{"correlation", ab / math.Sqrt(aa*bb), -most, most, len(a), alpha}
 }
 
-// Lag reports a sequence whose correlation with itself, lag later, is too large
-// for independent samples.
+// Lag checks independent samples: the correlation of the sequence with itself, shifted by lag, must not be too large.
 func Lag(z []float64, lag int, alpha float64) error { return lagged(z, lag, alpha).Err() }
 
 func lagged(z []float64, lag int, alpha float64) Check {
 	return CorrelationCheck(z[:len(z)-lag], z[lag:], alpha).at("lag %d", lag)
 }
 
-// White reports everything that rows of independent N(0, 1) cannot show: the
-// checks of Whiteness that fail.
+// White checks rows of independent N(0, 1). It returns the checks of Whiteness that fail.
 func White(rows [][]float64, lags int, alpha float64) error {
 	var errs []error
 	for _, c := range Whiteness(rows, lags, alpha) {
@@ -159,14 +155,13 @@ func White(rows [][]float64, lags int, alpha float64) error {
 	return errors.Join(errs...)
 }
 
-// paired is of how many coordinates Whiteness looks at all pairs.
+// paired is the number of coordinates whose pairs Whiteness checks.
 const paired = 64
 
-// Whiteness tests rows of independent N(0, 1), rows[t] being step t: the variance
-// of all together and of each coordinate, means, correlations with each other and
-// with themselves up to lags later. Correlations are those of 64
-// coordinates spread evenly over a longer row. alpha is shared out among the tests;
-// the first is the variance of all.
+// Whiteness tests rows of independent N(0, 1), where rows[t] belongs to step t. It tests the variance of all together
+// and of each coordinate, means, and the correlations of coordinates with each other and with themselves up to lags
+// steps later. If a row is longer than 64, it tests the correlations of 64 coordinates spread evenly over the row.
+// alpha is divided among the tests. The first check is the variance of all.
 func Whiteness(rows [][]float64, lags int, alpha float64) []Check {
 	d, n := len(rows[0]), len(rows)
 	columns := make([][]float64, d)
@@ -206,9 +201,8 @@ func Whiteness(rows [][]float64, lags int, alpha float64) []Check {
 	return checks
 }
 
-// KolmogorovSmirnov reports samples whose empirical distribution is farther from
-// cdf than √(ln(2/alpha)/2n): the Dvoretzky–Kiefer–Wolfowitz inequality with
-// Massart's constant, valid for every n.
+// KolmogorovSmirnov checks the distance of the samples' empirical distribution from cdf: it must be at most
+// √(ln(2/alpha)/2n), by the Dvoretzky–Kiefer–Wolfowitz inequality with Massart's constant, valid for every n.
 func KolmogorovSmirnov(samples []float64, cdf func(float64) float64, alpha float64) error {
 	x := slices.Sorted(slices.Values(samples))
 	n := float64(len(x))
@@ -227,9 +221,8 @@ func KolmogorovSmirnov(samples []float64, cdf func(float64) float64, alpha float
 // Gaussian is the distribution function of N(0, 1).
 func Gaussian(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 
-// Covariance reports rows of independent Gaussian vectors of mean 0 whose
-// covariance is not want: whitened by want's Cholesky factor, they must be
-// White without lags.
+// Covariance checks rows of independent Gaussian vectors of mean 0 with covariance want: whitened by want's Cholesky
+// factor, they must be White without lags.
 func Covariance(rows [][]float64, want [][]float64, alpha float64) error {
 	d := len(want)
 	l := make([][]float64, d)

@@ -31,10 +31,9 @@ func TestChiSquared(t *testing.T) {
 	}
 }
 
-// TestLevel counts false alarms at alpha = 1 %: 4000 trials give 40, and at most
-// 83 with probability 1 − 10⁻⁹. The inequality of
-// Kolmogorov–Smirnov is not sharp at small n and the share of White is a union
-// bound: those may be fewer.
+// TestLevel counts false alarms at alpha = 1 %: 4000 trials give 40 on average, and at most 83 with probability 1 −
+// 10⁻⁹. There may be fewer for Kolmogorov–Smirnov, whose inequality is not tight for small n, and for White, which
+// divides alpha by a union bound.
 func TestLevel(t *testing.T) {
 	const trials, alpha, most = 4000, 0.01, 83
 	source := rand.New(rand.NewPCG(1, 1))
@@ -74,8 +73,8 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// TestPower shows each assertion something it must see; the sizes make a miss
-// less likely than 10⁻³ for the seed, and the seed is fixed.
+// TestPower gives each assertion samples that it must refuse. The sizes make a miss less likely than 10⁻³ for a random
+// seed, and the seed is fixed.
 func TestPower(t *testing.T) {
 	source := rand.New(rand.NewPCG(2, 2))
 	draw := func(n int, f func(z float64) float64) []float64 {

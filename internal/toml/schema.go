@@ -3,6 +3,7 @@ package toml
 import (
 	"reflect"
 	"strings"
+	"unicode"
 
 	burnt "github.com/BurntSushi/toml"
 )
@@ -178,13 +179,34 @@ func (n *Node) In(v reflect.Value) reflect.Value {
 	return Field(v, n.Name)
 }
 
-// Field returns the struct field whose TOML name is name, the zero Value if there is
-// none.
+// Field returns the struct field whose key is name, the zero Value if there is none.
 func Field(v reflect.Value, name string) reflect.Value {
 	for i := range v.NumField() {
-		if v.Type().Field(i).Tag.Get("toml") == name {
+		if FieldKey(v.Type().Field(i)) == name {
 			return v.Field(i)
 		}
 	}
 	return reflect.Value{}
+}
+
+// FieldKey returns the key of a struct field: its tag "toml" or, without one, its name in snake case. ClipX has the key
+// clip_x, and PSDFloor has psd_floor.
+func FieldKey(f reflect.StructField) string {
+	if tag, ok := f.Tag.Lookup("toml"); ok {
+		return tag
+	}
+	var key strings.Builder
+	for i, r := range f.Name {
+		if unicode.IsUpper(r) && i > 0 {
+			before, after := rune(f.Name[i-1]), rune('A')
+			if i+1 < len(f.Name) {
+				after = rune(f.Name[i+1])
+			}
+			if !unicode.IsUpper(before) || unicode.IsLower(after) {
+				key.WriteByte('_')
+			}
+		}
+		key.WriteRune(unicode.ToLower(r))
+	}
+	return key.String()
 }

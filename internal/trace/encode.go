@@ -27,7 +27,7 @@ var kindOf = [kinds]otlp.Span_SpanKind{
 	Commit: otlp.Span_SPAN_KIND_INTERNAL, Publish: otlp.Span_SPAN_KIND_PRODUCER,
 }
 
-// request returns the spans in OTLP's form.
+// request returns the spans as an OTLP request.
 func (t *Tracer) request(batch []ended) *collector.ExportTraceServiceRequest {
 	if len(batch) == 0 {
 		return &collector.ExportTraceServiceRequest{}
@@ -48,7 +48,7 @@ func (t *Tracer) request(batch []ended) *collector.ExportTraceServiceRequest {
 	}}}
 }
 
-// sampled says in a span's flags that its trace is sent.
+// sampled is the flag of a span whose trace is sent.
 const sampled = 1
 
 func (e *ended) encode() *otlp.Span {

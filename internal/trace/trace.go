@@ -1,13 +1,11 @@
-// Package trace sends what the daemon does, with times, to a collector of OpenTelemetry:
-// OTLP over HTTP, in protobuf.
+// Package trace sends traces of the daemon's work to an OpenTelemetry collector, as OTLP over HTTP in protobuf.
 //
-// All that a span says besides its times is in [Work], which has no room for anything else:
-// no number that comes from a record, no text of one. Times are real ones. How long work on
-// records takes depends on them, so traces are as confidential as the input.
+// [Work] holds everything that a span says in addition to its times. It has no room for a number or a text that comes
+// from a record. The times are real ones. They depend on how long work on records takes, so traces are as confidential
+// as the input.
 //
-// Nothing waits for a collector. A span that has ended goes into a queue of fixed size, and
-// is dropped where that is full. A request that fails is not repeated: its spans are dropped
-// too, and the next request comes after a pause.
+// Nothing waits for a collector. A span that has ended goes into a queue of fixed size, and is dropped if the queue is
+// full. A request that fails is not repeated: its spans are dropped too, and the next request follows after a pause.
 package trace
 
 import (
@@ -28,83 +26,82 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Bounds of memory and time.
+// Limits of memory and time.
 const (
-	queueSize  = 4096                   // ended spans that wait
+	queueSize  = 4096                   // ended spans that wait to be sent
 	batchSize  = 512                    // spans of a request
-	batchEvery = 2 * time.Second        // a request that is not full leaves after that
-	sendTime   = 5 * time.Second        // of a request
-	endTime    = 2 * time.Second        // of all that is left to send at the end
-	leastPause = 500 * time.Millisecond // after a failure; doubled with each
+	batchEvery = 2 * time.Second        // a request with fewer spans is sent after that
+	sendTime   = 5 * time.Second        // the limit of a request
+	endTime    = 2 * time.Second        // the limit of sending the remaining spans at the end
+	leastPause = 500 * time.Millisecond // after a failure; doubled with each further failure
 	mostPause  = 30 * time.Second
-	mostAnswer = 64 << 10 // bytes of an answer that are looked at
+	mostAnswer = 64 << 10 // bytes of an answer that are read
 )
 
-// Kind says what a span is about. Its name is one of these words.
+// Kind is the kind of work that a span describes. Its name is one of these words.
 type Kind uint8
 
 const (
-	// Steps is from the first close after a commit to the end of the next commit: a trace.
+	// Steps lasts from the first closed step after a commit to the end of the next commit. It is the root of a trace.
 	Steps Kind = iota
-	// Fetch is a request for records, with its wait for them. A trace of its own.
+	// Fetch is a request for records, including the wait for them. It is a trace of its own.
 	Fetch
 	// Close ends a step and draws its noise. Within Steps.
 	Close
 	// Commit makes closed steps durable. Within Steps.
 	Commit
-	// Publish is a request that sends releases to the output. Within the Steps that were
-	// committed last.
+	// Publish is a request that sends releases to the output. Within the Steps of the last commit.
 	Publish
 	kinds
 )
 
 var names = [kinds]string{"steps", "fetch", "close", "commit", "publish"}
 
-// Work is all that a span says besides its times.
+// Work is everything that a span says in addition to its times.
 type Work struct {
 	Stream    string // as configured
 	Partition string // of the task
-	Input     int    // Fetch: the partition that is read
+	Input     int    // for Fetch: the partition that is read
 	Epoch     uint64
-	// First and Last are steps of the epoch; 0 where there are none.
+	// First and Last are the first and last step, by number in the epoch; 0 if there are none.
 	First, Last uint64
-	// Failed is a word for why it failed, of a set that does not depend on records; empty:
-	// it did not.
+	// Failed is a word for the reason of a failure, from a set that does not depend on records; empty if the work did
+	// not fail.
 	Failed string
 }
 
-// Options of a tracer.
+// Options are the options of a tracer.
 type Options struct {
 	Endpoint string      // URL of the receiver
-	Header   http.Header // of each request
-	// TLS returns what to trust and to show. When it returns another configuration, new
-	// connections are made with that. Nil: the system's authorities.
+	Header   http.Header // sent with each request
+	// TLS returns the trusted authorities and the client's certificate. When it returns another configuration, new
+	// connections are made with it. Nil: the system's authorities.
 	TLS func() *tls.Config
 	// Sample is the share of traces that are sent, in (0, 1].
 	Sample float64
 	// Service, Version and Instance name the sender. Instance may be empty.
 	Service, Version, Instance string
-	// Sent is called after each request with the number of spans that were sent, of those
-	// that were dropped since the last call, and why the request failed, nil if it did not.
+	// Sent is called after each request with the number of spans that were sent, the number dropped since the last
+	// call, and the error of the request, nil if there was none.
 	Sent func(sent, dropped int, err error)
 
-	times times // zero: the constants; tests have their own
+	times times // not 0 in tests: replaces the constants
 }
 
-// times are bounds of time.
+// times replace batchEvery, sendTime and endTime in tests; 0 keeps the constant.
 type times struct{ batch, send, end time.Duration }
 
 // Tracer sends spans. A nil Tracer records none, at the cost of a comparison.
 type Tracer struct {
 	o       Options
 	client  http.Client
-	tls     *tls.Config // of client
+	tls     *tls.Config // the configuration of client
 	queue   chan ended
 	dropped atomic.Int64
 	pause   time.Duration
 }
 
-// ended is a span as it waits.
+// ended is an ended span in the queue.
 type ended struct {
 	Span
 	end time.Time
@@ -115,12 +112,12 @@ func New(o Options) *Tracer {
 	o.times = times{cmp.Or(o.times.batch, batchEvery), cmp.Or(o.times.send, sendTime), cmp.Or(o.times.end, endTime)}
 	t := &Tracer{o: o, queue: make(chan ended, queueSize)}
 	t.client.Timeout = o.times.send
-	// The headers may hold a secret, and are for the endpoint only.
+	// Do not follow redirects: the headers may contain a secret, and are for the endpoint only.
 	t.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return t
 }
 
-// connects makes connections what TLS says now.
+// connects makes new connections if TLS has returned another configuration.
 func (t *Tracer) connects() {
 	var now *tls.Config
 	if t.o.TLS != nil {
@@ -136,11 +133,11 @@ func (t *Tracer) connects() {
 	t.client.Transport, t.tls = transport, now
 }
 
-// Span is work that is under way. The zero Span records nothing.
+// Span is work in progress. The zero Span records nothing.
 type Span struct {
-	Work           // may be completed until the end
-	t      *Tracer // nil: it is not sent
-	known  bool    // whether it is sent was decided
+	Work           // may be changed until End
+	t      *Tracer // nil: the span is not sent
+	known  bool    // whether the trace is sent has been decided
 	kind   Kind
 	trace  [16]byte
 	id     [8]byte
@@ -163,8 +160,7 @@ func (t *Tracer) Begin(k Kind, w Work, at time.Time) Span {
 	return s
 }
 
-// Within begins a span within another one, which may have ended. It is sent if that is. Within
-// the zero Span it begins a trace.
+// Within begins a span within span s, which may have ended. It is sent if s is. Within the zero Span it begins a trace.
 func (t *Tracer) Within(s Span, k Kind, w Work, at time.Time) Span {
 	switch {
 	case !s.known:
@@ -177,7 +173,7 @@ func (t *Tracer) Within(s Span, k Kind, w Work, at time.Time) Span {
 	return s
 }
 
-// fill makes an identifier that is not zero. It need not be hard to guess.
+// fill fills id with random bytes that are not all zero. They need not be hard to guess.
 func fill(id []byte) {
 	for i := 0; i < len(id); i += 8 {
 		binary.NativeEndian.PutUint64(id[i:], rand.Uint64())
@@ -200,7 +196,7 @@ func (s *Span) End(at time.Time) {
 	}
 }
 
-// Start sends in the background. end sends what is left, for endTime at most, and returns.
+// Start starts sending in the background. end sends the remaining spans, for endTime at most, and returns.
 func (t *Tracer) Start() (end func()) {
 	if t == nil {
 		return func() {}
@@ -221,7 +217,7 @@ func (t *Tracer) Start() (end func()) {
 	}
 }
 
-// run sends until ending is closed, and then what is left as long as a collector takes it.
+// run sends spans until ending is closed. Then it sends the remaining ones until that fails.
 func (t *Tracer) run(ctx context.Context, ending chan struct{}) {
 	tick := time.NewTicker(t.o.times.batch)
 	defer tick.Stop()
@@ -261,14 +257,14 @@ func (t *Tracer) run(ctx context.Context, ending chan struct{}) {
 	}
 }
 
-// send sends spans in one request, and says what became of them.
+// send sends spans in one request, and calls Options.Sent.
 func (t *Tracer) send(ctx context.Context, batch []ended) error {
 	refused, err := t.post(ctx, batch)
 	said := err
 	if err != nil {
 		refused = len(batch)
 	} else if refused > 0 {
-		said = errors.New("the collector took a part of the spans only")
+		said = errors.New("the collector accepted only a part of the spans")
 	}
 	t.o.Sent(len(batch)-refused, refused+int(t.dropped.Swap(0)), said)
 	return err
@@ -297,7 +293,7 @@ func (t *Tracer) post(ctx context.Context, batch []ended) (refused int, err erro
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, mostAnswer))
 	if res.StatusCode/100 != 2 {
-		return 0, errors.New("the collector answers " + res.Status[:min(len(res.Status), 100)])
+		return 0, errors.New("the collector answered " + res.Status[:min(len(res.Status), 100)])
 	}
 	if err != nil {
 		return 0, err
@@ -309,8 +305,7 @@ func (t *Tracer) post(ctx context.Context, batch []ended) (refused int, err erro
 	return refused, nil
 }
 
-// Probe sends a request without spans, and returns an error unless the collector takes it. It is
-// for a tracer that has not started.
+// Probe sends a request without spans, and returns an error unless the collector accepts it. Call it before Start.
 func (t *Tracer) Probe(ctx context.Context) error {
 	_, err := t.post(ctx, nil)
 	return err

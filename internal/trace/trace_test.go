@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/trace"
 )
 
-// outcome adds up what a tracer says of its spans.
+// outcome adds up what a tracer reports about its spans.
 type outcome struct {
 	mu            sync.Mutex
 	sent, dropped int
@@ -41,7 +41,7 @@ func (o *outcome) now() (sent, dropped, failed int, text string) {
 func newTracer(r *tracetest.Receiver, edits ...func(*trace.Options)) (*trace.Tracer, *outcome) {
 	var said outcome
 	o := trace.Options{Endpoint: r.Server.URL + "/v1/traces", Sample: 1, Service: "dp", Version: "1.2", Sent: said.add}
-	o.Times(0, time.Minute, time.Minute) // a slow machine sends all the same
+	o.Times(0, time.Minute, time.Minute) // a slow machine must not run into a limit
 	for _, edit := range edits {
 		edit(&o)
 	}
@@ -53,7 +53,7 @@ var (
 	began = time.Unix(1_700_000_000, 5)
 )
 
-// TestSpans: what is sent is what was said, in the form of OTLP, with all that a trace needs.
+// TestSpans: the receiver gets all spans in the form of OTLP, with everything that a trace needs.
 func TestSpans(t *testing.T) {
 	t.Parallel()
 	r := tracetest.New(t)
@@ -71,10 +71,10 @@ func TestSpans(t *testing.T) {
 	commit.End(began.Add(4))
 	steps.Last = 8
 	steps.End(began.Add(5))
-	publish := tr.Within(steps, trace.Publish, task, began.Add(6)) // after it has ended
+	publish := tr.Within(steps, trace.Publish, task, began.Add(6)) // after steps has ended
 	publish.End(began.Add(7))
 	alone := tr.Within(trace.Span{}, trace.Publish, task, began)
-	alone.End(began.Add(-1)) // a clock that was set
+	alone.End(began.Add(-1)) // the clock was set back
 	fetch := task
 	fetch.Input = 5
 	f := tr.Begin(trace.Fetch, fetch, began)
@@ -124,7 +124,8 @@ func TestSpans(t *testing.T) {
 		header.Get("User-Agent") != "streamdp/1.2" {
 		t.Errorf("%s, %v", path, header)
 	}
-	if want := (map[string]any{"service.name": "dp", "service.version": "1.2", "service.instance.id": "a"}); !reflect.DeepEqual(by, want) {
+	if want := (map[string]any{"service.name": "dp", "service.version": "1.2",
+		"service.instance.id": "a"}); !reflect.DeepEqual(by, want) {
 		t.Errorf("sent by %v", by)
 	}
 	if sent, dropped, failed, _ := said.now(); sent != 6 || dropped != 0 || failed != 0 {
@@ -132,7 +133,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestSample: a trace is sent as a whole or not at all.
+// TestSample: a trace is sent completely or not at all.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	r := tracetest.New(t)
@@ -143,7 +144,7 @@ func TestSample(t *testing.T) {
 		a := tr.Begin(trace.Steps, task, began)
 		b := tr.Within(a, trace.Close, task, began)
 		if !a.Begun() || !b.Begun() {
-			t.Fatal("what is not sent counts as not begun: it would be decided again")
+			t.Fatal("a span that is not sent counts as not begun: its trace would be sampled again")
 		}
 		b.End(began)
 		a.End(began)
@@ -158,13 +159,13 @@ func TestSample(t *testing.T) {
 			t.Errorf("%d spans of trace %s", n, id)
 		}
 	}
-	if n := len(byTrace); n < 150 || n > 350 { // 7 deviations
+	if n := len(byTrace); n < 150 || n > 350 { // 7 standard deviations
 		t.Errorf("%d of %d traces", n, traces)
 	}
 }
 
-// TestQueue: nobody waits for a collector that hangs. What the queue has no room for is dropped
-// and counted, and the end comes in time.
+// TestQueue: nothing waits for a collector that hangs. Spans that do not fit the queue are dropped and counted, and the
+// end comes in time.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	r := tracetest.New(t)
@@ -197,15 +198,14 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestVanished: a collector that goes away and comes back gets what came since, and each failure
-// is told.
+// TestVanished: a collector that vanishes and returns gets the spans that ended since, and each failure is reported.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	r := tracetest.New(t)
 	tr, said := newTracer(r, func(o *trace.Options) { o.Times(time.Hour, time.Minute, time.Minute) })
 	end := tr.Start()
 	many := func() {
-		for range 512 { // a full request leaves at once, and no other leaves
+		for range 512 { // a full request is sent at once, and no other is sent
 			s := tr.Begin(trace.Fetch, task, began)
 			s.End(began)
 		}
@@ -235,7 +235,7 @@ func TestVanished(t *testing.T) {
 	wait("it takes a part",
 		func(sent, dropped, failed int) bool { return sent == 1036 && dropped == 1012 && failed == 2 })
 	r.Rejects.Store(0)
-	r.Status.Store(http.StatusTemporaryRedirect) // with a header that may hold a secret: not followed
+	r.Status.Store(http.StatusTemporaryRedirect) // must not be followed, because a header may contain a secret
 	many()
 	wait("it redirects", func(sent, dropped, failed int) bool { return dropped == 1524 && failed == 3 })
 	r.Status.Store(http.StatusUnauthorized)
@@ -249,7 +249,7 @@ func TestVanished(t *testing.T) {
 	}
 }
 
-// TestTLS: the receiver's certificate counts.
+// TestTLS: the tracer checks the receiver's certificate.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	r := tracetest.NewTLS(t)
@@ -266,7 +266,7 @@ func TestTLS(t *testing.T) {
 	}
 	now = &tls.Config{RootCAs: x509.NewCertPool()}
 	if err := tr.Probe(t.Context()); err == nil {
-		t.Error("an authority that is trusted no more")
+		t.Error("the tracer still trusts an authority that was removed")
 	}
 	if len(r.Spans()) != 0 {
 		t.Error("a probe sends spans")
@@ -274,12 +274,12 @@ func TestTLS(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := tr.Probe(ctx); err == nil {
-		t.Error("a probe does not look at its context")
+		t.Error("a probe ignores its context")
 	}
 }
 
-// TestOff: without a tracer nothing is recorded and nothing allocated; with one, nothing is
-// allocated by those who work.
+// TestOff: without a tracer nothing is recorded and nothing allocated; with a tracer, beginning and ending spans
+// allocates nothing.
 func TestOff(t *testing.T) {
 	var off *trace.Tracer
 	work := func(tr *trace.Tracer) func() {
@@ -292,14 +292,14 @@ func TestOff(t *testing.T) {
 		}
 	}
 	if n := testing.AllocsPerRun(1000, work(off)); n != 0 {
-		t.Errorf("%v allocations without a tracer", n)
+		t.Errorf("%v allocations without a tracer, want 0", n)
 	}
 	on := trace.New(trace.Options{Sample: 1})
 	if n := testing.AllocsPerRun(1000, work(on)); n != 0 {
-		t.Errorf("%v allocations with one", n)
+		t.Errorf("%v allocations with a tracer, want 0", n)
 	}
 	if s := off.Begin(trace.Fetch, task, began); s.Begun() {
-		t.Error("a span without a tracer")
+		t.Error("a span began without a tracer")
 	}
 	off.Start()()
 }

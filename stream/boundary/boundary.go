@@ -1,5 +1,5 @@
-// Package boundary says where steps by the clock end. A sampler asks the logs for their ends at each multiple of a
-// task's period. The ends that count are records with a MAC in the boundary topic, written before any noise of
+// Package boundary decides where steps by the clock end. A sampler asks the logs for their ends at each multiple of a
+// task's period. The ends that count are records with a MAC in the boundary topic. They are written before any noise of
 // their step is drawn, so a release stays a function of logs.
 package boundary
 
@@ -27,61 +27,57 @@ import (
 // Boundary says where a step by the clock ends.
 type Boundary struct {
 	Step uint64
-	Ends []int64 // behind its records, by partition
+	Ends []int64 // after its records, by partition
 	At   int64   // offset in the boundary topic
 }
 
-// Boundaries are the ends of the steps of an epoch whose steps are by the clock. At each multiple of the
-// period one more is decided: the partitions' last stable offsets, none below the last
-// boundary. It is written to the boundary topic, and read back before it is used. Of
-// several for one step, by copies of a state directory, the first in the topic counts, for
-// all. So a boundary is durable before any noise of its step, and nobody decides it twice.
+// Boundaries are the ends of an epoch's steps by the clock. Each multiple of the period decides one more: the
+// partitions' last stable offsets, but none below the last boundary. It is written to the boundary topic, and read back
+// before it is used. If copies of a state directory write several boundaries for one step, the first in the topic
+// counts for all of them. So a boundary is durable before any noise of its step, and no step has two.
 //
-// Privacy: a boundary is a function of public things, of the daemon's clock and of how many
-// offsets each partition has. It depends on no record's content, not on the times that
-// producers or brokers gave to records, and not on the task's progress: neither on how far
-// it is behind nor on when the last epoch's work had ended; see Sampler. So neighbouring
-// streams, which differ in the content of one record, have the same boundaries, and no
-// record is moved to another step. What is left is that work on a record may keep the
-// processor from this clock for a moment, as it may delay a release.
+// Privacy: a boundary is a function of public values: the daemon's clock and the number of offsets of each partition.
+// It does not depend on the content of a record, on the timestamps that producers or brokers set, or on the task's
+// progress: neither on its lag nor on when the last epoch's work ended; see Sampler. So neighbouring streams, which
+// differ in the content of one record, have the same boundaries, and no record moves to another step. One effect
+// remains: work on a record may delay this clock for a moment, as it may delay a release.
 //
-// A wrong clock moves only boundaries to come. Those of a time when nothing ran are not made
-// up.
+// A wrong clock moves only future boundaries. Boundaries of a time when nothing ran are not made up for.
 //
-// A record of the topic has the key STREAM/PARTITION/EPOCH, {"step":t,"ends":[…]} as value,
-// and as header a MAC under a key that follows from the master key, the epoch and its
-// nonce. Records without a valid MAC are nobody's. It is safe for concurrent use.
+// A record of the topic has the key STREAM/PARTITION/EPOCH, the value {"step":t,"ends":[…]}, and in a header a MAC
+// under a key that is derived from the master key, the epoch and its nonce. Records without a valid MAC are ignored.
+// Boundaries is safe for concurrent use.
 type Boundaries struct {
 	*failure.Retrier
 	log     signedlog.Log
 	name    []byte // the records' key
 	Sources []core.Source
-	Most    int64                       // offsets by which a partition moves in a step, at most
-	Horizon uint64                      // last step, 0: none
-	Stamp   func() time.Time            // of a record that is written
-	Same    func(context.Context) error // halts where the topic is not the one of the epoch's opening
-	Sampler *Sampler                    // nil where nothing is decided
+	Most    int64                       // the most offsets by which a partition advances in a step
+	Horizon uint64                      // last step; 0: none
+	Stamp   func() time.Time            // returns the timestamp of a new record
+	Same    func(context.Context) error // halts if the topic is not the one of the epoch's opening
+	Sampler *Sampler                    // nil if this process decides no boundaries
 
 	reading sync.Mutex // held while the topic is read
-	next    int64      // of the topic, what was not read yet
+	next    int64      // the next offset of the topic to read
 
-	refilling sync.Mutex // held while the queue is filled from the topic; mu is not
+	refilling sync.Mutex // held while the queue is filled from the topic, without holding mu
 
 	mu    sync.Mutex
-	Last  Boundary         // the newest
-	queue []Boundary       // the next steps', without a gap; not all that are known
-	Kept  Boundary         // the newest that was put into queue, at first what the epoch begins at
-	came  notify.Broadcast // guarded by mu; sent with each boundary that is taken
+	Last  Boundary         // the newest boundary
+	queue []Boundary       // the boundaries of the next steps, without a gap; not necessarily all known ones
+	Kept  Boundary         // the newest boundary put into queue; at first, where the epoch begins
+	came  notify.Broadcast // guarded by mu; sent with each new boundary
 }
 
 // boundaryHeader is the name of the header of a boundary.
 const boundaryHeader = "streamdp.boundary"
 
-// maxQueued bounds the boundaries in memory. Those beyond are read again when it is their turn.
+// maxQueued limits the boundaries in memory. Later ones are read again when they are needed.
 const maxQueued = 4096
 
-// New returns the boundaries of the epoch of a manifest. The caller sets Most, Last, Kept, Stamp and Same before
-// Begin, and Horizon and Sampler where there are any.
+// New returns the boundaries of a manifest's epoch. Before Begin, the caller sets Most, Last, Kept, Stamp and Same, and
+// Horizon and Sampler if they apply.
 func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic string, m *core.Manifest) *Boundaries {
 	name := []byte(strings.TrimSuffix(core.Identity(m.Task(), m.Epoch, 0), "/0"))
 	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
@@ -99,15 +95,15 @@ func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic strin
 // Topic returns the name of the boundary topic.
 func (b *Boundaries) Topic() string { return b.log.Topic }
 
-// Begin reads the topic from the checkpoint's boundary on. It halts unless that boundary is there. Before
-// the first one it begins where the ledger says, opened, if it does.
+// Begin reads the topic from the checkpoint's boundary on. It halts unless that boundary is there. Before the first
+// boundary, it reads from the offset that the ledger recorded in opened, if any.
 func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) error {
 	from := b.Last
 	b.next = from.At + 1
 	if from.Step == 0 && opened != nil {
 		b.next = opened.First
 	} else if from.At < 0 {
-		// Nobody knows where the epoch's first boundary is.
+		// It is unknown where the epoch's first boundary is.
 		err := b.Do(ctx, "boundary topic", func() (err error) {
 			b.next, err = b.log.Client.Start(ctx, b.log.Topic, 0)
 			return err
@@ -132,11 +128,11 @@ func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) 
 	return b.read(ctx)
 }
 
-// lost is the halt of a topic that lacks boundaries.
+// lost returns the halt for a topic that lacks boundaries.
 func (b *Boundaries) lost(format string, args ...any) error {
 	return failure.Haltf(failure.BoundaryTopic,
-		"boundary topic %s %s: it was made anew, or lost records, and nobody may decide them again; start anew with: "+
-			"streamdp epoch open %s",
+		"boundary topic %s %s: it was created again, or lost records, and boundaries cannot be decided twice; open a "+
+			"new epoch: streamdp epoch open %s",
 		b.log.Topic, fmt.Sprintf(format, args...), strings.Split(string(b.name), "/")[0])
 }
 
@@ -147,12 +143,12 @@ func (b *Boundaries) scan(ctx context.Context, from int64, fn func(*kafka.Record
 	case errors.Is(err, failure.ErrStop):
 		return nil
 	case kafka.Lost(err):
-		return b.lost("does not reach to offset %d and on: %s", from, err)
+		return b.lost("cannot be read from offset %d on: %s", from, err)
 	}
 	return err
 }
 
-// parse reads a record of the topic. ours says that it is one of this epoch.
+// parse parses a record of the topic. ours reports whether it is a boundary of this epoch.
 func (b *Boundaries) parse(rec *kafka.Record) (x Boundary, ours bool) {
 	if !bytes.Equal(rec.Key, b.name) || !b.log.Signed(rec, nil, rec.Value) {
 		return x, false
@@ -177,7 +173,7 @@ func (b *Boundaries) follows(x, before Boundary) bool {
 	return ok
 }
 
-// read takes note of what is new in the topic.
+// read reads the new records of the topic.
 func (b *Boundaries) read(ctx context.Context) error {
 	b.reading.Lock()
 	defer b.reading.Unlock()
@@ -192,15 +188,15 @@ func (b *Boundaries) read(ctx context.Context) error {
 	})
 }
 
-// take takes note of the next record of the epoch in the topic.
+// take handles the next record of the epoch in the topic.
 func (b *Boundaries) take(x Boundary) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if x.Step <= b.Last.Step {
-		return nil // the first counts
+		return nil // only the first boundary of a step counts
 	}
 	if !b.follows(x, b.Last) {
-		return b.lost("holds a boundary of step %d behind that of step %d", x.Step, b.Last.Step)
+		return b.lost("holds the boundary of step %d after that of step %d", x.Step, b.Last.Step)
 	}
 	if b.Kept.Step == b.Last.Step && len(b.queue) < maxQueued {
 		b.queue, b.Kept = append(b.queue, x), x
@@ -218,7 +214,7 @@ func (b *Boundaries) Newest(ctx context.Context) (step uint64, err error) {
 	return b.Last.Step, err
 }
 
-// Of waits for the boundary of a step, which is not done yet.
+// Of waits for the boundary of a step, for which Done was not called.
 func (b *Boundaries) Of(ctx context.Context, step uint64) (Boundary, error) {
 	for {
 		x, known, came, err := b.Known(ctx, step)
@@ -233,8 +229,8 @@ func (b *Boundaries) Of(ctx context.Context, step uint64) (Boundary, error) {
 	}
 }
 
-// Known returns the boundary of a step that is not done yet, if it is known. Else came is closed when there
-// is another one.
+// Known returns the boundary of a step, for which Done was not called, if it is known. Otherwise came is closed when
+// there is a new boundary.
 func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known bool, came <-chan struct{}, err error) {
 	if err := b.refill(ctx, step); err != nil {
 		return x, false, nil, err
@@ -247,9 +243,10 @@ func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known 
 	return x, false, b.came.Next(), nil
 }
 
-// refill reads boundaries again that did not fit into memory, if a step needs them. Those before are done, but
-// for a few: leaves that are ahead of others have taken them. A broker that is slow holds up the leaves that
-// need them, and not what is decided meanwhile: whether any are needed depends on the task's progress.
+// refill reads boundaries again that did not fit into memory, if a step needs them. Nearly all earlier ones are done,
+// except a few that leaves ahead of others have taken. A slow broker delays the leaves that need these boundaries, but
+// must not delay decisions: whether boundaries are read again depends on the task's progress, and decisions must not
+// depend on it.
 func (b *Boundaries) refill(ctx context.Context, step uint64) error {
 	state := func() (kept Boundary, last uint64, queued int) {
 		b.mu.Lock()
@@ -272,7 +269,7 @@ func (b *Boundaries) refill(ctx context.Context, step uint64) error {
 		case !ours || x.Step <= kept.Step:
 			return nil
 		case !b.follows(x, kept):
-			return b.lost("holds a boundary of step %d behind that of step %d", x.Step, kept.Step)
+			return b.lost("holds the boundary of step %d after that of step %d", x.Step, kept.Step)
 		}
 		more, kept = append(more, x), x
 		if queued+len(more) >= 2*maxQueued || kept.Step == last {
@@ -286,7 +283,7 @@ func (b *Boundaries) refill(ctx context.Context, step uint64) error {
 	return err
 }
 
-// Done forgets the boundaries up to a step.
+// Done drops the boundaries up to a step.
 func (b *Boundaries) Done(step uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -297,8 +294,8 @@ func (b *Boundaries) Done(step uint64) {
 	b.queue = b.queue[n:]
 }
 
-// Run makes boundaries of what the sampler sees, one after the other, until the context ends or the last step
-// has one.
+// Run makes boundaries from the sampler's samples, one after the other, until the context ends or the last step has
+// one.
 func (b *Boundaries) Run(ctx context.Context) error {
 	b.Sampler.begin(b.Sources)
 	defer b.Sampler.pause()
@@ -323,11 +320,11 @@ func (b *Boundaries) Run(ctx context.Context) error {
 	}
 }
 
-// decide makes sure that the topic holds a boundary of a step. If another copy has written one it takes
-// that: so two copies, whose clocks differ, make no more boundaries than one.
+// decide makes sure that the topic holds a boundary of a step. If another copy has written one, decide uses it, so two
+// copies with different clocks make no more boundaries than one.
 func (b *Boundaries) decide(ctx context.Context, step uint64, x endOffsets) error {
 	if step == 1 {
-		// No record of the topic tells yet that it is the one of the epoch's opening.
+		// No record of the topic proves yet that it is the topic of the epoch's opening.
 		if err := b.Same(ctx); err != nil {
 			return err
 		}
@@ -350,14 +347,14 @@ func (b *Boundaries) decide(ctx context.Context, step uint64, x endOffsets) erro
 		}
 		newest, err := b.Newest(ctx)
 		if err == nil && newest < step {
-			return b.lost("does not hold what was written to it")
+			return b.lost("does not hold a record that was just written to it")
 		}
 		return err
 	})
 }
 
-// StampOf returns the time that the record of a boundary bears, by which the topic's retention counts: the
-// last multiple of the period. A finer one would tell when the partitions had answered.
+// StampOf returns the timestamp of a boundary record, which the topic's retention uses: the last multiple of the
+// period. A finer timestamp would reveal when the partitions had answered.
 func StampOf(now time.Time, period time.Duration) time.Time {
 	if at := now.Truncate(period); at.UnixMilli() > 0 {
 		return at
@@ -365,8 +362,8 @@ func StampOf(now time.Time, period time.Duration) time.Time {
 	return time.UnixMilli(1)
 }
 
-// Written returns the boundaries that are in the topic, for a repetition; nil where steps are not by the
-// clock. One that is missing is a halt.
+// Written returns a function that reads boundaries from the topic for repeated steps, or nil if steps are not by the
+// clock. The function halts if a boundary is missing.
 func (b *Boundaries) Written() func(context.Context, uint64) (Boundary, error) {
 	if b == nil {
 		return nil
@@ -378,7 +375,7 @@ func (b *Boundaries) Written() func(context.Context, uint64) (Boundary, error) {
 		b.Done(step - 1)
 		x, known, _, err := b.Known(ctx, step)
 		if err == nil && !known {
-			err = b.lost("lacks the boundary of step %d, of which the output holds the release", step)
+			err = b.lost("lacks the boundary of step %d, whose release is in the output", step)
 		}
 		return x, err
 	}

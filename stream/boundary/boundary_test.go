@@ -32,9 +32,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestClockSteps: steps end where a clock ends them, with what the partition holds, empty
-// ones too; a restart goes on with the boundaries that are recorded, and verify finds the
-// same bytes.
+// TestClockSteps: steps end by the clock and hold what the partition has then, possibly nothing. A restart continues
+// with the recorded boundaries, and verify finds the same bytes.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
@@ -65,7 +64,7 @@ func TestClockSteps(t *testing.T) {
 		}
 		if !slices.ContainsFunc(rel.Privacy.Statements,
 			func(s string) bool { return strings.Contains(s, "Steps end by a clock") }) {
-			t.Error("the release does not say what a clock tells")
+			t.Error("the release does not say what steps by the clock reveal")
 		}
 		at += int64(n)
 	}
@@ -91,9 +90,9 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// TestClockIgnoresTimes: the times that records bear, decades ahead, before 1970 or out of order, move no
-// boundary and no record, so that neighbouring streams have the same steps. Its records make the same releases as
-// others with the same values at the same offsets.
+// TestClockIgnoresTimes: record timestamps decades ahead, before 1970 or out of order move no boundary and no record,
+// so neighbouring streams have the same steps. The releases equal those of other records with the same values at the
+// same offsets.
 func TestClockIgnoresTimes(t *testing.T) {
 	t.Parallel()
 	far, early := time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC), time.UnixMilli(1)
@@ -119,13 +118,13 @@ func TestClockIgnoresTimes(t *testing.T) {
 	for name, times := range map[string][]time.Time{"far ahead": {early, far, early}, "one by one": {far, early}} {
 		got := run(times...)
 		if len(got) != 3 || !maps.Equal(got, plain) {
-			t.Errorf("%s: %d releases, and not those of the same records with other times", name, len(got))
+			t.Errorf("%s: %d releases, which differ from those of the same records with other times", name, len(got))
 		}
 	}
 }
 
-// TestClockTransactions: a step ends before an open transaction, whose records come in the step in which it
-// ends; of an aborted one only offsets come.
+// TestClockTransactions: a step ends before an open transaction, whose records are in the step in which it ends. An
+// aborted transaction contributes only offsets.
 func TestClockTransactions(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
@@ -170,8 +169,8 @@ func TestClockTransactions(t *testing.T) {
 	}
 }
 
-// TestClockLeaderGone: a partition that does not say how far it reaches stays where it is, and holds up
-// no other; what it has comes in the first step after it is back.
+// TestClockLeaderGone: a partition whose leader does not answer stays at its last end, and does not delay other
+// partitions. Its records are in the first step after the leader is back.
 func TestClockLeaderGone(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.MergedClockStream, 3)
@@ -204,8 +203,8 @@ func TestClockLeaderGone(t *testing.T) {
 	}
 }
 
-// TestClockMerged: a merged step takes of each partition what is there, so that a quiet one
-// holds nobody up; step_max bounds what a step takes, and the rest comes later.
+// TestClockMerged: a merged step takes what each partition has, so a quiet partition does not delay the others.
+// step_max limits a step, and the rest comes later.
 func TestClockMerged(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t,
@@ -229,7 +228,10 @@ func TestClockMerged(t *testing.T) {
 	x.Published(4)
 	x.End()
 	out := r.OutputOf("orders.dp")
-	for i, want := range []string{"[[0 100] [0 30] [0 0]]", "[[100 200] [30 30] [0 0]]", "[[200 250] [30 30] [0 0]]", "[[250 250] [30 30] [0 5]]"} {
+	for i, want := range []string{
+		"[[0 100] [0 30] [0 0]]", "[[100 200] [30 30] [0 0]]", "[[200 250] [30 30] [0 0]]",
+		"[[250 250] [30 30] [0 5]]",
+	} {
 		rel := fixtures.ParseClock(t, out[fmt.Sprintf("orders/merged/1/%d", i+1)])
 		var got [][2]int64
 		for _, p := range rel.Parts {
@@ -248,8 +250,8 @@ func TestClockMerged(t *testing.T) {
 	}
 }
 
-// TestClockRecovery: a restored copy, a damaged checkpoint and a lost one go on with the
-// boundaries that the topic has, merged and not, and give the same bytes.
+// TestClockRecovery: a restored copy, a damaged checkpoint and a lost one continue with the boundaries in the topic,
+// merged or not, and give the same bytes.
 func TestClockRecovery(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -284,7 +286,7 @@ func TestClockRecovery(t *testing.T) {
 			more(x, 3)
 			x.End()
 			want := r.OutputOf("orders.dp")
-			// The copy's clock stands still, and it repeats what was published.
+			// The copy's clock stands still, and the copy repeats what was published.
 			x = old.Start(h.On)
 			x.Published(step)
 			more(x, 1)
@@ -314,16 +316,15 @@ func TestClockRecovery(t *testing.T) {
 			}
 			for key, value := range want {
 				if got[key] != value {
-					t.Errorf("another release %s", key)
+					t.Errorf("release %s differs", key)
 				}
 			}
 		})
 	}
 }
 
-// TestClockCopies: two copies of a state that run at once, with clocks of their own, take
-// the same boundaries and publish the same bytes. A copy that finds a boundary makes none, so
-// both together make hardly more than one.
+// TestClockCopies: two copies of a state run at the same time, each with its own clock. They use the same boundaries
+// and publish the same bytes. A copy that finds a boundary makes none, so both together make few more than one would.
 func TestClockCopies(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.MergedClockStream, 3)
@@ -365,8 +366,8 @@ func TestClockCopies(t *testing.T) {
 	}
 }
 
-// TestClockFirstCounts: of several boundaries of a step the first counts, whoever wrote it
-// and whatever comes later; a record without a MAC counts for nobody.
+// TestClockFirstCounts: of several boundaries of a step, the first counts, no matter which copy wrote it. A record
+// without a MAC is ignored.
 func TestClockFirstCounts(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
@@ -389,7 +390,7 @@ func TestClockFirstCounts(t *testing.T) {
 	put(1, 99, make([]byte, 32))
 	put(1, 60, nil)
 	put(1, 80, nil)
-	h.Tick() // which finds that boundary 1 is there
+	h.Tick() // the daemon finds that boundary 1 exists
 	x.Published(1)
 	h.Tick()
 	x.Published(2)
@@ -399,17 +400,17 @@ func TestClockFirstCounts(t *testing.T) {
 		fixtures.ParseClock(t, out["orders/0/1/2"]); one.Rows != 60 || two.Rows != 40 {
 		t.Errorf("steps of %d and %d rows, want 60 and 40", one.Rows, two.Rows)
 	}
-	// What can't follow is a halt, and so is a topic that lost what was read.
+	// A boundary that cannot follow halts the task, and so does a topic that lost boundaries that were read.
 	put(3, 40, nil)
 	x = r.Start(h.On)
-	x.Halts(failure.BoundaryTopic, "holds a boundary of step 3 behind that of step 2")
+	x.Halts(failure.BoundaryTopic, "holds the boundary of step 3 after that of step 2")
 	x.EndHalted()
 }
 
-// TestClockTopic: a boundary topic that is unfit, another one, or one that lost boundaries
-// is a halt. Nobody decides them again.
+// TestClockTopic: the task halts if the boundary topic is unfit, is a different one, or has lost boundaries, because
+// boundaries cannot be decided twice.
 //
-// Its brokers have no topic ids, so that the records alone tell; see TestClockTopicMadeAgain.
+// These brokers have no topic ids, so only the records can show it; see TestClockTopicMadeAgain.
 func TestClockTopic(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewOldRig(t, fixtures.ClockStream)
@@ -439,18 +440,18 @@ func TestClockTopic(t *testing.T) {
 	r.Boundaries = "others"
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "others", 1, nil))
 	x = r.Start(h.On)
-	x.Halts(failure.Configuration, `are in topic bounds, not in others: configure kafka.boundary_topic = "bounds"`)
+	x.Halts(failure.Configuration, `are in topic bounds, not in others: set kafka.boundary_topic = "bounds"`)
 	x.EndHalted()
-	// The topic is made anew with the first boundary alone, and an old copy starts: the
-	// output holds step 2, which it may not decide again.
+	// The topic is created again with the first boundary alone, and an old copy starts. The output holds step 2, whose
+	// boundary the copy must not decide again.
 	records := recordsOf(r, "bounds")
 	kafkatest.DeleteTopic(t, r.Broker.Addrs(), "bounds")
 	fixtures.Must(t, fixtures.Dial(t, r.Addr).CreateTopic(t.Context(), "bounds", 1, nil))
 	r.Boundaries, backup.Boundaries = "bounds", "bounds"
 	x = r.Start(h.On)
-	x.Halts(failure.BoundaryTopic, "boundary topic bounds does not")
+	x.Halts(failure.BoundaryTopic, "boundary topic bounds cannot be read")
 	x.EndHalted()
-	// So is one that others have filled since.
+	// The same holds for a topic that others have filled since.
 	foreign := []kafka.Message{{Key: records[0].Key, Value: records[0].Value, Time: records[0].Time},
 		records[0], records[1]}
 	_, err := fixtures.Dial(t, r.Addr).Produce(t.Context(), "bounds", 0, foreign)
@@ -464,14 +465,14 @@ func TestClockTopic(t *testing.T) {
 	fixtures.Must(t, err)
 	h.Tick()
 	x = backup.Start(h.On)
-	x.Halts(failure.OutputAhead, "holds step 2 of epoch 1, and boundary topic bounds holds boundaries up to step 1")
+	x.Halts(failure.OutputAhead, "holds step 2 of epoch 1, but boundary topic bounds holds boundaries up to step 1")
 	x.EndHalted()
 	if out := r.OutputOf("orders.dp"); len(out) != 2 {
 		t.Errorf("%d releases", len(out))
 	}
 }
 
-// recordsOf returns the records of a topic, to be sent again.
+// recordsOf returns the records of a topic, for sending them again.
 func recordsOf(r *streamtest.Rig, topic string) (all []kafka.Message) {
 	r.T.Helper()
 	fixtures.Must(r.T, r.Client.ReadBack(r.T.Context(), topic, 0, 0, func(rec *kafka.Record) error {
@@ -495,8 +496,8 @@ func manifest(r *streamtest.Rig, t testing.TB, task core.Task, epoch uint64) *co
 	return m
 }
 
-// TestClockBehind: boundaries that come faster than steps can be summed are read again when it is their
-// turn, and none is lost.
+// TestClockBehind: boundaries that come faster than steps can be summed are read again when they are needed, and none
+// is lost.
 func TestClockBehind(t *testing.T) {
 	t.Parallel()
 	b := boundary.New(nil, nil, new([32]byte), "bounds", &core.Manifest{Stream: "s", Epoch: 1, Nonce: make([]byte, 16)})
@@ -509,12 +510,12 @@ func TestClockBehind(t *testing.T) {
 	if len((*b.Queue())) != boundary.MaxQueued || b.Kept.Step != boundary.MaxQueued || b.Last.Step != n {
 		t.Fatalf("%d are kept up to step %d, of %d", len((*b.Queue())), b.Kept.Step, b.Last.Step)
 	}
-	fixtures.Must(t, b.Take(boundary.Boundary{Step: 5, Ends: []int64{9}, At: n})) // a repeat
+	fixtures.Must(t, b.Take(boundary.Boundary{Step: 5, Ends: []int64{9}, At: n})) // a repeated boundary
 	if err := b.Take(boundary.Boundary{Step: n + 2, Ends: []int64{n}, At: n}); err == nil {
-		t.Error("a gap is taken")
+		t.Error("a boundary after a gap is accepted")
 	}
 	if err := b.Take(boundary.Boundary{Step: n + 1, Ends: []int64{n + 10}, At: n}); err == nil {
-		t.Error("more than a step holds is taken")
+		t.Error("a boundary with a step that is too large is accepted")
 	}
 	x, known, _, err := b.Known(t.Context(), 7)
 	if err != nil || !known || x.Step != 7 {
@@ -525,8 +526,8 @@ func TestClockBehind(t *testing.T) {
 	}
 }
 
-// TestBeats: a clock that is set moves later boundaries only, and a boundary is never more than a period
-// and a half away.
+// TestBeats: setting the clock moves only later boundaries, and the next boundary is never more than one and a half
+// periods away.
 func TestBeats(t *testing.T) {
 	t.Parallel()
 	const period = 2 * time.Millisecond

@@ -1,6 +1,6 @@
 package boundary
 
-// This file shows the tests in package boundary_test what they look into.
+// This file exports internals to the tests in package boundary_test.
 
 type (
 	BoundaryValue = boundaryValue

@@ -13,45 +13,44 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// endOffsets is how far the partitions of a task reached at a multiple of its period: their last
-// stable offsets, by number. It lacks those that did not answer.
+// endOffsets is a sample, taken at a multiple of a task's period: the partitions' last stable offsets, by number,
+// without the partitions that did not answer.
 type endOffsets map[int]int64
 
-// Sampler looks at each multiple of a task's period how far its partitions reach. It does so
-// from the first epoch that the process runs on, also while one epoch ends and the next one
-// opens. That one takes the looks of this time for its first boundaries. So which records are
-// in its steps depends on the clock. It does not depend on when the work on the last epoch's
-// records had ended, which is a matter of their content too. It is safe for concurrent use.
+// Sampler samples the ends of a task's partitions at each multiple of its period. It runs from the first epoch of the
+// process on, also between the end of one epoch and the opening of the next. The next epoch uses these samples for its
+// first boundaries. So the clock alone decides which records are in its steps. The time at which the work on
+// the last epoch's records ended, which depends on their content, has no influence. It is safe for concurrent use.
 type Sampler struct {
 	*failure.Retrier
 	client   *kafka.Client
-	wait     func(context.Context) error // for the next multiple
-	patience time.Duration               // for a partition's answer
+	wait     func(context.Context) error // waits for the next multiple
+	patience time.Duration               // the longest wait for a partition's answer
 	stop     context.CancelFunc
 	stopped  chan struct{}
 
 	mu       sync.Mutex
 	sources  []core.Source
-	deciding bool             // an epoch makes boundaries of looks
-	behind   bool             // the looks are of a time when none did
-	looks    []endOffsets     // of which no boundary was made, the oldest first
-	err      error            // why there will be no more
+	deciding bool             // an epoch makes boundaries from samples
+	behind   bool             // the samples are from a time when no epoch did
+	looks    []endOffsets     // samples without a boundary, oldest first
+	err      error            // why sampling has ended
 	changed  notify.Broadcast // guarded by mu
 }
 
-// maxLooks bounds the looks that wait for an epoch. Beyond, the newest takes the place of the
-// one before: one step is longer.
+// maxLooks limits the samples that wait for an epoch. Beyond it, a new sample replaces the newest, which makes one step
+// longer.
 const maxLooks = 1024
 
-// A partition's leader has half of a period to say how far it reaches, within these bounds. One that does not
-// answer would hold up the boundaries of all others.
+// A partition's leader has half a period to answer, within these bounds. Without a limit, a silent leader would delay
+// the boundaries of all other partitions.
 const (
 	minPatience = time.Second
 	maxPatience = 5 * time.Second
 )
 
-// StartSampler starts a sampler for steps of a period, which runs until the context ends or Stop is called. wait
-// waits for the next multiple of the period.
+// StartSampler starts a sampler for steps of a period, which runs until the context ends or Stop is called. wait waits
+// for the next multiple of the period.
 func StartSampler(ctx context.Context, r *failure.Retrier, client *kafka.Client, wait func(context.Context) error,
 	period time.Duration) *Sampler {
 	ctx, stop := context.WithCancel(ctx)
@@ -63,7 +62,7 @@ func StartSampler(ctx context.Context, r *failure.Retrier, client *kafka.Client,
 	return w
 }
 
-// Stop ends the sampler, and waits for its end. Its looks are forgotten.
+// Stop ends the sampler, and waits for its end. Its samples are discarded.
 func (w *Sampler) Stop() {
 	w.stop()
 	<-w.stopped
@@ -71,7 +70,7 @@ func (w *Sampler) Stop() {
 
 func (w *Sampler) run(ctx context.Context) {
 	defer close(w.stopped)
-	w.until(ctx, func() bool { return w.deciding }) // the first epoch runs
+	w.until(ctx, func() bool { return w.deciding }) // wait for the first epoch
 	for w.wait(ctx) == nil {
 		x, err := w.look(ctx)
 		if ctx.Err() != nil {
@@ -86,15 +85,14 @@ func (w *Sampler) run(ctx context.Context) {
 			}
 			w.looks = append(w.looks, x)
 		})
-		// While an epoch has no older looks than this one, a multiple that passes before the
-		// boundary is in the topic is left out.
+		// If an epoch has no older samples than this one, skip multiples that pass before its boundary is in the topic.
 		if err != nil || w.until(ctx, func() bool { return !w.deciding || w.behind || len(w.looks) == 0 }) != nil {
 			return
 		}
 	}
 }
 
-// change changes the state, and wakes whoever waits for that.
+// change changes the state under the lock, and wakes those who wait for a change.
 func (w *Sampler) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,20 +100,20 @@ func (w *Sampler) change(f func()) {
 	w.changed.Send()
 }
 
-// until waits until the state is as wanted.
+// until waits until ok returns true.
 func (w *Sampler) until(ctx context.Context, ok func() bool) error {
 	return w.changed.Until(ctx, &w.mu, ok)
 }
 
-// begin says that an epoch over these sources takes the looks from here on.
+// begin says that an epoch over these sources uses the samples from now on.
 func (w *Sampler) begin(sources []core.Source) {
 	w.change(func() { w.sources, w.deciding = sources, true })
 }
 
-// pause says that no epoch takes looks until the next one begins.
+// pause says that no epoch uses samples until the next one begins.
 func (w *Sampler) pause() { w.change(func() { w.deciding, w.behind = false, true }) }
 
-// next waits for the oldest look of which no boundary was made.
+// next waits for the oldest sample without a boundary.
 func (w *Sampler) next(ctx context.Context) (x endOffsets, err error) {
 	ended := w.until(ctx, func() bool {
 		switch {
@@ -132,14 +130,14 @@ func (w *Sampler) next(ctx context.Context) (x endOffsets, err error) {
 	return x, errors.Join(ended, err)
 }
 
-// decided says that the oldest look needs no boundary any more.
+// decided removes the oldest sample, which needs no boundary any more.
 func (w *Sampler) decided() { w.change(func() { w.looks = w.looks[1:] }) }
 
-// Again puts looks before all others: those of boundaries that an epoch had, and whose steps it did not close.
+// Again puts samples before all others: those of boundaries whose steps an epoch did not close.
 func (w *Sampler) Again(looks []endOffsets) { w.change(func() { w.looks = append(looks, w.looks...) }) }
 
-// look asks the partitions that are there how far they reach. Where one does not answer, its records wait
-// for a later step.
+// look asks the leaders of the partitions for their ends. The records of a partition that does not answer wait for a
+// later step.
 func (w *Sampler) look(ctx context.Context) (endOffsets, error) {
 	soon, cancel := context.WithTimeout(ctx, w.patience)
 	defer cancel()
@@ -176,7 +174,8 @@ func (w *Sampler) look(ctx context.Context) (endOffsets, error) {
 	return x, nil
 }
 
-// ends returns the boundary that a look gives after another one: none below that or too far behind it.
+// ends returns the boundary that a sample gives after the boundary last: none below it, and none more than Most after
+// it.
 func (b *Boundaries) ends(x endOffsets, last []int64) []int64 {
 	ends := slices.Clone(last)
 	for i, src := range b.Sources {
@@ -187,7 +186,7 @@ func (b *Boundaries) ends(x endOffsets, last []int64) []int64 {
 	return ends
 }
 
-// precedes reports whether a look is of a time before the epoch's records.
+// precedes reports whether a sample is from before the epoch's first records.
 func (b *Boundaries) precedes(x endOffsets, last Boundary) bool {
 	if last.Step > 0 {
 		return false
@@ -200,7 +199,7 @@ func (b *Boundaries) precedes(x endOffsets, last Boundary) bool {
 	return false
 }
 
-// Left returns the looks that gave the boundaries of steps that the epoch did not close.
+// Left returns the samples behind the boundaries of steps that the epoch did not close.
 func (b *Boundaries) Left() (all []endOffsets) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,7 +213,7 @@ func (b *Boundaries) Left() (all []endOffsets) {
 	return all
 }
 
-// Waiting returns how many looks wait for an epoch.
+// Waiting returns how many samples wait for an epoch.
 func (w *Sampler) Waiting() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -42,9 +42,8 @@ func rowsOf(r *streamtest.Rig, keys ...string) (rows []int) {
 	return rows
 }
 
-// TestClockRollsOver: while an epoch can't end, the clock goes on, and the epochs behind it have a step for
-// each multiple of the period that has passed. So it does not matter to any record when the work of the last
-// step had ended.
+// TestClockRollsOver: while an epoch cannot end, the clock continues, and the following epochs have a step for each
+// multiple of the period that has passed. So the end of the last step's work does not affect in which step a record is.
 func TestClockRollsOver(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t,
@@ -75,8 +74,8 @@ func TestClockRollsOver(t *testing.T) {
 	}
 }
 
-// TestClockOpensAgain: an epoch that is opened by request takes over the boundaries of steps that the last one
-// did not close.
+// TestClockOpensAgain: an epoch that is opened by request takes over the boundaries of steps that the last one did not
+// close.
 func TestClockOpensAgain(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
@@ -104,8 +103,8 @@ func TestClockOpensAgain(t *testing.T) {
 	}
 }
 
-// TestClockStamps: a record of the boundary topic bears no finer time than the period, and the topic is made so
-// that brokers put none there.
+// TestClockStamps: the timestamp of a boundary record is no finer than the period, and the topic is created so that
+// brokers do not set timestamps.
 func TestClockStamps(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
@@ -121,7 +120,7 @@ func TestClockStamps(t *testing.T) {
 		t.Errorf("the topic has %v", settings)
 	}
 	if !boundary.BrokersStamp(map[string]string{"message.timestamp.type": "LogAppendTime"}) {
-		t.Error("a broker's stamps go unnoticed")
+		t.Error("timestamps that brokers set are not noticed")
 	}
 	client,
 		err := kgo.NewClient(kgo.SeedBrokers(r.Addr),
@@ -135,15 +134,15 @@ func TestClockStamps(t *testing.T) {
 		t.Fatalf("%d records", len(records))
 	}
 	if at := records[0].Timestamp; !at.Equal(at.Truncate(time.Minute)) || time.Since(at) > time.Hour {
-		t.Errorf("the record bears %v", at)
+		t.Errorf("the record's timestamp is %v", at)
 	}
 	if at := boundary.StampOf(time.Unix(1_000_000, 0), 200*365*24*time.Hour); at.UnixMilli() != 1 {
-		t.Errorf("in the first period the record would bear %v", at)
+		t.Errorf("in the first period the record's timestamp would be %v", at)
 	}
 }
 
-// TestClockRefill: while a broker is slow to give boundaries again that did not fit into memory, others are
-// taken and forgotten.
+// TestClockRefill: while a slow broker returns boundaries that did not fit into memory, other boundaries are still
+// taken and dropped.
 func TestClockRefill(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
@@ -185,7 +184,7 @@ func TestClockRefill(t *testing.T) {
 	case err := <-taken:
 		fixtures.Must(t, err)
 	case <-time.After(fixtures.Patience):
-		t.Error("a slow broker holds up the next boundary")
+		t.Error("a slow broker delays the next boundary")
 	}
 	close(answer)
 	if x := <-known; x.Step != 2 {

@@ -10,15 +10,14 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// Topic is the topic of boundaries, as tasks ask for it.
+// Topic is the boundary topic, as tasks use it.
 type Topic struct {
 	*failure.Retrier
 	Client *kafka.Client
 	Topic  string
 }
 
-// Opened returns where the boundaries of a new epoch will be. It makes the topic where
-// that is missing.
+// Opened returns where the boundaries of a new epoch will be. If the topic is missing, it makes it.
 func (r *Topic) Opened(ctx context.Context) (*ledger.EntryBoundaries, error) {
 	id, err := r.fit(ctx, true)
 	if err != nil {
@@ -32,8 +31,8 @@ func (r *Topic) Opened(ctx context.Context) (*ledger.EntryBoundaries, error) {
 	return to, err
 }
 
-// Same halts where the boundary topic could lose boundaries, or is not the one
-// of an epoch's opening. Lines of older builds do not say which that was.
+// Same halts if the boundary topic could lose boundaries, or is not the one of an epoch's opening. Ledger lines of
+// older builds do not name that topic.
 func (r *Topic) Same(ctx context.Context, opened *ledger.Entry) error {
 	id, err := r.fit(ctx, false)
 	was := opened.Boundaries
@@ -41,14 +40,13 @@ func (r *Topic) Same(ctx context.Context, opened *ledger.Entry) error {
 		return err
 	}
 	return failure.Haltf(failure.BoundaryTopic,
-		"boundary topic %s was deleted and made again since epoch %d was opened: its id is %q, not %q, and nobody "+
-			"may decide again what stood in the other; start anew with: streamdp epoch open %s",
+		"boundary topic %s was deleted and created again since epoch %d was opened: its id is %q, not %q, and "+
+			"boundaries cannot be decided twice; open a new epoch: streamdp epoch open %s",
 		was.Topic, opened.Epoch, id, was.TopicID, failure.EpochArgs(opened.Task()))
 }
 
-// fit returns the id of the boundary topic, "" where the brokers have none. Where
-// the topic is missing it makes it, or waits for it. It halts where the topic could lose
-// boundaries, or their order.
+// fit returns the id of the boundary topic, or "" if the brokers have no ids. If the topic is missing, it makes it or
+// waits for it. It halts if the topic could lose boundaries, or their order.
 func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 	topic := r.Topic
 	err = r.Do(ctx, "boundary topic", func() error {
@@ -64,14 +62,14 @@ func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 		case err != nil:
 			return err
 		case !found.Exists:
-			return &failure.Later{Err: fmt.Errorf("topic %s does not exist", topic)}
+			return &failure.Later{Err: fmt.Errorf("boundary topic %s does not exist", topic)}
 		case found.Unfit != "":
 			return failure.Haltf(failure.BoundaryTopic, "boundary topic %s %s", topic, found.Unfit)
 		}
 		if BrokersStamp(found.Settings) {
 			r.Log.Warn(
-				"the boundary topic's records bear the time at which brokers appended them, which tells when the "+
-					"partitions answered",
+				"brokers set the timestamps of the boundary topic's records, which reveal when the partitions "+
+					"answered",
 				"topic", topic, "message.timestamp.type", "LogAppendTime", "remedy",
 				"message.timestamp.type = CreateTime")
 		}
@@ -82,31 +80,30 @@ func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 	return id, err
 }
 
-// TopicSpec says how the boundary topic is made and what it must be like.
+// TopicSpec are the settings with which the boundary topic is created, and what it must be like.
 var TopicSpec = kafka.TopicSpec{Partitions: 1, Settings: topicSettings, Looked: SettingNames, Unfit: Unfit}
 
 var topicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
 	"message.timestamp.type": "CreateTime"}
 
-// SettingNames are the settings of a boundary topic that Unfit and BrokersStamp look at.
+// SettingNames are the settings of a boundary topic that Unfit and BrokersStamp check.
 var SettingNames = []string{"cleanup.policy", "message.timestamp.type"}
 
-// BrokersStamp reports whether, with these settings of the boundary topic, its records bear the time
-// of their appending, to the millisecond. Else they bear a multiple of the period.
+// BrokersStamp reports whether, with these settings of the boundary topic, its records have the time of their
+// appending, to the millisecond, as timestamp. Otherwise they have a multiple of the period.
 func BrokersStamp(settings map[string]string) bool {
 	return settings["message.timestamp.type"] == "LogAppendTime"
 }
 
-// Unfit says why a topic with so many partitions and these settings can't be the boundary topic,
-// empty where it can.
+// Unfit returns why a topic with these partitions and settings cannot be the boundary topic, or "" if it can.
 func Unfit(partitions int, settings map[string]string) string {
 	if partitions != 1 {
-		return fmt.Sprintf("has %d partitions, and must have one: boundaries in several have no order", partitions)
+		return fmt.Sprintf("has %d partitions but must have one, to keep boundaries in order", partitions)
 	}
 	if is := settings["cleanup.policy"]; strings.Contains(is, "compact") {
 		return fmt.Sprintf(
-			"has cleanup.policy = %s, and must have delete: of several boundaries of one step the first counts, "+
-				"which compaction removes", is)
+			"has cleanup.policy = %s but must have delete: compaction removes the first boundary of a step, which is "+
+				"the one that counts", is)
 	}
 	return ""
 }

@@ -27,7 +27,7 @@ func runsEmpty(r *streamtest.Rig) {
 	x.End()
 }
 
-// anew deletes a topic and makes it again.
+// anew deletes a topic and creates it again.
 func anew(r *streamtest.Rig, topic string) {
 	r.T.Helper()
 	kafkatest.DeleteTopic(r.T, r.Broker.Addrs(), topic)
@@ -53,9 +53,9 @@ func boundByNothing(r *streamtest.Rig) {
 	fixtures.Must(r.T, os.WriteFile(r.File(state.CheckpointName), cp.Encode(nil), 0o600))
 }
 
-// TestClockRolledBack: where the state, the boundary topic and the output go back together to before the
-// first step, nothing that is left knows that step. The boundary topic is another one, or has lost its
-// records, and nobody decides its boundary again.
+// TestClockRolledBack: the state, the boundary topic and the output go back together to before the first step, so none
+// of them shows that step. The boundary topic is a different one, or has lost its records, and the boundary must not be
+// decided again.
 func TestClockRolledBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -63,9 +63,9 @@ func TestClockRolledBack(t *testing.T) {
 		says string
 	}{
 		"made anew": {func(r *streamtest.Rig) { anew(r, "bounds") },
-			"boundary topic bounds was deleted and made again since epoch 1 was opened"},
+			"boundary topic bounds was deleted and created again since epoch 1 was opened"},
 		"records deleted": {func(r *streamtest.Rig) { kafkatest.DeleteRecords(t, r.Broker.Addrs(), "bounds", 0, 1) },
-			"boundary topic bounds does not reach to offset 0"},
+			"boundary topic bounds cannot be read from offset 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,12 +84,12 @@ func TestClockRolledBack(t *testing.T) {
 			r.SendTo(0, 50, 50)
 			h.Tick()
 			x = old.Start(h.On)
-			x.Halts(failure.BoundaryTopic, c.says, "start anew with: streamdp epoch open orders")
+			x.Halts(failure.BoundaryTopic, c.says, "open a new epoch: streamdp epoch open orders")
 			x.EndHalted()
 			if out := r.OutputOf("orders.dp"); len(out) != 0 {
 				t.Errorf("%d releases with other boundaries", len(out))
 			}
-			// A new epoch, which pays, goes on.
+			// A new epoch, which is charged, can run.
 			fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error {
 				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 			}))
@@ -102,8 +102,8 @@ func TestClockRolledBack(t *testing.T) {
 	}
 }
 
-// TestClockTopicMadeAgain: a boundary topic that is made anew before the first step, while the daemon runs,
-// is noticed before that step's boundary is decided.
+// TestClockTopicMadeAgain: a boundary topic that is created again before the first step, while the daemon runs, is
+// noticed before that step's boundary is decided.
 func TestClockTopicMadeAgain(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
@@ -117,14 +117,14 @@ func TestClockTopicMadeAgain(t *testing.T) {
 	anew(r, "bounds")
 	r.SendTo(0, 0, 50)
 	h.Tick()
-	x.Halts(failure.BoundaryTopic, "boundary topic bounds was deleted and made again")
+	x.Halts(failure.BoundaryTopic, "boundary topic bounds was deleted and created again")
 	x.EndHalted()
 	if records := recordsOf(r, "bounds"); len(records) != 0 {
 		t.Errorf("%d boundaries in the other topic", len(records))
 	}
 }
 
-// TestClockTopicAtStart: each start looks whether the boundary topic could lose boundaries or their order.
+// TestClockTopicAtStart: each start checks whether the boundary topic could lose boundaries or their order.
 func TestClockTopicAtStart(t *testing.T) {
 	t.Parallel()
 	for why, spoil := range map[string]func(r *streamtest.Rig){
@@ -153,8 +153,8 @@ func TestClockTopicAtStart(t *testing.T) {
 	}
 }
 
-// TestClockOlderLedger: an epoch that an older build opened, whose line says nothing of the boundary topic,
-// runs on as it did.
+// TestClockOlderLedger: an epoch that an older build opened, whose ledger line does not name the boundary topic,
+// continues to run.
 func TestClockOlderLedger(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)

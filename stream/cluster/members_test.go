@@ -124,7 +124,7 @@ func TestInstancesMerged(t *testing.T) {
 	if sums() == 0 {
 		t.Error("nobody handed over a sum")
 	}
-	if text := logs(); strings.Contains(text, "nothing came of a partition") {
+	if text := logs(); strings.Contains(text, "no sums received for a partition") {
 		t.Errorf("a root read what others sum\n%s", text)
 	}
 	all[0].End()

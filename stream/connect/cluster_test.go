@@ -21,8 +21,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// TestCredentials runs a daemon against a broker that wants TLS, a client's
-// certificate and a password, all from files.
+// TestCredentials runs a daemon against a broker that requires TLS, a client certificate and a password, all from
+// files.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	cert := kafkatest.NewCertificate(t)
@@ -35,7 +35,11 @@ func TestCredentials(t *testing.T) {
 	fixtures.Must(t, err)
 	t.Cleanup(b.Close)
 	dir := t.TempDir()
-	for name, text := range map[string]string{"ca": string(cert.Cert), "key.pem": string(cert.Key), "password": "secret\n"} {
+	for name, text := range map[string]string{
+		"ca":       string(cert.Cert),
+		"key.pem":  string(cert.Key),
+		"password": "secret\n",
+	} {
 		fixtures.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	tables := fmt.Sprintf(`
@@ -60,7 +64,7 @@ password_file = %q
 	x.Published(2)
 	x.End()
 
-	// What can't be used is said at once, and says nothing of the content.
+	// Unusable files are reported at once, without their content.
 	f := func(file, text string, mode os.FileMode, want string) {
 		t.Helper()
 		path := filepath.Join(dir, file)
@@ -124,8 +128,8 @@ func TestWrongPassword(t *testing.T) {
 	x.End()
 }
 
-// TestTokenFiles: the files of tokens and of the client's secret have the permissions of a key
-// file, and hold what they should. The token's file is read again for each connection.
+// TestTokenFiles: token files and the client secret's file must have the permissions of a key file and the right
+// content. The token file is read again for each connection.
 func TestTokenFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

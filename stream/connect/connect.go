@@ -1,5 +1,5 @@
-// Package connect makes connections of a configuration: to brokers, schema registry and collector of traces, with
-// credentials and certificates that rotate. It also names the permissions that the configured user lacks.
+// Package connect makes the connections of a configuration: to brokers, schema registry and trace collector, with
+// credentials and rotating certificates. It also lists the permissions that the configured user lacks.
 package connect
 
 import (
@@ -34,8 +34,8 @@ func InstanceName(c *config.Config) string {
 	return cmp.Or(c.Cluster.Instance, host)
 }
 
-// InitialFile reads the parameters that a stream's first epoch begins with, nil if they
-// are the mechanism's own.
+// InitialFile reads the parameters that a stream's first epoch begins with. It returns nil if they are the mechanism's
+// own.
 func InitialFile(s *config.Stream) ([]float64, error) {
 	learning := core.LearningOf(s)
 	if learning == nil || learning.File == "" {
@@ -76,8 +76,8 @@ func Unread(c *config.Config, t kafka.Topic) (unread []int) {
 	return unread
 }
 
-// NewTracer returns what sends traces, nil where none are wanted, and its files of TLS. sent learns what became of
-// spans.
+// NewTracer returns the sender of traces and its TLS files, or nil if the configuration has no [trace]. sent is called
+// with the results of sending spans.
 //
 // Errors: ErrCredentials.
 func NewTracer(c *config.Config, version string, sent func(sent, dropped int, err error)) (*trace.Tracer,
@@ -106,8 +106,8 @@ func NewTracer(c *config.Config, version string, sent func(sent, dropped int, er
 	return trace.New(o), files, nil
 }
 
-// CheckTrace reads the files of [trace], as a daemon does at start. With connect it also sends
-// a request without spans, and returns as refused why the collector does not take it.
+// CheckTrace reads the files of [trace], as a daemon does at start. With connect it also sends a request without spans,
+// and returns as refused why the collector does not accept it.
 //
 // Errors: ErrCredentials.
 func CheckTrace(ctx context.Context, c *config.Config, connect bool) (refused, err error) {
@@ -118,17 +118,16 @@ func CheckTrace(ctx context.Context, c *config.Config, connect bool) (refused, e
 	return t.Probe(ctx), nil
 }
 
-// RotationEvery is how often the daemon looks whether the files of its certificates were
-// replaced.
+// RotationEvery is the interval at which the daemon checks whether its certificate files were replaced.
 const RotationEvery = 10 * time.Second
 
-// Certificates are the files of TLS that a daemon uses, by their tables.
+// Certificates are the TLS files that a daemon uses, by configuration table.
 type Certificates struct {
 	Every time.Duration
 	files map[string]*credentials.Rotation
 }
 
-// Add has the files of a table looked after. nil: it has none.
+// Add adds the files of a table. nil files are ignored.
 func (c *Certificates) Add(table string, files *credentials.Rotation) {
 	if files == nil {
 		return
@@ -139,14 +138,14 @@ func (c *Certificates) Add(table string, files *credentials.Rotation) {
 	c.files[table] = files
 }
 
-// Show tells the metrics when the certificates end.
+// Show reports the expiry of all certificates to the metrics.
 func (c *Certificates) Show(expiry func(table string, until time.Time)) {
 	for table, files := range c.files {
 		expiry(table, files.Until())
 	}
 }
 
-// Watch takes new certificates until the context ends. Connections that exist keep theirs.
+// Watch loads replaced certificates until the context ends. Existing connections keep theirs.
 func (c *Certificates) Watch(ctx context.Context, log *slog.Logger, expiry func(table string, until time.Time)) {
 	if len(c.files) == 0 {
 		return
@@ -163,7 +162,7 @@ func (c *Certificates) Watch(ctx context.Context, log *slog.Logger, expiry func(
 			changed, err := files.Look()
 			switch {
 			case err != nil:
-				log.Warn("new certificate files cannot be used; the former ones stay in force", "table", table, "error",
+				log.Warn("cannot use the new certificate files: keeping the former ones", "table", table, "error",
 					err.Error())
 			case changed:
 				log.Info("certificates replaced", "table", table)

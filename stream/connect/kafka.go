@@ -13,18 +13,16 @@ import (
 	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
 )
 
-// ErrCredentials says that a certificate, a key or a password cannot be used. It may be
-// for the cluster or for the HTTP server.
+// ErrCredentials says that a certificate, key or password, for the cluster or the HTTP server, cannot be used.
 var ErrCredentials = errors.New("credentials")
 
-// ErrCluster says that something needs the files of a state directory, and the configuration has a
-// table [cluster].
+// ErrCluster says that a command needs the files of a state directory, but the configuration has a table [cluster].
 var ErrCluster = errors.New(
-	"not possible with [cluster] in this version: it needs the files of a state directory (streamdp cluster export " +
-		"writes a copy of them, for reading)")
+	"not possible with [cluster] in this version: it needs the files of a state directory; streamdp cluster export " +
+		"writes a read-only copy of them")
 
-// Cluster returns how to reach the cluster of a configuration. It reads the certificates
-// and the password.
+// Cluster returns the options for connecting to the cluster of a configuration. It reads the certificates and the
+// password.
 //
 // Errors: ErrCredentials.
 func Cluster(c *config.Config) (kafka.Options, error) {
@@ -32,8 +30,8 @@ func Cluster(c *config.Config) (kafka.Options, error) {
 	return o, err
 }
 
-// KafkaOptions is Cluster. It also returns the files of [kafka.tls], nil where there are none, for who
-// runs long enough to see them replaced.
+// KafkaOptions does what Cluster does, and also returns the files of [kafka.tls], or nil if there are none, for callers
+// that run long enough to see them replaced.
 func KafkaOptions(c *config.Config) (o kafka.Options, files *credentials.Rotation, err error) {
 	o = kafka.Options{Brokers: c.Kafka.Brokers, ClientID: c.Kafka.ClientID}
 	if t := c.Kafka.TLS; t != nil {
@@ -50,8 +48,7 @@ func KafkaOptions(c *config.Config) (o kafka.Options, files *credentials.Rotatio
 	return o, files, nil
 }
 
-// saslOf returns the credentials of [kafka.sasl]. A file that cannot be used is an error at once,
-// although some are read again later.
+// saslOf returns the credentials of [kafka.sasl]. It fails if a file cannot be used, even one that is read again later.
 func saslOf(s *config.SASL, groupReadable bool) (kafka.SASL, error) {
 	o := kafka.SASL{Mechanism: s.Mechanism, Username: s.Username}
 	if s.PasswordFile != "" {
@@ -85,7 +82,7 @@ func saslOf(s *config.SASL, groupReadable bool) (kafka.SASL, error) {
 	return o, nil
 }
 
-// tokens returns what gives a token: a file, or a token endpoint.
+// tokens returns a function that gives a token, from a file or a token endpoint.
 func tokens(s *config.SASL, groupReadable bool) (func(context.Context) (string, error), error) {
 	if s.TokenFile != "" {
 		load := func(context.Context) (string, error) {
@@ -108,14 +105,14 @@ func tokens(s *config.SASL, groupReadable bool) (func(context.Context) (string, 
 	}).Token, nil
 }
 
-// Right is a resource of the cluster and what a user needs to do with it.
+// Right is a resource of the cluster and the operations that a user needs on it.
 type Right = kgroup.Resource
 
 // ErrSilent says that the brokers do not tell what a user may do.
 var ErrSilent = kgroup.ErrSilent
 
-// Rights returns what a daemon of a configuration needs to be allowed, with each resource once.
-// docs/operations.md has the table.
+// Rights returns the permissions that a daemon of a configuration needs, each resource once. docs/operations.md has the
+// table.
 func Rights(c *config.Config) (needs []Right) {
 	need := func(kind, name string, operations ...string) {
 		if name == "" {
@@ -155,9 +152,9 @@ func Rights(c *config.Config) (needs []Right) {
 	return needs
 }
 
-// MissingRights returns those of needs that this user lacks, without any effect on the cluster.
+// MissingRights returns those of needs that this user lacks. It does not change the cluster.
 //
-// Errors: ErrSilent; that the cluster cannot be reached.
+// Errors: ErrSilent, or an error if the cluster cannot be reached.
 func MissingRights(ctx context.Context, o kafka.Options, needs []Right) ([]Right, error) {
 	return kgroup.Missing(ctx, o, needs)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream/connect"
 )
 
-// TestNeededRights: what the table in docs/operations.md says, each resource once.
+// TestNeededRights: Rights returns the table in docs/operations.md, each resource once.
 func TestNeededRights(t *testing.T) {
 	const head = "[kafka]\nbrokers = [\"localhost:9092\"]\n%s[state]\ndir = \"s\"\nkey_file = \"k\"\n"
 	for name, test := range map[string]struct{ kafka, more, want string }{

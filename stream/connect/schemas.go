@@ -16,15 +16,14 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// Schemas knows where the streams of a configuration find the schemas of their records. It is safe
-// for concurrent use.
+// Schemas finds the schemas of the records of a configuration's streams. It is safe for concurrent use.
 type Schemas struct {
-	client *registry.Client      // nil: there is no [registry]
-	Files  *credentials.Rotation // of its TLS, nil: there are none
+	client *registry.Client      // nil: the configuration has no [registry]
+	Files  *credentials.Rotation // of the registry's TLS; nil: none
 
 	mu     sync.Mutex
 	warned map[SchemaAt]bool
-	failed bool // the last look of the process failed
+	failed bool // the last query of the registry failed
 }
 
 // SchemaAt is a version of a subject, as one stream sees it.
@@ -66,14 +65,14 @@ func OpenSchemas(c *config.Config) (*Schemas, error) {
 	return x, err
 }
 
-// Close ends its connections.
+// Close closes the connections.
 func (x *Schemas) Close() {
 	if x != nil && x.client != nil {
 		x.client.Close()
 	}
 }
 
-// Subjects returns the versions of a stream's subjects, nil if the stream looks nothing up.
+// Subjects returns the versions of a stream's subjects, or nil if the stream does not use the registry.
 func (x *Schemas) Subjects(s *config.Stream) *registry.Subjects {
 	if !s.Input.Looked() || x == nil || x.client == nil {
 		return nil
@@ -81,8 +80,8 @@ func (x *Schemas) Subjects(s *config.Stream) *registry.Subjects {
 	return x.client.Subjects(s.Input.SchemaSubjects())
 }
 
-// Format returns the format of the records of a stream, with their schema or with what looks
-// schemas up. What is looked up is known after [Schemas.Look].
+// Format returns the format of a stream's records, with their schema or a lookup of schemas. Schemas in the registry
+// are known after [Schemas.Look].
 //
 // Errors: those of the schema in input.schema_file.
 func (x *Schemas) Format(s *config.Stream) (codec.Format, error) {
@@ -95,14 +94,14 @@ func (x *Schemas) Format(s *config.Stream) (codec.Format, error) {
 		return f, nil
 	}
 	if s.Input.Looked() {
-		return f, errors.New("the schemas of the records are in a registry, which is not there")
+		return f, errors.New("the schemas of the records are in a registry, but the configuration has no [registry]")
 	}
 	var err error
 	f.Schema, err = schemaOf(&s.Input)
 	return f, err
 }
 
-// schemaOf reads the schema of all records of a stream with plain framing.
+// schemaOf parses the schema of all records of a stream with plain framing.
 func schemaOf(in *config.Input) (*schema.Schema, error) {
 	found, err := schema.Parse(in.Codec, in.SchemaText, nil)
 	if err != nil {
@@ -118,10 +117,10 @@ func schemaOf(in *config.Input) (*schema.Schema, error) {
 	return found, nil
 }
 
-// Look reads what was added to a stream's subjects, unless that was done less than a time ago. It
-// does nothing for a stream that looks nothing up.
+// Look reads new versions of a stream's subjects, unless the last look was less than ago before. It does nothing for a
+// stream that does not use the registry.
 //
-// Errors: what the registry answers, or why it can't be reached.
+// Errors: those of the registry or of the connection to it.
 func (x *Schemas) Look(ctx context.Context, s *config.Stream, ago time.Duration) error {
 	if looked := x.Subjects(s); looked != nil {
 		return looked.Look(ctx, ago)
@@ -129,20 +128,18 @@ func (x *Schemas) Look(ctx context.Context, s *config.Stream, ago time.Duration)
 	return nil
 }
 
-// SchemaStatus says how the newest schema of a subject goes with a stream's columns. It is as
-// public as the registry.
+// SchemaStatus says whether the newest schema of a subject fits a stream's columns. It is as public as the registry.
 type SchemaStatus struct {
 	Subject string `json:"subject"`
 	Version int    `json:"version"`
 	ID      int32  `json:"id"`
-	// Faults say why records of this schema give no rows; none: they can.
+	// Faults say why records of this schema give no rows; empty if they can.
 	Faults []string `json:"faults,omitempty"`
 
 	Latest bool `json:"-"`
 }
 
-// Compare says of each version that was read of a stream's subjects why records of it give no
-// rows.
+// Compare compares a stream's columns with all versions read of its subjects.
 func (x *Schemas) Compare(s *config.Stream) (all []SchemaStatus, err error) {
 	looked := x.Subjects(s)
 	if looked == nil {
@@ -160,8 +157,7 @@ func (x *Schemas) Compare(s *config.Stream) (all []SchemaStatus, err error) {
 	return all, nil
 }
 
-// schemaFaults says why records of a version give no rows, in words that are as public as the
-// registry.
+// schemaFaults returns why records of a version give no rows. The words are as public as the registry.
 func schemaFaults(f codec.Format, v *registry.Version) (faults []string) {
 	if v.Err != nil {
 		return []string{"the schema can't be used: " + v.Err.Error()}
@@ -169,7 +165,7 @@ func schemaFaults(f codec.Format, v *registry.Version) (faults []string) {
 	return mismatches(f, v.Schema)
 }
 
-// mismatches says which columns records of a schema do not give.
+// mismatches returns which columns records of a schema do not give.
 func mismatches(f codec.Format, of *schema.Schema) (faults []string) {
 	found, err := f.Compare(of)
 	if err != nil {
@@ -181,7 +177,7 @@ func mismatches(f codec.Format, of *schema.Schema) (faults []string) {
 	return faults
 }
 
-// First reports whether nobody asked for this version before.
+// First reports whether it is called with this version for the first time.
 func (x *Schemas) First(at SchemaAt) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -190,7 +186,7 @@ func (x *Schemas) First(at SchemaAt) bool {
 	return !was
 }
 
-// Reached shows whether the last look at the registry succeeded, and logs a change.
+// Reached shows whether the last query of the registry succeeded, and logs a change.
 func (x *Schemas) Reached(log *slog.Logger, show func(on float64), err error) {
 	x.mu.Lock()
 	failed := err != nil && !errors.Is(err, registry.ErrNotThere)
@@ -205,18 +201,18 @@ func (x *Schemas) Reached(log *slog.Logger, show func(on float64), err error) {
 	switch {
 	case changed && failed:
 		log.Warn(
-			"the schema registry does not answer: records whose schemas are known go on, others wait some seconds "+
-				"and give no rows then", "error", err.Error())
+			"the schema registry does not answer: records with known schemas are decoded; others wait some seconds "+
+				"and then give no rows", "error", err.Error())
 	case changed:
 		log.Info("the schema registry answers again")
 	}
 }
 
-// CheckSchemas compares the columns of all streams with the schemas of their records: with plain
-// framing those of input.schema_file and, with connect, all versions in the registry.
+// CheckSchemas compares the columns of all streams with the schemas of their records. With plain framing these are in
+// input.schema_file; with connect, they are all versions in the registry.
 //
-// Errors: of each stream what its newest schema, or the only one, lacks; or why the registry
-// can't be asked. Warnings: versions before the newest, and subjects that are not there yet.
+// Errors: what a stream's newest or only schema lacks, or why the registry cannot be queried. Warnings: faults of older
+// versions, and missing subjects.
 func CheckSchemas(ctx context.Context, c *config.Config, connect bool) (warnings []string, err error) {
 	x, err := OpenSchemas(c)
 	if err != nil {
@@ -246,7 +242,7 @@ func CheckSchemas(ctx context.Context, c *config.Config, connect bool) (warnings
 	return warnings, errors.Join(faults...)
 }
 
-// ofStream says of an error, and of each of joined ones, which stream has it.
+// ofStream adds the stream's name to an error, and to each of joined errors.
 func ofStream(s *config.Stream, err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -259,7 +255,7 @@ func ofStream(s *config.Stream, err error) error {
 	return errors.Join(all...)
 }
 
-// inSchema makes an error of what a schema lacks, nil where that is nothing.
+// inSchema returns an error that lists what a schema lacks, or nil if it lacks nothing.
 func inSchema(which string, lacks []string) error {
 	var faults []error
 	for _, why := range lacks {
@@ -272,7 +268,7 @@ func (x *Schemas) checkLooked(ctx context.Context, s *config.Stream) (warnings [
 	switch err := x.Look(ctx, s, 0); {
 	case errors.Is(err, registry.ErrNotThere):
 		warnings = append(warnings,
-			fmt.Sprintf("stream %s: %s yet; run waits until a producer registers it, or input.subjects names another",
+			fmt.Sprintf("stream %s: %s yet: run waits until a producer registers it; or correct input.subjects",
 				s.Name, err))
 	case err != nil:
 		return nil, err

@@ -5,16 +5,13 @@ import (
 	"math/bits"
 )
 
-// ChargedTo returns the offset behind the last record of h steps that begin at base. It
-// returns −1 if h is 0 (no end), or if the end may lie beyond the largest offset.
+// ChargedTo returns the offset after the last record of h steps that begin at base. It returns −1 if h is 0 (no end),
+// if steps are by the clock (any size), or if the end may lie beyond the largest offset. For example, with h = 10 steps
+// of 100 slots from base 5 it returns 1005.
 //
-// A step by the clock may have any size, so their end is not known either.
-//
-// For example, with h = 10 steps of 100 slots from base 5 it returns 1005. For a large h,
-// Range(h) may overflow 64 bits and return a small number; an epoch charged only up to
-// there would run on uncharged. So the overflow is excluded first, by h times the longest
-// step. The longest step is among the first two and the last two. Its length is right even
-// if Range overflows, because it is a difference.
+// For a large h, Range(h) may overflow 64 bits and return a small number; an epoch charged only up to there would run
+// on uncharged. So overflow is first excluded by h times the longest step. The longest step is among the first two and
+// the last two. Its length is right even if Range overflows, because it is a difference.
 func ChargedTo(mech *Mechanism, h uint64, base int64) int64 {
 	if h == 0 || mech.clocked {
 		return -1
@@ -38,11 +35,10 @@ func ChargedTo(mech *Mechanism, h uint64, base int64) int64 {
 	return base + int64(last)
 }
 
-// EndsAtLeast returns a lower bound of the offset at which step t of an epoch over so many
-// partitions ends in one of them, which it reads from base on; −1 where that is beyond all
-// offsets. The bound is exact where steps have the same slots whatever is released; else
-// every step has one slot or more, and one by the clock may have none. It is safe for
-// concurrent use.
+// EndsAtLeast returns a lower bound of the offset at which step t ends in one of an epoch's partitions, which the epoch
+// reads from base on. It returns −1 if that is beyond the largest offset. The bound is exact if the slots of steps do
+// not depend on releases. Otherwise it counts one slot per step, or none if steps are by the clock. EndsAtLeast is safe
+// for concurrent use.
 func EndsAtLeast(mech *Mechanism, t uint64, partitions int, base int64) int64 {
 	if mech.clocked {
 		return base

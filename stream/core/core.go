@@ -1,12 +1,10 @@
 // Package core makes the releases of an epoch out of rows.
 //
-// It keeps the release invariant: what it returns is a function of the keys, the manifest
-// and the records that it is given, and of nothing else. So the package has no clock, no
-// I/O, no goroutine and no randomness of its own; a test checks its imports for that.
-// An epoch begins with [New] or [Core.Resume]. Then [Core.Add] takes the records of a step
-// one by one, and [Core.Close] returns the messages of the step's release. The package
-// contains the mechanisms, the manifest and the bytes of a release. Other packages below stream fetch
-// the records, publish the releases and keep the state.
+// It keeps the release invariant: its output is a function of the keys, the manifest and the records, and of nothing
+// else. So the package has no clock, I/O, goroutine or randomness; a test checks its imports. An epoch begins with
+// [New] or [Core.Resume]. Then [Core.Add] takes the records of a step one by one, and [Core.Close] returns the messages
+// of the step's release. The package contains the mechanisms, the manifest and the encoding of releases. Other packages
+// below stream fetch records, publish releases and keep the state.
 package core
 
 import (
@@ -18,9 +16,9 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// Core makes the releases of one epoch. They are a function of the keys, the manifest and
-// the records, and of nothing else. If a process stops and another one resumes from a
-// checkpoint, the remaining releases have the same bytes as without the stop.
+// Core makes the releases of one epoch. They are a function of the keys, the manifest and the records, and of nothing
+// else. If a process stops and another resumes from a checkpoint, the remaining releases have the same bytes as without
+// the stop.
 type Core struct {
 	mech       *Mechanism
 	keys       *dp.Epoch
@@ -28,22 +26,22 @@ type Core struct {
 	base       int64 // first offset of the epoch
 	step       uint64
 	transcript dp.Transcript  // after step
-	first, end int64          // offsets of the open step; by the clock its end is not known
-	at         []int64        // by the clock: where it begins, by partition; nil: not by the clock
-	records    uint64         // in it, valid or not
-	verdict    string         // of the last release that had one
-	persons    []*persons.Map // one for each partition; nil: records are protected
+	first, end int64          // offsets of the open step; its end is unknown if steps are by the clock
+	at         []int64        // if steps are by the clock: where the open step begins, by partition; else nil
+	records    uint64         // records of the open step, valid or not
+	verdict    string         // of the last release that had a verdict
+	persons    []*persons.Map // one per partition; nil: the stream protects records
 
 	scaling
 }
 
-// scaling is how rows enter an estimator: as (x − centre)/scale, or as they are.
+// scaling is how rows enter an estimator: as (x − centre)/scale, or unchanged.
 type scaling struct {
-	centre, scale []float64 // nil: as they are
-	row           []float64 // scratch
+	centre, scale []float64 // nil: unchanged
+	row           []float64 // buffer
 }
 
-// scaled returns a row as it enters, nil for one that a record did not give.
+// scaled returns the scaled row. It returns nil for a record without a row.
 func (s *scaling) scaled(row []float64) []float64 {
 	if row == nil || s.centre == nil {
 		return row
@@ -54,13 +52,12 @@ func (s *scaling) scaled(row []float64) []float64 {
 	return s.row
 }
 
-// clone returns a scaling with scratch of its own.
+// clone returns a scaling with its own buffer.
 func (s *scaling) clone() scaling {
 	return scaling{s.centre, s.scale, slices.Clone(s.row)}
 }
 
-// New returns the core of an epoch before its first step. Without keys (nil) it can make leaves
-// only, see [Core.LeavesFrom].
+// New returns the core of an epoch before its first step. With nil keys it can only make leaves, see [Core.LeavesFrom].
 func New(s *config.Stream, m *Manifest, manifestFile []byte, mech *Mechanism, keys *dp.Epoch) (*Core, error) {
 	e, err := newEncoder(s, m, mech)
 	if err != nil {
@@ -92,9 +89,9 @@ func New(s *config.Stream, m *Manifest, manifestFile []byte, mech *Mechanism, ke
 	return c, nil
 }
 
-// Resume continues a begun epoch after the closed step. state and h are the mechanism's
-// state and the transcript after that step, and next are the next offsets to read, one for
-// each partition. Where persons are protected, [Core.Persons] are as after that step.
+// Resume continues an epoch after a closed step. state and h are the mechanism's state and the transcript after that
+// step, and next holds the next offset to read of each partition. If the stream protects persons, [Core.Persons] must
+// be in their state after that step.
 func (c *Core) Resume(state []byte, step uint64, h dp.Transcript, next []int64) error {
 	if err := c.mech.UnmarshalBinary(state); err != nil {
 		return err
@@ -132,8 +129,7 @@ func basesOf(m *Manifest) (all []int64) {
 	return all
 }
 
-// Ended says why no step can follow the last closed one, if that is so though the
-// horizon is not reached.
+// Ended reports whether the mechanism cannot continue although the horizon is not reached, and why.
 func (c *Core) Ended() (why string, ended bool) {
 	if e, ok := c.mech.Estimator.(ending); ok {
 		return e.Ended()
@@ -141,17 +137,17 @@ func (c *Core) Ended() (why string, ended bool) {
 	return "", false
 }
 
-// Verdict returns what the last release since New or Resume said of its bounds: "ok",
-// "partial", "stale" or "biased", "fail" of a warm-up; "" where none said anything.
+// Verdict returns what the last release since New or Resume said about its bounds: "ok", "partial", "stale" or
+// "biased", or "fail" for a warm-up. It is "" if no release said anything.
 func (c *Core) Verdict() string { return c.verdict }
 
-// Step returns the number of the last closed step, 0 before the first.
+// Step returns the number of the last closed step, or 0 before the first.
 func (c *Core) Step() uint64 { return c.step }
 
 // First returns the first offset of the open step.
 func (c *Core) First() int64 { return c.first }
 
-// End returns the offset behind the open step.
+// End returns the offset after the open step.
 func (c *Core) End() int64 { return c.end }
 
 // Transcript returns the transcript after the last closed step.
@@ -163,11 +159,10 @@ func (c *Core) AppendState(b []byte) ([]byte, error) { return c.mech.AppendBinar
 // Mechanism returns the mechanism.
 func (c *Core) Mechanism() *Mechanism { return c.mech }
 
-// Statements says in words what the epoch's releases promise and what they do not, as they
-// do themselves.
+// Statements returns the sentences about the guarantee that the epoch's releases contain.
 func (c *Core) Statements() []string { return c.encoder.statements }
 
-// Destroy overwrites the keys. The Core is of no use afterwards.
+// Destroy overwrites the keys. The Core must not be used afterwards.
 func (c *Core) Destroy() { c.keys.Destroy() }
 
 // openStep sets the offsets of the step after the last closed one.
@@ -185,13 +180,13 @@ func (c *Core) openStep() {
 	c.first, c.end = c.base+int64(first), c.base+int64(end)
 }
 
-// Persons returns what remembers which persons contributed, one map for each partition that the epoch
-// reads; nil where records are protected. After New they are empty, and the caller fills them before
-// Resume. Where a [Leaf] takes the records of a partition, it also asks its map, so the caller may only do
-// what concerns the journal.
+// Persons returns the maps that remember which persons contributed, one per partition that the epoch reads, or nil if
+// the stream protects records. After New the maps are empty, and the caller must fill them before Resume. If a [Leaf]
+// takes the records of a partition, it uses that partition's map, so the caller may then only use what concerns the
+// journal.
 func (c *Core) Persons() []*persons.Map { return c.persons }
 
-// Warm says which tags come next, so that AddOf waits less for memory.
+// Warm announces the next tags, so that AddOf waits less for memory.
 func (c *Core) Warm(tags []persons.Tag) {
 	if c.persons != nil {
 		c.persons[0].Warm(tags)
@@ -201,21 +196,20 @@ func (c *Core) Warm(tags []persons.Tag) {
 // UserKey returns the key of the epoch's tags, for [Core.AddOf].
 func (c *Core) UserKey() [persons.KeyBytes]byte { return c.keys.UserKey(c.encoder.m.Task().String()) }
 
-// Add takes the next record, at an offset of the open step. row holds its numbers as they
-// were decoded; it is nil if the record gave none. Where persons are protected, it is a
-// record of nobody, and counts for nothing: see AddOf.
+// Add takes the next record, at an offset of the open step. row holds its decoded numbers, or is nil if the record gave
+// none. If the stream protects persons, the record belongs to nobody and does not count; use AddOf.
 func (c *Core) Add(offset int64, row []float64) { c.AddOf(offset, row, persons.Tag{}) }
 
-// AddOf is Add for a record of a person, whose tag plays no role where records are protected. It
-// returns whether the record counts for its person, and if not, why: an exact fact about the
-// person's records, as one about a record.
+// AddOf takes a record of a person. tag is ignored if the stream protects records. AddOf returns whether the record
+// counts for its person, and if not, why. The answer is an exact fact about the person's records, and as private as the
+// records.
 //
-// Privacy: where persons are protected, a record that does not count for its person adds what a
-// record without a row does. Whether it has a row does not matter to what counts.
+// Privacy: if the stream protects persons, a record that does not count for its person adds the same as a record
+// without a row. Whether it counts does not depend on whether it has a row.
 func (c *Core) AddOf(offset int64, row []float64, tag persons.Tag) (counts persons.Answer) {
 	switch {
 	case c.persons == nil:
-	case c.between(offset): // in no window, so nobody's turn is used up
+	case c.between(offset): // in no window; it must not use up the person's contributions
 		row = nil
 	default:
 		c.openPersons()
@@ -228,34 +222,33 @@ func (c *Core) AddOf(offset int64, row []float64, tag persons.Tag) (counts perso
 	return counts
 }
 
-// between reports whether an offset of the open step lies before its window: such a record adds
-// nothing, and so does not count for its person.
+// between reports whether an offset of the open step lies before the step's window. A record there adds nothing, so it
+// does not count for its person.
 func (c *Core) between(offset int64) bool {
 	return c.mech.window > 0 && offset < c.end-c.mech.window
 }
 
-// openPersons opens the step for persons, once. It fails only behind the largest step that a
-// map has, where nothing counts any more.
+// openPersons opens the step for persons, once. It fails only after the largest step of a map; then no record counts.
 func (c *Core) openPersons() {
 	if c.persons[0].Step() == c.step {
 		c.persons[0].Open(c.step + 1)
 	}
 }
 
-// Until sets the offset behind the open step by the clock, of an epoch over one partition
-// whose records come by [Core.Add].
+// Until sets the end of the open step of an epoch over one partition, with steps by the clock and records added by
+// [Core.Add].
 //
 // Errors: an offset before the step's first one, or steps that are not by the clock.
 func (c *Core) Until(end int64) error {
 	if len(c.at) != 1 || end < c.first {
-		return errors.New("internal: a step ends where it can't")
+		return errors.New("internal: a step ends at an impossible offset")
 	}
 	c.end = end
 	return nil
 }
 
-// Close ends the open step, after Add has taken all its records. It returns the messages
-// of the step's release, none if the step has no release.
+// Close ends the open step, after Add has taken all its records. It returns the messages of the step's release, or none
+// if the step has no release.
 func (c *Core) Close() ([]Message, error) {
 	if c.at != nil {
 		return c.close([]span{{c.first, c.end}}, nil)
@@ -263,9 +256,9 @@ func (c *Core) Close() ([]Message, error) {
 	return c.close(nil, nil)
 }
 
-// close is Close. Of a merged epoch, and of steps by the clock, parts holds the offsets of each partition.
-// Where leaves have taken the step's records, sums are theirs, of which only the entries of persons are
-// looked at; else nil.
+// close closes the open step. For a merged epoch or steps by the clock, parts holds the offsets of each partition. If
+// leaves have taken the step's records, sums are their sums, and close uses only their entries of persons; else sums is
+// nil.
 func (c *Core) close(parts []span, sums []*Sum) ([]Message, error) {
 	h := c.transcript
 	h.AbsorbRecords(c.records)
@@ -289,7 +282,7 @@ func (c *Core) close(parts []span, sums []*Sum) ([]Message, error) {
 			p.Keep(&sums[i].entries)
 			continue
 		}
-		c.openPersons() // of a step without records
+		c.openPersons() // in case the step has no records
 		p.Close()
 	}
 	c.step++

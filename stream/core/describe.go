@@ -7,66 +7,62 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Description is what is known of a stream before it has any data: its guarantee, its noise
-// and the memory it needs.
+// Description is what is known of a stream before it has data: its guarantee, its noise and the memory it needs.
 type Description struct {
 	Stream    string          `json:"stream"`
 	Mechanism json.RawMessage `json:"mechanism"`
-	// Factorization is the factorization that is used, for example if "auto" is configured.
+	// Factorization is the factorization in use, also if "auto" is configured.
 	Factorization string `json:"-"`
 	// The guarantee of one epoch, for one record.
 	Epsilon   float64      `json:"epsilon"`
 	Delta     float64      `json:"delta"`
 	Adjacency dp.Adjacency `json:"adjacency"`
-	// Accounting is how noise follows from ε and δ: "exact Gaussian", …
+	// Accounting is the method that derives the noise from ε and δ, such as "exact Gaussian".
 	Accounting string `json:"accounting"`
-	// Neighbours says in what neighbouring logs differ.
+	// Neighbours says how neighbouring logs differ.
 	Neighbours      string  `json:"neighbours"`
 	Mu              float64 `json:"mu"`
 	NoiseMultiplier float64 `json:"noise_multiplier"`
 	Clip            float64 `json:"clip"`
-	// Found says that the clip norm is found by a warm-up, and is the unit of what is here.
+	// Found says that a warm-up finds the clip norm, and that sensitivity and noise here are in units of it.
 	Found bool `json:"clip_found,omitempty"`
-	// WarmupOffsets is how many offsets of an epoch go into its warm-up.
+	// WarmupOffsets is the number of an epoch's offsets in its warm-up.
 	WarmupOffsets int64 `json:"warmup_offsets,omitempty"`
-	// Warmup is what goes before a regression whose bounds are found.
+	// Warmup is the warm-up before a regression that finds its bounds; nil: none.
 	Warmup       *WarmupPlan `json:"-"`
 	Sensitivity  float64     `json:"sensitivity"`
 	LimitEpsilon float64     `json:"limit_epsilon"`
 	LimitDelta   float64     `json:"limit_delta"`
-	// Reserved is how the budget limit is divided, if a stream of the topic uses sketches.
-	// [Description.Divide] sets it; Describe leaves it nil.
+	// Reserved is the division of the budget limit, if a stream of the topic uses sketches. [Description.Divide] sets
+	// it; Describe leaves it nil.
 	Reserved *Reserved `json:"reserved,omitempty"`
-	// Merged says that the stream merges its partitions, and Partitions is how many these
-	// are; 0: all that the topic has. Then what depends on their number is that of two.
+	// Merged says that the stream merges partitions. Partitions is their number, or 0 for all of the topic; then
+	// numbers that depend on it assume config.FewestMerged partitions.
 	Merged     bool `json:"merged,omitempty"`
 	Partitions int  `json:"partitions,omitempty"`
-	// Clock is the period of steps by the clock, "" of others, and StepMax the largest
-	// number of offsets of such a step.
+	// Clock is the period of steps by the clock, else "". StepMax is the largest number of offsets of such a step.
 	Clock   string `json:"clock,omitempty"`
 	StepMax uint64 `json:"step_max,omitempty"`
-	// Lattice holds the steps of the integer lattices. Noise holds the standard
-	// deviations of one step's independent noise. Both are in scaled units, by array.
+	// Lattice holds the steps of the integer lattices, and Noise the standard deviations of one step's independent
+	// noise, both in scaled units, by array.
 	Lattice []float64          `json:"lattice"`
 	Noise   map[string]float64 `json:"noise_stddev"`
-	// The sizes in bytes of a checkpoint, of the largest release, of the largest
-	// message in which it is published, and of the estimator's memory.
+	// The sizes in bytes of a checkpoint, of the largest release, of its largest message, and of the estimator's
+	// memory.
 	StateBytes   int64 `json:"state_bytes"`
 	ReleaseBytes int64 `json:"release_bytes"`
 	MessageBytes int64 `json:"message_bytes"`
 	PeakBytes    int64 `json:"peak_bytes"`
-	// Persons says what protects a person with several records, and Caveats what is not
-	// promised, in words.
-	// Where persons are protected, these are numbers of persons, and Person says who that is.
+	// Persons is the guarantee for a person with several records or, if the stream protects persons, for several
+	// persons. Person then describes the protected person. Caveats says in words what is not promised.
 	Persons []Person           `json:"persons"`
 	Person  *PersonDescription `json:"person,omitempty"`
 	Caveats []string           `json:"caveats"`
-	// Warnings are about settings that are allowed and probably not meant.
+	// Warnings are about settings that are allowed but probably unintended.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Describe builds the stream's mechanism and describes it. initial is as for
-// [NewMechanism].
+// Describe builds the stream's mechanism and describes it. initial is as for [NewMechanism].
 func Describe(s *config.Stream, initial []float64) (*Description, error) {
 	m, err := NewMechanism(s, nil, initial)
 	if err != nil {
@@ -111,7 +107,7 @@ func Describe(s *config.Stream, initial []float64) (*Description, error) {
 	return d, err
 }
 
-// neighbours says in what neighbouring logs differ.
+// neighbours says how neighbouring logs differ.
 func neighbours(s *config.Stream) string {
 	if s.User != nil {
 		return allRecords(s) + " are replaced by " + instead(s)
@@ -122,7 +118,7 @@ func neighbours(s *config.Stream) string {
 	return "one record is replaced by " + mechanismOf(s).absent + ", or the reverse"
 }
 
-// firstRelease closes the first step of a mechanism, which cannot be used afterwards.
+// firstRelease closes the first step of m, which cannot be used afterwards.
 func firstRelease(m *Mechanism) (*dp.Release, error) {
 	var zero [32]byte
 	keys, err := dp.NewEpoch(&zero, nil, "", 1, [16]byte{}, zero)
@@ -133,9 +129,8 @@ func firstRelease(m *Mechanism) (*dp.Release, error) {
 	return m.Close(keys.Step(1, &h))
 }
 
-// releaseSize returns upper bounds on the bytes of a release and of its largest message. It
-// encodes a release of the right shape whose numbers are as long as numbers get. The
-// mechanism cannot be used afterwards.
+// releaseSize returns upper bounds on the bytes of a release and of its largest message. It encodes a release of the
+// right shape whose numbers are as long as possible. m cannot be used afterwards.
 func releaseSize(s *config.Stream, m *Mechanism) (total, largest int64, err error) {
 	r := m.sample
 	if r == nil {

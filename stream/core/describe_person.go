@@ -7,31 +7,30 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// PersonDescription is what is known of a stream that protects persons before it has any data.
+// PersonDescription is what is known of a stream that protects persons before it has data.
 type PersonDescription struct {
 	*Protected
-	// Partitions is how many epochs one opening of the stream has: one for each partition, one
-	// if they are merged; 0 where the topic decides.
+	// Partitions is the number of epochs that one opening of the stream opens: one per partition, or one if they are
+	// merged. 0: the topic decides.
 	Partitions int `json:"partitions,omitempty"`
-	// OnePartition says that a person pays for one of them only: see docs/theory/persons.md, §9.
+	// OnePartition says that a person is charged for one of these epochs only; see docs/theory/persons.md, §9.
 	OnePartition bool `json:"one_partition"`
-	// OpeningMu is what a person pays for them together, and OpeningEpsilon the ε of it at the
-	// limit's δ: the root of their number times an epoch's μ, or one epoch's with OnePartition. Where
-	// the topic decides it is one epoch's.
+	// OpeningMu is a person's charge for these epochs together, and OpeningEpsilon its ε at the limit's δ. It is an
+	// epoch's μ times the root of their number, or one epoch's μ with OnePartition or if the topic decides.
 	OpeningMu      float64 `json:"opening_mu"`
 	OpeningEpsilon float64 `json:"opening_epsilon"`
-	// Openings is how many openings fit the limit if nobody else charges the population; with a
-	// period, before the limit begins anew.
+	// Openings is the number of openings that fit the limit if no other stream charges the population. With a period,
+	// it is the number per period.
 	Openings uint64 `json:"openings_within_limit"`
-	// MapBytes is the memory of a partition's map of persons, and DiskBytes at most what it
-	// takes on disk, without what one commit writes.
+	// MapBytes is the memory of a partition's map of persons. DiskBytes is the most that it takes on disk, without what
+	// one commit writes.
 	MapBytes  uint64 `json:"map_bytes"`
 	DiskBytes uint64 `json:"disk_bytes"`
-	// Crowds says that the noise is that of replace because the map may be full: config.Stream.Crowds.
+	// Crowds says that the noise covers replace because the map may be full; see config.Stream.Crowds.
 	Crowds bool `json:"may_be_full,omitempty"`
 }
 
-// describePerson returns nil where records are protected.
+// describePerson returns nil if the stream protects records.
 func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) {
 	if s.User == nil {
 		return nil, nil
@@ -43,7 +42,7 @@ func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) 
 	case !s.Input.All():
 		d.Partitions = len(s.Input.Partitions)
 	}
-	// As the ledger charges: in a full table who comes to another partition puts somebody out there.
+	// As the ledger charges: in a full map, a person who comes to another partition displaces another person there.
 	d.OnePartition = s.User.Partitioner == "murmur2" && !(s.Refuses() && s.Privacy.Adjacency == dp.Replace)
 	cost := m.Cost()
 	if n := d.Partitions; n > 1 && !d.OnePartition {
@@ -69,7 +68,7 @@ func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) 
 	snapshot := 24 * rule.Users
 	d.MapBytes = rule.Memory()
 	if d.DiskBytes = 2 * (max(64<<20, 2*snapshot) + snapshot); rule.Cap == 0 {
-		d.DiskBytes = 2 * 20 * rule.Users // at most so many contribute in the steps of a separation
+		d.DiskBytes = 2 * 20 * rule.Users // no more persons than this contribute in the steps of a separation
 	}
 	return d, nil
 }

@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// Form is what an operator may change in releases while their epoch is open: which
-// values they hold, how numbers are written, and whether the privacy block is there. None
-// changes a number.
+// Form is the part of releases that an operator may change while their epoch is open: which values they hold, how
+// numbers are written, and whether they contain the privacy block. It changes no number.
 type Form struct {
 	Values []string // empty: all
 	Base64 bool
@@ -20,8 +19,7 @@ func (f Form) Equal(g Form) bool {
 	return f.Base64 == g.Base64 && f.Brief == g.Brief && slices.Equal(f.Values, g.Values)
 }
 
-// FormOf returns the form of a published release; ok is false where value is none, as
-// a piece of a release is none.
+// FormOf returns the form of a published release. ok is false if value is not a whole release.
 func FormOf(value []byte) (f Form, ok bool) {
 	var r struct {
 		Schema string `json:"schema"`
@@ -41,7 +39,7 @@ func FormOf(value []byte) (f Form, ok bool) {
 	return f, true
 }
 
-// SetForm makes the releases of the steps to come have a form.
+// SetForm sets the form of the releases of all following steps.
 func (c *Core) SetForm(f Form) {
 	c.encoder.values, c.encoder.base64, c.encoder.every = f.Values, f.Base64, 1
 	if f.Brief {

@@ -30,11 +30,11 @@ func golden(t testing.TB, name string, got []byte) {
 	want, err := os.ReadFile(path)
 	must(t, err)
 	if string(got) != string(want) {
-		t.Errorf("%s differs from what the code makes; go test ./stream/core -update writes it\n%s", path, got)
+		t.Errorf("%s differs from the code's output; go test ./stream/core -update writes it\n%s", path, got)
 	}
 }
 
-// parsed returns the stream that a table of a configuration describes.
+// parsed returns the stream that a configuration table describes.
 func parsed(t testing.TB, table string) *config.Stream {
 	t.Helper()
 	c, err := config.Parse("t.toml",

@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// ParseIdentity reads the key of a release, STREAM/PARTITION/EPOCH/STEP, or of a piece of
-// one, STREAM/PARTITION/EPOCH/STEP/PIECE. The partition of a merged stream is "merged".
+// ParseIdentity parses the key of a release, STREAM/PARTITION/EPOCH/STEP, or of a piece of a release,
+// STREAM/PARTITION/EPOCH/STEP/PIECE. The partition of a merged stream is "merged".
 func ParseIdentity(key []byte) (t Task, epoch, step uint64, ok bool) {
 	parts := strings.Split(string(key), "/")
 	if len(parts) == 5 {
@@ -43,9 +43,8 @@ func Identity(t Task, epoch, step uint64) string {
 	return fmt.Sprintf("%s/%s/%d/%d", t.Stream, PartitionName(t.Partition), epoch, step)
 }
 
-// ReleaseEnd returns the offset behind the last record that a published release covers, −1
-// if value is not a release. The first piece of a release is enough, because it has the
-// offsets.
+// ReleaseEnd returns the offset after the last record that a published release covers, or −1 if value is not a release.
+// The first piece of a release is enough, because it has the offsets.
 func ReleaseEnd(value []byte) int64 {
 	end := int64(-1)
 	fields(value, func(name string, d *json.Decoder) bool {
@@ -61,8 +60,8 @@ func ReleaseEnd(value []byte) int64 {
 	return end
 }
 
-// ReleaseEnds returns the offsets behind the records of a published release's step, one for
-// each partition, nil if value is not a release. The first piece of a release is enough.
+// ReleaseEnds returns the offsets after the records of a published release's step, one per partition, or nil if value
+// is not a release. The first piece of a release is enough.
 func ReleaseEnds(value []byte) (ends []int64) {
 	fields(value, func(name string, d *json.Decoder) bool {
 		switch name {
@@ -88,8 +87,8 @@ func ReleaseEnds(value []byte) (ends []int64) {
 	return ends
 }
 
-// fields calls see with the name of each field of a JSON object, in order, for as long as it
-// decodes the field's value and returns true.
+// fields calls see with the name of each field of a JSON object, in order, while see decodes the field's value and
+// returns true.
 func fields(object []byte, see func(name string, d *json.Decoder) bool) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	if token, err := d.Token(); err != nil || token != json.Delim('{') {
@@ -104,7 +103,7 @@ func fields(object []byte, see func(name string, d *json.Decoder) bool) {
 	}
 }
 
-// ReleaseHash identifies a published release: key, value and headers.
+// ReleaseHash returns a hash of a published release's key, value and headers.
 func ReleaseHash(key, value []byte, headers []codec.Header) [32]byte {
 	h := sha256.New()
 	field := func(b []byte) {

@@ -6,10 +6,10 @@ import (
 	"github.com/streamdp/streamdp/config"
 )
 
-// Keep checks a recorded plan against its configuration, as [NewMechanism] does, and returns
-// what makes any number of mechanisms of it without another check. They share nothing that
-// changes, and may be made at the same time. It returns nil where each must be made by
-// NewMechanism: the mechanism has no such check, or a warm-up before it.
+// Keep checks a recorded plan against its configuration, as [NewMechanism] does. It returns a function that makes
+// mechanisms from the plan without checking it again. The mechanisms share no mutable state, and may be made
+// concurrently. Keep returns nil if NewMechanism must make each one, because the mechanism has no such check or has a
+// warm-up.
 func Keep(s *config.Stream, plan json.RawMessage) (func() (*Mechanism, error), error) {
 	d := mechanismOf(s)
 	if d == nil || d.keep == nil || plan == nil || s.Automatic() {

@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
-// TestKeep: mechanisms that share the check of a plan are those that each would be by itself,
-// also when they run at the same time; and a plan that is not the configuration's is refused.
+// TestKeep: mechanisms that share the check of a plan equal separately checked ones, also if they run concurrently. A
+// plan that does not fit the configuration is refused.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	table := `

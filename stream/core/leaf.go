@@ -8,39 +8,37 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// mergeable is an estimator whose open step may be summed in parts. A part may be used
-// while the estimator and other parts are, each by one goroutine.
+// mergeable is an estimator whose open step may be summed in parts. Different goroutines may use the estimator and its
+// parts concurrently, one goroutine each.
 type mergeable interface {
 	// NewPart returns an empty part.
 	NewPart() (dp.Part, error)
-	// Merge adds a part to the open step and empties it, in whatever order.
+	// Merge adds a part to the open step and empties the part. The order of parts does not matter.
 	Merge(dp.Part) error
 }
 
 // span is a range of offsets [first, end).
 type span struct{ first, end int64 }
 
-// Leaf sums the records of one partition of a merged epoch, or of one with steps by the
-// clock, or of one that [Core.Ahead] is for, step after step. It draws no
-// noise and makes no release: [Core.Merge] does, of the sums of all partitions. Step t of a
-// partition that begins at base holds the offsets [base + (t−1)s, base + t·s). By the clock it
-// ends where [Leaf.Until] says.
+// Leaf sums the records of one partition, step after step. It is for merged epochs, steps by the clock, and epochs with
+// [Core.Ahead]. It draws no noise and makes no release; [Core.Merge] does that with the sums of all partitions. Step t
+// of a partition that begins at base holds the offsets [base + (t−1)s, base + t·s), or by the clock ends at the offset
+// set by [Leaf.Until].
 //
-// A Leaf may be used while its Core and other leaves are.
+// A Leaf may be used concurrently with its Core and other leaves.
 type Leaf struct {
 	index int // of its partition in the manifest
 	base  int64
 	ends  func(step uint64) span // relative to base; nil: by the clock
 	scaling
-	step    uint64 // the open one
+	step    uint64 // the open step
 	open    span
 	sum     *Sum
-	window  int64        // the last offsets of a step, which alone count; 0: all do
-	persons *persons.Map // of its partition; nil: records are protected
+	window  int64        // only the last window offsets of a step count; 0: all do
+	persons *persons.Map // of its partition; nil: the stream protects records
 }
 
-// Sum is the exact sum of one step over one partition. Nothing of it may leave the
-// process: it has no noise.
+// Sum is the exact sum of one step over one partition. It has no noise, so it must not leave the process in the clear.
 type Sum struct {
 	part    dp.Part
 	index   int
@@ -48,18 +46,16 @@ type Sum struct {
 	offsets span
 	records uint64
 	entries persons.Entries // of persons in the step
-	persons bool            // they are protected
+	persons bool            // the stream protects persons
 }
 
-// SnapshotDue reports whether the leaf may not open another step before the journal of persons has
-// taken this one.
+// SnapshotDue reports whether the journal of persons must write this step before the leaf opens another one.
 func (s *Sum) SnapshotDue() bool { return s.entries.SnapshotDue() }
 
-// Leaves returns a leaf for each partition of the epoch, at the first step after the last
-// closed one.
+// Leaves returns a leaf for each partition of the epoch, at the first step after the last closed one.
 func (c *Core) Leaves() []*Leaf { return c.leaves(c.step, c.at) }
 
-// leaves returns the leaves after a step. By the clock next are the partitions' next offsets.
+// leaves returns the leaves after a step. If steps are by the clock, next holds the partitions' next offsets.
 func (c *Core) leaves(step uint64, next []int64) []*Leaf {
 	bases := basesOf(c.encoder.m)
 	parts := uint64(len(bases))
@@ -84,7 +80,7 @@ func (c *Core) leaves(step uint64, next []int64) []*Leaf {
 	return all
 }
 
-// NewSum returns memory for the sum of a step over a partition.
+// NewSum returns an empty sum for a step over a partition.
 func (c *Core) NewSum() (*Sum, error) {
 	e, ok := c.mech.Estimator.(mergeable)
 	if !ok {
@@ -94,7 +90,7 @@ func (c *Core) NewSum() (*Sum, error) {
 	return &Sum{part: part, persons: c.persons != nil}, err
 }
 
-// bound opens a step.
+// bound sets the offsets of the open step.
 func (l *Leaf) bound() {
 	if l.ends == nil {
 		l.open = span{l.open.end, -1}
@@ -110,12 +106,11 @@ func (l *Leaf) Step() uint64 { return l.step }
 // First returns the first offset of the open step.
 func (l *Leaf) First() int64 { return l.open.first }
 
-// End returns the offset behind the open step, −1 where it is not known yet.
+// End returns the offset after the open step, or −1 if it is not known yet.
 func (l *Leaf) End() int64 { return l.open.end }
 
-// Until sets the offset behind the open step, by the clock. Call it before Into.
-//
-// Errors: an offset before the step's first one.
+// Until sets the end of the open step, if steps are by the clock. Call it before Into. It fails if end is before the
+// step's first offset.
 func (l *Leaf) Until(end int64) error {
 	if end < l.open.first {
 		return errors.New("internal: a step ends before it begins")
@@ -124,19 +119,19 @@ func (l *Leaf) Until(end int64) error {
 	return nil
 }
 
-// Into makes the open step be summed into s, which is empty.
+// Into sets the empty sum s as the sum of the open step.
 func (l *Leaf) Into(s *Sum) {
 	s.index, s.step, s.offsets, s.records = l.index, l.step, l.open, 0
 	l.sum = s
 	if l.persons != nil {
-		l.persons.Open(l.step) // fails only behind the largest step: then nothing counts
+		l.persons.Open(l.step) // fails only after the largest step; then no record counts
 	}
 }
 
 // Add takes the next record, as [Core.Add] does.
 func (l *Leaf) Add(offset int64, row []float64) { l.AddOf(offset, row, persons.Tag{}) }
 
-// Warm is [Core.Warm].
+// Warm announces the next tags, see [Core.Warm].
 func (l *Leaf) Warm(tags []persons.Tag) {
 	if l.persons != nil {
 		l.persons.Warm(tags)
@@ -159,10 +154,11 @@ func (l *Leaf) AddOf(offset int64, row []float64, tag persons.Tag) (counts perso
 	return counts
 }
 
-// between is as that of [Core]: of steps by the clock nothing is.
+// between reports whether an offset lies before the step's window, see Core.between. Steps by the clock have no such
+// offsets.
 func (l *Leaf) between(offset int64) bool { return l.window > 0 && offset < l.open.end-l.window }
 
-// Close ends the open step, and returns its sum. The next step needs another Into.
+// Close ends the open step, and returns its sum. The next step needs another call of Into.
 func (l *Leaf) Close() *Sum {
 	s := l.sum
 	l.sum = nil
@@ -175,16 +171,16 @@ func (l *Leaf) Close() *Sum {
 }
 
 // Merge closes the open step of a merged epoch, or of one with steps by the clock: it adds the sums of all partitions,
-// in the order of the manifest, and draws the step's noise. It returns the messages of the release, and empties the
-// sums. Sums of integers are exact, so the release does not depend on when a partition was read, nor by whom. It calls
-// emptied, if that is not nil, when leaves may use the sums again: before it ends the step, unless persons are
-// protected, whose entries the step's end needs.
+// in the order of the manifest, draws the step's noise, and returns the messages of the release. Sums of integers are
+// exact, so the release does not depend on when or by which instance a partition was read. Merge empties the sums, and
+// calls emptied, if not nil, when leaves may use them again. That is before it ends the step or, if the stream protects
+// persons, after it, because it needs their entries.
 //
-// Privacy: as [Core.Close]. A record is in one sum.
-// Errors: sums of other steps, or of other partitions; nothing is drawn then.
+// Privacy: as [Core.Close], because each record is in one sum.
+// Errors: sums of other steps or partitions. Then no noise is drawn.
 func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 	if len(sums) != len(basesOf(c.encoder.m)) {
-		return nil, errors.New("internal: not one sum of each partition")
+		return nil, errors.New("internal: the sums do not match the partitions")
 	}
 	for i, s := range sums {
 		if s.index != i || s.step != c.step+1 ||
@@ -204,7 +200,7 @@ func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 		emptied = func() {}
 	}
 	if c.persons == nil {
-		emptied() // close does not look at them
+		emptied() // close does not need the sums
 	}
 	messages, err := c.close(offsets, sums)
 	if err == nil && c.persons != nil {
@@ -213,15 +209,14 @@ func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 	return messages, err
 }
 
-// Ahead reports whether a leaf should add the records of the next step while a step of
-// this epoch over one log ends, because that takes long. Its releases are those of
-// [Core.Add] and [Core.Close].
+// Ahead reports whether a leaf should add the records of the next step while a step of this epoch over one log is
+// closed, because closing takes long. The releases equal those of [Core.Add] and [Core.Close].
 func (c *Core) Ahead() bool {
 	return c.mech.ahead && c.at == nil && c.persons == nil && c.encoder.m.Partition != Merged
 }
 
-// ChargedParts returns for each partition of a merged epoch the offset behind the last
-// record of h steps, as [ChargedTo] does.
+// ChargedParts returns, for each partition of a merged epoch, the offset after the last record of h steps, as
+// [ChargedTo] does.
 func ChargedParts(mech *Mechanism, h uint64, bases []int64) (ends []int64) {
 	total := ChargedTo(mech, h, 0)
 	for _, base := range bases {
@@ -230,8 +225,8 @@ func ChargedParts(mech *Mechanism, h uint64, bases []int64) (ends []int64) {
 	return ends
 }
 
-// share returns the offset behind one partition's share of so many slots, from base on; −1
-// where that is beyond all offsets, or slots is −1.
+// share returns the end offset of one partition's share of slots, from base on. It returns −1 if that is beyond the
+// largest offset, or if slots is −1.
 func share(slots int64, partitions int, base int64) int64 {
 	each := slots / int64(partitions)
 	if slots < 0 || each > math.MaxInt64-base {

@@ -17,27 +17,26 @@ import (
 // ManifestFormat is the version of the manifest file.
 const ManifestFormat = 1
 
-// Manifest holds everything besides the log and the keys that an epoch's releases depend
-// on. It is written once, when the epoch opens, and never changed. The transcript begins
-// with its hash.
+// Manifest holds everything that an epoch's releases depend on, other than the log and the keys. It is written once,
+// when the epoch opens, and never changed. The transcript begins with its hash.
 type Manifest struct {
 	Format  int      `json:"format"`
 	Stream  string   `json:"stream"`
 	Epoch   uint64   `json:"epoch"`
-	Source           // input
+	Source           // the input
 	Nonce   hexBytes `json:"nonce"`
 	KeyID   string   `json:"key_id"`
-	EpochID hexBytes `json:"epoch_id"` // dp.Epoch.Check: tells a wrong key or secret before any noise
+	EpochID hexBytes `json:"epoch_id"` // dp.Epoch.Check: reveals a wrong key or secret before any noise is drawn
 
 	Config   json.RawMessage   `json:"config"` // config.Stream.Canonical
 	Versions map[string]string `json:"versions"`
-	Digest   hexBytes          `json:"digest"` // of both
+	Digest   hexBytes          `json:"digest"` // of Config and Versions
 
 	Incarnation uint64 `json:"incarnation"`
 	Base        int64  `json:"base"` // first offset
 	Partitions  int    `json:"partitions"`
-	// Parts are the partitions of a merged epoch, ascending. Then Source.Partition is Merged,
-	// Incarnation is 0, and Base is the sum of theirs.
+	// Parts are the partitions of a merged epoch, ascending. In a merged epoch, Source.Partition is Merged, Incarnation
+	// is 0, and Base is the sum of the parts' bases.
 	Parts     []Part          `json:"parts,omitempty"`
 	Mechanism string          `json:"mechanism"`
 	Plan      json.RawMessage `json:"plan"`
@@ -47,15 +46,15 @@ type Manifest struct {
 	LimitDelta           float64 `json:"limit_delta"`
 	ChargedEpsilonAtOpen float64 `json:"charged_epsilon_at_open"`
 
-	// Persons says what protects a person who has several records, at the epoch's δ.
+	// Persons is the guarantee for a person with several records, at the epoch's δ.
 	Persons []Person `json:"persons"`
 
-	// Insecure says that all keys follow from a published number: there is no privacy.
+	// Insecure says that all keys follow from a published number, so there is no privacy.
 	Insecure bool   `json:"insecure,omitempty"`
 	Version  string `json:"version"`
 
-	// Offline says that the epoch belongs to a replay: it is never written to disk, and
-	// no ledger is charged for it.
+	// Offline says that the epoch belongs to a replay. Such an epoch is never written to disk, and no ledger is charged
+	// for it.
 	Offline bool `json:"-"`
 }
 
@@ -66,14 +65,13 @@ func (m *Manifest) Task() Task { return Task{m.Stream, m.Partition} }
 func (m *Manifest) Encode() ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // the digest is over the configuration's very bytes
+	e.SetEscapeHTML(false) // the digest is over the exact bytes of the configuration
 	e.SetIndent("", "  ")
 	err := e.Encode(m)
 	return b.Bytes(), err
 }
 
-// ParseManifest reads a file that [Manifest.Encode] wrote. It checks that the digest in the
-// file is that of its configuration and versions.
+// ParseManifest parses a file written by [Manifest.Encode]. It checks the digest of the configuration and versions.
 func ParseManifest(data []byte) (*Manifest, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
@@ -82,7 +80,7 @@ func ParseManifest(data []byte) (*Manifest, error) {
 		return nil, errors.New("manifest: not a manifest of this version")
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, errors.New("manifest: text behind its end")
+		return nil, errors.New("manifest: text after its end")
 	}
 	if m.Format != ManifestFormat {
 		return nil, fmt.Errorf("manifest: format %d, this version reads %d", m.Format, ManifestFormat)
@@ -103,7 +101,7 @@ func ParseManifest(data []byte) (*Manifest, error) {
 	return &m, nil
 }
 
-// soundParts reports whether the parts are those of a merged epoch, and none of another.
+// soundParts reports whether the parts are valid for a merged epoch, or absent in an unmerged one.
 func (m *Manifest) soundParts() bool {
 	if m.Partition != Merged {
 		return len(m.Parts) == 0
@@ -118,7 +116,7 @@ func (m *Manifest) soundParts() bool {
 	return len(m.Parts) > 0 && base == m.Base && m.Incarnation == 0
 }
 
-// Numbers returns the numbers of the partitions of a merged epoch, nil of another one.
+// Numbers returns the partition numbers of a merged epoch, or nil for an unmerged one.
 func (m *Manifest) Numbers() (numbers []int) {
 	for _, p := range m.Parts {
 		numbers = append(numbers, p.Partition)
@@ -126,7 +124,7 @@ func (m *Manifest) Numbers() (numbers []int) {
 	return numbers
 }
 
-// TranscriptOf returns the transcript that an epoch with this manifest starts with.
+// TranscriptOf returns the first transcript of an epoch with this manifest.
 func TranscriptOf(manifestFile []byte) dp.Transcript {
 	return dp.NewTranscript(sha256.Sum256(manifestFile))
 }

@@ -53,11 +53,11 @@ func TestGoldenManifest(t *testing.T) {
 			t.Fatalf("no %s in the manifest", change[0])
 		}
 		if _, err := ParseManifest([]byte(bad)); err == nil {
-			t.Errorf("a manifest with %s passes", change[1])
+			t.Errorf("a manifest with %s is accepted", change[1])
 		}
 	}
 	if _, err := ParseManifest(append(file, '{')); err == nil {
-		t.Error("a manifest with text behind it passes")
+		t.Error("a manifest followed by text is accepted")
 	}
 }
 
@@ -68,7 +68,7 @@ func FuzzManifest(f *testing.F) {
 	}
 	f.Add(file)
 	f.Add([]byte(`{"format":1,"epoch":1,"nonce":"00","config":{},"versions":null}`))
-	// One that does not say what a record pays.
+	// A manifest without the cost of a record.
 	f.Add(regexp.MustCompile(`(?s)"cost": \{.*?\},`).ReplaceAll(file, nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		try := func(data []byte) {

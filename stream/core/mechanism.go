@@ -10,47 +10,43 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// Estimator is a mechanism: it takes rows and returns releases. It has no clock, no I/O and
-// no randomness of its own. So the release of a step is a function of the rows up to that
-// step and the noise of the steps up to it.
+// Estimator is a mechanism: it takes rows and returns releases. It has no clock, I/O or randomness, so a step's release
+// is a function of the rows and the noise up to that step.
 //
 // An Estimator is not safe for concurrent use.
 type Estimator interface {
 	// Columns returns the length of a row.
 	Columns() int
-	// Range returns the slots of step t, [first, end), with first(t) = end(t−1). Core
-	// calls it for the open step. For an estimator that is not adaptive it also calls it
-	// for the first and last steps of the horizon.
+	// Range returns the slots of step t, [first, end), with first(t) = end(t−1). Core calls it for the open step and,
+	// unless the estimator is adaptive, for the first and last steps of the horizon.
 	Range(t uint64) (first, end uint64)
-	// Add adds the record of a slot to the open step. row is nil if the record is
-	// invalid. Add clips the row and does not keep row. It allocates nothing, but for the
-	// rows of a window that has no fixed number of slots. It is not called for slots
-	// without a record.
+	// Add adds the record of a slot to the open step. row is nil if the record is invalid. Add clips the row and does
+	// not keep row. It allocates nothing, except for the rows of a window without a fixed number of slots. It is not
+	// called for slots without a record.
 	Add(slot uint64, row []float64)
-	// Close ends the open step. It returns nil if the step has no release, and the
-	// error dp.ErrExhausted after the last step of the horizon.
+	// Close ends the open step. It returns nil if the step has no release, and the error dp.ErrExhausted after the last
+	// step of the horizon.
 	Close(n dp.Noise) (*dp.Release, error)
 	// Cost returns what the whole epoch costs a single record.
 	Cost() dp.Cost
 	// Sizes returns the memory and state that the estimator needs, in bytes.
 	Sizes() dp.Sizes
-	// AppendBinary appends the state after the last Close. It leaves out the rows of the
-	// open step.
+	// AppendBinary appends the state after the last Close, without the rows of the open step.
 	encoding.BinaryAppender
 	encoding.BinaryUnmarshaler
 }
 
-// adaptive is an estimator whose steps are longer or shorter depending on its releases. The
-// slots of a step to come are not known; only a bound on them is.
+// adaptive is an estimator whose step lengths depend on its releases. For future steps, only an upper bound of the
+// slots is known.
 type adaptive interface {
-	// Longest returns the largest number of slots that the first t steps can have
-	// together, math.MaxUint64 if that is beyond 64 bits.
+	// Longest returns the largest number of slots that the first t steps can have together, or math.MaxUint64 if that
+	// exceeds 64 bits.
 	Longest(t uint64) uint64
 }
 
-// ending is an estimator that may find that it cannot go on, after a Close.
+// ending is an estimator that may find, after a Close, that it cannot continue.
 type ending interface {
-	// Ended says in a word why no step can follow.
+	// Ended reports whether no step can follow, and why, in one word.
 	Ended() (why string, ended bool)
 }
 
@@ -58,54 +54,52 @@ type ending interface {
 type Mechanism struct {
 	Estimator
 	Name string // of the mechanism's table in the configuration
-	// Method and Factorization are those in use, for example if "auto" is configured.
+	// Method and Factorization are those in use, also if "auto" is configured.
 	Method, Factorization string
 
 	Plan json.RawMessage // for the manifest
-	// Lattice holds the steps of the integer lattices, by array. Noise holds the standard
-	// deviations of one step's independent noise. Both are in scaled units.
+	// Lattice holds the steps of the integer lattices, and Noise the standard deviations of one step's independent
+	// noise, both in scaled units, by array.
 	Lattice []float64
 	Noise   map[string]float64
 
-	description json.RawMessage // for the release, as what follows
-	norm        float64         // of a person's steps, where persons are protected
-	record      *dp.Cost        // of one record then, see moments.Estimator.RecordCost; nil: not known
+	description json.RawMessage // of the mechanism, for releases; so are the fields below
+	norm        float64         // of a person's steps, if the stream protects persons
+	record      *dp.Cost        // cost of one of a person's records, see moments.Estimator.RecordCost; nil: unknown
 	clip        float64
-	found       bool // the clip norm is found, and clip is in its unit
+	found       bool // a warm-up finds the clip norm, and clip is in units of it
 	sensitivity float64
 	warnings    []string
-	crowds      bool // its noise is that of replace, and so covers zero-out where config.Stream.Crowds holds
+	crowds      bool // the noise is calibrated for replace, and also covers zero-out if config.Stream.Crowds holds
 
-	warmup *WarmupPlan // before the mechanism, nil for none
-	// Warmup is how many offsets of an epoch go into its warm-up, 0 for none.
+	warmup *WarmupPlan // the warm-up before the mechanism; nil: none
+	// Warmup is the number of an epoch's offsets in its warm-up; 0: none.
 	Warmup int64
 
-	// scales says that the mechanism finds how rows are scaled, and scales them itself.
+	// scales says that the mechanism finds the scaling of rows, and scales them itself.
 	scales bool
-	sample *dp.Release // a release of the largest form; nil: any is
+	sample *dp.Release // a release of the largest form; nil: all are equally large
 	// Chunk is the size in bytes above which a release is published in pieces; 0: never.
 	Chunk int
-	// accounting says how the noise was found; "" stands for the exact Gaussian one.
-	// sketched says that noise multiplies records; for such a release no proof covers the
-	// finite precision of the computer.
+	// accounting is the method that gave the noise; "" stands for exact Gaussian accounting. sketched says that noise
+	// multiplies records. For such releases no proof covers floating-point precision.
 	accounting string
 	sketched   bool
-	ahead      bool  // a step takes long to end; see [Core.Ahead]
-	clocked    bool  // steps are by the clock, and Range says only what they can hold at most
-	window     int64 // the last offsets of a step, which alone count; 0: all do
-	// Refused counts the records that were decoded and still not used, and says why. It is
-	// nil for mechanisms that use every decoded record. The count is not part of the state.
+	ahead      bool  // closing a step takes long; see [Core.Ahead]
+	clocked    bool  // steps are by the clock, and Range returns only their largest size
+	window     int64 // only the last window offsets of a step count; 0: all do
+	// Refused returns how many decoded records were not used, and why. It is nil for mechanisms that use every decoded
+	// record. The count is not part of the state.
 	Refused func() (codec.Reason, uint64)
-	// Clipped counts the rows that were shortened to the clip norm. It is nil for mechanisms
-	// that do not count them. The count is not part of the state.
+	// Clipped returns how many rows were shortened to the clip norm. It is nil for mechanisms that do not count them.
+	// The count is not part of the state.
 	Clipped func() uint64
 }
 
-// Warnings are about settings that are allowed and probably not meant.
+// Warnings are about settings that are allowed but probably unintended.
 func (m *Mechanism) Warnings() []string { return m.warnings }
 
-// planned builds a mechanism from its configuration or, if plan is not nil, from the plan
-// that a begun epoch recorded.
+// planned builds a mechanism from its configuration or, if plan is not nil, from the plan that an epoch recorded.
 func planned[C, P, E any](c C, params dp.Params, plan json.RawMessage, build func(C, dp.Params) (E, error),
 	adopt func(C, dp.Params, P) (E, error)) (E, error) {
 	if plan == nil {
@@ -119,8 +113,7 @@ func planned[C, P, E any](c C, params dp.Params, plan json.RawMessage, build fun
 	return adopt(c, params, p)
 }
 
-// bandsOf returns the number of bands of a factorization, its diagonal included, 0 if the
-// factorization is not banded.
+// bandsOf returns the number of bands of a factorization, including its diagonal, or 0 if it is not banded.
 func bandsOf(f *matfact.Stored) int {
 	if len(f.Bands) == 0 {
 		return 0
@@ -128,10 +121,10 @@ func bandsOf(f *matfact.Stored) int {
 	return len(f.Bands) + 1
 }
 
-// Cost returns what an epoch costs, for the adjacency of the stream.
+// Cost returns the cost of an epoch, for the adjacency of the stream.
 //
-// Privacy: where the map of persons can be full, to leave a person out lets at most one other one in. So zero-out
-// is then one person out and one in, which is a case of replace, and costs the same μ.
+// Privacy: if the map of persons can be full, removing one person lets at most one other person in. Zero-out is then a
+// case of replace, and costs the same μ.
 func (m *Mechanism) Cost() dp.Cost {
 	c := m.Estimator.Cost()
 	if m.crowds {

@@ -20,7 +20,7 @@ var adamMechanism = &descriptor{
 	computes: func(s *config.Stream) string {
 		a := s.Adam
 		if a.Mode == "gradients" {
-			return fmt.Sprintf("%d parameters of a model, trained by private Adam on gradients that records hold.",
+			return fmt.Sprintf("%d parameters of a model, trained by private Adam on gradients in the records.",
 				a.Parameters())
 		}
 		model := map[string]string{"linear": "linear regression", "logistic": "logistic regression",
@@ -44,8 +44,7 @@ func adamFormat(s *config.Stream) codec.Format {
 	return f
 }
 
-// newAdam returns private Adam. It begins with initial or, if that is nil, with its own
-// parameters.
+// newAdam returns private Adam. It begins with initial or, if that is nil, with its own parameters.
 func newAdam(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechanism, error) {
 	c := *s.Adam
 	c.Initial = initial
@@ -120,8 +119,8 @@ func unless[T any](meaningless bool, x T) (nothing T) {
 	return x
 }
 
-// gradients is Adam on rows of the gradient codec: a gradient, followed by the step whose
-// parameters it was taken at. That step decides whether the gradient is used.
+// gradients is Adam on rows of the gradient codec: a gradient, followed by the step whose parameters produced it. That
+// step decides whether the gradient is used.
 type gradients struct {
 	*adam.Estimator
 	stale uint64

@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// TestStaleGradients accepts gradients as far behind as is allowed.
+// TestStaleGradients: gradients are accepted up to the allowed staleness, and no further.
 func TestStaleGradients(t *testing.T) {
 	t.Parallel()
 	s := parsed(t, `

@@ -67,14 +67,14 @@ func newAMB(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, er
 		Level         float64 `json:"level,omitempty"`
 		Horizon       uint64  `json:"horizon,omitempty"`
 	}{
-		"sgd", p.Method, c.Target, *c.Intercept, c.Clip, c.Value, c.Quantile, c.ClipY, p.Factorization.Kind,
+		"sgd", p.Method, c.Target, *c.Intercept, c.Clip, c.Value, c.ThresholdQuantile, c.ClipY, p.Factorization.Kind,
 		bandsOf(p.Factorization),
 		p.Batch, p.Search, c.Growth, c.Eta0, p.Curvature, p.Radius, c.Average, levelOf(c), c.LastStep(),
 	})
 	return m, err
 }
 
-// levelOf returns the level of the confidence intervals, 0 if the stream has none.
+// levelOf returns the level of the confidence intervals, or 0 if the stream has none.
 func levelOf(c *sgd.Config) float64 {
 	if !*c.Intervals {
 		return 0
@@ -82,7 +82,7 @@ func levelOf(c *sgd.Config) float64 {
 	return c.Level
 }
 
-// approximateIntervals says what the intervals of a regression rest on, if it has any.
+// approximateIntervals says what a regression's intervals are based on, if it has any.
 func approximateIntervals(c *sgd.Config, scatter string) []string {
 	if !*c.Intervals {
 		return nil

@@ -29,7 +29,7 @@ func newMoments(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism
 	return momentsOf(s, e)
 }
 
-// keepMoments checks a recorded plan once for all mechanisms that are made of it.
+// keepMoments checks a recorded plan once for all mechanisms that are made from it.
 func keepMoments(s *config.Stream, plan json.RawMessage) (func() (*Mechanism, error), error) {
 	k, err := planned(*s.Moments, s.Params(), plan, nil, moments.Keep)
 	if err != nil {
@@ -44,7 +44,7 @@ func keepMoments(s *config.Stream, plan json.RawMessage) (func() (*Mechanism, er
 	}, nil
 }
 
-// momentsOf describes an estimator of moments.
+// momentsOf returns the mechanism of an estimator of moments.
 func momentsOf(s *config.Stream, e *moments.Estimator) (*Mechanism, error) {
 	p := e.Plan()
 	m := &Mechanism{
@@ -92,7 +92,7 @@ func momentsOf(s *config.Stream, e *moments.Estimator) (*Mechanism, error) {
 		Buffers       int                 `json:"buffers,omitempty"`
 		Bands         int                 `json:"bands,omitempty"`
 		Normalise     bool                `json:"normalise,omitempty"`
-		Step          uint64              `json:"step"` // by the clock: at most
+		Step          uint64              `json:"step"` // by the clock: the largest
 		Clock         string              `json:"clock,omitempty"`
 		Horizon       uint64              `json:"horizon,omitempty"` // without a warm-up
 		Nu            float64             `json:"nu,omitempty"`
@@ -111,7 +111,7 @@ func momentsOf(s *config.Stream, e *moments.Estimator) (*Mechanism, error) {
 	return m, err
 }
 
-// clockOf returns the period of steps by the clock, "" for others.
+// clockOf returns the period of steps by the clock, or "" for other steps.
 func clockOf(s *config.Stream) string {
 	if s.Step.Clock() == 0 {
 		return ""

@@ -23,7 +23,7 @@ var refitMechanism = &descriptor{
 		} else if s.Merge {
 			window += " of each partition"
 		}
-		return fmt.Sprintf("Linear regression of %s on %s, solved anew for each window of %s.", s.Refit.Target,
+		return fmt.Sprintf("Linear regression of %s on %s, solved separately for each window of %s.", s.Refit.Target,
 			features(s, s.Refit.Target), window)
 	},
 	sketches: func(s *config.Stream) bool { return s.Refit.Sketches() },
@@ -57,7 +57,7 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 		m.sensitivity *= m.norm
 	}
 	if s.Step.Clock() > 0 {
-		m.window = 0 // all of a step's offsets are its window's
+		m.window = 0 // all offsets of a step are in its window
 	}
 	// The plan has them in units of the clipped window.
 	for name, sd := range map[string]float64{"gradient": p.Sigma, "eigenvalue": p.Test, "statistics": p.Multiplier} {
@@ -74,7 +74,7 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 		Target       string  `json:"target"`
 		Intercept    bool    `json:"intercept"`
 		ClipY        float64 `json:"clip_y"`
-		Window       uint64  `json:"window"` // by the clock: at most
+		Window       uint64  `json:"window"` // by the clock: the largest
 		Clock        string  `json:"clock,omitempty"`
 		Rows         int     `json:"rows,omitempty"`
 		Gamma        float64 `json:"gamma,omitempty"`

@@ -9,52 +9,50 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// descriptor is what package core knows of a mechanism. To add a mechanism, add a row to
-// [mechanisms]; no other code here asks which mechanism a stream has.
+// descriptor is what package core knows of a mechanism. To add a mechanism, add its descriptor to [mechanisms]; no
+// other code here asks which mechanism a stream has.
 type descriptor struct {
-	// name is the name of the mechanism's table in the configuration. Several mechanisms
-	// may share a table; then method tells them apart, and otherwise it is empty.
+	// name is the name of the mechanism's table in the configuration. If several mechanisms share a table, method tells
+	// them apart; otherwise it is empty.
 	name, method string
 	// has reports whether a stream has the mechanism.
 	has func(s *config.Stream) bool
-	// version enters the digest, and through it the keys of the noise. It must change
-	// when the same rows and noise give other releases than before.
+	// version enters the digest, and through it the keys of the noise. It must change when the same rows and noise give
+	// different releases than before.
 	version string
-	// absent says in words what replaces a removed record under ZeroOut.
+	// absent says what replaces a removed record under ZeroOut.
 	absent string
 	// build makes the estimator and describes it; see [NewMechanism].
 	build func(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechanism, error)
 
 	// The fields below may be nil.
 
-	// keep checks a recorded plan, and returns what makes a mechanism of it without another
-	// check; nil: build checks each time.
+	// keep checks a recorded plan, and returns a function that makes mechanisms from it without another check. nil:
+	// build checks each time.
 	keep func(s *config.Stream, plan json.RawMessage) (func() (*Mechanism, error), error)
-	// computes says in one sentence what a stream publishes, with a full stop; nil: the
-	// mechanism's name and the columns are enough.
+	// computes returns one sentence, with a full stop, about what a stream publishes. nil: the mechanism's name and the
+	// columns.
 	computes func(s *config.Stream) string
-	// versionOf returns the version of a mechanism whose methods have versions of their
-	// own; nil: version is that of all.
+	// versionOf returns the version of a mechanism whose methods have different versions. nil: version applies to all.
 	versionOf func(s *config.Stream) string
-	// statements says of a release's guarantee what only this mechanism's releases say.
+	// statements returns the statements about the guarantee that only this mechanism's releases make.
 	statements func(s *config.Stream) []string
-	// sketches reports whether the mechanism uses sketches. Their cost is not that of a
-	// Gaussian, so the ledger sets aside a part of the limit for them.
+	// sketches reports whether the mechanism uses sketches. Their cost is not Gaussian, so the ledger reserves a part
+	// of the limit for them.
 	sketches func(s *config.Stream) bool
-	// format is what the records hold; nil: the stream's columns.
+	// format returns the format of records; nil: the stream's columns.
 	format func(s *config.Stream) codec.Format
-	// bounded has the plan's numbers that are in the unit of a bound which a warm-up may
-	// find.
+	// bounded lists the plan's numbers that are in units of a bound which a warm-up may find.
 	bounded []string
-	// persons: it can protect persons in place of records.
+	// persons says that the mechanism can protect persons instead of records.
 	persons bool
-	// learns is what one epoch passes on to the next; nil: nothing.
+	// learns is how one epoch passes parameters on to the next; nil: it passes none.
 	learns *learning
 }
 
 // learning is how one epoch passes its parameters on to the next one.
 type learning struct {
-	// begins says which parameters the first epoch begins with.
+	// begins returns the parameters that the first epoch begins with.
 	begins func(s *config.Stream) Learning
 	// of reads the parameters from a state.
 	of func(state []byte) ([]float64, error)
@@ -69,12 +67,11 @@ var mechanisms = []*descriptor{
 	adamMechanism,
 }
 
-// nullRecord is what replaces a removed record under ZeroOut. A row of zeros is a record
-// of its own: in moments it adds nothing to sums, but counts among the rows that are not
-// shortened; in a regression it counts as an example.
+// nullRecord replaces a removed record under ZeroOut. A row of zeros would be different: in moments it adds nothing to
+// sums, but counts as a row that is not shortened; in a regression it counts as an example.
 const nullRecord = "a null record, which takes its place and adds nothing"
 
-// mechanismOf returns the stream's mechanism, nil where there is none.
+// mechanismOf returns the stream's mechanism, or nil if there is none.
 func mechanismOf(s *config.Stream) *descriptor {
 	for _, d := range mechanisms {
 		if d.has(s) {
@@ -84,7 +81,7 @@ func mechanismOf(s *config.Stream) *descriptor {
 	return nil
 }
 
-// String returns the name, with the method behind it if the table has several methods.
+// String returns the name, followed by the method if the table has several.
 func (d *descriptor) String() string {
 	if d.method == "" {
 		return d.name
@@ -92,8 +89,7 @@ func (d *descriptor) String() string {
 	return d.name + "/" + d.method
 }
 
-// MechanismName returns the name of a stream's mechanism, one of [MechanismNames], or "" if
-// the stream has none.
+// MechanismName returns the name of a stream's mechanism, one of [MechanismNames], or "" if it has none.
 func MechanismName(s *config.Stream) string {
 	if d := mechanismOf(s); d != nil {
 		return d.String()
@@ -101,9 +97,8 @@ func MechanismName(s *config.Stream) string {
 	return ""
 }
 
-// MechanismNames returns the names of all mechanisms. A name is that of the mechanism's
-// table in the configuration, as "moments". If the table has several methods, it is
-// "table/method", as "sgd/amb".
+// MechanismNames returns the names of all mechanisms. A name is the configuration table's, such as "moments", or
+// "table/method", such as "sgd/amb", if the table has several methods.
 func MechanismNames() (names []string) {
 	for _, d := range mechanisms {
 		names = append(names, d.String())
@@ -111,7 +106,7 @@ func MechanismNames() (names []string) {
 	return names
 }
 
-// Versions returns the versions that the digest contains besides the configuration.
+// Versions returns the versions that the digest contains in addition to the configuration.
 func Versions(s *config.Stream) map[string]string {
 	v := map[string]string{"noise": dp.NoiseFormat}
 	if d := mechanismOf(s); d != nil {
@@ -122,9 +117,9 @@ func Versions(s *config.Stream) map[string]string {
 	return v
 }
 
-// NewMechanism builds the stream's estimator. plan is the plan that a begun epoch recorded,
-// nil for a new epoch. initial are the parameters that the epoch begins with; nil: those
-// that the mechanism chooses. A mechanism without parameters ignores it.
+// NewMechanism builds the stream's estimator. plan is the plan that an epoch recorded, or nil for a new epoch. initial
+// holds the parameters that the epoch begins with; nil: the mechanism chooses them. Mechanisms without parameters
+// ignore initial.
 func NewMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechanism, error) {
 	d := mechanismOf(s)
 	if d == nil {
@@ -135,7 +130,7 @@ func NewMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*M
 	case !d.persons:
 		return nil, errors.New(d.String() + " does not protect persons")
 	case s.Automatic():
-		return nil, errors.New("a warm-up protects single records, and no persons")
+		return nil, errors.New("a warm-up protects single records, not persons")
 	}
 	build := d.build
 	if s.Automatic() {
@@ -151,15 +146,15 @@ func NewMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*M
 	return d.described(m, s), nil
 }
 
-// described adds to a mechanism what does not depend on how it was built.
+// described sets the fields of a mechanism that do not depend on how it was built.
 func (d *descriptor) described(m *Mechanism, s *config.Stream) *Mechanism {
 	m.Name, m.clocked, m.crowds = d.name, s.Step.Clock() > 0, s.Crowds()
 	return m
 }
 
-// CostOf builds the mechanism of an epoch by its plan, for its cost and the lengths of its
-// steps. These don't depend on what a learning mechanism began with, which is deleted
-// when its epoch is closed. Such a mechanism must not run.
+// CostOf builds the mechanism of an epoch from its plan, to get its cost and the lengths of its steps. They do not
+// depend on the initial parameters of a learning mechanism, which are deleted when the epoch is closed. The mechanism
+// must not run.
 func CostOf(s *config.Stream, plan json.RawMessage) (*Mechanism, error) {
 	if d := mechanismOf(s); d == nil || d.learns == nil {
 		return NewMechanism(s, plan, nil)
@@ -191,8 +186,8 @@ func FormatOf(s *config.Stream) codec.Format {
 	return f
 }
 
-// MaxRecordBytes returns the size beyond which a record of the stream counts as null. The
-// default is enough for a row of decimal numbers with all their digits.
+// MaxRecordBytes returns the size above which a record of the stream counts as null. The default is enough for a row of
+// decimal numbers with all their digits.
 func MaxRecordBytes(s *config.Stream) int {
 	if n := s.Input.MaxRecordBytes; n > 0 {
 		return n
@@ -200,17 +195,17 @@ func MaxRecordBytes(s *config.Stream) int {
 	return min(max(1<<20, 32*FormatOf(s).Width()), 1<<30)
 }
 
-// Learning says what the epochs of a learning mechanism begin with.
+// Learning says how the epochs of a learning mechanism begin.
 type Learning struct {
 	// Parameters is the number of parameters.
 	Parameters int
-	// File holds the parameters of the first epoch, packed little-endian float64s. If it
-	// is empty, the mechanism chooses them.
+	// File holds the parameters of the first epoch, as packed little-endian float64s. If it is empty, the mechanism
+	// chooses them.
 	File string
 }
 
-// LearningOf returns nil if the stream's epochs pass nothing on. Those with a warm-up don't:
-// each has units of its own.
+// LearningOf returns nil if the stream's epochs pass no parameters on. Epochs with a warm-up do not, because each has
+// its own units.
 func LearningOf(s *config.Stream) *Learning {
 	if s.Automatic() {
 		return nil
@@ -222,12 +217,11 @@ func LearningOf(s *config.Stream) *Learning {
 	return nil
 }
 
-// Learns reports whether one epoch of a mechanism passes something on to the next. mechanism
-// is the name of its table.
+// Learns reports whether epochs of a mechanism pass parameters on. mechanism is the name of its table.
 func Learns(mechanism string) bool { return learner(mechanism) != nil }
 
-// LearntBy returns the parameters in a state of such a mechanism, nil for one behind a warm-up,
-// which passes none on. It returns an error if another version wrote the state.
+// LearntBy returns the parameters in a state of a learning mechanism, or nil if the state includes a warm-up, which
+// passes none on. It fails if another version wrote the state.
 func LearntBy(mechanism string, state []byte) ([]float64, error) {
 	if l := learner(mechanism); l != nil {
 		if len(state) > 0 && state[0] == warmedState {
@@ -235,11 +229,10 @@ func LearntBy(mechanism string, state []byte) ([]float64, error) {
 		}
 		return l.of(state)
 	}
-	return nil, errors.New("the mechanism learns nothing")
+	return nil, errors.New("the mechanism passes no parameters on")
 }
 
-// learner finds a learning mechanism by the name of its table, which is its name in the
-// ledger.
+// learner returns a learning mechanism, given the name of its table, which is also its name in the ledger.
 func learner(mechanism string) *learning {
 	for _, d := range mechanisms {
 		if d.name == mechanism && d.learns != nil {

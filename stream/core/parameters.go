@@ -17,11 +17,10 @@ func Partitions(m *Manifest) []int {
 	return []int{m.Partition}
 }
 
-// Changes lists how the configuration of a stream differs from that of an epoch, nil if
-// nothing differs that the guarantee depends on.
+// Changes lists how the configuration of a stream differs from an epoch's in what the guarantee depends on.
 func Changes(s *config.Stream, m *Manifest) []string {
 	if m.Partition == Merged && s.Input.All() {
-		// The partitions of an epoch stay those that the topic had when it opened.
+		// An epoch keeps the partitions that the topic had when it opened.
 		s = s.Over(m.Numbers())
 	}
 	digest := s.Digest(m.Partition, Versions(s))
@@ -37,10 +36,10 @@ func Changes(s *config.Stream, m *Manifest) []string {
 	return changes
 }
 
-// ParseParameters reads packed little-endian float64s.
+// ParseParameters parses packed little-endian float64s.
 func ParseParameters(data []byte) ([]float64, error) {
 	if len(data)%8 != 0 || len(data) == 0 {
-		return nil, fmt.Errorf("%d bytes are no float64s", len(data))
+		return nil, fmt.Errorf("%d bytes are not a whole number of float64s", len(data))
 	}
 	x := make([]float64, len(data)/8)
 	for i := range x {
@@ -52,7 +51,7 @@ func ParseParameters(data []byte) ([]float64, error) {
 	return x, nil
 }
 
-// PackParameters writes what ParseParameters reads.
+// PackParameters encodes parameters for ParseParameters.
 func PackParameters(x []float64) []byte {
 	data := make([]byte, 0, 8*len(x))
 	for _, v := range x {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzParameters: a file of parameters is numbers and nothing else.
+// FuzzParameters: a file of parameters holds finite numbers and nothing else.
 func FuzzParameters(f *testing.F) {
 	f.Add(PackParameters([]float64{1, -2.5}))
 	f.Add([]byte{1, 2, 3})
@@ -16,11 +16,11 @@ func FuzzParameters(f *testing.F) {
 			return
 		}
 		if !bytes.Equal(PackParameters(x), data) {
-			t.Fatalf("%x is read as %g", data, x)
+			t.Fatalf("%x is parsed as %g", data, x)
 		}
 		for _, v := range x {
 			if math.IsNaN(v) || math.IsInf(v, 0) {
-				t.Fatalf("%g is taken", x)
+				t.Fatalf("%g is accepted", x)
 			}
 		}
 	})

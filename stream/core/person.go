@@ -8,14 +8,14 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Person is what protects a person who has Records records: Epsilon, at the δ of the
-// guarantee around it. Epsilon is rounded up to four digits, and nil if no ε holds.
+// Person is the guarantee for a person who has Records records: Epsilon, at the δ of the surrounding guarantee. Epsilon
+// is rounded up to four digits, and nil if no ε holds.
 type Person struct {
 	Records int      `json:"records"`
 	Epsilon *float64 `json:"epsilon"`
 }
 
-// Persons returns what a cost means for persons who have so many records.
+// Persons returns the guarantee that a cost gives to persons with the given numbers of records.
 func Persons(c dp.Cost, delta float64, records ...int) (all []Person) {
 	for _, k := range records {
 		p := Person{Records: k}
@@ -29,7 +29,7 @@ func Persons(c dp.Cost, delta float64, records ...int) (all []Person) {
 	return all
 }
 
-// roundUp rounds a positive number up to so many significant decimal digits.
+// roundUp rounds a positive number up to the given number of significant decimal digits.
 func roundUp(x float64, digits int) (float64, error) {
 	text := strconv.FormatFloat(x, 'e', digits-1, 64)
 	y, err := strconv.ParseFloat(text, 64)
@@ -54,8 +54,7 @@ func AtMost(epsilon float64) string {
 	return strconv.FormatFloat(ToShow(epsilon), 'g', -1, 64)
 }
 
-// ToShow rounds an ε up to six digits, so that what was worked out from a configured 1 shows
-// as 1.
+// ToShow rounds an ε up to six digits, so that an ε computed from a configured 1 is shown as 1.
 func ToShow(epsilon float64) float64 {
 	if up, err := roundUp(epsilon, 6); err == nil {
 		return up

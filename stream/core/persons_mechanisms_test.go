@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// protecting are streams of each mechanism that protects persons: two columns, steps of four.
+// protecting are streams that protect persons, for each mechanism: two columns, steps of four.
 var protecting = map[string]string{
 	"adam, gradients": `input = { topic = "orders", codec = "float64" }
 step = 4
@@ -50,8 +50,8 @@ func protected(t testing.TB, table, adjacency, user string) *config.Stream {
 	return s
 }
 
-// TestPersonsOfMechanisms: every mechanism gets the rows of records that count and no others,
-// states in its releases who is protected, and has noise for a person.
+// TestPersonsOfMechanisms: every mechanism gets the rows of exactly those records that count, states in its releases
+// who is protected, and has noise for a person.
 func TestPersonsOfMechanisms(t *testing.T) {
 	t.Parallel()
 	for name, table := range protecting {
@@ -80,7 +80,7 @@ func TestPersonsOfMechanisms(t *testing.T) {
 					t.Fatalf("%s: record %d of %+v: the mechanism got %v", name, i, log, rec.rows[i])
 				}
 			}
-			// The release states persons, and a norm that is the noise's.
+			// The release describes persons, with the norm that the noise uses.
 			if len(out) == 0 {
 				t.Fatalf("%s: no release", name)
 			}
@@ -92,18 +92,18 @@ func TestPersonsOfMechanisms(t *testing.T) {
 			if p.Unit != "person" || p.Person == nil || p.Person.Cap != 3 || p.Person.Norm != c.mech.norm {
 				t.Fatalf("%s: a release says %s, %+v", name, p.Unit, p.Person)
 			}
-			// A record is one of six that count at most.
+			// At most six of a person's records count, and this is one of them.
 			if e := p.Person.EpsilonRecord; e == nil || !(*e > 0 && *e < 0.7*p.Epsilon) {
-				t.Errorf("%s, %s: what one record costs is not said, or too much", name, adjacency)
+				t.Errorf("%s, %s: the cost of one record is missing or too large", name, adjacency)
 			}
-			// The same ε, so noise and sensitivity grow alike: three steps with two records each.
+			// ε is the same, so noise and sensitivity grow by the same factor: three steps with two records each.
 			if math.Abs(c.mech.Cost().Mu/single.Cost().Mu-1) > 1e-12 || c.mech.norm < 2*math.Sqrt(3) {
 				t.Errorf("%s: cost %+v, a single record's %+v; norm %g", name, c.mech.Cost(), single.Cost(),
 					c.mech.norm)
 			}
 			for array, sd := range single.Noise {
 				if c.mech.Method == "newton" && array != "gradient" {
-					continue // each has a factor of its own
+					continue // each array has its own factor
 				}
 				if c.mech.Method == "adassp" && adjacency == "replace" {
 					sd *= 2 // in units of zero-out's sensitivity
@@ -118,7 +118,7 @@ func TestPersonsOfMechanisms(t *testing.T) {
 	}
 }
 
-// TestPersonsBetweenWindows: a record that is in no window uses up nobody's turn.
+// TestPersonsBetweenWindows: a record in no window does not use up a contribution of its person.
 func TestPersonsBetweenWindows(t *testing.T) {
 	t.Parallel()
 	s := protected(t, `input = { topic = "orders", codec = "float64", columns = ["a", "b"] }
@@ -126,7 +126,7 @@ refit = { target = "b", clip_x = 1.0, clip_y = 1.0, window = 2, stride = 4 }`, "
 	c, rec := personCore(t, s)
 	key := c.UserKey()
 	tag := persons.NewTagger(&key).Tag([]byte("ann"))
-	// The first window is two records, the second comes behind two that are in none.
+	// The first window is two records. Two records that are in no window follow, then the second window.
 	for i := range 6 {
 		if i == 2 {
 			_, err := c.Close()
@@ -145,10 +145,10 @@ refit = { target = "b", clip_x = 1.0, clip_y = 1.0, window = 2, stride = 4 }`, "
 	}
 }
 
-// TestPersonsOneNumber: with and without a full table and periods, noise, sensitivity and charge are of
-// one thing: the noise is that of the sensitivity at the charge, a full table under zero-out has the noise and
-// sensitivity of replace, and what release and manifest say is the charge. A stream that is read from a
-// manifest has the same rule, and its mechanism, made of the plan, the same charge.
+// TestPersonsOneNumber: noise, sensitivity and charge agree, with and without a full table and periods. The noise is
+// that of the sensitivity at the charge. A full table under zero-out has the noise and sensitivity of replace. Release
+// and manifest state the charge. A stream parsed from a manifest has the same rule, and its mechanism, made from the
+// plan, the same charge.
 func TestPersonsOneNumber(t *testing.T) {
 	t.Parallel()
 	tables := maps.Clone(protecting)
@@ -178,7 +178,7 @@ func TestPersonsOneNumber(t *testing.T) {
 				must(t, err)
 				if again.PersonRule() != s.PersonRule() || again.Refuses() != s.Refuses() ||
 					again.Crowds() != s.Crowds() {
-					t.Errorf("%s, %s: a manifest has another rule", name, what)
+					t.Errorf("%s, %s: the manifest's rule differs", name, what)
 				}
 				kept, err := CostOf(again, m.Plan)
 				must(t, err)
@@ -193,7 +193,7 @@ func TestPersonsOneNumber(t *testing.T) {
 					p.Sensitivity != m.sensitivity || p.Person.Norm != m.norm {
 					t.Errorf("%s, %s: a release says %+v", name, what, p)
 				}
-				// Rows, gradients and statistics: the charge is the sensitivity over the noise.
+				// For rows, gradients and statistics, the charge is the sensitivity divided by the noise.
 				if sd := m.Noise["first"]; sd > 0 && math.Abs(m.sensitivity/sd/cost.Mu-1) > 1e-5 {
 					t.Errorf("%s, %s: sensitivity %g, noise %g, charged mu %g", name, what, m.sensitivity, sd, cost.Mu)
 				}
@@ -209,7 +209,7 @@ func TestPersonsOneNumber(t *testing.T) {
 					room.sensitivity)
 			}
 			for array, sd := range room.Noise {
-				// which have another share then
+				// The arrays full and valid_count have a different share then.
 				if !(crowd.Noise[array] > sd) && array != "full" && array != "valid_count" {
 					t.Errorf("%s: a full table has noise %g of %s, one with room for all %g", name,
 						crowd.Noise[array], array, sd)

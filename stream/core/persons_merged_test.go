@@ -31,9 +31,9 @@ func mergedPersonCore(t testing.TB, s *config.Stream) *Core {
 	return c
 }
 
-// TestPersonsMerged: each partition of a merged epoch has a map of its own. Its rows are those that an
-// epoch over this partition alone takes, whatever the same user keys have elsewhere, in whatever order
-// partitions are read, and with leaves that are ahead. Releases do not depend on that order.
+// TestPersonsMerged: each partition of a merged epoch has its own map. Its rows are those that an epoch over this
+// partition alone would use, independent of the user keys' records elsewhere, in any order of reading, and with
+// leaves that are ahead. Releases do not depend on that order.
 func TestPersonsMerged(t *testing.T) {
 	t.Parallel()
 	roomy := personStream(t, threeSteps)
@@ -58,7 +58,7 @@ func TestPersonsMerged(t *testing.T) {
 				one, rec := personCore(t, s)
 				key := one.UserKey()
 				tagger := persons.NewTagger(&key)
-				for i := range logs[p] { // as runLog, with the steps of the stream
+				for i := range logs[p] { // as in runLog, with the steps of the stream
 					for int64(100+i) >= one.End() {
 						_, err := one.Close()
 						must(t, err)
@@ -73,7 +73,7 @@ func TestPersonsMerged(t *testing.T) {
 				key := c.UserKey()
 				tagger := persons.NewTagger(&key)
 				leaves := c.Leaves()
-				closed := make([][]*Sum, len(leaves)) // not merged yet
+				closed := make([][]*Sum, len(leaves)) // sums that are not merged yet
 				counted := 0
 				var out []Message
 				for c.Step() < 8 {
@@ -111,7 +111,7 @@ func TestPersonsMerged(t *testing.T) {
 					out = append(out, got...)
 					for p, m := range c.Persons() {
 						if m.Closed() != c.Step() {
-							t.Fatalf("the journal of partition %d may have step %d after step %d", p,
+							t.Fatalf("the journal of partition %d was given step %d after step %d", p,
 								m.Closed(), c.Step())
 						}
 					}
@@ -124,7 +124,7 @@ func TestPersonsMerged(t *testing.T) {
 				}
 				if len(out) != 8 ||
 					!slices.EqualFunc(out, first, func(a, b Message) bool { return bytes.Equal(a.Value, b.Value) }) {
-					t.Error("read in another order, other bytes")
+					t.Error("reading in another order gives other bytes")
 				}
 			}
 		})
@@ -137,7 +137,7 @@ func TestPersonsMerged(t *testing.T) {
 	}
 }
 
-// rowOf is the row of record i of a log.
+// rowOf returns the row of record i of a log.
 func rowOf(x personRecord, i int) []float64 {
 	if !x.valid {
 		return nil
@@ -145,7 +145,7 @@ func rowOf(x personRecord, i int) []float64 {
 	return []float64{float64(x.user) / 10, 1 / float64(2+i)}
 }
 
-// tagOf is the tag of a record's user.
+// tagOf returns the tag of a record's user.
 func tagOf(tagger *persons.Tagger, user int) (tag persons.Tag) {
 	if user > 0 {
 		tag = tagger.Tag(fmt.Append(nil, "user ", user))

@@ -18,8 +18,8 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// personStream is a stream of moments that protects persons: in at most three steps, two
-// apart, with two records in each.
+// personStream is a stream of moments that protects persons: in at most three steps, two apart, with two records in
+// each.
 func personStream(t testing.TB, user string) *config.Stream {
 	t.Helper()
 	s := parsed(t, `
@@ -42,7 +42,7 @@ clip = 1.0
 
 const threeSteps = `{"cap":3,"key":"record-key","max_users":36,"partitioner":"none","per_step":2,"population":"orders","separation":2}`
 
-// recorder keeps the rows that a mechanism was given, nil for those without.
+// recorder keeps the rows that a mechanism gets, nil for records without a row.
 type recorder struct {
 	Estimator
 	rows [][]float64
@@ -53,7 +53,7 @@ func (r *recorder) Add(slot uint64, row []float64) {
 	r.Estimator.Add(slot, row)
 }
 
-// personCore returns a core of the stream at its first step, and what records its rows.
+// personCore returns a core of the stream at its first step, and the recorder of its rows.
 func personCore(t testing.TB, s *config.Stream) (*Core, *recorder) {
 	t.Helper()
 	mech, err := NewMechanism(s, nil, nil)
@@ -69,8 +69,7 @@ func personCore(t testing.TB, s *config.Stream) (*Core, *recorder) {
 	return c, rec
 }
 
-// personRecord is a slot of a log: the record's person, 0 for none, −1 if there is no record, and
-// whether it has a row.
+// personRecord is a slot of a log: the record's person (0: none, −1: no record), and whether the record has a row.
 type personRecord struct {
 	user  int
 	valid bool
@@ -83,7 +82,7 @@ func randomLog(rng *rand.Rand, n int) (log []personRecord) {
 	return log
 }
 
-// run adds records from an offset on, and closes steps of four.
+// runLog adds records from an offset on, and closes steps of four.
 func runLog(t testing.TB, c *Core, tagger *persons.Tagger, log []personRecord, from int) (out []Message) {
 	t.Helper()
 	for i := from; i < len(log); i++ {
@@ -107,8 +106,8 @@ func runLog(t testing.TB, c *Core, tagger *persons.Tagger, log []personRecord, f
 	return out
 }
 
-// TestPersonsAreHeld: the mechanism gets the rows of records that count, and nil for all
-// others, which are still counted as records.
+// TestPersonsAreHeld: the mechanism gets the rows of records that count, and nil for all others, which still count as
+// records.
 func TestPersonsAreHeld(t *testing.T) {
 	t.Parallel()
 	s := personStream(t, threeSteps)
@@ -141,8 +140,8 @@ func TestPersonsAreHeld(t *testing.T) {
 	}
 }
 
-// TestPersonsNeighbours: to void all records of a person takes that person's counted rows away,
-// and changes no other row.
+// TestPersonsNeighbours: replacing all records of a person by null records removes that person's counted rows, and
+// changes no other row.
 func TestPersonsNeighbours(t *testing.T) {
 	t.Parallel()
 	s := personStream(t, threeSteps)
@@ -164,17 +163,17 @@ func TestPersonsNeighbours(t *testing.T) {
 		with, without := rows(log), rows(other)
 		for i := range log {
 			if log[i].user != 1 && !slices.Equal(with[i], without[i]) {
-				t.Fatalf("record %d of %+v is another's, and changed", i, log)
+				t.Fatalf("record %d of %+v belongs to another person, but changed", i, log)
 			}
 			if log[i].user == 1 && without[i] != nil {
-				t.Fatal("a record of nobody has a row")
+				t.Fatal("a record without a person has a row")
 			}
 		}
 	}
 }
 
-// TestPersonsResume: a process that begins at any checkpoint, with the map from the journal,
-// makes the same bytes. With another map than the checkpoint's it does not begin.
+// TestPersonsResume: a process that resumes from any checkpoint, with the map from the journal, makes the same bytes.
+// With a map that does not fit the checkpoint, it refuses to resume.
 func TestPersonsResume(t *testing.T) {
 	t.Parallel()
 	for _, user := range []string{threeSteps, strings.Replace(threeSteps, `"cap":3`, `"cap":0`, 1)} {
@@ -221,8 +220,8 @@ func TestPersonsResume(t *testing.T) {
 	}
 }
 
-// TestPersonRelease: a release says that persons are the unit, which of their records count, and
-// what is not promised. That of a stream without persons says nothing of the sort.
+// TestPersonRelease: a release says that persons are the unit, which of their records count, and what is not promised.
+// A release of a stream without persons says none of this.
 func TestPersonRelease(t *testing.T) {
 	t.Parallel()
 	s := personStream(t, threeSteps)
@@ -242,12 +241,11 @@ func TestPersonRelease(t *testing.T) {
 	if p.Unit != "person" || *p.Person != want || !slices.Equal(p.Persons, []releaseGroup{{2, 2.708}}) {
 		t.Errorf("a release says %s, %+v, %+v", p.Unit, p.Person, p.Persons)
 	}
-	// A record is in one step of three, and one of two there.
+	// A record is in one step of three, and one of two in that step.
 	if e := *p.Person.EpsilonRecord; e >= 0.4*p.Epsilon || e <= 0 {
-		t.Errorf("one record costs %g, all of a person %g", e, p.Epsilon)
+		t.Errorf("one record costs %g, all records of a person %g", e, p.Epsilon)
 	}
-	// The noise is that of a person: more than a record's, by the norm of three steps with two
-	// records in each.
+	// The noise is for a person: it exceeds a record's by at least the norm of three steps with two records in each.
 	if least := 2 * math.Sqrt(3); mech.norm < least || mech.sensitivity < mech.norm {
 		t.Errorf("norm %g, must be at least %g, and sensitivity %g", mech.norm, least, mech.sensitivity)
 	}
@@ -263,7 +261,7 @@ func TestPersonRelease(t *testing.T) {
 		}
 	}
 	if strings.Contains(strings.Join(p.Statements, " "), "A person with") {
-		t.Error("a release of persons has the words for records")
+		t.Error("a release that protects persons has the statement about records")
 	}
 	e, err = newEncoder(goldenStream(t), m, goldenMechanism())
 	must(t, err)
@@ -273,8 +271,8 @@ func TestPersonRelease(t *testing.T) {
 	}
 }
 
-// TestPersonsNeedTags: whoever adds records without a person, or by leaves, adds nothing; and
-// other mechanisms protect no persons.
+// TestPersonsNeedTags: adding records without a person, directly or by leaves, adds nothing. Other mechanisms cannot
+// protect persons.
 func TestPersonsNeedTags(t *testing.T) {
 	t.Parallel()
 	s := personStream(t, threeSteps)
@@ -288,10 +286,10 @@ func TestPersonsNeedTags(t *testing.T) {
 	leaf := c.Leaves()[0]
 	leaf.Into(sum)
 	if leaf.Add(100, []float64{1, 1}); part.row != nil {
-		t.Error("a leaf adds a row of nobody")
+		t.Error("a leaf adds a row without a person")
 	}
 	if len(rec.rows) != 1 || rec.rows[0] != nil {
-		t.Errorf("a record of nobody has the row %v", rec.rows)
+		t.Errorf("a record without a person has the row %v", rec.rows)
 	}
 	if f := FormatOf(s); f.User != "record-key" {
 		t.Errorf("records have their user key in %q", f.User)
@@ -317,7 +315,7 @@ func (p *partRecorder) Add(slot uint64, row []float64) {
 	p.Part.Add(slot, row)
 }
 
-// osFiles is a directory for a journal. What it promises in a crash is tested elsewhere.
+// osFiles is a directory for a journal. Its guarantees in a crash are tested elsewhere.
 type osFiles struct{ dir string }
 
 func (osFiles) Open(name string) (io.ReadCloser, error) { return os.Open(name) }
@@ -338,8 +336,8 @@ func (osFiles) ReadDir(dir string) (names []string, err error) {
 	return names, err
 }
 
-// TestPersonsByLeaf: by the clock a leaf, which may be ahead, makes of a log what a core makes that takes
-// the records itself.
+// TestPersonsByLeaf: with steps by the clock, a leaf, which may be ahead, gives the same bytes as a core that takes the
+// records itself.
 func TestPersonsByLeaf(t *testing.T) {
 	t.Parallel()
 	s := personStream(t, threeSteps)
@@ -381,7 +379,7 @@ func TestPersonsByLeaf(t *testing.T) {
 			}
 		}
 		if ahead := c.Persons()[0].Closed(); ahead != uint64(step) {
-			t.Fatalf("the journal may have step %d before it is released", ahead)
+			t.Fatalf("the journal was given step %d before its release", ahead)
 		}
 		got, err := c.Merge(sums[step%3:step%3+1], nil)
 		must(t, err)
@@ -390,12 +388,12 @@ func TestPersonsByLeaf(t *testing.T) {
 		}
 	}
 	if _, err := c.Merge(sums[:2], nil); err == nil {
-		t.Error("sums of two partitions are merged in an epoch over one")
+		t.Error("sums of two partitions are merged in an epoch over one partition")
 	}
 }
 
-// TestPersonsCrowd: with a table that fills, zero-out has the noise of replace and the cost of its own; to
-// void a person changes what counts of one other at most. Releases say so.
+// TestPersonsCrowd: with a table that fills up, zero-out has the noise of replace at the cost of zero-out. Removing a
+// person changes which records count for at most one other person. Releases say so.
 func TestPersonsCrowd(t *testing.T) {
 	t.Parallel()
 	s := personStream(t, strings.Replace(threeSteps, `"max_users":36`, `"max_users":2`, 1))
@@ -441,7 +439,7 @@ func TestPersonsCrowd(t *testing.T) {
 		most = max(most, len(changed))
 	}
 	if most != 1 {
-		t.Errorf("to void a person changes %d others", most)
+		t.Errorf("removing a person changes %d others", most)
 	}
 	if text := personsInWords(s, nil); !strings.Contains(text,
 		"When the records of 2 persons count, those of others do not") {
@@ -449,8 +447,8 @@ func TestPersonsCrowd(t *testing.T) {
 	}
 }
 
-// TestPersonPeriod: a release says that the unit is a person's records of one period, and its noise is for so
-// many steps.
+// TestPersonPeriod: a release says that the unit is a person's records of one period, and its noise is for the steps of
+// a period.
 func TestPersonPeriod(t *testing.T) {
 	t.Parallel()
 	s := personStream(t,
@@ -460,7 +458,7 @@ func TestPersonPeriod(t *testing.T) {
 	whole, err := NewMechanism(personStream(t, threeSteps), nil, nil)
 	must(t, err)
 	if least := 2 * math.Sqrt(2); mech.norm < least || mech.norm > 0.99*whole.norm {
-		t.Errorf("norm %g, that of three steps is %g", mech.norm, whole.norm)
+		t.Errorf("norm %g, but that of three steps is %g", mech.norm, whole.norm)
 	}
 	e, err := newEncoder(s, goldenManifest(t), mech)
 	must(t, err)

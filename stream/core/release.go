@@ -21,26 +21,24 @@ import (
 // releaseSchema is the version of the release format.
 const releaseSchema = "streamdp.release.v1"
 
-// encoder makes the bytes of an epoch's releases. They are a function of the manifest and
-// the release alone. In particular it writes no time, and the version of the program that
-// opened the epoch, not of the one that runs.
+// encoder encodes an epoch's releases. The bytes are a function of the manifest and the release alone: they contain no
+// time, and the program version that opened the epoch, not the running one.
 type encoder struct {
 	m        *Manifest
-	values   []string // to publish, empty: all
+	values   []string // to publish; empty: all
 	base64   bool
-	chunk    int    // size above which a release is published in pieces of it; 0: never
+	chunk    int    // size above which a release is published in pieces of this size; 0: never
 	head     []byte // the fields that are equal in all releases of the epoch
-	brief    []byte // the same with the hash of the privacy block instead of it
-	every    uint64 // of how many releases one has head, the others brief; 0: none has head
+	brief    []byte // head with the hash of the privacy block instead of the block
+	every    uint64 // one of every releases has head, the others brief; 0: all have brief
 	tail     []byte
 	identity string // STREAM/PARTITION/EPOCH/
 
-	statements []string // of the guarantee
+	statements []string // about the guarantee
 }
 
-// releaseHead and releaseTail are the fields that are equal in all releases of the epoch, in
-// the order of the format. Step, rows and offsets stand between stream and columns; the
-// values stand between privacy and version.
+// releaseHead holds the fields that are equal in all releases of the epoch, in the order of the format. Step, rows and
+// offsets stand between stream and columns, and the values between privacy and version.
 type releaseHead struct {
 	Columns   []string        `json:"columns"`
 	Centre    []any           `json:"centre"` // numbers, or "auto"
@@ -49,7 +47,7 @@ type releaseHead struct {
 	Privacy   releasePrivacy  `json:"privacy"`
 }
 
-// releasePrivacy is what a release says of its guarantee.
+// releasePrivacy is a release's description of its guarantee.
 type releasePrivacy struct {
 	Epsilon              float64      `json:"epsilon"`
 	Delta                float64      `json:"delta"`
@@ -66,7 +64,7 @@ type releasePrivacy struct {
 	ChargedEpsilonAtOpen float64      `json:"charged_epsilon_at_open"`
 	FinitePrecision      string       `json:"finite_precision"`
 	Insecure             bool         `json:"insecure,omitempty"`
-	// Person and Persons are there where the unit is a person.
+	// Person and Persons are set if the unit is a person.
 	Person     *Protected     `json:"person,omitempty"`
 	Persons    []releaseGroup `json:"persons,omitempty"`
 	Statements []string       `json:"statements"`
@@ -119,7 +117,7 @@ func newEncoder(s *config.Stream, m *Manifest, mech *Mechanism) (*encoder, error
 	return e, nil
 }
 
-// constants returns numbers as JSON has them, "auto" for one that a warm-up finds.
+// constants returns numbers for JSON, with "auto" for numbers that a warm-up finds.
 func constants(x []float64) []any {
 	all := make([]any, len(x))
 	for i, v := range x {
@@ -130,7 +128,7 @@ func constants(x []float64) []any {
 	return all
 }
 
-// listed returns x, and an empty list for nil, which JSON would write as null.
+// listed returns x, or an empty list for nil, which JSON would encode as null.
 func listed[T any](x []T) []T {
 	if x == nil {
 		return []T{}
@@ -138,7 +136,7 @@ func listed[T any](x []T) []T {
 	return x
 }
 
-// statements says in words what is promised and what is not.
+// statements returns sentences about what is promised and what is not.
 func statements(s *config.Stream, m *Manifest, sketched bool) []string {
 	what := "replacing one record by another"
 	if s.Privacy.Adjacency == dp.ZeroOut {
@@ -170,7 +168,7 @@ func statements(s *config.Stream, m *Manifest, sketched bool) []string {
 	return all
 }
 
-// caveats says what is not promised, whatever an epoch charges.
+// caveats returns sentences about what is not promised, independent of an epoch's charge.
 func caveats(s *config.Stream, sketched bool) []string {
 	all := []string{
 		"The number, position, arrival time and transaction status of records, and the configuration, are " +
@@ -203,7 +201,7 @@ func records(m *Manifest) string {
 	return fmt.Sprintf("%s, partition %s, each in one step of one partition", m.Topic, strings.Join(from, ", "))
 }
 
-// offlineStatements says the same of the releases of a replay.
+// offlineStatements returns the statements for the releases of a replay.
 func offlineStatements(s *config.Stream, m *Manifest, what, group string, sketched bool) []string {
 	all := []string{
 		fmt.Sprintf(
@@ -224,7 +222,7 @@ func offlineStatements(s *config.Stream, m *Manifest, what, group string, sketch
 	return all
 }
 
-// ownStatements says what only releases of the stream's mechanism say.
+// ownStatements returns the statements that only the stream's mechanism makes.
 func ownStatements(s *config.Stream) []string {
 	if d := mechanismOf(s); d != nil && d.statements != nil {
 		return d.statements(s)
@@ -232,7 +230,7 @@ func ownStatements(s *config.Stream) []string {
 	return nil
 }
 
-// finitePrecision says whether the guarantee holds for the numbers that are computed.
+// finitePrecision says whether the guarantee holds for the computed floating-point numbers.
 func finitePrecision(sketched bool) string {
 	if sketched {
 		return "Finite precision: not proven (sketch). The noise of sketches multiplies records in floating point, " +
@@ -241,7 +239,7 @@ func finitePrecision(sketched bool) string {
 	return "Finite precision: exact (lattice)."
 }
 
-// inWords says what protects somebody with more than one record.
+// inWords states the guarantee for a person with more than one record.
 func inWords(persons []Person, delta float64) string {
 	var all []string
 	for _, p := range persons {
@@ -255,19 +253,19 @@ func inWords(persons []Person, delta float64) string {
 	return "A person with up to k of these records is protected less: " + strings.Join(all, ", ") + "."
 }
 
-// Message is a release, or a piece of one, with the very bytes to publish.
+// Message is a release, or a piece of one, with the exact bytes to publish.
 type Message struct {
 	Step    uint64
 	Key     []byte
 	Value   []byte
 	Headers []codec.Header
-	// Shares is what SharesOf reads in Value; nil where that is a piece, and in a Message
-	// that was stored and read again.
+	// Shares is what SharesOf would return for Value. It is nil for a piece, and in a Message that was read from
+	// storage.
 	Shares *Shares
 }
 
-// encode returns the release of offsets [first, end): one message, or its pieces. Of a
-// merged epoch these are sums over its partitions, and parts holds the offsets of each.
+// encode returns the release of offsets [first, end): one message, or its pieces. For a merged epoch, first and end are
+// sums over its partitions, and parts holds the offsets of each.
 func (e *encoder) encode(r *dp.Release, first, end int64, parts []span) ([]Message, error) {
 	name, err := json.Marshal(e.m.Stream)
 	if err != nil {
@@ -330,12 +328,12 @@ func (e *encoder) encode(r *dp.Release, first, end int64, parts []span) ([]Messa
 	return e.pieces(r.Step, id, b), nil
 }
 
-// publishes reports whether releases have the value.
+// publishes reports whether releases contain the value.
 func (e *encoder) publishes(name string) bool {
 	return len(e.values) == 0 || slices.Contains(e.values, name)
 }
 
-// room returns about how many bytes a release has.
+// room returns the approximate size of a release in bytes.
 func (e *encoder) room(r *dp.Release) int {
 	n, perNumber := 512+len(e.head)+len(e.tail), 24
 	if e.base64 {
@@ -360,14 +358,13 @@ func (e *encoder) headers(id, content string) []codec.Header {
 	}
 }
 
-// chunkBytes is the size of a piece of a release. With its key and headers, a piece is
-// smaller than the largest message that a topic accepts by default.
+// chunkBytes is the size of a piece of a release. With key and headers, a piece is smaller than the largest message
+// that a topic accepts by default.
 const chunkBytes = 900_000
 
-// pieces cuts the JSON of a release into pieces. Piece i of n, counted from 1, has the
-// release's key followed by /i. It has two more headers: streamdp_chunk is "i/n", and
-// streamdp_sha256 is the hash of the whole release in hexadecimal, equal in all pieces. A
-// reader joins the values in order; it has the release if the hash agrees.
+// pieces splits the JSON of a release into pieces. Piece i of n, counted from 1, has the release's key followed by /i,
+// and two more headers: streamdp_chunk is "i/n", and streamdp_sha256 is the hash of the whole release in hexadecimal. A
+// reader joins the values in order, and compares the hash.
 func (e *encoder) pieces(step uint64, id string, value []byte) []Message {
 	hash := sha256.Sum256(value)
 	whole := []byte(hex.EncodeToString(hash[:]))
@@ -421,14 +418,13 @@ func (e *encoder) value(b []byte, v dp.Value) ([]byte, error) {
 		list(`,"se_with_clipping":`, v.SEWithClipping, true)
 	}
 	if !all {
-		return nil, fmt.Errorf("value %s holds a number that is not finite, for which JSON has no form", v.Name)
+		return nil, fmt.Errorf("value %s holds a number that is not finite, which JSON cannot represent", v.Name)
 	}
 	return append(b, '}'), nil
 }
 
-// numbers appends x as JSON numbers, or as base64 of little-endian float64s. Among JSON
-// numbers null stands for one that is not known, where unknown allows that. The result is
-// false if JSON has no form for one of them.
+// numbers appends x as JSON numbers, or as base64 of little-endian float64s. If unknown is true, a NaN becomes null
+// among JSON numbers. ok is false if JSON cannot represent a number.
 func (e *encoder) numbers(b []byte, x []float64, unknown bool) (_ []byte, ok bool) {
 	switch {
 	case e.base64:
@@ -462,8 +458,8 @@ func (e *encoder) numbers(b []byte, x []float64, unknown bool) (_ []byte, ok boo
 	return append(b, ']'), true
 }
 
-// appendNumber appends x as encoding/json does: the fewest digits that give x again, with an
-// exponent below 10⁻⁶ and from 10²¹ on. It is false for a number that is not finite.
+// appendNumber appends x as encoding/json does: with the fewest digits that give x again, and with an exponent below
+// 10⁻⁶ and from 10²¹ on. ok is false if x is not finite.
 func appendNumber(b []byte, x float64) (_ []byte, ok bool) {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return b, false
@@ -479,7 +475,7 @@ func appendNumber(b []byte, x float64) (_ []byte, ok bool) {
 	return b, true
 }
 
-// Numbers reads a list of numbers of a release, in either encoding.
+// Numbers parses a list of numbers of a release, in either encoding.
 func Numbers(data json.RawMessage) (x []float64, err error) {
 	var raw []byte
 	if len(data) == 0 || data[0] != '"' {
@@ -489,7 +485,7 @@ func Numbers(data json.RawMessage) (x []float64, err error) {
 		return nil, err
 	}
 	if len(raw)%8 != 0 {
-		return nil, fmt.Errorf("%d bytes are no float64s", len(raw))
+		return nil, fmt.Errorf("%d bytes are not a whole number of float64s", len(raw))
 	}
 	for ; len(raw) > 0; raw = raw[8:] {
 		x = append(x, math.Float64frombits(binary.LittleEndian.Uint64(raw)))

@@ -88,7 +88,7 @@ func TestGoldenRelease(t *testing.T) {
 			t.Errorf("key %s", p.Key)
 		}
 	}
-	// A number that JSON has not is never published.
+	// A number that JSON cannot represent is never published.
 	e, err := newEncoder(goldenStream(t), goldenManifest(t), goldenMechanism())
 	must(t, err)
 	for _, x := range []float64{math.NaN(), math.Inf(1)} {
@@ -101,8 +101,8 @@ func TestGoldenRelease(t *testing.T) {
 	}
 }
 
-// TestPrivacyEvery: of N releases one has the privacy block, and the others its hash; a release
-// made again in the form of one that was published has its bytes.
+// TestPrivacyEvery: one of N releases has the privacy block, and the others its hash. A release made again in the form
+// of a published one has the same bytes.
 func TestPrivacyEvery(t *testing.T) {
 	t.Parallel()
 	s := goldenStream(t)
@@ -150,7 +150,7 @@ func TestPrivacyEvery(t *testing.T) {
 	}
 }
 
-// TestNumbers: numbers are those of encoding/json, byte for byte, and base64 that of the whole.
+// TestNumbers: numbers are encoded as by encoding/json, byte for byte, and base64 encodes the whole list.
 func TestNumbers(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
@@ -183,12 +183,12 @@ func TestNumbers(t *testing.T) {
 		t.Errorf("%s, %v", got, ok)
 	}
 	if _, ok := (&encoder{}).numbers(nil, []float64{1, math.Inf(-1)}, true); ok {
-		t.Error("an infinity is a number")
+		t.Error("an infinity is encoded")
 	}
 }
 
-// TestSharesAndReleased: what a message says of its records without being read is what a
-// reader finds in it, and numbers are read in one pass as encoding/json reads them.
+// TestSharesAndReleased: a message's Shares equal what a reader parses from it, and numbers parsed in one pass equal
+// those of encoding/json.
 func TestSharesAndReleased(t *testing.T) {
 	r := &dp.Release{Step: 3, Rows: 100, Values: []dp.Value{
 		{Name: "valid_count", Shape: []int{1}, Data: []float64{97.25}, SE: []float64{1.5}},
@@ -211,7 +211,7 @@ func TestSharesAndReleased(t *testing.T) {
 			(read.Valid == nil) != (len(e.values) > 0) {
 			t.Errorf("%+v, read %+v %v", m.Shares, read, ok)
 		}
-		// With room between everything it says the same.
+		// White space everywhere does not change the result.
 		var spaced bytes.Buffer
 		if err := json.Indent(&spaced, m.Value, "\r\n", "\t "); err != nil {
 			t.Fatal(err)
@@ -228,12 +228,18 @@ func TestSharesAndReleased(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{`{"a":{"data":[1,"2"]}}`, `{"a":{"data":[1e999]}}`, `{"a":{"data":[null]}}`, `{"a":{"data":[[1]]}}`, `{"a":{"data":{}}}`, `{"a":[]}`, `{"a":{"data":[1],"se":[true]}}`, `{"a":{}}`, `7`} {
+	for _, bad := range []string{
+		`{"a":{"data":[1,"2"]}}`, `{"a":{"data":[1e999]}}`, `{"a":{"data":[null]}}`, `{"a":{"data":[[1]]}}`,
+		`{"a":{"data":{}}}`, `{"a":[]}`, `{"a":{"data":[1],"se":[true]}}`, `{"a":{}}`, `7`,
+	} {
 		if _, err := ParseReleased([]byte(`{"schema":"streamdp.release.v1","values":` + bad + `}`)); err == nil {
-			t.Errorf("%s is taken for values", bad)
+			t.Errorf("%s is parsed as values", bad)
 		}
 	}
-	for _, good := range []string{`{}`, ` { } `, `{"a": {"data":[]} }`, `{"a":{"data":[],"se":null,"other":{"x":[1,{"y":"]}"}]}}}`, `{"a":{"data":[ 1 , 2 ],"se": 1 }}`} {
+	for _, good := range []string{
+		`{}`, ` { } `, `{"a": {"data":[]} }`, `{"a":{"data":[],"se":null,"other":{"x":[1,{"y":"]}"}]}}}`,
+		`{"a":{"data":[ 1 , 2 ],"se": 1 }}`,
+	} {
 		if _, err := ParseReleased([]byte(`{"schema":"streamdp.release.v1","values":` + good + `}`)); err != nil {
 			t.Errorf("%s: %v", good, err)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// Released is what a published release says, with its numbers decoded.
+// Released is a parsed release, with its numbers decoded.
 type Released struct {
 	Stream    string   `json:"stream"`
 	Partition int      `json:"partition"`
@@ -22,13 +22,12 @@ type Released struct {
 	Columns   []string `json:"columns"`
 	// Mechanism is its name.
 	Mechanism string `json:"mechanism"`
-	// Target is the column that a regression predicts, "" elsewhere.
+	// Target is the column that a regression predicts, or "" for other mechanisms.
 	Target string `json:"target,omitempty"`
-	// Level is that of intervals, 0 where there are none.
+	// Level is the level of intervals, or 0 if there are none.
 	Level  float64 `json:"level,omitempty"`
 	Failed string  `json:"failed,omitempty"`
-	// Verdict is what the release says of bounds that a warm-up found, "" where it says
-	// nothing.
+	// Verdict is what the release says about bounds that a warm-up found, or "" if it says nothing.
 	Verdict string          `json:"verdict,omitempty"`
 	Values  []ReleasedValue `json:"values"`
 }
@@ -39,15 +38,15 @@ type ReleasedValue struct {
 	Shape  []int  `json:"shape"`
 	Layout string `json:"layout,omitempty"`
 	Data   Floats `json:"data"`
-	// SE holds standard errors: none, one for all entries, or one an entry.
+	// SE holds standard errors: none, one for all entries, or one per entry.
 	SE Floats `json:"se,omitempty"`
-	// SEWithClipping adds an estimate of what clipping does, where the clip norm was found.
+	// SEWithClipping adds an estimate of the error from clipping, if a warm-up found the clip norm.
 	SEWithClipping Floats `json:"se_with_clipping,omitempty"`
-	// Truth is what a demonstration knows of the value and a release never has.
+	// Truth is the true value in a demonstration. A release never contains it.
 	Truth Floats `json:"truth,omitempty"`
 }
 
-// Floats are numbers that JSON writes with null for NaN.
+// Floats are numbers for which JSON has null in place of NaN.
 type Floats []float64
 
 // MarshalJSON implements json.Marshaler.
@@ -64,7 +63,7 @@ func (x Floats) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// ParseReleased reads a published release.
+// ParseReleased parses a published release.
 func ParseReleased(value []byte) (*Released, error) {
 	var r struct {
 		Schema string `json:"schema"`
@@ -107,11 +106,11 @@ func ParseReleased(value []byte) (*Released, error) {
 	return out, nil
 }
 
-// releasedValues are the values of a release, in the order in which they were published.
+// releasedValues are the values of a release, in the order of publication.
 type releasedValues []ReleasedValue
 
-// UnmarshalJSON implements json.Unmarshaler. The daemon reads many of its own releases, for
-// the page: a list of numbers is read in one pass.
+// UnmarshalJSON implements json.Unmarshaler. It parses lists of numbers in one pass, because the daemon parses many of
+// its own releases for the page.
 func (all *releasedValues) UnmarshalJSON(b []byte) error {
 	*all = releasedValues{}
 	return members(b, func(name string, b []byte) error {
@@ -143,7 +142,7 @@ func (all *releasedValues) UnmarshalJSON(b []byte) error {
 			return errors.New("a value has no numbers")
 		}
 		if n, se, with := len(v.Data), len(v.SE), len(v.SEWithClipping); se > 1 && se != n || with > 1 && with != n {
-			return errors.New("as many errors as numbers are needed, or one")
+			return errors.New("standard errors must be one per number, or a single one")
 		}
 		*all = append(*all, v)
 		return nil
@@ -159,7 +158,7 @@ func members(b []byte, fn func(name string, value []byte) error) error {
 	for {
 		b = bytes.TrimLeft(b[1:], jsonSpace) // after a brace or a comma
 		if b[0] == '}' {
-			return nil // of an empty object
+			return nil // an empty object
 		}
 		n := valueLen(b)
 		var name string
@@ -179,8 +178,7 @@ func members(b []byte, fn func(name string, value []byte) error) error {
 
 const jsonSpace = " \t\r\n"
 
-// valueLen is the length of the value at the beginning of b, which is followed by more of
-// valid JSON.
+// valueLen returns the length of the value at the beginning of b. b must continue with valid JSON.
 func valueLen(b []byte) int {
 	depth := 0
 	for i := 0; ; i++ {
@@ -210,8 +208,8 @@ func valueLen(b []byte) int {
 	}
 }
 
-// parseErrors reads standard errors: one number, or a list in either encoding, in which NaN
-// stands for one that is not known; nil where there is none.
+// parseErrors parses standard errors: one number, or a list in either encoding with NaN for an unknown one. It returns
+// nil if there are none.
 func parseErrors(data json.RawMessage) ([]float64, error) {
 	switch {
 	case len(data) == 0 || string(data) == "null":
@@ -226,7 +224,7 @@ func parseErrors(data json.RawMessage) ([]float64, error) {
 	return numberList(data, true)
 }
 
-// numberList reads a list of numbers in valid JSON. Where unknown is true NaN stands for null.
+// numberList parses a list of numbers in valid JSON. If unknown is true, null gives NaN.
 func numberList(data []byte, unknown bool) ([]float64, error) {
 	all := make([]float64, 0, 1+bytes.Count(data, []byte{','}))
 	data = bytes.TrimLeft(data[1:], jsonSpace)

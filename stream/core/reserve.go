@@ -8,9 +8,9 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Reserved says how the budget limit of an input partition is divided: a part for sketches,
-// the rest for Gaussian releases. It is a function of the configuration alone, so it is
-// known before the first release. The ledger records it when the first epoch opens.
+// Reserved is the division of the budget limit of an input partition: one part for sketches, the rest for Gaussian
+// releases. It depends only on the configuration, so it is known before the first release. The ledger records it when
+// the first epoch opens.
 type Reserved struct {
 	// Sketches is the part for sketches. It is empty if no stream of the topic uses them.
 	Sketches dp.Cost `json:"sketches"`
@@ -18,11 +18,11 @@ type Reserved struct {
 	Mu float64 `json:"mu"`
 }
 
-// Reserve returns how the limit of a stream's input is divided. If a stream of the topic
-// uses sketches, it adds up the costs of one epoch of all streams of the topic, and finds
-// how many times the limit covers that sum. It sets the sketches' share of that aside.
+// Reserve returns the division of the limit of a stream's input. If a stream of the topic uses sketches, it adds the
+// costs of one epoch of each stream of the topic, finds how many times the limit covers the sum, and reserves the
+// sketches' share of that.
 //
-// Errors: the limit does not cover even one epoch of all streams of the topic together.
+// Errors: the limit does not cover one epoch of all streams of the topic together.
 func Reserve(c *config.Config, s *config.Stream) (*Reserved, error) {
 	p := s.Privacy
 	var costs []dp.Cost
@@ -56,8 +56,8 @@ func Reserve(c *config.Config, s *config.Stream) (*Reserved, error) {
 		if r.Sketches, err = dp.Reserve(dp.Compose(costs...), p.LimitEpsilon, p.LimitDelta); err != nil {
 			return nil,
 				fmt.Errorf(
-					"limit_epsilon %g at delta %g does not cover all streams of topic %s together (%s), as it must "+
-						"with a solver that has sketches: %w",
+					"limit_epsilon %g at delta %g does not cover one epoch of all streams of topic %s together "+
+						"(%s), which a solver with sketches requires: %w",
 					p.LimitEpsilon, p.LimitDelta, s.Input.Topic, strings.Join(names, ", "), err)
 		}
 	}
@@ -66,10 +66,7 @@ func Reserve(c *config.Config, s *config.Stream) (*Reserved, error) {
 	return r, err
 }
 
-// Divide adds to a stream's description how the limit of its input is divided, if one of
-// the topic's streams uses sketches.
-//
-// Errors: as [Reserve].
+// Divide sets Reserved if one of the topic's streams uses sketches. Errors: as [Reserve].
 func (d *Description) Divide(c *config.Config, s *config.Stream) error {
 	r, err := Reserve(c, s)
 	if err == nil && !r.Sketches.Empty() {
@@ -78,7 +75,7 @@ func (d *Description) Divide(c *config.Config, s *config.Stream) error {
 	return err
 }
 
-// String says in words what is set aside.
+// String describes the reserved parts in words.
 func (r *Reserved) String() string {
 	if r.Sketches.Empty() {
 		return ""
@@ -86,7 +83,7 @@ func (r *Reserved) String() string {
 	return fmt.Sprintf("%s; mu at most %.6g for all Gaussian releases", SketchesInWords(r.Sketches), r.Mu)
 }
 
-// SketchesInWords says in words what the sketches in a cost cost.
+// SketchesInWords describes the cost of sketches in words.
 func SketchesInWords(c dp.Cost) string {
 	var words []string
 	if c.Rows > 0 {

@@ -9,14 +9,14 @@ import (
 // Count is a released number with its standard error.
 type Count struct{ Value, SE float64 }
 
-// Shares is what a published release says of how many of its records count.
+// Shares are the numbers of a published release that say how many of its records count.
 type Shares struct {
 	Rows uint64 // committed records of its step
-	// Valid is valid_count, Full full_share, Counted counted_share; nil where the release has none.
+	// Valid is valid_count, Full full_share, Counted counted_share; nil if the release has none.
 	Valid, Full, Counted *Count
 }
 
-// SharesOf reads a published release; ok is false where value is none.
+// SharesOf parses a published release; ok is false if value is not one.
 func SharesOf(value []byte) (s Shares, ok bool) {
 	type number struct {
 		Data json.RawMessage `json:"data"`
@@ -48,7 +48,7 @@ func SharesOf(value []byte) (s Shares, ok bool) {
 		Counted: count(r.Values.Counted)}, true
 }
 
-// shares returns what a reader of the release finds.
+// shares returns what SharesOf would return for the encoded release.
 func (e *encoder) shares(r *dp.Release) *Shares {
 	s := &Shares{Rows: r.Rows}
 	for _, v := range r.Values {

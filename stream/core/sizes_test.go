@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// measured are streams whose states TestStateSizes compares, beside those of protecting.
+// measured are the streams, in addition to those of protecting, whose states TestStateSizes compares.
 var measured = map[string]string{
 	"moments": `input = { topic = "orders", codec = "float64", columns = ["a", "b"] }
 step = 4
@@ -22,9 +22,9 @@ step = 4
 moments = { clip = 1.0, workload = "exponential", decay = 0.5 }`,
 }
 
-// TestStateSizes: how many bytes a state has, which whoever sees the logs of instances can see,
-// depends on the configuration and the number of steps, and not on what the records are. The states
-// of newton are left out: which of its parts it is in follows from what it has released.
+// TestStateSizes: the size of a state, which anyone with access to the instances' logs can see, depends on the
+// configuration and the number of steps, but not on the content of records. States of newton are left out, because what
+// they contain follows from its releases.
 func TestStateSizes(t *testing.T) {
 	t.Parallel()
 	all := maps.Clone(measured)
@@ -64,7 +64,7 @@ func TestStateSizes(t *testing.T) {
 			func(int) []float64 { return slices.Repeat([]float64{1e300}, width) },
 		} {
 			if got := sizes(other); !slices.Equal(got, some) {
-				t.Errorf("%s: states of %v bytes, and with other records of %v", name, some, got)
+				t.Errorf("%s: states of %v bytes, but of %v bytes with other records", name, some, got)
 			}
 		}
 	}

@@ -5,21 +5,20 @@ import (
 	"strings"
 )
 
-// Source names one partition of one topic of one cluster. Each has a privacy budget of its
-// own.
+// Source names one partition of one topic of one cluster. Each has its own privacy budget.
 type Source struct {
 	Cluster   string `json:"cluster"`
 	Topic     string `json:"topic"`
 	Partition int    `json:"partition"`
 }
 
-// Merged, as a partition, stands for all partitions of a merged stream together.
+// Merged is the partition number that stands for all partitions of a merged stream together.
 const Merged = -1
 
-// merged is how it is written.
+// merged is the spelling of Merged in names and keys.
 const merged = "merged"
 
-// Task is the work of one stream on one partition, or, with partition Merged, on all.
+// Task is the work of one stream on one partition, or on all if Partition is Merged.
 type Task struct {
 	Stream    string
 	Partition int
@@ -28,7 +27,7 @@ type Task struct {
 // String returns NAME-PARTITION, or NAME-merged, the name of the task's files.
 func (t Task) String() string { return t.Stream + "-" + PartitionName(t.Partition) }
 
-// PartitionName returns how a task's partition is written: its number, or "merged".
+// PartitionName returns a task's partition as text: its number, or "merged".
 func PartitionName(partition int) string {
 	if partition == Merged {
 		return merged
@@ -36,7 +35,7 @@ func PartitionName(partition int) string {
 	return strconv.Itoa(partition)
 }
 
-// parsePartition reads what PartitionName writes, in no other spelling.
+// parsePartition parses the output of PartitionName, and accepts no other spelling.
 func parsePartition(name string) (partition int, ok bool) {
 	if name == merged {
 		return Merged, true
@@ -52,7 +51,7 @@ type Part struct {
 	Base        int64  `json:"base"`        // first offset
 }
 
-// ParseTask reads what Task.String writes.
+// ParseTask parses the output of Task.String.
 func ParseTask(name string) (t Task, ok bool) {
 	i := strings.LastIndexByte(name, '-')
 	if i <= 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// movable is a part whose sums another process may take.
+// movable is a part whose sums another process may take over.
 type movable interface {
 	encoding.BinaryAppender
 	encoding.BinaryUnmarshaler
@@ -15,14 +15,14 @@ type movable interface {
 	Reset()
 }
 
-var errNotMovable = errors.New("the mechanism's sums stay in their process")
+var errNotMovable = errors.New("the mechanism's sums cannot be moved to another process")
 
-// AppendBinary appends the exact sum to b: the partition's place in the manifest, step, offsets,
-// number of records, and the integers or rows of the estimator's part. [Sum.UnmarshalBinary]
-// takes it in another process, for the same manifest.
+// AppendBinary appends the exact sum to b: the partition's place in the manifest, step, offsets, number of records, and
+// the integers or rows of the estimator's part. [Sum.UnmarshalBinary] parses it in another process, for the same
+// manifest.
 //
 // Privacy: it is as private as the records.
-// Errors: a sum with entries of persons, who have one memory in one process.
+// Errors: a sum with entries of persons, because only one process may hold their map.
 func (s *Sum) AppendBinary(b []byte) ([]byte, error) {
 	part, ok := s.part.(movable)
 	if !ok || s.persons {
@@ -37,11 +37,9 @@ func (s *Sum) AppendBinary(b []byte) ([]byte, error) {
 	return part.AppendBinary(w.B)
 }
 
-// UnmarshalBinary makes the sum what [Sum.AppendBinary] wrote. [Leaf.Take] checks that it is
-// the one of its step.
+// UnmarshalBinary sets the sum to one written by [Sum.AppendBinary]. [Leaf.Take] checks that it belongs to the step.
 //
-// Errors: anything else than a sum of a step over a partition, for an estimator with this plan.
-// The sum is empty then.
+// Errors: data that is not a sum for an estimator with this plan. Then the sum is empty.
 func (s *Sum) UnmarshalBinary(data []byte) error {
 	part, ok := s.part.(movable)
 	if !ok || s.persons {
@@ -60,7 +58,7 @@ func (s *Sum) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// Reset empties the sum: another step may be summed into it.
+// Reset empties the sum, so that another step may be summed into it.
 func (s *Sum) Reset() error {
 	part, ok := s.part.(movable)
 	if !ok {
@@ -70,10 +68,9 @@ func (s *Sum) Reset() error {
 	return nil
 }
 
-// Take closes the open step with a sum that was made elsewhere. By the clock [Leaf.Until] comes
-// first.
+// Take closes the open step with a sum made elsewhere. If steps are by the clock, call [Leaf.Until] first.
 //
-// Errors: a sum of another partition, step or offsets. Nothing is closed then.
+// Errors: a sum of another partition, step or offsets. Then the step stays open.
 func (l *Leaf) Take(s *Sum) error {
 	if l.persons != nil || s.index != l.index || s.step != l.step || s.offsets != l.open {
 		return errors.New("a sum of another step or partition")
@@ -83,20 +80,19 @@ func (l *Leaf) Take(s *Sum) error {
 	return nil
 }
 
-// Abandon gives up the records of the open step, which begins anew. It returns the sum that they
-// were added to, nil if there is none.
+// Abandon drops the records of the open step, which begins again. It returns the sum that they were added to, or nil if
+// there is none.
 func (l *Leaf) Abandon() *Sum {
 	s := l.sum
 	l.sum = nil
 	return s
 }
 
-// LeavesFrom returns a leaf for each partition, at the first step after another one. next are
-// the partitions' first offsets of that step. It needs no keys, and no state of the mechanism: it
-// is for a process that sums some partitions, and makes no release. So its Core may have been
-// made without keys.
+// LeavesFrom returns a leaf for each partition, at the first step after the given one. next holds the partitions' first
+// offsets of that step. It is for a process that sums some partitions and makes no release, so the Core needs no keys,
+// and no state of the mechanism.
 //
-// Errors: offsets at which that step can't begin.
+// Errors: offsets at which that step cannot begin.
 func (c *Core) LeavesFrom(step uint64, next []int64) ([]*Leaf, error) {
 	bases := basesOf(c.encoder.m)
 	sound := len(next) == len(bases) && step < 1<<62 && c.persons == nil

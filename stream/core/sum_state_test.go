@@ -8,14 +8,14 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// movedManifest is one over three partitions, whose records begin at 100, 200 and 300.
+// movedManifest returns a manifest over three partitions, whose records begin at 100, 200 and 300.
 func movedManifest(s *config.Stream, mech *Mechanism) *Manifest {
 	return &Manifest{Format: ManifestFormat, Stream: s.Name, Epoch: 1, Source: Source{"cluster", "orders", Merged},
 		Cost: mech.Cost(), Base: 600, Partitions: 3, Mechanism: mech.Name,
 		Parts: []Part{{Partition: 0, Base: 100}, {Partition: 1, Base: 200}, {Partition: 2, Base: 300}}}
 }
 
-// movedCore is a core of the stream over these partitions.
+// movedCore returns a core of the stream over these partitions.
 func movedCore(t testing.TB, s *config.Stream, keys *dp.Epoch) *Core {
 	t.Helper()
 	mech, err := NewMechanism(s, nil, nil)
@@ -39,8 +39,8 @@ limit_epsilon = 3.0
 %s
 `
 
-// TestSumMoved: an epoch whose sums are made in other processes, which have no keys and begin at
-// any step, has the releases of one process.
+// TestSumMoved: an epoch whose sums are made in other processes, which have no keys and begin at any step, has the
+// releases of one process.
 func TestSumMoved(t *testing.T) {
 	t.Parallel()
 	const moments = "[stream.orders.moments]\nclip = 1.0"
@@ -87,7 +87,7 @@ func TestSumMoved(t *testing.T) {
 			for step := uint64(0); step < 3; step++ {
 				var own, moved []*Sum
 				for p := range 3 {
-					end := here[p].First() + int64(10*p)*int64(step) // the first partition has nothing by the clock
+					end := here[p].First() + int64(10*p)*int64(step) // by the clock, the first partition has no records
 					for _, l := range []*Leaf{here[p], there[p]} {
 						if c.clock {
 							must(t, l.Until(end))
@@ -99,7 +99,7 @@ func TestSumMoved(t *testing.T) {
 					fill(here[p], p)
 					own = append(own, here[p].Close())
 
-					// Another process, which has just begun.
+					// Another process that has just begun.
 					next := make([]int64, 3)
 					for i := range next {
 						if next[i] = there[i].First(); i < p { // these are at the next step
@@ -122,26 +122,26 @@ func TestSumMoved(t *testing.T) {
 					must(t, err)
 					for n := 0; n < len(data); n += 1 + len(data)/50 {
 						if err := here.UnmarshalBinary(data[:n]); err == nil {
-							t.Fatalf("the first %d bytes of %d are a sum", n, len(data))
+							t.Fatalf("the first %d bytes of %d parse as a sum", n, len(data))
 						}
 					}
 					must(t, here.UnmarshalBinary(data))
 					if again, err := here.AppendBinary(nil); err != nil || string(again) != string(data) {
-						t.Fatalf("written again it is another: %v", err)
+						t.Fatalf("encoding it again gives other bytes: %v", err)
 					}
 					if there[(p+1)%3].Take(here) == nil {
-						t.Error("another partition takes it")
+						t.Error("the leaf of another partition takes the sum")
 					}
 					must(t, there[p].Take(here))
 					if there[p].Take(here) == nil {
-						t.Error("it is taken twice")
+						t.Error("a leaf takes the sum twice")
 					}
 					moved = append(moved, here)
 					must(t, made.Reset())
 					empty, _ := made.AppendBinary(nil)
 					if len(empty) > len(data) ||
 						len(empty) == len(data) && string(empty) == string(data) && step > 0 && p > 0 {
-						t.Error("reset keeps the sum")
+						t.Error("Reset does not empty the sum")
 					}
 				}
 				one, err := whole.Merge(own, nil)
@@ -149,32 +149,33 @@ func TestSumMoved(t *testing.T) {
 				two, err := root.Merge(moved, nil)
 				must(t, err)
 				if len(one) != 1 || len(two) != 1 || string(one[0].Value) != string(two[0].Value) {
-					t.Fatalf("step %d: other releases", step+1)
+					t.Fatalf("step %d: releases differ", step+1)
 				}
 			}
 			for name, at := range map[string][]int64{"before the base": {99, 200, 300}, "too few": {100, 200}} {
 				if _, err := root.LeavesFrom(1, at); err == nil {
-					t.Error("leaves begin ", name)
+					t.Error("leaves can begin ", name)
 				}
 			}
 			if _, err := root.LeavesFrom(0, []int64{100, 200, 301}); err == nil {
-				t.Error("the first step begins behind the base")
+				t.Error("the first step can begin after the base")
 			}
 			if _, err := root.LeavesFrom(3, []int64{101, 200, 300}); err == nil && !c.clock {
-				t.Error("leaves begin inside of a step")
+				t.Error("leaves can begin inside a step")
 			}
 		})
 	}
 }
 
-// TestSumOfPersons: the sums of persons, whose memory is one process's, stay there.
+// TestSumOfPersons: the sums of a stream that protects persons cannot leave their process, because only one process
+// holds the map.
 func TestSumOfPersons(t *testing.T) {
 	t.Parallel()
 	c := mergedPersonCore(t, personStream(t, threeSteps))
 	sum, err := c.NewSum()
 	must(t, err)
 	if _, err := sum.AppendBinary(nil); err == nil {
-		t.Error("a sum of persons is written")
+		t.Error("a sum of persons is encoded")
 	}
 	if _, err := c.LeavesFrom(0, []int64{100, 100, 100}); err == nil {
 		t.Error("leaves without their persons")

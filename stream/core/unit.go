@@ -8,7 +8,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Unit returns what one epoch's ε is about: "record", "person" or "person-period".
+// Unit returns the unit that one epoch's ε protects: "record", "person" or "person-period".
 func Unit(s *config.Stream) string {
 	switch {
 	case s.User == nil:
@@ -19,32 +19,31 @@ func Unit(s *config.Stream) string {
 	return "person"
 }
 
-// Protected says who a person is, and which records of a person count, as releases and the status
-// of a task do.
+// Protected says what a person is and which of a person's records count. Releases and status contain it.
 type Protected struct {
 	Key        string `json:"key"`
 	Cap        uint64 `json:"cap"`
 	Separation uint64 `json:"separation"`
 	PerStep    uint64 `json:"per_step"`
-	// Period is the number of steps after which every person begins anew; 0: never.
+	// Period is the number of steps after which every person may contribute again; 0: never.
 	Period   uint64 `json:"period,omitempty"`
 	MaxUsers uint64 `json:"max_users"`
-	// Norm is P of matfact.Sensitivity: how much all records of a person weigh.
+	// Norm is P of matfact.Sensitivity: the weight of all records of a person.
 	Norm float64 `json:"norm"`
-	// EpsilonRecord is what one record costs a person who keeps the user key, at the δ of the
-	// guarantee; nil if it is not known.
+	// EpsilonRecord is the cost of one record of a person who keeps the user key, at the δ of the guarantee; nil if
+	// unknown.
 	EpsilonRecord *float64 `json:"epsilon_record,omitempty"`
 	Population    string   `json:"population"`
 	Partitioner   string   `json:"partitioner"`
 }
 
-// releaseGroup is what protects so many persons together. An ε that no number holds is left out.
+// releaseGroup is the guarantee for Count persons together. A group without a finite ε is left out.
 type releaseGroup struct {
 	Count   int     `json:"count"`
 	Epsilon float64 `json:"epsilon"`
 }
 
-// ProtectedOf returns what a stream's mechanism protects, nil where that is single records.
+// ProtectedOf returns what a stream's mechanism protects, or nil if that is single records.
 func ProtectedOf(s *config.Stream, m *Mechanism) *Protected {
 	u := s.User
 	if u == nil {
@@ -55,8 +54,8 @@ func ProtectedOf(s *config.Stream, m *Mechanism) *Protected {
 		u.Population, u.Partitioner}
 }
 
-// epsilonRecord returns the ε, at the stream's δ, of one record of a person who keeps the user
-// key; rounded up to four digits, and nil if it is not known. There is a user.
+// epsilonRecord returns the ε, at the stream's δ, of one record of a person who keeps the user key. It is rounded up to
+// four digits, and nil if unknown. The stream must protect persons.
 func epsilonRecord(s *config.Stream, m *Mechanism) *float64 {
 	if m.record == nil {
 		return nil
@@ -64,8 +63,8 @@ func epsilonRecord(s *config.Stream, m *Mechanism) *float64 {
 	return Persons(*m.record, s.Privacy.Delta, 1)[0].Epsilon
 }
 
-// groupsOf returns nil where records are protected. The manifest's numbers of records are then
-// numbers of persons, since the epoch's cost is that of a person.
+// groupsOf returns nil if the stream protects records. Otherwise the manifest's numbers of records are numbers of
+// persons, because the epoch's cost is for a person.
 func groupsOf(s *config.Stream, m *Manifest) (all []releaseGroup) {
 	if s.User == nil {
 		return nil
@@ -78,7 +77,7 @@ func groupsOf(s *config.Stream, m *Manifest) (all []releaseGroup) {
 	return all
 }
 
-// allRecords says which records of a person neighbouring logs differ in.
+// allRecords says which records of a person differ between neighbouring logs.
 func allRecords(s *config.Stream) string {
 	if s.User.Period > 0 {
 		return "all records that one person has in one period"
@@ -86,7 +85,7 @@ func allRecords(s *config.Stream) string {
 	return "all records of one person"
 }
 
-// instead says what the records of a person give way to in a neighbouring log.
+// instead says what replaces the records of a person in a neighbouring log.
 func instead(s *config.Stream) string {
 	if s.Privacy.Adjacency == dp.ZeroOut {
 		return "null records, which take their places and add nothing, or the reverse"
@@ -97,8 +96,7 @@ func instead(s *config.Stream) string {
 	return "those of another one, whatever they hold and wherever they are"
 }
 
-// personsInWords says who a person is, which records count, and what is not promised of
-// persons.
+// personsInWords says what a person is, which records count, and what persons are not promised.
 func personsInWords(s *config.Stream, persons []Person) string {
 	u, p := s.User, s.Participation()
 	where := map[string]string{config.UserRecordKey: "the record's key"}[u.Key]
@@ -146,7 +144,7 @@ func personsInWords(s *config.Stream, persons []Person) string {
 		"two persons."
 }
 
-// whose says which releases of a ledger the limit is about.
+// whose says which releases of a ledger the limit covers.
 func whose(s *config.Stream) string {
 	if s.User != nil {
 		text := "over the population " + s.User.Population

@@ -13,48 +13,44 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// WarmupPlan describes the warm-up before a mechanism whose bounds are found. Its numbers
-// are public, and a part of the epoch's plan.
+// WarmupPlan describes the warm-up before a mechanism whose bounds it finds. Its numbers are public, and part of the
+// epoch's plan.
 type WarmupPlan struct {
 	Records uint64 `json:"records"` // slots before the regression's first step
 	Needed  uint64 `json:"needed"`  // valid records among them, in every stage
-	Parts   uint64 `json:"parts"`   // steps that they are
+	Parts   uint64 `json:"parts"`   // number of steps of the warm-up
 }
 
-// leastWarmup is the length of a warm-up that is not configured, unless the noise needs
-// more.
+// leastWarmup is the default length of a warm-up, unless the noise needs more.
 const leastWarmup = 5000
 
-// warmed is an estimator behind a warm-up that finds its bounds: centre and scale of the
-// columns and, for a linear regression, the norms to which features and target are shortened.
+// warmed is an estimator after a warm-up that finds its bounds: centre and scale of the columns and, for a linear
+// regression, the norms to which features and target are shortened.
 //
-// For example, the slots 0 … 4999 of an epoch are the warm-up, and its release says that the
-// target lies around 40 and features have the norm 3.1 at most. From slot 5000 on records go
-// to the very estimator that a configuration with these constants has, with the noise and the
-// steps that were planned before the first record.
+// For example, slots 0 … 4999 of an epoch are the warm-up, and its release says that the target lies around 40 and that
+// features have norm 3.1 at most. From slot 5000 on, records go to the same estimator that a configuration with these
+// constants has, with the noise and the steps that were planned before the first record.
 //
-// Privacy: a record is in the warm-up or in what follows, by its slot, and never in both. The
-// warm-up has the μ that the estimator charges, or a little less. What follows uses what the
-// warm-up released and nothing else of it, so that all releases together cost a record that
-// μ, under either adjacency: composition of adaptive mechanisms on disjoint records. An
-// estimator with sketches charges more than its μ; the warm-up's records then pay less than
-// what is charged.
+// Privacy: the slot of a record decides whether it is in the warm-up or in what follows; it is never in both. The
+// warm-up has the μ that the estimator charges, or a little less. What follows uses only the warm-up's release, so all
+// releases together cost a record that μ, under either adjacency: composition of adaptive mechanisms on disjoint
+// records. An estimator with sketches charges more than its μ; the warm-up's records then cost less than is charged.
 // Memory: that of the estimator and of the warm-up (bounds.Warmup).
 type warmed struct {
-	Estimator // what follows; until the bounds are found one for other bounds
+	Estimator // the estimator that follows; until the bounds are found, one for placeholder bounds
 
 	stream *config.Stream
 	plan   WarmupPlan
 	warm   *bounds.Warmup
-	// follow returns the mechanism for what was found. ready says that it is there.
+	// follow returns the mechanism for the found bounds. ready says that it is in use.
 	follow  func(f *bounds.Found) (*Mechanism, error)
-	after   *Mechanism // whose estimator is the present one
+	after   *Mechanism // the mechanism of the present estimator
 	ready   bool
 	row     []float64
-	records uint64 // of the open part of the warm-up
+	records uint64 // of the open step of the warm-up
 }
 
-// warmedSteps is warmed before an estimator whose steps depend on its releases.
+// warmedSteps is a warmed estimator whose step lengths depend on its releases.
 type warmedSteps struct{ *warmed }
 
 // newWarmed builds an automatic stream's mechanism; see [NewMechanism].
@@ -66,7 +62,7 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 	cost, b := m.Cost(), s.Bounds()
 	if !(cost.Mu > 0) {
 		return nil,
-			errors.New("a warm-up needs noise that is added, and this mechanism has none: give centre, scale and clip")
+			errors.New("cannot find bounds automatically: this mechanism adds no noise; set centre, scale and clip")
 	}
 	own := WarmupPlan{Records: b.Records, Needed: b.Needed(cost.Mu, cost.Adjacency), Parts: b.Parts()}
 	if own.Records == 0 {
@@ -75,7 +71,7 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 	if plan != nil {
 		var kept struct{ Warmup *WarmupPlan }
 		if err := json.Unmarshal(plan, &kept); err != nil || kept.Warmup == nil || !kept.Warmup.agrees(own) {
-			return nil, errors.New("the epoch's plan is not that of its warm-up")
+			return nil, errors.New("the epoch's plan does not fit its warm-up")
 		}
 		own = *kept.Warmup
 	}
@@ -96,12 +92,12 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 	if err != nil {
 		return nil, err
 	}
-	m.ahead = false // a part of the window would need what the warm-up found
+	m.ahead = false // leaves of a window would need what the warm-up finds
 	m.scales, m.found, m.warmup, m.Warmup = true, b.Regression.X, &own, int64(own.Records)
 	if m.Refused != nil {
 		m.Refused = func() (codec.Reason, uint64) { return e.after.Refused() }
 	}
-	if m.sample == nil { // a release of the first step is as large as any
+	if m.sample == nil { // all releases are as large as the first
 		spare, err := d.build(s.Standing(), plan, initial)
 		if err != nil {
 			return nil, err
@@ -117,14 +113,14 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 	return m, nil
 }
 
-// agrees reports whether a kept plan is the configuration's own, but for the last bits of
-// another processor. What was chosen by it may differ by one.
+// agrees reports whether a kept plan equals the configuration's own, up to rounding on another processor. Numbers that
+// depend on rounding may differ by one or two.
 func (p WarmupPlan) agrees(own WarmupPlan) bool {
 	near := func(a, b uint64) bool { return max(a, b)-min(a, b) <= 2 }
 	return p.Parts == own.Parts && near(p.Needed, own.Needed) && near(p.Records, own.Records)
 }
 
-// joined returns a JSON object with another field.
+// joined returns a JSON object with one more field.
 func joined(object json.RawMessage, name string, value any) (json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(object, &fields); err != nil {
@@ -138,14 +134,13 @@ func joined(object json.RawMessage, name string, value any) (json.RawMessage, er
 	return json.Marshal(fields)
 }
 
-// follow builds the estimator that follows a warm-up. It has the plan that the epoch
-// recorded, but for the numbers that are in the unit of a bound: these are computed anew, by
-// arithmetic that is the same everywhere.
+// follow builds the estimator that follows a warm-up. It has the plan that the epoch recorded, except for the numbers
+// in units of a bound. These are computed again, by arithmetic that gives the same result everywhere.
 func (d *descriptor) follow(s *config.Stream, recorded json.RawMessage, initial []float64,
 	f *bounds.Found) (*Mechanism, error) {
 	centre, scale := slices.Clone(f.Centre), slices.Clone(f.Scale)
 	for _, j := range f.FrozenColumns() {
-		centre[j], scale[j] = 0, 1 // whose scaled value is 0; see withFrozen
+		centre[j], scale[j] = 0, 1 // so that the scaled value is 0; see withFrozen
 	}
 	t := s.Bounded(centre, scale, f.X.Clip, f.Y.Clip, len(centre)-1-len(f.FrozenColumns()))
 	fresh, err := d.build(t, nil, initial)
@@ -171,8 +166,7 @@ func isAdaptive(e Estimator) bool {
 	return ok
 }
 
-// Range returns the slots of step t: those of a part of the warm-up, or of a step of the
-// estimator, which begin behind it.
+// Range returns the slots of step t: of a step of the warm-up, or of a later step of the estimator.
 func (e *warmed) Range(t uint64) (first, end uint64) {
 	if t <= e.plan.Parts {
 		return e.warm.Range(t)
@@ -193,10 +187,10 @@ func (e warmedSteps) Longest(t uint64) uint64 {
 	return e.plan.Records + n
 }
 
-// Ended says that no step can follow, where the warm-up found no bounds.
+// Ended reports whether the warm-up found no bounds, so that no step can follow.
 func (e *warmed) Ended() (why string, ended bool) { return "warmup", e.warm.Failed() }
 
-// Sizes returns what both need.
+// Sizes returns the sizes of both together.
 func (e *warmed) Sizes() dp.Sizes {
 	a, b := e.Estimator.Sizes(), e.warm.Sizes()
 	return dp.Sizes{State: 1 + 8 + a.State + b.State, Release: a.Release + b.Release, Peak: a.Peak + b.Peak}
@@ -215,7 +209,7 @@ func (e *warmed) Add(slot uint64, row []float64) {
 	}
 }
 
-// Close ends a part of the warm-up, or a step of the estimator.
+// Close ends a step of the warm-up, or of the estimator.
 func (e *warmed) Close(n dp.Noise) (*dp.Release, error) {
 	if e.warm.Failed() {
 		return nil, dp.ErrExhausted
@@ -245,7 +239,7 @@ func (e *warmed) closeWarmup(n dp.Noise) (*dp.Release, error) {
 	return r, e.begin()
 }
 
-// begin makes the estimator that follows, where the warm-up is over.
+// begin makes the estimator that follows if the warm-up is over.
 func (e *warmed) begin() (err error) {
 	if e.ready = e.warm.Done() && !e.warm.Failed(); !e.ready {
 		return nil
@@ -258,14 +252,14 @@ func (e *warmed) begin() (err error) {
 	return nil
 }
 
-// Bounds is what every later release repeats of the warm-up before a regression.
+// Bounds is what every later release repeats about the warm-up before a regression.
 type Bounds struct {
 	Verdict string    `json:"verdict"` // "partial": a column is frozen; else "ok"
 	Centre  []float64 `json:"centre"`
 	Scale   []float64 `json:"scale"`
 	Frozen  []string  `json:"frozen"` // columns
-	// ClipX and ClipY are in scaled units; 0: there is no such bound. ClippedX and ClippedY
-	// are the shares of the warm-up's rows beyond those that were found.
+	// ClipX and ClipY are in scaled units; 0: no such bound. ClippedX and ClippedY are the shares of the warm-up's rows
+	// beyond the found bounds.
 	ClipX    float64  `json:"clip_x,omitempty"`
 	ClippedX *float64 `json:"clipped_x,omitempty"`
 	ClipY    float64  `json:"clip_y,omitempty"`
@@ -288,8 +282,8 @@ func (e *warmed) bounds() *Bounds {
 	return b
 }
 
-// withFrozen sets the coefficients of frozen columns to 0. What a regression has for them
-// is noise, because their scaled values are 0.
+// withFrozen sets the coefficients of frozen columns to 0. The regression's coefficients for them are noise, because
+// their scaled values are 0.
 func (e *warmed) withFrozen(values []dp.Value) {
 	target := e.stream.Bounds().Regression.Target
 	for _, j := range e.warm.Found().FrozenColumns() {
@@ -308,8 +302,7 @@ func (e *warmed) withFrozen(values []dp.Value) {
 	}
 }
 
-// sample returns a release that is as large as any, of a warm-up and of the estimator at
-// once.
+// sample returns a release that is at least as large as any release of the warm-up or of the estimator.
 func (e *warmed) sample(values *dp.Release) *dp.Release {
 	const longest = -2.2250738585072014e-308
 	number, columns := longest, e.stream.Input.Row()
@@ -338,7 +331,7 @@ func (e *warmed) sample(values *dp.Release) *dp.Release {
 //
 //	version, state of the warm-up, (u64 length, state of the estimator) once bounds are found
 //
-// The estimators' own states begin with other bytes.
+// The states of the estimators begin with other bytes.
 const warmedState = 0xe0
 
 // AppendBinary appends the state after the last Close.
@@ -354,8 +347,7 @@ func (e *warmed) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
-// UnmarshalBinary restores a state that a mechanism of the same configuration and plan wrote,
-// and drops the open step.
+// UnmarshalBinary restores a state written by a mechanism of the same configuration and plan. It drops the open step.
 func (e *warmed) UnmarshalBinary(data []byte) error {
 	r := &bin.Reader{B: data}
 	if r.Byte() != warmedState {

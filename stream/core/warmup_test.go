@@ -41,8 +41,7 @@ var automatics = map[string]string{
 		"refit]\nclip_x = \"auto\"\nclip_y = \"auto\"\nwindow = 300\nstride = 400\nsolver = \"adassp\""),
 }
 
-// examples returns the rows of slots first … end−1: y = 2·10⁵ + 10a − 10⁵b and noise, of
-// which every 29th is invalid.
+// examples returns the rows of slots first … end−1: y = 2·10⁵ + 10a − 10⁵b and noise. Every 29th row is invalid.
 func examples(first, end uint64) [][]float64 {
 	rows := make([][]float64, end-first)
 	for i := range rows {
@@ -56,9 +55,9 @@ func examples(first, end uint64) [][]float64 {
 	return rows
 }
 
-// TestWarmed: an estimator behind a warm-up goes on to the same states and releases
-// wherever it is interrupted. Its steps have no slot in common. Then come the releases of
-// an estimator that is given what was found, to the bit.
+// TestWarmed: an estimator after a warm-up gives the same states and releases wherever it is interrupted. Its steps
+// have no slot in common. After the warm-up, its releases equal, bit for bit, those of an estimator configured with the
+// found bounds.
 func TestWarmed(t *testing.T) {
 	t.Parallel()
 	for name, text := range automatics {
@@ -119,7 +118,7 @@ func TestWarmed(t *testing.T) {
 				t.Fatalf("found %+v", b)
 			}
 
-			if s.Adam != nil { // units of its own: nothing is passed on to another epoch
+			if s.Adam != nil { // it has its own units, so nothing is passed on to another epoch
 				state, err := m.AppendBinary(nil)
 				must(t, err)
 				if x, err := LearntBy("adam", state); x != nil || err != nil || LearningOf(s) != nil ||
@@ -173,8 +172,8 @@ func noteOf[T any](r *dp.Release, name string) (x T) {
 	return x
 }
 
-// TestWarmedPlans: the plan of another warm-up, or of none, is refused; a damaged state is
-// an error or goes on without a panic.
+// TestWarmedPlans: the plan of another warm-up, or of none, is refused. Restoring a damaged state fails or succeeds
+// without a panic.
 func TestWarmedPlans(t *testing.T) {
 	t.Parallel()
 	s := parsed(t, automatics["refit"])
@@ -193,14 +192,14 @@ func TestWarmedPlans(t *testing.T) {
 			t.Fatal("nothing was replaced")
 		}
 		if _, err := NewMechanism(s, plan, nil); err == nil {
-			t.Errorf("the plan %s is taken", plan)
+			t.Errorf("the plan %s is accepted", plan)
 		}
 	}
 	if _, err := NewMechanism(s.Standing(), m.Plan, nil); err != nil {
 		t.Errorf("the plan without its warm-up: %v", err)
 	}
 
-	// Beyond what every record of the warm-up can give.
+	// Even if all records of the warm-up were valid, they would be too few.
 	few := parsed(t, strings.Replace(automatics["refit"], "warmup = 1200", "warmup = 30", 1))
 	if _, err := NewMechanism(few, nil, nil); err == nil || !strings.Contains(err.Error(), "warmup") {
 		t.Errorf("a warm-up of 30 records: %v", err)
@@ -218,14 +217,13 @@ func TestWarmedPlans(t *testing.T) {
 		cut, err := NewMechanism(s, m.Plan, nil)
 		must(t, err)
 		if n%9 == 0 && cut.UnmarshalBinary(state[:n]) == nil {
-			t.Fatalf("a state cut to %d bytes is taken", n)
+			t.Fatalf("a state cut to %d bytes is accepted", n)
 		}
 	}
 }
 
-// TestWarmedVerdicts: a warm-up without enough records ends the epoch; a constant feature
-// is frozen: its coefficient is 0, the others and the constant are those of a regression
-// without it.
+// TestWarmedVerdicts: a warm-up without enough records ends the epoch. A constant feature is frozen: its coefficient is
+// 0, and the others and the constant equal those of a regression without it.
 func TestWarmedVerdicts(t *testing.T) {
 	t.Parallel()
 	s := parsed(t, strings.Replace(automatics["newton"], `"y", "b"]`, `"y", "b", "c"]`, 1))
@@ -240,7 +238,7 @@ func TestWarmedVerdicts(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if why, ended := m.Estimator.(ending).Ended(); why != "warmup" || !ended {
-		t.Error("the epoch goes on")
+		t.Error("the epoch continues")
 	}
 	if _, err := m.Close(dptest.Seeded(2)); err != dp.ErrExhausted {
 		t.Errorf("a step after the end: %v", err)
@@ -272,7 +270,8 @@ func TestWarmedVerdicts(t *testing.T) {
 				t.Errorf("%+v", v)
 			}
 		case "theta_average_original":
-			// 2·10⁵ − 10⁷ + 10a − 10⁵b at the middle of the rows, with 8 % of the deviation of y.
+			// The prediction is 2·10⁵ − 10⁷ + 10a − 10⁵b at the middle of the rows, with an error of 8 % of y's
+			// deviation.
 			at := v.Data[3] + 1e6*v.Data[0]
 			if v.Data[2] != 0 || math.Abs(v.Data[0]-10) > 1 || math.Abs(v.Data[1]+1e5) > 3e4 || math.Abs(at-2e5) > 300 {
 				t.Errorf("%+v, %g in the middle", v, at)
@@ -281,10 +280,9 @@ func TestWarmedVerdicts(t *testing.T) {
 	}
 }
 
-// coupled runs mechanism m over its warm-up and the steps behind it with record x and with
-// record y in one slot, all releases held fixed: what the second hides differs, and its
-// noise is moved to make up for it. It returns how far the noise moved in the warm-up, in
-// units of μ,
+// coupled runs mechanism m over its warm-up and the steps after it, once with record x and once with record y in one
+// slot. All releases are held fixed: the second run hides different integers, and its noise is moved to compensate.
+// coupled returns how far the noise moved in the warm-up, in units of μ,
 //
 //	√Σ ‖C(h − h′)/σ‖² / μ,
 //
@@ -362,8 +360,8 @@ func coupled(t *testing.T, build func() Estimator, mu float64, slot uint64, x, y
 	return math.Sqrt(moved) / mu, later
 }
 
-// shiftOf returns C(h − h′)/σ for histograms of so many bins, C by its definition. A record
-// adds the greatest common divisor of the counts.
+// shiftOf returns C(h − h′)/σ for histograms of the given number of bins, with C from its definition. A record adds the
+// greatest common divisor of the counts.
 func shiftOf(before, after []int64, bins int, sigma float64) []float64 {
 	var one int64
 	for _, v := range before {
@@ -409,7 +407,7 @@ func (r moveRow) Fill(dst []float64) {
 	}
 }
 
-// twice is a faulty warm-up: one of its records enters the regression too.
+// twice is a faulty warm-up: one of its records is also used by the regression.
 type twice struct {
 	Estimator
 	kept []float64
@@ -425,10 +423,9 @@ func (e *twice) Add(slot uint64, row []float64) {
 	e.Estimator.Add(slot, row)
 }
 
-// TestWarmedSensitivity changes one record and holds all releases fixed. A record of the
-// warm-up moves them by μ at most, and what follows hides the same integers with and without
-// it. A record behind the warm-up is in none of its histograms. A record in both is found
-// out.
+// TestWarmedSensitivity changes one record and holds all releases fixed. A record of the warm-up moves them by at most
+// μ, and what follows hides the same integers with and without it. A record after the warm-up is in none of its
+// histograms. A record in both is detected.
 func TestWarmedSensitivity(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"newton", "refit"} {
@@ -445,23 +442,26 @@ func TestWarmedSensitivity(t *testing.T) {
 			}
 			behind := false
 			far := []float64{-0x1p104, -0x1p104, -0x1p104}
-			for _, pair := range [][2][]float64{{far, nil}, {{1e6 - 800, 2.1e5, 0.03}, {-1e6, 1e9, math.Inf(1)}}, {far, {0x1p104, 0x1p104, 0x1p104}}} {
+			for _, pair := range [][2][]float64{
+				{far, nil}, {{1e6 - 800, 2.1e5, 0.03}, {-1e6, 1e9, math.Inf(1)}},
+				{far, {0x1p104, 0x1p104, 0x1p104}},
+			} {
 				moved, later := coupled(t, build, mu, 40, pair[0], pair[1])
 				if !(moved > 0.3 && moved <= 1) || later {
-					t.Errorf("%v and %v in the warm-up are %.6g of μ apart; more is hidden behind it: %v", pair[0],
+					t.Errorf("%v and %v in the warm-up are %.6g of μ apart; later steps differ: %v", pair[0],
 						pair[1], moved, later)
 				}
 				moved, later = coupled(t, build, mu, 1203, pair[0], pair[1])
 				if behind = behind || later; moved != 0 {
-					t.Errorf("%v and %v behind the warm-up: %.6g of μ in it", pair[0], pair[1], moved)
+					t.Errorf("%v and %v after the warm-up differ by %.6g of μ in it", pair[0], pair[1], moved)
 				}
 			}
 			if !behind {
-				t.Error("no record behind the warm-up is in a row that is hidden")
+				t.Error("no record after the warm-up is in a hidden row")
 			}
 			faulty := func() Estimator { return &twice{Estimator: build()} }
 			if moved, later := coupled(t, faulty, mu, 40, far, nil); !(moved > 0.3) || !later {
-				t.Errorf("a record in warm-up and regression is not found: %.6g of μ, later %v", moved, later)
+				t.Errorf("a record in warm-up and regression is not detected: %.6g of μ, later %v", moved, later)
 			}
 		})
 	}

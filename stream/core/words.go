@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 )
 
-// Computes says in one sentence what a stream publishes.
+// Computes returns a sentence about what a stream publishes.
 func Computes(s *config.Stream) string {
 	text := fmt.Sprintf("Releases of the mechanism %s over %s.", MechanismName(s), enumerated(s.Input.Row()))
 	if d := mechanismOf(s); d != nil && d.computes != nil {
@@ -21,7 +21,7 @@ func Computes(s *config.Stream) string {
 	return text
 }
 
-// howOften says in which steps a person's records count. There is a user.
+// howOften says in which steps a person's records count. The stream must protect persons.
 func howOften(s *config.Stream) string {
 	p := s.Participation()
 	text := fmt.Sprintf("at most %s", counted(p.Count, "step"))
@@ -30,7 +30,7 @@ func howOften(s *config.Stream) string {
 	}
 	text += fmt.Sprintf(", with at most %s in each", counted(max(1, p.PerStep), "record"))
 	if s.User.Period > 0 {
-		text += fmt.Sprintf("; everybody begins anew every %s", counted(s.User.Period, "step"))
+		text += fmt.Sprintf("; every person may contribute again after %s", counted(s.User.Period, "step"))
 	}
 	return text
 }
@@ -62,7 +62,7 @@ func features(s *config.Stream, target string) string {
 
 // onlineComputed says what an online regression publishes.
 func onlineComputed(s *config.Stream) string {
-	return fmt.Sprintf("Linear regression of %s on %s, improved while records come in.", s.SGD.Target,
+	return fmt.Sprintf("Linear regression of %s on %s, updated as records come in.", s.SGD.Target,
 		features(s, s.SGD.Target))
 }
 
@@ -102,22 +102,21 @@ func momentsComputed(s *config.Stream) string {
 	return strings.ToUpper(sentence[:1]) + sentence[1:]
 }
 
-// Brief leaves out the zeros at the end of a duration, of 1h0m0s all but 1h.
+// Brief drops the trailing zeros of a duration: 1h0m0s becomes 1h.
 func Brief(duration string) string {
 	duration = strings.Replace(duration, "m0s", "m", 1)
 	return strings.Replace(duration, "h0m", "h", 1)
 }
 
-// Power is the largest probability with which any test finds out, from everything
-// published under (ε, δ), whether a given record was there, if it says so without reason
-// with probability alpha: min(e^ε·α + δ, 1 − e^−ε·(1 − δ − α)), the trade-off between the two
-// errors that (ε, δ)-differential privacy is equivalent to (Wasserman and Zhou, 2010;
-// Kairouz, Oh and Viswanath, 2015).
+// Power returns the largest probability with which any test of everything published under (ε, δ) detects a given
+// record, if the test has a false-alarm probability of alpha: min(e^ε·α + δ, 1 − e^−ε·(1 − δ − α)). This trade-off
+// between the two errors is equivalent to (ε, δ)-differential privacy (Wasserman and Zhou, 2010; Kairouz, Oh and
+// Viswanath, 2015).
 func Power(alpha, epsilon, delta float64) float64 {
 	return min(math.Exp(epsilon)*alpha+delta, 1-math.Exp(-epsilon)*(1-delta-alpha), 1)
 }
 
-// Promise says what (ε, δ) means for what is protected, a [Unit], by an example.
+// Promise explains by an example what (ε, δ) means for a [Unit].
 func Promise(unit string, epsilon, delta float64) string {
 	if unit != "record" {
 		when := ""
@@ -125,19 +124,19 @@ func Promise(unit string, epsilon, delta float64) string {
 			when = " in one given period"
 		}
 		return fmt.Sprintf(
-			"Suppose somebody tests, by all releases of an epoch together, whether records of one given person were "+
-				"counted%s, and says yes wrongly in 5%% of cases. "+
-				"If they were counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", when,
+			"Suppose a test of all releases of an epoch decides whether records of one given person were counted%s, "+
+				"and says yes in 5%% of cases although they were not. "+
+				"If they were, the test detects it in at most %.3g%% of cases; guessing detects it in 5%%.", when,
 			PercentFound(epsilon, delta))
 	}
 	return fmt.Sprintf(
-		"Suppose somebody tests, by all releases of an epoch together, whether one given record was counted, and "+
-			"says yes wrongly in 5%% of cases. "+
-			"If it was counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.",
+		"Suppose a test of all releases of an epoch decides whether one given record was counted, and says yes in 5%% "+
+			"of cases although it was not. "+
+			"If it was, the test detects it in at most %.3g%% of cases; guessing detects it in 5%%.",
 		PercentFound(epsilon, delta))
 }
 
-// PercentFound is [Power] at a twentieth, in percent, rounded up to three digits.
+// PercentFound returns [Power] for alpha = 0.05, in percent, rounded up to three digits.
 func PercentFound(epsilon, delta float64) float64 {
 	if percent, err := roundUp(100*Power(0.05, epsilon, delta), 3); err == nil {
 		return min(percent, 100)

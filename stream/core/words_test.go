@@ -10,14 +10,14 @@ import (
 	"github.com/streamdp/streamdp/config"
 )
 
-// TestComputes: every example says in a sentence what it computes.
+// TestComputes: every example has a sentence about what it computes.
 func TestComputes(t *testing.T) {
 	want := map[string]string{
 		"orders.toml": "Means, second moments and covariances of amount, items and weight over all records of " +
 			"the epoch so far: a release every 100 offsets.",
-		"demand.toml":     "Linear regression of sold on price, weekday and stock, improved while records come in.",
-		"demand-amb.toml": "Linear regression of sold on price, weekday and stock, improved while records come in.",
-		"refit.toml": "Linear regression of sold on price, weekday and stock, solved anew for each window of " +
+		"demand.toml":     "Linear regression of sold on price, weekday and stock, updated as records come in.",
+		"demand-amb.toml": "Linear regression of sold on price, weekday and stock, updated as records come in.",
+		"refit.toml": "Linear regression of sold on price, weekday and stock, solved separately for each window of " +
 			"20000 offsets.",
 		"churn.toml": "logistic regression of ",
 	}
@@ -37,7 +37,7 @@ func TestComputes(t *testing.T) {
 	}
 }
 
-// TestComputesMoments: the sentence follows the workload and what is published.
+// TestComputesMoments: the sentence depends on the workload and the published values.
 func TestComputesMoments(t *testing.T) {
 	for keys, want := range map[string]string{
 		`workload = "sum"`: "Sums and second moments of a and b over all records of the " +
@@ -86,8 +86,8 @@ func TestComputesMoments(t *testing.T) {
 	}
 }
 
-// TestPower: the bound is that of the two lines of the trade-off, it is never below a guess or
-// above certainty, and no Gaussian mechanism of that (ε, δ) has a test beyond it.
+// TestPower: the bound is the smaller of the two lines of the trade-off. It is never below a guess or above certainty,
+// and no Gaussian mechanism with that (ε, δ) has a test beyond it.
 func TestPower(t *testing.T) {
 	for _, x := range []struct{ alpha, epsilon, delta, want float64 }{
 		{0.05, 0, 0, 0.05},
@@ -105,7 +105,7 @@ func TestPower(t *testing.T) {
 	for _, alpha := range []float64{0.001, 0.05, 0.5, 0.9} {
 		quantile := -math.Sqrt2 * math.Erfcinv(2*alpha)
 		if best := phi(quantile + 0.19606656); best > Power(alpha, 1, 1e-8) {
-			t.Errorf("alpha %g: a test has power %g, said %g", alpha, best, Power(alpha, 1, 1e-8))
+			t.Errorf("alpha %g: a test has power %g, above the bound %g", alpha, best, Power(alpha, 1, 1e-8))
 		}
 	}
 	s := personStream(t, threeSteps)
@@ -121,8 +121,8 @@ func TestPower(t *testing.T) {
 	}
 	s.User.Cap, s.User.Period = 2, 7
 	if text := Computes(s); !strings.HasSuffix(text,
-		" A person counts in at most 2 steps, at least 2 apart, with at most 1 record in each; everybody begins anew "+
-			"every 7 steps.") {
+		" A person counts in at most 2 steps, at least 2 apart, with at most 1 record in each; every person may "+
+			"contribute again after 7 steps.") {
 		t.Error(text)
 	}
 	if text := Promise("person-period", 1, 1e-8); !strings.Contains(text,

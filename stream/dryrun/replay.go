@@ -1,5 +1,5 @@
-// Package dryrun does what needs no Kafka, master key or state: it describes a stream's guarantee, decodes a sample
-// of records, and replays a stream's estimator over records of a file.
+// Package dryrun contains what needs no Kafka, master key or state: it describes a stream's guarantee, decodes a sample
+// of records, and replays a stream's estimator over the records of a file.
 package dryrun
 
 import (
@@ -16,20 +16,18 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// Replay runs a stream's estimator on records from anywhere. Decoder, estimator and
-// release format are those of the daemon. It treats the records as a log that holds
-// nothing else, from offset 0. It uses no Kafka, no state and no ledger.
+// Replay runs a stream's estimator on records from any source, with the decoder, estimator and release format of the
+// daemon. It treats the records as a log that holds nothing else, from offset 0. It uses no Kafka, state or ledger.
 //
-// Privacy: all keys are drawn for this run and forgotten with it. So no other run and no
-// release of the daemon has its noise. It is a mechanism of its own: whoever publishes
-// its releases spends (ε, δ) on these records once more. No ledger records that; only the
-// statements in the releases say it.
+// Privacy: all keys are drawn for this run and destroyed with it, so no other run and no release of the daemon has its
+// noise. The run is a mechanism of its own: publishing its releases costs (ε, δ) on these records once more. No ledger
+// records that; only the statements in the releases say it.
 type Replay struct {
 	s       *config.Stream
 	core    *core.Core
 	codec   codec.Codec
 	row     []float64
-	limit   int   // bytes of a value
+	limit   int   // the largest number of bytes of a value
 	next    int64 // offset of the next record
 	publish func(release []byte) error
 	watch   func(row []float64)
@@ -38,9 +36,8 @@ type Replay struct {
 	rejected [codec.Reasons]int64
 }
 
-// NewReplay returns a replay of stream s that passes its releases to publish. x knows the schemas of
-// the records; nil where they have none. If seed is not nil, it fixes all keys; then nothing is
-// protected, and every release says so.
+// NewReplay returns a replay of stream s that passes its releases to publish. x knows the schemas of the records; nil
+// if they have none. If seed is not nil, it fixes all keys; then nothing is protected, and every release says so.
 //
 // Errors: a stream that cannot read files, or whose mechanism or codec cannot be made.
 func NewReplay(
@@ -82,18 +79,18 @@ func NewReplay(
 	return r, err
 }
 
-// readsFiles returns an error if the stream needs what a file does not hold.
+// readsFiles returns an error if the stream needs data that a file does not hold.
 func readsFiles(s *config.Stream) error {
 	if core.FormatOf(s).Gradient > 0 {
-		return errors.New("takes gradients, each with the step of its parameters in a header: a file has none")
+		return errors.New("takes gradients with the step of their parameters in a header, but a file has no headers")
 	}
 	if s.User != nil {
-		return errors.New("protects persons, whose keys stand in records: a file has none")
+		return errors.New("protects persons, whose keys are in records, but a file has no keys")
 	}
 	return nil
 }
 
-// mechanism returns the stream's mechanism, which begins with its initial_file, if it has one.
+// mechanism returns the stream's mechanism. It begins with the parameters of initial_file, if the stream has one.
 func mechanism(s *config.Stream) (*core.Mechanism, error) {
 	initial, err := connect.InitialFile(s)
 	if err != nil {
@@ -103,11 +100,11 @@ func mechanism(s *config.Stream) (*core.Mechanism, error) {
 	if err != nil {
 		return nil, err
 	}
-	mech.Chunk = 0 // a release is a line
+	mech.Chunk = 0 // each release is one line
 	return mech, nil
 }
 
-// drawKeys returns the keys of an epoch of this run alone, and their nonce. A seed fixes them.
+// drawKeys returns the keys of this run's epoch, and their nonce. A seed fixes them.
 func drawKeys(s *config.Stream, seed *uint64) (*dp.Epoch, [16]byte, error) {
 	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), keys.NewNonce()
 	if seed != nil {
@@ -123,7 +120,7 @@ func drawKeys(s *config.Stream, seed *uint64) (*dp.Epoch, [16]byte, error) {
 	return keys, nonce, err
 }
 
-// digest is that of the configuration and of all that determines the releases.
+// digest returns the digest of the configuration and versions, which determine the releases.
 func digest(s *config.Stream) [32]byte { return s.Digest(s.Input.First(), core.Versions(s)) }
 
 // manifest returns the manifest of the run's epoch.
@@ -142,9 +139,8 @@ func manifest(s *config.Stream, mech *core.Mechanism, keys *dp.Epoch, nonce [16]
 	}
 }
 
-// Add takes the value of the next record; nil is a tombstone. It closes the step that the record completes,
-// unless steps are by the clock: EndStep closes those. After the horizon it returns dp.ErrExhausted and
-// ignores the record.
+// Add takes the value of the next record; nil is a tombstone. It closes the step that the record completes, unless
+// steps are by the clock, which EndStep closes. After the horizon it returns dp.ErrExhausted and ignores the record.
 func (r *Replay) Add(value []byte) error {
 	if r.done {
 		return dp.ErrExhausted
@@ -169,8 +165,8 @@ func (r *Replay) Add(value []byte) error {
 	return r.close()
 }
 
-// EndStep ends a step by the clock, with the records since the one before. After the horizon it
-// returns dp.ErrExhausted.
+// EndStep ends a step by the clock. The step holds the records since the last one. After the horizon it returns
+// dp.ErrExhausted.
 func (r *Replay) EndStep() error {
 	if r.done {
 		return dp.ErrExhausted
@@ -203,21 +199,20 @@ func (r *Replay) close() error {
 	return nil
 }
 
-// Warmup returns how many records go into the warm-up, 0 for none.
+// Warmup returns how many records are in the warm-up; 0: none.
 func (r *Replay) Warmup() int64 { return r.core.Mechanism().Warmup }
 
-// Failed reports whether a warm-up found no bounds: then no release follows.
+// Failed reports whether the warm-up found no bounds. Then no release follows.
 func (r *Replay) Failed() bool {
 	_, ended := r.core.Ended()
 	return ended
 }
 
-// Records returns how many records were taken. open is how many of them are in an incomplete
-// step, and so in no release.
+// Records returns how many records were taken. open is how many of them are in an incomplete step, and so in no
+// release.
 func (r *Replay) Records() (all, open int64) { return r.next, r.next - r.core.First() }
 
-// Rejected returns how many records gave no row, by reason. This is not private: one record
-// changes it.
+// Rejected returns how many records gave no row, by reason. These numbers are not private: one record changes them.
 func (r *Replay) Rejected() map[string]int64 {
 	found := map[string]int64{}
 	for why, n := range r.rejected {
@@ -233,8 +228,8 @@ func (r *Replay) Rejected() map[string]int64 {
 	return found
 }
 
-// Clipped returns how many rows were shortened to the clip norm; ok is false for mechanisms
-// that do not count them. This is not private.
+// Clipped returns how many rows were shortened to the clip norm; ok is false for mechanisms that do not count them. The
+// number is not private.
 func (r *Replay) Clipped() (n uint64, ok bool) {
 	clipped := r.core.Mechanism().Clipped
 	if clipped == nil {
@@ -243,9 +238,9 @@ func (r *Replay) Clipped() (n uint64, ok bool) {
 	return clipped(), true
 }
 
-// Watch calls see with the row of every record that follows, in original units, nil where it
-// gives none, before the estimator takes it. What see makes of it is not private.
+// Watch calls see with the row of every later record, in original units, before the estimator takes it. The row is nil
+// if the record gives none. The results of see are not private.
 func (r *Replay) Watch(see func(row []float64)) { r.watch = see }
 
-// Close forgets the keys.
+// Close destroys the keys.
 func (r *Replay) Close() { r.core.Destroy() }

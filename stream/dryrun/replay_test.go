@@ -44,8 +44,8 @@ func replayStream(t *testing.T, change string) *config.Stream {
 	return c.Streams[0]
 }
 
-// TestRecordTooLarge: a record beyond input.max_record_bytes counts as null, in the daemon as
-// in a replay: the releases are those of a log with nothing in its place.
+// TestRecordTooLarge: a record above input.max_record_bytes counts as null, in the daemon and in a replay: the releases
+// equal those of a log without the record.
 func TestRecordTooLarge(t *testing.T) {
 	t.Parallel()
 	toml := strings.Replace(fixtures.OrdersStream, `codec = "json"`, `codec = "json", max_record_bytes = 100`, 1)
@@ -72,7 +72,7 @@ func TestRecordTooLarge(t *testing.T) {
 	null, _ := run(func([]byte) []byte { return nil })
 	large, metrics := run(long)
 	if len(null) != 3 || !slices.Equal(null, large) {
-		t.Errorf("releases\n%s\nwith records that are too large, want\n%s", large, null)
+		t.Errorf("with records that are too large, the releases are\n%s\nwant\n%s", large, null)
 	}
 	if want :=
 		`streamdp_diagnostic_records_rejected_total{partition="0",reason="too-large",stream="orders"} 4`; !strings.Contains(metrics, want) {
@@ -92,8 +92,8 @@ func TestRecordTooLarge(t *testing.T) {
 	}
 }
 
-// TestReplay: the releases of a file are those of the core over the same records,
-// valid or not, for every whole step.
+// TestReplay: the releases of a file equal those of the core over the same records, valid or not, for every complete
+// step.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	s, seed := replayStream(t, ""), uint64(4)
@@ -112,7 +112,7 @@ func TestReplay(t *testing.T) {
 	}
 	other, _ := replayed(t, s, nil, records)
 	if other[0] == got[0] || strings.Contains(other[0], "INSECURE") || !strings.Contains(got[0], "INSECURE") {
-		t.Error("a run without a seed has the seed's keys, or its statement")
+		t.Error("a run without a seed has the keys or the statement of a seed")
 	}
 	fresh, _ := replayed(t, s, nil, records)
 	if fresh[0] == other[0] {
@@ -139,7 +139,7 @@ func TestReplay(t *testing.T) {
 	if !strings.Contains(last.Privacy.Statements[2], "costs its (epsilon, delta) again") {
 		t.Errorf("statements %q", last.Privacy.Statements)
 	}
-	// The noise is large beside nine records, but its size is known.
+	// The noise is large for nine records, but its size is known.
 	var se float64
 	fixtures.Must(t, json.Unmarshal(last.Values["mean"].SE, &se))
 	for _, x := range last.Values["mean"].Data {
@@ -149,8 +149,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayEnds: at the horizon, with an error for what comes after it, and at an
-// error of whoever takes the releases.
+// TestReplayEnds: a replay ends at the horizon and fails for later records, and it ends if the receiver of releases
+// fails.
 func TestReplayEnds(t *testing.T) {
 	t.Parallel()
 	records := slices.Repeat([]string{`{"amount": 40, "items": 3, "weight": 1}`}, 20)
@@ -159,7 +159,7 @@ func TestReplayEnds(t *testing.T) {
 		t.Errorf("%d releases, %d records, %d of them open", len(got), all, open)
 	}
 	if err := r.Add([]byte("x")); !errors.Is(err, dp.ErrExhausted) {
-		t.Errorf("a record behind the horizon: %v", err)
+		t.Errorf("a record after the horizon: %v", err)
 	}
 	full := errors.New("full")
 	r, err := dryrun.NewReplay(nil, replayStream(t, ""), "v1", nil, func([]byte) error { return full })
@@ -171,8 +171,7 @@ func TestReplayEnds(t *testing.T) {
 	}
 }
 
-// TestReplayMethods: a stream of every method says which one it is, and between
-// what was chosen.
+// TestReplayMethods: a stream of every method names its method, and what that was chosen from.
 func TestReplayMethods(t *testing.T) {
 	t.Parallel()
 	records := slices.Repeat([]string{`{"amount": 40, "items": 3, "weight": 1}`}, 3)
@@ -233,12 +232,15 @@ func TestReplayMethods(t *testing.T) {
 	}
 }
 
-// TestReplayStatements: a replay claims no more of its solver's arithmetic than the
-// daemon does.
+// TestReplayStatements: a replay claims no more about its solver's arithmetic than the daemon does.
 func TestReplayStatements(t *testing.T) {
 	t.Parallel()
 	records := slices.Repeat([]string{`{"a":1,"b":2,"c":3}`}, 40)
-	for solver, want := range map[string]string{"newton": "exact (lattice)", "ihm": "not proven (sketch)", "linmix": "not proven (sketch)"} {
+	for solver, want := range map[string]string{
+		"newton": "exact (lattice)",
+		"ihm":    "not proven (sketch)",
+		"linmix": "not proven (sketch)",
+	} {
 		c, err := config.Parse("t.toml",
 			[]byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+
 				fixtures.RefitOf("window = 40\nsolver = \""+solver+"\"")))

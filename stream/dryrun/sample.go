@@ -10,40 +10,39 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// Sample counts what a stream's decoder makes of records, before any budget is spent.
+// Sample counts how a stream's decoder handles records, before any budget is spent.
 //
-// Nothing of it is private: every number is an exact function of the records.
+// Nothing in it is private: every number is an exact function of the records.
 type Sample struct {
 	Stream  string           `json:"stream"`
 	Records int64            `json:"records"`
 	Rows    int64            `json:"rows"`              // records that give a row
-	Null    map[string]int64 `json:"null"`              // the others, by reason
-	Columns []SampleColumn   `json:"columns,omitempty"` // none where a record has no names
+	Null    map[string]int64 `json:"null"`              // other records, by reason
+	Columns []SampleColumn   `json:"columns,omitempty"` // empty if records have no field names
 
 	whole   codec.Codec
 	row     []float64
 	limit   int
 	columns []codec.Codec
-	widths  []int // of what each makes of a record
+	widths  []int // row width of each column's codec
 }
 
-// SampleColumn counts what records hold in one column, whatever stands in the others.
+// SampleColumn counts what records hold in one column, independent of the other columns.
 type SampleColumn struct {
 	Name    string           `json:"name"`
-	Numbers int64            `json:"numbers"` // records with a value there that the column can use
-	Null    map[string]int64 `json:"null"`    // the others, by reason
-	Plain   bool             `json:"-"`       // the value is a number, and is the row's
+	Numbers int64            `json:"numbers"` // records with a usable value in the column
+	Null    map[string]int64 `json:"null"`    // other records, by reason
+	Plain   bool             `json:"-"`       // the value is a number, and is used unchanged
 }
 
-// NewSample returns a sample of stream s without records. The schemas of the records, if they have
-// any, are known to x.
+// NewSample returns an empty sample of stream s. x knows the schemas of the records, if they have any.
 func NewSample(x *connect.Schemas, s *config.Stream) (*Sample, error) {
 	f, err := x.Format(s)
 	if err != nil {
 		return nil, err
 	}
 	if f.Gradient > 0 {
-		return nil, errors.New("takes gradients: a file has none with the header that they need")
+		return nil, errors.New("takes gradients, which need a header, but a file has no headers")
 	}
 	whole, err := f.Codec()
 	if err != nil {

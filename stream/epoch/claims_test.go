@@ -15,13 +15,15 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestClaimsAcross: of two fresh directories that open epoch 1 at the same moment, in one of
-// which the stream is merged and in the other not, the first in the topic opens it. The other
-// charges nothing, also if it had opened it before it looked.
+// TestClaimsAcross: two fresh directories open epoch 1 at the same moment, one with the stream merged and one without.
+// The first in the topic opens it. The other charges nothing, even if it had opened the epoch before it read the topic.
 func TestClaimsAcross(t *testing.T) {
 	t.Parallel()
 	merged := fixtures.With(fixtures.MergedStream, `"all"`, "[0]")
-	for name, c := range map[string][2]string{"merged first": {merged, fixtures.OrdersStream}, "merged second": {fixtures.OrdersStream, merged}} {
+	for name, c := range map[string][2]string{
+		"merged first":  {merged, fixtures.OrdersStream},
+		"merged second": {fixtures.OrdersStream, merged},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := streamtest.Mirrored(t, c[0])
@@ -51,15 +53,15 @@ func TestClaimsAcross(t *testing.T) {
 			fixtures.Must(t, one.Claim(t.Context(), o1))
 			if err := two.Claim(t.Context(), o2); err == nil ||
 				!strings.Contains(err.Error(), "another state directory opened epoch 1") {
-				t.Errorf("the second opened it too: %v", err)
+				t.Errorf("the second directory opened it too: %v", err)
 			}
 			if last := two.D.Ledger.Newest(two.Task); last != nil {
-				t.Errorf("the second charged %+v", last)
+				t.Errorf("the second directory charged %+v", last)
 			}
 			fixtures.Must(t, one.D.Mirror.Sync(t.Context()))
 			fixtures.Must(t, one.D.Mirror.Ours(one.D.Ledger.Newest(one.Task)))
 			if err := two.D.Mirror.Ours(&lost); err == nil {
-				t.Error("a later start of the second would go on")
+				t.Error("a later start of the second directory would continue")
 			}
 		})
 	}

@@ -18,21 +18,21 @@ func (k *Keeper) void(ctx context.Context, opened *ledger.Entry) error {
 	return k.Atomically(func() error { return k.takeBack(ctx, opened) })
 }
 
-// takeBack does what void does, within an opening.
+// takeBack does the work of void, within an opening.
 func (k *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
 	if err := k.DoDisk(ctx, func() error { return k.Store.DestroySecret(opened.Epoch) }); err != nil {
 		return err
 	}
-	k.Log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
+	k.Log.Warn("the epoch was charged but never began: taking its charge back", "epoch", opened.Epoch)
 	if err := k.DoDisk(ctx, func() error { return k.D.Ledger.Void(opened) }); err != nil {
 		return err
 	}
 	return k.unmark(ctx, opened.Epoch)
 }
 
-// CloseEpoch closes the open epoch in the ledger. From then on its charge covers the
-// offsets below the end of each of its partitions, −1 for all. It had so many steps, or more. Then it destroys what
-// must not outlive the epoch. The epoch's releases must have been acknowledged, or given up.
+// CloseEpoch closes the open epoch in the ledger. From then on, its charge covers the offsets below the end of each
+// partition; an end of −1 means no limit. steps is a lower bound of the epoch's steps. CloseEpoch then destroys what
+// must not outlive the epoch. The epoch's releases must have been acknowledged or given up.
 func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64,
 	reason string) error {
 	var end int64
@@ -49,7 +49,7 @@ func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []le
 	}
 	k.D.Lag.Left(k.Task)
 	if reason == "warmup" {
-		k.Log.Warn("the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies",
+		k.Log.Warn("the warm-up found no bounds: too few records are valid, or no column varies; check the columns",
 			"epoch", opened.Epoch,
 			"another", "streamdp epoch open "+failure.EpochArgs(k.Task))
 	}
@@ -57,9 +57,9 @@ func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []le
 	return k.FinishClosings(ctx)
 }
 
-// CloseStopped closes an epoch that is open and not running: the configuration changed, a
-// key is lost, the log is another one, or the daemon is down. Of the epoch it uses the
-// checkpoint, if there is one, and nothing else.
+// CloseStopped closes an epoch that is open but not running, for example because the configuration changed, a key is
+// lost, the log is a different one, or the daemon is down. It uses only the checkpoint of the epoch's state, if there
+// is one.
 func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bool) error {
 	m, _, unusable := k.Manifest(opened)
 	if errors.Is(unusable, ErrNoManifest) {
@@ -77,17 +77,17 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 	}
 	if id := credentials.KeyID(k.D.Key); err != nil && unusable == nil && m.KeyID != id && k.Store.Encrypted() {
 		return failure.Haltf(failure.Key,
-			"the checkpoint of epoch %d is encrypted with key %s, and the key file holds key %s: without it nobody "+
-				"knows how far the epoch read; "+
-				"name the former key, close the epoch with: streamdp epoch close %s, then name the new key; "+
-				"where the former key is lost, remove the files checkpoint* of the task, and the charge covers "+
+			"the checkpoint of epoch %d is encrypted with key %s, but the key file holds key %s, so it is unknown how "+
+				"far the epoch read; "+
+				"configure the former key, close the epoch with: streamdp epoch close %s, then configure the new key; "+
+				"if the former key is lost, remove the files checkpoint* of the task: the charge then covers "+
 				"everything up to the log's end",
 			m.Epoch, m.KeyID, id, failure.EpochArgs(k.Task))
 	}
 	if unusable != nil || err != nil || cp == nil || cp.Epoch != opened.Epoch {
 		k.Log.Warn(
-			"epoch closed without its checkpoint: its charge covers everything up to the log's end, and has no end " +
-				"where the log can't be shown to be the epoch's")
+			"closed the epoch without a checkpoint: its charge covers everything up to the log's end, or has no end " +
+				"if it is unknown whether this is the epoch's log")
 		released, err := k.Out.ReleasedEnds(ctx, opened)
 		if err != nil {
 			return err
@@ -108,18 +108,18 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 	_, behind := k.Guard.Behind()
 	switch {
 	case lost != nil || behind:
-		// Another copy of this state has run, or may have. A release that is not published yet
-		// could differ from what that copy published, so it is not published.
+		// Another copy of this state has run, or may have. A release that is not published yet could differ from the
+		// one that the copy published, so it is not published.
 		if len(left) > 0 && !drop {
 			if lost == nil {
 				err = output.ErrBehind
 			}
 			return fmt.Errorf(
-				"%d releases of the epoch are committed and may not be published: %w (--drop-outbox gives them up)",
+				"%d releases of the epoch are committed and may not be published: %w; discard them with --drop-outbox",
 				len(left), err)
 		}
 		if len(left) > 0 {
-			k.Log.Warn("releases are given up", "releases", len(left))
+			k.Log.Warn("discarding unpublished releases of the epoch", "releases", len(left))
 		}
 		upTo, err := k.reach(ctx, opened, nil, cp)
 		if err != nil {
@@ -129,10 +129,10 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 			ends[i].End = upTo[i].End
 		}
 	case len(left) > 0 && drop:
-		k.Log.Warn("releases are given up", "releases", len(left))
+		k.Log.Warn("discarding unpublished releases of the epoch", "releases", len(left))
 	case len(left) > 0:
 		if err := k.publishLeft(ctx, left); err != nil {
-			return fmt.Errorf("%d releases of the epoch are not published: %w (--drop-outbox gives them up)",
+			return fmt.Errorf("%d releases of the epoch are not published: %w; discard them with --drop-outbox",
 				len(left), err)
 		}
 		if k.D.Cfg.State.Archive {
@@ -144,8 +144,8 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 	return k.CloseEpoch(ctx, opened, ends, cp.Step, ledger.ReasonRequest)
 }
 
-// Reached returns offsets that an epoch which is not running has reached, from its
-// checkpoint if there is one, and its steps. The epoch ends there or later.
+// Reached returns lower bounds of the ends and steps of an epoch that is not running, from its checkpoint if there is
+// one.
 func (k *Keeper) Reached(opened *ledger.Entry) (ends []ledger.EntryPart, steps uint64) {
 	cp, err := k.Store.Load()
 	known := err == nil && cp != nil && cp.Epoch == opened.Epoch
@@ -162,10 +162,9 @@ func (k *Keeper) Reached(opened *ledger.Entry) (ends []ledger.EntryPart, steps u
 	return ends, steps
 }
 
-// reach returns upper bounds on the ends of an epoch, if they are not known. Each of its
-// partitions was read at least as far as its checkpoint says or, where there is none, as its
-// releases cover: released. One whose log lost its end is no bound, however long the others
-// are.
+// reach returns upper bounds of the ends of an epoch whose ends are not known. Each partition was read at least up to
+// its position in cp or, without cp, up to the end of its releases, in released. A partition whose log has lost its end
+// gets no bound, however long the other logs are.
 func (k *Keeper) reach(ctx context.Context, opened *ledger.Entry, released []int64,
 	cp *state.Checkpoint) (ends []ledger.EntryPart, err error) {
 	for i, v := range opened.Views() {
@@ -184,14 +183,13 @@ func (k *Keeper) reach(ctx context.Context, opened *ledger.Entry, released []int
 	return ends, nil
 }
 
-// reachOf returns an upper bound on the end of an epoch in one partition: the end of
-// the log, or −1 (no bound) if the topic may be another log than the one that the epoch
-// read, or ends before atLeast. The log is the epoch's if the topic has the id that the
-// ledger recorded or, where there are no ids, holds a record that the epoch read, anchor.
-// An epoch with a horizon ends there at the latest.
+// reachOf returns an upper bound of the end of an epoch in one partition: the end of the log, or −1 (no bound) if the
+// topic may be a different log from the one that the epoch read, or ends before atLeast. The log is the epoch's if the
+// topic has the id that the ledger recorded or, without ids, holds the record anchor, which the epoch read. An epoch
+// with a horizon ends there at the latest.
 //
-// For example, an epoch has read 1000 records, and its topic is then deleted and made
-// again with 10. The new log's end, 10, is no bound.
+// For example, an epoch has read 1000 records, and its topic is then deleted and created again with 10. The new log's
+// end, 10, is no bound.
 func (k *Keeper) reachOf(ctx context.Context, opened *ledger.Entry, atLeast int64, anchor *kafka.Anchor) (end int64,
 	err error) {
 	var log kafka.Offsets
@@ -204,8 +202,7 @@ func (k *Keeper) reachOf(ctx context.Context, opened *ledger.Entry, atLeast int6
 		if log, err = k.D.Client.Offsets(ctx, opened.Topic, int32(opened.Partition)); err != nil {
 			return err
 		}
-		// The id is asked for last: had the topic been made anew before the offsets were
-		// read, the id would tell.
+		// The id is queried last: if the topic was created again before the offsets were read, its id shows that.
 		id, err := k.D.Client.TopicID(ctx, opened.Topic)
 		if kafka.UnknownTopic(err) {
 			return nil
@@ -220,7 +217,7 @@ func (k *Keeper) reachOf(ctx context.Context, opened *ledger.Entry, atLeast int6
 		return 0, err
 	}
 	if !same && anchor != nil && log.End > 0 {
-		w := &witness{r: k, src: opened.Source, log: log}
+		w := &logProbe{r: k, src: opened.Source, log: log}
 		found, err := w.look(ctx, anchor.Offset, func(h [32]byte) bool { return h == anchor.Hash })
 		if err != nil {
 			return 0, err
@@ -253,15 +250,14 @@ func (k *Keeper) publishLeft(ctx context.Context, outbox []state.Message) error 
 	return nil
 }
 
-// FinishClosings destroys checkpoints and secrets of closed epochs, and records that in
-// the ledger. It runs at every start and before another epoch opens, until it is done. A
-// keeper made by NewKeeper is enough for it.
+// FinishClosings destroys checkpoints and secrets of closed epochs, and records that in the ledger. It runs at every
+// start and before another epoch opens, until it is done. A keeper made by NewKeeper is enough for it.
 func (k *Keeper) FinishClosings(ctx context.Context) error {
 	if len(k.D.Ledger.Undestroyed(k.Task)) == 0 {
 		return nil
 	}
-	// The checkpoint is of an epoch that is closed, unless another is open
-	// already and has its own, which an old copy of the ledger does not know.
+	// The checkpoint belongs to a closed epoch, unless another epoch is open that an old copy of the ledger does not
+	// know.
 	if k.D.Ledger.Newest(k.Task).Kind == ledger.KindClose && k.ledgerIsNewest() == nil {
 		if err := k.Atomically(func() error { return k.DoDisk(ctx, k.Store.Erase) }); err != nil {
 			return err
@@ -270,8 +266,8 @@ func (k *Keeper) FinishClosings(ctx context.Context) error {
 	return k.DestroySecrets(ctx)
 }
 
-// DestroySecrets destroys the secrets of closed epochs whose retention is over. It is safe for
-// concurrent use, because it touches nothing of an open epoch.
+// DestroySecrets destroys the secrets of closed epochs whose retention is over. It is safe for concurrent use, because
+// it does not touch an open epoch.
 func (k *Keeper) DestroySecrets(ctx context.Context) error {
 	k.destroying.Lock()
 	defer k.destroying.Unlock()
@@ -279,7 +275,7 @@ func (k *Keeper) DestroySecrets(ctx context.Context) error {
 		if k.D.Now().Before(e.Time.Add(k.D.Cfg.State.EpochSecretRetention)) {
 			continue
 		}
-		// The line only after the secret is gone.
+		// Write the line only after the secret is gone.
 		if err := k.Atomically(func() error {
 			return k.DoDisk(ctx, func() error { return k.Store.DestroySecret(e.Epoch) })
 		}); err != nil {

@@ -4,12 +4,12 @@ import (
 	"sync"
 )
 
-// coalesced does work for several callers at once: each gets the result of a run that began after
-// its call. A thousand callers at a time need a few runs instead of a thousand.
+// coalesced does work for several callers at once. Each caller gets the result of a run that began after its call, so a
+// thousand concurrent callers need only a few runs.
 type coalesced struct {
 	running sync.Mutex
 	mu      sync.Mutex
-	next    *jointRun // that has not begun; nil: none
+	next    *jointRun // a run that has not begun; nil: none
 }
 
 type jointRun struct {

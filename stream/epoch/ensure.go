@@ -8,9 +8,9 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// EnsureOpen finds the task's open epoch, or opens one that needs no request: the first
-// epoch, or, under rollover, the one after an epoch that reached its horizon. It returns
-// nil if there is none to run. It waits for the cluster as long as that takes.
+// EnsureOpen returns the task's open epoch, or opens one that needs no request: the first epoch or, under rollover, the
+// one after an epoch that reached its horizon. It returns nil if there is no epoch to run. It waits for the cluster as
+// long as necessary.
 func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, error) {
 	for {
 		if err := k.FinishClosings(ctx); err != nil {
@@ -25,7 +25,7 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 		last := k.D.Ledger.Newest(k.Task)
 		switch {
 		case last == nil && held():
-			return nil, k.unasked()
+			return nil, k.haltUnopened()
 		case last == nil:
 			unused, err := k.Out.Unused(ctx)
 			if err != nil {
@@ -33,8 +33,8 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 			}
 			if !unused {
 				return nil, failure.Haltf(failure.OutputAhead,
-					"%s/%d holds releases of this stream that the ledger knows no epoch of: "+
-						"restore the state directory, or accept a new budget with: streamdp epoch open %s",
+					"%s/%d holds releases of this stream, but the ledger has no epoch of it: "+
+						"restore the state directory, or accept a new charge with: streamdp epoch open %s",
 					k.S.Output.Topic, k.S.Output.Partition, failure.EpochArgs(k.Task))
 			}
 			if err := k.ReadSchemas(ctx, true); err != nil {
@@ -48,7 +48,7 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 				return nil, nil
 			}
 			if held() {
-				return nil, k.unasked()
+				return nil, k.haltUnopened()
 			}
 			if err := k.ReadSchemas(ctx, true); err != nil {
 				return nil, err
@@ -76,7 +76,7 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 					"the manifest of epoch %d is missing, and the epoch may have run: %s",
 					last.Epoch, failure.Restore(k.Task))
 			}
-			// A crash inside an opening: no row of noise was ever drawn.
+			// A crash interrupted the opening, before any noise was drawn.
 			if err := k.void(ctx, last); err != nil {
 				return nil, err
 			}
@@ -84,18 +84,18 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 	}
 }
 
-// OpensByItself reports whether the task's next epoch is one that a start opens: the first, or after a horizon where
-// the stream rolls over. last is the task's newest line in the ledger.
+// OpensByItself reports whether a start opens the task's next epoch: the first one, or the one after a horizon if the
+// stream rolls over. last is the task's newest line in the ledger.
 func (k *Keeper) OpensByItself(last *ledger.Entry) bool {
 	return last == nil ||
 		last.Kind == ledger.KindClose && last.Reason == ledger.ReasonHorizon && k.S.OnHorizon == "rollover"
 }
 
-// unasked is the halt of a task that would open an epoch only because the configuration was read
-// again. Reading it charges nobody.
-func (k *Keeper) unasked() error {
+// haltUnopened returns the halt of a task that would open an epoch only because the configuration was reloaded. A
+// reload does not charge a budget.
+func (k *Keeper) haltUnopened() error {
 	return failure.Haltf(failure.Unopened,
-		"the task has no open epoch, and reading the configuration again opens none: it is opened, and charged, by "+
+		"the task has no open epoch, and a reload of the configuration opens none: open and charge it with "+
 			"streamdp epoch open %s, "+
-			"or for all tasks that wait for it by streamdp reload --open", failure.EpochArgs(k.Task))
+			"or for all waiting tasks with streamdp reload --open", failure.EpochArgs(k.Task))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// ledgerIsNewest refuses a ledger that lacks epochs of which there are files. With such a
-// ledger their charges would be forgotten, and their numbers used again.
+// ledgerIsNewest refuses a ledger that lacks epochs whose files exist. With it, their charges would be forgotten and
+// their numbers used again.
 func (k *Keeper) ledgerIsNewest() error {
 	n, err := k.Store.NewestEpoch()
 	if err != nil {
@@ -19,16 +19,15 @@ func (k *Keeper) ledgerIsNewest() error {
 	}
 	if known := k.D.Ledger.NextEpoch(k.Task) - 1; n > known {
 		return failure.Haltf(failure.State,
-			"there are files of epoch %d, and the ledger knows epochs up to %d: it is missing or an old copy; "+
-				"restore the newest one, or where there is none: streamdp ledger repair", n, known)
+			"there are files of epoch %d, but the ledger has epochs only up to %d: it is missing or an old copy; "+
+				"restore the newest one or, if there is none: streamdp ledger repair", n, known)
 	}
 	return nil
 }
 
-// ledgerIsNewest refuses to charge to a ledger that lacks something that the files of any
-// task refer to: an epoch, or the line that a checkpoint names. If the ledger lacks one
-// task's charges, all others could overspend. Tasks that ask at the same time share a look at
-// the files, which begins after all of them have asked.
+// ledgerIsNewest refuses to charge to a ledger that lacks something that the files of any task refer to: an epoch, or
+// the line that a checkpoint names. If the ledger lacked one task's charges, all others could overspend. Tasks that ask
+// at the same time share one look at the files, which begins after all of them have asked.
 func (s *Shard) ledgerIsNewest() error { return s.Evidence.do(s.ledgerHasAll) }
 
 func (s *Shard) ledgerHasAll() error {
@@ -39,7 +38,7 @@ func (s *Shard) ledgerHasAll() error {
 	for _, name := range names {
 		t, ok := core.ParseTask(name)
 		if !ok {
-			continue // no directory of a task
+			continue // not a task's directory
 		}
 		n, err := state.OpenReader(s.Disk, s.TaskDir(t), nil).NewestEpoch()
 		if err != nil {
@@ -47,8 +46,8 @@ func (s *Shard) ledgerHasAll() error {
 		}
 		if known := s.Ledger.NextEpoch(t) - 1; n > known {
 			return failure.Haltf(failure.State,
-				"there are files of epoch %d of task %s, and the ledger knows its epochs up to %d: it is missing or "+
-					"an old copy; restore the newest one, or where there is none: streamdp ledger repair", n, t, known)
+				"there are files of epoch %d of task %s, but the ledger has its epochs only up to %d: it is missing "+
+					"or an old copy; restore the newest one or, if there is none: streamdp ledger repair", n, t, known)
 		}
 		cp, err := s.CheckpointOf(t)
 		if err != nil && !errors.Is(err, state.ErrCheckpoint) {
@@ -57,16 +56,15 @@ func (s *Shard) ledgerHasAll() error {
 		if err == nil && cp != nil && !s.Ledger.Knows(cp.Ledger) {
 			return failure.Haltf(failure.State,
 				"the checkpoint of task %s was written with a newer ledger: the ledger is an old copy; restore the "+
-					"newest one, or where there is none: streamdp ledger repair", t)
+					"newest one or, if there is none: streamdp ledger repair", t)
 		}
 	}
 	return nil
 }
 
-// began reports whether an epoch whose manifest is missing may have drawn noise. It has
-// drawn none if the mark of an interrupted opening is there, and there is no checkpoint
-// and no release of it. Without the mark its files were lost. Then it may have drawn
-// noise even if no release is found, because the evidence may be lost too.
+// began reports whether an epoch whose manifest is missing may have drawn noise. It has drawn none if the mark of an
+// interrupted opening exists, and neither a checkpoint nor a release of the epoch. Without the mark, its files were
+// lost; then it may have drawn noise even if no release is found, because the releases may be lost too.
 func (k *Keeper) began(ctx context.Context, opened *ledger.Entry) (bool, error) {
 	if opening, err := k.Store.Marked(opened.Epoch); err != nil || !opening {
 		return true, err
@@ -82,11 +80,11 @@ func (k *Keeper) began(ctx context.Context, opened *ledger.Entry) (bool, error) 
 	return end >= 0, err
 }
 
-// ErrNoManifest is the error of an epoch whose manifest is lost.
+// ErrNoManifest says that the manifest of an epoch is missing.
 var ErrNoManifest = errors.New("the epoch has no manifest")
 
-// Recoverable halts if an epoch has lost its checkpoint, and the output has no release
-// with which a repetition could be compared.
+// Recoverable halts if an epoch has lost its checkpoint and the output has no release to compare repeated releases
+// with.
 func (k *Keeper) Recoverable(ctx context.Context, opened *ledger.Entry) error {
 	opening, err := k.Store.Marked(opened.Epoch)
 	if err != nil || opening {
@@ -97,7 +95,7 @@ func (k *Keeper) Recoverable(ctx context.Context, opened *ledger.Entry) error {
 		return err
 	}
 	return failure.Haltf(failure.State,
-		"the checkpoint of epoch %d is missing, and %s/%d holds no release of it: restore it from a backup, or start "+
-			"anew with: streamdp epoch open %s",
+		"the checkpoint of epoch %d is missing, and %s/%d holds no release of it: restore it from a backup, or open a "+
+			"new epoch: streamdp epoch open %s",
 		opened.Epoch, k.S.Output.Topic, k.S.Output.Partition, failure.EpochArgs(k.Task))
 }

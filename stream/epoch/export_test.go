@@ -1,6 +1,6 @@
 package epoch
 
-// This file shows the tests in package epoch_test what they look into.
+// This file exports internals to the tests in package epoch_test.
 
 import (
 	"context"
@@ -15,7 +15,7 @@ type (
 
 func (k *Keeper) Claim(a0 context.Context, a1 *opening) error { return k.claim(a0, a1) }
 
-func (k *Keeper) Pay(a0 context.Context, a1 *opening) error { return k.pay(a0, a1) }
+func (k *Keeper) Pay(a0 context.Context, a1 *opening) error { return k.chargeOpening(a0, a1) }
 
 func (k *Keeper) Reach(a0 context.Context, a1 *ledger.Entry, a2 []int64,
 	a3 *state.Checkpoint) ([]ledger.EntryPart, error) {
@@ -23,7 +23,7 @@ func (k *Keeper) Reach(a0 context.Context, a1 *ledger.Entry, a2 []int64,
 }
 
 func (k *Keeper) Survey(a0 context.Context, a1 OpenRequest) (*opening, error) {
-	return k.survey(a0, a1)
+	return k.planOpening(a0, a1)
 }
 
 // AutomaticRequest returns the request of an opening that no operator asked for.

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// OpenGate counts the epochs that are being opened, from their charge on, and keeps others from it while
-// streams change.
+// OpenGate counts the epochs that are being opened, from their charge on. While streams change, it is shut and no
+// opening can begin.
 type OpenGate struct {
 	mu     sync.Mutex
-	N      int           // epochs that are being opened
-	closed chan struct{} // closed when they may go on; nil: they may
-	idle   chan struct{} // closed when none is under way; nil: nobody waits for that
+	N      int           // number of epochs being opened
+	closed chan struct{} // closed by Reopen; nil: the gate is open
+	idle   chan struct{} // closed when no opening is in progress; nil: nobody waits for that
 }
 
-// Begin waits until an epoch may be opened. Unless it returns an error, End must follow.
+// Begin waits until an epoch may be opened. Unless it fails, the caller must call End.
 func (o *OpenGate) Begin(ctx context.Context) error {
 	for {
 		o.mu.Lock()
@@ -33,7 +33,7 @@ func (o *OpenGate) Begin(ctx context.Context) error {
 	}
 }
 
-// End says that an epoch is open, or will not be.
+// End says that the opening has ended, with or without success.
 func (o *OpenGate) End() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -43,8 +43,8 @@ func (o *OpenGate) End() {
 	}
 }
 
-// Shut lets no epoch be opened any more, and waits for those that are being opened. Without an error,
-// Reopen ends that; with one, all goes on as before. Only one may call it at a time.
+// Shut shuts the gate, and waits for the openings in progress. If it fails, the gate stays open; otherwise the caller
+// must call Reopen. There must be only one caller at a time.
 func (o *OpenGate) Shut(ctx context.Context) error {
 	o.mu.Lock()
 	o.closed = make(chan struct{})
@@ -66,7 +66,7 @@ func (o *OpenGate) Shut(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Reopen ends what Shut began.
+// Reopen opens the gate after Shut.
 func (o *OpenGate) Reopen() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

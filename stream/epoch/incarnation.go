@@ -19,11 +19,10 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// incarnation returns the number under which the ledger counts this log: the
-// last one where the record that the last epoch ended with is still there, and
-// the next one where it is not, or nothing proves it. SameLog is the operator's
-// word for what retention, a lost checkpoint or a new master key took the proof of.
-// With the number comes that record, where it is there.
+// incarnation returns the number under which the ledger counts this log. It is the last number if the log still holds
+// the record at which the last epoch ended, and the next number if that record is gone or nothing proves that it is the
+// same log. With sameLog, the operator asserts that the log is the same although retention, a lost checkpoint or a new
+// master key has removed the proof. incarnation also returns the record found.
 func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID string, sameLog bool) (number uint64,
 	anchor *kafka.Anchor, err error) {
 	log, err := k.offsets(ctx, src)
@@ -32,9 +31,9 @@ func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	}
 	n, recorded, last, lastKey, unproven := k.D.Ledger.LastIncarnation(src)
 	if recorded != "" && topicID != "" && recorded != topicID {
-		return n + 1, nil, nil // made anew, whatever is in it
+		return n + 1, nil, nil // the topic was created again, no matter what it holds
 	}
-	w := &witness{r: k, src: src, log: log}
+	w := &logProbe{r: k, src: src, log: log}
 	others, err := k.anchorsOfOthers(ctx, w, n, &unproven)
 	if err != nil || others == recordOther {
 		return n + 1, nil, err
@@ -46,7 +45,7 @@ func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	switch {
 	case last == nil:
 	case lastKey != "" && lastKey != credentials.KeyID(k.D.Key) && last.AnchorOffset < log.End:
-		// Its anchor is under a former key, with which alone it could be recognised.
+		// The anchor was authenticated with a former key, so it cannot be checked.
 	default:
 		if found,
 			err = w.look(ctx, last.AnchorOffset,
@@ -63,25 +62,25 @@ func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	return n + 1, nil, nil
 }
 
-// testimony is the answer of a log to the question whether a record was read from it.
-type testimony int
+// probeResult says whether a log still holds a record that was read from it.
+type probeResult int
 
 const (
-	recordThere testimony = iota // it is there
-	recordOther                  // another one is, or none ever was
-	recordGone                   // retention has taken it
+	recordThere probeResult = iota // the record is there
+	recordOther                    // a different record is there, or the log ends before it
+	recordGone                     // retention has deleted it
 )
 
-// witness looks in a log for records that were read from it.
-type witness struct {
+// logProbe looks in a log for records that were read from it.
+type logProbe struct {
 	r      *Keeper
 	src    core.Source
 	log    kafka.Offsets
-	anchor *kafka.Anchor // the last record that was found
+	anchor *kafka.Anchor // the last record found
 }
 
-// look looks for the record at an offset, which it recognises by its hash.
-func (w *witness) look(ctx context.Context, offset int64, is func(hash [32]byte) bool) (testimony, error) {
+// look checks the record at an offset by its hash.
+func (w *logProbe) look(ctx context.Context, offset int64, is func(hash [32]byte) bool) (probeResult, error) {
 	switch {
 	case offset < w.log.Start:
 		return recordGone, nil
@@ -106,13 +105,11 @@ func (w *witness) look(ctx context.Context, offset int64, is func(hash [32]byte)
 	return found, nil
 }
 
-// anchorsOfOthers looks for the anchors of other streams' open epochs on this
-// incarnation: they are in their checkpoints, also where this process does not run
-// them. It returns recordOther where one of them was read from another log; recordGone
-// where retention took one, and none is left, so that nothing tells; and recordThere
-// where one is left, or there never was one. It sets unproven where a checkpoint can't
-// tell.
-func (k *Keeper) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unproven *bool) (testimony, error) {
+// anchorsOfOthers looks for the anchors of other streams' open epochs on this incarnation. It reads them from the
+// checkpoints, because this process may not run those streams. It returns recordOther if an anchor shows that the log
+// is a different one, recordGone if retention deleted anchors and left none, and recordThere if one is left or there
+// never was one. It sets unproven if a checkpoint is damaged.
+func (k *Keeper) anchorsOfOthers(ctx context.Context, w *logProbe, n uint64, unproven *bool) (probeResult, error) {
 	gone, there := false, false
 	for _, t := range k.D.Ledger.Tasks() {
 		opened := k.D.Ledger.Newest(t)
@@ -131,7 +128,7 @@ func (k *Keeper) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unpr
 			return recordOther, err
 		}
 		if cp == nil || cp.Of(w.src.Partition).Position.Anchor == nil {
-			continue // it has read nothing
+			continue // the epoch has read nothing
 		}
 		a := cp.Of(w.src.Partition).Position.Anchor
 		switch found, err := w.look(ctx, a.Offset, func(h [32]byte) bool { return h == a.Hash }); {
@@ -149,14 +146,14 @@ func (k *Keeper) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unpr
 	return recordThere, nil
 }
 
-// provenLog looks for the older anchors of a checkpoint in the log, as far as
-// retention has left them. Each must be there unchanged. A compacted log keeps none.
+// provenLog looks for the older anchors of a checkpoint in the log. Those that retention has left must be unchanged. A
+// compacted log need not keep any.
 func (k *Keeper) provenLog(ctx context.Context, m *core.Manifest, cp *state.Checkpoint) error {
 	if k.S.Input.AllowCompacted {
 		return nil
 	}
 	all := cp.All()
-	return abreast(len(all), func(i int) error {
+	return forEachConcurrently(len(all), func(i int) error {
 		src := m.Source
 		if src.Partition == core.Merged {
 			src.Partition = all[i].Partition
@@ -165,9 +162,9 @@ func (k *Keeper) provenLog(ctx context.Context, m *core.Manifest, cp *state.Chec
 	})
 }
 
-// atOnce calls two functions at the same time, and ends the other one where one fails. It returns the error of the
-// first, unless that is only because the second has failed.
-func atOnce(ctx context.Context, first, second func(context.Context) error) error {
+// concurrently calls two functions concurrently, and cancels the other when one fails. It returns first's error, unless
+// first only failed because second did.
+func concurrently(ctx context.Context, first, second func(context.Context) error) error {
 	both, stop := context.WithCancel(ctx)
 	defer stop()
 	var err error
@@ -188,15 +185,16 @@ func atOnce(ctx context.Context, first, second func(context.Context) error) erro
 	return err
 }
 
-// mostAbreast is how many looks at a log, of one kind, a task has under way.
-const mostAbreast = 8
+// mostConcurrent is the largest number of concurrent looks at logs of one kind, per task.
+const mostConcurrent = 8
 
-// abreast calls f with each number below n, some at a time, and returns the error of the least.
-func abreast(n int, f func(i int) error) error {
+// forEachConcurrently calls f with each number below n, a few concurrently, and returns the error of the smallest
+// number.
+func forEachConcurrently(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var next atomic.Int64
 	var calls sync.WaitGroup
-	for range min(n, mostAbreast) {
+	for range min(n, mostConcurrent) {
 		calls.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				errs[i] = f(i)
@@ -219,28 +217,28 @@ func (k *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anch
 	}); err != nil {
 		return err
 	}
-	return abreast(len(older), func(i int) error {
+	return forEachConcurrently(len(older), func(i int) error {
 		a := older[i]
 		if a.Offset >= log.End {
-			return nil // the log is truncated, which the reader says
+			return nil // the log is truncated; the reader reports that
 		}
-		w := &witness{r: k, src: src, log: log}
+		w := &logProbe{r: k, src: src, log: log}
 		found, err := w.look(ctx, a.Offset, func(h [32]byte) bool { return h == a.Hash })
 		if err != nil {
 			return err
 		}
 		if found == recordOther {
 			return failure.Haltf(failure.Replaced,
-				"%s/%d has another record at offset %d than the one that was read: it is another log; a new epoch is "+
-					"needed: streamdp epoch open %s",
+				"%s/%d has a different record at offset %d from the one that was read, so it is a different log; open "+
+					"a new epoch: streamdp epoch open %s",
 				src.Topic, src.Partition, a.Offset, failure.EpochArgs(k.Task))
 		}
 		return nil
 	})
 }
 
-// AnchorMAC returns the HMAC of a record's hash under the master key. With the plain hash,
-// anybody who guesses the record could confirm the guess.
+// AnchorMAC returns the HMAC of a record's hash under the master key. A plain hash would let anybody confirm a guess of
+// the record.
 func (k *Keeper) AnchorMAC(hash [32]byte) string {
 	key := keys.Derive(k.D.Key, keys.ForAnchors, nil)
 	mac := hmac.New(sha256.New, key[:])

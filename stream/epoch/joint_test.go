@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestJoint: callers share a run that begins after they have called, and its error.
+// TestJoint: callers share a run that begins after their calls, and its error.
 func TestJoint(t *testing.T) {
 	t.Parallel()
 	var j coalesced
@@ -38,7 +38,7 @@ func TestJoint(t *testing.T) {
 	close(goOn)
 	wg.Wait()
 	if runs != 1 {
-		t.Errorf("%d runs for callers who waited together", runs)
+		t.Errorf("%d runs for callers that waited at the same time", runs)
 	}
 	if err := j.do(func() error { return nil }); err != nil {
 		t.Errorf("a later call got the error of an earlier one: %v", err)

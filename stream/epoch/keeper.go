@@ -25,28 +25,28 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// The largest amounts that wait for a commit of a task, and how long a process waits at its end for releases that are
-// under way.
+// Limits of the releases that wait for a commit of a task, and the time for which a stopping process waits for releases
+// in flight.
 const (
 	MaxPending      = 1000 // releases
 	MaxPendingBytes = 4 << 20
 	ShutdownTime    = 10 * time.Second
 )
 
-// Keeper opens, resumes, closes and brings back the epochs of one task. It applies no record.
+// Keeper opens, resumes, closes and recovers the epochs of one task. It applies no record.
 type Keeper struct {
 	*input.Feed
 	D       *Shard
 	Store   *state.Store      // of the task's files
 	Archive *state.Archive    // of its releases
-	Out     *output.Output    // where its releases go; nil where no stream is configured
+	Out     *output.Output    // where its releases go; nil if no stream is configured
 	Guard   *output.ForkGuard // of Out
 
-	warned     atomic.Bool // that producers decide retention
-	destroying *sync.Mutex // held while secrets are destroyed; of all keepers of the task
+	warned     atomic.Bool // a warning that producers decide retention was logged
+	destroying *sync.Mutex // held while secrets are destroyed; shared by all keepers of the task
 }
 
-// NewKeeper returns what can finish closings of a task, and more once it has a stream and an output.
+// NewKeeper returns a keeper that can finish closings of a task. It can do the rest once it has a stream and an output.
 func NewKeeper(d *Shard, t core.Task, changed func()) (*Keeper, error) {
 	st, err := state.Open(d.Disk, d.TaskDir(t), d.Sealer(t))
 	if err != nil {
@@ -78,8 +78,8 @@ func (k *Keeper) boundaryTopic() *boundary.Topic {
 	return &boundary.Topic{Retrier: k.Retrier, Client: k.Client, Topic: k.D.Cfg.Kafka.BoundaryTopic}
 }
 
-// NewBoundaries returns the boundaries of an epoch after a checkpoint, nil where its steps are not by the
-// clock. It halts where the topic is not the one that the ledger and the checkpoint know.
+// NewBoundaries returns the boundaries of an epoch after a checkpoint, or nil if its steps are not by the clock. It
+// halts if the topic is not the one in the ledger and the checkpoint.
 func (k *Keeper) NewBoundaries(ctx context.Context, opened *ledger.Entry, m *core.Manifest,
 	cp *state.Checkpoint) (*boundary.Boundaries, error) {
 	period := k.S.Step.Clock()
@@ -88,8 +88,8 @@ func (k *Keeper) NewBoundaries(ctx context.Context, opened *ledger.Entry, m *cor
 	}
 	if topic := k.D.Cfg.Kafka.BoundaryTopic; cp.BoundaryTopic != topic {
 		return nil, failure.Haltf(failure.Configuration,
-			"the boundaries of epoch %d are in topic %s, not in %s: configure kafka.boundary_topic = %q, or start "+
-				"anew with: streamdp epoch open %s",
+			"the boundaries of epoch %d are in topic %s, not in %s: set kafka.boundary_topic = %q, or open a new "+
+				"epoch: streamdp epoch open %s",
 			m.Epoch, cp.BoundaryTopic, topic, cp.BoundaryTopic, failure.EpochArgs(k.Task))
 	}
 	if err := k.boundaryTopic().Same(ctx, opened); err != nil {
@@ -110,8 +110,7 @@ type partLog struct {
 	kafka.Offsets
 }
 
-// Reads returns the partitions that a new epoch of the task reads, nil for all that the
-// topic has.
+// Reads returns the partitions that a new epoch of the task reads, or nil for all partitions of the topic.
 func (k *Keeper) Reads() []int {
 	switch {
 	case k.Task.Partition != core.Merged:
@@ -122,8 +121,8 @@ func (k *Keeper) Reads() []int {
 	return k.S.Input.Partitions
 }
 
-// source waits for partitions of the input, nil for all. It returns the task's source and how
-// many partitions the topic has.
+// source waits until the given partitions of the input exist; nil means all. It returns the task's source, and the
+// topic's number of partitions.
 func (k *Keeper) source(ctx context.Context, numbers []int) (src core.Source, partitions int, err error) {
 	in := k.S.Input
 	err = k.Do(ctx, "input", func() error {
@@ -135,7 +134,7 @@ func (k *Keeper) source(ctx context.Context, numbers []int) (src core.Source, pa
 			return &failure.Later{Err: fmt.Errorf("input topic %s does not exist", in.Topic)}
 		case len(numbers) > 0 && slices.Max(numbers) >= len(t.Partitions):
 			return &failure.Later{
-				Err: fmt.Errorf("input topic %s has %d partitions, partition %d is configured", in.Topic,
+				Err: fmt.Errorf("input topic %s has %d partitions, but the configuration names partition %d", in.Topic,
 					len(t.Partitions), slices.Max(numbers))}
 		}
 		partitions = len(t.Partitions)
@@ -150,16 +149,16 @@ func (k *Keeper) source(ctx context.Context, numbers []int) (src core.Source, pa
 		}
 		if strings.Contains(settings["cleanup.policy"], "compact") && !in.AllowCompacted {
 			return failure.Haltf(failure.Compacted,
-				"input topic %s is compacted: the cleaner removes records that were counted, and their keys "+
-					"decide which; "+
+				"input topic %s is compacted: compaction removes records that were counted, and depends on their "+
+					"keys; "+
 					"set the topic's cleanup.policy to delete; or accept it with input.allow_compacted = true, which "+
-					"is another guarantee, and open an epoch for that: streamdp epoch open %s", in.Topic,
+					"changes the guarantee, and open a new epoch: streamdp epoch open %s", in.Topic,
 				failure.EpochArgs(k.Task))
 		}
 		if input.ProducersDecideRetention(settings) && !k.warned.Swap(true) {
 			k.Log.Warn(
-				"producers' timestamps decide when records of the input are deleted, which the guarantee "+
-					"does not cover",
+				"records of the input are deleted by the timestamps that producers set, which the guarantee does "+
+					"not cover",
 				"topic", in.Topic, "message.timestamp.type", "CreateTime", "remedy",
 				"message.timestamp.type = LogAppendTime, or retention.ms = -1")
 		}
@@ -168,7 +167,7 @@ func (k *Keeper) source(ctx context.Context, numbers []int) (src core.Source, pa
 	return src, partitions, err
 }
 
-// input is source, and returns the offsets of the partitions, too.
+// input does what source does, and also returns the offsets of the partitions.
 func (k *Keeper) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog,
 	err error) {
 	if src, partitions, err = k.source(ctx, numbers); err != nil {
@@ -203,7 +202,7 @@ func (k *Keeper) offsets(ctx context.Context, src core.Source) (log kafka.Offset
 	return log, err
 }
 
-// topicID returns the id of the input topic, "" where the brokers have none.
+// topicID returns the id of the input topic, or "" if the brokers have no ids.
 func (k *Keeper) topicID(ctx context.Context) (id string, err error) {
 	err = k.Do(ctx, "input", func() error {
 		t, err := k.D.Client.TopicID(ctx, k.S.Input.Topic)
@@ -213,18 +212,18 @@ func (k *Keeper) topicID(ctx context.Context) (id string, err error) {
 	return id, err
 }
 
-// sameTopic halts where the input topic has another id than when the epoch was opened.
+// sameTopic halts if the input topic's id differs from the one when the epoch was opened.
 func (k *Keeper) sameTopic(opened *ledger.Entry, id string) error {
 	if id == "" || opened.TopicID == "" || id == opened.TopicID {
 		return nil
 	}
 	return failure.Haltf(failure.Replaced,
-		"topic %s was deleted and made again since epoch %d was opened: its id is %s, not %s; a new epoch is needed: "+
+		"topic %s was deleted and created again since epoch %d was opened: its id is %s, not %s; open a new epoch: "+
 			"streamdp epoch open %s",
 		opened.Topic, opened.Epoch, id, opened.TopicID, failure.EpochArgs(k.Task))
 }
 
-// stillSameTopic halts if the topic is not that of an epoch.
+// stillSameTopic halts if the topic is not the epoch's.
 func (k *Keeper) stillSameTopic(ctx context.Context, epoch uint64) error {
 	opened := k.D.Ledger.Opening(k.Task, epoch)
 	if opened == nil {

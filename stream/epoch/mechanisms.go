@@ -9,11 +9,11 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// MechanismCache makes mechanisms of recorded plans. A plan is checked against its configuration once,
-// and not once for each of a thousand tasks that have it; that takes longer than all else at
-// their start. It is safe for concurrent use, and its zero value is ready.
+// MechanismCache makes mechanisms from recorded plans. It checks a plan against its configuration only once, even if a
+// thousand tasks have the plan, because the check takes longer than everything else at their start. It is safe for
+// concurrent use, and its zero value is ready.
 //
-// Streams are told apart by their addresses, so they must not change.
+// It identifies streams by their addresses, so they must not change.
 type MechanismCache struct {
 	mu sync.Mutex
 	of map[planKey]*keptPlan
@@ -26,14 +26,14 @@ type planKey struct {
 
 type keptPlan struct {
 	once sync.Once
-	make func() (*core.Mechanism, error) // nil: each mechanism is checked
+	make func() (*core.Mechanism, error) // nil: each mechanism must be checked
 	err  error
 }
 
-// newMechanism is [core.NewMechanism] for a recorded plan.
+// newMechanism does what [core.NewMechanism] does, for a recorded plan.
 func (p *MechanismCache) newMechanism(s *config.Stream, plan json.RawMessage,
 	initial []float64) (*core.Mechanism, error) {
-	if s.Merge { // one task, and another configuration for each set of partitions
+	if s.Merge { // a single task, with a different configuration for each set of partitions
 		return core.NewMechanism(s, plan, initial)
 	}
 	key := planKey{s, sha256.Sum256(plan)}

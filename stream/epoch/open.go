@@ -20,27 +20,26 @@ import (
 // opening holds the parameters of an epoch that is being opened.
 type opening struct {
 	req        OpenRequest
-	initial    []float64 // what its mechanism begins with
+	initial    []float64 // parameters that its mechanism begins with
 	mech       *core.Mechanism
 	src        core.Source
 	partitions int
-	topicID    string                  // of the input, "" where the brokers have none
+	topicID    string                  // of the input; "" if the brokers have no ids
 	output     int64                   // end of the output
-	boundaries *ledger.EntryBoundaries // of steps by the clock; nil: they are not
+	boundaries *ledger.EntryBoundaries // of steps by the clock; else nil
 	s          *config.Stream          // over the partitions that the epoch reads
-	parts      []begin                 // one, or one for each partition of a merged epoch
+	parts      []begin                 // one, or one per partition of a merged epoch
 	epoch      uint64
 	secret     [32]byte
 	nonce      [16]byte
 	digest     [32]byte
-	charged    float64 // ε, by the ledger, with this epoch
+	charged    float64 // ε in the ledger, including this epoch
 }
 
 // begin is where an epoch begins in one partition.
 type begin struct {
 	partition int
-	// incarnation is the log's number, and anchor a record by which the log is known;
-	// nil: none is.
+	// incarnation is the log's number. anchor is a record that identifies the log; nil: none.
 	incarnation uint64
 	anchor      *kafka.Anchor
 	base        int64
@@ -54,14 +53,14 @@ func bases(parts []begin) (all []int64) {
 	return all
 }
 
-// Open charges a new epoch and makes its files: all at once or, on a disk, in this order: mark,
-// ledger, secret, manifest, first checkpoint; each is durable before the next. So no crash can
-// lead to noise without a charge. The mark allows the next start to take the charge back.
+// Open charges a new epoch and makes its files, all at once or, on a disk, in this order: mark, ledger, secret,
+// manifest, first checkpoint. Each is durable before the next. So no crash can lead to noise without a charge. The mark
+// allows the next start to take the charge back.
 func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
 	if err := k.D.ledgerIsNewest(); err != nil {
 		return err
 	}
-	o, err := k.survey(ctx, req)
+	o, err := k.planOpening(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -75,7 +74,7 @@ func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
 	defer k.D.Openings.End()
 	var m *core.Manifest
 	if err := k.Atomically(func() (err error) {
-		m, err = k.found(ctx, o)
+		m, err = k.create(ctx, o)
 		return err
 	}); err != nil {
 		return err
@@ -88,12 +87,12 @@ func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
 	return nil
 }
 
-// found charges an epoch and makes its files, and returns its manifest.
-func (k *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) {
-	if err := k.fits(o); err != nil {
+// create charges an epoch, makes its files, and returns its manifest.
+func (k *Keeper) create(ctx context.Context, o *opening) (*core.Manifest, error) {
+	if err := k.checkRoom(o); err != nil {
 		return nil, err
 	}
-	if err := k.pay(ctx, o); err != nil {
+	if err := k.chargeOpening(ctx, o); err != nil {
 		return nil, err
 	}
 	if err := k.claim(ctx, o); err != nil {
@@ -125,9 +124,9 @@ func (k *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 	return m, k.unmark(ctx, o.epoch)
 }
 
-// fits halts if a shard in logs has no room for the epoch's state. Later its commits would be
-// refused, and with them those of all tasks of the shard.
-func (k *Keeper) fits(o *opening) error {
+// checkRoom halts if a shard in logs has no room for the epoch's state. Otherwise the log would later refuse its
+// commits, and those of all tasks of the shard.
+func (k *Keeper) checkRoom(o *opening) error {
 	state, err := o.mech.AppendBinary(nil)
 	if err != nil {
 		return err
@@ -135,8 +134,8 @@ func (k *Keeper) fits(o *opening) error {
 	return k.D.Disk.Fits(len(o.parts), len(state))
 }
 
-// survey determines, and draws, the parameters of a new epoch. It writes nothing.
-func (k *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) {
+// planOpening determines the parameters of a new epoch, and draws the random ones. It writes nothing.
+func (k *Keeper) planOpening(ctx context.Context, req OpenRequest) (*opening, error) {
 	o := &opening{req: req}
 	var err error
 	if o.initial, err = k.initial(); err != nil {
@@ -160,7 +159,7 @@ func (k *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 	if k.S.Step.Clock() > 0 {
 		if n := len(logs); k.S.Slots() < uint64(n) {
 			return nil, failure.Haltf(failure.Configuration,
-				"step_max = %d is less than the %d partitions, of which each needs a part", k.S.Slots(), n)
+				"step_max = %d is less than the %d partitions: each needs a part of it", k.S.Slots(), n)
 		}
 		if o.boundaries, err = k.boundaryTopic().Opened(ctx); err != nil {
 			return nil, err
@@ -197,8 +196,8 @@ func (k *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 	return o, nil
 }
 
-// pay marks the epoch as being opened and charges it. If it cannot charge, it leaves no mark.
-func (k *Keeper) pay(ctx context.Context, o *opening) error {
+// chargeOpening marks the epoch as being opened and charges it. If it cannot charge, it removes the mark.
+func (k *Keeper) chargeOpening(ctx context.Context, o *opening) error {
 	e, err := k.charge(o.mech, o.src, o.partitions, o.parts)
 	if err != nil {
 		return err
@@ -224,8 +223,8 @@ func (k *Keeper) pay(ctx context.Context, o *opening) error {
 	return err
 }
 
-// claim makes sure, before any noise, that no other state directory opens the epoch. One
-// that does not get it charges nothing.
+// claim makes sure, before any noise, that no other state directory opens the epoch. If another one does, claim takes
+// this directory's charge back.
 func (k *Keeper) claim(ctx context.Context, o *opening) error {
 	opened := k.D.Ledger.Opening(k.Task, o.epoch)
 	err := k.D.Mirror.Sync(ctx)
@@ -240,7 +239,7 @@ func (k *Keeper) claim(ctx context.Context, o *opening) error {
 	return err
 }
 
-// manifestFor returns the manifest of an epoch that is charged.
+// manifestFor returns the manifest of a charged epoch.
 func (k *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
 	keys, err := dp.NewEpoch(k.D.Key, &o.secret, k.Task.Stream, o.epoch, o.nonce, o.digest)
 	if err != nil {
@@ -269,13 +268,12 @@ func (k *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
 	return m, nil
 }
 
-// nextEpoch returns the number of the epoch to open: the ledger's next one, unless the
-// output has releases of it or of a later one. Then the state is an old copy. It opens no
-// epoch by itself, and none under a number that was used.
+// nextEpoch returns the number of the epoch to open. That is the ledger's next one, unless the output has releases of
+// it or of a later epoch. Then the state is an old copy: it must not open an epoch by itself, nor use a number again.
 func (k *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
 	next := k.D.Ledger.NextEpoch(k.Task)
 	if req.automatic && k.Guard.Epoch > 0 {
-		return next, k.Guard.CheckClosed(ctx) // this process ran the last one
+		return next, k.Guard.CheckClosed(ctx) // this process ran the last epoch
 	}
 	newest, err := k.Out.NewestEpoch(ctx, req.SearchFrom)
 	switch {
@@ -284,12 +282,12 @@ func (k *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 	case req.automatic:
 		return 0, k.Out.UnknownEpoch(newest)
 	}
-	k.Log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum",
+	k.Log.Warn("the output holds releases of an epoch that is not in this ledger: no budget counts its charge",
 		"epoch", newest)
 	return newest + 1, nil
 }
 
-// lastEpoch returns the number of the task's last epoch, 0 where none began.
+// lastEpoch returns the number of the task's last epoch, or 0 if it has none.
 func (k *Keeper) lastEpoch() uint64 {
 	if last := k.D.Ledger.Newest(k.Task); last != nil {
 		return last.Epoch
@@ -297,9 +295,8 @@ func (k *Keeper) lastEpoch() uint64 {
 	return 0
 }
 
-// charge returns the ledger's entry for an epoch from these offsets on, of a topic with so many
-// partitions. The entry has no end if the last offset is beyond all offsets. The first entry of
-// an account says what the limit sets aside for sketches.
+// charge returns the ledger's entry for an epoch that begins at these offsets of a topic. The entry has no end if the
+// last offset would exceed the largest one. The first entry of an account says what the limit reserves for sketches.
 func (k *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, parts []begin) (ledger.Entry, error) {
 	p := k.S.Privacy
 	e := ledger.Entry{
@@ -333,8 +330,8 @@ func (k *Keeper) unmark(ctx context.Context, epoch uint64) error {
 	return k.DoDisk(ctx, func() error { return k.Store.Unmark(epoch) })
 }
 
-// Begin writes the first checkpoint of an epoch. parts have records by which the logs are
-// recognised; nil: none are known. One is used if it lies before the epoch.
+// Begin writes the first checkpoint of an epoch. parts hold the anchors that identify the logs; parts is nil if none
+// are known. An anchor is used if it lies before the epoch.
 func (k *Keeper) Begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64,
 	parts []begin) error {
 	first, err := k.First(m, file, mech, output, parts)
@@ -344,7 +341,7 @@ func (k *Keeper) Begin(ctx context.Context, m *core.Manifest, file []byte, mech 
 	return k.DoDisk(ctx, func() error { return k.Store.Commit(first) })
 }
 
-// First returns the checkpoint that begin writes.
+// First returns the checkpoint that Begin writes.
 func (k *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, output int64,
 	parts []begin) (*state.Checkpoint, error) {
 	position := kafka.Position{Next: m.Base, LeaderEpoch: -1}
@@ -363,7 +360,7 @@ func (k *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, outp
 	if k.S.Step.Clock() > 0 {
 		topic = k.D.Cfg.Kafka.BoundaryTopic
 		if opened := k.D.Ledger.Opening(k.Task, m.Epoch); opened != nil && opened.Boundaries != nil {
-			topic = opened.Boundaries.Topic // whatever is configured since
+			topic = opened.Boundaries.Topic // even if the configuration names another now
 		}
 	}
 	var users [][]byte
@@ -379,7 +376,7 @@ func (k *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, outp
 	}, err
 }
 
-// before returns the record by which the log is known, if it lies before the epoch.
+// before returns the anchor if it lies before the epoch, else nil.
 func (b *begin) before() *kafka.Anchor {
 	if b.anchor == nil || b.anchor.Offset >= b.base {
 		return nil
@@ -387,27 +384,26 @@ func (b *begin) before() *kafka.Anchor {
 	return b.anchor
 }
 
-// predecessor returns the closing of the epoch of the stream that read a source last, and
-// the incarnation that it read; nil if there is none. Epochs in between that did not read
-// the source do not count: a merged stream may leave a partition out and take it up again.
-// A stream that becomes merged, or that is merged no longer, goes on where its other tasks
-// ended. It halts where one of these is open: its records would be charged twice.
+// predecessor returns the closing of the stream's epoch that last read a source, and the incarnation that it read, or
+// nil if there is none. Epochs in between that did not read the source do not count: a merged stream may leave out a
+// partition for some epochs. When a stream becomes merged or unmerged, it continues where its other tasks ended.
+// predecessor halts if one of these is open, because the same records would be charged twice.
 func (k *Keeper) predecessor(src core.Source) (last *ledger.Entry, incarnation uint64, err error) {
 	last, incarnation, open := k.D.Ledger.LastReader(k.Task, src)
 	if open != nil {
 		t := open.Task()
 		return nil, 0, failure.Haltf(failure.Configuration,
-			"%s/%d is read by epoch %d of task %s, which is open: close it first, with: streamdp epoch close %s",
+			"epoch %[3]d of task %[4]s is open and reads %[1]s/%[2]d: close it first: streamdp epoch close %[5]s",
 			src.Topic, src.Partition, open.Epoch, t, failure.EpochArgs(t))
 	}
 	return last, incarnation, nil
 }
 
-// errMergedFrom is the halt of a merged stream that is to begin at an offset.
+// errMergedFrom returns the halt of a merged stream that was told to begin at an offset.
 func errMergedFrom() error {
 	return failure.Haltf(failure.Configuration,
-		"an epoch of a merged stream begins at \"continue\", \"earliest\" or \"latest\": partitions have offsets "+
-			"of their own")
+		"an epoch of a merged stream must begin at \"continue\", \"earliest\" or \"latest\", not at an offset: each "+
+			"partition has its own offsets")
 }
 
 // baseOffset returns the offset at which a new epoch begins in a partition.
@@ -422,7 +418,7 @@ func (k *Keeper) baseOffset(from string, src core.Source, incarnation uint64, lo
 			if last.End > log.End {
 				return 0, failure.Haltf(failure.Truncated,
 					"%s/%d ends at %d, before offset %d where the last epoch ended: it was truncated; "+
-						"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.End,
+						"choose another start: streamdp epoch open %s --from", src.Topic, src.Partition, log.End,
 					last.End, failure.EpochArgs(k.Task))
 			}
 			return max(last.End, log.Start), nil
@@ -449,6 +445,6 @@ func (k *Keeper) baseOffset(from string, src core.Source, incarnation uint64, lo
 }
 
 func notInLog(at int64, src core.Source, start, stable int64) error {
-	return fmt.Errorf("start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition,
-		start, stable)
+	return fmt.Errorf("start offset %d is not in the log of %s/%d, which has offsets %d to %d", at, src.Topic,
+		src.Partition, start, stable)
 }

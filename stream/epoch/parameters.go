@@ -12,14 +12,12 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// The parameters that a mechanism has learnt outlive its epoch: the next epoch begins
-// with the parameters that this one ended with. They are a function of releases, and as
-// public. The files hold packed little-endian float64s. The plan in the manifest holds
-// the hash of the parameters that its epoch begins with.
+// The parameters that a mechanism has learnt outlive its epoch: the next epoch begins with those at the end of this
+// one. They are a function of releases, so they are as public. The files hold packed little-endian float64s. The plan
+// in the manifest holds the hash of the parameters that its epoch begins with.
 
-// initial returns the parameters that a new epoch begins with: those of the last epoch;
-// without one, those of the stream's initial_file; without that, nil, which stands for
-// the mechanism's own.
+// initial returns the parameters that a new epoch begins with: those of the last epoch, else those of the stream's
+// initial_file, else nil, which stands for the mechanism's own.
 func (k *Keeper) initial() ([]float64, error) {
 	learning := core.LearningOf(k.S)
 	if learning == nil {
@@ -37,14 +35,14 @@ func (k *Keeper) initial() ([]float64, error) {
 		return nil, failure.Haltf(failure.State, "parameters of epoch %d: %w", last, err)
 	}
 	if n := learning.Parameters; len(x) != n {
-		k.Log.Warn("the last epoch's parameters are another model's: the new epoch begins without them", "epoch", last,
-			"parameters", len(x), "configured", n)
+		k.Log.Warn("the last epoch's parameters do not fit the model: the new epoch begins without them", "epoch",
+			last, "parameters", len(x), "configured", n)
 		return connect.InitialFile(k.S)
 	}
 	return x, nil
 }
 
-// keepInitial writes what a new epoch begins with.
+// keepInitial writes the parameters that a new epoch begins with.
 func (k *Keeper) keepInitial(ctx context.Context, epoch uint64, x []float64) error {
 	if x == nil {
 		return nil
@@ -52,8 +50,7 @@ func (k *Keeper) keepInitial(ctx context.Context, epoch uint64, x []float64) err
 	return k.DoDisk(ctx, func() error { return k.Store.PutInitial(epoch, core.PackParameters(x)) })
 }
 
-// initialOf returns the parameters that an epoch began with, nil if they are the
-// mechanism's own.
+// initialOf returns the parameters that an epoch began with, or nil if they are the mechanism's own.
 func (k *Keeper) initialOf(epoch uint64) ([]float64, error) {
 	data, err := k.Store.Initial(epoch)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,8 +62,8 @@ func (k *Keeper) initialOf(epoch uint64) ([]float64, error) {
 	return core.ParseParameters(data)
 }
 
-// keepFinal writes the parameters with which an epoch that is being closed ended. It
-// reads them from the last checkpoint. Without a checkpoint the next epoch begins anew.
+// keepFinal writes the final parameters of an epoch that is being closed. It reads them from the last checkpoint.
+// Without a checkpoint, the next epoch does not begin with them.
 func (k *Keeper) keepFinal(ctx context.Context, opened *ledger.Entry) error {
 	if !core.Learns(opened.Mechanism) {
 		return nil
@@ -76,13 +73,13 @@ func (k *Keeper) keepFinal(ctx context.Context, opened *ledger.Entry) error {
 		return err
 	}
 	if err != nil || cp == nil || cp.Epoch != opened.Epoch {
-		k.Log.Warn("epoch closed without its checkpoint: what it has learnt is in its releases only", "epoch",
+		k.Log.Warn("closed the epoch without a checkpoint: the next epoch begins without its parameters", "epoch",
 			opened.Epoch)
 		return nil
 	}
 	x, err := core.LearntBy(opened.Mechanism, cp.State)
 	if err != nil {
-		k.Log.Warn("epoch closed with a state of another version: what it has learnt is in its releases only", "epoch",
+		k.Log.Warn("cannot read the state of another version: the next epoch begins without its parameters", "epoch",
 			opened.Epoch)
 		return nil
 	}

@@ -26,8 +26,8 @@ import (
 
 // Process holds what all tasks of a process share.
 type Process struct {
-	// Cfg is the configuration at start. It is for the tables of the process, which never change;
-	// for streams there is Config.
+	// Cfg is the configuration at start. Use it for the tables of the process, which never change; use Config for
+	// streams.
 	Cfg     *config.Config
 	Current atomic.Pointer[config.Config] // see Config
 	Version string                        // of the program
@@ -37,63 +37,62 @@ type Process struct {
 	Key      *[32]byte // the master key
 	Insecure *uint64   // the seed of a demonstration, which protects nothing; nil: none
 
-	// How others are reached.
+	// Connections.
 	Client  *kafka.Client
 	Schemas *connect.Schemas
 
-	// What tasks of the process share.
+	// Resources shared by tasks.
 	Memory    *kafka.Memory          // for what tasks have fetched
 	Tails     output.Partitions      // the output partitions
-	Plans     MechanismCache         // of the recorded plans
-	Openings  OpenGate               // of epochs that are being opened
-	Partials  *input.SharedSummation // nil: nobody else reads merged streams
+	Plans     MechanismCache         // for recorded plans
+	Openings  OpenGate               // for epochs that are being opened
+	Partials  *input.SharedSummation // nil: no other instance reads merged streams
 	TaskCount atomic.Int64           // of this process
 
-	// What outsiders see.
+	// Values shown outside.
 	Log     *slog.Logger
 	Metrics *monitor.Metrics
-	Lag     *monitor.LagReport // nil: none is wanted
-	Trace   *trace.Tracer      // nil: likewise
-	Changed chan struct{}      // has an element once a task's state changed
-	Observe func()             // is called after each change of a task's status; nil: nothing is
-	// Truth returns what a value of a demonstration's release would be without noise; nil: it is no demonstration.
+	Lag     *monitor.LagReport // nil: disabled
+	Trace   *trace.Tracer      // nil: disabled
+	Changed chan struct{}      // receives when a task's state has changed
+	Observe func()             // called after each change of a task's status; may be nil
+	// Truth returns what a value of a release would be without noise, in a demonstration; else nil.
 	Truth func(r *core.Released, value string) []float64
 
 	// Sizes and times.
 	FetchBytes int           // of the largest response of a broker
-	Chunk      int           // above this size a release is published in pieces; 0: the usual one
-	LookEvery  time.Duration // how often the cluster is asked what nothing depends on
-	LagEvery   time.Duration // how often offsets are committed to a group
+	Chunk      int           // above this size a release is published in pieces; 0: the default
+	LookEvery  time.Duration // the interval of queries that nothing depends on
+	LagEvery   time.Duration // the interval at which offsets are committed to a group
 
 	// For tests.
-	Clock func() time.Time            // nil: the machine's
-	Beat  func(context.Context) error // waits for the next boundary; nil: Beats does
+	Clock func() time.Time            // nil: the machine's clock
+	Beat  func(context.Context) error // waits for the next boundary; nil: see Beats
 }
 
-// Config returns the configuration as it is now. Streams may come, go and change while the daemon
-// runs; see Reload of the daemon. What it points to does not change.
+// Config returns the present configuration. Streams may be added, removed and changed while the daemon runs; see Reload
+// of the daemon. A returned configuration never changes.
 func (p *Process) Config() *config.Config { return p.Current.Load() }
 
-// keptTasks is the number of tasks from which on each keeps less of what it has published.
+// keptTasks is the number of tasks above which each keeps fewer of its published releases.
 const keptTasks = 32
 
-// Kept returns how many bytes a task may keep of its published releases for readers, where
-// one of a few may keep most.
+// Kept returns how many bytes of its published releases a task may keep for readers, given that a task among few may
+// keep most.
 func (p *Process) Kept(most int) int {
 	return most * keptTasks / max(int(p.TaskCount.Load()), keptTasks)
 }
 
-// Sealer returns what encrypts a task's files.
+// Sealer returns the encryption of a task's files.
 func (p *Process) Sealer(t core.Task) *state.Sealer {
 	return &state.Sealer{Master: p.Key, Task: t.String(), On: p.Cfg.State.Encrypt}
 }
 
-// StateChanged wakes watch.
+// StateChanged signals that a task's state has changed.
 func (p *Process) StateChanged() { failure.Signal(p.Changed) }
 
-// Now is the clock. It is for pauses, ticks and times in records, never for content. Ticks and
-// pauses follow its monotonic reading. Only the retention of secrets and the times in the
-// ledger follow the wall clock.
+// Now returns the time. It is for pauses, ticks and times in records, never for the content of releases. Ticks and
+// pauses follow its monotonic reading. Only the retention of secrets and the times in the ledger follow the wall clock.
 func (p *Process) Now() time.Time {
 	if p.Clock != nil {
 		return p.Clock()
@@ -113,8 +112,8 @@ func (p *Process) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16
 	return secret, [16]byte(n[:])
 }
 
-// Beats returns a function that waits for the next multiple of a period, by the wall clock. It waits for no
-// more than a period and a half, however somebody sets the clock, and makes up for nothing.
+// Beats returns a function that waits for the next multiple of a period by the wall clock. However the clock is set, it
+// waits for at most one and a half periods. It does not make up for missed multiples.
 func (p *Process) Beats(period time.Duration) func(context.Context) error {
 	if p.Beat != nil {
 		return p.Beat
@@ -138,8 +137,8 @@ func (p *Process) Beats(period time.Duration) func(context.Context) error {
 	}
 }
 
-// NewFeed returns what a task needs to read its input: the stream s, which may be nil, and no key. changed is called
-// when a failing call of the cluster begins or ends to fail.
+// NewFeed returns the feed of a task. The stream s may be nil. changed is called when a call to the cluster starts to
+// fail or recovers.
 func NewFeed(p *Process, t core.Task, s *config.Stream, changed func()) *input.Feed {
 	f := &input.Feed{
 		S: s, Task: t, Log: p.Log.With("task", t.String()), Client: p.Client, Memory: p.Memory, Schemas: p.Schemas,
@@ -151,15 +150,15 @@ func NewFeed(p *Process, t core.Task, s *config.Stream, changed func()) *input.F
 	return f
 }
 
-// Build names the program that computed a checkpoint, to explain a difference found later.
+// Build names the program that wrote a checkpoint, to explain a difference found later.
 func Build() string { return runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH }
 
-// PartialsKey returns the function that derives the keys of records of sums from a master key.
+// PartialsKey returns the function that derives the keys of sum records from a master key.
 func PartialsKey(master *[32]byte) func(salt []byte) [32]byte {
 	return func(salt []byte) [32]byte { return keys.Derive(master, keys.ForPartials, salt) }
 }
 
-// PartialsOf returns what partials of a group need of the process.
+// PartialsOf returns the options for shared summation in a group.
 func (p *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SummationOptions {
 	return input.SummationOptions{
 		Group: group, Sums: log, Shard: shard, KeyID: credentials.KeyID(p.Key), Derive: PartialsKey(p.Key),

@@ -16,28 +16,27 @@ import (
 
 // OpenRequest says how to open an epoch.
 type OpenRequest struct {
-	// From is "continue" (where the predecessor ended, the default),
-	// "earliest", "latest" or an offset.
+	// From is "continue" (where the predecessor ended, the default), "earliest", "latest" or an offset.
 	From string `json:"from,omitempty"`
-	// SameLog asserts that the log is the one that the predecessor read. It is for a log whose
-	// retention has removed the record that would prove it.
+	// SameLog asserts that the log is the one that the predecessor read. It is for a log from which retention has
+	// removed the proof.
 	SameLog bool `json:"same_log,omitempty"`
-	// DropOutbox gives up the predecessor's releases that are not published yet.
+	// DropOutbox discards the predecessor's releases that are not published yet.
 	DropOutbox bool `json:"drop_outbox,omitempty"`
 	// Reason is recorded in the ledger.
 	Reason string `json:"reason,omitempty"`
 
-	automatic  bool  // no operator asked for it
-	SearchFrom int64 `json:"-"` // releases that the ledger does not know are looked for from here, 0: everywhere
+	automatic bool // opened without a request
+	// SearchFrom is the output offset from which to look for releases that the ledger does not know; 0: everywhere.
+	SearchFrom int64 `json:"-"`
 }
 
-// MeasureTime is the longest time that the cluster may take to say where a log ends.
+// MeasureTime is the longest time to wait for the cluster when asking for the ends of logs.
 const MeasureTime = 2 * time.Second
 
-// Acceptable refuses a request that would close the task's open epoch and then fail. The open
-// epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their
-// logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
-// the cluster, for at most MeasureTime.
+// Acceptable refuses a request that would close the task's open epoch and then fail. The epoch will have at least the
+// given steps, and end at or after ends, one per partition. logs holds the offsets of their logs, or −1 if unknown. For
+// partitions that only the next epoch reads, Acceptable asks the cluster, for at most MeasureTime.
 func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart,
 	steps uint64, logs []kafka.Offsets) error {
 	if err := k.D.ledgerIsNewest(); err != nil {
@@ -58,7 +57,7 @@ func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.E
 		if err != nil {
 			return failure.Haltf(failure.Configuration, "%w", err)
 		}
-		return nil // where it begins is known only when it opens
+		return nil // its start is known only when it opens
 	}
 	numbers, added, err := k.added(ctx, q, opened)
 	if err != nil {
@@ -108,15 +107,15 @@ func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.E
 	return nil
 }
 
-// partitionsNow asks the cluster, for at most MeasureTime, how many partitions the input has,
-// where what persons pay depends on it. Where records are protected it returns 0.
+// partitionsNow asks the cluster for the input's number of partitions, for at most MeasureTime. It returns 0 if the
+// stream protects records, because then the charge does not depend on it.
 func (k *Keeper) partitionsNow(ctx context.Context) (int, error) {
 	if k.S.User == nil {
 		return 0, nil
 	}
 	ctx,
 		cancel := context.WithTimeoutCause(ctx, MeasureTime,
-		errors.New("the cluster does not answer, so nobody knows how many partitions the input has: ask again later"))
+		errors.New("cannot find out how many partitions the input has: the cluster does not answer; try again later"))
 	defer cancel()
 	t, err := k.D.Client.Topic(ctx, k.S.Input.Topic)
 	switch {
@@ -136,8 +135,8 @@ func (k *Keeper) numbers(opened *ledger.Entry) (all []int) {
 	return all
 }
 
-// added returns the partitions that the task's next epoch would read, and where it would
-// begin in those of them that its open epoch does not read.
+// added returns the partitions that the task's next epoch would read, and where it would begin in those that its open
+// epoch does not read.
 func (k *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entry) (numbers []int, parts []begin,
 	err error) {
 	if k.Task.Partition != core.Merged {
@@ -146,7 +145,7 @@ func (k *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entr
 	ctx,
 		cancel := context.WithTimeoutCause(ctx, MeasureTime,
 		errors.New(
-			"the cluster does not answer, so nobody knows which partitions the next epoch would read: ask again later"))
+			"cannot find out which partitions the next epoch would read: the cluster does not answer; try again later"))
 	defer cancel()
 	defer func() {
 		if err != nil && ctx.Err() != nil {

@@ -22,19 +22,20 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// OpenEpoch is an epoch that is open, ready to run.
+// OpenEpoch is an open epoch, ready to run.
 type OpenEpoch struct {
 	M      *core.Manifest
 	Core   *core.Core           // makes its releases
 	Cp     *state.Checkpoint    // the last commit
-	Bounds *boundary.Boundaries // of steps by the clock; nil: they are not
-	Users  state.Journals       // nil: records are protected
-	Moved  bool                 // Cp is of another output partition than the configured one
-	// Unproven is why the input may be another log than the one that Cp is of; nil: it is not. Then nothing runs.
+	Bounds *boundary.Boundaries // of steps by the clock; else nil
+	Users  state.Journals       // nil: the stream protects records
+	Moved  bool                 // Cp is for another output partition than the configured one
+	// Unproven is the error if the input may be a different log from the one of Cp; then the epoch must not run. It is
+	// nil if the log is the one of Cp.
 	Unproven error
 }
 
-// resume readies the open epoch of a ledger entry, at its last commit.
+// resume prepares the open epoch of a ledger entry, at its last commit.
 func (k *Keeper) resume(ctx context.Context, opened *ledger.Entry) (*OpenEpoch, error) {
 	l, err := k.ResumeAt(ctx, opened, k.lastCommit, k.provenLog)
 	if err != nil {
@@ -51,8 +52,8 @@ func (k *Keeper) resume(ctx context.Context, opened *ledger.Entry) (*OpenEpoch, 
 type starting func(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte,
 	mech *core.Mechanism) (*state.Checkpoint, error)
 
-// ResumeAt prepares the open epoch of a ledger entry. proven looks whether the input is the log that the checkpoint
-// is of, and the epoch must not run where it returns an error; nil: nothing looks.
+// ResumeAt prepares the open epoch of a ledger entry. If proven is not nil, it checks that the input is the log of the
+// checkpoint. If it fails, the epoch must not run.
 func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start starting,
 	proven func(context.Context, *core.Manifest, *state.Checkpoint) error) (l *OpenEpoch, err error) {
 	m, file, err := k.Manifest(opened)
@@ -89,14 +90,14 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 		return nil, failure.Haltf(failure.State,
 			"epoch %d: %w: streamdp recover%s reads the log again from the commit before, or from the "+
 				"epoch's beginning; "+
-				"or start anew with: streamdp epoch open %s", m.Epoch, err, failure.TaskFlags(k.Task),
+				"or open a new epoch: streamdp epoch open %s", m.Epoch, err, failure.TaskFlags(k.Task),
 			failure.EpochArgs(k.Task))
 	}
 	if err != nil {
 		return nil, err
 	}
 	if err := c.Resume(cp.State, cp.Step, cp.Transcript, cp.Nexts()); err != nil {
-		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s",
+		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s, or open a new epoch: streamdp epoch open %s",
 			err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
 	}
 	if err := k.unmark(ctx, m.Epoch); err != nil {
@@ -107,7 +108,7 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	}
 	var src core.Source
 	var id string
-	if err := atOnce(ctx, func(ctx context.Context) (err error) {
+	if err := concurrently(ctx, func(ctx context.Context) (err error) {
 		src, _, err = k.source(ctx, core.Partitions(m))
 		return err
 	}, func(ctx context.Context) (err error) {
@@ -118,8 +119,8 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	}
 	if src != m.Source {
 		return nil, failure.Haltf(failure.Replaced,
-			"the cluster's id is %q, that of the epoch's log %q: configure the brokers of that cluster, or start "+
-				"anew with: streamdp epoch open %s",
+			"the cluster's id is %q, but the epoch's log is on cluster %q: configure the brokers of that cluster, or "+
+				"open a new epoch: streamdp epoch open %s",
 			src.Cluster, m.Source.Cluster, failure.EpochArgs(k.Task))
 	}
 	if err := k.sameTopic(opened, id); err != nil {
@@ -133,7 +134,7 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	k.Guard.Bounds = bounds
 	moved := cp.OutputTopic != k.S.Output.Topic || cp.OutputPartition != k.S.Output.Partition
 	var at output.Where
-	if err := atOnce(ctx, func(ctx context.Context) (err error) {
+	if err := concurrently(ctx, func(ctx context.Context) (err error) {
 		at, err = k.Guard.Begin(ctx, opened, k.S.LastStep(), mech, cp)
 		return err
 	}, func(ctx context.Context) error {
@@ -148,21 +149,20 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	return &OpenEpoch{M: m, Core: c, Cp: cp, Bounds: bounds, Users: users, Moved: moved, Unproven: unproven}, nil
 }
 
-// SameConfiguration halts if the configuration is not that of the epoch, and says how it
-// differs.
+// SameConfiguration halts if the configuration differs from the epoch's in what its guarantee depends on, and says how.
 func (k *Keeper) SameConfiguration(m *core.Manifest) error {
 	changes := core.Changes(k.S, m)
 	if changes == nil {
 		return nil
 	}
 	return failure.Haltf(failure.Configuration,
-		"the configuration is not that of the open epoch %d, which its guarantee depends on:\n  %s\n"+
-			"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "),
+		"the configuration differs from that of the open epoch %d, on which its guarantee depends:\n  %s\n"+
+			"undo the change, or open a new epoch: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "),
 		failure.EpochArgs(k.Task))
 }
 
-// Mechanism builds the mechanism of an epoch from its plan. It halts if the mechanism
-// would spend more than the ledger charged.
+// Mechanism builds the mechanism of an epoch from its plan. It halts if the mechanism would spend more than the ledger
+// charged.
 func (k *Keeper) Mechanism(m *core.Manifest, opened *ledger.Entry) (*core.Mechanism, error) {
 	initial, err := k.initialOf(m.Epoch)
 	if err != nil {
@@ -175,7 +175,7 @@ func (k *Keeper) Mechanism(m *core.Manifest, opened *ledger.Entry) (*core.Mechan
 	return mech, err
 }
 
-// MechanismOf builds the mechanism of an epoch by its plan and what it began with.
+// MechanismOf builds the mechanism of an epoch from its plan and its initial parameters.
 func MechanismOf(plans *MechanismCache, s *config.Stream, m *core.Manifest, opened *ledger.Entry,
 	initial []float64) (*core.Mechanism, error) {
 	mech, err := plans.newMechanism(s, m.Plan, initial)
@@ -185,14 +185,14 @@ func MechanismOf(plans *MechanismCache, s *config.Stream, m *core.Manifest, open
 	}
 	cost, charged := mech.Cost(), opened.Cost
 	if !charged.Covers(cost) || !m.Cost.Equal(charged) {
-		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it spends what the ledger did not charge: %s",
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it spends more than the ledger charged: %s",
 			m.Epoch, failure.Restore(m.Task()))
 	}
 	return mech, nil
 }
 
-// lastCommit loads the checkpoint of an epoch; if the epoch has none yet, it writes the
-// first one. It halts if the checkpoint belongs to another epoch, manifest or ledger.
+// lastCommit loads the checkpoint of an epoch, or writes the first one if there is none yet. It halts if the checkpoint
+// belongs to another epoch, manifest or ledger.
 func (k *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte,
 	mech *core.Mechanism) (*state.Checkpoint, error) {
 	cp, err := k.Store.Load()
@@ -200,15 +200,14 @@ func (k *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.M
 	case errors.Is(err, state.ErrCheckpoint):
 		return nil, failure.Haltf(failure.State,
 			"%w: streamdp recover%s goes back to the commit before it, or to the epoch's beginning, and compares "+
-				"with what is published; "+
-				"or start anew with: streamdp epoch open %s", err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
+				"with what is published; or open a new epoch: streamdp epoch open %s", err, failure.TaskFlags(k.Task),
+			failure.EpochArgs(k.Task))
 	case err != nil:
 		return nil, err
 	case cp == nil:
-		// A crash between manifest and checkpoint, or a lost file. The releases published
-		// since then are in the output, and must be the result of the repetition. If the
-		// file was lost, nothing but these releases shows that the log is the one that
-		// the epoch read.
+		// Either a crash came between manifest and checkpoint, or the file was lost. The releases published since then
+		// are in the output, and the repeated ones must equal them. If the file was lost, only these releases show that
+		// the log is the one that the epoch read.
 		if err := k.Recoverable(ctx, opened); err != nil {
 			return nil, err
 		}
@@ -227,21 +226,21 @@ func (k *Keeper) OfEpoch(cp *state.Checkpoint, m *core.Manifest, file []byte) er
 	switch {
 	case cp.Epoch != m.Epoch:
 		return failure.Haltf(failure.State,
-			"the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole, or start "+
-				"anew with: streamdp epoch open %s",
+			"the checkpoint belongs to epoch %d, but epoch %d is open: restore the state directory as a whole, or "+
+				"open a new epoch: streamdp epoch open %s",
 			cp.Epoch, m.Epoch, failure.EpochArgs(k.Task))
 	case cp.Manifest != sha256.Sum256(file):
 		return failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the epoch began with: %s",
 			m.Epoch, failure.Restore(k.Task))
 	case !k.D.Ledger.Knows(cp.Ledger):
 		return failure.Haltf(failure.State,
-			"the checkpoint was written with a newer ledger: the ledger is an old copy; restore the newest one, or "+
-				"where there is none: streamdp ledger repair")
+			"the checkpoint was written with a newer ledger: the ledger is an old copy; restore the newest one or, "+
+				"if there is none: streamdp ledger repair")
 	}
 	return nil
 }
 
-// Manifest reads the manifest of an epoch that the ledger knows.
+// Manifest reads the manifest of an epoch in the ledger.
 func (k *Keeper) Manifest(opened *ledger.Entry) (*core.Manifest, []byte, error) {
 	file, err := k.Store.Manifest(opened.Epoch)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -254,8 +253,7 @@ func (k *Keeper) Manifest(opened *ledger.Entry) (*core.Manifest, []byte, error) 
 	return m, file, err
 }
 
-// ManifestOf parses the manifest of an epoch. It halts if that is not the one that the ledger
-// charged.
+// ManifestOf parses the manifest of an epoch. It halts if it is not the one that the ledger charged.
 func ManifestOf(t core.Task, opened *ledger.Entry, file []byte) (*core.Manifest, error) {
 	m, err := core.ParseManifest(file)
 	if err != nil {
@@ -288,25 +286,25 @@ func (k *Keeper) Keys(m *core.Manifest) (*dp.Epoch, error) {
 	defer clear(file)
 	if m.KeyID == credentials.KeyID(k.D.Key) && k.D.Ledger.Foreign() {
 		return nil, failure.Haltf(failure.State,
-			"epoch %d was opened with the present key, and no line of the ledger is under it: "+
-				"somebody has written the ledger anew; restore the newest one", m.Epoch)
+			"epoch %d was opened with the present key, but no line of the ledger is authenticated with it: "+
+				"somebody has rewritten the ledger; restore the newest one", m.Epoch)
 	}
 	return KeysOf(k.D.Key, m, file)
 }
 
-// KeysOf derives the keys of an epoch from the master key and its secret, which is nil if
-// it is missing. It checks them, and halts if one is not the epoch's.
+// KeysOf derives the keys of an epoch from the master key and the epoch's secret, which is nil if it is missing. It
+// halts if one of them is not the epoch's.
 func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 	if id := credentials.KeyID(key); id != m.KeyID {
 		return nil, failure.Haltf(failure.Key,
-			"the key file holds key %s, epoch %d was opened with key %s: configure the file of that key, or start "+
-				"anew with: streamdp epoch open %s",
+			"the key file holds key %s, but epoch %d was opened with key %s: configure that key's file, or open a "+
+				"new epoch: streamdp epoch open %s",
 			id, m.Epoch, m.KeyID, failure.EpochArgs(m.Task()))
 	}
 	if len(file) != 32 {
 		return nil, failure.Haltf(failure.Key,
-			"the secret of epoch %d is missing or damaged: %s; without the secret the epoch is dead, and a new "+
-				"one pays again",
+			"the secret of epoch %d is missing or damaged: %s; without it the epoch cannot continue, and a new one is "+
+				"charged again",
 			m.Epoch, failure.Restore(m.Task()))
 	}
 	secret := [32]byte(file)
@@ -323,8 +321,8 @@ func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 	return keys, nil
 }
 
-// limit records a limit that differs from the last one recorded. A raised limit is the
-// guarantee from then on. It refuses a limit below what is charged.
+// limit records a limit that differs from the last one recorded. A raised limit is the guarantee from then on. limit
+// refuses a limit below what is charged.
 func (k *Keeper) limit(ctx context.Context, m *core.Manifest) error {
 	return k.Atomically(func() error {
 		return k.DoDisk(ctx, func() error { return k.D.Ledger.SetLimit(k.S, m) })

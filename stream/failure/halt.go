@@ -1,4 +1,4 @@
-// Package failure says what a failure leads to: the call is repeated, or the task halts with a reason and a remedy.
+// Package failure decides what a failure leads to: the call is retried, or the task halts with a reason and a remedy.
 package failure
 
 import (
@@ -9,14 +9,13 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// Halt is an error that stops a task, not the process. It is not stored: a restart examines its
-// cause again.
+// Halt is an error that stops a task, not the process. It is not stored: a restart checks its cause again.
 type Halt struct {
 	Reason string // one of the reasons below; a metric label
 	Err    error
 }
 
-// The reasons of halts. They are in metrics, in the status and in docs: changing one breaks operators' alerts.
+// The reasons of halts. They are in metrics, in the status and in docs, so operators' alerts depend on them.
 const (
 	Configuration   = "configuration"    // the configuration is not the epoch's
 	Key             = "key"              // the keys are not the epoch's
@@ -25,16 +24,16 @@ const (
 	Truncated       = "truncated"        // the input ends before the next offset
 	Replaced        = "replaced"         // the input is another log
 	Compacted       = "compacted"        // the input topic is compacted
-	OutputAhead     = "output_ahead"     // the output holds what this state did not release
-	OutputTruncated = "output_truncated" // the output lost what would tell
+	OutputAhead     = "output_ahead"     // the output holds releases that this state did not make
+	OutputTruncated = "output_truncated" // the output lost the proof of which state is the newest
 	ReleaseTooLarge = "release_too_large"
 	Publish         = "publish"        // the output refuses releases
 	ControlTopic    = "control_topic"  // another state directory, or a newer copy, runs the task
-	BoundaryTopic   = "boundary_topic" // it lost boundaries of steps
-	Budget          = "budget"         // the limit leaves no epoch
+	BoundaryTopic   = "boundary_topic" // the boundary topic lost boundaries
+	Budget          = "budget"         // the limit leaves no room for an epoch
 	Unopened        = "unopened"       // the next epoch waits for a request
 	Mechanism       = "mechanism"
-	Kafka           = "kafka" // the cluster refuses a call for good
+	Kafka           = "kafka" // the cluster refuses a call, and a retry would not help
 )
 
 // Error returns the words of the cause.
@@ -43,8 +42,8 @@ func (h *Halt) Error() string { return h.Err.Error() }
 // Unwrap returns the cause.
 func (h *Halt) Unwrap() error { return h.Err }
 
-// Is makes a halt of a spent budget an ErrNothing, and every other halt an ErrHalted, for
-// errors.Is in a command.
+// Is makes a halt with reason Budget match ErrNothing, and every other halt match ErrHalted, for errors.Is in a
+// command.
 func (h *Halt) Is(target error) bool {
 	if h.Reason == Budget {
 		return target == ErrNothing
@@ -60,16 +59,14 @@ func Haltf(reason, format string, args ...any) error {
 // ErrState is for errors of the state directory: it is locked, damaged, or of another version.
 var ErrState = errors.New("state")
 
-// ErrNothing says that there is nothing to run: every task's epoch is closed, or its budget is
-// spent.
+// ErrNothing says that there is nothing to run: every task's epoch is closed, or its budget is spent.
 var ErrNothing = errors.New("nothing to run")
 
 // ErrHalted says that every task halted at start.
 var ErrHalted = errors.New("every task halted")
 
-// DiskFull reports whether a write failed because the disk is full or no file descriptor is free.
-// That passes. After any other failure of a sync nobody knows what is on disk, and the process
-// must end.
+// DiskFull reports whether a write failed because the disk is full or no file descriptor is free. Such a failure
+// passes. After any other failed sync, the content of the disk is unknown, and the process must end.
 func DiskFull(err error) bool {
 	for _, passing := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE} {
 		if errors.Is(err, passing) {
@@ -79,7 +76,7 @@ func DiskFull(err error) bool {
 	return false
 }
 
-// EpochArgs are the arguments that name the task in streamdp epoch open and streamdp epoch close.
+// EpochArgs returns the arguments that name the task in streamdp epoch open and streamdp epoch close.
 func EpochArgs(t core.Task) string {
 	if t.Partition == core.Merged {
 		return t.Stream
@@ -90,12 +87,12 @@ func EpochArgs(t core.Task) string {
 // Restore says how the operator can restore files of an epoch.
 func Restore(t core.Task) string {
 	return fmt.Sprintf(
-		"restore it from a backup of the state directory or with streamdp recover%s --from FILE, FILE being of "+
+		"restore it from a backup of the state directory, or with streamdp recover%s --from FILE, where FILE is from "+
 			"streamdp epoch export; "+
-			"or start anew with: streamdp epoch open %s", TaskFlags(t), EpochArgs(t))
+			"or open a new epoch: streamdp epoch open %s", TaskFlags(t), EpochArgs(t))
 }
 
-// TaskFlags are the flags that name the task in a command.
+// TaskFlags returns the flags that name the task in a command.
 func TaskFlags(t core.Task) string {
 	if t.Partition == core.Merged {
 		return " --stream " + t.Stream
@@ -103,7 +100,7 @@ func TaskFlags(t core.Task) string {
 	return fmt.Sprintf(" --stream %s --partition %d", t.Stream, t.Partition)
 }
 
-// Signal wakes the receiver of a channel with room for one value. If it has a value already, nothing is added.
+// Signal wakes the receiver of a channel with room for one value. If the channel is full, Signal does nothing.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -111,5 +108,5 @@ func Signal(c chan struct{}) {
 	}
 }
 
-// ErrStop ends a read whose caller has enough. No caller further up sees it.
+// ErrStop ends a read whose caller has enough. Only that caller sees it.
 var ErrStop = errors.New("enough")

@@ -12,14 +12,14 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// Retrier repeats calls that fail for a passing reason, and keeps a list of them. It is safe for concurrent use.
+// Retrier retries calls that fail for a passing reason, and keeps a list of them. It is safe for concurrent use.
 type Retrier struct {
 	Log     *slog.Logger
-	failed  func(error) // sees each failure; nil: nobody does
-	changed func()      // called when what is being repeated has changed
+	failed  func(error) // called with each failure; may be nil
+	changed func()      // called when the list has changed
 
 	mu       sync.Mutex
-	troubles map[string]string // what is being repeated, and why
+	troubles map[string]string // the failing calls, and their last errors
 }
 
 // NewRetrier returns a retrier that logs to log. It calls failed with each failure, and changed when the list has
@@ -28,8 +28,8 @@ func NewRetrier(log *slog.Logger, failed func(error), changed func()) *Retrier {
 	return &Retrier{Log: log, failed: failed, changed: changed, troubles: map[string]string{}}
 }
 
-// Do repeats a call for as long as the cluster is the reason that it fails, or a [Later]. Meanwhile
-// status and readiness show what is being done. It returns any other error, or that of ctx.
+// Do retries a call while it fails because of the cluster or with a [Later]. Meanwhile status and readiness show what.
+// Do returns any other error, or that of ctx.
 func (r *Retrier) Do(ctx context.Context, what string, call func() error) error {
 	var pause kafka.Backoff
 	for {
@@ -49,7 +49,7 @@ func (r *Retrier) Do(ctx context.Context, what string, call func() error) error 
 	}
 }
 
-// Later is an error that passes once the operator changes the cluster or makes room: the call is repeated.
+// Later is an error that passes once the operator changes the cluster or makes room, so the call is retried.
 type Later struct{ Err error }
 
 // Unwrap returns the cause.
@@ -58,7 +58,7 @@ func (e *Later) Unwrap() error { return e.Err }
 // Error returns the words of the cause.
 func (e *Later) Error() string { return e.Err.Error() }
 
-// Failing records that something is being repeated, and logs it once.
+// Failing records that a call is being retried, and logs it once.
 func (r *Retrier) Failing(what string, err error) {
 	if r.failed != nil {
 		r.failed(err)
@@ -68,33 +68,33 @@ func (r *Retrier) Failing(what string, err error) {
 	r.troubles[what] = err.Error()
 	r.mu.Unlock()
 	if !known {
-		r.Log.Warn("retrying", "what", what, "error", err.Error())
+		r.Log.Warn("call failed: retrying", "what", what, "error", err.Error())
 	}
 	if was != err.Error() {
 		r.changed()
 	}
 }
 
-// Recovered records that something is no longer repeated, and logs it if it was.
+// Recovered records that a call is no longer being retried, and logs it if it was.
 func (r *Retrier) Recovered(what string) {
 	r.mu.Lock()
 	_, known := r.troubles[what]
 	delete(r.troubles, what)
 	r.mu.Unlock()
 	if known {
-		r.Log.Info("works again", "what", what)
+		r.Log.Info("call succeeds again", "what", what)
 		r.changed()
 	}
 }
 
-// Forget clears the list of what is being repeated, after a request interrupted it.
+// Forget clears the list, after a request has interrupted the calls.
 func (r *Retrier) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.troubles)
 }
 
-// IsFailing reports whether something is being repeated.
+// IsFailing reports whether a call is being retried.
 func (r *Retrier) IsFailing(what string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +102,7 @@ func (r *Retrier) IsFailing(what string) bool {
 	return known
 }
 
-// DoDisk repeats a write as long as the disk is full. It returns any other error, or that of ctx.
+// DoDisk retries a write while the disk is full. It returns any other error, or that of ctx.
 func (r *Retrier) DoDisk(ctx context.Context, call func() error) error {
 	return r.Do(ctx, "disk", func() error {
 		err := call()
@@ -113,7 +113,7 @@ func (r *Retrier) DoDisk(ctx context.Context, call func() error) error {
 	})
 }
 
-// Waiting returns what is being repeated, and why; empty: nothing.
+// Waiting returns the failing calls and their errors as text, or "" if there are none.
 func (r *Retrier) Waiting() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

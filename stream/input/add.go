@@ -6,7 +6,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Adder takes the records of the open step: a core, or a leaf of one.
+// Adder takes the records of the open step. It is a core, or a leaf of one.
 type Adder interface {
 	First() int64
 	End() int64
@@ -14,13 +14,12 @@ type Adder interface {
 	AddOf(offset int64, row []float64, tag persons.Tag) persons.Answer
 }
 
-// AddRecords adds the records of a batch, from record next on, that belong to the open step. It
-// returns the record that comes next, and whether the batch reaches the step's end. If pause, which
-// may be nil, reports true, AddRecords returns early: ended is false and records are left. pause is
-// asked once in 64 records. counts, which may be nil, gets the records that do not count for their
-// person.
+// AddRecords adds the records of a batch, from record next on, that belong to the open step. It returns the next
+// record's index, and whether the batch reaches the step's end. If pause is not nil, it is called once per 64 records;
+// if it returns true, AddRecords returns early, with ended = false and records left. If counts is not nil, it counts
+// the records that do not count for their person.
 //
-// It is called for each step and each batch, so it allocates nothing.
+// AddRecords is called for each step and each batch, so it allocates nothing.
 func AddRecords(
 	into Adder, b *codec.Batch, next int, counts *monitor.Counts, pause func() bool,
 ) (after int, ended bool) {

@@ -1,6 +1,6 @@
 package input
 
-// This file shows the tests in package input_test what they look into.
+// This file exports internals to the tests in package input_test.
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func (x *Fetcher) Fetched() *chan *codec.Batch { return &x.fetched }
 func (x *SharedSummation) Mu() *sync.Mutex { return &x.mu }
 
 func (x *SharedSummation) Offered(a0 int, a1 *partSeal, a2 partHeader, a3 *mergeJob, a4 Team) {
-	x.offered(a0, a1, a2, a3, a4)
+	x.handleJob(a0, a1, a2, a3, a4)
 }
 
 func (x *SharedSummation) Times() *partTimes { return &x.times }

@@ -1,6 +1,6 @@
-// Package input brings an epoch its records, or the sums of its steps, read here or by other instances. It decodes
-// records to rows, applies them to leaves of a merged stream, and stops where the log is not the one that was read
-// before. It has no access to the master key.
+// Package input brings an epoch its records, or the sums of its steps, which this instance or other instances compute.
+// It decodes records to rows, adds them to the leaves of a merged stream, and stops if the log is not the one that was
+// read before. It has no access to the master key.
 package input
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Feed is what reading partitions for a task needs of the process. It has no key, no state and no ledger.
+// Feed holds what reading a task's partitions needs from the process. It has no key, state or ledger.
 type Feed struct {
 	*failure.Retrier
 	S       *config.Stream
@@ -40,22 +40,22 @@ type Feed struct {
 
 	FetchBytes int
 	LookEvery  time.Duration
-	// SameLog halts where the input is not the log of an epoch any more; nil: somebody else looks.
+	// SameLog halts if the input is not the log of an epoch. nil: another instance checks that.
 	SameLog     func(ctx context.Context, epoch uint64) error
-	ShowSchemas func([]connect.SchemaStatus) // shows what the registry said; nil: nobody looks
+	ShowSchemas func([]connect.SchemaStatus) // shows the registry's schemas in the status; nil: not shown
 	Expected    int                          // readers of the input that have a share of the memory
 
-	LogStart, LogEnd *atomic.Int64 // the ends of the log that were seen last
+	LogStart, LogEnd *atomic.Int64 // the ends of the log, as of the last response
 }
 
-// Expect sets for how many readers the task has shares of the memory.
+// Expect sets the number of readers for which the task has shares of the memory.
 func (f *Feed) Expect(readers int) {
 	f.Memory.Expect(readers - f.Expected)
 	f.Expected = readers
 }
 
-// LeavesAt returns the leaves of a core in the state of a checkpoint. It halts unless the
-// checkpoint's positions are those of that state.
+// LeavesAt returns the leaves of a core in the state of a checkpoint. It halts if the checkpoint's positions do not
+// match that state.
 func LeavesAt(c *core.Core, m *core.Manifest, cp *state.Checkpoint) ([]*core.Leaf, error) {
 	leaves := c.Leaves()
 	same := len(leaves) == len(cp.All()) && len(cp.Parts) == len(m.Parts)
@@ -64,20 +64,20 @@ func LeavesAt(c *core.Core, m *core.Manifest, cp *state.Checkpoint) ([]*core.Lea
 	}
 	if !same {
 		return nil, failure.Haltf(failure.State,
-			"checkpoint: positions and step disagree: streamdp recover%s, or start anew with: streamdp epoch open %s",
+			"checkpoint: positions and step disagree: streamdp recover%s, or open a new epoch: streamdp epoch open %s",
 			failure.TaskFlags(m.Task()), failure.EpochArgs(m.Task()))
 	}
 	return leaves, nil
 }
 
-// OpenInput returns a reader of a source. It must be closed.
+// OpenInput returns a reader of a source. The caller must close it.
 func (r *Feed) OpenInput(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
 	o := ReaderOptions(r.S, src, bytes)
 	o.MaxWait, o.Memory, o.RowBytes = idleWait, r.Memory, codec.RowBytes(core.FormatOf(r.S))
 	return r.Client.NewReader(o, at)
 }
 
-// ReaderOptions says how a stream's input is read, in responses of so many bytes.
+// ReaderOptions returns the options for reading a stream's input, in responses of the given number of bytes.
 func ReaderOptions(s *config.Stream, src core.Source, bytes int) kafka.ReaderOptions {
 	return kafka.ReaderOptions{
 		Topic: src.Topic, Partition: int32(src.Partition), ClusterID: src.Cluster,
@@ -86,9 +86,9 @@ func ReaderOptions(s *config.Stream, src core.Source, bytes int) kafka.ReaderOpt
 	}
 }
 
-// ReadSchemas reads the schemas before anything of the log is decoded, and before a charge. It
-// waits for the registry as for a vanished broker. Before an epoch that opens by itself, charged,
-// it also waits for a schema whose records can give rows.
+// ReadSchemas reads the schemas before any record of the log is decoded, and before an epoch is charged. It waits for
+// the registry as it would wait for a missing broker. If opening is true, the epoch opens by itself, and ReadSchemas
+// also waits for a schema whose records can give rows.
 func (r *Feed) ReadSchemas(ctx context.Context, opening bool) error {
 	if !r.S.Input.Looked() {
 		return nil
@@ -97,7 +97,7 @@ func (r *Feed) ReadSchemas(ctx context.Context, opening bool) error {
 		if err := r.Schemas.Look(ctx, r.S, r.LookEvery); err != nil {
 			r.Schemas.Reached(r.Log, r.Metrics.RegistryReachable, err)
 			if errors.Is(err, registry.ErrNotThere) {
-				err = fmt.Errorf("%w yet: the first producer registers it, or input.subjects names another", err)
+				err = fmt.Errorf("%w yet: wait until a producer registers it, or correct input.subjects", err)
 			}
 			return &failure.Later{Err: err}
 		}
@@ -105,21 +105,20 @@ func (r *Feed) ReadSchemas(ctx context.Context, opening bool) error {
 		r.publishSchemas()
 		if why := r.rowless(); opening && why != "" {
 			return &failure.Later{
-				Err: errors.New(
-					"no epoch is opened, and nothing charged, before there is a schema whose records can give rows: " +
-						why)}
+				Err: errors.New("waiting to open an epoch until the registry has a schema whose records give rows; " +
+					"nothing is charged: " + why)}
 		}
 		return nil
 	})
 	return err
 }
 
-// rowless says why records of no version that was read give rows, "" where those of one do. What the
-// registry has is public, and so is the answer.
+// rowless returns why the records of no schema version give rows, or "" if those of one version do. The registry's
+// content is public, so this answer is too.
 func (r *Feed) rowless() string {
 	all, err := r.Schemas.Compare(r.S)
 	if err != nil {
-		return "" // the decoder says it
+		return "" // the decoder reports it
 	}
 	for _, v := range all {
 		if len(v.Faults) == 0 {
@@ -134,8 +133,8 @@ func (r *Feed) rowless() string {
 		strings.Join(last.Faults, "; "))
 }
 
-// LookAtSchemas looks at the registry until the context ends, by the clock. A task that runs goes
-// on without the registry: only records whose schemas are new wait for it.
+// LookAtSchemas queries the registry periodically until the context ends. A running task continues without the
+// registry. Only records with new schemas wait for it.
 func (r *Feed) LookAtSchemas(ctx context.Context) {
 	if !r.S.Input.Looked() {
 		return
@@ -159,12 +158,11 @@ func (r *Feed) LookAtSchemas(ctx context.Context) {
 	}
 }
 
-// publishSchemas puts the newest schemas into the status, and warns once of each version whose
-// records give no rows.
+// publishSchemas puts the newest schemas into the status, and warns once of each version whose records give no rows.
 func (r *Feed) publishSchemas() {
 	all, err := r.Schemas.Compare(r.S)
 	if err != nil {
-		return // the decoder says it
+		return // the decoder reports it
 	}
 	var newest []connect.SchemaStatus
 	for _, v := range all {
@@ -173,8 +171,8 @@ func (r *Feed) publishSchemas() {
 		}
 		if len(v.Faults) > 0 &&
 			r.Schemas.First(connect.SchemaAt{Stream: r.S.Name, Subject: v.Subject, Version: v.Version, ID: v.ID}) {
-			r.Log.Warn("records of a schema in the registry give no rows", "subject", v.Subject, "version", v.Version,
-				"id", v.ID, "newest", v.Latest, "why", v.Faults)
+			r.Log.Warn("records with this schema of the registry give no rows: correct columns or schema", "subject",
+				v.Subject, "version", v.Version, "id", v.ID, "newest", v.Latest, "why", v.Faults)
 		}
 	}
 	if r.ShowSchemas != nil {
@@ -182,12 +180,12 @@ func (r *Feed) publishSchemas() {
 	}
 }
 
-const batches = 4 // one applied, one waiting, one decoded, one filled
+const batches = 4 // one being applied, one waiting, one being decoded, one being filled
 
-const idleWait = 15 * time.Second // of a fetch of one among several idle tasks
+const idleWait = 15 * time.Second // the longest wait of a fetch among several idle tasks
 
-// NewDecoder returns a decoder of one partition's records. Where persons are protected, it sets the
-// tags of the epoch's.
+// NewDecoder returns a decoder of one partition's records. If the stream protects persons, the decoder tags records
+// with the epoch's user key.
 func NewDecoder(x *connect.Schemas, s *config.Stream, m *core.Manifest, partition int,
 	c *core.Core) (*codec.Decoder, error) {
 	var d *codec.Decoder

@@ -14,36 +14,34 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// RetentionSettings are the settings of a topic that decide which of its records are deleted.
+// RetentionSettings are the topic settings that decide which records are deleted.
 var RetentionSettings = []string{"cleanup.policy", "message.timestamp.type", "retention.ms"}
 
-// ProducersDecideRetention reports whether, with these settings of a topic, the
-// timestamps that producers give to records decide which records are deleted. A timestamp
-// is content. The log is deleted by segments, and a segment goes when its newest
-// timestamp is old enough. So one record's timestamp decides which others are gone before
-// they are read.
+// ProducersDecideRetention reports whether, under these settings of a topic, the timestamps that producers set decide
+// which records are deleted. Kafka deletes whole segments, each when its newest timestamp is old enough. A timestamp is
+// content, so one record's timestamp could decide which other records are deleted before they are read.
 func ProducersDecideRetention(settings map[string]string) bool {
 	return settings["message.timestamp.type"] == "CreateTime" &&
 		strings.Contains(settings["cleanup.policy"], "delete") && settings["retention.ms"] != "-1"
 }
 
-// Fetcher reads batches ahead of the owner. One goroutine fetches and one decodes, while
-// the next response arrives. An idle task holds no memory of batches.
+// Fetcher reads batches ahead of the owner. One goroutine decodes a batch while another fetches the next response. An
+// idle task holds no batch memory.
 type Fetcher struct {
 	from    *Feed
 	reader  *kafka.Reader
 	decoder *codec.Decoder
-	Free    chan *codec.Batch   // to be filled: the owner gives batches back here
+	Free    chan *codec.Batch   // to be filled; Done puts batches back here
 	fetched chan *codec.Batch   // to be decoded
 	Full    chan *codec.Batch   // decoded, in the order of the log
-	Failed  chan error          // receives the halt that ended it
-	what    string              // in words, for logs and status
-	known   func(id int32) bool // whether the registry has a schema; nil: the records have none
+	Failed  chan error          // receives the halt that ended Run
+	what    string              // names the fetches in logs and status
+	known   func(id int32) bool // whether the registry has a schema; nil: the records have no schemas
 	span    trace.Work
 	epoch   uint64
 	missing bool // the last fetch found no topic
 
-	// The ends of the log that were seen last.
+	// The ends of the log, as of the last response.
 	logStart, logEnd *atomic.Int64
 }
 
@@ -66,8 +64,8 @@ func NewFetcher(r *Feed, epoch uint64, partition int, reader *kafka.Reader, d *c
 	return f
 }
 
-// Run fetches until the context ends, or until the log turns out to be another one. The
-// batches fetched before that are still decoded.
+// Run fetches until the context ends, or until the log turns out to be a different one. Batches fetched before that are
+// still decoded.
 func (f *Fetcher) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -82,7 +80,7 @@ func (f *Fetcher) Run(ctx context.Context) {
 		}
 		if err := f.fetch(ctx, b); err != nil {
 			var truncated *kafka.TruncatedError
-			if errors.As(err, &truncated) { // a topic made anew is shorter, too, and then that is the reason
+			if errors.As(err, &truncated) { // a topic that was created again is shorter too; report that instead
 				if other := f.from.Do(ctx, f.what, func() error { return f.found(ctx) }); other != nil {
 					err = other
 				}
@@ -92,16 +90,16 @@ func (f *Fetcher) Run(ctx context.Context) {
 			}
 			return
 		}
-		f.fetched <- b // has room for all there are
+		f.fetched <- b // never blocks: it has room for all batches
 	}
 }
 
-// decode decodes what was fetched and gives it to the owner, in order.
+// decode decodes the fetched batches and gives them to the owner, in order.
 func (f *Fetcher) decode() {
 	for b := range f.fetched {
 		f.decoder.Decode(b)
 		f.from.Metrics.BySchema(f.from.Task, b, f.known)
-		f.Full <- b // has room for all there are
+		f.Full <- b // never blocks: it has room for all batches
 	}
 }
 
@@ -139,10 +137,10 @@ func (f *Fetcher) fetch(ctx context.Context, b *codec.Batch) error {
 		return err
 	}
 	if b.Lost > 0 {
-		f.from.Log.Warn("records were deleted before they were read: their offsets count as empty", "first", b.First,
-			"offsets", b.Lost)
+		f.from.Log.Warn("records were deleted before this task read them: counting their offsets as empty", "first",
+			b.First, "offsets", b.Lost)
 	} else if b.AnchorDropped {
-		f.from.Log.Warn("the record that identified the log was deleted: the log is trusted this once",
+		f.from.Log.Warn("the record that identifies the log was deleted: assuming once that the log is the same",
 			"next_offset", b.Next)
 	}
 	f.logStart.Store(b.LogStart)
@@ -150,8 +148,9 @@ func (f *Fetcher) fetch(ctx context.Context, b *codec.Batch) error {
 	return nil
 }
 
-// found halts if a topic that was missing, or is shorter than it was, is not the epoch's. A reader looks for its last
-// record, and another topic may have an equal one. An instance that has no ledger leaves this to the one that has.
+// found halts if a topic that was missing, or has become shorter, is not the epoch's. A reader only looks for its last
+// record, and another topic may hold an equal record. On an instance without the ledger, found does nothing, because
+// the owner checks.
 func (f *Fetcher) found(ctx context.Context) error {
 	if f.from.SameLog == nil {
 		return nil
@@ -159,8 +158,7 @@ func (f *Fetcher) found(ctx context.Context) error {
 	return f.from.SameLog(ctx, f.epoch)
 }
 
-// LogError turns the error with which a reader ended into a halt. It returns other errors
-// as they are.
+// LogError turns the error that ended a reader into a halt. It returns other errors unchanged.
 func (r *Feed) LogError(err error) error {
 	var gap *kafka.GapError
 	var truncated *kafka.TruncatedError
@@ -168,7 +166,7 @@ func (r *Feed) LogError(err error) error {
 	switch {
 	case errors.As(err, &gap):
 		return failure.Haltf(failure.Gap,
-			"%w; on_gap = \"null\" counts them as empty, and a new epoch leaves them out: streamdp epoch open %s", err,
+			"%w; count them as empty with on_gap = \"null\", or skip them: streamdp epoch open %s", err,
 			failure.EpochArgs(r.Task))
 	case errors.As(err, &truncated):
 		return failure.Haltf(failure.Truncated, "%w; a new epoch is needed: streamdp epoch open %s", err,

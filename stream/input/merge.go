@@ -15,55 +15,56 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Merger reads the partitions of a merged epoch, or of one with steps by the clock, each with
-// goroutines of its own: one fetches, one decodes, one sums. The sums of a step go to the
-// processor when all partitions have them. An epoch over one log whose steps take long to end
-// has a merger too, whose only leaf adds the next step's records meanwhile. It draws no noise and
-// writes nothing. After a crash it reads from the last commit on again, and gets the same sums:
-// they are functions of the logs.
+// Merger reads the partitions of a merged epoch, or of an epoch with steps by the clock. Each partition has three
+// goroutines: one fetches, one decodes, one sums. The merger gives the sums of a step to the processor when all
+// partitions have them. An epoch over one log whose steps take long to close also has a merger: its only leaf adds the
+// next step's records meanwhile. A merger draws no noise and writes nothing. After a crash it reads again from the last
+// commit and gets the same sums, because they depend only on the logs.
 type Merger struct {
-	Leaves     []*PartitionSummer   // one for each partition
-	At         []state.Place        // of the last merged step
-	Bound      int64                // offset of its boundary, by the clock
-	Bounds     *boundary.Boundaries // nil: steps are not by the clock
-	Ahead      bool                 // see core.Core.Ahead: one leaf, which shows what it has added at once
-	Moved      chan struct{}        // receives when that leaf has added a batch
-	MergedSums chan []StepSum       // the sums of one step, of all partitions
-	Failed     chan error           // receives the error that ended it
-	root       *coordinator         // where other instances may sum partitions; else nil
+	Leaves      []*PartitionSummer   // one per partition
+	At          []state.Place        // positions after the last merged step
+	Bound       int64                // offset of that step's boundary, if steps are by the clock
+	Bounds      *boundary.Boundaries // nil: steps are not by the clock
+	Ahead       bool                 // see core.Core.Ahead; the only leaf then shows its progress at once
+	Moved       chan struct{}        // receives when that leaf has added a batch
+	MergedSums  chan []StepSum       // the sums of one step, of all partitions
+	Failed      chan error           // receives the error that ended the merger
+	coordinator *coordinator         // lets other instances sum partitions; nil: none may
 }
 
 // PartitionSummer sums one partition.
 type PartitionSummer struct {
-	index            int            // among the partitions
-	until            boundarySource // nil: steps are not by the clock
-	position         kafka.Position // of the open step
-	Fetch            *Fetcher
-	Leaf             *core.Leaf
-	Sums             chan StepSum   // closed, at most merge_ahead
-	Free             chan *core.Sum // to be summed into
-	Written          chan struct{}  // after a step with a snapshot of persons due: go on
-	paused           bool           // the processor's: that step is merged, and its snapshot not written
-	Moved            chan struct{}  // of its merger, nil where that is not ahead
-	closed           func(*StepSum) // called with each step that it has summed; nil: nobody is
-	unsent           *StepSum       // closed when the context ended
+	index    int            // its place among the stream's partitions
+	until    boundarySource // nil: steps are not by the clock
+	position kafka.Position // where the open step begins
+	Fetch    *Fetcher
+	Leaf     *core.Leaf
+	Sums     chan StepSum   // closed sums, at most merge_ahead
+	Free     chan *core.Sum // empty sums
+	Written  chan struct{}  // receives when the processor has written a due snapshot of persons
+	// paused says that the processor has merged the step with the due snapshot, but has not yet written the snapshot.
+	// Only the processor uses it.
+	paused           bool
+	Moved            chan struct{}  // the merger's Moved; nil if the merger is not ahead
+	closed           func(*StepSum) // called with each step that it has summed; may be nil
+	unsent           *StepSum       // a sum that was closed when the context ended
 	LogStart, LogEnd atomic.Int64
 
 	Seen atomic.Int64 // offsets below it have been added
 	mu   sync.Mutex
-	done monitor.Counts // since it was last asked for
+	done monitor.Counts // since the last call of Worked
 }
 
-// boundarySource returns the boundary at which a step by the clock ends, when there is one.
+// boundarySource waits for the boundary that ends a step by the clock, and returns it.
 type boundarySource func(ctx context.Context, step uint64) (boundary.Boundary, error)
 
 // StepSum is a closed step of one partition.
 type StepSum struct {
 	Step     uint64
 	sum      *core.Sum
-	position kafka.Position // behind it
-	boundary int64          // offset of the step's boundary, by the clock
-	Work     monitor.Counts // since the step before; nothing where the merger is ahead
+	position kafka.Position // after the step
+	boundary int64          // offset of the step's boundary, if steps are by the clock
+	Work     monitor.Counts // since the step before; empty if the merger is ahead
 }
 
 // SumsOf returns the sums of a step.
@@ -74,11 +75,11 @@ func SumsOf(steps []StepSum) (all []*core.Sum) {
 	return all
 }
 
-// mergedFetchBytes bounds the responses that all partitions of a merged stream hold at a
-// time, by a quarter: a partition holds three or four.
+// mergedFetchBytes is about a quarter of the bytes of responses that all partitions of a merged stream hold at a time,
+// because each partition holds three or four.
 const mergedFetchBytes = 16 << 20
 
-// NewMerger returns a merger that goes on at the checkpoint of an epoch.
+// NewMerger returns a merger that continues at the checkpoint of an epoch.
 func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, bounds *boundary.Boundaries,
 	open func(core.Source, int, kafka.Position) (*kafka.Reader, error), others *SharedSummation) (*Merger, error) {
 	n := len(cp.All())
@@ -92,7 +93,7 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 	if err != nil {
 		return nil, err
 	}
-	m.root = newCoordinator(r, of, c, m, others)
+	m.coordinator = newCoordinator(r, of, c, m, others)
 	for i, leaf := range leaves {
 		x, err := NewPartitionSummer(c, i, leaf, m.At[i].Position, ready)
 		if err != nil {
@@ -101,8 +102,8 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 		if x.Moved = m.Moved; m.Bounds != nil {
 			x.until = m.Bounds.Of
 		}
-		if m.Leaves = append(m.Leaves, x); m.root != nil {
-			continue // it is not known yet who reads the partition
+		if m.Leaves = append(m.Leaves, x); m.coordinator != nil {
+			continue // the team decides later who reads the partition
 		}
 		src := of.Source
 		src.Partition = core.Partitions(of)[i]
@@ -120,8 +121,8 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 // MergedBytes returns the largest response that each of n partitions may hold.
 func MergedBytes(most, n int) int { return min(most, max(64<<10, mergedFetchBytes/n)) }
 
-// NewPartitionSummer returns what sums a partition from a position on, of which so many steps may wait.
-// It has nothing to read yet.
+// NewPartitionSummer returns a summer of a partition that starts at a position. At most ready closed steps wait in it.
+// It has no reader yet.
 func NewPartitionSummer(c *core.Core, index int, leaf *core.Leaf, at kafka.Position,
 	ready int) (*PartitionSummer, error) {
 	x := &PartitionSummer{index: index, position: at, Leaf: leaf, Written: make(chan struct{}, 1),
@@ -138,7 +139,7 @@ func NewPartitionSummer(c *core.Core, index int, leaf *core.Leaf, at kafka.Posit
 	return x, nil
 }
 
-// from makes the leaf read records of a partition.
+// from sets the reader whose records the summer reads.
 func (x *PartitionSummer) from(r *Feed, m *core.Manifest, c *core.Core, reader *kafka.Reader, partition int,
 	failed chan error) error {
 	decoder, err := NewDecoder(r.Schemas, r.S, m, partition, c)
@@ -147,17 +148,17 @@ func (x *PartitionSummer) from(r *Feed, m *core.Manifest, c *core.Core, reader *
 	}
 	x.Fetch = NewFetcher(r, m.Epoch, partition, reader, decoder)
 	x.Fetch.Failed, x.Fetch.logStart, x.Fetch.logEnd = failed, &x.LogStart, &x.LogEnd
-	x.Fetch.what = fetchOf(partition) // one that works does not hide one that does not
+	x.Fetch.what = fetchOf(partition) // one name per partition, so a fetch that succeeds does not hide one that fails
 	return nil
 }
 
-// fetchOf names the fetches of one partition of several.
+// fetchOf returns the name of the fetches of one partition among several.
 func fetchOf(partition int) string { return fmt.Sprint("fetch of partition ", partition) }
 
-// Start reads until the context ends.
+// Start starts goroutines that read until the context ends.
 func (m *Merger) Start(ctx context.Context, wg *sync.WaitGroup) {
-	if m.root != nil {
-		m.root.start(ctx, wg)
+	if m.coordinator != nil {
+		m.coordinator.start(ctx, wg)
 	} else {
 		for _, x := range m.Leaves {
 			wg.Go(func() { x.Fetch.Run(ctx) })
@@ -178,7 +179,7 @@ func (m *Merger) Start(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { m.Collect(ctx) })
 }
 
-// Collect gives the processor the steps of which it has all sums.
+// Collect gives the processor each step that has the sums of all partitions.
 func (m *Merger) Collect(ctx context.Context) {
 	for {
 		steps := make([]StepSum, len(m.Leaves))
@@ -223,7 +224,7 @@ func (x *PartitionSummer) Run(ctx context.Context) error {
 		case sum := <-x.Free:
 			x.Leaf.Into(sum)
 		}
-		empty := x.Leaf.First() == x.Leaf.End() // only by the clock
+		empty := x.Leaf.First() == x.Leaf.End() // only possible by the clock
 		for !empty {
 			if b == nil {
 				select {
@@ -249,7 +250,7 @@ func (x *PartitionSummer) Run(ctx context.Context) error {
 			x.position = b.Position(x.Leaf.First())
 		}
 		s.position = x.position
-		due := s.sum.SnapshotDue() // the sum is another's afterwards
+		due := s.sum.SnapshotDue() // read now, because the processor owns the sum after it is sent
 		if x.closed != nil {
 			x.closed(&s)
 		}
@@ -270,10 +271,10 @@ func (x *PartitionSummer) Run(ctx context.Context) error {
 	}
 }
 
-// add adds the records of a batch from next on that belong to the open step, and reports
-// whether the batch reaches the step's end.
+// add adds the records of a batch, from next on, that belong to the open step. It reports whether the batch reaches the
+// step's end.
 func (x *PartitionSummer) add(b *codec.Batch, next *int) (ended bool) {
-	var done monitor.Counts // of records that do not count for their person
+	var done monitor.Counts // counts records that do not count for their person
 	*next, ended = AddRecords(x.Leaf, b, *next, &done, nil)
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -281,14 +282,14 @@ func (x *PartitionSummer) add(b *codec.Batch, next *int) (ended bool) {
 	return ended
 }
 
-// read counts a batch.
+// read counts the records of a batch.
 func (x *PartitionSummer) read(b *codec.Batch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.done.Read(b)
 }
 
-// Worked returns what was done since it was last called.
+// Worked returns the counts since the last call.
 func (x *PartitionSummer) Worked() (done monitor.Counts) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -296,7 +297,7 @@ func (x *PartitionSummer) Worked() (done monitor.Counts) {
 	return done
 }
 
-// show says that the records below an offset have been added.
+// show stores that the records below an offset have been added, and signals it.
 func (x *PartitionSummer) show(offset int64) {
 	x.Seen.Store(offset)
 	select {
@@ -305,14 +306,14 @@ func (x *PartitionSummer) show(offset int64) {
 	}
 }
 
-// Emptied gives the memory of a step's sums back, before the step ends.
+// Emptied returns the sums of a step to the summers, before the step ends.
 func (m *Merger) Emptied(steps []StepSum) {
 	for i, s := range steps {
-		m.Leaves[i].Free <- s.sum // has room for all there are
+		m.Leaves[i].Free <- s.sum // never blocks: it has room for all sums
 	}
 }
 
-// Merged takes note of a step that the processor has closed.
+// Merged moves the merger's position past a step that the processor has closed.
 func (m *Merger) Merged(steps []StepSum) {
 	at := make([]state.Place, len(m.At))
 	for i := range at {
@@ -323,10 +324,10 @@ func (m *Merger) Merged(steps []StepSum) {
 		m.Bound = steps[0].boundary
 		m.Bounds.Done(steps[0].Step)
 	}
-	m.root.merged(steps[0].Step, at)
+	m.coordinator.merged(steps[0].Step, at)
 }
 
-// Pause notes which leaves wait for a snapshot of persons: those whose journals ask for one.
+// Pause marks the leaves that wait for a snapshot of persons, because their journals ask for one.
 func (m *Merger) Pause(users state.Journals) {
 	for i, j := range users {
 		m.Leaves[i].paused = m.Leaves[i].paused || j.SnapshotDue()
@@ -338,8 +339,8 @@ func (m *Merger) Paused() bool {
 	return m != nil && slices.ContainsFunc(m.Leaves, func(x *PartitionSummer) bool { return x.paused })
 }
 
-// Unpause lets the leaves go on that wait for snapshots of persons, which are written. No other one: it
-// would not wait for its own.
+// Unpause lets the leaves continue that waited for a snapshot of persons, which is now written. It must not signal
+// other leaves, because they would not wait for their own next snapshot.
 func (m *Merger) Unpause() {
 	if m == nil {
 		return
@@ -347,12 +348,12 @@ func (m *Merger) Unpause() {
 	for _, x := range m.Leaves {
 		if x.paused {
 			x.paused = false
-			x.Written <- struct{}{} // has room: the leaf takes one for each step of this kind
+			x.Written <- struct{}{} // never blocks: the leaf takes one signal per step with a due snapshot
 		}
 	}
 }
 
-// Log returns what is known of the partitions' logs.
+// Log returns the known ends of the partitions' logs, and the lag.
 func (m *Merger) Log() monitor.LogLag {
 	at := make([]int64, len(m.Leaves))
 	logs := make([]kafka.Offsets, len(m.Leaves))

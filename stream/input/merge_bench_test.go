@@ -21,11 +21,10 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// BenchmarkMerge compares one partition with eight that are merged: packed records of 16
-// columns, from response to release, without a broker. Decoding and summing run as in the
-// daemon. Reported are records a second of both and their ratio, for the processors that
-// the benchmark may use; processors-one is how many of them one partition keeps busy, and
-// cpu-ratio the processor time of eight over that of one.
+// BenchmarkMerge compares one partition with eight merged ones: packed records of 16 columns, from response to release,
+// without a broker. Decoding and summing run as in the daemon. It reports records per second of both and their ratio,
+// for the processors that the benchmark may use. processors-one is how many of them one partition keeps busy, and
+// cpu-ratio the processor time of eight divided by that of one.
 func BenchmarkMerge(b *testing.B) {
 	const columns, step, records = 16, 1000, 2_000_000
 	list := fixtures.PackedRecords(columns, 4000)
@@ -46,8 +45,8 @@ func BenchmarkMerge(b *testing.B) {
 	b.ReportMetric(float64(runtime.GOMAXPROCS(0)), "processors")
 }
 
-// readMerged returns how long it takes to release so many records of several partitions.
-// One partition is not merged.
+// readMerged returns the time to release the records of the given number of partitions. A single partition is not
+// merged.
 func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, records int) time.Duration {
 	b.Helper()
 	if partitions > 1 {
@@ -83,7 +82,7 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 		decoder, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
 		fixtures.Must(b, err)
 		f := input.NewFetcher(feed, 1, 0, nil, decoder)
-		wg.Go(func() { // as run, with responses that are there
+		wg.Go(func() { // as Fetcher.Run, with responses in memory
 			defer close((*f.Fetched()))
 			for next := int64(0); ; next += int64(len(list)) {
 				select {

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestMergedUsersPause: only a leaf whose snapshot is written goes on. Another one that got the word would
-// not wait for its own snapshot later.
+// TestMergedUsersPause: only a leaf whose snapshot is written continues. If another leaf got the signal, it would not
+// wait for its own snapshot later.
 func TestMergedUsersPause(t *testing.T) {
 	t.Parallel()
 	m := &input.Merger{}
@@ -35,12 +35,12 @@ func TestMergedUsersPause(t *testing.T) {
 		t.Fatal("no leaf waits")
 	}
 	if _, err := users.Append(); err != nil || users.SnapshotDue() {
-		t.Fatalf("snapshots are due after they are written: %v", err)
+		t.Fatalf("snapshots are still due after they are written: %v", err)
 	}
 	if !m.Paused() {
-		t.Error("a leaf that was not told goes on")
+		t.Error("a leaf that did not wait got a signal")
 	}
 	if m.Unpause(); m.Paused() || len(m.Leaves[0].Written) != 0 || len(m.Leaves[1].Written) != 1 {
-		t.Errorf("%d and %d words", len(m.Leaves[0].Written), len(m.Leaves[1].Written))
+		t.Errorf("%d and %d signals", len(m.Leaves[0].Written), len(m.Leaves[1].Written))
 	}
 }

@@ -30,10 +30,10 @@ type team3 struct {
 	group   string
 	shard   int
 	fed     int // records of each partition
-	steps   int // releases that there are to be
+	steps   int // expected number of releases
 }
 
-// The records of a step over each partition, and the partitions.
+// The records of a step in each partition, and the number of partitions.
 const team3Step, team3Parts = 100, 64
 
 // newTeam3 makes the topics and starts the processes.
@@ -65,7 +65,7 @@ func (x *team3) start(name string) {
 		streamtest.ChildSpec{Role: "daemon", Config: string(i.Text()), Seed: x.Seed})
 }
 
-// members waits until the group has so many members that take part.
+// members waits until the group has n active members.
 func (x *team3) members(n int) {
 	x.T.Helper()
 	for late := time.Now().Add(fixtures.Patience); len(x.look().Members) != n; time.Sleep(20 * time.Millisecond) {
@@ -88,8 +88,8 @@ func (x *team3) look() *cluster.Status {
 	}
 }
 
-// root returns who owns the stream's task, and who does not.
-func (x *team3) root() (root string, workers []string) {
+// coordinator returns the process that owns the stream's task, and the others.
+func (x *team3) coordinator() (root string, workers []string) {
 	x.T.Helper()
 	for late := time.Now().Add(fixtures.Patience); root == ""; time.Sleep(20 * time.Millisecond) {
 		workers = nil
@@ -101,7 +101,7 @@ func (x *team3) root() (root string, workers []string) {
 			}
 		}
 		if time.Now().After(late) {
-			x.T.Fatalf("nobody owns shard %d\n%s", x.shard, x.said())
+			x.T.Fatalf("no instance owns shard %d\n%s", x.shard, x.said())
 		}
 	}
 	return root, workers
@@ -114,7 +114,7 @@ func (x *team3) said() (text string) {
 	return text
 }
 
-// feed writes the records of so many steps to each partition. Every 29th is no record that can be read.
+// feed writes the records of the given number of steps to each partition. Every 29th record is unreadable.
 func (x *team3) feed(steps int) {
 	x.T.Helper()
 	n := steps * team3Step
@@ -139,7 +139,7 @@ func (x *team3) feed(steps int) {
 	x.fed, x.steps = x.fed+n, x.steps+steps
 }
 
-// released waits until all steps that were fed are released.
+// released waits until all fed steps are released.
 func (x *team3) released(what string) {
 	x.T.Helper()
 	begun := time.Now()
@@ -147,8 +147,7 @@ func (x *team3) released(what string) {
 	x.T.Logf("%s: %d releases after %v", what, x.steps, time.Since(begun).Round(10*time.Millisecond))
 }
 
-// sums returns the records of sums, and the bytes of all records, of the topic by which instances
-// share the reading.
+// sums returns the sum records of the topic by which instances share the reading, and the bytes of all its records.
 func (x *team3) sums() (sums [][]byte, bytes int) {
 	x.T.Helper()
 	fixtures.Must(x.T,
@@ -162,7 +161,7 @@ func (x *team3) sums() (sums [][]byte, bytes int) {
 	return sums, bytes
 }
 
-// inject writes records to that topic, as somebody who may write to it.
+// inject writes records to that topic, as anyone with write access could.
 func (x *team3) inject(records ...[]byte) {
 	x.T.Helper()
 	list := make([]kafka.Message, len(records))
@@ -174,10 +173,10 @@ func (x *team3) inject(records ...[]byte) {
 	}
 }
 
-// TestRealKafkaPartials: three processes merge 64 partitions of Apache Kafka. Workers are killed and
-// stopped, and so is the root; somebody without the key writes to the topic of sums. What comes
-// out is what one process publishes that reads the same logs. Then a sum comes that is not the one
-// that was taken, under the group's key, as from a broken processor: the epoch halts.
+// TestRealKafkaPartials: three processes merge 64 partitions of Apache Kafka. Workers and the coordinator are killed
+// and stopped, and somebody without the key writes to the topic of sums. The releases equal those of one process that
+// reads the same logs. Then a sum that differs from the accepted one comes under the group's key, as from a broken
+// processor, and the epoch halts.
 func TestRealKafkaPartials(t *testing.T) {
 	x := newTeam3(t, kafkatest.NewReal(t).Addrs)
 	x.feed(10)
@@ -187,13 +186,13 @@ func TestRealKafkaPartials(t *testing.T) {
 		float64(bytes)/float64(x.steps), float64(bytes)/float64(x.fed*team3Parts))
 	own := 0
 	for p := range team3Parts {
-		own = max(own, (p+3)/3) // of the root, at most
+		own = max(own, (p+3)/3) // the most partitions that the coordinator reads
 	}
 	if want := (team3Parts - own) * x.steps; len(sums) < want {
 		t.Errorf("other instances have made %d sums of %d steps, want %d", len(sums), x.steps, want)
 	}
 
-	// trouble feeds records, makes trouble while they are read, and feeds more.
+	// trouble feeds records, calls make while they are read, and feeds more.
 	trouble := func(what string, make func()) {
 		t.Helper()
 		x.feed(4)
@@ -206,30 +205,30 @@ func TestRealKafkaPartials(t *testing.T) {
 		x.start(name)
 		x.members(3)
 	}
-	_, workers := x.root()
+	_, workers := x.coordinator()
 	trouble("a worker is killed", x.running[workers[0]].Kill)
 	back(workers[0])
 
-	_, workers = x.root()
+	_, workers = x.coordinator()
 	stop := func(name string, signal syscall.Signal) {
 		if err := x.running[name].Cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
 	}
 	trouble("a worker is stopped", func() { stop(workers[1], syscall.SIGSTOP) })
-	trouble("the worker goes on", func() { stop(workers[1], syscall.SIGCONT) })
+	trouble("the worker continues", func() { stop(workers[1], syscall.SIGCONT) })
 	x.members(3)
 
-	root, _ := x.root()
-	trouble("the root is killed", x.running[root].Kill)
+	root, _ := x.coordinator()
+	trouble("the coordinator is killed", x.running[root].Kill)
 	back(root)
 
-	root, _ = x.root()
-	trouble("the root is stopped", func() { stop(root, syscall.SIGSTOP) })
-	trouble("the root that was goes on", func() { stop(root, syscall.SIGCONT) })
+	root, _ = x.coordinator()
+	trouble("the coordinator is stopped", func() { stop(root, syscall.SIGSTOP) })
+	trouble("the former coordinator continues", func() { stop(root, syscall.SIGCONT) })
 	x.members(3)
 
-	// Of somebody who has no key: records again, damaged, of another place, of another key.
+	// Records from somebody without the key: replayed, damaged, moved to another place, or sealed with another key.
 	sums, _ = x.sums()
 	last := sums[len(sums)-1]
 	other := input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(x.Seed+1)), x.group, x.shard)
@@ -265,11 +264,11 @@ func TestRealKafkaPartials(t *testing.T) {
 		t.Error("the releases are not those of one process")
 	}
 
-	// A sum of the run that goes on, changed and sealed with the key.
+	// A sum of the present run, changed and sealed with the key.
 	sums, _ = x.sums()
 	last = sums[len(sums)-1]
 	x.inject(changedSum(t, input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(x.Seed)), x.group, x.shard), last))
-	root, _ = x.root()
+	root, _ = x.coordinator()
 	for late := time.Now().Add(fixtures.Patience); !strings.Contains(x.running[root].Stderr.String(),
 		"reason=mechanism"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(late) {

@@ -12,51 +12,51 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// SharedSummation lets the instances of a group read a merged stream together. The instance that owns
-// the stream's task is its root: it alone keeps the epoch's state, merges the sums of a step and
-// draws noise. The others are workers: they sum partitions, which needs the manifest and the log
-// and nothing that lasts, and write the sums to a topic, encrypted. A sum is a function of the log,
-// so it does not matter who makes it, nor how often.
+// SharedSummation lets the instances of a group read a merged stream together. The instance that owns the stream's task
+// is the coordinator. It alone keeps the epoch's state, merges the sums of a step and draws noise. The other instances
+// are workers. They sum partitions and write the sums, encrypted, to a topic. For this they need only the manifest and
+// the log, and they keep no lasting state. A sum depends only on the log, so it does not matter which instance computes
+// it, nor how often.
 //
-// Every instance has one SharedSummation, and may be a root and a worker at the same time. It is safe
-// for concurrent use.
+// Every instance has one SharedSummation, and may be a coordinator and a worker at the same time. It is safe for
+// concurrent use.
 type SharedSummation struct {
 	SummationOptions
-	times   partTimes
-	mu      sync.Mutex
-	team    Team
-	changed notify.Broadcast // sent when team changes
-	roots   map[[16]byte]*coordinator
-	workers map[[16]byte]*worker
-	writers map[int]*partWriter // by shard
-	ctx     context.Context     // of run
-	wg      sync.WaitGroup      // of workers
+	times        partTimes
+	mu           sync.Mutex
+	team         Team
+	changed      notify.Broadcast // sent when team changes
+	coordinators map[[16]byte]*coordinator
+	workers      map[[16]byte]*worker
+	writers      map[int]*partWriter // by shard
+	ctx          context.Context     // the context of Run
+	wg           sync.WaitGroup      // of workers
 }
 
-// SumLog carries records from every instance to every other one. Each shard has a log of its
-// own. Records may come late, twice, or not at all; those of one call of append come in order.
+// SumLog carries records from every instance to all others, in one log per shard. Records may arrive late, twice, or
+// not at all. The records of one Append arrive in order.
 type SumLog interface {
-	// Append adds records to the end of a shard's log. After an error some may be there.
+	// Append adds records to the end of a shard's log. If it fails, some of them may have been added.
 	Append(ctx context.Context, shard int, records [][]byte) error
-	// Follow calls fn with every record of a shard that comes after ready was called, until the
-	// context ends. fn must not keep the record.
+	// Follow calls fn with every record of a shard that is added after the call of ready, until the context ends. fn
+	// must not keep the record.
 	Follow(ctx context.Context, shard int, ready func(), fn func(record []byte)) error
 }
 
-// Team is who shares the reading: the members of a generation of the group.
+// Team is the set of instances that share the reading: the members of a generation of the group.
 type Team struct {
 	Generation int64
 	Members    int
-	Self       int // this instance's place among them; NoMember: it is none
+	Self       int // this instance's place among them; NoMember: not a member
 }
 
-// reads returns which member sums a partition, by its place among the stream's.
+// reads returns the member that sums a partition, given the partition's place among the stream's partitions.
 func (t Team) reads(index int) int { return index % t.Members }
 
-// shares reports whether a root of this instance may leave partitions to others.
+// shares reports whether a coordinator on this instance may leave partitions to others.
 func (t Team) shares() bool { return t.Members > 1 && t.Self >= 0 && t.Self < t.Members }
 
-// share returns how many of a stream's partitions an instance reads at most.
+// share returns the largest number of a stream's partitions that an instance reads.
 func (t Team) share(partitions int) int {
 	if !t.shares() {
 		return partitions
@@ -64,49 +64,49 @@ func (t Team) share(partitions int) int {
 	return (partitions + t.Members - 1) / t.Members
 }
 
-// partTimes are how long instances wait for each other.
+// partTimes are the intervals and timeouts between instances.
 type partTimes struct {
-	Announce time.Duration // a root repeats its job: so a new member learns of it
-	Beat     time.Duration // a worker says how far it has come
-	Silence  time.Duration // without a word of a worker, after which the root reads itself
-	Retry    time.Duration // before the root lets the worker try again; twice as long the next time
-	Expire   time.Duration // without a word of a root, after which a worker forgets its job
-	pace     time.Duration // between writes, during which they gather
+	Announce time.Duration // between a coordinator's announcements of its job, for new members
+	Beat     time.Duration // between a worker's reports of its progress
+	Silence  time.Duration // without a message from a worker, until the coordinator reads itself
+	Retry    time.Duration // until the coordinator lets a silent worker try again; doubles each time
+	Expire   time.Duration // without a message from a coordinator, until a worker drops its job
+	pace     time.Duration // between writes of a shard's records
 }
 
 var defaultPartTimes = partTimes{Announce: 2 * time.Second, Beat: time.Second, Silence: 5 * time.Second,
 	Retry: time.Minute, Expire: 10 * time.Second, pace: partPace}
 
-// maxPartRetry is the longest time for which a root reads a partition that another instance may.
+// maxPartRetry is the longest time for which a coordinator reads another member's partition.
 const maxPartRetry = time.Hour
 
-// SummationOptions are what a SharedSummation needs of the process.
+// SummationOptions hold what a SharedSummation needs from the process.
 type SummationOptions struct {
 	Group  string
 	Sums   SumLog
-	Shard  func(s *config.Stream) int // in which a merged stream's task is
-	KeyID  string                     // of the master key, which all instances must have
+	Shard  func(s *config.Stream) int // returns the shard of a merged stream's task
+	KeyID  string                     // of the master key, which must be the same on all instances
 	Derive func(salt []byte) [32]byte // returns the key that encrypts the record with this salt
 	Config func() *config.Config
-	Feed   func(s *config.Stream) *Feed // of a merged stream whose task is another instance's
+	Feed   func(s *config.Stream) *Feed // of a merged stream whose task another instance owns
 	Now    func() time.Time
 	Log    *slog.Logger
-	Failed func(error) // sees each failure of a call
+	Failed func(error) // is called with each failure of a call
 }
 
-// NewSharedSummation returns what Run serves. Nobody is in the group yet; see Regroup.
+// NewSharedSummation returns a SharedSummation for Run. Its team is empty until Regroup.
 func NewSharedSummation(o SummationOptions) *SharedSummation {
 	return &SharedSummation{
 		SummationOptions: o, times: defaultPartTimes,
-		roots: map[[16]byte]*coordinator{}, workers: map[[16]byte]*worker{}, writers: map[int]*partWriter{},
+		coordinators: map[[16]byte]*coordinator{}, workers: map[[16]byte]*worker{}, writers: map[int]*partWriter{},
 	}
 }
 
-// Shareable reports whether the partitions of a stream may be summed by several instances.
+// Shareable reports whether several instances may sum the partitions of a stream.
 func Shareable(s *config.Stream) bool { return s.Merge && s.User == nil }
 
-// Run follows the shards of all merged streams until the context ends. ready is called when it
-// misses nothing any more; it may be nil.
+// Run follows the shards of all merged streams until the context ends. If ready is not nil, Run calls it once it
+// receives every new record.
 func (p *SharedSummation) Run(ctx context.Context, ready func()) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -131,7 +131,7 @@ func (p *SharedSummation) Run(ctx context.Context, ready func()) error {
 			_ = follow.Do(ctx, followed, func() error {
 				err := p.Sums.Follow(ctx, shard, func() {
 					follow.Recovered(followed)
-					once.Do(func() { // answers are heard from here on, so questions may be asked
+					once.Do(func() { // from here on answers are received, so jobs may be announced
 						p.mu.Lock()
 						p.writers[shard] = w
 						p.mu.Unlock()
@@ -139,7 +139,7 @@ func (p *SharedSummation) Run(ctx context.Context, ready func()) error {
 					})
 				}, func(record []byte) { p.take(shard, seal, record) })
 				if err != nil && ctx.Err() == nil {
-					return &failure.Later{Err: err} // without them each root reads by itself
+					return &failure.Later{Err: err} // meanwhile each coordinator reads by itself
 				}
 				return ctx.Err()
 			})
@@ -169,7 +169,7 @@ func (p *SharedSummation) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Regroup says that the group has a new generation. Roots divide their partitions anew.
+// Regroup sets the team of the group's new generation. Coordinators then divide their partitions again.
 func (p *SharedSummation) Regroup(t Team) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,15 +186,15 @@ func (p *SharedSummation) Regroup(t Team) {
 	}
 }
 
-// who returns the team, and what is closed when there is another one.
-func (p *SharedSummation) who() (Team, <-chan struct{}) {
+// currentTeam returns the team, and a channel that is closed when the team changes.
+func (p *SharedSummation) currentTeam() (Team, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.team, p.changed.Next()
 }
 
-// write adds records to the log of a shard, after all those before, unless nobody follows it or the
-// context ends. done is called when they are there.
+// write queues records for the log of a shard, after all records before. It returns false if nothing follows that log
+// or the context ends. done is called when the records are written.
 func (p *SharedSummation) write(ctx context.Context, shard int, records [][]byte, done func()) bool {
 	p.mu.Lock()
 	w := p.writers[shard]
@@ -210,26 +210,26 @@ func (p *SharedSummation) write(ctx context.Context, shard int, records [][]byte
 	}
 }
 
-// take takes a record of a shard's log.
+// take handles a record of a shard's log.
 func (p *SharedSummation) take(shard int, seal *partSeal, record []byte) {
 	h, ok := parsePartHeader(record)
 	if !ok {
 		return
 	}
 	p.mu.Lock()
-	root, worker := p.roots[h.Job], p.workers[h.Job]
+	c, worker := p.coordinators[h.Job], p.workers[h.Job]
 	self, active := p.team, p.ctx != nil && p.ctx.Err() == nil
 	p.mu.Unlock()
 	switch {
 	case !active:
 	case h.Kind == partSum || h.Kind == partAlive:
-		if root == nil || root.shard != shard {
-			return // of another instance's root, or of an earlier run
+		if c == nil || c.shard != shard {
+			return // for another instance's coordinator, or an earlier run
 		}
 		if content, err := seal.Open(record); err == nil {
-			root.take(h, content)
+			c.take(h, content)
 		}
-	case root != nil: // its own
+	case c != nil: // written by this instance
 	case h.Kind == partProgress:
 		if worker == nil {
 			return
@@ -249,13 +249,12 @@ func (p *SharedSummation) take(shard int, seal *partSeal, record []byte) {
 			return
 		}
 		job.step = h.Step
-		p.offered(shard, seal, h, job, self)
+		p.handleJob(shard, seal, h, job, self)
 	}
 }
 
-// offered takes up a job that a root has announced, or gives up what is no longer this
-// instance's in it.
-func (p *SharedSummation) offered(shard int, seal *partSeal, h partHeader, job *mergeJob, self Team) {
+// handleJob starts a worker for an announced job, or stops the worker if the job gives its partitions to others.
+func (p *SharedSummation) handleJob(shard int, seal *partSeal, h partHeader, job *mergeJob, self Team) {
 	mine := job.Generation == self.Generation && job.Members == self.Members && self.Self >= 0
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,7 +271,7 @@ func (p *SharedSummation) offered(shard int, seal *partSeal, h partHeader, job *
 	if !mine || p.ctx == nil || p.ctx.Err() != nil {
 		return
 	}
-	// At most two jobs of a stream: an owner that was replaced does not know it at once.
+	// At most two jobs of a stream run, because an owner that was replaced does not know it at once.
 	var oldest *worker
 	n := 0
 	for _, o := range p.workers {
@@ -292,7 +291,7 @@ func (p *SharedSummation) offered(shard int, seal *partSeal, h partHeader, job *
 	}
 }
 
-// expire forgets the jobs of roots that are silent.
+// expire stops the workers whose coordinators are silent.
 func (p *SharedSummation) expire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -304,17 +303,17 @@ func (p *SharedSummation) expire() {
 	}
 }
 
-// followed is what is repeated, in words, while the log of sums can't be read or written.
+// followed names the retried calls in messages, while the log of sums cannot be read or written.
 const followed = "sums of merged streams"
 
-// partWriter writes to the log of a shard, as much at a time as has come since the last time. One write, and each
-// instance's reading of it, costs as much processor time as several sums. So while there is much to
-// write it waits for more.
+// partWriter writes queued records to the log of a shard, all that have gathered in one write. A write, and its reading
+// by each instance, costs as much processor time as several sums. So when there is much to write, it waits for more
+// records.
 type partWriter struct {
 	*failure.Retrier
 	log   SumLog
 	shard int
-	pace  time.Duration // from one write to the next, unless partGather bytes wait
+	pace  time.Duration // between writes, unless partGather bytes wait
 	queue chan partOut
 }
 
@@ -384,17 +383,17 @@ func (w *partWriter) run(ctx context.Context) {
 	}
 }
 
-// KafkaSums is the log over a topic of Kafka, whose partitions are shards.
+// KafkaSums is a SumLog over a Kafka topic whose partitions are the shards.
 type KafkaSums struct {
 	Client *kafka.Client
 	Topic  string
 	Now    func() time.Time
 }
 
-// partWait is how long a fetch of records of merged streams may wait for some.
+// partWait is the longest time for which a fetch waits for records of sums.
 const partWait = 2 * time.Second
 
-// Append is that of [SumLog].
+// Append implements [SumLog].
 func (k *KafkaSums) Append(ctx context.Context, shard int, records [][]byte) error {
 	list := make([]kafka.Message, len(records))
 	for i, r := range records {
@@ -404,7 +403,7 @@ func (k *KafkaSums) Append(ctx context.Context, shard int, records [][]byte) err
 	return err
 }
 
-// Follow is that of [SumLog].
+// Follow implements [SumLog].
 func (k *KafkaSums) Follow(ctx context.Context, shard int, ready func(), fn func([]byte)) error {
 	end, err := k.Client.End(ctx, k.Topic, int32(shard))
 	if err != nil {
@@ -423,7 +422,7 @@ func (k *KafkaSums) Follow(ctx context.Context, shard int, ready func(), fn func
 		if chunk.Release(); n == 0 {
 			return nil
 		}
-		select { // what comes soon after this comes together; see partWriter
+		select { // let records gather; see partWriter
 		case <-ctx.Done():
 		case <-time.After(time.Until(came.Add(partPace))):
 		}

@@ -18,12 +18,12 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// coordinator is the part of a merger by which other instances sum partitions for it. Each run of
-// an epoch has one, with a nonce of its own: what was written for another run is not looked at.
+// coordinator lets other instances sum partitions for a merger. Each run of an epoch has its own, with a nonce of its
+// own, and ignores records written for other runs.
 //
-// Of the sums of a step over a partition the first counts, whoever made it. One that comes later
-// and is not the same is a halt: the log is the same for all, so somebody computes wrongly. A
-// partition of which no word comes for a while is read here, as in a single process.
+// For each step and partition, the first sum counts, no matter which instance made it. A later sum that differs halts
+// the task: all instances read the same log, so one of them computes wrongly. If a partition's worker is silent for a
+// while, the coordinator reads the partition itself, as a single process would.
 type coordinator struct {
 	p     *SharedSummation
 	R     *Feed
@@ -34,30 +34,30 @@ type coordinator struct {
 	seal  *partSeal
 	nonce [16]byte
 	file  []byte // the epoch's manifest
-	Ahead uint64 // steps that a partition may be ahead of the last merged one
+	Ahead uint64 // steps by which a partition may be ahead of the last merged one
 
 	mu     sync.Mutex
-	Step   uint64           // the last one that is merged
-	at     []kafka.Position // behind it, by partition
-	ends   [][]int64        // by the clock: of the steps after it, as far as they are known
-	own    []bool           // partitions that this instance reads, whoever is in the team
+	Step   uint64           // the last merged step
+	at     []kafka.Position // positions after that step, by partition
+	ends   [][]int64        // if steps are by the clock: ends of the steps after it, as far as known
+	own    []bool           // partitions that this instance reads although they are another member's
 	Inbox  []partitionInbox
 	moved  notify.Broadcast // guarded by mu; sent when a step is merged
-	report chan struct{}    // receives when there is progress to be told
-	tell   chan struct{}    // receives when the job must be announced anew
+	report chan struct{}    // receives when there is progress to report
+	tell   chan struct{}    // receives when the job must be announced again
 }
 
-// partitionInbox is what has come of one partition.
+// partitionInbox holds what has been received for one partition.
 type partitionInbox struct {
-	Next   uint64 // the step that is waited for
+	Next   uint64 // the next step to merge
 	Held   map[uint64]*mergeSum
 	Pieces map[uint64]*pieces
-	Known  map[uint64][32]byte // hashes of sums that have counted, of the last steps
-	heard  time.Time           // when there was word of the partition last
-	Came   chan struct{}       // receives when something has come
+	Known  map[uint64][32]byte // hashes of the sums of the last steps
+	heard  time.Time           // when its worker last sent a sum or a sign of life
+	Came   chan struct{}       // receives when a sum has come
 }
 
-// pieces are those of a sum that is not whole yet.
+// pieces are the pieces of a sum that has not arrived completely.
 type pieces struct {
 	have [][]byte
 	left int
@@ -66,7 +66,7 @@ type pieces struct {
 // keptSums is the number of steps of a partition whose sums are compared with later ones.
 const keptSums = 64
 
-// newCoordinator returns what lets other instances sum partitions of a merger; nil where none may.
+// newCoordinator returns a coordinator for a merger, or nil if no other instance may sum its partitions.
 func newCoordinator(r *Feed, of *core.Manifest, c *core.Core, m *Merger, others *SharedSummation) *coordinator {
 	if others == nil || of.Partition != core.Merged || !Shareable(r.S) || len(m.At) < 2 {
 		return nil
@@ -91,17 +91,18 @@ func newCoordinator(r *Feed, of *core.Manifest, c *core.Core, m *Merger, others 
 	return g
 }
 
-// The sums that may wait at a root for each partition, beyond merge_ahead, where they are small; and
+// The limits of the small sums that may wait at a coordinator for each partition, beyond merge_ahead, and the limit of
 // the bytes of all of them.
 const (
 	mostPartsAhead = 32
-	partAheadBytes = 128 << 10 // of one partition
+	partAheadBytes = 128 << 10 // per partition
 	rootAheadBytes = 64 << 20
 )
 
-// partsAhead returns how many steps beyond the last merged one a worker may write. With merge_ahead alone, which is for
-// memory, short steps would wait for the way to the root and back. Windows of a refit are large,
-// and what is told of steps by the clock grows with their number: these keep to it.
+// partsAhead returns how many steps after the last merged one a worker may write. merge_ahead alone, which limits
+// memory, would make short steps wait for the round trip to the coordinator. Refits and steps by the clock keep to
+// merge_ahead, because windows of a refit are large, and the progress records of steps by the clock grow with the
+// number of steps.
 func partsAhead(s *config.Stream, c *core.Core, partitions int) uint64 {
 	least := uint64(s.MergeAhead)
 	if s.Refit != nil || s.Step.Clock() > 0 {
@@ -118,15 +119,14 @@ func partsAhead(s *config.Stream, c *core.Core, partitions int) uint64 {
 	return max(least, min(mostPartsAhead, uint64(min(partAheadBytes, rootAheadBytes/partitions)/len(data))))
 }
 
-// start sums the partitions of this instance, and takes the sums of others, until the context
-// ends.
+// start starts goroutines that sum this instance's partitions and take the sums of others, until the context ends.
 func (g *coordinator) start(ctx context.Context, wg *sync.WaitGroup) {
 	g.p.mu.Lock()
-	g.p.roots[g.nonce] = g
+	g.p.coordinators[g.nonce] = g
 	g.p.mu.Unlock()
 	context.AfterFunc(ctx, func() {
 		g.p.mu.Lock()
-		delete(g.p.roots, g.nonce)
+		delete(g.p.coordinators, g.nonce)
 		g.p.mu.Unlock()
 	})
 	for _, x := range g.m.Leaves {
@@ -134,18 +134,18 @@ func (g *coordinator) start(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	wg.Go(func() { g.announce(ctx) })
 	if g.m.Bounds != nil {
-		wg.Go(func() { g.fail(ctx, g.foresee(ctx)) })
+		wg.Go(func() { g.fail(ctx, g.findEnds(ctx)) })
 	}
 }
 
-// fail stops the epoch, unless it stops already.
+// fail stops the epoch with err, unless the context has ended already.
 func (g *coordinator) fail(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		g.stop(err)
 	}
 }
 
-// stop stops the epoch if there is an error.
+// stop stops the epoch if err is not nil.
 func (g *coordinator) stop(err error) {
 	if err == nil {
 		return
@@ -156,11 +156,11 @@ func (g *coordinator) stop(err error) {
 	}
 }
 
-// supply gives the merger the sums of one partition: those that this instance makes, or another.
+// supply gives the merger the sums of one partition, made by this instance or by a worker.
 func (g *coordinator) supply(ctx context.Context, x *PartitionSummer) error {
 	patience := g.p.times.Retry
 	for ctx.Err() == nil {
-		team, changed := g.p.who()
+		team, changed := g.p.currentTeam()
 		silent, err := g.supplyOf(ctx, x, team, changed, patience)
 		if err == nil && x.unsent != nil {
 			select {
@@ -179,46 +179,46 @@ func (g *coordinator) supply(ctx context.Context, x *PartitionSummer) error {
 	return nil
 }
 
-// supplyOf is supply for as long as a team leaves the partition to the same member. Where that is
-// silent it reads the partition for a while.
+// supplyOf does the work of supply until the team gives the partition to another member. If the partition's worker is
+// silent, supplyOf reads the partition for a while and returns silent = true.
 func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Team, changed <-chan struct{},
 	patience time.Duration) (silent bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	by := team.by(x.index)
 	go func() {
-		for now := team; now.by(x.index) == by; now, changed = g.p.who() {
+		for now := team; now.by(x.index) == by; now, changed = g.p.currentTeam() {
 			select {
 			case <-ctx.Done():
 				return
 			case <-changed:
 			}
-			if g.alone(x.index) {
+			if g.isOwn(x.index) {
 				break
 			}
-			g.reads(x.index, false) // whoever it is has just begun
+			g.setOwn(x.index, false) // the new worker has just begun, so it is not silent yet
 		}
 		stop()
 	}()
-	g.reads(x.index, false)
+	g.setOwn(x.index, false)
 	if by != NoMember {
 		if err := g.receive(ctx, x); err != nil || ctx.Err() != nil {
 			return false, err
 		}
 		g.R.Log.Warn(
-			"nothing came of a partition that another instance sums: it is read here for a while, or until the "+
-				"group's next generation",
+			"no sums received for a partition owned by another instance; reading it locally for a while, or until the "+
+				"next rebalance",
 			"partition", g.partition(x.index), "step", x.Leaf.Step(), "for", patience)
-		g.reads(x.index, true)
+		g.setOwn(x.index, true)
 		defer time.AfterFunc(patience, stop).Stop()
 	}
 	return by != NoMember, g.read(ctx, x)
 }
 
-// partition returns the number of a partition by its place.
+// partition returns the number of the partition at a place among the stream's.
 func (g *coordinator) partition(index int) int { return core.Partitions(g.of)[index] }
 
-// by returns which other member of a team sums a partition, NoMember where this instance does.
+// by returns the other member of a team that sums a partition, or NoMember if this instance does.
 func (t Team) by(index int) int {
 	if member := t.reads(index); t.shares() && member != t.Self {
 		return member
@@ -226,15 +226,15 @@ func (t Team) by(index int) int {
 	return NoMember
 }
 
-// alone reports whether this instance reads a partition though it is another's.
-func (g *coordinator) alone(index int) bool {
+// isOwn reports whether this instance reads a partition although it is another member's.
+func (g *coordinator) isOwn(index int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.own[index]
 }
 
-// reads says whether this instance reads a partition though it is another's.
-func (g *coordinator) reads(index int, own bool) {
+// setOwn sets whether this instance reads a partition although it is another member's.
+func (g *coordinator) setOwn(index int, own bool) {
 	g.mu.Lock()
 	changed := g.own[index] != own
 	g.own[index], g.Inbox[index].heard = own, g.R.Now()
@@ -244,11 +244,11 @@ func (g *coordinator) reads(index int, own bool) {
 	}
 }
 
-// read sums a partition here, until the context ends.
+// read sums a partition on this instance until the context ends.
 func (g *coordinator) read(ctx context.Context, x *PartitionSummer) error {
 	src := g.of.Source
 	src.Partition = g.partition(x.index)
-	team, _ := g.p.who()
+	team, _ := g.p.currentTeam()
 	reader, err := g.R.OpenInput(src, MergedBytes(g.R.FetchBytes, team.share(len(g.Inbox))), x.position)
 	if err != nil {
 		return err
@@ -257,12 +257,11 @@ func (g *coordinator) read(ctx context.Context, x *PartitionSummer) error {
 	if err := x.from(g.R, g.of, g.core, reader, src.Partition, g.m.Failed); err != nil {
 		return err
 	}
-	x.closed = func(s *StepSum) { g.stop(g.counts(x.index, s)) }
+	x.closed = func(s *StepSum) { g.stop(g.recordOwnSum(x.index, s)) }
 	return x.readHere(ctx)
 }
 
-// readHere sums the partition until the context ends, which is no error, and leaves nothing of an
-// open step.
+// readHere sums the partition until the context ends, which is no error. It discards what an open step has added.
 func (x *PartitionSummer) readHere(ctx context.Context) error {
 	while, stop := context.WithCancel(ctx)
 	defer stop()
@@ -270,11 +269,11 @@ func (x *PartitionSummer) readHere(ctx context.Context) error {
 	fetching.Go(func() { x.Fetch.Run(while) })
 	err := x.Run(while)
 	if ctx.Err() != nil {
-		err = nil // it waited for the end of a step, say; what else it met it meets again
+		err = nil // an error after the context ended is not reported: the next reading would meet it again
 	}
 	stop()
 	fetching.Wait()
-	x.Fetch.from.Recovered(x.Fetch.what) // whoever reads on has troubles of his own
+	x.Fetch.from.Recovered(x.Fetch.what) // the next reader reports its own failures
 	for len(x.Fetch.Full) > 0 {
 		(<-x.Fetch.Full).Release()
 	}
@@ -282,22 +281,22 @@ func (x *PartitionSummer) readHere(ctx context.Context) error {
 		if err := sum.Reset(); err != nil {
 			return err
 		}
-		x.Free <- sum // has room for all there are
+		x.Free <- sum // never blocks: it has room for all sums
 	}
-	x.Worked() // of the open step: it is read again
+	x.Worked() // discard the counts of the open step, which is read again
 	return err
 }
 
-// counts takes note of the sum of a step that this instance has made. If another one has come
-// too it must be the same.
-func (g *coordinator) counts(index int, s *StepSum) error {
+// recordOwnSum records the sum of a step that this instance has made. If a worker's sum has arrived too, both must be
+// equal.
+func (g *coordinator) recordOwnSum(index int, s *StepSum) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := &g.Inbox[index]
 	b.Next = s.Step + 1
 	came, known := b.Held[s.Step]
 	if delete(b.Held, s.Step); !known && !g.own[index] {
-		return nil // nobody else has had it lately
+		return nil // no other instance has summed the partition lately
 	}
 	data, err := s.sum.AppendBinary(nil)
 	if err != nil {
@@ -315,21 +314,21 @@ func (b *partitionInbox) Know(step uint64, hash [32]byte) {
 	delete(b.Known, step-keptSums)
 }
 
-// differs is the halt where two instances have other sums of one step. With on_gap = "null" it is
-// none, because records may be deleted between two readings, nor with schemas in a registry, which
-// may have answered one of them and not the other: a record must not decide that the task halts.
+// differs returns the halt for two different sums of one step. With on_gap = "null" it returns nil, because records may
+// be deleted between two readings. With a schema registry it also returns nil, because the registry may have answered
+// only one of the instances, and a single record must not decide that the task halts.
 func (g *coordinator) differs(index int, step uint64) error {
 	if g.R.S.OnGap == "null" || g.R.S.Input.Looked() {
 		return nil
 	}
 	return failure.Haltf(failure.Mechanism,
-		"two instances have summed step %d of partition %d, and their sums are not the same: the log is the same for "+
-			"all, so one of them computes wrongly; compare their hardware and versions before anything is opened again",
+		"two instances have summed step %d of partition %d with different results: both read the same log, so one of "+
+			"them computes wrongly; compare their hardware and versions before you open another epoch",
 		step, g.partition(index))
 }
 
-// receive gives the merger the sums of a partition that another instance makes, until the context
-// ends. It returns nil before that when no word comes of the partition.
+// receive gives the merger the sums of a partition that a worker makes, until the context ends. It returns nil earlier
+// if the worker is silent.
 func (g *coordinator) receive(ctx context.Context, x *PartitionSummer) error {
 	b := &g.Inbox[x.index]
 	timer := time.NewTimer(g.p.times.Silence)
@@ -385,10 +384,9 @@ func (g *coordinator) receive(ctx context.Context, x *PartitionSummer) error {
 		}
 		g.mu.Unlock()
 		if err != nil || s.position.Next != x.Leaf.First() {
-			// It was written under the group's key, so it is a fault, of memory or of a program.
-			return failure.Haltf(failure.Mechanism, "another instance has summed step %d of partition %d wrongly: %w",
-				step, g.partition(x.index),
-				errors.Join(err, errors.New("its sum is not one of this step")))
+			// The sum was authenticated with the group's key, so the fault is in a machine's memory or in a program.
+			return failure.Haltf(failure.Mechanism, "sum of step %d of partition %d from another instance is wrong: %w",
+				step, g.partition(x.index), errors.Join(err, errors.New("it does not fit this step")))
 		}
 		x.position = s.position
 		x.show(x.Leaf.First())
@@ -402,7 +400,7 @@ func (g *coordinator) receive(ctx context.Context, x *PartitionSummer) error {
 	}
 }
 
-// take takes a record for this root.
+// take handles a record for this coordinator.
 func (g *coordinator) take(h partHeader, content []byte) {
 	if h.Kind == partAlive {
 		if a, err := parseMergeAlive(content); err == nil {
@@ -422,12 +420,12 @@ func (g *coordinator) take(h partHeader, content []byte) {
 	}
 }
 
-// TakeSum takes a piece of a sum.
+// TakeSum handles a sum or a piece of one.
 func (g *coordinator) TakeSum(h partHeader, content []byte) error {
 	b := &g.Inbox[h.Partition]
 	_, known := b.Known[h.Step]
 	if h.Step > g.Step+g.Ahead || h.Step < b.Next && !known {
-		return nil // more than may wait, or too old to be compared
+		return nil // too far ahead, or too old to be compared
 	}
 	if h.Pieces > 1 {
 		w := b.Pieces[h.Step]
@@ -439,7 +437,7 @@ func (g *coordinator) TakeSum(h partHeader, content []byte) error {
 			w.have[h.Piece] = content
 			w.left--
 		} else if !slices.Equal(w.have[h.Piece], content) {
-			w.have[h.Piece] = content // of another worker: what is put together shows whether it is the same
+			w.have[h.Piece] = content // from another worker; the hash of the whole sum shows whether it is the same
 		}
 		b.heard = g.R.Now()
 		if w.left > 0 {
@@ -470,10 +468,10 @@ func (g *coordinator) TakeSum(h partHeader, content []byte) error {
 	return nil
 }
 
-// alive takes the word of a worker. It counts for a partition unless the sum that is waited for
-// was written before it and is not here.
+// alive handles a worker's progress report. It counts as a sign of life for a partition, unless the worker had written
+// the next sum before the report and that sum is not here.
 func (g *coordinator) alive(a *mergeAlive) {
-	team, _ := g.p.who()
+	team, _ := g.p.currentTeam()
 	if a.generation != team.Generation {
 		return
 	}
@@ -492,7 +490,7 @@ func (g *coordinator) alive(a *mergeAlive) {
 	}
 }
 
-// merged takes note of a step that is merged, and of the positions behind it.
+// merged records that a step is merged, and the positions after it.
 func (g *coordinator) merged(step uint64, at []state.Place) {
 	if g == nil {
 		return
@@ -517,8 +515,8 @@ func (g *coordinator) merged(step uint64, at []state.Place) {
 	failure.Signal(g.report)
 }
 
-// foresee finds where the next steps by the clock end, for workers that are ahead.
-func (g *coordinator) foresee(ctx context.Context) error {
+// findEnds finds where the next steps by the clock end, for workers that are ahead.
+func (g *coordinator) findEnds(ctx context.Context) error {
 	for {
 		g.mu.Lock()
 		next, moved := g.Step+uint64(len(g.ends))+1, g.moved.Next()
@@ -550,13 +548,13 @@ func (g *coordinator) foresee(ctx context.Context) error {
 	}
 }
 
-// announce tells workers of the job, and how far it is, until the context ends.
+// announce announces the job and its progress to workers until the context ends.
 func (g *coordinator) announce(ctx context.Context) {
 	tick := time.NewTicker(g.p.times.Announce)
 	defer tick.Stop()
 	whole := true
 	for {
-		team, changed := g.p.who()
+		team, changed := g.p.currentTeam()
 		if team.shares() {
 			written := make(chan struct{})
 			if records := g.records(team, whole); records != nil &&
@@ -583,7 +581,7 @@ func (g *coordinator) announce(ctx context.Context) {
 	}
 }
 
-// records returns how far the job is, behind the job itself where that is wanted.
+// records returns the progress record, after the job record if whole is true.
 func (g *coordinator) records(team Team, whole bool) (all [][]byte) {
 	g.mu.Lock()
 	h := partHeader{Job: g.nonce, Step: g.Step, Pieces: 1}
@@ -601,7 +599,7 @@ func (g *coordinator) records(team Team, whole bool) (all [][]byte) {
 	contents := map[byte][]byte{partProgress: progress.encode()}
 	if whole {
 		if contents[partJob] = job.encode(); len(contents[partJob]) > maxPartJob {
-			g.R.Log.Warn("the stream has too many partitions to be shared: it is read here")
+			g.R.Log.Warn("the stream has too many partitions to share them: reading all of them on this instance")
 			return nil
 		}
 	}

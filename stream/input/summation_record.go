@@ -20,15 +20,15 @@ import (
 
 // The kinds of records by which instances share the reading of a merged stream.
 const (
-	partJob      = 1 + iota // the root's: what is to be summed, and from where on
-	partProgress            // the root's: how far it has merged, and where steps by the clock end
-	partSum                 // a worker's: the sum of a step over a partition, or a piece of it
-	partAlive               // a worker's: how far it has come
+	partJob      = 1 + iota // by the coordinator: what to sum, and the positions to start from
+	partProgress            // by the coordinator: the last merged step, and where steps by the clock end
+	partSum                 // by a worker: the sum of a step over a partition, or a piece of it
+	partAlive               // by a worker: its progress
 )
 
-// The limits of such records.
+// The limits of these records.
 const (
-	partPiece     = 900_000 // bytes of content in a record: brokers take a megabyte
+	partPiece     = 900_000 // bytes of content in a record; brokers accept a megabyte
 	maxPartPieces = 512     // of one sum
 	maxPartJob    = partPiece
 	maxMergeParts = 1 << 20 // partitions of a stream
@@ -36,21 +36,20 @@ const (
 	partHead      = 2 + 16 + 4 + 8 + 4 + 4
 )
 
-// errPartial says that a record is not one that an instance of this group has written with the
-// present key, for this shard.
+// errPartial says that no instance of this group wrote the record for this shard with the present key.
 var errPartial = errors.New("not a record of merged sums, or of another key, group or shard")
 
-// partHeader begins a record, in the clear: what it is, of which job, and its place.
+// partHeader begins a record, in the clear. It gives the record's kind, job and place.
 type partHeader struct {
 	Kind      byte
-	Job       [16]byte // the nonce of the root's run
-	Partition uint32   // its place among the stream's, of a sum
-	Step      uint64   // of a sum; of others the last one that is merged
-	Piece     uint32   // of so many
+	Job       [16]byte // the nonce of the coordinator's run
+	Partition uint32   // of a sum: the partition's place among the stream's; else 0
+	Step      uint64   // of a sum: its step; else the last merged step
+	Piece     uint32   // index among Pieces
 	Pieces    uint32
 }
 
-// String names it for messages.
+// String names the sum for messages.
 func (h *partHeader) String() string {
 	return fmt.Sprintf("step %d of partition number %d", h.Step, h.Partition)
 }
@@ -64,7 +63,7 @@ func (h *partHeader) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, h.Pieces)
 }
 
-// parsePartHeader reads the beginning of a record. The rest of it is salt and cipher text.
+// parsePartHeader parses the beginning of a record. Salt and ciphertext follow it.
 func parsePartHeader(data []byte) (h partHeader, ok bool) {
 	if len(data) < partHead+seal.Salt+seal.Tag || len(data) > partHead+seal.Salt+seal.Tag+partPiece ||
 		data[0] != partFormat {
@@ -84,19 +83,18 @@ func parsePartHeader(data []byte) (h partHeader, ok bool) {
 	return h, sound && h.Step < math.MaxInt64
 }
 
-// partSeal encrypts the records of one shard. Their sums have no noise, and are as private as
-// the stream's records.
+// partSeal encrypts the records of one shard. Their sums have no noise, so they are as private as the stream's records.
 //
 // A record is header ‖ salt[32] ‖ AES-256-GCM of the content, with the key
 //
 //	HKDF-SHA256(master key, salt, "streamdp/partials/v1\0")
 //
-// and the nonce 0: the salt is random and new for each record, so no key encrypts twice. Group,
-// shard, header and salt are authenticated: a record counts for no other place. A record that
-// somebody repeats is one that was seen before, and counts for nothing more.
+// and the nonce 0. The salt is random and new for each record, so no key encrypts twice. Group, shard, header and salt
+// are authenticated, so a record is valid in no other place. A replayed record repeats one that was handled before, and
+// has no further effect.
 //
-// The master key is what all instances have. An epoch's secret stays with its owner. partSeal gets a function that
-// derives the keys of records, and not the master key.
+// All instances have the master key, but only the owner has an epoch's secret. partSeal holds a function that derives
+// the keys of records, not the master key.
 type partSeal struct {
 	derive func(salt []byte) [32]byte
 	with   []byte // group and shard
@@ -118,13 +116,13 @@ func (s *partSeal) Seal(h partHeader, content []byte) ([]byte, error) {
 	return s.sealIn(h, append(partRoom(len(content)), content...))
 }
 
-// partRoom returns what goes before a record's content, to be filled in by sealIn. It has capacity for
-// so many bytes of content and what goes behind them.
+// partRoom returns the space before a record's content, which sealIn fills in. Its capacity also holds the given number
+// of bytes of content and the tag.
 func partRoom(content int) []byte {
 	return make([]byte, partHead+seal.Salt, partHead+seal.Salt+content+seal.Tag)
 }
 
-// sealIn makes a record of partRoom with the content behind it, in the same memory.
+// sealIn makes a record of b, which is partRoom followed by the content, in the same memory.
 func (s *partSeal) sealIn(h partHeader, b []byte) ([]byte, error) {
 	salt := dp.NewSecret() // 32 random bytes
 	aead, err := s.cipher(salt[:])
@@ -135,7 +133,7 @@ func (s *partSeal) sealIn(h partHeader, b []byte) ([]byte, error) {
 	return aead.Seal(head, seal.NoNonce, b[len(head):], slices.Concat(s.with, head)), nil
 }
 
-// Open returns the content of a record with a sound header.
+// Open returns the content of a record whose header was parsed successfully.
 func (s *partSeal) Open(data []byte) ([]byte, error) {
 	head := data[:partHead+seal.Salt]
 	aead, err := s.cipher(head[partHead:])
@@ -149,27 +147,26 @@ func (s *partSeal) Open(data []byte) ([]byte, error) {
 	return content, nil
 }
 
-// mergeJob is what a root announces: an instance that has some of its partitions reads them from
-// the positions on and writes their sums.
+// mergeJob is what a coordinator announces. Each member reads the partitions assigned to it from the given positions,
+// and writes their sums.
 type mergeJob struct {
 	Stream     string
-	Manifest   []byte // the epoch's file
-	Generation int64  // of the group, by whose members partitions are divided
+	Manifest   []byte // the epoch's manifest file
+	Generation int64  // of the group, whose members divide the partitions
 	Members    int
-	Ahead      uint64 // steps beyond the last merged one that may be written
+	Ahead      uint64 // steps after the last merged one that may be written
 	At         []mergePlace
 
-	step uint64 // the last merged one; in the record's header
+	step uint64 // the last merged step; from the record's header
 }
 
-// mergePlace is one partition of a job: the member that sums it, and where the step after the
-// last merged one begins.
+// mergePlace is one partition of a job: the member that sums it, and where the step after the last merged one begins.
 type mergePlace struct {
 	Member   int
 	position kafka.Position
 }
 
-// NoMember sums a partition that its root reads itself.
+// NoMember is the member of a partition that the coordinator reads itself.
 const NoMember = -1
 
 func (j *mergeJob) encode() []byte {
@@ -205,8 +202,7 @@ func parseMergeJob(data []byte) (*mergeJob, error) {
 	return j, nil
 }
 
-// mergeProgress says where steps by the clock end, from the one after the last merged step on;
-// nothing of other steps.
+// mergeProgress holds the ends of the known steps by the clock after the last merged one. It is empty for other steps.
 type mergeProgress struct {
 	ends [][]int64 // by step and partition
 }
@@ -247,18 +243,18 @@ func parseMergeProgress(data []byte) (*mergeProgress, error) {
 	return p, nil
 }
 
-// mergeAlive says how far a member has come in its partitions that it can read.
+// mergeAlive reports a member's progress in the partitions of its own that it can read.
 type mergeAlive struct {
 	generation int64
 	member     int
 	at         []mergeReached
 }
 
-// mergeReached is how far a member has come in one partition.
+// mergeReached is a member's progress in one partition.
 type mergeReached struct {
 	partition        int    // its place among the stream's
-	written          uint64 // the last step whose sum it has written
-	logStart, logEnd int64  // as of the last answer of the broker; −1: none yet
+	written          uint64 // the last step whose sum was written
+	logStart, logEnd int64  // as of the broker's last response; −1: none yet
 }
 
 func (a *mergeAlive) Encode() []byte {
@@ -293,12 +289,12 @@ func parseMergeAlive(data []byte) (*mergeAlive, error) {
 
 // mergeSum is the sum of a step over a partition, as a worker writes it.
 type mergeSum struct {
-	position kafka.Position // behind it
+	position kafka.Position // after the step
 	Work     monitor.Counts // since the step before
-	Sum      []byte         // of core.Sum.AppendBinary
+	Sum      []byte         // as written by core.Sum.AppendBinary
 }
 
-// Begin appends what goes before the sum.
+// Begin appends the fields that precede the sum.
 func (s *mergeSum) Begin(b []byte) []byte {
 	w := &bin.Writer{B: b}
 	state.WritePosition(w, s.position)
@@ -315,7 +311,7 @@ func parseMergeSum(data []byte) (*mergeSum, error) {
 	s := &mergeSum{position: state.ReadPosition(r)}
 	s.Work.Records = r.Index(math.MaxInt32)
 	if r.Uint() != uint64(codec.Reasons) {
-		r.Bad = true // of another version: this one reads the partition itself
+		r.Bad = true // from another version; the coordinator reads the partition itself
 	}
 	for i := range s.Work.Rejected {
 		s.Work.Rejected[i] = r.Index(math.MaxInt32)
@@ -326,14 +322,13 @@ func parseMergeSum(data []byte) (*mergeSum, error) {
 	return s, nil
 }
 
-// pieces seals the record of a sum, which is partRoom with the content behind it, as several where it is
-// large.
+// pieces seals the record of a sum. b is partRoom followed by the content. Large content is split into several records.
 func (s *partSeal) pieces(h partHeader, b []byte) (all [][]byte, err error) {
 	content := b[partHead+seal.Salt:]
 	h.Pieces = uint32(max(1, (len(content)+partPiece-1)/partPiece))
 	if h.Pieces > maxPartPieces {
 		return nil,
-			fmt.Errorf("the sum of a step has %d bytes, and instances exchange at most %d: make the window smaller",
+			fmt.Errorf("the sum of a step has %d bytes, but instances can exchange at most %d: make the window smaller",
 				len(content), maxPartPieces*partPiece)
 	}
 	if h.Pieces == 1 {

@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// partRecords has one of each kind of record's content.
+// partRecords has the content of one record of each kind.
 func partRecords() map[byte][]byte {
 	at := kafka.Position{Next: 7, LeaderEpoch: 3, Anchor: &kafka.Anchor{Offset: 6, Hash: [32]byte{9}, LeaderEpoch: 3}}
 	sum := &mergeSum{position: at, Work: monitor.Counts{Records: 12}, Sum: []byte("sum")}
@@ -26,7 +26,7 @@ func partRecords() map[byte][]byte {
 	}
 }
 
-// parsePart reads a content and writes it again.
+// parsePart parses a content and encodes it again.
 func parsePart(kind byte, data []byte) (any, []byte, error) {
 	switch kind {
 	case partJob:
@@ -55,8 +55,8 @@ func parsePart(kind byte, data []byte) (any, []byte, error) {
 	return x, x.Encode(), nil
 }
 
-// TestPartRecords: what instances write to each other says the same when it is read, and nothing
-// that is cut or longer is believed.
+// TestPartRecords: records that instances exchange are unchanged by encoding and parsing, and a record that is cut or
+// too long is refused.
 func TestPartRecords(t *testing.T) {
 	t.Parallel()
 	sealer := newPartSeal(derived(1), "group", 3)
@@ -67,15 +67,15 @@ func TestPartRecords(t *testing.T) {
 		}
 		for n := range content {
 			if kind == partSum && n >= len(content)-3 {
-				break // the sum itself is of any length
+				break // the sum itself may have any length
 			}
 			if y, _, err := parsePart(kind, content[:n]); err == nil && reflect.DeepEqual(x, y) {
-				t.Errorf("kind %d: its first %d bytes are it", kind, n)
+				t.Errorf("kind %d: its first %d bytes are accepted", kind, n)
 			}
 		}
 		if kind != partSum {
 			if _, _, err := parsePart(kind, append(content[:len(content):len(content)], 0)); err == nil {
-				t.Errorf("kind %d: a byte more is believed", kind)
+				t.Errorf("kind %d: one more byte is accepted", kind)
 			}
 		}
 		h := partHeader{Kind: kind, Job: [16]byte{7}, Step: 9, Pieces: 1}
@@ -91,7 +91,7 @@ func TestPartRecords(t *testing.T) {
 		other, err := sealer.Seal(h, content)
 		fixtures.Must(t, err)
 		if bytes.Contains(record, content) || bytes.Equal(record[partHead:], other[partHead:]) {
-			t.Errorf("kind %d is not encrypted, or twice with one key", kind)
+			t.Errorf("kind %d is not encrypted, or two records have the same key", kind)
 		}
 		for i := range record {
 			damaged := bytes.Clone(record)
@@ -100,7 +100,7 @@ func TestPartRecords(t *testing.T) {
 				continue
 			}
 			if _, err := sealer.Open(damaged); err == nil {
-				t.Errorf("kind %d: a record with byte %d of another is believed", kind, i)
+				t.Errorf("kind %d: a record with byte %d of another record is accepted", kind, i)
 			}
 		}
 		for name, s := range map[string]*partSeal{
@@ -108,14 +108,14 @@ func TestPartRecords(t *testing.T) {
 			"shard": newPartSeal(derived(1), "group", 4),
 		} {
 			if _, err := s.Open(record); err == nil {
-				t.Errorf("kind %d: a record of another %s is believed", kind, name)
+				t.Errorf("kind %d: a record of another %s is accepted", kind, name)
 			}
 		}
 	}
 }
 
-// TestPartPieces: a sum that is too large for one record is several, and one that is far too large
-// is refused.
+// TestPartPieces: a sum that is too large for one record is split into several, and one that is far too large is
+// refused.
 func TestPartPieces(t *testing.T) {
 	t.Parallel()
 	sealer := newPartSeal(derived(1), "group", 0)
@@ -136,7 +136,7 @@ func TestPartPieces(t *testing.T) {
 		whole = append(whole, piece...)
 	}
 	if !bytes.Equal(whole, content) {
-		t.Error("the pieces are another sum")
+		t.Error("the joined pieces differ from the sum")
 	}
 	if one,
 		err := sealer.pieces(partHeader{Kind: partSum, Step: 1},
@@ -159,13 +159,12 @@ func TestPartPieces(t *testing.T) {
 		"no step":           {Kind: partSum, Pieces: 1, Step: 1 << 63},
 	} {
 		if _, ok := parsePartHeader(append(h.append(nil), make([]byte, seal.Salt+seal.Tag)...)); ok {
-			t.Errorf("%s is believed", name)
+			t.Errorf("%s is accepted", name)
 		}
 	}
 }
 
-// FuzzPartRecord: whatever is read of another instance's record says the same when it is written
-// again, and what is not its own is refused.
+// FuzzPartRecord: a parsed record encodes to the same bytes, and a record from elsewhere is refused.
 func FuzzPartRecord(f *testing.F) {
 	sealer := newPartSeal(derived(1), "group", 3)
 	for kind, content := range partRecords() {
@@ -177,7 +176,7 @@ func FuzzPartRecord(f *testing.F) {
 				t.Fatalf("%+v", h)
 			}
 			if _, err := sealer.Open(data); err == nil {
-				t.Fatal("a record without its tag is believed")
+				t.Fatal("a record without its tag is accepted")
 			}
 		}
 		if kind < partJob || kind > partAlive {
@@ -197,7 +196,7 @@ func FuzzPartRecord(f *testing.F) {
 // encode returns the content of a sum's record.
 func (s *mergeSum) encode() []byte { return append(s.Begin(nil), s.Sum...) }
 
-// derived returns what derives the keys of records from a master key that begins with b.
+// derived returns a function that derives the keys of records from a master key that begins with b.
 func derived(b byte) func(salt []byte) [32]byte {
 	return func(salt []byte) [32]byte { return keys.Derive(&[32]byte{b}, keys.ForPartials, salt) }
 }

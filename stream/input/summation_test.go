@@ -26,12 +26,12 @@ import (
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 )
 
-// heap is a log of records in memory, one for each shard.
+// heap is a log of records in memory, one per shard.
 type heap struct {
 	mu      sync.Mutex
 	records map[int][][]byte
 	came    chan struct{}
-	sums    int // records of sums so far
+	sums    int // sum records so far
 	bytes   int // of all records
 }
 
@@ -58,12 +58,12 @@ func (l *heap) count() int {
 	return l.sums
 }
 
-// side is what one instance sees of the log.
+// side is the view that one instance has of the log.
 type side struct {
 	*heap
-	// edit returns what becomes of a record: several are doubled, none is lost. nil: it stays.
+	// edit returns the records that arrive in place of one: several duplicate it, none loses it. nil: no change.
 	edit func(h input.PartHeader, record []byte) [][]byte
-	dead context.Context // when that ends, nothing of this instance arrives any more
+	dead context.Context // when it ends, no record reaches this instance any more
 }
 
 func (s *side) Append(ctx context.Context, shard int, records [][]byte) error {
@@ -107,15 +107,15 @@ func (s *side) Follow(ctx context.Context, shard int, ready func(), fn func([]by
 var testTimes = input.PartTimes{Announce: 50 * time.Millisecond, Beat: 20 * time.Millisecond, Silence: time.Second,
 	Retry: time.Minute, Expire: time.Second}
 
-// hears makes a root wait for other instances as long as a test does, also on a machine with more to do.
+// hears lets a coordinator wait for other instances as long as a test, also on a busy machine.
 func hears(x *instance) { (*x.Times()).Silence = fixtures.Patience }
 
-// instance is one that only sums partitions.
+// instance is an instance that only sums partitions.
 type instance struct {
 	*input.SharedSummation
 	d    *epoch.Process
 	side *side
-	said *fixtures.Journal // of all instances of the rig
+	said *fixtures.Journal // log of all instances of the rig
 	stop context.CancelFunc
 	done chan struct{}
 }
@@ -151,15 +151,15 @@ func (x *instance) start(t testing.TB) {
 	t.Cleanup(x.kill)
 }
 
-// kill ends the instance without a word.
+// kill ends the instance without a message.
 func (x *instance) kill() {
 	x.stop()
 	<-x.done
 }
 
-// whenAlone waits until the root reads a partition of others, or the instance has ended.
+// whenAlone waits until the coordinator reads another instance's partition, or the instance has ended.
 func (x *instance) whenAlone(then func()) {
-	for !strings.Contains(x.said.String(), "it is read here") {
+	for !strings.Contains(x.said.String(), "reading it locally") {
 		select {
 		case <-x.done:
 			return
@@ -186,7 +186,7 @@ func coordinates(r *streamtest.Rig, log *heap, at input.Team, edits ...func(*ins
 	return x
 }
 
-// partialStreams are streams whose releases are the same whoever sums its partitions.
+// partialStreams are streams whose releases do not depend on which instance sums their partitions.
 var partialStreams = map[string]string{
 	"moments":              fixtures.With(fixtures.MergedStream, "merge = true", "merge = true\nmerge_ahead = 2"),
 	"refit":                fixtures.MergedRefit("window = 80\nstride = 100"),
@@ -195,8 +195,8 @@ var partialStreams = map[string]string{
 		"merge = true\nstep = \"1m\"\nstep_max = 3000"),
 }
 
-// partialsOf runs a stream of five partitions to its fourth step, by the clock to its second, and
-// returns its releases. with is called before the daemon starts.
+// partialsOf runs a stream of five partitions to its fourth step, or to its second by the clock, and returns its
+// releases. It calls with before the daemon starts.
 func partialsOf(t testing.TB, toml string, with func(*streamtest.Rig)) (string, *streamtest.Rig) {
 	t.Helper()
 	r := streamtest.NewMergedRig(t, toml, 5)
@@ -225,8 +225,8 @@ func partialsOf(t testing.TB, toml string, with func(*streamtest.Rig)) (string, 
 	return fmt.Sprint(r.OutputOf("orders.dp")), r
 }
 
-// TestPartials: partitions that other instances sum have the releases of one process: of moments and
-// refits, with steps by count and by clock. All sums of partitions that are others' are theirs.
+// TestPartials: if other instances sum partitions, the releases equal those of one process, for moments and refits,
+// with steps by count and by clock. The other instances make all sums of their partitions.
 func TestPartials(t *testing.T) {
 	t.Parallel()
 	for name, toml := range partialStreams {
@@ -242,20 +242,20 @@ func TestPartials(t *testing.T) {
 				coordinates(r, log, input.Team{Generation: 1, Members: 3, Self: 0}, hears)
 			})
 			if n := log.count(); n != 3*steps {
-				t.Errorf("%d sums came of other instances, want %d", n, 3*steps)
+				t.Errorf("%d sums came from other instances, want %d", n, 3*steps)
 			}
 			if strings.Contains(r.Log.String(), "read here") {
-				t.Error("the root has read partitions of others")
+				t.Error("the coordinator has read other instances' partitions")
 			}
 			want, _ := partialsOf(t, toml, func(*streamtest.Rig) {})
 			if got != want {
-				t.Error("other releases than those of one process")
+				t.Error("releases differ from those of one process")
 			}
 		})
 	}
 }
 
-// TestPartialsKafka: the same over a topic of a broker.
+// TestPartialsKafka runs the same over a topic of a broker.
 func TestPartialsKafka(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 5)
@@ -272,7 +272,7 @@ func TestPartialsKafka(t *testing.T) {
 	x.End()
 	want, _ := partialsOf(t, partialStreams["moments"], func(*streamtest.Rig) {})
 	if fmt.Sprint(r.OutputOf("orders.dp")) != want {
-		t.Error("other releases than those of one process")
+		t.Error("releases differ from those of one process")
 	}
 	sums := 0
 	fixtures.Must(t, r.Client.ReadBack(t.Context(), "group.partials", 0, 0, func(rec *kafka.Record) error {
@@ -282,12 +282,11 @@ func TestPartialsKafka(t *testing.T) {
 		return nil
 	}))
 	if sums != 2*4 || strings.Contains(r.Log.String(), "read here") {
-		t.Errorf("%d sums came of the other instance, want 8", sums)
+		t.Errorf("%d sums came from the other instance, want 8", sums)
 	}
 }
 
-// TestPartialsTrouble: whatever becomes of the sums of other instances, the releases are those of
-// one process.
+// TestPartialsTrouble: faults in the sums of other instances do not change the releases.
 func TestPartialsTrouble(t *testing.T) {
 	t.Parallel()
 	toml := partialStreams["moments"]
@@ -302,7 +301,7 @@ func TestPartialsTrouble(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		edit  func(x *instance) func(input.PartHeader, []byte) [][]byte
-		alone bool // the root reads some partitions of the instance
+		alone bool // the coordinator reads some of the instance's partitions
 	}{
 		"doubled": {func(*instance) func(input.PartHeader, []byte) [][]byte {
 			return func(_ input.PartHeader, r []byte) [][]byte { return [][]byte{r, r} }
@@ -369,7 +368,7 @@ func TestPartialsTrouble(t *testing.T) {
 				fixtures.Must(t, err)
 				s, err := input.ParseMergeSum(content)
 				fixtures.Must(t, err)
-				at := len(content) - len(s.Sum) - len(s.Work.Rejected)*8 - 8 // where their number is
+				at := len(content) - len(s.Sum) - len(s.Work.Rejected)*8 - 8 // where the number of reasons is
 				content[at]++
 				r, err = input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0).Seal(h, content)
 				fixtures.Must(t, err)
@@ -379,7 +378,7 @@ func TestPartialsTrouble(t *testing.T) {
 		"of another run, too": {func(*instance) func(input.PartHeader, []byte) [][]byte {
 			return only(func(h input.PartHeader, r []byte) [][]byte {
 				other := append([]byte(nil), r...)
-				other[5] ^= 1 // of its nonce
+				other[5] ^= 1 // a byte of its nonce
 				damaged := append([]byte(nil), r...)
 				damaged[len(r)-1] ^= 1
 				return [][]byte{other, damaged, r[:len(r)-1], nil, []byte("no record"), r}
@@ -399,10 +398,10 @@ func TestPartialsTrouble(t *testing.T) {
 				}
 			})
 			if got != want {
-				t.Error("other releases than those of one process")
+				t.Error("releases differ from those of one process")
 			}
-			if alone := strings.Contains(r.Log.String(), "it is read here"); alone != c.alone {
-				t.Errorf("the root has read partitions of the instance: %t", alone)
+			if alone := strings.Contains(r.Log.String(), "reading it locally"); alone != c.alone {
+				t.Errorf("the coordinator has read partitions of the instance: %t", alone)
 			}
 			if log.count() == 0 && name != "of a later version" {
 				t.Error("the instance has summed nothing")
@@ -411,8 +410,8 @@ func TestPartialsTrouble(t *testing.T) {
 	}
 }
 
-// TestPartialsDiffer: a sum that is another one than an earlier one of its step stops the epoch,
-// whether that was another instance's or the root's own; so does one of another step.
+// TestPartialsDiffer: a sum that differs from an earlier one of its step stops the epoch, whether the earlier one came
+// from another instance or from the coordinator. A sum of another step stops it too.
 func TestPartialsDiffer(t *testing.T) {
 	t.Parallel()
 	changed := func(t *testing.T, x *instance, r []byte) []byte {
@@ -465,7 +464,7 @@ func TestPartialsDiffer(t *testing.T) {
 	}
 }
 
-// schematic returns a merged stream of Avro records whose schemas are in a registry at some address.
+// schematic returns a merged stream of Avro records whose schemas are in a registry at url.
 func schematic(url string) string {
 	return fixtures.With("[registry]\nurls = [\"URL\"]\n"+partialStreams["moments"], "URL", url, `codec = "json"`,
 		`codec = "avro"`)
@@ -485,9 +484,8 @@ func sendFramed(r *streamtest.Rig, n int) {
 	}
 }
 
-// TestPartialsSchemas: an instance that sums partitions for another one reads the schemas first, and by
-// the clock, as a task does. Where its registry does not have them, it sums nothing, instead of rows
-// that are null.
+// TestPartialsSchemas: an instance that sums partitions for another one reads the schemas first, and periodically, as a
+// task does. If its registry does not have them, it sums nothing; it must not sum null rows.
 func TestPartialsSchemas(t *testing.T) {
 	t.Parallel()
 	orders := fixtures.AvroOrder("amount double", "items double", "weight double")
@@ -520,18 +518,18 @@ func TestPartialsSchemas(t *testing.T) {
 	helped, one := run(full, hears)
 	s := one.d.Config().Streams[0]
 	if helped != alone {
-		t.Error("releases differ where an instance helps")
+		t.Error("releases differ if another instance helps")
 	}
 	if !one.d.Schemas.Subjects(s).Has(11) {
-		t.Error("the instance that helps has not looked at the registry")
+		t.Error("the helping instance has not queried the registry")
 	}
 	if helped, _ := run(empty); helped != alone {
-		t.Error("releases differ where the registry of the instance that helps is empty")
+		t.Error("releases differ if the helping instance's registry is empty")
 	}
 }
 
-// TestPartialsDifferSchemas: where schemas are in a registry, sums of one step may differ: it may not
-// have answered both. Then the task goes on with the first.
+// TestPartialsDifferSchemas: if schemas are in a registry, sums of one step may differ, because the registry may have
+// answered only one instance. Then the task continues with the first sum.
 func TestPartialsDifferSchemas(t *testing.T) {
 	t.Parallel()
 	reg := srfake.New()
@@ -558,8 +556,7 @@ func TestPartialsDifferSchemas(t *testing.T) {
 	x.End()
 }
 
-// TestPartialsRegroup: members that come and go, or have another configuration, change nothing of
-// the releases.
+// TestPartialsRegroup: releases do not change if members come and go, or have another configuration.
 func TestPartialsRegroup(t *testing.T) {
 	t.Parallel()
 	toml := partialStreams["moments"]
@@ -580,7 +577,7 @@ func TestPartialsRegroup(t *testing.T) {
 			{{Generation: 5, Members: 1, Self: 0}, {}, {}},
 		}
 		for step := range 4 {
-			for i, x := range []*instance{one, root, two} { // they learn of it one after the other
+			for i, x := range []*instance{one, root, two} { // they learn of the team one after the other
 				x.Regroup(teams[step][[]int{1, 0, 2}[i]])
 				for p := range 5 {
 					r.SendTo(p, 1000*p+100*step+33*i, 33+i/2)
@@ -593,10 +590,10 @@ func TestPartialsRegroup(t *testing.T) {
 		}
 		x.End()
 		if fmt.Sprint(r.OutputOf("orders.dp")) != want {
-			t.Error("other releases than those of one process")
+			t.Error("releases differ from those of one process")
 		}
 		if log.count() == 0 {
-			t.Error("nobody has summed anything for the root")
+			t.Error("no instance has summed anything for the coordinator")
 		}
 	})
 	t.Run("while a step waits for its end by the clock", func(t *testing.T) {
@@ -614,7 +611,10 @@ func TestPartialsRegroup(t *testing.T) {
 		h.Tick()
 		x := r.Start(h.On)
 		x.Published(1)
-		for _, t := range []input.Team{{Generation: 2, Members: 2, Self: 0}, {Generation: 3, Members: 1, Self: 0}, {Generation: 4, Members: 2, Self: 1}, {Generation: 5, Members: 2, Self: 0}} {
+		for _, t := range []input.Team{
+			{Generation: 2, Members: 2, Self: 0}, {Generation: 3, Members: 1, Self: 0},
+			{Generation: 4, Members: 2, Self: 1}, {Generation: 5, Members: 2, Self: 0},
+		} {
 			root.Regroup(t)
 			other.Regroup(input.Team{Generation: t.Generation, Members: t.Members, Self: 1 - t.Self})
 			time.Sleep(5 * time.Millisecond)
@@ -626,7 +626,7 @@ func TestPartialsRegroup(t *testing.T) {
 		x.Published(2)
 		x.End()
 		if fmt.Sprint(r.OutputOf("orders.dp")) != want {
-			t.Error("other releases than those of one process")
+			t.Error("releases differ from those of one process")
 		}
 		if strings.Contains(r.Log.String(), "read here") || log.count() == 0 {
 			t.Errorf("%d sums of the other instance\n%s", log.count(), r.Log)
@@ -640,15 +640,14 @@ func TestPartialsRegroup(t *testing.T) {
 				input.Team{Generation: 1, Members: 2, Self: 1})
 			coordinates(r, log, input.Team{Generation: 1, Members: 2, Self: 0})
 		})
-		if got != want || log.count() != 0 || !strings.Contains(r.Log.String(), "it is read here") {
+		if got != want || log.count() != 0 || !strings.Contains(r.Log.String(), "reading it locally") {
 			t.Errorf("%d sums of an instance with another configuration", log.count())
 		}
 	})
 }
 
-// TestPartialsEpochs: epochs end and others begin, and the root starts again with another nonce, while
-// another instance goes on. Releases, and what is counted of records that can't be read, are those of
-// one process.
+// TestPartialsEpochs: epochs end and begin, and the coordinator restarts with a new nonce, while another instance keeps
+// running. Releases, and the counts of unreadable records, equal those of one process.
 func TestPartialsEpochs(t *testing.T) {
 	t.Parallel()
 	run := func(others bool) (releases string, counted []string, log *heap) {
@@ -690,25 +689,25 @@ func TestPartialsEpochs(t *testing.T) {
 		counted = append(counted, fmt.Sprint(*x.D.Status()[0].NotPrivate))
 		x.End()
 		if strings.Contains(r.Log.String(), "read here") {
-			t.Errorf("the root has read partitions of others\n%s", r.Log)
+			t.Errorf("the coordinator has read other instances' partitions\n%s", r.Log)
 		}
 		return fmt.Sprint(r.OutputOf("orders.dp")), counted, log
 	}
 	got, counted, log := run(true)
 	want, all, _ := run(false)
 	if got != want {
-		t.Error("other releases than those of one process")
+		t.Error("releases differ from those of one process")
 	}
 	if !slices.Equal(counted, all) || !strings.Contains(fmt.Sprint(all), "malformed:8") {
 		t.Errorf("counted %q, one process %q", counted, all)
 	}
 	if n := log.count(); n < 2*5 {
-		t.Errorf("%d sums came of the other instance, want 10", n)
+		t.Errorf("%d sums came from the other instance, want 10", n)
 	}
 }
 
-// TestPartialsTroubleEnds: a fetch that was repeated, of a partition that another instance reads by
-// now, is no trouble of the root any more.
+// TestPartialsTroubleEnds: when another instance takes over a partition whose fetch was being retried, the coordinator
+// no longer shows that retry.
 func TestPartialsTroubleEnds(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 2)
@@ -743,13 +742,12 @@ func TestPartialsTroubleEnds(t *testing.T) {
 	x.End()
 }
 
-// TestPartialsRetention: a reader of the topic of sums that finds its place deleted goes on with what comes
-// later.
+// TestPartialsRetention: if a reader of the topic of sums finds its position deleted, it continues with later records.
 func TestPartialsRetention(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 2)
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "group.partials", 1, nil))
-	// A record of a job that has no partition, so it is taken and nothing follows.
+	// The record belongs to a job without partitions, so it is parsed and has no effect.
 	seal := input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(r.Seed)), "group", 0)
 	record, err := seal.Seal(input.PartHeader{Kind: input.PartAlive, Pieces: 1}, (&input.MergeAlive{}).Encode())
 	fixtures.Must(t, err)
@@ -758,11 +756,11 @@ func TestPartialsRetention(t *testing.T) {
 	write := func() {
 		t.Helper()
 		if !x.Write(t.Context(), 0, [][]byte{record}, func() {}) {
-			t.Fatal("nothing can be written")
+			t.Fatal("no record could be written")
 		}
 	}
 	write()
-	<-log.came // and holds
+	<-log.came // the reader waits at its first record
 	for range 5 {
 		fixtures.Must(t, log.Append(t.Context(), 0, [][]byte{record}))
 	}
@@ -774,7 +772,7 @@ func TestPartialsRetention(t *testing.T) {
 		case <-log.came:
 			return
 		case <-late:
-			t.Fatalf("nothing comes\n%s", r.Log)
+			t.Fatalf("no record arrives\n%s", r.Log)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -794,9 +792,9 @@ func (g *gate) Follow(ctx context.Context, shard int, ready func(), fn func([]by
 	})
 }
 
-// TestPartialsOffered: what a root of another generation announces is not taken up, nor what asks nothing of
-// this instance; a new generation ends what it has; and of the roots of one stream, of which all but one are
-// no owners any more, the two that were heard last count.
+// TestPartialsOffered: an instance takes no job of another generation, and no job that gives it no partition. A new
+// generation ends its jobs. If several coordinators announce jobs of one stream, although only one can own it, the two
+// heard last count.
 func TestPartialsOffered(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 2)
@@ -835,8 +833,8 @@ func TestPartialsOffered(t *testing.T) {
 	has()
 }
 
-// TestPartialsAhead: a worker writes no more sums beyond the last merged step than it may, and the rest
-// when the root goes on.
+// TestPartialsAhead: a worker writes only the permitted number of sums beyond the last merged step, and the rest when
+// the coordinator continues.
 func TestPartialsAhead(t *testing.T) {
 	t.Parallel()
 	for name, most := range map[string]int{"moments": input.MostPartsAhead, "refit": 4} {
@@ -866,8 +864,7 @@ func TestPartialsAhead(t *testing.T) {
 	}
 }
 
-// TestPartialsSize: how many bytes a sum has, which who has no key sees too, says nothing of what the
-// records are.
+// TestPartialsSize: the size of a sum, which is visible without the key, does not depend on the records.
 func TestPartialsSize(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"moments", "refit"} {
@@ -909,8 +906,8 @@ func TestPartialsSize(t *testing.T) {
 	}
 }
 
-// TestPartialsBound: a root keeps no more sums of a partition than may wait, whole or in pieces, and
-// compares the last ones that it took with what comes again.
+// TestPartialsBound: a coordinator keeps no more sums of a partition than may wait, whole or in pieces, and compares
+// repeated sums with the last ones that it accepted.
 func TestPartialsBound(t *testing.T) {
 	t.Parallel()
 	g := &input.Coordinator{R: &input.Feed{S: &config.Stream{}, Now: time.Now}, Step: 10, Ahead: 4,
@@ -935,7 +932,7 @@ func TestPartialsBound(t *testing.T) {
 	}
 	fixtures.Must(t, g.TakeSum(input.PartHeader{Kind: input.PartSum, Step: 12, Piece: 1, Pieces: 2}, content[9:]))
 	if b.Held[12] == nil || string(b.Held[12].Sum) != "sum" {
-		t.Error("two pieces are no sum")
+		t.Error("two pieces do not give a sum")
 	}
 	for step := range uint64(3 * input.KeptSums) {
 		b.Know(step, [32]byte{1})
@@ -945,8 +942,8 @@ func TestPartialsBound(t *testing.T) {
 	}
 }
 
-// TestPartialsRetry: a partition that the root has read for a while, because a sum was lost, is another
-// instance's again after that.
+// TestPartialsRetry: a partition that the coordinator has read for a while, because a sum was lost, goes back to its
+// member after that.
 func TestPartialsRetry(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 2)
@@ -967,15 +964,15 @@ func TestPartialsRetry(t *testing.T) {
 	step := 0
 	for late := time.Now().Add(fixtures.Patience); log.count() < 3; step++ {
 		if time.Now().After(late) {
-			t.Fatalf("the root does not let others read again\n%s", r.Log)
+			t.Fatalf("the coordinator does not let others read again\n%s", r.Log)
 		}
 		r.SendTo(0, 100*step, 100)
 		r.SendTo(1, 1000+100*step, 100)
 		x.Published(uint64(step) + 1)
 	}
 	x.End()
-	if !strings.Contains(r.Log.String(), "it is read here") {
-		t.Error("the root has not read the partition")
+	if !strings.Contains(r.Log.String(), "reading it locally") {
+		t.Error("the coordinator has not read the partition")
 	}
 	alone := streamtest.NewMergedRig(t, partialStreams["moments"], 2)
 	alone.SendTo(0, 0, 100*step)
@@ -984,12 +981,11 @@ func TestPartialsRetry(t *testing.T) {
 	y.Published(uint64(step))
 	y.End()
 	if fmt.Sprint(alone.OutputOf("orders.dp")) != fmt.Sprint(r.OutputOf("orders.dp")) {
-		t.Error("other releases than those of one process")
+		t.Error("releases differ from those of one process")
 	}
 }
 
-// changedSum returns a record of a sum with one more in its first integer, as of a processor that
-// is broken.
+// changedSum returns a sum record whose first integer is one larger, as from a broken processor.
 func changedSum(t *testing.T, seal *input.PartSeal, r []byte) []byte {
 	t.Helper()
 	h, _ := input.ParsePartHeader(r)
@@ -998,7 +994,7 @@ func changedSum(t *testing.T, seal *input.PartSeal, r []byte) []byte {
 	s, err := input.ParseMergeSum(content)
 	fixtures.Must(t, err)
 	s.Sum = append([]byte(nil), s.Sum...)
-	s.Sum[5*8+3*8]++ // behind its header
+	s.Sum[5*8+3*8]++ // after its header
 	again, err := seal.Seal(h, append(s.Begin(nil), s.Sum...))
 	fixtures.Must(t, err)
 	return again

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// worker sums partitions for the root of a merged stream on another instance. It has no
-// keys of the epoch and keeps nothing: what it has read is read again by whoever comes after it.
+// worker sums partitions for the coordinator of a merged stream on another instance. It has no keys of the epoch and
+// keeps no lasting state. A successor reads the records again.
 type worker struct {
 	p     *SharedSummation
 	r     *Feed
@@ -25,26 +25,26 @@ type worker struct {
 	self  int // this instance's place in the team
 	ctx   context.Context
 	stop  context.CancelFunc
-	last  time.Time // when the root was heard last; under partials.mu
+	last  time.Time // when the coordinator last sent a record; guarded by p.mu
 
 	mu     sync.Mutex
-	step   uint64             // the last one that the root has merged
-	ends   map[uint64][]int64 // by the clock: of steps that are not merged
-	moved  notify.Broadcast   // sent when one of them changes
+	step   uint64             // the last step that the coordinator has merged
+	ends   map[uint64][]int64 // if steps are by the clock: ends of the known steps that are not merged
+	moved  notify.Broadcast   // sent when step or ends changes
 	leaves []*workerPartition
 }
 
 // workerPartition is a partition that a worker sums.
 type workerPartition struct {
 	*PartitionSummer
-	what    string // its fetches, in words
-	room    int    // bytes of the last sum that was written
+	what    string // names its fetches in messages
+	room    int    // bytes of the last sum written
 	written atomic.Uint64
 	ended   atomic.Bool
 }
 
-// newMergeWorker returns a worker for a job that was announced, nil where this instance has none of
-// its partitions, or another configuration.
+// newMergeWorker returns a worker for an announced job. It returns nil if the job gives this instance no partition, or
+// if the job does not fit this instance's configuration.
 func newMergeWorker(p *SharedSummation, shard int, seal *partSeal, nonce [16]byte, job *mergeJob, self int) *worker {
 	s := p.Config().Stream(job.Stream)
 	if s == nil || !slices.ContainsFunc(job.At, func(at mergePlace) bool { return at.Member == self }) {
@@ -60,13 +60,13 @@ func newMergeWorker(p *SharedSummation, shard int, seal *partSeal, nonce [16]byt
 	return w
 }
 
-// same reports whether a job asks of this instance what the worker does.
+// same reports whether a job gives this instance the same partitions as the worker's job.
 func (w *worker) same(job *mergeJob) bool {
 	return slices.EqualFunc(job.At, w.job.At,
 		func(a, b mergePlace) bool { return (a.Member == w.self) == (b.Member == w.self) })
 }
 
-// heard takes note of the last step that the root has merged. partials.mu is held.
+// heard records a message from the coordinator, and the last step that it has merged. The caller holds p.mu.
 func (w *worker) heard(step uint64) {
 	w.last = w.p.Now()
 	w.mu.Lock()
@@ -84,7 +84,7 @@ func (w *worker) advance(step uint64) {
 	w.moved.Send()
 }
 
-// progress takes the root's word of how far it is.
+// progress handles the coordinator's progress record.
 func (w *worker) progress(step uint64, x *mergeProgress) {
 	w.p.mu.Lock()
 	w.last = w.p.Now()
@@ -99,12 +99,12 @@ func (w *worker) progress(step uint64, x *mergeProgress) {
 	w.advance(step)
 }
 
-// wait waits until something is so.
+// wait waits until so returns true.
 func (w *worker) wait(ctx context.Context, so func() bool) error {
 	return w.moved.Until(ctx, &w.mu, so)
 }
 
-// until is the boundarySource of steps whose boundaries the root has told.
+// until is the boundarySource of steps whose boundaries the coordinator has sent.
 func (w *worker) until(ctx context.Context, step uint64) (x boundary.Boundary, err error) {
 	err = w.wait(ctx, func() bool {
 		x.Step, x.Ends = step, w.ends[step]
@@ -117,9 +117,9 @@ func (w *worker) until(ctx context.Context, step uint64) (x boundary.Boundary, e
 func (w *worker) run() {
 	defer w.stop()
 	if err := w.work(); err != nil && w.ctx.Err() == nil {
-		w.r.Log.Warn("this instance can't sum partitions of a merged stream for another one, which reads them itself",
-			"error", err.Error())
-		<-w.ctx.Done() // the root announces it again, and nothing has changed
+		w.r.Log.Warn("cannot sum partitions of a merged stream for another instance, which reads them itself", "error",
+			err.Error())
+		<-w.ctx.Done() // do not end: the coordinator would announce the same job again
 	}
 }
 
@@ -132,7 +132,7 @@ func (w *worker) work() error {
 	if err != nil {
 		return err
 	}
-	// As where the task runs: the root reads the partitions itself while the registry is away.
+	// The owner's task waits for the registry too; the coordinator reads the partitions itself meanwhile.
 	if err := w.r.ReadSchemas(w.ctx, false); err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (w *worker) work() error {
 		if at.Member != w.self {
 			continue
 		}
-		// so many more may wait to be written
+		// At most merge_ahead further sums wait to be written.
 		x, err := NewPartitionSummer(c, i, leaves[i], at.position, w.r.S.MergeAhead)
 		if err != nil {
 			return err
@@ -194,13 +194,14 @@ func (w *worker) work() error {
 	return nil
 }
 
-// core returns what makes the leaves of an epoch. It has none of the epoch's keys.
+// core returns the core that makes the leaves of an epoch. It has none of the epoch's keys.
 func (w *worker) core(m *core.Manifest) (*core.Core, error) {
 	if m.KeyID != w.p.KeyID || m.Stream != w.r.S.Name || len(m.Parts) != len(w.job.At) {
 		return nil, errPartial
 	}
 	if changes := core.Changes(w.r.S, m); changes != nil {
-		return nil, failure.Haltf(failure.Configuration, "its configuration is another one: %s", changes[0])
+		return nil, failure.Haltf(failure.Configuration, "the other instance has a different configuration: %s",
+			changes[0])
 	}
 	over := w.r.S.Over(m.Numbers())
 	mech, err := core.NewMechanism(over, m.Plan, nil)
@@ -210,7 +211,7 @@ func (w *worker) core(m *core.Manifest) (*core.Core, error) {
 	return core.New(over, m, w.job.Manifest, mech, nil)
 }
 
-// sum writes the sums of a partition until the context ends, or the partition can't be read.
+// sum writes the sums of a partition until the context ends or the partition cannot be read.
 func (w *worker) sum(ctx context.Context, leaf *workerPartition, failed chan error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -227,13 +228,13 @@ func (w *worker) sum(ctx context.Context, leaf *workerPartition, failed chan err
 			return
 		case err := <-failed:
 			leaf.ended.Store(true)
-			w.r.Log.Warn("a partition of a merged stream can't be read for another instance, which reads it itself",
+			w.r.Log.Warn("cannot read a partition of a merged stream for another instance, which reads it itself",
 				"partition", leaf.what, "error", err.Error())
 			return
 		case s := <-leaf.Sums:
 			if err := w.put(ctx, leaf, s); err != nil {
 				if leaf.ended.Store(true); ctx.Err() == nil {
-					w.r.Log.Warn("the sum of a partition can't be written for another instance, which reads it itself",
+					w.r.Log.Warn("cannot write the sum of a partition for another instance, which reads it itself",
 						"partition", leaf.what, "error", err.Error())
 				}
 				return
@@ -242,7 +243,7 @@ func (w *worker) sum(ctx context.Context, leaf *workerPartition, failed chan err
 	}
 }
 
-// put writes the sum of a step, once the root is near enough.
+// put writes the sum of a step as soon as the coordinator's progress allows it.
 func (w *worker) put(ctx context.Context, leaf *workerPartition, s StepSum) error {
 	if err := w.wait(ctx, func() bool { return s.Step <= w.step+w.job.Ahead }); err != nil {
 		return err
@@ -256,7 +257,7 @@ func (w *worker) put(ctx context.Context, leaf *workerPartition, s StepSum) erro
 	if err := s.sum.Reset(); err != nil {
 		return err
 	}
-	leaf.Free <- s.sum // has room for all there are
+	leaf.Free <- s.sum // never blocks: it has room for all sums
 	records,
 		err := w.seal.pieces(partHeader{Kind: partSum, Job: w.nonce, Partition: uint32(leaf.index), Step: s.Step},
 		content)
@@ -267,7 +268,7 @@ func (w *worker) put(ctx context.Context, leaf *workerPartition, s StepSum) erro
 	return nil
 }
 
-// beat says how far the worker has come, until the context ends.
+// beat reports the worker's progress until the context ends.
 func (w *worker) beat(ctx context.Context) {
 	tick := time.NewTicker(w.p.times.Beat)
 	defer tick.Stop()

@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// clockLog is a log that notes when it is written to, and how many records.
+// clockLog is a log that records the time and size of each write.
 type clockLog struct {
 	SumLog
 	begun  time.Time
@@ -24,8 +24,8 @@ func (l *clockLog) Append(_ context.Context, _ int, records [][]byte) error {
 	return nil
 }
 
-// TestPartWriterGathers: what is written soon after something else goes together, in its order; the first
-// does not wait, and neither does much.
+// TestPartWriterGathers: records written soon after others are gathered into one write, in order. The first write does
+// not wait, nor does a large one.
 func TestPartWriterGathers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,10 +49,10 @@ func TestPartWriterGathers(t *testing.T) {
 		put(time.Millisecond, 2, 0)
 		put(time.Millisecond, 3, 0)
 		put(time.Millisecond, 4, 0)
-		put(30*time.Millisecond, 5, 0)           // waits, for 40 ms
-		put(time.Millisecond, 6, partGather)     // and takes it along
-		put(100*time.Millisecond, 7, 0)          // nothing was written lately
-		put(time.Millisecond, 8, partGather-100) // waits for 154
+		put(30*time.Millisecond, 5, 0)           // waits for 40 ms
+		put(time.Millisecond, 6, partGather)     // joins the waiting write, which is now large enough
+		put(100*time.Millisecond, 7, 0)          // nothing was written recently
+		put(time.Millisecond, 8, partGather-100) // waits until 154 ms
 		time.Sleep(19 * time.Millisecond)
 		synctest.Wait()
 		if stop(); !slices.Equal(done, []byte{1, 2, 3, 4, 5, 6, 7, 8}) {
@@ -61,7 +61,7 @@ func TestPartWriterGathers(t *testing.T) {
 		<-ended
 		if want := []string{"0s: 1 from 1", "20ms: 3 from 2", "34ms: 2 from 5", "134ms: 1 from 7",
 			"154ms: 1 from 8"}; !slices.Equal(log.writes, want) {
-			t.Errorf("%q, and should be %q", log.writes, want)
+			t.Errorf("wrote %q, want %q", log.writes, want)
 		}
 	})
 }

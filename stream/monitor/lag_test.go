@@ -122,7 +122,7 @@ func TestLagRefused(t *testing.T) {
 	}
 	h.Remove()
 	lagsAt(r, 0, 200)
-	if n := strings.Count(r.Log.String(), "level=WARN msg=retrying"); n != 1 ||
+	if n := strings.Count(r.Log.String(), "level=WARN msg=\"call failed: retrying\""); n != 1 ||
 		!strings.Contains(r.Log.String(), "group authorization failed") {
 		t.Errorf("%d warnings\n%s", n, r.Log)
 	}

@@ -11,16 +11,16 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// backlogs are readings of what an output partition held before tasks began, each for all
-// tasks that ask before it begins. With each reading for itself, a thousand tasks that start
-// again would read a thousand times what all have published since a task's last release.
+// backlogs are shared readings of the releases that an output partition held before tasks began. A reading serves all
+// tasks that ask before it begins. If each of a thousand restarting tasks read for itself, each would read what all of
+// them have published since its own last release.
 type backlogs struct {
-	Next *backlog // that begins next; nil: none
-	Busy bool     // one is under way
+	Next *backlog // the reading that begins next; nil: none
+	Busy bool     // a reading is in progress
 }
 
-// backlog is one such reading. It keeps no release: each task is given its own as they are read.
-// It is given up when the last task that wants it has given up.
+// backlog is one shared reading. It keeps no releases: each is passed to its task when it is read. It is cancelled when
+// the last task that waits for it has stopped waiting.
 type backlog struct {
 	Ctx    context.Context
 	cancel context.CancelFunc
@@ -36,18 +36,17 @@ type backlogReader struct {
 	add      func(released) error
 	troubled func(error)
 
-	// What became of it.
-	next  int64 // up to here add was given everything
-	whole bool  // that is all that the partition holds
-	err   error // of add
+	// The result.
+	next  int64 // add was given everything before it
+	whole bool  // next is the end of the partition
+	err   error // from add
 	done  chan struct{}
 }
 
-// readBacklog calls add with the task's releases from an offset to the end that the partition has
-// after the call has begun, and stops where add returns an error. ErrStop is none. It tells
-// troubled why a failed call to the broker is repeated. next is the offset up to which add was
-// given everything. whole is false if the task must read on for itself from there: it is alone
-// in the partition, or the reading failed.
+// readBacklog calls add with the task's releases, from an offset to the end that the partition has after the call
+// began. It stops if add returns an error; failure.ErrStop is returned as nil. It calls troubled with each error of a
+// repeated call to the broker. add was given everything before next. If whole is false, the task must read on for
+// itself from next, because it is alone in the partition or the shared reading failed.
 func (t *Partition) readBacklog(ctx context.Context, task core.Task, from int64, add func(released) error,
 	troubled func(error)) (next int64, whole bool, err error) {
 	t.mu.Lock()
@@ -84,10 +83,10 @@ func (t *Partition) readBacklog(ctx context.Context, task core.Task, from int64,
 	return mine.next, mine.whole, mine.err
 }
 
-// leave makes a task wait no longer. The lock is held.
+// leave removes a waiting task. The caller holds h.mu.
 func (h *backlog) leave(task core.Task, l *backlogReader) {
 	if h.of[task] != l {
-		return // it has left
+		return // it has left already
 	}
 	delete(h.of, task)
 	close(l.done)
@@ -96,7 +95,7 @@ func (h *backlog) leave(task core.Task, l *backlogReader) {
 	}
 }
 
-// readBacklogs reads until nobody waits.
+// readBacklogs runs readings until no task waits.
 func (t *Partition) readBacklogs() {
 	for {
 		t.mu.Lock()
@@ -119,8 +118,8 @@ func (t *Partition) readBacklogs() {
 	}
 }
 
-// read reads from the first offset that a task wants. If the topic is missing it fails: the
-// tasks find out what that means to them.
+// read reads from the lowest offset that a task wants. It fails if the topic is missing, and the tasks then handle that
+// themselves.
 func (t *Partition) read(h *backlog) error {
 	h.mu.Lock()
 	first := true

@@ -27,8 +27,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestHistory: tasks that begin together share a reading of the output, each gets its own
-// releases from where it asked on, and who can't be served is told so.
+// TestHistory: tasks that begin together share a reading of the output. Each gets its own releases from the offset that
+// it asked for, and tasks that cannot be served learn that.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -40,7 +40,7 @@ func TestHistory(t *testing.T) {
 	wrong := func(err error) { t.Errorf("troubled: %v", err) }
 	no := func(r output.Released) error { t.Errorf("given %+v", r); return nil }
 	if _, whole, _ := x.History(t.Context(), task(0), 0, no, wrong); whole {
-		t.Error("a task alone is served")
+		t.Error("a task alone in the partition is served")
 	}
 	for i := range n {
 		tails.Join(config.Output{Topic: "out"}, task(i))
@@ -57,12 +57,12 @@ func TestHistory(t *testing.T) {
 	fixtures.Must(t, err)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 10 {
-		from := [n]int64{0: int64(rng.IntN(n * each)), n - 1: n*each + 1} // the last is beyond the end
+		from := [n]int64{0: int64(rng.IntN(n * each)), n - 1: n*each + 1} // the last is after the end
 		for i := 1; i < n-1; i++ {
 			from[i] = int64(rng.IntN(n*each + 1))
 		}
 		(*x.Mu()).Lock()
-		(*x.Past()).Busy = true // nobody reads
+		(*x.Past()).Busy = true // prevents reading
 		(*x.Mu()).Unlock()
 		var wg sync.WaitGroup
 		for i := range n {
@@ -73,7 +73,7 @@ func TestHistory(t *testing.T) {
 						t.Errorf("task %d from %d: %+v, not offset %d", i, from[i], r, next)
 					}
 					if next += n; i == 1 && r.Step == each-1 {
-						return failure.ErrStop // what is behind comes at another time
+						return failure.ErrStop // the rest is not wanted now
 					}
 					return nil
 				}, wrong)
@@ -96,12 +96,12 @@ func TestHistory(t *testing.T) {
 			runtime.Gosched()
 		}
 		if _, whole, _ := x.History(gone, core.Task{Stream: "gone"}, 0, no, wrong); whole {
-			t.Error("one who has given up is served")
+			t.Error("a task that has stopped waiting is served")
 		}
 		x.ReadHistories()
 		wg.Wait()
 	}
-	// When the last one has given up, nothing is read.
+	// When the last task has stopped waiting, nothing is read.
 	(*x.Mu()).Lock()
 	(*x.Past()).Busy = true
 	(*x.Mu()).Unlock()
@@ -109,13 +109,13 @@ func TestHistory(t *testing.T) {
 	cancel()
 	x.History(gone, task(0), 0, no, wrong)
 	if (*x.Past()).Next.Ctx.Err() == nil {
-		t.Error("a reading that nobody wants goes on")
+		t.Error("a reading without waiting tasks continues")
 	}
 	x.ReadHistories()
 }
 
-// TestHistoryTroubled: while a shared reading repeats a call, the tasks that wait for it show why,
-// as a task that reads for itself does. If the topic is gone, each halts.
+// TestHistoryTroubled: while a shared reading retries a call, the tasks that wait for it show why, as if they read for
+// themselves. If the topic is missing, each task halts.
 func TestHistoryTroubled(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -140,7 +140,7 @@ func TestHistoryTroubled(t *testing.T) {
 	both := func() (errs [2]error) {
 		tail := guards[0].Partition
 		(*tail.Mu()).Lock()
-		(*tail.Past()).Busy = true // nobody reads
+		(*tail.Past()).Busy = true // prevents reading
 		(*tail.Mu()).Unlock()
 		var wg sync.WaitGroup
 		for i, g := range guards {
@@ -157,7 +157,7 @@ func TestHistoryTroubled(t *testing.T) {
 		if ahead, behind := guards[i].Behind(); err != nil || (*guards[i].Next()) != 1 || behind != (i == 1) {
 			t.Errorf("task %d compared up to %d, behind %d: %v", i, (*guards[i].Next()), ahead, err)
 		}
-		for _, word := range []string{"retrying", "works again"} {
+		for _, word := range []string{"call failed: retrying", "call succeeds again"} {
 			if !regexp.MustCompile(fmt.Sprintf(`msg="?%s"? task=orders-%d what=output`, word, i)).MatchString(
 				r.Log.String()) {
 				t.Errorf("the log has no %q of task %d:\n%s", word, i, r.Log)

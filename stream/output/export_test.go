@@ -1,6 +1,6 @@
 package output
 
-// This file shows the tests in package output_test what they look into.
+// This file exports internals to the tests in package output_test.
 
 import (
 	"context"

@@ -14,42 +14,41 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// How much a guard remembers, about 150 bytes each: hashes of releases that this state made,
-// more than the outbox holds; and of releases in the output that it has not made yet. Beyond
-// the second limit, reading pauses until they have been made.
+// Limits of the entries that a guard remembers, about 150 bytes each: hashes of releases that this state made, more
+// than the outbox holds, and releases in the output that it has not made yet. At the second limit, reading pauses until
+// some of them have been made.
 const (
 	maxMade  = 16_000 // four times maxOutbox
 	maxFound = 16_000
 )
 
-// ForkGuard compares all releases of a task in its output with those that this state makes. Two
-// states may publish into one output, for example a directory and a copy of it. With a guard
-// in each, one of them stops before its second release that the other one did not make. The
-// same bytes of a key may come twice: from copies that run alike, or after a lost
-// acknowledgement.
+// ForkGuard compares all releases of a task in its output with those that this state makes. Two states may publish into
+// one output, for example a directory and a copy of it. With a guard in each, one of them stops before its second
+// release that the other did not make. The same bytes may appear twice under a key: from copies that run alike, or
+// after a lost acknowledgement.
 //
-// next is the output offset below which everything was compared. Before each request, the
-// publisher reads on from there to the end. It does so too after a request whose messages did
-// not go to next.
+// Everything below the output offset next was compared. Before each produce request, and after one that was not
+// appended at next, the publisher compares everything from next to the end.
 type ForkGuard struct {
 	*Output
-	input   func(context.Context, *ledger.Entry) (ends []int64, err error) // of an epoch's input, by partition
-	opened  *ledger.Entry                                                  // of the epoch
-	Epoch   uint64                                                         // 0: none was begun
-	horizon uint64                                                         // last step, 0: none
+	// input returns the ends of an epoch's input, by partition.
+	input   func(context.Context, *ledger.Entry) (ends []int64, err error)
+	opened  *ledger.Entry // the epoch's opening
+	Epoch   uint64        // 0: none has begun
+	horizon uint64        // last step; 0: none
 	mech    *core.Mechanism
-	next    int64                // UnknownOutput: not looked at
-	trusts  bool                 // compare trusts always
-	Bounds  *boundary.Boundaries // of the epoch's steps by the clock; nil: they are not
+	next    int64                // UnknownOutput: nothing compared yet
+	trusts  bool                 // every comparison accepts unknown past releases
+	Bounds  *boundary.Boundaries // of the epoch, if steps are by the clock; else nil
 
-	Mu    sync.Mutex
-	step  uint64              // last step that the state closed
-	made  *hashes             // of this state's releases, of all epochs of this process
-	Found map[string]Found    // releases after step that the output holds
-	steps map[uint64]int      // how many of them a step has
-	ahead uint64              // the largest step of them
-	owes  map[uint64]bool     // steps of the outbox that began the epoch
-	owed  map[string]struct{} // keys of the outbox that began the epoch, until they are found
+	Mu            sync.Mutex
+	step          uint64              // last step that the state closed
+	made          *hashes             // hashes of this state's releases, of all epochs of this process
+	Found         map[string]Found    // releases after step that the output holds
+	steps         map[uint64]int      // number of these releases per step
+	ahead         uint64              // largest step of these releases
+	outboxSteps   map[uint64]bool     // steps of the outbox when the epoch began
+	unfoundOutbox map[string]struct{} // keys of that outbox not found in the output yet
 }
 
 // Found is a release in the output that this state has not made yet.
@@ -61,7 +60,7 @@ type Found struct {
 // hashes are the hashes of the newest maxMade messages, by key.
 type hashes struct {
 	Of    map[string][32]byte
-	Order []string // a ring once it is full
+	Order []string // ring buffer once it is full
 	at    int
 }
 
@@ -81,14 +80,14 @@ func (h *hashes) Put(key string, hash [32]byte) {
 	h.Order[h.at], h.at = key, (h.at+1)%maxMade
 }
 
-// NewForkGuard returns the guard of a task's output, which knows no epoch yet. input returns the ends of the input
-// partitions of an epoch: a release whose records are beyond them is another writer's.
+// NewForkGuard returns the guard of a task's output, without an epoch. input returns the ends of an epoch's input
+// partitions. A release whose records lie beyond them comes from another writer.
 func NewForkGuard(o *Output, input func(context.Context, *ledger.Entry) ([]int64, error)) *ForkGuard {
 	return &ForkGuard{Output: o, input: input, next: state.UnknownOutput, made: newHashes()}
 }
 
-// AcceptAll returns a guard for publishing releases of any epoch again, after all of the output
-// up to next has been compared. It accepts the releases that it reads.
+// AcceptAll returns a guard for publishing releases of any epoch again, after all of the output up to next has been
+// compared. It accepts the releases that it reads.
 func AcceptAll(o *Output, next int64) *ForkGuard {
 	g := NewForkGuard(o, nil)
 	g.reset(0)
@@ -96,8 +95,8 @@ func AcceptAll(o *Output, next int64) *ForkGuard {
 	return g
 }
 
-// Forget makes the guard ignore what is in the output before the next epoch begins. An
-// operator who saw it asked for that epoch.
+// Forget makes the guard ignore what is in the output before the next epoch begins, because an operator asked for that
+// epoch.
 func (g *ForkGuard) Forget() {
 	g.Epoch, g.next, g.made = 0, state.UnknownOutput, newHashes()
 	g.reset(0)
@@ -105,23 +104,22 @@ func (g *ForkGuard) Forget() {
 
 func (g *ForkGuard) reset(step uint64) {
 	g.step, g.ahead = step, 0
-	g.Found, g.steps, g.owed = map[string]Found{}, map[uint64]int{}, map[string]struct{}{}
+	g.Found, g.steps, g.unfoundOutbox = map[string]Found{}, map[uint64]int{}, map[string]struct{}{}
 }
 
-// Where is a place in an output: everything of the task below Offset was compared, or is its own.
+// Where is a position in an output. Everything of the task below Offset was compared, or is its own.
 type Where struct {
 	Topic        string
 	Partition    int
 	Offset       int64
-	Acknowledged bool // everything that the task sent is known to be there
+	Acknowledged bool // everything that the task sent is known to be in the output
 }
 
-// Begin compares what the output holds since a checkpoint of an epoch. Releases after
-// the checkpoint's step mean that the state is older than the world, a restored backup:
-// then behind is true until it has made them all, byte for byte. What it published
-// before, as far as the checkpoint knows, is taken from the output where this process did
-// not make it. mech is nil where the steps can't be known. It returns where the next checkpoint of the
-// epoch begins to look, after an error too.
+// Begin compares what the output holds since a checkpoint of an epoch. Releases after the checkpoint's step mean that
+// the state is older than the output, such as a restored backup. Behind then reports true until the state has made them
+// all, byte for byte. Releases before that step are accepted from the output, as far as the checkpoint knows of them
+// and this process did not make them. mech is nil if the ends of steps cannot be known. Begin returns, even with an
+// error, the output position for the next checkpoint of the epoch.
 func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uint64, mech *core.Mechanism,
 	cp *state.Checkpoint) (Where, error) {
 	at := Where{cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged}
@@ -132,15 +130,15 @@ func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uin
 	if !successor {
 		g.made, g.next = newHashes(), cp.Output
 	}
-	g.owes = map[uint64]bool{}
+	g.outboxSteps = map[uint64]bool{}
 	for i := range cp.Outbox {
 		p := &cp.Outbox[i]
-		g.owes[p.Step] = true
+		g.outboxSteps[p.Step] = true
 		g.made.Put(string(p.Key), core.ReleaseHash(p.Key, p.Value, p.Headers))
-		g.owed[string(p.Key)] = struct{}{}
+		g.unfoundOutbox[string(p.Key)] = struct{}{}
 	}
 	g.Mu.Unlock()
-	if err := g.there(ctx); err != nil {
+	if err := g.waitReady(ctx); err != nil {
 		return at, err
 	}
 	if err := g.CheckEvidence(ctx, cp); err != nil {
@@ -151,7 +149,7 @@ func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uin
 		if err != nil {
 			return at, err
 		}
-		// The old output is read at once, whatever it holds.
+		// The old output is read at once, however much it holds.
 		if err := g.compare(ctx, at.Topic, at.Partition, at.Offset, comparison{trust: !successor}); err != nil {
 			return at, err
 		}
@@ -163,23 +161,23 @@ func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uin
 		return at, err
 	}
 	if at.Offset == state.UnknownOutput {
-		at.Offset = 0 // where it starts: whole has seen that nothing of it is gone
+		at.Offset = 0 // its start: CheckEvidence has found that nothing before was deleted
 	}
 	return at, nil
 }
 
-// catchUp compares what the output has gained since the last look. If it gained nothing, that
-// costs one request, which tasks with the same output share.
+// catchUp compares what was added to the output since the last comparison. If nothing was added, that costs one
+// request, which tasks with the same output share.
 func (g *ForkGuard) catchUp(ctx context.Context) error {
 	if list, end, ok := g.Partition.since(ctx, g.Task, g.next); ok {
-		return g.gained(ctx, list, end)
+		return g.compareAdded(ctx, list, end)
 	}
 	end, err := g.End(ctx)
 	if err != nil || end == g.next {
 		return err
 	}
 	if end < g.next {
-		// It was deleted and made again, or lost its end: read all of it.
+		// The topic was deleted and created again, or lost its end: read all of it.
 		g.next = state.UnknownOutput
 	}
 	if err := g.compare(ctx, g.At.Topic, g.At.Partition, g.next, comparison{Pause: true}); err != nil {
@@ -191,8 +189,8 @@ func (g *ForkGuard) catchUp(ctx context.Context) error {
 	return g.Plausible(ctx)
 }
 
-// gained compares what the output has gained of the task's releases up to an offset.
-func (g *ForkGuard) gained(ctx context.Context, list []released, end int64) error {
+// compareAdded compares the task's releases that were added to the output, up to the offset end.
+func (g *ForkGuard) compareAdded(ctx context.Context, list []released, end int64) error {
 	if end == g.next {
 		return nil
 	}
@@ -208,13 +206,13 @@ func (g *ForkGuard) gained(ctx context.Context, list []released, end int64) erro
 	return g.Plausible(ctx)
 }
 
-// wrote records where messages of this state went. It compares the messages that others wrote
-// before them or between them. The partition knows what other tasks of this process wrote there.
-func (g *ForkGuard) wrote(ctx context.Context, parts []kafka.Appended) error {
+// recordSent records where messages of this state were appended. It compares messages that others wrote before or
+// between them. The partition knows what other tasks of this process wrote there.
+func (g *ForkGuard) recordSent(ctx context.Context, parts []kafka.Appended) error {
 	next, apart := g.next, false
 	for _, p := range parts {
 		if p.Base < next {
-			// The output was deleted and made again, or lost its end: read all of it.
+			// The topic was deleted and created again, or lost its end: read all of it.
 			g.next = state.UnknownOutput
 			return g.catchUp(ctx)
 		}
@@ -226,18 +224,18 @@ func (g *ForkGuard) wrote(ctx context.Context, parts []kafka.Appended) error {
 		return nil
 	}
 	if list, end, ok := g.Partition.known(g.Task, g.next, next); ok {
-		return g.gained(ctx, list, end)
+		return g.compareAdded(ctx, list, end)
 	}
 	return g.catchUp(ctx)
 }
 
-// CheckClosed compares once more after an epoch has ended, before another begins.
+// CheckClosed compares once more after an epoch has ended and before the next one begins.
 func (g *ForkGuard) CheckClosed(ctx context.Context) error {
 	if err := g.catchUp(ctx); err != nil {
 		return err
 	}
 	if ahead, behind := g.Behind(); behind {
-		return g.goesOn(g.Epoch, ahead)
+		return g.continuedElsewhere(g.Epoch, ahead)
 	}
 	return nil
 }
@@ -248,7 +246,7 @@ type past struct {
 	hash [32]byte
 }
 
-// compare compares a partition's releases from an offset on, as c says.
+// compare compares a partition's releases from an offset on, with the options in c.
 func (g *ForkGuard) compare(ctx context.Context, topic string, partition int, from int64, c comparison) error {
 	c.g, c.topic, c.partition, c.trust = g, topic, partition, c.trust || g.trusts
 	c.from = from
@@ -277,7 +275,7 @@ func (g *ForkGuard) compare(ctx context.Context, topic string, partition int, fr
 	return err
 }
 
-// paused reports whether reading ended because maxFound releases are still to come.
+// paused reports whether reading stopped because maxFound releases are waiting to be made.
 func (g *ForkGuard) paused() bool {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -286,22 +284,21 @@ func (g *ForkGuard) paused() bool {
 
 // comparison is one run of compare.
 //
-// If trust is set, it accepts past releases that this process did not make; otherwise these
-// must be the same as their first occurrence in the output. If acknowledged is set, reading
-// begins with the last request that a checkpoint knows to be acknowledged: then steps of the
-// epoch before that request's are not new there either, and are not accepted unseen. If pause
-// is set, reading ends when maxFound releases are still to come, and g.next says where.
+// If trust is set, past releases that this process did not make are accepted; otherwise they must equal their first
+// occurrence in the output. If acknowledged is set, reading begins at the last request that the checkpoint knows to be
+// acknowledged, so steps of the epoch before that request's are old and are not accepted without comparison. If Pause
+// is set, reading stops when maxFound releases are waiting to be made, and g.next says where.
 type comparison struct {
 	g                          *ForkGuard
 	topic                      string
 	partition                  int
 	trust, acknowledged, Pause bool
-	from                       int64  // where it begins
-	first                      uint64 // step that the acknowledged request begins with, 0: unknown
+	from                       int64  // the offset where reading begins
+	first                      uint64 // first step of the acknowledged request; 0: unknown
 	old                        []past
 }
 
-// addAll compares the next releases, which are all up to an offset. It returns how far it came.
+// addAll compares the next releases, which are all of the task's up to end. It returns the offset that it reached.
 func (c *comparison) addAll(list []released, end int64) (next int64, err error) {
 	for i := range list {
 		if err := c.add(list[i]); errors.Is(err, failure.ErrStop) {
@@ -329,7 +326,7 @@ func (c *comparison) add(r released) error {
 		if was != hash {
 			return g.Differs(key)
 		}
-		delete(g.owed, key)
+		delete(g.unfoundOutbox, key)
 		return nil
 	}
 	if was, known := g.Found[key]; known {
@@ -342,7 +339,7 @@ func (c *comparison) add(r released) error {
 	case epoch == g.Epoch && step > g.step:
 		if g.horizon > 0 && step > g.horizon {
 			return failure.Haltf(failure.OutputAhead,
-				"%s/%d holds step %d of epoch %d, which ends with step %d: another writer made it; %s",
+				"%s/%d holds step %d of epoch %d, which ends with step %d: another writer published it; %s",
 				c.topic, c.partition, step, epoch, g.horizon, g.wayOut())
 		}
 		g.Found[key] = Found{hash, step}
@@ -351,9 +348,9 @@ func (c *comparison) add(r released) error {
 		if c.Pause && len(g.Found) >= maxFound {
 			return failure.ErrStop
 		}
-	case c.trust && (epoch < g.Epoch || step >= c.first && !g.owes[step]):
-		// The checkpoint's state has made it and does not owe it: it was acknowledged,
-		// or another copy had published the same bytes before.
+	case c.trust && (epoch < g.Epoch || step >= c.first && !g.outboxSteps[step]):
+		// The checkpoint's state made this release, and its outbox does not hold it: it was acknowledged, or another
+		// copy had published the same bytes before.
 		g.made.Put(key, hash)
 	default:
 		c.old = append(c.old, past{key, hash})
@@ -364,7 +361,7 @@ func (c *comparison) add(r released) error {
 	return nil
 }
 
-// end compares what add could not, in an output that was read from an offset on.
+// end compares the releases that add could not. from is the offset at which reading began.
 func (c *comparison) end(ctx context.Context, from int64) error {
 	if len(c.old) == 0 {
 		return nil
@@ -372,8 +369,8 @@ func (c *comparison) end(ctx context.Context, from int64) error {
 	return c.g.compareOld(ctx, from, c.old)
 }
 
-// compareOld compares releases that this state made so long ago that it has dropped their
-// hashes. It compares them with their first occurrences before that.
+// compareOld compares releases whose hashes this state has dropped, because it made them long ago, with their first
+// occurrences before the offset before.
 func (g *ForkGuard) compareOld(ctx context.Context, before int64, old []past) error {
 	if before == state.UnknownOutput {
 		return g.unknown(old[0].key)
@@ -395,7 +392,7 @@ func (g *ForkGuard) compareOld(ctx context.Context, before int64, old []past) er
 		}
 		hash := core.ReleaseHash(rec.Key, rec.Value, rec.Headers)
 		g.Mu.Lock()
-		g.made.Put(string(rec.Key), hash) // a copy that is behind has others, too
+		g.made.Put(string(rec.Key), hash) // a copy that is behind publishes further old releases
 		g.Mu.Unlock()
 		if was, asked := first[string(rec.Key)]; asked && was == [32]byte{} {
 			first[string(rec.Key)] = hash
@@ -418,8 +415,8 @@ func (g *ForkGuard) compareOld(ctx context.Context, before int64, old []past) er
 	return nil
 }
 
-// Plausible halts if the output has a step whose records are not in the log yet, or that
-// nobody has set a boundary.
+// Plausible halts if the output has a step whose records are not in the log yet, or whose boundary is not in the
+// boundary topic.
 func (g *ForkGuard) Plausible(ctx context.Context) error {
 	ahead, behind := g.Behind()
 	if !behind || g.mech == nil {
@@ -432,8 +429,8 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 		}
 		if newest < ahead {
 			return failure.Haltf(failure.OutputAhead,
-				"%s/%d holds step %d of epoch %d, and boundary topic %s holds boundaries up to step %d: another "+
-					"writer made that release, or the topic lost records; %s",
+				"%s/%d holds step %d of epoch %d, but boundary topic %s holds boundaries up to step %d: another "+
+					"writer published that release, or the topic lost records; %s",
 				g.At.Topic, g.At.Partition, ahead, g.Epoch, g.Bounds.Topic(), newest, g.wayOut())
 		}
 	}
@@ -444,24 +441,24 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 	for i, v := range g.opened.Views() {
 		if at := core.EndsAtLeast(g.mech, ahead, len(ends), v.First); at < 0 || at > ends[i] {
 			return failure.Haltf(failure.OutputAhead,
-				"%s/%d holds step %d of epoch %d, whose records the input does not have: %s/%d ends at offset %d; "+
-					"another writer made that release, or the input was replaced; %s",
+				"%s/%d holds step %d of epoch %d, whose records are not in the input: %s/%d ends at offset %d; "+
+					"another writer published that release, or the input was replaced; %s",
 				g.At.Topic, g.At.Partition, ahead, g.Epoch, v.Topic, v.Partition, ends[i], g.wayOut())
 		}
 	}
 	return nil
 }
 
-// Behind reports whether the output has releases that this state has yet to make, and the
-// largest step of them. Then nothing is published.
+// Behind reports whether the output has releases that this state has yet to make, and their largest step. While it has,
+// nothing may be published.
 func (g *ForkGuard) Behind() (ahead uint64, behind bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	return g.ahead, len(g.Found) > 0
 }
 
-// StillBehind is behind for the rest of the output, after the releases found so far have been
-// made.
+// StillBehind returns the result of Behind for the whole output: once the found releases have been made, it compares
+// the rest.
 func (g *ForkGuard) StillBehind(ctx context.Context) (bool, error) {
 	_, behind := g.Behind()
 	if !behind {
@@ -473,21 +470,20 @@ func (g *ForkGuard) StillBehind(ctx context.Context) (bool, error) {
 	return behind, nil
 }
 
-// Unsent returns the messages of an outbox that the output did not have when the epoch was
-// begun.
+// Unsent returns the messages of an outbox that the output did not have when the epoch began.
 func (g *ForkGuard) Unsent(outbox []state.Message) (left []state.Message) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	for _, p := range outbox {
-		if _, owed := g.owed[string(p.Key)]; owed {
+		if _, unfound := g.unfoundOutbox[string(p.Key)]; unfound {
 			left = append(left, p)
 		}
 	}
 	return left
 }
 
-// Closed records a step that the state has closed, and its messages. It returns the messages
-// that the output does not have.
+// Closed records a step that the state has closed, and its messages. It returns the messages that the output does not
+// have.
 func (g *ForkGuard) Closed(step uint64, messages []core.Message) (missing []core.Message, err error) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -519,30 +515,29 @@ func (g *ForkGuard) Closed(step uint64, messages []core.Message) (missing []core
 	return missing, nil
 }
 
-// unknown is the halt of a release that this state did not make.
+// unknown returns the halt for a release that this state did not make.
 func (g *ForkGuard) unknown(key string) error {
 	return failure.Haltf(failure.OutputAhead,
-		"%s/%d holds release %s, which this state did not make: another copy of it goes on, or another "+
-			"writer made it; %s",
+		"%s/%d holds release %s, which this state did not make: another copy of the state is running, or another "+
+			"writer published it; %s",
 		g.At.Topic, g.At.Partition, key, g.wayOut())
 }
 
-// Incomplete is the halt of a state whose output has a later step and lacks many releases
-// before it.
+// Incomplete returns the halt for an output that has a later step but lacks many releases before it.
 func (g *ForkGuard) Incomplete() error {
 	ahead, _ := g.Behind()
 	return failure.Haltf(failure.OutputAhead,
-		"%s/%d holds step %d of epoch %d, and lacks many releases before it: another writer made that one, or the "+
-			"output lost them; %s",
+		"%s/%d holds step %d of epoch %d but lacks many releases before it: another writer published that step, or "+
+			"the output lost releases; %s",
 		g.At.Topic, g.At.Partition, ahead, g.Epoch, g.wayOut())
 }
 
-// goesOn is the halt of a state whose epoch has ended, and continues elsewhere.
-func (g *ForkGuard) goesOn(epoch, step uint64) error {
+// continuedElsewhere returns the halt for an epoch that has ended here but continues elsewhere.
+func (g *ForkGuard) continuedElsewhere(epoch, step uint64) error {
 	return failure.Haltf(failure.OutputAhead,
-		"%s/%d holds step %d of epoch %d, which ended before: another copy of this state goes on with it; %s",
+		"%s/%d holds step %d of epoch %d, which has ended here: another copy of this state continues it; %s",
 		g.At.Topic, g.At.Partition, step, epoch, g.wayOut())
 }
 
-// ErrBehind says that nothing may be published before the output has been compared.
+// ErrBehind says that nothing may be published until the output has been compared.
 var ErrBehind = errors.New("the output is ahead of this state")

@@ -24,19 +24,19 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestStrayReleases: releases that somebody else wrote into the output of a running
-// task. What this state did not make, or not yet, stops it before its next release.
+// TestStrayReleases: another writer puts releases into the output of a running task. A release that this state did not
+// make, or has not made yet, stops the task before its next release.
 func TestStrayReleases(t *testing.T) {
 	t.Parallel()
 	for key, says := range map[string]string{
 		"orders/0/1/3":                    "orders/0/1/3 differs",
 		"orders/0/1/10":                   "orders/0/1/10 differs",
 		"orders/0/1/11":                   "orders/0/1/11 differs",
-		"orders/0/1/9999":                 "whose records the input does not have",
+		"orders/0/1/9999":                 "whose records are not in the input",
 		"orders/0/1/10/1":                 "which this state did not make",
 		"orders/0/1/11/7":                 "which this state did not make",
-		"orders/0/2/1":                    "epoch 2, which this ledger does not know",
-		"orders/0/1/18446744073709551615": "whose records the input does not have",
+		"orders/0/2/1":                    "epoch 2, which is not in this ledger",
+		"orders/0/1/18446744073709551615": "whose records are not in the input",
 	} {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
@@ -44,27 +44,27 @@ func TestStrayReleases(t *testing.T) {
 			r.Produce(0, 550)
 			x := r.Start()
 			x.Published(5)
-			r.Produce(550, 500) // another request: a checkpoint knows where the last one began
+			r.Produce(550, 500) // a second request, because a checkpoint knows where the last request began
 			x.Published(10)
 			r.Forge("{}", key)
 			r.Produce(1050, 200)
 			x.Halts(failure.OutputAhead, says, "epoch open orders")
 			for _, p := range r.Output("orders.dp") {
 				if p.Step > 10 && p.Value != "{}" {
-					t.Errorf("release %s left after the stray one", p.Key)
+					t.Errorf("release %s was published after the stray one", p.Key)
 				}
 			}
 			x.Stop()
 			<-x.Done
-			// a piece of what was published: nothing tells a new process that it is not its own
+			// A new process cannot tell a piece of a published release from its own.
 			if key != "orders/0/1/10/1" {
-				// A new process meets it again.
+				// A new process meets the stray release again.
 				if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) ||
 					!strings.Contains(err.Error(), "epoch open orders") {
 					t.Fatalf("a new process ended with %v", err)
 				}
 			}
-			// A new epoch is the way out.
+			// A new epoch resolves it.
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{DropOutbox: true})
 			}))
@@ -77,7 +77,7 @@ func TestStrayReleases(t *testing.T) {
 	}
 }
 
-// TestForeignKeys: what is not this task's is nobody's business.
+// TestForeignKeys: releases with keys of other tasks are ignored.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -90,13 +90,13 @@ func TestForeignKeys(t *testing.T) {
 	x.End()
 }
 
-// TestForgottenReleases: releases of which the guard has forgotten the hashes are
-// compared with their first occurrence in the output.
+// TestForgottenReleases: releases whose hashes the guard has dropped are compared with their first occurrence in the
+// output.
 func TestForgottenReleases(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		spoil func(*streamtest.Rig, fixtures.Published)
-		says  string // of the halt, empty: none
+		says  string // in the halt; "": none
 	}{
 		"the same": {func(r *streamtest.Rig, p fixtures.Published) { repeat(r, p.Key) }, ""},
 		"differs":  {func(r *streamtest.Rig, p fixtures.Published) { r.Forge("{}", p.Key) }, "differs"},
@@ -134,7 +134,7 @@ func TestForgottenReleases(t *testing.T) {
 	}
 }
 
-// repeat appends a release of the output to it again.
+// repeat appends a release of the output to the output again.
 func repeat(r *streamtest.Rig, key string) {
 	r.T.Helper()
 	var m kafka.Message
@@ -154,12 +154,12 @@ func repeat(r *streamtest.Rig, key string) {
 	}
 }
 
-// TestHashes: the guard remembers the newest, and no more than it says.
+// TestHashes: the guard keeps the newest hashes, and no more than its limit.
 func TestHashes(t *testing.T) {
 	h := output.NewHashes()
 	for i := range 3 * output.MaxMade {
 		h.Put(fmt.Sprint(i), [32]byte{byte(i)})
-		h.Put(fmt.Sprint(i), [32]byte{1, 1}) // the first counts
+		h.Put(fmt.Sprint(i), [32]byte{1, 1}) // the first hash of a key counts
 	}
 	if len(h.Of) != output.MaxMade || len(h.Order) != output.MaxMade {
 		t.Fatalf("%d hashes", len(h.Of))
@@ -171,8 +171,8 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-// TestComparing: a task that repeats what is published is not ready, says so, and shows
-// it in metrics. Epochs are not ended over what it has committed and not published.
+// TestComparing: a task that repeats published releases is not ready, says so, and shows it in metrics. Its epoch is
+// not closed while committed releases are unpublished.
 func TestComparing(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -180,7 +180,7 @@ func TestComparing(t *testing.T) {
 	fixtures.Must(t, err)
 	cp, err := state.ParseCheckpoint(data)
 	fixtures.Must(t, err)
-	// Two messages of step 10 are committed and not published.
+	// Two messages of step 10 are committed but not published.
 	for i := range 2 {
 		cp.Outbox = append(cp.Outbox,
 			state.Message{
@@ -189,8 +189,7 @@ func TestComparing(t *testing.T) {
 	}
 	cp.Output, cp.Acknowledged = 10, false
 	fixtures.Must(t, os.WriteFile(r.File(state.CheckpointName), cp.Encode(nil), 0o600))
-	// The records of the step that is ahead are in the log, and not readable yet: a
-	// transaction is open.
+	// The records of the step that is ahead are in the log but not readable yet, because a transaction is open.
 	txn := kafkatest.NewProducer(t, r.Broker.Addrs(), "orders", 0, "txn")
 	txn.Begin()
 	var list []kafkatest.Record
@@ -211,9 +210,9 @@ func TestComparing(t *testing.T) {
 		`streamdp_task_state{partition="0",state="comparing",stream="orders"} 1`) {
 		t.Error("no metric says that it is comparing")
 	}
-	// The line follows the state.
+	// The log line comes after the state changes.
 	for late := time.Now().Add(fixtures.Patience); !strings.Contains(r.Log.String(),
-		"publishing none meanwhile"); time.Sleep(time.Millisecond) {
+		"publishing none until they match"); time.Sleep(time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatal("the log does not say that it is comparing")
 		}
@@ -245,7 +244,7 @@ func TestComparing(t *testing.T) {
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{DropOutbox: true})
 	}))
-	if !strings.Contains(r.Log.String(), "releases are given up") {
-		t.Error("the log does not say that releases are given up")
+	if !strings.Contains(r.Log.String(), "discarding unpublished releases") {
+		t.Error("the log does not say that releases are discarded")
 	}
 }

@@ -23,7 +23,7 @@ import (
 type readCounter struct {
 	state.Disk
 	reads atomic.Int64
-	look  func(dir string) // before a directory is read
+	look  func(dir string) // called before a directory is read
 }
 
 func (d *readCounter) ReadFile(name string) ([]byte, error) {
@@ -37,10 +37,9 @@ func (d *readCounter) ReadDir(dir string) ([]string, error) {
 	return d.Disk.ReadDir(dir)
 }
 
-// TestWorkOfManyTasks counts what a process with many tasks does, so that nothing of it grows
-// with the square of their number unnoticed: the files that it reads when all open epochs, and
-// when it starts again; the requests by which it publishes; how often it reads the output and
-// checks a plan; and what wakes it while it is idle.
+// TestWorkOfManyTasks counts what a process with many tasks does, so that nothing grows with the square of their number
+// unnoticed: the files that it reads when all tasks open epochs, and when it restarts; the requests that publish
+// releases; how often it reads the output and checks a plan; and how often it wakes up while idle.
 func TestWorkOfManyTasks(t *testing.T) {
 	t.Parallel()
 	const n, rounds = 40, 3
@@ -86,8 +85,7 @@ func TestWorkOfManyTasks(t *testing.T) {
 		}
 	}
 
-	// Every task opens an epoch, and has asked whether the ledger is the newest before the
-	// first of them is answered.
+	// Every task opens an epoch, and asks whether the ledger is the newest before the first of them gets an answer.
 	inside := make(chan *stream.Inside, 1)
 	r.Prepare = func(in *stream.Inside) { inside <- in }
 	opened := 0
@@ -109,7 +107,7 @@ func TestWorkOfManyTasks(t *testing.T) {
 		t.Errorf("%d openings read %d files and directories, those of all tasks %d times", n, disk.reads.Load(), opened)
 	}
 
-	// A release of each task in every round.
+	// Each task makes a release in every round.
 	producer, err := kgo.NewClient(kgo.SeedBrokers(r.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	fixtures.Must(t, err)
 	defer producer.Close()
@@ -124,12 +122,12 @@ func TestWorkOfManyTasks(t *testing.T) {
 	}
 	if reads.Hits() != before || sends.Hits() > n*rounds || looks.Hits()-beforeLooks > n*rounds {
 		t.Errorf(
-			"%d releases: %d requests, before which the output's end was asked for %d times, and %d readings of what "+
+			"%d releases: %d requests, %d queries of the output's end, and %d readings of releases that "+
 				"this process itself had published",
 			n*rounds, sends.Hits(), looks.Hits()-beforeLooks, reads.Hits()-before)
 	}
 
-	// Forty ticks, if the machine has time for them.
+	// Forty ticks, if the machine is fast enough.
 	before = int(woken.Load())
 	time.Sleep(800 * time.Millisecond)
 	if idle := int(woken.Load()) - before; idle > 10*n {
@@ -137,10 +135,10 @@ func TestWorkOfManyTasks(t *testing.T) {
 	}
 	x.End()
 
-	// Every task begins where its last release is, and asks for what comes after it.
+	// Every task begins at its last release, and asks for the later ones.
 	r.Prepare = func(in *stream.Inside) {
 		tail := (*in.Process.Tails.Of())[output.TailKey{Topic: "orders.dp", Partition: 0}]
-		(*tail.Past()).Busy = true // nobody reads
+		(*tail.Past()).Busy = true // prevents reading
 		go func() {
 			fixtures.Gathered(tail.Asking, n)
 			tail.ReadHistories()
@@ -155,7 +153,7 @@ func TestWorkOfManyTasks(t *testing.T) {
 			files, again)
 	}
 	if checked := x.In.Process.Plans.Checked(); checked != 1 {
-		t.Errorf("%d tasks checked the plan that they have in common %d times", n, checked)
+		t.Errorf("%d tasks checked their common plan %d times", n, checked)
 	}
 	x.End()
 }

@@ -1,6 +1,6 @@
-// Package output puts releases into an output partition. Before each request it compares what the partition holds
-// with what this state has released, and halts the task where somebody else has written releases. It has no access
-// to the master key.
+// Package output puts releases into an output partition. Before each request it compares what the partition holds with
+// what this state has released, and halts the task if another writer has published there. It has no access to the
+// master key.
 package output
 
 import (
@@ -18,34 +18,33 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Output is the partition of a task's releases, for reading what was published already.
-// The publisher writes to it.
+// Output is the output partition of a task. It reads what was published already; the publisher writes to it.
 type Output struct {
 	*failure.Retrier
 	Client    *kafka.Client
 	Ledger    *ledger.Ledger
 	Task      core.Task
 	At        config.Output
-	Partition *Partition // nil: it is only read
+	Partition *Partition // nil: the output is only read
 }
 
-// New returns the output of a task at a place. The task joins the partition there among those of its process, until
+// New returns the output of a task at a partition. The task shares the partition with other tasks of its process, until
 // Leave.
 func New(r *failure.Retrier, client *kafka.Client, l *ledger.Ledger, among *Partitions, t core.Task,
 	at config.Output) *Output {
 	return &Output{Retrier: r, Client: client, Ledger: l, Task: t, At: at, Partition: among.join(at, t)}
 }
 
-// Leave says that the task publishes no more.
+// Leave ends the task's use of the partition.
 func (o *Output) Leave() {
 	if o.Partition != nil {
 		o.Partition.leave(o.Task)
 	}
 }
 
-// Unused reports whether the output partition has no release of the task. A release of an
-// unknown epoch that the stream made while it was merged, or before it was, counts too: of
-// the same records. If the topic is missing it makes it.
+// Unused reports whether the output partition has no release of the task. A release of an unknown epoch from before the
+// stream became merged or unmerged counts too, because it covers the same records. If the topic is missing, Unused
+// makes it.
 func (o *Output) Unused(ctx context.Context) (bool, error) {
 	if _, err := o.End(ctx); err != nil {
 		return false, err
@@ -63,8 +62,8 @@ func (o *Output) Unused(ctx context.Context) (bool, error) {
 	return unused, err
 }
 
-// End returns the end of the output partition, behind everything that this process has sent for
-// the task. If the topic is missing, and may be made, it makes it first.
+// End returns the end of the output partition, after everything that this process has sent for the task. If the topic
+// is missing, End makes it first if that is allowed.
 func (o *Output) End(ctx context.Context) (end int64, err error) {
 	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
 		return 0, err
@@ -79,16 +78,16 @@ func (o *Output) End(ctx context.Context) (end int64, err error) {
 	return end, err
 }
 
-// there waits for what this process is sending for the task, and for the output's topic.
-func (o *Output) there(ctx context.Context) error {
+// waitReady waits for what this process is sending for the task, and for the output topic.
+func (o *Output) waitReady(ctx context.Context) error {
 	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
 		return err
 	}
 	return o.Do(ctx, "output", func() error { return o.Make(ctx) })
 }
 
-// Make creates the output topic if it is missing and output.create allows it. The topic
-// is compacted: readers and Kafka then both identify releases by their keys.
+// Make creates the output topic if it is missing and output.create allows it. The topic is compacted, because both
+// readers and Kafka identify releases by their keys.
 func (o *Output) Make(ctx context.Context) error {
 	look := o.Client.Find
 	if o.At.Create {
@@ -102,24 +101,24 @@ func (o *Output) Make(ctx context.Context) error {
 		return &failure.Later{Err: fmt.Errorf("output topic %s does not exist, and output.create is false", o.At.Topic)}
 	case o.At.Partition >= found.Partitions:
 		return &failure.Later{
-			Err: fmt.Errorf("output topic %s has %d partitions, partition %d is configured", o.At.Topic,
+			Err: fmt.Errorf("output topic %s has %d partitions, but output.partition is %d", o.At.Topic,
 				found.Partitions, o.At.Partition)}
 	}
 	return nil
 }
 
-// topicSettings are those of an output topic that is made.
+// topicSettings are the settings of a created output topic.
 var topicSettings = map[string]string{"cleanup.policy": "compact"}
 
-// send appends messages to the output partition, with those of other tasks that publish into it
-// at the same time. Everything below the offset compared was compared; see errOvertaken.
+// send appends messages to the output partition, in requests shared with other tasks. The caller has compared
+// everything below the offset compared; see errOvertaken.
 func (o *Output) send(ctx context.Context, compared int64, messages []kafka.Message) ([]kafka.Appended, error) {
 	return o.Partition.send(ctx, o.Task, compared, messages)
 }
 
-// Read reads a partition of releases to its end, and from its start if from is unknown.
-// If fn returns ErrStop, it ends without an error. It first waits for what this process is
-// sending for the task: else it may miss that, and take it for another writer's later.
+// Read reads a partition of releases to its end, from an offset or from its start if that is unknown. If fn returns
+// ErrStop, Read ends without an error. It first waits for what this process is sending for the task; otherwise it might
+// miss those messages and later take them for another writer's.
 func (o *Output) Read(ctx context.Context, topic string, partition int, from int64,
 	fn func(*kafka.Record) error) error {
 	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
@@ -146,7 +145,7 @@ func (o *Output) Read(ctx context.Context, topic string, partition int, from int
 			return fn(rec)
 		}, func(err error) error {
 			if kafka.UnknownTopic(err) {
-				return err // whether it is there is asked again
+				return err // Do checks again whether the topic exists
 			}
 			o.Failing("output", err)
 			return nil
@@ -154,7 +153,7 @@ func (o *Output) Read(ctx context.Context, topic string, partition int, from int
 	})
 	if err == nil && !exists {
 		return failure.Haltf(failure.OutputTruncated,
-			"%s/%d does not exist any more: it can't be told whether this state is the newest; %s",
+			"%s/%d does not exist any more, so it is unknown whether this state is the newest; %s",
 			topic, partition, o.onlyCopy())
 	}
 	switch {
@@ -162,20 +161,19 @@ func (o *Output) Read(ctx context.Context, topic string, partition int, from int
 		return nil
 	case kafka.Lost(err):
 		return failure.Haltf(failure.OutputTruncated,
-			"%w: it can't be told any more whether this state is the newest; %s", err, o.onlyCopy())
+			"%w, so it is unknown whether this state is the newest; %s", err, o.onlyCopy())
 	}
 	return err
 }
 
-// UnknownEpoch is the halt of a state that is older than its output.
+// UnknownEpoch returns the halt for a state that is older than its output.
 func (o *Output) UnknownEpoch(epoch uint64) error {
-	return failure.Haltf(failure.OutputAhead, "%s/%d holds a release of epoch %d, which this ledger does not know: "+
-		"this state directory is an old copy, or another copy runs; %s", o.At.Topic, o.At.Partition, epoch, o.wayOut())
+	return failure.Haltf(failure.OutputAhead, "%s/%d holds a release of epoch %d, which is not in this ledger: this "+
+		"state directory is an old copy, or another copy is running; %s", o.At.Topic, o.At.Partition, epoch, o.wayOut())
 }
 
-// NewestEpoch returns the largest epoch of which the output has a release of the task,
-// from an offset on (0: everywhere), and 0 if there is none. If that offset is gone, it
-// looks everywhere.
+// NewestEpoch returns the largest epoch of the task's releases in the output, from an offset on (0: everywhere), or 0
+// if there is none. If that offset is gone, it reads everything.
 func (o *Output) NewestEpoch(ctx context.Context, from int64) (newest uint64, err error) {
 	note := func(rec *kafka.Record) error {
 		if t, epoch, _, ok := core.ParseIdentity(rec.Key); ok && t == o.Task {
@@ -192,11 +190,11 @@ func (o *Output) NewestEpoch(ctx context.Context, from int64) (newest uint64, er
 	return newest, o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, note)
 }
 
-// CheckEvidence halts if the output has lost what shows whether the checkpoint is the newest: the
-// acknowledged release that the checkpoint names or, without a checkpoint, any release.
+// CheckEvidence halts if the output has lost the proof of whether the checkpoint is the newest: the acknowledged
+// release that the checkpoint names or, without a checkpoint, the beginning of the output.
 func (o *Output) CheckEvidence(ctx context.Context, cp *state.Checkpoint) error {
 	if cp.Output != state.UnknownOutput && !cp.Acknowledged {
-		return nil // read looks whether the offset is there
+		return nil // Read checks that the offset exists
 	}
 	var start, end int64
 	gone := false
@@ -213,41 +211,41 @@ func (o *Output) CheckEvidence(ctx context.Context, cp *state.Checkpoint) error 
 		return err
 	case cp.Output == state.UnknownOutput && start > 0:
 		return failure.Haltf(failure.OutputTruncated,
-			"%s/%d starts at offset %d, and without a checkpoint it can't be told what was before: restore the "+
-				"checkpoint, or start anew with: streamdp epoch open %s",
+			"%s/%d starts at offset %d, and without a checkpoint it is unknown what was published before: restore the "+
+				"checkpoint, or open a new epoch: streamdp epoch open %s",
 			cp.OutputTopic, cp.OutputPartition, start, failure.EpochArgs(o.Task))
 	case gone || cp.Acknowledged && (cp.Output < start || cp.Output >= end):
 		return failure.Haltf(failure.OutputTruncated,
-			"%s/%d lost the release at offset %d: it can't be told any more whether this state is the newest; %s",
+			"%s/%d lost the release at offset %d, so it is unknown whether this state is the newest; %s",
 			cp.OutputTopic, cp.OutputPartition, cp.Output, o.onlyCopy())
 	}
 	return nil
 }
 
-// onlyCopy says what the operator can do if the output has lost that evidence.
+// onlyCopy says what the operator can do if the output has lost that proof.
 func (o *Output) onlyCopy() string {
 	return fmt.Sprintf(
-		"if no other copy of it has run, publish what was lost with: streamdp republish%s --only-copy (and "+
-			"--from-log where state.archive was off); "+
-			"else start anew with: streamdp epoch open %s", failure.TaskFlags(o.Task), failure.EpochArgs(o.Task))
+		"if no other copy of the state has run, publish the lost releases again: streamdp republish%s --only-copy "+
+			"(with --from-log if state.archive was off); "+
+			"else open a new epoch: streamdp epoch open %s", failure.TaskFlags(o.Task), failure.EpochArgs(o.Task))
 }
 
-// Differs is the halt for two different releases of one step.
+// Differs returns the halt for two different releases of one step.
 func (o *Output) Differs(key string) error {
 	return failure.Haltf(failure.OutputAhead,
-		"release %s differs from the one that was published: the state is a copy, and the log, the build or the "+
-			"other copy gave other integers; %s",
+		"release %s differs from the published one: this state is a copy, and the log, the build or the other copy "+
+			"gave different integers; %s",
 		key, o.wayOut())
 }
 
-// wayOut says how to go on where others write what this state should.
+// wayOut says what the operator can do if another writer publishes to the task's output.
 func (o *Output) wayOut() string {
-	return "run one copy, the newest, and remove the others; if this is the only one, start anew with: " +
-		"streamdp epoch open " + failure.EpochArgs(o.Task)
+	return "run only the newest copy of the state, and remove the others; if this is the only one, open a new " +
+		"epoch: streamdp epoch open " + failure.EpochArgs(o.Task)
 }
 
-// ReleasedTo returns the end of the offsets that published releases of an epoch cover, −1
-// if the output has none. It is the sum over the partitions of a merged epoch.
+// ReleasedTo returns the end of the offsets that published releases of an epoch cover, or −1 if the output has none.
+// For a merged epoch it is the sum over the partitions.
 func (o *Output) ReleasedTo(ctx context.Context, opened *ledger.Entry) (end int64, err error) {
 	end = -1
 	err = o.released(ctx, opened, func(value []byte) { end = max(end, opened.First, core.ReleaseEnd(value)) })
@@ -257,9 +255,9 @@ func (o *Output) ReleasedTo(ctx context.Context, opened *ledger.Entry) (end int6
 	return end, nil
 }
 
-// ReleasedEnds returns that end for each of the epoch's views, its first offset where no
-// release is. It is beyond all offsets where a release covers some and does not say how many
-// of each partition: steps by the clock do not share them evenly.
+// ReleasedEnds returns that end for each of the epoch's partitions, or a partition's first offset if no release covers
+// more. If a release covers offsets but does not say how many of each partition, the ends are math.MaxInt64, because
+// steps by the clock do not share offsets evenly.
 func (o *Output) ReleasedEnds(ctx context.Context, opened *ledger.Entry) (ends []int64, err error) {
 	for _, v := range opened.Views() {
 		ends = append(ends, v.First)
@@ -276,9 +274,8 @@ func (o *Output) ReleasedEnds(ctx context.Context, opened *ledger.Entry) (ends [
 	return ends, err
 }
 
-// released calls see with what the output has of an epoch: releases, or pieces of them.
-// Without an output there are none. Where the read ends half way it returns an error: what
-// lies behind could cover more.
+// released calls see with each release of an epoch in the output, or piece of one. A missing output has none. If the
+// read ends early, released fails, because the rest could cover more.
 func (o *Output) released(ctx context.Context, opened *ledger.Entry, see func(value []byte)) error {
 	err := o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, func(rec *kafka.Record) error {
 		if t, epoch, _, ok := core.ParseIdentity(rec.Key); ok && t == o.Task && epoch == opened.Epoch {

@@ -21,20 +21,20 @@ type Partitions struct {
 	of     map[partitionKey]*Partition
 }
 
-// partitionKey is the place of a partition.
+// partitionKey identifies a partition.
 type partitionKey struct {
 	Topic     string
 	Partition int
 }
 
-// Len returns how many partitions tasks of this process publish to.
+// Len returns how many partitions tasks of this process publish into.
 func (t *Partitions) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.of)
 }
 
-// join returns a partition, for one more task.
+// join adds a task to a partition, and returns the partition.
 func (t *Partitions) join(at config.Output, task core.Task) *Partition {
 	key := partitionKey{at.Topic, at.Partition}
 	t.mu.Lock()
@@ -56,8 +56,8 @@ func (t *Partitions) join(at config.Output, task core.Task) *Partition {
 	return x
 }
 
-// leave ends the service for a task. What is under way goes on. A partition that serves
-// nobody, with nothing under way, is forgotten.
+// leave removes a task. Messages in flight are still sent. A partition without tasks and messages in flight is
+// forgotten.
 func (t *Partition) leave(task core.Task) {
 	t.among.mu.Lock()
 	defer t.among.mu.Unlock()
@@ -73,13 +73,14 @@ func (t *Partition) leave(task core.Task) {
 	}
 }
 
-// Partition reads what an output partition gains, once for all tasks that publish into it, and sends
-// what they publish in common requests. With each reading for itself, a thousand tasks would
-// read a thousand times what each writes. It need not read what it has sent: the offsets
-// of that show whether anybody else wrote before it. What a task has sent goes on when the task
-// stops, for the broker may append it all the same; WaitInFlight waits for it. A task that it
-// can't serve reads for itself: one alone in its partition, one that has not read as far as it
-// began, those whose lists were dropped, and everyone after an error.
+// Partition reads what is added to an output partition once for all tasks that publish into it, and sends their
+// messages in shared requests. If each of a thousand tasks read for itself, each would read what all of them write.
+// Partition does not read its own messages: the offsets in produce responses show whether another writer appended
+// before them. Messages in flight are still sent when their task stops, because the broker may append them anyway;
+// WaitInFlight waits for them.
+//
+// Some tasks must read for themselves: a task alone in its partition, a task that has not yet read up to where
+// Partition began, tasks whose lists were dropped, and all tasks after an error.
 type Partition struct {
 	among     *Partitions
 	client    *kafka.Client
@@ -88,44 +89,44 @@ type Partition struct {
 
 	mu    sync.Mutex
 	tasks map[core.Task]*newReleases
-	next  int64    // everything before it was read, or sent by this process
-	round *endLook // that begins next; nil: none
+	next  int64    // everything before it was read, or was sent by this process
+	round *endLook // the look that begins next; nil: none
 	queue []*sending
-	sent  map[core.Task][]*sending // what waits or is under way
-	most  int                      // bytes of a common request, where the broker took no larger one; 0: sharedBytes
-	busy  bool                     // a look or a request is under way
+	sent  map[core.Task][]*sending // messages queued or in flight
+	most  int                      // limit of a request's bytes after the broker refused a larger one; 0: sharedBytes
+	busy  bool                     // a look or a request is in progress
 	past  backlogs
-	kept  int // releases in the lists of all tasks: at most maxFound
-	// So far: looks, those that had to read, requests, and waits for what was under way.
+	kept  int // number of releases in the lists of all tasks, at most maxFound
+	// Counters, for tests: looks, looks that had to read, requests, and waits for messages in flight.
 	looks, reads, requests, waits int
 }
 
 // sending is what one task publishes at a time.
 type sending struct {
 	task     core.Task
-	from     int64 // the output offset below which the task has compared everything
+	from     int64 // the task has compared everything in the output below it
 	messages []kafka.Message
 	bytes    int
-	Gone     bool // the task waits for it no longer
+	Gone     bool // the task has stopped waiting
 	done     chan struct{}
 	at       []kafka.Appended
 	err      error
 }
 
-// sharedBytes bounds what several tasks send in one request: brokers refuse batches of more
-// than 1 MiB by default.
+// sharedBytes limits the bytes that several tasks send in one request. By default, brokers refuse batches of more than
+// 1 MiB.
 const sharedBytes = 800_000
 
-// leastShared bounds how small common requests become where brokers refuse larger ones.
+// leastShared is the smallest value of that limit, after brokers have refused larger requests.
 const leastShared = 16 << 10
 
-// newReleases is what the partition has gained of a task's releases from an offset on.
+// newReleases are the releases of a task that were added to the partition from an offset on.
 type newReleases struct {
-	From int64 // UnknownOutput: nothing is kept
+	From int64 // UnknownOutput: none are kept
 	list []released
 }
 
-// released is a message in an output that has the key of a release.
+// released is a message in an output with the key of a release.
 type released struct {
 	Offset      int64
 	key         string
@@ -133,8 +134,7 @@ type released struct {
 	hash        [32]byte
 }
 
-// releasedIn returns what a record of an output says, if it is a release of a task that is
-// wanted.
+// releasedIn parses a record of an output. ok is false if it is not a release of a wanted task.
 func releasedIn(rec *kafka.Record, wanted func(core.Task) bool) (t core.Task, r released, ok bool) {
 	t, epoch, step, ok := core.ParseIdentity(rec.Key)
 	if !ok || !wanted(t) {
@@ -144,17 +144,17 @@ func releasedIn(rec *kafka.Record, wanted func(core.Task) bool) (t core.Task, r 
 		core.ReleaseHash(rec.Key, rec.Value, rec.Headers)}, true
 }
 
-// endLook is one look at the end of the partition, for all who asked before it began.
+// endLook is one look at the end of the partition, shared by all tasks that asked before it began.
 type endLook struct {
 	done chan struct{}
 	err  error
 }
 
-// lookTime bounds a look. Whoever waits for one looks for itself then.
+// lookTime limits a look. After that, the waiting tasks look for themselves.
 const lookTime = 10 * time.Second
 
-// since returns the task's releases from an offset to the end that the partition has after the
-// call has begun. ok is false if the task must read for itself.
+// since returns the task's releases from an offset to the end that the partition has after the call began. ok is false
+// if the task must read for itself.
 func (t *Partition) since(ctx context.Context, task core.Task, from int64) (list []released, end int64, ok bool) {
 	t.mu.Lock()
 	mine := t.tasks[task]
@@ -189,8 +189,8 @@ func (t *Partition) since(ctx context.Context, task core.Task, from int64) (list
 	return t.known(task, from, from)
 }
 
-// known returns the task's releases from an offset to the end that the partition knows. ok is false
-// if it does not know what lies before the offset to.
+// known returns the task's releases from an offset to the end that Partition knows. ok is false if it does not know
+// everything below the offset to.
 func (t *Partition) known(task core.Task, from, to int64) (list []released, end int64, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,10 +206,9 @@ func (t *Partition) known(task core.Task, from, to int64) (list []released, end 
 	return list, t.next, true
 }
 
-// send appends a task's messages to the partition, as kafka.Client.Produce does. The messages
-// of all tasks that wait at a time go in common requests. The error is errOvertaken if the
-// partition has releases of the task from the offset from on that the task has not compared:
-// then nothing was sent. When the context ends, send returns. What is under way goes on.
+// send appends a task's messages to the partition, as kafka.Client.Produce does. Messages of all waiting tasks share
+// requests. If the partition has releases of the task at or after from, which the task has not compared, send fails
+// with errOvertaken and sends nothing. When the context ends, send returns; messages in flight are still sent.
 func (t *Partition) send(ctx context.Context, task core.Task, from int64,
 	messages []kafka.Message) ([]kafka.Appended, error) {
 	s := &sending{task: task, from: from, messages: messages, done: make(chan struct{})}
@@ -236,7 +235,7 @@ func (t *Partition) send(ctx context.Context, task core.Task, from int64,
 	return nil, ctx.Err()
 }
 
-// end tells the task what became of its messages. The lock is held.
+// end gives the task the result of its messages. The caller holds t.mu.
 func (t *Partition) end(s *sending, at []kafka.Appended, err error) {
 	s.at, s.err = at, err
 	left := slices.DeleteFunc(t.sent[s.task], func(x *sending) bool { return x == s })
@@ -246,7 +245,7 @@ func (t *Partition) end(s *sending, at []kafka.Appended, err error) {
 	close(s.done)
 }
 
-// WaitInFlight waits until nothing that the task has sent is under way any more.
+// WaitInFlight waits until no message of the task is in flight.
 func (t *Partition) WaitInFlight(ctx context.Context, task core.Task) error {
 	for t != nil {
 		t.mu.Lock()
@@ -267,7 +266,7 @@ func (t *Partition) WaitInFlight(ctx context.Context, task core.Task) error {
 	return nil
 }
 
-// begin makes somebody work off what waits.
+// begin starts a goroutine that serves waiting tasks, if none is running.
 func (t *Partition) begin() {
 	if !t.busy {
 		t.busy = true
@@ -275,8 +274,8 @@ func (t *Partition) begin() {
 	}
 }
 
-// work looks and sends, one after the other, until nobody waits. A look while a request is
-// under way would read what that appends.
+// work looks and sends in turn, until no task waits. It does not look during a request, because that would read the
+// request's own messages.
 func (t *Partition) work() {
 	for {
 		t.mu.Lock()
@@ -298,7 +297,7 @@ func (t *Partition) work() {
 	}
 }
 
-// share takes off the queue what goes into the next request.
+// share takes the messages of the next request off the queue.
 func (t *Partition) share() []*sending {
 	n, bytes := 0, 0
 	for n < len(t.queue) {
@@ -312,10 +311,9 @@ func (t *Partition) share() []*sending {
 	return shared
 }
 
-// append sends messages in one request. Each task learns of its own messages only: after an
-// error, those whose messages the broker has acknowledged before get no error. If the broker
-// refuses the others for good, each task's go alone: one that can't be published is not to
-// hold up the others.
+// append sends messages in one request. Each task gets only the result of its own messages, so tasks whose messages the
+// broker acknowledged before an error get no error. If the broker refuses the rest for good, each task's messages are
+// sent alone, so that one task's bad message does not block the others.
 func (t *Partition) append(shared []*sending) {
 	if shared = slices.DeleteFunc(shared, t.dropped); len(shared) == 0 {
 		return
@@ -351,9 +349,9 @@ func (t *Partition) append(shared []*sending) {
 // errOvertaken says that a task must compare releases before it sends anything.
 var errOvertaken = errors.New("the output has releases that were not compared")
 
-// dropped ends a sending that must not leave: its task waits for it no longer, or the tail has
-// read releases of the task that the task has not compared. Another task's look may have read
-// them after the task's own.
+// dropped ends a sending that must not be sent, because its task has stopped waiting, or because the output has
+// releases of the task that the task has not compared. Another task's look may have read them after the task's own
+// look.
 func (t *Partition) dropped(s *sending) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -371,8 +369,8 @@ func (t *Partition) dropped(s *sending) bool {
 	return true
 }
 
-// request sends messages, and returns where the first of them went: all, where there is no
-// error. No task's context ends it: the client bounds how long a broker may take.
+// request sends messages, and returns where they were appended; after an error, where the first of them were. The
+// context of a single task does not end it, and the client limits its time.
 func (t *Partition) request(shared []*sending) ([]kafka.Appended, error) {
 	var messages []kafka.Message
 	for _, s := range shared {
@@ -386,7 +384,7 @@ func (t *Partition) request(shared []*sending) ([]kafka.Appended, error) {
 		switch {
 		case p.Base == t.next:
 			t.next += int64(p.Count)
-		case p.Base < t.next: // the partition was deleted and made again, or lost its end
+		case p.Base < t.next: // the topic was deleted and created again, or lost its end
 			t.forget()
 		}
 	}
@@ -401,7 +399,7 @@ func appended(at []kafka.Appended) (n int) {
 	return n
 }
 
-// divide returns where the first n messages went, and where the others did.
+// divide splits offsets into those of the first n messages and those of the rest.
 func divide(at []kafka.Appended, n int) (first, rest []kafka.Appended) {
 	for n > 0 {
 		p := at[0]
@@ -415,6 +413,7 @@ func divide(at []kafka.Appended, n int) (first, rest []kafka.Appended) {
 	return first, at
 }
 
+// look reads what was added to the partition since the last look, and sorts it by task.
 func (t *Partition) look() error {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
@@ -431,7 +430,7 @@ func (t *Partition) look() error {
 		for _, g := range t.tasks {
 			g.From = end
 		}
-	case end < from: // it was deleted and made again, or lost its end
+	case end < from: // the topic was deleted and created again, or lost its end
 		err = errors.New("the output ends before what was read")
 		t.forget()
 	}
@@ -467,7 +466,7 @@ func (t *Partition) look() error {
 	return err
 }
 
-// drop gives up the lists of all tasks that have one. Each reads for itself what was in its own.
+// drop clears the lists of all tasks. Each must then read for itself what was in its list.
 func (t *Partition) drop() {
 	for _, g := range t.tasks {
 		if len(g.list) > 0 {
@@ -477,8 +476,8 @@ func (t *Partition) drop() {
 	t.kept = 0
 }
 
-// forget makes the next look begin at the output's end, and tasks look for themselves at
-// what is before. The output lost what was not read yet.
+// forget makes the next look start at the output's end, and tasks read for themselves what is before. It is called
+// after the output lost messages that were not read yet.
 func (t *Partition) forget() {
 	t.next, t.kept = state.UnknownOutput, 0
 	for _, g := range t.tasks {

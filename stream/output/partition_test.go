@@ -31,15 +31,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// TestSharedOutput: of two tasks that publish into one partition, the one whose release
-// somebody else wrote stops before its next one. The other goes on.
+// TestSharedOutput: two tasks publish into one partition, and another writer puts a release of one of them there. That
+// task stops before its next release, and the other continues.
 func TestSharedOutput(t *testing.T) {
 	t.Parallel()
 	for key, says := range map[string]string{
 		"orders/1/1/3":    "orders/1/1/3 differs",
 		"orders/1/1/11":   "orders/1/1/11 differs",
-		"orders/1/1/9999": "whose records the input does not have",
-		"orders/1/2/1":    "epoch 2, which this ledger does not know",
+		"orders/1/1/9999": "whose records are not in the input",
+		"orders/1/2/1":    "epoch 2, which is not in this ledger",
 	} {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +78,7 @@ func TestSharedOutput(t *testing.T) {
 			x.Until("the other", func(s monitor.TaskStatus) bool { return s.Step == 12 && s.Outbox == 0 })
 			for _, p := range r.Output("orders.dp") {
 				if p.Step > 10 && p.Value != "{}" && strings.Contains(p.Key, "orders/1/") {
-					t.Errorf("release %s left after the stray one", p.Key)
+					t.Errorf("release %s was published after the stray one", p.Key)
 				}
 			}
 			x.EndHalted()
@@ -86,7 +86,7 @@ func TestSharedOutput(t *testing.T) {
 	}
 }
 
-// TestTail: what a task gets of a tail is what it would have read by itself.
+// TestTail: a task gets the same releases from a shared partition as if it read for itself.
 func TestTail(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -105,7 +105,7 @@ func TestTail(t *testing.T) {
 	}
 	if _, _,
 		ok := tails.Join(config.Output{Topic: "other"}, readers[0].task).Since(t.Context(), readers[0].task, 0); ok {
-		t.Error("a task alone is served")
+		t.Error("a task alone in the partition is served")
 	}
 	own := func(from int64, task core.Task) (list []output.Released, end int64) {
 		end = from
@@ -138,7 +138,7 @@ func TestTail(t *testing.T) {
 			t.Fatalf("read to %d of %d", end, step+1)
 		}
 		x.got, x.next = append(x.got, list...), end
-		if rng.IntN(40) == 0 { // as if too much had come together
+		if rng.IntN(40) == 0 { // as if too many releases had gathered
 			(*x.tail.Mu()).Lock()
 			*(*x.tail.Tasks())[x.task] = output.Gained{From: (*x.tail.Next())}
 			(*x.tail.Mu()).Unlock()
@@ -154,7 +154,7 @@ func TestTail(t *testing.T) {
 	if served < 200 {
 		t.Errorf("served %d times", served)
 	}
-	// An output that was made anew: everyone reads for himself, and then goes on.
+	// The output was created again: each task reads for itself, and is then served again.
 	kafkatest.DeleteTopic(t, []string{r.Addr}, "out")
 	fixtures.Must(t, fixtures.Dial(t, r.Addr).CreateTopic(t.Context(), "out", 1, nil))
 	look := func() bool {
@@ -171,8 +171,8 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestTailSends: what tasks send together goes in one request, each learns where its messages
-// are, and none of them is read again. What another writer put between them is.
+// TestTailSends: messages that tasks send together go in one request, each task learns where its messages are, and none
+// of them is read again. A message of another writer between them is read.
 func TestTailSends(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -192,7 +192,7 @@ func TestTailSends(t *testing.T) {
 	if _, _, ok := x.Since(t.Context(), task(0), 0); !ok {
 		t.Fatal("the empty output is not served")
 	}
-	// together sends one after the other has queued up. Task i sends lists of i%3+1 messages.
+	// together queues the messages of all tasks in order, and then sends them. Task i sends i%3+1 messages.
 	together := func(step int, size func(i int) int) (at [n][]kafka.Appended, errs [n]error) {
 		(*x.Mu()).Lock()
 		for *x.Busy() {
@@ -200,7 +200,7 @@ func TestTailSends(t *testing.T) {
 			runtime.Gosched()
 			(*x.Mu()).Lock()
 		}
-		(*x.Busy()) = true // nobody works
+		(*x.Busy()) = true // prevents work
 		(*x.Mu()).Unlock()
 		var wg sync.WaitGroup
 		for i := range n {
@@ -221,8 +221,8 @@ func TestTailSends(t *testing.T) {
 		wg.Wait()
 		return at, errs
 	}
-	// holds: everyone without an error knows where its messages are, and they are there once. It
-	// returns how many have one.
+	// holds checks that each task without an error knows where its messages are, and that they are there once. It
+	// returns the number of tasks with an error.
 	holds := func(step int, at [n][]kafka.Appended, errs [n]error, wrong func(i int, err error) bool) (failed int) {
 		t.Helper()
 		keys, times := map[int64]string{}, map[string]int{}
@@ -234,7 +234,7 @@ func TestTailSends(t *testing.T) {
 		for i := range n {
 			if errs[i] != nil {
 				if failed++; !wrong(i, errs[i]) {
-					t.Errorf("task %d: %v", i, errs[i])
+					t.Errorf("task %d: unexpected result: %v", i, errs[i])
 				}
 				continue
 			}
@@ -268,19 +268,19 @@ func TestTailSends(t *testing.T) {
 			t.Errorf("task %d has to read what this process sent", i)
 		}
 	}
-	// Another writer, behind that and so before what comes next.
+	// Another writer's message comes after those, and before the next ones.
 	p := kafkatest.NewProducer(t, []string{r.Addr}, "out", 0, "")
 	p.Send(kafkatest.Record{Key: message(3, 7, 0).Key, Value: []byte("x")})
 	at, errs = together(2, func(int) int { return 10 })
 	holds(2, at, errs, nobody)
 	if _, _, ok := x.Known(task(3), 0, at[3][0].Base); ok {
-		t.Error("what another writer put in between counts as known")
+		t.Error("another writer's message counts as known")
 	}
 	list, _, ok := x.Since(t.Context(), task(3), 0)
 	if !ok || (*x.Reads()) != 1 || !slices.ContainsFunc(list, func(r output.Released) bool { return r.Step == 7 }) {
 		t.Errorf("the other writer's release was not found: %v after %d reads", list, (*x.Reads()))
 	}
-	// One that the broker takes from nobody fails alone. The others go in smaller requests.
+	// A message that the broker always refuses fails alone. The others go in smaller requests.
 	at, errs = together(3, func(i int) int {
 		if i == 5 {
 			return 30_000
@@ -291,11 +291,11 @@ func TestTailSends(t *testing.T) {
 		large := (*kafka.TooLargeError)(nil)
 		return i == 5 && errors.As(err, &large) && large.Index == 0
 	}) != 1 {
-		t.Error("a message that is too large was taken")
+		t.Error("a message that is too large was accepted")
 	}
-	// A broker that fails in the middle: who has no acknowledgement has an error, and sends again.
+	// The broker fails in the middle of a request: tasks without an acknowledgement get an error, and send again.
 	(*x.Most()) = 0
-	var small []kmsg.Request // those that the topic takes, as one may be shown twice
+	var small []kmsg.Request // requests that the topic accepts, each possibly seen twice
 	r.Broker.Cluster().Fault(
 		kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: kerr.NotEnoughReplicas,
 			When: func(q kmsg.Request) bool {
@@ -311,7 +311,7 @@ func TestTailSends(t *testing.T) {
 	}
 	at, errs = together(5, func(i int) int { return 1500 })
 	holds(5, at, errs, nobody)
-	// One who gives up before its turn is not sent.
+	// A task that stops waiting before its turn is not sent.
 	before := at
 	(*x.Mu()).Lock()
 	(*x.Busy()) = true
@@ -321,7 +321,7 @@ func TestTailSends(t *testing.T) {
 	if _,
 		err := x.Send(ctx, task(1), math.MaxInt64, []kafka.Message{message(1, 9, 1)}); !errors.Is(err,
 		context.Canceled) {
-		t.Errorf("given up: %v", err)
+		t.Errorf("stopped waiting: %v", err)
 	}
 	x.Work()
 	end, err := r.Client.End(t.Context(), "out", 0)
@@ -335,7 +335,7 @@ func TestTailSends(t *testing.T) {
 	if end != last {
 		t.Errorf("the output ends at %d, not %d", end, last)
 	}
-	// A partition that was made again is another one.
+	// A partition that was created again is a different one.
 	fixtures.Must(t, x.Look())
 	kafkatest.DeleteTopic(t, []string{r.Addr}, "out")
 	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "out", 1, nil))
@@ -344,12 +344,12 @@ func TestTailSends(t *testing.T) {
 		fixtures.Must(t, err)
 	}
 	if _, _, ok := x.Known(task(1), 0, 1); ok {
-		t.Error("a partition that was made again counts as known")
+		t.Error("a partition that was created again counts as known")
 	}
 }
 
-// TestTailGivenUp: what a task has sent goes on when the task stops, whatever becomes of the others
-// in the request, and the tail knows until when. What did not leave yet does not.
+// TestTailGivenUp: the messages of a stopped task that are in flight are still sent, no matter what happens to other
+// messages in the request, and WaitInFlight waits for them. Messages that are not in flight yet are not sent.
 func TestTailGivenUp(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -361,7 +361,7 @@ func TestTailGivenUp(t *testing.T) {
 	for i := range n {
 		x = tails.Join(config.Output{Topic: "orders.dp"}, task(i))
 	}
-	// The broker refuses the common request, and then holds the first task's own.
+	// The broker refuses the shared request, and then holds the first task's own.
 	requests := 0
 	held, release := r.Hold("orders.dp", func(q *kmsg.ProduceRequest) (refused *kerr.Error, held bool) {
 		requests++
@@ -371,7 +371,7 @@ func TestTailGivenUp(t *testing.T) {
 		return nil, requests == 2
 	})
 	(*x.Mu()).Lock()
-	(*x.Busy()) = true // nobody works
+	(*x.Busy()) = true // prevents sending
 	(*x.Mu()).Unlock()
 	ctx, stop := context.WithCancel(t.Context())
 	var errs [n]error
@@ -405,7 +405,7 @@ func TestTailGivenUp(t *testing.T) {
 		(*x.Mu()).Unlock()
 	}
 	if err := x.WaitInFlight(ctx, task(0)); !errors.Is(err, context.Canceled) {
-		t.Errorf("settled before the broker has answered: %v", err)
+		t.Errorf("WaitInFlight ended before the broker answered: %v", err)
 	}
 	release()
 	for i := range n {
@@ -419,13 +419,12 @@ func TestTailGivenUp(t *testing.T) {
 		t.Errorf("the output holds %v", list)
 	}
 	if len((*x.Sent())) != 0 {
-		t.Errorf("%d tasks count as sending", len((*x.Sent())))
+		t.Errorf("%d tasks still have messages in flight", len((*x.Sent())))
 	}
 }
 
-// TestTailOvertaken: between a task's own look and its request, another task's look reads a
-// release of it that somebody else wrote. The task compares it before anything of it leaves. The
-// others go on.
+// TestTailOvertaken: between a task's own look and its request, another task's look reads a release of the first task
+// that another writer published. The task must compare it before it sends anything. The other tasks continue.
 func TestTailOvertaken(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -473,9 +472,8 @@ func TestTailOvertaken(t *testing.T) {
 	}
 }
 
-// TestOpenWaitsForOwn: an epoch is opened while a release of its predecessor, which the operator
-// gives up, is on its way to the broker. The opening waits for what becomes of it. So the task
-// does not take the release for another writer's when it comes.
+// TestOpenWaitsForOwn: an epoch is opened while a release of its predecessor, which the operator discards, is in
+// flight. The opening waits for its result, so the task does not later take the release for another writer's.
 func TestOpenWaitsForOwn(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -495,7 +493,7 @@ func TestOpenWaitsForOwn(t *testing.T) {
 	for waits := 0; waits == 0; time.Sleep(time.Millisecond) {
 		select {
 		case err := <-opened:
-			t.Fatalf("opened while a release was under way: %v", err)
+			t.Fatalf("opened while a release was in flight: %v", err)
 		default:
 		}
 		(*tail.Mu()).Lock()

@@ -16,28 +16,28 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Publisher sends committed releases in order, one request at a time. It repeats a
-// request, with pauses and the same bytes, until the broker has acknowledged it.
+// Publisher sends committed releases in order, one request at a time. It repeats a request, with pauses and the same
+// bytes, until the broker has acknowledged it.
 type Publisher struct {
 	sender
 	Mu     sync.Mutex
 	Queue  []state.Message
 	Wake   chan struct{}
 	Acked  atomic.Uint64 // step of the last acknowledged release
-	output int64         // as in checkpoint
-	held   bool          // checkpoint.acknowledged
-	Failed chan error    // receives the error that ended it
-	Notify chan struct{} // after each acknowledgement
-	Stop   func()        // ends run, which has returned then
-	within trace.Span    // of what was committed last
+	output int64         // Checkpoint.Output of the next checkpoint
+	held   bool          // Checkpoint.Acknowledged of the next checkpoint
+	Failed chan error    // receives the error that ended the publisher
+	Notify chan struct{} // receives after each acknowledgement
+	Stop   func()        // ends run, and waits for its end
+	within trace.Span    // of the last commit's steps
 
-	// Sent sees what the broker has acknowledged, before anybody else learns of it; nil:
-	// nobody wants to. It runs beside the owner, who applies records meanwhile.
+	// Sent is called with acknowledged releases, before Acked and Notify change. It may be nil. It runs concurrently
+	// with the owner, which applies records meanwhile.
 	Sent func([]state.Message)
 }
 
-// NewPublisher returns a publisher of the epoch that a checkpoint is of. The guard compares what the
-// output holds before each request.
+// NewPublisher returns a publisher for the epoch of a checkpoint. Before each request, the guard compares what the
+// output holds.
 func NewPublisher(out *ForkGuard, f *input.Feed, cp *state.Checkpoint) *Publisher {
 	return &Publisher{
 		sender: newSender(out, f, cp.Epoch), Wake: make(chan struct{}, 1), Failed: make(chan error, 1),
@@ -45,14 +45,14 @@ func NewPublisher(out *ForkGuard, f *input.Feed, cp *state.Checkpoint) *Publishe
 	}
 }
 
-// Position returns what a checkpoint says of the output.
+// Position returns the output position for a checkpoint.
 func (p *Publisher) Position() (output int64, acknowledged bool) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	return p.output, p.held
 }
 
-// Enqueue takes releases that a durable checkpoint holds, and the span of what it made durable.
+// Enqueue adds releases that a durable checkpoint holds, and sets the trace span that they belong to.
 func (p *Publisher) Enqueue(list []state.Message, within trace.Span) {
 	if len(list) == 0 {
 		return
@@ -63,7 +63,7 @@ func (p *Publisher) Enqueue(list []state.Message, within trace.Span) {
 	failure.Signal(p.Wake)
 }
 
-// Start publishes in the background until the context ends or stop is called.
+// Start publishes in the background until the context ends or Stop is called.
 func (p *Publisher) Start(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -77,8 +77,7 @@ func (p *Publisher) Start(ctx context.Context) {
 	}()
 }
 
-// run publishes until the context ends. It waits while the guard is behind; the owner
-// wakes it.
+// run publishes until the context ends. While the guard is behind, it waits for the owner to wake it.
 func (p *Publisher) run(ctx context.Context) {
 	for {
 		p.Mu.Lock()
@@ -93,7 +92,7 @@ func (p *Publisher) run(ctx context.Context) {
 			continue
 		}
 		if err := p.publish(ctx, batch); errors.Is(err, ErrBehind) {
-			failure.Signal(p.Notify) // the owner learns of it
+			failure.Signal(p.Notify) // wakes the owner, which checks the guard
 			continue
 		} else if err != nil {
 			if ctx.Err() == nil {
@@ -115,8 +114,8 @@ func (p *Publisher) run(ctx context.Context) {
 	}
 }
 
-// CompleteReleases returns the beginning of the queue that is sent in one request: all pieces of
-// each release in it, so that its last step acknowledges it. one asks for a single release.
+// CompleteReleases returns the part of the queue to send in one request. It contains all pieces of each of its
+// releases, so that acknowledging a step means that the whole release is there. If one is true, it is a single release.
 func CompleteReleases(queue []state.Message, one bool) []state.Message {
 	n := min(len(queue), 500)
 	if one {
@@ -128,7 +127,7 @@ func CompleteReleases(queue []state.Message, one bool) []state.Message {
 	return queue[:n]
 }
 
-// publish sends releases, within the span of what was committed last.
+// publish sends releases, within the trace span of the last Enqueue.
 func (p *Publisher) publish(ctx context.Context, batch []state.Message) error {
 	base, err := p.send(ctx, batch, func() trace.Span {
 		p.Mu.Lock()
@@ -144,12 +143,11 @@ func (p *Publisher) publish(ctx context.Context, batch []state.Message) error {
 	return nil
 }
 
-// Send sends releases in one request, without a publisher: those that a closed epoch left, or those
-// that are published again. It repeats the request, with the same bytes, until the broker has
-// acknowledged it, and returns the offset of the first message in the output. The guard compares what
-// the output holds before each request.
+// Send sends releases in one request, without a publisher: those left by a closed epoch, or those published again. It
+// repeats the request, with the same bytes, until the broker has acknowledged it, and returns the offset of the first
+// message in the output. Before each request, the guard compares what the output holds.
 //
-// Errors: ErrBehind while the guard compares, those of the context, *failure.Halt.
+// Errors: ErrBehind while the guard is behind, the context's error, *failure.Halt.
 func Send(ctx context.Context, out *ForkGuard, f *input.Feed, batch []state.Message) (base int64, err error) {
 	s := newSender(out, f, 0)
 	return s.send(ctx, batch, func() trace.Span { return trace.Span{} })
@@ -160,11 +158,11 @@ type sender struct {
 	out   *ForkGuard
 	now   func() time.Time
 	trace *trace.Tracer
-	told  func(t core.Task, took time.Duration, at time.Time) // of each request that was acknowledged
-	span  trace.Work                                          // what the requests' spans say
+	told  func(t core.Task, took time.Duration, at time.Time) // called after each acknowledged request
+	span  trace.Work                                          // attributes of the requests' spans
 }
 
-// newSender returns a sender whose spans name an epoch, or none where it is 0.
+// newSender returns a sender whose spans name an epoch. For epoch 0 they do not.
 func newSender(out *ForkGuard, f *input.Feed, epoch uint64) sender {
 	return sender{out: out, now: f.Now, trace: f.Trace, told: f.Metrics.Published,
 		span: monitor.SpanOf(out.Task, epoch)}
@@ -180,7 +178,7 @@ func (s *sender) traced(batch []state.Message, at time.Time, within func() trace
 	return s.trace.Within(within(), trace.Publish, w, at)
 }
 
-// send is [Send] within the span that within returns when a request begins.
+// send is [Send] with a trace span. within is called when a request begins, and returns the parent span.
 func (s *sender) send(ctx context.Context, batch []state.Message, within func() trace.Span) (base int64, err error) {
 	o := s.out
 	messages := make([]kafka.Message, len(batch))
@@ -207,8 +205,7 @@ func (s *sender) send(ctx context.Context, batch []state.Message, within func() 
 			}
 		}
 		if kafka.UnknownTopic(err) {
-			// Somebody deleted the topic. Its releases are lost to readers, but later
-			// ones must not wait for them.
+			// The topic was deleted. Its releases are lost to readers, but later ones must not wait for them.
 			if e := o.Make(ctx); e != nil {
 				return e
 			}
@@ -216,7 +213,7 @@ func (s *sender) send(ctx context.Context, batch []state.Message, within func() 
 		if err != nil {
 			return err
 		}
-		if err := o.wrote(ctx, at); err != nil {
+		if err := o.recordSent(ctx, at); err != nil {
 			return err
 		}
 		base = at[0].Base

@@ -17,35 +17,34 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// applier applies the records of an open epoch to its core, in the order of the log, and knows where in the
-// log they are.
+// applier applies the records of an open epoch to its core in the order of the log, and keeps the position in the log.
 type applier struct {
 	r     *Runner
 	epoch *epoch.OpenEpoch
 	core  *core.Core
 
 	// Where records come from.
-	fetch   *input.Fetcher  // of an epoch that is not merged; else nil
-	merge   *input.Merger   // of one that is; else nil
+	fetch   *input.Fetcher  // of an unmerged epoch; else nil
+	merge   *input.Merger   // of a merged epoch; else nil
 	readers []*kafka.Reader // of all partitions
 
-	// What has been read and is not applied.
-	current *codec.Batch    // being applied
-	next    int             // its next record
+	// Records read but not applied.
+	current *codec.Batch    // the batch being applied
+	next    int             // index of its next record
 	whole   []input.StepSum // sums of all partitions that wait to be merged
 
-	// What has been applied.
-	position kafka.Position // of the last boundary, where that lies before current
+	// Records applied.
+	position kafka.Position // position of the last step boundary before current
 	seen     int64          // offsets below it have been applied
 	work     monitor.Counts // since the last tick
-	refused  uint64         // of the mechanism's counts, what work has had
-	clipped  uint64
+	// refused and clipped are the mechanism's counts of records that work includes already.
+	refused, clipped uint64
 
-	closing *closing // a step that is being closed beside the loop; nil: none is
-	before  []byte   // scratch of closings
+	closing *closing // a step that another goroutine is closing; nil: none
+	before  []byte   // buffer for the state before a closing step
 }
 
-// read begins to read the epoch's input, until the context ends.
+// read starts to read the epoch's input, until the context ends.
 func (a *applier) read(ctx context.Context, wg *sync.WaitGroup) error {
 	r, l := a.r, a.epoch
 	if l.M.Partition == core.Merged || l.Bounds != nil || l.Core.Ahead() {
@@ -70,7 +69,7 @@ func (a *applier) read(ctx context.Context, wg *sync.WaitGroup) error {
 	return nil
 }
 
-// open returns a reader of a source, which is closed when the epoch runs no longer.
+// open returns a reader of a source. The reader is closed when the epoch stops running.
 func (a *applier) open(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
 	reader, err := a.r.OpenInput(src, bytes, at)
 	if err == nil {
@@ -79,8 +78,8 @@ func (a *applier) open(src core.Source, bytes int, at kafka.Position) (*kafka.Re
 	return reader, err
 }
 
-// sources returns where records come from, and where errors of reading do. held says that
-// nothing may be applied.
+// sources returns the channels that bring records, merged sums, and read errors. If held is true, nothing may be
+// applied, and the first two are nil.
 func (a *applier) sources(held bool) (in chan *codec.Batch, sums chan []input.StepSum, broken chan error) {
 	wanted := a.current == nil && a.whole == nil && !held
 	if a.merge != nil {
@@ -95,7 +94,7 @@ func (a *applier) sources(held bool) (in chan *codec.Batch, sums chan []input.St
 	return in, nil, a.fetch.Failed
 }
 
-// reached returns where the open step begins and the offsets of the log, by partition.
+// reached returns where the open step begins and the known ends of the log, by partition.
 func (a *applier) reached() (ends []ledger.EntryPart, logs []kafka.Offsets) {
 	if a.merge == nil {
 		log := kafka.Offsets{Start: a.r.LogStart.Load(), Stable: a.r.LogEnd.Load(), End: a.r.LogEnd.Load()}
@@ -115,17 +114,17 @@ func (a *applier) take(b *codec.Batch) {
 	a.work.Read(b)
 }
 
-// waiting reports whether something was read and is not applied.
+// waiting reports whether something was read but not applied.
 func (a *applier) waiting() bool { return a.current != nil || a.whole != nil }
 
-// add adds records of the current batch to the open step, until pause reports true, which is asked once in 64
-// records. ended reports whether the batch reaches the step's end. done reports whether all of the batch is added.
+// add adds records of the current batch to the open step, until pause returns true. It calls pause once per 64 records.
+// ended reports whether the batch reaches the step's end, done whether the whole batch is added.
 func (a *applier) add(pause func() bool) (ended, done bool) {
 	a.next, ended = input.AddRecords(a.core, a.current, a.next, &a.work, pause)
 	return ended, !ended && a.next == len(a.current.Records)
 }
 
-// finishBatch gives back the current batch, which is applied.
+// finishBatch returns the current batch, which is applied, to the fetcher.
 func (a *applier) finishBatch() {
 	b := a.current
 	if a.core.First() >= b.First {
@@ -136,7 +135,7 @@ func (a *applier) finishBatch() {
 	a.fetch.Done(b)
 }
 
-// finishSums takes note of sums with which a step was closed.
+// finishSums releases the sums of steps that are closed, and counts their records.
 func (a *applier) finishSums(steps []input.StepSum) {
 	a.merge.Merged(steps)
 	a.merge.Pause(a.epoch.Users)
@@ -147,7 +146,7 @@ func (a *applier) finishSums(steps []input.StepSum) {
 	a.count()
 }
 
-// count takes the mechanism's counts of records for the metrics.
+// count adds the mechanism's counts of refused and clipped records to work.
 func (a *applier) count() {
 	if refused := a.core.Mechanism().Refused; refused != nil {
 		why, n := refused()
@@ -161,8 +160,7 @@ func (a *applier) count() {
 	}
 }
 
-// over reports whether the last step was the final one: the horizon is reached, or the
-// mechanism says so.
+// over reports whether the last step was the final one, because the horizon is reached or the mechanism has ended.
 func (a *applier) over() bool {
 	if _, ended := a.core.Ended(); ended {
 		return true
@@ -171,17 +169,17 @@ func (a *applier) over() bool {
 	return h > 0 && a.core.Step() >= h
 }
 
-// edge is the core behind the last step that is closed.
+// edge is the state of the core after a closed step.
 type edge struct {
 	step       uint64
-	first      int64 // offset of the open step
+	first      int64 // first offset of the open step
 	transcript dp.Transcript
 	verdict    string
-	state      []byte // where it was asked for
+	state      []byte // only if requested
 }
 
-// boundary returns the core behind the last closed step, without its state. While a step is
-// being closed beside the loop, that is the step before, and nobody else may look at the core.
+// boundary returns the state of the core after the last closed step, without the mechanism's state. While another
+// goroutine closes a step, boundary returns the step before, and nobody else may use the core.
 func (a *applier) boundary() edge {
 	if a.closing != nil {
 		return a.closing.before
@@ -192,13 +190,12 @@ func (a *applier) boundary() edge {
 // appendState appends to b the mechanism's state at the boundary.
 func (a *applier) appendState(b []byte, at edge) ([]byte, error) {
 	if a.closing != nil {
-		return append(b, at.state...), nil // the next closing writes over the other
+		return append(b, at.state...), nil // copied, because the next closing step overwrites a.before
 	}
 	return a.core.AppendState(b)
 }
 
-// places returns where in the log the boundary is: its position and, of a merged epoch, the places in all
-// partitions.
+// places returns the boundary's position in the log and, for a merged epoch, its positions in all partitions.
 func (a *applier) places(at edge) (position kafka.Position, parts []state.Place, err error) {
 	position = a.position
 	if a.merge != nil {
@@ -213,13 +210,13 @@ func (a *applier) places(at edge) (position kafka.Position, parts []state.Place,
 		position = a.current.Position(at.first)
 	}
 	if position.Next != at.first {
-		return position, nil, errors.New("internal: the boundary's position was not kept")
+		return position, nil, errors.New("internal: the position of the boundary is unknown")
 	}
 	return position, parts, nil
 }
 
-// older returns the older anchors of the next checkpoint in a partition, whose newest one
-// is given, by those of the last checkpoint.
+// older returns the older anchors of a partition for the next checkpoint: those of the last checkpoint, thinned, and
+// its newest one if newest replaces that.
 func older(was state.Place, newest *kafka.Anchor) []kafka.Anchor {
 	if newest == nil {
 		return nil
@@ -231,7 +228,7 @@ func older(was state.Place, newest *kafka.Anchor) []kafka.Anchor {
 	return state.Thinned(all, newest.Offset)
 }
 
-// log returns what is known of the logs, and the offset below which records have been applied or added.
+// log returns the known ends of the logs, and the offset below which records have been applied or added.
 func (a *applier) log() (log monitor.LogLag, seen int64) {
 	if a.merge == nil {
 		return monitor.LogLag{Start: a.r.LogStart.Load(), End: a.r.LogEnd.Load()}, a.seen
@@ -242,7 +239,7 @@ func (a *applier) log() (log monitor.LogLag, seen int64) {
 	return log, seen
 }
 
-// takeWork returns what was done since it was last called.
+// takeWork returns the counts of work since the last call.
 func (a *applier) takeWork() monitor.Counts {
 	if a.merge != nil && a.merge.Ahead {
 		done := a.merge.Leaves[0].Worked()

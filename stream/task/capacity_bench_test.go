@@ -16,8 +16,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// capacityStream is a stream of d columns in a codec, with a mechanism as one would
-// configure it.
+// capacityStream returns a typical stream of d columns with a codec and a mechanism.
 func capacityStream(mechanism, codec string, d int) string {
 	columns := make([]string, d)
 	for i := range columns {
@@ -36,7 +35,7 @@ func capacityStream(mechanism, codec string, d int) string {
 		step = ""
 	}
 	output := `output = { topic = "out" }`
-	if mechanism == "moments" && d == 1000 { // a release of all values is larger than a message may be
+	if mechanism == "moments" && d == 1000 { // a release of all values would exceed the largest message
 		output = `output = { topic = "out", values = ["mean"] }`
 	}
 	return fixtures.With(fixtures.MachineStream, `output = { topic = "out" }`, output,
@@ -53,7 +52,7 @@ func capacityColumn(codec string, i int) string {
 	return fmt.Sprint("c", i)
 }
 
-// capacityRecords are n records with numbers of six decimals where they are printed.
+// capacityRecords returns n records. In text codecs their numbers have six decimals.
 func capacityRecords(codec string, d, n int) []kafka.Record {
 	rng := rand.New(rand.NewPCG(uint64(d), uint64(n)))
 	list := make([]kafka.Record, n)
@@ -84,15 +83,14 @@ func capacityRecords(codec string, d, n int) []kafka.Record {
 	return list
 }
 
-// BenchmarkCapacity measures the processor time of a record, from a decoded batch to the
-// release, by mechanism, codec and number of columns. Fetching comes on top:
-// BenchmarkReader has it.
+// BenchmarkCapacity measures the processor time per record, from a decoded batch to the release, by mechanism, codec
+// and number of columns. It does not include fetching, which BenchmarkReader measures.
 func BenchmarkCapacity(b *testing.B) {
 	for _, mechanism := range []string{"moments", "sgd", "refit", "adam"} {
 		for _, codec := range []string{"float64", "json", "csv"} {
 			for _, d := range []int{10, 100, 1000} {
 				if d == 1000 && (mechanism == "sgd" || mechanism == "refit") {
-					continue // matrices of a million entries, inverted at each of many steps
+					continue // would invert matrices with a million entries at each of many steps
 				}
 				name := mechanism
 				if name == "sgd" {
@@ -117,12 +115,12 @@ func BenchmarkCapacity(b *testing.B) {
 	}
 }
 
-// BenchmarkFootprint measures the memory of a task's estimator behind its first step, with
-// the bytes of its state as a commit holds them, and the bytes of a checkpoint.
+// BenchmarkFootprint measures the memory of a task's estimator after its first step, the bytes of its state in a
+// commit, and the bytes of a checkpoint.
 func BenchmarkFootprint(b *testing.B) {
 	heap := func() uint64 {
 		runtime.GC()
-		runtime.GC() // what pools hold is gone after two
+		runtime.GC() // two collections empty pools
 		var s runtime.MemStats
 		runtime.ReadMemStats(&s)
 		return s.HeapAlloc

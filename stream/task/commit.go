@@ -11,27 +11,27 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// commit is a commit while it is written. It holds copies of what it needs, so that records can
-// be applied and steps be closed meanwhile: they are of the next commit.
+// commit is a commit that is being written. It holds copies of all it needs, so that meanwhile records can be applied
+// and steps closed. These belong to the next commit.
 type commit struct {
 	cp       *state.Checkpoint
 	tick     time.Time
 	begun    time.Time
 	took     time.Duration
-	bytes    int             // of the mechanism's state
-	pending  int             // of the pending releases, which the outbox takes over
-	size     int             // of these, in bytes
-	quiet    int             // steps that are in it
-	archived []state.Message // to be written to the archive before it
+	bytes    int             // size of the mechanism's state
+	pending  int             // number of pending releases in it
+	size     int             // bytes of these releases
+	quiet    int             // number of steps in it
+	archived []state.Message // releases to write to the archive before it
 	span     trace.Span      // of the commit
-	steps    trace.Span      // of what it makes durable
-	lone     bool            // the outbox has nothing that waits to be sent before these
-	left     bool            // the publisher has them
+	steps    trace.Span      // of the steps that it makes durable
+	lone     bool            // no earlier release in the outbox waits to be sent
+	left     bool            // the publisher has its releases
 	err      error
-	done     chan struct{} // closed when it is written and has left, or err says why it is not
+	done     chan struct{} // closed when it is written and visible outside, or has failed with err
 }
 
-// ended is closed when the commit is written; of nil it never is.
+// ended is closed when the commit has been written. For a nil c it is nil, which blocks forever.
 func (c *commit) ended() <-chan struct{} {
 	if c == nil {
 		return nil
@@ -39,7 +39,7 @@ func (c *commit) ended() <-chan struct{} {
 	return c.done
 }
 
-// takes returns how many of the pending releases the commit holds, and their bytes; of nil none.
+// takes returns the number and bytes of the pending releases that the commit holds. For a nil c they are 0.
 func (c *commit) takes() (n, bytes int) {
 	if c == nil {
 		return 0, 0
@@ -47,9 +47,9 @@ func (c *commit) takes() (n, bytes int) {
 	return c.pending, c.size
 }
 
-// begin begins a commit of everything since the last one, at a tick. It leaves from the goroutine
-// that writes it, at a tick of 10 ms. So nothing that the loop does meanwhile delays it. The loop
-// takes note of it by writing when it comes to that, which nobody sees.
+// begin starts a goroutine that writes a commit of everything since the last one. When the commit is durable, the same
+// goroutine makes it visible outside, at a tick of 10 ms, so nothing that the loop does meanwhile delays it. The loop
+// handles the end of the commit later, in handleWritten; nothing outside depends on when.
 func (w *committer) begin(tick time.Time) error {
 	c, err := w.prepare(tick)
 	if err != nil {
@@ -102,7 +102,7 @@ func (w *committer) prepare(tick time.Time) (*commit, error) {
 	return c, nil
 }
 
-// store writes a commit. The loop may go on meanwhile, unless persons are protected.
+// store writes a commit. The loop may go on meanwhile, unless the stream protects persons.
 func (w *committer) store(c *commit) {
 	c.err = w.r.D.Disk.InTurn(func() error {
 		return w.r.Atomically(func() (err error) {
@@ -120,16 +120,16 @@ func (w *committer) store(c *commit) {
 	c.endSpans()
 }
 
-// leave shows to the outside that a commit is durable, or has failed. Its releases go to the
-// publisher, unless others must go before them or are compared: then the loop sends them at a later
-// tick. The loop may go on meanwhile.
+// leave makes visible outside that a commit is durable, or has failed. It gives the commit's releases to the publisher,
+// unless others must be sent first or releases are compared; then the loop sends them at a later tick. The loop may go
+// on meanwhile.
 func (w *committer) leave(c *commit) {
 	if c.err != nil {
 		w.complain(c.err)
 		return
 	}
 	if w.r.D.Disk.Lost() {
-		return // the instance that has the shard now publishes them; see flush
+		return // the shard's new owner publishes them; see flush
 	}
 	w.r.Recovered("commit")
 	w.r.D.Lag.Reached(w.r.Task, w.epoch.M, c.cp)
@@ -141,28 +141,28 @@ func (w *committer) leave(c *commit) {
 	}
 }
 
-// complain shows that a commit failed.
+// complain counts and logs a failed commit.
 func (w *committer) complain(err error) {
 	if w.r.D.Metrics.CommitFailed(w.r.Task); failure.DiskFull(err) {
 		w.r.Failing("commit", err)
 	}
 }
 
-// finish takes note of a commit that is written, or has failed.
+// finish updates the owner's state after a commit that has been written or has failed.
 func (w *committer) finish(c *commit) (done bool, err error) {
 	if c.err != nil {
 		w.archived = append(c.archived, w.archived...)
 		switch {
 		case !w.trace.steps.Begun():
-			w.trace.steps = c.steps // they are of the next commit
+			w.trace.steps = c.steps // they belong to the next commit
 		case c.steps.Begun():
-			c.steps.Failed = monitor.WhyFailed(c.err) // which has others as well
+			c.steps.Failed = monitor.WhyFailed(c.err) // the next commit's span covers other steps too
 			c.steps.End(c.begun.Add(c.took))
 		}
 		return w.uncommitted(c.err)
 	}
 	if err := w.epoch.Users.Committed(); err != nil && !failure.DiskFull(err) {
-		return false, err // what a full disk keeps is tried again
+		return false, err // after a full disk, the next commit tries again
 	}
 	w.applier.merge.Unpause()
 	w.failed = false
@@ -179,7 +179,7 @@ func (w *committer) finish(c *commit) (done bool, err error) {
 	w.quiet -= c.quiet
 	if c.left {
 		w.sent = len(w.outbox)
-		w.acknowledge() // what was while this was not known
+		w.acknowledge() // handle acknowledgements that came before w.sent was updated
 	}
 	return true, nil
 }
@@ -193,8 +193,7 @@ func (w *committer) uncommitted(err error) (bool, error) {
 	return false, err
 }
 
-// withState returns the boundary with the mechanism's state. It is valid until the commit that
-// it is for is written.
+// withState returns the boundary with the mechanism's state. It is valid until the commit that it is for is written.
 func (w *committer) withState() (edge, error) {
 	at := w.applier.boundary()
 	state, err := w.applier.appendState(w.state[:0], at)
@@ -205,7 +204,7 @@ func (w *committer) withState() (edge, error) {
 	return at, nil
 }
 
-// keep writes to the archive the releases that the next commit drops, and empties the list.
+// keep writes the releases that the next commit drops to the archive, and empties the list.
 func (w *committer) keep(archived *[]state.Message) error {
 	if err := w.r.Archive.Append(w.epoch.M.Epoch, *archived); err != nil {
 		return err

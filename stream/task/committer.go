@@ -11,40 +11,40 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// When a commit is due, and how much may wait for the broker.
+// Limits for the next commit, and for what may wait for the broker.
 const (
 	quietSteps     = 10_000 // steps without a release after which a commit is due
 	maxOutbox      = 4 * epoch.MaxPending
 	maxOutboxBytes = 4 * epoch.MaxPendingBytes
 )
 
-// committer holds the releases of an open epoch that wait: for a commit, which makes them durable, and then for
-// the publisher, which sends them to the broker. It writes the commits, at ticks that the loop chooses.
+// committer holds the releases of an open epoch. They wait first for a commit, which makes them durable, and then for
+// the publisher, which sends them to the broker. The committer writes commits at ticks that the loop chooses.
 type committer struct {
 	r       *Runner
 	epoch   *epoch.OpenEpoch
 	applier *applier
 	pub     *output.Publisher
-	dead    *deadLetters  // nil: none are wanted
-	period  time.Duration // of commits
+	dead    *deadLetters  // nil: the stream writes none
+	period  time.Duration // between commits
 
-	// What waits for a commit.
+	// Releases that wait for a commit.
 	pending      []state.Message // built since the last commit
 	pendingBytes int
 	quiet        int             // steps since the last commit
-	archived     []state.Message // acknowledged, and still in the last commit
+	archived     []state.Message // acknowledged, but still in the last commit
 
-	// What waits for the broker.
+	// Releases that wait for the broker.
 	outbox      []state.Message // durable, not acknowledged
 	outboxBytes int
-	sent        int  // of outbox: given to the publisher
-	comparing   bool // waiting for what the output holds already
-	missing     int  // messages that it did not hold, since then
+	sent        int  // how many of outbox the publisher has
+	comparing   bool // releases are compared with those that the output holds already
+	missing     int  // messages missing in the output since comparing began
 
-	writing *commit       // a commit that is being written; nil: none is
-	failed  bool          // the disk had no room for the last commit
-	pause   kafka.Backoff // between commits that the disk has no room for
-	state   []byte        // scratch of commits
+	writing *commit       // the commit being written; nil: none
+	failed  bool          // the disk was too full for the last commit
+	pause   kafka.Backoff // between attempts to commit while the disk is full
+	state   []byte        // buffer for the state in commits
 
 	trace commitTrace
 }
@@ -57,7 +57,7 @@ func (w *committer) due() bool {
 	return len(w.pending) > 0 || w.quiet >= quietSteps || w.failed && w.quiet > 0 || w.crowded()
 }
 
-// full reports whether applying must wait for a commit, beside the one that is being written.
+// full reports whether applying must wait for a commit other than the one being written.
 func (w *committer) full() bool {
 	if w.deferred() {
 		return w.crowded()
@@ -70,17 +70,16 @@ func (w *committer) full() bool {
 		w.crowded()
 }
 
-// choked reports whether applying must wait for the broker, which while releases are
-// compared gets none.
+// choked reports whether applying must wait for the broker. While releases are compared, none is sent, so it need not.
 func (w *committer) choked() bool {
 	n, bytes := w.writing.takes()
 	return !w.comparing && (len(w.outbox)+n >= maxOutbox || w.outboxBytes+bytes >= w.r.D.Unpublished(maxOutboxBytes))
 }
 
-// crowded reports whether persons ask for a commit before the next step begins: much waits to
-// be written, or a snapshot is due, or was written and another partition's journal failed after it. It depends
-// on numbers of records and the disk alone. So what waits takes no more than PersonsBytes and 20 bytes for each
-// record of a step, or for each of max_users where that is less.
+// crowded reports whether the files of persons need a commit before the next step begins: much data waits to be
+// written, a snapshot is due, or a snapshot was written and then another partition's journal failed. It depends only on
+// numbers of records and on the disk. It limits the waiting data to PersonsBytes plus 20 bytes per record of a step, or
+// per person of max_users if these are fewer.
 func (w *committer) crowded() bool {
 	if w.epoch.Users == nil || w.quiet == 0 {
 		return false
@@ -92,12 +91,12 @@ func (w *committer) crowded() bool {
 	return waiting >= state.PersonsBytes || w.epoch.Users.SnapshotDue() || w.applier.merge.Paused()
 }
 
-// deferred reports whether nothing may be committed yet: releases of two outputs are compared, and a commit
-// says of one only what must be compared after a restart.
+// deferred reports whether nothing may be committed yet. This is while releases of two outputs are compared, because
+// after a restart a checkpoint could name only one of the outputs to compare.
 func (w *committer) deferred() bool { return w.comparing && w.epoch.Moved }
 
-// take adds the messages of a closed step to what the next commit makes durable. It halts where too many of them
-// are missing in an output that is compared.
+// take adds the messages of a closed step to the next commit. It halts if too many of them are missing in an output
+// that is compared.
 func (w *committer) take(messages []core.Message) error {
 	if w.comparing {
 		if w.missing += len(messages); w.missing > epoch.MaxPending || w.pendingBytes > maxOutboxBytes {
@@ -111,11 +110,11 @@ func (w *committer) take(messages []core.Message) error {
 	return nil
 }
 
-// unpublished is the number of releases that the broker has not acknowledged.
+// unpublished returns the number of releases that the broker has not acknowledged.
 func (w *committer) unpublished() int { return len(w.outbox) + len(w.pending) }
 
-// flush gives the publisher the durable releases that it does not have yet, unless another
-// instance may have the shard: then that one publishes them.
+// flush gives the publisher the durable releases that it does not have yet. If the shard may be lost, it does not,
+// because the new owner publishes them.
 func (w *committer) flush() {
 	if w.comparing || w.sent == len(w.outbox) || w.r.D.Disk.Lost() {
 		return
@@ -124,8 +123,7 @@ func (w *committer) flush() {
 	w.sent = len(w.outbox)
 }
 
-// acknowledge removes acknowledged releases from the outbox. The next commit removes them
-// from the checkpoint.
+// acknowledge removes acknowledged releases from the outbox. The next commit removes them from the checkpoint.
 func (w *committer) acknowledge() {
 	acked := w.pub.Acked.Load()
 	n := 0
@@ -153,18 +151,18 @@ func (w *committer) spill() (done bool, err error) {
 	return true, nil
 }
 
-// beside reports whether steps may be closed, and commits be written, beside the loop. The
-// journals of persons follow the steps one by one, and without a period each step waits for its
-// commit.
-func (w *committer) beside() bool { return w.period > 0 && w.epoch.Users == nil }
+// concurrent reports whether other goroutines may close steps and write commits while the loop continues. With persons
+// they may not, because their journals follow the steps one by one. Without a period they may not either, because each
+// step waits for its commit.
+func (w *committer) concurrent() bool { return w.period > 0 && w.epoch.Users == nil }
 
 // soon returns the next tick of 10 ms.
 func (w *committer) soon(now time.Time) time.Time {
 	return multiple(w.r.D.Started, now, min(capTick, w.period))
 }
 
-// sleep waits for a tick of 10 ms, and settleTime more. Where the system wakes it too late, because others
-// compute, it waits for another tick, three in all.
+// sleep waits until settleTime after a tick of 10 ms. If the system wakes it too late because the processors are busy,
+// it waits for another tick, at most three in all.
 func (w *committer) sleep() {
 	for range 3 {
 		now := w.r.D.Now()

@@ -30,9 +30,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// machine is the part of a task between fetched records and committed releases,
-// without network, clock or goroutines: the real processor over a simulated
-// disk.
+// machine is the part of a task between fetched records and committed releases, without network, clock or goroutines:
+// the real processor over a simulated disk.
 type machine struct {
 	t    testing.TB
 	r    *Runner
@@ -42,7 +41,7 @@ type machine struct {
 
 	p        *processor
 	decoder  *codec.Decoder
-	tweak    func(offset int64, row []float64) // of decoded rows
+	tweak    func(offset int64, row []float64) // changes decoded rows
 	releases map[uint64]state.Message
 	restarts int
 }
@@ -58,7 +57,7 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 	return machineOf(t, cfg, cfg.Streams[0], key)
 }
 
-// machineOf is newMachine for a stream.
+// machineOf returns a machine for a stream.
 func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *machine {
 	t.Helper()
 	mech, err := core.NewMechanism(s, nil, nil)
@@ -115,12 +114,12 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 	return m
 }
 
-// restart goes on from the last commit, as a new process does.
+// restart continues from the last commit, as a new process does.
 func (m *machine) restart() {
 	m.t.Helper()
 	m.restarts++
 	if m.p != nil && m.p.committer.writing != nil {
-		<-m.p.committer.writing.ended() // durable, and nobody has noticed
+		<-m.p.committer.writing.ended() // the commit is durable, but the loop has not handled it
 	}
 	mech, err := core.NewMechanism(m.r.S, m.m.Plan, nil)
 	if err != nil {
@@ -153,10 +152,10 @@ func (m *machine) restart() {
 	m.acknowledged()
 }
 
-// next is the offset from which records are read.
+// next returns the offset of the next record to read.
 func (m *machine) next() int64 { return m.p.applier.seen }
 
-// commit makes what is pending durable and takes it as published.
+// commit makes pending releases durable and treats them as published.
 func (m *machine) commit() {
 	m.t.Helper()
 	fixtures.Must(m.t, m.p.await())
@@ -168,10 +167,10 @@ func (m *machine) commit() {
 	m.acknowledged()
 }
 
-// begin begins a commit that is written beside what follows.
+// begin begins a commit that is written while the machine continues.
 func (m *machine) begin() {
 	m.t.Helper()
-	if !m.p.committer.due() || !m.p.committer.beside() || m.p.committer.writing != nil {
+	if !m.p.committer.due() || !m.p.committer.concurrent() || m.p.committer.writing != nil {
 		return
 	}
 	c, err := m.p.committer.prepare(time.Now())
@@ -185,13 +184,13 @@ func (m *machine) begin() {
 	}()
 }
 
-// acknowledged takes what is durable as published.
+// acknowledged treats durable releases as published.
 func (m *machine) acknowledged() {
 	m.t.Helper()
 	for _, rel := range m.p.committer.outbox {
 		if was, ok := m.releases[rel.Step]; ok &&
 			(!bytes.Equal(was.Value, rel.Value) || !bytes.Equal(was.Key, rel.Key)) {
-			m.t.Fatalf("step %d came out twice with different bytes", rel.Step)
+			m.t.Fatalf("step %d was released twice with different bytes", rel.Step)
 		}
 		m.releases[rel.Step] = rel
 	}
@@ -257,8 +256,8 @@ func (m *machine) equals(what string, want *machine) {
 	}
 }
 
-// TestCoreSplits: however the log is split into responses, and wherever the
-// process is stopped and started, the releases are the same bytes.
+// TestCoreSplits: the releases have the same bytes however the log is split into responses, and wherever the process is
+// stopped and restarted.
 func TestCoreSplits(t *testing.T) {
 	t.Parallel()
 	variants := []string{
@@ -298,13 +297,13 @@ func TestCoreSplits(t *testing.T) {
 		least := 0
 		switch {
 		case strings.Contains(toml, "step = 1\n"):
-			rounds = 2 // a commit a record
+			rounds = 2 // every record is a commit
 		case toml == fixtures.MachineRegressions[1] || strings.Contains(toml, "epsilon = 40.0"):
-			least = 20 // most boundaries of a search release nothing: what was not committed is long
+			least = 20 // most steps of a search release nothing, so much is not committed
 		case slices.Contains(fixtures.MachineRefits, toml):
 			rounds, least = 3, 20 // a restart calibrates
 		case slices.Contains(fixtures.MachineRegressions, toml):
-			rounds = 3 // the same, for less
+			rounds = 3 // a restart calibrates
 		}
 		if os.Getenv("STREAMDP_SLOW") == "" {
 			rounds = min((rounds+1)/2, 2)
@@ -326,15 +325,15 @@ func TestCoreSplits(t *testing.T) {
 					if rng.IntN(2) == 0 {
 						got.commit()
 					}
-					got.restart() // what was not committed is repeated
-					// Else small responses might never reach a boundary.
+					got.restart() // records after the last commit are repeated
+					// Otherwise small responses might never complete a step.
 					got.feed(log, min(got.p.applier.core.End()+int64(rng.IntN(largest)), n))
 					got.commit()
 				case 3, 4:
 					got.begin()
 				case 5:
 					if got.p.committer.writing != nil {
-						got.acknowledged() // of the commit before
+						got.acknowledged() // those of the commit before
 						fixtures.Must(t, got.p.await())
 					}
 				}
@@ -352,8 +351,8 @@ func TestCoreSplits(t *testing.T) {
 	}
 }
 
-// TestCoreTruth: with next to no noise the releases are the moments of the
-// records that are valid, over the number of all records of their offsets.
+// TestCoreTruth: with very little noise, releases are the moments of the valid records over the number of all records
+// of their offsets.
 func TestCoreTruth(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 6))

@@ -18,26 +18,24 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// deadLetters writes which records of an epoch gave no row to a topic of its own. It
-// follows the last commit with a reader and a decoder of its own: what it writes is
-// worked out of the log again, so the log is its outbox, and a file says how far it has
-// come. So it takes nothing from the releases, waits as long as its topic is away, and
-// loses nothing that the log still holds. After a crash it may write a record twice,
-// under the same key.
+// deadLetters writes a message to the dead-letter topic for each record of an epoch that gave no row. It follows the
+// last commit with its own reader and decoder, so the log is its outbox, and a file holds its position. It therefore
+// takes no resources from releases, waits as long as its topic is unavailable, and loses no record that the log still
+// holds. After a crash it may write a message twice, under the same key.
 //
-// Privacy: a dead letter is an exact fact about one record. Nothing of it, not even
-// that writing one fails, shows in a log line or a metric other than those of class P.
+// Privacy: a dead letter is an exact fact about one record. No log line, and no metric except those of class P, depends
+// on dead letters, not even on a failure to write one.
 type deadLetters struct {
 	r         *Runner
 	m         *core.Manifest
 	topic     string
 	full      bool
-	committed atomic.Int64 // offsets below it are
+	committed atomic.Int64 // offsets below it are committed
 	wake      chan struct{}
-	next      atomic.Int64 // offsets below it are done
-	ended     atomic.Bool  // committed does not change any more
+	next      atomic.Int64 // offsets below it are processed
+	ended     atomic.Bool  // committed is final
 	stop      context.CancelFunc
-	done      chan struct{} // closed when nothing more is written
+	done      chan struct{} // closed when the last message is written
 	saved     int64
 	savedAt   time.Time
 
@@ -45,20 +43,20 @@ type deadLetters struct {
 	bytes int
 }
 
-// What goes to the topic at once, and how often the file is written.
+// The limits of one produce request, and the interval at which the file is written.
 const (
 	deadLetterBatch = 500
 	deadLetterBytes = 1 << 20
 	deadLetterSave  = time.Second
-	deadLetterGrace = time.Second // at the end of the process, for what is left
-	// deadLetterSchema is the version of a reference.
+	deadLetterGrace = time.Second // at the end of the process, for the remaining messages
+	// deadLetterSchema is the version of a reference's format.
 	deadLetterSchema = "streamdp.deadletter.v1"
 )
 
-// deadLetterMark is the file that says how far dead letters have come.
+// deadLetterMark is the file that holds the position of the dead letters.
 type deadLetterMark struct {
-	Incarnation uint64 `json:"incarnation"` // of the log
-	Next        int64  `json:"next"`        // offsets below it are done
+	Incarnation uint64 `json:"incarnation"` // of the log that it belongs to
+	Next        int64  `json:"next"`        // offsets below it are processed
 }
 
 // letterReference is the value of a dead letter of mode "reference".
@@ -71,7 +69,7 @@ type letterReference struct {
 	Reason    string `json:"reason"`
 }
 
-// newDeadLetters returns nil where the stream wants none.
+// newDeadLetters returns nil if the stream writes no dead letters.
 func newDeadLetters(r *Runner, l *epoch.OpenEpoch) *deadLetters {
 	if r.S.DeadLetter.Mode == "off" {
 		return nil
@@ -90,9 +88,9 @@ func (d *deadLetters) commit(next int64) {
 	}
 }
 
-// end says that nothing more is committed: the epoch is closed, or the task stops. Nobody
-// waits for what is left to write. Whether there is any shows if a record was invalid, and
-// a successor that opened later would tell it. So the writing goes on beside the task.
+// end says that no more offsets will be committed, because the epoch is closed or the task stops. It does not wait for
+// the remaining dead letters to be written: whether there are any depends on whether a record was invalid, and a
+// delayed opening of the next epoch would reveal it.
 func (d *deadLetters) end() {
 	if d != nil {
 		d.ended.Store(true)
@@ -100,7 +98,7 @@ func (d *deadLetters) end() {
 	}
 }
 
-// letters begins to write the dead letters of an epoch, beside those of the one before.
+// letters starts to write the dead letters of an epoch. Those of the epoch before may still be being written.
 func (r *Runner) letters(ctx context.Context, l *epoch.OpenEpoch) *deadLetters {
 	d := newDeadLetters(r, l)
 	if d == nil {
@@ -112,8 +110,8 @@ func (r *Runner) letters(ctx context.Context, l *epoch.OpenEpoch) *deadLetters {
 	go func() {
 		defer close(d.done)
 		if before != nil {
-			// On the same log this one goes on where that one stops. The letters of another
-			// log would be lost, so they are written first.
+			// On the same log, this writer continues where the one before stops. The dead letters of another log would
+			// be lost, so they are written first.
 			if before.m.Incarnation == d.m.Incarnation {
 				before.stop()
 			}
@@ -131,9 +129,8 @@ func (r *Runner) letters(ctx context.Context, l *epoch.OpenEpoch) *deadLetters {
 	return d
 }
 
-// stopLetters ends the writing of dead letters with the task's process. It waits for a
-// time that does not depend on what is left to write. The next epoch on the same log,
-// or the same one after a restart, writes the rest.
+// stopLetters ends the writing of dead letters at the end of the task's run. The time that it waits does not depend on
+// what is left to write. The next epoch on the same log, or the same epoch after a restart, writes the rest.
 func (r *Runner) stopLetters() {
 	if r.dead != nil {
 		time.Sleep(deadLetterGrace)
@@ -142,11 +139,10 @@ func (r *Runner) stopLetters() {
 	}
 }
 
-// run writes dead letters until all of an epoch that has ended are written, or the
-// context ends.
+// run writes dead letters until the epoch has ended and all of them are written, or the context ends.
 func (d *deadLetters) run(ctx context.Context) {
 	if t, err := d.r.D.Client.Topic(ctx, d.topic); err == nil && !t.Exists {
-		d.r.Log.Warn("the topic of dead letters does not exist: they wait until it does", "topic", d.topic)
+		d.r.Log.Warn("the dead-letter topic does not exist: dead letters wait until it is created", "topic", d.topic)
 	}
 	from, skipFrom, skipTo, err := d.start()
 	if err == nil {
@@ -157,13 +153,13 @@ func (d *deadLetters) run(ctx context.Context) {
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		// Of the disk or the log, never of the topic.
-		d.r.Log.Warn("no dead letters are written until the task starts again", "error", err.Error())
+		// The error is from the disk or the input log, never from the dead-letter topic.
+		d.r.Log.Warn("cannot write dead letters: they wait until the task restarts", "error", err.Error())
 	}
 }
 
-// start returns where to go on: at the file's offset, else at the epoch's first one.
-// Offsets in [skipFrom, skipTo) were read by no epoch.
+// start returns where to continue: at the file's offset or, without one, at the epoch's first offset. No epoch has read
+// the offsets in [skipFrom, skipTo).
 func (d *deadLetters) start() (from, skipFrom, skipTo int64, err error) {
 	m := d.m
 	data, err := d.r.Store.DeadLetters()
@@ -177,7 +173,7 @@ func (d *deadLetters) start() (from, skipFrom, skipTo int64, err error) {
 	if json.Unmarshal(data, &mark) != nil || mark.Incarnation != m.Incarnation || mark.Next < 0 {
 		return m.Base, 0, 0, nil
 	}
-	end := int64(0) // of the epochs before, on this log
+	end := int64(0) // end of the earlier epochs on this log
 	for _, e := range d.r.D.Ledger.All() {
 		if e.Kind == ledger.KindClose && e.Task() == m.Task() && e.Epoch < m.Epoch {
 			if o := d.r.D.Ledger.Opening(m.Task(), e.Epoch); o != nil && o.Incarnation == m.Incarnation {
@@ -191,7 +187,7 @@ func (d *deadLetters) start() (from, skipFrom, skipTo int64, err error) {
 	return mark.Next, end, m.Base, nil
 }
 
-// follow reads the log from an offset on, up to what is committed.
+// follow reads the log from an offset up to what is committed.
 func (d *deadLetters) follow(ctx context.Context, from, skipFrom, skipTo int64) error {
 	r := d.r
 	reader, err := r.D.Client.NewReader(kafka.ReaderOptions{
@@ -226,7 +222,7 @@ func (d *deadLetters) follow(ctx context.Context, from, skipFrom, skipTo int64) 
 		}
 		pause.Reset()
 		if b.Lost > 0 {
-			r.Log.Warn("records were deleted before dead letters were looked for among them", "first", b.First,
+			r.Log.Warn("records were deleted before they were checked for dead letters", "first", b.First,
 				"offsets", b.Lost)
 		}
 		decoder.Decode(&b)
@@ -259,11 +255,11 @@ func (d *deadLetters) follow(ctx context.Context, from, skipFrom, skipTo int64) 
 	}
 }
 
-// wait waits until an offset is committed; false: it will not be, or the context has
+// wait waits until an offset is committed. It returns false if the offset will not be committed or the context has
 // ended.
 func (d *deadLetters) wait(ctx context.Context, offset int64) bool {
 	for {
-		ended := d.ended.Load() // before committed is read: it was the last one
+		ended := d.ended.Load() // read before committed, which is then the final value
 		if offset < d.committed.Load() {
 			break
 		}
@@ -279,7 +275,7 @@ func (d *deadLetters) wait(ctx context.Context, offset int64) bool {
 	return ctx.Err() == nil
 }
 
-// add adds a record to what is written next.
+// add adds a record to the next produce request.
 func (d *deadLetters) add(rec *kafka.Record, why codec.Reason) {
 	m := d.m
 	key := fmt.Appendf(nil, "%s/%d/%d", m.Stream, m.Partition, rec.Offset)
@@ -294,7 +290,7 @@ func (d *deadLetters) add(rec *kafka.Record, why codec.Reason) {
 		if rec.Key != nil {
 			msg.Headers = append(msg.Headers, kafka.Header{Key: "streamdp_key", Value: rec.Key})
 		}
-		if rec.Value == nil { // a compacted topic would take a null for a deletion
+		if rec.Value == nil { // a compacted topic would treat null as a deletion
 			header("streamdp_null", "value")
 			msg.Value = []byte{}
 		}
@@ -309,16 +305,16 @@ func (d *deadLetters) add(rec *kafka.Record, why codec.Reason) {
 	}
 }
 
-// refer makes a dead letter a reference.
+// refer turns a dead letter into a reference.
 func (d *deadLetters) refer(msg *kafka.Message, offset int64, why string) {
 	m := d.m
-	// strings and integers
+	// Marshalling strings and integers cannot fail.
 	msg.Value, _ = json.Marshal(letterReference{deadLetterSchema, m.Stream, m.Topic, m.Partition, offset, why})
 	msg.Headers = []kafka.Header{{Key: "content-type", Value: []byte("application/json")},
 		{Key: "streamdp_mode", Value: []byte("reference")}}
 }
 
-// flush writes what was added, for as long as that takes; false: the context has ended.
+// flush writes the added messages, and retries as long as needed. It returns false if the context has ended.
 func (d *deadLetters) flush(ctx context.Context) bool {
 	var pause kafka.Backoff
 	for len(d.batch) > 0 {
@@ -331,7 +327,7 @@ func (d *deadLetters) flush(ctx context.Context) bool {
 			d.batch, d.bytes = d.batch[:0], 0
 		case errors.As(err, &large) && headerOf(&d.batch[large.Index], "streamdp_mode") == "full":
 			msg := &d.batch[large.Index]
-			offset, _ := strconv.ParseInt(headerOf(msg, "streamdp_offset"), 10, 64) // our own
+			offset, _ := strconv.ParseInt(headerOf(msg, "streamdp_offset"), 10, 64) // written by add
 			d.refer(msg, offset, headerOf(msg, "streamdp_reason"))
 		default:
 			d.r.D.Metrics.DeadLetterFailed(d.r.Task)
@@ -343,7 +339,7 @@ func (d *deadLetters) flush(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// headerOf returns the first header of a name, "" where there is none.
+// headerOf returns the first header of a name, or "" if there is none.
 func headerOf(m *kafka.Message, name string) string {
 	for _, h := range m.Headers {
 		if h.Key == name {
@@ -353,7 +349,7 @@ func headerOf(m *kafka.Message, name string) string {
 	return ""
 }
 
-// save writes the file: at once, or when it is time.
+// save writes the file, at once or if the last time is deadLetterSave ago.
 func (d *deadLetters) save(atOnce bool) error {
 	next := d.next.Load()
 	if next == d.saved || !atOnce && time.Since(d.savedAt) < deadLetterSave {
@@ -365,7 +361,7 @@ func (d *deadLetters) save(atOnce bool) error {
 	}
 	if err := d.r.Store.PutDeadLetters(data); err != nil {
 		if failure.DiskFull(err) {
-			return nil // more is written twice after a crash, nothing is lost
+			return nil // after a crash more messages are written twice, but none is lost
 		}
 		return err
 	}

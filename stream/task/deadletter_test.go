@@ -21,14 +21,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// letter is a dead letter as a reader finds it.
+// letter is a dead letter as read from the topic.
 type letter struct {
 	key, value string
 	headers    string
 }
 
-// letters reads a topic of dead letters, the last one of each key: those that were sent
-// with one that is too large come twice.
+// letters reads a dead-letter topic, and returns the last message of each key. Messages sent in one request with a
+// message that is too large are sent twice.
 func letters(r *streamtest.Rig, topic string) (all []letter) {
 	r.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience)
@@ -50,7 +50,7 @@ func letters(r *streamtest.Rig, topic string) (all []letter) {
 	return all
 }
 
-// awaitLetters waits for so many dead letters.
+// awaitLetters waits for n dead letters.
 func awaitLetters(x *streamtest.Running, topic string, n int) []letter {
 	x.T.Helper()
 	for deadline := time.Now().Add(fixtures.Patience); ; time.Sleep(5 * time.Millisecond) {
@@ -69,9 +69,8 @@ func withDeadLetters(toml, mode string) string {
 		fmt.Sprintf("step   = 100\ndead_letter = { mode = %q, topic = \"dead\" }", mode))
 }
 
-// TestDeadLetters: of every codec, the records that gave no row are named with their
-// reasons, or are there as they were, and releases are those of a stream without dead
-// letters.
+// TestDeadLetters: for every codec, records that gave no row are referenced with their reasons, or copied, and releases
+// equal those of a stream without dead letters.
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	packed := func(x ...float64) (b []byte) {
@@ -114,7 +113,7 @@ func TestDeadLetters(t *testing.T) {
 				r.Send(values...)
 				x := r.Start()
 				x.Published(3)
-				all := awaitLetters(x, "dead", 3) // 320 is in the open step
+				all := awaitLetters(x, "dead", 3) // record 320 is in the open step
 				x.End()
 				for i, offset := range []int64{7, 150, 299} {
 					l := all[i]
@@ -147,9 +146,8 @@ func TestDeadLetters(t *testing.T) {
 	}
 }
 
-// TestDeadLettersWait: without their topic releases go on, and nothing says that there
-// is something to write; what waited is written later, also by another process, and
-// what is too large is written as a reference.
+// TestDeadLettersWait: without the dead-letter topic, releases continue, and nothing outside shows whether dead letters
+// wait. Waiting ones are written later, also by another process. A record that is too large is written as a reference.
 func TestDeadLettersWait(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t,
@@ -159,9 +157,9 @@ func TestDeadLettersWait(t *testing.T) {
 	record := func(i int) []byte {
 		switch {
 		case i == 20:
-			return []byte(strings.Repeat("x", 50_000)) // more than the topic takes
+			return []byte(strings.Repeat("x", 50_000)) // more than the topic accepts
 		case i == 30:
-			return []byte(strings.Repeat("x", 70_000)) // more than is held
+			return []byte(strings.Repeat("x", 70_000)) // more than max_record_bytes
 		case i%100 == 10:
 			return []byte("no record")
 		}
@@ -188,8 +186,8 @@ func TestDeadLettersWait(t *testing.T) {
 	}
 	log := r.Log.String()
 	x.End()
-	// What the log says must not depend on whether there is a dead letter.
-	for _, said := range []string{"retrying", "dead letters are written"} {
+	// The log must not depend on whether there is a dead letter.
+	for _, said := range []string{"retrying", "cannot write dead letters"} {
 		if strings.Contains(log, said) {
 			t.Errorf("the log says %q:\n%s", said, log)
 		}
@@ -206,8 +204,8 @@ func TestDeadLettersWait(t *testing.T) {
 			t.Errorf("a large record's letter is %.200v", l)
 		}
 	}
-	// A restart writes none again, an epoch goes on where the last one was, and what
-	// was written stays so when records are read once more.
+	// A restart writes no dead letter again. A new epoch continues after the last one. Written dead letters stay when
+	// records are read again.
 	x = r.Start()
 	x.Published(10)
 	fixtures.Must(t, x.Control(task.RequestOpen, epoch.OpenRequest{Reason: "test"}))
@@ -223,9 +221,9 @@ func TestDeadLettersWait(t *testing.T) {
 	}
 }
 
-// TestDeadLettersHoldNothing: the next epoch opens, and the task shows its state, while a
-// dead letter of the closed one is still to be written: when that happens must not tell
-// whether there is one. It is written all the same.
+// TestDeadLettersHoldNothing: the next epoch opens, and the task shows its state, while a dead letter of the closed
+// epoch is still to be written, because the time of the opening must not reveal whether there is one. The dead letter
+// is still written.
 func TestDeadLettersHoldNothing(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"rollover", "halt"} {
@@ -250,7 +248,7 @@ func TestDeadLettersHoldNothing(t *testing.T) {
 			for i := range values {
 				values[i] = fixtures.OrderRecord(i)
 			}
-			values[399] = []byte("{}") // the last one of epoch 1
+			values[399] = []byte("{}") // the last record of epoch 1
 			r.Send(values...)
 			x := r.Start()
 			if end == "rollover" {
@@ -280,7 +278,7 @@ func TestDeadLettersHoldNothing(t *testing.T) {
 	}
 }
 
-// TestDeadLettersCrash: a process that is killed leaves out none.
+// TestDeadLettersCrash: a killed process loses no dead letter.
 func TestDeadLettersCrash(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, withDeadLetters(fixtures.OrdersStream, "reference"))
@@ -300,7 +298,7 @@ func TestDeadLettersCrash(t *testing.T) {
 		r.Send(all...)
 		x := r.Start()
 		x.Published(uint64(2 * (round + 1)))
-		crashed := r.Sibling(r.Toml) // the directory as a kill at this moment leaves it
+		crashed := r.Sibling(r.Toml) // the directory as a kill at this moment would leave it
 		r.CopyState(crashed)
 		x.End()
 		crashed.CopyState(r)

@@ -8,8 +8,7 @@ import (
 	"github.com/streamdp/streamdp/stream/dryrun"
 )
 
-// TestDescribe: what is said of a stream before any data agrees with what it
-// does.
+// TestDescribe: the description of a stream agrees with its behaviour.
 func TestDescribe(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse("t.toml",
@@ -26,9 +25,9 @@ func TestDescribe(t *testing.T) {
 	state, err := m.p.applier.core.AppendState(nil)
 	fixtures.Must(t, err)
 	if int64(largest) > d.ReleaseBytes || d.ReleaseBytes > 3*int64(largest) {
-		t.Errorf("releases have up to %d bytes, said %d", largest, d.ReleaseBytes)
+		t.Errorf("releases have up to %d bytes, but the description says %d", largest, d.ReleaseBytes)
 	}
 	if n := int64(len(state)); n > d.StateBytes+1024 || d.StateBytes > 2*n+1024 {
-		t.Errorf("the state has %d bytes, said %d", n, d.StateBytes)
+		t.Errorf("the state has %d bytes, but the description says %d", n, d.StateBytes)
 	}
 }

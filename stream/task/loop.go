@@ -14,15 +14,14 @@ import (
 	"github.com/streamdp/streamdp/stream/output"
 )
 
-// processor runs an open epoch. It is the loop that owns the applier and the committer: it decides what happens
-// next, records, steps, commits and requests, and when.
+// processor runs an open epoch. Its loop owns the applier and the committer, and decides which record, step, commit or
+// request comes next, and when.
 //
-// A release leaves at a tick of a clock that no record moves: settleTime after applying
-// stopped for the tick. If the work on a record or a step lasted longer than that, the
-// release leaves at a later tick. How long the work took depends on records and noise;
-// it shows only in the choice of the tick. Status and metrics change at ticks too, and
-// times in messages and metrics are those of ticks. A commit may be written while the records
-// behind it are applied, see committer.writing.
+// A release is published settleTime after a tick, when applying has stopped for the tick. Ticks follow a clock that no
+// record influences. If the work on a record or a step lasts past the tick, the release is published at a later tick.
+// The duration of that work depends on records and noise; outside the process, only the choice of the tick depends on
+// it. Status and metrics change at ticks too, and times in messages and metrics are the times of ticks. Records may be
+// applied while a commit is being written, see committer.writing.
 type processor struct {
 	r         *Runner
 	epoch     *epoch.OpenEpoch
@@ -31,23 +30,23 @@ type processor struct {
 
 	// The next tick.
 	tick   time.Time // when a commit is due, if there is something to commit
-	worked bool      // records were applied since the loop looked at the clock
-	missed int       // ticks in a row that passed during that
-	asleep bool      // nothing has happened since the last tick: the next is after something does
+	worked bool      // records were applied since the loop last looked at the clock
+	missed int       // ticks in a row that passed while records were applied
+	asleep bool      // nothing has happened since the last tick; the next event schedules a tick
 
-	shown monitor.Progress // what the outside sees, as of the last tick
+	shown monitor.Progress // progress shown outside, as of the last tick
 
 	// How the epoch ends.
 	exhausted bool
-	ending    *Request // a close that waits for acknowledgements
-	// interrupted is a request that must be met while no epoch runs. Afterwards this epoch
-	// continues from its last commit.
+	ending    *Request // a close request that waits for acknowledgements
+	// interrupted is a request that can be served only while no epoch runs. Afterwards this epoch continues from its
+	// last commit.
 	interrupted *Request
-	ended       bool // the epoch is closed, and nothing of it is written any more
+	ended       bool // the epoch is closed, and none of its state is written after that
 }
 
-// newProcessor returns a processor of an open epoch that goes on at its last commit, with a commit at most once
-// in a period, or after each release where that is 0. It reads nothing yet.
+// newProcessor returns a processor of an open epoch that continues at its last commit. It commits at most once per
+// period, or after each release if period is 0. It reads nothing yet.
 func newProcessor(r *Runner, l *epoch.OpenEpoch, period time.Duration) *processor {
 	a := &applier{r: r, epoch: l, core: l.Core, position: l.Cp.Position, seen: l.Cp.Position.Next}
 	w := &committer{
@@ -58,20 +57,20 @@ func newProcessor(r *Runner, l *epoch.OpenEpoch, period time.Duration) *processo
 	return &processor{r: r, epoch: l, applier: a, committer: w}
 }
 
-// wipe overwrites the states that commits and closings held: sums without noise, and noise.
+// wipe overwrites the mechanism states that commits and step closings copied: exact sums, and noise.
 func (p *processor) wipe() {
 	a, w := p.applier, p.committer
 	clear(w.state[:cap(w.state)])
 	clear(a.before[:cap(a.before)])
 }
 
-// begin publishes what an earlier run left unpublished, unless the output is ahead of that.
+// begin publishes what an earlier run left unpublished, unless the output is ahead of this state.
 func (p *processor) begin() {
 	a, w := p.applier, p.committer
 	for i := range w.outbox {
 		w.outboxBytes += w.outbox[i].Size()
 	}
-	if p.compare(); !w.comparing {
+	if p.updateComparing(); !w.comparing {
 		p.r.D.Metrics.Republished(p.r.Task, len(w.outbox))
 		w.flush()
 	}
@@ -88,8 +87,8 @@ func (p *processor) loop(ctx context.Context) (err error) {
 	defer func() { err = graver(err, p.await()) }()
 	for ctx.Err() == nil && p.interrupted == nil {
 		select {
-		case <-w.writing.ended(): // before the next tick asks
-			if err := p.written(); err != nil {
+		case <-w.writing.ended(): // handle the commit before the next tick
+			if err := p.handleWritten(); err != nil {
 				return err
 			}
 		default:
@@ -102,8 +101,8 @@ func (p *processor) loop(ctx context.Context) (err error) {
 			}
 		}
 		p.worked = false
-		p.compare()
-		if err := p.refuse(); err != nil {
+		p.updateComparing()
+		if err := p.refusal(); err != nil {
 			p.ending.Reply <- err
 			p.ending = nil
 		}
@@ -123,14 +122,14 @@ func (p *processor) loop(ctx context.Context) (err error) {
 		}
 		in, sums, broken := a.sources(held)
 		if stopping {
-			broken = nil // nothing more is read, so the log's fate is another epoch's
+			broken = nil // no more is read, so a failure of the log concerns only the next epoch
 		}
 		requests := p.r.requests
 		if a.closing != nil {
-			requests = nil // they look at the core
+			requests = nil // requests read the core, which the closing step owns
 		}
 		var moved chan struct{}
-		if a.merge != nil && (p.asleep || w.period == 0) { // no tick shows it
+		if a.merge != nil && (p.asleep || w.period == 0) { // no tick will show the new position
 			moved = a.merge.Moved
 		}
 		wait := time.Hour
@@ -146,9 +145,9 @@ func (p *processor) loop(ctx context.Context) (err error) {
 		case <-moved:
 		case <-timer.C:
 		case <-a.closing.ended():
-			err = p.closedBeside()
+			err = p.handleConcurrentClose()
 		case <-w.writing.ended():
-			err = p.written()
+			err = p.handleWritten()
 		case <-w.pub.Notify:
 			w.acknowledge()
 		case err = <-w.pub.Failed:
@@ -167,24 +166,23 @@ func (p *processor) loop(ctx context.Context) (err error) {
 	return nil
 }
 
-// await waits for the step that is being closed and for the commit that is being written, if
-// there are any.
+// await waits for the step that is being closed and for the commit that is being written, if there are any.
 func (p *processor) await() error {
 	a, w := p.applier, p.committer
 	var err error
 	if a.closing != nil {
 		<-a.closing.ended()
-		err = p.closedBeside()
+		err = p.handleConcurrentClose()
 	}
 	if w.writing != nil {
 		<-w.writing.ended()
-		err = graver(err, p.written())
+		err = graver(err, p.handleWritten())
 	}
 	return err
 }
 
-// compare finds out whether the output is ahead of this state, or is so no longer.
-func (p *processor) compare() {
+// updateComparing enters or leaves comparing mode, depending on whether the output is ahead of this state.
+func (p *processor) updateComparing() {
 	a, w := p.applier, p.committer
 	ahead, behind := p.r.Guard.Behind()
 	if behind == w.comparing {
@@ -192,31 +190,31 @@ func (p *processor) compare() {
 	}
 	w.comparing = behind
 	if w.period == 0 {
-		p.show() // there may be no tick for a while
+		p.show() // the next tick may be far away
 	}
 	if behind {
 		w.missing = 0
 		p.r.Log.Warn(
-			"the output is ahead of this state: repeating releases to compare them, and publishing none meanwhile",
+			"the output is ahead of this state: repeating releases to compare them, publishing none until they match",
 			"step", a.boundary().step, "published", ahead)
 		return
 	}
-	p.r.Log.Info("the output holds the same releases", "step", a.boundary().step)
+	p.r.Log.Info("the repeated releases match the output: publishing again", "step", a.boundary().step)
 	failure.Signal(w.pub.Wake)
 }
 
-// write makes everything since the last commit durable, at a tick: beside the loop, or here and now where
-// nothing may go on beside a commit.
+// write makes everything since the last commit durable, at a tick. The commit is written in another goroutine if
+// nothing has to wait for it, else at once.
 func (p *processor) write(tick time.Time) error {
-	if p.committer.beside() && !p.committer.deferred() {
+	if p.committer.concurrent() && !p.committer.deferred() {
 		return p.committer.begin(tick)
 	}
 	_, err := p.commit(tick)
 	return err
 }
 
-// written takes note of the commit that was written beside the loop.
-func (p *processor) written() error {
+// handleWritten handles the end of a commit that another goroutine wrote.
+func (p *processor) handleWritten() error {
 	w := p.committer
 	c := w.writing
 	w.writing = nil
@@ -225,13 +223,13 @@ func (p *processor) written() error {
 	case w.failed:
 		p.schedule(now)
 	case w.full():
-		p.tick = w.soon(now) // which went by while there was no room
+		p.tick = w.soon(now) // the tick may have passed while there was no room
 	}
 	return err
 }
 
-// commit makes everything since the last commit durable, at a tick. If the disk is full,
-// the last commit stays, and a later tick tries again. While commits are deferred it stays, too.
+// commit makes everything since the last commit durable, at a tick. If the disk is full, the last commit stays, and a
+// later tick tries again. The last commit also stays while commits are deferred.
 func (p *processor) commit(tick time.Time) (done bool, err error) {
 	w := p.committer
 	if err := p.await(); err != nil {
@@ -251,17 +249,17 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 	return done, err
 }
 
-// request accepts a request to close the epoch, unless it cannot be met.
+// request accepts a request to close the epoch, or replies with the reason why it cannot be served.
 func (p *processor) request(ctx context.Context, q Request) {
-	err := errors.New("the epoch is being closed already")
+	err := errors.New("another request is closing the epoch already")
 	switch {
 	case q.Kind == RequestRecover:
 		err = errors.New("the task is running: there is nothing to recover")
 	case p.ending != nil:
 	case q.Kind == RequestRepublish && p.committer.comparing:
 		err = errors.New(
-			"the task compares what was published before this state was restored: nothing is published until " +
-				"that has ended")
+			"the task is comparing its releases with those in the output, and publishes nothing meanwhile: ask again " +
+				"when status shows that this has ended")
 	case q.Kind == RequestRepublish:
 		p.interrupted, err = &q, nil
 		return
@@ -278,23 +276,23 @@ func (p *processor) request(ctx context.Context, q Request) {
 	p.ending = &q
 }
 
-// opened returns the ledger's entry of the epoch.
+// opened returns the ledger's entry of the epoch's opening.
 func (p *processor) opened() *ledger.Entry { return p.r.D.Ledger.Opening(p.r.Task, p.epoch.M.Epoch) }
 
-// refuse returns why a request can't be met: while releases are compared, nothing is
-// published that it could wait for.
-func (p *processor) refuse() error {
+// refusal returns an error if the closing request waits for releases to be published while releases are compared,
+// because nothing is published meanwhile.
+func (p *processor) refusal() error {
 	if left := p.committer.unpublished(); p.ending != nil && p.committer.comparing && left > 0 &&
 		!p.ending.Open.DropOutbox {
 		return fmt.Errorf(
-			"%d releases of the epoch are not published, and are not while others are compared: ask again later "+
-				"(--drop-outbox gives them up)", left)
+			"%d releases of the epoch are not published, and cannot be while others are compared: try again later, "+
+				"or discard them with --drop-outbox", left)
 	}
 	return nil
 }
 
-// drained reports whether nothing is left to commit or to publish. While releases are
-// compared, nothing is published, so a request need not wait for that.
+// drained reports whether nothing is left to commit or to publish. While releases are compared, nothing is published,
+// so a request need not wait for publication.
 func (p *processor) drained() bool {
 	a, w := p.applier, p.committer
 	if a.closing != nil || w.writing != nil {
@@ -309,13 +307,13 @@ func (p *processor) drained() bool {
 	return len(w.outbox) == 0 || p.ending != nil && p.ending.Open.DropOutbox
 }
 
-// end closes the epoch. If the disk is too full for what must be written first, it does
-// not, and done is false.
+// end closes the epoch. If the disk is too full for what must be written first, end returns false, and the epoch stays
+// open.
 func (p *processor) end(ctx context.Context) (done bool, err error) {
 	a, w := p.applier, p.committer
 	if w.quiet > 0 && !w.comparing {
 		if w.failed {
-			return false, nil // a tick tries again
+			return false, nil // a later tick tries again
 		}
 		if done, err := p.commit(p.nextTick()); !done {
 			p.schedule(p.r.D.Now())
@@ -329,7 +327,7 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 	p.ended = true
 	p.show()
 	if w.comparing {
-		// Only on request. The epoch also covers what its other copy published.
+		// This happens only on request. The epoch's charge also covers what its other copy published.
 		err = p.r.CloseStopped(ctx, p.opened(), p.ending.Open.DropOutbox)
 	} else {
 		reason := ledger.ReasonRequest
@@ -354,13 +352,13 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 	p.ending = nil
 	var h *failure.Halt
 	if errors.As(err, &h) {
-		err = nil // the request has the answer; settle finds what is left
+		err = nil // the requester has the error; ensureOpen finishes the rest
 	}
 	return true, err
 }
 
-// shutdown ends the run. It drops the open step, commits everything that is closed and,
-// if the broker answers in time, publishes it.
+// shutdown ends the run. It drops the open step, commits everything that is closed and, if the broker answers in time,
+// publishes it.
 func (p *processor) shutdown() error {
 	w := p.committer
 	if w.due() || w.quiet > 0 {
@@ -377,9 +375,10 @@ func (p *processor) shutdown() error {
 		case <-w.pub.Notify:
 			w.acknowledge()
 		case <-w.pub.Failed:
-			return nil // the next start meets it again
+			return nil // the next start meets the same failure
 		case <-deadline.C:
-			p.r.Log.Warn("releases are left to be published at the next start", "releases", len(w.outbox))
+			p.r.Log.Warn("cannot publish all releases before the shutdown: the next start publishes the rest",
+				"releases", len(w.outbox))
 			return nil
 		}
 	}
@@ -390,8 +389,8 @@ func (p *processor) shutdown() error {
 	return nil
 }
 
-// graver returns an error of the loop, unless there is one of the disk, b: that ends the process, and
-// the other may only halt the task.
+// graver returns b if b is an error of the disk, which ends the process. Otherwise it returns the first error, which
+// may only halt the task.
 func graver(a, b error) error {
 	if h := (*failure.Halt)(nil); b != nil && !errors.As(b, &h) {
 		return b

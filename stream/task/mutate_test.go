@@ -12,12 +12,10 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// The daemon halts where the log is not the one it was (faults_test.go). Here
-// that guard is left out, and the noise is looked at: on other integers it must
-// be other noise.
+// The daemon halts if the log has changed (faults_test.go). Here this check is left out to inspect the noise: different
+// integers must get different noise.
 
-// additive is a stream whose noise can be read off: sums, one record a step,
-// independent noise.
+// additive is a stream whose noise can be computed from its releases: sums, one record per step, independent noise.
 var additive = fixtures.With(fixtures.MachineStream, "step   = 7", "step = 1") +
 	"workload = \"sum\"\nfactorization = \"identity\"\n"
 
@@ -37,9 +35,8 @@ func mutateLog(seed uint64) []kafka.Record {
 	return log
 }
 
-// noiseOf returns the noise of every step and coordinate: the difference of
-// released sums less the record, in units of the array's standard deviation.
-// All rows are inside the clip bound.
+// noiseOf returns the noise of every step and coordinate: the difference of released sums less the record, in units of
+// the array's standard deviation. All rows are inside the clip bound.
 func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int64, row []float64)) [][]float64 {
 	t.Helper()
 	decode, err := codec.New("json", []string{"a", "b", "c"})
@@ -94,7 +91,7 @@ func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int
 	return noise
 }
 
-// correlation of two noises from a step on, and the number of values.
+// correlation returns the correlation of two noises from a step on, and the number of values.
 func correlation(a, b [][]float64, from int) (r float64, n int) {
 	var ab, aa, bb float64
 	for i := from; i < min(len(a), len(b)); i++ {
@@ -108,8 +105,8 @@ func correlation(a, b [][]float64, from int) (r float64, n int) {
 	return ab / math.Sqrt(aa*bb), n
 }
 
-// TestMutatedLog: same integers, same noise; one integer different, now or
-// earlier, independent noise from there on.
+// TestMutatedLog: the same integers get the same noise. If one integer differs, now or earlier, the noise is
+// independent from there on.
 //
 // |r| < 5/√N fails for independent noise with probability 6·10⁻⁷.
 func TestMutatedLog(t *testing.T) {
@@ -125,7 +122,7 @@ func TestMutatedLog(t *testing.T) {
 		m.all(other, int64(len(other)))
 		for step := 1; step <= from; step++ {
 			if !bytes.Equal(m.releases[uint64(step)].Value, original.releases[uint64(step)].Value) {
-				t.Errorf("%s: step %d differs already, the first other record is %d", name, step, from)
+				t.Errorf("%s: step %d differs, but the first changed record is %d", name, step, from)
 				return
 			}
 		}
@@ -149,14 +146,14 @@ func TestMutatedLog(t *testing.T) {
 		other[at].Value = f(bytes.Clone(other[at].Value))
 		return other
 	}
-	flip := func(value []byte) []byte { // the last digit of the last number
+	flip := func(value []byte) []byte { // changes the last digit of the last number
 		i := bytes.LastIndexByte(value, ',') - 1
 		value[i] = '0' + (value[i]-'0'+1)%10
 		return value
 	}
 	const at = 1000
 
-	// The measure itself: noise that is used again is seen.
+	// Check the measure itself: reused noise has correlation 1.
 	if r, n := correlation(want, noiseOf(t, newMachine(t, additive, 1).all(log, mutateSteps), log, nil), 0); r < 0.999 {
 		t.Fatalf("equal noise has correlation %g over %d values", r, n)
 	}
@@ -189,8 +186,8 @@ func TestMutatedLog(t *testing.T) {
 	}, at)
 }
 
-// TestMutatedCount: a record more or less in a step, all zero, is other noise
-// too, though every sum is the same.
+// TestMutatedCount: one more or fewer record in a step changes the noise, even if all records are zero and every sum is
+// the same.
 func TestMutatedCount(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.MachineStream, "step   = 7", "step = 5")

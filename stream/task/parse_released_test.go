@@ -10,8 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// TestParseReleased: a release in either encoding gives the same numbers, with NaN for an error
-// that is not known.
+// TestParseReleased: both encodings of a release give the same numbers, with NaN for an unknown error.
 func TestParseReleased(t *testing.T) {
 	t.Parallel()
 	read := func(toml string) *core.Released {
@@ -38,9 +37,13 @@ func TestParseReleased(t *testing.T) {
 	if text, err := json.Marshal(r.Values[0].SE); err != nil || string(text) != "[0.5,null]" {
 		t.Errorf("%s %v", text, err)
 	}
-	for _, bad := range []string{``, `{}`, `{"schema":"streamdp.release.v1"}`, `{"schema":"streamdp.release.v1","values":{"a":{"data":[1,2,3],"se":[1,2]}}}`, `{"schema":"streamdp.release.v1","values":[1]}`} {
+	for _, bad := range []string{
+		``, `{}`, `{"schema":"streamdp.release.v1"}`,
+		`{"schema":"streamdp.release.v1","values":{"a":{"data":[1,2,3],"se":[1,2]}}}`,
+		`{"schema":"streamdp.release.v1","values":[1]}`,
+	} {
 		if _, err := core.ParseReleased([]byte(bad)); err == nil {
-			t.Errorf("%s is taken for a release", bad)
+			t.Errorf("%s parses as a release", bad)
 		}
 	}
 }

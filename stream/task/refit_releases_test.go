@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 )
 
-// TestRefitReleases checks what releases of refits say: values, guarantee, solver,
-// accounting, and the window's offsets, records between windows left out.
+// TestRefitReleases checks the releases of refits: values, guarantee, solver, accounting, and the window's offsets
+// without the records between windows.
 func TestRefitReleases(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(3, 3))
@@ -55,7 +55,7 @@ func TestRefitReleases(t *testing.T) {
 	said(fixtures.MachineRefits[4], `"accounting":"rdp"`, `"transforms":1`,
 		`with respect to replacing one record by a null record`)
 
-	// A window without a record: a release that says so, and the next one.
+	// For a window without a record, the release says so, and the next release is normal.
 	var late []kafka.Record
 	for _, rec := range log {
 		if rec.Offset >= 20 {
@@ -74,8 +74,7 @@ func TestRefitReleases(t *testing.T) {
 	fixtures.Conforms(t, first)
 }
 
-// TestRefitTruth feeds a linear relation with little noise through the machine:
-// coefficients in original units come out of every window.
+// TestRefitTruth feeds a linear relation with little noise: every window must give the coefficients in original units.
 func TestRefitTruth(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.RefitOf("window = 3000"), "epsilon = 1.0", "epsilon = 20", "limit_epsilon = 3.0",

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 )
 
-// TestRegressionTruth feeds a linear relation with little noise through the
-// machine: coefficients in original units come out.
+// TestRegressionTruth feeds a linear relation with little noise: the release must give the coefficients in original
+// units.
 func TestRegressionTruth(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.Regression("amb.batch = 60\namb.bootstrap = 60"), "epsilon = 1.0", "epsilon = 40",
@@ -50,8 +50,7 @@ func TestRegressionTruth(t *testing.T) {
 	}
 }
 
-// TestNewtonTruth is TestRegressionTruth with the default method, which is told a bound
-// that is far too large and nothing else.
+// TestNewtonTruth is TestRegressionTruth with the default method, which gets only a bound that is far too large.
 func TestNewtonTruth(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.OnlineNewton(""), "clip_x = 3.0", "clip_x = 30.0")
@@ -92,6 +91,6 @@ func TestNewtonTruth(t *testing.T) {
 		t.Errorf("%g slots, offsets %d, epoch %g", slots, rel.Offsets, rel.Values["whitening"].Data)
 	}
 	if !strings.Contains(p.Value, "estimates from parts of the stream") {
-		t.Errorf("the release does not say what intervals rest on: %s", p.Value)
+		t.Errorf("the release does not say what intervals are based on: %s", p.Value)
 	}
 }

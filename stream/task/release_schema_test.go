@@ -11,8 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 )
 
-// TestReleaseSchema validates releases of all forms, and sees that what is not
-// one is refused.
+// TestReleaseSchema: releases of all forms conform to the schema, and other documents do not.
 func TestReleaseSchema(t *testing.T) {
 	t.Parallel()
 	log := mutateLog(1)[:100]
@@ -32,7 +31,7 @@ func TestReleaseSchema(t *testing.T) {
 		m := newMachine(t, toml, 1)
 		m.m.Insecure = strings.Contains(toml, "window")
 		m.restart()
-		if m.all(log, 100); strings.Contains(toml, "[stream.m.sgd]\ntarget") { // searches first
+		if m.all(log, 100); strings.Contains(toml, "[stream.m.sgd]\ntarget") { // the first steps search
 			m.all(mutateLog(1), 600)
 		}
 		if len(m.releases) == 0 {
@@ -67,12 +66,12 @@ func TestReleaseSchema(t *testing.T) {
 			t.Fatalf("the release has no %s:\n%s", change[0], good)
 		}
 		if faults, err := fixtures.Validate(fixtures.ReleaseSchema(t), bad); err != nil || len(faults) == 0 {
-			t.Errorf("%s passes, %v", change[1], err)
+			t.Errorf("the schema accepts %s: %v", change[1], err)
 		}
 	}
 }
 
-// TestGoldenSchema: the releases that package core holds as files conform.
+// TestGoldenSchema: the golden releases of package core conform to the schema.
 func TestGoldenSchema(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(fixtures.Root(), "stream", "core", "testdata", "release*.json"))
@@ -83,6 +82,6 @@ func TestGoldenSchema(t *testing.T) {
 	for _, name := range files {
 		data, err := os.ReadFile(name)
 		fixtures.Must(t, err)
-		fixtures.Conforms(t, string(data[bytes.IndexByte(data, '{'):])) // behind key and headers
+		fixtures.Conforms(t, string(data[bytes.IndexByte(data, '{'):])) // after key and headers
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// A task remembers its newest published releases for the API: so many, and so
-// many bytes; one of many tasks fewer.
+// The limits on the published releases that a task keeps for the API: number and bytes. With many tasks, each keeps
+// fewer bytes.
 const (
 	RecentReleases = 100
 	recentBytes    = 1 << 20
@@ -31,7 +31,7 @@ func (r *Runner) remember(sent []state.Message) {
 	r.change(func(s *monitor.TaskStatus) { s.LastRelease = &now })
 	r.count(sent)
 	for i := range sent {
-		// else a piece of one
+		// A key with more parts belongs to a piece of a release.
 		if _, epoch, step, ok := core.ParseIdentity(sent[i].Key); ok && bytes.Count(sent[i].Key, []byte("/")) == 3 {
 			r.series.Add(epoch, step, sent[i].Value)
 		}
@@ -56,7 +56,7 @@ func (r *Runner) remember(sent []state.Message) {
 	r.recent = slices.Delete(r.recent, 0, len(r.recent)-keep)
 }
 
-// count passes published releases to the census.
+// count passes published releases to the validity check, and logs when the result changes.
 func (r *Runner) count(sent []state.Message) {
 	was := r.shown.Load().FewValid
 	few := was
@@ -68,7 +68,7 @@ func (r *Runner) count(sent []state.Message) {
 			}
 		}
 		if s != nil {
-			few = r.census.Take(sent[i].Step, *s)
+			few = r.validity.Take(sent[i].Step, *s)
 		}
 	}
 	if few == was {
@@ -78,21 +78,19 @@ func (r *Runner) count(sent []state.Message) {
 	switch {
 	case few && r.S.User != nil:
 		r.Log.Warn(
-			"perhaps no record counts, by the published numbers; are columns, codec, and the key of [user] those " +
-				"of the topic?")
+			"by the published counts, possibly no record is valid: check columns, codec, and the key of [user]")
 	case few:
 		r.Log.Warn(
-			"hardly a record counts in full, by the published numbers: at most a tenth of the last ones; are " +
-				"columns, codec, centre, scale and clip those of the topic?")
+			"by the published counts, at most a tenth of the last records count in full: check columns, codec, " +
+				"centre, scale and clip")
 	case r.S.User != nil:
-		r.Log.Info("records count again, by the published numbers")
+		r.Log.Info("the published counts are back to normal: records count again")
 	default:
-		r.Log.Info("more than a tenth of the records count again, by the published numbers")
+		r.Log.Info("the published counts are back to normal: more than a tenth of the records count in full")
 	}
 }
 
-// Releases returns the newest published releases, at most limit, the newest
-// first.
+// Releases returns the newest published releases, at most limit, newest first.
 func (r *Runner) Releases(limit int) []json.RawMessage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,14 +100,14 @@ func (r *Runner) Releases(limit int) []json.RawMessage {
 	return out
 }
 
-// After returns what was published after release n of this process, 0: everything.
+// After returns what was published after release n of this process. n = 0 means everything.
 func (r *Runner) After(ctx context.Context, n uint64) []monitor.Point {
 	r.recall(ctx)
 	return r.series.After(n)
 }
 
-// recall fills the series, at the first request for them, with what the output holds from
-// before this process. If the cluster does not answer, the next request tries again.
+// recall fills the series, at the first request for them, with releases that the output holds from earlier processes.
+// If the cluster does not answer, the next request tries again.
 func (r *Runner) recall(ctx context.Context) {
 	r.recalling.Lock()
 	defer r.recalling.Unlock()
@@ -121,7 +119,7 @@ func (r *Runner) recall(ctx context.Context) {
 	topic, partition := r.S.Output.Topic, int32(r.S.Output.Partition)
 	start, end, err := r.D.Client.Bounds(ctx, topic, partition)
 	if err != nil {
-		r.recalled = kafka.UnknownTopic(err) // so there is nothing
+		r.recalled = kafka.UnknownTopic(err) // an output topic that does not exist holds no releases
 		return
 	}
 	seen := map[string]bool{}
@@ -152,8 +150,7 @@ func (r *Runner) recall(ctx context.Context) {
 	r.recalled = true
 }
 
-// released reads a release, and adds what a demonstration knows. It returns nil for a piece
-// of a release.
+// released parses a release, and adds the true values in a demonstration. It returns nil for a piece of a release.
 func (r *Runner) released(value []byte) *core.Released {
 	x, err := core.ParseReleased(value)
 	if err != nil {

@@ -20,8 +20,8 @@ const (
 	RequestRepublish = "republish"
 )
 
-// Request asks a task's owner to change the task's epoch, or to restore or republish something. As JSON, it is what
-// a command sends to a running daemon. The kind is sent beside it.
+// Request asks a task's owner to change the task's epoch, to restore its state, or to publish something again. Its JSON
+// form is what a command sends to a running daemon; the kind is sent separately.
 type Request struct {
 	Kind      string                    `json:"-"`
 	Stream    string                    `json:"stream"`
@@ -30,7 +30,7 @@ type Request struct {
 	Republish recovery.RepublishRequest `json:"republish"`
 	From      *recovery.Export          `json:"from,omitempty"` // files to restore for recover; nil: none
 
-	// Reply receives the answer of the task's runner. Who delivers the request makes it, with room for one error.
+	// Reply receives the answer of the task's runner. The sender of the request makes it, with room for one error.
 	Reply chan error `json:"-"`
 }
 
@@ -42,16 +42,16 @@ func NewRequest(kind string, t core.Task) Request {
 // Task returns the task that the request is for.
 func (q *Request) Task() core.Task { return core.Task{Stream: q.Stream, Partition: q.Partition} }
 
-// ChangesEpoch reports whether an operator asks to open or close an epoch.
+// ChangesEpoch reports whether the request opens or closes an epoch.
 func (q *Request) ChangesEpoch() bool { return q.Kind == RequestOpen || q.Kind == RequestClose }
 
-// ErrGone says that a task left this process while a request waited. Whether the request was
-// met, its ledger says.
+// ErrGone says that the task left this process while a request waited. The ledger shows whether the request was carried
+// out.
 var ErrGone = errors.New("the task has left this instance: ask again")
 
-// Ask gives a request to the task's owner and waits for the answer. ctx is that of the daemon.
-//
-// Errors: the answer; ErrGone; that the daemon stops; the end of the caller's patience.
+// Ask gives a request to the task's owner and waits for the answer. ctx is the daemon's context; patience ends the
+// wait.
+// Errors: the answer, ErrGone, an error that says that the daemon is stopping, or patience's error.
 func (r *Runner) Ask(ctx, patience context.Context, q Request) error {
 	select {
 	case r.requests <- q:
@@ -127,10 +127,10 @@ func (r *Runner) Serve(ctx context.Context, q Request) error {
 type Answer struct {
 	Status string `json:"status"` // success, error
 	Error  string `json:"error"`
-	Reason string `json:"reason"` // of the halt that the request met
+	Reason string `json:"reason"` // the halt's reason, if the request met a halt
 }
 
-// NewAnswer returns the answer that reports err; nil: success.
+// NewAnswer returns the answer that reports err. A nil err is success.
 func NewAnswer(err error) Answer {
 	if err == nil {
 		return Answer{Status: "success"}

@@ -14,17 +14,16 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Run runs the task until the context ends. It returns an error only if a failure
-// concerns the whole process.
+// Run runs the task until the context ends. It returns an error only if the failure concerns the whole process.
 func (r *Runner) Run(ctx context.Context) error {
 	defer r.stopLetters()
-	defer r.unwatch()
+	defer r.stopSampler()
 	var pause kafka.Backoff
 	for ctx.Err() == nil {
 		r.Expect(max(r.Expected, r.readers()))
 		l, err := r.ensureOpenOrRequest(ctx)
 		if l == nil {
-			r.unwatch()
+			r.stopSampler()
 		}
 		if err == nil && l != nil {
 			r.Recovered("disk")
@@ -37,7 +36,7 @@ func (r *Runner) Run(ctx context.Context) error {
 					r.setState(monitor.StateStarting, nil)
 					q.Reply <- r.Serve(ctx, *q)
 				} else {
-					q.Reply <- errors.New("the task stopped before that: ask again")
+					q.Reply <- errors.New("the task stopped before it could serve the request: send it again")
 				}
 			}
 		}
@@ -52,8 +51,8 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 		switch {
-		case failure.DiskFull(err): // also where it is in a halt
-			// The state on disk is one to start from, at any moment.
+		case failure.DiskFull(err): // possibly wrapped in a halt
+			// The state on disk is a valid starting point at any moment.
 			r.Failing("disk", err)
 			if err := pause.Wait(ctx); err != nil {
 				return nil
@@ -61,11 +60,11 @@ func (r *Runner) Run(ctx context.Context) error {
 		case errors.As(err, &h):
 			say := r.Log.Error
 			if h.Reason == failure.Unopened {
-				say = r.Log.Warn // which somebody has asked for
+				say = r.Log.Warn // expected: an operator must open the epoch
 			}
 			say("task halted", "reason", h.Reason, "error", err.Error())
 			r.D.Metrics.Halt(r.Task, h.Reason)
-			r.Expect(0) // what it had is for others
+			r.Expect(0) // leaves its share of the memory to other tasks
 			r.showHalted(ctx)
 			r.setState(monitor.StateHalted, h)
 			if r.wait(ctx, r.D.LookEvery); ctx.Err() == nil {
@@ -189,13 +188,13 @@ func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
 	defer l.Core.Destroy()
 	defer p.wipe()
 	if l.Bounds != nil {
-		l.Bounds.Sampler = r.watched(ctx)
+		l.Bounds.Sampler = r.ensureSampler(ctx)
 		defer func() { // when nothing of the epoch runs any more
 			if !p.ended {
-				r.unwatch()
+				r.stopSampler()
 				return
 			}
-			r.watch.Again(l.Bounds.Left())
+			r.sampler.Again(l.Bounds.Left())
 		}()
 	}
 	defer func() {

@@ -1,5 +1,6 @@
-// Package task runs one task: one goroutine owns its state, applies records, closes steps, commits, and answers
-// requests; others fetch, write commits and publish. A release leaves after the commit that holds it is durable.
+// Package task runs one task. One goroutine owns the task's state: it applies records, closes steps, begins commits and
+// answers requests. Other goroutines fetch, write commits and publish. A release is published only after the commit
+// that holds it is durable.
 package task
 
 import (
@@ -15,25 +16,25 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Runner runs one task. One goroutine fetches, one decodes, one owns everything that must
-// be consistent, and one publishes.
+// Runner runs one task. One goroutine fetches records, one decodes them, one owns all state that must be consistent,
+// and one publishes.
 type Runner struct {
 	*epoch.Keeper
 
 	requests chan Request
 	gone     chan struct{} // closed when the task has left the process
 	shown    atomic.Pointer[monitor.TaskStatus]
-	ran      atomic.Bool  // an epoch ran, however shortly
-	waiting  *Request     // for which the owner ended; nil: none
-	dead     *deadLetters // the last ones that were begun; nil: none
-	census   *monitor.ValidityCheck
-	watch    *boundary.Sampler // of steps by the clock, from one epoch to the next; nil: none runs
+	ran      atomic.Bool  // an epoch has run, even for a moment
+	waiting  *Request     // the request that ended the epoch; nil: none
+	dead     *deadLetters // writes the dead letters of the epoch begun last; nil: none
+	validity *monitor.ValidityCheck
+	sampler  *boundary.Sampler // samples the ends of the logs for steps by the clock, across epochs; nil: not running
 
-	hold  chan struct{} // see Held; nil: nothing is held
+	hold  chan struct{} // closed when the task may open epochs by itself, see Held; nil: it always may
 	freed sync.Once
 
-	// stoppedAt is where an epoch that does not run has stopped, by partition, to compute the
-	// lag of a merged task.
+	// stoppedAt is the offset at which an epoch that is not running stopped, by partition. It gives the lag of a merged
+	// task.
 	stoppedAt map[int]int64
 
 	mu     sync.Mutex
@@ -41,11 +42,11 @@ type Runner struct {
 
 	series    monitor.Series
 	recalling sync.Mutex
-	recalled  bool // the series have what earlier processes published
+	recalled  bool // the series hold what earlier processes published
 }
 
-// NewRunner returns the runner of a stream's task in a shard. It shows the task to status and metrics at
-// once; Run runs it, and Leave takes it down. Its errors are those of [epoch.NewKeeper].
+// NewRunner returns the runner of a stream's task in a shard. Status and metrics show the task at once. Run runs it,
+// and Leave removes it. It fails as [epoch.NewKeeper] does.
 func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error) {
 	t := core.Task{Stream: s.Name, Partition: partition}
 	r := &Runner{}
@@ -60,7 +61,7 @@ func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error)
 	d.Running.Add(1)
 	r.series.Parse = r.released
 	r.series.Bytes = func() int { return d.Kept(monitor.SeriesBytes) }
-	r.S, r.requests, r.gone, r.census = s, make(chan Request), make(chan struct{}), monitor.NewValidityCheck(s)
+	r.S, r.requests, r.gone, r.validity = s, make(chan Request), make(chan struct{}), monitor.NewValidityCheck(s)
 	r.Release(s.Output)
 	r.Expect(r.readers())
 	r.LogStart.Store(-1)
@@ -77,8 +78,8 @@ func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error)
 	return r, nil
 }
 
-// Held reports whether the task opens no epoch that no operator asked for. A task that begins
-// because the configuration was read again is held, until an epoch of it runs.
+// Held reports whether the task opens an epoch only when an operator asks for one. A task that a reload of the
+// configuration starts is held until one of its epochs runs.
 func (r *Runner) Held() bool {
 	if r.hold == nil {
 		return false
@@ -91,17 +92,17 @@ func (r *Runner) Held() bool {
 	}
 }
 
-// Hold holds the task back, before Run, until Free; see Held.
+// Hold holds the task until Free is called; see Held. It must be called before Run.
 func (r *Runner) Hold() { r.hold = make(chan struct{}) }
 
-// Free lets a task that is held open epochs by itself.
+// Free lets a held task open epochs by itself.
 func (r *Runner) Free() {
 	if r.hold != nil {
 		r.freed.Do(func() { close(r.hold) })
 	}
 }
 
-// Leave takes down what the process has of a task that does not run any more.
+// Leave removes the task from the process's status, metrics and output partitions. Run must have returned.
 func (r *Runner) Leave() {
 	r.Expect(0)
 	r.D.TaskCount.Add(-1)
@@ -112,11 +113,11 @@ func (r *Runner) Leave() {
 	close(r.gone)
 }
 
-// Gone is closed by Leave: requests to the task are not answered any more.
+// Gone is closed by Leave. After that, requests to the task are not answered.
 func (r *Runner) Gone() <-chan struct{} { return r.gone }
 
-// readers returns how many partitions the task will read, as far as the configuration says. Of
-// all partitions of a topic that are merged, an epoch knows the number.
+// readers returns how many partitions the task will read according to the configuration. With `partition = "all"` only
+// the epoch knows the number, and readers returns 1.
 func (r *Runner) readers() int {
 	if r.Task.Partition == core.Merged {
 		return max(len(r.S.Input.Partitions), 1)

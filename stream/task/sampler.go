@@ -6,23 +6,23 @@ import (
 	"github.com/streamdp/streamdp/stream/boundary"
 )
 
-// watched makes sure that the task's watch runs.
-func (r *Runner) watched(ctx context.Context) *boundary.Sampler {
-	if r.watch != nil {
-		return r.watch
+// ensureSampler returns the task's sampler of log ends, and starts it if it is not running.
+func (r *Runner) ensureSampler(ctx context.Context) *boundary.Sampler {
+	if r.sampler != nil {
+		return r.sampler
 	}
 	period := r.S.Step.Clock()
-	r.watch = boundary.StartSampler(ctx, r.Retrier, r.D.Client, r.D.Beats(period), period)
-	return r.watch
+	r.sampler = boundary.StartSampler(ctx, r.Retrier, r.D.Client, r.D.Beats(period), period)
+	return r.sampler
 }
 
-// unwatch ends the task's watch: no epoch follows by itself. What it saw is forgotten.
-func (r *Runner) unwatch() {
-	if r.watch != nil {
-		r.watch.Stop()
-		r.watch = nil
+// stopSampler stops the task's sampler, because no epoch follows by itself. Its samples are discarded.
+func (r *Runner) stopSampler() {
+	if r.sampler != nil {
+		r.sampler.Stop()
+		r.sampler = nil
 	}
 }
 
-// Looks returns how many looks at the logs, of steps by the clock, wait for an epoch.
-func (r *Runner) Looks() int { return r.watch.Waiting() }
+// Looks returns how many samples of log ends, for steps by the clock, wait for an epoch.
+func (r *Runner) Looks() int { return r.sampler.Waiting() }

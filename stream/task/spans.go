@@ -7,16 +7,16 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// commitTrace is what an epoch's trace says of the steps that wait for a commit, and of commits.
+// commitTrace holds the trace spans of commits, and of the steps that wait for one.
 type commitTrace struct {
-	work      trace.Work // what spans of the epoch say
-	steps     trace.Span // of what was closed since the last commit
-	closes    int        // of it: spans
-	committed trace.Span // of what the last commit made durable
+	work      trace.Work // attributes of the epoch's spans
+	steps     trace.Span // of the steps closed since the last commit
+	closes    int        // number of close spans within steps
+	committed trace.Span // of the steps that the last commit made durable
 }
 
-// close begins the span of a step that is being closed, and that of the steps that the
-// next commit makes durable.
+// close begins the span of a step that is being closed. For the first step after a commit, it also begins the span of
+// the steps that the next commit makes durable.
 func (x *commitTrace) close(t *trace.Tracer, step uint64, at time.Time) trace.Span {
 	if t == nil {
 		return trace.Span{}
@@ -32,24 +32,25 @@ func (x *commitTrace) close(t *trace.Tracer, step uint64, at time.Time) trace.Sp
 	return t.Within(x.steps, trace.Close, work, at)
 }
 
-// commit begins the span of a commit of steps.
+// commit begins the span of a commit that holds the steps first to last.
 func (x *commitTrace) commit(t *trace.Tracer, first, last uint64, at time.Time) trace.Span {
 	work := x.work
 	if work.First, work.Last = first, last; first > last {
-		work.First, work.Last = 0, 0 // it writes what was acknowledged
+		work.First, work.Last = 0, 0 // the commit holds no step, only acknowledgements
 	}
 	return t.Within(x.steps, trace.Commit, work, at)
 }
 
-// take returns the span of the steps that a commit makes durable. What is closed from now on is of the next one.
+// take returns the span of the steps that a commit makes durable. Steps closed after this call belong to the next
+// commit's span.
 func (x *commitTrace) take() trace.Span {
 	steps := x.steps
 	x.steps = trace.Span{}
 	return steps
 }
 
-// endSpans ends the commit's span and, unless the commit failed, that of its steps, to which what is
-// published now still belongs.
+// endSpans ends the commit's span and, unless the commit failed, the span of its steps. Publishing adds to the span of
+// the steps after that.
 func (c *commit) endSpans() {
 	at := c.begun.Add(c.took)
 	c.span.Failed = monitor.WhyFailed(c.err)

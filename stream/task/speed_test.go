@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/stream/codec"
 )
 
-// TestAllocations: between a response and the end of a step, a packed record
-// allocates nothing. What a response allocates does not grow with it.
+// TestAllocations: between a response and the end of a step, a packed record allocates nothing. The allocations of a
+// response do not grow with its size.
 func TestAllocations(t *testing.T) {
 	perResponse := func(n int) float64 {
 		m := newMachine(t, fixtures.WideStream(16, 1<<30), 1)
@@ -41,7 +41,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkRecord is the cost of a packed record from response to release.
+// BenchmarkRecord measures the cost of a packed record from response to release.
 func BenchmarkRecord(b *testing.B) {
 	for _, d := range []int{3, 16, 100} {
 		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {
@@ -80,8 +80,8 @@ func (m *machine) respond(r *codec.Batch, next *int64) {
 	<-m.p.applier.fetch.Free
 }
 
-// BenchmarkFlat: a record costs the same at the beginning of a stream and after
-// ten million of them. It fails where the costs differ by more than a half.
+// BenchmarkFlat: a record costs the same at the beginning of a stream as after ten million records. It fails if the
+// costs differ by more than half.
 func BenchmarkFlat(b *testing.B) {
 	for range b.N {
 		flat(b)
@@ -94,7 +94,7 @@ func flat(b testing.TB) {
 	type stage struct {
 		m    *machine
 		next int64
-		best float64 // ns a record
+		best float64 // ns per record
 	}
 	var stages []*stage
 	for _, upTo := range []int64{1e3, 1e4, 1e5, 1e6, 1e7} {
@@ -104,7 +104,7 @@ func flat(b testing.TB) {
 		}
 		stages = append(stages, s)
 	}
-	// In turn, and the fastest of each: the machine is shared.
+	// Run the stages in turn and take the fastest run of each, because the machine is shared.
 	for range rounds {
 		for _, s := range stages {
 			begun := time.Now()

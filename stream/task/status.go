@@ -27,7 +27,7 @@ func (r *Runner) change(f func(*monitor.TaskStatus)) {
 	}
 }
 
-// setState sets the state, and the reason of a halt.
+// setState sets the state, and the reason of a halt if h is not nil.
 func (r *Runner) setState(state string, h *failure.Halt) {
 	if state == monitor.StateRunning {
 		r.ran.Store(true)
@@ -41,9 +41,9 @@ func (r *Runner) setState(state string, h *failure.Halt) {
 	r.D.StateChanged()
 }
 
-// setEpoch shows the epoch that runs.
+// setEpoch shows the running epoch.
 func (r *Runner) setEpoch(l *epoch.OpenEpoch) {
-	r.census = monitor.NewValidityCheck(r.S)
+	r.validity = monitor.NewValidityCheck(r.S)
 	_, comparing := r.Guard.Behind()
 	r.change(func(s *monitor.TaskStatus) {
 		s.FewValid = false
@@ -72,7 +72,7 @@ func (r *Runner) progress(v monitor.Progress) {
 	})
 }
 
-// committed shows that a commit of a tick is durable.
+// committed shows that the commit of a tick is durable.
 func (r *Runner) committed(tick time.Time, took time.Duration, bytes int) {
 	r.D.Metrics.Committed(r.Task, took, bytes, tick)
 	r.change(func(s *monitor.TaskStatus) { s.LastCommit = &tick })
@@ -81,11 +81,11 @@ func (r *Runner) committed(tick time.Time, took time.Duration, bytes int) {
 // Shown returns the status as of the last change, without what [Runner.Status] adds. The caller must not change it.
 func (r *Runner) Shown() *monitor.TaskStatus { return r.shown.Load() }
 
-// Ran reports whether an epoch of the task ran in this process, however shortly. It is true before the
-// status shows any state that comes after running.
+// Ran reports whether an epoch of the task has run in this process, even for a moment. It becomes true before the
+// status shows any state that follows "running".
 func (r *Runner) Ran() bool { return r.ran.Load() }
 
-// Status returns the task's status, including what is being repeated.
+// Status returns the task's status, including calls that are being retried.
 func (r *Runner) Status() monitor.TaskStatus {
 	s := *r.shown.Load()
 	if s.Partition != core.Merged {
@@ -110,26 +110,25 @@ func (r *Runner) Status() monitor.TaskStatus {
 	}
 	if read := s.NextOffset - s.Base; s.State == monitor.StateRunning && read < s.Warmup {
 		s.Message = fmt.Sprintf(
-			"the warm-up takes the first %d records of the epoch, of which %d are still to come; numbers are "+
-				"released from then on (the key warmup says how many it takes, plan how many it needs)",
+			"the warm-up takes the first %d records of the epoch; %d are still to come. Numbers are released after "+
+				"that (see the key warmup; plan shows how many records the warm-up needs)",
 			s.Warmup, s.Warmup-read)
 	}
 	return s
 }
 
-// showHalted shows the epoch of a halted task and its position, from its last commit and
-// the ledger.
+// showHalted shows the epoch and position of a halted task, from its last commit and the ledger.
 func (r *Runner) showHalted(ctx context.Context) {
 	last := r.D.Ledger.Newest(r.Task)
 	if last == nil {
 		return
 	}
 	opened := r.D.Ledger.Opening(r.Task, last.Epoch)
-	cp, _ := r.D.CheckpointOf(r.Task) // one that is damaged tells nothing
+	cp, _ := r.D.CheckpointOf(r.Task) // a damaged checkpoint is ignored
 	r.stoppedAt = map[int]int64{}
 	for _, v := range last.Views() {
 		switch {
-		case last.Kind == ledger.KindClose && v.End < 0: // nobody knows
+		case last.Kind == ledger.KindClose && v.End < 0: // the end is unknown
 		case last.Kind == ledger.KindClose:
 			r.stoppedAt[v.Partition] = v.End
 		case cp != nil && cp.Epoch == last.Epoch:

@@ -20,8 +20,7 @@ func (p *processor) workOff() error {
 	return p.apply()
 }
 
-// apply applies records of the current batch, until the batch ends, a tick comes, or a
-// commit must come first.
+// apply applies records of the current batch until the batch ends, a tick comes, or a commit must come first.
 func (p *processor) apply() error {
 	a := p.applier
 	for {
@@ -38,7 +37,7 @@ func (p *processor) apply() error {
 	}
 }
 
-// applySums merges the sums of a step, and closes it.
+// applySums merges the sums of a step, and closes the step.
 func (p *processor) applySums() error {
 	a, w := p.applier, p.committer
 	steps := a.whole
@@ -46,23 +45,23 @@ func (p *processor) applySums() error {
 	merge := func() ([]core.Message, error) {
 		return a.core.Merge(input.SumsOf(steps), func() { a.merge.Emptied(steps) })
 	}
-	if a.merge.Ahead && w.beside() {
-		return a.closeBeside(steps, merge)
+	if a.merge.Ahead && w.concurrent() {
+		return a.startClosing(steps, merge)
 	}
 	_, err := p.close(merge)
-	return p.applied(steps, err)
+	return p.releaseSums(steps, err)
 }
 
-// applied takes note of sums with which a step was closed, unless err says that it was not.
-func (p *processor) applied(steps []input.StepSum, err error) error {
+// releaseSums releases the sums of a step that was closed. It keeps them if err says that the step was not closed.
+func (p *processor) releaseSums(steps []input.StepSum, err error) error {
 	if err != nil || p.applier.core.Step() < steps[0].Step {
-		return err // the epoch has ended before the step
+		return err // the epoch ended before the step
 	}
 	p.applier.finishSums(steps)
 	return nil
 }
 
-// close ends the open step, with by. stop asks the caller to return to the loop.
+// close ends the open step by calling by. If stop is true, the caller must return to the loop.
 func (p *processor) close(by func() ([]core.Message, error)) (stop bool, err error) {
 	var span trace.Span
 	var now time.Time
@@ -73,11 +72,12 @@ func (p *processor) close(by func() ([]core.Message, error)) (stop bool, err err
 	if p.r.D.Trace != nil {
 		now = p.r.D.Now()
 	}
-	return p.closed(span, now, messages, err)
+	return p.handleClosed(span, now, messages, err)
 }
 
-// closed takes note of what came out of closing a step, and when.
-func (p *processor) closed(span trace.Span, at time.Time, messages []core.Message, err error) (stop bool, _ error) {
+// handleClosed handles the result of closing a step. at is the time at which the close ended.
+func (p *processor) handleClosed(span trace.Span, at time.Time, messages []core.Message,
+	err error) (stop bool, _ error) {
 	a, w := p.applier, p.committer
 	if errors.Is(err, dp.ErrExhausted) {
 		p.exhausted = true
@@ -91,11 +91,11 @@ func (p *processor) closed(span trace.Span, at time.Time, messages []core.Messag
 	w.quiet++
 	a.work.Steps++
 	p.exhausted = a.over()
-	// Compare what is published already. Of a release in pieces some may be missing.
+	// Compare with what is published already. Some pieces of a release may be missing from the output.
 	if messages, err = p.r.Guard.Closed(a.core.Step(), messages); err != nil {
 		return true, err
 	}
-	p.compare()
+	p.updateComparing()
 	if err := w.take(messages); err != nil {
 		return true, err
 	}
@@ -109,12 +109,12 @@ func (p *processor) closed(span trace.Span, at time.Time, messages []core.Messag
 	return p.exhausted || full, nil
 }
 
-// closedBeside takes note of the step that was closed beside the loop.
-func (p *processor) closedBeside() error {
+// handleConcurrentClose handles the step that another goroutine has closed.
+func (p *processor) handleConcurrentClose() error {
 	c := p.applier.closing
 	p.applier.closing, p.worked = nil, true
-	// The span is of the commit that will hold the step, which may not be the one that came next.
+	// The span belongs to the commit that will hold the step. That may not be the next commit.
 	span := p.committer.trace.close(p.r.D.Trace, c.before.step+1, c.begun)
-	_, err := p.closed(span, c.begun.Add(c.took), c.messages, c.err)
-	return p.applied(c.steps, err)
+	_, err := p.handleClosed(span, c.begun.Add(c.took), c.messages, c.err)
+	return p.releaseSums(c.steps, err)
 }

@@ -7,19 +7,19 @@ import (
 	"github.com/streamdp/streamdp/stream/input"
 )
 
-// closing is a step that is being closed beside the loop. A refit solves its window for as long
-// as it takes to read the next one. Meanwhile ticks come, and commits that do not hold the step.
+// closing is a step that is being closed in a goroutine of its own. A refit needs about as long to solve its window as
+// the next window takes to read. Meanwhile the loop serves ticks, and writes commits that do not hold the step.
 type closing struct {
-	before   edge // what they hold: the core behind the step before
+	before   edge // the core after the step before, for those commits
 	steps    []input.StepSum
 	begun    time.Time
 	took     time.Duration
 	messages []core.Message
 	err      error
-	done     chan struct{} // closed when messages and err are there
+	done     chan struct{} // closed when messages and err are set
 }
 
-// ended is closed when the step is; of nil it never is.
+// ended is closed when the step is closed. For a nil c it blocks forever.
 func (c *closing) ended() <-chan struct{} {
 	if c == nil {
 		return nil
@@ -27,8 +27,8 @@ func (c *closing) ended() <-chan struct{} {
 	return c.done
 }
 
-// closeBeside begins to close a step, with by. Until that has ended, the core is by's alone.
-func (a *applier) closeBeside(steps []input.StepSum, by func() ([]core.Message, error)) error {
+// startClosing starts a goroutine that closes a step by calling by. Until by has returned, only by may use the core.
+func (a *applier) startClosing(steps []input.StepSum, by func() ([]core.Message, error)) error {
 	state, err := a.core.AppendState(a.before[:0])
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// busy is an estimator whose steps take a while to close, by a simulated clock.
+// busy is an estimator whose steps take a while to close, on a simulated clock.
 type busy struct {
 	core.Estimator
 	steps *int
@@ -38,19 +38,19 @@ func (b busy) Close(n dp.Noise) (*dp.Release, error) {
 	return b.Estimator.Close(n)
 }
 
-// busyRun applies batches of ten records by a simulated clock.
+// busyRun applies batches of ten records on a simulated clock.
 type busyRun struct {
 	m       *machine
 	p       *processor
 	steps   int
 	commits []time.Time
-	left    []time.Time // releases went to the publisher
-	shown   []time.Time // the status had another number of unpublished releases
+	left    []time.Time // when releases went to the publisher
+	shown   []time.Time // when the status showed a new number of unpublished releases
 	begun   time.Time
 }
 
-// runBusy applies batches until all of their steps are committed. If answer is not 0, a broker
-// acknowledges releases so long after they leave.
+// runBusy applies batches until all of their steps are committed. If answer is not 0, a broker acknowledges releases
+// that long after they are published.
 func runBusy(t *testing.T, step int64, period time.Duration, took func(step int) time.Duration, batches int64,
 	answer time.Duration) *busyRun {
 	m := newMachine(t, fixtures.With(fixtures.MachineStream, "step   = 7", fmt.Sprint("step = ", step)), 1)
@@ -63,7 +63,7 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 	cp, err := m.r.Store.Load()
 	fixtures.Must(t, err)
 	fixtures.Must(t, c.Resume(cp.State, cp.Step, cp.Transcript, cp.Nexts()))
-	// The process has run for some time that is no multiple.
+	// The process has run for a time that is no multiple of the period.
 	time.Sleep(7777 * time.Microsecond)
 
 	m.r.Store.Disk.(*simdisk.SimDisk).Refuse = func(op, name string) error {
@@ -107,7 +107,7 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 		}
 	})
 	unsent := 0
-	var observing sync.Mutex // the loop, and what writes a commit
+	var observing sync.Mutex // the loop and the goroutine that writes a commit both observe
 	m.r.D.Observe = func() {
 		observing.Lock()
 		defer observing.Unlock()
@@ -121,12 +121,12 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 		done <- r.p.loop(ctx)
 	}()
 	synctest.Wait()
-	// The status, for the loop writes its outbox meanwhile.
+	// Use the status, because the loop changes its outbox meanwhile.
 	for s := m.r.shown.Load(); int64(s.Step) < 10*batches/step || answer > 0 && s.Outbox > 0; s = m.r.shown.Load() {
 		time.Sleep(period)
 		synctest.Wait()
 	}
-	time.Sleep(10 * period) // the status counts what is not committed yet
+	time.Sleep(10 * period) // the status also counts uncommitted steps
 	stop()
 	fixtures.Must(t, <-done)
 	leaving.Wait()
@@ -136,9 +136,8 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 	return r
 }
 
-// TestCommitsAtTicks: whatever the closing of steps takes, releases leave a
-// settleTime after a multiple of the period, and messages, status and metrics have
-// that multiple for their time.
+// TestCommitsAtTicks: however long the closing of steps takes, releases are published settleTime after a multiple of
+// the period, and messages, status and metrics have that multiple as their time.
 func TestCommitsAtTicks(t *testing.T) {
 	const period = 20 * time.Millisecond
 	for name, took := range map[string]func(step int) time.Duration{
@@ -195,8 +194,8 @@ func TestCommitsAtTicks(t *testing.T) {
 	}
 }
 
-// TestUnpublishedAtTicks: how many releases are not published yet, status and metrics say at ticks alone,
-// whenever a broker acknowledges them while steps are closed that take long.
+// TestUnpublishedAtTicks: status and metrics change the number of unpublished releases only at ticks, no matter when a
+// broker acknowledges them while steps take long to close.
 func TestUnpublishedAtTicks(t *testing.T) {
 	const period = 20 * time.Millisecond
 	for name, took := range map[string]time.Duration{"short": 1300 * time.Microsecond, "long": 97 * time.Millisecond} {
@@ -217,14 +216,14 @@ func TestUnpublishedAtTicks(t *testing.T) {
 	}
 }
 
-// TestMissedTicks: work that outlasts ticks by a moment costs a sixteenth of the period for each,
-// and work that lasts for many is committed at the next tick.
+// TestMissedTicks: work that outlasts ticks by a moment costs a sixteenth of the period per tick, and work that lasts
+// for many ticks is committed at the next tick.
 func TestMissedTicks(t *testing.T) {
 	const period, batches = 200 * time.Millisecond, 300
 	for name, test := range map[string]struct {
-		took time.Duration // of a step
-		most float64       // times that, from the first step to the last commit
-		late time.Duration // at most, of a release
+		took time.Duration // per step
+		most float64       // longest time from the first step to the last commit, in units of took × steps
+		late time.Duration // longest delay of a release
 	}{
 		"short": {3 * time.Millisecond, 1.1, 2 * period},
 		"long":  {330 * time.Millisecond, 1.3, period + settleTime},
@@ -249,8 +248,8 @@ func TestMissedTicks(t *testing.T) {
 	}
 }
 
-// TestFullBesideCommit: where a thousand releases wait while a commit is written, the next one
-// begins soon after it, and not a whole period later.
+// TestFullBesideCommit: if a thousand releases wait while a commit is written, the next commit begins soon after it,
+// not a whole period later.
 func TestFullBesideCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const period = 200 * time.Millisecond
@@ -261,8 +260,7 @@ func TestFullBesideCommit(t *testing.T) {
 	})
 }
 
-// TestLeavesInOrder: releases of a commit that ends behind a comparison wait for those that the
-// comparison kept back.
+// TestLeavesInOrder: releases of a commit that ends after a comparison wait for those that the comparison held back.
 func TestLeavesInOrder(t *testing.T) {
 	m := newMachine(t, fixtures.MachineStream, 1)
 	compare := func(found map[string]output.Found) {
@@ -273,7 +271,7 @@ func TestLeavesInOrder(t *testing.T) {
 	log := mutateLog(1)
 	compare(map[string]output.Found{"of another step": {Step: 100}})
 	for i := range int64(3) {
-		m.p.compare()
+		m.p.updateComparing()
 		m.feed(log, 7*(i+1))
 		c, err := m.p.committer.prepare(time.Now())
 		fixtures.Must(t, err)
@@ -288,7 +286,7 @@ func TestLeavesInOrder(t *testing.T) {
 		if i < 2 && len(m.p.committer.pub.Queue) > 0 {
 			t.Errorf("the releases of commit %d left before others", i)
 		}
-		m.p.compare()
+		m.p.updateComparing()
 		if i > 0 {
 			m.p.committer.flush()
 		}
@@ -303,7 +301,7 @@ func TestLeavesInOrder(t *testing.T) {
 	}
 }
 
-// TestGraver: a failed sync is not hidden by what ended the loop.
+// TestGraver: the error that ended the loop does not hide a failed sync.
 func TestGraver(t *testing.T) {
 	disk, input, halts := errors.New("sync"), &kafka.Error{}, failure.Haltf(failure.OutputAhead, "differs")
 	for _, c := range []struct{ a, b, want error }{
@@ -311,13 +309,13 @@ func TestGraver(t *testing.T) {
 		{input, halts, input},
 	} {
 		if got := graver(c.a, c.b); got != c.want {
-			t.Errorf("of %v and %v: %v", c.a, c.b, got)
+			t.Errorf("graver(%v, %v) = %v", c.a, c.b, got)
 		}
 	}
 }
 
-// TestClosesBesideTicks: while a refit solves a window for many ticks, commits go on at each,
-// and the release leaves at the first one behind it.
+// TestClosesBesideTicks: while a refit solves a window for many ticks, each tick still commits, and the release is
+// published at the first tick after the close.
 func TestClosesBesideTicks(t *testing.T) {
 	const period, took = 20 * time.Millisecond, 333 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -364,7 +362,7 @@ func TestClosesBesideTicks(t *testing.T) {
 			time.Sleep(period)
 			synctest.Wait()
 			if i%5 > 0 {
-				// The loop compares, and logs the step, while the core belongs to the close.
+				// The loop compares, and logs the step, while the closing goroutine owns the core.
 				m.r.Guard.Mu.Lock()
 				m.r.Guard.Found = map[string]output.Found{}
 				if i%5 == 2 {
@@ -374,7 +372,7 @@ func TestClosesBesideTicks(t *testing.T) {
 				failure.Signal(p.committer.pub.Notify)
 				continue
 			}
-			// A process that begins at what is durable now makes the same releases.
+			// A process that starts from the present durable state makes the same releases.
 			again := newMachine(t, toml, 1)
 			again.r.Store,
 				err = state.Open(m.r.Store.Disk.(*simdisk.SimDisk).Reboot(simdisk.CrashLost, nil), m.r.Store.Dir, nil)
@@ -402,14 +400,14 @@ func TestClosesBesideTicks(t *testing.T) {
 	})
 }
 
-// refitting is what core asks of the estimator of a refit.
+// refitting is the interface of a refit's estimator that core uses.
 type refitting interface {
 	core.Estimator
 	NewPart() (dp.Part, error)
 	Merge(dp.Part) error
 }
 
-// busyRefit is a refit whose windows take a while to solve, by a simulated clock.
+// busyRefit is a refit whose windows take a while to solve, on a simulated clock.
 type busyRefit struct {
 	refitting
 	steps *int
@@ -419,7 +417,7 @@ type busyRefit struct {
 func (b busyRefit) Close(n dp.Noise) (*dp.Release, error) {
 	*b.steps++
 	r, err := b.refitting.Close(n)
-	time.Sleep(b.took) // with a state that the core does not have yet
+	time.Sleep(b.took) // the state is changed, but the core does not have it yet
 	return r, err
 }
 

@@ -7,13 +7,12 @@ import (
 )
 
 const (
-	settleTime = time.Millisecond      // between a tick and what leaves at it
-	capTick    = 10 * time.Millisecond // the longest period of ticks at which commits leave
-	mostMissed = 3                     // ticks that may be missed in a row
+	settleTime = time.Millisecond      // between a tick and what is published at it
+	capTick    = 10 * time.Millisecond // the longest period of the ticks at which commits become visible
+	mostMissed = 3                     // the most ticks missed in a row
 )
 
-// onTick commits what is due and shows what was done. Between the tick and that nothing
-// is applied.
+// onTick commits what is due and shows the progress. From the tick until then, no record is applied.
 func (p *processor) onTick() error {
 	a, w := p.applier, p.committer
 	if w.period > 0 && (w.due() || p.view() != p.shown) {
@@ -28,15 +27,15 @@ func (p *processor) onTick() error {
 	w.flush()
 	p.schedule(p.r.D.Now())
 	p.show()
-	// What a merger of several logs reads changes the view without waking the owner, and so do
-	// the ends of a log while nothing is applied.
+	// A merger of several logs changes the view without waking the owner. The ends of a log also change while no record
+	// is applied.
 	wakes := a.merge == nil || a.merge.Ahead
 	p.asleep = w.period > 0 && wakes && !a.waiting() && w.writing == nil && !w.due() && !w.choked()
 	return nil
 }
 
-// schedule sets the next tick, a multiple of the period. After a commit that failed
-// because the disk is full, a pause comes first.
+// schedule sets the next tick, a multiple of the period. After a commit that failed because the disk is full, a pause
+// comes first.
 func (p *processor) schedule(now time.Time) {
 	if p.committer.failed {
 		now = now.Add(p.committer.pause.Next())
@@ -44,14 +43,14 @@ func (p *processor) schedule(now time.Time) {
 	p.tick = multiple(p.r.D.Started, now, p.committer.period)
 }
 
-// resting reports whether applying has stopped for the tick.
+// resting reports whether applying has stopped for the coming tick.
 func (p *processor) resting() bool {
 	return p.committer.period > 0 && !p.asleep && !p.r.D.Now().Before(p.tick.Add(-p.lead()))
 }
 
-// miss takes note that the tick has passed while records were applied or a step was closed. The
-// next one is for what should have been committed. If work lasts long, nothing is applied before
-// that; else little is lost by trying with less.
+// miss handles a tick that passed while records were applied or a step was closed. What was due is committed at the
+// next tick. If the tick passed more than a quarter of a period ago, nothing is applied before the next one. Otherwise
+// applying stops a little earlier before it.
 func (p *processor) miss(now time.Time) {
 	if p.missed++; now.After(p.tick.Add(p.committer.period / 4)) {
 		p.missed = mostMissed
@@ -59,7 +58,7 @@ func (p *processor) miss(now time.Time) {
 	p.tick = multiple(p.r.D.Started, now, p.committer.period)
 }
 
-// lead is how long before the tick applying stops.
+// lead returns how long before the tick applying stops.
 func (p *processor) lead() time.Duration {
 	switch p.missed {
 	case 0:
@@ -72,8 +71,8 @@ func (p *processor) lead() time.Duration {
 	return p.committer.period
 }
 
-// nextTick waits for a tick outside the loop, at the end of a run or of an epoch, and
-// returns it. It uses the shorter period that a full outbox has too.
+// nextTick waits for a tick outside the loop, at the end of a run or of an epoch, and returns it. It uses the short
+// period of committer.soon.
 func (p *processor) nextTick() time.Time {
 	tick := p.committer.soon(p.r.D.Now())
 	if p.committer.period > 0 {
@@ -82,7 +81,7 @@ func (p *processor) nextTick() time.Time {
 	return tick
 }
 
-// view returns the owner's state.
+// view returns the owner's progress.
 func (p *processor) view() monitor.Progress {
 	a, w := p.applier, p.committer
 	log, seen := a.log()
@@ -92,7 +91,7 @@ func (p *processor) view() monitor.Progress {
 	}
 }
 
-// show publishes the owner's state, and what it has done, to status and metrics.
+// show sends the owner's progress, and the counts of its work, to status and metrics.
 func (p *processor) show() {
 	p.shown = p.view()
 	work := p.applier.takeWork()

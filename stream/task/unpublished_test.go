@@ -12,8 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestUnpublished: in a shard in logs, tasks keep less of what a broker does not take, so that all
-// of it fits.
+// TestUnpublished: in a shard in logs, tasks keep fewer unpublished releases, so that all of them fit.
 func TestUnpublished(t *testing.T) {
 	t.Parallel()
 	for _, shared := range []bool{false, true} {

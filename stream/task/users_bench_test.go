@@ -18,10 +18,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// BenchmarkUsers decodes and adds records of 16 packed numbers with a user key, of a million
-// persons in random order, against the same records without one: what protecting persons costs
-// between fetch and commit. There are as many batches that places of the table do not stay in a
-// cache from one turn to the next.
+// BenchmarkUsers decodes and adds records of 16 packed numbers with a user key, of a million persons in random order,
+// and compares that with records without a user key: the cost of protecting persons between fetch and commit. It uses
+// enough batches that places of the table do not stay in a cache from one round to the next.
 func BenchmarkUsers(b *testing.B) {
 	const records, batches, d = 4096, 100, 16
 	rng := rand.New(rand.NewPCG(20, 20))
@@ -82,7 +81,7 @@ func BenchmarkUsers(b *testing.B) {
 				}
 			}
 		}
-		for range 3 * batches { // nearly all persons are known
+		for range 3 * batches { // then nearly all persons are known
 			next()
 		}
 		return next

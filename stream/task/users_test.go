@@ -33,7 +33,7 @@ func userMachine(t testing.TB, x userRule) *machine {
 	return newMachine(t, fixtures.With(fixtures.MachineStream, "step   = 7\n", "step = 7\n"+x.horizon+user+" }\n"), 1)
 }
 
-// userRules are a stream with a cap and a full table, and one that forgets.
+// userRules are a stream with a cap and a full table, and one that forgets persons.
 var userRules = []userRule{{"", 3, 6, 2}, {"horizon = 10\n", 0, 28, 4}}
 
 type userRule struct {
@@ -41,7 +41,7 @@ type userRule struct {
 	cap, users, separation int
 }
 
-// userLog has records of nine persons and of nobody, with and without rows.
+// userLog returns records of nine persons and records without a person, with and without rows.
 func userLog(n int) []kafka.Record {
 	rng := rand.New(rand.NewPCG(20, 9))
 	log, _ := fixtures.RandomLog(rng, n)
@@ -53,10 +53,9 @@ func userLog(n int) []kafka.Record {
 	return log
 }
 
-// toEnd reads a log to its end, in responses of a few records, with a commit after some of them,
-// until the disk stops.
+// toEnd reads a log to its end, in responses of a few records, with a commit after some of them, until the disk stops.
 func (m *machine) toEnd(log []kafka.Record, end int64) error {
-	if err := m.publish(m.p.epoch.Cp.Outbox); err != nil { // which a crash may have left
+	if err := m.publish(m.p.epoch.Cp.Outbox); err != nil { // a crash may have left it
 		return err
 	}
 	rng := rand.New(rand.NewPCG(1, 9))
@@ -92,20 +91,19 @@ func (m *machine) toEnd(log []kafka.Record, end int64) error {
 	return nil
 }
 
-// publish takes releases as published, which must not differ from what was before.
+// publish treats releases as published. They must equal those published before.
 func (m *machine) publish(list []state.Message) error {
 	for _, rel := range list {
 		if was, ok := m.releases[rel.Step]; ok && !bytes.Equal(was.Value, rel.Value) {
-			return fmt.Errorf("step %d came out twice with different bytes", rel.Step)
+			return fmt.Errorf("step %d was released twice with different bytes", rel.Step)
 		}
 		m.releases[rel.Step] = rel
 	}
 	return nil
 }
 
-// TestUsersCrashes stops the machine before every operation of the disk, and goes on as a new
-// process does, from the last commit or from a restored one before: the releases have the bytes of a
-// run without a stop.
+// TestUsersCrashes stops the machine before every operation of the disk. A new process continues from the last commit,
+// or from a restored earlier one, and the releases have the bytes of a run without a stop.
 func TestUsersCrashes(t *testing.T) {
 	t.Parallel()
 	const end = 75
@@ -141,7 +139,7 @@ func TestUsersCrashes(t *testing.T) {
 				t.Fatal(err)
 			}
 			older := m.r.Store.Path(state.PreviousName)
-			if after.Names[older] != nil && op%2 == 1 { // the operator goes back to the commit before
+			if after.Names[older] != nil && op%2 == 1 { // the operator restores the commit before
 				fixtures.Must(t, after.Rename(older, m.r.Store.Path(state.CheckpointName)))
 				restored++
 			}
@@ -157,8 +155,8 @@ func TestUsersCrashes(t *testing.T) {
 	}
 }
 
-// TestUsersRejected: a record that gave a row and does not count for its person is among those
-// rejected, once, for the reason that the map gives.
+// TestUsersRejected: a record that gave a row but does not count for its person is counted as rejected, once, with the
+// reason that the map gives.
 func TestUsersRejected(t *testing.T) {
 	t.Parallel()
 	const end = 140 // twice seven slots for each of ten steps
@@ -209,12 +207,12 @@ func TestUsersRejected(t *testing.T) {
 	}
 }
 
-// moved makes a machine compare releases of another output until a step, as after a copy was restored
-// and its output changed: meanwhile nothing is committed.
+// moved makes a machine compare releases of another output until a step, as after restoring a copy and changing its
+// output. Meanwhile nothing is committed.
 func (m *machine) moved(until uint64) error {
 	m.p.epoch.Moved = true
 	m.r.Guard.Found = map[string]output.Found{"later": {Step: until}}
-	m.p.compare()
+	m.p.updateComparing()
 	rng := rand.New(rand.NewPCG(2, 9))
 	log := userLog(75)
 	for m.p.applier.core.Step() < until {
@@ -248,8 +246,8 @@ func (m *machine) moved(until uint64) error {
 	return nil
 }
 
-// TestUsersWhileOutputsAreCompared: entries of persons don't pile up while nothing may be committed, the last
-// commit stays, and wherever the machine stops, it goes on to the bytes of a run without all that.
+// TestUsersWhileOutputsAreCompared: while nothing may be committed, entries of persons do not pile up and the last
+// commit stays. Wherever the machine stops, it continues to the bytes of an uninterrupted run.
 func TestUsersWhileOutputsAreCompared(t *testing.T) {
 	t.Parallel()
 	const end = 75
@@ -286,8 +284,8 @@ func TestUsersWhileOutputsAreCompared(t *testing.T) {
 	}
 }
 
-// TestUsersStateIsWhole: a task does not go on without the files of persons, with those of
-// another time, or with a checkpoint of an epoch without persons.
+// TestUsersStateIsWhole: a task does not continue without the files of persons, with files of another time, or with a
+// checkpoint of an epoch without persons.
 func TestUsersStateIsWhole(t *testing.T) {
 	t.Parallel()
 	const end = 60
@@ -312,7 +310,7 @@ func TestUsersStateIsWhole(t *testing.T) {
 		}
 	}
 	files := m.r.Store.Disk.(*simdisk.SimDisk).Holds(state.PersonsPrefix)
-	if !slices.Equal(files, []string{"users-1.2", "users-1.3"}) { // a snapshot, and what came since
+	if !slices.Equal(files, []string{"users-1.2", "users-1.3"}) { // a snapshot, and the entries since
 		t.Fatalf("files %v", files)
 	}
 	name := m.r.Store.Path(files[1])
@@ -342,7 +340,7 @@ func TestUsersReplay(t *testing.T) {
 	}
 }
 
-// noDisk forgets what it is to keep, and holds nothing.
+// noDisk discards all writes and holds nothing.
 type noDisk struct{ state.Disk }
 
 func (noDisk) Create(string) (state.File, error) { return noDisk{}, nil }
@@ -355,8 +353,8 @@ func (noDisk) Write(p []byte) (int, error)       { return len(p), nil }
 func (noDisk) Sync() error                       { return nil }
 func (noDisk) Close() error                      { return nil }
 
-// TestMergedUsersHome: of the partitions of a merged epoch a record counts in one at most, which its key and
-// the manifest's number of partitions say, though the same key is in all of them.
+// TestMergedUsersHome: a record counts in at most one partition of a merged epoch, determined by its key and the
+// manifest's number of partitions, although the same key is in all partitions.
 func TestMergedUsersHome(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t,

@@ -14,8 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// rounds is how many faults the test injects: a few, or STREAMDP_CLUSTER_ROUNDS, if its time
-// allows so many.
+// rounds returns the number of faults that the test injects: few, or STREAMDP_CLUSTER_ROUNDS. A test that runs out of
+// time injects fewer.
 func rounds(t *testing.T, few int) int {
 	t.Helper()
 	text := os.Getenv("STREAMDP_CLUSTER_ROUNDS")
@@ -29,18 +29,17 @@ func rounds(t *testing.T, few int) int {
 	return n
 }
 
-// TestRealKafkaCluster runs three instances on three brokers, kills, stops and ends instances and
-// brokers at random moments, and judges what readers of the outputs got, and what was charged.
-// Epochs last two seconds, so many faults meet an opening, and states are compacted meanwhile. In
-// the end a ledger loses its beginning.
+// TestRealKafkaCluster runs three instances on three brokers. It kills, stops and ends instances and brokers at random
+// moments, and judges the outputs as their readers see them, and the charges. Epochs last two seconds, so many faults
+// hit an opening, and states are compacted meanwhile. At the end a ledger loses its beginning.
 func TestRealKafkaCluster(t *testing.T) {
 	s := newSite(t, "cluster", rand.Uint64(), 3, nil)
 	s.campaign(rounds(t, 4))
 	s.cutLedger()
 }
 
-// TestRealKafkaClusterMerged injects faults where streams are merged, and all instances sum their
-// partitions. It is for the night.
+// TestRealKafkaClusterMerged injects faults while streams are merged and all instances sum their partitions. It runs in
+// the nightly tests.
 func TestRealKafkaClusterMerged(t *testing.T) {
 	n := rounds(t, 0)
 	if n == 0 {
@@ -54,7 +53,7 @@ func TestRealKafkaClusterMerged(t *testing.T) {
 	s.campaign(n)
 }
 
-// campaign injects faults and judges.
+// campaign injects faults and judges the result.
 func (s *site) campaign(rounds int) {
 	t := s.t
 	t.Helper()
@@ -65,7 +64,7 @@ func (s *site) campaign(rounds int) {
 	f := newFaults(s)
 	for i := range rounds {
 		if end, ok := t.Deadline(); ok && time.Until(end) < patience+time.Minute {
-			t.Logf("%d faults, for the time is over", i)
+			t.Logf("%d faults, then the time was over", i)
 			break
 		}
 		f.inject(i)
@@ -88,7 +87,7 @@ func (x *instance) signal(what syscall.Signal) {
 	}
 }
 
-// end ends the instance in order.
+// end ends the instance with SIGTERM.
 func (x *instance) end() {
 	x.s.t.Helper()
 	if x.cmd == nil {
@@ -103,14 +102,14 @@ func (x *instance) end() {
 			x.s.t.Errorf("instance %d after SIGTERM: %v\n%s", x.number, err, x.tail(30))
 		}
 	case <-time.After(patience):
-		x.cmd.Process.Signal(syscall.SIGQUIT) // shows where it is
+		x.cmd.Process.Signal(syscall.SIGQUIT) // prints where it hangs
 		<-ended
 		x.s.t.Errorf("instance %d did not end after SIGTERM\n%s", x.number, x.tail(300))
 	}
 	x.cmd = nil
 }
 
-// errors returns what the instance said at level ERROR.
+// errors returns the instance's log lines at level ERROR.
 func (x *instance) errors() (list []string) {
 	data, _ := os.ReadFile(x.logFile())
 	for l := range strings.Lines(string(data)) {
@@ -122,7 +121,7 @@ func (x *instance) errors() (list []string) {
 	return list
 }
 
-// begin creates the group's topics, and starts what feeds and watches and all instances.
+// begin creates the group's topics, and starts the feed, the watch and all instances.
 func (s *site) begin() {
 	s.t.Helper()
 	s.watch = newWatch(s)
@@ -132,12 +131,12 @@ func (s *site) begin() {
 	}
 }
 
-// finish waits until all that was fed is published, ends the instances, and judges.
+// finish waits until releases cover the whole input, ends the instances, and judges.
 func (s *site) finish(ledgers func() [][]line) *verdict {
 	s.t.Helper()
 	e := &evidence{ends: map[task]int64{}, steps: stepsEpoch, length: stepLength}
 	ends := s.feed.end()
-	if s.merged { // offsets of a release are sums over the partitions, and the shortest is the last
+	if s.merged { // offsets of a release are sums over the partitions; the shortest partition ends last
 		e.length *= partitions
 	}
 	for _, t := range s.tasks() {
@@ -154,7 +153,7 @@ func (s *site) finish(ledgers func() [][]line) *verdict {
 			break
 		}
 		if time.Now().After(deadline) {
-			s.t.Errorf("not all is published of %v", behind)
+			s.t.Errorf("releases are missing of %v", behind)
 			break
 		}
 		s.alive()
@@ -170,7 +169,7 @@ func (s *site) finish(ledgers func() [][]line) *verdict {
 	return e.judge()
 }
 
-// end returns how far a task's releases go.
+// end returns the input offset up to which a task has releases.
 func (w *watch) end(t task) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

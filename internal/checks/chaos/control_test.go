@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// alone takes the table [cluster] out of a configuration.
+// alone removes the table [cluster] from a configuration.
 func alone(_ int, text string) string {
 	return regexp.MustCompile(`(?s)\[cluster\]\n.*?\n(\[stream)`).ReplaceAllString(text, "$1")
 }
@@ -33,9 +33,9 @@ func (s *site) fileLedger(i int) (lines []line) {
 	return lines
 }
 
-// TestRealKafkaClusterControl is the control: two instances that share outputs and key but no
-// log of who owns what, each with a state of its own. Both open the first epochs, and the judge
-// must find two noises over the same records, or it is blind.
+// TestRealKafkaClusterControl is the control experiment: two instances that share outputs and key, but have separate
+// states and no log of who owns which task. Both open the first epochs, and the judge must find different noise over
+// the same records; otherwise it is useless.
 func TestRealKafkaClusterControl(t *testing.T) {
 	s := newSite(t, "control", 1, 2, alone)
 	s.watch = newWatch(s)
@@ -68,7 +68,7 @@ func TestRealKafkaClusterControl(t *testing.T) {
 	v := e.judge()
 	t.Logf("%d releases, %d conflicts", v.releases, v.conflicts)
 	if v.conflicts == 0 {
-		t.Errorf("two owners without a fence published %d releases, and the judge found none with two values",
+		t.Errorf("two owners without a fence published %d releases, and the judge found no key with two values",
 			v.releases)
 	}
 }

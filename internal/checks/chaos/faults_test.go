@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// faults injects faults into a site, one after the other, and keeps how long tasks stood still.
+// faults injects faults into a site, one after the other, and records for how long tasks did not publish.
 type faults struct {
 	s        *site
 	done     map[string]int
@@ -26,21 +26,21 @@ var kinds = []string{
 	"broker stopped", "broker and instance killed", "two brokers killed",
 }
 
-// inject injects the fault of a round, at a random moment, and returns when all tasks go on.
+// inject injects the fault of a round, at a random moment, and returns when all tasks publish again.
 func (f *faults) inject(round int) {
 	s, rng := f.s, f.s.rng
 	s.t.Helper()
 	kind := kinds[round%4]
 	if round >= 4 {
-		kind = kinds[min(rng.IntN(len(kinds)), rng.IntN(len(kinds)))] // brokers take long to start
+		kind = kinds[min(rng.IntN(len(kinds)), rng.IntN(len(kinds)))] // fewer faults of brokers, which start slowly
 	}
 	f.done[kind]++
-	pause := func(atMost time.Duration) { // nothing waits for it
+	pause := func(atMost time.Duration) { // a random time that does not depend on the tasks
 		time.Sleep(time.Duration(rng.Int64N(int64(atMost))))
 	}
 	x := s.instances[rng.IntN(len(s.instances))]
 	b := s.three.Brokers[rng.IntN(3)]
-	pause(2 * time.Second) // an epoch's time
+	pause(2 * time.Second) // the duration of an epoch
 	now := time.Now()
 	switch kind {
 	case "instance killed":
@@ -105,7 +105,7 @@ func (f *faults) inject(round int) {
 	s.progress(time.Now())
 }
 
-// report logs what was injected, and the times.
+// report logs the injected faults and the times.
 func (f *faults) report() {
 	var words []string
 	for _, kind := range kinds {
@@ -114,7 +114,8 @@ func (f *faults) report() {
 		}
 	}
 	f.s.t.Log(strings.Join(words, ", "))
-	for what, list := range map[string][]time.Duration{"an instance died": f.takeover, "an instance ended in order": f.handover} {
+	for what, list := range map[string][]time.Duration{"an instance died": f.takeover,
+		"an instance ended in order": f.handover} {
 		if len(list) > 0 {
 			f.s.t.Logf(
 				"until all tasks published again after %s, with a session of %v: median %v, 99 %% %v, "+

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// cutLedger deletes the beginning of a shard's ledger while no instance runs. The shard halts, and
-// spends nothing; the others go on.
+// cutLedger deletes the beginning of a shard's ledger while no instance runs. The shard must halt and spend nothing;
+// the others must continue.
 func (s *site) cutLedger() {
 	t := s.t
 	t.Helper()
@@ -21,7 +21,7 @@ func (s *site) cutLedger() {
 	cut := group.Shard(s.in, 0)
 	kafkatest.DeleteRecords(t, s.three.Addrs, s.group+".ledger", int32(cut), 2)
 	lines := s.end(s.group+".ledger", cut)
-	quiet := map[task]int{} // releases of the shard's tasks
+	quiet := map[task]int{} // the number of releases of each task of the shard
 	for _, of := range s.tasks() {
 		if p, _ := strconv.Atoi(of.partition); group.Shard(s.in, p) == cut {
 			quiet[of] = -1
@@ -43,21 +43,21 @@ func (s *site) cutLedger() {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d tasks of other shards do not go on, or the shard has not halted", behind)
+			t.Fatalf("%d tasks of other shards do not continue, or the shard has not halted", behind)
 		}
 		s.alive()
 	}
-	time.Sleep(time.Second) // in which nothing may come
+	time.Sleep(time.Second) // no release may come meanwhile
 	for of := range quiet {
 		if at, published := s.watch.next(of, now); published {
-			t.Errorf("%s published %v after the start, and its ledger has lost its beginning", of, at.Sub(now))
+			t.Errorf("%s published %v after the start, although its ledger has lost its beginning", of, at.Sub(now))
 		}
 	}
 	if said := fmt.Sprintf(`"shard":%d`, cut); !strings.Contains(strings.Join(x.errors(), ""), said) {
 		t.Errorf("the instance does not say that shard %d halted: %s", cut, x.errors())
 	}
 	x.end()
-	// The records of acquisitions are in the state: the ledger has not grown.
+	// Records of acquisitions are in the state topic, so the ledger must not have grown.
 	if now := s.end(s.group+".ledger", cut); now != lines {
 		t.Errorf("the ledger grew from %d to %d", lines, now)
 	}

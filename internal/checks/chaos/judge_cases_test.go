@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// record returns a record of an output topic as a daemon makes it, with some noise.
+// record returns a record of an output topic as a daemon writes it, with the given noise.
 func record(key string, first, end int64, noise int) (k, v []byte) {
 	return []byte(key), fmt.Appendf(nil,
 		`{"schema":"streamdp.release.v1","offsets":[%d,%d],"values":{"mean":{"data":[%d]}}}`, first, end, noise)
 }
 
-// made returns evidence without a fault: two tasks in two ledgers, epochs of three steps of ten
-// offsets, one of them void, the last ones open, some releases twice.
+// made returns evidence without a fault: two tasks in two ledgers, epochs of three steps of ten offsets, one void
+// epoch, the last epochs open, and some releases twice.
 func made(t *testing.T) *evidence {
 	t.Helper()
 	e := &evidence{ledgers: make([][]line, 2), ends: map[task]int64{{"orders", "0"}: 89, {"orders", "1"}: 45},
@@ -60,7 +60,7 @@ func made(t *testing.T) *evidence {
 			charge(shard, "open", epoch, offset, -1)
 			for step := range uint64(3) {
 				if i == len(open)-1 && step > uint64(1-shard) {
-					break // open, at 80 and 40
+					break // these stay open, at offsets 80 and 40
 				}
 				publish(shard, epoch, step+1, offset)
 				offset += 10
@@ -74,14 +74,14 @@ func made(t *testing.T) *evidence {
 	return e
 }
 
-// TestJudge shows the judge what can go wrong, one thing at a time.
+// TestJudge: the judge finds each fault that evidence can have.
 func TestJudge(t *testing.T) {
 	fine := made(t).judge()
 	if len(fine.faults) > 0 || fine.releases != 12 || fine.duplicates != 2 || fine.epochs != 5 || fine.voids != 1 ||
 		fine.conflicts != 0 {
 		t.Fatalf("%+v", fine)
 	}
-	// again seals the lines of a ledger anew after a change.
+	// again returns the lines of a ledger with new seals, after a change.
 	again := func(lines []line) []line {
 		for i := range lines {
 			if i > 0 {
@@ -161,12 +161,12 @@ func TestJudge(t *testing.T) {
 	}
 	for _, key := range []string{"orders/0/1", "orders/0/x/1", "orders/0/1/x", "orders/0/1/2/3"} {
 		if k, v := record(key, 0, 10, 1); !fails(k, v) {
-			t.Errorf("key %s is taken for a release's", key)
+			t.Errorf("key %s was accepted as the key of a release", key)
 		}
 	}
 }
 
-// parseRelease2 returns a release again, with another noise.
+// parseRelease2 returns a copy of a release with different noise.
 func parseRelease2(t *testing.T, r release) (release, error) {
 	t.Helper()
 	k, v := record(fmt.Sprintf("%s/%d/%d", r.task, r.epoch, r.step), r.offsets[0], r.offsets[1], -1)

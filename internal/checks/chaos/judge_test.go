@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// task is a stream and an input partition, as it stands in a release's key.
+// task is a stream and an input partition, as in a release's key.
 type task struct{ stream, partition string }
 
 func (t task) String() string { return t.stream + "/" + t.partition }
@@ -21,7 +21,7 @@ func (t task) String() string { return t.stream + "/" + t.partition }
 type release struct {
 	task
 	epoch, step uint64
-	hash        [sha256.Size]byte // of its value
+	hash        [sha256.Size]byte // of the value
 	offsets     [2]int64          // of the input, first and end of the step
 	at          time.Time         // when it was appended
 }
@@ -30,7 +30,7 @@ type release struct {
 func parseRelease(key, value []byte, at time.Time) (release, error) {
 	words := strings.Split(string(key), "/")
 	if len(words) != 4 {
-		return release{}, fmt.Errorf("key %q is not a release's", key)
+		return release{}, fmt.Errorf("key %q is not the key of a release", key)
 	}
 	epoch, err := strconv.ParseUint(words[2], 10, 64)
 	if err != nil {
@@ -47,7 +47,7 @@ func parseRelease(key, value []byte, at time.Time) (release, error) {
 	return release{task{words[0], words[1]}, epoch, step, sha256.Sum256(value), v.Offsets, at}, nil
 }
 
-// line is one of a ledger, with as much of it as the judge reads.
+// line is a ledger line, with the fields that the judge reads.
 type line struct {
 	Seq        uint64
 	Prev       string
@@ -61,11 +61,11 @@ type line struct {
 	sum        [sha256.Size]byte
 }
 
-// parseLine reads a line of a ledger, ok only where it is of a task.
+// parseLine reads a line of a ledger. ok is false if it does not belong to a task.
 func parseLine(raw []byte, at time.Time) (l line, ok bool, err error) {
 	raw = []byte(strings.TrimSuffix(string(raw), "\n"))
 	if err := json.Unmarshal(raw, &l); err != nil {
-		return line{}, false, fmt.Errorf("a line of a ledger: %w", err)
+		return line{}, false, fmt.Errorf("cannot read a line of a ledger: %w", err)
 	}
 	l.raw, l.at, l.sum = raw, at, sha256.Sum256(raw)
 	return l, l.Stream != "", nil
@@ -79,22 +79,22 @@ func (l *line) task() task {
 	return t
 }
 
-// evidence is all that is judged: what readers of the outputs saw, and what was charged.
+// evidence is everything that the judge sees: the records of the outputs, and the ledgers.
 type evidence struct {
 	releases []release
 	ledgers  [][]line       // of each shard
-	ends     map[task]int64 // of each task's input
-	steps    uint64         // an epoch has, at most
-	length   int64          // of a step, in offsets
+	ends     map[task]int64 // the end of each task's input
+	steps    uint64         // the largest number of steps of an epoch
+	length   int64          // the number of offsets of a step
 }
 
-// verdict is what the judge found.
+// verdict is the result of judge.
 type verdict struct {
 	faults     []string
-	conflicts  int // keys with two values
-	releases   int // keys
-	duplicates int // records whose key was there before, with the same bytes
-	epochs     int // opened and not void
+	conflicts  int // keys with two different values
+	releases   int // number of keys
+	duplicates int // records with the key and the bytes of an earlier one
+	epochs     int // number of epochs that are opened and not void
 	voids      int
 }
 
@@ -102,22 +102,22 @@ func (v *verdict) fault(format string, args ...any) {
 	v.faults = append(v.faults, fmt.Sprintf(format, args...))
 }
 
-// epoch is what the judge knows of one.
+// epoch is the evidence on one epoch.
 type epoch struct {
 	opened, closed *line
 	void           bool
 	steps          map[uint64]release
 }
 
-// judge says whether
+// judge checks that
 //
-//   - every key has one value: two values are two noises over the same records;
+//   - every key has one value, because two values are two noises over the same records;
 //   - every epoch with a release is charged, once, before the first one, and is not void;
-//   - every epoch that is charged and not void has its steps, none of them missing, which
-//     cover what the ledger says it covers;
-//   - the epochs of a task follow each other, so that no record is charged twice and none is
-//     left out, up to the end of the input;
-//   - each ledger is one chain, and no task is in two.
+//   - every epoch that is charged and not void has all its steps, and they cover the
+//     offsets that the ledger says;
+//   - the epochs of a task follow one another, so that no record is charged twice and none
+//     is left out, up to the end of the input;
+//   - each ledger is one chain, and no task is in two ledgers.
 func (e *evidence) judge() *verdict {
 	v := new(verdict)
 	epochs := map[task]map[uint64]*epoch{}
@@ -156,7 +156,8 @@ func (e *evidence) judge() *verdict {
 			v.fault("%s has neither releases nor charges", t)
 		}
 	}
-	for _, t := range slices.SortedFunc(maps.Keys(epochs), func(a, b task) int { return strings.Compare(a.String(), b.String()) }) {
+	byName := func(a, b task) int { return strings.Compare(a.String(), b.String()) }
+	for _, t := range slices.SortedFunc(maps.Keys(epochs), byName) {
 		e.follow(v, t, epochs[t])
 	}
 	return v
@@ -195,7 +196,7 @@ func (e *evidence) charges(v *verdict, of func(task, uint64) *epoch) {
 // follow judges the epochs of a task, one after the other.
 func (e *evidence) follow(v *verdict, t task, epochs map[uint64]*epoch) {
 	numbers := slices.Sorted(maps.Keys(epochs))
-	var newest uint64 // that is not void
+	var newest uint64 // the newest epoch that is not void
 	for _, n := range numbers {
 		if !epochs[n].void {
 			newest = n

@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// createTopic creates a topic of three replicas, whose records have the brokers' time.
+// createTopic creates a topic of three replicas, whose records get the brokers' timestamps.
 func createTopic(t *testing.T, addrs []string, name string, partitions int32) {
 	t.Helper()
 	client := newClient(t, addrs)
@@ -24,7 +24,8 @@ func createTopic(t *testing.T, addrs []string, name string, partitions int32) {
 	q.TimeoutMillis = 20_000
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 3
-	for k, v := range map[string]string{"message.timestamp.type": "LogAppendTime", "retention.ms": "-1", "min.insync.replicas": "2"} {
+	for k, v := range map[string]string{"message.timestamp.type": "LogAppendTime", "retention.ms": "-1",
+		"min.insync.replicas": "2"} {
 		c := kmsg.NewCreateTopicsRequestTopicConfig()
 		c.Name, c.Value = k, &v
 		topic.Configs = append(topic.Configs, c)
@@ -41,12 +42,13 @@ func createTopic(t *testing.T, addrs []string, name string, partitions int32) {
 	}
 }
 
-// compactSoon lets brokers compact a topic within seconds, as they do it within hours otherwise.
+// compactSoon makes brokers compact a topic within seconds, not within hours.
 func (s *site) compactSoon(topic string) {
 	s.t.Helper()
 	resource := kmsg.NewIncrementalAlterConfigsRequestResource()
 	resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeTopic, topic
-	for k, v := range map[string]string{"segment.ms": "5000", "max.compaction.lag.ms": "5000", "min.cleanable.dirty.ratio": "0.01"} {
+	for k, v := range map[string]string{"segment.ms": "5000", "max.compaction.lag.ms": "5000",
+		"min.cleanable.dirty.ratio": "0.01"} {
 		c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
 		c.Name, c.Value = k, &v
 		resource.Configs = append(resource.Configs, c)
@@ -59,7 +61,7 @@ func (s *site) compactSoon(topic string) {
 	}
 }
 
-// logState logs what is left of a topic of states.
+// logState logs how much of a topic of states is left after compaction.
 func (s *site) logState(topic string) {
 	s.t.Helper()
 	offsets, records, bytes := int64(0), 0, 0
@@ -69,7 +71,7 @@ func (s *site) logState(topic string) {
 		})
 		offsets += s.end(topic, shard)
 	}
-	s.t.Logf("the states took %d offsets; %d records of %d bytes in all are left", offsets, records, bytes)
+	s.t.Logf("the states took %d offsets; %d records of %d bytes in total are left", offsets, records, bytes)
 }
 
 func newClient(t *testing.T, addrs []string, opts ...kgo.Opt) *kgo.Client {
@@ -115,7 +117,7 @@ func newFeed(s *site) *feed {
 	return f
 }
 
-// end ends it and returns the ends of all partitions.
+// end ends the feed and returns the ends of all partitions.
 func (f *feed) end() (ends [partitions]int64) {
 	f.s.t.Helper()
 	f.stop()
@@ -147,12 +149,12 @@ func (s *site) end(topic string, partition int) int64 {
 	}
 }
 
-// watch reads the outputs as they come.
+// watch reads the outputs continuously.
 type watch struct {
 	mu       sync.Mutex
 	releases []release
-	times    map[task][]time.Time // of releases, in order
-	ends     map[task]int64       // of the newest epoch's last step
+	times    map[task][]time.Time // when releases were appended, in order
+	ends     map[task]int64       // the end of the newest epoch's last step
 }
 
 func newWatch(s *site) *watch {
@@ -185,7 +187,7 @@ func newWatch(s *site) *watch {
 	return w
 }
 
-// next returns when the first release of a task after a moment was appended.
+// next returns the time at which the first release of a task after a moment was appended.
 func (w *watch) next(t task, since time.Time) (time.Time, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

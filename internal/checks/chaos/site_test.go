@@ -19,36 +19,36 @@ import (
 )
 
 const (
-	partitions = 8 // of the input, and tasks of each stream
+	partitions = 8 // of the input; each stream has as many tasks
 	shards     = 6
-	session    = 2 * time.Second // of the group
-	stepLength = 10              // offsets
+	session    = 2 * time.Second // the group's session timeout
+	stepLength = 10              // in offsets
 	stepsEpoch = 20
 	patience   = 2 * time.Minute
 )
 
-// streams read the same partitions, so that shards have several tasks and a budget they share.
+// streams read the same partitions, so that shards have several tasks that share a budget.
 var streams = []string{"means", "sums"}
 
-// site is a group of instances, with an input and outputs of its own.
+// site is a group of instances, with an input and outputs that only it uses.
 type site struct {
 	t         *testing.T
 	three     *kafkatest.Three
 	rng       *rand.Rand
 	bin, dir  string
 	group, in string
-	edit      func(i int, text string) string // of the configuration; nil: none
+	edit      func(i int, text string) string // changes the configuration of instance i; may be nil
 	merged    bool                            // all partitions are one task
 	instances []*instance
 	feed      *feed
 	watch     *watch
 }
 
-// instance is a process `streamdp run`.
+// instance is a process that runs `streamdp run`.
 type instance struct {
 	s      *site
 	number int
-	cmd    *exec.Cmd // nil: it does not run
+	cmd    *exec.Cmd // nil: it is not running
 	starts int
 }
 
@@ -113,7 +113,7 @@ func (s *site) out(stream string) string { return s.group + "-" + stream }
 
 func (s *site) file(i int) string { return filepath.Join(s.dir, fmt.Sprintf("streamdp-%d.toml", i)) }
 
-// configuration returns that of an instance: all have the same, but for what is its own.
+// configuration returns the configuration of an instance. Instances differ only in their state directory and name.
 func (s *site) configuration(i int) string {
 	text := fmt.Sprintf(`[kafka]
 brokers = ["%s"]
@@ -153,7 +153,7 @@ clip = 1.0
 	return text
 }
 
-// command runs a command that ends by itself and must succeed.
+// command runs a streamdp command that must end successfully.
 func (s *site) command(args ...string) string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
@@ -186,7 +186,7 @@ func (x *instance) start() {
 	x.starts++
 }
 
-// kill ends the instance as a crash would, wherever it is.
+// kill kills the instance as a crash would.
 func (x *instance) kill() {
 	if x.cmd == nil {
 		return
@@ -203,7 +203,7 @@ func (x *instance) tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n-1):], "")
 }
 
-// tasks are all of them, as their releases' keys name them.
+// tasks returns all tasks, named as in their releases' keys.
 func (s *site) tasks() (all []task) {
 	for _, stream := range streams {
 		if s.merged {
@@ -217,8 +217,8 @@ func (s *site) tasks() (all []task) {
 	return all
 }
 
-// progress waits until every task has published something after a moment, and returns how long
-// the last of them took.
+// progress waits until every task has published something after a moment, and returns the time that the last of them
+// took.
 func (s *site) progress(since time.Time) time.Duration {
 	s.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -241,7 +241,7 @@ func (s *site) progress(since time.Time) time.Duration {
 	}
 }
 
-// alive fails where an instance has ended by itself.
+// alive fails if an instance has ended by itself.
 func (s *site) alive() {
 	s.t.Helper()
 	for _, x := range s.instances {

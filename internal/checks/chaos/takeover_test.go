@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// TestRealKafkaTakeover kills an instance of three, again and again, and logs how long each of its tasks took to
-// publish again: from the signal until the brokers have the next release. It is the time of a step that is
-// due, ten of which each task has a second. No epoch ends meanwhile, so no opening is part of it. It
-// needs STREAMDP_CLUSTER_ROUNDS, the number of kills.
+// TestRealKafkaTakeover repeatedly kills one of three instances, and logs how long each of its tasks took to publish
+// again: from the signal until the brokers have the next release. Each task has ten steps a second, so a step is always
+// due. No epoch ends meanwhile, so no opening is included. It needs STREAMDP_CLUSTER_ROUNDS, the number of kills.
 func TestRealKafkaTakeover(t *testing.T) {
 	n := rounds(t, 0)
 	if n == 0 {
@@ -27,7 +26,7 @@ func TestRealKafkaTakeover(t *testing.T) {
 	var moved, last []time.Duration
 	for i := range n {
 		x := s.instances[i%len(s.instances)]
-		time.Sleep(2 * time.Second) // all tasks are where they stay
+		time.Sleep(2 * time.Second) // until no task moves any more
 		before := s.gaps(time.Now().Add(-time.Second))
 		now := time.Now()
 		x.kill()
@@ -37,7 +36,7 @@ func TestRealKafkaTakeover(t *testing.T) {
 		after := s.gaps(now)
 		var tasks []time.Duration
 		for k, gap := range after {
-			if gap > before[k]+session/2 { // the others' tasks went on
+			if gap > before[k]+session/2 { // not a task of another instance, which continued
 				tasks = append(tasks, gap)
 			}
 		}
@@ -56,7 +55,7 @@ func TestRealKafkaTakeover(t *testing.T) {
 	}
 }
 
-// gaps returns how long after a moment each task published, or 0 where it has not.
+// gaps returns how long after a moment each task published, or 0 if it has not published.
 func (s *site) gaps(since time.Time) map[task]time.Duration {
 	all := map[task]time.Duration{}
 	for _, k := range s.tasks() {

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/faults.md")
 
-// The ways to inject a fault.
+// The ways of injecting a fault.
 const (
 	disk     = "simulated disk"
 	broker   = "embedded broker"
@@ -32,14 +32,14 @@ const (
 	registryHow = "test registry"
 )
 
-// row is a row of the failure matrix, and the tests that show what it says.
+// row is a row of the failure matrix, and the tests that verify it.
 type row struct {
-	event string // as in docs/theory/stream.md §4, where it stands there
+	event string // as in docs/theory/stream.md §4, if it is there
 	how   string // how it is injected
-	often string // in one run of the tests
+	often string // how often in one run of the tests
 	out   string // the outcome
 	sees  string // what the user sees
-	tests string // names, with the package's path where it is not stream
+	tests string // names, with the path of the package unless it is stream
 }
 
 var matrix = []row{
@@ -55,13 +55,13 @@ var matrix = []row{
 		"stored bytes are published again: duplicates with the same bytes",
 		"two equal messages under one key until the output is compacted", "TestKill TestKillBroker TestKillsOfAll"},
 	{"crash inside a ledger append", disk, "at every operation, with any part of the line on disk",
-		"the torn line is cut off", "log: `a torn last line of the ledger was cut off`",
+		"the torn line is cut off", "log: `removed an incomplete last line from the ledger`",
 		"TestDiskCrashes stream/ledger.TestLedgerBits stream/ledger.TestGoldenLedger"},
 	{"crash while opening", disk + ", " + process,
 		"before every operation, by the next start, by two commands; 250 kills with short epochs in CI, 10 000 " +
 			"nightly, and as many with merged partitions",
 		"voided if the manifest is missing, else finished; never charged twice",
-		"ledger: `void`; log: `epoch was charged and never began`",
+		"ledger: `void`; log: `the epoch was charged but never began`",
 		"TestDiskCrashes TestInterruptedOpening TestInterruptedClosing TestKillsOfAll TestKillsOfMerged " +
 			"TestMergedDiskCrashes"},
 	{"files of a task deleted", files, "with the output also lost, in three ways", "halts; the charge stays",
@@ -79,7 +79,7 @@ var matrix = []row{
 		"deleted, re-created", broker, "each once; 40 random orders of topics",
 		"not taken; topics once taken stay taken, also after a restart; for a deleted topic the task waits; a " +
 			"re-created one is another log",
-		"log: `more topics match a pattern than it takes`, `a topic matches a pattern and is not taken`; metric " +
+		"log: `more topics match a pattern than allowed`, `a topic matches a pattern but gets no stream`; metric " +
 			"`streamdp_pattern_topics`; halt `replaced`",
 		"TestPatternBound TestPatternsOfOneTopic TestPatternReadsNoOutput TestPatternMadeAnew " +
 			"config.TestPatternOutputs"},
@@ -87,7 +87,7 @@ var matrix = []row{
 		"halts; with `on_gap = \"null\"` the slots are empty", "halt `gap` with the offsets",
 		"TestRetention TestRetentionLive TestRealKafkaLogHalts"},
 	{"the record that identifies the log deleted, nothing unread", broker, "once", "trusts the log this once",
-		"log: `the record that identified the log was deleted`", "TestAnchorDeleted"},
+		"log: `the record that identifies the log was deleted`", "TestAnchorDeleted"},
 	{"log ends before the next offset", broker + ", " + real, "shorter, empty, cut by a crash of the broker", "halts",
 		"halt `truncated`; `epoch open`", "TestLogReplaced TestRealKafkaLogHalts internal/kafka.TestRealKafkaCrash"},
 	{"topic re-created, rewritten, other cluster", broker + ", " + real,
@@ -110,7 +110,7 @@ var matrix = []row{
 		"the same bytes; if both open an epoch, at most its first release is published twice, and one copy halts " +
 			"before its second", "halt `output_ahead`",
 		"TestKillCopies TestKillsOfCopies TestCopiesRollOver TestCopyOpens TestFreshDirectory TestCopiesApart"},
-	{"boundary topic made anew, or lost records", broker + ", " + real + ", " + files + ", " + process,
+	{"boundary topic made again, or lost records", broker + ", " + real + ", " + files + ", " + process,
 		"re-created, also without topic ids, with old state and output; records deleted; a second partition; " +
 			"compaction; several boundaries of one step; one without a MAC; simultaneous and restored copies; 12 " +
 			"kills per run, or `STREAMDP_KILLS`; Apache Kafka killed twice",
@@ -209,7 +209,7 @@ var matrix = []row{
 		"class P metric `streamdp_diagnostic_records_rejected_total`",
 		"TestNullInvariance stream/dryrun.TestRecordTooLarge TestBomb internal/kafka.TestBombs " +
 			"stream/task.TestDeadLettersCrash stream/codec.FuzzJSON stream/codec.FuzzCSV"},
-	{"hardly a valid record", broker, "once", "goes on", "`/-/ready` 503, metric `streamdp_few_valid`, a warning",
+	{"almost no valid record", broker, "once", "goes on", "`/-/ready` 503, metric `streamdp_few_valid`, a warning",
 		"TestMistypedColumn stream/monitor.TestCensus"},
 	{"schema registry unreachable, slow, or failing", registryHow,
 		"answers 401, 404 of a proxy, 500 and 503, no answer, no JSON, too much; a redirection; before a start and " +
@@ -311,8 +311,8 @@ var matrix = []row{
 			"stream/cluster.TestLogShardRestored"},
 }
 
-// TestFaults: docs/faults.md is what the matrix says, every test in it exists, every fault
-// of docs/theory/stream.md §4 and every reason of a halt is in it.
+// TestFaults: docs/faults.md equals the matrix, and every test in it exists. Every fault of docs/theory/stream.md §4
+// and every reason of a halt is in the matrix.
 func TestFaults(t *testing.T) {
 	root := cases.Root(t)
 	tests := map[string]map[string]bool{} // package → names
@@ -332,7 +332,7 @@ Generated from internal/checks/docs/faults_test.go: ` + "`go generate ./internal
 	all := ""
 	for _, r := range matrix {
 		if seen[r.event] || r.how == "" || r.often == "" || r.out == "" || r.sees == "" || r.tests == "" {
-			t.Errorf("%q is there twice, or incomplete", r.event)
+			t.Errorf("%q occurs twice, or is incomplete", r.event)
 		}
 		seen[r.event] = true
 		all += r.sees + "\n"
@@ -374,7 +374,7 @@ Generated from internal/checks/docs/faults_test.go: ` + "`go generate ./internal
 			continue
 		}
 		if n++; !seen[event] {
-			t.Errorf("docs/theory/stream.md §4 has the fault %q, which no test is named for", event)
+			t.Errorf("docs/theory/stream.md §4 has the fault %q, for which the matrix names no test", event)
 		}
 	}
 	if n < 25 {
@@ -391,7 +391,7 @@ Generated from internal/checks/docs/faults_test.go: ` + "`go generate ./internal
 	}
 	for _, m := range reasons {
 		if used(t, filepath.Join(root, "stream"), m[1]) && !strings.Contains(all, "halt `"+m[2]+"`") {
-			t.Errorf("no fault is named that leads to the halt %q", m[2])
+			t.Errorf("the matrix has no fault that leads to the halt %q", m[2])
 		}
 	}
 
@@ -402,11 +402,11 @@ Generated from internal/checks/docs/faults_test.go: ` + "`go generate ./internal
 		}
 	}
 	if was, err := os.ReadFile(path); err != nil || !bytes.Equal(was, b.Bytes()) {
-		t.Errorf("%s is not what the matrix says; go generate ./internal/checks/docs writes it: %v", path, err)
+		t.Errorf("%s differs from the matrix; go generate ./internal/checks/docs writes it: %v", path, err)
 	}
 }
 
-// used reports whether a package of the daemon, tests aside, halts for a reason of package failure.
+// used reports whether a package of the daemon, without its tests, uses a reason of package failure.
 func used(t *testing.T, dir, name string) bool {
 	list, err := filepath.Glob(filepath.Join(dir, "*", "*.go"))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package docs tests that the documents hold what they point to.
+// Package docs tests that everything to which documents refer exists.
 package docs
 
 import (
@@ -18,7 +18,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 )
 
-// TestLinks follows every relative link of every document, to the heading if it names one.
+// TestLinks follows every relative link of every document, to the heading if the link names one.
 func TestLinks(t *testing.T) {
 	root := cases.Root(t)
 	followed := 0
@@ -47,9 +47,9 @@ func TestLinks(t *testing.T) {
 				to = path
 			}
 			if _, err := os.Stat(to); err != nil {
-				t.Errorf("%s links to %s, which is not there", strings.TrimPrefix(path, root), m[1])
+				t.Errorf("%s links to %s, which does not exist", strings.TrimPrefix(path, root), m[1])
 			} else if anchor != "" && filepath.Ext(to) == ".md" && !slices.Contains(anchors(t, to), anchor) {
-				t.Errorf("%s links to %s, which is no heading there", strings.TrimPrefix(path, root), m[1])
+				t.Errorf("%s links to %s, but that document has no such heading", strings.TrimPrefix(path, root), m[1])
 			}
 		}
 		return nil
@@ -72,11 +72,11 @@ func anchors(t *testing.T, path string) []string {
 	return all
 }
 
-// named finds the Go files of the module, and what lies below internal, that a document names.
+// named finds the paths in documents: Go files of the module, and everything below internal.
 var named = regexp.MustCompile(
 	"(?:^|[\\s`(])((?:adam|cmd|config|dp|matfact|moments|refit|sgd|stream)/[a-z0-9_/]+\\.go|internal/[a-z0-9_/]+(?:\\.[a-z.]+)?)")
 
-// TestPaths: the files and folders of the source that documents name are there.
+// TestPaths: the files and folders that documents name exist.
 func TestPaths(t *testing.T) {
 	root := cases.Root(t)
 	docs, err := filepath.Glob(filepath.Join(root, "*.md"))
@@ -103,11 +103,11 @@ func TestPaths(t *testing.T) {
 		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
 			found++
 			if _, err := os.Stat(filepath.Join(root, strings.TrimRight(m[1], "/."))); err != nil {
-				t.Errorf("%s names %s, which is not there", strings.TrimPrefix(doc, root+"/"), m[1])
+				t.Errorf("%s names %s, which does not exist", strings.TrimPrefix(doc, root+"/"), m[1])
 			}
 		}
 	}
 	if found < 30 {
-		t.Errorf("documents name %d files and folders", found)
+		t.Errorf("documents name only %d files and folders", found)
 	}
 }

@@ -1,5 +1,5 @@
-// Package imports holds the import graph to what DESIGN.md draws: arrows go one
-// way, and each outside library is known to one package.
+// Package imports tests that the import graph is the one that DESIGN.md describes: imports go one way, and only few
+// packages import an outside library.
 package imports
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// outside names the packages that may import a library, by the prefix of its
-// path. What is missing is free: the standard library, mostly.
+// outside names the packages that may import a library, by the prefix of its path. Other libraries, mostly of the
+// standard library, may be imported anywhere.
 var outside = map[string]string{
 	"crypto/rand": "dp internal/keys",
-	// made-up data, identifiers of spans
+	// For simulated data and identifiers of spans, never for noise.
 	"math/rand":                          "examples/trainer internal/demo internal/trace",
 	"github.com/BurntSushi/toml":         "internal/toml",
 	"github.com/prometheus/":             "stream stream/httpapi stream/monitor",
@@ -43,22 +43,21 @@ var outside = map[string]string{
 	"unsafe":             "internal/decimal internal/persons",
 }
 
-// never names what a package must not import, a library with all below it. What
-// stream/core returns is a function of keys, manifest and log: it has no clock, no
-// randomness and no way out.
+// never names the libraries, with everything below them, that a package must not import. stream/core is a function of
+// keys, manifest and log: it has no clock, no randomness and no I/O.
 var never = map[string]string{
 	"stream/core": "context crypto/rand io/fs log math/rand net os runtime sync syscall time",
 }
 
-// module is the path before that of each package.
+// module is the prefix of the import path of each package.
 const module = "github.com/streamdp/streamdp/"
 
-// forTests reports whether no program may contain the package: fixtures, and noise without keys.
+// forTests reports whether the package may be used by tests only: fixtures, and noise without keys.
 func forTests(name string) bool {
 	return strings.HasPrefix(name, "internal/testing/") || strings.HasPrefix(name, "internal/checks/")
 }
 
-// packages returns what each package of the module imports, without its tests.
+// packages returns the imports of each package of the module, without those of its tests.
 func packages(t *testing.T) map[string][]string {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
@@ -81,8 +80,8 @@ func packages(t *testing.T) map[string][]string {
 	return all
 }
 
-// TestDesign: the table of packages in DESIGN.md has every package, with its imports, and a package below stream
-// imports only those above its row.
+// TestDesign: the table of packages in DESIGN.md lists every package with its imports, and a package below stream
+// imports only packages above its row.
 func TestDesign(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "DESIGN.md"))
 	if err != nil {
@@ -125,16 +124,16 @@ func TestDesign(t *testing.T) {
 		case !ok:
 			t.Errorf("DESIGN.md has no row for package %s, which imports: %s", name, want)
 		case got != want:
-			t.Errorf("DESIGN.md says that %s imports\n%s\nand it imports\n%s", name, got, want)
+			t.Errorf("DESIGN.md says that %s imports\n%s\nbut it imports\n%s", name, got, want)
 		}
 		delete(rows, name)
 	}
 	for name := range rows {
-		t.Errorf("DESIGN.md has a row for %s, and the tree has no such package", name)
+		t.Errorf("DESIGN.md has a row for %s, but there is no such package", name)
 	}
 }
 
-// TestImports: what is for tests is in no program, and each outside library is known to few packages.
+// TestImports: no program contains a package for tests, and only few packages import an outside library.
 func TestImports(t *testing.T) {
 	for name, imports := range packages(t) {
 		for _, path := range imports {
@@ -162,10 +161,10 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// mostLines is what a package below one of the folders may have outside its tests.
+// mostLines is the largest number of lines, without tests, of a package below one of the folders.
 const mostLines = 4000
 
-// TestSize: a package below stream, cmd or internal is one that can be read.
+// TestSize: no package below stream, cmd or internal is too long to be read as a whole.
 func TestSize(t *testing.T) {
 	root := cases.Root(t)
 	for name := range packages(t) {
@@ -189,7 +188,7 @@ func TestSize(t *testing.T) {
 			lines += strings.Count(string(text), "\n")
 		}
 		if most := map[string]int{"cmd/streamdp": 5000}[name]; lines > max(most, mostLines) {
-			t.Errorf("package %s has %d lines outside its tests, and may have %d: divide it", name, lines,
+			t.Errorf("package %s has %d lines outside its tests, at most %d are allowed: divide it", name, lines,
 				max(most, mostLines))
 		}
 	}

@@ -17,15 +17,15 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// keyless are the packages that cannot reach the master key: records enter through one and releases leave through the
-// other.
+// keyless are the packages that cannot reach the master key: records enter through the first, and releases leave
+// through the second.
 var keyless = []string{"stream/input", "stream/output"}
 
-// TestKeyReach: nothing in the packages of keyless has the master key. The program passes and keeps that key as a
-// *[32]byte only. So a package cannot reach it if no expression of the package has a type that leads to a *[32]byte:
-// through fields, exported or not, elements, parameters and results. The packages do not import what reads key files,
-// and derive no key. The test does not see what functions and interfaces hide that the packages are given, such as
-// the function that derives the keys of partial sums.
+// TestKeyReach: nothing in the packages of keyless can reach the master key. The program passes and stores that key
+// only as a *[32]byte. So a package cannot reach it if no expression of the package has a type that leads to a
+// *[32]byte: through fields, exported or not, elements, parameters and results. The packages also import nothing that
+// reads key files, and derive no key. The test cannot look into functions and interfaces that are passed to the
+// packages, such as the function that derives the keys of partial sums.
 func TestKeyReach(t *testing.T) {
 	root := cases.Root(t)
 	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export"}
@@ -51,14 +51,14 @@ func TestKeyReach(t *testing.T) {
 	for _, name := range keyless {
 		checkKeyless(t, root, name, set, deps)
 	}
-	// The test finds the key where it is.
+	// The test must find the key in a type that has it.
 	w := keyWalk{seen: map[types.Type]bool{}}
 	pkg, err := deps.Import(module + "stream/state")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if w.visit(pkg.Scope().Lookup("Store").Type(), "Store"); len(w.found) == 0 {
-		t.Error("state.Store has the master key, and the test does not see it")
+		t.Error("state.Store has the master key, but the test does not find it")
 	}
 }
 
@@ -107,17 +107,17 @@ func checkKeyless(t *testing.T, root, name string, set *token.FileSet, deps type
 		}
 	}
 	if len(w.seen) < 500 {
-		t.Errorf("%s: %d types seen", name, len(w.seen))
+		t.Errorf("%s: only %d types seen", name, len(w.seen))
 	}
 	for _, path := range w.found {
 		t.Errorf("%s reaches a key: %s", name, path)
 	}
 }
 
-// keyWalk follows types to what they reach.
+// keyWalk follows a type to all types that it leads to.
 type keyWalk struct {
 	seen  map[types.Type]bool
-	found []string // the ways to a *[32]byte
+	found []string // the paths to a *[32]byte
 }
 
 func (w *keyWalk) visit(t types.Type, way string) {
@@ -128,7 +128,7 @@ func (w *keyWalk) visit(t types.Type, way string) {
 	w.seen[t] = true
 	switch t := t.(type) {
 	case *types.Named:
-		// Libraries know of no master key, nor does internal/kafka, where a record has a pointer to its hash.
+		// Skip libraries, which have no master key, and internal/kafka, where a record has a pointer to its hash.
 		if p := t.Obj().Pkg(); p != nil &&
 			(!strings.HasPrefix(p.Path(), module) || p.Path() == module+"internal/kafka") {
 			return

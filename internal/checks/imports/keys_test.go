@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestKeys holds the derivation of keys to internal/keys/keys.go, so that its list of purposes is complete: no other file of
-// a program imports HKDF, and every call of keys.Derive names a constant of that list.
+// TestKeys: all keys are derived in internal/keys/keys.go, so that its list of purposes is complete. No other file of a program
+// imports HKDF, and every call of keys.Derive names a constant of that list.
 func TestKeys(t *testing.T) {
 	root := cases.Root(t)
 	var found, calls int
@@ -57,7 +57,7 @@ func TestKeys(t *testing.T) {
 				return true
 			}
 			if !strings.HasPrefix(selected(call.Args[1]), "For") {
-				t.Errorf("%s derives a key for a purpose that is no constant of keys", path)
+				t.Errorf("%s derives a key for a purpose that is not a constant of keys", path)
 			}
 			calls++
 			return true
@@ -68,11 +68,11 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found != 1 || calls < 10 {
-		t.Errorf("internal/keys/keys.go is there %d times, and %d calls derive a key; want 1, and 10 or more", found, calls)
+		t.Errorf("found internal/keys/keys.go %d times, and %d calls that derive a key; want 1, and 10 or more", found, calls)
 	}
 }
 
-// selected returns NAME of the expression keys.NAME, and nothing of any other.
+// selected returns NAME if e is keys.NAME, otherwise "".
 func selected(e ast.Expr) string {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if x, ok := s.X.(*ast.Ident); ok && x.Name == "keys" {

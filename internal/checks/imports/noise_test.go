@@ -14,11 +14,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestNoise holds noise to its places. What implements dp.Noise is dp, with keys;
-// dptest, which no program contains; and the audits, which keep theirs: no
-// exported function, method or field of theirs gives noise away, nor one of the
-// suites that build them, so the program that contains them can release nothing
-// with it.
+// TestNoise: only three places implement dp.Noise: dp, with keys; dptest, which no program contains; and the audits,
+// which do not export it: none of their exported functions, methods and fields provides noise, and neither do the
+// suites that build them. So the program that contains the audits cannot release anything with their noise.
 func TestNoise(t *testing.T) {
 	root := cases.Root(t)
 	found := map[string]int{}
@@ -47,7 +45,7 @@ func TestNoise(t *testing.T) {
 			}
 			if f := filepath.ToSlash(folder); f == "internal/audit" || f == "internal/audit/suites" {
 				for _, name := range gives(decl) {
-					t.Errorf("%s: %s gives noise away", f, name)
+					t.Errorf("%s: %s exports noise", f, name)
 				}
 			}
 		}
@@ -62,7 +60,7 @@ func TestNoise(t *testing.T) {
 		}
 	}
 	if found["dp"] == 0 || found["internal/audit"] == 0 || found["internal/testing/dptest"] == 0 {
-		t.Errorf("sources of noise were found in %v only", found)
+		t.Errorf("found sources of noise in %v only", found)
 	}
 }
 
@@ -79,8 +77,7 @@ func signature(f *ast.FuncType) string {
 
 func text(e ast.Expr) string { return types.ExprString(e) }
 
-// gives returns the exported names of a declaration through which noise could
-// leave the package.
+// gives returns the exported names of a declaration through which noise could leave the package.
 func gives(decl ast.Decl) (names []string) {
 	noise := func(e ast.Expr) bool {
 		s := text(e)

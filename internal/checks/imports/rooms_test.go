@@ -13,24 +13,24 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// rooms are parts of packages that stay whole because their names are public ones of one import path. Nothing in
-// the files of `below` uses what the files of `above` declare. Both are patterns of file names; "!" means all other
-// files than these.
+// rooms are parts of packages that cannot be packages of their own, because their exported names belong to one import
+// path. Nothing in the files of `below` may use a declaration in the files of `above`. Both are patterns of file names;
+// "!" means all files except these.
 var rooms = []struct{ in, below, above string }{
-	// Solvers that have all records know of no stream, and no stream of them.
+	// Batch solvers, which have all records, do not use the estimators for streams, and vice versa.
 	{"sgd", "!batch_*", "batch_*"},
 	{"sgd", "batch_*", "sgd.go amb* newton*"},
-	// Newton steps use what AMB has, and not the other way round. sgd.go chooses between them.
+	// Newton steps may use declarations of AMB, but not vice versa. sgd.go chooses between them.
 	{"sgd", "!newton* sgd.go", "newton*"},
-	// What is known of budgets, errors and covariances needs no estimator.
+	// Budgets, errors and covariances need no estimator.
 	{"moments", "sensitivity.go tradeoff.go overlap.go project.go density.go elliptope.go",
 		"!sensitivity.go tradeoff.go overlap.go project.go density.go elliptope.go"},
-	// Accounting, data and matrices know of no solver, and no solver knows of the stream.
+	// Accounting, data and matrices use no solver, and solvers do not use the estimator for streams.
 	{"refit", "calibrate.go data.go sums.go linalg.go wht.go srht.go",
 		"!calibrate.go data.go sums.go linalg.go wht.go srht.go"},
 	{"refit", "!config.go person.go plan.go refit.go part.go part_state.go",
 		"config.go person.go plan.go refit.go part.go part_state.go"},
-	// The closed forms of a BLT are numbers alone, and no matrix is made of its errors.
+	// blt_forms.go uses no other file of the package, and no other file uses error.go.
 	{"matfact", "blt_forms.go", "!blt_forms.go"},
 	{"matfact", "!error.go", "error.go"},
 }
@@ -49,7 +49,7 @@ func matches(file, pattern string) bool {
 func TestRooms(t *testing.T) {
 	root := cases.Root(t)
 	set := token.NewFileSet()
-	type use struct{ by, of, name string } // a file uses what another one declares
+	type use struct{ by, of, name string } // file by uses name, which file of declares
 	uses := map[string]map[use]bool{}
 	files := map[string][]string{}
 	for _, room := range rooms {
@@ -73,7 +73,7 @@ func TestRooms(t *testing.T) {
 			parsed = append(parsed, file)
 			files[room.in] = append(files[room.in], filepath.Base(path))
 		}
-		// What the package declares is known without its imports, and so are its methods and fields.
+		// The package's own declarations, methods and fields can be resolved without its imports.
 		info := types.Info{Uses: map[*ast.Ident]types.Object{}}
 		config := types.Config{Importer: nothing{}, Error: func(error) {}}
 		pkg, _ := config.Check(room.in, set, parsed, &info)
@@ -101,7 +101,7 @@ func TestRooms(t *testing.T) {
 			}
 		}
 		if below == 0 || above == 0 || len(uses[room.in]) < 50 {
-			t.Errorf("%s: %d files below, %d above, %d uses", room.in, below, above, len(uses[room.in]))
+			t.Errorf("%s: %d files below, %d above, %d uses between them", room.in, below, above, len(uses[room.in]))
 		}
 		for u := range uses[room.in] {
 			if matches(u.by, room.below) && matches(u.of, room.above) {
@@ -111,7 +111,7 @@ func TestRooms(t *testing.T) {
 	}
 }
 
-// nothing imports no package: what the rooms declare is checked alone.
+// nothing is an importer that finds no package, because only declarations within the package matter.
 type nothing struct{}
 
 func (nothing) Import(string) (*types.Package, error) { return nil, errors.New("not imported") }

@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// names are those of the program, as distributions call it.
+// names are the names of the program in Linux distributions.
 var names = []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome",
 	"google-chrome-stable", "chrome"}
 
-// Find returns the browser: $STREAMDP_BROWSER, or one on the path; "" if there is none.
+// Find returns the path of the browser: $STREAMDP_BROWSER, or one found in $PATH; "" if there is none.
 func Find() string {
 	if path := os.Getenv("STREAMDP_BROWSER"); path != "" {
 		return path
@@ -34,7 +34,7 @@ func Find() string {
 	return ""
 }
 
-// Page is a page of a browser of its own. It notes what the page asks for and complains of.
+// Page is a page in a browser of its own. It records the page's requests, exceptions and warnings.
 type Page struct {
 	t       testing.TB
 	cmd     *exec.Cmd
@@ -56,7 +56,7 @@ type reply struct {
 // limit is how long one command may take.
 const limit = 30 * time.Second
 
-// Open starts a browser with one empty page. It ends with the test.
+// Open starts a browser with one empty page. The browser ends with the test.
 func Open(t testing.TB, path string) *Page {
 	t.Helper()
 	theirs, in, err := os.Pipe()
@@ -101,7 +101,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// read takes answers and events until the browser ends.
+// read receives answers and events until the browser ends.
 func (p *Page) read(out *os.File) {
 	defer close(p.gone)
 	r := bufio.NewReaderSize(out, 1<<20)
@@ -132,7 +132,7 @@ func (p *Page) read(out *os.File) {
 	}
 }
 
-// event notes requests, errors and warnings.
+// event records requests, errors and warnings.
 func (p *Page) event(method string, params json.RawMessage) {
 	switch method {
 	case "Network.requestWillBeSent":
@@ -199,7 +199,7 @@ func (p *Page) try(method string, params, out any) error {
 	}
 }
 
-// Requests returns the addresses that the page has asked for.
+// Requests returns the addresses that the page has requested.
 func (p *Page) Requests() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +213,7 @@ func (p *Page) Complaints() []string {
 	return append([]string(nil), p.complaints...)
 }
 
-// Forget forgets requests and complaints.
+// Forget clears the recorded requests and complaints.
 func (p *Page) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,7 +229,7 @@ func (p *Page) Go(url string) {
 	}
 }
 
-// Eval runs an expression, waits for it if it is a promise, and decodes its value into out.
+// Eval evaluates a JavaScript expression, awaits it if it is a promise, and decodes its value into out.
 func (p *Page) Eval(expression string, out any) {
 	p.t.Helper()
 	must(p.t, p.eval(expression, out))
@@ -282,14 +282,14 @@ func (p *Page) Size(width, height int) {
 		map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
 }
 
-// Prefers sets a preference of the reader, as "prefers-color-scheme": "dark".
+// Prefers sets a media preference, such as "prefers-color-scheme": "dark".
 func (p *Page) Prefers(name, value string) {
 	p.t.Helper()
 	p.call("Emulation.setEmulatedMedia",
 		map[string]any{"features": []map[string]string{{"name": name, "value": value}}}, nil)
 }
 
-// Key presses and releases a key, by its name.
+// Key presses and releases a key, given by its name.
 func (p *Page) Key(key string) {
 	p.t.Helper()
 	for _, kind := range []string{"rawKeyDown", "keyUp"} {
@@ -300,7 +300,7 @@ func (p *Page) Key(key string) {
 	}
 }
 
-// Picture writes the whole page to a PNG file; height limits it, 0: all.
+// Picture writes a picture of the whole page to a PNG file, or of its first height pixels if height is not 0.
 func (p *Page) Picture(path string, height int) {
 	p.t.Helper()
 	var layout struct {

@@ -1,5 +1,5 @@
-// Package cases reads the reference cases: inputs and expected values that
-// were computed independently, one JSON file an area. Imported by tests only.
+// Package cases reads the reference cases: inputs and expected values that were computed independently, in one JSON
+// file for each area. For tests only.
 package cases
 
 import (
@@ -23,10 +23,9 @@ type Case struct {
 	Source   string
 }
 
-// Run runs every case of the area as a subtest KIND/NAME by the function for
-// its kind. The file is $STREAMDP_CASES/AREA.json where that variable is set,
-// else testdata/cases/AREA.json of the module. A kind without a function fails, and so
-// does a file without cases.
+// Run runs each case of the area as a subtest KIND/NAME, with the function for its kind. The file is
+// $STREAMDP_CASES/AREA.json if that variable is set, otherwise testdata/cases/AREA.json of the module. The test fails
+// for a kind without a function and for a file without cases.
 func Run(t *testing.T, area string, kinds map[string]func(*testing.T, Case)) {
 	t.Helper()
 	dir := os.Getenv("STREAMDP_CASES")
@@ -47,7 +46,7 @@ func Run(t *testing.T, area string, kinds map[string]func(*testing.T, Case)) {
 	for _, c := range file.Cases {
 		run := kinds[c.Kind]
 		if run == nil {
-			t.Errorf("case %s is of the unknown kind %q", c.Name, c.Kind)
+			t.Errorf("case %s has the unknown kind %q", c.Name, c.Kind)
 			continue
 		}
 		t.Run(c.Kind+"/"+c.Name, func(t *testing.T) { run(t, c) })
@@ -73,8 +72,8 @@ func Root(t testing.TB) string {
 	}
 }
 
-// Read decodes inputs and expected values. In the project's own files a field
-// that the test does not know fails, so that nothing expected goes unchecked.
+// Read decodes inputs and expected values. In the project's own files a field that the test does not know fails the
+// test, so that no expected value goes unchecked.
 func (c Case) Read(t *testing.T, in, want any) {
 	t.Helper()
 	for _, part := range []struct {
@@ -92,8 +91,8 @@ func (c Case) Read(t *testing.T, in, want any) {
 	}
 }
 
-// Tolerance returns the relative and the absolute tolerance: a bare number is
-// relative, an object names its fields.
+// Tolerance returns the relative and the absolute tolerance. In the file, a bare number is the relative tolerance; an
+// object names its fields.
 func (c Case) Tolerance(t *testing.T) (rel, abs float64) {
 	t.Helper()
 	if json.Unmarshal(c.Tol, &rel) == nil {
@@ -106,8 +105,7 @@ func (c Case) Tolerance(t *testing.T) (rel, abs float64) {
 	return o.Rel, o.Abs
 }
 
-// Near fails unless |got − want| ≤ max(rel·|want|, abs), with rel also the
-// absolute tolerance where want is 0.
+// Near fails unless |got − want| ≤ max(rel·|want|, abs). If want is 0, rel is also used as an absolute tolerance.
 func (c Case) Near(t *testing.T, what string, got, want float64) {
 	t.Helper()
 	rel, abs := c.Tolerance(t)
@@ -125,7 +123,7 @@ func Near(t *testing.T, what string, got, want, rel, abs float64) {
 	}
 }
 
-// Anchor returns the fragment by which a link names a heading of a document, as GitHub makes it.
+// Anchor returns the fragment that GitHub gives to a heading of a document.
 func Anchor(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -138,9 +136,8 @@ func Anchor(heading string) string {
 	}, strings.TrimSpace(heading))
 }
 
-// Table fails unless the rows of the table with that beginning of a header, in a
-// document of the project, are these: figures in documents are what the code
-// gives.
+// Table fails unless a table of a document has exactly these rows. The table is the one whose header begins with
+// header. It keeps figures in documents equal to those that the code computes.
 func Table(t *testing.T, document, header string, rows []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(Root(t), document))
@@ -156,11 +153,11 @@ func Table(t *testing.T, document, header string, rows []string) {
 		if i >= 2 && !strings.HasPrefix(line, "|") {
 			break
 		}
-		if i >= 2 { // behind the rest of the header and the rule
+		if i >= 2 { // after the rest of the header line and the line below it
 			got = append(got, line)
 		}
 	}
 	if want := strings.Join(rows, "\n"); strings.Join(got, "\n") != want {
-		t.Errorf("the table of %s is not what the code gives, which is\n%s", document, want)
+		t.Errorf("the table of %s differs from the computed one, which is\n%s", document, want)
 	}
 }

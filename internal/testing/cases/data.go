@@ -9,9 +9,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// DataSet reads the training rows of a data set for a split: features and the
-// target. It skips the test where STREAMDP_DATA names no folder, or one that does
-// not have the set: data of others is no part of the project.
+// DataSet reads the training rows of a data set for a split: the features and the target. It skips the test if
+// STREAMDP_DATA is not set or its folder lacks the data set, because the data sets are not part of the project.
 func DataSet(t testing.TB, name string, split int) (x [][]float64, y []float64) {
 	t.Helper()
 	if dataset.Folder() == "" {
@@ -27,9 +26,9 @@ func DataSet(t testing.TB, name string, split int) (x [][]float64, y []float64) 
 	return x, y
 }
 
-// Published is DataSet prepared as papers do, which is not private: features
-// standardised and divided by the largest norm, the target divided by its largest size,
-// everything by loose.
+// Published is DataSet with the preparation that papers use, which is not private: features are standardised and
+// divided by their largest norm, the target is divided by its largest absolute value, and both are divided by loose as
+// well.
 func Published(t testing.TB, name string, split int, loose float64) (x [][]float64, y []float64) {
 	t.Helper()
 	x, y = DataSet(t, name, split)
@@ -38,8 +37,8 @@ func Published(t testing.TB, name string, split int, loose float64) (x [][]float
 	return x, y
 }
 
-// Shifted is Published with the target standardised too, and with everything shifted by
-// so many standard deviations before it is divided.
+// Shifted is Published with a standardised target, and with features and target shifted by the given numbers of
+// standard deviations before they are divided.
 func Shifted(t testing.TB, name string, split int, features, target, loose float64) (x [][]float64, y []float64) {
 	t.Helper()
 	x, y = DataSet(t, name, split)
@@ -53,7 +52,7 @@ func Shifted(t testing.TB, name string, split int, features, target, loose float
 	return x, y
 }
 
-// standardise gives each column mean shift and, if it has any, variance 1.
+// standardise gives each column the mean shift and, unless it is constant, variance 1.
 func standardise(x [][]float64, shift float64) {
 	n := float64(len(x))
 	for j := range x[0] {
@@ -75,8 +74,7 @@ func standardise(x [][]float64, shift float64) {
 	}
 }
 
-// bound divides features by their largest norm, targets by the largest size, and both
-// by loose.
+// bound divides features by loose times their largest norm, and targets by loose times their largest absolute value.
 func bound(x [][]float64, y []float64, loose float64) {
 	var largest, target float64
 	for i := range x {

@@ -11,7 +11,7 @@ import (
 	"strconv"
 )
 
-// Folder returns the folder of data sets, "" if there is none.
+// Folder returns the folder of data sets, "" if STREAMDP_DATA is not set.
 func Folder() string { return os.Getenv("STREAMDP_DATA") }
 
 // Read returns the training rows of a split: the features, and the target, which is the
@@ -20,7 +20,7 @@ func Read(folder, name string, split int) (x [][]float64, y []float64, err error
 	return read(folder, name, split, false)
 }
 
-// Test returns the test rows, which Read leaves out.
+// Test returns the test rows of a split, which Read leaves out.
 func Test(folder, name string, split int) (x [][]float64, y []float64, err error) {
 	return read(folder, name, split, true)
 }
@@ -35,7 +35,7 @@ func read(folder, name string, split int, held bool) (x [][]float64, y []float64
 		return nil, nil, err
 	}
 	if len(rows) != len(mask) {
-		return nil, nil, fmt.Errorf("data set %s: %d rows and %d of the mask", name, len(rows), len(mask))
+		return nil, nil, fmt.Errorf("data set %s: %d rows, but %d entries in the mask", name, len(rows), len(mask))
 	}
 	for i, row := range rows {
 		mark := mask[i][split]

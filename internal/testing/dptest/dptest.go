@@ -1,5 +1,4 @@
-// Package dptest gives noise that a test chooses. Imported by tests only: it
-// has no keys and protects nothing.
+// Package dptest makes noise with values that a test chooses. For tests only: it uses no keys and protects nothing.
 package dptest
 
 import (
@@ -12,12 +11,11 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Queue returns noise that hands out z, one value at each first read of a
-// coordinate, whatever its array.
+// Queue returns noise with the values z in turn: the first read of each coordinate, of any array, takes the next one.
 func Queue(z ...float64) *Source {
 	return &Source{next: func(string, uint64, int) float64 {
 		if len(z) == 0 {
-			panic("dptest: the queue is empty")
+			panic("dptest: the queue of noise values is empty")
 		}
 		first := z[0]
 		z = z[1:]
@@ -25,8 +23,8 @@ func Queue(z ...float64) *Source {
 	}}
 }
 
-// Arrays returns noise with the rows of the given arrays: the t-th opening of
-// an array gives its row t, from 0.
+// Arrays returns noise with the rows of the given arrays: when an array is opened for the t-th time, from 0, its noise
+// is its row t.
 func Arrays(rows map[string][][]float64) *Source {
 	return &Source{next: func(array string, t uint64, j int) float64 {
 		r, ok := rows[array]
@@ -40,15 +38,14 @@ func Arrays(rows map[string][][]float64) *Source {
 // Zero returns noise that is 0 everywhere.
 func Zero() *Source { return &Source{next: func(string, uint64, int) float64 { return 0 }} }
 
-// Seeded returns independent standard Gaussians of a statistical generator,
-// for simulations.
+// Seeded returns independent standard Gaussians of a statistical generator, for simulations.
 func Seeded(seed uint64) *Source {
 	source := rand.New(rand.NewPCG(seed, 0))
 	return &Source{next: func(string, uint64, int) float64 { return source.NormFloat64() }}
 }
 
-// Source is the noise of a sequence of steps. It implements dp.Noise for each
-// of them: opening an array again is the next step's row.
+// Source is the noise of a sequence of steps. It implements dp.Noise for all of them: opening an array again returns
+// the next step's row.
 type Source struct {
 	next   func(array string, t uint64, j int) float64
 	opened map[string]uint64
@@ -66,15 +63,15 @@ func (s *Source) Row(array string, hidden []int64) dp.Row {
 	return &row{source: s, array: array, t: t, z: make([]float64, 0, len(hidden))}
 }
 
-// Hidden returns the integers that the array's last row hides.
+// Hidden returns the integers that the array's last row was opened with.
 func (s *Source) Hidden(array string) []int64 { return s.hidden[array] }
 
 type row struct {
 	source *Source
 	array  string
 	t      uint64
-	z      []float64       // coordinates that were read in order
-	ahead  map[int]float64 // and the others
+	z      []float64       // the coordinates that were read in order
+	ahead  map[int]float64 // the coordinates that were read out of order
 }
 
 func (r *row) At(j int) float64 {
@@ -105,14 +102,14 @@ func (r *row) Fill(dst []float64) {
 
 func (r *row) Above(j int, b *big.Rat) bool { return new(big.Rat).SetFloat64(r.At(j)).Cmp(b) > 0 }
 
-// Word returns bits that are a function of the coordinate's value.
+// Word returns bits derived from the coordinate's value.
 func (r *row) Word(j int) uint64 {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], math.Float64bits(r.At(j)))
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Columns returns n names of columns.
+// Columns returns n column names.
 func Columns(n int) []string {
 	names := make([]string, n)
 	for i := range names {

@@ -11,12 +11,10 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// header is what every state begins with: a version, and the fingerprint of the
-// configuration.
+// header is the size of every state's header: a version, and the fingerprint of the configuration.
 const header = 1 + 8
 
-// extremes are values that a damaged field of eight bytes may have, as integer or
-// as number.
+// extremes are values that Damaged writes into every field of eight bytes: extreme integers and extreme numbers.
 var extremes = []uint64{
 	0, 1, 2, 1 << 31, 1 << 53, 1 << 56, 1 << 62, math.MaxInt64, 1 << 63, math.MaxUint64,
 	math.Float64bits(1), math.Float64bits(-1), math.Float64bits(0.05), math.Float64bits(1e-300),
@@ -24,27 +22,27 @@ var extremes = []uint64{
 	math.Float64bits(math.MaxFloat64), math.Float64bits(math.Inf(1)), math.Float64bits(math.NaN()),
 }
 
-// Damaged gives an estimator a state that was taken after so many steps, damaged in
-// every way: cut anywhere, longer, with a bit of every byte flipped, with an extreme
-// value in every field. Each is refused, or is the state of an estimator that goes on.
+// Damaged restores damaged copies of a state: cut at every length, one byte longer, with a flipped bit in every byte,
+// and with an extreme value in every field. The estimator must either refuse a copy, or accept it, write it again
+// unchanged, and close further steps without a panic.
 func (c *Contract[E]) Damaged(t testing.TB, state []byte) {
 	t.Helper()
-	// A state that was refused leaves nothing behind that a later one does not replace.
+	// One estimator gets all copies: a refused state must leave nothing behind that the next one does not replace.
 	e := c.New(t)
 	for n := range state {
 		if err := e.UnmarshalBinary(state[:n]); err == nil {
-			t.Errorf("a state cut to %d of %d bytes is taken", n, len(state))
+			t.Errorf("a state cut to %d of %d bytes was accepted", n, len(state))
 		}
 	}
 	if err := e.UnmarshalBinary(append(slices.Clone(state), 0)); err == nil {
-		t.Error("a longer state is taken")
+		t.Error("a state with an extra byte was accepted")
 	}
 	damaged := slices.Clone(state)
 	try := func(what string, at, n int) {
 		t.Helper()
-		taken := c.goesOn(t, e, fmt.Sprintf("%s at byte %d of %d", what, at, len(state)), damaged)
+		taken := c.restore(t, e, fmt.Sprintf("%s at byte %d of %d", what, at, len(state)), damaged)
 		if taken && at < header && !bytes.Equal(damaged, state) {
-			t.Errorf("a state with another byte %d is taken", at)
+			t.Errorf("a state with a changed byte %d was accepted", at)
 		}
 		copy(damaged[at:at+n], state[at:])
 	}
@@ -60,29 +58,29 @@ func (c *Contract[E]) Damaged(t testing.TB, state []byte) {
 	}
 }
 
-// goesOn gives e the state, and where that is taken sees it written again as it was,
-// and the next steps closed, or refused in order.
-func (c *Contract[E]) goesOn(t testing.TB, e E, what string, state []byte) (taken bool) {
+// restore restores state into e. If e accepts it, e must write the same state again, and each of the next steps must
+// either close or return an error. restore reports whether e accepted the state.
+func (c *Contract[E]) restore(t testing.TB, e E, what string, state []byte) (taken bool) {
 	t.Helper()
 	defer func() {
 		if r := recover(); r != nil {
-			t.Fatalf("%s: a panic: %v\nstate %x", what, r, state)
+			t.Fatalf("%s: panic: %v\nstate %x", what, r, state)
 		}
 	}()
 	if e.UnmarshalBinary(state) != nil {
 		return false
 	}
 	if b := State(t, e); !bytes.Equal(b, state) {
-		t.Fatalf("%s: %x is taken and written as %x", what, state, b)
+		t.Fatalf("%s: state %x was accepted and written again as %x", what, state, b)
 	}
-	last := binary.LittleEndian.Uint64(state[header:]) // every state has its step there
+	last := binary.LittleEndian.Uint64(state[header:]) // the header is followed by the number of closed steps
 	noise := c.Noise(t)
 	for step := last + 1; step <= last+3 && c.next(t, e, what, step, noise(step)); step++ {
 	}
 	return true
 }
 
-// next closes a step of few records, and reports whether it did.
+// next gives a step its first 100 records and closes it. It reports whether Close succeeded.
 func (c *Contract[E]) next(t testing.TB, e E, what string, step uint64, n dp.Noise) bool {
 	t.Helper()
 	first, end := e.Range(step)
@@ -121,9 +119,8 @@ func finite(r *dp.Release) bool {
 	return true
 }
 
-// Fuzz gives arbitrary bytes to the estimators of several contracts, beginning with
-// some states of each. Bytes 1 … 8 are made those of the configuration, which no fuzzer
-// guesses.
+// Fuzz restores arbitrary bytes into the estimators of several contracts. The corpus begins with some states of each.
+// Bytes 1 … 8 are replaced by the fingerprint of the configuration, which a fuzzer would not guess.
 func Fuzz[E Estimator](f *testing.F, contracts []Contract[E], states func(c *Contract[E]) [][]byte) {
 	all, fingerprints := make([]E, len(contracts)), make([][]byte, len(contracts))
 	for i := range contracts {
@@ -141,6 +138,6 @@ func Fuzz[E Estimator](f *testing.F, contracts []Contract[E], states func(c *Con
 			data = slices.Clone(data)
 			copy(data[1:header], fingerprints[i])
 		}
-		contracts[i].goesOn(t, all[i], "", data)
+		contracts[i].restore(t, all[i], "", data)
 	})
 }

@@ -1,14 +1,13 @@
-// Package estimatortest holds every estimator to the contract that a daemon rests on.
-// Tests only.
+// Package estimatortest tests that an estimator keeps the contract that the daemon relies on. For tests only.
 //
-//   - [Contract.Restart]: a run that ends anywhere, between two steps or within one,
-//     and goes on from the last state, has the states and releases of one that was
-//     never interrupted. The steps of a log follow one another without a gap, and the
-//     cost of a record never changes.
-//   - [Foreign]: the state of another configuration is refused.
-//   - [Contract.Damaged], [Contract.Fuzz]: a state that was damaged is refused, or is
-//     one that could have been written; the estimator then goes on without a panic.
-//   - [Plans]: a plan with anything changed is refused.
+//   - [Contract.Restart]: a run that is interrupted anywhere, between two steps or
+//     within one, and resumes from the last state, has the states and releases of an
+//     uninterrupted run. The slots of the steps follow one another without a gap, and
+//     the cost of a record never changes.
+//   - [Foreign]: an estimator refuses the state of another configuration.
+//   - [Contract.Damaged], [Fuzz]: an estimator refuses a damaged state, or accepts it
+//     as one that could have been written, and continues without a panic.
+//   - [Plans]: a plan with any value changed is refused.
 //   - [Allocates]: adding a record allocates nothing.
 package estimatortest
 
@@ -22,7 +21,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Estimator is what all estimators are.
+// Estimator has the methods that the estimators of all packages share.
 type Estimator interface {
 	Columns() int
 	Range(t uint64) (first, end uint64)
@@ -33,30 +32,28 @@ type Estimator interface {
 	UnmarshalBinary(data []byte) error
 }
 
-// Contract is an estimator, and a log for it.
+// Contract describes an estimator and a log of records for its tests.
 type Contract[E Estimator] struct {
-	// New returns an estimator before its first step. Each call takes the epoch's
-	// plan through its bytes, as a restart does.
+	// New returns an estimator before its first step. Each call encodes and decodes the epoch's plan, as a restart
+	// does.
 	New func(t testing.TB) E
 	// Steps is the number of steps that Restart closes.
 	Steps uint64
-	// Rows returns the records of step t, whose slots are first … end−1, in order and
-	// no more than these; nil is an invalid record. It returns the same at each call.
+	// Rows returns the records of step t for the slots first … end−1, in order; it may return fewer than there are
+	// slots. A nil row is an invalid record. Every call with the same arguments returns the same rows.
 	Rows func(t, first, end uint64) [][]float64
-	// Noise returns the noise of one run, which gives that of its steps one after the
-	// other. Two runs of the same integers have the same.
+	// Noise returns the noise of one run: a function that is called for step 1, 2, … in turn. Every run has the same
+	// noise.
 	Noise func(t testing.TB) func(step uint64) dp.Noise
-	// Size returns what an estimator announces as the size of its state, at most; nil
-	// where it announces none.
+	// Size returns the upper bound that an estimator announces for the size of its state. Nil: it announces none.
 	Size func(e E) int64
-	// After is called where a step was closed without interruption, with the state and
-	// the release after it; nil for nothing to do. The release is nil after a step that
-	// has none.
+	// After is called after each step of the uninterrupted run, with the new state and the release, which is nil after
+	// a step without a release. A nil After does nothing.
 	After func(e E, state []byte, r *dp.Release)
 }
 
-// Adopted returns a Contract's New: what adopt makes of a plan that went through its
-// bytes.
+// Adopted returns a function for the field New of a Contract. Each call passes an encoded and decoded copy of the plan
+// to adopt.
 func Adopted[P any, E Estimator](t testing.TB, plan P, adopt func(P) (E, error)) func(testing.TB) E {
 	t.Helper()
 	b, err := json.Marshal(plan)
@@ -87,7 +84,7 @@ func State(t testing.TB, e Estimator) []byte {
 	return b
 }
 
-// step gives an estimator the records of a step and closes it.
+// step adds the records of a step to an estimator and closes the step.
 func (c *Contract[E]) step(t testing.TB, e E, step uint64, n dp.Noise) *dp.Release {
 	t.Helper()
 	c.add(e, step, len(c.rows(e, step)))
@@ -111,9 +108,8 @@ func (c *Contract[E]) add(e E, step uint64, n int) {
 	}
 }
 
-// Run closes the steps of a new estimator, and returns state and release after each, as
-// bytes. between, where there is one, is called after each step and returns the
-// estimator to go on with.
+// Run closes the steps of a new estimator, and returns the encoded state and release after each. If between is not nil,
+// Run calls it after each step and continues with the estimator that it returns.
 func (c *Contract[E]) Run(t testing.TB, between func(step uint64, e E) E) (states, releases [][]byte) {
 	t.Helper()
 	e, noise := c.New(t), c.Noise(t)
@@ -136,10 +132,10 @@ func text(t testing.TB, r *dp.Release) []byte {
 	return b
 }
 
-// Restart runs the steps twice: straight on, and with an end within each, at which a new
-// estimator takes over the last state. What the ended one had been given of the open
-// step, from no record to all of them, is given again. It returns the straight run's
-// estimator, and the state after each step.
+// Restart runs the steps twice. The straight run is never interrupted. The other one is interrupted within each step,
+// after a random number of its records: a new estimator takes over the last state and gets the step's records from the
+// first one. Both must have the same states and releases. Restart returns the straight run's estimator, and the state
+// after each step.
 func (c *Contract[E]) Restart(t testing.TB) (straight E, states [][]byte) {
 	t.Helper()
 	source := rand.New(rand.NewPCG(20, 26))
@@ -158,20 +154,20 @@ func (c *Contract[E]) Restart(t testing.TB) (straight E, states [][]byte) {
 		before := State(t, again)
 		c.add(again, step, source.IntN(len(c.rows(again, step))+1))
 		if !bytes.Equal(State(t, again), before) {
-			t.Fatalf("step %d: a state holds something of the open step", step)
+			t.Fatalf("step %d: the state depends on records of the open step", step)
 		}
 		again = c.New(t)
 		open := uint64(1)
-		if step%5 == 0 { // one that is in use
+		if step%5 == 0 { // sometimes the new estimator has closed a step already
 			c.step(t, again, open, c.Noise(t)(open))
 			open++
 		}
-		c.add(again, open, len(c.rows(again, open))) // dropped by what follows
+		c.add(again, open, len(c.rows(again, open))) // UnmarshalBinary must drop these
 		if err := again.UnmarshalBinary(before); err != nil {
 			t.Fatalf("before step %d: %v", step, err)
 		}
 		if !bytes.Equal(State(t, again), before) {
-			t.Fatalf("before step %d: a restored state is written differently", step)
+			t.Fatalf("before step %d: a restored state differs when it is written again", step)
 		}
 
 		r := c.step(t, straight, step, noise(step))
@@ -183,10 +179,10 @@ func (c *Contract[E]) Restart(t testing.TB) (straight E, states [][]byte) {
 			t.Fatalf("step %d: the state differs after restarts", step)
 		}
 		if c.Size != nil && int64(len(state)) > c.Size(straight) {
-			t.Fatalf("step %d: a state of %d bytes, announced %d", step, len(state), c.Size(straight))
+			t.Fatalf("step %d: the state has %d bytes, more than the announced %d", step, len(state), c.Size(straight))
 		}
 		if !reflect.DeepEqual(straight.Cost(), cost) || !reflect.DeepEqual(again.Cost(), cost) {
-			t.Fatalf("step %d: a record costs something else than before", step)
+			t.Fatalf("step %d: the cost of a record has changed", step)
 		}
 		if c.After != nil {
 			c.After(straight, state, r)
@@ -196,22 +192,21 @@ func (c *Contract[E]) Restart(t testing.TB) (straight E, states [][]byte) {
 	return straight, states
 }
 
-// Foreign gives a state to estimators of other configurations, each of which must
-// refuse it.
+// Foreign restores a state into estimators of other configurations. Each must refuse it.
 func Foreign[E Estimator](t testing.TB, state []byte, others map[string]E) {
 	t.Helper()
 	for name, e := range others {
 		if err := e.UnmarshalBinary(state); err == nil {
-			t.Errorf("an estimator of another %s takes the state", name)
+			t.Errorf("an estimator that differs in %s accepted the state", name)
 		}
 	}
 }
 
-// Allocates reports what adding the records in turn to the open step allocates: nothing
-// may. slot is the step's first.
+// Allocates fails if adding the rows to the open step, one after the other, allocates. slot is the first slot of the
+// step.
 func Allocates(t testing.TB, e Estimator, slot uint64, rows ...[]float64) {
 	t.Helper()
-	// All of them in a run: fractions of an allocation are rounded down.
+	// All rows in one run, because AllocsPerRun rounds a fraction of an allocation down.
 	if n := testing.AllocsPerRun(200, func() {
 		for _, row := range rows {
 			e.Add(slot, row)

@@ -7,33 +7,33 @@ import (
 	"github.com/streamdp/streamdp/internal/persons"
 )
 
-// Slot is a record of a log: its person, 0 for none, and its row, nil for an invalid one.
+// Slot is one record of a log: User is its person, 0 for none; Row is nil for an invalid record.
 type Slot struct {
 	User int
 	Row  []float64
 }
 
-// Persons audits the map of persons and an estimator together, by whole logs of which all
-// records of a person give way to others.
+// Persons tests the map of persons and an estimator together. It compares whole logs in which all records of one person
+// are replaced.
 type Persons struct {
 	Rule persons.Rule
-	// Slots are those of each step.
+	// Slots holds the number of slots of each step.
 	Slots []int
-	// Quiet is the number of steps before somebody who is everywhere begins.
+	// Quiet is the number of steps before the first record of a person who then writes into every slot.
 	Quiet int
-	// Replace: another person's records come in their place, at other slots.
+	// Replace: the person's records are replaced by those of another person, at other slots.
 	Replace bool
-	// Random draws a row of somebody else.
+	// Random draws the row of another person.
 	Random func(source *rand.Rand) []float64
-	// Worst are rows that a person may have, Other those of who comes in their place.
+	// Worst are the most influential rows of a person; Other are rows that may replace them.
 	Worst, Other [][]float64
-	// Apart returns how far apart two streams are, in units of μ.
+	// Apart returns how far the rows of two streams, by step, are apart, in units of μ.
 	Apart func(x, y [][][]float64) (float64, error)
 }
 
-// Counted passes a log through a map with the rule r, as the daemon does, and returns what
-// reaches the estimator, by step. Before the step restart (from 0) the map is made anew, as if
-// it had been lost; −1: never.
+// Counted passes a log through a map of persons with the rule r, as the daemon does, and returns the rows that reach
+// the estimator, by step. Before the step restart (from 0) it replaces the map by an empty one, as if the map had been
+// lost. −1: never.
 func (p *Persons) Counted(t testing.TB, r persons.Rule, log []Slot, restart int) [][][]float64 {
 	t.Helper()
 	var m *persons.Map
@@ -63,7 +63,7 @@ func (p *Persons) Counted(t testing.TB, r persons.Rule, log []Slot, restart int)
 	return all
 }
 
-// apart returns how far apart two logs are behind the map, in units of μ.
+// apart returns how far two logs are apart after the map of persons, in units of μ.
 func (p *Persons) apart(t testing.TB, r persons.Rule, x, y []Slot, restart int) float64 {
 	t.Helper()
 	d, err := p.Apart(p.Counted(t, r, x, restart), p.Counted(t, r, y, restart))
@@ -73,8 +73,8 @@ func (p *Persons) apart(t testing.TB, r persons.Rule, x, y []Slot, restart int) 
 	return d
 }
 
-// Neighbours returns how far apart the worst of so many random pairs of neighbouring logs are,
-// in units of μ. Others have records with and without a person and a row.
+// Neighbours returns the largest distance between the logs of a pair, over random pairs of neighbouring logs, in units
+// of μ. Other records come with and without a person and with and without a row.
 func (p *Persons) Neighbours(t testing.TB, seed uint64, pairs int) (worst float64) {
 	t.Helper()
 	source := rand.New(rand.NewPCG(seed, 20))
@@ -95,7 +95,7 @@ func (p *Persons) Neighbours(t testing.TB, seed uint64, pairs int) (worst float6
 					b = Slot{}
 				}
 				if p.Replace && a.User <= 1 && source.IntN(2) == 0 {
-					// A null record may give way to the newcomer as well.
+					// The new person's record may also replace a null record.
 					if b = (Slot{9, one(p.Other)}); a.User == 0 {
 						a.Row = nil
 					}
@@ -108,9 +108,9 @@ func (p *Persons) Neighbours(t testing.TB, seed uint64, pairs int) (worst float6
 	return worst
 }
 
-// Everywhere returns how far somebody who writes into every slot after the quiet steps, with the first of the worst
-// rows, is from nobody or, under replace, from somebody else who does, behind a map with the
-// rule r. It is made anew before the step restart (from 0); −1: never.
+// Everywhere returns how much a person who writes into every slot after the quiet steps can change behind a map with
+// the rule r, in units of μ. The person writes the first of the worst rows. The other log has nobody in these slots or,
+// under replace, another person. The map is replaced by an empty one before the step restart (from 0). −1: never.
 func (p *Persons) Everywhere(t testing.TB, r persons.Rule, restart int) float64 {
 	t.Helper()
 	var x, y []Slot

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Plans changes every number, word and list of a plan, one at a time and by part if it
-// is a number, and gives it to adopt, which must refuse it, but take the plan as it is.
-// What is at a free path, such as ".start", the configuration leaves to the plan.
+// Plans gives adopt the unchanged plan, which adopt must accept, and then copies with one number, word or list changed,
+// which adopt must refuse. Integers are changed by 1, other numbers by the fraction part of their value. The paths in
+// free, such as ".start", are left out: the plan alone decides these values.
 func Plans[P, E any](t testing.TB, plan P, part float64, adopt func(P) (E, error), free ...string) {
 	t.Helper()
 	b, err := json.Marshal(plan)
@@ -22,7 +22,7 @@ func Plans[P, E any](t testing.TB, plan P, part float64, adopt func(P) (E, error
 		t.Fatal(err)
 	}
 	if _, err := adopt(plan); err != nil {
-		t.Fatalf("the plan itself: %v", err)
+		t.Fatalf("the unchanged plan is refused: %v", err)
 	}
 	refuse := func(path string) {
 		t.Helper()
@@ -32,10 +32,10 @@ func Plans[P, E any](t testing.TB, plan P, part float64, adopt func(P) (E, error
 		}
 		var other P
 		if json.Unmarshal(b, &other) != nil {
-			return // not even a plan
+			return // not a plan at all
 		}
 		if _, err := adopt(other); err == nil {
-			t.Errorf("a plan with another %s is adopted", path)
+			t.Errorf("adopt accepted a plan with a changed %s", path)
 		}
 	}
 	var walk func(path string, x any, set func(any))
@@ -72,7 +72,7 @@ func Plans[P, E any](t testing.TB, plan P, part float64, adopt func(P) (E, error
 			try(!x)
 		case string:
 			if v, err := strconv.ParseUint(x, 10, 64); err == nil {
-				// A fixed-point number, which another optimiser finds in other last bits.
+				// Change a fixed-point number slightly: another optimiser would find other last bits.
 				try(strconv.FormatUint(v-v>>20, 10))
 			} else {
 				try(x + "x")

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// Certificate is one for 127.0.0.1 and metrics.example.org that has signed itself, so that it serves as
-// a server's, as a client's, and as the authority of both.
+// Certificate is a self-signed certificate for 127.0.0.1 and metrics.example.org. It serves as a server's certificate,
+// as a client's, and as the authority of both.
 type Certificate struct {
 	TLS       tls.Certificate
-	Pool      *x509.CertPool // that trusts it
+	Pool      *x509.CertPool // contains this certificate
 	Cert, Key []byte         // PEM
 }
 
-// NewCertificate makes a certificate.
+// NewCertificate makes a key and a self-signed certificate.
 func NewCertificate(tb testing.TB) *Certificate {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -41,7 +41,7 @@ func NewCertificate(tb testing.TB) *Certificate {
 	return pack(tb, der, key)
 }
 
-// pack makes a certificate of its encoding and its key.
+// pack returns a Certificate with the DER encoding der and its key.
 func pack(tb testing.TB, der []byte, key *ecdsa.PrivateKey) *Certificate {
 	tb.Helper()
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
@@ -54,13 +54,13 @@ func pack(tb testing.TB, der []byte, key *ecdsa.PrivateKey) *Certificate {
 		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
 	}
 	if !c.Pool.AppendCertsFromPEM(c.Cert) {
-		tb.Fatal("the certificate is none")
+		tb.Fatal("the new certificate cannot be read")
 	}
 	return c
 }
 
-// Issue makes a client's certificate under an authority in PEM, its certificate and its key, that
-// names a subject and ends after some time.
+// Issue makes a client's certificate for the common name name that expires after life. authority and authorityKey are
+// the PEM certificate and key of its authority.
 func Issue(tb testing.TB, authority, authorityKey []byte, name string, life time.Duration) *Certificate {
 	tb.Helper()
 	ca, err := tls.X509KeyPair(authority, authorityKey)

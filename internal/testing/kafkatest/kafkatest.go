@@ -1,7 +1,6 @@
-// Package kafkatest has what tests of the Kafka side need besides a broker:
-// transactional producers, a reference consumer, and an encoder of record
-// batches as no producer would send them. It speaks franz-go, so that nothing
-// of the code under test judges itself, and works against any broker.
+// Package kafkatest has everything except a broker that tests of the Kafka side need: transactional producers, a
+// reference consumer, and an encoder of record batches that no producer would send. It uses franz-go, so that the code
+// under test does not judge itself, and works with any broker.
 package kafkatest
 
 import (
@@ -18,14 +17,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Record is a record as the test sees it.
+// Record is a record as a test writes or reads it.
 type Record struct {
 	Offset     int64
-	Key, Value []byte // nil: null
+	Key, Value []byte // nil: a null key or value
 	Headers    []kgo.RecordHeader
 }
 
-// Producer writes to one partition, in batches exactly as it is told.
+// Producer writes to one partition, in exactly the batches that it is given.
 type Producer struct {
 	tb        testing.TB
 	client    *kgo.Client
@@ -34,8 +33,8 @@ type Producer struct {
 	txn       bool
 }
 
-// NewProducer returns a producer; with a transactional id its records count
-// only after Commit. It is closed with the test.
+// NewProducer returns a producer. With a transactional id, readers see its records only after End(true). The producer
+// is closed when the test ends.
 func NewProducer(tb testing.TB, addrs []string, topic string, partition int32, txnID string,
 	opts ...kgo.Opt) *Producer {
 	tb.Helper()
@@ -43,7 +42,7 @@ func NewProducer(tb testing.TB, addrs []string, topic string, partition int32, t
 		kgo.SeedBrokers(addrs...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
-		kgo.ProducerLinger(time.Minute), // until Send has all records of a batch
+		kgo.ProducerLinger(time.Minute), // waits until Send has produced all records of a batch
 	}
 	if txnID != "" {
 		o = append(o, kgo.TransactionalID(txnID))
@@ -65,7 +64,7 @@ func (p *Producer) Send(records ...Record) int64 {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	var failed error // set by one goroutine, which ends before Flush does
+	var failed error // written by a single goroutine, which finishes before Flush returns
 	for _, r := range rs {
 		p.client.Produce(ctx, r, func(_ *kgo.Record, err error) { failed = cmp.Or(failed, err) })
 	}
@@ -73,8 +72,8 @@ func (p *Producer) Send(records ...Record) int64 {
 	if err = cmp.Or(failed, err); err != nil {
 		p.tb.Fatal(err)
 	}
-	// The client knows a new topic's partition a moment after its first records are acknowledged. An end of the
-	// transaction in between would abort it, and leave the partition's sequence numbers as they are.
+	// The client learns of a new topic's partition slightly after its first records are acknowledged. Ending the
+	// transaction before that would abort it and leave the partition's sequence numbers unchanged.
 	for leader := int32(-1); leader < 0 && err == nil; time.Sleep(time.Millisecond / 10) {
 		if leader, _, err = p.client.PartitionLeader(p.topic, p.partition); ctx.Err() != nil {
 			p.tb.Fatal(ctx.Err())
@@ -95,8 +94,7 @@ func (p *Producer) Begin() {
 	}
 }
 
-// End commits or aborts the transaction, which appends a marker to every
-// partition written to.
+// End commits or aborts the transaction. Both append a marker to every partition that the transaction has written to.
 func (p *Producer) End(commit bool) {
 	p.tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -106,8 +104,8 @@ func (p *Producer) End(commit bool) {
 	}
 }
 
-// ReadCommitted reads with the reference consumer from an offset until the
-// record or marker at offset last has come.
+// ReadCommitted reads with the reference consumer from an offset until it has passed the record or marker at offset
+// last.
 func ReadCommitted(tb testing.TB, addrs []string, topic string, partition int32, from, last int64) []Record {
 	tb.Helper()
 	client, err := kgo.NewClient(
@@ -178,7 +176,7 @@ func CreateTopic(tb testing.TB, addrs []string, topic string, config map[string]
 	list := kmsg.NewPtrListOffsetsRequest()
 	list.ReplicaID, list.Topics = -1, append(list.Topics, l)
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		// Brokers take a moment to know the topic, and say so in several ways.
+		// Brokers learn of the topic with a delay and report that by several errors.
 		err := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (error, error) {
 			res, err := list.RequestWith(ctx, c)
 			if err != nil {
@@ -195,7 +193,7 @@ func CreateTopic(tb testing.TB, addrs []string, topic string, config map[string]
 	}
 }
 
-// create asks for a topic with these settings.
+// create requests a new topic with these settings.
 func create(tb testing.TB, addrs []string, t kmsg.CreateTopicsRequestTopic, config map[string]string) {
 	tb.Helper()
 	for k, v := range config {
@@ -224,7 +222,7 @@ func DeleteTopic(tb testing.TB, addrs []string, topic string) {
 	check(tb, res.Topics[0].ErrorCode)
 }
 
-// DeleteRecords makes the log start at an offset, as retention would.
+// DeleteRecords makes the log start at the offset before, as retention would.
 func DeleteRecords(tb testing.TB, addrs []string, topic string, partition int32, before int64) {
 	tb.Helper()
 	p := kmsg.NewDeleteRecordsRequestTopicPartition()
@@ -239,7 +237,7 @@ func DeleteRecords(tb testing.TB, addrs []string, topic string, partition int32,
 	check(tb, res.Topics[0].Partitions[0].ErrorCode)
 }
 
-// CommittedOffset returns the offset that a group has committed, −1 for none.
+// CommittedOffset returns the offset that a group has committed, −1 if there is none.
 func CommittedOffset(tb testing.TB, addrs []string, group, topic string, partition int32) int64 {
 	tb.Helper()
 	t := kmsg.NewOffsetFetchRequestTopic()
@@ -250,13 +248,13 @@ func CommittedOffset(tb testing.TB, addrs []string, group, topic string, partiti
 		return req.RequestWith(ctx, c)
 	})
 	if len(res.Topics) == 0 {
-		return -1 // there is no such group yet
+		return -1 // the group does not exist yet
 	}
 	check(tb, res.Topics[0].Partitions[0].ErrorCode)
 	return res.Topics[0].Partitions[0].Offset
 }
 
-// SetQuota bounds what a client id may read, in bytes a second.
+// SetQuota limits how fast a client id may read, in bytes a second.
 func SetQuota(tb testing.TB, addrs []string, clientID string, rate float64) {
 	tb.Helper()
 	e := kmsg.NewAlterClientQuotasRequestEntry()
@@ -270,26 +268,26 @@ func SetQuota(tb testing.TB, addrs []string, clientID string, rate float64) {
 	check(tb, res.Entries[0].ErrorCode)
 }
 
-// Batch is a record batch of format 2, to be encoded as it is: with holes, with
-// no records, as a marker, or damaged.
+// Batch is a record batch of format 2 that is encoded exactly as its fields say: with holes, without records, as a
+// marker, or damaged.
 type Batch struct {
 	Base          int64
-	LastDelta     int32 // last offset − Base; it may reach beyond the records
+	LastDelta     int32 // last offset − Base; may be larger than that of the last record
 	Epoch         int32
-	Producer      int64 // −1: none
+	Producer      int64 // −1: no producer id
 	Transactional bool
 	Control       bool
 	Records       []Record // offsets ≥ Base
-	// Codec compresses the records; one that gains nothing is not used.
+	// Codec compresses the records, unless that makes them larger.
 	Codec kgo.CompressionCodec
-	// Body is what stands where the records should, instead of them, already
-	// compressed with codec Attributes&7; Count is how many are said to be there.
+	// Body replaces the encoded records; it is compressed with codec Attributes&7 already. Count is the number of
+	// records that the batch claims to have.
 	Body       []byte
 	Attributes int16
 	Count      int32
 }
 
-// Marker is the batch that ends a transaction.
+// Marker returns the batch that ends a transaction.
 func Marker(offset, producer int64, commit bool) Batch {
 	typ := byte(0)
 	if commit {
@@ -303,7 +301,7 @@ func Marker(offset, producer int64, commit bool) Batch {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Append encodes the batch as it is on the wire.
+// Append appends the batch in the wire format to dst.
 func (b Batch) Append(dst []byte) []byte {
 	records, attributes, count := b.Body, b.Attributes, b.Count
 	if records == nil {
@@ -327,14 +325,14 @@ func (b Batch) Append(dst []byte) []byte {
 	return append(dst, raw...)
 }
 
-// encode returns the records and the bits that say how they are compressed.
+// encode returns the encoded records and the attribute bits of their compression.
 func (b Batch) encode() (records []byte, attributes int16) {
 	for _, r := range b.Records {
 		k := kmsg.Record{OffsetDelta: int32(r.Offset - b.Base), Key: r.Key, Value: r.Value}
 		for _, h := range r.Headers {
 			k.Headers = append(k.Headers, kmsg.Header{Key: h.Key, Value: h.Value})
 		}
-		// The length counts what follows it, and is itself of varying length.
+		// Length counts the bytes after it. While it is 0 it takes one byte.
 		k.Length = int32(len(k.AppendTo(nil)) - 1)
 		records = k.AppendTo(records)
 	}
@@ -349,15 +347,14 @@ func (b Batch) encode() (records []byte, attributes int16) {
 	return packed, int16(codec)
 }
 
-// Ask sends any request, and fails where it is not answered.
+// Ask sends any request. It fails the test if the request gets no answer.
 func Ask(tb testing.TB, addrs []string, req kmsg.Request) kmsg.Response {
 	tb.Helper()
 	return request(tb, addrs,
 		func(ctx context.Context, c *kgo.Client) (kmsg.Response, error) { return c.Request(ctx, req) })
 }
 
-// Bomb is a batch of three records: first, n zeros that zstd stores in 4 bytes for each
-// 128 kB, and last.
+// Bomb returns a batch of three records: first, n zeros, and last. zstd stores the zeros in 4 bytes for each 128 kB.
 func Bomb(first, last []byte, n int) Batch {
 	block := func(kind uint32, stored []byte, size int, final uint32) []byte {
 		h := uint32(size)<<3 | kind<<1 | final
@@ -381,7 +378,7 @@ func Bomb(first, last []byte, n int) Batch {
 	return Batch{LastDelta: 2, Producer: -1, Body: body, Count: 3, Attributes: 4}
 }
 
-// Append appends a batch to a partition as it is.
+// Append appends a batch to a partition without changing it.
 func Append(tb testing.TB, addrs []string, topic string, partition int32, b Batch) {
 	tb.Helper()
 	p := kmsg.NewProduceRequestTopicPartition()
@@ -392,7 +389,7 @@ func Append(tb testing.TB, addrs []string, topic string, partition int32, b Batc
 	meta.Topics = append(meta.Topics, asked)
 	t := kmsg.NewProduceRequestTopic()
 	t.Topic, t.Partitions = topic, append(t.Partitions, p)
-	t.TopicID = Ask(tb, addrs, meta).(*kmsg.MetadataResponse).Topics[0].TopicID // newer requests name it so
+	t.TopicID = Ask(tb, addrs, meta).(*kmsg.MetadataResponse).Topics[0].TopicID // newer requests name the topic by id
 	req := kmsg.NewPtrProduceRequest()
 	req.Acks, req.TimeoutMillis, req.Topics = -1, 10_000, append(req.Topics, t)
 	res := Ask(tb, addrs, req).(*kmsg.ProduceResponse)

@@ -19,23 +19,22 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Real is an Apache Kafka that .ci/kafka/run has started for the tests.
+// Real is an Apache Kafka broker that .ci/kafka/run has started for the tests.
 type Real struct {
 	tb    testing.TB
 	Addrs []string
-	// SASL is the address where the broker asks for credentials: those of user
-	// streamdp, with password "secret", who may do what Grant allows.
+	// SASL is the address of the listener that asks for credentials. The user is streamdp, with password "secret", and
+	// may do what Grant allows.
 	SASL string
-	// Mutual is the address where the broker asks for a certificate of the client. Users are
-	// the common names in them; [Real.Certificate] makes one. Empty: it has no such listener.
+	// Mutual is the address of the listener that asks for a client certificate. The user is the common name of the
+	// certificate; [Real.Certificate] makes one. It is empty if there is no such listener.
 	Mutual string
-	// Data is the folder of the broker's logs, one folder a partition.
+	// Data is the folder of the broker's logs, one folder for each partition.
 	Data string
 	dir  string
 }
 
-// NewReal returns the broker that STREAMDP_KAFKA_BROKERS names, and skips the
-// test where there is none.
+// NewReal returns the broker that STREAMDP_KAFKA_BROKERS names. It skips the test if the variable is not set.
 func NewReal(tb testing.TB) *Real {
 	tb.Helper()
 	addrs := os.Getenv("STREAMDP_KAFKA_BROKERS")
@@ -49,10 +48,10 @@ func NewReal(tb testing.TB) *Real {
 		Mutual: strings.TrimSpace(string(mutual)), Data: filepath.Join(dir, "data"), dir: dir}
 }
 
-// Authority is the file of the authority that the broker's certificate is under.
+// Authority returns the file with the certificate of the authority that issued the broker's certificate.
 func (r *Real) Authority() string { return filepath.Join(r.dir, "ca.pem") }
 
-// Certificate makes a certificate of user streamdp that ends after some time.
+// Certificate makes a certificate of user streamdp that expires after life.
 func (r *Real) Certificate(life time.Duration) *Certificate {
 	r.tb.Helper()
 	cert, err := os.ReadFile(r.Authority())
@@ -70,7 +69,7 @@ func (r *Real) Certificate(life time.Duration) *Certificate {
 func (r *Real) Second() *Real {
 	r.tb.Helper()
 	if os.Getenv("STREAMDP_KAFKA_CONTROL") == "" {
-		r.tb.Skip("this cluster is not the test's to enlarge: make test-kafka starts one that is")
+		r.tb.Skip("cannot add a broker to this cluster: make test-kafka starts a cluster that permits it")
 	}
 	s := &Real{tb: r.tb, dir: filepath.Join(r.dir, "second")}
 	s.Data = filepath.Join(s.dir, "data")
@@ -87,12 +86,11 @@ func (r *Real) Second() *Real {
 	return s
 }
 
-// Kill ends the broker as a crash would. The test that calls it leaves it
-// running again, also when it fails.
+// Kill kills the broker as a crash would. It is started again when the test ends, also if the test fails.
 func (r *Real) Kill() {
 	r.tb.Helper()
 	if os.Getenv("STREAMDP_KAFKA_CONTROL") == "" {
-		r.tb.Skip("this broker is not the test's to kill: make test-kafka starts one that is")
+		r.tb.Skip("cannot kill this broker: make test-kafka starts a broker that the test may kill")
 	}
 	r.control("kill")
 	r.tb.Cleanup(func() {
@@ -103,7 +101,7 @@ func (r *Real) Kill() {
 	})
 }
 
-// Start starts the killed broker with its data, and returns when it serves.
+// Start starts the killed broker with its data, and returns when it serves requests.
 func (r *Real) Start() { r.tb.Helper(); r.control("start") }
 
 func (r *Real) control(what string, args ...string) {
@@ -133,7 +131,7 @@ func (r *Real) Grant(typ kmsg.ACLResourceType, name string, ops ...kmsg.ACLOpera
 	}
 }
 
-// Enrol gives user streamdp SCRAM credentials.
+// Enrol creates SCRAM credentials for user streamdp.
 func (r *Real) Enrol() {
 	r.tb.Helper()
 	for mechanism, h := range map[int8]func() hash.Hash{1: sha256.New, 2: sha512.New} {
@@ -153,9 +151,8 @@ func (r *Real) Enrol() {
 	}
 }
 
-// Topic creates a topic of one partition under a name that nothing else uses.
-// Records stay in it however old their time says they are, unless config wants
-// it otherwise.
+// Topic creates a topic of one partition under a name that nothing else uses. Retention deletes no records, however old
+// their timestamps are, unless config changes that.
 func Topic(tb testing.TB, addrs []string, config map[string]string) string {
 	tb.Helper()
 	name := strings.Map(func(r rune) rune {
@@ -171,7 +168,7 @@ func Topic(tb testing.TB, addrs []string, config map[string]string) string {
 	return name
 }
 
-// Spread creates a topic like [Topic], with a partition on each of these brokers.
+// Spread creates a topic like [Topic], with one partition on each of these brokers.
 func Spread(tb testing.TB, addrs []string, policy string, nodes ...int32) string {
 	tb.Helper()
 	name := fmt.Sprintf("spread-%d", time.Now().UnixNano())

@@ -24,9 +24,9 @@ var Rivals = map[string]func(ctx context.Context, addrs []string, topic string, 
 	"consumer-json":   consumer(fromJSON),
 }
 
-// readKafkaGo decodes the answers of single fetches of up to 4 MiB by kafka-go's own reader.
+// readKafkaGo decodes the responses of single fetches of up to 4 MiB with kafka-go's own reader.
 func readKafkaGo(ctx context.Context, addrs []string, topic string, n int) (int, time.Duration, error) {
-	// Package kafka puts a type of its own in this place.
+	// Package kafka has registered its own type under this request; replace it.
 	protocol.Register(&fetch.Request{}, &fetch.Response{})
 	t := kafkago.Transport{MetadataTopics: []string{topic}}
 	defer t.CloseIdleConnections()
@@ -71,7 +71,7 @@ func readKafkaGo(ctx context.Context, addrs []string, topic string, n int) (int,
 	return count, time.Since(begun), nil
 }
 
-// readFranzGo polls, with franz-go's defaults.
+// readFranzGo polls with franz-go's default settings.
 func readFranzGo(ctx context.Context, addrs []string, topic string, n int) (int, time.Duration, error) {
 	c, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}))

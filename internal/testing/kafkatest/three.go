@@ -8,21 +8,20 @@ import (
 	"testing"
 )
 
-// Three is an Apache Kafka of three brokers that .ci/kafka/three has started for the tests.
+// Three is an Apache Kafka cluster of three brokers that .ci/kafka/three has started for the tests.
 type Three struct {
-	// Addrs are the addresses of all of them.
+	// Addrs are the addresses of the three brokers.
 	Addrs []string
 	// Brokers can be killed, paused and started one by one. Their node ids are 1 to 3.
 	Brokers [3]*Real
 }
 
-// NewThree returns the brokers that STREAMDP_KAFKA_THREE names, and skips the test where there
-// are none.
+// NewThree returns the brokers that STREAMDP_KAFKA_THREE names. It skips the test if the variable is not set.
 func NewThree(tb testing.TB) *Three {
 	tb.Helper()
 	addrs := os.Getenv("STREAMDP_KAFKA_THREE")
 	if addrs == "" {
-		tb.Skip("needs three brokers: .ci/kafka/three")
+		tb.Skip("needs three brokers: run .ci/kafka/three")
 	}
 	t := &Three{Addrs: strings.Split(addrs, ",")}
 	for i := range t.Brokers {
@@ -32,8 +31,8 @@ func NewThree(tb testing.TB) *Three {
 	return t
 }
 
-// Pause stops the broker where it is, as a machine that stands still would. The test that calls
-// it lets it continue, also when it fails.
+// Pause suspends the broker's process, so that the broker seems to hang. It continues when the test ends, also if the
+// test fails.
 func (r *Real) Pause() {
 	r.tb.Helper()
 	r.control("pause")
@@ -44,5 +43,5 @@ func (r *Real) Pause() {
 	})
 }
 
-// Continue lets a paused broker go on.
+// Continue resumes a paused broker.
 func (r *Real) Continue() { r.tb.Helper(); r.control("continue") }

@@ -3,6 +3,6 @@
 // Package race tells tests whether the race detector is on.
 package race
 
-// Enabled says that everything takes ten times as long, and memory several
-// times as much.
+// Enabled tells whether the race detector is on: then everything takes ten times as long and needs several times the
+// memory.
 const Enabled = true

@@ -1,6 +1,5 @@
-// Package rival lets a benchmark pair its subject with a named rival in the
-// same run: absolute times move with the machine and its neighbours, ratios
-// hold. Imported by tests only.
+// Package rival lets a benchmark compare its subject with a named rival in the same run. Absolute times depend on the
+// machine and its load; ratios are stable. For tests only.
 package rival
 
 import (
@@ -10,21 +9,19 @@ import (
 	"time"
 )
 
-// Compare runs subject b.N times and, between stretches of about a
-// millisecond, the rival for as many calls. It reports ns per unit of the
-// subject, the rival's under its name, and the median ratio of the stretches.
-// units is how many things one call of either handles. The benchmark's own
-// time and allocations are the subject's alone.
+// Compare runs subject b.N times. After every millisecond or so of subject calls it runs rival equally often. It
+// reports the time per unit of the subject (ns), that of the rival under its name, and the median ratio over these
+// pairs of runs. units is the number of things that one call of either handles. The benchmark's own time and
+// allocations cover the subject alone.
 //
-// With STREAMDP_SUBJECT_ONLY set it runs nothing but the subject, b.N times, for tools that
-// count instructions.
+// If STREAMDP_SUBJECT_ONLY is set, it runs only the subject, b.N times, for tools that count instructions.
 func Compare(b *testing.B, units int, subject func(), name string, rival func()) {
 	b.Helper()
 	CompareFresh(b, units, nil, subject, name, rival)
 }
 
-// CompareFresh is Compare for a subject that uses something up: before every call of it, it
-// calls fresh, whose time is nobody's.
+// CompareFresh is Compare for a subject that consumes its input: it calls fresh before every call of subject, and does
+// not count the time of fresh.
 func CompareFresh(b *testing.B, units int, fresh, subject func(), name string, rival func()) {
 	b.Helper()
 	run := func(n int) (used time.Duration) {
@@ -50,7 +47,7 @@ func CompareFresh(b *testing.B, units int, fresh, subject func(), name string, r
 		return
 	}
 	b.ReportAllocs()
-	run(1) // warm up, and size a stretch
+	run(1) // warm up, and find the number of calls of a run
 	rival()
 	stretch := int(time.Millisecond/max(run(1), 1)) + 1
 

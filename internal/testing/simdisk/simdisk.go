@@ -1,4 +1,5 @@
-// Package simdisk is a simulated disk: it loses what was not synced, tears writes, and fails where a test says so.
+// Package simdisk simulates a disk that loses what was not synced, writes parts of files, and fails operations as a
+// test demands.
 package simdisk
 
 import (
@@ -19,27 +20,26 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// SimDisk is a disk in memory that forgets. What a file holds is durable after
-// Sync, and a name after SyncDir of its directory. A crash keeps what is
-// durable and any part of the rest: of names each for itself, of contents any
-// sector of 512 bytes, as disks and journals do.
+// SimDisk is a disk in memory. The contents of a file are durable after Sync, and a name is durable after SyncDir of
+// its directory. A crash keeps everything durable and an arbitrary part of the rest: any of the names, and of the
+// contents any sectors of 512 bytes, as real disks and journals do.
 type SimDisk struct {
 	Mu    sync.Mutex
-	Names map[string]*inode // as the process sees them
-	kept  map[string]*inode // durable
-	Dirs  map[string]bool   // true: durable
+	Names map[string]*inode // as the running process sees them
+	kept  map[string]*inode // the durable names
+	Dirs  map[string]bool   // true: the directory is durable
 
-	Ops     int      // that changed something
-	Journal []string // their names
-	Crash   int      // the operation before which the machine stops; −1 never
+	Ops     int      // operations so far that changed something
+	Journal []string // the names of these operations
+	Crash   int      // the operation before which the machine crashes; −1: never
 	Down    bool
-	Refuse  func(op, name string) error // fails an operation
+	Refuse  func(op, name string) error // returns an error for an operation that must fail
 
-	Opens  int         // of files and directories, to change or to read
-	Scarce func() bool // no descriptor is left to open one
+	Opens  int         // how often a file or directory was opened, to change or to read it
+	Scarce func() bool // reports whether the process has no file descriptor left
 }
 
-// descriptor counts an opening.
+// descriptor counts the opening of a file, and fails if no file descriptor is left.
 func (d *SimDisk) descriptor(op, name string) error {
 	d.Opens++
 	if d.Scarce != nil && d.Scarce() {
@@ -50,12 +50,12 @@ func (d *SimDisk) descriptor(op, name string) error {
 
 type inode struct {
 	Data   []byte
-	synced []byte // durable
+	synced []byte // the durable contents
 }
 
 var ErrCrashed = errors.New("simulated crash")
 
-// NewSimDisk is an empty disk with one directory.
+// NewSimDisk returns an empty disk with one directory.
 func NewSimDisk(root string) *SimDisk {
 	d := &SimDisk{Names: map[string]*inode{}, kept: map[string]*inode{}, Dirs: map[string]bool{}, Crash: -1}
 	for ; len(root) > 1; root = filepath.Dir(root) {
@@ -66,7 +66,7 @@ func NewSimDisk(root string) *SimDisk {
 
 const sector = 512
 
-// do counts an operation that changes something, and stops at the crash.
+// do counts an operation that changes something. It fails from the crash on.
 func (d *SimDisk) do(op, name string) error {
 	if d.Down || d.Ops == d.Crash {
 		d.Down = true
@@ -82,8 +82,7 @@ func (d *SimDisk) do(op, name string) error {
 	return nil
 }
 
-// The modes of a crash: what was not synced is lost, has all arrived, or any
-// part of it has.
+// The modes of a crash: data that was not synced is lost, is kept, or is kept in an arbitrary part.
 const (
 	CrashLost = iota
 	CrashArrived
@@ -91,7 +90,7 @@ const (
 	CrashModes
 )
 
-// Reboot is the disk after a crash, as the next process finds it.
+// Reboot returns the disk after a crash, as the next process finds it.
 func (d *SimDisk) Reboot(mode int, rng *rand.Rand) *SimDisk {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
@@ -101,7 +100,7 @@ func (d *SimDisk) Reboot(mode int, rng *rand.Rand) *SimDisk {
 	for dir := range d.Dirs {
 		dirs = append(dirs, dir)
 	}
-	slices.Sort(dirs) // parents first, and a fixed order of random numbers
+	slices.Sort(dirs) // parents first; and rng is used in a fixed order
 	for _, dir := range dirs {
 		if parent := filepath.Dir(dir); d.Dirs[dir] || arrives() {
 			if _, known := d.Dirs[parent]; !known || n.Dirs[parent] {
@@ -134,7 +133,7 @@ func (d *SimDisk) Reboot(mode int, rng *rand.Rand) *SimDisk {
 	return n
 }
 
-// survives returns what a crash leaves of a file.
+// survives returns the contents of a file after a crash.
 func survives(i *inode, mode int, rng *rand.Rand) []byte {
 	switch mode {
 	case CrashLost:
@@ -217,7 +216,7 @@ func (f *simFile) Write(p []byte) (int, error) {
 	defer f.d.Mu.Unlock()
 	if err := f.d.do("write", f.name); err != nil {
 		if !errors.Is(err, ErrCrashed) {
-			// A full disk takes a part.
+			// A full disk still takes part of a write.
 			f.put(p[:len(p)/2])
 		}
 		return 0, err
@@ -293,7 +292,7 @@ func (d *SimDisk) ReadDir(dir string) ([]string, error) {
 }
 
 func (d *SimDisk) MkdirAll(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil { // for the lock and the socket
+	if err := os.MkdirAll(dir, 0o700); err != nil { // the lock and the socket need a real directory
 		return err
 	}
 	d.Mu.Lock()
@@ -407,7 +406,7 @@ func (d *SimDisk) SyncDir(dir string) error {
 	return nil
 }
 
-// Holds lists the durable and visible names whose last element begins so.
+// Holds lists the durable and the visible names whose last element begins with prefix.
 func (d *SimDisk) Holds(prefix string) (list []string) {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
@@ -422,8 +421,7 @@ func (d *SimDisk) Holds(prefix string) (list []string) {
 	return list
 }
 
-// At returns the number of the n-th operation, from 1, whose text has all the
-// words, −1 if there is none.
+// At returns the number of the n-th operation, from 1, whose name contains all the words, −1 if there is none.
 func (d *SimDisk) At(n int, words ...string) int {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()

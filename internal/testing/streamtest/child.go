@@ -39,36 +39,36 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// The test binary executes itself as a process that can be killed.
+// The test binary executes itself as a separate process that can be killed.
 
-// ChildVariable holds a ChildSpec as JSON where the binary is such a process.
+// ChildVariable is the environment variable with a ChildSpec as JSON. It is set if the binary is such a process.
 const ChildVariable = "STREAMDP_TEST_CHILD"
 
-// ChildSpec says what a child process does.
+// ChildSpec says what a child process runs.
 type ChildSpec struct {
 	Role   string // "daemon", "reader", "naive", "broker" or "rival"
-	Config string // text
+	Config string // the text of the configuration
 	Seed   uint64
-	Real   bool // secrets are drawn, not made from the seed
+	Real   bool // secrets are random, not derived from the seed
 	Fetch  int
-	Memory int64 // like GOMEMLIMIT, in bytes; 0: none
+	Memory int64 // like GOMEMLIMIT, in bytes; 0: no limit
 
-	Reloads []string // configurations that a daemon takes one after the other, again and again
+	Reloads []string // configurations that a daemon loads in turn, repeatedly
 
-	Port   int // broker
+	Port   int // of the broker
 	Data   string
 	Topics []string
 
-	Members int // that read merged streams: a daemon and readers for it; 0: nobody shares them
-	Self    int // place among them
+	Members int // processes that read merged streams: a daemon and its readers; 0: the daemon reads alone
+	Self    int // the index of this process among them
 	Procs   int // like GOMAXPROCS; 0: all processors
 
-	Rival   string // of kafkatest.Rivals
+	Rival   string // a key of kafkatest.Rivals
 	Addrs   []string
 	Records int
 }
 
-// Child is the main function of a child process. It prints "up" when it works.
+// Child is the main function of a child process. It prints "up" when it is ready.
 func Child(text string) error {
 	var spec ChildSpec
 	if err := json.Unmarshal([]byte(text), &spec); err != nil {
@@ -104,7 +104,7 @@ func Child(text string) error {
 	if spec.Role == "reader" {
 		return read(ctx, cfg, spec)
 	}
-	if name := os.Getenv("STREAMDP_CHILD_PROFILE"); name != "" { // of each process, its number behind it
+	if name := os.Getenv("STREAMDP_CHILD_PROFILE"); name != "" { // a file for each process; its number is appended
 		f, err := os.Create(fmt.Sprintf("%s.%d", name, os.Getpid()))
 		if err == nil {
 			err = pprof.StartCPUProfile(f)
@@ -129,7 +129,7 @@ func Child(text string) error {
 		if d == nil {
 			return
 		}
-		if all := in.Tasks(); len(all) > 0 && all[0].Ran() { // instances of a group may have none
+		if all := in.Tasks(); len(all) > 0 && all[0].Ran() { // an instance of a group may have no task
 			up.Do(func() { fmt.Println("up", d.Addr()) })
 		}
 	}
@@ -139,7 +139,7 @@ func Child(text string) error {
 	}
 	if spec.Memory > 0 {
 		debug.SetMemoryLimit(spec.Memory)
-		debug.SetGCPercent(20) // else the peak says how late the collector was
+		debug.SetGCPercent(20) // otherwise the peak shows how late the collector ran
 	}
 	if len(spec.Reloads) > 0 {
 		n := 0
@@ -190,13 +190,13 @@ func read(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 	return p.Run(ctx, func() { fmt.Println("up") })
 }
 
-// OverKafka is the log of merged streams of the tests' group.
+// OverKafka returns the log of the sums of merged streams in the tests' group.
 func OverKafka(c *kafka.Client) input.SumLog {
 	return &input.KafkaSums{Client: c, Topic: "group.partials", Now: time.Now}
 }
 
-// naive is the loop that everybody writes first, the control variant of the
-// kill test: at least once, fresh noise in every attempt, publish, then commit.
+// naive is the simplest possible loop, the control of the kill test: it reads records at least once, draws fresh noise
+// in every attempt, publishes, and then commits.
 func naive(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 	s := cfg.Streams[0]
 	client, err := kafka.NewClient(kafka.Options{Brokers: cfg.Kafka.Brokers})
@@ -219,7 +219,7 @@ func naive(ctx context.Context, cfg *config.Config, spec ChildSpec) error {
 	if err != nil {
 		return err
 	}
-	secret := dp.NewSecret() // of this attempt
+	secret := dp.NewSecret() // the secret of this attempt
 	keys, err := dp.NewEpoch(connect.InsecureKey(spec.Seed), &secret, s.Name, 1, keys.NewNonce(), [32]byte{})
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ type Process struct {
 	Cmd    *exec.Cmd
 	Stderr *fixtures.Journal
 	Lines  *bufio.Reader
-	Addr   string // what it serves
+	Addr   string // the address that it serves
 	Done   chan struct{}
 	Err    error
 }
@@ -333,7 +333,7 @@ func Spawn(t testing.TB, spec ChildSpec) *Process {
 	return p
 }
 
-// Up waits until the child works.
+// Up waits until the child is ready.
 func (p *Process) Up() *Process {
 	p.t.Helper()
 	line, err := p.Lines.ReadString('\n')
@@ -345,7 +345,7 @@ func (p *Process) Up() *Process {
 	return p
 }
 
-// Kill ends the child without its knowledge, and reports whether it was alive.
+// Kill kills the child. It fails the test if the child had ended already.
 func (p *Process) Kill() {
 	p.t.Helper()
 	p.Cmd.Process.Kill()
@@ -356,7 +356,7 @@ func (p *Process) Kill() {
 	}
 }
 
-// Terminate asks the child to end and returns its exit code.
+// Terminate sends SIGTERM to the child and returns its exit code.
 func (p *Process) Terminate() int {
 	p.t.Helper()
 	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -15,12 +15,12 @@ func ClockRig(t testing.TB, toml string, partitions int) *Rig {
 	return r
 }
 
-// hand is a clock that the test moves.
+// hand is a clock that the test advances.
 type hand chan struct{}
 
 func NewHand() hand { return make(hand, 1<<16) }
 
-// On makes a daemon follow the clock.
+// On makes a daemon use the clock.
 func (h hand) On(o *stream.Options) {
 	o.Hooks.Beat = func(ctx context.Context) error {
 		select {

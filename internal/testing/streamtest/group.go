@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// GroupRig is a rig whose topic "orders" has some partitions that instances of group g share.
+// GroupRig returns a rig whose topic "orders" has several partitions that instances of group g share.
 func GroupRig(t *testing.T, partitions int, lines string) *Rig {
 	t.Helper()
 	b, err := embedded.Start(embedded.Options{Extra: []kfake.Opt{kfake.GroupMinSessionTimeout(100 * time.Millisecond)}})
@@ -28,7 +28,7 @@ func GroupRig(t *testing.T, partitions int, lines string) *Rig {
 	return r
 }
 
-// Begin makes the topics of the group.
+// Begin creates the topics of the group.
 func (r *Rig) Begin() {
 	r.T.Helper()
 	o := r.Options()
@@ -37,14 +37,14 @@ func (r *Rig) Begin() {
 	}
 }
 
-// Instance returns a rig with a state directory of its own, for another instance of the group.
+// Instance returns a rig with a separate state directory, for another instance of the group.
 func (r *Rig) Instance(name string) *Rig {
 	s := r.Sibling(r.Toml)
 	s.Group += fmt.Sprintf("instance = %q\n", name)
 	return s
 }
 
-// Values returns what an output topic has under each key, and fails where that are two things.
+// Values returns the hash of the value of each key in an output topic. It fails if a key has two different values.
 func (r *Rig) Values(topic string) map[string][32]byte {
 	r.T.Helper()
 	all := map[string][32]byte{}
@@ -57,7 +57,7 @@ func (r *Rig) Values(topic string) map[string][32]byte {
 	return all
 }
 
-// Awaits waits until an output topic has so many releases.
+// Awaits waits until an output topic has n releases.
 func (r *Rig) Awaits(topic string, n int, why func() string) {
 	r.T.Helper()
 	until := time.Now().Add(fixtures.Patience)

@@ -21,9 +21,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// shared makes the state of a daemon the shard's logs.
+// shared makes a daemon keep its state in the shard's logs.
 func shared(o *stream.Options, h cluster.Holding) error {
-	if err := os.MkdirAll(filepath.Join(o.Config.State.Dir, "tasks"), 0o700); err != nil { // for its sockets
+	if err := os.MkdirAll(filepath.Join(o.Config.State.Dir, "tasks"), 0o700); err != nil { // for the sockets
 		return err
 	}
 	s, err := cluster.NewShard(h)
@@ -33,32 +33,32 @@ func shared(o *stream.Options, h cluster.Holding) error {
 	return err
 }
 
-// HeldShard is a shard's logs in memory, and what the protocol makes of them. It checks what no
-// update may do: charge an epoch without making it, or what follows from that; break the ledger's
-// chain; seal what ends with an epoch under nothing.
+// HeldShard is a shard's logs in memory, with the state that the protocol derives from them. It checks that no update
+// charges an epoch without creating it or later states without the epoch, breaks the ledger's chain, or stores a value
+// of an epoch without encrypting it under the epoch's secret.
 type HeldShard struct {
 	Mu      sync.Mutex
-	Stored  map[string]shardlog.Value // committed
+	Stored  map[string]shardlog.Value // the committed values
 	Ledger  [][]byte
-	Updates []string // what was committed, in words
-	Wrong   []string // what must not have happened
+	Updates []string // descriptions of the committed updates
+	Wrong   []string // violations that were found
 
 	Calls int
-	Fault int  // the call that fails, from 0; −1: none
-	Late  bool // it is committed all the same
+	Fault int  // the number of the call that fails, from 0; −1: none
+	Late  bool // the failing call is committed all the same
 	Hold  chan struct{}
 
 	Done     chan struct{}
 	Broken   bool
-	Taken    bool // by another owner, which Affirm finds
-	Affirmed int  // Calls of Affirm
+	Taken    bool // another owner has the shard; Affirm detects it
+	Affirmed int  // number of calls of Affirm
 }
 
 func NewHeldShard() *HeldShard {
 	return &HeldShard{Stored: map[string]shardlog.Value{}, Fault: -1, Done: make(chan struct{})}
 }
 
-// Again returns the shard as another acquisition finds it.
+// Again returns the shard as the next owner finds it.
 func (h *HeldShard) Again() *HeldShard {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -193,7 +193,7 @@ func (h *HeldShard) knows(hash [32]byte) bool {
 	return false
 }
 
-// Charged reports whether an epoch's opening is committed.
+// Charged reports whether the opening of an epoch is committed.
 func (h *HeldShard) Charged(task string, epoch uint64) bool {
 	for _, line := range h.Ledger {
 		var e ledger.Entry
@@ -205,8 +205,8 @@ func (h *HeldShard) Charged(task string, epoch uint64) bool {
 	return false
 }
 
-// Committed returns the last step of an epoch of the task orders-0 that may be published: the
-// checkpoint's, or any once the epoch is closed.
+// Committed returns the last step of an epoch of the task orders-0 that may be published: that of the checkpoint, or
+// any step once the epoch is closed.
 func (h *HeldShard) Committed(epoch uint64) uint64 {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()

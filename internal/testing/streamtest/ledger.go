@@ -15,10 +15,10 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// OfRecords is the account of a source's records.
+// OfRecords returns the account of a source's records.
 func OfRecords(s core.Source) ledger.Account { return ledger.Account{Source: s} }
 
-// Charging is an entry that opens an epoch of TestSource for the stream orders.
+// Charging returns an entry that opens an epoch of TestSource for the stream orders.
 func Charging(epoch uint64, first, end int64, a dp.Adjacency, mu float64) ledger.Entry {
 	return ledger.Entry{
 		Kind: ledger.KindOpen, Stream: "orders", Source: fixtures.TestSource, Epoch: epoch, Incarnation: 1,
@@ -27,7 +27,7 @@ func Charging(epoch uint64, first, end int64, a dp.Adjacency, mu float64) ledger
 	}
 }
 
-// ForgedLine is a line that somebody writes who has no key: right sequence, chain and sum.
+// ForgedLine returns a ledger line forged without the key: its sequence number, chain and checksum are right.
 func ForgedLine(t testing.TB, l *ledger.Ledger, e ledger.Entry) []byte {
 	t.Helper()
 	e.Seq, e.Prev, e.Key = uint64(len(l.Entries)+1), hex.EncodeToString(l.Head[:]), "deadbeefdeadbeef"
@@ -36,7 +36,7 @@ func ForgedLine(t testing.TB, l *ledger.Ledger, e ledger.Entry) []byte {
 	return append(ledger.NewKey(connect.InsecureKey(99)).Seal(line), '\n')
 }
 
-// Mirrored returns a rig with a control topic, whose daemons draw their secrets.
+// Mirrored returns a rig with a control topic, whose daemons use random secrets.
 func Mirrored(t testing.TB, toml string) *Rig {
 	t.Helper()
 	r := NewRig(t, toml)
@@ -61,7 +61,7 @@ func (r *Rig) Control() (list []kafka.Message) {
 	return list
 }
 
-// Closed returns the end that the last close of the ledger states.
+// Closed returns the end offset in the last close entry of the ledger.
 func (r *Rig) Closed(entries []ledger.Entry) (end int64) {
 	r.T.Helper()
 	end = -2

@@ -13,9 +13,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Main is TestMain of each package whose tests use the rig. In a child process it is that process's main function.
+// Main is TestMain of each package whose tests use the rig. In a child process it runs Child instead of tests.
 func Main(m *testing.M) {
-	persons.SnapshotLeast = 600 // of 30 records, instead of three million
+	persons.SnapshotLeast = 600 // 30 records, instead of three million
 	state.PersonsBytes = 400
 	if text := os.Getenv(ChildVariable); text != "" {
 		if err := Child(text); err != nil {
@@ -24,9 +24,10 @@ func Main(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Tests wait for brokers, disks and clocks most of their time. -parallel overrides this.
+	// Tests spend most of their time waiting for brokers, disks and clocks, so more of them run in parallel. The flag
+	// -parallel overrides this.
 	parallel := 4 * runtime.GOMAXPROCS(0)
-	if race.Enabled { // which leaves them less to wait for
+	if race.Enabled { // then they spend more time computing
 		parallel /= 2
 	}
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {

@@ -39,13 +39,13 @@ func (r *Rig) SendTo(partition, first, n int) {
 	}
 }
 
-// OutputOf returns the values in a topic of releases, by key. It fails where a key has two.
+// OutputOf returns the values in a topic of releases, by key. It fails if a key has two different values.
 func (r *Rig) OutputOf(topic string) map[string]string {
 	r.T.Helper()
 	all := map[string]string{}
 	err := r.Client.ReadBack(context.Background(), topic, 0, 0, func(rec *kafka.Record) error {
 		if was, known := all[string(rec.Key)]; known && was != string(rec.Value) {
-			r.T.Errorf("two releases %s", rec.Key)
+			r.T.Errorf("two different releases %s", rec.Key)
 		}
 		all[string(rec.Key)] = string(rec.Value)
 		return nil
@@ -54,7 +54,7 @@ func (r *Rig) OutputOf(topic string) map[string]string {
 	return all
 }
 
-// AddPartitions gives a topic so many partitions.
+// AddPartitions increases the number of a topic's partitions to count.
 func AddPartitions(t testing.TB, r *Rig, name string, count int32) {
 	t.Helper()
 	req := kmsg.NewPtrCreatePartitionsRequest()

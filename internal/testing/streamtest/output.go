@@ -20,7 +20,7 @@ func (r *Rig) Output(topic string) (list []fixtures.Published) {
 	r.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience)
 	defer cancel()
-	// A client that has followed the cluster learns of a new topic late.
+	// Use a new client: one that has followed the cluster learns of a new topic late.
 	client, err := kafka.NewClient(kafka.Options{Brokers: []string{r.Addr}})
 	if err != nil {
 		r.T.Fatal(err)
@@ -46,8 +46,8 @@ func (r *Rig) Output(topic string) (list []fixtures.Published) {
 	return list
 }
 
-// Hold makes the broker refuse or hold requests to publish into a topic, as decide says. held
-// is closed when it holds one, until release is called.
+// Hold makes the broker refuse or delay requests to publish into a topic, as decide says. held is closed when it delays
+// a request; release ends the delay.
 func (r *Rig) Hold(topic string,
 	decide func(*kmsg.ProduceRequest) (refused *kerr.Error, hold bool)) (held chan struct{}, release func()) {
 	held, free := make(chan struct{}), make(chan struct{})
@@ -80,19 +80,19 @@ func (r *Rig) Hold(topic string,
 	return held, release
 }
 
-// Verdict is what the checker finds in an output topic.
+// Verdict is the result of Judge.
 type Verdict struct {
-	Steps      uint64              // largest
-	Duplicates int                 // releases published again, the same bytes
+	Steps      uint64              // the largest step number
+	Duplicates int                 // releases published again with the same bytes
 	Forks      []string            // keys with two different values
-	missing    []string            // steps that are not there
-	gaps       []string            // offsets that do not follow the step before
+	missing    []string            // steps without a release
+	gaps       []string            // releases whose offsets do not follow the step before
 	Bytes      map[string][32]byte // key → hash
 	ByKey      map[string]fixtures.Published
 }
 
-// Judge checks the releases of one task: one distinct value a key, no step
-// missing within an epoch, offsets contiguous.
+// Judge checks the releases of one task: each key has one distinct value, no step is missing within an epoch, and
+// offsets are contiguous.
 func Judge(t testing.TB, list []fixtures.Published) Verdict {
 	t.Helper()
 	v := Verdict{Bytes: map[string][32]byte{}, ByKey: map[string]fixtures.Published{}}
@@ -118,10 +118,10 @@ func Judge(t testing.TB, list []fixtures.Published) Verdict {
 	for i := range all {
 		rel := all[i].Parse(t)
 		if rel.Epoch != all[i].Epoch || rel.Step != all[i].Step {
-			v.gaps = append(v.gaps, all[i].Key+": another identity inside")
+			v.gaps = append(v.gaps, all[i].Key+": the value has another identity than the key")
 		}
 		first := i == 0 || all[i].Epoch != all[i-1].Epoch
-		// Searches come behind a warm-up.
+		// Searches of a mechanism follow the warm-up.
 		begins := len(rel.Warmup) == 0 && (first || len(all[i-1].Parse(t).Warmup) > 0)
 		silent, offsets := rel.Silent(begins)
 		if first {
@@ -160,7 +160,7 @@ func (v *Verdict) Equals(t testing.TB, want *Verdict) {
 	}
 	for key, hash := range want.Bytes {
 		if got, ok := v.Bytes[key]; !ok || got != hash {
-			t.Errorf("release %s is not that of the uninterrupted run:\n%s\n%s", key, v.ByKey[key].Value,
+			t.Errorf("release %s differs from the uninterrupted run:\n%s\n%s", key, v.ByKey[key].Value,
 				want.ByKey[key].Value)
 			return
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// SendUsers appends n records of nine persons, one of whom is nobody, to a partition of "orders".
+// SendUsers appends n records of nine persons and of no person to a partition of "orders".
 func (r *Rig) SendUsers(partition, first, n int) {
 	r.T.Helper()
 	list := make([]kafka.Message, n)
@@ -27,8 +27,7 @@ func (r *Rig) SendUsers(partition, first, n int) {
 	}
 }
 
-// PersonRig is a rig with a stream that protects persons, in one of the modes, with steps of so many
-// records.
+// PersonRig returns a rig with a stream that protects persons, in one of the PersonModes, with steps of step records.
 func PersonRig(t testing.TB, mode, step int) *Rig {
 	t.Helper()
 	r := NewRig(t,
@@ -38,7 +37,7 @@ func PersonRig(t testing.TB, mode, step int) *Rig {
 	return r
 }
 
-// HasUsers returns the names of the files of persons.
+// HasUsers returns the names of the state files of persons.
 func (r *Rig) HasUsers() []string {
 	r.T.Helper()
 	names, err := filepath.Glob(r.File(state.PersonsPrefix + "*"))

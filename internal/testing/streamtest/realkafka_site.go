@@ -27,18 +27,17 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Site is a daemon's state, with an input and an output topic of its own on any
-// broker.
+// Site is a daemon's state directory, with an input and an output topic that only it uses, on any broker.
 type Site struct {
 	T       *testing.T
 	Addrs   []string
 	Client  *kafka.Client
 	Dir     string
 	In, Out string
-	From    string // of further settings of the input
-	Table   string // of further stream settings
+	From    string // further settings of the input
+	Table   string // further settings of the stream
 	Edit    *strings.Replacer
-	Log     *fixtures.Journal // nil: the test's output alone
+	Log     *fixtures.Journal // nil: logs go to the test's output only
 	Fetch   int               // Options.FetchBytes
 	Look    time.Duration     // Options.lookEvery
 }
@@ -53,8 +52,7 @@ func NewSite(t *testing.T, addrs []string, in string) *Site {
 	return &Site{T: t, Addrs: addrs, Client: c, Dir: t.TempDir(), In: in, Out: fmt.Sprint("dp-", time.Now().UnixNano())}
 }
 
-// File is the site's configuration. The digest of a stream does not depend on
-// its output.
+// File returns the site's configuration. The digest of a stream does not depend on its output.
 func (s *Site) File() string {
 	text := fmt.Sprintf(`
 [kafka]
@@ -86,13 +84,13 @@ clip = 1.0
 	return text
 }
 
-// SiteRun is a daemon in progress at a site.
+// SiteRun is a running daemon of a site.
 type SiteRun struct {
 	T    *testing.T
 	D    *stream.Daemon
 	Stop context.CancelFunc
 	Done chan struct{}
-	Err  error // after done
+	Err  error // set when done is closed
 }
 
 // Run starts a daemon with a fixed seed.
@@ -126,7 +124,7 @@ func (s *Site) Run() *SiteRun {
 	return r
 }
 
-// Wait waits until the task's status is as it should be.
+// Wait waits until ok accepts the task's status.
 func (r *SiteRun) Wait(what string, ok func(monitor.TaskStatus) bool) {
 	r.T.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !ok(r.D.Status()[0]); time.Sleep(2 * time.Millisecond) {
@@ -160,7 +158,7 @@ func (r *SiteRun) HaltsAtStart(reason string) {
 	}
 }
 
-// Ready is the status of the readiness probe.
+// Ready returns the HTTP status of the readiness probe.
 func (r *SiteRun) Ready() int {
 	r.T.Helper()
 	res, err := http.Get("http://" + r.D.Addr() + "/-/ready")
@@ -179,9 +177,8 @@ func (r *SiteRun) End() {
 	}
 }
 
-// traffic writes to a topic what the daemon has to take apart: committed and
-// aborted transactions of two producers, interleaved with each other and with
-// records outside of transactions, some of which are no rows at all.
+// traffic writes records of many kinds to a topic: committed and aborted transactions of two producers, interleaved
+// with each other and with records outside of transactions. Some records are invalid rows.
 type traffic struct {
 	t         *testing.T
 	rng       *rand.Rand
@@ -206,7 +203,7 @@ func (w *traffic) Batch() []kafkatest.Record {
 	rs := make([]kafkatest.Record, 1+w.rng.IntN(40))
 	for i := range rs {
 		switch w.rng.IntN(20) {
-		case 0: // a tombstone
+		case 0: // null value
 			rs[i].Key = []byte("k")
 		case 1:
 			rs[i].Value = []byte(`{"amount": "none"}`)
@@ -252,7 +249,7 @@ func (w *traffic) step() {
 		}
 		rs := w.Batch()
 		if w.rng.IntN(2) == 0 {
-			// What counts in no case shows if it is counted.
+			// Aborted records have a value that would be noticed if they counted.
 			for j := range rs {
 				rs[j].Value = []byte(`{"amount": 1e6, "items": 0, "weight": 0}`)
 			}
@@ -289,7 +286,7 @@ func (w *traffic) Settle(s *Site) {
 	}
 }
 
-// topicRecord is a release as it lies in the output topic.
+// topicRecord is a release in the output topic.
 type topicRecord struct {
 	key, Value string
 	headers    []kafka.Header
@@ -301,7 +298,7 @@ func (p topicRecord) Equal(q topicRecord) bool {
 			func(a, b kafka.Header) bool { return a.Key == b.Key && string(a.Value) == string(b.Value) })
 }
 
-// Output reads the output topic. A release may be there twice, but not two.
+// Output reads the output topic. A release may be there twice, but not with two different values.
 func (s *Site) Output() map[string]topicRecord {
 	s.T.Helper()
 	all := map[string]topicRecord{}
@@ -311,7 +308,7 @@ func (s *Site) Output() map[string]topicRecord {
 			p.headers = append(p.headers, kafka.Header{Key: h.Key, Value: slices.Clone(h.Value)})
 		}
 		if was, ok := all[p.key]; ok && !was.Equal(p) {
-			s.T.Errorf("two releases %s:\n%s\n%s", p.key, was.Value, p.Value)
+			s.T.Errorf("two different releases %s:\n%s\n%s", p.key, was.Value, p.Value)
 		}
 		all[p.key] = p
 		return nil
@@ -322,9 +319,8 @@ func (s *Site) Output() map[string]topicRecord {
 	return all
 }
 
-// Expect compares the releases of the only epoch with what the log calls for:
-// every step once, with its offsets, the number of committed records in it, and
-// their mean as far as the noise lets it show.
+// Expect compares the releases of the only epoch with those that the log determines: every step once, with its offsets
+// and the number of committed records in it. The means must be as close as the noise permits.
 func (w *traffic) Expect(got map[string]topicRecord) {
 	w.t.Helper()
 	steps := w.Slots / 100

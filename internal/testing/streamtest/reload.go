@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream"
 )
 
-// file is the path of a rig's configuration, which reload writes.
+// Configuration returns the path of the rig's configuration file, which Write writes.
 func (r *Rig) Configuration() string { return filepath.Join(r.Dir, "streamdp.toml") }
 
 // Reloadable makes a daemon read its configuration from that file.
@@ -18,7 +18,7 @@ func (r *Rig) Reloadable(o *stream.Options) {
 	o.Load = func() (*config.Config, error) { return config.Load(r.Configuration()) }
 }
 
-// Write writes the file, with these tables of streams.
+// Write writes the configuration file with these tables of streams.
 func (r *Rig) Write(tables ...string) {
 	r.T.Helper()
 	now := *r

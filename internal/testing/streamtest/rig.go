@@ -1,5 +1,5 @@
-// Package streamtest is the rig of tests that drive daemons: an embedded broker, topics of records, daemons in this
-// process or in child processes, and a judge of their releases.
+// Package streamtest has what tests need to run daemons: an embedded broker, topics of records, daemons in this process
+// or in child processes, and a judge of their releases.
 package streamtest
 
 import (
@@ -38,37 +38,37 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-// Rig is a broker, a topic of records, and what daemons need to run on them.
+// Rig is a broker, a topic of records, and the settings and files of daemons that use them.
 type Rig struct {
 	T                testing.TB
 	Broker           *embedded.Broker
 	Client           *kafka.Client
 	Addr             string
-	Dir              string // state and key
-	Commit           string // commit_interval
+	Dir              string // of state and key
+	Commit           string // the setting commit_interval
 	Toml             string // the streams' tables
 	Http             string // further lines of [http]
-	Archive, Encrypt bool   // of [state]
+	Archive, Encrypt bool   // settings of [state]
 	Seed             uint64
 	Log              *fixtures.Journal
 	Disk             state.Disk
-	Prepare          func(*stream.Inside) // before it runs; may be nil
-	Before           func(*stream.Daemon) // likewise
+	Prepare          func(*stream.Inside) // called before the daemon runs; may be nil
+	Before           func(*stream.Daemon) // called before the daemon runs; may be nil
 	Fetch            int
 	Chunk            int                // Options.chunk
-	Record           func(i int) []byte // of the input; nil: OrderRecord
-	Key              func(i int) []byte // of records of several partitions; nil: none
+	Record           func(i int) []byte // returns record i of the input; nil: OrderRecord
+	Key              func(i int) []byte // returns the key of record i if there are several partitions; nil: no keys
 
-	Topic      string // kafka.control_topic
-	Boundaries string // kafka.boundary_topic
-	Group      string // [cluster]
-	Lag        string // kafka.group
-	Traces     string // lines of [trace]; empty: no such table
-	Real       bool   // secrets and nonces are drawn: copies of a state that open epochs have others
+	Topic      string // the setting kafka.control_topic
+	Boundaries string // the setting kafka.boundary_topic
+	Group      string // the table [cluster]
+	Lag        string // the setting kafka.group
+	Traces     string // lines of the table [trace]; empty: no such table
+	Real       bool   // secrets and nonces are random: copies of a state that open epochs draw different ones
 
-	Shared cluster.Holding // the shard's logs; nil: its files are in dir
+	Shared cluster.Holding // the shard's logs; nil: the state is in files in Dir
 
-	references int // Uninterrupted runs so far
+	references int // number of calls of Uninterrupted so far
 }
 
 // NewRig starts a broker with the topic "orders".
@@ -77,8 +77,8 @@ func NewRig(t testing.TB, toml string) *Rig {
 	return NewRigOn(t, toml, embedded.Options{Topics: []string{"orders"}})
 }
 
-// NewOldRig is NewRig with a broker whose topics have no ids: a topic that is made
-// anew is known by its records alone, like one whose records were lost.
+// NewOldRig is NewRig with a broker whose topics have no ids. With it a topic that was created again can be recognized
+// by its records only, like a topic that lost records.
 func NewOldRig(t testing.TB, toml string) *Rig {
 	t.Helper()
 	return NewRigOn(t, toml,
@@ -95,7 +95,7 @@ func NewRigOn(t testing.TB, toml string, o embedded.Options) *Rig {
 	return NewRigAt(t, b, b.Addr(), toml)
 }
 
-// NewRigAt makes a rig at a broker, which may be shared.
+// NewRigAt returns a rig at a broker, which may be shared.
 func NewRigAt(t testing.TB, b *embedded.Broker, addr, toml string) *Rig {
 	t.Helper()
 	r := &Rig{T: t, Broker: b, Addr: addr, Dir: fixtures.ShortDir(t), Commit: "10ms", Toml: toml, Seed: 7,
@@ -104,14 +104,14 @@ func NewRigAt(t testing.TB, b *embedded.Broker, addr, toml string) *Rig {
 	return r
 }
 
-// Sibling is a rig at the same broker with a state of its own.
+// Sibling returns a rig at the same broker with a separate state directory.
 func (r *Rig) Sibling(toml string) *Rig {
 	s := *r
 	s.Dir, s.Toml, s.Log = fixtures.ShortDir(r.T), toml, &fixtures.Journal{}
 	return &s
 }
 
-// CopyState makes the state directory of s a copy of r's, sockets left out.
+// CopyState replaces the state directory of s by a copy of r's, without sockets.
 func (r *Rig) CopyState(s *Rig) {
 	r.T.Helper()
 	fixtures.CopyDir(r.T, filepath.Join(s.Dir, "state"), filepath.Join(r.Dir, "state"))
@@ -125,7 +125,7 @@ func (r *Rig) File(name string) string {
 // LedgerFile returns the path of the ledger.
 func (r *Rig) LedgerFile() string { return filepath.Join(r.Dir, "state", "ledger.jsonl") }
 
-// Text is the configuration file.
+// Text returns the configuration file.
 func (r *Rig) Text() []byte {
 	control := ""
 	if r.Topic != "" {
@@ -165,7 +165,7 @@ func (r *Rig) Options() stream.Options {
 	return o
 }
 
-// Running is a daemon that runs.
+// Running is a running daemon.
 type Running struct {
 	T      testing.TB
 	R      *Rig
@@ -224,21 +224,21 @@ func (r *Rig) Try(edits ...func(*stream.Options)) (*Running, error) {
 	return x, nil
 }
 
-// Until waits until the first task's status is as wanted.
+// Until waits until ok accepts the first task's status.
 func (x *Running) Until(what string, ok func(monitor.TaskStatus) bool) {
 	x.T.Helper()
 	if x.within(what, ok) {
 		return
 	}
-	x.T.Fatalf("not reached: %s: %+v\n%s", what, x.D.Status()[0], x.R.Log)
+	x.T.Fatalf("the daemon did not reach: %s: %+v\n%s", what, x.D.Status()[0], x.R.Log)
 }
 
-// within is until, and reports whether that was so before patience was over.
+// within is Until, but reports whether ok accepted the status in time, instead of failing.
 func (x *Running) within(what string, ok func(monitor.TaskStatus) bool) bool {
 	x.T.Helper()
 	late := time.NewTimer(fixtures.Patience)
 	defer late.Stop()
-	// what is waited for may be of another daemon, which does not wake this one
+	// Poll as well: the change may be made by another daemon, which does not wake this one.
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for !ok(x.D.Status()[0]) {
@@ -256,8 +256,8 @@ func (x *Running) within(what string, ok func(monitor.TaskStatus) bool) bool {
 	return true
 }
 
-// Published waits until a step is published, and everything before it. It waits on for as long as there are more
-// steps: how many there are to do may depend on how long the test has taken.
+// Published waits until a step, and everything before it, is published. It continues to wait while further steps are
+// closed, because the number of steps may depend on how long the test has taken.
 func (x *Running) Published(step uint64) {
 	x.T.Helper()
 	what, ok := fmt.Sprintf("step %d is published", step),
@@ -273,7 +273,7 @@ func (x *Running) Published(step uint64) {
 	}
 }
 
-// Halts waits for a halt and checks its reason and words.
+// Halts waits for a halt, and checks its reason and the words of its message.
 func (x *Running) Halts(reason string, words ...string) monitor.TaskStatus {
 	x.T.Helper()
 	x.Until("halt", func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted })
@@ -301,7 +301,7 @@ func (x *Running) Ends() error {
 	}
 }
 
-// End stops the daemon and fails unless it ends well.
+// End stops the daemon and fails the test unless it ends without an error.
 func (x *Running) End() {
 	x.T.Helper()
 	x.Stop()
@@ -310,7 +310,7 @@ func (x *Running) End() {
 	}
 }
 
-// EndHalted stops a daemon of which every task may have halted.
+// EndHalted stops a daemon whose tasks may all have halted.
 func (x *Running) EndHalted() {
 	x.T.Helper()
 	x.Stop()
@@ -374,35 +374,35 @@ func (x *Running) Get(path string) (code int, body string) {
 	return fixtures.Fetch(x.T, "http://"+x.D.Addr()+path)
 }
 
-// OpenEpoch opens an epoch of a task, for Offline.
+// OpenEpoch opens an epoch of a task. Call it in Offline.
 func OpenEpoch(ctx context.Context, d *stream.Daemon, t core.Task, open epoch.OpenRequest) error {
 	q := task.NewRequest(task.RequestOpen, t)
 	q.Open = open
 	return d.Do(ctx, q)
 }
 
-// CloseEpoch closes a task's open epoch, for Offline.
+// CloseEpoch closes a task's open epoch. Call it in Offline.
 func CloseEpoch(ctx context.Context, d *stream.Daemon, t core.Task, dropOutbox bool) error {
 	q := task.NewRequest(task.RequestClose, t)
 	q.Open.DropOutbox = dropOutbox
 	return d.Do(ctx, q)
 }
 
-// Recover restores a task's state, for Offline.
+// Recover restores a task's state. Call it in Offline.
 func Recover(ctx context.Context, d *stream.Daemon, t core.Task, from *recovery.Export) error {
 	q := task.NewRequest(task.RequestRecover, t)
 	q.From = from
 	return d.Do(ctx, q)
 }
 
-// Republish publishes a task's releases again, for Offline.
+// Republish publishes a task's releases again. Call it in Offline.
 func Republish(ctx context.Context, d *stream.Daemon, t core.Task, what recovery.RepublishRequest) error {
 	q := task.NewRequest(task.RequestRepublish, t)
 	q.Republish = what
 	return d.Do(ctx, q)
 }
 
-// Offline runs a command of an operator without a daemon.
+// Offline runs an operator's command without a running daemon.
 func (r *Rig) Offline(f func(context.Context, *stream.Daemon) error) error {
 	r.T.Helper()
 	d, err := stream.New(r.Options())
@@ -415,7 +415,7 @@ func (r *Rig) Offline(f func(context.Context, *stream.Daemon) error) error {
 	return f(ctx, d)
 }
 
-// Inside runs f over a daemon that does not run.
+// Inside runs f with a daemon that has not been started.
 func (r *Rig) Inside(f func(context.Context, *stream.Inside) error) error {
 	r.T.Helper()
 	var in *stream.Inside
@@ -476,15 +476,14 @@ func (r *Rig) Entries() []ledger.Entry {
 	return l.Entries
 }
 
-// SealedAnew gives the only line of a ledger, which was changed, the MAC and sum of
-// what it says now.
+// SealedAnew returns the only line of a ledger, after a change, with a new MAC and checksum.
 func (r *Rig) SealedAnew(line []byte) []byte {
 	body := bytes.TrimSuffix(line, []byte("\n"))
 	body = append(slices.Clone(body[:len(body)-ledger.SealBytes]), '}')
 	return append(ledger.NewKey(connect.InsecureKey(r.Seed)).Seal(body), '\n')
 }
 
-// Kinds are the kinds of the ledger's entries, in order.
+// Kinds returns the kinds of the ledger's entries, in order.
 func (r *Rig) Kinds() string {
 	var all []string
 	for _, e := range r.Entries() {

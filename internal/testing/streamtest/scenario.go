@@ -20,8 +20,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// CrashUsers stops the machine before every so-and-so-manieth operation on or after one on files of persons,
-// with STREAMDP_SLOW=1 before each, or fills its disk there.
+// CrashUsers stops the machine before every stride-th of the disk operations that touch a file of persons or follow one
+// that does, or fills the disk there. With STREAMDP_SLOW=1 it does so before each of them.
 func CrashUsers(t *testing.T, stride int, begin func(testing.TB) *Scenario, verify func(testing.TB, *Scenario)) {
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		stride = 1
@@ -46,7 +46,7 @@ func CrashUsers(t *testing.T, stride int, begin func(testing.TB) *Scenario, veri
 		d := s.R.Disk.(*simdisk.SimDisk)
 		if points/stride%2 == 0 {
 			refused := false
-			d.Refuse = func(op, name string) error { // full once
+			d.Refuse = func(op, name string) error { // the disk is full once
 				if d.Ops == k && op != "remove" && !refused {
 					refused = true
 					return syscall.ENOSPC
@@ -71,23 +71,23 @@ func CrashUsers(t *testing.T, stride int, begin func(testing.TB) *Scenario, veri
 	}
 }
 
-// Scenario is one life of a state directory: open, three steps with a commit
-// each, close, roll over, again, and a step more.
+// Scenario is the whole life of a state directory: it opens an epoch, runs three steps with a commit after each, closes
+// the epoch, rolls over, does the same again, and then one more step.
 type Scenario struct {
 	R    *Rig
-	Done int // operations until everything was published
-	// Also is what must hold too before the life is over; nil: nothing.
+	Done int // number of disk operations until everything was published
+	// Also is a further condition for the end of the run; nil: none.
 	Also func() bool
-	Edit func(*stream.Options) // nil: nothing
+	Edit func(*stream.Options) // changes the options; may be nil
 }
 
-// NewScenario starts a broker of its own, which takes a millisecond.
+// NewScenario starts a separate broker, which takes a millisecond.
 func NewScenario(t testing.TB) *Scenario {
 	t.Helper()
 	return NewScenarioOf(t, func(*Rig) {})
 }
 
-// NewScenarioOf is NewScenario for a rig that is changed before it has records.
+// NewScenarioOf is NewScenario for a rig that edit changes before it has records.
 func NewScenarioOf(t testing.TB, edit func(r *Rig)) *Scenario {
 	t.Helper()
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}})
@@ -140,7 +140,7 @@ func (s *Scenario) Run(t testing.TB) error {
 	}
 }
 
-// Crashed is run with a crash before operation k, then the machine's start.
+// Crashed is Run with a crash before disk operation k, and a restart of the machine afterwards.
 func (s *Scenario) Crashed(t testing.TB, k, mode int, rng *rand.Rand) (crashed bool) {
 	t.Helper()
 	d := s.R.Disk.(*simdisk.SimDisk)
@@ -170,7 +170,7 @@ func ReferenceOf(t *testing.T, shift int, newScenario func(testing.TB) *Scenario
 	defer s.Close()
 	var crashes []int
 	for range shift {
-		// A crash between charge and secret: the epoch is void.
+		// After a crash between charge and secret, the epoch is void.
 		probe := newScenario(t)
 		for _, k := range crashes {
 			probe.Crashed(t, k, simdisk.CrashLost, nil)
@@ -203,7 +203,7 @@ func ReferenceOf(t *testing.T, shift int, newScenario func(testing.TB) *Scenario
 	return ref
 }
 
-// Same fails unless the output of a scenario is that of an uninterrupted run.
+// Same fails unless the output of a scenario equals that of an uninterrupted run.
 func (s *Scenario) Same(t testing.TB, refs []fixtures.EpochReference) {
 	t.Helper()
 	list := s.R.Output("orders.dp")
@@ -216,16 +216,16 @@ func (s *Scenario) Same(t testing.TB, refs []fixtures.EpochReference) {
 		base := p.Parse(t).Covers[0]
 		shift := int(p.Epoch) - int(base/30+1)
 		if shift < 0 || shift >= len(refs) {
-			t.Errorf("release %s, from offset %d on", p.Key, base)
+			t.Errorf("unexpected release %s, from offset %d on", p.Key, base)
 			continue
 		}
 		if want := refs[shift][[2]int64{base, int64(p.Step)}]; want.Hash != p.Hash {
-			t.Errorf("release %s is not that of the uninterrupted run:\n%s\n%s", p.Key, p.Value, want.Value)
+			t.Errorf("release %s differs from the uninterrupted run:\n%s\n%s", p.Key, p.Value, want.Value)
 		}
 	}
 }
 
-// Verify holds the end of a scenario against what must be true after any crash.
+// Verify checks everything that must be true at the end of a scenario, after any crash.
 func (s *Scenario) Verify(t testing.TB, refs []fixtures.EpochReference) {
 	t.Helper()
 	s.Same(t, refs)
@@ -261,7 +261,7 @@ func (s *Scenario) Verify(t testing.TB, refs []fixtures.EpochReference) {
 		got.Mu != first.Cost.Mu {
 		t.Errorf("the worst-off record paid mu %g, an epoch costs %g", got.Mu, first.Cost.Mu)
 	}
-	// Nothing outlives its epoch.
+	// No secret or file of an epoch outlives it.
 	open := 0
 	for _, e := range entries {
 		if e.Kind != ledger.KindOpen {
@@ -283,7 +283,7 @@ func (s *Scenario) Verify(t testing.TB, refs []fixtures.EpochReference) {
 		}
 	}
 	if open != 1 {
-		t.Errorf("%d epochs are open", open)
+		t.Errorf("%d epochs are open, want 1", open)
 	}
 	for _, name := range d.Holds("checkpoint") {
 		data, err := d.ReadFile(filepath.Join(s.R.Dir, "state", "tasks", "orders-0", name))
@@ -291,18 +291,18 @@ func (s *Scenario) Verify(t testing.TB, refs []fixtures.EpochReference) {
 			t.Fatal(err)
 		}
 		if c, err := state.ParseCheckpoint(state.SlotContent(data)); err == nil && ended[c.Epoch] != "" {
-			t.Errorf("%s is of epoch %d, which has ended", name, c.Epoch)
+			t.Errorf("%s belongs to epoch %d, which has ended", name, c.Epoch)
 		}
 	}
 	for _, name := range []string{"checkpoint.tmp", "opening-"} {
 		if left := d.Holds(name); len(left) > 0 {
-			t.Errorf("%v is left", left)
+			t.Errorf("the files %v were left behind", left)
 		}
 	}
 }
 
-// Uninterrupted runs a daemon over the same input with the same seed and a
-// state and an output of its own, in one go.
+// Uninterrupted runs a daemon over the same input with the same seed, without interruption, with a separate state
+// directory and output.
 func (r *Rig) Uninterrupted(steps uint64) *Verdict {
 	r.T.Helper()
 	r.references++

@@ -35,7 +35,7 @@ func (r *Rig) Records(topic string) (list []kafka.Record) {
 	return list
 }
 
-// Of returns the status of a stream's only task, once it is as wanted.
+// Of waits until ok accepts the status of a stream's only task, and returns it.
 func (x *Running) Of(stream, what string, ok func(monitor.TaskStatus) bool) monitor.TaskStatus {
 	x.T.Helper()
 	for late := time.Now().Add(fixtures.Patience); ; time.Sleep(time.Millisecond) {
@@ -58,7 +58,7 @@ func (x *Running) Reaches(stream string, step uint64) {
 	})
 }
 
-// Ran is a rig whose daemon has published ten steps and ended.
+// Ran returns a rig whose daemon has published ten steps and ended.
 func Ran(t testing.TB, toml string) *Rig {
 	t.Helper()
 	return NewRig(t, toml).TenSteps()
@@ -74,7 +74,7 @@ func (r *Rig) TenSteps() *Rig {
 	return r
 }
 
-// Recreate makes the input another log, of n records numbered from first.
+// Recreate replaces the input by another log of n records, numbered from first.
 func (r *Rig) Recreate(first, n int) {
 	r.T.Helper()
 	kafkatest.DeleteTopic(r.T, r.Broker.Addrs(), "orders")
@@ -130,7 +130,7 @@ func (r *Rig) Forge(value string, keys ...string) {
 	}
 }
 
-// Verify audits the published releases of the task orders-0.
+// Verify verifies the published releases of the task orders-0.
 func (r *Rig) Verify(edits ...func(*recovery.Audit)) ([]recovery.Verification, error) {
 	r.T.Helper()
 	o := r.Options()
@@ -143,7 +143,7 @@ func (r *Rig) Verify(edits ...func(*recovery.Audit)) ([]recovery.Verification, e
 	return recovery.Verify(ctx, a, fixtures.OrdersTask)
 }
 
-// Verified fails unless epoch 1 alone was worked out again, with so many releases.
+// Verified fails unless Verify recomputed exactly epoch 1, with the given number of releases.
 func (r *Rig) Verified(releases int, edits ...func(*recovery.Audit)) {
 	r.T.Helper()
 	all, err := r.Verify(edits...)

@@ -1,4 +1,4 @@
-// Package tracetest is a receiver of OTLP over HTTP, for tests.
+// Package tracetest has a receiver of traces in OTLP over HTTP, for tests.
 package tracetest
 
 import (
@@ -18,27 +18,27 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Span is a span as a collector sees it.
+// Span is a span as the receiver decodes it.
 type Span struct {
-	Trace, ID, Parent string // in hexadecimal; Parent is empty at the beginning of a trace
+	Trace, ID, Parent string // in hexadecimal; Parent is empty for the root span of a trace
 	Name              string
 	Kind              string
 	Failed            bool
 	Start, End        time.Time
-	Attributes        map[string]any // int64 or string
+	Attributes        map[string]any // values are int64 or string
 }
 
-// Receiver takes spans, as long as it is told to.
+// Receiver is an HTTP server that collects spans. Its fields change how it answers.
 type Receiver struct {
 	tb     testing.TB
 	Server *httptest.Server
-	// Status, when not 0, is the answer to each request; its spans are not kept.
+	// Status, if not 0, is the HTTP status of each answer; the spans of these requests are dropped.
 	Status atomic.Int32
-	// Hang, when not nil, keeps each request until it is closed.
+	// Hang, if not nil, delays the answers until the channel is closed.
 	Hang atomic.Pointer[chan struct{}]
-	// Rejects is how many spans of a request it says it refused.
+	// Rejects is the number of rejected spans that each answer reports.
 	Rejects atomic.Int64
-	// Requests counts those that have begun.
+	// Requests counts the requests received so far, answered or not.
 	Requests atomic.Int64
 
 	mu       sync.Mutex
@@ -51,7 +51,7 @@ type Receiver struct {
 // New starts a receiver on the loopback address.
 func New(tb testing.TB) *Receiver { return start(tb, (*httptest.Server).Start) }
 
-// NewTLS starts one with TLS; Server.Certificate is its certificate.
+// NewTLS starts a receiver with TLS; Server.Certificate returns its certificate.
 func NewTLS(tb testing.TB) *Receiver { return start(tb, (*httptest.Server).StartTLS) }
 
 func start(tb testing.TB, start func(*httptest.Server)) *Receiver {
@@ -62,7 +62,7 @@ func start(tb testing.TB, start func(*httptest.Server)) *Receiver {
 	return r
 }
 
-// Vanish closes the listener and all connections. Return brings it back at the same address.
+// Vanish closes the listener and all connections. Return listens at the same address again.
 func (r *Receiver) Vanish() {
 	r.Server.CloseClientConnections()
 	r.Server.Listener.Close()
@@ -129,11 +129,11 @@ func (r *Receiver) keep(said *collector.ExportTraceServiceRequest, req *http.Req
 	}
 }
 
-// span reads a span, and fails the test where it has anything that [Span] has no field for.
+// span decodes a span. It fails the test if the span has anything that [Span] has no field for.
 func (r *Receiver) span(s *otlp.Span) Span {
 	if len(s.TraceId) != 16 || len(s.SpanId) != 8 || s.TraceState != "" || len(s.Events)+len(s.Links) > 0 ||
 		s.Status.GetMessage() != "" || s.StartTimeUnixNano > s.EndTimeUnixNano {
-		r.tb.Errorf("a span that is none, or says more than it may: %v", s)
+		r.tb.Errorf("invalid span, or one with unexpected fields: %v", s)
 	}
 	return Span{
 		Trace: fmt.Sprintf("%x", s.TraceId), ID: fmt.Sprintf("%x", s.SpanId), Parent: fmt.Sprintf("%x", s.ParentSpanId),
@@ -147,7 +147,7 @@ func (r *Receiver) attributes(list []*common.KeyValue) map[string]any {
 	all := map[string]any{}
 	for _, a := range list {
 		if _, twice := all[a.Key]; twice {
-			r.tb.Errorf("attribute %s is there twice", a.Key)
+			r.tb.Errorf("attribute %s occurs twice", a.Key)
 		}
 		switch v := a.Value.Value.(type) {
 		case *common.AnyValue_StringValue:
@@ -155,21 +155,20 @@ func (r *Receiver) attributes(list []*common.KeyValue) map[string]any {
 		case *common.AnyValue_IntValue:
 			all[a.Key] = v.IntValue
 		default:
-			r.tb.Errorf("attribute %s is a %T", a.Key, v)
+			r.tb.Errorf("attribute %s has the unexpected type %T", a.Key, v)
 		}
 	}
 	return all
 }
 
-// Spans returns what has been received.
+// Spans returns the spans received so far.
 func (r *Receiver) Spans() []Span {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Span(nil), r.spans...)
 }
 
-// Last returns path and headers of the last request that was taken, and the attributes of its
-// sender.
+// Last returns path and headers of the last accepted request, and the resource attributes of its sender.
 func (r *Receiver) Last() (path string, header http.Header, resource map[string]any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
