@@ -15,7 +15,7 @@ func boundsFound(p *page) error {
 	}
 	p.text(`### Bounds found in a warm-up
 
-What it costs to find centre, scale and clip norm in a warm-up; ε = %g, δ = 10⁻⁶, zero-out, steps of %d. The daemon's estimator computes running means and covariances and is told only the column names and `+"`tune`"+`, the number of steps. Errors are those of the last release against the unclipped rows after the warm-up: root mean square over all columns that vary, or all pairs of them, in units of their deviations; medians over trials. All methods have the same rows and the whole budget.
+The cost of finding centre, scale and clip norm in a warm-up; ε = %g, δ = 10⁻⁶, zero-out, steps of %d. The daemon's estimator computes running means and covariances and is told only the column names and `+"`tune`"+`, the number of steps. Errors are those of the last release against the unclipped rows after the warm-up: root mean square over all columns that vary, or all pairs of them, in units of their deviations; medians over trials. All methods have the same rows and the whole budget.
 
 * **Oracle**: each column's true mean and deviation, and the clip norm with the least sum of both mean squared errors. No deployment can know these.
 * **Automatic**: a warm-up of %d records or more; nothing is known.
