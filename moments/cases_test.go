@@ -150,7 +150,8 @@ func caseLambda(t *testing.T, c cases.Case) {
 		nu := chooseNu(in.K1, in.K2, in.D, in.Adjacency)
 		c.Near(t, "nu", nu, want.Nu)
 		if want.Objective != nil {
-			c.Near(t, "objective", (in.K1+in.K2/nu)*calibration.SquaresSensitivity(nu, in.D, in.Adjacency), *want.Objective)
+			c.Near(t, "objective", (in.K1+in.K2/nu)*calibration.SquaresSensitivity(nu, in.D, in.Adjacency),
+				*want.Objective)
 		}
 		return
 	}
@@ -162,7 +163,8 @@ func caseLambda(t *testing.T, c cases.Case) {
 	if want.Factor != nil && in.Adjacency == dp.Replace {
 		at := calibration.FreeSquares(in.D)
 		c.Near(t, "second moment's factor",
-			calibration.SquaresSensitivity(nu, in.D, in.Adjacency)/nu/(calibration.SquaresSensitivity(at, in.D, in.Adjacency)/at),
+			calibration.SquaresSensitivity(nu, in.D,
+				in.Adjacency)/nu/(calibration.SquaresSensitivity(at, in.D, in.Adjacency)/at),
 			*want.Factor)
 	}
 }

@@ -244,7 +244,8 @@ func TestChooseNu(t *testing.T) {
 	// d = 1 under replacement, in the range of the closed form: values found by a search with 40 digits, which
 	// determines half of them.
 	for ratio, want := range map[float64]float64{1000: 32.130809304009794, 30: 6.0274543613966332,
-		12: 4.0484442026938767, 1e5: 316.72855783823252, 4: calibration.FreeSquares(1), 0.25: calibration.FreeSquares(1)} {
+		12: 4.0484442026938767, 1e5: 316.72855783823252, 4: calibration.FreeSquares(1),
+		0.25: calibration.FreeSquares(1)} {
 		if nu := chooseNu(1, ratio, 1, dp.Replace); math.Abs(nu/want-1) > 1e-14 {
 			t.Errorf("d=1, ratio %g: nu is %.17g, want %.17g", ratio, nu, want)
 		}

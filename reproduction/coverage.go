@@ -6,7 +6,6 @@ import (
 	"log"
 	"math"
 	"math/rand/v2"
-	"slices"
 
 	"gonum.org/v1/gonum/mat"
 
@@ -218,9 +217,7 @@ Each set serves as a distribution: a window is n rows drawn from it with replace
 		}
 		rows = append(rows, row)
 	}
-	if err := p.large("coverage", head, rows, func(row []string) bool {
-		return row[0] == heldSet || slices.Contains(drawnSets, row[0])
-	}); err != nil {
+	if err := p.large("coverage", head, rows, nil); err != nil {
 		return err
 	}
 	p.text("All sets together:\n")
@@ -232,6 +229,5 @@ Each set serves as a distribution: a window is n rows drawn from it with replace
 		}
 		rows = append(rows, row)
 	}
-	p.table(head, rows)
-	return nil
+	return p.large("coverage-settings", head, rows, func([]string) bool { return true })
 }

@@ -191,9 +191,7 @@ The solvers above fit no intercept, so the target's mean is part of the signal. 
 			}
 		}
 	}
-	if err := p.large("intercepts", head, rows,
-		func(row []string) bool { return (row[2] == "dp-gd" || row[2] == "newton") && row[0] != "1 / 3" }, 0, 1, 2, 3,
-		5, 7); err != nil {
+	if err := p.large("intercepts", head, rows, nil); err != nil {
 		return err
 	}
 	p.text(
@@ -212,5 +210,5 @@ The solvers above fit no intercept, so the target's mean is part of the signal. 
 			}
 		}
 	}
-	return p.large("intercepts-sets", head, rows, func([]string) bool { return false })
+	return p.large("intercepts-sets", head, rows, nil)
 }

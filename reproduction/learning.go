@@ -78,7 +78,7 @@ func learning(p *page) error {
 	p.text(`%s
 
 Logistic and softmax regression as the daemon trains them (mode "model"), on UCI data whose target is cut by thresholds into two or three classes. One pass over the training rows in random order; steps of m = %d rows unless a column says otherwise; gradients clipped to 1, cosine decay, independent noise, δ = 10⁻⁶.
-The file has accuracies on the test rows in %%, means of %d runs at the best of %d learning rates. Thresholds, scales of features and rates were chosen from the data, which no deployment may do; it favours all columns alike. "Non-private" is Adam without clipping and noise. The table has the points of accuracy ahead of momentum with the same steps, which has no second moment: mean over data sets ± its standard error.
+The first file has accuracies on the test rows in %%, means of %d runs at the best of %d learning rates. Thresholds, scales of features and rates were chosen from the data, which no deployment may do; it favours all columns alike. "Non-private" is Adam without clipping and noise. The second file has the points of accuracy ahead of momentum, which has no second moment, with the same steps: mean over data sets ± its standard error.
 `, learningHeading, learningBatch, learningSeeds, len(learningRates))
 	all := tasks()
 	begin := make([][]string, len(all))
@@ -149,8 +149,10 @@ The file has accuracies on the test rows in %%, means of %d runs at the best of 
 		}
 		gains = append(gains, gain)
 	}
-	p.table(ahead, gains)
-	if err := p.large("learning", head, rows, func([]string) bool { return false }); err != nil {
+	if err := p.large("learning", head, rows, nil); err != nil {
+		return err
+	}
+	if err := p.large("learning-gains", ahead, gains, nil); err != nil {
 		return err
 	}
 	p.text(

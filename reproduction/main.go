@@ -1,7 +1,7 @@
-// Command reproduction recomputes the figures of the papers. It writes RESULTS.md with plots. The file contains, for
-// each figure, the paper's number, ours, and the reason for any difference. Nothing in the file is written by hand.
-// docs/reproduction.md summarises it, and a test looks up the numbers of the summary in RESULTS.md. Run the command by
-// make reproduction.
+// Command reproduction recomputes the figures of the papers. It writes RESULTS.md with plots, and the numbers to CSV
+// files in the folder results. The page says for each figure whether our result differs from the paper's, and why.
+// Nothing in these files is written by hand. docs/reproduction.md summarises them, and a test looks up the numbers of
+// the summary there. Run the command by make reproduction.
 //
 // The command is a separate module, so that the program's module does not depend on packages that only the figures
 // need.
@@ -61,7 +61,7 @@ func write(out, kept string) error {
 <!-- Written by make reproduction. -->
 
 The papers' figures, computed again with this library. The figures are images without numbers, so "paper" means the paper's method and settings, recomputed. σ is the noise multiplier: standard deviation over sensitivity. Squared errors are expected values, summed over all releases.
-Large tables are CSV files in [results](results); the tables here have the rows that carry a claim. [errata.md](../docs/errata.md) lists errors of the papers, [reproduction.md](../docs/reproduction.md) is a summary.
+The numbers are CSV files in [results](results); [reproduction.md](../docs/reproduction.md) has the main ones, [errata.md](../docs/errata.md) the papers' errors.
 `)
 	for _, section := range sections {
 		if err := section(p); err != nil {
@@ -118,7 +118,8 @@ func (p *page) addResults(name string, text []byte) {
 }
 
 // large writes a table to the file NAME.csv of the folder results. The page gets a link to it
-// and, as a table, the rows for which shown is true, with the given columns or with all.
+// and, as a table, the rows for which shown is true, with the given columns or with all. If shown is nil, the page gets
+// the link alone.
 func (p *page) large(name string, head []string, rows [][]string, shown func(row []string) bool, columns ...int) error {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
@@ -131,7 +132,7 @@ func (p *page) large(name string, head []string, rows [][]string, shown func(row
 		if err := w.Write(plain); err != nil {
 			return err
 		}
-		if i > 0 && shown(cells) {
+		if i > 0 && shown != nil && shown(cells) {
 			few = append(few, picked(cells, columns))
 		}
 	}
@@ -139,10 +140,12 @@ func (p *page) large(name string, head []string, rows [][]string, shown func(row
 		return w.Error()
 	}
 	p.addResults(name+".csv", b.Bytes())
+	link := "Numbers"
 	if len(few) > 0 {
 		p.table(picked(head, columns), few)
+		link = fmt.Sprintf("All %d rows", len(rows))
 	}
-	p.text("All %d rows: [%s.csv](results/%[2]s.csv).\n", len(rows), name)
+	p.text("%s: [%s.csv](results/%[2]s.csv).\n", link, name)
 	return nil
 }
 
@@ -170,7 +173,7 @@ func (p *page) text(format string, args ...any) {
 func (p *page) table(head []string, rows [][]string) {
 	line := func(cells []string) { p.text("| %s |", strings.Join(cells, " | ")) }
 	line(head)
-	p.text("|%s", strings.Repeat(" --- |", len(head)))
+	p.text("|%s", strings.Repeat("---|", len(head)))
 	for _, r := range rows {
 		line(r)
 	}

@@ -45,8 +45,8 @@ func momentStreams(p *page) error {
 	covered := rows[:len(rows)/step*step]
 	p.text(`%s
 
-elevators of the UCI repository: %d records of %d columns, the target included, through a broker and the daemon; steps of %d records, %d releases, running means, defaults otherwise, δ = 10⁻⁶. Correlations are those of the last release's covariance; a column has none if its released variance is below 4 standard errors. Errors are against the correlations of the rows, and in the file also of the rows scaled and shortened to norm %g: root mean square and largest over all pairs, means over %d keys. "covered" is the share of the covariance's entries within 1.96 standard errors of the covariance of the shortened rows.
-Public constants: centre 0, because the published file is centred; clip %g; scales as listed in moments_daemon.go, for "suitable" about four deviations of each column. Their author knew the file; a deployment must take them from elsewhere. For "Goal 0.1" the scale of column Goal is ten times smaller.
+elevators (UCI): %d records of %d columns, the target included, through a broker and the daemon; steps of %d records, %d releases, running means, defaults otherwise, δ = 10⁻⁶. Correlations follow from the last release's covariance; a column has none if its released variance is below 4 standard errors. Errors are against the correlations of the rows, and of the rows scaled and shortened to norm %g: root mean square and largest over all pairs, means over %d keys. "covered" is the share of the covariance's entries within 1.96 standard errors of the covariance of the shortened rows.
+Public constants: centre 0, because the published file is centred; clip %g; scales as listed in moments_daemon.go, for "suitable" about four deviations of each column. Their author knew the file; a deployment must take them from elsewhere. For "Goal 0.1" the scale of column Goal is ten times smaller; the errors grow, but as many entries are covered.
 `, title, len(rows), d, step, len(covered)/step, elevatorsClip, keys, elevatorsClip)
 	var cells [][]string
 	for _, g := range []struct {
@@ -100,7 +100,7 @@ Public constants: centre 0, because the published file is centred; clip %g; scal
 	}
 	head := []string{"constants", "clipped rows", "adjacency", "ε", "error, rms", "error, largest",
 		"against shortened rows, rms", "against shortened rows, largest", "covered", "columns without"}
-	return p.large("correlations", head, cells, func([]string) bool { return true }, 0, 2, 3, 4, 5, 8)
+	return p.large("correlations", head, cells, nil)
 }
 
 // comparison compares a released covariance with that of the rows.

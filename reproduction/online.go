@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/dataset"
@@ -86,9 +87,11 @@ The constants are tight because they were computed from the training rows, which
 			cells = append(cells, append(row, fmt.Sprint(releases)))
 		}
 	}
-	p.table(
+	if err := p.large("sgd-sets",
 		[]string{"data", "ε", "least squares", "one DP-GD refit", "stream, given", "stream, left alone",
-			"given, quantile 0.9", "left alone, quantile 0.9", "releases, default quantile"}, cells)
+			"given, quantile 0.9", "left alone, quantile 0.9", "releases, default quantile"}, cells, nil); err != nil {
+		return err
+	}
 	p.text("%s",
 		`* *Curvature decides.* Left alone, it is the squared bound of the norm: 27 times too large on elevators and 115 times on pol. Steps are too short by these factors, and the stream learns little. On pol, clipping at the default quantile makes it worse than a constant.
 * *With the curvature given*, pol is within 0.015 of least squares. elevators is not: its eigenvalues range from 6.1 to 0.0025, and 65 or 228 steps do not get far in the lower directions.
@@ -200,7 +203,9 @@ w* turns into −w* after %d of %d steps. d = %d, H = I, σ = ‖w*‖ = 1, ε =
 		}
 		cells = append(cells, row)
 	}
-	p.table(head, cells)
+	if err := p.large("sgd-recovery", head, cells, nil); err != nil {
+		return err
+	}
 	p.text("The average restarted %.0f to %.0f steps after the change, and %s before it. Restarts cost no budget.\n",
 		slices.Min(restarts), slices.Max(restarts),
 		map[bool]string{true: "never", false: fmt.Sprintf("%d times", early)}[early == 0])
@@ -277,7 +282,10 @@ Approximate 95 %% intervals for w* from batched means of the iterates; d = %d, H
 		}
 		cells = append(cells, append(row, widths))
 	}
-	p.table(append(head, "width at 400"), cells)
+	if err := p.large("sgd-intervals", append(head, "width at 400"), cells,
+		func(row []string) bool { return strings.Contains(row[0], "default") }); err != nil {
+		return err
+	}
 	p.text(
 		`Intervals start with the fifth batch of the last three quarters; a batch has at least 9/η₀ iterates. They do not include the bias of clipping, and are missing for a while after the average restarts (%d of these). At the defaults they are slightly too wide: 1500 more runs of 400 steps cover 0.965 ± 0.002. Shorter streams, smaller steps and other data may cover less; no level is proven.
 `, void)

@@ -118,8 +118,11 @@ elevators and pol of the UCI repository: the training rows of the first split, i
 			quality = append(quality, row)
 		}
 	}
-	p.table(slices.Concat([]string{"data", "offsets", "least squares, all rows", "least squares, window"}, solvers),
-		quality)
+	if err := p.large("refits-windows",
+		slices.Concat([]string{"data", "offsets", "least squares, all rows", "least squares, window"}, solvers),
+		quality, nil); err != nil {
+		return err
+	}
 	p.text(
 		"The charge of a record in the ledger at δ = 10⁻⁸. Windows are disjoint, so a record pays for one refit and " +
 			"the moments:\n")

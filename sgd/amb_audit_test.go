@@ -162,7 +162,8 @@ func TestCoupling(t *testing.T) {
 				if c.Clip == "track" {
 					least[false] = math.Sqrt(1 - e.cfg.Fraction)
 					if adjacency == dp.ZeroOut {
-						least[false] = math.Sqrt(1 - e.cfg.Fraction + e.cfg.Fraction*e.cfg.ThresholdQuantile*e.cfg.ThresholdQuantile)
+						least[false] = math.Sqrt(1 - e.cfg.Fraction +
+							e.cfg.Fraction*e.cfg.ThresholdQuantile*e.cfg.ThresholdQuantile)
 					}
 				}
 				t.Logf("%s: %d pairs; worst %.6f of μ in a search, %.6f in a gradient step", adjacency, pairs,
@@ -210,7 +211,8 @@ func TestCouplingBounds(t *testing.T) {
 				fall := zeta / e.zeta
 				least := 1.0
 				if adjacency == dp.ZeroOut {
-					least = math.Sqrt(1 - e.cfg.Fraction + e.cfg.Fraction*e.cfg.ThresholdQuantile*e.cfg.ThresholdQuantile)
+					least = math.Sqrt(1 - e.cfg.Fraction +
+						e.cfg.Fraction*e.cfg.ThresholdQuantile*e.cfg.ThresholdQuantile)
 				}
 				t.Logf("%d bands, kappa %g, %s: %.6f of μ; the clip norm falls by %.3g", bands, kappa, adjacency,
 					distance/s.Mu, fall)

@@ -252,7 +252,8 @@ func (p *AMBPlan) searches(cfg *Config, mu float64) error {
 func (p *AMBPlan) sizes(cfg *Config, mu, adjacency, norm, condition float64) (least, want float64) {
 	d, alpha := float64(cfg.features()), 1/mu
 	v := noiseShape(p.Factorization, norm)
-	half := math.Sqrt2 * math.Erfinv(cfg.ThresholdQuantile) // half the width of the interval that holds a share q of N(0, 1)
+	// half the width of the interval that holds a share q of N(0, 1)
+	half := math.Sqrt2 * math.Erfinv(cfg.ThresholdQuantile)
 	strength := adjacency * alpha * half
 	least = strength * d * v.step * math.Sqrt(cfg.Eta0/(2-cfg.Eta0)) * math.Sqrt(condition)
 	want = max(4*least, 2*strength*strength*d*v.average, 20)

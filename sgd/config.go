@@ -44,7 +44,8 @@ type Config struct {
 	// Bootstrap, of amb with "track", is the number of slots of the first step, which is a
 	// search. 0, the default, lets the package choose.
 	Bootstrap uint64
-	// ThresholdQuantile, of amb, is the share of records that are not clipped, in (0, 1). Default 0.6. "scan" does not use it.
+	// ThresholdQuantile, of amb, is the share of records that are not clipped, in (0, 1). Default 0.6. "scan" does not
+	// use it.
 	ThresholdQuantile float64 `json:"Quantile"` // states hold the first name
 	// Kappa, of amb, is the gain with which "track" follows the quantile. Default 1.
 	Kappa float64

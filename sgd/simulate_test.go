@@ -429,7 +429,8 @@ func caseStreamTrack(t *testing.T, c cases.Case) {
 		sim := simulate(t, in.D, Config{
 			ClipX: 1e6, Intercept: &no, Radius: 1, Clip: "track", Batch: in.Batch, Bootstrap: in.S0, Bands: in.Band,
 			ThresholdQuantile: in.Q,
-			Kappa:             in.Kappa, Fraction: in.Frac, Rungs: in.L, Top: in.Top, Eta0: 1, Restart: &no, Intervals: &no,
+			Kappa:             in.Kappa, Fraction: in.Frac, Rungs: in.L, Top: in.Top, Eta0: 1, Restart: &no,
+			Intervals: &no,
 		}, dp.Params{Epsilon: in.Eps, Delta: in.Delta, Adjacency: adjacencyOf(t, in.Adjacency)}, uint64(trial),
 			func(p *AMBPlan) {
 				p.Radius = 0

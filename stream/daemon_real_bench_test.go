@@ -21,9 +21,9 @@ import (
 // BenchmarkRealDaemon runs the daemon over records of 16 columns in Apache Kafka, from its first commit to the last one
 // before the log ends. It alternates with programs that read the same log and ignore the records: bare fetches of
 // kafka-go, and franz-go's PollFetches. For moments a third rival is an ordinary consumer without privacy: kafka-go's
-// Reader, a decoder, and sums of products. It reports millions of records per second of each program and the daemon's rate
-// divided by each; the processor time of each, which other load affects less; and how many processors daemon and broker
-// kept busy. If that is all of them, their times limit the rate. The rivals are other processes. With
+// Reader, a decoder, and sums of products. It reports millions of records per second of each program and the daemon's
+// rate divided by each; the processor time of each, which other load affects less; and how many processors daemon and
+// broker kept busy. If that is all of them, their times limit the rate. The rivals are other processes. With
 // STREAMDP_PROFILE=FILE the daemon's CPU profiles are written to FILE.0, FILE.1 and so on.
 func BenchmarkRealDaemon(b *testing.B) {
 	addrs := kafkatest.NewReal(b).Addrs

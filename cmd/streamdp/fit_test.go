@@ -212,7 +212,8 @@ func TestFitUsage(t *testing.T) {
 	f("--scale must be positive", "--solver", "dp-gd", "--scale", "0")
 	f("--centre has 2 numbers", "--solver", "dp-gd", "--centre", "1,2")
 	f("--header is \"maybe\"", "--solver", "dp-gd", "--header", "maybe")
-	f("has no feature: the target is the only column", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1",
+	f("has no feature: the target is the only column", "--solver", "dp-gd", "--columns", "sold", "--centre", "0",
+		"--scale", "1",
 		"--intercept=false")
 }
 

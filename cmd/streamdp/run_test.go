@@ -91,7 +91,8 @@ func TestGuardedStatus(t *testing.T) {
 			t.Errorf("%q prints %q", args, out)
 		}
 	}
-	want(t, exitFailure, "did not answer with a status, but with 401 Unauthorized: user and password are needed", append(flags, wrong)...)
+	want(t, exitFailure, "did not answer with a status, but with 401 Unauthorized: user and password are required",
+		append(flags, wrong)...)
 	want(t, exitFailure, "401 Unauthorized", flags[:5]...)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address)
 	want(t, exitFailure, "certificate", "status", "--url", "https://"+address, "--ca-file", other)

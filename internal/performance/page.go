@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,10 +94,10 @@ func unmet(rows []row, kept *results) string {
 	return b.String()
 }
 
-// capacity returns the table of records per second and core.
+// capacity returns the table of thousand records per second and core.
 func capacity(kept *results) string {
 	var b strings.Builder
-	b.WriteString("| mechanism | codec | d = 10 | d = 100 | d = 1000 |\n| --- | --- | --- | --- | --- |\n")
+	b.WriteString("| mechanism | codec | d = 10 | d = 100 | d = 1000 |\n|---|---|---|---|---|\n")
 	for _, mechanism := range []string{"moments", "newton", "refit", "adam"} {
 		for _, codec := range []string{"float64", "json", "csv"} {
 			var cells []string
@@ -122,7 +123,7 @@ func capacity(kept *results) string {
 // footprint returns the table of memory and checkpoint sizes.
 func footprint(kept *results) string {
 	var b strings.Builder
-	b.WriteString("| mechanism | d | memory | checkpoint |\n| --- | --- | --- | --- |\n")
+	b.WriteString("| mechanism | d | memory | checkpoint |\n|---|---|---|---|\n")
 	for _, r := range []struct {
 		name, d string
 	}{{"moments", "10"}, {"moments", "100"}, {"moments", "1000"}, {"newton", "10"}, {"newton", "100"},
@@ -137,14 +138,15 @@ func footprint(kept *results) string {
 	return b.String()
 }
 
+// thousands prints a rate in thousands: two digits, and three from 100 000 to a million.
 func thousands(x float64) string {
-	if x >= 1e6 {
-		return fmt.Sprintf("%.1f M", x/1e6)
+	switch {
+	case x >= 1e6:
+		return fmt.Sprintf("%.0f", 100*math.Round(x/1e5))
+	case x >= 1e4:
+		return fmt.Sprintf("%.0f", x/1e3)
 	}
-	if x >= 1e4 {
-		return fmt.Sprintf("%.0f k", x/1e3)
-	}
-	return fmt.Sprintf("%.1f k", x/1e3)
+	return fmt.Sprintf("%.1f", x/1e3)
 }
 
 func size(x float64) string {

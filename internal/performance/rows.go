@@ -130,7 +130,7 @@ const (
 		"\"stream.BenchmarkRealDaemon/packed\" \"Mrecords/s-franz-go\" 1}}. Then the ratio to kafka-go would be " +
 		"{{figure \"stream.BenchmarkRealDaemon/packed\" \"most-ratio\" 1}}, and to franz-go {{figure " +
 		"\"stream.BenchmarkRealDaemon/packed\" \"most-ratio-franz\" 1}}: this machine does not allow twice the rate " +
-		"of kafka-go. The difference to these ratios is time in which daemon and broker wait for each other."
+		"of kafka-go. The measured ratios are smaller, because daemon and broker also wait for each other."
 	jsonWhy = "A record costs the daemon {{figure \"stream.BenchmarkRealDaemon/json\" \"cpu-ns/record\" 1}} ns " +
 		"of processor time, kafka-go's bare fetch {{figure \"stream.BenchmarkRealDaemon/json\" " +
 		"\"cpu-ns/record-kafka-go\" 1}}: the rival does not look into the records. 46 % of the daemon's time reads " +
@@ -296,11 +296,18 @@ var kernels = []row{
 		bench: "adam.BenchmarkAdd/pp_debiased/d=1000000", unit: "ratio"},
 }
 
-// table returns rows as a Markdown table.
+// table returns rows as a Markdown table. An arrow before the value shows which direction is better. A rival that is
+// also that of the row above is shown as "the same".
 func table(rows []row, kept *results) string {
 	var b strings.Builder
-	b.WriteString("| path | rival | better | now | goal |\n| --- | --- | --- | --- | --- |\n")
+	b.WriteString("| path | rival | now | goal |\n|---|---|---|---|\n")
+	above := ""
 	for _, r := range rows {
+		rival := r.rival
+		if rival == above && rival != "–" {
+			rival = "the same"
+		}
+		above = r.rival
 		value, met := r.value(kept)
 		goal := or(r.goal, "–")
 		switch met {
@@ -309,7 +316,8 @@ func table(rows []row, kept *results) string {
 		case "no":
 			goal += ", not met"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.path, r.rival, r.better(), value, goal)
+		arrow := map[string]string{"higher": "↑", "lower": "↓"}[r.better()]
+		fmt.Fprintf(&b, "| %s | %s | %s%s | %s |\n", r.path, rival, arrow, value, goal)
 	}
 	return b.String()
 }

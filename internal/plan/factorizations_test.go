@@ -57,7 +57,7 @@ func pageTables() string {
 	var b strings.Builder
 	table := func(title string, columns []string, made []*comparison, cell func(*comparison, candidate) string) {
 		fmt.Fprintf(&b, "\n%s\n\n| factorization | %s |\n|%s\n", title, strings.Join(columns, " | "),
-			strings.Repeat(" --- |", len(columns)+1))
+			strings.Repeat("---|", len(columns)+1))
 		if made[0].Bound > 0 && made[0].Workload == "sum" {
 			b.WriteString("| lower bound, any matrix |")
 			for _, c := range made {
@@ -90,11 +90,11 @@ func pageTables() string {
 			b.WriteString("\n")
 		}
 	}
-	lengths := []uint64{100, 1000, 10000, 100000, 1000000}
+	lengths := []uint64{100, 10000, 1000000}
 	var columns []string
 	var sums, means []*comparison
 	for i, n := range lengths {
-		columns = append(columns, []string{"10²", "10³", "10⁴", "10⁵", "10⁶"}[i])
+		columns = append(columns, []string{"10²", "10⁴", "10⁶"}[i])
 		sums = append(sums, compare(matfact.Workload{Kind: "sum"}, n, 8, nil))
 		means = append(means, compare(matfact.Workload{Kind: "mean"}, n, 8, nil))
 	}

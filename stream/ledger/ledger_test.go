@@ -137,7 +137,8 @@ func TestLedgerForged(t *testing.T) {
 	fixtures.Must(t, err)
 	for _, e := range []ledger.Entry{
 		ending(ledger.KindVoid, 2, 0), ending(ledger.KindClose, 2, 1000),
-		{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2, LimitEpsilon: 9, LimitDelta: 1e-8},
+		{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2, LimitEpsilon: 9,
+			LimitDelta: 1e-8},
 	} {
 		forged := append(slices.Clone(file), streamtest.ForgedLine(t, l, e)...)
 		if _, err := ledger.Parse(forged, key); !errors.Is(err, ledger.ErrLedger) {

@@ -668,35 +668,49 @@ func (m *Metrics) KafkaError(err error) {
 // MetricsReference returns the content of docs/metrics.md.
 func MetricsReference() []byte {
 	var b strings.Builder
-	b.WriteString("# Metrics\n\n" +
-		"<!-- Generated from stream/monitor/metrics.go by `go generate ./stream/monitor`. -->\n\n" +
-		"`GET /metrics` returns the metrics in Prometheus' text format. All names begin with `" + prefix + "`.\n\n" +
-		"A metric of class P is an exact function of record values or of their lengths, so a single record " +
-		"can change it. It is meant for the operator, who may see the records anyway, and is absent if " +
-		"`http.exposure = \"public\"`. The metrics of the Go runtime and the process are then absent too, because " +
-		"memory and CPU depend on record sizes. " +
-		"The numbers of records, offsets and commits are public under both adjacency relations. " +
-		"The duration of work is not, so progress is shown at multiples of `state.commit_interval`.\n\n" +
-		"A task's counters exist from its start, at 0, except `halts_total` and `kafka_errors_total`, which appear " +
-		"with their first count.\n\n" +
-		"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. A counter or " +
-		"histogram then counts all tasks together. Column \"all\" says what a gauge shows then: the sum over " +
-		"all tasks, the largest value or the least; a gauge without an entry is absent.\n\n" +
-		"| metric | type | labels | class | all | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
-	for _, d := range metricTable {
-		all := ""
-		if d.OfTask() {
-			if all = d.Over; d.Kind != "gauge" {
-				all = "sum"
+	b.WriteString("# Metrics\n\n<!-- Generated from stream/monitor/metrics.go by `go generate ./stream/monitor`. -->\n\n" +
+		"`GET /metrics` in Prometheus' text format. All names begin with `" + prefix + "`. In brackets are the kind " +
+		"and the labels; *task* means `stream` and `partition`.\n\n" +
+		"The number of records, offsets and commits is public under both adjacency relations. The time that work " +
+		"took is not, so progress is shown at multiples of `state.commit_interval`.\n\n" +
+		"A task's counters start at 0 when it starts; `halts_total` and `kafka_errors_total` appear with their first " +
+		"count.\n\n" +
+		"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. Counters and " +
+		"histograms are then those of all tasks together. A gauge is the *sum* over all tasks, the *largest* or the " +
+		"*least*, as its brackets say; a task's gauge without such a word is absent.\n")
+	for _, part := range []struct{ class, about string }{
+		{"–", "## Class –\n\nAnybody may see these.\n"},
+		{"P", "## Class P\n\n" +
+			"Exact functions of record values or of their lengths, so that one record changes them. They are for the " +
+			"operator, who may see the records anyway. With `http.exposure = \"public\"` they are absent, and so are " +
+			"the metrics of the Go runtime and the process, because memory and CPU follow record sizes.\n"},
+	} {
+		fmt.Fprintf(&b, "\n%s\n", part.about)
+		for _, d := range metricTable {
+			if d.Class == part.class {
+				fmt.Fprintf(&b, "- `%s` (%s): %s\n", d.Name, d.summary(), strings.TrimPrefix(d.Help, "Not private. "))
 			}
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", d.Name, d.Kind, strings.Join(d.labels, ", "), d.Class,
-			all, d.Help)
 	}
 	return []byte(b.String())
 }
 
-// Counts is what a task did since the metrics were last updated.
+// summary returns the kind, the labels and the aggregate of a metric, as docs/metrics.md shows them.
+func (d *metricDef) summary() string {
+	parts, labels := []string{d.Kind}, d.labels
+	if d.OfTask() {
+		labels = append([]string{"task"}, labels[len(task):]...)
+	}
+	if len(labels) > 0 {
+		parts = append(parts, strings.Join(labels, ", "))
+	}
+	if d.Over != "" {
+		parts = append(parts, d.Over)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Counts is what a task has done since the metrics were last updated.
 type Counts struct {
 	Records, Steps, Releases int
 	Rejected                 [codec.Reasons]int

@@ -172,8 +172,8 @@ func TestClippedRows(t *testing.T) {
 	}
 }
 
-// TestTicks: everything that anybody may see changes at ticks of the clock, and not when the work was done, because that
-// depends on the records and on the noise.
+// TestTicks: everything that anybody may see changes at ticks of the clock, and not when the work was done, because
+// that depends on the records and on the noise.
 func TestTicks(t *testing.T) {
 	t.Parallel()
 	const period = 1500 * time.Millisecond

@@ -56,7 +56,8 @@ func OpenPersons(s *Store, c *core.Core, cp *Checkpoint) (all Journals, err erro
 	return all, nil
 }
 
-// usersAt returns the position of a partition's files of persons. ok is false if the position does not fit the checkpoint.
+// usersAt returns the position of a partition's files of persons. ok is false if the position does not fit the
+// checkpoint.
 func (c *Checkpoint) usersAt(i int) (at persons.Position, ok bool) {
 	err := at.UnmarshalBinary(c.Users[i])
 	return at, err == nil && at.Step == c.Step && len(c.Users) == len(c.All())

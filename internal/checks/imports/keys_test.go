@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestKeys: all keys are derived in internal/keys/keys.go, so that its list of purposes is complete. No other file of a program
-// imports HKDF, and every call of keys.Derive names a constant of that list.
+// TestKeys: all keys are derived in internal/keys/keys.go, so that its list of purposes is complete. No other file of a
+// program imports HKDF, and every call of keys.Derive names a constant of that list.
 func TestKeys(t *testing.T) {
 	root := cases.Root(t)
 	var found, calls int
@@ -68,7 +68,8 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found != 1 || calls < 10 {
-		t.Errorf("found internal/keys/keys.go %d times, and %d calls that derive a key; want 1, and 10 or more", found, calls)
+		t.Errorf("found internal/keys/keys.go %d times, and %d calls that derive a key; want 1, and 10 or more",
+			found, calls)
 	}
 }
 

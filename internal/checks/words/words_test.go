@@ -149,7 +149,8 @@ func TestPhrases(t *testing.T) {
 		add(rooms, x.room, p, w)
 		for _, line := range x.lines {
 			if found := phrases.FindString(line); found != "" {
-				where[x.room] = append(where[x.room], fmt.Sprintf("%s: %q in %q", x.file, strings.TrimSpace(found), line))
+				where[x.room] = append(where[x.room],
+					fmt.Sprintf("%s: %q in %q", x.file, strings.TrimSpace(found), line))
 			}
 		}
 	}

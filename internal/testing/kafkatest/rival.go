@@ -14,8 +14,9 @@ import (
 )
 
 // Rivals read n records of partition 0 of a topic from its start. They return how many records came after the first
-// answer, and in what time. "kafka-go" and "franz-go" do nothing with the records. "consumer-packed" and "consumer-json"
-// sum the columns and their products, without privacy. Each rival runs in a process of its own, which reads nothing else.
+// answer, and in what time. "kafka-go" and "franz-go" do nothing with the records. "consumer-packed" and
+// "consumer-json" sum the columns and their products, without privacy. Each rival runs in a process of its own, which
+// reads nothing else.
 var Rivals = map[string]func(ctx context.Context, addrs []string, topic string, n int) (int, time.Duration, error){
 	"kafka-go": readKafkaGo,
 	"franz-go": readFranzGo,
