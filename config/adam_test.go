@@ -147,7 +147,7 @@ func TestAdamFaults(t *testing.T) {
 		`fit.input.columns: must be absent for gradients, which have adam.dim numbers; only mode "model" has columns`)
 }
 
-// TestSchemaAgreesWithAdam: words and defaults of the schema are those of package adam.
+// TestSchemaAgreesWithAdam: schema and package adam have the same words and defaults.
 func TestSchemaAgreesWithAdam(t *testing.T) {
 	n := root().At("stream", "NAME", "adam")
 	for _, name := range []string{"mode", "method", "schedule", "negative", "factorization", "release"} {

@@ -15,7 +15,8 @@ func shared(lines string) string {
 
 func TestClusterTable(t *testing.T) {
 	c := parse(t, shared(`group = "orders"`))
-	if want := (Cluster{Group: "orders", Shards: 64, Assign: "partition", SessionTimeout: 6 * time.Second}); *c.Cluster != want {
+	want := Cluster{Group: "orders", Shards: 64, Assign: "partition", SessionTimeout: 6 * time.Second}
+	if *c.Cluster != want {
 		t.Errorf("%+v", *c.Cluster)
 	}
 	c = parse(t,

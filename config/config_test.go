@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/config.md")
 
-// orders is a configuration that must always be accepted exactly as it is.
+// orders is a configuration that must always be accepted unchanged.
 const orders = `[kafka]
 brokers = ["localhost:9092"]
 [state]
@@ -346,7 +346,8 @@ func TestAuto(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	c := string(s.Canonical(0))
-	for _, want := range []string{`"clip":"auto"`, `"centre":["auto",3,"auto"]`, `"scale":["auto","auto","auto"]`, `"warmup":20000`, `"warmup_mode":"split"`} {
+	for _, want := range []string{`"clip":"auto"`, `"centre":["auto",3,"auto"]`, `"scale":["auto","auto","auto"]`,
+		`"warmup":20000`, `"warmup_mode":"split"`} {
 		if !strings.Contains(c, want) {
 			t.Errorf("%s is not in %s", want, c)
 		}

@@ -249,7 +249,8 @@ func TestDefects(t *testing.T) {
 	sasl(`mechanism = "aws-msk-iam", region = "Frankfurt", role_arn = "admin"`,
 		`3: kafka.sasl.region: must be a region of AWS, such as "eu-central-1" ("Frankfurt")`,
 		`3: kafka.sasl.role_arn: must be the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME" ("admin")`)
-	for _, bad := range []string{"http://o.example/token", "https://u:p@o.example/token", "https://", "o.example", "https://o/#f"} {
+	for _, bad := range []string{"http://o.example/token", "https://u:p@o.example/token", "https://", "o.example",
+		"https://o/#f"} {
 		const rule = `must be a URL that begins with "https://" ("http://" on a loopback address), without a user`
 		sasl(fmt.Sprintf(`mechanism = "oauthbearer", token_url = %q, client_id = "c", client_secret_file = "p"`, bad),
 			fmt.Sprintf(`3: kafka.sasl.token_url: %s (%q)`, rule, bad))
@@ -350,7 +351,8 @@ func TestDefects(t *testing.T) {
 		`4: kafka.brokers: must be host:port ("kafka://h:9")`)
 	f(`["localhost:9092"]`, `["a:1", "b:1", "a:1"]`, `2: kafka.brokers: must not be repeated ("a:1")`)
 	const beyond = `must be a loopback address, unless there is [http.tls] or [http.basic_auth], or http.insecure_listen = true`
-	for _, address := range []string{":9464", "0.0.0.0:9464", "[::]:9464", "192.0.2.1:9464", "metrics.example.org:9464"} {
+	for _, address := range []string{":9464", "0.0.0.0:9464", "[::]:9464", "192.0.2.1:9464",
+		"metrics.example.org:9464"} {
 		f(`"127.0.0.1:9464"`, fmt.Sprintf("%q", address), fmt.Sprintf(`7: http.listen: %s (%q)`, beyond, address))
 		f(`"127.0.0.1:9464"`, fmt.Sprintf("%q\ninsecure_listen = false", address),
 			fmt.Sprintf(`7: http.listen: %s (%q)`, beyond, address))
@@ -489,7 +491,8 @@ func TestTraps(t *testing.T) {
 	f(strings.Replace(orders, "step   = 100", "step = 100.5", 1),
 		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.5)")
 	// The parser panics in states that it considers its own bugs.
-	for _, src := range []string{"a = 0b", "a = 0x", "a = 0o", "x = \"\"\"\\\r\"\"\"", "\xff\xfea", "\x00", "a = \"\x00\""} {
+	for _, src := range []string{"a = 0b", "a = 0x", "a = 0o", "x = \"\"\"\\\r\"\"\"", "\xff\xfea", "\x00",
+		"a = \"\x00\""} {
 		f(src, "1: not TOML")
 	}
 }

@@ -72,7 +72,7 @@ func TestPatternStream(t *testing.T) {
 	}
 }
 
-// TestPatternOutputs: no topic that is written is read, whatever the order in which topics appear.
+// TestPatternOutputs: no topic that is written is read, for any order in which topics appear.
 func TestPatternOutputs(t *testing.T) {
 	text := patterned(`topics = ".*"`, second("b-.*", "x.*.sums"), `[stream.third]
 input = { topic = "plain", columns = ["a"] }

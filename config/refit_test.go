@@ -112,7 +112,7 @@ func TestRefitDefects(t *testing.T) {
 		`8: stream.weekly.output.values: must be a value that this stream publishes: "theta", "intercept", "theta_original" or "intercept_original" ("eta")`)
 }
 
-// TestSchemaAgreesWithRefit: words and defaults of the schema are those of package refit.
+// TestSchemaAgreesWithRefit: schema and package refit have the same words and defaults.
 func TestSchemaAgreesWithRefit(t *testing.T) {
 	n := root().At("stream", "NAME", "refit")
 	c := n.Child("solver")

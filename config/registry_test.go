@@ -90,7 +90,7 @@ func TestSchemasDigest(t *testing.T) {
 	}
 	if got := canonical(schemas(`codec = "avro", subjects = ["a", "b"]`)); got != strings.Replace(avro, `"topic"`,
 		`"subjects":["a","b"],"topic"`, 1) {
-		t.Errorf("with subjects the digest is that of\n%s", got)
+		t.Errorf("with subjects the digest belongs to\n%s", got)
 	}
 	sum := sha256.Sum256([]byte(text))
 	plain := canonical(schemas(`codec = "avro", framing = "plain", schema_file = "` + file + `"`))
@@ -105,7 +105,8 @@ func TestSchemasDigest(t *testing.T) {
 
 // TestSchemaSubjects: the subject follows from the topic, unless others are named.
 func TestSchemaSubjects(t *testing.T) {
-	for codec, want := range map[string][]string{`codec = "avro"`: {"orders-value"}, `codec = "avro", subjects = ["b", "a"]`: {"b", "a"}} {
+	for codec, want := range map[string][]string{`codec = "avro"`: {"orders-value"},
+		`codec = "avro", subjects = ["b", "a"]`: {"b", "a"}} {
 		in := &parse(t, schemas(codec)).Streams[0].Input
 		if got := in.SchemaSubjects(); !slices.Equal(got, want) || !in.Looked() {
 			t.Errorf("%s: %q", codec, got)
@@ -118,7 +119,8 @@ func TestSchemaSubjects(t *testing.T) {
 
 // TestInClear: a token or a password is sent in the clear over http, unless it stays on this machine.
 func TestInClear(t *testing.T) {
-	for url, want := range map[string]bool{"http://registry:8081": true, "https://registry": false, "http://127.0.0.1:8081": false, "http://localhost": false} {
+	for url, want := range map[string]bool{"http://registry:8081": true, "https://registry": false,
+		"http://127.0.0.1:8081": false, "http://localhost": false} {
 		if r := (&Registry{URLs: []string{url}, TokenFile: "secret"}); r.InClear() != want {
 			t.Errorf("%s in the clear: %v", url, !want)
 		}

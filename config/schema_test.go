@@ -110,7 +110,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaAgreesWithMoments: words and defaults of the schema are those of package moments.
+// TestSchemaAgreesWithMoments: schema and package moments have the same words and defaults.
 func TestSchemaAgreesWithMoments(t *testing.T) {
 	n := root().At("stream", "NAME", "moments")
 	for _, name := range []string{"method", "workload", "factorization"} {

@@ -275,7 +275,7 @@ func TestNewton(t *testing.T) {
 	f("level = 1", `21: stream.demand.sgd.level: must be in (0, 1) (1)`)
 }
 
-// TestSchemaAgreesWithSGD: words and defaults of the schema are those of package sgd.
+// TestSchemaAgreesWithSGD: schema and package sgd have the same words and defaults.
 func TestSchemaAgreesWithSGD(t *testing.T) {
 	n := root().At("stream", "NAME", "sgd")
 	for _, name := range []string{"method", "clip", "value", "growth", "average"} {

@@ -46,7 +46,8 @@ func TestTraceFaults(t *testing.T) {
 	}
 	f(traced(""), `6: trace.endpoint: required`)
 	const rule = `must be a URL such as "http://127.0.0.1:4318", without user, query and fragment`
-	for _, endpoint := range []string{"127.0.0.1:4318", "grpc://c:4317", "http://", "http://u:p@c", "http://c?key=1", "http://c?", "http://c#x", "http://c#", "http://c:x"} {
+	for _, endpoint := range []string{"127.0.0.1:4318", "grpc://c:4317", "http://", "http://u:p@c", "http://c?key=1",
+		"http://c?", "http://c#x", "http://c#", "http://c:x"} {
 		got := faults(t, traced("endpoint = \""+endpoint+"\""))
 		if len(got) != 1 || !strings.HasPrefix(got[0], "7: trace.endpoint: "+rule) {
 			t.Errorf("%s: %v", endpoint, got)

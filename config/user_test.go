@@ -82,7 +82,7 @@ func TestUserFaults(t *testing.T) {
 	f("step = 100", good+", cap = 3")
 	f("step = 100\nhorizon = 5000000000", good+", cap = 3",
 		"horizon: must be at most 4294967294 with [user] (5000000000)")
-	// In a period a person counts in at most that many steps, whatever the horizon.
+	// In a period a person counts in at most that many steps, for any horizon.
 	f("step = 100", `key = "record-key", max_users = 500, separation = 5, period = 20`)
 	f("step = 100", `key = "record-key", max_users = 499, separation = 5, period = 20`,
 		"user.max_users: must be at least 500 (separation × step): a person refused for lack of room would change "+
@@ -389,7 +389,7 @@ func TestUserRefuses(t *testing.T) {
 	}
 }
 
-// TestUserCrowdsWindows: the table of a refit may become full, because the size of its steps is that of its window.
+// TestUserCrowdsWindows: the table of a refit may become full, because its steps are as large as its window.
 // Then zero-out has the noise of replace.
 func TestUserCrowdsWindows(t *testing.T) {
 	for _, c := range []struct {

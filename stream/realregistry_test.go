@@ -149,7 +149,8 @@ func TestRealRegistry(t *testing.T) {
 					t.Fatalf("schemas in the status: %+v", s.Schemas)
 				}
 				count := fmt.Sprintf(
-					"streamdp_diagnostic_schema_records_total{partition=\"0\",reason=\"decoded\",schema=\"%d\",stream=\"orders\"} %d", s.Schemas[0].ID, n)
+					"streamdp_diagnostic_schema_records_total"+
+						`{partition="0",reason="decoded",schema="%d",stream="orders"} %d`, s.Schemas[0].ID, n)
 				if !strings.Contains(metricsOf(d), count) {
 					t.Errorf("metrics lack %s", count)
 				}

@@ -158,8 +158,9 @@ func TestRefitCommands(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(cases.Root(t), "examples", "refit.toml")
 	out := want(t, exitDone, "", "plan", "-c", file)
-	for _, w := range []string{"(0.5, 1e-08)-differential privacy", "exact Gaussian accounting", "errors depend on the data of " +
-		"the window", "method newton", "standard error of mean"} {
+	for _, w := range []string{"(0.5, 1e-08)-differential privacy", "exact Gaussian accounting",
+		"errors depend on the data of " +
+			"the window", "method newton", "standard error of mean"} {
 		if !strings.Contains(out, w) {
 			t.Errorf("no %q in\n%s", w, out)
 		}

@@ -225,7 +225,8 @@ func (s *clusterSite) begins(a string) {
 			"has 4 partitions, but the configuration has 8 shards"},
 		{key, "the shard was created with key", "", "the shard was created with key"},
 	} {
-		for _, args := range [][]string{{c.init, "cluster", "init"}, {c.init, "cluster", "check"}, {c.list, "epoch", "list"}, {c.run, "run"}} {
+		for _, args := range [][]string{{c.init, "cluster", "init"}, {c.init, "cluster", "check"},
+			{c.list, "epoch", "list"}, {c.run, "run"}} {
 			if args[0] == "" {
 				continue
 			}
@@ -293,7 +294,7 @@ func (s *clusterSite) every(a, b string) {
 	want(t, exitState, "a copy of the ledgers of group", "cluster", "import", copied, "--yes", "-c", a)
 }
 
-// TestRealKafkaClusterCommands: two instances on Apache Kafka, one of which is stopped and one killed; and topics with
+// TestRealKafkaClusterCommands: two instances on Apache Kafka; one is stopped, the other killed; and topics with
 // wrong settings.
 func TestRealKafkaClusterCommands(t *testing.T) {
 	s := newClusterSite(t, kafkatest.NewReal(t).Addrs)

@@ -62,7 +62,7 @@ func TestColumnsPage(t *testing.T) {
 		t.Errorf("blocks %v", seen)
 	}
 
-	// The row of each record, computed by hand; the means are over so many records that the noise is small.
+	// The row of each record, computed by hand; the means cover enough records to make the noise small.
 	section := example[strings.Index(example, "[stream.totals.input]"):strings.Index(example,
 		"[stream.totals.privacy]")]
 	write("moments.toml", `kafka.brokers = ["localhost:9092"]
@@ -96,7 +96,8 @@ moments = { clip = 6, covariance = false }
 		{0, 9, 15, 0, 3, [6]float64{0: 1, 4: 1}},
 	} {
 		sin, cos := turn(x.h, x.m, x.s)
-		for j, v := range append(append([]float64{math.Log(x.total + 1), sin, cos}, x.flags[:]...), math.Log1p(x.items)) {
+		for j, v := range append(append([]float64{math.Log(x.total + 1), sin, cos}, x.flags[:]...),
+			math.Log1p(x.items)) {
 			sum[j] += v / 5
 		}
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 // TestDemoPage: the demonstration's page shows its three streams, each with truth and releases, and reports no problem.
-// With STREAMDP_PICTURES=FOLDER it continues until the coefficients have jumped, for two and a half minutes, and saves
-// a picture of the page.
+// With STREAMDP_PICTURES=FOLDER it continues until the coefficients have jumped, about two and a half minutes, and
+// saves a picture of the page.
 func TestDemoPage(t *testing.T) {
 	path := browser.Find()
 	if path == "" {
@@ -117,10 +117,10 @@ func TestDemoPagePersons(t *testing.T) {
 	p.Until(ctx, "who is a person",
 		says("persons", "for a person with all records")+" && "+says("persons", "11 steps")+" && "+
 			says("persons", "person of the population persons"))
-	p.Until(ctx, "the mean of what counts",
+	p.Until(ctx, "the mean of the records that count",
 		`document.querySelector("#s-persons-0 select").value === "mean_counted_original" && `+
 			says("persons", "count for their person")+" && "+says("persons", "not counted: over-cap"))
-	p.Until(ctx, "records beside", says("records", "for one record")+` && !`+says("records", "person"))
+	p.Until(ctx, "the statement for a record", says("records", "for one record")+` && !`+says("records", "person"))
 	var wide int
 	if p.Eval("document.documentElement.scrollWidth", &wide); wide > 360 {
 		t.Errorf("at 360 pixels the page is %d wide", wide)

@@ -193,7 +193,8 @@ func TestPrometheus(t *testing.T) {
 		}
 		until(query)
 	}
-	for _, alert := range []string{"StreamdpTaskHalted", "StreamdpLagAboveHeadroom", "StreamdpInsecureNoise", "StreamdpDown"} {
+	for _, alert := range []string{"StreamdpTaskHalted", "StreamdpLagAboveHeadroom", "StreamdpInsecureNoise",
+		"StreamdpDown"} {
 		if ask(fmt.Sprintf(`ALERTS{alertname=%q}`, alert)) > 0 {
 			t.Errorf("%s fires without a reason", alert)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
-var update = flag.Bool("update", false, "write golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // asProgram makes the test binary run as the program that it tests, so that exit codes, signals and locks are those of
 // a real process.

@@ -100,7 +100,8 @@ func TestPlanWarmup(t *testing.T) {
 func TestPlanInWords(t *testing.T) {
 	t.Parallel()
 	out := want(t, exitDone, "", "plan", "-c", filepath.Join(cases.Root(t), "examples", "auto.toml"))
-	for _, part := range []string{"step 100, nu 1.41421, lambda 1.41421, ", "\n  - cs: tau needs a clip that is given, because it is in units of the rows\n"} {
+	for _, part := range []string{"step 100, nu 1.41421, lambda 1.41421, ",
+		"\n  - cs: tau needs a clip that is given, because it is in units of the rows\n"} {
 		if !strings.Contains(out, part) {
 			t.Errorf("%q is not in\n%s", part, out)
 		}

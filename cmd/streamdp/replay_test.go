@@ -51,7 +51,8 @@ func TestReplay(t *testing.T) {
 		"publishing these releases costs each record another (1, 1e-08), zero-out\nINSECURE"
 	first := want(t, exitDone, note, "replay", "-c", s.config, "--stream", "orders", "--insecure-seed", "7",
 		write("a.csv", table))
-	for _, file := range []string{write("a.csv.gz", table), write("a.ndjson", documents), write("a.txt.gz", documents)} {
+	for _, file := range []string{write("a.csv.gz", table), write("a.ndjson", documents),
+		write("a.txt.gz", documents)} {
 		if got := want(t, exitDone, note, "replay", "-c", s.config, "--insecure-seed", "7", file); got != first {
 			t.Errorf("%s and a.csv give different releases", filepath.Base(file))
 		}
@@ -112,7 +113,7 @@ func TestReplay(t *testing.T) {
 		write("q.bin", strings.Repeat("\x00\x00\x00\x3f", 41)))
 }
 
-// TestReplayTruth: for moments the diagnostics show the last release next to exact values of the rows, as they are and
+// TestReplayTruth: for moments the diagnostics show the last release next to exact values of the rows, unshortened and
 // as clipped, and count the clipped rows. Without the flag none of this is printed.
 func TestReplayTruth(t *testing.T) {
 	t.Parallel()
@@ -155,7 +156,7 @@ func TestReplayTruth(t *testing.T) {
 	}
 	const privacy = "[stream.x.privacy]\nepsilon = 8.0\ndelta = 1e-6\nadjacency = \"zero-out\"\nlimit_epsilon = 8.0\n"
 
-	// Of every four records, one has norm 5 and is shortened to 2.5, one is null, and two are unchanged; all are around
+	// In every four records, one has norm 5 and is shortened to 2.5, one is null, and two are unchanged; all are around
 	// the centre (10, 0), with scales 1 and 2. The last step covers only its window.
 	var fixed strings.Builder
 	for i := range 130 {
@@ -194,7 +195,7 @@ func TestReplayTruth(t *testing.T) {
 		t.Errorf("without diagnostics:\n%s", errs)
 	}
 
-	// If bounds are found, the truth is that of the rows after the warm-up.
+	// If bounds are found, the truth covers the rows after the warm-up.
 	source := rand.New(rand.NewPCG(5, 6))
 	var found strings.Builder
 	var mean, square float64

@@ -139,7 +139,8 @@ func TestRun(t *testing.T) {
 		t.Errorf("SIGINT: exit code %d\n%s", code, d.log)
 	}
 	// The log says where the restart continues, and that the daemon stopped regularly.
-	for _, line := range []string{`"msg":"task running","task":"orders-0","epoch":1,"step":3,"next_offset":30,`, `"msg":"stopped"`} {
+	for _, line := range []string{`"msg":"task running","task":"orders-0","epoch":1,"step":3,"next_offset":30,`,
+		`"msg":"stopped"`} {
 		if !strings.Contains(d.log.String(), line) {
 			t.Errorf("the log lacks %s:\n%s", line, d.log)
 		}

@@ -244,7 +244,8 @@ func (s *Suite) trials(steps int) (all []trial) {
 			}
 		}
 		if i < len(s.Worst) {
-			for _, at := range [][2]int{{0, slots - 1}, {0, slots / 2}, {min(1, steps-1), 0}, {steps / 2, 0}, {steps - 1, slots - 1}} {
+			for _, at := range [][2]int{{0, slots - 1}, {0, slots / 2}, {min(1, steps-1), 0}, {steps / 2, 0},
+				{steps - 1, slots - 1}} {
 				all = append(all, trial{p, at[0], at[1]})
 			}
 		}

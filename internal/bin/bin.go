@@ -1,4 +1,4 @@
-// Package bin writes and reads the little-endian fields of state files. A Reader never panics, whatever its input is: a
+// Package bin writes and reads the little-endian fields of state files. A Reader never panics on any input: a
 // missing or impossible field sets Bad, and then all later fields read as zero.
 package bin
 

@@ -95,7 +95,8 @@ func TestUnusual(t *testing.T) {
 
 // TestTicks: a logarithmic axis has at least two labels and at most 20.
 func TestTicks(t *testing.T) {
-	for _, x := range []struct{ low, high float64 }{{1, 1.9}, {3, 8}, {0.18, 0.5}, {1, 10}, {2, 150}, {1e-3, 1e3}, {1e-10, 1e-2}, {1e-200, 1e100}} {
+	for _, x := range []struct{ low, high float64 }{{1, 1.9}, {3, 8}, {0.18, 0.5}, {1, 10}, {2, 150}, {1e-3, 1e3},
+		{1e-10, 1e-2}, {1e-200, 1e100}} {
 		labels := 0
 		for _, tick := range decades(x.low, x.high) {
 			if tick.value < x.low*(1-1e-8) || tick.value > x.high*(1+1e-8) {

@@ -56,7 +56,8 @@ func TestCompile(t *testing.T) {
 			t.Errorf("%s: %q, want %q", x.name, got, x.faults)
 		}
 	}
-	for _, s := range []Spec{countries, with(countries, func(s *Spec) { s.Other = true }), with(countries, func(s *Spec) { s.Baseline = "FR" }), {Type: "bool"}} {
+	for _, s := range []Spec{countries, with(countries, func(s *Spec) { s.Other = true }),
+		with(countries, func(s *Spec) { s.Baseline = "FR" }), {Type: "bool"}} {
 		if c := column(t, s); c.Width() != s.Width() {
 			t.Errorf("%+v: width %d, but the specification says %d", s, c.Width(), s.Width())
 		}

@@ -160,7 +160,8 @@ func TestPower(t *testing.T) {
 }
 
 // π, 100 digits.
-const digitsOfPi = "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798"
+const digitsOfPi = "3.14159265358979323846264338327950288419716939937510" +
+	"582097494459230781640628620899862803482534211706798"
 
 // precise returns sine and cosine of 2π·part/whole from their series in 300 bits.
 func precise(part, whole int64) (float64, float64) {
@@ -228,7 +229,8 @@ func TestGoldenBits(t *testing.T) {
 		x := math.Float64frombits(r.Uint64() &^ (1 << 63))
 		u := float64(100 * r.Float64())
 		s, c := circle(r.Int64N(dayNanos), dayNanos)
-		for _, x := range []float64{logarithm(x), logarithm(u), logarithm1p(u), logarithm1p(-u / 101), power(u, 0.7), power(x, -1.3), power(u, 3), s, c} {
+		for _, x := range []float64{logarithm(x), logarithm(u), logarithm1p(u), logarithm1p(-u / 101), power(u, 0.7),
+			power(x, -1.3), power(u, 3), s, c} {
 			add(x)
 		}
 	}

@@ -123,7 +123,8 @@ func New(s Spec, path *Syntax) (*Column, error) {
 
 func (c *Column) setTime(s *Spec, faults *fault.List) {
 	if s.Type != "timestamp" {
-		for _, k := range []struct{ key, value string }{{"take", s.Take}, {"unit", s.Unit}, {"utc_offset", s.UTCOffset}} {
+		for _, k := range []struct{ key, value string }{{"take", s.Take}, {"unit", s.Unit},
+			{"utc_offset", s.UTCOffset}} {
 			faults.Check(k.value == "", k.key, `must not be set unless type = "timestamp"`, k.value)
 		}
 		return

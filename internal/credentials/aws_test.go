@@ -57,7 +57,8 @@ func TestSignature(t *testing.T) {
 // alone isolates a test from the keys and settings of the machine.
 func alone(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE",
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE",
+		"AWS_WEB_IDENTITY_TOKEN_FILE",
 		"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL",
 		"AWS_ENDPOINT_URL_STS", "AWS_CA_BUNDLE"} {
 		t.Setenv(name, "")
@@ -112,7 +113,8 @@ func TestAWSEnvironment(t *testing.T) {
 	now := time.Date(2026, 2, 3, 23, 59, 58, 0, time.FixedZone("", 7200))
 	for _, token := range []string{"", "to/ken+with=signs &"} {
 		t.Setenv("AWS_SESSION_TOKEN", token)
-		for host, region := range map[string]string{"b-1.demo.x1.c2.kafka.eu-central-1.amazonaws.com": "eu-central-1", "kafka.internal.example": "cn-north-1"} {
+		for host, region := range map[string]string{"b-1.demo.x1.c2.kafka.eu-central-1.amazonaws.com": "eu-central-1",
+			"kafka.internal.example": "cn-north-1"} {
 			a, err := NewAWS(t.Context(), region, "", "streamdp")
 			if err != nil {
 				t.Fatal(err)
@@ -151,7 +153,8 @@ func TestAWSSecrets(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	for _, out := range []string{`{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "` + secret + `"} done`, `{"Version": 2, "SecretAccessKey": "` + secret + `"}`} {
+	for _, out := range []string{`{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "` + secret + `"} done`,
+		`{"Version": 2, "SecretAccessKey": "` + secret + `"}`} {
 		alone(t)
 		dir := t.TempDir()
 		file, settings := filepath.Join(dir, "out"), filepath.Join(dir, "config")

@@ -158,7 +158,8 @@ var keyPattern = regexp.MustCompile(`^[0-9a-fA-F]{64}\n?$`)
 
 // FuzzKey: only valid keys are accepted, and no error shows the text.
 func FuzzKey(f *testing.F) {
-	for _, s := range []string{"", keyHex, keyHex + "\n", keyHex + "\r\n", strings.Repeat("0", 64), keyHex[1:], "x" + keyHex[1:]} {
+	for _, s := range []string{"", keyHex, keyHex + "\n", keyHex + "\r\n", strings.Repeat("0", 64), keyHex[1:],
+		"x" + keyHex[1:]} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

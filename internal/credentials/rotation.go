@@ -23,7 +23,7 @@ type Rotation struct {
 	told   bool              // the caller has been told
 }
 
-// TLSFiles are the paths of PEM files, each of which may be empty.
+// TLSFiles are the paths of PEM files; each may be empty.
 type TLSFiles struct {
 	// CAFile holds the certificate authorities to trust. Empty: the system's.
 	CAFile string

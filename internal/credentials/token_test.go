@@ -64,7 +64,7 @@ func newEndpoint(t *testing.T) (*endpoint, TokenOptions, *atomic.Pointer[string]
 }
 
 // TestTokens: a token is kept for three quarters of its life. Then a new one is requested; until there is one, the old
-// token is used as long as it is valid.
+// token is used until it expires.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	e, o, secret := newEndpoint(t)

@@ -51,7 +51,7 @@ func (l *List) Check(ok bool, key, rule string, value any) {
 // Err joins the faults; nil if there are none.
 func (l List) Err() error { return errors.Join(l...) }
 
-// All returns the faults inside a joined error, in order. An error that is not a fault stays as it is.
+// All returns the faults inside a joined error, in order. An error that is not a fault is returned unchanged.
 func All(err error) []error {
 	if err == nil {
 		return nil

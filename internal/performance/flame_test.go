@@ -38,7 +38,8 @@ Duration: 1s, Total samples = 60ms (6%)
 	if err := xml.Unmarshal([]byte(svg), &any); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"a &amp; b", "b.(*T[go.shape.int]).leaf", "a/b.caller: 66.7 %", "runtime.&lt;root&gt;"} {
+	for _, want := range []string{"a &amp; b", "b.(*T[go.shape.int]).leaf", "a/b.caller: 66.7 %",
+		"runtime.&lt;root&gt;"} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("the picture lacks %s", want)
 		}

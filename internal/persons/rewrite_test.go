@@ -127,7 +127,8 @@ func TestCheck(t *testing.T) {
 		for _, s := range at.Segments {
 			i := d.names[fmt.Sprint(simDir, "/", simPrefix, s.Number)]
 			data := i.data
-			for _, bad := range [][]byte{nil, data[:s.Length-1], append(slices.Clone(data[:s.Length-1]), data[s.Length-1]^1)} {
+			for _, bad := range [][]byte{nil, data[:s.Length-1],
+				append(slices.Clone(data[:s.Length-1]), data[s.Length-1]^1)} {
 				if i.data = bad; !errors.Is(Check(d, simDir, simPrefix, at), ErrDamaged) {
 					t.Errorf("%+v, segment %d: %d of %d bytes pass", r, s.Number, len(bad), s.Length)
 				}

@@ -15,9 +15,9 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// comparison holds the errors of all factorizations of one workload, for a number of steps. They are the errors of one
-// coordinate of a release, when a record moves a row by at most 1 and the noise multiplier is 1. They omit a divisor
-// that is not part of the workload.
+// comparison holds the errors of all factorizations of one workload, after a given number of steps. They are the errors
+// of one coordinate of a release, when a record moves a row by at most 1 and the noise multiplier is 1. They omit a
+// divisor that is not part of the workload.
 type comparison struct {
 	Workload string  `json:"workload"`
 	Steps    uint64  `json:"steps"`

@@ -124,7 +124,8 @@ func pageTables() string {
 	return b.String()
 }
 
-// TestComparison: the configured factorization is marked exactly once, whatever its origin; the table shows the same as
+// TestComparison: the configured factorization is marked exactly once, whether chosen or configured; the table shows
+// the same as
 // --json; and no candidate is below the bound.
 func TestComparison(t *testing.T) {
 	sum := matfact.Workload{Kind: "sum"}

@@ -140,20 +140,19 @@ func personRows(d *core.Description, row func(name, format string, args ...any))
 	switch {
 	case p.Partitions == 0 && p.OnePartition:
 		row("an opening",
-			"is one epoch for each partition of the topic, of which a person pays one: mu %.6g, epsilon %g",
+			"is one epoch per partition of the topic; a person pays for one: mu %.6g, epsilon %g",
 			p.OpeningMu, p.OpeningEpsilon)
 	case p.Partitions == 0:
 		row("an opening",
-			"is one epoch for each partition of the topic, all of which a person pays: the root of their "+
-				"number times mu")
+			"is one epoch per partition of the topic; a person pays for all: mu times the root of their number")
 	case p.Partitions > 1 && p.OnePartition:
 		row("an opening",
-			"is %d epochs, of which a person pays one, because a user key counts in one partition only: mu "+
-				"%.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
+			"is %d epochs; a person pays for one, because a user key counts in one partition only: mu %.6g, "+
+				"epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
 	case p.Partitions == 1:
 		row("an opening", "is one epoch: mu %.6g, epsilon %g", p.OpeningMu, p.OpeningEpsilon)
 	default:
-		row("an opening", "is %d epochs, all of which a person pays: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu,
+		row("an opening", "is %d epochs; a person pays for all: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu,
 			p.OpeningEpsilon)
 	}
 	if p.Partitions > 0 {

@@ -20,7 +20,8 @@ type rulesNoise struct {
 	Caps  []ruleNoise `json:"caps"`
 }
 
-// ruleNoise is the cost of one rule. Noise is that of one coordinate of a sum at noise multiplier 1 and clip norm 1.
+// ruleNoise is the cost of one rule. Noise is the noise of one coordinate of a sum at noise multiplier 1 and clip norm
+// 1.
 type ruleNoise struct {
 	Configured bool    `json:"configured,omitempty"`
 	Cap        uint64  `json:"cap"`

@@ -42,7 +42,7 @@ func personsConfig(t *testing.T, partitions, user string) *config.Config {
 	return c
 }
 
-// TestPlanPersons: the noise of a rule agrees with the measurements of the design, for a year of hourly steps.
+// TestPlanPersons: the noise of a rule agrees with the measurements of the design over a year of hourly steps.
 func TestPlanPersons(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -120,12 +120,12 @@ func TestCheckPersons(t *testing.T) {
 		words            string
 	}{
 		{"[0]", "cap = 5", 1, "the population: 18"},
-		{"[0, 1, 2, 3]", "cap = 5", 2, "is 4 epochs, all of which a person pays: mu 0.473"},
-		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
-		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full`, 1, "of which a person pays one"},
-		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full, replace`, 2, "all of which a person pays"},
+		{"[0, 1, 2, 3]", "cap = 5", 2, "is 4 epochs; a person pays for all: mu 0.473"},
+		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2"`, 1, "a person pays for one"},
+		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full`, 1, "a person pays for one"},
+		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full, replace`, 2, "a person pays for all"},
 		{`"all"`, "cap = 5", 1, "the root of their number times mu"},
-		{`"all"`, `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
+		{`"all"`, `cap = 5, partitioner = "murmur2"`, 1, "a person pays for one"},
 		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which counting starts again for every person"},
 		{"[0]", "cap = 5, period = 100", 1,
 			"the limit allows before it starts again, if nobody else charges the population: 18"},

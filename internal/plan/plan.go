@@ -62,7 +62,7 @@ type Options struct {
 	Factorizations bool
 	// Figure says that [Plan.Draw] will be called.
 	Figure bool
-	// Condition is the assumed condition number of the features' second moment, for a mechanism that is [Conditioned].
+	// Condition is the assumed condition number of the features' second moment, if the mechanism is [Conditioned].
 	Condition float64
 	// StepRecords is the number of records assumed in a step by the clock.
 	StepRecords uint64
@@ -93,7 +93,7 @@ func Steps(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 	return within
 }
 
-// Of plans a stream of cfg.
+// Of returns the plan of a stream of cfg.
 func Of(cfg *config.Config, s *config.Stream, ask Options) (*Plan, error) {
 	d, err := dryrun.Describe(s)
 	if err == nil {

@@ -79,7 +79,8 @@ type Client struct {
 // Errors: a URL is invalid.
 func New(o Options) (*Client, error) {
 	c := &Client{options: o, subjects: map[string]*Subjects{}}
-	for d, or := range map[*time.Duration]time.Duration{&c.options.patience: patience, &c.options.again: again, &c.options.pause: pause} {
+	for d, or := range map[*time.Duration]time.Duration{&c.options.patience: patience, &c.options.again: again,
+		&c.options.pause: pause} {
 		if *d == 0 {
 			*d = or
 		}
@@ -254,7 +255,7 @@ func (c *Client) versionsOf(ctx context.Context, subject string) (versions []int
 	return versions, err
 }
 
-// newest stands, in [Client.at], for the newest version that is not deleted.
+// newest is the version number by which [Client.at] returns the newest version that is not deleted.
 const newest = -1
 
 // at returns the schema of a version.

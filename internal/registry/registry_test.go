@@ -144,7 +144,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestFlood: any number of unknown ids in a batch causes the same number of requests, none of which contains an id, and
+// TestFlood: any number of unknown ids in a batch causes the same number of requests, without any id in them, and
 // a new id among them is found. Unknown ids are not remembered: one that is registered later is found.
 func TestFlood(t *testing.T) {
 	r := serve(t)

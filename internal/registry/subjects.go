@@ -32,9 +32,10 @@ type Version struct {
 	bytes   int  // size of the schema's text and its references, 0 if Schema is nil
 }
 
-// Subjects are the versions of some subjects of a registry, as far as they have been read. It is the codec.Resolver of
+// Subjects are the versions of some subjects of a registry, up to the last look. It is the codec.Resolver of
 // decoders. Looks read the versions by the clock, and [Subjects.Known] returns the schema of an id that a look has
-// found. [Subjects.Resolve] reads versions that were added since, for its caller only. It is safe for concurrent use.
+// found. [Subjects.Resolve] reads versions that were added since, and returns them to its caller only. It is safe for
+// concurrent use.
 type Subjects struct {
 	client *Client
 	names  []string

@@ -621,7 +621,8 @@ func TestAvroLenient(t *testing.T) {
 		return found[0].String() + ", " + found[1].String()
 	}
 	plain := kinds(`"bytes"`)
-	for _, logical := range []string{``, `, "precision": 0`, `, "precision": 3, "scale": 4`, `, "precision": 3, "scale": null`, `, "precision": 3, "scale": -1`} {
+	for _, logical := range []string{``, `, "precision": 0`, `, "precision": 3, "scale": 4`,
+		`, "precision": 3, "scale": null`, `, "precision": 3, "scale": -1`} {
 		if got := kinds(`{"type": "bytes", "logicalType": "decimal"` + logical + `}`); got != plain {
 			t.Errorf("a decimal with %s is %s, bytes are %s", logical, got, plain)
 		}

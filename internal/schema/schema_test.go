@@ -417,12 +417,14 @@ func TestReferences(t *testing.T) {
 	if _, ok := p.Message("b.P"); ok {
 		t.Error("a message of another file is found")
 	}
-	for _, bad := range []string{``, `{"type": "record", "name": "R", "fields": [{"name": "x", "type": "b.P"}]}`, `"number"`} {
+	for _, bad := range []string{``, `{"type": "record", "name": "R", "fields": [{"name": "x", "type": "b.P"}]}`,
+		`"number"`} {
 		if _, err := ParseAvro(bad, nil); err == nil {
 			t.Errorf("%s is taken", bad)
 		}
 	}
-	for _, bad := range []string{``, `syntax = "proto3"; import "b/p.proto"; message M { b.P x = 1; }`, `syntax = "proto3"; enum E { A = 0; }`, `message {`} {
+	for _, bad := range []string{``, `syntax = "proto3"; import "b/p.proto"; message M { b.P x = 1; }`,
+		`syntax = "proto3"; enum E { A = 0; }`, `message {`} {
 		if _, err := ParseProtobuf(bad, nil); err == nil {
 			t.Errorf("%s is taken", bad)
 		}

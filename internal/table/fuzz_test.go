@@ -7,9 +7,10 @@ import (
 )
 
 // FuzzLines: a file has one line for each end of line, plus one if it does not end with one; no line contains a part of
-// another, whatever its content.
+// another.
 func FuzzLines(f *testing.F) {
-	for _, s := range []string{"", "a\n\"b\r\n\r\nc\rd\r\r\n", "\xef\xbb\xbfa,\"b\"\"c\"\n\xef\xbb\xbf,", "1,\"2\n3\",4"} {
+	for _, s := range []string{"", "a\n\"b\r\n\r\nc\rd\r\r\n", "\xef\xbb\xbfa,\"b\"\"c\"\n\xef\xbb\xbf,",
+		"1,\"2\n3\",4"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

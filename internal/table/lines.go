@@ -67,7 +67,7 @@ func (f *File) Close() error { return f.close() }
 // are kept in memory.
 const MaxLine = 16 << 20
 
-// Lines splits a file into lines. Every line is one record, whatever it contains: the file "a\n\"b\n\nc" has the four
+// Lines splits a file into lines. Every line is one record, even within quotes: the file "a\n\"b\n\nc" has the four
 // lines a, "b, the empty one, and c.
 //
 // Privacy: the number of lines is public. The content of one line cannot add, remove or shift another one. A line ends

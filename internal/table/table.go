@@ -1,4 +1,4 @@
-// Package table reads files in which every line is one record, whatever it contains.
+// Package table reads files in which every line is one record, even within quotes.
 //
 // [Open] opens a CSV file, chooses its columns and returns the cells of each line. [OpenFile] and [NewLines] read files
 // of other forms, such as one JSON document per line. A mistake in the user's request is an [exit.Usage].
@@ -58,7 +58,7 @@ func Open(path, header string, columns []string) (*Table, error) {
 	return t, nil
 }
 
-// File returns the file of the table, for a progress bar.
+// File returns the file of the table. Progress bars use its position.
 func (t *Table) File() *File { return t.file }
 
 // Close closes the file.

@@ -88,7 +88,8 @@ func TestLines(t *testing.T) {
 
 // TestScanEnds: the scanner terminates on any input.
 func TestScanEnds(t *testing.T) {
-	for _, src := range []string{"", "x", "x=", "=", "]", "[", "[[", "[a", "x = [", "x = {", "x = \"", "x = \"\"\"", "x = \"\\", "x = '''",
+	for _, src := range []string{"", "x", "x=", "=", "]", "[", "[[", "[a", "x = [", "x = {", "x = \"", "x = \"\"\"",
+		"x = \"\\", "x = '''",
 		"x = [1 2", "x = {a 1", ".", "a.", "a..b", "\x00", "x = }", "x = [}", "x = {]", "a = [,]", "#", "\"", "é = 1",
 		"\"\\", "a = \"\\", "x = ["} {
 		scan(src)

@@ -14,7 +14,7 @@ import (
 )
 
 // Truth computes what the releases of a stream of moments estimate, in plain float64: the workload's moments of the
-// scaled rows, both as they are and shortened to the clip norm. Releases are compared with it, so it shares no code
+// scaled rows, both unshortened and shortened to the clip norm. Releases are compared with it, so it shares no code
 // with the estimator.
 //
 // It takes bounds that a warm-up found from the releases. Until then it keeps the rows.
@@ -300,7 +300,7 @@ func (t *Truth) Value(step uint64, name string) []float64 {
 // versus is one line of the comparison of a release with the rows.
 type versus struct {
 	name            string
-	truth, clipped  float64 // from rows as they are, and from shortened rows
+	truth, clipped  float64 // from unshortened and from shortened rows
 	value, se, wide float64 // from the release; NaN if it is not there
 }
 

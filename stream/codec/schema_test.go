@@ -419,8 +419,9 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	p := theRegistry(t).have[10]
-	for message, want := range map[string]string{"M": "[]", "M.N": "[]", "O": "[b: the schema has no such path]", "P": "[b: " +
-		"the schema has string there, for columns of type \"category\", \"decimal\" or \"timestamp\"]",
+	for message, want := range map[string]string{"M": "[]", "M.N": "[]", "O": "[b: the schema has no such path]",
+		"P": "[b: " +
+			"the schema has string there, for columns of type \"category\", \"decimal\" or \"timestamp\"]",
 		"Q": "[the schema has another format, or lacks the message]"} {
 		all, err := Format{Name: "protobuf", Columns: []string{"a", "b"}, Message: message}.Compare(p)
 		if err != nil || fmt.Sprint(all) != want {

@@ -25,7 +25,7 @@ const (
 	Replaced        = "replaced"         // the input is another log
 	Compacted       = "compacted"        // the input topic is compacted
 	OutputAhead     = "output_ahead"     // the output holds releases that this state did not make
-	OutputTruncated = "output_truncated" // the output lost the proof of which state is the newest
+	OutputTruncated = "output_truncated" // the output no longer proves that this state is the newest
 	ReleaseTooLarge = "release_too_large"
 	Publish         = "publish"        // the output refuses releases
 	ControlTopic    = "control_topic"  // another state directory, or a newer copy, runs the task

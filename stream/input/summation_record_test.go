@@ -22,7 +22,8 @@ func partRecords() map[byte][]byte {
 			At: []mergePlace{{2, at}, {NoMember, kafka.Position{LeaderEpoch: -1}}}}).encode(),
 		partProgress: (&mergeProgress{ends: [][]int64{{1, 2}, {3, 4}}}).encode(),
 		partSum:      sum.encode(),
-		partAlive:    (&mergeAlive{generation: 5, member: 1, at: []mergeReached{{1, 8, -1, 99}, {4, 0, 0, 0}}}).Encode(),
+		partAlive: (&mergeAlive{generation: 5, member: 1,
+			at: []mergeReached{{1, 8, -1, 99}, {4, 0, 0, 0}}}).Encode(),
 	}
 }
 

@@ -668,16 +668,20 @@ func (m *Metrics) KafkaError(err error) {
 // MetricsReference returns the content of docs/metrics.md.
 func MetricsReference() []byte {
 	var b strings.Builder
-	b.WriteString("# Metrics\n\n<!-- Generated from stream/monitor/metrics.go by `go generate ./stream/monitor`. -->\n\n" +
-		"`GET /metrics` in Prometheus' text format. All names begin with `" + prefix + "`. In brackets are the kind " +
-		"and the labels; *task* means `stream` and `partition`.\n\n" +
-		"The number of records, offsets and commits is public under both adjacency relations. The time that work " +
-		"took is not, so progress is shown at multiples of `state.commit_interval`.\n\n" +
-		"A task's counters start at 0 when it starts; `halts_total` and `kafka_errors_total` appear with their first " +
-		"count.\n\n" +
-		"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. Counters and " +
-		"histograms are then those of all tasks together. A gauge is the *sum* over all tasks, the *largest* or the " +
-		"*least*, as its brackets say; a task's gauge without such a word is absent.\n")
+	b.WriteString(
+		"# Metrics\n\n<!-- Generated from stream/monitor/metrics.go by `go generate ./stream/monitor`. -->\n\n" +
+			"`GET /metrics` in Prometheus' text format. All names begin with `" + prefix +
+			"`. In brackets are the kind " +
+			"and the labels; *task* means `stream` and `partition`.\n\n" +
+			"The number of records, offsets and commits is public under both adjacency relations. The time that work " +
+			"took is not, so progress is shown at multiples of `state.commit_interval`.\n\n" +
+			"A task's counters start at 0 when it starts; `halts_total` and `kafka_errors_total` appear with " +
+			"their first " +
+			"count.\n\n" +
+			"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. Counters and " +
+			"histograms are then those of all tasks together. A gauge is the *sum* over all tasks, the " +
+			"*largest* or the " +
+			"*least*, as its brackets say; a task's gauge without such a word is absent.\n")
 	for _, part := range []struct{ class, about string }{
 		{"–", "## Class –\n\nAnybody may see these.\n"},
 		{"P", "## Class P\n\n" +

@@ -19,7 +19,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestMetrics: names and kinds follow Prometheus' rules, for a daemon in which everything occurred; and which metrics a
+// TestMetrics: names and kinds follow Prometheus' rules in a daemon in which everything occurred; and which metrics a
 // public daemon shows.
 func TestMetrics(t *testing.T) {
 	t.Parallel()

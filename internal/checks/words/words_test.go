@@ -196,12 +196,14 @@ func TestPhrases(t *testing.T) {
 
 // TestPhrasesAreFound: the patterns find the phrases, in comments and in messages, and leave plain sentences alone.
 func TestPhrasesAreFound(t *testing.T) {
+	comment := func(text string) string { return "package p\n//" + " " + text + "\n" }
+	message := func(text string) string { return "package p\nvar e = errors." + "New(" + text + ")\n" }
 	for src, want := range map[string]int{
-		"package p\n// The state of a task that is nobody's.\n":                          0,
-		"package p\n// What is left goes to whoever asks.\n":                             2,
-		"package p\nvar e = errors.New(\"no offset, for it is hardly known besides\")\n": 3,
-		"package p\nvar s = `a raw string, for it is hardly known`\n":                    0,
-		"package p\n// It is an array of which no element is zero.\n":                    1,
+		comment("The state of a task that is nobody's."):          0,
+		comment("What is left goes to whoever asks."):             1,
+		comment("It is an array of which no element is zero."):    1,
+		message(`"no offset, for it is hardly known besides"`):    3,
+		message("`a raw string, for it is hardly known besides`"): 0,
 	} {
 		if got, _ := count(words([]byte(src))); got != want {
 			t.Errorf("%d phrases, want %d, in %s", got, want, src)
