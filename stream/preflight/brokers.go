@@ -156,8 +156,8 @@ func (q *inquiry) rights(ctx context.Context, cluster kafka.Options) ([]connect.
 	return needs, nil
 }
 
-// setting checks a topic of one partition that the daemon creates if it is missing, and returns its settings, or nil if
-// it is missing. unfit returns why a topic cannot be used.
+// setting checks a topic of one partition, which the daemon creates if it is missing. It returns the topic's settings,
+// or nil if the topic is missing. unfit returns why a topic cannot be used.
 func (q *inquiry) setting(ctx context.Context, key, topic string, names []string,
 	unfit func(partitions int, settings map[string]string) string) (map[string]string, error) {
 	t, err := q.client.Topic(ctx, topic)
@@ -253,7 +253,7 @@ func (q *inquiry) input(ctx context.Context, s *config.Stream) error {
 	return nil
 }
 
-// output checks the topic of a stream's releases, which have up to size bytes, and that of its dead letters.
+// output checks the topic of a stream's releases, which have up to size bytes, and the topic of its dead letters.
 func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) error {
 	out, err := q.client.Topic(ctx, s.Output.Topic)
 	if err != nil {
