@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// This file explores a model of instances that share a shard: every order of their requests, of the broker's actions
-// and of failures, within small bounds. It searches for a state in which somebody is harmed. docs/theory/cluster.md
-// describes the protocol in words.
+// This file explores a model of instances that share a shard. Within small bounds, it tries every order of their
+// requests, of the broker's actions and of failures. It searches for a state that violates privacy or loses data.
+// docs/theory/cluster.md describes the protocol in words.
 //
 // A model has no time and no numbers: an epoch's secret is a small integer, and a release is an epoch, a step and the
 // secret from which its noise was drawn. It assumes this about the broker:
@@ -167,8 +167,8 @@ func (x *explorer) visit(s state) {
 	}
 }
 
-// tidy makes states equal that differ only in irrelevant details: it removes what can have no more effect, and
-// renumbers values that are only compared.
+// tidy makes states equal if they differ only in irrelevant details: it removes requests and values that can have no
+// more effect, and renumbers values that are only compared.
 func (x *explorer) tidy(s *state) {
 	// Old producer epochs never become valid again, so 1 stands for the valid one and 0 for any other.
 	valid := s.producer
@@ -348,7 +348,7 @@ func (x *explorer) disturb(s state) {
 		}
 	}
 	for k, r := range s.flight {
-		if r.verb != nothing && !r.waited { // lost, but nobody waits
+		if r.verb != nothing && !r.waited { // the answer is lost, but nobody waits for it
 			next := s
 			next.flight[k] = request{}
 			x.visit(next)
@@ -418,7 +418,7 @@ func (x *explorer) disturb(s state) {
 	}
 }
 
-// forsake makes nobody wait for the answers to requests of instance i.
+// forsake marks the requests of instance i as requests for whose answers nobody waits.
 func (s *state) forsake(i int) {
 	for k := range s.flight {
 		if int(s.flight[k].from) == i {
@@ -663,8 +663,9 @@ func (x *explorer) answer(s *state, i int, ok bool, value uint8) {
 	}
 }
 
-// TestModel: whatever happens, no release has two noises, nothing is drawn or published before its prerequisites are
-// committed, the ledger is one chain, and every release is published in the end.
+// TestModel: in every order of events, no release is published with two different noises, no noise is drawn and nothing
+// is published before its prerequisites are committed, the ledger is one chain, and every release is published in the
+// end.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	all := []bounds{{2, 1, 2, 1, 1}, {1, 2, 2, 1, 1}}

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// newUsersScenario is NewScenario for a stream that protects persons: with a cap and a full table, or with only a
-// separation.
+// newUsersScenario is NewScenario for a stream that protects persons. Either records per person are capped and the
+// table is full, or records of a person only have a minimum separation.
 func newUsersScenario(cap int) func(testing.TB) *streamtest.Scenario {
 	user := "max_users = 20" // two steps
 	if cap > 0 {

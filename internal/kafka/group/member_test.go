@@ -20,8 +20,8 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 )
 
-// These sessions do not end if the machine stalls for a second or two. In a long session, a request, which may take a
-// third of it, is not sent again in that case either.
+// These session timeouts are long enough that a session does not end if the machine stalls for a second or two. A
+// request may take a third of the timeout, so with the long one such a stall does not repeat a request either.
 const (
 	shortSession = 3 * time.Second
 	longSession  = 12 * time.Second
@@ -354,7 +354,7 @@ func TestConfirmAnswers(t *testing.T) {
 			t.Errorf("code %d was asked for %d times", final.Code, times())
 		}
 	}
-	// The confirmation is refused in its generation, so a later one must say who owns the shard.
+	// The coordinator refuses the confirmation in this generation, so a later generation must say who owns the shard.
 	done := make(chan error, 1)
 	for _, refused := range []int16{22, 25, 27} {
 		set(refused)
