@@ -100,7 +100,7 @@ type Reader struct {
 	plain   bool // the next fetch begins at the position, not at the anchor
 	narrow  bool // the last fetch that began at this anchor found nothing new
 
-	logStart, lastStable, end int64 // as of the last answer
+	logStart, lastStable, end int64 // offsets of the log, as of the last answer
 
 	slack       time.Duration
 	throttled   time.Time // no request is sent before this time

@@ -383,7 +383,7 @@ func (c *Client) roundTripFetch(ctx context.Context, timeout time.Duration, q *f
 }
 
 // fail ends the fetches of a request that got no answer. If the transport refused to send the request because it knows
-// another leader for one of the fetches, fail sends each fetch alone.
+// another leader for one of the fetches, fail puts each fetch back into a line, to be sent alone.
 func (s *sharedFetches) fail(asks []*ask, err error) {
 	var unsent *fetch.Error
 	again := len(asks) > 1 && errors.As(err, &unsent)

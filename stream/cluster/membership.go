@@ -89,7 +89,7 @@ type Member struct {
 
 	mu         sync.Mutex
 	generation *kgroup.Generation  // the newest generation; nil: none yet
-	posts      map[int]*assignment // by shard
+	posts      map[int]*assignment // current assignments, by shard
 	trouble    string              // why the group currently cannot be reached
 }
 

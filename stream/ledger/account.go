@@ -76,7 +76,7 @@ func (e *Entry) soundUnit() bool {
 // Account identifies a budget: the records of a source, or the persons of a population. An account has one limit, and
 // charges to it add up.
 type Account struct {
-	core.Source        // of records
+	core.Source        // of the records; unused if Population is set
 	Population  string // of the persons; "": the account is for records
 }
 

@@ -119,7 +119,7 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 
 // paid is the cached charge to a task's accounts, as of the ledger's first `lines` lines.
 type paid struct {
-	lines     int    // of the ledger
+	lines     int    // number of lines of the ledger
 	newest    uint64 // the task's newest opening or closing
 	touched   int    // number of lines about its accounts
 	adjacency dp.Adjacency

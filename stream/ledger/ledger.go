@@ -132,7 +132,7 @@ type Ledger struct {
 	Held    *Held // nil: no other process can write the file, so it is not locked
 	Entries []Entry
 	heads   map[[32]byte]bool // the hashes of all lines
-	Head    [32]byte          // of the last line
+	Head    [32]byte          // hash of the last line
 	KeyID   string            // id of the key of the last line's MAC, "" if it has none
 	rekeyed bool              // the operator confirmed that the key was changed
 	index   ledgerIndex

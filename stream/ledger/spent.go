@@ -45,7 +45,7 @@ type SpentRange struct {
 	By []SpentBy `json:"by"`
 	// Cost is the total cost of these epochs to a record of the range, in the partition's adjacency.
 	Cost    dp.Cost `json:"cost"`
-	Epsilon float64 `json:"epsilon"` // at LimitDelta
+	Epsilon float64 `json:"epsilon"` // ε of Cost, at LimitDelta
 	// Persons gives the ε that protects a person with several records in the range.
 	Persons []core.Person `json:"persons"`
 }

@@ -27,7 +27,7 @@ type stretches struct {
 	of      stretchesOf
 	reached map[int]reached          // by partition
 	mixed   bool                     // the costs of all epochs add up; stretches no longer count
-	all     map[dp.Adjacency]dp.Cost // of all epochs
+	all     map[dp.Adjacency]dp.Cost // sum over all epochs
 	ended   dp.Cost                  // a cost that covers each stretch that has ended
 	present dp.Cost                  // sum over the current stretch
 	steps   uint64                   // lower bound on the steps of the current stretch

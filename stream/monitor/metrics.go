@@ -173,7 +173,7 @@ type Metrics struct {
 	gauges   map[string]*prometheus.GaugeVec
 	times    map[string]*prometheus.HistogramVec
 	descs    map[string]*prometheus.Desc // descriptions of the metrics that are computed at each scrape
-	Public   bool                        // metrics of class P are left out
+	Public   bool                        // whether metrics of class P are left out
 
 	aggregate bool
 	over      map[string]string // metricDef.Over of each gauge of tasks
@@ -361,7 +361,7 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// overall is the combined value of a gauge over all tasks.
+// overall combines the gauges of all tasks into one value for each gauge.
 type overall struct {
 	m  *Metrics
 	of map[string]*oneGauge

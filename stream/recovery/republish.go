@@ -228,7 +228,7 @@ func (r Restorer) elsewhere() error {
 }
 
 // held returns the hashes of the task's messages in the output, by key. It returns a halt if a message has an epoch
-// that is not in the ledger, or a step that is later than the checkpoint. cp may be nil.
+// that is not in the ledger, or if the checkpoint cp has not released its step yet. cp may be nil.
 func held(ctx context.Context, o *output.Output, cp *state.Checkpoint) (map[string][32]byte, error) {
 	there := map[string][32]byte{}
 	err := o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, func(rec *kafka.Record) error {

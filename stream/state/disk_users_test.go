@@ -13,8 +13,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// newUsersScenario is NewScenario for a stream that protects persons. Either records per person are capped and the
-// table is full, or records of a person only have a minimum separation.
+// newUsersScenario is NewScenario for a stream that protects persons. With a cap above 0, the number of records per
+// person is limited and the table of persons gets full. With cap 0, the records of a person only have a minimum
+// separation.
 func newUsersScenario(cap int) func(testing.TB) *streamtest.Scenario {
 	user := "max_users = 20" // two steps
 	if cap > 0 {

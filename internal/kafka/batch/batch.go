@@ -162,7 +162,7 @@ type Record struct {
 	// Taken is the number of bytes that were taken from the Arena for this record.
 	Taken int
 
-	headers []byte   // encoded
+	headers []byte   // the encoded headers
 	sum     [32]byte // hash of a large record
 }
 

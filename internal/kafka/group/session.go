@@ -101,7 +101,7 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 		return errSpent
 	}
 	l.spent = true                         // until success is certain
-	if _, err := l.prepare(); err != nil { // The logs are read later; this only opens the connections.
+	if _, err := l.prepare(); err != nil { // The logs are read later; this prepares the connections.
 		return err
 	}
 	opts, err := clientOptions(l.o.Kafka)
