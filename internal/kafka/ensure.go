@@ -17,7 +17,7 @@ type TopicFound struct {
 	Exists     bool
 	Partitions int
 	Settings   map[string]string // the settings in Looked that the brokers know
-	// reason why the topic cannot be used; "": it can be used, does not exist, or was just created
+	// Unfit is the reason why the topic cannot be used; "": it can be used, does not exist, or was just created.
 	Unfit string
 	Made  bool // Ensure created the topic, and did not check it afterwards
 }

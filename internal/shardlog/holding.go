@@ -26,7 +26,7 @@ type Options struct {
 	// double the Timeout for the next Acquire.
 	Timeout time.Duration
 
-	// time for which reading is retried if a broker returns an old copy of a log; default 1 minute
+	// patience is the time for which reading is retried if a broker returns an old copy of a log; default 1 minute.
 	patience  time.Duration
 	keepAlive time.Duration // interval at which the owner's record is written; default 1 hour
 }

@@ -351,8 +351,8 @@ func TestKeepRefused(t *testing.T) {
 	}
 }
 
-// TestKeepEnds: an instance that must stop while it acquires a shard stops at once, whichever call does not return, and
-// leaves the group.
+// TestKeepEnds: an instance must stop while it acquires a shard, and one of its calls does not return. For each such
+// call, it stops at once and leaves the group.
 func TestKeepEnds(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"confirm", "fence", "commit", "state", "ledger"} {

@@ -211,7 +211,8 @@ type requestServer struct {
 	meet func(ctx context.Context, q task.Request) error
 
 	open map[string]*askedRecord // requests not taken yet
-	// requests that were taken but not answered, by id; the value is the first owner that took the request
+	// taken has the requests that were taken but not answered, by id. The value is the first owner that took the
+	// request.
 	taken map[string]string
 	done  map[string]bool // requests that were answered
 	live  bool            // all records that were in the partition at the start have been read

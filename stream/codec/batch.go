@@ -24,7 +24,7 @@ type Batch struct {
 
 	columns int       // length of a row
 	rows    []float64 // rows, one per record or, if places is set, one per record with a place
-	// index in rows of each record's row, −1 for a record without one; nil: each row has its record's index
+	// places has the index in rows of each record's row, −1 for a record without one. nil: row i belongs to record i.
 	places []int
 }
 
@@ -119,7 +119,7 @@ func (d *Decoder) forget() {
 // TagUsers makes Decode also set the tags of batches. A tag is a hash of the user key under the given secret key; the
 // raw user keys do not leave the decoder. The same secret key gives the same tags in all decoders.
 //
-// Errors: those of [Format.Codec], if the format has no valid place for a user key.
+// Errors: the errors of [Format.Codec], if the format has no valid place for a user key.
 func (d *Decoder) TagUsers(key *[persons.KeyBytes]byte) error {
 	users := make([]*user, len(d.codecs))
 	for w := range users {

@@ -123,8 +123,8 @@ func textBuffer(columns []*column.Column) []byte {
 }
 
 // jsonValue reads a value that a column may use: a number (which may be infinite as a float64), a string, a boolean or
-// null. Of an array or object it reads only the first byte, because no column accepts one. buffer is used for strings
-// with escapes.
+// null. If the value is an array or object, it reads only the first byte, because no column accepts one. buffer is used
+// for strings with escapes.
 func jsonValue(b []byte, i int, buffer []byte) (v column.Value, next int, r Reason) {
 	if i == len(b) {
 		return v, i, Malformed

@@ -48,7 +48,8 @@ type Daemon interface {
 	Patterns() []PatternStatus
 	// Reload reads the configuration again.
 	Reload(ReloadRequest) (*Reload, error)
-	// Waiting lists unknown facts, such as a topic's partitions, because of which tasks are still missing from Status.
+	// Waiting lists facts that are not known yet, such as a topic's partitions. Until they are known, some tasks are
+	// missing from Status.
 	Waiting() []string
 	// Shown returns all tasks.
 	Shown() []ShownTask

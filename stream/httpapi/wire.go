@@ -17,7 +17,7 @@ type PatternStatus struct {
 	Topics  string `json:"topics"`  // the pattern's regular expression
 	Most    int    `json:"max_topics"`
 	Taken   int    `json:"taken"`
-	// number of matching topics that are not taken because Most topics are taken already
+	// Beyond is the number of matching topics that are not taken because Most topics are taken already.
 	Beyond  int `json:"beyond"`
 	Refused int `json:"refused"` // number of matching topics that are not taken for another reason
 	// Missing lists some of the topics counted in Beyond and Refused, with the reasons.

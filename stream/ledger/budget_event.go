@@ -17,7 +17,7 @@ type BudgetEvent struct {
 	Epoch  uint64    `json:"epoch,omitempty"`
 	// Epsilon is the ε of the opened epoch by itself; only for openings.
 	Epsilon float64 `json:"epsilon,omitempty"`
-	// ε of the record or person that has paid most, at the limit's delta
+	// ChargedEpsilon is the ε of the record or person that has paid most, at the limit's delta.
 	ChargedEpsilon float64 `json:"charged_epsilon"`
 	LimitEpsilon   float64 `json:"limit_epsilon"`
 	LimitDelta     float64 `json:"limit_delta"`

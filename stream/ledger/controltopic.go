@@ -35,12 +35,12 @@ type ControlTopic struct {
 	found bool  // the topic exists and has the right settings
 	next  int64 // offset of the topic's first record that is not read yet
 	sent  int   // number of lines of the ledger that are in the topic
-	// lines that a newer copy of the ledger wrote to the topic and this ledger does not have
+	// lacks has the lines that a newer copy of the ledger wrote to the topic and that this ledger does not have.
 	lacks [][]byte
 	again bool // the topic has a line twice
-	// number of the first line in which a copy of the ledger differs from this one; 0: no copy differs
+	// forked is the number of the first line in which a copy of the ledger differs from this one; 0: no copy differs.
 	forked uint64
-	// hashes, in hexadecimal, of lines whose number another copy used first; see method line
+	// late has the hashes, in hexadecimal, of lines whose number another copy used first; see method line.
 	late   map[string]bool
 	claims map[claimed]claim     // the first claim to each epoch
 	first  map[claimed][32]byte  // the first ledger to open an epoch with this number over a source

@@ -44,7 +44,7 @@ type Entry struct {
 	Incarnation uint64 `json:"incarnation,omitempty"`
 	TopicID     string `json:"topic_id,omitempty"` // "" if the brokers report none
 	First       int64  `json:"first,omitempty"`    // open: first offset of the epoch
-	// open: end of the horizon, −1 without one; close: end of the last step
+	// End is, in an opening, the end of the horizon, −1 without one; in a closing, the end of the last step.
 	End int64 `json:"end,omitempty"`
 	// Output is where the epoch's releases have gone since its first one. nil in lines of older builds, which did not
 	// record it.
@@ -73,7 +73,7 @@ type Entry struct {
 	// a person in a period.
 	Steps        uint64 `json:"steps,omitempty"`
 	AnchorOffset int64  `json:"anchor_offset,omitempty"`
-	// HMAC of the last record, in hexadecimal; empty: the epoch had no record
+	// Anchor is the HMAC of the last record, in hexadecimal; empty: the epoch had no record.
 	Anchor string `json:"anchor,omitempty"`
 
 	Reason string `json:"reason,omitempty"`

@@ -12,7 +12,7 @@ type EntryMove struct {
 	ID      string `json:"id"`      // 16 random bytes in hexadecimal
 	Group   string `json:"group"`   // name of the group of instances
 	Cluster string `json:"cluster"` // id of the Kafka cluster of the group
-	// in a moved entry: this ledger is a read-only copy; the tasks run in the group
+	// Copy is set in an entry of kind "moved" if this ledger is a read-only copy and the tasks run in the group.
 	Copy bool `json:"copy,omitempty"`
 }
 

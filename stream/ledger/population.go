@@ -57,7 +57,7 @@ type PopulationEpoch struct {
 }
 
 // Populations reports the charges to the persons of every population. If stream is not empty, it covers only the
-// populations that this stream has read. Each report also gives, for each number n in groups, the ε that protects n
+// populations that this stream has read. Each report also has one ε for each number n in groups: the ε that protects n
 // persons together.
 func (b *Books) Populations(stream string, groups []int) ([]PopulationSpent, error) {
 	out := []PopulationSpent{}

@@ -62,8 +62,8 @@ type SpentBy struct {
 }
 
 // Spent reports the charges to the records of every input partition, by ranges of offsets. If stream is not empty, it
-// covers only the partitions that this stream has read. Each range also gives, for each number n in records, the ε that
-// protects a person with n records in the range.
+// covers only the partitions that this stream has read. Each range also has one ε for each number n in records: the ε
+// that protects a person with n records in the range.
 func (b *Books) Spent(stream string, records []int) ([]Spent, error) {
 	out := []Spent{}
 	for _, l := range b.Ledgers {

@@ -18,7 +18,7 @@ import (
 // A stretch has at least N steps, no matter who ends epochs or when: many short epochs form one stretch, and their
 // costs add up.
 //
-// This is valid only if every record is in one stretch, and if a period always means the same. So all epochs of the
+// This is valid only if every record is in one stretch, and if all periods have the same meaning. So all epochs of the
 // task add up as soon as one of them reads, or may read, an offset again, reads another log or topic, or differs in
 // step length or adjacency.
 //

@@ -50,8 +50,8 @@ type TaskStatus struct {
 	LogEnd     int64  `json:"log_end_offset"`
 	LogStart   int64  `json:"-"` // −1: unknown
 	Warmup     int64  `json:"-"` // number of the epoch's records in its warm-up
-	// Lag is the number of records between the task's position and the end of the log. For a merged task it is that of
-	// the partition that is furthest behind.
+	// Lag is the number of records between the task's position and the end of the log. For a merged task it is the
+	// largest such number of any partition.
 	Lag int64 `json:"lag_records"`
 	// Headroom is the number of records that retention may delete before unread records are lost. For a merged task it
 	// is the smallest number of any partition. nil: unknown.
@@ -97,7 +97,7 @@ type TaskStatus struct {
 type NotPrivate struct {
 	// Rejected counts, by reason, records that gave no row or do not count for their person.
 	Rejected map[string]uint64 `json:"rejected_records"`
-	// for the mechanism "moments": number of rows that were shortened to the clip norm
+	// Clipped is the number of rows that the mechanism "moments" shortened to the clip norm.
 	Clipped uint64 `json:"clipped_records"`
 }
 

@@ -299,8 +299,8 @@ func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) erro
 	return nil
 }
 
-// withoutEpoch returns those of n partitions for which a stream of all partitions never opened an epoch. Without
-// a ledger, these are all partitions.
+// withoutEpoch returns the partitions, out of n, in which a stream of all partitions never opened an epoch. Without a
+// ledger, these are all partitions.
 func withoutEpoch(books *ledger.Books, s *config.Stream, n int) (fresh []int) {
 	epochs := books.Epochs()
 	for p := range n {
@@ -312,8 +312,8 @@ func withoutEpoch(books *ledger.Books, s *config.Stream, n int) (fresh []int) {
 	return fresh
 }
 
-// notMerged returns those of n partitions that the open epoch of a merged stream does not read, or none if no epoch is
-// open.
+// notMerged returns the partitions, out of n, that the open epoch of a merged stream does not read. It returns none if
+// no epoch is open.
 func notMerged(books *ledger.Books, s *config.Stream, n int) (waiting []int) {
 	for _, e := range books.Epochs() {
 		if e.Stream != s.Name || e.Partition != core.Merged || e.State != "open" {

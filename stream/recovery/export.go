@@ -20,7 +20,7 @@ import (
 const exportFormat = "streamdp.epoch.v1"
 
 // Export is an epoch in one file. It has everything on which the epoch's releases depend, except the log and the master
-// key. It also has the ledger in which the epoch is charged. Whoever has Secret and the master key can subtract the
+// key. It also has the ledger in which the epoch is charged. Anybody who has Secret and the master key can subtract the
 // noise from the releases.
 type Export struct {
 	Format string `json:"format"`

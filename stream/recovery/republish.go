@@ -227,8 +227,8 @@ func (r Restorer) elsewhere() error {
 		failure.EpochArgs(r.Task))
 }
 
-// held returns the hashes of the task's messages in the output, by key. It returns a halt if a message has an epoch
-// that is not in the ledger, or if the checkpoint cp has not released its step yet. cp may be nil.
+// held returns the hashes of the task's messages in the output, by key. It returns a halt if the epoch of a message is
+// not in the ledger, or if the message's step is after the last step of checkpoint cp. cp may be nil.
 func held(ctx context.Context, o *output.Output, cp *state.Checkpoint) (map[string][32]byte, error) {
 	there := map[string][32]byte{}
 	err := o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, func(rec *kafka.Record) error {

@@ -29,8 +29,8 @@ type Verification struct {
 	Stream    string `json:"stream"`
 	Partition int    `json:"partition"`
 	Epoch     uint64 `json:"epoch"`
-	// Releases is the number of recomputed releases. The last of them is that of Step. They cover the log's offsets
-	// [First, End).
+	// Releases is the number of recomputed releases. Step is the step of the last one. Together they cover the log's
+	// offsets [First, End).
 	Releases int    `json:"releases"`
 	Step     uint64 `json:"step"`
 	First    int64  `json:"first"`

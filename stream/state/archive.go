@@ -16,7 +16,7 @@ import (
 )
 
 // Archive stores the messages that a task published, in files archive-EPOCH.N of the task's directory, where N counts
-// from 1. It contains only releases, so it is as public as they are.
+// from 1. It contains only releases, so it is public like them.
 //
 // A file begins with a line that names the format. Then come frames: u64 length ‖ message ‖ SHA-256 of the message. A
 // message is encoded as in a checkpoint. A process appends only to files that it created itself, so nothing follows a

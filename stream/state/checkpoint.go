@@ -105,7 +105,7 @@ func (c *Checkpoint) Nexts() (all []int64) {
 	return all
 }
 
-// Of returns the position in the given partition, which the epoch must read.
+// Of returns the position in a partition. The epoch must read this partition.
 func (c *Checkpoint) Of(partition int) Place {
 	for _, p := range c.Parts {
 		if p.Partition == partition {

@@ -72,7 +72,7 @@ func (s *Store) Unmark(epoch uint64) error { return s.remove(OpeningName(epoch))
 
 // Manifest returns the content of an epoch's manifest.
 //
-// Errors: fs.ErrNotExist if it does not exist; those of the disk.
+// Errors: fs.ErrNotExist if the file does not exist; errors of the disk.
 func (s *Store) Manifest(epoch uint64) ([]byte, error) { return s.read(ManifestName(epoch)) }
 
 // PutManifest makes an epoch's manifest durable. It fails if the epoch already has one.
@@ -128,7 +128,7 @@ func (s *Store) PutFinal(epoch uint64, packed []byte) error { return s.renew(fin
 
 // DeadLetters returns the file that records how far dead letters were written.
 //
-// Errors: fs.ErrNotExist if it does not exist; those of the disk.
+// Errors: fs.ErrNotExist if the file does not exist; errors of the disk.
 func (s *Store) DeadLetters() ([]byte, error) { return s.read(deadLetterName) }
 
 // PutDeadLetters replaces the file that records how far dead letters were written.

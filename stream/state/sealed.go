@@ -75,8 +75,8 @@ func (s *Sealer) seal(b []byte, kind string, number uint64, content []byte) ([]b
 	return aead.Seal(b, nonce, content, with), nil
 }
 
-// open returns the content of a file, and its number if it is encrypted. An unencrypted file is returned as it is; if
-// all files must be encrypted, open returns an error instead.
+// open returns the content of a file, and its number if it is encrypted. It returns an unencrypted file unchanged or,
+// if all files must be encrypted, an error.
 func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, err error) {
 	rest, sealed := bytes.CutPrefix(data, sealMagic)
 	if !sealed {

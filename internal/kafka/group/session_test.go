@@ -106,7 +106,7 @@ func (s *shard) put(h *shardlog.Holding, text string) error {
 		[][]byte{[]byte(text)})
 }
 
-// want checks that a reader finds the value with this text, and this number of lines, the last of which has the same
+// want checks that a reader finds the value with this text, and this number of lines. The last line must have the same
 // text.
 func (s *shard) want(text string, lines int) {
 	s.t.Helper()
