@@ -226,7 +226,7 @@ func brokerError(api, topic string, partition int32, code int16) *Error {
 	return &Error{API: api, Code: code, Topic: topic, Partition: partition}
 }
 
-// localError is a failure without a broker's code.
+// localError returns the error of a failure without a broker's code.
 func localError(api, topic string, partition int32, kind, text string) *Error {
 	return &Error{API: api, Topic: topic, Partition: partition, kind: kind, err: errors.New(text)}
 }

@@ -451,8 +451,8 @@ func (s *sharedFetches) deal(l *line, asks []*ask, res *fetchResponse) {
 			x.end < a.from, x.logStart > a.from:
 			close(a.done)
 		case end > a.from && (i > 0 || a.empty < 2):
-			// There is data, but the other fetches filled the answer. Most brokers return at least one batch for the
-			// first partition of a request.
+			// The log has data for this fetch, but the other fetches filled the answer. Most brokers return at least
+			// one batch for the first partition of a request.
 			a.empty++
 			starved = append(starved, a)
 		case end > a.from, waited:

@@ -311,7 +311,7 @@ func (a *assignment) rest(wait time.Duration, word <-chan struct{}) bool {
 //     then; only this shard waits for an operator.
 //   - moved: the group has given the shard to another instance, and will soon tell this one.
 //   - failed: everything else, such as brokers that do not answer, and transactions with an unknown
-//     outcome. The shard is acquired again soon.
+//     outcome. The instance soon acquires the shard again.
 func (s *Member) refused(p *assignment, err error, log *slog.Logger) (outcome string) {
 	var (
 		halt   *shardlog.HaltError

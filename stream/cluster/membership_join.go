@@ -54,7 +54,7 @@ func (s *Member) Share(ctx context.Context) error {
 	var summing sync.WaitGroup
 	defer summing.Wait()
 	if d.Partials != nil {
-		// The context outlives the tasks, because a task that stops may still wait for a sum.
+		// This context ends after the tasks, because a task that stops may still wait for a sum.
 		after, stop := context.WithCancel(context.WithoutCancel(ctx))
 		defer stop()
 		summing.Go(func() { d.Partials.Run(after, nil) })

@@ -28,7 +28,7 @@ type Batch struct {
 	places []int
 }
 
-// These pools lend the memory of batches.
+// Batches take their memory from these pools, and return it to them.
 var (
 	rowSlab    slab.Pool[float64]
 	reasonSlab slab.Pool[Reason]

@@ -18,7 +18,7 @@ const unitPerson = "person"
 
 // EntryPerson is the part of an opening that describes the protected persons.
 type EntryPerson struct {
-	// Population is the name of the account: the costs of its epochs to a person add up.
+	// Population is the name of the account. The costs to a person of all epochs with this name add up.
 	Population string `json:"population"`
 	Key        string `json:"key"` // the part of a record that has the user key
 	Cap        uint64 `json:"cap"`
@@ -27,15 +27,16 @@ type EntryPerson struct {
 	// Period is a number of steps. The account then protects the records that a person has in one period of each epoch
 	// of a stretch; see stretches. 0: it protects all records of a person.
 	Period uint64 `json:"period,omitempty"`
-	// Step is the length of a step, set if there is a period: a period with steps of another length is a different
-	// period. It is "" in lines that did not record it; their epochs count in every stretch.
+	// Step is the length of a step. It is set if there is a period, because a period with steps of another length is a
+	// different period. It is "" in lines of older builds, which did not record it; their epochs count in every
+	// stretch.
 	Step string `json:"step,omitempty"`
 	// Partitioner is "murmur2" if each user key counts in one partition only; the key and the topic's number of
 	// Partitions determine which. Otherwise Partitioner is "none".
 	Partitioner string `json:"partitioner"`
 	Partitions  int    `json:"partitions"`
-	// Refuses reports whether users are refused once max_users is reached. A user who leaves a partition may then make
-	// room for another user there, and a user who moves to another partition may displace one.
+	// Refuses reports whether max_users may be reached, so that further users are refused. A user who leaves a
+	// partition may then make room for another user there, and a user who moves to another partition may displace one.
 	Refuses bool `json:"refuses,omitempty"`
 }
 

@@ -109,7 +109,8 @@ func (s *stretches) costs() (all []dp.Cost) {
 		func(a, b dp.Cost) int { return cmp.Compare(a.Adjacency, b.Adjacency) })
 }
 
-// dearest returns a cost that covers both a and b: one of the two if possible. Either may be the zero value.
+// dearest returns a cost that covers both a and b. If one of the two covers the other, it returns that one. Either may
+// be the zero value.
 func dearest(a, b dp.Cost) dp.Cost {
 	switch {
 	case a.Adjacency == 0 || b.Adjacency != 0 && b.Covers(a):

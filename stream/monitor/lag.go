@@ -97,7 +97,7 @@ func (g *LagReport) Left(t core.Task) {
 	}
 }
 
-// Start begins to commit in the background. The returned function stops that and commits the remaining offsets.
+// Start begins to commit in the background. The returned function ends these commits and commits the remaining offsets.
 func (g *LagReport) Start() (end func()) {
 	if g == nil {
 		return func() {}

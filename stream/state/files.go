@@ -126,12 +126,12 @@ func (s *Store) LastFinal() (epoch uint64, packed []byte, err error) {
 // PutFinal makes an epoch's final parameters durable. It replaces parameters that an interrupted closing left.
 func (s *Store) PutFinal(epoch uint64, packed []byte) error { return s.renew(finalName(epoch), packed) }
 
-// DeadLetters returns the file that records how far dead letters were written.
+// DeadLetters returns the file that records up to which offset dead letters were written.
 //
 // Errors: fs.ErrNotExist if the file does not exist; errors of the disk.
 func (s *Store) DeadLetters() ([]byte, error) { return s.read(deadLetterName) }
 
-// PutDeadLetters replaces the file that records how far dead letters were written.
+// PutDeadLetters replaces the file that records up to which offset dead letters were written.
 func (s *Store) PutDeadLetters(data []byte) error {
 	return WriteOver(s.Disk, s.Path(deadLetterName), data)
 }

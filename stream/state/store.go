@@ -266,7 +266,7 @@ func (s *Store) overwrite(data []byte) error {
 	if err := Write(f, err, data); err != nil {
 		return err
 	}
-	// At the first two writes, the names of the slots must become durable too.
+	// When the slots are new, their names must become durable too.
 	if err := s.Disk.SyncDir(s.Dir); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ type Journals []*persons.Journal
 // OpenPersons restores the maps of persons as they were at a checkpoint, and returns the journals that continue from
 // there. It returns nil if the epoch protects records.
 //
-// Errors: persons.ErrDamaged if the files do not fit the checkpoint; errors of the disk.
+// Errors: persons.ErrDamaged if the files do not match the checkpoint; errors of the disk.
 func OpenPersons(s *Store, c *core.Core, cp *Checkpoint) (all Journals, err error) {
 	maps := c.Persons()
 	if len(maps) != len(cp.Users) {

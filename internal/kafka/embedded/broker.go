@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Options describe the broker.
+// Options are the settings of a Broker.
 type Options struct {
 	// Port is the TCP port of the only broker; 0: any free port.
 	Port int

@@ -137,9 +137,9 @@ func divide(members []candidate, held [][]int, standby []string) (takes []int) {
 }
 
 // settle returns the format in which to write states, and the members that read and write it. It is the newest format
-// that all members read, including those on standby, because these may take over at any time. If the members have no
-// format in common, the group cannot work as a whole: the format that most of them use decides, or the format of those
-// that own most shards, and the others go on standby.
+// that all members read. Members on standby count too, because they may take over at any time. If the members have no
+// format in common, not all of them can work together. Then the format that most members use decides or, if numbers are
+// equal, the format of the members that own most shards; the other members go on standby.
 func settle(members []candidate, held [][]int, takes []int, standby []string) (format int, remain []int) {
 	able := func(i, f int) bool {
 		return slices.Contains(members[i].says.reads, f) && slices.Contains(members[i].says.writes, f)

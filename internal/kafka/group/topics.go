@@ -125,7 +125,7 @@ type setting struct {
 	least string // smallest or largest accepted value, if it differs from value
 }
 
-// holds reports whether the value in force is acceptable.
+// holds reports whether a topic's current value of the setting is acceptable.
 func (s setting) holds(value string) bool {
 	want := s.value
 	if s.least != "" {
