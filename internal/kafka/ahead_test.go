@@ -78,7 +78,7 @@ func TestAheadSimulatedLogs(t *testing.T) {
 	}
 }
 
-// Every byte is requested once, except for the batch with the anchor.
+// Each byte of the log is sent once, except the batch with the anchor.
 func TestAheadRequests(t *testing.T) {
 	s, c := serve(t)
 	s.set(plainLog(100, 1000))

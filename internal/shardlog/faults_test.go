@@ -35,7 +35,7 @@ type run struct {
 
 	b       *broker
 	late    []ask
-	past    [2][]Record // what a replaced leader still returns
+	past    [2][]Record // old content that a replaced leader still returns
 	waiting [2]chan ask // waiting requests of each instance
 	answers [2]chan reply
 	acked   []string // tokens, in the order of their acknowledgement
@@ -44,7 +44,7 @@ type run struct {
 	met     map[string]bool // faults that occurred in any run
 }
 
-// choose decides between n ways.
+// choose returns the choice, from 0 to n−1, for the next decision of the run.
 func (r *run) choose(n int) int {
 	i := len(r.options)
 	r.options = append(r.options, n)
@@ -88,8 +88,8 @@ func line(before [][]byte, token string) []byte {
 	return fmt.Appendf(nil, "%d %x %s", len(before)+1, prev, token)
 }
 
-// history checks what a reader sees and returns the tokens of all updates, in order. Each update appends its token to
-// two values and, in some updates, to the ledger.
+// history checks the values and lines that a reader has read, and returns the tokens of all updates, in order. Each
+// update appends its token to two values and, in some updates, to the ledger.
 func (r *run) history(values map[string]Value, lines [][]byte) (string, string) {
 	a, b := string(values["task/a"].Data), string(values["task/b"].Data)
 	if a != b {

@@ -307,7 +307,7 @@ func (a *assignment) rest(wait time.Duration, word <-chan struct{}) bool {
 }
 
 // refused records why a shard does not run, and returns the outcome:
-//   - halted: the logs are not what was written, or the shard itself fails. It is tried again now and
+//   - halted: the logs differ from the data written, or the shard itself fails. It is tried again now and
 //     then; only this shard waits for an operator.
 //   - moved: the group has given the shard to another instance, and will soon tell this one.
 //   - failed: everything else, such as brokers that do not answer, and transactions with an unknown

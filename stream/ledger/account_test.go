@@ -57,7 +57,7 @@ func emptyLedger(t testing.TB) *ledger.Ledger {
 	return l
 }
 
-// chargedMu returns what a person of the population has paid.
+// chargedMu returns the μ that a person of the population has paid.
 func chargedMu(t testing.TB, l *ledger.Ledger, a dp.Adjacency) float64 {
 	t.Helper()
 	c, err := l.Charged(members, a, 1e-8, nil)
@@ -228,8 +228,8 @@ func TestPopulationRandom(t *testing.T) {
 	}
 }
 
-// TestPopulationLimit: the limit applies to the population. An epoch in any partition or stream that would exceed it
-// for a person is refused, and leaves no line.
+// TestPopulationLimit: the limit applies to the population. If an epoch in any partition or stream would exceed the
+// limit for a person, it is refused and leaves no line.
 func TestPopulationLimit(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-8)

@@ -51,7 +51,7 @@ func sealedLedger(t testing.TB, d state.Disk, key *ledger.Key) []byte {
 	return data
 }
 
-// TestLedgerBits: no bit of a sealed ledger can change unnoticed, with or without the key.
+// TestLedgerBits: each changed bit of a sealed ledger is detected, with or without the key.
 func TestLedgerBits(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
@@ -88,7 +88,7 @@ func TestLedgerBits(t *testing.T) {
 		}
 	}
 
-	// A line by somebody without the key has correct sums but no valid MAC.
+	// A line that somebody without the key writes has correct sums but no valid MAC.
 	l, err := at(file, ledger.NewKey(connect.InsecureKey(2)))
 	fixtures.Must(t, err)
 	var h *failure.Halt

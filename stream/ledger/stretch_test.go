@@ -57,7 +57,8 @@ func TestStretchCharge(t *testing.T) {
 		change(&p)
 		return p
 	}
-	next := func(more ...func(*periodEpoch)) periodEpoch { // begins where base ended, and costs more
+	// returns an epoch that begins where base ended, and costs more
+	next := func(more ...func(*periodEpoch)) periodEpoch {
 		return with(func(p *periodEpoch) {
 			p.first, p.to, p.mu = 100, 0, 4
 			for _, f := range more {
@@ -353,7 +354,7 @@ func TestStretchRollover(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "budget of population orders spent") {
 		t.Errorf("after two steps: %v", err)
 	}
-	r.SendUsers(0, 50, 5) // the third step of a period
+	r.SendUsers(0, 50, 5) // complete the third step of a period
 	x = r.Start()
 	x.Published(3)
 	x.End()

@@ -344,7 +344,7 @@ func TestRepublish(t *testing.T) {
 			r.Produce(1150, 100)
 			x.Published(12)
 			x.End()
-			x = r.Start() // starts without a halt
+			x = r.Start() // the daemon starts without a halt
 			x.Published(12)
 			x.End()
 			r.Toml = fixtures.OrdersStream
