@@ -23,7 +23,7 @@ func (c *Client) metadata(ctx context.Context, topic string) (*metadata.Response
 	return c.topicsOf(ctx, topic, names)
 }
 
-// topicsOf returns the metadata of several topics, or of all if names is nil. An error names topic.
+// topicsOf returns the metadata of several topics, or of all if names is nil. topic is the topic that errors name.
 func (c *Client) topicsOf(ctx context.Context, topic string, names []string) (*metadata.Response, error) {
 	m, err := c.roundTrip(ctx, requestTimeout, &metadata.Request{TopicNames: names})
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *Client) ClusterID(ctx context.Context) (string, error) {
 type Topic struct {
 	Name       string
 	Exists     bool
-	Partitions []Partition // in order; empty if the topic does not exist
+	Partitions []Partition // in order of their numbers; empty if the topic does not exist
 }
 
 // Partition is one partition of a topic.
@@ -162,8 +162,8 @@ func (c *Client) LastStable(ctx context.Context, topic string, partition int32) 
 	return c.listOffset(ctx, topic, partition, kafkago.LastOffset, true)
 }
 
-// listOffset asks the leader for the offset at FirstOffset or LastOffset. committed: LastOffset is the last stable
-// offset.
+// listOffset asks the leader for the offset at FirstOffset or LastOffset. If committed is true, LastOffset means the
+// last stable offset.
 func (c *Client) listOffset(ctx context.Context, topic string, partition int32, at int64,
 	committed bool) (int64, error) {
 	const api = "list_offsets"
@@ -318,7 +318,8 @@ type GroupOffset struct {
 // them. An error concerns at least one of the offsets; the others may have been written. list must be sorted by topic.
 func (c *Client) CommitOffsets(ctx context.Context, group string, list []GroupOffset) error {
 	const api = "offset_commit"
-	req := &offsetcommit.Request{GroupID: group, GenerationID: -1} // not a member of any generation
+	// generation −1: the client is no member of the group
+	req := &offsetcommit.Request{GroupID: group, GenerationID: -1}
 	for _, o := range list {
 		if n := len(req.Topics); n == 0 || req.Topics[n-1].Name != o.Topic {
 			req.Topics = append(req.Topics, offsetcommit.RequestTopic{Name: o.Topic})

@@ -8,8 +8,8 @@ import (
 
 // ahead is a request for the next answer that is sent before the last answer is decoded.
 type ahead struct {
-	base, from int64 // the request begins at from, in a batch that begins at base
-	next       int64 // where the reader must be for the answer to be usable
+	base, from int64 // the request begins at offset `from`, in a batch that begins at offset `base`
+	next       int64 // position at which the reader must be, otherwise the answer cannot be used
 	metaEpoch  int32
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -26,12 +26,12 @@ func (r *Reader) lookAhead(ctx context.Context) {
 	if r.o.Uncommitted {
 		readable = w.end
 	}
-	// Aborted records may follow one another by the gigabyte, and none of them can be an anchor.
+	// There may be gigabytes of consecutive aborted records, and none of them can be an anchor.
 	if w.throttle > 0 || len(w.aborted) > 0 || len(w.rest) < r.o.aheadBytes {
 		return
 	}
 	var h, last batch.Header
-	again := 0 // bytes that will be sent again
+	again := 0 // number of bytes that the broker will send again
 	for rest := w.rest; ; {
 		raw, next, err := batch.Cut(rest)
 		if err != nil || raw != nil && (batch.Old(raw) || h.Parse(raw) != nil) {
@@ -51,7 +51,7 @@ func (r *Reader) lookAhead(ctx context.Context) {
 	}
 	metaEpoch, err := r.identify(ctx)
 	if err != nil {
-		return // the next Fetch will meet the same error
+		return // the next Fetch will get the same error and return it
 	}
 	a := &ahead{base: last.Base, from: last.End - 1, next: h.End, metaEpoch: metaEpoch, done: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancel(ctx)
@@ -73,8 +73,8 @@ func (r *Reader) lookAhead(ctx context.Context) {
 	}()
 }
 
-// awaitAhead waits for the answer to the request that was sent ahead. ok is false if there is none that can be used, so
-// that a request must be sent now.
+// awaitAhead waits for the answer to the request that was sent ahead. ok is false if there is no usable answer; the
+// caller must then send a request.
 func (r *Reader) awaitAhead(ctx context.Context) (from int64, metaEpoch int32, ok bool, err error) {
 	a := r.ahead
 	if a == nil {

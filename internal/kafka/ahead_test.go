@@ -37,7 +37,7 @@ func plainLog(n, size int) (batches []kafkatest.Batch) {
 	return batches
 }
 
-// Reading a log gives the same result with requests sent ahead as without.
+// Reading a log gives the same result with and without requests sent ahead.
 func TestAheadSimulatedLogs(t *testing.T) {
 	s, c := serve(t)
 	used := 0
@@ -78,7 +78,7 @@ func TestAheadSimulatedLogs(t *testing.T) {
 	}
 }
 
-// Every byte is requested once, except for the batch with the anchor.
+// Each byte of the log is sent once, except the batch with the anchor.
 func TestAheadRequests(t *testing.T) {
 	s, c := serve(t)
 	s.set(plainLog(100, 1000))
@@ -330,8 +330,8 @@ func TestReaderAllocations(t *testing.T) {
 	}
 }
 
-// No request is sent ahead in the middle of aborted records: none of them is an anchor, so the answer could not be
-// used. An answer that does not begin with the anchor's batch is not used.
+// No request is sent ahead in the middle of aborted records: none of them can be an anchor, so the answer could not be
+// used. If an answer does not begin with the anchor's batch, it is not used.
 func TestAheadAborted(t *testing.T) {
 	s, c := serve(t)
 	batches := []kafkatest.Batch{data(0, 1)}

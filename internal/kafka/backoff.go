@@ -48,8 +48,8 @@ func (b *Backoff) Next() time.Duration {
 		d = lo << b.attempts
 		b.attempts++
 	}
-	// A new hash seed is random enough to spread retries. Random numbers in the proper sense are reserved for the
-	// package that makes noise.
+	// A new hash seed is random enough to spread retries. Only the package that makes noise may use a real random
+	// generator.
 	r := maphash.Bytes(maphash.MakeSeed(), nil)
 	return d - time.Duration(r%uint64(d/2+1))
 }

@@ -105,7 +105,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 const benchRecords = 700_000
 
-// benchReader reads this many records from an offset on, repeatedly.
+// benchReader reads the records from offset `from` on, repeatedly.
 func benchReader(b *testing.B, c *Client, topic string, from int64) {
 	ctx := b.Context()
 	onRelease = nil

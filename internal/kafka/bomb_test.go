@@ -92,7 +92,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// working bounds the allocations of the decoders themselves. With the race detector, pools drop elements at random.
+// working is an upper bound on the allocations of the decoders themselves. It is larger with the race detector, because
+// pools then drop elements at random.
 func working() int {
 	if race.Enabled {
 		return 36 << 20
@@ -110,9 +111,9 @@ func TestBombs(t *testing.T) {
 		case race.Enabled || testing.Short() || os.Getenv("STREAMDP_SLOW") == "":
 			n = 64 << 20
 		case codec == codecNumbers["snappy"]:
-			n = 100 << 20 // it compresses at most to a twentieth
+			n = 100 << 20 // this codec compresses at most to a twentieth
 		case codec != codecNumbers["zstd"]:
-			n = 200 << 20 // making this one takes longest
+			n = 200 << 20 // this codec compresses most slowly
 		}
 		b := bomb(t, codec, n)
 		s.set([]kafkatest.Batch{b, data(3, 4)})

@@ -11,13 +11,14 @@ import (
 	"github.com/segmentio/kafka-go/protocol/fetch"
 )
 
-// buffer holds the memory into which a response was read. The reader holds it until it has decoded the response. A
-// chunk with records in it holds it until the chunk is filled again. When the last holder releases it, it is reused.
+// buffer is the memory into which a response was read. The reader holds the buffer until it has decoded the response. A
+// chunk whose records are in the buffer holds it until the chunk is filled again. When the last holder releases the
+// buffer, it is reused.
 type buffer struct {
 	b    []byte // the response's record set; its capacity is a power of two
 	refs atomic.Int32
 
-	share   *share // share from which it was taken
+	share   *share // share from which the memory was taken
 	charged int
 }
 
@@ -67,7 +68,7 @@ func (b *buffer) release() {
 }
 
 // fetchResponse is fetch.Response with the record set as raw bytes. kafka-go would decode a record set byte by byte
-// while reading it, and decompress it into as much memory as it needs.
+// while reading it, and decompress it without a memory limit.
 //
 // It is registered as the response to every fetch of the process. kafka-go's Reader, ConsumerGroup and Client.Fetch
 // expect their own type, and would panic; this package uses none of them, and no other package imports kafka-go.
@@ -102,7 +103,8 @@ func init() { protocol.Register(&fetch.Request{}, &fetchResponse{}) }
 // rawRecords is a record set as transmitted, without its length.
 type rawRecords struct{ buf *buffer } // nil: none
 
-// trusted is the largest size that is allocated on the word of a length field, before any of the bytes has arrived.
+// trusted is the largest buffer that is allocated only because a length field says so, before any of the bytes have
+// arrived.
 const trusted = 8 << 20
 
 // ReadFrom reads the length of a record set and its bytes. kafka-go calls it at the place of the record set in a

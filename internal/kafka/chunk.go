@@ -18,15 +18,16 @@ var recordSlab slab.Pool[Record]
 // minRecords is the initial capacity of a chunk.
 const minRecords = 32
 
-// chunkRecords and chunkBytes are the limits of a chunk, which only its last record may exceed: the number of records,
-// and the bytes of headers and of records from compressed batches. Other records remain in the response's buffer.
+// chunkRecords and chunkBytes are the limits of a chunk: the number of records, and the number of bytes of headers and
+// of records from compressed batches. Other records remain in the response's buffer. Only the last record of a chunk
+// may exceed the limits.
 const (
 	chunkRecords = 16 << 10
 	chunkBytes   = 1 << 20
 )
 
 // Chunk is a response, or a part of it: the committed records at offsets [First, Next), and the partition's offsets at
-// that moment. An offset without a record in Records has none: its record was aborted or compacted away, or it is a
+// the time of the response. If an offset has no record in Records, its record was aborted or compacted away, or it is a
 // transaction marker.
 //
 // Keys, values and headers are valid until Release or the next Fetch into the same chunk. Fetches into other chunks do
@@ -45,8 +46,8 @@ type Chunk struct {
 	Bytes int
 	// Lost is the number of offsets in this chunk that were deleted before they were read (ReaderOptions.SkipGaps).
 	Lost int64
-	// AnchorDropped reports that the anchor's record is gone, so that the log could not be identified by it this time.
-	// Retention removed it or, with ReaderOptions.Compacted, the cleaner.
+	// AnchorDropped reports that the anchor's record is gone, so this time the reader could not use it to identify the
+	// log. Retention removed the record or, with ReaderOptions.Compacted, the cleaner did.
 	AnchorDropped bool
 
 	before, after *Anchor // the reader's anchor at First and at Next
@@ -54,11 +55,11 @@ type Chunk struct {
 	bufs  []*buffer   // buffers of the responses that contain the records
 	held  *buffer     // the last of bufs
 	arena batch.Arena // memory for records from compressed batches
-	size  int         // bytes of arena taken by records, and bytes of their headers
-	cost  int         // size of the records, counted in the shared memory
+	size  int         // number of bytes of arena taken by records, plus the bytes of their headers
+	cost  int         // number of bytes of the records that count towards the shared memory
 	room  int         // maximum of cost; 0: none
 	share *share      // share from which cost is taken
-	extra int         // part of cost for each record's memory elsewhere (RowBytes)
+	extra int         // part of cost for each record: the caller's own memory (RowBytes)
 	slab  bool        // Records come from recordSlab
 	hdrs  []Header
 	names map[string]string
@@ -81,7 +82,7 @@ func (c *Chunk) Position(next int64) Position {
 	return p
 }
 
-// Release gives the chunk's memory back, so its records are gone. The other fields remain.
+// Release gives the chunk's memory back. Its records must not be used afterwards; the other fields remain.
 func (c *Chunk) Release() {
 	for i, b := range c.bufs {
 		b.release()

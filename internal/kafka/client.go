@@ -17,13 +17,14 @@ import (
 )
 
 const (
-	// metadataTTL bounds how long a change of leader goes unnoticed: kafka-go refreshes its metadata at random
+	// metadataTTL is the maximum time until a change of leader is noticed: kafka-go refreshes its metadata at random
 	// intervals of at most this length.
 	metadataTTL = 2 * time.Second
-	// requestTimeout bounds every call except a fetch. A produce request tells the broker to give up after half of it.
+	// requestTimeout is the timeout of every call except a fetch. A produce request tells the broker to give up after
+	// half of this time.
 	requestTimeout = 30 * time.Second
-	// dialTimeout bounds connecting to one address. A connection may try several addresses, and then negotiates TLS,
-	// versions and SASL, all within connectTimeout.
+	// dialTimeout is the timeout for connecting to one address. connectTimeout is the timeout for a whole connection,
+	// which may try several addresses and then negotiates TLS, versions and SASL.
 	dialTimeout    = 5 * time.Second
 	connectTimeout = 15 * time.Second
 )
@@ -65,7 +66,7 @@ type Client struct {
 	mu     sync.Mutex
 	closed bool
 	conns  map[net.Conn]struct{}
-	gates  map[int32]chan struct{} // by broker
+	gates  map[int32]chan struct{} // limits on concurrent requests, by broker
 }
 
 // NewClient checks the options. It opens no connection; see Probe.
@@ -211,8 +212,8 @@ func (t *trackedConn) Close() error {
 	return t.Conn.Close()
 }
 
-// roundTrip sends one request. It adds a timeout, which kafka-go lacks, and refuses after Close, when kafka-go would
-// open a new pool of connections.
+// roundTrip sends one request. It adds a timeout, which kafka-go does not have. After Close it returns an error;
+// kafka-go would open a new pool of connections.
 func (c *Client) roundTrip(ctx context.Context, timeout time.Duration, req protocol.Message) (protocol.Message, error) {
 	if c.isClosed() {
 		return nil, errClosed
@@ -221,7 +222,7 @@ func (c *Client) roundTrip(ctx context.Context, timeout time.Duration, req proto
 	defer cancel()
 	m, err := c.transport.RoundTrip(ctx, c.addr, req)
 	if err != nil && c.isClosed() {
-		err = errClosed // instead of the errors of the closed connections
+		err = errClosed // replaces the errors of the closed connections
 	}
 	return m, err
 }

@@ -60,8 +60,8 @@ func direct(tb testing.TB, set []byte, limit int, each func(*Chunk)) error {
 		tb.Fatal(err)
 	}
 	var c Chunk
-	// A damaged batch after others is reported when it is the first one: in the second read, which begins where the
-	// first ended.
+	// A damaged batch is reported only if it is the first batch of a read. So it is reported in the second read, which
+	// begins where the first ended.
 	for range 2 {
 		buf := newBuffer(len(set))
 		buf.b = append(buf.b, set...)
@@ -145,7 +145,7 @@ func theirs(set []byte) (all []decoded, err error, comparable bool) {
 	return all, nil, true
 }
 
-// size is the size of a record as counted for the limit.
+// size returns the size of a record that is compared with the limit.
 func (d *decoded) size() int {
 	n := len(d.Key) + len(d.Value)
 	for _, h := range d.Headers {
@@ -194,7 +194,7 @@ func differ(t *testing.T, set []byte) {
 			t.Fatalf("error %v", err)
 		}
 	}
-	// A limit changes records above it, and nothing else.
+	// A limit changes only records above it.
 	for _, limit := range []int{1, 30, 200} {
 		few, ferr := ours(t, set, limit)
 		if len(few) < len(got) || err == nil && (ferr != nil || len(few) > len(got)) {

@@ -2,12 +2,12 @@
 // the log is still the one that it read before; a producer, which returns when everything is acknowledged; and the few
 // administrative calls that the daemon needs. No other package imports kafka-go.
 //
-// It does not use kafka-go's own Reader and Writer. That Reader skips lost data without an error, delivers aborted
-// records and transaction markers, and continues at the same offset of a re-created topic. That Writer repeats messages
-// by itself, and keeps writing after its context has ended. This package uses kafka-go for single requests and
-// responses: Transport.RoundTrip and the calls of its Client. Package batch decodes record batches, because kafka-go's
-// decoder takes several times as long, holds a whole decompressed batch in memory, and allocates as much as a length
-// field in a batch claims.
+// This package does not use kafka-go's own Reader and Writer. The Reader of kafka-go skips lost data without an error,
+// delivers aborted records and transaction markers, and continues at the same offset of a re-created topic. Its Writer
+// repeats messages by itself, and keeps writing after its context has ended. This package uses kafka-go for single
+// requests and responses: Transport.RoundTrip and the calls of its Client. Package batch decodes record batches,
+// because kafka-go's decoder takes several times as long, holds a whole decompressed batch in memory, and allocates as
+// much as a length field in a batch claims.
 //
 // The readers of a client share fetch requests: see sharedFetches.
 //

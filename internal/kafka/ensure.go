@@ -2,13 +2,13 @@ package kafka
 
 import "context"
 
-// TopicSpec says how one of our own topics is created, and what it must be like.
+// TopicSpec says how one of the program's own topics is created, and what is required of an existing one.
 type TopicSpec struct {
 	Partitions int               // of a topic to be created
 	Settings   map[string]string // of a topic to be created
-	Looked     []string          // names of the settings to check
-	// Unfit returns why a topic with this number of partitions and these settings cannot be used, or "" if it can. nil:
-	// every topic can be used.
+	Looked     []string          // names of the settings to look up and check
+	// Unfit returns the reason why a topic with this number of partitions and these settings cannot be used, or "" if
+	// it can. nil: every topic can be used.
 	Unfit func(partitions int, settings map[string]string) string
 }
 
@@ -17,8 +17,9 @@ type TopicFound struct {
 	Exists     bool
 	Partitions int
 	Settings   map[string]string // the settings in Looked that the brokers know
-	Unfit      string            // why it cannot be used; "": it can be used, does not exist, or was just created
-	Made       bool              // Ensure created it, without checking it afterwards
+	// Unfit is the reason why the topic cannot be used; "": it can be used, does not exist, or was just created.
+	Unfit string
+	Made  bool // Ensure created the topic, and did not check it afterwards
 }
 
 // Find looks up a topic and compares it with spec. It is not an error if the topic does not exist.
@@ -39,8 +40,8 @@ func (c *Client) Find(ctx context.Context, name string, spec *TopicSpec) (found 
 	return found, nil
 }
 
-// Ensure returns the result of Find if the topic exists. Otherwise it creates the topic as described by spec; it may
-// take a moment until Find finds that topic.
+// Ensure returns the result of Find if the topic exists. Otherwise it creates the topic as described by spec. It may
+// take a moment until Find finds the new topic.
 func (c *Client) Ensure(ctx context.Context, name string, spec *TopicSpec) (TopicFound, error) {
 	found, err := c.Find(ctx, name, spec)
 	if err != nil || found.Exists {

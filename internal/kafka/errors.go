@@ -18,12 +18,12 @@ import (
 
 // Error is a failed call: either a broker's error code, or a failure before a broker answered.
 type Error struct {
-	// API is the call: "fetch", "list_offsets", "metadata", "produce",
-	// "create_topics", "describe_configs", "offset_commit" or "connect".
+	// API is the name of the call: "fetch", "list_offsets", "metadata", "produce", "create_topics", "describe_configs",
+	// "offset_commit" or "connect".
 	API string
 	// Code is the broker's error code, 0 if no broker answered.
 	Code int16
-	// Topic and Partition are the subject of the call. Topic is empty, and Partition −1, if the call has none.
+	// Topic and Partition are the subject of the call. If the call has no subject, Topic is empty and Partition is −1.
 	Topic     string
 	Partition int32
 
@@ -33,11 +33,11 @@ type Error struct {
 
 // These are the kinds of failures without a broker's code, as reported by Label.
 const (
-	kindTimeout  = "timeout"  // no answer in time
-	kindNetwork  = "network"  // refused, reset, closed, no such host
-	kindTLS      = "tls"      // handshake or certificate
-	kindProtocol = "protocol" // an invalid answer
-	kindEmpty    = "empty"    // no data although there must be some
+	kindTimeout  = "timeout"  // there was no answer in time
+	kindNetwork  = "network"  // the connection was refused, reset or closed, or the host does not exist
+	kindTLS      = "tls"      // the TLS handshake or the certificate failed
+	kindProtocol = "protocol" // the answer was invalid
+	kindEmpty    = "empty"    // the answer had no data although there must be some
 	kindClosed   = "closed"   // the client was closed
 	kindUsage    = "usage"    // the request was refused before it was sent
 	kindToken    = "token"    // no credentials could be obtained, so no broker was asked
@@ -145,8 +145,8 @@ func (e *GapError) Error() string {
 		e.Topic, e.Partition, e.Next, e.LogStart-1, e.LogStart)
 }
 
-// TruncatedError reports that the log ends before the position: it lost records that were read, or it is another log.
-// Waiting until it grows does not help, because new records will get the lost offsets.
+// TruncatedError reports that the log ends before the reader's position: it lost records that were read, or it is
+// another log. Waiting until the log grows does not help, because new records will get the lost offsets.
 type TruncatedError struct {
 	Topic        string
 	Partition    int32
@@ -166,7 +166,7 @@ func Lost(err error) bool {
 	return errors.As(err, &gap) || errors.As(err, &truncated)
 }
 
-// Evidence says how it became known that a log was replaced.
+// Evidence says which observation proves that a log was replaced.
 type Evidence string
 
 // These are the possible values of ReplacedError's evidence.
@@ -200,7 +200,7 @@ type TooLargeError struct {
 	Topic     string
 	Partition int32
 	Index     int // index of the message in the call; earlier messages were appended
-	Bytes     int // of its key, value and headers
+	Bytes     int // total size of its key, value and headers
 	cause     *Error
 }
 
@@ -226,7 +226,7 @@ func brokerError(api, topic string, partition int32, code int16) *Error {
 	return &Error{API: api, Code: code, Topic: topic, Partition: partition}
 }
 
-// localError is a failure without a broker's code.
+// localError returns the error of a failure without a broker's code.
 func localError(api, topic string, partition int32, kind, text string) *Error {
 	return &Error{API: api, Topic: topic, Partition: partition, kind: kind, err: errors.New(text)}
 }
@@ -252,7 +252,7 @@ func callError(ctx context.Context, api, topic string, partition int32, err erro
 		none    *credentialsError
 	)
 	switch {
-	case errors.As(err, &none): // before the wrapped error, which did not come from the broker
+	case errors.As(err, &none): // Check this before the error that it wraps, which did not come from the broker.
 		e.kind, e.err = kindToken, none
 	case errors.As(err, &code):
 		e.Code = int16(code)
@@ -268,7 +268,7 @@ func callError(ctx context.Context, api, topic string, partition int32, err erro
 	case errors.Is(err, errClosed):
 		e.kind, e.err = kindClosed, errClosed
 	case errors.As(err, &opErr) && opErr.Op == "dial":
-		e.kind, e.err = kindNetwork, opErr // the outer errors only repeat this one
+		e.kind, e.err = kindNetwork, opErr // The outer errors only repeat this one.
 	case errors.As(err, &opErr), netErr != nil, errors.Is(err, net.ErrClosed):
 		e.kind, e.err = kindNetwork, err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

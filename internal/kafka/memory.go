@@ -5,24 +5,24 @@ import (
 	"sync"
 )
 
-// Memory bounds what the readers that share it hold: answers of brokers, and chunks of records. Each reader has a
-// share. Half of the memory is divided among the shares. The other half is lent to readers that need more, at most a
+// Memory limits the memory of the readers that share it: answers of brokers, and chunks of records. Half of the memory
+// is divided into equal shares, one for each reader. The other half is lent to readers that need more, at most a
 // quarter of the remainder at a time. A reader that can borrow nothing works within its share, and waits only for its
-// own chunks to be released. So no reader waits for another: if nobody takes a reader's chunks, it keeps its share and
-// what it borrowed, and the others continue.
+// own chunks to be released. So no reader waits for another: if nobody consumes a reader's chunks, it keeps its share
+// and the memory that it borrowed, and the others continue.
 //
 // A batch that no limit can split, and a record larger than a share, are accepted nevertheless. The reader then holds
-// more than its share, and the excess counts as borrowed as far as there is memory to lend.
+// more than its share. The excess counts as borrowed, as far as there is memory to lend.
 //
 // Readers that were expected (see Expect) have their shares from the beginning. When another reader is added, the
-// shares of the others become smaller, and what they hold beyond the new size counts as borrowed as soon as they next
-// take or give back something. While all readers together hold the bound, a reader that holds nothing still gets one
-// part of its share, but no more. So the bound can be exceeded by one such part for each reader that was added while
-// the others held everything, until these give memory back.
+// shares of the others become smaller. Memory that a reader then holds beyond its smaller share counts as borrowed from
+// the next time it takes or gives back memory. While all readers together hold the whole Memory, a reader that holds
+// nothing still gets one part of its share, but no more. So the limit can be exceeded by one such part for each reader
+// that was added while the others held everything, until they give memory back.
 type Memory struct{ answers, chunks pool }
 
-// answersOfShare and chunksOfShare are the numbers of parts in a share, one part for each answer or chunk, so that the
-// next one is read while one is decoded. leastAnswer and leastChunk are the least sizes of a part.
+// answersOfShare and chunksOfShare are the numbers of parts in a share. Each part is for one answer or one chunk, so
+// that the next one can be read while one is decoded. leastAnswer and leastChunk are the minimum sizes of a part.
 const (
 	answersOfShare = 2
 	chunksOfShare  = 4
@@ -54,7 +54,7 @@ func (m *Memory) Expect(n int) {
 	}
 }
 
-// Held returns how much all readers hold.
+// Held returns the number of bytes that all readers hold.
 func (m *Memory) Held() int { return m.answers.sum() + m.chunks.sum() }
 
 func (m *Memory) share() (answers, chunks *share) {
@@ -69,7 +69,7 @@ type pool struct {
 	half, least, parts int
 
 	mu       sync.Mutex
-	expected int // number of shares that there will be
+	expected int // number of shares, including those of expected readers
 	shares   int
 	lent     int
 	held     int
@@ -101,7 +101,7 @@ func (p *pool) sum() int {
 type share struct {
 	p      *pool
 	held   int
-	lent   int // borrowed part of held
+	lent   int // the part of held that is borrowed
 	closed bool
 	freed  chan struct{} // signals that something was given back
 }
@@ -113,8 +113,8 @@ func (s *share) part() int {
 	return s.p.own() / s.p.parts
 }
 
-// take takes memory and returns the amount: at most want, and at least the lesser of want and a part; or 0 if there is
-// less than that.
+// take takes memory and returns the amount. The amount is at most want, and at least one part or, if want is smaller,
+// want. If there is less memory than that, take takes nothing and returns 0.
 func (s *share) take(want int) int {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
@@ -150,7 +150,7 @@ func (s *share) wait(ctx context.Context, want int) (int, error) {
 	}
 }
 
-// add adds n bytes, which may be negative, to what the reader holds, even if that exceeds its limits.
+// add adds n bytes, which may be negative, to the memory that the reader holds, even if this exceeds its limits.
 func (s *share) add(n int) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// Readers whose chunks nobody takes keep what they have, and wait. Meanwhile the others read everything, and all
-// together hold no more than the bound.
+// Readers whose chunks nobody consumes keep their memory, and wait. Meanwhile the others read everything, and all
+// readers together hold no more than the limit.
 func TestMemoryStalled(t *testing.T) {
 	const partitions, stalled, total = 8, 3, 2 << 20
 	b := startBroker(t, embedded.Options{})
@@ -121,8 +121,8 @@ func TestMemoryStalled(t *testing.T) {
 	}
 }
 
-// TestMemoryExpected: the bound holds while expected readers are added one after the other and each takes what it can
-// get.
+// TestMemoryExpected: the limit is kept while expected readers are added one after the other and each takes as much as
+// it can get.
 func TestMemoryExpected(t *testing.T) {
 	const total, readers = 32 << 20, 50
 	m := NewMemory(total)
@@ -142,8 +142,8 @@ func TestMemoryExpected(t *testing.T) {
 	}
 }
 
-// TestMemoryAdded: unexpected readers are added one after the other, while earlier readers hold what they got. Each
-// gets a part, and beyond the bound nothing more until the others give memory back.
+// TestMemoryAdded: unexpected readers are added one after the other, while earlier readers hold all that they got. Each
+// new reader gets one part. Once the limit is exceeded, it gets nothing more until the others give memory back.
 func TestMemoryAdded(t *testing.T) {
 	const total, readers = 32 << 20, 50
 	m := NewMemory(total)

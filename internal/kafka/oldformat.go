@@ -13,11 +13,11 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka/batch"
 )
 
-// Messages in the formats before Kafka 0.11 are decoded by kafka-go, one by one. Topics that were never converted still
-// have them, and brokers before 4.0 return them.
+// This file decodes messages in the formats before Kafka 0.11, one by one, with kafka-go. Topics that were never
+// converted still have such messages, and brokers before 4.0 return them.
 
-// maxOld bounds the decompressed size of a compressed message in these formats. kafka-go must hold all of it in memory,
-// because the offsets of the inner messages are counted from the last one.
+// maxOld is the maximum decompressed size of a compressed message in these formats. kafka-go must hold all of it in
+// memory, because the offsets of the inner messages are counted from the last one.
 const maxOld = 64 << 20
 
 var errOld = errors.New("a compressed message in the format before Kafka 0.11 is larger than 64 MiB")
@@ -26,7 +26,7 @@ var errOld = errors.New("a compressed message in the format before Kafka 0.11 is
 type oldRecords struct {
 	reading bool
 	records protocol.RecordReader
-	max     int // a record above this size is too large
+	max     int // maximum size of a record in bytes; larger ones are delivered without content
 }
 
 // open reads a whole message.

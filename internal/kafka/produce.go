@@ -11,9 +11,11 @@ import (
 )
 
 const (
-	// produceBytes bounds a request. max.message.bytes, by default 1 048 588, limits a batch, not a message.
+	// produceBytes is the maximum size of a request. The topic setting max.message.bytes, by default 1 048 588, limits
+	// a batch, not a message.
 	produceBytes = 900_000
-	// messageOverhead and headerOverhead bound what the encoding adds to the size of a message and of each header.
+	// messageOverhead and headerOverhead are upper bounds on the bytes that the encoding adds to a message and to each
+	// header.
 	messageOverhead = 40
 	headerOverhead  = 10
 )
@@ -22,8 +24,8 @@ const (
 type Message struct {
 	Key, Value []byte // nil: null
 	Headers    []Header
-	// Time is the record's timestamp, in whole milliseconds since 1970. Required: kafka-go would replace a missing time
-	// by the current time, so that a message sent again would differ.
+	// Time is the record's timestamp, in whole milliseconds since 1970. It must be set: kafka-go would replace a
+	// missing time by the current time, so a message that is sent again would differ.
 	Time time.Time
 }
 
@@ -39,19 +41,19 @@ func (m *Message) encoded() int {
 	return m.bytes() + messageOverhead + headerOverhead*len(m.Headers)
 }
 
-// Appended says where messages of a call to Produce were appended: Count messages, from offset Base on.
+// Appended says where messages of a call to Produce were appended: Count messages, at offsets from Base.
 type Appended struct {
 	Base  int64
 	Count int
 }
 
-// Produce appends messages to a partition in order. It returns after all in-sync replicas have acknowledged all
-// messages, with the offsets of the messages. It sends one request of at most 900 kB at a time, and each request is one
-// Appended: if one does not begin where the one before it ended, another writer appended in between.
+// Produce appends messages to a partition in order. It returns the offsets of the messages after all in-sync replicas
+// have acknowledged all of them. It sends one request of at most 900 kB at a time, and returns one Appended for each
+// request. If an Appended does not begin at the end of the previous one, another writer appended in between.
 //
-// After an error, at has the messages that were acknowledged, which are the first ones. Any of the others may have been
-// appended or not. If the error is Retriable, the caller sends them again, with the same bytes, until it succeeds;
-// readers remove duplicates by key. *TooLargeError is final.
+// After an error, the result `at` covers the acknowledged messages, which are the first ones. Each of the others may
+// have been appended or not. If the error is Retriable, the caller sends them again, with the same bytes, until Produce
+// succeeds; readers remove duplicates by key. *TooLargeError is final.
 func (c *Client) Produce(ctx context.Context, topic string, partition int32, msgs []Message) (at []Appended,
 	err error) {
 	if len(msgs) == 0 {
@@ -79,8 +81,8 @@ func (c *Client) Produce(ctx context.Context, topic string, partition int32, msg
 	return at, nil
 }
 
-// produce sends one batch, in halves if the topic only accepts smaller ones, and appends to at the messages that were
-// acknowledged. index is the index of the first message in the caller's slice.
+// produce sends one batch, in halves if the topic only accepts smaller batches. It appends one Appended to `at` for
+// each batch that was acknowledged. index is the index of the first message in the caller's slice.
 func (c *Client) produce(ctx context.Context, topic string, partition int32, msgs []Message, index int,
 	at []Appended) ([]Appended, error) {
 	base, err := c.produceBatch(ctx, topic, partition, msgs)
@@ -134,7 +136,7 @@ func (c *Client) produceBatch(ctx context.Context, topic string, partition int32
 		return 0, callError(ctx, api, topic, partition, err)
 	}
 	if res.Error != nil {
-		// Only the code is kept, because a broker's text may quote what it refuses.
+		// Keep only the code, because a broker's text may quote the refused data.
 		return 0, callError(ctx, api, topic, partition, res.Error)
 	}
 	return res.BaseOffset, nil

@@ -234,7 +234,7 @@ func TestReadBack(t *testing.T) {
 	})
 }
 
-// readBack reads the log once after a fault.
+// readBack causes a fault by calling trouble, and then reads the log once.
 func readBack(t *testing.T, addrs []string, trouble func()) {
 	c := dialBroker(t, addrs...)
 	topic := kafkatest.Topic(t, addrs, nil)

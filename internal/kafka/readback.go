@@ -8,20 +8,20 @@ import (
 // by a Reader.
 const maxReadBack = 64 << 20
 
-// ReadBack calls fn with every record of a partition, from offset from to the end of the log at the time of the call.
+// ReadBack calls fn with every record of a partition, from offset `from` to the end of the log at the time of the call.
 // It stops if fn returns an error. The record is valid only during the call of fn. Failed calls to the broker are
-// repeated until the context ends. If the log starts after from, or ends before it, the error is a GapError or a
-// TruncatedError.
+// repeated until the context ends. If the log starts after `from`, the error is a GapError; if the log ends before it,
+// a TruncatedError.
 //
-// It delivers what a consumer of uncommitted records may have seen, including aborted records. Otherwise a foreign
-// transaction that was left open in the topic would hide what was published after it.
+// It delivers all records that a consumer of uncommitted records may have seen, including aborted ones. Otherwise an
+// open transaction of another program in the topic would hide all records published after it.
 func (c *Client) ReadBack(ctx context.Context, topic string, partition int32, from int64,
 	fn func(*Record) error) error {
 	return c.ReadBackOr(ctx, topic, partition, from, fn, func(error) error { return nil })
 }
 
-// ReadBackOr is ReadBack, but calls failed with the reason before it repeats a call. If failed returns an error,
-// ReadBackOr returns that.
+// ReadBackOr works like ReadBack. Before it repeats a failed call, it calls `failed` with the reason; if `failed`
+// returns an error, ReadBackOr returns this error.
 func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, from int64, fn func(*Record) error,
 	failed func(error) error) error {
 	var pause Backoff
@@ -45,8 +45,8 @@ func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, 
 	return c.readBackTo(ctx, topic, partition, from, end, fn, failed)
 }
 
-// ReadBackTo is ReadBack up to a known recent end of the log, which must be after from, so it need not ask for the end.
-// If the log has lost its end since then, it may wait for new records.
+// ReadBackTo works like ReadBack, but reads up to a given recent end of the log, for which it need not ask the broker.
+// The end must be after `from`. If the log has lost records at its end since then, ReadBackTo may wait for new records.
 func (c *Client) ReadBackTo(ctx context.Context, topic string, partition int32, from, end int64,
 	fn func(*Record) error) error {
 	return c.readBackTo(ctx, topic, partition, from, end, fn, func(error) error { return nil })
@@ -83,9 +83,9 @@ func (c *Client) readBackTo(ctx context.Context, topic string, partition int32, 
 	return err
 }
 
-// Follow calls fn with each chunk that a reader fetches from offset from on, until the context ends or fn returns an
-// error. The chunk is valid only during the call of fn, which may release it earlier. Failed calls to the broker are
-// repeated.
+// Follow calls fn with each chunk that a reader fetches, beginning at offset `from`, until the context ends or fn
+// returns an error. The chunk is valid only during the call of fn, which may release it earlier. Failed calls to the
+// broker are repeated.
 func (c *Client) Follow(ctx context.Context, o ReaderOptions, from int64, fn func(*Chunk) error) error {
 	r, err := c.NewReader(o, Position{Next: from, LeaderEpoch: -1})
 	if err != nil {
@@ -106,7 +106,7 @@ func (c *Client) Follow(ctx context.Context, o ReaderOptions, from int64, fn fun
 	}
 }
 
-// repeated repeats a call to the broker as long as that may help and failed returns nil.
+// repeated repeats a call to the broker as long as its error is retriable and `failed` returns nil.
 func repeated(ctx context.Context, pause *Backoff, failed func(error) error, call func() error) error {
 	for {
 		err := call()

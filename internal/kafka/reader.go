@@ -25,19 +25,21 @@ const (
 	// maxFetchSlack, so that a slow link is not permanently treated as a dead broker.
 	fetchSlack    = 10 * time.Second
 	maxFetchSlack = 80 * time.Second
-	// epochGrace is how long the leader and the metadata must agree on an older leader epoch before it counts as proof,
-	// rather than as a broker that lags behind.
+	// epochGrace is the time for which the leader and the metadata must agree on an older leader epoch. Before that, a
+	// broker may just lag behind; after it, the older epoch counts as proof that the log was replaced.
 	epochGrace = 30 * time.Second
-	// aheadBytes is the size from which decoding an answer takes long enough that the next request is sent before it.
+	// aheadBytes is the size of an answer from which the next request is sent before the answer is decoded. Decoding a
+	// smaller answer takes too little time.
 	aheadBytes = 16 << 10
 )
 
-// ReaderOptions say what to read and how.
+// ReaderOptions select the log of a Reader and how it is read.
 type ReaderOptions struct {
 	// Topic and Partition select the log. Topic is required.
 	Topic     string
 	Partition int32
-	// ClusterID is the cluster from which the log was read before. Empty: the cluster that the first fetch reaches.
+	// ClusterID is the id of the cluster from which the log was read before. Empty: the cluster that the first fetch
+	// reaches.
 	ClusterID string
 	// SkipGaps makes the reader continue at the start of the log, instead of returning a GapError, if records were
 	// deleted before they were read.
@@ -49,15 +51,15 @@ type ReaderOptions struct {
 	// MaxWait is how long a fetch may wait for records; default 500 ms. A fetch may return without records after 500
 	// ms.
 	MaxWait time.Duration
-	// MaxBytes and PartitionMaxBytes bound a response as transmitted, with records possibly compressed; defaults 8 MiB
-	// and 4 MiB. A single larger batch is still sent. MaxBytes must be greater than PartitionMaxBytes, because a
-	// response cut off by MaxBytes may lack the list of aborted transactions.
+	// MaxBytes and PartitionMaxBytes limit the size of a response as it is transmitted, with records possibly
+	// compressed; defaults 8 MiB and 4 MiB. A single larger batch is still sent. MaxBytes must be greater than
+	// PartitionMaxBytes, because a response that MaxBytes cuts off may not have the list of aborted transactions.
 	MaxBytes, PartitionMaxBytes int
 	// MaxRecordBytes is the size above which a record is delivered without its content (Record.TooLarge); default 1
 	// MiB. The size is the sum of the lengths of key, value and, for each header, name, value and 40 bytes. It depends
 	// on the record alone, not on its batch or compression.
 	MaxRecordBytes int
-	// Memory bounds what this reader and others hold together. nil: each holds what the other limits allow. A reader
+	// Memory limits the memory that this reader and others hold together. nil: only the other limits apply. A reader
 	// with Memory must be closed.
 	Memory *Memory
 	// RowBytes is the caller's own memory for each record while it holds the chunk. It counts towards Memory.
@@ -67,22 +69,23 @@ type ReaderOptions struct {
 	aheadBytes int           // tests lower it
 }
 
-// Reader reads the committed records of one partition in order, and proves with each response that the log is the one
+// Reader reads the committed records of one partition in order. With each response it checks that the log is the one
 // that it read before.
 //
-// A fetch does not begin after the last record that was delivered, the anchor, but at the anchor: the broker must
+// The last record that was delivered is the anchor. A fetch begins at the anchor, not after it, and the broker must
 // return that record unchanged. If a log was truncated and refilled, re-created, or rewritten, the broker returns
 // another record at that offset, or none. The reader also checks the cluster id, leader epochs, and both ends of the
-// log. If such a fetch returned nothing new, the next one begins after the anchor ("plain"): the broker can then wait
-// for records, and does not return a batch as large as the limit again and again.
+// log. If a fetch at the anchor returned nothing new, the next one begins after the anchor ("plain"): the broker can
+// then wait for records, and does not return a batch as large as the limit again and again.
 //
-// While an answer is decoded, the request for the next one is already sent: the headers of the batches show where the
-// answer ends. This request begins in the last batch with records, so that its answer includes the next anchor. If the
-// anchor turns out to be elsewhere, because the batch was aborted, that answer is not used.
+// The request for the next answer is sent before an answer is decoded, because the headers of the batches already show
+// where the answer ends. This request begins in the last batch with records, so that its answer includes the next
+// anchor. If the anchor turns out to be elsewhere, because the batch was aborted, the answer to this request is not
+// used.
 //
-// A Reader holds two answers; the memory that a codec needs (see package batch); and for each chunk one megabyte, one
-// record of MaxRecordBytes, 16 384 Records, and the answer that contains their bytes. No batch needs more, no matter to
-// what size it decompresses. ReaderOptions.Memory may allow less.
+// A Reader holds at most two answers; the memory that a codec needs (see package batch); and for each chunk one
+// megabyte, one record of MaxRecordBytes, 16 384 Records, and the answer that contains their bytes. No batch needs
+// more, whatever its decompressed size is. ReaderOptions.Memory may allow less.
 //
 // A Reader is not safe for concurrent use. A request in progress ends with the context of the Fetch that began it. Only
 // a reader with Memory must be closed.
@@ -97,11 +100,11 @@ type Reader struct {
 	plain   bool // the next fetch begins at the position, not at the anchor
 	narrow  bool // the last fetch that began at this anchor found nothing new
 
-	logStart, lastStable, end int64 // as of the last answer
+	logStart, lastStable, end int64 // offsets of the log, as of the last answer
 
 	slack       time.Duration
 	throttled   time.Time // no request is sent before this time
-	empties     int       // consecutive answers without data that must exist
+	empties     int       // number of consecutive answers without data although there must be some
 	behindSince time.Time // time of the first of consecutive answers with an older epoch
 
 	answers, chunks *share // parts of Memory; nil: unbounded
@@ -163,11 +166,11 @@ func (r *Reader) Position() Position {
 	return Position{Next: r.next, LeaderEpoch: r.epoch, Anchor: r.anchor}
 }
 
-// Fetch fills the chunk with the next part of the last answer. If nothing of that is left, it gets a new answer, which
-// may have no records: at the end of the log it comes after at most MaxWait. If the last answer asked for a pause
-// because of a quota, Fetch waits first. It does not retry by itself. After an error the chunk is empty and the reader
-// unchanged, so if the error is Retriable, wait and call Fetch again. All other errors are final: *GapError,
-// *TruncatedError, *ReplacedError, an Error that is not retriable, or the context's error.
+// Fetch fills the chunk with the next part of the last answer. If nothing of the answer is left, Fetch gets a new
+// answer. At the end of the log the new answer comes after at most MaxWait, and may have no records. If the last answer
+// asked for a pause because of a quota, Fetch waits first. It does not retry by itself. After an error the chunk is
+// empty and the reader unchanged, so if the error is Retriable, wait and call Fetch again. All other errors are final:
+// *GapError, *TruncatedError, *ReplacedError, an Error that is not retriable, or the context's error.
 func (r *Reader) Fetch(ctx context.Context, c *Chunk) error {
 	c.reset(r)
 	err := r.fill(ctx, c)
@@ -200,7 +203,8 @@ func (r *Reader) fill(ctx context.Context, c *Chunk) error {
 	return r.part(ctx, c)
 }
 
-// forget drops requests and answers in progress. After an error the log must be identified again.
+// forget drops requests and answers in progress. It is called after an error, because the log must then be identified
+// again.
 func (r *Reader) forget() {
 	r.plain = false
 	r.w.close()
@@ -251,8 +255,8 @@ func (r *Reader) readable() int64 {
 	return r.lastStable
 }
 
-// fetch calls the client's fetch. taken bytes were taken from the reader's share for the answer; fetch corrects this to
-// the actual size.
+// fetch calls the client's fetch. The caller has taken `taken` bytes from the reader's share for the answer; fetch
+// corrects this number to the actual size.
 func (r *Reader) fetch(ctx context.Context, from int64, limit, taken int, epoch int32, timeout time.Duration,
 	a *answer) error {
 	err := r.c.fetch(ctx, &r.o, from, limit, epoch, timeout, a)
@@ -276,7 +280,7 @@ func (r *Reader) patient(err error) error {
 	return err
 }
 
-// judge checks everything in an answer except its records, and reports whether these should be read.
+// judge checks everything in an answer except its records, and reports whether the records should be read.
 func (r *Reader) judge(ctx context.Context, c *Chunk, from int64, metaEpoch int32) (bool, error) {
 	a := &r.ans
 	r.throttled = time.Now().Add(a.throttle)
@@ -355,8 +359,9 @@ func (r *Reader) identify(ctx context.Context) (int32, error) {
 	return -1, brokerError("metadata", r.o.Topic, r.o.Partition, int16(kafkago.UnknownTopicOrPartition))
 }
 
-// nothing handles an answer without data although there is some. If the broker throttles this client, that is the
-// reason. Otherwise one such answer is no error, but several in a row are, so that the caller waits.
+// nothing handles an answer without data although the log has some. If the broker throttles this client, throttling is
+// the reason. Otherwise the first such answer is no error, but after several in a row nothing returns an error, so that
+// the caller waits.
 func (r *Reader) nothing(throttle time.Duration) error {
 	if throttle > 0 {
 		return nil
@@ -406,8 +411,8 @@ func (r *Reader) gap(c *Chunk, start int64) error {
 	return nil
 }
 
-// behind handles a leader that does not know an epoch as new as the reader's. The broker may lag behind. But if the
-// metadata also has the older epoch for long enough, the epoch went back.
+// behind handles a leader whose leader epoch is older than the reader's. The broker may just lag behind. But if the
+// metadata also has the older epoch for epochGrace, the epoch went back.
 func (r *Reader) behind(metaEpoch int32) error {
 	switch now := time.Now(); {
 	case metaEpoch >= r.epoch:

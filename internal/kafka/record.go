@@ -45,11 +45,10 @@ func AnchorOf(r *Record) *Anchor {
 	return &Anchor{Offset: r.Offset, Hash: r.Hash(), LeaderEpoch: r.LeaderEpoch}
 }
 
-// Position is where reading continues, with proof that the log was not replaced. It is the part of a checkpoint that
-// concerns Kafka.
+// Position says where reading continues, and lets a reader prove that the log was not replaced. It is the part of a
+// checkpoint that concerns Kafka.
 type Position struct {
-	// Next is the next offset to read. All offsets count: those of records, of transaction markers, and of compacted
-	// records.
+	// Next is the next offset to read. Transaction markers and compacted records have offsets too.
 	Next int64
 	// LeaderEpoch is the newest leader epoch that the brokers reported for the partition, −1 if unknown.
 	LeaderEpoch int32

@@ -17,7 +17,8 @@ type SASL struct {
 	// Mechanism is "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam".
 	// Empty: none.
 	Mechanism string
-	// Username and Password are sent to the broker (plain), or proven to it (scram).
+	// Username and Password are used by "plain", which sends them to the broker, and by "scram-…", which only proves
+	// that the client knows the password.
 	Username, Password string
 	// Token returns the token of oauthbearer. It is called for each connection, and each time a connection
 	// re-authenticates.
@@ -26,7 +27,7 @@ type SASL struct {
 	Sign func(ctx context.Context, address string) ([]byte, error)
 }
 
-// Token has what OAUTHBEARER sends (RFC 7628).
+// Token has the data that OAUTHBEARER sends (RFC 7628).
 type Token struct {
 	// Text is the bearer token.
 	Text string
@@ -62,14 +63,14 @@ func (s SASL) Client() (sasl.Mechanism, error) {
 				"credentials", s.Mechanism)
 }
 
-// credentialsError is the error that no credentials could be obtained, for example because the token endpoint does not
-// answer. No broker has refused anything.
+// credentialsError says that no credentials could be obtained, for example because the token endpoint does not answer.
+// No broker has refused anything.
 type credentialsError struct{ err error }
 
 func (e *credentialsError) Error() string { return "credentials: " + e.err.Error() }
 func (e *credentialsError) Unwrap() error { return e.err }
 
-// bearer is OAUTHBEARER, RFC 7628 section 3.1.
+// bearer is the mechanism OAUTHBEARER, RFC 7628 section 3.1.
 type bearer struct {
 	token func(context.Context) (Token, error)
 }
@@ -105,7 +106,7 @@ func (bearerSession) Challenge(answer []byte) (bool, []byte, error) {
 	return false, nil, fmt.Errorf("the broker refused the token: %q", why.Status)
 }
 
-// signer is AWS_MSK_IAM.
+// signer is the mechanism AWS_MSK_IAM.
 type signer struct {
 	sign func(context.Context, string) ([]byte, error)
 }

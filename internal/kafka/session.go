@@ -14,9 +14,9 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl"
 )
 
-// A session is a connection that authenticates, and re-authenticates before the broker would end it (KIP-368). kafka-go
-// authenticates only once. Its connections would be closed in the middle of their work by a broker with
-// connections.max.reauth.ms, or when a token expires.
+// A session is a connection that authenticates, and authenticates again before the broker would close it (KIP-368).
+// kafka-go authenticates only once. A broker with connections.max.reauth.ms would close kafka-go's connections in the
+// middle of their work, also when a token expires.
 //
 // The user of the connection sends a request and reads the whole answer before the next request. So the first Write
 // after a Read begins a new request while none is in progress, and the session can send its own requests at that
@@ -27,7 +27,7 @@ type session struct {
 	address   string
 	clientID  string
 	version   int16 // version of the SaslAuthenticate request
-	between   bool  // no request is in progress
+	between   bool  // whether no request is in progress
 	id        int32 // id of the session's own last request
 
 	// The broker ends the session at ends. From renew on, the session re-authenticates. Zero times: never.
@@ -35,7 +35,7 @@ type session struct {
 }
 
 const (
-	// renewAt is the percentage of a session's lifetime after which it re-authenticates. Java's client uses 85 to 95.
+	// renewAt is the percentage of its lifetime after which a session re-authenticates. Java's client uses 85 to 95.
 	renewAt = 80
 	// leastSession is the least time between two authentications that brokers accept, plus a margin for differing
 	// clocks.
@@ -82,7 +82,7 @@ func (s *session) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// again re-authenticates. If no credentials can be obtained, this is no failure as long as the session lasts: the next
+// again re-authenticates. If no credentials can be obtained, it returns no error as long as the session lasts: the next
 // request tries again.
 func (s *session) again() error {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)

@@ -14,14 +14,14 @@ import (
 // sharedFetches sends the fetches of all readers of a client. Readers of partitions with the same leader share
 // requests, so that a thousand readers need a few connections instead of a thousand.
 //
-// Each leader has two lines, and each request serves one of them. The busy line has the fetches that a broker can
-// answer at once; the idle line has those at the end of their logs, for which the broker waits for new records. With a
-// single line, a busy partition would have to wait for an idle one. A fetch is part of the next request of its line,
-// together with all others in the line. The answer completes the fetch if it has something that the reader must know
-// about the partition: records, an error, or another end of the log. Otherwise the fetch is part of further requests,
-// until it has waited as long as its reader wants.
+// Each leader has two lines (queues), and each request serves one of them. The busy line has the fetches that a broker
+// can answer at once. The idle line has the fetches at the end of their logs, for which the broker waits for new
+// records. With a single line, a busy partition would have to wait for an idle one. A fetch is part of the next request
+// of its line, together with all other fetches in the line. The answer completes the fetch if it has records, an error,
+// or another end of the log. Otherwise the fetch is part of further requests, until it has waited as long as its reader
+// wants.
 //
-// A fetch that is alone in its line behaves as without sharing: the reader gets every answer.
+// A fetch that is alone in its line behaves as if requests were not shared: the reader gets every answer.
 type sharedFetches struct {
 	c  *Client
 	mu sync.Mutex
@@ -35,14 +35,14 @@ const (
 	// One request at a time would keep a broker busy enough, but its answer must be received before the next one is
 	// sent.
 	busyRequests = 2
-	// In an idle line, one request with a long wait has all fetches. Fetches that arrive meanwhile go with one of a few
-	// other requests, which wait only briefly. When the long request and these have returned, all fetches go together
-	// again.
+	// In an idle line, one request with a long wait has all fetches. Fetches that arrive meanwhile are sent in a few
+	// other requests, which wait only briefly. When all of these requests have returned, the next long request has all
+	// fetches again.
 	shortRequests = 2
 	longPoll      = 500 * time.Millisecond
 	shortPoll     = 100 * time.Millisecond
-	// pacing is how long an idle line pauses after a request, for each fetch in it. It bounds the effort of fetching if
-	// every millisecond a record arrives in some of a thousand partitions.
+	// pacing is the pause of an idle line after a request, multiplied by the number of fetches in the request. It
+	// limits the number of requests if a record arrives every millisecond in some of a thousand partitions.
 	pacing    = 50 * time.Microsecond
 	maxPacing = 50 * time.Millisecond
 )
@@ -50,7 +50,7 @@ const (
 // lineKey determines which fetches can share a request.
 type lineKey struct {
 	leader      int32
-	idle        bool // the broker waits for records
+	idle        bool // whether the broker waits for records
 	uncommitted bool
 }
 
@@ -66,9 +66,9 @@ type line struct {
 	key      lineKey
 	queue    []*ask
 	requests int       // requests in progress
-	long     bool      // one of the requests has the long wait
+	long     bool      // whether one of the requests has the long wait
 	next     time.Time // no request is sent before this time
-	armed    bool      // pump is scheduled for next
+	armed    bool      // whether pump is scheduled to run at next
 }
 
 // ask is a fetch of one partition.
@@ -80,9 +80,9 @@ type ask struct {
 	epoch   int32
 	timeout time.Duration
 	begun   time.Time
-	alone   bool // it must be sent alone
-	empty   int  // consecutive answers without data that must exist
-	gone    bool // no reader waits for it any more
+	alone   bool // whether the fetch must be sent alone
+	empty   int  // number of consecutive answers without data although there must be some
+	gone    bool // whether its reader has stopped waiting
 	request *request
 
 	ans  answer
@@ -100,8 +100,8 @@ type request struct {
 	cancel context.CancelFunc
 }
 
-// fetch requests records from an offset on and fills a, whose old records must have been released. timeout is for each
-// request.
+// fetch requests records from offset `from` on and fills a. The caller must have released the old records of a. timeout
+// applies to each request.
 func (c *Client) fetch(ctx context.Context, o *ReaderOptions, from int64, limit int, epoch int32, timeout time.Duration,
 	a *answer) error {
 	m, err := c.metadata(ctx, o.Topic)
@@ -248,7 +248,7 @@ func (l *line) gather() []*ask {
 		_, twice := seen[a.end()]
 		limit := a.limit
 		if l.key.idle {
-			limit = 1 // the limit may be reduced to this; see message
+			limit = 1 // method message may reduce the limit to this
 		}
 		if len(asks) > 0 && (twice || a.alone || sum+limit >= a.o.MaxBytes) {
 			left = append(left, a)
@@ -293,8 +293,8 @@ func (s *sharedFetches) send(ctx context.Context, l *line, r *request) {
 	}
 }
 
-// settle removes from a request the fetches whose partition has moved to another leader while they waited. Each is sent
-// alone, so that its reader gets the result.
+// settle removes from a request the fetches whose partition has moved to another leader while they waited. It sends
+// each of them alone, so that its reader gets the result.
 func (s *sharedFetches) settle(r *request) {
 	if len(r.asks) == 1 {
 		return
@@ -321,7 +321,7 @@ func (s *sharedFetches) settle(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range moved {
-		if !a.gone { // otherwise leave has already counted it
+		if !a.gone { // if it is gone, leave has already counted it
 			r.left--
 			a.alone = true
 			s.pump(s.enqueue(a, false))
@@ -382,8 +382,8 @@ func (c *Client) roundTripFetch(ctx context.Context, timeout time.Duration, q *f
 	return res, nil
 }
 
-// fail ends the fetches of a request that got no answer. If the transport refused to send the request because it knew
-// another leader for one of the fetches, each is sent alone.
+// fail ends the fetches of a request that got no answer. If the transport refused to send the request because it knows
+// another leader for one of the fetches, fail puts each fetch back into a line, to be sent alone.
 func (s *sharedFetches) fail(asks []*ask, err error) {
 	var unsent *fetch.Error
 	again := len(asks) > 1 && errors.As(err, &unsent)
@@ -430,7 +430,7 @@ func (s *sharedFetches) deal(l *line, asks []*ask, res *fetchResponse) {
 		}
 	}
 	now := time.Now()
-	// only: this was the line's only fetch, or one that had to be sent alone, so nothing is shared.
+	// only is true if nothing is shared: this was the line's only fetch, or one that had to be sent alone.
 	only := len(asks) == 1 && (asks[0].alone || !l.key.idle || l.requests == 0 && len(l.queue) == 0)
 	var starved []*ask
 	for i, a := range asks {
@@ -451,8 +451,8 @@ func (s *sharedFetches) deal(l *line, asks []*ask, res *fetchResponse) {
 			x.end < a.from, x.logStart > a.from:
 			close(a.done)
 		case end > a.from && (i > 0 || a.empty < 2):
-			// There is data, but the other fetches filled the answer. Most brokers return at least one batch for the
-			// first partition of a request.
+			// The log has data for this fetch, but the other fetches filled the answer. Most brokers return at least
+			// one batch for the first partition of a request.
 			a.empty++
 			starved = append(starved, a)
 		case end > a.from, waited:

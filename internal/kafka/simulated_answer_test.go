@@ -105,8 +105,8 @@ func TestBadAnswers(t *testing.T) {
 	var chunk Chunk
 	var e *Error
 	for name, at := range map[string]Position{"at the start": start, "with an anchor": anchor()} {
-		// An answer without data that must exist changes nothing: the position is not advanced, and the anchor is
-		// neither dropped nor confirmed.
+		// An answer without data, although there must be some, changes nothing: the position does not advance, and the
+		// anchor is neither dropped nor confirmed.
 		for what, change := range map[string]func(){
 			"no partition": func() { s.instead = func(*kmsg.FetchResponse) bool { return true } },
 			"no batches": func() {

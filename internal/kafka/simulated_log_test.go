@@ -121,8 +121,8 @@ func TestAbortedThenCommitted(t *testing.T) {
 	}
 }
 
-// Records that are not delivered may follow the last delivered one by the gigabyte. They are not read again and again
-// to get from the anchor to the position.
+// There may be gigabytes of undelivered records after the last delivered one, which is the anchor. The reader does not
+// read them again and again to get from the anchor to its position.
 func TestLongAbortedTail(t *testing.T) {
 	s, c := serve(t)
 	batches := []kafkatest.Batch{data(0, 1)}

@@ -70,15 +70,15 @@ const (
 	// idVersion is the version of metadata requests that name topics and whose answers have topic ids. kafka-go
 	// supports only versions up to 8, and its pool relies on its own type, so no other type can be registered.
 	idVersion = 10
-	// maxMetadata bounds the answer about one topic. It lists all brokers, and all partitions of the topic with 40
-	// bytes each if there are three replicas.
+	// maxMetadata is the maximum size of the answer about one topic. The answer lists all brokers, and all partitions
+	// of the topic, with 40 bytes each if there are three replicas.
 	maxMetadata = 64 << 20
 )
 
 // topicIDRequest is a metadata request that encodes itself and decodes its answer.
 type topicIDRequest struct{ topic, clientID string }
 
-// topicIDResponse is the part of the answer that kafka-go's type lacks.
+// topicIDResponse is the part of the answer that is missing in kafka-go's type.
 type topicIDResponse struct {
 	code int16
 	id   TopicID

@@ -18,12 +18,12 @@ type walk struct {
 	msg  oldRecords // a message in a format before batches, used instead of b
 	r    batch.Record
 
-	from, began int64   // offset at which the request began, and the reader's position then
-	anchor      *Anchor // the reader's anchor then
-	seeking     bool    // the anchor must be in the answer and was not found yet
+	from, began int64   // offset at which the request began, and the reader's position at that time
+	anchor      *Anchor // the reader's anchor when the request began
+	seeking     bool    // the anchor must be in the answer and has not been found yet
 	anchored    bool    // the anchor was found unchanged
 	dropped     bool    // the anchor is legitimately gone, so the reader drops it
-	position    int64   // offset after the last one processed
+	position    int64   // offset after the last one that was processed
 	batches     int
 	old         bool // the answer has messages in formats before batches
 
@@ -79,7 +79,7 @@ func (r *Reader) part(ctx context.Context, c *Chunk) error {
 	}
 	full, err := r.walk(ctx, c)
 	if c.share != nil {
-		c.share.add(c.cost - c.room) // the last record may exceed the room
+		c.share.add(c.cost - c.room) // the last record may exceed c.room
 		if c.room = c.cost; c.cost == 0 {
 			c.share = nil
 		}
@@ -223,8 +223,8 @@ func (r *Reader) record(c *Chunk) (bool, error) {
 		return false, r.replaced(EpochWentBack)
 	}
 	if w.b.Control() {
-		// Type 0 aborts, 1 commits. Either marker ends its producer's transaction, but only an abort marker ends an
-		// aborted one.
+		// A marker of type 0 aborts, one of type 1 commits. Either marker ends its producer's transaction, but only an
+		// abort marker ends an aborted transaction.
 		if len(w.r.Key) != 4 {
 			return false, localError("fetch", r.o.Topic, r.o.Partition, kindProtocol,
 				"transaction marker could not be decoded")
@@ -257,7 +257,7 @@ func (r *Reader) record(c *Chunk) (bool, error) {
 	}
 	buf := w.records
 	if w.msg.reading {
-		buf = nil // its records are copies
+		buf = nil // the arena has copies of its records
 	}
 	c.add(&w.r, w.b.Epoch, buf)
 	return true, nil

@@ -4,17 +4,17 @@ import "time"
 
 // answer is one partition of a fetch response.
 type answer struct {
-	throttle   time.Duration // how long the broker asks this client to pause
-	present    bool          // false: the response lacks the partition
+	throttle   time.Duration // pause for which the broker asks this client
+	present    bool          // false: the response does not have the partition
 	code       int16
 	logStart   int64
 	lastStable int64
 	end        int64
 	aborted    []abortedTxn
-	records    *buffer // nil: none
+	records    *buffer // nil: no records
 }
 
-// abortedTxn is an aborted transaction: the producer's records from first on are not delivered.
+// abortedTxn is an aborted transaction: the producer's records from offset `first` on are not delivered.
 type abortedTxn struct{ producer, first int64 }
 
 // release gives the buffer of the records back.

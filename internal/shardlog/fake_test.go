@@ -10,7 +10,7 @@ import (
 
 // broker models what the protocol assumes about Kafka, for one shard.
 type broker struct {
-	mu           sync.Mutex // protects requests; a test that reads the other fields lets no other goroutine ask
+	mu           sync.Mutex // serializes requests; a test may read the other fields while no goroutine sends requests
 	gen, owner   int        // generation of the group, and the owner of the shard in it
 	epoch        int        // the valid producer epoch
 	writes       int        // number of writes in the open transaction
@@ -93,7 +93,7 @@ type fakeLog struct {
 	gen    int
 	send   func(ask) reply
 	epoch  int
-	failed bool // it must not be used again
+	failed bool // after an error: the log must not be used again
 	misuse func(string)
 	closed int
 }

@@ -12,16 +12,16 @@ import (
 	"testing/synctest"
 )
 
-// This file explores Acquire and Update themselves, as model_test.go explores a model of them: two instances, every
-// order of their requests and a fault at every request, within small bounds.
+// model_test.go explores a model of the protocol; this file explores the functions Acquire and Update themselves. With
+// two instances and within small bounds, it tries every order of their requests and a fault at every request.
 
 // reach bounds the events in one run.
 type reach struct {
 	faults   int    // requests and answers that are lost, late, refused or duplicated, and old logs
-	switches int    // from an instance that could continue to the other one
-	moves    int    // of the shard, by the group
-	updates  int    // by an instance in a holding
-	tries    int    // acquisitions by an instance
+	switches int    // switches to the other instance although the current one could continue
+	moves    int    // number of times that the group gives the shard to the other instance
+	updates  int    // number of updates by an instance in one holding
+	tries    int    // number of acquisitions by an instance
 	only     string // the kind of requests that have faults; empty: all
 }
 
@@ -35,7 +35,7 @@ type run struct {
 
 	b       *broker
 	late    []ask
-	past    [2][]Record // what a replaced leader still returns
+	past    [2][]Record // old content that a replaced leader still returns
 	waiting [2]chan ask // waiting requests of each instance
 	answers [2]chan reply
 	acked   []string // tokens, in the order of their acknowledgement
@@ -44,7 +44,7 @@ type run struct {
 	met     map[string]bool // faults that occurred in any run
 }
 
-// choose decides between n ways.
+// choose returns the choice, from 0 to n−1, for the next decision of the run.
 func (r *run) choose(n int) int {
 	i := len(r.options)
 	r.options = append(r.options, n)
@@ -88,8 +88,8 @@ func line(before [][]byte, token string) []byte {
 	return fmt.Appendf(nil, "%d %x %s", len(before)+1, prev, token)
 }
 
-// history checks what a reader sees and returns the tokens of all updates, in order. Each update appends its token to
-// two values and, in some updates, to the ledger.
+// history checks the values and lines that a reader has read, and returns the tokens of all updates, in order. Each
+// update appends its token to two values and, in some updates, to the ledger.
 func (r *run) history(values map[string]Value, lines [][]byte) (string, string) {
 	a, b := string(values["task/a"].Data), string(values["task/b"].Data)
 	if a != b {
@@ -160,7 +160,7 @@ func (r *run) instance(who int) {
 				if !errors.Is(err, ErrLost) {
 					r.fail("%v", err)
 				}
-				// This is permanent, and nothing is sent any more.
+				// The loss is permanent: a later update returns the same error, and nothing is sent.
 				if again := h.Update(context.Background(), map[string]Value{"task/a": v}, nil,
 					nil); !errors.Is(again, ErrLost) {
 					r.fail("after an error Update returned %v", again)
@@ -185,7 +185,7 @@ func (r *run) instance(who int) {
 	}
 }
 
-// play lets everything happen once.
+// play performs one run, as determined by its choices.
 func (r *run) play(begun [2][]Record) {
 	r.b = &broker{gen: 1, owner: 0, epoch: 1, logs: [2][]Record{slices.Clone(begun[0]), slices.Clone(begun[1])}}
 	r.past, r.lined = begun, map[string]bool{}

@@ -26,7 +26,7 @@ type Owner struct {
 func (o Owner) record() Record {
 	value, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // unreachable: strings
+		panic(err) // unreachable: the struct has only strings
 	}
 	return Record{[]byte(ownerKey), value}
 }
@@ -59,7 +59,7 @@ func parseHead(data []byte) (h head, err error) {
 	return h, nil
 }
 
-// after returns the head after more lines.
+// after returns the head that results from appending lines.
 func (h head) after(lines [][]byte) head {
 	if n := len(lines); n > 0 {
 		h.lines += uint64(n)
@@ -68,14 +68,14 @@ func (h head) after(lines [][]byte) head {
 	return h
 }
 
-// fold is the state that follows from the records of a shard's state log.
+// fold is the state of a shard, computed from the records of its state log.
 type fold struct {
 	owner   Owner
 	own     bool // the owner's record with the given token was found
 	token   string
 	records map[string]stored // by record key
 	bytes   int
-	seq     uint64 // the largest number of an update
+	seq     uint64 // the largest number of any update
 
 	head *head // set by open
 }
@@ -131,14 +131,14 @@ func about(name string, err error) error {
 	return &HaltError{HaltState, fmt.Errorf("value %q %w", name, err)}
 }
 
-// held is what a holding stores about a value.
+// held is the information that a holding keeps about a value.
 type held struct {
 	chunks, bytes int
 	under         string
-	absent        bool // the value that it is under is gone
+	absent        bool // the value named by Under is destroyed
 }
 
-// open opens all values. It passes the keys of possible secrets to the sealer.
+// open decrypts all values. It gives the keys that are derived from possible secrets to the sealer.
 func (s *fold) open(seals *sealer) (values map[string]Value, known map[string]held, err error) {
 	values, known = map[string]Value{}, map[string]held{}
 	var later []string

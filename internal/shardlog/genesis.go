@@ -33,7 +33,7 @@ type Genesis struct {
 func (g Genesis) line() []byte {
 	line, err := json.Marshal(g)
 	if err != nil {
-		panic(err) // unreachable: strings and integers
+		panic(err) // unreachable: the struct has only strings and integers
 	}
 	return line
 }
@@ -59,7 +59,7 @@ func ParseGenesis(line []byte) (Genesis, error) {
 	return g, nil
 }
 
-// expect compares the genesis of a ledger with what it must be. Empty fields of want accept any value.
+// expect compares the genesis of a ledger with the required one, want. Empty fields of want accept any value.
 func (g Genesis) expect(want Genesis) error {
 	if want.Key != "" && g.Key != want.Key {
 		return &HaltError{HaltKey,
@@ -84,9 +84,9 @@ func (g Genesis) expect(want Genesis) error {
 	return nil
 }
 
-// Create begins a shard, as its owner, with a genesis line, and returns the genesis. It leaves a shard unchanged that
-// already has a genesis as in o.Genesis, so a Create that failed can be repeated. Logs with any other content are
-// refused with a [HaltError]. Create closes the log.
+// Create acquires a new shard, writes its genesis line, and returns the genesis. If the shard already has a genesis as
+// in o.Genesis, Create leaves it unchanged, so a Create that failed can be repeated. For logs with any other content it
+// returns a [HaltError]. Create closes the log.
 func Create(ctx context.Context, log Log, o Options) (Genesis, error) {
 	defer log.Close()
 	if err := o.check(); err != nil {
@@ -105,7 +105,7 @@ func Create(ctx context.Context, log Log, o Options) (Genesis, error) {
 	g.Format, g.Nonce = Format, hex.EncodeToString(nonce[:])
 	line := g.line()
 	h.seals.genesis, h.seq = sha256.Sum256(line), 1
-	// The head tells readers that there is a ledger, in case a broker returns an old, empty one.
+	// The head tells readers that there is a ledger, in case a broker returns an old, empty copy of it.
 	head, err := h.seals.seal(headKey, 1, Value{Data: head{}.bytes()}, nil)
 	if err != nil {
 		return Genesis{}, err

@@ -14,20 +14,21 @@ import (
 
 // Options select a shard and identify the instance.
 type Options struct {
-	// Genesis is what the ledger's genesis must say; empty fields accept any value. Its nonce is not checked.
+	// Genesis has the required fields of the ledger's genesis; empty fields accept any value. The nonce is not checked.
 	Genesis Genesis
 	// Master is the master key. It must not change until the holding is closed. Read does not need it.
 	Master *[32]byte
 	// Instance is the owner's name, for other instances.
 	Instance string
-	// Witness is what this instance knows about the ledger; nil: nothing.
+	// Witness is this instance's witness of the ledger; nil: it has none.
 	Witness *Witness
-	// Timeout is how long a transaction may stay open. Default 10 s. After a transaction that took longer, the next
-	// Acquire should get twice as much.
+	// Timeout is the maximum time for which a transaction may stay open. Default 10 s. If a transaction took longer,
+	// double the Timeout for the next Acquire.
 	Timeout time.Duration
 
-	patience  time.Duration // how long to retry if a broker returns an old log; default 1 minute
-	keepAlive time.Duration // interval between records of the owner; default 1 hour
+	// patience is the time for which reading is retried if a broker returns an old copy of a log; default 1 minute.
+	patience  time.Duration
+	keepAlive time.Duration // interval at which the owner's record is written; default 1 hour
 }
 
 func (o *Options) check() error {
@@ -55,7 +56,8 @@ func (o *Options) defaults() {
 // maxLedger is the maximum total size of the lines that a reader accepts, in bytes.
 const maxLedger = 1 << 30
 
-// Holding is a shard that this instance believes to own. It is safe for concurrent use.
+// Holding is a shard that this instance has acquired and, as far as it knows, still owns. It is safe for concurrent
+// use.
 type Holding struct {
 	log      Log
 	o        Options
@@ -65,7 +67,7 @@ type Holding struct {
 	finished chan struct{} // closed when keep has returned
 
 	mu      sync.Mutex
-	gone    error // the reason why nothing more may be done
+	gone    error // reason why the holding cannot be used any more
 	closed  bool
 	genesis Genesis
 	values  map[string]Value
@@ -74,7 +76,7 @@ type Holding struct {
 	bytes   int // size of all values in the logs
 	seq     uint64
 	head    head
-	begun   bool // the state has a record of the ledger's head
+	begun   bool // whether the state has a record of the ledger's head
 	last    time.Time
 }
 
@@ -82,10 +84,11 @@ func newHolding(log Log, o Options) *Holding {
 	return &Holding{log: log, o: o, seals: newSealer(o.Master), lostCh: make(chan struct{}), stop: func() {}}
 }
 
-// Acquire takes over a shard, in this order: it asks the group, fences the former owner, writes an owner's record with
-// a new random number, reads the state past that record and the ledger at least up to the line that the state names,
-// and checks both. If a broker returns an old log, it retries for a minute. If it finds a fault then, it writes another
-// owner's record and reads again before it reports a halt, because only the current owner may report one.
+// Acquire takes over a shard. It asks the group whether this instance owns the shard, fences the former owner, and
+// writes an owner's record with a new random number. Then it reads the state past that record and the ledger at least
+// up to the line that the state names, and checks both. If a broker returns an old copy of a log, Acquire retries for a
+// minute. If it finds a fault after that, it writes another owner's record and reads again before it returns a halt,
+// because only the current owner may report a halt.
 //
 // Errors: [ErrMoved] if the group has given the shard to another instance; a [HaltError] if acquiring again does not
 // help; after any other error, acquire again after a pause. After an error nothing may be published. Acquire closes the
@@ -120,9 +123,9 @@ func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
 	return h, nil
 }
 
-// leap returns a random number above seq, by at most 2³², from which this holding numbers its updates. The former owner
-// may have written updates that were aborted but are still in the log. None of these has the same number as an update
-// of this holding, so chunks of both can never be combined into one value.
+// leap returns the number from which this holding numbers its updates: it exceeds seq by a random number of at most
+// 2³². The former owner may have written updates that were aborted but are still in the log. With the leap, none of
+// them has the same number as an update of this holding, so chunks of both are never combined into one value.
 func leap(seq uint64) uint64 {
 	nonce := keys.NewNonce()
 	return seq + uint64(binary.BigEndian.Uint32(nonce[:]))
@@ -203,8 +206,8 @@ func lost(err error) error { return fmt.Errorf("%w: %w", ErrLost, err) }
 // Genesis returns the genesis of the ledger.
 func (h *Holding) Genesis() Genesis { return h.genesis }
 
-// Values returns the values as of the acquisition, without those whose secret is gone. It hands them over: a second
-// call returns nil.
+// Values returns the values as they were at the acquisition, without those whose secret is destroyed. It hands the
+// values over: a second call returns nil.
 func (h *Holding) Values() map[string]Value {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -213,8 +216,8 @@ func (h *Holding) Values() map[string]Value {
 	return v
 }
 
-// Lines returns the ledger's lines as of the acquisition, without newlines and without the genesis. It hands them over:
-// a second call returns nil.
+// Lines returns the ledger's lines as they were at the acquisition, without newlines and without the genesis. It hands
+// the lines over: a second call returns nil.
 func (h *Holding) Lines() [][]byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,15 +226,15 @@ func (h *Holding) Lines() [][]byte {
 	return l
 }
 
-// Witness returns what is known to be committed in the ledger.
+// Witness returns the witness of all lines that are known to be committed in the ledger.
 func (h *Holding) Witness() Witness {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return Witness{h.seals.genesis, h.head.lines, h.head.hash}
 }
 
-// Lost returns a channel that is closed when the holding is lost: by an error of Update or Affirm, or because the
-// hourly record of the owner could not be committed.
+// Lost returns a channel that is closed when the holding is lost: after an error of Update or Affirm, or if the owner's
+// hourly record could not be committed.
 func (h *Holding) Lost() <-chan struct{} { return h.lostCh }
 
 // Err returns why the holding is lost, or nil if it is not.
@@ -241,13 +244,13 @@ func (h *Holding) Err() error {
 	return h.gone
 }
 
-// Update makes the values in put durable, removes others, and appends lines to the ledger; the caller has chained the
-// lines to those before. It does all of this or nothing, in one transaction, and returns when the transaction is
-// committed. Updates take place one at a time.
+// Update makes the values in put durable, removes the values in remove, and appends lines to the ledger. The caller has
+// chained these lines to the earlier ones. Update does all of this or nothing, in one transaction, and returns when the
+// transaction is committed. Updates run one at a time.
 //
-// Errors: [ErrLost] with its cause if the outcome is unknown, and from then on for every call, also after Close. Any
-// other error means that the update was refused before anything was sent; the holding is then unchanged. A cancelled
-// ctx causes an error of either kind.
+// Errors: if the outcome is unknown, Update returns [ErrLost] with its cause, and so does every later call; it also
+// does so after Close. Any other error means that the update was refused before anything was sent; the holding is then
+// unchanged. A cancelled ctx causes an error of either kind.
 //
 // Cost: a transaction, about 20 ms, and AES-GCM of the values.
 func (h *Holding) Update(ctx context.Context, put map[string]Value, remove []string, lines [][]byte) error {
@@ -284,8 +287,8 @@ func (h *Holding) Update(ctx context.Context, put map[string]Value, remove []str
 }
 
 // Affirm checks that this instance still owns the shard: it writes another owner's record, which the broker accepts
-// from no other instance. Call it before treating something unexpected outside of the shard as a fault, because the
-// shard's next owner may have caused it.
+// only from the current owner. Call it before you treat something unexpected outside of the shard as a fault, because
+// the shard's next owner may have caused it.
 //
 // Errors: as for Update.
 //
@@ -308,7 +311,7 @@ func (h *Holding) Affirm(ctx context.Context) error {
 // plan is an update that was not sent yet.
 type plan struct {
 	state, ledger []Record
-	known         map[string]held // changed values; one without chunks is removed
+	known         map[string]held // changed values; a value without chunks is removed
 	wraps         map[string]*wrap
 	bytes         int
 	seq           uint64
@@ -385,8 +388,8 @@ func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*
 	return p, nil
 }
 
-// keepsSecrets refuses an update that changes a secret but leaves values under it unchanged, because nobody could read
-// these any more.
+// keepsSecrets returns an error if an update changes a secret but leaves values sealed under it unchanged, because
+// nobody could read these values any more.
 func (h *Holding) keepsSecrets(p *plan) error {
 	for key, w := range p.wraps {
 		was := h.seals.under[key]
@@ -402,7 +405,7 @@ func (h *Holding) keepsSecrets(p *plan) error {
 	return nil
 }
 
-// lose marks the holding as lost, if it is not yet, and returns ErrLost with the cause. The caller holds h.mu.
+// lose marks the holding as lost, unless it is already, and returns ErrLost with the cause. The caller holds h.mu.
 func (h *Holding) lose(cause error) error {
 	if h.gone == nil {
 		h.gone = lost(cause)

@@ -74,7 +74,7 @@ func bytesOf(n int) []byte {
 	return b
 }
 
-// TestValues: the next owner has what the previous one put, independent of the value's earlier length.
+// TestValues: the next owner reads the values that the previous owner put, whatever length a value had before.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -203,7 +203,7 @@ func TestUnder(t *testing.T) {
 	}
 }
 
-// TestDamage: changes to the logs by somebody without the key are a halt.
+// TestDamage: if somebody without the key changed the logs, Acquire returns a halt.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	value := func(r []Record, key string) *Record {
@@ -287,8 +287,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestAborted: the log still has what the former owner wrote in an aborted transaction. If a broker returns a chunk of
-// it as part of the new owner's value, no value results.
+// TestAborted: the log still has the records that the former owner wrote in an aborted transaction. If a broker returns
+// one of these chunks as part of the new owner's value, the value is not accepted.
 func TestAborted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -317,7 +317,8 @@ func TestAborted(t *testing.T) {
 	})
 }
 
-// TestOvertaken: an instance that reads that another one has acquired the shard since does not ask again.
+// TestOvertaken: if an instance reads in the logs that another instance has acquired the shard since, it stops at once
+// and does not retry.
 func TestOvertaken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -337,7 +338,8 @@ func TestOvertaken(t *testing.T) {
 	})
 }
 
-// TestOptions: another configuration or key is a halt, and so is a ledger without what an instance knows of it.
+// TestOptions: Acquire returns a halt if the configuration or the key differs, or if the ledger does not have the lines
+// in the instance's witness.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -439,7 +441,7 @@ func TestLostState(t *testing.T) {
 	})
 }
 
-// TestOldState: the state may be older than the ledger, after a broker lost its end.
+// TestOldState: the state may be older than the ledger, because a broker lost the end of the state's log.
 func TestOldState(t *testing.T) {
 	t.Parallel()
 	b := begun(t)
@@ -519,7 +521,7 @@ func TestCreate(t *testing.T) {
 	})
 }
 
-// TestMoved: an instance that no longer has the shard fences nobody.
+// TestMoved: an instance to which the group does not give the shard any more fences nobody.
 func TestMoved(t *testing.T) {
 	t.Parallel()
 	b := begun(t)

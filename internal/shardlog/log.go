@@ -9,14 +9,15 @@ import (
 // Record is a record of one of a shard's two logs. Records of the ledger have no key.
 type Record struct {
 	Key   []byte
-	Value []byte // nil removes the key's record
+	Value []byte // nil: removes the key's earlier record
 }
 
-// Reader reads a shard's two logs. Both methods pass the records to each in the order of the log; each may keep their
-// bytes. An error of each ends the read and is returned. Only committed records are read.
+// Reader reads a shard's two logs. Both methods call `each` with the records, in the order of the log; `each` may keep
+// their bytes. If `each` returns an error, the method stops and returns it. Only committed records are read.
 type Reader interface {
-	// ReadState reads from the first record at least past the last record that this Reader wrote, and at least to the
-	// end that the log had when the call began. Records that a later record with the same key replaces may be missing.
+	// ReadState reads from the first record to the end that the log had when the call began, or further. If this Reader
+	// has also written records, ReadState reads at least to the last of them. A record may be missing if a later record
+	// with the same key replaces it.
 	ReadState(ctx context.Context, each func(Record) error) error
 	// ReadLedger reads from offset 0, which must still be the log's first, to the end that the log had when the call
 	// began.
@@ -39,17 +40,17 @@ type Log interface {
 }
 
 var (
-	// ErrMoved is the error that the group has given the shard to another instance.
+	// ErrMoved says that the group has given the shard to another instance.
 	ErrMoved = errors.New("the group has given the shard to another instance")
-	// ErrLost is the error that another instance may own the shard: nothing more may be published for it.
+	// ErrLost says that another instance may own the shard. Nothing more may be published for the shard.
 	ErrLost = errors.New("the shard may have another owner")
 	// ErrTooLarge is the error of an update that was refused before anything was sent, because it, or the shard with
 	// it, would exceed a limit.
 	ErrTooLarge = errors.New("too large for a shard")
 )
 
-// RefusedError names a record that a broker refused because of the record itself, for example its size. The same record
-// would be refused again.
+// RefusedError names a record that a broker refused because of the record itself, for example because of its size. The
+// broker would refuse the same record again.
 type RefusedError struct {
 	Key string // key of the value; empty for a ledger line
 	Err error
@@ -76,11 +77,12 @@ const (
 	HaltFormat  Halt = "format"  // the content was written by a newer version
 	HaltState   Halt = "state"   // a value is damaged, incomplete, forged, or too large
 	HaltLedger  Halt = "ledger"  // the ledger is shorter than recorded in the state, or is another one
-	HaltWitness Halt = "witness" // the ledger lacks lines that this instance knows to be committed
-	HaltOld     Halt = "old"     // brokers keep returning an old log
+	HaltWitness Halt = "witness" // the ledger does not have lines that this instance knows to be committed
+	HaltOld     Halt = "old"     // brokers repeatedly return an old copy of a log
 )
 
-// HaltError is the error that a shard's logs are not what was written. Acquiring the shard again does not help.
+// HaltError says that a shard's logs differ from the data that instances wrote. Acquiring the shard again does not
+// help.
 type HaltError struct {
 	Halt Halt
 	Err  error

@@ -12,20 +12,20 @@ type logs struct {
 	state   fold
 	genesis *Genesis // nil: the ledger is empty
 	hash    [32]byte // hash of the genesis line
-	lines   [][]byte // without the genesis
+	lines   [][]byte // ledger lines, not including the genesis
 
 	values map[string]Value
 	known  map[string]held
 }
 
-// errAgain is the error that a broker returned an old log, so reading again may help.
+// errAgain says that a broker returned an old copy of a log, so reading again may help.
 type errAgain struct{ err error }
 
 func (e errAgain) Error() string { return e.err.Error() }
 
-// load reads both logs, the state first, and checks that the ledger has the lines known from the state and the witness.
-// The state must have the owner's record with this token; token is "" for a reader that is not the owner. If seals is
-// nil, no value is opened.
+// load reads both logs, the state first. It checks that the ledger has the lines that the state and the witness
+// mention, and that the state has the owner's record with this token. token is "" for a reader that is not the owner.
+// If seals is nil, no value is opened.
 func load(ctx context.Context, r Reader, o Options, seals *sealer, token string) (*logs, error) {
 	t := &logs{state: fold{token: token, records: map[string]stored{}}}
 	if err := r.ReadState(ctx, t.state.add); err != nil {
@@ -92,7 +92,7 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 	return t, nil
 }
 
-// has checks that the ledger begins with the lines known from the source who.
+// has checks that the ledger begins with the lines that head h describes. who names the source of h in the error.
 func (t *logs) has(h head, halt Halt, who string) error {
 	if n := uint64(len(t.lines)); h.lines > n {
 		return errAgain{&HaltError{halt, fmt.Errorf("the ledger has %d lines, but %s refers to line "+

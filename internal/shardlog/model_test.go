@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// This file explores a model of instances that share a shard: every order of their requests, of the broker's actions
-// and of failures, within small bounds. It searches for a state in which somebody is harmed. docs/theory/cluster.md
-// describes the protocol in words.
+// This file explores a model of instances that share a shard. Within small bounds, it tries every order of their
+// requests, of the broker's actions and of failures. It searches for a state that violates privacy or loses data.
+// docs/theory/cluster.md describes the protocol in words.
 //
 // A model has no time and no numbers: an epoch's secret is a small integer, and a release is an epoch, a step and the
 // secret from which its noise was drawn. It assumes this about the broker:
@@ -29,7 +29,7 @@ const (
 	maxFlight = 7 // requests in flight at a time
 )
 
-// bounds limits the events.
+// bounds is the maximum number of events of each kind.
 type bounds struct {
 	epochs, steps uint8
 	generations   uint8 // assignments of the shard by the group
@@ -42,7 +42,7 @@ type without struct {
 	transaction bool // an opening's records are written without a transaction
 	waiting     bool // noise is drawn before the opening is known to be committed
 	commitFirst bool // a release leaves before its step is committed
-	doubt       bool // an unknown outcome is treated as a failure
+	doubt       bool // a write with an unknown outcome is treated as failed
 	ownRecord   bool // a new owner does not wait for its own record
 	fence       bool // the former owner is not fenced
 	fenceFirst  bool // the former owner is fenced after its state was read
@@ -52,7 +52,7 @@ type without struct {
 	outbox      bool // the next owner does not publish the last committed releases again
 }
 
-// place is the point at which an instance is, and what it waits for.
+// place is the point of the protocol at which an instance is; each says what the instance waits for.
 type place uint8
 
 const (
@@ -104,7 +104,7 @@ const (
 type request struct {
 	verb   verb
 	from   uint8
-	waited bool  // an instance waits for the answer
+	waited bool  // whether an instance waits for the answer
 	number uint8 // generation of the group, or producer epoch
 	place  uint8 // number of a write in its transaction, so that a copy of it has no effect
 	rec    record
@@ -129,10 +129,10 @@ type state struct {
 
 	producer uint8  // valid producer epoch
 	writes   uint8  // number of writes in the open transaction
-	pending  record // content of the open transaction
+	pending  record // records in the open transaction
 	now      topics
-	past     topics // what a replaced leader of the partitions still returns
-	replaced bool   // there is a replaced leader
+	past     topics // old content that a replaced leader of the partitions still returns
+	replaced bool   // whether there is a replaced leader
 
 	charged   [maxEpochs + 1]uint8               // by epoch: secret of the committed opening
 	saved     [maxEpochs + 1][maxSteps + 1]uint8 // by epoch and step: secret of the committed step
@@ -167,8 +167,8 @@ func (x *explorer) visit(s state) {
 	}
 }
 
-// tidy makes states equal that differ only in irrelevant details: it removes what can have no more effect, and
-// renumbers values that are only compared.
+// tidy makes states equal if they differ only in irrelevant details: it removes requests and values that can have no
+// more effect, and renumbers values that are only compared.
 func (x *explorer) tidy(s *state) {
 	// Old producer epochs never become valid again, so 1 stands for the valid one and 0 for any other.
 	valid := s.producer
@@ -348,7 +348,7 @@ func (x *explorer) disturb(s state) {
 		}
 	}
 	for k, r := range s.flight {
-		if r.verb != nothing && !r.waited { // lost, but nobody waits
+		if r.verb != nothing && !r.waited { // the answer is lost, but nobody waits for it
 			next := s
 			next.flight[k] = request{}
 			x.visit(next)
@@ -404,7 +404,7 @@ func (x *explorer) disturb(s state) {
 		x.answer(&twice, i, ok, value)
 		x.visit(twice)
 
-		if r.verb == write { // refused: too large, quota, a broker without space
+		if r.verb == write { // the write is refused: it is too large, a quota is exceeded, or the broker has no space
 			refused := s
 			refused.faults++
 			refused.flight[k] = request{}
@@ -418,7 +418,7 @@ func (x *explorer) disturb(s state) {
 	}
 }
 
-// forsake makes nobody wait for the answers to requests of instance i.
+// forsake marks the requests of instance i as requests for whose answers nobody waits.
 func (s *state) forsake(i int) {
 	for k := range s.flight {
 		if int(s.flight[k].from) == i {
@@ -521,7 +521,7 @@ func (x *explorer) draw(s *state, epoch, secret uint8) {
 	}
 }
 
-// act carries out a step of instance i that needs no answer, and reports whether there is any.
+// act carries out the next step of instance i that needs no answer. It returns false if there is no such step.
 func (x *explorer) act(s *state, i int) bool {
 	in := &s.in[i]
 	switch in.at {
@@ -564,7 +564,7 @@ func (x *explorer) writes() verb {
 	return write
 }
 
-// read continues instance i with the state and the ledger that it has read.
+// read continues instance i after it has read the state and the ledger.
 func (x *explorer) read(s *state, i int, seen topics, lines uint8) {
 	in := &s.in[i]
 	seen.lines = lines
@@ -586,7 +586,7 @@ func (x *explorer) read(s *state, i int, seen topics, lines uint8) {
 	x.begin(s, i)
 }
 
-// begin publishes what the former owner may not have published.
+// begin publishes the releases that the former owner may not have published.
 func (x *explorer) begin(s *state, i int) {
 	if k := s.in[i].knows; k.step > 0 && !x.left.outbox {
 		s.ask(i, sending, request{verb: send, rec: record{epoch: k.epoch, secret: k.secret, step: k.step}})
@@ -595,7 +595,7 @@ func (x *explorer) begin(s *state, i int) {
 	s.in[i].at = ready
 }
 
-// unknown continues instance i when it learns no outcome of a request.
+// unknown continues instance i when the outcome of its request is unknown.
 func (x *explorer) unknown(s *state, i int) {
 	if at := s.in[i].at; x.left.doubt && at >= charging && at <= opening {
 		s.in[i].at, s.in[i].secret = ready, 0
@@ -663,8 +663,9 @@ func (x *explorer) answer(s *state, i int, ok bool, value uint8) {
 	}
 }
 
-// TestModel: whatever happens, no release has two noises, nothing is drawn or published before its prerequisites are
-// committed, the ledger is one chain, and every release is published in the end.
+// TestModel: in every order of events, no release is published with two different noises, no noise is drawn and nothing
+// is published before its prerequisites are committed, the ledger is one chain, and every release is published in the
+// end.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	all := []bounds{{2, 1, 2, 1, 1}, {1, 2, 2, 1, 1}}

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// View is a shard as it was read.
+// View is the content of a shard at the time of reading.
 type View struct {
 	Genesis Genesis
 	Owner   Owner            // the last owner; empty if there was none
@@ -15,9 +15,9 @@ type View struct {
 }
 
 // Read reads a shard without owning it, and fences nobody. The state may be slightly older than the ledger. Without
-// o.Master, values are not opened, and the ledger's length is not compared with the state. If a broker returns an old
-// log, this goes unnoticed unless the log contradicts the state or the witness; then Read retries for a minute. The
-// error is a [HaltError] if the logs are not what was written.
+// o.Master, values are not opened, and the ledger's length is not compared with the state. Read notices an old copy of
+// a log only if the copy contradicts the state or the witness; it then retries for a minute. The error is a [HaltError]
+// if the logs differ from the data that instances wrote.
 func Read(ctx context.Context, r Reader, o Options) (*View, error) {
 	o.defaults()
 	var seals *sealer

@@ -25,7 +25,7 @@ import (
 //	W = HKDF-SHA256(master, Data of Under, "streamdp/store/v1\0")
 //
 // Privacy: somebody who has the logs but not the master key learns only keys, sizes and times. A value with Under
-// becomes unreadable, in all its copies, when the value Under and all copies of that are gone.
+// becomes unreadable, in all its copies, when the value named by Under and all copies of that value are destroyed.
 type Value struct {
 	Data []byte
 	// Under is the key of another value, an epoch's secret, without which this value cannot be read. The secret itself
@@ -41,7 +41,7 @@ const (
 	// maxState is the maximum total size of a shard's values in bytes. An update must be smaller.
 	maxState  = 64 << 20
 	maxKey    = 1000
-	maxSecret = 4096 // bytes of a value that is the Under of others
+	maxSecret = 4096 // maximum size in bytes of a value that is the Under of others
 	saltBytes = seal.Salt
 	tagBytes  = seal.Tag
 
@@ -105,12 +105,12 @@ func parseKey(record []byte) (key string, chunk int, ok bool) {
 // wrap is a key from which the keys of records are derived.
 type wrap [32]byte
 
-// sealer seals and opens the values of one shard. It keeps the keys that follow from values which are the Under of
+// sealer seals and opens the values of one shard. It keeps the keys that are derived from values which are the Under of
 // others.
 type sealer struct {
 	master  *[32]byte
 	genesis [32]byte // hash of the genesis line
-	own     wrap     // for values without Under
+	own     wrap     // key for values without Under
 	under   map[string]*wrap
 }
 
@@ -120,7 +120,7 @@ func newSealer(master *[32]byte) *sealer {
 	return s
 }
 
-// wrapOf returns the key for values under v, or nil if v cannot be an Under.
+// wrapOf returns the key for values whose Under is v, or nil if v cannot be an Under.
 func (s *sealer) wrapOf(v Value) *wrap {
 	if v.Under != "" || len(v.Data) == 0 || len(v.Data) > maxSecret {
 		return nil
@@ -140,7 +140,7 @@ func (s *sealer) keep(key string, w *wrap) {
 	}
 }
 
-// begin removes all keys for values under others, and binds seals to the ledger whose genesis line has this hash.
+// begin removes all keys that were derived from values, and binds seals to the ledger whose genesis line has this hash.
 func (s *sealer) begin(genesis [32]byte) {
 	s.genesis = genesis
 	for key := range s.under {

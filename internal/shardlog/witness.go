@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Witness records which ledger a shard has, and how many of its lines an instance knows to be committed. Acquiring a
-// shard halts if the ledger lacks these lines, so an instance that stores its witness elsewhere notices if a ledger
-// lost its last lines together with the state. A witness is public, and may be old or absent.
+// Witness records which ledger a shard has, and how many of its lines an instance knows to be committed. Acquire
+// returns a halt if these lines are missing in the ledger. So an instance that stores its witness elsewhere notices if
+// a ledger lost its last lines together with the state. A witness is public, and may be old or missing.
 type Witness struct {
 	Genesis [32]byte // hash of the genesis line
-	Lines   uint64   // number of lines without the genesis
+	Lines   uint64   // number of lines, not counting the genesis
 	Hash    [32]byte // hash of line number Lines; zero if there is none
 }
 

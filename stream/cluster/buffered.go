@@ -50,7 +50,7 @@ func (g *bufferedHolding) Update(_ context.Context, put map[string]shardlog.Valu
 	return nil
 }
 
-// all returns a holding with everything that there would be after one update with the collected changes.
+// all returns a holding with the content that the shard would have after one update with the collected changes.
 func (g *bufferedHolding) all() *bufferedHolding {
 	values := maps.Clone(g.values)
 	if values == nil {

@@ -29,14 +29,14 @@ type Exported struct {
 	Files  int    `json:"files"`
 }
 
-// Export writes a copy of the ledgers of all shards of a group, and of their manifests, into a new directory, in the
-// form that a daemon without [cluster] uses: one ledger with the lines of all shards ordered by time, chained and
+// Export copies the ledgers of all shards of a group, and their manifests, into a new directory. The copy has the form
+// that a daemon without the table [cluster] uses: one ledger with the lines of all shards ordered by time, chained and
 // sealed again. Instances may run meanwhile.
 //
-// The copy is read-only: it is for commands that show ledgers and epochs or, with secrets, recompute releases. Its
-// ledger ends with a line after which no daemon runs on it and nothing is charged to it. It has no checkpoints, so no
-// epoch can continue from it. Anybody with the secrets and the master key can subtract the noise from the releases of
-// open epochs.
+// The copy is read-only: it is for commands that show ledgers and epochs or, if secrets are included, recompute
+// releases. The last line of its ledger prevents daemons from running on the copy and from charging anything. The copy
+// has no checkpoints, so no epoch can continue from it. Anybody who has the secrets and the master key can subtract the
+// noise from the releases of open epochs.
 func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string, secrets bool) (*Exported, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
@@ -96,8 +96,8 @@ func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string,
 	return &Exported{dir, len(l.Entries), len(l.EpochList()), len(files)}, nil
 }
 
-// readable reports whether a value is included in a copy: the values that commands read, but secrets and the parameters
-// with which an epoch began only if they are requested.
+// readable reports whether a value is included in a copy. All values that commands read are included, but secrets and
+// initial parameters only if secrets is true.
 func readable(key string, secrets bool) bool {
 	task, name, ok := strings.Cut(key, "/")
 	if !ok || task == "" || strings.ContainsAny(name, "/#\\") {
@@ -113,7 +113,7 @@ func oneLedger(ledgers []*ledger.Ledger, master *[32]byte, last ledger.EntryMove
 	err error) {
 	type line struct {
 		ledger.Entry
-		at time.Time // not earlier than the time of the line before in its ledger
+		at time.Time // time of the line, or of an earlier line of its ledger if that time is later
 	}
 	var all []line
 	for _, l := range ledgers {

@@ -28,7 +28,7 @@ type Imported struct {
 	Group  string        `json:"group"`
 	Shards []ShardImport `json:"shards"`
 	Tasks  int           `json:"tasks"`
-	Open   int           `json:"open_epochs"` // open epochs, which continue in the group
+	Open   int           `json:"open_epochs"` // number of open epochs; they continue in the group
 }
 
 // ShardImport is what was imported into one shard.
@@ -38,18 +38,21 @@ type ShardImport struct {
 	Bytes int `json:"state_bytes"`
 }
 
-// Import moves the tasks of a state directory, whose daemon has stopped, into the shards of a configuration's group. It
-// copies the ledger's lines, chained and sealed again, and for each task what its open epoch needs to continue without
-// a difference, and what its next epoch needs. No instance of the group may run.
+// Import moves the tasks of a state directory into the shards of a configuration's group. The directory's daemon must
+// have stopped, and no instance of the group may run. Import copies the ledger's lines, chained and sealed again. For
+// each task it copies the files with which its open epoch continues exactly where it was, and the files that its next
+// epoch needs.
 //
-// Before anything is written to the group, the directory's ledger gets a last line, after which no daemon runs on it
-// and nothing is charged to it. So wherever the import is interrupted, the tasks run either nowhere or in the group. An
-// interrupted import can be repeated: what a shard already received is not written to it again. At the end, secrets and
-// checkpoints in the directory are removed. Its ledger and manifests remain, for reading.
+// Before Import writes to the group, it appends a last line to the directory's ledger. After this line no daemon runs
+// on the directory, and nothing is charged to its ledger. So wherever the import is interrupted, the tasks run either
+// nowhere or in the group. An interrupted import can be repeated: it does not write again the data that a shard already
+// received. At the end, Import removes secrets and checkpoints from the directory. The ledger and manifests remain
+// there for reading.
 //
-// The following is refused before that line is written: lines about persons; merged epochs if the group has assign =
-// "partition"; another master key; sources or tasks that the group's ledgers already have; an opening that was
-// interrupted, which the daemon completes at its next start; tasks that are too large for their shard.
+// Before Import writes that line, it returns an error in the following cases: the ledger has lines about persons; it
+// has merged epochs and the group has assign = "partition"; it has another master key; the group's ledgers already have
+// one of its sources or tasks; an opening was interrupted (the daemon completes it at its next start); tasks are too
+// large for their shard.
 func Import(ctx context.Context, c *config.Config, master *[32]byte, dir string) (*Imported, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
@@ -69,7 +72,7 @@ type importing struct {
 	Shards map[int]*importedShard
 	Order  []int // shard numbers, ascending
 	out    *Imported
-	Room   int                   // maximum bytes for a shard
+	Room   int                   // maximum size of a shard in bytes
 	Write  func(shard int) error // for tests: called before a shard is written; nil: none
 }
 
@@ -81,7 +84,7 @@ func newImporting(g *groupTools, dir string) *importing {
 // importedShard is a shard that receives a part of the import.
 type importedShard struct {
 	Lines   []ledger.Entry
-	tasks   []core.Task // tasks whose newest epoch read a source of the shard
+	tasks   []core.Task // tasks whose newest epoch reads a source of the shard
 	holding *shardlog.Holding
 	done    bool // an earlier attempt wrote everything
 	All     *bufferedHolding
@@ -231,7 +234,7 @@ func (i *importing) Divide() error {
 					"topic have one ledger", e.Stream, config.AssignTopic)
 		}
 		if key != "" && key != i.Ledger.Key.ID {
-			e = withoutAnchors(e) // its anchors can only be verified with the former key
+			e = withoutAnchors(e) // Its anchors could be verified only with the former key, so drop them.
 		}
 		s := i.shard(c.Shard(e.Topic, e.Partition))
 		s.Lines = append(s.Lines, e)
@@ -305,7 +308,8 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	if err != nil {
 		return err
 	}
-	// There is one section for each task: it writes the task's files, and the first one also writes all lines.
+	// There is one section (call of Atomically) for each task. It writes the task's files; the first section also
+	// writes all lines.
 	l, err := ledger.Open(disk, "", ledger.NewKey(i.G.Master))
 	if err != nil {
 		return err
@@ -351,7 +355,7 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 		return put(n, data)
 	}
 	last := i.Ledger.Newest(t)
-	var lives []uint64 // epochs whose secret exists
+	var lives []uint64 // epochs whose secret is not destroyed
 	for _, e := range i.Ledger.Undestroyed(t) {
 		lives = append(lives, e.Epoch)
 	}
@@ -417,7 +421,7 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 	return to.CommitOf(cp)
 }
 
-// clear removes from the directory everything from which noise could be derived, and everything with exact sums.
+// clear removes from the directory all files from which noise could be derived, and all files with exact sums.
 func (i *importing) clear() error {
 	disk := state.OS{}
 	tasks, err := disk.ReadDir(filepath.Join(i.dir, "tasks"))

@@ -32,39 +32,39 @@ type Holding interface {
 	Lost() <-chan struct{}
 }
 
-// errLost is the error of a shard that another instance may own, or whose last writes have an unknown outcome. Nothing
-// more is written or published for it here.
+// errLost is the error of a shard that another instance may own, or whose last writes have an unknown outcome. This
+// instance writes and publishes nothing more for the shard.
 var errLost = shardlog.ErrLost
 
-// Shard is a shard in logs that instances share. All of its files are in memory, below the directory "/", and a holding
+// Shard is a shard in logs that instances share. All of its files are in memory, below the directory "/", and a Holding
 // makes changes durable.
 //
-// A file tasks/TASK/NAME is the value TASK/NAME. A file that only grows (see grows) is stored in parts: values
-// TASK/NAME#0, TASK/NAME#1 and so on. A file that must become unreadable with its epoch is sealed under the epoch's
-// secret; see underOf. Files *.tmp exist only in memory. ledger.jsonl has the lines of the ledger, which are appended
-// only within Atomically.
+// A file tasks/TASK/NAME is stored as the value TASK/NAME. A file that only grows (see grows) is stored in parts:
+// values TASK/NAME#0, TASK/NAME#1 and so on. A file that must become unreadable when its epoch ends is sealed under the
+// epoch's secret; see underOf. Files *.tmp exist only in memory. ledger.jsonl has the lines of the ledger, which are
+// appended only within Atomically.
 //
-// Sync and SyncDir make durable everything that has changed in the file's directory. All changes that wait at the same
-// time are written in one update, which is one transaction; while it is in progress, the next one collects changes.
-// Updates take place one after the other, in the order of the writes in them. After the first error, memory and logs
-// may differ. The shard is then lost permanently, and every write fails.
+// Sync and SyncDir make all changes in the file's directory durable. All changes that wait at the same time are written
+// in one update, which is one transaction. While an update is in progress, the next one collects changes. Updates run
+// one after the other, in the order of the writes in them. After the first error, memory and logs may differ. The shard
+// is then lost permanently, and every write fails.
 type Shard struct {
 	log Holding
 
-	section sync.Mutex // held while the f of Atomically runs
+	section sync.Mutex // held while Atomically runs its argument f
 
 	mu      sync.Mutex
 	dirs    map[string]map[string]*logFile
-	dirty   map[string]map[string]struct{} // by directory: names with changes that are not in an update yet
+	dirty   map[string]map[string]struct{} // by directory: names of files with changes that are not in an update yet
 	parts   map[string][]int               // by path: the sizes of the file's values, as of the newest update
-	inside  string                         // the directory of the running section; "": none
+	inside  string                         // directory of the running section, which is a call of Atomically; "": none
 	ledger  [][]byte
-	lines   int // lines of the ledger that are in an update, or were read
+	lines   int // number of ledger lines that are in an update, or were read
 	queue   []*logUpdate
-	waiting map[string]*logUpdate // by directory: the newest pending update with changes of it
+	waiting map[string]*logUpdate // by directory: the newest pending update with changes in this directory
 	busy    bool                  // updates are being written
 	sends   int                   // counts additions to updates
-	room    int                   // no epoch is opened if the values would exceed this many bytes
+	room    int                   // maximum size in bytes of all values for which a new epoch is still opened
 	line    int                   // maximum size of a ledger line
 	failed  error
 }
@@ -73,7 +73,7 @@ type Shard struct {
 type logFile struct {
 	path string // its current name
 	data []byte
-	kept int // the first kept bytes are as in the newest update
+	kept int // number of leading bytes that are unchanged since the newest update
 }
 
 // logUpdate is an update that is pending or in progress.
@@ -86,15 +86,15 @@ type logUpdate struct {
 	err    error
 }
 
-// updateBytes is the approximate size at which an update is closed and another one is begun.
+// updateBytes is the approximate maximum size of an update. Further changes go into another update.
 const updateBytes = 16 << 20
 
-// partBytes is the size from which a part of a file is not rewritten any more.
+// partBytes is the size of a full part of a file. A part of this size is not rewritten any more.
 const partBytes = 256 << 10
 
 const logTasks = "/tasks"
 
-// NewShard returns the shard of a holding. Its directory is "".
+// NewShard returns the shard of a holding. The shard's state directory is "".
 //
 // Errors: the holding has values that no Shard has written.
 func NewShard(h Holding) (*Shard, error) {
@@ -173,15 +173,15 @@ func keyOf(p string) string { return strings.TrimPrefix(p, logTasks+"/") }
 // partKey returns the key of one of a file's parts.
 func partKey(p string, number int) string { return keyOf(p) + "#" + strconv.Itoa(number) }
 
-// underOf returns the name of the secret with which a file must become unreadable, or "" for a file that outlives its
-// epoch or belongs to none.
+// underOf returns the name of the secret under which a file is sealed: destroying the secret makes the file unreadable.
+// It returns "" for a file that outlives its epoch or belongs to none.
 func underOf(name string, data []byte) string {
 	switch {
 	case name == state.CheckpointName:
 		if epoch, ok := state.CheckpointEpoch(data); ok {
 			return state.SecretName(epoch)
 		}
-		return state.SecretName(0) // a secret that does not exist, so the file is not written
+		return state.SecretName(0) // There is no secret of epoch 0, so the file is not written.
 	case strings.HasPrefix(name, state.PersonsPrefix), strings.HasPrefix(name, state.InitialPrefix):
 		_, rest, _ := strings.Cut(name, "-")
 		number, _, _ := strings.Cut(rest, ".")
@@ -251,7 +251,7 @@ func (u *logUpdate) add(key string, v shardlog.Value) {
 	u.bytes += len(v.Data)
 }
 
-// drop removes the value of a file, or its parts from number from on.
+// drop removes the value of a file or, for a file in parts, the parts numbered `from` and above.
 func (u *logUpdate) drop(p, name string, parts []int, from int) {
 	if !grows(name) {
 		delete(u.put, keyOf(p))
@@ -264,9 +264,9 @@ func (u *logUpdate) drop(p, name string, parts []int, from int) {
 	}
 }
 
-// rewritten returns the first part of a file that must be written again, and the offset of that part. The bytes before
-// kept have not changed. A small part that is no larger than everything after it is merged with it, so that there are
-// few parts, and each byte is rewritten seldom.
+// rewritten returns the number of the first part of a file that must be written again, and the offset of that part. The
+// first `kept` bytes have not changed. A small part is also written again if it is no larger than everything after it;
+// it is then merged with these bytes. So there are few parts, and a byte is rewritten only a few times.
 func rewritten(parts []int, kept, size int) (from, at int) {
 	for from < len(parts) && at+parts[from] <= kept {
 		at += parts[from]
@@ -313,18 +313,18 @@ func (s *Shard) send(dir string, u *logUpdate) *logUpdate {
 	return last
 }
 
-// All tasks tick at the same time. So the first update after a pause waits until nothing has been added for lullTime,
-// at most mostLulls times, unless all tasks already wait for it.
+// All tasks tick at the same time. So the first update after a pause waits until no changes were added for lullTime. It
+// waits at most mostLulls times, and not at all if every task already waits for the update.
 const (
 	lullTime  = 2 * time.Millisecond
 	mostLulls = 15
 )
 
-// lull waits for what other tasks are about to write.
+// lull waits for changes that other tasks are about to write.
 func (s *Shard) lull() {
 	for range mostLulls {
 		s.mu.Lock()
-		all, sends := len(s.waiting) >= len(s.dirs)-2, s.sends // two directories are not those of tasks
+		all, sends := len(s.waiting) >= len(s.dirs)-2, s.sends // two of the directories do not belong to tasks
 		s.mu.Unlock()
 		if all {
 			return
@@ -396,7 +396,7 @@ func (s *Shard) lose(cause error) error {
 	return s.failed
 }
 
-// left returns how many bytes of values may be added before no more epochs are opened.
+// left returns by how many bytes the values may grow before the shard opens no more epochs.
 func (s *Shard) left() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -432,7 +432,7 @@ func (s *Shard) Affirm() error {
 	return cmp.Or(s.failed, err)
 }
 
-// flush makes the changes in a directory durable, unless a running section will do that.
+// flush makes the changes in a directory durable. It does nothing if a running section will do that.
 func (s *Shard) flush(dir string) error {
 	s.mu.Lock()
 	u, err := s.sendChanges(path.Clean(dir))
@@ -457,10 +457,10 @@ func (s *Shard) sendChanges(dir string) (*logUpdate, error) {
 	return s.send(dir, u), nil
 }
 
-// Atomically implements [state.Shard]. All changes made by f are written in one update, which may also have changes of
-// other tasks. Sections of a shard begin one after the other. The next section may begin while the last one's update is
-// in progress, and is then written in the same or a later update. If f fails after it changed something, the shard is
-// lost. f must not begin a section itself.
+// Atomically implements [state.Shard]. It runs f as a section: all changes made by f are written in one update, which
+// may also have changes of other tasks. A shard runs one section at a time. The next section may begin while the update
+// of the last one is in progress; its changes are then written in the same or a later update. If f fails after it
+// changed something, the shard is lost. f must not call Atomically itself.
 func (s *Shard) Atomically(dir string, f func() error) error {
 	dir = path.Clean(dir)
 	s.section.Lock()
@@ -545,7 +545,7 @@ func (s *Shard) Append(name string) (state.File, error) {
 	return s.create(name)
 }
 
-// Overwrite implements [state.Disk]. Nothing needs it here, because no write is torn.
+// Overwrite implements [state.Disk]. Nothing calls it for a Shard, because no write is torn.
 func (s *Shard) Overwrite(name string) (state.File, error) {
 	return nil, fmt.Errorf("internal: cannot overwrite %s in a shard", name)
 }
@@ -622,7 +622,7 @@ func (s *Shard) Rename(from, to string) error {
 	return nil
 }
 
-// Link implements [state.Disk]. Nothing needs it here, because no write is torn.
+// Link implements [state.Disk]. Nothing calls it for a Shard, because no write is torn.
 func (s *Shard) Link(from, _ string) error {
 	return fmt.Errorf("internal: cannot link %s in a shard", from)
 }
@@ -665,7 +665,7 @@ func (s *Shard) Truncate(name string, size int64) error {
 		defer s.mu.Unlock()
 		return &fs.PathError{Op: "truncate", Path: name, Err: fs.ErrNotExist}
 	}
-	f.data = f.data[:size:size] // the capacity makes later appends copy the bytes
+	f.data = f.data[:size:size] // The limited capacity makes later appends copy the bytes.
 	f.kept = min(f.kept, int(size))
 	s.changed(name)
 	s.mu.Unlock()
@@ -739,8 +739,8 @@ func (s *Shard) Tears() bool { return false }
 // Unpublished implements [state.Shard]: the tasks of the shard share ShardOutbox.
 func (s *Shard) Unpublished(most, tasks int) int { return min(most, epoch.ShardOutbox/tasks) }
 
-// Fits implements [state.Shard]. Without it, commits of the new epoch could later be refused, and with them those of
-// all tasks of the shard.
+// Fits implements [state.Shard]. Without this check, commits of the new epoch could later be refused, and with them the
+// commits of all tasks of the shard.
 func (s *Shard) Fits(partitions, state int) error {
 	if n := ledger.ClosingBytes(partitions); n > s.line {
 		return failure.Haltf(failure.Configuration,

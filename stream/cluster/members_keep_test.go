@@ -22,8 +22,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// heldLogs are the logs of shards in memory, without brokers, and a group that sends the generations of a test. A test
-// can make calls of a shard fail, or never return.
+// heldLogs is a group without brokers: the logs of its shards are in memory, and it sends the generations that a test
+// gives it. A test can make the calls of a shard fail, or never return.
 type heldLogs struct {
 	generations chan kgroup.Generation
 	closed      chan struct{} // closed when the instance has left the group
@@ -38,8 +38,8 @@ type heldLog struct {
 	epoch         int                      // epoch of the newest fence
 	asked         int                      // how often the logs were requested
 	open          int                      // number of logs that were not closed
-	fails         map[string]error         // by call: its error
-	hangs         map[string]chan struct{} // by call: it never returns, and closes this channel once
+	fails         map[string]error         // by call: the error that the call returns
+	hangs         map[string]chan struct{} // by call: the call never returns, and closes this channel once
 }
 
 func newHeldLogs() *heldLogs {
@@ -181,8 +181,8 @@ func (a *heldAccess) Close() {
 	})
 }
 
-// lonely runs f in a bubble of time with an instance of a group of some shards. It has no brokers, and shards 0 to 2
-// have no tasks. said returns its log; end stops it, and returns how long that took.
+// lonely runs f in a synctest bubble with the only instance of a group with some shards. There are no brokers, and
+// shards 0 to 2 have no tasks. said returns the instance's log; end stops the instance, and returns how long this took.
 func lonely(t *testing.T,
 	f func(t *testing.T, d *cluster.Member, g *heldLogs, said func() string, end func() time.Duration)) {
 	t.Helper()
@@ -262,8 +262,8 @@ func countOf(t *testing.T, d *cluster.Member, name, label string) int {
 	return fixtures.Counter(t, d.Process().Metrics.Registry, name, label)
 }
 
-// TestKeepRefused: one shard cannot be acquired, for various reasons. The other shard runs. The status says why the
-// first does not; it is tried again and again, at a bounded rate; and it runs when the fault is gone.
+// TestKeepRefused: one of two shards cannot be acquired, for various reasons. The other shard runs. The status says why
+// the first shard does not run. The instance retries at a limited rate, and the shard runs when the fault is gone.
 func TestKeepRefused(t *testing.T) {
 	t.Parallel()
 	const span = 10 * time.Minute
@@ -351,8 +351,8 @@ func TestKeepRefused(t *testing.T) {
 	}
 }
 
-// TestKeepEnds: an instance that must stop while it acquires a shard stops at once, whichever call does not return, and
-// leaves the group.
+// TestKeepEnds: an instance must stop while it acquires a shard, and one of its calls does not return. For each such
+// call, it stops at once and leaves the group.
 func TestKeepEnds(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"confirm", "fence", "commit", "state", "ledger"} {
@@ -376,8 +376,8 @@ func TestKeepEnds(t *testing.T) {
 	}
 }
 
-// TestKeepLost: a shard with a transaction of unknown outcome is lost and acquired again; one whose tasks do not end is
-// given up after giveTime.
+// TestKeepLost: a shard with a transaction of unknown outcome is lost and acquired again. A shard whose tasks do not
+// end is given up after giveTime.
 func TestKeepLost(t *testing.T) {
 	t.Parallel()
 	lonely(t, func(t *testing.T, d *cluster.Member, g *heldLogs, _ func() string, _ func() time.Duration) {
@@ -415,7 +415,7 @@ func TestKeepLost(t *testing.T) {
 	})
 }
 
-// TestKeepTurns: shards are acquired a few at a time; one that hangs delays the others only by some seconds.
+// TestKeepTurns: a few shards are acquired at a time; a shard that hangs delays the others only by some seconds.
 func TestKeepTurns(t *testing.T) {
 	t.Parallel()
 	lonely(t, func(t *testing.T, d *cluster.Member, g *heldLogs, _ func() string, _ func() time.Duration) {

@@ -12,10 +12,10 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// TestRollingChange: while instances run, their limit is raised, one after the other. The first with the new limit is
-// on standby until more than half have it. Then it takes over with the others that have it, and those with the old
-// limit are on standby. Nothing is lost or released twice, and the ledgers record the new limit once for each
-// partition.
+// TestRollingChange: instances get a larger limit, one after the other, while the others run. Instances with the new
+// limit are on standby until more than half of all instances have it. Then they take over the shards, and instances
+// with the old limit are on standby. Nothing is lost or released twice, and the ledgers record the new limit once for
+// each partition.
 func TestRollingChange(t *testing.T) {
 	t.Parallel()
 	const partitions = 4

@@ -18,7 +18,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// alone returns what one process with files publishes for the same input.
+// alone returns the releases that one process with files publishes for the same input.
 func alone(r *streamtest.Rig, n int) map[string][32]byte {
 	r.T.Helper()
 	ref := r.Sibling(fixtures.With(r.Toml, `"orders.dp"`, `"alone.dp"`))
@@ -91,8 +91,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestInstancesMerged: two instances sum the partitions of a merged stream, and one of them publishes what a single
-// process would.
+// TestInstancesMerged: two instances sum the partitions of a merged stream, and one of them publishes the same releases
+// as a single process.
 func TestInstancesMerged(t *testing.T) {
 	t.Parallel()
 	const partitions = 4
@@ -232,7 +232,7 @@ func TestInstanceStatus(t *testing.T) {
 	}
 }
 
-// ready waits until the instance is ready, or is not and gives this reason.
+// ready waits until the instance is ready or, if want is false, until it is not ready and gives this reason.
 func ready(x *streamtest.Running, want bool, words ...string) {
 	x.T.Helper()
 	until := time.Now().Add(fixtures.Patience)

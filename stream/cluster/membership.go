@@ -1,6 +1,6 @@
-// Package cluster lets several instances share tasks. The files of tasks are in logs in Kafka, one [Shard] for each
-// group of tasks, and one instance at a time owns a shard: see [Member]. The package also has the operations of
-// commands on a group: [Init], [Check], [Import], [Export], [ReadBooks], [Ask] and [Look].
+// Package cluster lets several instances share tasks. The tasks are divided into shards. The files of a shard's tasks
+// are in logs in Kafka (see [Shard]), and one instance at a time owns a shard (see [Member]). The package also has the
+// functions behind commands on a group: [Init], [Check], [Import], [Export], [ReadBooks], [Ask] and [Look].
 package cluster
 
 import (
@@ -29,12 +29,12 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// giveTime is how long the tasks of a shard that is given away have for their last commit and for publishing. After
-// that the shard counts as lost, and its next owner publishes the rest.
+// giveTime is the time that the tasks of a shard have for their last commit and for publishing, when the shard moves to
+// another instance. After that the shard counts as lost, and its next owner publishes the rest.
 const giveTime = epoch.ShutdownTime + 5*time.Second
 
-// leastTransaction is how long a transaction may stay open; after transactions that took longer, the time grows to at
-// most mostTransaction.
+// leastTransaction is the initial timeout of a transaction. Each transaction that takes longer raises the timeout, up
+// to mostTransaction.
 const (
 	leastTransaction = 10 * time.Second
 	mostTransaction  = time.Minute
@@ -42,7 +42,8 @@ const (
 
 // group is the part of the group of instances that a member uses.
 type group interface {
-	// Generations delivers the divisions of the shards, only the newest one. Close closes it.
+	// Generations delivers the newest assignment of shards to members; older ones are dropped. Close closes the
+	// channel.
 	Generations() <-chan kgroup.Generation
 	// Log returns the logs of a shard, for one holding.
 	Log(shard int) shardlog.Log
@@ -63,18 +64,18 @@ type Tasks interface {
 	// Begin makes the tasks visible, and starts everything that must run for the shard. It calls run for each part that
 	// runs concurrently until its context ends.
 	Begin(run func(func(context.Context) error))
-	// End ensures that nothing more is started.
+	// End prevents the start of anything new.
 	End()
-	// Gone removes what the process has of the tasks, after everything that Begin started has ended.
+	// Gone removes the tasks from the process. It is called after everything that Begin started has ended.
 	Gone()
 }
 
 // Member runs the tasks of those shards that a group of instances gives to this one.
 //
-// When the group gives a shard to this instance, the member acquires it, which fences the former owner. The shard's
-// tasks run until the group gives it to another instance; then they stop as on SIGTERM. Neither a rebalance nor a lost
-// coordinator stops a task. If this instance does not know how a transaction ended, another one may own the shard: its
-// tasks end at once, and the member acquires the shard again.
+// When the group gives a shard to this instance, the member acquires the shard, which fences its former owner. The
+// shard's tasks run until the group gives the shard to another instance; then they stop as on SIGTERM. Neither a
+// rebalance nor a lost coordinator stops a task. If the outcome of a transaction is unknown, another instance may own
+// the shard: its tasks end at once, and the member acquires the shard again.
 type Member struct {
 	process   *epoch.Process
 	runs      Runner
@@ -84,11 +85,11 @@ type Member struct {
 	genesis   shardlog.Genesis // the genesis of each shard, without the shard's number
 	instance  string
 	witnesses string        // directory of the witnesses of ledgers
-	turns     chan struct{} // has an element for each shard that is being acquired; its capacity is the limit
+	turns     chan struct{} // has an element for each shard that is being acquired; its capacity is the maximum number
 
 	mu         sync.Mutex
 	generation *kgroup.Generation  // the newest generation; nil: none yet
-	posts      map[int]*assignment // by shard
+	posts      map[int]*assignment // current assignments, by shard
 	trouble    string              // why the group currently cannot be reached
 }
 
@@ -110,14 +111,14 @@ func NewMember(o Options) *Member {
 	}
 }
 
-// assignment is a shard that the group gave to this instance, until it is given up.
+// assignment is a shard that the group gave to this instance and that the instance has not given up yet.
 type assignment struct {
 	shard int
-	ctx   context.Context    // ends when the shard must be given up
-	stop  context.CancelFunc // gives the shard up
+	ctx   context.Context    // cancelled when the shard must be given up
+	stop  context.CancelFunc // tells the assignment to give the shard up
 	word  chan struct{}      // signals a newer generation that keeps this assignment
 	ended chan struct{}      // closed when nothing runs for the shard any more
-	given time.Time          // when the group gave it; zero once its tasks have run
+	given time.Time          // time at which the group gave the shard; zero once its tasks have run
 
 	mu    sync.Mutex
 	state string // one of those below
@@ -171,8 +172,8 @@ func (s *Member) all() []*assignment {
 	return posts
 }
 
-// follow applies a generation: it gives up shards that others have now, and takes those that are new. A shard that
-// comes back while it is being given up waits until that has ended.
+// follow applies a generation: it gives up shards that other members have now, and starts assignments for new shards.
+// If a shard comes back while it is being given up, follow first waits until that has ended.
 func (s *Member) follow(ctx context.Context, g kgroup.Generation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,8 +258,8 @@ func (s *Member) forget(p *assignment) {
 	s.process.StateChanged()
 }
 
-// keep acquires a shard and runs its tasks, repeatedly, until the shard must be given up. After a failure it waits
-// depending on the outcome; see refused.
+// keep acquires a shard and runs its tasks, repeatedly, until the shard must be given up. After a failure it waits; how
+// long depends on the outcome, see refused.
 func (s *Member) keep(p *assignment) {
 	ctx, log := p.ctx, s.process.Log.With("shard", p.shard)
 	soon, looks := kafka.Backoff{Max: 5 * time.Second},
@@ -291,8 +292,8 @@ func (s *Member) keep(p *assignment) {
 	}
 }
 
-// rest waits until the time is over, the assignment is given up, or word has a message. It reports whether there was a
-// message.
+// rest waits until the time has passed, the assignment must be given up, or word delivers a message. It returns true
+// after a message.
 func (a *assignment) rest(wait time.Duration, word <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -306,11 +307,11 @@ func (a *assignment) rest(wait time.Duration, word <-chan struct{}) bool {
 }
 
 // refused records why a shard does not run, and returns the outcome:
-//   - halted: the logs are not what was written, or the shard itself fails. It is tried again now and
+//   - halted: the logs differ from the data written, or the shard itself fails. It is tried again now and
 //     then; only this shard waits for an operator.
 //   - moved: the group has given the shard to another instance, and will soon tell this one.
 //   - failed: everything else, such as brokers that do not answer, and transactions with an unknown
-//     outcome. The shard is acquired again soon.
+//     outcome. The instance soon acquires the shard again.
 func (s *Member) refused(p *assignment, err error, log *slog.Logger) (outcome string) {
 	var (
 		halt   *shardlog.HaltError
@@ -335,9 +336,10 @@ func (s *Member) refused(p *assignment, err error, log *slog.Logger) (outcome st
 	return outcome
 }
 
-// acquiring is how many shards are acquired at a time. Each has its own connections meanwhile, and its content in
-// memory twice; and if a thousand were acquired at once, they would take longer than a transaction may. A shard that
-// has waited for turnTime is acquired anyway, because those before it wait for a broker or for the group.
+// acquiring is the maximum number of shards that are acquired at a time. During this time each shard has its own
+// connections, and its content is in memory twice; and if a thousand shards were acquired at once, they would take
+// longer than the timeout of a transaction. A shard that has waited for turnTime is acquired in any case, because the
+// shards before it are then stuck waiting for a broker or for the group.
 const (
 	acquiring = 32
 	turnTime  = 5 * time.Second
@@ -374,8 +376,8 @@ func (s *Member) acquire(ctx context.Context, shard int, timeout time.Duration) 
 // whole. It returns the reason, which is a [shardlog.HaltError] for a failure of the shard.
 func (s *Member) work(p *assignment, held *shardlog.Holding, log *slog.Logger) error {
 	defer held.Close()
-	// Changes that are not committed in time after the end are lost, because a broker that does not answer must not
-	// keep the process running.
+	// Changes that are not committed within giveTime after the end are abandoned: a broker that does not answer must
+	// not keep the process running.
 	committing, abandon := context.WithCancel(context.WithoutCancel(p.ctx))
 	defer abandon()
 	counted := measure(within{held, committing}, s.process.Metrics)
@@ -442,8 +444,8 @@ func (s *Member) open(shard int, held Holding) (Tasks, error) {
 	return s.runs.OpenShard(shard, files)
 }
 
-// shardFailure returns the reason why a shard does not run: that it is lost, or else a halt with this cause. Brokers
-// that do not answer delay it for giveTime at most.
+// shardFailure returns the reason why a shard does not run: either it is lost, or a halt with the given cause. If
+// brokers do not answer, shardFailure returns after giveTime at the latest.
 func (s *Member) shardFailure(ctx context.Context, held *shardlog.Holding, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, giveTime)
 	defer cancel()
@@ -456,7 +458,7 @@ func (s *Member) shardFailure(ctx context.Context, held *shardlog.Holding, cause
 	return &shardlog.HaltError{Halt: haltShard, Err: cause}
 }
 
-// haltShard is the reason to halt a shard whose logs are what was written, but whose tasks cannot run as a whole.
+// haltShard is the reason to halt a shard whose logs are intact, but whose tasks cannot run at all.
 const haltShard shardlog.Halt = "tasks"
 
 // within is a holding whose updates are cancelled when a context ends.
@@ -493,7 +495,7 @@ func (s *Member) serve(ctx context.Context, shard int, log *slog.Logger) error {
 	return nil
 }
 
-// witness returns what this instance knows of a shard's ledger, or nil if it knows nothing.
+// witness returns this instance's witness of a shard's ledger, or nil if it has none.
 func (s *Member) witness(shard int) (*shardlog.Witness, error) {
 	path := filepath.Join(s.witnesses, strconv.Itoa(shard))
 	text, err := os.ReadFile(path)
@@ -514,8 +516,8 @@ func (s *Member) witness(shard int) (*shardlog.Witness, error) {
 // testifyEvery is how often a witness is written to disk.
 const testifyEvery = 2 * time.Second
 
-// testify keeps the witness of a shard's ledger on disk. The file may be some seconds old; the loss of lines that are
-// newer than it is not detected by it.
+// testify writes the witness of a shard's ledger to disk again and again. The file may be some seconds old: it does not
+// detect the loss of lines that are newer than the file.
 func (s *Member) testify(ctx context.Context, shard int, held *shardlog.Holding) error {
 	var known string
 	write := func() error {

@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// readers is the number of shards that a command reads at a time.
+// readers is the maximum number of shards that a command reads at a time.
 const readers = 8
 
 // shardsOf calls f for each shard of a configuration, several at a time, and returns the error of the shard with the
@@ -52,7 +52,7 @@ type groupTools struct {
 	kafka   kafka.Options
 	Genesis shardlog.Genesis // the genesis of each shard, without the shard's number
 	Master  *[32]byte
-	unfit   error // why the topics of states and ledgers do not fit the configuration; nil: they may fit
+	unfit   error // why the topics of states and ledgers contradict the configuration; nil: no contradiction found
 }
 
 // newGroupTools asks the cluster for its id and for the group's topics.
@@ -108,9 +108,9 @@ func (g *groupTools) read(ctx context.Context, shard int) (*shardlog.View, error
 	return shardlog.Read(ctx, kgroup.NewReader(g.logs(shard)), g.options(shard))
 }
 
-// Init creates the topics of a configuration's group, and begins each shard's ledger. What exists already is left
-// unchanged, so an Init that failed can be repeated. It refuses topics with any other content. It calls begun for each
-// shard that it began.
+// Init creates the topics of a configuration's group, and begins each shard's ledger. It leaves existing topics and
+// ledgers unchanged, so an Init that failed can be repeated. If a topic has any other content, it returns an error. It
+// calls begun for each shard whose ledger it began.
 func Init(ctx context.Context, c *config.Config, master *[32]byte, begun func(shard int)) error {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
@@ -138,7 +138,7 @@ func Init(ctx context.Context, c *config.Config, master *[32]byte, begun func(sh
 	})
 }
 
-// topics describes what the topics of the group must be.
+// topics returns the required partitions and settings of the group's topics.
 func (g *groupTools) topics() kgroup.TopicOptions { return topicsOf(g.C.Cluster, g.kafka) }
 
 func topicsOf(c *config.Cluster, o kafka.Options) kgroup.TopicOptions {
@@ -179,8 +179,8 @@ func ledgerOf(lines [][]byte, master *[32]byte) (*ledger.Ledger, error) {
 
 // Checked is the result of Check.
 type Checked struct {
-	Topics []string     `json:"topics"` // faults of the topics and the brokers
-	Shards []ShardCheck `json:"shards"` // none if the topics do not fit the configuration
+	Topics []string     `json:"topics"` // faults of the topics and of the brokers' settings
+	Shards []ShardCheck `json:"shards"` // empty if the topics contradict the configuration
 }
 
 // ShardCheck is the result for one shard.
@@ -189,11 +189,11 @@ type ShardCheck struct {
 	Owner string `json:"owner"` // the instance that acquired it last
 	Lines int    `json:"ledger_lines"`
 	Bytes int64  `json:"state_bytes"`
-	Fault string `json:"fault,omitempty"` // empty: none
+	Fault string `json:"fault,omitempty"` // empty: no fault
 }
 
-// Check checks the topics' settings. In each shard it checks genesis, chain, MACs, seals, and that the ledger is as
-// long as recorded in the state.
+// Check checks the settings of the topics. In each shard it checks the genesis, the chain of hashes, the MACs and the
+// seals, and that the ledger has the length that the state records.
 func Check(ctx context.Context, c *config.Config, master *[32]byte) (*Checked, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {

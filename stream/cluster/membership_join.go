@@ -54,7 +54,7 @@ func (s *Member) Share(ctx context.Context) error {
 	var summing sync.WaitGroup
 	defer summing.Wait()
 	if d.Partials != nil {
-		// The context outlives the tasks, because a task that stops may still wait for a sum.
+		// This context ends after the tasks, because a task that stops may still wait for a sum.
 		after, stop := context.WithCancel(context.WithoutCancel(ctx))
 		defer stop()
 		summing.Go(func() { d.Partials.Run(after, nil) })
@@ -63,7 +63,7 @@ func (s *Member) Share(ctx context.Context) error {
 	return nil
 }
 
-// ended returns nil if the context has ended, which explains any error; otherwise err.
+// ended returns nil if the context has ended, because this explains any error. Otherwise it returns err.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -71,7 +71,8 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// genesisOf returns the genesis that the ledger of each shard of a configuration must have, as for shard 0.
+// genesisOf returns the genesis that the ledger of shard 0 of a configuration must have. For other shards only the
+// shard's number differs.
 func genesisOf(c *config.Config, master *[32]byte, clusterID string) shardlog.Genesis {
 	return shardlog.Genesis{
 		Group: c.Cluster.Group, Shards: c.Cluster.Shards, Assign: c.Cluster.Assign,
@@ -145,8 +146,9 @@ func (s *Member) joinGroup(ctx context.Context) (group, error) {
 	return &realGroup{m, s.reach, d.Cfg.Cluster.Group}, nil
 }
 
-// advertised returns the address under which others find this instance's status: the address in the configuration, or
-// else the one on which it listens. If it listens on all addresses of the machine, the host is the machine's name.
+// advertised returns the address at which others can read this instance's status: the configured address or, without
+// one, the address on which the instance listens. If it listens on all addresses of the machine, the host is the
+// machine's name.
 func (s *Member) advertised() string {
 	if a := s.process.Cfg.Cluster.Advertise; a != "" {
 		return a

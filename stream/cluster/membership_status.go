@@ -7,7 +7,7 @@ import (
 	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
 )
 
-// Status is what an instance knows of the group with which it shares tasks.
+// Status describes the group with which an instance shares tasks, as this instance sees it.
 type Status struct {
 	Group    string `json:"group"`
 	Instance string `json:"instance"`
@@ -27,7 +27,7 @@ type Status struct {
 // ShardStatus is a shard that the group gave to the instance.
 type ShardStatus struct {
 	Shard int    `json:"shard"`
-	State string `json:"state"` // acquiring, running, halted or leaving
+	State string `json:"state"` // "acquiring", "running", "halted" or "leaving"
 	Why   string `json:"why,omitempty"`
 }
 
@@ -45,7 +45,7 @@ type MemberStatus struct {
 	Standby string `json:"standby,omitempty"`
 }
 
-// Status returns what the instance knows of its group, or nil if it shares no tasks.
+// Status returns the instance's view of its group, or nil if it shares no tasks.
 func (s *Member) Status() *Status {
 	if s == nil {
 		return nil
@@ -85,7 +85,7 @@ func memberStatus(m kgroup.MemberInfo, scheme string) MemberStatus {
 	return s
 }
 
-// standbys explain why an instance has no shards.
+// standbys maps each reason of Status.Standby to its explanation.
 var standbys = map[string]string{
 	kgroup.StandbyKey:           "most instances have another key",
 	kgroup.StandbyConfiguration: "most instances have another configuration",
@@ -93,7 +93,7 @@ var standbys = map[string]string{
 	kgroup.StandbyUnreadable:    "the other instances could not read this instance's profile",
 }
 
-// Missing lists what keeps the instance from running everything that the group assigns to it.
+// Missing lists the reasons why the instance does not run everything that the group assigns to it.
 func (g *Status) Missing() (lines []string) {
 	switch {
 	case g.Trouble != "":

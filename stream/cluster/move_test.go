@@ -67,9 +67,9 @@ func sameEpochs(x, y []ledger.EpochInfo) bool {
 	return err == nil && err2 == nil && string(a) == string(b)
 }
 
-// TestImport: a daemon with files publishes the first part; after its directory was moved into a group, the group
-// publishes the second. Together they are what one process publishes. Epochs and charges move too, even if the import
-// was interrupted at any write and repeated, and no daemon starts on the directory any more.
+// TestImport: a daemon with files publishes the first releases. After its directory was moved into a group, the group
+// publishes the others. Together they equal the releases of one process. Epochs and charges move too, even if the
+// import was interrupted at any write and repeated. No daemon starts on the directory any more.
 func TestImport(t *testing.T) {
 	t.Parallel()
 	const partitions = 4
@@ -283,8 +283,8 @@ func TestImportRefused(t *testing.T) {
 	}
 }
 
-// TestImportFormerKey: an anchor under a former key proves nothing under the current one, under which all lines of a
-// shard are.
+// TestImportFormerKey: all lines of a shard are under the current key, so Import drops anchors under a former key: they
+// cannot be verified.
 func TestImportFormerKey(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -310,7 +310,7 @@ func TestImportFormerKey(t *testing.T) {
 	}
 }
 
-// TestMovedLine: no line may follow a moved line, and no other kind of line has a move.
+// TestMovedLine: no line may follow a line of kind "moved", and lines of other kinds have no field Move.
 func TestMovedLine(t *testing.T) {
 	t.Parallel()
 	move := &ledger.EntryMove{ID: strings.Repeat("0", 32), Group: "g", Cluster: "c"}

@@ -26,16 +26,17 @@ import (
 // partition. Each record has a MAC under a key derived from the master key, so only holders of that key can ask or
 // answer.
 //
-// A request is carried out at most once. The owner first writes that it takes the request, and reads the partition up
-// to that record: if several owners take a request, the first one counts. A new owner of the shard answers requests
-// that a former owner took but did not answer: it tells the asker to check whether the request was carried out.
+// A request is carried out at most once. The owner first writes a record that it takes the request, and then reads the
+// partition up to this record: if several owners take a request, only the first of them carries it out. If a former
+// owner took a request but did not answer it, the shard's new owner answers: it tells the sender to check whether the
+// request was carried out.
 
 const (
 	// requestLife is how long a request waits for an instance to take it.
 	requestLife = 30 * time.Second
 	// requestPatience is how long a command waits for the answer to a request that an instance took.
 	requestPatience = 2 * time.Minute
-	// maxRequestBytes is larger than any request that has no files of another epoch.
+	// maxRequestBytes is larger than any request, except those that contain files of another epoch.
 	maxRequestBytes = 1 << 20
 	// requestHeader is the name of the header with the MAC.
 	requestHeader = "streamdp.mac"
@@ -54,13 +55,13 @@ const (
 type askedRecord struct {
 	Kind    string       `json:"kind"`
 	Request task.Request `json:"request"`
-	Expires time.Time    `json:"expires"` // no instance takes it later
+	Expires time.Time    `json:"expires"` // time after which no instance takes the request
 }
 
 // takenRecord is what an owner writes before it carries out a request.
 type takenRecord struct {
 	By       string `json:"by"`       // the owner's random name
-	Instance string `json:"instance"` // for people
+	Instance string `json:"instance"` // the owner's name for display
 }
 
 // requestTopic is one partition of a group's control topic.
@@ -77,7 +78,8 @@ func newRequestTopic(client *kafka.Client, c *config.Cluster, master *[32]byte, 
 	return &requestTopic{log: log, group: c.Group, shard: shard}
 }
 
-// signed returns the parts of a record's MAC: group, shard, key and value, each but the last with its length before it.
+// signed returns the data over which a record's MAC is computed: group, shard, key and value. Each but the last is
+// preceded by its length.
 func (t *requestTopic) signed(key, value []byte) [][]byte {
 	shard := binary.BigEndian.AppendUint32(nil, uint32(t.shard))
 	return [][]byte{signedlog.Sized([]byte(t.group)), signedlog.Sized(shard), signedlog.Sized(key), value}
@@ -116,8 +118,8 @@ func (t *requestTopic) parse(rec *kafka.Record) (id, part string, ok bool) {
 	return strings.Cut(rest, "/")
 }
 
-// Ask asks the owner of a task's shard to change its epoch or to publish again, and waits for the answer. It logs to
-// log what it waits for.
+// Ask sends a request to the owner of a task's shard, to change the task's epoch or to publish again. It waits for the
+// answer, and writes to log what it is waiting for.
 //
 // Errors: the owner's answer, as returned by [task.Answer.Err]; no instance took the request within half a minute; no
 // answer arrived within two minutes, so it is unknown whether the request was carried out.
@@ -157,7 +159,8 @@ func Ask(ctx context.Context, c *config.Config, master *[32]byte, q task.Request
 // errAnswered ends the reading of answers.
 var errAnswered = errors.New("answered")
 
-// await waits for an instance to take a request, at most life, and then for the answer, at most patience.
+// await waits until an instance takes a request, but at most for life. Then it waits for the answer, but at most for
+// patience.
 func (t *requestTopic) await(ctx context.Context, id string, from int64, life, patience time.Duration) error {
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -207,10 +210,12 @@ type requestServer struct {
 	// meet carries out a request. It may wait for a task.
 	meet func(ctx context.Context, q task.Request) error
 
-	open  map[string]*askedRecord // requests not taken yet
-	taken map[string]string       // by id: the first owner that took the request; not answered yet
-	done  map[string]bool         // requests that were answered
-	live  bool                    // everything that was in the partition at the start has been read
+	open map[string]*askedRecord // requests not taken yet
+	// taken has the requests that were taken but not answered, by id. The value is the first owner that took the
+	// request.
+	taken map[string]string
+	done  map[string]bool // requests that were answered
+	live  bool            // all records that were in the partition at the start have been read
 }
 
 func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time,

@@ -113,7 +113,7 @@ func TestRequests(t *testing.T) {
 	if n := met.Load(); n != 11 {
 		t.Errorf("met %d times", n)
 	}
-	// No server takes these. A later request is carried out, so they have been read.
+	// No server takes these requests. When a later request has been carried out, they have been read.
 	r.ask("late", time.Now().Add(-time.Second))
 	for _, other := range []*cluster.RequestTopic{
 		cluster.NewRequestTopic(r.Client, &config.Cluster{Group: "h"}, connect.InsecureKey(r.Seed), 0),

@@ -10,19 +10,19 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// measured is a holding that reports to the metrics what is read from it and written to it.
+// measured is a Holding that records in the metrics how much is read from it and written to it.
 type measured struct {
 	Holding
 	m *monitor.Metrics
 
 	mu    sync.Mutex
-	lines int // lines of the ledger that are counted in the metrics
+	lines int // number of ledger lines that this holding has added to the metrics
 	ended bool
 }
 
 func measure(h Holding, m *monitor.Metrics) *measured { return &measured{Holding: h, m: m} }
 
-// Values implements [Holding]. Like those of the underlying holding, the values are returned only once.
+// Values implements [Holding]. Like the underlying holding, it returns the values only once.
 func (h *measured) Values() map[string]shardlog.Value {
 	values := h.Holding.Values()
 	var bytes int
@@ -72,7 +72,7 @@ func (h *measured) Update(ctx context.Context, put map[string]shardlog.Value, re
 	return nil
 }
 
-// count adds n to the lines of this instance's shards in the metrics.
+// count adds n to the metric that counts the ledger lines of this instance's shards.
 func (h *measured) count(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +82,7 @@ func (h *measured) count(n int) {
 	}
 }
 
-// end removes the shard's lines from the metrics, because this instance no longer owns it.
+// end removes the shard's lines from the metrics, because this instance does not own the shard any more.
 func (h *measured) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// fewBytes is a holding of few bytes. As with a real one, they are handed over once.
+// fewBytes is a holding with little content. Like a real holding, it hands over its content only once.
 type fewBytes struct {
 	err         error
 	given, said bool
@@ -49,8 +49,8 @@ func (h *fewBytes) read(t *testing.T, m *monitor.Metrics) *measured {
 	return counted
 }
 
-// The metrics of a shard count what was read, committed and lost. Sizes, which are not private, are absent if metrics
-// are public.
+// The metrics of a shard count bytes read, updates committed and shards lost. Metrics of sizes depend on records, so
+// they are absent if metrics are public.
 func TestShardMetrics(t *testing.T) {
 	for _, public := range []bool{false, true} {
 		m := monitor.NewMetrics(public, false, "v", false)

@@ -79,8 +79,8 @@ func (l *fencedLog) read(list *[]shardlog.Record, each func(shardlog.Record) err
 
 func (l *fencedLog) Close() {}
 
-// TestOwners: a shard is taken away from instances that keep running without knowing it. Each takes the records that
-// arrive then, closes an epoch and opens the next one, with its own secret. Only the last owner's releases are
+// TestOwners: a shard moves to other instances, but its former owners keep running and do not know it. Each of them
+// reads the new records, closes an epoch and opens the next one with its own secret. Only the last owner's releases are
 // published, each once.
 func TestOwners(t *testing.T) {
 	t.Parallel()
@@ -155,9 +155,9 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestOwnersNoFence is the control: two owners of a shard whose logs accept all writes, each with its own output, so
-// that neither is stopped by the other's releases. Both open the first epoch, and publish releases with two noises. If
-// the judge found none here, TestOwners would prove nothing.
+// TestOwnersNoFence checks that TestOwners can fail. A shard whose logs accept all writes has two owners. Each has its
+// own output, so that the other's releases do not stop it. Both open the first epoch, and publish releases with
+// different noise. If the check of TestOwners did not find this, TestOwners would prove nothing.
 func TestOwnersNoFence(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.RolloverStream)

@@ -133,10 +133,10 @@ func TestLogShard(t *testing.T) {
 	}
 }
 
-// TestLogShardFaults: each update is once refused, or committed without an answer. Then the tasks end: nothing is
-// published that is not committed, there is no noise without its charge, and the ledger remains one chain. The next
-// process finds all of an update or nothing, and releases what is due. Which of the two happens is random; with
-// STREAMDP_SLOW=1 both are tested.
+// TestLogShardFaults: each update in turn is refused, or is committed without an answer. Then the tasks end: nothing is
+// published that is not committed, no noise is drawn without its charge, and the ledger remains one chain. The next
+// process finds the whole update or nothing of it, and publishes the remaining releases. The test picks one of the two
+// faults at random; with STREAMDP_SLOW=1 it tests both.
 func TestLogShardFaults(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}
@@ -170,9 +170,9 @@ func TestLogShardFaults(t *testing.T) {
 	t.Logf("%d updates", first.h.Calls)
 }
 
-// TestLogShardRestored: both logs of a shard are set back, as from a backup, and no instance has a witness. The output
-// reveals it. Within an epoch, the published steps are recomputed with the same bytes; if the output has an epoch that
-// the ledger does not know, the task halts.
+// TestLogShardRestored: both logs of a shard are set back, as from a backup, and no instance has a witness. The task
+// notices this from the output. Within an epoch, it recomputes the published steps with the same bytes; if the output
+// has an epoch that is not in the ledger, the task halts.
 func TestLogShardRestored(t *testing.T) {
 	t.Parallel()
 	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}
@@ -201,9 +201,9 @@ func TestLogShardRestored(t *testing.T) {
 	}
 }
 
-// TestLogShardTaken: another instance has taken the shard and opened an epoch, as if this process had been suspended,
-// so the output has an epoch that this one's ledger does not know. This is no halt: the shard is lost. The owner is
-// affirmed only before a halt.
+// TestLogShardTaken: another instance has acquired the shard and opened an epoch, as if this process had been
+// suspended. So the output has an epoch that is not in this process's ledger. The task does not halt: the shard is
+// lost. The process checks its ownership (Affirm) only before a halt.
 func TestLogShardTaken(t *testing.T) {
 	t.Parallel()
 	s := newSharedRun(t)
@@ -268,8 +268,8 @@ func TestLogShardTogether(t *testing.T) {
 	}
 }
 
-// TestLogShardFiles: after another acquisition, files are as after the last update, in few values each. Files under a
-// secret disappear with it.
+// TestLogShardFiles: after another acquisition, all files have the content of the last update, and each is stored in
+// few values. Files that are sealed under a secret disappear with it.
 func TestLogShardFiles(t *testing.T) {
 	t.Parallel()
 	h := streamtest.NewHeldShard()
@@ -359,8 +359,8 @@ func TestLogShardFiles(t *testing.T) {
 	}
 }
 
-// TestLogShardSections: a section that fails without changing anything has no effect; one that fails halfway ends the
-// shard, and so does a ledger line outside of a section. A lost shard accepts no writes.
+// TestLogShardSections: if a section fails without changing anything, it has no effect. If it fails after a change, the
+// shard is lost; so it is after a ledger line outside of a section. A lost shard accepts no writes.
 func TestLogShardSections(t *testing.T) {
 	t.Parallel()
 	dir := cluster.LogTasks + "/orders-0"

@@ -23,11 +23,12 @@ type Batch struct {
 	Schemas []int32
 
 	columns int       // length of a row
-	rows    []float64 // rows, one per record, or one per record with a place
-	places  []int     // index of each record's row in rows, −1 without a row; nil: the record's own index
+	rows    []float64 // rows, one per record or, if places is set, one per record with a place
+	// places has the index in rows of each record's row, −1 for a record without one. nil: row i belongs to record i.
+	places []int
 }
 
-// These pools lend the memory of batches.
+// Batches take their memory from these pools, and return it to them.
 var (
 	rowSlab    slab.Pool[float64]
 	reasonSlab slab.Pool[Reason]
@@ -36,7 +37,7 @@ var (
 	idSlab     slab.Pool[int32]
 )
 
-// Release returns the batch's memory, so its records and rows are gone.
+// Release returns the batch's memory to the pools. Its records and rows must not be used afterwards.
 func (b *Batch) Release() {
 	b.Chunk.Release()
 	rowSlab.Put(b.rows)
@@ -66,19 +67,19 @@ type Decoder struct {
 	format  Format
 	columns int
 	codecs  []Codec // one per worker; nil until it is first needed
-	// least is the smallest size in bytes of a record that can have a row. Smaller records get no memory for one: a
-	// batch of many small records would otherwise need many rows, and a row may have a million numbers. 0: every record
-	// gets a row.
+	// least is the smallest size in bytes of a record that can have a row. No row is allocated for a smaller record.
+	// Otherwise a batch of many small records would need memory for many rows, and a row may have a million numbers. 0:
+	// every record gets a row.
 	least int
 	spare [][]float64 // one row per worker, used if a record has no row of its own
 	// users has one element per worker, nil if no tags are made.
 	users []*user
-	// ids are the schemas that records name, nil if they name none.
+	// ids has the schemas to whose ids records refer; nil if records have no schema ids.
 	ids *schemaIDs
 }
 
-// NewDecoder returns a decoder for records of format f. It decodes a large batch in up to workers goroutines, as far as
-// processors are not used by other decoders. It fails if [Format.Codec] fails.
+// NewDecoder returns a decoder for records of format f. It decodes a large batch in up to `workers` goroutines, and in
+// fewer if other decoders use the processors. It fails if [Format.Codec] fails.
 func NewDecoder(f Format, workers int) (*Decoder, error) {
 	c, err := f.Codec()
 	if err != nil {
@@ -101,7 +102,7 @@ func (d *Decoder) share(c Codec) Codec {
 	return c
 }
 
-// forget makes all codecs drop what they derived from schemas.
+// forget makes all codecs drop everything that they computed from schemas.
 func (d *Decoder) forget() {
 	for _, c := range d.codecs {
 		if of, ok := c.(*schemaCodec); ok {
@@ -115,10 +116,10 @@ func (d *Decoder) forget() {
 	}
 }
 
-// TagUsers makes Decode also set the tags of batches, under a key. The raw user keys do not leave the decoder. The same
-// key gives the same tags in all decoders.
+// TagUsers makes Decode also set the tags of batches. A tag is a hash of the user key under the given secret key; the
+// raw user keys do not leave the decoder. The same secret key gives the same tags in all decoders.
 //
-// Errors: those of [Format.Codec], if the format has no valid place for a user key.
+// Errors: the errors of [Format.Codec], if the format has no valid place for a user key.
 func (d *Decoder) TagUsers(key *[persons.KeyBytes]byte) error {
 	users := make([]*user, len(d.codecs))
 	for w := range users {
@@ -135,17 +136,17 @@ func (d *Decoder) TagUsers(key *[persons.KeyBytes]byte) error {
 	return nil
 }
 
-// OnlyAtHome sets the tag persons.Away for records whose user key does not belong to this partition according to the
-// default partitioner of Kafka's Java producer. partitions is the number of partitions of the topic. So nobody counts
-// as a person in two partitions. Call it after TagUsers; the user keys must be record keys.
+// OnlyAtHome makes Decode set the tag persons.Away for records whose user key belongs to another partition according to
+// the default partitioner of Kafka's Java producer. So nobody counts as a person in two partitions. partitions is the
+// number of partitions of the topic. Call OnlyAtHome after TagUsers; the user keys must be record keys.
 func (d *Decoder) OnlyAtHome(partition, partitions int) {
 	for _, u := range d.users {
 		u.partition, u.partitions = partition, max(1, partitions)
 	}
 }
 
-// working has an element for each goroutine that decodes. All decoders of a process together have as many as there are
-// processors.
+// working has an element for each goroutine that decodes. All decoders of a process together use at most one goroutine
+// per processor.
 var working = make(chan struct{}, runtime.GOMAXPROCS(0))
 
 // parallelBytes is the batch size from which starting a second goroutine pays off.
@@ -193,7 +194,7 @@ func (d *Decoder) Decode(b *Batch) {
 			b.Schemas = idSlab.Get(n)
 		}
 		b.Schemas = b.Schemas[:n]
-		if d.ids.learn(b) { // may wait for the registry
+		if d.ids.learn(b) { // learn may wait for the registry
 			d.forget()
 		}
 	} else if b.Schemas != nil {

@@ -66,7 +66,8 @@ func TestDecodeParallel(t *testing.T) {
 	}
 }
 
-// A record that was too large to be kept has that reason, and a row of zeros, with every codec and any earlier content.
+// A record that was too large to be kept has the reason TooLarge and a row of zeros, with every codec and whatever the
+// row contained before.
 func TestDecodeTooLarge(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{

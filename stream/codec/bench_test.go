@@ -14,7 +14,8 @@ import (
 	"github.com/streamdp/streamdp/internal/schema"
 )
 
-// Benchmarks use this many different records, because the processor would learn a few of them by heart.
+// benchRecords is the number of different records in benchmarks. With only a few, the processor's branch prediction
+// would learn them, and the result would be too fast.
 const benchRecords = 16384
 
 var benchColumns = []string{"f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"}

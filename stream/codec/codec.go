@@ -21,8 +21,8 @@ type Record = kafka.Record
 // Header is one header of a record.
 type Header = kafka.Header
 
-// Reason says why a record gives no row. It names a class of faults and never carries
-// content, because a refused record is personal data like any other.
+// Reason says why a record gives no row. It names a class of faults and never has content of the record, because a
+// refused record is personal data like any other.
 type Reason uint8
 
 // These are the reasons. If a record has several faults, the reason is the first one that the codec meets. Which one
@@ -37,19 +37,19 @@ const (
 	Duplicate                 // a column, or an object on the path to one, occurs twice
 	NotNumber                 // a column is not a number
 	NotFinite                 // a column is NaN, infinite, or too large for a float64
-	NoStep                    // a gradient without exactly one header that says at which step it was taken
-	Stale                     // a gradient taken at parameters that are too old, or not released yet
+	NoStep                    // a gradient without exactly one header with the step of its parameters
+	Stale                     // a gradient whose parameters are too old, or not released yet
 	NoClass                   // an example whose target is not a class
 	TooLarge                  // the record is larger than input.max_record_bytes, and was not kept
 	NoUser                    // decoded, but without a user key
-	OverCap                   // decoded, but beyond the number of records that count for its person
+	OverCap                   // decoded, but its person already has the maximum number of records that count
 	Foreign                   // decoded, but its user key belongs to another partition
-	Full                      // decoded, but the table of persons has no room for its person
+	Full                      // decoded, but the table of persons is full and does not have its person
 	NotBoolean                // a column of type bool has another value
 	NotCategory               // a column has a value that is not one of its categories
 	NotTime                   // a column of type timestamp has a value that is not a time
 	NoSchema                  // the record has no frame with the id of its schema, or the schema is unknown
-	NoColumn                  // the record's schema lacks a column
+	NoColumn                  // the record's schema does not have a column
 	WrongType                 // the record's schema has a column with another type
 	Reasons                   // number of reasons
 )
@@ -70,17 +70,17 @@ func (r Reason) String() string {
 //
 // Decode writes one number per column to dst, whose length must be the number of columns. If all numbers are present
 // and finite, it returns Decoded. If not, it sets dst to zero and returns the reason. The result depends only on the
-// record of this call, so no record can appear in the row of another. Decode accepts any bytes, does not allocate, and
-// keeps no reference to the record. It panics if dst has the wrong length; this is an error of the caller, which no
-// record can cause.
+// record of this call, so data of one record cannot get into the row of another. Decode accepts any bytes, does not
+// allocate, and keeps no reference to the record. It panics if dst has the wrong length; no record can cause this, only
+// an error in the calling code.
 //
 // A Codec is not safe for concurrent use: each decoding goroutine has its own.
 type Codec interface {
 	Decode(rec *Record, dst []float64) Reason
 }
 
-// New returns the codec of the given name for the given columns, all of them numbers, in the order of the row; [Format]
-// has columns of other types too. Its errors are faults of the keys "codec" and "columns".
+// New returns the codec with the given name. columns are its columns, in the order of the row; all of them are numbers.
+// For columns of other types see [Format]. Errors: faults of the configuration keys "codec" and "columns".
 //
 //	json        A JSON object. A column is a name, or a path "a.b[0].c" into nested
 //	            objects and arrays; a backslash makes . \ [ or ] part of a name.

@@ -12,14 +12,14 @@ import (
 // csvCodec reads cells of one line by their position.
 type csvCodec struct {
 	width int       // length of a row
-	cells []csvCell // in the order of the line
-	cell  []byte    // a cell with doubled quotes resolved
+	cells []csvCell // cells to read, in the order of the line
+	cell  []byte    // buffer for a cell with doubled quotes resolved
 	user  userText  // the user key, if it is one of the cells
 }
 
 type csvCell struct {
-	position int    // from 1
-	column   int    // its index in the row; userColumn for the user key
+	position int    // position in the line, from 1
+	column   int    // index in the row; userColumn for the user key
 	made     []made // all columns that read this cell, unless it is one plain column
 }
 
@@ -122,7 +122,7 @@ func (c *csvCodec) decode(b []byte, dst []float64) Reason {
 		}
 		for _, cell := range c.cells[next:] {
 			switch {
-			case cell.column == userColumn: // a record without a user key
+			case cell.column == userColumn: // the record has no user key
 			case cell.made == nil:
 				return Missing
 			default:
@@ -155,7 +155,7 @@ func (c *csvCodec) put(cell *csvCell, text []byte, dst []float64) Reason {
 	return Decoded
 }
 
-// single returns a text with doubled quotes resolved. It cuts a text that is too long for any column.
+// single returns a text in which each doubled quote is replaced by one. It cuts a text that is too long for any column.
 func (c *csvCodec) single(text []byte) []byte {
 	t := c.cell[:0]
 	for i := 0; i < len(text) && len(t) < cap(t); i++ {

@@ -12,16 +12,16 @@ import (
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// Encoder makes values of records from rows of cells, in the form that a codec reads. A cell that does not fit its
-// column is kept if the form allows it. The codec refuses such a record; the encoder does not.
+// Encoder converts rows of text cells to values of records, in the form that a codec reads. If a cell is not valid for
+// its column, the encoder writes it nevertheless, provided that the form allows it. The codec then refuses the record.
 type Encoder struct {
 	codec string
-	texts []bool    // by column: whether its cells stay text even if they look like numbers
+	texts []bool    // by column: whether its cells are written as text even if they look like numbers
 	tree  *jsonTree // for codec "json"
 }
 
-// NewEncoder returns the encoder of rows for the codec "json", "json-array", "csv", "float64" or "float32". names are
-// the names of the columns, for "json" their paths. texts are the names of the columns whose cells stay text.
+// NewEncoder returns an encoder for the codec "json", "json-array", "csv", "float64" or "float32". names are the names
+// of the columns; for "json", they are paths. texts are the names of the columns whose cells are written as text.
 func NewEncoder(codec string, names []string, texts map[string]bool) *Encoder {
 	e := &Encoder{codec: codec}
 	for _, name := range names {
@@ -84,15 +84,15 @@ func (e *Encoder) appendCell(b []byte, column int, cell string) []byte {
 	return appendJSON(b, cell)
 }
 
-// appendJSON appends a cell: a number if it is one, null if it is empty, a boolean if it is
-// true or false, otherwise a string.
+// appendJSON appends a cell as a JSON value: a number if the cell is one, null if it is empty, a boolean if it is true
+// or false, otherwise a string.
 func appendJSON(b []byte, cell string) []byte {
 	cell = strings.Trim(cell, " \t")
 	if f, n := decimal.JSON([]byte(cell)); n > 0 && n == len(cell) && !math.IsInf(f, 0) {
 		return append(b, cell...)
 	}
 	if f, ok := plainNumber(cell); ok && !math.IsInf(f, 0) {
-		return strconv.AppendFloat(b, f, 'g', -1, 64) // "+1", ".5"
+		return strconv.AppendFloat(b, f, 'g', -1, 64) // numbers such as "+1" and ".5", which are not valid in JSON
 	}
 	switch cell {
 	case "":
@@ -103,7 +103,7 @@ func appendJSON(b []byte, cell string) []byte {
 	return appendString(b, cell)
 }
 
-// plainNumber parses a decimal number like the codec csv.
+// plainNumber parses a decimal number as the codec "csv" does.
 func plainNumber(cell string) (float64, bool) {
 	cell = strings.Trim(cell, " \t")
 	f, n := decimal.Plain([]byte(cell))
@@ -129,7 +129,8 @@ type jsonTree struct {
 	elements []*jsonTree // elements of an array; nil: null
 }
 
-// grow adds the cell of a column at a path. It returns false, and adds nothing, if another cell is in the way.
+// grow adds the cell of a column at a path. If another cell is at this path or above it, grow adds nothing and returns
+// false.
 func (t *jsonTree) grow(path []column.Element, cell int) bool {
 	at := t
 	for k, e := range path {

@@ -16,19 +16,19 @@ type Format struct {
 	// Specs describe how each column becomes numbers of the row; nil: each column is a number.
 	Specs []column.Spec
 	// Gradient, if positive, is the length of the gradient that a record contains; there are no Columns then. The
-	// record has a header, named StepHeader, with the step at whose parameters the gradient was taken. A row is the
-	// gradient, followed by that step.
+	// record has a header, named StepHeader, with a step: the gradient was computed with the parameters released at
+	// this step. A row is the gradient, followed by the step.
 	Gradient   int
 	StepHeader string
-	// Schema is the schema of all records of the codecs "avro", "protobuf" and "json-schema", if they have no frames;
-	// for Protobuf it is rooted at their message. nil: each record has a frame with the id of its schema, and Schemas
-	// finds the schemas.
+	// Schema is the one schema of all records, for the codecs "avro", "protobuf" and "json-schema" without frames. For
+	// Protobuf its root is the message of the records. nil: each record has a frame with the id of its schema, and
+	// Schemas finds the schemas.
 	Schema  *schema.Schema
 	Schemas Resolver
-	// Message is the full name of the only Protobuf message that gives rows, if frames say which message of its file a
-	// record is; "" for any message.
+	// Message is the full name of the only Protobuf message that gives rows; "": any message does. It applies if frames
+	// say which message of the schema file a record is.
 	Message string
-	// User says where records have their user key, "" if the stream does not protect persons:
+	// User says which part of a record has the user key; "" if the stream does not protect persons:
 	//
 	//	record-key   the record's key; an empty or missing key is no user key
 	//	field:PATH   a string or an integer in a JSON object, with PATH as for a column; in a record with
@@ -53,8 +53,8 @@ func (f Format) Width() int {
 	return n
 }
 
-// Compile returns the columns, in the order of the row. Its errors are faults of the key "columns", and of the keys of
-// column.Spec within "column.NAME".
+// Compile returns the columns, in the order of the row. Errors: faults of the configuration keys "columns" and
+// "column.NAME".
 func (f Format) Compile() ([]*column.Column, error) {
 	specs := f.Specs
 	if specs == nil {
@@ -98,7 +98,8 @@ func (f Format) userField() string {
 	return path
 }
 
-// least returns the smallest size in bytes of a record that can have a row, 0 if even an empty record can.
+// least returns the smallest size in bytes of a record that can have a row. It is 0 if even an empty record can have
+// one.
 func (f Format) least() int {
 	if f.Gradient == 0 {
 		return 0
@@ -109,5 +110,5 @@ func (f Format) least() int {
 	case "float32":
 		return 4 * f.Gradient
 	}
-	return 2*f.Gradient + 1 // [0,0]
+	return 2*f.Gradient + 1 // length of an array such as [0,0]
 }

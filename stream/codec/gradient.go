@@ -1,10 +1,10 @@
 package codec
 
-// gradientCodec reads a gradient with another codec. After the gradient's numbers it writes the step at whose
-// parameters the gradient was taken, which it reads from a header.
+// gradientCodec reads a gradient with another codec. After the gradient's numbers it writes the number of a step, which
+// it reads from a header: the gradient was computed with the parameters released at this step.
 //
-// The header's value is that step in decimal, with at most 15 digits; step 0 stands for the initial parameters. A
-// record without such a header, or with two, gives no row.
+// The header's value is the step in decimal, with at most 15 digits; step 0 stands for the initial parameters. A record
+// without this header, or with two of them, gives no row.
 type gradientCodec struct {
 	numbers Codec
 	dim     int

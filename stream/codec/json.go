@@ -19,7 +19,7 @@ type jsonCodec struct {
 	root    *jsonObject
 	made    []*jsonMember // members whose columns are not all plain
 	seen    []uint64      // one bit per member that the record had
-	found   int           // number of columns that the record had, or that got their default
+	found   int           // number of columns that were in the record, or that got their default
 	name    []byte        // buffer for a name with its escapes resolved
 	value   []byte        // buffer for a column's string with its escapes resolved
 	user    userText      // the user key, if it is one of the members
@@ -51,7 +51,7 @@ type jsonMember struct {
 // jsonMemory is one remembered separator. Longer ones are not remembered.
 type jsonMemory struct {
 	bytes  [55]byte
-	length uint8 // 0: nothing remembered
+	length uint8 // 0: no separator is remembered
 	member *jsonMember
 }
 
@@ -90,7 +90,8 @@ func newJSON(columns []*column.Column, user string, faults *fault.List) *jsonCod
 	}
 	c.root.remember()
 	c.seen = make([]uint64, (bits+63)/64)
-	// A name longer than the buffer cannot be that of a column. It is cut, but remains longer than any column's name.
+	// A name that is longer than the buffer cannot be a column's name. It is cut, but remains longer than any column's
+	// name.
 	c.name = make([]byte, 0, longest+8)
 	return c
 }
@@ -183,7 +184,7 @@ func (c *jsonCodec) decode(b []byte, dst []float64) Reason {
 		return r
 	case jsonSpace(b, i) != len(b):
 		return Malformed
-	case c.found != c.columns: // each was found at most once
+	case c.found != c.columns: // No column is counted twice.
 		return c.defaults(dst)
 	}
 	return Decoded
@@ -197,7 +198,7 @@ func (o *jsonObject) opening() byte {
 	return '{'
 }
 
-// defaults writes the numbers of columns that the record lacks.
+// defaults writes the default numbers of columns that are not in the record.
 func (c *jsonCodec) defaults(dst []float64) Reason {
 	for _, m := range c.made {
 		if c.seen[m.bit/64]&(1<<(m.bit%64)) != 0 {
@@ -214,7 +215,7 @@ func (c *jsonCodec) defaults(dst []float64) Reason {
 	return Decoded
 }
 
-// object reads o from the byte after its opening brace on. depth counts the open objects, including o.
+// object reads o, beginning at the byte after its opening brace. depth is the number of open objects, including o.
 func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64) (int, Reason) {
 	for k := 0; ; k++ {
 		var member *jsonMember
@@ -222,7 +223,7 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 			member = o.memory[k].member
 			i += int(o.memory[k].length)
 			if i < len(b) && b[i] <= ' ' {
-				i = jsonSpace(b, i) // more white space than last time
+				i = jsonSpace(b, i) // The record may have white space that the remembered separator does not have.
 			}
 		} else {
 			from := i
@@ -283,7 +284,7 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 			continue
 		}
 		var r Reason
-		// inlined from member
+		// same as in method member, inlined for speed
 		if o := member.object; o != nil && o.elements == nil && i < len(b) && b[i] == '{' {
 			i, r = c.object(o, b, i+1, depth+1, dst)
 		} else {
@@ -295,7 +296,8 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 	}
 }
 
-// member reads the value of a member that is not the user key. depth counts the open objects and arrays around it.
+// member reads the value of a member that is not the user key. depth is the number of open objects and arrays around
+// it.
 func (c *jsonCodec) member(m *jsonMember, b []byte, i, depth int, dst []float64) (int, Reason) {
 	if i == len(b) {
 		return i, Malformed
@@ -324,7 +326,7 @@ func (c *jsonCodec) member(m *jsonMember, b []byte, i, depth int, dst []float64)
 	// No check of maxDepth is needed here: columns are not nested deeper than that.
 	switch {
 	case b[i] == 'n':
-		return jsonLiteral(b, i, "null") // columns inside it are absent
+		return jsonLiteral(b, i, "null") // null: the columns inside it are absent
 	case b[i] != m.object.opening():
 		return i, Missing // a value that cannot contain columns
 	case m.object.elements != nil:
@@ -333,7 +335,8 @@ func (c *jsonCodec) member(m *jsonMember, b []byte, i, depth int, dst []float64)
 	return c.object(m.object, b, i+1, depth+1, dst)
 }
 
-// array reads o from the byte after its opening bracket on. depth counts the open objects and arrays, including o.
+// array reads o, beginning at the byte after its opening bracket. depth is the number of open objects and arrays,
+// including o.
 func (c *jsonCodec) array(o *jsonObject, b []byte, i, depth int, dst []float64) (int, Reason) {
 	if i = jsonSpace(b, i); i < len(b) && b[i] == ']' {
 		return i + 1, Decoded

@@ -122,8 +122,9 @@ func textBuffer(columns []*column.Column) []byte {
 	return make([]byte, 0, longest+8)
 }
 
-// jsonValue reads a value that a column may use: a number, possibly infinite, a string, a boolean or null. Of an array
-// or object it reads only the first byte, because no column accepts one. buffer is for strings with escapes.
+// jsonValue reads a value that a column may use: a number (which may be infinite as a float64), a string, a boolean or
+// null. If the value is an array or object, it reads only the first byte, because no column accepts one. buffer is used
+// for strings with escapes.
 func jsonValue(b []byte, i int, buffer []byte) (v column.Value, next int, r Reason) {
 	if i == len(b) {
 		return v, i, Malformed

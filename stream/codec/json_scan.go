@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// These functions parse the grammar of RFC 8259. Each takes the document and the index of the first byte to read, and
-// returns the index after what it read. An index may equal the document's length.
+// These functions parse the grammar of RFC 8259. Each takes the document and the index of the first byte to read. It
+// returns the index of the first byte after the text that it has read. An index may equal the document's length.
 
 // maxDepth is the maximum number of open arrays and objects. No row needs more. Without a limit, a record could make
 // the decoder's stack grow without bound.
@@ -24,7 +24,7 @@ func jsonSpace(b []byte, i int) int {
 	return i
 }
 
-// jsonSkip reads a value that is not needed. depth counts the open arrays and objects around it.
+// jsonSkip skips a value that is not needed. depth is the number of open arrays and objects around it.
 func jsonSkip(b []byte, i, depth int) (int, Reason) {
 	if i == len(b) {
 		return i, Malformed
@@ -44,7 +44,7 @@ func jsonSkip(b []byte, i, depth int) (int, Reason) {
 			return i, TooDeep
 		}
 		i = jsonSpace(b, i+1)
-		if i < len(b) && b[i] == c+2 { // "]" is "[" + 2, and "}" is "{" + 2
+		if i < len(b) && b[i] == c+2 { // in ASCII, "]" is "[" + 2, and "}" is "{" + 2
 			return i + 1, Decoded
 		}
 		for {
@@ -90,7 +90,7 @@ func jsonLiteral(b []byte, i int, s string) (int, Reason) {
 }
 
 // jsonName reads a name, its colon and the white space around the colon. It returns the name without quotes, with
-// escapes unresolved; plain reports that it has none.
+// escapes unresolved. plain is true if the name has no escapes.
 func jsonName(b []byte, i int) (name []byte, plain bool, next int, ok bool) {
 	if i == len(b) || b[i] != '"' {
 		return nil, false, i, false
@@ -107,12 +107,13 @@ func jsonName(b []byte, i int) (name []byte, plain bool, next int, ok bool) {
 	return name, plain, jsonSpace(b, i+1), true
 }
 
-// jsonString reads a string from the byte after its opening quote on. plain reports that it has no escapes.
+// jsonString reads a string, beginning at the byte after its opening quote. plain is true if the string has no escapes.
 func jsonString(b []byte, i int) (next int, plain, ok bool) {
 	plain = true
 	for {
-		// Read eight bytes at a time while all of them are ASCII and not special. The subtraction borrows in each byte
-		// that is special. A borrow can also spill into higher bytes, so only the lowest byte found is certain.
+		// Read eight bytes at a time while all of them are ASCII and not special. In each special byte the subtraction
+		// borrows, which sets the byte's top bit. A borrow can also reach higher bytes, so only the lowest byte found
+		// is certain to be special.
 		for i+8 <= len(b) {
 			const ones, high = 0x0101010101010101, 0x8080808080808080
 			x := binary.LittleEndian.Uint64(b[i:])

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// There are more columns than bits in a word, more members than are remembered, and names longer than a remembered
-// separator.
+// TestJSONManyMembers decodes records with more columns than bits in a word, more members than are remembered, and
+// names longer than a remembered separator.
 func TestJSONManyMembers(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	var columns []string

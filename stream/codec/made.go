@@ -2,7 +2,7 @@ package codec
 
 import "github.com/streamdp/streamdp/internal/column"
 
-// made is a column that is not just a number, with the index of its numbers in the row.
+// made is a column whose value must be converted, with the index of its numbers in the row.
 type made struct {
 	*column.Column
 	at int
@@ -17,7 +17,7 @@ var faultReasons = [column.Faults]Reason{
 // FaultReason returns the reason for a fault of a column's value.
 func FaultReason(f column.Fault) Reason { return faultReasons[f] }
 
-// put writes the numbers for a value.
+// put converts a value and writes its numbers to the row dst.
 func (m *made) put(dst []float64, v *column.Value) Reason {
 	return faultReasons[m.Put(dst[m.at:], v)]
 }
@@ -32,7 +32,7 @@ func putAll(columns []made, dst []float64, v *column.Value) Reason {
 	return Decoded
 }
 
-// widthOf returns the number of row entries of the columns.
+// widthOf returns how many entries of a row the columns need.
 func widthOf(columns []*column.Column) int {
 	n := 0
 	for _, c := range columns {
@@ -41,7 +41,7 @@ func widthOf(columns []*column.Column) int {
 	return n
 }
 
-// plain reports whether all columns are just numbers, which need no conversion.
+// plain reports whether all columns are numbers that need no conversion.
 func plain(columns []*column.Column) bool {
 	for _, c := range columns {
 		if !c.Plain() {

@@ -2,8 +2,8 @@ package codec
 
 import "encoding/binary"
 
-// homeOf returns the partition to which the default partitioner of Kafka's Java producer sends records with a key. A
-// record without a key has no home; homeOf then returns one of the partitions.
+// homeOf returns a key's home: the partition to which the default partitioner of Kafka's Java producer sends records
+// with this key. A record without a key has no home; for it, homeOf returns one of the partitions.
 func homeOf(key []byte, partitions int) int {
 	return int(murmur2(key)&0x7fffffff) % partitions
 }

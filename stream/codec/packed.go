@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// In NaN and ±Inf, and in no other number, all exponent bits are set.
+// All exponent bits are set in NaN and ±Inf, and in no other number.
 const (
 	exponent64 = 0x7FF << 52
 	exponent32 = 0xFF << 23
@@ -69,7 +69,7 @@ func newPacked(name string, columns []*column.Column) Codec {
 	return &madeCodec{codec, places(columns)}
 }
 
-// madeCodec converts the numbers that another codec reads, for columns of one number each.
+// madeCodec applies the columns' transforms to the numbers that another codec reads. Each column has one number.
 type madeCodec struct {
 	Codec
 	columns []made

@@ -286,7 +286,8 @@ func (s source) object(depth int) string {
 	return "{" + strings.Join(list, ",") + "}"
 }
 
-// record uses the columns' names at their places more often than object does.
+// record returns a JSON object. Compared with object, it uses the columns' names more often, and at the places where
+// columns expect them.
 func (s source) record(columns []string) string {
 	var list []string
 	for _, c := range columns {

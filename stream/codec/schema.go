@@ -10,27 +10,27 @@ import (
 	"github.com/streamdp/streamdp/internal/schema"
 )
 
-// Resolver finds schemas by the ids that records name.
+// Resolver finds schemas by the ids in the frames of records.
 type Resolver interface {
-	// Known returns the schema of an id that was learned independently of any record. It does not wait, and is safe for
-	// concurrent use. An id that was once known keeps its schema permanently.
+	// Known returns the schema of an id, if the resolver learned this id independently of any record. It does not wait,
+	// and is safe for concurrent use. Once an id is known, it keeps its schema permanently.
 	Known(id int32) (*schema.Schema, bool)
-	// Resolve looks up the schemas of ids that are not known, all together and in bounded time, and returns those that
-	// were found. Its result never changes what Known returns, so the treatment of a later record does not depend on a
-	// lookup that an earlier record caused.
+	// Resolve looks up schemas of ids that are not known, all together and in bounded time. It returns the schemas that
+	// it found. A lookup never changes what Known returns, so the treatment of a record does not depend on a lookup
+	// that an earlier record caused.
 	Resolve(ids []int32) map[int32]*schema.Schema
 }
 
-// schemaIDs has the schemas that a decoder's records have named. All of the decoder's codecs read it. Only the decoder
-// writes it, before the codecs start on a batch, so the treatment of a record does not depend on the timing of the
-// codecs.
+// schemaIDs has the schemas of all ids in a decoder's records so far. All of the decoder's codecs read it. Only the
+// decoder writes it, before the codecs start on a batch, so the treatment of a record does not depend on the timing of
+// the codecs.
 type schemaIDs struct {
 	resolver Resolver
-	known    map[int32]*schema.Schema // nil for a codec without a decoder, which looks up each id
+	known    map[int32]*schema.Schema // nil for a codec without a decoder; such a codec looks up each id
 	found    map[int32]*schema.Schema // schemas found only by a lookup for this batch's records
 }
 
-// schema returns the schema of an id, or nil if it is not known. once reports that the schema must not be kept for the
+// schema returns the schema of an id, or nil if it is not known. If once is true, the schema must not be kept for the
 // next record.
 func (s *schemaIDs) schema(id int32) (of *schema.Schema, once bool) {
 	if s.known != nil {
@@ -79,8 +79,8 @@ func (s *schemaIDs) learn(b *Batch) (stale bool) {
 	return stale
 }
 
-// frameBytes is the length of the frame before a record: a zero byte, and the schema id in big endian. The serializers
-// of Confluent and others write it.
+// frameBytes is the length of the frame before a record: a zero byte, then the schema id in big endian. The serializers
+// of Confluent and others write such frames.
 const frameBytes = 5
 
 // frameID returns the id of a record's schema, or -1 if it has no frame.
@@ -94,9 +94,9 @@ func frameID(value []byte) int32 {
 // maxNested is the maximum nesting depth of the definition of a Protobuf record's message.
 const maxNested = 32
 
-// messageIndexes reads, from after the frame, which message of its file a Protobuf record is: the number of indexes and
-// the indexes, or 0 for the first message. It returns where the message begins, or -1 if the indexes are not in their
-// shortest form.
+// messageIndexes reads the bytes after the frame of a Protobuf record, which say which message of the schema file the
+// record is. They are the number of indexes and the indexes, or 0 for the first message. It returns the index at which
+// the message begins, or -1 if the message indexes are not in their shortest form.
 func messageIndexes(value []byte, indexes []int) (_ []int, next int) {
 	read := func() int {
 		x, n := binary.Varint(value[next:])
@@ -127,7 +127,7 @@ func messageIndexes(value []byte, indexes []int) (_ []int, next int) {
 // schemaCodec reads records with a schema: Avro, Protobuf, and JSON with a JSON Schema.
 type schemaCodec struct {
 	name    string
-	message string // the only message that gives rows, "" for any
+	message string // name of the only message that gives rows; "": any message does
 	columns []schemaColumn
 	width   int
 	path    []column.Element // path of the user key; nil: none
@@ -135,9 +135,9 @@ type schemaCodec struct {
 	json    *jsonCodec       // reads the JSON documents
 	user    userText
 
-	fits map[string]*schemaFit // by frame
-	// last is the frame of the previous record, and fit its fit, because most records have the same frame. Without
-	// frames, last is empty.
+	fits map[string]*schemaFit // matched schemas, by frame
+	// last is the frame of the previous record, and fit is its matched schema. They are cached because most records
+	// have the same frame. Without frames, last is empty.
 	last []byte
 	fit  *schemaFit
 }
@@ -153,7 +153,7 @@ type schemaFit struct {
 	why    Reason         // the reason why no record of the schema gives a row, or Decoded
 }
 
-// maxFits is the number of schemas for which a codec keeps the fit.
+// maxFits is the maximum number of schemaFits that a codec keeps.
 const maxFits = 1024
 
 // newSchemaCodec returns a codec that reads columns and, unless user is "", a user key.
@@ -234,8 +234,8 @@ func (c *schemaCodec) decode(value []byte, dst []float64) Reason {
 	return why
 }
 
-// unframe returns the fit for the schema in a record's frame, and the index at which the record begins. It returns nil
-// if there is no frame, or if its schema is unknown.
+// unframe returns the schemaFit for the schema in a record's frame, and the index at which the data after the frame
+// begins. It returns nil if there is no frame, or if its schema is unknown.
 func (c *schemaCodec) unframe(value []byte) (fit *schemaFit, n int) {
 	id := frameID(value)
 	if id < 0 {
@@ -273,7 +273,7 @@ func (c *schemaCodec) unframe(value []byte) (fit *schemaFit, n int) {
 	return fit, n
 }
 
-// forget drops the fits of schemas that were looked up by id.
+// forget drops the schemaFits of schemas that were looked up by id.
 func (c *schemaCodec) forget() {
 	if c.ids != nil {
 		c.last, c.fit = c.last[:0], nil
@@ -303,14 +303,15 @@ func (c *schemaCodec) fitTo(s *schema.Schema) *schemaFit {
 	return fit
 }
 
-// fits returns the reason why no record can have a number for a column, or Decoded.
+// fits checks a column against the kinds of values that a schema has at its path. It returns the reason why no record
+// can have a number for the column; Decoded if records can.
 func fits(c *column.Column, kinds schema.Kinds) Reason {
 	for k := column.Absent + 1; k < column.Kinds; k++ {
 		if kinds.Has(k) && c.Takes(k) {
 			return Decoded
 		}
 	}
-	only := !kinds.Any() // the path is absent, or only null
+	only := !kinds.Any() // true if the schema has no such path, or only null there
 	switch {
 	case only && c.Put(make([]float64, c.Width()), &column.Value{}) == column.OK:
 		return Decoded // the column has a default
@@ -324,8 +325,8 @@ func fits(c *column.Column, kinds schema.Kinds) Reason {
 type Mismatch struct {
 	// Column is the column's name, "key" for the user key, or "" for the schema as a whole.
 	Column string
-	// Reason is NoColumn if the schema has no such path, WrongType if no value there fits the column, and NoSchema if
-	// the schema has another format than the records, or lacks their message.
+	// Reason is NoColumn if the schema has no such path, and WrongType if no value at the path is valid for the column.
+	// It is NoSchema if the schema has another format than the records, or does not have their message.
 	Reason Reason
 	// Found are the kinds of values that the schema has at the path.
 	Found schema.Kinds
@@ -365,11 +366,11 @@ func (m Mismatch) hint() string {
 	return ""
 }
 
-// Compare returns the columns, and the user key, for which records with this schema give no rows or no person; nil if
-// everything fits. The decoder decides by the same rules. A Protobuf schema is matched as the message f.Message or, if
-// that is empty, as its own message.
+// Compare returns one Mismatch for each column that prevents records with this schema from giving rows, and one if they
+// have no valid user key; nil if there is none. The decoder decides by the same rules. In a Protobuf schema, Compare
+// uses the message f.Message or, if that is empty, the schema's own message.
 //
-// Errors: those of [Format.Compile], of the user key, and of a schema that cannot be used.
+// Errors: the errors of [Format.Compile]; an invalid user key; a schema that cannot be used.
 func (f Format) Compare(s *schema.Schema) ([]Mismatch, error) {
 	columns, err := f.Compile()
 	if err != nil {

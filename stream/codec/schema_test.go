@@ -140,7 +140,7 @@ func TestSchemaCodec(t *testing.T) {
 		{"json-schema", []byte(`{"a": 1, "b": 2}`), NoSchema, [2]float64{}},
 	} {
 		f := Format{Name: c.codec, Columns: []string{"a", "b"}, Schemas: theRegistry(t)}
-		// The record is decoded alone; after an intact one; and after itself.
+		// The record is decoded alone, after an intact record, and after itself.
 		whole := map[string][]byte{"avro": framed(1, one, "\x02", two), "protobuf": framed(10, "\x00", "\x11", two),
 			"json-schema": framed(20, `{"a": 1, "b": 2}`)}[c.codec]
 		d, err := NewDecoder(f, 1)
@@ -248,7 +248,7 @@ func TestSchemaResolve(t *testing.T) {
 	if b.Reasons[1] != Decoded || b.Reasons[6] != Decoded || b.Reasons[0] != NoSchema {
 		t.Errorf("%v: the schemas found now are not used", b.Reasons)
 	}
-	// Other records do not profit from this lookup, even in codecs that have used the schema.
+	// This lookup does not affect other records, even in codecs that have used the schema.
 	all := b.Records
 	b.Records, r.wait = all[1:2], nil
 	if d.Decode(b); b.Reasons[0] != NoSchema {
@@ -286,7 +286,7 @@ func TestSchemaResolveAlone(t *testing.T) {
 	}
 }
 
-// However many schemas records name, a codec keeps a limited number ready.
+// A codec keeps only a limited number of matched schemas, no matter how many schemas records have.
 func TestSchemaFits(t *testing.T) {
 	t.Parallel()
 	r := theRegistry(t)
@@ -390,7 +390,7 @@ func TestSchemaColumns(t *testing.T) {
 	}
 }
 
-// Compare reports a column exactly if the decoder gives rows to no record because of it.
+// Compare reports a column if and only if the decoder refuses all records because of this column.
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	for id, s := range theRegistry(t).have {
@@ -503,7 +503,7 @@ func TestSchemaNoAllocation(t *testing.T) {
 	}
 }
 
-// Any bytes have a reason, with or without a frame.
+// FuzzSchemaCodec: any bytes get a valid reason, with or without a frame.
 func FuzzSchemaCodec(f *testing.F) {
 	var codecs []Codec
 	for _, name := range []string{"avro", "protobuf", "json-schema"} {

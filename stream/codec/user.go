@@ -15,12 +15,12 @@ const (
 	headerPrefix = "header:"
 )
 
-// user makes the tags for one worker. The tag depends only on the record, and not on whether it has a row: a record
-// counts for its person whether it is valid or not.
+// user makes the tags (hashed user keys) for one worker. A tag depends only on the record, and not on whether the
+// record has a row: a record counts for its person whether it is valid or not.
 type user struct {
 	tagger *persons.Tagger
 	header string    // name of the header with the user key, if it is in a header
-	alone  fieldUser // reads the field with the user key; nil: it is not in a field
+	alone  fieldUser // reads the field with the user key; nil: the user key is not in a field
 	// Only keys of partition, out of partitions many, count. If partitions is 0, all keys count.
 	partition, partitions int
 }
@@ -69,7 +69,7 @@ func (u *user) tag(rec *Record, c Codec, r Reason) persons.Tag {
 			}
 		}
 		text := read.text()
-		defer text.clear() // keep no reference to the record
+		defer text.clear() // so that text keeps no reference to the record
 		return u.tagger.Tag(text.bytes())
 	case u.header != "":
 		return u.tagger.Tag(theHeader(rec, u.header))
@@ -97,14 +97,14 @@ func theHeader(rec *Record, name string) (value []byte) {
 
 // userText is the user key of the last record read.
 type userText struct {
-	raw     []byte // bytes within the record; empty: none
+	raw     []byte // the key's bytes within the record; empty: no user key
 	escapes byte   // the byte that begins an escape in raw; 0: raw has no escapes
 	buf     []byte // buffer for the key with escapes resolved
 }
 
 func (u *userText) clear() { u.raw, u.escapes = nil, 0 }
 
-// bytes returns the user key, or nothing if there is none.
+// bytes returns the user key. It is empty if there is none.
 func (u *userText) bytes() []byte {
 	if u.escapes == 0 {
 		return u.raw
@@ -120,7 +120,7 @@ func (u *userText) bytes() []byte {
 	u.buf = u.buf[:0]
 	for i := 0; i < len(u.raw); i++ {
 		if u.raw[i] == '"' {
-			i++ // a doubled quote stands for one
+			i++ // a doubled quote stands for one quote
 		}
 		u.buf = append(u.buf, u.raw[i])
 	}
@@ -136,7 +136,7 @@ func (u *userText) setCell(cell []byte) {
 	}
 }
 
-// addUser adds the user key to what the codec reads, and returns the length of the longest name on its path.
+// addUser makes the codec read the user key at a path, and returns the length of the longest name on this path.
 func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest int) {
 	names, ok := column.Parse(path)
 	if !ok || len(names) > maxDepth || column.Indexed(names) {
@@ -173,9 +173,9 @@ func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest
 	return longest
 }
 
-// userValue reads the value of the user key: a string, or an integer without fraction and exponent, whose text is the
-// key. So "17" and 17 are the same person. Any other value is no user key. void says that the value cannot be one: it
-// is a second one, or a value on its path is not an object.
+// userValue reads the value of the user key. The value must be a string or an integer without fraction and exponent;
+// its text is the key, so "17" and 17 are the same person. Any other value is no user key. If void is true, the value
+// cannot be a user key: it is the second one in the record, or a value on its path is not an object.
 func (c *jsonCodec) userValue(b []byte, i, depth int, void bool) (int, Reason) {
 	if !void && i < len(b) && b[i] == '"' {
 		next, plain, ok := jsonString(b, i+1)

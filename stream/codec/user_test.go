@@ -32,7 +32,7 @@ func tagsOf(t testing.TB, f Format, workers int, records ...Record) ([]persons.T
 	return b.Tags, b.Reasons
 }
 
-// TestUserKeys: which values are user keys, in records with and without a row.
+// TestUserKeys checks which values are user keys, in records with and without a row.
 func TestUserKeys(t *testing.T) {
 	t.Parallel()
 	const none = ""
@@ -128,7 +128,7 @@ func TestUserKeys(t *testing.T) {
 	}
 }
 
-// TestUserKeysElsewhere: user keys in a record's key and in headers.
+// TestUserKeysElsewhere reads user keys from a record's key and from headers.
 func TestUserKeysElsewhere(t *testing.T) {
 	t.Parallel()
 	value := []byte("12345678")
@@ -163,7 +163,8 @@ func TestUserKeysElsewhere(t *testing.T) {
 	}
 }
 
-// TestHome: the vectors of Kafka's own test of murmur2 (UtilsTest), and which records have a tag in which partition.
+// TestHome uses the test vectors of Kafka's own test of murmur2 (UtilsTest), and checks which records have a tag in
+// which partition.
 func TestHome(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]int32{

@@ -18,8 +18,8 @@ import (
 	"github.com/streamdp/streamdp/stream/connect"
 )
 
-// These limits keep one client of the HTTP server from blocking the others: how long it may hold a connection, and how
-// many connections there may be.
+// These limits prevent one client of the HTTP server from blocking the others. They bound the time for which a client
+// may hold a connection, and the number of connections.
 const (
 	headerTimeout  = 5 * time.Second
 	readTimeout    = 10 * time.Second
@@ -118,9 +118,9 @@ func (c *cappedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// guard answers only requests whose Host is one of the listener's own names, and, if there is a password, only requests
-// with it. Without the check of the name, a web page could make its own name resolve to this machine's address, and so
-// read through a visitor's browser everything that the visitor may read.
+// guard passes on only requests whose Host is one of the listener's own names. If there is a password, requests must
+// also have it. Without the check of the name, a web page could make its own name resolve to this machine's address. It
+// could then read, through a visitor's browser, everything that the visitor may read.
 func (a *Access) guard(next http.Handler) http.Handler {
 	var user, password [32]byte
 	if b := a.HTTP.BasicAuth; b != nil {
@@ -146,8 +146,8 @@ func (a *Access) guard(next http.Handler) http.Handler {
 	})
 }
 
-// named reports whether the Host of a request is a name of the listener. An IP address is always accepted, because no
-// web page from elsewhere has that origin. So is a request without a Host, because no browser sends one.
+// named reports whether the Host of a request is a name of the listener. It accepts any IP address, because no web page
+// from elsewhere has that origin. It also accepts an empty Host, because no browser sends a request without one.
 func (a *Access) named(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

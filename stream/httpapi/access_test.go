@@ -56,7 +56,7 @@ func TestHost(t *testing.T) {
 	x.End()
 }
 
-// TestBasicAuth: without user and password nothing is shown, with them everything is.
+// TestBasicAuth: without user and password the server shows nothing; with them it shows everything.
 func TestBasicAuth(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)
@@ -169,7 +169,7 @@ func TestConnectionCap(t *testing.T) {
 	case <-time.After(200 * time.Millisecond):
 	}
 	fixtures.Must(t, first.Close())
-	first.Close() // closing twice frees one place
+	first.Close() // closing twice frees only one place
 	defer (<-accepted).Close()
 	select {
 	case <-accepted:

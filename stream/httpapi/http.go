@@ -42,13 +42,14 @@ const ControlSocket = "control.sock"
 type Daemon interface {
 	// Status returns the status of all tasks.
 	Status() []monitor.TaskStatus
-	// Group returns what the instance knows of its group, or nil if it shares no tasks.
+	// Group returns the instance's view of its group, or nil if it shares no tasks.
 	Group() *cluster.Status
 	// Patterns returns the status of the patterns, in their order.
 	Patterns() []PatternStatus
 	// Reload reads the configuration again.
 	Reload(ReloadRequest) (*Reload, error)
-	// Waiting returns what is still unknown, so that tasks are missing from Status.
+	// Waiting lists facts that are not known yet, such as a topic's partitions. Until they are known, some tasks are
+	// missing from Status.
 	Waiting() []string
 	// Shown returns all tasks.
 	Shown() []ShownTask
@@ -79,10 +80,10 @@ type Server struct {
 	Private  string      // subdirectory of Dir that no other user can access
 	Registry *prometheus.Registry
 	Log      *slog.Logger
-	Version  string                      // of the program
-	Started  time.Time                   // when the process began
+	Version  string                      // version of the program
+	Started  time.Time                   // start time of the process
 	Insecure bool                        // noise comes from a seed instead of the master key
-	address  atomic.Pointer[net.TCPAddr] // set once it listens
+	address  atomic.Pointer[net.TCPAddr] // set once the server listens
 }
 
 // Addr returns the server's address, or "" before it listens.
@@ -113,7 +114,7 @@ func (s *Server) Serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 	for _, part := range []struct {
 		l     net.Listener
 		h     http.Handler
-		write time.Duration // timeout for writing an answer; none for control requests, which wait for their task
+		write time.Duration // timeout for writing an answer; 0 for control requests, because they wait for their task
 	}{{listener, s.Guarded(), writeTimeout}, {control, s.controlHandler(ctx), 0}} {
 		server := &http.Server{
 			Handler: part.h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: part.write,
@@ -141,16 +142,17 @@ func (s *Server) Serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 	}, nil
 }
 
-// listenPrivate listens on a socket that, from its creation on, only this user can open: it creates the socket in a
-// directory that others cannot access, and then moves it.
+// listenPrivate listens on a socket that only this user can open, even while it is being created: it creates the socket
+// in a directory that others cannot access, and then moves it.
 func listenPrivate(private, path string) (net.Listener, error) {
 	made := filepath.Join(private, ControlSocket)
-	os.Remove(made) // left by a process that was killed: the lock shows that none is running
+	// A killed process may have left the socket. The lock of the directory proves that none is running now.
+	os.Remove(made)
 	l, err := net.Listen("unix", made)
 	if err != nil {
 		return nil, err
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // it will have another name
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // because the socket is renamed below
 	err = os.Chmod(made, 0o600)
 	if err == nil {
 		err = os.Rename(made, path)
@@ -162,7 +164,7 @@ func listenPrivate(private, path string) (net.Listener, error) {
 	return l, nil
 }
 
-// index is the answer at / to a program that does not ask for HTML. A browser gets the status page.
+// index is the answer at / for clients that do not ask for HTML. A browser gets the status page.
 const index = `streamdp
 
 /                                   the status page, for browsers
@@ -178,7 +180,7 @@ const index = `streamdp
 /api/v1/schema/release.json         JSON Schema of a release
 `
 
-// Handler serves everything that can be read, and accepts reloads.
+// Handler serves all pages and data that can be read, and accepts reloads.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, req *http.Request) {
@@ -219,7 +221,7 @@ func (s *Server) Handler() http.Handler {
 }
 
 // reloadOverHTTP reloads the configuration for a client of the listener. It opens no epoch. It refuses if anybody may
-// reach the listener, because neither a reload nor the content of the file is meant for everybody.
+// reach the listener, because not everybody may reload or read the content of the file.
 func (s *Server) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
 	if h := s.HTTP; h.Exposure == "public" || h.BasicAuth == nil && !config.Loopback(h.Listen) {
 		refuse(w, http.StatusForbidden,
@@ -228,12 +230,12 @@ func (s *Server) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
 					"streamdp reload, or SIGHUP"))
 		return
 	}
-	// Tasks may take long to stop.
+	// A reload may take long, because it waits for tasks to stop.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(reloadTimeout))
 	s.answerReload(w, ReloadRequest{})
 }
 
-// reloadTimeout bounds the answer to a reload over HTTP.
+// reloadTimeout is the maximum time until a reload over HTTP is answered.
 const reloadTimeout = 5 * time.Minute
 
 // answerReload reloads the configuration and answers with the result.
@@ -254,15 +256,15 @@ func (s *Server) answerReload(w http.ResponseWriter, q ReloadRequest) {
 
 // ReloadAnswer is the daemon's answer to a reload.
 type ReloadAnswer struct {
-	Status string `json:"status"` // success, error
+	Status string `json:"status"` // "success" or "error"
 	Error  string `json:"error,omitempty"`
-	// Configuration reports that the configuration is invalid, or that a running daemon cannot take the change.
+	// Configuration is true if the configuration is invalid, or if a running daemon cannot make the change.
 	Configuration bool    `json:"configuration,omitempty"`
 	Data          *Reload `json:"data,omitempty"` // nil: the file could not be read or is invalid
 }
 
-// ready answers 200 if every task runs, the cluster answers, and published numbers do not show that almost no record
-// counts. Otherwise it answers 503 with a line for each problem.
+// ready answers 200 if every task runs, the cluster answers, and no stream's published numbers show that almost none of
+// its records count. Otherwise it answers 503 with a line for each problem.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	missing := s.Daemon.Waiting()
 	if g := s.Daemon.Group(); g != nil {
@@ -302,7 +304,8 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// streamRunners returns the tasks of the stream, and of the partition if given, that a request names.
+// streamRunners returns the tasks of the stream in a request. If the request also has a partition, it returns only the
+// task of this partition.
 func (s *Server) streamRunners(req *http.Request) (found []ShownTask, err error) {
 	partition := req.URL.Query().Get("partition")
 	for _, r := range s.Daemon.Shown() {

@@ -210,8 +210,9 @@ func pageAgrees(t *testing.T, p *browser.Page, x *streamtest.Running) {
 	same("correlation", correlation)
 }
 
-// TestPageCharts: a band covers exactly the releases with an error, and shows the interval if a release states one;
-// axes include points that need little room, and mark those that they cut off; shards with the same state share a line.
+// TestPageCharts: a band covers exactly the releases that state an error, and shows the interval if a release states
+// one. Axes include outlying points that need little room, and mark the points that they cut off. Shards with the same
+// state share a line.
 func TestPageCharts(t *testing.T) {
 	t.Parallel()
 	path := browser.Find()
@@ -354,8 +355,8 @@ func TestPageHeaders(t *testing.T) {
 	x.End()
 }
 
-// TestStatusInWords: what the page says about a stream: what it computes, what it guarantees, how the budget was spent,
-// how many records retention may delete; and exact counts for operators only.
+// TestStatusInWords: the page says what a stream computes and guarantees, how the budget was spent, and how many
+// records retention may delete. It shows exact counts only to operators.
 func TestStatusInWords(t *testing.T) {
 	t.Parallel()
 	for _, exposure := range []string{"operator", "public"} {
@@ -401,7 +402,7 @@ func TestStatusInWords(t *testing.T) {
 	}
 }
 
-// TestSeriesRequests: which releases an answer has, and which requests are invalid.
+// TestSeriesRequests checks which releases an answer has, and which requests are invalid.
 func TestSeriesRequests(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

@@ -42,8 +42,9 @@ func (x fakeTask) Status() monitor.TaskStatus                  { return x.d.stat
 func (fakeTask) Releases(int) []json.RawMessage                { return nil }
 func (fakeTask) After(context.Context, uint64) []monitor.Point { return nil }
 
-// TestControlUnsettable: a control request can set only what operators may request. Only the daemon decides that an
-// opening is automatic, and from where to search for unknown releases. The path determines the kind.
+// TestControlUnsettable: a control request can set only the fields that operators may set. Only the daemon decides
+// whether an opening is automatic, and from which offset to search for unknown releases. The path determines the kind
+// of the request.
 func TestControlUnsettable(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -71,7 +72,7 @@ func TestControlUnsettable(t *testing.T) {
 	}
 }
 
-// TestControlBytes: a request has the bytes that commands and daemons of other versions write.
+// TestControlBytes: a request is encoded in the same bytes as by commands and daemons of other versions.
 func TestControlBytes(t *testing.T) {
 	t.Parallel()
 	q := task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1, Reply: make(chan error)}

@@ -13,39 +13,40 @@ import (
 
 // PatternStatus is the status of a pattern. It depends only on the names of topics, so all of it is public.
 type PatternStatus struct {
-	Pattern string `json:"pattern"` // the name of its table
-	Topics  string `json:"topics"`  // the regular expression
+	Pattern string `json:"pattern"` // name of the pattern's table in the configuration
+	Topics  string `json:"topics"`  // the pattern's regular expression
 	Most    int    `json:"max_topics"`
 	Taken   int    `json:"taken"`
-	Beyond  int    `json:"beyond"`  // topics that match but are not taken because Most topics are taken already
-	Refused int    `json:"refused"` // topics that match but are not taken for another reason
-	// Missing are some of the topics of Beyond and Refused, with the reasons.
+	// Beyond is the number of matching topics that are not taken because Most topics are taken already.
+	Beyond  int `json:"beyond"`
+	Refused int `json:"refused"` // number of matching topics that are not taken for another reason
+	// Missing lists some of the topics counted in Beyond and Refused, with the reasons.
 	Missing []config.Refusal `json:"missing,omitempty"`
 }
 
 // ReloadRequest asks a daemon to read its configuration again.
 type ReloadRequest struct {
-	// Open lets added streams open their first epochs, as at a start, including streams that were added by an earlier
-	// reload and still wait to open.
+	// Open lets added streams open their first epochs, as when a daemon starts. This includes streams that an earlier
+	// reload added and that still wait to open.
 	Open bool `json:"open,omitempty"`
-	// DryRun only reports the changes and makes none.
+	// DryRun asks only for a report of the changes; none is made.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // Reload is the difference between the configuration that was read again and the running one.
 type Reload struct {
-	Added   []string       `json:"added"` // names of streams
+	Added   []string       `json:"added"` // names of added streams
 	Removed []string       `json:"removed"`
 	Changed []StreamChange `json:"changed"`
-	// Process are the changed keys outside of streams.
+	// Process lists the changed keys outside of streams.
 	Process []config.Difference `json:"process"`
-	// Opened are the tasks that waited for a request to open their epoch and now open it. If a stream's partitions are
-	// not known yet, its name stands for all of its tasks.
+	// Opened lists the tasks that waited for a request to open their epoch and now open it. If a stream's partitions
+	// are not known yet, its name stands for all of its tasks.
 	Opened []string `json:"opened"`
-	// Unopened are the tasks that still wait for such a request: their next epoch would be the first, or the first
-	// after a horizon. A stream or pattern whose topics are not known yet is listed in place of its tasks.
+	// Unopened lists the tasks that still wait for such a request: their next epoch would be the first, or the first
+	// after a horizon. If the topics of a stream or pattern are not known yet, its name stands for its tasks.
 	Unopened []string `json:"unopened"`
-	// Refused are the reasons why nothing was changed. If it is empty, everything was changed.
+	// Refused lists the reasons why nothing was changed. If it is empty, all changes were made.
 	Refused []string `json:"refused"`
 }
 
@@ -84,7 +85,7 @@ func (s *Server) streamSeries(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	success(w, struct {
-		Started  time.Time       `json:"started"` // start of the process that counts the releases n
+		Started  time.Time       `json:"started"` // start time of the process; the numbers n of releases count from it
 		Releases []monitor.Point `json:"releases"`
 	}{s.Started.UTC(), found[0].After(req.Context(), after)})
 }

@@ -18,29 +18,30 @@ const unitPerson = "person"
 
 // EntryPerson is the part of an opening that describes the protected persons.
 type EntryPerson struct {
-	// Population is the name of the account: the costs of its epochs to a person add up.
+	// Population is the name of the account. The costs to a person of all epochs with this name add up.
 	Population string `json:"population"`
-	Key        string `json:"key"` // where a record's user key is
+	Key        string `json:"key"` // the part of a record that has the user key
 	Cap        uint64 `json:"cap"`
 	Separation uint64 `json:"separation"`
 	PerStep    uint64 `json:"per_step"`
-	// Period is a number of steps. The account then protects the records that somebody has in one period of each epoch
-	// of a stretch; see stretches. 0: all of somebody's records.
+	// Period is a number of steps. The account then protects the records that a person has in one period of each epoch
+	// of a stretch; see stretches. 0: it protects all records of a person.
 	Period uint64 `json:"period,omitempty"`
-	// Step is the length of a step, set if there is a period: a period with steps of another length is a different
-	// period. It is "" in lines that did not record it; their epochs count in every stretch.
+	// Step is the length of a step. It is set if there is a period, because a period with steps of another length is a
+	// different period. It is "" in lines of older builds, which did not record it; their epochs count in every
+	// stretch.
 	Step string `json:"step,omitempty"`
-	// Partitioner is "murmur2" if each user key counts in one partition only, which follows from the key and the
-	// topic's number of Partitions; else "none".
+	// Partitioner is "murmur2" if each user key counts in one partition only; the key and the topic's number of
+	// Partitions determine which. Otherwise Partitioner is "none".
 	Partitioner string `json:"partitioner"`
 	Partitions  int    `json:"partitions"`
-	// Refuses says that max_users may be reached. Then a user who leaves a partition may let somebody else in there,
-	// and a user who moves to another partition may displace somebody.
+	// Refuses reports whether max_users may be reached, so that further users are refused. A user who leaves a
+	// partition may then make room for another user there, and a user who moves to another partition may displace one.
 	Refuses bool `json:"refuses,omitempty"`
 }
 
-// PersonOf returns the unit and the description of persons for an opening of a stream; "" and nil if the stream
-// protects records. partitions is the number of partitions of the input topic.
+// PersonOf returns the unit and the description of persons for the entry that opens a stream's epoch. If the stream
+// protects records, it returns "" and nil. partitions is the number of partitions of the input topic.
 func PersonOf(s *config.Stream, partitions int) (unit string, p *EntryPerson) {
 	u := s.User
 	if u == nil {
@@ -73,11 +74,11 @@ func (e *Entry) soundUnit() bool {
 		(p.Partitioner == "none" || p.Partitioner == "murmur2" && p.Key == config.UserRecordKey) && p.Partitions > 0
 }
 
-// Account is what has a limit, and within which charges add up: the records of a source, or the persons of a
-// population.
+// Account identifies a budget: the records of a source, or the persons of a population. An account has one limit, and
+// charges to it add up.
 type Account struct {
-	core.Source        // of records
-	Population  string // of persons; "": the account is of records
+	core.Source        // of the records; unused if Population is set
+	Population  string // of the persons; "": the account is for records
 }
 
 // String names the account in messages.
@@ -105,7 +106,7 @@ func (a Account) payers() string {
 }
 
 // account returns the account that an opening, or a view of one, is charged to. Charges to persons cannot be separated
-// by offset, because somebody with a record at one offset may have records at any other.
+// by offset, because a person with a record at one offset may have records at any other.
 func (e *Entry) account() Account {
 	if e.Person != nil {
 		return Account{Population: e.Person.Population}
@@ -116,7 +117,7 @@ func (e *Entry) account() Account {
 // charged returns one view of an opening for each account that it is charged to.
 func (e *Entry) charged() []Entry {
 	if e.Person != nil {
-		return []Entry{*e} // a merged epoch counts a person once, over all its partitions
+		return []Entry{*e} // a merged epoch is charged once for a person, not once per partition
 	}
 	return e.Views()
 }
@@ -143,19 +144,19 @@ func (l *Ledger) accountsOf(e *Entry) []Account {
 type accountIndex struct {
 	openings    []int
 	open        []int       // openings that have not ended
-	Closed      []dp.Charge // records: of closed epochs; adjacent ranges of equal cost are merged
+	Closed      []dp.Charge // for records: charges of closed epochs; adjacent ranges of equal cost are merged
 	Settled     map[share]dp.Cost
-	stretches   map[core.Task]*stretches // persons of a period: of closed epochs
-	layouts     map[layout]int           // persons: number of openings with this layout that are not void
+	stretches   map[core.Task]*stretches // for persons with a period: stretches of closed epochs
+	layouts     map[layout]int           // for persons: number of openings with each layout, without void ones
 	adjacencies []dp.Adjacency
-	limit       int   // the last line that sets a limit, −1 if there is none
-	first       int   // the opening that sets aside a part for sketches, −1 if there is none
+	limit       int   // index of the last line that sets a limit, −1 if there is none
+	first       int   // index of the opening that sets aside a part of the limit for sketches, −1 if there is none
 	lines       []int // all lines that concern the account
 	history     *budgetHistory
 }
 
-// share identifies a sum of charges to persons by closed epochs over one partition; partition is core.Merged for epochs
-// over several partitions.
+// share identifies one sum: the charges to persons by all closed epochs over one partition. partition is core.Merged
+// for epochs over several partitions.
 type share struct {
 	partition int
 	adjacency dp.Adjacency
@@ -165,13 +166,14 @@ func compareShares(a, b share) int {
 	return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(a.adjacency, b.adjacency))
 }
 
-// layout decides whether a change of one person affects only one partition, or may affect two.
+// layout has the properties of an epoch that decide whether changing one person affects only one partition, or may
+// affect two.
 //
-// Under replace, the person who comes may belong to another partition than the person who goes. Two partitions change
-// then, and in each only one person comes or goes. That costs at most 1/√2 of the partition's charge, which covers one
-// person going and one coming, so both together cost no more than the larger charge. With a full user table, however,
-// each of the two also displaces another user, and each partition pays its whole charge. Under zero-out no person comes
-// to another partition.
+// Under replace, the person who is added may belong to another partition than the person who is removed. Two partitions
+// change then, and in each only one person is added or removed. A partition's charge covers one removal and one
+// addition, so one of the two costs at most 1/√2 of it. Both together thus cost no more than the larger of the two
+// charges. If the user table is full, however, each of the two persons also displaces another user, and each partition
+// pays its whole charge. Under zero-out nobody is added to another partition.
 type layout struct {
 	cluster, topic string
 	partitions     int
@@ -196,8 +198,8 @@ func (x *ledgerIndex) account(of Account) *accountIndex {
 	return a
 }
 
-// add indexes the last line, entry i, as its view e for the account. opened is the epoch's opening, entry number
-// opening, as a view for the account; nil if there is none.
+// add indexes entry i, which is the last line. e is the view of this entry for the account. opened is the account's
+// view of the epoch's opening, which is entry number `opening`; it is nil if there is none.
 func (a *accountIndex) add(x *ledgerIndex, entries []Entry, i, opening int, opened *Entry, e Entry) {
 	a.lines = append(a.lines, i)
 	ended := func() {
@@ -246,7 +248,8 @@ func (a *accountIndex) add(x *ledgerIndex, entries []Entry, i, opening int, open
 }
 
 // settle indexes the charge of a closed epoch. An epoch without a step released nothing and charges nothing. For
-// records, adjacent ranges of one log with the same cost are merged; every position pays the same as before.
+// records, settle merges adjacent ranges of one log that have the same cost; this does not change what any position
+// pays.
 func (a *accountIndex) settle(opened, end *Entry) {
 	if end.End == opened.First {
 		return
@@ -275,7 +278,7 @@ func (a *accountIndex) settle(opened, end *Entry) {
 	a.Closed = append(a.Closed, c)
 }
 
-// composed adds a cost to a sum, which is the zero value before the first.
+// composed adds cost c to sum. The sum before the first cost is the zero value.
 func composed(sum, c dp.Cost) dp.Cost {
 	if sum.Adjacency == 0 {
 		return c
@@ -283,8 +286,8 @@ func composed(sum, c dp.Cost) dp.Cost {
 	return dp.Compose(sum, c)
 }
 
-// enforced reports whether a person pays for one partition only: all epochs of the population, and extra, must enforce
-// this and have the same layout. extra may be nil.
+// enforced reports whether a person pays for one partition only. This holds if all epochs of the population, and extra,
+// enforce it and have the same layout. extra may be nil.
 func (a *accountIndex) enforced(extra *Entry) bool {
 	all := slices.Collect(maps.Keys(a.layouts))
 	if extra != nil && !slices.Contains(all, extra.layout()) {
@@ -293,10 +296,11 @@ func (a *accountIndex) enforced(extra *Entry) bool {
 	return len(all) == 1 && all[0].enforced
 }
 
-// personCharges returns the charges of a population including extra, as if the epoch of closing ended at closing. For a
-// task whose persons are protected per period it takes the dearest stretch. If every user key counts in one partition
-// only, each partition is a position of its own; otherwise all charges are at every position. So [dp.MostCharged] takes
-// the largest sum of a partition, or adds up everything.
+// personCharges returns the charges to a population, including those of extra. It assumes that the epoch of closing
+// ended at closing. A task that protects persons per period is charged for its most expensive stretch. If every user
+// key counts in one partition only, each partition becomes one position of the result; otherwise every charge covers
+// all positions. So [dp.MostCharged] returns the largest sum of any partition in the first case, and the sum of all
+// charges in the second.
 func (l *Ledger) personCharges(a *accountIndex, extra, closing *Entry) (charges []dp.Charge) {
 	enforced := a.enforced(extra)
 	sums := map[share]dp.Cost{}
@@ -309,7 +313,7 @@ func (l *Ledger) personCharges(a *accountIndex, extra, closing *Entry) (charges 
 	for _, at := range slices.SortedFunc(maps.Keys(a.Settled), compareShares) {
 		add(at, a.Settled[at])
 	}
-	begun := map[core.Task]*stretches{} // of tasks that have epochs that are not closed
+	begun := map[core.Task]*stretches{} // the stretches of tasks with open epochs
 	pays := func(e, end *Entry) {
 		if !e.stretches() {
 			add(share{e.Partition, e.Cost.Adjacency}, e.Cost)
@@ -400,7 +404,7 @@ func (x *ledgerIndex) count(e *Entry, n int) {
 	}
 }
 
-// unitOf describes the span of records of a person that is protected.
+// unitOf describes which records of a person are protected together.
 func unitOf(period uint64) string {
 	if period == 0 {
 		return "a whole epoch"
@@ -408,9 +412,9 @@ func unitOf(period uint64) string {
 	return fmt.Sprintf("a period of %d steps", period)
 }
 
-// agrees returns an error if an opening protects other units than earlier epochs of its topic. The persons' charges
-// would not include the cost of those epochs: an epoch that protects records gives no bound for somebody with many of
-// them, and an epoch with other user keys bounds the cost to other units.
+// agrees returns an error if an opening protects other units than earlier epochs of its topic. The charges to its
+// persons would not include the cost of those epochs: an epoch that protects records gives no bound for a person with
+// many records, and an epoch with other user keys bounds the cost to other units.
 func (l *Ledger) agrees(e *Entry) error {
 	if e.Person != nil {
 		for at, t := range l.index.topics {

@@ -20,7 +20,7 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// personEpoch has those fields of a test's opening for persons that affect its charge.
+// personEpoch has the fields of an opening for persons that affect its charge.
 type personEpoch struct {
 	stream, topic string
 	partition     int
@@ -57,7 +57,7 @@ func emptyLedger(t testing.TB) *ledger.Ledger {
 	return l
 }
 
-// chargedMu returns what a person of the population has paid.
+// chargedMu returns the μ that a person of the population has paid.
 func chargedMu(t testing.TB, l *ledger.Ledger, a dp.Adjacency) float64 {
 	t.Helper()
 	c, err := l.Charged(members, a, 1e-8, nil)
@@ -68,8 +68,8 @@ func chargedMu(t testing.TB, l *ledger.Ledger, a dp.Adjacency) float64 {
 // atLeast reports whether a charge has the wanted value, or exceeds it only by rounding.
 func atLeast(got, want float64) bool { return got >= want && got <= want*(1+1e-12) }
 
-// TestPopulationCharge: a person pays for all epochs of the population, independent of their offsets, partitions,
-// topics and incarnations; if a user key counts in one partition only, a person pays the largest sum of a partition.
+// TestPopulationCharge: a person pays for all epochs of the population, whatever their offsets, partitions, topics and
+// incarnations are. If a user key counts in one partition only, a person pays the largest sum of any partition.
 func TestPopulationCharge(t *testing.T) {
 	t.Parallel()
 	base := personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 4, mu: 3, adjacency: dp.ZeroOut,
@@ -160,8 +160,8 @@ func TestPopulationCharge(t *testing.T) {
 	}
 }
 
-// TestPopulationRandom compares with a sum over all lines, for random epochs of two streams over four partitions: some
-// closed, some void, some without a step.
+// TestPopulationRandom compares the charge with a sum over all lines, for random epochs of two streams over four
+// partitions. Some epochs are closed, some void, some without a step.
 func TestPopulationRandom(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(20, 6))
@@ -228,8 +228,8 @@ func TestPopulationRandom(t *testing.T) {
 	}
 }
 
-// TestPopulationLimit: the limit applies to the population. An epoch in any partition or stream that would exceed it
-// for a person is refused, and leaves no line.
+// TestPopulationLimit: the limit applies to the population. If an epoch in any partition or stream would exceed the
+// limit for a person, it is refused and leaves no line.
 func TestPopulationLimit(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-8)
@@ -259,7 +259,7 @@ func TestPopulationLimit(t *testing.T) {
 			t.Errorf("an epoch of %s/%d: %v", p.topic, p.partition, err)
 		}
 	}
-	// If the first epoch ended before its first step, there is room; if it had a step, there is none.
+	// If the first epoch ended before its first step, the limit allows the second; if it had a step, it does not.
 	if err := l.Affords(limited(second, 1, 1.4), &l.Entries[0], []ledger.EntryPart{{End: 0}}, 0); err != nil {
 		t.Errorf("after an epoch without a release: %v", err)
 	}
@@ -269,7 +269,7 @@ func TestPopulationLimit(t *testing.T) {
 	if n := len(l.Entries); n != 1 {
 		t.Errorf("%d lines", n)
 	}
-	// A limit is recorded once for all tasks of the population, and never below what is paid.
+	// A limit is recorded once for all tasks of the population, and never below the amount already paid.
 	line := ledger.Entry{Kind: ledger.KindLimit, Stream: "a", Source: base.entry(1).Source, Epoch: 1, LimitEpsilon: 0.9,
 		LimitDelta: 1e-8}
 	if err := l.SetLimitLine(line, dp.ZeroOut); err == nil ||
@@ -285,7 +285,7 @@ func TestPopulationLimit(t *testing.T) {
 	if n := len(l.Entries); n != 3 {
 		t.Errorf("%d lines, want one limit for both tasks", n)
 	}
-	// Enforced, the second partition has room for an epoch, but the first has none for a second epoch.
+	// If partitions are enforced, the limit allows an epoch in the second partition, but no second epoch in the first.
 	free := emptyLedger(t)
 	base.partitioner, second.partitioner = "murmur2", "murmur2"
 	for _, p := range []personEpoch{base, second} {
@@ -303,7 +303,8 @@ func TestPopulationLimit(t *testing.T) {
 	}
 }
 
-// TestUnitsDoNotMix: the epochs over a topic protect either its records, or the persons of one population by one key.
+// TestUnitsDoNotMix: all epochs over a topic protect its records, or all protect the persons of one population by the
+// same key.
 func TestUnitsDoNotMix(t *testing.T) {
 	t.Parallel()
 	person := personEpoch{stream: "p", topic: "orders", partition: 1, partitioner: "none", partitions: 4, mu: 0.1,
@@ -360,13 +361,13 @@ func TestUnitsDoNotMix(t *testing.T) {
 	}
 }
 
-// TestOpeningIsCharged: the charge of an opening that the check command reports is what the ledger charges: the epoch
-// of one partition if each person is in one partition, else all of them.
+// TestOpeningIsCharged: the check command reports the same charge for an opening as the ledger makes. If each person is
+// in one partition, it is the charge of one partition's epoch; otherwise it is the sum over all partitions.
 func TestOpeningIsCharged(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []string{"zero-out", "replace"} {
 		for _, partitioner := range []string{"none", "murmur2"} {
-			for _, room := range []uint64{7, 400} { // room for 400 records
+			for _, room := range []uint64{7, 400} { // tables of persons with room for 7 and for 400 users
 				s := userStream(t, fmt.Sprintf(`privacy = { epsilon = 1.0, delta = 1e-8, adjacency = %q }
 user = { key = "record-key", cap = 3, max_users = %d, partitioner = %q }`, adjacency, room, partitioner))
 				d, err := core.Describe(s, nil)
@@ -451,8 +452,8 @@ func closingOf(e ledger.Entry) ledger.Entry {
 	return ledger.Entry{Kind: ledger.KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch, End: e.First + 10}
 }
 
-// TestPopulationHistory: the status shows for each line of a population what was charged then, and the cost of one more
-// line does not grow with the ledger.
+// TestPopulationHistory: the status shows, for each line of a population, the charge after that line. The time to add
+// one more line does not grow with the ledger.
 func TestPopulationHistory(t *testing.T) {
 	t.Parallel()
 	l := emptyLedger(t)

@@ -40,7 +40,7 @@ func (e *ErrBudget) Error() string {
 		e.adjacency, e.limit)
 }
 
-// fitsAll calls fits for every account that e charges. It returns the largest ε.
+// fitsAll calls fits for every account that e charges, and returns the largest ε.
 func (l *Ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
 	if err := l.agrees(e); err != nil {
 		return 0, err
@@ -55,8 +55,8 @@ func (l *Ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
 	return charged, nil
 }
 
-// Affords returns an error if the limit would not allow epoch e after the task's open epoch was closed at the given
-// ends. steps is the least number of steps that the open epoch had.
+// Affords returns an error if the limit would not allow epoch e after the task's open epoch is closed at the given
+// ends. steps is a lower bound on the steps of the open epoch.
 func (l *Ledger) Affords(e Entry, opened *Entry, end []EntryPart, steps uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,8 +64,8 @@ func (l *Ledger) Affords(e Entry, opened *Entry, end []EntryPart, steps uint64) 
 	return err
 }
 
-// fits returns the ε that e's account has paid, including e. It returns an ErrBudget if that exceeds the limit in e's
-// adjacency, or in another one in which an epoch of the account was ever charged.
+// fits returns the ε that e's account has paid, including e. It returns an ErrBudget if this exceeds the limit in e's
+// adjacency, or in any other adjacency in which the account was ever charged.
 func (l *Ledger) fits(e, closing *Entry) (charged float64, err error) {
 	a := e.account()
 	reserved, first := l.reserved(a)
@@ -95,7 +95,8 @@ func (l *Ledger) fits(e, closing *Entry) (charged float64, err error) {
 	return charged, nil
 }
 
-// adjacencies returns the adjacencies in which an account was ever charged, and the adjacency also.
+// adjacencies returns the adjacencies in which an account was ever charged. It also includes the adjacency passed in
+// `also`.
 func (l *Ledger) adjacencies(a Account, also dp.Adjacency) (all []dp.Adjacency) {
 	if of := l.index.Accounts[a]; of != nil {
 		all = slices.Clone(of.adjacencies)
@@ -106,9 +107,9 @@ func (l *Ledger) adjacencies(a Account, also dp.Adjacency) (all []dp.Adjacency) 
 	return all
 }
 
-// within compares the payments from an account with the limit (ε, δ) and the part set aside for sketches. The payments
-// include extra, and count the epoch of closing as ended at closing. It returns the largest cost, and in over an error
-// if the limit is exceeded.
+// within compares the charges to an account with the limit (ε, δ) and with the part set aside for sketches. The charges
+// include extra, and assume that the epoch of closing ended at closing. within returns the largest cost; over is an
+// error if the limit is exceeded.
 func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, extra, closing *Entry, epsilon,
 	delta float64) (worst dp.Cost, over *ErrBudget, err error) {
 	costs, err := dp.MostCharged(l.charges(a, extra, closing), adjacency)
@@ -143,8 +144,8 @@ func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, ext
 	return worst, nil, nil
 }
 
-// reserved returns the part of an account's limit that is set aside for sketches. The account's first opening sets it,
-// before any release. first is true if there is no opening yet.
+// reserved returns the part of an account's limit that is set aside for sketches. The account's first opening sets this
+// part, before any release. first is true if there is no opening yet.
 func (l *Ledger) reserved(a Account) (reserved dp.Cost, first bool) {
 	if of := l.index.Accounts[a]; of != nil && of.first >= 0 {
 		return l.Entries[of.first].Reserved, false
@@ -217,16 +218,17 @@ func (l *Ledger) allows(a Account, e *Entry, adjacency dp.Adjacency) error {
 	return nil
 }
 
-// Charged returns what the worst-off record of a source, or the worst-off person of a population, pays for all epochs
-// of all streams, as if the epoch of closing ended at closing. If several costs cannot be compared, it takes the one
-// with the largest ε at delta.
+// Charged returns the cost to the record of a source, or to the person of a population, that pays most for all epochs
+// of all streams. It assumes that the epoch of closing ended at closing. If several costs cannot be compared, it
+// returns the one with the largest ε at delta.
 func (l *Ledger) Charged(a Account, adjacency dp.Adjacency, delta float64, closing *Entry) (dp.Cost, error) {
 	return dp.Charged(l.charges(a, nil, closing), adjacency, delta)
 }
 
-// charges returns all charges of an account, by all epochs of all streams and by extra, as if the epoch of closing
-// ended at closing. Charges to records compose by position within one incarnation of the log. Charges of different
-// incarnations add up, because both may hold data of the same people. personCharges returns the charges to persons.
+// charges returns all charges to an account, by all epochs of all streams and by extra. It assumes that the epoch of
+// closing ended at closing. Charges to records add up at each position, within one incarnation of the log. Charges in
+// different incarnations add up at all positions, because both may hold data of the same people. Charges to persons
+// come from personCharges.
 func (l *Ledger) charges(a Account, extra, closing *Entry) (charges []dp.Charge) {
 	of := l.index.Accounts[a]
 	if a.Population != "" {
@@ -256,7 +258,7 @@ func (l *Ledger) charges(a Account, extra, closing *Entry) (charges []dp.Charge)
 	return charges
 }
 
-// Epsilon returns the ε at delta of all charges so far, as if the epoch of closing ended at closing.
+// Epsilon returns the ε at delta of all charges so far. It assumes that the epoch of closing ended at closing.
 func (l *Ledger) Epsilon(a Account, adjacency dp.Adjacency, delta float64, closing *Entry) (float64, error) {
 	cost, err := l.Charged(a, adjacency, delta, closing)
 	if err != nil {
@@ -265,8 +267,8 @@ func (l *Ledger) Epsilon(a Account, adjacency dp.Adjacency, delta float64, closi
 	return cost.Epsilon(delta)
 }
 
-// chargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off person of a population,
-// has paid: the maximum over the given adjacency and all those in which the account was ever charged.
+// chargedEpsilon returns the ε, at delta, of the record or person of the account that has paid most. It is the maximum
+// over the given adjacency and all adjacencies in which the account was ever charged.
 func (l *Ledger) chargedEpsilon(a Account, adjacency dp.Adjacency, delta float64) (float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -274,8 +276,8 @@ func (l *Ledger) chargedEpsilon(a Account, adjacency dp.Adjacency, delta float64
 	return worst, err
 }
 
-// strictest compares the given adjacency and all those in which the account was ever charged. It returns the one in
-// which most was paid, and that ε.
+// strictest compares the given adjacency and all adjacencies in which the account was ever charged. It returns the
+// adjacency in which most was paid, and the ε paid in it.
 func (l *Ledger) strictest(of Account, also dp.Adjacency, delta float64) (worst dp.Adjacency, most float64, err error) {
 	worst = also
 	for _, a := range l.adjacencies(of, also) {

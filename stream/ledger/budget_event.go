@@ -8,37 +8,39 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// BudgetEvent describes a line of the ledger that changed what the records of an input partition, or the persons of a
-// population, have paid or may pay. It has both values after the line.
+// BudgetEvent describes a line of the ledger that changed the charge or the limit of an account: the records of an
+// input partition, or the persons of a population. It has the charge and the limit after the line.
 type BudgetEvent struct {
 	Time   time.Time `json:"time"`
 	Kind   string    `json:"kind"` // open, void, close, limit
 	Stream string    `json:"stream"`
 	Epoch  uint64    `json:"epoch,omitempty"`
 	// Epsilon is the ε of the opened epoch by itself; only for openings.
-	Epsilon        float64 `json:"epsilon,omitempty"`
-	ChargedEpsilon float64 `json:"charged_epsilon"` // of the worst-off record or person, at the limit's delta
+	Epsilon float64 `json:"epsilon,omitempty"`
+	// ChargedEpsilon is the ε of the record or person that has paid most, at the limit's delta.
+	ChargedEpsilon float64 `json:"charged_epsilon"`
 	LimitEpsilon   float64 `json:"limit_epsilon"`
 	LimitDelta     float64 `json:"limit_delta"`
 }
 
-// newBudgetEvents is the number of the newest events of an account that a status shows. The first of them includes all
+// newBudgetEvents is how many events of an account a status shows: the newest ones. The first of them includes all
 // earlier charges.
 const newBudgetEvents = 24
 
-// budgetHistory is the history of an account's charges, up to the lines that were read. The charge after a line is
-// computed from an index of the lines up to it.
+// budgetHistory is the history of an account's charges, as far as the ledger's lines were read. The charge after a line
+// is computed from an index of all lines up to that line.
 type budgetHistory struct {
-	then           Ledger  // the ledger as of the last line read, without its lines
-	read           int     // number of the account's lines that were read
+	then           Ledger  // the ledger as of the last line read, but without the lines themselves
+	read           int     // how many of the account's lines were read
 	epsilon, delta float64 // the last limit, 0 before the first
 	events         []BudgetEvent
 }
 
-// budgetOf returns the newest events of an account, at most most (0: all), the oldest first.
+// budgetOf returns the newest events of an account, the oldest of them first. `most` is the maximum number; 0: all
+// events.
 //
-// The newest [newBudgetEvents] are cached, so that the cost of a new line does not grow with the ledger. The caller
-// holds the lock.
+// The newest [newBudgetEvents] events are cached, so that the time to process a new line does not grow with the ledger.
+// The caller holds the lock.
 func (l *Ledger) budgetOf(a Account, most int) ([]BudgetEvent, error) {
 	of := l.index.Accounts[a]
 	if of == nil {
@@ -64,7 +66,7 @@ func (l *Ledger) budgetOf(a Account, most int) ([]BudgetEvent, error) {
 	return events, nil
 }
 
-// readOn reads the new lines of the account, and keeps at most most events (0: all).
+// readOn reads the new lines of the account and keeps the newest events. `most` is the maximum number; 0: all events.
 func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) error {
 	defer func() { h.then.Entries = nil }()
 	news := lines[h.read:]
@@ -72,7 +74,7 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 		e := &l.Entries[i]
 		return e.Kind == KindOpen || e.Kind == KindClose || e.Kind == KindVoid || e.Kind == KindLimit
 	}
-	skip := 0 // events that will be dropped for newer ones
+	skip := 0 // events that newer ones will replace
 	if most > 0 {
 		for _, i := range news {
 			if isEvent(i) {
@@ -115,9 +117,9 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 	return nil
 }
 
-// paid is what a task's accounts had paid when the ledger had lines lines.
+// paid is the cached charge to a task's accounts, as of the ledger's first `lines` lines.
 type paid struct {
-	lines     int    // of the ledger
+	lines     int    // number of lines of the ledger
 	newest    uint64 // the task's newest opening or closing
 	touched   int    // number of lines about its accounts
 	adjacency dp.Adjacency
@@ -127,16 +129,17 @@ type paid struct {
 	events  []BudgetEvent
 }
 
-// Paid returns the ε at delta, rounded for display, that the worst-off record of a task's input, or the worst-off
-// person of its population, has paid, and the newest events of that account. Both include epochs of other tasks. An
-// account is computed again only if the ledger has a new line about it.
+// Paid returns the ε, at delta and rounded for display, of the record or person that has paid most in any account of a
+// task, and the newest events of that account. An account is the records of an input partition, or the persons of a
+// population. Both results include the epochs of other tasks. Paid computes an account again only if the ledger has a
+// new line about it.
 //
 // The ledger is locked for one account at a time, because commits need the lock too.
 func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsilon float64, events []BudgetEvent) {
 	p, accounts := l.unread(t, adjacency, delta)
 	for i, a := range accounts {
 		l.mu.Lock()
-		_, spent, _ := l.strictest(a, adjacency, delta) // 0 if it cannot be computed
+		_, spent, _ := l.strictest(a, adjacency, delta) // ε is 0 if it cannot be computed.
 		if shown := core.ToShow(spent); i == 0 || shown > p.epsilon {
 			p.epsilon = shown
 			p.events, _ = l.budgetOf(a, newBudgetEvents)
@@ -153,7 +156,7 @@ func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsil
 	return p.epsilon, p.events
 }
 
-// unread returns what a task is known to have paid, and the accounts that have new lines.
+// unread returns the cached charge of a task, and the accounts about which there are new lines.
 func (l *Ledger) unread(t core.Task, adjacency dp.Adjacency, delta float64) (p paid, accounts []Account) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -36,7 +36,7 @@ func TestBudgetOwnLines(t *testing.T) {
 			fixtures.Must(t, err)
 			want = append(want, core.ToShow(spent))
 		}
-		// both reads on after each line, alone reads once
+		// `both` is queried after each line, `alone` only once
 		_, err := both.BudgetOf(streamtest.OfRecords(fixtures.TestSource), 3)
 		fixtures.Must(t, err)
 	}

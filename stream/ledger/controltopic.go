@@ -19,9 +19,9 @@ import (
 )
 
 // ControlTopic keeps a copy of all lines of the ledger in the control topic. All state directories that may read the
-// same input share this topic. It has one partition, so all of them see its lines in the same order. The line that
-// opens an epoch is the claim to it: if several directories claim an epoch, such as copies of one state directory, the
-// first claim in the topic counts.
+// same input share this topic. The topic has one partition, so all of them see its lines in the same order. The line
+// that opens an epoch is the claim to this epoch. If several directories claim an epoch, for example copies of one
+// state directory, the first claim in the topic counts.
 //
 // The value of a record is the bytes of a line. Its header has the identity of the ledger, which is the hash of its
 // first line, and a MAC under a key derived from the master key. Records without a valid MAC are ignored. A
@@ -31,21 +31,24 @@ type ControlTopic struct {
 	log    signedlog.Log
 	ledger *Ledger
 
-	mu     sync.Mutex
-	found  bool                  // the topic exists and has the right settings
-	next   int64                 // first offset of the topic that was not read yet
-	sent   int                   // number of lines of the ledger that are in the topic
-	lacks  [][]byte              // lines in the topic, from a newer copy of the ledger, that this one lacks
-	again  bool                  // the topic has a line twice
-	forked uint64                // number of the first line in which a copy of the ledger differs; 0: none
-	late   map[string]bool       // hashes, in hexadecimal, of lines whose number a copy had used before; see line
+	mu    sync.Mutex
+	found bool  // the topic exists and has the right settings
+	next  int64 // offset of the topic's first record that is not read yet
+	sent  int   // number of lines of the ledger that are in the topic
+	// lacks has the lines that a newer copy of the ledger wrote to the topic and that this ledger does not have.
+	lacks [][]byte
+	again bool // the topic has a line twice
+	// forked is the number of the first line in which a copy of the ledger differs from this one; 0: no copy differs.
+	forked uint64
+	// late has the hashes, in hexadecimal, of lines whose number another copy used first; see method line.
+	late   map[string]bool
 	claims map[claimed]claim     // the first claim to each epoch
 	first  map[claimed][32]byte  // the first ledger to open an epoch with this number over a source
-	newest map[string][]newestOf // by stream, one per ledger and source with a valid claim
+	newest map[string][]newestOf // keyed by stream; one element per ledger and source with a valid claim
 }
 
-// claimed identifies an epoch of a task, or an epoch over one of the sources that the task reads. source is the task's
-// (partition −1 if it is merged) or the one source.
+// claimed identifies an epoch of a task, or an epoch over one of the sources that the task reads. In the first case,
+// source is the task's source, with partition −1 if the task is merged.
 type claimed struct {
 	stream string
 	source core.Source
@@ -55,8 +58,8 @@ type claimed struct {
 // claim is a ledger's line that opened an epoch.
 type claim struct{ ledger, line [32]byte }
 
-// newestOf is the largest epoch that a ledger claimed over a source, by a task of that source alone or as a partition
-// of a merged epoch.
+// newestOf is the largest epoch that a ledger claimed over a source. The epoch may read only this source, or be a
+// merged epoch that includes it.
 type newestOf struct {
 	ledger [32]byte
 	source core.Source
@@ -87,8 +90,9 @@ func (m *ControlTopic) header(id [32]byte, line []byte) []byte {
 	return m.log.Sign(id[:], signedlog.Sized(line))
 }
 
-// Sync reads the new lines of the topic and appends the ledger's lines that are not in it yet. It halts if the topic
-// has lines of this ledger that the ledger lacks: this state directory is then an old copy, or another copy runs.
+// Sync reads the new lines of the topic and appends the ledger's lines that are not in the topic yet. It returns a halt
+// if the topic has lines of this ledger that the ledger itself does not have: this state directory is then an old copy,
+// or another copy runs.
 func (m *ControlTopic) Sync(ctx context.Context) error {
 	if m == nil {
 		return nil
@@ -131,7 +135,7 @@ func (m *ControlTopic) Sync(ctx context.Context) error {
 	return m.newer()
 }
 
-// newer halts if a copy of this ledger has lines that this one lacks.
+// newer returns a halt if a copy of this ledger has lines that this ledger does not have.
 func (m *ControlTopic) newer() error {
 	const way = "run the newest copy of the state directory, and remove the others"
 	switch {
@@ -148,8 +152,8 @@ func (m *ControlTopic) newer() error {
 	return nil
 }
 
-// Adopt appends the lines in the topic that this ledger lacks. It is for an operator who opens an epoch with an old
-// copy of the state because the newest one is lost.
+// Adopt appends to this ledger the lines that only the topic has. It is for an operator who opens an epoch with an old
+// copy of the state because the newest copy is lost.
 func (m *ControlTopic) Adopt(ctx context.Context) error {
 	err := m.Sync(ctx)
 	if err == nil || m == nil {
@@ -163,8 +167,8 @@ func (m *ControlTopic) Adopt(ctx context.Context) error {
 	return m.takeOver()
 }
 
-// Salvage appends, for a repair, the lines in the topic that continue this ledger. It writes nothing to the topic. It
-// takes no line if the topic is missing or differs from the ledger in some line.
+// Salvage is for repairs: it appends to this ledger the lines of the topic that continue it. It writes nothing to the
+// topic. If the topic is missing or differs from the ledger in some line, Salvage appends nothing.
 func (m *ControlTopic) Salvage(ctx context.Context) error {
 	if m == nil {
 		return nil
@@ -186,7 +190,7 @@ func (m *ControlTopic) Salvage(ctx context.Context) error {
 	return m.takeOver()
 }
 
-// takeOver appends the lines that the ledger lacks.
+// takeOver appends to the ledger the lines in m.lacks.
 func (m *ControlTopic) takeOver() error {
 	if err := m.ledger.adopt(m.lacks); err != nil {
 		return err
@@ -197,7 +201,8 @@ func (m *ControlTopic) takeOver() error {
 	return nil
 }
 
-// exists creates the topic if it is missing, and halts if its settings could lose lines or their order.
+// exists creates the topic if it is missing. It returns a halt if the topic's settings could lose lines or change their
+// order.
 func (m *ControlTopic) exists(ctx context.Context) error {
 	if m.found {
 		return nil
@@ -273,15 +278,16 @@ func (m *ControlTopic) read(ctx context.Context) error {
 
 // line processes a record, if it is a line of a ledger and signed with our key.
 //
-// Two copies of a ledger that both write before either has read the other's line write two lines with the same number.
-// The first in the topic counts, both for the copy that wrote it and for an older copy that reads both and takes it
-// over. The copy that wrote the second finds the first one when it reads its own line back, and halts. It does so
-// before it draws noise for an opening (claim in package epoch), so nothing was released under the lines after the
-// second one. These lines are recognized by the hash of the line before them.
+// If two copies of a ledger both write before either has read the other's line, the topic gets two lines with the same
+// number. The first of them counts, both for the copy that wrote it and for an older copy that reads both and appends
+// the first to its own ledger. The copy that wrote the second line finds the first one when it reads its own line back,
+// and halts. For an opening it reads the line back before it draws noise (claim in package epoch). So nothing was
+// released under the second line or the lines that continue it. Those later lines are recognized because each contains
+// the hash of the line before it.
 //
-// This does not hold for copies that ran before they had a control topic. Each of them writes all of its lines at once,
-// including the lines that they have in common. So once the topic has a line twice, an older copy no longer assumes
-// that a second line released nothing, and halts.
+// This is not true for copies that ran before a control topic was configured. Each of these copies later writes all of
+// its lines at once, including the lines that the copies have in common. So once the topic has a line twice, an older
+// copy cannot assume that nothing was released under a second line, and halts.
 func (m *ControlTopic) line(rec *kafka.Record) {
 	header, _ := m.log.Signature(rec)
 	if len(header) != 64 {
@@ -340,9 +346,10 @@ func (m *ControlTopic) newestLine() string {
 	return hex.EncodeToString(hash[:])
 }
 
-// claim records an opening. It counts if it is the first claim to this epoch of this task, and if no other ledger
-// opened an epoch with this number over one of its sources before. So if a stream is merged in one directory and not in
-// another, only one of them gets epoch 1. The same ledger may have both, one after the other.
+// claim records an opening. The opening counts if it is the first claim to this epoch of this task, and if no other
+// ledger earlier opened an epoch with this number over one of its sources. So if a stream is merged in one directory
+// and not in another, only one directory gets epoch 1. One ledger, however, may have a merged and an unmerged epoch
+// with the same number, one after the other.
 func (m *ControlTopic) claim(e *Entry, by claim) {
 	epoch := claimed{e.Stream, e.Source, e.Epoch}
 	if _, taken := m.claims[epoch]; taken || m.foreign(e, by.ledger) {
@@ -373,9 +380,9 @@ func (m *ControlTopic) foreign(opened *Entry, own [32]byte) bool {
 	})
 }
 
-// Others returns the largest epoch that other ledgers claimed over one of a stream's sources, 0 if there is none. A
-// merged epoch counts for each of its partitions, so that epoch numbers continue when a stream becomes merged or stops
-// being merged.
+// Others returns the largest epoch that other ledgers claimed over any of a stream's sources, 0 if there is none. A
+// merged epoch counts for each of its partitions. So epoch numbers keep increasing when a stream becomes merged or
+// stops being merged.
 func (m *ControlTopic) Others(stream string, sources []core.Source) (epoch uint64) {
 	if m == nil {
 		return 0
@@ -391,8 +398,8 @@ func (m *ControlTopic) Others(stream string, sources []core.Source) (epoch uint6
 	return epoch
 }
 
-// Ours halts if another state directory claimed the epoch of an opening before this one, or has since claimed a later
-// one.
+// Ours returns a halt if another state directory claimed the epoch of an opening earlier, or has since claimed a later
+// epoch.
 func (m *ControlTopic) Ours(opened *Entry) error {
 	if m == nil {
 		return nil
@@ -411,7 +418,7 @@ func (m *ControlTopic) Ours(opened *Entry) error {
 	return nil
 }
 
-// Taken returns the error that halts a state directory whose task another one runs.
+// Taken returns the error that halts a task because another state directory runs it.
 func (m *ControlTopic) Taken(t core.Task, epoch uint64) error {
 	return failure.Haltf(failure.ControlTopic,
 		"control topic %s says that another state directory opened epoch %d of this task: run only the newest "+

@@ -112,8 +112,8 @@ func TestUnfitControl(t *testing.T) {
 	}
 }
 
-// TestClaims: of two copies that run at once, only one opens the next epoch; of two new directories, only one opens the
-// first. The other has charged nothing and released nothing.
+// TestClaims: if two copies of a directory run at once, only one opens the next epoch; if two new directories run, only
+// one opens the first epoch. The other charges and releases nothing.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	halted := func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted }
@@ -242,8 +242,8 @@ func TestForkedLines(t *testing.T) {
 	}
 }
 
-// TestOldCopyOfForked: two copies of a ledger wrote different lines. An older copy takes over the lines that came
-// first, but halts if the second copy had lines that it had never mirrored before.
+// TestOldCopyOfForked: two copies of a ledger wrote different lines. An older copy appends the lines that came first to
+// its own ledger. It halts, however, if the second copy wrote lines from before it had a control topic.
 func TestOldCopyOfForked(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
@@ -341,8 +341,8 @@ func TestClaimsMerged(t *testing.T) {
 	}
 }
 
-// TestOldCopy: a state directory that lacks lines of the control topic does not start. If there is no newer copy, an
-// operator can take the lines over, with all their charges.
+// TestOldCopy: a daemon does not start if lines of the control topic are missing in its ledger. If there is no newer
+// copy, an operator can append these lines to the ledger, with all their charges.
 func TestOldCopy(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Mirrored(t, fixtures.RollsStream)
@@ -379,8 +379,8 @@ func TestOldCopy(t *testing.T) {
 	}
 }
 
-// TestForeignControl: records that others write into the control topic, by accident or on purpose, are ignored, as are
-// lines signed with another master key.
+// TestForeignControl: the daemon ignores records that other programs write into the control topic, by accident or on
+// purpose, and lines that are signed with another master key.
 func TestForeignControl(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Mirrored(t, fixtures.RollsStream)
@@ -410,7 +410,7 @@ func TestForeignControl(t *testing.T) {
 	x := r.Start()
 	x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.State == monitor.StateRunning })
 	x.End()
-	// These are its own lines: damaged in every byte of one, sent again, and out of order.
+	// These are lines of the ledger itself: one of them damaged in each byte, lines sent again, and lines out of order.
 	own := r.Control()[len(lines)+6:]
 	line := own[len(own)-1]
 	for i := range line.Value {

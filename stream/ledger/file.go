@@ -25,7 +25,7 @@ var ErrLedger = errors.New("ledger damaged")
 
 // Key makes the MACs of lines, under a key derived from the master key.
 type Key struct {
-	ID  string // of the master key
+	ID  string // id of the master key
 	mac []byte
 }
 
@@ -35,7 +35,7 @@ func NewKey(master *[32]byte) *Key {
 	return &Key{credentials.KeyID(master), key[:]}
 }
 
-// A sealed line ends with ,"mac":"…","sum":"…"}. SealBytes is the length of that end.
+// A sealed line ends with `,"mac":"…","sum":"…"}`. SealBytes is the length of this suffix.
 const (
 	macField  = `,"mac":"`
 	sumField  = `","sum":"`
@@ -45,7 +45,7 @@ const (
 
 // Seal adds MAC and sum to the line of an entry.
 func (k *Key) Seal(line []byte) []byte {
-	line = line[:len(line)-1] // its brace
+	line = line[:len(line)-1] // without the closing brace
 	mac := hmac.New(sha256.New, k.mac)
 	mac.Write(line)
 	line = append(append(line, macField...), hex.EncodeToString(mac.Sum(nil))...)
@@ -76,8 +76,8 @@ func sealed(line []byte, k *Key) bool {
 	return hmac.Equal(rest[len(macField):][:2*sha256.Size], hex.AppendEncode(nil, mac.Sum(nil)))
 }
 
-// Open reads the ledger, and checks its chain and, with a key, its MACs. It cuts off a torn last line, which a crash
-// during an append leaves; nothing refers to that line.
+// Open reads the ledger and checks its chain of hashes. If key is not nil, it also checks the MACs. A crash during an
+// append leaves a torn last line, which Open cuts off; nothing refers to that line.
 func Open(d state.Disk, dir string, key *Key) (*Ledger, error) {
 	path := dir + "/" + FileName
 	data, err := d.ReadFile(path)
@@ -92,8 +92,8 @@ func Open(d state.Disk, dir string, key *Key) (*Ledger, error) {
 	l.begin(d, dir, path)
 	l.size = int64(end)
 	if tail := data[end:]; len(tail) > 0 {
-		// A crash can leave a sector of zeros, which was never written, but it does not turn a line's newline into
-		// another byte. So a last line that is complete except for its newline is an error.
+		// A crash can leave a sector of zeros that was never written, but it does not change a line's newline into
+		// another byte. So if the last line is complete except for its newline, the file is damaged.
 		if n := len(tail) - 1; tail[n] != 0 && bytes.IndexByte(tail, '\n') < 0 {
 			if _, err := Parse(append(slices.Clone(data[:end+n]), '\n'), key); err == nil && n > 0 {
 				return nil, fmt.Errorf("%w: line %d is complete, but its newline was changed to another "+
@@ -108,8 +108,8 @@ func Open(d state.Disk, dir string, key *Key) (*Ledger, error) {
 	return l, nil
 }
 
-// Continue creates a ledger in a new file of a directory from the complete lines of another ledger, whose file stays as
-// it is.
+// Continue creates a ledger in a new file of dir. It copies the complete lines of another ledger and leaves that
+// ledger's file unchanged.
 func Continue(d state.Disk, dir, name string, lines []byte, key *Key) (*Ledger, error) {
 	if err := state.RemoveAll(d, dir, name); err != nil {
 		return nil, err
@@ -152,18 +152,18 @@ func CompleteLines(data []byte) int {
 	return end
 }
 
-// Parse checks complete lines, and that their sequence is possible. From the first line with a MAC on, every line must
-// have one; the chain of hashes protects the lines before it. Lines under the given key have their MACs checked. Lines
-// under a former master key have only their chain and sums checked: they must come before the first line under the
-// given key, whose MAC covers them through its Prev. After that line every line must be under the given key. As long as
-// no line is under the given key, Foreign returns true.
+// Parse checks complete lines, and that their order is possible. From the first line with a MAC on, every line must
+// have one; the chain of hashes protects the lines before it. Parse checks the MACs of lines under the given key. Of
+// lines under a former master key it checks only the chain and the sums. Those lines must come before the first line
+// under the given key, whose MAC covers them through its Prev. After that line, every line must be under the given key.
+// If all MACs are under former keys, Foreign returns true.
 func Parse(data []byte, key *Key) (*Ledger, error) {
 	type epoch struct {
 		task   core.Task
 		number uint64
 	}
 	l := &Ledger{Key: key, heads: map[[32]byte]bool{}}
-	openings := map[epoch]*Entry{} // nil: ended
+	openings := map[epoch]*Entry{} // maps to nil once the epoch has ended
 	newest := map[core.Task]uint64{}
 	for n := 1; len(data) > 0; n++ {
 		line, rest, ok := bytes.Cut(data, []byte("\n"))
@@ -260,8 +260,8 @@ func (l *Ledger) take(e Entry, line []byte) {
 	}
 }
 
-// Foreign reports whether the lines have MACs and the last of them is under another key than the current one. Nothing
-// proves these lines then: the operator changed the key or configured a wrong one, or somebody without the key rewrote
+// Foreign reports whether the lines have MACs and the last MAC is under another key than the current one. The lines
+// cannot be verified then: the operator changed the key or configured a wrong one, or somebody without the key rewrote
 // the ledger.
 func (l *Ledger) Foreign() bool {
 	l.mu.Lock()
@@ -273,7 +273,7 @@ func (l *Ledger) foreignLocked() bool {
 	return l.Key != nil && l.KeyID != "" && l.KeyID != l.Key.ID
 }
 
-// Waits reports whether no line can be added until the operator confirms a new key.
+// Waits reports whether the operator must confirm a new key before a line can be added.
 func (l *Ledger) Waits() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -41,7 +41,7 @@ func FuzzLedger(f *testing.F) {
 				t.Fatalf("%d hashes of %d lines", len((*l.Heads())), len(entries))
 			}
 			if l.KeyID != "" {
-				return // sealed lines cannot be written again
+				return // sealed lines cannot be written again without the key
 			}
 			again := rechain(t, entries)
 			second, err := ledger.Parse(again, nil)

@@ -72,7 +72,7 @@ func TestGoldenLedger(t *testing.T) {
 			}
 		}
 	}
-	// Zeros elsewhere are damage.
+	// Zeros at any other place are damage.
 	bad := slices.Clone(file)
 	bad[10] = 0
 	d = simdisk.NewSimDisk("/s")
@@ -83,7 +83,7 @@ func TestGoldenLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerStories: chains that are intact, but whose sequence of lines is impossible.
+// TestLedgerStories: Parse refuses ledgers whose chain is intact, but whose sequence of lines is impossible.
 func TestLedgerStories(t *testing.T) {
 	t.Parallel()
 	src := core.Source{Cluster: "c", Topic: "orders", Partition: 0}

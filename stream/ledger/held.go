@@ -66,7 +66,8 @@ func (h *Held) same() error {
 	return nil
 }
 
-// check returns an error if the file is not as this process left it: another file has its name, or its size differs.
+// check returns an error if the file was changed by somebody else: another file has its name, or its size differs from
+// size.
 func (h *Held) check(size int64) error {
 	if h == nil {
 		return nil

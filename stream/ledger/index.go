@@ -6,24 +6,24 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// ledgerIndex answers the questions of every opening and closing without reading all lines again. It depends only on
-// the lines.
+// ledgerIndex holds what opening and closing an epoch need to know, so that they need not read all lines again. It
+// depends only on the lines.
 type ledgerIndex struct {
 	order    []core.Task // in the order of their first lines
 	Tasks    map[core.Task]*taskIndex
 	Sources  map[core.Source]*sourceIndex
 	Accounts map[Account]*accountIndex
 	topics   map[topic]*topicUnits
-	ends     map[int]int // opening → the entry that closed or voided it
+	ends     map[int]int // maps an opening to the entry that closed or voided it
 	keyID    string      // the master key of the last line, "" before the first
 }
 
 // taskIndex is the index of one task. Its integers are indexes of entries, except last.
 type taskIndex struct {
-	last        uint64         // largest epoch
-	openings    map[uint64]int // by epoch
+	last        uint64         // number of the largest epoch
+	openings    map[uint64]int // keyed by epoch number
 	begun       []int          // openings and closings, without voided ones
-	newest      int            // the last of begun, −1 if there is none
+	newest      int            // last element of begun, −1 if there is none
 	undestroyed []int          // closings whose secret is not destroyed
 	paid        paid
 }
@@ -33,8 +33,8 @@ type sourceIndex struct {
 	openings []int
 	open     []int // openings that have not ended
 
-	// About the current incarnation of the source's log: its number; the newest closing with an anchor, −1 if there is
-	// none; and whether a later closing covers records but has no anchor.
+	// These fields describe the current incarnation of the source's log: its number; the newest closing with an anchor,
+	// −1 if there is none; and whether a later closing covers records but has no anchor.
 	incarnation uint64
 	topicID     string // "" if no line has one
 	anchor      int
@@ -128,8 +128,8 @@ func (x *ledgerIndex) source(of core.Source) *sourceIndex {
 	return s
 }
 
-// add indexes the last line, entry i, as its view e for the source. opened is the epoch's opening, entry number
-// opening, or nil if there is none.
+// add indexes entry i, which is the last line. e is the view of this entry for the source. opened is the epoch's
+// opening, which is entry number `opening`; it is nil if there is none.
 func (s *sourceIndex) add(x *ledgerIndex, entries []Entry, i, opening int, opened *Entry, e Entry) {
 	ended := func() {
 		s.open = slices.DeleteFunc(s.open, func(b int) bool { return b == opening })

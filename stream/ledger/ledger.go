@@ -1,5 +1,5 @@
-// Package ledger keeps the record of everything that was ever charged: a chained file, its copy in the control
-// topic, and the budgets that follow from it.
+// Package ledger records every charge to a budget: in a file whose lines are chained by hashes, and in a copy of it in
+// the control topic. It computes the remaining budgets from these lines.
 package ledger
 
 import (
@@ -27,7 +27,7 @@ import (
 //	moved          the last line of a directory whose tasks a group of instances now runs
 type Entry struct {
 	Seq  uint64    `json:"seq"`
-	Prev string    `json:"prev"` // SHA-256 of the line before, in hexadecimal
+	Prev string    `json:"prev"` // SHA-256 of the previous line, in hexadecimal
 	Time time.Time `json:"time"`
 	Kind string    `json:"kind"`
 
@@ -42,9 +42,10 @@ type Entry struct {
 	Nonce       string `json:"nonce,omitempty"`
 	Digest      string `json:"digest,omitempty"`
 	Incarnation uint64 `json:"incarnation,omitempty"`
-	TopicID     string `json:"topic_id,omitempty"` // where the brokers have one
-	First       int64  `json:"first,omitempty"`    // base offset
-	End         int64  `json:"end,omitempty"`      // open: horizon's end, −1 without one; close: end of the last step
+	TopicID     string `json:"topic_id,omitempty"` // "" if the brokers report none
+	First       int64  `json:"first,omitempty"`    // open: first offset of the epoch
+	// End is, in an opening, the end of the horizon, −1 without one; in a closing, the end of the last step.
+	End int64 `json:"end,omitempty"`
 	// Output is where the epoch's releases have gone since its first one. nil in lines of older builds, which did not
 	// record it.
 	Output *EntryOutput `json:"output,omitempty"`
@@ -52,7 +53,8 @@ type Entry struct {
 	Boundaries *EntryBoundaries `json:"boundaries,omitempty"`
 	Mechanism  string           `json:"mechanism,omitempty"`
 	Cost       dp.Cost          `json:"cost,omitzero"`
-	// Unit is what the epoch protects: "person", and Person then says who counts as one person; or "", a record.
+	// Unit says what the epoch protects: "person" or, if empty, a record. For "person", the field Person says who
+	// counts as one person.
 	Unit   string       `json:"unit,omitempty"`
 	Person *EntryPerson `json:"person,omitempty"`
 	// Reserved is the part of the source's limit that is set aside for sketches, in the entry
@@ -67,16 +69,17 @@ type Entry struct {
 
 	// close
 
-	// Steps is the least number of steps that the epoch had. It is set if the epoch protects what a person has in a
-	// period.
+	// Steps is a lower bound on the number of steps that the epoch had. It is set if the epoch protects the records of
+	// a person in a period.
 	Steps        uint64 `json:"steps,omitempty"`
 	AnchorOffset int64  `json:"anchor_offset,omitempty"`
-	Anchor       string `json:"anchor,omitempty"` // HMAC of the last record, in hexadecimal; empty: no record
+	// Anchor is the HMAC of the last record, in hexadecimal; empty: the epoch had no record.
+	Anchor string `json:"anchor,omitempty"`
 
 	Reason string `json:"reason,omitempty"`
 
 	// repair
-	Accepts string `json:"accepts,omitempty"` // hash, in hexadecimal, of the lost line that is accepted
+	Accepts string `json:"accepts,omitempty"` // hash, in hexadecimal, of the lost line that this repair accepts
 
 	// imported, moved
 	Move *EntryMove `json:"move,omitempty"`
@@ -117,20 +120,20 @@ const (
 	ReasonRequest = "requested"
 )
 
-// Ledger is the append-only record of everything that was ever charged. Its file has JSON lines. Each contains the hash
-// of the line before and, from some line on, a MAC. It is safe for concurrent use.
+// Ledger is the append-only record of every charge. Its file has JSON lines. Each line contains the hash of the
+// previous line; from some line on, each also contains a MAC. A Ledger is safe for concurrent use.
 type Ledger struct {
 	mu      sync.Mutex
 	Disk    state.Disk
 	dir     string
 	Path    string
 	Now     func() time.Time
-	Key     *Key  // nil: lines are neither checked nor made with MACs
-	Held    *Held // nil: nobody else can write the file
+	Key     *Key  // nil: MACs are neither checked nor written
+	Held    *Held // nil: no other process can write the file, so it is not locked
 	Entries []Entry
 	heads   map[[32]byte]bool // the hashes of all lines
-	Head    [32]byte          // of the last line
-	KeyID   string            // of the last line's MAC, "" where it has none
+	Head    [32]byte          // hash of the last line
+	KeyID   string            // id of the key of the last line's MAC, "" if it has none
 	rekeyed bool              // the operator confirmed that the key was changed
 	index   ledgerIndex
 	size    int64
@@ -177,10 +180,10 @@ func (l *Ledger) Opening(t core.Task, epoch uint64) *Entry {
 	return &found
 }
 
-// LastReader looks at the epochs in which the stream of task t read a source. It returns, each nil if there is none:
-// the last closing, as the view for this source, with the incarnation that its epoch read; and the opening of an epoch
-// that is open and belongs to another task. A stream may have read the source with a task of its own and as a partition
-// of a merged epoch.
+// LastReader searches the epochs in which the stream of task t read a source. last is the stream's last closing, as the
+// view for this source, and its incarnation is the one that the epoch read. The other result is the opening of an open
+// epoch that belongs to another task. Each is nil if there is none. Several tasks are possible because a stream may
+// have read the source by itself and as a partition of a merged epoch.
 func (l *Ledger) LastReader(t core.Task, src core.Source) (last *Entry, incarnation uint64, open *Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +196,7 @@ func (l *Ledger) LastReader(t core.Task, src core.Source) (last *Entry, incarnat
 			open = &e
 		}
 	}
-	for _, i := range slices.Backward(of.openings) { // epochs of one stream follow each other
+	for _, i := range slices.Backward(of.openings) { // the epochs of one stream do not overlap
 		opened, end := &l.Entries[i], l.End(i)
 		if opened.Stream != t.Stream || end == nil || end.Kind != KindClose {
 			continue
@@ -269,8 +272,8 @@ func (l *Ledger) HeadHash() [32]byte {
 	return l.Head
 }
 
-// Knows reports whether the ledger has a line with this hash, or accepted it in a repair as a line of a lost ledger.
-// The zero hash, which stands for no line, is known too.
+// Knows reports whether the ledger has a line with this hash, or whether a repair accepted the hash as that of a lost
+// line. For the zero hash, which stands for no line, it returns true.
 func (l *Ledger) Knows(head [32]byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -290,11 +293,11 @@ func (l *Ledger) hashOf(seq uint64) (hash [32]byte, ok bool) {
 	case seq == n:
 		return l.Head, true
 	}
-	_, err := hex.Decode(hash[:], []byte(l.Entries[seq].Prev)) // Prev of the next line
+	_, err := hex.Decode(hash[:], []byte(l.Entries[seq].Prev)) // The next line has this hash as its Prev.
 	return hash, err == nil
 }
 
-// LastIncarnation returns, for a source:
+// LastIncarnation returns the following about a source:
 //
 //   - n, its newest incarnation, 1 if there is none;
 //   - topicID, the id of its topic, "" if none was recorded;

@@ -51,7 +51,7 @@ func sealedLedger(t testing.TB, d state.Disk, key *ledger.Key) []byte {
 	return data
 }
 
-// TestLedgerBits: no bit of a sealed ledger can change unnoticed, with or without the key.
+// TestLedgerBits: each changed bit of a sealed ledger is detected, with or without the key.
 func TestLedgerBits(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
@@ -88,7 +88,7 @@ func TestLedgerBits(t *testing.T) {
 		}
 	}
 
-	// A line by somebody without the key has correct sums but no valid MAC.
+	// A line that somebody without the key writes has correct sums but no valid MAC.
 	l, err := at(file, ledger.NewKey(connect.InsecureKey(2)))
 	fixtures.Must(t, err)
 	var h *failure.Halt
@@ -144,7 +144,7 @@ func TestLedgerForged(t *testing.T) {
 		if _, err := ledger.Parse(forged, key); !errors.Is(err, ledger.ErrLedger) {
 			t.Errorf("a forged %s is accepted: %v", e.Kind, err)
 		}
-		// Without the key, the forgery cannot be detected.
+		// Without the key, Parse cannot detect the forgery.
 		if _, err := ledger.Parse(forged, nil); err != nil {
 			t.Errorf("a forged %s: %v", e.Kind, err)
 		}
@@ -259,7 +259,7 @@ func TestAdjacencies(t *testing.T) {
 		0); err == nil {
 		t.Error("and it is said to be affordable")
 	}
-	// Elsewhere it fits in both: of the limit 1.5 there, 0.7 remain.
+	// On another partition the epoch fits in both adjacencies: 0.7 of the limit of 1.5 remain there.
 	small, err := dp.Mu(0.7, 1e-8)
 	fixtures.Must(t, err)
 	if _, err := l.Open(streamtest.Charging(2, 1000, -1, dp.ZeroOut, small)); err != nil {
@@ -273,7 +273,7 @@ func TestAdjacencies(t *testing.T) {
 		!(s.ChargedEpsilon > 1.4 && s.ChargedEpsilon < 1.5) {
 		t.Errorf("spent %+v, %v", s, err)
 	}
-	// The limit cannot be set below what was spent in the other adjacency.
+	// The limit cannot be set below the amount spent in the other adjacency.
 	limit := ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2,
 		LimitEpsilon: 1.2, LimitDelta: 1e-8}
 	if err := l.SetLimitLine(limit, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "(replace)") {
@@ -310,7 +310,7 @@ func TestAdjacencyChange(t *testing.T) {
 	}
 }
 
-// TestLedgerIndex: the answers of the index equal those of reading all lines.
+// TestLedgerIndex: the index gives the same answers as reading all lines.
 func TestLedgerIndex(t *testing.T) {
 	t.Parallel()
 	l, err := ledger.Open(simdisk.NewSimDisk("/s"), "/s", nil)
@@ -424,7 +424,7 @@ func TestRolloverCost(t *testing.T) {
 		}
 		return time.Since(begun)
 	}
-	took := func() time.Duration { // the best of several, because something else may run in between
+	took := func() time.Duration { // the shortest of several times, because other programs may run in between
 		best := run(50)
 		for range 5 {
 			best = min(best, run(50))

@@ -14,8 +14,9 @@ import (
 
 // This file has one method for each kind of line that the program writes. Each makes its line durable.
 
-// Open charges an epoch: it appends e, unless the records of its source, or the persons of its population, would then
-// have paid more than the limit. It returns the ε charged so far including this epoch, at the limit's δ.
+// Open charges an epoch: it appends e. It returns an error instead if the records of the source, or the persons of the
+// population, would then have paid more than the limit. The result is the ε charged so far, including this epoch, at
+// the limit's δ.
 func (l *Ledger) Open(e Entry) (charged float64, err error) {
 	if !e.chargesOffsets() {
 		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, an invalid range", e.Epoch,
@@ -32,8 +33,8 @@ func (l *Ledger) Open(e Entry) (charged float64, err error) {
 	return charged, l.appendLocked(e)
 }
 
-// Reserve sets the part of the limit that a new opening's stream sets aside for sketches, if the opening is the first
-// of an account.
+// Reserve sets e.Reserved if opening e is the first of an account: the part of the limit that the stream sets aside for
+// sketches.
 func (l *Ledger) Reserve(e *Entry, c *config.Config, s *config.Stream) error {
 	if !slices.ContainsFunc(e.accounts(), l.Unopened) {
 		return nil
@@ -64,8 +65,8 @@ func (l *Ledger) Void(opened *Entry) error {
 	})
 }
 
-// Close ends the epoch of an opening. ends has one end for each view of the opening, and steps is the least number of
-// steps that the epoch had. It returns the line's End: the sum of the ends, or −1 if one of them is −1.
+// Close ends the epoch of an opening. ends has one end for each view of the opening, and steps is a lower bound on the
+// steps of the epoch. Close returns the line's End: the sum of the ends, or −1 if one of them is −1.
 func (l *Ledger) Close(opened *Entry, ends []EntryPart, steps uint64, reason string) (end int64, err error) {
 	e := opened.closing(ends, steps)
 	e.Reason = reason
@@ -77,7 +78,8 @@ func (l *Ledger) Destroyed(e *Entry) error {
 	return l.Append(Entry{Kind: KindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
 }
 
-// Repaired records a line that was lost and that an open epoch's checkpoint names, so that Knows accepts it.
+// Repaired records the hash of a lost line, to which the checkpoint of an open epoch refers. From then on Knows returns
+// true for this hash.
 func (l *Ledger) Repaired(opened *Entry, lost [32]byte) error {
 	return l.Append(Entry{
 		Kind: KindRepair, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch,
@@ -101,7 +103,7 @@ func (l *Ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 	return l.appendLocked(e)
 }
 
-// TakesLimit returns the error that SetLimit would return, but appends nothing.
+// TakesLimit returns the error that SetLimit would return. It appends nothing.
 func (l *Ledger) TakesLimit(s *config.Stream, m *core.Manifest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +123,8 @@ func limitOf(s *config.Stream, m *core.Manifest) Entry {
 	}
 }
 
-// Import records that the lines that follow came from a state directory, and appends copies of those lines.
+// Import appends a line which says that the following lines came from a state directory, and then copies of those
+// lines.
 func (l *Ledger) Import(m EntryMove, lines []Entry) error {
 	if err := l.Append(Entry{Kind: KindImported, Move: &m}); err != nil {
 		return err
@@ -129,10 +132,11 @@ func (l *Ledger) Import(m EntryMove, lines []Entry) error {
 	return l.copyAll(lines)
 }
 
-// MoveAway ends the ledger, because a group of instances runs its tasks from now on.
+// MoveAway appends the ledger's final line: a group of instances runs its tasks from now on.
 func (l *Ledger) MoveAway(m EntryMove) error { return l.Append(Entry{Kind: KindMoved, Move: &m}) }
 
-// CopyAndMove appends copies of other ledgers' lines and then ends this ledger, which makes it a read-only copy.
+// CopyAndMove appends copies of other ledgers' lines and then a final line. This ledger is a read-only copy from then
+// on.
 func (l *Ledger) CopyAndMove(lines []Entry, m EntryMove) error {
 	if err := l.copyAll(lines); err != nil {
 		return err
@@ -140,7 +144,7 @@ func (l *Ledger) CopyAndMove(lines []Entry, m EntryMove) error {
 	return l.MoveAway(m)
 }
 
-// copyAll appends lines of other ledgers: with the same content and times, but chained and sealed again.
+// copyAll appends lines of other ledgers. It keeps their content and times, but chains and seals them again.
 func (l *Ledger) copyAll(lines []Entry) error {
 	now := l.Now
 	defer func() { l.Now = now }()

@@ -6,13 +6,14 @@ import (
 	"slices"
 )
 
-// EntryMove says between which ledgers lines moved. All lines of one import have the same random ID, in the directory
-// and in each shard.
+// EntryMove names the ledgers between which lines were moved. All EntryMoves of one import have the same random ID, in
+// the state directory and in each shard.
 type EntryMove struct {
-	ID      string `json:"id"`             // 16 random bytes in hexadecimal
-	Group   string `json:"group"`          // of instances
-	Cluster string `json:"cluster"`        // id of the Kafka cluster of the group
-	Copy    bool   `json:"copy,omitempty"` // moved: this is a read-only copy; the tasks run in the group
+	ID      string `json:"id"`      // 16 random bytes in hexadecimal
+	Group   string `json:"group"`   // name of the group of instances
+	Cluster string `json:"cluster"` // id of the Kafka cluster of the group
+	// Copy is set in an entry of kind "moved" if this ledger is a read-only copy and the tasks run in the group.
+	Copy bool `json:"copy,omitempty"`
 }
 
 // sound reports whether m is valid in a line.
@@ -24,7 +25,7 @@ func (m *EntryMove) sound() bool {
 	return err == nil && len(id) == 16
 }
 
-// Moved returns the last line if it says that others run the tasks, else nil. It takes no lock.
+// Moved returns the last line if it says that other instances run the tasks, otherwise nil. It takes no lock.
 func (l *Ledger) Moved() *Entry {
 	if n := len(l.Entries); n > 0 && l.Entries[n-1].Kind == KindMoved {
 		return &l.Entries[n-1]
@@ -32,7 +33,7 @@ func (l *Ledger) Moved() *Entry {
 	return nil
 }
 
-// Refusal returns the error for running or charging anything with a ledger that ends with this line.
+// Refusal returns the error for a ledger that ends with this line: nothing may run or be charged with it.
 func (e *Entry) Refusal() error {
 	on := e.Time.UTC().Format("2006-01-02 15:04Z")
 	if e.Move.Copy {

@@ -15,8 +15,8 @@ import (
 type EntryPart struct {
 	Partition   int    `json:"partition"`
 	Incarnation uint64 `json:"incarnation,omitempty"` // open
-	First       int64  `json:"first,omitempty"`       // open: first offset
-	End         int64  `json:"end,omitempty"`         // open, close: as in Entry
+	First       int64  `json:"first,omitempty"`       // in an opening: first offset
+	End         int64  `json:"end,omitempty"`         // open, close: as Entry.End
 
 	// close
 	AnchorOffset int64  `json:"anchor_offset,omitempty"`
@@ -80,7 +80,7 @@ func (e *Entry) Charge(parts []EntryPart) {
 	e.Incarnation, e.First, e.End = parts[0].Incarnation, parts[0].First, parts[0].End
 }
 
-// addUp sets First and End to the sums over the parts. End is −1 if that of a part is −1.
+// addUp sets First and End to the sums over the parts. If a part's End is −1, the sum is −1 too.
 func (e *Entry) addUp() {
 	e.First, e.End = 0, 0
 	for _, p := range e.Parts {
@@ -93,8 +93,9 @@ func (e *Entry) addUp() {
 	}
 }
 
-// sound reports whether a line's parts are valid: partitions ascend, each part of an opening is a valid range, and
-// First and End are the sums. opened is the epoch's opening if the line is a closing, nil if it is an opening.
+// sound reports whether a line's parts are valid: partitions are in ascending order, each part of an opening is a valid
+// range, and First and End are the sums over the parts. If the line is a closing, opened is the epoch's opening;
+// otherwise it is nil.
 func (e *Entry) sound(opened *Entry) bool {
 	if e.Partition != core.Merged {
 		return len(e.Parts) == 0
@@ -122,8 +123,8 @@ func (e *Entry) sound(opened *Entry) bool {
 	return opened != nil && total.End == e.End || total.First == e.First && total.End == e.End
 }
 
-// closing returns the line that would close an opening's epoch at these ends, one for each of its views. steps is the
-// least number of steps that the epoch had.
+// closing returns the line that would close the epoch of opening e. ends has one end for each view of e, and steps is a
+// lower bound on the steps of the epoch.
 func (e *Entry) closing(ends []EntryPart, steps uint64) *Entry {
 	c := &Entry{Kind: KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch}
 	if e.stretches() {
@@ -139,12 +140,12 @@ func (e *Entry) closing(ends []EntryPart, steps uint64) *Entry {
 }
 
 // EntryBoundaries locates the boundary topic of an epoch whose steps are by the clock. Until the epoch has its first
-// boundary, no other record ties it to this topic: without the id and First, a recreated topic could not be told from
-// the one at the opening, which may already have decided boundaries.
+// boundary, only these two fields tie it to the topic. Without them, a recreated topic could not be distinguished from
+// the topic at the opening, in which boundaries may already have been decided.
 type EntryBoundaries struct {
 	Topic   string `json:"topic"`
 	TopicID string `json:"topic_id,omitempty"` // "" if the brokers have none
-	// First is the end of the topic when the epoch opened: the epoch has no earlier boundaries.
+	// First is the end offset of the topic when the epoch opened. All boundaries of the epoch are at or after it.
 	First int64 `json:"first"`
 }
 
@@ -167,7 +168,7 @@ func ClosingBytes(partitions int) int {
 	part, err := json.Marshal(EntryPart{
 		Partition: partitions, End: most, AnchorOffset: most, Anchor: strings.Repeat("0", 2*sha256.Size)})
 	if err != nil {
-		panic("stream: " + err.Error()) // unreachable: the line has only numbers and strings
+		panic("stream: " + err.Error()) // unreachable: the line has only numbers and strings, which always encode
 	}
 	return 4<<10 + partitions*(len(part)+len(","))
 }

@@ -8,23 +8,24 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// PopulationSpent is what the ledger says about the persons of one population.
+// PopulationSpent is the ledger's report on the persons of one population.
 type PopulationSpent struct {
-	Unit       string `json:"unit"` // "person"
+	Unit       string `json:"unit"` // always "person"
 	Population string `json:"population"`
 	// LimitEpsilon and LimitDelta are the population's limit, as last recorded.
 	LimitEpsilon float64 `json:"limit_epsilon"`
 	LimitDelta   float64 `json:"limit_delta"`
 	// Limits are the changes of the limit, in order.
 	Limits []LimitChange `json:"limit_changes,omitempty"`
-	// Adjacency is the adjacency, among those in which the population was ever charged, in which its worst-off person
-	// has paid most.
+	// Adjacency is the one in which a person has paid most, of all adjacencies in which the population was ever
+	// charged.
 	Adjacency dp.Adjacency `json:"adjacency"`
-	// OnePartition reports whether every user key counts in one partition only. If so, Mu is the largest sum of a
-	// partition; otherwise it is the sum over all epochs. A task whose persons are protected per period counts only its
-	// dearest stretch: consecutive epochs with as many steps as a period.
+	// OnePartition reports whether every user key counts in one partition only. If so, costs are summed for each
+	// partition, and Mu is the largest of these sums; otherwise Mu is the sum over all epochs. A task that protects
+	// persons per period counts only its most expensive stretch. A stretch is consecutive epochs that together have at
+	// least the steps of a period.
 	OnePartition bool `json:"one_partition"`
-	// Mu is what the worst-off person has paid, and ChargedEpsilon is its ε at LimitDelta.
+	// Mu is the cost to the person who has paid most, and ChargedEpsilon is the corresponding ε at LimitDelta.
 	Mu             float64 `json:"mu"`
 	ChargedEpsilon float64 `json:"charged_epsilon"`
 	// Persons gives the ε, at LimitDelta, that protects several persons together. An ε too large for a float64 is null.
@@ -51,13 +52,13 @@ type PopulationEpoch struct {
 	Period      uint64       `json:"period,omitempty"`
 	Partitioner string       `json:"partitioner"`
 	Adjacency   dp.Adjacency `json:"adjacency"`
-	Mu          float64      `json:"mu"`      // of the epoch by itself
-	Charged     bool         `json:"charged"` // false: it closed without a step
+	Mu          float64      `json:"mu"`      // cost of this epoch alone
+	Charged     bool         `json:"charged"` // false: the epoch closed without a step
 }
 
-// Populations reports what the persons of every population were charged or, if stream is not empty, only of those
-// populations that the stream has read. For each number in groups it adds the ε that protects this number of persons
-// together.
+// Populations reports the charges to the persons of every population. If stream is not empty, it covers only the
+// populations that this stream has read. Each report also has one ε for each number n in groups: the ε that protects n
+// persons together.
 func (b *Books) Populations(stream string, groups []int) ([]PopulationSpent, error) {
 	out := []PopulationSpent{}
 	for _, l := range b.Ledgers {

@@ -20,7 +20,7 @@ type EpochInfo struct {
 	Stream      string    `json:"stream"`
 	Partition   int       `json:"partition"`
 	Epoch       uint64    `json:"epoch"`
-	State       string    `json:"state"` // open, closed
+	State       string    `json:"state"` // "open" or "closed"
 	Cluster     string    `json:"cluster"`
 	Topic       string    `json:"topic"`
 	Incarnation uint64    `json:"incarnation"`
@@ -32,8 +32,8 @@ type EpochInfo struct {
 	Mu          float64   `json:"mu"`
 	Adjacency   string    `json:"adjacency"`
 	Opened      time.Time `json:"opened"`
-	// Closed is when the epoch ended, and Destroyed when its secret was deleted, so that its noise cannot be derived
-	// again. nil: not yet.
+	// Closed is the time at which the epoch ended. Destroyed is the time at which its secret was deleted; after that,
+	// nobody can derive its noise again. nil: not yet.
 	Closed    *time.Time `json:"closed,omitempty"`
 	Destroyed *time.Time `json:"secret_destroyed,omitempty"`
 	// Digest is the SHA-256 of the stream's configuration and the mechanism's version, in
@@ -42,12 +42,12 @@ type EpochInfo struct {
 	// Unit is "person" if the epoch protects the persons of Population, else empty.
 	Unit       string `json:"unit,omitempty"`
 	Population string `json:"population,omitempty"`
-	Reason     string `json:"reason"` // reason of its end, or of its opening while it is open
-	// Parts are the partitions of a merged epoch. First and End are then sums over them.
+	Reason     string `json:"reason"` // why the epoch ended or, while it is open, why it was opened
+	// Parts are the partitions of a merged epoch. First and End are then sums over the parts.
 	Parts []EntryPart `json:"parts,omitempty"`
 }
 
-// globbed escapes the characters that have a meaning in a path pattern.
+// globbed escapes the characters that have a special meaning in a path pattern.
 var globbed = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`)
 
 // Read reads the ledger of a state directory. Another process may be writing it, so Read ignores a last line without a
@@ -74,8 +74,8 @@ func Read(dir string) (*Ledger, error) {
 	return l, nil
 }
 
-// Books are ledgers as of when they were read: the ledger of a state directory or, for instances that share tasks, the
-// ledgers of all shards. Different ledgers charge different input partitions and different persons.
+// Books are the ledgers of an installation as they were when read: the one ledger of a state directory or, if instances
+// share tasks, the ledgers of all shards. No two ledgers charge the same input partition or the same persons.
 type Books struct{ Ledgers []*Ledger }
 
 // ReadBooks reads the ledger of a state directory. A daemon may be running on it.
@@ -98,7 +98,7 @@ func (b *Books) Moved() error {
 	return nil
 }
 
-// Epochs lists all epochs, for each ledger in the order in which they were opened.
+// Epochs lists all epochs, ledger by ledger. Within a ledger they are in the order in which they were opened.
 func (b *Books) Epochs() []EpochInfo {
 	out := []EpochInfo{}
 	for _, l := range b.Ledgers {
@@ -179,10 +179,10 @@ func (b *Books) Budget() ([]SourceBudget, error) {
 	return all, nil
 }
 
-// Charged returns what the worst-off record of a stream's input partition, or of all partitions that a merged stream
-// reads, has paid, at the limit's δ. If the stream protects persons, it returns what the worst-off person of its
-// population has paid. It takes the maximum over all clusters in the ledgers and over all adjacencies in which there
-// was ever a charge.
+// Charged returns the ε, at the limit's δ, of the record that has paid most in a stream's input partition or, for a
+// merged stream, in any partition that it reads. If the stream protects persons, it returns the ε of the person of the
+// population who has paid most. The result is the maximum over all clusters in the ledgers and over all adjacencies in
+// which there was ever a charge.
 func (b *Books) Charged(s *config.Stream, partition int) (worst float64, err error) {
 	for _, l := range b.Ledgers {
 		eps, err := l.chargedOf(s, partition)

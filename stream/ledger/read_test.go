@@ -12,7 +12,8 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// TestLedgerMissing: a state directory without its ledger does not look like one without charges.
+// TestLedgerMissing: reading a state directory that has lost its ledger is an error; it is not reported as a directory
+// without charges.
 func TestLedgerMissing(t *testing.T) {
 	t.Parallel()
 	if epochs, err := streamtest.ReadEpochs(filepath.Join(t.TempDir(), "none")); err != nil || len(epochs) != 0 {

@@ -17,12 +17,11 @@ type Spent struct {
 	LimitDelta   float64 `json:"limit_delta"`
 	// Limits are the changes of the limit, in order.
 	Limits []LimitChange `json:"limit_changes,omitempty"`
-	// Adjacency is the adjacency, among those in which the partition was ever charged, in which its worst-off record
-	// has paid most.
+	// Adjacency is the one in which a record has paid most, of all adjacencies in which the partition was ever charged.
 	Adjacency dp.Adjacency `json:"adjacency"`
 	// Reserved says how the limit is divided, if a part is set aside for sketches.
 	Reserved *core.Reserved `json:"reserved,omitempty"`
-	// ChargedEpsilon is the ε that the worst-off record has paid at LimitDelta, over all incarnations of the log.
+	// ChargedEpsilon is the ε, at LimitDelta, of the record that has paid most, over all incarnations of the log.
 	ChargedEpsilon float64 `json:"charged_epsilon"`
 	// Ranges are the charged offsets, in order.
 	Ranges []SpentRange `json:"ranges"`
@@ -44,9 +43,9 @@ type SpentRange struct {
 	End         int64  `json:"end"` // −1: open end
 	// By are the epochs that charge the range.
 	By []SpentBy `json:"by"`
-	// Cost is what a record pays for all of them, in the partition's adjacency.
+	// Cost is the total cost of these epochs to a record of the range, in the partition's adjacency.
 	Cost    dp.Cost `json:"cost"`
-	Epsilon float64 `json:"epsilon"` // at LimitDelta
+	Epsilon float64 `json:"epsilon"` // ε of Cost, at LimitDelta
 	// Persons gives the ε that protects a person with several records in the range.
 	Persons []core.Person `json:"persons"`
 }
@@ -58,13 +57,13 @@ type SpentBy struct {
 	Epoch     uint64  `json:"epoch"`
 	Open      bool    `json:"open"`
 	Mechanism string  `json:"mechanism"`
-	Epsilon   float64 `json:"epsilon"` // of the epoch by itself, at Delta
+	Epsilon   float64 `json:"epsilon"` // ε of this epoch alone, at Delta
 	Delta     float64 `json:"delta"`
 }
 
-// Spent returns what records were charged, by ranges of offsets, for every input partition or, if stream is not empty,
-// for those that the stream has read. For each number in records it adds the ε that protects a person with this number
-// of records in a range.
+// Spent reports the charges to the records of every input partition, by ranges of offsets. If stream is not empty, it
+// covers only the partitions that this stream has read. Each range also has one ε for each number n in records: the ε
+// that protects a person with n records in the range.
 func (b *Books) Spent(stream string, records []int) ([]Spent, error) {
 	out := []Spent{}
 	for _, l := range b.Ledgers {
@@ -83,7 +82,7 @@ func (b *Books) Spent(stream string, records []int) ([]Spent, error) {
 	return out, nil
 }
 
-// sourcesOf returns the input partitions whose records are protected by epochs: all of them or, if stream is not empty,
+// sourcesOf returns the input partitions in which some epoch protects records. If stream is not empty, it returns only
 // those that the stream has read.
 func (l *Ledger) sourcesOf(stream string) (sources []core.Source) {
 	for i := range l.Entries {
@@ -133,7 +132,7 @@ func (l *Ledger) spent(s core.Source, records []int) (*Spent, error) {
 	return out, out.divide(all, records)
 }
 
-// spendings returns the charge of each epoch of a source, and sets the limit in out.
+// spendings returns the charge of each epoch over a source. It also sets the limit in out.
 func (l *Ledger) spendings(s core.Source, out *Spent) (all []spending) {
 	for i := range l.Entries {
 		e, concerns := l.Entries[i].View(s)
@@ -164,7 +163,7 @@ func (l *Ledger) spendings(s core.Source, out *Spent) (all []spending) {
 	return all
 }
 
-// divide sets the ranges. A new range begins wherever a charge begins or ends.
+// divide sets the ranges of the report. A new range begins wherever a charge begins or ends.
 func (out *Spent) divide(all []spending, records []int) (err error) {
 	type edge struct {
 		log uint64

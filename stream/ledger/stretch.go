@@ -9,30 +9,31 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// stretches computes the cost of one task's epochs to the records that a person has in a period of N steps. Consecutive
-// epochs form one stretch until they have N steps together; the next epoch then begins another stretch. The unit that
-// pays is the records that one user key has in one period of each epoch of one stretch. These records are in no other
-// stretch. So a unit pays the sum over its stretch, and every unit pays at most the dearest stretch.
+// stretches computes how much one task's epochs cost when they protect the records of a person in a period of N steps.
+// Consecutive epochs form one stretch until they have N steps together; the next epoch then begins another stretch. The
+// protected unit is all records that one user key has in one period of each epoch of one stretch. These records are in
+// no other stretch. So a unit pays the sum of the costs in its stretch, and no unit pays more than the most expensive
+// stretch costs.
 //
-// A stretch has at least N steps, no matter when and by whom epochs are ended: many short epochs form one stretch, and
-// add up.
+// A stretch has at least N steps, no matter who ends epochs or when: many short epochs form one stretch, and their
+// costs add up.
 //
-// This requires that every record is in one stretch only, and that a period always has one meaning. So once an epoch
-// reads, or may read, an offset again, reads another log or topic, has steps of another length, or has another
-// adjacency, all epochs of the task add up from then on.
+// This is valid only if every record is in one stretch, and if all periods have the same meaning. So all epochs of the
+// task add up as soon as one of them reads, or may read, an offset again, reads another log or topic, or differs in
+// step length or adjacency.
 //
 // Streams and partitions are separate tasks, and their costs add up.
 type stretches struct {
 	of      stretchesOf
 	reached map[int]reached          // by partition
-	mixed   bool                     // all epochs add up
-	all     map[dp.Adjacency]dp.Cost // of all epochs
+	mixed   bool                     // the costs of all epochs add up; stretches no longer count
+	all     map[dp.Adjacency]dp.Cost // sum over all epochs
 	ended   dp.Cost                  // a cost that covers each stretch that has ended
-	present dp.Cost                  // of the current stretch
-	steps   uint64                   // least number of steps that the current stretch has
+	present dp.Cost                  // sum over the current stretch
+	steps   uint64                   // lower bound on the steps of the current stretch
 }
 
-// stretchesOf is what all epochs of a task must have in common to form stretches.
+// stretchesOf lists the properties that all epochs of a task must share to form stretches.
 type stretchesOf struct {
 	cluster, topic string
 	step           string
@@ -40,7 +41,7 @@ type stretchesOf struct {
 	adjacency      dp.Adjacency
 }
 
-// reached is where a task's last epoch ended in a partition; −1: unknown.
+// reached is the position in a partition at which the task's last epoch ended; −1: unknown.
 type reached struct {
 	incarnation uint64
 	end         int64
@@ -70,8 +71,8 @@ func (s *stretches) clone() *stretches {
 	return &c
 }
 
-// add adds the next epoch of the task. end is its closing, or nil if it is open. Do not add epochs that closed without
-// a step.
+// add adds the next epoch of the task. end is the entry that closed it, or nil if it is open. Callers must not add an
+// epoch that closed without a step.
 func (s *stretches) add(opened, end *Entry) {
 	s.all[opened.Cost.Adjacency] = composed(s.all[opened.Cost.Adjacency], opened.Cost)
 	s.mixed = s.mixed || opened.stretchesOf() != s.of
@@ -98,8 +99,8 @@ func (s *stretches) add(opened, end *Entry) {
 	}
 }
 
-// costs returns what the worst-off person pays for the task: one cost or, if epochs differ in adjacency, one cost for
-// each adjacency. Before the first epoch that is one zero value, or nothing.
+// costs returns the cost of the task to the person who pays most: one cost or, if epochs differ in adjacency, one cost
+// for each adjacency. Before the first epoch it returns one zero value or an empty slice.
 func (s *stretches) costs() (all []dp.Cost) {
 	if !s.mixed {
 		return []dp.Cost{dearest(s.ended, s.present)}
@@ -108,7 +109,8 @@ func (s *stretches) costs() (all []dp.Cost) {
 		func(a, b dp.Cost) int { return cmp.Compare(a.Adjacency, b.Adjacency) })
 }
 
-// dearest returns a cost that covers both a and b: one of the two if possible. Either may be the zero value.
+// dearest returns a cost that covers both a and b. If one of the two covers the other, it returns that one. Either may
+// be the zero value.
 func dearest(a, b dp.Cost) dp.Cost {
 	switch {
 	case a.Adjacency == 0 || b.Adjacency != 0 && b.Covers(a):

@@ -44,9 +44,9 @@ func (p periodEpoch) opened(t testing.TB, l *ledger.Ledger, epoch uint64) {
 	}
 }
 
-// TestStretchCharge: the records that a person has in one period are charged within one stretch of a task: consecutive
-// epochs until they have as many steps as a period. All epochs of a task add up if they may have the same records, or
-// differ in their settings; several tasks always add up.
+// TestStretchCharge: a person pays for the epochs of one stretch of a task. A stretch is consecutive epochs that
+// together have at least the steps of a period. All epochs of a task add up if they may have the same records, or if
+// their settings differ. Different tasks always add up.
 func TestStretchCharge(t *testing.T) {
 	t.Parallel()
 	base := periodEpoch{
@@ -57,7 +57,8 @@ func TestStretchCharge(t *testing.T) {
 		change(&p)
 		return p
 	}
-	next := func(more ...func(*periodEpoch)) periodEpoch { // begins where base ended, and costs more
+	// returns an epoch that begins where base ended, and costs more
+	next := func(more ...func(*periodEpoch)) periodEpoch {
 		return with(func(p *periodEpoch) {
 			p.first, p.to, p.mu = 100, 0, 4
 			for _, f := range more {
@@ -127,7 +128,7 @@ func TestStretchCharge(t *testing.T) {
 			task := core.Task{Stream: p.stream, Partition: p.partition}
 			numbers[task]++
 			e := p.entry(numbers[task])
-			if i == len(c.EpochList)-1 { // the charge computed before the opening is the one charged then
+			if i == len(c.EpochList)-1 { // the charge computed before the opening equals the charge after it
 				got, err := dp.Charged(l.Charges(e.Account(), &e, nil), a, 1e-8)
 				fixtures.Must(t, err)
 				if want := c.want; p.to == 0 && !atLeast(got.Mu, want) {
@@ -151,8 +152,8 @@ func TestStretchCharge(t *testing.T) {
 	}
 }
 
-// TestStretchMerged: a merged epoch continues another one if it does so in each partition; a new partition may begin
-// anywhere.
+// TestStretchMerged: a merged epoch continues the previous one if it begins where that ended in each partition; a new
+// partition may begin anywhere.
 func TestStretchMerged(t *testing.T) {
 	t.Parallel()
 	merged := func(epoch uint64, parts ...ledger.EntryPart) ledger.Entry {
@@ -191,8 +192,8 @@ func TestStretchMerged(t *testing.T) {
 	}
 }
 
-// TestStretchRandom compares with what each unit pays, computed from all lines: random epochs of two tasks, some with
-// an unknown number of steps, some that read an offset again.
+// TestStretchRandom compares the charge with the largest payment of any unit, computed from all lines. It uses random
+// epochs of two tasks; some have an unknown number of steps, some read an offset again.
 func TestStretchRandom(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(20, 5))
@@ -241,8 +242,9 @@ func TestStretchRandom(t *testing.T) {
 	}
 }
 
-// TestStretchLimit: an epoch after a whole period fits a limit that the last one used up, both before and after the
-// last one is closed. An epoch after a shorter one is refused, and so is one that reads an offset again, however late.
+// TestStretchLimit: the last epoch used up the limit. If it had the steps of a whole period, another epoch is allowed,
+// both before and after the last one is closed. If it had fewer steps, another epoch is refused. An epoch that reads an
+// offset again is always refused.
 func TestStretchLimit(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-8)
@@ -352,7 +354,7 @@ func TestStretchRollover(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "budget of population orders spent") {
 		t.Errorf("after two steps: %v", err)
 	}
-	r.SendUsers(0, 50, 5) // the third step of a period
+	r.SendUsers(0, 50, 5) // complete the third step of a period
 	x = r.Start()
 	x.Published(3)
 	x.End()
@@ -364,7 +366,7 @@ func TestStretchRollover(t *testing.T) {
 	}))
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
-	})) // that epoch had no step
+	})) // the epoch had no step
 	r.SendUsers(0, 55, 5)
 	x = r.Start()
 	x.Published(1)

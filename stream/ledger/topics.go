@@ -7,8 +7,8 @@ import (
 	"github.com/streamdp/streamdp/config"
 )
 
-// TakenTopics returns the topics of the streams that were created from patterns, in the order of the ledger: with all,
-// of every such stream, otherwise only of those with an open epoch.
+// TakenTopics returns the topics of the streams that were created from patterns, in the order of the ledger. If all is
+// false, it omits streams without an open epoch.
 func (l *Ledger) TakenTopics(all bool) (list []config.Taken) {
 	for _, t := range l.Tasks() {
 		if !strings.Contains(t.Stream, ".") {
@@ -25,7 +25,7 @@ func (l *Ledger) TakenTopics(all bool) (list []config.Taken) {
 	return list
 }
 
-// WrittenTopics returns the topics that epochs published into.
+// WrittenTopics returns the topics to which epochs published.
 func (l *Ledger) WrittenTopics() (list []string) {
 	seen := map[string]bool{}
 	for _, e := range l.All() {
@@ -37,8 +37,8 @@ func (l *Ledger) WrittenTopics() (list []string) {
 	return list
 }
 
-// Expand returns a configuration with the streams that its patterns have created, as far as the ledgers record them. It
-// is for commands that do not ask the brokers.
+// Expand returns a configuration that includes the streams created from its patterns, as far as the ledgers record
+// them. It is for commands that do not ask the brokers.
 func (b *Books) Expand(c *config.Config) *config.Config {
 	x, _ := c.Expand(b.Topics())
 	return x

@@ -14,18 +14,20 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// LagEvery is how often changed offsets are committed to the group. Every lagAgain, all offsets are committed, because
-// a broker forgets a group that commits nothing for a week, and because another instance may have committed an older
-// offset after it gave a partition away. lagLast bounds the last commit at the end.
+// LagEvery is the interval at which changed offsets are committed to the group. lagAgain is the interval at which all
+// offsets are committed: a broker forgets a group that commits nothing for a week, and another instance may have
+// committed an older offset after it gave a partition away. lagLast is the maximum time of the last commit, when the
+// process ends.
 const (
 	LagEvery = 5 * time.Second
 	lagAgain = time.Minute
 	lagLast  = 2 * time.Second
 )
 
-// LagReport commits to a consumer group how far the tasks of this process have read, for tools that show the lag of
-// groups. The committed positions are already durable. Nothing reads them, and no task waits for them: a commit that
-// fails is repeated with the offsets of that moment. A nil LagReport does nothing.
+// LagReport commits the positions of this process's tasks to a consumer group, for tools that show the lag of groups.
+// These positions are already durable in checkpoints. This program never reads the committed offsets, and no task waits
+// for a commit: a commit that fails is repeated later with the offsets that are current then. A nil LagReport does
+// nothing.
 type LagReport struct {
 	*failure.Retrier
 	client       *kafka.Client
@@ -34,8 +36,8 @@ type LagReport struct {
 	Soon         chan struct{} // signals that tasks have left, so that their last offsets are committed soon
 
 	mu   sync.Mutex
-	At   map[lagKey]map[core.Task]int64 // where each task would resume after a restart
-	Last map[lagKey]int64               // likewise, for partitions that no task here reads any more
+	At   map[lagKey]map[core.Task]int64 // offset at which each task would resume after a restart
+	Last map[lagKey]int64               // the same for partitions that no task of this process reads any more
 	Sent map[lagKey]int64
 }
 
@@ -95,7 +97,7 @@ func (g *LagReport) Left(t core.Task) {
 	}
 }
 
-// Start begins to commit in the background. The returned function stops that and commits the remaining offsets.
+// Start begins to commit in the background. The returned function ends these commits and commits the remaining offsets.
 func (g *LagReport) Start() (end func()) {
 	if g == nil {
 		return func() {}
@@ -133,7 +135,7 @@ func (g *LagReport) run(ctx context.Context) {
 	}
 }
 
-// commit commits the offsets that changed, or all offsets.
+// commit commits the offsets that changed or, if all is true, all offsets.
 func (g *LagReport) commit(ctx context.Context, all bool) {
 	list := g.take(all)
 	if len(list) == 0 {
@@ -158,8 +160,8 @@ func (g *LagReport) commit(ctx context.Context, all bool) {
 }
 
 // take returns the offsets to commit, ordered by topic and partition. If several tasks read a partition, it returns the
-// least of their offsets. The last offset of a partition that no task reads any more is returned once, because another
-// instance may read the partition by now.
+// smallest of their offsets. If no task reads a partition any more, take returns its last offset only once, because
+// another instance may read the partition by now.
 func (g *LagReport) take(all bool) (list []kafka.GroupOffset) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

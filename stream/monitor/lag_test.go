@@ -45,8 +45,8 @@ func lagsAt(r *streamtest.Rig, partition int32, want int64) {
 // soonLag makes a daemon commit to its group more often.
 func soonLag(o *stream.Options) { o.Hooks.LagEvery = 10 * time.Millisecond }
 
-// TestLag: the group has the least committed offset of the tasks that read a partition, and the last one when the
-// daemon has ended; and nothing ever reads the group's offsets.
+// TestLag: the group has the smallest checkpointed offset of the tasks that read a partition, and the last such offset
+// when the daemon has ended. The daemon never reads the group's offsets.
 func TestLag(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream+slowerStream)
@@ -145,8 +145,8 @@ func TestLagRefused(t *testing.T) {
 	}
 }
 
-// TestLagTake: the least offset of several tasks, only changed offsets or all, and once the last offset of tasks that
-// have left.
+// TestLagTake: take returns the smallest offset of several tasks, only changed offsets or all offsets, and only once
+// the last offset of tasks that have left.
 func TestLagTake(t *testing.T) {
 	g := &monitor.LagReport{Soon: make(chan struct{}, 1), At: map[monitor.LagKey]map[core.Task]int64{},
 		Last: map[monitor.LagKey]int64{}, Sent: map[monitor.LagKey]int64{}}

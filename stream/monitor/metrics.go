@@ -1,5 +1,5 @@
-// Package monitor has everything that outsiders see of tasks: metrics, status, published values over time, offsets
-// committed to a consumer group, and the attributes of traces.
+// Package monitor makes tasks observable: it has their metrics, status, published values over time, offsets committed
+// to a consumer group, and the attributes of traces.
 package monitor
 
 //go:generate go test -run ^TestMetricsReference$ -update
@@ -26,13 +26,13 @@ import (
 
 // metricDef defines a metric. Both the metric and its row in docs/metrics.md are generated from it.
 type metricDef struct {
-	Name   string // without the prefix
+	Name   string // name without the prefix "streamdp_"
 	Kind   string // Counter, gauge, histogram
 	Class  string // "–": safe to show anybody; "P": an exact function of records, absent when http.exposure is "public"
 	labels []string
 	Help   string
-	// Over says what http.metrics = "aggregate" shows of a gauge of tasks: the "sum", "largest" or "least" value over
-	// all tasks, or nothing if it is "".
+	// Over says how http.metrics = "aggregate" combines a gauge of all tasks: it shows the "sum", "largest" or "least"
+	// value. "": it shows nothing.
 	Over string
 }
 
@@ -166,21 +166,21 @@ var metricTable = []metricDef{
 
 const prefix = "streamdp_"
 
-// Metrics are the daemon's metrics, in a registry of their own.
+// Metrics are the daemon's metrics, in their own registry.
 type Metrics struct {
 	Registry *prometheus.Registry
 	counters map[string]*prometheus.CounterVec
 	gauges   map[string]*prometheus.GaugeVec
 	times    map[string]*prometheus.HistogramVec
-	descs    map[string]*prometheus.Desc // of metrics that are computed at each scrape
-	Public   bool                        // metrics of class P are left out
+	descs    map[string]*prometheus.Desc // descriptions of the metrics that are computed at each scrape
+	Public   bool                        // whether metrics of class P are left out
 
 	aggregate bool
-	over      map[string]string // Over of each gauge of tasks
+	over      map[string]string // metricDef.Over of each gauge of tasks
 	mu        sync.Mutex
-	last      map[string]map[core.Task]float64 // aggregate: values of gauges that are set, by task
-	schemaIDs map[int32]bool                   // ids that have series of their own
-	exact     map[core.Task]*NotPrivate        // aggregate: counts for the status of each task
+	last      map[string]map[core.Task]float64 // aggregate only: values of gauges that tasks set, by task
+	schemaIDs map[int32]bool                   // schema ids that have their own series
+	exact     map[core.Task]*NotPrivate        // aggregate only: counts for the status of each task
 	begun     map[core.Task]bool               // tasks whose series exist
 }
 
@@ -247,14 +247,14 @@ func NewMetrics(public, aggregate bool, version string, insecure bool) *Metrics 
 		case d.Kind == "gauge":
 			m.gauges[d.Name] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: d.Help}, d.labels)
 		default:
-			// Both classic and native buckets, for old and new Prometheus servers.
+			// The histogram has both classic and native buckets, for old and new Prometheus servers.
 			m.times[d.Name] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 				Name: name, Help: d.Help, Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 				NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 			}, d.labels)
 		}
 		if public && d.Class == "P" {
-			continue // counted but not exported
+			continue // the metric is counted but not exported
 		}
 		var c prometheus.Collector
 		switch {
@@ -361,7 +361,7 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// overall combines the gauges of all tasks.
+// overall combines the gauges of all tasks into one value for each gauge.
 type overall struct {
 	m  *Metrics
 	of map[string]*oneGauge
@@ -461,7 +461,7 @@ func (m *Metrics) add(name string, t core.Task, n float64, more ...string) {
 	m.counters[name].WithLabelValues(append(m.labels(t), more...)...).Add(n)
 }
 
-// Worked adds what a task did since the last call.
+// Worked adds a task's counts since the last call.
 func (m *Metrics) Worked(t core.Task, w *Counts) {
 	m.add("records_read_total", t, float64(w.Records))
 	m.add("steps_total", t, float64(w.Steps))
@@ -492,7 +492,7 @@ func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 			found.Rejected[r.String()] = 0
 		}
 		m.mu.Lock()
-		was := m.exact[t] // the value is replaced, never modified
+		was := m.exact[t] // Replace the value and do not modify it: others may be reading it.
 		m.mu.Unlock()
 		if was != nil {
 			found.Clipped = was.Clipped
@@ -500,7 +500,7 @@ func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 		}
 		return found
 	}
-	m.mu.Lock() // asking for a series creates it
+	m.mu.Lock() // Hold the lock: looking up a series creates it.
 	defer m.mu.Unlock()
 	count := func(name string, more ...string) uint64 {
 		var x dto.Metric
@@ -516,18 +516,18 @@ func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 	return found
 }
 
-// maxSchemaIDs is how many schema ids have series of their own.
+// maxSchemaIDs is the maximum number of schema ids that have their own series.
 const maxSchemaIDs = 100
 
-// BySchema counts the records of a batch by the ids of their schemas. known reports whether the registry has an id:
-// other ids were made up by the record's writer.
+// BySchema counts the records of a batch by the ids of their schemas. known reports whether the registry has an id. Ids
+// that are not in the registry were invented by the record's writer.
 func (m *Metrics) BySchema(t core.Task, b *codec.Batch, known func(id int32) bool) {
 	if b.Schemas == nil {
 		return
 	}
 	var counts [codec.Reasons]int
 	flush := func(id int32) {
-		found := false // some record of this id was found in the registry
+		found := false // whether the registry had the schema of a record with this id
 		for why, n := range counts {
 			found = found || n > 0 && codec.Reason(why) != codec.NoSchema
 		}
@@ -601,7 +601,7 @@ func (m *Metrics) Committed(t core.Task, took time.Duration, bytes int, at time.
 	m.set("last_commit_timestamp_seconds", t, float64(at.UnixMilli())/1000)
 }
 
-// Published records that releases of a task were acknowledged: the duration and the time.
+// Published records that releases of a task were acknowledged: how long it took, and when.
 func (m *Metrics) Published(t core.Task, took time.Duration, at time.Time) {
 	m.times["publish_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
 	m.set("last_release_timestamp_seconds", t, float64(at.UnixMilli())/1000)
@@ -648,7 +648,7 @@ func (m *Metrics) Acquired(outcome string) {
 // Lost counts a shard that this instance stopped owning, by reason.
 func (m *Metrics) Lost(reason string) { m.counters["shards_lost_total"].WithLabelValues(reason).Inc() }
 
-// Generation records the newest rebalance of the group that this instance knows.
+// Generation records the group's newest rebalance, as far as this instance knows it.
 func (m *Metrics) Generation(number int32, standby string) {
 	m.gauges["group_generation"].WithLabelValues().Set(float64(number))
 	m.gauges["group_standby"].Reset()
@@ -714,7 +714,7 @@ func (d *metricDef) summary() string {
 	return strings.Join(parts, "; ")
 }
 
-// Counts is what a task has done since the metrics were last updated.
+// Counts has the counts of a task's work since the metrics were last updated.
 type Counts struct {
 	Records, Steps, Releases int
 	Rejected                 [codec.Reasons]int
@@ -729,7 +729,7 @@ func (w *Counts) Read(b *codec.Batch) {
 	}
 }
 
-// notCounted has the reason for each case in which a record gave a row but does not count for its person.
+// notCounted maps each answer of the table of persons to the reason why a record with a row does not count.
 var notCounted = [persons.Answers]codec.Reason{
 	persons.NoUser: codec.NoUser, persons.OverCap: codec.OverCap, persons.Foreign: codec.Foreign,
 	persons.Full: codec.Full,
@@ -760,7 +760,7 @@ func (m *Metrics) Certificate(table string, until time.Time) {
 	}
 }
 
-// RegistryReachable records whether the schema registry answers: 1 or 0.
+// RegistryReachable records whether the schema registry answers: 1 if it does, 0 if not.
 func (m *Metrics) RegistryReachable(on float64) {
 	m.gauges["registry_reachable"].WithLabelValues().Set(on)
 }

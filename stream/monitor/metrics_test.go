@@ -19,8 +19,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestMetrics: names and kinds follow Prometheus' rules in a daemon in which everything occurred; and which metrics a
-// public daemon shows.
+// TestMetrics: in a daemon in which every event has occurred, names and kinds of metrics follow Prometheus' rules. A
+// public daemon shows only the metrics that it may show.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

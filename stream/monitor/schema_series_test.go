@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestSchemaSeries: ids that records made up share one series, and so do ids after the first maxSchemaIDs. An id whose
-// schema was found does not count as made up.
+// TestSchemaSeries: ids that the registry does not have share one series, and so do ids after the first maxSchemaIDs.
+// If the schema of an id was found, the registry counts as having it.
 func TestSchemaSeries(t *testing.T) {
 	m := monitor.NewMetrics(false, false, "", false)
 	task := core.Task{Stream: "s"}

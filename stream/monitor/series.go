@@ -8,10 +8,10 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// For the charts of the page, a task keeps its published values, up to a number of releases and a number of bytes. If a
-// release has more than seriesNumbers numbers, its largest values are left out. So a task keeps at most 512 KiB of
-// numbers, the text around them, and the bytes of its newest release. If there are many tasks, each keeps less: see
-// Kept of epoch.Process.
+// For the charts of the status page, a task keeps its published values. These limits bound the number of releases and
+// of bytes. If a release has more than seriesNumbers numbers, the values with most numbers are left out. So a task
+// keeps at most 512 KiB of numbers, the text around them, and the bytes of its newest release. If there are many tasks,
+// each keeps less: see Kept of epoch.Process.
 const (
 	seriesReleases = 256
 	seriesLeast    = 8
@@ -19,25 +19,26 @@ const (
 	seriesNumbers  = SeriesBytes / 8 / seriesLeast
 )
 
-// Series are the published values of a task over time. They span everything that was published since the series began:
-// when there are too many releases, every other one is dropped, and from then on the stride between kept releases is
-// doubled. The newest release is always kept. Releases that are not kept are not decoded, except for the newest, which
-// is decoded on request. A Series is safe for concurrent use.
+// Series has the published values of a task over time. It always covers the whole time since the series began. When it
+// has too many releases, it drops every other one, and from then on the stride between kept releases is doubled. The
+// newest release is always kept. Other releases that are not kept are never decoded; the newest is decoded on request.
+// A Series is safe for concurrent use.
 type Series struct {
 	mu          sync.Mutex
 	Parse       func(value []byte) *core.Released // returns nil if value is not a release
 	points      []Point
-	newest      *Point     // if it is not among points
+	newest      *Point     // the newest release, if it is not among points
 	raw         []byte     // the newest release, if it is not decoded yet
-	stride      uint64     // one in stride releases is kept
-	count       uint64     // releases so far
+	stride      uint64     // of `stride` consecutive releases, one is kept
+	count       uint64     // number of releases so far
 	epoch, step uint64     // of the newest release
-	Bytes       func() int // limit on the bytes of numbers that are kept; nil: SeriesBytes
+	Bytes       func() int // returns the maximum number of bytes of kept numbers; nil: SeriesBytes
 }
 
 // Point is a release of a series.
 type Point struct {
-	// N counts the releases of this process from 1. It is 0 for a release that an earlier process published.
+	// N is the number of the release, counted from 1 in this process. It is 0 for a release that an earlier process
+	// published.
 	N uint64 `json:"n"`
 	*core.Released
 	// TooLarge names the values that were left out because they have too many numbers.
@@ -101,7 +102,7 @@ func (s *Series) decoded() *Point {
 	return s.newest
 }
 
-// thin drops every other release as long as there are too many.
+// thin drops every other release, repeatedly, until there are not too many.
 func (s *Series) thin() {
 	for len(s.points) > s.most() {
 		s.stride *= 2
@@ -167,8 +168,9 @@ func (s *Series) After(n uint64) []Point {
 	return all
 }
 
-// RecallTime is how long a first request waits for the output. RecallRecords is how many records back in the output
-// recall reads, and RecallBytes how many bytes of them it keeps.
+// RecallTime is the time for which the first request waits until earlier releases are read from the output.
+// RecallRecords is the number of records before the end of the output that are read, and RecallBytes the maximum number
+// of their bytes that are kept.
 const (
 	RecallTime    = 5 * time.Second
 	RecallRecords = 256

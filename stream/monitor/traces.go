@@ -9,8 +9,7 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// MostCloses bounds the spans of closed steps in a trace. A commit may make a thousand steps
-// durable.
+// MostCloses is the maximum number of spans of closed steps in a trace. A commit may make a thousand steps durable.
 const MostCloses = 100
 
 // SpanOf returns the attributes of spans of a task's epoch.

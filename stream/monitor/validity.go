@@ -11,14 +11,15 @@ import (
 // releases. It does not use the exact number of rejected records.
 //
 // A positive verdict means that at most a tenth of recent records count. It is given only if the released number's
-// standard error is below a twenty-fifth of the records. So for a stream in which three tenths count, it is wrong with
-// probability at most 3e-7. For sums and means the recent records are those since the last verdict. For windows and
-// decaying weights they are the records under the weights, as far as this process has seen them.
+// standard error is below a twenty-fifth of the records. So if in fact three tenths of a stream's records count, a
+// positive verdict has probability at most 3e-7. For sums and means, the recent records are those since the last
+// verdict. For windows and decaying weights, they are the records with weights, as far as this process has seen them.
 //
-// Streams that protect persons may legitimately count few records. For them a positive verdict means that
-// counted_share, the share among all records under the workload's weights, is below four of its standard errors
-// although the standard error is below a thousandth: possibly no record counts at all, for example because the user key
-// is read from the wrong place. The verdict is withdrawn as soon as some records are seen to count.
+// In streams that protect persons, it may be intended that few records count. For these streams the check uses
+// counted_share, the share of records that count, under the workload's weights. The verdict is positive if
+// counted_share is below four standard errors although its standard error is below a thousandth. Possibly no record
+// counts at all then, for example because the user key is read from the wrong place. The verdict becomes negative as
+// soon as published numbers show that some records count.
 type ValidityCheck struct {
 	persons  bool
 	Workload string
@@ -29,14 +30,14 @@ type ValidityCheck struct {
 
 	begun bool
 	at    core.Count // valid_count at the last verdict
-	total float64    // records since the last verdict, or under the weights
+	total float64    // number of records since the last verdict, or sum of their weights
 	ring  []float64  // records of the window's steps
 	next  int
 }
 
-// These are the share of records below which almost none count; the standard errors that allow a verdict; and the
-// largest number of steps of a window that are stored. In a longer window the number of records is underestimated,
-// which may delay a verdict but never makes it wrong.
+// These constants are the share below which almost no record counts, the standard errors that allow a verdict, and the
+// maximum number of steps of a window that are stored. In a longer window the number of records is underestimated; this
+// may delay a verdict but never makes it wrong.
 const (
 	fewShare     = 0.1
 	fewError     = 0.04
@@ -71,7 +72,7 @@ func (c *ValidityCheck) Take(step uint64, s core.Shares) bool {
 	return c.fewFull || c.fewValid
 }
 
-// valid processes the valid_count of a step with this number of records.
+// valid processes the valid_count v of a step that has `rows` records.
 func (c *ValidityCheck) valid(step uint64, rows float64, v core.Count) {
 	since := false // c.total counts records since the last verdict
 	switch c.Workload {
@@ -88,7 +89,7 @@ func (c *ValidityCheck) valid(step uint64, rows float64, v core.Count) {
 	default:
 		since = true
 		if !c.begun && step > 1 {
-			c.at, c.begun = v, true // earlier values come from another process
+			c.at, c.begun = v, true // Earlier values come from another process, so begin with this one.
 			return
 		}
 		c.begun = true

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestCensus: a verdict follows from released numbers, not before they allow one, and is withdrawn when they no longer
-// do.
+// TestCensus: a positive verdict is given only once released numbers allow it, and becomes negative when they do not
+// allow it any more.
 func TestCensus(t *testing.T) {
 	t.Parallel()
 	for _, workload := range []string{"mean", "exponential", "window"} {

@@ -156,8 +156,8 @@ func (q *inquiry) rights(ctx context.Context, cluster kafka.Options) ([]connect.
 	return needs, nil
 }
 
-// setting checks a topic of one partition that the daemon creates if it is missing, and returns its settings, or nil if
-// it is missing. unfit returns why a topic cannot be used.
+// setting checks a topic of one partition, which the daemon creates if it is missing. It returns the topic's settings,
+// or nil if the topic is missing. unfit returns why a topic cannot be used.
 func (q *inquiry) setting(ctx context.Context, key, topic string, names []string,
 	unfit func(partitions int, settings map[string]string) string) (map[string]string, error) {
 	t, err := q.client.Topic(ctx, topic)
@@ -253,7 +253,7 @@ func (q *inquiry) input(ctx context.Context, s *config.Stream) error {
 	return nil
 }
 
-// output checks the topic of a stream's releases, which have up to size bytes, and that of its dead letters.
+// output checks the topic of a stream's releases, which have up to size bytes, and the topic of its dead letters.
 func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) error {
 	out, err := q.client.Topic(ctx, s.Output.Topic)
 	if err != nil {
@@ -299,8 +299,8 @@ func (q *inquiry) output(ctx context.Context, s *config.Stream, size int64) erro
 	return nil
 }
 
-// withoutEpoch returns those of n partitions for which a stream of all partitions never opened an epoch. Without
-// a ledger, these are all partitions.
+// withoutEpoch returns the partitions, out of n, in which a stream of all partitions never opened an epoch. Without a
+// ledger, these are all partitions.
 func withoutEpoch(books *ledger.Books, s *config.Stream, n int) (fresh []int) {
 	epochs := books.Epochs()
 	for p := range n {
@@ -312,8 +312,8 @@ func withoutEpoch(books *ledger.Books, s *config.Stream, n int) (fresh []int) {
 	return fresh
 }
 
-// notMerged returns those of n partitions that the open epoch of a merged stream does not read, or none if no epoch is
-// open.
+// notMerged returns the partitions, out of n, that the open epoch of a merged stream does not read. It returns none if
+// no epoch is open.
 func notMerged(books *ledger.Books, s *config.Stream, n int) (waiting []int) {
 	for _, e := range books.Epochs() {
 		if e.Stream != s.Name || e.Partition != core.Merged || e.State != "open" {

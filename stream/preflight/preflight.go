@@ -1,4 +1,4 @@
-// Package preflight finds out, before a daemon starts, what would stop it: in the configuration and the files that it
+// Package preflight finds faults that would stop a daemon, before it starts: in the configuration and the files that it
 // names, on the brokers, and in the schema registry. It changes nothing.
 package preflight
 
@@ -19,13 +19,13 @@ import (
 	"github.com/streamdp/streamdp/stream/httpapi"
 )
 
-// patience is how long the brokers and the schema registry may take to answer.
+// patience is the maximum time for an answer of the brokers or the schema registry.
 const patience = 30 * time.Second
 
 // Report describes a configuration that can be run.
 type Report struct {
 	Key string `json:"key_id"`
-	// Streams describe the streams of [config.Config.Representative], each under its [Title].
+	// Streams describes the streams of [config.Config.Representative], each under its [Title].
 	Streams []*core.Description `json:"streams"`
 	// Rights are the rights that the daemon needs and this user has, if the brokers were asked and report rights.
 	Rights   []connect.Right `json:"rights,omitempty"`
@@ -34,7 +34,7 @@ type Report struct {
 	Config *config.Config `json:"-"`
 }
 
-// Check looks for everything that would stop a daemon with this configuration. If ask is true, it also asks the
+// Check looks for every fault that would stop a daemon with this configuration. If ask is true, it also asks the
 // brokers, the schema registry and the collector of traces.
 //
 // Errors: an [exit.Config] with every fault of the configuration or, if it has none, of the topics and of this user's
@@ -84,8 +84,8 @@ func Check(ctx context.Context, cfg *config.Config, ask bool) (*Report, error) {
 	return r, nil
 }
 
-// Title returns the name under which a stream of [config.Config.Representative] is shown: its own, or that of the
-// pattern for whose topics it stands.
+// Title returns the name under which a stream of [config.Config.Representative] is shown. It is the stream's own name
+// or, if the stream represents the topics of a pattern, the pattern's name.
 func Title(s *config.Stream) string {
 	if s.Pattern() != "" {
 		return s.Pattern() + ".*"
@@ -133,7 +133,8 @@ func Oversize(d *core.Description) string {
 		words.Size(d.MessageBytes), words.Size(defaultMessageBytes))
 }
 
-// schemas compares the columns with the schemas of the records; if ask is true, also with those in the registry.
+// schemas compares the columns with the schemas of the records. If ask is true, it also compares them with the schemas
+// in the registry.
 func schemas(ctx context.Context, cfg *config.Config, ask bool) (warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -48,7 +48,8 @@ clip = 1.0
 	return cfg
 }
 
-// TestCheck: what would stop a daemon is a fault, and what it would wait for is a warning. Nothing is created.
+// TestCheck: anything that would stop a daemon is a fault; anything for which the daemon would wait is a warning.
+// Nothing is created.
 func TestCheck(t *testing.T) {
 	b, err := embedded.Start(embedded.Options{})
 	if err != nil {

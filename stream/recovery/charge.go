@@ -10,14 +10,15 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// provenCharge is for an epoch without a remaining ledger line. It returns the end of the epoch's horizon for each
-// partition that it reads, −1 if there is none or it is unknown. It halts if nothing proves the cost stated in the
-// manifest. A manifest has no MAC, so a smaller cost in it would give back budget that is spent.
+// provenCharge checks the manifest of an epoch that has lost its ledger line. It returns the end of the epoch's horizon
+// for each partition that it reads, −1 if there is no horizon or its end is unknown. It returns a halt if nothing
+// proves the cost stated in the manifest: a manifest has no MAC, and a forged smaller cost would give back budget that
+// was spent.
 //
-// The proof is the mechanism, built again from the manifest's plan and configuration, whose digest is in the manifest:
-// it must not cost more than the manifest states. If this version cannot build the mechanism, the proof is the epoch's
-// checkpoint, which has the manifest's hash. A checkpoint with another manifest's hash refutes the manifest in any
-// case.
+// To prove the cost, provenCharge builds the mechanism again from the manifest's plan and the configuration, whose
+// digest is in the manifest. The mechanism must not cost more than the manifest states. If this version cannot build
+// the mechanism, the epoch's checkpoint is the proof, because it has the manifest's hash. A checkpoint with the hash of
+// another manifest always refutes the manifest.
 func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []int64, err error) {
 	refuse := func(why string) error {
 		return failure.Haltf(failure.State,

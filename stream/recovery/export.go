@@ -19,17 +19,17 @@ import (
 // exportFormat is the version of an exported epoch.
 const exportFormat = "streamdp.epoch.v1"
 
-// Export is an epoch in one file. Besides the log and the master key, it has everything on which the epoch's releases
-// depend, and the ledger in which the epoch is charged. With Secret and the master key, one can subtract the noise from
-// its releases.
+// Export is an epoch in one file. It has everything on which the epoch's releases depend, except the log and the master
+// key. It also has the ledger in which the epoch is charged. Anybody who has Secret and the master key can subtract the
+// noise from the releases.
 type Export struct {
 	Format string `json:"format"`
 	// Manifest is the text of the manifest file. The noise depends on its exact bytes.
 	Manifest string `json:"manifest"`
-	// Initial has the packed parameters with which the epoch began, for a mechanism that learns. They are computed from
-	// earlier releases, or from a file.
+	// Initial has the packed initial parameters of the epoch, if its mechanism learns parameters. They were computed
+	// from earlier releases, or read from a file.
 	Initial []byte `json:"initial,omitempty"`
-	// Ledger has all lines of the ledger, so that their chain can be checked.
+	// Ledger has all lines of the ledger, so that their chain of hashes can be checked.
 	Ledger []string `json:"ledger"`
 	Secret []byte   `json:"secret,omitempty"`
 }
@@ -83,8 +83,8 @@ func (x *Export) opening(key *ledger.Key) (*ledger.Entry, error) {
 	return nil, fmt.Errorf("the ledger in the file does not charge epoch %d of %s", m.Epoch, m.Task())
 }
 
-// ExportEpoch returns an epoch of a state directory, on which a daemon may be running. Epoch 0 is the task's newest
-// one. key is the master key, for an encrypted secret.
+// ExportEpoch returns an epoch of a state directory, on which a daemon may be running. Epoch 0 means the task's newest
+// epoch. key is the master key; it decrypts an encrypted secret.
 //
 // Errors: ErrState if the ledger or the manifest is damaged, or if withSecret is set and the secret is destroyed.
 func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withSecret bool) (*Export, error) {
@@ -134,7 +134,7 @@ func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withS
 	return x, nil
 }
 
-// noSecret returns the error of an epoch whose releases cannot be recomputed because its secret is gone.
+// noSecret returns the error for an epoch whose releases cannot be recomputed because its secret is destroyed.
 func noSecret(t core.Task, epoch uint64) error {
 	return fmt.Errorf(
 		"%w: the secret of epoch %d of %s no longer exists: it was destroyed after the epoch was closed, see "+

@@ -20,9 +20,9 @@ type Field struct {
 	Value any
 }
 
-// Inspect describes a file of a state directory, or an exported epoch, as far as anybody may see it: no field depends
-// on a record's content. So it leaves out the sums, noise, hashes and sizes in a checkpoint, and the secret of an
-// exported epoch. It refuses a file that is a secret.
+// Inspect describes a file of a state directory, or an exported epoch. Its result may be shown to anybody, because no
+// field depends on a record's content. So it omits the sums, noise, hashes and sizes in a checkpoint, and the secret of
+// an exported epoch. For the file of a secret it returns an error.
 func Inspect(data []byte) ([]Field, error) {
 	if number, ok := state.SealedNumber(data); ok {
 		return []Field{{"file", "encrypted"}, {"commit or epoch", number}}, nil

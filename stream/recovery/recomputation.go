@@ -15,12 +15,12 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// recomputation reads an epoch's log again and recomputes its steps. It publishes and writes nothing: the maps of
-// persons are filled, but no journal is written.
+// recomputation reads an epoch's log again and recomputes its steps. It publishes and writes nothing: it fills the maps
+// of persons in memory, but writes no journal.
 type recomputation struct {
 	core   *core.Core
-	one    *rereading   // for an epoch that is not merged
-	parts  []*rereading // for a merged epoch
+	one    *rereading   // set if the epoch is not merged
+	parts  []*rereading // set if the epoch is merged
 	leaves []*core.Leaf
 	sums   []*core.Sum
 	// bounds returns the end of a step by the clock. nil: steps are not by the clock.
@@ -38,12 +38,12 @@ type rereading struct {
 	batch     codec.Batch
 	next      int            // index of the next record in the batch
 	filled    bool           // the batch has records left
-	position  kafka.Position // position of the last boundary, if that is before the batch
+	position  kafka.Position // position of the last boundary, if it is before the batch
 }
 
-// newRecomputation returns a recomputation that continues at a checkpoint's position, with a core in the state of that
-// position. bounds returns where steps by the clock end. fetchBytes is the size limit of a broker's response; it is
-// divided if there are many partitions.
+// newRecomputation returns a recomputation that continues at a checkpoint's position. The core must be in the state of
+// that position. bounds returns where steps by the clock end. fetchBytes is the size limit of a broker's response; if
+// there are many partitions, they share it.
 func newRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schemas, s *config.Stream, m *core.Manifest,
 	c *core.Core, cp *state.Checkpoint,
 	bounds func(context.Context, uint64) (boundary.Boundary, error), fetchBytes int) (*recomputation, error) {
@@ -90,14 +90,14 @@ type logEnded struct {
 	step uint64
 }
 
-// Error returns the offset of the end and the step.
+// Error returns a message with the log's end offset and the step.
 func (e *logEnded) Error() string {
 	return fmt.Sprintf("the log ends at offset %d, before the end of step %d", e.next, e.step)
 }
 
-// close continues to the end of the next step, and returns the messages of its release.
+// close reads to the end of the next step, closes the step, and returns the messages of its release.
 //
-// Errors: *logEnded if a log ends before that; those of kafka.Reader.Fetch and core.Core.Close.
+// Errors: *logEnded if a log ends before the step does; the errors of kafka.Reader.Fetch and core.Core.Close.
 func (p *recomputation) close(ctx context.Context) ([]core.Message, error) {
 	for _, m := range p.core.Persons() {
 		defer m.Forget()
@@ -135,7 +135,7 @@ func (p *recomputation) close(ctx context.Context) ([]core.Message, error) {
 	return p.core.Merge(p.sums, nil)
 }
 
-// fill continues to the end of the open step.
+// fill reads records up to the end of the open step.
 func (p *rereading) fill(ctx context.Context, step uint64) error {
 	c, b := p.into, &p.batch
 	for c.First() < c.End() { // a step by the clock may be empty

@@ -1,5 +1,5 @@
-// Package recovery computes again what was lost or published: it recovers a task's state, publishes releases again,
-// verifies published releases, repairs a ledger, and exports and inspects an epoch's files.
+// Package recovery restores and checks a task's data: it recovers a task's state, publishes releases again, verifies
+// published releases, repairs a ledger, and exports and inspects an epoch's files.
 package recovery
 
 import (
@@ -15,18 +15,18 @@ import (
 )
 
 // Recover restores the state of the task's open epoch if its checkpoint, or a file of persons, is damaged or lost. It
-// continues from the commit before the damaged one or, if that is damaged too, from the epoch's first offset. It
+// starts from the commit before the damaged one or, if that commit is damaged too, from the epoch's first offset. It
 // recomputes the releases published since then: with the same keys, manifest and log they have the same bytes. It
-// writes a checkpoint only after it has recomputed everything in the output. The first difference halts the task, and
-// leaves everything on disk unchanged.
+// writes a checkpoint only after it has recomputed and compared every release in the output. If one differs, the task
+// halts, and all files remain unchanged.
 //
 // The daemon never goes back from a damaged checkpoint by itself: a disk that lost one file may have lost others, so
 // the operator should check it first.
 //
 // Recover needs the manifest and the secret of the epoch. If from is not nil, it restores them from there. If the
-// output has no releases to compare with, only a commit with its anchor shows that the log is the epoch's; without one,
-// Recover refuses. If only files of persons are damaged, the steps up to the last commit are recomputed too, and must
-// lead to its transcript.
+// output has no releases to compare with, only the anchor of a commit proves that the epoch read this log; without a
+// commit, Recover returns an error. If only files of persons are damaged, Recover also recomputes the steps up to the
+// last commit; the result must have that commit's transcript.
 func (r Restorer) Recover(ctx context.Context, from *Export) error {
 	if from != nil {
 		if err := r.bringBack(ctx, from); err != nil {
@@ -68,7 +68,7 @@ func (r Restorer) Recover(ctx context.Context, from *Export) error {
 		if err := r.DoDisk(ctx, func() (err error) { cp.Users, err = l.Users.Rewrite(); return err }); err != nil {
 			return err
 		}
-		// After a crash between these two steps there is no checkpoint, and recovering again is possible.
+		// If a crash happens between these two steps, there is no checkpoint, and the operator can recover again.
 		if err := r.DoDisk(ctx, func() error { return r.Store.EraseCheckpoints() }); err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (r Restorer) Recover(ctx context.Context, from *Export) error {
 	return nil
 }
 
-// Restorer restores what a task has lost, by recomputing it.
+// Restorer restores the lost state of a task by recomputing it.
 type Restorer struct{ *epoch.Keeper }
 
 // bringBack writes those files of an exported epoch that are missing or damaged.
@@ -100,7 +100,7 @@ func (r Restorer) bringBack(ctx context.Context, from *Export) error {
 	}
 	opened := r.D.Ledger.Opening(r.Task, m.Epoch)
 	if opened == nil {
-		// The ledger is lost too. The command ledger repair will charge the epoch as stated in this manifest.
+		// The ledger is lost too. The command `ledger repair` will charge the epoch as stated in this manifest.
 		cp, err := r.Store.Load()
 		if err != nil && !errors.Is(err, state.ErrCheckpoint) {
 			return err
@@ -131,14 +131,15 @@ func (r Restorer) bringBack(ctx context.Context, from *Export) error {
 	})
 }
 
-// rewind finds the checkpoint from which Recover continues.
+// rewind finds the checkpoint from which Recover starts.
 type rewind struct {
 	r *epoch.Keeper
 	// last is the last commit, if it is undamaged but its files of persons are not.
 	last *state.Checkpoint
 }
 
-// start returns the newest undamaged one of the last two commits, or the epoch's first checkpoint.
+// start returns the newer of the last two commits that is undamaged. If both are damaged, it returns the epoch's first
+// checkpoint.
 func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte,
 	mech *core.Mechanism) (*state.Checkpoint, error) {
 	r := w.r
@@ -171,9 +172,10 @@ func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manife
 	return r.First(m, file, mech, state.UnknownOutput, nil)
 }
 
-// repeat recomputes the steps by which the output is ahead of a state, and compares them. If there is a later commit,
-// it also recomputes the steps up to that, which must lead to it. It returns the messages of these steps that are not
-// published, and sets the checkpoint's positions to those after the last step.
+// repeat recomputes the steps that are in the output but not in the checkpoint cp, and compares their releases. If
+// there is a later commit, repeat also recomputes the steps up to this commit, and the result must equal it. repeat
+// returns the messages of the recomputed steps that are not published, and sets the positions in cp to the end of the
+// last step.
 func (r Restorer) repeat(ctx context.Context, l *epoch.OpenEpoch, cp, last *state.Checkpoint) (missing []state.Message,
 	err error) {
 	again,

@@ -147,8 +147,8 @@ func TestVerifyExported(t *testing.T) {
 	}
 }
 
-// TestRecover: a damaged or lost state is restored when everything that is published has been recomputed, by a command
-// and by a running daemon, and the run continues with the same bytes as one without a fault.
+// TestRecover: a damaged or lost state is restored after all published releases have been recomputed, both by a command
+// and by a running daemon. The run then continues with the same bytes as a run without a fault.
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -261,7 +261,7 @@ func TestRecoverRefuses(t *testing.T) {
 	}
 }
 
-// TestRecoverWhole: an undamaged state is left unchanged, and a running task is not recovered.
+// TestRecoverWhole: Recover leaves an undamaged state unchanged, and refuses a running task.
 func TestRecoverWhole(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -344,7 +344,7 @@ func TestRepublish(t *testing.T) {
 			r.Produce(1150, 100)
 			x.Published(12)
 			x.End()
-			x = r.Start() // starts without a halt
+			x = r.Start() // the daemon starts without a halt
 			x.Published(12)
 			x.End()
 			r.Toml = fixtures.OrdersStream
@@ -434,7 +434,7 @@ func TestInspect(t *testing.T) {
 				}
 			}
 		}
-		for _, f := range fields { // as a whole word, because its digits may be part of a hash
+		for _, f := range fields { // compare whole words, because the value's digits may be part of a hash
 			if slices.Contains(strings.Fields(fmt.Sprint(f.Value)), fmt.Sprint(len(cp.State))) {
 				t.Errorf("%s shows the size of the state: %v", want, f)
 			}

@@ -16,8 +16,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// LedgerRepair is the difference between a ledger and the reconstructed one, which also has everything that follows
-// from the control topic and from the tasks' files.
+// LedgerRepair describes how a reconstructed ledger differs from the old one. The reconstructed ledger also has the
+// lines that the control topic and the tasks' files prove.
 type LedgerRepair struct {
 	Kept    int            `json:"kept"`    // number of leading lines that are valid
 	Dropped int            `json:"dropped"` // bytes after these lines
@@ -26,7 +26,7 @@ type LedgerRepair struct {
 }
 
 // Repair reconstructs a ledger in a file next to the old one: Salvage copies the valid lines of the old ledger, and
-// then Tasks adds what follows from the tasks' files.
+// then Tasks adds the lines that the tasks' files prove.
 type Repair struct {
 	Shard *epoch.Shard
 	Dir   string        // the state directory
@@ -46,7 +46,7 @@ func (r *Repair) Salvage() error {
 			ends = append(ends, i+1)
 		}
 	}
-	// Every beginning of a valid ledger is valid, so the number of valid lines can be found by bisection.
+	// If n lines are valid, fewer lines are valid too. So bisection finds the number of valid lines.
 	lo, hi := 0, len(ends)
 	for hi-lo > 1 {
 		mid := (lo + hi) / 2
@@ -56,7 +56,7 @@ func (r *Repair) Salvage() error {
 			hi = mid
 		}
 	}
-	// Lines that are all under other keys prove nothing, because anybody can write them.
+	// If all MACs are under other keys, the lines prove nothing, because anybody can write such lines.
 	if l, err := ledger.Parse(data[:ends[lo]], key); err == nil && l.Foreign() {
 		lo = 0
 	}
@@ -69,7 +69,7 @@ func (r *Repair) Salvage() error {
 	return nil
 }
 
-// Tasks adds what follows from the files of all tasks.
+// Tasks adds the lines that the files of all tasks prove.
 func (r *Repair) Tasks() error {
 	names, err := r.Shard.Disk.ReadDir(r.Dir + "/tasks")
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *Repair) Tasks() error {
 	return nil
 }
 
-// task adds what follows from the files of one task.
+// task adds the lines that the files of one task prove.
 func (r *Repair) task(t core.Task) error {
 	l := r.Shard.Ledger
 	run, err := epoch.NewKeeper(r.Shard, t, func() {})
@@ -104,8 +104,8 @@ func (r *Repair) task(t core.Task) error {
 	if err != nil && !errors.Is(err, state.ErrCheckpoint) {
 		return err
 	}
-	// settle closes an epoch that is no longer open. For an open one, it records the line under which the checkpoint
-	// was written.
+	// settle adds the closing line of an epoch that is no longer open. For an open epoch, it records the ledger line to
+	// which the checkpoint refers.
 	settle := func(e *ledger.Entry) error {
 		secret := slices.Contains(secrets, e.Epoch)
 		if e.Epoch == newest && (secret || cp != nil && cp.Epoch == e.Epoch) {

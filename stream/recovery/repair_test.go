@@ -102,8 +102,8 @@ func TestLedgerRepair(t *testing.T) {
 	}
 }
 
-// TestForgedLedger: somebody without the key cannot remove a charge, neither with a line after those under the key, nor
-// with a whole ledger; and repair does not accept such lines.
+// TestForgedLedger: somebody without the key cannot remove a charge, neither by appending a line to lines under the
+// key, nor by replacing the whole ledger. Repair does not accept such lines either.
 func TestForgedLedger(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{false, true} {
@@ -140,8 +140,8 @@ func TestForgedLedger(t *testing.T) {
 	}
 }
 
-// TestRotatedKey: a daemon with another key appends no line, so the former key can be restored; a request of the
-// operator binds the ledger to the new key, including all charges.
+// TestRotatedKey: a daemon with another key appends no line, so the operator can still restore the former key. A
+// request of the operator accepts the new key: the ledger then continues under it, with all its charges.
 func TestRotatedKey(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)

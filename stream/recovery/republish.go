@@ -19,21 +19,21 @@ import (
 type RepublishRequest struct {
 	// Epoch is the only epoch to publish again; 0: all.
 	Epoch uint64 `json:"epoch,omitempty"`
-	// FromLog recomputes the releases of the open epoch from its log if they are in no archive.
+	// FromLog asks to recompute the releases of the open epoch from its log if they are in no archive.
 	FromLog bool `json:"from_log,omitempty"`
-	// OnlyCopy asserts that no other copy of the state directory has run. It is required if the output has lost the
-	// releases that would show that.
+	// OnlyCopy is the operator's assertion that no other copy of the state directory has run. It is required if the
+	// output has lost the releases that would prove this.
 	OnlyCopy bool `json:"only_copy,omitempty"`
 }
 
-// Republish publishes every committed release again that can be found: those in the archive, those that are not
-// acknowledged yet and, on request, those recomputed from the log. It is for an output that lost releases. It costs no
+// Republish is for an output that lost releases. It publishes all committed releases again that it can find: those in
+// the archive, those that are not acknowledged yet and, on request, those recomputed from the log. This costs no
 // privacy, because the bytes do not change.
 //
-// It first compares the releases in the output. If one differs, or was not released by this state, it sends nothing.
-// Releases from the log count as committed only under two conditions. They must lead to the transcript of the last
-// commit, which is the running hash of all integers that noise has hidden. And this build must have written that
-// commit, because another build may compute different last digits.
+// Republish first compares the releases that are in the output. If one differs, or was not released by this state,
+// Republish sends nothing. Releases from the log count as committed only under two conditions. First, they must lead to
+// the transcript of the last commit, which is the running hash of all integers that noise has hidden. Second, this
+// build must have written that commit, because another build may compute different last digits.
 func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	var cp *state.Checkpoint // checkpoint of the open epoch
 	opened := r.D.Ledger.Newest(r.Task)
@@ -114,8 +114,8 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	return r.DoDisk(ctx, func() error { return r.Store.Commit(cp) })
 }
 
-// onlyCopy halts if the output has lost the releases that show that this state is the newest copy, unless the operator
-// asserts that it is.
+// onlyCopy returns a halt if the output has lost the releases that would prove that this state is the newest copy,
+// unless the operator asserts that it is the newest.
 func (r Restorer) onlyCopy(ctx context.Context, cp *state.Checkpoint, asserted bool) error {
 	err := r.Out.CheckEvidence(ctx, cp)
 	var h *failure.Halt
@@ -127,8 +127,8 @@ func (r Restorer) onlyCopy(ctx context.Context, cp *state.Checkpoint, asserted b
 	return err
 }
 
-// committedReleases calls send with the committed releases that can be found, in parts, in the order of their steps. A
-// release may be passed twice.
+// committedReleases finds committed releases and passes them to send, several at a time, in the order of their steps.
+// It may pass a release twice.
 func (r Restorer) committedReleases(ctx context.Context, q RepublishRequest, opened *ledger.Entry, cp *state.Checkpoint,
 	send func([]state.Message) error) error {
 	if q.FromLog {
@@ -220,15 +220,15 @@ func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.C
 	return nil
 }
 
-// elsewhere returns the halt for a log that leads to another transcript than a commit's.
+// elsewhere returns the halt for a log from which another transcript is computed than the commit has.
 func (r Restorer) elsewhere() error {
 	return failure.Haltf(failure.Replaced,
 		"the log does not lead to the last commit: it was replaced; start again with: streamdp epoch open %s",
 		failure.EpochArgs(r.Task))
 }
 
-// held returns the hashes of the task's messages in the output, by key. It halts if one is of an epoch that the ledger
-// lacks, or of a step that the checkpoint, if there is one, has not released.
+// held returns the hashes of the task's messages in the output, by key. It returns a halt if the epoch of a message is
+// not in the ledger, or if the message's step is after the last step of checkpoint cp. cp may be nil.
 func held(ctx context.Context, o *output.Output, cp *state.Checkpoint) (map[string][32]byte, error) {
 	there := map[string][32]byte{}
 	err := o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, func(rec *kafka.Record) error {

@@ -36,8 +36,8 @@ func chargedFor(r *streamtest.Rig) float64 {
 	return all[0].ChargedEpsilon
 }
 
-// TestCloseOnAnotherLog: if the checkpoint is lost and the input was recreated, the new log's end does not bound what
-// the epoch has read.
+// TestCloseOnAnotherLog: if the checkpoint is lost and the input was recreated, the new log's end is no upper bound on
+// the offsets that the epoch has read. So it must not limit the charge.
 func TestCloseOnAnotherLog(t *testing.T) {
 	t.Parallel()
 	other := fixtures.With(fixtures.OrdersStream, "[stream.orders]", "[stream.other]", "[stream.orders.",
@@ -94,8 +94,8 @@ func TestCloseOnAnotherLog(t *testing.T) {
 	}
 }
 
-// TestLedgerRepairOutputMoved: releases in the configured output prove the least extent of an epoch. Others may be in a
-// topic that was the output for a while.
+// TestLedgerRepairOutputMoved: releases in the configured output prove only a minimum length of an epoch, because later
+// ones may be in another topic that was the output for some time.
 func TestLedgerRepairOutputMoved(t *testing.T) {
 	t.Parallel()
 	for _, horizon := range []bool{true, false} {
@@ -218,7 +218,7 @@ func TestLedgerRepairLearner(t *testing.T) {
 	}
 }
 
-// TestRecoverCheaperManifest: such a manifest is not accepted from an exported file either.
+// TestRecoverCheaperManifest: a manifest that states too small a cost is not accepted from an exported file either.
 func TestRecoverCheaperManifest(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
@@ -308,8 +308,8 @@ func TestCloseBehindWithoutIDs(t *testing.T) {
 	}
 }
 
-// TestVouchedByCheckpoint: if this version cannot build an epoch's mechanism, its checkpoint is the only proof of the
-// manifest.
+// TestVouchedByCheckpoint: if this version cannot build an epoch's mechanism, only the epoch's checkpoint proves the
+// cost in the manifest.
 func TestVouchedByCheckpoint(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 40"))

@@ -20,8 +20,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// TestUsersRecover: verify recomputes every release, byte for byte; recover restores a state whose checkpoint, or whose
-// files of persons, are damaged or lost; and the run continues with the same bytes as one without a fault.
+// TestUsersRecover: verify recomputes every release, byte for byte. Recover restores a state if its checkpoint, or its
+// files of persons, are damaged or lost. The run then continues with the same bytes as a run without a fault.
 func TestUsersRecover(t *testing.T) {
 	t.Parallel()
 	damage := func(t *testing.T, r *streamtest.Rig, name string, at int) { fixtures.FlipByte(t, name, at) }
@@ -90,8 +90,8 @@ func TestUsersRecover(t *testing.T) {
 	}
 }
 
-// TestUsersRecoverRefuses: if the log does not lead to what was committed or published, nothing on disk changes,
-// including files of persons.
+// TestUsersRecoverRefuses: if the result of reading the log differs from the commit or the published releases, nothing
+// on disk changes, not even files of persons.
 func TestUsersRecoverRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -29,7 +29,8 @@ type Verification struct {
 	Stream    string `json:"stream"`
 	Partition int    `json:"partition"`
 	Epoch     uint64 `json:"epoch"`
-	// Releases is the number of releases that were recomputed, up to Step, from the log's offsets [First, End).
+	// Releases is the number of recomputed releases. Step is the step of the last one. Together they cover the log's
+	// offsets [First, End).
 	Releases int    `json:"releases"`
 	Step     uint64 `json:"step"`
 	First    int64  `json:"first"`
@@ -58,13 +59,13 @@ type Audit struct {
 
 // Verify recomputes every published release of a task from the log, the master key, the manifest and the epoch's
 // secret, and compares the bytes. It writes nothing, neither to disk nor to Kafka, and may run while the daemon runs.
-// It learns from each release the output.values, output.encoding and output.privacy_every with which it was made. The
-// rest of the configuration must be that of the epoch.
+// Each release shows the output.values, output.encoding and output.privacy_every that were configured for it. In all
+// other settings, the configuration must equal that of the epoch.
 //
-// The first release that differs ends an epoch's verification; see Verification.Difference. An epoch whose secret is
-// destroyed cannot be verified. Memory: about 200 bytes per release.
+// The verification of an epoch stops at the first release that differs; see Verification.Difference. An epoch whose
+// secret is destroyed cannot be verified. Verify needs about 200 bytes of memory per release.
 //
-// Errors: those of the ledger, the manifest and the cluster.
+// Errors: damaged ledger or manifest; errors of the cluster.
 func Verify(ctx context.Context, a Audit, t core.Task) ([]Verification, error) {
 	s := a.Config.Stream(t.Stream)
 	if s == nil {
@@ -131,7 +132,8 @@ type epochOnFile struct {
 // epochs reads the files of the epochs to verify.
 func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 	s := state.TaskStore(a.Config.State.Dir, t, a.Key)
-	// ifAny passes on the result of reading a file, but returns nil without an error if the file does not exist.
+	// ifAny returns the result of reading a file unchanged. If the file does not exist, however, it returns nil without
+	// an error.
 	ifAny := func(data []byte, err error) ([]byte, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
@@ -184,7 +186,7 @@ func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 	return all, nil
 }
 
-// copyOf is what Verify stores of a published message.
+// copyOf is the part of a published message that Verify keeps in memory.
 type copyOf struct {
 	step   uint64
 	hash   [32]byte
@@ -192,15 +194,15 @@ type copyOf struct {
 	forked bool // two messages with this key differ
 }
 
-// releases are the published messages of an epoch, by key, and the largest step among them.
+// releases has the published messages of an epoch, by key, and their largest step.
 type releases struct {
 	byKey map[string]copyOf
-	ends  map[uint64][]int64 // by step: the ends of its records in each partition
+	ends  map[uint64][]int64 // by step: the offset in each partition at which the step's records end
 	forms []core.Form
 	last  uint64
 }
 
-// collect reads the releases of a task, by epoch. clock reports that its steps are by the clock.
+// collect reads the releases of a task, by epoch. clock says whether its steps are by the clock.
 func collect(ctx context.Context, r *failure.Retrier, client *kafka.Client, at config.Output, t core.Task,
 	clock bool) (map[uint64]*releases, error) {
 	all := map[uint64]*releases{}
@@ -338,7 +340,7 @@ func unreadable(err error) error {
 	return err
 }
 
-// coreOf returns the core of an epoch before its first step. The core owns the keys.
+// coreOf returns the core of an epoch in its state before the first step. The core owns the keys.
 func (a *Audit) coreOf(s *config.Stream, m *core.Manifest, e *epochOnFile, keys *dp.Epoch) (*core.Core, error) {
 	var initial []float64
 	if len(e.initial) > 0 {
@@ -377,7 +379,7 @@ func (p *releases) formOf(key string) (core.Form, bool) {
 	return p.forms[c.form], true
 }
 
-// least returns the message with the smallest step.
+// least returns the message of the smallest step, and its key.
 func (p *releases) least() (key string, least copyOf) {
 	for k, c := range p.byKey {
 		if key == "" || c.step < least.step || c.step == least.step && k < key {

@@ -9,8 +9,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// TestCostOf: with a manifest's configuration and plan alone, every mechanism has the cost and the horizon with which
-// it was charged.
+// TestCostOf: every mechanism that is built only from a manifest's configuration and plan has the cost and the horizon
+// that were charged.
 func TestCostOf(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(fixtures.Root(), "examples", "*.toml"))

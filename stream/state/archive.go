@@ -15,12 +15,12 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// Archive stores the messages that a task published, in files archive-EPOCH.N of the task's directory, with N from 1.
-// It contains nothing but releases, so it is equally public.
+// Archive stores the messages that a task published, in files archive-EPOCH.N of the task's directory, where N counts
+// from 1. It contains only releases, so it is public like them.
 //
-// A file is a line that names the format, followed by frames: u64 length ‖ message ‖ SHA-256 of the message, with the
-// message as in a checkpoint. A process appends only to files that it began itself, so nothing follows a frame that a
-// crash tore. A message may be in the archive twice.
+// A file begins with a line that names the format. Then come frames: u64 length ‖ message ‖ SHA-256 of the message. A
+// message is encoded as in a checkpoint. A process appends only to files that it created itself, so nothing follows a
+// frame that a crash tore. A message may be in the archive twice.
 type Archive struct {
 	Disk  Disk
 	Dir   string
@@ -42,7 +42,7 @@ func archiveName(name string) (epoch, n uint64, ok bool) {
 	return epoch, n, ok && err1 == nil && err2 == nil && name == fmt.Sprintf("archive-%d.%d", epoch, n)
 }
 
-// files returns the names of the archive's files, in order; epoch 0: those of all epochs.
+// files returns the names of the archive's files of an epoch, in order. For epoch 0 it returns the files of all epochs.
 func (a *Archive) files(epoch uint64) ([]string, error) {
 	names, err := a.Disk.ReadDir(a.Dir)
 	if err != nil {
@@ -92,7 +92,7 @@ func (a *Archive) Append(epoch uint64, list []Message) error {
 	return nil
 }
 
-// begin begins a new file.
+// begin creates the next file of the archive.
 func (a *Archive) begin(epoch uint64) error {
 	a.close()
 	names, err := a.files(epoch)
@@ -126,7 +126,7 @@ func (a *Archive) close() {
 // errArchive is the error of a damaged archive.
 var errArchive = errors.New("archive damaged")
 
-// All yields the messages of an archive, those of one file at a time, and finally an error, if any.
+// All yields the messages of the archive, one file at a time, and finally an error, if any.
 func (a *Archive) All(epoch uint64) iter.Seq2[[]Message, error] {
 	return func(yield func([]Message, error) bool) {
 		names, err := a.files(epoch)
@@ -149,11 +149,11 @@ func (a *Archive) All(epoch uint64) iter.Seq2[[]Message, error] {
 	}
 }
 
-// IsArchive reports whether a file begins like one of an archive.
+// IsArchive reports whether data begins like a file of an archive.
 func IsArchive(data []byte) bool { return bytes.HasPrefix(data, archiveMagic) }
 
-// ParseArchive parses a file of an archive. It leaves out a torn last frame, because the append of that frame never
-// returned.
+// ParseArchive parses a file of an archive. It omits a torn last frame, because Append did not return success for that
+// frame.
 func ParseArchive(data []byte) (list []Message, err error) {
 	rest, ok := bytes.CutPrefix(data, archiveMagic)
 	if !ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestArchiveTorn: a crash at any byte of an append leaves what was archived before.
+// TestArchiveTorn: after a crash at any byte of an append, all messages archived before can still be read.
 func TestArchiveTorn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -49,7 +49,7 @@ func readPending(r *bin.Reader) Message {
 	return p
 }
 
-// Checkpoint is what a task writes in a commit: its position in the log, its state, and the releases that it has not
+// Checkpoint is the content of a task's commit: its position in the log, its state, and the releases that it has not
 // published yet. It contains exact sums and past noise, so it is as secret as the records.
 type Checkpoint struct {
 	Epoch      uint64
@@ -58,8 +58,8 @@ type Checkpoint struct {
 	Step       uint64   // last closed step
 	Position   kafka.Position
 	Transcript dp.Transcript
-	// Output is the offset in the output partition from which to look for releases that this checkpoint does not know:
-	// the offset of an acknowledged release or, before there was one, the end of the partition at that time.
+	// Output is an offset in the output partition. Releases that are missing in this checkpoint can only be at or after
+	// it. It is the offset of an acknowledged release or, if there was none yet, the end of the partition at that time.
 	OutputTopic     string
 	OutputPartition int
 	Output          int64
@@ -68,13 +68,13 @@ type Checkpoint struct {
 	Build           string
 	State           []byte
 	Outbox          []Message
-	Older           []kafka.Anchor // records read before Position.Anchor, the oldest first; see Thinned
-	// Parts are the positions in the partitions of a merged epoch, ascending. Position then has the sum of their
-	// offsets and no anchor.
+	Older           []kafka.Anchor // anchors of records before Position.Anchor, the oldest first; see Thinned
+	// Parts are the positions in the partitions of a merged epoch, in ascending order of partitions. Position then has
+	// the sum of their offsets and no anchor.
 	Parts []Place
-	// BoundaryTopic is the topic of the boundaries of steps by the clock, "" for other steps, and Boundary the offset
-	// of the boundary of Step in it. At step 0 Boundary is −1, or in files of older builds the topic's last record when
-	// the epoch opened.
+	// BoundaryTopic is the topic with the boundaries of steps by the clock; "" for other steps. Boundary is the offset,
+	// in this topic, of the boundary that ends Step. At step 0 Boundary is −1. In files of older builds it is then the
+	// offset of the topic's last record when the epoch opened.
 	BoundaryTopic string
 	Boundary      int64
 	// Users are the positions of the files of persons, by partition; nil if the epoch protects records.
@@ -105,7 +105,7 @@ func (c *Checkpoint) Nexts() (all []int64) {
 	return all
 }
 
-// Of returns the position in the given partition, which the epoch must read.
+// Of returns the position in a partition. The epoch must read this partition.
 func (c *Checkpoint) Of(partition int) Place {
 	for _, p := range c.Parts {
 		if p.Partition == partition {
@@ -115,13 +115,13 @@ func (c *Checkpoint) Of(partition int) Place {
 	return c.All()[0]
 }
 
-// MaxOlder bounds the older anchors of a checkpoint.
+// MaxOlder is the maximum number of older anchors in a checkpoint.
 const MaxOlder = 16
 
-// Thinned drops some of the older anchors, so that few remain: it keeps the first, and drops an anchor if the one
-// before it is at most four times as far from the newest offset as the one after it. A record of a made-up log may
-// equal a record that was read, such as a heartbeat, so one anchor proves little. Older anchors prove that the log
-// before it is the same too.
+// Thinned drops some of the older anchors, so that few remain. It keeps the first. It drops any other anchor if the
+// distance of the previous anchor from the newest offset is at most four times the distance of the next anchor. One
+// anchor proves little, because a record of another log may equal a record that was read, for example a heartbeat.
+// Older anchors prove that the earlier part of the log is the same too.
 func Thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
 	kept := slices.Clone(older)
 	for i := len(kept) - 2; i > 0; i-- {
@@ -136,11 +136,11 @@ func Thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
 }
 
 // A file consists of magic ‖ u64 length ‖ payload ‖ SHA-256 of everything before. The form number in the magic says
-// what the payload ends with. Form 2, merged epochs: the positions of the partitions. Form 3, steps by the clock: those
-// positions, none if the epoch is not merged, and the place of the boundaries. Form 4, epochs that protect persons: the
-// position of their files. Form 5: both of the last two. Form 6, merged epochs that protect persons: the positions of
-// the partitions, the place of the boundaries ("" if there are none), and for each partition the position of its files
-// of persons.
+// what is at the end of the payload. Form 2, for merged epochs, has the positions of the partitions. Form 3, for steps
+// by the clock, has these positions (none if the epoch is not merged) and the place of the boundaries. Form 4, for
+// epochs that protect persons, has the position of their files. Form 5 has the endings of forms 3 and 4. Form 6, for
+// merged epochs that protect persons, has the positions of the partitions, the place of the boundaries ("" if there are
+// none), and for each partition the position of its files of persons.
 var (
 	checkpointMagic   = []byte("streamdp checkpoint 1\n")
 	mergedMagic       = []byte("streamdp checkpoint 2\n")
@@ -191,7 +191,8 @@ func (c *Checkpoint) Encode(b []byte) []byte {
 	for i := range c.Outbox {
 		c.Outbox[i].encode(w)
 	}
-	if len(c.Older) > 0 || c.BoundaryTopic != "" || c.Users != nil { // a file without is one of earlier versions
+	// a file without these fields keeps the form of earlier versions
+	if len(c.Older) > 0 || c.BoundaryTopic != "" || c.Users != nil {
 		writeOlder(w, c.Older)
 	}
 	if len(c.Parts) > 0 || c.BoundaryTopic != "" {
@@ -257,7 +258,7 @@ func writeOlder(w *bin.Writer, older []kafka.Anchor) {
 	}
 }
 
-// readOlder reads the anchors before the newest one, which writeOlder wrote.
+// readOlder reads the older anchors, which writeOlder wrote. newest is the newest anchor.
 func readOlder(r *bin.Reader, newest *kafka.Anchor) (older []kafka.Anchor) {
 	before := int64(-1)
 	n := r.Uint()
@@ -272,7 +273,7 @@ func readOlder(r *bin.Reader, newest *kafka.Anchor) (older []kafka.Anchor) {
 	return older
 }
 
-// readParts reads the positions of a merged epoch, whose offsets have the sum total.
+// readParts reads the positions of a merged epoch. The sum of their offsets must be total.
 func readParts(r *bin.Reader, total int64) (parts []Place) {
 	before, sum := -1, int64(0)
 	for n := r.Uint(); n > 0 && !r.Bad; n-- {
@@ -299,7 +300,7 @@ func IsCheckpoint(data []byte) bool {
 	return false
 }
 
-// CheckpointEpoch returns the epoch of a file that Encode wrote.
+// CheckpointEpoch returns the epoch in a file that Encode wrote.
 func CheckpointEpoch(data []byte) (epoch uint64, ok bool) {
 	at := len(checkpointMagic) + 8
 	if len(data) < at+8 || !bytes.HasPrefix(data, []byte("streamdp ")) {

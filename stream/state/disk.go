@@ -17,8 +17,8 @@ type Disk interface {
 	Create(name string) (File, error)
 	// Append opens a file for writing at its end. If the file is missing, Append creates it with mode 0600.
 	Append(name string) (File, error)
-	// Overwrite opens a file for writing over its content, from its start. If the file is missing, Overwrite creates it
-	// with mode 0600. Content after the written bytes remains.
+	// Overwrite opens a file for writing from its start, without truncating it: old content after the written bytes
+	// remains. If the file is missing, Overwrite creates it with mode 0600.
 	Overwrite(name string) (File, error)
 	ReadFile(name string) ([]byte, error)
 	// Open opens a file for reading.
@@ -98,7 +98,7 @@ func (OS) Truncate(name string, size int64) error {
 
 func (OS) SyncDir(dir string) error { return osfile.SyncDir(dir) }
 
-// Write writes data to a file that was just opened, syncs and closes it.
+// Write writes data to the file f, syncs and closes it. f and err are the results of opening the file.
 func Write(f File, err error, data []byte) error {
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func Write(f File, err error, data []byte) error {
 // TemporarySuffix is the suffix of files whose write is not complete.
 const TemporarySuffix = ".tmp"
 
-// WriteNew makes a file durable under an unused name. If a file has that name, it is complete.
+// WriteNew makes a file durable under an unused name. Once a file with that name exists, it is complete.
 func WriteNew(d Disk, name string, data []byte) error {
 	switch _, err := d.ReadFile(name); {
 	case err == nil:
@@ -135,7 +135,7 @@ func WriteNew(d Disk, name string, data []byte) error {
 	if err == nil {
 		err = d.SyncDir(filepath.Dir(name))
 	}
-	if err != nil { // so that the caller can try again
+	if err != nil { // remove the file, so that the caller can try again
 		d.Remove(tmp)
 		d.Remove(name)
 	}
@@ -152,7 +152,7 @@ func RemoveAll(d Disk, dir string, names ...string) error {
 	return d.SyncDir(dir)
 }
 
-// WriteOver makes a file durable in place of the one with that name, if any, either completely or not at all.
+// WriteOver makes a file durable under the name, and replaces an existing file. It does so completely or not at all.
 func WriteOver(d Disk, name string, data []byte) error {
 	tmp := name + TemporarySuffix
 	if err := d.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {

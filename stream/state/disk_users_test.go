@@ -13,7 +13,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// newUsersScenario is NewScenario for a stream that protects persons: with a cap and a full table, or with only a
+// newUsersScenario is NewScenario for a stream that protects persons. With a cap above 0, the number of records per
+// person is limited and the table of persons gets full. With cap 0, the records of a person only have a minimum
 // separation.
 func newUsersScenario(cap int) func(testing.TB) *streamtest.Scenario {
 	user := "max_users = 20" // two steps

@@ -36,7 +36,7 @@ func SecretName(epoch uint64) string { return fmt.Sprint(SecretPrefix, epoch) }
 // OpeningName returns the name of the mark of an incomplete opening.
 func OpeningName(epoch uint64) string { return fmt.Sprint(openingPrefix, epoch) }
 
-// InitialName returns the name of the parameters with which an epoch begins.
+// InitialName returns the name of the file with an epoch's initial parameters.
 func InitialName(epoch uint64) string { return fmt.Sprint(InitialPrefix, epoch) }
 
 func finalName(epoch uint64) string { return fmt.Sprint(FinalPrefix, epoch) }
@@ -59,7 +59,7 @@ func (s *Store) create(name string, data []byte) error { return WriteNew(s.Disk,
 // remove removes files, which may be missing, and makes that durable.
 func (s *Store) remove(names ...string) error { return RemoveAll(s.Disk, s.Dir, names...) }
 
-// renew replaces a file. A crash may leave no file.
+// renew replaces a file. After a crash, neither the old nor the new file may exist.
 func (s *Store) renew(name string, data []byte) error {
 	if err := s.remove(name); err != nil {
 		return err
@@ -67,12 +67,12 @@ func (s *Store) renew(name string, data []byte) error {
 	return s.create(name, data)
 }
 
-// Unmark removes the opening mark of an epoch that is now open, or never will be.
+// Unmark removes the opening mark of an epoch that is open now, or that will never be opened.
 func (s *Store) Unmark(epoch uint64) error { return s.remove(OpeningName(epoch)) }
 
 // Manifest returns the content of an epoch's manifest.
 //
-// Errors: fs.ErrNotExist if it does not exist; those of the disk.
+// Errors: fs.ErrNotExist if the file does not exist; errors of the disk.
 func (s *Store) Manifest(epoch uint64) ([]byte, error) { return s.read(ManifestName(epoch)) }
 
 // PutManifest makes an epoch's manifest durable. It fails if the epoch already has one.
@@ -94,18 +94,18 @@ func (s *Store) DestroySecret(epoch uint64) error {
 	return s.remove(SecretName(epoch), InitialName(epoch))
 }
 
-// Initial returns the packed parameters with which an epoch begins.
+// Initial returns the packed initial parameters of an epoch.
 //
-// Errors: fs.ErrNotExist if it begins with the mechanism's default; those of the disk.
+// Errors: fs.ErrNotExist if the epoch begins with the mechanism's default; errors of the disk.
 func (s *Store) Initial(epoch uint64) ([]byte, error) { return s.read(InitialName(epoch)) }
 
-// PutInitial makes the parameters durable with which an epoch begins. It fails if the epoch already has some.
+// PutInitial makes an epoch's initial parameters durable. It fails if the epoch already has initial parameters.
 func (s *Store) PutInitial(epoch uint64, packed []byte) error {
 	return s.create(InitialName(epoch), packed)
 }
 
-// LastFinal returns the packed parameters of the last epoch that ended with some, and the epoch's number, 0 if there is
-// none.
+// LastFinal returns the final parameters, packed, of the last epoch that has any, and the number of this epoch. The
+// number is 0 if there is no such epoch.
 func (s *Store) LastFinal() (epoch uint64, packed []byte, err error) {
 	names, err := s.Disk.ReadDir(s.Dir)
 	if err != nil {
@@ -123,15 +123,15 @@ func (s *Store) LastFinal() (epoch uint64, packed []byte, err error) {
 	return epoch, packed, err
 }
 
-// PutFinal makes the parameters durable with which an epoch ended. It replaces those of an interrupted closing.
+// PutFinal makes an epoch's final parameters durable. It replaces parameters that an interrupted closing left.
 func (s *Store) PutFinal(epoch uint64, packed []byte) error { return s.renew(finalName(epoch), packed) }
 
-// DeadLetters returns the file that records how far dead letters were written.
+// DeadLetters returns the file that records up to which offset dead letters were written.
 //
-// Errors: fs.ErrNotExist if it does not exist; those of the disk.
+// Errors: fs.ErrNotExist if the file does not exist; errors of the disk.
 func (s *Store) DeadLetters() ([]byte, error) { return s.read(deadLetterName) }
 
-// PutDeadLetters replaces the file that records how far dead letters were written.
+// PutDeadLetters replaces the file that records up to which offset dead letters were written.
 func (s *Store) PutDeadLetters(data []byte) error {
 	return WriteOver(s.Disk, s.Path(deadLetterName), data)
 }
@@ -160,7 +160,7 @@ func (s *Store) NewestEpoch() (newest uint64, err error) {
 	return slices.Max(append(append(manifests, secrets...), 0)), err
 }
 
-// EpochFiles are the files of an epoch in a backup. An empty one means that the backup lacks the file.
+// EpochFiles are the files of an epoch in a backup. A file that is not in the backup is empty here.
 type EpochFiles struct{ Manifest, Secret, Initial []byte }
 
 // Restore makes files of an epoch durable. It replaces existing files that differ.
@@ -200,8 +200,8 @@ func (s *Store) Restore(epoch uint64, from EpochFiles) error {
 	return nil
 }
 
-// ErasePrivate removes everything from which noise could be derived, and everything with exact sums, from a directory
-// whose task moved away.
+// ErasePrivate removes all files from which noise could be derived, and all files with exact sums. It is for a
+// directory whose task moved away.
 func (s *Store) ErasePrivate() error {
 	names, err := s.Disk.ReadDir(s.Dir)
 	if err != nil {
@@ -217,12 +217,12 @@ func (s *Store) ErasePrivate() error {
 	return s.Erase()
 }
 
-// OpenReader returns the files of a task, for reading only. It changes nothing.
+// OpenReader returns a store for reading a task's files. It changes nothing.
 func OpenReader(d Disk, dir string, seal *Sealer) *Store {
 	return &Store{Disk: d, Dir: dir, slot: noSlot, Seal: seal}
 }
 
-// TaskStore returns the files of a task in a state directory, for reading only.
+// TaskStore returns a store for reading the files of a task in a state directory.
 func TaskStore(dir string, t core.Task, key *[32]byte) *Store {
 	return OpenReader(OS{}, dir+"/tasks/"+t.String(), &Sealer{Master: key, Task: t.String()})
 }

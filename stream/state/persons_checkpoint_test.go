@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// inParts turns a checkpoint into one of a merged epoch over two partitions.
+// inParts changes a checkpoint into the checkpoint of a merged epoch over two partitions.
 func inParts(c *state.Checkpoint) {
 	c.Older = nil
 	c.Position = kafka.Position{Next: 300, LeaderEpoch: -1}
@@ -56,7 +56,7 @@ func TestMergedUsersCheckpoint(t *testing.T) {
 			t.Errorf("%s is believed: %+v", name, got)
 		}
 	}
-	// These were read back as valid, but do not belong to this state.
+	// These positions can be parsed, but do not belong to this state.
 	c := sound()
 	c.Step++
 	if _, ok := c.UsersAt(0); ok {

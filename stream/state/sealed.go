@@ -11,21 +11,21 @@ import (
 	"github.com/streamdp/streamdp/internal/seal"
 )
 
-// Sealer encrypts those files of a task that are as private as its records, checkpoints and secrets, so that somebody
-// who has only the disk learns nothing from them. A file is
+// Sealer encrypts the files of a task that are as private as its records: checkpoints and secrets. Somebody who has
+// only the disk learns nothing from them. A file is
 //
 //	magic ‖ u64 number ‖ salt[32] ‖ u64 length ‖ AES-256-GCM of the content
 //
-// The key and the nonce are derived by HKDF-SHA256 from the master key with the salt, which is random and new at every
-// write, and a label of their own. So each key encrypts only once, and no nonce is used twice under one key. The number
+// Key and nonce are derived by HKDF-SHA256 from the master key and the salt, each with its own label. The salt is
+// random and new at every write. So each key encrypts only once, and no nonce is used twice under one key. The number
 // is a commit's Seq, or a secret's epoch. Task, kind and number are authenticated, so no file can replace another.
 //
-// Unencrypted files are accepted until they can only come from somebody else; see strict.
+// Unencrypted files are accepted until strict is set. From then on, only somebody else can have written them.
 type Sealer struct {
 	Master *[32]byte
 	Task   string
 	On     bool // files are encrypted when written
-	strict bool // all files are encrypted: an unencrypted one was put there by somebody else
+	strict bool // all files are known to be encrypted: somebody else wrote any unencrypted one
 }
 
 var sealMagic = []byte("streamdp sealed 1\n")
@@ -41,7 +41,7 @@ var errSealed = errors.New("encrypted file damaged, or encrypted with another ke
 // IsSealed reports whether a file is encrypted.
 func IsSealed(data []byte) bool { return bytes.HasPrefix(data, sealMagic) }
 
-// SealedNumber returns the number of an encrypted file: of a commit, or of a secret's epoch. ok is false if the file is
+// SealedNumber returns the number in an encrypted file: a commit's Seq, or a secret's epoch. ok is false if the file is
 // not encrypted.
 func SealedNumber(data []byte) (number uint64, ok bool) {
 	if rest, sealed := bytes.CutPrefix(data, sealMagic); sealed && len(rest) >= 8 {
@@ -61,7 +61,7 @@ func (s *Sealer) cipher(salt []byte, kind string, number uint64) (_ cipher.AEAD,
 	return aead, iv[:], binary.LittleEndian.AppendUint64(with, number), err
 }
 
-// seal appends the encrypted file for a content to b.
+// seal encrypts content and appends the resulting file to b.
 func (s *Sealer) seal(b []byte, kind string, number uint64, content []byte) ([]byte, error) {
 	salt := dp.NewSecret() // 32 random bytes
 	aead, nonce, with, err := s.cipher(salt[:], kind, number)
@@ -75,8 +75,8 @@ func (s *Sealer) seal(b []byte, kind string, number uint64, content []byte) ([]b
 	return aead.Seal(b, nonce, content, with), nil
 }
 
-// open returns the content of a file, and its number if it is encrypted. An unencrypted file is its own content, or an
-// error if all files must be encrypted.
+// open returns the content of a file, and its number if it is encrypted. It returns an unencrypted file unchanged or,
+// if all files must be encrypted, an error.
 func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, err error) {
 	rest, sealed := bytes.CutPrefix(data, sealMagic)
 	if !sealed {
@@ -104,7 +104,7 @@ func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, 
 	return content, number, nil
 }
 
-// sealedContent cuts off the remainder of a longer encrypted commit after the end of the content.
+// sealedContent cuts off the bytes after the end of the content. They are left from a longer encrypted commit.
 func sealedContent(data []byte) []byte {
 	head := len(sealMagic) + 8 + seal.Salt + 8
 	if len(data) < head {
@@ -129,8 +129,8 @@ func (s *Store) parse(data []byte) (*Checkpoint, error) {
 	return c, err
 }
 
-// Secret returns an epoch's secret; it is empty if the file is damaged or encrypted with another key. Its errors are
-// those of the disk.
+// Secret returns an epoch's secret. The secret is empty if the file is damaged or encrypted with another key. All
+// errors come from the disk.
 func (s *Store) Secret(epoch uint64) ([]byte, error) {
 	data, err := s.Disk.ReadFile(s.Path(SecretName(epoch)))
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *Store) Secret(epoch uint64) ([]byte, error) {
 	return content, nil
 }
 
-// form returns the file for a content, encrypted if that is configured.
+// form returns the bytes of the file for a content, encrypted if that is configured.
 func (s *Store) form(kind string, number uint64, content []byte) ([]byte, error) {
 	if s.Seal == nil || !s.Seal.On {
 		return content, nil
@@ -221,7 +221,7 @@ func (s *Store) migrate() error {
 				return err
 			}
 		}
-		s.seq, s.slot = 0, noSlot // as Open must return them
+		s.seq, s.slot = 0, noSlot // Open must return with these values.
 	}
 	s.Seal.strict = true
 	return nil

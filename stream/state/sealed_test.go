@@ -17,8 +17,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// TestSealed: an encrypted file can be read back only as the same task, kind and number, and with the same key; no bit
-// of it can change; and no two files are equal.
+// TestSealed: an encrypted file can be read only for the same task, kind and number, and with the same key. Each
+// changed bit is detected, and no two files are equal.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	s := &state.Sealer{Master: connect.InsecureKey(1), Task: "orders-0", On: true}
@@ -62,8 +62,8 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// private returns those files of the state directory that are as private as records, and whether all or none of them
-// are encrypted.
+// private counts the files of the state directory that are as private as records. It reports whether all of them, or
+// none, are encrypted.
 func private(r *streamtest.Rig) (all, none bool, n int) {
 	r.T.Helper()
 	all, none = true, true
@@ -97,7 +97,7 @@ func TestEncryption(t *testing.T) {
 				t.Errorf("large %t, encrypt %t: of %d files all are encrypted %t, none is %t", large, on, n, all, none)
 			}
 			r.Verified(3 * (i + 1))
-			// A command migrates the files, too, without a run.
+			// A command also migrates the files, without running the daemon.
 			r.Encrypt = !on
 			fixtures.Must(t, r.Offline(func(context.Context, *stream.Daemon) error { return nil }))
 			if all, none, n := private(r); n < 2 || on && !none || !on && !all {
@@ -158,8 +158,8 @@ func TestEncryptedRecovery(t *testing.T) {
 	r.History("orders.dp").Equals(t, r.Uninterrupted(11))
 }
 
-// TestEncryptionLeavesNothing: once encryption is on, no slot contains unencrypted data, neither a torn one nor the
-// remainder of a longer one; and from then on unencrypted files are refused.
+// TestEncryptionLeavesNothing: once encryption is on, no slot contains unencrypted data, not even a torn slot or the
+// bytes left from a longer commit. From then on unencrypted files are refused.
 func TestEncryptionLeavesNothing(t *testing.T) {
 	defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
 	state.SlotBytes = 100

@@ -24,10 +24,10 @@ import (
 //	users-N.pP.K                  the same for partition P, if epoch N is merged
 //	*.tmp                         an incomplete write
 //
-// A small state is written to a new file, which replaces the old one. A large state, from SlotBytes on, is written over
-// the older of two slots, which is faster. From then on only slots are used until the epoch ends. A slot counts only if
-// its hash is right, and the valid slot with the larger number is the last commit. So after a torn write, the other
-// slot is still valid. In a log there is only the last commit.
+// A state smaller than SlotBytes is written to a new file, which replaces the old one. A larger state is written over
+// the older of two slots, which is faster. From then on only slots are used until the epoch ends. A slot is valid only
+// if its hash is right, and the valid slot with the larger number is the last commit. So after a torn write, the other
+// slot is still valid. If the files are in a log, only the last commit is kept.
 type Store struct {
 	Disk   Disk
 	Dir    string
@@ -35,7 +35,7 @@ type Store struct {
 	seq    uint64  // number of the last commit
 	slot   int     // slot with the last commit; noSlot if it is in the file
 	Seal   *Sealer // nil: encrypted files cannot be read
-	sealed []byte  // scratch
+	sealed []byte  // buffer for the encrypted commit
 	logged bool    // the files are in a log, where no write is torn
 }
 
@@ -95,7 +95,7 @@ func (s *Store) Marked(epoch uint64) (bool, error) {
 	return err == nil, err
 }
 
-// Load returns the last commit, or nil if there is none.
+// Load returns the task's last commit, or nil if there is none.
 func (s *Store) Load() (*Checkpoint, error) {
 	s.seq, s.slot = 0, noSlot
 	var newest *Checkpoint
@@ -140,8 +140,8 @@ func (s *Store) Load() (*Checkpoint, error) {
 	return newest, nil
 }
 
-// Previous returns the commit before the last one, or nil if there is none or it is damaged. With slots there is none,
-// because the undamaged slot is the last commit.
+// Previous returns the commit before the last one, or nil if there is none or it is damaged. With slots it returns nil:
+// if one slot is damaged, the other has the last commit.
 func (s *Store) Previous() (*Checkpoint, error) {
 	data, err := s.Disk.ReadFile(s.Path(PreviousName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -158,7 +158,8 @@ func (s *Store) Previous() (*Checkpoint, error) {
 	return c, nil
 }
 
-// SlotContent removes the remainder of a longer, older commit after the end of the content.
+// SlotContent returns the content of a slot without the bytes after its end, which are left from a longer, older
+// commit.
 func SlotContent(data []byte) []byte {
 	if IsSealed(data) {
 		return sealedContent(data)
@@ -175,8 +176,8 @@ func SlotContent(data []byte) []byte {
 }
 
 // Commit makes c durable in place of the last commit, and sets c.Seq. After an error, either the last commit is still
-// in place, or c is, if only the confirmation of the write failed; the task can continue from both. A number is never
-// used twice, even after a failed commit, so a later commit always has a larger number.
+// in place or, if only the confirmation of the write failed, c is; the task can continue from both. Commit never uses a
+// number twice, not even after an error, so a later commit always has a larger number.
 func (s *Store) Commit(c *Checkpoint) error {
 	s.seq++
 	c.Seq = s.seq
@@ -255,7 +256,8 @@ func (s *Store) overwrite(data []byte) error {
 		to = 1
 	}
 	if s.slot == noSlot && s.Seal != nil && s.Seal.On {
-		// Slots without a commit may contain unencrypted parts of one that was longer than this commit.
+		// Slots without a valid commit may still contain unencrypted bytes of an older commit that was longer than this
+		// one.
 		if err := RemoveAll(s.Disk, s.Dir, slotNames[0], slotNames[1]); err != nil {
 			return err
 		}
@@ -264,7 +266,7 @@ func (s *Store) overwrite(data []byte) error {
 	if err := Write(f, err, data); err != nil {
 		return err
 	}
-	// At the first two writes, the names of the slots must become durable too.
+	// When the slots are new, their names must become durable too.
 	if err := s.Disk.SyncDir(s.Dir); err != nil {
 		return err
 	}
@@ -276,8 +278,8 @@ func (s *Store) overwrite(data []byte) error {
 	return nil
 }
 
-// Prune removes from a log what no epoch from this one on needs: manifests of epochs whose secret is gone, and the
-// final parameters of all epochs but the last one. On a disk these files are kept.
+// Prune removes from a log the files that the given epoch and later ones do not need: manifests of epochs whose secret
+// is destroyed, and the final parameters of all epochs but the last one. On a disk these files are kept.
 func (s *Store) Prune(epoch uint64) error {
 	if !s.logged {
 		return nil
@@ -304,8 +306,8 @@ func (s *Store) Prune(epoch uint64) error {
 	return RemoveAll(s.Disk, s.Dir, gone...)
 }
 
-// Erase removes what must not outlive an epoch: the checkpoints, because they have exact sums and past noise, and the
-// files of persons.
+// Erase removes the files that must not outlive an epoch: the checkpoints, because they have exact sums and past noise,
+// and the files of persons.
 func (s *Store) Erase() error {
 	names, err := s.Disk.ReadDir(s.Dir)
 	if err != nil {
@@ -315,7 +317,7 @@ func (s *Store) Erase() error {
 	return s.eraseCheckpoints(gone...)
 }
 
-// EraseCheckpoints removes only the checkpoints: files of persons remain.
+// EraseCheckpoints removes only the checkpoints; the files of persons remain.
 func (s *Store) EraseCheckpoints() error { return s.eraseCheckpoints() }
 
 // eraseCheckpoints removes the checkpoints, and other files.

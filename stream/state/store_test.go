@@ -86,7 +86,7 @@ func TestStore(t *testing.T) {
 					}
 				}
 			}
-			// The next commit has a larger number than anything that the crash left.
+			// The next commit has a larger number than any commit that the crash left.
 			next := &state.Checkpoint{Epoch: 1, Step: got + 1, State: make([]byte, sizes[min(int(got), len(sizes)-1)])}
 			if err := s.Commit(next); err != nil {
 				t.Fatal(err)
@@ -112,8 +112,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestStoreFull: a commit without room leaves the previous one in place, and a later one has a larger number than what
-// it left behind.
+// TestStoreFull: if the disk is full, a commit leaves the previous commit in place. A later commit has a larger number
+// than any commit that the failed one left behind.
 func TestStoreFull(t *testing.T) {
 	defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
 	for _, slots := range []int{1, 1 << 20} {
@@ -134,7 +134,7 @@ func TestStoreFull(t *testing.T) {
 			}
 			loads := func(want ...uint64) {
 				t.Helper()
-				// This also holds after a crash that leaves only what is durable.
+				// This also holds after a crash that loses everything that is not durable.
 				for _, disk := range []*simdisk.SimDisk{d, d.Reboot(simdisk.CrashLost, nil)} {
 					c, err := (&state.Store{Disk: disk, Dir: s.Dir}).Load()
 					if err != nil || c == nil || c.Step < want[0] || c.Step > want[len(want)-1] {
@@ -163,8 +163,8 @@ func TestStoreFull(t *testing.T) {
 	}
 }
 
-// TestStoreDamaged: flipped bits are detected; if one of two slots is damaged, the other is used, as for a restored
-// copy.
+// TestStoreDamaged: flipped bits are detected. If one of two slots is damaged, Load returns the commit in the other
+// slot, which may be older, as with a restored copy.
 func TestStoreDamaged(t *testing.T) {
 	defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
 	state.SlotBytes = 1

@@ -16,7 +16,7 @@ const PersonsPrefix = "users-"
 // UsersOf returns the prefix of the names of an epoch's files of persons.
 func UsersOf(epoch uint64) string { return fmt.Sprintf("%s%d.", PersonsPrefix, epoch) }
 
-// usersOfPart returns the prefix for a partition, which is number i of the epoch's partitions.
+// usersOfPart returns the prefix for the partition with index i in the epoch's list of partitions.
 func (c *Checkpoint) usersOfPart(i int) string {
 	if len(c.Parts) == 0 {
 		return UsersOf(c.Epoch)
@@ -33,10 +33,10 @@ func (d UserFiles) Append(name string) (persons.File, error) { return d.Disk.App
 // Journals store the epoch's maps of persons, one for each partition that it reads; nil if the epoch protects records.
 type Journals []*persons.Journal
 
-// OpenPersons restores the maps of persons as of a checkpoint, and returns the journals that continue from it; nil if
-// the epoch protects records.
+// OpenPersons restores the maps of persons as they were at a checkpoint, and returns the journals that continue from
+// there. It returns nil if the epoch protects records.
 //
-// Errors: persons.ErrDamaged if the files do not fit the checkpoint; errors of the disk.
+// Errors: persons.ErrDamaged if the files do not match the checkpoint; errors of the disk.
 func OpenPersons(s *Store, c *core.Core, cp *Checkpoint) (all Journals, err error) {
 	maps := c.Persons()
 	if len(maps) != len(cp.Users) {
@@ -63,7 +63,7 @@ func (c *Checkpoint) usersAt(i int) (at persons.Position, ok bool) {
 	return at, err == nil && at.Step == c.Step && len(c.Users) == len(c.All())
 }
 
-// NoPersons returns the positions in an epoch's first checkpoint, for this number of partitions.
+// NoPersons returns the positions of the journals for an epoch's first checkpoint, one for each partition.
 func NoPersons(partitions int) (all [][]byte) {
 	for range partitions {
 		b, _ := new(persons.Position).AppendBinary(nil) // AppendBinary never fails
@@ -77,15 +77,15 @@ func (all Journals) SnapshotDue() bool {
 	return slices.ContainsFunc(all, (*persons.Journal).SnapshotDue)
 }
 
-// Append makes durable what closed steps add to the journals, and returns the positions for the checkpoint. After an
-// error it can be called again.
+// Append makes the entries of closed steps durable, and returns the positions for the checkpoint. After an error it can
+// be called again.
 func (all Journals) Append() ([][]byte, error) { return all.positions((*persons.Journal).Append) }
 
 // Rewrite makes durable the content of maps of persons that were filled by reading the log again, and returns the
 // positions for the checkpoint. Existing files remain until that checkpoint is durable.
 func (all Journals) Rewrite() ([][]byte, error) { return all.positions((*persons.Journal).Rewrite) }
 
-// positions makes each journal durable, and returns the positions in the form of a checkpoint.
+// positions calls durable for each journal, and returns the journals' positions, encoded for a checkpoint.
 func (all Journals) positions(durable func(*persons.Journal) (*persons.Position, error)) (list [][]byte, err error) {
 	for _, j := range all {
 		at, err := durable(j)
@@ -101,7 +101,7 @@ func (all Journals) positions(durable func(*persons.Journal) (*persons.Position,
 	return list, nil
 }
 
-// Spill writes what closed steps add to the journals, without a checkpoint. After an error it can be called again.
+// Spill writes the entries of closed steps to the journals without a checkpoint. After an error it can be called again.
 func (all Journals) Spill() error {
 	for _, j := range all {
 		if err := j.Spill(); err != nil {
@@ -125,11 +125,11 @@ func (all Journals) Committed() (err error) {
 	return err
 }
 
-// PersonsBytes is the size in bytes of the entries of closed steps above which no more records are applied until the
-// entries are on disk; tests lower it.
+// PersonsBytes is a limit in bytes for entries of closed steps in memory. Once they exceed it, no more records are
+// applied until the entries are on disk. Tests lower it.
 var PersonsBytes uint64 = 4 << 20
 
-// WholePersons reports whether the files of persons fit a checkpoint. It changes none of them.
+// WholePersons reports whether the files of persons match a checkpoint. It does not change the files.
 func WholePersons(s *Store, protected bool, cp *Checkpoint) (bool, error) {
 	if !protected || cp.Users == nil {
 		return !protected && cp.Users == nil, nil

@@ -12,7 +12,7 @@ var byteSlab slab.Pool[byte]
 // from a pool that all arenas share.
 type Arena struct {
 	buf   []byte
-	spent [][]byte // earlier buffers
+	spent [][]byte // earlier, full buffers
 }
 
 // Take returns n bytes with arbitrary content. A full buffer is never moved, because records refer to it.
@@ -33,7 +33,7 @@ func (a *Arena) GiveBack(n int) {
 	a.buf = a.buf[:len(a.buf)-n]
 }
 
-// Release gives all memory back. Nothing that was taken may be used any more.
+// Release gives all memory back. Bytes that were taken must not be used any more.
 func (a *Arena) Release() {
 	for _, b := range append(a.spent, a.buf) {
 		byteSlab.Put(b)

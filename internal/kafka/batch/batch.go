@@ -22,8 +22,8 @@ var (
 //	attributes 2 ‖ last offset delta 4 ‖ first and last timestamp 16 ‖
 //	producer id 8 ‖ producer epoch 2 ‖ base sequence 4 ‖ records 4 ‖ records
 //
-// The length counts the bytes after it, and the checksum covers the bytes after it. The older formats have their magic
-// at the same place.
+// The length field counts the bytes after it, and the checksum covers the bytes after it. The older formats have their
+// magic byte at the same place.
 const (
 	atLength     = 8
 	atEpoch      = 12
@@ -122,7 +122,7 @@ type Reader struct {
 	open bool
 	left int32 // records not read yet
 	last int64 // offset of the last record read
-	max  int   // a record above this size is too large
+	max  int   // maximum size of a record in bytes; see Record.Large
 
 	body []byte   // rest of an uncompressed batch
 	zip  inflater // stream of a compressed batch
@@ -162,7 +162,7 @@ type Record struct {
 	// Taken is the number of bytes that were taken from the Arena for this record.
 	Taken int
 
-	headers []byte   // encoded
+	headers []byte   // the encoded headers
 	sum     [32]byte // hash of a large record
 }
 
@@ -170,14 +170,14 @@ type Record struct {
 // so that many empty headers count.
 const HeaderBytes = 40
 
-// overhead bounds what the encoding adds to the size of a record without headers: attributes, and varints for the
-// timestamp, the offset, two lengths and a count. A header adds less than HeaderBytes.
+// overhead is an upper bound on the bytes that the encoding adds to a record without headers: attributes, and varints
+// for the timestamp, the offset, two lengths and a count. A header adds less than HeaderBytes.
 const overhead = 1 + 10 + 5 + 5 + 5 + 5
 
 // Next reads a record. It returns false without an error if none is left. Records have ascending offsets in [Base,
-// End). The bytes of a record from a compressed batch are in the arena, and r.Taken is their number; a caller that does
-// not keep the last record gives them back. The error is ErrDamaged, or the context's error, which can end the reading
-// of a record that is too large.
+// End). The bytes of a record from a compressed batch are in the arena, and r.Taken is their number. A caller that does
+// not keep the last record gives these bytes back. The error is ErrDamaged or, if the context ends while a too large
+// record is being read, the context's error.
 func (b *Reader) Next(ctx context.Context, a *Arena, r *Record) (bool, error) {
 	if b.left == 0 {
 		return false, nil
@@ -239,7 +239,8 @@ func (r *Record) hide(sum [32]byte) {
 	r.Large, r.sum = true, sum
 }
 
-// tooLong reads a record whose length alone is too large. Like pass, it does not check the bytes after the value.
+// tooLong reads a record whose encoded length already shows that it is too large. Like pass, it does not check the
+// bytes after the value.
 func (b *Reader) tooLong(raw []byte, r *Record) error {
 	delta, i := r.start(raw)
 	i = r.fields(raw, i)
@@ -253,7 +254,7 @@ func (b *Reader) tooLong(raw []byte, r *Record) error {
 	return nil
 }
 
-// pass reads a too large record of n bytes from a compressed batch without holding it.
+// pass reads a too large record of n bytes from a compressed batch without keeping it in memory.
 func (b *Reader) pass(ctx context.Context, n int64, r *Record) error {
 	z := &b.zip
 	z.limit(n)
@@ -311,11 +312,11 @@ func longVarint(b []byte, i int) (int64, int) {
 
 // start reads the fields before the key, and returns the record's offset in the batch and the index of the key.
 func (r *Record) start(b []byte) (delta int64, i int) {
-	_, i = varint(b, 1) // after the attributes, which have no defined bits
+	_, i = varint(b, 1) // skip the attributes, which have no defined bits
 	return varint(b, i)
 }
 
-// fields reads key and value from b[i] on, and returns the index after them, or −1.
+// fields reads key and value, beginning at b[i]. It returns the index after them, or −1 if they are damaged.
 func (r *Record) fields(b []byte, i int) int {
 	n, i := varint(b, i)
 	if n > int64(len(b)-i) {
@@ -342,9 +343,8 @@ func (r *Record) fields(b []byte, i int) int {
 }
 
 // parse reads a whole record, and returns its offset in the batch and its size: the bytes of key, value and headers,
-// plus HeaderBytes for each header. The size depends on the record alone, because its treatment must depend on nothing
-// else; the length of the encoding would depend on the record's place in the batch. The size is −1 if b is not a
-// record.
+// plus HeaderBytes for each header. The size decides how a record is treated, so it must depend on the record alone;
+// the length of the encoding depends on the record's place in the batch. The size is −1 if b is not a record.
 func (r *Record) parse(b []byte) (delta int64, size int) {
 	delta, i := r.start(b)
 	if i = r.fields(b, i); i < 0 {
@@ -381,11 +381,11 @@ func (r *Record) Hash() [32]byte {
 	return HashRecord(r.Offset, r.Key, r.Value)
 }
 
-// Header reads the header at index at and returns the index of the next one. The first is at 0. Names and values refer
-// to the record's bytes. Call it at most Headers times.
+// Header reads the header at index `at` and returns the index of the next header. The first header has index 0. Names
+// and values refer to the record's bytes. Call Header at most r.Headers times.
 func (r *Record) Header(at int) (name, value []byte, next int) { return nextHeader(r.headers, at) }
 
-// nextHeader reads a header at b[i] and returns the index after it, or −1.
+// nextHeader reads a header at b[i] and returns the index after it, or −1 if it is damaged.
 func nextHeader(b []byte, i int) (name, value []byte, next int) {
 	n, i := varint(b, i)
 	if n < 0 || n > int64(len(b)-i) {

@@ -27,8 +27,8 @@ func HashRecord(offset int64, key, value []byte) [32]byte {
 	return h.sum()
 }
 
-// recordHash computes HashRecord of a record that arrives in parts: for the key and then the value, call field, and
-// Write the bytes.
+// recordHash computes HashRecord of a record that arrives in parts. First for the key and then for the value, call
+// field and then Write with the bytes.
 type recordHash struct {
 	hash.Hash
 	b [8]byte

@@ -18,8 +18,8 @@ const (
 	zstd   = 4
 )
 
-// Exceeds reports whether a compressed body decompresses to more than n bytes. It keeps none of them. For a body that
-// is damaged before that point it returns false. Its only error is ErrDamaged: no codec accepts the body.
+// Exceeds reports whether a compressed body decompresses to more than n bytes. It keeps none of these bytes. If the
+// body is damaged within the first n bytes, it returns false. Its only error is ErrDamaged: no codec accepts the body.
 func (c Codec) Exceeds(number int8, body []byte, n int64) (bool, error) {
 	var z inflater
 	if err := z.open(c, number, body); err != nil {
@@ -29,7 +29,7 @@ func (c Codec) Exceeds(number int8, body []byte, n int64) (bool, error) {
 	return z.skip(context.Background(), n+1, nil), nil
 }
 
-// inflater reads the body of a compressed batch as a stream. It holds 64 kB, and what the codec needs:
+// inflater reads the body of a compressed batch as a stream. It holds 64 kB, and the memory of the codec:
 //
 //	gzip    44 kB
 //	lz4     two blocks, at most 16 MB
@@ -44,7 +44,7 @@ type inflater struct {
 	r, w int
 	err  error
 
-	limited int64 // bytes that may be read before the record ends
+	limited int64 // number of bytes of the current record that may still be read
 }
 
 const (
@@ -80,7 +80,7 @@ func (f *inflater) close() {
 	}
 }
 
-// fill reads more, and reports whether there was any.
+// fill decompresses more bytes, and reports whether there were any.
 func (f *inflater) fill() bool {
 	f.r, f.w = 0, 0
 	for tries := 0; f.err == nil && f.w == 0; tries++ {
@@ -157,7 +157,8 @@ func (f *inflater) failure(ctx context.Context) error {
 // xerial begins a body of snappy blocks with lengths, as Java writes it; other clients write a single block.
 var xerial = []byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0}
 
-// snappyFits reports whether no block states a length that its bytes cannot produce: three bytes produce at most 64.
+// snappyFits reports whether all blocks state possible lengths. Three bytes decompress to at most 64, so a larger
+// stated length is impossible.
 func snappyFits(body []byte) bool {
 	fits := func(block []byte) bool {
 		n, k := binary.Uvarint(block)
@@ -180,8 +181,8 @@ func snappyFits(body []byte) bool {
 }
 
 // zstdFits reports whether the body consists of whole zstd frames (RFC 8878) with windows of at most maxWindow. If a
-// frame's blocks cannot fill its window, it reduces the window size in the frame, in place, because the highest levels
-// ask for 128 MB no matter how little there is to compress.
+// frame's blocks cannot fill its window, zstdFits reduces the window size that the frame states, in place. It does so
+// because the highest compression levels ask for 128 MB no matter how little data there is.
 func zstdFits(body []byte) bool {
 	for len(body) > 0 {
 		n := zstdFrame(body)
@@ -193,7 +194,8 @@ func zstdFits(body []byte) bool {
 	return true
 }
 
-// zstdFrame does this for the first frame and returns its length, or −1.
+// zstdFrame does the work of zstdFits for the first frame. It returns the frame's length, or −1 if the frame is not
+// accepted.
 func zstdFrame(b []byte) int {
 	if len(b) < 8 {
 		return -1
@@ -233,7 +235,7 @@ func zstdFrame(b []byte) int {
 		}
 	}
 	i += size
-	content := uint64(0) // upper bound
+	content := uint64(0) // upper bound on the decompressed size
 	for last := false; !last; {
 		if i+3 > len(b) {
 			return -1

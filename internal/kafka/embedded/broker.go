@@ -15,12 +15,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Options describe the broker.
+// Options are the settings of a Broker.
 type Options struct {
 	// Port is the TCP port of the only broker; 0: any free port.
 	Port int
-	// Brokers is the number of brokers, for tests that move leaders; default
-	// 1. More than one excludes Port.
+	// Brokers is the number of brokers, for tests that move leaders; default 1. If it is larger, Port must be 0.
 	Brokers int
 	// DataDir stores topics across restarts. Empty: memory only.
 	DataDir string

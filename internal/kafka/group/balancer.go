@@ -5,12 +5,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// protocolName names, for the coordinator, the way in which this group divides shards. All members must have the same
-// name. It changes when builds that know the old name can no longer read a profile or an assignment.
+// protocolName tells the coordinator how this group divides shards. All members must use the same name. A new name is
+// needed if a profile or an assignment changes so that builds with the old name cannot read it.
 const protocolName = "streamdp-1"
 
 // balancer encodes this member's profile for each rebalance and, if this member is the leader, divides the shards. It
-// never reports partitions to kgo, which would otherwise read them.
+// never reports assigned partitions to kgo, because kgo would then read them.
 type balancer struct {
 	topic string
 	// says returns this member's profile.
@@ -41,7 +41,7 @@ func encodeProfile(topic string, p profile) []byte {
 	return m.AppendTo(nil)
 }
 
-// decodeProfile decodes what encodeProfile encodes.
+// decodeProfile is the inverse of encodeProfile.
 func decodeProfile(b []byte) (profile, error) {
 	var m kmsg.ConsumerMemberMetadata
 	if err := m.ReadFrom(b); err != nil {
@@ -74,7 +74,7 @@ func (p plan) encodeAssignment(topic string, generation int32, self int) []byte 
 	return a.AppendTo(nil)
 }
 
-// decodeAssignment decodes what encodeAssignment encodes.
+// decodeAssignment is the inverse of encodeAssignment.
 func decodeAssignment(b []byte) (Generation, error) {
 	var a kmsg.ConsumerMemberAssignment
 	if err := a.ReadFrom(b); err != nil {
@@ -83,8 +83,8 @@ func decodeAssignment(b []byte) (Generation, error) {
 	return parseAssignment(a.UserData)
 }
 
-// MemberBalancer implements [kgo.GroupBalancer]. The number of shards is the number of the topic's partitions, so every
-// leader uses the same one.
+// MemberBalancer implements [kgo.GroupBalancer]. The number of shards is the topic's number of partitions, so it is the
+// same for every leader.
 func (b *balancer) MemberBalancer(members []kmsg.JoinGroupResponseMember) (kgo.GroupMemberBalancer,
 	map[string]struct{}, error) {
 	d := &division{topic: b.topic}

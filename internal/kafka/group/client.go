@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// dialTimeout bounds connecting to a broker, with TLS.
+// dialTimeout is the maximum time to connect to a broker, including TLS.
 const dialTimeout = 10 * time.Second
 
 // clientOptions returns the options of a client that reaches the cluster with the same brokers, TLS and credentials as

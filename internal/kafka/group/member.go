@@ -27,8 +27,8 @@ type Options struct {
 	// Session is the time without a heartbeat after which the other members consider this one dead. Brokers accept 6 s
 	// to 30 min by default.
 	Session time.Duration
-	// Instance names the member for people, and orders members: after a restart with the same name it has the same
-	// rank. Address is the address of its status page, Build the name of its version.
+	// Instance is the member's name, for display. Members are ordered by it, so a member that restarts with the same
+	// name has the same rank. Address is the address of the member's status page, and Build is the name of its version.
 	Instance, Address, Build string
 	// Key is the id of the master key. Digest is a hash of everything that members must agree on before they share
 	// shards: streams, limits, versions. Both have at most 255 bytes.
@@ -55,34 +55,34 @@ type Generation struct {
 	Unowned []int
 	// Format is the format in which states are written: the newest that all members read.
 	Format int
-	// Standby is why this instance has no shards: one of the constants Standby…, or "" if it is active.
+	// Standby is the reason why this instance has no shards: one of the constants Standby…, or "" if it is active.
 	Standby string
 
 	active int
 }
 
-// Active returns the number of active members, which come first in Members. The index of an active member is its rank,
-// and all who see this generation agree on it.
+// Active returns the number of active members. They come first in Members. The index of an active member is its rank,
+// which is the same for all members in this generation.
 func (g Generation) Active() int { return g.active }
 
-// MemberInfo is what the members of a group know about each other.
+// MemberInfo describes one member of a group to the other members.
 type MemberInfo struct {
 	Instance, Address, Build string
 	Shards                   []int  // ascending
-	Standby                  string // why it has no shards; "": it is active
+	Standby                  string // reason why it has no shards; "": it is active
 }
 
-// Member is an instance's membership of a group. It keeps its shards until a generation gives them to others; neither
-// silence nor errors of the group's coordinator take them away.
+// Member is an instance's membership of a group. It keeps its shards until a generation gives them to other members. It
+// keeps them even if the group's coordinator does not answer or returns errors.
 type Member struct {
 	o      Options
-	topic  kmsg.MetadataResponseTopic // the topic of states
+	topic  kmsg.MetadataResponseTopic // metadata of the topic of states
 	client *kgo.Client
 	cancel context.CancelFunc // ends the client at once, without leaving the group
 	polled chan struct{}      // closed when poll has ended
 
 	mu      sync.Mutex
-	told    Generation // from the leader, before kgo reports that the generation began
+	told    Generation // the leader's assignment; it becomes current when kgo reports that the generation began
 	now     *membership
 	offer   chan Generation
 	closing bool
@@ -154,10 +154,11 @@ func Join(ctx context.Context, o Options) (*Member, error) {
 	return m, nil
 }
 
-// timing derives all times from the session timeout. The coordinator measures silence from the last heartbeat that
-// reached it. A heartbeat is sent every twelfth of a session. After a third of a session without an answer it is sent
-// again over another connection, so a single broken connection or a change of the coordinator is overcome well within a
-// session. Members learn of a rebalance by a heartbeat, so a whole session is enough for all live members to join it.
+// timing returns client options for which all times follow from the session timeout. The coordinator removes a member
+// if no heartbeat reaches it for one session timeout. The client sends a heartbeat every twelfth of this time. If there
+// is no answer for a third of this time, the client sends the heartbeat again over another connection. So the member
+// survives a broken connection or a change of the coordinator. Members learn of a rebalance from the answer to a
+// heartbeat, so one session timeout is enough for all live members to join it.
 func timing(session time.Duration) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.SessionTimeout(session),
@@ -201,7 +202,7 @@ func (m *Member) begin() {
 		close(m.now.over)
 	}
 	m.now = &membership{Generation: g, member: member, over: make(chan struct{})}
-	// An older generation that nobody has received yet is obsolete.
+	// Drop an older generation that nobody has received yet.
 	select {
 	case <-m.offer:
 	default:
@@ -249,10 +250,10 @@ func (m *Member) poll(ctx context.Context) {
 // channel.
 func (m *Member) Generations() <-chan Generation { return m.offer }
 
-// Confirm returns nil when the coordinator confirms, by accepting an OffsetCommit, that the newest generation gives the
-// shard to this member. It waits through rebalances, and retries transient errors until the context ends. It returns
-// [ErrMoved] if the newest generation gives the shard to another member or to nobody; call it again when a later
-// generation gives the shard to this member.
+// Confirm asks the coordinator whether the newest generation gives the shard to this member. The coordinator says so by
+// accepting an OffsetCommit; Confirm then returns nil. It waits through rebalances, and retries transient errors until
+// the context ends. If the newest generation gives the shard to another member or to nobody, it returns [ErrMoved];
+// call it again when a later generation gives the shard to this member.
 func (m *Member) Confirm(ctx context.Context, shard int) error {
 	for pause := (kafka.Backoff{Max: 2 * time.Second}); ; {
 		now, closing := m.current()
@@ -305,8 +306,9 @@ func commitOffset(ctx context.Context, client *kgo.Client, group string, topic k
 	return kerr.ErrorForCode(res.Topics[0].Partitions[0].ErrorCode)
 }
 
-// Close leaves the group, so that the others take over at once. Call it when none of the shards' tasks runs any more.
-// If the context ends first, Close only closes the connections, and the others wait until the session times out.
+// Close leaves the group, so that other members take over its shards at once. Call it when no task of the shards runs
+// any more. If the context ends first, Close only closes the connections, and the others take over when the session
+// times out.
 func (m *Member) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if m.closing {
@@ -332,11 +334,12 @@ func (m *Member) Close(ctx context.Context) error {
 // ErrMoved is the error that the newest generation does not give the shard to this instance.
 var ErrMoved = shardlog.ErrMoved
 
-// errAnswer is the error of an answer that lacks what the request asked for.
+// errAnswer is the error of an answer that does not have the requested data.
 var errAnswer = errors.New("the broker's answer does not fit the request")
 
 // transient reports whether the same request may succeed later. Errors without a broker's code are connection errors,
-// which are transient. An unknown topic id is not, because a topic's id changes only when the topic is deleted.
+// which are transient. An unknown topic id is not transient, because a topic's id changes only when the topic is
+// deleted.
 func transient(err error) bool {
 	var code *kerr.Error
 	if errors.As(err, &code) {

@@ -20,8 +20,8 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 )
 
-// These sessions do not end if the machine stalls for a second or two. In a long session, a request, which may take a
-// third of it, is not sent again in that case either.
+// These session timeouts are long enough that a session does not end if the machine stalls for a second or two. A
+// request may take a third of the timeout, so with the long one such a stall does not repeat a request either.
 const (
 	shortSession = 3 * time.Second
 	longSession  = 12 * time.Second
@@ -257,8 +257,8 @@ func answers(b *embedded.Broker, key int16, answer func(kmsg.Request) (kmsg.Resp
 	return func() { mu.Lock(); stopped = true; mu.Unlock() }
 }
 
-// If the group's coordinator is away for longer than a session, no member hears of a change, so all keep their shards
-// until it is back.
+// If the group's coordinator does not answer for longer than a session, no member learns of a change, so all members
+// keep their shards until the coordinator answers again.
 func TestMembersWithoutCoordinator(t *testing.T) {
 	t.Parallel()
 	b := broker(t, 4)
@@ -289,7 +289,8 @@ func TestMembersWithoutCoordinator(t *testing.T) {
 	for _, stop := range stops {
 		stop()
 	}
-	if err := <-done; err != nil && !errors.Is(err, ErrMoved) { // the first member to come back gets all shards
+	// the first member that reaches the coordinator again gets all shards
+	if err := <-done; err != nil && !errors.Is(err, ErrMoved) {
 		t.Errorf("after the coordinator is back: %v", err)
 	}
 	settled(t, 4, func(g Generation) bool { return g.Number > before.Number }, a, c)
@@ -354,7 +355,7 @@ func TestConfirmAnswers(t *testing.T) {
 			t.Errorf("code %d was asked for %d times", final.Code, times())
 		}
 	}
-	// The confirmation is refused in its generation, so a later one must say who owns the shard.
+	// The coordinator refuses the confirmation in this generation, so a later generation must say who owns the shard.
 	done := make(chan error, 1)
 	for _, refused := range []int16{22, 25, 27} {
 		set(refused)
@@ -438,7 +439,7 @@ func TestJoinRefuses(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	// A broker that is away may come back, so this is retried.
+	// A broker that cannot be reached may come back, so joining is retried.
 	o := options([]string{"127.0.0.1:1"}, 3, 300*time.Millisecond, "a")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -24,7 +24,7 @@ type candidate struct {
 	bad  bool // the profile could not be read
 }
 
-// plan is the division of one generation.
+// plan is the division of shards in one generation.
 type plan struct {
 	format  int
 	members []planned // active members first, then standby; each part ordered by instance, then id
@@ -39,10 +39,10 @@ type planned struct {
 
 // balance gives each shard to one member. The result depends on the set of members, not on their order.
 //
-// Only members that agree on the key and the configuration get shards: the largest class of members that agree. Between
-// classes of equal size the one that owns most shards wins, then the smaller digest, then the smaller key id. So if a
-// new configuration is rolled out instance by instance, all shards move once, when more than half of the instances have
-// it.
+// Members that have the same key and configuration form a class. Only the members of the largest class get shards.
+// Between classes of equal size the one that owns most shards wins, then the one with the smaller digest, then the one
+// with the smaller key id. So if a new configuration is rolled out instance by instance, all shards move once, when
+// more than half of the instances have it.
 //
 // The numbers of shards of two active members differ by at most one. Among such plans, the result moves the fewest
 // shards. If two members claim the same shard, the claim from the newer generation counts, because the other member was
@@ -100,7 +100,8 @@ func claims(members []candidate, shards int) [][]int {
 	return held
 }
 
-// divide returns the members of the class that gets shards, and sets in standby why the others get none.
+// divide returns the members of the class that gets shards. For each other member it sets, in standby, the reason why
+// it gets none.
 func divide(members []candidate, held [][]int, standby []string) (takes []int) {
 	type class struct{ digest, key string }
 	type size struct{ members, shards int }
@@ -136,9 +137,9 @@ func divide(members []candidate, held [][]int, standby []string) (takes []int) {
 }
 
 // settle returns the format in which to write states, and the members that read and write it. It is the newest format
-// that all members read, including those on standby, because these may take over at any time. If the members have no
-// format in common, the group cannot work as a whole: the format that most of them use decides, or the format of those
-// that own most shards, and the others go on standby.
+// that all members read. Members on standby count too, because they may take over at any time. If the members have no
+// format in common, not all of them can work together. Then the format that most members use decides or, if numbers are
+// equal, the format of the members that own most shards; the other members go on standby.
 func settle(members []candidate, held [][]int, takes []int, standby []string) (format int, remain []int) {
 	able := func(i, f int) bool {
 		return slices.Contains(members[i].says.reads, f) && slices.Contains(members[i].says.writes, f)
@@ -175,8 +176,8 @@ func settle(members []candidate, held [][]int, takes []int, standby []string) (f
 	return max(best.format, 0), remain
 }
 
-// share sets owner to indexes of takes: each member keeps an even share of the shards that it has, and the remaining
-// shards go to the least loaded members.
+// share sets each element of owner to an index of takes. Each member keeps the shards that it has, up to an even share;
+// the remaining shards go to the members with the fewest shards.
 func share(owner []int, takes []int, held [][]int) {
 	// If the shards do not divide evenly, the members that own most keep one more than the others.
 	byHeld := make([]int, len(takes))

@@ -216,8 +216,8 @@ func TestBalanceMovesOnlyShares(t *testing.T) {
 	}
 }
 
-// A change of the configuration or of the key, rolled out instance by instance, moves the shards once, when more than
-// half of the instances have it, and no instance with the change owns a shard before.
+// If a change of the configuration or of the key is rolled out instance by instance, the shards move once, when more
+// than half of the instances have the change. Before that, no instance with the change owns a shard.
 func TestBalanceRollout(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -309,7 +309,7 @@ func TestBalanceFormats(t *testing.T) {
 	g.leave("b")
 	g.join("d", func(p *profile) { p.digest, p.reads, p.writes = "other", old, old })
 	g.join("e", can(new, new))
-	expect(1, "d") // d may take over at any time
+	expect(1, "d") // d is on standby but may take over at any time
 	g.leave("d")
 	expect(2, "")
 	g.join("f", can(old, old))
@@ -317,7 +317,7 @@ func TestBalanceFormats(t *testing.T) {
 	g.leave("f")
 	g.leave("c")
 	g.join("h", can([]int{3}, []int{3}))
-	expect(2, "h") // as many have 3 as 2, but those with 2 own the shards
+	expect(2, "h") // as many members have format 3 as format 2, but members with 2 own the shards
 	g.join("i", can(new, old))
 	expect(1, "h") // and i only reads 2
 	g.leave("i")

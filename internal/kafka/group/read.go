@@ -18,14 +18,14 @@ import (
 type LogOptions struct {
 	// Kafka says how to reach the cluster. Its Topics are not used.
 	Kafka kafka.Options
-	// Group and Shard name the partitions: Shard of [StateTopic] and of [LedgerTopic].
+	// Group and Shard select the partitions: partition Shard of the group's [StateTopic] and [LedgerTopic].
 	Group string
 	Shard int
 	// Confirm asks the group whether this instance still owns the shard, like [Member.Confirm]. nil: ownership is not
-	// checked, which is for commands that run while the group is stopped.
+	// checked; this is for commands that run while the group is stopped.
 	Confirm func(context.Context) error
 
-	patience time.Duration // how long a read may make no progress; default 1 minute
+	patience time.Duration // maximum time for which a read may make no progress; default 1 minute
 	extra    []kgo.Opt     // for tests
 }
 
@@ -35,19 +35,19 @@ const (
 	maxReadRecord = 2 << 20
 )
 
-// Reader reads the two logs of a shard. It implements [shardlog.Reader]. Each read of both logs, first the state and
-// then the ledger, has its own connections, so that the brokers that it asks are known when it begins. It is not safe
-// for concurrent use.
+// Reader reads the two logs of a shard. It implements [shardlog.Reader]. Each read covers both logs, first the state
+// and then the ledger. Each read has its own connections, so that the partitions' leaders are already known when it
+// begins. A Reader is not safe for concurrent use.
 type Reader struct {
 	o    LogOptions
 	mu   sync.Mutex // protects next, because a Log may be closed concurrently
-	next *reading   // the prepared read of both logs; nil: none
+	next *reading   // prepared read of both logs; nil: none
 }
 
 // reading is one read of both logs: its connections, and the offsets at which the logs begin.
 type reading struct {
 	client *kafka.Client
-	begun  bool               // the state was read
+	begun  bool               // whether reading the state has begun
 	starts map[string]*begins // by topic
 }
 
@@ -81,7 +81,7 @@ func (r *Reader) prepare() (*reading, error) {
 	return x, nil
 }
 
-// follow replaces the prepared read by x, and closes the old one.
+// follow makes x the prepared read, and closes the old one.
 func (r *Reader) follow(x *reading) {
 	r.mu.Lock()
 	old := r.next
@@ -92,7 +92,7 @@ func (r *Reader) follow(x *reading) {
 	}
 }
 
-// reading returns the prepared read, or a new one if the prepared read was already used for the same log.
+// reading returns the prepared read. If this read was already used for the same log, it returns a new one.
 func (r *Reader) reading(ledger bool) (x *reading, err error) {
 	r.mu.Lock()
 	x = r.next
@@ -106,7 +106,7 @@ func (r *Reader) reading(ledger bool) (x *reading, err error) {
 	return x, nil
 }
 
-// NewReader returns a reader. It connects to nothing.
+// NewReader returns a reader. It opens no connection.
 func NewReader(o LogOptions) *Reader {
 	if o.patience == 0 {
 		o.patience = readPatience
@@ -121,15 +121,15 @@ func (r *Reader) ReadState(ctx context.Context, each func(shardlog.Record) error
 	return err
 }
 
-// ReadLedger does for the ledger what ReadState does for the state. It fails with a [shardlog.HaltError] if the
-// ledger's first records were deleted.
+// ReadLedger reads the ledger as ReadState reads the state. It returns a [shardlog.HaltError] if the ledger's first
+// records were deleted.
 func (r *Reader) ReadLedger(ctx context.Context, each func(shardlog.Record) error) error {
 	_, err := r.read(ctx, LedgerTopic(r.o.Group), -1, true, each)
 	return err
 }
 
-// read passes the committed records to each, at least up to offset wrote, and returns the end up to which it read.
-// whole: the log must begin at offset 0.
+// read passes the committed records to `each`, at least up to offset `wrote`, and returns the offset after the last
+// one. If whole is true, the log must begin at offset 0.
 func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool,
 	each func(shardlog.Record) error) (end int64, err error) {
 	x, err := r.reading(whole)

@@ -61,8 +61,8 @@ var operationNumbers = map[string]kmsg.ACLOperation{
 	"Describe": kmsg.ACLOperationDescribe, "DescribeConfigs": kmsg.ACLOperationDescribeConfigs,
 }
 
-// Missing returns those of the needed rights that the user lacks. It changes nothing: rights that brokers do not report
-// (KIP-430) are tested with requests that have no effect.
+// Missing returns the needed rights that the user does not have. It changes nothing: if brokers do not report a right
+// (KIP-430), Missing tests it with a request that has no effect.
 //
 // Errors: ErrSilent; the cluster cannot be reached, or refuses the credentials.
 func Missing(ctx context.Context, o kafka.Options, needs []Resource) (missing []Resource, err error) {
@@ -129,7 +129,7 @@ func Missing(ctx context.Context, o kafka.Options, needs []Resource) (missing []
 
 // allowed reports whether an answer's bit set of operations includes op.
 func allowed(operations int32, op string) (bool, error) {
-	if operations < 0 { // the smallest number means that the broker does not say
+	if operations < 0 { // the smallest number means that the broker does not report operations
 		return false, ErrSilent
 	}
 	return operations>>operationNumbers[op]&1 == 1, nil
@@ -154,7 +154,7 @@ func lacksTopic(ctx context.Context, client *kgo.Client, t kmsg.MetadataResponse
 }
 
 // lacksCreate reports whether the user may not create the topic. It asks the broker, because a right on the cluster is
-// also sufficient, and that is not among the operations on a topic.
+// also sufficient, and the operations on a topic do not include this right.
 func lacksCreate(ctx context.Context, client *kgo.Client, name string) (bool, error) {
 	t := kmsg.NewCreateTopicsRequestTopic()
 	t.Topic, t.NumPartitions, t.ReplicationFactor = name, 1, -1
@@ -187,7 +187,7 @@ func lacksConfigs(ctx context.Context, client *kgo.Client, name string) (bool, e
 	return kerr.ErrorForCode(res.Resources[0].ErrorCode) == kerr.TopicAuthorizationFailed, nil
 }
 
-// beginsGroups reports whether the cluster has no coordinator yet because this is its first question about a group.
+// beginsGroups reports whether the cluster has no coordinator yet because nobody has asked it about a group before.
 func beginsGroups(res *kmsg.DescribeGroupsResponse, err error) bool {
 	if err == nil && len(res.Groups) == 1 {
 		err = kerr.ErrorForCode(res.Groups[0].ErrorCode)
@@ -234,8 +234,8 @@ func groupRights(ctx context.Context, client *kgo.Client, name string) (func(str
 	}, nil
 }
 
-// transactionRights tests the right to Write by asking to end a transaction that does not exist, under an id that no
-// shard has. Brokers check this right first.
+// transactionRights tests the right to Write: it asks to end a transaction that does not exist, under an id that no
+// shard has. Brokers check the right before anything else.
 func transactionRights(ctx context.Context, client *kgo.Client, prefix string) (func(string) (bool, error), error) {
 	req := kmsg.NewPtrEndTxnRequest()
 	req.TransactionalID, req.ProducerID, req.ProducerEpoch = prefix+"check", 0, 0

@@ -32,25 +32,25 @@ import (
 type Log struct {
 	Reader
 	client  *kgo.Client
-	timeout time.Duration // of a transaction
-	// Offsets of the last record in state and in ledger: written by this Log or, in the ledger, read by it.
+	timeout time.Duration // maximum time of a transaction
+	// Offsets of the last record in state and in ledger that this Log has written or, in the ledger, has read.
 	last  [2]int64
-	id    int64 // of the producer
+	id    int64 // id of the producer
 	epoch int16
 	spent bool
 	ends  ends
 }
 
-// ends counts the commits that the client sends. It learns of them as the client's logger, because the client reports
-// them nowhere else: EndTransaction aborts and returns nil if it finds no partition in the transaction. This can happen
-// after all records were acknowledged: franz-go 1.22.2 adds a topic's partitions to the transaction that EndTransaction
-// sees slightly later than it reports them to waiting callers.
+// ends counts the commits that the client sends. It is the client's logger, because the client reports commits only in
+// its log. This check is needed because EndTransaction aborts, and still returns nil, if it finds no partition in the
+// transaction. This can happen after all records were acknowledged: franz-go 1.22.2 first reports records to waiting
+// callers, and only slightly later adds their partitions to the transaction that EndTransaction sees.
 type ends struct{ commits atomic.Int64 }
 
 // Level returns the level of the client messages that Log needs.
 func (*ends) Level() kgo.LogLevel { return kgo.LogLevelInfo }
 
-// Log counts the commits in the client's messages. If another version of the client words them differently, every
+// Log counts the client's log messages about commits. If another version of the client words them differently, every
 // commit ends with an error.
 func (e *ends) Log(_ kgo.LogLevel, message string, pairs ...any) {
 	if message != "ending transaction" {
@@ -66,16 +66,16 @@ func (e *ends) Log(_ kgo.LogLevel, message string, pairs ...any) {
 const (
 	// fenceTime is how long Fence waits for the former owner's transaction to end.
 	fenceTime = time.Minute
-	// slack is added to the transaction timeout, to leave the broker time to answer.
+	// slack is the time that the broker has to answer after the transaction timeout.
 	slack = 5 * time.Second
-	// metadataAge is how soon the client may ask again which broker leads a partition. It is short because a
-	// transaction waits for the answer while its timeout runs.
+	// metadataAge is the minimum interval at which the client asks which broker leads a partition. It is short because
+	// a transaction waits for the answer while its timeout runs.
 	metadataAge = 100 * time.Millisecond
 	// batchBytes is less than what brokers accept by default (1048588), but more than any record of a shard.
 	batchBytes = 1_000_000
 )
 
-// NewLog returns a log. It connects to nothing.
+// NewLog returns a log. It opens no connection.
 func NewLog(o LogOptions) *Log {
 	l := &Log{last: [2]int64{-1, -1}}
 	l.o = NewReader(o).o
@@ -85,7 +85,7 @@ func NewLog(o LogOptions) *Log {
 // TransactionalID returns the id of the transactions on a shard of a group.
 func TransactionalID(group string, shard int) string { return group + "-" + strconv.Itoa(shard) }
 
-// Confirm calls the function of that name in the options.
+// Confirm calls Confirm of the options.
 func (l *Log) Confirm(ctx context.Context) error {
 	if l.o.Confirm == nil {
 		return nil
@@ -93,15 +93,15 @@ func (l *Log) Confirm(ctx context.Context) error {
 	return l.o.Confirm(ctx)
 }
 
-// Fence takes over the shard's transactional id by InitProducerID. That fences the former owner, and aborts its open
-// transaction, or waits for it if it is already being committed. Fence refuses a cluster whose transactions have
-// version 1 or less, because a delayed copy of a request could end the next transaction there.
+// Fence takes over the shard's transactional id by InitProducerID. This fences the former owner and aborts its open
+// transaction; if that transaction is already being committed, Fence waits for it. Fence refuses a cluster whose
+// transactions have version 1 or less, because there a delayed copy of a request could end the next transaction.
 func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 	if l.client != nil || l.spent {
 		return errSpent
 	}
 	l.spent = true                         // until success is certain
-	if _, err := l.prepare(); err != nil { // the logs are read after this
+	if _, err := l.prepare(); err != nil { // The logs are read later; this prepares the connections.
 		return err
 	}
 	opts, err := clientOptions(l.o.Kafka)
@@ -132,7 +132,7 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 		var version int16
 		var unknown error
 		var asking sync.WaitGroup
-		// most likely another broker than the coordinator
+		// The question most likely goes to another broker than the coordinator.
 		asking.Go(func() { version, unknown = transactionVersion(ctx, l.client) })
 		// Without this call the client would ask for a producer id only at the first record.
 		id, epoch, err := l.client.ProducerID(ctx)
@@ -167,7 +167,7 @@ func repeatable(err error) bool {
 	if errors.As(err, &code) {
 		return code.Retriable || code == kerr.ConcurrentTransactions
 	}
-	return true // a connection's error
+	return true // an error of the connection
 }
 
 // Commit writes records to both logs in one transaction. Its first error ends the log.
@@ -213,9 +213,9 @@ func (l *Log) Commit(ctx context.Context, state, ledger []shardlog.Record) error
 
 // end commits the open transaction, after all its records were acknowledged. The client's EndTransaction also returns
 // nil in cases in which it commits nothing, or only a part: if a record failed, if the client believes that no record
-// was acknowledged, or if the producer was restarted meanwhile. So end checks that the client still has the epoch with
-// which this transaction began, that the client sent a commit and not an abort, and that the answer brought the next
-// epoch.
+// was acknowledged, or if the producer was restarted meanwhile. So end checks three things: the client still has the
+// producer epoch with which this transaction began; the client sent a commit and not an abort; and the answer has the
+// next epoch.
 func (l *Log) end(ctx context.Context) error {
 	if err := l.same(ctx); err != nil {
 		return err
@@ -254,9 +254,9 @@ func (l *Log) waitSeen(records []*kgo.Record) {
 	}
 }
 
-// checkAppended checks that the records, those of the state first, were appended after earlier records and in their
-// order. A log that an unclean election cut, or that was recreated, accepts records too, but then holds less than this
-// instance has in memory.
+// checkAppended checks that the records were appended after earlier records and in order. The records of the state come
+// first in the argument. A log that an unclean election cut, or that was recreated, accepts records too, but is then
+// shorter than the copy that this instance has in memory.
 func (l *Log) checkAppended(records []*kgo.Record, state int) (last [2]int64, err error) {
 	last = l.last
 	for i, r := range records {
@@ -302,7 +302,7 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 		var a answer
 		select {
 		case a = <-answers:
-		case <-ctx.Done(): // the client may wait for an answer indefinitely
+		case <-ctx.Done(): // needed because the client may wait for an answer indefinitely
 			return fmt.Errorf("produce: %w", ctx.Err())
 		}
 		switch r := a.record; {

@@ -29,7 +29,7 @@ import (
 
 var master = [32]byte{1, 2, 3}
 
-// shard is shard 1 of 2 of a group of its own.
+// shard is shard 1 of a group with two shards; each test has its own group.
 type shard struct {
 	t       *testing.T
 	addrs   []string
@@ -106,7 +106,8 @@ func (s *shard) put(h *shardlog.Holding, text string) error {
 		[][]byte{[]byte(text)})
 }
 
-// want checks what a reader finds: the value, and this number of lines with the same text in the last one.
+// want checks that a reader finds the value with this text, and this number of lines. The last line must have the same
+// text.
 func (s *shard) want(text string, lines int) {
 	s.t.Helper()
 	v, err := shardlog.Read(s.t.Context(), NewReader(s.logOptions()), s.options())
@@ -122,8 +123,8 @@ func (s *shard) want(text string, lines int) {
 	}
 }
 
-// TestSession: the next holding reads what one committed, for values of many records and after several transactions,
-// and a holding that was fenced learns of it.
+// TestSession: a holding reads everything that the previous holding committed, for values of many records and after
+// several transactions. A fenced holding learns that it was fenced.
 func TestSession(t *testing.T) {
 	t.Parallel()
 	_, s := logs(t)
@@ -153,7 +154,7 @@ func TestSession(t *testing.T) {
 	s.want("3", 4)
 }
 
-// TestSessionAnswers: each class of answers, to each request of a commit.
+// TestSessionAnswers gives each class of answers to each request of a commit, and checks how the Log reacts.
 func TestSessionAnswers(t *testing.T) {
 	t.Parallel()
 	b, s := logs(t)
@@ -611,7 +612,7 @@ func TestSessionCutLog(t *testing.T) {
 		if err := l.Commit(t.Context(), record, record); err != nil {
 			t.Fatal(err)
 		}
-		l.last[log] += 100 // as if 100 more records had been there
+		l.last[log] += 100 // as if the log had had 100 more records
 		if err := l.Commit(t.Context(), record, record); err == nil ||
 			!strings.Contains(err.Error(), "lost records, or was recreated") {
 			t.Errorf("log %d has lost its end: %v", log, err)

@@ -28,7 +28,7 @@ func ControlTopic(group string) string { return group + ".control" }
 // PartialsTopic returns the topic of partial sums of merged streams, with a partition for each shard.
 func PartialsTopic(group string) string { return group + ".partials" }
 
-// topicError is the error that a topic is not what a group needs. Asking again does not help.
+// topicError says that a topic does not have the properties that a group needs. Asking again does not help.
 type topicError struct{ text string }
 
 func (e *topicError) Error() string { return e.text }
@@ -108,7 +108,7 @@ func (f Findings) Error() string { return strings.Join(f, "\n") }
 // one broker fails, no acknowledged record is lost.
 const replicas = 3
 
-// relation says how a setting in force must relate to the value with which Init creates it.
+// relation says how a setting's current value must relate to the value with which Init creates it.
 type relation int
 
 const (
@@ -122,10 +122,10 @@ type setting struct {
 	name  string
 	value string // the value with which Init creates the topic
 	is    relation
-	least string // the least or largest value accepted, if that is not value
+	least string // smallest or largest accepted value, if it differs from value
 }
 
-// holds reports whether the value in force is acceptable.
+// holds reports whether a topic's current value of the setting is acceptable.
 func (s setting) holds(value string) bool {
 	want := s.value
 	if s.least != "" {
@@ -161,18 +161,18 @@ func (s setting) want() string {
 	return s.value
 }
 
-// common are settings of all topics. An unclean leader election brings back overwritten values or loses acknowledged
-// records, so it is off. Records have slightly more than 900 kB at most.
+// common has the settings of all topics. Unclean leader election is off, because it brings back overwritten values or
+// loses acknowledged records. Records have at most slightly more than 900 kB.
 var common = []setting{
 	{name: "unclean.leader.election.enable", value: "false"},
 	{name: "max.message.bytes", value: "1048588", is: atLeast},
 }
 
-// topics returns the topics of a group, with the settings that matter. When a value of a state is replaced or removed,
-// such as an epoch's secret, it is gone from the log after the compaction lag and the age of its segment. Tombstones
-// stay long enough that no reader misses one. Segments are small because only full segments are compacted, and the next
-// owner of a shard reads everything that is not compacted yet. Ledgers are kept permanently. Requests are kept for a
-// week so that people can look at them; partial sums are needed only for seconds.
+// topics returns the topics of a group, with the settings that matter. A replaced or removed value of a state, such as
+// an epoch's secret, disappears from the log after the compaction lag plus the age of its segment. Tombstones stay long
+// enough that no reader misses one. Segments are small because only full segments are compacted, and the next owner of
+// a shard reads everything that is not compacted yet. Ledgers are kept permanently. Requests are kept for a week so
+// that people can look at them; partial sums are needed only for seconds.
 func (o TopicOptions) topics() []topic {
 	const hour, day, week = "3600000", "86400000", "604800000"
 	return []topic{
@@ -205,11 +205,11 @@ type topic struct {
 	settings []setting
 }
 
-// Init creates those topics of a group that do not exist. It does not change topics that exist, which must be as Check
-// requires, so an Init that failed can be repeated. It refuses topics of requests and sums that hold records although
-// no ledger has begun, because they belong to another group. It leaves the content of the topics of states and ledgers
-// to be checked by the code that begins the ledgers. The error has type [Findings] if the cluster answered and is not
-// as required.
+// Init creates the missing topics of a group. It does not change existing topics, which must be as Check requires; so
+// an Init that failed can be repeated. If the topics of requests or sums have records although no ledger has begun,
+// they belong to another group, and Init returns an error. It does not check the content of the topics of states and
+// ledgers; the code that begins the ledgers does. The error has type [Findings] if the cluster answered but does not
+// meet the requirements.
 func Init(ctx context.Context, o TopicOptions) error {
 	client, err := o.client()
 	if err != nil {
@@ -223,16 +223,16 @@ func Init(ctx context.Context, o TopicOptions) error {
 	return nil
 }
 
-// CheckTopics compares a group's topics, their settings, and the cluster's transaction version with what a group needs.
-// It writes nothing. The error has type [Findings] if the cluster answered and is not as required; any other error may
-// be temporary.
+// CheckTopics checks a group's topics, their settings, and the cluster's transaction version. It writes nothing. The
+// error has type [Findings] if the cluster answered but does not meet the requirements; any other error may be
+// temporary.
 func CheckTopics(ctx context.Context, o TopicOptions) error {
 	return o.check(ctx, func(*admin) (Findings, error) { return nil, nil })
 }
 
-// Check does what CheckTopics does, and also checks the rights of this user. For that it commits an offset of
-// GROUP.state/0 without being a member, which a group with members refuses, and asks for a producer id for GROUP-check,
-// an id that no shard has.
+// Check does the same as CheckTopics, and also checks the rights of this user. To test them, it commits an offset of
+// GROUP.state/0 without being a member, which a group with members refuses. It also asks for a producer id for the
+// transactional id GROUP-check, which no shard has.
 func Check(ctx context.Context, o TopicOptions) error {
 	return o.check(ctx, func(a *admin) (Findings, error) { return a.rights(ctx) })
 }
@@ -314,13 +314,13 @@ func (a *admin) init(ctx context.Context) error {
 	return err
 }
 
-// These are the ends of findings that may go away with time alone.
+// A finding that ends with one of these texts may disappear by itself after some time.
 const (
 	notThere = "does not exist: create it with streamdp cluster init"
 	noLeader = "have no leader"
 )
 
-// check checks everything but rights, and returns the missing topics.
+// check checks everything except rights, and returns the missing topics.
 func (a *admin) check(ctx context.Context) (found Findings, missing []topic, err error) {
 	version, err := transactionVersion(ctx, a.client)
 	if err != nil {
@@ -359,7 +359,7 @@ func (a *admin) check(ctx context.Context) (found Findings, missing []topic, err
 		found = append(found, a.shape(t.name, m)...)
 	}
 	for i, name := range internalTopics {
-		// A user who may not see these topics, or asks before their first use, gets no description of them.
+		// The brokers do not describe these topics to a user who may not see them, or before their first use.
 		if m := meta.Topics[len(topics)+i]; m.ErrorCode == 0 && !a.AllowUnreplicated {
 			found = append(found, replication(name, m)...)
 		}
@@ -419,7 +419,7 @@ func replication(name string, m kmsg.MetadataResponseTopic) Findings {
 			name, few, replicas)}
 }
 
-// settings checks the settings in force.
+// settings checks the current settings of topics.
 func (a *admin) settings(ctx context.Context, topics []topic) (found Findings, err error) {
 	if len(topics) == 0 {
 		return nil, nil
@@ -645,8 +645,8 @@ func (a *admin) rights(ctx context.Context) (found Findings, err error) {
 // lookTime is how long Look waits for a coordinator.
 const lookTime = 15 * time.Second
 
-// Look returns the current division of a group, as its coordinator knows it, without joining: Self is −1. For a group
-// without members it returns a Generation without members.
+// Look returns the current division of a group's shards, as the coordinator knows it. It does not join the group, so
+// Self is −1. For a group without members it returns a Generation without members.
 func Look(ctx context.Context, o kafka.Options, group string) (Generation, error) {
 	fail := func(err error) (Generation, error) { return Generation{}, fmt.Errorf("group %s: %w", group, err) }
 	opts, err := clientOptions(o)

@@ -13,9 +13,9 @@ import (
 	"unicode/utf8"
 )
 
-// These limits bound what members send to each other. The coordinator stores a generation, with everything that each
-// member sends and receives, in one record of at most 1 MB by default. Every member receives a list of all members, so
-// the size grows with the square of their number. Compressed, 200 members with long names fit.
+// These limits bound the data that members send to each other. The coordinator stores a generation, with everything
+// that each member sends and receives, in one record of at most 1 MB by default. Every member receives a list of all
+// members, so the size grows with the square of their number. The data is compressed; 200 members with long names fit.
 const (
 	// MaxShards is the largest number of shards of a group.
 	MaxShards = 4096
@@ -23,24 +23,24 @@ const (
 	maxMembers = 4096
 	// maxText is the maximum length of a text in bytes.
 	maxText = 255
-	// maxAssignment bounds the decompressed size of an assignment.
+	// maxAssignment is the maximum decompressed size of an assignment in bytes.
 	maxAssignment = 1<<10 + maxMembers*4*(maxText+1) + 2*MaxShards
 	// version is the version of both layouts below. A later version under the same protocol name ("streamdp-1") may
 	// only append fields: readers ignore bytes after those they know.
 	version = 1
 )
 
-// profile is what a member sends to the leader, its user data. Its layout, with integers in big endian and each text
-// after a length byte: version u8; generation i32; owned: count u16, each u16, ascending; key, digest, instance,
-// address, build; reads, writes: count u8, each u16.
+// profile is the user data that a member sends to the leader. It has the following layout, with integers in big endian
+// and each text after a length byte: version u8; generation i32; owned: count u16, each u16, ascending; key, digest,
+// instance, address, build; reads, writes: count u8, each u16.
 type profile struct {
-	generation    int32 // the generation that gave it owned; -1: none yet
+	generation    int32 // generation in which the member got the shards in owned; -1: none yet
 	owned         []int
 	key, digest   string
 	instance      string
 	address       string
 	build         string
-	reads, writes []int // state formats
+	reads, writes []int // numbers of state formats
 }
 
 // valid returns an error if the profile cannot be encoded.
@@ -84,7 +84,7 @@ func (p profile) append(b []byte) []byte {
 
 var errUnreadable = errors.New("its layout is not one that this build reads")
 
-// parseProfile decodes what append encodes. It fails on anything else, except that it ignores bytes at the end.
+// parseProfile is the inverse of append. It ignores additional bytes at the end, and fails on any other data.
 func parseProfile(b []byte) (profile, error) {
 	d := decoder{b: b}
 	var p profile
@@ -115,9 +115,9 @@ func parseProfile(b []byte) (profile, error) {
 	return p, nil
 }
 
-// appendAssignment appends what the leader sends to member number self of the plan: version u8; then, compressed:
-// generation i32; format u16; self u16; members: count u16, each instance, address, build, standby; shards: count u16,
-// each owner u16, 65535 for none.
+// appendAssignment appends the data that the leader sends to the plan's member with index self. Its layout is: version
+// u8; then, compressed: generation i32; format u16; self u16; members: count u16, each instance, address, build,
+// standby; shards: count u16, each owner u16, 65535 for none.
 func (p plan) appendAssignment(b []byte, generation int32, self int) []byte {
 	var raw []byte
 	raw = binary.BigEndian.AppendUint32(raw, uint32(generation))
@@ -140,7 +140,7 @@ func (p plan) appendAssignment(b []byte, generation int32, self int) []byte {
 	return out.Bytes()
 }
 
-// parseAssignment decodes what appendAssignment encodes.
+// parseAssignment is the inverse of appendAssignment.
 func parseAssignment(b []byte) (Generation, error) {
 	if len(b) == 0 || b[0] != version {
 		return Generation{}, errUnreadable
@@ -187,8 +187,8 @@ func parseAssignment(b []byte) (Generation, error) {
 	return g, nil
 }
 
-// printable reports whether a text can be shown unchanged on a terminal or page. It must be checked because anybody who
-// may join the group chooses names that the other members show.
+// printable reports whether a text can be shown unchanged on a terminal or page. This check is needed because members
+// show the names of others, and anybody who may join the group can choose a name.
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

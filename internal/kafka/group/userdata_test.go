@@ -58,7 +58,7 @@ func TestProfileBytes(t *testing.T) {
 	for _, change := range []func(*profile){
 		func(p *profile) { p.writes = nil },
 		func(p *profile) { p.owned = []int{3, 3} },
-		func(p *profile) { p.instance = "a\x1b[2J" }, // it would clear a terminal that shows the group
+		func(p *profile) { p.instance = "a\x1b[2J" }, // this name would clear a terminal that shows the group
 		func(p *profile) { p.build = "\xff" },
 	} {
 		p := example
@@ -136,7 +136,7 @@ func TestAssignmentBytes(t *testing.T) {
 			t.Errorf("%q is %+v", b, g)
 		}
 	}
-	// No matter to what size it decompresses, little of it is kept.
+	// However large the decompressed size is, only little of the data is kept.
 	if _, err := parseAssignment(packed(strings.Repeat("\xff", 64<<20))); err == nil {
 		t.Error("64 MiB are an assignment")
 	}

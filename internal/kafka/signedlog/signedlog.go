@@ -23,8 +23,8 @@ type Log struct {
 	Key       [32]byte // key of the MACs
 }
 
-// Sized returns the length of part as 8 bytes, big endian, followed by part. If the lengths of a MAC's parts vary
-// between records, all parts but the last must be Sized: otherwise two different records could have the same bytes.
+// Sized returns the length of part as 8 bytes, big endian, followed by part. If the parts of a MAC's input vary in
+// length, all parts but the last must be Sized. Otherwise two different records could have the same input.
 func Sized(part []byte) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(part))), part...)
 }
@@ -74,9 +74,9 @@ func (l *Log) End(ctx context.Context) (int64, error) {
 	return l.Client.End(ctx, l.Topic, l.Partition)
 }
 
-// Read calls fn with every record, signed or not, from an offset to the end of the log at the time of the call. It
+// Read calls fn with every record, signed or not, from offset `from` to the end of the log at the time of the call. It
 // stops if fn returns an error. The record is valid only during the call of fn. Failed calls to the broker are repeated
-// until the context ends. Use [kafka.Lost] to recognize the error of a log that does not hold the offset.
+// until the context ends. If the log does not have the offset, [kafka.Lost] returns true for the error.
 func (l *Log) Read(ctx context.Context, from int64, fn func(*kafka.Record) error) error {
 	return l.Client.ReadBack(ctx, l.Topic, l.Partition, from, fn)
 }
