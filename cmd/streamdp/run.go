@@ -48,7 +48,7 @@ func runCommand(g *globals) *cobra.Command {
 	}
 }
 
-// daemon builds the configured daemon, for the given tasks; nil stands for all.
+// daemon builds the configured daemon for the given tasks. nil stands for all tasks.
 func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
 	read := g.load
 	if tasks != nil {
