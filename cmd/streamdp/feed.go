@@ -32,7 +32,7 @@ type feedFlags struct {
 	partition, partitions                     int
 	rate                                      int
 	create                                    bool
-	labels                                    []string // the stream's columns, if records hold them without names
+	labels                                    []string // stream's columns, if records hold values without names
 	texts                                     map[string]bool
 }
 

@@ -160,7 +160,7 @@ type coupledArray struct {
 type coupledRow struct {
 	array string
 	drawn []draw
-	// covariance is used only in an array of squares. It is Σ; the field factor, used in the first run, is A.
+	// covariance is used only in an array of squares. It is Σ. bartlett, used in the first run, is A.
 	covariance *mat.SymDense
 	bartlett   *mat.TriDense
 }

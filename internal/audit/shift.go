@@ -38,8 +38,9 @@ func (r *ShiftReport) Err() error {
 //	t = (T̄_y − T̄_x)/(s·√(2/runs))
 //
 // has a noncentral Student distribution with 2·runs − 2 degrees of freedom and shift D√(runs/2). D, the distance of the
-// streams within the run, is at most μ. A t above its upper quantile refutes the privacy claim; a t below its lower
-// quantile refutes the accuracy claim. Shift needs Recover. It uses C and σ only for v.
+// streams within the run, is at most μ reduced by the share of later steps. A t above its upper quantile refutes the
+// privacy claim; a t below its lower quantile refutes the accuracy claim. Shift needs Recover. It uses C and σ only for
+// v.
 //
 // Cost: two runs without noise, and 2·runs runs with noise.
 func (s *Subject) Shift(x, y Stream, keys *Keys, runs int, alpha float64) (*ShiftReport, error) {

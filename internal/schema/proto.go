@@ -274,7 +274,7 @@ type protoCompiler struct {
 func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds []Kinds) *protoMessage {
 	m := &protoMessage{mark: c.plan.marks, part: part{lo: w.lo, hi: w.hi, markLo: c.plan.marks}}
 	c.plan.marks++
-	parts := map[protoreflect.OneofDescriptor]map[int]part{} // needed members of each oneof, by their place in it
+	parts := map[protoreflect.OneofDescriptor]map[int]part{} // needed members of each oneof, by their index in it
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		below := w.names[string(f.Name())]
