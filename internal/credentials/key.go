@@ -21,7 +21,7 @@ import (
 // file, so that nobody can replace the file between check and read. It refuses a key of zeros. No error shows the
 // file's content.
 func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
-	text, err := readSecret("key file", path, groupReadable, keyText+2) // one byte more than allowed
+	text, err := readSecret("key file", path, groupReadable, keyText+2) // one byte more than allowed, to notice it
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w; create one with streamdp keygen", err)
 	}

@@ -214,7 +214,7 @@ func (d *demonstration) follow(ctx context.Context, step uint64) {
 		if err := json.Unmarshal(rec.Value, &v); err != nil || len(v.Ends) != livePartitions {
 			return errors.New("no boundary")
 		}
-		if v.Step == d.truth.Steps()+1 && !d.truth.Until(v.Ends) { // the first of several boundaries of a step counts
+		if v.Step == d.truth.Steps()+1 && !d.truth.Until(v.Ends) { // the first boundary of each step counts
 			return errors.New("the truth does not have these rows yet")
 		}
 		d.read = rec.Offset + 1

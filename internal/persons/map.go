@@ -136,7 +136,7 @@ func (m *Map) Keep(e *Entries) {
 	*e = Entries{list: e.list[:0]}
 }
 
-// Take decides about the next record of the open step. A step must be open: call Open first.
+// Take decides about the next record of the open step. If no step is open, the answer is NoUser.
 func (m *Map) Take(tag Tag) Answer {
 	m.taken++
 	if tag == (Tag{}) || !m.open {

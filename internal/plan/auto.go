@@ -76,8 +76,8 @@ func whyMethod(m *moments.Config, uses moments.Plan) string {
 		uses.Method, strings.Join(compared, ", "), which)
 }
 
-// gainOfTune says how much the errors fall if tune is set to the last of the plan's steps. It returns "" if such a
-// stream cannot be built, or if the plan has only one step.
+// gainOfTune says how the noise changes if tune is set to the last of the plan's steps. It returns "" if such a stream
+// cannot be built, or if the plan has only one step.
 func (p *Plan) gainOfTune(s *config.Stream) string {
 	last, first := slices.Max(p.Steps), slices.Min(p.Steps)
 	c := *s.Moments

@@ -179,7 +179,8 @@ func unquote(literal string) string {
 	return v.Key
 }
 
-// close reports whether the next character is this closing bracket, and if so skips it.
+// close reports whether a list or table ends here, at its closing bracket or at the end of the text. It skips the
+// bracket.
 func (s *scanner) close(bracket byte) bool {
 	if s.at == len(s.src) {
 		return true

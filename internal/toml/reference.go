@@ -17,7 +17,7 @@ func (n *Node) describe(b *strings.Builder) {
 		if c.Kind != Table {
 			continue
 		}
-		if c.Named == nil { // a table with names chosen by the file is left out: it has no keys
+		if c.Named == nil { // a table with file-chosen names has no keys of its own
 			c.section(b)
 		}
 		c.describe(b)
