@@ -28,9 +28,8 @@ type Moments struct {
 }
 
 // Worst returns the pair of neighbouring records that is farthest apart. In general it is the pair of JointWorst for
-// the weight that the deviations give the second moment. The pair is instead a record and an invalid one under
-// zero-out. It is that pair under replace too if the number of valid records is released and this makes the pair
-// farther apart.
+// the weight that the deviations give the second moment. Under zero-out, it is a record and an invalid record. Under
+// replace, it is that pair too if the number of valid records is released and this pair is then farther apart.
 func (m Moments) Worst(adjacency dp.Adjacency) Pair {
 	nu := 0.0
 	if m.Diagonal > 0 {

@@ -87,7 +87,7 @@ type freeRow struct {
 // be reproducible.
 func NewKeys(secret [32]byte) *Keys { return &Keys{secret: secret, free: map[freeRow][]float64{}} }
 
-// next returns the noise of a new run. Like the daemon's noise, it is a function of the integers that it hides, too.
+// next returns the noise of a new run. Like the daemon's noise, it also depends on the integers that it hides.
 func (k *Keys) next() Source {
 	k.runs++
 	e, h := k.epoch("run", k.runs)

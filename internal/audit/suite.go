@@ -174,8 +174,8 @@ func (s *Suite) records(steps int) Stream {
 }
 
 // place returns two copies of base, one with x and one with y in a slot of step t. The slot may be far behind the
-// step's last record. For persons, all records of a step are in the slots up to that one, or from the first slot on,
-// and so in later steps.
+// step's last record. For persons, a step holds several of these records: in the slots up to that one or, if there are
+// too few, from the first slot on. Later steps of the person hold them too.
 func (s *Suite) place(base Stream, t, slot int, p Pair) (x, y Stream) {
 	visits, apart, per := s.visits(t, len(base)), int(s.Person.Separation), max(1, int(s.Person.PerStep))
 	from := max(0, slot-per+1)
@@ -202,7 +202,7 @@ func (s *Suite) visits(t, steps int) int {
 	return int(min(s.Person.Count, 1+uint64(steps-1-t)/s.Person.Separation))
 }
 
-// sensitivity is A0.
+// sensitivity runs the audit A0.
 func (s *Suite) sensitivity() ([]Finding, error) {
 	width, err := s.width()
 	if err != nil {
@@ -329,7 +329,7 @@ func (s *Suite) judge(o observed, steps, pairs, draws int) []Finding {
 	return found
 }
 
-// noise is A1.
+// noise runs the audit A1.
 func (s *Suite) noise() ([]Finding, error) {
 	c := s.Configured
 	if c.Recover == nil {
@@ -413,7 +413,7 @@ func boolean(b bool) float64 {
 	return 0
 }
 
-// shift is A2.
+// shift runs the audit A2.
 func (s *Suite) shift() ([]Finding, error) {
 	if s.Loud == nil || s.Loud.Recover == nil || len(s.Worst) == 0 {
 		return nil, nil

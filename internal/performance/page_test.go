@@ -27,7 +27,7 @@ func TestPage(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Error("docs/performance.md is not current: go run ./internal/performance -render")
 	}
-	for _, row := range []string{"\n| moments | json | ", "\n| adam | 1000000 | "} { // of capacity and of memory
+	for _, row := range []string{"\n| moments | json | ", "\n| adam | 1000000 | "} { // capacity, memory
 		if !bytes.Contains(got, []byte(row)) {
 			t.Errorf("docs/performance.md has no row %q", row)
 		}

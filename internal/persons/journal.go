@@ -344,8 +344,8 @@ func (j *Journal) begin(s *Segment, content func(io.Writer) error) error {
 	return j.disk.SyncDir(j.dir)
 }
 
-// mend removes bytes and files after the position. A failed append may have left them, or a process that started from a
-// later checkpoint.
+// mend removes bytes and files after the position. A failed append may have left them, or a process that continued
+// beyond this position.
 func (j *Journal) mend() error {
 	if !j.torn {
 		return nil

@@ -42,7 +42,8 @@ type served struct {
 
 	mu    sync.Mutex
 	paths []string
-	fail  func(w http.ResponseWriter, r *http.Request) bool // nil: nothing fails
+	// fail returns true if it has answered the request with a failure; nil: no request fails.
+	fail func(w http.ResponseWriter, r *http.Request) bool
 }
 
 func serve(t *testing.T, o ...srfake.Option) *served {
