@@ -38,7 +38,7 @@ func (r *Registry) InClear() bool {
 	})
 }
 
-// The codecs whose records have schemas.
+// These are the codecs whose records have schemas.
 const (
 	codecAvro     = "avro"
 	codecProtobuf = "protobuf"
@@ -64,7 +64,7 @@ func (in *Input) SchemaSubjects() []string {
 	return in.Subjects
 }
 
-// The values of input.framing.
+// These are the values of input.framing.
 const (
 	framed = "confluent"
 )

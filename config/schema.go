@@ -769,12 +769,12 @@ func atLeast(least int64) func(any) bool {
 	}
 }
 
-// between returns a rule for integers from least to most, both inclusive.
+// between returns a rule for integers from `least` to `most`, both inclusive.
 func between(least, most int64) func(any) bool {
 	return func(v any) bool { n, ok := v.(int64); return ok && n >= least && n <= most }
 }
 
-// lasts returns a rule for durations from least to most, both inclusive.
+// lasts returns a rule for durations from `least` to `most`, both inclusive.
 func lasts(least, most time.Duration) func(any) bool {
 	return func(v any) bool { d, ok := v.(time.Duration); return ok && d >= least && d <= most }
 }

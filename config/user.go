@@ -37,7 +37,7 @@ type User struct {
 	Population string `toml:"population"`
 }
 
-// The places of a user key. The last two are prefixes of a name.
+// These are the places of a user key. The last two are prefixes of a name.
 const (
 	UserRecordKey = "record-key"
 	UserField     = "field:"

@@ -370,12 +370,12 @@ func TestUserCrowds(t *testing.T) {
 	}
 }
 
-// TestUserRefuses: a table may become full unless max_users is enough for all records, or for those of a separation if
-// only the separation binds.
+// TestUserRefuses: a table may become full unless max_users is at least the number of all records. If only the
+// separation limits persons, the number of records in one separation suffices.
 func TestUserRefuses(t *testing.T) {
 	for user, want := range map[string]bool{
 		"separation = 10, max_users = 1000":          false, // a step has 100 records
-		"cap = 5, separation = 10, max_users = 1000": false, // a full table refuses new persons, because the cap binds
+		"cap = 5, separation = 10, max_users = 1000": false, // with this separation, 5 is no limit
 		"cap = 2, max_users = 5000":                  false,
 		"cap = 2, max_users = 4999":                  true,
 	} {

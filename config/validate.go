@@ -331,8 +331,8 @@ func (d *document) checkPrivacy(s *Stream, key toml.Key) {
 	}
 }
 
-// follows lists, for each key, the keys on which its check depends. If one of them has a fault, a fault of the key
-// itself is not reported. For example, "workload" decides whether "moments.decay" is required.
+// follows lists, for a key, the other keys on which its check depends. If one of these keys has a fault, a fault of the
+// key itself is not reported. For example, "workload" decides whether "moments.decay" is required.
 var follows = map[string][]string{
 	"moments.decay":         {"workload"},
 	"moments.window":        {"workload"},

@@ -15,8 +15,8 @@ type warmup struct {
 	bounds func(s *Stream) (target string, x, y *float64)
 	// own replaces the stream's mechanism configuration by a copy, which may then be changed.
 	own func(s *Stream)
-	// needs returns the keys whose meaning depends on centre, scale or a bound. The value is true if the warm-up finds
-	// that quantity.
+	// needs returns the keys whose meaning depends on centre, scale or a bound. For each key, the value is true if the
+	// warm-up finds the quantity on which the key depends.
 	needs func(s *Stream) map[string]bool
 	// unit tells the mechanism that the warm-up scales its features to deviation 1. features is their number without
 	// frozen ones. nil: the mechanism does not depend on it.

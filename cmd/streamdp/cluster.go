@@ -256,8 +256,8 @@ func (g *globals) books(ctx context.Context, cfg *config.Config) (*ledger.Books,
 	return cluster.ReadBooks(ctx, cfg, key)
 }
 
-// ledgersOf begins a sentence about the ledgers of a configuration. The sentence continues with one if there is one
-// ledger, and with several if there are more.
+// ledgersOf begins a sentence about the ledgers of a configuration. It continues the sentence with `one` if there is
+// one ledger, and with `several` if there are more.
 func ledgersOf(cfg *config.Config, one, several string) string {
 	if cfg.Cluster == nil {
 		return fmt.Sprintf("the ledger of %s %s", cfg.State.Dir, one)

@@ -155,7 +155,7 @@ func TestRecordsStayApart(t *testing.T) {
 	}
 }
 
-// siteOfLines returns a site whose second stream, lines, has the codec csv.
+// siteOfLines returns a site with a second stream, named lines, that has the codec csv.
 func siteOfLines(t *testing.T) *site {
 	s := newSite(t)
 	text, err := os.ReadFile(s.config)

@@ -24,7 +24,7 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// The exit codes. docs/operations.md explains each of them.
+// These are the exit codes. docs/operations.md explains each of them.
 const (
 	exitDone        = 0
 	exitFailure     = 1   // the command failed while running

@@ -268,7 +268,7 @@ func rejections(found map[string]int64) string {
 }
 
 // values returns a function that yields the values of a file's records. columns are the paths of the values in a
-// record; values at a path in texts stay text.
+// record; values at paths in `texts` stay text.
 func values(file, header string, in *config.Input, columns []string,
 	texts map[string]bool) (next func() ([]byte, error), read *table.File, size int64, done func() error, err error) {
 	if name := strings.TrimSuffix(file, ".gz"); strings.HasSuffix(name, ".csv") && !in.Binary() {

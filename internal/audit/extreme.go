@@ -71,8 +71,9 @@ const extremeCopies = 8
 //     The test counts only without an intercept: with one, no record is orthogonal to a
 //     record at the bound.
 //
-// Gradients are charged for the largest move under replace. There a record compared with no record makes half of that
-// move, and a record compared with one of opposite target makes all of it. With a radius no pair reaches the charge.
+// The charge for gradients covers the largest move that a pair can make under replace. A record compared with no record
+// makes half of that move, and a record compared with one of opposite target makes all of it. With a radius no pair
+// reaches the charge.
 func (w Windows) Extremes(g Target) (all []Extreme) {
 	features := g.Columns - 1
 	var others [][]float64

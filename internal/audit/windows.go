@@ -176,17 +176,17 @@ func (w Windows) finest(sd float64) float64 {
 	return units
 }
 
-// vector describes d numbers with noise sd, whose vector moves by a norm of at most moves.
+// vector describes d numbers with noise sd, whose vector moves by a norm of at most `moves`.
 func (w Windows) vector(moves, sd float64, d int) Array {
 	step := math.Exp2(math.Floor(math.Log2(min(moves, sd))) - float64(w.Bits))
 	return Array{Deviations: []float64{sd * (1 + math.Sqrt(float64(d))*step/moves) / step}}
 }
 
-// eigenvalue describes the least eigenvalue of a Gram matrix whose rows have squared norms of at most bound.
+// eigenvalue describes the least eigenvalue of a Gram matrix whose rows have squared norms of at most `bound`.
 func (w Windows) eigenvalue(bound float64) Array { return w.vector(bound, bound*w.Test, 1) }
 
 // matrixArray describes the upper triangle of a Gram matrix with the given number of features. The rows have squared
-// norms of at most bound. The noise's deviation is sd on the diagonal and off elsewhere.
+// norms of at most `bound`. The noise's deviation is `sd` on the diagonal and `off` elsewhere.
 func matrixArray(features, bits int, bound, sd, off float64) Array {
 	step := math.Exp2(math.Floor(math.Log2(min(bound, sd/math.Sqrt2))) - float64(bits))
 	scale := (bound + float64(features)*step) / bound / step

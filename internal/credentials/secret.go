@@ -88,7 +88,7 @@ func (l Login) Authorization(groupReadable bool) (string, error) {
 	return "", nil
 }
 
-// readSecret reads up to most bytes of a file, and fails if others can read the file.
+// readSecret reads up to `most` bytes of a file, and fails if others can read the file.
 func readSecret(what, path string, groupReadable bool, most int) ([]byte, error) {
 	// O_NONBLOCK: opening a pipe that has no writer must not hang the daemon.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

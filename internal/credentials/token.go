@@ -130,7 +130,8 @@ func (t *Tokens) ask(ctx context.Context) error {
 	return nil
 }
 
-// refusal says why there is no token, without the server's answer, whose content is unknown.
+// refusal returns an error that says why there is no token. It leaves out the server's answer, because its content is
+// unknown.
 func refusal(err error) error {
 	var answer *oauth2.RetrieveError
 	if errors.As(err, &answer) && answer.Response != nil {

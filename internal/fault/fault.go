@@ -51,7 +51,8 @@ func (l *List) Check(ok bool, key, rule string, value any) {
 // Err joins the faults; nil if there are none.
 func (l List) Err() error { return errors.Join(l...) }
 
-// All returns the errors that were joined into err, in order. Any other error it returns as the only element.
+// All returns the errors that are joined in err, also through nested joins, in order. Any other error it returns as the
+// only element.
 func All(err error) []error {
 	if err == nil {
 		return nil

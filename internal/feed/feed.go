@@ -35,7 +35,7 @@ func (s *Sender) Count() int { return s.count }
 // Sent returns the number of these records that are in the topic.
 func (s *Sender) Sent() int { return s.count - len(s.batch) }
 
-// SendAll sends a record for each value that next returns, until next returns io.EOF. It calls tell after every
+// SendAll sends a record for each value that next returns, until `next` returns io.EOF. It calls `tell` after every
 // thousand records.
 func (s *Sender) SendAll(ctx context.Context, next func() ([]byte, error), tell func()) error {
 	for {

@@ -94,7 +94,7 @@ func appendEntry(b []byte, tag *Tag, step uint32) []byte {
 }
 
 // readSegment reads the bytes of a segment that count into the map. It returns the state of their hash, and whether the
-// file continues after them (further). No entry may be of a step after until.
+// file continues after them (further). No entry may be of a step after `until`.
 func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, further bool, err error) {
 	h = sha256.New()
 	r := bufio.NewReaderSize(in, 1<<16)

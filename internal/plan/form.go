@@ -84,7 +84,7 @@ func (p *Plan) compare(kinds []string, all bool, configured planned, other func(
 	}
 }
 
-// printTable prints one number per form and step, which of selects. It prints nothing if all are 0. E is the type of
+// printTable prints one number per form and step, which `of` selects. It prints nothing if all are 0. E is the type of
 // the mechanism's errors.
 func printTable[E any](w io.Writer, p *Plan, title string, forms []form, of func(E) float64) error {
 	if !slices.ContainsFunc(forms, func(f form) bool { return len(f.Errors) > 0 && of(f.Errors[0].(E)) > 0 }) {

@@ -50,7 +50,7 @@ type Subjects struct {
 	down     time.Time          // time since which every look has failed; zero: the last one succeeded
 }
 
-// byID are schemas by id, nil if the schema is unusable.
+// byID holds schemas by id. A schema is nil if it is unusable.
 type byID map[int32]*schema.Schema
 
 // turn makes readings for one purpose (looks or questions) happen one at a time, and lets callers share their results.
@@ -59,7 +59,7 @@ type turn struct {
 	last reading
 }
 
-// reading is one reading of the versions: when it began, and its result.
+// reading is one reading of the versions. It holds its time of beginning and its result.
 type reading struct {
 	begun    time.Time
 	versions map[place]*Version // includes versions known before; valid even if err is not nil
@@ -176,7 +176,7 @@ func (s *Subjects) downFor() time.Duration {
 	return time.Since(s.down)
 }
 
-// Look reads the versions, unless another look began less than ago before. It is called by the clock. Its result, its
+// Look reads the versions, unless another look began within the last `ago`. It is called by the clock. Its result, its
 // timing, and the result of [Subjects.Versions] do not depend on the records that decoders met.
 //
 // Errors: the registry's answer, or the reason why it is unreachable; ErrNotThere if the registry lacks a subject of
@@ -229,9 +229,9 @@ func (s *Subjects) keep(r reading) {
 	s.shown = all
 }
 
-// read reads the versions. If another reading of the same turn, begun at since or later, has finished in the meantime,
-// read returns its result instead. Results of looks are kept. Results of questions are not: otherwise, while the
-// registry is unreachable, the id of one record would influence other records with that id.
+// read reads the versions. If another reading of the same turn, begun at `since` or later, has finished in the
+// meantime, read returns its result instead. Results of looks are kept. Results of questions are not: otherwise, while
+// the registry is unreachable, the id of one record would influence other records with that id.
 func (s *Subjects) read(ctx context.Context, t *turn, since time.Time) reading {
 	select {
 	case t.busy <- struct{}{}:

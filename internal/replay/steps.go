@@ -35,7 +35,7 @@ const maxSilence = 1_000_000
 const minLate = time.Hour
 
 // ByTimes returns steps of this period, whose ends follow from the times of the records. name is the name of the time
-// in JSON records: RFC 3339 or seconds since 1970. A step with more than most records is an error.
+// in JSON records: RFC 3339 or seconds since 1970. A step with more than `most` records is an error.
 func ByTimes(name string, period time.Duration, most uint64) *Steps {
 	return &Steps{says: "the records' times", name: name, period: period, most: most}
 }

@@ -38,8 +38,8 @@ const (
 // maxSize is the largest computed size; larger sums are cut to it. No record is that long.
 const maxSize = 1 << 40
 
-// measure computes least and exact. If a type contains itself, the inner occurrence counts 0 bytes and has no exact
-// size.
+// measure computes least and exact. If a type contains itself, the inner occurrence counts as 0 bytes and as having no
+// exact size.
 func (t *avroType) measure() (least, exact int) {
 	switch t.sized {
 	case beingSized:

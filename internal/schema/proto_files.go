@@ -172,7 +172,7 @@ func (p *protoFiles) scan(text string) error {
 	return nil
 }
 
-// behind returns the index in text after the first occurrence of end in text[i:].
+// behind returns the index in `text` after the first occurrence of `end` in `text[i:]`.
 func behind(text string, i int, end string) int {
 	if n := strings.Index(text[i:], end); n >= 0 {
 		return i + n + len(end)

@@ -264,7 +264,7 @@ func keyBits(op protoOp, bits uint64) uint64 {
 	return bits
 }
 
-// protoTag reads a tag from b[i:]. Its number must be at most most.
+// protoTag reads a tag from b[i:]. Its number must be at most `most`.
 func protoTag(b []byte, i int, most uint64) (number uint64, wire protowire.Type, next int) {
 	tag, next := varint(b, i)
 	number = tag >> 3

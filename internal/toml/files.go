@@ -62,7 +62,7 @@ func (d *Document) number(file string) int {
 }
 
 // merge adds the tables of a file to those of the earlier files. Two files may have the same table, each with some of
-// its keys. here holds the line numbers of f.
+// its keys. `here` holds the line numbers of f.
 func (d *Document) merge(above Key, into, tree map[string]any, here *positions, f *Source) map[string]any {
 	if into == nil {
 		return tree

@@ -24,9 +24,9 @@ type Kind struct {
 	Plain func(value any) any
 }
 
-// The kinds of values. File is the path of a file whose content is never printed. Number is an integer or a float, read
-// as float64. Span is a string with a duration and its unit. Spread is one number or a list. Wholes is one integer or a
-// list. Off is "off" or a number. AnyValue is a number, a boolean or a string.
+// These are the kinds of values. File is the path of a file whose content is never printed. Number is an integer or a
+// float, read as float64. Span is a string with a duration and its unit. Spread is one number or a list. Wholes is one
+// integer or a list. Off is "off" or a number. AnyValue is a number, a boolean or a string.
 var (
 	Table    = &Kind{}
 	Text     = &Kind{Wants: "a string", Name: "string"}

@@ -51,7 +51,7 @@ func (x *Numbers) UnmarshalJSON(data []byte) (err error) {
 	return nil
 }
 
-// At returns entry i, NaN if there is none.
+// At returns entry i, or NaN if there is no entry i.
 func (x Numbers) At(i int) float64 {
 	switch {
 	case len(x) == 1:

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Plural formats a number of things, such as "3 records". what is the thing's name in the singular; its plural must end
-// in s.
+// Plural formats a number of things, such as "3 records". The parameter `what` is the thing's name in the singular; its
+// plural must end in s.
 func Plural[N int | int64 | uint64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
