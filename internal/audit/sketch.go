@@ -95,7 +95,7 @@ func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchRepor
 		X: stattest.SquaresCheck(sums[0], n, alpha/3),
 		Y: stattest.SquaresCheck(sums[1]/lambda, n, alpha/3),
 	}
-	// The ratio is below miss with probability 1 − Power.
+	// With probability 1 − Power the ratio is below `miss`.
 	miss := 1 / stattest.Ratio(n, 1-Power)
 	if lambda < 1 {
 		r.Ratio, r.High = sums[0]/sums[1], f/(1-1/gamma)

@@ -17,7 +17,7 @@ type Syntax struct {
 	rule string
 }
 
-// The two notations of a path: see [Parse] and [Position].
+// These are the two notations of a path: see [Parse] and [Position].
 var (
 	Paths     = &Syntax{Parse, `must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name`}
 	Positions = &Syntax{Position, `must be a position from "1" to "1000000"`}

@@ -20,7 +20,7 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// The formats of schemas, named as the codecs are.
+// These are the formats of schemas. They have the same names as the codecs.
 const (
 	Avro     = "avro"
 	Protobuf = "protobuf"

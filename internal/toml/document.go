@@ -50,7 +50,7 @@ func (d *Document) Err() error {
 	slices.SortStableFunc(d.Faults, func(a, b *Fault) int {
 		return cmp.Or(d.number(a.File)-d.number(b.File), cmp.Compare(a.Line, b.Line))
 	})
-	// A one-line list may contain the same faulty element twice. It is reported once.
+	// A one-line list may contain the same faulty element twice. The fault is reported only once.
 	return slices.CompactFunc(d.Faults, func(a, b *Fault) bool { return a.Error() == b.Error() })
 }
 
