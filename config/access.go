@@ -29,7 +29,7 @@ type SASL struct {
 	// ClientID and ClientSecretFile are required with TokenURL.
 	ClientID         string `toml:"client_id"`
 	ClientSecretFile string `toml:"client_secret_file"`
-	// Scopes and Audience go into the request for a token. An empty one is not sent.
+	// Scopes and Audience go into the request for a token. An empty value is not sent.
 	Scopes   []string `toml:"scopes"`
 	Audience string   `toml:"audience"`
 	// Extensions are sent with the token, each NAME=VALUE.
@@ -37,7 +37,7 @@ type SASL struct {
 
 	// Region is the AWS region of the brokers. Required for aws-msk-iam.
 	Region string `toml:"region"`
-	// RoleARN is the role to assume. Empty: the AWS keys are used directly, without a role.
+	// RoleARN is the AWS role to assume. Empty: requests are signed with the AWS keys directly, without a role.
 	RoleARN string `toml:"role_arn"`
 }
 
@@ -59,7 +59,7 @@ func mechanismKeys(mechanism string) []string {
 	return []string{"username", "password_file"}
 }
 
-// checkSASL finds keys that the mechanism needs and that are missing, and keys that it does not use.
+// checkSASL reports keys that the mechanism needs but the file lacks, and keys that the mechanism does not use.
 func (d *document) checkSASL(c *Config) {
 	s, table := c.Kafka.SASL, toml.Key{"kafka", "sasl"}
 	if s == nil || !d.Sound(under(table, "mechanism")) {
@@ -109,7 +109,7 @@ var tokenURL = toml.MustBe(`a URL that begins with "https://" ("http://" on a lo
 		return u.Scheme == "https" || u.Scheme == "http" && Loopback(u.Hostname()+":"+port)
 	})
 
-// scope is the rule of OAuth scopes: RFC 6749, section 3.3.
+// scope is the rule of OAuth scopes, from RFC 6749, section 3.3.
 var scope = toml.MustBe("a scope: printable, without spaces, quotes and backslashes", func(v any) bool {
 	s := v.(string)
 	return s != "" &&
@@ -118,7 +118,7 @@ var scope = toml.MustBe("a scope: printable, without spaces, quotes and backslas
 
 var extensionPattern = regexp.MustCompile(`^[A-Za-z]+=[\x20-\x7e]+$`)
 
-// extension is the rule of SASL extensions: RFC 7628, section 3.1, which reserves the name auth.
+// extension is the rule of SASL extensions, from RFC 7628, section 3.1. The RFC reserves the name auth.
 var extension = toml.MustBe(`NAME=VALUE, a name of letters that is not "auth"`, func(v any) bool {
 	s := v.(string)
 	name, _, _ := strings.Cut(s, "=")
@@ -131,7 +131,7 @@ var (
 		matches(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]{1,512}$`))
 )
 
-// matches returns a rule's check: the value matches a regular expression.
+// matches returns a check for a rule: it holds if the value matches the regular expression.
 func matches(pattern string) func(any) bool {
 	p := regexp.MustCompile(pattern)
 	return func(v any) bool { return p.MatchString(v.(string)) }

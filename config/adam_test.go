@@ -80,7 +80,7 @@ func TestAdam(t *testing.T) {
 	}
 }
 
-// TestAdamFaults changes one part at a time.
+// TestAdamFaults changes one part of a valid configuration at a time, and expects the fault that names it.
 func TestAdamFaults(t *testing.T) {
 	f := func(src, old, new string, want ...string) {
 		t.Helper()
@@ -147,7 +147,7 @@ func TestAdamFaults(t *testing.T) {
 		`fit.input.columns: must be absent for gradients, which have adam.dim numbers; only mode "model" has columns`)
 }
 
-// TestSchemaAgreesWithAdam: schema and package adam have the same words and defaults.
+// TestSchemaAgreesWithAdam checks that schema and package adam have the same words and defaults.
 func TestSchemaAgreesWithAdam(t *testing.T) {
 	n := root().At("stream", "NAME", "adam")
 	for _, name := range []string{"mode", "method", "schedule", "negative", "factorization", "release"} {

@@ -10,8 +10,8 @@ import (
 )
 
 // Canonical returns the canonical configuration of the task of one partition: the keys of the stream's table that the
-// guarantee of an epoch depends on. It is JSON without blanks, with sorted keys and with defaults filled in. Two
-// configurations are the same to an epoch if and only if these texts are equal.
+// guarantee of an epoch depends on. It is JSON without blanks, with sorted keys and with defaults filled in. An epoch
+// can continue under another configuration if and only if the two texts are equal.
 //
 // The text differs from the file in these points:
 //   - input.partition is the task's own partition, so that the operator may add others;
@@ -44,14 +44,14 @@ func (s *Stream) Canonical(partition int) []byte {
 	return toml.JSON(t)
 }
 
-// Digest returns the digest of the configuration of one task, which enters the keys of its noise. versions holds the
+// Digest returns the digest of one task's configuration. The keys of the task's noise depend on it. versions holds the
 // versions of the mechanism and of the noise format.
 func (s *Stream) Digest(partition int, versions map[string]string) [32]byte {
 	return DigestOf(s.Canonical(partition), versions)
 }
 
-// DigestOf returns the digest for a canonical configuration, as kept in a
-// manifest: the SHA-256 of {"stream":canonical,"versions":{…}}.
+// DigestOf returns the digest for a canonical configuration, such as a manifest holds. The digest is the SHA-256 of
+// {"stream":canonical,"versions":{…}}.
 func DigestOf(canonical []byte, versions map[string]string) [32]byte {
 	if versions == nil {
 		versions = map[string]string{}
@@ -65,8 +65,8 @@ func DigestOf(canonical []byte, versions map[string]string) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// Changes lists the keys in which the canonical configuration of a task differs from an earlier one, as [Diff] does.
-// For a key that holds the value of an environment variable it says only that it changed.
+// Changes lists the keys in which the canonical configuration of a task differs from old, in the form of [Diff]. If a
+// key holds the value of an environment variable, the line says only that it changed.
 func (s *Stream) Changes(old []byte, partition int) []string {
 	lines := Diff(old, s.Canonical(partition))
 	for i, line := range lines {
@@ -79,9 +79,8 @@ func (s *Stream) Changes(old []byte, partition int) []string {
 	return lines
 }
 
-// Diff lists the keys in which two canonical configurations differ, as
-// "key: old → new", sorted by key. A key that one of them does not have is
-// "absent" there.
+// Diff lists the keys in which two canonical configurations differ, as "key: old → new", sorted by key. The value of a
+// key that is missing in one of them is shown as "absent".
 func Diff(old, new []byte) (lines []string) {
 	before, errBefore := toml.Leaves(old)
 	after, errAfter := toml.Leaves(new)

@@ -8,14 +8,15 @@ import (
 	"testing"
 )
 
-// canonicalOrders is written by hand from the example and the defaults in the reference.
+// canonicalOrders is the canonical form of orders, written by hand from the example and the defaults in the reference.
 const canonicalOrders = `{"centre":[40,3,1.2],"horizon":0,` +
 	`"input":{"allow_compacted":false,"codec":"json","columns":["amount","items","weight"],"partition":0,"start":"earliest","topic":"orders"},` +
 	`"lattice_bits":24,` +
 	`"moments":{"buffers":0,"clip":1,"covariance":true,"decay":0,"factorization":"auto","inflation":0,"method":"auto","nu":0,"tune":0,"weights":[],"window":0,"workload":"mean"},` +
 	`"on_horizon":"end","privacy":{"adjacency":"zero-out","delta":1e-8,"epsilon":1},"scale":[80,5,2],"step":100}`
 
-// TestCanonical: this text and this digest must never change. An upgrade that changed them would end every open epoch.
+// TestCanonical pins a canonical text and its digest. They must never change: an upgrade that changed them would end
+// every open epoch.
 func TestCanonical(t *testing.T) {
 	s := parse(t, orders).Streams[0]
 	if got := string(s.Canonical(0)); got != canonicalOrders {
@@ -40,7 +41,7 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// TestDigestCovers: which changes end an epoch, and which do not.
+// TestDigestCovers lists changes of the configuration, and says which of them end an epoch and which do not.
 func TestDigestCovers(t *testing.T) {
 	base := parse(t, orders).Streams[0].Canonical(0)
 	f := func(old, new string, want ...string) {
@@ -54,7 +55,7 @@ func TestDigestCovers(t *testing.T) {
 		}
 	}
 	end := "workload = \"mean\"\n"
-	// Not part of the guarantee, or equivalent to the former text.
+	// These changes do not concern the guarantee, or mean the same as the former text.
 	f("localhost:9092", "kafka.example:9093")
 	f("/var/lib", "/srv")
 	f("/etc/streamdp", "/run/secrets")
@@ -69,7 +70,7 @@ func TestDigestCovers(t *testing.T) {
 	f(end, end+"method = \"auto\"\nfactorization = \"auto\"\ncovariance = true\nweights = []\nbands = 16\n")
 	f(end, other)
 	f(`"amount", "items", "weight"`, `"\u0061mount", 'items', """weight"""`)
-	// Part of the guarantee.
+	// These changes concern the guarantee.
 	f(`topic = "orders"`, `topic = "orders2"`, `input.topic: "orders" → "orders2"`)
 	f(`"earliest"`, `100`, `input.start: "earliest" → "100"`)
 	f(`"items"`, `"pieces"`, `input.columns: ["amount","items","weight"] → ["amount","pieces","weight"]`)

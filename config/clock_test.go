@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestClock: a step is a number of offsets or a period of the clock. Mechanisms that do not support a period refuse it.
+// TestClock checks that a step can be a number of offsets or a period of the clock, and that mechanisms without support
+// for a period refuse it.
 func TestClock(t *testing.T) {
 	text := strings.NewReplacer(`brokers = ["localhost:9092"]`,
 		"brokers = [\"localhost:9092\"]\nboundary_topic = \"b\"",
@@ -64,7 +65,7 @@ func TestClockRefit(t *testing.T) {
 	if !strings.Contains(canonical, `"step":"1h0m0s","step_max":9000}`) || strings.Contains(canonical, "window") {
 		t.Errorf("canonical %s", canonical)
 	}
-	// The default is written to the file but not to the canonical form, so an epoch with it can be read.
+	// The canonical form omits a value that equals the default. An epoch with that value must still be readable.
 	for _, most := range []string{"9000", "10000000"} {
 		s := parse(t, strings.Replace(hourly, "9000", most, 1)).Streams[0]
 		again, err := StreamOf("weekly", s.Canonical(0))

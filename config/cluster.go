@@ -9,17 +9,17 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// Cluster is the table [cluster]: several instances share the tasks of one configuration and keep their state in Kafka.
-// No key of it is in a digest.
+// Cluster is the table [cluster]. With it, several instances share the tasks of one configuration and keep their state
+// in Kafka. None of its keys enters a digest.
 type Cluster struct {
 	// Group is the consumer group of the instances. The names of their topics and transactional ids begin with it.
 	// Required.
 	Group string `toml:"group"`
-	// Shards is the number of parts, 1 to 4096, into which the tasks are divided, each with a
-	// ledger and one owner at a time. It never changes. Default 64.
+	// Shards is the number of shards, 1 to 4096, into which the tasks are divided. Each shard has its own ledger and
+	// one owner at a time. The number never changes. Default 64.
 	Shards int `toml:"shards"`
-	// Assign says how the shard of an input partition follows: "partition" (the default) from its topic and number,
-	// "topic" from its topic alone. It never changes.
+	// Assign says how an input partition is assigned to a shard: "partition" (the default) uses its topic and number,
+	// "topic" only its topic. It never changes.
 	Assign string `toml:"assign"`
 	// SessionTimeout is the silence after which an instance counts as dead. Default 6 s.
 	SessionTimeout time.Duration `toml:"session_timeout"`
@@ -35,10 +35,10 @@ type Cluster struct {
 // AssignTopic is the value of Cluster.Assign that puts all partitions of a topic into one shard.
 const AssignTopic = "topic"
 
-// maxGroup is the longest name of a group: with a longer one the names of its topics would be too long for Kafka.
+// maxGroup is the largest length of a group's name. With a longer one, Kafka would refuse the names of its topics.
 const maxGroup = 200
 
-// The topics of a group.
+// The methods below name the topics of a group.
 
 // StateTopic is the topic of the tasks' state.
 func (c *Cluster) StateTopic() string { return c.Group + ".state" }
@@ -58,11 +58,11 @@ func (c *Cluster) topics() []string {
 }
 
 // Shard returns the shard of an input partition, from 0. All tasks that read the partition are in this shard, so one
-// ledger holds the partition's budget. It is
+// ledger holds the partition's budget. Its number is
 //
 //	u64be(SHA-256(u32be(len(topic)) ‖ topic ‖ u32be(partition))[:8]) mod Shards,
 //
-// without the partition where Assign is "topic".
+// without ‖ u32be(partition) if Assign is "topic".
 func (c *Cluster) Shard(topic string, partition int) int {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(topic)))
 	b = append(b, topic...)
@@ -73,7 +73,7 @@ func (c *Cluster) Shard(topic string, partition int) int {
 	return int(binary.BigEndian.Uint64(sum[:8]) % uint64(c.Shards))
 }
 
-// checkCluster checks [cluster], and keys of other tables that do not go with it.
+// checkCluster checks [cluster], and reports keys of other tables that cannot be used with it.
 func (d *document) checkCluster(c *Config) {
 	if c.Cluster == nil {
 		return
@@ -89,7 +89,7 @@ func (d *document) checkCluster(c *Config) {
 	}
 }
 
-// checkShared finds keys of the process that do not go with [cluster].
+// checkShared reports keys of the whole process that cannot be used with [cluster].
 func (d *document) checkShared(c *Config) {
 	if key := (toml.Key{"kafka", "control_topic"}); d.Sound(key) && c.Kafka.ControlTopic != "" {
 		d.Add(key, -1, "must be absent with [cluster]: each shard's ledger is a topic already, with one writer",
@@ -112,7 +112,7 @@ func (d *document) checkShared(c *Config) {
 	}
 }
 
-// checkGroupTopic refuses a topic that belongs to the group.
+// checkGroupTopic reports a fault if a topic is one of the group's own.
 func (d *document) checkGroupTopic(c *Config, key toml.Key, topic string) {
 	if d.Sound(toml.Key{"cluster", "group"}) && d.Sound(key) && slices.Contains(c.Cluster.topics(), topic) {
 		d.Note(key, -1, "must not be one of the topics that belong to cluster.group", topic)

@@ -90,7 +90,7 @@ func TestClusterFaults(t *testing.T) {
 		t.Errorf("%+v", c.Kafka)
 	}
 
-	// Settings that do not go with shards.
+	// These settings cannot be used with shards.
 	f(strings.Replace(shared(group), "[state]",
 		"control_topic = \"claims\"\n[state]\nencrypt = true\narchive = true", 1),
 		`3: kafka.control_topic: must be absent with [cluster]: each shard's ledger is a topic already, with one writer ("claims")`,

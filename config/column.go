@@ -11,10 +11,10 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// Column is a table [stream.NAME.input.column.COLUMN]: how a column becomes numbers of the row, if it is not plainly
-// the number at the path that its name gives.
+// Column is a table [stream.NAME.input.column.COLUMN]. It says how a column becomes numbers of the row. A column
+// without a table is the number at the path that its name gives.
 type Column struct {
-	// Path says where the value is. Default "": where the column's name says.
+	// Path says where the value is. Default "": at the path that the column's name gives.
 	Path string `toml:"path"`
 	// Type is one of column.Types. Default "number".
 	Type string `toml:"type"`
@@ -22,7 +22,7 @@ type Column struct {
 	Default any `toml:"default"`
 	// Categories is the public list of categories.
 	Categories []string `toml:"categories"`
-	// Other adds a number for values outside the list. Default false.
+	// Other adds a number to the row that marks values outside the list. Default false.
 	Other bool `toml:"other"`
 	// Baseline is a category that has no number. Default "": none.
 	Baseline string `toml:"baseline"`
@@ -30,15 +30,15 @@ type Column struct {
 	Take string `toml:"take"`
 	// Unit is the unit of a time that is given as a number. Default "": a number is not a time.
 	Unit string `toml:"unit"`
-	// UTCOffset is how far the clock of Take is ahead of UTC, as "+01:00". Default "": 0.
+	// UTCOffset is the time zone of Take, as an offset from UTC such as "+01:00". Default "": UTC.
 	UTCOffset string `toml:"utc_offset"`
-	// Transform is a function of the number plus Offset. Default "": none.
+	// Transform is a function that is applied to the number plus Offset. Default "": none.
 	Transform string  `toml:"transform"`
 	Exponent  float64 `toml:"exponent"`
 	Offset    float64 `toml:"offset"`
 }
 
-// Specs returns the specifications of the columns, in order; nil if all are plain numbers.
+// Specs returns the specifications of the columnsin order, or nil if all columns are plain numbers.
 func (in *Input) Specs() []column.Spec {
 	if len(in.Column) == 0 {
 		return nil
@@ -71,7 +71,7 @@ func (in *Input) Row() []string {
 	return names
 }
 
-// what names the quantities for which centre and scale have one number each.
+// what returns the noun for the quantities that each need one number in centre and scale.
 func (in *Input) what() string {
 	if len(in.Row()) == len(in.Columns) {
 		return "columns"
@@ -79,8 +79,8 @@ func (in *Input) what() string {
 	return "numbers of a row: " + strings.Join(in.Row(), ", ")
 }
 
-// severalOf says which numbers a row has for the column that a value names. It returns "" if the value names no column
-// with several numbers. Only the columns' tables call such a column by its own name.
+// severalOf describes the numbers of a row that belong to the column that value names. It returns "" if value names no
+// column with several numbers. Only the tables of columns may call such a column by its own name.
 func (in *Input) severalOf(value any) string {
 	for _, s := range in.Specs() {
 		if names := s.Names(); value == s.Name && !slices.Contains(names, s.Name) {
@@ -90,7 +90,7 @@ func (in *Input) severalOf(value any) string {
 	return ""
 }
 
-// Fields returns the paths of the values that a record holds for the columns, each once, in the order of the columns.
+// Fields returns the paths of the record's values that the columns use, each path once, in the order of the columns.
 func (in *Input) Fields() []string {
 	specs := in.Specs()
 	if specs == nil {
@@ -152,10 +152,10 @@ func (d *document) checkColumns(s *Stream, key toml.Key) {
 			}
 		}
 	}
-	broken := map[string]bool{} // columns with faults in their tables
+	broken := map[string]bool{} // the columns whose tables have faults
 	for name := range s.Input.Column {
 		if broken[name] = !d.SoundBelow(under(tables, name)); broken[name] {
-			d.Spoil(columns) // later checks need all columns
+			d.Spoil(columns) // skips later checks: they need all columns
 		}
 	}
 	if !d.Sound(tables) || !d.Sound(under(key, "input", "codec")) {
@@ -197,12 +197,12 @@ func (d *document) checkColumns(s *Stream, key toml.Key) {
 	}
 }
 
-// hasPaths reports whether the columns of a codec are at paths whose brackets hold indexes.
+// hasPaths reports whether the columns of a codec are named by paths, in which brackets hold an index.
 func hasPaths(codec string) bool { return !column.Pathless(codec) && codec != "csv" }
 
 // canonicalColumns adds the columns' tables to the canonical form of an input. It omits a table that changes nothing,
-// and a path that equals the column's name. A path with an index is always there: earlier versions took brackets as
-// part of a name, and an epoch that they began must not go on with other values.
+// and a path that equals the column's name. A path with an index is always there: earlier versions read brackets as
+// part of a name. An epoch that they began must not continue, because it would now read other values.
 func (in *Input) canonicalColumns(t map[string]any) {
 	n := root().At("stream", "NAME", "input", "column", "COLUMN")
 	tables := map[string]any{}

@@ -39,7 +39,7 @@ var sectioned = func() string {
 		section+"[stream.orders.privacy]", 1)
 }()
 
-// withTables returns orders with these tables of columns, and a single centre and scale.
+// withTables returns orders with these tables of columns, and with one number for centre and one for scale.
 func withTables(tables string) string {
 	text := strings.Replace(sectioned, "TABLES", tables, 1)
 	text = strings.Replace(text, "centre = [40.0, 3.0, 1.2]", "centre = 0", 1)
@@ -83,7 +83,8 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// TestColumnDigests: which changes of columns keep the row of an epoch, and which do not.
+// TestColumnDigests lists changes of columns, and says which of them keep the meaning of an epoch's rows (and the
+// digest) and which do not.
 func TestColumnDigests(t *testing.T) {
 	base := parse(t, withTables("")).Streams[0].Canonical(0)
 	for _, x := range []struct {
@@ -131,7 +132,7 @@ func TestColumnDigests(t *testing.T) {
 			t.Errorf("%s of an earlier version: %v", name, err)
 		}
 	}
-	// Labels have no paths.
+	// A column that is only a label cannot have a path.
 	s := parse(t,
 		strings.Replace(strings.Replace(withTables(""), `"amount"`, `"a[0]"`, 1), `codec = "json"`,
 			`codec = "json-array"`, 1)).Streams[0]
@@ -190,7 +191,7 @@ func TestColumnFaults(t *testing.T) {
 			`input.column.ship: must be a table of one of input.columns ("ship") (a name with dots is quoted: [stream.orders.input.column."ship.weight"])`) {
 		t.Errorf("%v", err)
 	}
-	// Lists with one entry per column must now have one entry per number of a row.
+	// With these tables, lists need one entry per number of a row instead of one per column.
 	text = strings.Replace(sectioned, "TABLES", columnTables, 1)
 	_, err := Parse("f", []byte(text))
 	want := "must be one number, or a list with one for each of the 5 numbers of a row: amount, items=two, " +
@@ -198,7 +199,7 @@ func TestColumnFaults(t *testing.T) {
 	if err == nil || strings.Count(err.Error(), want) != 2 {
 		t.Errorf("%v", err)
 	}
-	// A fault of a table is reported once: faults in the lengths of lists that follow from it are not.
+	// A fault of a table is reported once. Wrong lengths of lists that follow from it are not reported.
 	text = strings.NewReplacer("centre = [40.0, 3.0, 1.2]", "centre = [1, 2, 3, 4, 5]", "scale  = [80.0, 5.0, 2.0]",
 		"scale = [1, 2, 3, 4, 5]", `"two", "more"]`, `"two", 3]`).Replace(text)
 	if _, err := Parse("f", []byte(text)); err == nil || len(err.(Faults)) != 1 {

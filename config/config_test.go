@@ -197,7 +197,7 @@ adjacency = "zero-out"
 		t.Errorf("with one scale: centre %v, scale %v", part.Centre, part.Scale)
 	}
 
-	// Keys without defaults, and values that conflict with a default.
+	// Each configuration lacks a key that has no default, or has a value that conflicts with a default.
 	f := func(old, new string, want ...string) {
 		t.Helper()
 		src := strings.Replace(least, old, new, 1)
@@ -235,7 +235,7 @@ func TestLoadUnreadable(t *testing.T) {
 	}
 }
 
-// TestValues: other accepted values, and how they are read.
+// TestValues reads further accepted values and checks the results.
 func TestValues(t *testing.T) {
 	f := func(old, new string, get func(*Config) any, want any) {
 		t.Helper()
@@ -328,7 +328,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestAuto: bounds that are "auto" are NaN for the mechanism and "auto" in the digest. Other mechanisms refuse "auto".
+// TestAuto checks that bounds that are "auto" are NaN for the mechanism and "auto" in the digest. Other mechanisms
+// refuse "auto".
 func TestAuto(t *testing.T) {
 	edit := func(replace ...string) string {
 		text := strings.NewReplacer(replace...).Replace(orders)

@@ -8,8 +8,8 @@ import (
 )
 
 // Difference is a key that has different values in two configurations. Its name is dotted; for a key of a stream it
-// omits stream.NAME. Its values are empty if they are the path of a file or hold the value of an environment variable,
-// which may be a secret. Most keys of a stream that have their default count as "absent".
+// omits stream.NAME. Its values are empty if they are the path of a file, or hold the value of an environment variable
+// (it may be a secret). For most keys of a stream, the default value is shown as "absent".
 type Difference = toml.Difference
 
 // Differences lists the keys outside of [stream.NAME] in which two configurations differ, sorted.
@@ -23,8 +23,8 @@ func (c *Config) settings() toml.Settings {
 	return all
 }
 
-// Differences lists the keys in which two tables of a stream differ, sorted: those that an epoch depends on and those
-// outside of its digest. An empty list means that the two tables are equal in everything that a file can set.
+// Differences lists the keys in which two tables of a stream differ, sorted. It covers keys that the digest includes
+// and keys that it does not. An empty list means that the two tables are equal in everything that a file can set.
 func (s *Stream) Differences(other *Stream) []Difference {
 	return s.settings().Differences(other.settings())
 }
@@ -37,7 +37,8 @@ func (s *Stream) settings() toml.Settings {
 		panic("config: " + err.Error()) // unreachable: it was marshalled
 	}
 	maps.Copy(all, inside)
-	// For these keys the canonical text has only what matters to an epoch; settings needs their full values.
+	// The canonical text shortens the values of these keys to the part that matters to an epoch. settings needs the
+	// full values.
 	partitions := toml.JSON(s.Input.Partitions)
 	if s.Input.All() {
 		partitions = []byte(`"all"`)

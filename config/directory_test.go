@@ -65,7 +65,7 @@ func TestDirectory(t *testing.T) {
 	}, "a.toml", strings.Replace(process, `"127.0.0.1:9464"`, "1", 1), "b.toml",
 		strings.Replace(broken, "clip =", "clib =", 1),
 		"c.toml", strings.Replace(other, "step =", "horizo = 1\nstep =", 1))
-	// A key in two files, and a table that is a value in another file.
+	// One key is in two files, and one table is a plain value in another file.
 	f([]string{
 		"b.toml:2: kafka.brokers: is also in a.toml:2",
 		"c.toml:1: http.listen: is also in a.toml:7",

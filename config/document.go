@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// document is the parsed configuration files. Its methods find the faults that concern several keys.
+// document holds the parsed configuration files. Its methods report faults that concern several keys.
 type document struct{ *toml.Document }
 
 // Fault is a violated rule and its place in the file.
@@ -25,8 +25,8 @@ func (d *document) refuse(table toml.Key, rule string, names ...string) {
 	}
 }
 
-// keepMasked records which keys hold values of environment variables, under the names that Difference uses. Nothing
-// prints their values.
+// keepMasked records the keys whose values come from environment variables, under the names that Difference uses.
+// Nothing prints the values of these keys.
 func (d *document) keepMasked(c *Config) {
 	for _, key := range d.Hidden {
 		if len(key) < 3 || key[0] != "stream" {

@@ -26,14 +26,14 @@ func TestDefects(t *testing.T) {
 	}
 	end := "workload = \"mean\"\n"
 
-	// A text that is not TOML has one fault, which hides all others.
+	// If a text is not TOML, that is its only reported fault.
 	f("[state]", "[state", `3: not TOML: expected '.' or ']' to end table name, but got '\n' instead`)
 	f("[state]", "[kafka]", "3: not TOML: Key 'kafka' has already been defined.")
 	f("clip = 1.0", "clip = 1.0\nclip = 2", "22: not TOML: Key 'stream.orders.moments.clip' has already been defined.")
 	f("epsilon = 1.0", "epsilon = 1e999", "16: not TOML: number is out of range for float64")
 	f("step   = 100", "step = 99999999999999999999", "14: not TOML: number is out of range for int64")
 
-	// Unknown keys.
+	// These keys are unknown.
 	f("clip =", "clib =", "21: stream.orders.moments.clib: unknown key (did you mean clip?)")
 	f("centre =", "center =", "12: stream.orders.center: unknown key (did you mean centre?)")
 	f(`workload =`, `workloda =`, "22: stream.orders.moments.workloda: unknown key (did you mean workload?)")
@@ -50,12 +50,12 @@ func TestDefects(t *testing.T) {
 		"20: stream.order.input: required table, with topic, columns",
 		"20: stream.order.privacy: required table, with epsilon, delta, adjacency")
 
-	// Upper case, which the TOML package would match with the same key.
+	// These keys are in upper case; the TOML package would accept them.
 	f("clip = 1.0", "Clip = 1.0", "21: stream.orders.moments.Clip: keys are lower case (did you mean clip?)")
 	f("clip = 1.0", "clip = 1.0\nCLIP = 2", "22: stream.orders.moments.CLIP: keys are lower case (did you mean clip?)")
 	f("[http]", "[HTTP]", "6: HTTP: keys are lower case (did you mean http?)")
 
-	// Names of streams.
+	// These names of streams are invalid.
 	f("[stream.orders]", "[stream.Other]\n[stream.orders]",
 		"9: stream.Other: the name of a stream must be 1 to 63 of a-z, 0-9, _ and -",
 		"9: stream.Other.input: required table, with topic, columns",
@@ -65,7 +65,7 @@ func TestDefects(t *testing.T) {
 		`7: stream."a b": the name of a stream must be 1 to 63 of a-z, 0-9, _ and -`,
 		`7: stream."a b": must be a table (1)`)
 
-	// Types.
+	// These values have the wrong type.
 	f("step   = 100", "step = 100.0",
 		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (100.0)")
 	f("step   = 100", "step = 1e2",
@@ -114,7 +114,7 @@ func TestDefects(t *testing.T) {
 	f("[stream.orders.moments]", "[[stream.orders.moments]]", "20: stream.orders.moments: must be a table")
 	f(end, end+"weights = 1\n", "23: stream.orders.moments.weights: must be a list of numbers (1)")
 
-	// Values that are not finite numbers, and ranges.
+	// These numbers are not finite or out of range.
 	f("epsilon = 1.0", "epsilon = nan", "16: stream.orders.privacy.epsilon: must be finite (NaN)")
 	f("epsilon = 1.0", "epsilon = -inf", "16: stream.orders.privacy.epsilon: must be finite (-Inf)")
 	f("clip = 1.0", "clip = inf", "21: stream.orders.moments.clip: must be finite (+Inf)")
@@ -172,7 +172,7 @@ func TestDefects(t *testing.T) {
 	f("[40.0, 3.0, 1.2]", "[1]", "12: stream.orders.centre: must be one number, or a list with one for each of the 3 "+
 		"columns")
 
-	// Durations.
+	// These durations are invalid.
 	f("[http]", "commit_interval = 200\n[http]",
 		`6: state.commit_interval: must be a duration such as "200ms", in quotes and with its unit (200)`)
 	f("[http]", "commit_interval = \"200\"\n[http]",
@@ -189,7 +189,7 @@ func TestDefects(t *testing.T) {
 		"[\"localhost:9092\", \"kafka.example:9092\"]\n[state]\ncommit_interval = \"0s\"",
 		`4: state.commit_interval: must be at least "10ms" unless all brokers are loopback addresses: commits at every step are for tests ("0s")`)
 
-	// Words.
+	// These words are not among the accepted ones.
 	f(`"zero-out"`, `"zeroout"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("zeroout")`)
 	f(`"zero-out"`, `"Replace"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("Replace")`)
 	f(`"mean"`, `"avg"`, `22: stream.orders.moments.workload: must be "mean", "sum", "exponential" or "window" ("avg")`)
@@ -208,7 +208,7 @@ func TestDefects(t *testing.T) {
 		`10: stream.orders.input.start: must be "earliest", "latest" or an offset ("9223372036854775808")`)
 	f(`"earliest"`, `1.0`, `10: stream.orders.input.start: must be "earliest", "latest" or an offset (1.0)`)
 
-	// Required.
+	// These required keys are missing.
 	f("[kafka]\nbrokers = [\"localhost:9092\"]\n", "", "1: kafka: required table, with brokers")
 	f("brokers = [\"localhost:9092\"]\n", "", "1: kafka.brokers: required")
 	f("key_file = \"/etc/streamdp/key\"\n", "", "3: state.key_file: required")
@@ -217,14 +217,14 @@ func TestDefects(t *testing.T) {
 	f(`topic = "orders", `, ``, "10: stream.orders.input.topic: required")
 	f(orders[strings.Index(orders, "[stream.orders]"):], "", "1: stream: at least one [stream.NAME] is required")
 
-	// Mechanisms.
+	// These streams have no mechanism, several, or an invalid one.
 	f("[stream.orders.moments]\nclip = 1.0 ", "#",
 		"9: stream.orders: a mechanism is required, such as [stream.orders.moments]",
 		"21: stream.orders.privacy.workload: unknown key (it belongs in [stream.orders.moments])")
 	f(end, end+"[stream.orders.adam]\nclip = 1.0\nrate = 0.1\n",
 		"23: stream.orders.adam: a stream has exactly one mechanism, and this one has [stream.orders.moments]")
 
-	// Credentials.
+	// These settings of credentials are incomplete or contradict each other.
 	f("[state]", "tls.cert_file = \"c.pem\"\n[state]", `3: kafka.tls.cert_file: needs key_file too`)
 	f("[state]", "tls.key_file = \"k.pem\"\n[state]", `3: kafka.tls.key_file: needs cert_file too`)
 	f("[state]", "sasl = { mechanism = \"gssapi\", username = \"u\", password_file = \"p\" }\n[state]",
@@ -261,7 +261,7 @@ func TestDefects(t *testing.T) {
 	sasl(
 		`mechanism = "oauthbearer", token_url = "http://127.0.0.1/t", client_id = "c", client_secret_file = "p", scopes = ["a b"]`, `3: kafka.sasl.scopes: must be a scope: printable, without spaces, quotes and backslashes ("a b")`)
 
-	// Keys that no version had, and keys of earlier versions that accepted only their default.
+	// These keys existed in no version, or in earlier versions that accepted only their default.
 	const former = `unknown key (remove it: it has no effect in this version)`
 	f("[state]", "group = \"a b\"\n[state]",
 		`3: kafka.group: must be 1 to 200 of letters, digits, ".", "_" and "-" ("a b")`)
@@ -298,7 +298,7 @@ func TestDefects(t *testing.T) {
 	f(end, end+"normalise = true\nfactorization = \"bsr\"\n",
 		`23: stream.orders.moments.normalise: needs a horizon of at most 65536 steps (true)`)
 
-	// Faults from the mechanism's package, with the right line.
+	// The mechanism's package reports these faults. They must have the right line.
 	f("clip = 1.0", "clip = -1.0", "21: stream.orders.moments.clip: must be positive and finite (-1)")
 	f(`"mean"`, `"mean"`+"\ndecay = 0.5", `23: stream.orders.moments.decay: belongs to workload "exponential" (0.5)`)
 	f(`"mean"`, `"exponential"`, `20: stream.orders.moments.decay: required for workload "exponential"`)
@@ -326,7 +326,7 @@ func TestDefects(t *testing.T) {
 	f(`"mean"`, `"mean"`+"\nweights = [1]", `23: stream.orders.moments.weights: must be two positive numbers ([1])`)
 	f(`"mean"`, `"window"`+"\nwindow = -1", `23: stream.orders.moments.window: must be at least 1 (-1)`)
 
-	// Horizons.
+	// These settings of the horizon are invalid.
 	f("step ", "on_horizon = \"halt\"\nstep ", `14: stream.orders.on_horizon: needs a horizon ("halt")`)
 	f("step ", "horizon = 10\non_horizon = \"stop\"\nstep ",
 		`15: stream.orders.on_horizon: must be "halt", "rollover" or "continue" ("stop")`)
@@ -342,7 +342,7 @@ func TestDefects(t *testing.T) {
 		}
 	}
 
-	// Addresses, topics, files.
+	// These addresses, topics and files are invalid.
 	f(`["localhost:9092"]`, `[]`, "2: kafka.brokers: must name at least one broker")
 	f(`["localhost:9092"]`, `["localhost"]`, `2: kafka.brokers: must be host:port ("localhost")`)
 	f(`["localhost:9092"]`, "[\"a:1\",\n\":9092\",\n\"h:0\", \"h:65536\", \"h:kafka\", \"kafka://h:9\"]",
@@ -371,7 +371,7 @@ func TestDefects(t *testing.T) {
 	f(`topic = "orders.dp"`, `topic = "orders"`,
 		`11: stream.orders.output.topic: must not be an input topic, as stream.orders.input.topic is ("orders")`)
 
-	// Columns.
+	// These lists of columns are invalid.
 	f(`["amount", "items", "weight"]`, `[]`, "10: stream.orders.input.columns: must name at least one column")
 	f(`"items", "weight"]`, "\"items\",\n \"amount\"]",
 		`11: stream.orders.input.columns: must not be repeated ("amount")`)
@@ -383,13 +383,13 @@ func TestDefects(t *testing.T) {
 		`10: stream.orders.input.columns: must be a position from "1" to "1000000" ("0")`,
 		`10: stream.orders.input.columns: must be a position from "1" to "1000000" ("x")`)
 
-	// Values.
+	// These lists of output values are invalid.
 	f(`"orders.dp"`, `"orders.dp", values = ["mean", "sum"]`,
 		`11: stream.orders.output.values: must be a value that this stream publishes: "mean", "second_moment", "covariance", "mean_original", "covariance_original" or "full_share" ("sum")`)
 	f(`"orders.dp"`, `"orders.dp", values = ["mean", "mean"]`,
 		`11: stream.orders.output.values: must not be repeated ("mean")`)
 
-	// Environment.
+	// These uses of environment variables are invalid.
 	f(`"/var/lib/streamdp"`, `"${STREAMDP_NOT_SET}/x"`,
 		`4: state.dir: environment variable STREAMDP_NOT_SET is not set`)
 	f(`"/var/lib/streamdp"`, `"${}"`,
@@ -401,7 +401,7 @@ func TestDefects(t *testing.T) {
 		`10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("${SECRET}.")`)
 }
 
-// TestStreams: conflicts between two streams.
+// TestStreams checks the faults of conflicts between two streams.
 func TestStreams(t *testing.T) {
 	f := func(edit *strings.Replacer, want ...string) {
 		t.Helper()
@@ -439,7 +439,7 @@ func TestStreams(t *testing.T) {
 		"29: stream.other.moments.workoad: unknown key (did you mean workload?)")
 }
 
-// TestEveryFaultAtOnce: no fault hides another, and no fault is wrong.
+// TestEveryFaultAtOnce checks that no fault hides another one, and that no reported fault is wrong.
 func TestEveryFaultAtOnce(t *testing.T) {
 	_, err := Load("testdata/faults.toml")
 	if err == nil {
@@ -457,7 +457,7 @@ func TestEveryFaultAtOnce(t *testing.T) {
 	}
 }
 
-// TestTraps pins cases that the TOML package alone would accept.
+// TestTraps checks cases that the TOML package alone would accept or report badly.
 func TestTraps(t *testing.T) {
 	f := func(src, want string) {
 		t.Helper()
@@ -465,11 +465,11 @@ func TestTraps(t *testing.T) {
 			t.Errorf("got\n%s\nwant %s", got, want)
 		}
 	}
-	// Undecoded misses a typo in one table of an array if another table has the key.
+	// The TOML package's Undecoded misses a typo in one table of an array if another table has the right key.
 	f("[[stream]]\nstep = 1\n[[stream]]\nsteb = 1\n", "1: stream: must be a table")
 	// The TOML package gives no line for an unknown key.
 	f(orders+"\n\nfoo = 1\n", "25: stream.orders.moments.foo: unknown key")
-	// The TOML package gives the line of a wrong type only in the error's text, and stops there.
+	// The TOML package reports only the first value of a wrong type, and gives its line only in the error's text.
 	f(strings.NewReplacer("clip = 1.0", "clip = true", "step   = 100", "step = true").Replace(orders),
 		"14: stream.orders.step: must be a number of offsets, or a duration such as \"1m\" (true)\n"+
 			"21: stream.orders.moments.clip: must be a number, or \"auto\" (true)")
@@ -479,7 +479,7 @@ func TestTraps(t *testing.T) {
 	// The TOML package accepts nan and inf as numbers.
 	f(strings.Replace(orders, "delta = 1e-8", "delta = nan", 1),
 		"17: stream.orders.privacy.delta: must be finite (NaN)")
-	// The TOML package matches keys in any case, and the last one wins.
+	// The TOML package matches keys in any case, and uses the last one.
 	f(strings.Replace(orders, "delta = 1e-8", "delta = 1e-8\nDelta = 0.5", 1),
 		"18: stream.orders.privacy.Delta: keys are lower case")
 	f(strings.Replace(orders, "[http]", "[Http]", 1), "6: Http: keys are lower case")

@@ -33,7 +33,7 @@ func render(c *Config) []byte {
 				continue // writing it would be a fault
 			}
 			if c.Kind == toml.Boolean && f.Kind() == reflect.Pointer && f.IsNil() {
-				continue // follows from other keys
+				continue // the value follows from other keys
 			}
 			fmt.Fprintf(&b, "%s = %s\n", c.Name, renderValue(c.Plain(f)))
 		}
@@ -90,8 +90,8 @@ func renderValue(v any) string {
 	return fmt.Sprint(v)
 }
 
-// FuzzParse: for any file, the reader returns either faults with lines, or a configuration that is the same after
-// writing it out and reading it again.
+// FuzzParse checks that Parse returns, for any file, either faults with lines or a configuration. Written out and read
+// again, the configuration must be the same.
 func FuzzParse(f *testing.F) {
 	f.Add(orders)
 	f.Add(orders + other)

@@ -6,7 +6,7 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// checkGradients checks the input of a stream whose records are gradients. This stream has no columns, no centre and no
+// checkGradients checks the input of a stream whose records are gradients. Such a stream has no columns, centre or
 // scale.
 func (d *document) checkGradients(s *Stream, key toml.Key) {
 	input := under(key, "input")
@@ -26,7 +26,7 @@ func (d *document) checkGradients(s *Stream, key toml.Key) {
 	s.clearRows()
 }
 
-// clearRows clears the settings that only rows have, which defaults may have set.
+// clearRows clears settings that only streams with rows have. Defaults may have set them.
 func (s *Stream) clearRows() {
 	s.Input.Columns, s.Input.Column, s.Centre, s.Scale = nil, nil, nil, nil
 }

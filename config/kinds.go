@@ -9,7 +9,7 @@ import (
 // startText says which values a [Start] may have.
 const startText = `"earliest", "latest" or an offset`
 
-// start is the kind of a [Start].
+// start tells the TOML package how to read a [Start].
 var start = &toml.Kind{
 	Wants: startText,
 	Name:  "string or integer",
@@ -32,7 +32,7 @@ var start = &toml.Kind{
 // minClock is the shortest period of steps by the clock.
 const minClock = 100 * time.Millisecond
 
-// length is the kind of a [Step].
+// length tells the TOML package how to read a [Step].
 var length = &toml.Kind{
 	Wants: `a number of offsets, or a duration such as "1m"`,
 	Name:  "integer or duration",

@@ -19,40 +19,41 @@ type estimator interface {
 }
 
 // mechanism is a table [stream.NAME.…] that describes a mechanism; each stream has exactly one. To add a mechanism, add
-// a row to [mechanisms], rows for its keys to [schema], and a field to [Stream]; no other code here asks which
-// mechanism a stream has.
+// a row to [mechanisms], rows for its keys to [schema], and a field to [Stream]; no other code of this package depends
+// on which mechanism a stream has.
 type mechanism struct {
 	name string
 	// of returns the mechanism's configuration in a stream, nil if the stream has another one.
 	of func(s *Stream) estimator
-	// bind copies the stream's columns, steps, horizon, centre and scale into the mechanism's
-	// configuration. endless says that epochs continue after their horizon.
+	// bind copies the stream's columns, steps, horizon, centre and scale into the mechanism's configuration. endless is
+	// true if epochs continue after their horizon.
 	bind func(s *Stream, endless bool)
-	// steps says why a stream must not set the number of offsets of a step; empty: it may. step is the default number;
-	// 0: the stream must set it.
+	// steps is the reason why a stream must not set the number of offsets of a step; empty: it may. step is the default
+	// of that number; 0: there is none, and the stream must set it.
 	steps string
 	step  Step
 
 	// The fields below may be nil.
 
-	// clock says why steps cannot be by the clock; empty: they can.
+	// clock is the reason why steps cannot be by the clock; empty: they can.
 	clock string
-	// bounded says why steps by the clock need step_max; empty: step_max has a default.
+	// bounded is the reason why steps by the clock need step_max; empty: step_max has a default.
 	bounded string
-	// merge makes a step that of all the given number of partitions together; nil: the mechanism cannot merge.
+	// merge changes the mechanism's configuration so that a step covers the given number of partitions; nil: the
+	// mechanism cannot merge.
 	merge func(s *Stream, partitions int)
-	// finds says that the mechanism has a warm-up of its own, which finds the "auto" values.
+	// finds is true if the mechanism finds "auto" values in a warm-up of its own.
 	finds bool
-	// warmup describes the warm-up that runs before a mechanism that has none of its own; nil: nothing may be "auto".
+	// warmup describes the warm-up that runs before a mechanism without its own; nil: nothing may be "auto".
 	warmup *warmup
-	// check finds faults that depend on the guarantee.
+	// check reports faults that depend on the guarantee.
 	check func(s *Stream) error
-	// ends says why an epoch cannot continue after its horizon; empty: it can.
+	// ends returns the reason why an epoch cannot continue after its horizon; empty: it can.
 	ends func(s *Stream) string
-	// persons says that the mechanism can protect persons.
+	// persons is true if the mechanism can protect persons.
 	persons bool
-	// slots returns an upper bound on the offsets of the given number of consecutive steps, up to the stream's last
-	// one, and whether it is known; nil: each step has s.longest offsets.
+	// slots returns an upper bound on the offsets of the given number of consecutive steps, none of which comes after
+	// the last step of an epoch. The second result is false if no bound is known. nil: each step has s.longest offsets.
 	slots func(s *Stream, steps uint64) (uint64, bool)
 	// gradients reports whether records are gradients.
 	gradients func(s *Stream) bool
@@ -101,12 +102,12 @@ var mechanisms = []*mechanism{
 		bind:    bindSGD,
 		persons: true,
 		slots: func(s *Stream, steps uint64) (uint64, bool) {
-			t := *s // it may not be bound yet
+			t := *s // the mechanism may not be bound yet
 			own := *s.SGD
 			if t.SGD = &own; t.last() == 0 {
 				return 0, false
 			}
-			if own.Defaults(); own.Method == "newton" { // without amb's defaults, which may still be set
+			if own.Defaults(); own.Method == "newton" { // clears amb's defaults, which may still be set
 				own = sgd.Config{
 					Target: own.Target, ClipX: own.ClipX, ClipY: own.ClipY, Intercept: own.Intercept,
 					Method: own.Method,
@@ -133,7 +134,8 @@ var mechanisms = []*mechanism{
 			needs: func(s *Stream) map[string]bool {
 				return map[string]bool{"curvature": s.SGD.Curvature > 0 && math.IsNaN(s.SGD.ClipX)}
 			},
-			// Columns with deviation 1 have a second moment with trace features, and no eigenvalue exceeds the trace.
+			// With every column scaled to deviation 1, the trace of the second moment is `features`, and no eigenvalue
+			// exceeds the trace.
 			unit: func(s *Stream, features int) {
 				if m := s.SGD; m.Method == "amb" && m.Curvature == 0 {
 					m.Curvature = min(float64(features), m.ClipX*m.ClipX)
@@ -186,7 +188,8 @@ var mechanisms = []*mechanism{
 			}
 		},
 		warmup: &warmup{
-			// A model has no bounds besides centre and scale; clip bounds its gradients.
+			// Here only centre and scale can be "auto": the mechanism has no bounds on features and target, and clip
+			// bounds the gradients.
 			bounds: func(s *Stream) (string, *float64, *float64) {
 				if s.Adam.Model == nil {
 					return "", new(float64), new(float64)
@@ -242,8 +245,8 @@ func (s *Stream) LastStep() uint64 {
 	return last
 }
 
-// Over returns a merged stream with its mechanism bound to these partitions: its steps hold the offsets of all of them.
-// Any other stream is returned unchanged.
+// Over returns a copy of a merged stream whose mechanism is bound to these partitions: a step holds the offsets of all
+// of them. It returns any other stream unchanged.
 func (s *Stream) Over(partitions []int) *Stream {
 	if !s.Merge {
 		return s
@@ -256,7 +259,7 @@ func (s *Stream) Over(partitions []int) *Stream {
 	return &c
 }
 
-// Gradients reports whether records are gradients, which have no columns.
+// Gradients reports whether the records are gradients. A gradient has no columns.
 func (s *Stream) Gradients() bool {
 	m, _ := s.mechanism()
 	return m != nil && m.gradients != nil && m.gradients(s)

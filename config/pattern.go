@@ -12,19 +12,18 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// A stream with input.topics is a pattern: each topic that matches becomes a stream of its own, as
-// if a table had been written for it. [Config.Patterns] has the patterns. [Config.Expand] makes
-// the streams.
+// A stream with input.topics is a pattern. Each topic that matches becomes a stream of its own, as if the file had a
+// table for it. [Config.Patterns] holds the patterns, and [Config.Expand] makes the streams.
 
 const (
-	// maxStreamName is the longest name of a stream made from a topic. With "-" and a partition it names a directory,
-	// which may have 255 bytes.
+	// maxStreamName is the longest name of a stream made from a topic. The name, "-" and a partition together name a
+	// directory, whose name may have at most 255 bytes.
 	maxStreamName = 200
 	// maxTopic is the length of the longest name of a topic.
 	maxTopic = 249
 	// maxTopicsDefault is the default of input.max_topics.
 	maxTopicsDefault = 100
-	// systems is the prefix that marks, by convention, topics that no application writes.
+	// systems is the prefix of topics that, by convention, no application writes.
 	systems = "_"
 	// released is the default suffix of output topics.
 	released = ".dp"
@@ -43,21 +42,21 @@ func (s *Stream) Pattern() string {
 	return s.of.Name
 }
 
-// compilePattern compiles a pattern such that it must match a topic's whole name.
+// compilePattern compiles a pattern. The result matches only whole names of topics.
 func compilePattern(text string) (*regexp.Regexp, error) {
-	if _, err := regexp.Compile(text); err != nil { // alone, so that its bracket cannot close ours
+	if _, err := regexp.Compile(text); err != nil { // first alone, because a stray bracket in it could close ours
 		return nil, err
 	}
 	return regexp.Compile(`\A(?:` + text + `)\z`)
 }
 
-// StreamName returns the name of the stream that a pattern makes of a topic: NAME.TOPIC. If the topic has capitals, or
-// the name would have more than 200 bytes, it is NAME.topic~HASH, with the topic in small letters and cut so that the
-// name has at most 200 bytes. HASH is the base32 form, in small letters and without padding, of the first 16 bytes of
-// the topic's SHA-256.
+// StreamName returns the name of the stream that a pattern makes from a topic. It is NAME.TOPIC. If the topic has
+// capitals, or the name would have more than 200 bytes, it is NAME.topic~HASH, with the topic in small letters and cut
+// so that the name has at most 200 bytes. HASH is the base32 form, in small letters and without padding, of the first
+// 16 bytes of the topic's SHA-256.
 //
-// Two topics, or two patterns, never give the same name, even if capitals count as small letters: no pattern's name has
-// a dot, and no topic's name has a tilde.
+// Two topics, or two patterns, never give the same name, even where upper and lower case are not distinguished: no
+// pattern's name has a dot, and no topic's name has a tilde.
 func (s *Stream) StreamName(topic string) string {
 	name := s.Name + "." + topic
 	if len(name) <= maxStreamName && strings.ToLower(topic) == topic {
@@ -69,8 +68,8 @@ func (s *Stream) StreamName(topic string) string {
 	return name[:min(len(name), maxStreamName-len(end))] + end
 }
 
-// For returns the stream that a pattern makes from a topic, as if the configuration had a table for it: everything but
-// the topic comes from the pattern, and the digest is that of this table.
+// For returns the stream that a pattern makes from a topic. It equals a table for this topic with all other settings of
+// the pattern, and has the same digest as that table.
 func (s *Stream) For(topic string) *Stream {
 	x := *s
 	x.of, x.matches = s, nil
@@ -87,9 +86,9 @@ func (s *Stream) For(topic string) *Stream {
 	return &x
 }
 
-// Representative returns the configuration with one stream for each pattern. The topic and name of that stream are as
-// long as any may be. Checks use it for the properties that all streams of a pattern share, and for the largest length
-// of texts with their names. Patterns with the same text get the same topic.
+// Representative returns the configuration with one stream for each pattern. The topic and the name of that stream have
+// the largest possible length. Checks use it to test what all streams of a pattern share, and to find the largest
+// length of texts that contain these names. Patterns with the same text get the same topic.
 func (c *Config) Representative() *Config {
 	x := *c
 	x.Streams = nil
@@ -112,36 +111,37 @@ type Taken struct{ Stream, Topic string }
 
 // Topics is the input of [Config.Expand].
 type Topics struct {
-	// Kept are the topics that streams of patterns read already, the oldest first: they come before all others. Topics
-	// that no pattern matches are ignored. If one pattern reads a topic, the topic is kept for all patterns with the
-	// same text.
+	// Kept are the topics that streams of patterns already read, the oldest first. They take precedence over all
+	// others. Expand ignores a topic that no pattern matches. If one pattern reads a topic, the topic is kept for all
+	// patterns with the same text.
 	Kept []Taken
 	// Found are the topics of the cluster, in any order.
 	Found []string
-	// Written are topics that this process has written to, even if its present configuration does not write them. No
-	// stream reads them.
+	// Written are topics that this process has written tounder its present or an earlier configuration. No stream reads
+	// them.
 	Written []string
 }
 
-// Refusal is a topic that matches a pattern and that no stream of the pattern reads.
+// Refusal is a topic that a pattern matches but that no stream of this pattern reads.
 type Refusal struct {
 	Pattern string `json:"pattern"`
 	Topic   string `json:"topic"`
 	Reason  string `json:"reason"`
-	// Beyond says that the pattern already has input.max_topics topics.
+	// Beyond is true if the pattern already has input.max_topics topics.
 	Beyond bool `json:"beyond,omitempty"`
 }
 
 // Expand returns the configuration with a stream for each topic that a pattern matches, and the topics that match but
-// are refused. A stream that c has from a pattern is kept, as the same value, only if its topic is in Kept.
+// are refused. If c already has a stream made from a pattern, the result has the same *Stream, but only if its topic is
+// in Kept.
 //
-// Three kinds of topics are never read, and not reported as refused. The first are topics that this process writes to,
-// or could write to for another topic: outputs and dead letters of streams and patterns, boundaries, control, and the
-// topics of [cluster]. The second are topics whose names begin with "_", by convention a system's, or end in ".dp", as
-// those of releases do. The third are topics that a table of the configuration reads.
+// Three kinds of topics are never read, and are not reported as refused. The first are topics that this process writes
+// to, or could write to for another topic: outputs and dead letters of streams and patterns, boundaries, control, and
+// the topics of [cluster]. The second are topics whose names begin with "_", by convention a system's, or end in ".dp",
+// as those of releases do. The third are topics that a table of the configuration reads.
 //
-// A topic that two patterns match goes to the first one: by Kept, then by name. It is refused to the second, unless
-// both have the same text: then the operator wants both, and both are charged.
+// If two patterns match a topic, one of them reads it: the one in Kept, otherwise the first by name. The other pattern
+// is refused the topic, unless both have the same text. Then the operator wants both to read it, and both are charged.
 func (c *Config) Expand(t Topics) (*Config, []Refusal) {
 	x := *c
 	x.Streams = nil
@@ -179,16 +179,16 @@ func (c *Config) Expand(t Topics) (*Config, []Refusal) {
 	return &x, e.refused
 }
 
-// expansion is the working state of one call of Expand.
+// expansion holds the working state of one call of Expand.
 type expansion struct {
 	c       *Config
 	had     map[string]*Stream
-	asked   map[string]bool      // by pattern and topic
-	names   map[string]bool      // of streams
-	readers map[string][]*Stream // by topic
-	written map[string]string    // writers by topic
-	taken   map[string]int       // number of topics by pattern
-	persons map[string]*Stream   // the first stream of a population
+	asked   map[string]bool      // pairs of pattern and topic that matches has seen
+	names   map[string]bool      // names of streams
+	readers map[string][]*Stream // the streams that read a topic
+	written map[string]string    // the stream that writes a topic
+	taken   map[string]int       // how many topics a pattern reads
+	persons map[string]*Stream   // the first stream of each population
 	refused []Refusal
 }
 
@@ -220,7 +220,7 @@ func newExpansion(c *Config, had map[string]*Stream, written []string) *expansio
 	return e
 }
 
-// enter records what a stream reads and writes.
+// enter records the topics that a stream reads and writes.
 func (e *expansion) enter(s *Stream) {
 	e.names[s.Name] = true
 	e.readers[s.Input.Topic] = append(e.readers[s.Input.Topic], s)
@@ -233,8 +233,8 @@ func (e *expansion) enter(s *Stream) {
 	}
 }
 
-// matches reports whether a pattern, if it were the only one, would read a topic. For each pair it returns true only
-// once.
+// matches reports whether a pattern, if it were the only one, would read a topic. It returns true only once for each
+// pattern and topic.
 func (e *expansion) matches(p *Stream, topic string) bool {
 	key := p.Name + "." + topic
 	if e.asked[key] {
@@ -324,9 +324,9 @@ func (e *expansion) refuses(p, s *Stream) string {
 	return ""
 }
 
-// Named returns the stream with that name if a pattern can make it: the name consists of a pattern's name and a topic.
-// It returns nil otherwise. Commands that cannot ask the cluster for its topics use it. A name with a hash does not
-// tell the topic.
+// Named returns the stream with that name if a pattern can make it, which is the case if the name consists of a
+// pattern's name and a topic; otherwise nil. It is for commands that cannot ask the cluster for its topics. It returns
+// nil for a name with a hash, because the hash does not tell the topic.
 func (c *Config) Named(name string) *Stream {
 	if s := c.Stream(name); s != nil {
 		return s
@@ -341,7 +341,7 @@ func (c *Config) Named(name string) *Stream {
 	return x.Stream(name)
 }
 
-// checkPattern checks the keys of a stream's input that say which topics it reads.
+// checkPattern checks the keys of a stream's input that select its topics.
 func (d *document) checkPattern(s *Stream, key toml.Key) {
 	input := under(key, "input")
 	topic, topics, most := under(input, "topic"), under(input, "topics"), under(input, "max_topics")
@@ -382,7 +382,7 @@ func (d *document) checkPattern(s *Stream, key toml.Key) {
 	}
 }
 
-// readTemplate checks the template for the names of topics that a pattern writes to.
+// readTemplate checks the template from which a pattern makes the names of the topics that it writes to.
 func (d *document) readTemplate(template *string, key toml.Key, own bool) {
 	if !d.Sound(key) || *template == "" {
 		return
@@ -397,7 +397,7 @@ func (d *document) readTemplate(template *string, key toml.Key, own bool) {
 	}
 }
 
-// checkTemplates checks that no two patterns can write to the same topic.
+// checkTemplates reports two patterns that could write to the same topic.
 func (d *document) checkTemplates(c *Config) {
 	written := map[string]toml.Key{}
 	for _, s := range d.byLine(c) {
@@ -421,7 +421,7 @@ func (d *document) checkTemplates(c *Config) {
 	}
 }
 
-// part divides the tables of a file into streams and patterns.
+// part separates the tables of a file into streams and patterns.
 func (c *Config) part() {
 	all := c.Streams
 	c.Streams = nil
@@ -434,6 +434,6 @@ func (c *Config) part() {
 	}
 }
 
-// reads identifies what a stream reads: the topic's name, or the text of its pattern. Streams that share their input
-// have equal results.
+// reads identifies the input of a stream: the topic's name, or the text of its pattern. Streams with equal results read
+// the same topics.
 func (s *Stream) reads() string { return s.Input.Topic + "\n" + s.Input.Topics }

@@ -20,7 +20,7 @@ func patterned(input string, more ...string) string {
 	return text + strings.Join(more, "")
 }
 
-// second is another pattern.
+// second returns the table of a second pattern.
 func second(topics, output string) string {
 	return strings.NewReplacer(`topic = "orders", partition`, fmt.Sprintf("topics = %q, partition", topics),
 		`"orders.dp"`, fmt.Sprintf("%q", output), "stream.orders",
@@ -96,7 +96,7 @@ moments = { clip = 1.0 }
 	if !slices.Equal(shown(x), want) || len(refused) > 0 {
 		t.Errorf("%q, want %q; %+v", shown(x), want, refused)
 	}
-	// Dead letters of a pattern that has no topic yet.
+	// This pattern has a topic of dead letters, but matches no topic yet.
 	letters := strings.Replace(patterned(`topics = "a.*"`), "[stream.orders]\n",
 		"[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"a-dead\" }\n", 1)
 	if y, _ := parse(t, letters).Expand(Topics{Found: []string{"a-dead"}}); len(y.Streams) > 0 {
@@ -115,7 +115,7 @@ moments = { clip = 1.0 }
 			topics = append(topics, name)
 		}
 		now := c
-		for k := range topics { // found one after another
+		for k := range topics { // topics appear one after another
 			var kept []Taken
 			for _, s := range now.Streams {
 				kept = append(kept, Taken{s.Name, s.Input.Topic})
@@ -191,7 +191,7 @@ func TestPatternBound(t *testing.T) {
 	if len(refused) != 2 || refused[0].Topic != "t4" || refused[1].Topic != "t1" {
 		t.Errorf("%+v", refused)
 	}
-	// A kept stream is the same value.
+	// A stream that is kept is the same *Stream.
 	z, _ := y.Expand(Topics{Kept: []Taken{{"orders.t9", "t9"}}, Found: []string{"t5"}})
 	if z.Stream("orders.t9") != y.Stream("orders.t9") || z.Stream("orders.t3") != nil || z.Stream("orders.t5") == nil {
 		t.Errorf("%q", shown(z))
@@ -234,7 +234,7 @@ func TestPatternPersons(t *testing.T) {
 	if len(x.Streams) != 2 || x.Streams[0].User.Population != "all" || x.Streams[1].User.Population != "all" {
 		t.Errorf("%+v", shown(x))
 	}
-	// A population for which another stream has a different limit is refused.
+	// A topic is refused if another stream states a different limit for its population.
 	third := `[stream.third]
 input = { topic = "p", columns = ["a"] }
 step = 10
@@ -266,7 +266,7 @@ func TestStreamNames(t *testing.T) {
 		}
 		topics = append(topics, string(name))
 	}
-	// A topic that looks like a shortened name.
+	// This topic looks like a shortened name.
 	topics = append(topics, (&Stream{Name: "p"}).StreamName("Orders")[2:])
 	seen := map[string]string{}
 	for _, pattern := range []string{"p", "pa", "-", strings.Repeat("p", 63)} {
@@ -314,7 +314,7 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestPatternFaults: settings that do not go with a pattern.
+// TestPatternFaults checks the faults of settings that cannot be used with a pattern.
 func TestPatternFaults(t *testing.T) {
 	for _, x := range []struct{ text, want string }{
 		{patterned(`topic = "a", topics = "b"`), `input.topics: must be absent with input.topic ("b")`},

@@ -137,7 +137,7 @@ func TestSchemaAgreesWithRefit(t *testing.T) {
 	d := &document{toml.Of("", nil)}
 	d.ReadTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
-	mine.ClipX, mine.ClipY = 0, 0 // in a file the default is "auto"
+	mine.ClipX, mine.ClipY = 0, 0 // the default in a file is "auto" instead
 	if !reflect.DeepEqual(mine, theirs) {
 		t.Errorf("defaults %+v, the package has %+v", mine, theirs)
 	}

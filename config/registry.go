@@ -26,7 +26,7 @@ type Registry struct {
 	TokenFile string `toml:"token_file"`
 	// BasicAuth holds user and password. Nil: no password is sent.
 	BasicAuth *BasicAuth `toml:"basic_auth"`
-	// TLS is the table [registry.tls]. Nil: the system's authorities.
+	// TLS is the table [registry.tls]. Nil: certificates are checked against the system's authorities.
 	TLS *TLS `toml:"tls"`
 }
 
@@ -38,7 +38,7 @@ func (r *Registry) InClear() bool {
 	})
 }
 
-// Codecs whose records have schemas.
+// These are the codecs whose records have schemas.
 const (
 	codecAvro     = "avro"
 	codecProtobuf = "protobuf"
@@ -50,7 +50,7 @@ func (in *Input) Schemas() bool {
 	return slices.Contains([]string{codecAvro, codecProtobuf, codecJSON}, in.Codec)
 }
 
-// Looked reports whether the schemas of the records come from the registry.
+// Looked reports whether the records' schemas are looked up in the registry.
 func (in *Input) Looked() bool { return in.Schemas() && in.Framing == framed }
 
 // Binary reports whether a record's value is not text.
@@ -64,7 +64,7 @@ func (in *Input) SchemaSubjects() []string {
 	return in.Subjects
 }
 
-// The words of input.framing.
+// These are the values of input.framing.
 const (
 	framed = "confluent"
 )

@@ -75,7 +75,7 @@ func TestSchemasFaults(t *testing.T) {
 	}
 }
 
-// TestSchemasDigest: settings that determine rows are in the digest, the address of the registry is not.
+// TestSchemasDigest: settings that determine rows are in the digest, but the address of the registry is not.
 func TestSchemasDigest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "orders.avsc")
 	const text = `{"type":"record"}`
@@ -103,7 +103,7 @@ func TestSchemasDigest(t *testing.T) {
 	}
 }
 
-// TestSchemaSubjects: the subject follows from the topic, unless others are named.
+// TestSchemaSubjects: the subject follows from the topic, unless the configuration names other subjects.
 func TestSchemaSubjects(t *testing.T) {
 	for codec, want := range map[string][]string{`codec = "avro"`: {"orders-value"},
 		`codec = "avro", subjects = ["b", "a"]`: {"b", "a"}} {

@@ -17,16 +17,17 @@ import (
 // stepMaxDefault is the default of step_max.
 const stepMaxDefault = "10000000"
 
-// schema has a row for every key, in the order of the reference. Decoding, the search for unknown keys, the digest and
-// docs/config.md all use it. NAME stands for the name of a stream, COLUMN for that of a column.
+// schema has a row for every key, in the order of the reference. It drives decoding, the search for unknown keys, the
+// digest and docs/config.md. NAME stands for the name of a stream, COLUMN for the name of a column.
 //
-// The canonical form of a stream's table is in the digest. A key with toml.Outside is not in the digest and may change
-// while an epoch is open. All other keys of a stream that the first version had are marked toml.Always. A key of a
-// later version has neither: it enters the digest only when it differs from its default. So an upgrade alone ends no
-// epoch. Give toml.Always to a new key only if it is in a new table that is in the digest as a whole or not at all.
+// The digest covers the canonical form of a stream's table. A key with toml.Outside is not in the digest and may change
+// while an epoch is open. All other keys of a stream that existed in the first version are marked toml.Always. A key of
+// a later version has neither mark: it enters the digest only if it differs from its default, so that an upgrade alone
+// ends no epoch. Give toml.Always to a new key only if its whole table is new, and is either in the digest as a whole
+// or not at all.
 //
-// A key with toml.Usual is required unless the mechanism does not use it, which validate knows. A key with toml.Found
-// may be "auto": a warm-up finds its number.
+// A key with toml.Usual is required unless the mechanism does not use it; validate checks that. A key with toml.Found
+// may be "auto": then a warm-up finds its number.
 var schema = []toml.Row{
 	{Path: "kafka", Kind: toml.Table, Flags: toml.Required | toml.Outside, Doc: "The Kafka cluster."},
 	{Path: "kafka.brokers", Kind: toml.Texts, Flags: toml.Required, Rule: broker,
@@ -714,7 +715,7 @@ var (
 	natural = toml.MustBe("at least 0", atLeast(0))
 	fromOne = toml.MustBe("at least 1", atLeast(1))
 	stepMax = toml.MustBe("1 to 1099511627776", between(1, 1<<40))
-	// recordSize accepts a size that a reader of package kafka accepts, or 0 for the default.
+	// recordSize accepts the sizes that a reader of package kafka accepts, and 0 for the default.
 	recordSize  = toml.MustBe("in [0, 1073741824]", between(0, 1<<30))
 	fetchMemory = toml.MustBe("16777216 to 1099511627776", between(16<<20, 1<<40))
 	positive    = toml.MustBe("positive", func(v any) bool { x, ok := v.(float64); return ok && x > 0 })
@@ -753,7 +754,7 @@ const groupNames = `1 to 200 of letters, digits, ".", "_" and "-"`
 
 func isGroup(v any) bool { return isTopic(v) && len(v.(string)) <= maxGroup }
 
-// says describes a rule that the mechanism's package checks; text is for the reference.
+// says makes a rule that only documents a check, which the mechanism's package makes. text appears in the reference.
 func says(text string) toml.Rule { return toml.Rule{Text: text} }
 
 func atLeast(least int64) func(any) bool {
@@ -768,17 +769,17 @@ func atLeast(least int64) func(any) bool {
 	}
 }
 
-// between is a rule for integers from least to most, both inclusive.
+// between returns a rule for integers from `least` to `most`, both inclusive.
 func between(least, most int64) func(any) bool {
 	return func(v any) bool { n, ok := v.(int64); return ok && n >= least && n <= most }
 }
 
-// lasts is a rule for durations from least to most, both inclusive.
+// lasts returns a rule for durations from `least` to `most`, both inclusive.
 func lasts(least, most time.Duration) func(any) bool {
 	return func(v any) bool { d, ok := v.(time.Duration); return ok && d >= least && d <= most }
 }
 
-// isUserKey reports whether v says where a user key is.
+// isUserKey reports whether v is a valid place of a user key.
 func isUserKey(v any) bool {
 	s, _ := v.(string)
 	path, field := strings.CutPrefix(s, UserField)

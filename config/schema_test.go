@@ -14,12 +14,12 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// filled are the fields of the mechanisms' configurations that have no key: config fills them from the stream's own
-// keys, or only Go programs set them.
+// filled lists fields of the mechanisms' configurations that have no key. Package config fills them from the stream's
+// own keys, or only Go programs set them.
 var filled = []string{"centre", "columns", "dense", "endless", "found", "horizon", "initial", "most", "partitions",
 	"person", "scale", "second", "start", "step", "warmup", "warmup_mode"}
 
-// TestSchema: the schema is consistent, and agrees with the structs.
+// TestSchema checks that the schema is consistent and agrees with the structs.
 func TestSchema(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range schema {
@@ -83,7 +83,7 @@ func TestSchema(t *testing.T) {
 			}
 		}
 		if n.Has(toml.Flat) {
-			return // fields of the surrounding table
+			return // a flat table: its keys are fields of the surrounding struct
 		}
 		for i := range typ.NumField() {
 			if name := toml.FieldKey(typ.Field(i)); name != "-" && !slices.Contains(filled, name) &&
@@ -138,9 +138,9 @@ func TestSchemaAgreesWithMoments(t *testing.T) {
 	d := &document{toml.Of("", nil)}
 	d.ReadTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
-	mine.Clip = 0           // in a file the default is "auto"
-	theirs.Covariance = nil // depends on the workload
-	theirs.WarmupMode = ""  // is a key of the stream
+	mine.Clip = 0           // the default in a file is "auto" instead
+	theirs.Covariance = nil // the default depends on the workload
+	theirs.WarmupMode = ""  // this is a key of the stream
 	if !reflect.DeepEqual(mine, theirs) {
 		t.Errorf("defaults %+v, the package has %+v", mine, theirs)
 	}
@@ -165,7 +165,7 @@ func TestReference(t *testing.T) {
 	for _, k := range schema {
 		name := "`" + k.Path[strings.LastIndex(k.Path, ".")+1:] + "`"
 		if k.Path == "stream" || k.Path == "stream.NAME.input.column" {
-			continue // a table that holds only names
+			continue // the table holds only names
 		}
 		if k.Kind == toml.Table {
 			name = "## [" + k.Path + "]"

@@ -128,7 +128,7 @@ func TestSGDDefects(t *testing.T) {
 	f(end, "batch = -1\nbands = 300\naverage = \"mean\"", `22: stream.demand.sgd.amb.batch: must be at least 0 (-1)`,
 		`23: stream.demand.sgd.amb.bands: must be 1 to 256 (300)`,
 		`24: stream.demand.sgd.amb.average: must be "tail" or "smooth" ("mean")`)
-	// A key of the surrounding table, and misspelt keys.
+	// These keys belong in the surrounding table, or are misspelt.
 	f(end, "level = 0.9", `22: stream.demand.sgd.amb.level: unknown key (it belongs in [stream.demand.sgd])`)
 	f(end, "clip_x = 4.0\nCurvature = 1\ncurvatur = 1",
 		`22: stream.demand.sgd.amb.clip_x: unknown key (it belongs in [stream.demand.sgd])`,
@@ -169,8 +169,8 @@ restart = false
 `
 
 // TestAMBMoved: in earlier versions the keys of method amb were in the mechanism's own table. In their present table
-// they have the same meaning and digest, so an open epoch continues. The digests are those that the earlier version
-// computed for the same keys at their old places.
+// they must have the same meaning and digest, so that an open epoch continues. The earlier version computed the digests
+// here from the same keys at their old places.
 func TestAMBMoved(t *testing.T) {
 	f := func(keys, digest string, more ...string) {
 		t.Helper()
@@ -202,7 +202,7 @@ func TestAMBMoved(t *testing.T) {
 	f("bootstrap = 300\n", "8105cba4a73a8619427369a6bc92de63d38987a7b0f51101d23d820de3dd2976")
 	f("", "56d00ba5ed991fea7ce505e420f90174d46be46010b712f3644570b6a11ddcd7", "method = \"amb\"\n", "",
 		"radius = 20.0 ", "radius = 7 # ")
-	// A fault that follows from a key at its old place is not reported separately.
+	// One key is at its old place and is reported. A fault that only follows from it is not.
 	halfway := strings.Replace(demand, "radius = ", "clip = \"bisect\"\nzeta = 1\nradius = ", 1) + "stat = 300\n"
 	want := []string{`20: stream.demand.sgd.clip: unknown key (moved to [stream.demand.sgd.amb])`,
 		`21: stream.demand.sgd.zeta: unknown key (moved to [stream.demand.sgd.amb])`}
@@ -243,7 +243,7 @@ func TestExampleDigests(t *testing.T) {
 	}
 }
 
-// TestNewton reads a regression that sets little more than bounds.
+// TestNewton reads a regression with method newton that sets little more than bounds.
 func TestNewton(t *testing.T) {
 	bare := strings.NewReplacer("method = \"amb\"\n", "", "[stream.demand.sgd.amb]\n", "", "curvature = 1.5 ", "# ",
 		"radius = 20.0 ", "# ").Replace(demand)
@@ -309,7 +309,7 @@ func TestSchemaAgreesWithSGD(t *testing.T) {
 	if mine.Method != theirs.Method {
 		t.Errorf("the default method is %q, the package has %q", mine.Method, theirs.Method)
 	}
-	mine.ClipX = 0 // in a file the default is "auto"
+	mine.ClipX = 0 // the default in a file is "auto" instead
 	mine.Method = "amb"
 	theirs = sgd.Config{Method: "amb"}
 	theirs.Defaults()

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// StreamOf returns the stream that a canonical configuration describes, as kept in a manifest. It has the keys that
-// [Stream.Canonical] writes, and defaults for the rest; its limit is its own ε and δ.
+// StreamOf returns the stream that a canonical configuration from a manifest describes. It has the keys that
+// [Stream.Canonical] writes, and defaults for all others. Its limits are its own ε and δ.
 //
 // Errors: the text is not the canonical configuration of a stream in this version.
 func StreamOf(name string, text []byte) (*Stream, error) {
@@ -56,7 +56,7 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 	if d.checkMechanism(s, key); len(d.Faults) > 0 {
 		return nil, fmt.Errorf("the epoch's configuration: %w", d.Faults)
 	}
-	if s.Gradients() { // which have no rows, as when read from a file
+	if s.Gradients() { // gradients have no rows; a file's stream is cleared in the same way
 		s.clearRows()
 	}
 	if d.checkEstimator(s, key); len(d.Faults) > 0 {
@@ -69,7 +69,7 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 	return s, nil
 }
 
-// tableOf converts a JSON object to the form in which the TOML package returns a table.
+// tableOf converts a JSON object to the form in which the TOML package returns tables.
 func tableOf(text []byte) (map[string]any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -91,7 +91,7 @@ func plainTOML(v any) any {
 			v[i] = plainTOML(v[i])
 		}
 	case string:
-		return strings.ReplaceAll(v, "${", "$${") // not a variable
+		return strings.ReplaceAll(v, "${", "$${") // escapes a literal "${"
 	case json.Number:
 		if i, err := v.Int64(); err == nil {
 			return i

@@ -44,7 +44,7 @@ func TestStreamOf(t *testing.T) {
 				t.Errorf("%s: another stream", s.Name)
 			}
 			seen[s.Mechanism()] = true
-			// Any other text is not canonical, even with the same meaning.
+			// A text that differs in any byte is not canonical, even if it means the same.
 			if _, err := StreamOf(s.Name, append([]byte(" "), canonical...)); err == nil {
 				t.Error("with a blank")
 			}

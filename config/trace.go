@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// Trace is the table [trace]: where traces of the daemon's work are sent. No key of it is in a digest.
+// Trace is the table [trace]. It says where traces of the daemon's work are sent. None of its keys enters a digest.
 type Trace struct {
 	// Endpoint is the URL of a receiver of OTLP over HTTP. Required. See URL.
 	Endpoint string `toml:"endpoint"`
@@ -17,11 +17,11 @@ type Trace struct {
 	Sample float64 `toml:"sample"`
 	// Service names the service. Default "streamdp".
 	Service string `toml:"service"`
-	// TLS is the table [trace.tls]. Nil: the system's authorities.
+	// TLS is the table [trace.tls]. Nil: certificates are checked against the system's authorities.
 	TLS *TLS `toml:"tls"`
 }
 
-// URL returns the address of requests: the endpoint, with OTLP's path if it has none.
+// URL returns the address of requests. It is the endpoint; if that has no path, OTLP's path is added.
 func (t *Trace) URL() string {
 	u, err := url.Parse(t.Endpoint)
 	if err == nil && strings.Trim(u.Path, "/") == "" {
@@ -31,7 +31,8 @@ func (t *Trace) URL() string {
 	return t.Endpoint
 }
 
-// isOTLP reports whether v is a URL that traces can be sent to. Messages show URLs, so it may not contain a password.
+// isOTLP reports whether v is a URL that can receive traces. The URL must not contain a password, because messages show
+// it.
 func isOTLP(v any) bool {
 	s, _ := v.(string)
 	u, err := url.Parse(s)
@@ -39,7 +40,7 @@ func isOTLP(v any) bool {
 		u.User == nil && u.RawQuery == "" && !u.ForceQuery && u.Fragment == "" && !strings.Contains(s, "#")
 }
 
-// checkTrace finds settings with which traces would be unsafe or impossible.
+// checkTrace reports settings with which traces would be unsafe or impossible.
 func (d *document) checkTrace(c *Config) {
 	t, table := c.Trace, toml.Key{"trace"}
 	if t == nil {

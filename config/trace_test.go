@@ -64,7 +64,7 @@ func TestTraceFaults(t *testing.T) {
 		`9: trace.headers_file: must not be empty`)
 	f(traced(plain+"tls.ca_file = \"c\""), `7: trace.endpoint: must begin with https: with [trace.tls] ("http://c")`)
 	f(traced("endpoint = \"https://c\"\ntls.cert_file = \"c\""), `8: trace.tls.cert_file: needs key_file too`)
-	// Traces depend on records, so they do not go with a public listener.
+	// Traces depend on records, so they cannot be combined with a public listener.
 	f(strings.Replace(traced(plain), `exposure = "operator"`, `exposure = "public"`, 1),
 		`6: trace: must be absent with http.exposure = "public": the times in traces depend on records, as metrics of class P do`)
 }

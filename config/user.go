@@ -14,37 +14,37 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// User is the table [stream.NAME.user]: persons are the unit of the guarantee, and which of
-// their records count.
+// User is the table [stream.NAME.user]. It makes persons the unit of the guarantee, and says which of their records
+// count.
 type User struct {
-	// Key is UserRecordKey, or UserField or UserHeader followed by a name. Required.
+	// Key says where a record names its person: UserRecordKey, or UserField or UserHeader followed by a name. Required.
 	Key string `toml:"key"`
 	// Cap is the largest number of steps in which a person counts. Default 0: as many as horizon and separation allow.
 	Cap uint64 `toml:"cap"`
-	// Separation is the least distance between two steps in which a person counts. Default 1.
+	// Separation is the smallest distance between two steps in which a person counts. Default 1.
 	Separation uint64 `toml:"separation"`
 	// PerStep is the largest number of a person's records that count in a step. Default 1.
 	PerStep uint64 `toml:"per_step"`
-	// Period is the number of steps after which counting starts again for every person. The unit of the guarantee is
-	// then a person's records of one period, and the limit starts again after epochs with that number of steps. Default
-	// 0: the unit is the whole epoch.
+	// Period is the number of steps after which counting starts again for every person. With it, the unit of the
+	// guarantee is a person's records of one period, and the limit starts again once epochs have had that number of
+	// steps. Default 0: the unit is the whole epoch.
 	Period uint64 `toml:"period"`
-	// MaxUsers is the largest number of persons that are remembered for a partition. Required.
+	// MaxUsers is the largest number of persons that a task remembers for one partition. Required.
 	MaxUsers uint64 `toml:"max_users"`
 	// Partitioner is "none" (the default) or "murmur2".
 	Partitioner string `toml:"partitioner"`
-	// Population is the name of the persons' population. Default the input's topic.
+	// Population is the name of the persons' population. Default: the input's topic.
 	Population string `toml:"population"`
 }
 
-// The places of a user key, or their prefixes.
+// These are the places of a user key. The last two are prefixes of a name.
 const (
 	UserRecordKey = "record-key"
 	UserField     = "field:"
 	UserHeader    = "header:"
 )
 
-// last returns the step after which an epoch always ends, 0 if it may continue.
+// last returns the step after which an epoch always ends. It returns 0 if the epoch may continue.
 func (s *Stream) last() uint64 {
 	if s.OnHorizon == "continue" {
 		return 0
@@ -52,20 +52,21 @@ func (s *Stream) last() uint64 {
 	return s.Horizon
 }
 
-// Participation returns the steps in which a person may count; zero if records are protected.
+// Participation returns the rule for the steps in which a person may count. It is zero if the unit of the guarantee is
+// a record.
 func (s *Stream) Participation() matfact.Participation {
 	if s.User == nil {
 		return matfact.Participation{}
 	}
 	p := matfact.Participation{Count: s.User.Cap, Separation: s.User.Separation, PerStep: s.User.PerStep}
 	if p.Count == 0 {
-		p.Count = s.span() // limited below
+		p.Count = s.span() // lowered below if persons have a cap
 	}
 	return p.Within(s.span())
 }
 
-// span returns the largest number of steps that hold records of one unit: the steps of a period, or of the epoch; 0 if
-// the epoch may continue.
+// span returns the largest number of steps that can hold records of one unit: the steps of a period, or those of the
+// epoch. It returns 0 if the epoch may continue.
 func (s *Stream) span() uint64 {
 	n := s.last()
 	if p := s.User.Period; p > 0 && (n == 0 || p < n) {
@@ -74,9 +75,9 @@ func (s *Stream) span() uint64 {
 	return n
 }
 
-// Crowds reports whether, with adjacency zero-out, one more person in the map may keep another one out. Then leaving
-// out a person lets another one in, which costs as much as replacing a person. checkUser refuses such a configuration
-// for an online regression, whose step lengths depend on what is charged.
+// Crowds reports whether, under adjacency zero-out, one more person in the map may keep another person out. If so,
+// leaving out a person lets another one in, which costs as much as replacing a person. checkUser refuses such a
+// configuration for an online regression, because the lengths of its steps depend on the charge.
 func (s *Stream) Crowds() bool {
 	if s.User == nil || s.SGD != nil || s.Privacy.Adjacency != dp.ZeroOut || s.separated() {
 		return false
@@ -87,14 +88,14 @@ func (s *Stream) Crowds() bool {
 
 // longest returns the largest number of offsets of a step, for mechanisms other than online regression.
 func (s *Stream) longest() uint64 {
-	if s.Refit != nil { // records between windows do not count
+	if s.Refit != nil { // the records between windows do not count
 		return max(s.Refit.Window, s.Slots())
 	}
 	return s.Slots()
 }
 
-// PersonRule returns the rule for which records of persons count, in an epoch of one partition or in one partition of a
-// merged epoch. s.User must not be nil.
+// PersonRule returns the rule that decides which records of persons count. It applies to an epoch of one partition, or
+// to one partition of a merged epoch. s.User must not be nil.
 func (s *Stream) PersonRule() persons.Rule {
 	u, n := s.User, s.span()
 	r := persons.Rule{Cap: u.Cap, Separation: u.Separation, PerStep: u.PerStep, Period: u.Period, Users: u.MaxUsers}
@@ -122,7 +123,8 @@ func (s *Stream) Refuses() bool {
 	return n == 0 || !known || s.User.MaxUsers < all
 }
 
-// room returns an upper bound on the records of the given number of consecutive steps, and whether it is known.
+// room returns an upper bound on the records that the given number of consecutive steps can hold. known is false if
+// there is none.
 func (s *Stream) room(steps uint64) (records uint64, known bool) {
 	if m, _ := s.mechanism(); m != nil && m.slots != nil {
 		return m.slots(s, steps)
@@ -130,8 +132,8 @@ func (s *Stream) room(steps uint64) (records uint64, known bool) {
 	return times(steps, s.longest()), true
 }
 
-// StepLength returns the length of a step: a period of the clock, or the largest number of offsets from one step's end
-// to the next; "" if it is not known.
+// StepLength describes the length of a step: a period of the clock, or the largest number of offsets from the end of
+// one step to the end of the next. It returns "" if the length is not known.
 func (s *Stream) StepLength() string {
 	if d := s.Step.Clock(); d > 0 {
 		return d.String()
@@ -145,7 +147,7 @@ func (s *Stream) StepLength() string {
 	return ""
 }
 
-// stepsOf names the unit in which a stream gives the number of records of its steps.
+// stepsOf returns the name of the unit that a stream counts in its steps.
 func (s *Stream) stepsOf() string {
 	switch {
 	case s.Step.Clock() > 0:
@@ -158,14 +160,14 @@ func (s *Stream) stepsOf() string {
 	return "step"
 }
 
-// separated reports whether the separation alone decides in which steps a person counts, because a cap would never be
-// reached.
+// separated reports whether the separation alone limits the steps in which a person counts, so that a cap would never
+// be reached.
 func (s *Stream) separated() bool {
 	n := s.span()
 	return n > 0 && (s.User.Cap == 0 || s.User.Cap >= 1+(n-1)/max(1, s.User.Separation))
 }
 
-// times returns a·b or, on overflow, a number larger than any rule allows.
+// times returns a·b. On overflow it returns a number that is larger than any rule allows.
 func times(a, b uint64) uint64 {
 	if a > 0 && b > 1<<62/a {
 		return 1 << 62
@@ -175,7 +177,7 @@ func times(a, b uint64) uint64 {
 
 var populationName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
 
-// checkUser finds settings that cannot protect persons.
+// checkUser reports settings that cannot protect persons.
 func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	u, here := s.User, under(key, "user")
 	if u == nil {
@@ -272,7 +274,7 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	}
 }
 
-// spanOf names the quantity that span returns.
+// spanOf describes in words the number that span returns.
 func (s *Stream) spanOf() string {
 	if s.User.Period > 0 {
 		return "period"
@@ -280,7 +282,7 @@ func (s *Stream) spanOf() string {
 	return "horizon"
 }
 
-// checkUserKey finds places of a user key that no decoder can read.
+// checkUserKey reports a user key at a place that the codec's decoder cannot read.
 func (d *document) checkUserKey(s *Stream, key toml.Key) {
 	at := under(key, "user", "key")
 	path, isField := strings.CutPrefix(s.User.Key, UserField)
@@ -311,8 +313,9 @@ func (d *document) checkUserKey(s *Stream, key toml.Key) {
 	}
 }
 
-// checkPopulations checks that streams of one population state the same limit and adjacency, and that streams with one
-// topic agree on its persons: the ledger charges either a topic's records or its persons, never both.
+// checkPopulations checks two rules. Streams of one population must state the same limit and adjacency. Streams with
+// the same topic must agree on its persons, because the ledger charges either a topic's records or its persons, never
+// both.
 func (d *document) checkPopulations(c *Config) {
 	topics, populations := map[string]*Stream{}, map[string]*Stream{}
 	for _, s := range d.byLine(c) {

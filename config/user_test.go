@@ -70,19 +70,19 @@ func TestUserFaults(t *testing.T) {
 	f(finite, good+`, population = "a b"`,
 		`user.population: must be 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
 
-	// Room for all persons.
+	// max_users must leave room for all persons.
 	f(finite, `key = "record-key", max_users = 999, separation = 10`,
 		"user.max_users: must be at least 1000 (separation × step): a person refused for lack of room would change "+
 			"who counts later (999)")
 	f(finite, `key = "record-key", max_users = 1000, separation = 10`)
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 5`)
-	// Fewer steps than the separation would allow: all persons are remembered.
+	// With a cap below what the separation allows, the table remembers all persons.
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 4`)
 	f("step = 100", good, "user.cap: required without a horizon or a period, or where epochs continue after it")
 	f("step = 100", good+", cap = 3")
 	f("step = 100\nhorizon = 5000000000", good+", cap = 3",
 		"horizon: must be at most 4294967294 with [user] (5000000000)")
-	// In a period a person counts in at most that many steps, for any horizon.
+	// With a period, the room that is needed depends on its steps, not on the horizon.
 	f("step = 100", `key = "record-key", max_users = 500, separation = 5, period = 20`)
 	f("step = 100", `key = "record-key", max_users = 499, separation = 5, period = 20`,
 		"user.max_users: must be at least 500 (separation × step): a person refused for lack of room would change "+
@@ -96,8 +96,9 @@ func TestUserFaults(t *testing.T) {
 		"user.max_users: must be at least 600 (separation × step_max): a person refused for lack of room would "+
 			"change who counts later (599)")
 	f(clock, `key = "record-key", max_users = 2999, cap = 2`)
-	// In a merged stream each user key must count in one partition, because otherwise the order of partitions would
-	// decide; and tables must have room if replacing a person would change two of them.
+	// In a merged stream each user key must count in only one partition, because otherwise the order of the partitions
+	// would decide which records count. Tables must have room for all persons if replacing a person would change two
+	// tables.
 	const merged = finite + "\nmerge = true"
 	f(merged, good,
 		`merge: must be false with [user], unless user.partitioner is "murmur2": records of different partitions have no common order, so the order of reading would decide which of a person's records count; with "murmur2" all that count are in one partition`)
@@ -134,7 +135,7 @@ func TestUserOfRegressions(t *testing.T) {
 		{"cap = 2, max_users = 9999999", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n", ""},
 		{"max_users = 9, cap = 2, separation = 40", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n",
 			"(separation × records per step)"},
-		// The first of fifty steps is the search.
+		// The first of the fifty steps is a search.
 		{"max_users = 80000", amb, ""},
 		{"max_users = 1963000, cap = 3", amb, ""},
 		{"max_users = 999, separation = 10",
@@ -171,7 +172,7 @@ func TestUserOfRegressions(t *testing.T) {
 	}
 }
 
-// TestUserOfAdam: settings for which a person's charge is unknown are refused, and the participation of persons reaches
+// TestUserOfAdam: settings for which a person's charge is unknown are refused, and the rule for persons is passed to
 // the optimiser.
 func TestUserOfAdam(t *testing.T) {
 	user := "step   = 64\nhorizon = 50\nuser = { key = \"header:u\", max_users = 640, separation = 10 }"
@@ -193,7 +194,8 @@ func TestUserOfAdam(t *testing.T) {
 	}
 }
 
-// TestPopulations: streams of one topic agree on their persons, and those of one population on their limit.
+// TestPopulations checks that streams of one topic must agree on their persons, and streams of one population on their
+// limit.
 func TestPopulations(t *testing.T) {
 	user := func(s string) string {
 		return strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 50\n"+s, 1)
@@ -247,8 +249,8 @@ func ordersWith(t *testing.T, horizon, onHorizon, user string) *Stream {
 	return s
 }
 
-// TestUserCountsValid: with protected persons the counted records are counted by default, and an epoch keeps the
-// setting with which it began. Streams without persons keep their digests.
+// TestUserCountsValid: with protected persons, count_valid is on by default, and an epoch keeps the setting with which
+// it began. Streams without persons keep their digests.
 func TestUserCountsValid(t *testing.T) {
 	f := func(of string, valid *bool, count bool, digest string) {
 		t.Helper()
@@ -282,7 +284,8 @@ func TestUserCountsValid(t *testing.T) {
 	f("persons", new(false), false, `"valid_count":false`)
 }
 
-// TestUserStream: every value is in the digest, including defaults; and the participation that follows from them.
+// TestUserStream checks that the digest contains every value, including defaults, and that the right participation
+// follows from the values.
 func TestUserStream(t *testing.T) {
 	const user = `{"cap":0,"key":"record-key","max_users":5000,"partitioner":"none","per_step":2,"population":"orders","separation":10}`
 	s := ordersWith(t, "horizon = 50", "end", user)
@@ -311,8 +314,8 @@ func TestUserStream(t *testing.T) {
 			t.Errorf("%+v: %+v and %+v", c, got, s.Participation())
 		}
 	}
-	// With a period, a unit's records are in that many steps. If the persons of a period fill the map, zero-out costs
-	// as much as replace.
+	// With a period, all records of a unit are within the steps of one period. If the persons of a period fill the map,
+	// zero-out costs as much as replace.
 	for _, c := range []struct {
 		on                       string
 		cap, period, max         uint64
@@ -367,12 +370,12 @@ func TestUserCrowds(t *testing.T) {
 	}
 }
 
-// TestUserRefuses: a table may become full unless max_users is enough for all records, or for those of a separation if
-// only the separation binds.
+// TestUserRefuses: a table may become full unless max_users is at least the number of all records. If only the
+// separation limits persons, the number of records in one separation suffices.
 func TestUserRefuses(t *testing.T) {
 	for user, want := range map[string]bool{
-		"separation = 10, max_users = 1000":          false, // steps have 100 records
-		"cap = 5, separation = 10, max_users = 1000": false, // no person has more than 5
+		"separation = 10, max_users = 1000":          false, // a step has 100 records
+		"cap = 5, separation = 10, max_users = 1000": false, // with this separation, 5 is no limit
 		"cap = 2, max_users = 5000":                  false,
 		"cap = 2, max_users = 4999":                  true,
 	} {
@@ -412,8 +415,8 @@ func TestUserCrowdsWindows(t *testing.T) {
 		if got := s.Crowds(); got != want || (s.Params().Adjacency == dp.Replace) != want {
 			t.Errorf("%s persons, 50 windows of 1000 records: crowds %v, noise of %s", users, got, s.Params().Adjacency)
 		}
-		// A step is a window with the gap after it: with another stride, the same number of steps is another length of
-		// time.
+		// The length of a step includes the gap after the window. With another stride, the same number of steps takes
+		// another time.
 		if got, want := s.StepLength(),
 			map[bool]string{true: "1000 offsets", false: "1500 offsets"}[c.Streams[0].Refit.Stride == 0]; got != want {
 			t.Errorf("steps of %s, want %s", got, want)

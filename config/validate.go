@@ -15,8 +15,8 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// validate makes the checks that concern several values. It skips a check if one of its values already has a fault, to
-// avoid faults that only follow from the first.
+// validate makes the checks that concern several values. It skips a check if one of the values already has a fault,
+// because any further fault might only follow from it.
 func (d *document) validate(c *Config) {
 	d.checkBrokers(c)
 	d.checkPair(c.Kafka.TLS, toml.Key{"kafka", "tls"})
@@ -70,7 +70,7 @@ func (d *document) checkBrokers(c *Config) {
 	}
 }
 
-// checkPair finds a certificate without its key, or a key without its certificate.
+// checkPair reports a certificate without its key, or a key without its certificate.
 func (d *document) checkPair(t *TLS, key toml.Key) {
 	if t == nil || (t.CertFile == "") == (t.KeyFile == "") {
 		return
@@ -84,7 +84,7 @@ func (d *document) checkPair(t *TLS, key toml.Key) {
 	}
 }
 
-// checkListener finds a listener that anybody could read.
+// checkListener reports a listener that anybody on the network could read.
 func (d *document) checkListener(c *Config) {
 	h, key := &c.HTTP, toml.Key{"http", "listen"}
 	if !d.Sound(key) || Loopback(h.Listen) || h.TLS != nil || h.BasicAuth != nil || h.InsecureListen ||
@@ -106,7 +106,7 @@ func Loopback(address string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// checkTwice finds elements that are repeated in a list.
+// checkTwice reports elements that are repeated in a list.
 func checkTwice[T comparable](d *document, key toml.Key, list []T) {
 	for i, x := range list {
 		if slices.Contains(list[:i], x) {
@@ -142,8 +142,8 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 	}
 }
 
-// hasUnknownTable reports whether a stream has a table that the schema does not have. It may be a misspelt mechanism,
-// which is reported already.
+// hasUnknownTable reports whether a stream has a table that is not in the schema. The table may be a misspelt
+// mechanism, and is already reported as an unknown key.
 func (d *document) hasUnknownTable(key toml.Key) bool {
 	t, _ := d.Written(key).(map[string]any)
 	for name, v := range t {
@@ -184,7 +184,7 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 	d.checkColumns(s, key)
 }
 
-// checkScaling turns centre and scale into one number per column.
+// checkScaling checks centre and scale, and expands them to one number per column.
 func (d *document) checkScaling(s *Stream, key toml.Key) {
 	if !d.Sound(under(key, "input", "columns")) {
 		return
@@ -216,7 +216,7 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 	d.checkAuto(s, key)
 }
 
-// checkMerge finds settings that do not go with merge = true.
+// checkMerge reports settings that cannot be used with merge = true.
 func (d *document) checkMerge(s *Stream, key toml.Key) {
 	merge := under(key, "merge")
 	if !s.Merge {
@@ -243,13 +243,13 @@ func (d *document) checkMerge(s *Stream, key toml.Key) {
 	}
 }
 
-// automatic reports whether a warm-up, of any mechanism, finds anything.
+// automatic reports whether any value is "auto", so that a warm-up must find it. This holds for all mechanisms.
 func (s *Stream) automatic() bool {
 	return s.Automatic() || s.Moments != nil && math.IsNaN(s.Moments.Clip) ||
 		slices.ContainsFunc(slices.Concat(s.Centre, s.Scale), math.IsNaN)
 }
 
-// checkClock finds settings that do not go with steps by the clock.
+// checkClock reports settings that cannot be used with steps by the clock.
 func (d *document) checkClock(c *Config, s *Stream, key toml.Key) {
 	step, most := under(key, "step"), under(key, "step_max")
 	m, _ := s.mechanism()
@@ -331,9 +331,8 @@ func (d *document) checkPrivacy(s *Stream, key toml.Key) {
 	}
 }
 
-// follows lists keys that a key depends on. If one of them has a fault, a fault of the key
-// itself is not reported. For example, whether "moments.decay" is required depends on
-// "workload".
+// follows lists, for a key, the other keys on which its check depends. If one of these keys has a fault, a fault of the
+// key itself is not reported. For example, "workload" decides whether "moments.decay" is required.
 var follows = map[string][]string{
 	"moments.decay":         {"workload"},
 	"moments.window":        {"workload"},
@@ -378,7 +377,7 @@ var follows = map[string][]string{
 	"adam.factorization":    {"horizon", "dim"},
 }
 
-// needs gives, for each key that another key may require, the message for its absence.
+// needs gives the message about a missing key that the value of another key requires.
 var needs = map[string]func(s *Stream) string{
 	"moments.decay":  func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
 	"moments.window": func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
@@ -451,8 +450,8 @@ func (d *document) addEstimator(s *Stream, key toml.Key, f *fault.Fault) {
 	}
 }
 
-// locate finds the key that a mechanism's package calls name. It may be in the mechanism's
-// table, in a flat table inside it, or in the stream's table.
+// locate finds the key to which a mechanism's package refers by name. It may be in the mechanism's table, in a flat
+// table inside it, or in the stream's table.
 func locate(stream toml.Key, table, name string) (toml.Key, *toml.Node) {
 	top, names := root().At("stream", "NAME"), strings.Split(name, ".")
 	own := top.At(table)
@@ -476,7 +475,7 @@ func locate(stream toml.Key, table, name string) (toml.Key, *toml.Node) {
 	return under(stream, table), own
 }
 
-// clearOthers sets the keys of other methods in a mechanism's table to zero, to remove their defaults.
+// clearOthers sets keys that belong to other methods of the same mechanism to zero, because defaults may have set them.
 func (d *document) clearOthers(n *toml.Node, key toml.Key, v reflect.Value) {
 	for _, t := range n.Children {
 		if t.Of == "" || t.Of == toml.Field(v, "method").String() {
@@ -518,8 +517,8 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 	}
 }
 
-// checkEvery checks that privacy_every exceeds 1 only if every step has a release in one message: then the releases
-// without a privacy block can refer to that of step 1.
+// checkEvery checks that privacy_every exceeds 1 only if every step has a release and each release is one message.
+// Releases without a privacy block can then refer to the block of step 1.
 func (d *document) checkEvery(s *Stream, key toml.Key) {
 	every := under(key, "output", "privacy_every")
 	if name := s.Mechanism(); d.Sound(every) && s.Output.PrivacyEvery > 1 && (name == "sgd" || name == "adam") {
@@ -608,8 +607,8 @@ func (d *document) checkTopics(c *Config) {
 	}
 }
 
-// checkLimits checks that streams with the same input topic have the same limit and
-// adjacency. The limit belongs to the input, so there can be only one.
+// checkLimits checks that streams with the same input topic have the same limit and adjacency. A limit belongs to the
+// input, so an input can have only one.
 func (d *document) checkLimits(c *Config) {
 	first := map[string]*Stream{}
 	for _, s := range d.byLine(c) {
@@ -621,7 +620,7 @@ func (d *document) checkLimits(c *Config) {
 			first[s.reads()] = s
 			continue
 		}
-		// cause is the key that determines the value if its own key is not in the file.
+		// If name itself is not in the file, cause is the key that determines its value.
 		agree := func(name, cause string, mine, theirs any) {
 			for _, stream := range []string{s.Name, other.Name} {
 				privacy := toml.Key{"stream", stream, "privacy"}

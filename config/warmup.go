@@ -8,22 +8,22 @@ import (
 	"github.com/streamdp/streamdp/internal/toml"
 )
 
-// warmup says what a warm-up finds for a regression, besides centre and scale.
+// warmup describes the warm-up of a regression: which bounds it finds in addition to centre and scale.
 type warmup struct {
-	// bounds returns the target, and pointers to the bounds on features and target; a bound is NaN if it is to be
-	// found.
+	// bounds returns the name of the target, and pointers to the bounds on features and on the target. A bound is NaN
+	// if the warm-up must find it.
 	bounds func(s *Stream) (target string, x, y *float64)
-	// own gives a stream a copy of its mechanism's configuration.
+	// own replaces the stream's mechanism configuration by a copy, which may then be changed.
 	own func(s *Stream)
-	// needs returns the keys whose meaning depends on centre, scale or a bound. The value is true if that one is to be
-	// found.
+	// needs returns the keys whose meaning depends on centre, scale or a bound. For each key, the value is true if the
+	// warm-up finds the quantity on which the key depends.
 	needs func(s *Stream) map[string]bool
-	// unit tells the mechanism that its features (their number without frozen ones) have been scaled to deviation 1;
-	// nil: it need not know.
+	// unit tells the mechanism that the warm-up scales its features to deviation 1. features is their number without
+	// frozen ones. nil: the mechanism does not depend on it.
 	unit func(s *Stream, features int)
 }
 
-// Automatic reports whether a warm-up runs before the mechanism and gives it what it found. Moments have a warm-up of
+// Automatic reports whether a warm-up runs before the mechanism and passes its results to it. Moments have a warm-up of
 // their own, and gradients have none.
 func (s *Stream) Automatic() bool {
 	m, _ := s.mechanism()
@@ -35,7 +35,7 @@ func (s *Stream) Automatic() bool {
 		slices.ContainsFunc(s.Scale, math.IsNaN)
 }
 
-// Bounds returns the task of the warm-up of an automatic stream.
+// Bounds returns the configuration of the warm-up of an automatic stream.
 func (s *Stream) Bounds() bounds.Config {
 	m, _ := s.mechanism()
 	target, x, y := m.warmup.bounds(s)
@@ -47,8 +47,8 @@ func (s *Stream) Bounds() bounds.Config {
 	}
 }
 
-// Limits returns the bounds on features and target of a regression with a warm-up, NaN where
-// they are to be found.
+// Limits returns the bounds on features and target of a regression with a warm-up, NaN where the warm-up must find
+// them.
 func (s *Stream) Limits() (x, y float64) {
 	m, _ := s.mechanism()
 	_, px, py := m.warmup.bounds(s)
@@ -63,8 +63,9 @@ func (s *Stream) warmupSteps() uint64 {
 	return s.Bounds().Parts()
 }
 
-// Bounded returns an automatic stream with these constants. x and y replace bounds that are "auto". features is the
-// number of features that are not frozen. Its releases are in original units, whatever the constants are.
+// Bounded returns a copy of an automatic stream with these constants in place of "auto". x and y are the bounds on
+// features and target. features is the number of features that are not frozen. The stream's releases are in original
+// units, whatever the constants are.
 func (s *Stream) Bounded(centre, scale []float64, x, y float64, features int) *Stream {
 	t := *s
 	m, _ := t.mechanism()
@@ -90,7 +91,7 @@ func (s *Stream) finds(column string) bool {
 	return j >= 0 && j < min(len(s.Centre), len(s.Scale)) && (math.IsNaN(s.Centre[j]) || math.IsNaN(s.Scale[j]))
 }
 
-// standard reports whether a warm-up finds centre and scale of all features.
+// standard reports whether a warm-up finds centre and scale of every feature (every column except target).
 func (s *Stream) standard(target string) bool {
 	if len(s.Centre) != len(s.Input.Row()) || len(s.Scale) != len(s.Input.Row()) {
 		return false // another check reports this fault
@@ -103,8 +104,8 @@ func (s *Stream) standard(target string) bool {
 	return true
 }
 
-// Standing returns an automatic stream with 0 and 1 in place of "auto". Its mechanism has the same guarantee, noise and
-// steps as the one that follows the warm-up.
+// Standing returns an automatic stream with centre 0 and scale 1 in place of "auto". Its mechanism has the same
+// guarantee, noise and steps as the mechanism that follows the warm-up.
 func (s *Stream) Standing() *Stream {
 	or := func(given []float64, missing float64) []float64 {
 		all := slices.Clone(given)
@@ -118,8 +119,8 @@ func (s *Stream) Standing() *Stream {
 	return s.Bounded(or(s.Centre, 0), or(s.Scale, 1), 1, 1, 1)
 }
 
-// checkAuto reports "auto" for a mechanism that cannot find bounds, and keys of a warm-up that the mechanism does not
-// have.
+// checkAuto reports "auto" for a mechanism that cannot find bounds, and keys of a warm-up if the mechanism has no
+// warm-up.
 func (d *document) checkAuto(s *Stream, key toml.Key) {
 	m, _ := s.mechanism()
 	if m == nil || m.finds || m.warmup != nil {

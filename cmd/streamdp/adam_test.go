@@ -110,7 +110,7 @@ func TestAdamCommands(t *testing.T) {
 	want(t, exitUsage, "reads gradients", "replay", "-c", file, "--stream", "updates", file)
 }
 
-// TestAdamReplay replays examples: a release is one line of any length.
+// TestAdamReplay replays examples and expects each release on one line, whatever its length.
 func TestAdamReplay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -143,8 +143,8 @@ func TestAdamReplay(t *testing.T) {
 	}
 }
 
-// TestAdamAuditOfExamples: under zero-out an audit compares an example with no record. A row of zeros also has a
-// gradient, which here is the opposite one.
+// TestAdamAuditOfExamples: under zero-out an audit compares an example with no record. A row of zeros would be a wrong
+// partner, because it has a gradient too, here the opposite one.
 func TestAdamAuditOfExamples(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

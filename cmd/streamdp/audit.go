@@ -34,7 +34,7 @@ func auditCommand(g *globals) *cobra.Command {
 				return err
 			}
 			var all []*audit.Report
-			var missing error // the other streams are audited nevertheless
+			var missing error // returned after all other streams have been audited
 			for _, s := range cfg.Representative().Streams {
 				suite, err := suiteOf(s)
 				if errors.As(err, new(audit.NoneError)) {
@@ -58,10 +58,10 @@ func auditCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// suiteOf returns the audits of a stream's mechanism. It fails for a mechanism without audits.
+// suiteOf builds the audits of a stream's mechanism. It fails for a mechanism without audits.
 func suiteOf(s *config.Stream) (*audit.Suite, error) { return suites.Of(s, plan.Audits(s)) }
 
-// reportAudits prints the findings. It returns an error if an audit failed.
+// reportAudits prints the findings of audits. It returns an error if an audit failed.
 func reportAudits(g *globals, all []*audit.Report) error {
 	failed, total := 0, 0
 	for _, a := range all {

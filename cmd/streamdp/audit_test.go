@@ -222,7 +222,7 @@ sgd = { target = "m", clip_x = 1.0 }
 				far = max(far, f.Statistic)
 			}
 		}
-		if far < 0.85 { // one record of a person uses at most 0.6
+		if far < 0.85 { // a single record would use at most 0.6
 			t.Errorf("stream %s: the worst person uses %g of mu", s.Stream, far)
 		}
 	}
@@ -249,5 +249,5 @@ clip = 1.0
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, exitDone, "", "audit", "-c", file, "--quick") // else a finding has failed
+	want(t, exitDone, "", "audit", "-c", file, "--quick") // otherwise an audit failed
 }

@@ -14,10 +14,10 @@ import (
 )
 
 // TestBoundsOfRealData uses two data sets with their original columns, from 10⁻⁸ to 10³ in size, and rows in random
-// order. There is one pass with ε = 1, and replay knows only topic, columns, ε, δ and adjacency. In the last release
-// the errors of the means, against all rows of the set, are at most 0.03 of each column's deviation, as root mean
-// square over the columns that are not frozen. An expert who looked at the rows reaches 0.011 to 0.021. Orders and keys
-// are fixed, so the test always has the same result.
+// order. Replay reads each set once with ε = 1, and knows only topic, columns, ε, δ and adjacency. The errors of the
+// means in the last release, compared with all rows of the set and divided by each column's deviation, must have a root
+// mean square of at most 0.03 over the columns that are not frozen. An expert who looked at the rows reaches 0.011 to
+// 0.021. Orders and keys are fixed, so the test always has the same result.
 func TestBoundsOfRealData(t *testing.T) {
 	t.Parallel()
 	if dataset.Folder() == "" {

@@ -125,7 +125,8 @@ func byReason(found map[string]int64) string {
 	return strings.Join(list, ", ")
 }
 
-// check checks the configuration and prints the guarantees. If ask is set it also asks brokers and registry.
+// check checks the configuration and prints the guarantees. If ask is true, it also checks what brokers and registry
+// say.
 func (g *globals) check(ctx context.Context, ask bool) error {
 	cfg, err := g.load()
 	if err != nil {

@@ -44,7 +44,7 @@ func TestFaultsOfAConfiguration(t *testing.T) {
 	want(t, exitConfig, "", "check", "-c", file)
 }
 
-// TestCheckReportsAll: a fault of the key does not hide the faults of streams.
+// TestCheckReportsAll: a fault of the key file does not hide faults of streams.
 func TestCheckReportsAll(t *testing.T) {
 	s := newSite(t)
 	if err := os.Remove(filepath.Join(s.dir, "key")); err != nil {

@@ -30,7 +30,7 @@ func clusterCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// together loads a configuration that must have [cluster].
+// together loads the configuration, and fails if it has no [cluster].
 func (g *globals) together() (*config.Config, error) {
 	c, err := g.load()
 	if err == nil && c.Cluster == nil {
@@ -39,7 +39,7 @@ func (g *globals) together() (*config.Config, error) {
 	return c, err
 }
 
-// togetherWithKey is together, and also reads the master key.
+// togetherWithKey does what together does, and also reads the master key.
 func (g *globals) togetherWithKey() (*config.Config, *[32]byte, error) {
 	c, err := g.together()
 	if err != nil {
@@ -256,7 +256,8 @@ func (g *globals) books(ctx context.Context, cfg *config.Config) (*ledger.Books,
 	return cluster.ReadBooks(ctx, cfg, key)
 }
 
-// ledgersOf begins a sentence about the ledgers of a configuration: one is the verb for one ledger, several for more.
+// ledgersOf begins a sentence about the ledgers of a configuration. It continues the sentence with `one` if there is
+// one ledger, and with `several` if there are more.
 func ledgersOf(cfg *config.Config, one, several string) string {
 	if cfg.Cluster == nil {
 		return fmt.Sprintf("the ledger of %s %s", cfg.State.Dir, one)

@@ -122,8 +122,8 @@ func (s *clusterSite) instance(file string) *daemon {
 	return d
 }
 
-// steps waits until the tasks of the group have released at least step steps each, and until exactly these instances
-// run them. It returns how long that took.
+// steps waits until each task of the group has released at least step steps, and exactly these instances run the tasks.
+// It returns the time that this took.
 func (s *clusterSite) steps(file string, step uint64, instances ...string) time.Duration {
 	s.t.Helper()
 	begun := time.Now()
@@ -178,7 +178,8 @@ func TestClusterCommands(t *testing.T) {
 	x.cmd.Process.Kill()
 	x.stop(syscall.SIGKILL)
 
-	// A second group with the state directory of the first: the ledger known there is another one.
+	// A second group uses the state directory of the first. It must be refused, because the directory belongs to
+	// another ledger.
 	other := s.file("a", `"6s"`, `"1s"`, strconv.Quote(s.group), strconv.Quote(s.group+"-2"))
 	want(t, exitDone, "", "cluster", "init", "-c", other)
 	s.instance(other)
@@ -216,7 +217,7 @@ func (s *clusterSite) begins(a string) {
 		t.Error(out)
 	}
 	want(t, exitDone, "have no epochs", "epoch", "list", "-c", a)
-	// A different configuration or key.
+	// These configurations differ from the group's configuration or key.
 	shards := s.file("shards", "shards = 4", "shards = 8")
 	key := s.file("key", `/key"`, `/other"`)
 	for _, c := range []struct{ file, init, run, list string }{
@@ -267,7 +268,7 @@ func (s *clusterSite) every(a, b string) {
 		t.Error(out)
 	}
 	want(t, exitConfig, "not possible with [cluster]", "verify", "-c", a)
-	// A copy, for commands that read files.
+	// This copy is for commands that read files.
 	copied := filepath.Join(s.dir, "copy")
 	if out := want(t, exitDone, "", "cluster", "export", copied, "--with-secrets", "-c", a); !strings.Contains(out,
 		"7 ledger lines about 5 epochs") && !strings.Contains(out, "8 ledger lines about 5 epochs") {
@@ -294,8 +295,8 @@ func (s *clusterSite) every(a, b string) {
 	want(t, exitState, "a copy of the ledgers of group", "cluster", "import", copied, "--yes", "-c", a)
 }
 
-// TestRealKafkaClusterCommands: two instances on Apache Kafka; one is stopped, the other killed; and topics with
-// wrong settings.
+// TestRealKafkaClusterCommands runs two instances on Apache Kafka, stops one and kills the other. It also tries topics
+// with wrong settings.
 func TestRealKafkaClusterCommands(t *testing.T) {
 	s := newClusterSite(t, kafkatest.NewReal(t).Addrs)
 	a, b := s.file("a"), s.file("b")
@@ -331,7 +332,7 @@ func TestRealKafkaClusterCommands(t *testing.T) {
 	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out, "4 shards are complete") {
 		t.Error(out)
 	}
-	// A different key, a different limit.
+	// One file has a different key, another a different limit.
 	for words, file := range map[string]string{
 		"most instances have another key":           s.file("k", `/key"`, `/other"`),
 		"most instances have another configuration": s.file("l", "limit_epsilon = 3.0", "limit_epsilon = 4.0"),
@@ -343,7 +344,7 @@ func TestRealKafkaClusterCommands(t *testing.T) {
 	if code := x.stop(syscall.SIGTERM); code != exitDone {
 		t.Errorf("code %d\n%s", code, x.log)
 	}
-	// Settings with which lines would be lost.
+	// With these settings of a topic, state or ledger entries would be lost.
 	for _, c := range []struct{ topic, name, bad, good string }{
 		{".ledger", "cleanup.policy", "compact", "delete"},
 		{".ledger", "retention.ms", "1000000000", "-1"},

@@ -62,7 +62,7 @@ func TestColumnsPage(t *testing.T) {
 		t.Errorf("blocks %v", seen)
 	}
 
-	// The row of each record, computed by hand; the means cover enough records to make the noise small.
+	// The row of each record is computed by hand. The means cover enough records to make the noise small.
 	section := example[strings.Index(example, "[stream.totals.input]"):strings.Index(example,
 		"[stream.totals.privacy]")]
 	write("moments.toml", `kafka.brokers = ["localhost:9092"]

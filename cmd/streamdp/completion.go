@@ -32,7 +32,7 @@ var flagFiles = map[string][]string{
 }
 
 // complete lets a shell offer values for the flags and arguments of a command and its children. For --stream and
-// --partition it offers those in the configuration of -c.
+// --partition it offers the streams and partitions of the configuration that -c names.
 func (g *globals) complete(c *cobra.Command) {
 	offer := func(flag string, values func(args []string) []string) {
 		must(
@@ -81,7 +81,7 @@ func (g *globals) complete(c *cobra.Command) {
 	}
 }
 
-// must panics on an error: a flag that was just found is missing, or has two completions.
+// must panics on an error. An error means that a flag of the command does not exist, or has two completions.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -112,7 +112,7 @@ func (g *globals) streamNames() (names []string) {
 	return names
 }
 
-// partitions returns the partitions of the stream of that name, or of the only one.
+// partitions returns the partitions of the stream of that name, or of the only stream if the name is empty.
 func (g *globals) partitions(name string) (numbers []string) {
 	streams := g.configured()
 	for _, s := range streams {

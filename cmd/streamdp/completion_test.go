@@ -19,7 +19,7 @@ func completions(t *testing.T, words ...string) []string {
 		t.Fatalf("%q: exit code %d: %s", words, code, errs)
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	return lines[:len(lines)-1] // the last line tells the shell what to do with the others
+	return lines[:len(lines)-1] // the last line is an instruction to the shell
 }
 
 func TestCompletions(t *testing.T) {
@@ -50,7 +50,7 @@ func TestCompletions(t *testing.T) {
 		{[]string{"plan", "-c", two, "--stream", ""}, "orders returns"},
 		{[]string{"verify", "-c", two, "--stream", "r"}, "returns"},
 		{[]string{"verify", "-c", two, "--stream", "orders", "--partition", ""}, "0 3"},
-		{[]string{"verify", "-c", two, "--partition", ""}, ""}, // the stream is unknown
+		{[]string{"verify", "-c", two, "--partition", ""}, ""}, // no suggestion: the stream is unknown
 		{[]string{"epoch", "open", "-c", two, ""}, "orders returns"},
 		{[]string{"epoch", "close", "-c", two, "returns", ""}, ""},
 		{[]string{"epoch", "close", "-c", two, "returns", "--partition", "3"}, "3"},
@@ -58,7 +58,7 @@ func TestCompletions(t *testing.T) {
 		{[]string{"plan", "-c", faulty, "--stream", ""}, ""},
 		{[]string{"plan", "--stream", ""}, ""},
 		{[]string{"run", "--log-level", "w"}, "warn"},
-		{[]string{"run", "-c", ""}, "toml"}, // the extension of the files that the shell then offers
+		{[]string{"run", "-c", ""}, "toml"}, // the shell offers files with this extension
 	} {
 		if got := strings.Join(completions(t, c.words...), " "); got != c.want {
 			t.Errorf("%q: %q, want %q", c.words, got, c.want)

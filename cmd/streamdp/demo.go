@@ -17,7 +17,7 @@ import (
 func demoCommand(g *globals) *cobra.Command {
 	var o demo.Options
 	var rows demoRows
-	var instance string // configuration, if this process is an instance
+	var instance string // the instance's configuration; empty: this process is not an instance
 	var seed uint64
 	c := &cobra.Command{
 		Use:   "demo",
@@ -89,14 +89,14 @@ func demoCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// demoRows are the flags that select the rows of a file to stream.
+// demoRows are the flags that choose a file and the rows to stream from it.
 type demoRows struct {
 	csv, header   string
 	columns       []string
 	centre, scale string
 }
 
-// demoUsage checks which flags go together, and fills in defaults.
+// demoUsage reports flags that cannot be used together, and fills in defaults.
 func demoUsage(o *demo.Options, rows *demoRows, changed func(string) bool) error {
 	without := func(flag string, names ...string) error {
 		for _, name := range names {
@@ -168,7 +168,7 @@ func (g *globals) demo(ctx context.Context, o demo.Options, rows *demoRows) (err
 	return demo.Run(ctx, o)
 }
 
-// file returns the chosen columns of a table.
+// file returns a table's chosen columns as rows for the demonstration.
 func (f *demoRows) file(t *table.Table) (rows *demo.File, err error) {
 	rows = &demo.File{Columns: t.Names, Next: func() ([]string, error) {
 		line, err := t.Next()
@@ -194,7 +194,7 @@ func instanceProgram(configuration string, seed uint64) (*exec.Cmd, error) {
 	return exec.Command(program, "demo", "--instance", configuration, "--insecure-seed", number), nil
 }
 
-// demoInstance runs an instance in a process of its own. It ends when its standard input ends.
+// demoInstance runs an instance in a process of its own. It shuts down when its standard input ends.
 func (g *globals) demoInstance(ctx context.Context, configuration string, o demo.Options) (err error) {
 	if o.Log, err = g.logger("warn", "text"); err != nil {
 		return err

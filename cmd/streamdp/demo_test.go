@@ -58,7 +58,8 @@ func TestDemoFlags(t *testing.T) {
 	want(t, exitUsage, "--open cannot be used with --once", "demo", "--once", "--open")
 }
 
-// TestDemoInstancesAreThisProgram: the processes of the demonstration of instances run this program with a hidden flag.
+// TestDemoInstancesAreThisProgram: in the demonstration of instances, each process runs this program with a hidden
+// flag.
 func TestDemoInstancesAreThisProgram(t *testing.T) {
 	args := strings.Fields("demo --once --instances 2 --insecure-seed 5")
 	out := want(t, exitDone, ", which had partitions ", args...)
@@ -174,15 +175,15 @@ func TestDemoOfAFile(t *testing.T) {
 	want(t, exitUsage, "--insecure-diagnostics needs --csv", "demo", "--once", "--insecure-diagnostics")
 }
 
-// realSets are data sets with suitable public constants: those that somebody who knows only the units would choose.
+// realSets are data sets with public constants that somebody would choose who knows only the units.
 var realSets = map[string][]string{
 	"kin40k": {"--centre", "0", "--scale", "3", "--clip", "1.2"},
 	"elevators": {"--centre", "0", "--clip", "1.5", "--scale",
 		"1000,100,1,0.5,3,15,40,0.05,4,0.0015,0.0015,0.0015,0.0015,0.0003,0.000006,0.0002,0.000008,0.0015,1"},
 }
 
-// TestDemoOnRealData checks coverage over 20 keys: the mean of 20 runs lies in
-// 93–97 % unless it is ten standard deviations (0.7/√20 points) off.
+// TestDemoOnRealData checks coverage over 20 keys: the mean of 20 runs must lie in 93–97 %. A mean outside is more than
+// ten standard deviations (0.7/√20 points) off.
 func TestDemoOnRealData(t *testing.T) {
 	dir := os.Getenv("STREAMDP_DATA")
 	if dir == "" {
@@ -193,7 +194,7 @@ func TestDemoOnRealData(t *testing.T) {
 			var sum float64
 			runs := 6
 			if race.Enabled {
-				runs = 2 // the seeds are fixed, so the result is always the same
+				runs = 2 // seeds are fixed, so the result never varies
 			}
 			for seed := 1; seed <= runs; seed++ {
 				r := demoRun(t,

@@ -33,7 +33,7 @@ func deployed(t *testing.T, name string) string {
 	return string(text)
 }
 
-// dashboardQueries returns the queries of the dashboard, for every stream and job.
+// dashboardQueries returns the queries of the dashboard, with its variables set to every stream and job.
 func dashboardQueries(t *testing.T) (queries []string) {
 	t.Helper()
 	var d struct {
@@ -91,8 +91,8 @@ func TestKubernetesConfiguration(t *testing.T) {
 }
 
 // TestPrometheus: a real Prometheus scrapes a real daemon, answers every query of the dashboard, and fires the alerts
-// for a spent budget, rejected records and a halted task, here without their waiting time; with STREAMDP_SLOW=1 also
-// the alert for a lag above the headroom.
+// for a spent budget, rejected records and a halted task. The alerts have no waiting time here. With STREAMDP_SLOW=1
+// the test also covers the alert for a lag above the headroom.
 func TestPrometheus(t *testing.T) {
 	path, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -147,7 +147,7 @@ func TestPrometheus(t *testing.T) {
 	ask := func(query string) int {
 		res, err := http.Get("http://" + address + "/api/v1/query?query=" + url.QueryEscape(query))
 		if err != nil {
-			return 0 // not yet
+			return 0 // Prometheus does not answer yet
 		}
 		defer res.Body.Close()
 		var answer struct {

@@ -120,7 +120,7 @@ func (f *epochFlags) register(c *cobra.Command) {
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 }
 
-// changeEpoch asks the operator to confirm and then changes the epoch, as change does.
+// changeEpoch asks the operator to confirm, and then calls change.
 func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFlags) error {
 	cfg, err := g.load()
 	if err != nil {
@@ -163,8 +163,8 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 	return g.changed(books, s, task)
 }
 
-// change lets the running process change the epoch: the instance that runs the task, or the daemon that runs on the
-// state directory. If no daemon runs there, change takes the directory's lock and changes the epoch itself.
+// change lets a running process change the epoch: with [cluster] the instance that runs the task, otherwise the daemon
+// that uses the state directory. If no daemon uses it, change takes the directory's lock and changes the epoch itself.
 func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t core.Task,
 	open epoch.OpenRequest) error {
 	q := task.NewRequest(kind, t)
@@ -179,7 +179,7 @@ func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t
 	return g.command(ctx, cfg, q)
 }
 
-// abandoned returns the partitions of a stream that have an open epoch but are not in the configuration any more. s is
+// abandoned returns the partitions of a stream that have an open epoch but that the configuration does not name. s is
 // nil if the configuration does not have the stream.
 func abandoned(books *ledger.Books, s *config.Stream, name string) (partitions []int) {
 	for _, e := range books.Epochs() {
@@ -250,7 +250,7 @@ func (g *globals) confirm(books *ledger.Books, s *config.Stream, t core.Task, ki
 	return g.ask()
 }
 
-// beginning says where a new epoch of a task will begin, as far as the ledger shows.
+// beginning describes where a new epoch of a task will begin, as far as the ledger shows it.
 func beginning(books *ledger.Books, s *config.Stream, t core.Task, from string) (string, error) {
 	for _, e := range slices.Backward(books.Epochs()) {
 		switch {
@@ -309,7 +309,7 @@ func inputOf(e ledger.EpochInfo) string {
 	return fmt.Sprintf("%s/%s", e.Topic, strings.Join(numbers, ","))
 }
 
-// firsts lists where an epoch begins, by partition.
+// firsts lists the first offset of an epoch in each partition.
 func firsts(e ledger.EpochInfo) string {
 	if len(e.Parts) == 0 {
 		return fmt.Sprint(e.First)
@@ -321,7 +321,7 @@ func firsts(e ledger.EpochInfo) string {
 	return strings.Join(all, ",")
 }
 
-// ranges lists the offsets of an epoch, by partition.
+// ranges lists the offsets of an epoch in each partition.
 func ranges(e ledger.EpochInfo) string {
 	if len(e.Parts) == 0 {
 		return fmt.Sprintf("[%d, %s)", e.First, words.Offset(e.End))

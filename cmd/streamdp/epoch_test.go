@@ -10,7 +10,8 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// TestEpochs follows an operator's way out of every refusal: a changed configuration, a spent budget, a closed epoch.
+// TestEpochs follows an operator through every refusal and its remedy: a changed configuration, a spent budget, a
+// closed epoch.
 func TestEpochs(t *testing.T) {
 	s := newSite(t)
 	// An empty ledger is reported with its directory, because the directory may be wrong.
@@ -23,7 +24,8 @@ func TestEpochs(t *testing.T) {
 	s.feed(25)
 	d := s.start()
 	d.until("two steps", released(2))
-	// An epoch that cannot open is refused before the open epoch is closed for it, with and without a running daemon.
+	// An epoch that cannot be opened is refused before the open epoch is closed to make room for it, with and without a
+	// running daemon.
 	refused := func(closed, code int, text string, args ...string) {
 		t.Helper()
 		want(t, code, text, append([]string{"epoch", "open", "orders", "-c", s.config, "--yes"}, args...)...)

@@ -55,8 +55,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestHowTos: the configurations in the how-tos are complete, except for the tables that every file has, a stream if a
-// how-to is not about one, and its guarantee if the how-to is about something else.
+// TestHowTos checks that the configurations in the how-tos are complete. They may leave out the tables that every file
+// has, a stream if the how-to is not about one, and its guarantee if the how-to is about something else.
 func TestHowTos(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(cases.Root(t), "docs", "howto", "*.md"))
@@ -182,7 +182,7 @@ func TestReadmeConfiguration(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// The noise of three steps is much larger than the spread of that many rows; five of its deviations are exceeded
+	// The noise of three steps is much larger than the spread of that many rows; it exceeds five standard deviations
 	// once in 6·10⁵ runs.
 	mean := last.Values["mean_original"]
 	for j, exact := range []float64{50, 5, 0.0041} {

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/term"
 )
 
-// feedCodecs are the forms of a record that feed can write.
+// feedCodecs are the codecs in which feed can write records.
 var feedCodecs = []string{"json", "json-array", "csv", "float64", "float32"}
 
 // feedFlags are the flags of feed.
@@ -32,7 +32,7 @@ type feedFlags struct {
 	partition, partitions                     int
 	rate                                      int
 	create                                    bool
-	labels                                    []string // the stream's columns, if records hold them without names
+	labels                                    []string // stream's columns, if records hold values without names
 	texts                                     map[string]bool
 }
 
@@ -167,10 +167,10 @@ func (f *feedFlags) fromStream(cfg *config.Config, choosesPartition bool) error 
 	return nil
 }
 
-// name sets the names of the numbers of a record to those of a stream's columns, as its codec requires.
+// name labels the numbers of a record with the names of a stream's columns, in the form that its codec requires.
 func (f *feedFlags) name(columns []string) {
 	switch f.codec {
-	case "csv": // lines are sent unchanged
+	case "csv": // needs no names: lines are sent unchanged
 	case "json":
 		f.columns = columns
 	default:
@@ -200,7 +200,7 @@ func (f *feedFlags) createTopic(ctx context.Context, client *kafka.Client) error
 	return err
 }
 
-// source returns the function that yields the values of the records.
+// source opens the input. next yields the values of the records.
 func (f *feedFlags) source() (next func() ([]byte, error), read *table.File, size int64, done func() error, err error) {
 	if f.ndjson != "" {
 		file, err := table.OpenFile(f.ndjson)

@@ -125,8 +125,8 @@ func TestFeed(t *testing.T) {
 		append(slices.Clone(stream), "--csv", file("p.csv", "1,2,3\n"))...)
 }
 
-// TestFeedKeepsRecordsApart: a topic gets one record for each line, in order. A record that the topic does not accept,
-// and one of a line that is not CSV, has no row.
+// TestFeedKeepsRecordsApart: a topic gets one record for each line, in order. A record without a row replaces a record
+// that the topic does not accept, and a line that is not CSV.
 func TestFeedKeepsRecordsApart(t *testing.T) {
 	s := newSite(t)
 	c, err := kafka.NewClient(kafka.Options{Brokers: []string{s.broker.Addr()}})

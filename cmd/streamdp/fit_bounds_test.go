@@ -15,13 +15,13 @@ func withoutBounds(flags []string) []string {
 	return slices.Clone(flags[:slices.Index(flags, "--clip-x")])
 }
 
-// TestFitBounds: without any constants the solvers whose budget is a μ find the relation in the file's units. This also
-// holds under replace, with some constants given, and with a column that never varies. Other solvers refuse, and so
-// does a file with too few rows.
+// TestFitBounds: without any constants, the solvers whose budget is a μ find the relation in the file's units. They
+// also do so under replace, with some constants given, and with a column that never varies. The other solvers refuse,
+// and a file with too few rows is refused.
 func TestFitBounds(t *testing.T) {
 	t.Parallel()
 	flags := withoutBounds(fitFile(t, 20000))
-	// The file has sold = 100 + 20·(2(u−10)/2 − v/5 + 1).
+	// In the file, sold = 100 + 20·(2(u−10)/2 − v/5 + 1).
 	relation := []float64{20, -4, -80}
 	for _, c := range []struct {
 		name string
@@ -41,7 +41,7 @@ func TestFitBounds(t *testing.T) {
 			t.Fatalf("%s %v: %+v", c.name, c.more, r)
 		}
 		for i, x := range relation {
-			// The units in which u, v and the target have deviation 1.
+			// unit is the factor to units in which u, v and the target have deviation 1.
 			unit := []float64{49 / 2., 49 / 5., 49 * math.Sqrt(1+25)}[i]
 			if e := math.Abs(r.Original[i]-x) / unit; !(e <= c.most) {
 				t.Errorf("%s %v: coefficient %d is %g, want %g", c.name, c.more, i, r.Original[i], x)

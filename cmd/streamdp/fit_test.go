@@ -41,7 +41,7 @@ func fitFile(t *testing.T, n int) []string {
 		"--clip-x", "5", "--clip-y", "8", "--centre", "10,100,0", "--scale", "2,20,5"}
 }
 
-// TestFit runs every solver: the estimate is close to the relation, as far as the solver can find it, in scaled and in
+// TestFit runs every solver: the estimate must be as close to the relation as the solver allows, in scaled and in
 // original units. A run without a seed gives another result.
 func TestFit(t *testing.T) {
 	t.Parallel()
@@ -83,7 +83,7 @@ func TestFit(t *testing.T) {
 		if !slices.Equal(r.Columns, []string{"u", "v"}) || r.Account != c.accounting {
 			t.Errorf("%s: %s", name, out)
 		}
-		// y = 100 + 20(θ₁(u−10)/2 + θ₂v/5 + θ₀)
+		// In original units, y = 100 + 20(θ₁(u−10)/2 + θ₂v/5 + θ₀).
 		o := []float64{10 * r.Theta[0], 4 * r.Theta[1], 100 + 20*r.Intercept - 100*r.Theta[0]}
 		for j := range o {
 			if math.Abs(r.Original[j]-o[j]) > 1e-9*math.Abs(o[j]) {
@@ -122,7 +122,7 @@ func TestFitOutput(t *testing.T) {
 	if strings.Contains(out, "squared error") {
 		t.Errorf("an error on the file is printed without being asked for:\n%s", out)
 	}
-	// The duration is a function of the file, and so are the cells of a first line.
+	// Duration and first-line cells are functions of the file, so they must not appear.
 	var r fit.Result
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--json")...)), &r); err != nil ||
 		r.Seconds != math.Floor(r.Seconds) || r.Seconds == 0 {

@@ -63,7 +63,7 @@ func ledgerCommand(g *globals) *cobra.Command {
 			case len(spent)+len(populations) > 0:
 			case name == "":
 				fmt.Fprintf(g.stderr, "%s nothing\n", ledgersOf(cfg, "charges", "charge"))
-			case cfg.Named(name) == nil: // else the ledger may have it from an earlier configuration
+			case cfg.Named(name) == nil: // otherwise the ledger may have it, from an earlier configuration
 				return exit.Usagef("neither the configuration nor the ledger has a stream %s", name)
 			default:
 				fmt.Fprintf(g.stderr, "%s nothing for stream %s\n", ledgersOf(cfg, "charges", "charge"), name)

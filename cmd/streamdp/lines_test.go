@@ -39,9 +39,9 @@ func write(t *testing.T, name, text string) (path string) {
 	return path
 }
 
-// damages returns lines without a row that a reader of whole files does not take for exactly one line, but for none,
-// for two, or for the beginning of the next one. It is a function because one line is long, and the tests run this
-// binary as a program hundreds of times.
+// damages returns damaged lines, none of which gives a row. An ordinary CSV reader would not take each of them for
+// exactly one line, but for none, for two, or for the beginning of the next line. It is a function because one line is
+// long, and the tests run this binary as a program hundreds of times.
 func damages() map[string]string {
 	return map[string]string{
 		"empty":          ``,
@@ -99,8 +99,8 @@ func fitted(t *testing.T, file string, more ...string) fit.Result {
 }
 
 // TestRecordsStayApart: with any content of one line of a file, fit and replay count the same number of records, and
-// release the same as for any other null record in that line. Without STREAMDP_SLOW=1, only the first line is made too
-// long.
+// release the same values as for any other null record in its place. Without STREAMDP_SLOW=1, only the first line is
+// made too long.
 func TestRecordsStayApart(t *testing.T) {
 	config := siteOfLines(t).config
 	const n = 1000
@@ -155,7 +155,7 @@ func TestRecordsStayApart(t *testing.T) {
 	}
 }
 
-// siteOfLines returns a site whose second stream, lines, has the codec csv.
+// siteOfLines returns a site with a second stream, named lines, that has the codec csv.
 func siteOfLines(t *testing.T) *site {
 	s := newSite(t)
 	text, err := os.ReadFile(s.config)
@@ -175,7 +175,8 @@ moments.clip = 1.0
 	return s
 }
 
-// TestFilesInEveryForm: CRLF, a byte order mark, a missing end of the last line, .gz and standard input change nothing.
+// TestFilesInEveryForm checks that the form of a file does not change results: CRLF, a byte order mark, a missing end
+// of the last line, .gz and standard input change nothing.
 func TestFilesInEveryForm(t *testing.T) {
 	s := siteOfLines(t)
 	const n = 200
@@ -235,7 +236,7 @@ func TestFilesInEveryForm(t *testing.T) {
 	}
 }
 
-// TestFirstLine: what the first line decides, and what it cannot decide.
+// TestFirstLine checks what the first line decides and what it cannot decide.
 func TestFirstLine(t *testing.T) {
 	fit := []string{"fit", "--target", "last", "--epsilon", "2", "--delta", "1e-6", "--adjacency", "zero-out",
 		"--clip-x", "1", "--clip-y", "1"}
@@ -252,7 +253,7 @@ func TestFirstLine(t *testing.T) {
 			t.Errorf("%q:\n%s", first, out)
 		}
 	}
-	// A surplus cell belongs only to the first record.
+	// Only the first record has a surplus cell. It must not change how other records are read.
 	for _, columns := range []string{"1,2", "c1,c2"} {
 		if out := want(t, exitDone, "",
 			with("1,2,3\n"+rows, "--header", "no", "--columns", columns)...); !strings.Contains(out, "last of") &&

@@ -24,15 +24,15 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// The exit codes. docs/operations.md explains them to operators.
+// These are the exit codes. docs/operations.md explains each of them.
 const (
 	exitDone        = 0
-	exitFailure     = 1   // a failure while running
-	exitUsage       = 2   // the command line
-	exitConfig      = 3   // the configuration, key file included
-	exitState       = 4   // state damaged, missing, locked, or older than the output
-	exitNothing     = 5   // budget or horizon used up: nothing to do
-	exitInterrupted = 130 // interrupted twice
+	exitFailure     = 1   // the command failed while running
+	exitUsage       = 2   // the command line is invalid
+	exitConfig      = 3   // the configuration or the key file is invalid
+	exitState       = 4   // the state is damaged, missing, locked, or older than the output
+	exitNothing     = 5   // nothing to do: budget or horizon is used up
+	exitInterrupted = 130 // the user interrupted twice
 )
 
 func main() {
@@ -116,7 +116,7 @@ func exitCode(c *cobra.Command, err error, stderr io.Writer) int {
 	return code
 }
 
-// globals are the flags that every command has.
+// globals holds the flags that every command has.
 type globals struct {
 	config    string
 	json      bool
@@ -181,8 +181,8 @@ func needs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// strict makes unknown arguments of a command, of its children and of cobra's own commands
-// usage errors. A command that only has children shows its help.
+// strict turns an unknown argument into a usage error, for a command, its children and cobra's own commands. A command
+// that only has children shows its help.
 func strict(c *cobra.Command) {
 	if c.Args == nil || c.HasSubCommands() || c.Parent().Name() == "completion" {
 		c.Args = needs()
@@ -211,7 +211,7 @@ func (g *globals) load() (*config.Config, error) {
 	return c, err
 }
 
-// alone reads the configuration for a command that changes or reads a state directory, which needs one without
+// alone reads the configuration for a command that works on a state directory. It fails if the configuration has
 // [cluster].
 func (g *globals) alone() (*config.Config, error) {
 	c, err := g.load()
@@ -230,13 +230,13 @@ func loadKey(c *config.Config) (*[32]byte, error) {
 	return key, nil
 }
 
-// logger returns a logger with level and format from the flags or else the configuration.
+// logger returns a logger with level and format from the flags or, without flags, from the configuration.
 func (g *globals) logger(level, format string) (*slog.Logger, error) {
 	log, _, err := g.adjustable(level, format)
 	return log, err
 }
 
-// adjustable returns the same logger and its lowest level, which may be changed later.
+// adjustable returns the logger that the function logger returns, and its lowest level, which can be changed later.
 func (g *globals) adjustable(level, format string) (*slog.Logger, *slog.LevelVar, error) {
 	if g.logLevel != "" {
 		level = g.logLevel
@@ -261,7 +261,8 @@ func (g *globals) adjustable(level, format string) (*slog.Logger, *slog.LevelVar
 // release is the version that the linker sets: see deploy/release.
 var release string
 
-// version returns the version of this build: the one that the linker set, else the module's, else the commit's.
+// version returns the version of this build: the version that the linker set, otherwise that of the module, otherwise
+// the commit.
 func version() string {
 	if release != "" {
 		return release
@@ -285,6 +286,6 @@ func version() string {
 	return revision + dirty
 }
 
-// wholeSeconds returns the time since then, rounded up to whole seconds. How long work took
-// depends on the records; whole seconds show little of that.
+// wholeSeconds returns the time since then, rounded up to whole seconds. The duration depends on the records; whole
+// seconds reveal little about it.
 func wholeSeconds(then time.Time) float64 { return math.Ceil(time.Since(then).Seconds()) }

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	}
 	// Tests mostly wait for other processes, so more of them run in parallel. -parallel overrides this.
 	parallel := 4 * runtime.GOMAXPROCS(0)
-	if race.Enabled { // the race detector makes them wait less
+	if race.Enabled { // with the race detector they mostly compute
 		parallel /= 2
 	}
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {

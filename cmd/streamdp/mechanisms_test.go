@@ -175,7 +175,7 @@ func TestAnotherMechanism(t *testing.T) {
 			t.Fatalf("release %s", m.Value)
 		}
 		for j, want := range []float64{5, 10} {
-			// 7 standard errors are exceeded once in 4·10¹¹ values, and there are 18.
+			// One of 4·10¹¹ values is off by more than 7 standard errors, and there are 18 values.
 			if math.Abs(v.Data[j]-want) > 7*v.SE || v.Data[j] == want {
 				t.Errorf("step %d: sum %d is %g ± %g, the truth is %g", r.Step, j, v.Data[j], v.SE, want)
 			}
@@ -185,7 +185,7 @@ func TestAnotherMechanism(t *testing.T) {
 		}
 	}
 
-	// Its keys are in the digest, so another clip norm is another guarantee.
+	// The digest includes the mechanism's keys, so another clip norm is another guarantee.
 	write("3.0")
 	d = s.start()
 	<-d.read

@@ -10,8 +10,8 @@ import (
 	"github.com/streamdp/streamdp/stream/preflight"
 )
 
-// known returns the configuration with the streams that its patterns have made, according to the ledger. If the ledger
-// cannot be read, it adds none: commands that need the ledger report the reason.
+// known returns the configuration, with the streams that its patterns have made according to the ledger. If the ledger
+// cannot be read, known adds no streams: a command that needs the ledger then reports the reason itself.
 func known(cfg *config.Config) *config.Config {
 	if len(cfg.Patterns) == 0 {
 		return cfg
@@ -23,8 +23,8 @@ func known(cfg *config.Config) *config.Config {
 	return books.Expand(cfg)
 }
 
-// names reports whether a name denotes a stream of [config.Config.Representative]: the stream itself, its pattern, or
-// any stream of that pattern.
+// names reports whether name stands for s, a stream of [config.Config.Representative]. The name may be that of s, of
+// its pattern, or of any stream of that pattern.
 func names(cfg *config.Config, s *config.Stream, name string) bool {
 	if s.Pattern() == "" {
 		return s.Name == name
@@ -36,9 +36,9 @@ func names(cfg *config.Config, s *config.Stream, name string) bool {
 	return of != nil && of.Pattern() == s.Pattern()
 }
 
-// decodedAs returns a stream whose records have the same form as those of the named one; name "" stands for the only
-// stream. The name of a pattern is accepted, because its streams differ only in their topics, unless the topic names
-// the subject of the schemas. It returns nil if there is no such stream.
+// decodedAs returns a stream whose records have the same form as those of the named stream. An empty name stands for
+// the only stream. The name of a pattern is accepted too, because its streams differ only in their topics; it is
+// refused if the topic determines the subject of the schemas. decodedAs returns nil if there is no such stream.
 func decodedAs(cfg *config.Config, name string) *config.Stream {
 	of := cfg.Representative()
 	if name == "" && len(of.Streams) == 1 {
@@ -85,7 +85,7 @@ func (g *globals) printTaken(cfg *config.Config) {
 	}
 }
 
-// printPatterns prints the topics that a daemon's patterns match but do not read.
+// printPatterns prints the topics that patterns of a daemon match but that no stream reads.
 func printPatterns(g *globals, all []httpapi.PatternStatus) {
 	for _, p := range all {
 		fmt.Fprintf(g.stdout, "\n%s.*: reads %d topics (at most %d) that match %s\n", p.Pattern, p.Taken,

@@ -68,7 +68,7 @@ func TestPatternCommands(t *testing.T) {
 	}
 	said("orders.orders", "epoch", "list")
 	said("epoch 1 of orders.orders-0 is closed", "epoch", "close", "orders.orders", "--yes")
-	// The daemon continues to run, because a topic may appear.
+	// The daemon continues to run, because another topic may appear.
 	if out := want(t, exitDone, "", "status", "--url", d.url); !strings.Contains(out, "closed") {
 		t.Errorf("status: %s", out)
 	}
@@ -88,7 +88,7 @@ func TestPatternCommands(t *testing.T) {
 		"orders.orders\n") {
 		t.Errorf("completion offers %s", out)
 	}
-	// A stream whose topic does not match any more: its epoch can be closed.
+	// The stream's topic does not match the pattern any more. Its epoch can still be closed.
 	if err := os.WriteFile(s.config, []byte(strings.Replace(changed, `"orders.*"`, `"orders-.*"`, 1)),
 		0o600); err != nil {
 		t.Fatal(err)

@@ -139,7 +139,7 @@ func parseSteps(list string) ([]uint64, error) {
 	return steps, nil
 }
 
-// warn prints the settings that are probably mistakes.
+// warn prints warnings about settings that are probably mistakes.
 func warn(g *globals, d *core.Description) {
 	for _, w := range d.Warnings {
 		fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: %s\n", d.Stream, w)

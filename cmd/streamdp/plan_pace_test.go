@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// TestPlanPace: a plan shows how batches, step size and settling follow from the guarantee and an assumed condition
-// number, warns of settings that will not learn, and refuses a batch that always diverges.
+// TestPlanPace: a plan shows which batches, step size and settling time follow from the guarantee and an assumed
+// condition number. It warns of settings that will not learn, and refuses a batch with which the steps always diverge.
 func TestPlanPace(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "demand-amb.toml"))

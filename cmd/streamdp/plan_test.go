@@ -62,7 +62,7 @@ func TestPlanWithHorizon(t *testing.T) {
 }
 
 // TestPlanWarmup: if the bounds of a regression are found, the plan shows the offsets of the warm-up and the steps
-// after it. The audit is about the mechanism that follows.
+// after it. The audit covers the mechanism after the warm-up.
 func TestPlanWarmup(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -96,7 +96,7 @@ func TestPlanWarmup(t *testing.T) {
 	want(t, exitDone, "", "audit", "--quick", "-c", file)
 }
 
-// TestPlanInWords: a mechanism's numbers have six digits, and a missing comparison has a reason.
+// TestPlanInWords: a plan shows a mechanism's numbers with six digits, and gives a reason for a missing comparison.
 func TestPlanInWords(t *testing.T) {
 	t.Parallel()
 	out := want(t, exitDone, "", "plan", "-c", filepath.Join(cases.Root(t), "examples", "auto.toml"))
@@ -108,7 +108,7 @@ func TestPlanInWords(t *testing.T) {
 	}
 }
 
-// TestPlanSaysWhy: the plan says what auto chose. What it says about tune agrees with the plan of a stream with that
+// TestPlanSaysWhy: the plan says what "auto" chose. Its sentence about tune agrees with the plan of a stream with that
 // tune.
 func TestPlanSaysWhy(t *testing.T) {
 	example, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "orders.toml"))
@@ -177,7 +177,7 @@ func TestPlanSaysWhy(t *testing.T) {
 		"auto chose blt, because it has the least error at 50 steps")
 }
 
-// TestPlot draws a plan in both forms, and refuses to draw more than one stream.
+// TestPlot draws a plan as SVG and as PNG, and refuses to draw more than one stream.
 func TestPlot(t *testing.T) {
 	file := filepath.Join(cases.Root(t), "examples", "orders.toml")
 	dir := t.TempDir()

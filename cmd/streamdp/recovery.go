@@ -39,7 +39,7 @@ func (f *taskFlags) register(c *cobra.Command, epoch string) {
 	}
 }
 
-// load returns the configuration and the task that the flags name.
+// load returns the configuration and the task that the flags select.
 func (f *taskFlags) load(g *globals) (cfg *config.Config, t core.Task, err error) {
 	if cfg, err = g.alone(); err != nil {
 		return nil, t, err
@@ -55,7 +55,7 @@ func (f *taskFlags) load(g *globals) (cfg *config.Config, t core.Task, err error
 	return cfg, t, err
 }
 
-// taskOf returns the task of a stream's partition; −1 stands for the only one.
+// taskOf returns the task of a stream's partition; −1 stands for the only partition.
 func taskOf(s *config.Stream, partition int) (t core.Task, err error) {
 	t = core.Task{Stream: s.Name, Partition: partition}
 	switch {
@@ -184,7 +184,7 @@ func verifyCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// of sets the task to that of an exported epoch.
+// of sets the flags to the task of an exported epoch.
 func (f *taskFlags) of(x *recovery.Export) error {
 	m, err := core.ParseManifest([]byte(x.Manifest))
 	if err != nil {
@@ -404,8 +404,8 @@ func readExport(name string) (*recovery.Export, error) {
 	return x, nil
 }
 
-// command lets the running daemon carry out a request. If no daemon runs, it takes the directory's lock and carries it
-// out itself.
+// command passes a request to the running daemon. If no daemon runs, it takes the directory's lock and carries the
+// request out itself.
 func (g *globals) command(ctx context.Context, cfg *config.Config, q task.Request) error {
 	asked, err := client.Change(ctx, cfg.State.Dir, q)
 	if asked || err != nil {

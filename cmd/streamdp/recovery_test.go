@@ -25,7 +25,7 @@ func said(t *testing.T, code int, text string, args ...string) {
 }
 
 // TestRecoveryCommands: an operator exports an epoch, verifies it, loses and recovers its state, and loses and
-// republishes its output, each with the right command and exit code.
+// republishes its output, and each command must end with the right exit code.
 func TestRecoveryCommands(t *testing.T) {
 	s := newSite(t)
 	s.feed(45)
@@ -74,7 +74,7 @@ func TestRecoveryCommands(t *testing.T) {
 	want(t, exitState, "streamdp recover --stream orders --partition 0 --from FILE", "run", "-c", s.config)
 	want(t, exitFailure, "the manifest of epoch 1 is missing", "recover", "-c", s.config)
 	said(t, exitDone, "recovered orders-0", "recover", "-c", s.config, "--from", whole)
-	said(t, exitDone, "recovered orders-0", "recover", "-c", s.config) // again, with intact state
+	said(t, exitDone, "recovered orders-0", "recover", "-c", s.config) // the same command, with intact state
 	s.feed(20)
 	d = s.start()
 	d.until("six steps", released(6))
@@ -108,7 +108,7 @@ func TestRecoveryCommands(t *testing.T) {
 	}
 }
 
-// TestCheckConnectWarns: check --connect reports partitions that no stream reads, and missing ones.
+// TestCheckConnectWarns: check --connect reports partitions that no stream reads, and partitions that do not exist.
 func TestCheckConnectWarns(t *testing.T) {
 	s := newSite(t)
 	s.write("dead_letter = { mode = \"reference\", topic = \"dead\" }", "1.0")

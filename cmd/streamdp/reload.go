@@ -60,8 +60,8 @@ func reloadCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// printReload prints the differences of the configuration and the effect. With dry it prints the effect that a reload
-// would have.
+// printReload prints how the configuration has changed, and what the reload did. With dry it prints what a reload would
+// do.
 func (g *globals) printReload(r *httpapi.Reload, dry bool) error {
 	if g.json {
 		return json.NewEncoder(g.stdout).Encode(r)

@@ -32,7 +32,7 @@ type replayFlags struct {
 	diagnostics      bool
 }
 
-// fewerForWarmup is the advice for a file with fewer records than the warm-up takes.
+// fewerForWarmup advises the user whose file has fewer records than the warm-up reads.
 const fewerForWarmup = "the key warmup sets how many it takes; streamdp plan shows how many it needs"
 
 func replayCommand(g *globals) *cobra.Command {
@@ -119,7 +119,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		seed = &f.seed
 	}
 	var t *truth.Truth
-	var last *truth.Release // the last one with values
+	var last *truth.Release // the last release with values
 	if f.diagnostics && s.Moments != nil && steps == nil {
 		t = truth.New(s)
 		t.Forget()
@@ -224,7 +224,8 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	return nil
 }
 
-// steps returns the ends of a file's steps by the clock, nil if steps are not by the clock, and the columns to read.
+// steps returns the ends of a file's steps by the clock, and the columns to read. The ends are nil if steps are not by
+// the clock.
 func (f *replayFlags) steps(s *config.Stream, file string) (*replay.Steps, []string, error) {
 	columns := s.Input.Fields()
 	period := s.Step.Clock()
@@ -254,7 +255,7 @@ func (f *replayFlags) steps(s *config.Stream, file string) (*replay.Steps, []str
 	return steps, columns, err
 }
 
-// rejections formats how many records gave no row, by reason.
+// rejections formats the numbers of records that gave no row, by reason.
 func rejections(found map[string]int64) string {
 	if len(found) == 0 {
 		return "every record gave a row"
@@ -267,7 +268,7 @@ func rejections(found map[string]int64) string {
 }
 
 // values returns a function that yields the values of a file's records. columns are the paths of the values in a
-// record; those in texts stay text.
+// record; values at paths in `texts` stay text.
 func values(file, header string, in *config.Input, columns []string,
 	texts map[string]bool) (next func() ([]byte, error), read *table.File, size int64, done func() error, err error) {
 	if name := strings.TrimSuffix(file, ".gz"); strings.HasSuffix(name, ".csv") && !in.Binary() {
@@ -297,7 +298,7 @@ func values(file, header string, in *config.Input, columns []string,
 	}, r, r.Size, r.Close, nil
 }
 
-// texts returns the paths of a stream's columns of categories.
+// texts returns the paths of the columns whose values are categories.
 func texts(s *config.Stream) map[string]bool {
 	paths := map[string]bool{}
 	for _, c := range s.Input.Specs() {
@@ -308,8 +309,8 @@ func texts(s *config.Stream) map[string]bool {
 	return paths
 }
 
-// sized returns a function that yields the values of records that follow their length: 4 bytes, big-endian; length −1
-// is a tombstone. A value longer than table.MaxLine counts as an empty one.
+// sized returns a function that yields the values of a file's records. In the file each value follows its length: 4
+// bytes, big-endian; length −1 is a tombstone. A value longer than table.MaxLine counts as an empty one.
 func sized(r io.Reader, file string) func() ([]byte, error) {
 	in, value := bufio.NewReaderSize(r, 1<<16), []byte(nil)
 	no := func(what string) error {

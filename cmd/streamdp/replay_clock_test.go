@@ -22,8 +22,8 @@ func TestReplayClock(t *testing.T) {
 	j := i + strings.IndexByte(clock[i:], '\n')
 	clock = clock[:i] + "step = \"1m\"" + clock[j:]
 	cfg := write(t, "clock.toml", clock)
-	// Minutes with 3, 0 and 2 records, and one record in a minute that has not ended. A record without a time and a
-	// late one belong to the step of the previous record.
+	// Three minutes have 3, 0 and 2 records. One more record is in a minute that has not ended. A record without a time
+	// and a late one belong to the step of the previous record.
 	documents, table := "", "amount,ts,items\n"
 	for _, at := range []string{"10", "20.5", "", "150", "30", "185"} {
 		stamp := ""
@@ -61,7 +61,7 @@ func TestReplayClock(t *testing.T) {
 		write(t, "a.ndjson", documents)); got != byTime {
 		t.Error("steps by published releases and by times give different releases")
 	}
-	// One time far ahead would put all later records into the same step.
+	// A record with a time far ahead is refused, because it would put all later records into the same step.
 	for _, far := range []string{"1e6,20", "4070908800,20"} {
 		table := "amount,ts,items\n"
 		for _, at := range strings.Split("10,"+far, ",") {
@@ -89,7 +89,7 @@ func TestReplayClock(t *testing.T) {
 }
 
 // TestReplayClockRefit: the windows of a refit end where steps by the clock do. The window of the last record has not
-// ended, and one without records has no solution.
+// ended, and a window without records has no solution.
 func TestReplayClockRefit(t *testing.T) {
 	cfg := write(t, "clock.toml", `[kafka]
 brokers = ["localhost:9092"]
@@ -104,7 +104,7 @@ step_max = 60
 privacy = { epsilon = 1.0, delta = 1e-8, adjacency = "zero-out" }
 refit = { target = "sold", clip_x = 1.0, clip_y = 1.0 }
 `)
-	// 40 records in the first hour, none in the second, 60 in the third, one in the fourth.
+	// The first hour has 40 records, the second none, the third 60, the fourth one.
 	table := "price,ts,sold\n"
 	for i := range 100 {
 		table += fmt.Sprintf("0.5,%d,0.25\n", []int{60, 7260}[min(1, i/40)]+i)
@@ -139,7 +139,7 @@ refit = { target = "sold", clip_x = 1.0, clip_y = 1.0 }
 	}
 }
 
-// TestPlanClock: plan describes steps by the clock, and says for how many records its errors are.
+// TestPlanClock: plan describes steps by the clock, and says for which number of records it computes the errors.
 func TestPlanClock(t *testing.T) {
 	s := newSite(t)
 	text, err := os.ReadFile(s.config)

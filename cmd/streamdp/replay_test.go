@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestReplay runs a stream's estimator on the same records in every form that a file may have.
+// TestReplay runs a stream's estimator on the same records, given in every form that a file may have.
 func TestReplay(t *testing.T) {
 	s := newSite(t)
 	dir := t.TempDir()
@@ -113,8 +113,8 @@ func TestReplay(t *testing.T) {
 		write("q.bin", strings.Repeat("\x00\x00\x00\x3f", 41)))
 }
 
-// TestReplayTruth: for moments the diagnostics show the last release next to exact values of the rows, unshortened and
-// as clipped, and count the clipped rows. Without the flag none of this is printed.
+// TestReplayTruth: for moments the diagnostics show the last release together with exact values from the unshortened
+// and from the clipped rows, and the number of clipped rows. Without the flag none of this is printed.
 func TestReplayTruth(t *testing.T) {
 	t.Parallel()
 	replay := func(tables, rows string, more ...string) string {
@@ -184,7 +184,7 @@ func TestReplayTruth(t *testing.T) {
 			near("variance", x["variance v"][0], 65.0/4-81.0/16)
 			near("clipped variance", x["variance v"][1], 17.0/4-25.0/16)
 			for name, v := range x {
-				if !(math.Abs(v[2]-v[1]) < 5.5*v[3]) { // of 48 values, one exceeds it once in 5·10⁵ runs
+				if !(math.Abs(v[2]-v[1]) < 5.5*v[3]) { // any of 48 values exceeds it once in 5·10⁵ runs
 					t.Errorf("%s: released %g ± %g, the truth is %g", name, v[2], v[3], v[1])
 				}
 			}
@@ -291,7 +291,8 @@ func TestPlanMethods(t *testing.T) {
 	}
 }
 
-// TestSample prints what the records of a file give, column by column, and that this is not private.
+// TestSample runs check --sample. It prints, for each column, how many records of a file give a value, and that this
+// output is not private.
 func TestSample(t *testing.T) {
 	s := newSite(t)
 	path := filepath.Join(t.TempDir(), "records.ndjson")

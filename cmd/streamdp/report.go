@@ -61,7 +61,8 @@ func (g *globals) statement(ctx context.Context, quick bool) (*statement.Stateme
 	})
 }
 
-// writeReport writes the page, or JSON, to a file or to standard output. A file appears only when it is complete.
+// writeReport writes the page, or JSON, to a file or to standard output. The file appears under its name only once it
+// is complete.
 func (g *globals) writeReport(r *statement.Statement, path string) (err error) {
 	if path == "" {
 		return g.printReport(g.stdout, r)

@@ -16,7 +16,7 @@ import (
 )
 
 // TestReport: the report lists the charges before and after a change of the limit, names the configuration, and loads
-// nothing from elsewhere.
+// no external resource.
 func TestReport(t *testing.T) {
 	s := newSite(t)
 	path := filepath.Join(t.TempDir(), "report.html")
@@ -57,7 +57,7 @@ func TestReport(t *testing.T) {
 	if found := regexp.MustCompile(`(?i)<script|https?:|src=|url\(|@import`).FindAllString(page, -1); found != nil {
 		t.Errorf("the report has %v: it must be self-contained", found)
 	}
-	// Every element that is opened is also closed.
+	// The page is well-formed: every element that is opened is also closed.
 	x := xml.NewDecoder(strings.NewReader(page))
 	x.Entity = xml.HTMLEntity
 	for {

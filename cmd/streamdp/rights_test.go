@@ -16,7 +16,7 @@ import (
 )
 
 // TestRealKafkaCheckRights: `check --connect` names each permission that the brokers do not grant, with the command
-// that grants it. After these commands it finds nothing, and nothing else has changed.
+// that grants it. After these commands it finds nothing, and the test has changed nothing else.
 func TestRealKafkaCheckRights(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	if b.SASL == "" {
@@ -58,8 +58,8 @@ func TestRealKafkaCheckRights(t *testing.T) {
 	if n := strings.Count(errs, "this user may not"); n != 3 {
 		t.Errorf("%d resources:\n%s", n, errs)
 	}
-	// The first command runs literally, with Kafka's tool, at the listener that lets everybody do so. The others, which
-	// would take seconds each, are imitated.
+	// The first command is run with Kafka's own tool, at the listener that allows everything. The others would take
+	// seconds each, so the test makes the same requests itself.
 	for i, command := range commands {
 		words := strings.Fields(command)
 		if jars := os.Getenv("JARS"); i == 1 && jars != "" {

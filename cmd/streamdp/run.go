@@ -48,7 +48,7 @@ func runCommand(g *globals) *cobra.Command {
 	}
 }
 
-// daemon builds the configured daemon, for the given tasks; nil stands for all.
+// daemon builds the configured daemon for the given tasks. nil stands for all tasks.
 func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
 	read := g.load
 	if tasks != nil {
@@ -72,7 +72,7 @@ func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
 	}
 	o := stream.Options{Config: cfg, Key: key, Log: log, Version: version(), Tasks: tasks, Load: read}
 	if g.logLevel == "" { // the flag overrides the file
-		o.SetLevel = func(level string) { _ = least.UnmarshalText([]byte(level)) } // config has checked it
+		o.SetLevel = func(level string) { _ = least.UnmarshalText([]byte(level)) } // no error: config has checked it
 	}
 	return stream.New(o)
 }

@@ -240,8 +240,8 @@ func TestReloadCommand(t *testing.T) {
 	}
 }
 
-// TestStatusVerdicts: status explains a release's verdict about bounds that were found, unless it is good. It also
-// repeats warnings.
+// TestStatusVerdicts: status explains a release's verdict on bounds that a warm-up found, unless the verdict is good.
+// It also repeats warnings.
 func TestStatusVerdicts(t *testing.T) {
 	t.Parallel()
 	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "do not " +

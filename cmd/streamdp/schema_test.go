@@ -25,7 +25,7 @@ func behindLength(b, value []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(value))), value...)
 }
 
-// TestSized: values are read as they were written, and a file that ends inside one is a fault.
+// TestSized: values are read as they were written, and a file that ends inside a value is a fault.
 func TestSized(t *testing.T) {
 	values := [][]byte{[]byte("one\ntwo"), {}, nil, []byte("three")}
 	var file []byte
@@ -70,8 +70,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestSchemaCommands: check compares the columns with the schemas before any budget is spent. sample and replay read a
-// file of records in kcat's form, with schemas from the registry.
+// TestSchemaCommands: check compares the columns with the schemas before any budget is spent. check --sample and replay
+// read a file of records in kcat's form, with schemas from the registry.
 func TestSchemaCommands(t *testing.T) {
 	reg := srfake.New()
 	defer reg.Close()

@@ -26,7 +26,7 @@ type site struct {
 	broker *embedded.Broker
 	dir    string
 	config string
-	binary string // program of the daemon; empty: this test binary
+	binary string // path of the daemon's program; empty: this test binary
 }
 
 const siteConfig = `[kafka]
@@ -92,7 +92,7 @@ func (s *site) feed(rows int) {
 		"--csv", file)
 }
 
-// start starts the daemon and waits until it serves; stop ends it by a signal.
+// start starts the daemon and waits until it serves; stop ends the daemon with a signal.
 func (s *site) start() *daemon {
 	s.t.Helper()
 	args := []string{"run", "-c", s.config, "--log-format", "json"}

@@ -103,7 +103,8 @@ func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e client.
 	return nil
 }
 
-// printHalted prints why shards of an instance are halted, with one line per reason, and returns their number.
+// printHalted prints the reasons for which shards of an instance are halted, one line per reason, and returns the
+// number of halted shards.
 func printHalted(g *globals, x client.Instance) (n int, err error) {
 	if x.Error != "" {
 		return 0, nil
@@ -164,8 +165,8 @@ func printInstances(g *globals, cfg *config.Config, all []client.Instance) error
 	return printStatus(g, list, instances)
 }
 
-// printStatus prints a table of tasks. instances names the instance that runs each of them; nil: one daemon runs them
-// all.
+// printStatus prints a table of tasks. instances has the name of the instance that runs each task; nil: one daemon runs
+// all of them.
 func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) error {
 	w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
 	fmt.Fprint(w, "TASK\tSTATE\tEPOCH\tSTEP\tOFFSET\tLAG\tOUTBOX\tEPSILON\tCHARGED\tLIMIT")
@@ -222,7 +223,7 @@ func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) err
 	return nil
 }
 
-// personsOf explains in words whom the numbers of a task are about, "" if they are about single records.
+// personsOf describes the persons whose data a task's numbers describe. It returns "" if the unit is a single record.
 func personsOf(t *monitor.TaskStatus) string {
 	if t.Unit == "" || t.Unit == "record" {
 		return ""
@@ -245,7 +246,7 @@ func personsOf(t *monitor.TaskStatus) string {
 	return text
 }
 
-// verdicts explains the verdicts of a release about the bounds that a warm-up found.
+// verdicts explains each verdict that a release can give on the bounds that a warm-up found.
 var verdicts = map[string]string{
 	"partial": "a column is frozen because too few rows differ in it: its mean is its centre and its moments are 0",
 	"stale": "fewer rows are within the clip norm than in the warm-up, so the constants do not fit any more; a new " +

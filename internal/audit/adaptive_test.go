@@ -14,7 +14,8 @@ import (
 )
 
 // descent is a minimal adaptive mechanism: gradient descent towards the mean, with a clip norm that follows a noisy
-// quantile of the gradients' norms, found by bisection in a histogram. Its computations depend on its releases.
+// quantile of the gradients' norms. It finds the quantile by bisection in a histogram. Its computations depend on its
+// releases.
 type descent struct {
 	state struct {
 		Theta [2]float64
@@ -28,9 +29,9 @@ type descent struct {
 }
 
 const (
-	descentK  = 1 << 24 // a clipped gradient, in lattice units
+	descentK  = 1 << 24 // lattice units of a gradient with the clip norm
 	rungs     = 8
-	gradient  = 0.5 // shares of μ: the noise is K/gradient and 1/count
+	gradient  = 0.5 // shares of μ; the noise is K/gradient and 1/count
 	count     = 0.4
 	countUnit = 1 << 20
 )
@@ -45,7 +46,7 @@ func newDescent(fault string) *audit.Subject {
 			case "descent/grad":
 				return audit.Array{Deviations: []float64{descentK / gradient}}, true
 			case "descent/count":
-				// Three questions, each about the bins up to one rung.
+				// The array asks three questions, each about the bins up to one rung.
 				return audit.Array{Deviations: []float64{countUnit * math.Sqrt(3) / count},
 					Signal: func(_ int, hidden []int64) int64 {
 						var n int64
@@ -129,9 +130,9 @@ func (m *descent) UnmarshalBinary(b []byte) error {
 	return binary.Read(bytes.NewReader(b), binary.LittleEndian, &m.state)
 }
 
-// TestCouplingAdaptive couples an adaptive mechanism, in which the neighbour would behave differently under the same
-// noise. The distance is at most the mechanism's μ, even if computations after the differing record depend on it. Each
-// fault is detected.
+// TestCouplingAdaptive audits an adaptive mechanism by coupling; under the same noise, the neighbour would behave
+// differently. The distance must be at most the mechanism's μ, although computations after the differing record depend
+// on it. Each planted fault must be detected.
 func TestCouplingAdaptive(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 3))
@@ -173,8 +174,8 @@ func TestCouplingAdaptive(t *testing.T) {
 	}
 }
 
-// TestNullPairs: a quick audit uses only the first pairs, so a record compared with none, which alone reveals a count
-// of null records, must be among them.
+// TestNullPairs: a quick audit uses only the first pairs, so a record compared with no record must be among them: only
+// this pair reveals a count of null records.
 func TestNullPairs(t *testing.T) {
 	t.Parallel()
 	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {

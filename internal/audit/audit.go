@@ -1,6 +1,6 @@
-// Package audit looks for privacy faults of a mechanism from outside. It feeds rows, reads releases, and knows or
-// chooses the noise. It relies on the audited code only for the public description of its noise. It has its own
-// arithmetic for the matrices that correlate noise.
+// Package audit looks for privacy faults of a mechanism from outside. It feeds rows to the mechanism, reads the
+// releases, and knows or chooses the noise. From the audited code it takes only the public description of the noise. It
+// has its own arithmetic for the matrices that correlate noise.
 //
 //	A0  sensitivity  the noise that makes two neighbouring streams release the
 //	                 same is at most μ away (Sensitivity, Coupling)
@@ -12,11 +12,11 @@
 //	                 (Sketch)
 //
 // For a mechanism with additive noise, A0 and A1 together establish the guarantee: A0 tests that the signal is at most
-// μ if the noise is white with variance 1, and A1 tests that the noise is. They have almost no false alarms and find
-// faults of any size. A2 and A3 assume nothing about the mechanism, but find only larger faults. docs/theory/audit.md
-// proves what each audit can find.
+// μ if the noise is white with variance 1, and A1 tests that the noise is white with variance 1. Both have almost no
+// false alarms and find faults of any size. A2 and A3 assume nothing about the mechanism, but find only larger faults.
+// docs/theory/audit.md proves what each audit can find.
 //
-// The noise of audits protects nothing, so this package never hands it out: it is used only in the package's own runs.
+// The noise of audits protects nothing. Therefore it is used only in this package's own runs and never handed out.
 package audit
 
 import (
@@ -40,19 +40,21 @@ type Mechanism interface {
 	encoding.BinaryUnmarshaler
 }
 
-// Subject is a mechanism with the public description of its noise.
+// Subject is a mechanism to audit, with the public description of its noise.
 type Subject struct {
 	Mechanism
-	// Mu is the cost of all releases together for one record, as the mechanism states it.
+	// Mu is the μ that the mechanism charges one record for all releases together.
 	Mu float64
 	// Array describes an array of noise that the mechanism opens in step t. It is called when the mechanism opens the
-	// array, so it may depend on earlier releases. It returns false if the mechanism should not have that array.
+	// array, so the description may depend on earlier releases. The result is false if the mechanism should not have
+	// that array.
 	Array func(name string, t uint64) (Array, bool)
-	// Recover returns the noisy integer rows from which releases 1, 2, … were made, by array, as numbers near integers;
-	// nil if the releases do not determine them. A row is nil if its step does not open the array.
+	// Recover computes from releases 1, 2, … the noisy integer rows of each array. The rows are numbers near integers;
+	// the row of a step that does not open the array is nil. Recover is nil if the releases do not determine the rows.
 	Recover func(releases []*dp.Release) (map[string][][]float64, error)
-	// Released appends the part of the mechanism's state that follows from releases and public numbers, and that
-	// decides about later steps. Coupling checks this claim. nil: the mechanism does not claim such a part.
+	// Released appends a part of the mechanism's state to b: the part that decides about later steps and that, as the
+	// mechanism claims, follows from releases and public numbers. Coupling checks this claim. nil: there is no such
+	// claim.
 	Released func(b []byte) []byte
 
 	start    []byte // the state before the first step
@@ -61,16 +63,16 @@ type Subject struct {
 
 // Array is the public description of an array of noise.
 type Array struct {
-	// Deviations are the standard deviations of the independent draws, in
-	// lattice units: one for each coordinate, or one for all.
+	// Deviations are the standard deviations of the independent draws, in lattice units: one number per coordinate, or
+	// one number for all.
 	Deviations []float64
-	// C correlates the draws over time: the integer noise W solves CW = σZ, up to its
-	// rounding. nil is the identity.
+	// C correlates the draws over time: the integer noise W solves CW = σZ, up to its rounding. nil stands for the
+	// identity matrix.
 	C Matrix
-	// Signal returns the integer that coordinate j hides if it is not simply hidden[j]; for example, the answer to a
-	// question about a histogram. It is called when the coordinate is drawn.
+	// Signal returns the integer that coordinate j hides, for example the answer to a question about a histogram. It is
+	// called when the coordinate is drawn. nil: coordinate j hides hidden[j].
 	Signal func(j int, hidden []int64) int64
-	// Squares, if not nil, says that the noise is not additive: the array draws the square of a sketch.
+	// Squares, if not nil, replaces additive noise: the array draws the square of a sketch.
 	Squares *Squares
 }
 
@@ -95,7 +97,7 @@ func (a *Array) whitener() Whitener {
 	return a.C()
 }
 
-// Stream holds the records of each step, from its first slot on; nil is an invalid record.
+// Stream holds the records of each step, in slots from the step's first on. A nil record is invalid.
 type Stream [][][]float64
 
 // Replace returns the neighbour of s in which record i of step t (from 0) is x.
@@ -111,12 +113,12 @@ type Source = func(t uint64) dp.Noise
 
 // outcome is the result of a step, which may depend only on releases.
 type outcome struct {
-	first, end uint64      // the step's slots
+	first, end uint64      // the step's slots: first to end−1
 	release    *dp.Release // nil: the step releases nothing
 	released   [sha256.Size]byte
 }
 
-// run feeds the stream to the mechanism, from the stream's first step on.
+// run feeds the whole stream to the mechanism and returns the outcome of each step.
 func (s *Subject) run(x Stream, noise Source) ([]outcome, error) {
 	if s.start == nil {
 		start, err := s.AppendBinary([]byte{})
@@ -177,7 +179,8 @@ func (s *Subject) rows(x Stream, noise Source) (map[string][][]float64, error) {
 	return s.Recover(releases)
 }
 
-// difference says where two runs' outcomes differ; nil if they are equal in every bit.
+// difference returns an error that describes the first difference of two runs' outcomes. It returns nil if they are
+// equal in every bit.
 func difference(x, y []outcome) error {
 	for t := range x {
 		a, b := x[t], y[t]
@@ -194,7 +197,7 @@ func difference(x, y []outcome) error {
 	return nil
 }
 
-// differing says how two releases differ.
+// differing returns an error that says how two releases differ.
 func differing(a, b *dp.Release) error {
 	if a == nil || b == nil || len(a.Values) != len(b.Values) {
 		return errors.New("the releases have different forms")
@@ -207,10 +210,10 @@ func differing(a, b *dp.Release) error {
 	return errors.New("the releases differ")
 }
 
-// Restart makes later runs begin from the mechanism's present state.
+// Restart makes the next run save the mechanism's present state; it and all later runs begin there.
 func (s *Subject) Restart() { s.start = nil }
 
-// NoneError names a mechanism or solver without an audit. Callers must not treat it as a pass.
+// NoneError is the name of a mechanism or solver that has no audit. Callers must not treat this error as a pass.
 type NoneError string
 
 func (e NoneError) Error() string { return "there is no audit of " + string(e) }

@@ -17,9 +17,10 @@ type Descent struct {
 	Closed uint64
 	Mu     float64
 	C      Matrix // correlates the gradients' noise
-	// Standard deviations of the independent draws, in lattice units; 0 for a missing array.
+	// Search, Count and Gradient are the standard deviations of the independent draws of the three arrays, in lattice
+	// units; 0 for a missing array.
 	Search, Count, Gradient float64
-	// Scan says that searches ask one rung after another; otherwise they bisect.
+	// Scan is true if searches ask about one rung after another; otherwise they bisect.
 	Scan  bool
 	Rungs int
 	// Threshold is the count that a search looks for, in records; Unit and Null
@@ -29,11 +30,11 @@ type Descent struct {
 	// Released is like Subject.Released.
 	Released func(b []byte) []byte
 
-	arrays []string // of the searches; nil: ambssgd/stat
+	arrays []string // names of the searches' arrays; nil: ambssgd/stat
 }
 
-// Subject returns the mechanism in the form that Coupling audits. It is not for other audits, because clip norms depend
-// on releases, and the questions of a search depend on its answers.
+// Subject returns the mechanism in the form that Coupling audits. Other audits do not apply, because clip norms depend
+// on releases, and the questions of a search depend on its earlier answers.
 func (d Descent) Subject() *Subject {
 	d.arrays = []string{"ambssgd/stat"}
 	l := &listener{Descent: d}
@@ -53,10 +54,10 @@ func (d Descent) Subject() *Subject {
 	}
 }
 
-// listener watches the draws of a search and so knows its questions.
+// listener sees the draws of a search, and computes from them the questions that the search asks.
 type listener struct {
 	Descent
-	drawn []float64 // by the search of the open step
+	drawn []float64 // the draws so far of the search in the open step
 }
 
 func (l *listener) Range(t uint64) (first, end uint64) { return l.Mechanism.Range(t + l.Closed) }
@@ -95,7 +96,7 @@ func (l *listener) question(j int, bins []int64) int64 {
 	return c
 }
 
-// count returns the number of records up to bin last, in lattice units.
+// count returns the number of records in the bins up to last, in lattice units.
 func (l *listener) count(bins []int64, last int) (sum int64) {
 	for i, n := range bins[:len(bins)-1] {
 		if i <= last {
@@ -105,8 +106,9 @@ func (l *listener) count(bins []int64, last int) (sum int64) {
 	return sum
 }
 
-// bisect follows a search among places 0 … top. asked is the number of its first draw, and end returns the last bin of
-// a place. It returns the count of draw j or, if j comes later, the place that the search found.
+// bisect simulates a search by bisection among places 0 … top. asked is the number of the search's first draw; end
+// returns the last bin of a place. If draw j belongs to the search, bisect returns the count that draw j asks for; if j
+// comes later, it returns the place that the search found.
 func (l *listener) bisect(bins []int64, top, asked, j int, sd float64, end func(place int) int) (c int64, place int) {
 	low, high := 0, top
 	for i := asked; low < high; i++ {

@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestTables computes the tables of docs/theory/audit.md: the number of draws, runs or rows that finds an error of a
-// given size with probability audit.Power.
+// TestTables computes the tables of docs/theory/audit.md: the numbers of draws, runs or rows with which an error of a
+// given size is found with probability audit.Power.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	line := func(first string, cells []int) string {
@@ -23,7 +23,7 @@ func TestTables(t *testing.T) {
 		}
 		return s
 	}
-	// A1: f²χ² must be below the quantile below which χ² is with probability α.
+	// A1 finds the error f if f²χ² is below the α-quantile of χ².
 	var draws []int
 	for _, factor := range []float64{1.05, 1.1, 1.4, 2} {
 		draws = append(draws, least(func(n int) bool {
@@ -33,7 +33,7 @@ func TestTables(t *testing.T) {
 		}))
 	}
 	cases.Table(t, "docs/theory/audit.md", "| noise too small by a factor |", []string{line("draws", draws)})
-	// A2.
+	// This is the table for A2.
 	var table []string
 	for _, mu := range []float64{0.5, 1, 2, 4, 8} {
 		var runs []int
@@ -47,7 +47,7 @@ func TestTables(t *testing.T) {
 		table = append(table, line(fmt.Sprint(mu), runs))
 	}
 	cases.Table(t, "docs/theory/audit.md", "| claimed μ |", table)
-	// A3.
+	// This is the table for A3.
 	table = nil
 	for _, gamma := range []float64{20, 5, 4} {
 		var rows []int
@@ -62,7 +62,7 @@ func TestTables(t *testing.T) {
 	cases.Table(t, "docs/theory/audit.md", "| claimed γ |", table)
 }
 
-// least returns the smallest n ≥ 8 from which on f returns true.
+// least returns the smallest n ≥ 8 such that f returns true for n and all larger numbers.
 func least(f func(n int) bool) int {
 	top := 8
 	for !f(top) {

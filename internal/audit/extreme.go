@@ -8,30 +8,30 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Extreme is a pair of neighbouring streams, with noise for it, whose cost is known. The most expensive of [Pairs] may
-// cost much less than the mechanism charges, and then it cannot show that the mechanism charges too little. An extreme
-// pair can.
+// Extreme is a pair of neighbouring streams, together with noise, for which the cost is known. It can show that the
+// mechanism charges too little. The most expensive of [Pairs] cannot if it costs much less than the mechanism charges.
 type Extreme struct {
 	X, Y Stream
-	// Lean returns the draws of X's run in an array, one per coordinate; nil: all 0.
+	// Lean returns the draws of X's run in an array, one per coordinate; nil: all draws are 0.
 	Lean func(array string) []float64
-	// Part is the distance of the pair, as a share of μ. Sketch is the part of 1/γ that a sketch shows. 0: the pair has
-	// no such distance.
+	// Part is the pair's distance as a share of μ. Sketch is the share of 1/γ that a sketch shows. 0: the pair has no
+	// such distance.
 	Part, Sketch float64
 }
 
-// Target says which column of a window's rows is the target, the bounds on features and target, and the bound on
-// residuals divided by the one on the target.
+// Target says which column of a window's rows is the target. It also holds the bounds on features and target, and the
+// bound on residuals divided by the bound on the target.
 type Target struct {
 	Columns, Target        int
 	ClipX, ClipY, Residual float64
 	Iterations             int
 	Tau                    float64 // deviation in the test of the least eigenvalue
-	Debias, Pool           bool    // options of ihm
+	Debias, Pool           bool    // options of the solver ihm
 	Slots                  int
 }
 
-// row returns a record with features x in units of their bound, followed by zeros, and target y in units of its bound.
+// row returns a record whose first features are x and the others 0, in units of the bound on features, and whose target
+// is y in units of its bound.
 func (g Target) row(y float64, x ...float64) []float64 {
 	row, next := make([]float64, g.Columns), 0
 	for j := range row {
@@ -46,22 +46,22 @@ func (g Target) row(y float64, x ...float64) []float64 {
 	return row
 }
 
-// axis returns the record with feature k at ±its bound.
+// axis returns a record in which only feature k is not 0: it is ±its bound.
 func (g Target) axis(k int, size, y float64) []float64 {
 	x := make([]float64, k+1)
 	x[k] = size
 	return g.row(y, x...)
 }
 
-// extremeCopies is the number of copies of each record, apart from the pair's own. They make every eigenvalue larger
-// than the one in the pair's direction.
+// extremeCopies is the number of copies of each record, apart from the two records of the pair. The copies make every
+// other eigenvalue larger than the one in the pair's direction.
 const extremeCopies = 8
 
 // Extremes returns pairs for the solvers "ihm", "linmix" and "dp-gd-residual". It returns none for other solvers, and
 // for windows that are too short. In a pair, a record at the bounds of the first feature and of the target is compared
 // with no record; under replace there is also a pair with the opposite target. The draws keep the iterates where that
-// record's residual is as large as possible: at 0 or, with a radius R, near the boundary of the ball. The test of the
-// least eigenvalue only just passes.
+// record's residual is as large as possible: at 0 or, with a radius R, near the boundary of the ball. The draws also
+// make the test of the least eigenvalue pass by the smallest margin.
 //
 //   - linmix: the other records span the space orthogonal to the record and do not
 //     contribute in its direction, so λ_min moves by all of its squared norm, 2, and
@@ -71,8 +71,9 @@ const extremeCopies = 8
 //     The test counts only without an intercept: with one, no record is orthogonal to a
 //     record at the bound.
 //
-// Under replace, a record compared with no record makes half of the move that gradients are charged for, and a record
-// compared with one of opposite target makes all of it. With a radius no pair reaches the charge.
+// The charge for gradients covers the largest move that a pair can make under replace. A record compared with no record
+// makes half of that move, and a record compared with one of opposite target makes all of it. With a radius no pair
+// reaches the charge.
 func (w Windows) Extremes(g Target) (all []Extreme) {
 	features := g.Columns - 1
 	var others [][]float64
@@ -102,7 +103,7 @@ func (w Windows) Extremes(g Target) (all []Extreme) {
 	none := Stream{rows}
 	e := Extreme{X: none.Replace(0, 0, g.axis(0, 1, 1)), Y: none}
 
-	// Shares of the squared distance that is charged: by the test, and by gradients.
+	// test and moved are shares of the squared distance that is charged: the test's, and that of gradients.
 	test, moved := 0.0, 1.0
 	if w.Test > 0 {
 		test = 1 / (w.Test * w.Test * w.Mu * w.Mu)
@@ -125,7 +126,7 @@ func (w Windows) Extremes(g Target) (all []Extreme) {
 	gradient = whole / w.Adjacency.Factor()
 	e.Part = math.Sqrt(moved*test + gradient*gradient)
 
-	// The record in the space of the iterates.
+	// unit is the record in the space of the iterates.
 	unit := make([]float64, w.Features)
 	unit[0] = 1
 	if w.Centred {
@@ -140,7 +141,7 @@ func (w Windows) Extremes(g Target) (all []Extreme) {
 		case !strings.HasPrefix(array, "grad"):
 			return nil
 		}
-		// size brings the sum to 0, or the iterate to −R.
+		// size is the draw that brings the sum to 0, or the iterate to −R.
 		size := -1 / w.Noise / max(1, g.Residual)
 		if w.Radius > 0 {
 			size = -radiusLean
@@ -163,13 +164,13 @@ func (w Windows) Extremes(g Target) (all []Extreme) {
 // is a radius.
 const radiusLean = 12
 
-// descent returns the root of the mean square of (1−s_t)/(1+R) for the iterates s_t, along
-// the record, of ihm with a radius R:
+// descent returns the root mean square of (1−s_t)/(1+R), where s_t is the component along the record of the iterates of
+// ihm with radius R:
 //
 //	s_{t+1} = s_t + f_t·(1 − s_t − 12σ(1+R))/h,  within ±R
 //
-// where 1−s_t is the record's residual, h the expectation of a sketch's square along it,
-// and f_t the correction of its inverse's mean.
+// Here 1−s_t is the record's residual, h the expected square of a sketch along the record, and f_t the correction for
+// the mean of that square's inverse.
 func (w Windows) descent(g Target, h float64) float64 {
 	s, sum, r := 0.0, 0.0, w.Radius
 	for t := range g.Iterations {
@@ -207,8 +208,8 @@ func (s *Suite) extremes() (all []Finding, err error) {
 	return all, nil
 }
 
-// knownTo is the relative precision to which the cost of an extreme pair is known: draws are rounded, and so is the
-// noise of the iterates.
+// knownTo is the relative precision to which the cost of an extreme pair is known. It is not exact because draws and
+// the noise of the iterates are rounded.
 const knownTo = 0.01
 
 func known(audit, what string, statistic, want float64, err error) Finding {

@@ -9,23 +9,22 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Matrix is a lower triangular matrix C with a positive diagonal, in arithmetic that shares
-// nothing with the audited code. It starts at column 1.
+// Matrix is a lower triangular matrix C with a positive diagonal, computed without any of the audited code. Each call
+// returns a Whitener that starts at column 1.
 type Matrix func() Whitener
 
 // Whitener computes Cx, entry by entry, for one sequence x.
 type Whitener interface {
-	// Ahead returns the next entry as a function of the next x:
-	// (Cx)_t = c·x_t + s with c = C_tt.
+	// Ahead returns c and s such that the next entry is (Cx)_t = c·x_t + s, where c = C_tt and x_t is the next x.
 	Ahead() (c, s float64)
 	// Push takes the next x.
 	Push(x float64)
-	// Later returns Σ (Cx)_t² over all later t, to the end of C if it has one, assuming that x is 0 from here on.
+	// Later returns Σ (Cx)_t² over all later t, to the end of C if it has oneif all further x are 0.
 	Later() float64
 }
 
-// Whiten returns Cx and C_tt for each t. w must be at its beginning. Afterwards w has consumed x, so that Later gives
-// the later contribution of x.
+// Whiten returns Cx and C_tt for each t. w must be at its beginning. Afterwards w.Later returns what x contributes to
+// later entries.
 func Whiten(w Whitener, x []float64) (white, diagonal []float64) {
 	white, diagonal = make([]float64, len(x)), make([]float64, len(x))
 	for t, v := range x {
@@ -57,7 +56,7 @@ func Toeplitz(c []float64) Matrix {
 type toeplitz struct {
 	c, energy []float64
 	t         int
-	at        []int // steps with x ≠ 0
+	at        []int // the steps t with x_t ≠ 0
 	x         []float64
 }
 
@@ -79,7 +78,7 @@ func (w *toeplitz) Later() (sum float64) {
 	switch len(w.at) {
 	case 0:
 		return 0
-	case 1: // neighbours that differ in one step
+	case 1: // the usual case: neighbours differ in one step
 		return w.x[0] * w.x[0] * (w.energy[w.t-w.at[0]] - w.energy[len(w.c)-w.at[0]])
 	}
 	ahead := toeplitz{c: w.c, t: w.t, at: w.at, x: w.x}
@@ -90,8 +89,8 @@ func (w *toeplitz) Later() (sum float64) {
 	return sum
 }
 
-// Inverse returns the matrix C = D⁻¹ for D_tj = d[t−j], 0 beyond, d[0] > 0,
-// with the given number of rows.
+// Inverse returns the matrix C = D⁻¹ with the given number of rows, where D_tj = d[t−j], and 0 beyond the end of d.
+// d[0] must be positive.
 func Inverse(d []float64, rows int) Matrix {
 	c := make([]float64, rows)
 	for t := range c {
@@ -138,7 +137,7 @@ func (d *dense) Later() (sum float64) {
 	return sum
 }
 
-// Columns returns C·diag(m), which has as many columns as m.
+// Columns returns C·diag(m). The result has len(m) columns.
 func Columns(c Matrix, m []float64) Matrix {
 	return func() Whitener { return &columns{Whitener: c(), m: m} }
 }
@@ -159,8 +158,8 @@ func (w *columns) Push(x float64) {
 	w.t++
 }
 
-// Normalised returns the first rows of a Toeplitz matrix with C_tt = 1, each column divided by its norm in these rows:
-// multiplied by the largest multiple of 2⁻²⁰ that makes it no longer than 1.
+// Normalised returns the first rows of a Toeplitz matrix with C_tt = 1, with normalised columns. Each column is
+// multiplied by the largest multiple of 2⁻²⁰ for which its norm, in these rows, is at most 1.
 func Normalised(c Matrix, rows int) Matrix {
 	first := make([]float64, rows)
 	first[0] = 1
@@ -174,8 +173,8 @@ func Normalised(c Matrix, rows int) Matrix {
 	return Columns(Toeplitz(column), m)
 }
 
-// Stored returns the matrix of a stored factorization, computed from its integers, or for "sqrt" from workload and
-// horizon. An unknown kind is an error.
+// Stored returns the matrix of a stored factorization. It is computed from the stored integers or, for the kind "sqrt",
+// from workload and horizon. An unknown kind is an error.
 func Stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, error) {
 	if s.Height == 0 {
 		return stored(s, w, horizon)
@@ -212,7 +211,7 @@ func stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 			c = reciprocal(c)
 		}
 		return func() Whitener { return &banded{c: c, inverse: s.Kind == "bisr"} }, nil
-	case "banded": // with bands that an optimiser found
+	case "banded": // an optimiser found the bands
 		c := []float64{1}
 		for _, m := range s.Bands {
 			c = append(c, float64(m)*0x1p-64)
@@ -242,7 +241,7 @@ func stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 	return nil, fmt.Errorf("the audits do not support factorization %q", s.Kind)
 }
 
-// reciprocal returns len(c) coefficients of 1/c(x), for c[0] = 1.
+// reciprocal returns the first len(c) coefficients of the power series 1/c(x). c[0] must be 1.
 func reciprocal(c []float64) []float64 {
 	d := make([]float64, len(c))
 	d[0] = 1
@@ -254,12 +253,12 @@ func reciprocal(c []float64) []float64 {
 	return d
 }
 
-// banded is the matrix of the bands c[0] = 1, c[1], …, or its inverse: y = Cx by
-// y_t = x_t + Σ_{k≥1} c_k x_{t−k}, or x_t = y_t + Σ_{k≥1} c_k y_{t−k}.
+// banded is the matrix with bands c[0] = 1, c[1], …, or its inverse. The matrix computes y = Cx by y_t = x_t + Σ_{k≥1}
+// c_k x_{t−k}; the inverse computes x_t = y_t + Σ_{k≥1} c_k y_{t−k}.
 type banded struct {
 	c       []float64
 	inverse bool
-	past    []float64 // of x, or of y; the last len(c)−1
+	past    []float64 // the last len(c)−1 values of x, or of y
 }
 
 func (b *banded) Ahead() (c, s float64) {
@@ -284,7 +283,7 @@ func (b *banded) Push(x float64) {
 	b.past = append(b.past, x)
 }
 
-// Later follows y until nothing more of it remains.
+// Later continues y until all further entries are 0 or negligible.
 func (b *banded) Later() (sum float64) {
 	rest := banded{b.c, b.inverse, slices.Clone(b.past)}
 	for quiet := 0; quiet < len(b.c); quiet++ {
@@ -298,13 +297,12 @@ func (b *banded) Later() (sum float64) {
 	return sum
 }
 
-// buffered is (Cx)_t = x_t/r + Σ_j Σ_i Ω_i(j) Θ_i^(t−j−1) x_j, the inner sums by
-// recursion.
+// buffered is the matrix with (Cx)_t = x_t/r + Σ_j Σ_i Ω_i(j) Θ_i^(t−j−1) x_j. It computes the inner sums by recursion.
 type buffered struct {
 	stored *matfact.Stored
 	state  []float64
 	steps  uint64
-	phase  int // of the next step
+	phase  int // phase of the next step
 }
 
 func (b *buffered) Ahead() (c, s float64) {
@@ -329,7 +327,7 @@ func (b *buffered) Push(x float64) {
 
 func (b *buffered) decay(i int) float64 { return float64(b.stored.Decay[i]) * 0x1p-64 }
 
-// gap is 1 − Θ_i, computed from the integer, because the difference would lose precision in float64.
+// gap is 1 − Θ_i, computed from the integer, because subtracting in float64 would lose precision.
 func (b *buffered) gap(i int) float64 { return float64(-b.stored.Decay[i]) * 0x1p-64 }
 
 func (b *buffered) Later() (sum float64) {
@@ -341,19 +339,20 @@ func (b *buffered) Later() (sum float64) {
 	return sum
 }
 
-// KernelRoot returns n coefficients of the square root c(x) of a workload's kernel a(x), from 2c'a = a'c:
+// KernelRoot returns the first n coefficients of c(x), the square root of a workload's kernel a(x). They follow from
+// 2c'a = a'c:
 //
 //	j·c_j = ½(Σ_{i<j} c_i − W·Σ_{m≥1} c_{j−Wm})
 //
-// for a window of W steps, without the second sum for sums, and times β^j for exponential weights. It checks Σ_i
-// c_ic_{j−i} = a_j for some j.
+// This is the recursion for a window of W steps. For sums the second sum is left out; for exponential weights c_j is
+// multiplied by β^j. KernelRoot checks Σ_i c_ic_{j−i} = a_j for some j.
 func KernelRoot(w matfact.Workload, n int) ([]float64, error) {
 	w = w.Kernel()
 	if err := w.Validate(); err != nil {
 		return nil, err
 	}
 	c := make([]float64, n)
-	var strided []float64 // by residue of j modulo W
+	var strided []float64 // sums of c by residue of j modulo W
 	if w.Kind == "window" {
 		strided = make([]float64, min(w.Window, uint64(n)))
 	}

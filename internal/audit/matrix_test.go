@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestWhiteners compares whiteners with dense products entry by entry, and their later energy with its sum.
+// TestWhiteners compares whiteners with dense products entry by entry, and Later with the sum of later squares.
 func TestWhiteners(t *testing.T) {
 	t.Parallel()
 	const steps, end = 12, 4000
@@ -102,7 +102,7 @@ func TestWhiteners(t *testing.T) {
 		"normalised banded": {normalised("banded", sums), 40},
 		"normalised blt":    {normalised("blt", sums), 40},
 	} {
-		column := func(j, n int) []float64 { // column of C
+		column := func(j, n int) []float64 { // returns column j of C
 			unit := make([]float64, n)
 			unit[j] = 1
 			white, _ := Whiten(c.m(), unit)
@@ -141,7 +141,7 @@ func TestWhiteners(t *testing.T) {
 			}
 		}
 	}
-	// D·C = I.
+	// C is the inverse of D, so D·C must be I.
 	d := []float64{2, -0.5, -0.3}
 	w := Inverse(d, 40)()
 	c, _ := Whiten(w, append([]float64{1}, make([]float64, 39)...))

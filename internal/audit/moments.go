@@ -8,41 +8,41 @@ import (
 )
 
 // Moments describes moment estimation of d columns by any method. Its arrays are jme/first with the rows; jme/second
-// with the upper triangle of their squares, unless the second moment is made of noisy rows; jme/count with the number
-// of valid records; and jme/full with the number of rows that are not shortened.
+// with the upper triangle of their squares, unless the second moment is computed from noisy rows; jme/count with the
+// number of valid records; and jme/full with the number of rows that are not shortened.
 type Moments struct {
 	Mechanism
 	Mu       float64
-	Method   string // as package moments names it
+	Method   string // its name in package moments
 	Workload matfact.Workload
-	C        Matrix // for all arrays, unless the second moment has its own
-	// Second and SecondC belong to the second moment, if it has its own.
+	C        Matrix // used for all arrays, except a second moment with its own SecondC
+	// Second and SecondC are workload and matrix of the second moment, if it has its own.
 	Second  matfact.Workload
 	SecondC Matrix
 	// Clip bounds the norm of a row. First, Diagonal, OffDiagonal, Count and Full are the standard deviations of one
 	// step's independent draws, in scaled units and in records; 0 for a missing array.
 	Clip                                      float64
 	First, Diagonal, OffDiagonal, Count, Full float64
-	// Exp, SecondExp, CountExp and FullExp are the exponents of the lattices' steps.
+	// Exp, SecondExp, CountExp and FullExp are the binary exponents of the lattices' spacings.
 	Exp, SecondExp, CountExp, FullExp int
 }
 
 // Worst returns the pair of neighbouring records that is farthest apart. In general it is the pair of JointWorst for
-// the weight that the deviations give the second moment. It is a record and an invalid one under zero-out, and under
-// replace if the number of valid records is released and that pair is farther apart.
+// the weight that the deviations give the second moment. Under zero-out, it is a record and an invalid record. Under
+// replace, it is that pair too if the number of valid records is released and this pair is then farther apart.
 func (m Moments) Worst(adjacency dp.Adjacency) Pair {
 	nu := 0.0
 	if m.Diagonal > 0 {
-		// This code does not know the column norms of two different matrices; if both are 1 they are equal.
+		// The column norms of two different matrices are not known here. If both are 1 they are equal.
 		nu = m.First * m.First / (m.Diagonal * m.Diagonal) * m.Clip * m.Clip
 	}
 	p := JointWorst(nu, m.Clip, m.Columns(), adjacency)
 	switch {
 	case adjacency == dp.ZeroOut:
-		p.Y = nil // a row of zeros counts in full
+		p.Y = nil // compares with no record, because a row of zeros counts as not shortened
 		return p
 	case m.Columns() == 1 && p.Y[0] == -m.Clip:
-		p.Y[0] *= 1 - 1e-6 // counts in full, while the other looks like a shortened row
+		p.Y[0] *= 1 - 1e-6 // makes this row count as not shortened, and the other as shortened
 	}
 	if m.Count == 0 {
 		return p
@@ -127,8 +127,8 @@ func (m Moments) Subject() *Subject {
 	return s
 }
 
-// unmix removes the squares of noisy rows from the second moments of "combined". With independent noise their weight is
-// the same in every release, because both errors fall as Σa².
+// unmix subtracts the squares of noisy rows from the second moments of "combined". With independent noise, the weight
+// of these squares is the same in every release, because both errors fall as Σa².
 func (m Moments) unmix(releases []*dp.Release, rows [][]float64) []*dp.Release {
 	d, tau2 := float64(m.Columns()), m.First*m.First
 	joint := d * (d + 1) / 2 * m.Diagonal * m.Diagonal

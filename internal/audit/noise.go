@@ -13,16 +13,16 @@ import (
 
 // NoiseReport is the result of noise audits in one or several runs.
 type NoiseReport struct {
-	// White holds C(x̃−x)/σ by array, with a row for each opening. In a sound mechanism these are independent standard
-	// Gaussians. Draws is their number.
+	// White holds C(x̃−x)/σ by array, with one row each time the array is opened. In a sound mechanism all entries are
+	// independent standard Gaussians. Draws is their number.
 	White map[string][][]float64
 	Draws int
 	// Off is the largest distance between a whitened release and the noise that was drawn, divided by the largest
-	// distance that one rounding can make: at most 1 in a sound mechanism. Identity says where it is larger.
+	// distance that one rounding can make: at most 1 in a sound mechanism. If it is larger, Identity says where.
 	Off      float64
 	Identity error
-	// Words is the number of the generator's words that were remembered. All were different, unless Repeated names one
-	// that came twice.
+	// Words is the number of words of the random generator that were remembered. They must all differ; Repeated names
+	// one that came twice.
 	Words    int
 	Repeated error
 
@@ -33,9 +33,9 @@ type NoiseReport struct {
 // lags is the largest distance in steps over which noise is tested for correlation.
 const lags = 8
 
-// Noise runs the stream under known noise. The whitened releases must contain the noise that was drawn, rounded once:
-// |C(x̃−x) − σZ| ≤ C_tt/2 lattice units. The released integers are then a function of the Gaussian mechanism's output.
-// Law tests the report's White. Noise needs Recover.
+// Noise runs the stream under known noise. The whitened releases must contain the noise that was drawn, up to one
+// rounding: |C(x̃−x) − σZ| ≤ C_tt/2 lattice units. Then the released integers are a function of the Gaussian
+// mechanism's output. NoiseReport.Law tests White. Noise needs Recover.
 func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 	recorders := make([]*recorder, len(x))
 	rows, err := s.rows(x, func(t uint64) dp.Noise {
@@ -76,7 +76,7 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 				reach = max(reach, math.Abs(q.x[i]))
 			}
 			white, diagonal := Whiten(q.whitener, q.x)
-			// The error of the audit's own rounding: a few units of 2⁻⁵² of the largest sum.
+			// slack bounds the error of the audit's own rounding, which is a few units of 2⁻⁵² of the largest sum.
 			slack := reach * 0x1p-45
 			for i, t := range q.steps {
 				n.White[name][i] = append(n.White[name][i], white[i]/q.sd[i])
@@ -98,7 +98,7 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 	return n, nil
 }
 
-// NoiseUnder is Noise with the noise of a new run of keys.
+// NoiseUnder calls Noise with keyed noise for a new run.
 func (s *Subject) NoiseUnder(x Stream, keys *Keys) (*NoiseReport, error) {
 	return s.Noise(x, keys.next())
 }
@@ -118,7 +118,7 @@ func (n *NoiseReport) see(word uint64) {
 	n.Words = len(n.words)
 }
 
-// Add adds the report of another run under other keys. A word that is in both runs is a fault.
+// Add adds the report of another run under other keys. A word that occurs in both runs is a fault.
 func (n *NoiseReport) Add(o *NoiseReport) {
 	for name, rows := range o.White {
 		n.White[name] = append(n.White[name], rows...)
@@ -136,8 +136,9 @@ func (n *NoiseReport) Add(o *NoiseReport) {
 }
 
 // Law tests that White is white. It tests the variance of each coordinate and of all together, the means, correlations
-// between coordinates (of one array and of different arrays), and correlations with the next 8 openings. alpha is
-// divided among all tests. The first test is the variance of all draws of the arrays that every step opens.
+// between coordinates (of one array and of different arrays), and correlations with the next 8 times that the array is
+// opened. alpha is divided among all tests. The first test concerns the variance of all draws in the arrays that every
+// step opens.
 func (n *NoiseReport) Law(alpha float64) []stattest.Check {
 	// The arrays that every step opens are tested together, as one wide row.
 	var groups [][][]float64
@@ -162,7 +163,7 @@ func (n *NoiseReport) Law(alpha float64) []stattest.Check {
 	return checks
 }
 
-// Failed returns an error with the checks that fail, nil if none does.
+// Failed returns an error that lists the failed checks, nil if there are none.
 func Failed(checks []stattest.Check) error {
 	var errs []error
 	for _, c := range checks {

@@ -7,10 +7,10 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Online describes online Newton steps. Its arrays are newton/boot for two searches, and with an intercept
-// newton/locate for the search of a median between them; newton/grad for sums of clipped gradients; newton/count for a
-// count next to each sum and a count of null records; and newton/hist and newton/gram, which are released at the end of
-// an epoch.
+// Online describes online Newton steps. Its arrays are newton/boot for two searches; newton/locate, only with an
+// intercept, for the search for a median between them; newton/grad for sums of clipped gradients; newton/count for a
+// count with each sum and a count of null records; and newton/hist and newton/gram, which are released at the end of an
+// epoch.
 type Online struct {
 	Mechanism
 	// Closed is the number of steps that the mechanism has closed. Runs begin
@@ -19,20 +19,20 @@ type Online struct {
 	// Mu is the promised μ. Budget is the μ for which the noise is calibrated; 0: Mu.
 	Mu, Budget float64
 	Adjacency  dp.Adjacency
-	Bits       int // resolution of the lattices
-	Features   int // d, including the constant
+	Bits       int // resolution of the lattices, in bits
+	Features   int // number of features d, including the constant
 	C          Matrix
-	// Gradient is the standard deviation of a gradient's independent draws, in lattice units. Count is the deviation of
-	// the count next to it. Locate is the deviation of the counts of a median, in units of 2^(Bits−4) per record; it is
-	// 0 without an intercept.
+	// Gradient is the standard deviation of a gradient's independent draws, in lattice units. Count is the standard
+	// deviation of the count released with it. Locate is the standard deviation of the counts in a median search, in
+	// units of 2^(Bits−4) per record; it is 0 without an intercept.
 	Gradient, Count, Locate float64
-	// Person, if not zero, says in which steps a person has records. All records of a person then count as one record,
-	// and gradients take a column of C in searches too.
+	// Person, if not zero, says in which steps a person has records. Then all records of a person together count as one
+	// record, and in searches too, gradients use a column of C.
 	Person matfact.Participation
-	// Epoch returns the number of steps of the open epoch. It is called only if there is a Person.
+	// Epoch returns the number of steps of the open epoch. It is called only if Person is not zero.
 	Epoch func() uint64
-	// Course returns the results of earlier releases: the quantile and the slots of the open search, and R², the
-	// squared norm to which rows are shortened in the open epoch's matrix.
+	// Course returns values that follow from earlier releases: the quantile and the slots of the open search, and R²,
+	// the squared norm to which the open epoch's matrix shortens rows.
 	Course func() (quantile float64, slots uint64, squared float64)
 	// Released is like Subject.Released.
 	Released func(b []byte) []byte
@@ -93,10 +93,10 @@ func (o Online) Subject() *Subject {
 	}
 }
 
-// several returns the factor by which a person moves counts and matrices more than a record does, with m records in
-// each of k steps. A sum over one epoch contains at most as many of the k steps as the epoch has, and the sum over
-// epochs of (steps/√(k·most))² is at most 1. Two persons have null records in 2k steps. A search in which one of them
-// has records counts at most 0.8 of a record.
+// several returns the factor by which a person with m records in each of k steps moves counts and matrices more than a
+// single record does. A sum over one epoch contains at most as many of the k steps as the epoch has, and the sum over
+// epochs of (steps/√(k·most))² is at most 1. Under replace, the null records of the two persons are in up to 2k steps.
+// In a search in which one of them has records, they count as at most 0.8 of a record.
 func (o Online) several() func(what string) float64 {
 	p := o.Person
 	if p.Count == 0 {
@@ -108,7 +108,7 @@ func (o Online) several() func(what string) float64 {
 		switch {
 		case what == "epoch" || what == "matrix":
 			square = k * min(k, float64(o.Epoch()))
-			if two && what == "matrix" { // blocks are rounded separately for each of two persons
+			if two && what == "matrix" { // the blocks of the two persons are rounded separately
 				m *= 1 + math.Ldexp(float64(o.Features), -o.Bits)/2
 			}
 		case two && what == "nulls":
@@ -120,8 +120,8 @@ func (o Online) several() func(what string) float64 {
 	}
 }
 
-// Filled returns a mechanism in which every empty slot gets a record. These records are made from keys, have features
-// of norm up to about clip, and are the same in all runs.
+// Filled returns m with a record in every empty slot. These records are made from keys, have features of norm up to
+// about clip, and are the same in all runs.
 func Filled(m Mechanism, keys *Keys, clip float64) Mechanism {
 	return &filled{Mechanism: m, keys: keys, clip: clip, given: map[uint64][]float64{}}
 }
@@ -131,7 +131,7 @@ type filled struct {
 	keys  *Keys
 	clip  float64
 	step  uint64
-	given map[uint64][]float64 // of the open step
+	given map[uint64][]float64 // the records of the open step, by slot
 }
 
 func (f *filled) Add(slot uint64, row []float64) { f.given[slot] = row }

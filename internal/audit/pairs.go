@@ -6,16 +6,17 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Pair is two records, one of which replaces the other. Under zero-out, Y is invalid or zero.
+// Pair is two records, one of which replaces the other. Under zero-out, Y is an invalid record or a row of zeros.
 type Pair struct{ X, Y []float64 }
 
-// JointWorst returns a pair of records in the ball of radius clip of ℝᵈ that is farthest apart in
+// JointWorst returns two records of norm at most clip, in d dimensions, whose distance is the largest. The squared
+// distance is
 //
 //	‖x−y‖² + (ν/clip²)‖xxᵀ−yyᵀ‖²_F
 //
 // Under zero-out the pair is a record and the zero record. Under replacement it is two opposite records for ν ≤ ½, and
-// two records whose angle has cosine −1/(2ν) for larger ν. For d = 1, from ν = (11+5√5)/8 on, it is two records of
-// opposite sign and unequal size.
+// two records whose angle has cosine −1/(2ν) for larger ν. For d = 1 and ν ≥ (11+5√5)/8, it is two records of opposite
+// sign and unequal size.
 func JointWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	x, y := make([]float64, d), make([]float64, d)
 	x[0] = clip
@@ -31,9 +32,9 @@ func JointWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	return Pair{x, y}
 }
 
-// SquaresWorst is JointWorst with the squares of the coordinates instead of the matrices xxᵀ. The distance is the same.
-// The two records lie at the same angle, symmetric about the diagonal of the first two axes; there the difference of
-// the matrices is diagonal.
+// SquaresWorst does what JointWorst does, with the squares of the coordinates in place of the matrices xxᵀ. The largest
+// distance is the same. The two records have the same angle between them, and lie symmetric about the diagonal of the
+// first two axes, where the difference of the matrices is diagonal.
 func SquaresWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	if adjacency == dp.ZeroOut || d == 1 || nu <= 0.5 {
 		return JointWorst(nu, clip, d, adjacency)
@@ -45,8 +46,8 @@ func SquaresWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	return Pair{x, y}
 }
 
-// Pairs returns neighbouring records of every kind for a mechanism that clips rows of d numbers to the norm clip: at
-// all angles, of all sizes, and rows that are not records.
+// Pairs returns neighbouring records of every kind for a mechanism that clips rows of d numbers to the norm clip:
+// records at all angles and of all sizes, and rows that are not valid records.
 func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	unit := func(scale float64, angle float64) []float64 {
 		x := make([]float64, d)
@@ -66,7 +67,7 @@ func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	var all []Pair
 	if adjacency == dp.ZeroOut {
 		for i, x := range special {
-			all = append(all, Pair{x, special[i%2]}) // nil and zeros
+			all = append(all, Pair{x, special[i%2]}) // Y is in turn nil and a row of zeros
 		}
 		for i := range 12 {
 			all = append(all, Pair{unit(clip, float64(i)*math.Pi/6), special[i%2]})
@@ -78,7 +79,7 @@ func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 		for _, size := range []float64{1, 0.6, 1e6} {
 			all = append(all, Pair{unit(clip, 0), unit(clip*size, angle)})
 		}
-		// Records symmetric about an axis: the squares differ only off the diagonal.
+		// Two records symmetric about an axis differ, in their squares, only off the diagonal.
 		all = append(all, Pair{unit(clip, angle/2), unit(clip, -angle/2)})
 	}
 	for i, x := range special {
@@ -87,8 +88,9 @@ func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	return all
 }
 
-// NullPairs is Pairs for a mechanism in which a row of zeros is an ordinary record. Under zero-out, Y is then not a
-// record. A record compared with none comes first, because counts of null records steer some mechanisms.
+// NullPairs returns pairs like those of Pairs, for a mechanism in which a row of zeros is an ordinary record. Under
+// zero-out, Y is never a valid record. A record compared with no record comes first, because counts of null records
+// steer some mechanisms.
 func NullPairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	row := make([]float64, d)
 	row[0] = clip

@@ -9,8 +9,9 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Running describes a mechanism that releases workload-weighted sums of the noisy rows of its arrays, each array in
-// every step, divided by a public number: the weighted number of records, at least 1, or 1 for the workload "sum".
+// Running describes a mechanism that releases workload-weighted sums of noisy rows, for each of its arrays in every
+// step. Each sum is divided by a public number: the weighted number of records, at least 1, or 1 for the workload
+// "sum".
 type Running struct {
 	Mechanism
 	Mu       float64
@@ -20,13 +21,13 @@ type Running struct {
 
 // Series is one array of a Running mechanism.
 type Series struct {
-	Array      string    // its name
-	Value      string    // the released value that its rows become
-	Exp        int       // its lattice has the step 2^Exp
+	Array      string    // name of the array
+	Value      string    // name of the value that is released from its rows
+	Exp        int       // the spacing of its lattice is 2^Exp
 	Deviations []float64 // in lattice units
 	C          Matrix
-	// Workload is the array's own workload, if it has one. With Undivided its sums are released without a divisor. With
-	// Divided they have a divisor even for the workload "sum".
+	// Workload is the array's own workload, if it has one. With Undivided, its sums are not divided. With Divided, they
+	// are divided even for the workload "sum".
 	Workload           matfact.Workload
 	Undivided, Divided bool
 }
@@ -45,7 +46,7 @@ func (r Running) Subject() *Subject {
 	}
 }
 
-// recover inverts divisor and workload.
+// recover computes the rows from the releases, by undoing divisor and workload.
 func (r Running) recover(releases []*dp.Release) (map[string][][]float64, error) {
 	all := map[string][][]float64{}
 	for _, s := range r.Series {

@@ -31,8 +31,8 @@ func (s *Subject) Sensitivity(x, y Stream, keys *Keys) (distance float64, err er
 	return s.Distance(first, second)
 }
 
-// Distance returns √Σ|C(y−x)/σ|² over all arrays and coordinates: the distance of two sequences of rows in units of the
-// noise.
+// Distance returns √Σ|C(y−x)/σ|² over all arrays and coordinates, which is the distance of two sequences of rows in
+// units of the noise.
 func (s *Subject) Distance(x, y map[string][][]float64) (float64, error) {
 	var sum float64
 	for name, rows := range x {
@@ -56,12 +56,12 @@ func (s *Subject) Distance(x, y map[string][][]float64) (float64, error) {
 
 // sequence is one coordinate of an array over time.
 type sequence struct {
-	steps    []int // steps, from 0, in which the array is opened
+	steps    []int // the steps, from 0, in which the mechanism opens the array
 	x, sd    []float64
 	whitener Whitener
 }
 
-// sequences splits the rows of an array into its sequences.
+// sequences splits the rows of an array into one sequence per coordinate.
 func (s *Subject) sequences(name string, rows [][]float64) ([]sequence, error) {
 	var all []sequence
 	for t, row := range rows {
@@ -83,29 +83,28 @@ func (s *Subject) sequences(name string, rows [][]float64) ([]sequence, error) {
 	return all, nil
 }
 
-// Coupling runs a stream under chosen noise, and then its neighbour under the noise with which it releases the same:
-// the integer noise w' = w + x − x', which moves the Gaussians by C(x−x')/σ. It returns the distance by which the
-// Gaussians moved, which is the share of μ that the pair uses. If the two runs' releases differ in any bit, they are
-// not a function of integers with the described noise, and Coupling returns an error.
+// Coupling runs a stream under chosen noise, and then its neighbour under the noise that gives the same releases: w' =
+// w + x − x' in integers, which moves the Gaussians by C(x−x')/σ. Coupling returns the distance by which the Gaussians
+// moved, which is the share of μ that the pair uses. It returns an error if the releases of the two runs differ in any
+// bit, because then they are not a function of integers with the described noise.
 //
-// The squares of sketches stay the same: the neighbour's draws are those that give the same square from another
-// covariance. The suite's A3 tests the distance of the covariances.
+// The squares of sketches stay the same: the neighbour's draws are chosen such that they give the same square under the
+// neighbour's covariance. The suite's A3 tests the distance of the two covariances.
 //
-// Coupling works for any way in which the mechanism adapts to its releases, because both runs have the same releases.
-// It does not need Recover. A draw cannot move by more than about 11 standard deviations.
+// Coupling works for mechanisms that adapt to their releases in any way, because both runs have the same releases. It
+// does not need Recover. A draw cannot move by more than about 11 standard deviations.
 //
 // Cost: two runs.
 func (s *Subject) Coupling(x, y Stream, keys *Keys) (distance float64, err error) {
 	return s.couple(x, y, &coupling{keys: keys})
 }
 
-// Unlike runs a stream without noise, and then another one under the noise with which it releases the same, as Coupling
-// does. The two streams need not be neighbours: all their records may differ, as long as no sum of a step differs by
-// more than a draw can. Unlike returns an error if the releases, the steps' slots, or the state that follows from them
-// differ.
+// Unlike runs x without noise, and then y under the noise that gives the same releases, as Coupling does. The two
+// streams need not be neighbours: all their records may differ, as long as no sum of a step differs by more than a draw
+// can. Unlike returns an error if the releases, the steps' slots, or the state that follows from releases differ.
 //
-// It finds rules that look at an exact count instead of a released one. Coupling finds such a rule only if the single
-// record of its pair changes the decision.
+// Unlike detects a rule that depends on an exact count instead of a released one. Coupling detects such a rule only if
+// the single record of its pair changes the decision.
 //
 // Cost: two runs.
 func (s *Subject) Unlike(x, y Stream) error {
@@ -113,7 +112,7 @@ func (s *Subject) Unlike(x, y Stream) error {
 	return err
 }
 
-// couple is Coupling with first as the noise of x's run.
+// couple does what Coupling does, with first as the noise of x's run.
 func (s *Subject) couple(x, y Stream, first *coupling) (distance float64, err error) {
 	first.subject, first.err = s, new(error)
 	a, err := s.run(x, first.source)
@@ -138,14 +137,14 @@ func (s *Subject) couple(x, y Stream, first *coupling) (distance float64, err er
 type coupling struct {
 	subject *Subject
 	keys    *Keys
-	// still says that the first run has fixed noise instead of keyed noise: its draws are those of lean (0 without
-	// lean), and squares of sketches have their expected value.
+	// still is true if the first run has fixed instead of keyed noise: its draws are those of lean (0 without lean),
+	// and squares of sketches have their expected value.
 	still  bool
 	lean   func(array string) []float64
-	other  *coupling // the first run, in the second
+	other  *coupling // in the second run: the coupling of the first run
 	arrays map[string]*coupledArray
 	opened []*coupledRow // in order of opening
-	moved  float64       // Σ of squares
+	moved  float64       // sum of the squared moves of all draws so far
 	// sketched is the number of sketch rows by step.
 	sketched map[uint64]int
 	err      *error
@@ -157,11 +156,11 @@ type coupledArray struct {
 	noise, moved []Whitener
 }
 
-// coupledRow holds, by coordinate, the hidden integers and chosen noise of one opening.
+// coupledRow holds the hidden integers and the chosen noise of an array in one step, by coordinate.
 type coupledRow struct {
 	array string
 	drawn []draw
-	// For an array of squares: Σ, and in the first run A.
+	// covariance is used only in an array of squares. It is Σ. bartlett, used in the first run, is A.
 	covariance *mat.SymDense
 	bartlett   *mat.TriDense
 }
@@ -264,7 +263,7 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 	})
 }
 
-// maxDraw bounds the absolute value of the generator's draws.
+// maxDraw is an upper bound on the absolute value of the generator's draws.
 const maxDraw = 13
 
 // distance returns the distance by which the noise moved, including the steps after the run.

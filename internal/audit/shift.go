@@ -10,13 +10,13 @@ import (
 
 // ShiftReport is the result of an audit of releases under fresh keys.
 type ShiftReport struct {
-	// Runs is the number of runs for each of the two streams.
+	// Runs is the number of runs of each of the two streams.
 	Runs int
 	// T is the distance between the two means of the best linear statistic, in standard errors. It must be in [Low,
-	// High]; a sound mechanism is outside with probability at most alpha.
+	// High]; for a sound mechanism it is outside with probability at most alpha.
 	T, Low, High float64
-	// Finds is a multiple of the distance: if the distance is that large, the audit alarms
-	// with probability Power.
+	// Finds is a multiple of the pair's distance: if the true distance is that large, the audit alarms with probability
+	// Power.
 	Finds float64
 }
 
@@ -31,15 +31,16 @@ func (r *ShiftReport) Err() error {
 	return fmt.Errorf("the neighbours' means are %.6g standard errors apart, must be %.6g to %.6g", r.T, r.Low, r.High)
 }
 
-// Shift runs two neighbouring streams repeatedly under fresh keys and tells them apart as well as a linear statistic
-// can: T = ⟨v, x̃⟩ with v = CᵀC(y−x)/σ². If the claim is true, T has variance |C(y−x)/σ|² in either stream, and the
+// Shift runs two neighbouring streams repeatedly under fresh keys, and uses the linear statistic that tells them apart
+// best: T = ⟨v, x̃⟩ with v = CᵀC(y−x)/σ². If the claim is true, T has variance |C(y−x)/σ|² in either stream, and the
 // distance of its means equals that variance. The two samples are compared by their own standard deviations:
 //
 //	t = (T̄_y − T̄_x)/(s·√(2/runs))
 //
-// has a noncentral Student distribution with 2·runs − 2 degrees of freedom and shift D√(runs/2). D is at most μ,
-// reduced by the share of later steps. A t above its upper quantile refutes the privacy claim; a t below its lower
-// quantile refutes the accuracy claim. Shift needs Recover. It uses C and σ only for v.
+// has a noncentral Student distribution with 2·runs − 2 degrees of freedom and shift D√(runs/2). D, the distance of the
+// streams within the run, is at most μ reduced by the share of later steps. A t above its upper quantile refutes the
+// privacy claim; a t below its lower quantile refutes the accuracy claim. Shift needs Recover. It uses C and σ only for
+// v.
 //
 // Cost: two runs without noise, and 2·runs runs with noise.
 func (s *Subject) Shift(x, y Stream, keys *Keys, runs int, alpha float64) (*ShiftReport, error) {
@@ -96,8 +97,8 @@ func (s *Subject) Shift(x, y Stream, keys *Keys, runs int, alpha float64) (*Shif
 	return r, nil
 }
 
-// direction returns, from runs without noise, CᵀC(y−x)/σ², the distance of the streams within their steps, and their
-// distance in later steps.
+// direction runs both streams without noise. It returns v = CᵀC(y−x)/σ², the distance of the streams within their
+// steps, and their distance in later steps.
 func (s *Subject) direction(x, y Stream) (v map[string][][]float64, distance, later float64, err error) {
 	var asked error
 	first, err := s.rows(x, silence(&asked))

@@ -10,12 +10,12 @@ import (
 	"github.com/streamdp/streamdp/internal/stattest"
 )
 
-// Sketch is a released sketch of one data set: its rows are independent Gaussian vectors, given the earlier releases.
+// Sketch is a released sketch of one data set. Given the earlier releases, its rows are independent Gaussian vectors.
 type Sketch interface {
 	// Covariance returns the claimed covariance of one row: symmetric and positive definite.
 	Covariance() *mat.SymDense
-	// Along draws a sketch under fresh keys and returns Σ⟨row, v⟩² and the number of rows. For a Gram matrix W of the
-	// rows the sum is vᵀWv.
+	// Along draws a sketch under fresh keys and returns Σ⟨row, v⟩² and the number of rows. If only the Gram matrix W of
+	// the rows is released, the sum is vᵀWv.
 	Along(v []float64, run uint64) (sum float64, rows int, err error)
 }
 
@@ -23,15 +23,15 @@ type Sketch interface {
 type SketchReport struct {
 	// Rows is the number of rows in each of the two sums of squares.
 	Rows int
-	// Claimed is the variance of the neighbour's rows along v, in units of that of the stream's rows, according to the
-	// two claimed covariances.
+	// Claimed is the variance, along v, of the neighbour's rows divided by that of the stream's rows, as computed from
+	// the two claimed covariances.
 	Claimed float64
-	// Ratio is the quotient of the two sums of squares, the larger over the smaller according
-	// to the claim. If γ is as claimed, it exceeds High with probability at most alpha/3.
+	// Ratio is the quotient of the two sums of squares. Its numerator is the sum that is larger according to the
+	// claimed covariances. If γ is as claimed, Ratio exceeds High with probability at most alpha/3.
 	Ratio, High float64
-	// X and Y check that the rows of the two data sets have the claimed covariances.
+	// X and Y are the checks that the rows of the two data sets have the claimed covariances.
 	X, Y stattest.Check
-	// Repeated says that two runs gave the same sum, so that a sketch was used twice.
+	// Repeated is the error that two runs gave the same sum, which means that a sketch was used twice.
 	Repeated error
 	// Finds is a multiple of 1/γ: if 1/γ is that large, Ratio shows it with probability Power.
 	Finds float64
@@ -48,16 +48,17 @@ func (r *SketchReport) Err() error {
 }
 
 // Sketches draws sketches of two neighbouring data sets and tells them apart as well as rows N(0, Σ) and N(0, Σ')
-// allow: by R = Σ⟨row, v⟩² along the v with vᵀΣv = 1 at which |ln λ| is largest for λ = vᵀΣ'v. This v is the extreme
-// eigenvector of Σ⁻¹Σ'. Then R ~ χ²_N and R' ~ λχ²_N, where N is the number of rows of all runs. If every row is as
-// private as γ says, λ is in [1−1/γ, 1+1/γ], so
+// allow. It compares R = Σ⟨row, v⟩² along the direction v with vᵀΣv = 1 for which |ln λ| is largest, where λ = vᵀΣ'v.
+// This v is the extreme eigenvector of Σ⁻¹Σ'. Then R ~ χ²_N and R' ~ λχ²_N, where N is the number of rows of all runs.
+// If every row is as private as γ says, λ is in [1−1/γ, 1+1/γ]. Hence
 //
 //	R/R' ≤ F/(1−1/γ)  for λ < 1,   R'/R ≤ F·(1+1/γ)  for λ > 1
 //
-// except with probability alpha/3, where F is the upper quantile of the ratio of two χ²_N. R and R'/λ must also each be
-// χ²_N, a test that finds noise missing in both. No sum may occur twice.
+// except with probability alpha/3. F is the upper quantile of the ratio of two χ²_N. In addition R and R'/λ must each
+// be χ²_N, which detects noise that is missing in both. No sum may occur twice.
 //
-// Removing a record with row x gives λ = 1 − xᵀΣ⁻¹x, so use the record with the largest xᵀΣ⁻¹x: see Leverage.
+// A pair in which one record, with row x, is removed has λ = 1 − xᵀΣ⁻¹x. So remove the record with the largest xᵀΣ⁻¹x:
+// see Leverage.
 func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchReport, error) {
 	if !(gamma > 1) {
 		return nil, fmt.Errorf("gamma is %g, must be above 1", gamma)
@@ -94,7 +95,7 @@ func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchRepor
 		X: stattest.SquaresCheck(sums[0], n, alpha/3),
 		Y: stattest.SquaresCheck(sums[1]/lambda, n, alpha/3),
 	}
-	// The ratio is below miss with probability 1 − Power.
+	// With probability 1 − Power the ratio is below `miss`.
 	miss := 1 / stattest.Ratio(n, 1-Power)
 	if lambda < 1 {
 		r.Ratio, r.High = sums[0]/sums[1], f/(1-1/gamma)
@@ -106,7 +107,7 @@ func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchRepor
 	return r, nil
 }
 
-// extreme returns the v with vᵀav = 1 at which |ln vᵀbv| is largest, and vᵀbv.
+// extreme returns the v with vᵀav = 1 for which |ln vᵀbv| is largest, and the value vᵀbv.
 func extreme(a, b *mat.SymDense) (v []float64, lambda float64, err error) {
 	var chol mat.Cholesky
 	if !chol.Factorize(a) {
@@ -114,7 +115,7 @@ func extreme(a, b *mat.SymDense) (v []float64, lambda float64, err error) {
 	}
 	var l mat.TriDense
 	chol.LTo(&l)
-	// L⁻¹bL⁻ᵀ, symmetrised.
+	// half becomes L⁻¹b, and whole becomes L⁻¹bL⁻ᵀ, which is then made symmetric.
 	var half, whole mat.Dense
 	if err := half.Solve(&l, b); err != nil {
 		return nil, 0, err
@@ -152,7 +153,7 @@ func extreme(a, b *mat.SymDense) (v []float64, lambda float64, err error) {
 	return back.RawVector().Data, values[at], nil
 }
 
-// Leverage returns the index of the record of X with the largest xᵀ(XᵀX + ηI)⁻¹x, and that number. It is the record
+// Leverage returns the index of the record of X with the largest xᵀ(XᵀX + ηI)⁻¹x, and that maximum. It is the record
 // that a sketch with noise η² = eta2 reveals most.
 func Leverage(x *mat.Dense, eta2 float64) (record int, s float64, err error) {
 	n, _ := x.Dims()

@@ -18,7 +18,7 @@ type gaussian struct {
 	rows           int
 	claimed, drawn float64
 	gram           bool // releases the Gram matrix of the rows
-	once           bool // the same sketch in all runs
+	once           bool // draws the same sketch in all runs
 	seed           uint64
 }
 
@@ -53,8 +53,8 @@ func (g gaussian) Along(v []float64, run uint64) (sum float64, rows int, err err
 	return mat.Dot(&p, &p), g.rows, nil
 }
 
-// neighbours returns records of norm at most 1; the same without the record that a sketch with noise eta2 reveals most;
-// and λ_min of the former.
+// neighbours returns records x of norm at most 1; y, which lacks the record that a sketch with noise eta2 reveals most;
+// and λ_min of x.
 func neighbours(t *testing.T, eta2 float64) (x, y *mat.Dense, least float64) {
 	t.Helper()
 	const n, d = 60, 3
@@ -79,8 +79,8 @@ func neighbours(t *testing.T, eta2 float64) (x, y *mat.Dense, least float64) {
 	return x, y, e.Values(nil)[0]
 }
 
-// TestAuditSketch audits the reference sketch at γ = 5 and detects every mutant of it. Its 20 runs of 200 rows detect a
-// factor 2 in 1/γ with probability 0.999.
+// TestAuditSketch audits the reference sketch at γ = 5 and detects every mutant of it. With 20 runs of 200 rows, it
+// detects a factor of 2 in 1/γ with probability 0.999.
 func TestAuditSketch(t *testing.T) {
 	const gamma, rows, runs = 5, 200, 20
 	_, _, least := neighbours(t, 0)
@@ -123,7 +123,7 @@ func TestAuditSketch(t *testing.T) {
 				r.High, 1/r.Claimed, r.Finds, r.Err())
 		})
 	}
-	// With an added record the direction is reversed, towards a larger variance.
+	// If a record is added instead of removed, the variance along v is larger, not smaller.
 	r, err := audit.Sketches(good(y, 3), good(x, 4), gamma, runs, stattest.Alpha)
 	if err != nil {
 		t.Fatal(err)
@@ -133,8 +133,8 @@ func TestAuditSketch(t *testing.T) {
 	}
 }
 
-// TestSketchPower: the numbers of rows at which the ratio detects 1.1, 1.4 and 2 times 1/γ agree with an independent
-// computation.
+// TestSketchPower: the numbers of rows at which the ratio detects that 1/γ is 1.1, 1.4 or 2 times too large agree with
+// an independent computation.
 func TestSketchPower(t *testing.T) {
 	for _, c := range []struct {
 		gamma float64

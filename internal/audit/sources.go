@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// The noise of this file protects nothing, so none of these types may leave the package.
+// The noise of this file protects nothing. Therefore none of these types may leave the package.
 
 // given is a row of chosen numbers. Coordinate j is computed when it is first read.
 type given struct {
@@ -47,7 +47,7 @@ func (g *given) Word(j int) uint64 {
 	return 1 << 62
 }
 
-// fail keeps the first error.
+// fail sets *dst to err, unless *dst already holds an error.
 func fail(dst *error, err error) {
 	if *dst == nil {
 		*dst = err
@@ -68,8 +68,8 @@ func silence(err *error) Source {
 	}
 }
 
-// Keys makes keyed noise for any number of runs, by the production code under keys derived from a secret. With a fresh
-// secret, no other run of anything has the same noise.
+// Keys makes keyed noise for any number of runs, by the production code under keys derived from a secret. If the secret
+// is fresh, no other run anywhere has the same noise.
 //
 // Keys are not safe for concurrent use.
 type Keys struct {
@@ -87,7 +87,7 @@ type freeRow struct {
 // be reproducible.
 func NewKeys(secret [32]byte) *Keys { return &Keys{secret: secret, free: map[freeRow][]float64{}} }
 
-// next returns the noise of a new run. Like the daemon's noise, it depends on the integers that it hides.
+// next returns the noise of a new run. Like the daemon's noise, it also depends on the integers that it hides.
 func (k *Keys) next() Source {
 	k.runs++
 	e, h := k.epoch("run", k.runs)
@@ -107,7 +107,7 @@ func (k *Keys) unbound(err *error) Source {
 	}
 }
 
-// row returns the standard Gaussians for a name and a number.
+// row returns length standard Gaussians, which depend only on name and number.
 func (k *Keys) row(name string, number uint64, length int) []float64 {
 	at := freeRow{name, number}
 	if len(k.free[at]) < length {
@@ -128,7 +128,7 @@ func (k *Keys) epoch(name string, number uint64) (*dp.Epoch, *dp.Transcript) {
 	return e, &h
 }
 
-// recorder passes noise on, and records it with the integers that it hid.
+// recorder passes on the noise of another source, and records it together with the integers that it hid.
 type recorder struct {
 	dp.Noise
 	rows map[string]*recorded

@@ -12,42 +12,41 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Suite is a mechanism with the settings for all audits of this package that apply to it:
-// A0, A1 and A2.
+// Suite is a mechanism and the settings for all audits of this package that apply to it.
 type Suite struct {
-	// Configured is the mechanism as it is configured. Loud is the same mechanism with a large
-	// μ, about 4, where the fewest runs show a relative error; nil omits A2.
+	// Configured is the mechanism as configured. Loud is the same mechanism with μ of about 4, at which the fewest runs
+	// suffice to detect a relative error; nil omits A2.
 	Configured, Loud *Subject
-	// Clip is the norm to which rows are clipped, Adjacency the relation.
+	// Clip is the norm to which rows are clipped. Adjacency is the neighbour relation.
 	Clip      float64
 	Adjacency dp.Adjacency
-	// Worst are the pairs that are farthest apart. They must use all of μ, up to 0.1 %. If the charged sensitivity is
-	// only an upper bound, Attained is the share of μ that they must use; 0 means all of it.
+	// Worst are the pairs that are farthest apart. Their distance must be at least 0.999 μ. If the charged sensitivity
+	// is only an upper bound, Attained is the share of μ that they must reach; 0 stands for all of it.
 	Worst    []Pair
 	Attained float64
 	// Extremes are pairs whose cost is known.
 	Extremes []Extreme
-	// Others are other pairs; nil: those of the function Pairs.
+	// Others are other pairs; nil: the pairs that the function Pairs returns.
 	Others []Pair
-	// Person, if not zero, says in which steps a person has records. A pair is then placed in all of these steps, as
-	// often as a step allows, and Norm gives the joint norm of the columns of these steps. A distance covers all
-	// releases, without end. If the charge is for an epoch that ends, Beyond is the factor by which a distance may
-	// exceed it; 0: not at all.
+	// Person, if not zero, says in which steps a person has records. The audit then puts a pair into all of these
+	// steps, as often as a step allows, and Norm returns the joint norm of the columns of these steps. A measured
+	// distance covers releases without end. If the mechanism charges only for an epoch that ends, Beyond is the factor
+	// by which a distance may exceed the charge; 0: it may not.
 	Person matfact.Participation
 	Norm   func(steps uint64) float64
 	Beyond float64
-	// SketchRows is the number of sketch rows that a record is charged for; 0: none.
+	// SketchRows is the number of sketch rows for which a record is charged; 0: there are no sketches.
 	SketchRows int
 	// Steps are the steps, from 0, in which the other pairs are tested in addition to the first step.
 	Steps []int
-	// Horizon is the last step, 0 if there is none.
+	// Horizon is the number of the last step, 0 if there is none.
 	Horizon uint64
 	// Keys generates all noise and all records.
 	Keys *Keys
-	// Quick makes a tenth of the draws.
+	// Quick reduces the number of draws to a tenth.
 	Quick bool
 
-	slots int // slots of the first step
+	slots int // number of slots of the first step
 }
 
 // Finding is the outcome of one audit. It passes if Low ≤ Statistic ≤ High and Fault is empty.
@@ -59,7 +58,7 @@ type Finding struct {
 	Statistic float64 `json:"statistic"`
 	Low       float64 `json:"low"`
 	High      float64 `json:"high"`
-	// Level is an upper bound on the probability that a sound mechanism fails; 0: it cannot fail.
+	// Level is an upper bound on the probability that a sound mechanism fails this audit; 0: it never fails.
 	Level float64 `json:"level"`
 	// Finds describes the fault that the audit finds with probability at least Power.
 	Finds  string  `json:"finds"`
@@ -68,7 +67,7 @@ type Finding struct {
 	Fault  string  `json:"fault,omitempty"`
 }
 
-// verdict decides whether f passes. If err is not nil, it is the fault.
+// verdict decides whether f passes. If err is not nil, it becomes the fault.
 func (f Finding) verdict(err error) Finding {
 	f.Passed = err == nil && f.Statistic >= f.Low && f.Statistic <= f.High
 	switch {
@@ -101,7 +100,7 @@ type Report struct {
 	Stream    string       `json:"stream"`
 	Adjacency dp.Adjacency `json:"adjacency"`
 	Mu        float64      `json:"mu"`
-	Passed    bool         `json:"passed"` // every audit passed
+	Passed    bool         `json:"passed"` // true if every audit passed
 	Findings  []Finding    `json:"findings"`
 }
 
@@ -150,7 +149,7 @@ func (s *Suite) steps(most int) int {
 	return most
 }
 
-// records returns rows: up to three records per step, as many as fit. Some are clipped, some invalid.
+// records returns a stream with up to three records per step. Some of them are clipped, some are invalid.
 func (s *Suite) records(steps int) Stream {
 	d := s.Configured.Columns()
 	first, end := s.Configured.Range(1)
@@ -174,8 +173,9 @@ func (s *Suite) records(steps int) Stream {
 	return x
 }
 
-// place puts x and y into a slot of a step, which may be far behind the last record. All records of a person are in
-// slots up to that one, or from the first slot on, and in later steps.
+// place returns two copies of base, one with x and one with y in a slot of step t. The slot may be far behind the
+// step's last record. For persons, a step holds several of these records: in the slots up to that one or, if there are
+// too few, from the first slot on. Later steps of the person hold them too.
 func (s *Suite) place(base Stream, t, slot int, p Pair) (x, y Stream) {
 	visits, apart, per := s.visits(t, len(base)), int(s.Person.Separation), max(1, int(s.Person.PerStep))
 	from := max(0, slot-per+1)
@@ -193,7 +193,8 @@ func (s *Suite) place(base Stream, t, slot int, p Pair) (x, y Stream) {
 	return x, y
 }
 
-// visits returns in how many of the given number of steps, from t on, the record is, or all records of the person are.
+// visits returns the number of steps, among the given number of steps from t on, that contain the pair's record or
+// records of its person.
 func (s *Suite) visits(t, steps int) int {
 	if s.Person.Count == 0 {
 		return 1
@@ -201,7 +202,7 @@ func (s *Suite) visits(t, steps int) int {
 	return int(min(s.Person.Count, 1+uint64(steps-1-t)/s.Person.Separation))
 }
 
-// sensitivity is A0.
+// sensitivity runs the audit A0.
 func (s *Suite) sensitivity() ([]Finding, error) {
 	width, err := s.width()
 	if err != nil {
@@ -212,7 +213,7 @@ func (s *Suite) sensitivity() ([]Finding, error) {
 		steps--
 	}
 	trials := s.trials(steps)
-	// The worst pairs come first, so that all of them are kept.
+	// The worst pairs come first, so this cut keeps all of them.
 	if most := max(6*len(s.Worst), s.budget()/(4*steps*width)); len(trials) > most {
 		trials = trials[:most]
 	}
@@ -226,8 +227,8 @@ type trial struct {
 	t, slot int
 }
 
-// trials returns every pair in the first slot, the worst pairs also in other slots and steps, and the others also in
-// the steps that the suite names.
+// trials places every pair in the first slot of the first step, the worst pairs also in other slots and steps, and the
+// other pairs also in the steps that the suite names.
 func (s *Suite) trials(steps int) (all []trial) {
 	c := s.Configured
 	others := s.Others
@@ -253,9 +254,9 @@ func (s *Suite) trials(steps int) (all []trial) {
 	return all
 }
 
-// observed is the result of the trials of A0. It holds distances divided by μ: the largest one, and the smallest one of
-// a worst pair in the first step. It also holds the number of pairs for which no noise gives equal releases, and the
-// first error of either kind.
+// observed is the result of the trials of A0. It holds two distances divided by μ: the largest of all pairs, and the
+// smallest of a worst pair in the first step. It also holds the number of pairs for which no noise gives equal
+// releases, and the first error of each kind.
 type observed struct {
 	far, worst, apart float64
 	leak, failed      error
@@ -287,7 +288,7 @@ func (s *Suite) observe(base Stream, trials []trial) observed {
 	return o
 }
 
-// judge makes findings from the results for these numbers of steps, pairs and draws.
+// judge makes findings from the results o. steps, pairs and draws are the numbers of each that were tried.
 func (s *Suite) judge(o observed, steps, pairs, draws int) []Finding {
 	found := []Finding{
 		Finding{
@@ -328,7 +329,7 @@ func (s *Suite) judge(o observed, steps, pairs, draws int) []Finding {
 	return found
 }
 
-// noise is A1.
+// noise runs the audit A1.
 func (s *Suite) noise() ([]Finding, error) {
 	c := s.Configured
 	if c.Recover == nil {
@@ -338,7 +339,7 @@ func (s *Suite) noise() ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	target, most := 40000, 500000 // 40 000 draws detect 4 % too little noise
+	target, most := 40000, 500000 // with 40 000 draws, noise that is 4 % too small is detected
 	if s.Quick {
 		target, most = 6000, 50000
 	}
@@ -360,7 +361,7 @@ func (s *Suite) noise() ([]Finding, error) {
 			n.Add(r)
 		}
 	}
-	const alpha = stattest.Alpha / 2 // the other half is for the runs' correlation
+	const alpha = stattest.Alpha / 2 // the other half is for the correlation between runs
 	checks := n.Law(alpha)
 	between := stattest.CorrelationCheck(runs[0], runs[1], alpha)
 	variance, others := checks[0], append(checks[1:], between)
@@ -395,8 +396,7 @@ func (s *Suite) noise() ([]Finding, error) {
 	}, nil
 }
 
-// correlationFound returns a correlation that each of the correlation checks finds with
-// probability Power.
+// correlationFound returns the size of correlation that each of the correlation checks detects with probability Power.
 func correlationFound(checks []stattest.Check) (r float64) {
 	for _, c := range checks {
 		if strings.HasSuffix(c.What, "correlation") {
@@ -413,7 +413,7 @@ func boolean(b bool) float64 {
 	return 0
 }
 
-// shift is A2.
+// shift runs the audit A2.
 func (s *Suite) shift() ([]Finding, error) {
 	if s.Loud == nil || s.Loud.Recover == nil || len(s.Worst) == 0 {
 		return nil, nil

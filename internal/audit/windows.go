@@ -8,27 +8,27 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// Windows describes a regression at the end of each window. Its releases are Gaussian and additive, or computed from
-// squares of Gaussian sketches. The audit has its own formulas.
+// Windows describes a regression at the end of each window. Its releases have additive Gaussian noise, or are computed
+// from squares of Gaussian sketches. The audit uses its own formulas for the noise.
 type Windows struct {
 	Mechanism
 	Mu        float64
 	Adjacency dp.Adjacency
-	Bits      int // resolution of the lattices
-	Features  int // d, including the constant
-	// Centred says that newton has an intercept and centres its rows.
+	Bits      int // resolution of the lattices, in bits
+	Features  int // number of features d, including the constant
+	// Centred is true if the solver newton has an intercept and centres its rows.
 	Centred bool
 	// Solver is "newton", "adassp", "dp-gd", "dp-gd-residual", "ihm" or "linmix". Any other solver is a NoneError.
 	Solver string
-	// Budget is the μ of newton and dp-gd. Noise is the deviation of a release divided by its sensitivity (adassp), or
-	// of a gradient divided by its clip norm (dp-gd-residual and ihm).
+	// Budget is the μ of newton and dp-gd. Noise has two meanings: for adassp, the deviation of a release divided by
+	// its sensitivity; for dp-gd-residual and ihm, the deviation of a gradient divided by its clip norm.
 	Budget, Noise float64
-	// Test is the deviation of the least eigenvalue of ihm and linmix divided by its sensitivity. Rows and Gamma
-	// describe their sketches. Radius is for ihm.
+	// Test is the deviation of the least eigenvalue, divided by its sensitivity, in ihm and linmix. Rows and Gamma
+	// describe the sketches of these solvers. Radius is used by ihm only.
 	Test, Gamma, Radius float64
 	Rows                int
-	// Course returns the results of newton's earlier releases of the open window: its number of steps, how many of them
-	// precede the average, c and R².
+	// Course returns values that follow from newton's earlier releases of the open window: the number of steps, the
+	// number of steps before averaging starts, c and R².
 	Course func() (steps, start int, counted, squared float64)
 }
 
@@ -98,7 +98,7 @@ func (w Windows) Subject() (*Subject, error) {
 			case "lambda":
 				return w.eigenvalue(1), w.Test > 0
 			case "grad":
-				if w.Radius > 0 { // the sums themselves are released
+				if w.Radius > 0 { // then the sums themselves are released
 					bound := 1 + w.Radius
 					return w.vector(factor*bound, bound*w.Noise, w.Features), true
 				}
@@ -110,7 +110,7 @@ func (w Windows) Subject() (*Subject, error) {
 			return Array{}, false
 		},
 		"linmix": func(array string, _ int) (Array, bool) {
-			const bound = 2 // on the squared norm of features and target
+			const bound = 2 // upper bound on the squared norm of features and target together
 			switch array {
 			case "lambda":
 				return w.eigenvalue(bound), true
@@ -120,7 +120,7 @@ func (w Windows) Subject() (*Subject, error) {
 			return Array{}, false
 		},
 		"dp-gd": func(array string, _ int) (Array, bool) {
-			// A tenth of μ² is for the curvature, and a tenth of the rest is for the counts.
+			// A tenth of μ² pays for the curvature, and a tenth of the rest for the counts.
 			rest := w.Budget * math.Sqrt(0.9)
 			half := float64(open.n) * rest * math.Sqrt(0.1) / 2
 			step := rest / math.Sqrt(math.Floor(min(200, max(10, half*half))))
@@ -166,7 +166,7 @@ func (c *counted) Close(n dp.Noise) (*dp.Release, error) {
 	return r, err
 }
 
-// finest returns the number of lattice units in a norm of 1, for noise of deviation sd.
+// finest returns the number of lattice units that represent the norm 1, for noise of deviation sd.
 func (w Windows) finest(sd float64) float64 {
 	_, e := math.Frexp(min(1, sd))
 	units := math.Exp2(float64(w.Bits + 1 - e))
@@ -176,18 +176,17 @@ func (w Windows) finest(sd float64) float64 {
 	return units
 }
 
-// vector describes d numbers with noise sd, whose norm moves by at most moves.
+// vector describes d numbers with noise sd, whose vector moves by a norm of at most `moves`.
 func (w Windows) vector(moves, sd float64, d int) Array {
 	step := math.Exp2(math.Floor(math.Log2(min(moves, sd))) - float64(w.Bits))
 	return Array{Deviations: []float64{sd * (1 + math.Sqrt(float64(d))*step/moves) / step}}
 }
 
-// eigenvalue describes the least eigenvalue of a Gram matrix of rows of squared norm at
-// most bound.
+// eigenvalue describes the least eigenvalue of a Gram matrix whose rows have squared norms of at most `bound`.
 func (w Windows) eigenvalue(bound float64) Array { return w.vector(bound, bound*w.Test, 1) }
 
-// matrixArray describes the upper triangle of a Gram matrix with the given number of features, of rows of squared norm
-// at most bound. The noise is sd on the diagonal and off elsewhere.
+// matrixArray describes the upper triangle of a Gram matrix with the given number of features. The rows have squared
+// norms of at most `bound`. The noise's deviation is `sd` on the diagonal and `off` elsewhere.
 func matrixArray(features, bits int, bound, sd, off float64) Array {
 	step := math.Exp2(math.Floor(math.Log2(min(bound, sd/math.Sqrt2))) - float64(bits))
 	scale := (bound + float64(features)*step) / bound / step
@@ -201,8 +200,8 @@ func matrixArray(features, bits int, bound, sd, off float64) Array {
 	return Array{Deviations: all}
 }
 
-// gradient returns the deviation, in clip norms, of a sum of gradients whose noise is sd before paying for its
-// rounding, and the number of lattice units in a clip norm.
+// gradient describes a sum of gradients. It returns the noise's deviation in clip norms, and the number of lattice
+// units in a clip norm. sd is the deviation without the part that pays for rounding.
 func (w Windows) gradient(sd float64) (deviation, units float64) {
 	out := float64(w.Bits)
 	if sd < 1 {

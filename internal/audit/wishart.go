@@ -11,25 +11,26 @@ import (
 )
 
 // Squares describes an array of noise from which the square X̃ᵀX̃ of a Gaussian sketch is drawn, by Bartlett's
-// decomposition L·A·Aᵀ·Lᵀ, where the rows' covariance is Σ = LLᵀ. The array hides the float64 bits of Σ, row by row. It
-// has Rows·d draws. For i = 0 … d−1 they are: Rows−i draws whose squares add up to A_ii², then the i draws A_i0 …
-// A_i,i−1.
+// decomposition: it is L·A·Aᵀ·Lᵀ, where Σ = LLᵀ is the rows' covariance. The array hides the float64 bits of Σ, row by
+// row. It has Rows·d draws. For i = 0 … d−1 they are: Rows−i draws whose squares add up to A_ii², then the i draws A_i0
+// … A_i,i−1.
 type Squares struct {
 	Rows int
-	// Gamma is the lower bound of the eigenvalues of Σ, in units of the records' largest squared norm.
+	// Gamma is a lower bound on the eigenvalues of Σ, in units of the records' largest squared norm.
 	Gamma float64
 }
 
-// spectrum is the result of coupled runs about sketches.
+// spectrum is what coupled runs have found about sketches.
 type spectrum struct {
-	// far is the largest γ(1 − min(λ, 1/λ)) over eigenvalues λ of Σ⁻¹Σ' for neighbours.
+	// far is the largest value of γ(1 − min(λ, 1/λ)), where λ runs over the eigenvalues of Σ⁻¹Σ' for the neighbour's
+	// covariance Σ'.
 	far float64
 	// rows is the largest number of sketch rows in one step of a run.
 	rows int
 }
 
-// square opens an array from which a sketch's square is drawn. In the second run the draws are those that give the
-// first run's square, so that the pair differs only in the covariance of the rows.
+// square opens an array from which a sketch's square is drawn. The second run gets draws that give the first run's
+// square, so that the two runs differ only in the covariance of the rows.
 func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, before, row *coupledRow) dp.Row {
 	d := int(math.Sqrt(float64(len(hidden))))
 	zero := newGiven(c.err, len(hidden), func(int) float64 { return 0 })
@@ -57,7 +58,7 @@ func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, 
 	}
 	if before == nil {
 		var z []float64
-		if c.still { // the expected square
+		if c.still { // uses the expected square
 			z = even(d, desc.Rows)
 		} else {
 			z = c.keys.row(name, t, desc.Rows*d)[:desc.Rows*d]
@@ -74,7 +75,7 @@ func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, 
 	return draws(z)
 }
 
-// bartlett returns the matrix A for an array's draws.
+// bartlett returns the matrix A of Bartlett's decomposition for an array's draws.
 func bartlett(z []float64, d, rows int) *mat.TriDense {
 	a := mat.NewTriDense(d, mat.Lower, nil)
 	for i := range d {
@@ -92,7 +93,7 @@ func bartlett(z []float64, d, rows int) *mat.TriDense {
 	return a
 }
 
-// even returns the draws for A = √rows·I.
+// even returns the draws for which A = √rows·I.
 func even(d, rows int) []float64 {
 	z, at := make([]float64, rows*d), 0
 	for range d {
@@ -102,8 +103,8 @@ func even(d, rows int) []float64 {
 	return z
 }
 
-// transport returns draws with which the neighbour's array has the square of the first run, and γ(1 − min(λ, 1/λ)) for
-// the eigenvalue λ of Σ⁻¹Σ' that is farthest from 1.
+// transport returns draws with which the neighbour's array gives the square of the first run, and γ(1 − min(λ, 1/λ))
+// for the eigenvalue λ of Σ⁻¹Σ' that is farthest from 1.
 func transport(first, second *coupledRow, desc *Squares) (z []float64, far float64, err error) {
 	d := first.covariance.SymmetricDim()
 	if second.covariance.SymmetricDim() != d {
@@ -113,13 +114,13 @@ func transport(first, second *coupledRow, desc *Squares) (z []float64, far float
 	if err != nil {
 		return nil, 0, err
 	}
-	// With Σ ⪰ γ, a record contributes at most 1/γ of the variance in its direction. λ is the rest without it, or 1/λ
-	// is if the neighbour has the record.
+	// With Σ ⪰ γ, a record contributes at most 1/γ of the variance in its direction. If the neighbour lacks the record,
+	// λ is the share that remains without it; if the neighbour has one record more, 1/λ is that share.
 	far = desc.Gamma * (1 - min(lambda, 1/lambda))
 	lower := func(s *mat.SymDense) *mat.TriDense {
 		var c mat.Cholesky
 		var l mat.TriDense
-		c.Factorize(s) // extreme has
+		c.Factorize(s) // cannot fail: extreme has factorized it
 		c.LTo(&l)
 		return &l
 	}

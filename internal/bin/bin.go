@@ -1,5 +1,5 @@
-// Package bin writes and reads the little-endian fields of state files. A Reader never panics on any input: a
-// missing or impossible field sets Bad, and then all later fields read as zero.
+// Package bin writes and reads the little-endian fields of state files. A Reader never panics on any input: a missing
+// or impossible field sets Bad, and all later fields are then read as zero.
 package bin
 
 import (
@@ -41,7 +41,7 @@ func (w *Writer) String(v string) {
 	w.B = append(w.B, v...)
 }
 
-// Blob appends the bytes that f appends, preceded by their length.
+// Blob appends a length and the bytes that f produces.
 func (w *Writer) Blob(f func(b []byte) ([]byte, error)) error {
 	at := len(w.B)
 	w.Uint(0)
@@ -122,5 +122,5 @@ func (r *Reader) Bytes() []byte {
 // String reads what Writer.String wrote.
 func (r *Reader) String() string { return string(r.Raw(r.Uint())) }
 
-// Done reports whether everything was read and nothing was bad.
+// Done reports whether all of B was read and no field was bad.
 func (r *Reader) Done() bool { return !r.Bad && len(r.B) == 0 }

@@ -5,11 +5,11 @@ import (
 	"math"
 )
 
-// axis maps numbers to places on a page.
+// axis maps numbers to positions on a page.
 type axis struct {
 	log       bool
 	low, high float64
-	from, to  float64 // places of low and high
+	from, to  float64 // positions of low and high on the page
 	ticks     []tick
 }
 
@@ -27,7 +27,7 @@ func (a *axis) include(v float64) error {
 	return nil
 }
 
-// mark makes ticks, and widens an axis of length 0.
+// mark sets the axis' ticks. It first widens an axis of length 0.
 func (a *axis) mark() {
 	switch {
 	case a.low > a.high:

@@ -23,8 +23,8 @@ func newBitmap(width, height float64) *bitmap {
 	return b
 }
 
-// line fills a rectangle for each segment, and a disc at each joint. All shapes have the same orientation, so that
-// overlaps do not cancel.
+// line fills a rectangle for each segment, and a disc at each joint. All shapes have the same orientation, because
+// overlaps of opposite orientations would cancel.
 func (b *bitmap) line(points []point, s stroke) {
 	var shapes [][]point
 	half := s.width / 2
@@ -52,13 +52,13 @@ func (b *bitmap) line(points []point, s stroke) {
 	b.fill(shapes, s.colour)
 }
 
-// dashed cuts a line into its dashes: lengths[0] long, with gaps of lengths[1].
+// dashed cuts a line into dashes of length lengths[0], with gaps of length lengths[1].
 func dashed(points []point, lengths []float64) [][]point {
 	if lengths == nil {
 		return [][]point{points}
 	}
 	var parts [][]point
-	state, left := 1, 0.0 // 0: in a dash, 1: in a gap that ends after left
+	state, left := 1, 0.0 // 0: in a dash, 1: in a gap; left is its remaining length
 	for i := 1; i < len(points); i++ {
 		p, q := points[i-1], points[i]
 		long := math.Hypot(q.x-p.x, q.y-p.y)

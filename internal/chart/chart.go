@@ -1,5 +1,5 @@
-// Package chart draws lines into an SVG or PNG file: the program's plots and the figures of the documents. The names of
-// the lines are next to the axes, where they cover no line.
+// Package chart draws lines into an SVG or PNG file: the program's plots and the figures of the documents. The name of
+// each line is written outside the axes, where it covers no line.
 package chart
 
 import (
@@ -23,14 +23,14 @@ type Line struct {
 type Chart struct {
 	Title, X, Y string
 	LogX, LogY  bool
-	Top         float64 // end of the y axis, as in a paper's figure; 0: at the end of the lines
+	Top         float64 // end of the y axis, for example that of a paper's figure; 0: at the lines' end
 	Lines       []Line
 }
 
 // ErrForm says that Write does not support the file's extension.
 var ErrForm = errors.New("a chart's file must end in .svg or .png")
 
-// Write draws the chart into a file, with the size in centimetres. The file's extension chooses the form.
+// Write draws the chart into a file. width and height are in centimetres. The file's extension determines the format.
 func (c *Chart) Write(path string, width, height float64) error {
 	const centimetre = 72 / 2.54
 	width, height = width*centimetre, height*centimetre
@@ -67,17 +67,17 @@ type stroke struct {
 type canvas interface {
 	// line draws straight lines from each point to the next.
 	line(points []point, s stroke)
-	// text writes a text in size fontSize. The point is on its baseline: at the beginning of the text if share is 0, in
-	// the middle if it is ½, at the end if it is 1. With up, the text runs upwards.
+	// text writes a text in size fontSize. The point is on the text's baseline: at its beginning if share is 0, in its
+	// middle if share is ½, at its end if share is 1. If up is true, the text runs upwards.
 	text(at point, share float64, up bool, text string)
 	encode() ([]byte, error)
 }
 
-// Lengths of the layout, in typographic points.
+// These are the lengths of the layout, in typographic points.
 const (
 	fontSize = 10
 	margin   = 6
-	spacing  = 14 // between lines of text
+	spacing  = 14 // distance between lines of text
 	tickLong = 5
 	tickFine = 2 // length of a tick without a label
 	swatch   = 22
@@ -89,13 +89,13 @@ var (
 	gridLine = stroke{colour: color.RGBA{221, 221, 221, 255}, width: 0.5}
 )
 
-// palette is the palette of Okabe and Ito, which people with any colour vision can tell apart.
+// palette is the palette of Okabe and Ito, whose colours people with any kind of colour vision can distinguish.
 var palette = []color.RGBA{
 	{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {0, 0, 0, 255},
 	{204, 121, 167, 255}, {230, 159, 0, 255}, {86, 180, 233, 255},
 }
 
-// dashes distinguish lines of one colour. dashes[1] is also the style of dashed lines.
+// dashes are styles that distinguish lines of the same colour. dashes[1] is also the style of dashed lines.
 var dashes = [][]float64{nil, {5, 3}, {2, 2}}
 
 // style returns the style of line i.
@@ -123,7 +123,7 @@ func (c *Chart) draw(page canvas, width, height float64) error {
 	for _, t := range y.ticks {
 		labels = max(labels, textWidth(t.label))
 	}
-	names *= 1.15 // a reader of the SVG may have a wider font
+	names *= 1.15 // whoever opens the SVG may have a wider font
 	labels *= 1.15
 	left, right := margin+spacing+labels+tickLong+3, width-2*margin-swatch-4-names-margin
 	top, bottom := 2.0*margin, height-margin-2*spacing-tickLong
@@ -172,13 +172,13 @@ func (c *Chart) draw(page canvas, width, height float64) error {
 	return nil
 }
 
-// below returns the parts of a line that are not above a height. On the page, y grows downwards.
+// below returns the parts of a line that are not above the height top. On the page, y grows downwards.
 func below(points []point, top float64) [][]point {
 	var parts [][]point
 	inside := false
 	for i := range points {
 		p := points[i]
-		if i > 0 && (p.y < top) == inside { // the line crosses top
+		if i > 0 && (p.y < top) == inside { // the line crosses the height top
 			q := points[i-1]
 			edge := point{q.x + (p.x-q.x)*(top-q.y)/(p.y-q.y), top}
 			if inside {
@@ -196,7 +196,7 @@ func below(points []point, top float64) [][]point {
 	return parts
 }
 
-// axes returns axes that contain every line. Their places on the page are not set yet.
+// axes returns axes that contain every line. Their positions on the page are not set yet.
 func (c *Chart) axes() (x, y *axis, err error) {
 	x, y = newAxis(c.LogX), newAxis(c.LogY)
 	for _, l := range c.Lines {

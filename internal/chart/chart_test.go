@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestWrite draws a chart in both forms: the SVG is well formed and contains every name and the ticks; the PNG has the
-// right size.
+// TestWrite draws a chart as SVG and as PNG. The SVG is well formed and contains every name and the ticks; the PNG has
+// the right size.
 func TestWrite(t *testing.T) {
 	c := Chart{Title: "noise", X: "step", Y: "deviation", LogX: true, LogY: true, Lines: []Line{
 		{Name: "a long name of a line", X: []float64{1, 10, 1000}, Y: []float64{1e-5, 2e-3, 1e-6}},
@@ -62,8 +62,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestUnusual draws lines that leave an axis with length 0, a chart without lines, and one whose lines are cut at the
-// top. Lines without points or with numbers that are not finite are errors.
+// TestUnusual draws three charts: lines for which an axis has length 0, no lines, and lines that are cut at the top.
+// Lines without points, or with numbers that are not finite, are errors.
 func TestUnusual(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "chart.svg")
 	level := Line{Name: "level", X: []float64{3, 3}, Y: []float64{5, 5}}

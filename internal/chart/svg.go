@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// fontFamily names fonts of approximately the widths that textWidth measures.
+// fontFamily names fonts whose letters have approximately the widths that textWidth measures.
 const fontFamily = "'Liberation Sans', Arial, Helvetica, 'DejaVu Sans', sans-serif"
 
 // svg is a canvas for an SVG file.
@@ -31,7 +31,7 @@ func (s *svg) line(points []point, k stroke) {
 	for i, p := range points {
 		at := decimal(p.x) + "," + decimal(p.y)
 		if at == was && i != len(points)-1 {
-			continue // too short to be visible
+			continue // the segment is too short to be visible
 		}
 		if was != "" {
 			s.b.WriteByte(' ')

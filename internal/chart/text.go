@@ -9,7 +9,7 @@ import (
 	"golang.org/x/image/math/fixed"
 )
 
-// letters is the font of bitmaps. Its widths also serve as those of an SVG's font.
+// letters is the font of bitmaps. The layout of an SVG uses the widths of this font too.
 var letters = sync.OnceValue(func() *sfnt.Font {
 	f, err := sfnt.Parse(goregular.TTF)
 	if err != nil {
@@ -18,8 +18,8 @@ var letters = sync.OnceValue(func() *sfnt.Font {
 	return f
 })
 
-// glyphs calls f with each glyph of a text and the place where it begins. It returns the place where the text ends, in
-// typographic points.
+// glyphs calls f with each glyph of a text and the position where it begins. It returns the position where the text
+// ends. Positions are in typographic points.
 func glyphs(text string, f func(b *sfnt.Buffer, glyph sfnt.GlyphIndex, x float64)) float64 {
 	var b sfnt.Buffer
 	x := 0.0
@@ -38,7 +38,7 @@ func glyphs(text string, f func(b *sfnt.Buffer, glyph sfnt.GlyphIndex, x float64
 	return x
 }
 
-// em is a size at which the font's coordinates are whole numbers.
+// em is the font size at which all coordinates of the font are whole numbers.
 func em() fixed.Int26_6 { return fixed.I(int(letters().UnitsPerEm())) }
 
 // length converts a length at size em into one at size fontSize.

@@ -12,7 +12,7 @@ type tick struct {
 	label string
 }
 
-// linear puts three to six ticks at multiples of 1, 2 or 5 times a power of ten.
+// linear returns three to six ticks, at multiples of 1, 2 or 5 times a power of ten.
 func linear(low, high float64) []tick {
 	least := (high - low) / 5
 	power := math.Floor(math.Log10(least))
@@ -36,8 +36,9 @@ func linear(low, high float64) []tick {
 	return ticks
 }
 
-// decades puts ticks at powers of ten. Between few powers it also labels 2 and 5; with about one power it labels all
-// digits; of many powers it labels only some. An axis over which numbers do not double gets the ticks of linear.
+// decades returns ticks at powers of ten. On an axis with few powers it also labels 2 and 5 times a power; with about
+// one power it labels all digits; with many powers it labels only some of them. If the largest number of the axis is
+// less than twice the smallest, decades returns the ticks of linear.
 func decades(low, high float64) []tick {
 	if high < 2*low {
 		return linear(low, high)

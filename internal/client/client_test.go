@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// daemon serves answer at the control socket of a directory, which it returns.
+// daemon serves answer at the control socket of a new directory, and returns the directory.
 func daemon(t *testing.T, answer http.HandlerFunc) (dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "client") // the path of a socket must be short
@@ -34,8 +34,8 @@ func daemon(t *testing.T, answer http.HandlerFunc) (dir string) {
 	return dir
 }
 
-// TestControl: a request reaches the daemon of a directory, whose answer may be an error. It is not an error if no
-// daemon runs there.
+// TestControl: a request reaches the daemon that runs on a directory. The daemon's answer may be an error. It is not an
+// error if no daemon runs there.
 func TestControl(t *testing.T) {
 	asked, err := Change(t.Context(), t.TempDir(), task.Request{Kind: task.RequestOpen})
 	if asked || err != nil {
@@ -69,8 +69,8 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// TestGroup: every member is asked, and one that does not answer does not affect the others. No member gets the
-// password over an unencrypted connection.
+// TestGroup: every member is asked, and a member that does not answer does not affect the others. The password is never
+// sent over an unencrypted connection.
 func TestGroup(t *testing.T) {
 	password := ""
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -37,8 +37,8 @@ func Reload(ctx context.Context, dir string, q httpapi.ReloadRequest) (*httpapi.
 	return &answer, nil
 }
 
-// post sends a request to the control socket of the daemon that runs on a state directory, and decodes the answer. It
-// reports whether a daemon runs there.
+// post sends a request to the control socket of the daemon that runs on a state directory, and decodes the reply into
+// answer. asked is false if no daemon runs there.
 func post(ctx context.Context, dir, path string, q, answer any) (asked bool, err error) {
 	socket := filepath.Join(dir, httpapi.ControlSocket)
 	client := &http.Client{Transport: &http.Transport{

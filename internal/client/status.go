@@ -27,15 +27,16 @@ import (
 type Endpoint struct {
 	URL    string
 	CAFile string // certificates to trust instead of the system's
-	// User and PasswordFile are for http.basic_auth. Both or none are set.
+	// User and PasswordFile are the user and the file of the password, if the daemon has http.basic_auth. Both or none
+	// are set.
 	User, PasswordFile string
 }
 
-// Instance is the answer of an instance of a group.
+// Instance is an instance of a group and its answer to a request for its status.
 type Instance struct {
 	Instance string          `json:"instance"`
 	URL      string          `json:"url"`
-	Error    string          `json:"error,omitempty"` // why the status is missing
+	Error    string          `json:"error,omitempty"` // reason why the status is missing
 	Status   json.RawMessage `json:"status,omitempty"`
 }
 
@@ -75,8 +76,7 @@ func (e Endpoint) Group(ctx context.Context, cfg *config.Config, members []clust
 }
 
 // Status asks a daemon for its status, which [Decode] reads. cfg is nil if there is no configuration. With a
-// configuration, URL is the address that a member of the group advertises. To such an address Status sends a password
-// over TLS only.
+// configuration, URL is an address that a member of the group advertises; Status then sends a password only over TLS.
 //
 // Errors: an [exit.Usage] or an [exit.Config] if the daemon cannot be asked in this way.
 func (e Endpoint) Status(ctx context.Context, cfg *config.Config) (json.RawMessage, error) {
@@ -120,7 +120,7 @@ func (e Endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 		trust = files.Config()
 	}
 	groupReadable := false
-	member := cfg != nil && e.URL != "" // a group's member chooses this address itself
+	member := cfg != nil && e.URL != "" // true if a group's member chose the address
 	if cfg == nil && e.URL == "" {
 		e.URL = "http://127.0.0.1:9464"
 	}
@@ -145,7 +145,7 @@ func (e Endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 			}
 		}
 		if member && !strings.HasPrefix(e.URL, "https://") {
-			e.User = "" // else any member of the group could obtain the password
+			e.User = "" // otherwise any member of the group could obtain the password
 		} else if b := cfg.HTTP.BasicAuth; b != nil && e.User == "" {
 			e.User, e.PasswordFile = b.Username, b.PasswordFile
 		}
@@ -167,13 +167,13 @@ func (e Endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 	return &http.Client{
 		Timeout:   10 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: trust, Proxy: http.ProxyFromEnvironment},
-		// A redirect is refused because the password is for this address only.
+		// Redirects are refused, because the password is for this address only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, req, nil
 }
 
-// trustOnly returns a TLS configuration that trusts only a listener with the certificate in a file, under any name or
-// address.
+// trustOnly returns a TLS configuration that trusts only the certificate in a file, whatever name or address the
+// listener has.
 func trustOnly(certFile string) (*tls.Config, error) {
 	data, err := os.ReadFile(certFile)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package column converts the value that a record has for a configured column into a number of the row, or several.
+// Package column converts the value of a configured column in a record into one or several numbers of the row.
 //
 // A decoder finds a [Value] at a column's path. [Column.Put] turns it into numbers of the row: a category into one
 // number for each of a public list, a time into its hour, a number into its logarithm. The result depends only on the
-// value and on public constants, and has the same bits on every machine. Rows are clipped afterwards, so none of this
-// has a sensitivity of its own.
+// value and on public constants, and has the same bits on every machine. Rows are clipped afterwards, so the conversion
+// does not change the sensitivity.
 package column
 
 import (
@@ -19,11 +19,11 @@ type Kind uint8
 // The kinds.
 const (
 	Absent  Kind = iota // no value, or null
-	Number              // Num, perhaps not finite
-	Text                // Text: a string, without quotes and escapes
+	Number              // Num is the number, perhaps not finite
+	Text                // Text is a string, without quotes and escapes
 	Truth               // Num is 0 or 1
 	Enum                // Text is the symbol of an enumeration, empty if it has none; Num is its number
-	Instant             // Sec and Nsec; the schema says that the field is a time
+	Instant             // Sec and Nsec are a time; the schema says that the field is one
 	Other               // an object, an array, bytes …: no column can use it
 	Kinds               // number of kinds
 )
@@ -40,23 +40,23 @@ func (k Kind) String() string {
 type Value struct {
 	Kind Kind
 	Num  float64
-	Sec  int64  // since 1970-01-01T00:00Z
-	Nsec int32  // after Sec: 0 to 999999999
-	Text []byte // may point into the record; a Column does not keep it
+	Sec  int64  // seconds since 1970-01-01T00:00Z
+	Nsec int32  // nanoseconds after Sec, 0 to 999999999
+	Text []byte // may point into the record; a Column keeps no reference to it
 }
 
-// Fault says why a value gives no numbers.
+// Fault is the reason why a value gives no numbers.
 type Fault uint8
 
 // The faults.
 const (
 	OK          Fault = iota // none
-	Missing                  // there is no value, and the column has no default
-	NotNumber                // it is not a number
-	NotFinite                // it is NaN, infinite or too large for a float64, perhaps after a transform
-	NotBoolean               // it is not a boolean
-	NotCategory              // it is not one of the categories
-	NotTime                  // it is not a time of the years 1 to 9999
+	Missing                  // the value is missing, and the column has no default
+	NotNumber                // the value is not a number
+	NotFinite                // the value or its transform is NaN, infinite or too large for a float64
+	NotBoolean               // the value is not a boolean
+	NotCategory              // the value is not one of the categories
+	NotTime                  // the value is not a time of the years 1 to 9999
 	Faults                   // number of faults
 )
 
@@ -65,18 +65,18 @@ type Column struct {
 	spec       Spec
 	path       []Element
 	names      []string
-	categories map[string]int // place of a category's 1, or none
-	other      int            // place of the 1 for any other text, or none, or refused
-	fallback   []float64      // the numbers of the default; nil: no default
+	categories map[string]int // index, in the row, of each category's 1; or none
+	other      int            // index of the 1 for any other text; or none or refused
+	fallback   []float64      // the default's numbers; nil: no default
 	take       func(t moment) float64
-	offset     int64 // seconds that its clock is ahead of UTC
-	perSecond  int64 // units per second of a time given as a number; 0: a number is not a time
+	offset     int64 // seconds by which the column's clock is ahead of UTC
+	perSecond  int64 // if times are given as numbers: units per second; else 0
 	transform  transform
 	maxText    int
 }
 
-// Values instead of a place in the row: none for the baseline, whose numbers are all 0; refused for a text that is not
-// a category and gives no row.
+// none and refused stand in for an index of the row. none is for the baseline, whose numbers are all 0. refused is for
+// a text that is not a category and gives no row.
 const (
 	none    = -1
 	refused = -2
@@ -91,25 +91,25 @@ func (c *Column) Type() string { return c.spec.Type }
 // Path returns the path of the column's value. The caller must not change it.
 func (c *Column) Path() []Element { return c.path }
 
-// Width returns the column's number of numbers in a row.
+// Width returns how many numbers the column has in a row.
 func (c *Column) Width() int { return len(c.names) }
 
 // Names returns the names of these numbers: the column's own, or for categories "country=DE" and so on. The caller must
 // not change them.
 func (c *Column) Names() []string { return c.names }
 
-// Plain reports whether the column's only number is the value itself: the value is a number, without a transform or a
-// default. For such a column Put sets dst[0] to Num if Num is finite.
+// Plain reports whether the column's only number is the value itself: the value must be a number, and the column has
+// neither transform nor default. For such a column Put sets dst[0] to Num if Num is finite.
 func (c *Column) Plain() bool {
 	return c.spec.Plain()
 }
 
-// MaxText returns a length in bytes: a longer Text gives the same answer as its first MaxText+1 bytes. So a decoder can
+// MaxText returns a length in bytes. If Text is longer, Put uses only its first MaxText+1 bytes, so a decoder can
 // resolve escapes in bounded memory.
 func (c *Column) MaxText() int { return c.maxText }
 
-// Takes reports whether Put accepts values of this kind, for comparison with a schema. It always accepts Absent,
-// because a schema may say that a value is optional.
+// Takes reports whether Put accepts values of kind k. It is used to compare a column with a schema. It is always true
+// for Absent, because a schema may say that a value is optional.
 func (c *Column) Takes(k Kind) bool {
 	if k == Absent {
 		return true
@@ -126,7 +126,7 @@ func (c *Column) Takes(k Kind) bool {
 	case "timestamp":
 		return k == Instant || k == Text || k == Number && c.perSecond > 0
 	}
-	return k == Text || k == Enum || k == Number || k == Truth // category
+	return k == Text || k == Enum || k == Number || k == Truth // a column of type category
 }
 
 // Put writes the column's numbers to dst[:Width()], or returns the fault that prevents it; dst is then undefined. It
@@ -197,12 +197,12 @@ func (c *Column) wrong() Fault {
 	return NotNumber
 }
 
-// maxWhole is 2⁵³: up to it all whole numbers are exact as float64. Beyond it different numbers of a record may have
-// the same float64, so they are not categories.
+// maxWhole is 2⁵³. Up to it, every whole number has its own float64. Beyond it, different numbers in a record may
+// become the same float64, so they cannot be categories.
 const maxWhole = 1 << 53
 
-// putCategory writes a 1 at the category's place and 0 elsewhere. A whole number stands for the category spelt with its
-// digits, and a boolean for "true" or "false".
+// putCategory writes a 1 at the category's place and 0 elsewhere. A whole number stands for the category whose name is
+// its digits, and a boolean for "true" or "false".
 func (c *Column) putCategory(dst []float64, v *Value) Fault {
 	at, known := 0, false
 	switch v.Kind {
@@ -233,9 +233,9 @@ func (c *Column) putCategory(dst []float64, v *Value) Fault {
 	return OK
 }
 
-// PutCell is Put for a cell of a format whose values are all text, such as CSV, without quotes. The column decides how
-// to read the text: as a number, a boolean ("true" or "false" in any case, "1" or "0"), a time or a category. An empty
-// cell is absent. Surrounding spaces and tabs are ignored, except for a category.
+// PutCell does what Put does, for a cell of a format whose values are all text, such as CSV. The cell has no quotes.
+// The column decides how to read the text: as a number, a boolean ("true" or "false" in any case, "1" or "0"), a time
+// or a category. An empty cell is absent. Surrounding spaces and tabs are ignored, except for a category.
 func (c *Column) PutCell(dst []float64, cell []byte) Fault {
 	if c.spec.Type != "category" {
 		cell = trim(cell)
@@ -281,7 +281,7 @@ func trim(b []byte) []byte {
 	return b
 }
 
-// foldedEqual compares b with a lower-case word of letters.
+// foldedEqual reports whether b equals a lower-case word of letters, ignoring case.
 func foldedEqual(b []byte, word string) bool {
 	if len(b) != len(word) {
 		return false

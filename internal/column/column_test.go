@@ -35,7 +35,7 @@ func TestPut(t *testing.T) {
 		name string
 		spec Spec
 		in   Value
-		want []float64 // nil: fault
+		want []float64 // nil: a fault is expected
 		f    Fault
 	}{
 		{"number", Spec{}, num(1.5), []float64{1.5}, OK},
@@ -151,7 +151,7 @@ func TestPutCell(t *testing.T) {
 	for _, x := range []struct {
 		spec Spec
 		in   string
-		want []float64 // nil: fault
+		want []float64 // nil: a fault is expected
 		f    Fault
 	}{
 		{Spec{}, " +1.5\t", []float64{1.5}, OK}, {Spec{}, "", nil, Missing}, {Spec{}, "  ", nil, Missing},

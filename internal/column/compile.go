@@ -6,7 +6,7 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// Width returns the number of numbers that a valid column has in a row.
+// Width returns how many numbers a valid column has in a row.
 func (s *Spec) Width() int {
 	n := len(s.Categories)
 	if n == 0 {
@@ -21,12 +21,12 @@ func (s *Spec) Width() int {
 	return n
 }
 
-// Plain reports whether the row's number is the value itself, for any path.
+// Plain reports whether the column's only number in the row is the value itself, whatever its path is.
 func (s *Spec) Plain() bool {
 	return (s.Type == "" || s.Type == "number") && s.Transform == "" && s.Default == nil
 }
 
-// Names returns the names of these numbers: the column's own, or for categories "country=DE" and so on.
+// Names returns the names of the column's numbers: the column's own, or for categories "country=DE" and so on.
 func (s *Spec) Names() []string {
 	if len(s.Categories) == 0 {
 		return []string{s.Name}
@@ -58,8 +58,8 @@ func Pathless(codec string) bool {
 	return codec == "json-array" || codec == "float64" || codec == "float32"
 }
 
-// Position parses the position of a cell, from "1", into an index. It accepts only the spelling that Itoa writes, so
-// that "1" and "01" cannot name the same cell.
+// Position parses the position of a cell, counted from "1", into an index. It accepts only the spelling that Itoa
+// writes, so that "1" and "01" cannot name the same cell.
 func Position(s string) (path []Element, ok bool) {
 	p, err := strconv.Atoi(s)
 	if err != nil || p < 1 || p > maxIndex || strconv.Itoa(p) != s {
@@ -69,11 +69,11 @@ func Position(s string) (path []Element, ok bool) {
 }
 
 // Compile returns the columns of a codec, one for each specification. errs[i] holds the faults of the i-th
-// specification, as faults of the keys of [Spec] in lower case with underscores; nil if it has none. All errs are nil
-// if and only if all columns are built.
+// specification; nil if it has none. They name the fields of [Spec] in lower case with underscores. All errs are nil if
+// and only if all columns are built.
 //
-// Several columns may read one value. A value cannot be a column and also contain one, nor be both an array and an
-// object.
+// Several columns may read the same value. It is a fault if the value of one column contains that of another, or if
+// paths use the same value both as an array and as an object.
 func Compile(codec string, specs []Spec) (columns []*Column, errs []error) {
 	lists := make([]fault.List, len(specs))
 	columns, errs = make([]*Column, len(specs)), make([]error, len(specs))
@@ -109,10 +109,10 @@ func Compile(codec string, specs []Spec) (columns []*Column, errs []error) {
 	return columns, errs
 }
 
-// checkPaths finds columns whose paths contradict one another. A nil column already has faults.
+// checkPaths reports columns whose paths contradict one another. It skips nil columns, which already have faults.
 func checkPaths(columns []*Column, lists []fault.List) {
 	const names, indexes = 1, 2
-	// By path: the values of columns, and the types of the values that contain them.
+	// Both maps are by path: whole has the values of columns, around the types of the values that contain them.
 	whole, around := map[string]bool{}, map[string]int{}
 	in := func(e Element) int {
 		if e.Index >= 0 {

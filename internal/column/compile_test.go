@@ -13,7 +13,7 @@ func TestCompile(t *testing.T) {
 	for _, x := range []struct {
 		name, codec string
 		specs       []Spec
-		faults      []string // "0 path"
+		faults      []string // such as "0 path": a fault of path in column 0
 	}{
 		{"names", "json", Plain([]string{"a", "b.c", "b.d[0]", "b.d[1].x"}), nil},
 		{"one value twice", "json", []Spec{at("a", "t"), at("b", "t")}, nil},

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Element is one element of a path: a name, with Index −1, or the index of an array, from 0.
+// Element is one element of a path: a name, with Index −1, or an index into an array, from 0.
 type Element struct {
 	Name  string
 	Index int
@@ -17,7 +17,7 @@ type Syntax struct {
 	rule string
 }
 
-// The two notations of a path: see [Parse] and [Position].
+// These are the two notations of a path: see [Parse] and [Position].
 var (
 	Paths     = &Syntax{Parse, `must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name`}
 	Positions = &Syntax{Position, `must be a position from "1" to "1000000"`}
@@ -31,8 +31,8 @@ const maxIndex = 999_999
 // index has no sign and no leading zeros, and is at most 999999. A path may begin with an index; then the value itself
 // is an array.
 //
-// It reports false for a text that is not a path: it has an empty name, another use of a backslash, or brackets around
-// something other than an index.
+// It returns false for a text that is not a path. Such a text has an empty name, another use of a backslash, or
+// brackets around something other than an index.
 func Parse(s string) (path []Element, ok bool) {
 	for i, first := 0, true; i < len(s) || first; first = false {
 		if i < len(s) && s[i] == '[' {
@@ -51,7 +51,7 @@ func Parse(s string) (path []Element, ok bool) {
 		}
 		if !first {
 			if s[i] != '.' {
-				return nil, false // something follows an index
+				return nil, false // an index must be followed by a dot, a bracket or the end
 			}
 			i++
 		}
@@ -73,7 +73,7 @@ func Parse(s string) (path []Element, ok bool) {
 	return path, true
 }
 
-// Format formats a path as Parse reads it.
+// Format formats a path in the notation that Parse reads.
 func Format(path []Element) string {
 	var b strings.Builder
 	for i, e := range path {

@@ -13,7 +13,7 @@ func index(i int) Element { return Element{Index: i} }
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		in   string
-		want []Element // nil: refused
+		want []Element // nil: Parse refuses the text
 	}{
 		{"a", []Element{name("a")}}, {"a.b", []Element{name("a"), name("b")}}, {`a\.b`, []Element{name("a.b")}},
 		{`a\\.b`, []Element{name(`a\`), name("b")}}, {"ü.x y", []Element{name("ü"), name("x y")}},
@@ -37,7 +37,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse: Format writes what Parse read such that it has the same meaning.
+// FuzzParse: if Parse reads a text, Format writes a text with the same meaning.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"a.b[2].c", `a\.b`, `\[\]\\`, "[0][1]", "a[0]b", "a]"} {
 		f.Add(s)

@@ -2,10 +2,10 @@ package column
 
 import "math"
 
-// The functions of this file have the same bits on every architecture. Those of package math may not: some are written
-// in assembly, and a compiler may fuse a multiplication and an addition into one operation that rounds once. An
-// explicit conversion to float64 forbids that (Go specification, "Floating-point operators"). math.Sqrt, math.Frexp,
-// math.Ldexp and math.FMA are exact or correctly rounded, so they are the same everywhere.
+// The functions of this file have the same bits on every architecture. Functions of package math may differ, because
+// some are written in assembly, and because a compiler may fuse a multiplication and an addition into one operation
+// that rounds once. An explicit conversion to float64 forbids fusing (Go specification, "Floating-point operators").
+// math.Sqrt, math.Frexp, math.Ldexp and math.FMA are exact or correctly rounded, so they are the same everywhere.
 
 const (
 	ln2High = 6.93147180369123816490e-01 // its last 32 bits are 0: k·ln2High is exact for |k| < 2¹¹
@@ -21,10 +21,10 @@ func horner(x float64, c []float64) float64 {
 	return y
 }
 
-// oddParts are 2/(2k+3): the series of 2·atanh(s) after its first term, divided by s³.
+// oddParts are the coefficients 2/(2k+3) of the series of 2·atanh(s), without its first term and divided by s³.
 var oddParts = []float64{2. / 3, 2. / 5, 2. / 7, 2. / 9, 2. / 11, 2. / 13, 2. / 15, 2. / 17, 2. / 19, 2. / 21, 2. / 23}
 
-// logarithm returns ln x within 2 units of the last place; NaN for x < 0, −Inf for 0.
+// logarithm returns ln x within 2 units of the last place. It returns NaN for x < 0, and −Inf for 0.
 //
 // Write x = m·2ᵏ with m between √½ and √2. With f = m − 1, which is exact, and s = f/(2 + f), ln m = 2·atanh(s) and 2s
 // = f − s·f, so the leading term is exact.
@@ -51,8 +51,8 @@ func logarithm(x float64) float64 {
 	return float64(n*ln2High) + (f - (small - float64(n*ln2Low)))
 }
 
-// logarithm1p returns ln(1 + x) within 4 units of the last place; NaN below −1, −Inf at −1. The quotient ln u/(u − 1)
-// is nearly the same at 1 + x and at the rounded u = 1 + x (Kahan).
+// logarithm1p returns ln(1 + x) within 4 units of the last place. It returns NaN below −1, and −Inf at −1. It uses that
+// ln u/(u − 1) has nearly the same value at the exact 1 + x and at u, the rounded 1 + x (Kahan).
 func logarithm1p(x float64) float64 {
 	u := 1 + float64(x)
 	if u == 1 {
@@ -64,7 +64,7 @@ func logarithm1p(x float64) float64 {
 	return float64(logarithm(u)*x) / (u - 1)
 }
 
-// factorials are 1/k!.
+// factorials are the numbers 1/k!.
 var factorials = func() []float64 {
 	c := make([]float64, 18)
 	f := 1.0
@@ -80,11 +80,11 @@ var factorials = func() []float64 {
 // exponential returns eˣ for |x| ≤ 1 within 2 units of the last place.
 func exponential(x float64) float64 { return 1 + float64(x*horner(x, factorials[1:])) }
 
-// power returns xʸ within 16 units of the last place, for 0 < |y| ≤ maxExponent; NaN for a negative x unless y is a
-// whole number.
+// power returns xʸ within 16 units of the last place, for 0 < |y| ≤ maxExponent. It returns NaN for a negative x,
+// unless y is a whole number.
 //
-// |x| = m·2ᵏ and y = w + v, with w whole and |v| ≤ ½. The power is mʷ·mᵛ·2^(k·y), where k·y is split into a whole part
-// and a rest such that the error does not grow with k.
+// Write |x| = m·2ᵏ and y = w + v, where w is whole and |v| ≤ ½. The power is mʷ·mᵛ·2^(k·y). Splitting k·y into a whole
+// part and a rest keeps the error from growing with k.
 func power(x, y float64) float64 {
 	w := math.RoundToEven(y)
 	v := y - w
@@ -98,7 +98,7 @@ func power(x, y float64) float64 {
 	case math.IsInf(x, 0):
 		return x * x // not finite
 	case v == 0.5 || v == -0.5:
-		// The square root is correctly rounded, and 2y is odd.
+		// This case is y = w ± ½: the square root is correctly rounded, and 2y is odd.
 		return power(math.Sqrt(x), 2*y)
 	}
 	m, k := math.Frexp(math.Abs(x))
@@ -125,7 +125,7 @@ func power(x, y float64) float64 {
 	return math.Ldexp(p, shift)
 }
 
-// The series of sine and cosine in x²: (−1)ᵏ/(2k+1)! and (−1)ᵏ/(2k)!.
+// sines and cosines are the coefficients of the two series in x²: (−1)ᵏ/(2k+1)! and (−1)ᵏ/(2k)!.
 var sines, cosines = func() (s, c []float64) {
 	for k := range 9 {
 		sign := 1 - 2*float64(k%2)

@@ -21,7 +21,7 @@ func ulps(got, want float64) float64 {
 	return math.Abs(got-want) / unit
 }
 
-// edges are numbers at which functions often go wrong.
+// edges are numbers at which functions often have errors.
 var edges = []float64{
 	0, math.Copysign(0, -1), 1, -1, 2, 0.5, math.SmallestNonzeroFloat64, -math.SmallestNonzeroFloat64, 0x1p-1022,
 	0x1.fffffffffffffp-1023,
@@ -48,7 +48,7 @@ func number(x float64) *big.Float { return new(big.Float).SetPrec(bits).SetFloat
 // preciseLog returns ln x for a positive x, from the series of 2·atanh.
 func preciseLog(x *big.Float) *big.Float {
 	m := number(0)
-	k := x.MantExp(m) // in [½, 1)
+	k := x.MantExp(m) // m is in [½, 1)
 	ln2 := number(0).Mul(ln2Precise, number(float64(k)))
 	return ln2.Add(ln2, series(m))
 }
@@ -92,14 +92,14 @@ func TestLogarithm(t *testing.T) {
 				t.Errorf("ln %v = %v, %v units from %v", x, logarithm(x), u, want)
 			}
 		}
-		if x > -1 && x != 0 && math.Abs(x) > 1e-40 { // 1 + x is exact with this precision
+		if x > -1 && x != 0 && math.Abs(x) > 1e-40 { // then 1 + x is exact in this precision
 			want, _ := preciseLog(number(0).Add(number(1), number(x))).Float64()
 			if u := ulps(logarithm1p(x), want); u > 4 {
 				t.Errorf("ln(1 + %v) = %v, %v units from %v", x, logarithm1p(x), u, want)
 			}
 		}
 	}
-	for _, x := range numbers(3000) { // many more, compared with an implementation that is correct for normal numbers
+	for _, x := range numbers(3000) { // many more, against functions that are correct for normal numbers
 		if math.Abs(x) > 1e-300 && ulps(logarithm(x), math.Log(x)) > 3 || ulps(logarithm1p(x), math.Log1p(x)) > 5 {
 			t.Errorf("logarithms of %v and 1 + it: %v and %v, want %v and %v", x, logarithm(x), logarithm1p(x),
 				math.Log(x), math.Log1p(x))
@@ -129,7 +129,7 @@ func TestPower(t *testing.T) {
 			}
 			want, _ := exact.Float64()
 			got := power(x, y)
-			if math.IsInf(got, 0) || math.IsInf(want, 0) { // at the edge of the range either one may overflow
+			if math.IsInf(got, 0) || math.IsInf(want, 0) { // at the edge of the range, either result may overflow
 				if math.Abs(got) < math.MaxFloat64*(1-1e-14) || math.Abs(want) < math.MaxFloat64*(1-1e-14) {
 					t.Errorf("%v^%v = %v, want %v", x, y, got, want)
 				}
@@ -159,7 +159,7 @@ func TestPower(t *testing.T) {
 	}
 }
 
-// π, 100 digits.
+// digitsOfPi has 100 digits of π.
 const digitsOfPi = "3.14159265358979323846264338327950288419716939937510" +
 	"582097494459230781640628620899862803482534211706798"
 
@@ -215,7 +215,7 @@ func TestCircle(t *testing.T) {
 }
 
 // TestGoldenBits: the bits of these functions are part of rows, so they must never change, and must be the same on each
-// architecture. This is one of the golden tests, which also run on other architectures.
+// architecture. Like all golden tests, this one also runs on other architectures.
 func TestGoldenBits(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	h := fnv.New64a()

@@ -9,7 +9,8 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// Spec is the specification of a column. Its zero value with a name is a column of numbers, with the name as its path.
+// Spec is the specification of a column. With only a Name it describes a column of plain numbers, whose path is the
+// name.
 type Spec struct {
 	// Name is the column's name.
 	Name string
@@ -18,24 +19,24 @@ type Spec struct {
 	// Type is one of [Types]; empty: "number".
 	Type string
 	// Default replaces a value that is missing or null, before the transform. It is a float64; for "bool" it may be a
-	// bool, for categories a string. Nil: without a value, a record gives no row.
+	// bool, for categories a string. Nil: a record without the value gives no row.
 	Default any
 	// Categories is the public list of a column of type "category", or of a "timestamp" whose Take gives whole numbers.
-	// Each has a number in the row: 1 if the value is that category, else 0.
+	// Each category has a number in the row: 1 if the value is that category, else 0.
 	Categories []string
 	// Other adds a number for values outside the categories. Without it, a record with such a value gives no row.
 	Other bool
 	// Baseline is a category, or "other", that has no number: for it all numbers are 0. Empty: none.
 	Baseline string
-	// Take says which number is taken from a time, one of [Taking]; empty: "seconds".
+	// Take says which number is taken from a time. It is one of [Taking]; empty: "seconds".
 	Take string
 	// Unit is the unit of a time that is given as a number since 1970-01-01T00:00Z: "s", "ms", "us" or "ns". Empty: a
 	// number is not a time.
 	Unit string
-	// UTCOffset is the offset of the clock of Take from UTC, such as "+01:00"; empty: 0. A time without an offset is
-	// read by that clock.
+	// UTCOffset is the offset of the clock of Take from UTC, such as "+01:00"; empty: 0. A time that is written without
+	// an offset is read as a time of that clock.
 	UTCOffset string
-	// Transform is one of [Transforms], applied to the value + Offset; empty: none.
+	// Transform is one of [Transforms]. It is applied to the sum of the value and Offset; empty: none.
 	Transform string
 	// Exponent is the exponent of the transform "power".
 	Exponent float64
@@ -46,7 +47,7 @@ type Spec struct {
 // Types are the types of a column.
 var Types = []string{"number", "decimal", "bool", "category", "enum", "timestamp"}
 
-// Transforms are functions of a number x, the value plus Offset.
+// Transforms are the functions of a number x that a column can apply, where x is the value plus Offset.
 var Transforms = []string{"log", "log1p", "sqrt", "power"}
 
 // Units are the units of a time that is given as a number.
@@ -61,7 +62,7 @@ func Taking() []string {
 	return names
 }
 
-// transform is a function of a number. Its value is NaN or ±Inf if undefined.
+// transform is a function of a number. Where it is undefined, it returns NaN or ±Inf.
 type transform func(x float64) float64
 
 const (
@@ -69,15 +70,15 @@ const (
 	maxExponent = 16
 	// maxCategories is the largest length of a list of categories.
 	maxCategories = 1 << 16
-	// maxPath is the largest number of elements in a path: documents are not nested deeper.
+	// maxPath is the largest number of elements in a path. Documents are not nested more deeply.
 	maxPath = 128
 	// maxDecimal is the largest length of a text that is read as a number.
 	maxDecimal = 1 << 10
-	// otherName is the name of the number for values outside the categories.
+	// otherName names the number that marks values outside the categories.
 	otherName = "other"
 )
 
-// New returns the column of a specification. Its errors are faults of the keys of [Spec], in lower case with
+// New returns the column of a specification. Its errors are faults that name the fields of [Spec] in lower case with
 // underscores. path is the notation of the path; nil: the column has no path.
 func New(s Spec, path *Syntax) (*Column, error) {
 	var faults fault.List
@@ -257,7 +258,7 @@ func (c *Column) setDefault(value any, faults *fault.List) {
 	c.fallback = fallback
 }
 
-// wants describes the values that a default may have.
+// wants describes the values that the column's default may have, for a message.
 func (c *Column) wants() string {
 	switch {
 	case c.categories != nil:

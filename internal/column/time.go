@@ -4,17 +4,17 @@ import "math"
 
 // moment is a time on the clock of a column.
 type moment struct {
-	day     int64 // since 1970-01-01
+	day     int64 // days since 1970-01-01
 	nano    int64 // nanoseconds of the day
 	utc     int64 // seconds since 1970-01-01T00:00Z
 	nsec    int64 // nanoseconds after utc
 	year    int64
-	yearDay int64 // from 0
-	month   int64 // from 1
+	yearDay int64 // day of the year, from 0
+	month   int64 // month of the year, from 1
 	dayOf   int64 // day of the month, from 1
 }
 
-// Times must be in the years 1 to 9999. Others are mistakes, for example milliseconds read as seconds.
+// Times must be in the years 1 to 9999. Other times are mistakes, for example milliseconds read as seconds.
 const (
 	firstSecond = -62135596800 // 0001-01-01T00:00:00Z
 	lastSecond  = 253402300799 // 9999-12-31T23:59:59Z
@@ -32,8 +32,8 @@ func floorDiv(a, b int64) (q, r int64) {
 	return q, r
 }
 
-// at returns the moment utc seconds and nsec nanoseconds after 1970-01-01T00:00Z, on a clock that is offset seconds
-// ahead of UTC. It reports false outside the years 1 to 9999, in UTC or on that clock.
+// at returns the time that is utc seconds and nsec nanoseconds after 1970-01-01T00:00Z, on a clock that is offset
+// seconds ahead of UTC. It returns false if the year, in UTC or on that clock, is not in 1 to 9999.
 func at(utc, nsec, offset int64) (t moment, ok bool) {
 	if utc < firstSecond || utc > lastSecond || utc+offset < firstSecond || utc+offset > lastSecond {
 		return t, false
@@ -44,14 +44,14 @@ func at(utc, nsec, offset int64) (t moment, ok bool) {
 	return t, true
 }
 
-// date computes year, month and day. Its years begin in March, so that a leap day is the last day of its year: 400
-// years have 146097 days, and the lengths of months repeat every five months, in 153 days.
+// date computes year, month and day. It uses years that begin in March, because then a leap day is the last day of its
+// year. 400 years have 146097 days. The lengths of months repeat every five months, which have 153 days.
 func (t *moment) date() {
 	const in400, in100, in4, in1 = 146097, 36524, 1461, 365
 	era, d := floorDiv(t.day+719468, in400) // days from 0000-03-01
 	y := (d - d/(in4-1) + d/in100 - d/(in400-1)) / in1
 	d -= in1*y + y/4 - y/100
-	m := (5*d + 2) / 153 // from March
+	m := (5*d + 2) / 153 // month counted from March
 	t.dayOf = d - (153*m+2)/5 + 1
 	t.year = 400*era + y
 	t.month = m + 3
@@ -88,7 +88,7 @@ func (t moment) weekday() int64 {
 // taking lists the values of [Spec.Take], in the order of the reference.
 var taking = []struct {
 	name  string
-	whole bool // its values are whole numbers, so they may be categories
+	whole bool // its values are whole numbers and may be categories
 	of    func(t moment) float64
 }{
 	{"seconds", false, func(t moment) float64 { return float64(t.utc) + float64(t.nsec)/second }},
@@ -131,14 +131,14 @@ func (c *Column) momentOf(v *Value) (t moment, ok bool) {
 		}
 		return at(v.Sec, int64(v.Nsec), c.offset)
 	case Number:
-		// Split the number into whole units and a fraction. The bound keeps the units in an int64.
+		// Split the number into whole units and a fraction. The bound makes the units fit into an int64.
 		if !(math.Abs(v.Num) < 1<<62) {
 			return t, false
 		}
 		floor := math.Floor(v.Num)
 		sec, rest := floorDiv(int64(floor), c.perSecond)
 		unit := second / c.perSecond
-		// A fraction just below 1 could round up to a whole unit; min keeps it below.
+		// A fraction just below 1 could round up to a whole unit; min prevents that.
 		return at(sec, rest*unit+min(unit-1, int64((v.Num-floor)*float64(unit))), c.offset)
 	}
 	sec, nsec, offset, given, ok := readTime(v.Text)
@@ -215,7 +215,8 @@ func readTime(b []byte) (sec, nsec, offset int64, given, ok bool) {
 	return sec, nsec, offset, true, ok
 }
 
-// readOffset reads an offset of at most 18 hours, "+01:00", "+0100" or "+01", in seconds.
+// readOffset reads an offset from UTC, such as "+01:00", "+0100" or "+01", and returns it in seconds. It is at most 18
+// hours.
 func readOffset(b []byte) (offset int64, ok bool) {
 	if len(b) == 0 || b[0] != '+' && b[0] != '-' {
 		return 0, false
@@ -235,7 +236,7 @@ func readOffset(b []byte) (offset int64, ok bool) {
 	return offset, ok && minutes < 60 && hours*60+minutes <= 18*60
 }
 
-// next reads a separator and two digits, if ok is true.
+// next reads a separator and two digits. It does nothing if ok is false.
 func next(b []byte, separator byte, ok bool) (int64, []byte, bool) {
 	if !ok || len(b) == 0 || b[0] != separator {
 		return 0, b, false

@@ -24,7 +24,7 @@ func column(t testing.TB, s Spec) *Column {
 	return c
 }
 
-// reference computes the values of taking with the standard library's calendar.
+// reference computes what a column takes from a time, with the standard library's calendar.
 func reference(take string, at time.Time) float64 {
 	day := float64(at.Hour()*3600+at.Minute()*60+at.Second()) + float64(at.Nanosecond())/1e9
 	weekday := (int(at.Weekday()) + 6) % 7
@@ -104,7 +104,7 @@ func TestTaking(t *testing.T) {
 var timeGrammar = regexp.MustCompile(
 	`^(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d(?:[.,]\d+)?)?(?:([Zz])|([+-])(\d\d)(?::?([0-5]\d))?)?)?$`)
 
-// referenceTime is readTime, written with a regular expression and the standard library.
+// referenceTime does what readTime does, with a regular expression and the standard library.
 func referenceTime(s string) (sec, nsec, offset int64, given, ok bool) {
 	m := timeGrammar.FindStringSubmatch(s)
 	if m == nil || len(s) > maxTime {
@@ -139,7 +139,7 @@ func FuzzTime(f *testing.F) {
 
 var timeTexts = []struct {
 	in   string
-	want string // in RFC 3339 with nanoseconds, in UTC; empty: refused
+	want string // UTC time in RFC 3339 with nanoseconds; empty: the text is refused
 }{
 	{"1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z"},
 	{"2026-11-23T20:04:05.123456789Z", "2026-11-23T20:04:05.123456789Z"},
@@ -185,7 +185,7 @@ func TestTimeTexts(t *testing.T) {
 			t.Errorf("%q: %v, fault %d, want %v", x.in, got[0], f, want)
 		}
 	}
-	// A time without an offset is read by the column's clock.
+	// A time without an offset is read as a time of the column's clock.
 	hour := column(t, Spec{Type: "timestamp", Take: "hour", UTCOffset: "-03:00"})
 	sec := column(t, Spec{Type: "timestamp", UTCOffset: "-03:00"})
 	for text, want := range map[string][2]float64{
@@ -203,7 +203,7 @@ func TestNumericTimes(t *testing.T) {
 	for _, x := range []struct {
 		unit string
 		in   float64
-		want string // empty: refused
+		want string // empty: the text is refused
 	}{
 		{"s", 0, "1970-01-01T00:00:00Z"}, {"s", -0.5, "1969-12-31T23:59:59.5Z"},
 		{"s", 1795463631.25, "2026-11-23T19:53:51.25Z"}, {"ms", -1, "1969-12-31T23:59:59.999Z"},

@@ -25,11 +25,12 @@ import (
 )
 
 const (
-	// signatureLife is the validity of a signature in seconds. The signature is used at once.
+	// signatureLife is the time in seconds for which a signature is valid. 15 minutes suffice, because it is used at
+	// once.
 	signatureLife = "900"
 	// awsTimeout bounds the search for keys, which may contact the machine's metadata service and AWS.
 	awsTimeout = 10 * time.Second
-	// keysEarly is how long before their expiry keys are renewed.
+	// Keys are renewed keysEarly before they expire.
 	keysEarly = 5 * time.Minute
 )
 
@@ -44,7 +45,7 @@ type AWS struct {
 }
 
 // NewAWS sets up the search for keys, without contacting anybody yet. region is the region of the brokers. role is the
-// ARN of a role to assume with the keys, or empty. agent names this program to AWS.
+// ARN of a role to assume with the keys, or empty. agent is the name by which AWS knows this program.
 func NewAWS(ctx context.Context, region, role, agent string) (*AWS, error) {
 	c, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(region), awsconfig.WithLogger(logging.Nop{}))
 	if err != nil {
@@ -61,7 +62,7 @@ func NewAWS(ctx context.Context, region, role, agent string) (*AWS, error) {
 }
 
 // Sign returns the login message for the broker at address, host:port: a signed request for kafka-cluster:Connect to
-// the host, with the query as a JSON object with lower-case names. Source: the description of the mechanism in
+// the host, with the query as a JSON object with lower-case names. Sources: the mechanism's description in
 // aws/aws-msk-iam-auth, and AWS Signature Version 4 with the signature in the query.
 func (a *AWS) Sign(ctx context.Context, address string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, awsTimeout)
@@ -96,9 +97,9 @@ func (a *AWS) Sign(ctx context.Context, address string) ([]byte, error) {
 	return json.Marshal(msg)
 }
 
-// awsError says why there are no keys: the answer of AWS, or the failure on the way. If an answer may repeat what was
-// sent, such as a token or a header with one, only its code is shown. Nothing of the output of a credential_process is
-// shown.
+// awsError says why there are no keys: because of an answer of AWS, or of a failure on the way to it. If an answer may
+// repeat what was sent, such as a token or a header that contains one, only the answer's code is shown. Nothing of the
+// output of a credential_process is shown.
 func awsError(err error) error {
 	var answer smithy.APIError
 	var program *processcreds.ProviderError
@@ -113,5 +114,6 @@ func awsError(err error) error {
 	return fmt.Errorf("AWS: %.200q", answer.ErrorCode())
 }
 
-// shownAnswers are the codes of answers whose messages contain only names of users, roles and providers.
+// shownAnswers are the codes of answers that may be shown in full: their messages contain only names of users, roles
+// and providers.
 var shownAnswers = []string{"AccessDenied", "AccessDeniedException", "InvalidIdentityToken", "RegionDisabledException"}

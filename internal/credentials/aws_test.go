@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// signature computes Signature Version 4 of a GET request as AWS documents it ("Authenticating requests: using query
-// parameters"). query has all parameters except the signature.
+// signature computes Signature Version 4 of a GET request as the AWS documentation describes it ("Authenticating
+// requests: using query parameters"). query has all parameters except the signature.
 func signature(secret, host, path string, query url.Values, payload string) string {
 	mac := func(key []byte, text string) []byte {
 		h := hmac.New(sha256.New, key)
@@ -41,7 +41,7 @@ func signature(secret, host, path string, query url.Values, payload string) stri
 				"\n")))
 }
 
-// TestSignature: this implementation gives the signature of AWS's documented example.
+// TestSignature: the function signature gives the result of the example in the AWS documentation.
 func TestSignature(t *testing.T) {
 	got := signature("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "examplebucket.s3.amazonaws.com",
 		"/test.txt", url.Values{
@@ -140,7 +140,8 @@ func TestAWSEnvironment(t *testing.T) {
 	}
 }
 
-// TestAWSSecrets: no error shows the output of a credential_process, or what an answer of AWS repeats of a request.
+// TestAWSSecrets: no error shows the output of a credential_process, or parts of a request that an answer of AWS
+// repeats.
 func TestAWSSecrets(t *testing.T) {
 	const secret = "wJalrXUtnFEMI"
 	refused := func(t *testing.T, role string) {
@@ -183,12 +184,12 @@ func TestAWSSecrets(t *testing.T) {
 	}
 }
 
-// machine is a metadata service and an STS.
+// machine imitates a machine's metadata service and the STS of AWS.
 type machine struct {
-	given   atomic.Int64 // number of keys given
+	given   atomic.Int64 // number of keys that were given out
 	assumed atomic.Int64 // number of times the role was assumed
 	refuse  atomic.Bool
-	life    atomic.Int64 // validity of a role's keys, a time.Duration
+	life    atomic.Int64 // validity of a role's keys, as a time.Duration
 }
 
 func (m *machine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -260,11 +261,11 @@ func TestAWSRole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.life.Store(int64(keysEarly - time.Second)) // they are renewed
+	m.life.Store(int64(keysEarly - time.Second)) // keys with this life are renewed
 	if key := sign(role, "role-session"); key != "ROLE1" {
 		t.Errorf("signed by %s", key)
 	}
-	m.life.Store(int64(keysEarly + time.Minute)) // and these are not
+	m.life.Store(int64(keysEarly + time.Minute)) // keys with this life are not
 	for range 2 {
 		if key := sign(role, "role-session"); key != "ROLE2" || m.assumed.Load() != 2 {
 			t.Errorf("signed by %s, role assumed %d times", key, m.assumed.Load())

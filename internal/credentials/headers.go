@@ -34,7 +34,7 @@ func LoadHeaders(path string, groupReadable bool) (http.Header, error) {
 	return h, nil
 }
 
-// isToken reports whether name is valid as the name of a header.
+// isToken reports whether name is a valid name of a header.
 func isToken(name []byte) bool {
 	return len(name) > 0 && !bytes.ContainsFunc(name, func(r rune) bool {
 		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' ||
@@ -42,7 +42,7 @@ func isToken(name []byte) bool {
 	})
 }
 
-// isFieldValue reports whether value is valid, in ASCII, as the value of a header.
+// isFieldValue reports whether value is a valid value of a header in ASCII.
 func isFieldValue(value []byte) bool {
 	return len(value) > 0 && !bytes.ContainsFunc(value, func(r rune) bool { return r != '\t' && (r < ' ' || r > '~') })
 }

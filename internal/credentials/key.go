@@ -21,7 +21,7 @@ import (
 // file, so that nobody can replace the file between check and read. It refuses a key of zeros. No error shows the
 // file's content.
 func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
-	text, err := readSecret("key file", path, groupReadable, keyText+2) // one byte more than allowed
+	text, err := readSecret("key file", path, groupReadable, keyText+2) // one byte more than allowed, to notice it
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w; create one with streamdp keygen", err)
 	}
@@ -69,7 +69,7 @@ func KeyID(key *[32]byte) string {
 }
 
 // GenerateKey writes a new master key, 32 random bytes, to a new file with mode 0600, and returns the key's KeyID.
-// Without an error, the file is durable on disk. After an error there is no file. random must be a cryptographic
+// Without an error, the file is durable on disk. After an error the file does not exist. random must be a cryptographic
 // source.
 func GenerateKey(path string, random io.Reader) (id string, err error) {
 	var key [32]byte

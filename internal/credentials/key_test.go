@@ -67,7 +67,7 @@ func TestLoadKey(t *testing.T) {
 	f(keyHex[:63]+"\x00", 0o600, false, "must contain 64 hexadecimal digits, contains other characters")
 	f(strings.Repeat("0", 64), 0o600, false, "must not be a key of zeros")
 
-	// A link is followed, which mounted secrets need; the checks apply to the file that it leads to.
+	// A link is followed, because mounted secrets are links. The checks apply to the file to which it leads.
 	link := filepath.Join(dir, "link")
 	path := write(keyHex, 0o600)
 	if err := os.Symlink("key", link); err != nil {
@@ -125,7 +125,7 @@ func TestGenerateKey(t *testing.T) {
 	if err != nil || !bytes.Equal(key[:], raw) || KeyID(key) != id {
 		t.Errorf("%x, %v", key, err)
 	}
-	// A key is never written over another one, not even through a dangling link.
+	// A key never replaces another file, not even through a dangling link.
 	if _, err := GenerateKey(path, bytes.NewReader(bytes.Repeat([]byte{7}, 32))); !errors.Is(err, fs.ErrExist) {
 		t.Error(err)
 	}
@@ -139,7 +139,7 @@ func TestGenerateKey(t *testing.T) {
 	if _, err := GenerateKey(link, bytes.NewReader(raw)); !errors.Is(err, fs.ErrExist) {
 		t.Error(err)
 	}
-	// A broken random source gives no key.
+	// With a broken random source, no key is written.
 	for _, random := range []io.Reader{bytes.NewReader(raw[:31]), bytes.NewReader(make([]byte, 32))} {
 		none := path + ".none"
 		if _, err := GenerateKey(none, random); err == nil {

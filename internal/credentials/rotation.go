@@ -18,14 +18,14 @@ type Rotation struct {
 
 	mu     sync.Mutex
 	now    *tls.Config
-	sum    [sha256.Size]byte // of the files from which now was made
-	broken string            // fault of the files at the last look; "" if none
-	told   bool              // the caller has been told
+	sum    [sha256.Size]byte // hash of the files from which now was made
+	broken string            // fault of the files when last read; "" if there was none
+	told   bool              // true if the caller has been told of that fault
 }
 
 // TLSFiles are the paths of PEM files; each may be empty.
 type TLSFiles struct {
-	// CAFile holds the certificate authorities to trust. Empty: the system's.
+	// CAFile holds the certificate authorities to trust. Empty: the system's authorities.
 	CAFile string
 	// CertFile and KeyFile are this side's certificate and its key. Both or none.
 	CertFile string
@@ -49,8 +49,8 @@ func (r *Rotation) Config() *tls.Config {
 }
 
 // Look reads the files again. It reports whether the configuration in force has changed. Files that are unusable change
-// nothing. Look returns an error for them only the second time that it sees them, and only once, because a certificate
-// and its key are two files that cannot be replaced at the same moment.
+// nothing. Look reports them only if a second look finds the same fault, because a certificate and its key are two
+// files that cannot be replaced at the same moment. It reports each fault once.
 func (r *Rotation) Look() (changed bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +114,7 @@ func (t TLSFiles) read(groupReadable bool) (f *pemFiles, err error) {
 	return f, nil
 }
 
-// sum returns a hash that tells contents apart.
+// sum returns a hash of the contents.
 func (f *pemFiles) sum() [sha256.Size]byte {
 	var b []byte
 	for _, text := range [][]byte{f.ca, f.cert, f.key} {

@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// TestRotation: replaced files are used only if all of them are valid, and files that stay broken are reported once.
+// TestRotation: new files are used only if all of them are valid, and files that stay broken are reported once.
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, ca := filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca")

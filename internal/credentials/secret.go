@@ -43,7 +43,8 @@ func LoadToken(path string, groupReadable bool) (string, error) {
 	return token, nil
 }
 
-// readToken reads a line of visible characters, without its newline. rule is the error message for other content.
+// readToken reads a line of visible characters, without its newline. rule is the error's text if the file has other
+// content.
 func readToken(path string, groupReadable bool, rule string) (string, error) {
 	text, err := readSecret("token file", path, groupReadable, maxToken+2)
 	if err != nil {
@@ -66,7 +67,7 @@ type Login struct {
 }
 
 // Authorization returns the value of the header Authorization of a request, "" for none. It reads the file of the token
-// or the password for each call, so that the file may change while the daemon runs. The files must have the permissions
+// or the password for each call, because the file may change while the daemon runs. The files must have the permissions
 // of a key file. No error shows their content.
 func (l Login) Authorization(groupReadable bool) (string, error) {
 	switch {
@@ -87,7 +88,7 @@ func (l Login) Authorization(groupReadable bool) (string, error) {
 	return "", nil
 }
 
-// readSecret reads at most most bytes of a file that others must not be able to read.
+// readSecret reads up to `most` bytes of a file, and fails if others can read the file.
 func readSecret(what, path string, groupReadable bool, most int) ([]byte, error) {
 	// O_NONBLOCK: opening a pipe that has no writer must not hang the daemon.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	// tokenTimeout bounds a request for a token.
+	// tokenTimeout is the longest time that a request for a token may take.
 	tokenTimeout = 10 * time.Second
-	// renewAt is the share of a token's life, in percent, after which a new one is requested. Clients send their token
-	// again after four fifths of its remaining life, so each of them has seen the new one before the old one expires.
+	// renewAt is the share of a token's life, in percent, after which a new one is requested. Each Kafka connection
+	// authenticates again after four fifths of its token's remaining life, and so uses the new token before the old one
+	// expires.
 	renewAt = 75
-	// pauseAfterFailure is the time after a failed request in which no other is sent: all connections of the process
-	// share the failure.
+	// pauseAfterFailure is the pause after a failed request. During the pause, all connections of the process get the
+	// same error, and no other request is sent.
 	pauseAfterFailure = time.Second
 	// maxToken is the largest size of a token in bytes.
 	maxToken = 1 << 16
@@ -38,13 +39,13 @@ type TokenOptions struct {
 	Secret func() (string, error)
 	// Scopes are the requested scopes. None: the server's default.
 	Scopes []string
-	// Audience is sent as the parameter audience, which some servers require. Empty: not sent.
+	// Audience is the value of the parameter "audience", which some servers require. Empty: it is not sent.
 	Audience string
 	// Roots are the certificate authorities to trust. Nil: the system's.
 	Roots *x509.CertPool
 }
 
-// Tokens requests tokens, and keeps each while it is valid. It is safe for concurrent use.
+// Tokens requests tokens, and reuses each while it is valid. It is safe for concurrent use.
 type Tokens struct {
 	o      TokenOptions
 	client *http.Client
@@ -52,13 +53,13 @@ type Tokens struct {
 
 	turn   chan struct{} // lock of the fields below
 	token  string
-	renew  time.Time // time from which a new one is requested
+	renew  time.Time // time from which a new token is requested
 	ends   time.Time
-	failed error // error of the last request
+	failed error // error of the last request, nil if it succeeded
 	since  time.Time
 }
 
-// NewTokens sends no request yet.
+// NewTokens returns Tokens for these options. It sends no request yet.
 func NewTokens(o TokenOptions) *Tokens {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.Roots}
@@ -68,14 +69,14 @@ func NewTokens(o TokenOptions) *Tokens {
 		turn: make(chan struct{}, 1),
 		client: &http.Client{
 			Transport: transport, Timeout: tokenTimeout,
-			// A redirect is refused: the secret is only for the endpoint itself.
+			// Redirects are refused, because the secret may be sent to the endpoint only.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
 }
 
-// Token returns a token: the present one until three quarters of its life have passed, then a new one. While the server
-// issues none, it returns the old one as long as that is valid. A token of unknown life is used once.
+// Token returns the present token until three quarters of its life have passed, and then requests a new one. If the
+// server does not issue one, Token returns the old token as long as it is valid. A token of unknown life is used once.
 func (t *Tokens) Token(ctx context.Context) (string, error) {
 	select {
 	case t.turn <- struct{}{}:
@@ -129,7 +130,8 @@ func (t *Tokens) ask(ctx context.Context) error {
 	return nil
 }
 
-// refusal says why there is no token, without the server's answer, whose content is unknown.
+// refusal returns an error that says why there is no token. It leaves out the server's answer, because its content is
+// unknown.
 func refusal(err error) error {
 	var answer *oauth2.RetrieveError
 	if errors.As(err, &answer) && answer.Response != nil {

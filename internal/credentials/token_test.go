@@ -18,11 +18,11 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// endpoint is a token endpoint over TLS. answer replies to a valid request.
+// endpoint is a token endpoint over TLS. answer writes the reply to a valid request.
 type endpoint struct {
 	*httptest.Server
 	asked  atomic.Int64
-	answer func(w http.ResponseWriter, n int64) // set while there is no request
+	answer func(w http.ResponseWriter, n int64) // changed only while no request is running
 	form   atomic.Pointer[url.Values]
 }
 
@@ -38,7 +38,7 @@ func newEndpoint(t *testing.T) (*endpoint, TokenOptions, *atomic.Pointer[string]
 		n := e.asked.Add(1)
 		err := r.ParseForm()
 		user, secret, basic := r.BasicAuth()
-		if !basic { // a refused client tries the other method
+		if !basic { // a refused client then tries the other method
 			user, secret = r.PostForm.Get("client_id"), r.PostForm.Get("client_secret")
 		}
 		if err != nil || r.Method != "POST" || user != "streamdp" || secret != "hunter2" {
@@ -63,8 +63,8 @@ func newEndpoint(t *testing.T) (*endpoint, TokenOptions, *atomic.Pointer[string]
 	}, &secret
 }
 
-// TestTokens: a token is kept for three quarters of its life. Then a new one is requested; until there is one, the old
-// token is used until it expires.
+// TestTokens: a token is kept for three quarters of its life. Then a new one is requested. As long as there is none,
+// the old token is used until it expires.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	e, o, secret := newEndpoint(t)
@@ -133,7 +133,7 @@ func TestTokensShared(t *testing.T) {
 	if n := e.asked.Load(); n != 1 {
 		t.Errorf("%d requests", n)
 	}
-	// The cancellation of one caller says nothing about the server to the others.
+	// If one caller cancels, the others must not see an error.
 	x = NewTokens(o)
 	gone, cancel := context.WithCancel(t.Context())
 	answer := e.answer
@@ -180,7 +180,7 @@ func TestNoToken(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
-	// The server does not state the token's life.
+	// In this case the server does not state the token's life.
 	e.answer = says(200, `{"access_token": "a", "token_type": "bearer"}`)
 	x, before := NewTokens(o), e.asked.Load()
 	for range 2 {
@@ -206,7 +206,7 @@ func TestNoToken(t *testing.T) {
 	}
 }
 
-// TestCheckToken: the alphabet of RFC 6750.
+// TestCheckToken checks the alphabet of RFC 6750.
 func TestCheckToken(t *testing.T) {
 	for text, good := range map[string]bool{
 		"a": true, "eyJhbGciOiJub25lIn0.e30.": true, "AZaz09-._~+/==": true,

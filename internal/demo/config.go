@@ -82,7 +82,7 @@ func tomlNumbers(x []float64) string {
 	return "[" + strings.Join(words, ", ") + "]"
 }
 
-// flagOf maps keys of the configuration to the flags of streamdp demo that set them.
+// flagOf maps each key of the configuration to the flag of streamdp demo that sets it.
 var flagOf = map[string]string{
 	"http.listen":                   "--listen",
 	"stream.demo.centre":            "--centre",
@@ -95,13 +95,13 @@ var flagOf = map[string]string{
 	"stream.demo.moments.workload":  "--workload",
 }
 
-// flagFaults converts the faults of the configuration into faults of the flags that it was made from.
+// flagFaults converts the faults of the configuration into faults of the flags from which it was made.
 func flagFaults(err error) error {
 	var faults config.Faults
 	errors.As(err, &faults)
 	var lines []string
 	for _, f := range faults {
-		// A fault of a key without a flag always follows from that of a key that has a flag.
+		// A key without a flag has a fault only because of a key with a flag.
 		if flag := flagOf[f.Key]; flag != "" {
 			lines = append(lines, (&fault.Fault{Key: flag, Rule: f.Rule, Value: f.Value}).Error())
 		}

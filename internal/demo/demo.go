@@ -1,5 +1,5 @@
 // Package demo shows the daemon at work on a stream whose true values are known: it runs a broker in the process, a
-// feeder and the daemon, and compares all releases with the truth.
+// feeder and the daemon, and compares all releases with the true values (the truth).
 package demo
 
 import (
@@ -30,33 +30,34 @@ import (
 // Options are the options of a demonstration. Faults in them are [exit.Usage] errors that name the flags of streamdp
 // demo.
 type Options struct {
-	Once      bool // end with the stream; else run until the context ends
+	Once      bool // end when the stream is consumed; otherwise run until the context ends
 	Open      bool // open the page in a browser
-	Persons   bool // the demonstration of persons
-	Instances int  // at least 2: the demonstration of instances, with this number of processes
+	Persons   bool // run the demonstration of persons
+	Instances int  // at least 2: run the demonstration of instances, with as many processes
 
 	File        *File   // the rows to stream; nil: made-up ones
 	Clip        float64 // bound on a row's norm after scaling; 0: the default for made-up rows
-	Step        string  // offsets per release, or a period of the clock
+	Step        string  // length of a step: offsets, or a period of the clock
 	Workload    string  // workload of moments
 	Epsilon     float64
 	Delta       float64
 	Adjacency   string
-	Listen      string // address of metrics and status
-	Diagnostics bool   // compare the releases of File with the truth, which is an exact function of it
-	// Seed derives keys and data from a number: reproducible, but protects nothing. Nil: they are drawn at random.
+	Listen      string // address at which metrics and status are served
+	Diagnostics bool   // compare releases with the truth, an exact function of File
+	// Seed is a number from which keys and data are derived. The result is reproducible, but protects nothing. Nil:
+	// keys and data are drawn at random.
 	Seed *uint64
 
 	JSON    bool      // print the result as JSON
-	Stdout  io.Writer // takes the result
-	Stderr  io.Writer // takes progress messages
+	Stdout  io.Writer // the result is written here
+	Stderr  io.Writer // progress messages are written here
 	Log     *slog.Logger
-	Version string // of this build
+	Version string // version of this build
 
-	// Progress returns a progress bar for total units of work, 0 if the number is unknown.
+	// Progress returns a progress bar for total units of work. total is 0 if the number is unknown.
 	Progress func(total int64) Bar
-	// Program returns the command of a process that calls RunInstance with this configuration and seed.
-	// It is needed for the demonstration of instances.
+	// Program returns a command that starts a process which calls RunInstance with this configuration and seed. Only
+	// the demonstration of instances needs it.
 	Program func(configuration string, seed uint64) (*exec.Cmd, error)
 }
 
@@ -92,14 +93,14 @@ func Run(ctx context.Context, o Options) error {
 // demonstration is the state of a running demonstration.
 type demonstration struct {
 	o       *Options
-	step    uint64 // offsets; 0: steps by the clock
+	step    uint64 // offsets per step; 0: steps are by the clock
 	names   []string
 	centre  []float64
 	scale   []float64
-	rows    func() ([]string, error) // cells of the next row
-	total   int64                    // rows, 0 if unknown
-	mu      sync.Mutex               // guards truth, which the daemon's page asks for
-	truth   *truth.Truth             // nil if the rows are a file's and the truth must not be shown
+	rows    func() ([]string, error) // returns the cells of the next row
+	total   int64                    // number of rows, 0 if unknown
+	mu      sync.Mutex               // guards truth, which the daemon's page also reads
+	truth   *truth.Truth             // nil if the rows come from a file and the truth must not be shown
 	records int64
 	client  *kafka.Client // connected to the broker
 	read    int64         // next offset of the boundary topic
@@ -123,7 +124,8 @@ func runStream(ctx context.Context, o *Options) error {
 		return err
 	}
 	defer broker.Close()
-	// Retention is unlimited, because otherwise producers' timestamps decide about deletion and the daemon warns.
+	// Retention is unlimited: with a limit, producers' timestamps would decide which records Kafka deletes, and the
+	// daemon would warn.
 	if err := broker.CreateTopic(ctx, "demo", d.partitions(), map[string]string{"retention.ms": "-1"}); err != nil {
 		return err
 	}
@@ -190,7 +192,7 @@ func runStream(ctx context.Context, o *Options) error {
 		return err
 	}
 	if result.Seconds = time.Since(begun).Seconds(); d.truth == nil {
-		result.Seconds = math.Ceil(result.Seconds) // the duration of work depends on the records
+		result.Seconds = math.Ceil(result.Seconds) // rounded, because the duration depends on the records
 	}
 	if o.JSON {
 		return json.NewEncoder(o.Stdout).Encode(result)
@@ -198,7 +200,7 @@ func runStream(ctx context.Context, o *Options) error {
 	return d.print(o.Stdout, result, last)
 }
 
-// daemon returns the daemon. Its master key exists only as long as the demonstration.
+// daemon returns the daemon. Its master key is discarded at the end of the demonstration.
 func (d *demonstration) daemon(cfg *config.Config) (*stream.Daemon, error) {
 	secret := dp.NewSecret()
 	o := stream.Options{Config: cfg, Key: &secret, Log: d.o.Log, Version: d.o.Version}
@@ -221,7 +223,7 @@ func (o *Options) seed() uint64 {
 
 // feed sends all rows and adds them to the truth.
 func (d *demonstration) feed(ctx context.Context, client *kafka.Client, bar Bar) error {
-	// The rows are distributed over the partitions in turn.
+	// Rows go to the partitions in turn.
 	all := make([]*feed.Sender, d.partitions())
 	rate := 0
 	if d.live() {
@@ -256,7 +258,8 @@ func (d *demonstration) feed(ctx context.Context, client *kafka.Client, bar Bar)
 		if err != nil {
 			return err
 		}
-		// Add the row to the truth before sending it: after an interrupt the daemon may already have it.
+		// Add the row to the truth before sending it: if an interrupt comes in between, the daemon may already have the
+		// row.
 		if d.truth != nil {
 			d.mu.Lock()
 			d.truth.Cells(cells)
@@ -284,7 +287,7 @@ func serving(ctx context.Context, daemon *stream.Daemon, done chan error) error 
 	return nil
 }
 
-// ended returns the error of a daemon that stopped by itself.
+// ended returns the error to report if the daemon stopped by itself.
 func ended(err error) error {
 	if err == nil {
 		err = errors.New("the daemon ended before the stream was consumed")

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// asInstance makes the test binary run an instance with this configuration: an instance that is killed needs its own
-// process.
+// asInstance makes the test binary run an instance with this configuration: an instance that the test kills needs its
+// own process.
 const asInstance = "STREAMDP_DEMO_INSTANCE"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ type noBar struct{}
 func (noBar) Set64(int64) error { return nil }
 func (noBar) Finish() error     { return nil }
 
-// options returns the options of streamdp demo --once, with the keys of a seed; 0: random keys.
+// options returns the options of streamdp demo --once, with keys that are derived from a seed; 0: random keys.
 func options(seed uint64) Options {
 	o := Options{
 		Once: true, Step: "100", Workload: "mean", Epsilon: 1, Delta: 1e-8, Adjacency: "zero-out",
@@ -93,8 +93,8 @@ func compared(t *testing.T, o Options) result {
 	return r
 }
 
-// TestDemo runs the daemon over TCP with every workload and both adjacencies. One in 10⁶ keys exceeds the bound on |z|
-// by chance; the keys are fixed.
+// TestDemo runs the daemon over TCP with every workload and both adjacencies. By chance, one key in 10⁶ exceeds the
+// bound on |z|; the keys are fixed, so the result never varies.
 func TestDemo(t *testing.T) {
 	all := []struct {
 		name   string

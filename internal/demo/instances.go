@@ -30,19 +30,18 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// MaxInstances is the largest number of processes of the demonstration of instances.
+// MaxInstances is the largest number of processes in the demonstration of instances.
 const MaxInstances = 6
 
-// The demonstration of instances: several processes share the partitions of a topic, and one of
-// them is killed.
+// In the demonstration of instances, several processes share the partitions of a topic, and one of them is killed.
 const (
 	instancesPartitions = 12
 	instancesShards     = 12
 	instancesRecords    = 24_000 // with --once
-	instancesRate       = 6000   // records per second with --once; without it, enough for one release per second
+	instancesRate       = 6000   // records per second with --once; otherwise the rate gives one release per second
 	instancesSession    = time.Second
 	instancesBack       = 10 * time.Second // without --once, the time until the killed instance comes back
-	instancesAlone      = "demo.alone"     // output topic of the single process
+	instancesAlone      = "demo.alone"     // output topic of the single process that repeats the releases
 )
 
 // instancesResult is the result that --json prints.
@@ -56,8 +55,8 @@ type instancesResult struct {
 	Takeover   float64 `json:"takeover_seconds"`
 	// Duplicates is the number of releases published twice with the same bytes.
 	Duplicates int `json:"duplicates"`
-	// Conflicts is the number of keys with two different values. Different and Missing count releases that have another
-	// value than those of the single process, or are missing.
+	// Conflicts is the number of keys with two different values. Different counts releases whose value differs from
+	// that of the single process. Missing counts missing releases.
 	Conflicts int     `json:"conflicts"`
 	Different int     `json:"different"`
 	Missing   int     `json:"missing"`
@@ -70,7 +69,7 @@ type instancesDemo struct {
 	*demonstration
 	dir    string
 	broker string
-	cfg    *config.Config // configuration of an instance
+	cfg    *config.Config // configuration of one instance
 	client *kafka.Client
 	all    []*instance
 	sent   [instancesPartitions]atomic.Int64
@@ -78,7 +77,7 @@ type instancesDemo struct {
 	result instancesResult
 }
 
-// instance is an instance in its own process.
+// instance is an instance of the group that runs in its own process.
 type instance struct {
 	number int
 	cmd    *exec.Cmd
@@ -97,8 +96,8 @@ func (d *instancesDemo) steps() (err error) {
 	return nil
 }
 
-// runInstances runs the demonstration of instances. Its keys follow from a number, so that a single process can publish
-// the same releases afterwards. Its records are made up, so nobody needs protection.
+// runInstances runs the demonstration of instances. All keys are derived from one number, so that a single process can
+// publish the same releases afterwards. Its records are made up, so nobody needs protection.
 func runInstances(ctx context.Context, o *Options) (err error) {
 	begun := time.Now()
 	if o.Seed == nil {
@@ -166,7 +165,7 @@ func runInstances(ctx context.Context, o *Options) (err error) {
 		}
 	}
 	d.end()
-	// After an interrupt the stream ends, but the comparison is still made.
+	// An interrupt ends the stream, but the comparison still follows.
 	comparing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := d.compareAlone(comparing); err != nil {
@@ -213,7 +212,7 @@ func (d *instancesDemo) begin(ctx context.Context) error {
 	return d.shared(ctx)
 }
 
-// shared waits until every instance has a shard, and prints which partitions each has.
+// shared waits until every instance has a shard, and prints the partitions of each instance.
 func (d *instancesDemo) shared(ctx context.Context) error {
 	return d.until(ctx, "the instances to share the partitions", func() bool {
 		s, err := cluster.Look(ctx, d.cfg)
@@ -283,8 +282,8 @@ func (d *instancesDemo) start(x *instance) error {
 	return nil
 }
 
-// RunInstance runs an instance with this configuration. It ends when the input ends, as it does when the demonstration
-// dies. It uses only the options Seed, Log and Version.
+// RunInstance runs an instance with this configuration. It shuts down when input ends. This also happens if the
+// demonstration's process dies. It uses only the options Seed, Log and Version.
 func RunInstance(ctx context.Context, configuration string, input io.Reader, o Options) error {
 	text, err := os.ReadFile(configuration)
 	if err != nil {
@@ -361,7 +360,7 @@ func (d *instancesDemo) feedAll(ctx context.Context) error {
 	return nil
 }
 
-// expected returns the number of releases to expect.
+// expected returns the number of releases that the rows sent so far should give.
 func (d *instancesDemo) expected() (n int) {
 	for p := range d.sent {
 		n += int(d.sent[p].Load() / int64(d.step))
@@ -369,7 +368,7 @@ func (d *instancesDemo) expected() (n int) {
 	return n
 }
 
-// showKill kills an instance when every partition has published a release, and shows that others take over its
+// showKill kills an instance as soon as every partition has published a release, and shows that others take over its
 // partitions. Without --once the instance comes back later.
 func (d *instancesDemo) showKill(ctx context.Context) error {
 	every := make([]int, instancesPartitions)
@@ -464,11 +463,11 @@ func (d *instancesDemo) until(ctx context.Context, what string, ok func() bool) 
 	}
 }
 
-// outputs is what a reader has read from the output topics.
+// outputs holds what was read from the output topics.
 type outputs struct {
 	next       int64
 	values     map[string][]byte
-	lately     map[int]int // number of releases by partition since it was last cleared
+	lately     map[int]int // number of releases by partition since the map was last cleared
 	duplicates int
 	conflicts  map[string]bool
 }
@@ -483,7 +482,7 @@ func (o *outputs) follow(ctx context.Context, client *kafka.Client) error {
 
 func (o *outputs) read(ctx context.Context, client *kafka.Client, topic string) error {
 	if t, err := client.Topic(ctx, topic); err != nil || !t.Exists {
-		return err // the first release creates the topic
+		return err // the topic may not exist yet: the first release creates it
 	}
 	return client.ReadBack(ctx, topic, 0, o.next, func(r *kafka.Record) error {
 		task, _, _, ok := core.ParseIdentity(r.Key)
@@ -505,7 +504,7 @@ func (o *outputs) read(ctx context.Context, client *kafka.Client, topic string) 
 	})
 }
 
-// have reports whether each of the partitions has had n releases lately.
+// have reports whether lately counts at least n releases for each of the partitions.
 func (o *outputs) have(partitions []int, n int) bool {
 	return !slices.ContainsFunc(partitions, func(p int) bool { return o.lately[p] < n })
 }
@@ -557,7 +556,7 @@ func (d *instancesDemo) compareAlone(ctx context.Context) error {
 			r.Different++
 		}
 	}
-	if d.o.Once { // after an interrupt some are unpublished
+	if d.o.Once { // after an interrupt some releases are unpublished
 		r.Missing = max(0, len(alone.values)-len(d.seen.values))
 	}
 	return nil
@@ -591,7 +590,8 @@ func (r *instancesResult) print(w io.Writer) error {
 	return err
 }
 
-// instanceText returns the configuration of instance n; for 0, that of the single process without instances.
+// instanceText returns the configuration of instance n. For n = 0 it is the configuration of the single process,
+// without [cluster].
 func (d *instancesDemo) instanceText(n int, output string) []byte {
 	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
 	cluster := ""

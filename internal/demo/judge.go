@@ -13,7 +13,7 @@ import (
 	"github.com/streamdp/streamdp/internal/truth"
 )
 
-// result is the result that --json prints.
+// result is the demonstration's result, as --json prints it.
 type result struct {
 	Records   int64        `json:"records"`
 	Steps     uint64       `json:"steps"`
@@ -22,7 +22,7 @@ type result struct {
 	Delta     float64      `json:"delta"`
 	Adjacency dp.Adjacency `json:"adjacency"`
 	Values    int          `json:"values"`
-	// Seconds are rounded up for the records of a file, unless diagnostics are allowed.
+	// Seconds is the duration. For the records of a file it is rounded up, unless diagnostics are allowed.
 	Seconds  float64 `json:"seconds"`
 	Insecure bool    `json:"insecure,omitempty"`
 	// NotPrivate names the keys that are exact functions of the file.
@@ -40,7 +40,7 @@ type Comparison struct {
 	Coverage float64 `json:"coverage"`
 }
 
-// first is the name of the first moment.
+// first returns the name of the first moment in a release.
 func (d *demonstration) first() string {
 	if d.o.Workload == "sum" {
 		return "sum"
@@ -71,7 +71,7 @@ func (d *demonstration) judge(client *kafka.Client) (*result, *truth.Release, er
 			return err
 		}
 		if seen[p.Step] {
-			return nil // published again with the same bytes
+			return nil // skips a release that was published again with the same bytes
 		}
 		seen[p.Step] = true
 		r.Releases++

@@ -20,27 +20,28 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Without Once the synthetic stream changes over time: the columns' means swing, and the coefficients of one more
-// column, y, jump. Two more streams estimate these coefficients: regression continuously, and refit once per window.
+// Without Once, the synthetic stream changes over time. The means of the columns swing. There is one more column, y, a
+// linear function of others whose coefficients jump. Two more streams estimate these coefficients: regression
+// continuously, and refit once per window.
 const (
 	liveRate       = 1000                           // rows per second
 	liveRows       = 600 * liveRate                 // ten minutes: the broker keeps all of them in memory
-	liveSwing      = 90 * liveRate                  // rows of one swing of the means
+	liveSwing      = 90 * liveRate                  // rows in one period of the means
 	livePartitions = 3                              // row n is in partition n mod 3
-	liveDecay      = 0.9                            // per step of a second
-	liveBoundaries = "demo.boundaries"              // topic
+	liveDecay      = 0.9                            // decay per step of one second
+	liveBoundaries = "demo.boundaries"              // name of the boundary topic
 	liveEra        = 120 * liveRate                 // rows until the coefficients jump
-	liveWindow     = 20 * liveRate / livePartitions // of refit, in offsets of partition 0
+	liveWindow     = 20 * liveRate / livePartitions // window of refit, in offsets of partition 0
 	liveFeature    = 3                              // number of columns on which y depends
 	liveTarget     = "y"                            // name of the column y
-	liveCentre     = 2.0                            // of y: a public constant, as all centres and scales are
-	liveScale      = 3.0                            // of y
-	liveNoise      = 1.0                            // deviation of y around its expectation
-	liveHeight     = 0.2                            // of the swings
-	liveLimit      = 4                              // times epsilon: three streams read the topic
-	liveClip       = 3.0                            // norm of scaled features, and of the scaled target
-	liveRefit      = "refit"                        // name of a stream
-	liveOnline     = "regression"                   // name of the other stream
+	liveCentre     = 2.0                            // centre of y; all centres and scales are public constants
+	liveScale      = 3.0                            // scale of y
+	liveNoise      = 1.0                            // standard deviation of y around its expectation
+	liveHeight     = 0.2                            // amplitude of the swings
+	liveLimit      = 4                              // limit_epsilon divided by epsilon; three streams read the topic
+	liveClip       = 3.0                            // bound on the norm of scaled features, and on the scaled target
+	liveRefit      = "refit"                        // name of the stream with the refit
+	liveOnline     = "regression"                   // name of the stream with the online regression
 )
 
 // liveMean returns the mean of column j in row n, minus its centre.
@@ -89,8 +90,9 @@ limit_epsilon = %[9]g
 			quote(liveTarget), liveClip, liveClip, liveWindow)
 }
 
-// truthOf returns a value of a release as it would be without noise: for moments, computed from the rows shortened to
-// the clip norm; for regressions, the coefficients from which y was made. It returns nil if the truth is unknown.
+// truthOf returns a value of a release as it would be without noise. For moments it is computed from the rows,
+// shortened to the clip norm. For regressions it is the coefficients from which y was made. It returns nil if the truth
+// is unknown.
 func (d *demonstration) truthOf(r *core.Released, value string) []float64 {
 	if r.Stream == "demo" {
 		d.mu.Lock()
@@ -100,18 +102,18 @@ func (d *demonstration) truthOf(r *core.Released, value string) []float64 {
 		d.follow(ctx, r.Step)
 		return d.truth.Value(r.Step, value)
 	}
-	// The truth of regression is the newest row's coefficients, that of refit their mean over the window.
+	// For regression the truth is the coefficients of the newest row, for refit their mean over the window.
 	first, end := r.Offsets[1]-1, r.Offsets[1]
 	if r.Stream == liveRefit {
 		first = r.Offsets[0]
 	}
 	c := make([]float64, liveFeature+1)
 	for n := first; n < end; n++ {
-		for j, x := range liveCoefficients(n * livePartitions) { // n is an offset of partition 0
+		for j, x := range liveCoefficients(n * livePartitions) { // n is an offset of partition 0, so this is its row
 			c[j] += x / float64(end-first)
 		}
 	}
-	// c is for differences from centres. In scaled units features are a third of that, and so is y.
+	// c is for differences from centres, in original units. In scaled units features are a third of that, and so is y.
 	scaled := slices.Clone(c)
 	scaled[liveFeature] = (c[liveFeature] - liveCentre) / liveScale
 	original := slices.Clone(c)
@@ -153,7 +155,7 @@ func openPage(url string) error {
 	return nil
 }
 
-// live reports whether this is the demonstration with three streams.
+// live reports whether this demonstration runs three streams on data that change over time.
 func (d *demonstration) live() bool { return !d.o.Once && d.o.File == nil }
 
 // partitions returns the topic's number of partitions.
@@ -189,7 +191,7 @@ func (d *demonstration) steps() (err error) {
 	return nil
 }
 
-// follow ends the truth's steps up to one whose release is there. Boundaries say where a step ended; without them it
+// follow ends the truth's steps up to a step that has been released. Boundaries say where a step ended; without them it
 // has a fixed number of offsets of each partition.
 func (d *demonstration) follow(ctx context.Context, step uint64) {
 	if d.truth == nil || !d.live() {
@@ -212,7 +214,7 @@ func (d *demonstration) follow(ctx context.Context, step uint64) {
 		if err := json.Unmarshal(rec.Value, &v); err != nil || len(v.Ends) != livePartitions {
 			return errors.New("no boundary")
 		}
-		if v.Step == d.truth.Steps()+1 && !d.truth.Until(v.Ends) { // the first of several boundaries of a step counts
+		if v.Step == d.truth.Steps()+1 && !d.truth.Until(v.Ends) { // the first boundary of each step counts
 			return errors.New("the truth does not have these rows yet")
 		}
 		d.read = rec.Offset + 1

@@ -17,23 +17,23 @@ import (
 )
 
 // The demonstration of persons uses one log with a few heavy users and many users with few records. It is copied to
-// three topics, because a topic's ledger charges either records or persons, never both.
+// three topics, because a ledger charges either a topic's records or its persons, never both.
 //
 //	records  protects one record at (ε, δ)
 //	persons  protects all records of a person at (ε, δ); only some of them count
 //	group    protects records at a smaller ε, at which as many records as the busiest person has
 //	         are protected together at (ε, δ)
 const (
-	personsStep       = 400 // offsets
+	personsStep       = 400 // offsets per step
 	personsSteps      = 100
 	personsSeparation = 10
-	personsCap        = personsSteps/personsSeparation + 1 // the horizon is one step after the log's end
+	personsCap        = personsSteps/personsSeparation + 1 // the horizon is one step longer than the log
 	personsUsers      = 6000
-	personsCentre     = 50 // of amounts from 0 to 100
+	personsCentre     = 50 // centre of the amounts, which are from 0 to 100
 	personsScale      = 50
 )
 
-// personStreams are the names of the streams. Their topics' names begin with them.
+// personStreams are the names of the streams. The name of each stream's topic begins with the stream's name.
 var personStreams = []string{"records", "persons", "group"}
 
 // runPersons runs the demonstration of persons.
@@ -102,7 +102,7 @@ func runPersons(ctx context.Context, o *Options) error {
 		err = allPublished(ctx, daemon, done)
 	}
 	bar.Finish()
-	if ctx.Err() != nil { // interrupted
+	if ctx.Err() != nil { // the user interrupted
 		stop()
 		return <-done
 	}
@@ -189,8 +189,8 @@ moments = { clip = 1.0, covariance = false }
 	return text, nil
 }
 
-// groupEpsilon returns the ε of single records at which as many records as the busiest person has cost together the ε
-// of the demonstration, rounded down.
+// groupEpsilon returns the ε for single records with which all records of the busiest person together cost the ε of the
+// demonstration. It is rounded down.
 func (l *personLog) groupEpsilon(o *Options) (float64, error) {
 	p := dp.Params{Epsilon: o.Epsilon, Delta: o.Delta}
 	if err := p.Adjacency.UnmarshalText([]byte(o.Adjacency)); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/streamdp/streamdp/internal/truth"
 )
 
-// personsResult is the result of the demonstration of persons. With --json it is printed in this form.
+// personsResult is the result of the demonstration of persons. --json prints it in this form.
 type personsResult struct {
 	Records   int          `json:"records"`
 	Steps     int          `json:"steps"`
@@ -25,7 +25,8 @@ type personsResult struct {
 	Counted   float64      `json:"share_counted"`
 	Delta     float64      `json:"delta"`
 	Adjacency dp.Adjacency `json:"adjacency"`
-	// The means of the made-up amounts: over all records, over persons, and over the records that count.
+	// The next three fields are means of the made-up amounts: over all records, over persons, and over the records that
+	// count.
 	OverRecords float64          `json:"mean_over_records"`
 	OverPersons float64          `json:"mean_over_persons"`
 	OverCounted float64          `json:"mean_over_counted"`
@@ -38,9 +39,9 @@ type personsResult struct {
 type personsRelease struct {
 	Stream string `json:"stream"`
 	Unit   string `json:"unit"`
-	// The cost of one record, and of all records of the busiest person together.
+	// The next two fields are the cost of one record, and of all records of the busiest person together.
 	EpsilonRecord float64 `json:"epsilon_record"`
-	EpsilonPerson float64 `json:"epsilon_busiest_person,omitempty"` // absent: no ε holds
+	EpsilonPerson float64 `json:"epsilon_busiest_person,omitempty"` // absent: there is no finite ε
 	Value         string  `json:"value"`
 	Mean          float64 `json:"mean"`
 	SE            float64 `json:"se"`
@@ -72,7 +73,7 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options)
 		}
 		var last release
 		err := client.ReadBack(ctx, name+".dp", 0, 0, func(rec *kafka.Record) error {
-			last = release{} // keep no values of the previous release
+			last = release{} // clears the values of the previous release
 			return json.Unmarshal(rec.Value, &last)
 		})
 		if err != nil {

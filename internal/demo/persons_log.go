@@ -12,17 +12,17 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// personLog is a made-up log: the writer of each record and its amount. The amounts of one person are similar, and busy
-// persons have larger ones, so the mean over records differs from the mean over persons.
+// personLog is a made-up log. It has the writer of each record and its amount. The amounts of one person are similar,
+// and busy persons have larger ones, so the mean over records differs from the mean over persons.
 type personLog struct {
 	records []personAmount
-	busiest int // records of the person with the most
+	busiest int // number of records of the busiest person
 
-	persons int     // with at least one record
-	top     float64 // share of the records that the busiest 1 % wrote
+	persons int     // number of persons with at least one record
+	top     float64 // share of the records that the busiest 1 % of persons wrote
 	median  int     // number of records of the median person
-	// The means over records, over persons (each by their own mean), and over the records that count, and the share of
-	// records that count.
+	// The first three are means: over records, over persons (each with their own mean), and over the records that
+	// count. counted is the share of records that count.
 	overRecords, overPersons, overCounted, counted float64
 }
 
@@ -90,7 +90,7 @@ func (l *personLog) describe() {
 	l.overCounted, l.counted = countedSum/counted, counted/n
 }
 
-// send writes the log to a topic and reports its progress to tell.
+// send writes the log to a topic and calls tell with the number of records sent.
 func (l *personLog) send(ctx context.Context, client *kafka.Client, topic string, tell func(n int)) error {
 	s := feed.NewSender(client, topic, 0, 0)
 	for i, r := range l.records {

@@ -8,8 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// TestDemoPersons: each stream's mean and error agree with what it estimates, by truths that the demonstration computes
-// independently; ε and noise agree with the protection. The keys are fixed.
+// TestDemoPersons: each stream's mean is close to the true value that it estimates, which the demonstration computes
+// independently, and its error is as expected. ε and noise must agree with what the stream protects. The keys are
+// fixed.
 func TestDemoPersons(t *testing.T) {
 	t.Parallel()
 	replace := options(2)
@@ -47,8 +48,8 @@ func TestDemoPersons(t *testing.T) {
 			!(group.EpsilonPerson <= epsilon && group.EpsilonPerson > 0.99*epsilon) || !(records.EpsilonPerson > 1000) {
 			t.Errorf("%s: epsilons of %+v", args, r.Streams)
 		}
-		// The error is larger than for one record, but less than if the busiest person's records were protected one by
-		// one.
+		// The error of persons is larger than that of single records, but much smaller than with protection of as many
+		// records as the busiest person has.
 		if least := 3 * records.SE; persons.SE < least || persons.SE > group.SE/20 {
 			t.Errorf("%s: errors of %+v", args, r.Streams)
 		}

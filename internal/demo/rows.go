@@ -21,8 +21,8 @@ func (d *demonstration) open() {
 }
 
 // synthetic makes rows with mean j in column j and correlation 0.6^|i−j|. The last column is heavy-tailed: it has
-// Student's t distribution with 2.5 degrees of freedom, so only two moments. Without Once the means swing, and y
-// follows as one more column.
+// Student's t distribution with 2.5 degrees of freedom, so only two finite moments. Without Once the means swing, and y
+// is added as one more column.
 func (d *demonstration) synthetic() {
 	const columns, rho = 9, 0.6
 	source := rand.New(rand.NewPCG(d.o.seed(), 1))
@@ -49,7 +49,7 @@ func (d *demonstration) synthetic() {
 			}
 			z = e
 			if j == columns-1 {
-				z /= math.Sqrt(chiSquared(source, 5) / 5) // heavy tail
+				z /= math.Sqrt(chiSquared(source, 5) / 5) // makes the tail heavy
 			}
 			row[j] = float64(j+1) + z
 			if d.live() {

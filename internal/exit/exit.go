@@ -1,5 +1,5 @@
-// Package exit marks errors that require a change of the command line or of the configuration. cmd/streamdp has an exit
-// code for each of the two. The packages that it calls mark their errors and do not know the codes.
+// Package exit marks errors that require a change of the command line or of the configuration. cmd/streamdp has one
+// exit code for each of these two kinds. The packages that it calls mark their errors and do not know the codes.
 package exit
 
 import "fmt"

@@ -1,5 +1,5 @@
 // Package fault defines the form in which a package reports faults of its configuration: one value for each fault, so
-// that the reader of the file can name the line of each.
+// that the code that read the file can name the line of each.
 package fault
 
 import (
@@ -11,8 +11,8 @@ import (
 // Fault is one violated rule.
 type Fault struct {
 	Key   string // the TOML key relative to its table, such as "clip"
-	Rule  string // the violated rule, such as "must be positive and finite"
-	Value any    // the value found; nil if none was
+	Rule  string // the rule that is violated, such as "must be positive and finite"
+	Value any    // the value in the file; nil if there is none
 }
 
 // Error returns "key: rule (value)", or "key: rule" if there is no value.
@@ -41,7 +41,7 @@ func (l *List) Add(key, rule string, value any) {
 	*l = append(*l, &Fault{Key: key, Rule: rule, Value: value})
 }
 
-// Check appends a fault unless ok.
+// Check appends a fault unless ok is true.
 func (l *List) Check(ok bool, key, rule string, value any) {
 	if !ok {
 		l.Add(key, rule, value)
@@ -51,7 +51,8 @@ func (l *List) Check(ok bool, key, rule string, value any) {
 // Err joins the faults; nil if there are none.
 func (l List) Err() error { return errors.Join(l...) }
 
-// All returns the faults inside a joined error, in order. An error that is not a fault is returned unchanged.
+// All returns the errors that are joined in err, also through nested joins, in order. Any other error it returns as the
+// only element.
 func All(err error) []error {
 	if err == nil {
 		return nil
@@ -66,7 +67,7 @@ func All(err error) []error {
 	return []error{err}
 }
 
-// Quoted returns words as rules list them: "a", "b" or "c".
+// Quoted formats words in the form in which rules list them: "a", "b" or "c". last is the word before the last one.
 func Quoted[S ~string](words []S, last string) string {
 	s := ""
 	for i, w := range words {

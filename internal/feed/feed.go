@@ -11,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// Sender sends records to a partition, in order. It repeats requests that fail, so records may be duplicated.
+// Sender sends records to a partition, in order. It repeats failed requests, so the topic may contain records twice.
 type Sender struct {
 	client    *kafka.Client
 	topic     string
@@ -35,7 +35,7 @@ func (s *Sender) Count() int { return s.count }
 // Sent returns the number of these records that are in the topic.
 func (s *Sender) Sent() int { return s.count - len(s.batch) }
 
-// SendAll sends a record for each value that next returns, until next returns io.EOF. It calls tell after every
+// SendAll sends a record for each value that next returns, until `next` returns io.EOF. It calls `tell` after every
 // thousand records.
 func (s *Sender) SendAll(ctx context.Context, next func() ([]byte, error), tell func()) error {
 	for {
@@ -55,8 +55,8 @@ func (s *Sender) SendAll(ctx context.Context, next func() ([]byte, error), tell 
 	}
 }
 
-// Send takes a record with a key, nil for none. It sends the batch when it is full, and then waits until the next
-// record is due.
+// Send adds a record to the batch. key is nil for a record without one. A full batch is sent, and then Send waits until
+// the next record is due.
 func (s *Sender) Send(ctx context.Context, key, value []byte) error {
 	s.batch = append(s.batch, kafka.Message{Key: key, Value: value, Time: time.Now().Truncate(time.Millisecond)})
 	s.bytes += len(key) + len(value)

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Broadcast wakes everything that waits for a state to change. It is protected by the mutex of that state. The zero
-// value is ready to use.
+// Broadcast wakes all goroutines that wait for a state to change. The mutex of that state protects it. The zero value
+// is ready to use.
 type Broadcast struct {
 	next chan struct{}
 }

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestBroadcast: each Send wakes everything that waits, and nothing that waits later; Until ends with the state or with
-// the context.
+// TestBroadcast: each Send wakes all goroutines that wait, and none that waits later. Until returns when the state is
+// as wanted or the context ends.
 func TestBroadcast(t *testing.T) {
 	var mu sync.Mutex
 	var b Broadcast
-	b.Send() // nobody waits
+	b.Send() // has no effect: nobody waits
 	first, same := b.Next(), b.Next()
 	if first != same {
 		t.Error("two who wait for one change have different channels")

@@ -4,5 +4,5 @@ package osfile
 
 import "errors"
 
-// ErrLocked is the error of a lock that another process holds.
+// ErrLocked is the error if another process holds the lock.
 var ErrLocked = errors.New("locked by another process")

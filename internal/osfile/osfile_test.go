@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestLock: each open file has its own lock, so one process can test what two processes would see.
+// TestLock: a lock belongs to an open file, so that a test in one process can show what two processes would see.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	open := func() *os.File {

@@ -18,7 +18,8 @@ func Lock(f *os.File) error {
 	return err
 }
 
-// Unlock ends the lock. Closing the file instead would leave the lock to a process forked at this moment.
+// Unlock ends the lock. Closing the file would not suffice: a process that was forked at this moment would keep the
+// lock.
 func Unlock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
 
 // SyncDir makes the names in a directory durable.

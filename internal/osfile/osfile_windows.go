@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockedByte is the offset of the byte that Lock locks. On this system a lock keeps others from reading and writing the
-// byte, so it is an offset that no file reaches.
+// lockedByte is the offset of the byte that Lock locks. On Windows a locked byte cannot be read or written by others,
+// so the offset is one that no file reaches.
 var lockedByte = windows.Overlapped{OffsetHigh: 1 << 30}
 
 // Lock locks an open file for this process, or returns ErrLocked at once. The lock ends with the process, even if the
@@ -29,7 +29,8 @@ func Unlock(f *os.File) error {
 	return windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &at)
 }
 
-// SyncDir makes the names in a directory durable. Its handle must allow writing, which a handle of os.Open does not.
+// SyncDir makes the names in a directory durable. It needs a handle that allows writing; os.Open returns one that does
+// not.
 func SyncDir(path string) error {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {

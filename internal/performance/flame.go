@@ -17,12 +17,12 @@ import (
 // frame is a function in the tree of calls, below its caller.
 type frame struct {
 	name  string
-	spent time.Duration // in the function and its callees
+	spent time.Duration // time in the function and its callees
 	calls map[string]*frame
 }
 
-// flame draws CPU profiles as a flame graph, an SVG file without scripts. Each box is a function on
-// top of its caller; its width is its share of the processor time.
+// flame draws CPU profiles as a flame graph, an SVG file without scripts. Each box is a function on top of its caller;
+// the width of the box is the function's share of the processor time.
 func flame(title, output string, profiles []string) error {
 	args := append([]string{"tool", "pprof", "-traces"}, profiles...)
 	text, err := exec.Command("go", args...).Output()
@@ -75,7 +75,7 @@ func stacks(text []byte) (*frame, error) {
 			continue
 		}
 		name := strings.TrimSuffix(strings.TrimSpace(line), " (inline)")
-		if !begun || name == "" || strings.Contains(name, ":  ") { // a label
+		if !begun || name == "" || strings.Contains(name, ":  ") { // the line is a label
 			continue
 		}
 		if value, function, ok := strings.Cut(name, "   "); ok && len(stack) == 0 {
@@ -96,7 +96,7 @@ const (
 	flameWidth  = 1200
 	flameHeight = 17
 	flameTop    = 50
-	flameLeast  = 0.6 // narrower boxes are omitted
+	flameLeast  = 0.6 // width below which a box is omitted
 )
 
 // draw returns the SVG, with the process at the bottom.
@@ -148,7 +148,7 @@ func draw(title string, root *frame) []byte {
 
 // short is a function's name without the folders of its package.
 func short(name string) string {
-	at := strings.IndexAny(name, "([") // of a receiver or a type
+	at := strings.IndexAny(name, "([") // start of a receiver or of type arguments
 	if at < 0 {
 		at = len(name)
 	}

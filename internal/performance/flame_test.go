@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestFlame: times of stacks add up along their callers, and the picture is valid XML with every
-// wide function.
+// TestFlame: the times of stacks are added to all their callers, and the picture is valid XML with every wide function.
 func TestFlame(t *testing.T) {
 	root, err := stacks([]byte(`File: stream.test
 Type: cpu

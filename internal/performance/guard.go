@@ -15,8 +15,8 @@ import (
 
 const guardFile = "internal/performance/guard.json"
 
-// kernel is a benchmark whose instructions are counted. The count is the difference between many
-// iterations and two, so that the setup around them cancels.
+// kernel is a benchmark whose instructions are counted. The count is the difference between a run of many iterations
+// and a run of two, so that the instructions of the setup cancel.
 type kernel struct {
 	name, pkg, bench string
 	runs             int
@@ -30,22 +30,22 @@ var guarded = []kernel{
 	{"pass over 36 000 rows of 8", "internal/clipgrad", "^BenchmarkSum$/^36000x8$", 10},
 }
 
-// kept are the stored figures that guard compares with.
+// kept holds the stored figures with which guard compares new ones.
 type kept struct {
 	Go           string
-	Instructions map[string]float64 // per iteration of a kernel, as valgrind counts them
-	Daemon       float64            // processor time of the daemon over that of a bare reader
+	Instructions map[string]float64 // instructions per iteration of a kernel, counted by valgrind
+	Daemon       float64            // processor time of the daemon divided by that of a bare reader
 }
 
-// slower is the factor by which a figure may be worse than the stored one.
+// slower is the largest allowed quotient of a new and a stored figure.
 const slower = 1.3
 
-// guard fails if a kernel takes 30 % more instructions than stored, or if the daemon's processor
-// time relative to a bare reader has grown by 30 %. With keep it stores the figures instead.
-// Without valgrind it returns an exitError with code 77.
+// guard fails if a kernel takes 30 % more instructions than the stored number, or if the daemon's processor time
+// relative to a bare reader is 30 % above the stored one. With keep it stores the figures instead. Without valgrind it
+// returns an exitError with code 77.
 //
-// Instructions are those of the processor that valgrind emulates, which has AVX2 if this one has.
-// For one version of the compiler they are equal on all machines, within a thousandth.
+// Valgrind counts the instructions of the processor that it emulates, which has AVX2 if this processor has. For one
+// version of the compiler, the counts of all machines agree within a thousandth.
 func guard(keep bool) error {
 	if _, err := exec.LookPath("valgrind"); err != nil {
 		return &exitError{77, "not run: no valgrind (Debian: valgrind)"}
@@ -113,7 +113,8 @@ func instructions(dir string, k kernel) (float64, error) {
 		return 0, fmt.Errorf("%w\n%s", err, output)
 	}
 	count := func(runs int) (float64, error) {
-		// With -benchtime=Nx, N > 1, the framework first sets up and runs one iteration. With 1x it does not.
+		// With -benchtime=Nx and N > 1, the framework first makes a separate run of one iteration, with its own setup.
+		// With 1x it does not.
 		cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", test,
 			"-test.run=^$", "-test.bench="+k.bench, "-test.benchtime="+strconv.Itoa(runs)+"x")
 		cmd.Dir = k.pkg
@@ -137,9 +138,9 @@ func instructions(dir string, k kernel) (float64, error) {
 	return (all - two) / float64(k.runs), err
 }
 
-// daemonRatio returns the processor time of a record in the daemon over that in the reader alone:
-// the least of three runs, because it is disturbed least by other processes. Wall-clock times would
-// depend on these even more.
+// daemonRatio returns the processor time per record in the daemon divided by that in the reader alone. It is the
+// smallest ratio of three runs, because other processes disturb that one least. Wall-clock times would be disturbed
+// even more.
 func daemonRatio() (least float64, err error) {
 	cmd := exec.Command("go", "test", "-run=^$", "-bench=^BenchmarkDaemon$", "-benchtime=1x", "-count=3", "./stream")
 	output, err := cmd.CombinedOutput()

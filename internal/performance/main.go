@@ -9,8 +9,8 @@
 //	go run ./internal/performance -flame FILE.svg [-title TEXT] PROFILE...
 //	                                           draws CPU profiles as a flame graph
 //
-// Each benchmark alternates between its subject and a rival that it names. The page shows
-// ratios, because times on a shared machine mean little.
+// Each benchmark alternates between the code that it measures and a rival whose name it gives. The page shows ratios,
+// because times on a shared machine mean little.
 package main
 
 import (
@@ -143,7 +143,7 @@ func benchmark(r bench) ([]byte, error) {
 	return output, nil
 }
 
-// figures are a benchmark's metrics by unit, each the median of several runs.
+// figures are a benchmark's metrics by unit, each of which is the median of several runs.
 type figures map[string]float64
 
 var line = regexp.MustCompile(`(?m)^(?:pkg: ` + regexp.QuoteMeta(module) +
@@ -179,7 +179,7 @@ func parse(output []byte) map[string]figures {
 	return medians
 }
 
-// results are the figures for the page, each with the machine that measured it.
+// results are the figures for the page, each with the machine on which it was measured.
 type results struct {
 	Machines   []machine
 	Benchmarks map[string]result
@@ -235,7 +235,7 @@ func readResults() (*results, error) {
 	return r, json.Unmarshal(data, r)
 }
 
-// write stores the results, without machines that no longer have a figure.
+// write stores the results. It leaves out machines to which no figure refers.
 func (r *results) write() error {
 	var used []machine
 	for _, x := range r.Benchmarks {

@@ -73,7 +73,7 @@ func unmet(rows []row, kept *results) string {
 	of := map[string][]string{}
 	path := ""
 	for _, r := range rows {
-		if r.path != "the same" { // as the row above it
+		if r.path != "the same" { // a row with the rival of the row above it
 			path = r.path
 		}
 		if _, met := r.value(kept); met != "no" || r.why == "" {
@@ -94,7 +94,7 @@ func unmet(rows []row, kept *results) string {
 	return b.String()
 }
 
-// capacity returns the table of thousand records per second and core.
+// capacity returns the table of throughput, in thousands of records per second and core.
 func capacity(kept *results) string {
 	var b strings.Builder
 	b.WriteString("| mechanism | codec | d = 10 | d = 100 | d = 1000 |\n|---|---|---|---|---|\n")
@@ -138,7 +138,7 @@ func footprint(kept *results) string {
 	return b.String()
 }
 
-// thousands prints a rate in thousands: two digits, and three from 100 000 to a million.
+// thousands formats a rate in thousands, with two digits, or three from 100 000 to a million.
 func thousands(x float64) string {
 	switch {
 	case x >= 1e6:

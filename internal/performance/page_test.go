@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPage: docs/performance.md follows from the stored figures and page.tmpl.
+// TestPage: docs/performance.md must be the page that results from the stored figures and page.tmpl.
 func TestPage(t *testing.T) {
 	t.Chdir("../..")
 	kept, err := readResults()
@@ -27,7 +27,7 @@ func TestPage(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Error("docs/performance.md is not current: go run ./internal/performance -render")
 	}
-	for _, row := range []string{"\n| moments | json | ", "\n| adam | 1000000 | "} { // of capacity and of memory
+	for _, row := range []string{"\n| moments | json | ", "\n| adam | 1000000 | "} { // capacity, memory
 		if !bytes.Contains(got, []byte(row)) {
 			t.Errorf("docs/performance.md has no row %q", row)
 		}
@@ -50,8 +50,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestRows: each row's benchmark is in runs or needs Kafka, and each goal has the direction of its
-// row.
+// TestRows: each row's benchmark is in runs or needs Kafka, and each row's goal has the direction in which its figures
+// improve.
 func TestRows(t *testing.T) {
 	for _, r := range slices.Concat(endToEnd, people, kernels) {
 		pkg, name, _ := strings.Cut(r.bench, ".")

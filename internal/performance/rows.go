@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// bench is a benchmark that is run count times with -benchtime=time.
+// bench is a benchmark that runs count times, each time with -benchtime=time.
 type bench struct {
 	pkg, bench, time string
 	count            int
@@ -47,19 +47,19 @@ type row struct {
 	path, rival string
 	bench       string // PACKAGE.BENCHMARK
 	unit        string // the metric
-	inverse     bool   // the metric is a ratio of times, the table shows the ratio of speeds
+	inverse     bool   // the metric is a ratio of times, but the table shows the ratio of speeds
 	speed       bool   // the metric is a ratio of speeds
 	scale       float64
 	goal        string // "≤ 1.2", "≥ 2", or "" for none
 	suffix      string
-	why         string // a template: why the goal is not met, shown only if it is not
+	why         string // template of the reason why the goal is not met
 }
 
-// value returns the row's figure as text, and "yes" or "no" for whether it meets the goal, "" if
-// there is no goal or no figure.
+// value returns the row's figure as text, and in met whether it reaches the goal: "yes", "no", or "" if there is no
+// goal or no figure.
 func (r row) value(kept *results) (text, met string) {
 	got, ok := kept.Benchmarks[r.bench]
-	if !ok { // a benchmark without sub-benchmarks measures packed records
+	if !ok { // if a benchmark has no sub-benchmarks, it measures packed records
 		got, ok = kept.Benchmarks[strings.TrimSuffix(r.bench, "/packed")]
 	}
 	x, known := got.Figures[r.unit]
@@ -111,7 +111,7 @@ const (
 	rankOne    = "plain float64 rank-1 update"
 )
 
-// Why a row does not meet its goal.
+// These texts say why a row does not meet its goal.
 const (
 	readerWhy = "Broker and reader share the two cores. The reader itself takes {{figure " +
 		"\"internal/kafka.BenchmarkReader\" \"cpu-ns/record\" 1}} ns of processor time per record, the rival " +
@@ -178,7 +178,7 @@ const (
 		"and 1.59 with eight other processes."
 )
 
-// endToEnd are the rows with Kafka or the disk.
+// endToEnd are the rows whose benchmarks use Kafka or the disk.
 var endToEnd = []row{
 	{path: "fetch and decode of 128-byte records, Apache Kafka",
 		rival: "kafka-go's `RoundTrip` and `ReadRecord`, same log", bench: "internal/kafka.BenchmarkRealReader",
@@ -301,8 +301,8 @@ var kernels = []row{
 		bench: "adam.BenchmarkAdd/pp_debiased/d=1000000", unit: "ratio"},
 }
 
-// table returns rows as a Markdown table. An arrow before the value shows which direction is better. A rival that is
-// also that of the row above is shown as "the same".
+// table returns rows as a Markdown table. An arrow before the value shows which direction is better. If a row has the
+// same rival as the row above it, the table says "the same".
 func table(rows []row, kept *results) string {
 	var b strings.Builder
 	b.WriteString("| path | rival | now | goal |\n|---|---|---|---|\n")

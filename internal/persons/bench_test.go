@@ -10,8 +10,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
-// BenchmarkPersons measures one and ten million persons who contributed once each: a look-up in random order compared
-// with Go's map; the table's memory; and a start, which reads and hashes the journal, compared with the hash alone.
+// BenchmarkPersons has maps of one and of ten million persons who contributed once each. It measures look-ups in random
+// order, compared with Go's map; the memory of the table; and a start, which reads and hashes the journal, compared
+// with hashing alone.
 func BenchmarkPersons(b *testing.B) {
 	for _, users := range []int{1e6, 1e7} {
 		r := Rule{Cap: 1000, Separation: 1, PerStep: 1, Users: uint64(users)}
@@ -58,7 +59,7 @@ func BenchmarkPersons(b *testing.B) {
 					ours = 0
 					m.Open(m.Step() + 1)
 				}
-				m.fresh = m.fresh[:0] // as after a commit
+				m.fresh = m.fresh[:0] // drops the entries, as a commit does
 				m.Warm(tags[ours:][:turn])
 				for _, tag := range tags[ours:][:turn] {
 					m.Take(tag)

@@ -15,7 +15,7 @@ import (
 type simDisk struct {
 	names, kept map[string]*inode
 	ops         int   // number of operations that changed something
-	crash       int   // operation before which the machine stops; −1: never
+	crash       int   // number of the operation before which the machine stops; −1: never
 	refuse      error // error of that operation instead of a crash
 }
 
@@ -61,7 +61,7 @@ func (d *simDisk) reboot(mode int, rng *rand.Rand) *simDisk {
 	for name := range all {
 		sorted = append(sorted, name)
 	}
-	slices.Sort(sorted) // so that the random numbers are reproducible
+	slices.Sort(sorted) // fixes the order, so that random choices are reproducible
 	for _, name := range sorted {
 		i := d.kept[name]
 		if arrives() {

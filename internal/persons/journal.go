@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Disk is the file system of a [Journal].
+// Disk is the file system in which a [Journal] writes.
 type Disk interface {
 	// Open opens a file for reading.
 	Open(name string) (io.ReadCloser, error)
@@ -20,7 +20,7 @@ type Disk interface {
 	Create(name string) (File, error)
 	// Append opens a file for writing at its end.
 	Append(name string) (File, error)
-	// Truncate cuts a file and syncs it.
+	// Truncate cuts a file to a size and syncs it.
 	Truncate(name string, size int64) error
 	Remove(name string) error
 	// ReadDir returns the names in a directory.
@@ -40,24 +40,25 @@ type File interface {
 // At a commit, Append makes the entries of all closed steps durable and returns the position for the checkpoint. Once
 // the checkpoint is durable, Committed removes the files that neither it nor the previous checkpoint needs. Bytes after
 // a checkpoint's position do not count: the first Append after [OpenJournal] cuts them off. So a process that starts
-// from either of the last two checkpoints has the map of that checkpoint, and reads the log on from there.
+// from either of the last two checkpoints restores the map of that checkpoint, and continues to read the log from
+// there.
 //
-// With a cap, a snapshot of the map replaces the entries from time to time. The times at which snapshots are written
-// and files are created and removed depend only on the rule and the number of records, not on their persons.
+// With a cap, a snapshot of the map replaces the entries from time to time. When snapshots are written, and when files
+// are created and removed, depends only on the rule and the number of records, not on their persons.
 //
-// Disk: without a cap, 20 bytes for each contribution in 1¼ separations; with a cap, twice the sum of max(64 MiB, 48
-// bytes per user) and a snapshot of 24 bytes per user. The bytes of one commit come on top.
+// Space on disk without a cap: 20 bytes for each contribution in 1¼ separations. With a cap: twice the sum of max(64
+// MiB, 48 bytes per user) and a snapshot of 24 bytes per user. In both cases the bytes of one commit are added.
 type Journal struct {
 	disk   Disk
 	dir    string
 	prefix string
 	m      *Map
 	at     Position
-	hash   hash.Hash // hash state of the last segment; nil: the next entries begin a segment
-	torn   bool      // the last file may be longer than its segment, or the next file exist
+	hash   hash.Hash // hash state of the last segment; nil: the next entries begin a new segment
+	torn   bool      // the last file may be longer than its segment, or the next file may exist
 	oldest uint64    // number of the oldest file
 	first  uint64    // number of the first file of the last checkpoint
-	last   uint64    // number of the last file that a checkpoint may have
+	last   uint64    // number of the last file that a checkpoint may use
 }
 
 // SnapshotLeast is the smallest number of bytes of entries that a snapshot replaces. Tests lower it before they open a
@@ -96,7 +97,7 @@ func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, err
 	if n := len(at.Segments); n > 0 && at.Segments[n-1].Snapshot {
 		j.hash = nil
 	}
-	m.enter(uint32(at.Step)) // this may be a later period than that of the last entry
+	m.enter(uint32(at.Step)) // the step may be in a later period than the last entry
 	m.open, m.fresh, m.taken, m.seen = false, m.fresh[:0], 0, at.Seen
 	m.kept = Entries{step: uint32(at.Step)}
 	return j, nil
@@ -120,8 +121,8 @@ func (j *Journal) read(s *Segment) error {
 	return err
 }
 
-// Check compares the files with a position and changes nothing. It detects changed bytes. The other damage that
-// OpenJournal reports cannot come from a journal.
+// Check compares the files with a position and changes nothing. It detects changed bytes. OpenJournal also reports
+// damage that no journal can have written; Check does not look for it.
 //
 // Cost: it reads and hashes all bytes up to the position, in little memory. Errors: ErrDamaged, if the files do not
 // match the position; errors of the disk.
@@ -155,7 +156,7 @@ func (j *Journal) name(number uint64) string {
 	return filepath.Join(j.dir, j.prefix+strconv.FormatUint(number, 10))
 }
 
-// numbers returns the numbers of the files that exist.
+// numbers returns the numbers of the journal's existing files.
 func (j *Journal) numbers() (all []uint64, err error) {
 	names, err := j.disk.ReadDir(j.dir)
 	for _, name := range names {
@@ -274,7 +275,7 @@ func (j *Journal) snapshot() error {
 
 // Rewrite makes the whole map durable in one snapshot, regardless of the files. It is for a map that was filled by
 // reading the log again, with [Map.Forget] after each step. No step may be open. It does not change existing files, so
-// a process can still start from any checkpoint. The next Committed removes those files. After an error it can be
+// a process can still start from any checkpoint. The next Committed removes the old files. After an error it can be
 // called again.
 func (j *Journal) Rewrite() (*Position, error) {
 	if err := j.m.Err(); err != nil {
@@ -293,14 +294,14 @@ func (j *Journal) Rewrite() (*Position, error) {
 	}
 	j.oldest = 1
 	if err := j.take(s); err != nil {
-		j.disk.Remove(j.name(s.Number)) // if this fails, the next call uses another name
+		j.disk.Remove(j.name(s.Number)) // if this fails, the next call uses another number
 		return nil, err
 	}
 	j.first, j.last, j.torn = s.Number, s.Number, false
 	return &j.at, nil
 }
 
-// take writes a snapshot, replacing all segments.
+// take writes the map as the snapshot s, which replaces all segments.
 func (j *Journal) take(s Segment) error {
 	h := sha256.New()
 	if err := j.begin(&s, func(w io.Writer) error {
@@ -330,7 +331,7 @@ func (j *Journal) next(snapshot bool) Segment {
 	return s
 }
 
-// begin makes a segment's file durable.
+// begin creates a segment's file with this content and makes it durable.
 func (j *Journal) begin(s *Segment, content func(io.Writer) error) error {
 	j.torn = true
 	f, err := j.disk.Create(j.name(s.Number))
@@ -343,7 +344,8 @@ func (j *Journal) begin(s *Segment, content func(io.Writer) error) error {
 	return j.disk.SyncDir(j.dir)
 }
 
-// mend removes bytes and files after the position, which a failed append or a later process may have left.
+// mend removes bytes and files after the position. A failed append may have left them, or a process that continued
+// beyond this position.
 func (j *Journal) mend() error {
 	if !j.torn {
 		return nil
@@ -361,8 +363,8 @@ func (j *Journal) mend() error {
 	return nil
 }
 
-// drop removes segments from the position if all their persons are gone in the next step. The files stay until no
-// checkpoint needs them.
+// drop removes segments from the position if all persons in them count as absent in the next step. The files stay until
+// no checkpoint needs them.
 func (j *Journal) drop() {
 	if j.m.rule.Cap > 0 {
 		return
@@ -392,7 +394,7 @@ func (j *Journal) Committed() error {
 	return nil
 }
 
-// remove removes the files with numbers in [from, to).
+// remove removes the files whose numbers are at least `from` and below `to`.
 func (j *Journal) remove(from, to uint64) error {
 	numbers, err := j.numbers()
 	if err != nil {
@@ -414,13 +416,13 @@ func (j *Journal) remove(from, to uint64) error {
 	return j.disk.SyncDir(j.dir)
 }
 
-// Erase removes all files of a journal. It is called with the removal of the epoch's checkpoints.
+// Erase removes all files of a journal. It is called when the epoch's checkpoints are removed.
 func Erase(d Disk, dir, prefix string) error {
 	j := &Journal{disk: d, dir: dir, prefix: prefix}
 	return j.remove(0, 1<<63)
 }
 
-// write writes content to a newly opened file, syncs and closes it.
+// write writes content to f, a newly opened file, and syncs and closes it.
 func write(f File, err error, content func(io.Writer) error) error {
 	if err != nil {
 		return err

@@ -41,12 +41,12 @@ var simRules = []Rule{
 	{Separation: 9, PerStep: 1, Period: 7, Users: 7 * simRows},
 }
 
-// run is a process: a journal on a disk, and its durable checkpoints as bytes. A checkpoint here is a position and all
-// answers so far.
+// run is a process: a journal on a disk, and its durable checkpoints as bytes. Here a checkpoint consists of a position
+// and all answers so far.
 type run struct {
-	every       int           // steps per commit; 0: one
-	spill       bool          // spill without a checkpoint, except at every fifth step
-	checkpoints [2]checkpoint // the last two, the older first
+	every       int           // steps per commit; 0 stands for one
+	spill       bool          // true: spill without a checkpoint, except at every fifth step
+	checkpoints [2]checkpoint // the last two checkpoints, the older first
 }
 
 type checkpoint struct {
@@ -55,7 +55,7 @@ type checkpoint struct {
 	answers  []Answer
 }
 
-// from continues from a checkpoint to the end of the log.
+// from continues from checkpoint c to the end of the log, and returns all answers.
 func (p *run) from(d *simDisk, r Rule, log [][]Tag, c checkpoint) ([]Answer, error) {
 	var at Position
 	if c.position != nil {
@@ -75,7 +75,7 @@ func (p *run) from(d *simDisk, r Rule, log [][]Tag, c checkpoint) ([]Answer, err
 	for step := c.step + 1; step <= len(log); step++ {
 		records := log[step-1]
 		if m.Step() == uint64(step) {
-			records = records[1:] // one was already taken before a commit
+			records = records[1:] // the first one was already taken before a commit
 		} else if err := m.Open(uint64(step)); err != nil {
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func (p *run) from(d *simDisk, r Rule, log [][]Tag, c checkpoint) ([]Answer, err
 			answers = append(answers, m.Take(tag))
 		}
 		m.Close()
-		// Commits come at every step or every third one, some of them during the next step.
+		// There is a commit at every step or at every third one. Some commits happen during the next step.
 		if step < len(log) && every > 1 && step%every != 0 && !j.SnapshotDue() {
 			continue
 		}
@@ -136,7 +136,7 @@ func mustBinary(p *Position) []byte {
 	return b
 }
 
-// lowSnapshots makes a snapshot due every few steps. Its tests run one after another.
+// lowSnapshots makes a snapshot due every few steps. Tests that use it must not run in parallel.
 func lowSnapshots(t *testing.T) {
 	before := SnapshotLeast
 	SnapshotLeast = 20 * simRows * 5
@@ -169,7 +169,7 @@ func TestJournalCrashes(t *testing.T) {
 				for back, c := range p.checkpoints {
 					after := d.reboot(mode, rng)
 					if back == 0 && c.position == nil {
-						continue // there is no earlier checkpoint
+						continue // there is no earlier checkpoint yet
 					}
 					next := run{every, spill, [2]checkpoint{{}, c}}
 					got, err := next.from(after, r, log, c)
@@ -181,7 +181,7 @@ func TestJournalCrashes(t *testing.T) {
 							c.step, err)
 					}
 				}
-				// A second crash, during the repair after the first.
+				// A second crash happens during the repair after the first.
 				after := d.reboot(mode, rng)
 				after.crash = op % 3
 				if _, err := new(run).from(after, r, log, p.checkpoints[1]); err != nil && !errors.Is(err, errCrashed) {
@@ -199,7 +199,7 @@ func TestJournalCrashes(t *testing.T) {
 	}
 }
 
-// TestJournalFullDisk fails every operation once: the process continues with the same answers.
+// TestJournalFullDisk makes every operation fail once with a full disk: the process continues with the same answers.
 func TestJournalFullDisk(t *testing.T) {
 	lowSnapshots(t)
 	for i, r := range slices.Repeat(simRules, 2) {
@@ -226,7 +226,7 @@ func TestJournalFullDisk(t *testing.T) {
 	}
 }
 
-// TestJournalFiles: the number of files is as promised, their bytes do not depend on restarts, and Erase removes all.
+// TestJournalFiles: the number of files is as documented, their bytes do not depend on restarts, and Erase removes all.
 func TestJournalFiles(t *testing.T) {
 	lowSnapshots(t)
 	for _, r := range simRules {
@@ -367,8 +367,8 @@ func FuzzPosition(f *testing.F) {
 	})
 }
 
-// FuzzSegment: arbitrary bytes of a segment are either damage or a map that obeys the rule, and writing and reading
-// that map gives an equal one.
+// FuzzSegment: arbitrary bytes in a segment are either reported as damage, or give a map that obeys the rule. Written
+// and read again, that map must be the same.
 func FuzzSegment(f *testing.F) {
 	entries := appendEntry(slices.Clone(journalMagic), &Tag{1}, 3)
 	f.Add(appendEntry(entries, &Tag{2}, 4), true)
@@ -390,7 +390,8 @@ func FuzzSegment(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The hash is wrong, so the result must be ErrDamaged; nothing before the check may panic.
+		// The hash is wrong, so the result must be ErrDamaged. Code that runs before the hash is checked must not
+		// panic.
 		if _, _, err := m.readSegment(bytes.NewReader(data), &s, 100); !errors.Is(err, ErrDamaged) {
 			t.Fatal(err)
 		}

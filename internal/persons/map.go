@@ -7,7 +7,7 @@ import (
 	"math/bits"
 )
 
-// slot is the entry of a person in the map.
+// slot is a place in the map's table, for one person.
 type slot struct {
 	tag   Tag
 	last  uint32 // step of the last contribution; 0: the slot is empty
@@ -20,23 +20,24 @@ const (
 	oneRecord = MaxCap + 1
 )
 
-// Map decides which records count, in the order of the log. Its answers are a function of the rule, the tags and their
+// Map decides which records count, in the order of the log. Its answers depend only on the rule, the tags and their
 // steps.
 //
 // It is a hash table with linear probing. The tag itself is the hash: it is pseudorandom, so nobody can choose user
 // keys that collide. Without a cap, a person who contributed at least Separation steps ago counts as absent. Other
-// persons take such slots, and each step removes some of them, by a schedule that depends on the rule alone.
+// persons can take the slot of an absent person. Each step also removes some absent persons, by a schedule that depends
+// on the rule alone.
 //
 // A Map is not safe for concurrent use.
 type Map struct {
 	rule          Rule
 	step          uint32
 	slots         []slot
-	shift         int    // shifts the first 8 bytes of a tag to its place
-	users         uint64 // with a cap: persons in the map
-	hand          uint64 // without a cap: where the next removal begins
-	quota         uint64 // and the number of slots that it examines
-	open          bool   // step is open
+	shift         int    // a tag's place is its first 8 bytes shifted right by this
+	users         uint64 // with a cap: number of persons in the map
+	hand          uint64 // without a cap: slot at which the next removal begins
+	quota         uint64 // without a cap: number of slots that a removal examines
+	open          bool   // true while a step is open
 	fresh         []byte // entries of the open step, one for each person
 	taken         uint64 // number of records of the open step
 	seen          uint64 // number of records of closed steps since the last snapshot
@@ -50,11 +51,11 @@ type Map struct {
 
 // Entries are the entries of closed steps for a [Journal]. They are exact facts about persons.
 type Entries struct {
-	list     []byte // one entry for each person in each step
-	step     uint32 // the last closed one
+	list     []byte // the entries: one for each person in each step
+	step     uint32 // the last closed step
 	records  uint64
 	overflow bool
-	due      bool // a snapshot is due
+	due      bool // true if a snapshot is due
 }
 
 // SnapshotDue reports whether the journal should write a snapshot, before the next step begins.
@@ -79,7 +80,8 @@ func NewMap(r Rule) (*Map, error) {
 	n := r.slots()
 	m := &Map{rule: r, slots: make([]slot, n), shift: 64 - bits.TrailingZeros64(n), snapshotAfter: r.snapshotAfter()}
 	inLargePages(m.slots)
-	// Four rounds in Separation steps: absent persons make up at most a fifth of the entries.
+	// The removal passes over the table four times in Separation steps. So absent persons make up at most a fifth of
+	// the entries.
 	m.quota = min(n, n/max(1, r.Separation/4)+1)
 	return m, nil
 }
@@ -112,10 +114,10 @@ func (m *Map) enter(step uint32) {
 // Close ends the open step: the journal may take its entries.
 func (m *Map) Close() { m.CloseInto(&m.kept) }
 
-// CloseInto ends the open step and adds its entries to e, which [Map.Keep] gives to the journal later. So one goroutine
-// may process the log while another one handles the entries of earlier steps. If a snapshot is due, the first goroutine
-// must not open a step before the second has called [Journal.Append] or [Journal.Spill], because a snapshot holds the
-// whole map.
+// CloseInto ends the open step and adds its entries to e, which [Map.Keep] gives to the journal later. This lets one
+// goroutine process the log while another one handles the entries of earlier steps. If a snapshot is due, the first
+// goroutine must not open a step before the second has called [Journal.Append] or [Journal.Spill], because a snapshot
+// holds the whole map.
 func (m *Map) CloseInto(e *Entries) {
 	e.list, e.step = append(e.list, m.fresh...), m.step
 	e.records += m.taken
@@ -134,7 +136,7 @@ func (m *Map) Keep(e *Entries) {
 	*e = Entries{list: e.list[:0]}
 }
 
-// Take decides about the next record of the open step. No step is open before the first Open and after a Close.
+// Take decides about the next record of the open step. If no step is open, the answer is NoUser.
 func (m *Map) Take(tag Tag) Answer {
 	m.taken++
 	if tag == (Tag{}) || !m.open {
@@ -160,8 +162,9 @@ func (m *Map) Take(tag Tag) Answer {
 	return Counts
 }
 
-// Warm reads the places of tags that will be taken soon, and the places after them, all at once. It changes no answer.
-// A large table is in main memory, and a processor can wait for ten such reads at the same time.
+// Warm reads the table at the places of tags that Take will soon need, and just after them, all at once. It changes no
+// answer. It is faster because a large table is in main memory, and a processor can wait for ten such reads at the same
+// time.
 func (m *Map) Warm(tags []Tag) {
 	sum, mask := uint32(0), uint64(len(m.slots)-1)
 	for i := range tags {
@@ -213,14 +216,14 @@ func (m *Map) again(s *slot) Answer {
 // contribute records the person's first contribution in the open step.
 func (m *Map) contribute(s *slot) {
 	steps := s.steps & stepsMask
-	if m.rule.Cap > 0 { // without a cap nobody needs it
+	if m.rule.Cap > 0 { // without a cap the number is not needed
 		steps++
 	}
 	s.last, s.steps = m.step, steps|oneRecord
 	m.fresh = appendEntry(m.fresh, &s.tag, m.step)
 }
 
-// Err returns an error if the map had no room although the rule must leave some. Nothing may be released then.
+// Err returns an error if the map was full although the rule guarantees room. Then nothing may be released.
 func (m *Map) Err() error {
 	if m.overflow {
 		return errOverflow
@@ -228,8 +231,8 @@ func (m *Map) Err() error {
 	return nil
 }
 
-// Forget removes the entries of closed steps that no journal has taken. It is for a process without a journal, which
-// reads a log again: these entries would otherwise accumulate in memory.
+// Forget removes the entries of closed steps that no journal has taken. It is for a process that reads a log again
+// without a journal, where these entries would otherwise accumulate in memory.
 func (m *Map) Forget() {
 	m.kept.list, m.kept.records = m.kept.list[:0], 0
 }
@@ -257,13 +260,13 @@ func (m *Map) sweep() {
 	mask := uint64(len(m.slots) - 1)
 	for range m.quota {
 		for s := &m.slots[m.hand]; s.last != 0 && m.gone(s); {
-			m.remove(m.hand) // another slot may have moved here
+			m.remove(m.hand) // looks at the same slot again: another entry may have moved here
 		}
 		m.hand = (m.hand + 1) & mask
 	}
 }
 
-// remove empties a slot, and moves back the later slots that could not be found otherwise.
+// remove empties a slot, and moves later entries back that could otherwise not be found.
 func (m *Map) remove(at uint64) {
 	mask := uint64(len(m.slots) - 1)
 	for next := at; ; {
@@ -272,7 +275,7 @@ func (m *Map) remove(at uint64) {
 		if s.last == 0 || next == at {
 			break
 		}
-		// The slot may move back if its home is not after the hole.
+		// The entry may move back unless its own place (its home) is after the hole.
 		if (next-m.home(&s.tag))&mask >= (next-at)&mask {
 			m.slots[at] = *s
 			at = next

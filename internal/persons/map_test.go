@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// tagOf returns the tag of person u, 0 for nobody. With crowded all tags have the same home in a small table.
+// tagOf returns the tag of person u, 0 for nobody. If crowded is true, all tags have the same place (home) in a small
+// table.
 func tagOf(u int, crowded bool) (t Tag) {
 	if u == 0 {
 		return t
@@ -23,7 +24,7 @@ func tagOf(u int, crowded bool) (t Tag) {
 // record is a record of a small log: its step and its person, 0 for none.
 type record struct{ step, user int }
 
-// counted returns which records of a log count according to the map.
+// counted returns, for each record of a log, whether it counts according to the map.
 func counted(t testing.TB, r Rule, log []record, crowded bool) []bool {
 	t.Helper()
 	m, err := NewMap(r)
@@ -45,7 +46,7 @@ func counted(t testing.TB, r Rule, log []record, crowded bool) []bool {
 	return out
 }
 
-// reference applies the rule literally, with memory that never forgets.
+// reference applies the rule literally, and never forgets a person.
 func reference(r Rule, log []record) []bool {
 	type person struct{ steps, last, in int }
 	all := map[int]*person{}
@@ -102,7 +103,7 @@ func TestMapIsTheRule(t *testing.T) {
 	}
 }
 
-// admissible reports whether one person's counted records obey the rule. Cap 0 means no cap.
+// admissible reports whether one person's counted records obey the rule. A Cap of 0 means that there is no cap.
 func admissible(r Rule, log []record, counts []bool, user int) bool {
 	steps, last, in := 0, -1<<30, 0
 	for i, x := range log {
@@ -124,16 +125,17 @@ func admissible(r Rule, log []record, counts []bool, user int) bool {
 	return r.Cap == 0 || uint64(steps) <= r.Cap
 }
 
-// TestStability enumerates all logs of six slots in three or six steps over three persons and nobody, and all
-// neighbours of each log. The answers for other persons must stay, and every person must obey the rule. With a full
-// table and a cap, at most one other person changes; without a cap, and with room for a whole separation, none does.
+// TestStability enumerates all logs with six slots in three or six steps, where each record is that of one of three
+// persons or of nobody. It compares each log with all its neighbours. The answers for other persons must be the same,
+// and every person must obey the rule. With a cap and a full table, the answers may change for at most one other
+// person. Without a cap, and with room for a whole separation, they change for none.
 func TestStability(t *testing.T) {
 	t.Parallel()
 	const slots, users = 6, 3
 	rules := []struct {
 		Rule
-		perStep int // slots per step
-		others  int // number of other persons that may change
+		perStep int // number of slots per step
+		others  int // number of other persons whose answers may change
 	}{
 		{Rule{Cap: 1, Separation: 1, PerStep: 1, Users: 9}, 2, 0},
 		{Rule{Cap: 2, Separation: 1, PerStep: 2, Users: 9}, 2, 0},
@@ -147,7 +149,7 @@ func TestStability(t *testing.T) {
 		{Rule{Cap: 2, Separation: 1, PerStep: 1, Users: 2}, 2, 1},
 	}
 	for _, r := range rules {
-		// The counted records of each log, by its number in base users+1.
+		// This computes the answers for each log. A log's number has its users as digits, in base users+1.
 		base, total := users+1, 1
 		for range slots {
 			total *= base
@@ -173,7 +175,8 @@ func TestStability(t *testing.T) {
 		worst := 0
 		for n := range all {
 			l := log(n)
-			// Neighbours: u's records become nobody's, or a new person's or u's own, at any slots of u or of nobody.
+			// In a neighbour, u's records are replaced: nobody, a new person or u itself has records at any of the
+			// slots of u and of nobody.
 			for u := 1; u <= users; u++ {
 				neighbours(l, u, base, func(other []record, fresh int) {
 					k := 0
@@ -206,8 +209,8 @@ func TestStability(t *testing.T) {
 	}
 }
 
-// neighbours calls f with every log in which the records of u are replaced by those of one person at any of the slots
-// of u and of nobody. That person is nobody (0), u itself, or one who is not in the log.
+// neighbours calls f with every log in which the records of u are replaced by records of one person, at any of the
+// slots of u and of nobody. That person is nobody (0), u itself, or somebody who is not in the log.
 func neighbours(log []record, u, base int, f func(other []record, fresh int)) {
 	var free []int
 	present := make([]bool, base)
@@ -235,9 +238,9 @@ func neighbours(log []record, u, base int, f func(other []record, fresh int)) {
 }
 
 // TestStabilityOfPeriods: with periods, a unit is one person in one period. It enumerates all logs of six slots over
-// two persons and nobody, with all neighbours: within its period, a unit's records are replaced by nobody's or by those
-// of one person who is not in the log in that period. The answers for other units must stay, even for the same person,
-// and each unit must obey the rule.
+// two persons and nobody, with all neighbours. In a neighbour, a unit's records are replaced, within its period, by
+// records of nobody or of one person without other records in that period. The answers for other units must be the
+// same, even for units of the same person, and each unit must obey the rule.
 func TestStabilityOfPeriods(t *testing.T) {
 	t.Parallel()
 	const slots, users, base = 6, 2, 3
@@ -327,8 +330,8 @@ func TestStabilityOfPeriods(t *testing.T) {
 	}
 }
 
-// TestRefusingBreaksStability: without a cap, one refusal changes more than one other person. So a map without room for
-// a whole separation reports an error, and nothing may be released.
+// TestRefusingBreaksStability: without a cap, one refusal can change the answers of more than one other person. So a
+// map must report an error if it lacks room for a whole separation, and then nothing may be released.
 func TestRefusingBreaksStability(t *testing.T) {
 	t.Parallel()
 	m, err := NewMap(Rule{Separation: 100, PerStep: 1, Users: 4})
@@ -444,7 +447,7 @@ func TestLargestSteps(t *testing.T) {
 	}
 }
 
-// TestMapAway: records whose user key belongs to another partition are nobody's, and take no place in the map.
+// TestMapAway: records whose user key belongs to another partition belong to nobody, and use no slot of the map.
 func TestMapAway(t *testing.T) {
 	m, err := NewMap(Rule{Cap: 1, Separation: 1, PerStep: 1, Users: 1})
 	if err != nil {

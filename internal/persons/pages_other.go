@@ -2,5 +2,5 @@
 
 package persons
 
-// inLargePages does nothing: other systems choose the size of pages themselves.
+// inLargePages does nothing on this system, which chooses the size of pages itself.
 func inLargePages([]slot) {}

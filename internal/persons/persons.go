@@ -25,14 +25,14 @@ import (
 	"math/bits"
 )
 
-// Rule says which records of a person count. A record in step t counts in two cases: if the person has already
-// contributed in t, with fewer than PerStep records; or if the person has not yet contributed in t, has contributed in
-// fewer than Cap steps, and for the last time at least Separation steps ago.
+// Rule says which records of a person count. A record in step t counts in two cases. In the first, the person has
+// already contributed in t, with fewer than PerStep records. In the second, the person has not yet contributed in t,
+// has contributed in fewer than Cap steps, and the last of them was at least Separation steps ago.
 type Rule struct {
 	// Cap is the largest number of steps in which a person contributes; 0 means that
 	// Separation alone decides.
 	Cap uint64
-	// Separation is the least distance between two of these steps; 1 allows consecutive ones.
+	// Separation is the smallest distance between two steps in which a person contributes; 1 allows consecutive steps.
 	Separation uint64
 	// Period is the number of steps after which counting starts again for everybody, as if nobody had contributed; 0
 	// means never. The first period begins with step 1.
@@ -41,14 +41,14 @@ type Rule struct {
 	PerStep uint64
 	// Users is the number of persons for which the map has room.
 	//
-	// With a Cap the map remembers everybody who ever contributed, and once it is full, records of other persons do not
+	// With a Cap the map remembers everybody who ever contributed. Once it is full, records of other persons do not
 	// count. Without a Cap it forgets persons who contributed Separation steps ago. It must then never refuse anybody,
 	// because one refusal would change who is refused later. So Users must be at least the number of records in
 	// Separation steps.
 	Users uint64
 }
 
-// The largest values of a rule that the table can hold.
+// These are the largest values of a rule that the table can hold.
 const (
 	MaxCap     = 1<<24 - 1
 	MaxPerStep = 1<<8 - 1
@@ -81,7 +81,7 @@ func (r Rule) period(step uint32) uint64 {
 	return uint64(step-1) / r.Period
 }
 
-// slots returns the size of the table: a power of two, such that the users fill at most three quarters.
+// slots returns the size of the table: a power of two, of which Users persons fill at most three quarters.
 func (r Rule) slots() uint64 {
 	need := r.Users + (r.Users+2)/3
 	return 1 << bits.Len64(max(need, 8)-1)
@@ -98,10 +98,10 @@ type Answer uint8
 // The answers.
 const (
 	Counts  Answer = iota // the record counts
-	NoUser                // it has no user key
-	OverCap               // its person has contributed enough, or too recently
-	Foreign               // its user key belongs to another partition
-	Full                  // its person is new, and the map has no room
+	NoUser                // the record has no user key
+	OverCap               // the person has contributed enough, or too recently
+	Foreign               // the user key belongs to another partition
+	Full                  // the person is new, and the map has no room
 	Answers               // number of answers
 )
 

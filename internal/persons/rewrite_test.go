@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// again fills a map by reading a log from its beginning, like a process that lost the files, and returns a journal of
+// again fills a map by reading a log from its beginning, like a process that lost the files, and returns a journal for
 // it at an old position.
 func again(d *simDisk, r Rule, log [][]Tag, at Position) (*Journal, error) {
 	m, err := NewMap(r)
@@ -36,8 +36,8 @@ func again(d *simDisk, r Rule, log [][]Tag, at Position) (*Journal, error) {
 }
 
 // TestRewrite stops the machine before every operation while the files are rewritten. Until the new checkpoint is
-// durable the files must be those of the old one, afterwards those of the new one; from either a process continues with
-// the answers of one that never stopped.
+// durable, the files must fit the old checkpoint, and afterwards the new one. From either, a process must continue with
+// the answers of a process that never stopped.
 func TestRewrite(t *testing.T) {
 	lowSnapshots(t)
 	for _, r := range simRules {
@@ -46,13 +46,13 @@ func TestRewrite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, n := range []int{0, 1, 7, 12} { // steps before the rewrite
+		for _, n := range []int{0, 1, 7, 12} { // number of steps before the rewrite
 			whole := newSimDisk()
 			p := &run{}
 			if _, err := p.from(whole, r, log[:n+2], checkpoint{}); err != nil {
 				t.Fatal(err)
 			}
-			old := p.checkpoints[0] // at step n+1
+			old := p.checkpoints[0] // the checkpoint at step n+1
 			rewrite := func(d *simDisk, at Position) ([]byte, error) {
 				j, err := again(d, r, log[:n+2], at)
 				if err != nil {
@@ -63,7 +63,7 @@ func TestRewrite(t *testing.T) {
 					return nil, err
 				}
 				data := mustBinary(position)
-				if err := d.do(); err != nil { // the write of the checkpoint
+				if err := d.do(); err != nil { // stands for the write of the checkpoint
 					return nil, err
 				}
 				return data, j.Committed()

@@ -14,9 +14,10 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 )
 
-// A segment is a file of entries after a header. An entry of a journal is a tag and a step, 20 bytes: the person's
-// first contribution in that step, in the order of the log. An entry of a snapshot is a tag, the last step and the
-// number of steps, 24 bytes: everything that the map knows of the person, in the order of the table.
+// A segment is a file with a header and entries. An entry of a journal is a tag and a step, 20 bytes. It stands for a
+// person's first contribution in that step; entries are in the order of the log. An entry of a snapshot is a tag, the
+// last step and the number of steps, 24 bytes. It is everything that the map knows about the person; entries are in the
+// order of the table.
 var (
 	journalMagic  = []byte("streamdp users 1 j\n")
 	snapshotMagic = []byte("streamdp users 1 s\n")
@@ -27,21 +28,21 @@ const (
 	snapshotBytes = 24
 )
 
-// ErrDamaged says that the files differ from those that were written.
+// ErrDamaged is the error if the files differ from those that were written.
 var ErrDamaged = errors.New("the files of persons are missing or damaged")
 
 // Segment is one file of a [Position].
 type Segment struct {
 	Number   uint64
 	Snapshot bool
-	First    uint64 // step of its first entries; for a snapshot the last step
-	Length   uint64 // number of bytes that count, with the header
+	First    uint64 // step of its first entries; for a snapshot, the last step it covers
+	Length   uint64 // number of bytes that count, including the header
 	Hash     [32]byte
 }
 
-// Position says which bytes of the files count. It belongs to the checkpoint for which it was made.
+// Position says which bytes of the files count. It is stored in the checkpoint for which it was made.
 type Position struct {
-	Step     uint64 // the last step that it covers
+	Step     uint64 // the last step that the position covers
 	Seen     uint64 // number of records since the last snapshot
 	Segments []Segment
 }
@@ -92,8 +93,8 @@ func appendEntry(b []byte, tag *Tag, step uint32) []byte {
 	return binary.LittleEndian.AppendUint32(append(b, tag[:]...), step)
 }
 
-// readSegment reads the bytes of a segment that count into the map, and returns the state of their hash. further
-// reports whether the file is longer. All entries must be of steps up to until.
+// readSegment reads the bytes of a segment that count into the map. It returns the state of their hash, and whether the
+// file continues after them (further). No entry may be of a step after `until`.
 func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, further bool, err error) {
 	h = sha256.New()
 	r := bufio.NewReaderSize(in, 1<<16)
@@ -101,7 +102,7 @@ func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, 
 	magic, size := journalMagic, uint64(entryBytes)
 	if s.Snapshot {
 		magic, size = snapshotMagic, snapshotBytes
-		m.step, m.open = uint32(s.First), false // a snapshot is the first segment
+		m.step, m.open = uint32(s.First), false // the first segment, possibly a snapshot, sets the step
 	}
 	rest := s.Length - uint64(len(magic)) // Length was checked
 	if rest%size != 0 {
@@ -138,7 +139,7 @@ func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, 
 	return h, true, err
 }
 
-// warmFrom is Warm for the next entries of a segment.
+// warmFrom calls Warm for the next entries of a segment.
 func (m *Map) warmFrom(entries []byte, size int) {
 	for i := 0; i < min(len(entries), 64*size); i += size {
 		m.near += m.slots[m.home((*Tag)(entries[i:]))].last
@@ -211,11 +212,11 @@ func (m *Map) writeTo(out io.Writer) (n uint64, err error) {
 			run = append(run, *s)
 		}
 	}
-	flush() // for a table without an empty slot
+	flush() // writes the last run if the table has no empty slot
 	return n, w.Flush()
 }
 
-// damaged converts an error of a read: a file that is too short is damaged.
+// damaged converts the error of a read: if the file is too short, the result is ErrDamaged.
 func damaged(err error) error {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return ErrDamaged

@@ -31,7 +31,7 @@ func TestTagIsCMAC(t *testing.T) {
 			t.Errorf("%d bytes: %x, want %s", length, got, want)
 		}
 	}
-	// The empty message, for which Tag returns the zero Tag.
+	// For the empty message Tag returns the zero Tag, so the test compares the subkeys instead.
 	if hex.EncodeToString(tagger.whole[:]) != "fbeed618357133667c85e08f7236a8de" ||
 		hex.EncodeToString(tagger.short[:]) != "f7ddac306ae266ccf90bc11ee46d513b" {
 		t.Errorf("subkeys %x and %x", tagger.whole, tagger.short)
@@ -41,7 +41,7 @@ func TestTagIsCMAC(t *testing.T) {
 	}
 }
 
-// TestTagsDiffer: keys that are nearly equal, as padding and lengths could confuse them, have different tags.
+// TestTagsDiffer: keys that padding or lengths could confuse have different tags.
 func TestTagsDiffer(t *testing.T) {
 	t.Parallel()
 	tagger := NewTagger(new([KeyBytes]byte))
@@ -62,7 +62,7 @@ func TestTagsDiffer(t *testing.T) {
 	}
 }
 
-// BenchmarkTag compares with HMAC-SHA256, the alternative function.
+// BenchmarkTag compares Tag with HMAC-SHA256, the alternative function.
 func BenchmarkTag(b *testing.B) {
 	for _, n := range []int{8, 16, 36} {
 		user := make([]byte, n)

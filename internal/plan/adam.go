@@ -12,7 +12,7 @@ type adamPlan struct{ *adam.Estimator }
 
 func (e adamPlan) expect(t uint64) any { return e.Expect(t) }
 
-// ofAdam shows the noise of the moments from which updates are computed.
+// ofAdam fills in the noise of the moments from which Adam computes its updates.
 func (p *Plan) ofAdam(s *config.Stream, ask Options) error {
 	p.tables = p.printAdam
 	configured, err := adam.New(*s.Adam, s.Params())

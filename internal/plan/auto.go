@@ -14,8 +14,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// explain says in sentences what "auto" chose for moments, and why. If it chose the factorization for any number of
-// steps, explain also says what setting tune would gain.
+// explain says in sentences what "auto" chose for moments, and why. If "auto" chose a factorization that works for any
+// number of steps, explain also says what setting tune would gain.
 func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 	m := s.Moments
 	if m.Method == "auto" {
@@ -28,7 +28,7 @@ func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 	if named == 0 {
 		named = m.Horizon
 	}
-	// The conditions are those by which Auto of package matfact decides.
+	// matfact.Auto decides by the same conditions.
 	reason := fmt.Sprintf("it has the least error at %d steps, the value of horizon or tune", named)
 	switch sums := m.Workload == "sum" || m.Workload == "mean"; {
 	case !sums && uses.Factorization.Kind == "blt":
@@ -48,7 +48,7 @@ func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 	return why
 }
 
-// whyMethod says why auto chose the method that the plan uses.
+// whyMethod says why "auto" chose the method that the plan uses.
 func whyMethod(m *moments.Config, uses moments.Plan) string {
 	c := uses.Choice
 	if c == nil {
@@ -76,8 +76,8 @@ func whyMethod(m *moments.Config, uses moments.Plan) string {
 		uses.Method, strings.Join(compared, ", "), which)
 }
 
-// gainOfTune compares the stream with itself with tune set to the last of the plan's steps. It returns "" if that
-// stream cannot be built, or if the plan has only one step.
+// gainOfTune says how the noise changes if tune is set to the last of the plan's steps. It returns "" if such a stream
+// cannot be built, or if the plan has only one step.
 func (p *Plan) gainOfTune(s *config.Stream) string {
 	last, first := slices.Max(p.Steps), slices.Min(p.Steps)
 	c := *s.Moments
@@ -104,8 +104,8 @@ func (p *Plan) gainOfTune(s *config.Stream) string {
 }
 
 // InWords formats a JSON object, such as the description of a mechanism, for people: key and value, key and value.
-// Numbers have six digits. It omits what a plan says elsewhere in sentences, such as the possible length of a step by
-// the clock.
+// Numbers have six digits. It omits keys that a plan explains elsewhere in sentences, such as the possible length of a
+// step by the clock.
 func InWords(raw []byte) string {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -125,7 +125,7 @@ func InWords(raw []byte) string {
 		key := fmt.Sprint(name)
 		switch {
 		case key == "choice" || key == "warmup":
-		case key == "clock" && len(all) > 0: // then the preceding length is an upper bound
+		case key == "clock" && len(all) > 0: // by the clock, the length before this key is an upper bound
 			length, _, _ := strings.Cut(all[len(all)-1], " ")
 			all[len(all)-1] = length + " " + core.Brief(short(value)) + " by the clock"
 		case key == "name":
@@ -142,8 +142,8 @@ func InWords(raw []byte) string {
 	return strings.Join(all, ", ")
 }
 
-// short formats a JSON value that is not an object: words without quotes, lists with blanks, and numbers that are not
-// integers with six digits.
+// short formats a JSON value that is not an object: words without quotes, lists with blanks, and fractions with six
+// digits.
 func short(value json.RawMessage) string {
 	if x, err := strconv.ParseFloat(string(value), 64); err == nil && x != math.Trunc(x) {
 		return fmt.Sprintf("%.6g", x)

@@ -15,13 +15,13 @@ import (
 	"github.com/streamdp/streamdp/moments"
 )
 
-// comparison holds the errors of all factorizations of one workload, after a given number of steps. They are the errors
-// of one coordinate of a release, when a record moves a row by at most 1 and the noise multiplier is 1. They omit a
-// divisor that is not part of the workload.
+// comparison holds the errors of all factorizations of one workload, after a given number of steps. An error is that of
+// one coordinate of a release, if a record moves a row by at most 1 and the noise multiplier is 1. It does not include
+// a divisor that is not part of the workload.
 type comparison struct {
 	Workload string  `json:"workload"`
 	Steps    uint64  `json:"steps"`
-	Bound    float64 `json:"lower_bound,omitempty"` // on the largest error under any factorization
+	Bound    float64 `json:"lower_bound,omitempty"` // lower bound on the largest error under any factorization
 
 	Candidates []candidate `json:"candidates"`
 
@@ -31,19 +31,19 @@ type comparison struct {
 // candidate is one factorization of a comparison.
 type candidate struct {
 	Name       string  `json:"name"`
-	Configured bool    `json:"configured,omitempty"` // the one that the stream uses
-	Max        float64 `json:"max,omitempty"`        // largest standard deviation of any step
+	Configured bool    `json:"configured,omitempty"` // true for the factorization that the stream uses
+	Max        float64 `json:"max,omitempty"`        // the largest standard deviation of all steps
 	RMSE       float64 `json:"rmse,omitempty"`       // root of the mean variance
 	// StateBytes is the size of the noise's state for each coordinate, in memory and in checkpoints.
 	StateBytes  int64  `json:"state_bytes"`
-	ValidSteps  uint64 `json:"valid_steps,omitempty"` // absent: every length
+	ValidSteps  uint64 `json:"valid_steps,omitempty"` // the factorization works for this many steps; absent: any number
 	Unavailable string `json:"unavailable,omitempty"`
 
 	factor matfact.Factorization // nil for the tree, which is not a factorization
 }
 
-// comparisonOf compares the factorizations for a stream of moments. The number of steps is the horizon, else the length
-// for which the noise is tuned, else the last of steps.
+// comparisonOf compares the factorizations for a stream of moments. The number of steps is the horizon, otherwise the
+// length for which the noise is tuned, otherwise the last of steps.
 func comparisonOf(m *moments.Config, stored *matfact.Stored, steps []uint64) (*comparison, error) {
 	w := matfact.Workload{Kind: m.Workload, Decay: m.Decay, Window: m.Window}
 	n := cmp.Or(m.Horizon, m.Tune, slices.Max(append(steps, 1)))
@@ -56,11 +56,11 @@ func comparisonOf(m *moments.Config, stored *matfact.Stored, steps []uint64) (*c
 	return compare(w, n, m.Bands, used), nil
 }
 
-// Beyond these numbers of steps the expensive candidates are left out.
+// These are limits on the number of steps. Above a limit, compare leaves out the expensive candidate.
 const (
-	longestDense      = 100     // beyond it they take seconds
-	longestNormalised = 4096    // their errors take O(n²)
-	longestRoot       = 1 << 20 // its state has every row
+	longestDense      = 100     // dense ones take seconds beyond it
+	longestNormalised = 4096    // computing errors of normalised ones costs O(n²)
+	longestRoot       = 1 << 20 // the state of the square root holds every row
 )
 
 // compare builds the factorizations for n steps of w. bands is the number of bands of the
@@ -71,7 +71,7 @@ func compare(w matfact.Workload, n uint64, bands int, used matfact.Factorization
 	case "sum":
 		c.Bound = matfact.SumBound(n)
 	case "mean":
-		c.Bound = 1 // the first mean is the first row
+		c.Bound = 1 // the first mean is the first row itself
 	}
 	add := func(name string, config matfact.Config) {
 		config.Horizon = n
@@ -128,7 +128,7 @@ func measure(name string, f matfact.Factorization, w matfact.Workload, n uint64)
 	return x
 }
 
-// mark marks the candidate that the stream uses, or adds it.
+// mark marks the candidate that the stream uses. If it is not in the list, mark adds it.
 func (c *comparison) mark(used matfact.Factorization, w matfact.Workload, n uint64) {
 	if h := used.Horizon(); h > 0 && h < n {
 		n = h
@@ -147,8 +147,8 @@ func (c *comparison) mark(used matfact.Factorization, w matfact.Workload, n uint
 	c.Candidates = slices.Insert(c.Candidates, 0, own)
 }
 
-// alike reports whether two numbers can belong to one matrix. They need not be equal, because the weights of a narrow
-// state have fewer bits.
+// alike reports whether two numbers may describe the same matrix. They need not be equal, because a matrix whose
+// weights are stored with fewer bits differs slightly.
 func alike(x, y float64) bool { return math.Abs(x-y) <= 1e-5*y }
 
 // describeFactor returns the name that compare gives to a factorization.
@@ -166,7 +166,7 @@ func describeFactor(s *matfact.Stored) string {
 	return name
 }
 
-// print writes the table.
+// print writes the comparison as a table.
 func (c *comparison) print(w io.Writer) error {
 	fmt.Fprintf(w,
 		"\n  factorizations for %d steps of workload %s: error of one coordinate at sensitivity 1 and noise "+

@@ -17,8 +17,8 @@ import (
 
 //go:generate go test -run ^TestFactorizationsPage$ -update
 
-// TestFactorizationsPage: the tables of docs/factorizations.md are those that the library computes. -update writes them
-// and the plot.
+// TestFactorizationsPage: the tables of docs/factorizations.md must equal those that the library computes. -update
+// writes the tables and the plot.
 func TestFactorizationsPage(t *testing.T) {
 	dir := filepath.Join(cases.Root(t), "docs")
 	page := filepath.Join(dir, "factorizations.md")
@@ -52,7 +52,7 @@ func TestFactorizationsPage(t *testing.T) {
 }
 
 // pageTables makes the tables of the page: the largest error and the root mean square by number of steps, for sums and
-// for running averages, and the limits of the workloads that have one.
+// for running averages, and the limits, for workloads whose error has a limit.
 func pageTables() string {
 	var b strings.Builder
 	table := func(title string, columns []string, made []*comparison, cell func(*comparison, candidate) string) {
@@ -124,9 +124,8 @@ func pageTables() string {
 	return b.String()
 }
 
-// TestComparison: the configured factorization is marked exactly once, whether chosen or configured; the table shows
-// the same as
-// --json; and no candidate is below the bound.
+// TestComparison: the factorization in use is marked exactly once, whether "auto" chose it or the file names it; the
+// table shows the same as --json; and no candidate is below the bound.
 func TestComparison(t *testing.T) {
 	sum := matfact.Workload{Kind: "sum"}
 	for _, c := range []matfact.Config{

@@ -11,12 +11,12 @@ import (
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
-// form holds the errors under one factorization or with one method.
+// form holds the errors of a stream under one factorization or with one method.
 type form struct {
 	Factorization string `json:"factorization"`
 	Method        string `json:"method,omitempty"`
-	Configured    bool   `json:"configured,omitempty"`      // the one that the stream uses
-	Errors        []any  `json:"standard_errors,omitempty"` // the mechanism's, by step
+	Configured    bool   `json:"configured,omitempty"`      // true for the form that the stream uses
+	Errors        []any  `json:"standard_errors,omitempty"` // the mechanism's errors, by step
 	StateBytes    int64  `json:"state_bytes,omitempty"`
 	Unavailable   string `json:"unavailable,omitempty"`
 }
@@ -29,13 +29,13 @@ func (f *form) name() string {
 	return f.Factorization
 }
 
-// planned lists the methods of a mechanism that tables of errors use.
+// planned is the interface of mechanisms whose errors are shown in tables.
 type planned interface {
 	Sizes() dp.Sizes
 	expect(t uint64) any
 }
 
-// form returns the errors of e.
+// form returns the errors of e as the form of a factorization.
 func (p *Plan) form(e planned, factorization string) form {
 	f := form{Factorization: factorization, StateBytes: e.Sizes().State}
 	for _, t := range p.Steps {
@@ -44,7 +44,7 @@ func (p *Plan) form(e planned, factorization string) form {
 	return f
 }
 
-// unavailable returns the form that a mechanism cannot have, with the reason.
+// unavailable returns a form without errors, with the reason why the mechanism cannot have it.
 func unavailable(factorization string, err error) form {
 	var why []string
 	for _, err := range fault.All(err) {
@@ -54,15 +54,15 @@ func unavailable(factorization string, err error) form {
 			why = append(why, err.Error())
 		case f.Key == "factorization" || f.Key == "method":
 			why = append(why, f.Rule)
-		default: // without the value, which comes from the plan, not from the file
+		default: // omits the value, which comes from the plan instead of the file
 			why = append(why, f.Key+" "+f.Rule)
 		}
 	}
 	return form{Factorization: factorization, Unavailable: strings.Join(why, "; ")}
 }
 
-// compare fills in the errors under each kind of factorization, or without all only under the configured one. other
-// builds the mechanism with another kind.
+// compare fills in the errors under each kind of factorization. If all is false, it does so only for the configured
+// one. other builds the mechanism with another kind.
 func (p *Plan) compare(kinds []string, all bool, configured planned, other func(kind string) (planned, error)) {
 	switch {
 	case !all:
@@ -84,8 +84,8 @@ func (p *Plan) compare(kinds []string, all bool, configured planned, other func(
 	}
 }
 
-// printTable prints one number of each form by step. It prints nothing if all are 0. E is the type of the mechanism's
-// errors.
+// printTable prints one number per form and step, which `of` selects. It prints nothing if all are 0. E is the type of
+// the mechanism's errors.
 func printTable[E any](w io.Writer, p *Plan, title string, forms []form, of func(E) float64) error {
 	if !slices.ContainsFunc(forms, func(f form) bool { return len(f.Errors) > 0 && of(f.Errors[0].(E)) > 0 }) {
 		return nil

@@ -15,8 +15,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// PrintGuarantee writes the guarantee of a stream as rows with names. It adds one more row, with the given name and
-// text.
+// PrintGuarantee writes the guarantee of a stream as a list of named rows. The last row has the given name and text.
 func PrintGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	fmt.Fprintf(w, "stream %s\n", d.Stream)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)

@@ -69,8 +69,8 @@ func (p *Plan) ofMoments(s *config.Stream, ask Options) error {
 	return err
 }
 
-// variant returns the configuration of the same stream with another method. The weight of the second moment stays, if
-// the stream has one.
+// variant returns the configuration of the same stream with another method. If the stream has a second moment, its
+// weight does not change.
 func variant(c moments.Config, method string, uses moments.Plan) moments.Config {
 	if method != "jme" && method != "combined" {
 		c.Nu, c.Weights, c.Inflation = 0, nil, 0
@@ -87,8 +87,8 @@ func variant(c moments.Config, method string, uses moments.Plan) moments.Config 
 	return c
 }
 
-// correlation returns the correlations of the means' noise between steps: one row for each step, with the steps up to
-// it. It is nil if they depend on records.
+// correlation returns the correlations of the means' noise between steps: row i has the correlations of steps[i] with
+// the steps up to it. The result is nil if the correlations depend on records.
 func correlation(e *moments.Estimator, steps []uint64) [][]float64 {
 	rows := make([][]float64, len(steps))
 	sd := make([]float64, len(steps))

@@ -11,12 +11,12 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// rulesNoise is the cost in accuracy of protecting persons in a stream of moments.
+// rulesNoise says how much accuracy it costs to protect persons in a stream of moments.
 type rulesNoise struct {
-	// Steps is the step for which the noise is given: the horizon, else the step for which the noise is tuned, else 10
-	// 000.
+	// Steps is the step for which the noise is given: the horizon, otherwise the step for which the noise is tuned,
+	// otherwise 10 000.
 	Steps uint64      `json:"steps"`
-	Alpha float64     `json:"column_norm"` // largest, of the configured factorization
+	Alpha float64     `json:"column_norm"` // largest column norm of the configured factorization
 	Caps  []ruleNoise `json:"caps"`
 }
 
@@ -28,8 +28,8 @@ type ruleNoise struct {
 	Separation uint64  `json:"separation"`
 	Norm       float64 `json:"norm"`
 	Noise      float64 `json:"noise"`
-	// OverRecords is the noise divided by that of single records. OverFloor is the noise divided by cap·per_step, by
-	// which a single person can move the sum: no Gaussian release has less noise.
+	// OverRecords is the noise divided by the noise for single records. OverFloor is the noise divided by cap·per_step.
+	// A single person can move the sum by cap·per_step, so no Gaussian release has less noise than that.
 	OverRecords float64 `json:"over_records"`
 	OverFloor   float64 `json:"over_floor"`
 }
@@ -37,8 +37,8 @@ type ruleNoise struct {
 // longestPersons is the largest number of steps for which the noise of rules is compared.
 const longestPersons = 1 << 20
 
-// personsCost compares the stream's rule with others, and the configured factorization with those that suit them. It
-// returns nil if records are protected, or if there is no sum.
+// personsCost compares the stream's rule with other rules, and the configured factorization with factorizations that
+// suit these rules. It returns nil if records are protected, or if there is no sum.
 func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) {
 	m := s.Moments
 	if s.User == nil || m == nil || stored == nil {
@@ -47,7 +47,7 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 	w := matfact.Workload{Kind: m.Workload, Decay: m.Decay, Window: m.Window}
 	sum := w
 	if w.Kind == "mean" {
-		sum.Kind = "sum" // its divisor is public
+		sum.Kind = "sum" // compares sums, because the divisor is public
 	}
 	n := min(cmp.Or(m.Horizon, m.Tune, 10_000), longestPersons)
 	p := &rulesNoise{Steps: n}
@@ -55,8 +55,8 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 	if err != nil {
 		return nil, err
 	}
-	record := matfact.MaxError(records, sum, n) // includes its column norm, by which a record moves it
-	end := m.Horizon                            // after it nobody counts
+	record := matfact.MaxError(records, sum, n) // includes the column norm, which is how far a record moves the sum
+	end := m.Horizon                            // nobody counts after the last step
 	if s.OnHorizon == "continue" {
 		end = 0
 	}
@@ -83,7 +83,7 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 	}
 	own.Configured = true
 	p.Caps = append(p.Caps, own)
-	span := n // steps that hold all records of a person
+	span := n // number of steps that can hold all records of a person
 	if period := s.User.Period; period > 0 {
 		span = min(span, period)
 	}
@@ -106,7 +106,7 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 	return p, nil
 }
 
-// print writes the table.
+// print writes the cost of the rules as a table.
 func (p *rulesNoise) print(w io.Writer) error {
 	fmt.Fprintf(w,
 		"\n  cost of a person's cap: noise of a sum at step %d, with noise multiplier 1 and clip 1; the largest "+

@@ -42,7 +42,7 @@ func personsConfig(t *testing.T, partitions, user string) *config.Config {
 	return c
 }
 
-// TestPlanPersons: the noise of a rule agrees with the measurements of the design over a year of hourly steps.
+// TestPlanPersons: the noise of a rule over a year of hourly steps agrees with independent measurements.
 func TestPlanPersons(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -78,7 +78,7 @@ func TestPlanPersons(t *testing.T) {
 			t.Errorf("%s: caps %+v", c.user, p.OfPersons.Caps)
 		}
 	}
-	// The compared rules are possible: in a period no steps are farther apart than the period.
+	// The compared rules are possible: no steps within a period are farther apart than its length.
 	cfg := personsConfig(t, "0", "cap = 12, separation = 8, period = 100")
 	if p, err := Of(cfg, cfg.Streams[0], Options{Steps: []uint64{8760}}); err != nil || len(p.OfPersons.Caps) != 4 {
 		t.Errorf("%v, %+v", err, p.OfPersons)
@@ -102,8 +102,8 @@ func TestPlanPersons(t *testing.T) {
 	}
 }
 
-// TestCheckPersons: an opening over several partitions costs the root of their number, unless a user key counts in one
-// partition only. The limit allows as many openings as the ledger would accept.
+// TestCheckPersons: opening an epoch over several partitions costs a factor of the root of their number, unless a user
+// key counts in one partition only. check shows the number of openings that the ledger would accept within the limit.
 func TestCheckPersons(t *testing.T) {
 	t.Parallel()
 	mu, err := dp.Mu(1, 1e-6)

@@ -1,6 +1,6 @@
-// Package plan computes, before any data, the guarantee of a stream and the noise of each released value. It knows for
-// each mechanism what the commands show of it and which audits it has. Its table is one of the three that name the
-// mechanisms.
+// Package plan computes, before any data, the guarantee of a stream and the noise of each released value. It knows, for
+// each mechanism, what the commands show and which audits there are. Three tables in the program list the mechanisms;
+// the one in this package is one of them.
 package plan
 
 import (
@@ -14,25 +14,25 @@ import (
 	"github.com/streamdp/streamdp/stream/dryrun"
 )
 
-// Plan is a stream's plan as `plan --json` prints it. Which fields are set depends on the mechanism.
+// Plan is a stream's plan as `plan --json` prints it. The mechanism determines which fields are set.
 type Plan struct {
 	*core.Description
 	Steps          []uint64 `json:"steps"`
 	Factorizations []form   `json:"factorizations,omitempty"`
 	Methods        []form   `json:"methods,omitempty"`
-	// Correlation is the correlation of the noise between these steps: for the means, and so for the second moments. It
+	// Correlation is the correlation of the means' noise between these steps. It holds for the second moments too. It
 	// is absent if it depends on records.
 	Correlation [][]float64 `json:"correlation,omitempty"`
 	// Comparison has the errors of all factorizations of the workload. It is nil if the stream has no
 	// moments, or Options asks for neither Factorizations nor Figure.
 	Comparison *comparison `json:"comparison,omitempty"`
-	// Outlook is the expected error of a regression after given numbers of gradient steps. Independent is the same with
-	// independent instead of correlated noise.
+	// Outlook is the expected error of a regression after given numbers of gradient steps. Independent is the same
+	// error if the noise is independent instead of correlated.
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
 	Pace        *sgd.Pace     `json:"pace,omitempty"`
-	// Schedule is the schedule of method newton. Descent is the outlook of method amb after
-	// about the same number of slots as each entry of Outlook.
+	// Schedule says when the steps of method newton end. Descent is the expected error of method amb, after about the
+	// same number of slots as in each entry of Outlook.
 	Schedule *schedule     `json:"schedule,omitempty"`
 	Descent  []sgd.Outlook `json:"outlook_amb,omitempty"`
 
@@ -49,9 +49,9 @@ type Plan struct {
 	// StepRecords is the number of records assumed in a step by the clock, 0 for other steps.
 	StepRecords uint64 `json:"step_records,omitempty"`
 
-	tables   func(w io.Writer) error // prints what follows the guarantee
-	original bool                    // values in original units are released too
-	found    bool                    // the warm-up finds the clip norm
+	tables   func(w io.Writer) error // prints the part after the guarantee
+	original bool                    // true if values in original units are released too
+	found    bool                    // true if the warm-up finds the clip norm
 }
 
 // Options say what a plan shows in addition to the guarantee.
@@ -60,7 +60,7 @@ type Options struct {
 	Steps []uint64
 	// Factorizations adds the errors under the factorizations that the stream does not use.
 	Factorizations bool
-	// Figure says that [Plan.Draw] will be called.
+	// Figure is true if [Plan.Draw] will be called.
 	Figure bool
 	// Condition is the assumed condition number of the features' second moment, if the mechanism is [Conditioned].
 	Condition float64
@@ -68,14 +68,14 @@ type Options struct {
 	StepRecords uint64
 }
 
-// Steps returns those of the given steps that an epoch of the stream reaches. It adds the last step of the epoch,
-// unless the user chose the steps.
+// Steps removes steps that an epoch of the stream never reaches. Unless the user chose the steps, it adds the last step
+// of the epoch.
 func Steps(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 	last := s.LastStep()
 	if last == 0 {
 		return steps
 	}
-	switch { // the mechanism's steps begin after the warm-up
+	switch { // the steps of the mechanism begin after the warm-up
 	case s.Moments != nil:
 		last -= s.Moments.WarmupSteps()
 	case s.Automatic():
@@ -112,7 +112,7 @@ func Of(cfg *config.Config, s *config.Stream, ask Options) (*Plan, error) {
 	return nil, fmt.Errorf("there is no plan of %s", s.Mechanism())
 }
 
-// Print writes the plan for people.
+// Print writes the plan as text for people.
 func (p *Plan) Print(w io.Writer) error {
 	if err := PrintGuarantee(w, p.Description, "mechanism", InWords(p.Mechanism)); err != nil {
 		return err

@@ -9,11 +9,11 @@ import (
 )
 
 // Draw plots the noise of a step under each factorization into a file. Comparison must not be nil. The extension of the
-// file, .svg or .png, chooses the form. Any other extension is the error [chart.ErrForm].
+// file, .svg or .png, determines the format. Any other extension is the error [chart.ErrForm].
 func (p *Plan) Draw(path string) error { return p.Comparison.draw(path) }
 
 // draw plots the standard deviation of a step against the step into a file, with one line for each candidate. The
-// file's extension chooses the form.
+// file's extension determines the format.
 func (c *comparison) draw(path string) error {
 	drawn := chart.Chart{
 		Title: fmt.Sprintf("Noise of workload %q under factorizations for %d steps (sensitivity 1, noise multiplier 1)",
@@ -34,7 +34,7 @@ func (c *comparison) draw(path string) error {
 	return drawn.Write(path, 24, 13)
 }
 
-// curve returns the error of x at about 40 steps per decade.
+// curve returns the errors of x as a line with about 40 points per decade of steps.
 func (x *candidate) curve(w matfact.Workload, n uint64) (line chart.Line) {
 	if x.ValidSteps > 0 {
 		n = min(n, x.ValidSteps)

@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// ofRefit shows no errors, because they depend on the window.
+// ofRefit fills in nothing: the errors of a refit depend on the data of its window.
 func (p *Plan) ofRefit(*config.Stream, Options) error {
 	p.tables = func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, "\n  errors depend on the data of the window, so they are not known in advance")
@@ -20,13 +20,13 @@ func (p *Plan) ofRefit(*config.Stream, Options) error {
 
 // schedule says when the steps of method newton end.
 type schedule struct {
-	// Searches is the number of searches. Search is the number of slots of each.
+	// Searches is the number of searches. Search is the number of slots of each search.
 	Searches uint64 `json:"searches"`
 	Search   uint64 `json:"search"`
-	// Epochs are the first internal epochs. Each later epoch has twice as many steps as the one before, and its steps
-	// are as long as those of the last epoch listed here.
+	// Epochs are the first epochs inside the mechanism. Each later epoch has twice as many steps as the one before it,
+	// and its steps are as long as those of the last epoch listed here.
 	Epochs []scheduleEpoch `json:"epochs"`
-	// Useful is the slot from which on the estimate is useful.
+	// Useful is the number of slots after which the estimate is useful.
 	Useful uint64 `json:"useful_after_slots"`
 }
 
@@ -35,8 +35,8 @@ type scheduleEpoch struct {
 	Slots uint64 `json:"slots_per_step"`
 }
 
-// ofNewton computes the schedule and the expected error. It compares the error with that of method amb, assuming that
-// amb is given the curvature.
+// ofNewton computes the schedule and the expected error. It compares the error with that of method amb, under the
+// assumption that the curvature is known to amb.
 func (p *Plan) ofNewton(s *config.Stream, _ Options) error {
 	p.tables = p.printNewton
 	e, err := sgd.NewNewton(*s.SGD, s.Params())
@@ -57,7 +57,7 @@ func (p *Plan) ofNewton(s *config.Stream, _ Options) error {
 	}
 	amb, err := sgd.NewAMB(told, s.Params())
 	if err != nil {
-		amb = nil // there is nothing to compare with
+		amb = nil // then nothing is compared
 	}
 	for _, n := range p.Steps {
 		if n < sgd.UsefulSteps {
@@ -153,7 +153,7 @@ func (p *Plan) ofDescent(s *config.Stream, ask Options) error {
 	}
 	c.Bands = 1
 	if p.Independent, err = outlook(c); err != nil {
-		p.Independent = nil // the batch is too short for it
+		p.Independent = nil // the batch is too short for independent noise
 	}
 	return nil
 }

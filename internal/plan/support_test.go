@@ -20,13 +20,13 @@ var update = flag.Bool("update", false, "write the generated documents")
 
 //go:generate go test -run ^TestSupportPage$ -update
 
-// supported is a row of the table: tables of mechanisms that support the same features.
+// supported is a row of the page's table: configurations of mechanisms that support the same features.
 type supported struct {
 	name   string
 	input  string
 	tables []string
-	step   string   // if the mechanism needs one
-	auto   []string // keys that are removed if bounds are to be found
+	step   string   // the step, if the mechanism needs one
+	auto   []string // keys that are removed if a warm-up finds bounds
 }
 
 const inputRows = `columns = ["x", "y"]`
@@ -36,7 +36,7 @@ var (
 	clipXFound = []string{`clip_x = 1.0 → clip_x = "auto"`}
 )
 
-// each returns a table for each word.
+// each returns one table for each word, with the word inserted.
 func each(table string, words ...string) (all []string) {
 	for _, w := range words {
 		all = append(all, strings.Replace(table, "WORD", w, 1))
@@ -90,7 +90,7 @@ var features = []struct {
 		func(supported) []string { return []string{"mode = \"off\" → mode = \"reference\", topic = \"dead\""} }},
 }
 
-// configured returns the configuration of one of the row's mechanisms with features.
+// configured returns the configuration of one of the row's mechanisms with these features.
 func (s supported) configured(table string, with ...int) (*config.Config, error) {
 	text := `[kafka]
 brokers = ["localhost:9092"]
@@ -122,7 +122,7 @@ privacy = { epsilon = 1.0, delta = 1e-6, adjacency = "zero-out" }
 	return config.Parse("s.toml", []byte(text))
 }
 
-// audited names what an audit examines.
+// audited describes what the audits of a stream examine.
 func audited(s *config.Stream) string {
 	switch suite, err := suites.Of(s, Audits(s)); {
 	case err != nil:
@@ -133,8 +133,8 @@ func audited(s *config.Stream) string {
 	return "sensitivity"
 }
 
-// TestSupportPage: docs/mechanisms.md shows which mechanism supports which feature, by trying to parse configurations
-// and build audits. It quotes refusals.
+// TestSupportPage: docs/mechanisms.md shows which mechanism supports which feature, which the test finds out by parsing
+// configurations and building audits. The page quotes the refusals.
 func TestSupportPage(t *testing.T) {
 	var page bytes.Buffer
 	var reasons []string

@@ -2,8 +2,9 @@
 // /apis/ccompat/v7), Redpanda and Karapace provide.
 //
 // A [Client] reaches the registry. [Client.Subjects] returns the versions of some subjects; they are the codec.Resolver
-// of a stream's decoders. The id in a record decides only whether the list of versions is read again. No id leaves the
-// process, and no answer that the id of another record brought about is kept. docs/theory/input.md gives the reason.
+// of a stream's decoders. An id in a record influences only whether the list of versions is read again. No id leaves
+// the process. An answer that was requested because of one record's id is not kept for other records.
+// docs/theory/input.md gives the reason.
 package registry
 
 import (
@@ -22,11 +23,11 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 )
 
-// Bounds on the memory and time that answers of a registry can take.
+// These constants bound the memory and time that answers of a registry can take.
 const (
 	// MaxAnswer is the largest size of an accepted answer in bytes.
 	MaxAnswer = 4 << 20
-	// MaxVersions is the largest number of versions that are read of one stream's subjects.
+	// MaxVersions is the largest number of versions that a client reads for one stream's subjects.
 	MaxVersions = 10_000
 	// maxTexts is the largest total size, in bytes, of the schemas of one stream's subjects.
 	maxTexts = 64 << 20
@@ -36,28 +37,28 @@ const (
 	maxReferences = 1000
 )
 
-// Options say how a registry is reached.
+// Options say how to reach a registry.
 type Options struct {
 	// URLs are addresses of the same registry, tried in turn. There must be at least one.
 	URLs []string
-	// Authorization returns the value of the header Authorization. It is called for every request, so that a token in a
-	// file may change. Nil: no header.
+	// Authorization returns the value of the header Authorization. It is called for every request, because a token in a
+	// file may change. Nil: the header is not sent.
 	Authorization func() (string, error)
-	// TLS returns the TLS configuration for https. When it returns another one, new connections use it. Nil: the
-	// system's authorities.
+	// TLS returns the TLS configuration for https. If a later call returns another configuration, new connections use
+	// it. Nil: the system's authorities are trusted.
 	TLS func() *tls.Config
 	// Timeout bounds one request. Required.
 	Timeout time.Duration
 
-	patience, again, pause time.Duration // replace the constants in tests
+	patience, again, pause time.Duration // tests replace the constants of the same names
 }
 
-// The time that a decoder waits for the registry.
+// These constants decide how long a decoder waits for the registry.
 const (
-	// patience is how long a decoder that met an unknown id repeats a failing request.
+	// patience is the time for which a decoder with an unknown id repeats a failing request.
 	patience = 10 * time.Second
-	// again is the time after an answer without the id until the decoder asks once more: one instance of the registry
-	// may not know yet what another one does.
+	// again is the pause after an answer that lacks the id, before the decoder asks once more. Another instance of the
+	// registry may know an id that this one does not know yet.
 	again = 50 * time.Millisecond
 	// pause is the time between failing requests.
 	pause = 500 * time.Millisecond
@@ -119,7 +120,7 @@ func (c *Client) authorize(req *http.Request) error {
 
 // rotating is a transport whose connections use the current TLS configuration.
 type rotating struct {
-	tls func() *tls.Config // nil: the system's
+	tls func() *tls.Config // nil: system defaults
 
 	mu        sync.Mutex
 	now       *tls.Config
@@ -160,7 +161,7 @@ func (r *rotating) CloseIdleConnections() {
 	r.close()
 }
 
-// bounded is a transport that refuses answers that are too large.
+// bounded is a transport that refuses answers above MaxAnswer.
 type bounded struct{ *rotating }
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -190,9 +191,9 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 // ErrNotThere says that the registry does not have the subject or version.
 var ErrNotThere = errors.New("is not in the registry")
 
-// ask calls one server after another until one answers. The error contains the errors of all that did not, without
-// credentials and ids of records. A server's answer that something is missing (ErrNotThere), or an answer that is too
-// large (errTooLarge), is final.
+// ask calls one server after another until one answers. If none answers, the error contains the errors of all servers,
+// without credentials and ids of records. A server's answer that something is missing (ErrNotThere), or an answer that
+// is too large (errTooLarge), is final.
 func (c *Client) ask(call func(*sr.Client) error) error {
 	c.mu.Lock()
 	first := c.first
@@ -255,7 +256,7 @@ func (c *Client) versionsOf(ctx context.Context, subject string) (versions []int
 	return versions, err
 }
 
-// newest is the version number by which [Client.at] returns the newest version that is not deleted.
+// newest, as a version number, makes [Client.at] return the newest version that is not deleted.
 const newest = -1
 
 // at returns the schema of a version.

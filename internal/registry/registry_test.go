@@ -42,7 +42,8 @@ type served struct {
 
 	mu    sync.Mutex
 	paths []string
-	fail  func(w http.ResponseWriter, r *http.Request) bool // nil: nothing fails
+	// fail returns true if it has answered the request with a failure; nil: no request fails.
+	fail func(w http.ResponseWriter, r *http.Request) bool
 }
 
 func serve(t *testing.T, o ...srfake.Option) *served {
@@ -84,7 +85,7 @@ func look(t *testing.T, s *Subjects) {
 	}
 }
 
-// ids returns which of the lowest ids are known.
+// ids returns the known ones among the lowest ids.
 func ids(s *Subjects) (known []int32) {
 	for id := range int32(20) {
 		if _, ok := s.Known(id); ok {
@@ -144,8 +145,8 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestFlood: any number of unknown ids in a batch causes the same number of requests, without any id in them, and
-// a new id among them is found. Unknown ids are not remembered: one that is registered later is found.
+// TestFlood: any number of unknown ids in a batch causes the same number of requests, without any id in them, and a new
+// id among them is found. Unknown ids are not remembered: an id that is registered later is found.
 func TestFlood(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -198,7 +199,7 @@ func TestShared(t *testing.T) {
 }
 
 // TestOutage: a decoder waits for the registry, but only for the allowed time, and not again once looks have failed for
-// as long. Known ids stay known.
+// that time. Known ids stay known.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	r := serve(t)
@@ -223,7 +224,7 @@ func TestOutage(t *testing.T) {
 			t.Errorf("%s: known are %v", name, got)
 		}
 	}
-	// The registry comes back while a decoder waits.
+	// First case: the registry comes back while a decoder waits.
 	const id = 4
 	r.failing(nil)
 	r.SeedSchema("t-value", 2, id, avro(2))
@@ -237,7 +238,7 @@ func TestOutage(t *testing.T) {
 	if client(t, Options{}, r.URL()).Subjects([]string{"t-value"}).Resolve([]int32{id})[id] == nil {
 		t.Error("not found after a short outage")
 	}
-	// A long outage.
+	// Second case: the outage is long.
 	r.failing(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
 	if err := s.Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), r.URL()+" answers 500") {
 		t.Errorf("a look at a server that is down: %v", err)
@@ -255,7 +256,7 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestBehind: a new id is found even if the server that answers first is behind.
+// TestBehind: a new id is found even if the server that answers first does not know the id yet.
 func TestBehind(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -275,8 +276,8 @@ func TestBehind(t *testing.T) {
 	if found := s.Resolve([]int32{2}); found[2] == nil || lists != 2 {
 		t.Errorf("found is %v after %d lists", found, lists)
 	}
-	// An id of the first list is found, even if another record of the batch causes a second list from a server that is
-	// behind.
+	// An id in the first list of versions is found, even if another record of the batch causes a second request, and
+	// the server that answers lacks the newest versions.
 	r.SeedSchema("t-value", 3, 3, avro(2))
 	lists = -1
 	if found := s.Resolve([]int32{3, 99}); found[3] == nil || lists != 1 {
@@ -284,9 +285,9 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestNothingKept: if the id of a record causes a request, this does not help a later record with the same id while the
-// registry is down or has lost the version. Only looks make ids known, so a record's fate does not depend on earlier
-// records.
+// TestNothingKept: if the id of a record causes a request, the result is not used for a later record with the same id
+// while the registry is down or has lost the version. Only looks make ids known, so a record's fate does not depend on
+// earlier records.
 func TestNothingKept(t *testing.T) {
 	t.Parallel()
 	for name, gone := range map[string]func(r *served){
@@ -326,7 +327,7 @@ func TestNothingKept(t *testing.T) {
 	}
 }
 
-// TestLooksDoNotWait: a look does not wait for requests that records caused.
+// TestLooksDoNotWait: a look does not wait for requests that the ids of records caused.
 func TestLooksDoNotWait(t *testing.T) {
 	r := serve(t)
 	r.SeedSchema("t-value", 1, 1, avro(1))
@@ -455,13 +456,13 @@ func TestUnusable(t *testing.T) {
 		}
 	}
 	before := r.requests.Load()
-	s.Resolve([]int32{2}) // the registry has this id, so asking again is useless
+	s.Resolve([]int32{2}) // no second request: the registry has this id
 	if r.requests.Load() != before {
 		t.Error("an id with an unusable schema caused a request")
 	}
 }
 
-// TestTexts: schemas beyond the total size are dropped, and the newest stay.
+// TestTexts: schemas beyond the total size are dropped, and the newest are kept.
 func TestTexts(t *testing.T) {
 	t.Parallel()
 	r := serve(t)

@@ -22,27 +22,27 @@ type Version struct {
 	Subject string
 	Number  int
 	ID      int32 // negative if unknown
-	// Latest says that this is the subject's newest version that is not deleted.
+	// Latest is true for the subject's newest version that is not deleted.
 	Latest bool
 	// Schema is nil if the registry's text is unusable; Err gives the reason.
 	Schema *schema.Schema
 	Err    error
 
-	passing bool // Err may disappear when the version is read again
+	passing bool // true if reading the version again may succeed
 	bytes   int  // size of the schema's text and its references, 0 if Schema is nil
 }
 
-// Subjects are the versions of some subjects of a registry, up to the last look. It is the codec.Resolver of
-// decoders. Looks read the versions by the clock, and [Subjects.Known] returns the schema of an id that a look has
-// found. [Subjects.Resolve] reads versions that were added since, and returns them to its caller only. It is safe for
-// concurrent use.
+// Subjects holds the versions of some subjects of a registry, as of the last look. It is the codec.Resolver of
+// decoders. A look reads all versions; looks happen by the clock. [Subjects.Known] returns the schema of an id that a
+// look has found. [Subjects.Resolve] reads versions that were added since, and returns them to its caller only. It is
+// safe for concurrent use.
 type Subjects struct {
 	client *Client
 	names  []string
 
-	known atomic.Pointer[byID] // found by looks
+	known atomic.Pointer[byID] // schemas found by looks, by id
 
-	looks, questions turn // the two never wait for each other
+	looks, questions turn // looks and questions of Resolve never wait for each other
 
 	mu       sync.Mutex
 	versions map[place]*Version // found by looks; the map is replaced, never changed
@@ -50,19 +50,19 @@ type Subjects struct {
 	down     time.Time          // time since which every look has failed; zero: the last one succeeded
 }
 
-// byID are schemas by id, nil if the schema is unusable.
+// byID holds schemas by id. A schema is nil if it is unusable.
 type byID map[int32]*schema.Schema
 
-// turn serializes the readings for one purpose, and lets callers share their results.
+// turn makes readings for one purpose (looks or questions) happen one at a time, and lets callers share their results.
 type turn struct {
 	busy chan struct{} // contains an element while the versions are being read
 	last reading
 }
 
-// reading is one reading of the versions: when it began, and its result.
+// reading is one reading of the versions. It holds its time of beginning and its result.
 type reading struct {
 	begun    time.Time
-	versions map[place]*Version // including those known before; valid even if err is not nil
+	versions map[place]*Version // includes versions known before; valid even if err is not nil
 	err      error
 }
 
@@ -72,13 +72,13 @@ func (r reading) since(at time.Time) bool { return !r.begun.IsZero() && !r.begun
 // noID is the id of a version whose id is unknown.
 const noID = -1
 
-// place identifies a schema in the registry.
+// place identifies a schema in the registry by subject and version.
 type place struct {
 	subject string
 	version int
 }
 
-// Subjects returns the versions of subjects, the same value for the same names. It reads nothing yet.
+// Subjects returns the [Subjects] with these names, the same value for the same names. It reads nothing yet.
 func (c *Client) Subjects(names []string) *Subjects {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +93,8 @@ func (c *Client) Subjects(names []string) *Subjects {
 	return s
 }
 
-// Known returns the schema of an id. It returns false for an id that no look has found, and for one whose schema is
-// unusable. It takes some nanoseconds and no lock.
+// Known returns the schema of an id. It returns false if no look has found the id, or if the schema is unusable. It
+// takes some nanoseconds and no lock.
 func (s *Subjects) Known(id int32) (*schema.Schema, bool) {
 	found := (*s.known.Load())[id]
 	return found, found != nil
@@ -106,9 +106,9 @@ func (s *Subjects) Has(id int32) bool {
 	return ok
 }
 
-// Resolve reads the versions if one of the ids is unknown, and once more after a moment if it still is. It returns the
-// schemas of all known ids when all are known, when the registry has answered twice that the others do not exist, or
-// when it has been unreachable for ten seconds.
+// Resolve reads the versions if one of the ids is unknown. If an id is still unknown, it reads them once more after a
+// moment. It returns the schemas of all known ids, as soon as all are known, or the registry has answered twice that
+// the others do not exist, or the registry has been unreachable for ten seconds.
 //
 // The number of requests to the registry does not depend on the number of unknown ids. Concurrent calls share their
 // requests. Resolve remembers no result, found or not, for later calls: the next call starts with what looks have
@@ -140,7 +140,7 @@ func (x byID) has(all []int32) bool {
 	return !slices.ContainsFunc(all, func(id int32) bool { _, has := x[id]; return !has })
 }
 
-// add adds the ids of versions. An id that is there already keeps its schema.
+// add adds the ids of versions. An id that x already contains keeps its schema.
 func (x byID) add(versions map[place]*Version) {
 	for _, v := range versions {
 		if v.ID != noID && x[v.ID] == nil && !v.passing {
@@ -149,9 +149,9 @@ func (x byID) add(versions map[place]*Version) {
 	}
 }
 
-// patiently reads the versions and adds them to known. If that fails, it tries again for as long as a decoder waits. If
-// looks have already failed for as long, it tries only once, so that an outage of the registry delays decoders only at
-// its beginning.
+// patiently reads the versions and adds them to known. If that fails, it tries again for up to s.patience. If looks
+// have already failed for that time, it tries only once, so that an outage of the registry delays decoders only at its
+// beginning.
 func (s *Subjects) patiently(known byID) error {
 	began := time.Now()
 	for {
@@ -166,7 +166,7 @@ func (s *Subjects) patiently(known byID) error {
 	}
 }
 
-// downFor returns how long the registry has been unreachable according to looks.
+// downFor returns the time for which all looks have failed.
 func (s *Subjects) downFor() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,11 +176,11 @@ func (s *Subjects) downFor() time.Duration {
 	return time.Since(s.down)
 }
 
-// Look reads the versions, unless another look began within the time ago. It is called by the clock. Its result, its
+// Look reads the versions, unless another look began within the last `ago`. It is called by the clock. Its result, its
 // timing, and the result of [Subjects.Versions] do not depend on the records that decoders met.
 //
-// Errors: the registry's answer, or why it is unreachable; ErrNotThere if the registry lacks a subject and nothing has
-// been read of it before.
+// Errors: the registry's answer, or the reason why it is unreachable; ErrNotThere if the registry lacks a subject of
+// which nothing has been read before.
 func (s *Subjects) Look(ctx context.Context, ago time.Duration) error {
 	now := time.Now()
 	err := s.read(ctx, &s.looks, now.Add(-ago)).err
@@ -208,7 +208,7 @@ func (s *Subjects) Versions() []Version {
 	return slices.Clone(s.shown)
 }
 
-// keep makes the result of a look known and, if the look read everything, lets Versions return it.
+// keep stores the result of a look for Known and, if the look read everything, for Versions.
 func (s *Subjects) keep(r reading) {
 	known := maps.Clone(*s.known.Load())
 	known.add(r.versions)
@@ -229,9 +229,9 @@ func (s *Subjects) keep(r reading) {
 	s.shown = all
 }
 
-// read reads the versions. If another reading of the same turn that began at since or later has been made meanwhile, it
-// returns that one. The results of looks are kept. The results of questions are not: otherwise, while the registry is
-// unreachable, the id of one record would decide what becomes of other records with that id.
+// read reads the versions. If another reading of the same turn, begun at `since` or later, has finished in the
+// meantime, read returns its result instead. Results of looks are kept. Results of questions are not: otherwise, while
+// the registry is unreachable, the id of one record would influence other records with that id.
 func (s *Subjects) read(ctx context.Context, t *turn, since time.Time) reading {
 	select {
 	case t.busy <- struct{}{}:
@@ -269,8 +269,8 @@ func (s *Subjects) load(ctx context.Context) (versions map[place]*Version, err e
 	return versions, errors.Join(errs...)
 }
 
-// loadSubject adds the new versions of a subject. The number of a version can come back with another schema only after
-// the whole subject was deleted permanently. The newest version then differs, and all versions are read again.
+// loadSubject adds the new versions of a subject. A version number can get another schema only after the whole subject
+// was deleted permanently. In that case the newest version differs, and loadSubject reads all versions again.
 func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[place]*Version) error {
 	numbers, err := s.client.versionsOf(ctx, name)
 	if errors.Is(err, ErrNotThere) && has(versions, name) {
@@ -293,7 +293,7 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 		return fmt.Errorf("more than %d versions", MaxVersions)
 	}
 	slices.Sort(numbers)
-	slices.Reverse(numbers) // if not all fit, keep the newest
+	slices.Reverse(numbers) // newest first: if not all fit, these are kept
 	texts := 0
 	for _, v := range versions {
 		texts += v.bytes
@@ -329,7 +329,8 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 	return errors.Join(errs...)
 }
 
-// within removes the schema from a version if it would make the total of all texts too large. It returns the total.
+// within removes the schema of v if its text would make the total size of all texts too large. texts is the total
+// before v. It returns the total after v.
 func (v *Version) within(texts int) int {
 	if texts+v.bytes > maxTexts {
 		v.Schema, v.bytes = nil, 0
@@ -392,7 +393,7 @@ func (c *Client) version(ctx context.Context, subject string, number int) (*Vers
 	return v, nil
 }
 
-// errReferences begins the errors of references that cannot be followed.
+// errReferences is wrapped by the errors about references that cannot be followed.
 var errReferences = errors.New("its references")
 
 // references collects the schemas to which another one refers, each after those that it needs.
@@ -402,7 +403,7 @@ type references struct {
 	bytes int
 }
 
-// read adds the schemas that refs name. inside are the places on the way to refs.
+// read adds the schemas that refs name. inside are the places of the schemas on the path to refs, which detects cycles.
 func (r *references) read(ctx context.Context, c *Client, refs []sr.SchemaReference, inside map[place]bool) error {
 	for _, ref := range refs {
 		at := place{ref.Subject, ref.Version}

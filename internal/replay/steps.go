@@ -14,12 +14,12 @@ import (
 
 // Steps finds the ends of the steps by the clock of a file.
 type Steps struct {
-	says string // the source of the ends
+	says string // name of the source of the ends
 
-	sizes []uint64 // sizes of the next steps, from published releases; nil: the steps follow times
-	taken uint64   // number of records in the first of them
+	sizes []uint64 // sizes of the next steps, from published releases; nil: ends follow from times
+	taken uint64   // number of records so far in the first of these steps
 
-	name   string        // name of a record's time, which is public because it decides about the steps of other records
+	name   string        // name of a record's time; it is public, because it decides in which step other records are
 	period time.Duration // length of the steps
 	tick   time.Time     // end of the open step; zero before the first record
 	most   uint64        // largest number of records of a step
@@ -29,13 +29,13 @@ type Steps struct {
 // maxSilence is the largest number of consecutive steps without a record that a file's times may produce.
 const maxSilence = 1_000_000
 
-// minLate is the least time before the open step that makes a record too early. A record that is earlier by more than
-// minLate and by more than a period shows that the file is out of order, or that the previous record had a time far
-// ahead, so that all later records would fall into the open step.
+// minLate is the smallest time by which a record must precede the open step to be an error. A record that is earlier by
+// more than minLate and by more than a period shows that the file is out of order, or that the previous record had a
+// time far ahead, so that all later records would fall into the open step.
 const minLate = time.Hour
 
-// ByTimes returns steps of this period, which end according to the times of the records. name is the name of the time
-// in JSON records: RFC 3339 or seconds since 1970. A step with more than most records is an error.
+// ByTimes returns steps of this period, whose ends follow from the times of the records. name is the name of the time
+// in JSON records: RFC 3339 or seconds since 1970. A step with more than `most` records is an error.
 func ByTimes(name string, period time.Duration, most uint64) *Steps {
 	return &Steps{says: "the records' times", name: name, period: period, most: most}
 }
@@ -50,11 +50,11 @@ func ByReleases(file string) (*Steps, error) {
 	return &Steps{says: "the published releases", sizes: sizes}, nil
 }
 
-// Says names the source of the steps' ends, in the plural.
+// Says returns the name, in the plural, of what determines the steps' ends.
 func (c *Steps) Says() string { return c.says }
 
-// releasedSizes returns the number of records in each step of published releases, from step 1 on. A file has no offsets
-// without records, such as those that end transactions.
+// releasedSizes returns the number of records in each step of published releases, from step 1 on. It counts records
+// instead of offsets, because a file has no offsets without records, such as those that end transactions.
 func releasedSizes(file string) (sizes []uint64, err error) {
 	in, err := os.Open(file)
 	if err != nil {
@@ -80,7 +80,7 @@ func releasedSizes(file string) (sizes []uint64, err error) {
 			return nil, fmt.Errorf("%s:%d: a release of epoch %d among those of epoch %d: use a file with one "+
 				"epoch", file, n,
 				r.Epoch, epoch)
-		case r.Step < next: // published again
+		case r.Step < next: // skips a release that was published again
 			continue
 		case r.Step > next:
 			return nil, fmt.Errorf("%s:%d: step %d, but step %d is missing", file, n, r.Step, next)
@@ -96,7 +96,7 @@ func releasedSizes(file string) (sizes []uint64, err error) {
 	return sizes, nil
 }
 
-// Before ends the steps that end before the next record, which has this value.
+// Before ends the steps that end before the next record. value is that record's value.
 func (c *Steps) Before(value []byte, end func() error) error {
 	if c.name == "" {
 		if err := c.End(end); err != nil {
@@ -137,7 +137,7 @@ func (c *Steps) Before(value []byte, end func() error) error {
 	return nil
 }
 
-// End ends the steps that are complete at the end of the file, or before another record.
+// End ends the steps that are complete, at the end of the file or before the next record.
 func (c *Steps) End(end func() error) error {
 	for len(c.sizes) > 0 && c.taken >= c.sizes[0] {
 		c.taken, c.sizes = 0, c.sizes[1:]

@@ -7,18 +7,18 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// avroType is a type of an Avro schema. A type that contains itself is a cycle of pointers.
+// avroType is a type of an Avro schema. If a type contains itself, the pointers form a cycle.
 type avroType struct {
 	kind    string // "record", "enum", "array", "map", "fixed", "union", or a primitive
 	logical string
 	fields  []avroField
-	of      []*avroType // items, values or branches
+	of      []*avroType // type of the items or values, or types of the branches
 	symbols [][]byte
-	size    int // size of a fixed
+	size    int // number of bytes of a fixed
 	scale   int // scale of a decimal
 	sized   sizing
 	least   int // smallest number of bytes of a value
-	exact   int // number of bytes of every value; -1: values differ
+	exact   int // number of bytes of every value; -1: values differ in size
 }
 
 type avroField struct {
@@ -26,7 +26,7 @@ type avroField struct {
 	of   *avroType
 }
 
-// sizing is the state of the computation of least and exact.
+// sizing says how far the computation of least and exact has come.
 type sizing uint8
 
 const (
@@ -35,11 +35,11 @@ const (
 	isSized
 )
 
-// maxSize is the limit at which sizes stop growing. No record is that long.
+// maxSize is the largest computed size; larger sums are cut to it. No record is that long.
 const maxSize = 1 << 40
 
-// measure computes least and exact. If a type contains itself, the inner occurrence counts 0 bytes and has no exact
-// size.
+// measure computes least and exact. If a type contains itself, the inner occurrence counts as 0 bytes and as having no
+// exact size.
 func (t *avroType) measure() (least, exact int) {
 	switch t.sized {
 	case beingSized:
@@ -85,10 +85,10 @@ func (t *avroType) measure() (least, exact int) {
 type avroOp uint8
 
 const (
-	avroFixed     avroOp = iota // size bytes; Other, if there is a slot
+	avroFixed     avroOp = iota // reads size bytes, as Other if there is a slot
 	avroInts                    // skips size numbers of 32 bits
 	avroLongs                   // skips size numbers of 64 bits
-	avroSkipBytes               // a length and that many bytes; Other, if there is a slot
+	avroSkipBytes               // reads a length and that many bytes, as Other if there is a slot
 	avroBool
 	avroInt
 	avroLong
@@ -96,8 +96,8 @@ const (
 	avroDouble
 	avroText
 	avroEnum
-	avroDecimal      // bytes
-	avroFixedDecimal // size bytes
+	avroDecimal      // a decimal in the type bytes
+	avroFixedDecimal // a decimal in a fixed of size bytes
 	avroUUID         // 16 bytes
 	avroDate
 	avroTicks32 // an int, in units of 1/size second
@@ -108,12 +108,12 @@ const (
 	avroMap
 )
 
-// avroNode reads one type for one node of the tree of paths, or skips it.
+// avroNode reads or skips a value of one type, at one node of the tree of paths.
 type avroNode struct {
 	op   avroOp
-	slot int // -1: none
-	// size is a number of bytes, of values, or of ticks per second; for an array or map, the least number of bytes of
-	// an element. scale is the scale of a decimal.
+	slot int // slot for the value; -1: none
+	// size is a number of bytes, of values, or of ticks per second. For an array or map it is the smallest number of
+	// bytes of an element. scale is the scale of a decimal.
 	size, scale int
 	symbols     [][]byte
 	body        *avroBody
@@ -121,18 +121,18 @@ type avroNode struct {
 
 // avroBody holds the parts of a record, union, array or map.
 type avroBody struct {
-	nodes []avroNode // fields or branches; for an array in the order of items, for a map of names
-	items []int      // needed indexes, ascending
+	nodes []avroNode // fields or branches; readers of items (in their order) or of names
+	items []int      // indexes of the needed elements, ascending
 	names map[string]int
-	clear []want   // slots to clear before an entry's value is read, because a key may repeat
+	clear []want   // slots to clear before reading an entry, because a key may repeat
 	rest  avroNode // skips an element that is not needed
-	exact int      // bytes of each such element, or -1
+	exact int      // number of bytes of each element that is not needed, or -1
 }
 
 // avroCompiler builds a plan.
 type avroCompiler struct {
 	slots  int
-	bodies map[*avroType]*avroBody // of records without needed values
+	bodies map[*avroType]*avroBody // bodies of records without needed values
 	wanted map[avroWant]avroWanted
 }
 
@@ -146,8 +146,8 @@ type avroWanted struct {
 	kinds []Kinds
 }
 
-// node returns the node that reads type t at w, nil if nothing below w is needed. It adds the possible kinds of values
-// at the slots of w and below to kinds.
+// node returns the node that reads type t at node w of the tree of paths, nil if nothing below w is needed. It adds the
+// kinds of values that the slots of w and below may hold to kinds.
 func (c *avroCompiler) node(t *avroType, w *want, kinds []Kinds) avroNode {
 	if w == nil {
 		return c.skip(t)
@@ -155,8 +155,8 @@ func (c *avroCompiler) node(t *avroType, w *want, kinds []Kinds) avroNode {
 	if t.kind != "record" {
 		return c.make(t, w, kinds)
 	}
-	// Results are kept: a record can be in several branches of a union, each of these in several others, and so on, so
-	// the tree can grow exponentially.
+	// Results are kept, because the tree could grow exponentially: a record can be in several branches of a union, each
+	// branch in several others, and so on.
 	done, ok := c.wanted[avroWant{t, w}]
 	if !ok {
 		done.kinds = make([]Kinds, c.slots)
@@ -244,7 +244,7 @@ func (c *avroCompiler) make(t *avroType, w *want, kinds []Kinds) avroNode {
 		}
 		n.body.rest = c.skip(t.of[0])
 	}
-	if w.slot < 0 && n.body == nil { // a path leads inside, but the type has no inside
+	if w.slot < 0 && n.body == nil { // a path leads into the type, but the type has no parts
 		return c.skip(t)
 	}
 	if w.slot >= 0 {
@@ -276,7 +276,7 @@ func (c *avroCompiler) union(t *avroType, w *want, kinds []Kinds) avroNode {
 	return n
 }
 
-// maybe records that values at and below w may be absent.
+// maybe records that values at and below w may be absent, by adding Absent to their kinds.
 func (w *want) maybe(kinds []Kinds) {
 	for i := w.lo; i < w.hi; i++ {
 		if kinds[i] != 0 {
@@ -321,7 +321,7 @@ func (c *avroCompiler) skip(t *avroType) avroNode {
 		}
 	case "record":
 		n.op, n.body = avroRecord, c.bodies[t]
-		if n.body == nil { // the type may contain itself
+		if n.body == nil { // registers the body first, because the type may contain itself
 			n.body = &avroBody{}
 			c.bodies[t] = n.body
 			for _, f := range t.fields {

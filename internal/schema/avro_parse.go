@@ -12,20 +12,20 @@ import (
 const (
 	// maxSchemaDepth is the largest nesting depth of types in a schema's text.
 	maxSchemaDepth = 1000
-	// maxTypes is the largest number of types in a schema and its references. Types may contain each other by name in a
-	// chain of that length, and measuring and planning recurse along it.
+	// maxTypes is the largest number of types in a schema and its references. The limit is needed because types may
+	// contain each other by name in a chain of that length, along which measuring and planning recurse.
 	maxTypes = 100_000
 )
 
-// ParseAvro reads an Avro schema, and before it the schemas that it refers to.
+// ParseAvro reads an Avro schema. It first reads the schemas that this one refers to.
 //
-// It reads only what determines the layout of records. Defaults, aliases and orders matter only to readers with another
-// schema than the writer's.
+// It reads only what determines the layout of records. It ignores defaults, aliases and orders, because they matter
+// only to readers whose schema differs from the writer's.
 //
-// Errors say what is invalid, and in which schema.
+// Its errors say what is invalid, and in which schema.
 func ParseAvro(text string, references []Reference) (*Schema, error) {
 	p := newAvroParser()
-	have := map[string]*avroType{} // by text: one schema may have two reference names
+	have := map[string]*avroType{} // types by schema text, because one schema may have two reference names
 	for i := range references {
 		if have[references[i].Text] != nil {
 			continue
@@ -52,17 +52,17 @@ type avroName struct {
 	space, name string
 }
 
-// avroParser reads several schemas in a row. Named types remain known to the later ones.
+// avroParser reads several schemas in a row. Each can use the named types of the earlier ones.
 type avroParser struct {
 	primitives map[string]*avroType
 	named      map[avroName]*avroType
-	types      int // number of types that were read
-	// Uses and unions that must wait until the end of the current schema.
+	types      int // number of types read so far
+	// later and unions hold uses and unions that can only be resolved at the end of the current schema.
 	later  []avroUse
 	unions []*avroType
 }
 
-// avroUse is a use of a type by name before its definition, with the namespace at that place.
+// avroUse is a use of a type by name before its definition, with the namespace in force at that place.
 type avroUse struct {
 	name, space string
 	at          **avroType
@@ -88,8 +88,8 @@ func (p *avroParser) parse(text string) (root *avroType, err error) {
 	return root, p.finish()
 }
 
-// decodeAvro decodes a text with one JSON value. encoding/json accepts at most 10 000 levels, and uses the last of two
-// members with the same name.
+// decodeAvro decodes a text with one JSON value. encoding/json refuses more than 10 000 nested levels. If two members
+// have the same name, it uses the last one.
 func decodeAvro(text string) (x any, err error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
@@ -102,7 +102,7 @@ func decodeAvro(text string) (x any, err error) {
 	return x, nil
 }
 
-// use puts the type that x describes at *at. space is the namespace around x.
+// use stores the type that x describes in *at. space is the namespace in force at x.
 func (p *avroParser) use(x any, space string, at **avroType, depth int) error {
 	if depth > maxSchemaDepth {
 		return errors.New("the schema is nested too deeply")
@@ -123,8 +123,8 @@ func (p *avroParser) use(x any, space string, at **avroType, depth int) error {
 	return errors.New("a type is neither a string nor an array nor an object")
 }
 
-// refer puts the type of a name at *at, now or at the schema's end. The meaning of a name is fixed where it is used: a
-// later type of that name in the same namespace does not change it.
+// refer stores the named type in *at, at once or at the schema's end. The meaning of a name is fixed where it is used:
+// a type that is defined later under that name in the same namespace does not change it.
 func (p *avroParser) refer(name, space string, at **avroType) error {
 	if len(name) > maxName {
 		return errLongName
@@ -135,7 +135,8 @@ func (p *avroParser) refer(name, space string, at **avroType) error {
 	return nil
 }
 
-// find returns the type of a name. A name without a dot is looked up in the surrounding namespace first, then in none.
+// find returns the type of a name. A name without a dot is looked up first in the surrounding namespace, then without a
+// namespace.
 func (p *avroParser) find(name, space string) *avroType {
 	if t := p.primitives[name]; t != nil {
 		return t
@@ -149,7 +150,7 @@ func (p *avroParser) find(name, space string) *avroType {
 	return p.named[avroName{"", name}]
 }
 
-// finish does the work that needs all types of a schema.
+// finish completes a schema once all its types are known.
 func (p *avroParser) finish() error {
 	for _, u := range p.later {
 		if *u.at = p.find(u.name, u.space); *u.at == nil {
@@ -157,7 +158,7 @@ func (p *avroParser) finish() error {
 		}
 	}
 	for _, union := range p.unions {
-		have := map[any]bool{} // named types, and kinds of unnamed ones
+		have := map[any]bool{} // the branches so far: named types, and kinds of unnamed types
 		for _, of := range union.of {
 			var key any = of.kind
 			switch of.kind {
@@ -242,7 +243,7 @@ func (p *avroParser) name(t *avroType, m map[string]any, space string) (inside s
 		return "", err
 	}
 	if len(space) > maxName {
-		return "", errLongName // its characters are not checked: writers disagree about them
+		return "", errLongName // only its length is checked: writers disagree about the characters
 	}
 	full := avroName{space, name}
 	if p.named[full] != nil {
@@ -278,7 +279,7 @@ func (p *avroParser) fields(t *avroType, m map[string]any, space string, depth i
 		case nil:
 			return fmt.Errorf("field %q has no type", name)
 		case "record", "error", "enum", "fixed", "array", "map":
-			of = f // goavro writes the type's members among the field's
+			of = f // goavro writes the members of the type among those of the field
 		}
 		if err := p.use(of, space, &t.fields[i].of, depth+1); err != nil {
 			return err
@@ -336,7 +337,7 @@ func wholeOf(x any) (n int, ok bool) {
 	return n, err == nil && n >= 0
 }
 
-// checkName checks the name of a type without its namespace, of a field, or a symbol.
+// checkName checks a name: of a type (without its namespace), a field or a symbol.
 func checkName(s string) error {
 	if len(s) > maxName {
 		return errLongName

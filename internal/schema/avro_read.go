@@ -7,7 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// avro reads the value that n describes from b[i:], and returns the index after it, -1 if the bytes are invalid.
+// avro reads the value that n describes from b[i:], and returns the index after it, or -1 if the bytes are invalid.
 func (r *Reader) avro(n *avroNode, b []byte, i, depth int) int {
 	var v *column.Value
 	if n.slot >= 0 {
@@ -145,7 +145,7 @@ func avroBlock(b []byte, i, least int) (count uint64, next int) {
 	count = uint64(x)
 	if x < 0 {
 		count = -count
-		size, next := avro64(b, i) // size of the block, for readers that skip it
+		size, next := avro64(b, i) // skips the block's size, which serves readers that skip the block
 		if next < 0 || size < 0 || size > int64(len(b)-next) {
 			return 0, -1
 		}
@@ -158,7 +158,7 @@ func avroBlock(b []byte, i, least int) (count uint64, next int) {
 }
 
 func (r *Reader) avroArray(n *avroNode, b []byte, i, depth int) int {
-	needed, index := 0, uint64(0) // place in items of the next needed element; index of the next element
+	needed, index := 0, uint64(0) // needed is a place in items; index is the number of the next element
 	least := n.size
 	if n.body.exact == 0 {
 		least = 0
@@ -168,7 +168,8 @@ func (r *Reader) avroArray(n *avroNode, b []byte, i, depth int) int {
 		if count, i = avroBlock(b, i, least); i < 0 || count == 0 {
 			return i
 		}
-		// With elements of 0 bytes this sum may overflow. Then all needed elements come before the overflow.
+		// With elements of 0 bytes this sum may overflow. This is harmless: all needed elements come before the
+		// overflow.
 		end := index + count
 		for index < end {
 			of := &n.body.rest
@@ -226,14 +227,14 @@ func (r *Reader) avroMap(n *avroNode, b []byte, i, depth int) int {
 	}
 }
 
-// avro64 reads a zigzag number of at most 64 bits and 10 bytes from b[i:], and returns the index after it, -1 if there
-// is none.
+// avro64 reads a zigzag number of at most 64 bits and 10 bytes from b[i:], and returns the index after it, or -1 if
+// there is none.
 func avro64(b []byte, i int) (x int64, next int) {
 	u, next := varint(b, i)
 	return int64(u>>1) ^ -int64(u&1), next
 }
 
-// avro32 is avro64 for at most 32 bits and 5 bytes.
+// avro32 reads a number like avro64, but of at most 32 bits and 5 bytes.
 func avro32(b []byte, i int) (x int64, next int) {
 	u, next := varint(b, i)
 	if u > math.MaxUint32 || next-i > 5 {

@@ -37,17 +37,18 @@ type avroSource struct {
 	open    []string // names of records being defined
 	space   string   // the current namespace
 	count   int
-	endless bool // a value would never end
+	endless bool // true if a value would never end
 }
 
 func (r *avroSource) pick(of ...string) string { return of[r.IntN(len(of))] }
 
-// call names a type, stating its namespace in one of the possible ways, and returns full name and namespace.
+// call gives the type t a name, with its namespace in one of the possible notations, and returns the full name and the
+// namespace.
 func (r *avroSource) call(t map[string]any) (full, space string) {
 	r.count++
 	name := fmt.Sprintf("T%d", r.count)
 	if r.IntN(4) == 0 {
-		name = r.pick("A", "B", "C") // the same names in several namespaces
+		name = r.pick("A", "B", "C") // the same names occur in several namespaces
 	}
 	space = r.pick("", "a", "a.b", "c")
 	switch r.IntN(5) {
@@ -70,7 +71,8 @@ func (r *avroSource) call(t map[string]any) (full, space string) {
 	return space + "." + name, space
 }
 
-// speak returns one of names, or only the part after its last dot, which may name another type or none.
+// speak returns one of names. Sometimes it returns only the part after the last dot, which may be the name of another
+// type or of none.
 func (r *avroSource) speak(names []string) string {
 	name := names[r.IntN(len(names))]
 	if r.IntN(2) == 0 {
@@ -383,8 +385,8 @@ type avroCase struct {
 	reader  *Reader
 }
 
-// newAvroCase returns nil if the library refuses the random schema, which happens for a name that is defined twice or
-// nowhere, and if a record might never end.
+// newAvroCase returns a random case. It returns nil if the library refuses the schema, because a name is defined twice
+// or nowhere, or if a record might never end.
 func newAvroCase(t testing.TB, seed uint64) *avroCase {
 	c := &avroCase{avroSource: &avroSource{Rand: rand.New(rand.NewPCG(seed, 1))}, names: map[*avroType]string{}}
 	var cache avro.SchemaCache
@@ -420,8 +422,8 @@ func newAvroCase(t testing.TB, seed uint64) *avroCase {
 	return c
 }
 
-// compare compares the values that the reader finds in a record with those of the library. whole says that the record
-// is undamaged. It returns whether both read the record, and how many values were found.
+// compare compares the values that the reader finds in a record with those of the library. whole is true if the record
+// is undamaged. read is true if both could read the record; found is the number of values that were found.
 func (c *avroCase) compare(t *testing.T, value []byte, whole bool) (read bool, found int) {
 	t.Helper()
 	var x any
@@ -435,7 +437,7 @@ func (c *avroCase) compare(t *testing.T, value []byte, whole bool) (read bool, f
 	case err != nil:
 		return false, 0
 	case !ok:
-		// The library accepts some bytes that no encoder writes. Only these may be refused.
+		// The library accepts some bytes that no encoder writes. The reader may refuse only such bytes.
 		if again, err := c.library.Encode(x); err == nil && bytes.Equal(again, value) {
 			t.Fatalf("schema %s: record %x is refused, but the library reads it", c.text, value)
 		}
@@ -452,9 +454,9 @@ func (c *avroCase) compare(t *testing.T, value []byte, whole bool) (read bool, f
 		}
 		switch {
 		case got.Kind == column.Other && want.Kind == column.Number && want.Num == 0 && got.Text == nil:
-			// A decimal without bytes: not a number for the reader, 0 for the library.
+			// A decimal without bytes is not a number for the reader, and 0 for the library.
 		case got.Kind == column.Other && want.Kind == column.Number && len(value) > maxDecimal:
-			// A decimal with too many bytes.
+			// The decimal has too many bytes.
 		case got.Kind == column.Other && want.Kind == column.Text && (!utf8.Valid(want.Text) || got.Nsec == uuid):
 		case !same(got, &want):
 			t.Fatalf("schema %s: record %x: path %v: %+v, the library: %+v", c.text, value, p, *got, want)
@@ -488,7 +490,7 @@ func TestAvroReference(t *testing.T) {
 	}
 }
 
-// FuzzAvroReference takes the number of a schema and arbitrary bytes.
+// FuzzAvroReference does the same with arbitrary bytes as the record. Its first input is the seed of the schema.
 func FuzzAvroReference(f *testing.F) {
 	cases := map[uint16]*avroCase{}
 	of := func(t testing.TB, schema uint16) *avroCase {
@@ -523,7 +525,7 @@ func TestAvroNames(t *testing.T) {
 	for _, c := range []struct {
 		text       string
 		references []Reference
-		path, want string // value in a record of zeros
+		path, want string // want is the value in a record of zeros
 	}{
 		{record(`"name": "R", "namespace": "a"`,
 			`{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+status("", `"OPEN", "PAID"`)+
@@ -566,14 +568,14 @@ func TestAvroNames(t *testing.T) {
 		{record(`"name": "a.b.R"`,
 			`{"name": "l", "type": {"type": "array", "items": `+status("", `"OPEN", "PAID"`)+
 				`}}, {"name": "v", "type": "a.b.Status"}`), []Reference{{"Status", paid}}, "v", "OPEN"},
-		// One schema under two reference names, and a schema that only names a type.
+		// In the first case one schema has two reference names. In the second, a schema consists of the name of a type.
 		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"again", paid}},
 			"v", "PAID"},
 		{`"a.R"`, []Reference{{"a.R", record(`"name": "a.R"`, `{"name": "v", "type": `+open+`}`)}}, "v", "OPEN"},
-		// Another type may not have a primitive's name, unless it is written with a dot.
+		// A type may have the name of a primitive type only if its name is written with a dot.
 		{record(`"name": "a.R"`,
 			`{"name": "i", "type": {"type": "enum", "name": "string", "symbols": ["OPEN"]}}, {"name": "s", "type": "string"}, {"name": "v", "type": "a.string"}`), nil, "v", "OPEN"},
-		// The type's members among the field's.
+		// The members of the type are written among those of the field.
 		{record(`"name": "a.R"`, `{"name": "e", "type": "enum", "symbols": ["OPEN"]}, {"name": "v", "type": "a.e"}`),
 			nil, "v", "OPEN"},
 	} {
@@ -600,7 +602,7 @@ func TestAvroNames(t *testing.T) {
 		r.Value(0).Kind != column.Number {
 		t.Error("a record in a namespace cannot contain itself")
 	}
-	// The second type has 8 bytes, the first 7.
+	// A value of the second type has 8 bytes, one of the first 7.
 	sized := mustAvro(t,
 		record(`"name": "a.R"`,
 			`{"name": "x", "type": {"type": "fixed", "name": "F", "namespace": "", "size": 7}}, {"name": "y", "type": {"type": "fixed", "name": "F", "size": 8}}, {"name": "z", "type": "F"}`))
@@ -802,7 +804,8 @@ func TestAvroMemory(t *testing.T) {
 	}
 }
 
-// FuzzAvroSchema: every schema that the library accepts is accepted, and a plan can be made for any schema.
+// FuzzAvroSchema checks that ParseAvro accepts every schema that the library accepts, and that a plan can be made for
+// each.
 func FuzzAvroSchema(f *testing.F) {
 	for seed := range uint64(30) {
 		if c := newAvroCase(f, seed); c != nil {

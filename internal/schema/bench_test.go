@@ -125,7 +125,7 @@ func benchProto(t testing.TB, s *Schema, n int) [][]byte {
 }
 
 // BenchmarkSchema reports the cost of a record with 16 columns as a share of the cost of decoding it with a library.
-// The two are measured alternately.
+// Reader and library are measured alternately.
 func BenchmarkSchema(b *testing.B) {
 	const many = 4096
 	a := mustAvro(b, benchAvroSchema)

@@ -19,7 +19,7 @@ func init() {
 	parsers["panic"] = func(string, []Reference) (*Schema, error) { panic("as a parser does") }
 }
 
-// TestPanic: a panic in a parser or in making a plan becomes an error of that schema.
+// TestPanic: a panic of a parser, or while a plan is made, becomes an error about that schema.
 func TestPanic(t *testing.T) {
 	if s, err := Parse("panic", "", nil); s != nil || err == nil || strings.Contains(err.Error(), "goroutine") {
 		t.Errorf("%v, %v", s, err)
@@ -27,7 +27,7 @@ func TestPanic(t *testing.T) {
 	if plan, _, _, err := (&Schema{format: Protobuf}).PlanWithKey(paths("a"), nil); plan != nil || err == nil {
 		t.Errorf("%v, %v", plan, err)
 	}
-	// A message with a default value, which the library can't print.
+	// The message has a default value, which the library cannot print.
 	if _, err := Parse(Protobuf, "EgFwIhcKAUESEgoBYRgBIAEoCzIELnAuQToBeGIGcHJvdG8y", nil); err == nil ||
 		!strings.Contains(err.Error(), "default value") {
 		t.Error(err)
@@ -81,7 +81,7 @@ func TestKnownMessages(t *testing.T) {
 			t.Errorf("%s: %v, want %s", c.text, kinds[0], c.want)
 		}
 		reader := NewReader(plan)
-		for range 2000 { // a field a, with fields 1 to 3 of any form
+		for range 2000 { // each message has a field a, with fields 1 to 3 of any form
 			inside := make([]byte, r.IntN(12))
 			for i := range inside {
 				inside[i] = byte(r.IntN(4)<<3 | r.IntN(6))
@@ -91,7 +91,7 @@ func TestKnownMessages(t *testing.T) {
 	}
 }
 
-// repeated concatenates f(0), f(1), … up to the given number of bytes.
+// repeated concatenates f(0), f(1), … until it has the given number of bytes.
 func repeated(bytes int, f func(i int) string) string {
 	var b strings.Builder
 	for i := 0; ; i++ {
@@ -142,7 +142,7 @@ func bounded(t *testing.T, name string, megabytes uint64, f func()) {
 	}
 }
 
-// TestBoundedProtobuf: a schema that would take much memory or time is refused before it does.
+// TestBoundedProtobuf: a schema that would need much memory or time is refused early, before it uses them.
 func TestBoundedProtobuf(t *testing.T) {
 	const (
 		head = `syntax = "proto3"; `
@@ -195,7 +195,7 @@ func TestBoundedProtobuf(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
 		references []Reference
-		want       string // part of the error; "": no error
+		want       string // want is part of the error; "": no error
 		megabytes  uint64
 	}{
 		{"too long", head + strings.Repeat("\n", MaxText) + "message M {}", nil, "more than 1024 KiB", 1},
@@ -242,8 +242,8 @@ func TestBoundedProtobuf(t *testing.T) {
 	}
 }
 
-// TestBoundedPlan: a plan is not larger than the schema, for any number of members of a oneof and of columns of one
-// enum.
+// TestBoundedPlan: a plan is not larger than its schema, however many members a oneof has, and however many columns
+// read one enum.
 func TestBoundedPlan(t *testing.T) {
 	one := mustProto(t, `syntax = "proto3"; message M { oneof o {`+many(15_000, field("int32"))+"} }")
 	symbols := mustProto(t,
@@ -271,7 +271,7 @@ func TestBoundedJSON(t *testing.T) {
 	gone := absent | kindsOf(column.Number)
 	for _, c := range []struct {
 		name, text string
-		want       string // part of the error
+		want       string // want is part of the error
 		kinds      Kinds
 	}{
 		{"a pattern that is known", `{` + patterns(1, func(int) string { return "^[a-z]{1,64}$" }) + `}`, "", gone},
@@ -330,7 +330,7 @@ func TestBoundedJSON(t *testing.T) {
 	}
 }
 
-// TestJSONCost: the search pays for each part before it looks at it.
+// TestJSONCost: the search subtracts the cost of each part before it examines the part.
 func TestJSONCost(t *testing.T) {
 	t.Parallel()
 	for _, word := range []string{"allOf", "anyOf", "oneOf", "enum", "required", "type"} {
@@ -343,7 +343,7 @@ func TestJSONCost(t *testing.T) {
 			t.Errorf("%s costs %d", word, cost)
 		}
 	}
-	long := strings.Repeat("x", maxPattern) // costs only its comparison
+	long := strings.Repeat("x", maxPattern) // a name that costs only its comparison
 	for name, of := range map[string]map[string]any{
 		"many patterns":  {long + "a": true, long + "b": true, long + "c": true, long + "d": true, long + "e": true},
 		"a long pattern": {strings.Repeat("a|", 100): true},

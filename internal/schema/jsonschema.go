@@ -15,14 +15,15 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// jsonSchema is a JSON Schema document with the documents that it refers to. It answers only which types of value a
-// record can have at a path: it does not validate records.
+// jsonSchema is a JSON Schema document with the documents that it refers to. It is used only to find the types of value
+// that a record can have at a path, not to validate records.
 type jsonSchema struct {
 	root  jsonNode
 	found map[jsonName]jsonNode
 }
 
-// jsonName is the absolute URI of a schema, and the name of an anchor in it, "" for the whole schema.
+// jsonName is the name of a schema: the absolute URI of a document, and the name of an anchor in it, "" for the whole
+// document.
 type jsonName struct{ base, anchor string }
 
 // jsonNode is a schema and the base URI of its relative references.
@@ -31,9 +32,9 @@ type jsonNode struct {
 	base *url.URL
 }
 
-// ParseJSON reads a JSON Schema, of drafts 4 to 2020-12, and the schemas that it refers to.
+// ParseJSON reads a JSON Schema, of drafts 4 to 2020-12, and the schemas to which it refers.
 //
-// Errors: one of them is not JSON, or neither an object nor a boolean, or has names that are too long or too many.
+// Errors: a schema is not JSON, is neither an object nor a boolean, or has names that are too long or too many.
 func ParseJSON(text string, references []Reference) (*Schema, error) {
 	s := &jsonSchema{found: map[jsonName]jsonNode{}}
 	for _, r := range append(references[:len(references):len(references)], Reference{Text: text}) {
@@ -85,7 +86,7 @@ func (s *jsonSchema) baseOf(m map[string]any, base *url.URL) *url.URL {
 	return base
 }
 
-// collect finds all schemas with a name. name is the text of base.
+// collect registers all schemas inside x that have a name. name is the text of base.
 func (s *jsonSchema) collect(x any, base *url.URL, name string, depth int) error {
 	if len(s.found) > maxJSONNames {
 		return fmt.Errorf("more than %d schemas have names", maxJSONNames)
@@ -117,8 +118,8 @@ func (s *jsonSchema) collect(x any, base *url.URL, name string, depth int) error
 				s.found[jsonName{name, strings.TrimPrefix(anchor, "#")}] = jsonNode{x, base}
 			}
 		}
-		// The last of two schemas with the same name counts. The order must not be that of a map, because rows depend
-		// on it.
+		// If two schemas have the same name, the last one counts. The order must be fixed, unlike that of a map,
+		// because rows depend on it.
 		for _, word := range slices.Sorted(maps.Keys(x)) {
 			if err := s.collect(x[word], base, name, depth+1); err != nil {
 				return err
@@ -179,11 +180,11 @@ func (s *jsonSchema) resolve(ref string, base *url.URL) (jsonNode, bool) {
 	return n, ok
 }
 
-// anything is what an empty schema allows.
+// anything is the set of kinds that an empty schema allows.
 var anything = kindsOf(column.Absent, column.Number, column.Text, column.Truth, column.Other)
 
-// jsonSearch looks for one path. It subtracts its work from left, in units of about 100 ns, because a document can be
-// large and refer to itself in many ways.
+// jsonSearch looks for one path. It subtracts the cost of its work from left, in units of about 100 ns. The limit is
+// needed because a document can be large and refer to itself in many ways.
 type jsonSearch struct {
 	*jsonSchema
 	left int
@@ -212,8 +213,8 @@ func (s *jsonSearch) takes(units int) bool {
 	return s.left >= 0
 }
 
-// at returns the possible kinds of values at a path inside n. declared reports whether n says anything about the path;
-// if not, its values are unknown.
+// at returns the possible kinds of values at a path inside n. declared is false if n says nothing about the path, so
+// that its values are unknown.
 func (s *jsonSearch) at(n jsonNode, path []column.Element, depth int) (kinds Kinds, declared bool) {
 	m, ok := n.of.(map[string]any)
 	if depth > 4*maxDepth || !s.takes(costOf(m)) {
@@ -278,7 +279,7 @@ func (s *jsonSearch) at(n jsonNode, path []column.Element, depth int) (kinds Kin
 	return kinds, declared
 }
 
-// costOf returns the cost of looking at a schema, without its patterns and its parts.
+// costOf returns the cost of examining a schema itself, without its patterns and parts.
 func costOf(m map[string]any) int {
 	cost := 20
 	for _, word := range []string{"$ref", "$id", "id"} {
@@ -300,7 +301,7 @@ func (s *jsonSchema) child(x any, base *url.URL) jsonNode {
 	return jsonNode{x, base}
 }
 
-// below returns the schema of the value at one element of a path.
+// below returns the schema of the value that element e of a path selects inside n.
 func (s *jsonSearch) below(n jsonNode, m map[string]any, e column.Element) (of jsonNode, ok bool) {
 	if e.Index >= 0 {
 		rest := m["items"]
@@ -376,7 +377,7 @@ func required(m map[string]any, e column.Element) bool {
 	return false
 }
 
-// ownKinds returns the kinds that a schema's own keywords about a value allow.
+// ownKinds returns the kinds of values that the keywords of the schema itself allow.
 func ownKinds(m map[string]any) Kinds {
 	kinds := anything
 	switch of := m["type"].(type) {

@@ -6,7 +6,7 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// TestJSONSchema: the kinds of values that a JSON Schema allows at a path.
+// TestJSONSchema checks which kinds of values a JSON Schema allows at a path.
 func TestJSONSchema(t *testing.T) {
 	const (
 		gone   = 1 << column.Absent

@@ -9,10 +9,10 @@ import (
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// maxDecimal is the length in bytes of the longest unscaled number that is read, which reaches 10¹⁵³.
+// maxDecimal is the largest length, in bytes, of an unscaled number that is read. Such a number is below about 10¹⁵³.
 const maxDecimal = 64
 
-// digitsBuffer is the size of a buffer for the digits of that number, a sign and an exponent.
+// digitsBuffer is the size of a buffer for the digits of the largest unscaled number, a sign and an exponent.
 const digitsBuffer = 192
 
 var powersOfTen = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
@@ -22,7 +22,7 @@ var powersOfTen = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9,
 // A number with no bytes, or with too many, becomes Other.
 func (r *Reader) setDecimal(v *column.Value, unscaled []byte, scale int) {
 	for len(unscaled) > 1 && (unscaled[0] == 0 && unscaled[1] < 0x80 || unscaled[0] == 0xff && unscaled[1] >= 0x80) {
-		unscaled = unscaled[1:] // repeats the sign bit of the next byte
+		unscaled = unscaled[1:] // drops a byte that only repeats the sign bit of the next one
 	}
 	if len(unscaled) == 0 || len(unscaled) > maxDecimal {
 		setOther(v)
@@ -43,7 +43,7 @@ func (r *Reader) setDecimal(v *column.Value, unscaled []byte, scale int) {
 			return
 		}
 	}
-	// The magnitude in limbs of 32 bits, the highest first.
+	// limbs holds the magnitude in units of 32 bits, the highest first.
 	var limbs [maxDecimal / 4]uint32
 	fill := byte(0)
 	if negative {
@@ -61,7 +61,7 @@ func (r *Reader) setDecimal(v *column.Value, unscaled []byte, scale int) {
 			limbs[i], carry = bits.Add32(limbs[i], 0, carry)
 		}
 	}
-	// Nine digits per division, from the right.
+	// Each division yields nine digits, from the right.
 	exponent := strconv.AppendInt(append(r.digits[:0], 'e'), -int64(scale), 10)
 	end := len(r.digits) - len(exponent)
 	copy(r.digits[end:], exponent)
@@ -89,7 +89,7 @@ func (r *Reader) setDecimal(v *column.Value, unscaled []byte, scale int) {
 	setNumber(v, x)
 }
 
-// setText sets a text, or Other if it is not valid UTF-8.
+// setText sets v to a text, or to Other if the text is not valid UTF-8.
 func setText(v *column.Value, text []byte) {
 	if !utf8.Valid(text) {
 		setOther(v)

@@ -20,7 +20,7 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// protoSchema is a file, and the message type of the records in it.
+// protoSchema is a Protobuf file, together with the message type of the records.
 type protoSchema struct {
 	file    protoreflect.FileDescriptor
 	message protoreflect.MessageDescriptor
@@ -30,7 +30,7 @@ type protoSchema struct {
 const protoFile = "the schema"
 
 // knownProtos are files that producers import without listing them as references, because registries know them. The
-// compiler knows those of google.protobuf.
+// compiler itself knows the files of google.protobuf.
 var knownProtos = map[string]string{
 	"confluent/meta.proto": `syntax = "proto3"; package confluent; import "google/protobuf/descriptor.proto";
 message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; }
@@ -43,9 +43,9 @@ extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }`,
 message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }`,
 }
 
-// ParseProtobuf reads a .proto file, and the files that it imports. Each is its text, or its FileDescriptorProto in
-// base64. Those of google.protobuf need not be among the references, and are not taken from them. The schema is that of
-// the file's first message; see [Schema.Message].
+// ParseProtobuf reads a .proto file, and the files that it imports. Each file is given as text, or as a
+// FileDescriptorProto in base64. Files of google.protobuf need not be among the references; if they are, the references
+// are ignored. The result describes the first message of the file; [Schema.Message] selects another one.
 //
 // Errors say what is invalid and in which file, that the files are too large to compile, or that there is no message.
 func ParseProtobuf(text string, references []Reference) (*Schema, error) {
@@ -62,7 +62,7 @@ func ParseProtobuf(text string, references []Reference) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only the descriptors are kept: the compiler's own also hold the syntax trees.
+	// Only the descriptors are kept, because the compiler's own results also hold the syntax trees.
 	var set descriptorpb.FileDescriptorSet
 	collectFiles(&set, map[string]bool{}, compiled[0])
 	built, err := protodesc.NewFiles(&set)
@@ -137,8 +137,8 @@ func collectFiles(set *descriptorpb.FileDescriptorSet, done map[string]bool, fil
 	set.File = append(set.File, protodesc.ToFileDescriptorProto(file))
 }
 
-// Message returns the Protobuf schema of another message of the same file, by its full name; false
-// if there is none.
+// Message returns the Protobuf schema of another message of the same file, which it finds by its full name. It returns
+// false if there is none.
 func (s *Schema) Message(name string) (*Schema, bool) {
 	if s.format != Protobuf {
 		return nil, false
@@ -206,11 +206,11 @@ const (
 	protoEnum
 	protoText
 	protoBytes
-	protoSeconds // seconds of the slot's instant
+	protoSeconds // seconds of the instant in the slot
 	protoNanos
-	protoUnscaled // unscaled value of the slot's decimal
+	protoUnscaled // unscaled value of the decimal in the slot
 	protoScale
-	protoInside // a message
+	protoInside // a message with fields of its own
 	protoGroup
 	protoList
 	protoMap
@@ -219,11 +219,11 @@ const (
 // protoMessage is the reader of a message at one node of the tree of paths.
 type protoMessage struct {
 	part
-	mark   int           // the mark that the message has been seen
-	fields []protoField  // found by number through dense and sparse
+	mark   int           // index of the mark that records that the message has been seen
+	fields []protoField  // dense and sparse find a field by its number
 	dense  []int32       // index of a field by its number, -1 for none
-	sparse map[int32]int // for numbers beyond that
-	first  []protoFirst  // values of fields that are absent from a message that is there
+	sparse map[int32]int // the same for larger field numbers
+	first  []protoFirst  // values for the absent fields of a present message
 }
 
 // part is the range of a reader's memory for a message or list and everything inside it: slots from lo to hi-1, marks
@@ -240,12 +240,13 @@ type protoField struct {
 	op      protoOp
 	wire    protowire.Type // wire type of one value
 	packed  bool           // several values can follow one length
-	slot    int            // slot of a number or text
+	slot    int            // slot for a number or text
 	symbols map[int32][]byte
 	message *protoMessage
-	also    *protoField // the same value for another slot
+	also    *protoField // reader that stores the same value in another slot
 	oneof   []part      // other members of the oneof, which a value of this field clears
-	// For a list: its count, and the needed elements by index. For a map: the needed entries by key.
+	// mark, and the fields below it, are for lists and maps. For a list: its count, and the needed elements by index.
+	// For a map: the needed entries by key.
 	mark  int
 	items []protoItem
 	last  int
@@ -273,7 +274,7 @@ type protoCompiler struct {
 func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds []Kinds) *protoMessage {
 	m := &protoMessage{mark: c.plan.marks, part: part{lo: w.lo, hi: w.hi, markLo: c.plan.marks}}
 	c.plan.marks++
-	parts := map[protoreflect.OneofDescriptor]map[int]part{} // needed members of each oneof, by their place in it
+	parts := map[protoreflect.OneofDescriptor]map[int]part{} // needed members of each oneof, by their index in it
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		below := w.names[string(f.Name())]
@@ -313,7 +314,7 @@ func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds
 }
 
 // addOneof makes each member of a oneof clear the others when it is read. parts holds the needed members by their
-// place.
+// index.
 func (m *protoMessage) addOneof(one protoreflect.OneofDescriptor, parts map[int]part) {
 	places := slices.Sorted(maps.Keys(parts))
 	var all []part
@@ -337,7 +338,7 @@ func (m *protoMessage) addOneof(one protoreflect.OneofDescriptor, parts map[int]
 	}
 }
 
-// whole makes a reader for the message itself as a value.
+// whole makes m read the message itself as one value, for a path that ends at the message.
 func (c *protoCompiler) whole(d protoreflect.MessageDescriptor, m *protoMessage, slot int, kinds []Kinds) {
 	first := column.Value{Kind: column.Other}
 	kinds[slot] |= kindsOf(column.Other)
@@ -411,7 +412,7 @@ func (m *protoMessage) alsoAdd(number protowire.Number, f protoField) {
 	m.add(number, f)
 }
 
-// denseNumbers is the number of field numbers that are looked up in a slice.
+// denseNumbers is the limit below which field numbers are looked up in a slice instead of a map.
 const denseNumbers = 256
 
 func (m *protoMessage) add(number protowire.Number, f protoField) {
@@ -571,7 +572,7 @@ func keyOf(op protoOp, text string) (uint64, bool) {
 	return key, again == text
 }
 
-// scalarOf returns how values of a kind are read, and their wire type.
+// scalarOf returns the operation that reads values of a kind, and their wire type.
 func scalarOf(kind protoreflect.Kind) (protoOp, protowire.Type) {
 	switch kind {
 	case protoreflect.BoolKind:
@@ -621,7 +622,7 @@ func (c *protoCompiler) symbolsOf(d protoreflect.EnumDescriptor) map[int32][]byt
 	c.symbols[d] = symbols
 	for i := range d.Values().Len() {
 		v := d.Values().Get(i)
-		if symbols[int32(v.Number())] == nil { // keep the first of several names
+		if symbols[int32(v.Number())] == nil { // keeps the first of several names for one number
 			symbols[int32(v.Number())] = []byte(v.Name())
 		}
 	}

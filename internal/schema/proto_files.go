@@ -12,14 +12,14 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// Bounds on a Protobuf schema with all files that it imports. The compiler needs memory and time in proportion to each
-// of these.
+// The bounds below hold for a Protobuf schema together with all files that it imports. The compiler needs memory and
+// time in proportion to each of the bounded quantities.
 const (
 	maxTokens   = 1 << 17 // words, punctuation marks and comments
-	maxBrackets = 100     // nesting depth
-	maxMessages = 32      // nesting depth
+	maxBrackets = 100     // nesting depth of brackets
+	maxMessages = 32      // nesting depth of messages
 	maxDeclared = 20_000  // messages, fields, enums, symbols, other named things, and ranges
-	maxNames    = 4 << 20 // total bytes of their full names
+	maxNames    = 4 << 20 // total length, in bytes, of the full names of all declarations
 	maxImported = 32      // length of a chain of imports
 	maxLookups  = 1 << 22 // declarations × places where the compiler looks for a name
 )
@@ -27,21 +27,21 @@ const (
 // protoFiles are the files that a schema may import. Each is read and its size checked before any of them is compiled.
 type protoFiles struct {
 	texts map[string]string       // by path
-	read  map[string]*protoParsed // by path; nil while a file's imports are being read
+	read  map[string]*protoParsed // by path; the value is nil while the file's imports are being read
 
 	tokens, declared, names, lookups int
 }
 
-// protoParsed is a file that was read, as syntax or as descriptor.
+// protoParsed is a file that was read, as a syntax tree or as a descriptor.
 type protoParsed struct {
 	syntax     *ast.FileNode
 	descriptor *descriptorpb.FileDescriptorProto
 	reach
 }
 
-// reach is the cost for the compiler to look a name up in a file.
+// reach measures how expensive it is for the compiler to look a name up in a file.
 type reach struct {
-	files int // itself and its public imports, with repetitions
+	files int // number of files: this one and its public imports, with repetitions
 	row   int // length of the longest chain of imports from this file
 }
 
@@ -172,7 +172,7 @@ func (p *protoFiles) scan(text string) error {
 	return nil
 }
 
-// behind returns the index after the first occurrence of end in text[i:].
+// behind returns the index in `text` after the first occurrence of `end` in `text[i:]`.
 func behind(text string, i int, end string) int {
 	if n := strings.Index(text[i:], end); n >= 0 {
 		return i + n + len(end)
@@ -184,7 +184,8 @@ func wordByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_'
 }
 
-// bound refuses a file that declares too much. files is the number of files in which the compiler looks its names up.
+// bound refuses a file that declares too much. files is the number of files in which the compiler looks up the names
+// that d uses.
 func (p *protoFiles) bound(d *descriptorpb.FileDescriptorProto, files int) error {
 	c := &protoCount{}
 	c.word(d.GetPackage())

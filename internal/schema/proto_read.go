@@ -59,8 +59,8 @@ func (r *Reader) seen(m *protoMessage) {
 	}
 }
 
-// message reads the fields of a message from b: up to the end of b or, if group is not 0, past the end of the group
-// with that number. It returns the number of bytes read, -1 if they are invalid.
+// message reads the fields of a message from b: up to the end of b or, if group is not 0, through the end of the group
+// with that number. It returns the number of bytes read, or -1 if they are invalid.
 func (r *Reader) message(m *protoMessage, b []byte, group uint64, depth int) int {
 	if depth == 0 {
 		return -1
@@ -189,8 +189,8 @@ func (r *Reader) element(f *protoField) *protoField {
 	return nil
 }
 
-// entry reads an entry of a map: its last key, and its values if that key is needed. An entry replaces an earlier one
-// with the same key.
+// entry reads an entry of a map: its key (the last one if it is repeated), and its value if that key is needed. An
+// entry replaces an earlier one with the same key.
 func (r *Reader) entry(f *protoField, b []byte, depth int) bool {
 	if f.slot >= 0 {
 		setOther(&r.values[f.slot])
@@ -264,7 +264,7 @@ func keyBits(op protoOp, bits uint64) uint64 {
 	return bits
 }
 
-// protoTag reads a tag from b[i:]. Its number must be at most most.
+// protoTag reads a tag from b[i:]. Its number must be at most `most`.
 func protoTag(b []byte, i int, most uint64) (number uint64, wire protowire.Type, next int) {
 	tag, next := varint(b, i)
 	number = tag >> 3
@@ -296,7 +296,7 @@ func protoBytesAt(b []byte, i int) (content []byte, next int) {
 	return b[from : from+int(size)], from + int(size)
 }
 
-// skipProto returns the index after an unneeded value with the given field number and wire type.
+// skipProto skips a value with the given field number and wire type, and returns the index after it.
 func skipProto(b []byte, i int, number uint64, wire protowire.Type, depth int) int {
 	switch wire {
 	case protowire.BytesType:
@@ -307,7 +307,7 @@ func skipProto(b []byte, i int, number uint64, wire protowire.Type, depth int) i
 			return -1
 		}
 		for i >= 0 && i < len(b) {
-			n, w, next := protoTag(b, i, math.MaxInt32) // the bound of protobuf-go for unknown groups
+			n, w, next := protoTag(b, i, math.MaxInt32) // protobuf-go has the same bound for unknown groups
 			if next < 0 {
 				return -1
 			}

@@ -26,7 +26,7 @@ type protoSource struct {
 	*rand.Rand
 	syntax string // "proto2", "proto3" or "2023"
 	count  int
-	made   []string // messages that can be referred to
+	made   []string // names of messages to which fields can refer
 }
 
 func (r *protoSource) pick(of ...string) string { return of[r.IntN(len(of))] }
@@ -105,7 +105,7 @@ func (r *protoSource) message(b *strings.Builder, depth int) {
 	b.WriteString("}\n")
 }
 
-// kind returns the type of a field.
+// kind returns a random type for a field.
 func (r *protoSource) kind() string {
 	switch r.IntN(6) {
 	case 0:
@@ -120,7 +120,7 @@ func (r *protoSource) kind() string {
 	return protoScalars[r.IntN(len(protoScalars))]
 }
 
-// encode appends a message of type d: fields in any order, some of them twice, some unknown.
+// encode appends a random message of type d. Its fields are in any order; some occur twice, and some are unknown.
 func (r *protoSource) encode(b []byte, d protoreflect.MessageDescriptor, depth int) []byte {
 	if d.Fields().Len() == 0 {
 		return b
@@ -128,7 +128,7 @@ func (r *protoSource) encode(b []byte, d protoreflect.MessageDescriptor, depth i
 	for range r.IntN(3 + 2*d.Fields().Len()) {
 		f := d.Fields().Get(r.IntN(d.Fields().Len()))
 		number := f.Number()
-		if r.IntN(12) == 0 { // unknown, or of another wire type
+		if r.IntN(12) == 0 { // a field that is unknown or has another wire type
 			if r.IntN(2) == 0 {
 				number = protowire.Number(1 + r.IntN(5000))
 			}
@@ -349,8 +349,8 @@ func newProtoCase(t testing.TB, seed uint64) *protoCase {
 	return c
 }
 
-// compare compares the values that the reader finds in a message with those of the library. whole says that the message
-// is undamaged. It returns whether both read the message, and how many values were found.
+// compare compares the values that the reader finds in a message with those of the library. whole is true if the
+// message is undamaged. read is true if both could read the message; found is the number of values that were found.
 func (c *protoCase) compare(t *testing.T, value []byte, whole bool) (read bool, found int) {
 	t.Helper()
 	m := dynamicpb.NewMessage(c.of)
@@ -430,7 +430,7 @@ func TestProtoReference(t *testing.T) {
 	}
 }
 
-// FuzzProtoReference takes the number of a file and arbitrary bytes.
+// FuzzProtoReference does the same with arbitrary bytes as the message. Its first input is the seed of the file.
 func FuzzProtoReference(f *testing.F) {
 	cases := map[uint8]*protoCase{}
 	of := func(t testing.TB, file uint8) *protoCase {
@@ -443,11 +443,11 @@ func FuzzProtoReference(f *testing.F) {
 		c := of(f, file)
 		f.Add(file, c.encode(nil, c.of, 3))
 	}
-	f.Add(uint8(0xff), []byte("\xf3\x25\xc8\x95\x80\xf4\x30\x30\xf4\x25")) // a large number in a group
+	f.Add(uint8(0xff), []byte("\xf3\x25\xc8\x95\x80\xf4\x30\x30\xf4\x25")) // a large field number in a group
 	f.Fuzz(func(t *testing.T, file uint8, value []byte) { of(t, file).compare(t, value, false) })
 }
 
-// TestJSONNames: a field without a JSON name gets its default one.
+// TestJSONNames: a field without a JSON name gets the default JSON name.
 func TestJSONNames(t *testing.T) {
 	for _, name := range []string{"a", "two_words", "_x", "a__b", "a_1", "a_B", "trailing_", "camelCase"} {
 		f := &descriptorpb.FieldDescriptorProto{Name: &name}

@@ -20,14 +20,14 @@ import (
 	"github.com/streamdp/streamdp/internal/column"
 )
 
-// The formats of schemas, named as the codecs are.
+// These are the formats of schemas. They have the same names as the codecs.
 const (
 	Avro     = "avro"
 	Protobuf = "protobuf"
 	JSON     = "json-schema"
 )
 
-// Schema is the parsed schema with which a record was written. It is immutable.
+// Schema is a parsed schema, as the writer of a record used it. It is immutable.
 type Schema struct {
 	format string
 	avro   *avroType
@@ -37,12 +37,12 @@ type Schema struct {
 
 // Reference is another schema that a schema needs. Name is the name by which the schema refers to it: the full name of
 // a type in Avro, the path in the import statement in Protobuf, and the URI before the fragment of a "$ref" in JSON
-// Schema. In a list, a reference comes after the references that it needs itself.
+// Schema. In a list of references, each comes after those that it needs itself.
 type Reference struct {
 	Name, Text string
 }
 
-// Bounds on schemas of all formats.
+// These bounds apply to schemas of all formats.
 const (
 	// MaxText is the largest total size, in bytes, of a schema's text and those of its references.
 	MaxText = 1 << 20
@@ -56,10 +56,10 @@ var parsers = map[string]func(text string, references []Reference) (*Schema, err
 	Avro: ParseAvro, Protobuf: ParseProtobuf, JSON: ParseJSON,
 }
 
-// parsing is held while a schema is parsed, so that concurrent calls need the memory of one schema only.
+// parsing is held while a schema is parsed, so that concurrent calls never need the memory of more than one parser.
 var parsing sync.Mutex
 
-// Parse reads a schema of a format. The schema may come from anybody: Parse takes bounded time and memory.
+// Parse reads a schema of a format. The schema may be malicious: Parse takes bounded time and memory.
 //
 // Errors: those of ParseAvro, ParseProtobuf and ParseJSON; the schema or a name is too long; the parser panicked.
 func Parse(format, text string, references []Reference) (s *Schema, err error) {
@@ -100,10 +100,11 @@ type Kinds uint16
 // Has reports whether k is in the set.
 func (ks Kinds) Has(k column.Kind) bool { return ks&(1<<k) != 0 }
 
-// Any reports whether the set contains any kind but column.Absent.
+// Any reports whether the set contains a kind other than column.Absent.
 func (ks Kinds) Any() bool { return ks&^(absent|mayKey) != 0 }
 
-// Key reports whether a value can be a user key, for the set that [Schema.PlanWithKey] returns for the key.
+// Key reports whether a value can be a user key. It is valid only for the set that [Schema.PlanWithKey] returns for the
+// key.
 func (ks Kinds) Key() bool { return ks&mayKey != 0 }
 
 // String names the kinds, as in "number or null".
@@ -136,21 +137,22 @@ const (
 // it.
 type Plan struct {
 	slots []int // slot of each path
-	key   int   // slot of the user key, -1 without one
+	key   int   // slot of the user key; -1 if there is no user key
 	many  int   // number of slots
 	avro  *avroNode
 	proto *protoMessage
 	marks int // number of marks for Protobuf's messages and lists
-	// Slots of Protobuf values that consist of several fields. They are evaluated when all fields have been read.
+	// instants, durations and decimals are the slots of Protobuf values that consist of several fields. Such a value is
+	// computed once all its fields have been read.
 	instants, durations, decimals []int
-	texts                         bool // values may point into the record
+	texts                         bool // true if values may point into the record
 }
 
-// PlanWithKey compiles the schema for paths, and for a user key at one more path, see [Reader.Key]; nil: there is no
-// key. kinds[i] is the set of possible kinds of values at path i. It is empty if the schema has no such path, and then
-// the value is always absent. The set may contain kinds that no record has. A record has no kind outside the set,
-// except column.Other for a text that is not valid UTF-8, a decimal of more than 64 bytes, or an invalid timestamp. key
-// is the set for the key; it is empty without a path, or if the schema has no such path.
+// PlanWithKey compiles the schema for paths and, if user is not nil, for a user key at the path user; see [Reader.Key].
+// kinds[i] is the set of kinds that a value at path i can have. It is empty if the schema has no such path; the value
+// is then always absent. The set may contain kinds that no record has. A record has no kind outside the set, except
+// column.Other for a text that is not valid UTF-8, a decimal of more than 64 bytes, or an invalid timestamp. key is the
+// set for the user key. It is empty if user is nil, or if the schema has no such path.
 //
 // The plan is nil for JSON Schema, whose records the JSON codec reads.
 //
@@ -205,10 +207,10 @@ func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (p
 
 // want is a node of the tree of paths. Equal paths share a node.
 type want struct {
-	slot   int // slot for its value; -1: no path ends here
-	lo, hi int // slots of this node and all below: from lo to hi-1
+	slot   int // slot for the node's value; -1: no path ends here
+	lo, hi int // slots of this node and all nodes below it: lo to hi-1
 	names  map[string]*want
-	items  []*wantItem // by index
+	items  []*wantItem // the elements below, by index
 	order  []*want     // the nodes below, in the order of the paths
 }
 
@@ -270,7 +272,7 @@ func (w *want) number(next *int) {
 	w.hi = *next
 }
 
-// Reader reads records by a plan. Only one goroutine may use it.
+// Reader reads records by a plan. Only one goroutine may use it at a time.
 type Reader struct {
 	plan   *Plan
 	values []column.Value // by slot
@@ -303,12 +305,12 @@ func (r *Reader) Read(value []byte) bool {
 	return ok
 }
 
-// Value returns the value at path i of the last record. It is valid until the next record is read, and only as long as
-// the bytes of the record are.
+// Value returns the value at path i of the last record. The value is valid until the next record is read, and only
+// while the bytes of its record are unchanged.
 func (r *Reader) Value(i int) *column.Value { return &r.values[r.plan.slots[i]] }
 
 // Key returns the user key of the last record: the text of a string or an enum's symbol, the decimal digits of an
-// integer, or a UUID in its usual form. It is empty if there is none, and is valid as long as a value is.
+// integer, or a UUID in its usual form. It is empty if there is none, and is valid as long as the result of Value.
 func (r *Reader) Key() []byte {
 	if r.plan.key < 0 {
 		return nil
@@ -327,7 +329,7 @@ func (r *Reader) Key() []byte {
 	return nil
 }
 
-// Release drops the values of the last record, so that nothing refers to its bytes any more.
+// Release drops the values of the last record, so that nothing refers to the record's bytes.
 func (r *Reader) Release() {
 	if r.plan.texts {
 		r.clear()
@@ -343,8 +345,8 @@ func (r *Reader) clear() {
 // maxDepth is the largest nesting depth of records, arrays, maps, messages and groups.
 const maxDepth = 1000
 
-// Values of Nsec for a Number or Other. signed and unsigned: Sec holds the integer exactly, which Num may not, because
-// above 2⁵³ neighbouring integers share a float64. uuid: Text is the 16 bytes of a UUID.
+// The constants are values of Nsec for a Number or Other. signed and unsigned mean that Sec holds the integer exactly;
+// Num may not, because above 2⁵³ neighbouring integers share a float64. uuid means that Text is the 16 bytes of a UUID.
 const (
 	signed int32 = 1 + iota
 	unsigned

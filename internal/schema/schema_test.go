@@ -133,7 +133,8 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestHostile: bytes that claim more than there is, or that never end, are refused quickly and without memory.
+// TestHostile: bytes that claim more elements than they have, or that never end, are refused quickly and without
+// allocation.
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	long := func(x int64) string { return string(binary.AppendVarint(nil, x)) }
@@ -178,7 +179,7 @@ func TestHostile(t *testing.T) {
 		}
 	}
 
-	// Nested lists are read up to the limit.
+	// Nested lists are read up to the limit of the depth, and refused beyond it.
 	for depth, want := range map[int]bool{900: true, 1100: false} {
 		value := strings.Repeat("\x02", depth) + "\x00" + strings.Repeat("\x0e", depth+1)
 		for _, p := range []string{"next.next.x", "x"} {
@@ -189,7 +190,7 @@ func TestHostile(t *testing.T) {
 		}
 	}
 
-	// The largest possible count of elements without bytes costs one step per block.
+	// A block of elements of 0 bytes may claim the largest count. It costs only one step.
 	plan,
 		_ := mustAvro(t,
 		`{"type": "array", "items": {"type": "record", "name": "R", "fields": [{"name": "n", "type": "null"}]}}`).Plan(
@@ -222,19 +223,19 @@ func TestHostile(t *testing.T) {
 		{string(group(100000)), false},
 		{strings.Repeat(string(protowire.AppendTag(nil, 9, protowire.StartGroupType)), 100000), false},
 		{string(protowire.AppendTag(nil, 9, protowire.EndGroupType)), false},
-		{"\x4b\x54", false}, // group 9, end of 10
-		{"\x00\x00", false}, // number 0
+		{"\x4b\x54", false}, // group 9 with the end of group 10
+		{"\x00\x00", false}, // field number 0
 		{"\x0e", false},     // wire type 6
 		{"\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f", false},
 		{"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", false},
-		{"\x1a\x09" + strings.Repeat("x", 9), false}, // packed doubles of nine bytes
+		{"\x1a\x09" + strings.Repeat("x", 9), false}, // packed doubles in nine bytes
 		{"\x1a\x08" + strings.Repeat("x", 8), true},
 		{"\x09\x00\x00", false},
 		{"\x22\x03\x0a\x01", false},
 		{"\x22\x03\x0a\x01k", true},
-		{"\xf8\xff\xff\xff\x0f\x00", true},  // the largest number
-		{"\x80\x80\x80\x80\x10\x00", false}, // one more
-		// A varint of ten bytes, and then one as a tag.
+		{"\xf8\xff\xff\xff\x0f\x00", true},  // the largest field number
+		{"\x80\x80\x80\x80\x10\x00", false}, // one more than the largest
+		// First a varint has ten bytes, then a tag has.
 		{"\x88\x80\x80\x80\x80\x80\x80\x80\x80\x00" + "abcd", false},
 	} {
 		if ok := r.Read([]byte(c.value)); ok != c.ok {
@@ -251,15 +252,15 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestProtoMerge: a sub-message that occurs twice is merged; packed and single elements of a list count alike; of two
-// entries with one key the last counts.
+// TestProtoMerge: if a sub-message occurs twice, its fields are merged; packed and single elements of a list have the
+// same meaning; of two map entries with the same key, the last one counts.
 func TestProtoMerge(t *testing.T) {
 	t.Parallel()
 	s := mustProto(t,
 		`syntax = "proto3"; message M { P p = 1; repeated int32 l = 2; map<int32, P> m = 3; oneof o { P q = 4; int32 i = 5; } message P { int32 a = 1; int32 b = 2; } }`)
 	plan, _ := s.Plan(paths("p.a", "p.b", "l[0]", "l[2]", "l[3]", "m.7.a", "m.7.b", "q.a", "q.b", "i"))
 	r := NewReader(plan)
-	// The message: p.a = 5, l = 1, 2, p.b = 6, l = 3.
+	// The message has these fields: p.a = 5, l = 1, 2, p.b = 6, l = 3.
 	value := "\x0a\x02\x08\x05" + "\x12\x02\x01\x02" + "\x0a\x02\x10\x06" + "\x10\x03" +
 		"\x1a\x06\x08\x07\x12\x02\x08\x01" + "\x1a\x06\x08\x07\x12\x02\x10\x02" + // m[7] = {a: 1}, then {b: 2}
 		"\x22\x02\x08\x01" + "\x28\x09" + "\x22\x02\x10\x02" // q.a = 1, i = 9, q.b = 2
@@ -276,8 +277,8 @@ func TestProtoMerge(t *testing.T) {
 	}
 }
 
-// TestProtoOdd: a map's number of 32 bits is the lowest 32 bits of what was written. A wrapper is its value, even if a
-// path leads inside.
+// TestProtoOdd checks two special cases. A 32-bit number in a map is the lowest 32 bits of the number that was written.
+// A wrapper has the same value as the field inside it, and a path to either reads it.
 func TestProtoOdd(t *testing.T) {
 	t.Parallel()
 	s := mustProto(t,
@@ -316,13 +317,13 @@ func TestProtoDecimal(t *testing.T) {
 	}{
 		{"", column.Value{}},
 		{"\x0a\x06\x0a\x02\x30\x39\x18\x02", column.Value{Kind: column.Number, Num: 123.45}},
-		// The decimal in two parts.
+		// The message contains the decimal in two parts.
 		{"\x0a\x04\x18\x02\x10\x05\x0a\x04\x0a\x02\xcf\xc7", column.Value{Kind: column.Number, Num: -123.45}},
 		{"\x0a\x04\x0a\x02\x30\x39", column.Value{Kind: column.Number, Num: 12345}},
 		{"\x0a\x02\x18\x02", column.Value{Kind: column.Other}},
 		{"\x0a\x00", column.Value{Kind: column.Other}},
 		{"\x0a\x0f\x0a\x02\x30\x39\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", column.Value{Kind: column.Other}},
-		{"\x0a\x0a\x0a\x02\x30\x39\x18\xff\xff\xff\xff\x07", column.Value{Kind: column.Number}}, // a scale of 2³¹-1
+		{"\x0a\x0a\x0a\x02\x30\x39\x18\xff\xff\xff\xff\x07", column.Value{Kind: column.Number}}, // the scale is 2³¹-1
 	} {
 		if ok := r.Read([]byte(c.value)); !ok || !same(r.Value(0), &c.want) || r.Value(0).Text != nil {
 			t.Errorf("%q: %t %+v, want %+v", c.value, ok, *r.Value(0), c.want)
@@ -448,7 +449,7 @@ func FuzzBytes(f *testing.F) {
 	})
 }
 
-// Plan is PlanWithKey without a user key.
+// Plan calls PlanWithKey without a user key.
 func (s *Schema) Plan(paths [][]column.Element) (*Plan, []Kinds) {
 	plan, kinds, _, err := s.PlanWithKey(paths, nil)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package statement writes a page to be signed: the guarantees, charges and audits of streams.
+// Package statement writes a page that somebody can sign: the guarantees, charges and audits of streams.
 package statement
 
 import (
@@ -28,7 +28,7 @@ import (
 //go:embed statement.html
 var pageHTML string
 
-// Statement is the content of the page, also as JSON for programs.
+// Statement is the content of the page, as HTML or as JSON.
 type Statement struct {
 	Made          time.Time `json:"made"`
 	Version       string    `json:"version"`
@@ -53,16 +53,16 @@ type Stream struct {
 	Promise    string            `json:"promise"`
 	Unit       string            `json:"unit"`    // what the guarantee protects: see core.Unit
 	User       *config.User      `json:"-"`       // nil if the unit is a record
-	Digests    map[string]string `json:"digests"` // by partition; "merged" for all together
+	Digests    map[string]string `json:"digests"` // by partition; the key "merged" is for all partitions together
 	Versions   map[string]string `json:"versions"`
 	Audit      *audit.Report     `json:"audit,omitempty"`
-	AuditError string            `json:"audit_missing,omitempty"` // why there is no audit
+	AuditError string            `json:"audit_missing,omitempty"` // reason why there is no audit
 }
 
 // Options are the inputs of a statement in addition to the configuration.
 type Options struct {
 	Configuration string                        // name of the file or directory that was read
-	Version       string                        // of this build
+	Version       string                        // version of this build
 	Books         func() (*ledger.Books, error) // reads the ledgers
 	Quick         bool                          // audits with fewer draws
 }
@@ -92,7 +92,7 @@ func New(cfg *config.Config, o Options) (*Statement, error) {
 	if r.Budgets, err = books.Budget(); err != nil {
 		return nil, err
 	}
-	audits := map[string]*audit.Report{} // by pattern
+	audits := map[string]*audit.Report{} // reports by pattern
 	for i, s := range cfg.Streams {
 		one := Stream{
 			Description: all[i], Topic: s.Input.Topic, Output: s.Output.Topic, Columns: s.Input.Row(),
@@ -106,7 +106,7 @@ func New(cfg *config.Config, o Options) (*Statement, error) {
 			one.Digests[core.PartitionName(t.partition)] = hex.EncodeToString(digest[:])
 		}
 		switch suite, err := suites.Of(s, plan.Audits(s)); {
-		case audits[s.Pattern()] != nil: // the audit of another topic of the pattern applies
+		case audits[s.Pattern()] != nil: // the audit for another topic of the pattern applies here too
 			one.Audit = audits[s.Pattern()]
 		case errors.As(err, new(audit.NoneError)):
 			one.AuditError = err.Error()
@@ -129,17 +129,17 @@ func New(cfg *config.Config, o Options) (*Statement, error) {
 
 // task is a task of a stream.
 type task struct {
-	stream    *config.Stream // as the task runs it
-	partition int            // or core.Merged
+	stream    *config.Stream // the stream's configuration as the task runs it
+	partition int            // partition, or core.Merged
 }
 
 // tasks returns the tasks of a stream: one for each partition of its configuration or, if that is "all", for each
-// partition in the ledger. A merged stream has one task, over the partitions of its last epoch; before its first epoch
-// it has none if its partitions are "all".
+// partition in the ledger. A merged stream has one task, over the partitions of its last epoch; a merged stream over
+// "all" partitions has no task before its first epoch.
 func (r *Statement) tasks(s *config.Stream) (all []task) {
 	if s.Merge {
 		numbers := s.Input.Partitions
-		for _, e := range r.Epochs { // oldest first
+		for _, e := range r.Epochs { // epochs are sorted, the oldest first
 			if e.Stream != s.Name || e.Partition != core.Merged {
 				continue
 			}
@@ -188,7 +188,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"partition": core.PartitionName,
 	"offset":    words.Offset,
 	"short":     func(digest string) string { return digest[:min(16, len(digest))] },
-	// exact reports whether a caveat is positive: it says that the guarantee holds in finite precision.
+	// exact reports whether a caveat is good news: that the guarantee holds in finite precision.
 	"exact": func(caveat string) bool { return strings.HasPrefix(caveat, "Finite precision: exact") },
 	"percent": func(epsilon *float64, delta float64) string {
 		if epsilon == nil {

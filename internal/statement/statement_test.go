@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// TestReportOfPersons: if persons are protected, the report speaks of persons and not of charged records; otherwise the
-// reverse.
+// TestReportOfPersons: if persons are protected, the report mentions persons and no charged records; otherwise it
+// mentions charged records and no persons.
 func TestReportOfPersons(t *testing.T) {
 	t.Parallel()
 	two := 2.708

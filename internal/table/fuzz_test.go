@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzLines: a file has one line for each end of line, plus one if it does not end with one; no line contains a part of
-// another.
+// FuzzLines: a file has one line for each line end, and one more if it does not end with a line end; no line contains a
+// part of another.
 func FuzzLines(f *testing.F) {
 	for _, s := range []string{"", "a\n\"b\r\n\r\nc\rd\r\r\n", "\xef\xbb\xbfa,\"b\"\"c\"\n\xef\xbb\xbf,",
 		"1,\"2\n3\",4"} {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// File is an open file. Reading from it yields its content, uncompressed if its name ends in .gz.
+// File is an open file. Reading from it yields its content. If its name ends in .gz, the content is uncompressed.
 type File struct {
 	io.Reader
 	// Size is the size of the stored file, 0 if unknown.
@@ -67,10 +67,10 @@ func (f *File) Close() error { return f.close() }
 // are kept in memory.
 const MaxLine = 16 << 20
 
-// Lines splits a file into lines. Every line is one record, even within quotes: the file "a\n\"b\n\nc" has the four
-// lines a, "b, the empty one, and c.
+// Lines splits a file into lines. Every line is one record, even within quotes: the file "a\n\"b\n\nc" has four lines:
+// a, "b, an empty line, and c.
 //
-// Privacy: the number of lines is public. The content of one line cannot add, remove or shift another one. A line ends
+// Privacy: the number of lines is public. The content of one line cannot add, remove or move another line. A line ends
 // with LF or CRLF only. The last line may lack its end; it counts unless it is empty. A line longer than MaxLine counts
 // as an empty one. A byte order mark before the first line does not belong to the line.
 type Lines struct {
@@ -123,9 +123,9 @@ func (l *Lines) trim(line []byte) []byte {
 	return line
 }
 
-// splitCells appends the cells of a line of CSV. A cell that begins with a quote ends at the next single quote; two
-// quotes stand for one. Any other cell is taken literally. ok is false if a quote is not closed in the line, or if
-// something other than a comma follows it.
+// splitCells appends the cells of a line of CSV. A cell that begins with a quote ends at the next quote; but two quotes
+// in a row stand for one and do not end the cell. Any other cell is taken literally. ok is false if a quote is not
+// closed in the line, or if something other than a comma follows it.
 func splitCells(cells []string, line string) (_ []string, ok bool) {
 	for {
 		if !strings.HasPrefix(line, `"`) {
@@ -144,7 +144,7 @@ func splitCells(cells []string, line string) (_ []string, ok bool) {
 			if end+1 == len(line) || line[end+1] != '"' {
 				break
 			}
-			end++ // the first of two quotes
+			end++ // skips the first of two quotes
 		}
 		if end == len(line) {
 			return cells, false

@@ -75,8 +75,8 @@ func TestLinesStayApart(t *testing.T) {
 	}
 }
 
-// TestSplitCells: a line has the cells that encoding/csv finds. If encoding/csv reports a fault, the line has none; the
-// exception is a quote inside a cell that begins without one.
+// TestSplitCells: a line has the cells that encoding/csv finds. If encoding/csv reports a fault, the line has no cells.
+// The exception is a quote inside a cell that begins without a quote.
 func TestSplitCells(t *testing.T) {
 	f := func(line string, ok bool, cells ...string) {
 		t.Helper()
@@ -106,7 +106,7 @@ func TestSplitCells(t *testing.T) {
 		r := csv.NewReader(strings.NewReader(line[1:]))
 		want, err := r.Read()
 		switch {
-		case line == "x": // encoding/csv skips it
+		case line == "x": // skipped: encoding/csv ignores such a line
 		case err == nil:
 			if agreed++; !ok || !slices.Equal(got, want) {
 				t.Fatalf("%q has the cells %q, %t, but encoding/csv has %q", line[1:], got, ok, want)

@@ -28,17 +28,18 @@ type Table struct {
 	file    *File
 	lines   *Lines
 	cells   []string // cells of the row that Next returned
-	pending bool     // cells hold the first line, which is a row
+	pending bool     // true while cells hold the first line, because it is a row
 }
 
-// Open opens a CSV file, "-" for standard input. columns are names or 1-based numbers, none for all.
+// Open opens a CSV file, "-" for standard input. columns are names or 1-based numbers. If there are none, all columns
+// are chosen.
 //
-// header is "auto", "yes", "no" or the names of the columns. With auto, the first line is a row if every cell of the
-// chosen columns is a number, and a header if no cell is. Anything else is an error: otherwise a damaged record might
-// be taken for a header, and would be published instead of counted.
+// header is "auto", "yes", "no" or the names of the columns. With auto, the first line is a row if all cells of the
+// chosen columns are numbers, and a header if none is. Any other first line is an error. Otherwise a damaged record
+// might be taken for a header, and be published instead of counted.
 //
-// Privacy: the first line is public, because it decides how all others are read. It is private like any other record if
-// header is "no" and columns are given.
+// Privacy: the first line is public, because it decides how all others are read. If header is "no" and columns are
+// given, the first line is as private as any other.
 func Open(path, header string, columns []string) (*Table, error) {
 	f, err := OpenFile(path)
 	if err != nil {
@@ -97,7 +98,7 @@ func (t *Table) readHead(header string, columns []string) (err error) {
 	if header == "auto" {
 		_, named := pickColumns(first, columns)
 		plain, err := pickColumns(t.header, columns)
-		// A line with numbers and without the chosen names is data, so no message may show it.
+		// A line that has numbers and lacks the chosen names is data, and no message may show it.
 		isHeader = (err != nil || !allNumbers(first, plain)) && (named == nil || !anyNumber(first, all(len(first))))
 		if isHeader && err == nil && anyNumber(first, plain) {
 			return exit.Usagef("the first line has cells of both kinds, numbers and others: use --header yes or " +
@@ -131,7 +132,7 @@ func headerNames(header string) []string {
 	if slices.Contains([]string{"auto", "yes", "no"}, header) {
 		return nil
 	}
-	names := strings.Split(strings.TrimSuffix(header, ","), ",") // "x," stands for one name
+	names := strings.Split(strings.TrimSuffix(header, ","), ",") // "x," is a list of one name
 	for i, name := range names {
 		names[i] = strings.TrimSpace(name)
 	}
@@ -161,8 +162,8 @@ func highest(columns []string) ([]string, error) {
 	return numbered(n), nil
 }
 
-// Label chooses the columns whose names are the labels. If the file has other names, it takes all columns, whose number
-// must then be the number of labels.
+// Label chooses the columns whose names are the labels. If the file has other names, Label chooses all columns, and
+// there must be as many columns as labels.
 func (t *Table) Label(path string, labels []string) error {
 	pick := make([]int, len(labels))
 	for k, l := range labels {
@@ -181,7 +182,7 @@ func (t *Table) Label(path string, labels []string) error {
 	return nil
 }
 
-// Column returns the place of a column among the chosen ones, −1 if it was not chosen. The column is a name or a
+// Column returns the index of a column among the chosen columns, −1 if it was not chosen. The column is a name or a
 // 1-based number in the file.
 func (t *Table) Column(column string) int {
 	if i := slices.Index(t.Names, column); i >= 0 {
@@ -247,7 +248,8 @@ func Number(cell string) (float64, bool) {
 	return f, n > 0 && n == len(cell)
 }
 
-// Next returns the cells of the next line, none if the line is a null record. They are valid until the next call.
+// Next returns the cells of the next line, or no cells if the line is a null record. They are valid until the next
+// call.
 func (t *Table) Next() ([]string, error) {
 	if t.pending {
 		t.pending = false

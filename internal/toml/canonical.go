@@ -32,8 +32,7 @@ func (n *Node) Canonical(v reflect.Value) map[string]any {
 	return t
 }
 
-// isDefault reports whether f is the default of its key: the default of its row or, if
-// there is none, the zero value.
+// isDefault reports whether f equals the default of its key. Without a default in the row, that is the zero value.
 func (n *Node) isDefault(f reflect.Value) bool {
 	value, err := n.Default()
 	switch {
@@ -48,7 +47,7 @@ func (n *Node) isDefault(f reflect.Value) bool {
 }
 
 // Plain returns the value of the key in canonical form: an empty list for a nil list, "off" for a missing number,
-// "auto" for a number that is found, and the text of a value that has one.
+// "auto" for a number that is found, and the text form of a value that has one.
 func (n *Node) Plain(f reflect.Value) any {
 	if f.Kind() == reflect.Pointer {
 		if f.IsNil() {
@@ -82,7 +81,7 @@ func (n *Node) Plain(f reflect.Value) any {
 	return f.Interface()
 }
 
-// autoOr returns a number, or "auto" for one that is to be found.
+// autoOr returns x, or "auto" if x is NaN, which stands for a number to be found.
 func autoOr(x float64) any {
 	if math.IsNaN(x) {
 		return "auto"
@@ -96,7 +95,7 @@ func JSON(v any) []byte {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		panic("toml: " + err.Error()) // numbers are finite, strings are UTF-8
+		panic("toml: " + err.Error()) // unreachable: numbers are finite, strings are UTF-8
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }

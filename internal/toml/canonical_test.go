@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestLaterKeys: a key that the first version did not have is omitted while it has its default.
+// TestLaterKeys: the canonical form omits a key that the first version did not have while it has its default.
 func TestLaterKeys(t *testing.T) {
 	type settings struct {
 		First int       `toml:"first"`

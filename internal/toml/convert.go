@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// convert checks a value against its row of the schema: its type, finiteness, words and rule. It returns string, bool,
-// int64, float64, time.Duration, a slice of one of these, or the result of Kind.Read.
+// convert checks a value against its row of the schema: its type, whether it is finite, its words and its rule. It
+// returns string, bool, int64, float64, time.Duration, a slice of one of these, or the result of Kind.Read.
 func (d *Document) convert(n *Node, key Key, v any) (value any, ok bool) {
 	list, isList := v.([]any)
 	switch n.Kind {
@@ -157,7 +157,7 @@ func (d *Document) convertOne(n *Node, key Key, element int, v any) (value any, 
 	return value, "", nil
 }
 
-// finite returns a finite number, or the rule that v violates.
+// finite returns v as a finite number, or the rule that v violates.
 func finite(v any, wrong string) (x float64, broken string) {
 	switch v := v.(type) {
 	case int64:
@@ -173,7 +173,7 @@ func finite(v any, wrong string) (x float64, broken string) {
 	return x + 0, "" // +0 turns −0 into 0, which would have another digest
 }
 
-// Duration parses a duration with its unit. "0" has no unit and is refused.
+// Duration parses a duration with its unit. It refuses "0", which has no unit.
 func Duration(s string) (time.Duration, bool) {
 	t, err := time.ParseDuration(s)
 	return t, err == nil && unicode.IsLetter(rune(s[len(s)-1]))

@@ -31,7 +31,7 @@ func (d *Document) ReadTable(n *Node, key Key, t map[string]any, dst reflect.Val
 		case c.Has(Required):
 			d.Add(here, -1, "required table, with "+strings.Join(c.mustHave(), ", "), nil)
 		default:
-			// A pointer stays nil if the file does not have the table.
+			// A pointer stays nil if the file does not have its table.
 			if f := c.In(dst); f.Kind() == reflect.Struct {
 				d.ReadTable(c, here, nil, f)
 			}
@@ -39,7 +39,7 @@ func (d *Document) ReadTable(n *Node, key Key, t map[string]any, dst reflect.Val
 	}
 }
 
-// mustHave returns the names of the required keys of a table.
+// mustHave returns the names of the keys that table n requires.
 func (n *Node) mustHave() (names []string) {
 	for _, c := range n.Children {
 		if c.Has(Required) || c.Has(Usual) {
@@ -53,7 +53,7 @@ func (d *Document) readSubtable(n *Node, key Key, v any, dst reflect.Value) {
 	t, ok := v.(map[string]any)
 	if !ok {
 		if slices.ContainsFunc(n.Children, func(c *Node) bool { return c.Kind == File }) {
-			v = nil // it may be a secret that belongs in a file
+			v = nil // not shown: it may be a secret, which belongs in a file
 		}
 		d.Add(key, -1, "must be a table", Scalar(v))
 		return

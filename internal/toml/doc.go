@@ -1,4 +1,4 @@
-// Package toml reads TOML files strictly, by a table of the keys that they may have.
+// Package toml reads TOML files strictly: it accepts only the keys in a table of known keys.
 //
 // A [Row] describes a key: the values that it accepts, its default, and its meaning. [New] builds a tree of rows. A
 // [Document] is the parsed content of files. [Document.ReadTable] reads it into a struct, and records a [Fault] with

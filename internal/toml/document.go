@@ -10,30 +10,31 @@ import (
 )
 
 // Document is the content of a file, or of several files that are read as one. The TOML package parses it into maps; a
-// tree of rows says which keys are read from them. The package could decode into structs, but it would match keys in
-// any case, read 5 as 5 ns, and report faults without their lines.
+// tree of rows says which keys are read from the maps. That package could decode into structs directly, but it would
+// ignore the case of keys, read 5 as 5 ns, and report faults without their lines.
 type Document struct {
 	*positions
 	files  []Source
-	masked map[string]string // values with environment variables, as written in the file
+	masked map[string]string // values that contain environment variables, as written in the file
 	bad    map[string]bool   // keys with a fault
 
 	// Tree is the table of all content.
 	Tree map[string]any
-	// Hidden are the keys that hold values of environment variables, which nothing prints.
+	// Hidden are the keys whose values contain environment variables. Nothing prints these values.
 	Hidden []Key
 	// Faults are the faults found so far, in the order in which they were found.
 	Faults Faults
 }
 
-// Parse reads files as one document. It records a fault for a text that is not TOML, and for a key that two files have.
+// Parse reads files as one document. It records a fault for a text that is not TOML, and for a key that is in two
+// files.
 func Parse(files []Source) *Document {
 	d := Of("", nil)
 	d.parse(files)
 	return d
 }
 
-// Of returns a document with the content of tree and without lines. Its faults name the file as name.
+// Of returns a document with the content of tree. It has no line numbers. Its faults give name as the file.
 func Of(name string, tree map[string]any) *Document {
 	return &Document{
 		positions: scan(""), files: []Source{{Name: name}}, Tree: tree, masked: map[string]string{},
@@ -49,12 +50,12 @@ func (d *Document) Err() error {
 	slices.SortStableFunc(d.Faults, func(a, b *Fault) int {
 		return cmp.Or(d.number(a.File)-d.number(b.File), cmp.Compare(a.Line, b.Line))
 	})
-	// A list in one line may contain the same faulty element twice, which is reported once.
+	// A one-line list may contain the same faulty element twice. The fault is reported only once.
 	return slices.CompactFunc(d.Faults, func(a, b *Fault) bool { return a.Error() == b.Error() })
 }
 
-// parse reads TOML. If a text is not TOML, this is the only fault of its file, and the other files are only checked for
-// being TOML.
+// parse reads TOML. If a file is not TOML, that is its only reported fault, and other files are checked only for being
+// TOML.
 func (d *Document) parse(files []Source) {
 	d.files = files
 	for i := 1; i < len(files); i++ {
@@ -70,17 +71,17 @@ func (d *Document) parse(files []Source) {
 	}
 }
 
-// decode reads the tables of a file.
+// decode parses the text of a file into tables.
 func (d *Document) decode(f *Source) (tree map[string]any, ok bool) {
 	defer func() {
-		if r := recover(); r != nil { // the parser panics in states that it considers bugs
+		if r := recover(); r != nil { // the parser panics in states that should be impossible
 			d.fail(f, 1, "not TOML")
 		}
 	}()
 	if _, err := burnt.Decode(f.Text, &tree); err != nil {
 		line, message := 1, "cannot be read"
 		if e, ok := errors.AsType[burnt.ParseError](err); ok {
-			// If a line ends too early, the parser reports the following line.
+			// If a line ends too early, the parser reports the next line instead. The code below corrects this.
 			before := strings.TrimPrefix(f.Text, "\xef\xbb\xbf")
 			before = before[:min(max(e.Position.Start, 0), len(before))]
 			line, message = 1+strings.Count(before, "\n"), harmless(e.Message)
@@ -101,8 +102,7 @@ func (d *Document) Add(key Key, element int, rule string, value any) *Fault {
 	return d.Note(key, element, rule, value)
 }
 
-// Note records a fault like Add. It is for faults of a table as a whole: later checks still look at the keys in the
-// table.
+// Note records a fault like Add, but for a table as a whole: later checks still look at the keys in the table.
 func (d *Document) Note(key Key, element int, rule string, value any) *Fault {
 	if _, ok := value.(string); ok {
 		if source, ok := d.masked[place(key, element)]; ok {
@@ -122,7 +122,7 @@ func (d *Document) Line(key Key, element int) int { return d.positions.line(key,
 // Spoil makes later checks skip the key, as if it had a fault.
 func (d *Document) Spoil(key Key) { d.bad[key.String()] = true }
 
-// SoundBelow reports whether no key in the table has a fault.
+// SoundBelow reports whether all keys in the table are without a fault.
 func (d *Document) SoundBelow(table Key) bool {
 	for k := range d.bad {
 		if strings.HasPrefix(k, table.String()+".") {

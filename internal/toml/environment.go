@@ -9,8 +9,8 @@ import (
 
 var variable = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
-// Expand replaces ${NAME} by the environment variable NAME, and $${ by ${. It does not expand the result again, and the
-// result is never printed. broken is the rule that s violates, "" if none.
+// Expand replaces ${NAME} by the environment variable NAME, and $${ by ${. It does not expand the result again. Nothing
+// prints the result. broken is the rule that s violates, "" if there is none.
 func (d *Document) Expand(key Key, element int, s string) (expanded, broken string) {
 	var b strings.Builder
 	source := s

@@ -15,10 +15,10 @@ import (
 // Fault is a violated rule and its place in the file.
 type Fault struct {
 	File  string // name of the file in its Source
-	Line  int    // from 1; for a missing key the line of its table
+	Line  int    // counted from 1; for a missing key, the line of its table
 	Key   string // full dotted key; "" if the file is not TOML
 	Rule  string // the violated rule, such as "must be positive"
-	Value any    // the value found; nil if none was, or if it may be a secret
+	Value any    // the value in the file; nil if there is none, or if it may be a secret
 	Hint  string // such as "did you mean clip?"; may be empty
 }
 
@@ -76,7 +76,7 @@ func harmless(message string) string {
 	})
 }
 
-// show returns the value for a message, nil if it may be a secret or is too long.
+// show returns v if a message may show it. It returns nil if v may be a secret or is too long.
 func (n *Node) show(v any) any {
 	if n.Kind == File {
 		return nil
@@ -87,8 +87,8 @@ func (n *Node) show(v any) any {
 // literal is text that a message shows without quotes.
 type literal string
 
-// Scalar returns v for a message, nil for lists and tables. A float keeps its decimal point: for 100.0 the message is
-// "must be an integer (100.0)", because "(100)" would be confusing.
+// Scalar returns v in the form for a message, or nil for lists and tables. A float keeps its decimal point: for 100.0
+// the message is "must be an integer (100.0)", because "(100)" would be confusing.
 func Scalar(v any) any {
 	switch v := v.(type) {
 	case string, bool, int64:
@@ -105,7 +105,7 @@ func Scalar(v any) any {
 	return nil
 }
 
-// Alternatives prints words as "a", "b" or "c".
+// Alternatives formats words as "a", "b" or "c".
 func Alternatives(words []string) string {
 	var b strings.Builder
 	for i, w := range words {

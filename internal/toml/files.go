@@ -45,7 +45,7 @@ func Sources(path string) (files []Source, err error) {
 	return files, nil
 }
 
-// place returns the file of a line, and the line's number in it.
+// place converts a line number over all files into the name of the file and the line number in it.
 func (d *Document) place(line int) (file string, number int) {
 	f := d.files[0]
 	for _, next := range d.files[1:] {
@@ -62,7 +62,7 @@ func (d *Document) number(file string) int {
 }
 
 // merge adds the tables of a file to those of the earlier files. Two files may have the same table, each with some of
-// its keys. here has the lines of the file.
+// its keys. `here` holds the line numbers of f.
 func (d *Document) merge(above Key, into, tree map[string]any, here *positions, f *Source) map[string]any {
 	if into == nil {
 		return tree
@@ -87,8 +87,8 @@ func (d *Document) merge(above Key, into, tree map[string]any, here *positions, 
 	return into
 }
 
-// add adds the positions of a file that follows before lines. It keeps the positions of keys that earlier files
-// mention.
+// add adds the positions of a file. before is the number of lines in the files before it. Keys that earlier files
+// mention keep their positions.
 func (p *positions) add(file *positions, before int) {
 	p.order = append(p.order, file.order...)
 	for name, line := range file.written {

@@ -24,11 +24,11 @@ func FuzzPositions(f *testing.F) {
 	f.Fuzz(comparePositions)
 }
 
-// comparePositions compares the scanner's keys with those of the TOML package.
+// comparePositions compares the scanner's keys in src with those of the TOML package.
 func comparePositions(t *testing.T, src string) {
 	defer func() {
 		if recover() != nil {
-			scan(src) // not TOML, but scan must return
+			scan(src) // src is not TOML, but scan must return
 		}
 	}()
 	var tree map[string]any

@@ -13,7 +13,7 @@ import (
 type positions struct {
 	order   []Key          // keys and table headers, in order of appearance
 	written map[string]int // line of a key or header, by Key.String()
-	implied map[string]int // line of the first mention of a table that has no header
+	implied map[string]int // for a table without a header: line of its first mention
 }
 
 // line returns the line of the key or, if the file does not have it, of the nearest table around it. element ≥ 0 asks
@@ -33,8 +33,8 @@ func (p *positions) line(key Key, element int) int {
 	return 1
 }
 
-// place names a key or, if element ≥ 0, an element of its list. The name of an element cannot be the name of a key,
-// because a key with a bracket is quoted.
+// place returns the name under which written holds the position of a key or, if element ≥ 0, of an element of its list.
+// The two kinds of names never coincide, because a key with a bracket is quoted.
 func place(key Key, element int) string {
 	if element < 0 {
 		return key.String()
@@ -79,7 +79,7 @@ type scanner struct {
 	out  *positions
 }
 
-// found records key, written relative to section.
+// found records the position of key, which is relative to section.
 func (s *scanner) found(section, key Key, line int) {
 	full := append(section[:len(section):len(section)], key...)
 	s.out.order = append(s.out.order, full)
@@ -107,7 +107,7 @@ func (s *scanner) space() {
 	}
 }
 
-// blank skips blanks, ends of lines and comments.
+// blank skips blanks, line ends and comments.
 func (s *scanner) blank() {
 	for ; s.at < len(s.src); s.at++ {
 		switch s.src[s.at] {
@@ -169,7 +169,8 @@ func bare(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'
 }
 
-// unquote returns the string of a one-line literal. It uses the TOML package, so that escapes have one meaning only.
+// unquote returns the string of a one-line literal. It uses the TOML package, so that both readings agree on the
+// meaning of escapes.
 func unquote(literal string) string {
 	var v struct{ Key string }
 	if _, err := burnt.Decode("key = "+literal, &v); err != nil {
@@ -178,7 +179,8 @@ func unquote(literal string) string {
 	return v.Key
 }
 
-// close reports whether a list or table ends here; if so, it skips the bracket.
+// close reports whether a list or table ends here, at its closing bracket or at the end of the text. It skips the
+// bracket.
 func (s *scanner) close(bracket byte) bool {
 	if s.at == len(s.src) {
 		return true
@@ -190,7 +192,7 @@ func (s *scanner) close(bracket byte) bool {
 	return true
 }
 
-// elements reads a list or an inline table up to its bracket, element by element.
+// elements reads a list or an inline table up to its closing bracket, element by element.
 func (s *scanner) elements(bracket byte, read func(i int)) {
 	s.at++
 	for i := 0; ; i++ {
@@ -254,5 +256,5 @@ func (s *scanner) text() {
 			return
 		}
 	}
-	s.at = len(s.src) // without end: not TOML
+	s.at = len(s.src) // the string has no end: the text is not TOML
 }

@@ -124,7 +124,7 @@ func TestTOMLSuite(t *testing.T) {
 		if !reflect.DeepEqual(p.order, md.Keys()) && len(p.order)+len(md.Keys()) > 0 {
 			t.Errorf("%s: keys\n%q, want\n%q", path, p.order, md.Keys())
 		}
-		if !strings.Contains(string(data), "[[") { // with arrays of tables one name stands for several keys
+		if !strings.Contains(string(data), "[[") { // skips arrays of tables: one name stands for several keys
 			lines += compareLines(t, path, string(data), p, &md, nil, tree)
 		}
 		return nil
@@ -137,8 +137,8 @@ func TestTOMLSuite(t *testing.T) {
 	}
 }
 
-// refused is a target for decoding that reveals a value's line: the TOML package reports the line in an error of
-// UnmarshalText.
+// refused is a type that always fails to decode. This reveals a value's line, because the TOML package adds the line to
+// an error of UnmarshalText.
 type refused struct{}
 
 func (refused) UnmarshalText([]byte) error { return errors.New("refused") }
@@ -154,7 +154,7 @@ func compareLines(t *testing.T, path, src string, p *positions, md *burnt.MetaDa
 		}
 		e, ok := errors.AsType[burnt.ParseError](md.PrimitiveDecode(value, &refused{}))
 		if !ok || e.Position.Line == 0 {
-			continue // a list
+			continue // skips a list
 		}
 		got := p.line(key, -1)
 		// The parser reports the line where a value ends, and a text may have many lines.

@@ -17,7 +17,7 @@ func (n *Node) describe(b *strings.Builder) {
 		if c.Kind != Table {
 			continue
 		}
-		if c.Named == nil { // otherwise it contains only names
+		if c.Named == nil { // a table with file-chosen names has no keys of its own
 			c.section(b)
 		}
 		c.describe(b)
@@ -65,7 +65,7 @@ func (n *Node) defaultText() string {
 	return "optional"
 }
 
-// explains reports whether a text quotes every one of the words.
+// explains reports whether a text quotes each of the words.
 func explains(text string, words []string) bool {
 	for _, w := range words {
 		if !strings.Contains(text, listed([]string{w})) {

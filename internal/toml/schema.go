@@ -13,7 +13,7 @@ type Key = burnt.Key
 
 // Kind is the type of a key's value.
 type Kind struct {
-	// Wants completes the message "must be …" for a value of another type.
+	// Wants completes the message "must be …" about a value of another type.
 	Wants string
 	// Name is the name of the kind in the reference.
 	Name string
@@ -24,9 +24,9 @@ type Kind struct {
 	Plain func(value any) any
 }
 
-// The kinds of values. File is the path of a file whose content is never printed. Number is an integer or a float, read
-// as float64. Span is a string with a duration and its unit. Spread is one number or a list. Wholes is one integer or a
-// list. Off is "off" or a number. AnyValue is a number, a boolean or a string.
+// These are the kinds of values. File is the path of a file whose content is never printed. Number is an integer or a
+// float, read as float64. Span is a string with a duration and its unit. Spread is one number or a list. Wholes is one
+// integer or a list. Off is "off" or a number. AnyValue is a number, a boolean or a string.
 var (
 	Table    = &Kind{}
 	Text     = &Kind{Wants: "a string", Name: "string"}
@@ -43,24 +43,24 @@ var (
 	AnyValue = &Kind{Wants: "a number, true, false or a string", Name: "number, boolean or string"}
 )
 
-// Flags of a key. Outside applies to everything in a table that has it.
+// Flags of a key. If a table has the flag Outside, it applies to everything in the table.
 type Flags int
 
 const (
-	// Required: the key has no default.
+	// Required means that the key has no default and must be given.
 	Required Flags = 1 << iota
-	// Usual: required, but only the caller knows when.
+	// Usual means that the key is required in cases that only the caller knows.
 	Usual
-	// Flat: the table exists in the file, but not in the struct and the canonical form. Its keys are fields of the
-	// struct of the surrounding table, and belong to that table in the canonical form.
+	// Flat marks a table that exists in the file, but not in the struct and the canonical form. Its keys are fields of
+	// the struct of the surrounding table, and belong to that table in the canonical form.
 	Flat
-	// Outside: not in the canonical form.
+	// Outside means that the key is not in the canonical form.
 	Outside
-	// Found: may be "auto", which is read as NaN.
+	// Found means that the key may be "auto", which is read as NaN.
 	Found
-	// Always: in the canonical form even with its default.
+	// Always means that the key is in the canonical form even if it has its default.
 	Always
-	// Every: may be "all", which is read as [All].
+	// Every means that the key may be "all", which is read as [All].
 	Every
 )
 
@@ -69,24 +69,25 @@ const All = -1
 
 // Row describes a key.
 type Row struct {
-	Path  string // dotted; the row of a table precedes those of its keys
+	Path  string // dotted path; the row of a table precedes the rows of its keys
 	Kind  *Kind
 	Flags Flags
 	Def   string   // the default as TOML text; "" if there is none
 	Says  string   // the default in words, if it depends on other keys
-	Words []string // the words of an enumeration
-	Of    string   // the choice that the table belongs to; with another choice its keys have no value
+	Words []string // the allowed words, if the value is one of a list of words
+	Of    string   // the choice to which the table belongs; with another choice its keys have no value
 	Rule  Rule
 	Doc   string // text for the reference
-	// Named reads a table in which the file names the subtables. The only row below it is that of a subtable, n. dst is
-	// the struct of the surrounding table. A required table is read even if the file does not have it; then v is nil.
+	// Named reads a table whose subtables have names that the file chooses. The only row below it, n, describes such a
+	// subtable. dst is the struct of the surrounding table. A required table is read even if the file does not have it;
+	// then v is nil.
 	Named func(d *Document, n *Node, key Key, v any, dst reflect.Value)
 }
 
 // Rule is a condition on a value, or on each element of a list, in addition to its type.
 type Rule struct {
 	Text string         // completes "must be …"
-	OK   func(any) bool // nil: the caller checks it, and Text is for the reference only
+	OK   func(any) bool // nil: the caller makes the check; Text is only for the reference
 }
 
 // MustBe returns the rule that text describes and ok checks.
@@ -95,11 +96,11 @@ func MustBe(text string, ok func(any) bool) Rule { return Rule{text, ok} }
 // Node is a row in the tree of tables.
 type Node struct {
 	Row
-	Name     string // the last part of the path
+	Name     string // the last part of the row's path
 	Parent   *Node
 	Children []*Node
-	fallback any      // the default as the TOML package reads it; nil if there is none
-	former   []string // only in the top node
+	fallback any      // the default, as the TOML package parses it; nil if there is none
+	former   []string // paths of removed keys; only in the top node
 }
 
 // New returns the tree of the rows. former are the paths of removed keys that had no effect.
@@ -115,7 +116,7 @@ func New(rows []Row, former ...string) *Node {
 	return top
 }
 
-// named reports whether n is a table that the file names.
+// named reports whether the file chooses the name of table n.
 func (n *Node) named() bool { return n.Parent != nil && n.Parent.Named != nil }
 
 // Child returns the row of the named key, nil if there is none.
@@ -128,7 +129,7 @@ func (n *Node) Child(name string) *Node {
 	return nil
 }
 
-// At returns the row at the end of a path of names, nil if there is none.
+// At returns the row that a path of names leads to, nil if there is none.
 func (n *Node) At(names ...string) *Node {
 	for _, name := range names {
 		if n = n.Child(name); n == nil {
@@ -141,7 +142,7 @@ func (n *Node) At(names ...string) *Node {
 // Has reports whether all flags f are set.
 func (n *Node) Has(f Flags) bool { return n.Flags&f == f }
 
-// fallback parses the default.
+// fallback parses the default in k.Def.
 func (k *Row) fallback() any {
 	if k.Def == "" {
 		return nil
@@ -153,7 +154,7 @@ func (k *Row) fallback() any {
 	return v.Default
 }
 
-// Default returns the value of the key if a file does not have it, nil if the row has no default.
+// Default returns the value that the key has if a file does not set it, nil if the row has no default.
 //
 // Errors: the default violates its own row.
 func (n *Node) Default() (any, error) {
@@ -168,7 +169,7 @@ func (n *Node) Default() (any, error) {
 	return value, nil
 }
 
-// In returns the field of struct v into which row n is read. For a flat table it returns v itself.
+// In returns the field of struct v into which row n is read. For a table with the flag Flat it returns v itself.
 func (n *Node) In(v reflect.Value) reflect.Value {
 	if n.Has(Flat) {
 		return v

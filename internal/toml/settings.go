@@ -14,17 +14,17 @@ import (
 // Setting is the value of a key.
 type Setting struct {
 	Text   string // as JSON
-	Hidden bool   // the text may be a secret
+	Hidden bool   // true if the text may be a secret
 }
 
 // Settings are the values of keys, by dotted name.
 type Settings map[string]Setting
 
-// Settings returns the keys of table n that do not belong to the canonical form, with their values in struct v. An
-// optional table among them is "present". Tables that the file names are omitted.
+// Settings returns the keys of table n that do not belong to the canonical form, with their values in struct v. The
+// value of an optional table is "present". Tables whose names the file chooses are omitted.
 func (n *Node) Settings(v reflect.Value) Settings { return n.settings(v, nil) }
 
-// settings is Settings. above is the path of the table.
+// settings does what Settings does. above is the path of the table.
 func (n *Node) settings(v reflect.Value, above []string) Settings {
 	all := Settings{}
 	for _, c := range n.Children {
@@ -57,7 +57,7 @@ func (n *Node) settings(v reflect.Value, above []string) Settings {
 	return all
 }
 
-// Leaves returns all values of a JSON object that are not objects themselves, by dotted key.
+// Leaves returns, by dotted key, all values inside a JSON object that are not themselves objects.
 func Leaves(data []byte) (Settings, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -84,7 +84,7 @@ func Leaves(data []byte) (Settings, error) {
 	return out, nil
 }
 
-// Hide hides the values of some keys.
+// Hide marks the values of these keys as possible secrets.
 func (s Settings) Hide(keys map[string]bool) {
 	for key := range keys {
 		if x, known := s[key]; known {

@@ -40,7 +40,7 @@ func (n *Node) top() *Node {
 	return n
 }
 
-// movedInto returns the flat table of n that has the named key, "" if none has. In earlier versions that key was in n
+// movedInto returns the flat table of n that has the named key, "" if none has. Earlier versions had that key in n
 // itself.
 func (n *Node) movedInto(name string) string {
 	for _, t := range n.Children {
@@ -51,8 +51,8 @@ func (n *Node) movedInto(name string) string {
 	return ""
 }
 
-// homeOf returns the table of the stream that has a key of that name, "" if there is none. A common mistake in TOML is
-// to write a key below the header of another table.
+// homeOf returns the table of the same stream that has a key of that name, "" if there is none. It is for a hint: a
+// common mistake in TOML is to write a key below the header of another table.
 func homeOf(name string, n *Node, key Key) string {
 	var around *Node
 	for up := n; up != nil; up = up.Parent {

@@ -18,16 +18,15 @@ type Release struct {
 	}
 }
 
-// Value is a value of a release, with the standard errors of its entries: of the noise alone, and with that of clipping
-// if the release has it.
+// Value is a value of a release, with the standard errors of its entries: one from the noise alone and, if the release
+// has it, one that includes clipping.
 type Value struct {
 	Data Numbers
 	SE   Numbers
 	Wide Numbers `json:"se_with_clipping"`
 }
 
-// Numbers is a list of numbers, in either encoding and with NaN for null, or a single number that stands for all
-// entries.
+// Numbers is a list of numbers, in either encoding (null is NaN), or a single number that stands for all entries.
 type Numbers []float64
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -52,7 +51,7 @@ func (x *Numbers) UnmarshalJSON(data []byte) (err error) {
 	return nil
 }
 
-// At returns entry i, NaN if there is none.
+// At returns entry i, or NaN if there is no entry i.
 func (x Numbers) At(i int) float64 {
 	switch {
 	case len(x) == 1:

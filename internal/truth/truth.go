@@ -17,22 +17,22 @@ import (
 // scaled rows, both unshortened and shortened to the clip norm. Releases are compared with it, so it shares no code
 // with the estimator.
 //
-// It takes bounds that a warm-up found from the releases. Until then it keeps the rows.
+// If a warm-up finds bounds, Truth takes them from the warm-up's release, and keeps all rows until then.
 //
 // Nothing in it is private.
 type Truth struct {
 	s         *config.Stream
-	constants *constants // nil: not found yet
-	caps      []*float64 // from the release of the warm-up
+	constants *constants // nil: the warm-up has not found them yet
+	caps      []*float64 // caps from the release of the warm-up
 	held      [][]float64
 	row       []float64
 	open      Moments // moments of the open step
 	steps     []Moments
 	before    uint64        // number of steps dropped from steps
 	keep      uint64        // number of newest steps to keep; 0: all
-	count     uint64        // number of rows in the open step
-	apart     [][][]float64 // waiting rows by partition, if releases end the steps; else nil
-	begun     []int64       // number of rows of each partition that were taken into a step
+	count     uint64        // number of records in the open step
+	apart     [][][]float64 // rows that wait, by partition; nil unless releases end the steps
+	begun     []int64       // how many rows of each partition are in a step already
 }
 
 // constants are the constants with which rows are scaled and shortened.
@@ -42,14 +42,14 @@ type constants struct {
 	clip          float64
 }
 
-// Moments holds sums, or means, of rows and of the upper triangles of their outer products: for shortened rows, and for
-// unshortened rows (Plain).
+// Moments holds sums, or means, of rows and of the upper triangles of their outer products. Fields named Plain are for
+// unshortened rows, the others for shortened rows.
 type Moments struct {
 	Mean, Second, PlainMean, PlainSecond []float64
 	weight                               []float64 // total weight of the rows, one number
 }
 
-// each calls f with the entries of x and y.
+// each calls f with each pair of corresponding entries of x and y.
 func (x *Moments) each(y *Moments, f func(a, b *float64)) {
 	for i, list := range [][]float64{x.Mean, x.Second, x.PlainMean, x.PlainSecond, x.weight} {
 		other := [][]float64{y.Mean, y.Second, y.PlainMean, y.PlainSecond, y.weight}[i]
@@ -97,13 +97,14 @@ func (t *Truth) Cells(cells []string) {
 	t.Add(row)
 }
 
-// Merge makes steps end at the ends that releases of a merged stream over this number of partitions give to Until.
+// Merge is for a merged stream over this number of partitions. It makes steps end where the stream's releases, through
+// Until, say that they end.
 func (t *Truth) Merge(partitions int) {
 	t.apart, t.begun = make([][][]float64, partitions), make([]int64, partitions)
 }
 
-// Until ends the open step at these ends of the partitions. It returns false and does nothing if rows up to these ends
-// are missing.
+// Until ends the open step at these offsets, one per partition. It returns false and does nothing if rows up to these
+// ends are missing.
 func (t *Truth) Until(ends []int64) bool {
 	for i, end := range ends {
 		if n := end - t.begun[i]; n < 0 || n > int64(len(t.apart[i])) {
@@ -185,7 +186,7 @@ func accumulate(mean, second, row []float64) ([]float64, []float64) {
 	return mean, second
 }
 
-// Found takes the bounds that a warm-up found from its release, and then the rows that were kept.
+// Found takes the bounds from a warm-up's release, and then processes the rows that were kept.
 func (t *Truth) Found(r *Release) {
 	if t.constants != nil {
 		return
@@ -214,7 +215,7 @@ func (t *Truth) Found(r *Release) {
 // close turns the open step's sums into the workload's value.
 func (t *Truth) close() {
 	m := t.s.Moments
-	keep := 1.0 // weight of the earlier steps
+	keep := 1.0 // weight of all earlier steps
 	if m.Workload == "exponential" {
 		keep = m.Decay
 	}
@@ -300,12 +301,12 @@ func (t *Truth) Value(step uint64, name string) []float64 {
 // versus is one line of the comparison of a release with the rows.
 type versus struct {
 	name            string
-	truth, clipped  float64 // from unshortened and from shortened rows
-	value, se, wide float64 // from the release; NaN if it is not there
+	truth, clipped  float64 // true values from unshortened and from shortened rows
+	value, se, wide float64 // numbers of the release; NaN if missing
 }
 
-// compared returns the first moment and the variance of every column in a release, next to both truths, in original
-// units if the release has them.
+// compared returns, for each column of a release, its first moment and its variance, each with both true values. They
+// are in original units if the release has such values.
 func (t *Truth) compared(r *Release) (lines []versus) {
 	m, ok := t.At(r.Step - t.s.Moments.WarmupSteps())
 	if !ok {
@@ -314,9 +315,9 @@ func (t *Truth) compared(r *Release) (lines []versus) {
 	d := len(t.row)
 	for _, x := range []struct {
 		label    string
-		names    [3]string // the release uses the first that exists
+		names    [3]string // names of the value; the release's is the first that exists
 		original string
-		power    float64 // power of the scale
+		power    float64 // power of the scale that converts the value to original units
 		entry    func(j int) int
 		of       func(mean, second []float64, j int) float64
 	}{

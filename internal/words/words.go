@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Plural formats a number of things. The plural of their name must take an s.
+// Plural formats a number of things, such as "3 records". The parameter `what` is the thing's name in the singular; its
+// plural must end in s.
 func Plural[N int | int64 | uint64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -14,7 +15,7 @@ func Plural[N int | int64 | uint64](n N, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Size formats a number of bytes: from 10 000 on in kB, from 10 000 000 on in MB.
+// Size formats a number of bytes: in kB from 10 000 bytes on, in MB from 10 000 000 bytes on.
 func Size(n int64) string {
 	switch {
 	case n < 10_000:
@@ -25,7 +26,7 @@ func Size(n int64) string {
 	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
 }
 
-// Ranges formats ascending numbers as 0-3,5; "–" for none.
+// Ranges formats ascending numbers in the form 0-3,5. It returns "–" for an empty list.
 func Ranges(numbers []int) string {
 	var parts []string
 	for i := 0; i < len(numbers); {
@@ -46,7 +47,7 @@ func Ranges(numbers []int) string {
 	return strings.Join(parts, ",")
 }
 
-// Offset formats the end of a range of offsets. It is negative while the range has no end.
+// Offset formats the end of a range of offsets. end is negative if the range has no end yet.
 func Offset(end int64) string {
 	if end < 0 {
 		return "…"

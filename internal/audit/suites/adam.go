@@ -9,7 +9,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// adamParameters limits the number of parameters in an audit. All parameters are treated alike, so a few suffice.
+// adamParameters limits the number of parameters in an audit. The mechanism treats all parameters alike, so a few
+// suffice.
 const adamParameters = 1 << 10
 
 // Adam builds audits of the sensitivity only, by coupling. The noise cannot be audited, because the noisy means do not
@@ -49,11 +50,11 @@ func Adam(s *config.Stream) (*audit.Suite, error) {
 		Others:  audit.NullPairs(plan.Clip, e.Columns(), s.Params().Adjacency),
 		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}
-	if plan.First.Kind == "identity" { // each column ends with its step
+	if plan.First.Kind == "identity" { // a row affects only its own step
 		suite.Person = s.Participation()
 	}
 	if c.Mode == "gradients" && s.User == nil {
-		switch c.Method { // with these, one pair is the worst for all other records
+		switch c.Method { // with these methods, one pair is the worst whatever the other records are
 		case "pp", "pp_debiased", "momentum":
 			suite.Worst = []audit.Pair{audit.SquaresWorst(0, plan.Clip, c.Dim, s.Params().Adjacency)}
 		case "jme", "jme_per_example":

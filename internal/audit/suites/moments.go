@@ -23,8 +23,8 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 	var beyond float64
 	c := *s.Moments
 	if c.Automatic() {
-		// This audits the mechanism after the warm-up. Its noise is computed for the clip norm 1, so the result holds
-		// for any norm that the warm-up finds. Tests of internal/bounds audit the warm-up.
+		// The audit covers the mechanism after the warm-up. Its noise is computed for the clip norm 1, so the result
+		// holds for any norm that the warm-up finds. Tests of internal/bounds audit the warm-up itself.
 		c.Centre, c.Scale, c.Warmup, c.WarmupMode = nil, nil, 0, ""
 		if math.IsNaN(c.Clip) {
 			c.Clip = 1
@@ -47,7 +47,7 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 			norm = func(steps uint64) float64 {
 				p := s.Participation()
 				p.Count = steps
-				n, _ := matfact.Sensitivity(f, p, end) // no error with these numbers of steps
+				n, _ := matfact.Sensitivity(f, p, end) // cannot fail for these numbers of steps
 				return n
 			}
 			if end = f.Horizon(); end == 0 && c.LastStep() > 0 {
@@ -57,7 +57,7 @@ func Moments(s *config.Stream) (*audit.Suite, error) {
 				end = 0
 			}
 			if plan.Nu > 0.5 && s.Params().Adjacency == dp.Replace {
-				attained = 1e-9 // the charge is for persons in different steps
+				attained = 1e-9 // the charge covers persons in different steps, which no pair reaches
 			}
 		}
 		matrix, err := audit.Stored(plan.Factorization, w, s.Moments.Horizon)

@@ -11,8 +11,8 @@ import (
 )
 
 // Refit builds the audits of a refit, by coupling. The releases of neighbours differ in additive noise and, for solvers
-// that sketch, in the covariance of the sketches. Fast transforms fit neither form; the tests of package refit audit
-// them.
+// that sketch, in the covariance of the sketches. Sketches by fast transforms have neither form; the tests of package
+// refit audit them.
 func Refit(s *config.Stream) (*audit.Suite, error) {
 	r, err := refit.New(*s.Refit, s.Params())
 	if err != nil {
@@ -20,7 +20,7 @@ func Refit(s *config.Stream) (*audit.Suite, error) {
 	}
 	p := r.Plan()
 	adjacency := s.Privacy.Adjacency
-	if s.User != nil { // persons get the noise of single records under zero-out
+	if s.User != nil { // persons get the noise that single records get under zero-out
 		adjacency = dp.ZeroOut
 	}
 	w := audit.Windows{
@@ -30,7 +30,7 @@ func Refit(s *config.Stream) (*audit.Suite, error) {
 		Course: r.Course,
 	}
 	if s.Refit.Sketches() {
-		w.Mu = p.Cost.Mu // the sketches have the rest of ε
+		w.Mu = p.Cost.Mu // the sketches use the rest of ε
 	} else if w.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func Refit(s *config.Stream) (*audit.Suite, error) {
 		}),
 	}
 	if s.User != nil {
-		suite.Extremes = nil // their cost is known for single records only
+		suite.Extremes = nil // the cost of these pairs is known for single records only
 	}
 	return suite, nil
 }

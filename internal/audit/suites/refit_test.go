@@ -12,7 +12,7 @@ import (
 )
 
 // TestAuditFullMapOfRefits: if the map of persons may be full, a refit under zero-out has the noise of replace, and its
-// audit uses the pairs of replace. These pairs detect noise that would suffice only for zero-out.
+// audit uses the pairs of replace. With these pairs, the audit detects noise that would suffice only for zero-out.
 func TestAuditFullMapOfRefits(t *testing.T) {
 	t.Parallel()
 	for solver, least := range map[string]float64{"newton": 0.85, "adassp": 0.49, "dp-gd": 0.6, "dp-gd-residual": 0.6} {
