@@ -13,7 +13,7 @@ import (
 // without bias correction. Steps have one gradient of norm at most clip, the noise has the ratio mu, and f correlates
 // the noise of both moments:
 //
-//	jme          dρ₂²Σ_t u_t                   at the free weight under replacement, otherwise at ν = 1
+//	jme          dρ₂²Σ_t u_t                   ν is the free weight under replacement, otherwise 1
 //	pp_debiased  2dρ₁⁴Σ_t s_t + 4ρ₁²ζ²Σ_t κ_t  the second term is a bound over all gradients
 //	pp           the terms of pp_debiased, and dρ₁⁴Σ_t b_t²
 //

@@ -64,18 +64,18 @@ type Config struct {
 	// uses it to bound its clip norm.
 	Radius float64
 
-	// Dense computes sketches explicitly; otherwise only their squares are drawn. The distribution is equal, but it
-	// takes tens of times longer. For comparisons, with "ihm" without a radius.
+	// Dense computes sketches explicitly; otherwise only their squares are drawn. Both have the same distribution, but
+	// Dense takes tens of times longer. It is for comparisons, with "ihm" without a radius.
 	Dense bool
 	// Partitions is the number of partitions whose records are added to separate parts and then merged; see
 	// [Refit.NewPart]. Window and Stride then count slots of each partition; Most counts slots of all partitions. 0
 	// means that all records come from one log.
 	Partitions uint64
-	// Most says that windows end by something other than a number of slots, for example a clock: each call of
+	// Most, if not 0, says that something other than a number of slots ends a window, for example a clock: each call of
 	// [Refit.Close] ends one. A window then has any number of slots from 0 to Most, in all partitions together, and
 	// Window and Stride must be 0. If Most is 0, a window has Window slots.
 	Most uint64
-	// Columns are the names of a row's numbers.
+	// Columns are the names of the columns of a row.
 	Columns []string
 	// Horizon is the number of windows of the epoch; 0 means no end. Endless says that windows continue after Horizon.
 	Horizon uint64
@@ -215,7 +215,7 @@ func (c *Config) Values() []string {
 	return names
 }
 
-// belongs lists the solvers of each key that not all solvers have.
+// belongs lists, for each key that only some solvers have, these solvers.
 var belongs = map[string][]string{
 	"share":         {"ihm", "fast-ihm"},
 	"rows":          {"ihm", "linmix", "fast-ihm"},

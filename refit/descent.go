@@ -17,7 +17,8 @@ import (
 // Privacy: T exact Gaussian releases of sensitivity S·C on a lattice are together S√T/σ-Gaussian private. The number n
 // of positions is public.
 // Cost: O(Tnd) time. It overwrites the window and needs no further memory.
-// Source: Lev et al., Algorithm 7. The source gives σ for replaced records, but compares with methods for zeroed ones.
+// Source: Lev et al., Algorithm 7. The source gives σ for replaced records, but compares with methods that protect
+// zeroed records.
 type descentSolver struct {
 	params     dp.Params
 	iterations int

@@ -7,15 +7,15 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// leastForErrors is the ν below which newton states no errors: in data sets with ν below 4, fewer than nine in ten of
-// the coefficients were within 1.96 errors.
+// leastForErrors is the ν below which newton states no standard errors. In data sets with ν below 4, fewer than nine in
+// ten coefficients were within 1.96 standard errors of the truth.
 const leastForErrors = 5
 
 // solutionErrors estimates how far newton's coefficients are from the least-squares coefficients of the distribution
-// that the rows are drawn from. It is approximate, and in the units of the window.
+// that the rows are drawn from. The estimate is approximate, and in the units of the window.
 //
-// Let û be ū along the eigenvectors V of the Gram matrix, W = V·H^−½·Vᵀ, and h_k as in [newton.Whitening]. Then the
-// error of ⟨a, β⟩ has the mean square aᵀCa,
+// Let û be the coordinates of ū along the eigenvectors V of the Gram matrix, W = V·H^−½·Vᵀ, and h_k as in
+// [newton.Whitening]. Then the mean squared error of ⟨a, β⟩ is aᵀCa,
 //
 //	C = bbᵀ + V·diag(e_k/H_k)·Vᵀ,  b = (1 − κ)Wū,  e_k = noise_k + rows_k + rest_k
 //	noise_k = Σ_t (c_t·sd_t)²                              as for κ
@@ -142,7 +142,7 @@ func remaining(h float64, weights []float64) (left float64) {
 // coefficient returns the standard error of β_j.
 func (e *solutionErrors) coefficient(j int) float64 { return math.Sqrt(e.square[j*e.dim+j]) }
 
-// intercept returns the standard error of ⟨a, β⟩ + the intercept. If a is nil, it stands for a vector of zeros.
+// intercept returns the standard error of the sum of ⟨a, β⟩ and the intercept. A nil a stands for a vector of zeros.
 func (e *solutionErrors) intercept(a []float64) float64 {
 	x := make([]float64, e.dim)
 	for j, m := range e.centre {
