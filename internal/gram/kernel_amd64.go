@@ -21,7 +21,8 @@ func addPairs(first, second, x0, x1, x2, x3 *float64, n int, a *[2 * group]float
 //go:noescape
 func addNearestRow(dst *int64, x *float64, n int, v, odd float64)
 
-// addTiles is tiles.add for rows whose length is a multiple of 4. It computes the pairs before row last, which is even.
+// addTiles is tiles.add for rows whose length is a multiple of 4. It computes the pairs of rows before row `last`, an
+// even number.
 //
 //go:noescape
 func addTiles(t, rows *float64, width, last int)

@@ -100,8 +100,8 @@ func (p *densePoint) logU(t int) float64 {
 	return p.lnU[t]
 }
 
-// evaluate goes to the weights x. It returns the error of their C and the lower bound that they prove. It sets next to
-// the weights of the next iteration.
+// evaluate sets the point to the weights x. It returns the error of the C that they give and the lower bound that they
+// prove. It sets next to the weights of the next iteration.
 func (p *densePoint) evaluate(x, next []float64) (value, bound float64, err error) {
 	p.lnV = x[len(x)-p.n:]
 	if p.worst {
