@@ -88,7 +88,7 @@ type page struct {
 // keep copies the section with the given heading, up to the next heading, from the existing page: computing it needs
 // data that are not part of the project.
 func (p *page) keep(heading string) error {
-	// With a heading at the end, Cut finds the end of the last section too
+	// With a heading appended, the last section has an end too.
 	_, part, found := strings.Cut(p.kept+"## ", "\n"+heading+"\n")
 	if !found {
 		return fmt.Errorf(

@@ -11,8 +11,8 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// TestQuietSource: a source of exact records drives the clip norm to its floor and no further, and the clip norm
-// recovers from there.
+// TestQuietSource feeds records without residuals, which drive the clip norm to its floor. The clip norm must go no
+// further, and must recover from there.
 func TestQuietSource(t *testing.T) {
 	t.Parallel()
 	l := newLinear(4, 3, 0)

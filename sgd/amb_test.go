@@ -230,7 +230,7 @@ func TestNullRecords(t *testing.T) {
 }
 
 // TestManyNulls follows the clip norm with three null records in five. The share that null records add to a count must
-// keep it where it is without them.
+// keep the clip norm where it is without them.
 func TestManyNulls(t *testing.T) {
 	t.Parallel()
 	zeta := func(nulls int, clip string) float64 {

@@ -67,7 +67,7 @@ func TestProcess(t *testing.T) {
 	if err := stattest.Covariance(joint, want, stattest.Alpha); err != nil {
 		t.Error(err)
 	}
-	// The eigenvalues of ηΣ are 1, where M is singular, and 2.
+	// The eigenvalue of ηΣ is 1, where M is singular, and then 2.
 	one := &Sample{D: 1, X: []float64{1, 1}, Y: []float64{1, 3}}
 	p, err = NewGDProcess(one, 1, 0.5, []float64{7})
 	if err != nil {
@@ -180,7 +180,7 @@ func TestCurvature(t *testing.T) {
 	}
 }
 
-// TestSample: shortening, cutting, null rows.
+// TestSample checks that NewSample shortens features, cuts targets and recognises null rows.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	rows := [][]float64{{3, 7, 4}, {0.3, -9, 0.4}, {1, 2}, {1, math.NaN(), 1}, {math.Inf(1), 0, 0}, {1e308, 1, -1e308},
@@ -246,7 +246,7 @@ func TestLeastSquares(t *testing.T) {
 	}
 }
 
-// TestDescentFaults: invalid descents are refused, with all reasons.
+// TestDescentFaults checks that invalid descents are refused, with all faults.
 func TestDescentFaults(t *testing.T) {
 	t.Parallel()
 	s := &Sample{D: 1, X: []float64{1, 2}, Y: []float64{1, 2}}

@@ -71,13 +71,13 @@ func ExampleNewNewton() {
 	// after 1000000 records: 11759 steps, excess risk 2e-06 by sampling, 9e-08 by privacy
 }
 
-// The same numbers for the published method, which is given the curvature of the features.
+// This computes the same numbers for the published method, which needs the curvature of the features.
 func ExampleNewAMB() {
 	e, err := sgd.NewAMB(sgd.Config{
 		Columns:   []string{"age", "income", "spending"},
 		Target:    "spending",
 		ClipX:     4,   // features are shortened to norm 4
-		Curvature: 1.5, // no eigenvalue of their second moment is larger
+		Curvature: 1.5, // no eigenvalue of the features' second moment is larger
 		Radius:    10,  // the norm of the coefficients is not larger
 	}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
 	if err != nil {

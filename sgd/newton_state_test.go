@@ -61,7 +61,8 @@ func (e *Newton) feed(t testing.TB, log [][]float64, n dp.Noise) *dp.Release {
 	return r
 }
 
-// newtonContract returns the contract of an estimator over a log. It closes the steps whose last slot is before last.
+// newtonContract returns the contract of an estimator over a log. It closes the steps whose last slot is before slot
+// `last`.
 func newtonContract(t testing.TB, c Config, p dp.Params, log [][]float64, last uint64) estimatortest.Contract[*Newton] {
 	t.Helper()
 	contract := estimatortest.Contract[*Newton]{
@@ -290,7 +291,7 @@ func FuzzNewtonState(f *testing.F) {
 				some = append(some, state)
 			}
 		}
-		// An eigenvector that is far too long. Such a state once caused a panic at the next record.
+		// An eigenvector that is far too long. With such a state the next record would cause a panic.
 		long := slices.Clone(some[len(some)-1])
 		binary.LittleEndian.PutUint64(long[217:], math.Float64bits(math.MaxFloat64))
 		return append(some, long, estimatortest.State(f, c.New(f)))

@@ -130,7 +130,7 @@ func (r *Rows) prepare(s *scratch, unit int) {
 	}
 }
 
-// hire makes sure that r has the given number of workers for a pass.
+// hire makes the given number of new workers for a pass.
 func (r *Rows) hire(workers int) {
 	r.workers = r.workers[:0]
 	for range workers {

@@ -182,7 +182,7 @@ func (f *Request) fit(d *data, s solver) (*Result, error) {
 	r.Seconds, r.Insecure = math.Ceil(time.Since(begun).Seconds()), f.Seed != nil
 	if f.Diagnostics {
 		mse := fitted.mse(r)
-		if found != nil { // solvers in other runs find other scales
+		if found != nil { // use original units, because another fit finds other scales
 			mse *= found.Scale[d.target] * found.Scale[d.target]
 		}
 		r.TrainMSE, r.Seconds = &mse, time.Since(begun).Seconds()
