@@ -11,12 +11,12 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestPersonsThroughMap is the sensitivity audit of capping map and optimiser together, for whole logs. No two
-// neighbours are farther apart than μ. A person who writes into every slot costs all of μ if the charge is exact. The
-// audit finds maps with too large caps.
+// TestPersonsThroughMap is the sensitivity audit of the map that caps a person's records, together with the optimiser,
+// for whole logs. No two neighbours may be farther apart than μ. A person who writes into every slot must cost all of μ
+// if the charge is exact. The audit must find maps with too large caps.
 //
-// Gradients of a model depend on parameters, so the noise for one log is replayed for the other: both release the same
-// to the last bit.
+// Gradients of a model depend on parameters. So the neighbour of a log gets noise with which both release the same, to
+// the last bit.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	const slots, clip = 3, 1.7

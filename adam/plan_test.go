@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// TestCharges bounds the amount that arithmetic adds to the exact sensitivity: quantised squares, the rounding of
-// correlated noise, float64.
+// TestCharges checks that arithmetic adds little to the exact sensitivity: by quantised squares, by the rounding of
+// correlated noise, and by float64.
 func TestCharges(t *testing.T) {
 	t.Parallel()
 	for _, m := range []uint64{1, 4, 1000} {

@@ -172,8 +172,8 @@ func caseJoint(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	rel := relative(t, c)
-	// We leave half of δ to the failure of a test. If the case leaves another part, calibrate for a δ such that the
-	// rest is its half; τ is then the only difference.
+	// We reserve half of δ for the failure of a test. If the case reserves another part, calibrate for twice the δ that
+	// remains in the case; then τ is the only difference.
 	p := params(in.Epsilon, in.Delta)
 	if in.Test {
 		p.Delta *= 2 * (1 - in.Tail)

@@ -189,7 +189,7 @@ func caseIHM(t *testing.T, c cases.Case) {
 	}
 }
 
-// plainGradient is Σ x·clip_C(y − xᵀθ) + sigma·z in float64.
+// plainGradient returns Σ x·clip_C(y − xᵀθ) + sigma·z, computed in float64.
 func plainGradient(x [][]float64, y, theta []float64, c, sigma float64, z []float64) []float64 {
 	g := make([]float64, len(theta))
 	vector.Axpy(g, sigma, z)

@@ -43,7 +43,7 @@ func extremes() map[string][][]float64 {
 }
 
 // TestExtremeWindows: no window causes a panic or an error, which would stop the daemon. Only the empty window may lack
-// a finite solution. This holds with large noise and with nearly none.
+// a finite solution. The noise is large or nearly 0.
 func TestExtremeWindows(t *testing.T) {
 	t.Parallel()
 	windows := extremes()

@@ -30,8 +30,8 @@ func window(n, d int, seed uint64) *Data {
 	return w
 }
 
-// TestWishartLaw compares functionals of an explicit sketch and of one whose square is drawn, by the Kolmogorov
-// distance of two samples.
+// TestWishartLaw compares an explicit sketch with one whose square is drawn: the Kolmogorov distance between samples of
+// some functionals must be small.
 func TestWishartLaw(t *testing.T) {
 	t.Parallel()
 	const n, d, k, eta, draws = 40, 3, 9, 0.4, 4000
@@ -88,8 +88,8 @@ func TestWishartLaw(t *testing.T) {
 	}
 }
 
-// TestLambda: the released λ is the eigenvalue plus noise of the stated deviation, and a lower bound with the stated
-// probability.
+// TestLambda checks that the released λ is the eigenvalue plus noise of the stated standard deviation, and that it is a
+// lower bound with the stated probability.
 func TestLambda(t *testing.T) {
 	t.Parallel()
 	const lambda, sd, tau, draws = 300.0, 20.0, 1.5, 20_000
@@ -162,8 +162,8 @@ func TestLaplace(t *testing.T) {
 	}
 }
 
-// TestBounds: bounds of λ_min and m̂ fail at most as often as their τ says, even if computing λ is very inexact, as for
-// windows of 2³¹ rows, that the noise is one and a half times as large.
+// TestBounds checks that the bounds of λ_min and m̂ fail at most as often as their τ says. This must hold even if
+// computing λ is so inexact, as for windows of 2³¹ rows, that the noise is one and a half times as large.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	const x, err, scale, draws = 1e4, 0.25, 20.0, 40_000
@@ -363,8 +363,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestPrepareMeanwhile: sums and gradients are the same whether rows become directions while the sums are computed,
-// segment by segment, or afterwards. Segments and units end at different rows.
+// TestPrepareMeanwhile converts rows to directions segment by segment, while the sums are computed, and afterwards.
+// Sums and gradients must be the same. Segments and units end at different rows.
 func TestPrepareMeanwhile(t *testing.T) {
 	for _, n := range []int{9, 511, 4096, 5003, 9000} {
 		w, theta := window(n, 5, 3), []float64{0.5, -0.25, 0, 1, 0.125}

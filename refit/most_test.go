@@ -35,9 +35,9 @@ func closeParts(t *testing.T, r *Refit, parts []dp.Part, first uint64, rows [][]
 	return release
 }
 
-// TestEndedWindows compares windows that end by something other than slots, some with few rows or none, and windows
-// with a fixed number of slots and the same rows. For every solver they have the same releases and hide the same
-// integers, whether rows come one by one or in a part, and in any slots.
+// TestEndedWindows compares two kinds of windows with the same rows: those that something other than slots ends, some
+// with few rows or none, and those with a fixed number of slots. For every solver both must have the same releases and
+// hide the same integers, whether rows come one by one or in a part, and in any slots.
 func TestEndedWindows(t *testing.T) {
 	t.Parallel()
 	sizes := []int{120, 0, 1, 2, 3, 5, 119, 240}
@@ -166,8 +166,9 @@ func TestEndedParts(t *testing.T) {
 	}
 }
 
-// TestEndedFaults: windows end by slots or by something else, a refit of one log has one part per window, and its
-// memory is bounded.
+// TestEndedFaults checks that these are errors: a number of slots in addition to Most, a Most that is too large, and a
+// second part for a window of one log. It also checks the warning about too few records, and that a part takes at most
+// the stated memory.
 func TestEndedFaults(t *testing.T) {
 	t.Parallel()
 	c := ended(configs()["newton"], 0, 1<<31+1)
@@ -215,7 +216,7 @@ func TestEndedFaults(t *testing.T) {
 }
 
 // TestEndedFits: New refuses windows by the clock that are too large for the sums of dp-gd. Otherwise such a window
-// could never be closed after its end is fixed.
+// could never be closed once its end is fixed.
 func TestEndedFits(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut, LatticeBits: 30}

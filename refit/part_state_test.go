@@ -105,7 +105,7 @@ func TestPartDamaged(t *testing.T) {
 	}
 	try("longer", append(sound[:len(sound):len(sound)], 0), false)
 	bits := func(x float64) uint64 { return math.Float64bits(x) }
-	// records, rows, (feature, constant, target) of two rows
+	// The numbers are: records, rows, then (feature, constant, target) of two rows.
 	for name, c := range map[string]struct {
 		word  int
 		value uint64

@@ -34,8 +34,8 @@ func merged(c Config, partitions, window int) Config {
 	return c
 }
 
-// TestParts: a window from 1, 3 or 64 partitions, each summed by its own goroutine in any order, hides the same
-// integers in every release and has the same solution. The window is longer than two blocks.
+// TestParts fills a window from 1, 3 or 64 partitions, each by its own goroutine and in any order. Every release must
+// hide the same integers, and the solution must be the same. The window is longer than two blocks.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	const window = 9600
@@ -114,8 +114,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsLikeOneLog: a window within one block has the same release in parts as from one log, where every sum is also
-// rounded once.
+// TestPartsLikeOneLog checks that a window no longer than a block has the same release in parts as from one log,
+// because both round every sum once.
 func TestPartsLikeOneLog(t *testing.T) {
 	t.Parallel()
 	for _, solver := range merging {

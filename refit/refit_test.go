@@ -17,7 +17,7 @@ import (
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
-// configs returns a configuration for each solver and each of its options.
+// configs returns a configuration for each solver and for each option of a solver.
 func configs() map[string]Config {
 	base := func(solver string) Config {
 		return Config{Solver: solver, Target: "y", Columns: []string{"a", "y", "b"}, ClipX: 2, ClipY: 3, Window: 120}
@@ -344,7 +344,7 @@ func TestAddAllocatesNothing(t *testing.T) {
 	for name, c := range configs() {
 		c.Window = 1 << 20
 		if c.Solver == "fast-ihm" || c.Accounting == Paper {
-			continue // calibration is slow, and Add is the same
+			continue // calibration is slow, and Add is the same code
 		}
 		r := mustRefit(t, c, generous)
 		t.Run(name, func(t *testing.T) { estimatortest.Allocates(t, r, 0, records(64, 1)...) })

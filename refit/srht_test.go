@@ -92,8 +92,8 @@ func TestSRHT(t *testing.T) {
 	}
 }
 
-// TestFastSensitivities searches for rows whose removal moves m̂ by more than Δ̂, or λ̂ by more than 1 + 2m̂ of either
-// window.
+// TestFastSensitivities searches for rows whose removal moves m̂ by more than Δ̂, or λ̂ by more than 1 + 2m̂, for the
+// m̂ of either window.
 func TestFastSensitivities(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(2, 2))
@@ -133,8 +133,8 @@ func TestFastSensitivities(t *testing.T) {
 	}
 }
 
-// TestSpread: rows that are aligned with one of the sampled rows become much longer by the transform, but stay within
-// the bound that the errors of its squares assume.
+// TestSpread transforms rows that are aligned with one of the sampled rows of H̃. They become much longer, but must
+// stay within the bound that is assumed for the errors of their squares.
 func TestSpread(t *testing.T) {
 	t.Parallel()
 	const n, k2 = 1000, 20

@@ -62,7 +62,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestLimit: a row counts if its weight is at most ⌊cE⌋, and does not count if it is one more, in the kernel, in half
+// TestLimit checks that a row is counted if |τ| is ⌊cE⌋, and is not counted if |τ| is one more: in the kernel, in half
 // groups, and alone.
 func TestLimit(t *testing.T) {
 	t.Parallel()

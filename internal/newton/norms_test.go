@@ -90,7 +90,7 @@ func TestRadius(t *testing.T) {
 	}
 }
 
-// TestMissed: R² may also be between bins, for example from a search.
+// TestMissed checks Missed for an R² between bins, for example from a search.
 func TestMissed(t *testing.T) {
 	n := Norms{SD: 1}
 	n.Counts[0], n.Counts[1], n.Counts[4] = 100, 10, 1.9
