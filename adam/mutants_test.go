@@ -118,7 +118,8 @@ func TestMutantCalibrations(t *testing.T) {
 	}
 }
 
-// TestMutantReleases: releases alone, under fresh keys, refute the published algorithm at m = 4, and halved noise.
+// TestMutantReleases checks that releases alone, under fresh keys, refute two faulty mechanisms: the published
+// algorithm at m = 4, and halved noise.
 func TestMutantReleases(t *testing.T) {
 	t.Parallel()
 	c := Config{Method: "pp", Clip: 1, Rate: 0.1, Dim: 3, Step: 4}
@@ -154,7 +155,7 @@ func TestMutantReleases(t *testing.T) {
 	}
 }
 
-// TestMutantNoise: the noise audit finds noise that is used twice or shaped by the wrong matrix.
+// TestMutantNoise checks that the noise audit finds noise that is used twice or shaped by the wrong matrix.
 func TestMutantNoise(t *testing.T) {
 	t.Parallel()
 	const steps = 400

@@ -119,7 +119,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestFaults: all faults of a configuration are reported at once, each with its key.
+// TestFaults checks that all faults of a configuration are reported at once, each with its key.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	good := Config{Clip: 1, Rate: 0.1, Dim: 3, Step: 4}

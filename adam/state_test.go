@@ -185,7 +185,8 @@ func TestAllocations(t *testing.T) {
 	estimatortest.Allocates(t, e, 0, make([]float64, 100), nil)
 }
 
-// TestStateRefused: estimators with other configurations refuse a state, and the estimator itself refuses damaged ones.
+// TestStateRefused checks that estimators with other configurations refuse a state, and the estimator itself refuses
+// damaged ones.
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}

@@ -219,7 +219,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestDiverging: a step whose parameters overflow fails, and releases nothing.
+// TestDiverging checks that a step whose parameters overflow fails, and releases nothing.
 func TestDiverging(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"momentum", "pp_debiased"} {

@@ -223,8 +223,8 @@ func TestCentredMutants(t *testing.T) {
 	}
 }
 
-// TestCentre: with almost no noise, the centres are the means of the valid rows; with noise only, they are 0. The
-// centres are subtracted from valid rows and targets, not from null rows.
+// TestCentre checks that with almost no noise, the centres are the means of the valid rows; with noise only, they are
+// 0. The centres are subtracted from valid rows and targets, not from null rows.
 func TestCentre(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))

@@ -197,7 +197,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestFarOut: a number outside the lattice causes no error, because an error would reveal it.
+// TestFarOut checks that a number outside the lattice causes no error, because an error would reveal it.
 func TestFarOut(t *testing.T) {
 	t.Parallel()
 	for _, x := range []float64{1e13, -1e13, 1e300, -1e300} {
@@ -215,8 +215,8 @@ func TestFarOut(t *testing.T) {
 	}
 }
 
-// TestRadius: if no residual exceeds its bound, gradients from sums equal gradients from rows. Iterates never leave the
-// ball.
+// TestRadius checks that if no residual exceeds its bound, gradients from sums equal gradients from rows. Iterates
+// never leave the ball.
 func TestRadius(t *testing.T) {
 	t.Parallel()
 	w := window(500, 4, 5)
@@ -298,7 +298,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestNonPrivate: the baselines are near least squares.
+// TestNonPrivate checks that the baselines are near least squares.
 func TestNonPrivate(t *testing.T) {
 	t.Parallel()
 	w := window(700, 4, 8)
@@ -334,7 +334,7 @@ func TestNonPrivate(t *testing.T) {
 	}
 }
 
-// TestBlocks: a window's sums are the sums of its blocks.
+// TestBlocks checks that a window's sums are the sums of its blocks.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	w := window(9000, 3, 9)

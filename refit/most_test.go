@@ -102,8 +102,8 @@ func TestEndedWindows(t *testing.T) {
 	}
 }
 
-// TestEndedBlocks: a window of several blocks, which a refit of one log rounds one by one, has the same release as a
-// window with a fixed number of slots, also if its rows came in a part.
+// TestEndedBlocks checks that a window of several blocks, which a refit of one log rounds one by one, has the same
+// release as a window with a fixed number of slots, also if its rows came in a part.
 func TestEndedBlocks(t *testing.T) {
 	t.Parallel()
 	rows := records(9600, 5)
@@ -122,8 +122,8 @@ func TestEndedBlocks(t *testing.T) {
 	}
 }
 
-// TestEndedParts: a merged window that does not end by slots equals a merged window with that many slots in each
-// partition and the same rows. A quiet partition has no rows.
+// TestEndedParts compares a merged window that does not end by slots with a merged window of that many slots in each
+// partition and the same rows. The releases must be equal. One partition has no rows.
 func TestEndedParts(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 2, Delta: 1e-8, Adjacency: dp.ZeroOut}
@@ -215,8 +215,8 @@ func TestEndedFaults(t *testing.T) {
 	}
 }
 
-// TestEndedFits: New refuses windows by the clock that are too large for the sums of dp-gd. Otherwise such a window
-// could never be closed once its end is fixed.
+// TestEndedFits checks that New refuses windows by the clock that are too large for the sums of dp-gd. Otherwise such a
+// window could never be closed once its end is fixed.
 func TestEndedFits(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut, LatticeBits: 30}
@@ -229,8 +229,8 @@ func TestEndedFits(t *testing.T) {
 	mustRefit(t, c, p)
 }
 
-// TestEndedSizes: a part of a merged window takes at most the stated memory, and not much less, for any number of
-// partitions that share the rows.
+// TestEndedSizes checks that a part of a merged window takes at most the stated memory, and not much less, for any
+// number of partitions that share the rows.
 func TestEndedSizes(t *testing.T) {
 	t.Parallel()
 	const most = 200000

@@ -142,8 +142,8 @@ func TestPartsLikeOneLog(t *testing.T) {
 	}
 }
 
-// TestPartAhead: a refit of one log has the same releases whether it takes the rows itself or from a part. The part
-// takes the rows of the next window, and those between windows, while the window before is solved.
+// TestPartAhead checks that a refit of one log has the same releases whether it takes the rows itself or from a part.
+// The part takes the rows of the next window, and those between windows, while the window before is solved.
 func TestPartAhead(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}
@@ -193,8 +193,9 @@ func TestPartAhead(t *testing.T) {
 	}
 }
 
-// TestPartsRefused: solvers whose releases depend on the order of rows have no parts. A part belongs to one refit, a
-// window does not take more rows than slots, and no other refit accepts the state of a merged refit.
+// TestPartsRefused checks the errors of merged windows. Solvers whose releases depend on the order of rows have no
+// parts. A part belongs to one refit. A window does not take more rows than slots. No other refit accepts the state of
+// a merged refit.
 func TestPartsRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}

@@ -186,7 +186,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestSolve: a refit and a call of Solve give the same result.
+// TestSolve checks that a refit and a call of Solve give the same result.
 func TestSolve(t *testing.T) {
 	t.Parallel()
 	no := false
@@ -282,7 +282,7 @@ func TestTooManyRecords(t *testing.T) {
 	}
 }
 
-// TestStride: steps follow each other without a gap, and records between windows are ignored.
+// TestStride checks that steps follow each other without a gap, and records between windows are ignored.
 func TestStride(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton"]
@@ -317,7 +317,7 @@ func TestStride(t *testing.T) {
 	}
 }
 
-// TestSample: a release has the announced form, and too few records cause a warning.
+// TestSample checks that a release has the announced form, and too few records cause a warning.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	for name, c := range configs() {
@@ -351,8 +351,8 @@ func TestAddAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestRowsInTheBall: rows of the window are exactly in the unit ball, for every record and every bound. Sketches depend
-// on this, because they have no test in integers.
+// TestRowsInTheBall checks that rows of the window are exactly in the unit ball, for every record and every bound.
+// Sketches depend on this, because they have no test in integers.
 func TestRowsInTheBall(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(16, 17))

@@ -100,7 +100,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestStates: a refit refuses states of other configurations, and damaged states.
+// TestStates checks that a refit refuses states of other configurations, and damaged states.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton"]

@@ -14,9 +14,9 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
-// TestRivals: with nearly no noise, ApproxBounds finds the powers of two around all rows, and CoinPress finds mean and
-// deviation of Gaussian rows from an interval that is a hundred times too wide. The shares of the budget add up to the
-// whole.
+// TestRivals checks that with nearly no noise, ApproxBounds finds the powers of two around all rows, and CoinPress
+// finds mean and deviation of Gaussian rows from an interval that is a hundred times too wide. The shares of the budget
+// add up to the whole.
 func TestRivals(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(1, 2))
@@ -58,8 +58,8 @@ func TestRivals(t *testing.T) {
 	near("shares", sum, 1, 1e-15)
 }
 
-// TestCompareBounds: in a few trials with Gaussian rows, errors with automatic bounds are near those of the oracle,
-// errors with too wide constants are not, and the noise has the right coverage.
+// TestCompareBounds checks that in a few trials with Gaussian rows, errors with automatic bounds are near those of the
+// oracle, errors with too wide constants are not, and the noise has the right coverage.
 func TestCompareBounds(t *testing.T) {
 	t.Parallel()
 	f := eachColumn("Gaussian", 4, (*rand.Rand).NormFloat64)
@@ -119,7 +119,7 @@ func TestKeptBounds(t *testing.T) {
 	}
 }
 
-// TestBoundsPage: the page and its CSV files have the comparison of the kept measurements.
+// TestBoundsPage checks that the page and its CSV files have the comparison of the kept measurements.
 func TestBoundsPage(t *testing.T) {
 	t.Parallel()
 	p := &page{figures: t.TempDir()}

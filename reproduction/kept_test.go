@@ -86,8 +86,9 @@ func TestKeptIntercepts(t *testing.T) {
 	}
 }
 
-// TestRefitRun: the daemon refits windows of a data set while another stream computes moments of the topic. The two
-// streams together must cost less than the sum of their costs, and the refits must come near least squares.
+// TestRefitRun runs the daemon: one stream refits windows of a data set while another computes moments of the same
+// topic. The two streams together must cost less than the sum of their costs, and the refits must come near least
+// squares.
 func TestRefitRun(t *testing.T) {
 	if dataset.Folder() == "" {
 		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
@@ -183,7 +184,8 @@ func TestFast(t *testing.T) {
 	}
 }
 
-// TestSimulations: every simulation has its file, with one element per line. An unknown simulation is an error.
+// TestSimulations checks that every simulation has its file, with one element per line. An unknown simulation is an
+// error.
 func TestSimulations(t *testing.T) {
 	t.Parallel()
 	for _, s := range simulations {

@@ -110,7 +110,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// TestResults: RESULTS.md links each CSV file of the folder results, and no other one.
+// TestResults checks that RESULTS.md links each CSV file of the folder results, and no other CSV file.
 func TestResults(t *testing.T) {
 	t.Parallel()
 	root := cases.Root(t)

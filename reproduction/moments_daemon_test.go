@@ -78,7 +78,7 @@ clip = 1.0
 	}
 }
 
-// TestElevators: the page's section on the data set, which is not part of the project, is current.
+// TestElevators checks that the page's section on the data set, which is not part of the project, is current.
 func TestElevators(t *testing.T) {
 	t.Parallel()
 	if dataset.Folder() == "" {

@@ -104,7 +104,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestFaults: all faults are reported at once, each with its key.
+// TestFaults checks that all faults are reported at once, each with its key.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for key, alter := range map[string]func(*Config){

@@ -72,7 +72,8 @@ func TestUnitChange(t *testing.T) {
 	}
 }
 
-// TestDiverged: targets that grow without bound halt the estimator, for a reason that its releases show.
+// TestDiverged checks that targets that grow without bound stop the estimator with an error, and that its releases show
+// the reason.
 func TestDiverged(t *testing.T) {
 	t.Parallel()
 	for _, clip := range []string{"track", "bisect"} {

@@ -73,8 +73,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestStateRefused: estimators with other configurations refuse a state, and the estimator itself refuses a damaged
-// one.
+// TestStateRefused checks that estimators with other configurations refuse a state, and the estimator itself refuses a
+// damaged one.
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	own, p := variants()["track"], params(dp.Replace)
@@ -165,7 +165,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestMemory: the size of the state grows with the logarithm of the number of steps.
+// TestMemory checks that the size of the state grows with the logarithm of the number of steps.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const d, bands, steps = 10, 16, 1 << 14

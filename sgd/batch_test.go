@@ -87,7 +87,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestNullRows: null records of a sample count as q and add nothing.
+// TestNullRows checks that a null record of a sample adds q to a count and nothing to a gradient.
 func TestNullRows(t *testing.T) {
 	t.Parallel()
 	l := newLinear(6, 3, 1)
@@ -160,7 +160,7 @@ func TestRefit(t *testing.T) {
 	}
 }
 
-// TestCurvature: the released eigenvalue is the right one, up to its noise.
+// TestCurvature checks that the released eigenvalue is the right one, up to its noise.
 func TestCurvature(t *testing.T) {
 	t.Parallel()
 	s := &Sample{D: 2, X: []float64{3, 0, 0, 2, 3, 0, 0, 1}, Y: make([]float64, 4), Bound: Bounds{4, 1}}
@@ -279,8 +279,8 @@ func TestDescentFaults(t *testing.T) {
 	}
 }
 
-// TestConstructions: intervals need enough iterates, and the intervals of independent estimates have the stated
-// coverage.
+// TestConstructions checks that intervals need enough iterates, and the intervals of independent estimates have the
+// stated coverage.
 func TestConstructions(t *testing.T) {
 	t.Parallel()
 	path := make([][]float64, 25)
@@ -321,7 +321,8 @@ func TestConstructions(t *testing.T) {
 	}
 }
 
-// TestRefitFits: RefitFits refuses exactly the budgets with which Refit refuses some table of at most n records.
+// TestRefitFits checks that RefitFits refuses exactly the budgets with which Refit refuses some table of at most n
+// records.
 func TestRefitFits(t *testing.T) {
 	t.Parallel()
 	for _, bits := range []int{24, 30} {

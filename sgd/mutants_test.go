@@ -30,8 +30,8 @@ func recalibrated(t *testing.T, c Config, p dp.Params, alter func(*AMBPlan)) *AM
 	return e
 }
 
-// TestMutantCalibrations: the sensitivity audit finds every wrong calibration, measures how wrong it is, and passes the
-// right one.
+// TestMutantCalibrations checks that the sensitivity audit finds every wrong calibration, measures how wrong it is, and
+// passes the right one.
 func TestMutantCalibrations(t *testing.T) {
 	t.Parallel()
 	c := variants()["track"]
@@ -106,8 +106,8 @@ func (o *overlapping) Close(n dp.Noise) (*dp.Release, error) {
 	return r, err
 }
 
-// TestMutantOverlap: the record that the paper's index ranges use twice pays μ² twice, and the audit finds this. The
-// records next to it pay once.
+// TestMutantOverlap checks that the audit finds the record that the paper's index ranges use twice: it pays μ² twice.
+// The records next to it pay once.
 func TestMutantOverlap(t *testing.T) {
 	t.Parallel()
 	c := variants()["bisect"]

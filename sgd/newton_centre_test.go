@@ -53,8 +53,8 @@ func TestMedianBin(t *testing.T) {
 	}
 }
 
-// TestFindMedian: with almost no noise, and null records on both sides, the result is the middle of the part that
-// contains the median. If there are only null records, it is 0.
+// TestFindMedian checks that with almost no noise, and null records on both sides, the result is the middle of the part
+// that contains the median. If there are only null records, it is 0.
 func TestFindMedian(t *testing.T) {
 	t.Parallel()
 	yes := true
@@ -85,8 +85,8 @@ func TestFindMedian(t *testing.T) {
 	}
 }
 
-// TestRecentre: a change of coordinates changes no prediction: of the iterate, of the estimate, or of the means that
-// detect drift. The matrix becomes that of the new rows. Noise alone moves no centre.
+// TestRecentre checks that a change of coordinates changes no prediction by the iterate, by the estimate, or by the
+// means that detect drift. The matrix must become that of the new rows. Noise alone must not move a centre.
 func TestRecentre(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 9))
@@ -199,8 +199,8 @@ func TestRecentre(t *testing.T) {
 	}
 }
 
-// TestFindMode: if two of three residuals are equal, the median is a mode, also with null records and with the noise of
-// a plan. If the residuals are spread over sixteenths of their size, it is not.
+// TestFindMode checks that if two of three residuals are equal, the median is a mode, also with null records and with
+// the noise of a plan. If the residuals are spread over sixteenths of their size, it is not.
 func TestFindMode(t *testing.T) {
 	t.Parallel()
 	yes := true

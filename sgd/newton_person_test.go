@@ -182,8 +182,8 @@ func TestNewtonPersons(t *testing.T) {
 	}
 }
 
-// TestNewtonRecordCost: no record of a person with an unchanged user key costs more than RecordCost, in a search or in
-// a gradient step; and in each of the two the worst record costs nearly that much.
+// TestNewtonRecordCost checks that no record of a person with an unchanged user key costs more than RecordCost, in a
+// search or in a gradient step. In each of the two, the worst record must cost nearly that much.
 func TestNewtonRecordCost(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range withIntercept() {
@@ -278,8 +278,8 @@ func TestNewtonPersonsMutants(t *testing.T) {
 	}
 }
 
-// TestNewtonPersonsPlan: for persons with one record in one step the costs are those of a record. States and plans can
-// be restored.
+// TestNewtonPersonsPlan checks that a person with one record in one step costs as much as a record, and that states and
+// plans can be restored.
 func TestNewtonPersonsPlan(t *testing.T) {
 	t.Parallel()
 	alone := eventfulNewton(t, dp.ZeroOut, true)

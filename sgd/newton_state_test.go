@@ -190,8 +190,8 @@ func TestNewtonOrder(t *testing.T) {
 	}
 }
 
-// TestNewtonStateRefused: estimators with other configurations refuse a state, and the estimator itself refuses a
-// damaged one.
+// TestNewtonStateRefused checks that estimators with other configurations refuse a state, and the estimator itself
+// refuses a damaged one.
 func TestNewtonStateRefused(t *testing.T) {
 	t.Parallel()
 	own, p := eventfulNewton(t, dp.Replace, false).cfg, dp.Params{Mu: newtonMu, Adjacency: dp.Replace}

@@ -338,8 +338,9 @@ func TestNewtonSteeringMutants(t *testing.T) {
 	}
 }
 
-// TestGramBlocks: blocks in which products are rounded end at public positions. So a record too small for any product
-// moves none, whether it is present or not. The planted fault counts only records that are present.
+// TestGramBlocks checks that the blocks in which products are rounded end at public positions. So a record whose
+// products all round to 0 changes nothing, whether it is present or not. The planted fault counts only records that are
+// present.
 func TestGramBlocks(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range []bool{false, true} {

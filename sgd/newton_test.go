@@ -155,8 +155,8 @@ func TestNewtonPlan(t *testing.T) {
 	}
 }
 
-// TestNewtonLongest: successive steps never have more slots than Longest says, wherever they are. An epoch that saw no
-// record at first searches again later, in up to sixteen times as many slots.
+// TestNewtonLongest checks that successive steps never have more slots than Longest says, wherever they are. An epoch
+// that saw no record at first searches again later, in up to sixteen times as many slots.
 func TestNewtonLongest(t *testing.T) {
 	t.Parallel()
 	s := newOnline(t, 2, 3, dp.Params{Mu: newtonMu, Adjacency: dp.ZeroOut}, 3)
@@ -196,8 +196,8 @@ func TestNewtonAdopt(t *testing.T) {
 		func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(e.cfg, e.params, kept) })
 }
 
-// TestNewtonNulls: streams of null records alone never move the coefficients. Streams that begin with null records,
-// have them in between, or hold few other records are learned.
+// TestNewtonNulls checks that streams of null records alone never move the coefficients. Streams that begin with null
+// records, have them in between, or hold few other records must be learned.
 func TestNewtonNulls(t *testing.T) {
 	t.Parallel()
 	const records = 60000
@@ -354,7 +354,8 @@ func TestNewtonUnits(t *testing.T) {
 	}
 }
 
-// TestNewtonHorizon: after the last step there is no release and no change. A step refuses more records than slots.
+// TestNewtonHorizon checks that after the last step there is no release and no change. A step refuses more records than
+// slots.
 func TestNewtonHorizon(t *testing.T) {
 	t.Parallel()
 	e := mustNewton(t, Config{Columns: []string{"u", "y"}, Target: "y", ClipX: 5, Horizon: 5},
@@ -380,7 +381,7 @@ func TestNewtonHorizon(t *testing.T) {
 	}
 }
 
-// TestNewtonAddAllocates: Add allocates nothing in searches, in steps, and where blocks of the matrix end.
+// TestNewtonAddAllocates checks that Add allocates nothing in searches, in steps, and where blocks of the matrix end.
 func TestNewtonAddAllocates(t *testing.T) {
 	e := eventfulNewton(t, dp.Replace, false)
 	log := eventful(false)
@@ -394,8 +395,8 @@ func TestNewtonAddAllocates(t *testing.T) {
 	}
 }
 
-// TestNewtonEarlyIntervals: there are no intervals in the first 30 steps of the stream or after a hard restart, where
-// the parts scatter less than their errors. Later there are.
+// TestNewtonEarlyIntervals checks that there are no intervals in the first 30 steps of the stream or after a hard
+// restart, because parts then scatter less than their errors. Later there must be intervals.
 func TestNewtonEarlyIntervals(t *testing.T) {
 	t.Parallel()
 	const d = 4

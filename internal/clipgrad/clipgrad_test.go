@@ -150,8 +150,8 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// TestWorkers: the sums are the same in all passes, however the rows are divided among workers, for numbers of rows at
-// and around the borders of blocks, and with more workers than rows.
+// TestWorkers checks that the sums are the same in all passes, however the rows are divided among workers. It tests
+// numbers of rows at and around the borders of blocks, and more workers than rows.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	const d = 3
@@ -425,8 +425,8 @@ func TestDirections(t *testing.T) {
 	}
 }
 
-// TestNoNumbers: a row that is not finite, or has numbers beyond the range of float64, moves the sums and the count by
-// no more than any other row.
+// TestNoNumbers checks that a row that is not finite, or has numbers beyond the range of float64, moves the sums and
+// the count by no more than any other row.
 func TestNoNumbers(t *testing.T) {
 	t.Parallel()
 	const n, c = 17, 0.4 // a whole pair of groups, and one more row

@@ -55,7 +55,7 @@ func TestGoldenNorms(t *testing.T) {
 	}
 }
 
-// TestGoldenBits: the arithmetic gives the same bits on every machine.
+// TestGoldenBits checks that the arithmetic gives the same bits on every machine.
 func TestGoldenBits(t *testing.T) {
 	h := sha256.New()
 	put := func(x ...float64) {

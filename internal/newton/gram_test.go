@@ -131,8 +131,9 @@ func searchGram(t *testing.T, d int, squared float64, a dp.Adjacency, flat bool,
 	return top
 }
 
-// TestGramSensitivity: no pair is farther apart than μ, and the worst pair nearly reaches μ. With flat noise the worst
-// pair may be nearer. So may it be with a single feature, because the matrix then has no entry off the diagonal.
+// TestGramSensitivity checks that no pair is farther apart than μ, and that the worst pair nearly reaches μ. There are
+// two exceptions, in which the worst pair may be nearer: flat noise, and a single feature under replace, because √S·R²
+// needs two orthogonal rows.
 func TestGramSensitivity(t *testing.T) {
 	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		for _, flat := range []bool{false, true} {
