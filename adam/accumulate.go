@@ -108,7 +108,7 @@ func (e *Estimator) squareSums(from, to int) {
 		u := uint64(max(x, -x))
 		hi, lo := bits.Mul64(u, u)
 		lo, carry := bits.Add64(lo, uint64(half), 0)
-		second[i] = int64((hi+carry)<<(64-shift) | lo>>shift) // below 2⁶²; a shift by 64 gives 0
+		second[i] = int64((hi+carry)<<(64-shift) | lo>>shift) // the result is below 2⁶²; in Go, a shift by 64 gives 0
 	}
 }
 

@@ -346,7 +346,7 @@ func (e *Estimator) run(rows [2]dp.Row, u *update) {
 		return
 	}
 	var square float64
-	for i := range e.shards { // in order, to make the sum independent of the workers
+	for i := range e.shards { // add in order, so that the sum does not depend on the workers
 		square += e.shards[i].square
 	}
 	if norm := math.Sqrt(square); norm > e.cfg.UpdateClip {

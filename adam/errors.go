@@ -47,7 +47,7 @@ func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float
 	variance := math.Pow(c.calibrated(mu, 0, alpha, 1, adjacency).First, 2)
 	s := newSquared(f, beta2)
 	response := f.NewFilter(1)
-	var coef, cov []float64 // as in impulse
+	var coef, cov []float64 // the same as the fields of impulse
 	var kappa, sum float64
 	for range steps {
 		s.advance()

@@ -105,7 +105,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// rebuilt returns an estimator like e, but with another plan.
+// rebuilt returns an estimator with the configuration of e and another plan.
 func rebuilt(t *testing.T, e *Estimator, plan *Plan, f factors) *Estimator {
 	t.Helper()
 	again, err := build(e.cfg, e.params, plan, f)

@@ -220,7 +220,7 @@ func (p *Plan) refineSquares(cfg *Config, lambda, noise float64, bits int) error
 	if !(vector.Positive(lambda) && vector.Positive(noise)) {
 		return fmt.Errorf("the weight of the second moment is out of range: its noise would be %g", noise)
 	}
-	// Value of one lattice step of the squares, if that step is 2⁰
+	// Unit is the value of one lattice step of the squares if that step is 2⁰.
 	_, unit := (&Plan{Method: cfg.Method}).units(cfg.Step)
 	sd := noise / unit * calibration.NoiseRoom
 	if cfg.Method == "joint_clip" {

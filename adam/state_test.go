@@ -150,7 +150,7 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// foreign hides the type of the rows of a noise.
+// foreign hides the concrete type of noise rows, so that they do not support cursors.
 type foreign struct{ dp.Noise }
 
 func (f foreign) Row(array string, hidden []int64) dp.Row {

@@ -28,7 +28,7 @@ import (
 type adasspSolver struct {
 	params dp.Params
 	s      float64
-	shift  float64 // in units of s; 0 without the test
+	shift  float64 // margin of the test in units of s; 0 without the test
 	test   bool
 }
 

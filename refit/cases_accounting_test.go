@@ -56,7 +56,7 @@ func caseCurves(t *testing.T, c cases.Case) {
 	check("phi_fast_q", fast(in.Q), want.Fast)
 	limit("alpha_max_fast_q1", fast(1), want.AlphaMax1)
 	limit("alpha_max_fast_q", fast(in.Q), want.AlphaMax)
-	// Without a bound on m̂, a row has the curve of a dense row at γ = 1/β.
+	// If m̂ has no bound, a row has the Rényi curve of a dense row at γ = 1/β.
 	beta := 2/math.Sqrt(in.Gamma) - 1/in.Gamma
 	check("phi_inf", dp.Term{Kind: dp.KindSketchRow, Gamma: 1 / beta}, want.Unbounded)
 }

@@ -42,7 +42,7 @@ type centring struct {
 	mu        float64
 	adjacency dp.Adjacency
 	bits      int
-	rows      dp.Lattice // of rows in units of R₀
+	rows      dp.Lattice // lattice of rows in units of R₀
 }
 
 // newCentring returns the centring of a mechanism whose total budget is μ.

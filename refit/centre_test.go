@@ -30,8 +30,8 @@ func centredWindow(n, d int, seed uint64) [][]float64 {
 	return rows
 }
 
-// centredPairs returns neighbouring records: those of pairsFor, and the worst ones for the centring, with full norm and
-// target. Valid rows of zeros are not null rows.
+// centredPairs returns pairs of neighbouring records: those of pairsFor, and the worst pairs for the centring, with
+// full norm and target. Valid rows of zeros are not null rows.
 func centredPairs(d int, a dp.Adjacency) []audit.Pair {
 	all := pairsFor(d, a)
 	zeros := make([]float64, d+1)
@@ -78,7 +78,7 @@ func TestCentredCoupling(t *testing.T) {
 					const d = 2
 					r := auditRefit(t, "newton", d, n, true, dp.Params{Mu: mu, Adjacency: a})
 					subject, keys := describe(t, r), auditKeys(byte(a))
-					jump := centredWindow(n, d, 3) // in the second half, values are ten times as large
+					jump := centredWindow(n, d, 3) // its second half has values ten times as large
 					for _, row := range jump[n/2:] {
 						for j := range row {
 							row[j] *= 10

@@ -34,30 +34,26 @@ type Config struct {
 	// Accounting is "exact", "rdp" or "paper", for "adassp" also "analytic". The default is "exact", or "rdp" for
 	// "fast-ihm", which has no exact accounting. "newton" allows only "exact".
 	Accounting Accounting
-	// Share is the share of the budget for sketches, in (0, 1); default 0.2. For "ihm" and
-	// "fast-ihm".
+	// Share is the share of the budget that "ihm" and "fast-ihm" spend on sketches, in (0, 1); default 0.2.
 	Share float64
-	// Rows is the number of rows of a sketch; 0 lets the package choose. For "ihm", "linmix"
-	// and "fast-ihm".
+	// Rows is the number of rows of a sketch of "ihm", "linmix" and "fast-ihm"; 0 lets the package choose.
 	Rows int
-	// Iterations is the number of iterations. 0, the default, means 3, or 4 for "fast-ihm". For "ihm", "fast-ihm" and
-	// "dp-gd-residual".
+	// Iterations is the number of iterations of "ihm", "fast-ihm" and "dp-gd-residual". 0, the default, means 3, or 4
+	// for "fast-ihm".
 	Iterations int
-	// EigenTest spends budget on the smallest eigenvalue. A window whose rows vary in every
-	// direction then gets less noise. For "ihm" and "adassp".
+	// EigenTest makes "ihm" and "adassp" spend budget on the smallest eigenvalue. A window whose rows vary in every
+	// direction then gets less noise.
 	EigenTest bool
-	// Debias corrects the mean of an inverted sketch. With EigenTest it does so only if the sketch had no noise. For
-	// "ihm".
+	// Debias makes "ihm" correct the mean of an inverted sketch; with EigenTest, only if the sketch had no noise.
 	Debias bool
-	// Pool averages the sketches of all iterations so far. For "ihm".
+	// Pool makes "ihm" average the sketches of all iterations so far.
 	Pool bool
-	// ResidualClip bounds residuals, in scaled units. 0 means ClipY. For "ihm", "fast-ihm" and "dp-gd-residual".
+	// ResidualClip is the bound on residuals of "ihm", "fast-ihm" and "dp-gd-residual", in scaled units. 0 means ClipY.
 	ResidualClip float64
-	// Transforms is the number of fast transforms, 1 or Iterations. Default 1. For
-	// "fast-ihm".
+	// Transforms is the number of fast transforms of "fast-ihm", 1 or Iterations. Default 1.
 	Transforms int
-	// Ratio is the number of rows of the fast transform, in units of max(d, log(4T/ϱ)) with
-	// ϱ = δ/10; default 4. For "fast-ihm".
+	// Ratio is the number of rows of the fast transform, in units of max(d, log(4T/ϱ)) with ϱ = δ/10; default 4. It is
+	// for "fast-ihm".
 	Ratio float64
 	// Radius bounds the norm of the coefficients; 0 means no bound. Its unit is ClipY divided by the bound on a row of
 	// features with its constant. With a radius, "ihm" needs no pass over the rows and does not store them; "dp-gd"

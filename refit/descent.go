@@ -24,7 +24,7 @@ type descentSolver struct {
 	iterations int
 	clip       float64
 	rate       float64
-	sigma      float64 // in units of C
+	sigma      float64 // standard deviation of the noise, in units of C
 }
 
 // calibrateDescent returns σ: S√T/μ for exact. For paper, under replace, it is the simple bound of concentrated

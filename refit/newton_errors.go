@@ -67,8 +67,8 @@ func (s *scatter) rows(valid, counted, pull float64) float64 {
 	return float64(valid*float64(mean*mean)) * (2 + float64(valid*float64(bias*bias)))
 }
 
-// errors returns the errors of the solution with coefficients κWū. It returns nil if there are too few records for the
-// noise, or if nothing was learned. scale is w_c.
+// errors returns the standard errors of the solution with coefficients κWū. It returns nil if there are too few records
+// for the noise, or if nothing was learned. scale is w_c.
 func (s *newtonSolver) errors(white *newton.Whitening, mean, sds, weights []float64, steps *scatter,
 	scale float64) *solutionErrors {
 	t := &s.trace

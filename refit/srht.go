@@ -15,7 +15,7 @@ import (
 // Signs and the selected rows of H̃ are public: they do not depend on records, and no guarantee relies on them.
 type srht struct {
 	n, padded int
-	signs     []float64 // of the first n rows
+	signs     []float64 // random signs of the first n rows
 	rows      []int
 }
 

@@ -55,7 +55,8 @@ func (c *coverage) add(o coverage) {
 	c.Covered += o.Covered
 }
 
-// String returns the share that is covered, and the share that has an error if not all have one.
+// String returns the share of coefficients that is covered. If some have no standard error, it adds the share that has
+// one.
 func (c coverage) String() string {
 	if c.Stated == 0 {
 		return "none"

@@ -97,7 +97,7 @@ The first file has accuracies on the test rows in %%, means of %d runs at the be
 			percent(accuracy)}
 	}
 	head := []string{"budget", "data", "classes", "rows", "largest class", "non-private"}
-	ahead := []string{"budget"} // of momentum
+	ahead := []string{"budget"} // header of the table of leads over momentum
 	for _, c := range trainers {
 		head = append(head, c.name)
 		if c.method != "momentum" {

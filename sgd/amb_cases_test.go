@@ -100,7 +100,7 @@ func caseTailAverage(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	tol, _ := c.Tolerance(t)
-	averages := map[string]*tail{} // by the text of their fraction
+	averages := map[string]*tail{} // the key is the text of the fraction
 	for name := range want {
 		_, fraction, _ := strings.Cut(name, "_f")
 		if averages[fraction] != nil {

@@ -163,8 +163,8 @@ func caseDescent(t *testing.T, c cases.Case) {
 	}
 	var want struct{ Theta [][]float64 }
 	c.Read(t, &in, &want)
-	// All clip norms above all gradients give the same path, and small ones have a finer lattice: take the smallest
-	// that clips nothing, or the case's own.
+	// All clip norms above all gradients give the same path, and a small one has a finer lattice. So take the smallest
+	// that clips nothing, unless the case states a clip norm.
 	gamma := math.Inf(1)
 	if in.Gamma != nil {
 		gamma = *in.Gamma

@@ -157,7 +157,7 @@ func BenchmarkNewtonEpoch(b *testing.B) {
 				}
 			}
 			for j := range e.hist {
-				e.hist[j] += 1 << 16 // as many as a later epoch has
+				e.hist[j] += 1 << 16 // as many rows as a later epoch has
 			}
 			noise := dptest.Seeded(1)
 			state, err := e.AppendBinary(nil)

@@ -339,7 +339,7 @@ type mutant struct {
 	logged
 	close func(m *mutant, n dp.Noise) (*dp.Release, error)
 
-	// kept is a matrix that was stored; squared is its R² while it is released.
+	// kept is a stored matrix that the fault releases again; squared is the R² of that matrix.
 	kept    *newton.Gram
 	squares float64
 	old     float64

@@ -11,7 +11,7 @@ const (
 	countedPart  = 0.27 // share of ζ below which a gradient is counted
 	countedShare = 0.53 // share of the records that are counted when ζ is right
 	gain         = 0.7
-	few          = 0.4 // with a smaller share of slots that hold records, steps become smaller
+	few          = 0.4 // steps become smaller if a smaller share of slots holds records
 	zetaLeast    = 0x1p-40
 	zetaMost     = 0x1p32
 )
@@ -57,7 +57,7 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 		gain *= share / few
 	}
 
-	// W⁻¹u, in the space of the features, is for the blocks; y = w + Wu/b is for wander.
+	// The blocks take W⁻¹u, in the space of the features. wander takes y = w + Wu/b.
 	e.white.Unapply(e.whole, u)
 	e.blocks.add(e.done/p.stretch(e.epoch), b, e.w, e.whole)
 	e.white.Apply(e.mean, u)
@@ -77,7 +77,7 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 		e.hist[j] += c
 	}
 	drifted := e.wander.observe(e.mean, e.white)
-	// Until an epoch has enough clip norms, a jump must be too large to be chance.
+	// While an epoch has too few clip norms for a median, only a rise too large to be chance counts as a jump.
 	early := len(e.jump.recent) < recentLeast && e.before > 0 && e.zeta > 8*e.before
 	switch jumped := e.jump.observe(e.zeta) || early; {
 	case !vector.Finite(e.w) || e.zeta == zetaMost || jumped && e.unsettled:

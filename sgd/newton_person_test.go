@@ -200,7 +200,7 @@ func TestNewtonRecordCost(t *testing.T) {
 				if adjacency == dp.Replace {
 					pairs = [][2][]float64{{{20, 0, 1e7}, {20, 0, -1e7}}, {{20, 0, 1e7}, {1e-4, 0, 1}}}
 				}
-				var worst [2]float64 // in a search, in a step
+				var worst [2]float64 // worst cost in a search and in a step
 				for _, from := range []int{0, 1, 2, 3, 6} {
 					for _, pair := range pairs {
 						x := make(audit.Stream, personSteps)

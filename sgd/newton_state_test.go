@@ -19,7 +19,7 @@ func newtonLogs(intercept bool) map[string][][]float64 {
 	drifting := eventful(intercept)
 	for i, row := range drifting {
 		if row != nil && i > 2800 {
-			drifting[i] = []float64{row[0], row[1], row[2] / 60} // as before the jump
+			drifting[i] = []float64{row[0], row[1], row[2] / 60} // the scale before the jump
 			if i > 6000 {
 				drifting[i][2] += 0.4 * row[0] // less than a jump
 			}

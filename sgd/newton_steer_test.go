@@ -88,8 +88,8 @@ type steeredNewton struct {
 	*Newton
 	log   [][]float64
 	runs  int
-	alone bool   // the second run has all records except one,
-	at    uint64 // which is in this slot
+	alone bool   // even runs get all records except one
+	at    uint64 // slot of the record that differs
 
 	held, slow, repeats, restarts, drifts, abandoned, epochs, modes int
 
@@ -372,7 +372,7 @@ func TestGramBlocks(t *testing.T) {
 				}
 				w := &bin.Writer{}
 				e.gram.AppendTo(w)
-				return w.B[8:] // after the number of rows
+				return w.B[8:] // skip the number of rows
 			}
 			same := bytes.Equal(products([]float64{1e-12, 0, 1}), products(nil))
 			if intercept { // the constant is not small, so its own entry may move

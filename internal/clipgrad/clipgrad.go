@@ -28,13 +28,13 @@ import (
 // Only Prepare may be called by several goroutines at once. Sum uses several processors by itself.
 type Rows struct {
 	dim, bits int
-	lattice   dp.Lattice // of the directions
+	lattice   dp.Lattice // lattice of the directions
 	top       float64    // E
 	e         []float64  // integers: packed for whole groups of rows, one per number for the last rows
 	norm      []float64  // ν_i; −0 for a null row
 	y         []float64
 	null      []bool
-	prepared  []bool    // by unit: norm and directions in e are computed
+	prepared  []bool    // for each unit: norm and the directions in e are computed
 	iterate   []float64 // scratch of one pass
 	rest      []int64   // nil if every block is rounded
 	blocks    []int64   // exact sum of each block in one pass; nil if workers round the blocks

@@ -66,7 +66,7 @@ type worker struct {
 	rest  []int64 // remainders of rounding down; nil if every block is rounded
 	count int64
 
-	scratch *scratch // for rows that are not prepared
+	scratch *scratch // working memory for rows that are not prepared
 }
 
 // apart is the distance, in numbers, between a worker's lanes and memory that other workers write. It is large because

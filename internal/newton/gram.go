@@ -54,7 +54,7 @@ type partial struct {
 	squares gram.Exact
 	inBlock int
 	total   []int64
-	rest    []int64 // with Once: remainders of rounding down
+	rest    []int64 // remainders of rounding down; used only with Once
 }
 
 // blockRows is the number of rows that are summed exactly before they are rounded. Their
