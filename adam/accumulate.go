@@ -187,7 +187,7 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 		clear(second)
 		return false
 	}
-	for _, shrink := range [...]float64{0, 1, 1 - 1.0/(1<<40)} { // 0 rounds to nearest
+	for _, shrink := range [...]float64{0, 1, 1 - 1.0/(1<<40)} { // 0 means: round to nearest
 		for i, v := range g {
 			h := float64(v * c)
 			x, q := float64(h*fx), float64(float64(h*h)*fq)

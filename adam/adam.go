@@ -95,7 +95,7 @@ type Estimator struct {
 	squares []int64 // exact squares of the block, or squares of one record
 	inBlock uint64
 
-	refused uint64 // see Refused
+	refused uint64 // result of Refused
 
 	// tap, if set by a test, is called with the sums of a shard and their noise.
 	tap func(e *Estimator, w *worker, s *shard)

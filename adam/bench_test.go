@@ -68,7 +68,7 @@ type plainAdam struct {
 	i           float64
 
 	cursor  dp.Cursor
-	shapers []matfact.Shaper // of shards; nil for independent noise
+	shapers []matfact.Shaper // one shaper for each shard; nil for independent noise
 	predict []float64
 }
 

@@ -168,7 +168,7 @@ func TestClippedMeanSensitivity(t *testing.T) {
 						for size := 1.0; size > 1e-6; {
 							u := moved(source, x, size, bound)
 							v := moved(source, y, size, bound)
-							// Move them along their line, back into the allowed distance.
+							// Move x and y along the line between them until they are within the allowed distance.
 							var far float64
 							for i := range u {
 								far += (u[i] - v[i]) * (u[i] - v[i])

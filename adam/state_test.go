@@ -57,7 +57,7 @@ func stateful(m uint64) (all []Config) {
 	return all
 }
 
-// TestRestart restores the states of every method and factorization.
+// TestRestart restores states of every method and factorization, which must continue with the same releases.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	const steps, d = 12, 3

@@ -54,7 +54,8 @@ type sketchNoise struct {
 //
 // Errors: share is outside (0, 1); ε or δ is missing; acc is paper, under replace or where the claim of the paper does
 // not hold.
-// Mixing", Section 3 and Appendix C, for paper; docs/theory/refit.md.
+// Source: Lev et al., "Near-Optimal Private Linear Regression via Iterative Hessian Mixing", Section 3 and Appendix C,
+// for paper; docs/theory/refit.md.
 func calibrateIHM(acc Accounting, p dp.Params, k, iterations int, share float64, test bool) (sketchNoise, error) {
 	if err := checkParams(p); err != nil {
 		return sketchNoise{}, err
@@ -284,8 +285,8 @@ func sketchWithin(p dp.Params, rows int, gamma, eps, delta float64) (bool, error
 	return spent <= eps, err
 }
 
-// leastGamma returns the smallest allowed γ above lower, rounded up by at most 10⁻¹³ of it. If some γ is allowed, all
-// larger ones must be allowed too.
+// leastGamma returns the smallest allowed γ above lower, rounded up by at most 10⁻¹³ of it. The caller must ensure that
+// if some γ is allowed, all larger ones are allowed too.
 func leastGamma(lower float64, allowed func(gamma float64) (bool, error)) (float64, error) {
 	hi := 4.0
 	for {

@@ -300,7 +300,7 @@ func caseDescent(t *testing.T, c cases.Case) {
 	}
 }
 
-// caseGradientClip is caseDescent with each record's gradient shortened, as in package sgd.
+// caseGradientClip is caseDescent, but shortens each record's gradient, as package sgd does.
 func caseGradientClip(t *testing.T, x [][]float64, y []float64, rate, sigma, clip float64, noise [][]float64,
 	want []float64) {
 	n := float64(len(x))

@@ -215,8 +215,8 @@ func TestFarOut(t *testing.T) {
 	}
 }
 
-// TestRadius checks that if no residual exceeds its bound, gradients from sums equal gradients from rows. Iterates
-// never leave the ball.
+// TestRadius checks that gradients from sums equal gradients from rows if no residual exceeds its bound, and that
+// iterates never leave the ball.
 func TestRadius(t *testing.T) {
 	t.Parallel()
 	w := window(500, 4, 5)
@@ -298,7 +298,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestNonPrivate checks that the baselines are near least squares.
+// TestNonPrivate checks that the solvers without privacy come near least squares.
 func TestNonPrivate(t *testing.T) {
 	t.Parallel()
 	w := window(700, 4, 8)
@@ -319,7 +319,7 @@ func TestNonPrivate(t *testing.T) {
 	if _, err := IHS(w, 3, 8, false, newQuick(1)); err == nil {
 		t.Error("a sketch of fewer rows than features")
 	}
-	// Dependent columns have the shortest solution; a window without rows has the solution 0.
+	// With linearly dependent columns the solution must be the shortest; without rows it must be 0.
 	double := NewData(2, 10)
 	for i := range 10 {
 		x := float64(i)/20 - 0.2

@@ -109,7 +109,7 @@ func (s *newtonSolver) rate(start, steps, t int) float64 {
 	return s.part(s.shares.steps) * math.Sqrt(0.6/float64(steps-start))
 }
 
-// newtonTrace holds the choices that newton made. It is public, because they are functions of releases.
+// newtonTrace holds the choices that newton made. The choices are public, because they are functions of releases.
 type newtonTrace struct {
 	centres
 	valid, squared, ridge, trace float64 // n̂, R², ρ, tr

@@ -75,8 +75,8 @@ func pairsFor(d int, a dp.Adjacency) []audit.Pair {
 		}
 	}
 	if a == dp.Replace && d == 2 {
-		// Pairs of rows that are orthogonal for the Gram matrix, opposite where the second feature counts most, and in
-		// different bins.
+		// Add pairs of rows: orthogonal ones for the Gram matrix, opposite ones where the second feature matters most,
+		// and rows in different bins.
 		for _, y := range []float64{1, -1} {
 			all = append(all, audit.Pair{X: []float64{0.7, 0.7, y}, Y: []float64{0.45, -0.45, y}})
 		}
@@ -311,7 +311,7 @@ func TestShift(t *testing.T) {
 					append(totals, second.product/math.Sqrt(second.square))
 			}
 			if a == dp.Replace {
-				totals = nil // the distances differ
+				totals = nil // not comparable, because the distances differ
 			}
 			for what, z := range map[string][]float64{"a release": releases, "all releases": totals} {
 				if z == nil {

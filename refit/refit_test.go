@@ -160,7 +160,7 @@ func TestUnits(t *testing.T) {
 			if constant {
 				y += 40
 			} else {
-				y -= 1.5*10 - 2*0.5 + 3 // relative to the centre
+				y -= 1.5*10 - 2*0.5 + 3 // make y relative to its centre
 			}
 			r.Add(uint64(i), []float64{(a - 10) / 2, (y + 3) / 8, (b - 0.5) / 0.25})
 		}
@@ -282,7 +282,7 @@ func TestTooManyRecords(t *testing.T) {
 	}
 }
 
-// TestStride checks that steps follow each other without a gap, and records between windows are ignored.
+// TestStride checks that steps follow each other without a gap, and that records between windows are ignored.
 func TestStride(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton"]

@@ -29,7 +29,7 @@ func drawSRHT(n, k2 int, row dp.Row) *srht {
 	for i := range all {
 		all[i] = i
 	}
-	for i := range k2 { // Fisher and Yates
+	for i := range k2 { // the shuffle of Fisher and Yates
 		hi, _ := bits.Mul64(row.Word(n+i), uint64(s.padded-i))
 		j := i + int(hi)
 		all[i], all[j] = all[j], all[i]

@@ -87,7 +87,7 @@ func contractOf(t testing.TB, c Config) estimatortest.Contract[*Refit] {
 	}
 }
 
-// TestRestart restores the states of every solver.
+// TestRestart restores states of every solver, which must continue with the same releases.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range configs() {

@@ -235,7 +235,7 @@ func num(x float64) string {
 		mantissa, exponent, _ := strings.Cut(s, "e")
 		power, err := strconv.Atoi(exponent)
 		if err != nil {
-			return s // an infinity
+			return s // the number is infinite
 		}
 		return fmt.Sprintf("%s·10^%d", mantissa, power)
 	case a >= 1000:

@@ -21,9 +21,7 @@ type constants struct {
 // so in the ball around the box.
 //
 // It is μ-Gaussian private for one record zeroed out: a record is in one bin of each histogram, so the noise has the
-// deviation √d/μ.
-// It is μ-Gaussian private for one record zeroed out: a record is in one bin of each
-// histogram, so the noise has the deviation √d/μ.
+// standard deviation √d/μ.
 func approxBounds(rows [][]float64, mu float64, source *rand.Rand) *constants {
 	const top, bins = 104, 2*208 + 1 // powers of two from −104 to 103 of either sign, and zero
 	d := len(rows[0])

@@ -279,8 +279,8 @@ func TestDescentFaults(t *testing.T) {
 	}
 }
 
-// TestConstructions checks that intervals need enough iterates, and the intervals of independent estimates have the
-// stated coverage.
+// TestConstructions checks that intervals are refused with too few iterates, and that the intervals of independent
+// estimates have the stated coverage.
 func TestConstructions(t *testing.T) {
 	t.Parallel()
 	path := make([][]float64, 25)

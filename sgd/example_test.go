@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/sgd"
 )
 
-// A regression with default settings, on a stream of spending = 2·age − income + 1 with noise, where ages vary twenty
-// times as much as incomes. Only a bound on the features' norm is known in advance.
+// This example fits a regression with default settings, on a stream of spending = 2·age − income + 1 with noise. Ages
+// vary twenty times as much as incomes. Only a bound on the features' norm is known in advance.
 func ExampleNew() {
 	e, err := sgd.New(sgd.Config{
 		Columns: []string{"age", "income", "spending"}, Target: "spending", ClipX: 500,
@@ -99,7 +99,7 @@ func ExampleNewAMB() {
 	// after 227156 records: excess risk 1e-05 by sampling, 2e-07 by privacy
 }
 
-// A stream of y = 2u − v + 1 with noise, and the estimate after 400 releases.
+// This example reads a stream of y = 2u − v + 1 with noise, and prints the estimate after 400 releases.
 func ExampleAMB() {
 	e, err := sgd.NewAMB(sgd.Config{
 		Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 4, Curvature: 1.5, Radius: 10,

@@ -192,7 +192,7 @@ func (m *steeredNewton) exact() *exactNewton {
 	return x
 }
 
-// steeredLogs returns logs that together reach all rules.
+// steeredLogs returns logs that together make all rules act.
 func steeredLogs(intercept bool) map[string][][]float64 {
 	logs := newtonLogs(intercept)
 	twice := eventful(intercept)

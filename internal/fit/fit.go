@@ -115,7 +115,7 @@ func (f *Request) chosen() (chosen []solver, err error) {
 type data struct {
 	names  []string
 	target int
-	rows   [][]float64 // scaled, unless bounds must be found; nil is a null record
+	rows   [][]float64 // rows in scaled units, or in the file's if bounds must be found; nil is a null record
 	params dp.Params
 	clipX  float64
 	clipY  float64
