@@ -106,7 +106,7 @@ type shard struct {
 	from, to int
 	shapers  [2]matfact.Shaper // one for each array; nil for independent noise
 
-	// Results of the open step.
+	// These fields are results of the open step.
 	square float64 // ‖u‖²
 	bad    float64 // not 0 if a parameter is not finite
 }

@@ -225,7 +225,7 @@ func TestNoiseOfShards(t *testing.T) {
 }
 
 // TestShift is audit A2 for every method at m = 1 and 4 and both adjacencies: under fresh keys, releases of the worst
-// pair differ as for a Gaussian mechanism of μ = 4. 300 runs for each stream suffice to detect a distance of 1.4μ.
+// pair must differ as for a Gaussian mechanism of μ = 4. 300 runs for each stream suffice to detect a distance of 1.4μ.
 func TestShift(t *testing.T) {
 	t.Parallel()
 	for _, m := range []uint64{1, 4} {

@@ -47,7 +47,7 @@ func caseBatchSensitivity(t *testing.T, c cases.Case) {
 		caseNear(t, c, "sens", batchSensitivity(in.M, in.Lam, in.Zeta, in.D, in.Adjacency), want.Sens)
 	case "mean":
 		caseNear(t, c, "sens", batchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, in.Adjacency)/m, want.Sens)
-		// The same by the calibration of the method.
+		// The calibration of the method must give the same result.
 		cfg := Config{Method: "jme_batch", Clip: in.Zeta, Dim: in.D, Step: in.M, Mode: "gradients"}
 		n := cfg.calibrated(1, in.Lam*in.Zeta*in.Zeta, 1, 1, in.Adjacency)
 		caseNear(t, c, "lambda", n.Lambda, in.Lam)

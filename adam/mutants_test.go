@@ -57,7 +57,7 @@ func TestMutantCalibrations(t *testing.T) {
 		c.Factorization, c.Horizon = "sqrt", 6
 		return c
 	}
-	// ‖C₁‖ for 6 steps and β₁ = 0.9.
+	// root is ‖C₁‖ for 6 steps and β₁ = 0.9.
 	root := mustNew(t, factored(config("pp", 4, 0)), replace).factors.first.ColNorm()
 	price := func(nu, c float64) float64 { return math.Sqrt(1 + nu*c) }
 	for _, m := range []struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Protection of persons: neighbours differ in all gradients of one person instead of one gradient. The person has
+// This file protects persons: neighbours differ in all gradients of one person instead of one gradient. The person has
 // gradients in at most k steps, any two at least b steps apart, and at most m' in a step. Under replace, the gradients
 // of another person, in any slots, may take their place. See docs/theory/adam.md, §14.
 

@@ -76,7 +76,7 @@ func TestPersonsThroughMap(t *testing.T) {
 				if d := a.Everywhere(t, more, -1); d < 1.02 {
 					t.Errorf("%s: the audit misses a map with more steps: %.6g of μ", name, d)
 				}
-				// The noise of a single record: α in place of P.
+				// Plant a fault: noise for a single record, with α in place of P.
 				c.Person = matfact.Participation{Count: 1, Separation: 1, PerStep: 1}
 				s = newSubject(t, mustNew(t, c, dp.Params{Mu: 4, Adjacency: adjacency}))
 				if measure = s.Sensitivity; c.Mode == "model" {

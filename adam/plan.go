@@ -198,7 +198,7 @@ func (p *Plan) clipSum(cfg *Config) (spare float64, err error) {
 	if cfg.MeanClip == 0 {
 		return 0, nil
 	}
-	// Half a lattice step per coordinate, plus the error of float64.
+	// Rounding adds half a lattice step per coordinate; add the error of float64.
 	d, m, g := float64(p.Parameters), float64(cfg.Step), p.Lattice.Step()
 	most := m * cfg.MeanClip / g
 	loss := math.Sqrt(d) + float64(most*0x1p-48)

@@ -124,7 +124,7 @@ func (b *buffers) next(beta float64) (own, cross float64) {
 // move sets the symmetric matrix m to AmAᵀ.
 func (b *buffers) move(m []float64) {
 	k := len(b.gap)
-	// Twice m ← (mAᵀ)ᵀ, row by row: A r = Θr − Ω(1ᵀr).
+	// Apply m ← (mAᵀ)ᵀ twice, row by row: A r = Θr − Ω(1ᵀr).
 	for range 2 {
 		for i := range k {
 			row := m[i*k : (i+1)*k]

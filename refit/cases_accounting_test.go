@@ -220,7 +220,7 @@ func caseFastMixEpsilon(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	cases.Near(t, "exact", got, want.Exact, rel, 0)
-	// Theorem 1 of the paper, for γ > 25/8.
+	// What follows is Theorem 1 of the paper, which needs γ > 25/8.
 	if in.Gamma <= 25./8 {
 		if want.Displayed != nil {
 			t.Errorf("the displayed bound holds for γ > 25/8")

@@ -64,8 +64,8 @@ type Config struct {
 	// Dense takes tens of times longer. It is for comparisons, with "ihm" without a radius.
 	Dense bool
 	// Partitions is the number of partitions whose records are added to separate parts and then merged; see
-	// [Refit.NewPart]. Window and Stride then count slots of each partition; Most counts slots of all partitions. 0
-	// means that all records come from one log.
+	// [Refit.NewPart]. Window and Stride then count slots of each partition; Most counts slots of all partitions. If
+	// Partitions is 0, all records come from one log.
 	Partitions uint64
 	// Most, if not 0, says that something other than a number of slots ends a window, for example a clock: each call of
 	// [Refit.Close] ends one. A window then has any number of slots from 0 to Most, in all partitions together, and

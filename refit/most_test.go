@@ -102,8 +102,8 @@ func TestEndedWindows(t *testing.T) {
 	}
 }
 
-// TestEndedBlocks checks that a window of several blocks, which a refit of one log rounds one by one, has the same
-// release as a window with a fixed number of slots, also if its rows came in a part.
+// TestEndedBlocks compares a window of several blocks with a window of a fixed number of slots. A refit of one log
+// rounds blocks one by one. The releases must be equal, also if the rows came in a part.
 func TestEndedBlocks(t *testing.T) {
 	t.Parallel()
 	rows := records(9600, 5)

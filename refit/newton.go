@@ -242,9 +242,9 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 	return theta, 0, err
 }
 
-// schedule chooses the steps for rows of dim numbers. It returns the first clip norm and the largest one. nu is the
-// number of valid records divided by the standard deviation of noise and by the number of coordinates; records is the
-// number of valid records divided by the standard deviation of noise.
+// schedule chooses the steps for rows of dim numbers. It returns the first clip norm and the largest one. records is
+// the number of valid records divided by the standard deviation of the noise. nu is that, divided by the number of
+// coordinates.
 func (s *newtonSolver) schedule(dim float64) (zeta, limit float64) {
 	t, factor := &s.trace, s.adjacency.Factor()
 	nu := t.valid * s.mu / (dim * factor)

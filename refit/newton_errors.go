@@ -30,9 +30,9 @@ const leastForErrors = 5
 //
 // because a share q/n̂ of the rows is below cζ; ζ and q are averages over t ≥ t₀. The squares then add up to 2n̂ā².
 // Clipping removes n̂ā·exp(−ζ/ā); a share γ of that is assumed to point in one direction. Clipping leaves a share 1 −
-// exp(−ζ/ā) of the curvature. rest_k is the distance that the steps have not covered: a direction whose true h is
-// nearly 0 retains a share f_k of an unknown distance, which is assumed to be as large as in the directions that were
-// learned.
+// exp(−ζ/ā) of the curvature. rest_k is the distance that the steps have not covered. A direction whose true h is
+// nearly 0 retains a share f_k of its distance. That distance is unknown; it is assumed to be as large as in the
+// directions that were learned.
 //
 // The constant has h = .6, γ = 1 and no rest: its variance is ((1−κ_c)² ū_D² + e_D)·w_c².
 //

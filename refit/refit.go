@@ -412,7 +412,7 @@ func (r *Refit) Sizes() dp.Sizes {
 	if r.plan.Solver == "newton" { // standard errors
 		release *= 2
 	}
-	// Matrices and draws of the solver.
+	// Start with the matrices and draws of the solver.
 	peak := 8 * 16 * (d + 1) * (d + 1)
 	k := int64(r.plan.Rows)
 	peak += 8 * k * (d + 1)

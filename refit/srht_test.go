@@ -154,7 +154,7 @@ func TestSpread(t *testing.T) {
 // 1.
 func TestShortColumns(t *testing.T) {
 	const n, variance, alpha = 10.0, 40.0, 2.0
-	// Σ = 40 with all records and 40 − (2 − 1/n) without one.
+	// Σ is 40 with all records, and 40 − (2 − 1/n) without one.
 	v := 1 - (2-1/n)/variance
 	divergence := (alpha*math.Log(v) - math.Log(1-alpha*(1-v))) / (2 * (alpha - 1))
 	row := func(kind dp.Kind, gamma, c2 float64) float64 {

@@ -438,7 +438,8 @@ func bestClip(rows [][]float64, c *constants) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The noise of an entry for clip norm 1. The covariance also has noise of the mean, which is small.
+	// unit1 is the noise of an entry of the mean for clip norm 1. The covariance also has noise of the mean, which is
+	// small.
 	unit1 := *r.Values["mean_original"].SE[0] / c.scale[0]
 	var unit2 float64
 	n := 0

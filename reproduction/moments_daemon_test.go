@@ -17,7 +17,7 @@ import (
 // TestCompare checks errors of correlations, columns without correlations, and coverage, where all results are known.
 func TestCompare(t *testing.T) {
 	t.Parallel()
-	// Variances 4, 1 and 0.01, correlation ½ of the first two.
+	// The variances are 4, 1 and 0.01; the first two columns have the correlation ½.
 	plain := []float64{4, 1, 0.1, 1, 0.05, 0.01}
 	se := []float64{0.1, 0.1, 0.1, 0.1, 0.1, 0.1}
 	released := []float64{4.1, 1.1, 0.5, 1, 0.05, 0.3}

@@ -42,8 +42,8 @@ func auditSubject(t testing.TB, e *AMB, mutant ...audit.Mechanism) *audit.Subjec
 	return s
 }
 
-// recoverRows computes, from iterates and clip norms alone, the noisy sums and counts of the gradient steps. first is
-// the number of gradient steps before the first release; theta and zeta are the iterate and clip norm after them.
+// recoverRows computes the noisy sums and counts of the gradient steps from iterates and clip norms alone. first is the
+// number of gradient steps before the first release; theta and zeta are the iterate and clip norm after them.
 func recoverRows(p *AMBPlan, c *Config, first uint64, theta []float64, zeta float64,
 	releases []*dp.Release) (map[string][][]float64, error) {
 	all := map[string][][]float64{}

@@ -134,7 +134,7 @@ type run struct {
 	matrix         []float64
 	weight, missed float64
 
-	// The open epoch without the open step.
+	// These fields hold the open epoch without the open step.
 	gram *newton.Gram
 	hist newton.Histogram
 }

@@ -46,7 +46,7 @@ func (l *logged) Close(n dp.Noise) (*dp.Release, error) {
 	return l.Newton.Close(n)
 }
 
-// newtonSubject describes an estimator to the audits. A mutant, if given, replaces it.
+// newtonSubject describes an estimator to the audits. A mutant, if given, takes the estimator's place.
 func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 	t.Helper()
 	c, err := audit.Stored(e.plan.Factorization, matfact.Workload{Kind: "sum"}, 0)
@@ -171,7 +171,7 @@ func places(t testing.TB, s *audit.Subject, m *logged) (all []place) {
 	return all
 }
 
-// records returns the records by which neighbours differ at a place. First come invalid records. Features are at the
+// records returns the records by which neighbours differ at a place. The first records are invalid. Features are at the
 // bound, far below it and between; with an intercept there are also features of zeros. There are gradients of both
 // signs at three sizes: just small enough to be counted, just too large for that, and just not clipped. The last two
 // records of each kind have clipped gradients.

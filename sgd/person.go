@@ -87,8 +87,8 @@ type PersonCharge struct {
 }
 
 // ChargePerson returns what method "amb" charges for persons with records in the steps that p allows. It assumes that a
-// single record pays μ² in its step: 1−share of it for the gradient, correlated by f, and share of it for the count of
-// the quantile q; share is 0 without "track". With m = p.PerStep, k = p.Count, the column norm α, and the P of
+// single record pays μ² in its step: (1−share)·μ² for the gradient, correlated by f, and share·μ² for the count of the
+// quantile q. share is 0 without "track". With m = p.PerStep, k = p.Count, the column norm α, and the P of
 // matfact.Sensitivity without an end,
 //
 //	Ratio² = (1−share)·(P/α)² + share·k·m²·max(1, 2·max(q, 1−q)²),   the 2 under replace only.

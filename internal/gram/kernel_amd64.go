@@ -10,7 +10,7 @@ var vector = cpu.X86.HasAVX2
 var fused = cpu.X86.HasAVX2 && cpu.X86.HasFMA
 
 // addPairs is the inner loop of addGroup, over n entries (a multiple of 4) of two rows of the triangle. a holds the
-// entries of the four rows that multiply them: first_j += (a₀x₀_j + a₁x₁_j) + (a₂x₂_j + a₃x₃_j), and second_j likewise
+// factors, which are entries of the four rows: first_j += (a₀x₀_j + a₁x₁_j) + (a₂x₂_j + a₃x₃_j), and second_j likewise
 // with a₄ … a₇. Each operation rounds as in addGroup.
 //
 //go:noescape

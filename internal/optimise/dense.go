@@ -125,8 +125,8 @@ func (p *densePoint) evaluate(x, next []float64) (value, bound float64, err erro
 	for _, s := range p.sigma {
 		trace += s
 	}
-	// The largest squared row norm of B, or the mean of the squared row norms, and the largest squared column norm of
-	// C.
+	// Compute the largest squared row norm of B, or the mean of the squared row norms, and the largest squared column
+	// norm of C.
 	var top, mean float64
 	p.column = 0
 	for t := range p.n {
