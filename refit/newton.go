@@ -243,7 +243,7 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 }
 
 // schedule chooses the steps for rows of dim numbers. It returns the first clip norm and the largest one. records is
-// the number of valid records divided by the standard deviation of the noise. nu is that, divided by the number of
+// the number of valid records divided by the standard deviation of the noise. nu is records divided by the number of
 // coordinates.
 func (s *newtonSolver) schedule(dim float64) (zeta, limit float64) {
 	t, factor := &s.trace, s.adjacency.Factor()

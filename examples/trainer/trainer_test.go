@@ -133,7 +133,7 @@ func TestAssembler(t *testing.T) {
 		t.Fatalf("steps %d: %v", steps, err)
 	}
 	for i := range stream {
-		// Repeat one message immediately. In the other run, repeat all messages from there on.
+		// Repeat message i, then lose it, then swap it with each earlier message, then change it.
 		if steps, err := read(slices.Insert(slices.Clone(stream), i, stream[i])); err != nil ||
 			!slices.Equal(steps, all) {
 			t.Errorf("message %d twice: steps %d, %v", i, steps, err)
