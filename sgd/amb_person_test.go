@@ -36,9 +36,9 @@ func personConfigs() (all []Config) {
 }
 
 // TestPersonsThroughMap is the sensitivity audit of the map that caps a person's records, together with the regression,
-// for whole logs. The neighbour of a log gets noise with which its clip norms and iterates are the same. No two
-// neighbours may be farther apart than μ. A person who writes into every slot must cost as much as the gradients alone
-// are charged. The audit must also find two faults: maps with too large caps, and noise for a single record.
+// for whole logs. The neighbour of a log gets noise with which its clip norms and iterates equal those of the log. No
+// two neighbours may be farther apart than μ. A person who writes into every slot must cost as much as the gradients
+// alone are charged. The audit must also find two faults: maps with too large caps, and noise for a single record.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	const steps = 11

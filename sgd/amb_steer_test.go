@@ -11,7 +11,7 @@ import (
 
 // An AMB is steered by more than its gradients: the clip norm follows a count, and a jump of the clip norm or a drift
 // of the iterates restarts the averages. The streams in this file make all these rules act. A stream of null records
-// alone, whose noise is chosen so that its releases are the same, must make them act too.
+// alone, with noise that gives equal releases, must make them act too.
 
 // steered is an AMB that counts the decisions of its rules. It has copies of the rules, and feeds each copy the input
 // that the estimator should feed the original.
@@ -123,8 +123,8 @@ func nothing(x audit.Stream) audit.Stream {
 }
 
 // TestSteering runs an eventful stream. Then it runs a stream of null records alone, with noise that gives the same
-// releases. Jumps, drifts, slots, averages and clip norms must be the same, to the last bit. So none of them can depend
-// on records directly.
+// releases. Jumps, drifts, slots, averages and clip norms must be equal, to the last bit. So none of them can depend on
+// records directly.
 func TestSteering(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {

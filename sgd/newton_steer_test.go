@@ -15,7 +15,7 @@ import (
 
 // A Newton is steered by more than its gradients: by n̂, by the share of slots with records, by jumps of the clip norm,
 // and by drifts. Jumps and drifts repeat searches or restart averages. The logs in this file make all these rules act.
-// A log of null records alone, whose noise is chosen so that its releases are the same, must make them act too.
+// A log of null records alone, with noise that gives equal releases, must make them act too.
 
 // loud returns factors on the noise of arrays. They are so large that the noise hides all records of a step or of an
 // epoch. Decisions are still those for the planned batches, because the first run has no noise.
@@ -217,8 +217,8 @@ func (m *steeredNewton) unlike(t *testing.T) error {
 }
 
 // TestNewtonSteering runs an eventful log. Then it runs null records alone, with noise that gives the same releases.
-// Slots, whitenings, jumps, drifts, repeated searches and the steps that change nothing must be the same, to the last
-// bit. So none of these can depend on records directly.
+// Slots, whitenings, jumps, drifts, repeated searches and the steps that change nothing must be equal, to the last bit.
+// So none of these can depend on records directly.
 func TestNewtonSteering(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {

@@ -37,7 +37,7 @@ func (c *Config) gradientSteps() matfact.Participation {
 }
 
 // chargePerson sets the plan's Person. It returns the charge for a person, in units of a single record's cost, and the
-// joint norm of a person's gradients under C. Without persons, both are those of a single record.
+// joint norm of a person's gradients under C. Without persons, both values describe a single record.
 func (p *AMBPlan) chargePerson(cfg *Config, f matfact.Factorization, adjacency dp.Adjacency) (charge PersonCharge,
 	norm float64, err error) {
 	if !cfg.personal() {
