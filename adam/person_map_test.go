@@ -15,8 +15,8 @@ import (
 // for whole logs. No two neighbours may be farther apart than μ. A person who writes into every slot must cost all of μ
 // if the charge is exact. The audit must find maps with too large caps.
 //
-// Gradients of a model depend on parameters. So the neighbour of a log gets noise with which both release the same, to
-// the last bit.
+// Gradients of a model depend on parameters. So the neighbour of a log gets noise with which both have equal releases,
+// to the last bit.
 func TestPersonsThroughMap(t *testing.T) {
 	t.Parallel()
 	const slots, clip = 3, 1.7

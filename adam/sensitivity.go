@@ -76,7 +76,7 @@ func clippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
 	return math.Sqrt(top)
 }
 
-// stepNoise is the result of a calibration. Its standard deviations are those of the independent draws for the means of
+// stepNoise is the result of a calibration. It holds the standard deviations of the independent draws for the means of
 // one step, before the draws are correlated.
 type stepNoise struct {
 	Lambda      float64 // weight of the second moment, 1/x²; 0 if there is none

@@ -63,7 +63,7 @@ func centredPairs(d int, a dp.Adjacency) []audit.Pair {
 
 // TestCentredCoupling is the replayed-transcript audit of newton with an intercept, for the whole trajectory. Windows
 // hold records, only null records, or records that jump. For neighbouring windows there must be noise, at most μ apart,
-// with which they release the same. Under zero-out the worst pair must reach μ. With STREAMDP_SLOW=1 the test audits
+// with which their releases are equal. Under zero-out the worst pair must reach μ. With STREAMDP_SLOW=1 the test audits
 // windows of both sizes with both μ.
 func TestCentredCoupling(t *testing.T) {
 	t.Parallel()

@@ -211,7 +211,7 @@ func (c *Config) Values() []string {
 	return names
 }
 
-// belongs lists, for each key that only some solvers have, these solvers.
+// belongs lists the solvers that have a key. It has an entry for each key that not all solvers have.
 var belongs = map[string][]string{
 	"share":         {"ihm", "fast-ihm"},
 	"rows":          {"ihm", "linmix", "fast-ihm"},

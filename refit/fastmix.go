@@ -30,7 +30,7 @@ const leastFast = 1.2072
 // most T fast transforms. The releases are two Laplace releases for each transform, T·k rows at γ, and T gradients.
 //
 // With rdp, γ is the smallest one at which the sum of the curves is (ε, δ)-private. At small Rényi orders, a third of
-// the budget goes to the Laplace releases; of the rest, the sketches get the given share. With probability at most δ/2
+// the budget goes to the Laplace releases. The sketches get the given share of the rest. With probability at most δ/2
 // one of the Laplace releases is not a bound. paper gives a third of ε and δ to each part.
 //
 // Privacy: for zero-out only.
@@ -124,7 +124,7 @@ type fastLevels struct {
 //	m̃ = max(0, m̂ + ωΔ̂(τ − z₁)),  λ̃ = max(0, λ̂ − ω(1+2m̃)(τ − z₂)),
 //	η̃² = max(0, γ(1+2m̃) − λ̃)
 //
-// When a row of norm 1 becomes null, m̂ moves by at most Δ̂. λ̂ moves by at most 1 + 2m̂, for the m̂ of either
+// When a row of norm 1 becomes null, m̂ moves by at most Δ̂. λ̂ moves by at most 1 + 2m̂, with the m̂ of either
 // neighbour. minus releases x − scale·z, where the array supplies z.
 func (n *fastNoise) levels(m, coherence, lambda float64,
 	minus func(array string, x, scale float64) (float64, error)) (l fastLevels, err error) {

@@ -163,7 +163,7 @@ func TestLaplace(t *testing.T) {
 }
 
 // TestBounds checks that the bounds of λ_min and m̂ fail at most as often as their τ says. This must hold even if
-// computing λ is so inexact, as for windows of 2³¹ rows, that the noise is one and a half times as large.
+// errors in computing λ raise the noise to one and a half times its size, as for windows of 2³¹ rows.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	const x, err, scale, draws = 1e4, 0.25, 20.0, 40_000
@@ -364,7 +364,7 @@ func TestBlocks(t *testing.T) {
 }
 
 // TestPrepareMeanwhile converts rows to directions segment by segment, while the sums are computed, and afterwards.
-// Sums and gradients must be the same. Segments and units end at different rows.
+// Sums and gradients must be equal. Segments and units end at different rows.
 func TestPrepareMeanwhile(t *testing.T) {
 	for _, n := range []int{9, 511, 4096, 5003, 9000} {
 		w, theta := window(n, 5, 3), []float64{0.5, -0.25, 0, 1, 0.125}

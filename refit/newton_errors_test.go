@@ -57,9 +57,9 @@ func errorsOver(t *testing.T, c Config, p dp.Params, windows int) (covered, size
 	return float64(inside) / float64(all), math.Sqrt(square / float64(all)), stated
 }
 
-// TestErrors checks, for a model with known coefficients, that newton's standard errors have about the right coverage:
-// with and without an intercept, and whether noise or sampling dominates. There must be no standard errors with few
-// records, if nothing is learned, and for other solvers.
+// TestErrors checks that newton's standard errors have about the right coverage of known coefficients: with and without
+// an intercept, and whether noise or sampling dominates. There must be no standard errors with few records, if nothing
+// is learned, and for other solvers.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false

@@ -25,7 +25,7 @@ type Part struct {
 // the same rows added by [Refit.Add]. The part may be filled while [Refit.Close] solves the window before.
 //
 // Privacy: a record is in one part. With parts it changes one rounded sum; in a single log it changes one rounded
-// block. So the sensitivity is the same.
+// block. So the sensitivity does not change.
 // Memory: the rows of the partition, allocated with the first row; with Most the memory grows with the rows.
 // Errors: none.
 func (r *Refit) NewPart() (dp.Part, error) {

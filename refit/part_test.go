@@ -35,7 +35,7 @@ func merged(c Config, partitions, window int) Config {
 }
 
 // TestParts fills a window from 1, 3 or 64 partitions, each by its own goroutine and in any order. Every release must
-// hide the same integers, and the solution must be the same. The window is longer than two blocks.
+// hide the same integers, and the solutions must be equal. The window is longer than two blocks.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	const window = 9600

@@ -51,7 +51,7 @@ type Plan struct {
 	// Radius is the bound on the norm of the coefficients.
 	Radius float64 `json:"radius,omitempty"`
 	// Person says how all records of a person are protected together; it is nil if single records are protected. Its
-	// Norm is a person's μ divided by that of one record. With persons, Mu, Sigma and Multiplier are those of a single
+	// Norm is a person's μ divided by that of one record. With persons, Mu, Sigma and Multiplier hold for a single
 	// record under zero-out.
 	Person *calibration.Person `json:"person,omitempty"`
 	// Cost is the cost for a record, or for a person if persons are protected.

@@ -80,7 +80,7 @@ func orOne(x float64) float64 {
 	return x
 }
 
-// coinPressSteps holds the shares of ρ of CoinPress's iterations, for the variance and likewise for the mean. All
+// coinPressSteps holds the shares of ρ that CoinPress's iterations get. Variance and mean use the same shares. All
 // iterations except the last together get a quarter.
 var coinPressSteps = []float64{1. / 16, 1. / 16, 1. / 16, 1. / 16, 3. / 4}
 
